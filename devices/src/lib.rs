@@ -1,0 +1,6 @@
+//! Device models as plain state machines: samples and requests in, bytes and errnos out.
+//!
+//! Nothing here knows KVM, threads or sockets.
+
+pub mod endpoint;
+pub mod profiling;

@@ -1,0 +1,65 @@
+//! What the clock hands to its consumers.
+
+/// Bytes of a task's name, its end padded with NULs (`TASK_COMM_LEN`, `include/linux/sched.h`).
+pub const COMM_LENGTH: usize = 16;
+
+/// What the vCPU was doing when the tick came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Mode {
+    /// Running a process in user mode (CPL 3).
+    User,
+    /// In the kernel, on behalf of a process or of itself.
+    #[default]
+    Kernel,
+    /// In the kernel, servicing an interrupt.
+    Interrupt,
+    /// Halted, or in the idle loop.
+    Idle,
+}
+
+/// One tick's capture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// When, in ns of the host's CLOCK_MONOTONIC.
+    pub time: u64,
+    /// The program counter, a guest virtual address.
+    pub pc: u64,
+    /// Process (thread-group) id as the guest itself would print it; -1 when unknown.
+    pub pid: i32,
+    /// Thread id as the guest itself would print it; -1 when unknown.
+    pub tid: i32,
+    /// Process group id; -1 when unknown or not asked for.
+    pub process_group: i32,
+    /// The vCPU's index, from 0.
+    pub vcpu: u16,
+    /// Current privilege level, 0 to 3.
+    pub cpl: u8,
+    /// Interrupt priority level, 0 to 15: 15 with RFLAGS.IF clear, else CR8.
+    pub ipl: u8,
+    /// What the vCPU was doing.
+    pub mode: Mode,
+    /// The thread's name, padded with NULs; all NUL when unknown.
+    pub comm: [u8; COMM_LENGTH],
+}
+
+/// A run of one vCPU's clock ticks: some that took no sample, then at most one that did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ticks {
+    /// The vCPU's index, from 0.
+    pub vcpu: u16,
+    /// Ticks reckoned idle without a sample: the vCPU was halted all along.
+    pub idle: u64,
+    /// Ticks on which the host didn't run the vCPU's thread.
+    pub stolen: u64,
+    /// Other ticks on which no sample could be taken or passed on.
+    pub lost: u64,
+    /// The tick that was sampled, if there was one; it comes after all the others.
+    pub sample: Option<Sample>,
+}
+
+impl Ticks {
+    /// How many ticks of the clock these are.
+    pub fn total(&self) -> u64 {
+        self.idle + self.stolen + self.lost + u64::from(self.sample.is_some())
+    }
+}

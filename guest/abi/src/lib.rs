@@ -1,0 +1,4 @@
+//! Record layouts, ioctl numbers and wire frames: one definition for guest, host and tests.
+#![no_std]
+
+pub mod errno;

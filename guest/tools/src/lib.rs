@@ -1,0 +1,1 @@
+//! The tools that read profiles: same code on the host socket and on the guest nodes.

@@ -1,0 +1,2 @@
+//! `cargo lab`: a machine with a complete KVM in emulation.
+fn main() {}

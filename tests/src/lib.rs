@@ -1,0 +1,1 @@
+//! Helpers that the whole-system tests share.

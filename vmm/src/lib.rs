@@ -1,0 +1,1 @@
+//! kvmprof: a profiler that looks at a guest from the hypervisor.

@@ -1,0 +1,2 @@
+//! The program `kvmprof`.
+fn main() {}
