@@ -2,3 +2,5 @@
 #![no_std]
 
 pub mod errno;
+pub mod pcs;
+pub mod stream;
