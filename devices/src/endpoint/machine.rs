@@ -228,7 +228,8 @@ impl Endpoint {
                 let Facts { vcpus, hz } = self.facts;
                 let answer = HelloReply::answer(lowest, highest, vcpus, hz);
                 self.greeted = answer.version != 0;
-                self.output.answer(tag, Kind::Hello, Ok(Reply::Hello(answer)));
+                self.output
+                    .answer(tag, Kind::Hello, Ok(Reply::Hello(answer)));
             }
             Request::Open {
                 device,
@@ -341,11 +342,14 @@ impl Endpoint {
             .device(handle)
             .and_then(|device| backend.ioctl(device.handle, command, argument, data));
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let reply = reply.as_ref().map_err(|errno| *errno).map(|reply| Reply::Ioctl {
-            value: reply.value,
-            // The command has been carried out: what the client has no room for is cut off.
-            data: reply.data.get(..limit).unwrap_or(&reply.data),
-        });
+        let reply = reply
+            .as_ref()
+            .map_err(|errno| *errno)
+            .map(|reply| Reply::Ioctl {
+                value: reply.value,
+                // The command has been carried out: what the client has no room for is cut off.
+                data: reply.data.get(..limit).unwrap_or(&reply.data),
+            });
         self.output.answer(tag, Kind::Ioctl, reply);
     }
 

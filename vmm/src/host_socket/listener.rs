@@ -56,14 +56,20 @@ impl HostListener {
             Errno::ADDRINUSE => HostSocketError::Live { path: path.into() },
             errno => failed("create")(errno),
         })?;
-        let identity = identify(path).map_err(|error| HostSocketError::io("find", path, error))?;
-        let listener = Self {
-            socket,
-            path: path.into(),
-            identity,
-        };
-        rustix::net::listen(&listener.socket, BACKLOG).map_err(failed("listen on"))?;
-        Ok(listener)
+        let listening = rustix::net::listen(&socket, BACKLOG)
+            .map_err(Into::into)
+            .and_then(|()| identify(path));
+        match listening {
+            Ok(identity) => Ok(Self {
+                socket,
+                path: path.into(),
+                identity,
+            }),
+            Err(error) => {
+                let _ = fs::remove_file(path);
+                Err(HostSocketError::io("listen on", path, error))
+            }
+        }
     }
 
     /// The path that clients connect to.
@@ -271,7 +277,10 @@ mod tests {
         fs::create_dir(&directory).unwrap();
         for path in [&file, &link, &directory] {
             let error = HostListener::bind(path).unwrap_err();
-            assert!(matches!(error, HostSocketError::NotASocket { .. }), "{error}");
+            assert!(
+                matches!(error, HostSocketError::NotASocket { .. }),
+                "{error}"
+            );
         }
         assert_eq!(fs::read_to_string(&link).unwrap(), "precious");
         assert_eq!(entries(folder.path()), 3);
@@ -289,7 +298,10 @@ mod tests {
         assert!(matches!(error, HostSocketError::NoFolder { .. }), "{error}");
         let long = folder.path().join("x".repeat(108));
         let error = HostListener::bind(&long).unwrap_err();
-        assert!(matches!(error, HostSocketError::PathTooLong { .. }), "{error}");
+        assert!(
+            matches!(error, HostSocketError::PathTooLong { .. }),
+            "{error}"
+        );
         for path in ["", "/", "..", "socket/"] {
             let error = HostListener::bind(Path::new(path)).unwrap_err();
             assert!(

@@ -203,7 +203,11 @@ impl<'a> FrameWriter<'a> {
         }
         let mut writer = Self { buffer, length: 0 };
         // The bound that was just checked is far below 4 GiB.
-        writer.put(&u32::try_from(header.length).unwrap_or(u32::MAX).to_le_bytes());
+        writer.put(
+            &u32::try_from(header.length)
+                .unwrap_or(u32::MAX)
+                .to_le_bytes(),
+        );
         writer.put(&header.tag.to_le_bytes());
         writer.put(&header.kind.to_le_bytes());
         writer.put(&[0; 2]);

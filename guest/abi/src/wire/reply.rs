@@ -2,7 +2,7 @@
 
 use core::ops::RangeInclusive;
 
-use super::header::{FrameWriter, Fields, Header};
+use super::header::{Fields, FrameWriter, Header};
 use super::{
     HEADER_LENGTH, Kind, MAX_DATA, MAX_HANDLES, MAX_IOCTL_DATA, MAX_OUTSTANDING, WireError,
 };

@@ -1,6 +1,6 @@
 //! From the client to kvmprof.
 
-use super::header::{FrameWriter, Fields, Header};
+use super::header::{Fields, FrameWriter, Header};
 use super::{HEADER_LENGTH, Kind, MAGIC, WireError};
 
 /// A request and the tag that its reply will carry.
@@ -196,8 +196,7 @@ impl<'a> RequestFrame<'a> {
         let Some(header) = Header::decode(bytes)? else {
             return Ok(None);
         };
-        let kind =
-            Kind::from_request(header.kind).ok_or(WireError::UnknownKind(header.kind))?;
+        let kind = Kind::from_request(header.kind).ok_or(WireError::UnknownKind(header.kind))?;
         header.check_length(&kind.request_body())?;
         let takes_handle = !matches!(kind, Kind::Hello | Kind::Open | Kind::Cancel);
         if !takes_handle && header.subject != 0 {
