@@ -2,4 +2,6 @@
 #![no_std]
 
 pub mod errno;
+pub mod pcs;
+pub mod stream;
 pub mod wire;
