@@ -1,1 +1,3 @@
 //! The tools that read profiles: same code on the host socket and on the guest nodes.
+
+pub mod client;
