@@ -1,0 +1,53 @@
+//! Exit statuses, and how errors are told.
+
+use std::process::ExitCode;
+
+use crate::vm::VmEnd;
+
+/// Something failed.
+pub const FAILURE: u8 = 1;
+/// There is no KVM that can be used. Wrong arguments end with the same status (clap's).
+pub const NO_KVM: u8 = 2;
+/// No vCPU of the guest could go on: triple fault, emulation failure.
+pub const GUEST_FAILURE: u8 = 3;
+/// The guest's kernel panicked.
+pub const GUEST_PANIC: u8 = 4;
+
+/// An exit status that goes with an error.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct WithStatus {
+    /// What is shown.
+    pub message: String,
+    /// The program's exit status.
+    pub status: u8,
+}
+
+/// Tells the error, if it is one, on one line, and gives the status that goes with it.
+pub fn status_of(result: anyhow::Result<u8>) -> ExitCode {
+    match result {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            let chain: Vec<String> = error.chain().map(ToString::to_string).collect();
+            eprintln!("kvmprof: {}", chain.join(": "));
+            let status = error
+                .downcast_ref::<WithStatus>()
+                .map_or(FAILURE, |with_status| with_status.status);
+            ExitCode::from(status)
+        }
+    }
+}
+
+/// The exit status of a guest's end; what isn't a normal end is told.
+pub fn status_of_guest(end: VmEnd) -> anyhow::Result<u8> {
+    let (status, message) = match end {
+        VmEnd::Stopped | VmEnd::PowerOff | VmEnd::Reset => return Ok(0),
+        VmEnd::Panic => (
+            GUEST_PANIC,
+            "The guest's kernel panicked: its console says why".to_owned(),
+        ),
+        VmEnd::GuestFailure(text) => (GUEST_FAILURE, text),
+        VmEnd::HostFailure(error) => (FAILURE, format!("KVM failed to run a vCPU: {error}")),
+    };
+    Err(WithStatus { message, status }.into())
+}
