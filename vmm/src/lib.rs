@@ -1,1 +1,4 @@
 //! kvmprof: a profiler that looks at a guest from the hypervisor.
+
+pub mod console;
+pub mod machine;
