@@ -1,3 +1,5 @@
 //! kvmprof: a profiler that looks at a guest from the hypervisor.
 
 pub mod host_socket;
+pub mod console;
+pub mod machine;
