@@ -5,3 +5,4 @@ pub mod errno;
 pub mod pcs;
 pub mod stream;
 pub mod wire;
+pub mod note;
