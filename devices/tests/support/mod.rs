@@ -1,6 +1,9 @@
 //! Helpers that the tests of pcs share.
 
 #![allow(dead_code, reason = "Each test file uses its own part")]
+#![allow(clippy::unwrap_used, reason = "A test may panic")]
+
+pub mod model;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{Format, Header, Record, Status};
@@ -22,6 +25,14 @@ pub fn tick(vcpu: u16, mode: Mode, pid: i32) -> Ticks {
             ipl: if mode == Mode::Interrupt { 15 } else { 0 },
             ..Sample::default()
         }),
+        ..Ticks::default()
+    }
+}
+
+/// Ticks of vCPU 0 reckoned idle.
+pub fn idle(ticks: u64) -> Ticks {
+    Ticks {
+        idle: ticks,
         ..Ticks::default()
     }
 }
@@ -107,6 +118,16 @@ impl Client {
         let mut bytes = Vec::new();
         while let Ok(1..) = self.pcs.read(4096, &mut bytes) {}
         blocks(self.format, self.size, &bytes)
+    }
+
+    /// Ticks: user (pids 70, 71, 80), kernel, interrupt, idle, one of each.
+    pub fn feed_one_of_each(&mut self) {
+        for pid in [70, 71, 80] {
+            self.feed(1, &tick(0, Mode::User, pid));
+        }
+        self.feed(1, &tick(0, Mode::Kernel, 70));
+        self.feed(1, &tick(0, Mode::Interrupt, 70));
+        self.feed(1, &idle(1));
     }
 
     /// The records of everything that can be read at once.

@@ -84,9 +84,10 @@ impl Session {
         }
         self.ledger.pending += ticks.idle;
         self.merges.idle(ticks.vcpu, ticks.idle, &mut self.buffers);
-        self.buffers.lose(ticks.lost);
         self.merges
-            .pass(ticks.vcpu, ticks.stolen + ticks.lost, &mut self.buffers);
+            .pass(ticks.vcpu, ticks.stolen, &mut self.buffers);
+        self.buffers.lose(ticks.lost);
+        self.merges.pass(ticks.vcpu, ticks.lost, &mut self.buffers);
         if let Some(sample) = &ticks.sample {
             self.take(ticks.vcpu, sample);
             self.merges.pass(ticks.vcpu, 1, &mut self.buffers);
