@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use crate::vm::VmEnd;
+use crate::machine::MachineError;
+use crate::vm::{VmEnd, VmError};
 
 /// Something failed.
 pub const FAILURE: u8 = 1;
@@ -30,11 +31,28 @@ pub fn status_of(result: anyhow::Result<u8>) -> ExitCode {
         Err(error) => {
             let chain: Vec<String> = error.chain().map(ToString::to_string).collect();
             eprintln!("kvmprof: {}", chain.join(": "));
-            let status = error
-                .downcast_ref::<WithStatus>()
-                .map_or(FAILURE, |with_status| with_status.status);
-            ExitCode::from(status)
+            ExitCode::from(status_of_error(&error))
         }
+    }
+}
+
+fn status_of_error(error: &anyhow::Error) -> u8 {
+    if let Some(with_status) = error.downcast_ref::<WithStatus>() {
+        return with_status.status;
+    }
+    let machine = match error.downcast_ref::<VmError>() {
+        Some(VmError::Machine(machine)) => Some(machine),
+        _ => error.downcast_ref::<MachineError>(),
+    };
+    match machine {
+        Some(
+            MachineError::NoKvm
+            | MachineError::KvmPermission
+            | MachineError::OpenKvm(_)
+            | MachineError::KvmVersion(_)
+            | MachineError::MissingCapability(_),
+        ) => NO_KVM,
+        _ => FAILURE,
     }
 }
 
@@ -42,11 +60,12 @@ pub fn status_of(result: anyhow::Result<u8>) -> ExitCode {
 pub fn status_of_guest(end: VmEnd) -> anyhow::Result<u8> {
     let (status, message) = match end {
         VmEnd::Stopped | VmEnd::PowerOff | VmEnd::Reset => return Ok(0),
-        VmEnd::Panic => (
+        VmEnd::Panic(Some(message)) => (GUEST_PANIC, format!("The guest panicked: {message}")),
+        VmEnd::Panic(None) => (
             GUEST_PANIC,
-            "The guest's kernel panicked: its console says why".to_owned(),
+            "The guest panicked; its console may say why".to_owned(),
         ),
-        VmEnd::GuestFailure(text) => (GUEST_FAILURE, text),
+        VmEnd::GuestFailure(failure) => (GUEST_FAILURE, failure.to_string()),
         VmEnd::HostFailure(error) => (FAILURE, format!("KVM failed to run a vCPU: {error}")),
     };
     Err(WithStatus { message, status }.into())

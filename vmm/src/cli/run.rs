@@ -55,7 +55,7 @@ pub struct RunArguments {
     /// Where the guest keeps the pid of the running process, if its image doesn't say:
     /// absolute:ADDRESS[,OFFSET...]:BYTES, gs:OFFSET[,OFFSET...]:BYTES, or none
     #[arg(long, value_name = "PLACE")]
-    pid_at: Option<GuestKnowledge>,
+    pid_at: Option<String>,
 }
 
 /// Runs a guest until it ends.
@@ -85,7 +85,7 @@ pub fn run(arguments: RunArguments) -> anyhow::Result<u8> {
         jitter: arguments.jitter,
         hold: arguments.wait,
         socket: arguments.socket,
-        knowledge: arguments.pid_at,
+        knowledge: arguments.pid_at.as_deref().map(pid_at).transpose()?,
     })?;
     let terminal = if on_terminal {
         RawTerminal::enter().context("Cannot set up the terminal")?
@@ -95,4 +95,12 @@ pub fn run(arguments: RunArguments) -> anyhow::Result<u8> {
     let end = vm.join();
     drop(terminal);
     status_of_guest(end?)
+}
+
+/// What `--pid-at` says of the guest.
+fn pid_at(place: &str) -> anyhow::Result<GuestKnowledge> {
+    if place == "none" {
+        return Ok(GuestKnowledge::unknown());
+    }
+    GuestKnowledge::from_pid_at(place).context("--pid-at makes no sense")
 }

@@ -14,6 +14,7 @@ const PERF_EVENT_IOC_DISABLE: libc::Ioctl = 0x2401;
 const PERF_EVENT_IOC_REFRESH: libc::Ioctl = 0x2402;
 const PERF_EVENT_IOC_PERIOD: libc::Ioctl = 0x4008_2404;
 const PERF_ATTR_FLAG_DISABLED: u64 = 1;
+const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
 const F_SETSIG: i32 = 10;
 const F_SETOWN_EX: i32 = 15;
 const F_OWNER_TID: i32 = 0;
@@ -71,7 +72,7 @@ impl RunTimeAlarm {
                 0,
                 -1,
                 -1,
-                libc::PERF_FLAG_FD_CLOEXEC,
+                PERF_FLAG_FD_CLOEXEC,
             )
         };
         let descriptor = i32::try_from(descriptor).unwrap_or(-1);

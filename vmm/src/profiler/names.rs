@@ -30,10 +30,11 @@ impl Names {
             tid: sample.tid,
             comm: sample.comm,
         };
+        let room = self.processes.len() < MAX_PROCESSES;
         match self.processes.get_mut(&sample.pid) {
             Some(known) if known.tid != sample.pid || name.tid == sample.pid => *known = name,
             Some(_) => {}
-            None if self.processes.len() < MAX_PROCESSES => {
+            None if room => {
                 self.processes.insert(sample.pid, name);
             }
             None => {}

@@ -1,19 +1,22 @@
 //! The status document: the machine, the clock, each consumer, and every ledger.
 
+use std::sync::Arc;
+
 use kvmprof_devices::profiling::{ClockLedger, ConsumerLedger};
 use serde_json::{Value, json};
 
 use super::Profiler;
+use crate::introspection::GuestKnowledge;
 
 /// What doesn't change about the machine.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct MachineFacts {
     /// The kernel's file, or what stands for it.
     pub kernel: String,
     /// Guest memory in bytes.
     pub memory_bytes: u64,
     /// How processes are told apart.
-    pub introspection: String,
+    pub knowledge: Arc<GuestKnowledge>,
     /// How ticks of halted vCPUs are counted.
     pub halted_ticks: &'static str,
 }
@@ -27,7 +30,7 @@ impl Profiler {
                 "kernel": self.facts.kernel,
                 "memory_bytes": self.facts.memory_bytes,
                 "vcpus": self.vcpus.len(),
-                "introspection": self.facts.introspection,
+                "introspection": self.facts.knowledge.describe(),
                 "held": !self.gate.is_open(),
                 "ended": self.ended,
             },

@@ -51,9 +51,14 @@ impl RegisterSource {
                 let page = vcpu.sync_regs_mut();
                 Some(select(&page.regs, &page.sregs))
             }
-            Self::Ioctls => Some(select(&vcpu.get_regs().ok()?, &vcpu.get_sregs().ok()?)),
+            Self::Ioctls => read_by_ioctls(vcpu),
         }
     }
+}
+
+/// The registers by KVM_GET_REGS and KVM_GET_SREGS; after an I/O exit, some are still unsettled.
+pub fn read_by_ioctls(vcpu: &VcpuFd) -> Option<Registers> {
+    Some(select(&vcpu.get_regs().ok()?, &vcpu.get_sregs().ok()?))
 }
 
 fn select(regs: &kvm_regs, sregs: &kvm_sregs) -> Registers {

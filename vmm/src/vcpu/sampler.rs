@@ -5,12 +5,12 @@ use std::sync::Arc;
 use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
 use kvm_ioctls::VcpuFd;
 use kvmprof_devices::profiling::{Mode, Sample, Ticks};
-use vm_memory::GuestMemoryMmap;
 
 use super::{TickSender, VcpuShared};
-use super::capture::{RegisterSource, interrupt_priority_level};
+use super::capture::{RegisterSource, interrupt_priority_level, read_by_ioctls};
 use crate::clock::{Due, Generation, VcpuClock, monotonic_ns};
-use crate::introspection::{Registers, VcpuIntrospector};
+use crate::introspection::{AddressSpace, GuestKnowledge, Registers, VcpuIntrospector};
+use crate::machine::GuestMemory;
 
 const HLT: u8 = 0xf4;
 
@@ -18,9 +18,10 @@ const HLT: u8 = 0xf4;
 #[derive(Debug)]
 pub struct Sampler {
     pub(super) vcpu: u16,
-    pub(super) memory: GuestMemoryMmap,
+    pub(super) memory: GuestMemory,
     pub(super) clock: VcpuClock,
     pub(super) shared: Arc<VcpuShared>,
+    pub(super) knowledge: Arc<GuestKnowledge>,
     pub(super) introspector: VcpuIntrospector,
     pub(super) ticks: TickSender,
     pub(super) registers: RegisterSource,
@@ -67,6 +68,13 @@ impl Sampler {
         self.shared.control.set_halted(false);
         let (generation, _) = self.shared.control.requested();
         self.shared.control.acknowledge(generation);
+    }
+
+    /// The guest resets itself: the last chance to learn where its kernel is, to tell a panic by.
+    pub fn locate_kernel(&self, fd: &VcpuFd) {
+        if let Some(registers) = read_by_ioctls(fd) {
+            self.knowledge.locate(&self.memory, &registers);
+        }
     }
 
     fn sample(&mut self, fd: &mut VcpuFd, time: u64, mut due: Due) {
@@ -139,8 +147,9 @@ impl Sampler {
         }
         let mut byte = [0u8];
         let last = registers.rip.wrapping_sub(1);
-        self.introspector
-            .read_code(&self.memory, registers, last, &mut byte)
+        AddressSpace::new(&self.memory, registers)
+            .read(last, &mut byte)
+            .is_some()
             && byte == [HLT]
     }
 

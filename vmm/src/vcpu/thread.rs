@@ -7,15 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use kvm_ioctls::{VcpuExit, VcpuFd};
-use vm_memory::GuestMemoryMmap;
 
 use super::capture::RegisterSource;
 use super::sampler::Sampler;
 use super::{Gate, Kicker, TickSender, signals};
 use crate::clock::{ClockControl, Ticker, VcpuClock};
-use crate::introspection::{GuestKnowledge, VcpuIntrospector};
-use crate::machine::{MachineDevices, failure};
-use kvmprof_devices::legacy::PowerRequest;
+use crate::introspection::{GuestKnowledge, IntrospectionError, VcpuIntrospector};
+use crate::machine::failure::{FailureCause, GuestFailure};
+use crate::machine::{GuestMemory, MachineDevices, PowerRequest};
 
 /// What the other threads hold of one vCPU.
 #[derive(Debug, Default)]
@@ -35,18 +34,18 @@ pub enum Ending {
     PowerOff,
     /// The guest has reset itself.
     Reset,
-    /// The guest has failed in a way that no vCPU can go on from (triple fault, emulation
-    /// failure); the text says how.
-    GuestFailure(String),
+    /// The guest has failed in a way that no vCPU can go on from.
+    GuestFailure(GuestFailure),
+    /// The guest's image says nothing of its processes.
+    Unprofilable(IntrospectionError),
     /// The host has failed the vCPU.
     HostFailure(io::Error),
 }
 
 /// What all vCPU threads of a machine share.
-#[derive(Debug)]
 pub struct VcpuCommon {
     /// Guest memory.
-    pub memory: GuestMemoryMmap,
+    pub memory: GuestMemory,
     /// What answers the exits.
     pub devices: Arc<MachineDevices>,
     /// What is known of the guest.
@@ -64,7 +63,6 @@ pub struct VcpuCommon {
 }
 
 /// All that a vCPU's thread owns.
-#[derive(Debug)]
 pub struct VcpuThread {
     /// The vCPU's index, from 0.
     pub vcpu: u16,
@@ -111,6 +109,7 @@ impl VcpuThread {
             memory: common.memory.clone(),
             clock,
             shared: Arc::clone(&shared),
+            knowledge: Arc::clone(&common.knowledge),
             introspector: VcpuIntrospector::new(Arc::clone(&common.knowledge), vcpu),
             ticks,
             registers: common.registers,
@@ -138,9 +137,12 @@ fn run_guest(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) -> End
             Ok(exit) => {
                 if let ControlFlow::Break(request) = answer(exit, &common.devices) {
                     return match request {
-                        Some(PowerRequest::PowerOff) => Ending::PowerOff,
-                        Some(PowerRequest::Reset) => Ending::Reset,
-                        None => Ending::GuestFailure(failure::describe(fd, &common.memory)),
+                        Stop::Power(PowerRequest::PowerOff) => Ending::PowerOff,
+                        Stop::Power(PowerRequest::Reset) => {
+                            sampler.locate_kernel(fd);
+                            Ending::Reset
+                        }
+                        Stop::Failure => failure(fd, sampler.vcpu, &common.memory),
                     };
                 }
             }
@@ -156,15 +158,29 @@ fn run_guest(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) -> End
     }
 }
 
-/// Answers an exit; breaks with the power request it made, or with None when the vCPU can't go on.
-fn answer(exit: VcpuExit<'_>, devices: &MachineDevices) -> ControlFlow<Option<PowerRequest>> {
+/// Why an exit isn't followed by the next KVM_RUN.
+enum Stop {
+    Power(PowerRequest),
+    // What it was stands in the run page.
+    Failure,
+}
+
+fn answer(exit: VcpuExit<'_>, devices: &MachineDevices) -> ControlFlow<Stop> {
     match exit {
         VcpuExit::IoIn(port, data) => devices.port_read(port, data),
-        VcpuExit::IoOut(port, data) => return devices.port_write(port, data).map_break(Some),
+        VcpuExit::IoOut(port, data) => return devices.port_write(port, data).map_break(Stop::Power),
         VcpuExit::MmioRead(gpa, data) => devices.mmio_read(gpa, data),
-        VcpuExit::MmioWrite(gpa, data) => return devices.mmio_write(gpa, data).map_break(Some),
+        VcpuExit::MmioWrite(gpa, data) => {
+            return devices.mmio_write(gpa, data).map_break(Stop::Power);
+        }
         VcpuExit::Intr | VcpuExit::IrqWindowOpen => {}
-        _ => return ControlFlow::Break(None),
+        _ => return ControlFlow::Break(Stop::Failure),
     }
     ControlFlow::Continue(())
+}
+
+/// Says how a vCPU failed whose last exit was none of those that are answered.
+fn failure(fd: &mut VcpuFd, vcpu: u16, memory: &GuestMemory) -> Ending {
+    let cause = FailureCause::of_last_exit(fd);
+    Ending::GuestFailure(GuestFailure::capture(fd, usize::from(vcpu), memory, cause))
 }

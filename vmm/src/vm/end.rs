@@ -2,9 +2,10 @@
 
 use std::io;
 
-use vm_memory::GuestMemoryMmap;
-
+use super::VmError;
 use crate::introspection::GuestKnowledge;
+use crate::machine::failure::GuestFailure;
+use crate::machine::{GuestMemory, MachineDevices};
 use crate::vcpu::Ending;
 
 /// How a guest has ended, as the one who launched it sees it.
@@ -16,10 +17,10 @@ pub enum VmEnd {
     PowerOff,
     /// It reset itself.
     Reset,
-    /// Its kernel panicked and reset the machine.
-    Panic,
-    /// No vCPU can go on; the text says what happened and what to do.
-    GuestFailure(String),
+    /// Its kernel panicked and reset the machine; what it said, if that was seen on the console.
+    Panic(Option<String>),
+    /// No vCPU can go on.
+    GuestFailure(GuestFailure),
     /// The host failed a vCPU.
     HostFailure(io::Error),
 }
@@ -28,16 +29,24 @@ impl VmEnd {
     pub(super) fn new(
         ending: Option<Ending>,
         knowledge: &GuestKnowledge,
-        memory: &GuestMemoryMmap,
-    ) -> Self {
-        let panicked = || knowledge.has_panicked(memory) == Some(true);
-        match ending {
+        memory: &GuestMemory,
+        devices: &MachineDevices,
+    ) -> Result<Self, VmError> {
+        Ok(match ending {
             None | Some(Ending::Stopped) => Self::Stopped,
             Some(Ending::PowerOff) => Self::PowerOff,
-            Some(Ending::Reset) if panicked() => Self::Panic,
-            Some(Ending::Reset) => Self::Reset,
-            Some(Ending::GuestFailure(text)) => Self::GuestFailure(text),
+            Some(Ending::Reset) => {
+                let message = devices.serial().panic_message();
+                // The console only counts where the kernel's memory can't be asked.
+                match knowledge.has_panicked(memory) {
+                    Some(true) => Self::Panic(message),
+                    None if message.is_some() => Self::Panic(message),
+                    _ => Self::Reset,
+                }
+            }
+            Some(Ending::GuestFailure(failure)) => Self::GuestFailure(failure),
+            Some(Ending::Unprofilable(error)) => return Err(error.into()),
             Some(Ending::HostFailure(error)) => Self::HostFailure(error),
-        }
+        })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::console::ConsoleError;
 use crate::host_socket::HostSocketError;
 use crate::introspection::IntrospectionError;
 use crate::machine::MachineError;
@@ -15,8 +16,11 @@ pub enum VmError {
     /// The socket couldn't be served.
     #[error(transparent)]
     Socket(#[from] HostSocketError),
-    /// The guest's image says nothing of its processes, and that was asked for.
+    /// The console couldn't be opened.
     #[error(transparent)]
+    Console(#[from] ConsoleError),
+    /// The guest's image says nothing of its processes, and that was asked for.
+    #[error("The guest can't be profiled; --pid-at none runs it without process ids")]
     Introspection(#[from] IntrospectionError),
     /// The host refused a resource (thread, timer, descriptor).
     #[error("The host refused {what}")]

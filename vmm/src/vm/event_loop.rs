@@ -47,7 +47,7 @@ impl EventLoop {
         termination: Termination,
         console: Option<Subscriber>,
     ) -> Result<Self, VmError> {
-        let mut manager = EventManager::new().map_err(VmError::events)?;
+        let mut manager = EventManager::<Subscriber>::new().map_err(VmError::events)?;
         manager.add_subscriber(Box::new(DoorbellEvents(Arc::clone(&doorbell))));
         let termination = Rc::new(RefCell::new(termination));
         manager.add_subscriber(Box::new(Rc::clone(&termination)));

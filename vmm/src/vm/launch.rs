@@ -10,7 +10,6 @@ use std::thread::{self, JoinHandle};
 use event_manager::MutEventSubscriber;
 use kvm_ioctls::{Cap, Kvm};
 use kvmprof_devices::endpoint::{Backend, Facts};
-use vm_memory::GuestMemoryMmap;
 use vmm_sys_util::eventfd::EventFd;
 
 use super::event_loop::EventLoop;
@@ -21,7 +20,7 @@ use crate::clock::{ClockSource, HaltedTicks, Ticker};
 use crate::console::{Console, ConsoleInput};
 use crate::host_socket::{HostListener, HostSocket};
 use crate::introspection::GuestKnowledge;
-use crate::machine::{Machine, MachineConfig, open_kvm};
+use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_kvm};
 use crate::profiler::{ClockPlan, MachineFacts, Profiler};
 use crate::vcpu::{
     Doorbell, Ending, Gate, RegisterSource, VcpuCommon, VcpuShared, signals,
@@ -49,10 +48,10 @@ pub struct VmConfig {
 }
 
 /// A guest that runs. Its threads go on until the guest ends or [`Vm::stop`] is called.
-#[derive(Debug)]
 pub struct Vm {
-    memory: GuestMemoryMmap,
+    memory: GuestMemory,
     knowledge: Arc<GuestKnowledge>,
+    devices: Arc<MachineDevices>,
     wish: EventFd,
     events: JoinHandle<Result<Option<Ending>, VmError>>,
 }
@@ -70,11 +69,10 @@ impl Vm {
             .map(HostListener::bind)
             .transpose()?;
         let kvm = open_kvm()?;
-        let mut machine = Machine::build(&kvm, &config.machine, &config.console)?;
-        let knowledge = Arc::new(match config.knowledge {
-            Some(knowledge) => knowledge,
-            None => GuestKnowledge::of_image(&machine.image),
-        });
+        let output = config.console.open_output()?;
+        let machine = Machine::build(&kvm, &config.machine, output)?;
+        let knowledge = Arc::new(config.knowledge.unwrap_or_default());
+        let image = Arc::clone(&machine.image);
         let plan = ClockPlan {
             hz: config.hz,
             source: config.clock_source,
@@ -82,21 +80,29 @@ impl Vm {
             registers: register_source(&kvm),
         };
         let facts = MachineFacts {
-            kernel: config.machine.kernel.to_string(),
+            kernel: config.machine.kernel.name(),
             memory_bytes: config.machine.memory_bytes,
-            introspection: knowledge.describe(),
+            knowledge: Arc::clone(&knowledge),
             halted_ticks: HaltedTicks::of_this_host().name(),
         };
         let termination = Termination::new().map_err(VmError::host("a signalfd"))?;
         let wish = termination.wish().map_err(VmError::host("a descriptor"))?;
         let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
         let memory = machine.memory.clone();
-        let console = machine.console_input.take();
+        let devices = Arc::clone(&machine.devices);
+        let console = if config.console.has_input() {
+            Some(console_input(&machine, &wish).map_err(VmError::host("standard input"))?)
+        } else {
+            None
+        };
         let gate = Arc::new(Gate::default());
         if !config.hold {
             gate.open();
         }
         let (vcpus, rings) = start_vcpus(machine, &plan, &knowledge, &gate, &doorbell)?;
+        vcpus
+            .learn(image, Arc::clone(&knowledge), Arc::clone(&doorbell))
+            .map_err(VmError::host("a thread"))?;
         let outside = Outside {
             listener,
             termination,
@@ -112,13 +118,14 @@ impl Vm {
         Ok(Self {
             memory,
             knowledge,
+            devices,
             wish,
             events,
         })
     }
 
     /// Guest memory, for those who launched the guest.
-    pub fn memory(&self) -> &GuestMemoryMmap {
+    pub fn memory(&self) -> &GuestMemory {
         &self.memory
     }
 
@@ -137,7 +144,7 @@ impl Vm {
             what: "to go on",
             source: io::Error::other("the event thread panicked"),
         })??;
-        Ok(VmEnd::new(ending, &self.knowledge, &self.memory))
+        VmEnd::new(ending, &self.knowledge, &self.memory, &self.devices)
     }
 }
 
@@ -148,6 +155,16 @@ fn register_source(kvm: &Kvm) -> RegisterSource {
     } else {
         RegisterSource::Ioctls
     }
+}
+
+/// Standard input to the guest's serial port; the escape key ends the guest.
+fn console_input(machine: &Machine, wish: &EventFd) -> io::Result<ConsoleInput> {
+    let wish = wish.try_clone()?;
+    let quit = move || {
+        // A full counter has asked already.
+        let _ = wish.write(1);
+    };
+    ConsoleInput::stdin(Arc::clone(machine.devices.serial()), Box::new(quit))
 }
 
 fn start_vcpus(
@@ -198,7 +215,7 @@ impl Outside {
         rings: Vec<Profiled>,
     ) -> Result<Option<Ending>, VmError> {
         let facts = Facts {
-            vcpus: u16::try_from(rings.len()).unwrap_or(u16::MAX),
+            vcpus: u32::try_from(rings.len()).unwrap_or(u32::MAX),
             hz: self.plan.hz,
         };
         let profiler = Rc::new(RefCell::new(Profiler::new(

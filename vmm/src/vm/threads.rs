@@ -3,11 +3,12 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 
 use kvm_ioctls::VcpuFd;
 
+use crate::introspection::GuestKnowledge;
 use crate::machine::Machine;
 use crate::vcpu::{Doorbell, Ending, Gate, TickReceiver, VcpuCommon, VcpuShared, VcpuThread, tick_ring};
 
@@ -20,6 +21,7 @@ pub struct VcpuThreads {
     shared: Vec<Arc<VcpuShared>>,
     common: Arc<VcpuCommon>,
     threads: Vec<JoinHandle<()>>,
+    sender: Sender<Ending>,
     endings: Receiver<Ending>,
     _machine: Machine,
 }
@@ -41,6 +43,7 @@ impl VcpuThreads {
             shared,
             common: Arc::new(common),
             threads: Vec::new(),
+            sender,
             endings,
             _machine: machine,
         };
@@ -54,7 +57,7 @@ impl VcpuThreads {
                 ticks,
                 common: Arc::clone(&all.common),
             };
-            let sender = sender.clone();
+            let sender = all.sender.clone();
             let doorbell = Arc::clone(doorbell);
             all.threads.push(thread.start(move |ending| {
                 if !matches!(ending, Ending::Stopped) {
@@ -76,6 +79,31 @@ impl VcpuThreads {
     /// Why the first of them has ended by itself, if one has.
     pub fn ended(&self) -> Option<Ending> {
         self.endings.try_recv().ok()
+    }
+
+    /// Learns from the guest's image on a thread of its own: unpacking takes about as long here as it
+    /// takes the guest. An image that tells nothing ends the guest.
+    ///
+    /// # Errors
+    /// When the host gives no thread.
+    pub fn learn(
+        &self,
+        image: Arc<[u8]>,
+        knowledge: Arc<GuestKnowledge>,
+        doorbell: Arc<Doorbell>,
+    ) -> io::Result<()> {
+        let sender = self.sender.clone();
+        std::thread::Builder::new()
+            .name("introspection".into())
+            .spawn(move || match GuestKnowledge::of_image(&image) {
+                Ok(learned) => knowledge.complete(learned),
+                Err(error) => {
+                    // Nobody hears it when the guest has ended already.
+                    let _ = sender.send(Ending::Unprofilable(error));
+                    doorbell.ring_anyway();
+                }
+            })?;
+        Ok(())
     }
 
     /// Ends them all.
