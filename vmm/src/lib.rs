@@ -9,3 +9,4 @@ pub mod machine;
 pub mod profiler;
 pub mod vcpu;
 pub mod vm;
+pub mod introspection;
