@@ -2,6 +2,7 @@
 
 mod cli;
 mod linux;
+mod probe;
 
 use std::process::ExitCode;
 
