@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
 use kvmprof_lab::{Kernel, Lab};
 
-use crate::{linux, probe};
+use crate::linux;
 
 /// A machine with a complete KVM in emulation, on any x86-64 host.
 #[derive(Debug, Parser)]
@@ -65,13 +65,13 @@ impl Arguments {
         match self.action {
             Action::Run(arguments) => arguments.run(),
             Action::Linux(arguments) => arguments.run(),
-            Action::Probe => Ok(match probe::run() {
+            Action::Probe => Ok(match kvmprof_lab::probe_kvm() {
                 Ok(()) => {
                     println!("/dev/kvm runs guests");
                     0
                 }
                 Err(error) => {
-                    println!("{error:#}");
+                    println!("{error}");
                     1
                 }
             }),

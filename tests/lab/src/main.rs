@@ -2,7 +2,6 @@
 
 mod cli;
 mod linux;
-mod probe;
 
 use std::process::ExitCode;
 

@@ -1,9 +1,12 @@
-//! `cargo lab probe`: does this machine's /dev/kvm run a guest?
+//! Does this machine's /dev/kvm run a guest?
 
-use anyhow::{Context, Result, bail};
+use std::fmt::Display;
+
 use kvm_bindings::kvm_userspace_memory_region;
-use kvm_ioctls::{Kvm, VcpuExit};
+use kvm_ioctls::{Kvm, VcpuExit, VcpuFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
+
+use crate::LabError;
 
 /// The only version there has been since Linux 2.6.22
 /// (Linux, `Documentation/virt/kvm/api.rst`, 4.1).
@@ -23,28 +26,65 @@ const CODE: [u8; 7] = [
 const SUM: u8 = 42;
 const PORT: u16 = 0x10;
 
-/// Opens /dev/kvm and runs a few instructions of a guest.
-pub(crate) fn run() -> Result<()> {
-    let kvm = Kvm::new().context("/dev/kvm cannot be opened")?;
+/// Opens this machine's /dev/kvm and runs a few instructions of a guest: one
+/// that opens but runs nothing is of no use.
+///
+/// # Errors
+/// [`LabError::NoKvm`], with the step that failed and why.
+pub fn probe_kvm() -> Result<(), LabError> {
+    let kvm = Kvm::new().map_err(failed("/dev/kvm cannot be opened"))?;
     let version = kvm.get_api_version();
     if version != API_VERSION {
-        bail!("/dev/kvm speaks version {version} of its interface, not {API_VERSION}");
+        return Err(LabError::NoKvm(format!(
+            "/dev/kvm speaks version {version} of its interface, not {API_VERSION}"
+        )));
     }
-    let vm = kvm.create_vm().context("KVM cannot create a machine")?;
-    let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), MEMORY_SIZE)])
-        .context("No memory for a guest")?;
-    memory.write_slice(&CODE, GuestAddress(CODE_AT))?;
+    let vm = kvm
+        .create_vm()
+        .map_err(failed("KVM cannot create a machine"))?;
+    let memory = code_in_memory().map_err(failed("There is no memory for a guest"))?;
     let region = kvm_userspace_memory_region {
         slot: 0,
         flags: 0,
         guest_phys_addr: 0,
         memory_size: MEMORY_SIZE as u64,
-        userspace_addr: memory.get_host_address(GuestAddress(0))? as u64,
+        userspace_addr: memory
+            .get_host_address(GuestAddress(0))
+            .map_err(failed("There is no memory for a guest"))?
+            .expose_provenance() as u64,
     };
     // SAFETY: `memory` maps the whole region and lives until this function
     // ends; the guest runs nowhere else.
-    unsafe { vm.set_user_memory_region(region) }.context("KVM takes no memory")?;
-    let mut vcpu = vm.create_vcpu(0).context("KVM cannot create a vCPU")?;
+    unsafe { vm.set_user_memory_region(region) }.map_err(failed("KVM takes no memory"))?;
+    let mut vcpu = vm
+        .create_vcpu(0)
+        .map_err(failed("KVM cannot create a vCPU"))?;
+    set_entry(&vcpu).map_err(failed("KVM takes no registers"))?;
+    match vcpu.run().map_err(failed("KVM cannot run a guest"))? {
+        VcpuExit::IoOut(PORT, [SUM]) => {}
+        other => return Err(unexpected("add", &other)),
+    }
+    match vcpu.run().map_err(failed("KVM cannot continue a guest"))? {
+        VcpuExit::Hlt => Ok(()),
+        other => Err(unexpected("halt", &other)),
+    }
+}
+
+fn failed<E: Display>(step: &'static str) -> impl FnOnce(E) -> LabError {
+    move |error| LabError::NoKvm(format!("{step}: {error}"))
+}
+
+fn unexpected(action: &str, exit: &VcpuExit) -> LabError {
+    LabError::NoKvm(format!("KVM ran a guest that did not {action}: {exit:?}"))
+}
+
+fn code_in_memory() -> Result<GuestMemoryMmap<()>, Box<dyn std::error::Error>> {
+    let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY_SIZE)])?;
+    memory.write_slice(&CODE, GuestAddress(CODE_AT))?;
+    Ok(memory)
+}
+
+fn set_entry(vcpu: &VcpuFd) -> Result<(), kvm_ioctls::Error> {
     let mut sregs = vcpu.get_sregs()?;
     sregs.cs.base = 0;
     sregs.cs.selector = 0;
@@ -53,13 +93,5 @@ pub(crate) fn run() -> Result<()> {
     regs.rip = CODE_AT;
     // Bit 1 is always set (SDM volume 1, 3.4.3).
     regs.rflags = 2;
-    vcpu.set_regs(&regs)?;
-    match vcpu.run().context("KVM cannot run a guest")? {
-        VcpuExit::IoOut(PORT, [SUM]) => {}
-        other => bail!("KVM ran a guest that did something else: {other:?}"),
-    }
-    match vcpu.run().context("KVM cannot continue a guest")? {
-        VcpuExit::Hlt => Ok(()),
-        other => bail!("KVM ran a guest that did not halt: {other:?}"),
-    }
+    vcpu.set_regs(&regs)
 }
