@@ -106,6 +106,14 @@ pub enum LabError {
         /// What it printed.
         message: String,
     },
+    /// A program of this source could not be built.
+    #[error("Cannot build {package}: {reason}")]
+    Build {
+        /// The cargo package.
+        package: String,
+        /// Why.
+        reason: String,
+    },
     /// This machine's own /dev/kvm runs no guest.
     #[error("{0}")]
     NoKvm(String),

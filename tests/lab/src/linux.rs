@@ -1,11 +1,9 @@
 //! `cargo lab linux`: the main job on real input, on any machine.
 
-use std::env;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use kvmprof_lab::{InitramfsBuilder, Kernel, Lab};
 
@@ -98,7 +96,7 @@ impl LinuxArguments {
         };
         let kvmprof = match self.kvmprof {
             Some(path) => path,
-            None => built_kvmprof()?,
+            None => kvmprof_lab::build_program("kvmprof")?,
         };
         eprintln!(
             "lab: profiling Linux {} for {} s",
@@ -121,27 +119,4 @@ impl LinuxArguments {
             .run()?;
         Ok(outcome.status)
     }
-}
-
-/// Builds kvmprof where this program itself was built, and says where it is.
-fn built_kvmprof() -> Result<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo)
-        .args(["build", "--release", "--package", "kvmprof"])
-        .current_dir(&source)
-        .status()
-        .with_context(|| format!("Cannot run cargo in {}", source.display()))?;
-    if !built.success() {
-        bail!("kvmprof could not be built: see above, or name one with --kvmprof");
-    }
-    let own = env::current_exe().context("Cannot find out where this program is")?;
-    let place = own.with_file_name("kvmprof");
-    if !place.is_file() {
-        bail!(
-            "kvmprof was built, but not as {}: name it with --kvmprof",
-            place.display()
-        );
-    }
-    Ok(place)
 }
