@@ -26,6 +26,8 @@ enum Action {
     Run(RunArguments),
     /// Profile a real Debian kernel under kvmprof in a lab machine
     Linux(linux::LinuxArguments),
+    /// Try whether this machine's /dev/kvm runs a guest; status 1 if not
+    Probe,
     /// Fetch the Debian packages that the lab uses, and say where they are
     Fetch,
 }
@@ -63,6 +65,16 @@ impl Arguments {
         match self.action {
             Action::Run(arguments) => arguments.run(),
             Action::Linux(arguments) => arguments.run(),
+            Action::Probe => Ok(match kvmprof_lab::probe_kvm() {
+                Ok(()) => {
+                    println!("/dev/kvm runs guests");
+                    0
+                }
+                Err(error) => {
+                    println!("{error}");
+                    1
+                }
+            }),
             Action::Fetch => {
                 for kernel in kvmprof_lab::fetch()? {
                     println!("Linux {}: {}", kernel.version, kernel.image.display());

@@ -106,6 +106,17 @@ pub enum LabError {
         /// What it printed.
         message: String,
     },
+    /// A program of this source could not be built.
+    #[error("Cannot build {package}: {reason}")]
+    Build {
+        /// The cargo package.
+        package: String,
+        /// Why.
+        reason: String,
+    },
+    /// This machine's own /dev/kvm runs no guest.
+    #[error("{0}")]
+    NoKvm(String),
     /// There is no folder to keep packages in.
     #[error("No place for the cache of packages: set KVMPROF_CACHE, XDG_CACHE_HOME or HOME")]
     NoCacheFolder,

@@ -23,9 +23,13 @@ mod kernels;
 mod lab;
 mod machine;
 mod outfolder;
+mod probe;
+mod program;
 mod streams;
 
 pub use error::LabError;
 pub use initramfs::InitramfsBuilder;
 pub use kernels::{Kernel, busybox, cache_folder, fetch, kernels};
 pub use lab::{Lab, Outcome};
+pub use probe::probe_kvm;
+pub use program::build_program;
