@@ -1,0 +1,12 @@
+//! getpc: gathers samples from pcs into a stream (see [`kvmprof_abi::stream`]).
+
+mod arguments;
+mod deblock;
+mod output;
+mod plan;
+mod run;
+
+pub use arguments::{Arguments, FormatName};
+pub use output::{OutputError, open_output};
+pub use plan::Plan;
+pub use run::{GetpcError, Names, Summary, run};
