@@ -4,3 +4,4 @@
 pub mod errno;
 pub mod pcs;
 pub mod stream;
+pub mod wire;

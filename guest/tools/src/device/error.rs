@@ -22,6 +22,9 @@ pub enum DeviceError {
         /// Where it was looked for.
         path: PathBuf,
     },
+    /// kvmprof can't be reached.
+    #[error(transparent)]
+    Unreachable(crate::client::ClientError),
     /// The device refused an operation.
     #[error("pcs refused: {errno}")]
     Refused {
@@ -49,7 +52,7 @@ impl DeviceError {
             Self::InUse => Some(Errno::EBUSY),
             Self::NoClock => Some(Errno::ENXIO),
             Self::Refused { errno } => Some(*errno),
-            Self::NoNode { .. } | Self::Failed(_) => None,
+            Self::NoNode { .. } | Self::Unreachable(_) | Self::Failed(_) => None,
         }
     }
 }

@@ -2,9 +2,11 @@
 
 mod error;
 mod node;
+mod remote;
 
 pub use error::DeviceError;
 pub use node::Node;
+pub use remote::{connect, open_remote};
 
 /// An open pcs. Several threads may use it at a time: while one is blocked in a read, another
 /// may stop it with an ioctl. Dropping it closes it.
