@@ -44,12 +44,7 @@ impl Interrupt {
     /// When the handlers or their thread can't be set up.
     pub fn on_signals() -> io::Result<Self> {
         let interrupt = Self::default();
-        let caught = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
-            // In this order, the first signal sets the flag only after it was looked at.
-            signal_hook::flag::register_conditional_default(signal, Arc::clone(&caught))?;
-            signal_hook::flag::register(signal, Arc::clone(&caught))?;
-        }
+        spare_first(&[SIGINT, SIGTERM])?;
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
         let stopper = interrupt.stopper();
         std::thread::Builder::new()
@@ -72,6 +67,22 @@ impl Interrupt {
         // It holds a sender itself, so that nothing but the time can end a wait otherwise.
         woken.unwrap_or(Woken::Stop)
     }
+}
+
+/// Lets the first SIGINT pass without effect; a second one ends the process.
+pub(crate) fn ignore_first_interrupt() -> io::Result<()> {
+    spare_first(&[SIGINT])
+}
+
+/// Lets the first of `signals` pass; after it each has its default effect.
+fn spare_first(signals: &[i32]) -> io::Result<()> {
+    let caught = Arc::new(AtomicBool::new(false));
+    for signal in signals {
+        // In this order, the first signal sets the flag only after it was looked at.
+        signal_hook::flag::register_conditional_default(*signal, Arc::clone(&caught))?;
+        signal_hook::flag::register(*signal, Arc::clone(&caught))?;
+    }
+    Ok(())
 }
 
 impl Stopper {

@@ -39,7 +39,7 @@ fn words(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     words
 }
 
-fn main() -> anyhow::Result<ExitCode> {
+fn run() -> anyhow::Result<ExitCode> {
     match CommandLine::parse_from(words(std::env::args_os())).tool {
         Tool::Getpc(arguments) => {
             arguments.execute()?;
@@ -47,6 +47,14 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         Tool::Pcstat(arguments) => Ok(arguments.execute(&mut io::stdout(), &mut io::stderr())?),
     }
+}
+
+fn main() -> ExitCode {
+    run().unwrap_or_else(|error| {
+        // The whole chain of causes on one line.
+        eprintln!("kvmprof-tools: {error:#}");
+        ExitCode::FAILURE
+    })
 }
 
 #[cfg(test)]

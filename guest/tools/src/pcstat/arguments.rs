@@ -1,14 +1,15 @@
 //! The command line of pcstat.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{PcstatError, read_profile, to_json, write_report};
+use super::{PcstatError, Profile, read_profile, to_json, write_report};
 use crate::getpc::FormatName;
+use crate::interrupt::ignore_first_interrupt;
 
 /// Report what a file of getpc holds
 #[derive(Args, Clone, Debug)]
@@ -44,30 +45,51 @@ impl Arguments {
         output: &mut dyn Write,
         warnings: &mut dyn Write,
     ) -> Result<ExitCode, PcstatError> {
-        let (mut input, name): (Box<dyn Read>, String) = match &self.file {
-            Some(path) => {
-                let name = path.display().to_string();
-                let file = File::open(path).map_err(|source| PcstatError::Read {
-                    name: name.clone(),
-                    source,
-                })?;
-                (Box::new(file), name)
-            }
-            None => (Box::new(io::stdin()), "standard input".to_owned()),
-        };
+        let (mut input, name) = self.open_input()?;
         let profile = read_profile(&mut *input, &name, self.format.map(Into::into))?;
-        if self.json {
-            writeln!(output, "{}", to_json(&profile, self.top)).map_err(PcstatError::Write)?;
-        } else {
-            write_report(&profile, self.top, output).map_err(PcstatError::Write)?;
-        }
-        for problem in &profile.problems {
-            writeln!(warnings, "pcstat: warning: {problem}").map_err(PcstatError::Write)?;
+        match self.print(&profile, output, warnings) {
+            // Whoever read the report, head(1) say, has seen enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => (),
+            result => result.map_err(PcstatError::Write)?,
         }
         Ok(if profile.problems.is_empty() {
             ExitCode::SUCCESS
         } else {
             ExitCode::FAILURE
         })
+    }
+
+    fn open_input(&self) -> Result<(Box<dyn Read>, String), PcstatError> {
+        if let Some(path) = &self.file {
+            let name = path.display().to_string();
+            return match File::open(path) {
+                Ok(file) => Ok((Box::new(file), name)),
+                Err(source) => Err(PcstatError::Read { name, source }),
+            };
+        }
+        if io::stdin().is_terminal() {
+            return Err(PcstatError::Terminal);
+        }
+        // The interrupt that ends getpc in a pipe reaches this end of it too, which has yet
+        // to report.
+        ignore_first_interrupt().map_err(PcstatError::Signals)?;
+        Ok((Box::new(io::stdin()), "standard input".to_owned()))
+    }
+
+    fn print(
+        &self,
+        profile: &Profile,
+        output: &mut dyn Write,
+        warnings: &mut dyn Write,
+    ) -> io::Result<()> {
+        if self.json {
+            writeln!(output, "{}", to_json(profile, self.top))?;
+        } else {
+            write_report(profile, self.top, output)?;
+        }
+        for problem in &profile.problems {
+            writeln!(warnings, "pcstat: warning: {problem}")?;
+        }
+        output.flush()
     }
 }

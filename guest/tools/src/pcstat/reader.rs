@@ -30,6 +30,12 @@ pub enum PcstatError {
         /// What was read.
         name: String,
     },
+    /// There is no input.
+    #[error("Standard input is a terminal: name a file, or pipe getpc's output into pcstat")]
+    Terminal,
+    /// Signals can't be caught.
+    #[error("Cannot catch signals")]
+    Signals(#[source] io::Error),
     /// The report can't be written.
     #[error("Cannot write the report")]
     Write(#[source] io::Error),
