@@ -1,1 +1,690 @@
+//! An endpoint over a device of our own making: a stream of bytes that counts up, so that
+//! anything lost, repeated or swapped shows.
 
+use std::collections::BTreeMap;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::wire::{
+    HANG_UP, Kind, MAX_DATA, MAX_HANDLES, MAX_OUTSTANDING, NONBLOCKING, READABLE, Reply,
+    ReplyFrame, Request, RequestFrame, VERSION, WRITABLE, WireError,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+/// Only one may have it open.
+const EXCLUSIVE: u16 = 1;
+/// Any number may.
+const COMMON: u16 = 2;
+
+/// A backend whose devices give the bytes 0, 1, 2, ... as far as they have been released.
+#[derive(Default)]
+struct Bench {
+    open: BTreeMap<Handle, u16>,
+    last: u32,
+    released: usize,
+    given: usize,
+    ended: bool,
+}
+
+fn counting(from: usize, length: usize) -> Vec<u8> {
+    (from..from + length)
+        .map(|position| u8::try_from(position % 251).unwrap())
+        .collect()
+}
+
+impl Backend for Bench {
+    fn open(&mut self, device: u16, minor: u16) -> Result<Handle, Errno> {
+        if minor != 0 {
+            return Err(Errno::ENXIO);
+        }
+        match device {
+            EXCLUSIVE if self.open.values().any(|open| *open == EXCLUSIVE) => Err(Errno::EBUSY),
+            EXCLUSIVE | COMMON => {
+                self.last += 1;
+                self.open.insert(Handle(self.last), device);
+                Ok(Handle(self.last))
+            }
+            _ => Err(Errno::ENODEV),
+        }
+    }
+
+    fn read(&mut self, handle: Handle, limit: usize) -> Result<Vec<u8>, Errno> {
+        assert!(self.open.contains_key(&handle));
+        let count = limit.min(self.released - self.given);
+        if count == 0 && !self.ended {
+            return Err(Errno::EAGAIN);
+        }
+        let data = counting(self.given, count);
+        self.given += count;
+        Ok(data)
+    }
+
+    fn write(&mut self, handle: Handle, bytes: &[u8]) -> Result<usize, Errno> {
+        assert!(self.open.contains_key(&handle));
+        Ok(bytes.len())
+    }
+
+    fn ioctl(
+        &mut self,
+        handle: Handle,
+        command: u32,
+        argument: i64,
+        data: &[u8],
+    ) -> Result<IoctlReply, Errno> {
+        assert!(self.open.contains_key(&handle));
+        match command {
+            // Releases so many bytes.
+            1 => self.released += usize::try_from(argument.clamp(0, 1 << 20)).unwrap(),
+            2 => self.ended = true,
+            3 => {
+                return Ok(IoctlReply {
+                    value: argument,
+                    data: data.iter().rev().copied().collect(),
+                });
+            }
+            _ => return Err(Errno::EINVAL),
+        }
+        Ok(IoctlReply::default())
+    }
+
+    fn poll(&mut self, handle: Handle) -> Readiness {
+        assert!(self.open.contains_key(&handle));
+        Readiness {
+            readable: self.released > self.given || self.ended,
+            writable: false,
+            hang_up: self.ended,
+        }
+    }
+
+    fn close(&mut self, handle: Handle) {
+        assert!(self.open.remove(&handle).is_some(), "closed twice");
+    }
+}
+
+fn encode(tag: u32, request: Request<'_>) -> Vec<u8> {
+    let frame = RequestFrame { tag, request };
+    let mut bytes = vec![0; frame.encoded_length()];
+    let length = frame.encode(&mut bytes).unwrap();
+    assert_eq!(length, bytes.len());
+    bytes
+}
+
+const HELLO: Request<'static> = Request::Hello {
+    lowest: VERSION,
+    highest: VERSION,
+};
+
+/// A reply that owns its bytes.
+#[derive(Debug, PartialEq, Eq)]
+struct Got {
+    tag: u32,
+    kind: Kind,
+    /// Errno, or the number or data that came back.
+    result: Result<(i64, Vec<u8>), Errno>,
+}
+
+fn got(tag: u32, kind: Kind, value: i64, data: &[u8]) -> Got {
+    let result = Ok((value, data.to_vec()));
+    Got { tag, kind, result }
+}
+
+fn failed(tag: u32, kind: Kind, errno: Errno) -> Got {
+    let result = Err(errno);
+    Got { tag, kind, result }
+}
+
+/// Takes all replies out of the endpoint.
+fn replies(endpoint: &mut Endpoint) -> Vec<Got> {
+    let mut all = Vec::new();
+    let bytes = endpoint.output().to_vec();
+    endpoint.consume(bytes.len());
+    let mut rest = &bytes[..];
+    while let Some((frame, length)) = ReplyFrame::decode(rest).unwrap() {
+        rest = &rest[length..];
+        let result = frame.result.map(|reply| match reply {
+            Reply::Hello(hello) => (hello.version.into(), Vec::new()),
+            Reply::Open { handle: number }
+            | Reply::Write { count: number }
+            | Reply::Poll { events: number } => (number.into(), Vec::new()),
+            Reply::Read { data } => (0, data.to_vec()),
+            Reply::Ioctl { value, data } => (value, data.to_vec()),
+            Reply::Cancel | Reply::Close => (0, Vec::new()),
+        });
+        let (tag, kind) = (frame.tag, frame.kind);
+        all.push(Got { tag, kind, result });
+    }
+    assert!(rest.is_empty(), "the output is cut within a frame");
+    all
+}
+
+/// An endpoint with its backend, after the hello.
+struct Talk {
+    endpoint: Endpoint,
+    bench: Bench,
+}
+
+impl Talk {
+    fn new() -> Self {
+        let mut talk = Self {
+            endpoint: Endpoint::new(Facts::default()),
+            bench: Bench::default(),
+        };
+        let hello = talk.say(0, HELLO);
+        assert_eq!(hello, [got(0, Kind::Hello, 1, &[])]);
+        talk
+    }
+
+    fn try_say(&mut self, tag: u32, request: Request<'_>) -> Result<Vec<Got>, EndpointError> {
+        self.endpoint
+            .receive(&encode(tag, request), &mut self.bench)?;
+        Ok(replies(&mut self.endpoint))
+    }
+
+    fn say(&mut self, tag: u32, request: Request<'_>) -> Vec<Got> {
+        self.try_say(tag, request).unwrap()
+    }
+
+    fn open(&mut self, device: u16, flags: u32) -> u32 {
+        let request = Request::Open {
+            device,
+            minor: 0,
+            flags,
+        };
+        let replies = self.say(99, request);
+        let Ok((handle, _)) = &replies[0].result else {
+            panic!("{replies:?}");
+        };
+        u32::try_from(*handle).unwrap()
+    }
+
+    fn read(&mut self, tag: u32, handle: u32, limit: u32) -> Vec<Got> {
+        let request = Request::Read {
+            handle,
+            limit,
+            flags: 0,
+        };
+        self.say(tag, request)
+    }
+
+    fn release(&mut self, count: usize) -> Vec<Got> {
+        self.bench.released += count;
+        self.endpoint.wake(&mut self.bench).unwrap();
+        replies(&mut self.endpoint)
+    }
+}
+
+#[test]
+fn nothing_comes_before_the_hello() {
+    let mut bench = Bench::default();
+    let mut endpoint = Endpoint::new(Facts::default());
+    let open = Request::Open {
+        device: 1,
+        minor: 0,
+        flags: 0,
+    };
+    let result = endpoint.receive(&encode(1, open), &mut bench);
+    assert_eq!(result, Err(EndpointError::NoHello));
+    assert!(bench.open.is_empty());
+    let mut talk = Talk::new();
+    assert_eq!(talk.try_say(1, HELLO), Err(EndpointError::SecondHello));
+}
+
+#[test]
+fn hello_tells_facts_and_limits_and_a_wrong_version_may_try_again() {
+    let mut bench = Bench::default();
+    let facts = Facts { vcpus: 3, hz: 250 };
+    let mut endpoint = Endpoint::new(facts);
+    for (lowest, highest, version) in [(2, 9, 0), (0, 0, 0), (5, 1, 0), (1, 9, 1)] {
+        let request = Request::Hello { lowest, highest };
+        endpoint.receive(&encode(7, request), &mut bench).unwrap();
+        let (frame, length) = ReplyFrame::decode(endpoint.output()).unwrap().unwrap();
+        let Ok(Reply::Hello(hello)) = frame.result else {
+            panic!("{frame:?}");
+        };
+        assert_eq!((frame.tag, hello.version), (7, version));
+        assert_eq!((hello.lowest, hello.highest), (VERSION, VERSION));
+        assert_eq!((hello.vcpus, hello.hz), (3, 250));
+        assert_eq!(usize::try_from(hello.max_data).unwrap(), MAX_DATA);
+        endpoint.consume(length);
+    }
+}
+
+#[test]
+fn read_that_blocks_lets_others_pass_and_is_answered_later() {
+    let mut talk = Talk::new();
+    let handle = talk.open(EXCLUSIVE, 0);
+    assert_eq!(talk.read(1, handle, 10), []);
+    assert_eq!(talk.read(2, handle, 10), []);
+    let ioctl = Request::Ioctl {
+        handle,
+        command: 3,
+        argument: -5,
+        limit: 2,
+        data: b"abc",
+    };
+    assert_eq!(talk.say(3, ioctl), [got(3, Kind::Ioctl, -5, b"cb")]);
+    assert_eq!(talk.endpoint.outstanding(), 2);
+    assert_eq!(
+        talk.release(12),
+        [
+            got(1, Kind::Read, 0, &counting(0, 10)),
+            got(2, Kind::Read, 0, &counting(10, 2)),
+        ]
+    );
+    assert_eq!(talk.endpoint.outstanding(), 0);
+    assert_eq!(talk.read(4, handle, 0), [got(4, Kind::Read, 0, b"")]);
+}
+
+#[test]
+fn ioctl_that_makes_data_answers_the_read_that_waits() {
+    let mut talk = Talk::new();
+    let handle = talk.open(EXCLUSIVE, 0);
+    assert_eq!(talk.read(1, handle, 10), []);
+    let ioctl = Request::Ioctl {
+        handle,
+        command: 1,
+        argument: 3,
+        limit: 0,
+        data: b"",
+    };
+    assert_eq!(
+        talk.say(2, ioctl),
+        [
+            got(2, Kind::Ioctl, 0, b""),
+            got(1, Kind::Read, 0, &counting(0, 3)),
+        ]
+    );
+}
+
+#[test]
+fn nonblocking_is_for_an_open_or_for_one_request() {
+    let mut talk = Talk::new();
+    let patient = talk.open(COMMON, 0);
+    let hasty = talk.open(COMMON, NONBLOCKING);
+    let again = |tag| [failed(tag, Kind::Read, Errno::EAGAIN)];
+    assert_eq!(talk.read(1, hasty, 10), again(1));
+    let request = Request::Read {
+        handle: patient,
+        limit: 10,
+        flags: NONBLOCKING,
+    };
+    assert_eq!(talk.say(2, request), again(2));
+    let request = Request::Poll {
+        handle: patient,
+        events: READABLE,
+        flags: NONBLOCKING,
+    };
+    assert_eq!(talk.say(3, request), [got(3, Kind::Poll, 0, &[])]);
+    let request = Request::Read {
+        handle: patient,
+        limit: 10,
+        flags: 2,
+    };
+    assert_eq!(talk.say(4, request), [failed(4, Kind::Read, Errno::EINVAL)]);
+}
+
+#[test]
+fn poll_waits_for_what_was_asked_and_for_the_end() {
+    let mut talk = Talk::new();
+    let handle = talk.open(COMMON, NONBLOCKING);
+    let poll = |events| Request::Poll {
+        handle,
+        events,
+        flags: 0,
+    };
+    assert_eq!(talk.say(1, poll(READABLE | WRITABLE)), []);
+    assert_eq!(talk.say(2, poll(WRITABLE)), []);
+    let ready = i64::from(READABLE);
+    assert_eq!(talk.release(1), [got(1, Kind::Poll, ready, &[])]);
+    talk.bench.ended = true;
+    let gone = i64::from(HANG_UP);
+    assert_eq!(talk.release(0), [got(2, Kind::Poll, gone, &[])]);
+}
+
+#[test]
+fn cancel_answers_both_and_takes_nothing() {
+    let mut talk = Talk::new();
+    let handle = talk.open(EXCLUSIVE, 0);
+    talk.read(1, handle, 10);
+    talk.read(2, handle, 10);
+    assert_eq!(
+        talk.say(3, Request::Cancel { tag: 1 }),
+        [
+            failed(1, Kind::Read, Errno::EINTR),
+            got(3, Kind::Cancel, 0, &[]),
+        ]
+    );
+    assert_eq!(
+        talk.say(4, Request::Cancel { tag: 1 }),
+        [got(4, Kind::Cancel, 0, &[])]
+    );
+    assert_eq!(
+        talk.release(5),
+        [got(2, Kind::Read, 0, &counting(0, 5))],
+        "the cancelled read took nothing"
+    );
+}
+
+#[test]
+fn close_answers_what_waits_and_frees() {
+    let mut talk = Talk::new();
+    let handle = talk.open(EXCLUSIVE, 0);
+    talk.read(1, handle, 10);
+    assert_eq!(
+        talk.say(2, Request::Close { handle }),
+        [
+            failed(1, Kind::Read, Errno::EBADF),
+            got(2, Kind::Close, 0, &[]),
+        ]
+    );
+    assert!(talk.bench.open.is_empty());
+    assert_eq!(
+        talk.say(3, Request::Close { handle }),
+        [failed(3, Kind::Close, Errno::EBADF)]
+    );
+    let next = talk.open(EXCLUSIVE, 0);
+    assert_ne!(next, handle);
+    assert_eq!(
+        talk.read(4, handle, 1),
+        [failed(4, Kind::Read, Errno::EBADF)]
+    );
+}
+
+#[test]
+fn errors_of_open_and_write() {
+    let mut talk = Talk::new();
+    let handle = talk.open(EXCLUSIVE, 0);
+    for (device, minor, flags, errno) in [
+        (EXCLUSIVE, 0, 0, Errno::EBUSY),
+        (EXCLUSIVE, 1, 0, Errno::ENXIO),
+        (77, 0, 0, Errno::ENODEV),
+        (COMMON, 0, 2, Errno::EINVAL),
+    ] {
+        let request = Request::Open {
+            device,
+            minor,
+            flags,
+        };
+        assert_eq!(talk.say(1, request), [failed(1, Kind::Open, errno)]);
+    }
+    let write = |handle, flags| Request::Write {
+        handle,
+        flags,
+        data: b"data",
+    };
+    assert_eq!(talk.say(2, write(handle, 0)), [got(2, Kind::Write, 4, &[])]);
+    let einval = [failed(2, Kind::Write, Errno::EINVAL)];
+    assert_eq!(talk.say(2, write(handle, 1)), einval);
+    let ebadf = [failed(2, Kind::Write, Errno::EBADF)];
+    assert_eq!(talk.say(2, write(handle + 1, 0)), ebadf);
+}
+
+#[test]
+fn handles_and_outstanding_requests_are_bounded() {
+    let mut talk = Talk::new();
+    let handle = talk.open(COMMON, 0);
+    for _ in 1..MAX_HANDLES {
+        talk.open(COMMON, 0);
+    }
+    let request = Request::Open {
+        device: COMMON,
+        minor: 0,
+        flags: 0,
+    };
+    assert_eq!(talk.say(1, request), [failed(1, Kind::Open, Errno::EMFILE)]);
+    let most = u32::try_from(MAX_OUTSTANDING).unwrap();
+    for tag in 0..most {
+        assert_eq!(talk.read(tag, handle, 1), []);
+    }
+    assert_eq!(
+        talk.read(most, handle, 1),
+        [failed(most, Kind::Read, Errno::ENOBUFS)]
+    );
+    talk.endpoint.close(&mut talk.bench);
+    assert!(talk.bench.open.is_empty());
+    assert_eq!(talk.endpoint.open_devices(), 0);
+}
+
+#[test]
+fn tag_in_use_ends_the_connection() {
+    let mut talk = Talk::new();
+    let handle = talk.open(EXCLUSIVE, 0);
+    talk.read(1, handle, 10);
+    let result = talk.try_say(1, Request::Close { handle });
+    assert_eq!(result, Err(EndpointError::TagInUse { tag: 1 }));
+}
+
+#[test]
+fn oversized_length_is_refused_by_its_header_alone() {
+    let mut talk = Talk::new();
+    let mut bytes = encode(1, Request::Close { handle: 1 });
+    bytes[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+    let result = talk.endpoint.receive(&bytes, &mut talk.bench);
+    assert!(matches!(
+        result,
+        Err(EndpointError::Malformed(WireError::BodyLength { .. }))
+    ));
+}
+
+#[test]
+fn client_that_does_not_read_stalls_itself_and_loses_nothing() {
+    let mut talk = Talk::new();
+    let handle = talk.open(EXCLUSIVE, 0);
+    talk.bench.released = 1 << 20;
+    let read = |tag| {
+        let limit = 100 << 10;
+        encode(
+            tag,
+            Request::Read {
+                handle,
+                limit,
+                flags: 0,
+            },
+        )
+    };
+    let mut sent = 0;
+    while talk.endpoint.wants_input() {
+        talk.endpoint.receive(&read(sent), &mut talk.bench).unwrap();
+        sent += 1;
+    }
+    assert_eq!(sent, 3, "256 KiB are the high-water mark");
+    // What came in the same piece waits, and takes nothing from the device.
+    let more: Vec<u8> = (sent..8).flat_map(read).collect();
+    talk.endpoint.receive(&more, &mut talk.bench).unwrap();
+    talk.endpoint.wake(&mut talk.bench).unwrap();
+    assert_eq!(talk.bench.given, 300 << 10);
+    let mut data = Vec::new();
+    while !talk.endpoint.output().is_empty() {
+        for reply in replies(&mut talk.endpoint) {
+            data.extend(reply.result.unwrap().1);
+        }
+        talk.endpoint.wake(&mut talk.bench).unwrap();
+    }
+    assert_eq!(data, counting(0, 800 << 10));
+}
+
+#[test]
+fn input_that_nobody_asked_for_is_bounded() {
+    let mut talk = Talk::new();
+    let handle = talk.open(EXCLUSIVE, 0);
+    talk.bench.released = MAX_DATA;
+    let request = Request::Read {
+        handle,
+        limit: u32::MAX,
+        flags: 0,
+    };
+    talk.endpoint
+        .receive(&encode(1, request), &mut talk.bench)
+        .unwrap();
+    assert!(!talk.endpoint.wants_input());
+    let junk = vec![0; 1 << 20];
+    let results: Vec<_> = (0..6)
+        .map(|_| talk.endpoint.receive(&junk, &mut talk.bench))
+        .collect();
+    assert_eq!(results[0], Ok(()));
+    assert_eq!(results[5], Err(EndpointError::Overrun));
+}
+
+/// A request that may be sense or nonsense, of numbers small enough to meet.
+fn any_request() -> impl Strategy<Value = Vec<u8>> {
+    let tag = 1..6_u32;
+    let handle = 0..5_u32;
+    prop_oneof![
+        (tag.clone(), 0..4_u16, 0..2_u16, 0..3_u32).prop_map(|(tag, device, minor, flags)| {
+            encode(
+                tag,
+                Request::Open {
+                    device,
+                    minor,
+                    flags,
+                },
+            )
+        }),
+        (
+            any::<u32>(),
+            handle.clone(),
+            prop_oneof![0..9_u32, Just(u32::MAX)],
+            0..3_u32
+        )
+            .prop_map(|(tag, handle, limit, flags)| encode(
+                tag,
+                Request::Read {
+                    handle,
+                    limit,
+                    flags
+                }
+            )),
+        (tag.clone(), handle.clone(), vec(any::<u8>(), 0..9)).prop_map(|(tag, handle, data)| {
+            let flags = 0;
+            encode(
+                tag,
+                Request::Write {
+                    handle,
+                    flags,
+                    data: &data,
+                },
+            )
+        }),
+        (tag.clone(), handle.clone(), 0..5_u32, 0..400_000_i64).prop_map(
+            |(tag, handle, command, argument)| {
+                let (limit, data) = (4, &b"12345678"[..]);
+                encode(
+                    tag,
+                    Request::Ioctl {
+                        handle,
+                        command,
+                        argument,
+                        limit,
+                        data,
+                    },
+                )
+            }
+        ),
+        (any::<u32>(), handle.clone(), 0..8_u32, 0..2_u32).prop_map(
+            |(tag, handle, events, flags)| encode(
+                tag,
+                Request::Poll {
+                    handle,
+                    events,
+                    flags
+                }
+            )
+        ),
+        (tag.clone(), tag.clone())
+            .prop_map(|(tag, other)| encode(tag, Request::Cancel { tag: other })),
+        (tag, handle).prop_map(|(tag, handle)| encode(tag, Request::Close { handle })),
+    ]
+}
+
+/// Cuts `bytes` at positions that `cuts` choose.
+fn pieces<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
+    let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+    places.extend([0, bytes.len()]);
+    places.sort_unstable();
+    places
+        .windows(2)
+        .map(|pair| &bytes[pair[0]..pair[1]])
+        .collect()
+}
+
+proptest! {
+    #[test]
+    fn every_request_is_answered_once_however_the_stream_is_cut(
+        requests in vec(any_request(), 0..40),
+        cuts in vec(any::<prop::sample::Index>(), 0..20),
+        room in 1..300_000_usize,
+    ) {
+        let mut talk = Talk::new();
+        let stream: Vec<u8> = requests.concat();
+        let mut output = Vec::new();
+        let mut result = Ok(());
+        for piece in pieces(&stream, &cuts) {
+            result = talk.endpoint.receive(piece, &mut talk.bench);
+            if result.is_err() {
+                break;
+            }
+            // A client that takes `room` bytes at a time, until there is room again.
+            while !talk.endpoint.wants_input() {
+                let taken = room.min(talk.endpoint.output().len());
+                output.extend_from_slice(&talk.endpoint.output()[..taken]);
+                talk.endpoint.consume(taken);
+                result = result.and(talk.endpoint.wake(&mut talk.bench));
+            }
+            if result.is_err() {
+                break;
+            }
+        }
+        output.extend_from_slice(talk.endpoint.output());
+        let mut data = Vec::new();
+        let mut answered = 0;
+        let mut rest = &output[..];
+        while let Some((frame, length)) = ReplyFrame::decode(rest).unwrap() {
+            rest = &rest[length..];
+            answered += 1;
+            if let Ok(Reply::Read { data: read }) = frame.result {
+                data.extend_from_slice(read);
+            }
+        }
+        prop_assert!(rest.is_empty());
+        // All that was taken from the device went out, in order, even when the client broke
+        // the protocol thereafter.
+        prop_assert_eq!(data, counting(0, talk.bench.given));
+        if result.is_ok() {
+            prop_assert_eq!(answered + talk.endpoint.outstanding(), requests.len());
+        }
+        prop_assert_eq!(talk.endpoint.open_devices(), talk.bench.open.len());
+        talk.endpoint.close(&mut talk.bench);
+        prop_assert!(talk.bench.open.is_empty());
+    }
+
+    #[test]
+    fn garbage_never_panics_and_everything_is_freed(
+        valid in vec(any_request(), 0..6),
+        garbage in vec(any::<u8>(), 0..200),
+        flips in vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        cuts in vec(any::<prop::sample::Index>(), 0..6),
+    ) {
+        let mut talk = Talk::new();
+        talk.open(EXCLUSIVE, 0);
+        let mut stream = valid.concat();
+        for (place, byte) in flips {
+            if !stream.is_empty() {
+                let place = place.index(stream.len());
+                stream[place] = byte;
+            }
+        }
+        stream.extend_from_slice(&garbage);
+        for piece in pieces(&stream, &cuts) {
+            let length = talk.endpoint.output().len();
+            talk.endpoint.consume(length);
+            if talk.endpoint.receive(piece, &mut talk.bench).is_err() {
+                break;
+            }
+        }
+        let _ = talk.endpoint.wake(&mut talk.bench);
+        talk.endpoint.close(&mut talk.bench);
+        prop_assert!(talk.bench.open.is_empty());
+    }
+}

@@ -304,4 +304,10 @@ impl Connection {
             .call("cancel a request", Request::Cancel { tag })?;
         Ok(())
     }
+
+    /// Ends the connection at once, from any thread: whoever waits for a reply gets
+    /// [`ClientError::Closed`], and kvmprof frees what was open.
+    pub fn disconnect(&self) {
+        let _ = self.shared.0.stream.shutdown(Shutdown::Both);
+    }
 }

@@ -1,0 +1,7 @@
+//! The host socket from end to end: event loop, real sockets, the real pcs device, and its
+//! clients. No guest: the ticks are made up.
+
+mod abuse;
+mod bench;
+mod python;
+mod service;
