@@ -79,6 +79,13 @@ impl HostSocket {
         self.connections.len()
     }
 
+    /// How many devices the clients have open. After the end of the VM: whether somebody may
+    /// still have something to read.
+    pub fn open_devices(&self) -> usize {
+        let clients = self.connections.values();
+        clients.map(|(client, _)| client.open_devices()).sum()
+    }
+
     /// Lets all clients' waiting requests try again, and sends what they got. To be called after
     /// the devices changed.
     pub fn wake(&mut self) {
