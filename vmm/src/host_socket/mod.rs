@@ -87,7 +87,7 @@ impl HostSocket {
     }
 
     /// Lets all clients' waiting requests try again, and sends what they got. To be called after
-    /// the devices changed.
+    /// the devices changed, and with the backend not borrowed.
     pub fn wake(&mut self) {
         let backend = Rc::clone(&self.backend);
         self.wake_with(&mut *backend.borrow_mut());
