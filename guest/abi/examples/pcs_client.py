@@ -584,7 +584,7 @@ def main():
         print(f"pcs_client: the server broke the protocol: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"pcs_client: {error.strerror or error}", file=sys.stderr)
+        print(f"pcs_client: {options.socket}: {error.strerror or error}", file=sys.stderr)
     except KeyboardInterrupt:
         return 130
     return 2
