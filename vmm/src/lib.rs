@@ -9,4 +9,3 @@ pub mod machine;
 pub mod profiler;
 pub mod vcpu;
 pub mod vm;
-pub mod introspection;
