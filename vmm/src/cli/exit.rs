@@ -25,9 +25,9 @@ pub struct WithStatus {
 }
 
 /// Tells the error, if it is one, on one line, and gives the status that goes with it.
-pub fn status_of(result: anyhow::Result<u8>) -> ExitCode {
+pub fn status_of(result: anyhow::Result<ExitCode>) -> ExitCode {
     match result {
-        Ok(status) => ExitCode::from(status),
+        Ok(status) => status,
         Err(error) => {
             let chain: Vec<String> = error.chain().map(ToString::to_string).collect();
             eprintln!("kvmprof: {}", chain.join(": "));
@@ -57,9 +57,9 @@ fn status_of_error(error: &anyhow::Error) -> u8 {
 }
 
 /// The exit status of a guest's end; what isn't a normal end is told.
-pub fn status_of_guest(end: VmEnd) -> anyhow::Result<u8> {
+pub fn status_of_guest(end: VmEnd) -> anyhow::Result<ExitCode> {
     let (status, message) = match end {
-        VmEnd::Stopped | VmEnd::PowerOff | VmEnd::Reset => return Ok(0),
+        VmEnd::Stopped | VmEnd::PowerOff | VmEnd::Reset => return Ok(ExitCode::SUCCESS),
         VmEnd::Panic(Some(message)) => (GUEST_PANIC, format!("The guest panicked: {message}")),
         VmEnd::Panic(None) => (
             GUEST_PANIC,

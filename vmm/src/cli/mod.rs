@@ -4,10 +4,13 @@ mod demo;
 mod exit;
 mod run;
 mod status;
-mod tools;
 mod units;
 
+use std::io;
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
+use kvmprof_tools::{getpc, pcstat};
 
 /// A profiler that looks at a guest from the hypervisor.
 #[derive(Debug, Parser)]
@@ -25,21 +28,24 @@ enum Command {
     Demo(demo::DemoArguments),
     /// Show the machine, the clock and where every tick went
     Status(status::StatusArguments),
-    /// Record program-counter samples of a running guest
-    Getpc(tools::GetpcArguments),
-    /// Report what getpc has recorded
-    Pcstat(tools::PcstatArguments),
+    Getpc(getpc::Arguments),
+    Pcstat(pcstat::Arguments),
 }
 
 /// Carries out the command line; the result is the program's exit status.
-pub fn main() -> std::process::ExitCode {
+pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.command {
         Command::Run(arguments) => run::run(arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
         Command::Status(arguments) => status::status(&arguments),
-        Command::Getpc(arguments) => tools::getpc(arguments),
-        Command::Pcstat(arguments) => tools::pcstat(arguments),
+        Command::Getpc(arguments) => arguments
+            .execute()
+            .map(|_| ExitCode::SUCCESS)
+            .map_err(Into::into),
+        Command::Pcstat(arguments) => arguments
+            .execute(&mut io::stdout(), &mut io::stderr())
+            .map_err(Into::into),
     };
     exit::status_of(result)
 }

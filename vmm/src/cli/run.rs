@@ -1,6 +1,7 @@
 //! `kvmprof run`.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -62,7 +63,7 @@ pub struct RunArguments {
 ///
 /// # Errors
 /// What keeps it from running, and any end but a normal one.
-pub fn run(arguments: RunArguments) -> anyhow::Result<u8> {
+pub fn run(arguments: RunArguments) -> anyhow::Result<ExitCode> {
     if arguments.jitter && arguments.clock == ClockSource::Ticker {
         bail!("--jitter needs --clock thread: the ticker kicks all vCPUs in step");
     }

@@ -1,6 +1,7 @@
 //! `kvmprof status`.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
@@ -28,7 +29,7 @@ pub struct StatusArguments {
 ///
 /// # Errors
 /// When there is no guest at the socket.
-pub fn status(arguments: &StatusArguments) -> anyhow::Result<u8> {
+pub fn status(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {
     let connection = Connection::connect(&arguments.socket)?;
     let document = connection.snapshot(device::STATUS, MAX_STATUS)?;
     let status: Value =
@@ -38,7 +39,7 @@ pub fn status(arguments: &StatusArguments) -> anyhow::Result<u8> {
     } else {
         print!("{}", text(&status));
     }
-    Ok(0)
+    Ok(ExitCode::SUCCESS)
 }
 
 fn text(status: &Value) -> String {

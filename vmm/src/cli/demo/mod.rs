@@ -4,6 +4,7 @@ mod record;
 mod table;
 
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -56,7 +57,7 @@ struct Findings {
 ///
 /// # Errors
 /// When there is no usable KVM (exit status 2), or anything fails.
-pub fn demo(arguments: &DemoArguments) -> anyhow::Result<u8> {
+pub fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
     open_kvm()?;
     block_signals().context("Cannot block signals")?;
     let folder = tempfile::Builder::new()
@@ -92,7 +93,7 @@ pub fn demo(arguments: &DemoArguments) -> anyhow::Result<u8> {
     } else {
         print!("{}", table::text(&findings, arguments.seconds));
     }
-    Ok(0)
+    Ok(ExitCode::SUCCESS)
 }
 
 fn observe(
