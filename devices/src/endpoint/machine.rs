@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{
-    HANG_UP, HelloReply, Kind, MAX_DATA, MAX_FRAME, MAX_HANDLES, MAX_OUTSTANDING, NONBLOCKING,
-    READABLE, Reply, Request, RequestFrame, WRITABLE, WireError,
+    HANG_UP, HelloReply, Kind, MAX_DATA, MAX_FRAME, MAX_HANDLES, MAX_IOCTL_DATA, MAX_OUTSTANDING,
+    NONBLOCKING, READABLE, Reply, Request, RequestFrame, WRITABLE, WireError,
 };
 
 use super::output::Output;
@@ -214,23 +214,10 @@ impl Endpoint {
         frame: &RequestFrame<'_>,
         backend: &mut dyn Backend,
     ) -> Result<(), EndpointError> {
+        self.expect(frame)?;
         let tag = frame.tag;
-        match (frame.request.kind(), self.greeted) {
-            (Kind::Hello, true) => return Err(EndpointError::SecondHello),
-            (Kind::Hello, false) | (_, true) => {}
-            (_, false) => return Err(EndpointError::NoHello),
-        }
-        if self.waiting.iter().any(|waiting| waiting.tag == tag) {
-            return Err(EndpointError::TagInUse { tag });
-        }
         match frame.request {
-            Request::Hello { lowest, highest } => {
-                let Facts { vcpus, hz } = self.facts;
-                let answer = HelloReply::answer(lowest, highest, vcpus, hz);
-                self.greeted = answer.version != 0;
-                self.output
-                    .answer(tag, Kind::Hello, Ok(Reply::Hello(answer)));
-            }
+            Request::Hello { lowest, highest } => self.hello(tag, lowest, highest),
             Request::Open {
                 device,
                 minor,
@@ -274,6 +261,28 @@ impl Endpoint {
             }
         }
         Ok(())
+    }
+
+    /// Refuses what breaks the protocol at this point of the conversation.
+    fn expect(&self, frame: &RequestFrame<'_>) -> Result<(), EndpointError> {
+        match (frame.request.kind(), self.greeted) {
+            (Kind::Hello, true) => return Err(EndpointError::SecondHello),
+            (Kind::Hello, false) | (_, true) => {}
+            (_, false) => return Err(EndpointError::NoHello),
+        }
+        let tag = frame.tag;
+        if self.waiting.iter().any(|waiting| waiting.tag == tag) {
+            return Err(EndpointError::TagInUse { tag });
+        }
+        Ok(())
+    }
+
+    fn hello(&mut self, tag: u32, lowest: u16, highest: u16) {
+        let Facts { vcpus, hz } = self.facts;
+        let hello = HelloReply::answer(lowest, highest, vcpus, hz);
+        self.greeted = hello.version != 0;
+        self.output
+            .answer(tag, Kind::Hello, Ok(Reply::Hello(hello)));
     }
 
     fn device(&self, name: u32) -> Result<OpenDevice, Errno> {
@@ -341,7 +350,9 @@ impl Endpoint {
         let reply = self
             .device(handle)
             .and_then(|device| backend.ioctl(device.handle, command, argument, data));
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let limit = usize::try_from(limit)
+            .unwrap_or(MAX_IOCTL_DATA)
+            .min(MAX_IOCTL_DATA);
         let reply = reply
             .as_ref()
             .map_err(|errno| *errno)

@@ -1,4 +1,5 @@
 //! The wire's frames: what is encoded is decoded, and nothing that comes in does harm.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{

@@ -38,6 +38,11 @@ impl Connection {
         Self { socket, endpoint }
     }
 
+    /// How many devices the client has open.
+    pub fn open_devices(&self) -> usize {
+        self.endpoint.open_devices()
+    }
+
     /// What should bring the connection to the event loop's attention.
     pub fn interest(&self) -> EventSet {
         let mut interest = EventSet::empty();

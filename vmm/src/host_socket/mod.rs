@@ -79,8 +79,15 @@ impl HostSocket {
         self.connections.len()
     }
 
+    /// How many devices the clients have open. After the end of the VM: whether somebody may
+    /// still have something to read.
+    pub fn open_devices(&self) -> usize {
+        let clients = self.connections.values();
+        clients.map(|(client, _)| client.open_devices()).sum()
+    }
+
     /// Lets all clients' waiting requests try again, and sends what they got. To be called after
-    /// the devices changed.
+    /// the devices changed, and with the backend not borrowed.
     pub fn wake(&mut self) {
         let backend = Rc::clone(&self.backend);
         self.wake_with(&mut *backend.borrow_mut());

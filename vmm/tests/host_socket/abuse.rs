@@ -62,7 +62,7 @@ fn malformed_frames_end_their_connection_and_no_other() {
         let _ = stream.write_all(&bytes);
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
-        assert_eq!(rest, [], "{name}");
+        assert!(rest.is_empty(), "{name}");
         assert!(pcs.try_read(1).is_err_and(|error| error.errno().is_some()));
     }
     bench.until(|state| state.clients == 1);

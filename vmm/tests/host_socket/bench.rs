@@ -168,8 +168,10 @@ impl MutEventSubscriber for Profiler {
                 Order::Script(script) => self.devices.borrow_mut().script = script,
                 Order::Look(answer) => {
                     let devices = self.devices.borrow();
+                    let socket = self.socket.borrow();
+                    assert_eq!(socket.open_devices(), devices.count());
                     let state = State {
-                        clients: self.socket.borrow().connections(),
+                        clients: socket.connections(),
                         open: devices.count(),
                         ledger: devices.pcs.ledger(),
                     };
