@@ -1,13 +1,12 @@
 //! What ends a run before its time.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,19 +36,15 @@ impl Default for Interrupt {
 }
 
 impl Interrupt {
-    /// One that SIGINT and SIGTERM set off; a second signal ends the process as it would
-    /// have without this.
+    /// One that SIGINT and SIGTERM set off; if it takes too long then, another one ends the process
+    /// as it would have without this.
     ///
     /// # Errors
     /// When the handlers or their thread can't be set up.
     pub fn on_signals() -> io::Result<Self> {
         let interrupt = Self::default();
-        spare_first(&[SIGINT, SIGTERM])?;
-        let mut signals = Signals::new([SIGINT, SIGTERM])?;
         let stopper = interrupt.stopper();
-        std::thread::Builder::new()
-            .name("signals".into())
-            .spawn(move || signals.forever().for_each(|_| stopper.stop()))?;
+        on_first(&[SIGINT, SIGTERM], move || stopper.stop())?;
         Ok(interrupt)
     }
 
@@ -69,19 +64,31 @@ impl Interrupt {
     }
 }
 
-/// Lets the first SIGINT pass without effect; a second one ends the process.
+/// Lets SIGINT pass without effect at first; a later one ends the process.
 pub(crate) fn ignore_first_interrupt() -> io::Result<()> {
-    spare_first(&[SIGINT])
+    on_first(&[SIGINT], || ())
 }
 
-/// Lets the first of `signals` pass; after it each has its default effect.
-fn spare_first(signals: &[i32]) -> io::Result<()> {
-    let caught = Arc::new(AtomicBool::new(false));
-    for signal in signals {
-        // In this order, the first signal sets the flag only after it was looked at.
-        signal_hook::flag::register_conditional_default(*signal, Arc::clone(&caught))?;
-        signal_hook::flag::register(*signal, Arc::clone(&caught))?;
-    }
+/// Signals that come within this time of the first are the same to a user: timeout(1), say, sends
+/// two at once.
+const SAME: Duration = Duration::from_secs(1);
+
+/// Calls `act` at the first of `signals`; a later one has its default effect.
+fn on_first(signals: &[i32], act: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let mut signals = Signals::new(signals)?;
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            let mut coming = signals.forever();
+            if coming.next().is_some() {
+                act();
+            }
+            let first = Instant::now();
+            for signal in coming.filter(|_| first.elapsed() > SAME) {
+                // It fails only for signals that can't be caught in the first place.
+                let _ = emulate_default_handler(signal);
+            }
+        })?;
     Ok(())
 }
 

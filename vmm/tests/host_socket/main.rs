@@ -4,5 +4,6 @@
 
 mod abuse;
 mod bench;
+mod getpc;
 mod python;
 mod service;

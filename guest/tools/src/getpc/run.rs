@@ -92,6 +92,7 @@ pub fn run(
     for call in &calls {
         writer.put(&StreamRecord::Ioctl(call.record()))?;
     }
+    writer.output.flush()?;
     writer.learn(names());
     let gathered = gather(device, plan.duration, interrupt, &mut writer);
     let span = match &gathered {
@@ -217,6 +218,8 @@ impl<'a> StreamWriter<'a> {
             }
         }
         self.output.write_all(&records)?;
+        // At once, so that a run that is killed leaves what it had.
+        self.output.flush()?;
         Ok(())
     }
 
