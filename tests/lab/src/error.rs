@@ -91,8 +91,8 @@ pub enum LabError {
     },
     /// No Debian package of the wanted kind is known to apt.
     #[error(
-        "apt knows no package {pattern}: run `apt-get update` on Debian 12, or give a kernel \
-         (vmlinuz with its modules) with --kernel or in KVMPROF_LAB_KERNEL"
+        "No package {pattern} is known to apt: run `apt-get update`, or give a kernel (vmlinuz with its modules) \
+         with --kernel or in KVMPROF_LAB_KERNEL"
     )]
     PackageUnknown {
         /// What was looked for.

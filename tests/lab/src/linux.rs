@@ -10,9 +10,11 @@ use kvmprof_lab::{InitramfsBuilder, Kernel, Lab};
 /// Booting both machines takes some 10 s; much more is a fault.
 const BOOT_LIMIT: Duration = Duration::from_secs(90);
 
-/// First process of the profiled guest: the workload, then its own `ps`.
+/// First process of the profiled guest: the workload, then its own `ps` less
+/// the kernel's threads.
 const GUEST_INIT: &str = "\
 export PATH=/bin
+mount -t devtmpfs none /dev
 mount -t proc none /proc
 busy_loop &
 part_time &
@@ -20,7 +22,7 @@ dd if=/dev/zero of=/dev/null bs=64k 2>/dev/null &
 sleep 100000 &
 usleep 300000
 echo processes:
-ps -o pid,ppid,comm
+ps -o pid,ppid,comm | awk '$2 != 2'
 echo workload running
 while :; do sleep 100000; done
 ";

@@ -1,7 +1,7 @@
 //! A small Linux user space around busybox.
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,8 +10,7 @@ use super::Archive;
 use crate::LabError;
 use crate::kernels::{self, Kernel, modules};
 
-/// Applets that are scripts of the distribution's own when linked, or that the
-/// builder puts there itself.
+/// Names that the builder itself, or the init script, puts there.
 const NOT_LINKED: [&str; 2] = ["busybox", "init"];
 
 /// Builds an initramfs with busybox in `/bin`, an init script and more files.
@@ -183,6 +182,11 @@ pub(crate) fn add_host_file(
     let metadata = fs::metadata(source).map_err(LabError::file("read", source))?;
     let mode = metadata.permissions().mode();
     if metadata.is_file() {
+        // The format's own bound; checked before so much is read.
+        if u32::try_from(metadata.len()).is_err() {
+            let error = io::ErrorKind::FileTooLarge.into();
+            return Err(LabError::file("put into an initramfs", source)(error));
+        }
         let contents = fs::read(source).map_err(LabError::file("read", source))?;
         return archive.file(destination, mode, &contents);
     }
@@ -241,6 +245,14 @@ mod tests {
         let missing = Path::new("/nonexistent/file");
         let error = add_host_file(&mut Archive::new(), missing, "/lab/file").unwrap_err();
         assert_eq!(error.to_string(), "Cannot read /nonexistent/file");
+    }
+
+    #[test]
+    fn a_file_past_the_formats_bound_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 32).unwrap();
+        let error = add_host_file(&mut Archive::new(), file.path(), "/x").unwrap_err();
+        assert!(error.to_string().starts_with("Cannot put into"), "{error}");
     }
 
     #[test]

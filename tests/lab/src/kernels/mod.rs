@@ -1,5 +1,6 @@
 //! Linux kernels: Debian's, fetched as packages, or any file on this host.
 
+mod apt;
 pub(crate) mod modules;
 mod packages;
 

@@ -1,13 +1,12 @@
 //! Debian packages: fetched and unpacked once, into a cache of our own.
 
-use std::cmp::Reverse;
 use std::env;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 use rustix::fs::{FlockOperation, flock};
 
+use super::apt::{self, Apt};
 use crate::LabError;
 
 /// A package that the lab needs.
@@ -98,56 +97,48 @@ pub(super) fn unpacked(wanted: &Wanted) -> Result<PathBuf, LabError> {
 
 fn newest_cached(packages: &Path, wanted: &Wanted) -> Option<PathBuf> {
     let names = fs::read_dir(packages).ok()?;
-    let found = names
+    let names = names
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| wanted.matches(name))
-        .max_by_key(|name| version_key(name))?;
+        .collect();
+    let found = newest(names, wanted)?;
     Some(packages.join(found))
+}
+
+/// Fetches from where the machine takes its packages, or else from Debian 12.
+fn fetch(packages: &Path, wanted: &Wanted) -> Result<PathBuf, LabError> {
+    let failure = match fetch_by(&Apt::of_machine(), packages, wanted) {
+        Ok(place) => return Ok(place),
+        Err(failure) => failure,
+    };
+    eprintln!("lab: {failure}");
+    let debian = Apt::of_debian_12(&packages.join(".apt"))?;
+    fetch_by(&debian, packages, wanted)
 }
 
 /// Downloads and unpacks beside the final place, then renames: a download that
 /// breaks leaves nothing that looks whole.
-fn fetch(packages: &Path, wanted: &Wanted) -> Result<PathBuf, LabError> {
-    let package = newest_known(wanted)?;
+fn fetch_by(apt: &Apt, packages: &Path, wanted: &Wanted) -> Result<PathBuf, LabError> {
+    let pattern = wanted.pattern();
+    let package =
+        newest(apt.search(&pattern)?, wanted).ok_or(LabError::PackageUnknown { pattern })?;
     let work = tempfile::Builder::new()
         .prefix(".fetch-")
         .tempdir_in(packages)
         .map_err(LabError::file("create a folder in", packages))?;
     eprintln!("lab: fetching {package}");
-    run(Command::new("apt-get")
-        // The sandbox user could not write into this folder.
-        .args(["--quiet", "--option", "APT::Sandbox::User=root", "download"])
-        .arg(&package)
-        .current_dir(work.path()))?;
-    let archive = fs::read_dir(work.path())
-        .map_err(LabError::file("list", work.path()))?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
-        .ok_or_else(|| LabError::Fetch {
-            command: format!("apt-get download {package}"),
-            message: "it brought no package".to_owned(),
-        })?;
+    let archive = apt.download(&package, work.path())?;
     let tree = work.path().join("tree");
-    run(Command::new("dpkg").arg("-x").arg(&archive).arg(&tree))?;
+    apt::unpack(&archive, &tree)?;
     let place = packages.join(&package);
     fs::rename(&tree, &place).map_err(LabError::file("create", &place))?;
     Ok(place)
 }
 
-fn newest_known(wanted: &Wanted) -> Result<String, LabError> {
-    let pattern = wanted.pattern();
-    let listed = run(Command::new("apt-cache").args(["search", "--names-only", &pattern]))?;
-    let text = String::from_utf8_lossy(&listed.stdout);
-    let mut names: Vec<&str> = text
-        .lines()
-        .filter_map(|line| line.split_whitespace().next())
+fn newest(names: Vec<String>, wanted: &Wanted) -> Option<String> {
+    names
+        .into_iter()
         .filter(|name| wanted.matches(name))
-        .collect();
-    names.sort_by_key(|name| Reverse(version_key(name)));
-    match names.first() {
-        Some(name) => Ok((*name).to_owned()),
-        None => Err(LabError::PackageUnknown { pattern }),
-    }
+        .max_by_key(|name| version_key(name))
 }
 
 /// All numbers in a name, so that 6.1.0-9 comes before 6.1.0-10.
@@ -155,26 +146,6 @@ fn version_key(name: &str) -> Vec<u64> {
     name.split(|character: char| !character.is_ascii_digit())
         .filter_map(|number| number.parse().ok())
         .collect()
-}
-
-fn run(command: &mut Command) -> Result<Output, LabError> {
-    let shown = format!("{command:?}");
-    let failed = |message: String| LabError::Fetch {
-        command: shown.clone(),
-        message,
-    };
-    let output = command.output().map_err(|error| {
-        failed(format!(
-            "{error} (the lab takes its kernels from Debian packages; \
-                        see KVMPROF_LAB_KERNEL for others)"
-        ))
-    })?;
-    if output.status.success() {
-        return Ok(output);
-    }
-    Err(failed(
-        String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-    ))
 }
 
 #[cfg(test)]
@@ -202,11 +173,5 @@ mod tests {
         let newest = newest_cached(folder.path(), &Wanted::CloudKernel("6.12")).unwrap();
         assert!(newest.ends_with("linux-image-6.12.10+deb12-cloud-amd64"));
         assert_eq!(newest_cached(folder.path(), &Wanted::Busybox), None);
-    }
-
-    #[test]
-    fn a_failing_command_says_what_it_printed() {
-        let error = run(Command::new("sh").args(["-c", "echo broken >&2; exit 3"])).unwrap_err();
-        assert!(error.to_string().ends_with("failed: broken"), "{error}");
     }
 }
