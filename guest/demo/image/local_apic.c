@@ -87,7 +87,7 @@ void timer_stop(void)
 void timer_interrupt(void)
 {
     struct vcpu *vcpu = this_vcpu();
-    uint64_t interrupted = truth_leave(ROW_INTERRUPT, vcpu->entered);
+    uint64_t interrupted = truth_entered(ROW_INTERRUPT);
     uint64_t length = vcpu->interrupt_length;
 
     vcpu->interrupt_length = 0;

@@ -7,7 +7,6 @@
  */
 #include "kernel.h"
 
-#define USER_CODE __attribute__((section(".user.text"), noinline))
 #define RFLAGS_FIXED 0x2
 #define RFLAGS_INTERRUPTS 0x200
 
@@ -42,7 +41,7 @@ static USER_CODE void weave(uint64_t length)
     } while (rdtsc() - start < length);
 }
 
-static USER_CODE void spin(uint64_t length)
+static USER_CODE void turn_wheel(uint64_t length)
 {
     uint64_t start = rdtsc();
     do {
@@ -70,30 +69,34 @@ static USER_CODE void dye(uint64_t length)
     } while (rdtsc() - start < length);
 }
 
-static USER_CODE void weaver(void)
+static USER_CODE void weaver(uint64_t unused)
 {
+    (void)unused;
     for (;;)
         weave(system_call(CALL_YIELD));
 }
 
-static USER_CODE void spinner(void)
+static USER_CODE void spinner(uint64_t unused)
 {
+    (void)unused;
     for (;;) {
-        spin(system_call(CALL_YIELD));
+        turn_wheel(system_call(CALL_YIELD));
         system_call(CALL_COMPUTE);
     }
 }
 
-static USER_CODE void carder(void)
+static USER_CODE void carder(uint64_t unused)
 {
+    (void)unused;
     for (;;) {
         card(system_call(CALL_YIELD));
         system_call(CALL_INTERRUPTS_OFF);
     }
 }
 
-static USER_CODE void dyer(void)
+static USER_CODE void dyer(uint64_t unused)
 {
+    (void)unused;
     for (;;)
         dye(system_call(CALL_YIELD));
 }
@@ -104,7 +107,7 @@ static const struct {
     int32_t pid;
     int32_t process_group;
     char comm[16];
-    void (*program)(void);
+    void (*program)(uint64_t);
     uint32_t row;
 } programs[PROCESSES] = {
     { 101, 100, "weaver", weaver, ROW_WEAVER },
@@ -126,13 +129,19 @@ void set_up_processes(uint32_t index)
         thread->row = programs[process].row;
         for (uint32_t i = 0; i < sizeof(thread->comm); i++)
             thread->comm[i] = programs[process].comm[i];
-        thread->rip = (uint64_t)programs[process].program;
         thread->rsp = USER_PRIVATE + (index + 1) * USER_STACK - 8;
         thread->rflags = RFLAGS_FIXED | RFLAGS_INTERRUPTS;
+        set_program(thread, programs[process].program);
         thread->page_table = process_pml4[process];
     }
     idle_threads[index].row = ROW_IDLE;
     idle_threads[index].page_table = (uint64_t)kernel_pml4;
+}
+
+/* Has a thread start another program, whose argument is the length of its first slice. */
+void set_program(struct thread *thread, void (*program)(uint64_t))
+{
+    thread->rip = (uint64_t)program;
 }
 
 /* Makes a thread the current one, its memory included. */
@@ -153,7 +162,7 @@ uint64_t run_slice(struct thread *thread, uint64_t length)
     thread->result = length;
     truth_prepare(thread->row);
     uint64_t number = resume_user(thread);
-    truth_leave(ROW_SWITCHING, this_vcpu()->entered);
+    truth_entered(ROW_SWITCHING);
     return number;
 }
 
@@ -165,7 +174,7 @@ void idle(uint64_t length)
         timer_arm(length);
     truth_enter(ROW_IDLE);
     halt_once();
-    truth_leave(ROW_SWITCHING, rdtsc());
+    truth_leave(ROW_SWITCHING);
 }
 
 static __attribute__((always_inline)) inline void pass(uint64_t length)
