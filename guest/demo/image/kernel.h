@@ -224,7 +224,6 @@ void load_descriptor_tables(const struct pseudo_descriptor *gdt, const struct ps
 void local_apic_enable(void);
 void local_apic_calibrate(void);
 void timer_arm(uint64_t cycles);
-void timer_stop(void);
 
 /* truth.c */
 void steal_time_enable(struct vcpu *vcpu);

@@ -53,10 +53,11 @@ static USER_CODE void turn_wheel(uint64_t length)
 static USER_CODE void card(uint64_t length)
 {
     uint64_t start = rdtsc();
-    volatile uint64_t wool[8];
+    uint64_t wool[8];
     do {
         for (uint32_t turn = 0; turn < 8; turn++)
             wool[turn] = turn * start;
+        __asm__ volatile("" : : "r"(wool) : "memory");
     } while (rdtsc() - start < length);
 }
 
@@ -116,6 +117,12 @@ static const struct {
     { 201, 200, "dyer", dyer, ROW_DYER },
 };
 
+static void copy_comm(struct thread *thread, const char comm[16])
+{
+    for (uint32_t i = 0; i < sizeof(thread->comm); i++)
+        thread->comm[i] = comm[i];
+}
+
 /* Prepares the threads of one vCPU. On vCPU 0 they are the first ones, whose tid is the pid. */
 void set_up_processes(uint32_t index)
 {
@@ -127,15 +134,17 @@ void set_up_processes(uint32_t index)
         thread->tid = index == 0 ? pid : pid * 1000 + (int32_t)index;
         thread->process_group = programs[process].process_group;
         thread->row = programs[process].row;
-        for (uint32_t i = 0; i < sizeof(thread->comm); i++)
-            thread->comm[i] = programs[process].comm[i];
+        copy_comm(thread, programs[process].comm);
         thread->rsp = USER_PRIVATE + (index + 1) * USER_STACK - 8;
         thread->rflags = RFLAGS_FIXED | RFLAGS_INTERRUPTS;
         set_program(thread, programs[process].program);
         thread->page_table = process_pml4[process];
     }
-    idle_threads[index].row = ROW_IDLE;
-    idle_threads[index].page_table = (uint64_t)kernel_pml4;
+    struct thread *idle_thread = &idle_threads[index];
+    static const char idle_comm[16] = "idle";
+    idle_thread->row = ROW_IDLE;
+    idle_thread->page_table = (uint64_t)kernel_pml4;
+    copy_comm(idle_thread, idle_comm);
 }
 
 /* Has a thread start another program, whose argument is the length of its first slice. */
