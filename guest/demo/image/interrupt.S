@@ -4,8 +4,8 @@
  * of kernel mode stay on its stack; those of user mode come in on the interrupt
  * stack (TSS).
  *
- * Where kernel mode is interpreted, an instruction that touches memory takes
- * about a microsecond. So the time for the truth is taken as near to the border
+ * Where kernel mode is interpreted, an instruction that touches memory can take
+ * a microsecond. So the time for the truth is taken as near to the border
  * as can be: first thing on the way in, last thing on the way out.
  */
 #include "layout.h"
@@ -16,9 +16,10 @@
  * uint64_t resume_user(struct thread *thread)
  *
  * Goes on with a thread in user mode until its next system call, and returns
- * that call's number. Its argument in user mode, at first, and the result of its
- * system call, later, is thread->result. Interrupts have to be off. On the way it publishes the
- * update of the truth that truth_prepare() has prepared.
+ * that call's number. thread->result is what the system call that it waits in
+ * returns, or at first the argument of its program. On the way, this publishes
+ * the update of the truth that truth_prepare() has prepared. Interrupts have to
+ * be off.
  */
     .globl resume_user
     .type resume_user, @function
