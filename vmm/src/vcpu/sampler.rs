@@ -35,8 +35,10 @@ impl Sampler {
     /// KVM_RUN returned EINTR; `signal` is what was pending.
     pub fn interrupted(&mut self, fd: &mut VcpuFd, signal: Option<i32>) {
         let now = monotonic_ns();
-        if let Some(due) = self.clock.take(now, signal) {
-            self.sample(fd, now, due);
+        match self.clock.take(now, signal) {
+            Some(due) if due.sample => self.sample(fd, now, due),
+            Some(due) => self.send(due, None),
+            None => {}
         }
         self.follow_requests(fd, now);
     }
