@@ -17,6 +17,8 @@ mod note;
 mod paging;
 mod pid_at;
 mod symbols;
+#[cfg(test)]
+mod testing;
 mod vcpu;
 
 pub use chain::{Base, Chain, MAX_DEPTH};

@@ -144,16 +144,11 @@ impl<'a> Names<'a> {
 }
 
 impl Decoded {
-    /// Where among the entries any of `names` is.
-    pub fn positions(&self, names: &[&str]) -> Vec<usize> {
-        let mut found = Vec::new();
-        for (position, entry) in self.entries.iter().enumerate() {
+    /// Where among the entries the first one called `name` is.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.entries.iter().position(|entry| {
             let start = entry.start as usize;
-            let name = self.text.get(start..start + usize::from(entry.length));
-            if name.is_some_and(|name| names.contains(&name)) {
-                found.push(position);
-            }
-        }
-        found
+            self.text.get(start..start + usize::from(entry.length)) == Some(name)
+        })
     }
 }

@@ -12,7 +12,7 @@ use vm_memory::{GuestAddress, GuestMemoryBackend};
 
 use super::btf::Btf;
 use super::image::{self, Vmlinux};
-use super::kallsyms::{self, Stretch};
+use super::kallsyms::{self, Anchor, Stretch};
 use super::paging::{AddressSpace, read_physical};
 use super::symbols::Symbols;
 use super::{IntrospectionError, Registers};
@@ -62,7 +62,7 @@ impl LinuxKnowledge {
         let vmlinux = Vmlinux::parse(&unpacked)?;
         let release = release(&vmlinux).ok_or(IntrospectionError::NotAKernel)?;
         let image = extent(&vmlinux).ok_or(IntrospectionError::NotAKernel)?;
-        let symbols = find_symbols(&vmlinux, &image).ok_or_else(|| {
+        let symbols = find_symbols(&vmlinux).ok_or_else(|| {
             IntrospectionError::NoSymbols { kernel: release.clone() }
         })?;
         let btf = find_btf(&vmlinux, &symbols)
@@ -98,6 +98,13 @@ impl LinuxKnowledge {
     /// The kernel's symbols, by link-time address.
     pub fn symbols(&self) -> &Symbols {
         &self.symbols
+    }
+
+    /// The kernel's function that guest virtual address `address` lies in, and how many bytes into it.
+    /// `None` outside the kernel's own image, and while it isn't known where the kernel is.
+    pub fn function_at(&self, address: u64) -> Option<(&str, u64)> {
+        let linked = address.wrapping_sub(self.slide()?);
+        self.image.contains(&linked).then(|| self.symbols.function_at(linked))?
     }
 
     /// How far above its link-time address the kernel runs, in bytes, once that is known.
@@ -179,10 +186,14 @@ fn extent(vmlinux: &Vmlinux<'_>) -> Option<Range<u64>> {
 }
 
 /// The kernel's symbols: what it carries for itself, or the file's own table if it wasn't stripped.
-fn find_symbols(vmlinux: &Vmlinux<'_>, image: &Range<u64>) -> Option<Symbols> {
+fn find_symbols(vmlinux: &Vmlinux<'_>) -> Option<Symbols> {
+    let is_banner = |address| {
+        vmlinux.bytes_from(address).is_some_and(|bytes| bytes.starts_with(BANNER_START))
+    };
+    let anchor = Anchor { name: "linux_banner", fits: &is_banner };
     let carried = vmlinux.segments().iter().find_map(|segment| {
         let stretch = Stretch { address: segment.address, data: segment.data };
-        kallsyms::find(stretch, image)
+        kallsyms::find(stretch, &anchor)
     });
     carried.or_else(|| {
         let symbols = Symbols::from_elf(vmlinux.symbols());
