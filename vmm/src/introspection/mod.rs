@@ -78,7 +78,13 @@ pub struct Identity {
 impl Identity {
     /// Nobody known, in `mode`.
     pub fn unknown(mode: Mode) -> Self {
-        Self { mode, pid: -1, tid: -1, process_group: -1, comm: [0; COMM_LENGTH] }
+        Self {
+            mode,
+            pid: -1,
+            tid: -1,
+            process_group: -1,
+            comm: [0; COMM_LENGTH],
+        }
     }
 }
 
@@ -93,7 +99,10 @@ fn bare_mode(registers: &Registers, halted: bool) -> Mode {
 
 /// `name` with nothing after its first NUL.
 fn padded(mut name: [u8; COMM_LENGTH]) -> [u8; COMM_LENGTH] {
-    let length = name.iter().position(|byte| *byte == 0).unwrap_or(COMM_LENGTH);
+    let length = name
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(COMM_LENGTH);
     name[length..].fill(0);
     name
 }

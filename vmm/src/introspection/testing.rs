@@ -5,7 +5,12 @@ use super::btf;
 /// Where the images are linked to, as kernels are.
 pub const TEXT: u64 = 0xffff_ffff_8100_0000;
 /// Tokens that stand for several characters.
-const LONG_TOKENS: [(u8, &str); 4] = [(1, "filler_"), (2, "Tfil"), (200, "__per_cpu"), (255, "_task")];
+const LONG_TOKENS: [(u8, &str); 4] = [
+    (1, "filler_"),
+    (2, "Tfil"),
+    (200, "__per_cpu"),
+    (255, "_task"),
+];
 
 /// How a kernel carries its symbols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +46,11 @@ impl Layout {
     ];
 
     fn alignment(self) -> usize {
-        if matches!(self, Self::Relative615 | Self::Relative70) { 4 } else { 8 }
+        if matches!(self, Self::Relative615 | Self::Relative70) {
+            4
+        } else {
+            8
+        }
     }
 }
 
@@ -73,7 +82,9 @@ fn token(byte: u8) -> String {
         return (*long).to_owned();
     }
     match byte {
-        b'$' | b'.' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => char::from(byte).to_string(),
+        b'$' | b'.' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => {
+            char::from(byte).to_string()
+        }
         _ => String::new(),
     }
 }
@@ -99,7 +110,10 @@ fn compress(mut name: &str) -> Vec<u8> {
 pub fn kallsyms(layout: Layout, symbols: &[(u64, char, &str)], address: u64) -> Vec<u8> {
     let mut symbols = symbols.to_vec();
     symbols.sort_by_key(|symbol| symbol.0);
-    let mut table = Bytes { alignment: layout.alignment(), ..Bytes::default() };
+    let mut table = Bytes {
+        alignment: layout.alignment(),
+        ..Bytes::default()
+    };
     table.bytes.extend_from_slice(b"something else before it");
     table.align();
     if matches!(
@@ -122,7 +136,9 @@ pub fn kallsyms(layout: Layout, symbols: &[(u64, char, &str)], address: u64) -> 
         if length < 0x80 {
             table.bytes.push(u8::try_from(length).unwrap());
         } else {
-            table.bytes.push(u8::try_from(length & 0x7f | 0x80).unwrap());
+            table
+                .bytes
+                .push(u8::try_from(length & 0x7f | 0x80).unwrap());
             table.bytes.push(u8::try_from(length >> 7).unwrap());
         }
         table.bytes.extend_from_slice(&compressed);
@@ -168,7 +184,11 @@ fn sequences(table: &mut Bytes, count: u32) {
 }
 
 fn addresses(table: &mut Bytes, layout: Layout, symbols: &[(u64, char, &str)], address: u64) {
-    let base = symbols.iter().map(|symbol| symbol.0).find(|address| *address >= TEXT).unwrap();
+    let base = symbols
+        .iter()
+        .map(|symbol| symbol.0)
+        .find(|address| *address >= TEXT)
+        .unwrap();
     for (symbol, ..) in symbols {
         match layout {
             Layout::Absolute | Layout::Absolute64 => table.u64(*symbol),
@@ -186,7 +206,10 @@ fn addresses(table: &mut Bytes, layout: Layout, symbols: &[(u64, char, &str)], a
         }
     }
     table.align();
-    if !matches!(layout, Layout::Absolute | Layout::Absolute64 | Layout::Relative70) {
+    if !matches!(
+        layout,
+        Layout::Absolute | Layout::Absolute64 | Layout::Relative70
+    ) {
         table.u64(base);
     }
 }
@@ -242,13 +265,20 @@ impl Kernel {
 
     /// Where per-CPU symbols count from.
     pub fn per_cpu_start(self) -> u64 {
-        if self.per_cpu_is_linked() { TEXT + offsets::PER_CPU_LOAD } else { 0 }
+        if self.per_cpu_is_linked() {
+            TEXT + offsets::PER_CPU_LOAD
+        } else {
+            0
+        }
     }
 
     fn btf_section(self) -> Vec<u8> {
         let bits = |bytes: u64| u32::try_from(bytes * 8).unwrap();
         let mut builder = btf::tests::Builder::new();
-        builder.enumeration("system_states", &[("SYSTEM_BOOTING", 0), ("SYSTEM_SCHEDULING", 1)]);
+        builder.enumeration(
+            "system_states",
+            &[("SYSTEM_BOOTING", 0), ("SYSTEM_SCHEDULING", 1)],
+        );
         builder.structure(
             "task_struct",
             &[
@@ -310,14 +340,28 @@ impl Kernel {
             let offset = usize::try_from(offset).unwrap();
             image[offset..offset + bytes.len()].copy_from_slice(bytes);
         };
-        put(offsets::BANNER, b"Linux version 6.99.0-test (nobody) #1 SMP\n\0");
-        let boot = if self.per_cpu_is_linked() { 0 } else { TEXT + offsets::PER_CPU_LOAD };
+        put(
+            offsets::BANNER,
+            b"Linux version 6.99.0-test (nobody) #1 SMP\n\0",
+        );
+        let boot = if self.per_cpu_is_linked() {
+            0
+        } else {
+            TEXT + offsets::PER_CPU_LOAD
+        };
         for cpu in 0..2 {
             put(offsets::PER_CPU_OFFSET + cpu * 8, &boot.to_le_bytes());
         }
         put(offsets::PANIC_CPU, &(-1_i32).to_le_bytes());
-        put(offsets::PAGE_OFFSET_BASE, &0xffff_8880_0000_0000_u64.to_le_bytes());
-        let section = if self.btf { self.btf_section() } else { Vec::new() };
+        put(
+            offsets::PAGE_OFFSET_BASE,
+            &0xffff_8880_0000_0000_u64.to_le_bytes(),
+        );
+        let section = if self.btf {
+            self.btf_section()
+        } else {
+            Vec::new()
+        };
         put(offsets::BTF, &section);
         let symbols = self.symbols(section.len() as u64);
         let symbols: Vec<_> = symbols
@@ -325,7 +369,10 @@ impl Kernel {
             .filter(|(_, _, name)| self.btf || !name.ends_with("_BTF"))
             .map(|(address, kind, name)| (*address, *kind, name.as_str()))
             .collect();
-        put(offsets::SYMBOLS, &kallsyms(self.layout, &symbols, TEXT + offsets::SYMBOLS));
+        put(
+            offsets::SYMBOLS,
+            &kallsyms(self.layout, &symbols, TEXT + offsets::SYMBOLS),
+        );
         image
     }
 
@@ -341,10 +388,29 @@ impl Kernel {
             }
         };
         // Elf64_Ehdr from e_type on.
-        words(&[(2, 2), (62, 2), (1, 4), (TEXT, 8), (64, 8), (0, 8), (0, 4), (64, 2), (56, 2)]);
+        words(&[
+            (2, 2),
+            (62, 2),
+            (1, 4),
+            (TEXT, 8),
+            (64, 8),
+            (0, 8),
+            (0, 4),
+            (64, 2),
+            (56, 2),
+        ]);
         words(&[(1, 2), (64, 2), (0, 2), (0, 2)]);
         // Elf64_Phdr: PT_LOAD.
-        words(&[(1, 4), (5, 4), (4096, 8), (TEXT, 8), (0, 8), (length, 8), (length, 8), (4096, 8)]);
+        words(&[
+            (1, 4),
+            (5, 4),
+            (4096, 8),
+            (TEXT, 8),
+            (0, 8),
+            (length, 8),
+            (length, 8),
+            (4096, 8),
+        ]);
         file.resize(4096, 0);
         file.extend_from_slice(&image);
         file

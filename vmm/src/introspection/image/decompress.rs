@@ -16,13 +16,19 @@ const LZ4_LEGACY: &[u8] = &[0x02, 0x21, 0x4c, 0x18];
 /// Unpacks `payload`, of whatever format its first bytes announce, to at most `limit` bytes.
 pub fn decompress(payload: &[u8], limit: u64) -> Result<Vec<u8>, IntrospectionError> {
     let (format, result) = match payload {
-        [0x1f, 0x8b, ..] => ("gzip", bounded(flate2::read::GzDecoder::new(payload), payload, limit)),
+        [0x1f, 0x8b, ..] => (
+            "gzip",
+            bounded(flate2::read::GzDecoder::new(payload), payload, limit),
+        ),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => ("zstd", zstd_frame(payload, limit)),
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => (
             "xz",
             bounded(lzma_rust2::XzReader::new(payload, false), payload, limit),
         ),
-        [b'B', b'Z', b'h', ..] => ("bzip2", bounded(bzip2::read::BzDecoder::new(payload), payload, limit)),
+        [b'B', b'Z', b'h', ..] => (
+            "bzip2",
+            bounded(bzip2::read::BzDecoder::new(payload), payload, limit),
+        ),
         [0x5d, 0, 0, ..] => (
             "lzma",
             lzma_rust2::LzmaReader::new_mem_limit(payload, LZMA_MEMORY_KIB, None)
@@ -39,9 +45,7 @@ pub fn decompress(payload: &[u8], limit: u64) -> Result<Vec<u8>, IntrospectionEr
         }
     };
     match result {
-        Ok(unpacked) if unpacked.len() as u64 > limit => {
-            Err(IntrospectionError::TooLarge(limit))
-        }
+        Ok(unpacked) if unpacked.len() as u64 > limit => Err(IntrospectionError::TooLarge(limit)),
         Ok(unpacked) => Ok(unpacked),
         Err(source) => Err(IntrospectionError::Decompress { format, source }),
     }
@@ -77,7 +81,11 @@ fn zstd_frame(payload: &[u8], limit: u64) -> io::Result<Vec<u8>> {
         whole.truncate(length);
         return Ok(whole);
     }
-    bounded(zstd::stream::read::Decoder::new(payload)?.single_frame(), payload, limit)
+    bounded(
+        zstd::stream::read::Decoder::new(payload)?.single_frame(),
+        payload,
+        limit,
+    )
 }
 
 /// Unpacks the legacy lz4 format: after the magic number, blocks that each carry their packed
@@ -90,7 +98,10 @@ fn lz4_legacy(payload: &[u8], limit: u64) -> io::Result<Vec<u8>> {
     while rest.len() > 4 {
         let packed = index_at(rest, 0).unwrap_or(0);
         let Some(block) = rest.get(4..packed.saturating_add(4)) else {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "A block is cut short"));
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "A block is cut short",
+            ));
         };
         rest = &rest[4 + packed..];
         if length as u64 > limit {
@@ -157,7 +168,8 @@ mod tests {
 
     fn lzma(kernel: &[u8]) -> Vec<u8> {
         let options = lzma_rust2::LzmaOptions::with_preset(6);
-        let mut encoder = lzma_rust2::LzmaWriter::new_use_header(Vec::new(), &options, None).unwrap();
+        let mut encoder =
+            lzma_rust2::LzmaWriter::new_use_header(Vec::new(), &options, None).unwrap();
         encoder.write_all(kernel).unwrap();
         append_size(encoder.finish().unwrap(), kernel)
     }
@@ -172,7 +184,9 @@ mod tests {
         append_size(packed, kernel)
     }
 
-    const PACKERS: [fn(&[u8]) -> Vec<u8>; 6] = [gzip, bzip2, zstd, xz, lzma, lz4];
+    type Packer = fn(&[u8]) -> Vec<u8>;
+
+    const PACKERS: [Packer; 6] = [gzip, bzip2, zstd, xz, lzma, lz4];
 
     /// Most that the tests let anything unpack to.
     const LIMIT: u64 = 2 << 20;
@@ -204,7 +218,9 @@ mod tests {
 
     #[test]
     fn unpacks_several_lz4_blocks() {
-        let kernel: Vec<u8> = (0..LZ4_BLOCK * 2 + 5).map(|index| index.to_le_bytes()[1]).collect();
+        let kernel: Vec<u8> = (0..LZ4_BLOCK * 2 + 5)
+            .map(|index| index.to_le_bytes()[1])
+            .collect();
         assert_eq!(decompress(&lz4(&kernel), LIMIT * 10).unwrap(), kernel);
     }
 

@@ -42,7 +42,9 @@ fn read(stretch: Stretch<'_>, tokens: &Tokens<'_>, anchor: &Anchor<'_>) -> Optio
     let decoded = names.decode(tokens)?;
     let position = decoded.position(anchor.name)?;
     let addresses = addresses::find(stretch, &names, tokens, &|addresses| {
-        addresses.get(position).is_some_and(|address| (anchor.fits)(*address))
+        addresses
+            .get(position)
+            .is_some_and(|address| (anchor.fits)(*address))
     })?;
     let symbols = addresses
         .iter()

@@ -61,7 +61,12 @@ pub fn find<'a>(data: &'a [u8], tokens: &Tokens<'_>) -> Option<Names<'a>> {
         if room / count < 2 {
             return None;
         }
-        let names = Names { data, count, count_position: position, start };
+        let names = Names {
+            data,
+            count,
+            count_position: position,
+            start,
+        };
         names.is_marked(tokens.start).then_some(names)
     })
 }

@@ -8,8 +8,17 @@ const INIT_TASK: u64 = TEXT + 0x5_0000;
 
 /// Finds the table in `image`, if it puts `init_task` at `address`.
 fn find_with(image: &[u8], address: u64) -> Option<Symbols> {
-    let anchor = Anchor { name: "init_task", fits: &|found| found == address };
-    find(Stretch { address: START, data: image }, &anchor)
+    let anchor = Anchor {
+        name: "init_task",
+        fits: &|found| found == address,
+    };
+    find(
+        Stretch {
+            address: START,
+            data: image,
+        },
+        &anchor,
+    )
 }
 
 fn symbols(layout: Layout) -> Vec<(u64, char, String)> {
@@ -31,8 +40,10 @@ fn symbols(layout: Layout) -> Vec<(u64, char, String)> {
 /// A table of `layout`, and what holds it.
 fn image(layout: Layout) -> Vec<u8> {
     let symbols = symbols(layout);
-    let symbols: Vec<_> =
-        symbols.iter().map(|(address, kind, name)| (*address, *kind, name.as_str())).collect();
+    let symbols: Vec<_> = symbols
+        .iter()
+        .map(|(address, kind, name)| (*address, *kind, name.as_str()))
+        .collect();
     let mut image = vec![0xcc; 64];
     image.extend(testing::kallsyms(layout, &symbols, START + 64));
     image.extend([0xcc; 64]);

@@ -60,7 +60,11 @@ fn with_index(data: &[u8], digits: usize, index: usize) -> Option<Tokens<'_>> {
         *slot = token(data, start + expected)?;
         expected += slot.len() + 1;
     }
-    Some(Tokens { start, end: index + COUNT * 2, tokens })
+    Some(Tokens {
+        start,
+        end: index + COUNT * 2,
+        tokens,
+    })
 }
 
 /// The NUL-terminated string at `start`, without its NUL.

@@ -34,7 +34,11 @@ impl Cpu {
     /// For the vCPU of index `vcpu`. Linux numbers its CPUs as the MADT lists them, so the same number is
     /// expected.
     pub fn new(vcpu: u16) -> Self {
-        Self { vcpu, base: None, other: (0, 0) }
+        Self {
+            vcpu,
+            base: None,
+            other: (0, 0),
+        }
     }
 
     /// Whom the vCPU is running.
@@ -69,7 +73,10 @@ impl Cpu {
             }
         }
         if identity.mode == Mode::Kernel {
-            let count = linux.addresses.preempt_count.and_then(|count| view.i32(per_cpu(count)));
+            let count = linux
+                .addresses
+                .preempt_count
+                .and_then(|count| view.i32(per_cpu(count)));
             identity.mode = kernel_mode(linux, &view, count, identity.tid);
         }
         identity
@@ -171,7 +178,11 @@ fn task<M: GuestMemoryBackend>(
         let id = view.i32(task.wrapping_add(offset))?;
         (0..PID_LIMIT).contains(&id).then_some(id)
     };
-    Some(Task { address: task, process: id(linux.tasks.tgid)?, thread: id(linux.tasks.pid)? })
+    Some(Task {
+        address: task,
+        process: id(linux.tasks.tgid)?,
+        thread: id(linux.tasks.pid)?,
+    })
 }
 
 /// The name of `task`.
@@ -212,8 +223,15 @@ fn kernel_mode<M: GuestMemoryBackend>(
     }
     // Before tasks are scheduled, pid 0 is the boot itself.
     let scheduling = || {
-        let state = linux.addresses.system_state.and_then(|state| view.variable_u32(state));
+        let state = linux
+            .addresses
+            .system_state
+            .and_then(|state| view.variable_u32(state));
         state.is_none_or(|state| state >= linux.addresses.scheduling)
     };
-    if tid == 0 && scheduling() { Mode::Idle } else { Mode::Kernel }
+    if tid == 0 && scheduling() {
+        Mode::Idle
+    } else {
+        Mode::Kernel
+    }
 }

@@ -51,7 +51,13 @@ impl Addresses {
         vmlinux: &Vmlinux<'_>,
         kernel: &str,
     ) -> Result<Self, IntrospectionError> {
-        let [banner, per_cpu_offset, pcpu_hot, current_task, preempt_count] = symbols.addresses_of([
+        let [
+            banner,
+            per_cpu_offset,
+            pcpu_hot,
+            current_task,
+            preempt_count,
+        ] = symbols.addresses_of([
             "linux_banner",
             "__per_cpu_offset",
             "pcpu_hot",
@@ -60,7 +66,10 @@ impl Addresses {
         ]);
         let [system_state, panic_cpu, page_offset_base] =
             symbols.addresses_of(["system_state", "panic_cpu", "page_offset_base"]);
-        let missing = |symbol| IntrospectionError::MissingSymbol { kernel: kernel.to_owned(), symbol };
+        let missing = |symbol| IntrospectionError::MissingSymbol {
+            kernel: kernel.to_owned(),
+            symbol,
+        };
         // 6.2 to 6.14 gather what is used most in one structure.
         let hot = |member| Some(pcpu_hot?.wrapping_add(btf.offset_of("pcpu_hot", member)?));
         let (cpus, boot_offset) = match per_cpu_offset {
@@ -76,7 +85,9 @@ impl Addresses {
             per_cpu_offset,
             cpus,
             boot_offset,
-            current: hot("current_task").or(current_task).ok_or_else(|| missing("current_task"))?,
+            current: hot("current_task")
+                .or(current_task)
+                .ok_or_else(|| missing("current_task"))?,
             preempt_count: hot("preempt_count").or(preempt_count),
             system_state,
             scheduling: btf
