@@ -46,11 +46,7 @@ impl Layout {
     ];
 
     fn alignment(self) -> usize {
-        if matches!(self, Self::Relative615 | Self::Relative70) {
-            4
-        } else {
-            8
-        }
+        if self == Self::Relative70 { 4 } else { 8 }
     }
 }
 
@@ -223,6 +219,8 @@ pub struct Kernel {
     pub hot: bool,
     /// Whether it has BTF.
     pub btf: bool,
+    /// Whether its `preempt_count` also counts how often interrupts were disabled.
+    pub counts_disabled: bool,
 }
 
 /// Where things are within the image, in bytes from [`TEXT`].
@@ -245,6 +243,7 @@ pub mod offsets {
 pub mod per_cpu {
     pub const CURRENT: u64 = 0x100;
     pub const PREEMPT_COUNT: u64 = 0x108;
+    pub const DISABLE_STATE: u64 = 0x110;
 }
 
 /// Where things are in a task and what hangs off it.
@@ -314,7 +313,7 @@ impl Kernel {
         .into_iter()
         .map(|(offset, kind, name)| (TEXT + offset, kind, name.to_owned()))
         .collect();
-        let names = match (self.hot, self.btf) {
+        let mut names = match (self.hot, self.btf) {
             (true, _) => vec![(per_cpu::CURRENT, "pcpu_hot")],
             (false, _) => vec![
                 (per_cpu::CURRENT, "current_task"),
@@ -322,6 +321,9 @@ impl Kernel {
             ],
         };
         let kind = if self.per_cpu_is_linked() { 'D' } else { 'A' };
+        if self.counts_disabled {
+            names.push((per_cpu::DISABLE_STATE, "local_interrupt_disable_state"));
+        }
         for (offset, name) in names {
             symbols.push((self.per_cpu_start() + offset, kind, name.to_owned()));
         }

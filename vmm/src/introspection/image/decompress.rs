@@ -5,8 +5,8 @@ use std::io::{self, Read};
 use super::super::IntrospectionError;
 use crate::introspection::bytes::{index_at, u32_at};
 
-/// Memory that an lzma or xz payload may ask for, in KiB: the kernel's build uses 32 MiB
-/// dictionaries (`scripts/xz_wrap.sh`), and lzma -9 uses 64 MiB.
+/// Memory that an lzma or xz payload may ask for, in KiB: the kernel's build uses dictionaries of up to
+/// 128 MiB (`scripts/xz_wrap.sh`).
 const LZMA_MEMORY_KIB: u32 = 192 << 10;
 /// Most that one block of the legacy lz4 format unpacks to, in bytes.
 const LZ4_BLOCK: usize = 8 << 20;
@@ -23,7 +23,11 @@ pub fn decompress(payload: &[u8], limit: u64) -> Result<Vec<u8>, IntrospectionEr
         [0x28, 0xb5, 0x2f, 0xfd, ..] => ("zstd", zstd_frame(payload, limit)),
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => (
             "xz",
-            bounded(lzma_rust2::XzReader::new(payload, false), payload, limit),
+            bounded(
+                lzma_rust2::XzReader::new_mem_limit(payload, false, LZMA_MEMORY_KIB),
+                payload,
+                limit,
+            ),
         ),
         [b'B', b'Z', b'h', ..] => (
             "bzip2",

@@ -26,16 +26,19 @@ const OLD: Kernel = Kernel {
     layout: Layout::Relative50,
     hot: false,
     btf: true,
+    counts_disabled: false,
 };
 const HOT: Kernel = Kernel {
     layout: Layout::Relative64,
     hot: true,
     btf: true,
+    counts_disabled: false,
 };
 const NEW: Kernel = Kernel {
     layout: Layout::Relative615,
     hot: false,
     btf: true,
+    counts_disabled: false,
 };
 
 /// A running kernel with KPTI, two CPUs and three tasks, of pids 0, 41 and 42.
@@ -312,6 +315,22 @@ fn tells_the_mode() {
 }
 
 #[test]
+fn tells_the_mode_where_the_counts_moved() {
+    let guest = Guest::new(Kernel {
+        counts_disabled: true,
+        ..NEW
+    });
+    let mode = |count| {
+        guest.preempt_count(0, count);
+        guest.identify(0, &guest.kernel(0)).mode
+    };
+    assert_eq!(mode(0x00ff_0000), Mode::Kernel);
+    assert_eq!(mode(0x0101_0000), Mode::Interrupt);
+    assert_eq!(mode(0x1000_0000), Mode::Interrupt);
+    assert_eq!(mode(0x0000_0100), Mode::Interrupt);
+}
+
+#[test]
 fn before_the_areas_are_set_up_the_boot_task_runs() {
     for kernel in [OLD, HOT, NEW] {
         let guest = Guest::new(kernel);
@@ -414,12 +433,12 @@ fn without_kpti_the_page_beside_the_tables_is_left_alone() {
     let guest = Guest::new(OLD);
     guest.identify(0, &guest.kernel(0));
     // The page beside the tables happens to map something, but it isn't this kernel's.
-    let mut fake = Tables::new(guest.memory.clone(), 0x4_0000 | PTI_USER, 4);
-    fake.skip_to(0x4_2000);
-    fake.map(0xffff_c900_0000_1000, IDT_PAGE, 1);
-    let mut other = Tables::new(guest.memory.clone(), 0x4_0000, 4);
-    other.skip_to(0x4_8000);
-    other.map(0xffff_c900_0000_0000, IDT_PAGE, 1);
+    let mut own = Tables::new(guest.memory.clone(), 0x4_0000 | PTI_USER, 4);
+    own.skip_to(0x4_2000);
+    own.map(0xffff_c900_0000_1000, IDT_PAGE, 1);
+    let mut beside = Tables::new(guest.memory.clone(), 0x4_0000, 4);
+    beside.skip_to(0x4_8000);
+    beside.map(0xffff_c900_0000_0000, IDT_PAGE, 1);
     let linux = guest.knowledge.linux().unwrap();
     let placement = linux.placement.get().unwrap();
     let registers = long_mode(0x4_0000 | PTI_USER, false);
