@@ -35,8 +35,12 @@ impl Chain {
         let mut all = [0; MAX_DEPTH];
         all.get_mut(..offsets.len())?.copy_from_slice(offsets);
         let depth = u8::try_from(offsets.len()).ok()?;
-        (depth > 0 && matches!(width, 1 | 2 | 4 | 8 | 16))
-            .then_some(Self { base, width, depth, offsets: all })
+        (depth > 0 && matches!(width, 1 | 2 | 4 | 8 | 16)).then_some(Self {
+            base,
+            width,
+            depth,
+            offsets: all,
+        })
     }
 
     /// The value's width, in bytes.
@@ -102,17 +106,24 @@ mod tests {
         let memory = Memory::from_ranges(&[(GuestAddress(0), 0x4000)]).unwrap();
         memory.write_obj(0x2000_u64, GuestAddress(0x1010)).unwrap();
         memory.write_obj(-2_i32, GuestAddress(0x1ff8)).unwrap();
-        memory.write_slice(b"a name of 16 byt", GuestAddress(0x2008)).unwrap();
+        memory
+            .write_slice(b"a name of 16 byt", GuestAddress(0x2008))
+            .unwrap();
         memory
     }
 
     #[test]
     fn follows_pointers() {
         let memory = memory();
-        let registers = Registers { gs_base: 0x1000, ..Registers::default() };
+        let registers = Registers {
+            gs_base: 0x1000,
+            ..Registers::default()
+        };
         let space = AddressSpace::new(&memory, &registers);
         let number = |base, offsets: &[i64], width| {
-            Chain::new(base, offsets, width).unwrap().number(&space, &registers)
+            Chain::new(base, offsets, width)
+                .unwrap()
+                .number(&space, &registers)
         };
         assert_eq!(number(Base::Gs, &[0x10, -8], 4), Some(-2));
         assert_eq!(number(Base::Absolute, &[0x1010, -8], 8), Some(0xffff_fffe));
@@ -121,7 +132,10 @@ mod tests {
         assert_eq!(number(Base::Absolute, &[0x3ffd], 4), None);
         assert_eq!(number(Base::Absolute, &[-1], 8), None);
         let name = Chain::new(Base::Gs, &[0x10, 8], 16).unwrap();
-        assert_eq!(name.name(&space, &registers).as_ref(), Some(b"a name of 16 byt"));
+        assert_eq!(
+            name.name(&space, &registers).as_ref(),
+            Some(b"a name of 16 byt")
+        );
         assert_eq!(name.number(&space, &registers), None);
     }
 

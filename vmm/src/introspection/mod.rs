@@ -18,6 +18,8 @@ mod note;
 mod paging;
 mod pid_at;
 mod symbols;
+#[cfg(test)]
+mod testing;
 mod vcpu;
 
 pub use chain::{Base, Chain, MAX_DEPTH};
@@ -77,7 +79,13 @@ pub struct Identity {
 impl Identity {
     /// Nobody known, in `mode`.
     pub fn unknown(mode: Mode) -> Self {
-        Self { mode, pid: -1, tid: -1, process_group: -1, comm: [0; COMM_LENGTH] }
+        Self {
+            mode,
+            pid: -1,
+            tid: -1,
+            process_group: -1,
+            comm: [0; COMM_LENGTH],
+        }
     }
 }
 
@@ -92,7 +100,10 @@ fn bare_mode(registers: &Registers, halted: bool) -> Mode {
 
 /// `name` with nothing after its first NUL.
 fn padded(mut name: [u8; COMM_LENGTH]) -> [u8; COMM_LENGTH] {
-    let length = name.iter().position(|byte| *byte == 0).unwrap_or(COMM_LENGTH);
+    let length = name
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(COMM_LENGTH);
     name[length..].fill(0);
     name
 }

@@ -44,7 +44,10 @@ impl GuestNote {
             mode = Mode::Interrupt;
         }
         let pid = id(&self.pid);
-        let comm = self.comm.as_ref().and_then(|chain| chain.name(&space, registers));
+        let comm = self
+            .comm
+            .as_ref()
+            .and_then(|chain| chain.name(&space, registers));
         Identity {
             mode,
             pid: pid.unwrap_or(-1),
@@ -82,12 +85,18 @@ mod tests {
         memory.write_obj(pid, GuestAddress(0x1000)).unwrap();
         memory.write_obj(nesting, GuestAddress(0x1004)).unwrap();
         memory.write_obj(77_i64, GuestAddress(0x1008)).unwrap();
-        memory.write_slice(b"spinner\0leftover", GuestAddress(0x1010)).unwrap();
+        memory
+            .write_slice(b"spinner\0leftover", GuestAddress(0x1010))
+            .unwrap();
         memory
     }
 
     fn identify(pid: i32, nesting: u8, cpl: u8, halted: bool) -> Identity {
-        let registers = Registers { gs_base: 0x1000, cpl, ..Registers::default() };
+        let registers = Registers {
+            gs_base: 0x1000,
+            cpl,
+            ..Registers::default()
+        };
         note().identify(&memory(pid, nesting), &registers, halted, true)
     }
 
@@ -118,13 +127,30 @@ mod tests {
 
     #[test]
     fn what_is_not_mapped_is_unknown() {
-        let registers = Registers { gs_base: 0x1ff0, cpl: 0, ..Registers::default() };
+        let registers = Registers {
+            gs_base: 0x1ff0,
+            cpl: 0,
+            ..Registers::default()
+        };
         let identity = note().identify(&memory(1, 0), &registers, false, true);
         assert_eq!(identity.comm, [0; COMM_LENGTH]);
         assert_eq!(
-            note().identify(&memory(1, 0), &Registers { gs_base: 1 << 40, ..registers }, false, true),
+            note().identify(
+                &memory(1, 0),
+                &Registers {
+                    gs_base: 1 << 40,
+                    ..registers
+                },
+                false,
+                true
+            ),
             Identity::unknown(Mode::Kernel)
         );
-        assert_eq!(note().identify(&memory(1, 0), &registers, false, false).process_group, -1);
+        assert_eq!(
+            note()
+                .identify(&memory(1, 0), &registers, false, false)
+                .process_group,
+            -1
+        );
     }
 }

@@ -42,7 +42,10 @@ pub fn parse(value: &str) -> Result<Chain, PidAtError> {
         "gs" => Base::Gs,
         other => return Err(PidAtError::Base(other.to_owned())),
     };
-    let offsets = offsets.split(',').map(offset).collect::<Result<Vec<_>, _>>()?;
+    let offsets = offsets
+        .split(',')
+        .map(offset)
+        .collect::<Result<Vec<_>, _>>()?;
     if offsets.len() > MAX_DEPTH {
         return Err(PidAtError::Depth(offsets.len()));
     }
@@ -65,13 +68,20 @@ fn offset(text: &str) -> Result<i64, PidAtError> {
     if digits.starts_with(['+', '-']) {
         return Err(error());
     }
-    let magnitude = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+    let magnitude = match digits
+        .strip_prefix("0x")
+        .or_else(|| digits.strip_prefix("0X"))
+    {
         // Kernel addresses are written as unsigned numbers.
         Some(hexadecimal) => u64::from_str_radix(hexadecimal, 16),
         None => digits.parse(),
     };
     let value = magnitude.map_err(|_| error())?.cast_signed();
-    Ok(if negative { value.wrapping_neg() } else { value })
+    Ok(if negative {
+        value.wrapping_neg()
+    } else {
+        value
+    })
 }
 
 #[cfg(test)]
@@ -100,11 +110,27 @@ mod tests {
         assert!(message("").contains("absolute:0x1234:4"));
         assert!(message("gs:0x10").contains("BASE:OFFSET"));
         assert!(message("gs:1:4:5").contains("BASE:OFFSET"));
-        assert_eq!(message("fs:0x10:4"), "The base 'fs' is neither 'absolute' nor 'gs'");
-        for bad in ["gs::4", "gs:0x:4", "gs:ten:4", "gs:+1:4", "gs:--1:4", "gs:0x10000000000000000:4"] {
+        assert_eq!(
+            message("fs:0x10:4"),
+            "The base 'fs' is neither 'absolute' nor 'gs'"
+        );
+        for bad in [
+            "gs::4",
+            "gs:0x:4",
+            "gs:ten:4",
+            "gs:+1:4",
+            "gs:--1:4",
+            "gs:0x10000000000000000:4",
+        ] {
             assert!(message(bad).contains("is not a decimal or 0x"), "{bad}");
         }
-        assert_eq!(message("gs:1,2,3,4,5:4"), "There are 5 offsets, more than 4");
-        assert_eq!(message("gs:1:16"), "The width '16' is none of 1, 2, 4 and 8 bytes");
+        assert_eq!(
+            message("gs:1,2,3,4,5:4"),
+            "There are 5 offsets, more than 4"
+        );
+        assert_eq!(
+            message("gs:1:16"),
+            "The width '16' is none of 1, 2, 4 and 8 bytes"
+        );
     }
 }

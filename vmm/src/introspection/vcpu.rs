@@ -18,7 +18,10 @@ pub struct VcpuIntrospector {
 impl VcpuIntrospector {
     /// For the vCPU of index `vcpu`, counted from 0.
     pub fn new(knowledge: Arc<GuestKnowledge>, vcpu: u16) -> Self {
-        Self { knowledge, cpu: Cpu::new(vcpu) }
+        Self {
+            knowledge,
+            cpu: Cpu::new(vcpu),
+        }
     }
 
     /// Whom the vCPU is running, which stands still with `registers`, in HLT when `halted`. The process
@@ -35,7 +38,8 @@ impl VcpuIntrospector {
     ) -> Identity {
         match self.knowledge.guest() {
             Guest::Linux(linux) => {
-                self.cpu.identify(linux, memory, registers, halted, want_process_group)
+                self.cpu
+                    .identify(linux, memory, registers, halted, want_process_group)
             }
             Guest::Note(note) => note.identify(memory, registers, halted, want_process_group),
             Guest::Unknown => Identity::unknown(bare_mode(registers, halted)),

@@ -16,6 +16,9 @@ const MAX_TEXT: usize = 256 << 20;
 /// How far before the token table the names may start, in bytes.
 const MAX_DISTANCE: usize = 64 << 20;
 
+/// Most names that are walked over before the search is given up: enough for a hundred false starts.
+const MAX_STEPS: usize = 32 << 20;
+
 /// The compressed names.
 #[derive(Debug)]
 pub struct Names<'a> {
@@ -48,6 +51,7 @@ pub struct Decoded {
 pub fn find<'a>(data: &'a [u8], tokens: &Tokens<'_>) -> Option<Names<'a>> {
     let last = tokens.start & !3;
     let first = last.saturating_sub(MAX_DISTANCE);
+    let mut steps = MAX_STEPS;
     (first..last).rev().skip(3).step_by(4).find_map(|position| {
         let count = index_at(data, position)?;
         if !(MIN_SYMBOLS..=MAX_SYMBOLS).contains(&count) {
@@ -61,8 +65,13 @@ pub fn find<'a>(data: &'a [u8], tokens: &Tokens<'_>) -> Option<Names<'a>> {
         if room / count < 2 {
             return None;
         }
-        let names = Names { data, count, count_position: position, start };
-        names.is_marked(tokens.start).then_some(names)
+        let names = Names {
+            data,
+            count,
+            count_position: position,
+            start,
+        };
+        names.is_marked(tokens.start, &mut steps).then_some(names)
     })
 }
 
@@ -83,10 +92,14 @@ impl<'a> Names<'a> {
     }
 
     /// True when the markers that follow the names agree with them: where every 256th name starts.
-    fn is_marked(&self, limit: usize) -> bool {
-        let mut positions = Vec::with_capacity(self.count / MARKER_DISTANCE + 1);
+    fn is_marked(&self, limit: usize, steps: &mut usize) -> bool {
+        let mut positions = Vec::new();
         let mut position = self.start;
         for number in 0..self.count {
+            if *steps == 0 {
+                return false;
+            }
+            *steps -= 1;
             if number % MARKER_DISTANCE == 0 {
                 positions.push(position - self.start);
             }
@@ -144,16 +157,11 @@ impl<'a> Names<'a> {
 }
 
 impl Decoded {
-    /// Where among the entries any of `names` is.
-    pub fn positions(&self, names: &[&str]) -> Vec<usize> {
-        let mut found = Vec::new();
-        for (position, entry) in self.entries.iter().enumerate() {
+    /// Where among the entries the first one called `name` is.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.entries.iter().position(|entry| {
             let start = entry.start as usize;
-            let name = self.text.get(start..start + usize::from(entry.length));
-            if name.is_some_and(|name| names.contains(&name)) {
-                found.push(position);
-            }
-        }
-        found
+            self.text.get(start..start + usize::from(entry.length)) == Some(name)
+        })
     }
 }
