@@ -184,7 +184,11 @@ fn write_linux(
         *target = boot_e820_entry {
             addr: entry.address,
             size: entry.size,
-            r#type: if entry.usable { E820_RAM } else { E820_RESERVED },
+            r#type: if entry.usable {
+                E820_RAM
+            } else {
+                E820_RESERVED
+            },
         };
         parameters.e820_entries += 1;
     }
@@ -243,8 +247,7 @@ fn write_pvh(
     if !modules.is_empty() {
         parameters.set_modules(&modules, GuestAddress(layout::PVH_MODULES));
     }
-    PvhBootConfigurator::write_bootparams(&parameters, memory)
-        .map_err(MachineError::BootParameters)
+    PvhBootConfigurator::write_bootparams(&parameters, memory).map_err(MachineError::BootParameters)
 }
 
 /// An address below the 32-bit gap as a 32-bit field.
@@ -280,10 +283,7 @@ mod tests {
 
     #[test]
     fn small_memory_is_usable_beside_the_reserved_area() {
-        assert_eq!(
-            usable(512 << 20),
-            [(0, 0x9fc00), (0x10_0000, 512 << 20)]
-        );
+        assert_eq!(usable(512 << 20), [(0, 0x9fc00), (0x10_0000, 512 << 20)]);
     }
 
     #[test]
@@ -313,7 +313,10 @@ mod tests {
 
     #[test]
     fn the_initrd_never_reaches_into_the_kernel() {
-        assert_eq!(place_initrd(0x1001, 0x100_0000, 0x100_2000), Some(0x100_0000));
+        assert_eq!(
+            place_initrd(0x1001, 0x100_0000, 0x100_2000),
+            Some(0x100_0000)
+        );
         assert_eq!(place_initrd(0x2001, 0x100_0000, 0x100_2000), None);
         assert_eq!(place_initrd(u64::MAX, 0x100_0000, 0x100_2000), None);
     }

@@ -185,15 +185,24 @@ impl fmt::Display for FailureCause {
             } => write!(f, "KVM met too many exceptions at once (suberror 2)"),
             Self::InternalError {
                 suberror: KVM_INTERNAL_ERROR_DELIVERY_EV,
-            } => write!(f, "KVM could not deliver an event to the guest (suberror 3)"),
+            } => write!(
+                f,
+                "KVM could not deliver an event to the guest (suberror 3)"
+            ),
             Self::InternalError {
                 suberror: KVM_INTERNAL_ERROR_UNEXPECTED_EXIT_REASON,
-            } => write!(f, "The processor left the guest for a reason unknown to KVM (suberror 4)"),
+            } => write!(
+                f,
+                "The processor left the guest for a reason unknown to KVM (suberror 4)"
+            ),
             Self::InternalError { suberror } => {
                 write!(f, "KVM reported an internal error (suberror {suberror})")
             }
             Self::FailEntry { reason } => {
-                write!(f, "The processor refused to enter the guest (reason {reason:#x})")
+                write!(
+                    f,
+                    "The processor refused to enter the guest (reason {reason:#x})"
+                )
             }
             Self::TripleFault => write!(f, "The guest crashed: triple fault"),
             Self::UnknownExit { reason } => write!(f, "Unknown KVM exit (reason {reason})"),
@@ -275,7 +284,10 @@ mod tests {
             ..emulation_failure(false)
         };
         let text = failure.to_string();
-        assert!(text.starts_with("The guest crashed: triple fault"), "{text}");
+        assert!(
+            text.starts_with("The guest crashed: triple fault"),
+            "{text}"
+        );
         assert!(!text.contains("cargo lab"), "{text}");
     }
 }

@@ -244,11 +244,7 @@ impl Image {
     ///
     /// # Errors
     /// If it doesn't fit.
-    pub fn load(
-        &self,
-        memory: &GuestMemory,
-        low_end: u64,
-    ) -> Result<LoadedKernel, MachineError> {
+    pub fn load(&self, memory: &GuestMemory, low_end: u64) -> Result<LoadedKernel, MachineError> {
         /// The 64-bit entry point of a bzImage, from where it is loaded.
         const ENTRY_64: u64 = 0x200;
 
@@ -342,10 +338,7 @@ struct KernelNotes {
 }
 
 impl KernelNotes {
-    fn read(
-        segments: &[ProgramHeader64<LittleEndian>],
-        file: &[u8],
-    ) -> Result<Self, String> {
+    fn read(segments: &[ProgramHeader64<LittleEndian>], file: &[u8]) -> Result<Self, String> {
         let endian = LittleEndian;
         let mut found = Self::default();
         for segment in segments.iter().filter(|s| s.p_type(endian) == PT_NOTE) {
@@ -357,7 +350,10 @@ impl KernelNotes {
                 match (note.name(), note.n_type(endian).0) {
                     (NOTE_OWNER, NOTE_START_ALL) => found.start_all = true,
                     (XEN_NOTE_OWNER, XEN_NOTE_PHYS32_ENTRY) => {
-                        let entry = note.desc().first_chunk().ok_or("its PVH note is too short")?;
+                        let entry = note
+                            .desc()
+                            .first_chunk()
+                            .ok_or("its PVH note is too short")?;
                         found.pvh_entry = Some(u32::from_le_bytes(*entry));
                     }
                     _ => {}

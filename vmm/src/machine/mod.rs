@@ -6,6 +6,7 @@ mod cpuid;
 mod devices;
 mod error;
 pub mod failure;
+mod firmware;
 mod host;
 mod image;
 pub mod layout;
@@ -117,6 +118,7 @@ fn load_guest(
         rsdp,
     )?;
     registers::write_boot_tables(memory, image.kind())?;
+    firmware::write(memory)?;
     Ok(kernel)
 }
 
