@@ -125,7 +125,10 @@ impl Series {
 
 fn print_table(exits: &[f64], series: &[(ClockSource, u32, Series)], rounds: usize) {
     println!("medians over {rounds} rounds, guest in user mode, 1 vCPU");
-    println!("bare exit to user space (port write): {:.1} us", median(exits));
+    println!(
+        "bare exit to user space (port write): {:.1} us",
+        median(exits)
+    );
     println!();
     println!(
         "{:<8} {:>6}  {:>16} {:>10} {:>15} {:>8} {:>8}",

@@ -115,7 +115,9 @@ fn run(shared: &Shared) {
         let due = aligned_start(monotonic_ns(), hz) + period;
         sleep_until(due);
         if monotonic_ns().saturating_sub(due) >= period {
-            shared.run_delay.fetch_add(run_delay.take(), Ordering::Relaxed);
+            shared
+                .run_delay
+                .fetch_add(run_delay.take(), Ordering::Relaxed);
         }
         for ticked in &shared.vcpus {
             if ticked.hz.load(Ordering::Relaxed) != 0 {

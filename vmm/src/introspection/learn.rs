@@ -15,7 +15,8 @@ impl GuestKnowledge {
             .into_iter()
             .find(|(kind, _)| *kind == TYPE_LOCATIONS);
         if let Some((_, descriptor)) = locations {
-            let note = parse_note(descriptor).map_err(|_| IntrospectionError::Note("unreadable"))?;
+            let note =
+                parse_note(descriptor).map_err(|_| IntrospectionError::Note("unreadable"))?;
             return Ok(Self::from_note(chains(&note)));
         }
         match Self::from_kernel_image(image) {

@@ -6,8 +6,8 @@ use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
 use kvm_ioctls::VcpuFd;
 use kvmprof_devices::profiling::{Mode, Sample, Ticks};
 
-use super::{TickSender, VcpuShared};
 use super::capture::{RegisterSource, interrupt_priority_level, read_by_ioctls};
+use super::{TickSender, VcpuShared};
 use crate::clock::{Due, Generation, VcpuClock, monotonic_ns};
 use crate::introspection::{AddressSpace, GuestKnowledge, Registers, VcpuIntrospector};
 use crate::machine::GuestMemory;
@@ -108,12 +108,9 @@ impl Sampler {
         }
         let registers = self.registers.read(fd)?;
         let behind_hlt = self.is_behind_hlt(&registers);
-        let identity = self.introspector.identify(
-            &self.memory,
-            &registers,
-            behind_hlt,
-            self.process_group,
-        );
+        let identity =
+            self.introspector
+                .identify(&self.memory, &registers, behind_hlt, self.process_group);
         let sample = Sample {
             time,
             pc: registers.rip,
