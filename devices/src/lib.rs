@@ -3,4 +3,5 @@
 //! Nothing here knows KVM, threads or sockets.
 
 pub mod endpoint;
+pub mod legacy;
 pub mod profiling;

@@ -83,6 +83,19 @@ impl GuestKnowledge {
         self.guest.get().unwrap_or(&Guest::Unknown)
     }
 
+    /// How processes are told apart, in words.
+    pub fn describe(&self) -> String {
+        match self.guest.get() {
+            None => "still learning from the image".to_owned(),
+            Some(Guest::Linux(linux)) => match linux.slide() {
+                Some(slide) => format!("Linux {}, slide {slide:#x}", linux.release()),
+                None => format!("Linux {}, not found in memory yet", linux.release()),
+            },
+            Some(Guest::Note(_)) => "by the guest's note or --pid-at".to_owned(),
+            Some(Guest::Unknown) => "not at all".to_owned(),
+        }
+    }
+
     /// What is known of a Linux guest; `None` for other guests and while knowledge is pending.
     pub fn linux(&self) -> Option<&LinuxKnowledge> {
         match self.guest() {

@@ -12,6 +12,7 @@ mod error;
 mod image;
 mod kallsyms;
 mod knowledge;
+mod learn;
 mod linux;
 mod note;
 mod paging;

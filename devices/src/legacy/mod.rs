@@ -1,0 +1,3 @@
+//! Devices that a PC has always had.
+
+pub mod power;

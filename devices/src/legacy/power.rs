@@ -1,0 +1,102 @@
+//! How a guest turns its machine off, or starts it anew: the sleep and reset registers of
+//! hardware-reduced ACPI (ACPI specification 6.5, sections 4.8.3.7 and 4.8.3.6), and the keyboard
+//! controller's reset line, which kernels without ACPI pull.
+
+/// I/O port of the ACPI sleep control register.
+pub const SLEEP_CONTROL_PORT: u16 = 0x600;
+/// I/O port of the ACPI sleep status register. It reads as zero: this machine never slept.
+pub const SLEEP_STATUS_PORT: u16 = 0x601;
+/// I/O port of the ACPI reset register.
+pub const RESET_PORT: u16 = 0x602;
+/// What a guest writes to [`RESET_PORT`] to reset.
+pub const RESET_VALUE: u8 = 1;
+/// Value of the sleep control register's SLP_TYP field that means S5, "soft off".
+pub const SLEEP_TYPE_S5: u8 = 5;
+/// I/O port of the keyboard controller's commands (writing) and status (reading).
+pub const KEYBOARD_COMMAND_PORT: u16 = 0x64;
+
+/// SLP_EN: go to sleep now.
+const SLEEP_ENABLE: u8 = 1 << 5;
+/// First bit of SLP_TYP, which has three bits.
+const SLEEP_TYPE_SHIFT: u8 = 2;
+const SLEEP_TYPE_MASK: u8 = 0b111;
+/// "Pulse output line 0", which is wired to the processor's reset.
+const KEYBOARD_RESET: u8 = 0xfe;
+
+/// What a guest asked the machine to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PowerRequest {
+    /// Turn off.
+    PowerOff,
+    /// Start anew.
+    Reset,
+}
+
+/// What a byte written to `port` asks for. None if nothing, or if the port isn't one of these.
+#[must_use]
+pub fn write(port: u16, value: u8) -> Option<PowerRequest> {
+    match (port, value) {
+        (SLEEP_CONTROL_PORT, value)
+            if value & SLEEP_ENABLE != 0
+                && (value >> SLEEP_TYPE_SHIFT) & SLEEP_TYPE_MASK == SLEEP_TYPE_S5 =>
+        {
+            Some(PowerRequest::PowerOff)
+        }
+        (RESET_PORT, RESET_VALUE) | (KEYBOARD_COMMAND_PORT, KEYBOARD_RESET) => {
+            Some(PowerRequest::Reset)
+        }
+        _ => None,
+    }
+}
+
+/// Whether `port` belongs to these registers. All of them read as zero; for the keyboard
+/// controller that means "ready for a command", without which kernels would wait for it.
+#[must_use]
+pub fn claims(port: u16) -> bool {
+    matches!(
+        port,
+        SLEEP_CONTROL_PORT | SLEEP_STATUS_PORT | RESET_PORT | KEYBOARD_COMMAND_PORT
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn soft_off_powers_off() {
+        assert_eq!(
+            write(SLEEP_CONTROL_PORT, 0x20 | 5 << 2),
+            Some(PowerRequest::PowerOff)
+        );
+    }
+
+    #[test]
+    fn other_sleep_states_and_a_missing_enable_bit_do_nothing() {
+        assert_eq!(write(SLEEP_CONTROL_PORT, 0x20 | 3 << 2), None);
+        assert_eq!(write(SLEEP_CONTROL_PORT, 5 << 2), None);
+    }
+
+    #[test]
+    fn both_reset_registers_reset() {
+        assert_eq!(write(RESET_PORT, 1), Some(PowerRequest::Reset));
+        assert_eq!(
+            write(KEYBOARD_COMMAND_PORT, 0xfe),
+            Some(PowerRequest::Reset)
+        );
+    }
+
+    #[test]
+    fn other_values_do_not_reset() {
+        assert_eq!(write(RESET_PORT, 0), None);
+        assert_eq!(write(KEYBOARD_COMMAND_PORT, 0xd1), None);
+        assert_eq!(write(0x70, 1), None);
+    }
+
+    #[test]
+    fn only_its_own_ports_are_claimed() {
+        assert!(claims(SLEEP_STATUS_PORT));
+        assert!(!claims(0x60));
+        assert!(!claims(0x603));
+    }
+}

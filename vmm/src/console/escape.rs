@@ -1,0 +1,82 @@
+//! The escape key, by which a user at a raw terminal gets out of the guest.
+
+/// How to get out, for messages and help texts.
+pub const ESCAPE_HELP: &str = "Ctrl-A x quits; Ctrl-A Ctrl-A sends Ctrl-A to the guest";
+
+/// Ctrl-A, as in QEMU and screen.
+const ESCAPE: u8 = 0x01;
+const QUIT: u8 = b'x';
+
+/// Takes the escape sequences out of what a user types.
+#[derive(Debug, Default)]
+pub(super) struct EscapeFilter {
+    escaped: bool,
+}
+
+/// What a user typed, without escape sequences.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Typed {
+    /// For the guest.
+    pub bytes: Vec<u8>,
+    /// Whether the user wants to quit. What was typed after that is dropped.
+    pub quit: bool,
+}
+
+impl EscapeFilter {
+    /// Filters the next piece of input. The output may have one byte more than the input: an
+    /// escape key that turned out to start no sequence.
+    pub fn filter(&mut self, input: &[u8]) -> Typed {
+        let mut typed = Typed::default();
+        for &byte in input {
+            match (std::mem::take(&mut self.escaped), byte) {
+                (false, ESCAPE) => self.escaped = true,
+                (true, QUIT) => {
+                    typed.quit = true;
+                    return typed;
+                }
+                (true, ESCAPE) | (false, _) => typed.bytes.push(byte),
+                (true, _) => typed.bytes.extend([ESCAPE, byte]),
+            }
+        }
+        typed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guest_gets(pieces: &[&[u8]]) -> (Vec<u8>, bool) {
+        let mut filter = EscapeFilter::default();
+        let mut bytes = Vec::new();
+        for piece in pieces {
+            let typed = filter.filter(piece);
+            bytes.extend(typed.bytes);
+            if typed.quit {
+                return (bytes, true);
+            }
+        }
+        (bytes, false)
+    }
+
+    #[test]
+    fn ordinary_input_passes() {
+        assert_eq!(guest_gets(&[b"ls -x\r"]), (b"ls -x\r".to_vec(), false));
+    }
+
+    #[test]
+    fn escape_x_quits_even_in_two_pieces() {
+        assert_eq!(guest_gets(&[b"a\x01x"]), (b"a".to_vec(), true));
+        assert_eq!(guest_gets(&[b"a\x01", b"xb"]), (b"a".to_vec(), true));
+    }
+
+    #[test]
+    fn a_doubled_escape_is_sent_once() {
+        assert_eq!(guest_gets(&[b"\x01\x01x"]), (b"\x01x".to_vec(), false));
+    }
+
+    #[test]
+    fn an_unknown_sequence_passes_unchanged() {
+        assert_eq!(guest_gets(&[b"\x01", b"q"]), (b"\x01q".to_vec(), false));
+    }
+}

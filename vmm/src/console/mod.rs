@@ -1,0 +1,134 @@
+//! The guest's serial console, and the terminal at its other end.
+
+mod escape;
+mod input;
+mod listening;
+mod output;
+mod panic_watch;
+mod serial;
+mod terminal;
+
+use std::io;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+pub use escape::ESCAPE_HELP;
+pub use input::ConsoleInput;
+pub use output::ConsoleOutput;
+pub use serial::SerialConsole;
+pub use terminal::{RawTerminal, restore_terminal};
+
+/// Where the guest's serial console is to be found: `stdio`, `none` or `file:PATH`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Console {
+    /// Standard input and output.
+    #[default]
+    Stdio,
+    /// Nowhere: output is thrown away, and there is no input.
+    None,
+    /// Output goes to a file, which is emptied first; there is no input.
+    File(PathBuf),
+}
+
+/// What is wrong with a console.
+#[derive(Debug, Error)]
+pub enum ConsoleError {
+    /// The word is none of those known.
+    #[error("'{0}' is no console: it must be stdio, none or file:PATH")]
+    Unknown(String),
+    /// `file:` without a path.
+    #[error("The console file: needs a path, as in file:/tmp/console.log")]
+    NoPath,
+    /// The output can't be opened.
+    #[error("Cannot open the console file {}", path.display())]
+    OpenFile {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// Standard output is unusable.
+    #[error("Cannot use standard output for the console")]
+    Stdout(#[source] io::Error),
+}
+
+impl FromStr for Console {
+    type Err = ConsoleError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match (text, text.strip_prefix("file:")) {
+            ("stdio", _) => Ok(Self::Stdio),
+            ("none", _) => Ok(Self::None),
+            (_, Some("")) => Err(ConsoleError::NoPath),
+            (_, Some(path)) => Ok(Self::File(path.into())),
+            _ => Err(ConsoleError::Unknown(text.to_owned())),
+        }
+    }
+}
+
+impl Console {
+    /// Opens the console's output.
+    ///
+    /// # Errors
+    /// If the file can't be made, or standard output can't be used.
+    pub fn open_output(&self) -> Result<ConsoleOutput, ConsoleError> {
+        match self {
+            Self::Stdio => ConsoleOutput::stdout().map_err(ConsoleError::Stdout),
+            Self::None => Ok(ConsoleOutput::discard()),
+            Self::File(path) => {
+                ConsoleOutput::file(path).map_err(|source| ConsoleError::OpenFile {
+                    path: path.clone(),
+                    source,
+                })
+            }
+        }
+    }
+
+    /// Whether the guest is to get what is typed on standard input.
+    #[must_use]
+    pub fn has_input(&self) -> bool {
+        *self == Self::Stdio
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_three_consoles_are_understood() {
+        assert_eq!("stdio".parse::<Console>().unwrap(), Console::Stdio);
+        assert_eq!("none".parse::<Console>().unwrap(), Console::None);
+        assert_eq!(
+            "file:/tmp/a:b".parse::<Console>().unwrap(),
+            Console::File("/tmp/a:b".into())
+        );
+    }
+
+    #[test]
+    fn other_words_are_refused_with_the_choices() {
+        let error = "tty".parse::<Console>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "'tty' is no console: it must be stdio, none or file:PATH"
+        );
+        assert!(matches!(
+            "file:".parse::<Console>(),
+            Err(ConsoleError::NoPath)
+        ));
+    }
+
+    #[test]
+    fn a_file_in_a_missing_folder_is_named() {
+        let console = Console::File("/nonexistent/folder/console.log".into());
+        let error = console.open_output().err().unwrap();
+        assert!(
+            error
+                .to_string()
+                .contains("/nonexistent/folder/console.log")
+        );
+    }
+}

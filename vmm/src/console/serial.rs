@@ -1,0 +1,333 @@
+//! COM1: a 16550 whose output goes to a [`ConsoleOutput`], and whose input comes from the event
+//! thread.
+
+use std::io;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use vm_superio::Trigger;
+use vm_superio::serial::{Serial, SerialEvents};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+use super::listening::Listening;
+use super::output::ConsoleOutput;
+use super::panic_watch::PanicWatch;
+
+// Registers of a 16550.
+const DATA: u8 = 0;
+const INTERRUPT_ENABLE: u8 = 1;
+const LINE_CONTROL: u8 = 3;
+/// Turns loopback on and off.
+const MODEM_CONTROL: u8 = 4;
+const LINE_STATUS: u8 = 5;
+/// Line control: the first two registers are the baud rate now.
+const DIVISOR_LATCH: u8 = 1 << 7;
+
+/// The interrupt line: an eventfd that KVM watches.
+struct InterruptLine(EventFd);
+
+impl Trigger for InterruptLine {
+    type E = io::Error;
+
+    fn trigger(&self) -> io::Result<()> {
+        self.0.write(1)
+    }
+}
+
+/// Tells the event thread that there is room for input again, if it asked for that.
+#[derive(Clone)]
+struct RoomForInput(Arc<Room>);
+
+struct Room {
+    wanted: AtomicBool,
+    event: EventFd,
+}
+
+impl RoomForInput {
+    fn want(&self) {
+        self.0.wanted.store(true, Ordering::Relaxed);
+    }
+
+    fn announce(&self) {
+        if self.0.wanted.swap(false, Ordering::Relaxed)
+            && let Err(error) = self.0.event.write(1)
+        {
+            log::warn!("Console input stops: {error}");
+        }
+    }
+}
+
+impl SerialEvents for RoomForInput {
+    fn buffer_read(&self) {}
+    fn out_byte(&self) {}
+    fn tx_lost_byte(&self) {}
+    fn in_buffer_empty(&self) {
+        self.announce();
+    }
+}
+
+/// The port itself.
+struct Port {
+    serial: Serial<InterruptLine, RoomForInput, Vec<u8>>,
+    listening: Listening,
+}
+
+impl Port {
+    fn read(&mut self, register: u8) -> u8 {
+        if register == LINE_STATUS {
+            self.listening.polled();
+        }
+        self.serial.read(register)
+    }
+
+    fn write(&mut self, register: u8, value: u8) {
+        let latched = self.serial.read(LINE_CONTROL) & DIVISOR_LATCH != 0;
+        match register {
+            DATA => self.listening.sent(),
+            INTERRUPT_ENABLE if !latched => self.listening.interrupts_enabled(value),
+            _ => {}
+        }
+        if let Err(error) = self.serial.write(register, value) {
+            log::warn!("Serial port: {error}");
+        }
+    }
+
+    /// Takes input, if there is room for it, the guest listens, and the port isn't looped back.
+    fn enqueue(&mut self, input: &[u8]) -> usize {
+        if !self.listening.listens() {
+            return 0;
+        }
+        // A full FIFO is an error to the model.
+        self.serial.enqueue_raw_bytes(input).unwrap_or(0)
+    }
+}
+
+/// What comes out of the port.
+struct Out {
+    output: ConsoleOutput,
+    panic_watch: PanicWatch,
+}
+
+/// A serial port, usable from any thread.
+///
+/// Two locks, never held together: a vCPU that waits for a stalled reader holds only the output,
+/// so that the event thread can still touch the port.
+pub struct SerialConsole {
+    port: Mutex<Port>,
+    out: Mutex<Out>,
+    closing: Arc<AtomicBool>,
+    interrupt: EventFd,
+    room: RoomForInput,
+}
+
+impl SerialConsole {
+    /// A serial port that writes to `output`.
+    ///
+    /// # Errors
+    /// If there are no more file descriptors.
+    pub fn new(output: ConsoleOutput) -> io::Result<Self> {
+        let interrupt = EventFd::new(EFD_NONBLOCK)?;
+        let room = RoomForInput(Arc::new(Room {
+            wanted: AtomicBool::new(false),
+            event: EventFd::new(EFD_NONBLOCK)?,
+        }));
+        let line = InterruptLine(interrupt.try_clone()?);
+        Ok(Self {
+            port: Mutex::new(Port {
+                serial: Serial::with_events(line, room.clone(), Vec::new()),
+                listening: Listening::default(),
+            }),
+            closing: output.closing(),
+            out: Mutex::new(Out {
+                output,
+                panic_watch: PanicWatch::default(),
+            }),
+            interrupt,
+            room,
+        })
+    }
+
+    /// Becomes readable with every interrupt of the port: to be registered with KVM.
+    #[must_use]
+    pub fn interrupt(&self) -> &EventFd {
+        &self.interrupt
+    }
+
+    /// Reads a register (0 to 7), once for each byte of `data`.
+    pub fn read(&self, register: u8, data: &mut [u8]) {
+        let mut port = self.port();
+        let listened = port.listening.listens();
+        for byte in data {
+            *byte = port.read(register);
+        }
+        if port.listening.listens() != listened {
+            self.room.announce();
+        }
+    }
+
+    /// Writes a register (0 to 7), once for each byte of `data`. Blocks while the console's
+    /// reader is stalled.
+    pub fn write(&self, register: u8, data: &[u8]) {
+        let output = {
+            let mut port = self.port();
+            for byte in data {
+                port.write(register, *byte);
+            }
+            // What keeps input waiting beside a full FIFO may have ended just now.
+            if matches!(register, INTERRUPT_ENABLE | MODEM_CONTROL) {
+                self.room.announce();
+            }
+            std::mem::take(port.serial.writer_mut())
+        };
+        if !output.is_empty() {
+            let mut out = lock(&self.out);
+            let Out {
+                output: target,
+                panic_watch,
+            } = &mut *out;
+            panic_watch.watch(&output);
+            target.write(&output);
+        }
+    }
+
+    /// The guest kernel's panic message, if there was one on this console.
+    #[must_use]
+    pub fn panic_message(&self) -> Option<String> {
+        lock(&self.out).panic_watch.message().map(str::to_owned)
+    }
+
+    /// Throws output away from now on, so that no vCPU waits for a stalled reader any more.
+    pub fn close_output(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+    }
+
+    /// How many bytes of input there is room for.
+    pub(super) fn input_room(&self) -> usize {
+        self.port().serial.fifo_capacity()
+    }
+
+    /// Gives input to the guest, and returns how many bytes it took. If some are left over, or
+    /// `more` are to come, [`Self::room_event`] tells when to try again.
+    pub(super) fn enqueue(&self, input: &[u8], more: bool) -> usize {
+        let mut port = self.port();
+        let taken = port.enqueue(input);
+        if taken < input.len() || more {
+            self.room.want();
+        }
+        taken
+    }
+
+    /// Becomes readable when there is room for input again.
+    pub(super) fn room_event(&self) -> &EventFd {
+        &self.room.0.event
+    }
+
+    fn port(&self) -> MutexGuard<'_, Port> {
+        lock(&self.port)
+    }
+}
+
+/// A panic elsewhere leaves the port in a state that is still a serial port's.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Deref for InterruptLine {
+    type Target = EventFd;
+
+    fn deref(&self) -> &EventFd {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOOPBACK: u8 = 1 << 4;
+    const FIFO: usize = 64;
+
+    /// A console whose guest listens.
+    fn console() -> SerialConsole {
+        let console = SerialConsole::new(ConsoleOutput::discard()).unwrap();
+        console.write(INTERRUPT_ENABLE, &[1]);
+        console
+    }
+
+    fn read(console: &SerialConsole, register: u8) -> u8 {
+        let mut data = [0];
+        console.read(register, &mut data);
+        data[0]
+    }
+
+    #[test]
+    fn the_guest_reads_what_was_typed_and_gets_an_interrupt() {
+        let console = console();
+        assert_eq!(console.enqueue(b"hi", false), 2);
+        assert_eq!(console.interrupt().read().unwrap(), 1);
+        assert_eq!(read(&console, LINE_STATUS) & 1, 1);
+        assert_eq!(read(&console, DATA), b'h');
+        assert_eq!(read(&console, DATA), b'i');
+        assert_eq!(read(&console, LINE_STATUS) & 1, 0);
+    }
+
+    #[test]
+    fn a_full_fifo_takes_no_more_and_announces_room_once() {
+        let console = console();
+        assert_eq!(console.enqueue(&[b'a'; FIFO + 3], false), FIFO);
+        assert_eq!(console.input_room(), 0);
+        assert_eq!(console.enqueue(b"b", false), 0);
+        let mut all = [0; FIFO];
+        console.read(DATA, &mut all);
+        assert_eq!(console.room_event().read().unwrap(), 1);
+        assert_eq!(console.input_room(), FIFO);
+    }
+
+    #[test]
+    fn nobody_is_woken_who_did_not_ask() {
+        let console = console();
+        console.enqueue(b"a", false);
+        read(&console, DATA);
+        assert!(console.room_event().read().is_err());
+    }
+
+    #[test]
+    fn input_waits_for_the_end_of_loopback() {
+        let console = console();
+        console.write(MODEM_CONTROL, &[LOOPBACK]);
+        assert_eq!(console.enqueue(b"a", false), 0);
+        console.write(MODEM_CONTROL, &[0]);
+        assert_eq!(console.room_event().read().unwrap(), 1);
+        assert_eq!(console.enqueue(b"a", false), 1);
+    }
+
+    #[test]
+    fn input_waits_until_the_guest_listens() {
+        let console = SerialConsole::new(ConsoleOutput::discard()).unwrap();
+        assert_eq!(console.enqueue(b"a", false), 0);
+        console.write(LINE_CONTROL, &[DIVISOR_LATCH]);
+        console.write(INTERRUPT_ENABLE, &[1]);
+        assert_eq!(console.enqueue(b"a", false), 0);
+        console.write(LINE_CONTROL, &[0]);
+        console.write(INTERRUPT_ENABLE, &[1]);
+        assert!(console.room_event().read().is_ok());
+        assert_eq!(console.enqueue(b"a", false), 1);
+    }
+
+    #[test]
+    fn output_reaches_its_file_and_panics_are_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("console");
+        let console = SerialConsole::new(ConsoleOutput::file(&path).unwrap()).unwrap();
+        console.write(DATA, b"Kernel panic - not syncing: test\n");
+        assert_eq!(
+            std::fs::read(path).unwrap(),
+            b"Kernel panic - not syncing: test\n"
+        );
+        assert_eq!(
+            console.panic_message().unwrap(),
+            "Kernel panic - not syncing: test"
+        );
+    }
+}

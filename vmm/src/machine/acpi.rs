@@ -1,0 +1,305 @@
+//! ACPI tables: RSDP, XSDT, a hardware-reduced FADT, MADT and DSDT (ACPI specification 6.5,
+//! chapter 5).
+//!
+//! Hardware-reduced, because there is none of the fixed hardware: no PM timer, no SCI, no legacy
+//! interrupts. The price is that everything has to be described: the I/O APIC, the serial port.
+
+use acpi_tables::Aml;
+use acpi_tables::aml;
+use acpi_tables::fadt::{FADTBuilder, Flags, PmProfile};
+use acpi_tables::gas::{AccessSize, AddressSpace, GAS};
+use acpi_tables::madt::{
+    EnabledStatus, IoApic, LocalInterruptController, MADT, ProcessorLocalApic,
+};
+use acpi_tables::rsdp::Rsdp;
+use acpi_tables::sdt::Sdt;
+use acpi_tables::xsdt::XSDT;
+use kvmprof_devices::legacy::power;
+use vm_memory::{Bytes, GuestAddress};
+
+use super::error::MachineError;
+use super::layout;
+use super::memory::GuestMemory;
+
+const OEM_ID: [u8; 6] = *b"KVMPRF";
+const OEM_TABLE_ID: [u8; 8] = *b"KVMPROF ";
+const OEM_REVISION: u32 = 1;
+
+/// A virtio-mmio device as the DSDT describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VirtioMmioDevice {
+    /// Guest-physical address of its registers, within the 32-bit gap.
+    pub address: u32,
+    /// Bytes of its registers.
+    pub size: u32,
+    /// Its interrupt, edge-triggered: a GSI from 5 to 23.
+    pub gsi: u32,
+}
+
+/// The tables of a machine, as one block that is to lie at [`layout::ACPI_TABLES`].
+struct Tables {
+    bytes: Vec<u8>,
+}
+
+impl Tables {
+    fn new() -> Self {
+        Self {
+            // The RSDP comes first, but it can only be written when the rest is known.
+            bytes: vec![0; Rsdp::len()],
+        }
+    }
+
+    /// Appends a table and returns its guest-physical address.
+    fn push(&mut self, table: &dyn Aml) -> u64 {
+        // Tables are read with aligned accesses by some kernels.
+        self.bytes.resize(self.bytes.len().next_multiple_of(16), 0);
+        let address = layout::ACPI_TABLES + self.bytes.len() as u64;
+        table.to_aml_bytes(&mut self.bytes);
+        address
+    }
+}
+
+/// Writes all tables and returns the address of the RSDP.
+///
+/// # Errors
+/// If guest memory is too small for them, which no accepted memory size is.
+pub(super) fn write(
+    memory: &GuestMemory,
+    cpus: u8,
+    virtio: &[VirtioMmioDevice],
+) -> Result<u64, MachineError> {
+    memory
+        .write_slice(&build(cpus, virtio), GuestAddress(layout::ACPI_TABLES))
+        .map_err(|source| MachineError::WriteMemory {
+            what: "the ACPI tables",
+            source,
+        })?;
+    Ok(layout::ACPI_TABLES)
+}
+
+fn build(cpus: u8, virtio: &[VirtioMmioDevice]) -> Vec<u8> {
+    let mut tables = Tables::new();
+    let dsdt = tables.push(&RawTable(dsdt(virtio)));
+    let fadt = tables.push(&fadt(dsdt));
+    let madt = tables.push(&madt(cpus));
+    let mut xsdt = XSDT::new(OEM_ID, OEM_TABLE_ID, OEM_REVISION);
+    xsdt.add_entry(fadt);
+    xsdt.add_entry(madt);
+    let xsdt = tables.push(&xsdt);
+
+    let mut rsdp = Vec::new();
+    Rsdp::new(OEM_ID, xsdt).to_aml_bytes(&mut rsdp);
+    tables.bytes.splice(..rsdp.len(), rsdp);
+    tables.bytes
+}
+
+/// A table that is bytes already.
+struct RawTable(Sdt);
+
+impl Aml for RawTable {
+    fn to_aml_bytes(&self, sink: &mut dyn acpi_tables::AmlSink) {
+        sink.vec(self.0.as_slice());
+    }
+}
+
+fn fadt(dsdt: u64) -> impl Aml {
+    // IAPC_BOOT_ARCH (ACPI 6.5, table 5.11): bit 2 "VGA not present", bit 5 "CMOS RTC not
+    // present". Without the latter Linux waits for an RTC that isn't there.
+    const VGA_NOT_PRESENT: u16 = 1 << 2;
+    const CMOS_RTC_NOT_PRESENT: u16 = 1 << 5;
+
+    let mut fadt = FADTBuilder::new(OEM_ID, OEM_TABLE_ID, OEM_REVISION)
+        .dsdt_64(dsdt)
+        .preferred_pm_profile(PmProfile::Unspecified)
+        .flag(Flags::HwReducedAcpi)
+        .flag(Flags::ResetRegSup)
+        .flag(Flags::Headless);
+    fadt.iapc_boot_arch = (VGA_NOT_PRESENT | CMOS_RTC_NOT_PRESENT).into();
+    fadt.sleep_control_reg = io_register(power::SLEEP_CONTROL_PORT);
+    fadt.sleep_status_reg = io_register(power::SLEEP_STATUS_PORT);
+    fadt.reset_reg = io_register(power::RESET_PORT);
+    fadt.reset_value = power::RESET_VALUE;
+    fadt.finalize()
+}
+
+/// An 8-bit register in I/O port space.
+fn io_register(port: u16) -> GAS {
+    GAS::new(
+        AddressSpace::SystemIo,
+        8,
+        0,
+        AccessSize::ByteAccess,
+        u64::from(port),
+    )
+}
+
+fn madt(cpus: u8) -> MADT {
+    let mut madt = MADT::new(
+        OEM_ID,
+        OEM_TABLE_ID,
+        OEM_REVISION,
+        LocalInterruptController::Address(layout::LOCAL_APIC),
+    );
+    for cpu in 0..cpus {
+        madt.add_structure(ProcessorLocalApic::new(cpu, cpu, EnabledStatus::Enabled));
+    }
+    madt.add_structure(IoApic::new(0, layout::IO_APIC, 0));
+    madt
+}
+
+fn dsdt(virtio: &[VirtioMmioDevice]) -> Sdt {
+    const DSDT_REVISION: u8 = 2;
+    const HEADER_SIZE: u32 = 36;
+
+    let mut body = Vec::new();
+    com1(&mut body);
+    for (index, device) in (0u32..).zip(virtio) {
+        virtio_mmio(&mut body, index, device);
+    }
+    // Only the first element matters: what to write into the sleep control register's SLP_TYP.
+    aml::Name::new(
+        aml::Path::new("_S5_"),
+        &aml::Package::new(vec![&power::SLEEP_TYPE_S5]),
+    )
+    .to_aml_bytes(&mut body);
+
+    let mut dsdt = Sdt::new(
+        *b"DSDT",
+        HEADER_SIZE,
+        DSDT_REVISION,
+        OEM_ID,
+        OEM_TABLE_ID,
+        OEM_REVISION,
+    );
+    dsdt.append_slice(&body);
+    dsdt
+}
+
+fn com1(sink: &mut Vec<u8>) {
+    const PORTS: u8 = 8;
+    aml::Device::new(
+        aml::Path::new("_SB_.COM1"),
+        vec![
+            &aml::Name::new(
+                aml::Path::new("_HID"),
+                // "16550A-compatible COM port".
+                &aml::EISAName::new("PNP0501"),
+            ),
+            &aml::Name::new(aml::Path::new("_UID"), &aml::ZERO),
+            &aml::Name::new(
+                aml::Path::new("_CRS"),
+                &aml::ResourceTemplate::new(vec![
+                    &aml::Interrupt::new(true, true, false, false, layout::COM1_IRQ),
+                    &aml::IO::new(layout::COM1, layout::COM1, 1, PORTS),
+                ]),
+            ),
+        ],
+    )
+    .to_aml_bytes(sink);
+}
+
+fn virtio_mmio(sink: &mut Vec<u8>, index: u32, device: &VirtioMmioDevice) {
+    aml::Device::new(
+        aml::Path::new(&format!("_SB_.VR{index:02}")),
+        vec![
+            // The ID by which Linux's virtio_mmio driver finds its devices.
+            &aml::Name::new(aml::Path::new("_HID"), &"LNRO0005"),
+            &aml::Name::new(aml::Path::new("_UID"), &index),
+            &aml::Name::new(aml::Path::new("_CCA"), &aml::ONE),
+            &aml::Name::new(
+                aml::Path::new("_CRS"),
+                &aml::ResourceTemplate::new(vec![
+                    &aml::Memory32Fixed::new(true, device.address, device.size),
+                    &aml::Interrupt::new(true, true, false, false, device.gsi),
+                ]),
+            ),
+        ],
+    )
+    .to_aml_bytes(sink);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VIRTIO: VirtioMmioDevice = VirtioMmioDevice {
+        address: 0xd000_0000,
+        size: 0x1000,
+        gsi: 5,
+    };
+
+    fn address_at(tables: &[u8], offset: usize) -> usize {
+        let address = u64::from_le_bytes(tables[offset..offset + 8].try_into().unwrap());
+        usize::try_from(address - layout::ACPI_TABLES).unwrap()
+    }
+
+    /// The table at an offset, its checksum verified.
+    fn table(tables: &[u8], offset: usize) -> &[u8] {
+        let length = u32::from_le_bytes(tables[offset + 4..offset + 8].try_into().unwrap());
+        let table = &tables[offset..offset + usize::try_from(length).unwrap()];
+        assert_eq!(sum(table), 0, "checksum of {:?}", &table[..4]);
+        table
+    }
+
+    fn sum(bytes: &[u8]) -> u8 {
+        bytes.iter().fold(0, |sum, byte| sum.wrapping_add(*byte))
+    }
+
+    fn signatures(tables: &[u8]) -> Vec<Vec<u8>> {
+        let xsdt = table(tables, address_at(tables, 24));
+        let mut found = Vec::new();
+        for entry in xsdt[36..].chunks(8) {
+            let offset = usize::try_from(
+                u64::from_le_bytes(entry.try_into().unwrap()) - layout::ACPI_TABLES,
+            )
+            .unwrap();
+            let table = table(tables, offset);
+            found.push(table[..4].to_vec());
+            if &table[..4] == b"FACP" {
+                found.push(self::table(tables, address_at(tables, offset + 140))[..4].to_vec());
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn the_root_pointer_is_valid_in_both_revisions() {
+        let tables = build(1, &[]);
+        assert_eq!(&tables[..8], b"RSD PTR ");
+        assert_eq!(sum(&tables[..20]), 0);
+        assert_eq!(sum(&tables[..36]), 0);
+    }
+
+    #[test]
+    fn every_table_is_reachable_and_its_checksum_right() {
+        let tables = build(3, &[VIRTIO]);
+        assert_eq!(signatures(&tables), [b"FACP", b"DSDT", b"APIC"]);
+    }
+
+    #[test]
+    fn the_madt_names_every_vcpu_and_the_io_apic() {
+        let tables = build(64, &[]);
+        let madt = tables
+            .windows(4)
+            .position(|window| window == b"APIC")
+            .unwrap();
+        let madt = table(&tables, madt);
+        assert_eq!(madt.len(), 44 + 64 * 8 + 12);
+        assert_eq!(&madt[44 + 63 * 8..][..4], [0, 8, 63, 63]);
+        assert_eq!(madt[44 + 64 * 8], 1);
+    }
+
+    #[test]
+    fn the_largest_tables_fit_into_their_area() {
+        let devices = [VIRTIO; 19];
+        let end = layout::ACPI_TABLES + build(64, &devices).len() as u64;
+        assert!(end <= layout::RESET_VECTOR);
+    }
+
+    #[test]
+    fn only_machines_with_virtio_devices_announce_them() {
+        let has_id = |tables: &[u8]| tables.windows(8).any(|window| window == b"LNRO0005");
+        assert!(!has_id(&build(1, &[])));
+        assert!(has_id(&build(1, &[VIRTIO])));
+    }
+}

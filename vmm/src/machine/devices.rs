@@ -1,0 +1,179 @@
+//! The machine's devices, as vCPU threads see them.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kvmprof_devices::legacy::power::{self, PowerRequest};
+
+use super::layout;
+use crate::console::SerialConsole;
+
+/// Accesses that no device answered: they read all ones, and writes go nowhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnclaimedAccesses {
+    /// Reads of I/O ports.
+    pub port_reads: u64,
+    /// Writes to I/O ports.
+    pub port_writes: u64,
+    /// Reads of guest-physical addresses without memory.
+    pub mmio_reads: u64,
+    /// Writes to guest-physical addresses without memory.
+    pub mmio_writes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Unclaimed {
+    port_reads: AtomicU64,
+    port_writes: AtomicU64,
+    mmio_reads: AtomicU64,
+    mmio_writes: AtomicU64,
+}
+
+/// Answers the I/O exits of all vCPUs. Everything here may be called from any thread.
+pub struct MachineDevices {
+    serial: Arc<SerialConsole>,
+    unclaimed: Unclaimed,
+}
+
+impl MachineDevices {
+    pub(super) fn new(serial: SerialConsole) -> Self {
+        Self {
+            serial: Arc::new(serial),
+            unclaimed: Unclaimed::default(),
+        }
+    }
+
+    /// The serial port.
+    #[must_use]
+    pub fn serial(&self) -> &Arc<SerialConsole> {
+        &self.serial
+    }
+
+    /// Answers a read of an I/O port (`KVM_EXIT_IO`, in). `data` has one byte for each byte
+    /// read: all of them come from `port`, as with `rep insb`.
+    pub fn port_read(&self, port: u16, data: &mut [u8]) {
+        if let Some(register) = serial_register(port) {
+            self.serial.read(register, data);
+        } else if power::claims(port) {
+            data.fill(0);
+        } else {
+            count(&self.unclaimed.port_reads);
+            data.fill(0xff);
+        }
+    }
+
+    /// Answers a write to an I/O port (`KVM_EXIT_IO`, out). All bytes of `data` go to `port`, as
+    /// with `rep outsb`. Breaks if the guest asked the machine to stop.
+    pub fn port_write(&self, port: u16, data: &[u8]) -> ControlFlow<PowerRequest> {
+        if let Some(register) = serial_register(port) {
+            self.serial.write(register, data);
+        } else if power::claims(port) {
+            if let Some(request) = data.iter().find_map(|byte| power::write(port, *byte)) {
+                return ControlFlow::Break(request);
+            }
+        } else {
+            count(&self.unclaimed.port_writes);
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Answers a read of a guest-physical address that is no memory (`KVM_EXIT_MMIO`).
+    pub fn mmio_read(&self, _address: u64, data: &mut [u8]) {
+        count(&self.unclaimed.mmio_reads);
+        data.fill(0xff);
+    }
+
+    /// Answers a write to a guest-physical address that is no memory (`KVM_EXIT_MMIO`). Breaks
+    /// if the guest asked the machine to stop.
+    pub fn mmio_write(&self, _address: u64, _data: &[u8]) -> ControlFlow<PowerRequest> {
+        count(&self.unclaimed.mmio_writes);
+        ControlFlow::Continue(())
+    }
+
+    /// How many accesses no device answered until now.
+    #[must_use]
+    pub fn unclaimed_accesses(&self) -> UnclaimedAccesses {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        UnclaimedAccesses {
+            port_reads: get(&self.unclaimed.port_reads),
+            port_writes: get(&self.unclaimed.port_writes),
+            mmio_reads: get(&self.unclaimed.mmio_reads),
+            mmio_writes: get(&self.unclaimed.mmio_writes),
+        }
+    }
+}
+
+fn serial_register(port: u16) -> Option<u8> {
+    let offset = port.checked_sub(layout::COM1)?;
+    (offset < layout::COM1_PORTS)
+        .then(|| u8::try_from(offset).ok())
+        .flatten()
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::console::ConsoleOutput;
+    use std::io;
+
+    fn devices() -> io::Result<MachineDevices> {
+        Ok(MachineDevices::new(SerialConsole::new(
+            ConsoleOutput::discard(),
+        )?))
+    }
+
+    #[test]
+    fn unclaimed_ports_read_all_ones_and_are_counted() {
+        let devices = devices().unwrap();
+        let mut data = [0; 4];
+        devices.port_read(0xcf8, &mut data);
+        assert_eq!(data, [0xff; 4]);
+        assert!(devices.port_write(0x80, &[1]).is_continue());
+        assert_eq!(devices.unclaimed_accesses().port_reads, 1);
+        assert_eq!(devices.unclaimed_accesses().port_writes, 1);
+    }
+
+    #[test]
+    fn unclaimed_addresses_read_all_ones_and_are_counted() {
+        let devices = devices().unwrap();
+        let mut data = [0; 8];
+        devices.mmio_read(0xd000_0000, &mut data);
+        assert_eq!(data, [0xff; 8]);
+        assert!(devices.mmio_write(u64::MAX, &[]).is_continue());
+        assert_eq!(devices.unclaimed_accesses().mmio_reads, 1);
+        assert_eq!(devices.unclaimed_accesses().mmio_writes, 1);
+    }
+
+    #[test]
+    fn power_requests_stop_the_machine() {
+        let devices = devices().unwrap();
+        assert_eq!(
+            devices.port_write(power::RESET_PORT, &[1]),
+            ControlFlow::Break(PowerRequest::Reset)
+        );
+        assert_eq!(
+            devices.port_write(power::SLEEP_CONTROL_PORT, &[0x34]),
+            ControlFlow::Break(PowerRequest::PowerOff)
+        );
+    }
+
+    #[test]
+    fn the_serial_port_ends_after_its_eight_registers() {
+        assert_eq!(serial_register(0x3f7), None);
+        assert_eq!(serial_register(0x3f8), Some(0));
+        assert_eq!(serial_register(0x3ff), Some(7));
+        assert_eq!(serial_register(0x400), None);
+    }
+
+    #[test]
+    fn empty_accesses_are_harmless() {
+        let devices = devices().unwrap();
+        devices.port_read(0x3f8, &mut []);
+        assert!(devices.port_write(0x600, &[]).is_continue());
+    }
+}

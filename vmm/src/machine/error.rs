@@ -1,0 +1,254 @@
+//! What can go wrong while a machine is built.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why no machine could be built. Each message says what to do about it where something can be done.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MachineError {
+    /// `/dev/kvm` isn't there.
+    #[error(
+        "This host has no /dev/kvm: load a KVM module (kvm-intel or kvm-amd), or use a machine with a KVM in emulation: cargo lab linux"
+    )]
+    NoKvm,
+    /// `/dev/kvm` may not be opened by this user.
+    #[error(
+        "No permission to open /dev/kvm: run as root or join its group (usermod -aG kvm USER), or use a machine with a KVM in emulation: cargo lab linux"
+    )]
+    KvmPermission,
+    /// `/dev/kvm` can't be opened for another reason.
+    #[error("Cannot open /dev/kvm; a machine with a KVM in emulation is there by: cargo lab linux")]
+    OpenKvm(#[source] io::Error),
+    /// `/dev/kvm` speaks another interface.
+    #[error("/dev/kvm has API version {0}, but only version 12 is known")]
+    KvmVersion(i32),
+    /// A capability that the machine can't do without is missing.
+    #[error("This host's KVM lacks {0}, which is needed")]
+    MissingCapability(&'static str),
+    /// A KVM system call failed.
+    #[error("KVM refused {operation}")]
+    Kvm {
+        /// The ioctl, and what it was for.
+        operation: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: kvm_ioctls::Error,
+    },
+    /// KVM doesn't know a model-specific register that guests need.
+    #[error("KVM refused to set the model-specific register {0:#x}")]
+    Msr(u32),
+
+    /// The number of vCPUs isn't usable.
+    #[error("{asked} vCPUs are not possible here: the number must be between 1 and {most}")]
+    CpuCount {
+        /// The number asked for.
+        asked: u16,
+        /// The most that are possible on this host.
+        most: u16,
+    },
+    /// Too little guest memory.
+    #[error(
+        "{} of guest memory is too little: the least is {}",
+        Bytes(*asked),
+        Bytes(*least)
+    )]
+    TooLittleMemory {
+        /// Bytes asked for.
+        asked: u64,
+        /// Least number of bytes.
+        least: u64,
+    },
+    /// More guest memory than the host has.
+    #[error(
+        "{} of guest memory is too much memory: this host has {} available",
+        Bytes(*asked),
+        Bytes(*available)
+    )]
+    TooMuchMemory {
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes that the host could give.
+        available: u64,
+    },
+    /// The memory size isn't a whole number of pages.
+    #[error("Guest memory of {0} bytes is not a multiple of 4 KiB")]
+    UnalignedMemory(u64),
+    /// Guest memory could not be mapped.
+    #[error("Cannot map {} of guest memory", Bytes(*bytes))]
+    MapMemory {
+        /// Bytes asked for.
+        bytes: u64,
+        /// What the host said.
+        #[source]
+        source: vm_memory::mmap::FromRangesError,
+    },
+    /// A structure of the boot protocol doesn't fit into guest memory.
+    #[error("Cannot write {what} into guest memory")]
+    WriteMemory {
+        /// What was to be written.
+        what: &'static str,
+        /// Why not.
+        #[source]
+        source: vm_memory::GuestMemoryError,
+    },
+
+    /// A file can't be read.
+    #[error("Cannot read the {what} {}", path.display())]
+    ReadFile {
+        /// "kernel" or "initrd".
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A path names a directory or a device.
+    #[error("The {what} {} is not a regular file", path.display())]
+    NotAFile {
+        /// "kernel" or "initrd".
+        what: &'static str,
+        /// The path.
+        path: PathBuf,
+    },
+    /// The kernel is something else.
+    #[error("The kernel {0} is not a bzImage or an ELF file for x86-64")]
+    NotAKernel(String),
+    /// The kernel lacks the 64-bit entry point.
+    #[error("The kernel {0} is a bzImage without a 64-bit entry point; a 64-bit kernel is needed")]
+    NoEntry64(String),
+    /// The kernel file is shorter than it says.
+    #[error("The kernel {name} is truncated: it should have {expected} bytes, but has {actual}")]
+    Truncated {
+        /// Name of the kernel.
+        name: String,
+        /// Bytes that its header speaks of.
+        expected: u64,
+        /// Bytes that are there.
+        actual: u64,
+    },
+    /// The ELF headers make no sense.
+    #[error("The kernel {name} is a damaged ELF file: {reason}")]
+    DamagedElf {
+        /// Name of the kernel.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A segment of the kernel lies where the machine has its own structures.
+    #[error(
+        "The kernel {name} wants to be loaded at {address:#x}; below {:#x} is no place for kernels",
+        super::layout::HIGH_MEMORY
+    )]
+    KernelTooLow {
+        /// Name of the kernel.
+        name: String,
+        /// Guest-physical address of the segment.
+        address: u64,
+    },
+    /// The kernel doesn't fit.
+    #[error(
+        "The kernel {name} needs memory up to {} but the guest's ends at {}: give it more",
+        Bytes(*needed),
+        Bytes(*end)
+    )]
+    KernelTooLarge {
+        /// Name of the kernel.
+        name: String,
+        /// End of the memory it needs, bytes.
+        needed: u64,
+        /// End of the guest's memory below the 32-bit gap, bytes.
+        end: u64,
+    },
+    /// linux-loader refused the kernel.
+    #[error("Cannot load the kernel {name}")]
+    Load {
+        /// Name of the kernel.
+        name: String,
+        /// Why not.
+        #[source]
+        source: linux_loader::loader::Error,
+    },
+    /// linux-loader refused the boot parameters.
+    #[error("Cannot write the boot parameters")]
+    BootParameters(#[source] linux_loader::configurator::Error),
+    /// The initial RAM disk doesn't fit.
+    #[error(
+        "The initrd {} is too large: it has {}, and {} are free below 3 GiB beside the kernel; give the guest more memory",
+        path.display(),
+        Bytes(*size),
+        Bytes(*free)
+    )]
+    InitrdTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size in bytes.
+        size: u64,
+        /// Bytes that are free for it.
+        free: u64,
+    },
+    /// The initial RAM disk is empty.
+    #[error("The initrd {} is empty", .0.display())]
+    EmptyInitrd(PathBuf),
+    /// The command line doesn't fit.
+    #[error("The command line has {length} bytes; this kernel takes at most {most}")]
+    CommandLineTooLong {
+        /// Its length in bytes.
+        length: usize,
+        /// The most that the kernel takes, in bytes.
+        most: usize,
+    },
+    /// The command line can't be handed over.
+    #[error("The command line may only have printable ASCII characters")]
+    CommandLineCharacters,
+
+    /// A host resource (an eventfd) is not to be had.
+    #[error("Cannot make an event file descriptor")]
+    EventFd(#[source] io::Error),
+}
+
+/// A size in bytes, for people.
+struct Bytes(u64);
+
+impl std::fmt::Display for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            bytes if bytes >= 10 << 30 => write!(f, "{} GiB", bytes >> 30),
+            bytes if bytes >= 10 << 20 => write!(f, "{} MiB", bytes >> 20),
+            bytes if bytes >= 10 << 10 => write!(f, "{} KiB", bytes >> 10),
+            bytes => write!(f, "{bytes} bytes"),
+        }
+    }
+}
+
+/// Names the KVM operation that failed.
+pub(crate) fn kvm(operation: &'static str) -> impl FnOnce(kvm_ioctls::Error) -> MachineError {
+    move |source| MachineError::Kvm { operation, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_written_for_people() {
+        assert_eq!(Bytes(4097).to_string(), "4097 bytes");
+        assert_eq!(Bytes(64 << 20).to_string(), "64 MiB");
+        assert_eq!(Bytes(64 << 30).to_string(), "64 GiB");
+    }
+
+    #[test]
+    fn too_much_memory_names_both_sizes() {
+        let error = MachineError::TooMuchMemory {
+            asked: 1 << 40,
+            available: 20 << 30,
+        };
+        assert_eq!(
+            error.to_string(),
+            "1024 GiB of guest memory is too much memory: this host has 20 GiB available"
+        );
+    }
+}

@@ -1,0 +1,293 @@
+//! What to tell people when a guest fails in a way that it can't go on from.
+
+use std::fmt;
+
+use kvm_bindings::{
+    KVM_EXIT_FAIL_ENTRY, KVM_EXIT_INTERNAL_ERROR, KVM_EXIT_SHUTDOWN, KVM_INTERNAL_ERROR_DELIVERY_EV, KVM_INTERNAL_ERROR_EMULATION,
+    KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES, KVM_INTERNAL_ERROR_SIMUL_EX,
+    KVM_INTERNAL_ERROR_UNEXPECTED_EXIT_REASON, kvm_regs, kvm_sregs,
+};
+use kvm_ioctls::VcpuFd;
+use vm_memory::{Bytes, GuestAddress};
+
+use super::host::has_hardware_virtualization;
+use super::memory::GuestMemory;
+
+/// Longest instruction of the architecture, in bytes.
+const INSTRUCTION_MAX: usize = 15;
+const PAGE_SIZE: u64 = 4096;
+
+/// How a vCPU stopped for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureCause {
+    /// `KVM_EXIT_INTERNAL_ERROR`: KVM itself doesn't know how to go on.
+    InternalError {
+        /// `KVM_INTERNAL_ERROR_*`.
+        suberror: u32,
+    },
+    /// `KVM_EXIT_FAIL_ENTRY`: the processor refused the guest's state.
+    FailEntry {
+        /// What the processor gave as its reason.
+        reason: u64,
+    },
+    /// `KVM_EXIT_SHUTDOWN`: a fault while delivering a fault while delivering a fault.
+    TripleFault,
+    /// An exit that this program doesn't know.
+    UnknownExit {
+        /// `KVM_EXIT_*`.
+        reason: u32,
+    },
+}
+
+/// A failed vCPU, described. Its `Display` is for the user, over several lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuestFailure {
+    /// Index of the vCPU.
+    pub vcpu: usize,
+    /// How it stopped.
+    pub cause: FailureCause,
+    /// Where it stood, if KVM still says.
+    pub place: Option<FailurePlace>,
+    /// Whether the host runs guests in hardware.
+    pub hardware_virtualization: bool,
+}
+
+/// Where a vCPU stood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailurePlace {
+    /// Program counter, a guest-virtual address.
+    pub rip: u64,
+    /// Privilege level: 0 kernel, 3 user.
+    pub cpl: u8,
+    /// CR3, which tells the address space.
+    pub cr3: u64,
+    /// The bytes at `rip`, as far as they could be had.
+    pub instruction: Vec<u8>,
+}
+
+impl GuestFailure {
+    /// Describes the vCPU that has just returned from `KVM_RUN` with such an exit.
+    #[must_use]
+    pub fn capture(
+        vcpu: &mut VcpuFd,
+        index: usize,
+        memory: &GuestMemory,
+        cause: FailureCause,
+    ) -> Self {
+        let instruction = emulation_bytes(vcpu);
+        let place = match (vcpu.get_regs(), vcpu.get_sregs()) {
+            (Ok(regs), Ok(sregs)) => Some(place(vcpu, memory, (&regs, &sregs), instruction)),
+            _ => None,
+        };
+        Self {
+            vcpu: index,
+            cause,
+            place,
+            hardware_virtualization: has_hardware_virtualization(),
+        }
+    }
+}
+
+impl FailureCause {
+    /// The cause, out of the run page of a vCPU that has just returned from `KVM_RUN`.
+    #[must_use]
+    pub fn of_last_exit(vcpu: &mut VcpuFd) -> Self {
+        let run = vcpu.get_kvm_run();
+        match run.exit_reason {
+            KVM_EXIT_INTERNAL_ERROR => {
+                // SAFETY: All members of the union are plain numbers, so that any bytes are valid;
+                // with this exit reason KVM fills in this one.
+                let suberror = unsafe { run.__bindgen_anon_1.internal.suberror };
+                Self::InternalError { suberror }
+            }
+            KVM_EXIT_FAIL_ENTRY => {
+                // SAFETY: As above.
+                let entry = unsafe { run.__bindgen_anon_1.fail_entry };
+                Self::FailEntry {
+                    reason: entry.hardware_entry_failure_reason,
+                }
+            }
+            KVM_EXIT_SHUTDOWN => Self::TripleFault,
+            reason => Self::UnknownExit { reason },
+        }
+    }
+}
+
+/// The instruction that KVM failed to emulate, if it left its bytes in the run page.
+fn emulation_bytes(vcpu: &mut VcpuFd) -> Option<Vec<u8>> {
+    /// Number of words, counted from `flags`, that hold flags, size and bytes.
+    const WORDS_WITH_BYTES: u32 = 3;
+
+    let run = vcpu.get_kvm_run();
+    if run.exit_reason != KVM_EXIT_INTERNAL_ERROR {
+        return None;
+    }
+    // SAFETY: All members of the union are plain numbers, so that any bytes are valid; what they
+    // mean is checked below.
+    let failure = unsafe { run.__bindgen_anon_1.emulation_failure };
+    if failure.suberror != KVM_INTERNAL_ERROR_EMULATION
+        || failure.ndata < WORDS_WITH_BYTES
+        || failure.flags & u64::from(KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES) == 0
+    {
+        return None;
+    }
+    // SAFETY: As above, plain numbers; the flag says that they are filled in.
+    let instruction = unsafe { failure.__bindgen_anon_1.__bindgen_anon_1 };
+    let size = usize::from(instruction.insn_size).min(INSTRUCTION_MAX);
+    Some(instruction.insn_bytes[..size].to_vec())
+}
+
+fn place(
+    vcpu: &VcpuFd,
+    memory: &GuestMemory,
+    (regs, sregs): (&kvm_regs, &kvm_sregs),
+    instruction: Option<Vec<u8>>,
+) -> FailurePlace {
+    let address = sregs.cs.base.wrapping_add(regs.rip);
+    FailurePlace {
+        rip: regs.rip,
+        cpl: sregs.ss.dpl,
+        cr3: sregs.cr3,
+        instruction: instruction.unwrap_or_else(|| read_virtual(vcpu, memory, address)),
+    }
+}
+
+/// Reads up to an instruction's bytes from a guest-virtual address, page by page.
+fn read_virtual(vcpu: &VcpuFd, memory: &GuestMemory, address: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while bytes.len() < INSTRUCTION_MAX {
+        let next = address.wrapping_add(bytes.len() as u64);
+        let in_page = usize::try_from(PAGE_SIZE - next % PAGE_SIZE).unwrap_or(INSTRUCTION_MAX);
+        let mut part = vec![0; in_page.min(INSTRUCTION_MAX - bytes.len())];
+        // KVM walks the guest's page tables, whatever they look like.
+        match vcpu.translate_gva(next) {
+            Ok(translation) if translation.valid != 0 => {
+                let physical = GuestAddress(translation.physical_address);
+                if memory.read_slice(&mut part, physical).is_err() {
+                    break;
+                }
+            }
+            _ => break,
+        }
+        bytes.extend(part);
+    }
+    bytes
+}
+
+impl fmt::Display for FailureCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::InternalError {
+                suberror: KVM_INTERNAL_ERROR_EMULATION,
+            } => write!(f, "KVM could not emulate an instruction (suberror 1)"),
+            Self::InternalError {
+                suberror: KVM_INTERNAL_ERROR_SIMUL_EX,
+            } => write!(f, "KVM met too many exceptions at once (suberror 2)"),
+            Self::InternalError {
+                suberror: KVM_INTERNAL_ERROR_DELIVERY_EV,
+            } => write!(
+                f,
+                "KVM could not deliver an event to the guest (suberror 3)"
+            ),
+            Self::InternalError {
+                suberror: KVM_INTERNAL_ERROR_UNEXPECTED_EXIT_REASON,
+            } => write!(
+                f,
+                "The processor left the guest for a reason unknown to KVM (suberror 4)"
+            ),
+            Self::InternalError { suberror } => {
+                write!(f, "KVM reported an internal error (suberror {suberror})")
+            }
+            Self::FailEntry { reason } => {
+                write!(
+                    f,
+                    "The processor refused to enter the guest (reason {reason:#x})"
+                )
+            }
+            Self::TripleFault => write!(f, "The guest crashed: triple fault"),
+            Self::UnknownExit { reason } => write!(f, "Unknown KVM exit (reason {reason})"),
+        }
+    }
+}
+
+impl fmt::Display for GuestFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on vCPU {}", self.cause, self.vcpu)?;
+        if let Some(place) = &self.place {
+            write!(f, "\n  {place}")?;
+        }
+        let interpreted = matches!(self.cause, FailureCause::InternalError { .. })
+            && !self.hardware_virtualization;
+        if interpreted {
+            write!(
+                f,
+                "\n  This host has neither VT-x nor SVM: its KVM interprets guest kernel code and lacks this\n  instruction. Use a host with VT-x or SVM, or the lab: cargo lab linux"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for FailurePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "rip {:#x}, CPL {}, cr3 {:#x}, instruction bytes",
+            self.rip, self.cpl, self.cr3
+        )?;
+        if self.instruction.is_empty() {
+            write!(f, " unreadable")?;
+        }
+        for byte in &self.instruction {
+            write!(f, " {byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn emulation_failure(hardware_virtualization: bool) -> GuestFailure {
+        GuestFailure {
+            vcpu: 1,
+            cause: FailureCause::InternalError { suberror: 1 },
+            place: Some(FailurePlace {
+                rip: 0xffff_ffff_8100_0000,
+                cpl: 0,
+                cr3: 0x1000,
+                instruction: vec![0x0f, 0x01, 0xca],
+            }),
+            hardware_virtualization,
+        }
+    }
+
+    #[test]
+    fn an_emulation_failure_says_where_what_and_why() {
+        let text = emulation_failure(false).to_string();
+        assert!(text.contains("on vCPU 1"), "{text}");
+        assert!(text.contains("rip 0xffffffff81000000, CPL 0"), "{text}");
+        assert!(text.contains("instruction bytes 0f 01 ca"), "{text}");
+        assert!(text.contains("cargo lab linux"), "{text}");
+    }
+
+    #[test]
+    fn a_host_with_virtualization_is_not_told_to_get_one() {
+        assert!(!emulation_failure(true).to_string().contains("cargo lab"));
+    }
+
+    #[test]
+    fn a_triple_fault_is_the_guests_own_doing_on_any_host() {
+        let failure = GuestFailure {
+            cause: FailureCause::TripleFault,
+            ..emulation_failure(false)
+        };
+        let text = failure.to_string();
+        assert!(
+            text.starts_with("The guest crashed: triple fault"),
+            "{text}"
+        );
+        assert!(!text.contains("cargo lab"), "{text}");
+    }
+}

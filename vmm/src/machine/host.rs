@@ -1,0 +1,90 @@
+//! The host's KVM: opening it, and what it must be able to do.
+
+use std::io;
+
+use kvm_ioctls::{Cap, Kvm};
+
+use super::error::MachineError;
+use super::layout;
+
+/// The only version there is (kernel: Documentation/virt/kvm/api.rst, `KVM_GET_API_VERSION`).
+const API_VERSION: i32 = 12;
+
+/// What the machine can't do without, under its name in the kernel's documentation.
+const REQUIRED: &[(Cap, &str)] = &[
+    (Cap::UserMemory, "KVM_CAP_USER_MEMORY"),
+    (Cap::Irqchip, "KVM_CAP_IRQCHIP"),
+    (Cap::Irqfd, "KVM_CAP_IRQFD"),
+    (Cap::ExtCpuid, "KVM_CAP_EXT_CPUID"),
+    (Cap::MpState, "KVM_CAP_MP_STATE"),
+    (Cap::ImmediateExit, "KVM_CAP_IMMEDIATE_EXIT"),
+];
+
+/// Opens `/dev/kvm` and checks that it is good enough.
+///
+/// # Errors
+/// If there is none, this user may not use it, or it lacks something.
+pub fn open_kvm() -> Result<Kvm, MachineError> {
+    let kvm = Kvm::new().map_err(|error| match error.errno() {
+        libc::ENOENT | libc::ENXIO | libc::ENODEV => MachineError::NoKvm,
+        libc::EACCES | libc::EPERM => MachineError::KvmPermission,
+        errno => MachineError::OpenKvm(io::Error::from_raw_os_error(errno)),
+    })?;
+    let version = kvm.get_api_version();
+    if version != API_VERSION {
+        return Err(MachineError::KvmVersion(version));
+    }
+    let missing = REQUIRED
+        .iter()
+        .find(|(capability, _)| !kvm.check_extension(*capability));
+    match missing {
+        Some((_, name)) => Err(MachineError::MissingCapability(name)),
+        None => Ok(kvm),
+    }
+}
+
+/// Checks a number of vCPUs, and returns it as the APIC id that the next vCPU would have.
+///
+/// # Errors
+/// If it isn't between 1 and what this program and the host's KVM can do.
+pub(super) fn check_cpus(kvm: &Kvm, asked: u16) -> Result<u8, MachineError> {
+    let host = u16::try_from(kvm.get_max_vcpus()).unwrap_or(u16::MAX);
+    let most = host.min(layout::CPUS_MAX);
+    match u8::try_from(asked) {
+        Ok(cpus) if asked >= 1 && asked <= most => Ok(cpus),
+        _ => Err(MachineError::CpuCount { asked, most }),
+    }
+}
+
+/// Whether this host's processor runs guests in hardware. Where it doesn't, and there is a KVM
+/// nevertheless, that one interprets guest kernels.
+#[must_use]
+pub fn has_hardware_virtualization() -> bool {
+    // Unreadable: say nothing about the processor rather than something wrong.
+    std::fs::read_to_string("/proc/cpuinfo").map_or(true, |text| mentions_virtualization(&text))
+}
+
+fn mentions_virtualization(cpuinfo: &str) -> bool {
+    cpuinfo
+        .lines()
+        .filter(|line| line.starts_with("flags"))
+        .flat_map(str::split_whitespace)
+        .any(|flag| matches!(flag, "vmx" | "svm"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_vendors_virtualization_is_recognised() {
+        assert!(mentions_virtualization("flags\t\t: fpu svm sse\n"));
+        assert!(mentions_virtualization("flags\t\t: fpu vmx\n"));
+    }
+
+    #[test]
+    fn other_words_are_not_taken_for_it() {
+        assert!(!mentions_virtualization("flags\t\t: fpu svme\n"));
+        assert!(!mentions_virtualization("model name\t: svm\n"));
+    }
+}

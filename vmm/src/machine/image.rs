@@ -1,0 +1,399 @@
+//! Kernel images: what a file is, and getting it into guest memory.
+
+use std::fs::File;
+use std::io::{Cursor, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use linux_loader::bootparam::setup_header;
+use linux_loader::loader::{BzImage, Elf, KernelLoader};
+use object::LittleEndian;
+use object::elf::{EM_X86_64, FileHeader64, PT_LOAD, PT_NOTE, ProgramHeader64};
+use object::read::elf::{FileHeader, ProgramHeader};
+use vm_memory::GuestAddress;
+
+use super::error::MachineError;
+use super::layout;
+use super::memory::GuestMemory;
+
+/// Where the kernel comes from.
+#[derive(Clone, Debug)]
+pub enum KernelSource {
+    /// A bzImage or ELF file.
+    Path(PathBuf),
+    /// An image built into the program.
+    Embedded(&'static [u8]),
+}
+
+impl KernelSource {
+    /// What messages and reports call it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Path(path) => path.display().to_string(),
+            Self::Embedded(_) => "built into the program".to_owned(),
+        }
+    }
+}
+
+/// How a kernel is entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageKind {
+    /// A Linux bzImage at its 64-bit entry; the kernel unpacks itself, and places itself by KASLR
+    /// (kernel: Documentation/arch/x86/boot.rst, "64-bit boot protocol").
+    BzImage,
+    /// An ELF file at its `e_entry` by the same protocol: a Linux vmlinux.
+    ElfLinux,
+    /// An ELF file that has the Xen note `PHYS32_ENTRY`, entered there in 32-bit protected mode
+    /// (Xen: docs/misc/pvh.pandoc).
+    Pvh,
+    /// An ELF file that has a `kvmprof` note of type [`NOTE_START_ALL`]: every vCPU starts at
+    /// `e_entry` in 64-bit mode with the first 4 GiB mapped one to one, `rdi` = index of the vCPU,
+    /// `rsi` = guest-physical address of the Linux boot parameters, `rdx` = number of vCPUs.
+    /// The initial stack is one for all: each vCPU has to set its own.
+    StartAll,
+}
+
+/// Owner of this program's ELF notes.
+pub const NOTE_OWNER: &[u8] = b"kvmprof";
+/// Type of the note that asks for [`ImageKind::StartAll`].
+pub const NOTE_START_ALL: u32 = 2;
+
+/// Owner of the note that makes an ELF file a PVH kernel.
+const XEN_NOTE_OWNER: &[u8] = b"Xen";
+/// `XEN_ELFNOTE_PHYS32_ENTRY`: its descriptor is the physical address of the entry point.
+const XEN_NOTE_PHYS32_ENTRY: u32 = 18;
+
+/// Largest kernel file, in bytes: far above any real one, and small enough to read into memory.
+const IMAGE_MAX: u64 = 1 << 30;
+
+/// A kernel image that was read and understood, but not yet put into guest memory.
+#[derive(Debug)]
+pub struct Image {
+    name: String,
+    bytes: Arc<[u8]>,
+    kind: ImageKind,
+    /// `e_entry`, or the PVH note's entry; unused for a bzImage.
+    entry: u64,
+    /// End of the highest segment, or of what a bzImage needs to unpack itself.
+    memory_end: u64,
+    /// Longest command line in bytes, without NUL.
+    command_line_max: usize,
+    /// Highest address that the initial RAM disk may have.
+    initrd_address_max: u64,
+}
+
+/// A kernel in guest memory.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadedKernel {
+    /// Guest-physical (and identity-mapped virtual) address of the first instruction.
+    pub entry: u64,
+    /// The bzImage's own setup header, to be handed back to it.
+    pub setup_header: Option<setup_header>,
+}
+
+impl Image {
+    /// Reads and checks a kernel.
+    ///
+    /// # Errors
+    /// If it can't be read, is no kernel for x86-64, or is damaged.
+    pub fn read(source: &KernelSource) -> Result<Self, MachineError> {
+        let bytes: Arc<[u8]> = match source {
+            KernelSource::Path(path) => read_file("kernel", path, IMAGE_MAX)?.into(),
+            KernelSource::Embedded(bytes) => Arc::from(*bytes),
+        };
+        Self::parse(source.name(), bytes)
+    }
+
+    fn parse(name: String, bytes: Arc<[u8]>) -> Result<Self, MachineError> {
+        if bytes.starts_with(&object::elf::ELFMAG) {
+            Self::parse_elf(name, bytes)
+        } else if let Some(header) = read_setup_header(&bytes) {
+            Self::parse_bzimage(name, bytes, &header)
+        } else {
+            Err(MachineError::NotAKernel(name))
+        }
+    }
+
+    /// The whole file.
+    #[must_use]
+    pub fn bytes(&self) -> &Arc<[u8]> {
+        &self.bytes
+    }
+
+    /// How it is entered.
+    #[must_use]
+    pub fn kind(&self) -> ImageKind {
+        self.kind
+    }
+
+    /// Longest command line it takes, in bytes without the NUL.
+    #[must_use]
+    pub fn command_line_max(&self) -> usize {
+        self.command_line_max
+    }
+
+    /// End of the guest-physical memory that the kernel itself needs.
+    #[must_use]
+    pub fn memory_end(&self) -> u64 {
+        self.memory_end
+    }
+
+    /// Highest guest-physical address that any byte of the initial RAM disk may have.
+    #[must_use]
+    pub fn initrd_address_max(&self) -> u64 {
+        self.initrd_address_max
+    }
+
+    fn parse_bzimage(
+        name: String,
+        bytes: Arc<[u8]>,
+        header: &setup_header,
+    ) -> Result<Self, MachineError> {
+        // Boot protocol 2.12, which brought `xloadflags`.
+        const VERSION_XLOADFLAGS: u16 = 0x020c;
+        const XLF_KERNEL_64: u16 = 1 << 0;
+        const LOADED_HIGH: u8 = 1 << 0;
+
+        // An untrue value here would be a zImage of the last century.
+        if header.version < VERSION_XLOADFLAGS
+            || header.loadflags & LOADED_HIGH == 0
+            || header.xloadflags & XLF_KERNEL_64 == 0
+        {
+            return Err(MachineError::NoEntry64(name));
+        }
+        let setup_sectors = match header.setup_sects {
+            0 => 4,
+            sectors => u64::from(sectors),
+        };
+        let expected = (setup_sectors + 1) * 512 + u64::from(header.syssize) * 16;
+        let actual = bytes.len() as u64;
+        if actual < expected {
+            return Err(MachineError::Truncated {
+                name,
+                expected,
+                actual,
+            });
+        }
+        let unpacked_end = header
+            .pref_address
+            .max(layout::HIGH_MEMORY)
+            .saturating_add(u64::from(header.init_size));
+        Ok(Self {
+            name,
+            kind: ImageKind::BzImage,
+            entry: 0,
+            memory_end: unpacked_end.max(layout::HIGH_MEMORY.saturating_add(actual)),
+            command_line_max: usize::try_from(header.cmdline_size)
+                .map_or(layout::COMMAND_LINE_MAX, |most| {
+                    most.min(layout::COMMAND_LINE_MAX)
+                }),
+            initrd_address_max: u64::from(header.initrd_addr_max),
+            bytes,
+        })
+    }
+
+    fn parse_elf(name: String, bytes: Arc<[u8]>) -> Result<Self, MachineError> {
+        let damaged = |reason: String| MachineError::DamagedElf {
+            name: name.clone(),
+            reason,
+        };
+        let header = FileHeader64::<LittleEndian>::parse(&*bytes)
+            .map_err(|_| MachineError::NotAKernel(name.clone()))?;
+        let endian = LittleEndian;
+        if !header.is_little_endian() || header.e_machine(endian) != EM_X86_64 {
+            return Err(MachineError::NotAKernel(name));
+        }
+        let segments = header
+            .program_headers(endian, &*bytes)
+            .map_err(|error| damaged(error.to_string()))?;
+        let memory_end = check_segments(&name, segments, bytes.len() as u64)?;
+        let notes = KernelNotes::read(segments, &bytes).map_err(damaged)?;
+        let (kind, entry) = match notes {
+            KernelNotes {
+                start_all: true, ..
+            } => (ImageKind::StartAll, header.e_entry(endian)),
+            KernelNotes {
+                pvh_entry: Some(entry),
+                ..
+            } => (ImageKind::Pvh, u64::from(entry)),
+            _ => (ImageKind::ElfLinux, header.e_entry(endian)),
+        };
+        let enterable = segments.iter().any(|segment| {
+            let start = segment.p_paddr(endian);
+            segment.p_type(endian) == PT_LOAD
+                && (start..start.saturating_add(segment.p_memsz(endian))).contains(&entry)
+        });
+        if !enterable {
+            return Err(damaged(format!(
+                "its entry point {entry:#x} lies in no segment"
+            )));
+        }
+        Ok(Self {
+            kind,
+            entry,
+            memory_end,
+            command_line_max: layout::COMMAND_LINE_MAX,
+            initrd_address_max: layout::GAP_START - 1,
+            bytes,
+            name,
+        })
+    }
+
+    /// Puts the kernel into guest memory, of which `low_end` is the end below the 32-bit gap.
+    ///
+    /// # Errors
+    /// If it doesn't fit.
+    pub fn load(&self, memory: &GuestMemory, low_end: u64) -> Result<LoadedKernel, MachineError> {
+        /// The 64-bit entry point of a bzImage, from where it is loaded.
+        const ENTRY_64: u64 = 0x200;
+
+        if self.memory_end > low_end {
+            return Err(MachineError::KernelTooLarge {
+                name: self.name.clone(),
+                needed: self.memory_end,
+                end: low_end,
+            });
+        }
+        let failed = |source| MachineError::Load {
+            name: self.name.clone(),
+            source,
+        };
+        let mut file = Cursor::new(&*self.bytes);
+        if self.kind == ImageKind::BzImage {
+            let address = Some(GuestAddress(layout::HIGH_MEMORY));
+            let loaded = BzImage::load(memory, address, &mut file, address).map_err(failed)?;
+            return Ok(LoadedKernel {
+                entry: loaded.kernel_load.0 + ENTRY_64,
+                setup_header: loaded.setup_header,
+            });
+        }
+        Elf::load(memory, None, &mut file, None).map_err(failed)?;
+        Ok(LoadedKernel {
+            entry: self.entry,
+            setup_header: None,
+        })
+    }
+}
+
+/// The header at offset 0x1f1 of a bzImage. None if this isn't one.
+fn read_setup_header(bytes: &[u8]) -> Option<setup_header> {
+    const OFFSET: usize = 0x1f1;
+    const MAGIC: u32 = u32::from_le_bytes(*b"HdrS");
+
+    let mut header = setup_header::default();
+    let mut source = bytes.get(OFFSET..)?;
+    let target = vm_memory::ByteValued::as_mut_slice(&mut header);
+    source.read_exact(target).ok()?;
+    (header.header == MAGIC).then_some(header)
+}
+
+/// Checks that what is to be loaded is in the file and above the machine's own
+/// structures. Returns the end of the memory that the segments take.
+fn check_segments(
+    name: &str,
+    segments: &[ProgramHeader64<LittleEndian>],
+    file_size: u64,
+) -> Result<u64, MachineError> {
+    let endian = LittleEndian;
+    let mut memory_end = 0;
+    for segment in segments {
+        if segment.p_type(endian) != PT_LOAD || segment.p_memsz(endian) == 0 {
+            continue;
+        }
+        let file_end = segment
+            .p_offset(endian)
+            .saturating_add(segment.p_filesz(endian));
+        if file_end > file_size {
+            return Err(MachineError::Truncated {
+                name: name.to_owned(),
+                expected: file_end,
+                actual: file_size,
+            });
+        }
+        let address = segment.p_paddr(endian);
+        if address < layout::HIGH_MEMORY {
+            return Err(MachineError::KernelTooLow {
+                name: name.to_owned(),
+                address,
+            });
+        }
+        let bytes = segment.p_memsz(endian).max(segment.p_filesz(endian));
+        memory_end = memory_end.max(address.saturating_add(bytes));
+    }
+    if memory_end == 0 {
+        return Err(MachineError::DamagedElf {
+            name: name.to_owned(),
+            reason: "it has nothing to load".to_owned(),
+        });
+    }
+    Ok(memory_end)
+}
+
+/// What the notes of an ELF file say about how to start it.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct KernelNotes {
+    start_all: bool,
+    pvh_entry: Option<u32>,
+}
+
+impl KernelNotes {
+    fn read(segments: &[ProgramHeader64<LittleEndian>], file: &[u8]) -> Result<Self, String> {
+        let endian = LittleEndian;
+        let mut found = Self::default();
+        for segment in segments.iter().filter(|s| s.p_type(endian) == PT_NOTE) {
+            let notes = segment
+                .notes(endian, file)
+                .map_err(|error| error.to_string())?;
+            let Some(mut notes) = notes else { continue };
+            while let Some(note) = notes.next().map_err(|error| error.to_string())? {
+                match (note.name(), note.n_type(endian).0) {
+                    (NOTE_OWNER, NOTE_START_ALL) => found.start_all = true,
+                    (XEN_NOTE_OWNER, XEN_NOTE_PHYS32_ENTRY) => {
+                        let entry = note
+                            .desc()
+                            .first_chunk()
+                            .ok_or("its PVH note is too short")?;
+                        found.pvh_entry = Some(u32::from_le_bytes(*entry));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Reads a regular file of at most `most` bytes. `what` is "kernel" or "initrd".
+///
+/// # Errors
+/// If it isn't a regular file, or can't be read.
+pub(super) fn read_file(
+    what: &'static str,
+    path: &Path,
+    most: u64,
+) -> Result<Vec<u8>, MachineError> {
+    let failed = |source| MachineError::ReadFile {
+        what,
+        path: path.to_owned(),
+        source,
+    };
+    let file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(MachineError::NotAFile {
+            what,
+            path: path.to_owned(),
+        });
+    }
+    if metadata.len() > most {
+        return Err(failed(std::io::ErrorKind::FileTooLarge.into()));
+    }
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+#[path = "image_tests.rs"]
+mod tests;

@@ -1,0 +1,83 @@
+//! Every address of the guest's physical memory and I/O port space that the
+//! machine fixes, in one place.
+//!
+//! The low megabyte follows the habits of a PC, because kernels look there:
+//!
+//! | Guest-physical address | What lies there |
+//! |---|---|
+//! | `0x500` | boot GDT ([`BOOT_GDT`]) |
+//! | `0x6000` | PVH start info, its modules and memory map |
+//! | `0x7000` | Linux boot parameters, the "zero page" |
+//! | `0x8ff0` | initial stack pointer |
+//! | `0x9000`-`0xefff` | boot page tables, identity map of the first 4 GiB |
+//! | `0x20000` | kernel command line |
+//! | `0x9fc00`-`0xfffff` | reserved; ACPI tables from `0xe0000`, reset vector at `0xffff0` |
+//! | `0x100000` | guest's own memory: kernel upwards, initial RAM disk from the top |
+//! | 3 GiB-4 GiB | no memory: virtio-mmio, I/O APIC, local APICs, KVM's own pages |
+//! | 4 GiB | the rest of the memory |
+
+/// Boot GDT: null, unused, code, data and task state descriptors.
+pub const BOOT_GDT: u64 = 0x500;
+/// `struct hvm_start_info` of the PVH boot protocol.
+pub const PVH_START_INFO: u64 = 0x6000;
+/// `struct hvm_modlist_entry` for the initial RAM disk.
+pub const PVH_MODULES: u64 = 0x6100;
+/// Array of `struct hvm_memmap_table_entry`.
+pub const PVH_MEMORY_MAP: u64 = 0x6200;
+
+/// `struct boot_params`, 4096 bytes (kernel: Documentation/arch/x86/zero-page.rst).
+pub const BOOT_PARAMETERS: u64 = 0x7000;
+
+/// Stack pointer at the entry point. It grows down towards [`BOOT_PARAMETERS`]'s end.
+pub const BOOT_STACK: u64 = 0x8ff0;
+
+/// Page map level 4 of the boot page tables.
+pub const BOOT_PML4: u64 = 0x9000;
+/// Page directory pointer table, its first [`BOOT_PAGE_DIRECTORIES`] entries used.
+pub const BOOT_PDPT: u64 = 0xa000;
+/// First of the page directories, which map 2 MiB pages.
+pub const BOOT_PAGE_DIRECTORY: u64 = 0xb000;
+/// Number of page directories: 1 GiB each.
+pub const BOOT_PAGE_DIRECTORIES: u64 = 4;
+
+/// Kernel command line, NUL-terminated.
+pub const COMMAND_LINE: u64 = 0x20000;
+/// Longest command line in bytes, without its NUL (kernel: `COMMAND_LINE_SIZE` is 2048 on x86).
+pub const COMMAND_LINE_MAX: usize = 2047;
+
+/// End of the memory below 1 MiB that the guest may use as it likes.
+pub const LOW_MEMORY_END: u64 = 0x9fc00;
+/// ACPI tables, RSDP first: in the area which the ACPI specification (section 5.2.5.1) says
+/// operating systems search for the RSDP.
+pub const ACPI_TABLES: u64 = 0xe0000;
+/// Where a PC's processor starts after reset, and where kernels jump to reset a PC by its
+/// firmware: `f000:fff0`. The ACPI tables end below it.
+pub const RESET_VECTOR: u64 = 0xf_fff0;
+/// Where memory that no PC convention claims begins; kernels are loaded from here on.
+pub const HIGH_MEMORY: u64 = 0x10_0000;
+
+/// Start of the hole below 4 GiB, in which there is no memory.
+pub const GAP_START: u64 = 0xc000_0000;
+/// End of the hole: memory goes on here.
+pub const GAP_END: u64 = 0x1_0000_0000;
+
+/// I/O APIC registers (fixed by KVM's in-kernel I/O APIC).
+pub const IO_APIC: u32 = 0xfec0_0000;
+/// Local APIC registers (the processor's reset value).
+pub const LOCAL_APIC: u32 = 0xfee0_0000;
+/// One page that KVM uses for real mode on VT-x (`KVM_SET_IDENTITY_MAP_ADDR`).
+pub const KVM_IDENTITY_MAP: u64 = 0xfffb_c000;
+/// Three pages that KVM uses for real mode on VT-x (`KVM_SET_TSS_ADDR`).
+pub const KVM_TSS: u64 = 0xfffb_d000;
+
+/// First I/O port of COM1.
+pub const COM1: u16 = 0x3f8;
+/// Number of I/O ports of a 16550.
+pub const COM1_PORTS: u16 = 8;
+/// Interrupt (GSI) of COM1.
+pub const COM1_IRQ: u32 = 4;
+
+/// Least guest memory, in bytes.
+pub const MEMORY_MIN: u64 = 32 << 20;
+/// Most virtual processors.
+pub const CPUS_MAX: u16 = 64;

@@ -1,0 +1,153 @@
+//! Guest memory: where it lies, whether the host has it, and its KVM slots.
+
+use kvm_bindings::kvm_userspace_memory_region;
+use kvm_ioctls::VmFd;
+use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryRegion};
+
+use super::error::{MachineError, kvm};
+use super::layout;
+
+/// Guest memory as everything in this program sees it.
+pub type GuestMemory = vm_memory::GuestMemoryMmap<()>;
+
+const PAGE_SIZE: u64 = 4096;
+
+/// Splits `bytes` of memory around the 32-bit gap: (guest-physical address, bytes) of each part.
+#[must_use]
+pub fn memory_ranges(bytes: u64) -> Vec<(u64, u64)> {
+    let below = bytes.min(layout::GAP_START);
+    let mut ranges = vec![(0, below)];
+    if bytes > below {
+        ranges.push((layout::GAP_END, bytes - below));
+    }
+    ranges
+}
+
+/// Maps `bytes` of memory for a guest. Pages are taken from the host when they are touched.
+///
+/// # Errors
+/// If the size is unusable, the host doesn't have as much, or it can't be mapped.
+pub fn allocate(bytes: u64) -> Result<GuestMemory, MachineError> {
+    if bytes < layout::MEMORY_MIN {
+        return Err(MachineError::TooLittleMemory {
+            asked: bytes,
+            least: layout::MEMORY_MIN,
+        });
+    }
+    if !bytes.is_multiple_of(PAGE_SIZE) {
+        return Err(MachineError::UnalignedMemory(bytes));
+    }
+    // The mapping itself would succeed (it reserves nothing), and the host would
+    // kill us much later, so ask beforehand.
+    if let Some(available) = available_on_host()
+        && bytes > available
+    {
+        return Err(MachineError::TooMuchMemory {
+            asked: bytes,
+            available,
+        });
+    }
+    let mut ranges = Vec::new();
+    for (address, length) in memory_ranges(bytes) {
+        let length = usize::try_from(length).map_err(|_| MachineError::TooMuchMemory {
+            asked: bytes,
+            available: u64::from(u32::MAX),
+        })?;
+        ranges.push((GuestAddress(address), length));
+    }
+    GuestMemory::from_ranges(&ranges).map_err(|source| MachineError::MapMemory { bytes, source })
+}
+
+/// Hands guest memory to KVM, a slot for each region.
+///
+/// # Errors
+/// If KVM refuses a slot.
+pub fn register(vm: &VmFd, memory: &GuestMemory) -> Result<(), MachineError> {
+    for (slot, region) in (0u32..).zip(memory.iter()) {
+        let slot = kvm_userspace_memory_region {
+            slot,
+            flags: 0,
+            guest_phys_addr: region.start_addr().0,
+            memory_size: region.len(),
+            userspace_addr: region.as_ptr() as u64,
+        };
+        // SAFETY: The region is mapped for as long as `memory` or a clone of it lives. `Machine`
+        // keeps one beside the VM, and regions don't overlap.
+        unsafe { vm.set_user_memory_region(slot) }
+            .map_err(kvm("guest memory (KVM_SET_USER_MEMORY_REGION)"))?;
+    }
+    Ok(())
+}
+
+/// Bytes that the host could give a guest: `MemAvailable` and free swap of `/proc/meminfo`
+/// (proc_meminfo(5)). None where that file can't be read.
+fn available_on_host() -> Option<u64> {
+    parse_available(&std::fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+fn parse_available(meminfo: &str) -> Option<u64> {
+    let kibibytes = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim_end_matches("kB").trim().parse::<u64>().ok()
+    };
+    let swap = kibibytes("SwapFree:").unwrap_or(0);
+    kibibytes("MemAvailable:")?
+        .checked_add(swap)?
+        .checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_memory_is_one_range() {
+        assert_eq!(memory_ranges(512 << 20), [(0, 512 << 20)]);
+    }
+
+    #[test]
+    fn memory_up_to_the_gap_is_one_range() {
+        assert_eq!(memory_ranges(3 << 30), [(0, 3 << 30)]);
+    }
+
+    #[test]
+    fn large_memory_goes_on_above_the_gap() {
+        assert_eq!(memory_ranges(10 << 30), [(0, 3 << 30), (4 << 30, 7 << 30)],);
+    }
+
+    #[test]
+    fn available_memory_counts_free_swap() {
+        let meminfo = "MemTotal:  8000 kB\nMemAvailable:    1000 kB\nSwapFree:   24 kB\n";
+        assert_eq!(parse_available(meminfo), Some(1024 * 1024));
+    }
+
+    #[test]
+    fn a_host_without_the_line_is_not_judged() {
+        assert_eq!(parse_available("MemTotal:  8000 kB\n"), None);
+    }
+
+    #[test]
+    fn more_than_the_host_has_is_refused() {
+        let error = allocate(1 << 50).err().unwrap();
+        assert!(
+            error.to_string().contains("too much memory"),
+            "got: {error}"
+        );
+    }
+
+    #[test]
+    fn too_little_memory_is_refused() {
+        assert!(matches!(
+            allocate(1 << 20),
+            Err(MachineError::TooLittleMemory { .. })
+        ));
+    }
+
+    #[test]
+    fn an_odd_size_is_refused() {
+        assert!(matches!(
+            allocate((64 << 20) + 1),
+            Err(MachineError::UnalignedMemory(_))
+        ));
+    }
+}

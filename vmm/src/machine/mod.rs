@@ -1,0 +1,174 @@
+//! The machine: memory, kernel, tables, vCPUs and devices, made out of a [`MachineConfig`].
+
+mod acpi;
+mod boot_parameters;
+mod cpuid;
+mod devices;
+mod error;
+pub mod failure;
+mod firmware;
+mod host;
+mod image;
+pub mod layout;
+mod memory;
+mod registers;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kvm_bindings::{KVM_PIT_SPEAKER_DUMMY, kvm_pit_config};
+use kvm_ioctls::{Kvm, VcpuFd, VmFd};
+
+pub use devices::{MachineDevices, UnclaimedAccesses};
+pub use error::MachineError;
+pub use host::{has_hardware_virtualization, open_kvm};
+pub use image::{ImageKind, KernelSource, NOTE_OWNER, NOTE_START_ALL};
+pub use kvmprof_devices::legacy::power::PowerRequest;
+pub use memory::GuestMemory;
+
+use crate::console::{ConsoleOutput, SerialConsole};
+use cpuid::CpuidTemplate;
+use error::kvm as kvm_error;
+use image::{Image, LoadedKernel};
+
+/// What machine is wanted.
+#[derive(Clone, Debug)]
+pub struct MachineConfig {
+    /// The guest's kernel.
+    pub kernel: KernelSource,
+    /// Its initial RAM disk, if any.
+    pub initrd: Option<PathBuf>,
+    /// Its command line: printable ASCII, at most [`layout::COMMAND_LINE_MAX`] bytes.
+    pub command_line: String,
+    /// Guest memory in bytes: a multiple of 4 KiB, at least [`layout::MEMORY_MIN`].
+    pub memory_bytes: u64,
+    /// Number of vCPUs: 1 to [`layout::CPUS_MAX`].
+    pub cpus: u16,
+}
+
+/// A machine that is ready to run: each vCPU only needs `KVM_RUN`.
+pub struct Machine {
+    /// The virtual machine. Closing it while vCPUs run is safe: they hold it open.
+    pub vm: VmFd,
+    /// Guest memory. Must live as long as any vCPU.
+    pub memory: GuestMemory,
+    /// The vCPUs, whose indexes are their APIC ids.
+    pub vcpus: Vec<VcpuFd>,
+    /// The whole kernel file, for introspection.
+    pub image: Arc<[u8]>,
+    /// How that file is entered.
+    pub kind: ImageKind,
+    /// Answers the vCPUs' I/O exits.
+    pub devices: Arc<MachineDevices>,
+}
+
+impl Machine {
+    /// Builds the machine that `config` describes; its console's output goes to `console`.
+    ///
+    /// # Errors
+    /// If the configuration can't be met: unusable files, sizes or numbers, or a host that
+    /// lacks something. The message says which.
+    pub fn build(
+        kvm: &Kvm,
+        config: &MachineConfig,
+        console: ConsoleOutput,
+    ) -> Result<Self, MachineError> {
+        let cpus = host::check_cpus(kvm, config.cpus)?;
+        let image = Image::read(&config.kernel)?;
+        let memory = memory::allocate(config.memory_bytes)?;
+        let kernel = load_guest(&memory, config, &image, cpus)?;
+
+        let vm = create_vm(kvm)?;
+        memory::register(&vm, &memory)?;
+        let serial = SerialConsole::new(console).map_err(MachineError::EventFd)?;
+        vm.register_irqfd(serial.interrupt(), layout::COM1_IRQ)
+            .map_err(kvm_error("the serial port's interrupt (KVM_IRQFD)"))?;
+        let vcpus = create_vcpus(kvm, &vm, cpus, image.kind(), kernel.entry)?;
+        Ok(Self {
+            vm,
+            memory,
+            vcpus,
+            kind: image.kind(),
+            image: Arc::clone(image.bytes()),
+            devices: Arc::new(MachineDevices::new(serial)),
+        })
+    }
+}
+
+/// Fills guest memory with all that is there before the first instruction.
+fn load_guest(
+    memory: &GuestMemory,
+    config: &MachineConfig,
+    image: &Image,
+    cpus: u8,
+) -> Result<LoadedKernel, MachineError> {
+    let low_end = config.memory_bytes.min(layout::GAP_START);
+    let kernel = image.load(memory, low_end)?;
+    boot_parameters::load_command_line(memory, image, &config.command_line)?;
+    let initrd = match &config.initrd {
+        Some(path) => Some(boot_parameters::load_initrd(memory, image, path, low_end)?),
+        None => None,
+    };
+    let rsdp = acpi::write(memory, cpus, &[])?;
+    boot_parameters::write(
+        memory,
+        config.memory_bytes,
+        (image.kind(), &kernel),
+        initrd,
+        rsdp,
+    )?;
+    registers::write_boot_tables(memory, image.kind())?;
+    firmware::write(memory)?;
+    Ok(kernel)
+}
+
+/// A virtual machine with its in-kernel interrupt controllers and timer.
+fn create_vm(kvm: &Kvm) -> Result<VmFd, MachineError> {
+    let vm = kvm
+        .create_vm()
+        .map_err(kvm_error("a virtual machine (KVM_CREATE_VM)"))?;
+    let tss = usize::try_from(layout::KVM_TSS).unwrap_or(usize::MAX);
+    vm.set_identity_map_address(layout::KVM_IDENTITY_MAP)
+        .map_err(kvm_error("KVM_SET_IDENTITY_MAP_ADDR"))?;
+    vm.set_tss_address(tss)
+        .map_err(kvm_error("KVM_SET_TSS_ADDR"))?;
+    vm.create_irq_chip()
+        .map_err(kvm_error("interrupt controllers (KVM_CREATE_IRQCHIP)"))?;
+    // The guests that calibrate their clock by it find port 0x61, too.
+    vm.create_pit2(kvm_pit_config {
+        flags: KVM_PIT_SPEAKER_DUMMY,
+        ..Default::default()
+    })
+    .map_err(kvm_error("an interval timer (KVM_CREATE_PIT2)"))?;
+    Ok(vm)
+}
+
+fn create_vcpus(
+    kvm: &Kvm,
+    vm: &VmFd,
+    cpus: u8,
+    kind: ImageKind,
+    address: u64,
+) -> Result<Vec<VcpuFd>, MachineError> {
+    let cpuid = CpuidTemplate::new(kvm, u16::from(cpus))?;
+    let mut vcpus = Vec::with_capacity(usize::from(cpus));
+    for index in 0..cpus {
+        let vcpu = vm
+            .create_vcpu(u64::from(index))
+            .map_err(kvm_error("a vCPU (KVM_CREATE_VCPU)"))?;
+        // First of all: what else may be set depends on it.
+        vcpu.set_cpuid2(&cpuid.for_vcpu(index)?)
+            .map_err(kvm_error("the CPUID table (KVM_SET_CPUID2)"))?;
+        registers::set_up(
+            &vcpu,
+            &registers::Entry {
+                kind,
+                address,
+                vcpu: index,
+                cpus,
+            },
+        )?;
+        vcpus.push(vcpu);
+    }
+    Ok(vcpus)
+}
