@@ -34,7 +34,7 @@ pub struct Guest {
 /// What happened in a window of time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
-    /// Its length in ns.
+    /// Processor time of the vCPU's thread, in ns: the guest's and all that was taken from it.
     pub ns: f64,
     /// Rounds that the guest counted.
     pub rounds: f64,
@@ -92,11 +92,6 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Guest memory, for those who look into it.
-    pub fn memory(&self) -> &kvmprof::machine::GuestMemory {
-        self.vm.memory()
-    }
-
     /// Ends it.
     pub fn stop(self) -> anyhow::Result<()> {
         self.vm.stop();
@@ -137,15 +132,14 @@ impl Guest {
 
     #[expect(clippy::cast_precision_loss, reason = "rates need no more digits")]
     fn measure(&self, length: Duration) -> anyhow::Result<Window> {
-        let others = other_threads_ns();
-        let start = Instant::now();
-        let rounds = self.rounds()?;
+        let others = threads_ns(&["events", "ticker"])?;
+        let (start, rounds) = (threads_ns(&["vcpu 0"])?, self.rounds()?);
         thread::sleep(length);
-        let rounds = self.rounds()? - rounds;
+        let (end, rounds) = (threads_ns(&["vcpu 0"])?, self.rounds()? - rounds);
         Ok(Window {
-            ns: start.elapsed().as_nanos() as f64,
+            ns: (end - start) as f64,
             rounds: rounds as f64,
-            other_threads_ns: other_threads_ns() - others,
+            other_threads_ns: (threads_ns(&["events", "ticker"])? - others) as f64,
             ..Window::default()
         })
     }
@@ -181,21 +175,30 @@ fn status(device: &RemoteDevice) -> anyhow::Result<Status> {
     Status::decode(&data).context("PCS_GETSTAT makes no sense")
 }
 
-/// Processor time of the event thread and the ticker so far, in ns (schedstat's first field).
-#[expect(clippy::cast_precision_loss, reason = "rates need no more digits")]
-fn other_threads_ns() -> f64 {
-    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
-        return 0.0;
+/// Processor time of this process's threads of those names so far, in ns.
+fn threads_ns(names: &[&str]) -> anyhow::Result<u64> {
+    let mut sum = 0;
+    for task in std::fs::read_dir("/proc/self/task")?.flatten() {
+        let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        if names.contains(&name.trim_end())
+            && let Some(tid) = task.file_name().to_str().and_then(|tid| tid.parse().ok())
+        {
+            sum += thread_ns(tid)?;
+        }
+    }
+    Ok(sum)
+}
+
+/// Processor time of thread `tid`, exact to the moment, which schedstat isn't: the clock that
+/// pthread_getcpuclockid(3) gives for one's own threads (`include/linux/posix-timers_types.h`).
+fn thread_ns(tid: i32) -> anyhow::Result<u64> {
+    const PER_THREAD_SCHED: i32 = 6;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
     };
-    tasks
-        .flatten()
-        .filter(|task| {
-            let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-            matches!(name.trim_end(), "events" | "ticker")
-        })
-        .filter_map(|task| {
-            let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
-            text.split_ascii_whitespace().next()?.parse::<u64>().ok()
-        })
-        .sum::<u64>() as f64
+    // SAFETY: `time` is valid to write to; an unknown clock is an error, nothing worse.
+    let result = unsafe { libc::clock_gettime(!tid << 3 | PER_THREAD_SCHED, &raw mut time) };
+    ensure!(result == 0, "Thread {tid} has no clock");
+    Ok(u64::try_from(time.tv_sec)? * 1_000_000_000 + u64::try_from(time.tv_nsec)?)
 }
