@@ -2,11 +2,10 @@
 
 use std::sync::OnceLock;
 
+use kvmprof_abi::note::GuestNote;
 use vm_memory::GuestMemoryBackend;
 
-use super::chain::Chain;
 use super::linux::LinuxKnowledge;
-use super::note::GuestNote;
 use super::pid_at::{self, PidAtError};
 use super::{IntrospectionError, Registers, Symbols};
 
@@ -48,7 +47,7 @@ impl GuestKnowledge {
     /// # Errors
     /// The value is malformed.
     pub fn from_pid_at(value: &str) -> Result<Self, PidAtError> {
-        let pid: Chain = pid_at::parse(value)?;
+        let pid = pid_at::parse(value)?;
         Ok(Self::from_note(GuestNote {
             pid: Some(pid),
             ..GuestNote::default()

@@ -7,13 +7,13 @@
 
 mod btf;
 mod bytes;
-mod chain;
 mod error;
 mod image;
 mod kallsyms;
 mod knowledge;
 mod learn;
 mod linux;
+mod location;
 mod note;
 mod paging;
 mod pid_at;
@@ -22,12 +22,10 @@ mod symbols;
 mod testing;
 mod vcpu;
 
-pub use chain::{Base, Chain, MAX_DEPTH};
 pub use error::IntrospectionError;
 pub use image::{MAX_UNPACKED, notes};
 pub use knowledge::GuestKnowledge;
 pub use linux::LinuxKnowledge;
-pub use note::GuestNote;
 pub use paging::AddressSpace;
 pub use pid_at::{PidAtError, parse as parse_pid_at};
 pub use symbols::Symbols;

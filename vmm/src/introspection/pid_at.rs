@@ -1,6 +1,6 @@
 //! What `--pid-at` takes: where a guest without a note keeps its current pid.
 
-use super::chain::{Base, Chain, MAX_DEPTH};
+use kvmprof_abi::note::{Base, DEPTH_MAX, Location};
 
 /// Why a `--pid-at` value isn't one.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum PidAtError {
     #[error("The offset '{0}' is not a decimal or 0x... number of 64 bits")]
     Offset(String),
     /// There are too many offsets.
-    #[error("There are {0} offsets, more than {MAX_DEPTH}")]
+    #[error("There are {0} offsets, more than {DEPTH_MAX}")]
     Depth(usize),
     /// The width isn't that of a number.
     #[error("The width '{0}' is none of 1, 2, 4 and 8 bytes")]
@@ -29,7 +29,7 @@ pub enum PidAtError {
 ///
 /// # Errors
 /// Any part is malformed.
-pub fn parse(value: &str) -> Result<Chain, PidAtError> {
+pub fn parse(value: &str) -> Result<Location, PidAtError> {
     let shape = || PidAtError::Shape(value.to_owned());
     let mut parts = value.split(':');
     let (Some(base), Some(offsets), Some(width), None) =
@@ -46,7 +46,7 @@ pub fn parse(value: &str) -> Result<Chain, PidAtError> {
         .split(',')
         .map(offset)
         .collect::<Result<Vec<_>, _>>()?;
-    if offsets.len() > MAX_DEPTH {
+    if offsets.len() > DEPTH_MAX {
         return Err(PidAtError::Depth(offsets.len()));
     }
     let bytes = match width {
@@ -56,7 +56,7 @@ pub fn parse(value: &str) -> Result<Chain, PidAtError> {
         "8" => 8,
         other => return Err(PidAtError::Width(other.to_owned())),
     };
-    Chain::new(base, &offsets, bytes).ok_or_else(shape)
+    Location::new(base, bytes, &offsets).ok_or_else(shape)
 }
 
 fn offset(text: &str) -> Result<i64, PidAtError> {
@@ -89,18 +89,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_chains() {
+    fn reads_locations() {
         assert_eq!(
             parse("absolute:0x1234:4").ok(),
-            Chain::new(Base::Absolute, &[0x1234], 4)
+            Location::new(Base::Absolute, 4, &[0x1234])
         );
         assert_eq!(
             parse("gs:0x10,-8,24:8").ok(),
-            Chain::new(Base::Gs, &[0x10, -8, 24], 8)
+            Location::new(Base::Gs, 8, &[0x10, -8, 24])
         );
         assert_eq!(
             parse("absolute:0xffffffff81000000:2").ok(),
-            Chain::new(Base::Absolute, &[-0x7f00_0000], 2)
+            Location::new(Base::Absolute, 2, &[-0x7f00_0000])
         );
     }
 

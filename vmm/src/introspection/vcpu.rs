@@ -6,7 +6,7 @@ use vm_memory::GuestMemoryBackend;
 
 use super::knowledge::{Guest, GuestKnowledge};
 use super::linux::Cpu;
-use super::{Identity, Registers, bare_mode};
+use super::{Identity, Registers, bare_mode, note};
 
 /// Tells whom one vCPU is running. It belongs to that vCPU's thread.
 #[derive(Debug)]
@@ -41,7 +41,9 @@ impl VcpuIntrospector {
                 self.cpu
                     .identify(linux, memory, registers, halted, want_process_group)
             }
-            Guest::Note(note) => note.identify(memory, registers, halted, want_process_group),
+            Guest::Note(note) => {
+                note::identify(note, memory, registers, halted, want_process_group)
+            }
             Guest::Unknown => Identity::unknown(bare_mode(registers, halted)),
         }
     }

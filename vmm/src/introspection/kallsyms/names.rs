@@ -49,12 +49,41 @@ pub struct Decoded {
 
 /// Finds the names before `tokens`.
 pub fn find<'a>(data: &'a [u8], tokens: &Tokens<'_>) -> Option<Names<'a>> {
+    let mut steps = MAX_STEPS;
+    // Where the markers lie right before the tokens, all but 6.2 and 6.3, they tell the count nearly.
+    let markers = markers_before(data, tokens.start);
+    find_with(data, tokens, &mut steps, &|count| {
+        count.div_ceil(MARKER_DISTANCE) == markers
+    })
+    .or_else(|| find_with(data, tokens, &mut steps, &|_| true))
+}
+
+/// How many 32-bit numbers in a row ascend from 0 and end at `end`, but for padding.
+fn markers_before(data: &[u8], end: usize) -> usize {
+    let at = |position: Option<usize>| index_at(data, position?).filter(|marker| *marker != 0);
+    let padded = at(end.checked_sub(4)).is_none();
+    let last = end.saturating_sub(if padded { 8 } else { 4 });
+    let mut above = usize::MAX;
+    let mut count = 0;
+    while let Some(marker) = at(last.checked_sub(count * 4)).filter(|marker| *marker < above) {
+        above = marker;
+        count += 1;
+    }
+    count + 1
+}
+
+/// Finds the names before `tokens`, as many as `expected` accepts.
+fn find_with<'a>(
+    data: &'a [u8],
+    tokens: &Tokens<'_>,
+    steps: &mut usize,
+    expected: &dyn Fn(usize) -> bool,
+) -> Option<Names<'a>> {
     let last = tokens.start & !3;
     let first = last.saturating_sub(MAX_DISTANCE);
-    let mut steps = MAX_STEPS;
     (first..last).rev().skip(3).step_by(4).find_map(|position| {
         let count = index_at(data, position)?;
-        if !(MIN_SYMBOLS..=MAX_SYMBOLS).contains(&count) {
+        if !(MIN_SYMBOLS..=MAX_SYMBOLS).contains(&count) || !expected(count) {
             return None;
         }
         // The count is a 64-bit number, or padded like one, wherever the table is aligned to 8.
@@ -71,7 +100,7 @@ pub fn find<'a>(data: &'a [u8], tokens: &Tokens<'_>) -> Option<Names<'a>> {
             count_position: position,
             start,
         };
-        names.is_marked(tokens.start, &mut steps).then_some(names)
+        names.is_marked(tokens.start, steps).then_some(names)
     })
 }
 
