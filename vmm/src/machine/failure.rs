@@ -212,9 +212,10 @@ impl fmt::Display for GuestFailure {
             Some(place) => write!(f, "\n  {place}")?,
             None => write!(f, "\n  KVM no longer knows where: its registers are lost")?,
         }
-        let interpreted = matches!(self.cause, FailureCause::InternalError { .. })
-            && !self.hardware_virtualization;
-        if interpreted {
+        let not_emulated = FailureCause::InternalError {
+            suberror: KVM_INTERNAL_ERROR_EMULATION,
+        };
+        if self.cause == not_emulated && !self.hardware_virtualization {
             write!(
                 f,
                 "\n  This host has neither VT-x nor SVM: its KVM interprets guest kernel code and lacks this\n  instruction. Use a host with VT-x or SVM, or the lab: cargo lab linux"
