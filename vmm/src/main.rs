@@ -1,2 +1,5 @@
 //! The program `kvmprof`.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    kvmprof::cli::main()
+}

@@ -1,7 +1,9 @@
 //! The profiling devices, fed with the ticks of the virtual clock.
 
 mod ledger;
+pub mod pcs;
 mod tick;
 
 pub use ledger::{ClockLedger, ConsumerLedger};
+pub use pcs::{ClockWish, Pcs};
 pub use tick::{COMM_LENGTH, Mode, Sample, Ticks};

@@ -36,6 +36,7 @@ errnos! {
     EINVAL = 22, "invalid argument";
     EMFILE = 24, "too many open files";
     ENOSPC = 28, "no space left on device";
+    ENOBUFS = 105, "no buffer space available";
     ECANCELED = 125, "operation canceled";
 }
 

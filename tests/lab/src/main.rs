@@ -1,2 +1,27 @@
 //! `cargo lab`: a machine with a complete KVM in emulation.
-fn main() {}
+
+mod cli;
+mod linux;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use kvmprof_lab::LabError;
+
+/// As `timeout(1)` has it.
+const STATUS_TIMEOUT: u8 = 124;
+/// As `env(1)`, `timeout(1)` and others have it: the fault is not the command's.
+const STATUS_LAB_FAILED: u8 = 125;
+
+fn main() -> ExitCode {
+    match cli::Arguments::parse().run() {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            eprintln!("lab: {error:#}");
+            match error.downcast_ref() {
+                Some(LabError::Timeout { .. }) => ExitCode::from(STATUS_TIMEOUT),
+                _ => ExitCode::from(STATUS_LAB_FAILED),
+            }
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use kvm_bindings::{
-    KVM_EXIT_INTERNAL_ERROR, KVM_INTERNAL_ERROR_DELIVERY_EV, KVM_INTERNAL_ERROR_EMULATION,
+    KVM_EXIT_FAIL_ENTRY, KVM_EXIT_INTERNAL_ERROR, KVM_EXIT_SHUTDOWN, KVM_INTERNAL_ERROR_DELIVERY_EV, KVM_INTERNAL_ERROR_EMULATION,
     KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES, KVM_INTERNAL_ERROR_SIMUL_EX,
     KVM_INTERNAL_ERROR_UNEXPECTED_EXIT_REASON, kvm_regs, kvm_sregs,
 };
@@ -89,15 +89,30 @@ impl GuestFailure {
             hardware_virtualization: has_hardware_virtualization(),
         }
     }
+}
 
-    /// The cause of an internal error, out of the run page.
+impl FailureCause {
+    /// The cause, out of the run page of a vCPU that has just returned from `KVM_RUN`.
     #[must_use]
-    pub fn internal_error(vcpu: &mut VcpuFd) -> FailureCause {
+    pub fn of_last_exit(vcpu: &mut VcpuFd) -> Self {
         let run = vcpu.get_kvm_run();
-        // SAFETY: All members of the union are plain numbers, so that any bytes are valid; the
-        // caller has seen KVM_EXIT_INTERNAL_ERROR, with which KVM fills in this one.
-        let suberror = unsafe { run.__bindgen_anon_1.internal.suberror };
-        FailureCause::InternalError { suberror }
+        match run.exit_reason {
+            KVM_EXIT_INTERNAL_ERROR => {
+                // SAFETY: All members of the union are plain numbers, so that any bytes are valid;
+                // with this exit reason KVM fills in this one.
+                let suberror = unsafe { run.__bindgen_anon_1.internal.suberror };
+                Self::InternalError { suberror }
+            }
+            KVM_EXIT_FAIL_ENTRY => {
+                // SAFETY: As above.
+                let entry = unsafe { run.__bindgen_anon_1.fail_entry };
+                Self::FailEntry {
+                    reason: entry.hardware_entry_failure_reason,
+                }
+            }
+            KVM_EXIT_SHUTDOWN => Self::TripleFault,
+            reason => Self::UnknownExit { reason },
+        }
     }
 }
 

@@ -26,8 +26,9 @@ pub enum KernelSource {
 }
 
 impl KernelSource {
-    /// What messages call it.
-    fn name(&self) -> String {
+    /// What messages and reports call it.
+    #[must_use]
+    pub fn name(&self) -> String {
         match self {
             Self::Path(path) => path.display().to_string(),
             Self::Embedded(_) => "built into the program".to_owned(),
@@ -346,7 +347,7 @@ impl KernelNotes {
                 .map_err(|error| error.to_string())?;
             let Some(mut notes) = notes else { continue };
             while let Some(note) = notes.next().map_err(|error| error.to_string())? {
-                match (note.name(), note.n_type(endian)) {
+                match (note.name(), note.n_type(endian).0) {
                     (NOTE_OWNER, NOTE_START_ALL) => found.start_all = true,
                     (XEN_NOTE_OWNER, XEN_NOTE_PHYS32_ENTRY) => {
                         let entry = note

@@ -25,7 +25,7 @@ fn elf(address: u64, notes: &[(&[u8], u32, &[u8])]) -> Vec<u8> {
     file.extend(ELFMAG);
     file.extend([2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     file.extend(2u16.to_le_bytes());
-    file.extend(EM_X86_64.to_le_bytes());
+    file.extend(EM_X86_64.0.to_le_bytes());
     file.extend(1u32.to_le_bytes());
     file.extend(address.to_le_bytes());
     file.extend(64u64.to_le_bytes());
@@ -35,8 +35,8 @@ fn elf(address: u64, notes: &[(&[u8], u32, &[u8])]) -> Vec<u8> {
         file.extend(half.to_le_bytes());
     }
     let notes_size = note_bytes.len() as u64;
-    push_segment(&mut file, PT_LOAD, PAGE, address, PAGE);
-    push_segment(&mut file, PT_NOTE, 64 + 2 * 56, 0, notes_size);
+    push_segment(&mut file, PT_LOAD.0, PAGE, address, PAGE);
+    push_segment(&mut file, PT_NOTE.0, 64 + 2 * 56, 0, notes_size);
     file.extend(note_bytes);
     file.resize(0x2000, 0x90);
     file
@@ -139,7 +139,7 @@ fn other_files_are_no_kernels() {
 #[test]
 fn elf_files_for_other_machines_are_no_kernels() {
     let mut file = elf(0x10_0000, &[]);
-    file[18..20].copy_from_slice(&EM_386.to_le_bytes());
+    file[18..20].copy_from_slice(&EM_386.0.to_le_bytes());
     assert!(message(&file).contains("not a bzImage or an ELF file"));
     let mut file = elf(0x10_0000, &[]);
     file[4] = 1;

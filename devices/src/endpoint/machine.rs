@@ -1,0 +1,485 @@
+//! One connection: requests in, replies out.
+
+use std::collections::BTreeMap;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::wire::{
+    HANG_UP, HelloReply, Kind, MAX_DATA, MAX_FRAME, MAX_HANDLES, MAX_IOCTL_DATA, MAX_OUTSTANDING,
+    NONBLOCKING, READABLE, Reply, Request, RequestFrame, WRITABLE, WireError,
+};
+
+use super::output::Output;
+use super::{Backend, Handle, Readiness};
+
+/// Bytes of the input buffer that are kept from one request to the next.
+const INPUT_KEPT: usize = 64 << 10;
+
+/// What the hello tells a client about the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Virtual CPUs of the guest.
+    pub vcpus: u32,
+    /// The clock's rate in Hz as it was configured; 0 for no clock.
+    pub hz: u32,
+}
+
+/// Why a connection has to be closed: the peer broke the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointError {
+    /// A frame that can't be one.
+    #[error("Malformed frame")]
+    Malformed(#[from] WireError),
+    /// A request before the hello.
+    #[error("The first request isn't a hello")]
+    NoHello,
+    /// A hello on a connection that has agreed on a version.
+    #[error("A second hello")]
+    SecondHello,
+    /// A request with the tag of one that still waits.
+    #[error("Tag {tag} is still in use")]
+    TagInUse {
+        /// The tag.
+        tag: u32,
+    },
+    /// Input handed over while the endpoint didn't want any.
+    #[error("Input while the output queue is full")]
+    Overrun,
+}
+
+/// What an open device is to this connection.
+#[derive(Clone, Copy, Debug)]
+struct OpenDevice {
+    handle: Handle,
+    nonblocking: bool,
+}
+
+/// What a request waits for.
+#[derive(Clone, Copy, Debug)]
+enum Wait {
+    Read { limit: usize },
+    Poll { events: u32 },
+}
+
+impl Wait {
+    fn kind(self) -> Kind {
+        match self {
+            Self::Read { .. } => Kind::Read,
+            Self::Poll { .. } => Kind::Poll,
+        }
+    }
+}
+
+/// A request that waits for its device.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    tag: u32,
+    /// The connection's name of the device.
+    name: u32,
+    device: OpenDevice,
+    wait: Wait,
+}
+
+/// The state machine of one connection.
+///
+/// Whoever carries the bytes hands them to [`receive`](Self::receive) while
+/// [`wants_input`](Self::wants_input), sends [`output`](Self::output), and calls
+/// [`wake`](Self::wake) after it sent something and after the devices changed. An error from
+/// either means: [`close`](Self::close) this connection, and nothing else.
+#[derive(Debug)]
+pub struct Endpoint {
+    facts: Facts,
+    greeted: bool,
+    /// At most one unfinished frame, except while the output is full.
+    input: Vec<u8>,
+    output: Output,
+    devices: BTreeMap<u32, OpenDevice>,
+    last_name: u32,
+    /// In the order of arrival.
+    waiting: Vec<Waiting>,
+}
+
+impl Endpoint {
+    /// A connection on which nothing has been said.
+    pub fn new(facts: Facts) -> Self {
+        Self {
+            facts,
+            greeted: false,
+            input: Vec::new(),
+            output: Output::default(),
+            devices: BTreeMap::new(),
+            last_name: 0,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// True while more input can be taken: false while the client leaves its replies unread.
+    pub fn wants_input(&self) -> bool {
+        !self.output.is_full()
+    }
+
+    /// Bytes that wait to be sent.
+    pub fn output(&self) -> &[u8] {
+        self.output.waiting()
+    }
+
+    /// Says that the first `count` bytes of the output were sent. What waited for room goes on
+    /// at the next [`wake`](Self::wake).
+    pub fn consume(&mut self, count: usize) {
+        self.output.consume(count);
+    }
+
+    /// How many devices the connection has open.
+    pub fn open_devices(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// How many of its requests wait for a device.
+    pub fn outstanding(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Takes bytes from the client, cut anywhere, and serves the requests that are complete.
+    /// Memory is bounded by the longest frame and the length of `bytes`.
+    ///
+    /// # Errors
+    /// [`EndpointError`]: the connection has to be closed.
+    pub fn receive(
+        &mut self,
+        bytes: &[u8],
+        backend: &mut dyn Backend,
+    ) -> Result<(), EndpointError> {
+        if self.input.len() >= MAX_FRAME {
+            return Err(EndpointError::Overrun);
+        }
+        self.input.extend_from_slice(bytes);
+        self.serve(backend)?;
+        self.retry(backend);
+        Ok(())
+    }
+
+    /// Asks the devices again for those who wait, in the order in which they asked, and goes on
+    /// with what was left for want of room in the output.
+    ///
+    /// # Errors
+    /// [`EndpointError`]: the connection has to be closed.
+    pub fn wake(&mut self, backend: &mut dyn Backend) -> Result<(), EndpointError> {
+        self.retry(backend);
+        if !self.input.is_empty() && !self.output.is_full() {
+            self.serve(backend)?;
+            self.retry(backend);
+        }
+        Ok(())
+    }
+
+    /// Frees everything that the connection had open. Nothing can be done with it afterwards.
+    pub fn close(&mut self, backend: &mut dyn Backend) {
+        self.waiting.clear();
+        self.input = Vec::new();
+        for device in std::mem::take(&mut self.devices).into_values() {
+            backend.close(device.handle);
+        }
+    }
+
+    /// Serves complete requests as long as there is room for the replies.
+    fn serve(&mut self, backend: &mut dyn Backend) -> Result<(), EndpointError> {
+        // Taken out, so that requests can borrow from it.
+        let input = std::mem::take(&mut self.input);
+        let mut done = 0;
+        let mut result = Ok(());
+        while !self.output.is_full() {
+            let rest = input.get(done..).unwrap_or_default();
+            match RequestFrame::decode(rest) {
+                Ok(Some((frame, length))) => {
+                    result = self.request(&frame, backend);
+                    done += length;
+                }
+                Ok(None) => break,
+                Err(error) => result = Err(error.into()),
+            }
+            if result.is_err() {
+                break;
+            }
+        }
+        self.input = input;
+        self.input.drain(..done);
+        if done > 0 {
+            // A large request's memory isn't kept either.
+            self.input.shrink_to(INPUT_KEPT);
+        }
+        result
+    }
+
+    fn request(
+        &mut self,
+        frame: &RequestFrame<'_>,
+        backend: &mut dyn Backend,
+    ) -> Result<(), EndpointError> {
+        self.expect(frame)?;
+        let tag = frame.tag;
+        match frame.request {
+            Request::Hello { lowest, highest } => self.hello(tag, lowest, highest),
+            Request::Open {
+                device,
+                minor,
+                flags,
+            } => {
+                let reply = self.open(device, minor, flags, backend);
+                let reply = reply.map(|handle| Reply::Open { handle });
+                self.output.answer(tag, Kind::Open, reply);
+            }
+            Request::Read {
+                handle,
+                limit,
+                flags,
+            } => {
+                let limit = usize::try_from(limit).unwrap_or(MAX_DATA).min(MAX_DATA);
+                self.wait(tag, handle, flags, Wait::Read { limit }, backend);
+            }
+            Request::Poll {
+                handle,
+                events,
+                flags,
+            } => self.wait(tag, handle, flags, Wait::Poll { events }, backend),
+            Request::Write {
+                handle,
+                flags,
+                data,
+            } => {
+                let reply = self.write(handle, flags, data, backend);
+                let reply = reply.map(|count| Reply::Write { count });
+                self.output.answer(tag, Kind::Write, reply);
+            }
+            Request::Ioctl { .. } => self.ioctl(tag, &frame.request, backend),
+            Request::Cancel { tag: cancelled } => {
+                self.give_up(|waiting| waiting.tag == cancelled, Errno::EINTR);
+                self.output.answer(tag, Kind::Cancel, Ok(Reply::Cancel));
+            }
+            Request::Close { handle } => {
+                let reply = self.close_device(handle, backend);
+                self.output
+                    .answer(tag, Kind::Close, reply.map(|()| Reply::Close));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what breaks the protocol at this point of the conversation.
+    fn expect(&self, frame: &RequestFrame<'_>) -> Result<(), EndpointError> {
+        match (frame.request.kind(), self.greeted) {
+            (Kind::Hello, true) => return Err(EndpointError::SecondHello),
+            (Kind::Hello, false) | (_, true) => {}
+            (_, false) => return Err(EndpointError::NoHello),
+        }
+        let tag = frame.tag;
+        if self.waiting.iter().any(|waiting| waiting.tag == tag) {
+            return Err(EndpointError::TagInUse { tag });
+        }
+        Ok(())
+    }
+
+    fn hello(&mut self, tag: u32, lowest: u16, highest: u16) {
+        let Facts { vcpus, hz } = self.facts;
+        let hello = HelloReply::answer(lowest, highest, vcpus, hz);
+        self.greeted = hello.version != 0;
+        self.output
+            .answer(tag, Kind::Hello, Ok(Reply::Hello(hello)));
+    }
+
+    fn device(&self, name: u32) -> Result<OpenDevice, Errno> {
+        self.devices.get(&name).copied().ok_or(Errno::EBADF)
+    }
+
+    fn open(
+        &mut self,
+        device: u16,
+        minor: u16,
+        flags: u32,
+        backend: &mut dyn Backend,
+    ) -> Result<u32, Errno> {
+        let nonblocking = nonblocking(flags)?;
+        if self.devices.len() >= MAX_HANDLES {
+            return Err(Errno::EMFILE);
+        }
+        let handle = backend.open(device, minor)?;
+        let name = self.new_name();
+        let device = OpenDevice {
+            handle,
+            nonblocking,
+        };
+        self.devices.insert(name, device);
+        Ok(name)
+    }
+
+    /// A name that isn't in use, and wasn't for long: a late request for a closed device must
+    /// not hit another one. Ends, because few are in use.
+    fn new_name(&mut self) -> u32 {
+        loop {
+            self.last_name = self.last_name.wrapping_add(1);
+            if self.last_name != 0 && !self.devices.contains_key(&self.last_name) {
+                return self.last_name;
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        name: u32,
+        flags: u32,
+        data: &[u8],
+        backend: &mut dyn Backend,
+    ) -> Result<u32, Errno> {
+        let device = self.device(name)?;
+        if flags != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let count = backend.write(device.handle, data)?;
+        u32::try_from(count).map_err(|_| Errno::EIO)
+    }
+
+    fn ioctl(&mut self, tag: u32, request: &Request<'_>, backend: &mut dyn Backend) {
+        let &Request::Ioctl {
+            handle,
+            command,
+            argument,
+            limit,
+            data,
+        } = request
+        else {
+            return;
+        };
+        let reply = self
+            .device(handle)
+            .and_then(|device| backend.ioctl(device.handle, command, argument, data));
+        let limit = usize::try_from(limit)
+            .unwrap_or(MAX_IOCTL_DATA)
+            .min(MAX_IOCTL_DATA);
+        let reply = reply
+            .as_ref()
+            .map_err(|errno| *errno)
+            .map(|reply| Reply::Ioctl {
+                value: reply.value,
+                // The command has been carried out: what the client has no room for is cut off.
+                data: reply.data.get(..limit).unwrap_or(&reply.data),
+            });
+        self.output.answer(tag, Kind::Ioctl, reply);
+    }
+
+    fn close_device(&mut self, name: u32, backend: &mut dyn Backend) -> Result<(), Errno> {
+        let device = self.devices.remove(&name).ok_or(Errno::EBADF)?;
+        self.give_up(|waiting| waiting.name == name, Errno::EBADF);
+        backend.close(device.handle);
+        Ok(())
+    }
+
+    /// Answers those who wait and are `chosen` with `errno`.
+    fn give_up(&mut self, chosen: impl Fn(&Waiting) -> bool, errno: Errno) {
+        let output = &mut self.output;
+        self.waiting.retain(|waiting| {
+            let gone = chosen(waiting);
+            if gone {
+                output.answer(waiting.tag, waiting.wait.kind(), Err(errno));
+            }
+            !gone
+        });
+    }
+
+    /// Answers a read or poll at once if that can be done, else lets it wait.
+    fn wait(&mut self, tag: u32, name: u32, flags: u32, wait: Wait, backend: &mut dyn Backend) {
+        let kind = wait.kind();
+        let device = match nonblocking(flags).and_then(|asked| {
+            let device = self.device(name)?;
+            Ok(OpenDevice {
+                // A poll waits even for a device that was opened not to block, as poll(2) does.
+                nonblocking: asked || (device.nonblocking && kind == Kind::Read),
+                ..device
+            })
+        }) {
+            Ok(device) => device,
+            Err(errno) => return self.output.answer(tag, kind, Err(errno)),
+        };
+        let waiting = Waiting {
+            tag,
+            name,
+            device,
+            wait,
+        };
+        // A read doesn't overtake those that came before it.
+        let queued = kind == Kind::Read
+            && (self.waiting.iter())
+                .any(|other| other.name == name && other.wait.kind() == Kind::Read);
+        if !queued && self.attempt(&waiting, backend) {
+            return;
+        }
+        if device.nonblocking {
+            self.output.answer(tag, kind, Err(Errno::EAGAIN));
+        } else if self.waiting.len() >= MAX_OUTSTANDING {
+            self.output.answer(tag, kind, Err(Errno::ENOBUFS));
+        } else {
+            self.waiting.push(waiting);
+        }
+    }
+
+    /// Tries to answer `waiting`; false when the device has nothing for it yet.
+    fn attempt(&mut self, waiting: &Waiting, backend: &mut dyn Backend) -> bool {
+        let device = waiting.device;
+        match waiting.wait {
+            // Nothing is what the end of file looks like, so the device isn't asked.
+            Wait::Read { limit: 0 } => {
+                let reply = Ok(Reply::Read { data: &[] });
+                self.output.answer(waiting.tag, Kind::Read, reply);
+            }
+            Wait::Read { limit } => match backend.read(device.handle, limit) {
+                Err(Errno::EAGAIN) => return false,
+                Err(errno) => self.output.answer(waiting.tag, Kind::Read, Err(errno)),
+                Ok(data) => {
+                    let reply = match data.get(..limit) {
+                        Some(whole) if whole.len() < data.len() => Err(Errno::EIO),
+                        _ => Ok(Reply::Read { data: &data }),
+                    };
+                    self.output.answer(waiting.tag, Kind::Read, reply);
+                }
+            },
+            Wait::Poll { events } => {
+                let ready = events_of(backend.poll(device.handle)) & (events | HANG_UP);
+                if ready == 0 && !device.nonblocking {
+                    return false;
+                }
+                let reply = Ok(Reply::Poll { events: ready });
+                self.output.answer(waiting.tag, Kind::Poll, reply);
+            }
+        }
+        true
+    }
+
+    /// Tries again to answer all who wait, as long as there is room for the replies.
+    fn retry(&mut self, backend: &mut dyn Backend) {
+        let waiting = std::mem::take(&mut self.waiting);
+        let mut blocked: Vec<u32> = Vec::new();
+        for request in waiting {
+            let read = request.wait.kind() == Kind::Read;
+            let overtaking = read && blocked.contains(&request.name);
+            if !overtaking && !self.output.is_full() && self.attempt(&request, backend) {
+                continue;
+            }
+            if read {
+                blocked.push(request.name);
+            }
+            self.waiting.push(request);
+        }
+    }
+}
+
+/// True when `flags` ask not to wait; EINVAL when they ask for something unknown.
+fn nonblocking(flags: u32) -> Result<bool, Errno> {
+    if flags & !NONBLOCKING != 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(flags & NONBLOCKING != 0)
+}
+
+fn events_of(readiness: Readiness) -> u32 {
+    let event = |is: bool, event: u32| if is { event } else { 0 };
+    event(readiness.readable, READABLE)
+        | event(readiness.writable, WRITABLE)
+        | event(readiness.hang_up, HANG_UP)
+}

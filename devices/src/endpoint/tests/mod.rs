@@ -1,0 +1,213 @@
+//! An endpoint over a device of our own making: a stream of bytes that counts up, so that
+//! anything lost, repeated or swapped shows.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::wire::{Kind, Reply, ReplyFrame, Request, RequestFrame, VERSION};
+
+mod properties;
+mod requests;
+
+/// Only one may have it open.
+const EXCLUSIVE: u16 = 1;
+/// Any number may.
+const COMMON: u16 = 2;
+
+/// A backend whose devices give the bytes 0, 1, 2, ... as far as they have been released.
+#[derive(Default)]
+struct Bench {
+    open: BTreeMap<Handle, u16>,
+    last: u32,
+    released: usize,
+    given: usize,
+    ended: bool,
+}
+
+fn counting(from: usize, length: usize) -> Vec<u8> {
+    (from..from + length)
+        .map(|position| u8::try_from(position % 251).unwrap())
+        .collect()
+}
+
+impl Backend for Bench {
+    fn open(&mut self, device: u16, minor: u16) -> Result<Handle, Errno> {
+        if minor != 0 {
+            return Err(Errno::ENXIO);
+        }
+        match device {
+            EXCLUSIVE if self.open.values().any(|open| *open == EXCLUSIVE) => Err(Errno::EBUSY),
+            EXCLUSIVE | COMMON => {
+                self.last += 1;
+                self.open.insert(Handle(self.last), device);
+                Ok(Handle(self.last))
+            }
+            _ => Err(Errno::ENODEV),
+        }
+    }
+
+    fn read(&mut self, handle: Handle, limit: usize) -> Result<Vec<u8>, Errno> {
+        assert!(self.open.contains_key(&handle));
+        let count = limit.min(self.released - self.given);
+        if count == 0 && !self.ended {
+            return Err(Errno::EAGAIN);
+        }
+        let data = counting(self.given, count);
+        self.given += count;
+        Ok(data)
+    }
+
+    fn write(&mut self, handle: Handle, bytes: &[u8]) -> Result<usize, Errno> {
+        assert!(self.open.contains_key(&handle));
+        Ok(bytes.len())
+    }
+
+    fn ioctl(
+        &mut self,
+        handle: Handle,
+        command: u32,
+        argument: i64,
+        data: &[u8],
+    ) -> Result<IoctlReply, Errno> {
+        assert!(self.open.contains_key(&handle));
+        match command {
+            // Releases so many bytes.
+            1 => self.released += usize::try_from(argument.clamp(0, 1 << 20)).unwrap(),
+            2 => self.ended = true,
+            3 => {
+                return Ok(IoctlReply {
+                    value: argument,
+                    data: data.iter().rev().copied().collect(),
+                });
+            }
+            _ => return Err(Errno::EINVAL),
+        }
+        Ok(IoctlReply::default())
+    }
+
+    fn poll(&mut self, handle: Handle) -> Readiness {
+        assert!(self.open.contains_key(&handle));
+        Readiness {
+            readable: self.released > self.given || self.ended,
+            writable: false,
+            hang_up: self.ended,
+        }
+    }
+
+    fn close(&mut self, handle: Handle) {
+        assert!(self.open.remove(&handle).is_some(), "closed twice");
+    }
+}
+
+fn encode(tag: u32, request: Request<'_>) -> Vec<u8> {
+    let frame = RequestFrame { tag, request };
+    let mut bytes = vec![0; frame.encoded_length()];
+    let length = frame.encode(&mut bytes).unwrap();
+    assert_eq!(length, bytes.len());
+    bytes
+}
+
+const HELLO: Request<'static> = Request::Hello {
+    lowest: VERSION,
+    highest: VERSION,
+};
+
+/// A reply that owns its bytes.
+#[derive(Debug, PartialEq, Eq)]
+struct Got {
+    tag: u32,
+    kind: Kind,
+    /// Errno, or the number or data that came back.
+    result: Result<(i64, Vec<u8>), Errno>,
+}
+
+fn got(tag: u32, kind: Kind, value: i64, data: &[u8]) -> Got {
+    let result = Ok((value, data.to_vec()));
+    Got { tag, kind, result }
+}
+
+fn failed(tag: u32, kind: Kind, errno: Errno) -> Got {
+    let result = Err(errno);
+    Got { tag, kind, result }
+}
+
+/// Takes all replies out of the endpoint.
+fn replies(endpoint: &mut Endpoint) -> Vec<Got> {
+    let mut all = Vec::new();
+    let bytes = endpoint.output().to_vec();
+    endpoint.consume(bytes.len());
+    let mut rest = &bytes[..];
+    while let Some((frame, length)) = ReplyFrame::decode(rest).unwrap() {
+        rest = &rest[length..];
+        let result = frame.result.map(|reply| match reply {
+            Reply::Hello(hello) => (hello.version.into(), Vec::new()),
+            Reply::Open { handle: number }
+            | Reply::Write { count: number }
+            | Reply::Poll { events: number } => (number.into(), Vec::new()),
+            Reply::Read { data } => (0, data.to_vec()),
+            Reply::Ioctl { value, data } => (value, data.to_vec()),
+            Reply::Cancel | Reply::Close => (0, Vec::new()),
+        });
+        let (tag, kind) = (frame.tag, frame.kind);
+        all.push(Got { tag, kind, result });
+    }
+    assert!(rest.is_empty(), "the output is cut within a frame");
+    all
+}
+
+/// An endpoint with its backend, after the hello.
+struct Talk {
+    endpoint: Endpoint,
+    bench: Bench,
+}
+
+impl Talk {
+    fn new() -> Self {
+        let mut talk = Self {
+            endpoint: Endpoint::new(Facts::default()),
+            bench: Bench::default(),
+        };
+        let hello = talk.say(0, HELLO);
+        assert_eq!(hello, [got(0, Kind::Hello, 1, &[])]);
+        talk
+    }
+
+    fn try_say(&mut self, tag: u32, request: Request<'_>) -> Result<Vec<Got>, EndpointError> {
+        self.endpoint
+            .receive(&encode(tag, request), &mut self.bench)?;
+        Ok(replies(&mut self.endpoint))
+    }
+
+    fn say(&mut self, tag: u32, request: Request<'_>) -> Vec<Got> {
+        self.try_say(tag, request).unwrap()
+    }
+
+    fn open(&mut self, device: u16, flags: u32) -> u32 {
+        let request = Request::Open {
+            device,
+            minor: 0,
+            flags,
+        };
+        let replies = self.say(99, request);
+        let Ok((handle, _)) = &replies[0].result else {
+            panic!("{replies:?}");
+        };
+        u32::try_from(*handle).unwrap()
+    }
+
+    fn read(&mut self, tag: u32, handle: u32, limit: u32) -> Vec<Got> {
+        let request = Request::Read {
+            handle,
+            limit,
+            flags: 0,
+        };
+        self.say(tag, request)
+    }
+
+    fn release(&mut self, count: usize) -> Vec<Got> {
+        self.bench.released += count;
+        self.endpoint.wake(&mut self.bench).unwrap();
+        replies(&mut self.endpoint)
+    }
+}

@@ -1,0 +1,320 @@
+//! One request after the other.
+
+use kvmprof_abi::wire::{
+    HANG_UP, Kind, MAX_DATA, MAX_HANDLES, MAX_OUTSTANDING, NONBLOCKING, READABLE, Reply,
+    ReplyFrame, Request, VERSION, WRITABLE, WireError,
+};
+
+use super::*;
+
+#[test]
+fn nothing_comes_before_the_hello() {
+    let mut bench = Bench::default();
+    let mut endpoint = Endpoint::new(Facts::default());
+    let open = Request::Open {
+        device: 1,
+        minor: 0,
+        flags: 0,
+    };
+    let result = endpoint.receive(&encode(1, open), &mut bench);
+    assert_eq!(result, Err(EndpointError::NoHello));
+    assert!(bench.open.is_empty());
+    let mut talk = Talk::new();
+    assert_eq!(talk.try_say(1, HELLO), Err(EndpointError::SecondHello));
+}
+
+#[test]
+fn hello_tells_facts_and_limits_and_a_wrong_version_may_try_again() {
+    let mut bench = Bench::default();
+    let facts = Facts { vcpus: 3, hz: 250 };
+    let mut endpoint = Endpoint::new(facts);
+    for (lowest, highest, version) in [(2, 9, 0), (0, 0, 0), (5, 1, 0), (1, 9, 1)] {
+        let request = Request::Hello { lowest, highest };
+        endpoint.receive(&encode(7, request), &mut bench).unwrap();
+        let (frame, length) = ReplyFrame::decode(endpoint.output()).unwrap().unwrap();
+        let Ok(Reply::Hello(hello)) = frame.result else {
+            panic!("{frame:?}");
+        };
+        assert_eq!((frame.tag, hello.version), (7, version));
+        assert_eq!((hello.lowest, hello.highest), (VERSION, VERSION));
+        assert_eq!((hello.vcpus, hello.hz), (3, 250));
+        assert_eq!(usize::try_from(hello.max_data).unwrap(), MAX_DATA);
+        endpoint.consume(length);
+    }
+}
+
+#[test]
+fn read_that_blocks_lets_others_pass_and_is_answered_later() {
+    let mut talk = Talk::new();
+    let handle = talk.open(EXCLUSIVE, 0);
+    assert_eq!(talk.read(1, handle, 10), []);
+    assert_eq!(talk.read(2, handle, 10), []);
+    let ioctl = Request::Ioctl {
+        handle,
+        command: 3,
+        argument: -5,
+        limit: 2,
+        data: b"abc",
+    };
+    assert_eq!(talk.say(3, ioctl), [got(3, Kind::Ioctl, -5, b"cb")]);
+    assert_eq!(talk.endpoint.outstanding(), 2);
+    assert_eq!(
+        talk.release(12),
+        [
+            got(1, Kind::Read, 0, &counting(0, 10)),
+            got(2, Kind::Read, 0, &counting(10, 2)),
+        ]
+    );
+    assert_eq!(talk.endpoint.outstanding(), 0);
+    assert_eq!(talk.read(4, handle, 0), [got(4, Kind::Read, 0, b"")]);
+}
+
+#[test]
+fn ioctl_that_makes_data_answers_the_read_that_waits() {
+    let mut talk = Talk::new();
+    let handle = talk.open(EXCLUSIVE, 0);
+    assert_eq!(talk.read(1, handle, 10), []);
+    let ioctl = Request::Ioctl {
+        handle,
+        command: 1,
+        argument: 3,
+        limit: 0,
+        data: b"",
+    };
+    assert_eq!(
+        talk.say(2, ioctl),
+        [
+            got(2, Kind::Ioctl, 0, b""),
+            got(1, Kind::Read, 0, &counting(0, 3)),
+        ]
+    );
+}
+
+#[test]
+fn nonblocking_is_for_an_open_or_for_one_request() {
+    let mut talk = Talk::new();
+    let patient = talk.open(COMMON, 0);
+    let hasty = talk.open(COMMON, NONBLOCKING);
+    let again = |tag| [failed(tag, Kind::Read, Errno::EAGAIN)];
+    assert_eq!(talk.read(1, hasty, 10), again(1));
+    let request = Request::Read {
+        handle: patient,
+        limit: 10,
+        flags: NONBLOCKING,
+    };
+    assert_eq!(talk.say(2, request), again(2));
+    let request = Request::Poll {
+        handle: patient,
+        events: READABLE,
+        flags: NONBLOCKING,
+    };
+    assert_eq!(talk.say(3, request), [got(3, Kind::Poll, 0, &[])]);
+    let request = Request::Read {
+        handle: patient,
+        limit: 10,
+        flags: 2,
+    };
+    assert_eq!(talk.say(4, request), [failed(4, Kind::Read, Errno::EINVAL)]);
+}
+
+#[test]
+fn poll_waits_for_what_was_asked_and_for_the_end() {
+    let mut talk = Talk::new();
+    let handle = talk.open(COMMON, NONBLOCKING);
+    let poll = |events| Request::Poll {
+        handle,
+        events,
+        flags: 0,
+    };
+    assert_eq!(talk.say(1, poll(READABLE | WRITABLE)), []);
+    assert_eq!(talk.say(2, poll(WRITABLE)), []);
+    let ready = i64::from(READABLE);
+    assert_eq!(talk.release(1), [got(1, Kind::Poll, ready, &[])]);
+    talk.bench.ended = true;
+    let gone = i64::from(HANG_UP);
+    assert_eq!(talk.release(0), [got(2, Kind::Poll, gone, &[])]);
+}
+
+#[test]
+fn cancel_answers_both_and_takes_nothing() {
+    let mut talk = Talk::new();
+    let handle = talk.open(EXCLUSIVE, 0);
+    talk.read(1, handle, 10);
+    talk.read(2, handle, 10);
+    assert_eq!(
+        talk.say(3, Request::Cancel { tag: 1 }),
+        [
+            failed(1, Kind::Read, Errno::EINTR),
+            got(3, Kind::Cancel, 0, &[]),
+        ]
+    );
+    assert_eq!(
+        talk.say(4, Request::Cancel { tag: 1 }),
+        [got(4, Kind::Cancel, 0, &[])]
+    );
+    assert_eq!(
+        talk.release(5),
+        [got(2, Kind::Read, 0, &counting(0, 5))],
+        "the cancelled read took nothing"
+    );
+}
+
+#[test]
+fn close_answers_what_waits_and_frees() {
+    let mut talk = Talk::new();
+    let handle = talk.open(EXCLUSIVE, 0);
+    talk.read(1, handle, 10);
+    assert_eq!(
+        talk.say(2, Request::Close { handle }),
+        [
+            failed(1, Kind::Read, Errno::EBADF),
+            got(2, Kind::Close, 0, &[]),
+        ]
+    );
+    assert!(talk.bench.open.is_empty());
+    assert_eq!(
+        talk.say(3, Request::Close { handle }),
+        [failed(3, Kind::Close, Errno::EBADF)]
+    );
+    let next = talk.open(EXCLUSIVE, 0);
+    assert_ne!(next, handle);
+    assert_eq!(
+        talk.read(4, handle, 1),
+        [failed(4, Kind::Read, Errno::EBADF)]
+    );
+}
+
+#[test]
+fn errors_of_open_and_write() {
+    let mut talk = Talk::new();
+    let handle = talk.open(EXCLUSIVE, 0);
+    for (device, minor, flags, errno) in [
+        (EXCLUSIVE, 0, 0, Errno::EBUSY),
+        (EXCLUSIVE, 1, 0, Errno::ENXIO),
+        (77, 0, 0, Errno::ENODEV),
+        (COMMON, 0, 2, Errno::EINVAL),
+    ] {
+        let request = Request::Open {
+            device,
+            minor,
+            flags,
+        };
+        assert_eq!(talk.say(1, request), [failed(1, Kind::Open, errno)]);
+    }
+    let write = |handle, flags| Request::Write {
+        handle,
+        flags,
+        data: b"data",
+    };
+    assert_eq!(talk.say(2, write(handle, 0)), [got(2, Kind::Write, 4, &[])]);
+    let einval = [failed(2, Kind::Write, Errno::EINVAL)];
+    assert_eq!(talk.say(2, write(handle, 1)), einval);
+    let ebadf = [failed(2, Kind::Write, Errno::EBADF)];
+    assert_eq!(talk.say(2, write(handle + 1, 0)), ebadf);
+}
+
+#[test]
+fn handles_and_outstanding_requests_are_bounded() {
+    let mut talk = Talk::new();
+    let handle = talk.open(COMMON, 0);
+    for _ in 1..MAX_HANDLES {
+        talk.open(COMMON, 0);
+    }
+    let request = Request::Open {
+        device: COMMON,
+        minor: 0,
+        flags: 0,
+    };
+    assert_eq!(talk.say(1, request), [failed(1, Kind::Open, Errno::EMFILE)]);
+    let most = u32::try_from(MAX_OUTSTANDING).unwrap();
+    for tag in 0..most {
+        assert_eq!(talk.read(tag, handle, 1), []);
+    }
+    assert_eq!(
+        talk.read(most, handle, 1),
+        [failed(most, Kind::Read, Errno::ENOBUFS)]
+    );
+    talk.endpoint.close(&mut talk.bench);
+    assert!(talk.bench.open.is_empty());
+    assert_eq!(talk.endpoint.open_devices(), 0);
+}
+
+#[test]
+fn tag_in_use_ends_the_connection() {
+    let mut talk = Talk::new();
+    let handle = talk.open(EXCLUSIVE, 0);
+    talk.read(1, handle, 10);
+    let result = talk.try_say(1, Request::Close { handle });
+    assert_eq!(result, Err(EndpointError::TagInUse { tag: 1 }));
+}
+
+#[test]
+fn oversized_length_is_refused_by_its_header_alone() {
+    let mut talk = Talk::new();
+    let mut bytes = encode(1, Request::Close { handle: 1 });
+    bytes[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+    let result = talk.endpoint.receive(&bytes, &mut talk.bench);
+    assert!(matches!(
+        result,
+        Err(EndpointError::Malformed(WireError::BodyLength { .. }))
+    ));
+}
+
+#[test]
+fn client_that_does_not_read_stalls_itself_and_loses_nothing() {
+    let mut talk = Talk::new();
+    let handle = talk.open(EXCLUSIVE, 0);
+    talk.bench.released = 1 << 20;
+    let read = |tag| {
+        let limit = 100 << 10;
+        encode(
+            tag,
+            Request::Read {
+                handle,
+                limit,
+                flags: 0,
+            },
+        )
+    };
+    let mut sent = 0;
+    while talk.endpoint.wants_input() {
+        talk.endpoint.receive(&read(sent), &mut talk.bench).unwrap();
+        sent += 1;
+    }
+    assert_eq!(sent, 3, "256 KiB are the high-water mark");
+    // What came in the same piece waits, and takes nothing from the device.
+    let more: Vec<u8> = (sent..8).flat_map(read).collect();
+    talk.endpoint.receive(&more, &mut talk.bench).unwrap();
+    talk.endpoint.wake(&mut talk.bench).unwrap();
+    assert_eq!(talk.bench.given, 300 << 10);
+    let mut data = Vec::new();
+    while !talk.endpoint.output().is_empty() {
+        for reply in replies(&mut talk.endpoint) {
+            data.extend(reply.result.unwrap().1);
+        }
+        talk.endpoint.wake(&mut talk.bench).unwrap();
+    }
+    assert_eq!(data, counting(0, 800 << 10));
+}
+
+#[test]
+fn input_that_nobody_asked_for_is_bounded() {
+    let mut talk = Talk::new();
+    let handle = talk.open(EXCLUSIVE, 0);
+    talk.bench.released = MAX_DATA;
+    let request = Request::Read {
+        handle,
+        limit: u32::MAX,
+        flags: 0,
+    };
+    talk.endpoint
+        .receive(&encode(1, request), &mut talk.bench)
+        .unwrap();
+    assert!(!talk.endpoint.wants_input());
+    let junk = vec![0; 1 << 20];
+    let results: Vec<_> = (0..6)
+        .map(|_| talk.endpoint.receive(&junk, &mut talk.bench))
+        .collect();
+    assert_eq!(results[0], Ok(()));
+    assert_eq!(results[5], Err(EndpointError::Overrun));
+}

@@ -1,0 +1,299 @@
+//! The system buffers: one being filled, a queue of those ready to be read, and the free ones.
+
+use std::collections::VecDeque;
+
+use kvmprof_abi::pcs::{BSIZE, DEF_BUFNO, Format, Header, Record};
+
+/// What a read took out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Delivery {
+    pub(super) bytes: usize,
+    /// Ticks in records of their own whose last byte was among them.
+    pub(super) recorded: u64,
+    /// Ticks in merged records whose last byte was among them.
+    pub(super) merged: u64,
+}
+
+/// The buffers of an open device. Memory is taken for those in use only.
+#[derive(Debug)]
+pub(super) struct Buffers {
+    format: Format,
+    buffer_size: usize,
+    /// How many there are in all.
+    total: usize,
+    filling: Option<Vec<u8>>,
+    ready: VecDeque<Sealed>,
+    /// How much of the first of `ready` has been read, in bytes.
+    position: usize,
+    /// Lost samples that no header has told of yet.
+    lost: u64,
+}
+
+#[derive(Debug)]
+struct Sealed {
+    bytes: Vec<u8>,
+    records: usize,
+}
+
+impl Default for Buffers {
+    fn default() -> Self {
+        Self {
+            format: Format::default(),
+            buffer_size: BSIZE,
+            total: DEF_BUFNO,
+            filling: None,
+            ready: VecDeque::new(),
+            position: 0,
+            lost: 0,
+        }
+    }
+}
+
+impl Buffers {
+    pub(super) fn format(&self) -> Format {
+        self.format
+    }
+
+    pub(super) fn buffer_size(&self) -> usize {
+        self.buffer_size
+    }
+
+    pub(super) fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Sets the format; only before the first record.
+    pub(super) fn set_format(&mut self, format: Format) {
+        self.format = format;
+    }
+
+    /// Sets the bytes in a buffer; only before the first record.
+    pub(super) fn set_buffer_size(&mut self, size: usize) {
+        self.buffer_size = size;
+    }
+
+    pub(super) fn add(&mut self, buffers: usize) {
+        self.total += buffers;
+    }
+
+    fn has_free(&self) -> bool {
+        self.ready.len() + usize::from(self.filling.is_some()) < self.total
+    }
+
+    /// True when the next [`Buffers::put`] finds a place.
+    pub(super) fn has_room(&self) -> bool {
+        self.filling.is_some() || self.has_free()
+    }
+
+    /// True when there is something to read.
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// True when nothing is left: no record, and no count of lost samples.
+    pub(super) fn is_drained(&self) -> bool {
+        self.ready.is_empty() && self.filling.is_none() && self.lost == 0
+    }
+
+    /// Notes samples that have been lost, for the next header.
+    pub(super) fn lose(&mut self, samples: u64) {
+        self.lost += samples;
+    }
+
+    /// Puts in a record; false when there is no free buffer for it.
+    pub(super) fn put(&mut self, record: &Record) -> bool {
+        if !self.has_room() {
+            return false;
+        }
+        let (format, size) = (self.format, self.buffer_size);
+        let filling = self
+            .filling
+            .get_or_insert_with(|| empty_buffer(format, size));
+        filling.extend_from_slice(&record.encode(format));
+        if filling.len() + format.record_size() > size {
+            self.seal();
+        }
+        true
+    }
+
+    /// Makes the partly filled buffer ready, or an empty one if samples were lost and one is
+    /// free. False when there was nothing to make ready.
+    pub(super) fn seal(&mut self) -> bool {
+        let bytes = match self.filling.take() {
+            Some(bytes) => bytes,
+            None if self.lost > 0 && self.has_free() => empty_buffer(self.format, self.buffer_size),
+            None => return false,
+        };
+        let sealed = self.finish(bytes);
+        self.ready.push_back(sealed);
+        true
+    }
+
+    fn finish(&mut self, mut bytes: Vec<u8>) -> Sealed {
+        let header_size = self.format.header_size();
+        let lost = u32::try_from(self.lost)
+            .unwrap_or(u32::MAX)
+            .min(self.format.most_lost());
+        self.lost -= u64::from(lost);
+        let unused = self.buffer_size.saturating_sub(bytes.len());
+        let header = Header {
+            // No buffer is larger than 64 KiB, and its header isn't unused.
+            unused: u16::try_from(unused).unwrap_or(u16::MAX),
+            lost,
+        };
+        let records = (bytes.len() - header_size) / self.format.record_size();
+        for (to, from) in bytes.iter_mut().zip(header.encode(self.format).iter()) {
+            *to = *from;
+        }
+        bytes.resize(self.buffer_size, 0);
+        Sealed { bytes, records }
+    }
+
+    /// Appends at most `limit` bytes of the first ready buffer to `out`.
+    pub(super) fn read_first(&mut self, limit: usize, out: &mut Vec<u8>) -> Delivery {
+        let Some(first) = self.ready.front() else {
+            return Delivery::default();
+        };
+        let rest = first.bytes.get(self.position..).unwrap_or_default();
+        let taken = rest.get(..limit).unwrap_or(rest);
+        out.extend_from_slice(taken);
+        let end = self.position + taken.len();
+        let mut delivery = Delivery {
+            bytes: taken.len(),
+            ..Delivery::default()
+        };
+        for record in first.records_between(self.position, end, self.format) {
+            match record {
+                Record::Sample(_) => delivery.recorded += 1,
+                Record::Merged(merged) => delivery.merged += u64::from(merged.count),
+            }
+        }
+        self.position = end;
+        if end == first.bytes.len() {
+            self.ready.pop_front();
+            self.position = 0;
+        }
+        delivery
+    }
+}
+
+impl Sealed {
+    /// The records whose last byte lies from `start` to before `end`.
+    fn records_between(
+        &self,
+        start: usize,
+        end: usize,
+        format: Format,
+    ) -> impl Iterator<Item = Record> {
+        let (header, size) = (format.header_size(), format.record_size());
+        let ended = move |position: usize| position.saturating_sub(header) / size;
+        let first = ended(start).min(self.records);
+        let last = ended(end).min(self.records);
+        (first..last).filter_map(move |index| {
+            Record::decode(format, self.bytes.get(header + index * size..)?)
+        })
+    }
+}
+
+/// A buffer with the place for its header.
+fn empty_buffer(format: Format, size: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(size);
+    bytes.resize(format.header_size(), 0);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmprof_abi::pcs::{Msample, Psample, kind};
+
+    use super::*;
+
+    fn sample() -> Record {
+        Record::Sample(Psample {
+            kind: kind::USER,
+            ..Psample::default()
+        })
+    }
+
+    #[test]
+    fn a_buffer_is_ready_as_soon_as_it_is_full() {
+        let mut buffers = Buffers::default();
+        for _ in 0..62 {
+            assert!(buffers.put(&sample()));
+            assert!(!buffers.has_ready());
+        }
+        assert!(buffers.put(&sample()));
+        assert!(buffers.has_ready());
+    }
+
+    #[test]
+    fn a_full_set_of_buffers_refuses_records_until_one_was_read_to_its_end() {
+        let mut buffers = Buffers::default();
+        for _ in 0..3 * 63 {
+            assert!(buffers.put(&sample()));
+        }
+        assert!(!buffers.put(&sample()));
+        let mut out = Vec::new();
+        assert_eq!(buffers.read_first(1023, &mut out).recorded, 63);
+        assert!(!buffers.put(&sample()));
+        assert_eq!(buffers.read_first(1023, &mut out).bytes, 1);
+        assert!(buffers.put(&sample()));
+    }
+
+    #[test]
+    fn ticks_are_delivered_with_the_last_byte_of_their_record() {
+        let mut buffers = Buffers::default();
+        buffers.put(&sample());
+        buffers.put(&Record::Merged(Msample {
+            kind: kind::IDLE,
+            cpu: 0,
+            count: 40,
+        }));
+        assert!(buffers.seal());
+        let mut out = Vec::new();
+        let steps = [
+            (8, 0, 0),
+            (15, 0, 0),
+            (1, 1, 0),
+            (15, 0, 0),
+            (1, 0, 40),
+            (984, 0, 0),
+        ];
+        for (limit, recorded, merged) in steps {
+            let delivery = buffers.read_first(limit, &mut out);
+            assert_eq!(
+                delivery,
+                Delivery {
+                    bytes: limit,
+                    recorded,
+                    merged
+                }
+            );
+        }
+        assert!(buffers.is_drained());
+        assert_eq!(out.len(), 1024);
+        let header = Header::decode(Format::Native, &out);
+        assert_eq!(
+            header,
+            Some(Header {
+                unused: 984,
+                lost: 0
+            })
+        );
+        assert!(out[40..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_classic_header_carries_what_it_cannot_hold() {
+        let mut buffers = Buffers::default();
+        buffers.set_format(Format::Classic);
+        buffers.lose(70_000);
+        let mut told = Vec::new();
+        while buffers.seal() {
+            let mut out = Vec::new();
+            buffers.read_first(usize::MAX, &mut out);
+            told.push(Header::decode(Format::Classic, &out).map(|header| header.lost));
+        }
+        assert_eq!(told, [Some(32767), Some(32767), Some(4466)]);
+    }
+}

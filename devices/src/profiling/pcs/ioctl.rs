@@ -1,0 +1,224 @@
+//! The ioctl commands.
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::{
+    BUF_INCR, Format, Ledger, MAX_BSIZE, MAX_BUFS, MAX_HZ, MIN_BSIZE, MIN_HZ, PCS_FLUSH, PCS_GETHZ,
+    PCS_GETSTAT, PCS_SETBSIZE, PCS_SETFORMAT, PCS_SETHZ, PCS_STOP, PROF_ALL, PROF_GROUP,
+    PROF_KERNEL, PROF_LIST, Status, is_defined,
+};
+
+use super::merge::Merges;
+use super::selection::parse_list;
+use super::session::Session;
+use crate::endpoint::IoctlReply;
+use crate::profiling::ConsumerLedger;
+
+/// What an ioctl needs of the clock before the device carries it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClockWish {
+    /// All ticks up to now have to be fed, so that the ioctl acts at its own time.
+    Settle,
+    /// The clock has to run at so many Hz per vCPU from now on, with all ticks up to now fed;
+    /// EBUSY when somebody else uses it.
+    Rate(u32),
+}
+
+impl Session {
+    pub(super) fn clock_wish(
+        &self,
+        command: u32,
+        argument: i64,
+    ) -> Result<Option<ClockWish>, Errno> {
+        match command {
+            PCS_SETHZ => {
+                let hz = parse_hz(argument)?;
+                self.expect_running()?;
+                Ok(Some(ClockWish::Rate(hz)))
+            }
+            PROF_KERNEL | PROF_ALL | PROF_GROUP | PROF_LIST | PCS_FLUSH | PCS_STOP
+            | PCS_GETSTAT
+                if !self.stopped =>
+            {
+                Ok(Some(ClockWish::Settle))
+            }
+            _ if is_defined(command) => Ok(None),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    pub(super) fn ioctl(
+        &mut self,
+        command: u32,
+        argument: i64,
+        data: &[u8],
+    ) -> Result<IoctlReply, Errno> {
+        match command {
+            BUF_INCR => self.add_buffers(argument)?,
+            PROF_KERNEL | PROF_ALL | PROF_GROUP | PROF_LIST => {
+                self.select(command, argument, data)?;
+            }
+            PCS_SETFORMAT => self.set_format(argument)?,
+            PCS_SETBSIZE => self.set_buffer_size(argument)?,
+            PCS_SETHZ => {
+                let hz = parse_hz(argument)?;
+                self.expect_running()?;
+                self.hz = hz;
+            }
+            PCS_FLUSH => {
+                self.buffers.seal();
+            }
+            PCS_STOP => self.stop(),
+            PCS_GETHZ => {
+                return Ok(IoctlReply {
+                    value: self.hz.into(),
+                    data: Vec::new(),
+                });
+            }
+            PCS_GETSTAT => {
+                return Ok(IoctlReply {
+                    value: 0,
+                    data: self.status().encode().to_vec(),
+                });
+            }
+            _ => return Err(Errno::EINVAL),
+        }
+        Ok(IoctlReply::default())
+    }
+
+    fn expect_running(&self) -> Result<(), Errno> {
+        if self.stopped {
+            return Err(Errno::EINVAL);
+        }
+        Ok(())
+    }
+
+    /// For what can't change under records that are there already.
+    fn expect_not_started(&self) -> Result<(), Errno> {
+        self.expect_running()?;
+        if self.is_gathering() {
+            return Err(Errno::EBUSY);
+        }
+        Ok(())
+    }
+
+    fn add_buffers(&mut self, argument: i64) -> Result<(), Errno> {
+        let more = usize::try_from(argument).map_err(|_| Errno::EINVAL)?;
+        if more == 0 || more > MAX_BUFS - self.buffers.total() {
+            return Err(Errno::EINVAL);
+        }
+        self.expect_running()?;
+        self.buffers.add(more);
+        Ok(())
+    }
+
+    fn select(&mut self, command: u32, argument: i64, data: &[u8]) -> Result<(), Errno> {
+        let mut selection = self.selection.clone();
+        match command {
+            PROF_KERNEL => selection.add_kernel(),
+            PROF_ALL => selection.add_all(),
+            PROF_GROUP => {
+                selection.set_group(i32::try_from(argument).map_err(|_| Errno::EINVAL)?);
+            }
+            _ => selection.set_list(parse_list(data)?),
+        }
+        self.expect_running()?;
+        self.selection = selection;
+        Ok(())
+    }
+
+    fn set_format(&mut self, argument: i64) -> Result<(), Errno> {
+        let format = u32::try_from(argument)
+            .ok()
+            .and_then(Format::from_number)
+            .ok_or(Errno::EINVAL)?;
+        self.expect_not_started()?;
+        self.buffers.set_format(format);
+        self.merges = Merges::new(format, self.vcpus);
+        Ok(())
+    }
+
+    fn set_buffer_size(&mut self, argument: i64) -> Result<(), Errno> {
+        let size = usize::try_from(argument).map_err(|_| Errno::EINVAL)?;
+        if !size.is_power_of_two() || !(MIN_BSIZE..=MAX_BSIZE).contains(&size) {
+            return Err(Errno::EINVAL);
+        }
+        self.expect_not_started()?;
+        self.buffers.set_buffer_size(size);
+        Ok(())
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            ledger: self.ledger.into(),
+            hz: self.hz,
+            vcpus: self.vcpus.into(),
+            format: self.buffers.format(),
+            buffer_size: u32::try_from(self.buffers.buffer_size()).unwrap_or(u32::MAX),
+            buffers: u32::try_from(self.buffers.total()).unwrap_or(u32::MAX),
+            modes: self.selection.modes(),
+        }
+    }
+}
+
+fn parse_hz(argument: i64) -> Result<u32, Errno> {
+    u32::try_from(argument)
+        .ok()
+        .filter(|hz| (MIN_HZ..=MAX_HZ).contains(hz))
+        .ok_or(Errno::EINVAL)
+}
+
+impl From<ConsumerLedger> for Ledger {
+    fn from(ledger: ConsumerLedger) -> Self {
+        Self {
+            ticks: ledger.ticks,
+            recorded: ledger.recorded,
+            merged: ledger.merged,
+            ungathered: ledger.ungathered,
+            stolen: ledger.stolen,
+            lost: ledger.lost,
+            pending: ledger.pending,
+            discarded: ledger.discarded,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_is_asked_before_what_concerns_it() {
+        let mut session = Session::new(1, 100);
+        assert_eq!(
+            session.clock_wish(PCS_SETHZ, 1000),
+            Ok(Some(ClockWish::Rate(1000)))
+        );
+        for hz in [0, -1, 10_001, i64::MAX] {
+            assert_eq!(session.clock_wish(PCS_SETHZ, hz), Err(Errno::EINVAL));
+            assert_eq!(session.ioctl(PCS_SETHZ, hz, &[]), Err(Errno::EINVAL));
+        }
+        assert_eq!(session.clock_wish(PCS_STOP, 0), Ok(Some(ClockWish::Settle)));
+        assert_eq!(session.clock_wish(BUF_INCR, 1), Ok(None));
+        assert_eq!(session.clock_wish(0x5088, 0), Err(Errno::EINVAL));
+        session.stop();
+        assert_eq!(session.clock_wish(PCS_STOP, 0), Ok(None));
+        assert_eq!(session.clock_wish(PCS_SETHZ, 1000), Err(Errno::EINVAL));
+        assert_eq!(session.ioctl(PCS_SETHZ, 1000, &[]), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn a_new_rate_shows_in_gethz_and_getstat() {
+        let mut session = Session::new(2, 100);
+        assert_eq!(
+            session.ioctl(PCS_SETHZ, 250, &[]),
+            Ok(IoctlReply::default())
+        );
+        assert_eq!(
+            session.ioctl(PCS_GETHZ, 0, &[]).map(|reply| reply.value),
+            Ok(250)
+        );
+        let reply = session.ioctl(PCS_GETSTAT, 0, &[]).unwrap();
+        let status = Status::decode(&reply.data).unwrap();
+        assert_eq!((status.hz, status.vcpus, status.buffers), (250, 2, 3));
+    }
+}

@@ -1,0 +1,223 @@
+//! Counts of the ticks that nobody asked for one by one.
+
+use kvmprof_abi::pcs::{Format, MERGE_TICKS, Msample, Record, kind};
+
+use super::buffers::Buffers;
+use crate::profiling::Mode;
+
+/// The types of merged records, in the order in which they are put out.
+const KINDS: [u8; 4] = [kind::IDLE, kind::MKERNEL, kind::MKERNELI, kind::MUSER];
+
+/// The merged counts of a guest: one set per vCPU, or one for all in the classic format.
+#[derive(Debug)]
+pub(super) struct Merges {
+    sets: Vec<Counts>,
+}
+
+/// Counts that are put out together.
+#[derive(Debug)]
+struct Counts {
+    cpu: u16,
+    /// Ticks from one output to the next.
+    period: u64,
+    /// Ticks since the last output; below `period`.
+    phase: u64,
+    /// By the order of [`KINDS`].
+    counts: [u64; KINDS.len()],
+}
+
+impl Merges {
+    pub(super) fn new(format: Format, vcpus: u16) -> Self {
+        let sets = match format {
+            Format::Native => (0..vcpus.max(1))
+                .map(|cpu| Counts::new(cpu, MERGE_TICKS))
+                .collect(),
+            Format::Classic => vec![Counts::new(0, MERGE_TICKS * u64::from(vcpus.max(1)))],
+        };
+        Self { sets }
+    }
+
+    /// Counts one tick without moving on to the next; [`Merges::pass`] does that.
+    pub(super) fn count(&mut self, vcpu: u16, mode: Mode) {
+        if let Some(set) = self.set(vcpu) {
+            set.add(mode, 1);
+        }
+    }
+
+    /// Lets `ticks` go by that are counted elsewhere, or have been.
+    pub(super) fn pass(&mut self, vcpu: u16, ticks: u64, buffers: &mut Buffers) {
+        if let Some(set) = self.set(vcpu)
+            && set.advance(ticks)
+        {
+            set.flush(buffers);
+        }
+    }
+
+    /// Counts idle ticks and lets them go by, however many. The records that this puts out are
+    /// as many as there is room for at most.
+    pub(super) fn idle(&mut self, vcpu: u16, mut ticks: u64, buffers: &mut Buffers) {
+        let Some(set) = self.set(vcpu) else {
+            return;
+        };
+        while ticks > 0 && buffers.has_room() {
+            let step = ticks.min(set.period - set.phase);
+            set.add(Mode::Idle, step);
+            if set.advance(step) {
+                set.flush(buffers);
+            }
+            ticks -= step;
+        }
+        set.add(Mode::Idle, ticks);
+        set.advance(ticks);
+    }
+
+    /// Puts out all counts before their time; false when there wasn't room for all.
+    pub(super) fn flush(&mut self, buffers: &mut Buffers) -> bool {
+        self.sets.iter_mut().all(|set| set.flush(buffers))
+    }
+
+    /// True when every count is zero.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sets.iter().all(|set| set.counts == [0; KINDS.len()])
+    }
+
+    /// The counts that ticks of `vcpu` go to. A vCPU that the guest hasn't got belongs to the last.
+    fn set(&mut self, vcpu: u16) -> Option<&mut Counts> {
+        let last = self.sets.len().checked_sub(1)?;
+        self.sets.get_mut(usize::from(vcpu).min(last))
+    }
+}
+
+impl Counts {
+    fn new(cpu: u16, period: u64) -> Self {
+        Self {
+            cpu,
+            period,
+            phase: 0,
+            counts: [0; KINDS.len()],
+        }
+    }
+
+    fn add(&mut self, mode: Mode, ticks: u64) {
+        let [idle, kernel, interrupt, user] = &mut self.counts;
+        *match mode {
+            Mode::Idle => idle,
+            Mode::Kernel => kernel,
+            Mode::Interrupt => interrupt,
+            Mode::User => user,
+        } += ticks;
+    }
+
+    /// Moves on by `ticks`; true when it is time to put the counts out.
+    fn advance(&mut self, ticks: u64) -> bool {
+        let due = ticks >= self.period - self.phase;
+        // Each is reduced first, so that the sum can't overflow.
+        self.phase = (self.phase + ticks % self.period) % self.period;
+        due
+    }
+
+    fn flush(&mut self, buffers: &mut Buffers) -> bool {
+        let most = buffers.format().most_merged();
+        for (kind, left) in KINDS.into_iter().zip(&mut self.counts) {
+            while *left > 0 {
+                let count = u32::try_from(*left).unwrap_or(u32::MAX).min(most);
+                let cpu = self.cpu;
+                if !buffers.put(&Record::Merged(Msample { kind, cpu, count })) {
+                    return false;
+                }
+                *left -= u64::from(count);
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_all(buffers: &mut Buffers) -> Vec<Msample> {
+        buffers.seal();
+        let mut out = Vec::new();
+        while buffers.read_first(usize::MAX, &mut out).bytes > 0 {}
+        let format = buffers.format();
+        let records = out
+            .chunks_exact(1024)
+            .flat_map(|block| block[format.header_size()..].chunks_exact(format.record_size()));
+        let decoded = records.filter_map(|bytes| match Record::decode(format, bytes) {
+            Some(Record::Merged(merged)) => Some(merged),
+            _ => None,
+        });
+        decoded.collect()
+    }
+
+    #[test]
+    fn counts_come_out_every_hundred_ticks_in_their_order() {
+        let mut merges = Merges::new(Format::Native, 2);
+        let mut buffers = Buffers::default();
+        let modes = [Mode::User, Mode::Interrupt, Mode::Idle];
+        for tick in 0..100 {
+            merges.count(1, modes[tick % 3]);
+            assert!(!merges.is_empty());
+            merges.pass(1, 1, &mut buffers);
+        }
+        assert!(merges.is_empty());
+        let records: Vec<_> = read_all(&mut buffers)
+            .iter()
+            .map(|record| (record.kind, record.cpu, record.count))
+            .collect();
+        assert_eq!(
+            records,
+            [
+                (kind::IDLE, 1, 33),
+                (kind::MKERNELI, 1, 33),
+                (kind::MUSER, 1, 34)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_long_idle_stretch_takes_bounded_room_and_loses_nothing() {
+        let mut merges = Merges::new(Format::Native, 1);
+        let mut buffers = Buffers::default();
+        merges.idle(0, 1 << 60, &mut buffers);
+        assert!(!buffers.has_room());
+        let first = read_all(&mut buffers);
+        assert_eq!(first.len(), 3 * 63);
+        assert!(first.iter().all(|record| record.count == 100));
+        // What piled up needs more records than fit at a time: each holds 2^31 - 1 at most.
+        let mut total: u64 = first.iter().map(|record| u64::from(record.count)).sum();
+        for _ in 0..4 {
+            assert!(!merges.flush(&mut buffers));
+            let records = read_all(&mut buffers);
+            assert!(records.iter().all(|record| record.count == 0x7fff_ffff));
+            total += records
+                .iter()
+                .map(|record| u64::from(record.count))
+                .sum::<u64>();
+        }
+        assert_eq!(total + merges.sets[0].counts[0], 1 << 60);
+    }
+
+    #[test]
+    fn classic_counts_are_sums_over_the_vcpus() {
+        let mut merges = Merges::new(Format::Classic, 2);
+        let mut buffers = Buffers::default();
+        buffers.set_format(Format::Classic);
+        merges.idle(0, 100, &mut buffers);
+        assert!(!merges.is_empty());
+        merges.idle(1, 100, &mut buffers);
+        assert!(merges.is_empty());
+        let records = read_all(&mut buffers);
+        assert_eq!(records.len(), 1);
+        assert_eq!(records[0].count, 200);
+    }
+
+    #[test]
+    fn the_largest_advance_keeps_the_phase() {
+        let mut counts = Counts::new(0, 100);
+        assert!(!counts.advance(99));
+        assert!(counts.advance(u64::MAX));
+        assert_eq!(counts.phase, (99 + u64::MAX % 100) % 100);
+    }
+}

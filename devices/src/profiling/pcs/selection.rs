@@ -1,0 +1,128 @@
+//! Which samples a client asked for.
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::{MAX_LIST, PROF_ALL, PROF_GROUP, PROF_KERNEL, PROF_LIST, PROF_MASK, kind};
+
+use crate::profiling::{Mode, Sample};
+
+/// The modes in effect: `d_flag`, `d_group` and `d_list` of the page.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Selection {
+    /// The `PROF_*` commands made, under `PROF_MASK`.
+    modes: u32,
+    group: Option<i32>,
+    list: Vec<i32>,
+}
+
+impl Selection {
+    /// True until the first `PROF_*`.
+    pub(super) fn is_empty(&self) -> bool {
+        self.modes == 0
+    }
+
+    pub(super) fn modes(&self) -> u32 {
+        self.modes
+    }
+
+    pub(super) fn has_group(&self) -> bool {
+        self.group.is_some()
+    }
+
+    pub(super) fn add_kernel(&mut self) {
+        self.modes |= PROF_KERNEL & PROF_MASK;
+    }
+
+    pub(super) fn add_all(&mut self) {
+        self.modes |= PROF_ALL & PROF_MASK;
+    }
+
+    pub(super) fn set_group(&mut self, group: i32) {
+        self.modes |= PROF_GROUP & PROF_MASK;
+        self.group = Some(group);
+    }
+
+    pub(super) fn set_list(&mut self, list: Vec<i32>) {
+        self.modes |= PROF_LIST & PROF_MASK;
+        self.list = list;
+    }
+
+    /// The type of the record that `sample` becomes, `None` when it is to be merged.
+    pub(super) fn record_kind(&self, sample: &Sample) -> Option<u8> {
+        let (kind, wanted) = match sample.mode {
+            Mode::Idle => return None,
+            Mode::Kernel => (kind::KERNEL, self.asks(PROF_KERNEL)),
+            Mode::Interrupt => (kind::KERNELI, self.asks(PROF_KERNEL)),
+            Mode::User => (kind::USER, self.names(sample)),
+        };
+        (wanted || self.asks(PROF_ALL)).then_some(kind)
+    }
+
+    fn asks(&self, command: u32) -> bool {
+        self.modes & command & PROF_MASK != 0
+    }
+
+    fn names(&self, sample: &Sample) -> bool {
+        let listed = sample.pid != UNKNOWN && self.list.contains(&sample.pid);
+        let grouped = sample.process_group != UNKNOWN && self.group == Some(sample.process_group);
+        listed || grouped
+    }
+}
+
+/// How a sample says that its process or group isn't known.
+const UNKNOWN: i32 = -1;
+
+/// The list that `PROF_LIST` points to: a count and that many process ids.
+pub(super) fn parse_list(data: &[u8]) -> Result<Vec<i32>, Errno> {
+    let (words, _) = data.as_chunks::<4>();
+    let mut words = words.iter().map(|word| i32::from_le_bytes(*word));
+    let count = usize::try_from(words.next().ok_or(Errno::EFAULT)?).map_err(|_| Errno::EINVAL)?;
+    if !(1..=MAX_LIST).contains(&count) {
+        return Err(Errno::EINVAL);
+    }
+    let list: Vec<i32> = words.take(count).collect();
+    if list.len() < count {
+        return Err(Errno::EFAULT);
+    }
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(words: &[i32]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn lists_are_bounded_before_they_are_read() {
+        assert_eq!(parse_list(&[]), Err(Errno::EFAULT));
+        assert_eq!(parse_list(&[1, 0, 0]), Err(Errno::EFAULT));
+        for count in [0, -1, 6, i32::MIN, i32::MAX] {
+            assert_eq!(parse_list(&bytes(&[count])), Err(Errno::EINVAL), "{count}");
+        }
+        assert_eq!(parse_list(&bytes(&[2, 7])), Err(Errno::EFAULT));
+        assert_eq!(parse_list(&bytes(&[2, 7, 8])), Ok(vec![7, 8]));
+        assert_eq!(parse_list(&bytes(&[1, 7, 8])), Ok(vec![7]));
+        assert_eq!(
+            parse_list(&bytes(&[5, 1, 2, 3, 4, 5])),
+            Ok(vec![1, 2, 3, 4, 5])
+        );
+    }
+
+    #[test]
+    fn an_unknown_process_is_in_no_list_and_no_group() {
+        let mut selection = Selection::default();
+        selection.set_list(vec![-1]);
+        selection.set_group(-1);
+        let sample = Sample {
+            pid: -1,
+            process_group: -1,
+            mode: Mode::User,
+            ..Sample::default()
+        };
+        assert_eq!(selection.record_kind(&sample), None);
+        selection.add_all();
+        assert_eq!(selection.record_kind(&sample), Some(kind::USER));
+    }
+}

@@ -1,0 +1,400 @@
+//! The `kvmprof` ELF notes, by which a guest image says where the VMM finds who is running.
+//!
+//! A note's owner is `kvmprof` ([`OWNER`], with its NUL 8 bytes); its type says what the descriptor is.
+//!
+//! # Type 1, [`TYPE_LOCATIONS`]
+//!
+//! All integers are little-endian.
+//!
+//! | Offset | Field | Meaning |
+//! |---|---|---|
+//! | 0 | `u32 version` | 1 |
+//! | 4 | `u32 count` | locations that follow, 0 to 8 |
+//! | 8 + 48 n | a location | |
+//!
+//! Each location is 48 bytes:
+//!
+//! | Offset | Field | Meaning |
+//! |---|---|---|
+//! | 0 | `u32 what` | 1 pid, 2 interrupt nesting, 3 process group, 4 comm, 5 tid; others are passed over |
+//! | 4 | `u32 base` | 0 absolute, 1 the GS base |
+//! | 8 | `u32 width` | bytes of the value: 1, 2, 4 or 8, and always 16 for comm |
+//! | 12 | `u32 depth` | offsets in use, 1 to 4 |
+//! | 16 | `i64 offsets[4]` | those beyond `depth` are 0 |
+//!
+//! The value's address is base + `offsets[0]`; for each further offset it is the `u64` found at the address so far
+//! plus that offset. Addresses are guest-virtual, translated by the CR3 that the vCPU has at that moment; sums wrap around at
+//! 2^64. Integers are signed. The guest keeps its GS base the same in user and in kernel mode. Of two locations
+//! for the same thing the first holds.
+//!
+//! A value that can't be read means "unknown". Pid 0 is the kernel itself.
+//!
+//! # Type 2, [`TYPE_START_ALL`]
+//!
+//! The VMM starts all vCPUs at once at the image's entry point, with rdi = index and rdx = number of vCPUs, instead of
+//! leaving all but the first to wait for INIT and SIPI. The descriptor is empty or a `u32 version` = 1.
+
+/// The owner of all notes here, without the NUL that ends it in the image.
+pub const OWNER: &str = "kvmprof";
+
+/// Note type: where things are ([`parse_note`]).
+pub const TYPE_LOCATIONS: u32 = 1;
+
+/// Note type: all vCPUs start at the entry point ([`check_start_all`]).
+pub const TYPE_START_ALL: u32 = 2;
+
+/// The version of both descriptors.
+pub const VERSION: u32 = 1;
+
+/// Most locations that a note may have.
+pub const LOCATIONS_MAX: usize = 8;
+
+/// Most offsets that a location may have.
+pub const DEPTH_MAX: usize = 4;
+
+/// Bytes of a comm value.
+pub const COMM_WIDTH: u8 = 16;
+
+const HEADER_BYTES: usize = 8;
+const LOCATION_BYTES: usize = 48;
+
+/// What a location's offsets start from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Base {
+    /// Address 0.
+    Absolute,
+    /// The vCPU's GS base.
+    Gs,
+}
+
+/// Where one value is found in guest memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Location {
+    /// Where the chain of offsets starts.
+    pub base: Base,
+    /// Bytes of the value: 1, 2, 4, 8, or [`COMM_WIDTH`] for a comm.
+    pub width: u8,
+    depth: u8,
+    offsets: [i64; DEPTH_MAX],
+}
+
+impl Location {
+    /// Makes a location. `None` when `offsets` is empty or longer than [`DEPTH_MAX`], or the width isn't one of those
+    /// that [`Location::width`] names.
+    pub fn new(base: Base, width: u8, offsets: &[i64]) -> Option<Self> {
+        if !matches!(width, 1 | 2 | 4 | 8 | COMM_WIDTH) || offsets.is_empty() {
+            return None;
+        }
+        let mut all = [0; DEPTH_MAX];
+        all.get_mut(..offsets.len())?.copy_from_slice(offsets);
+        Some(Self {
+            base,
+            width,
+            depth: u8::try_from(offsets.len()).ok()?,
+            offsets: all,
+        })
+    }
+
+    /// The chain: the first is added to the base, each further one to the `u64` found so far. Never empty.
+    pub fn offsets(&self) -> &[i64] {
+        &self.offsets[..usize::from(self.depth)]
+    }
+}
+
+/// What a note of type [`TYPE_LOCATIONS`] says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GuestNote {
+    /// The current process's id.
+    pub pid: Option<Location>,
+    /// How many interrupts are being serviced; above 0 the vCPU is in interrupt mode.
+    pub interrupt_nesting: Option<Location>,
+    /// The current process's group.
+    pub process_group: Option<Location>,
+    /// The current thread's name, [`COMM_WIDTH`] bytes.
+    pub comm: Option<Location>,
+    /// The current thread's id.
+    pub tid: Option<Location>,
+}
+
+/// What is wrong with a note.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoteError {
+    /// The descriptor ends before what it announces; the field is how many bytes it has.
+    Truncated(usize),
+    /// A version other than [`VERSION`].
+    Version(u32),
+    /// More locations than [`LOCATIONS_MAX`].
+    Count(u32),
+    /// A location (its index) has an unknown base.
+    Base(usize, u32),
+    /// A location (its index) has a width that isn't allowed for what it locates.
+    Width(usize, u32),
+    /// A location (its index) has no offset or too many.
+    Depth(usize, u32),
+}
+
+impl core::fmt::Display for NoteError {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Truncated(bytes) => {
+                write!(formatter, "The kvmprof note ends after {bytes} bytes")
+            }
+            Self::Version(version) => {
+                write!(
+                    formatter,
+                    "The kvmprof note has version {version}, known is {VERSION}"
+                )
+            }
+            Self::Count(count) => {
+                write!(
+                    formatter,
+                    "The kvmprof note has {count} locations, allowed are {LOCATIONS_MAX}"
+                )
+            }
+            Self::Base(index, base) => {
+                write!(
+                    formatter,
+                    "Location {index} of the kvmprof note has base {base}, known are 0 and 1"
+                )
+            }
+            Self::Width(index, width) => {
+                write!(
+                    formatter,
+                    "Location {index} of the kvmprof note has the width {width}, allowed are 1, 2, 4, 8, and 16 for comm alone"
+                )
+            }
+            Self::Depth(index, depth) => {
+                write!(
+                    formatter,
+                    "Location {index} of the kvmprof note has {depth} offsets, allowed are 1 to {DEPTH_MAX}"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for NoteError {}
+
+fn u32_at(bytes: &[u8], offset: usize) -> Result<u32, NoteError> {
+    bytes
+        .get(offset..)
+        .and_then(|rest| rest.first_chunk())
+        .map(|field| u32::from_le_bytes(*field))
+        .ok_or(NoteError::Truncated(bytes.len()))
+}
+
+fn i64_at(bytes: &[u8], offset: usize) -> Result<i64, NoteError> {
+    bytes
+        .get(offset..)
+        .and_then(|rest| rest.first_chunk())
+        .map(|field| i64::from_le_bytes(*field))
+        .ok_or(NoteError::Truncated(bytes.len()))
+}
+
+fn check_version(descriptor: &[u8]) -> Result<(), NoteError> {
+    match u32_at(descriptor, 0)? {
+        VERSION => Ok(()),
+        version => Err(NoteError::Version(version)),
+    }
+}
+
+/// Checks the descriptor of a note of type [`TYPE_START_ALL`].
+///
+/// # Errors
+///
+/// Neither empty nor a known version.
+pub fn check_start_all(descriptor: &[u8]) -> Result<(), NoteError> {
+    if descriptor.is_empty() {
+        return Ok(());
+    }
+    check_version(descriptor)
+}
+
+/// Parses the descriptor of a note of type [`TYPE_LOCATIONS`]. What comes after the announced locations is ignored.
+///
+/// # Errors
+///
+/// Any deviation from the layout that the module's page gives.
+pub fn parse_note(descriptor: &[u8]) -> Result<GuestNote, NoteError> {
+    check_version(descriptor)?;
+    let announced = u32_at(descriptor, 4)?;
+    let count = usize::try_from(announced).unwrap_or(usize::MAX);
+    if count > LOCATIONS_MAX {
+        return Err(NoteError::Count(announced));
+    }
+    let mut note = GuestNote::default();
+    for index in 0..count {
+        let start = HEADER_BYTES + index * LOCATION_BYTES;
+        let entry = descriptor
+            .get(start..start + LOCATION_BYTES)
+            .ok_or(NoteError::Truncated(descriptor.len()))?;
+        let what = u32_at(entry, 0)?;
+        let found = match what {
+            1 => &mut note.pid,
+            2 => &mut note.interrupt_nesting,
+            3 => &mut note.process_group,
+            4 => &mut note.comm,
+            5 => &mut note.tid,
+            _ => continue,
+        };
+        let location = parse_location(entry, index, what == 4)?;
+        found.get_or_insert(location);
+    }
+    Ok(note)
+}
+
+fn parse_location(entry: &[u8], index: usize, comm: bool) -> Result<Location, NoteError> {
+    let base = match u32_at(entry, 4)? {
+        0 => Base::Absolute,
+        1 => Base::Gs,
+        other => return Err(NoteError::Base(index, other)),
+    };
+    let width = u32_at(entry, 8)?;
+    let width = match (u8::try_from(width), comm) {
+        (Ok(COMM_WIDTH), true) => COMM_WIDTH,
+        (Ok(narrow @ (1 | 2 | 4 | 8)), false) => narrow,
+        _ => return Err(NoteError::Width(index, width)),
+    };
+    let announced = u32_at(entry, 12)?;
+    let depth = usize::try_from(announced).unwrap_or(usize::MAX);
+    let mut offsets = [0; DEPTH_MAX];
+    for (position, offset) in offsets.iter_mut().enumerate() {
+        *offset = i64_at(entry, 16 + 8 * position)?;
+    }
+    offsets
+        .get(..depth)
+        .and_then(|used| Location::new(base, width, used))
+        .ok_or(NoteError::Depth(index, announced))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Descriptor {
+        bytes: [u8; 512],
+        length: usize,
+    }
+
+    impl Descriptor {
+        fn new(version: u32, count: u32) -> Self {
+            let mut descriptor = Self {
+                bytes: [0; 512],
+                length: 0,
+            };
+            descriptor.push(&version.to_le_bytes());
+            descriptor.push(&count.to_le_bytes());
+            descriptor
+        }
+
+        fn push(&mut self, bytes: &[u8]) {
+            self.bytes[self.length..self.length + bytes.len()].copy_from_slice(bytes);
+            self.length += bytes.len();
+        }
+
+        fn location(mut self, fields: [u32; 4], offsets: [i64; 4]) -> Self {
+            for field in fields {
+                self.push(&field.to_le_bytes());
+            }
+            for offset in offsets {
+                self.push(&offset.to_le_bytes());
+            }
+            self
+        }
+
+        fn bytes(&self) -> &[u8] {
+            &self.bytes[..self.length]
+        }
+    }
+
+    #[test]
+    fn every_kind_of_location_is_parsed() {
+        let descriptor = Descriptor::new(1, 5)
+            .location([1, 1, 4, 2], [8, -16, 0, 0])
+            .location([2, 1, 1, 1], [12, 0, 0, 0])
+            .location([3, 0, 8, 4], [1, 2, 3, 4])
+            .location([4, 1, 16, 1], [0, 0, 0, 0])
+            .location([5, 0, 2, 1], [i64::MIN, 0, 0, 0]);
+        let note = parse_note(descriptor.bytes()).unwrap();
+        let pid = note.pid.unwrap();
+        assert_eq!(
+            (pid.base, pid.width, pid.offsets()),
+            (Base::Gs, 4, &[8, -16][..])
+        );
+        let nesting = note.interrupt_nesting.unwrap();
+        assert_eq!((nesting.width, nesting.offsets()), (1, &[12][..]));
+        let group = note.process_group.unwrap();
+        assert_eq!(
+            (group.base, group.width, group.offsets()),
+            (Base::Absolute, 8, &[1, 2, 3, 4][..])
+        );
+        assert_eq!(note.comm.unwrap().width, COMM_WIDTH);
+        assert_eq!(note.tid.unwrap().offsets(), &[i64::MIN]);
+    }
+
+    #[test]
+    fn the_first_of_two_holds_and_unknown_things_are_passed_over() {
+        let descriptor = Descriptor::new(1, 3)
+            .location([99, 99, 99, 99], [0; 4])
+            .location([1, 0, 4, 1], [1, 0, 0, 0])
+            .location([1, 0, 8, 1], [2, 0, 0, 0]);
+        let note = parse_note(descriptor.bytes()).unwrap();
+        assert_eq!(
+            note,
+            GuestNote {
+                pid: Location::new(Base::Absolute, 4, &[1]),
+                ..GuestNote::default()
+            }
+        );
+    }
+
+    #[test]
+    fn bad_fields_are_named() {
+        let one = |fields| parse_note(Descriptor::new(1, 1).location(fields, [0; 4]).bytes());
+        assert_eq!(
+            parse_note(Descriptor::new(2, 0).bytes()),
+            Err(NoteError::Version(2))
+        );
+        assert_eq!(
+            parse_note(Descriptor::new(1, 9).bytes()),
+            Err(NoteError::Count(9))
+        );
+        assert_eq!(
+            parse_note(Descriptor::new(1, u32::MAX).bytes()),
+            Err(NoteError::Count(u32::MAX))
+        );
+        assert_eq!(one([1, 2, 4, 1]), Err(NoteError::Base(0, 2)));
+        for width in [0, 3, 16, 260, u32::MAX] {
+            assert_eq!(one([1, 0, width, 1]), Err(NoteError::Width(0, width)));
+        }
+        assert_eq!(one([4, 0, 8, 1]), Err(NoteError::Width(0, 8)));
+        for depth in [0, 5, 256, u32::MAX] {
+            assert_eq!(one([1, 0, 4, depth]), Err(NoteError::Depth(0, depth)));
+        }
+    }
+
+    #[test]
+    fn every_truncation_is_an_error() {
+        let descriptor = Descriptor::new(1, 2)
+            .location([1, 1, 4, 1], [0; 4])
+            .location([2, 1, 4, 1], [0; 4]);
+        for length in 0..descriptor.bytes().len() {
+            assert_eq!(
+                parse_note(&descriptor.bytes()[..length]).map(|_| ()),
+                Err(NoteError::Truncated(length))
+            );
+        }
+        assert!(parse_note(descriptor.bytes()).is_ok());
+    }
+
+    #[test]
+    fn start_all_is_empty_or_of_version_one() {
+        assert_eq!(check_start_all(&[]), Ok(()));
+        assert_eq!(check_start_all(&1u32.to_le_bytes()), Ok(()));
+        assert_eq!(
+            check_start_all(&3u32.to_le_bytes()),
+            Err(NoteError::Version(3))
+        );
+        assert_eq!(check_start_all(&[1]), Err(NoteError::Truncated(1)));
+    }
+}

@@ -1,0 +1,214 @@
+//! The two forms of `pcs.h`, and the header of a buffer.
+
+use core::ops::Deref;
+
+/// Which form of `pcs.h` the records follow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// For 64-bit guests, the default: 8-byte header
+    /// `{ u16 h_unused, u16 pad, u32 h_numlost }`, 16-byte records.
+    #[default]
+    Native,
+    /// Bit for bit the page's `pcs.h` with a 32-bit `unsigned`: 4-byte header
+    /// `{ u16 h_unused, i16 h_numlost }`, 8-byte records; pid and pc are truncated.
+    Classic,
+}
+
+impl Format {
+    /// The number that stands for it in `PCS_SETFORMAT` and in statuses.
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::Native => 0,
+            Self::Classic => 1,
+        }
+    }
+
+    /// The format that `number` stands for.
+    pub const fn from_number(number: u32) -> Option<Self> {
+        match number {
+            0 => Some(Self::Native),
+            1 => Some(Self::Classic),
+            _ => None,
+        }
+    }
+
+    /// Bytes in a buffer's header, `sizeof(struct LOGBUF_HDR)`.
+    pub const fn header_size(self) -> usize {
+        match self {
+            Self::Native => 8,
+            Self::Classic => 4,
+        }
+    }
+
+    /// Bytes in a record of the device, `sizeof(struct PSAMPLE)`.
+    pub const fn record_size(self) -> usize {
+        match self {
+            Self::Native => 16,
+            Self::Classic => 8,
+        }
+    }
+
+    /// `NUMSAMPS`: records that a buffer of `buffer_size` bytes holds.
+    pub const fn samples_per_buffer(self, buffer_size: usize) -> usize {
+        buffer_size.saturating_sub(self.header_size()) / self.record_size()
+    }
+
+    /// `NUMWASTE`: bytes that a full buffer of `buffer_size` bytes leaves unused.
+    pub const fn wasted_per_buffer(self, buffer_size: usize) -> usize {
+        buffer_size.saturating_sub(self.header_size()) % self.record_size()
+    }
+
+    /// The largest `h_numlost` of one header; what is beyond goes into the next.
+    pub const fn most_lost(self) -> u32 {
+        match self {
+            Self::Native => u32::MAX,
+            Self::Classic => 0x7fff,
+        }
+    }
+
+    /// The largest count of one merged record; what is beyond goes into another record.
+    pub const fn most_merged(self) -> u32 {
+        match self {
+            Self::Native => 0x7fff_ffff,
+            Self::Classic => 0x7fff,
+        }
+    }
+}
+
+/// `LOGBUF_HDR`: what stands at the start of a buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// `h_unused`: unused bytes at the end of the buffer; they are zero.
+    pub unused: u16,
+    /// `h_numlost`: samples lost since the last buffer. Never above [`Format::most_lost`].
+    pub lost: u32,
+}
+
+impl Header {
+    /// The header's bytes. A `lost` above [`Format::most_lost`] saturates.
+    pub fn encode(&self, format: Format) -> Encoded<8> {
+        let mut bytes = Encoded::new();
+        bytes.push(&self.unused.to_le_bytes());
+        let lost = self.lost.min(format.most_lost());
+        match format {
+            Format::Native => bytes.push(&[0; 2]).push(&lost.to_le_bytes()),
+            Format::Classic => bytes.push(&low_u16(lost).to_le_bytes()),
+        };
+        bytes
+    }
+
+    /// The header at the start of `buffer`; `None` when that is too short for one, or no
+    /// device's (a negative count).
+    pub fn decode(format: Format, buffer: &[u8]) -> Option<Self> {
+        let unused = u16::from_le_bytes(array(buffer, 0)?);
+        let lost = match format {
+            Format::Native => u32::from_le_bytes(array(buffer, 4)?),
+            Format::Classic => u32::try_from(i16::from_le_bytes(array(buffer, 2)?)).ok()?,
+        };
+        Some(Self { unused, lost })
+    }
+}
+
+/// Up to `N` bytes that something was encoded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encoded<const N: usize> {
+    bytes: [u8; N],
+    length: usize,
+}
+
+impl<const N: usize> Encoded<N> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            bytes: [0; N],
+            length: 0,
+        }
+    }
+
+    /// Appends `more`; what is beyond the capacity is left out.
+    pub(crate) fn push(&mut self, more: &[u8]) -> &mut Self {
+        for (to, from) in self.bytes.iter_mut().skip(self.length).zip(more) {
+            *to = *from;
+            self.length += 1;
+        }
+        self
+    }
+}
+
+impl<const N: usize> Deref for Encoded<N> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+}
+
+/// The `N` bytes of `bytes` from `offset` on.
+pub(crate) fn array<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
+    bytes.get(offset..)?.first_chunk().copied()
+}
+
+/// The low 16 bits, as the classic format truncates.
+pub(crate) const fn low_u16(value: u32) -> u16 {
+    let [first, second, ..] = value.to_le_bytes();
+    u16::from_le_bytes([first, second])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pcs::{BSIZE, UNUSED_BOUND};
+
+    #[test]
+    fn sizes_are_those_of_the_page() {
+        let classic = Format::Classic;
+        assert_eq!(classic.samples_per_buffer(512), 63);
+        assert_eq!(classic.wasted_per_buffer(512), 4);
+        assert_eq!(classic.samples_per_buffer(BSIZE), 127);
+        assert_eq!(classic.wasted_per_buffer(BSIZE), 4);
+        let native = Format::Native;
+        assert_eq!(native.samples_per_buffer(BSIZE), 63);
+        for shift in 10..=16 {
+            for format in [native, classic] {
+                assert!(format.wasted_per_buffer(1 << shift) < usize::from(UNUSED_BOUND));
+            }
+        }
+    }
+
+    #[test]
+    fn headers_survive_encoding() {
+        for format in [Format::Native, Format::Classic] {
+            let header = Header {
+                unused: 65528,
+                lost: format.most_lost(),
+            };
+            let bytes = header.encode(format);
+            assert_eq!(bytes.len(), format.header_size());
+            assert_eq!(Header::decode(format, &bytes), Some(header));
+            assert_eq!(Header::decode(format, &bytes[1..]), None);
+        }
+    }
+
+    #[test]
+    fn header_bytes_lie_where_the_page_puts_them() {
+        let header = Header {
+            unused: 0x0102,
+            lost: 0x0304,
+        };
+        assert_eq!(*header.encode(Format::Classic), [2, 1, 4, 3]);
+        assert_eq!(*header.encode(Format::Native), [2, 1, 0, 0, 4, 3, 0, 0]);
+    }
+
+    #[test]
+    fn a_classic_header_saturates_and_refuses_negative_counts() {
+        let header = Header {
+            unused: 4,
+            lost: 40_000,
+        };
+        let bytes = header.encode(Format::Classic);
+        assert_eq!(
+            Header::decode(Format::Classic, &bytes).map(|h| h.lost),
+            Some(32767)
+        );
+        assert_eq!(Header::decode(Format::Classic, &[4, 0, 0xff, 0xff]), None);
+    }
+}

@@ -1,0 +1,179 @@
+//! What `PCS_GETSTAT` stores.
+
+use super::format::{Encoded, Format, array};
+
+/// The accounts of an open pcs:
+/// `ticks == recorded + merged + ungathered + stolen + lost + pending + discarded`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// All ticks since the open, of all vCPUs.
+    pub ticks: u64,
+    /// Ticks handed over as a record of their own.
+    pub recorded: u64,
+    /// Ticks handed over within a merged count.
+    pub merged: u64,
+    /// Ticks before the first `PROF_*`.
+    pub ungathered: u64,
+    /// Ticks on which the host didn't run the vCPU.
+    pub stolen: u64,
+    /// Ticks that the clock lost, and samples for which no buffer was free.
+    pub lost: u64,
+    /// Ticks in buffers and merged counts that haven't been read yet.
+    pub pending: u64,
+    /// Ticks thrown away at close.
+    pub discarded: u64,
+}
+
+/// Bytes in an encoded [`Ledger`].
+pub(crate) const LEDGER_SIZE: usize = 64;
+
+impl Ledger {
+    /// True when every tick is accounted for.
+    pub fn balances(&self) -> bool {
+        let parts = [
+            self.recorded,
+            self.merged,
+            self.ungathered,
+            self.stolen,
+            self.lost,
+            self.pending,
+            self.discarded,
+        ];
+        parts.into_iter().try_fold(0_u64, u64::checked_add) == Some(self.ticks)
+    }
+
+    pub(crate) fn encode(&self) -> Encoded<LEDGER_SIZE> {
+        let mut bytes = Encoded::new();
+        for field in [
+            self.ticks,
+            self.recorded,
+            self.merged,
+            self.ungathered,
+            self.stolen,
+            self.lost,
+            self.pending,
+            self.discarded,
+        ] {
+            bytes.push(&field.to_le_bytes());
+        }
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let field = |index: usize| array(bytes, index * 8).map(u64::from_le_bytes);
+        Some(Self {
+            ticks: field(0)?,
+            recorded: field(1)?,
+            merged: field(2)?,
+            ungathered: field(3)?,
+            stolen: field(4)?,
+            lost: field(5)?,
+            pending: field(6)?,
+            discarded: field(7)?,
+        })
+    }
+}
+
+/// What `PCS_GETSTAT` stores: the eight `u64` of the [`Ledger`] in their order, then, as `u32`
+/// each: hz, vcpus, format, buffer size, buffers, modes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Where every tick went.
+    pub ledger: Ledger,
+    /// The clock's rate, in Hz per vCPU.
+    pub hz: u32,
+    /// How many vCPUs the guest has.
+    pub vcpus: u32,
+    /// The form of the records.
+    pub format: Format,
+    /// Bytes in a buffer.
+    pub buffer_size: u32,
+    /// How many buffers the device has.
+    pub buffers: u32,
+    /// The `PROF_*` calls made, each as the command under `PROF_MASK`, ORed together.
+    pub modes: u32,
+}
+
+/// Bytes in an encoded [`Status`].
+pub const STATUS_SIZE: usize = LEDGER_SIZE + 6 * 4;
+
+impl Status {
+    /// The bytes that `PCS_GETSTAT` stores.
+    pub fn encode(&self) -> Encoded<STATUS_SIZE> {
+        let mut bytes = Encoded::new();
+        bytes.push(&self.ledger.encode());
+        for field in [
+            self.hz,
+            self.vcpus,
+            self.format.number(),
+            self.buffer_size,
+            self.buffers,
+            self.modes,
+        ] {
+            bytes.push(&field.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The status that `bytes` hold; `None` when they are too few, or the format is unknown.
+    /// Bytes beyond [`STATUS_SIZE`] are ignored.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let field = |index: usize| array(bytes, LEDGER_SIZE + index * 4).map(u32::from_le_bytes);
+        Some(Self {
+            ledger: Ledger::decode(bytes)?,
+            hz: field(0)?,
+            vcpus: field(1)?,
+            format: Format::from_number(field(2)?)?,
+            buffer_size: field(3)?,
+            buffers: field(4)?,
+            modes: field(5)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_survives_encoding() {
+        let status = Status {
+            ledger: Ledger {
+                ticks: 28,
+                recorded: 1,
+                merged: 2,
+                ungathered: 3,
+                stolen: 4,
+                lost: 5,
+                pending: 6,
+                discarded: 7,
+            },
+            hz: 1000,
+            vcpus: 2,
+            format: Format::Classic,
+            buffer_size: 2048,
+            buffers: 4,
+            modes: 6,
+        };
+        assert!(status.ledger.balances());
+        let bytes = status.encode();
+        assert_eq!(bytes.len(), STATUS_SIZE);
+        assert_eq!(bytes[8], 1);
+        assert_eq!(
+            bytes[72], 1,
+            "the format is the third number after the ledger"
+        );
+        assert_eq!(Status::decode(&bytes), Some(status));
+        assert_eq!(Status::decode(&bytes[..STATUS_SIZE - 1]), None);
+    }
+
+    #[test]
+    fn a_hostile_ledger_does_not_overflow() {
+        let ledger = Ledger {
+            recorded: u64::MAX,
+            lost: 1,
+            ..Ledger::default()
+        };
+        assert!(!ledger.balances());
+    }
+}

@@ -1,0 +1,277 @@
+//! From kvmprof to the client.
+
+use core::ops::RangeInclusive;
+
+use super::header::{Fields, FrameWriter, Header};
+use super::{
+    HEADER_LENGTH, Kind, MAX_DATA, MAX_HANDLES, MAX_IOCTL_DATA, MAX_OUTSTANDING, WireError,
+};
+use crate::errno::Errno;
+
+/// A reply: what became of the request that had this tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyFrame<'a> {
+    /// The request's tag.
+    pub tag: u32,
+    /// The request's kind.
+    pub kind: Kind,
+    /// What it gave back. An `Ok` is of the frame's kind.
+    pub result: Result<Reply<'a>, Errno>,
+}
+
+/// What a request that succeeded gave back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply<'a> {
+    /// The version agreed on, the server's limits and what it is looking at.
+    Hello(HelloReply),
+    /// The name of the device that is open now.
+    Open {
+        /// For the requests that follow; never 0.
+        handle: u32,
+    },
+    /// What was read; nothing is the end of file.
+    Read {
+        /// At most as many bytes as were asked for.
+        data: &'a [u8],
+    },
+    /// How much was written.
+    Write {
+        /// Bytes.
+        count: u32,
+    },
+    /// What the command gave back.
+    Ioctl {
+        /// The return value of ioctl(2).
+        value: i64,
+        /// What the command stored through its argument.
+        data: &'a [u8],
+    },
+    /// What would not block.
+    Poll {
+        /// [`super::READABLE`], [`super::WRITABLE`], [`super::HANG_UP`].
+        events: u32,
+    },
+    /// The request with the tag given isn't outstanding any more.
+    Cancel,
+    /// The handle is free.
+    Close,
+}
+
+/// The answer to a hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HelloReply {
+    /// The version that both will speak; 0 when there is none that both know.
+    pub version: u16,
+    /// The lowest version that the server speaks.
+    pub lowest: u16,
+    /// The highest version that the server speaks.
+    pub highest: u16,
+    /// Bytes of data in a read or a write, at most.
+    pub max_data: u32,
+    /// Bytes of data that an ioctl takes or gives, at most.
+    pub max_ioctl_data: u32,
+    /// Requests that may wait at once.
+    pub max_outstanding: u32,
+    /// Devices that may be open at once.
+    pub max_handles: u32,
+    /// Virtual CPUs of the guest.
+    pub vcpus: u32,
+    /// The profiling clock's rate in Hz that kvmprof was started with; 0: it has no clock.
+    pub hz: u32,
+}
+
+impl HelloReply {
+    /// The answer of this version's server to a client that speaks `lowest` to `highest`.
+    pub fn answer(lowest: u16, highest: u16, vcpus: u32, hz: u32) -> Self {
+        let known = (lowest..=highest).contains(&super::VERSION);
+        let limit = |limit: usize| u32::try_from(limit).unwrap_or(u32::MAX);
+        Self {
+            version: if known { super::VERSION } else { 0 },
+            lowest: super::VERSION,
+            highest: super::VERSION,
+            max_data: limit(MAX_DATA),
+            max_ioctl_data: limit(MAX_IOCTL_DATA),
+            max_outstanding: limit(MAX_OUTSTANDING),
+            max_handles: limit(MAX_HANDLES),
+            vcpus,
+            hz,
+        }
+    }
+}
+
+impl Reply<'_> {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Hello(_) => Kind::Hello,
+            Self::Open { .. } => Kind::Open,
+            Self::Read { .. } => Kind::Read,
+            Self::Write { .. } => Kind::Write,
+            Self::Ioctl { .. } => Kind::Ioctl,
+            Self::Poll { .. } => Kind::Poll,
+            Self::Cancel => Kind::Cancel,
+            Self::Close => Kind::Close,
+        }
+    }
+
+    fn body_length(&self) -> usize {
+        match self {
+            Self::Hello(_) => 32,
+            Self::Open { .. } | Self::Write { .. } | Self::Poll { .. } => 4,
+            Self::Read { data } => data.len(),
+            Self::Ioctl { data, .. } => 8 + data.len(),
+            Self::Cancel | Self::Close => 0,
+        }
+    }
+}
+
+impl<'a> ReplyFrame<'a> {
+    /// A reply that gives `reply` back.
+    pub fn success(tag: u32, reply: Reply<'a>) -> Self {
+        Self {
+            tag,
+            kind: reply.kind(),
+            result: Ok(reply),
+        }
+    }
+
+    /// A reply that says why a request of kind `kind` failed.
+    pub fn failure(tag: u32, kind: Kind, errno: Errno) -> Self {
+        Self {
+            tag,
+            kind,
+            result: Err(errno),
+        }
+    }
+
+    /// Bytes that [`encode`](Self::encode) writes.
+    pub fn encoded_length(&self) -> usize {
+        HEADER_LENGTH + self.result.as_ref().map_or(0, Reply::body_length)
+    }
+
+    /// Writes the frame to the front of `buffer` and returns its length in bytes.
+    ///
+    /// # Errors
+    /// [`WireError::BodyLength`] for too much data, [`WireError::BufferTooSmall`].
+    pub fn encode(&self, buffer: &mut [u8]) -> Result<usize, WireError> {
+        let (kind, errno, allowed) = match &self.result {
+            Ok(reply) => (reply.kind(), 0, reply.kind().reply_body()),
+            Err(errno) => (self.kind, errno.0, FAILURE_BODY),
+        };
+        let header = Header {
+            length: self.result.as_ref().map_or(0, Reply::body_length),
+            tag: self.tag,
+            kind: kind.reply(),
+            subject: errno.cast_unsigned(),
+        };
+        let mut writer = FrameWriter::new(buffer, header, &allowed)?;
+        match &self.result {
+            Ok(Reply::Hello(hello)) => put_hello(&mut writer, hello),
+            Ok(Reply::Open { handle }) => writer.put(&handle.to_le_bytes()),
+            Ok(Reply::Read { data }) => writer.put(data),
+            Ok(Reply::Write { count }) => writer.put(&count.to_le_bytes()),
+            Ok(Reply::Ioctl { value, data }) => {
+                writer.put(&value.to_le_bytes());
+                writer.put(data);
+            }
+            Ok(Reply::Poll { events }) => writer.put(&events.to_le_bytes()),
+            Ok(Reply::Cancel | Reply::Close) | Err(_) => {}
+        }
+        Ok(writer.finish())
+    }
+
+    /// The frame in front of `bytes` and its length in bytes; `None` when more bytes are needed.
+    ///
+    /// # Errors
+    /// [`WireError::UnknownKind`], [`WireError::BodyLength`], [`WireError::Reserved`], as soon as
+    /// the header shows it.
+    pub fn decode(bytes: &'a [u8]) -> Result<Option<(Self, usize)>, WireError> {
+        let Some(header) = Header::decode(bytes)? else {
+            return Ok(None);
+        };
+        let kind = Kind::from_reply(header.kind).ok_or(WireError::UnknownKind(header.kind))?;
+        let errno = header.subject.cast_signed();
+        let allowed = if errno == 0 {
+            kind.reply_body()
+        } else {
+            FAILURE_BODY
+        };
+        header.check_length(&allowed)?;
+        let Some((body, length)) = header.body(bytes) else {
+            return Ok(None);
+        };
+        let result = match errno {
+            0 => Ok(decode_body(kind, body)),
+            errno => Err(Errno(errno)),
+        };
+        Ok(Some((
+            Self {
+                tag: header.tag,
+                kind,
+                result,
+            },
+            length,
+        )))
+    }
+}
+
+/// The body of a reply with an error: there is none.
+const FAILURE_BODY: RangeInclusive<usize> = 0..=0;
+
+fn put_hello(writer: &mut FrameWriter<'_>, hello: &HelloReply) {
+    for half in [hello.version, hello.lowest, hello.highest, 0] {
+        writer.put(&half.to_le_bytes());
+    }
+    for word in [
+        hello.max_data,
+        hello.max_ioctl_data,
+        hello.max_outstanding,
+        hello.max_handles,
+        hello.vcpus,
+        hello.hz,
+    ] {
+        writer.put(&word.to_le_bytes());
+    }
+}
+
+fn decode_body(kind: Kind, body: &[u8]) -> Reply<'_> {
+    let mut fields = Fields(body);
+    match kind {
+        Kind::Hello => Reply::Hello(decode_hello(fields)),
+        Kind::Open => Reply::Open {
+            handle: fields.u32(),
+        },
+        Kind::Read => Reply::Read {
+            data: fields.rest(),
+        },
+        Kind::Write => Reply::Write {
+            count: fields.u32(),
+        },
+        Kind::Ioctl => Reply::Ioctl {
+            value: fields.i64(),
+            data: fields.rest(),
+        },
+        Kind::Poll => Reply::Poll {
+            events: fields.u32(),
+        },
+        Kind::Cancel => Reply::Cancel,
+        Kind::Close => Reply::Close,
+    }
+}
+
+fn decode_hello(mut fields: Fields<'_>) -> HelloReply {
+    let version = fields.u16();
+    let lowest = fields.u16();
+    let highest = fields.u16();
+    fields.u16();
+    HelloReply {
+        version,
+        lowest,
+        highest,
+        max_data: fields.u32(),
+        max_ioctl_data: fields.u32(),
+        max_outstanding: fields.u32(),
+        max_handles: fields.u32(),
+        vcpus: fields.u32(),
+        hz: fields.u32(),
+    }
+}

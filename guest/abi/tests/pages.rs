@@ -1,0 +1,316 @@
+//! WIRE.md and PCS.md say what the code does: every dump on them is compared with the encoder,
+//! every number with its constant.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::{self, Format, Header, Msample, Psample, Record};
+use kvmprof_abi::wire::{
+    self, HelloReply, Kind, READABLE, Reply, ReplyFrame, Request, RequestFrame, VERSION,
+};
+
+const WIRE: &str = include_str!("../WIRE.md");
+const PCS: &str = include_str!("../PCS.md");
+
+/// The dumps of a page by name.
+fn dumps(page: &str) -> BTreeMap<&str, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        let Some(name) = line.strip_prefix("```hexdump ") else {
+            continue;
+        };
+        let bytes = lines
+            .by_ref()
+            .take_while(|line| *line != "```")
+            .flat_map(|line| line.split('#').next().unwrap().split_whitespace())
+            .map(|byte| u8::from_str_radix(byte, 16).unwrap())
+            .collect();
+        assert_eq!(all.insert(name, bytes), None, "{name} is there twice");
+    }
+    all
+}
+
+fn request(tag: u32, request: Request<'_>) -> Vec<u8> {
+    let frame = RequestFrame { tag, request };
+    let mut bytes = vec![0; frame.encoded_length()];
+    frame.encode(&mut bytes).unwrap();
+    bytes
+}
+
+fn reply(frame: ReplyFrame<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; frame.encoded_length()];
+    frame.encode(&mut bytes).unwrap();
+    bytes
+}
+
+fn success(tag: u32, what: Reply<'_>) -> Vec<u8> {
+    reply(ReplyFrame::success(tag, what))
+}
+
+#[track_caller]
+fn compare(page: &str, expected: &[(&str, Vec<u8>)]) {
+    let mut found = dumps(page);
+    for (name, bytes) in expected {
+        let dump = found.remove(name);
+        assert_eq!(dump.as_ref(), Some(bytes), "{name} should be {bytes:02x?}");
+    }
+    assert!(found.is_empty(), "nothing to compare with: {found:?}");
+}
+
+#[test]
+fn dumps_of_requests_and_replies() {
+    let handle = 1;
+    let flags = 0;
+    let (lowest, highest) = (VERSION, VERSION);
+    let ioctl = |command, argument, data| Request::Ioctl {
+        handle,
+        command,
+        argument,
+        limit: 0,
+        data,
+    };
+    let open = Request::Open {
+        device: wire::device::PCS,
+        minor: 0,
+        flags,
+    };
+    let limit = 1024;
+    let events = READABLE;
+    let list: Vec<u8> = [2_i32, 42, 43]
+        .into_iter()
+        .flat_map(i32::to_le_bytes)
+        .collect();
+    let hello = Reply::Hello(HelloReply::answer(1, 1, 2, 100));
+    let ioctl_reply = Reply::Ioctl {
+        value: 0,
+        data: b"",
+    };
+    let refused = ReplyFrame::failure(2, Kind::Open, Errno::EBUSY);
+    let cancelled = ReplyFrame::failure(5, Kind::Read, Errno::EINTR);
+    compare(
+        WIRE,
+        &[
+            ("hello", request(1, Request::Hello { lowest, highest })),
+            ("hello-reply", success(1, hello)),
+            ("open-pcs", request(2, open)),
+            ("open-reply", success(2, Reply::Open { handle })),
+            ("open-refused", reply(refused)),
+            ("close", request(9, Request::Close { handle })),
+            (
+                "read",
+                request(
+                    5,
+                    Request::Read {
+                        handle,
+                        limit,
+                        flags,
+                    },
+                ),
+            ),
+            ("read-reply", success(5, Reply::Read { data: b"hello" })),
+            ("ioctl-number", request(3, ioctl(pcs::BUF_INCR, 5, b""))),
+            ("ioctl-pointer", request(4, ioctl(pcs::PROF_LIST, 0, &list))),
+            ("ioctl-reply", success(4, ioctl_reply)),
+            (
+                "poll",
+                request(
+                    6,
+                    Request::Poll {
+                        handle,
+                        events,
+                        flags,
+                    },
+                ),
+            ),
+            ("poll-reply", success(6, Reply::Poll { events })),
+            ("cancel", request(7, Request::Cancel { tag: 5 })),
+            ("cancelled-read", reply(cancelled)),
+            ("cancel-reply", success(7, Reply::Cancel)),
+        ],
+    );
+}
+
+#[test]
+fn dumps_of_records() {
+    let sample = Record::Sample(Psample {
+        kind: pcs::kind::USER,
+        sspace: 0,
+        cpu: 1,
+        pid: 42,
+        pc: 0x40_1000,
+    });
+    let merged = Record::Merged(Msample {
+        kind: pcs::kind::IDLE,
+        cpu: 1,
+        count: 100,
+    });
+    let header = |format: Format| {
+        let unused = u16::try_from(format.wasted_per_buffer(pcs::BSIZE)).unwrap();
+        Header { unused, lost: 3 }.encode(format).to_vec()
+    };
+    let record = |record: Record, format| record.encode(format).to_vec();
+    compare(
+        PCS,
+        &[
+            ("native-psample", record(sample, Format::Native)),
+            ("native-msample", record(merged, Format::Native)),
+            ("classic-psample", record(sample, Format::Classic)),
+            ("native-header", header(Format::Native)),
+            ("classic-header", header(Format::Classic)),
+        ],
+    );
+}
+
+#[track_caller]
+fn says(page: &str, text: &str) {
+    assert!(page.contains(text), "the page doesn't say {text:?}");
+}
+
+#[test]
+fn numbers_of_the_wire() {
+    for (name, value) in [
+        ("max_data", wire::MAX_DATA),
+        ("max_ioctl_data", wire::MAX_IOCTL_DATA),
+        ("max_outstanding", wire::MAX_OUTSTANDING),
+        ("max_handles", wire::MAX_HANDLES),
+    ] {
+        says(WIRE, &format!("| `{name}` | {value} |"));
+    }
+    for (number, name) in [
+        (wire::device::PCS, "pcs"),
+        (wire::device::PRF, "prf"),
+        (wire::device::STATUS, "status"),
+        (wire::device::PROCESSES, "processes"),
+    ] {
+        says(WIRE, &format!("| {number} | {name} |"));
+    }
+    for (kind, name) in [
+        (Kind::Hello, "hello"),
+        (Kind::Open, "open"),
+        (Kind::Read, "read"),
+        (Kind::Write, "write"),
+        (Kind::Ioctl, "ioctl"),
+        (Kind::Poll, "poll"),
+        (Kind::Cancel, "cancel"),
+        (Kind::Close, "close"),
+    ] {
+        says(WIRE, &format!("| {} | {name} |", kind as u16));
+    }
+    says(WIRE, &format!("up to {} bytes", wire::MAX_HELLO));
+    for errno in [
+        Errno::EINTR,
+        Errno::ENXIO,
+        Errno::EBADF,
+        Errno::EAGAIN,
+        Errno::EACCES,
+        Errno::EFAULT,
+        Errno::EBUSY,
+        Errno::ENODEV,
+        Errno::EINVAL,
+        Errno::EMFILE,
+        Errno::ENOBUFS,
+    ] {
+        let (name, _) = errno.describe().unwrap();
+        says(WIRE, &format!("| {} | {name} |", errno.0));
+    }
+}
+
+#[test]
+fn numbers_of_pcs() {
+    for (name, command) in [
+        ("BUF_INCR", pcs::BUF_INCR),
+        ("PROF_KERNEL", pcs::PROF_KERNEL),
+        ("PROF_ALL", pcs::PROF_ALL),
+        ("PROF_GROUP", pcs::PROF_GROUP),
+        ("PROF_LIST", pcs::PROF_LIST),
+        ("PCS_FLUSH", pcs::PCS_FLUSH),
+        ("PCS_SETFORMAT", pcs::PCS_SETFORMAT),
+        ("PCS_SETBSIZE", pcs::PCS_SETBSIZE),
+        ("PCS_GETHZ", pcs::PCS_GETHZ),
+        ("PCS_SETHZ", pcs::PCS_SETHZ),
+        ("PCS_STOP", pcs::PCS_STOP),
+        ("PCS_GETSTAT", pcs::PCS_GETSTAT),
+    ] {
+        says(PCS, &format!("| `{name}` | {command:#06x} |"));
+    }
+    for (kind, name) in [
+        (pcs::kind::KERNEL, "KERNEL"),
+        (pcs::kind::USER, "USER"),
+        (pcs::kind::IDLE, "IDLE"),
+        (pcs::kind::MKERNEL, "MKERNEL"),
+        (pcs::kind::MUSER, "MUSER"),
+        (pcs::kind::KERNELI, "KERNELI"),
+        (pcs::kind::MKERNELI, "MKERNELI"),
+    ] {
+        says(PCS, &format!("| {kind} | {name} |"));
+    }
+    says(PCS, &format!("more than its {}", pcs::DEF_BUFNO));
+    says(PCS, &format!("more than {} in all", pcs::MAX_BUFS));
+    says(PCS, &format!("1 to {} processes", pcs::MAX_LIST));
+    let (least, most) = (pcs::MIN_BSIZE, pcs::MAX_BSIZE);
+    says(PCS, &format!("a power of two, {least} to {most}"));
+    says(PCS, &format!("{} to {} Hz", pcs::MIN_HZ, pcs::MAX_HZ));
+    says(PCS, &format!("stores {} bytes", pcs::STATUS_SIZE));
+    says(PCS, &format!("sequence of buffers, {} bytes", pcs::BSIZE));
+    says(PCS, &format!("every {} ticks", pcs::MERGE_TICKS));
+    says(PCS, &format!("below {}", pcs::UNUSED_BOUND));
+    for (format, name) in [(Format::Native, "native"), (Format::Classic, "classic")] {
+        says(PCS, &format!("{} {name}", format.number()));
+    }
+}
+
+#[test]
+fn account_lies_where_the_page_says() {
+    let ledger = pcs::Ledger {
+        ticks: 0,
+        recorded: 8,
+        merged: 16,
+        ungathered: 24,
+        stolen: 32,
+        lost: 40,
+        pending: 48,
+        discarded: 56,
+    };
+    let status = pcs::Status {
+        ledger,
+        hz: 64,
+        vcpus: 68,
+        format: Format::Classic,
+        buffer_size: 76,
+        buffers: 80,
+        modes: 84,
+    };
+    // Every field holds its own offset, but the format.
+    let bytes = status.encode().to_vec();
+    let row = |offset: usize, kind, name| says(PCS, &format!("| {offset} | {kind} | {name} |"));
+    for (index, name) in [
+        "ticks",
+        "recorded",
+        "merged",
+        "ungathered",
+        "stolen",
+        "lost",
+        "pending",
+        "discarded",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert_eq!(usize::from(bytes[index * 8]), index * 8);
+        row(index * 8, "u64", name);
+    }
+    for (index, name) in ["hz", "vcpus", "format", "bsize", "bufno", "modes"]
+        .into_iter()
+        .enumerate()
+    {
+        let offset = 64 + index * 4;
+        if name == "format" {
+            assert_eq!(u32::from(bytes[offset]), Format::Classic.number());
+        } else {
+            assert_eq!(usize::from(bytes[offset]), offset);
+        }
+        row(offset, "u32", name);
+    }
+}

@@ -1,0 +1,152 @@
+//! The rows of the ground truth, and which of them a sample belongs to.
+
+use crate::function_at;
+
+/// What a vCPU was doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Running a process in user mode.
+    User,
+    /// In the kernel.
+    Kernel,
+    /// In the kernel, servicing an interrupt.
+    Interrupt,
+    /// Halted.
+    Idle,
+}
+
+/// Something that the guest spends time on and counts the time of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The mode that the vCPU is in.
+    pub mode: Mode,
+    /// The current process; `None` where it can be any.
+    pub pid: Option<i32>,
+    /// That process's group.
+    pub process_group: Option<i32>,
+    /// The process's name, or what the kernel does.
+    pub name: &'static str,
+    /// The functions that the program counter is in, where it takes them to tell rows apart.
+    pub functions: &'static [&'static str],
+}
+
+const fn process(pid: i32, process_group: i32, name: &'static str) -> Row {
+    Row {
+        mode: Mode::User,
+        pid: Some(pid),
+        process_group: Some(process_group),
+        name,
+        functions: &[],
+    }
+}
+
+// The order is that of `enum row` in image/kernel.h.
+static ROWS: [Row; crate::ROWS] = [
+    process(101, 100, "weaver"),
+    process(102, 100, "spinner"),
+    process(103, 100, "carder"),
+    process(201, 200, "dyer"),
+    Row {
+        mode: Mode::Kernel,
+        functions: &[
+            "compute",
+            "write_port_in_kernel",
+            "memory_io",
+            "memory_io_round",
+            "string_io",
+            "string_io_round",
+        ],
+        ..process(102, 100, "system call")
+    },
+    Row {
+        mode: Mode::Kernel,
+        functions: &["stretch_with_interrupts_off", "count_with_interrupts_off"],
+        ..process(103, 100, "interrupts off")
+    },
+    Row {
+        mode: Mode::Interrupt,
+        pid: None,
+        process_group: None,
+        name: "timer interrupt",
+        functions: &[],
+    },
+    Row {
+        mode: Mode::Kernel,
+        pid: None,
+        process_group: None,
+        name: "switching",
+        functions: &[],
+    },
+    Row {
+        mode: Mode::Idle,
+        pid: Some(0),
+        process_group: Some(0),
+        name: "idle",
+        functions: &[],
+    },
+];
+
+const INTERRUPT: usize = 6;
+const SWITCHING: usize = 7;
+const IDLE: usize = 8;
+
+/// The rows, in the order of [`crate::VcpuTruth::cycles`].
+pub fn rows() -> &'static [Row; crate::ROWS] {
+    &ROWS
+}
+
+/// Which row a sample belongs to; `None` when it can't come from this guest (user mode with an unknown pid).
+///
+/// Kernel time outside the functions of a row is that of "switching": entry code, the choice of what to do next, start-up.
+pub fn row_of(mode: Mode, pid: i32, pc: u64) -> Option<usize> {
+    match mode {
+        Mode::User => ROWS
+            .iter()
+            .position(|row| row.mode == Mode::User && row.pid == Some(pid)),
+        Mode::Interrupt => Some(INTERRUPT),
+        Mode::Idle => Some(IDLE),
+        Mode::Kernel => {
+            let function = function_at(pc).unwrap_or_default();
+            let row = ROWS
+                .iter()
+                .position(|row| row.functions.contains(&function));
+            Some(row.unwrap_or(SWITCHING))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::symbol;
+
+    #[test]
+    fn every_function_of_a_row_is_in_the_image_and_leads_to_its_row() {
+        for (index, row) in rows().iter().enumerate() {
+            for name in row.functions {
+                let function = symbol(name).unwrap_or_else(|| panic!("{name} is not in the image"));
+                assert_eq!(row_of(row.mode, 1, function.address), Some(index), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn user_samples_go_by_pid_and_others_by_mode() {
+        for (index, row) in rows().iter().enumerate() {
+            if row.mode != Mode::Kernel {
+                assert_eq!(row_of(row.mode, row.pid.unwrap_or(77), 0), Some(index));
+            }
+        }
+        assert_eq!(row_of(Mode::User, 7, 0), None);
+        assert_eq!(row_of(Mode::Kernel, 101, 0), Some(SWITCHING));
+        let entry = symbol("system_call_entry").unwrap();
+        assert_eq!(row_of(Mode::Kernel, 101, entry.address), Some(SWITCHING));
+    }
+
+    #[test]
+    fn named_rows_are_where_the_constants_say() {
+        assert_eq!(rows()[INTERRUPT].mode, Mode::Interrupt);
+        assert_eq!(rows()[SWITCHING].name, "switching");
+        assert_eq!(rows()[IDLE].mode, Mode::Idle);
+    }
+}

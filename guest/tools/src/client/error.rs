@@ -1,0 +1,108 @@
+//! What can go wrong between a client and kvmprof.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::wire::WireError;
+
+/// Why a connection couldn't be made or used.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// There is no file at the path.
+    #[error("No socket at {}: is kvmprof running with this --socket?", path.display())]
+    NoSocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// There is a socket, or another file, and no program behind it.
+    #[error("Nobody listens on {}: the kvmprof that made it has ended", path.display())]
+    NobodyListens {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The file's mode forbids it, or kvmprof does.
+    #[error("No permission for {}: only root and the user who runs kvmprof may connect", path.display())]
+    Permission {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Another failure of connect(2).
+    #[error("Cannot connect to {}", path.display())]
+    Connect {
+        /// The path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The server closed the connection without an answer to the hello.
+    #[error("Connection to {} was turned away: wrong user, or too many clients", path.display())]
+    TurnedAway {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Client and server have no version of the protocol in common.
+    #[error(
+        "Server speaks versions {lowest} to {highest} of the protocol, this program {ours}: use tools and kvmprof of one release"
+    )]
+    Version {
+        /// The server's lowest.
+        lowest: u16,
+        /// The server's highest.
+        highest: u16,
+        /// The version of this program.
+        ours: u16,
+    },
+    /// The server answered something that isn't of the protocol.
+    #[error("Server sent a frame that isn't of the protocol")]
+    Malformed(#[source] WireError),
+    /// The server answered something else than what was asked.
+    #[error("Server's reply doesn't belong to the request")]
+    WrongReply,
+    /// The request is too large for a frame.
+    #[error("Request doesn't fit into a frame")]
+    TooLarge(#[source] WireError),
+    /// A device gave more than the caller has use for.
+    #[error("Device gives more than {limit} bytes")]
+    TooMuch {
+        /// The most that was expected, in bytes.
+        limit: usize,
+    },
+    /// The connection ended: kvmprof has gone, or dropped this client.
+    #[error("Connection to kvmprof is closed")]
+    Closed,
+    /// Sending or receiving failed.
+    #[error("Connection to kvmprof failed")]
+    Io(#[source] io::Error),
+    /// The thread that receives couldn't be started.
+    #[error("Cannot start a thread")]
+    Thread(#[source] io::Error),
+    /// The server refused the request.
+    #[error("Cannot {operation}: {errno}")]
+    Refused {
+        /// What was asked for.
+        operation: &'static str,
+        /// Why it was refused.
+        errno: Errno,
+    },
+}
+
+impl ClientError {
+    /// The errno with which the server refused the request, if that is what happened.
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Refused { errno, .. } => Some(*errno),
+            _ => None,
+        }
+    }
+
+    pub(super) fn connect(path: &Path, source: io::Error) -> Self {
+        let path = path.into();
+        match source.kind() {
+            io::ErrorKind::NotFound => Self::NoSocket { path },
+            io::ErrorKind::ConnectionRefused => Self::NobodyListens { path },
+            io::ErrorKind::PermissionDenied => Self::Permission { path },
+            _ => Self::Connect { path, source },
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The command line of getpc.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use kvmprof_abi::pcs::{DEF_BUFNO, Format, MAX_BSIZE, MAX_BUFS, MAX_LIST, MIN_BSIZE};
+
+use super::Plan;
+
+/// Gather program counter samples of the guest into a file for pcstat
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Without --kernel, --pid or --group, everything is sampled, as with --all. \
+    Idle ticks and what wasn't asked for come as counts."
+)]
+pub struct Arguments {
+    /// The socket of the kvmprof that runs the guest
+    #[arg(long, short, env = "KVMPROF_SOCKET", value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+
+    /// Sample the kernel
+    #[arg(long, short)]
+    pub kernel: bool,
+
+    /// Sample the kernel and every process
+    #[arg(long, short)]
+    pub all: bool,
+
+    /// Sample these processes in user mode: at most 5, separated by commas
+    #[arg(
+        long,
+        short,
+        visible_alias = "pids",
+        value_name = "PID",
+        value_delimiter = ','
+    )]
+    pub pid: Vec<i32>,
+
+    /// Sample the processes of this process group in user mode
+    #[arg(long, short, value_name = "GROUP")]
+    pub group: Option<i32>,
+
+    /// System buffers for the samples, 3 to 10; more of them lose less
+    #[arg(long, short, value_name = "COUNT", default_value_t = 3,
+        value_parser = clap::value_parser!(u8).range(3..=10))]
+    pub buffers: u8,
+
+    /// Bytes in a buffer: a power of two, 1024 to 65536
+    #[arg(long, value_name = "BYTES", value_parser = parse_buffer_size)]
+    pub buffer_size: Option<u32>,
+
+    /// The form of the records
+    #[arg(long, short, value_enum, default_value_t = FormatName::Native)]
+    pub format: FormatName,
+
+    /// The rate of the profiling clock, 1 to 10000 Hz [default: leave it as it is]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub hz: Option<u32>,
+
+    /// Where the stream goes [default: standard output]
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// How long to sample, e.g. 5 or 0.5 [default: until interrupted]
+    #[arg(value_parser = parse_seconds)]
+    pub seconds: Option<Duration>,
+}
+
+/// The form of the records, as the command line says it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum FormatName {
+    /// 16-byte records for 64-bit guests
+    #[default]
+    Native,
+    /// The 8-byte records of the original pcs.h; pid and pc are truncated
+    Classic,
+}
+
+impl From<FormatName> for Format {
+    fn from(name: FormatName) -> Self {
+        match name {
+            FormatName::Native => Self::Native,
+            FormatName::Classic => Self::Classic,
+        }
+    }
+}
+
+// The ranges above are literals because help texts show them.
+const _: () = assert!(DEF_BUFNO == 3 && MAX_BUFS == 10 && MAX_LIST == 5);
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(duration) if !duration.is_zero() => Ok(duration),
+        _ => Err("has to be more than 0 seconds, and not forever".to_owned()),
+    }
+}
+
+fn parse_buffer_size(text: &str) -> Result<u32, String> {
+    let size: usize = text.parse().map_err(|_| "not a number".to_owned())?;
+    if size.is_power_of_two() && (MIN_BSIZE..=MAX_BSIZE).contains(&size) {
+        u32::try_from(size).map_err(|error| error.to_string())
+    } else {
+        Err(format!(
+            "not a power of two from {MIN_BSIZE} to {MAX_BSIZE}"
+        ))
+    }
+}
+
+impl Arguments {
+    /// What to ask of the device.
+    ///
+    /// # Errors
+    /// When there are too many pids, in words.
+    pub fn plan(&self) -> Result<Plan, String> {
+        if self.pid.len() > MAX_LIST {
+            let count = self.pid.len();
+            return Err(format!(
+                "{count} pids given: the device takes at most {MAX_LIST}"
+            ));
+        }
+        let selected = self.kernel || !self.pid.is_empty() || self.group.is_some();
+        Ok(Plan {
+            kernel: self.kernel,
+            all: self.all || !selected,
+            pids: self.pid.clone(),
+            group: self.group,
+            more_buffers: usize::from(self.buffers).saturating_sub(DEF_BUFNO),
+            buffer_size: self.buffer_size,
+            format: self.format.into(),
+            hz: self.hz,
+            duration: self.seconds,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parse(words: &[&str]) -> Result<Plan, String> {
+        let words = ["getpc"].iter().chain(words);
+        let command = Command::try_parse_from(words).map_err(|error| error.to_string())?;
+        command.arguments.plan()
+    }
+
+    #[test]
+    fn everything_is_sampled_unless_something_is_chosen() {
+        assert!(parse(&[]).unwrap().all);
+        assert!(!parse(&["--kernel"]).unwrap().all);
+        assert!(!parse(&["--pid", "1,2"]).unwrap().all);
+        assert!(!parse(&["--group", "7"]).unwrap().all);
+        let both = parse(&["--kernel", "--all", "0.5"]).unwrap();
+        assert!(both.all && both.kernel);
+        assert_eq!(both.duration, Some(Duration::from_millis(500)));
+    }
+
+    #[test]
+    fn wrong_uses_are_refused_in_words() {
+        for (words, expected) in [
+            (
+                ["--pids", "1,2,3,4,5,6"],
+                "6 pids given: the device takes at most 5",
+            ),
+            (["--buffers", "11"], "11 is not in 3..=10"),
+            (
+                ["--buffer-size", "1000"],
+                "not a power of two from 1024 to 65536",
+            ),
+            (["--hz", "100000"], "100000 is not in 1..=10000"),
+            (["--all", "0"], "has to be more than 0 seconds"),
+            (["--all", "NaN"], "has to be more than 0 seconds"),
+            (["--format", "new"], "native, classic"),
+        ] {
+            let error = parse(&words).unwrap_err();
+            assert!(error.contains(expected), "{words:?}: {error}");
+        }
+    }
+}

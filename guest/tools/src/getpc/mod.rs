@@ -1,0 +1,16 @@
+//! getpc: gathers samples from pcs into a stream (see [`kvmprof_abi::stream`]).
+
+mod arguments;
+mod command;
+mod deblock;
+mod names;
+mod output;
+mod plan;
+mod run;
+
+pub use arguments::{Arguments, FormatName};
+pub use command::CommandError;
+pub use names::fetch_names;
+pub use output::{OutputError, open_output};
+pub use plan::Plan;
+pub use run::{GetpcError, Names, Summary, run};

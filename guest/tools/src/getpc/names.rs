@@ -1,0 +1,60 @@
+//! The names of the guest's processes.
+
+use std::collections::BTreeMap;
+
+use kvmprof_abi::stream::COMM_SIZE;
+use kvmprof_abi::wire::device::PROCESSES;
+
+use crate::client::Connection;
+
+/// The longest list of processes that is looked at, in bytes.
+const MOST_BYTES: usize = 64 << 20;
+
+/// The names of the processes that the guest has now, as far as kvmprof knows them; a
+/// process is called what its first thread is called. None when they can't be had: they are a courtesy, and a
+/// run goes on without.
+pub fn fetch_names(connection: &Connection) -> Vec<(i32, [u8; COMM_SIZE])> {
+    let lines = connection.snapshot(PROCESSES, MOST_BYTES);
+    parse_processes(&lines.unwrap_or_default())
+}
+
+/// The names in lines `pid\ttid\tcomm\n`; lines that aren't such are left out.
+fn parse_processes(lines: &[u8]) -> Vec<(i32, [u8; COMM_SIZE])> {
+    let mut names = BTreeMap::new();
+    for line in lines.split(|byte| *byte == b'\n') {
+        if let Some((pid, tid, comm)) = parse_line(line)
+            && (pid == tid || !names.contains_key(&pid))
+        {
+            names.insert(pid, comm);
+        }
+    }
+    names.into_iter().collect()
+}
+
+fn parse_line(line: &[u8]) -> Option<(i32, i32, [u8; COMM_SIZE])> {
+    let mut fields = line.splitn(3, |byte| *byte == b'\t');
+    let mut number = || -> Option<i32> { str::from_utf8(fields.next()?).ok()?.parse().ok() };
+    let (pid, tid) = (number()?, number()?);
+    let mut comm = [0; COMM_SIZE];
+    for (to, from) in comm.iter_mut().zip(fields.next()?) {
+        *to = *from;
+    }
+    Some((pid, tid, comm))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_called_what_its_first_thread_is_called() {
+        let lines = b"7\t9\tworker\n7\t7\tserver\n7\t8\tworker\nnonsense\n8\tx\ty\n12\t13\ta name of many letters";
+        let names = parse_processes(lines);
+        let expected = [
+            (7, *b"server\0\0\0\0\0\0\0\0\0\0"),
+            (12, *b"a name of many l"),
+        ];
+        assert_eq!(names, expected);
+        assert!(parse_processes(b"").is_empty());
+    }
+}

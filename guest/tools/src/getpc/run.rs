@@ -1,0 +1,252 @@
+//! One run: set up, gather, stop, drain, account.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::{self, Write};
+use std::time::{Duration, Instant, SystemTime};
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::{
+    Format, Ledger, PCS_GETSTAT, PCS_SETHZ, PCS_STOP, Record, STATUS_SIZE, Status,
+};
+use kvmprof_abi::stream::{COMM_SIZE, Comm, Pstat, StreamRecord};
+
+use super::deblock::{BadBuffer, Deblocker};
+use super::plan::{Call, Plan};
+use crate::device::{DeviceError, PcsDevice};
+use crate::interrupt::{Interrupt, Woken};
+
+/// Bytes asked for at a time; the device gives what it has.
+const READ_SIZE: usize = 65536;
+
+/// Looks up the names of the processes that the guest has now, as far as they are known: pairs of
+/// process id and name, padded with NULs.
+pub type Names<'a> = &'a mut dyn FnMut() -> Vec<(i32, [u8; COMM_SIZE])>;
+
+/// Why a run failed.
+#[derive(Debug, thiserror::Error)]
+pub enum GetpcError {
+    /// An ioctl of the set-up failed.
+    #[error("Cannot {purpose}")]
+    SetUp {
+        /// What it was for.
+        purpose: String,
+        /// What the device said.
+        source: DeviceError,
+    },
+    /// The clock's rate can't be changed.
+    #[error("Cannot {purpose}: another consumer runs on the same clock (EBUSY)")]
+    ClockInUse {
+        /// What was tried.
+        purpose: String,
+    },
+    /// The device couldn't be read, stopped or asked any more.
+    #[error("Cannot {operation}; the stream ends before its time")]
+    Device {
+        /// What was tried.
+        operation: &'static str,
+        /// What the device said.
+        source: DeviceError,
+    },
+    /// The device sent what can't be a buffer.
+    #[error("Device sent a buffer that makes no sense: are getpc and kvmprof of one release?")]
+    BadBuffer,
+    /// The stream couldn't be written.
+    #[error("Cannot write the stream")]
+    Write(#[from] io::Error),
+}
+
+/// What a run has gathered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Where every tick went, at the end.
+    pub ledger: Ledger,
+    /// The sum of `h_numlost` over the buffers.
+    pub lost: u64,
+    /// How long the device was open until it was stopped.
+    pub span: Duration,
+}
+
+/// Gathers samples from `device`, which was opened just now, into `output`: until
+/// `plan.duration` has passed, `interrupt` is set off or the guest has ended. What is in
+/// the device's buffers then is read to its end.
+///
+/// # Errors
+/// What went wrong with the device or the output. The stream has a STOP record even so if it has a
+/// START record and can be written to.
+pub fn run(
+    device: &dyn PcsDevice,
+    plan: &Plan,
+    output: &mut dyn Write,
+    interrupt: Interrupt,
+    names: Names<'_>,
+) -> Result<Summary, GetpcError> {
+    let opened = Instant::now();
+    let started = unix_time();
+    let calls = plan.calls();
+    for call in &calls {
+        make(device, call)?;
+    }
+    let status = status(device)?;
+    let mut writer = StreamWriter::new(output, &status);
+    writer.put(&StreamRecord::Start(started))?;
+    for call in &calls {
+        writer.put(&StreamRecord::Ioctl(call.record()))?;
+    }
+    writer.output.flush()?;
+    writer.learn(names());
+    let gathered = gather(device, plan.duration, interrupt, &mut writer);
+    let span = match &gathered {
+        Ok(stopped) => stopped.duration_since(opened),
+        Err(_) => opened.elapsed(),
+    };
+    if !matches!(gathered, Err(GetpcError::Write(_))) {
+        writer.put(&StreamRecord::Stop(unix_time()))?;
+        writer.output.flush()?;
+    }
+    gathered?;
+    writer.learn(names());
+    writer.trailer(device, span)
+}
+
+fn unix_time() -> i64 {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .ok()
+        .and_then(|since| i64::try_from(since.as_secs()).ok())
+        .unwrap_or_default()
+}
+
+fn make(device: &dyn PcsDevice, call: &Call) -> Result<(), GetpcError> {
+    let result = device.ioctl(call.command, call.argument, &call.data, 0);
+    let purpose = call.purpose.clone();
+    match result {
+        Ok(_) => Ok(()),
+        Err(error) if call.command == PCS_SETHZ && error.errno() == Some(Errno::EBUSY) => {
+            Err(GetpcError::ClockInUse { purpose })
+        }
+        Err(source) => Err(GetpcError::SetUp { purpose, source }),
+    }
+}
+
+fn status(device: &dyn PcsDevice) -> Result<Status, GetpcError> {
+    let operation = "read the device's status";
+    let (_, data) = device
+        .ioctl(PCS_GETSTAT, 0, &[], STATUS_SIZE)
+        .map_err(|source| GetpcError::Device { operation, source })?;
+    Status::decode(&data).ok_or(GetpcError::BadBuffer)
+}
+
+/// Reads to the end of file, which another thread brings about when it is time. Returns when
+/// the sampling ended.
+fn gather(
+    device: &dyn PcsDevice,
+    duration: Option<Duration>,
+    interrupt: Interrupt,
+    writer: &mut StreamWriter<'_>,
+) -> Result<Instant, GetpcError> {
+    let stopper = interrupt.stopper();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(move || match interrupt.wait(duration) {
+            Woken::Done => Ok(None),
+            Woken::Stop => device
+                .ioctl(PCS_STOP, 0, &[], 0)
+                .map(|_| Some(Instant::now())),
+        });
+        let read = read_to_end(device, writer);
+        let ended = Instant::now();
+        stopper.done();
+        // The device's own trouble, if any, shows in the read too.
+        let stopped = waiting.join().ok().and_then(Result::ok).flatten();
+        read.map(|()| stopped.unwrap_or(ended))
+    })
+}
+
+fn read_to_end(device: &dyn PcsDevice, writer: &mut StreamWriter<'_>) -> Result<(), GetpcError> {
+    let operation = "read samples";
+    loop {
+        let bytes = device
+            .read(READ_SIZE)
+            .map_err(|source| GetpcError::Device { operation, source })?;
+        if bytes.is_empty() {
+            return match writer.deblocker.is_empty() {
+                true => Ok(()),
+                false => Err(GetpcError::BadBuffer),
+            };
+        }
+        writer.put_buffers(&bytes)?;
+    }
+}
+
+/// Writes a stream, and keeps in mind what its trailer needs.
+struct StreamWriter<'a> {
+    format: Format,
+    output: &'a mut dyn Write,
+    deblocker: Deblocker,
+    /// The processes seen in samples.
+    pids: BTreeSet<i32>,
+    names: HashMap<i32, [u8; COMM_SIZE]>,
+}
+
+impl<'a> StreamWriter<'a> {
+    fn new(output: &'a mut dyn Write, status: &Status) -> Self {
+        let buffer_size = usize::try_from(status.buffer_size).unwrap_or(usize::MAX);
+        Self {
+            format: status.format,
+            output,
+            deblocker: Deblocker::new(status.format, buffer_size),
+            pids: BTreeSet::new(),
+            names: HashMap::new(),
+        }
+    }
+
+    fn put(&mut self, record: &StreamRecord) -> io::Result<()> {
+        self.output.write_all(&record.encode(self.format))
+    }
+
+    fn put_buffers(&mut self, bytes: &[u8]) -> Result<(), GetpcError> {
+        let mut records = Vec::new();
+        self.deblocker
+            .push(bytes, &mut records)
+            .map_err(|BadBuffer| GetpcError::BadBuffer)?;
+        for bytes in records.chunks_exact(self.format.record_size()) {
+            match Record::decode(self.format, bytes) {
+                Some(Record::Sample(sample)) => {
+                    self.pids.insert(sample.pid);
+                }
+                Some(Record::Merged(_)) => (),
+                None => return Err(GetpcError::BadBuffer),
+            }
+        }
+        self.output.write_all(&records)?;
+        // At once, so that a run that is killed leaves what it had.
+        self.output.flush()?;
+        Ok(())
+    }
+
+    /// Takes in names; later ones count.
+    fn learn(&mut self, names: Vec<(i32, [u8; COMM_SIZE])>) {
+        self.names.extend(names);
+    }
+
+    /// Accounts for the run, and writes that as the trailer.
+    fn trailer(mut self, device: &dyn PcsDevice, span: Duration) -> Result<Summary, GetpcError> {
+        let status = status(device)?;
+        let nanoseconds = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        let pstat = Pstat {
+            status,
+            span: nanoseconds,
+        };
+        self.put(&StreamRecord::Pstat(pstat))?;
+        for pid in std::mem::take(&mut self.pids) {
+            if let Some(comm) = self.names.get(&pid).copied() {
+                self.put(&StreamRecord::Comm(Comm { pid, comm }))?;
+            }
+        }
+        self.output.flush()?;
+        Ok(Summary {
+            ledger: status.ledger,
+            lost: self.deblocker.lost(),
+            span,
+        })
+    }
+}

@@ -1,0 +1,65 @@
+//! The report as JSON.
+
+use serde_json::{Value, json};
+
+use super::profile::TYPES;
+use super::{Mode, Profile};
+use kvmprof_abi::pcs::Format;
+
+/// One object that says what `profile` holds, with at most `top` program counters. What the stream
+/// doesn't tell is null; program counters are strings in hexadecimal.
+pub fn to_json(profile: &Profile, top: usize) -> Value {
+    let types = TYPES
+        .iter()
+        .map(|(kind, name)| ((*name).to_owned(), profile.tally.of(*kind).into()));
+    json!({
+        "format": match profile.format {
+            Format::Native => "native",
+            Format::Classic => "classic",
+        },
+        "start": profile.start,
+        "stop": profile.stop,
+        "seconds": profile.span(),
+        "hz": profile.pstat.map(|pstat| pstat.status.hz),
+        "real_hz": profile.real_rate(),
+        "vcpus": profile.pstat.map(|pstat| pstat.status.vcpus),
+        "calls": profile.calls.iter().map(|call| json!({
+            "command": call.command,
+            "data": call.data,
+        })).collect::<Vec<_>>(),
+        "ledger": profile.pstat.map(|pstat| {
+            let ledger = pstat.status.ledger;
+            json!({
+                "ticks": ledger.ticks,
+                "recorded": ledger.recorded,
+                "merged": ledger.merged,
+                "ungathered": ledger.ungathered,
+                "stolen": ledger.stolen,
+                "lost": ledger.lost,
+                "pending": ledger.pending,
+                "discarded": ledger.discarded,
+            })
+        }),
+        "hits": profile.tally.total(),
+        "types": types.collect::<serde_json::Map<_, _>>(),
+        "processes": profile.ranked_processes().into_iter().map(|(pid, hits)| json!({
+            "pid": pid,
+            "name": profile.name(pid),
+            "hits": hits.total(),
+            "user": hits.user,
+            "kernel": hits.kernel,
+            "interrupt": hits.interrupt,
+        })).collect::<Vec<_>>(),
+        "program_counters": profile.ranked_places(top).into_iter().map(|(place, hits)| json!({
+            "pc": format!("{:#x}", place.pc),
+            "hits": hits,
+            "mode": match place.mode {
+                Mode::User => "user",
+                Mode::Kernel => "kernel",
+                Mode::Interrupt => "interrupt",
+            },
+            "pid": place.pid,
+        })).collect::<Vec<_>>(),
+        "problems": profile.problems,
+    })
+}

@@ -1,0 +1,365 @@
+//! getpc on the real device model: what it writes is what the device handed over.
+
+#![allow(clippy::unwrap_used, reason = "A test may panic")]
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::{Format, PCS_SETFORMAT, PCS_SETHZ, PROF_ALL, PROF_LIST, kind};
+use kvmprof_abi::stream::{StreamRecord, record_size};
+use kvmprof_devices::profiling::{Mode, Pcs, Sample, Ticks};
+use kvmprof_tools::device::{DeviceError, PcsDevice};
+use kvmprof_tools::getpc::{GetpcError, Plan, Summary, run};
+use kvmprof_tools::interrupt::Interrupt;
+use kvmprof_tools::pcstat::{Profile, read_profile};
+
+/// The device model behind a lock, with blocking reads, as a server has it.
+struct Device {
+    pcs: Mutex<Pcs>,
+    changed: Condvar,
+    /// What `PCS_SETHZ` fails with, as when another consumer runs.
+    hz_error: Option<Errno>,
+    /// Reads fail from now on.
+    gone: AtomicBool,
+}
+
+impl Device {
+    fn open(vcpus: u16) -> Self {
+        let mut pcs = Pcs::new(vcpus);
+        pcs.open(100).unwrap();
+        Self {
+            pcs: Mutex::new(pcs),
+            changed: Condvar::new(),
+            hz_error: None,
+            gone: AtomicBool::new(false),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pcs> {
+        self.pcs.lock().unwrap()
+    }
+
+    /// Waits until gathering has begun, then lets `change` happen.
+    fn once_gathering(&self, change: impl FnOnce(&mut Pcs)) {
+        let mut pcs = self
+            .changed
+            .wait_while(self.lock(), |pcs| !pcs.is_gathering())
+            .unwrap();
+        change(&mut pcs);
+        drop(pcs);
+        self.changed.notify_all();
+    }
+}
+
+impl Device {
+    /// The end of the virtual machine.
+    fn end_machine(&self) {
+        self.lock().stop();
+        self.changed.notify_all();
+    }
+}
+
+impl PcsDevice for Device {
+    fn read(&self, limit: usize) -> Result<Vec<u8>, DeviceError> {
+        let mut pcs = self
+            .changed
+            .wait_while(self.lock(), |pcs| {
+                !pcs.readable() && !self.gone.load(Ordering::Relaxed)
+            })
+            .unwrap();
+        if self.gone.load(Ordering::Relaxed) {
+            let errno = Errno::EIO;
+            return Err(DeviceError::Refused { errno });
+        }
+        let mut bytes = Vec::new();
+        // An odd limit, so that buffers and records come in pieces.
+        pcs.read(limit.min(1001), &mut bytes)
+            .map_err(|errno| DeviceError::Refused { errno })?;
+        Ok(bytes)
+    }
+
+    fn ioctl(
+        &self,
+        command: u32,
+        argument: i64,
+        data: &[u8],
+        limit: usize,
+    ) -> Result<(i64, Vec<u8>), DeviceError> {
+        if let (PCS_SETHZ, Some(errno)) = (command, self.hz_error) {
+            return Err(DeviceError::Refused { errno });
+        }
+        let reply = self
+            .lock()
+            .ioctl(command, argument, data)
+            .map_err(|errno| DeviceError::Refused { errno })?;
+        assert!(reply.data.len() <= limit);
+        self.changed.notify_all();
+        Ok((reply.value, reply.data))
+    }
+}
+
+fn sample(vcpu: u16, mode: Mode, pid: i32) -> Ticks {
+    Ticks {
+        vcpu,
+        sample: Some(Sample {
+            vcpu,
+            mode,
+            pid,
+            pc: 0x1000,
+            ..Sample::default()
+        }),
+        ..Ticks::default()
+    }
+}
+
+fn feed(pcs: &mut Pcs) {
+    for _ in 0..100 {
+        pcs.feed(&sample(0, Mode::User, 70));
+    }
+    for _ in 0..30 {
+        pcs.feed(&sample(1, Mode::Kernel, 71));
+    }
+    pcs.feed(&Ticks {
+        idle: 250,
+        stolen: 3,
+        lost: 2,
+        ..Ticks::default()
+    });
+}
+
+fn name(text: &str) -> [u8; 16] {
+    let mut name = [0; 16];
+    name[..text.len()].copy_from_slice(text.as_bytes());
+    name
+}
+
+/// Runs `plan` on `device`, with ticks once gathering has begun, until `end`.
+fn run_with(
+    device: &Device,
+    plan: &Plan,
+    end: impl FnOnce(&Device) + Send,
+) -> (Result<Summary, GetpcError>, Vec<u8>) {
+    let mut output = Vec::new();
+    let interrupt = Interrupt::default();
+    let result = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            device.once_gathering(feed);
+            end(device);
+        });
+        let names = &mut || vec![(70, name("busy")), (9, name("elsewhere"))];
+        run(device, plan, &mut output, interrupt, names)
+    });
+    (result, output)
+}
+
+fn records(format: Format, mut stream: &[u8]) -> Vec<StreamRecord> {
+    let mut records = Vec::new();
+    while !stream.is_empty() {
+        let (record, size) = StreamRecord::decode(format, stream).unwrap();
+        assert_eq!(record_size(format, stream[0]), Some(size));
+        stream = &stream[size..];
+        records.push(record);
+    }
+    records
+}
+
+fn report(stream: &[u8]) -> Profile {
+    read_profile(&mut &*stream, "the stream", None).unwrap()
+}
+
+fn everything() -> Plan {
+    Plan {
+        all: true,
+        ..Plan::default()
+    }
+}
+
+#[test]
+fn a_stream_begins_and_ends_as_the_page_says() {
+    let device = Device::open(2);
+    let (result, stream) = run_with(&device, &everything(), Device::end_machine);
+    let summary = result.unwrap();
+    let records = records(Format::Native, &stream);
+    assert!(matches!(records[0], StreamRecord::Start(_)));
+    assert!(matches!(records[1], StreamRecord::Ioctl(call) if call.command == PROF_ALL));
+    let stop = records
+        .iter()
+        .position(|record| matches!(record, StreamRecord::Stop(_)))
+        .unwrap();
+    let device_only = |record: &StreamRecord| matches!(record, StreamRecord::Device(_));
+    assert!(records[2..stop].iter().all(device_only));
+    assert!(matches!(records[stop + 1], StreamRecord::Pstat(_)));
+    // The name of the process that was seen, and no other's.
+    assert!(
+        matches!(&records[stop + 2..], [StreamRecord::Comm(comm)] if comm.pid == 70 && comm.comm == name("busy"))
+    );
+    assert_eq!((summary.lost, summary.ledger.ticks), (2, 385));
+}
+
+#[test]
+fn everything_that_was_gathered_is_in_the_stream() {
+    let device = Device::open(2);
+    let (result, stream) = run_with(&device, &everything(), Device::end_machine);
+    let ledger = result.unwrap().ledger;
+    assert!(ledger.balances());
+    assert_eq!(
+        (ledger.recorded, ledger.merged, ledger.pending),
+        (130, 250, 0)
+    );
+    assert_eq!((ledger.stolen, ledger.lost), (3, 2));
+    let profile = report(&stream);
+    assert_eq!(profile.problems, [] as [String; 0]);
+    assert_eq!(profile.tally.of(kind::USER), 100);
+    assert_eq!(profile.tally.of(kind::KERNEL), 30);
+    assert_eq!(profile.tally.of(kind::IDLE), 250);
+    assert_eq!(profile.processes[&70].user, 100);
+    assert_eq!(profile.name(70), Some("busy"));
+}
+
+#[test]
+fn a_blocked_read_does_not_keep_a_run_from_ending() {
+    let device = Device::open(1);
+    let mut output = Vec::new();
+    let interrupt = Interrupt::default();
+    let stopper = interrupt.stopper();
+    let result = std::thread::scope(|scope| {
+        scope.spawn(|| device.once_gathering(|_| stopper.stop()));
+        run(
+            &device,
+            &everything(),
+            &mut output,
+            interrupt,
+            &mut Vec::new,
+        )
+    });
+    assert_eq!(result.unwrap().ledger.ticks, 0);
+    assert_eq!(report(&output).problems, [] as [String; 0]);
+}
+
+#[test]
+fn a_run_ends_when_its_time_is_up() {
+    let device = Device::open(1);
+    let plan = Plan {
+        duration: Some(std::time::Duration::from_nanos(1)),
+        ..everything()
+    };
+    let mut output = Vec::new();
+    let result = run(
+        &device,
+        &plan,
+        &mut output,
+        Interrupt::default(),
+        &mut Vec::new,
+    );
+    assert!(result.is_ok());
+    assert!(!device.lock().wants_ticks(), "the device was stopped");
+}
+
+#[test]
+fn classic_streams_have_no_trailer_and_tell_no_loss() {
+    let device = Device::open(2);
+    let plan = Plan {
+        format: Format::Classic,
+        pids: vec![70],
+        ..Plan::default()
+    };
+    let (result, stream) = run_with(&device, &plan, Device::end_machine);
+    assert_eq!(result.unwrap().lost, 2);
+    let records = records(Format::Classic, &stream);
+    let commands: Vec<u32> = records
+        .iter()
+        .filter_map(|record| match record {
+            StreamRecord::Ioctl(call) => Some(call.command),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(commands, [PCS_SETFORMAT, PROF_LIST]);
+    assert!(matches!(records.last(), Some(StreamRecord::Stop(_))));
+    let profile = report(&stream);
+    assert_eq!((profile.format, profile.pstat), (Format::Classic, None));
+    assert_eq!(profile.tally.of(kind::USER), 100);
+    assert_eq!(profile.tally.of(kind::MKERNEL), 30);
+    assert_eq!(profile.problems, [] as [String; 0]);
+}
+
+#[test]
+fn a_set_up_that_fails_writes_nothing_and_says_why() {
+    let mut device = Device::open(1);
+    device.hz_error = Some(Errno::EBUSY);
+    let plan = Plan {
+        hz: Some(1000),
+        ..everything()
+    };
+    let mut output = Vec::new();
+    let result = run(
+        &device,
+        &plan,
+        &mut output,
+        Interrupt::default(),
+        &mut Vec::new,
+    );
+    let message = result.unwrap_err().to_string();
+    assert_eq!(
+        message,
+        "Cannot set the clock to 1000 Hz: another consumer runs on the same clock (EBUSY)"
+    );
+    assert!(output.is_empty());
+}
+
+#[test]
+fn a_lost_device_leaves_a_stream_that_says_so() {
+    let device = Device::open(2);
+    let (result, stream) = run_with(&device, &everything(), |device| {
+        let pcs = device.lock();
+        device.gone.store(true, Ordering::Relaxed);
+        drop(pcs);
+        device.changed.notify_all();
+    });
+    let error = result.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "Cannot read samples; the stream ends before its time"
+    );
+    let profile = report(&stream);
+    assert!(profile.stop.is_some() && profile.pstat.is_none());
+    assert!(
+        profile.problems[0].starts_with("No PSTAT record"),
+        "{:?}",
+        profile.problems
+    );
+}
+
+/// An output that fails after so many bytes.
+struct Full(usize);
+
+impl Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.0 -= bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_disk_ends_the_run() {
+    let device = Device::open(2);
+    let result = std::thread::scope(|scope| {
+        scope.spawn(|| device.once_gathering(feed));
+        run(
+            &device,
+            &everything(),
+            &mut Full(500),
+            Interrupt::default(),
+            &mut Vec::new,
+        )
+    });
+    assert!(matches!(result, Err(GetpcError::Write(_))), "{result:?}");
+}

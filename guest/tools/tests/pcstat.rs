@@ -1,0 +1,247 @@
+//! pcstat on streams with known contents, whole and damaged. The expected reports are files in
+//! `tests/data`.
+
+#![allow(clippy::unwrap_used, reason = "A test may panic")]
+
+use kvmprof_abi::pcs::{
+    BUF_INCR, Format, Ledger, Msample, PCS_SETFORMAT, PROF_KERNEL, PROF_LIST, Psample, Record,
+    Status, kind,
+};
+use kvmprof_abi::stream::{Comm, Isample, Pstat, StreamRecord};
+use kvmprof_tools::pcstat::{Profile, read_profile, to_json, write_report};
+
+fn sample(kind: u8, pid: i32, pc: u64) -> StreamRecord {
+    StreamRecord::Device(Record::Sample(Psample {
+        kind,
+        pid,
+        pc,
+        ..Psample::default()
+    }))
+}
+
+fn merged(kind: u8, count: u32) -> StreamRecord {
+    StreamRecord::Device(Record::Merged(Msample {
+        kind,
+        cpu: 0,
+        count,
+    }))
+}
+
+fn comm(pid: i32, name: &[u8]) -> StreamRecord {
+    let mut comm = [0; 16];
+    comm[..name.len()].copy_from_slice(name);
+    StreamRecord::Comm(Comm { pid, comm })
+}
+
+fn ioctl(command: u32, data: [i32; 5]) -> StreamRecord {
+    StreamRecord::Ioctl(Isample { command, data })
+}
+
+/// The records of the device in all streams here.
+fn data() -> Vec<StreamRecord> {
+    let mut records = vec![sample(kind::USER, 42, 0x40_1000); 300];
+    records.extend(vec![sample(kind::USER, 42, 0x40_1010); 100]);
+    records.extend(vec![sample(kind::USER, 7, 0x7f00_0000_1234); 50]);
+    records.extend(vec![sample(kind::KERNEL, 42, 0xffff_ffff_8100_0000); 30]);
+    records.extend(vec![sample(kind::KERNEL, 7, 0xffff_ffff_8100_0000); 15]);
+    records.extend(vec![sample(kind::KERNELI, -1, 0xffff_ffff_8100_0040); 5]);
+    records.push(merged(kind::IDLE, 400));
+    records.push(merged(kind::MUSER, 75));
+    records.push(merged(kind::MKERNELI, 5));
+    records
+}
+
+fn stream(format: Format) -> Vec<u8> {
+    let mut records = vec![StreamRecord::Start(1_700_000_000)];
+    if format == Format::Classic {
+        records.push(ioctl(PCS_SETFORMAT, [1, 0, 0, 0, 0]));
+    }
+    records.push(ioctl(BUF_INCR, [2, 0, 0, 0, 0]));
+    records.push(ioctl(PROF_LIST, [42, 7, 0, 0, 0]));
+    records.push(ioctl(PROF_KERNEL, [0; 5]));
+    records.extend(data());
+    records.push(StreamRecord::Stop(1_700_000_005));
+    let status = Status {
+        ledger: Ledger {
+            ticks: 1_000,
+            recorded: 500,
+            merged: 480,
+            ungathered: 1,
+            stolen: 12,
+            lost: 7,
+            pending: 0,
+            discarded: 0,
+        },
+        hz: 100,
+        vcpus: 2,
+        buffer_size: 1024,
+        buffers: 5,
+        modes: 0o22,
+        format,
+    };
+    let span = 5_010_000_000;
+    records.push(StreamRecord::Pstat(Pstat { status, span }));
+    records.push(comm(42, b"busy loop"));
+    records.push(comm(7, b"sh\x1b[31m"));
+    records
+        .iter()
+        .flat_map(|record| record.encode(format).to_vec())
+        .collect()
+}
+
+fn read(stream: &[u8]) -> Profile {
+    read_profile(&mut &*stream, "the stream", None).unwrap()
+}
+
+fn report(profile: &Profile, top: usize) -> String {
+    let mut text = Vec::new();
+    write_report(profile, top, &mut text).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn a_native_stream_is_reported_whole() {
+    let profile = read(&stream(Format::Native));
+    assert_eq!(profile.problems, [] as [String; 0]);
+    assert_eq!(report(&profile, 3), include_str!("data/native.txt"));
+}
+
+#[test]
+fn of_a_classic_stream_loss_and_rate_are_unknown() {
+    let profile = read(&stream(Format::Classic));
+    assert_eq!(profile.problems, [] as [String; 0]);
+    assert_eq!(report(&profile, 10), include_str!("data/classic.txt"));
+}
+
+#[test]
+fn json_says_the_same() {
+    let json = to_json(&read(&stream(Format::Native)), 1);
+    assert_eq!(json["ledger"]["stolen"], 12);
+    assert_eq!(json["types"]["USER"], 450);
+    assert_eq!(json["hits"], 980);
+    assert_eq!(json["processes"][0]["pid"], 42);
+    assert_eq!(json["processes"][0]["name"], "busy loop");
+    assert_eq!(json["program_counters"][0]["pc"], "0x401000");
+    assert_eq!(json["program_counters"].as_array().map(Vec::len), Some(1));
+    assert!((json["real_hz"].as_f64().unwrap() - 99.8).abs() < 0.01);
+    let json = to_json(&read(&stream(Format::Classic)), 1);
+    assert!(json["ledger"].is_null() && json["hz"].is_null() && json["real_hz"].is_null());
+    assert_eq!(json["processes"][2]["pid"], -1);
+}
+
+#[test]
+fn an_empty_run_has_no_hits() {
+    let records = [StreamRecord::Start(5), StreamRecord::Stop(5)];
+    let stream: Vec<u8> = records
+        .iter()
+        .flat_map(|record| record.encode(Format::Classic).to_vec())
+        .collect();
+    let text = report(&read(&stream), 10);
+    assert!(text.contains("No hits."), "{text}");
+}
+
+#[test]
+fn a_stream_cut_anywhere_is_reported_up_to_there() {
+    for format in [Format::Native, Format::Classic] {
+        let whole = stream(format);
+        let start = match format {
+            Format::Native => 16,
+            Format::Classic => 8,
+        };
+        for length in (start..whole.len()).step_by(7) {
+            let profile = read(&whole[..length]);
+            assert_eq!(profile.format, format);
+            let total = profile.tally.total();
+            assert!(total <= 980);
+            // Without its last record, a name, a native stream is whole all the same.
+            let ends_with_a_name = format == Format::Native && whole.len() - length <= 48;
+            let cut = profile.problems.iter().any(|problem| {
+                problem.contains("cut short")
+                    || problem.contains("No STOP")
+                    || problem.contains("No PSTAT")
+            });
+            assert!(
+                cut || ends_with_a_name,
+                "{format:?} {length}: {:?}",
+                profile.problems
+            );
+            assert!(!report(&profile, 10).is_empty());
+        }
+    }
+}
+
+#[test]
+fn garbage_is_reported_up_to_there() {
+    let mut bytes = stream(Format::Native);
+    // The third sample of the device.
+    let place = 16 + 3 * 32 + 2 * 16;
+    bytes[place] = 99;
+    let profile = read(&bytes);
+    assert_eq!(profile.tally.total(), 2);
+    assert_eq!(
+        profile.problems,
+        [format!(
+            "Byte {place}: No record has type 99; the rest is left out"
+        )]
+    );
+}
+
+#[test]
+fn records_out_of_place_end_the_report() {
+    let start = StreamRecord::Start(1).encode(Format::Native).to_vec();
+    let user = sample(kind::USER, 1, 1).encode(Format::Native).to_vec();
+    let stop = StreamRecord::Stop(2).encode(Format::Native).to_vec();
+    let name = comm(1, b"x").encode(Format::Native).to_vec();
+    for (bytes, expected) in [
+        (
+            [&start, &start].map(Vec::as_slice).concat(),
+            "another run starts here",
+        ),
+        (
+            [&start, &stop, &user].map(Vec::as_slice).concat(),
+            "a record after STOP",
+        ),
+        ([&start, &name].map(Vec::as_slice).concat(), "before STOP"),
+    ] {
+        let problems = read(&bytes).problems;
+        assert!(problems[0].contains(expected), "{problems:?}");
+    }
+}
+
+#[test]
+fn records_that_are_missing_show_in_the_accounts() {
+    let mut bytes = stream(Format::Native);
+    // The device's first record.
+    bytes.drain(112..128);
+    let problems = read(&bytes).problems;
+    assert_eq!(
+        problems,
+        [
+            "Records are missing: the stream has 499 samples and 480 merged ticks, the device handed over 500 and 480"
+        ]
+    );
+}
+
+#[test]
+fn what_is_no_stream_is_refused() {
+    for (bytes, expected) in [
+        (b"".as_slice(), "the stream is empty"),
+        (b"\x7fELF and more", "no stream of getpc"),
+        (&[kind::START], "no stream of getpc"),
+    ] {
+        let error = read_profile(&mut &*bytes, "the stream", None).unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_long_stream_is_read_in_pieces() {
+    let mut bytes = StreamRecord::Start(1).encode(Format::Native).to_vec();
+    for pc in 0..50_000 {
+        bytes.extend_from_slice(&sample(kind::USER, 1, pc).encode(Format::Native));
+    }
+    bytes.extend_from_slice(&StreamRecord::Stop(2).encode(Format::Native));
+    let profile = read(&bytes);
+    assert_eq!(profile.tally.of(kind::USER), 50_000);
+    assert_eq!(profile.places.len(), 50_000);
+}

@@ -1,0 +1,168 @@
+//! What can go wrong around a lab machine.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Why a lab machine could not be prepared, or did not run to its end.
+///
+/// The command's own failure is none of these: it is an
+/// [`Outcome`](crate::Outcome) with its exit status.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// A file on this host could not be read or written.
+    #[error("Cannot {action} {path}")]
+    File {
+        /// What was attempted, as a verb.
+        action: &'static str,
+        /// The file in question.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Something other than a file, folder or symbolic link was to be put in.
+    #[error(
+        "{0} is neither a file, a folder nor a symbolic link: it cannot be put into an initramfs"
+    )]
+    FileKind(PathBuf),
+    /// A place inside the machine that cannot be used.
+    #[error("{0:?} is no place for a file inside the machine: give an absolute path without `..`")]
+    Destination(String),
+    /// More was to be put into the machine than its memory holds.
+    #[error(
+        "The files to put in take {needed} MiB, but a machine with {memory} MiB of memory has room for {room}: \
+         give it more memory"
+    )]
+    TooBig {
+        /// Size of the initramfs, in MiB.
+        needed: u64,
+        /// What half of the memory is, in MiB.
+        room: u64,
+        /// The machine's memory, in MiB.
+        memory: u64,
+    },
+    /// A number that the machine cannot have.
+    #[error("{what} of {value} is out of range: {range}")]
+    OutOfRange {
+        /// Which setting.
+        what: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// What is possible.
+        range: &'static str,
+    },
+    /// The lab was started without a command.
+    #[error("No command was given to run in the lab machine")]
+    NoCommand,
+    /// A program that the lab needs is not installed.
+    #[error("{program} is not installed: apt-get install {package}")]
+    ProgramMissing {
+        /// The program.
+        program: &'static str,
+        /// The Debian package that has it.
+        package: &'static str,
+    },
+    /// The given kernel file is not one that can boot here.
+    #[error("{path} is no Linux kernel for x86 (bzImage): {reason}")]
+    NotAKernel {
+        /// The file.
+        path: PathBuf,
+        /// What about it is wrong.
+        reason: &'static str,
+    },
+    /// A kernel whose modules are nowhere.
+    #[error(
+        "The modules of kernel {version} are in none of {searched:?}: unpack the kernel's package with \
+         `dpkg -x` and give the vmlinuz in its boot folder, or install the package"
+    )]
+    ModulesMissing {
+        /// The kernel's own version string (`uname -r`).
+        version: String,
+        /// Where they were looked for.
+        searched: Vec<PathBuf>,
+    },
+    /// A kernel that lacks one module.
+    #[error("Kernel {version} has no {module}, neither built in nor as a module: the lab needs it")]
+    ModuleMissing {
+        /// The kernel's own version string.
+        version: String,
+        /// The module.
+        module: String,
+    },
+    /// No Debian package of the wanted kind is known to apt.
+    #[error(
+        "No package {pattern} is known to apt: run `apt-get update`, or give a kernel (vmlinuz with its modules) \
+         with --kernel or in KVMPROF_LAB_KERNEL"
+    )]
+    PackageUnknown {
+        /// What was looked for.
+        pattern: String,
+    },
+    /// A package could not be fetched or unpacked.
+    #[error("`{command}` failed: {message}")]
+    Fetch {
+        /// The command that failed.
+        command: String,
+        /// What it printed.
+        message: String,
+    },
+    /// A program of this source could not be built.
+    #[error("Cannot build {package}: {reason}")]
+    Build {
+        /// The cargo package.
+        package: String,
+        /// Why.
+        reason: String,
+    },
+    /// This machine's own /dev/kvm runs no guest.
+    #[error("{0}")]
+    NoKvm(String),
+    /// There is no folder to keep packages in.
+    #[error("No place for the cache of packages: set KVMPROF_CACHE, XDG_CACHE_HOME or HOME")]
+    NoCacheFolder,
+    /// The machine did not come up, or went down before the command ended.
+    #[error("{what}\n{console}")]
+    Machine {
+        /// What happened.
+        what: String,
+        /// The last lines of its console, and what QEMU said.
+        console: String,
+    },
+    /// The time was up and the machine was ended.
+    #[error("The lab machine was ended after {} s, before its command was done\n{console}", limit.as_secs())]
+    Timeout {
+        /// How long it was allowed to run.
+        limit: Duration,
+        /// The last lines of its console.
+        console: String,
+    },
+    /// The machine sent more than the caller wanted to take.
+    #[error("The lab machine sent more than {limit} bytes of {what}")]
+    TooMuch {
+        /// Which stream.
+        what: &'static str,
+        /// The bound, in bytes.
+        limit: u64,
+    },
+    /// What came back as the output folder is not one.
+    #[error("The lab machine's output folder cannot be taken: {reason}")]
+    OutFolder {
+        /// What about it is wrong.
+        reason: String,
+    },
+}
+
+impl LabError {
+    /// For `map_err`: the same I/O error with the file it was about.
+    pub(crate) fn file(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File {
+            action,
+            path,
+            source,
+        }
+    }
+}

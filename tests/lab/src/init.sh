@@ -1,0 +1,74 @@
+#!/bin/sh
+# First process of the lab machine. Ports, in the order QEMU was given them:
+# 1 standard output, 2 standard error, 3 output folder (tar), 4 control.
+export PATH=/lab:/bin HOME=/root LAB_OUT=/out
+
+mount -t devtmpfs none /dev
+mount -t proc none /proc
+mount -t sysfs none /sys
+mkdir -p /dev/pts /dev/shm /out /lab
+mount -t devpts none /dev/pts
+mount -t tmpfs none /dev/shm
+ln -sf /proc/self/fd /dev/fd
+ln -sf /proc/self/fd/0 /dev/stdin
+ln -sf /proc/self/fd/1 /dev/stdout
+ln -sf /proc/self/fd/2 /dev/stderr
+ip link set lo up
+hostname lab
+
+for module in /modules/*.ko; do
+    [ -e "$module" ] && { insmod "$module" || echo "lab: $module does not load"; }
+done
+
+# The ports appear after a handshake with QEMU.
+tries=0
+until [ -e /dev/vport0p1 ] && [ -e /dev/vport0p2 ] && [ -e /dev/vport0p3 ] && [ -e /dev/vport0p4 ]; do
+    tries=$((tries + 1))
+    if [ "$tries" -gt 1000 ]; then
+        echo 'lab: the virtio-serial ports did not appear'
+        poweroff -f
+    fi
+    usleep 10000
+done
+exec 4>/dev/vport0p4
+if [ ! -e /dev/kvm ]; then
+    echo 'lab: there is no /dev/kvm: this QEMU emulates no SVM, or this kernel has no KVM for it'
+    poweroff -f
+fi
+chmod 666 /dev/kvm
+echo -1 >/proc/sys/kernel/perf_event_paranoid
+echo 0 >/proc/sys/kernel/kptr_restrict
+ulimit -c 0
+ulimit -n 65536
+ulimit -l unlimited
+
+# A port can be opened only once at a time, so it is no good as /dev/stdout.
+mkfifo /run/stdout /run/stderr
+cat </run/stdout >/dev/vport0p1 4>&- &
+stdout=$!
+cat </run/stderr >/dev/vport0p2 4>&- &
+stderr=$!
+
+echo ready >&4
+cd /root
+sh /command </dev/null >/run/stdout 2>/run/stderr 4>&-
+status=$?
+
+# What the command left running would keep the streams open.
+left=yes
+while [ "$left" ]; do
+    left=
+    for process in /proc/[0-9]*; do
+        id=${process#/proc/}
+        case $id in 1 | "$stdout" | "$stderr") continue ;; esac
+        # Kernel threads have no program.
+        if readlink "$process/exe" >/dev/null && kill -9 "$id" 2>/dev/null; then left=yes; fi
+    done
+done
+wait "$stdout"
+wait "$stderr"
+
+cd /
+[ -e /want-out ] && tar -C /out -cf /dev/vport0p3 .
+echo "exit $status" >&4
+poweroff -f

@@ -1,0 +1,143 @@
+//! Asking apt for Debian packages, as any user.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::LabError;
+
+/// Debian 12 has both kernel series that the lab wants. Other releases, and
+/// Ubuntu, do not: for them its archive is asked beside the machine's own.
+const SOURCES: &str = "\
+deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main
+deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian-security bookworm-security main
+";
+
+/// One set of package lists.
+pub(super) struct Apt {
+    options: Vec<String>,
+}
+
+impl Apt {
+    /// The machine's own lists, as they are.
+    pub(super) fn of_machine() -> Self {
+        // The sandbox user could not write into the caller's folder.
+        Self::with(["APT::Sandbox::User=root".to_owned()])
+    }
+
+    /// Lists of Debian 12 in a folder of ours, brought up to date.
+    pub(super) fn of_debian_12(folder: &Path) -> Result<Self, LabError> {
+        let lists = folder.join("lists");
+        let cache = folder.join("cache");
+        for needed in [lists.join("partial"), cache.join("archives/partial")] {
+            fs::create_dir_all(&needed).map_err(LabError::file("create", &needed))?;
+        }
+        let sources = folder.join("sources.list");
+        fs::write(&sources, SOURCES).map_err(LabError::file("write", &sources))?;
+        let place = |name: &str, path: &Path| format!("Dir::{name}={}", path.display());
+        let apt = Self::with([
+            "APT::Sandbox::User=root".to_owned(),
+            // On another release or architecture than the machine's.
+            "APT::Architecture=amd64".to_owned(),
+            "APT::Architectures=amd64".to_owned(),
+            place("Etc::SourceList", &sources),
+            place("Etc::SourceParts", Path::new("/dev/null")),
+            place("State::Lists", &lists),
+            place("Cache", &cache),
+        ]);
+        eprintln!("lab: fetching Debian 12's package lists");
+        run(apt.command("apt-get").arg("update"))?;
+        Ok(apt)
+    }
+
+    fn with<const N: usize>(settings: [String; N]) -> Self {
+        let options = settings
+            .into_iter()
+            .flat_map(|setting| ["--option".to_owned(), setting])
+            .collect();
+        Self { options }
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.arg("--quiet").args(&self.options);
+        command
+    }
+
+    /// Names of all packages that match a regular expression.
+    pub(super) fn search(&self, pattern: &str) -> Result<Vec<String>, LabError> {
+        let search = ["search", "--names-only", pattern];
+        let listed = run(self.command("apt-cache").args(search))?;
+        Ok(String::from_utf8_lossy(&listed.stdout)
+            .lines()
+            .filter_map(|line| line.split_whitespace().next())
+            .map(str::to_owned)
+            .collect())
+    }
+
+    /// Downloads a package into a folder and says what its file is called.
+    pub(super) fn download(&self, package: &str, folder: &Path) -> Result<PathBuf, LabError> {
+        run(self
+            .command("apt-get")
+            .args(["download", package])
+            .current_dir(folder))?;
+        fs::read_dir(folder)
+            .map_err(LabError::file("list", folder))?
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
+            .ok_or_else(|| LabError::Fetch {
+                command: format!("apt-get download {package}"),
+                message: "it brought no package".to_owned(),
+            })
+    }
+}
+
+/// Unpacks a package without installing it.
+pub(super) fn unpack(archive: &Path, folder: &Path) -> Result<(), LabError> {
+    run(Command::new("dpkg").arg("-x").arg(archive).arg(folder)).map(drop)
+}
+
+fn run(command: &mut Command) -> Result<Output, LabError> {
+    let shown = shown(command);
+    let failed = |message: String| LabError::Fetch {
+        command: shown,
+        message,
+    };
+    match command.output() {
+        Ok(output) if output.status.success() => Ok(output),
+        Ok(output) => Err(failed(
+            String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        )),
+        Err(error) => Err(failed(format!(
+            "{error}; the lab takes its kernels and busybox from Debian packages"
+        ))),
+    }
+}
+
+/// The command as it would be typed.
+fn shown(command: &Command) -> String {
+    std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failing_command_says_what_it_printed() {
+        let error = run(Command::new("sh").args(["-c", "echo broken >&2; exit 3"])).unwrap_err();
+        let text = error.to_string();
+        assert_eq!(text, "`sh -c echo broken >&2; exit 3` failed: broken");
+    }
+
+    #[test]
+    fn settings_become_options() {
+        let command = Apt::of_machine().command("apt-get");
+        let words: Vec<_> = command.get_args().collect();
+        assert_eq!(words, ["--quiet", "--option", "APT::Sandbox::User=root"]);
+    }
+}

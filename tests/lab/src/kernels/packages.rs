@@ -1,0 +1,177 @@
+//! Debian packages: fetched and unpacked once, into a cache of our own.
+
+use std::env;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::apt::{self, Apt};
+use crate::LabError;
+
+/// A package that the lab needs.
+pub(super) enum Wanted<'a> {
+    /// The newest cloud kernel of a series such as `6.1`.
+    CloudKernel(&'a str),
+    /// Busybox, linked statically.
+    Busybox,
+}
+
+impl Wanted<'_> {
+    /// Whether a package of this name will do.
+    fn matches(&self, package: &str) -> bool {
+        match self {
+            Self::CloudKernel(series) => package
+                .strip_prefix("linux-image-")
+                .and_then(|rest| rest.strip_suffix("-cloud-amd64"))
+                .and_then(|version| version.strip_prefix(series))
+                // `6.1` is not `6.12`, and a bare series is a meta-package.
+                .is_some_and(|rest| rest.starts_with('.')),
+            Self::Busybox => package == "busybox-static",
+        }
+    }
+
+    /// For apt-cache, and for people: what such packages are called.
+    fn pattern(&self) -> String {
+        match self {
+            Self::CloudKernel(series) => {
+                format!(
+                    "^linux-image-{}[.].*-cloud-amd64$",
+                    series.replace('.', "[.]")
+                )
+            }
+            Self::Busybox => "^busybox-static$".to_owned(),
+        }
+    }
+}
+
+/// Where packages are kept: `KVMPROF_CACHE`, or `kvmprof` in `XDG_CACHE_HOME`
+/// or `~/.cache`.
+///
+/// # Errors
+/// [`LabError::NoCacheFolder`] when none of the three is set.
+pub fn cache_folder() -> Result<PathBuf, LabError> {
+    let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(cache) = variable("KVMPROF_CACHE") {
+        return Ok(PathBuf::from(cache));
+    }
+    variable("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| variable("HOME").map(|home| Path::new(&home).join(".cache")))
+        .map(|parent| parent.join("kvmprof"))
+        .ok_or(LabError::NoCacheFolder)
+}
+
+/// Debian's statically linked busybox. Fetched on first use.
+///
+/// # Errors
+/// A package unknown to apt, or one that cannot be fetched.
+pub fn busybox() -> Result<PathBuf, LabError> {
+    let root = unpacked(&Wanted::Busybox)?;
+    ["bin/busybox", "usr/bin/busybox"]
+        .iter()
+        .map(|place| root.join(place))
+        .find(|path| path.is_file())
+        .ok_or_else(|| LabError::PackageUnknown {
+            pattern: "busybox-static with bin/busybox".to_owned(),
+        })
+}
+
+/// The folder into which the newest such package is unpacked.
+pub(super) fn unpacked(wanted: &Wanted) -> Result<PathBuf, LabError> {
+    let packages = cache_folder()?.join("packages");
+    if let Some(found) = newest_cached(&packages, wanted) {
+        return Ok(found);
+    }
+    fs::create_dir_all(&packages).map_err(LabError::file("create", &packages))?;
+    let lock = packages.join(".lock");
+    let lock_file = File::create(&lock).map_err(LabError::file("create", &lock))?;
+    flock(&lock_file, FlockOperation::LockExclusive)
+        .map_err(|error| LabError::file("lock", &lock)(error.into()))?;
+    // Another process may have been quicker; the lock goes with its file.
+    match newest_cached(&packages, wanted) {
+        Some(found) => Ok(found),
+        None => fetch(&packages, wanted),
+    }
+}
+
+fn newest_cached(packages: &Path, wanted: &Wanted) -> Option<PathBuf> {
+    let names = fs::read_dir(packages).ok()?;
+    let names = names
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    let found = newest(names, wanted)?;
+    Some(packages.join(found))
+}
+
+/// Fetches from where the machine takes its packages, or else from Debian 12.
+fn fetch(packages: &Path, wanted: &Wanted) -> Result<PathBuf, LabError> {
+    let failure = match fetch_by(&Apt::of_machine(), packages, wanted) {
+        Ok(place) => return Ok(place),
+        Err(failure) => failure,
+    };
+    eprintln!("lab: {failure}");
+    let debian = Apt::of_debian_12(&packages.join(".apt"))?;
+    fetch_by(&debian, packages, wanted)
+}
+
+/// Downloads and unpacks beside the final place, then renames: a download that
+/// breaks leaves nothing that looks whole.
+fn fetch_by(apt: &Apt, packages: &Path, wanted: &Wanted) -> Result<PathBuf, LabError> {
+    let pattern = wanted.pattern();
+    let package =
+        newest(apt.search(&pattern)?, wanted).ok_or(LabError::PackageUnknown { pattern })?;
+    let work = tempfile::Builder::new()
+        .prefix(".fetch-")
+        .tempdir_in(packages)
+        .map_err(LabError::file("create a folder in", packages))?;
+    eprintln!("lab: fetching {package}");
+    let archive = apt.download(&package, work.path())?;
+    let tree = work.path().join("tree");
+    apt::unpack(&archive, &tree)?;
+    let place = packages.join(&package);
+    fs::rename(&tree, &place).map_err(LabError::file("create", &place))?;
+    Ok(place)
+}
+
+fn newest(names: Vec<String>, wanted: &Wanted) -> Option<String> {
+    names
+        .into_iter()
+        .filter(|name| wanted.matches(name))
+        .max_by_key(|name| version_key(name))
+}
+
+/// All numbers in a name, so that 6.1.0-9 comes before 6.1.0-10.
+fn version_key(name: &str) -> Vec<u64> {
+    name.split(|character: char| !character.is_ascii_digit())
+        .filter_map(|number| number.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_series_is_matched_whole() {
+        let wanted = Wanted::CloudKernel("6.1");
+        assert!(wanted.matches("linux-image-6.1.0-50-cloud-amd64"));
+        assert!(!wanted.matches("linux-image-6.12.1+deb12-cloud-amd64"));
+        assert!(!wanted.matches("linux-image-6.1.0-50-cloud-amd64-unsigned"));
+        assert!(!wanted.matches("linux-image-6.1.0-50-cloud-amd64-dbg"));
+        assert!(!wanted.matches("linux-image-6.1-cloud-amd64"));
+        assert!(!wanted.matches("linux-image-6.1.0-50-amd64"));
+    }
+
+    #[test]
+    fn the_newest_is_found_by_number() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["6.12.9+deb12", "6.12.10+deb12", "6.1.0-99"] {
+            let package = format!("linux-image-{name}-cloud-amd64");
+            fs::create_dir(folder.path().join(package)).unwrap();
+        }
+        let newest = newest_cached(folder.path(), &Wanted::CloudKernel("6.12")).unwrap();
+        assert!(newest.ends_with("linux-image-6.12.10+deb12-cloud-amd64"));
+        assert_eq!(newest_cached(folder.path(), &Wanted::Busybox), None);
+    }
+}

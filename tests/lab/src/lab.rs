@@ -1,0 +1,352 @@
+//! One run of one command in a lab machine.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::initramfs::{Archive, InitramfsBuilder, add_host_file};
+use crate::machine::{self, Machine, Wishes};
+use crate::{Kernel, LabError};
+
+/// The first process of the machine.
+const INIT: &str = include_str!("init.sh");
+/// What the machine needs: its ports, and KVM on AMD's SVM, which is what
+/// QEMU emulates.
+const MODULES: [&str; 3] = ["virtio_pci", "virtio_console", "kvm_amd"];
+/// Where files go that have no place named. It is in the machine's `PATH`.
+const FILES_FOLDER: &str = "/lab";
+
+const CPUS_MAX: u32 = 64;
+/// Below this the kernel and busybox have no room, in MiB.
+const MEMORY_MIN: u64 = 256;
+/// More than that QEMU's address layout here was never meant for, in MiB.
+const MEMORY_MAX: u64 = 64 << 10;
+
+/// A lab machine about to be started: set it up, then [`Lab::run`].
+///
+/// The command runs as root, in `/root`, without standard input, with `/lab`
+/// and busybox's applets in its `PATH`. What it leaves in `$LAB_OUT` (`/out`)
+/// can be brought back; what it leaves running is killed.
+#[derive(Debug, Clone)]
+pub struct Lab {
+    kernel: Option<Kernel>,
+    cpus: u32,
+    memory: u64,
+    host_files: Vec<(PathBuf, Option<String>)>,
+    contents: Vec<(String, u32, Vec<u8>)>,
+    command: Vec<String>,
+    out: Option<PathBuf>,
+    timeout: Duration,
+    forward: bool,
+    output_limit: u64,
+    out_limit: u64,
+}
+
+/// A command that ran to its end.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Its exit status, as a shell gives it: 128 and the signal's number when
+    /// a signal ended it, 127 when there is no such command.
+    pub status: u8,
+    /// What it wrote to standard output; empty when that was forwarded.
+    pub stdout: Vec<u8>,
+    /// What it wrote to standard error; empty when that was forwarded.
+    pub stderr: Vec<u8>,
+    /// The folder that holds what it left in `$LAB_OUT`, when one was given.
+    pub out_dir: Option<PathBuf>,
+    /// The last lines of the machine's console (the lab's kernel).
+    pub console: String,
+}
+
+impl Default for Lab {
+    fn default() -> Self {
+        Self {
+            kernel: None,
+            cpus: 2,
+            memory: 2048,
+            host_files: Vec::new(),
+            contents: Vec::new(),
+            command: Vec::new(),
+            out: None,
+            timeout: Duration::from_secs(300),
+            forward: false,
+            output_limit: 64 << 20,
+            out_limit: 512 << 20,
+        }
+    }
+}
+
+impl Lab {
+    /// A machine with 2 CPUs, 2048 MiB, Debian's 6.1 kernel and five minutes.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The kernel that the machine itself runs (the host of guests inside).
+    #[must_use]
+    pub fn kernel(mut self, kernel: Kernel) -> Self {
+        self.kernel = Some(kernel);
+        self
+    }
+
+    /// Number of CPUs, 1 to 64.
+    #[must_use]
+    pub fn cpus(mut self, cpus: u32) -> Self {
+        self.cpus = cpus;
+        self
+    }
+
+    /// Memory in MiB, 256 to 65536.
+    #[must_use]
+    pub fn memory(mut self, mebibytes: u64) -> Self {
+        self.memory = mebibytes;
+        self
+    }
+
+    /// Puts a file or folder of this host at an absolute path in the machine;
+    /// modes are kept. Programs must be linked statically.
+    #[must_use]
+    pub fn add(mut self, source: impl Into<PathBuf>, destination: &str) -> Self {
+        self.host_files
+            .push((source.into(), Some(destination.to_owned())));
+        self
+    }
+
+    /// Puts a file or folder of this host into the machine's `/lab`, under its
+    /// own name.
+    #[must_use]
+    pub fn add_to_lab(mut self, source: impl Into<PathBuf>) -> Self {
+        self.host_files.push((source.into(), None));
+        self
+    }
+
+    /// Puts a file with these contents and permissions at an absolute path.
+    #[must_use]
+    pub fn contents(mut self, destination: &str, mode: u32, contents: impl Into<Vec<u8>>) -> Self {
+        self.contents
+            .push((destination.to_owned(), mode, contents.into()));
+        self
+    }
+
+    /// The command and its arguments.
+    #[must_use]
+    pub fn command<S: Into<String>>(mut self, words: impl IntoIterator<Item = S>) -> Self {
+        self.command = words.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Runs a script by busybox's shell as the command.
+    #[must_use]
+    pub fn script(self, script: &str) -> Self {
+        self.command(["sh", "-c", script])
+    }
+
+    /// Brings what the command leaves in `$LAB_OUT` into this folder, which is
+    /// made when missing.
+    #[must_use]
+    pub fn out(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.out = Some(folder.into());
+        self
+    }
+
+    /// Ends the machine after this time, booting included.
+    #[must_use]
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
+        self
+    }
+
+    /// Passes the command's output on to this process's own, as it comes,
+    /// instead of keeping it.
+    #[must_use]
+    pub fn forward_output(mut self) -> Self {
+        self.forward = true;
+        self
+    }
+
+    /// Most bytes that are kept of standard output, and of standard error.
+    #[must_use]
+    pub fn output_limit(mut self, bytes: u64) -> Self {
+        self.output_limit = bytes;
+        self
+    }
+
+    /// Most bytes of the output folder, as a tar stream, that are taken.
+    #[must_use]
+    pub fn out_limit(mut self, bytes: u64) -> Self {
+        self.out_limit = bytes;
+        self
+    }
+
+    /// Boots the machine and runs the command to its end. This thread must
+    /// not be ended before: the machine dies with it.
+    ///
+    /// # Errors
+    /// What could not be prepared, a machine that did not come up or went down
+    /// early ([`LabError::Machine`]), [`LabError::Timeout`], or more output
+    /// than the bounds allow. A command that fails is no error.
+    pub fn run(&self) -> Result<Outcome, LabError> {
+        self.check()?;
+        let kernel = match &self.kernel {
+            Some(kernel) => kernel.clone(),
+            None => Kernel::for_lab()?,
+        };
+        let initramfs = self.initramfs(&kernel)?;
+        let machine = Machine {
+            kernel: &kernel.image,
+            initramfs,
+            cpus: self.cpus,
+            memory: self.memory,
+        };
+        let wishes = Wishes {
+            forward: self.forward,
+            output_limit: self.output_limit,
+            out: self.out.clone(),
+            out_limit: self.out_limit,
+            timeout: self.timeout,
+        };
+        let finished = machine::run(&machine, &wishes)?;
+        Ok(Outcome {
+            status: finished.status,
+            stdout: finished.stdout,
+            stderr: finished.stderr,
+            out_dir: self.out.clone(),
+            console: finished.console,
+        })
+    }
+
+    fn check(&self) -> Result<(), LabError> {
+        if self.command.is_empty() {
+            return Err(LabError::NoCommand);
+        }
+        if !(1..=CPUS_MAX).contains(&self.cpus) {
+            return Err(LabError::OutOfRange {
+                what: "A CPU count",
+                value: self.cpus.into(),
+                range: "1 to 64",
+            });
+        }
+        if !(MEMORY_MIN..=MEMORY_MAX).contains(&self.memory) {
+            return Err(LabError::OutOfRange {
+                what: "A memory size in MiB",
+                value: self.memory,
+                range: "256 to 65536",
+            });
+        }
+        Ok(())
+    }
+
+    /// Two archives, one after the other: the machine's own, then the files.
+    fn initramfs(&self, kernel: &Kernel) -> Result<File, LabError> {
+        let own = InitramfsBuilder::new()
+            .init(INIT)
+            .modules(kernel, &MODULES)
+            .build()?;
+        let files = self.files()?;
+        // Half of the memory is what the kernel gives its root file system,
+        // and the archive itself lies in memory until it is unpacked.
+        let needed = (own.len() + files.len()) as u64 >> 20;
+        let room = self.memory / 2;
+        if needed > room {
+            return Err(LabError::TooBig {
+                needed,
+                room,
+                memory: self.memory,
+            });
+        }
+        let action = LabError::file("write", "the initramfs as a temporary file");
+        tempfile::tempfile()
+            .and_then(|mut file| {
+                file.write_all(&own)?;
+                file.write_all(&files)?;
+                Ok(file)
+            })
+            .map_err(action)
+    }
+
+    fn files(&self) -> Result<Vec<u8>, LabError> {
+        let mut archive = Archive::new();
+        archive.folder(FILES_FOLDER, 0o755)?;
+        for (source, destination) in &self.host_files {
+            let destination = match destination {
+                Some(destination) => destination.clone(),
+                None => default_destination(source)?,
+            };
+            add_host_file(&mut archive, source, &destination)?;
+        }
+        for (destination, mode, contents) in &self.contents {
+            archive.file(destination, *mode, contents)?;
+        }
+        archive.file("/command", 0o700, command_script(&self.command).as_bytes())?;
+        if self.out.is_some() {
+            archive.file("/want-out", 0o600, b"")?;
+        }
+        archive.finish()
+    }
+}
+
+/// The source's own name in [`FILES_FOLDER`].
+fn default_destination(source: &Path) -> Result<String, LabError> {
+    // `.` and `..` have a name only once resolved.
+    let resolved = source
+        .canonicalize()
+        .map_err(LabError::file("read", source))?;
+    let name = match source.file_name() {
+        Some(name) => Some(name),
+        None => resolved.file_name(),
+    };
+    name.and_then(|name| name.to_str())
+        .map(|name| format!("{FILES_FOLDER}/{name}"))
+        .ok_or_else(|| LabError::Destination(source.display().to_string()))
+}
+
+/// A script that becomes the command, every byte of its words kept.
+fn command_script(words: &[String]) -> String {
+    let quoted: Vec<String> = words
+        .iter()
+        .map(|word| format!("'{}'", word.replace('\'', r"'\''")))
+        .collect();
+    format!("exec {}\n", quoted.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_pass_the_shell_unchanged() {
+        let words = ["a b", "it's", "$HOME", "new\nline", "\\", "", "*"].map(str::to_owned);
+        let script = command_script(&words).replacen("exec ", "printf '<%s>' ", 1);
+        let output = std::process::Command::new("sh")
+            .args(["-c", &script])
+            .output()
+            .unwrap();
+        let expected: String = words.iter().map(|word| format!("<{word}>")).collect();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+    }
+
+    #[test]
+    fn files_without_a_place_keep_their_name() {
+        assert_eq!(
+            default_destination(Path::new("/bin/sh")).unwrap(),
+            "/lab/sh"
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let dotted = folder.path().join(".");
+        let name = folder.path().file_name().unwrap().to_str().unwrap();
+        assert_eq!(
+            default_destination(&dotted).unwrap(),
+            format!("/lab/{name}")
+        );
+    }
+
+    #[test]
+    fn settings_out_of_range_are_refused() {
+        let refused = |lab: Lab| lab.command(["true"]).run().unwrap_err().to_string();
+        assert!(refused(Lab::new().cpus(0)).contains("1 to 64"));
+        assert!(refused(Lab::new().cpus(65)).contains("1 to 64"));
+        assert!(refused(Lab::new().memory(16)).contains("256 to 65536"));
+        assert!(matches!(Lab::new().run(), Err(LabError::NoCommand)));
+    }
+}

@@ -1,0 +1,35 @@
+//! A machine with a complete KVM in emulation, on any x86-64 host.
+//!
+//! QEMU's TCG emulates a processor with SVM; Debian's cloud kernel boots on it
+//! to a small initramfs, loads its KVM modules and runs one command. What the
+//! command prints comes back byte for byte on virtio-serial ports of its own,
+//! so the kernel's messages never mix with it. Nothing is installed and nothing
+//! is left behind: kernels and busybox are fetched once as Debian packages into
+//! a cache folder (see [`cache_folder`]).
+//!
+//! ```no_run
+//! use kvmprof_lab::Lab;
+//!
+//! let outcome = Lab::new().command(["ls", "-l", "/dev/kvm"]).run()?;
+//! assert_eq!(outcome.status, 0);
+//! # Ok::<(), kvmprof_lab::LabError>(())
+//! ```
+//!
+//! Time in the lab is not real time: it shows behaviour, never speed.
+
+mod error;
+pub mod initramfs;
+mod kernels;
+mod lab;
+mod machine;
+mod outfolder;
+mod probe;
+mod program;
+mod streams;
+
+pub use error::LabError;
+pub use initramfs::InitramfsBuilder;
+pub use kernels::{Kernel, busybox, cache_folder, fetch, kernels};
+pub use lab::{Lab, Outcome};
+pub use probe::probe_kvm;
+pub use program::build_program;

@@ -1,0 +1,275 @@
+//! The QEMU process: started, listened to, and ended on every way out.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use crate::streams::{self, Progress};
+use crate::{LabError, outfolder};
+
+const QEMU: &str = "qemu-system-x86_64";
+
+/// Kernel command line. A panic ends the machine; TCG's TSC is the host's, so
+/// it needs no watchdog; the rest saves time that emulation makes long.
+const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 oops=panic tsc=reliable nokaslr \
+    mitigations=off cryptomgr.notests ipv6.disable=1 audit=0 random.trust_cpu=on \
+    rcupdate.rcu_expedited=1 8250.nr_uarts=1";
+
+/// Console, standard output, standard error, output folder, control: in the
+/// order in which QEMU is given them and the first process numbers its ports.
+type Streams = [UnixStream; 5];
+
+/// The stream that is the serial console and no virtio port.
+const CONSOLE: usize = 0;
+
+/// A machine to start.
+pub(crate) struct Machine<'a> {
+    /// The bzImage.
+    pub kernel: &'a Path,
+    /// The whole initramfs, in a file that needs no name.
+    pub initramfs: std::fs::File,
+    /// Virtual CPUs.
+    pub cpus: u32,
+    /// Memory in MiB.
+    pub memory: u64,
+}
+
+/// What to do with what comes back.
+pub(crate) struct Wishes {
+    /// Pass output on to this process's own streams instead of keeping it.
+    pub forward: bool,
+    /// Bytes of standard output and of standard error that are kept.
+    pub output_limit: u64,
+    /// Where the output folder goes.
+    pub out: Option<PathBuf>,
+    /// Bytes of the output folder that are taken.
+    pub out_limit: u64,
+    /// After which time the machine is ended.
+    pub timeout: Duration,
+}
+
+/// How it went.
+pub(crate) struct Finished {
+    pub status: u8,
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    pub console: String,
+}
+
+/// Runs the machine until it ends by itself, sends what it must not, or the
+/// time is up.
+pub(crate) fn run(machine: &Machine, wishes: &Wishes) -> Result<Finished, LabError> {
+    let (ours, theirs) = stream_pairs()?;
+    let child = start(machine, &theirs)?;
+    // Only QEMU's own copies may be left, so that its end is seen.
+    drop(theirs);
+    follow(child, ours, wishes)
+}
+
+fn stream_pairs() -> Result<(Streams, Streams), LabError> {
+    let pair = || UnixStream::pair().map_err(LabError::file("create", "a socket pair"));
+    let (a, b, c, d, e) = (pair()?, pair()?, pair()?, pair()?, pair()?);
+    Ok(([a.0, b.0, c.0, d.0, e.0], [a.1, b.1, c.1, d.1, e.1]))
+}
+
+fn start(machine: &Machine, streams: &[UnixStream]) -> Result<Child, LabError> {
+    let mut inherited: Vec<RawFd> = streams.iter().map(AsRawFd::as_raw_fd).collect();
+    let initramfs = machine.initramfs.as_raw_fd();
+    let mut qemu = Command::new(QEMU);
+    // Not microvm, though it boots quicker: one boot in ten hangs there.
+    qemu.args(["-machine", "q35,sata=off,smm=off,smbus=off,vmport=off"])
+        .args(["-accel", "tcg,thread=multi", "-cpu", "max"])
+        .args(["-smp", &machine.cpus.to_string()])
+        .args(["-m", &format!("{}M", machine.memory)])
+        .args([
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-no-reboot",
+        ])
+        .args(["-monitor", "none", "-append", COMMAND_LINE])
+        .arg("-kernel")
+        .arg(machine.kernel)
+        .args(["-initrd", &format!("/proc/self/fd/{initramfs}")])
+        .args(["-device", "virtio-serial-pci"]);
+    for (number, stream) in inherited.iter().enumerate() {
+        qemu.args(["-chardev", &format!("socket,id=stream{number},fd={stream}")]);
+        if number == CONSOLE {
+            qemu.args(["-serial", &format!("chardev:stream{number}")]);
+        } else {
+            let port = format!("virtserialport,nr={number},chardev=stream{number}");
+            qemu.args(["-device", &port]);
+        }
+    }
+    inherited.push(initramfs);
+    qemu.stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    // SAFETY: the closure runs between fork and exec and makes only system
+    // calls, which are async-signal-safe; it allocates nothing. The descriptors
+    // are those of `streams` and `initramfs`, which outlive the spawn.
+    unsafe { qemu.pre_exec(move || prepare_child(&inherited)) };
+    qemu.spawn().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => LabError::ProgramMissing {
+            program: QEMU,
+            package: "qemu-system-x86",
+        },
+        _ => LabError::file("run", QEMU)(error),
+    })
+}
+
+/// Lets the child inherit its streams, and die with the thread that started it
+/// even where that one is killed.
+fn prepare_child(inherited: &[RawFd]) -> io::Result<()> {
+    for descriptor in inherited {
+        // SAFETY: the descriptor is open: the child has a copy of its parent's.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(*descriptor) };
+        fcntl_setfd(descriptor, FdFlags::empty())?;
+    }
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    Ok(())
+}
+
+/// How the waiting ended.
+enum End {
+    /// All streams came to their end.
+    Closed,
+    /// A stream could not be taken any further.
+    Failed,
+    /// The time was up.
+    Late,
+}
+
+fn follow(mut child: Child, ours: Streams, wishes: &Wishes) -> Result<Finished, LabError> {
+    let [console, stdout, stderr, out, control] = ours;
+    let messages = child.stderr.take();
+    thread::scope(|scope| {
+        let (sender, endings) = mpsc::channel();
+        let console = scope.spawn(watched(&sender, move || Ok(streams::tail(console))));
+        let messages = scope.spawn(watched(&sender, move || {
+            Ok(messages.map(streams::tail).unwrap_or_default())
+        }));
+        let stdout = scope.spawn(watched(&sender, move || {
+            take(stdout, io::stdout(), wishes, "standard output")
+        }));
+        let stderr = scope.spawn(watched(&sender, move || {
+            take(stderr, io::stderr(), wishes, "standard error")
+        }));
+        let out = scope.spawn(watched(&sender, move || take_folder(out, wishes)));
+        let control = scope.spawn(watched(&sender, move || streams::progress(control)));
+        drop(sender);
+
+        let end = wait(&endings, wishes.timeout);
+        if !matches!(end, End::Closed) {
+            // It may just have ended by itself.
+            let _ = child.kill();
+        }
+        let _ = child.wait();
+
+        let mut tail = joined(console)?;
+        let said = joined(messages)?;
+        if !said.is_empty() {
+            tail = format!("{tail}\nqemu: {said}");
+        }
+        // What could not be taken is why it was ended: that goes first.
+        let (stdout, stderr, progress) = (joined(stdout), joined(stderr), joined(control));
+        joined(out)?;
+        let outcome = (stdout?, stderr?, progress?);
+        if matches!(end, End::Late) {
+            return Err(LabError::Timeout {
+                limit: wishes.timeout,
+                console: tail,
+            });
+        }
+        finished(outcome, tail)
+    })
+}
+
+fn finished(
+    (stdout, stderr, progress): (Vec<u8>, Vec<u8>, Progress),
+    console: String,
+) -> Result<Finished, LabError> {
+    match progress.status {
+        Some(status) => Ok(Finished {
+            status,
+            stdout,
+            stderr,
+            console,
+        }),
+        None => {
+            let what = if progress.ready {
+                "The lab machine went down before its command was done. Its console said:"
+            } else {
+                "The lab machine did not come up. Its console said:"
+            };
+            Err(LabError::Machine {
+                what: what.to_owned(),
+                console,
+            })
+        }
+    }
+}
+
+/// Tells of the job's end, and whether it went well, before handing it over.
+fn watched<T, Job: FnOnce() -> Result<T, LabError>>(
+    sender: &Sender<bool>,
+    job: Job,
+) -> impl FnOnce() -> Result<T, LabError> + use<T, Job> {
+    let sender = sender.clone();
+    move || {
+        let result = job();
+        // Nobody listens any more once one of them has failed.
+        let _ = sender.send(result.is_ok());
+        result
+    }
+}
+
+fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    thread
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Waits until every sender is gone.
+fn wait(endings: &Receiver<bool>, limit: Duration) -> End {
+    let start = Instant::now();
+    loop {
+        match endings.recv_timeout(limit.saturating_sub(start.elapsed())) {
+            Ok(true) => {}
+            Ok(false) => return End::Failed,
+            Err(RecvTimeoutError::Timeout) => return End::Late,
+            Err(RecvTimeoutError::Disconnected) => return End::Closed,
+        }
+    }
+}
+
+fn take(
+    stream: impl Read,
+    sink: impl Write,
+    wishes: &Wishes,
+    what: &'static str,
+) -> Result<Vec<u8>, LabError> {
+    if wishes.forward {
+        streams::forward(stream, sink, what)?;
+        return Ok(Vec::new());
+    }
+    streams::capture(stream, wishes.output_limit, what)
+}
+
+fn take_folder(stream: UnixStream, wishes: &Wishes) -> Result<(), LabError> {
+    match &wishes.out {
+        Some(folder) => outfolder::unpack(stream, folder, wishes.out_limit),
+        // Nobody asked for it, so the machine has nothing to say here.
+        None => streams::capture(stream, 0, "output folder").map(drop),
+    }
+}

@@ -1,0 +1,78 @@
+//! The programs of this source, built on demand.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::LabError;
+
+/// Builds a program of this workspace (`kvmprof`) with the release profile,
+/// when it is not up to date, and says where it is. It is linked statically,
+/// so it runs in the lab as it is.
+///
+/// # Errors
+/// [`LabError::Build`] when cargo fails or names no such program.
+pub fn build_program(package: &str) -> Result<PathBuf, LabError> {
+    let failed = |reason: String| LabError::Build {
+        package: package.to_owned(),
+        reason,
+    };
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo)
+        .args([
+            "build",
+            "--quiet",
+            "--release",
+            "--bins",
+            "--package",
+            package,
+        ])
+        .args(["--message-format", "json-render-diagnostics"])
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| failed(error.to_string()))?;
+    if !built.status.success() {
+        return Err(failed("see cargo's messages above".to_owned()));
+    }
+    String::from_utf8_lossy(&built.stdout)
+        .lines()
+        .find_map(|line| executable(line, package))
+        .ok_or_else(|| failed("it has no such program".to_owned()))
+}
+
+/// The path in one of cargo's messages, if that is about the named program
+/// (The Cargo Book, External tools, Artifact messages).
+fn executable(message: &str, name: &str) -> Option<PathBuf> {
+    let message: serde_json::Value = serde_json::from_str(message).ok()?;
+    if message.get("reason")? != "compiler-artifact" || message.get("target")?.get("name")? != name
+    {
+        return None;
+    }
+    Some(PathBuf::from(message.get("executable")?.as_str()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_named_programs_path_is_taken() {
+        let message = |reason: &str, name: &str, executable: &str| {
+            format!(
+                r#"{{"reason":"{reason}","target":{{"name":"{name}"}},"executable":{executable}}}"#
+            )
+        };
+        let artifact = "compiler-artifact";
+        let found = |message: String| executable(&message, "kvmprof");
+        let path = r#""/target/kvmprof""#;
+        assert_eq!(
+            found(message(artifact, "kvmprof", path)).unwrap(),
+            Path::new("/target/kvmprof")
+        );
+        assert_eq!(found(message(artifact, "kvmprof", "null")), None);
+        assert_eq!(found(message(artifact, "other", path)), None);
+        assert_eq!(found(message("build-finished", "kvmprof", path)), None);
+        assert_eq!(found("not json".to_owned()), None);
+    }
+}

@@ -1,0 +1,131 @@
+//! What comes out of the machine: byte streams, all of them bounded.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+
+use crate::LabError;
+
+const CHUNK: usize = 64 << 10;
+/// How much of the console is kept: enough for a panic with its stack.
+const TAIL_BYTES: usize = 16 << 10;
+const TAIL_LINES: usize = 40;
+/// The control port carries two short lines.
+const CONTROL_MAX: u64 = 4096;
+
+/// Reads a stream to its end into memory.
+pub(crate) fn capture(
+    stream: impl Read,
+    limit: u64,
+    what: &'static str,
+) -> Result<Vec<u8>, LabError> {
+    let mut bytes = Vec::new();
+    let mut bounded = stream.take(limit.saturating_add(1));
+    bounded
+        .read_to_end(&mut bytes)
+        .map_err(LabError::file("read", what))?;
+    if bytes.len() as u64 > limit {
+        return Err(LabError::TooMuch { what, limit });
+    }
+    Ok(bytes)
+}
+
+/// Passes a stream on as it comes, until its end.
+pub(crate) fn forward(
+    mut stream: impl Read,
+    mut sink: impl Write,
+    what: &'static str,
+) -> Result<(), LabError> {
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        let count = match stream.read(&mut chunk) {
+            Ok(0) => return Ok(()),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(LabError::file("read", what)(error)),
+        };
+        sink.write_all(&chunk[..count])
+            .and_then(|()| sink.flush())
+            .map_err(LabError::file("write", what))?;
+    }
+}
+
+/// Reads a stream to its end and keeps its last lines, with what a terminal
+/// would act on taken out.
+pub(crate) fn tail(mut stream: impl Read) -> String {
+    let mut kept = VecDeque::with_capacity(TAIL_BYTES);
+    let mut chunk = vec![0; CHUNK];
+    // A console that cannot be read any further has ended.
+    while let Ok(count @ 1..) = stream.read(&mut chunk) {
+        kept.extend(&chunk[..count]);
+        let surplus = kept.len().saturating_sub(TAIL_BYTES);
+        kept.drain(..surplus);
+    }
+    let text = String::from_utf8_lossy(kept.make_contiguous()).into_owned();
+    let lines: Vec<String> = text
+        .lines()
+        .map(|line| {
+            line.chars()
+                .filter(|c| !c.is_control() || *c == '\t')
+                .collect()
+        })
+        .collect();
+    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+}
+
+/// What the first process said on the control port.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// The machine was up and the command about to start.
+    pub ready: bool,
+    /// The command's exit status, once it had one.
+    pub status: Option<u8>,
+}
+
+/// Reads the control port to its end.
+pub(crate) fn progress(stream: impl Read) -> Result<Progress, LabError> {
+    let bytes = capture(stream, CONTROL_MAX, "control messages")?;
+    let text = String::from_utf8_lossy(&bytes);
+    let status = text
+        .lines()
+        .find_map(|line| line.strip_prefix("exit ")?.parse().ok());
+    Ok(Progress {
+        ready: text.lines().any(|line| line == "ready"),
+        status,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capture_takes_exactly_its_limit() {
+        assert_eq!(capture(&b"12345"[..], 5, "x").unwrap(), b"12345");
+        let error = capture(&b"123456"[..], 5, "x").unwrap_err();
+        assert!(matches!(error, LabError::TooMuch { limit: 5, .. }));
+    }
+
+    #[test]
+    fn forward_changes_nothing() {
+        let bytes: Vec<u8> = (0..=255).cycle().take(3 * CHUNK + 7).collect();
+        let mut sink = Vec::new();
+        forward(bytes.as_slice(), &mut sink, "x").unwrap();
+        assert_eq!(sink, bytes);
+    }
+
+    #[test]
+    fn tail_keeps_the_end_only() {
+        let console = "line\r\n".repeat(100_000) + "last\x1b[2J line";
+        let tail = tail(console.as_bytes());
+        assert_eq!(tail.lines().count(), TAIL_LINES);
+        assert!(tail.ends_with("line\nlast[2J line"), "{tail}");
+    }
+
+    #[test]
+    fn progress_ignores_what_it_does_not_know() {
+        let said = progress(&b"ready\nnoise\nexit 7\nexit 8\n"[..]).unwrap();
+        assert_eq!((said.ready, said.status), (true, Some(7)));
+        assert_eq!(progress(&b"exit 300\n"[..]).unwrap(), Progress::default());
+        assert!(progress(&[b'x'; 5000][..]).is_err());
+    }
+}

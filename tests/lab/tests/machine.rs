@@ -1,0 +1,212 @@
+//! The lab as a library: each test boots a machine of its own.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use kvmprof_lab::{Kernel, Lab, LabError, kernels};
+
+#[test]
+fn status_and_both_streams_come_back_exactly() {
+    let bytes: Vec<u8> = (0..=255).cycle().take(300_001).collect();
+    let outcome = Lab::new()
+        .contents("/lab/bytes", 0o600, bytes.clone())
+        .script("cat /lab/bytes; printf 'a\\r\\n\\0b' >/dev/stderr; exit 37")
+        .run()
+        .unwrap();
+    assert_eq!(outcome.status, 37);
+    assert!(
+        outcome.stdout == bytes,
+        "{} bytes came",
+        outcome.stdout.len()
+    );
+    assert_eq!(outcome.stderr, b"a\r\n\0b");
+    assert_eq!(outcome.out_dir, None);
+}
+
+#[test]
+fn words_of_the_command_arrive_unchanged() {
+    let words = ["it's", "two words", "$HOME\\", "", "new\nline", "*"];
+    let mut command = vec!["printf", "<%s>"];
+    command.extend(words);
+    let outcome = Lab::new().command(command).run().unwrap();
+    let expected: String = words.iter().map(|word| format!("<{word}>")).collect();
+    assert_eq!(String::from_utf8(outcome.stdout).unwrap(), expected);
+}
+
+#[test]
+fn files_go_in_with_their_modes_and_the_output_folder_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("source");
+    fs::create_dir(&source).unwrap();
+    let program = source.join("program");
+    fs::write(&program, "#!/bin/sh\necho ran\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o751)).unwrap();
+    let out = folder.path().join("out");
+    let outcome = Lab::new()
+        .add_to_lab(&program)
+        .add(&source, "/else/where")
+        .out(&out)
+        .script(
+            "program && stat -c %a /lab/program /else/where/program
+             mkdir $LAB_OUT/sub && head -c 5000000 /dev/zero >$LAB_OUT/sub/zeros
+             ln -s sub $LAB_OUT/link && chmod 600 $LAB_OUT/sub/zeros",
+        )
+        .run()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8(outcome.stdout).unwrap(),
+        "ran\n751\n751\n"
+    );
+    assert_eq!(outcome.out_dir.as_deref(), Some(out.as_path()));
+    let zeros = fs::read(out.join("sub/zeros")).unwrap();
+    assert!(zeros.len() == 5_000_000 && zeros.iter().all(|byte| *byte == 0));
+    let mode = fs::metadata(out.join("sub/zeros"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(fs::read_link(out.join("link")).unwrap(), Path::new("sub"));
+}
+
+#[test]
+fn what_the_command_leaves_running_holds_nothing_up() {
+    let outcome = Lab::new()
+        .script("sh -c 'trap \"\" TERM HUP; while :; do sleep 1000; done' & echo done")
+        .run()
+        .unwrap();
+    assert_eq!(
+        (outcome.status, outcome.stdout.as_slice()),
+        (0, &b"done\n"[..])
+    );
+}
+
+#[test]
+fn the_machine_is_as_ordered() {
+    let outcome = Lab::new()
+        .cpus(1)
+        .memory(512)
+        .script("nproc; grep MemTotal /proc/meminfo; id -u; ip addr show lo; ls /proc/self/fd")
+        .run()
+        .unwrap();
+    let text = String::from_utf8(outcome.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "1", "{text}");
+    let kibibytes: u64 = lines[1].split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!((400 << 10..512 << 10).contains(&kibibytes), "{text}");
+    assert_eq!(lines[2], "0", "{text}");
+    assert!(text.contains("127.0.0.1"), "{text}");
+    // The three streams, and the folder that ls itself reads.
+    let descriptors = lines
+        .iter()
+        .rev()
+        .take_while(|line| line.parse::<u8>().is_ok());
+    assert_eq!(descriptors.count(), 4, "{text}");
+}
+
+#[test]
+fn kvm_runs_guests_under_each_of_debians_kernels() {
+    let debian = kernels().unwrap();
+    assert_eq!(debian.len(), 2);
+    for (kernel, series) in debian.into_iter().zip(["6.1.", "6.12."]) {
+        let version = kernel.version.clone();
+        assert!(version.starts_with(series), "{version}");
+        let outcome = Lab::new()
+            .kernel(kernel)
+            .add(env!("CARGO_BIN_EXE_kvmprof-lab"), "/lab/kvmprof-lab")
+            .script("uname -r && kvmprof-lab probe")
+            .run()
+            .unwrap();
+        let text = String::from_utf8(outcome.stdout).unwrap();
+        assert_eq!(text, format!("{version}\n/dev/kvm runs guests\n"));
+        assert_eq!(outcome.status, 0);
+    }
+}
+
+#[test]
+fn a_panic_is_told_with_the_console() {
+    let error = Lab::new()
+        .script("echo c >/proc/sysrq-trigger")
+        .run()
+        .unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, LabError::Machine { .. }), "{text}");
+    assert!(
+        text.contains("went down before its command was done"),
+        "{text}"
+    );
+    assert!(text.contains("sysrq triggered crash"), "{text}");
+}
+
+#[test]
+fn a_machine_that_runs_too_long_is_ended() {
+    let limit = Duration::from_secs(1);
+    let error = Lab::new()
+        .timeout(limit)
+        .command(["sleep", "1000"])
+        .run()
+        .unwrap_err();
+    assert!(matches!(error, LabError::Timeout { .. }), "{error}");
+}
+
+#[test]
+fn a_machine_that_sends_too_much_is_ended() {
+    let error = Lab::new()
+        .output_limit(100_000)
+        .command(["yes"])
+        .run()
+        .unwrap_err();
+    let text = error.to_string();
+    assert_eq!(
+        text,
+        "The lab machine sent more than 100000 bytes of standard output"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let error = Lab::new()
+        .out(folder.path())
+        .out_limit(100_000)
+        .script("head -c 10000000 /dev/zero >$LAB_OUT/big")
+        .run()
+        .unwrap_err();
+    let text = error.to_string();
+    assert_eq!(
+        text,
+        "The lab machine sent more than 100000 bytes of output folder"
+    );
+}
+
+#[test]
+fn more_files_than_memory_are_refused_before_the_start() {
+    let error = Lab::new()
+        .memory(256)
+        .contents("/lab/big", 0o600, vec![0; 200 << 20])
+        .command(["true"])
+        .run()
+        .unwrap_err();
+    assert!(
+        matches!(error, LabError::TooBig { memory: 256, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_kernel_without_modules_says_where_they_would_be() {
+    let kernel = kernels().unwrap().remove(0);
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("vmlinuz");
+    fs::copy(&kernel.image, &image).unwrap();
+    let kernel = Kernel {
+        modules: None,
+        ..Kernel::from_image(&image).unwrap()
+    };
+    let version = kernel.version.clone();
+    let error = Lab::new()
+        .kernel(kernel)
+        .command(["true"])
+        .run()
+        .unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains(&format!("/lib/modules/{version}")), "{text}");
+    assert!(text.contains("dpkg -x"), "{text}");
+}

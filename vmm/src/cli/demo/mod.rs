@@ -1,0 +1,128 @@
+//! `kvmprof demo`: the embedded guest, read through the host socket like any client would.
+
+mod record;
+mod table;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use kvmprof_abi::pcs::Status;
+use kvmprof_demo_guest::{ROWS, Truth};
+use vm_memory::{Bytes, GuestAddress};
+
+use crate::clock::{ClockSource, DEFAULT_HZ, MAXIMUM_HZ, MINIMUM_HZ};
+use crate::console::Console;
+use crate::machine::{GuestMemory, KernelSource, MachineConfig, open_kvm};
+use crate::vm::{Vm, VmConfig, VmEnd, block_signals};
+
+/// Memory of the embedded guest, in bytes.
+const MEMORY_BYTES: u64 = 64 << 20;
+
+/// Options of `kvmprof demo`.
+#[derive(Debug, Args)]
+pub struct DemoArguments {
+    /// How long to sample, in seconds
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+    /// Ticks of the profiling clock a second on each vCPU
+    #[arg(long, value_name = "HZ", default_value_t = DEFAULT_HZ, value_parser = clap::value_parser!(u32).range(i64::from(MINIMUM_HZ)..=i64::from(MAXIMUM_HZ)))]
+    hz: u32,
+    /// How many vCPUs the guest has
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    cpus: u16,
+    /// What drives the clock: thread or ticker
+    #[arg(long, value_name = "SOURCE", default_value = "thread")]
+    clock: ClockSource,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a run of the demo has found.
+struct Findings {
+    /// The account after PCS_STOP.
+    status: Status,
+    /// Ticks observed in each row.
+    observed: [u64; ROWS],
+    /// Ticks that belong to no row of the guest.
+    foreign: u64,
+    /// Guest cycles that the guest itself counted in each row meanwhile.
+    expected: [u64; ROWS],
+}
+
+/// Runs the embedded guest and prints who used the time.
+///
+/// # Errors
+/// When there is no usable KVM (exit status 2), or anything fails.
+pub fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
+    open_kvm()?;
+    block_signals().context("Cannot block signals")?;
+    let folder = tempfile::Builder::new()
+        .prefix("kvmprof-demo-")
+        .tempdir()
+        .context("Cannot make a folder for the demo's socket")?;
+    let socket = folder.path().join("socket");
+    let vm = Vm::start(VmConfig {
+        machine: MachineConfig {
+            kernel: KernelSource::Embedded(kvmprof_demo_guest::ELF),
+            initrd: None,
+            command_line: "workload=mixed".to_owned(),
+            memory_bytes: MEMORY_BYTES,
+            cpus: arguments.cpus,
+        },
+        console: Console::None,
+        hz: arguments.hz,
+        clock_source: arguments.clock,
+        jitter: false,
+        hold: true,
+        socket: Some(socket.clone()),
+        knowledge: None,
+    })?;
+    let findings = observe(arguments, &socket, vm.memory());
+    vm.stop();
+    let end = vm.join()?;
+    if !matches!(end, VmEnd::Stopped) {
+        return super::exit::status_of_guest(end);
+    }
+    let findings = findings?;
+    if arguments.json {
+        println!("{}", table::json(&findings));
+    } else {
+        print!("{}", table::text(&findings, arguments.seconds));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn observe(
+    arguments: &DemoArguments,
+    socket: &Path,
+    memory: &GuestMemory,
+) -> anyhow::Result<Findings> {
+    let mut recording = record::Recording::start(socket)?;
+    let before = truth(arguments.cpus, memory).unwrap_or_default();
+    recording.gather(Duration::from_secs(arguments.seconds))?;
+    let after = truth(arguments.cpus, memory).context("The guest has counted nothing")?;
+    let record::Recorded {
+        status,
+        observed,
+        foreign,
+    } = recording.finish()?;
+    Ok(Findings {
+        status,
+        observed,
+        foreign,
+        expected: after.cycles_since(&before),
+    })
+}
+
+fn truth(cpus: u16, memory: &GuestMemory) -> anyhow::Result<Truth> {
+    let copy = |address, buffer: &mut [u8]| {
+        memory
+            .read_slice(buffer, GuestAddress(address))
+            .is_ok()
+    };
+    Ok(Truth::read(usize::from(cpus), copy)?)
+}

@@ -1,0 +1,114 @@
+//! What the profiler wants of a vCPU's clock, and how far the vCPU has come with it.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Counts the requests to one vCPU's clock.
+pub type Generation = u32;
+
+/// What a vCPU's clock should do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockSetting {
+    /// Ticks a second; 0 stops the clock.
+    pub hz: u32,
+    /// Read the process group at each tick: PROF_GROUP asks for it.
+    pub process_group: bool,
+}
+
+/// Shared by the profiler, which asks, and one vCPU's thread, which answers.
+///
+/// A request is a new generation of the setting. The vCPU's thread answers by acknowledging it,
+/// after it has handed over all ticks that were due until then: so a request for the same setting
+/// settles the account.
+#[derive(Debug, Default)]
+pub struct ClockControl {
+    // Generation in the upper half; process group in bit 31 and hz in the bits below.
+    request: AtomicU64,
+    acknowledged: AtomicU32,
+    halted: AtomicBool,
+}
+
+const PROCESS_GROUP: u32 = 1 << 31;
+
+impl ClockControl {
+    /// Asks for `setting`; the vCPU's thread must be kicked after that. Only the profiler calls it.
+    pub fn request(&self, setting: ClockSetting) -> Generation {
+        let generation = self.generation().wrapping_add(1);
+        let low = (setting.hz & !PROCESS_GROUP)
+            | if setting.process_group {
+                PROCESS_GROUP
+            } else {
+                0
+            };
+        self.request.store(
+            u64::from(generation) << 32 | u64::from(low),
+            Ordering::Release,
+        );
+        generation
+    }
+
+    /// The newest request.
+    pub fn requested(&self) -> (Generation, ClockSetting) {
+        let request = self.request.load(Ordering::Acquire);
+        let [generation, low] = halves(request);
+        let setting = ClockSetting {
+            hz: low & !PROCESS_GROUP,
+            process_group: low & PROCESS_GROUP != 0,
+        };
+        (generation, setting)
+    }
+
+    fn generation(&self) -> Generation {
+        halves(self.request.load(Ordering::Relaxed))[0]
+    }
+
+    /// Says that all up to `generation` is done. Only the vCPU's thread calls it.
+    pub fn acknowledge(&self, generation: Generation) {
+        self.acknowledged.store(generation, Ordering::Release);
+    }
+
+    /// True when the newest request has been acknowledged.
+    pub fn is_settled(&self) -> bool {
+        self.acknowledged.load(Ordering::Acquire) == self.generation()
+    }
+
+    /// Marks the vCPU as halted with no wake-up for its ticks, or as running.
+    pub fn set_halted(&self, halted: bool) {
+        self.halted.store(halted, Ordering::Release);
+    }
+
+    /// True while the vCPU is halted and its ticks are reckoned later.
+    pub fn is_halted(&self) -> bool {
+        self.halted.load(Ordering::Acquire)
+    }
+}
+
+fn halves(word: u64) -> [u32; 2] {
+    let bytes = word.to_be_bytes();
+    [
+        u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
+        u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_settled_when_its_generation_is_acknowledged() {
+        let control = ClockControl::default();
+        assert!(control.is_settled());
+        let setting = ClockSetting {
+            hz: 10_000,
+            process_group: true,
+        };
+        let first = control.request(setting);
+        assert!(!control.is_settled());
+        assert_eq!(control.requested(), (first, setting));
+        control.acknowledge(first);
+        assert!(control.is_settled());
+        let second = control.request(ClockSetting::default());
+        assert_ne!(first, second);
+        assert!(!control.is_settled());
+    }
+}

@@ -1,0 +1,128 @@
+//! The alarm of a halted vCPU: rings after one tick of the thread's own processor time.
+//!
+//! While the vCPU is halted its thread sleeps in KVM_RUN and uses none, so the alarm costs no
+//! wake-ups; once the guest runs again, it rings when the guest has run for one tick, in however
+//! many pieces. What lies between is idle time.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+
+const PERF_TYPE_SOFTWARE: u32 = 1;
+const PERF_COUNT_SW_TASK_CLOCK: u64 = 1;
+const PERF_EVENT_IOC_DISABLE: libc::Ioctl = 0x2401;
+const PERF_EVENT_IOC_REFRESH: libc::Ioctl = 0x2402;
+const PERF_EVENT_IOC_PERIOD: libc::Ioctl = 0x4008_2404;
+const PERF_ATTR_FLAG_DISABLED: u64 = 1;
+const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
+const F_SETSIG: i32 = 10;
+const F_SETOWN_EX: i32 = 15;
+const F_OWNER_TID: i32 = 0;
+
+/// The first published form of `struct perf_event_attr` (`include/uapi/linux/perf_event.h`,
+/// PERF_ATTR_SIZE_VER0): later fields have no part in a task clock.
+#[repr(C)]
+#[derive(Default)]
+struct PerfEventAttr {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    breakpoint_type: u32,
+    breakpoint_address: u64,
+}
+
+#[repr(C)]
+struct OwnerEx {
+    kind: i32,
+    pid: libc::pid_t,
+}
+
+/// A perf task-clock event on the calling thread, with its overflow as a signal.
+#[derive(Debug)]
+pub struct RunTimeAlarm {
+    event: File,
+}
+
+impl RunTimeAlarm {
+    /// An alarm that sends `signal` to the calling thread; it stands still at first.
+    ///
+    /// # Errors
+    /// What perf_event_open(2) says: EACCES or EPERM where the host forbids it.
+    pub fn for_this_thread(signal: i32) -> io::Result<Self> {
+        let attributes = PerfEventAttr {
+            kind: PERF_TYPE_SOFTWARE,
+            size: u32::try_from(size_of::<PerfEventAttr>()).unwrap_or_default(),
+            config: PERF_COUNT_SW_TASK_CLOCK,
+            sample_period: 1_000_000,
+            flags: PERF_ATTR_FLAG_DISABLED,
+            wakeup_events: 1,
+            ..PerfEventAttr::default()
+        };
+        // SAFETY: the attributes are valid for the size they state; 0 and -1 mean this thread on
+        // any processor, -1 no group.
+        let descriptor = unsafe {
+            libc::syscall(
+                libc::SYS_perf_event_open,
+                &raw const attributes,
+                0,
+                -1,
+                -1,
+                PERF_FLAG_FD_CLOEXEC,
+            )
+        };
+        let descriptor = i32::try_from(descriptor).unwrap_or(-1);
+        if descriptor < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just made and nobody else owns it.
+        let event = unsafe { File::from_raw_fd(descriptor) };
+        let owner = OwnerEx {
+            kind: F_OWNER_TID,
+            // SAFETY: gettid has no arguments and cannot fail.
+            pid: unsafe { libc::gettid() },
+        };
+        // SAFETY: plain fcntl calls on a descriptor of ours; `owner` lives through its call.
+        let results = unsafe {
+            [
+                libc::fcntl(descriptor, F_SETOWN_EX, &raw const owner),
+                libc::fcntl(descriptor, F_SETSIG, signal),
+                libc::fcntl(descriptor, libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK),
+            ]
+        };
+        if results.iter().any(|&result| result < 0) {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { event })
+    }
+
+    /// Rings once, after the thread has run for `run_time` ns from now on.
+    ///
+    /// # Errors
+    /// What the kernel says; the event is off then.
+    pub fn arm(&self, run_time: u64) -> io::Result<()> {
+        // A new period forgets what is left of the old one.
+        self.control(PERF_EVENT_IOC_PERIOD, &raw const run_time as libc::c_ulong)?;
+        self.control(PERF_EVENT_IOC_REFRESH, 1)
+    }
+
+    /// Rings no more; a signal that is pending already stays so.
+    pub fn disarm(&self) {
+        // An event that can't be turned off rings once at most: the grid takes no tick for it.
+        let _ = self.control(PERF_EVENT_IOC_DISABLE, 0);
+    }
+
+    fn control(&self, request: libc::Ioctl, argument: libc::c_ulong) -> io::Result<()> {
+        // SAFETY: the descriptor is a perf event's; PERIOD's argument points to a live u64, the
+        // others take a number.
+        let result = unsafe { libc::ioctl(self.event.as_raw_fd(), request, argument) };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+}

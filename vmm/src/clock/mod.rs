@@ -1,0 +1,80 @@
+//! The virtual clock: when a vCPU is due for a sample, and what became of every tick.
+//!
+//! A vCPU's ticks lie on a grid: tick `k` is due `k` periods after the clock started on that
+//! vCPU. Whatever makes the thread look (a timer's signal, a ticker thread's kick, the wake-up of
+//! a halted vCPU), the grid says how many ticks have passed, so that none is counted twice or not
+//! at all.
+
+mod control;
+mod grid;
+mod halted;
+mod jitter;
+mod run_delay;
+mod ticker;
+mod timer;
+mod vcpu_clock;
+
+pub use control::{ClockControl, ClockSetting, Generation};
+pub use grid::Grid;
+pub use ticker::Ticker;
+pub use vcpu_clock::{Due, HaltedTicks, VcpuClock};
+
+use std::str::FromStr;
+
+/// The slowest clock, in Hz.
+pub const MINIMUM_HZ: u32 = 1;
+/// The fastest clock, in Hz.
+pub const MAXIMUM_HZ: u32 = 10_000;
+/// The clock's rate when nothing else is said, in Hz.
+pub const DEFAULT_HZ: u32 = 100;
+
+/// What makes a vCPU exit when a tick is due.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClockSource {
+    /// A POSIX timer on each vCPU's own thread.
+    #[default]
+    Thread,
+    /// One thread that kicks all vCPUs: less guest time a sample, but time of another core.
+    Ticker,
+}
+
+impl ClockSource {
+    /// The word for it on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Thread => "thread",
+            Self::Ticker => "ticker",
+        }
+    }
+}
+
+impl FromStr for ClockSource {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "thread" => Ok(Self::Thread),
+            "ticker" => Ok(Self::Ticker),
+            _ => Err(format!("'{word}' is no clock: use thread or ticker")),
+        }
+    }
+}
+
+/// Now, in ns of CLOCK_MONOTONIC: the time base of all samples.
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `now` is a valid timespec to write to; CLOCK_MONOTONIC always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+/// `ns` as the seconds and nanoseconds that timer calls take.
+fn timespec(ns: u64) -> libc::timespec {
+    libc::timespec {
+        tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(ns % 1_000_000_000).unwrap_or(0),
+    }
+}

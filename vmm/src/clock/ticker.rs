@@ -1,0 +1,140 @@
+//! One thread that kicks all vCPUs on their ticks.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+
+use super::run_delay::RunDelay;
+use super::{monotonic_ns, timespec};
+use crate::vcpu::Kicker;
+
+/// Shared by the ticker's thread and the vCPU threads.
+#[derive(Debug)]
+struct Shared {
+    vcpus: Box<[Ticked]>,
+    stopping: AtomicBool,
+    // How long the host let the ticker's thread wait, in ns.
+    run_delay: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Ticked {
+    kicker: Arc<Kicker>,
+    // Ticks a second; 0 while the vCPU is halted or its clock stands still.
+    hz: AtomicU32,
+}
+
+/// Drives the clocks of all vCPUs from a thread of its own, so that a tick costs the guest neither
+/// the timer's interrupt nor its set-up. The thread sleeps while no vCPU wants ticks.
+#[derive(Debug)]
+pub struct Ticker {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ticker {
+    /// Starts the thread; `kickers` are the vCPUs' in order of their index.
+    ///
+    /// # Errors
+    /// When no thread can be made.
+    pub fn start(kickers: &[Arc<Kicker>]) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            vcpus: kickers
+                .iter()
+                .map(|kicker| Ticked {
+                    kicker: Arc::clone(kicker),
+                    hz: AtomicU32::new(0),
+                })
+                .collect(),
+            stopping: AtomicBool::new(false),
+            run_delay: AtomicU64::new(0),
+        });
+        let of_thread = Arc::clone(&shared);
+        let thread = thread::Builder::new()
+            .name("ticker".into())
+            .spawn(move || run(&of_thread))?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// How long the host has let the ticker's thread wait for a processor when it was due, in ns.
+    pub fn run_delay(&self) -> u64 {
+        self.shared.run_delay.load(Ordering::Relaxed)
+    }
+
+    /// Kicks vCPU `index` at each multiple of its period (of CLOCK_MONOTONIC) from now on; 0 Hz
+    /// ends that.
+    pub fn set(&self, index: u16, hz: u32) {
+        let Some(ticked) = self.shared.vcpus.get(usize::from(index)) else {
+            return;
+        };
+        let before = ticked.hz.swap(hz, Ordering::Relaxed);
+        if before == 0
+            && hz != 0
+            && let Some(thread) = &self.thread
+        {
+            thread.thread().unpark();
+        }
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A panic of that thread has been reported already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The start of an even grid that the ticker's kicks are in step with.
+pub fn aligned_start(now: u64, hz: u32) -> u64 {
+    let period = 1_000_000_000 / u64::from(hz.max(1));
+    now - now % period
+}
+
+fn run(shared: &Shared) {
+    let mut run_delay = RunDelay::of_this_thread();
+    while !shared.stopping.load(Ordering::Relaxed) {
+        // All vCPUs share one rate, but a change reaches them one after the other.
+        let rate = shared
+            .vcpus
+            .iter()
+            .map(|ticked| ticked.hz.load(Ordering::Relaxed))
+            .max();
+        let Some(hz @ 1..) = rate else {
+            thread::park();
+            continue;
+        };
+        let period = 1_000_000_000 / u64::from(hz);
+        let due = aligned_start(monotonic_ns(), hz) + period;
+        sleep_until(due);
+        if monotonic_ns().saturating_sub(due) >= period {
+            shared.run_delay.fetch_add(run_delay.take(), Ordering::Relaxed);
+        }
+        for ticked in &shared.vcpus {
+            if ticked.hz.load(Ordering::Relaxed) != 0 {
+                ticked.kicker.kick();
+            }
+        }
+    }
+}
+
+fn sleep_until(time: u64) {
+    let until = timespec(time);
+    // SAFETY: `until` is valid; no remaining time is asked for. An interrupted sleep ticks early,
+    // which the grid stands.
+    unsafe {
+        libc::clock_nanosleep(
+            libc::CLOCK_MONOTONIC,
+            libc::TIMER_ABSTIME,
+            &raw const until,
+            std::ptr::null_mut(),
+        )
+    };
+}

@@ -1,0 +1,126 @@
+//! One client.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use event_manager::EventSet;
+use kvmprof_devices::endpoint::{Backend, Endpoint, EndpointError, Facts};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+/// Bytes taken from a client at a time, so that one that sends much doesn't keep others waiting.
+const CHUNK: usize = 64 << 10;
+
+/// Why a connection ends.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Ended {
+    /// The client closed it.
+    #[error("Client closed the connection")]
+    ByClient,
+    /// The client broke the protocol.
+    #[error("Client broke the protocol")]
+    Protocol(#[from] EndpointError),
+    /// The socket failed.
+    #[error("Socket failed")]
+    Socket(#[source] io::Error),
+}
+
+/// A client's socket, which doesn't block, and the state of its conversation.
+#[derive(Debug)]
+pub(super) struct Connection {
+    socket: OwnedFd,
+    endpoint: Endpoint,
+}
+
+impl Connection {
+    pub fn new(socket: OwnedFd, facts: Facts) -> Self {
+        let endpoint = Endpoint::new(facts);
+        Self { socket, endpoint }
+    }
+
+    /// How many devices the client has open.
+    pub fn open_devices(&self) -> usize {
+        self.endpoint.open_devices()
+    }
+
+    /// What should bring the connection to the event loop's attention.
+    pub fn interest(&self) -> EventSet {
+        let mut interest = EventSet::empty();
+        interest.set(EventSet::IN, self.endpoint.wants_input());
+        interest.set(EventSet::OUT, !self.endpoint.output().is_empty());
+        interest
+    }
+
+    /// Does what `events` make possible.
+    pub fn handle(&mut self, events: EventSet, backend: &mut dyn Backend) -> Result<(), Ended> {
+        if events.contains(EventSet::IN) && self.endpoint.wants_input() {
+            self.receive(backend)?;
+        } else if events.intersects(EventSet::HANG_UP | EventSet::ERROR) {
+            // Nothing that it could still get an answer to.
+            return Err(Ended::ByClient);
+        }
+        self.advance(backend)
+    }
+
+    /// Asks the devices again for what the client waits for, and sends what there is to send.
+    pub fn advance(&mut self, backend: &mut dyn Backend) -> Result<(), Ended> {
+        loop {
+            self.endpoint.wake(backend)?;
+            // Ends: what it answers is bounded by the input and requests it holds already.
+            if !self.send()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Frees what the client had open.
+    pub fn close(mut self, backend: &mut dyn Backend) {
+        self.endpoint.close(backend);
+    }
+
+    fn receive(&mut self, backend: &mut dyn Backend) -> Result<(), Ended> {
+        let mut chunk = [0; CHUNK];
+        match rustix::net::recv(&self.socket, &mut chunk[..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => Err(Ended::ByClient),
+            Ok((_, length)) => {
+                let bytes = chunk.get(..length).unwrap_or_default();
+                Ok(self.endpoint.receive(bytes, backend)?)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(errno) => Err(Ended::from(errno)),
+        }
+    }
+
+    /// Sends what the socket takes; true when it took something.
+    fn send(&mut self) -> Result<bool, Ended> {
+        let mut sent = false;
+        while !self.endpoint.output().is_empty() {
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            match rustix::net::send(&self.socket, self.endpoint.output(), flags) {
+                Ok(count) => {
+                    self.endpoint.consume(count);
+                    sent = true;
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(Ended::from(errno)),
+            }
+        }
+        Ok(sent)
+    }
+}
+
+impl From<Errno> for Ended {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::PIPE | Errno::CONNRESET => Self::ByClient,
+            errno => Self::Socket(errno.into()),
+        }
+    }
+}
+
+impl AsRawFd for Connection {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}

@@ -1,0 +1,72 @@
+//! Why there is no host socket.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+/// Why the host socket can't be made or served.
+#[derive(Debug, thiserror::Error)]
+pub enum HostSocketError {
+    /// The path doesn't fit into a socket address.
+    #[error("Socket path {} has {length} bytes, {maximum} are the most: choose a shorter one", path.display())]
+    PathTooLong {
+        /// The path.
+        path: PathBuf,
+        /// Its length in bytes.
+        length: usize,
+        /// The longest that is possible, in bytes.
+        maximum: usize,
+    },
+    /// The path names no file.
+    #[error("Socket path {path:?} doesn't end in a file name")]
+    NotAFileName {
+        /// The path.
+        path: PathBuf,
+    },
+    /// There is no folder to make the socket in.
+    #[error("No folder {} for the socket {}: create it or choose another path", folder.display(), path.display())]
+    NoFolder {
+        /// The path.
+        path: PathBuf,
+        /// The folder that isn't there.
+        folder: PathBuf,
+    },
+    /// The path is taken by something that isn't a socket.
+    #[error("{} exists and isn't a socket: remove it or choose another path", path.display())]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Somebody listens there.
+    #[error("Another program listens on {}: stop it or choose another path", path.display())]
+    Live {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The system refused.
+    #[error("Cannot {action} {}", path.display())]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+impl HostSocketError {
+    pub(super) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
+        Self::System {
+            action,
+            path: path.into(),
+            source,
+        }
+    }
+
+    /// For `map_err` on a call that gives an errno.
+    pub(super) fn os(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> Self {
+        move |errno| Self::io(action, path, errno.into())
+    }
+}

@@ -1,0 +1,356 @@
+//! The socket file: made, taken over from the dead, removed.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::HostSocketError;
+
+/// Bytes of the longest path: `sun_path` less its NUL (unix(7)).
+const MAX_PATH: usize = 107;
+
+/// Clients that may wait to be accepted.
+const BACKLOG: i32 = 64;
+
+/// Times that the lock file may turn out to have been removed by its last holder; each time
+/// another kvmprof got somewhere.
+const MAX_LOCK_ATTEMPTS: usize = 1000;
+
+/// A socket file that kvmprof listens on. It is removed when this is dropped, unless someone has
+/// put another in its place.
+#[derive(Debug)]
+pub struct HostListener {
+    socket: OwnedFd,
+    path: PathBuf,
+    identity: Identity,
+}
+
+/// Which file it is: device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity(u64, u64);
+
+impl HostListener {
+    /// Makes the socket file `path`, with mode 0600 from the start, and listens on it. A socket
+    /// that nobody listens on any more is replaced. Two kvmprofs that try at once are kept apart
+    /// by a lock on `path` + `.lock`, which exists only while one of them is in here or in drop.
+    ///
+    /// # Errors
+    /// [`HostSocketError`], which says what stands in the way; what was there stays as it was.
+    pub fn bind(path: &Path) -> Result<Self, HostSocketError> {
+        let address = address(path)?;
+        check_folder(path)?;
+        let _lock = PathLock::take(path)?;
+        make_way(path, &address)?;
+        let failed = |action| HostSocketError::os(action, path);
+        let socket = new_socket().map_err(failed("create"))?;
+        // Bind gives the file the mode of the socket's own inode, less the umask.
+        rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(failed("protect"))?;
+        rustix::net::bind(&socket, &address).map_err(|errno| match errno {
+            Errno::ADDRINUSE => HostSocketError::Live { path: path.into() },
+            errno => failed("create")(errno),
+        })?;
+        let listening = rustix::net::listen(&socket, BACKLOG)
+            .map_err(Into::into)
+            .and_then(|()| identify(path));
+        match listening {
+            Ok(identity) => Ok(Self {
+                socket,
+                path: path.into(),
+                identity,
+            }),
+            Err(error) => {
+                let _ = fs::remove_file(path);
+                Err(HostSocketError::io("listen on", path, error))
+            }
+        }
+    }
+
+    /// The path that clients connect to.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The next client, as a socket that doesn't block.
+    pub(super) fn accept(&self) -> Result<OwnedFd, Errno> {
+        rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+    }
+}
+
+impl AsFd for HostListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for HostListener {
+    fn drop(&mut self) {
+        // Under the lock nobody can replace the file between the look and the removal. Without
+        // it the file stays: the next kvmprof finds it stale.
+        let Ok(_lock) = PathLock::take(&self.path) else {
+            return;
+        };
+        if identify(&self.path).is_ok_and(|identity| identity == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn address(path: &Path) -> Result<SocketAddrUnix, HostSocketError> {
+    let length = path.as_os_str().len();
+    if length > MAX_PATH {
+        return Err(HostSocketError::PathTooLong {
+            path: path.into(),
+            length,
+            maximum: MAX_PATH,
+        });
+    }
+    if path.file_name().is_none() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+        return Err(HostSocketError::NotAFileName { path: path.into() });
+    }
+    SocketAddrUnix::new(path).map_err(HostSocketError::os("use", path))
+}
+
+fn check_folder(path: &Path) -> Result<(), HostSocketError> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let missing = || HostSocketError::NoFolder {
+        path: path.into(),
+        folder: folder.into(),
+    };
+    match fs::metadata(folder) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(missing()),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Err(missing()),
+            _ => Err(HostSocketError::io("look into", folder, error)),
+        },
+    }
+}
+
+/// Removes a stale socket at `path`; anything else there is an error.
+fn make_way(path: &Path, address: &SocketAddrUnix) -> Result<(), HostSocketError> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(HostSocketError::io("look at", path, error)),
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            return Err(HostSocketError::NotASocket { path: path.into() });
+        }
+        Ok(_) => {}
+    }
+    let probe = new_socket().map_err(HostSocketError::os("probe", path))?;
+    match rustix::net::connect(&probe, address) {
+        // EAGAIN: its backlog is full. EPROTOTYPE: it is bound, as another type of socket.
+        Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => {
+            Err(HostSocketError::Live { path: path.into() })
+        }
+        Err(Errno::NOENT) => Ok(()),
+        Err(Errno::CONNREFUSED) => fs::remove_file(path)
+            .map_err(|error| HostSocketError::io("replace the stale socket", path, error)),
+        Err(errno) => Err(HostSocketError::os("probe", path)(errno)),
+    }
+}
+
+fn new_socket() -> Result<OwnedFd, Errno> {
+    rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+}
+
+fn identify(path: &Path) -> io::Result<Identity> {
+    let metadata = fs::symlink_metadata(path)?;
+    Ok(Identity(metadata.dev(), metadata.ino()))
+}
+
+/// The right to change what is at a path. Taken for a moment only, so that waiting is short.
+struct PathLock {
+    /// Holds the lock as long as it is open.
+    _file: File,
+    path: PathBuf,
+}
+
+impl PathLock {
+    fn take(socket: &Path) -> Result<Self, HostSocketError> {
+        let mut name = OsString::from(socket);
+        name.push(".lock");
+        let path = PathBuf::from(name);
+        let failed = |action| HostSocketError::os(action, &path);
+        for _ in 0..MAX_LOCK_ATTEMPTS {
+            let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)
+                .map_err(failed("create"))?;
+            let file = File::from(file);
+            match rustix::fs::flock(&file, FlockOperation::LockExclusive) {
+                Ok(()) => {}
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(failed("lock")(errno)),
+            }
+            // The last holder removes the file before it lets go: this may be that one.
+            let held = file.metadata().map(|data| Identity(data.dev(), data.ino()));
+            match (held, identify(&path)) {
+                (Ok(held), Ok(named)) if held == named => {
+                    return Ok(Self { _file: file, path });
+                }
+                _ => {}
+            }
+        }
+        Err(failed("lock")(Errno::AGAIN))
+    }
+}
+
+impl Drop for PathLock {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+
+    fn folder() -> tempfile::TempDir {
+        tempfile::tempdir().unwrap()
+    }
+
+    fn entries(folder: &Path) -> usize {
+        fs::read_dir(folder).unwrap().count()
+    }
+
+    #[test]
+    fn file_is_private_and_goes_with_the_listener() {
+        let folder = folder();
+        let path = folder.path().join("socket");
+        let listener = HostListener::bind(&path).unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o600);
+        assert_eq!(entries(folder.path()), 1, "the lock file is gone");
+        drop(listener);
+        assert_eq!(entries(folder.path()), 0);
+    }
+
+    #[test]
+    fn stale_socket_is_replaced() {
+        let folder = folder();
+        let path = folder.path().join("socket");
+        // The standard library leaves the file behind, as a killed kvmprof does.
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let listener = HostListener::bind(&path).unwrap();
+        UnixStream::connect(listener.path()).unwrap();
+    }
+
+    #[test]
+    fn live_socket_is_refused_and_left_alone() {
+        let folder = folder();
+        let path = folder.path().join("socket");
+        let first = HostListener::bind(&path).unwrap();
+        let error = HostListener::bind(&path).unwrap_err();
+        assert!(matches!(error, HostSocketError::Live { .. }), "{error}");
+        UnixStream::connect(&path).unwrap();
+        drop(first);
+        let _datagram = UnixDatagram::bind(&path).unwrap();
+        let error = HostListener::bind(&path).unwrap_err();
+        assert!(matches!(error, HostSocketError::Live { .. }), "{error}");
+    }
+
+    #[test]
+    fn other_kinds_of_files_are_refused_and_left_alone() {
+        let folder = folder();
+        let file = folder.path().join("file");
+        fs::write(&file, "precious").unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let directory = folder.path().join("directory");
+        fs::create_dir(&directory).unwrap();
+        for path in [&file, &link, &directory] {
+            let error = HostListener::bind(path).unwrap_err();
+            assert!(
+                matches!(error, HostSocketError::NotASocket { .. }),
+                "{error}"
+            );
+        }
+        assert_eq!(fs::read_to_string(&link).unwrap(), "precious");
+        assert_eq!(entries(folder.path()), 3);
+    }
+
+    #[test]
+    fn paths_that_cannot_be() {
+        let folder = folder();
+        let missing = folder.path().join("missing/socket");
+        let error = HostListener::bind(&missing).unwrap_err();
+        assert!(matches!(error, HostSocketError::NoFolder { .. }), "{error}");
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = HostListener::bind(&file.join("socket")).unwrap_err();
+        assert!(matches!(error, HostSocketError::NoFolder { .. }), "{error}");
+        let long = folder.path().join("x".repeat(108));
+        let error = HostListener::bind(&long).unwrap_err();
+        assert!(
+            matches!(error, HostSocketError::PathTooLong { .. }),
+            "{error}"
+        );
+        for path in ["", "/", "..", "socket/"] {
+            let error = HostListener::bind(Path::new(path)).unwrap_err();
+            assert!(
+                matches!(error, HostSocketError::NotAFileName { .. }),
+                "{path:?}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn longest_path_works() {
+        let folder = folder();
+        let room = MAX_PATH - folder.path().as_os_str().len() - 1;
+        let path = folder.path().join("x".repeat(room));
+        let listener = HostListener::bind(&path).unwrap();
+        UnixStream::connect(listener.path()).unwrap();
+    }
+
+    #[test]
+    fn file_of_another_is_not_removed() {
+        let folder = folder();
+        let path = folder.path().join("socket");
+        let first = HostListener::bind(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let _second = HostListener::bind(&path).unwrap();
+        drop(first);
+        UnixStream::connect(&path).unwrap();
+    }
+
+    #[test]
+    fn of_many_that_bind_at_once_one_wins() {
+        let folder = folder();
+        let path = folder.path().join("socket");
+        drop(UnixListener::bind(&path).unwrap());
+        let results: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| HostListener::bind(&path)))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
+        });
+        assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
+        for result in &results {
+            assert!(matches!(result, Ok(_) | Err(HostSocketError::Live { .. })));
+        }
+        UnixStream::connect(&path).unwrap();
+        drop(results);
+        assert_eq!(entries(folder.path()), 0);
+    }
+}

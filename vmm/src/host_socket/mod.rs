@@ -1,0 +1,253 @@
+//! The host socket: the framed protocol on a Unix socket, served on the event thread.
+
+mod connection;
+mod error;
+mod listener;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+
+use event_manager::{EventOps, EventSet, Events, MutEventSubscriber};
+use kvmprof_devices::endpoint::{Backend, Facts};
+use rustix::io::Errno;
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent};
+
+use connection::{Connection, Ended};
+pub use error::HostSocketError;
+pub use listener::HostListener;
+
+/// Clients at a time.
+pub const MAX_CONNECTIONS: usize = 64;
+
+/// Events handled before other subscribers have their turn.
+const BATCH: usize = 32;
+
+/// Names the listener among the sources of events; connections count from 1.
+const LISTENER: u64 = 0;
+
+/// Listener and clients: one subscriber of the event manager.
+///
+/// Its own epoll instance stands between them and the event manager, so that what each waits for
+/// can change at any time, in [`wake`](Self::wake) too.
+///
+/// The backend is borrowed while requests are served: whoever else shares it on this thread must
+/// not hold it borrowed when calling in here, and it must not call in here itself.
+pub struct HostSocket {
+    listener: HostListener,
+    epoll: Epoll,
+    connections: BTreeMap<u64, (Connection, EventSet)>,
+    last_name: u64,
+    facts: Facts,
+    backend: Rc<RefCell<dyn Backend>>,
+    /// Given up for a moment to accept, and turn away, a client when no descriptor is left;
+    /// else the listener would report it for ever.
+    spare: Option<File>,
+}
+
+impl HostSocket {
+    /// Serves `backend` to the clients of `listener`; `facts` go into the hello.
+    ///
+    /// # Errors
+    /// [`HostSocketError::System`] when there is no epoll instance to be had.
+    pub fn new(
+        listener: HostListener,
+        facts: Facts,
+        backend: Rc<RefCell<dyn Backend>>,
+    ) -> Result<Self, HostSocketError> {
+        let failed = |error| HostSocketError::io("wait for clients of", listener.path(), error);
+        let epoll = Epoll::new().map_err(failed)?;
+        let event = EpollEvent::new(EventSet::IN, LISTENER);
+        epoll
+            .ctl(ControlOperation::Add, listener.as_fd().as_raw_fd(), event)
+            .map_err(failed)?;
+        Ok(Self {
+            listener,
+            epoll,
+            connections: BTreeMap::new(),
+            last_name: LISTENER,
+            facts,
+            backend,
+            spare: spare(),
+        })
+    }
+
+    /// How many clients are connected.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// How many devices the clients have open. After the end of the VM: whether somebody may
+    /// still have something to read.
+    pub fn open_devices(&self) -> usize {
+        let clients = self.connections.values();
+        clients.map(|(client, _)| client.open_devices()).sum()
+    }
+
+    /// Lets all clients' waiting requests try again, and sends what they got. To be called after
+    /// the devices changed, and with the backend not borrowed.
+    pub fn wake(&mut self) {
+        let backend = Rc::clone(&self.backend);
+        self.wake_with(&mut *backend.borrow_mut());
+    }
+
+    /// Handles what is ready.
+    fn handle_events(&mut self) {
+        let mut events = [EpollEvent::default(); BATCH];
+        let count = match self.epoll.wait(0, &mut events) {
+            Ok(count) => count,
+            Err(error) => {
+                if error.kind() != std::io::ErrorKind::Interrupted {
+                    log::error!("Host socket: cannot wait for events: {error}");
+                }
+                return;
+            }
+        };
+        let backend = Rc::clone(&self.backend);
+        let backend = &mut *backend.borrow_mut();
+        for event in events.iter().take(count) {
+            match event.data() {
+                LISTENER => self.accept(),
+                name => self.with_connection(name, backend, |connection, backend| {
+                    connection.handle(event.event_set(), backend)
+                }),
+            }
+        }
+        // What one client did may be what another waits for.
+        self.wake_with(backend);
+    }
+
+    fn wake_with(&mut self, backend: &mut dyn Backend) {
+        let names: Vec<u64> = self.connections.keys().copied().collect();
+        for name in names {
+            self.with_connection(name, backend, Connection::advance);
+        }
+    }
+
+    /// Lets `action` act on a connection, then ends it or sees to it that it is called again
+    /// when it should be.
+    fn with_connection(
+        &mut self,
+        name: u64,
+        backend: &mut dyn Backend,
+        action: impl FnOnce(&mut Connection, &mut dyn Backend) -> Result<(), Ended>,
+    ) {
+        let Some((connection, interest)) = self.connections.get_mut(&name) else {
+            return;
+        };
+        let result = action(connection, backend).and_then(|()| {
+            let wanted = connection.interest();
+            if wanted != *interest {
+                let event = EpollEvent::new(wanted, name);
+                self.epoll
+                    .ctl(ControlOperation::Modify, connection.as_raw_fd(), event)
+                    .map_err(Ended::Socket)?;
+                *interest = wanted;
+            }
+            Ok(())
+        });
+        if let Err(ended) = result {
+            self.end(name, &ended, backend);
+        }
+    }
+
+    fn end(&mut self, name: u64, ended: &Ended, backend: &mut dyn Backend) {
+        let Some((connection, _)) = self.connections.remove(&name) else {
+            return;
+        };
+        match ended {
+            Ended::ByClient => log::debug!("Host socket: client {name}: {ended}"),
+            Ended::Protocol(error) => {
+                let cause = std::error::Error::source(error);
+                let cause = cause.map_or(String::new(), |cause| format!(": {cause}"));
+                log::warn!("Host socket: client {name} dropped: {error}{cause}");
+            }
+            Ended::Socket(error) => log::warn!("Host socket: client {name}: {ended}: {error}"),
+        }
+        connection.close(backend);
+    }
+
+    /// Accepts one client; when more wait, the listener says so again.
+    fn accept(&mut self) {
+        let socket = match self.listener.accept() {
+            Ok(socket) => socket,
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
+            Err(Errno::MFILE | Errno::NFILE) => return self.turn_away(),
+            Err(errno) => return log::warn!("Host socket: cannot accept a client: {errno}"),
+        };
+        match self.admit(socket) {
+            Ok(()) => {}
+            Err(reason) => log::warn!("Host socket: client turned away: {reason}"),
+        }
+    }
+
+    fn admit(&mut self, socket: OwnedFd) -> Result<(), String> {
+        let peer = rustix::net::sockopt::socket_peercred(&socket)
+            .map_err(|errno| format!("its user is unknown: {errno}"))?;
+        if !(peer.uid.is_root() || peer.uid == rustix::process::geteuid()) {
+            return Err(format!(
+                "user {} is neither root nor the user of kvmprof",
+                peer.uid.as_raw()
+            ));
+        }
+        if self.connections.len() >= MAX_CONNECTIONS {
+            return Err(format!("there are {MAX_CONNECTIONS} already"));
+        }
+        let connection = Connection::new(socket, self.facts);
+        let interest = connection.interest();
+        let name = self.last_name + 1;
+        self.epoll
+            .ctl(
+                ControlOperation::Add,
+                connection.as_raw_fd(),
+                EpollEvent::new(interest, name),
+            )
+            .map_err(|error| format!("it cannot be waited for: {error}"))?;
+        self.last_name = name;
+        self.connections.insert(name, (connection, interest));
+        Ok(())
+    }
+
+    /// Out of descriptors: uses the spare one to get the client out of the queue.
+    fn turn_away(&mut self) {
+        log::warn!("Host socket: client turned away: too many open files");
+        self.spare = None;
+        drop(self.listener.accept());
+        self.spare = spare();
+    }
+}
+
+fn spare() -> Option<File> {
+    File::open("/dev/null").ok()
+}
+
+impl AsRawFd for HostSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+}
+
+impl MutEventSubscriber for HostSocket {
+    fn process(&mut self, _events: Events, _operations: &mut EventOps) {
+        self.handle_events();
+    }
+
+    fn init(&mut self, operations: &mut EventOps) {
+        if let Err(error) = operations.add(Events::new(&self.epoll, EventSet::IN)) {
+            log::error!("Host socket: not served: {error}");
+        }
+    }
+}
+
+impl Drop for HostSocket {
+    fn drop(&mut self) {
+        let Ok(mut backend) = self.backend.try_borrow_mut() else {
+            return;
+        };
+        for (connection, _) in std::mem::take(&mut self.connections).into_values() {
+            connection.close(&mut *backend);
+        }
+    }
+}

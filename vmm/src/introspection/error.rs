@@ -1,0 +1,81 @@
+//! What can go wrong while a guest image is being learned.
+
+use std::io;
+
+/// Why a guest image tells nothing about its processes.
+#[derive(Debug, thiserror::Error)]
+pub enum IntrospectionError {
+    /// The file is no Linux kernel at all.
+    #[error("Not a Linux kernel: the file is neither a bzImage nor an ELF file")]
+    NotAKernel,
+    /// The bzImage's boot protocol is older than 2.08 (Linux 2.6.26) and doesn't say where the
+    /// compressed kernel is.
+    #[error(
+        "The bzImage's boot protocol {}.{:02} doesn't say where the kernel is: 2.08 or newer is needed",
+        .0 >> 8, .0 & 0xff
+    )]
+    OldBootProtocol(u16),
+    /// The bzImage's header points outside the file.
+    #[error("The bzImage is cut short: its payload ends at byte {end}, the file at {length}")]
+    PayloadOutsideFile {
+        /// Where the payload would end, in bytes from the file's start.
+        end: u64,
+        /// The file's length, in bytes.
+        length: u64,
+    },
+    /// The payload isn't in a format that is supported.
+    #[error(
+        "The kernel is compressed with {0}, which is not supported: gzip, bzip2, lzma, xz, lz4 and zstd are"
+    )]
+    UnsupportedCompression(&'static str),
+    /// The payload doesn't unpack.
+    #[error("The kernel's {format} payload is damaged")]
+    Decompress {
+        /// The compression's name.
+        format: &'static str,
+        /// What the decompressor said.
+        source: io::Error,
+    },
+    /// The payload unpacks to more than a kernel could need.
+    #[error("The kernel unpacks to more than {0} bytes")]
+    TooLarge(u64),
+    /// The ELF file doesn't parse.
+    #[error("The kernel's ELF file is damaged: {0}")]
+    Elf(String),
+    /// No symbols were found.
+    #[error(
+        "Kernel {kernel} carries no symbol table: it needs CONFIG_KALLSYMS=y and CONFIG_KALLSYMS_ALL=y"
+    )]
+    NoSymbols {
+        /// The kernel's release, as in its banner.
+        kernel: String,
+    },
+    /// A symbol that is needed isn't among those found.
+    #[error("Kernel {kernel} has no symbol {symbol}: it needs CONFIG_KALLSYMS_ALL=y")]
+    MissingSymbol {
+        /// The kernel's release, as in its banner.
+        kernel: String,
+        /// The symbol.
+        symbol: &'static str,
+    },
+    /// The kernel carries no type information.
+    #[error("Kernel {kernel} carries no BTF: it needs CONFIG_DEBUG_INFO_BTF=y")]
+    NoBtf {
+        /// The kernel's release, as in its banner.
+        kernel: String,
+    },
+    /// The type information doesn't parse.
+    #[error("The kernel's BTF is damaged: {0}")]
+    Btf(&'static str),
+    /// A structure member that is needed isn't described.
+    #[error("The kernel's BTF has no {structure}.{member}")]
+    MissingMember {
+        /// The structure.
+        structure: &'static str,
+        /// Its member.
+        member: &'static str,
+    },
+    /// A `kvmprof` note says something impossible.
+    #[error("The guest's kvmprof note is malformed: {0}")]
+    Note(&'static str),
+}

@@ -1,0 +1,109 @@
+//! Looking at a guest from outside: which process a vCPU is running, out of its registers and guest
+//! memory, without help from the guest.
+//!
+//! [`GuestKnowledge`] is what the guest's image tells before it runs; [`VcpuIntrospector`] applies it to
+//! one vCPU, at every tick. Everything read from a guest is untrusted: walks are bounded, addresses are
+//! checked against guest memory, and values that make no sense become "unknown".
+
+mod btf;
+mod bytes;
+mod chain;
+mod error;
+mod image;
+mod kallsyms;
+mod knowledge;
+mod learn;
+mod linux;
+mod note;
+mod paging;
+mod pid_at;
+mod symbols;
+#[cfg(test)]
+mod testing;
+mod vcpu;
+
+pub use chain::{Base, Chain, MAX_DEPTH};
+pub use error::IntrospectionError;
+pub use image::{MAX_UNPACKED, notes};
+pub use knowledge::GuestKnowledge;
+pub use linux::LinuxKnowledge;
+pub use note::GuestNote;
+pub use paging::AddressSpace;
+pub use pid_at::{PidAtError, parse as parse_pid_at};
+pub use symbols::Symbols;
+pub use vcpu::VcpuIntrospector;
+
+use kvmprof_devices::profiling::{COMM_LENGTH, Mode};
+
+/// The part of a vCPU's state that introspection needs, as KVM's shared run page has it
+/// (`struct kvm_sync_regs`, `Documentation/virt/kvm/api.rst`).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Registers {
+    /// The program counter, a guest virtual address.
+    pub rip: u64,
+    /// The flags.
+    pub rflags: u64,
+    /// Control register 0: whether there is paging.
+    pub cr0: u64,
+    /// Control register 3: where the page tables are.
+    pub cr3: u64,
+    /// Control register 4: how deep they are.
+    pub cr4: u64,
+    /// Control register 8: the task priority.
+    pub cr8: u64,
+    /// The extended features: whether this is long mode.
+    pub efer: u64,
+    /// The GS base in force, the guest's user's or kernel's.
+    pub gs_base: u64,
+    /// Where the interrupt descriptor table is.
+    pub idt_base: u64,
+    /// Current privilege level, 0 to 3.
+    pub cpl: u8,
+}
+
+/// Whom a vCPU is running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// What the vCPU is doing.
+    pub mode: Mode,
+    /// Process (thread-group) id as the guest itself would print it; -1 when unknown.
+    pub pid: i32,
+    /// Thread id as the guest itself would print it; -1 when unknown.
+    pub tid: i32,
+    /// Process group id; -1 when unknown or not asked for.
+    pub process_group: i32,
+    /// The thread's name, padded with NULs; all NUL when unknown.
+    pub comm: [u8; COMM_LENGTH],
+}
+
+impl Identity {
+    /// Nobody known, in `mode`.
+    pub fn unknown(mode: Mode) -> Self {
+        Self {
+            mode,
+            pid: -1,
+            tid: -1,
+            process_group: -1,
+            comm: [0; COMM_LENGTH],
+        }
+    }
+}
+
+/// The mode of a vCPU of which only the registers are known.
+fn bare_mode(registers: &Registers, halted: bool) -> Mode {
+    match (halted, registers.cpl) {
+        (true, _) => Mode::Idle,
+        (false, 3) => Mode::User,
+        (false, _) => Mode::Kernel,
+    }
+}
+
+/// `name` with nothing after its first NUL.
+fn padded(mut name: [u8; COMM_LENGTH]) -> [u8; COMM_LENGTH] {
+    let length = name
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(COMM_LENGTH);
+    name[length..].fill(0);
+    name
+}

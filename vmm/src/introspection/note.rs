@@ -1,0 +1,156 @@
+//! Guests that say themselves where their current process is, in an ELF note of owner `kvmprof`, or on
+//! whose behalf `--pid-at` does.
+
+use kvmprof_devices::profiling::{COMM_LENGTH, Mode};
+use vm_memory::GuestMemoryBackend;
+
+use super::chain::Chain;
+use super::paging::AddressSpace;
+use super::{Identity, Registers, bare_mode, padded};
+
+/// Where a guest keeps what introspection wants; what it doesn't say stays unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GuestNote {
+    /// The current process's id.
+    pub pid: Option<Chain>,
+    /// The current thread's id; without it, the process's id is taken.
+    pub tid: Option<Chain>,
+    /// How many interrupts deep the vCPU is; above 0 it is servicing one.
+    pub interrupt_nesting: Option<Chain>,
+    /// The current process's group.
+    pub process_group: Option<Chain>,
+    /// The current process's name.
+    pub comm: Option<Chain>,
+}
+
+impl GuestNote {
+    /// Whom the vCPU is running.
+    pub(super) fn identify<M: GuestMemoryBackend>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+        halted: bool,
+        want_process_group: bool,
+    ) -> Identity {
+        let space = AddressSpace::new(memory, registers);
+        let number = |chain: &Option<Chain>| chain.as_ref()?.number(&space, registers);
+        let id = |chain: &Option<Chain>| {
+            number(chain)
+                .and_then(|value| i32::try_from(value).ok())
+                .filter(|id| *id >= 0)
+        };
+        let mut mode = bare_mode(registers, halted);
+        if mode == Mode::Kernel && number(&self.interrupt_nesting).is_some_and(|depth| depth > 0) {
+            mode = Mode::Interrupt;
+        }
+        let pid = id(&self.pid);
+        let comm = self
+            .comm
+            .as_ref()
+            .and_then(|chain| chain.name(&space, registers));
+        Identity {
+            mode,
+            pid: pid.unwrap_or(-1),
+            tid: id(&self.tid).or(pid).unwrap_or(-1),
+            process_group: want_process_group
+                .then(|| id(&self.process_group))
+                .flatten()
+                .unwrap_or(-1),
+            comm: padded(comm.unwrap_or([0; COMM_LENGTH])),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vm_memory::{Bytes, GuestAddress};
+
+    use super::super::chain::Base;
+    use super::super::paging::tests::Memory;
+    use super::*;
+
+    fn note() -> GuestNote {
+        let chain = |offset, width| Chain::new(Base::Gs, &[offset], width);
+        GuestNote {
+            pid: chain(0, 4),
+            tid: None,
+            interrupt_nesting: chain(4, 1),
+            process_group: chain(8, 8),
+            comm: chain(16, 16),
+        }
+    }
+
+    fn memory(pid: i32, nesting: u8) -> Memory {
+        let memory = Memory::from_ranges(&[(GuestAddress(0), 0x2000)]).unwrap();
+        memory.write_obj(pid, GuestAddress(0x1000)).unwrap();
+        memory.write_obj(nesting, GuestAddress(0x1004)).unwrap();
+        memory.write_obj(77_i64, GuestAddress(0x1008)).unwrap();
+        memory
+            .write_slice(b"spinner\0leftover", GuestAddress(0x1010))
+            .unwrap();
+        memory
+    }
+
+    fn identify(pid: i32, nesting: u8, cpl: u8, halted: bool) -> Identity {
+        let registers = Registers {
+            gs_base: 0x1000,
+            cpl,
+            ..Registers::default()
+        };
+        note().identify(&memory(pid, nesting), &registers, halted, true)
+    }
+
+    #[test]
+    fn reads_the_process() {
+        let identity = identify(12, 0, 3, false);
+        assert_eq!(
+            identity,
+            Identity {
+                mode: Mode::User,
+                pid: 12,
+                tid: 12,
+                process_group: 77,
+                comm: *b"spinner\0\0\0\0\0\0\0\0\0",
+            }
+        );
+        assert_eq!(identify(-3, 0, 3, false).pid, -1);
+    }
+
+    #[test]
+    fn tells_the_mode() {
+        assert_eq!(identify(12, 1, 3, false).mode, Mode::User);
+        assert_eq!(identify(12, 1, 0, false).mode, Mode::Interrupt);
+        assert_eq!(identify(12, 0, 0, false).mode, Mode::Kernel);
+        assert_eq!(identify(0, 0, 0, false).mode, Mode::Kernel);
+        assert_eq!(identify(0, 0, 0, true).mode, Mode::Idle);
+    }
+
+    #[test]
+    fn what_is_not_mapped_is_unknown() {
+        let registers = Registers {
+            gs_base: 0x1ff0,
+            cpl: 0,
+            ..Registers::default()
+        };
+        let identity = note().identify(&memory(1, 0), &registers, false, true);
+        assert_eq!(identity.comm, [0; COMM_LENGTH]);
+        assert_eq!(
+            note().identify(
+                &memory(1, 0),
+                &Registers {
+                    gs_base: 1 << 40,
+                    ..registers
+                },
+                false,
+                true
+            ),
+            Identity::unknown(Mode::Kernel)
+        );
+        assert_eq!(
+            note()
+                .identify(&memory(1, 0), &registers, false, false)
+                .process_group,
+            -1
+        );
+    }
+}

@@ -1,0 +1,48 @@
+//! One vCPU's view of its guest.
+
+use std::sync::Arc;
+
+use vm_memory::GuestMemoryBackend;
+
+use super::knowledge::{Guest, GuestKnowledge};
+use super::linux::Cpu;
+use super::{Identity, Registers, bare_mode};
+
+/// Tells whom one vCPU is running. It belongs to that vCPU's thread.
+#[derive(Debug)]
+pub struct VcpuIntrospector {
+    knowledge: Arc<GuestKnowledge>,
+    cpu: Cpu,
+}
+
+impl VcpuIntrospector {
+    /// For the vCPU of index `vcpu`, counted from 0.
+    pub fn new(knowledge: Arc<GuestKnowledge>, vcpu: u16) -> Self {
+        Self {
+            knowledge,
+            cpu: Cpu::new(vcpu),
+        }
+    }
+
+    /// Whom the vCPU is running, which stands still with `registers`, in HLT when `halted`. The process
+    /// group costs two more pointers to follow, so it is looked up only when wanted.
+    ///
+    /// Takes no lock, allocates nothing, never panics, and reads a bounded number of times whatever is in
+    /// guest memory.
+    pub fn identify<M: GuestMemoryBackend>(
+        &mut self,
+        memory: &M,
+        registers: &Registers,
+        halted: bool,
+        want_process_group: bool,
+    ) -> Identity {
+        match self.knowledge.guest() {
+            Guest::Linux(linux) => {
+                self.cpu
+                    .identify(linux, memory, registers, halted, want_process_group)
+            }
+            Guest::Note(note) => note.identify(memory, registers, halted, want_process_group),
+            Guest::Unknown => Identity::unknown(bare_mode(registers, halted)),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The profiler: takes the ticks out of the vCPUs' rings, keeps every account, feeds the devices,
+//! and has the clocks run exactly while somebody listens.
+//!
+//! All of it lives on the event thread, so nothing here is shared: the rings and each vCPU's
+//! [`ClockControl`](crate::clock::ClockControl) are the only ways to the vCPU threads.
+
+mod backend;
+mod clocks;
+mod names;
+mod status;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use kvmprof_devices::endpoint::Handle;
+use kvmprof_devices::profiling::{ClockLedger, Pcs};
+
+use crate::vcpu::{Gate, RING_ENTRIES, TickReceiver, VcpuShared};
+use backend::Open;
+use names::Names;
+
+pub use clocks::ClockPlan;
+pub use status::MachineFacts;
+
+/// The profiler, shared by what runs on the event thread.
+pub type SharedProfiler = Rc<RefCell<Profiler>>;
+
+/// One vCPU as the profiler knows it.
+#[derive(Debug)]
+struct VcpuLink {
+    shared: Arc<VcpuShared>,
+    ring: TickReceiver,
+    ledger: ClockLedger,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Profiler {
+    vcpus: Vec<VcpuLink>,
+    plan: ClockPlan,
+    // What the vCPUs' clocks have been told.
+    hz: u32,
+    gate: Arc<Gate>,
+    pcs: Pcs,
+    names: Names,
+    open: BTreeMap<Handle, Open>,
+    next_handle: u32,
+    facts: MachineFacts,
+    ended: bool,
+}
+
+impl Profiler {
+    /// A profiler of the vCPUs whose threads have the other ends of these; `gate` holds them
+    /// until something is gathered.
+    pub fn new(
+        vcpus: Vec<(Arc<VcpuShared>, TickReceiver)>,
+        plan: ClockPlan,
+        gate: Arc<Gate>,
+        facts: MachineFacts,
+    ) -> Self {
+        let count = u16::try_from(vcpus.len()).unwrap_or(u16::MAX);
+        Self {
+            vcpus: vcpus
+                .into_iter()
+                .map(|(shared, ring)| VcpuLink {
+                    shared,
+                    ring,
+                    ledger: ClockLedger::default(),
+                })
+                .collect(),
+            plan,
+            hz: 0,
+            gate,
+            pcs: Pcs::new(count),
+            names: Names::default(),
+            open: BTreeMap::new(),
+            next_handle: 0,
+            facts,
+            ended: false,
+        }
+    }
+
+    /// Takes all that the vCPUs have handed over; true if there was anything.
+    pub fn drain(&mut self) -> bool {
+        let mut any = false;
+        for vcpu in &mut self.vcpus {
+            // Bounded, for a vCPU can fill its ring as fast as it is emptied.
+            for _ in 0..RING_ENTRIES {
+                let Ok(ticks) = vcpu.ring.pop() else {
+                    break;
+                };
+                any = true;
+                vcpu.ledger.enter(&ticks);
+                if let Some(sample) = &ticks.sample {
+                    self.names.note(sample);
+                }
+                self.pcs.feed(&ticks);
+            }
+        }
+        any
+    }
+
+    /// True while the clocks run.
+    pub fn is_ticking(&self) -> bool {
+        self.hz != 0
+    }
+
+    /// The clock's account, summed over the vCPUs.
+    pub fn clock_ledger(&self) -> ClockLedger {
+        let mut sum = ClockLedger::default();
+        for vcpu in &self.vcpus {
+            sum.ticks += vcpu.ledger.ticks;
+            sum.sampled += vcpu.ledger.sampled;
+            sum.idle += vcpu.ledger.idle;
+            sum.stolen += vcpu.ledger.stolen;
+            sum.lost += vcpu.ledger.lost;
+        }
+        sum
+    }
+
+    /// The VM has ended and its vCPU threads too: acts as PCS_STOP.
+    pub fn end(&mut self) {
+        while self.drain() {}
+        self.ended = true;
+        self.hz = 0;
+        self.pcs.stop();
+    }
+
+    /// Ticks that clients have yet to read.
+    pub fn pending(&self) -> u64 {
+        self.pcs.ledger().pending
+    }
+
+    /// True while a client has a device open.
+    pub fn has_clients(&self) -> bool {
+        !self.open.is_empty()
+    }
+}

@@ -1,0 +1,142 @@
+//! Reads a stopped vCPU's registers.
+
+use kvm_bindings::{kvm_regs, kvm_sregs};
+use kvm_ioctls::{SyncReg, VcpuFd};
+
+use crate::introspection::Registers;
+
+const RFLAGS_INTERRUPT_ENABLE: u64 = 1 << 9;
+const RFLAGS_VIRTUAL_8086: u64 = 1 << 17;
+const CR0_PROTECTION_ENABLE: u64 = 1;
+/// The priority level of a vCPU that no interrupt can reach.
+const IPL_MASKED: u8 = 15;
+
+/// Where the registers come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegisterSource {
+    /// The shared run page (KVM_CAP_SYNC_REGS): no system call.
+    RunPage,
+    /// KVM_GET_REGS and KVM_GET_SREGS.
+    Ioctls,
+}
+
+impl RegisterSource {
+    /// The word for it in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RunPage => "run page",
+            Self::Ioctls => "ioctls",
+        }
+    }
+
+    /// Has KVM store the registers at each exit to user space, or not.
+    pub fn enable(self, vcpu: &mut VcpuFd, on: bool) {
+        if self == Self::Ioctls {
+            return;
+        }
+        for register_set in [SyncReg::Register, SyncReg::SystemRegister] {
+            if on {
+                vcpu.set_sync_valid_reg(register_set);
+            } else {
+                vcpu.clear_sync_valid_reg(register_set);
+            }
+        }
+    }
+
+    /// The registers as of the last return of KVM_RUN, which must have been EINTR: after an
+    /// unfinished I/O exit they aren't settled. None if KVM won't tell.
+    pub fn read(self, vcpu: &mut VcpuFd) -> Option<Registers> {
+        match self {
+            Self::RunPage => {
+                let page = vcpu.sync_regs_mut();
+                Some(select(&page.regs, &page.sregs))
+            }
+            Self::Ioctls => read_by_ioctls(vcpu),
+        }
+    }
+}
+
+/// The registers by KVM_GET_REGS and KVM_GET_SREGS; after an I/O exit, some are still unsettled.
+pub fn read_by_ioctls(vcpu: &VcpuFd) -> Option<Registers> {
+    Some(select(&vcpu.get_regs().ok()?, &vcpu.get_sregs().ok()?))
+}
+
+fn select(regs: &kvm_regs, sregs: &kvm_sregs) -> Registers {
+    let real_mode = sregs.cr0 & CR0_PROTECTION_ENABLE == 0;
+    Registers {
+        // A linear address: only 64-bit code ignores the segment's base.
+        rip: if sregs.cs.l != 0 {
+            regs.rip
+        } else {
+            sregs.cs.base.wrapping_add(regs.rip)
+        },
+        rflags: regs.rflags,
+        cr0: sregs.cr0,
+        cr3: sregs.cr3,
+        cr4: sregs.cr4,
+        cr8: sregs.cr8,
+        efer: sregs.efer,
+        gs_base: sregs.gs.base,
+        idt_base: sregs.idt.base,
+        cpl: if real_mode {
+            0
+        } else if regs.rflags & RFLAGS_VIRTUAL_8086 != 0 {
+            3
+        } else {
+            // SS.DPL is the CPL (SDM volume 3, 26.3.1.5 and 5.5).
+            sregs.ss.dpl & 3
+        },
+    }
+}
+
+/// The interrupt priority level: 15 with interrupts off, else the task priority class in CR8.
+pub fn interrupt_priority_level(registers: &Registers) -> u8 {
+    if registers.rflags & RFLAGS_INTERRUPT_ENABLE == 0 {
+        return IPL_MASKED;
+    }
+    u8::try_from(registers.cr8 & 0xf).unwrap_or(IPL_MASKED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn protected_mode() -> (kvm_regs, kvm_sregs) {
+        let mut sregs = kvm_sregs::default();
+        sregs.cr0 = CR0_PROTECTION_ENABLE;
+        sregs.cs.l = 1;
+        (kvm_regs::default(), sregs)
+    }
+
+    #[test]
+    fn privilege_level_is_that_of_the_stack_segment() {
+        let (mut regs, mut sregs) = protected_mode();
+        sregs.ss.dpl = 3;
+        assert_eq!(select(&regs, &sregs).cpl, 3);
+        sregs.cr0 = 0;
+        assert_eq!(select(&regs, &sregs).cpl, 0);
+        sregs.cr0 = CR0_PROTECTION_ENABLE;
+        sregs.ss.dpl = 0;
+        regs.rflags = RFLAGS_VIRTUAL_8086;
+        assert_eq!(select(&regs, &sregs).cpl, 3);
+    }
+
+    #[test]
+    fn program_counter_is_linear() {
+        let (mut regs, mut sregs) = protected_mode();
+        regs.rip = 0xfff0;
+        sregs.cs.base = 0xffff_0000;
+        assert_eq!(select(&regs, &sregs).rip, 0xfff0);
+        sregs.cs.l = 0;
+        assert_eq!(select(&regs, &sregs).rip, 0xffff_fff0);
+    }
+
+    #[test]
+    fn priority_level_is_highest_with_interrupts_off() {
+        let (mut regs, mut sregs) = protected_mode();
+        sregs.cr8 = 4;
+        assert_eq!(interrupt_priority_level(&select(&regs, &sregs)), 15);
+        regs.rflags = RFLAGS_INTERRUPT_ENABLE;
+        assert_eq!(interrupt_priority_level(&select(&regs, &sregs)), 4);
+    }
+}

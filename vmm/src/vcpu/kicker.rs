@@ -1,0 +1,41 @@
+//! Kicks a vCPU out of the guest, from any thread.
+
+use std::sync::atomic::{AtomicI32, Ordering, fence};
+
+use super::signals;
+
+/// Makes one vCPU's KVM_RUN return, now or, if it isn't inside, as soon as it is entered.
+#[derive(Debug, Default)]
+pub struct Kicker {
+    // 0 before the thread runs, and after it.
+    tid: AtomicI32,
+}
+
+impl Kicker {
+    /// Ties it to the calling thread.
+    pub fn attach(&self) {
+        // SAFETY: gettid has no arguments and cannot fail.
+        self.tid.store(unsafe { libc::gettid() }, Ordering::Release);
+        // A request that was made before this store is visible after it, or its kick sees the tid.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Unties it: kicks do nothing from here on.
+    pub fn detach(&self) {
+        self.tid.store(0, Ordering::Release);
+    }
+
+    /// True between [`attach`](Self::attach) and [`detach`](Self::detach).
+    pub fn is_attached(&self) -> bool {
+        self.tid.load(Ordering::Acquire) != 0
+    }
+
+    /// Kicks.
+    pub fn kick(&self) {
+        fence(Ordering::SeqCst);
+        let tid = self.tid.load(Ordering::Acquire);
+        if tid != 0 {
+            signals::send_kick(tid);
+        }
+    }
+}

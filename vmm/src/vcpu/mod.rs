@@ -1,0 +1,15 @@
+//! vCPU threads: running the guest, and looking at it when a tick is due.
+
+mod capture;
+mod gate;
+mod kicker;
+mod ring;
+mod sampler;
+pub mod signals;
+mod thread;
+
+pub use gate::Gate;
+pub use kicker::Kicker;
+pub use ring::{Doorbell, RING_ENTRIES, TickReceiver, TickSender, tick_ring};
+pub use capture::RegisterSource;
+pub use thread::{Ending, VcpuCommon, VcpuShared, VcpuThread};

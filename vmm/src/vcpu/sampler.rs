@@ -1,0 +1,171 @@
+//! What a vCPU's thread does when KVM_RUN was interrupted: ticks, samples, requests.
+
+use std::sync::Arc;
+
+use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
+use kvm_ioctls::VcpuFd;
+use kvmprof_devices::profiling::{Mode, Sample, Ticks};
+
+use super::{TickSender, VcpuShared};
+use super::capture::{RegisterSource, interrupt_priority_level, read_by_ioctls};
+use crate::clock::{Due, Generation, VcpuClock, monotonic_ns};
+use crate::introspection::{AddressSpace, GuestKnowledge, Registers, VcpuIntrospector};
+use crate::machine::GuestMemory;
+
+const HLT: u8 = 0xf4;
+
+/// A vCPU's clock, its capture and the ring that takes the samples away.
+#[derive(Debug)]
+pub struct Sampler {
+    pub(super) vcpu: u16,
+    pub(super) memory: GuestMemory,
+    pub(super) clock: VcpuClock,
+    pub(super) shared: Arc<VcpuShared>,
+    pub(super) knowledge: Arc<GuestKnowledge>,
+    pub(super) introspector: VcpuIntrospector,
+    pub(super) ticks: TickSender,
+    pub(super) registers: RegisterSource,
+    // An application processor that has not had its SIPI yet has no meaningful registers.
+    pub(super) started: bool,
+    pub(super) process_group: bool,
+    pub(super) generation: Generation,
+}
+
+impl Sampler {
+    /// KVM_RUN returned EINTR; `signal` is what was pending.
+    pub fn interrupted(&mut self, fd: &mut VcpuFd, signal: Option<i32>) {
+        let now = monotonic_ns();
+        match self.clock.take(now, signal) {
+            Some(due) if due.sample => self.sample(fd, now, due),
+            Some(due) => self.send(due, None),
+            None => {}
+        }
+        self.follow_requests(fd, now);
+    }
+
+    /// Does what the profiler wants, and acknowledges it.
+    pub fn follow_requests(&mut self, fd: &mut VcpuFd, now: u64) {
+        let control = &self.shared.control;
+        let (generation, setting) = control.requested();
+        if generation == self.generation {
+            return;
+        }
+        let due = self.clock.settle(now);
+        self.send(due, None);
+        self.process_group = setting.process_group;
+        if setting.hz != self.clock.hz() {
+            self.clock.restart(setting.hz);
+            self.shared.control.set_halted(false);
+            self.registers.enable(fd, setting.hz != 0);
+        }
+        self.generation = generation;
+        self.shared.control.acknowledge(generation);
+    }
+
+    /// The thread ends: nothing is due any more, and nobody needs to wait.
+    pub fn finish(&mut self) {
+        let due = self.clock.settle(monotonic_ns());
+        self.send(due, None);
+        self.clock.restart(0);
+        self.shared.control.set_halted(false);
+        let (generation, _) = self.shared.control.requested();
+        self.shared.control.acknowledge(generation);
+    }
+
+    /// The guest resets itself: the last chance to learn where its kernel is, to tell a panic by.
+    pub fn locate_kernel(&self, fd: &VcpuFd) {
+        if let Some(registers) = read_by_ioctls(fd) {
+            self.knowledge.locate(&self.memory, &registers);
+        }
+    }
+
+    fn sample(&mut self, fd: &mut VcpuFd, time: u64, mut due: Due) {
+        let Some((sample, halted)) = self.look(fd, time) else {
+            due.lost += 1;
+            self.send(due, None);
+            return;
+        };
+        self.send(due, Some(sample));
+        if halted {
+            self.clock.halt();
+        }
+        self.shared.control.set_halted(self.clock.is_halted());
+    }
+
+    /// The sample, and whether the vCPU is halted.
+    fn look(&mut self, fd: &mut VcpuFd, time: u64) -> Option<(Sample, bool)> {
+        if !self.has_started(fd) {
+            let sample = Sample {
+                time,
+                pid: -1,
+                tid: -1,
+                process_group: -1,
+                vcpu: self.vcpu,
+                mode: Mode::Idle,
+                ..Sample::default()
+            };
+            return Some((sample, true));
+        }
+        let registers = self.registers.read(fd)?;
+        let behind_hlt = self.is_behind_hlt(&registers);
+        let identity = self.introspector.identify(
+            &self.memory,
+            &registers,
+            behind_hlt,
+            self.process_group,
+        );
+        let sample = Sample {
+            time,
+            pc: registers.rip,
+            pid: identity.pid,
+            tid: identity.tid,
+            process_group: identity.process_group,
+            vcpu: self.vcpu,
+            cpl: registers.cpl,
+            ipl: interrupt_priority_level(&registers),
+            mode: identity.mode,
+            comm: identity.comm,
+        };
+        // Asking KVM costs a system call: only where it can be so.
+        let halted = behind_hlt && mp_state(fd) == Some(KVM_MP_STATE_HALTED);
+        Some((sample, halted))
+    }
+
+    fn has_started(&mut self, fd: &VcpuFd) -> bool {
+        if !self.started {
+            self.started = match mp_state(fd) {
+                Some(state) => state == KVM_MP_STATE_RUNNABLE || state == KVM_MP_STATE_HALTED,
+                None => true,
+            };
+        }
+        self.started
+    }
+
+    /// True when the last instruction was HLT: no other has been executed since it ended, even if
+    /// an interrupt has just woken the vCPU up.
+    fn is_behind_hlt(&self, registers: &Registers) -> bool {
+        if registers.cpl != 0 {
+            return false;
+        }
+        let mut byte = [0u8];
+        let last = registers.rip.wrapping_sub(1);
+        AddressSpace::new(&self.memory, registers)
+            .read(last, &mut byte)
+            .is_some()
+            && byte == [HLT]
+    }
+
+    fn send(&mut self, due: Due, sample: Option<Sample>) {
+        self.ticks.send(&Ticks {
+            vcpu: self.vcpu,
+            idle: due.idle,
+            stolen: due.stolen,
+            lost: due.lost,
+            sample,
+        });
+    }
+}
+
+fn mp_state(fd: &VcpuFd) -> Option<u32> {
+    fd.get_mp_state().ok().map(|state| state.mp_state)
+}

@@ -1,0 +1,102 @@
+//! The signals that make KVM_RUN return.
+//!
+//! They are blocked in every thread, and let through only while a thread is inside KVM_RUN
+//! (KVM_SET_SIGNAL_MASK, Linux `Documentation/virt/kvm/api.rst` 4.13): one that comes between the
+//! last look and KVM_RUN stays pending and ends KVM_RUN at once, so none is lost, and no handler
+//! runs.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use kvm_bindings::{KVMIO, kvm_signal_mask};
+use kvm_ioctls::VcpuFd;
+use vmm_sys_util::ioctl::ioctl_with_ref;
+use vmm_sys_util::ioctl_iow_nr;
+
+/// Keeps the undocumented function that the macro makes out of the crate's surface.
+mod request {
+    use super::{KVMIO, ioctl_iow_nr, kvm_signal_mask};
+    ioctl_iow_nr!(KVM_SET_SIGNAL_MASK, KVMIO, 0x8b, kvm_signal_mask);
+}
+use request::KVM_SET_SIGNAL_MASK;
+
+/// The signal of a tick that is due, and of a request to look at the clock's control.
+pub fn kick() -> i32 {
+    libc::SIGRTMIN()
+}
+
+/// The signal of a woken vCPU's run-time alarm.
+pub fn alarm() -> i32 {
+    libc::SIGRTMIN() + 1
+}
+
+/// Blocks both signals in the calling thread and all that it makes from now on. To be called
+/// before any other thread exists.
+///
+/// # Errors
+/// What pthread_sigmask(3) says.
+pub fn block() -> io::Result<()> {
+    let set = kick_set();
+    // SAFETY: `set` is an initialised signal set; the old one isn't wanted.
+    let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut()) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    Ok(())
+}
+
+fn kick_set() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the set; both signal numbers are valid.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), kick());
+        libc::sigaddset(set.as_mut_ptr(), alarm());
+        set.assume_init()
+    }
+}
+
+/// Lets both signals, and no others, interrupt KVM_RUN on `vcpu`.
+///
+/// # Errors
+/// What the ioctl says.
+pub fn let_through_in_kvm_run(vcpu: &VcpuFd) -> io::Result<()> {
+    // The kernel's sigset has 64 bits, signal n at bit n - 1 (`include/linux/signal.h`).
+    #[repr(C)]
+    struct SignalMask {
+        header: kvm_signal_mask,
+        set: [u8; 8],
+    }
+    let blocked = !(1u64 << (kick() - 1) | 1u64 << (alarm() - 1));
+    let mut mask = SignalMask {
+        header: kvm_signal_mask::default(),
+        set: blocked.to_le_bytes(),
+    };
+    mask.header.len = 8;
+    // SAFETY: the header says how many bytes of set follow it, and they do.
+    let result = unsafe { ioctl_with_ref(vcpu, KVM_SET_SIGNAL_MASK(), &mask.header) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Takes one pending signal of the two off the calling thread; none if none is pending.
+pub fn take_pending() -> Option<i32> {
+    let set = kick_set();
+    let at_once = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `set` and `at_once` are valid; no siginfo is wanted.
+    let signal =
+        unsafe { libc::sigtimedwait(&raw const set, ptr::null_mut(), &raw const at_once) };
+    (signal > 0).then_some(signal)
+}
+
+/// Sends the kick signal to thread `tid` of this process; a thread that has gone is no error.
+pub fn send_kick(tid: i32) {
+    // SAFETY: tgkill has no memory arguments; the thread group is our own.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, kick()) };
+}

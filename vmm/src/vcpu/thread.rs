@@ -1,0 +1,186 @@
+//! The loop around KVM_RUN.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use kvm_ioctls::{VcpuExit, VcpuFd};
+
+use super::capture::RegisterSource;
+use super::sampler::Sampler;
+use super::{Gate, Kicker, TickSender, signals};
+use crate::clock::{ClockControl, Ticker, VcpuClock};
+use crate::introspection::{GuestKnowledge, IntrospectionError, VcpuIntrospector};
+use crate::machine::failure::{FailureCause, GuestFailure};
+use crate::machine::{GuestMemory, MachineDevices, PowerRequest};
+
+/// What the other threads hold of one vCPU.
+#[derive(Debug, Default)]
+pub struct VcpuShared {
+    /// Kicks it.
+    pub kicker: Arc<Kicker>,
+    /// Sets its clock.
+    pub control: ClockControl,
+}
+
+/// Why a vCPU's thread has ended.
+#[derive(Debug)]
+pub enum Ending {
+    /// It was asked to.
+    Stopped,
+    /// The guest has powered itself off.
+    PowerOff,
+    /// The guest has reset itself.
+    Reset,
+    /// The guest has failed in a way that no vCPU can go on from.
+    GuestFailure(GuestFailure),
+    /// The guest's image says nothing of its processes.
+    Unprofilable(IntrospectionError),
+    /// The host has failed the vCPU.
+    HostFailure(io::Error),
+}
+
+/// What all vCPU threads of a machine share.
+pub struct VcpuCommon {
+    /// Guest memory.
+    pub memory: GuestMemory,
+    /// What answers the exits.
+    pub devices: Arc<MachineDevices>,
+    /// What is known of the guest.
+    pub knowledge: Arc<GuestKnowledge>,
+    /// Drives the clocks, if they have no timers of their own.
+    pub ticker: Option<Arc<Ticker>>,
+    /// Whether ticks have a random phase.
+    pub jitter: bool,
+    /// Where registers are read.
+    pub registers: RegisterSource,
+    /// Held until the guest may start.
+    pub gate: Arc<Gate>,
+    /// Set, and each vCPU kicked, to end all threads.
+    pub stopping: Arc<AtomicBool>,
+}
+
+/// All that a vCPU's thread owns.
+pub struct VcpuThread {
+    /// The vCPU's index, from 0.
+    pub vcpu: u16,
+    /// KVM's descriptor of it.
+    pub fd: VcpuFd,
+    /// What other threads hold of it.
+    pub shared: Arc<VcpuShared>,
+    /// The way for its ticks.
+    pub ticks: TickSender,
+    /// What it shares with its like.
+    pub common: Arc<VcpuCommon>,
+}
+
+impl VcpuThread {
+    /// Starts the thread. `ended` is called on it when the vCPU has ended.
+    ///
+    /// # Errors
+    /// When no thread can be made.
+    pub fn start(
+        self,
+        ended: impl FnOnce(Ending) + Send + 'static,
+    ) -> io::Result<thread::JoinHandle<()>> {
+        thread::Builder::new()
+            .name(format!("vcpu {}", self.vcpu))
+            .spawn(move || ended(self.run()))
+    }
+
+    fn run(self) -> Ending {
+        let Self {
+            vcpu,
+            mut fd,
+            shared,
+            ticks,
+            common,
+        } = self;
+        let prepared = signals::let_through_in_kvm_run(&fd)
+            .and_then(|()| VcpuClock::for_this_thread(vcpu, common.ticker.clone(), common.jitter));
+        let clock = match prepared {
+            Ok(clock) => clock,
+            Err(error) => return Ending::HostFailure(error),
+        };
+        let mut sampler = Sampler {
+            vcpu,
+            memory: common.memory.clone(),
+            clock,
+            shared: Arc::clone(&shared),
+            knowledge: Arc::clone(&common.knowledge),
+            introspector: VcpuIntrospector::new(Arc::clone(&common.knowledge), vcpu),
+            ticks,
+            registers: common.registers,
+            started: vcpu == 0,
+            process_group: false,
+            generation: 0,
+        };
+        common.gate.pass();
+        shared.kicker.attach();
+        // Requests from before the kicker knew this thread.
+        sampler.follow_requests(&mut fd, crate::clock::monotonic_ns());
+        let ending = run_guest(&mut fd, &mut sampler, &common);
+        sampler.finish();
+        shared.kicker.detach();
+        ending
+    }
+}
+
+fn run_guest(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) -> Ending {
+    loop {
+        if common.stopping.load(Ordering::Relaxed) {
+            return Ending::Stopped;
+        }
+        match fd.run() {
+            Ok(exit) => {
+                if let ControlFlow::Break(request) = answer(exit, &common.devices) {
+                    return match request {
+                        Stop::Power(PowerRequest::PowerOff) => Ending::PowerOff,
+                        Stop::Power(PowerRequest::Reset) => {
+                            sampler.locate_kernel(fd);
+                            Ending::Reset
+                        }
+                        Stop::Failure => failure(fd, sampler.vcpu, &common.memory),
+                    };
+                }
+            }
+            Err(error) if error.errno() == libc::EINTR => {
+                sampler.interrupted(fd, signals::take_pending());
+            }
+            // An application processor that was woken up but has not been started.
+            Err(error) if error.errno() == libc::EAGAIN => {}
+            Err(error) => {
+                return Ending::HostFailure(io::Error::from_raw_os_error(error.errno()));
+            }
+        }
+    }
+}
+
+/// Why an exit isn't followed by the next KVM_RUN.
+enum Stop {
+    Power(PowerRequest),
+    // What it was stands in the run page.
+    Failure,
+}
+
+fn answer(exit: VcpuExit<'_>, devices: &MachineDevices) -> ControlFlow<Stop> {
+    match exit {
+        VcpuExit::IoIn(port, data) => devices.port_read(port, data),
+        VcpuExit::IoOut(port, data) => return devices.port_write(port, data).map_break(Stop::Power),
+        VcpuExit::MmioRead(gpa, data) => devices.mmio_read(gpa, data),
+        VcpuExit::MmioWrite(gpa, data) => {
+            return devices.mmio_write(gpa, data).map_break(Stop::Power);
+        }
+        VcpuExit::Intr | VcpuExit::IrqWindowOpen => {}
+        _ => return ControlFlow::Break(Stop::Failure),
+    }
+    ControlFlow::Continue(())
+}
+
+/// Says how a vCPU failed whose last exit was none of those that are answered.
+fn failure(fd: &mut VcpuFd, vcpu: u16, memory: &GuestMemory) -> Ending {
+    let cause = FailureCause::of_last_exit(fd);
+    Ending::GuestFailure(GuestFailure::capture(fd, usize::from(vcpu), memory, cause))
+}

@@ -1,0 +1,52 @@
+//! How a guest has ended.
+
+use std::io;
+
+use super::VmError;
+use crate::introspection::GuestKnowledge;
+use crate::machine::failure::GuestFailure;
+use crate::machine::{GuestMemory, MachineDevices};
+use crate::vcpu::Ending;
+
+/// How a guest has ended, as the one who launched it sees it.
+#[derive(Debug)]
+pub enum VmEnd {
+    /// It was told to: a signal, the escape key, [`Vm::stop`](super::Vm::stop).
+    Stopped,
+    /// It powered itself off.
+    PowerOff,
+    /// It reset itself.
+    Reset,
+    /// Its kernel panicked and reset the machine; what it said, if that was seen on the console.
+    Panic(Option<String>),
+    /// No vCPU can go on.
+    GuestFailure(GuestFailure),
+    /// The host failed a vCPU.
+    HostFailure(io::Error),
+}
+
+impl VmEnd {
+    pub(super) fn new(
+        ending: Option<Ending>,
+        knowledge: &GuestKnowledge,
+        memory: &GuestMemory,
+        devices: &MachineDevices,
+    ) -> Result<Self, VmError> {
+        Ok(match ending {
+            None | Some(Ending::Stopped) => Self::Stopped,
+            Some(Ending::PowerOff) => Self::PowerOff,
+            Some(Ending::Reset) => {
+                let message = devices.serial().panic_message();
+                // The console only counts where the kernel's memory can't be asked.
+                match knowledge.has_panicked(memory) {
+                    Some(true) => Self::Panic(message),
+                    None if message.is_some() => Self::Panic(message),
+                    _ => Self::Reset,
+                }
+            }
+            Some(Ending::GuestFailure(failure)) => Self::GuestFailure(failure),
+            Some(Ending::Unprofilable(error)) => return Err(error.into()),
+            Some(Ending::HostFailure(error)) => Self::HostFailure(error),
+        })
+    }
+}

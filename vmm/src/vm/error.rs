@@ -1,0 +1,48 @@
+//! What can go wrong with a VM as a whole.
+
+use std::io;
+
+use crate::console::ConsoleError;
+use crate::host_socket::HostSocketError;
+use crate::introspection::IntrospectionError;
+use crate::machine::MachineError;
+
+/// Why a VM couldn't be started or kept running.
+#[derive(Debug, thiserror::Error)]
+pub enum VmError {
+    /// The machine couldn't be built.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// The socket couldn't be served.
+    #[error(transparent)]
+    Socket(#[from] HostSocketError),
+    /// The console couldn't be opened.
+    #[error(transparent)]
+    Console(#[from] ConsoleError),
+    /// The guest's image says nothing of its processes, and that was asked for.
+    #[error("The guest can't be profiled; --pid-at none runs it without process ids")]
+    Introspection(#[from] IntrospectionError),
+    /// The host refused a resource (thread, timer, descriptor).
+    #[error("The host refused {what}")]
+    Host {
+        /// What was asked for.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The event loop failed.
+    #[error("The event loop failed: {0}")]
+    Events(event_manager::Error),
+}
+
+impl VmError {
+    /// For `map_err`: the host refused `what`.
+    pub(super) fn host(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Host { what, source }
+    }
+
+    /// For `map_err` on calls of the event manager.
+    pub(super) fn events(error: event_manager::Error) -> Self {
+        Self::Events(error)
+    }
+}

@@ -1,0 +1,182 @@
+//! The event thread: drains the vCPUs' rings, serves the clients, and sees the guest's end.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use event_manager::{EventManager, EventOps, EventSet, Events, MutEventSubscriber, SubscriberOps};
+
+use super::VmError;
+use super::termination::Termination;
+use super::threads::VcpuThreads;
+use crate::host_socket::HostSocket;
+use crate::profiler::SharedProfiler;
+use crate::vcpu::{Doorbell, Ending};
+
+/// Between two looks at the rings while ticks come in, in ms: well under what a ring holds.
+const BUSY_POLL_MS: i32 = 10;
+/// Looks that found nothing before the thread sleeps until somebody rings.
+const QUIET_POLLS: u32 = 3;
+/// How often the ticks of halted vCPUs are reckoned, so that readers see idle time pass.
+const SETTLE_INTERVAL: Duration = Duration::from_secs(1);
+/// How long clients may take to read what is left, after the guest's end, without getting on.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
+/// Between two looks at whether they have, in ms.
+const DRAIN_POLL_MS: i32 = 20;
+
+/// Whatever the event manager calls.
+type Subscriber = Box<dyn MutEventSubscriber>;
+
+/// Everything the event thread works with.
+pub(super) struct EventLoop {
+    manager: EventManager<Subscriber>,
+    profiler: SharedProfiler,
+    socket: Option<Rc<RefCell<HostSocket>>>,
+    doorbell: Arc<Doorbell>,
+    termination: Rc<RefCell<Termination>>,
+    quiet_polls: u32,
+    settled: Instant,
+}
+
+impl EventLoop {
+    pub fn new(
+        profiler: SharedProfiler,
+        socket: Option<HostSocket>,
+        doorbell: Arc<Doorbell>,
+        termination: Termination,
+        console: Option<Subscriber>,
+    ) -> Result<Self, VmError> {
+        let mut manager = EventManager::<Subscriber>::new().map_err(VmError::events)?;
+        manager.add_subscriber(Box::new(DoorbellEvents(Arc::clone(&doorbell))));
+        let termination = Rc::new(RefCell::new(termination));
+        manager.add_subscriber(Box::new(Rc::clone(&termination)));
+        let socket = socket.map(|socket| Rc::new(RefCell::new(socket)));
+        if let Some(socket) = &socket {
+            manager.add_subscriber(Box::new(Rc::clone(socket)));
+        }
+        if let Some(console) = console {
+            manager.add_subscriber(console);
+        }
+        Ok(Self {
+            manager,
+            profiler,
+            socket,
+            doorbell,
+            termination,
+            quiet_polls: 0,
+            settled: Instant::now(),
+        })
+    }
+
+    /// Runs until the guest ends or is told to; then lets clients read what is left.
+    pub fn run(mut self, mut vcpus: VcpuThreads) -> Result<Option<Ending>, VmError> {
+        let result = self.serve(&vcpus);
+        vcpus.stop();
+        self.profiler.borrow_mut().end();
+        let ending = result?;
+        self.let_clients_drain()?;
+        Ok(ending)
+    }
+
+    fn serve(&mut self, vcpus: &VcpuThreads) -> Result<Option<Ending>, VmError> {
+        loop {
+            self.wait_for_work()?;
+            if let Some(ending) = vcpus.ended() {
+                return Ok(Some(ending));
+            }
+            if self.termination.borrow().requested() {
+                return Ok(None);
+            }
+            self.profile();
+        }
+    }
+
+    fn wait_for_work(&mut self) -> Result<(), VmError> {
+        let ticking = self.profiler.borrow().is_ticking();
+        if ticking && self.quiet_polls < QUIET_POLLS {
+            return self.wait(BUSY_POLL_MS);
+        }
+        self.doorbell.sleeping();
+        // An entry that came just before that has rung for nobody.
+        let timeout = if self.drain() {
+            0
+        } else if ticking {
+            i32::try_from(SETTLE_INTERVAL.as_millis()).unwrap_or(i32::MAX)
+        } else {
+            -1
+        };
+        let result = self.wait(timeout);
+        self.doorbell.awake();
+        result
+    }
+
+    fn wait(&mut self, timeout_ms: i32) -> Result<(), VmError> {
+        match self.manager.run_with_timeout(timeout_ms) {
+            Ok(_) => Ok(()),
+            Err(event_manager::Error::Epoll(error)) if error.errno() == libc::EINTR => Ok(()),
+            Err(error) => Err(VmError::events(error)),
+        }
+    }
+
+    fn profile(&mut self) {
+        if self.settled.elapsed() >= SETTLE_INTERVAL && self.profiler.borrow().is_ticking() {
+            self.profiler.borrow_mut().settle();
+            self.settled = Instant::now();
+        }
+        self.drain();
+        if let Some(socket) = &self.socket {
+            socket.borrow_mut().wake();
+        }
+    }
+
+    fn drain(&mut self) -> bool {
+        let any = self.profiler.borrow_mut().drain();
+        self.quiet_polls = if any { 0 } else { self.quiet_polls + 1 };
+        any
+    }
+
+    fn let_clients_drain(&mut self) -> Result<(), VmError> {
+        let Some(socket) = self.socket.clone() else {
+            return Ok(());
+        };
+        self.termination.borrow_mut().forget();
+        let mut progress = Instant::now();
+        let mut pending = u64::MAX;
+        loop {
+            socket.borrow_mut().wake();
+            let profiler = self.profiler.borrow();
+            if !profiler.has_clients() || self.termination.borrow().requested() {
+                return Ok(());
+            }
+            if profiler.pending() < pending {
+                pending = profiler.pending();
+                progress = Instant::now();
+            } else if progress.elapsed() >= DRAIN_PATIENCE {
+                return Ok(());
+            }
+            drop(profiler);
+            self.wait(DRAIN_POLL_MS)?;
+        }
+    }
+}
+
+struct DoorbellEvents(Arc<Doorbell>);
+
+impl MutEventSubscriber for DoorbellEvents {
+    fn process(&mut self, _events: Events, _ops: &mut EventOps) {
+        self.0.awake();
+    }
+
+    fn init(&mut self, ops: &mut EventOps) {
+        add(ops, Events::new(self.0.event(), EventSet::IN));
+    }
+}
+
+/// Registers `events`; a failure leaves that source unheard, so it is reported.
+pub(super) fn add(ops: &mut EventOps, events: Events) {
+    if let Err(error) = ops.add(events) {
+        log::error!("Cannot wait for an event source: {error}");
+    }
+}
+

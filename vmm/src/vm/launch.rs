@@ -1,0 +1,238 @@
+//! From a configuration to running threads, and back.
+
+use std::cell::RefCell;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use event_manager::MutEventSubscriber;
+use kvm_ioctls::{Cap, Kvm};
+use kvmprof_devices::endpoint::{Backend, Facts};
+use vmm_sys_util::eventfd::EventFd;
+
+use super::event_loop::EventLoop;
+use super::termination::Termination;
+use super::threads::{Profiled, VcpuThreads};
+use super::{VmEnd, VmError};
+use crate::clock::{ClockSource, HaltedTicks, Ticker};
+use crate::console::{Console, ConsoleInput};
+use crate::host_socket::{HostListener, HostSocket};
+use crate::introspection::GuestKnowledge;
+use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_kvm};
+use crate::profiler::{ClockPlan, MachineFacts, Profiler};
+use crate::vcpu::{
+    Doorbell, Ending, Gate, RegisterSource, VcpuCommon, VcpuShared, signals,
+};
+
+/// A guest to be run, and how it is profiled.
+#[derive(Debug)]
+pub struct VmConfig {
+    /// The machine.
+    pub machine: MachineConfig,
+    /// Where its serial port goes.
+    pub console: Console,
+    /// Ticks a second on each vCPU; 0: no clock.
+    pub hz: u32,
+    /// What drives the clocks.
+    pub clock_source: ClockSource,
+    /// Whether ticks have a random phase.
+    pub jitter: bool,
+    /// Whether the vCPUs wait until somebody gathers samples.
+    pub hold: bool,
+    /// Where clients connect.
+    pub socket: Option<PathBuf>,
+    /// What is known of the guest, if it isn't to be learned from its image.
+    pub knowledge: Option<GuestKnowledge>,
+}
+
+/// A guest that runs. Its threads go on until the guest ends or [`Vm::stop`] is called.
+pub struct Vm {
+    memory: GuestMemory,
+    knowledge: Arc<GuestKnowledge>,
+    devices: Arc<MachineDevices>,
+    wish: EventFd,
+    events: JoinHandle<Result<Option<Ending>, VmError>>,
+}
+
+impl Vm {
+    /// Builds the machine and starts its threads. The signals of [`super::block_signals`] end it.
+    ///
+    /// # Errors
+    /// Whatever keeps the guest from running, before any of it has run.
+    pub fn start(config: VmConfig) -> Result<Self, VmError> {
+        signals::block().map_err(VmError::host("to block signals"))?;
+        let listener = config
+            .socket
+            .as_deref()
+            .map(HostListener::bind)
+            .transpose()?;
+        let kvm = open_kvm()?;
+        let output = config.console.open_output()?;
+        let machine = Machine::build(&kvm, &config.machine, output)?;
+        let knowledge = Arc::new(config.knowledge.unwrap_or_default());
+        let image = Arc::clone(&machine.image);
+        let plan = ClockPlan {
+            hz: config.hz,
+            source: config.clock_source,
+            jitter: config.jitter,
+            registers: register_source(&kvm),
+        };
+        let facts = MachineFacts {
+            kernel: config.machine.kernel.name(),
+            memory_bytes: config.machine.memory_bytes,
+            knowledge: Arc::clone(&knowledge),
+            halted_ticks: HaltedTicks::of_this_host().name(),
+        };
+        let termination = Termination::new().map_err(VmError::host("a signalfd"))?;
+        let wish = termination.wish().map_err(VmError::host("a descriptor"))?;
+        let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
+        let memory = machine.memory.clone();
+        let devices = Arc::clone(&machine.devices);
+        let console = if config.console.has_input() {
+            Some(console_input(&machine, &wish).map_err(VmError::host("standard input"))?)
+        } else {
+            None
+        };
+        let gate = Arc::new(Gate::default());
+        if !config.hold {
+            gate.open();
+        }
+        let (vcpus, rings) = start_vcpus(machine, &plan, &knowledge, &gate, &doorbell)?;
+        vcpus
+            .learn(image, Arc::clone(&knowledge), Arc::clone(&doorbell))
+            .map_err(VmError::host("a thread"))?;
+        let outside = Outside {
+            listener,
+            termination,
+            console,
+            doorbell,
+            plan,
+            facts,
+        };
+        let events = thread::Builder::new()
+            .name("events".into())
+            .spawn(move || outside.serve(vcpus, rings))
+            .map_err(VmError::host("a thread"))?;
+        Ok(Self {
+            memory,
+            knowledge,
+            devices,
+            wish,
+            events,
+        })
+    }
+
+    /// Guest memory, for those who launched the guest.
+    pub fn memory(&self) -> &GuestMemory {
+        &self.memory
+    }
+
+    /// Asks the guest's threads to end.
+    pub fn stop(&self) {
+        // A full counter has asked already.
+        let _ = self.wish.write(1);
+    }
+
+    /// Waits for the end; clients have been served what was left by then.
+    ///
+    /// # Errors
+    /// What kept the event thread from going on.
+    pub fn join(self) -> Result<VmEnd, VmError> {
+        let ending = self.events.join().map_err(|_| VmError::Host {
+            what: "to go on",
+            source: io::Error::other("the event thread panicked"),
+        })??;
+        VmEnd::new(ending, &self.knowledge, &self.memory, &self.devices)
+    }
+}
+
+/// The registers come from the run page where KVM has one.
+fn register_source(kvm: &Kvm) -> RegisterSource {
+    if kvm.check_extension(Cap::SyncRegs) {
+        RegisterSource::RunPage
+    } else {
+        RegisterSource::Ioctls
+    }
+}
+
+/// Standard input to the guest's serial port; the escape key ends the guest.
+fn console_input(machine: &Machine, wish: &EventFd) -> io::Result<ConsoleInput> {
+    let wish = wish.try_clone()?;
+    let quit = move || {
+        // A full counter has asked already.
+        let _ = wish.write(1);
+    };
+    ConsoleInput::stdin(Arc::clone(machine.devices.serial()), Box::new(quit))
+}
+
+fn start_vcpus(
+    mut machine: Machine,
+    plan: &ClockPlan,
+    knowledge: &Arc<GuestKnowledge>,
+    gate: &Arc<Gate>,
+    doorbell: &Arc<Doorbell>,
+) -> Result<(VcpuThreads, Vec<Profiled>), VmError> {
+    let fds = std::mem::take(&mut machine.vcpus);
+    let shared: Vec<Arc<VcpuShared>> = fds.iter().map(|_| Arc::default()).collect();
+    let ticker = match plan.source {
+        ClockSource::Thread => None,
+        ClockSource::Ticker => {
+            let kickers: Vec<_> = shared.iter().map(|vcpu| Arc::clone(&vcpu.kicker)).collect();
+            let ticker = Ticker::start(&kickers).map_err(VmError::host("a thread"))?;
+            Some(Arc::new(ticker))
+        }
+    };
+    let common = VcpuCommon {
+        memory: machine.memory.clone(),
+        devices: Arc::clone(&machine.devices),
+        knowledge: Arc::clone(knowledge),
+        ticker,
+        jitter: plan.jitter,
+        registers: plan.registers,
+        gate: Arc::clone(gate),
+        stopping: Arc::default(),
+    };
+    VcpuThreads::start(machine, fds, shared, common, doorbell)
+        .map_err(VmError::host("a thread"))
+}
+
+/// What the event thread starts with.
+struct Outside {
+    listener: Option<HostListener>,
+    termination: Termination,
+    console: Option<ConsoleInput>,
+    doorbell: Arc<Doorbell>,
+    plan: ClockPlan,
+    facts: MachineFacts,
+}
+
+impl Outside {
+    fn serve(
+        self,
+        vcpus: VcpuThreads,
+        rings: Vec<Profiled>,
+    ) -> Result<Option<Ending>, VmError> {
+        let facts = Facts {
+            vcpus: u32::try_from(rings.len()).unwrap_or(u32::MAX),
+            hz: self.plan.hz,
+        };
+        let profiler = Rc::new(RefCell::new(Profiler::new(
+            rings,
+            self.plan,
+            vcpus.gate(),
+            self.facts,
+        )));
+        let backend: Rc<RefCell<dyn Backend>> = profiler.clone();
+        let socket = self
+            .listener
+            .map(|listener| HostSocket::new(listener, facts, backend))
+            .transpose()?;
+        let console = self
+            .console
+            .map(|console| Box::new(console) as Box<dyn MutEventSubscriber>);
+        EventLoop::new(profiler, socket, self.doorbell, self.termination, console)?.run(vcpus)
+    }
+}
+

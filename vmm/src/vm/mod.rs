@@ -1,0 +1,14 @@
+//! A running guest: its machine, its vCPU threads, and the event thread with everything that
+//! answers from outside.
+
+mod end;
+mod error;
+mod event_loop;
+mod launch;
+mod termination;
+mod threads;
+
+pub use end::VmEnd;
+pub use error::VmError;
+pub use launch::{Vm, VmConfig};
+pub use termination::block_signals;

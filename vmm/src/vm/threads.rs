@@ -1,0 +1,128 @@
+//! The vCPU threads, from their start to their end.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+
+use kvm_ioctls::VcpuFd;
+
+use crate::introspection::GuestKnowledge;
+use crate::machine::Machine;
+use crate::vcpu::{Doorbell, Ending, Gate, TickReceiver, VcpuCommon, VcpuShared, VcpuThread, tick_ring};
+
+/// One vCPU's ends at the profiler.
+pub type Profiled = (Arc<VcpuShared>, TickReceiver);
+
+/// All vCPU threads of a machine, and the machine itself, which must outlive them. Dropped, it
+/// ends them.
+pub struct VcpuThreads {
+    shared: Vec<Arc<VcpuShared>>,
+    common: Arc<VcpuCommon>,
+    threads: Vec<JoinHandle<()>>,
+    sender: Sender<Ending>,
+    endings: Receiver<Ending>,
+    _machine: Machine,
+}
+
+impl VcpuThreads {
+    /// Starts one thread for each of `fds`. They ring `doorbell` when they end by themselves.
+    ///
+    /// # Errors
+    /// When the host gives no thread.
+    pub fn start(
+        machine: Machine,
+        fds: Vec<VcpuFd>,
+        shared: Vec<Arc<VcpuShared>>,
+        common: VcpuCommon,
+        doorbell: &Arc<Doorbell>,
+    ) -> io::Result<(Self, Vec<Profiled>)> {
+        let (sender, endings) = mpsc::channel();
+        let mut all = Self {
+            shared,
+            common: Arc::new(common),
+            threads: Vec::new(),
+            sender,
+            endings,
+            _machine: machine,
+        };
+        let mut profiled = Vec::new();
+        for ((fd, shared), vcpu) in fds.into_iter().zip(&all.shared).zip(0..) {
+            let (ticks, ring) = tick_ring(vcpu, Arc::clone(doorbell));
+            let thread = VcpuThread {
+                vcpu,
+                fd,
+                shared: Arc::clone(shared),
+                ticks,
+                common: Arc::clone(&all.common),
+            };
+            let sender = all.sender.clone();
+            let doorbell = Arc::clone(doorbell);
+            all.threads.push(thread.start(move |ending| {
+                if !matches!(ending, Ending::Stopped) {
+                    // Nobody hears it when all are being stopped.
+                    let _ = sender.send(ending);
+                    doorbell.ring_anyway();
+                }
+            })?);
+            profiled.push((Arc::clone(shared), ring));
+        }
+        Ok((all, profiled))
+    }
+
+    /// What holds them until they may run.
+    pub fn gate(&self) -> Arc<Gate> {
+        Arc::clone(&self.common.gate)
+    }
+
+    /// Why the first of them has ended by itself, if one has.
+    pub fn ended(&self) -> Option<Ending> {
+        self.endings.try_recv().ok()
+    }
+
+    /// Learns from the guest's image on a thread of its own: unpacking takes about as long here as it
+    /// takes the guest. An image that tells nothing ends the guest.
+    ///
+    /// # Errors
+    /// When the host gives no thread.
+    pub fn learn(
+        &self,
+        image: Arc<[u8]>,
+        knowledge: Arc<GuestKnowledge>,
+        doorbell: Arc<Doorbell>,
+    ) -> io::Result<()> {
+        let sender = self.sender.clone();
+        std::thread::Builder::new()
+            .name("introspection".into())
+            .spawn(move || match GuestKnowledge::of_image(&image) {
+                Ok(learned) => knowledge.complete(learned),
+                Err(error) => {
+                    // Nobody hears it when the guest has ended already.
+                    let _ = sender.send(Ending::Unprofilable(error));
+                    doorbell.ring_anyway();
+                }
+            })?;
+        Ok(())
+    }
+
+    /// Ends them all.
+    pub fn stop(&mut self) {
+        self.common.stopping.store(true, Ordering::SeqCst);
+        self.common.gate.open();
+        self.common.devices.serial().close_output();
+        for vcpu in &self.shared {
+            vcpu.kicker.kick();
+        }
+        for thread in self.threads.drain(..) {
+            // A panic of that thread has been reported already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for VcpuThreads {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
