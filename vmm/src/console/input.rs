@@ -197,6 +197,7 @@ mod tests {
     /// The serial port's receive register.
     const DATA: u8 = 0;
     const INTERRUPT_ENABLE: u8 = 1;
+    const MODEM_CONTROL: u8 = 4;
     const LINE_STATUS: u8 = 5;
 
     struct Fixture {
@@ -207,6 +208,8 @@ mod tests {
     impl Fixture {
         fn new(source: impl Into<OwnedFd>) -> Self {
             let serial = Arc::new(SerialConsole::new(ConsoleOutput::discard()).unwrap());
+            // Shows that the guest listens: OUT2, and the receive interrupt.
+            serial.write(MODEM_CONTROL, &[1 << 3]);
             serial.write(INTERRUPT_ENABLE, &[1]);
             let input = ConsoleInput::new(Arc::clone(&serial), source.into(), Box::new(|| {}));
             let mut events = EventManager::new().unwrap();

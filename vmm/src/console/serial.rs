@@ -84,8 +84,9 @@ impl Port {
     fn write(&mut self, register: u8, value: u8) {
         let latched = self.serial.read(LINE_CONTROL) & DIVISOR_LATCH != 0;
         match register {
-            DATA => self.listening.sent(),
+            DATA if !latched => self.listening.sent(),
             INTERRUPT_ENABLE if !latched => self.listening.interrupts_enabled(value),
+            MODEM_CONTROL => self.listening.modem_controlled(value),
             _ => {}
         }
         if let Err(error) = self.serial.write(register, value) {
@@ -175,7 +176,7 @@ impl SerialConsole {
                 port.write(register, *byte);
             }
             // What keeps input waiting beside a full FIFO may have ended just now.
-            if matches!(register, INTERRUPT_ENABLE | MODEM_CONTROL) {
+            if matches!(register, DATA | INTERRUPT_ENABLE | MODEM_CONTROL) {
                 self.room.announce();
             }
             std::mem::take(port.serial.writer_mut())
@@ -245,12 +246,14 @@ impl Deref for InterruptLine {
 mod tests {
     use super::*;
 
+    const INTERRUPTS_OUT: u8 = 1 << 3;
     const LOOPBACK: u8 = 1 << 4;
     const FIFO: usize = 64;
 
     /// A console whose guest listens.
     fn console() -> SerialConsole {
         let console = SerialConsole::new(ConsoleOutput::discard()).unwrap();
+        console.write(MODEM_CONTROL, &[INTERRUPTS_OUT]);
         console.write(INTERRUPT_ENABLE, &[1]);
         console
     }
@@ -306,6 +309,7 @@ mod tests {
     fn input_waits_until_the_guest_listens() {
         let console = SerialConsole::new(ConsoleOutput::discard()).unwrap();
         assert_eq!(console.enqueue(b"a", false), 0);
+        console.write(MODEM_CONTROL, &[INTERRUPTS_OUT]);
         console.write(LINE_CONTROL, &[DIVISOR_LATCH]);
         console.write(INTERRUPT_ENABLE, &[1]);
         assert_eq!(console.enqueue(b"a", false), 0);

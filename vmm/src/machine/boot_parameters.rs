@@ -15,7 +15,7 @@ use linux_loader::start_info::{
 use vm_memory::{Bytes, GuestAddress};
 
 use super::error::MachineError;
-use super::image::{Image, ImageKind, LoadedKernel, read_file};
+use super::image::{Image, ImageKind, LoadedKernel, open_file};
 use super::layout;
 use super::memory::{GuestMemory, memory_ranges};
 
@@ -101,13 +101,13 @@ pub(super) fn load_initrd(
     path: &Path,
     low_end: u64,
 ) -> Result<Initrd, MachineError> {
-    let bytes = read_file("initrd", path, layout::GAP_START)?;
-    if bytes.is_empty() {
+    let (mut file, length) = open_file("initrd", path)?;
+    if length == 0 {
         return Err(MachineError::EmptyInitrd(path.to_owned()));
     }
     let end = low_end.min(image.initrd_address_max().saturating_add(1));
-    let length = bytes.len() as u64;
     let address = place_initrd(length, image.memory_end(), end);
+    // What fits below the 32-bit gap has a 32-bit size.
     let (Some(address), Ok(size)) = (address, u32::try_from(length)) else {
         return Err(MachineError::InitrdTooLarge {
             path: path.to_owned(),
@@ -115,8 +115,9 @@ pub(super) fn load_initrd(
             free: end.saturating_sub(image.memory_end()),
         });
     };
+    let bytes = usize::try_from(size).unwrap_or(usize::MAX);
     memory
-        .write_slice(&bytes, GuestAddress(address))
+        .read_exact_volatile_from(GuestAddress(address), &mut file, bytes)
         .map_err(|source| MachineError::WriteMemory {
             what: "the initrd",
             source,

@@ -152,7 +152,7 @@ pub enum MachineError {
     /// The kernel doesn't fit.
     #[error(
         "The kernel {name} needs memory up to {} but the guest's ends at {}: give it more",
-        Bytes(*needed),
+        Bytes(needed.next_multiple_of(1 << 20)),
         Bytes(*end)
     )]
     KernelTooLarge {

@@ -77,7 +77,10 @@ impl GuestFailure {
     ) -> Self {
         let instruction = emulation_bytes(vcpu);
         let place = match (vcpu.get_regs(), vcpu.get_sregs()) {
-            (Ok(regs), Ok(sregs)) => Some(place(vcpu, memory, (&regs, &sregs), instruction)),
+            // SVM loses the registers in a shutdown, so that KVM resets the vCPU.
+            (Ok(regs), Ok(sregs)) if !is_reset(&regs, &sregs) => {
+                Some(place(vcpu, memory, (&regs, &sregs), instruction))
+            }
             _ => None,
         };
         Self {
@@ -112,6 +115,13 @@ impl FailureCause {
             reason => Self::UnknownExit { reason },
         }
     }
+}
+
+/// Whether a vCPU stands where processors start after reset.
+fn is_reset(regs: &kvm_regs, sregs: &kvm_sregs) -> bool {
+    const RESET_BASE: u64 = 0xffff_0000;
+    const RESET_RIP: u64 = 0xfff0;
+    regs.rip == RESET_RIP && sregs.cs.base == RESET_BASE
 }
 
 /// The instruction that KVM failed to emulate, if it left its bytes in the run page.
@@ -214,12 +224,14 @@ impl fmt::Display for FailureCause {
 impl fmt::Display for GuestFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} on vCPU {}", self.cause, self.vcpu)?;
-        if let Some(place) = &self.place {
-            write!(f, "\n  {place}")?;
+        match &self.place {
+            Some(place) => write!(f, "\n  {place}")?,
+            None => write!(f, "\n  KVM no longer knows where: its registers are lost")?,
         }
-        let interpreted = matches!(self.cause, FailureCause::InternalError { .. })
-            && !self.hardware_virtualization;
-        if interpreted {
+        let not_emulated = FailureCause::InternalError {
+            suberror: KVM_INTERNAL_ERROR_EMULATION,
+        };
+        if self.cause == not_emulated && !self.hardware_virtualization {
             write!(
                 f,
                 "\n  This host has neither VT-x nor SVM: its KVM interprets guest kernel code and lacks this\n  instruction. Use a host with VT-x or SVM, or the lab: cargo lab linux"
@@ -276,6 +288,24 @@ mod tests {
     #[test]
     fn a_host_with_virtualization_is_not_told_to_get_one() {
         assert!(!emulation_failure(true).to_string().contains("cargo lab"));
+    }
+
+    #[test]
+    fn lost_registers_are_called_so() {
+        let failure = GuestFailure {
+            cause: FailureCause::TripleFault,
+            place: None,
+            ..emulation_failure(true)
+        };
+        assert!(failure.to_string().contains("registers are lost"));
+        let mut sregs = kvm_sregs::default();
+        sregs.cs.base = 0xffff_0000;
+        let regs = kvm_regs {
+            rip: 0xfff0,
+            ..Default::default()
+        };
+        assert!(is_reset(&regs, &sregs));
+        assert!(!is_reset(&regs, &kvm_sregs::default()));
     }
 
     #[test]

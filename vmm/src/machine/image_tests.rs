@@ -186,7 +186,7 @@ fn kernels_larger_than_memory_are_refused() {
     let error = image.load(&memory, 32 << 20).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "The kernel test needs memory up to 1024 MiB but the guest's ends at 32 MiB: give it more"
+        "The kernel test needs memory up to 1025 MiB but the guest's ends at 32 MiB: give it more"
     );
 }
 
