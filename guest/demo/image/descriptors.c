@@ -40,19 +40,27 @@ void build_idt(void)
 
 void set_up_descriptors(struct vcpu *vcpu)
 {
-    uint64_t tss = (uint64_t)vcpu->tss;
+    struct task_state *state = &vcpu->tss;
+    uint64_t tss = (uint64_t)state;
     uint64_t interrupt_stack = (uint64_t)&interrupt_stacks[vcpu->index + 1];
 
-    /* RSP0 is at byte 4; the I/O bitmap's offset, in the upper half of the last word, lies beyond the limit: no bitmap. */
-    vcpu->tss[1] = (uint32_t)interrupt_stack;
-    vcpu->tss[2] = (uint32_t)(interrupt_stack >> 32);
-    vcpu->tss[25] = sizeof(vcpu->tss) << 16;
+    /*
+     * User mode may write one port, for the workload that does so. The bitmap it
+     * is, since where user mode runs natively on a KVM without VT-x or SVM there
+     * is no IOPL for it. The bitmap's last byte has to be all-ones.
+     */
+    state->rsp0[0] = (uint32_t)interrupt_stack;
+    state->rsp0[1] = (uint32_t)(interrupt_stack >> 32);
+    state->port_bitmap = offsetof(struct task_state, forbidden_ports);
+    for (uint32_t i = 0; i < sizeof(state->forbidden_ports); i++)
+        state->forbidden_ports[i] = 0xff;
+    state->forbidden_ports[UNCLAIMED_PORT / 8] = (uint8_t)~(1 << UNCLAIMED_PORT % 8);
 
     vcpu->gdt[KERNEL_CS / 8] = 0x00af9b000000ffff;
     vcpu->gdt[KERNEL_SS / 8] = 0x00cf93000000ffff;
     vcpu->gdt[USER_SS / 8] = 0x00cff3000000ffff;
     vcpu->gdt[USER_CS / 8] = 0x00affb000000ffff;
-    vcpu->gdt[TSS_SELECTOR / 8] = (sizeof(vcpu->tss) - 1) | (tss & 0xffffff) << 16 | 0x89ull << 40 | (tss >> 24 & 0xff) << 56;
+    vcpu->gdt[TSS_SELECTOR / 8] = (sizeof(*state) - 1) | (tss & 0xffffff) << 16 | 0x89ull << 40 | (tss >> 24 & 0xff) << 56;
     vcpu->gdt[TSS_SELECTOR / 8 + 1] = tss >> 32;
 
     struct pseudo_descriptor gdt_register = { sizeof(vcpu->gdt) - 1, (uint64_t)vcpu->gdt };

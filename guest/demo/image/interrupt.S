@@ -4,8 +4,8 @@
  * of kernel mode stay on its stack; those of user mode come in on the interrupt
  * stack (TSS).
  *
- * Where kernel mode is interpreted, an instruction that touches memory takes
- * about a microsecond. So the time for the truth is taken as near to the border
+ * Where kernel mode is interpreted, an instruction that touches memory can take
+ * a microsecond. So the time for the truth is taken as near to the border
  * as can be: first thing on the way in, last thing on the way out.
  */
 #include "layout.h"
@@ -16,8 +16,10 @@
  * uint64_t resume_user(struct thread *thread)
  *
  * Goes on with a thread in user mode until its next system call, and returns
- * that call's number. Interrupts have to be off. On the way it publishes the
- * update of the truth that truth_prepare() has prepared.
+ * that call's number. thread->result is what the system call that it waits in
+ * returns, or at first the argument of its program. On the way, this publishes
+ * the update of the truth that truth_prepare() has prepared. Interrupts have to
+ * be off.
  */
     .globl resume_user
     .type resume_user, @function
@@ -44,7 +46,10 @@ resume_user:
     mov %gs:VCPU_NEXT_SLOT, %rsi
     mov %gs:VCPU_TRUTH, %r8
     mov THREAD_RESULT(%rdi), %rdi
-    rdtsc
+    mov %gs:VCPU_STEAL_TIME, %rax
+    cmp %gs:VCPU_STOLEN, %rax
+    jne 2f
+1:  rdtsc
     shl $32, %rdx
     or %rdx, %rax
     add %rax, (%rcx)
@@ -52,6 +57,17 @@ resume_user:
     incq TRUTH_UPDATES(%r8)
     mov %rdi, %rax
     iretq
+2:  push %rdi
+    push %rcx
+    push %rsi
+    push %r8
+    mov %rax, %rdi
+    call truth_take_stolen
+    pop %r8
+    pop %rsi
+    pop %rcx
+    pop %rdi
+    jmp 1b
     .size resume_user, . - resume_user
 
 /*
@@ -62,6 +78,8 @@ resume_user:
     .type system_call_entry, @function
 system_call_entry:
     mov %rax, %rcx
+    mov %gs:VCPU_STEAL_TIME, %rax
+    mov %rax, %gs:VCPU_ENTERED_STOLEN
     rdtsc
     mov %eax, %gs:VCPU_ENTERED
     mov %edx, %gs:VCPU_ENTERED + 4
@@ -93,6 +111,8 @@ timer_entry:
     incl %gs:VCPU_NESTING
     push %rax
     push %rdx
+    mov %gs:VCPU_STEAL_TIME, %rax
+    mov %rax, %gs:VCPU_ENTERED_STOLEN
     rdtsc
     mov %eax, %gs:VCPU_ENTERED
     mov %edx, %gs:VCPU_ENTERED + 4

@@ -11,6 +11,9 @@ _Static_assert(offsetof(struct vcpu, current) == VCPU_CURRENT, "layout.h");
 _Static_assert(offsetof(struct vcpu, nesting) == VCPU_NESTING, "layout.h");
 _Static_assert(offsetof(struct vcpu, kernel_rsp) == VCPU_KERNEL_RSP, "layout.h");
 _Static_assert(offsetof(struct vcpu, entered) == VCPU_ENTERED, "layout.h");
+_Static_assert(offsetof(struct vcpu, entered_stolen) == VCPU_ENTERED_STOLEN, "layout.h");
+_Static_assert(offsetof(struct vcpu, stolen) == VCPU_STOLEN, "layout.h");
+_Static_assert(offsetof(struct vcpu, steal_time) == VCPU_STEAL_TIME, "layout.h");
 _Static_assert(offsetof(struct vcpu, truth) == VCPU_TRUTH, "layout.h");
 _Static_assert(offsetof(struct vcpu, ended_cycles) == VCPU_ENDED_CYCLES, "layout.h");
 _Static_assert(offsetof(struct vcpu, next_slot) == VCPU_NEXT_SLOT, "layout.h");
@@ -25,7 +28,7 @@ _Static_assert(offsetof(struct thread, result) == THREAD_RESULT, "layout.h");
 _Static_assert(sizeof(struct thread) == THREAD_STRIDE, "layout.h");
 _Static_assert(sizeof(struct counter) * VCPUS == 4096, "src/truth.rs");
 
-struct vcpu vcpus[VCPUS] __attribute__((aligned(64)));
+struct vcpu vcpus[VCPUS];
 uint8_t kernel_stacks[VCPUS][KERNEL_STACK] __attribute__((aligned(16)));
 /* Alone on its page: it is all that user mode may write beside private memory. */
 struct counter kvmprof_counters[VCPUS] __attribute__((section(".user.data"), aligned(4096)));
@@ -117,6 +120,7 @@ void kernel_main(uint64_t index, const uint8_t *boot_parameters, uint64_t count)
     vcpu->index = (uint32_t)index;
     vcpu->page_table = (uint64_t)kernel_pml4;
     vcpu->random = (index + 1) * 0x9e3779b97f4a7c15;
+    steal_time_enable(vcpu);
     if (index == 0)
         set_up_machine(boot_parameters, (uint32_t)(count < VCPUS ? count : VCPUS));
     else

@@ -53,26 +53,43 @@ struct pseudo_descriptor {
     uint64_t base;
 } __attribute__((packed));
 
+/* The processor's task state, with a bitmap of the ports that user mode may write. */
+struct task_state {
+    uint32_t reserved;
+    uint32_t rsp0[2];
+    uint32_t unused[22];
+    uint16_t unused_too;
+    uint16_t port_bitmap; /* its offset */
+    uint8_t forbidden_ports[UNCLAIMED_PORT / 8 + 2];
+} __attribute__((packed));
+
+/* Where KVM says how long the host has kept this vCPU waiting (Documentation/virt/kvm/x86/msr.rst). */
+struct steal_time {
+    volatile uint64_t nanoseconds;
+    uint64_t reserved[7];
+};
+
 /* What GS points to: a vCPU's own state. */
 struct vcpu {
     struct thread *current;
     int32_t nesting; /* of interrupts */
     uint32_t index;
     uint64_t kernel_rsp;
-    uint64_t entered; /* when the last system call or interrupt came in, in TSC cycles */
+    uint64_t entered;        /* when the last system call or interrupt came in, in TSC cycles */
+    uint64_t entered_stolen; /* the steal clock at that moment */
     struct truth_block *truth;
     uint64_t *ended_cycles;       /* of the row that ends when the prepared update is published */
     struct truth_slot *next_slot; /* that this update has been prepared in */
+    uint64_t stolen;              /* the steal clock at the last update of the truth */
     struct vcpu *self;
-    uint64_t last_ended;       /* the row that the last update of the truth ended */
-    uint64_t stolen;           /* the steal clock at that update, in nanoseconds */
+    uint64_t last_ended;       /* the row that update ended */
     uint64_t random;           /* state of the generator */
     uint64_t interrupt_length; /* of the work that the next timer interrupt does, in TSC cycles */
     uint64_t page_table;       /* in CR3 */
+    struct steal_time steal_time __attribute__((aligned(64)));
     uint64_t gdt[8];
-    uint32_t tss[26] __attribute__((aligned(16)));
-    uint8_t reserved[96];
-};
+    struct task_state tss;
+} __attribute__((aligned(64)));
 
 /* The ground truth; src/truth.rs reads it. */
 struct truth_slot {
@@ -119,6 +136,9 @@ enum {
     CALL_COMPUTE,    /* have the kernel compute on the process's behalf */
     CALL_INTERRUPTS_OFF, /* have the kernel do something with interrupts off */
 };
+
+/* For functions that run in user mode: they may use private memory and their counter, nothing else. */
+#define USER_CODE __attribute__((section(".user.text"), noinline))
 
 /* What the command line asks for. */
 struct options {
@@ -204,17 +224,19 @@ void load_descriptor_tables(const struct pseudo_descriptor *gdt, const struct ps
 void local_apic_enable(void);
 void local_apic_calibrate(void);
 void timer_arm(uint64_t cycles);
-void timer_stop(void);
 
 /* truth.c */
+void steal_time_enable(struct vcpu *vcpu);
 void truth_calibrate(void);
 void truth_start(uint64_t row);
 uint64_t truth_prepare(uint64_t row);
 void truth_enter(uint64_t row);
-uint64_t truth_leave(uint64_t row, uint64_t when);
+void truth_leave(uint64_t row);
+uint64_t truth_entered(uint64_t row);
 
 /* processes.c */
 void set_up_processes(uint32_t index);
+void set_program(struct thread *thread, void (*program)(uint64_t));
 void switch_to(struct thread *thread);
 uint64_t run_slice(struct thread *thread, uint64_t length);
 void idle(uint64_t length);

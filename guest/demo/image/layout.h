@@ -39,10 +39,13 @@
 #define VCPU_NESTING 8
 #define VCPU_KERNEL_RSP 16
 #define VCPU_ENTERED 24
-#define VCPU_TRUTH 32
-#define VCPU_ENDED_CYCLES 40
-#define VCPU_NEXT_SLOT 48
-#define VCPU_SIZE 384
+#define VCPU_ENTERED_STOLEN 32
+#define VCPU_TRUTH 40
+#define VCPU_ENDED_CYCLES 48
+#define VCPU_NEXT_SLOT 56
+#define VCPU_STOLEN 64
+#define VCPU_STEAL_TIME 128
+#define VCPU_SIZE 576
 
 /* struct thread */
 #define THREAD_PID 0

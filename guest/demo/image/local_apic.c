@@ -42,21 +42,45 @@ void local_apic_enable(void)
     *reg(TIMER_VECTOR_ENTRY) = TIMER_VECTOR;
 }
 
+/* What the timer and the TSC showed at one moment. */
+struct reading {
+    uint32_t count;
+    uint64_t tsc;
+};
+
+/* The best of a few tries: the host may not run this vCPU for a while between two of the reads. */
+static struct reading read_both(void)
+{
+    struct reading best = { 0, 0 };
+    uint32_t best_distance = 0xffffffff;
+
+    for (uint32_t try = 0; try < 4; try++) {
+        uint32_t before = *reg(CURRENT_COUNT);
+        uint64_t tsc = rdtsc();
+        uint32_t distance = before - *reg(CURRENT_COUNT);
+        if (distance < best_distance) {
+            best_distance = distance;
+            best.count = before - distance / 2;
+            best.tsc = tsc;
+        }
+    }
+    return best;
+}
+
 /* Measures the TSC's frequency against the timer's. Interrupts have to be off. */
 void local_apic_calibrate(void)
 {
-    uint64_t tsc_khz = ASSUMED_TSC_KHZ;
+    uint64_t tsc_khz = 0;
 
     *reg(TIMER_VECTOR_ENTRY) = TIMER_VECTOR | MASKED;
     *reg(INITIAL_COUNT) = 0xffffffff;
-    uint32_t first_count = *reg(CURRENT_COUNT);
-    uint64_t first = rdtsc();
+    struct reading first = read_both();
     for (uint32_t looks = 0; looks < CALIBRATION_LOOKS; looks++) {
-        uint32_t elapsed = first_count - *reg(CURRENT_COUNT);
-        if (elapsed >= CALIBRATION) {
-            tsc_khz = (rdtsc() - first) * TIMER_KHZ / elapsed;
-            break;
-        }
+        if (first.count - *reg(CURRENT_COUNT) < CALIBRATION)
+            continue;
+        struct reading last = read_both();
+        tsc_khz = (last.tsc - first.tsc) * TIMER_KHZ / (first.count - last.count);
+        break;
     }
     *reg(INITIAL_COUNT) = 0;
     *reg(TIMER_VECTOR_ENTRY) = TIMER_VECTOR;
@@ -78,16 +102,11 @@ void timer_arm(uint64_t cycles)
     *reg(INITIAL_COUNT) = (uint32_t)count;
 }
 
-void timer_stop(void)
-{
-    *reg(INITIAL_COUNT) = 0;
-}
-
 /* Called by timer_entry, with interrupts off and the nesting count raised. */
 void timer_interrupt(void)
 {
     struct vcpu *vcpu = this_vcpu();
-    uint64_t interrupted = truth_leave(ROW_INTERRUPT, vcpu->entered);
+    uint64_t interrupted = truth_entered(ROW_INTERRUPT);
     uint64_t length = vcpu->interrupt_length;
 
     vcpu->interrupt_length = 0;

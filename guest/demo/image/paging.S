@@ -22,6 +22,7 @@ kernel_pml4:
     .quad shared_pdpt + (PRESENT | WRITE | USER)
     .fill 511, 8, 0
 
+    .globl shared_pdpt
 shared_pdpt:
     .quad first_gib + (PRESENT | WRITE | USER)
     .quad 0, 0

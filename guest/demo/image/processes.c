@@ -2,12 +2,11 @@
  * The processes: four programs in user mode, each with its own page tables and
  * a thread on every vCPU, and what the kernel does for them. Programs measure
  * their slices themselves, by TSC. They compare lengths, never points in time
- * that the kernel has read: where kernel mode is interpreted, RDTSC has another
- * offset there than in user mode.
+ * that the kernel has read: where user mode runs natively and kernel mode is
+ * interpreted, nothing promises that both have the same offset to the TSC.
  */
 #include "kernel.h"
 
-#define USER_CODE __attribute__((section(".user.text"), noinline))
 #define RFLAGS_FIXED 0x2
 #define RFLAGS_INTERRUPTS 0x200
 
@@ -42,7 +41,7 @@ static USER_CODE void weave(uint64_t length)
     } while (rdtsc() - start < length);
 }
 
-static USER_CODE void spin(uint64_t length)
+static USER_CODE void turn_wheel(uint64_t length)
 {
     uint64_t start = rdtsc();
     do {
@@ -54,10 +53,11 @@ static USER_CODE void spin(uint64_t length)
 static USER_CODE void card(uint64_t length)
 {
     uint64_t start = rdtsc();
-    volatile uint64_t wool[8];
+    uint64_t wool[8];
     do {
         for (uint32_t turn = 0; turn < 8; turn++)
             wool[turn] = turn * start;
+        __asm__ volatile("" : : "r"(wool) : "memory");
     } while (rdtsc() - start < length);
 }
 
@@ -70,30 +70,34 @@ static USER_CODE void dye(uint64_t length)
     } while (rdtsc() - start < length);
 }
 
-static USER_CODE void weaver(void)
+static USER_CODE void weaver(uint64_t unused)
 {
+    (void)unused;
     for (;;)
         weave(system_call(CALL_YIELD));
 }
 
-static USER_CODE void spinner(void)
+static USER_CODE void spinner(uint64_t unused)
 {
+    (void)unused;
     for (;;) {
-        spin(system_call(CALL_YIELD));
+        turn_wheel(system_call(CALL_YIELD));
         system_call(CALL_COMPUTE);
     }
 }
 
-static USER_CODE void carder(void)
+static USER_CODE void carder(uint64_t unused)
 {
+    (void)unused;
     for (;;) {
         card(system_call(CALL_YIELD));
         system_call(CALL_INTERRUPTS_OFF);
     }
 }
 
-static USER_CODE void dyer(void)
+static USER_CODE void dyer(uint64_t unused)
 {
+    (void)unused;
     for (;;)
         dye(system_call(CALL_YIELD));
 }
@@ -104,7 +108,7 @@ static const struct {
     int32_t pid;
     int32_t process_group;
     char comm[16];
-    void (*program)(void);
+    void (*program)(uint64_t);
     uint32_t row;
 } programs[PROCESSES] = {
     { 101, 100, "weaver", weaver, ROW_WEAVER },
@@ -112,6 +116,12 @@ static const struct {
     { 103, 100, "carder", carder, ROW_CARDER },
     { 201, 200, "dyer", dyer, ROW_DYER },
 };
+
+static void copy_comm(struct thread *thread, const char comm[16])
+{
+    for (uint32_t i = 0; i < sizeof(thread->comm); i++)
+        thread->comm[i] = comm[i];
+}
 
 /* Prepares the threads of one vCPU. On vCPU 0 they are the first ones, whose tid is the pid. */
 void set_up_processes(uint32_t index)
@@ -124,15 +134,23 @@ void set_up_processes(uint32_t index)
         thread->tid = index == 0 ? pid : pid * 1000 + (int32_t)index;
         thread->process_group = programs[process].process_group;
         thread->row = programs[process].row;
-        for (uint32_t i = 0; i < sizeof(thread->comm); i++)
-            thread->comm[i] = programs[process].comm[i];
-        thread->rip = (uint64_t)programs[process].program;
+        copy_comm(thread, programs[process].comm);
         thread->rsp = USER_PRIVATE + (index + 1) * USER_STACK - 8;
         thread->rflags = RFLAGS_FIXED | RFLAGS_INTERRUPTS;
+        set_program(thread, programs[process].program);
         thread->page_table = process_pml4[process];
     }
-    idle_threads[index].row = ROW_IDLE;
-    idle_threads[index].page_table = (uint64_t)kernel_pml4;
+    struct thread *idle_thread = &idle_threads[index];
+    static const char idle_comm[16] = "idle";
+    idle_thread->row = ROW_IDLE;
+    idle_thread->page_table = (uint64_t)kernel_pml4;
+    copy_comm(idle_thread, idle_comm);
+}
+
+/* Has a thread start another program, whose argument is the length of its first slice. */
+void set_program(struct thread *thread, void (*program)(uint64_t))
+{
+    thread->rip = (uint64_t)program;
 }
 
 /* Makes a thread the current one, its memory included. */
@@ -153,7 +171,7 @@ uint64_t run_slice(struct thread *thread, uint64_t length)
     thread->result = length;
     truth_prepare(thread->row);
     uint64_t number = resume_user(thread);
-    truth_leave(ROW_SWITCHING, this_vcpu()->entered);
+    truth_entered(ROW_SWITCHING);
     return number;
 }
 
@@ -165,7 +183,7 @@ void idle(uint64_t length)
         timer_arm(length);
     truth_enter(ROW_IDLE);
     halt_once();
-    truth_leave(ROW_SWITCHING, rdtsc());
+    truth_leave(ROW_SWITCHING);
 }
 
 static __attribute__((always_inline)) inline void pass(uint64_t length)
@@ -175,10 +193,17 @@ static __attribute__((always_inline)) inline void pass(uint64_t length)
         __asm__ volatile("");
 }
 
+/*
+ * The next three are functions of their own, since rows of the truth are told
+ * apart by them. Each has different assembly at its end, so that the compiler
+ * can't make one function of those that look the same.
+ */
+
 /* Kernel work on behalf of a process, interrupts on. */
 __attribute__((noinline)) void compute(uint64_t length)
 {
     pass(length);
+    __asm__ volatile("# system call");
 }
 
 /* Kernel work that no interrupt gets into: what only a clock above the guest can see. */
@@ -186,13 +211,14 @@ __attribute__((noinline)) void stretch_with_interrupts_off(uint64_t length)
 {
     interrupts_off();
     pass(length);
-    __asm__ volatile("");
+    __asm__ volatile("# interrupts off");
 }
 
+/* What the timer's interrupt is for. */
 __attribute__((noinline)) void service_interrupt(uint64_t length)
 {
     pass(length);
-    __asm__ volatile("" : : : "memory");
+    __asm__ volatile("# interrupt");
 }
 
 /* xorshift64 (Marsaglia 2003). */

@@ -32,14 +32,6 @@ _Static_assert(offsetof(struct truth, vcpu) == 64, "src/truth.rs");
 #define MSR_STEAL_TIME 0x4b564d03
 #define STEAL_TIME_ENABLE 1
 
-/* Where KVM says how long the host kept this vCPU waiting (Documentation/virt/kvm/x86/msr.rst). */
-struct steal_time {
-    volatile uint64_t nanoseconds;
-    uint64_t reserved[7];
-};
-
-static struct steal_time steal_times[VCPUS] __attribute__((aligned(64)));
-
 /* TSC cycles in a nanosecond, times 2^20. */
 static uint64_t cycles_per_nanosecond;
 
@@ -50,7 +42,8 @@ static void cpuid(uint32_t leaf, uint32_t *eax, uint32_t *ebx)
     __asm__ volatile("cpuid" : "+a"(*eax), "=b"(*ebx), "+c"(ecx), "=d"(edx));
 }
 
-static void enable_steal_time(uint32_t index)
+/* KVM's first value counts from before the guest, and may take until the next exit: so this comes early. */
+void steal_time_enable(struct vcpu *vcpu)
 {
     uint32_t eax, ebx;
 
@@ -59,10 +52,10 @@ static void enable_steal_time(uint32_t index)
         return;
     cpuid(CPUID_FEATURES, &eax, &ebx);
     if (eax & FEATURE_STEAL_TIME)
-        wrmsr(MSR_STEAL_TIME, (uint64_t)&steal_times[index] | STEAL_TIME_ENABLE);
+        wrmsr(MSR_STEAL_TIME, (uint64_t)&vcpu->steal_time | STEAL_TIME_ENABLE);
 }
 
-/* After local_apic_calibrate. */
+/* After local_apic_calibrate(). */
 void truth_calibrate(void)
 {
     cycles_per_nanosecond = (kvmprof_truth.tsc_khz << 20) / 1000000;
@@ -72,10 +65,9 @@ void truth_start(uint64_t row)
 {
     struct vcpu *vcpu = this_vcpu();
 
-    enable_steal_time(vcpu->index);
     vcpu->truth = &kvmprof_truth.vcpu[vcpu->index];
     vcpu->last_ended = row;
-    vcpu->stolen = steal_times[vcpu->index].nanoseconds;
+    vcpu->stolen = vcpu->steal_time.nanoseconds;
     vcpu->truth->slot[1].row = row;
     vcpu->truth->slot[1].since = rdtsc();
     __atomic_store_n(&vcpu->truth->updates, 1, __ATOMIC_RELEASE);
@@ -83,7 +75,7 @@ void truth_start(uint64_t row)
 
 /*
  * Prepares the update that ends the running row and begins another; it takes
- * effect by publish(), here or in resume_user. Returns the row that it ends.
+ * effect by publish(), here or in resume_user(). Returns the row that it ends.
  * Interrupts have to be off until then.
  */
 uint64_t truth_prepare(uint64_t row)
@@ -93,16 +85,10 @@ uint64_t truth_prepare(uint64_t row)
     const struct truth_slot *before = &truth->slot[truth->updates % 2];
     struct truth_slot *after = &truth->slot[(truth->updates + 1) % 2];
     uint64_t ended = before->row;
-    uint64_t stolen = steal_times[vcpu->index].nanoseconds;
-    uint64_t stolen_cycles = 0;
 
-    if (stolen != vcpu->stolen) {
-        stolen_cycles = (stolen - vcpu->stolen) * cycles_per_nanosecond >> 20;
-        vcpu->stolen = stolen;
-    }
     after->cycles[vcpu->last_ended] = before->cycles[vcpu->last_ended];
-    after->cycles[ROW_STOLEN] = before->cycles[ROW_STOLEN] + stolen_cycles;
-    after->cycles[ended] = before->cycles[ended] - before->since - stolen_cycles;
+    after->cycles[ROW_STOLEN] = before->cycles[ROW_STOLEN];
+    after->cycles[ended] = before->cycles[ended] - before->since;
     after->row = row;
     vcpu->last_ended = ended;
     vcpu->ended_cycles = &after->cycles[ended];
@@ -110,10 +96,28 @@ uint64_t truth_prepare(uint64_t row)
     return ended;
 }
 
-static inline __attribute__((always_inline)) void publish(uint64_t now)
+/* Takes what the steal clock has counted, up to this reading of it, off the row that the prepared update ends. */
+void truth_take_stolen(uint64_t stolen)
+{
+    struct vcpu *vcpu = this_vcpu();
+    struct truth_block *truth = vcpu->truth;
+    uint64_t cycles = (stolen - vcpu->stolen) * cycles_per_nanosecond >> 20;
+    uint64_t elapsed = rdtsc() - truth->slot[truth->updates % 2].since;
+
+    if (cycles > elapsed)
+        cycles = elapsed;
+    *vcpu->ended_cycles -= cycles;
+    vcpu->next_slot->cycles[ROW_STOLEN] += cycles;
+    vcpu->stolen = stolen;
+}
+
+/* `stolen` is the steal clock, read just before `now`. */
+static inline __attribute__((always_inline)) void publish(uint64_t stolen, uint64_t now)
 {
     struct vcpu *vcpu = this_vcpu();
 
+    if (stolen != vcpu->stolen)
+        truth_take_stolen(stolen);
     *vcpu->ended_cycles += now;
     vcpu->next_slot->since = now;
     __atomic_store_n(&vcpu->truth->updates, vcpu->truth->updates + 1, __ATOMIC_RELEASE);
@@ -123,14 +127,23 @@ static inline __attribute__((always_inline)) void publish(uint64_t now)
 void truth_enter(uint64_t row)
 {
     truth_prepare(row);
-    publish(rdtsc());
+    uint64_t stolen = this_vcpu()->steal_time.nanoseconds;
+    publish(stolen, rdtsc());
 }
 
-/* Goes from a row, which ended at `when`, to switching or to an interrupt. Returns the row that ended. */
-uint64_t truth_leave(uint64_t row, uint64_t when)
+/* Goes from a row that ends now to switching: the work of it is switching already. */
+void truth_leave(uint64_t row)
+{
+    uint64_t stolen = this_vcpu()->steal_time.nanoseconds;
+    uint64_t now = rdtsc();
+    truth_prepare(row);
+    publish(stolen, now);
+}
+
+/* The same for a row that ended when the kernel was last entered. Returns the row that ended. */
+uint64_t truth_entered(uint64_t row)
 {
     uint64_t ended = truth_prepare(row);
-
-    publish(when);
+    publish(this_vcpu()->entered_stolen, this_vcpu()->entered);
     return ended;
 }

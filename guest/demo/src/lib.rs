@@ -15,7 +15,7 @@
 //! # Command line
 //!
 //! `workload=NAME` chooses what the guest does ([`WORKLOADS`]); the default is `mixed`, which has a share of every row.
-//! `duty=PERCENT` with `period=MICROSECONDS` is busy for that much of each period and halted for the rest.
+//! `duty=PERCENT` stands for `workload=duty` too. Other words are passed over.
 
 mod rows;
 mod symbols;
@@ -31,8 +31,47 @@ pub const VCPUS_MAX: usize = 64;
 /// Rows of the ground truth.
 pub const ROWS: usize = 9;
 
-/// The names that `workload=` knows, apart from `duty`, which is chosen by `duty=PERCENT`.
-pub const WORKLOADS: &[&str] = &["mixed"];
+/// The names that `workload=` knows.
+///
+/// | Name | What it does |
+/// |---|---|
+/// | `mixed` | cycles of about 40 ms through all rows; the default |
+/// | `duty` | user mode for a part of each period, halted for the rest; `duty=PERCENT` (default 50), `period=MICROSECONDS` (default 10000) |
+/// | `spin` | user mode without an interrupt; counts |
+/// | `pio` | user mode, port I/O ([`UNCLAIMED_PORT`]); counts |
+/// | `kernel-pio` | the same in the kernel; counts |
+/// | `mmio` | reads and writes of several sizes at [`UNCLAIMED_MMIO`], checked; counts, halts on an error |
+/// | `string-io` | `rep insb` and `rep outsb` at [`UNCLAIMED_PORT`], checked; counts, halts on an error |
+/// | `irqoff` | the kernel with interrupts off; counts |
+/// | `halt` | halted but for a timer interrupt a second; counts those |
+/// | `hostile` | circular and damaged page tables, wild pointers where the note leads, absurd counts; counts |
+/// | `poweroff`, `reboot`, `triple-fault` | end the machine that way after the greeting |
+/// | `bad-instruction` | runs an instruction that a KVM which interprets kernel mode lacks; powers off where it works |
+///
+/// With any other name the guest says that it doesn't know it, and powers off. A row that never ends, as in most of
+/// those that count, never gets into the truth's cycles; [`VcpuTruth::running`] names it.
+pub const WORKLOADS: &[&str] = &[
+    "mixed",
+    "duty",
+    "spin",
+    "pio",
+    "kernel-pio",
+    "mmio",
+    "string-io",
+    "irqoff",
+    "halt",
+    "hostile",
+    "poweroff",
+    "reboot",
+    "triple-fault",
+    "bad-instruction",
+];
+
+/// The port that `pio`, `kernel-pio` and `string-io` use: nothing may claim it, reads have to give all-ones.
+pub const UNCLAIMED_PORT: u16 = 0x510;
+
+/// The guest-physical address that `mmio` and `hostile` use: nothing may claim it, reads have to give all-ones.
+pub const UNCLAIMED_MMIO: u64 = 0xd000_0000;
 
 #[repr(C, align(4096))]
 struct PageAligned<T: ?Sized>(T);
@@ -113,5 +152,32 @@ mod tests {
         }
         assert_eq!(located.interrupt_nesting.unwrap().offsets().len(), 1);
         assert_eq!(notes.len(), 2);
+    }
+
+    /// Bytes of the image from a guest address on.
+    fn at(address: u64) -> &'static [u8] {
+        let header = Header::parse(ELF).unwrap();
+        for segment in header.program_headers(LITTLE, ELF).unwrap() {
+            let data = segment.data(LITTLE, ELF).unwrap();
+            let offset = address.wrapping_sub(segment.p_vaddr(LITTLE));
+            if let Some(bytes) = data.get(usize::try_from(offset).unwrap()..) {
+                return bytes;
+            }
+        }
+        panic!("{address:#x} is not in the image");
+    }
+
+    #[test]
+    fn the_image_has_the_workloads_that_are_named_here() {
+        let table = symbol("workloads").unwrap();
+        let entries = at(table.address)[..usize::try_from(table.size).unwrap()].chunks_exact(16);
+        let names: Vec<_> = entries
+            .map(|entry| {
+                let pointer = u64::from_le_bytes(*entry.first_chunk().unwrap());
+                let name = at(pointer).split(|byte| *byte == 0).next().unwrap();
+                std::str::from_utf8(name).unwrap()
+            })
+            .collect();
+        assert_eq!(names, WORKLOADS);
     }
 }

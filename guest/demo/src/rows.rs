@@ -48,12 +48,19 @@ static ROWS: [Row; crate::ROWS] = [
     process(201, 200, "dyer"),
     Row {
         mode: Mode::Kernel,
-        functions: &["compute"],
+        functions: &[
+            "compute",
+            "write_port_in_kernel",
+            "memory_io",
+            "memory_io_round",
+            "string_io",
+            "string_io_round",
+        ],
         ..process(102, 100, "system call")
     },
     Row {
         mode: Mode::Kernel,
-        functions: &["stretch_with_interrupts_off"],
+        functions: &["stretch_with_interrupts_off", "count_with_interrupts_off"],
         ..process(103, 100, "interrupts off")
     },
     Row {

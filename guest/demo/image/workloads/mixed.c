@@ -34,13 +34,13 @@ static void run(struct thread *thread, uint64_t length)
             interrupts_on();
             compute(length);
             interrupts_off();
-            truth_leave(ROW_SWITCHING, rdtsc());
+            truth_leave(ROW_SWITCHING);
             break;
         case CALL_INTERRUPTS_OFF:
             length = percent(INTERRUPTS_OFF);
             truth_enter(ROW_INTERRUPTS_OFF);
             stretch_with_interrupts_off(length);
-            truth_leave(ROW_SWITCHING, rdtsc());
+            truth_leave(ROW_SWITCHING);
             break;
         default:
             return;

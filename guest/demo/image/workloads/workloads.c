@@ -3,6 +3,19 @@
 
 static const struct workload workloads[] = {
     { "mixed", mixed },
+    { "duty", duty },
+    { "spin", spin },
+    { "pio", pio },
+    { "kernel-pio", kernel_pio },
+    { "mmio", memory_io },
+    { "string-io", string_io },
+    { "irqoff", irqoff },
+    { "halt", halt },
+    { "hostile", hostile },
+    { "poweroff", end_by_power_off },
+    { "reboot", end_by_reboot },
+    { "triple-fault", end_by_triple_fault },
+    { "bad-instruction", end_by_bad_instruction },
 };
 
 const struct workload *find_workload(const char *name)

@@ -13,18 +13,18 @@ const struct workload *find_workload(const char *name);
 
 void mixed(void);
 void duty(void);
+void spin(void);
+void pio(void);
+void kernel_pio(void);
+void memory_io(void);
+void string_io(void);
+void irqoff(void);
 void halt(void);
-void spin_user(void);
-void pio_user(void);
-void pio_kernel(void);
-void interrupts_off_for_ever(void);
+void hostile(void);
 void end_by_power_off(void);
 void end_by_reboot(void);
 void end_by_triple_fault(void);
 void end_by_bad_instruction(void);
-void hostile(void);
-void memory_io(void);
-void string_io(void);
 
 void triple_fault(void);
 
