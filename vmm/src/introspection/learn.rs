@@ -15,13 +15,7 @@ impl GuestKnowledge {
             .into_iter()
             .find(|(kind, _)| *kind == TYPE_LOCATIONS);
         if let Some((_, descriptor)) = locations {
-<<<<<<< HEAD
-            let note =
-                parse_note(descriptor).map_err(|_| IntrospectionError::Note("unreadable"))?;
-            return Ok(Self::from_note(chains(&note)));
-=======
             return Ok(Self::from_note(parse_note(descriptor)?));
->>>>>>> introspection
         }
         match Self::from_kernel_image(image) {
             Err(IntrospectionError::NotAKernel) => Ok(Self::unknown()),
