@@ -7,14 +7,16 @@ use serde_json::{Value, json};
 
 use super::Profiler;
 use crate::introspection::GuestKnowledge;
+use crate::machine::MachineDevices;
 
-/// What doesn't change about the machine.
-#[derive(Clone, Debug)]
+/// The machine as the status shows it.
 pub struct MachineFacts {
     /// The kernel's file, or what stands for it.
     pub kernel: String,
     /// Guest memory in bytes.
     pub memory_bytes: u64,
+    /// Counts accesses that no device answers.
+    pub devices: Arc<MachineDevices>,
     /// How processes are told apart.
     pub knowledge: Arc<GuestKnowledge>,
     /// How ticks of halted vCPUs are counted.
@@ -24,6 +26,7 @@ pub struct MachineFacts {
 impl Profiler {
     /// Everything, as one JSON object; its form is described in `guest/abi/WIRE.md`.
     pub fn status(&self) -> Value {
+        let unclaimed = self.facts.devices.unclaimed_accesses();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "machine": {
@@ -31,11 +34,17 @@ impl Profiler {
                 "memory_bytes": self.facts.memory_bytes,
                 "vcpus": self.vcpus.len(),
                 "introspection": self.facts.knowledge.describe(),
+                "unclaimed_accesses": {
+                    "port_reads": unclaimed.port_reads,
+                    "port_writes": unclaimed.port_writes,
+                    "mmio_reads": unclaimed.mmio_reads,
+                    "mmio_writes": unclaimed.mmio_writes,
+                },
                 "held": !self.gate.is_open(),
                 "ended": self.ended,
             },
             "clock": {
-                "hz": self.plan.hz,
+                "hz": if self.is_ticking() { self.hz } else { self.plan.hz },
                 "running": self.is_ticking(),
                 "source": self.plan.source.name(),
                 "jitter": self.plan.jitter,
