@@ -11,6 +11,8 @@ use crate::{Kernel, LabError};
 
 /// The first process of the machine.
 const INIT: &str = include_str!("init.sh");
+/// Holds the lab kernel's code still; see its source.
+const KEEPER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/keeper"));
 /// What the machine needs: its ports, and KVM on AMD's SVM, which is what
 /// QEMU emulates.
 const MODULES: [&str; 3] = ["virtio_pci", "virtio_console", "kvm_amd"];
@@ -241,6 +243,7 @@ impl Lab {
     fn initramfs(&self, kernel: &Kernel) -> Result<File, LabError> {
         let own = InitramfsBuilder::new()
             .init(INIT)
+            .contents("/keeper", 0o700, KEEPER)
             .modules(kernel, &MODULES)
             .build()?;
         let files = self.files()?;

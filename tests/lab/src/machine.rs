@@ -22,7 +22,7 @@ const QEMU: &str = "qemu-system-x86_64";
 /// it needs no watchdog; the rest saves time that emulation makes long.
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 oops=panic tsc=reliable nokaslr \
     mitigations=off cryptomgr.notests ipv6.disable=1 audit=0 random.trust_cpu=on \
-    rcupdate.rcu_expedited=1 8250.nr_uarts=1";
+    rcupdate.rcu_expedited=1 8250.nr_uarts=1 no_timer_check";
 
 /// Console, standard output, standard error, output folder, control: in the
 /// order in which QEMU is given them and the first process numbers its ports.

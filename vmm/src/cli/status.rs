@@ -63,12 +63,23 @@ fn text(status: &Value) -> String {
             "clock      {} Hz by {}{}, {}; registers from the {}; ticks of halted vCPUs: {}",
             clock["hz"],
             word(&clock["source"]),
-            if flag(&clock["jitter"]) { " with jitter" } else { "" },
-            if flag(&clock["running"]) { "running" } else { "standing still" },
+            if flag(&clock["jitter"]) {
+                " with jitter"
+            } else {
+                ""
+            },
+            if flag(&clock["running"]) {
+                "running"
+            } else {
+                "standing still"
+            },
             word(&clock["registers"]),
             word(&clock["halted_ticks"]),
         ),
-        format!("           {}", ledger(&clock["ledger"], &["sampled", "idle", "stolen", "lost"])),
+        format!(
+            "           {}",
+            ledger(&clock["ledger"], &["sampled", "idle", "stolen", "lost"])
+        ),
     ];
     for (vcpu, account) in clock["vcpus"].as_array().into_iter().flatten().enumerate() {
         let account = ledger(account, &["sampled", "idle", "stolen", "lost"]);
@@ -82,9 +93,18 @@ fn text(status: &Value) -> String {
         };
         lines.push(format!("{:<10} {state}", word(&consumer["name"])));
         let parts = [
-            "recorded", "merged", "ungathered", "stolen", "lost", "pending", "discarded",
+            "recorded",
+            "merged",
+            "ungathered",
+            "stolen",
+            "lost",
+            "pending",
+            "discarded",
         ];
-        lines.push(format!("           {}", ledger(&consumer["ledger"], &parts)));
+        lines.push(format!(
+            "           {}",
+            ledger(&consumer["ledger"], &parts)
+        ));
     }
     lines.join("\n") + "\n"
 }

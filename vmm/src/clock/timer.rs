@@ -52,7 +52,12 @@ impl ThreadTimer {
         };
         // SAFETY: the timer exists until drop, `setting` is valid, the old value isn't wanted.
         let result = unsafe {
-            libc::timer_settime(self.id, libc::TIMER_ABSTIME, &raw const setting, ptr::null_mut())
+            libc::timer_settime(
+                self.id,
+                libc::TIMER_ABSTIME,
+                &raw const setting,
+                ptr::null_mut(),
+            )
         };
         debug_assert_eq!(result, 0, "timer_settime refused a valid time");
     }

@@ -20,9 +20,7 @@ pub enum MachineError {
     )]
     KvmPermission,
     /// `/dev/kvm` can't be opened for another reason.
-    #[error(
-        "Cannot open /dev/kvm; a machine with a KVM in emulation is there by: cargo lab linux"
-    )]
+    #[error("Cannot open /dev/kvm; a machine with a KVM in emulation is there by: cargo lab linux")]
     OpenKvm(#[source] io::Error),
     /// `/dev/kvm` speaks another interface.
     #[error("/dev/kvm has API version {0}, but only version 12 is known")]
@@ -154,7 +152,7 @@ pub enum MachineError {
     /// The kernel doesn't fit.
     #[error(
         "The kernel {name} needs memory up to {} but the guest's ends at {}: give it more",
-        Bytes(*needed),
+        Bytes(needed.next_multiple_of(1 << 20)),
         Bytes(*end)
     )]
     KernelTooLarge {

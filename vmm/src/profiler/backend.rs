@@ -113,12 +113,7 @@ impl Profiler {
         Ok(Open::Pcs)
     }
 
-    fn ioctl_pcs(
-        &mut self,
-        command: u32,
-        argument: i64,
-        data: &[u8],
-    ) -> Result<IoctlReply, Errno> {
+    fn ioctl_pcs(&mut self, command: u32, argument: i64, data: &[u8]) -> Result<IoctlReply, Errno> {
         match self.pcs.clock_wish(command, argument)? {
             Some(ClockWish::Settle) => self.settle(),
             // pcs is the only consumer there is, so the clock is its own.

@@ -22,9 +22,7 @@ use crate::host_socket::{HostListener, HostSocket};
 use crate::introspection::GuestKnowledge;
 use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_kvm};
 use crate::profiler::{ClockPlan, MachineFacts, Profiler};
-use crate::vcpu::{
-    Doorbell, Ending, Gate, RegisterSource, VcpuCommon, VcpuShared, signals,
-};
+use crate::vcpu::{Doorbell, Ending, Gate, RegisterSource, VcpuCommon, VcpuShared, signals};
 
 /// A guest to be run, and how it is profiled.
 #[derive(Debug)]
@@ -194,8 +192,7 @@ fn start_vcpus(
         gate: Arc::clone(gate),
         stopping: Arc::default(),
     };
-    VcpuThreads::start(machine, fds, shared, common, doorbell)
-        .map_err(VmError::host("a thread"))
+    VcpuThreads::start(machine, fds, shared, common, doorbell).map_err(VmError::host("a thread"))
 }
 
 /// What the event thread starts with.
@@ -209,11 +206,7 @@ struct Outside {
 }
 
 impl Outside {
-    fn serve(
-        self,
-        vcpus: VcpuThreads,
-        rings: Vec<Profiled>,
-    ) -> Result<Option<Ending>, VmError> {
+    fn serve(self, vcpus: VcpuThreads, rings: Vec<Profiled>) -> Result<Option<Ending>, VmError> {
         let facts = Facts {
             vcpus: u32::try_from(rings.len()).unwrap_or(u32::MAX),
             hz: self.plan.hz,
@@ -235,4 +228,3 @@ impl Outside {
         EventLoop::new(profiler, socket, self.doorbell, self.termination, console)?.run(vcpus)
     }
 }
-

@@ -44,7 +44,10 @@ pub fn text(findings: &Findings, seconds: u64) -> String {
     let status = &findings.status;
     let ledger = &status.ledger;
     let shares = shares(findings);
-    let largest = shares.iter().map(|row| row.2).fold(f64::MIN_POSITIVE, f64::max);
+    let largest = shares
+        .iter()
+        .map(|row| row.2)
+        .fold(f64::MIN_POSITIVE, f64::max);
     let mut text = format!(
         "{} of the embedded guest, {} Hz, {seconds} s: who used the time\n\n{:<10} {:>4}  {:<16} {:>9} {:>9}\n",
         if status.vcpus == 1 {
@@ -60,7 +63,9 @@ pub fn text(findings: &Findings, seconds: u64) -> String {
         "observed",
     );
     for (row, expected, observed) in shares {
-        let pid = row.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+        let pid = row
+            .pid
+            .map_or_else(|| "-".to_owned(), |pid| pid.to_string());
         let line = format!(
             "{:<10} {pid:>4}  {:<16} {:>7.1} % {:>7.1} %  {}",
             mode_name(row.mode),
@@ -84,7 +89,9 @@ pub fn text(findings: &Findings, seconds: u64) -> String {
         ledger.pending,
         ledger.discarded,
     );
-    text.push_str("expected: what the guest itself counted; observed: samples taken from outside\n");
+    text.push_str(
+        "expected: what the guest itself counted; observed: samples taken from outside\n",
+    );
     text
 }
 
