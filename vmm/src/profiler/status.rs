@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use kvmprof_devices::profiling::{ClockLedger, ConsumerLedger};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Profiler;
 use crate::introspection::GuestKnowledge;
@@ -50,42 +49,27 @@ impl Profiler {
                 "jitter": self.plan.jitter,
                 "registers": self.plan.registers.name(),
                 "halted_ticks": self.facts.halted_ticks,
-                "ledger": clock_ledger(&self.clock_ledger()),
+                "ledger": object(self.clock_ledger().fields()),
                 "vcpus": self
                     .vcpus
                     .iter()
-                    .map(|vcpu| clock_ledger(&vcpu.ledger))
+                    .map(|vcpu| object(vcpu.ledger.fields()))
                     .collect::<Vec<_>>(),
             },
             "consumers": [{
                 "name": "pcs",
                 "open": self.pcs.is_open(),
                 "gathering": self.pcs.is_gathering(),
-                "ledger": consumer_ledger(&self.pcs.ledger()),
+                "ledger": object(self.pcs.ledger().fields()),
             }],
         })
     }
 }
 
-fn clock_ledger(ledger: &ClockLedger) -> Value {
-    json!({
-        "ticks": ledger.ticks,
-        "sampled": ledger.sampled,
-        "idle": ledger.idle,
-        "stolen": ledger.stolen,
-        "lost": ledger.lost,
-    })
-}
-
-fn consumer_ledger(ledger: &ConsumerLedger) -> Value {
-    json!({
-        "ticks": ledger.ticks,
-        "recorded": ledger.recorded,
-        "merged": ledger.merged,
-        "ungathered": ledger.ungathered,
-        "stolen": ledger.stolen,
-        "lost": ledger.lost,
-        "pending": ledger.pending,
-        "discarded": ledger.discarded,
-    })
+fn object<const N: usize>(fields: [(&str, u64); N]) -> Value {
+    fields
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), Value::from(value)))
+        .collect::<Map<_, _>>()
+        .into()
 }
