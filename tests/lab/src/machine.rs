@@ -202,13 +202,13 @@ fn follow(mut child: Child, ours: Streams, wishes: &Wishes) -> Result<Finished, 
         if !said.is_empty() {
             tail = format!("{tail}\nqemu: {said}");
         }
+        if end == End::Late {
+            return Err(LabError::Timeout { console: tail });
+        }
         // What could not be taken is why it was ended: that goes first.
         let (stdout, stderr, progress) = (joined(stdout), joined(stderr), joined(control));
         joined(out)?;
         let outcome = (stdout?, stderr?, progress?);
-        if end == End::Late {
-            return Err(LabError::Timeout { console: tail });
-        }
         finished(outcome, tail, ended)
     })
 }
