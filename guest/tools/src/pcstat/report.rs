@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 use kvmprof_abi::pcs::{
-    BUF_INCR, Format, Ledger, PCS_SETBSIZE, PCS_SETFORMAT, PCS_SETHZ, PROF_ALL, PROF_GROUP,
-    PROF_KERNEL, PROF_LIST,
+    BUF_INCR, Format, PCS_SETBSIZE, PCS_SETFORMAT, PCS_SETHZ, PROF_ALL, PROF_GROUP, PROF_KERNEL,
+    PROF_LIST,
 };
 use kvmprof_abi::stream::Isample;
 
