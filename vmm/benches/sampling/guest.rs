@@ -1,5 +1,6 @@
 //! The embedded guest as a thing to be measured.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use kvmprof_abi::pcs::{
     PROF_ALL, STATUS_SIZE, Status,
 };
 use kvmprof_abi::wire::device;
+use kvmprof_demo_guest::{Counter, Truth};
 use kvmprof_tools::client::{Connection, RemoteDevice};
 use vm_memory::{Bytes, GuestAddress};
 
@@ -26,7 +28,8 @@ const START_HZ: u32 = 100;
 pub struct Guest {
     vm: Vm,
     connection: Connection,
-    counter: GuestAddress,
+    counters: Range<u64>,
+    tsc_khz: f64,
     // Holds the socket.
     _folder: tempfile::TempDir,
 }
@@ -34,10 +37,12 @@ pub struct Guest {
 /// What happened in a window of time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
-    /// Processor time of the vCPU's thread, in ns: the guest's and all that was taken from it.
+    /// Processor time of the vCPU's thread, in ns: the guest's and all that exits took.
     pub ns: f64,
     /// Rounds that the guest counted.
     pub rounds: f64,
+    /// Time that exits took from the guest, in ns, as the guest saw it.
+    pub away_ns: f64,
     /// Ticks of the clock.
     pub ticks: u64,
     /// Ticks that were sampled.
@@ -48,13 +53,6 @@ pub struct Window {
     pub stolen: u64,
     /// Processor time in ns that kvmprof's other threads took (event thread, ticker).
     pub other_threads_ns: f64,
-}
-
-impl Window {
-    /// Rounds a ns.
-    pub fn rate(&self) -> f64 {
-        self.rounds / self.ns
-    }
 }
 
 impl Guest {
@@ -78,17 +76,19 @@ impl Guest {
             socket: Some(socket.clone()),
             knowledge: None,
         })?;
-        let guest = Self {
+        let mut guest = Self {
             vm,
             connection: Connection::connect(&socket)?,
-            counter: GuestAddress(kvmprof_demo_guest::counters_area(1)?.start),
+            counters: kvmprof_demo_guest::counters_area(1)?,
+            tsc_khz: 0.0,
             _folder: folder,
         };
         let deadline = Instant::now() + START_PATIENCE;
-        while guest.rounds()? == 0 {
+        while guest.counter()?.rounds == 0 {
             ensure!(Instant::now() < deadline, "The guest doesn't count");
             thread::sleep(Duration::from_millis(1));
         }
+        guest.tsc_khz = guest.measured_tsc_khz()?;
         Ok(guest)
     }
 
@@ -100,8 +100,23 @@ impl Guest {
         Ok(())
     }
 
-    fn rounds(&self) -> anyhow::Result<u64> {
-        Ok(self.vm.memory().read_obj(self.counter)?)
+    fn counter(&self) -> anyhow::Result<Counter> {
+        let mut bytes = vec![0; usize::try_from(self.counters.end - self.counters.start)?];
+        let address = GuestAddress(self.counters.start);
+        self.vm.memory().read_slice(&mut bytes, address)?;
+        let counters = kvmprof_demo_guest::counters(&bytes);
+        counters
+            .first()
+            .copied()
+            .context("The guest has no counter")
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a frequency in kHz is small")]
+    fn measured_tsc_khz(&self) -> anyhow::Result<f64> {
+        let memory = self.vm.memory();
+        let copy =
+            |address, buffer: &mut [u8]| memory.read_slice(buffer, GuestAddress(address)).is_ok();
+        Ok(Truth::read(1, copy)?.tsc_khz as f64)
     }
 
     /// A window with the clock standing still.
@@ -133,12 +148,14 @@ impl Guest {
     #[expect(clippy::cast_precision_loss, reason = "rates need no more digits")]
     fn measure(&self, length: Duration) -> anyhow::Result<Window> {
         let others = threads_ns(&["events", "ticker"])?;
-        let (start, rounds) = (threads_ns(&["vcpu 0"])?, self.rounds()?);
+        let (start, before) = (threads_ns(&["vcpu 0"])?, self.counter()?);
         thread::sleep(length);
-        let (end, rounds) = (threads_ns(&["vcpu 0"])?, self.rounds()? - rounds);
+        let (end, after) = (threads_ns(&["vcpu 0"])?, self.counter()?);
+        let away = (after.gap_cycles - before.gap_cycles) as f64;
         Ok(Window {
             ns: (end - start) as f64,
-            rounds: rounds as f64,
+            rounds: (after.rounds - before.rounds) as f64,
+            away_ns: away * 1e6 / self.tsc_khz,
             other_threads_ns: (threads_ns(&["events", "ticker"])? - others) as f64,
             ..Window::default()
         })

@@ -1,7 +1,7 @@
 //! What a sample costs, in guest time and in host time, beside a bare exit to user space.
 //!
-//! The guest is in user mode. Guest time is that of the vCPU's thread, so that other work of the
-//! host's isn't in it. Every figure is the median over many rounds; each round measures
+//! The guest is in user mode, and sees itself when time is taken from it, by the TSC. Times in which
+//! the host must have run something else are left out. Every figure is the median over many rounds; each round measures
 //! all of them, one after the other, and each sampled window stands between two quiet ones, so
 //! that the ratios hold on a machine whose speed changes.
 
@@ -83,7 +83,7 @@ fn measure_round(
     for source in SOURCES {
         let exit_us = bare_exit_us()?;
         exits.push(exit_us);
-        let guest = Guest::start("spin", source)?;
+        let guest = Guest::start("gaps", source)?;
         for (_, hz, series) in series.iter_mut().filter(|(other, ..)| *other == source) {
             let before = guest.quiet(WINDOW)?;
             let sampled = guest.sampled(WINDOW, *hz)?;
@@ -100,7 +100,7 @@ fn bare_exit_us() -> anyhow::Result<f64> {
     let guest = Guest::start("pio", ClockSource::Thread)?;
     let window = guest.quiet(WINDOW)?;
     guest.stop()?;
-    Ok(1e-3 / window.rate())
+    Ok(window.ns * 1e-3 / window.rounds)
 }
 
 impl Series {
@@ -113,8 +113,9 @@ impl Series {
             return;
         }
         let samples = sampled.samples as f64;
-        let full_speed = f64::midpoint(before.rate(), after.rate());
-        let guest_ns = (sampled.ns - sampled.rounds / full_speed) / samples;
+        // The host's own interrupts take time with and without the clock.
+        let quiet_away = f64::midpoint(before.away_ns / before.ns, after.away_ns / after.ns);
+        let guest_ns = (sampled.away_ns - quiet_away * sampled.ns) / samples;
         let quiet_ns = f64::midpoint(before.other_threads_ns, after.other_threads_ns);
         let others_ns = (sampled.other_threads_ns - quiet_ns) / samples;
         self.guest_us.push(guest_ns * 1e-3);
