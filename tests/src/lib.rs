@@ -13,11 +13,13 @@ mod place;
 mod program;
 mod shares;
 mod stream;
+mod threads;
 mod wait;
 
 pub use accounts::{Accounts, ClockAccount};
 pub use guest::{Guest, pcs_client};
-pub use machine::Machine;
+pub use machine::{Clock, Machine};
+pub use threads::{Thread, threads};
 pub use pcs::{Pcs, Recorded, errno_of};
 pub use place::{in_lab, on_kvm, on_kvm_with_python};
 pub use program::{Ran, kvmprof, python, run, run_command};
