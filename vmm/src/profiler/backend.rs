@@ -19,7 +19,8 @@ pub(super) enum Open {
 
 impl Backend for Profiler {
     fn open(&mut self, number: u16, minor: u16) -> Result<Handle, Errno> {
-        if minor != 0 {
+        let known = matches!(number, device::PCS | device::STATUS | device::PROCESSES);
+        if known && minor != 0 {
             return Err(Errno::ENXIO);
         }
         let open = match number {
