@@ -142,7 +142,15 @@ impl Guest {
     /// Runs another kvmprof with the same kernel and the same socket, to its end.
     pub fn run_again(&self, command_line: &str) -> Ran {
         let (kernel, socket) = (self.folder.path().join("demo.elf"), self.socket());
-        let words = ["run", "--memory", "64M", "--console", "none", "--cmdline", command_line];
+        let words = [
+            "run",
+            "--memory",
+            "64M",
+            "--console",
+            "none",
+            "--cmdline",
+            command_line,
+        ];
         let mut all: Vec<&OsStr> = words.iter().map(OsStr::new).collect();
         all.extend(["--kernel".as_ref(), kernel.as_os_str()]);
         all.extend(["--socket".as_ref(), socket.as_os_str()]);

@@ -1,6 +1,8 @@
 //! The clock: no guest can mask it, it favours nobody, and it costs nothing where nothing happens.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
+use std::time::Instant;
+
 use kvmprof::clock::ClockSource;
 use kvmprof_abi::pcs::{BUF_INCR, PCS_SETBSIZE, PROF_ALL, kind};
 use kvmprof_demo_guest::{Mode, Truth, function_at, rows};
@@ -38,7 +40,8 @@ fn check_rows(result: &Value) {
         assert_eq!(row["name"], expected.name);
         let part = |name: &str| row[name].as_f64().unwrap();
         assert!(part("expected") > 0.0, "{row}");
-        assert_share(expected.name, part("observed"), part("expected"), samples);
+        let shares = (part("observed"), part("expected"));
+        assert_share(expected.name, shares, samples, 0.0);
     }
 }
 
@@ -58,19 +61,48 @@ fn record(machine: &Machine, ticks: u64) -> (Recorded, Truth, Truth) {
     (pcs.stop(), before, after)
 }
 
+/// What an exit to user space costs here, in seconds: 1 us in hardware, 60 where KVM interprets. The
+/// quickest of several batches, since others use the host too.
+fn exit_cost() -> f64 {
+    const ROUNDS: u32 = 500;
+    let machine = Machine::start("workload=pio", 1, Clock::default());
+    machine.until_rounds(1, || ());
+    let batch = |_| {
+        let start = Instant::now();
+        machine.until_rounds(ROUNDS.into(), || ());
+        start.elapsed()
+    };
+    let quickest = (0..5).map(batch).min().unwrap_or_default();
+    machine.stop();
+    quickest.as_secs_f64() / f64::from(ROUNDS)
+}
+
 /// The idle share of the samples against the guest's own, for a guest that is busy for `duty`
 /// percent of each period.
-fn check_duty(duty: u32, period: u32, clock: Clock) {
+fn check_duty(duty: u32, period: u32, clock: Clock, exit_cost: f64) {
     const TICKS: u64 = 2000;
-    let machine = Machine::start(&format!("workload=duty duty={duty} period={period}"), 1, clock);
+    let machine = Machine::start(
+        &format!("workload=duty duty={duty} period={period}"),
+        1,
+        clock,
+    );
     let (recorded, before, after) = record(&machine, TICKS);
     let cycles = after.cycles_since(&before);
-    let idle = rows().iter().position(|row| row.mode == Mode::Idle).unwrap();
+    let idle = rows()
+        .iter()
+        .position(|row| row.mode == Mode::Idle)
+        .unwrap();
     let expected = share(cycles[idle], cycles.iter().sum());
     let kinds = ticks_by_kind(recorded.records());
-    let observed = share(kinds.get(&kind::IDLE).copied().unwrap_or(0), recorded.ticks());
+    let observed = share(
+        kinds.get(&kind::IDLE).copied().unwrap_or(0),
+        recorded.ticks(),
+    );
+    // The guest looks at its clock before it halts and after it was woken up: on both ways there
+    // is an exit, which it takes for idle time.
+    let blur = (2.0 * exit_cost / (f64::from(period) / 1e6)).min(1.0);
     let what = format!("idle at {duty} % of {period} us, {clock:?}");
-    assert_share(&what, observed, expected, recorded.ticks());
+    assert_share(&what, (observed, expected), recorded.ticks(), blur);
     machine.stop();
 }
 
@@ -82,8 +114,9 @@ const UNEVEN: Clock = Clock {
 };
 
 fn check_duties(period: u32) {
+    let exit_cost = exit_cost();
     for duty in [5, 20, 50, 80, 95] {
-        check_duty(duty, period, UNEVEN);
+        check_duty(duty, period, UNEVEN, exit_cost);
     }
 }
 
@@ -105,9 +138,10 @@ fn idle_time_is_right_at_33_milliseconds() {
 #[test]
 fn idle_time_is_right_with_the_ticker() {
     on_kvm(|| {
+        let exit_cost = exit_cost();
         let source = ClockSource::Ticker;
         for duty in [20, 80] {
-            check_duty(duty, 2000, Clock { source, ..UNEVEN });
+            check_duty(duty, 2000, Clock { source, ..UNEVEN }, exit_cost);
         }
     });
 }
@@ -116,13 +150,14 @@ fn idle_time_is_right_with_the_ticker() {
 #[test]
 fn jitter_is_right_for_a_guest_in_step() {
     on_kvm(|| {
+        let exit_cost = exit_cost();
         for duty in [20, 50, 80] {
             let clock = Clock {
                 hz: 1000,
                 source: ClockSource::Thread,
                 jitter: true,
             };
-            check_duty(duty, 1000, clock);
+            check_duty(duty, 1000, clock, exit_cost);
         }
     });
 }
@@ -142,7 +177,10 @@ fn a_halted_guest_sleeps_through_its_ticks() {
         });
         let before = &threads(guest.pid(), "vcpu")[0];
         // A buffer full of idle counts. Asking for the account would wake the vCPU up.
-        let (first, second) = (pcs.device.read(1024).unwrap(), pcs.device.read(1024).unwrap());
+        let (first, second) = (
+            pcs.device.read(1024).unwrap(),
+            pcs.device.read(1024).unwrap(),
+        );
         assert_eq!((first.len(), second.len()), (1024, 1024));
         let after = &threads(guest.pid(), "vcpu")[0];
         let wakeups = after.voluntary_switches - before.voluntary_switches;
@@ -203,7 +241,11 @@ fn wait_holds_the_guest_until_somebody_gathers() {
         let first = recorded.samples().next().unwrap();
         println!("first: {first:?} in {:?}", function_at(first.pc));
         // The guest's start-up: interrupts are off, and there is no process yet.
-        assert_eq!((first.kind, first.sspace), (kind::KERNEL, 0xf0), "{first:?}");
+        assert_eq!(
+            (first.kind, first.sspace),
+            (kind::KERNEL, 0xf0),
+            "{first:?}"
+        );
         assert!(first.pid <= 0, "{first:?}");
         assert!(function_at(first.pc).is_some(), "{first:?}");
         assert_ne!(guest.console(), "");

@@ -86,7 +86,11 @@ fn reads_are_of_any_length() {
         let ticks: u64 = records.map(Record::ticks).sum();
         assert_eq!(ticks, status.ledger.recorded + status.ledger.merged);
         assert_eq!(status.ledger.pending, 0);
-        assert_eq!(pcs.device.read(13).unwrap(), [0; 0], "the end stays the end");
+        assert_eq!(
+            pcs.device.read(13).unwrap(),
+            [0; 0],
+            "the end stays the end"
+        );
         assert_eq!(pcs.device.read(0).unwrap(), [0; 0]);
         guest.stop();
     });
@@ -110,7 +114,10 @@ fn reads_wait_for_a_full_buffer() {
         assert_eq!(before.recorded + before.merged, 0);
         assert_eq!(waiting.wait().unwrap().len(), 16);
         let after = pcs.status().ledger;
-        assert!(after.recorded + after.merged + after.pending >= 63, "{after:?}");
+        assert!(
+            after.recorded + after.merged + after.pending >= 63,
+            "{after:?}"
+        );
         let first = pcs.device.read(1 << 20).unwrap();
         assert_eq!(first.len() % 1024, 1024 - 16, "the rest of that buffer");
         guest.stop();
@@ -136,8 +143,14 @@ fn a_reader_that_stalls_is_told_what_was_lost() {
             assert!(lost > 200);
             // What the clock itself lost before PROF_ALL is in no header.
             assert!(recorded.lost_by_headers() >= lost - early, "{format:?}");
-            let first = recorded.blocks.iter().position(|block| block.header.lost > 0);
-            assert!(first.is_some_and(|first| first >= 3) || early > 0, "{first:?}");
+            let first = recorded
+                .blocks
+                .iter()
+                .position(|block| block.header.lost > 0);
+            assert!(
+                first.is_some_and(|first| first >= 3) || early > 0,
+                "{first:?}"
+            );
         }
         guest.stop();
     });
@@ -157,8 +170,7 @@ fn a_reader_with_room_loses_nothing() {
         let recorded = pcs.stop();
         // No buffer was ever full, so that only the clock can have lost any.
         assert_eq!(
-            recorded.status.ledger.lost,
-            recorded.accounts.clock.lost,
+            recorded.status.ledger.lost, recorded.accounts.clock.lost,
             "{recorded:?}"
         );
         guest.stop();
@@ -223,7 +235,10 @@ fn counts_come_every_hundred_ticks_of_a_vcpu() {
                 }
             }
             // Stolen and lost ticks are part of the hundred, and of no count.
-            assert!(missing <= stolen + lost, "{missing} {stolen} {lost} {groups:?}");
+            assert!(
+                missing <= stolen + lost,
+                "{missing} {stolen} {lost} {groups:?}"
+            );
             assert_eq!(recorded.samples().count(), 0);
             guest.stop();
         }
@@ -301,7 +316,10 @@ fn both_formats_describe_two_vcpus() {
                     assert!(counts.iter().all(|merged| merged.count <= 200));
                 }
             }
-            for sample in recorded.samples().filter(|sample| sample.kind == kind::USER) {
+            for sample in recorded
+                .samples()
+                .filter(|sample| sample.kind == kind::USER)
+            {
                 assert!([101, 102, 103, 201].contains(&sample.pid), "{sample:?}");
             }
         }
@@ -324,7 +342,10 @@ fn flush_hands_over_what_is_there() {
         assert_eq!(blocks.len(), 1);
         let records = blocks[0].records.len();
         assert!((5..63).contains(&records), "{records}");
-        assert_eq!(usize::from(blocks[0].header.unused), 1024 - 8 - 16 * records);
+        assert_eq!(
+            usize::from(blocks[0].header.unused),
+            1024 - 8 - 16 * records
+        );
         assert_eq!(errno_of(pcs.device.try_read(1)), Errno::EAGAIN);
         guest.stop();
     });
@@ -337,7 +358,9 @@ fn stop_hands_everything_over() {
         let guest = guest(&[]);
         let pcs = guest.open();
         pcs.ioctl(PROF_KERNEL, 0);
-        pcs.stall_until("there are counts and records", |ledger| ledger.pending >= 150);
+        pcs.stall_until("there are counts and records", |ledger| {
+            ledger.pending >= 150
+        });
         let recorded = pcs_stop_twice(pcs);
         let last = recorded.blocks.last().unwrap();
         assert!(matches!(last.records.last(), Some(Record::Merged(_))));
@@ -351,6 +374,9 @@ fn pcs_stop_twice(pcs: Pcs) -> Recorded {
     pcs.ioctl(PCS_STOP, 0);
     let ticks = pcs.status().ledger.ticks;
     let recorded = pcs.stop();
-    assert_eq!(recorded.status.ledger.ticks, ticks, "final after the first stop");
+    assert_eq!(
+        recorded.status.ledger.ticks, ticks,
+        "final after the first stop"
+    );
     recorded
 }
