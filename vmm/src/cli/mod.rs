@@ -9,6 +9,7 @@ mod units;
 use std::io;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use kvmprof_tools::{getpc, pcstat};
 
@@ -34,7 +35,7 @@ enum Command {
 
 /// Carries out the command line; the result is the program's exit status.
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| refuse(&error));
     let result = match arguments.command {
         Command::Run(arguments) => run::run(arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
@@ -48,4 +49,15 @@ pub fn main() -> ExitCode {
             .map_err(Into::into),
     };
     exit::status_of(result)
+}
+
+/// Ends the program with what is wrong with its arguments; a wrong value takes one line.
+fn refuse(error: &clap::Error) -> ! {
+    if error.kind() != ErrorKind::ValueValidation {
+        error.exit();
+    }
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    eprintln!("kvmprof: {}", line.strip_prefix("error: ").unwrap_or(line));
+    std::process::exit(error.exit_code());
 }

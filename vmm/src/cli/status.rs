@@ -51,12 +51,20 @@ fn text(status: &Value) -> String {
         (false, true) => "held until somebody gathers samples",
         (false, false) => "running",
     };
+    let unclaimed = &machine["unclaimed_accesses"];
     let mut lines = vec![
         format!(
             "machine    {}, {} vCPUs, {}, {state}",
             word(&machine["kernel"]),
             machine["vcpus"],
             format_memory(machine["memory_bytes"].as_u64().unwrap_or_default()),
+        ),
+        format!(
+            "           nobody answered {} port reads, {} port writes, {} MMIO reads, {} MMIO writes",
+            unclaimed["port_reads"],
+            unclaimed["port_writes"],
+            unclaimed["mmio_reads"],
+            unclaimed["mmio_writes"],
         ),
         format!("processes  {}", word(&machine["introspection"])),
         format!(

@@ -11,16 +11,18 @@ use thiserror::Error;
 pub enum MachineError {
     /// `/dev/kvm` isn't there.
     #[error(
-        "This host has no /dev/kvm: load a KVM module (kvm-intel or kvm-amd), or use a machine with a KVM in emulation: cargo lab linux"
+        "This host has no /dev/kvm: load a KVM module (kvm-intel or kvm-amd), or use a machine with a KVM in emulation: cargo lab demo, cargo lab linux"
     )]
     NoKvm,
     /// `/dev/kvm` may not be opened by this user.
     #[error(
-        "No permission to open /dev/kvm: run as root or join its group (usermod -aG kvm USER), or use a machine with a KVM in emulation: cargo lab linux"
+        "No permission to open /dev/kvm: run as root or join its group (usermod -aG kvm USER), or use a machine with a KVM in emulation: cargo lab demo, cargo lab linux"
     )]
     KvmPermission,
     /// `/dev/kvm` can't be opened for another reason.
-    #[error("Cannot open /dev/kvm; a machine with a KVM in emulation is there by: cargo lab linux")]
+    #[error(
+        "Cannot open /dev/kvm; a machine with a KVM in emulation is there by: cargo lab demo, cargo lab linux"
+    )]
     OpenKvm(#[source] io::Error),
     /// `/dev/kvm` speaks another interface.
     #[error("/dev/kvm has API version {0}, but only version 12 is known")]

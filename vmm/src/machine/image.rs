@@ -5,6 +5,7 @@ use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kvmprof_abi::note;
 use linux_loader::bootparam::setup_header;
 use linux_loader::loader::{BzImage, Elf, KernelLoader};
 use object::LittleEndian;
@@ -47,17 +48,15 @@ pub enum ImageKind {
     /// An ELF file that has the Xen note `PHYS32_ENTRY`, entered there in 32-bit protected mode
     /// (Xen: docs/misc/pvh.pandoc).
     Pvh,
-    /// An ELF file that has a `kvmprof` note of type [`NOTE_START_ALL`]: every vCPU starts at
+    /// An ELF file that has a `kvmprof` note of type [`note::TYPE_START_ALL`]: every vCPU starts at
     /// `e_entry` in 64-bit mode with the first 4 GiB mapped one to one, `rdi` = index of the vCPU,
     /// `rsi` = guest-physical address of the Linux boot parameters, `rdx` = number of vCPUs.
     /// The initial stack is one for all: each vCPU has to set its own.
     StartAll,
 }
 
-/// Owner of this program's ELF notes.
-pub const NOTE_OWNER: &[u8] = b"kvmprof";
-/// Type of the note that asks for [`ImageKind::StartAll`].
-pub const NOTE_START_ALL: u32 = 2;
+/// Owner of the notes by which a guest says how it wants to be treated.
+const NOTE_OWNER: &[u8] = note::OWNER.as_bytes();
 
 /// Owner of the note that makes an ELF file a PVH kernel.
 const XEN_NOTE_OWNER: &[u8] = b"Xen";
@@ -346,11 +345,11 @@ impl KernelNotes {
                 .notes(endian, file)
                 .map_err(|error| error.to_string())?;
             let Some(mut notes) = notes else { continue };
-            while let Some(note) = notes.next().map_err(|error| error.to_string())? {
-                match (note.name(), note.n_type(endian).0) {
-                    (NOTE_OWNER, NOTE_START_ALL) => found.start_all = true,
+            while let Some(found_note) = notes.next().map_err(|error| error.to_string())? {
+                match (found_note.name(), found_note.n_type(endian).0) {
+                    (NOTE_OWNER, note::TYPE_START_ALL) => found.start_all = true,
                     (XEN_NOTE_OWNER, XEN_NOTE_PHYS32_ENTRY) => {
-                        let entry = note
+                        let entry = found_note
                             .desc()
                             .first_chunk()
                             .ok_or("its PVH note is too short")?;

@@ -97,7 +97,7 @@ fn our_own_note_wins_over_all() {
     let entry = 0x10_0010u32.to_le_bytes();
     let notes: &[(&[u8], u32, &[u8])] = &[
         (b"GNU", 2, b""),
-        (b"kvmprof", NOTE_START_ALL, b""),
+        (b"kvmprof", note::TYPE_START_ALL, b""),
         (b"Xen", 18, &entry),
     ];
     let image = parse(&elf(0x10_0000, notes)).unwrap();

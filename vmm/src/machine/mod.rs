@@ -22,7 +22,7 @@ use kvm_ioctls::{Kvm, VcpuFd, VmFd};
 pub use devices::{MachineDevices, UnclaimedAccesses};
 pub use error::MachineError;
 pub use host::{has_hardware_virtualization, open_kvm};
-pub use image::{ImageKind, KernelSource, NOTE_OWNER, NOTE_START_ALL};
+pub use image::{ImageKind, KernelSource};
 pub use kvmprof_devices::legacy::power::PowerRequest;
 pub use memory::GuestMemory;
 

@@ -111,6 +111,8 @@ impl Profiler {
         // Ticks from before the open belong to nobody.
         self.settle();
         self.pcs.open(self.plan.hz)?;
+        // An earlier client's PCS_SETHZ was for itself.
+        self.rate = self.plan.hz;
         self.follow_consumers(false);
         Ok(Open::Pcs)
     }
@@ -121,7 +123,7 @@ impl Profiler {
             Some(ClockWish::Settle) => self.settle(),
             // pcs is the only consumer there is, so the clock is its own.
             Some(ClockWish::Rate(hz)) => {
-                self.plan.hz = hz;
+                self.rate = hz;
                 self.set_clocks(hz);
             }
             None => {}

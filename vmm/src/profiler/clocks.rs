@@ -61,7 +61,7 @@ impl Profiler {
             self.gate.open();
         }
         let wanted = if self.pcs.wants_ticks() && !self.ended {
-            self.plan.hz
+            self.rate
         } else {
             0
         };

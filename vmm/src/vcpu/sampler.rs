@@ -108,9 +108,15 @@ impl Sampler {
         }
         let registers = self.registers.read(fd)?;
         let behind_hlt = self.is_behind_hlt(&registers);
-        let identity =
+        // Asking KVM costs a system call: only where it can be so.
+        let halted = behind_hlt && mp_state(fd) == Some(KVM_MP_STATE_HALTED);
+        let mut identity =
             self.introspector
-                .identify(&self.memory, &registers, behind_hlt, self.process_group);
+                .identify(&self.memory, &registers, halted, self.process_group);
+        // Woken up, but nothing has been executed since.
+        if behind_hlt && identity.pid == 0 && identity.mode == Mode::Kernel {
+            identity.mode = Mode::Idle;
+        }
         let sample = Sample {
             time,
             pc: registers.rip,
@@ -123,8 +129,6 @@ impl Sampler {
             mode: identity.mode,
             comm: identity.comm,
         };
-        // Asking KVM costs a system call: only where it can be so.
-        let halted = behind_hlt && mp_state(fd) == Some(KVM_MP_STATE_HALTED);
         Some((sample, halted))
     }
 
@@ -138,8 +142,8 @@ impl Sampler {
         self.started
     }
 
-    /// True when the last instruction was HLT: no other has been executed since it ended, even if
-    /// an interrupt has just woken the vCPU up.
+    /// True when the byte before the program counter is HLT. It may also be the end of another
+    /// instruction.
     fn is_behind_hlt(&self, registers: &Registers) -> bool {
         if registers.cpl != 0 {
             return false;

@@ -80,6 +80,7 @@ impl Vm {
         let facts = MachineFacts {
             kernel: config.machine.kernel.name(),
             memory_bytes: config.machine.memory_bytes,
+            devices: Arc::clone(&machine.devices),
             knowledge: Arc::clone(&knowledge),
             halted_ticks: HaltedTicks::of_this_host().name(),
         };

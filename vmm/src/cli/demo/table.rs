@@ -42,7 +42,6 @@ fn mode_name(mode: Mode) -> &'static str {
 /// The findings as a table for people.
 pub fn text(findings: &Findings, seconds: u64) -> String {
     let status = &findings.status;
-    let ledger = &status.ledger;
     let shares = shares(findings);
     let largest = shares
         .iter()
@@ -77,18 +76,9 @@ pub fn text(findings: &Findings, seconds: u64) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{}", line.trim_end());
     }
-    let _ = writeln!(
-        text,
-        "\n{} ticks = {} recorded + {} merged + {} ungathered + {} stolen + {} lost + {} pending + {} discarded",
-        ledger.ticks,
-        ledger.recorded,
-        ledger.merged,
-        ledger.ungathered,
-        ledger.stolen,
-        ledger.lost,
-        ledger.pending,
-        ledger.discarded,
-    );
+    let [(_, ticks), parts @ ..] = status.ledger.fields();
+    let parts = parts.map(|(name, part)| format!("{part} {name}"));
+    let _ = writeln!(text, "\n{ticks} ticks = {}", parts.join(" + "));
     text.push_str(
         "expected: what the guest itself counted; observed: samples taken from outside\n",
     );
@@ -110,7 +100,6 @@ fn bar(columns: f64) -> String {
 /// The findings as one JSON object; shares are parts of 1.
 pub fn json(findings: &Findings) -> Value {
     let status = &findings.status;
-    let ledger = &status.ledger;
     let rows: Vec<Value> = shares(findings)
         .into_iter()
         .map(|(row, expected, observed)| {
@@ -123,17 +112,13 @@ pub fn json(findings: &Findings) -> Value {
             })
         })
         .collect();
-    json!({
-        "ticks": ledger.ticks,
-        "recorded": ledger.recorded,
-        "merged": ledger.merged,
-        "ungathered": ledger.ungathered,
-        "stolen": ledger.stolen,
-        "lost": ledger.lost,
-        "pending": ledger.pending,
-        "discarded": ledger.discarded,
+    let mut object = json!({
         "hz": status.hz,
         "vcpus": status.vcpus,
         "rows": rows,
-    })
+    });
+    for (name, value) in status.ledger.fields() {
+        object[name] = value.into();
+    }
+    object
 }
