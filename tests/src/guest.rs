@@ -139,6 +139,24 @@ impl Guest {
         run(all)
     }
 
+    /// Runs another kvmprof with the same kernel and the same socket, to its end.
+    pub fn run_again(&self, command_line: &str) -> Ran {
+        let (kernel, socket) = (self.folder.path().join("demo.elf"), self.socket());
+        let words = [
+            "run",
+            "--memory",
+            "64M",
+            "--console",
+            "none",
+            "--cmdline",
+            command_line,
+        ];
+        let mut all: Vec<&OsStr> = words.iter().map(OsStr::new).collect();
+        all.extend(["--kernel".as_ref(), kernel.as_os_str()]);
+        all.extend(["--socket".as_ref(), socket.as_os_str()]);
+        run(all)
+    }
+
     /// Sends `signal` to kvmprof.
     ///
     /// # Panics
@@ -151,7 +169,7 @@ impl Guest {
     ///
     /// # Panics
     /// When it goes on.
-    pub fn wait(mut self) -> Ran {
+    pub fn wait(&mut self) -> Ran {
         let status = until("kvmprof ends", || self.child.try_wait().unwrap());
         Ran {
             status: status.code().unwrap_or(-1),
@@ -164,7 +182,7 @@ impl Guest {
     ///
     /// # Panics
     /// When it didn't.
-    pub fn stop(self) {
+    pub fn stop(mut self) {
         self.signal(Signal::TERM);
         let ran = self.wait();
         assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");

@@ -13,6 +13,17 @@ use crate::{Pcs, until};
 
 const MEMORY_BYTES: u64 = 64 << 20;
 
+/// The clock that a [`Machine`] has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clock {
+    /// Ticks a second on each vCPU.
+    pub hz: u32,
+    /// What drives it.
+    pub source: ClockSource,
+    /// Whether ticks have a random phase.
+    pub jitter: bool,
+}
+
 /// The demo guest, run by this process.
 pub struct Machine {
     vm: Vm,
@@ -25,7 +36,7 @@ impl Machine {
     ///
     /// # Panics
     /// When it can't be started.
-    pub fn start(command_line: &str, vcpus: u16, hz: u32, clock_source: ClockSource) -> Self {
+    pub fn start(command_line: &str, vcpus: u16, clock: Clock) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let vm = Vm::start(VmConfig {
             machine: MachineConfig {
@@ -36,9 +47,9 @@ impl Machine {
                 cpus: vcpus,
             },
             console: Console::None,
-            hz,
-            clock_source,
-            jitter: false,
+            hz: clock.hz,
+            clock_source: clock.source,
+            jitter: clock.jitter,
             hold: true,
             socket: Some(folder.path().join("socket")),
             knowledge: None,
@@ -52,8 +63,7 @@ impl Machine {
     /// # Panics
     /// When that fails.
     pub fn open(&self) -> Pcs {
-        let socket = self.folder.path().join("socket");
-        Pcs::open(Connection::connect(&socket).unwrap()).unwrap()
+        Pcs::open(self.connect()).unwrap()
     }
 
     fn copy(&self, address: u64, buffer: &mut [u8]) -> bool {
@@ -80,6 +90,32 @@ impl Machine {
         let mut bytes = vec![0; usize::try_from(area.end - area.start).unwrap()];
         assert!(self.copy(area.start, &mut bytes));
         counters(&bytes)
+    }
+
+    /// A new client.
+    ///
+    /// # Panics
+    /// When it isn't let in.
+    pub fn connect(&self) -> Connection {
+        Connection::connect(&self.folder.path().join("socket")).unwrap()
+    }
+
+    /// Waits until every vCPU has counted so many rounds more, while `meanwhile` is called again
+    /// and again.
+    ///
+    /// # Panics
+    /// When a vCPU has seen a wrong value.
+    pub fn until_rounds(&self, more: u64, mut meanwhile: impl FnMut()) {
+        let before = self.counters();
+        until("the guest has gone on", || {
+            meanwhile();
+            let now = self.counters();
+            assert!(now.iter().all(|counter| counter.errors == 0), "{now:?}");
+            let all = now.iter().zip(&before);
+            all.map(|(now, before)| now.rounds - before.rounds)
+                .all(|rounds| rounds >= more)
+                .then_some(())
+        });
     }
 
     /// Ends it.

@@ -15,13 +15,14 @@ pub fn standard_error(share: f64, samples: u64) -> f64 {
     (share * (1.0 - share) / samples.max(1) as f64).sqrt()
 }
 
-/// Checks a share of `samples` against the truth: four standard errors and 1.5 points.
+/// Checks a share of `samples` against the truth: four standard errors and 1.5 points, and `blur`,
+/// a part of 1 by which the truth itself may be off.
 ///
 /// # Panics
 /// When it is farther off.
 #[track_caller]
-pub fn assert_share(what: &str, observed: f64, expected: f64, samples: u64) {
-    let allowed = 4.0 * standard_error(expected, samples) + MARGIN;
+pub fn assert_share(what: &str, (observed, expected): (f64, f64), samples: u64, blur: f64) {
+    let allowed = 4.0 * standard_error(expected, samples) + MARGIN + blur;
     println!(
         "{what}: {:.2} % observed, {:.2} % expected, {:.2} points allowed, {samples} samples",
         observed * 100.0,

@@ -7,8 +7,6 @@ use kvmprof_tools::client::Connection;
 
 /// Looks at the accounts in each phase of an open.
 const LOOKS: usize = 40;
-/// Ticks of an open.
-const TICKS: u64 = 400;
 
 fn guest(workload: &str, options: &[&str]) -> Guest {
     Guest::start(&format!("workload={workload}"), options)
@@ -83,10 +81,10 @@ fn check_open(before: &Accounts, recorded: &Recorded) {
     );
 }
 
-fn record(pcs: &mut Pcs) {
+fn record(pcs: &mut Pcs, ticks: u64) {
     pcs.ioctl(PCS_SETBSIZE, 65_536);
     pcs.ioctl(PROF_ALL, 0);
-    pcs.read_ticks(TICKS);
+    pcs.read_ticks(ticks);
 }
 
 /// Over a whole open the clock and its consumer count the same ticks, whatever drives the clock,
@@ -103,13 +101,13 @@ fn clock_and_consumer_agree_over_an_open() {
             &["--clock", "ticker", "--cpus", "2"],
         ] {
             let guest = guest("mixed", options);
-            for hz in [100, 1000, 10_000] {
+            for (hz, ticks) in [(100, 60), (1000, 400), (10_000, 2000)] {
                 let mut pcs = guest.open();
                 // At the rate that the guest was started with, some ticks may have passed.
                 let before = Accounts::of(&pcs.connection);
                 before.check();
                 pcs.ioctl(PCS_SETHZ, hz);
-                record(&mut pcs);
+                record(&mut pcs, ticks);
                 let recorded = pcs.stop();
                 check_open(&before, &recorded);
                 println!("{options:?} {hz} Hz: {:?}", recorded.status.ledger);

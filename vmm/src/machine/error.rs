@@ -25,10 +25,14 @@ pub enum MachineError {
     )]
     OpenKvm(#[source] io::Error),
     /// `/dev/kvm` speaks another interface.
-    #[error("/dev/kvm has API version {0}, but only version 12 is known")]
+    #[error(
+        "/dev/kvm has API version {0} (-1: it is no KVM), but only version 12 is known; a machine with a KVM in emulation is there by: cargo lab demo, cargo lab linux"
+    )]
     KvmVersion(i32),
     /// A capability that the machine can't do without is missing.
-    #[error("This host's KVM lacks {0}, which is needed")]
+    #[error(
+        "This host's KVM lacks {0}, which is needed; a machine with a KVM in emulation is there by: cargo lab demo, cargo lab linux"
+    )]
     MissingCapability(&'static str),
     /// A KVM system call failed.
     #[error("KVM refused {operation}")]
