@@ -22,7 +22,7 @@ mod vcpu;
 
 pub use chain::{Base, Chain, MAX_DEPTH};
 pub use error::IntrospectionError;
-pub use image::{MAX_UNPACKED, notes};
+pub use image::{MAX_UNPACKED, notes, unpack as unpack_kernel};
 pub use knowledge::GuestKnowledge;
 pub use linux::LinuxKnowledge;
 pub use note::GuestNote;
