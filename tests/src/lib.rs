@@ -1,1 +1,3 @@
 //! Helpers that the whole-system tests share.
+
+pub mod linux;
