@@ -26,3 +26,5 @@ pub use shares::{assert_share, share, standard_error};
 pub use stream::{Block, decode_blocks, ticks_by_kind};
 pub use threads::{Thread, threads};
 pub use wait::until;
+
+pub mod linux;

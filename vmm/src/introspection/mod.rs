@@ -23,7 +23,7 @@ mod testing;
 mod vcpu;
 
 pub use error::IntrospectionError;
-pub use image::{MAX_UNPACKED, notes};
+pub use image::{MAX_UNPACKED, notes, unpack as unpack_kernel};
 pub use knowledge::GuestKnowledge;
 pub use linux::LinuxKnowledge;
 pub use paging::AddressSpace;

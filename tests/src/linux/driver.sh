@@ -1,0 +1,78 @@
+# Runs guests under kvmprof in the lab and leaves what they did in $LAB_OUT, by the guest's name:
+# NAME.console, NAME.stderr, NAME.status (the exit status), NAME.STREAM.samples and .json.
+
+# start NAME ARGUMENT...: a guest whose console is read and written here.
+start() {
+    name=$1
+    shift
+    console=$LAB_OUT/$name.console
+    socket=/run/$name.sock
+    mkfifo "/run/$name.input"
+    # Open for writing too, so that the guest's input never ends.
+    exec 3<>"/run/$name.input"
+    : >"$console"
+    kvmprof run --socket "$socket" --console stdio "$@" \
+        <"/run/$name.input" >"$console" 2>"$LAB_OUT/$name.stderr" 3>&- &
+    machine=$!
+    until [ -S "$socket" ] || is_over; do usleep 10000; done
+}
+
+is_over() { [ ! -e "/proc/$machine/exe" ]; }
+
+# says WORD: waits until a line of the guest's begins so.
+says() {
+    until grep -q "^$1" "$console"; do
+        if is_over; then
+            grep -q "^$1" "$console" && return
+            echo "$name was over before it said: $1" >&2
+            tail -n 30 "$console" "$LAB_OUT/$name.stderr" >&2
+            exit 99
+        fi
+        usleep 20000
+    done
+}
+
+# tell WORD...: types a line.
+tell() { echo "$*" >&3; }
+
+# gather STREAM ARGUMENT...: starts getpc, and waits until it gathers.
+gather() {
+    stream=$LAB_OUT/$name.$1
+    shift
+    kvmprof getpc --socket "$socket" --buffers 10 --buffer-size 65536 \
+        --output "$stream.samples" "$@" 3>&- &
+    gathering=$!
+    until status running && grep -q '"gathering":true' /run/running; do
+        [ -e "/proc/$gathering/exe" ] || exit 98
+    done
+}
+
+status() { kvmprof status --socket "$socket" --json >"/run/$1" 2>/dev/null; }
+
+# gathered: waits for getpc's end and keeps what the accounts were then.
+gathered() {
+    wait $gathering || exit 97
+    kvmprof status --socket "$socket" --json >"$stream.status" 2>/dev/null
+    kvmprof pcstat --json "$stream.samples" >"$stream.json" || exit 96
+}
+
+# stop_gathering: ends getpc; a shell's background jobs don't hear SIGINT.
+stop_gathering() {
+    kill -TERM $gathering
+    gathered
+}
+
+# ended: waits for the guest's end.
+ended() {
+    wait $machine
+    echo $? >"$LAB_OUT/$name.status"
+    exec 3>&-
+}
+
+# fails NAME ARGUMENT...: a kvmprof that has to end by itself, with a status of its own.
+fails() {
+    name=$1
+    shift
+    kvmprof run --console none "$@" </dev/null >"$LAB_OUT/$name.stdout" 2>"$LAB_OUT/$name.stderr"
+    echo $? >"$LAB_OUT/$name.status"
+}

@@ -1,0 +1,16 @@
+//! Debian's kernels as guests under kvmprof, in the lab.
+//!
+//! A scenario is one lab machine that runs one script; the script drives guests by `driver.sh`, and
+//! the test then looks at what it left behind: consoles, streams, statuses.
+
+mod console;
+mod kernel;
+mod programs;
+mod scenario;
+mod stream;
+
+pub use console::{Accounts, Console, Process};
+pub use kernel::{debian, kernel_knowledge, unpacked};
+pub use programs::{Program, guest_program};
+pub use scenario::{Finished, Scenario, guest_init};
+pub use stream::{Stream, pcs_kind};

@@ -1,0 +1,160 @@
+//! One lab machine that runs guests.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kvmprof_lab::{InitramfsBuilder, Kernel, Lab};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{Console, Program, Stream};
+
+const DRIVER: &str = include_str!("driver.sh");
+const GUEST: &str = include_str!("guest.sh");
+
+/// A guest's user space that starts with `script`, after what all of them need, and has `programs`
+/// in `/bin`, by name.
+///
+/// # Panics
+/// When it can't be built.
+pub fn guest_init(script: &str, programs: &[(&str, &Program)]) -> Vec<u8> {
+    let mut builder = InitramfsBuilder::new().init(&format!("{GUEST}\n{script}"));
+    for (name, program) in programs {
+        builder = builder.contents(&format!("/bin/{name}"), 0o755, program.file.as_slice());
+    }
+    builder.build().expect("initramfs")
+}
+
+/// A lab machine about to be run, with kvmprof in it.
+#[derive(Debug)]
+pub struct Scenario {
+    lab: Lab,
+    out: TempDir,
+}
+
+impl Default for Scenario {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Scenario {
+    /// A machine with 2 CPUs.
+    ///
+    /// # Panics
+    /// When kvmprof can't be built.
+    pub fn new() -> Self {
+        let kvmprof = kvmprof_lab::build_program("kvmprof").expect("kvmprof");
+        let out = tempfile::tempdir().expect("temporary folder");
+        let lab = Lab::new()
+            .add(kvmprof, "/lab/kvmprof")
+            .out(out.path())
+            // A machine that hangs; other work on this host makes it slow.
+            .timeout(Duration::from_secs(280));
+        Self { lab, out }
+    }
+
+    /// Gives the lab machine this much memory, in MiB.
+    #[must_use]
+    pub fn memory(mut self, mebibytes: u64) -> Self {
+        self.lab = self.lab.memory(mebibytes);
+        self
+    }
+
+    /// Puts a kernel's image at `/lab/NAME`.
+    #[must_use]
+    pub fn kernel(mut self, name: &str, kernel: &Kernel) -> Self {
+        self.lab = self.lab.add(&kernel.image, &format!("/lab/{name}"));
+        self
+    }
+
+    /// Puts a file at `/lab/NAME`.
+    #[must_use]
+    pub fn file(mut self, name: &str, contents: Vec<u8>) -> Self {
+        self.lab = self.lab.contents(&format!("/lab/{name}"), 0o644, contents);
+        self
+    }
+
+    /// Runs `script`, which may use what `driver.sh` has, to its end.
+    ///
+    /// # Panics
+    /// When the lab fails, or the script doesn't end with status 0.
+    pub fn run(self, script: &str) -> Finished {
+        let outcome = self
+            .lab
+            .script(&format!("{DRIVER}\ncd /lab\n{script}"))
+            .run()
+            .unwrap_or_else(|error| panic!("{error}"));
+        let said = String::from_utf8_lossy(&outcome.stderr);
+        assert_eq!(outcome.status, 0, "the script failed: {said}");
+        // For looking at by hand what a test was about.
+        if let Some(folder) = std::env::var_os("KVMPROF_TESTS_KEEP") {
+            let copied = std::process::Command::new("cp")
+                .arg("-r")
+                .arg(self.out.path())
+                .arg(folder)
+                .status();
+            assert!(
+                copied.is_ok_and(|status| status.success()),
+                "results can't be kept"
+            );
+        }
+        Finished { out: self.out }
+    }
+}
+
+/// What a scenario left behind.
+#[derive(Debug)]
+pub struct Finished {
+    out: TempDir,
+}
+
+impl Finished {
+    fn path(&self, name: &str) -> PathBuf {
+        self.out.path().join(name)
+    }
+
+    /// A file as text; bytes that are none are shown as such.
+    ///
+    /// # Panics
+    /// When there is no such file.
+    pub fn text(&self, name: &str) -> String {
+        let bytes = fs::read(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// What the guest wrote on its console.
+    pub fn console(&self, guest: &str) -> Console {
+        Console::new(&self.text(&format!("{guest}.console")))
+    }
+
+    /// The exit status of the guest's kvmprof.
+    ///
+    /// # Panics
+    /// When it hasn't ended.
+    pub fn status(&self, guest: &str) -> u8 {
+        let text = self.text(&format!("{guest}.status"));
+        text.trim()
+            .parse()
+            .unwrap_or_else(|_| panic!("{guest} ended with {text:?}"))
+    }
+
+    /// A stream of samples: `GUEST.STREAM`.
+    ///
+    /// # Panics
+    /// When it is none.
+    pub fn stream(&self, name: &str) -> Stream {
+        let path = self.path(&format!("{name}.samples"));
+        Stream::decode(&fs::read(path).unwrap_or_else(|error| panic!("{name}: {error}")))
+    }
+
+    /// A JSON document.
+    ///
+    /// # Panics
+    /// When it is none.
+    pub fn json(&self, name: &str) -> Value {
+        let text = self.text(name);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}: {text}"))
+    }
+}

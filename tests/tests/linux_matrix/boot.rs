@@ -1,0 +1,115 @@
+//! From the first instruction to the guest's first process.
+
+use kvmprof_tests::linux::{Stream, pcs_kind};
+
+use super::{Run, debian, kernel_knowledge, share};
+
+/// Where the kernel's own mapping begins (Linux, `Documentation/arch/x86/x86_64/mm.rst`).
+const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
+
+pub fn check(run: &Run) {
+    let stream = run.stream("boot");
+    check_order(&stream);
+    check_pids(run, &stream);
+    check_symbols(run, &stream);
+}
+
+/// The decompressor, of which no task is known; the kernel on its own; its first process.
+fn check_order(stream: &Stream) {
+    let first = stream.samples.first().expect("samples");
+    assert_eq!(
+        (first.kind, first.pid),
+        (pcs_kind::KERNEL, -1),
+        "{first:x?}"
+    );
+    assert!(
+        first.pc < KERNEL_MAP,
+        "the kernel unpacks itself: {first:x?}"
+    );
+    let boot = || {
+        stream
+            .samples
+            .iter()
+            .take_while(|sample| sample.kind != pcs_kind::USER)
+    };
+    let unpacking = boot().take_while(|sample| sample.pid == -1).count();
+    let alone = boot()
+        .skip(unpacking)
+        .take_while(|sample| sample.pid == 0)
+        .count();
+    assert!(
+        unpacking > 0 && alone > 0,
+        "{unpacking} samples without a task, {alone} of pid 0"
+    );
+    // Once the boot CPU's task is known it is known for good.
+    let forgotten = stream
+        .samples
+        .iter()
+        .filter(|sample| sample.cpu == 0)
+        .skip(unpacking);
+    assert_eq!(forgotten.filter(|sample| sample.pid == -1).count(), 0);
+    let idle_pid = stream
+        .of_kind(pcs_kind::USER)
+        .filter(|sample| sample.pid <= 0)
+        .count();
+    assert_eq!(idle_pid, 0, "nobody's user mode");
+}
+
+/// No pid that the guest never gave.
+fn check_pids(run: &Run, stream: &Stream) {
+    let listed = run.console.ps();
+    let last = run.console.accounts("boot").last_pid;
+    for sample in stream.samples.iter().filter(|sample| sample.pid > 0) {
+        assert!(sample.pid <= last, "the last pid was {last}: {sample:x?}");
+        let name = stream
+            .names
+            .get(&sample.pid)
+            .unwrap_or_else(|| panic!("no name: {sample:x?}"));
+        assert!(!name.is_empty(), "{sample:x?}");
+        // /proc adds the work queue to a kernel worker's name.
+        if let Some((_, comm)) = listed.get(&sample.pid) {
+            assert!(
+                comm.starts_with(name.as_str()),
+                "ps says {comm:?}, we say {name:?}"
+            );
+        }
+    }
+    assert_eq!(stream.names.get(&1).map(String::as_str), Some("init"));
+    let idle = stream.names.get(&0).map(String::as_str);
+    assert!(
+        idle.is_some_and(|name| name.starts_with("swapper/")),
+        "{idle:?}"
+    );
+}
+
+/// The kernel's program counters lie in its functions, once the slide is taken off.
+fn check_symbols(run: &Run, stream: &Stream) {
+    let knowledge = kernel_knowledge(&debian(run.case.series));
+    let symbols = knowledge.symbols().unwrap();
+    let address = |name| {
+        symbols
+            .address_of(name)
+            .unwrap_or_else(|| panic!("no symbol {name}"))
+    };
+    let text = address("_text")..address("_etext");
+    let init = address("_sinittext")..address("_einittext");
+    let slide = run.slide();
+    assert!(
+        slide < 1 << 30 && slide.is_multiple_of(2 << 20),
+        "{slide:#x}"
+    );
+    let kernel: Vec<_> = stream
+        .kernel()
+        .filter(|sample| sample.pc >= KERNEL_MAP)
+        .collect();
+    let resolved = kernel.iter().filter(|sample| {
+        let linked = sample.pc.wrapping_sub(slide);
+        (text.contains(&linked) || init.contains(&linked)) && symbols.function_at(linked).is_some()
+    });
+    let resolved = resolved.count() as u64;
+    assert!(
+        share(resolved, kernel.len() as u64) >= 0.99,
+        "{resolved} of {}",
+        kernel.len()
+    );
+}

@@ -1,0 +1,24 @@
+# One guest from its first instruction to its end. The rates are low: in the lab a kick costs
+# milliseconds, on a busy host many of them.
+start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --cpus "$cpus" --wait \
+    --cmdline "console=ttyS0 quiet panic=-1 $cmdline" $options
+gather boot --all --hz 40
+says ready
+stop_gathering
+
+gather work --all --hz 80
+tell work
+says 'work done'
+stop_gathering
+
+tell group
+says 'group is'
+gather group --group "$(sed -n 's/^group is \([0-9]*\).*/\1/p' $console)" --hz 80
+tell go
+says 'group done'
+stop_gathering
+
+gather end --all --hz 40
+tell off
+gathered
+ended

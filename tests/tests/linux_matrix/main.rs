@@ -1,0 +1,208 @@
+//! Debian's kernels, with one and two vCPUs, with and without KPTI, from their first instruction
+//! to their power-off. KASLR is on.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+mod boot;
+mod group;
+mod work;
+
+use std::ops::Range;
+
+use kvmprof_tests::linux::{
+    Console, Finished, Program, Scenario, Stream, debian, guest_init, guest_program,
+    kernel_knowledge,
+};
+use serde_json::Value;
+
+const DRIVER: &str = include_str!("driver.sh");
+const INIT: &str = include_str!("init.sh");
+
+/// Where the programs of the guest are linked to.
+const HOG_ONE: u64 = 0x1000_0000;
+const HOG_TWO: u64 = 0x2000_0000;
+const BRIEF: u64 = 0x3000_0000;
+const THREADS: u64 = 0x4000_0000;
+const FIRST_THREAD: Range<u64> = 0x5000_0000..0x5000_1000;
+const SECOND_THREAD: Range<u64> = 0x6000_0000..0x6000_1000;
+
+/// A guest of the matrix.
+struct Case {
+    series: &'static str,
+    cpus: u16,
+    command_line: &'static str,
+    options: &'static str,
+}
+
+/// What it left behind.
+struct Run {
+    case: Case,
+    finished: Finished,
+    console: Console,
+    hog_one: Program,
+    hog_two: Program,
+    brief: Program,
+}
+
+impl Run {
+    fn of(case: Case) -> Self {
+        let kernel = debian(case.series);
+        let hog_one = guest_program("spin.c", HOG_ONE, &[]);
+        let hog_two = guest_program("spin.c", HOG_TWO, &[]);
+        let brief = guest_program("brief.c", BRIEF, &[]);
+        let sections = [
+            format!("-Wl,--section-start=.spin_first={:#x}", FIRST_THREAD.start),
+            format!(
+                "-Wl,--section-start=.spin_second={:#x}",
+                SECOND_THREAD.start
+            ),
+        ];
+        let threads = guest_program(
+            "threads.c",
+            THREADS,
+            &sections.each_ref().map(String::as_str),
+        );
+        let programs = [
+            ("hog_one", &hog_one),
+            ("hog_two", &hog_two),
+            ("brief", &brief),
+            ("threads", &threads),
+        ];
+        let script = format!(
+            "cpus={} cmdline='{}' options='{}'\n{DRIVER}",
+            case.cpus, case.command_line, case.options
+        );
+        let finished = Scenario::new()
+            .kernel("vmlinuz", &kernel)
+            .file("guest.cpio", guest_init(INIT, &programs))
+            .run(&script);
+        let console = finished.console("guest");
+        Self {
+            case,
+            finished,
+            console,
+            hog_one,
+            hog_two,
+            brief,
+        }
+    }
+
+    fn stream(&self, name: &str) -> Stream {
+        let stream = self.finished.stream(&format!("guest.{name}"));
+        stream.check_accounts();
+        self.check_report(name, &stream);
+        stream
+    }
+
+    /// pcstat reads the stream as this test does.
+    fn check_report(&self, name: &str, stream: &Stream) {
+        let report = self.finished.json(&format!("guest.{name}.json"));
+        assert_eq!(report["problems"], Value::Array(Vec::new()));
+        assert_eq!(report["ledger"]["ticks"], stream.pstat.status.ledger.ticks);
+        for (kind, word) in [(1, "KERNEL"), (2, "USER"), (3, "IDLE"), (9, "KERNELI")] {
+            assert_eq!(report["types"][word], stream.ticks(kind, None), "{word}");
+        }
+    }
+
+    /// The status as of the end of a stream; every account in it balances.
+    fn status(&self, name: &str) -> Value {
+        let status = self.finished.json(&format!("guest.{name}.status"));
+        let clock = &status["clock"];
+        let vcpus = clock["vcpus"].as_array().unwrap();
+        assert_eq!(vcpus.len(), usize::from(self.case.cpus));
+        for ledger in vcpus.iter().chain([&clock["ledger"]]) {
+            let of = |part: &str| ledger[part].as_u64().unwrap();
+            let sum = of("sampled") + of("idle") + of("stolen") + of("lost");
+            assert_eq!(of("ticks"), sum, "{ledger}");
+        }
+        for part in ["ticks", "sampled", "idle", "stolen", "lost"] {
+            let sum: u64 = vcpus
+                .iter()
+                .map(|ledger| ledger[part].as_u64().unwrap())
+                .sum();
+            assert_eq!(clock["ledger"][part], sum, "{part}");
+        }
+        assert_eq!(clock["running"], false, "nobody listens any more");
+        status
+    }
+
+    /// How far the kernel was moved, as the status shows it.
+    fn slide(&self) -> u64 {
+        let status = self.status("boot");
+        let words = status["machine"]["introspection"].as_str().unwrap();
+        let kernel = debian(self.case.series);
+        assert!(
+            words.starts_with(&format!("Linux {}", kernel.version)),
+            "{words}"
+        );
+        let (_, slide) = words
+            .split_once("slide 0x")
+            .unwrap_or_else(|| panic!("{words}"));
+        u64::from_str_radix(slide, 16).unwrap()
+    }
+}
+
+fn check(case: Case) {
+    let run = Run::of(case);
+    boot::check(&run);
+    work::check(&run);
+    group::check(&run);
+    // It has powered itself off, and the last client saw the end of the machine.
+    assert_eq!(
+        run.finished.status("guest"),
+        0,
+        "{}",
+        run.finished.text("guest.stderr")
+    );
+    let end = run.stream("end");
+    assert!(end.pstat.status.ledger.ticks > 0);
+}
+
+/// The share of `part` in `whole`.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "shares need no more than 53 bits"
+)]
+fn share(part: u64, whole: u64) -> f64 {
+    part as f64 / whole.max(1) as f64
+}
+
+#[test]
+fn linux_6_1_with_one_vcpu() {
+    check(Case {
+        series: "6.1",
+        cpus: 1,
+        command_line: "",
+        options: "",
+    });
+}
+
+#[test]
+fn linux_6_1_with_two_vcpus_and_kpti() {
+    check(Case {
+        series: "6.1",
+        cpus: 2,
+        command_line: "pti=on",
+        options: "--jitter",
+    });
+}
+
+#[test]
+fn linux_6_12_with_two_vcpus() {
+    check(Case {
+        series: "6.12",
+        cpus: 2,
+        command_line: "",
+        options: "--clock ticker",
+    });
+}
+
+#[test]
+fn linux_6_12_with_one_vcpu_and_kpti() {
+    check(Case {
+        series: "6.12",
+        cpus: 1,
+        command_line: "pti=on",
+        options: "--jitter",
+    });
+}

@@ -1,0 +1,128 @@
+//! Busy processes, a multi-threaded one, an idle one, and idle time.
+
+use std::ops::Range;
+
+use kvmprof_tests::linux::{Program, Stream, pcs_kind};
+
+use super::{FIRST_THREAD, Run, SECOND_THREAD, share};
+
+const HZ: u64 = 80;
+
+pub fn check(run: &Run) {
+    let stream = run.stream("work");
+    let console = &run.console;
+    check_hog(&stream, "hog_one", console.number("one is "), &run.hog_one);
+    check_hog(&stream, "hog_two", console.number("two is "), &run.hog_two);
+    check_threads(run, &stream);
+    let idle = console.number("idle is ");
+    let sleeping = stream
+        .samples
+        .iter()
+        .filter(|sample| sample.pid == idle)
+        .count();
+    assert_eq!(sleeping, 0, "it sleeps all the time");
+    check_ps(run, &stream);
+    check_idle(run, &stream);
+}
+
+/// User samples in `text`, and how many of them are said to be of `pid`.
+fn named(stream: &Stream, text: &Range<u64>, pid: i32) -> (u64, u64) {
+    let inside = || {
+        stream
+            .of_kind(pcs_kind::USER)
+            .filter(|sample| text.contains(&sample.pc))
+    };
+    let right = inside().filter(|sample| sample.pid == pid).count();
+    (inside().count() as u64, right as u64)
+}
+
+/// Only this process has its instructions there, whatever we think its pid is.
+fn check_hog(stream: &Stream, name: &str, pid: i32, program: &Program) {
+    let (inside, right) = named(stream, &program.text, pid);
+    assert!(inside >= 20, "{inside} samples of {name}");
+    assert!(
+        share(right, inside) >= 0.99,
+        "{right} of {inside} samples of {name}"
+    );
+    assert_eq!(stream.names.get(&pid).map(String::as_str), Some(name));
+    // The other way round: before its exec(2) the new process runs the shell.
+    let own = stream
+        .of_kind(pcs_kind::USER)
+        .filter(|sample| sample.pid == pid);
+    let strange = own
+        .filter(|sample| !program.text.contains(&sample.pc))
+        .count() as u64;
+    assert!(
+        strange <= 2 + inside / 100,
+        "{strange} samples of {name} are others'"
+    );
+}
+
+/// Both threads are of one process; its id is the first one's.
+fn check_threads(run: &Run, stream: &Stream) {
+    let pid = run.console.number("threads are ");
+    let words = |thread: &str| run.console.after(&format!("{thread} thread: ")).to_owned();
+    let first = words("first");
+    assert_eq!(first, format!("pid {pid} tid {pid}"));
+    let second = words("second");
+    assert!(
+        second.starts_with(&format!("pid {pid} tid ")) && second != first,
+        "{second}"
+    );
+    for text in [FIRST_THREAD, SECOND_THREAD] {
+        let (inside, right) = named(stream, &text, pid);
+        assert!(inside >= 20, "{inside} samples in {text:x?}");
+        assert!(
+            share(right, inside) >= 0.99,
+            "{right} of {inside} samples in {text:x?}"
+        );
+    }
+}
+
+/// The guest's own list of its processes and ours.
+fn check_ps(run: &Run, stream: &Stream) {
+    let accounts = ["before", "after", "later"].map(|name| run.console.accounts(name));
+    let listed = run.console.ps();
+    let last = accounts[2].last_pid;
+    for sample in &stream.samples {
+        assert!(
+            (0..=last).contains(&sample.pid),
+            "the last pid was {last}: {sample:x?}"
+        );
+        let known = listed.contains_key(&sample.pid)
+            || accounts
+                .iter()
+                .any(|accounts| accounts.processes.contains_key(&sample.pid));
+        // Processes come and go between the lists; those have names.
+        let named = stream
+            .names
+            .get(&sample.pid)
+            .is_some_and(|name| !name.is_empty());
+        assert!(sample.pid == 0 || known || named, "{sample:x?}");
+    }
+}
+
+/// Idle time is what the guest's kernel says it is. Its accounts were taken shortly after the stream
+/// began and shortly before it ended, and outside of it: it has to lie in between.
+fn check_idle(run: &Run, stream: &Stream) {
+    let [boot, before, after, later] =
+        ["boot", "before", "after", "later"].map(|name| run.console.accounts(name));
+    for cpu in 0..run.case.cpus {
+        let ours = stream.ticks(pcs_kind::IDLE, Some(cpu)) * 100 / HZ;
+        let index = usize::from(cpu);
+        let least = after.idle(index) - before.idle(index);
+        let most = later.idle(index) - boot.idle(index);
+        println!(
+            "vCPU {cpu}: idle {ours}, guest {least} to {most}, of {}",
+            after.uptime - before.uptime
+        );
+        assert!(
+            ours >= least * 95 / 100 - 20,
+            "vCPU {cpu}: {ours}, not {least} to {most}"
+        );
+        assert!(
+            ours <= most * 105 / 100 + 20,
+            "vCPU {cpu}: {ours}, not {least} to {most}"
+        );
+    }
+}
