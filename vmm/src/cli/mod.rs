@@ -6,7 +6,7 @@ mod run;
 mod status;
 mod units;
 
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -35,6 +35,7 @@ enum Command {
 
 /// Carries out the command line; the result is the program's exit status.
 pub fn main() -> ExitCode {
+    start_log();
     let arguments = Arguments::try_parse().unwrap_or_else(|error| refuse(&error));
     let result = match arguments.command {
         Command::Run(arguments) => run::run(arguments),
@@ -49,6 +50,14 @@ pub fn main() -> ExitCode {
             .map_err(Into::into),
     };
     exit::status_of(result)
+}
+
+/// Sends warnings to standard error; `RUST_LOG` chooses other levels.
+fn start_log() {
+    let level = env_logger::Env::default().default_filter_or("warn");
+    env_logger::Builder::from_env(level)
+        .format(|buffer, record| writeln!(buffer, "kvmprof: {}", record.args()))
+        .init();
 }
 
 /// Ends the program with what is wrong with its arguments; a wrong value takes one line.
