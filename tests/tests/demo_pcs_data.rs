@@ -92,6 +92,7 @@ fn reads_are_of_any_length() {
             "the end stays the end"
         );
         assert_eq!(pcs.device.read(0).unwrap(), [0; 0]);
+        drop(pcs);
         guest.stop();
     });
 }
@@ -120,6 +121,7 @@ fn reads_wait_for_a_full_buffer() {
         );
         let first = pcs.device.read(1 << 20).unwrap();
         assert_eq!(first.len() % 1024, 1024 - 16, "the rest of that buffer");
+        drop(pcs);
         guest.stop();
     });
 }
@@ -347,6 +349,7 @@ fn flush_hands_over_what_is_there() {
             1024 - 8 - 16 * records
         );
         assert_eq!(errno_of(pcs.device.try_read(1)), Errno::EAGAIN);
+        drop(pcs);
         guest.stop();
     });
 }

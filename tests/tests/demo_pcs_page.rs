@@ -47,6 +47,7 @@ fn open_is_exclusive_and_starts_the_clock() {
         let again = Pcs::open(other).unwrap();
         assert_eq!(again.status().modes, 0, "nothing is left over");
         assert_eq!(again.status().buffers, 3);
+        drop((again, pcs));
         guest.stop();
     });
 }
@@ -194,6 +195,7 @@ fn a_list_is_bounded_and_must_be_readable() {
             pcs.list(&[count, 1, 2, 3, 4, 5]).unwrap();
         }
         assert_eq!(pcs.status().modes, 0o20);
+        drop(pcs);
         guest.stop();
     });
 }
@@ -215,6 +217,7 @@ fn prof_group_outputs_the_group() {
         }
         let pcs = guest.open();
         assert_eq!(pcs.refused(PROF_GROUP, 1 << 32), Errno::EINVAL);
+        drop(pcs);
         guest.stop();
     });
 }
@@ -269,6 +272,7 @@ fn buf_incr_is_bounded() {
         pcs.ioctl(BUF_INCR, 2);
         assert_eq!(pcs.refused(BUF_INCR, 1), Errno::EINVAL);
         assert_eq!(pcs.status().buffers, 10);
+        drop(pcs);
         guest.stop();
     });
 }
@@ -295,6 +299,7 @@ fn unknown_commands_and_writes_are_refused() {
         }
         assert_eq!(errno_of(pcs.device.write(b"data")), Errno::EBADF);
         assert_eq!(pcs.status().modes, 0);
+        drop(pcs);
         guest.stop();
     });
 }
@@ -381,6 +386,7 @@ fn close_throws_away_what_is_left() {
             (status.ledger.ticks > 0).then_some(status)
         });
         assert_eq!((status.ledger.discarded, status.ledger.recorded), (0, 0));
+        drop(next);
         guest.stop();
     });
 }

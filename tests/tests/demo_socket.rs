@@ -122,6 +122,7 @@ fn a_killed_client_frees_pcs() {
         assert!(!accounts.running);
         let pcs = guest.open();
         pcs.ioctl(PROF_ALL, 0);
+        drop(pcs);
         guest.stop();
     });
 }
