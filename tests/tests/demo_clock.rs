@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use kvmprof::clock::ClockSource;
 use kvmprof_abi::pcs::{BUF_INCR, PCS_SETBSIZE, PROF_ALL, kind};
-use kvmprof_demo_guest::{Mode, Truth, function_at, rows};
+use kvmprof_demo_guest::{Mode, ROWS, function_at, rows};
 use kvmprof_tests::{
     Accounts, Clock, Guest, Machine, Recorded, assert_share, on_kvm, run, share, threads,
     ticks_by_kind, until,
@@ -45,8 +45,9 @@ fn check_rows(result: &Value) {
     }
 }
 
-/// Records `ticks` of a guest that has got going; with what it says itself of that time.
-fn record(machine: &Machine, ticks: u64) -> (Recorded, Truth, Truth) {
+/// Records `ticks` of a guest that has got going; with what it counted of that time itself, in TSC
+/// cycles by row, and how many rounds it made.
+fn record(machine: &Machine, ticks: u64) -> (Recorded, [u64; ROWS], u64) {
     let pcs = machine.open();
     pcs.ioctl(PROF_ALL, 0);
     machine.truth();
@@ -55,17 +56,22 @@ fn record(machine: &Machine, ticks: u64) -> (Recorded, Truth, Truth) {
     pcs.ioctl(BUF_INCR, 7);
     pcs.ioctl(PCS_SETBSIZE, ROOM);
     pcs.ioctl(PROF_ALL, 0);
-    let before = machine.truth();
+    let before = (machine.truth(), machine.counters()[0].rounds);
     pcs.read_ticks(ticks);
-    let after = machine.truth();
-    (pcs.stop(), before, after)
+    let after = (machine.truth(), machine.counters()[0].rounds);
+    let cycles = after.0.cycles_since(&before.0);
+    (pcs.stop(), cycles, after.1 - before.1)
 }
 
 /// What an exit to user space costs here, in seconds: 1 us in hardware, 60 where KVM interprets. The
 /// quickest of several batches, since others use the host too.
 fn exit_cost() -> f64 {
     const ROUNDS: u32 = 500;
-    let machine = Machine::start("workload=pio", 1, Clock::default());
+    let clock = Clock {
+        hz: 1,
+        ..Clock::default()
+    };
+    let machine = Machine::start("workload=pio", 1, clock);
     let pcs = machine.open();
     pcs.ioctl(PROF_ALL, 0);
     machine.until_rounds(1, || ());
@@ -89,8 +95,7 @@ fn check_duty(duty: u32, period: u32, clock: Clock, exit_cost: f64) {
         1,
         clock,
     );
-    let (recorded, before, after) = record(&machine, TICKS);
-    let cycles = after.cycles_since(&before);
+    let (recorded, cycles, rounds) = record(&machine, TICKS);
     let idle = rows()
         .iter()
         .position(|row| row.mode == Mode::Idle)
@@ -103,7 +108,8 @@ fn check_duty(duty: u32, period: u32, clock: Clock, exit_cost: f64) {
     );
     // The guest looks at its clock before it halts and after it was woken up: on both ways there
     // is an exit, which it takes for idle time.
-    let blur = (2.0 * exit_cost / (f64::from(period) / 1e6)).min(1.0);
+    let cycles_of_exits = 2.0 * exit_cost * 1000.0 * share(machine.truth().tsc_khz, 1);
+    let blur = cycles_of_exits * share(rounds, cycles.iter().sum());
     let what = format!("idle at {duty} % of {period} us, {clock:?}");
     assert_share(&what, (observed, expected), recorded.ticks(), blur);
     machine.stop();

@@ -56,6 +56,7 @@ fn a_hostile_guest_is_ended_like_any_other() {
 #[test]
 fn ticks_leave_exits_alone() {
     on_kvm(|| {
+        const TICKS: u64 = 500;
         for (workload, rounds) in [
             ("mmio", 300),
             ("string-io", 30),
@@ -71,9 +72,9 @@ fn ticks_leave_exits_alone() {
                 let machine = Machine::start(&format!("workload={workload}"), 2, clock);
                 let mut pcs = machine.open();
                 pcs.ioctl(PROF_ALL, 0);
+                pcs.read_ticks(TICKS);
                 machine.until_rounds(rounds, || pcs.read_available());
-                let recorded = pcs.stop();
-                assert!(recorded.samples().count() > 20, "{workload}");
+                pcs.stop();
                 machine.stop();
             }
         }
