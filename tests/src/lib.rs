@@ -1,3 +1,30 @@
 //! Helpers that the whole-system tests share.
+//!
+//! A test that needs a guest puts its body into [`on_kvm`]: it runs on this host's KVM, or in the
+//! lab where the host has none. [`Guest`] is a running `kvmprof run` with a socket, [`Pcs`] its
+//! profiling device, opened by a client. Tests wait for conditions ([`until`]), never for time.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+mod accounts;
+mod guest;
+mod machine;
+mod pcs;
+mod place;
+mod program;
+mod shares;
+mod stream;
+mod threads;
+mod wait;
+
+pub use accounts::{Accounts, ClockAccount};
+pub use guest::{Guest, pcs_client};
+pub use machine::{Clock, Machine};
+pub use pcs::{Pcs, Recorded, errno_of};
+pub use place::{in_lab, on_kvm, on_kvm_with_python};
+pub use program::{Ran, kvmprof, python, run, run_command};
+pub use shares::{assert_share, share, standard_error};
+pub use stream::{Block, decode_blocks, ticks_by_kind};
+pub use threads::{Thread, threads};
+pub use wait::until;
 
 pub mod linux;

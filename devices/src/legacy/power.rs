@@ -80,7 +80,10 @@ mod tests {
     #[test]
     fn both_reset_registers_reset() {
         assert_eq!(write(RESET_PORT, 1), Some(PowerRequest::Reset));
-        assert_eq!(write(KEYBOARD_COMMAND_PORT, 0xfe), Some(PowerRequest::Reset));
+        assert_eq!(
+            write(KEYBOARD_COMMAND_PORT, 0xfe),
+            Some(PowerRequest::Reset)
+        );
     }
 
     #[test]

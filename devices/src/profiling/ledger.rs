@@ -1,4 +1,4 @@
-//! Where every tick went: the accounts of the clock and of each of its consumers.
+//! Where every tick of the clock went.
 
 use super::Ticks;
 
@@ -28,44 +28,19 @@ impl ClockLedger {
         self.lost += ticks.lost;
     }
 
+    /// All fields in their order, each with its name: first the ticks, then what became of them.
+    pub fn fields(&self) -> [(&'static str, u64); 5] {
+        [
+            ("ticks", self.ticks),
+            ("sampled", self.sampled),
+            ("idle", self.idle),
+            ("stolen", self.stolen),
+            ("lost", self.lost),
+        ]
+    }
+
     /// True when every tick is accounted for.
     pub fn balances(&self) -> bool {
         self.ticks == self.sampled + self.idle + self.stolen + self.lost
-    }
-}
-
-/// A consumer's account from its own start: `ticks == recorded + merged + ungathered + stolen +
-/// lost + pending + discarded` at every moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ConsumerLedger {
-    /// All ticks since the consumer started.
-    pub ticks: u64,
-    /// Ticks handed over as a record of their own.
-    pub recorded: u64,
-    /// Ticks handed over within a merge count.
-    pub merged: u64,
-    /// Ticks that no mode asked for.
-    pub ungathered: u64,
-    /// Ticks on which the host didn't run the vCPU's thread.
-    pub stolen: u64,
-    /// Ticks that the clock lost, and samples for which no buffer was free.
-    pub lost: u64,
-    /// Ticks in merge counts and buffers that haven't been handed over yet.
-    pub pending: u64,
-    /// Ticks thrown away at close.
-    pub discarded: u64,
-}
-
-impl ConsumerLedger {
-    /// True when every tick is accounted for.
-    pub fn balances(&self) -> bool {
-        self.ticks
-            == self.recorded
-                + self.merged
-                + self.ungathered
-                + self.stolen
-                + self.lost
-                + self.pending
-                + self.discarded
     }
 }

@@ -4,6 +4,7 @@ mod ledger;
 pub mod pcs;
 mod tick;
 
-pub use ledger::{ClockLedger, ConsumerLedger};
+pub use kvmprof_abi::pcs::Ledger as ConsumerLedger;
+pub use ledger::ClockLedger;
 pub use pcs::{ClockWish, Pcs};
 pub use tick::{COMM_LENGTH, Mode, Sample, Ticks};

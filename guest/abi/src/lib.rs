@@ -2,7 +2,7 @@
 #![no_std]
 
 pub mod errno;
+pub mod note;
 pub mod pcs;
 pub mod stream;
 pub mod wire;
-pub mod note;

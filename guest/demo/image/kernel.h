@@ -119,7 +119,9 @@ struct truth {
 struct counter {
     uint64_t rounds;
     uint64_t errors;
-    uint64_t reserved[6];
+    uint64_t gaps;       /* times that a program without system calls was kept from running */
+    uint64_t gap_cycles; /* for so many TSC cycles in all */
+    uint64_t reserved[4];
 };
 
 extern struct truth kvmprof_truth;

@@ -38,6 +38,7 @@ pub const ROWS: usize = 9;
 /// | `mixed` | cycles of about 40 ms through all rows; the default |
 /// | `duty` | user mode for a part of each period, halted for the rest; `duty=PERCENT` (default 50), `period=MICROSECONDS` (default 10000) |
 /// | `spin` | user mode without an interrupt; counts |
+/// | `gaps` | user mode, watching the TSC for the time that exits take from it; counts |
 /// | `pio` | user mode, port I/O ([`UNCLAIMED_PORT`]); counts |
 /// | `kernel-pio` | the same in the kernel; counts |
 /// | `mmio` | reads and writes of several sizes at [`UNCLAIMED_MMIO`], checked; counts, halts on an error |
@@ -54,6 +55,7 @@ pub const WORKLOADS: &[&str] = &[
     "mixed",
     "duty",
     "spin",
+    "gaps",
     "pio",
     "kernel-pio",
     "mmio",

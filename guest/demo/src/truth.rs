@@ -72,6 +72,11 @@ pub struct Counter {
     pub rounds: u64,
     /// Wrong values seen so far.
     pub errors: u64,
+    /// Times that `gaps` was kept from running for longer than a loop takes, but not so long that
+    /// the host must have run something else.
+    pub gaps: u64,
+    /// TSC cycles of those gaps in all.
+    pub gap_cycles: u64,
 }
 
 fn area(name: &'static str, bytes: usize) -> Result<Range<u64>, TruthError> {
@@ -111,6 +116,8 @@ pub fn counters(bytes: &[u8]) -> Vec<Counter> {
         .map(|counter| Counter {
             rounds: u64_at(counter, 0),
             errors: u64_at(counter, 8),
+            gaps: u64_at(counter, 16),
+            gap_cycles: u64_at(counter, 24),
         })
         .collect()
 }
@@ -371,11 +378,15 @@ mod tests {
         let mut bytes = vec![0; 2 * COUNTER_BYTES];
         bytes[64] = 7;
         bytes[72] = 8;
+        bytes[80] = 9;
+        bytes[88] = 10;
         let expected = [
             Counter::default(),
             Counter {
                 rounds: 7,
                 errors: 8,
+                gaps: 9,
+                gap_cycles: 10,
             },
         ];
         assert_eq!(counters(&bytes), expected);

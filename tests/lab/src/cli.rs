@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
 use kvmprof_lab::{Kernel, Lab};
 
-use crate::linux;
+use crate::{demo, linux};
 
 /// A machine with a complete KVM in emulation, on any x86-64 host.
 #[derive(Debug, Parser)]
@@ -26,6 +26,8 @@ enum Action {
     Run(RunArguments),
     /// Profile a real Debian kernel under kvmprof in a lab machine
     Linux(linux::LinuxArguments),
+    /// Run the embedded guest under kvmprof in a lab machine
+    Demo(demo::DemoArguments),
     /// Try whether this machine's /dev/kvm runs a guest; status 1 if not
     Probe,
     /// Fetch the Debian packages that the lab uses, and say where they are
@@ -65,6 +67,7 @@ impl Arguments {
         match self.action {
             Action::Run(arguments) => arguments.run(),
             Action::Linux(arguments) => arguments.run(),
+            Action::Demo(arguments) => arguments.run(),
             Action::Probe => Ok(match kvmprof_lab::probe_kvm() {
                 Ok(()) => {
                     println!("/dev/kvm runs guests");

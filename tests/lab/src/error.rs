@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// Why a lab machine could not be prepared, or did not run to its end.
 ///
@@ -120,19 +119,29 @@ pub enum LabError {
     /// There is no folder to keep packages in.
     #[error("No place for the cache of packages: set KVMPROF_CACHE, XDG_CACHE_HOME or HOME")]
     NoCacheFolder,
-    /// The machine did not come up, or went down before the command ended.
-    #[error("{what}\n{console}")]
-    Machine {
-        /// What happened.
-        what: String,
+    /// QEMU would not start the machine.
+    #[error("QEMU did not start the lab machine\n{console}")]
+    Refused {
+        /// What QEMU said.
+        console: String,
+    },
+    /// The machine did not come up, several times over.
+    #[error("The lab machine did not come up. Its console said:\n{console}")]
+    NotUp {
+        /// The last lines of its console, and what QEMU said.
+        console: String,
+    },
+    /// The machine went down before the command ended.
+    #[error("The lab machine went down before its command was done. Its console said:\n{console}")]
+    WentDown {
         /// The last lines of its console, and what QEMU said.
         console: String,
     },
     /// The time was up and the machine was ended.
-    #[error("The lab machine was ended after {} s, before its command was done\n{console}", limit.as_secs())]
+    #[error(
+        "The time was up before the lab machine's command was done. Its console said:\n{console}"
+    )]
     Timeout {
-        /// How long it was allowed to run.
-        limit: Duration,
         /// The last lines of its console.
         console: String,
     },

@@ -42,6 +42,8 @@ ulimit -c 0
 ulimit -n 65536
 ulimit -l unlimited
 
+keeper=$(/keeper) || poweroff -f
+
 # A port can be opened only once at a time, so it is no good as /dev/stdout.
 mkfifo /run/stdout /run/stderr
 cat </run/stdout >/dev/vport0p1 4>&- &
@@ -60,7 +62,7 @@ while [ "$left" ]; do
     left=
     for process in /proc/[0-9]*; do
         id=${process#/proc/}
-        case $id in 1 | "$stdout" | "$stderr") continue ;; esac
+        case $id in 1 | "$stdout" | "$stderr" | "$keeper") continue ;; esac
         # Kernel threads have no program.
         if readlink "$process/exe" >/dev/null && kill -9 "$id" 2>/dev/null; then left=yes; fi
     done

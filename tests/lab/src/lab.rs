@@ -3,19 +3,24 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::initramfs::{Archive, InitramfsBuilder, add_host_file};
-use crate::machine::{self, Machine, Wishes};
+use crate::machine::{self, Finished, Machine, Wishes};
 use crate::{Kernel, LabError};
 
 /// The first process of the machine.
 const INIT: &str = include_str!("init.sh");
+/// Holds the lab kernel's code still; see its source.
+const KEEPER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/keeper"));
 /// What the machine needs: its ports, and KVM on AMD's SVM, which is what
 /// QEMU emulates.
 const MODULES: [&str; 3] = ["virtio_pci", "virtio_console", "kvm_amd"];
 /// Where files go that have no place named. It is in the machine's `PATH`.
 const FILES_FOLDER: &str = "/lab";
+
+/// How often a machine is started to come up once.
+const BOOTS_MAX: u32 = 3;
 
 const CPUS_MAX: u32 = 64;
 /// Below this the kernel and busybox have no room, in MiB.
@@ -184,7 +189,7 @@ impl Lab {
     ///
     /// # Errors
     /// What could not be prepared, a machine that did not come up or went down
-    /// early ([`LabError::Machine`]), [`LabError::Timeout`], or more output
+    /// early, [`LabError::Timeout`], or more output
     /// than the bounds allow. A command that fails is no error.
     pub fn run(&self) -> Result<Outcome, LabError> {
         self.check()?;
@@ -204,9 +209,9 @@ impl Lab {
             output_limit: self.output_limit,
             out: self.out.clone(),
             out_limit: self.out_limit,
-            timeout: self.timeout,
+            deadline: Instant::now() + self.timeout,
         };
-        let finished = machine::run(&machine, &wishes)?;
+        let finished = run_until_up(&machine, &wishes)?;
         Ok(Outcome {
             status: finished.status,
             stdout: finished.stdout,
@@ -241,6 +246,7 @@ impl Lab {
     fn initramfs(&self, kernel: &Kernel) -> Result<File, LabError> {
         let own = InitramfsBuilder::new()
             .init(INIT)
+            .contents("/keeper", 0o700, KEEPER)
             .modules(kernel, &MODULES)
             .build()?;
         let files = self.files()?;
@@ -284,6 +290,21 @@ impl Lab {
         }
         archive.finish()
     }
+}
+
+/// Starts another machine when one did not come up: emulated processors make a
+/// kernel fall over its own patching now and then. Nothing of the command has
+/// run by then, so no failure of its own is covered up.
+fn run_until_up(machine: &Machine, wishes: &Wishes) -> Result<Finished, LabError> {
+    for _ in 1..BOOTS_MAX {
+        match machine::run(machine, wishes) {
+            Err(failure @ LabError::NotUp { .. }) => {
+                eprintln!("lab: {failure}\nlab: starting anew")
+            }
+            other => return other,
+        }
+    }
+    machine::run(machine, wishes)
 }
 
 /// The source's own name in [`FILES_FOLDER`].

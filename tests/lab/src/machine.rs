@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,11 +18,15 @@ use crate::{LabError, outfolder};
 
 const QEMU: &str = "qemu-system-x86_64";
 
+/// A machine takes 2 s to come up, and one that hangs never does. A host that
+/// has too much to do may need much longer.
+const BOOT_LIMIT: Duration = Duration::from_secs(90);
+
 /// Kernel command line. A panic ends the machine; TCG's TSC is the host's, so
 /// it needs no watchdog; the rest saves time that emulation makes long.
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 oops=panic tsc=reliable nokaslr \
     mitigations=off cryptomgr.notests ipv6.disable=1 audit=0 random.trust_cpu=on \
-    rcupdate.rcu_expedited=1 8250.nr_uarts=1";
+    rcupdate.rcu_expedited=1 8250.nr_uarts=1 no_timer_check";
 
 /// Console, standard output, standard error, output folder, control: in the
 /// order in which QEMU is given them and the first process numbers its ports.
@@ -53,8 +57,8 @@ pub(crate) struct Wishes {
     pub out: Option<PathBuf>,
     /// Bytes of the output folder that are taken.
     pub out_limit: u64,
-    /// After which time the machine is ended.
-    pub timeout: Duration,
+    /// When the machine is ended.
+    pub deadline: Instant,
 }
 
 /// How it went.
@@ -140,12 +144,25 @@ fn prepare_child(inherited: &[RawFd]) -> io::Result<()> {
     Ok(())
 }
 
+/// What the threads tell the one that waits.
+enum Event {
+    /// The machine is up.
+    Ready,
+    /// A stream came to its end.
+    Closed,
+    /// A stream could not be taken any further.
+    Failed,
+}
+
 /// How the waiting ended.
+#[derive(PartialEq, Eq)]
 enum End {
     /// All streams came to their end.
     Closed,
     /// A stream could not be taken any further.
     Failed,
+    /// The machine was not up in time.
+    Stuck,
     /// The time was up.
     Late,
 }
@@ -166,38 +183,40 @@ fn follow(mut child: Child, ours: Streams, wishes: &Wishes) -> Result<Finished, 
             take(stderr, io::stderr(), wishes, "standard error")
         }));
         let out = scope.spawn(watched(&sender, move || take_folder(out, wishes)));
-        let control = scope.spawn(watched(&sender, move || streams::progress(control)));
+        let ready = sender.clone();
+        let control = scope.spawn(watched(&sender, move || {
+            // Nobody listens any more once a stream has failed.
+            streams::progress(control, || drop(ready.send(Event::Ready)))
+        }));
         drop(sender);
 
-        let end = wait(&endings, wishes.timeout);
-        if !matches!(end, End::Closed) {
+        let end = wait(&endings, wishes.deadline);
+        if end != End::Closed {
             // It may just have ended by itself.
             let _ = child.kill();
         }
-        let _ = child.wait();
+        let ended = child.wait().map_err(LabError::file("wait for", QEMU))?;
 
         let mut tail = joined(console)?;
         let said = joined(messages)?;
         if !said.is_empty() {
             tail = format!("{tail}\nqemu: {said}");
         }
+        if end == End::Late {
+            return Err(LabError::Timeout { console: tail });
+        }
         // What could not be taken is why it was ended: that goes first.
         let (stdout, stderr, progress) = (joined(stdout), joined(stderr), joined(control));
         joined(out)?;
         let outcome = (stdout?, stderr?, progress?);
-        if matches!(end, End::Late) {
-            return Err(LabError::Timeout {
-                limit: wishes.timeout,
-                console: tail,
-            });
-        }
-        finished(outcome, tail)
+        finished(outcome, tail, ended)
     })
 }
 
 fn finished(
     (stdout, stderr, progress): (Vec<u8>, Vec<u8>, Progress),
     console: String,
+    ended: ExitStatus,
 ) -> Result<Finished, LabError> {
     match progress.status {
         Some(status) => Ok(Finished {
@@ -206,30 +225,27 @@ fn finished(
             stderr,
             console,
         }),
-        None => {
-            let what = if progress.ready {
-                "The lab machine went down before its command was done. Its console said:"
-            } else {
-                "The lab machine did not come up. Its console said:"
-            };
-            Err(LabError::Machine {
-                what: what.to_owned(),
-                console,
-            })
-        }
+        None if progress.ready => Err(LabError::WentDown { console }),
+        // QEMU's way to refuse; a machine that reboots or hangs ends otherwise.
+        None if ended.code().is_some_and(|code| code != 0) => Err(LabError::Refused { console }),
+        None => Err(LabError::NotUp { console }),
     }
 }
 
 /// Tells of the job's end, and whether it went well, before handing it over.
 fn watched<T, Job: FnOnce() -> Result<T, LabError>>(
-    sender: &Sender<bool>,
+    sender: &Sender<Event>,
     job: Job,
 ) -> impl FnOnce() -> Result<T, LabError> + use<T, Job> {
     let sender = sender.clone();
     move || {
         let result = job();
+        let event = match result {
+            Ok(_) => Event::Closed,
+            Err(_) => Event::Failed,
+        };
         // Nobody listens any more once one of them has failed.
-        let _ = sender.send(result.is_ok());
+        let _ = sender.send(event);
         result
     }
 }
@@ -241,12 +257,14 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 }
 
 /// Waits until every sender is gone.
-fn wait(endings: &Receiver<bool>, limit: Duration) -> End {
-    let start = Instant::now();
+fn wait(events: &Receiver<Event>, deadline: Instant) -> End {
+    let mut limit = deadline.min(Instant::now() + BOOT_LIMIT);
     loop {
-        match endings.recv_timeout(limit.saturating_sub(start.elapsed())) {
-            Ok(true) => {}
-            Ok(false) => return End::Failed,
+        match events.recv_timeout(limit.saturating_duration_since(Instant::now())) {
+            Ok(Event::Ready) => limit = deadline,
+            Ok(Event::Closed) => {}
+            Ok(Event::Failed) => return End::Failed,
+            Err(RecvTimeoutError::Timeout) if limit < deadline => return End::Stuck,
             Err(RecvTimeoutError::Timeout) => return End::Late,
             Err(RecvTimeoutError::Disconnected) => return End::Closed,
         }

@@ -1,7 +1,7 @@
 //! What comes out of the machine: byte streams, all of them bounded.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 
 use crate::LabError;
 
@@ -81,17 +81,37 @@ pub(crate) struct Progress {
     pub status: Option<u8>,
 }
 
-/// Reads the control port to its end.
-pub(crate) fn progress(stream: impl Read) -> Result<Progress, LabError> {
-    let bytes = capture(stream, CONTROL_MAX, "control messages")?;
-    let text = String::from_utf8_lossy(&bytes);
-    let status = text
-        .lines()
-        .find_map(|line| line.strip_prefix("exit ")?.parse().ok());
-    Ok(Progress {
-        ready: text.lines().any(|line| line == "ready"),
-        status,
-    })
+/// Reads the control port to its end, and tells at once when the machine is up.
+pub(crate) fn progress(
+    stream: impl Read,
+    mut on_ready: impl FnMut(),
+) -> Result<Progress, LabError> {
+    let what = "control messages";
+    let mut progress = Progress::default();
+    let mut bounded = BufReader::new(stream.take(CONTROL_MAX));
+    let mut line = String::new();
+    while bounded
+        .read_line(&mut line)
+        .map_err(LabError::file("read", what))?
+        > 0
+    {
+        match line.trim_end() {
+            "ready" if !progress.ready => {
+                progress.ready = true;
+                on_ready();
+            }
+            said => {
+                let status = said.strip_prefix("exit ").and_then(|n| n.parse().ok());
+                progress.status = progress.status.or(status);
+            }
+        }
+        line.clear();
+    }
+    if bounded.into_inner().limit() == 0 {
+        let limit = CONTROL_MAX;
+        return Err(LabError::TooMuch { what, limit });
+    }
+    Ok(progress)
 }
 
 #[cfg(test)]
@@ -123,9 +143,12 @@ mod tests {
 
     #[test]
     fn progress_ignores_what_it_does_not_know() {
-        let said = progress(&b"ready\nnoise\nexit 7\nexit 8\n"[..]).unwrap();
-        assert_eq!((said.ready, said.status), (true, Some(7)));
-        assert_eq!(progress(&b"exit 300\n"[..]).unwrap(), Progress::default());
-        assert!(progress(&[b'x'; 5000][..]).is_err());
+        let mut ups = 0;
+        let said = progress(&b"ready\nnoise\nready\nexit 7\nexit 8\n"[..], || ups += 1).unwrap();
+        assert_eq!((said.ready, said.status, ups), (true, Some(7), 1));
+        let said = progress(&b"exit 300\n"[..], || ups += 1).unwrap();
+        assert_eq!((said, ups), (Progress::default(), 1));
+        assert!(progress(&[b'x'; 5000][..], || {}).is_err());
+        assert!(progress(&b"\xff\n"[..], || {}).is_err());
     }
 }

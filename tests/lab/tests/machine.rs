@@ -131,12 +131,47 @@ fn a_panic_is_told_with_the_console() {
         .run()
         .unwrap_err();
     let text = error.to_string();
-    assert!(matches!(error, LabError::Machine { .. }), "{text}");
+    assert!(matches!(error, LabError::WentDown { .. }), "{text}");
     assert!(
         text.contains("went down before its command was done"),
         "{text}"
     );
     assert!(text.contains("sysrq triggered crash"), "{text}");
+}
+
+#[test]
+fn a_kernel_that_falls_at_once_is_told() {
+    const SETUP_SECTORS_AT: usize = 0x1f1;
+    let mut kernel = kernels().unwrap().remove(0);
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("vmlinuz");
+    let mut bytes = fs::read(&kernel.image).unwrap();
+    // Nothing but invalid instructions behind the setup part: a triple fault.
+    let entry = (usize::from(bytes[SETUP_SECTORS_AT]) + 1) * 512;
+    bytes[entry..entry + 0x10000].fill(0xff);
+    fs::write(&image, bytes).unwrap();
+    kernel.image = image;
+    let error = Lab::new()
+        .kernel(kernel)
+        .command(["true"])
+        .run()
+        .unwrap_err();
+    assert!(matches!(error, LabError::NotUp { .. }), "{error}");
+}
+
+#[test]
+fn what_qemu_says_is_passed_on() {
+    let error = Lab::new()
+        .kernel(Kernel {
+            image: "/dev/null".into(),
+            ..kernels().unwrap().remove(0)
+        })
+        .command(["true"])
+        .run()
+        .unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, LabError::Refused { .. }), "{text}");
+    assert!(text.contains("qemu: "), "{text}");
 }
 
 #[test]

@@ -6,9 +6,10 @@ mod run;
 mod status;
 mod units;
 
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use kvmprof_tools::{getpc, pcstat};
 
@@ -34,7 +35,8 @@ enum Command {
 
 /// Carries out the command line; the result is the program's exit status.
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    start_log();
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| refuse(&error));
     let result = match arguments.command {
         Command::Run(arguments) => run::run(arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
@@ -48,4 +50,23 @@ pub fn main() -> ExitCode {
             .map_err(Into::into),
     };
     exit::status_of(result)
+}
+
+/// Sends warnings to standard error; `RUST_LOG` chooses other levels.
+fn start_log() {
+    let level = env_logger::Env::default().default_filter_or("warn");
+    env_logger::Builder::from_env(level)
+        .format(|buffer, record| writeln!(buffer, "kvmprof: {}", record.args()))
+        .init();
+}
+
+/// Ends the program with what is wrong with its arguments; a wrong value takes one line.
+fn refuse(error: &clap::Error) -> ! {
+    if error.kind() != ErrorKind::ValueValidation {
+        error.exit();
+    }
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    eprintln!("kvmprof: {}", line.strip_prefix("error: ").unwrap_or(line));
+    std::process::exit(error.exit_code());
 }

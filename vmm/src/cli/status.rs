@@ -51,6 +51,7 @@ fn text(status: &Value) -> String {
         (false, true) => "held until somebody gathers samples",
         (false, false) => "running",
     };
+    let unclaimed = &machine["unclaimed_accesses"];
     let mut lines = vec![
         format!(
             "machine    {}, {} vCPUs, {}, {state}",
@@ -58,17 +59,35 @@ fn text(status: &Value) -> String {
             machine["vcpus"],
             format_memory(machine["memory_bytes"].as_u64().unwrap_or_default()),
         ),
+        format!(
+            "           nobody answered {} port reads, {} port writes, {} MMIO reads, {} MMIO writes",
+            unclaimed["port_reads"],
+            unclaimed["port_writes"],
+            unclaimed["mmio_reads"],
+            unclaimed["mmio_writes"],
+        ),
         format!("processes  {}", word(&machine["introspection"])),
         format!(
             "clock      {} Hz by {}{}, {}; registers from the {}; ticks of halted vCPUs: {}",
             clock["hz"],
             word(&clock["source"]),
-            if flag(&clock["jitter"]) { " with jitter" } else { "" },
-            if flag(&clock["running"]) { "running" } else { "standing still" },
+            if flag(&clock["jitter"]) {
+                " with jitter"
+            } else {
+                ""
+            },
+            if flag(&clock["running"]) {
+                "running"
+            } else {
+                "standing still"
+            },
             word(&clock["registers"]),
             word(&clock["halted_ticks"]),
         ),
-        format!("           {}", ledger(&clock["ledger"], &["sampled", "idle", "stolen", "lost"])),
+        format!(
+            "           {}",
+            ledger(&clock["ledger"], &["sampled", "idle", "stolen", "lost"])
+        ),
     ];
     for (vcpu, account) in clock["vcpus"].as_array().into_iter().flatten().enumerate() {
         let account = ledger(account, &["sampled", "idle", "stolen", "lost"]);
@@ -82,9 +101,18 @@ fn text(status: &Value) -> String {
         };
         lines.push(format!("{:<10} {state}", word(&consumer["name"])));
         let parts = [
-            "recorded", "merged", "ungathered", "stolen", "lost", "pending", "discarded",
+            "recorded",
+            "merged",
+            "ungathered",
+            "stolen",
+            "lost",
+            "pending",
+            "discarded",
         ];
-        lines.push(format!("           {}", ledger(&consumer["ledger"], &parts)));
+        lines.push(format!(
+            "           {}",
+            ledger(&consumer["ledger"], &parts)
+        ));
     }
     lines.join("\n") + "\n"
 }

@@ -8,6 +8,7 @@ const SKIP_AFTER_PERIODS: u64 = 64;
 /// When ticks are due: one period apart, or, with jitter, one period on average.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
+    last: u64,
     next: u64,
     period: u64,
     jitter: Option<Jitter>,
@@ -19,6 +20,7 @@ impl Grid {
     /// ticks is drawn anew from half a period to one and a half.
     pub fn new(start: u64, hz: u32, jitter_seed: Option<u64>) -> Self {
         let mut grid = Self {
+            last: start,
             next: start,
             period: 1_000_000_000 / u64::from(hz.max(1)),
             jitter: jitter_seed.map(Jitter::new),
@@ -35,6 +37,11 @@ impl Grid {
     /// When the next tick that hasn't been taken is due, in ns.
     pub fn next(&self) -> u64 {
         self.next
+    }
+
+    /// When the last tick that has been taken was due, in ns; the start if none has been.
+    pub fn last(&self) -> u64 {
+        self.last
     }
 
     /// True when a periodic timer can drive it.
@@ -55,6 +62,7 @@ impl Grid {
         }
         while self.next <= now {
             taken += 1;
+            self.last = self.next;
             self.next += self.distance();
         }
         taken
@@ -79,7 +87,8 @@ mod tests {
         assert_eq!(grid.take(1_000_999), 0);
         assert_eq!(grid.take(1_001_000), 1);
         assert_eq!(grid.take(1_001_500), 0);
-        assert_eq!(grid.take(5_001_000), 4);
+        assert_eq!(grid.take(5_001_999), 4);
+        assert_eq!(grid.last(), 5_001_000);
         assert_eq!(grid.next(), 6_001_000);
     }
 

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
+use super::run_delay::RunDelay;
 use super::{monotonic_ns, timespec};
 use crate::vcpu::Kicker;
 
@@ -13,6 +14,8 @@ use crate::vcpu::Kicker;
 struct Shared {
     vcpus: Box<[Ticked]>,
     stopping: AtomicBool,
+    // How long the host let the ticker's thread wait, in ns.
+    run_delay: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -45,6 +48,7 @@ impl Ticker {
                 })
                 .collect(),
             stopping: AtomicBool::new(false),
+            run_delay: AtomicU64::new(0),
         });
         let of_thread = Arc::clone(&shared);
         let thread = thread::Builder::new()
@@ -54,6 +58,11 @@ impl Ticker {
             shared,
             thread: Some(thread),
         })
+    }
+
+    /// How long the host has let the ticker's thread wait for a processor when it was due, in ns.
+    pub fn run_delay(&self) -> u64 {
+        self.shared.run_delay.load(Ordering::Relaxed)
     }
 
     /// Kicks vCPU `index` at each multiple of its period (of CLOCK_MONOTONIC) from now on; 0 Hz
@@ -90,6 +99,7 @@ pub fn aligned_start(now: u64, hz: u32) -> u64 {
 }
 
 fn run(shared: &Shared) {
+    let mut run_delay = RunDelay::of_this_thread();
     while !shared.stopping.load(Ordering::Relaxed) {
         // All vCPUs share one rate, but a change reaches them one after the other.
         let rate = shared
@@ -102,7 +112,13 @@ fn run(shared: &Shared) {
             continue;
         };
         let period = 1_000_000_000 / u64::from(hz);
-        sleep_until(aligned_start(monotonic_ns(), hz) + period);
+        let due = aligned_start(monotonic_ns(), hz) + period;
+        sleep_until(due);
+        if monotonic_ns().saturating_sub(due) >= period {
+            shared
+                .run_delay
+                .fetch_add(run_delay.take(), Ordering::Relaxed);
+        }
         for ticked in &shared.vcpus {
             if ticked.hz.load(Ordering::Relaxed) != 0 {
                 ticked.kicker.kick();

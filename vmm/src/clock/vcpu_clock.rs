@@ -37,18 +37,23 @@ impl HaltedTicks {
     }
 }
 
-/// Ticks that have passed, the last of which is to be sampled now.
+/// Ticks that have passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Due {
-    /// Ticks before it on which the vCPU was halted.
+    /// Ticks on which the vCPU was halted.
     pub idle: u64,
-    /// Ticks before it on which the host didn't run the thread.
+    /// Ticks on which the host didn't run the thread.
     pub stolen: u64,
-    /// Ticks before it that were missed for another reason.
+    /// Ticks that were missed for another reason.
     pub lost: u64,
+    /// Whether there is one more tick after those, to be sampled now.
+    pub sample: bool,
 }
 
-/// After this many ticks without a missed one the run delay is read anyway, so that what it grew
+/// A tick that is seen later than this, in ns, may have come while the host didn't run the thread:
+/// a sample would then tell where the vCPU was put aside, not what it did on the tick.
+const LATE_NS: u64 = 100_000;
+/// After this many ticks in time the run delay is read anyway, so that what it grew
 /// by long ago explains nothing.
 const REFRESH_RUN_DELAY_TICKS: u32 = 64;
 
@@ -74,6 +79,7 @@ pub struct VcpuClock {
     driver: Driver,
     alarm: Option<RunTimeAlarm>,
     run_delay: RunDelay,
+    ticker_delay_seen: u64,
     ticks_since_run_delay: u32,
     state: State,
 }
@@ -107,6 +113,7 @@ impl VcpuClock {
             driver,
             alarm,
             run_delay: RunDelay::of_this_thread(),
+            ticker_delay_seen: 0,
             ticks_since_run_delay: 0,
             state: State::Stopped,
         })
@@ -136,6 +143,7 @@ impl VcpuClock {
         };
         self.hz = hz;
         self.run_delay.take();
+        self.ticker_delay();
         self.tick_on(Grid::new(start, hz, seed));
     }
 
@@ -148,8 +156,7 @@ impl VcpuClock {
         self.state = State::Stopped;
     }
 
-    /// Takes the ticks that have passed at `now`, after an interruption by `signal`. With a result,
-    /// a sample is due.
+    /// Takes the ticks that have passed at `now`, after an interruption by `signal`.
     pub fn take(&mut self, now: u64, signal: Option<i32>) -> Option<Due> {
         match self.state {
             State::Stopped => None,
@@ -159,13 +166,7 @@ impl VcpuClock {
                 if ticks > 0 && !grid.is_even() {
                     self.arm(&grid);
                 }
-                let missed = ticks.checked_sub(1)?;
-                let stolen = self.explain(missed, grid.period());
-                Some(Due {
-                    idle: 0,
-                    stolen,
-                    lost: missed - stolen,
-                })
+                (ticks > 0).then(|| self.explain(ticks, now - grid.last(), grid.period()))
             }
             State::Halted(mut grid) => {
                 if signal != Some(signals::alarm()) {
@@ -179,6 +180,7 @@ impl VcpuClock {
                     idle: missed - stolen,
                     stolen,
                     lost: 0,
+                    sample: true,
                 })
             }
         }
@@ -195,7 +197,7 @@ impl VcpuClock {
         Due {
             idle: ticks - stolen,
             stolen,
-            lost: 0,
+            ..Due::default()
         }
     }
 
@@ -233,18 +235,53 @@ impl VcpuClock {
         }
     }
 
-    /// How many of `missed` ticks the host's scheduler explains; reads its account only if need be.
-    fn explain(&mut self, missed: u64, period: u64) -> u64 {
+    /// What became of `ticks`, the last of which is seen `late` ns after it was due. Reads the host
+    /// scheduler's account only if need be.
+    fn explain(&mut self, ticks: u64, late: u64, period: u64) -> Due {
         self.ticks_since_run_delay += 1;
-        if missed == 0 && self.ticks_since_run_delay < REFRESH_RUN_DELAY_TICKS {
-            return 0;
+        let in_time = ticks == 1 && late < LATE_NS;
+        if in_time && self.ticks_since_run_delay < REFRESH_RUN_DELAY_TICKS {
+            return Due {
+                sample: true,
+                ..Due::default()
+            };
         }
         self.ticks_since_run_delay = 0;
-        self.stolen_of(missed, period)
+        let missed = ticks - 1;
+        let delay = self.run_delay.take();
+        if !in_time && delay >= missed * period + late / 2 {
+            return Due {
+                stolen: ticks,
+                ..Due::default()
+            };
+        }
+        let stolen = missed.min(whole_ticks(delay + self.ticker_delay(), period));
+        Due {
+            idle: 0,
+            stolen,
+            lost: missed - stolen,
+            sample: true,
+        }
     }
 
-    fn stolen_of(&mut self, missed: u64, period: u64) -> u64 {
-        // To the nearest tick: a short wait for a processor explains none.
-        missed.min((self.run_delay.take() + period / 2) / period)
+    /// How many of `ticks` of a halted vCPU the host's scheduler explains.
+    fn stolen_of(&mut self, ticks: u64, period: u64) -> u64 {
+        ticks.min(whole_ticks(self.run_delay.take(), period))
     }
+
+    /// How long the host let the ticker's thread wait since this was last asked, in ns.
+    fn ticker_delay(&mut self) -> u64 {
+        let Driver::Ticker(ticker) = &self.driver else {
+            return 0;
+        };
+        let total = ticker.run_delay();
+        let grown = total - self.ticker_delay_seen;
+        self.ticker_delay_seen = total;
+        grown
+    }
+}
+
+/// `ns` to the nearest tick: a short wait for a processor explains none.
+fn whole_ticks(ns: u64, period: u64) -> u64 {
+    (ns + period / 2) / period
 }

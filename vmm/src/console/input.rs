@@ -13,15 +13,20 @@ use super::serial::SerialConsole;
 /// Called when the user typed the escape sequence.
 type OnQuit = Box<dyn FnMut() + Send>;
 
-/// Feeds the serial port. Reads no more than the port has room for, so that what the guest
-/// doesn't take stays with its writer.
+/// Most bytes that a user can type ahead of a guest that doesn't read.
+const TYPED_AHEAD_MAX: usize = 4096;
+
+/// Feeds the serial port. Of a pipe or file it reads no more than the port has room for, so that
+/// what the guest doesn't take stays with its writer. A terminal is always read, because the
+/// escape key has to work above all when the guest hangs.
 pub struct ConsoleInput {
     serial: Arc<SerialConsole>,
     source: File,
     state: State,
     /// For terminals only: a file may well hold the escape sequence's bytes.
     escape: Option<EscapeFilter>,
-    /// Read, but not yet taken by the port. Never more than the port's FIFO and one byte.
+    /// Read, but not yet taken by the port: of a terminal at most [`TYPED_AHEAD_MAX`] bytes, else
+    /// at most as many as the port's FIFO holds.
     pending: Vec<u8>,
     on_quit: OnQuit,
 }
@@ -87,48 +92,44 @@ impl ConsoleInput {
         {
             log::warn!("Console input: {error}");
         }
-        if self.state != State::AlwaysReady || next == State::Ended {
-            self.state = next;
-        }
+        self.state = next;
     }
 
     /// Moves what there is and what there is room for.
     fn pump(&mut self, ops: &mut EventOps) {
-        if self.pending.is_empty() {
+        if self.pending.is_empty() || self.escape.is_some() {
             match self.read() {
                 Ok(true) => {}
-                Ok(false) => return self.stop_watching(ops, State::Ended),
+                Ok(false) => self.stop_watching(ops, State::Ended),
                 Err(error)
-                    if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) =>
-                {
-                    return;
-                }
+                    if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
                 Err(error) => {
                     log::debug!("Console input ends: {error}");
-                    return self.stop_watching(ops, State::Ended);
+                    self.stop_watching(ops, State::Ended);
                 }
             }
         }
-        let more = self.state == State::AlwaysReady;
-        let taken = self.serial.enqueue(&self.pending, more);
-        self.pending.drain(..taken);
-        if !self.pending.is_empty() {
+        self.hand_over();
+        if !self.pending.is_empty() && self.escape.is_none() && self.state == State::Watched {
             self.stop_watching(ops, State::Paused);
         }
     }
 
-    /// Reads as much as the port has room for, but at least a byte, which then waits in
-    /// `pending`. False at the end of input.
+    /// Reads at least a byte. False at the end of input.
     fn read(&mut self) -> io::Result<bool> {
         let mut buffer = [0; 64];
-        let room = self.serial.input_room().clamp(1, buffer.len());
-        let length = self.source.read(&mut buffer[..room])?;
+        let most = match self.escape {
+            Some(_) => buffer.len(),
+            None => self.serial.input_room().clamp(1, buffer.len()),
+        };
+        let length = self.source.read(&mut buffer[..most])?;
         let input = &buffer[..length];
         match &mut self.escape {
             None => self.pending.extend_from_slice(input),
             Some(escape) => {
                 let typed = escape.filter(input);
                 self.pending.extend(typed.bytes);
+                self.pending.truncate(TYPED_AHEAD_MAX);
                 if typed.quit {
                     (self.on_quit)();
                 }
@@ -137,27 +138,28 @@ impl ConsoleInput {
         Ok(length > 0)
     }
 
+    /// Hands what waits over to the port, as far as it takes it.
+    fn hand_over(&mut self) {
+        let more = self.state == State::AlwaysReady;
+        if !self.pending.is_empty() {
+            let taken = self.serial.enqueue(&self.pending, more);
+            self.pending.drain(..taken);
+        }
+    }
+
     fn there_is_room(&mut self, ops: &mut EventOps) {
         // An eventfd that nobody has written to since is no error.
         let _ = self.serial.room_event().read();
         match self.state {
+            State::AlwaysReady => self.pump(ops),
+            State::Watched | State::Ended => self.hand_over(),
             State::Paused => {
                 // What waits goes first; only then is the source watched again.
-                self.pump_pending();
+                self.hand_over();
                 if self.pending.is_empty() {
                     self.watch(ops);
                 }
             }
-            State::AlwaysReady => self.pump(ops),
-            State::Watched => {}
-            State::Ended => self.pump_pending(),
-        }
-    }
-
-    fn pump_pending(&mut self) {
-        if !self.pending.is_empty() {
-            let taken = self.serial.enqueue(&self.pending, false);
-            self.pending.drain(..taken);
         }
     }
 }
@@ -194,6 +196,8 @@ mod tests {
 
     /// The serial port's receive register.
     const DATA: u8 = 0;
+    const INTERRUPT_ENABLE: u8 = 1;
+    const MODEM_CONTROL: u8 = 4;
     const LINE_STATUS: u8 = 5;
 
     struct Fixture {
@@ -204,6 +208,9 @@ mod tests {
     impl Fixture {
         fn new(source: impl Into<OwnedFd>) -> Self {
             let serial = Arc::new(SerialConsole::new(ConsoleOutput::discard()).unwrap());
+            // Shows that the guest listens: OUT2, and the receive interrupt.
+            serial.write(MODEM_CONTROL, &[1 << 3]);
+            serial.write(INTERRUPT_ENABLE, &[1]);
             let input = ConsoleInput::new(Arc::clone(&serial), source.into(), Box::new(|| {}));
             let mut events = EventManager::new().unwrap();
             events.add_subscriber(input);
@@ -232,7 +239,9 @@ mod tests {
     }
 
     fn long_text() -> Vec<u8> {
-        (0..1000u32).flat_map(|n| n.to_string().into_bytes()).collect()
+        (0..1000u32)
+            .flat_map(|n| n.to_string().into_bytes())
+            .collect()
     }
 
     #[test]
@@ -242,7 +251,7 @@ mod tests {
         writer.write_all(&long_text()).unwrap();
         assert_eq!(fixture.guest_reads(), long_text());
         drop(writer);
-        assert_eq!(fixture.guest_reads(), []);
+        assert!(fixture.guest_reads().is_empty());
         assert_eq!(fixture.events.run_with_timeout(0).unwrap(), 0);
     }
 
@@ -268,7 +277,7 @@ mod tests {
     #[test]
     fn dev_null_is_no_input_and_costs_nothing() {
         let mut fixture = Fixture::new(File::open("/dev/null").unwrap());
-        assert_eq!(fixture.guest_reads(), []);
+        assert!(fixture.guest_reads().is_empty());
         assert_eq!(fixture.events.run_with_timeout(0).unwrap(), 0);
     }
 }

@@ -2,6 +2,7 @@
 
 mod escape;
 mod input;
+mod listening;
 mod output;
 mod panic_watch;
 mod serial;
@@ -124,6 +125,10 @@ mod tests {
     fn a_file_in_a_missing_folder_is_named() {
         let console = Console::File("/nonexistent/folder/console.log".into());
         let error = console.open_output().err().unwrap();
-        assert!(error.to_string().contains("/nonexistent/folder/console.log"));
+        assert!(
+            error
+                .to_string()
+                .contains("/nonexistent/folder/console.log")
+        );
     }
 }

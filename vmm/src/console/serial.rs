@@ -10,11 +10,19 @@ use vm_superio::Trigger;
 use vm_superio::serial::{Serial, SerialEvents};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
+use super::listening::Listening;
 use super::output::ConsoleOutput;
 use super::panic_watch::PanicWatch;
 
-/// The modem control register, which turns loopback on and off.
+// Registers of a 16550.
+const DATA: u8 = 0;
+const INTERRUPT_ENABLE: u8 = 1;
+const LINE_CONTROL: u8 = 3;
+/// Turns loopback on and off.
 const MODEM_CONTROL: u8 = 4;
+const LINE_STATUS: u8 = 5;
+/// Line control: the first two registers are the baud rate now.
+const DIVISOR_LATCH: u8 = 1 << 7;
 
 /// The interrupt line: an eventfd that KVM watches.
 struct InterruptLine(EventFd);
@@ -59,7 +67,42 @@ impl SerialEvents for RoomForInput {
     }
 }
 
-type Port = Serial<InterruptLine, RoomForInput, Vec<u8>>;
+/// The port itself.
+struct Port {
+    serial: Serial<InterruptLine, RoomForInput, Vec<u8>>,
+    listening: Listening,
+}
+
+impl Port {
+    fn read(&mut self, register: u8) -> u8 {
+        if register == LINE_STATUS {
+            self.listening.polled();
+        }
+        self.serial.read(register)
+    }
+
+    fn write(&mut self, register: u8, value: u8) {
+        let latched = self.serial.read(LINE_CONTROL) & DIVISOR_LATCH != 0;
+        match register {
+            DATA if !latched => self.listening.sent(),
+            INTERRUPT_ENABLE if !latched => self.listening.interrupts_enabled(value),
+            MODEM_CONTROL => self.listening.modem_controlled(value),
+            _ => {}
+        }
+        if let Err(error) = self.serial.write(register, value) {
+            log::warn!("Serial port: {error}");
+        }
+    }
+
+    /// Takes input, if there is room for it, the guest listens, and the port isn't looped back.
+    fn enqueue(&mut self, input: &[u8]) -> usize {
+        if !self.listening.listens() {
+            return 0;
+        }
+        // A full FIFO is an error to the model.
+        self.serial.enqueue_raw_bytes(input).unwrap_or(0)
+    }
+}
 
 /// What comes out of the port.
 struct Out {
@@ -92,7 +135,10 @@ impl SerialConsole {
         }));
         let line = InterruptLine(interrupt.try_clone()?);
         Ok(Self {
-            port: Mutex::new(Serial::with_events(line, room.clone(), Vec::new())),
+            port: Mutex::new(Port {
+                serial: Serial::with_events(line, room.clone(), Vec::new()),
+                listening: Listening::default(),
+            }),
             closing: output.closing(),
             out: Mutex::new(Out {
                 output,
@@ -112,8 +158,12 @@ impl SerialConsole {
     /// Reads a register (0 to 7), once for each byte of `data`.
     pub fn read(&self, register: u8, data: &mut [u8]) {
         let mut port = self.port();
+        let listened = port.listening.listens();
         for byte in data {
             *byte = port.read(register);
+        }
+        if port.listening.listens() != listened {
+            self.room.announce();
         }
     }
 
@@ -123,15 +173,13 @@ impl SerialConsole {
         let output = {
             let mut port = self.port();
             for byte in data {
-                if let Err(error) = port.write(register, *byte) {
-                    log::warn!("Serial port: {error}");
-                }
+                port.write(register, *byte);
             }
-            if register == MODEM_CONTROL {
-                // Input waits for the end of loopback, too.
+            // What keeps input waiting beside a full FIFO may have ended just now.
+            if matches!(register, DATA | INTERRUPT_ENABLE | MODEM_CONTROL) {
                 self.room.announce();
             }
-            std::mem::take(port.writer_mut())
+            std::mem::take(port.serial.writer_mut())
         };
         if !output.is_empty() {
             let mut out = lock(&self.out);
@@ -157,14 +205,14 @@ impl SerialConsole {
 
     /// How many bytes of input there is room for.
     pub(super) fn input_room(&self) -> usize {
-        self.port().fifo_capacity()
+        self.port().serial.fifo_capacity()
     }
 
-    /// Gives input to the guest, and returns how many bytes there was room for. If some are left
-    /// over, or `more` are to come, [`Self::room_event`] tells when the guest has read these.
+    /// Gives input to the guest, and returns how many bytes it took. If some are left over, or
+    /// `more` are to come, [`Self::room_event`] tells when to try again.
     pub(super) fn enqueue(&self, input: &[u8], more: bool) -> usize {
         let mut port = self.port();
-        let taken = port.enqueue_raw_bytes(input).unwrap_or(0);
+        let taken = port.enqueue(input);
         if taken < input.len() || more {
             self.room.want();
         }
@@ -198,14 +246,16 @@ impl Deref for InterruptLine {
 mod tests {
     use super::*;
 
-    const DATA: u8 = 0;
-    const INTERRUPT_ENABLE: u8 = 1;
-    const LINE_STATUS: u8 = 5;
+    const INTERRUPTS_OUT: u8 = 1 << 3;
     const LOOPBACK: u8 = 1 << 4;
     const FIFO: usize = 64;
 
+    /// A console whose guest listens.
     fn console() -> SerialConsole {
-        SerialConsole::new(ConsoleOutput::discard()).unwrap()
+        let console = SerialConsole::new(ConsoleOutput::discard()).unwrap();
+        console.write(MODEM_CONTROL, &[INTERRUPTS_OUT]);
+        console.write(INTERRUPT_ENABLE, &[1]);
+        console
     }
 
     fn read(console: &SerialConsole, register: u8) -> u8 {
@@ -217,7 +267,6 @@ mod tests {
     #[test]
     fn the_guest_reads_what_was_typed_and_gets_an_interrupt() {
         let console = console();
-        console.write(INTERRUPT_ENABLE, &[1]);
         assert_eq!(console.enqueue(b"hi", false), 2);
         assert_eq!(console.interrupt().read().unwrap(), 1);
         assert_eq!(read(&console, LINE_STATUS) & 1, 1);
@@ -253,6 +302,20 @@ mod tests {
         assert_eq!(console.enqueue(b"a", false), 0);
         console.write(MODEM_CONTROL, &[0]);
         assert_eq!(console.room_event().read().unwrap(), 1);
+        assert_eq!(console.enqueue(b"a", false), 1);
+    }
+
+    #[test]
+    fn input_waits_until_the_guest_listens() {
+        let console = SerialConsole::new(ConsoleOutput::discard()).unwrap();
+        assert_eq!(console.enqueue(b"a", false), 0);
+        console.write(MODEM_CONTROL, &[INTERRUPTS_OUT]);
+        console.write(LINE_CONTROL, &[DIVISOR_LATCH]);
+        console.write(INTERRUPT_ENABLE, &[1]);
+        assert_eq!(console.enqueue(b"a", false), 0);
+        console.write(LINE_CONTROL, &[0]);
+        console.write(INTERRUPT_ENABLE, &[1]);
+        assert!(console.room_event().read().is_ok());
         assert_eq!(console.enqueue(b"a", false), 1);
     }
 

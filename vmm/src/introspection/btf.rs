@@ -57,7 +57,9 @@ impl<'a> Btf<'a> {
     /// The header or a type is malformed.
     pub fn parse(section: &'a [u8]) -> Result<Self, IntrospectionError> {
         if u16_at(section, 0) != Some(MAGIC) {
-            return Err(IntrospectionError::Btf("it doesn't start with its magic number"));
+            return Err(IntrospectionError::Btf(
+                "it doesn't start with its magic number",
+            ));
         }
         let part = |offset_field: usize| {
             let header = index_at(section, 4)?;
@@ -70,7 +72,11 @@ impl<'a> Btf<'a> {
             return Err(cut);
         };
         let starts = starts(types)?;
-        Ok(Self { types, strings, starts })
+        Ok(Self {
+            types,
+            strings,
+            starts,
+        })
     }
 
     /// Where, in bytes, `member` lies within the structure or union called `structure`; members of
@@ -162,15 +168,16 @@ fn starts(types: &[u8]) -> Result<Vec<u32>, IntrospectionError> {
     let mut starts = Vec::with_capacity(types.len() / 40);
     let mut position = 0;
     while position < types.len() {
-        let this = type_at(types, position).ok_or(IntrospectionError::Btf("a type is cut short"))?;
+        let this =
+            type_at(types, position).ok_or(IntrospectionError::Btf("a type is cut short"))?;
         if starts.len() >= MAX_TYPES {
             return Err(IntrospectionError::Btf("it has too many types"));
         }
-        starts.push(
-            u32::try_from(position).map_err(|_| IntrospectionError::Btf("it is too long"))?,
-        );
+        starts
+            .push(u32::try_from(position).map_err(|_| IntrospectionError::Btf("it is too long"))?);
         position = this.tail
-            + tail_length(this).ok_or(IntrospectionError::Btf("it has types of an unknown kind"))?;
+            + tail_length(this)
+                .ok_or(IntrospectionError::Btf("it has types of an unknown kind"))?;
     }
     Ok(starts)
 }
@@ -216,7 +223,10 @@ pub mod tests {
 
     impl Builder {
         pub fn new() -> Self {
-            Self { strings: vec![0], ..Self::default() }
+            Self {
+                strings: vec![0],
+                ..Self::default()
+            }
         }
 
         fn string(&mut self, string: &str) -> u32 {
@@ -236,7 +246,13 @@ pub mod tests {
         }
 
         /// Adds a type with members (name, type, bit offset); returns its id.
-        pub fn composite(&mut self, kind: u32, flag: bool, name: &str, members: &[(&str, u32, u32)]) -> u32 {
+        pub fn composite(
+            &mut self,
+            kind: u32,
+            flag: bool,
+            name: &str,
+            members: &[(&str, u32, u32)],
+        ) -> u32 {
             let name = self.string(name);
             let count = u32::try_from(members.len()).unwrap();
             self.words(&[name, u32::from(flag) << 31 | kind << 24 | count, 8]);
@@ -300,7 +316,10 @@ pub mod tests {
         );
         builder.other(KIND_FUNC_PROTO, 2, &[0, 1, 0, 1]);
         builder.other(KIND_DATASEC, 1, &[1, 0, 4]);
-        builder.enumeration("system_states", &[("SYSTEM_BOOTING", 0), ("SYSTEM_SCHEDULING", 1)]);
+        builder.enumeration(
+            "system_states",
+            &[("SYSTEM_BOOTING", 0), ("SYSTEM_SCHEDULING", 1)],
+        );
         builder.structure("recursive", &[("", 10, 0)]);
         builder.section()
     }
@@ -315,7 +334,10 @@ pub mod tests {
         assert_eq!(btf.offset_of("task_struct", "pi"), None);
         assert_eq!(btf.offset_of("pcpu_hot", "preempt_count"), Some(24));
         assert_eq!(btf.offset_of("pcpu_cold", "preempt_count"), None);
-        assert_eq!(btf.enumerator("system_states", "SYSTEM_SCHEDULING"), Some(1));
+        assert_eq!(
+            btf.enumerator("system_states", "SYSTEM_SCHEDULING"),
+            Some(1)
+        );
         assert_eq!(btf.enumerator("system_states", "SYSTEM_HALT"), None);
     }
 

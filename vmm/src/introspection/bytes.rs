@@ -2,10 +2,7 @@
 
 /// The `N` bytes at `offset`.
 pub fn array_at<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
-    bytes
-        .get(offset..offset.checked_add(N)?)?
-        .try_into()
-        .ok()
+    bytes.get(offset..offset.checked_add(N)?)?.try_into().ok()
 }
 
 /// The byte at `offset`.

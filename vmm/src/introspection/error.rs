@@ -2,6 +2,8 @@
 
 use std::io;
 
+use kvmprof_abi::note::NoteError;
+
 /// Why a guest image tells nothing about its processes.
 #[derive(Debug, thiserror::Error)]
 pub enum IntrospectionError {
@@ -75,7 +77,7 @@ pub enum IntrospectionError {
         /// Its member.
         member: &'static str,
     },
-    /// A `kvmprof` note says something impossible.
-    #[error("The guest's kvmprof note is malformed: {0}")]
-    Note(&'static str),
+    /// A `kvmprof` note is malformed.
+    #[error("The guest's note doesn't say where its processes are")]
+    Note(#[from] NoteError),
 }

@@ -2,11 +2,10 @@
 
 use std::sync::OnceLock;
 
+use kvmprof_abi::note::GuestNote;
 use vm_memory::GuestMemoryBackend;
 
-use super::chain::Chain;
 use super::linux::LinuxKnowledge;
-use super::note::GuestNote;
 use super::pid_at::{self, PidAtError};
 use super::{IntrospectionError, Registers, Symbols};
 
@@ -33,7 +32,9 @@ impl GuestKnowledge {
     /// # Errors
     /// The file is no Linux kernel, is damaged, or lacks kallsyms or BTF.
     pub fn from_kernel_image(file: &[u8]) -> Result<Self, IntrospectionError> {
-        Ok(Self::of(Guest::Linux(Box::new(LinuxKnowledge::from_image(file)?))))
+        Ok(Self::of(Guest::Linux(Box::new(
+            LinuxKnowledge::from_image(file)?,
+        ))))
     }
 
     /// Knows what a guest's own note says.
@@ -46,8 +47,11 @@ impl GuestKnowledge {
     /// # Errors
     /// The value is malformed.
     pub fn from_pid_at(value: &str) -> Result<Self, PidAtError> {
-        let pid: Chain = pid_at::parse(value)?;
-        Ok(Self::from_note(GuestNote { pid: Some(pid), ..GuestNote::default() }))
+        let pid = pid_at::parse(value)?;
+        Ok(Self::from_note(GuestNote {
+            pid: Some(pid),
+            ..GuestNote::default()
+        }))
     }
 
     /// Knows nothing, for good.
@@ -69,7 +73,9 @@ impl GuestKnowledge {
     }
 
     fn of(guest: Guest) -> Self {
-        Self { guest: OnceLock::from(guest) }
+        Self {
+            guest: OnceLock::from(guest),
+        }
     }
 
     pub(super) fn guest(&self) -> &Guest {
@@ -133,7 +139,14 @@ mod tests {
         assert!(matches!(knowledge.guest(), Guest::Unknown));
         knowledge.complete(GuestKnowledge::from_pid_at("gs:8:4").unwrap());
         knowledge.complete(GuestKnowledge::unknown());
-        assert!(matches!(knowledge.guest(), Guest::Note(GuestNote { pid: Some(_), tid: None, .. })));
+        assert!(matches!(
+            knowledge.guest(),
+            Guest::Note(GuestNote {
+                pid: Some(_),
+                tid: None,
+                ..
+            })
+        ));
         assert!(knowledge.symbols().is_none());
         assert_eq!(knowledge.slide(), None);
     }

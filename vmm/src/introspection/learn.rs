@@ -2,7 +2,7 @@
 
 use kvmprof_abi::note::{self, TYPE_LOCATIONS, parse_note};
 
-use super::{Base, Chain, GuestKnowledge, GuestNote, IntrospectionError, notes};
+use super::{GuestKnowledge, IntrospectionError, notes};
 
 impl GuestKnowledge {
     /// Learns from whatever image the VMM loads: its own note if it has one, else what a Linux
@@ -15,30 +15,11 @@ impl GuestKnowledge {
             .into_iter()
             .find(|(kind, _)| *kind == TYPE_LOCATIONS);
         if let Some((_, descriptor)) = locations {
-            let note = parse_note(descriptor).map_err(|_| IntrospectionError::Note("unreadable"))?;
-            return Ok(Self::from_note(chains(&note)));
+            return Ok(Self::from_note(parse_note(descriptor)?));
         }
         match Self::from_kernel_image(image) {
             Err(IntrospectionError::NotAKernel) => Ok(Self::unknown()),
             result => result,
         }
-    }
-}
-
-fn chains(note: &note::GuestNote) -> GuestNote {
-    let chain = |location: &Option<note::Location>| {
-        let location = location.as_ref()?;
-        let base = match location.base {
-            note::Base::Absolute => Base::Absolute,
-            note::Base::Gs => Base::Gs,
-        };
-        Chain::new(base, location.offsets(), location.width.into())
-    };
-    GuestNote {
-        pid: chain(&note.pid),
-        tid: chain(&note.tid),
-        interrupt_nesting: chain(&note.interrupt_nesting),
-        process_group: chain(&note.process_group),
-        comm: chain(&note.comm),
     }
 }

@@ -7,25 +7,25 @@
 
 mod btf;
 mod bytes;
-mod chain;
 mod error;
 mod image;
 mod kallsyms;
 mod knowledge;
 mod learn;
 mod linux;
+mod location;
 mod note;
 mod paging;
 mod pid_at;
 mod symbols;
+#[cfg(test)]
+mod testing;
 mod vcpu;
 
-pub use chain::{Base, Chain, MAX_DEPTH};
 pub use error::IntrospectionError;
 pub use image::{MAX_UNPACKED, notes, unpack as unpack_kernel};
 pub use knowledge::GuestKnowledge;
 pub use linux::LinuxKnowledge;
-pub use note::GuestNote;
 pub use paging::AddressSpace;
 pub use pid_at::{PidAtError, parse as parse_pid_at};
 pub use symbols::Symbols;
@@ -77,7 +77,13 @@ pub struct Identity {
 impl Identity {
     /// Nobody known, in `mode`.
     pub fn unknown(mode: Mode) -> Self {
-        Self { mode, pid: -1, tid: -1, process_group: -1, comm: [0; COMM_LENGTH] }
+        Self {
+            mode,
+            pid: -1,
+            tid: -1,
+            process_group: -1,
+            comm: [0; COMM_LENGTH],
+        }
     }
 }
 
@@ -92,7 +98,10 @@ fn bare_mode(registers: &Registers, halted: bool) -> Mode {
 
 /// `name` with nothing after its first NUL.
 fn padded(mut name: [u8; COMM_LENGTH]) -> [u8; COMM_LENGTH] {
-    let length = name.iter().position(|byte| *byte == 0).unwrap_or(COMM_LENGTH);
+    let length = name
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(COMM_LENGTH);
     name[length..].fill(0);
     name
 }

@@ -1,79 +1,66 @@
 //! Guests that say themselves where their current process is, in an ELF note of owner `kvmprof`, or on
 //! whose behalf `--pid-at` does.
 
+use kvmprof_abi::note::{GuestNote, Location};
 use kvmprof_devices::profiling::{COMM_LENGTH, Mode};
 use vm_memory::GuestMemoryBackend;
 
-use super::chain::Chain;
 use super::paging::AddressSpace;
-use super::{Identity, Registers, bare_mode, padded};
+use super::{Identity, Registers, bare_mode, location, padded};
 
-/// Where a guest keeps what introspection wants; what it doesn't say stays unknown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GuestNote {
-    /// The current process's id.
-    pub pid: Option<Chain>,
-    /// The current thread's id; without it, the process's id is taken.
-    pub tid: Option<Chain>,
-    /// How many interrupts deep the vCPU is; above 0 it is servicing one.
-    pub interrupt_nesting: Option<Chain>,
-    /// The current process's group.
-    pub process_group: Option<Chain>,
-    /// The current process's name.
-    pub comm: Option<Chain>,
-}
-
-impl GuestNote {
-    /// Whom the vCPU is running.
-    pub(super) fn identify<M: GuestMemoryBackend>(
-        &self,
-        memory: &M,
-        registers: &Registers,
-        halted: bool,
-        want_process_group: bool,
-    ) -> Identity {
-        let space = AddressSpace::new(memory, registers);
-        let number = |chain: &Option<Chain>| chain.as_ref()?.number(&space, registers);
-        let id = |chain: &Option<Chain>| {
-            number(chain)
-                .and_then(|value| i32::try_from(value).ok())
-                .filter(|id| *id >= 0)
-        };
-        let mut mode = bare_mode(registers, halted);
-        if mode == Mode::Kernel && number(&self.interrupt_nesting).is_some_and(|depth| depth > 0) {
-            mode = Mode::Interrupt;
-        }
-        let pid = id(&self.pid);
-        let comm = self.comm.as_ref().and_then(|chain| chain.name(&space, registers));
-        Identity {
-            mode,
-            pid: pid.unwrap_or(-1),
-            tid: id(&self.tid).or(pid).unwrap_or(-1),
-            process_group: want_process_group
-                .then(|| id(&self.process_group))
-                .flatten()
-                .unwrap_or(-1),
-            comm: padded(comm.unwrap_or([0; COMM_LENGTH])),
-        }
+/// Whom the vCPU is running, by `note`; what it doesn't say stays unknown, but for the thread, which
+/// without a thread id is the process.
+pub fn identify<M: GuestMemoryBackend>(
+    note: &GuestNote,
+    memory: &M,
+    registers: &Registers,
+    halted: bool,
+    want_process_group: bool,
+) -> Identity {
+    let space = AddressSpace::new(memory, registers);
+    let number = |place: &Option<Location>| location::number(place.as_ref()?, &space, registers);
+    let id = |place: &Option<Location>| {
+        number(place)
+            .and_then(|value| i32::try_from(value).ok())
+            .filter(|id| *id >= 0)
+    };
+    let mut mode = bare_mode(registers, halted);
+    if mode == Mode::Kernel && number(&note.interrupt_nesting).is_some_and(|depth| depth > 0) {
+        mode = Mode::Interrupt;
+    }
+    let pid = id(&note.pid);
+    let comm = note
+        .comm
+        .as_ref()
+        .and_then(|place| location::name(place, &space, registers));
+    Identity {
+        mode,
+        pid: pid.unwrap_or(-1),
+        tid: id(&note.tid).or(pid).unwrap_or(-1),
+        process_group: want_process_group
+            .then(|| id(&note.process_group))
+            .flatten()
+            .unwrap_or(-1),
+        comm: padded(comm.unwrap_or([0; COMM_LENGTH])),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use kvmprof_abi::note::Base;
     use vm_memory::{Bytes, GuestAddress};
 
-    use super::super::chain::Base;
     use super::super::paging::tests::Memory;
     use super::*;
 
     fn note() -> GuestNote {
-        let chain = |offset, width| Chain::new(Base::Gs, &[offset], width);
+        let place = |offset, width| Location::new(Base::Gs, width, &[offset]);
         GuestNote {
-            pid: chain(0, 4),
+            pid: place(0, 4),
             tid: None,
-            interrupt_nesting: chain(4, 1),
-            process_group: chain(8, 8),
-            comm: chain(16, 16),
+            interrupt_nesting: place(4, 1),
+            process_group: place(8, 8),
+            comm: place(16, 16),
         }
     }
 
@@ -82,18 +69,24 @@ mod tests {
         memory.write_obj(pid, GuestAddress(0x1000)).unwrap();
         memory.write_obj(nesting, GuestAddress(0x1004)).unwrap();
         memory.write_obj(77_i64, GuestAddress(0x1008)).unwrap();
-        memory.write_slice(b"spinner\0leftover", GuestAddress(0x1010)).unwrap();
+        memory
+            .write_slice(b"spinner\0leftover", GuestAddress(0x1010))
+            .unwrap();
         memory
     }
 
-    fn identify(pid: i32, nesting: u8, cpl: u8, halted: bool) -> Identity {
-        let registers = Registers { gs_base: 0x1000, cpl, ..Registers::default() };
-        note().identify(&memory(pid, nesting), &registers, halted, true)
+    fn look(pid: i32, nesting: u8, cpl: u8, halted: bool) -> Identity {
+        let registers = Registers {
+            gs_base: 0x1000,
+            cpl,
+            ..Registers::default()
+        };
+        identify(&note(), &memory(pid, nesting), &registers, halted, true)
     }
 
     #[test]
     fn reads_the_process() {
-        let identity = identify(12, 0, 3, false);
+        let identity = look(12, 0, 3, false);
         assert_eq!(
             identity,
             Identity {
@@ -104,27 +97,43 @@ mod tests {
                 comm: *b"spinner\0\0\0\0\0\0\0\0\0",
             }
         );
-        assert_eq!(identify(-3, 0, 3, false).pid, -1);
+        assert_eq!(look(-3, 0, 3, false).pid, -1);
     }
 
     #[test]
     fn tells_the_mode() {
-        assert_eq!(identify(12, 1, 3, false).mode, Mode::User);
-        assert_eq!(identify(12, 1, 0, false).mode, Mode::Interrupt);
-        assert_eq!(identify(12, 0, 0, false).mode, Mode::Kernel);
-        assert_eq!(identify(0, 0, 0, false).mode, Mode::Kernel);
-        assert_eq!(identify(0, 0, 0, true).mode, Mode::Idle);
+        assert_eq!(look(12, 1, 3, false).mode, Mode::User);
+        assert_eq!(look(12, 1, 0, false).mode, Mode::Interrupt);
+        assert_eq!(look(12, 0, 0, false).mode, Mode::Kernel);
+        assert_eq!(look(0, 0, 0, false).mode, Mode::Kernel);
+        assert_eq!(look(0, 0, 0, true).mode, Mode::Idle);
     }
 
     #[test]
     fn what_is_not_mapped_is_unknown() {
-        let registers = Registers { gs_base: 0x1ff0, cpl: 0, ..Registers::default() };
-        let identity = note().identify(&memory(1, 0), &registers, false, true);
+        let registers = Registers {
+            gs_base: 0x1ff0,
+            cpl: 0,
+            ..Registers::default()
+        };
+        let identity = identify(&note(), &memory(1, 0), &registers, false, true);
         assert_eq!(identity.comm, [0; COMM_LENGTH]);
         assert_eq!(
-            note().identify(&memory(1, 0), &Registers { gs_base: 1 << 40, ..registers }, false, true),
+            identify(
+                &note(),
+                &memory(1, 0),
+                &Registers {
+                    gs_base: 1 << 40,
+                    ..registers
+                },
+                false,
+                true
+            ),
             Identity::unknown(Mode::Kernel)
         );
-        assert_eq!(note().identify(&memory(1, 0), &registers, false, false).process_group, -1);
+        assert_eq!(
+            identify(&note(), &memory(1, 0), &registers, false, false).process_group,
+            -1
+        );
     }
 }

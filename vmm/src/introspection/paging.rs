@@ -44,7 +44,10 @@ enum Paging {
     Off,
     /// The 32-bit modes, which nothing that is looked into runs in for long.
     Unsupported,
-    Long { root: u64, levels: u32 },
+    Long {
+        root: u64,
+        levels: u32,
+    },
 }
 
 impl<'a, M: GuestMemoryBackend> AddressSpace<'a, M> {
@@ -57,7 +60,10 @@ impl<'a, M: GuestMemoryBackend> AddressSpace<'a, M> {
         } else {
             let levels = if registers.cr4 & CR4_LA57 == 0 { 4 } else { 5 };
             // The low 12 bits are cache control bits, or a PCID.
-            Paging::Long { root: registers.cr3 & FRAME, levels }
+            Paging::Long {
+                root: registers.cr3 & FRAME,
+                levels,
+            }
         };
         Self { memory, paging }
     }
@@ -67,7 +73,10 @@ impl<'a, M: GuestMemoryBackend> AddressSpace<'a, M> {
         match self.paging {
             Paging::Long { root, levels } if root & PTI_USER != 0 => Some(Self {
                 memory: self.memory,
-                paging: Paging::Long { root: root & !PTI_USER, levels },
+                paging: Paging::Long {
+                    root: root & !PTI_USER,
+                    levels,
+                },
             }),
             _ => None,
         }
@@ -105,7 +114,9 @@ impl<'a, M: GuestMemoryBackend> AddressSpace<'a, M> {
     /// Fills `buffer` from virtual address `address`. `None` when any of it isn't mapped or isn't
     /// guest memory; then the buffer's contents are unspecified.
     pub fn read(&self, address: u64, buffer: &mut [u8]) -> Option<()> {
-        read_paged(self.memory, address, buffer, |address| self.translate(address))
+        read_paged(self.memory, address, buffer, |address| {
+            self.translate(address)
+        })
     }
 }
 
@@ -182,7 +193,17 @@ pub mod tests {
     impl Tables {
         /// Tables from `start` on in `memory`.
         pub fn new(memory: Memory, start: u64, levels: u32) -> Self {
-            Self { memory, root: start, next: start + PAGE, levels }
+            Self {
+                memory,
+                root: start,
+                next: start + PAGE,
+                levels,
+            }
+        }
+
+        /// Takes further tables from `next` on.
+        pub fn skip_to(&mut self, next: u64) {
+            self.next = next;
         }
 
         /// Maps `address` to `physical` at `level`: 1 is 4 KiB, 2 is 2 MiB, 3 is 1 GiB.
@@ -200,12 +221,15 @@ pub mod tests {
             }
             let slot = GuestAddress(table + (address >> (12 + 9 * (level - 1)) & 0x1ff) * 8);
             let large = if level > 1 { LARGE } else { 0 };
-            self.memory.write_obj(physical | large | 1 << 63 | 3, slot).unwrap();
+            self.memory
+                .write_obj(physical | large | 1 << 63 | 3, slot)
+                .unwrap();
         }
     }
 
     fn memory() -> Memory {
-        Memory::from_ranges(&[(GuestAddress(0), 1 << 20), (GuestAddress(1 << 32), 1 << 16)]).unwrap()
+        Memory::from_ranges(&[(GuestAddress(0), 1 << 20), (GuestAddress(1 << 32), 1 << 16)])
+            .unwrap()
     }
 
     #[test]
@@ -232,8 +256,14 @@ pub mod tests {
         let mut tables = Tables::new(memory(), 0x10000, 4);
         tables.map(0x1000, 0x5000, 1);
         tables.map(0x2000, 0x3000, 1);
-        tables.memory.write_slice(b"left", GuestAddress(0x5ffc)).unwrap();
-        tables.memory.write_slice(b"right", GuestAddress(0x3000)).unwrap();
+        tables
+            .memory
+            .write_slice(b"left", GuestAddress(0x5ffc))
+            .unwrap();
+        tables
+            .memory
+            .write_slice(b"right", GuestAddress(0x3000))
+            .unwrap();
         let space = AddressSpace::new(&tables.memory, &long_mode(0x10000, false));
         let mut buffer = [0; 9];
         space.read(0x1ffc, &mut buffer).unwrap();
@@ -250,14 +280,19 @@ pub mod tests {
             Some(GuestAddress(0x1234))
         );
         registers.cr0 = CR0_PG;
-        assert_eq!(AddressSpace::new(&memory, &registers).translate(0x1234), None);
+        assert_eq!(
+            AddressSpace::new(&memory, &registers).translate(0x1234),
+            None
+        );
     }
 
     #[test]
     fn circular_tables_end() {
         let memory = memory();
         for index in 0..512 {
-            memory.write_obj(0x1000_u64 | 3, GuestAddress(0x1000 + index * 8)).unwrap();
+            memory
+                .write_obj(0x1000_u64 | 3, GuestAddress(0x1000 + index * 8))
+                .unwrap();
         }
         let space = AddressSpace::new(&memory, &long_mode(0x1000, true));
         assert_eq!(space.translate(0x1234), Some(GuestAddress(0x1234)));

@@ -1,6 +1,6 @@
 //! What `--pid-at` takes: where a guest without a note keeps its current pid.
 
-use super::chain::{Base, Chain, MAX_DEPTH};
+use kvmprof_abi::note::{Base, DEPTH_MAX, Location};
 
 /// Why a `--pid-at` value isn't one.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum PidAtError {
     #[error("The offset '{0}' is not a decimal or 0x... number of 64 bits")]
     Offset(String),
     /// There are too many offsets.
-    #[error("There are {0} offsets, more than {MAX_DEPTH}")]
+    #[error("There are {0} offsets, more than {DEPTH_MAX}")]
     Depth(usize),
     /// The width isn't that of a number.
     #[error("The width '{0}' is none of 1, 2, 4 and 8 bytes")]
@@ -29,7 +29,7 @@ pub enum PidAtError {
 ///
 /// # Errors
 /// Any part is malformed.
-pub fn parse(value: &str) -> Result<Chain, PidAtError> {
+pub fn parse(value: &str) -> Result<Location, PidAtError> {
     let shape = || PidAtError::Shape(value.to_owned());
     let mut parts = value.split(':');
     let (Some(base), Some(offsets), Some(width), None) =
@@ -42,8 +42,11 @@ pub fn parse(value: &str) -> Result<Chain, PidAtError> {
         "gs" => Base::Gs,
         other => return Err(PidAtError::Base(other.to_owned())),
     };
-    let offsets = offsets.split(',').map(offset).collect::<Result<Vec<_>, _>>()?;
-    if offsets.len() > MAX_DEPTH {
+    let offsets = offsets
+        .split(',')
+        .map(offset)
+        .collect::<Result<Vec<_>, _>>()?;
+    if offsets.len() > DEPTH_MAX {
         return Err(PidAtError::Depth(offsets.len()));
     }
     let bytes = match width {
@@ -53,7 +56,7 @@ pub fn parse(value: &str) -> Result<Chain, PidAtError> {
         "8" => 8,
         other => return Err(PidAtError::Width(other.to_owned())),
     };
-    Chain::new(base, &offsets, bytes).ok_or_else(shape)
+    Location::new(base, bytes, &offsets).ok_or_else(shape)
 }
 
 fn offset(text: &str) -> Result<i64, PidAtError> {
@@ -65,13 +68,20 @@ fn offset(text: &str) -> Result<i64, PidAtError> {
     if digits.starts_with(['+', '-']) {
         return Err(error());
     }
-    let magnitude = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+    let magnitude = match digits
+        .strip_prefix("0x")
+        .or_else(|| digits.strip_prefix("0X"))
+    {
         // Kernel addresses are written as unsigned numbers.
         Some(hexadecimal) => u64::from_str_radix(hexadecimal, 16),
         None => digits.parse(),
     };
     let value = magnitude.map_err(|_| error())?.cast_signed();
-    Ok(if negative { value.wrapping_neg() } else { value })
+    Ok(if negative {
+        value.wrapping_neg()
+    } else {
+        value
+    })
 }
 
 #[cfg(test)]
@@ -79,18 +89,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_chains() {
+    fn reads_locations() {
         assert_eq!(
             parse("absolute:0x1234:4").ok(),
-            Chain::new(Base::Absolute, &[0x1234], 4)
+            Location::new(Base::Absolute, 4, &[0x1234])
         );
         assert_eq!(
             parse("gs:0x10,-8,24:8").ok(),
-            Chain::new(Base::Gs, &[0x10, -8, 24], 8)
+            Location::new(Base::Gs, 8, &[0x10, -8, 24])
         );
         assert_eq!(
             parse("absolute:0xffffffff81000000:2").ok(),
-            Chain::new(Base::Absolute, &[-0x7f00_0000], 2)
+            Location::new(Base::Absolute, 2, &[-0x7f00_0000])
         );
     }
 
@@ -100,11 +110,27 @@ mod tests {
         assert!(message("").contains("absolute:0x1234:4"));
         assert!(message("gs:0x10").contains("BASE:OFFSET"));
         assert!(message("gs:1:4:5").contains("BASE:OFFSET"));
-        assert_eq!(message("fs:0x10:4"), "The base 'fs' is neither 'absolute' nor 'gs'");
-        for bad in ["gs::4", "gs:0x:4", "gs:ten:4", "gs:+1:4", "gs:--1:4", "gs:0x10000000000000000:4"] {
+        assert_eq!(
+            message("fs:0x10:4"),
+            "The base 'fs' is neither 'absolute' nor 'gs'"
+        );
+        for bad in [
+            "gs::4",
+            "gs:0x:4",
+            "gs:ten:4",
+            "gs:+1:4",
+            "gs:--1:4",
+            "gs:0x10000000000000000:4",
+        ] {
             assert!(message(bad).contains("is not a decimal or 0x"), "{bad}");
         }
-        assert_eq!(message("gs:1,2,3,4,5:4"), "There are 5 offsets, more than 4");
-        assert_eq!(message("gs:1:16"), "The width '16' is none of 1, 2, 4 and 8 bytes");
+        assert_eq!(
+            message("gs:1,2,3,4,5:4"),
+            "There are 5 offsets, more than 4"
+        );
+        assert_eq!(
+            message("gs:1:16"),
+            "The width '16' is none of 1, 2, 4 and 8 bytes"
+        );
     }
 }

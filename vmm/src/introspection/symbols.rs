@@ -32,7 +32,12 @@ impl Symbols {
             .filter(|(_, symbol)| matches!(symbol.kind, b't' | b'T' | b'w' | b'W'))
             .map(|(index, _)| index)
             .collect();
-        Self { symbols, functions, text, by_name: OnceLock::new() }
+        Self {
+            symbols,
+            functions,
+            text,
+            by_name: OnceLock::new(),
+        }
     }
 
     /// Takes the symbols of an ELF symbol table: address, name, and whether it is a function.
@@ -47,7 +52,12 @@ impl Symbols {
             };
             text.push_str(name);
             let kind = if function { b't' } else { b'd' };
-            symbols.push(Symbol { address, name_start, name_length, kind });
+            symbols.push(Symbol {
+                address,
+                name_start,
+                name_length,
+                kind,
+            });
         }
         Self::new(symbols, text)
     }
@@ -89,14 +99,18 @@ impl Symbols {
     /// address is. Functions have no length here, so the last one reaches to the end of the table.
     pub fn function_at(&self, address: u64) -> Option<(&str, u64)> {
         let at = |index: &u32| self.symbols[*index as usize];
-        let after = self.functions.partition_point(|index| at(index).address <= address);
+        let after = self
+            .functions
+            .partition_point(|index| at(index).address <= address);
         let symbol = at(self.functions.get(after.checked_sub(1)?)?);
         Some((self.name(&symbol), address - symbol.address))
     }
 
     /// The lowest address of a symbol that lies above `address`.
     pub fn address_after(&self, address: u64) -> Option<u64> {
-        let after = self.symbols.partition_point(|symbol| symbol.address <= address);
+        let after = self
+            .symbols
+            .partition_point(|symbol| symbol.address <= address);
         self.symbols.get(after).map(|symbol| symbol.address)
     }
 

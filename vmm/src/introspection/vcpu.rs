@@ -6,7 +6,7 @@ use vm_memory::GuestMemoryBackend;
 
 use super::knowledge::{Guest, GuestKnowledge};
 use super::linux::Cpu;
-use super::{Identity, Registers, bare_mode};
+use super::{Identity, Registers, bare_mode, note};
 
 /// Tells whom one vCPU is running. It belongs to that vCPU's thread.
 #[derive(Debug)]
@@ -18,7 +18,10 @@ pub struct VcpuIntrospector {
 impl VcpuIntrospector {
     /// For the vCPU of index `vcpu`, counted from 0.
     pub fn new(knowledge: Arc<GuestKnowledge>, vcpu: u16) -> Self {
-        Self { knowledge, cpu: Cpu::new(vcpu) }
+        Self {
+            knowledge,
+            cpu: Cpu::new(vcpu),
+        }
     }
 
     /// Whom the vCPU is running, which stands still with `registers`, in HLT when `halted`. The process
@@ -35,9 +38,12 @@ impl VcpuIntrospector {
     ) -> Identity {
         match self.knowledge.guest() {
             Guest::Linux(linux) => {
-                self.cpu.identify(linux, memory, registers, halted, want_process_group)
+                self.cpu
+                    .identify(linux, memory, registers, halted, want_process_group)
             }
-            Guest::Note(note) => note.identify(memory, registers, halted, want_process_group),
+            Guest::Note(note) => {
+                note::identify(note, memory, registers, halted, want_process_group)
+            }
             Guest::Unknown => Identity::unknown(bare_mode(registers, halted)),
         }
     }

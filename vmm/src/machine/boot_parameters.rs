@@ -15,7 +15,7 @@ use linux_loader::start_info::{
 use vm_memory::{Bytes, GuestAddress};
 
 use super::error::MachineError;
-use super::image::{Image, ImageKind, LoadedKernel, read_file};
+use super::image::{Image, ImageKind, LoadedKernel, open_file};
 use super::layout;
 use super::memory::{GuestMemory, memory_ranges};
 
@@ -101,13 +101,13 @@ pub(super) fn load_initrd(
     path: &Path,
     low_end: u64,
 ) -> Result<Initrd, MachineError> {
-    let bytes = read_file("initrd", path, layout::GAP_START)?;
-    if bytes.is_empty() {
+    let (mut file, length) = open_file("initrd", path)?;
+    if length == 0 {
         return Err(MachineError::EmptyInitrd(path.to_owned()));
     }
     let end = low_end.min(image.initrd_address_max().saturating_add(1));
-    let length = bytes.len() as u64;
     let address = place_initrd(length, image.memory_end(), end);
+    // What fits below the 32-bit gap has a 32-bit size.
     let (Some(address), Ok(size)) = (address, u32::try_from(length)) else {
         return Err(MachineError::InitrdTooLarge {
             path: path.to_owned(),
@@ -115,8 +115,9 @@ pub(super) fn load_initrd(
             free: end.saturating_sub(image.memory_end()),
         });
     };
+    let bytes = usize::try_from(size).unwrap_or(usize::MAX);
     memory
-        .write_slice(&bytes, GuestAddress(address))
+        .read_exact_volatile_from(GuestAddress(address), &mut file, bytes)
         .map_err(|source| MachineError::WriteMemory {
             what: "the initrd",
             source,
@@ -184,7 +185,11 @@ fn write_linux(
         *target = boot_e820_entry {
             addr: entry.address,
             size: entry.size,
-            r#type: if entry.usable { E820_RAM } else { E820_RESERVED },
+            r#type: if entry.usable {
+                E820_RAM
+            } else {
+                E820_RESERVED
+            },
         };
         parameters.e820_entries += 1;
     }
@@ -243,8 +248,7 @@ fn write_pvh(
     if !modules.is_empty() {
         parameters.set_modules(&modules, GuestAddress(layout::PVH_MODULES));
     }
-    PvhBootConfigurator::write_bootparams(&parameters, memory)
-        .map_err(MachineError::BootParameters)
+    PvhBootConfigurator::write_bootparams(&parameters, memory).map_err(MachineError::BootParameters)
 }
 
 /// An address below the 32-bit gap as a 32-bit field.
@@ -280,10 +284,7 @@ mod tests {
 
     #[test]
     fn small_memory_is_usable_beside_the_reserved_area() {
-        assert_eq!(
-            usable(512 << 20),
-            [(0, 0x9fc00), (0x10_0000, 512 << 20)]
-        );
+        assert_eq!(usable(512 << 20), [(0, 0x9fc00), (0x10_0000, 512 << 20)]);
     }
 
     #[test]
@@ -313,7 +314,10 @@ mod tests {
 
     #[test]
     fn the_initrd_never_reaches_into_the_kernel() {
-        assert_eq!(place_initrd(0x1001, 0x100_0000, 0x100_2000), Some(0x100_0000));
+        assert_eq!(
+            place_initrd(0x1001, 0x100_0000, 0x100_2000),
+            Some(0x100_0000)
+        );
         assert_eq!(place_initrd(0x2001, 0x100_0000, 0x100_2000), None);
         assert_eq!(place_initrd(u64::MAX, 0x100_0000, 0x100_2000), None);
     }

@@ -179,7 +179,11 @@ impl CpuidTemplate {
                 continue;
             }
             // (bits to shift the APIC id by to get to the next level, processors, level)
-            let levels = [(0, 1, LEVEL_THREAD), (id_bits, self.cpus, LEVEL_CORE), (0, 0, 0)];
+            let levels = [
+                (0, 1, LEVEL_THREAD),
+                (id_bits, self.cpus, LEVEL_CORE),
+                (0, 0, 0),
+            ];
             for (index, (shift, processors, level)) in (0u32..).zip(levels) {
                 self.entries.push(kvm_cpuid_entry2 {
                     function,

@@ -11,24 +11,28 @@ use thiserror::Error;
 pub enum MachineError {
     /// `/dev/kvm` isn't there.
     #[error(
-        "This host has no /dev/kvm: load a KVM module (kvm-intel or kvm-amd), or use a machine with a KVM in emulation: cargo lab linux"
+        "This host has no /dev/kvm: load a KVM module (kvm-intel or kvm-amd), or use a machine with a KVM in emulation: cargo lab demo, cargo lab linux"
     )]
     NoKvm,
     /// `/dev/kvm` may not be opened by this user.
     #[error(
-        "No permission to open /dev/kvm: run as root or join its group (usermod -aG kvm USER), or use a machine with a KVM in emulation: cargo lab linux"
+        "No permission to open /dev/kvm: run as root or join its group (usermod -aG kvm USER), or use a machine with a KVM in emulation: cargo lab demo, cargo lab linux"
     )]
     KvmPermission,
     /// `/dev/kvm` can't be opened for another reason.
     #[error(
-        "Cannot open /dev/kvm; a machine with a KVM in emulation is there by: cargo lab linux"
+        "Cannot open /dev/kvm; a machine with a KVM in emulation is there by: cargo lab demo, cargo lab linux"
     )]
     OpenKvm(#[source] io::Error),
     /// `/dev/kvm` speaks another interface.
-    #[error("/dev/kvm has API version {0}, but only version 12 is known")]
+    #[error(
+        "/dev/kvm has API version {0} (-1: it is no KVM), but only version 12 is known; a machine with a KVM in emulation is there by: cargo lab demo, cargo lab linux"
+    )]
     KvmVersion(i32),
     /// A capability that the machine can't do without is missing.
-    #[error("This host's KVM lacks {0}, which is needed")]
+    #[error(
+        "This host's KVM lacks {0}, which is needed; a machine with a KVM in emulation is there by: cargo lab demo, cargo lab linux"
+    )]
     MissingCapability(&'static str),
     /// A KVM system call failed.
     #[error("KVM refused {operation}")]
@@ -154,7 +158,7 @@ pub enum MachineError {
     /// The kernel doesn't fit.
     #[error(
         "The kernel {name} needs memory up to {} but the guest's ends at {}: give it more",
-        Bytes(*needed),
+        Bytes(needed.next_multiple_of(1 << 20)),
         Bytes(*end)
     )]
     KernelTooLarge {

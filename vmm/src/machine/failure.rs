@@ -3,7 +3,8 @@
 use std::fmt;
 
 use kvm_bindings::{
-    KVM_EXIT_FAIL_ENTRY, KVM_EXIT_INTERNAL_ERROR, KVM_EXIT_SHUTDOWN, KVM_INTERNAL_ERROR_DELIVERY_EV, KVM_INTERNAL_ERROR_EMULATION,
+    KVM_EXIT_FAIL_ENTRY, KVM_EXIT_INTERNAL_ERROR, KVM_EXIT_SHUTDOWN,
+    KVM_INTERNAL_ERROR_DELIVERY_EV, KVM_INTERNAL_ERROR_EMULATION,
     KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES, KVM_INTERNAL_ERROR_SIMUL_EX,
     KVM_INTERNAL_ERROR_UNEXPECTED_EXIT_REASON, kvm_regs, kvm_sregs,
 };
@@ -76,7 +77,10 @@ impl GuestFailure {
     ) -> Self {
         let instruction = emulation_bytes(vcpu);
         let place = match (vcpu.get_regs(), vcpu.get_sregs()) {
-            (Ok(regs), Ok(sregs)) => Some(place(vcpu, memory, (&regs, &sregs), instruction)),
+            // SVM loses the registers in a shutdown, so that KVM resets the vCPU.
+            (Ok(regs), Ok(sregs)) if !is_reset(&regs, &sregs) => {
+                Some(place(vcpu, memory, (&regs, &sregs), instruction))
+            }
             _ => None,
         };
         Self {
@@ -111,6 +115,13 @@ impl FailureCause {
             reason => Self::UnknownExit { reason },
         }
     }
+}
+
+/// Whether a vCPU stands where processors start after reset.
+fn is_reset(regs: &kvm_regs, sregs: &kvm_sregs) -> bool {
+    const RESET_BASE: u64 = 0xffff_0000;
+    const RESET_RIP: u64 = 0xfff0;
+    regs.rip == RESET_RIP && sregs.cs.base == RESET_BASE
 }
 
 /// The instruction that KVM failed to emulate, if it left its bytes in the run page.
@@ -185,15 +196,24 @@ impl fmt::Display for FailureCause {
             } => write!(f, "KVM met too many exceptions at once (suberror 2)"),
             Self::InternalError {
                 suberror: KVM_INTERNAL_ERROR_DELIVERY_EV,
-            } => write!(f, "KVM could not deliver an event to the guest (suberror 3)"),
+            } => write!(
+                f,
+                "KVM could not deliver an event to the guest (suberror 3)"
+            ),
             Self::InternalError {
                 suberror: KVM_INTERNAL_ERROR_UNEXPECTED_EXIT_REASON,
-            } => write!(f, "The processor left the guest for a reason unknown to KVM (suberror 4)"),
+            } => write!(
+                f,
+                "The processor left the guest for a reason unknown to KVM (suberror 4)"
+            ),
             Self::InternalError { suberror } => {
                 write!(f, "KVM reported an internal error (suberror {suberror})")
             }
             Self::FailEntry { reason } => {
-                write!(f, "The processor refused to enter the guest (reason {reason:#x})")
+                write!(
+                    f,
+                    "The processor refused to enter the guest (reason {reason:#x})"
+                )
             }
             Self::TripleFault => write!(f, "The guest crashed: triple fault"),
             Self::UnknownExit { reason } => write!(f, "Unknown KVM exit (reason {reason})"),
@@ -204,12 +224,14 @@ impl fmt::Display for FailureCause {
 impl fmt::Display for GuestFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} on vCPU {}", self.cause, self.vcpu)?;
-        if let Some(place) = &self.place {
-            write!(f, "\n  {place}")?;
+        match &self.place {
+            Some(place) => write!(f, "\n  {place}")?,
+            None => write!(f, "\n  KVM no longer knows where: its registers are lost")?,
         }
-        let interpreted = matches!(self.cause, FailureCause::InternalError { .. })
-            && !self.hardware_virtualization;
-        if interpreted {
+        let not_emulated = FailureCause::InternalError {
+            suberror: KVM_INTERNAL_ERROR_EMULATION,
+        };
+        if self.cause == not_emulated && !self.hardware_virtualization {
             write!(
                 f,
                 "\n  This host has neither VT-x nor SVM: its KVM interprets guest kernel code and lacks this\n  instruction. Use a host with VT-x or SVM, or the lab: cargo lab linux"
@@ -269,13 +291,34 @@ mod tests {
     }
 
     #[test]
+    fn lost_registers_are_called_so() {
+        let failure = GuestFailure {
+            cause: FailureCause::TripleFault,
+            place: None,
+            ..emulation_failure(true)
+        };
+        assert!(failure.to_string().contains("registers are lost"));
+        let mut sregs = kvm_sregs::default();
+        sregs.cs.base = 0xffff_0000;
+        let regs = kvm_regs {
+            rip: 0xfff0,
+            ..Default::default()
+        };
+        assert!(is_reset(&regs, &sregs));
+        assert!(!is_reset(&regs, &kvm_sregs::default()));
+    }
+
+    #[test]
     fn a_triple_fault_is_the_guests_own_doing_on_any_host() {
         let failure = GuestFailure {
             cause: FailureCause::TripleFault,
             ..emulation_failure(false)
         };
         let text = failure.to_string();
-        assert!(text.starts_with("The guest crashed: triple fault"), "{text}");
+        assert!(
+            text.starts_with("The guest crashed: triple fault"),
+            "{text}"
+        );
         assert!(!text.contains("cargo lab"), "{text}");
     }
 }

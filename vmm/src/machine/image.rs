@@ -5,6 +5,7 @@ use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kvmprof_abi::note;
 use linux_loader::bootparam::setup_header;
 use linux_loader::loader::{BzImage, Elf, KernelLoader};
 use object::LittleEndian;
@@ -47,17 +48,15 @@ pub enum ImageKind {
     /// An ELF file that has the Xen note `PHYS32_ENTRY`, entered there in 32-bit protected mode
     /// (Xen: docs/misc/pvh.pandoc).
     Pvh,
-    /// An ELF file that has a `kvmprof` note of type [`NOTE_START_ALL`]: every vCPU starts at
+    /// An ELF file that has a `kvmprof` note of type [`note::TYPE_START_ALL`]: every vCPU starts at
     /// `e_entry` in 64-bit mode with the first 4 GiB mapped one to one, `rdi` = index of the vCPU,
     /// `rsi` = guest-physical address of the Linux boot parameters, `rdx` = number of vCPUs.
     /// The initial stack is one for all: each vCPU has to set its own.
     StartAll,
 }
 
-/// Owner of this program's ELF notes.
-pub const NOTE_OWNER: &[u8] = b"kvmprof";
-/// Type of the note that asks for [`ImageKind::StartAll`].
-pub const NOTE_START_ALL: u32 = 2;
+/// Owner of the notes by which a guest says how it wants to be treated.
+const NOTE_OWNER: &[u8] = note::OWNER.as_bytes();
 
 /// Owner of the note that makes an ELF file a PVH kernel.
 const XEN_NOTE_OWNER: &[u8] = b"Xen";
@@ -99,7 +98,7 @@ impl Image {
     /// If it can't be read, is no kernel for x86-64, or is damaged.
     pub fn read(source: &KernelSource) -> Result<Self, MachineError> {
         let bytes: Arc<[u8]> = match source {
-            KernelSource::Path(path) => read_file("kernel", path, IMAGE_MAX)?.into(),
+            KernelSource::Path(path) => read_kernel(path)?.into(),
             KernelSource::Embedded(bytes) => Arc::from(*bytes),
         };
         Self::parse(source.name(), bytes)
@@ -244,11 +243,7 @@ impl Image {
     ///
     /// # Errors
     /// If it doesn't fit.
-    pub fn load(
-        &self,
-        memory: &GuestMemory,
-        low_end: u64,
-    ) -> Result<LoadedKernel, MachineError> {
+    pub fn load(&self, memory: &GuestMemory, low_end: u64) -> Result<LoadedKernel, MachineError> {
         /// The 64-bit entry point of a bzImage, from where it is loaded.
         const ENTRY_64: u64 = 0x200;
 
@@ -342,10 +337,7 @@ struct KernelNotes {
 }
 
 impl KernelNotes {
-    fn read(
-        segments: &[ProgramHeader64<LittleEndian>],
-        file: &[u8],
-    ) -> Result<Self, String> {
+    fn read(segments: &[ProgramHeader64<LittleEndian>], file: &[u8]) -> Result<Self, String> {
         let endian = LittleEndian;
         let mut found = Self::default();
         for segment in segments.iter().filter(|s| s.p_type(endian) == PT_NOTE) {
@@ -353,11 +345,14 @@ impl KernelNotes {
                 .notes(endian, file)
                 .map_err(|error| error.to_string())?;
             let Some(mut notes) = notes else { continue };
-            while let Some(note) = notes.next().map_err(|error| error.to_string())? {
-                match (note.name(), note.n_type(endian).0) {
-                    (NOTE_OWNER, NOTE_START_ALL) => found.start_all = true,
+            while let Some(found_note) = notes.next().map_err(|error| error.to_string())? {
+                match (found_note.name(), found_note.n_type(endian).0) {
+                    (NOTE_OWNER, note::TYPE_START_ALL) => found.start_all = true,
                     (XEN_NOTE_OWNER, XEN_NOTE_PHYS32_ENTRY) => {
-                        let entry = note.desc().first_chunk().ok_or("its PVH note is too short")?;
+                        let entry = found_note
+                            .desc()
+                            .first_chunk()
+                            .ok_or("its PVH note is too short")?;
                         found.pvh_entry = Some(u32::from_le_bytes(*entry));
                     }
                     _ => {}
@@ -368,34 +363,44 @@ impl KernelNotes {
     }
 }
 
-/// Reads a regular file of at most `most` bytes. `what` is "kernel" or "initrd".
+fn read_kernel(path: &Path) -> Result<Vec<u8>, MachineError> {
+    let (file, size) = open_file("kernel", path)?;
+    let failed = |source| MachineError::ReadFile {
+        what: "kernel",
+        path: path.to_owned(),
+        source,
+    };
+    if size > IMAGE_MAX {
+        return Err(failed(std::io::ErrorKind::FileTooLarge.into()));
+    }
+    let mut bytes = Vec::new();
+    file.take(IMAGE_MAX)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    Ok(bytes)
+}
+
+/// Opens a regular file and tells its size in bytes. `what` is "kernel" or "initrd".
 ///
 /// # Errors
-/// If it isn't a regular file, or can't be read.
-pub(super) fn read_file(
-    what: &'static str,
-    path: &Path,
-    most: u64,
-) -> Result<Vec<u8>, MachineError> {
+/// If it isn't a regular file, or can't be opened.
+pub(super) fn open_file(what: &'static str, path: &Path) -> Result<(File, u64), MachineError> {
     let failed = |source| MachineError::ReadFile {
         what,
         path: path.to_owned(),
         source,
     };
-    let file = File::open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
+    // Asked before opening, which may wait for ever on a pipe.
+    let metadata = std::fs::metadata(path).map_err(failed)?;
     if !metadata.is_file() {
         return Err(MachineError::NotAFile {
             what,
             path: path.to_owned(),
         });
     }
-    if metadata.len() > most {
-        return Err(failed(std::io::ErrorKind::FileTooLarge.into()));
-    }
-    let mut bytes = Vec::new();
-    file.take(most).read_to_end(&mut bytes).map_err(failed)?;
-    Ok(bytes)
+    let file = File::open(path).map_err(failed)?;
+    let size = file.metadata().map_err(failed)?.len();
+    Ok((file, size))
 }
 
 #[cfg(test)]

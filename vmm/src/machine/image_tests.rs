@@ -1,0 +1,209 @@
+//! Tests of `image`: what is recognised, and what is refused with which words.
+
+use object::elf::{ELFMAG, EM_386};
+
+use super::*;
+
+const PAGE: u64 = 0x1000;
+
+/// A little ELF file: one segment of a page at `address`, entered at its start.
+fn elf(address: u64, notes: &[(&[u8], u32, &[u8])]) -> Vec<u8> {
+    let mut note_bytes = Vec::new();
+    for (owner, kind, desc) in notes {
+        let owner_size = owner.len() + 1;
+        for word in [owner_size, desc.len()] {
+            note_bytes.extend(u32::try_from(word).unwrap().to_le_bytes());
+        }
+        note_bytes.extend(kind.to_le_bytes());
+        for part in [[owner, &b"\0"[..]].concat(), desc.to_vec()] {
+            note_bytes.extend(&part);
+            note_bytes.resize(note_bytes.len().next_multiple_of(4), 0);
+        }
+    }
+
+    let mut file = Vec::new();
+    file.extend(ELFMAG);
+    file.extend([2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    file.extend(2u16.to_le_bytes());
+    file.extend(EM_X86_64.0.to_le_bytes());
+    file.extend(1u32.to_le_bytes());
+    file.extend(address.to_le_bytes());
+    file.extend(64u64.to_le_bytes());
+    file.extend(0u64.to_le_bytes());
+    file.extend(0u32.to_le_bytes());
+    for half in [64u16, 56, 2, 64, 0, 0] {
+        file.extend(half.to_le_bytes());
+    }
+    let notes_size = note_bytes.len() as u64;
+    push_segment(&mut file, PT_LOAD.0, PAGE, address, PAGE);
+    push_segment(&mut file, PT_NOTE.0, 64 + 2 * 56, 0, notes_size);
+    file.extend(note_bytes);
+    file.resize(0x2000, 0x90);
+    file
+}
+
+fn push_segment(file: &mut Vec<u8>, kind: u32, offset: u64, address: u64, size: u64) {
+    file.extend(kind.to_le_bytes());
+    file.extend(5u32.to_le_bytes());
+    for word in [offset, address, address, size, size, 4] {
+        file.extend(word.to_le_bytes());
+    }
+}
+
+/// A bzImage's first sectors with `payload` bytes behind them.
+fn bzimage(payload: usize) -> Vec<u8> {
+    let mut file = vec![0; 2 * 512 + payload];
+    file[0x1f1] = 1;
+    let paragraphs = u32::try_from(payload / 16).unwrap();
+    file[0x1f4..0x1f8].copy_from_slice(&paragraphs.to_le_bytes());
+    file[0x202..0x206].copy_from_slice(b"HdrS");
+    file[0x206..0x208].copy_from_slice(&0x20fu16.to_le_bytes());
+    file[0x211] = 1;
+    file[0x214..0x218].copy_from_slice(&0x10_0000u32.to_le_bytes());
+    file[0x22c..0x230].copy_from_slice(&0x7fff_ffffu32.to_le_bytes());
+    file[0x236] = 1;
+    file[0x238..0x23c].copy_from_slice(&2047u32.to_le_bytes());
+    file[0x258..0x260].copy_from_slice(&0x100_0000u64.to_le_bytes());
+    file[0x260..0x264].copy_from_slice(&0x80_0000u32.to_le_bytes());
+    file
+}
+
+fn parse(bytes: &[u8]) -> Result<Image, MachineError> {
+    Image::parse("test".to_owned(), Arc::from(bytes))
+}
+
+fn message(bytes: &[u8]) -> String {
+    parse(bytes).unwrap_err().to_string()
+}
+
+#[test]
+fn an_elf_file_without_notes_is_entered_as_linux() {
+    let image = parse(&elf(0x10_0000, &[])).unwrap();
+    assert_eq!(image.kind(), ImageKind::ElfLinux);
+    assert_eq!(image.entry, 0x10_0000);
+    assert_eq!(image.memory_end(), 0x10_1000);
+}
+
+#[test]
+fn the_pvh_note_gives_the_entry_point() {
+    let entry = 0x10_0010u32.to_le_bytes();
+    let image = parse(&elf(0x10_0000, &[(b"Xen", 18, &entry)])).unwrap();
+    assert_eq!(image.kind(), ImageKind::Pvh);
+    assert_eq!(image.entry, 0x10_0010);
+}
+
+#[test]
+fn our_own_note_wins_over_all() {
+    let entry = 0x10_0010u32.to_le_bytes();
+    let notes: &[(&[u8], u32, &[u8])] = &[
+        (b"GNU", 2, b""),
+        (b"kvmprof", note::TYPE_START_ALL, b""),
+        (b"Xen", 18, &entry),
+    ];
+    let image = parse(&elf(0x10_0000, notes)).unwrap();
+    assert_eq!(image.kind(), ImageKind::StartAll);
+    assert_eq!(image.entry, 0x10_0000);
+}
+
+#[test]
+fn a_bzimage_says_what_it_needs() {
+    let image = parse(&bzimage(4096)).unwrap();
+    assert_eq!(image.kind(), ImageKind::BzImage);
+    assert_eq!(image.command_line_max(), 2047);
+    assert_eq!(image.memory_end(), 0x180_0000);
+    assert_eq!(image.initrd_address_max(), 0x7fff_ffff);
+}
+
+#[test]
+fn kernels_are_loaded_and_entered() {
+    let memory = super::super::memory::allocate(64 << 20).unwrap();
+    let bz = parse(&bzimage(4096)).unwrap().load(&memory, 64 << 20);
+    assert_eq!(bz.unwrap().entry, 0x10_0200);
+
+    let elf = parse(&elf(0x20_0000, &[])).unwrap().load(&memory, 64 << 20);
+    assert_eq!(elf.unwrap().entry, 0x20_0000);
+    let loaded: u32 = vm_memory::Bytes::read_obj(&memory, GuestAddress(0x20_0000)).unwrap();
+    assert_eq!(loaded, 0x9090_9090);
+}
+
+#[test]
+fn other_files_are_no_kernels() {
+    for bytes in [&b"#!/bin/sh\necho hello\n"[..], &[], &[0; 4096]] {
+        assert_eq!(
+            message(bytes),
+            "The kernel test is not a bzImage or an ELF file for x86-64"
+        );
+    }
+}
+
+#[test]
+fn elf_files_for_other_machines_are_no_kernels() {
+    let mut file = elf(0x10_0000, &[]);
+    file[18..20].copy_from_slice(&EM_386.0.to_le_bytes());
+    assert!(message(&file).contains("not a bzImage or an ELF file"));
+    let mut file = elf(0x10_0000, &[]);
+    file[4] = 1;
+    assert!(message(&file).contains("not a bzImage or an ELF file"));
+}
+
+#[test]
+fn truncated_kernels_say_how_much_is_missing() {
+    let bz = bzimage(4096);
+    assert_eq!(
+        message(&bz[..2000]),
+        "The kernel test is truncated: it should have 5120 bytes, but has 2000"
+    );
+    let elf = elf(0x10_0000, &[]);
+    assert_eq!(
+        message(&elf[..0x1800]),
+        "The kernel test is truncated: it should have 8192 bytes, but has 6144"
+    );
+}
+
+#[test]
+fn an_elf_header_alone_is_no_panic() {
+    for length in 0..elf(0x10_0000, &[]).len().min(300) {
+        assert!(parse(&elf(0x10_0000, &[])[..length]).is_err());
+    }
+}
+
+#[test]
+fn kernels_without_a_64_bit_entry_are_told_so() {
+    let mut file = bzimage(4096);
+    file[0x236] = 0;
+    assert!(message(&file).contains("without a 64-bit entry point"));
+}
+
+#[test]
+fn kernels_never_overwrite_the_boot_structures() {
+    assert!(message(&elf(0x7000, &[])).contains("wants to be loaded at 0x7000"));
+}
+
+#[test]
+fn kernels_larger_than_memory_are_refused() {
+    let memory = super::super::memory::allocate(32 << 20).unwrap();
+    let image = parse(&elf(0x4000_0000, &[])).unwrap();
+    let error = image.load(&memory, 32 << 20).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "The kernel test needs memory up to 1025 MiB but the guest's ends at 32 MiB: give it more"
+    );
+}
+
+#[test]
+fn segments_at_the_end_of_the_address_space_do_not_overflow() {
+    let image = parse(&elf(u64::MAX - 0x800, &[]));
+    assert!(image.is_err() || image.unwrap().memory_end() == u64::MAX);
+}
+
+#[test]
+fn a_missing_kernel_is_named() {
+    let source = KernelSource::Path("/nonexistent/vmlinuz".into());
+    let error = Image::read(&source).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "Cannot read the kernel /nonexistent/vmlinuz"
+    );
+    let error = Image::read(&KernelSource::Path("/".into())).unwrap_err();
+    assert_eq!(error.to_string(), "The kernel / is not a regular file");
+}

@@ -11,7 +11,7 @@
 //! | `0x8ff0` | initial stack pointer |
 //! | `0x9000`-`0xefff` | boot page tables, identity map of the first 4 GiB |
 //! | `0x20000` | kernel command line |
-//! | `0x9fc00`-`0xfffff` | reserved; ACPI tables from `0xe0000` |
+//! | `0x9fc00`-`0xfffff` | reserved; ACPI tables from `0xe0000`, reset vector at `0xffff0` |
 //! | `0x100000` | guest's own memory: kernel upwards, initial RAM disk from the top |
 //! | 3 GiB-4 GiB | no memory: virtio-mmio, I/O APIC, local APICs, KVM's own pages |
 //! | 4 GiB | the rest of the memory |
@@ -50,8 +50,9 @@ pub const LOW_MEMORY_END: u64 = 0x9fc00;
 /// ACPI tables, RSDP first: in the area which the ACPI specification (section 5.2.5.1) says
 /// operating systems search for the RSDP.
 pub const ACPI_TABLES: u64 = 0xe0000;
-/// End of the area for ACPI tables.
-pub const ACPI_TABLES_END: u64 = 0x10_0000;
+/// Where a PC's processor starts after reset, and where kernels jump to reset a PC by its
+/// firmware: `f000:fff0`. The ACPI tables end below it.
+pub const RESET_VECTOR: u64 = 0xf_fff0;
 /// Where memory that no PC convention claims begins; kernels are loaded from here on.
 pub const HIGH_MEMORY: u64 = 0x10_0000;
 

@@ -112,10 +112,7 @@ mod tests {
 
     #[test]
     fn large_memory_goes_on_above_the_gap() {
-        assert_eq!(
-            memory_ranges(10 << 30),
-            [(0, 3 << 30), (4 << 30, 7 << 30)],
-        );
+        assert_eq!(memory_ranges(10 << 30), [(0, 3 << 30), (4 << 30, 7 << 30)],);
     }
 
     #[test]

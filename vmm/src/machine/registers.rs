@@ -116,10 +116,7 @@ impl Entry {
 ///
 /// # Errors
 /// If guest memory is too small for them, which no accepted memory size is.
-pub(super) fn write_boot_tables(
-    memory: &GuestMemory,
-    kind: ImageKind,
-) -> Result<(), MachineError> {
+pub(super) fn write_boot_tables(memory: &GuestMemory, kind: ImageKind) -> Result<(), MachineError> {
     let write = |bytes: &[u8], address: u64| {
         memory
             .write_slice(bytes, GuestAddress(address))
@@ -137,7 +134,10 @@ pub(super) fn write_boot_tables(
 }
 
 fn table_bytes(entries: &[u64]) -> Vec<u8> {
-    entries.iter().flat_map(|entry| entry.to_le_bytes()).collect()
+    entries
+        .iter()
+        .flat_map(|entry| entry.to_le_bytes())
+        .collect()
 }
 
 /// The page tables, each with its address: the first 4 GiB one to one in 2 MiB pages.
@@ -150,7 +150,10 @@ fn boot_page_tables() -> Vec<(u64, Vec<u64>)> {
 
     let directory = |index: u64| layout::BOOT_PAGE_DIRECTORY + index * TABLE_SIZE;
     let mut tables = vec![
-        (layout::BOOT_PML4, vec![layout::BOOT_PDPT | PRESENT_WRITABLE]),
+        (
+            layout::BOOT_PML4,
+            vec![layout::BOOT_PDPT | PRESENT_WRITABLE],
+        ),
         (
             layout::BOOT_PDPT,
             (0..layout::BOOT_PAGE_DIRECTORIES)
@@ -161,7 +164,7 @@ fn boot_page_tables() -> Vec<(u64, Vec<u64>)> {
     for index in 0..layout::BOOT_PAGE_DIRECTORIES {
         let first = index * ENTRIES;
         let entries = (first..first + ENTRIES)
-            .map(|page| page * LARGE_PAGE_SIZE | LARGE_PAGE | PRESENT_WRITABLE)
+            .map(|page| (page * LARGE_PAGE_SIZE) | LARGE_PAGE | PRESENT_WRITABLE)
             .collect();
         tables.push((directory(index), entries));
     }

@@ -1,6 +1,7 @@
 //! What endpoints can open, and how their requests reach the devices.
 
 use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::PCS_STOP;
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Backend, Handle, IoctlReply, Readiness};
 use kvmprof_devices::profiling::ClockWish;
@@ -18,7 +19,8 @@ pub(super) enum Open {
 
 impl Backend for Profiler {
     fn open(&mut self, number: u16, minor: u16) -> Result<Handle, Errno> {
-        if minor != 0 {
+        let known = matches!(number, device::PCS | device::STATUS | device::PROCESSES);
+        if known && minor != 0 {
             return Err(Errno::ENXIO);
         }
         let open = match number {
@@ -94,7 +96,7 @@ impl Backend for Profiler {
     fn close(&mut self, handle: Handle) {
         if let Some(Open::Pcs) = self.open.remove(&handle) {
             let process_group = self.pcs.wants_process_group();
-            self.settle();
+            self.stop_clocks();
             self.pcs.close();
             self.follow_consumers(process_group);
         }
@@ -109,21 +111,19 @@ impl Profiler {
         // Ticks from before the open belong to nobody.
         self.settle();
         self.pcs.open(self.plan.hz)?;
+        // An earlier client's PCS_SETHZ was for itself.
+        self.rate = self.plan.hz;
         self.follow_consumers(false);
         Ok(Open::Pcs)
     }
 
-    fn ioctl_pcs(
-        &mut self,
-        command: u32,
-        argument: i64,
-        data: &[u8],
-    ) -> Result<IoctlReply, Errno> {
+    fn ioctl_pcs(&mut self, command: u32, argument: i64, data: &[u8]) -> Result<IoctlReply, Errno> {
         match self.pcs.clock_wish(command, argument)? {
+            Some(ClockWish::Settle) if command == PCS_STOP => self.stop_clocks(),
             Some(ClockWish::Settle) => self.settle(),
             // pcs is the only consumer there is, so the clock is its own.
             Some(ClockWish::Rate(hz)) => {
-                self.plan.hz = hz;
+                self.rate = hz;
                 self.set_clocks(hz);
             }
             None => {}

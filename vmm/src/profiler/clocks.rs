@@ -37,6 +37,11 @@ impl Profiler {
         self.await_settled();
     }
 
+    /// Stops the clocks before their only consumer stops, so that both count the same ticks.
+    pub(super) fn stop_clocks(&mut self) {
+        self.set_clocks(0);
+    }
+
     /// Takes in every tick that has passed until now, those of halted vCPUs too.
     pub fn settle(&mut self) {
         let setting = self.setting();
@@ -56,7 +61,7 @@ impl Profiler {
             self.gate.open();
         }
         let wanted = if self.pcs.wants_ticks() && !self.ended {
-            self.plan.hz
+            self.rate
         } else {
             0
         };

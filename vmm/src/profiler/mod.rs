@@ -36,11 +36,12 @@ struct VcpuLink {
 }
 
 /// See the module's documentation.
-#[derive(Debug)]
 pub struct Profiler {
     vcpus: Vec<VcpuLink>,
     plan: ClockPlan,
-    // What the vCPUs' clocks have been told.
+    // The rate that the consumers want, in Hz, while there are any.
+    rate: u32,
+    // What the vCPUs' clocks have been told, in Hz.
     hz: u32,
     gate: Arc<Gate>,
     pcs: Pcs,
@@ -71,6 +72,7 @@ impl Profiler {
                 })
                 .collect(),
             plan,
+            rate: plan.hz,
             hz: 0,
             gate,
             pcs: Pcs::new(count),

@@ -102,8 +102,10 @@ mod tests {
     use super::*;
 
     fn protected_mode() -> (kvm_regs, kvm_sregs) {
-        let mut sregs = kvm_sregs::default();
-        sregs.cr0 = CR0_PROTECTION_ENABLE;
+        let mut sregs = kvm_sregs {
+            cr0: CR0_PROTECTION_ENABLE,
+            ..kvm_sregs::default()
+        };
         sregs.cs.l = 1;
         (kvm_regs::default(), sregs)
     }

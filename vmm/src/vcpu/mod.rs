@@ -8,8 +8,8 @@ mod sampler;
 pub mod signals;
 mod thread;
 
+pub use capture::RegisterSource;
 pub use gate::Gate;
 pub use kicker::Kicker;
 pub use ring::{Doorbell, RING_ENTRIES, TickReceiver, TickSender, tick_ring};
-pub use capture::RegisterSource;
 pub use thread::{Ending, VcpuCommon, VcpuShared, VcpuThread};

@@ -6,8 +6,8 @@ use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
 use kvm_ioctls::VcpuFd;
 use kvmprof_devices::profiling::{Mode, Sample, Ticks};
 
-use super::{TickSender, VcpuShared};
 use super::capture::{RegisterSource, interrupt_priority_level, read_by_ioctls};
+use super::{TickSender, VcpuShared};
 use crate::clock::{Due, Generation, VcpuClock, monotonic_ns};
 use crate::introspection::{AddressSpace, GuestKnowledge, Registers, VcpuIntrospector};
 use crate::machine::GuestMemory;
@@ -35,8 +35,10 @@ impl Sampler {
     /// KVM_RUN returned EINTR; `signal` is what was pending.
     pub fn interrupted(&mut self, fd: &mut VcpuFd, signal: Option<i32>) {
         let now = monotonic_ns();
-        if let Some(due) = self.clock.take(now, signal) {
-            self.sample(fd, now, due);
+        match self.clock.take(now, signal) {
+            Some(due) if due.sample => self.sample(fd, now, due),
+            Some(due) => self.send(due, None),
+            None => {}
         }
         self.follow_requests(fd, now);
     }
@@ -106,12 +108,15 @@ impl Sampler {
         }
         let registers = self.registers.read(fd)?;
         let behind_hlt = self.is_behind_hlt(&registers);
-        let identity = self.introspector.identify(
-            &self.memory,
-            &registers,
-            behind_hlt,
-            self.process_group,
-        );
+        // Asking KVM costs a system call: only where it can be so.
+        let halted = behind_hlt && mp_state(fd) == Some(KVM_MP_STATE_HALTED);
+        let mut identity =
+            self.introspector
+                .identify(&self.memory, &registers, halted, self.process_group);
+        // Woken up, but nothing has been executed since.
+        if behind_hlt && identity.pid == 0 && identity.mode == Mode::Kernel {
+            identity.mode = Mode::Idle;
+        }
         let sample = Sample {
             time,
             pc: registers.rip,
@@ -124,8 +129,6 @@ impl Sampler {
             mode: identity.mode,
             comm: identity.comm,
         };
-        // Asking KVM costs a system call: only where it can be so.
-        let halted = behind_hlt && mp_state(fd) == Some(KVM_MP_STATE_HALTED);
         Some((sample, halted))
     }
 
@@ -139,8 +142,8 @@ impl Sampler {
         self.started
     }
 
-    /// True when the last instruction was HLT: no other has been executed since it ended, even if
-    /// an interrupt has just woken the vCPU up.
+    /// True when the byte before the program counter is HLT. It may also be the end of another
+    /// instruction.
     fn is_behind_hlt(&self, registers: &Registers) -> bool {
         if registers.cpl != 0 {
             return false;

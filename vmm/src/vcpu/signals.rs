@@ -90,8 +90,7 @@ pub fn take_pending() -> Option<i32> {
         tv_nsec: 0,
     };
     // SAFETY: `set` and `at_once` are valid; no siginfo is wanted.
-    let signal =
-        unsafe { libc::sigtimedwait(&raw const set, ptr::null_mut(), &raw const at_once) };
+    let signal = unsafe { libc::sigtimedwait(&raw const set, ptr::null_mut(), &raw const at_once) };
     (signal > 0).then_some(signal)
 }
 

@@ -168,7 +168,9 @@ enum Stop {
 fn answer(exit: VcpuExit<'_>, devices: &MachineDevices) -> ControlFlow<Stop> {
     match exit {
         VcpuExit::IoIn(port, data) => devices.port_read(port, data),
-        VcpuExit::IoOut(port, data) => return devices.port_write(port, data).map_break(Stop::Power),
+        VcpuExit::IoOut(port, data) => {
+            return devices.port_write(port, data).map_break(Stop::Power);
+        }
         VcpuExit::MmioRead(gpa, data) => devices.mmio_read(gpa, data),
         VcpuExit::MmioWrite(gpa, data) => {
             return devices.mmio_write(gpa, data).map_break(Stop::Power);

@@ -179,4 +179,3 @@ pub(super) fn add(ops: &mut EventOps, events: Events) {
         log::error!("Cannot wait for an event source: {error}");
     }
 }
-

@@ -22,9 +22,7 @@ use crate::host_socket::{HostListener, HostSocket};
 use crate::introspection::GuestKnowledge;
 use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_kvm};
 use crate::profiler::{ClockPlan, MachineFacts, Profiler};
-use crate::vcpu::{
-    Doorbell, Ending, Gate, RegisterSource, VcpuCommon, VcpuShared, signals,
-};
+use crate::vcpu::{Doorbell, Ending, Gate, RegisterSource, VcpuCommon, VcpuShared, signals};
 
 /// A guest to be run, and how it is profiled.
 #[derive(Debug)]
@@ -71,38 +69,36 @@ impl Vm {
         let kvm = open_kvm()?;
         let output = config.console.open_output()?;
         let machine = Machine::build(&kvm, &config.machine, output)?;
-        let knowledge = Arc::new(config.knowledge.unwrap_or_default());
-        let image = Arc::clone(&machine.image);
+        let learns = config.knowledge.is_none();
+        let knowledge = Arc::new(config.knowledge.unwrap_or_else(GuestKnowledge::pending));
         let plan = ClockPlan {
             hz: config.hz,
             source: config.clock_source,
             jitter: config.jitter,
             registers: register_source(&kvm),
         };
-        let facts = MachineFacts {
-            kernel: config.machine.kernel.name(),
-            memory_bytes: config.machine.memory_bytes,
-            knowledge: Arc::clone(&knowledge),
-            halted_ticks: HaltedTicks::of_this_host().name(),
-        };
+        let facts = machine_facts(&config.machine, &machine, &knowledge);
         let termination = Termination::new().map_err(VmError::host("a signalfd"))?;
         let wish = termination.wish().map_err(VmError::host("a descriptor"))?;
         let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
         let memory = machine.memory.clone();
         let devices = Arc::clone(&machine.devices);
-        let console = if config.console.has_input() {
-            Some(console_input(&machine, &wish).map_err(VmError::host("standard input"))?)
-        } else {
-            None
-        };
+        let console = config
+            .console
+            .has_input()
+            .then(|| console_input(&machine, &wish).map_err(VmError::host("standard input")))
+            .transpose()?;
         let gate = Arc::new(Gate::default());
         if !config.hold {
             gate.open();
         }
+        let image = Arc::clone(&machine.image);
         let (vcpus, rings) = start_vcpus(machine, &plan, &knowledge, &gate, &doorbell)?;
-        vcpus
-            .learn(image, Arc::clone(&knowledge), Arc::clone(&doorbell))
-            .map_err(VmError::host("a thread"))?;
+        if learns {
+            vcpus
+                .learn(image, Arc::clone(&knowledge), Arc::clone(&doorbell))
+                .map_err(VmError::host("a thread"))?;
+        }
         let outside = Outside {
             listener,
             termination,
@@ -145,6 +141,20 @@ impl Vm {
             source: io::Error::other("the event thread panicked"),
         })??;
         VmEnd::new(ending, &self.knowledge, &self.memory, &self.devices)
+    }
+}
+
+fn machine_facts(
+    config: &MachineConfig,
+    machine: &Machine,
+    knowledge: &Arc<GuestKnowledge>,
+) -> MachineFacts {
+    MachineFacts {
+        kernel: config.kernel.name(),
+        memory_bytes: config.memory_bytes,
+        devices: Arc::clone(&machine.devices),
+        knowledge: Arc::clone(knowledge),
+        halted_ticks: HaltedTicks::of_this_host().name(),
     }
 }
 
@@ -194,8 +204,7 @@ fn start_vcpus(
         gate: Arc::clone(gate),
         stopping: Arc::default(),
     };
-    VcpuThreads::start(machine, fds, shared, common, doorbell)
-        .map_err(VmError::host("a thread"))
+    VcpuThreads::start(machine, fds, shared, common, doorbell).map_err(VmError::host("a thread"))
 }
 
 /// What the event thread starts with.
@@ -209,11 +218,7 @@ struct Outside {
 }
 
 impl Outside {
-    fn serve(
-        self,
-        vcpus: VcpuThreads,
-        rings: Vec<Profiled>,
-    ) -> Result<Option<Ending>, VmError> {
+    fn serve(self, vcpus: VcpuThreads, rings: Vec<Profiled>) -> Result<Option<Ending>, VmError> {
         let facts = Facts {
             vcpus: u32::try_from(rings.len()).unwrap_or(u32::MAX),
             hz: self.plan.hz,
@@ -235,4 +240,3 @@ impl Outside {
         EventLoop::new(profiler, socket, self.doorbell, self.termination, console)?.run(vcpus)
     }
 }
-

@@ -54,9 +54,8 @@ impl Termination {
     pub fn new() -> io::Result<Self> {
         let set = signal_set();
         // SAFETY: `set` is valid; -1 asks for a new descriptor.
-        let signals = unsafe {
-            libc::signalfd(-1, &raw const set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC)
-        };
+        let signals =
+            unsafe { libc::signalfd(-1, &raw const set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) };
         if signals < 0 {
             return Err(io::Error::last_os_error());
         }

@@ -10,7 +10,9 @@ use kvm_ioctls::VcpuFd;
 
 use crate::introspection::GuestKnowledge;
 use crate::machine::Machine;
-use crate::vcpu::{Doorbell, Ending, Gate, TickReceiver, VcpuCommon, VcpuShared, VcpuThread, tick_ring};
+use crate::vcpu::{
+    Doorbell, Ending, Gate, TickReceiver, VcpuCommon, VcpuShared, VcpuThread, tick_ring,
+};
 
 /// One vCPU's ends at the profiler.
 pub type Profiled = (Arc<VcpuShared>, TickReceiver);

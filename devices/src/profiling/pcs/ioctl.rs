@@ -2,7 +2,7 @@
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{
-    BUF_INCR, Format, Ledger, MAX_BSIZE, MAX_BUFS, MAX_HZ, MIN_BSIZE, MIN_HZ, PCS_FLUSH, PCS_GETHZ,
+    BUF_INCR, Format, MAX_BSIZE, MAX_BUFS, MAX_HZ, MIN_BSIZE, MIN_HZ, PCS_FLUSH, PCS_GETHZ,
     PCS_GETSTAT, PCS_SETBSIZE, PCS_SETFORMAT, PCS_SETHZ, PCS_STOP, PROF_ALL, PROF_GROUP,
     PROF_KERNEL, PROF_LIST, Status, is_defined,
 };
@@ -11,7 +11,6 @@ use super::merge::Merges;
 use super::selection::parse_list;
 use super::session::Session;
 use crate::endpoint::IoctlReply;
-use crate::profiling::ConsumerLedger;
 
 /// What an ioctl needs of the clock before the device carries it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +148,7 @@ impl Session {
 
     fn status(&self) -> Status {
         Status {
-            ledger: self.ledger.into(),
+            ledger: self.ledger,
             hz: self.hz,
             vcpus: self.vcpus.into(),
             format: self.buffers.format(),
@@ -165,21 +164,6 @@ fn parse_hz(argument: i64) -> Result<u32, Errno> {
         .ok()
         .filter(|hz| (MIN_HZ..=MAX_HZ).contains(hz))
         .ok_or(Errno::EINVAL)
-}
-
-impl From<ConsumerLedger> for Ledger {
-    fn from(ledger: ConsumerLedger) -> Self {
-        Self {
-            ticks: ledger.ticks,
-            recorded: ledger.recorded,
-            merged: ledger.merged,
-            ungathered: ledger.ungathered,
-            stolen: ledger.stolen,
-            lost: ledger.lost,
-            pending: ledger.pending,
-            discarded: ledger.discarded,
-        }
-    }
 }
 
 #[cfg(test)]

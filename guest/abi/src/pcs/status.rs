@@ -2,17 +2,17 @@
 
 use super::format::{Encoded, Format, array};
 
-/// The accounts of an open pcs:
+/// The account of a consumer of ticks from its own start, such as an open pcs, at every moment:
 /// `ticks == recorded + merged + ungathered + stolen + lost + pending + discarded`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// All ticks since the open, of all vCPUs.
+    /// All ticks since the start, of all vCPUs.
     pub ticks: u64,
     /// Ticks handed over as a record of their own.
     pub recorded: u64,
     /// Ticks handed over within a merged count.
     pub merged: u64,
-    /// Ticks before the first `PROF_*`.
+    /// Ticks that no mode asked for: those before the first `PROF_*`.
     pub ungathered: u64,
     /// Ticks on which the host didn't run the vCPU.
     pub stolen: u64,
@@ -28,32 +28,32 @@ pub struct Ledger {
 pub(crate) const LEDGER_SIZE: usize = 64;
 
 impl Ledger {
+    /// All fields in their order, each with its name: first the ticks, then what became of them.
+    pub const fn fields(&self) -> [(&'static str, u64); 8] {
+        [
+            ("ticks", self.ticks),
+            ("recorded", self.recorded),
+            ("merged", self.merged),
+            ("ungathered", self.ungathered),
+            ("stolen", self.stolen),
+            ("lost", self.lost),
+            ("pending", self.pending),
+            ("discarded", self.discarded),
+        ]
+    }
+
     /// True when every tick is accounted for.
     pub fn balances(&self) -> bool {
-        let parts = [
-            self.recorded,
-            self.merged,
-            self.ungathered,
-            self.stolen,
-            self.lost,
-            self.pending,
-            self.discarded,
-        ];
-        parts.into_iter().try_fold(0_u64, u64::checked_add) == Some(self.ticks)
+        let [(_, ticks), parts @ ..] = self.fields();
+        let sum = parts
+            .into_iter()
+            .try_fold(0_u64, |sum, (_, part)| sum.checked_add(part));
+        sum == Some(ticks)
     }
 
     pub(crate) fn encode(&self) -> Encoded<LEDGER_SIZE> {
         let mut bytes = Encoded::new();
-        for field in [
-            self.ticks,
-            self.recorded,
-            self.merged,
-            self.ungathered,
-            self.stolen,
-            self.lost,
-            self.pending,
-            self.discarded,
-        ] {
+        for (_, field) in self.fields() {
             bytes.push(&field.to_le_bytes());
         }
         bytes

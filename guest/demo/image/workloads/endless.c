@@ -7,6 +7,28 @@ static USER_CODE void count(uint64_t counter)
         __asm__ volatile("incq (%0)" : : "r"(counter) : "memory");
 }
 
+/* Away for longer than this, in TSC cycles: no loop takes so long, but any exit does. */
+#define GAP_MIN 1500
+/* Away for longer than this: the host ran something else meanwhile. */
+#define GAP_MAX 1000000
+
+static USER_CODE void watch_time(uint64_t address)
+{
+    volatile struct counter *counter = (volatile struct counter *)address;
+    uint64_t last = rdtsc();
+
+    for (;;) {
+        uint64_t now = rdtsc(), gap = now - last;
+
+        last = now;
+        counter->rounds++;
+        if (gap > GAP_MIN && gap < GAP_MAX) {
+            counter->gaps++;
+            counter->gap_cycles += gap;
+        }
+    }
+}
+
 static USER_CODE void write_port(uint64_t counter)
 {
     for (;;) {
@@ -29,6 +51,12 @@ static void run_for_ever(void (*program)(uint64_t))
 void spin(void)
 {
     run_for_ever(count);
+}
+
+/* User mode again, watching the TSC for the time that is taken from it. */
+void gaps(void)
+{
+    run_for_ever(watch_time);
 }
 
 /* User mode and port I/O: an exit to the VMM for each round. */

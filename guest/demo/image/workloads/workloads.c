@@ -5,6 +5,7 @@ static const struct workload workloads[] = {
     { "mixed", mixed },
     { "duty", duty },
     { "spin", spin },
+    { "gaps", gaps },
     { "pio", pio },
     { "kernel-pio", kernel_pio },
     { "mmio", memory_io },

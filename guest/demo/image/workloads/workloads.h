@@ -14,6 +14,7 @@ const struct workload *find_workload(const char *name);
 void mixed(void);
 void duty(void);
 void spin(void);
+void gaps(void);
 void pio(void);
 void kernel_pio(void);
 void memory_io(void);

@@ -4,7 +4,7 @@ use kvmprof_abi::pcs::{Format, Header};
 
 /// Takes buffers apart that come in pieces of any length.
 #[derive(Debug)]
-pub(super) struct Deblocker {
+pub struct Deblocker {
     format: Format,
     buffer_size: usize,
     pending: Vec<u8>,
@@ -12,12 +12,14 @@ pub(super) struct Deblocker {
     lost: u64,
 }
 
-/// A buffer that makes no sense.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BadBuffer;
+/// A buffer whose header contradicts its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("pcs delivered a malformed buffer")]
+pub struct BadBuffer;
 
 impl Deblocker {
-    pub(super) fn new(format: Format, buffer_size: usize) -> Self {
+    /// For buffers of `buffer_size` bytes, their headers included.
+    pub fn new(format: Format, buffer_size: usize) -> Self {
         Self {
             format,
             buffer_size,
@@ -27,17 +29,20 @@ impl Deblocker {
     }
 
     /// Samples that the device has lost, by the headers so far.
-    pub(super) fn lost(&self) -> u64 {
+    pub fn lost(&self) -> u64 {
         self.lost
     }
 
     /// True unless the last buffer is incomplete.
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
     /// Takes in `bytes` and appends the records of complete buffers to `records`.
-    pub(super) fn push(&mut self, bytes: &[u8], records: &mut Vec<u8>) -> Result<(), BadBuffer> {
+    ///
+    /// # Errors
+    /// [`BadBuffer`]; what follows it can't be made sense of.
+    pub fn push(&mut self, bytes: &[u8], records: &mut Vec<u8>) -> Result<(), BadBuffer> {
         self.pending.extend_from_slice(bytes);
         let complete = self.pending.len() - self.pending.len() % self.buffer_size.max(1);
         let rest = self.pending.split_off(complete);

@@ -10,6 +10,7 @@ mod run;
 
 pub use arguments::{Arguments, FormatName};
 pub use command::CommandError;
+pub use deblock::{BadBuffer, Deblocker};
 pub use names::fetch_names;
 pub use output::{OutputError, open_output};
 pub use plan::Plan;

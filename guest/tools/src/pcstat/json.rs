@@ -1,6 +1,6 @@
 //! The report as JSON.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::profile::TYPES;
 use super::{Mode, Profile};
@@ -28,20 +28,13 @@ pub fn to_json(profile: &Profile, top: usize) -> Value {
             "data": call.data,
         })).collect::<Vec<_>>(),
         "ledger": profile.pstat.map(|pstat| {
-            let ledger = pstat.status.ledger;
-            json!({
-                "ticks": ledger.ticks,
-                "recorded": ledger.recorded,
-                "merged": ledger.merged,
-                "ungathered": ledger.ungathered,
-                "stolen": ledger.stolen,
-                "lost": ledger.lost,
-                "pending": ledger.pending,
-                "discarded": ledger.discarded,
-            })
+            let fields = pstat.status.ledger.fields().into_iter();
+            fields
+                .map(|(name, value)| (name.to_owned(), Value::from(value)))
+                .collect::<Map<_, _>>()
         }),
         "hits": profile.tally.total(),
-        "types": types.collect::<serde_json::Map<_, _>>(),
+        "types": types.collect::<Map<_, _>>(),
         "processes": profile.ranked_processes().into_iter().map(|(pid, hits)| json!({
             "pid": pid,
             "name": profile.name(pid),

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 use kvmprof_abi::pcs::{
-    BUF_INCR, Format, Ledger, PCS_SETBSIZE, PCS_SETFORMAT, PCS_SETHZ, PROF_ALL, PROF_GROUP,
-    PROF_KERNEL, PROF_LIST,
+    BUF_INCR, Format, PCS_SETBSIZE, PCS_SETFORMAT, PCS_SETHZ, PROF_ALL, PROF_GROUP, PROF_KERNEL,
+    PROF_LIST,
 };
 use kvmprof_abi::stream::Isample;
 
@@ -101,20 +101,6 @@ fn percent(part: u64, whole: u64) -> String {
     format!("{:.1} %", to_f64(part) * 100.0 / to_f64(whole))
 }
 
-/// The fields of a ledger in the order of the report; the last two are left out when they are 0.
-fn fields(ledger: &Ledger) -> [(&'static str, u64); 8] {
-    [
-        ("all", ledger.ticks),
-        ("recorded", ledger.recorded),
-        ("merged", ledger.merged),
-        ("ungathered", ledger.ungathered),
-        ("stolen", ledger.stolen),
-        ("lost", ledger.lost),
-        ("pending", ledger.pending),
-        ("discarded", ledger.discarded),
-    ]
-}
-
 fn write_ledger(profile: &Profile, output: &mut dyn Write) -> io::Result<()> {
     let headings = [
         ("TICKS", Align::Left),
@@ -128,10 +114,11 @@ fn write_ledger(profile: &Profile, output: &mut dyn Write) -> io::Result<()> {
             let shown = |(name, count): &(&str, u64)| {
                 *count > 0 || !matches!(*name, "pending" | "discarded")
             };
-            fields(ledger)
-                .into_iter()
+            let fields = ledger.fields().into_iter();
+            fields
                 .filter(shown)
                 .map(|(name, count)| {
+                    let name = if name == "ticks" { "all" } else { name };
                     [
                         name.to_owned(),
                         count.to_string(),

@@ -119,10 +119,7 @@ fn observe(
 }
 
 fn truth(cpus: u16, memory: &GuestMemory) -> anyhow::Result<Truth> {
-    let copy = |address, buffer: &mut [u8]| {
-        memory
-            .read_slice(buffer, GuestAddress(address))
-            .is_ok()
-    };
+    let copy =
+        |address, buffer: &mut [u8]| memory.read_slice(buffer, GuestAddress(address)).is_ok();
     Ok(Truth::read(usize::from(cpus), copy)?)
 }

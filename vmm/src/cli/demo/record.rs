@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use kvmprof_abi::pcs::{
-    BSIZE, BUF_INCR, DEF_BUFNO, Format, Header, MAX_BUFS, PCS_GETSTAT, PCS_STOP, PROF_ALL, Record,
+    BSIZE, BUF_INCR, DEF_BUFNO, Format, MAX_BUFS, PCS_GETSTAT, PCS_STOP, PROF_ALL, Record,
     STATUS_SIZE, Status, kind,
 };
 use kvmprof_abi::wire::device;
 use kvmprof_demo_guest::{Mode, ROWS, row_of};
 use kvmprof_tools::client::{Connection, RemoteDevice};
+use kvmprof_tools::getpc::Deblocker;
 
 /// Between two looks at the time while nothing can be read.
 const POLL: Duration = Duration::from_millis(20);
@@ -33,9 +34,8 @@ pub struct Recorded {
     pub foreign: u64,
 }
 
-#[derive(Default)]
 struct Counts {
-    partial: Vec<u8>,
+    deblocker: Deblocker,
     rows: [u64; ROWS],
     foreign: u64,
 }
@@ -50,7 +50,11 @@ impl Recording {
         device.ioctl(PROF_ALL, 0)?;
         Ok(Self {
             device,
-            counts: Counts::default(),
+            counts: Counts {
+                deblocker: Deblocker::new(Format::Native, BSIZE),
+                rows: [0; ROWS],
+                foreign: 0,
+            },
             _connection: connection,
         })
     }
@@ -94,17 +98,12 @@ impl Recording {
 impl Counts {
     /// Counts the records of all whole buffers in what has been read so far.
     fn take(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        self.partial.extend_from_slice(bytes);
-        let whole = self.partial.len() - self.partial.len() % BSIZE;
-        let rest = self.partial.split_off(whole);
-        let buffers = std::mem::replace(&mut self.partial, rest);
-        for buffer in buffers.chunks_exact(BSIZE) {
-            let records = records_of(buffer).context("pcs delivered a malformed buffer")?;
-            for record in records.chunks_exact(Format::Native.record_size()) {
-                let record = Record::decode(Format::Native, record)
-                    .context("pcs delivered a malformed record")?;
-                self.count(&record);
-            }
+        let mut records = Vec::new();
+        self.deblocker.push(bytes, &mut records)?;
+        for record in records.chunks_exact(Format::Native.record_size()) {
+            let record = Record::decode(Format::Native, record)
+                .context("pcs delivered a malformed record")?;
+            self.count(&record);
         }
         Ok(())
     }
@@ -128,11 +127,4 @@ impl Counts {
             None => self.foreign += record.ticks(),
         }
     }
-}
-
-/// A buffer's records, without its header and its unused end.
-fn records_of(buffer: &[u8]) -> Option<&[u8]> {
-    let header = Header::decode(Format::Native, buffer)?;
-    let end = buffer.len().checked_sub(usize::from(header.unused))?;
-    buffer.get(Format::Native.header_size()..end)
 }

@@ -39,12 +39,12 @@ pub fn payload(file: &[u8]) -> Result<&[u8], IntrospectionError> {
     let start = (sectors + 1) * SECTOR + u64::from(offset);
     let end = start + u64::from(length);
     let range = usize::try_from(start).ok().zip(usize::try_from(end).ok());
-    range
-        .and_then(|(start, end)| file.get(start..end))
-        .ok_or(IntrospectionError::PayloadOutsideFile {
+    range.and_then(|(start, end)| file.get(start..end)).ok_or(
+        IntrospectionError::PayloadOutsideFile {
             end,
             length: file.len() as u64,
-        })
+        },
+    )
 }
 
 #[cfg(test)]
@@ -52,7 +52,11 @@ mod tests {
     use super::*;
 
     fn bzimage(version: u16, sectors: u8, offset: u32, payload: &[u8]) -> Vec<u8> {
-        let setup = if sectors == 0 { 4 } else { usize::from(sectors) };
+        let setup = if sectors == 0 {
+            4
+        } else {
+            usize::from(sectors)
+        };
         let mut file = vec![0; (setup + 1) * 512 + offset as usize];
         file[SETUP_SECTS] = sectors;
         file[HEADER..HEADER + 4].copy_from_slice(b"HdrS");
@@ -67,7 +71,10 @@ mod tests {
     #[test]
     fn finds_the_payload() {
         for sectors in [0, 1, 39] {
-            assert_eq!(payload(&bzimage(0x20f, sectors, 700, b"kernel")).unwrap(), b"kernel");
+            assert_eq!(
+                payload(&bzimage(0x20f, sectors, 700, b"kernel")).unwrap(),
+                b"kernel"
+            );
         }
     }
 
@@ -81,14 +88,19 @@ mod tests {
     #[test]
     fn refuses_old_protocols_and_short_files() {
         assert_eq!(
-            payload(&bzimage(0x207, 4, 0, b"x")).unwrap_err().to_string(),
+            payload(&bzimage(0x207, 4, 0, b"x"))
+                .unwrap_err()
+                .to_string(),
             "The bzImage's boot protocol 2.07 doesn't say where the kernel is: 2.08 or newer is needed"
         );
         let mut short = bzimage(0x20f, 4, 0, b"kernel");
         short.pop();
         assert!(matches!(
             payload(&short),
-            Err(IntrospectionError::PayloadOutsideFile { end: 2566, length: 2565 })
+            Err(IntrospectionError::PayloadOutsideFile {
+                end: 2566,
+                length: 2565
+            })
         ));
     }
 }

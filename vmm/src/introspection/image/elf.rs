@@ -53,7 +53,11 @@ impl<'a> Vmlinux<'a> {
                 });
             }
         }
-        Ok(Self { file, header, segments })
+        Ok(Self {
+            file,
+            header,
+            segments,
+        })
     }
 
     /// Its loadable segments.
@@ -85,7 +89,9 @@ impl<'a> Vmlinux<'a> {
         use object::read::elf::Sym;
         let table = self.header.endian().ok().and_then(|endian| {
             let sections = self.header.sections(endian, self.file).ok()?;
-            let table = sections.symbols(endian, self.file, object::elf::SHT_SYMTAB).ok()?;
+            let table = sections
+                .symbols(endian, self.file, object::elf::SHT_SYMTAB)
+                .ok()?;
             Some((endian, table))
         });
         table.into_iter().flat_map(|(endian, table)| {
@@ -140,4 +146,104 @@ fn next_note<'a>(
 
 fn damaged(error: read::Error) -> IntrospectionError {
     IntrospectionError::Elf(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An ELF file with one note segment.
+    fn with_notes(notes: &[u8]) -> Vec<u8> {
+        let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+        file.resize(16, 0);
+        let length = notes.len() as u64;
+        // Elf64_Ehdr from e_type on, then Elf64_Phdr: PT_NOTE.
+        let words = [
+            (2, 2),
+            (62, 2),
+            (1, 4),
+            (0, 8),
+            (64, 8),
+            (0, 8),
+            (0, 4),
+            (64, 2),
+            (56, 2),
+            (1, 2),
+            (64, 2),
+            (0, 2),
+            (0, 2),
+            (4, 4),
+            (4, 4),
+            (120, 8),
+            (0, 8),
+            (0, 8),
+            (length, 8),
+            (length, 8),
+            (4, 8),
+        ];
+        for (word, width) in words {
+            let word: u64 = word;
+            file.extend_from_slice(&word.to_le_bytes()[..width]);
+        }
+        file.extend_from_slice(notes);
+        file
+    }
+
+    fn note(owner: &[u8], kind: u32, descriptor: &[u8]) -> Vec<u8> {
+        let mut note = Vec::new();
+        for word in [owner.len(), descriptor.len()] {
+            note.extend_from_slice(&u32::try_from(word).unwrap().to_le_bytes());
+        }
+        note.extend_from_slice(&kind.to_le_bytes());
+        for part in [owner, descriptor] {
+            note.extend_from_slice(part);
+            note.resize(note.len().next_multiple_of(4), 0);
+        }
+        note
+    }
+
+    #[test]
+    fn finds_the_owners_notes() {
+        let mut all = note(b"GNU\0", 3, b"build id");
+        all.extend(note(b"kvmprof\0", 1, b"where"));
+        all.extend(note(b"kvmprof\0", 9, b""));
+        let file = with_notes(&all);
+        assert_eq!(
+            notes(&file, b"kvmprof"),
+            [(1, b"where".as_slice()), (9, b"")]
+        );
+        assert_eq!(notes(&file, b"kvm"), []);
+        assert_eq!(notes(b"no ELF file", b"kvmprof"), []);
+    }
+
+    #[test]
+    fn damaged_notes_end_the_search() {
+        let mut all = note(b"kvmprof\0", 1, b"where");
+        all.extend(note(b"kvmprof\0", 2, b"cut"));
+        let whole = with_notes(&all);
+        for length in 0..whole.len() {
+            assert!(notes(&whole[..length], b"kvmprof").len() <= 1);
+        }
+        let mut long = whole;
+        long[120 + 4..120 + 8].fill(0xff);
+        assert_eq!(notes(&long, b"kvmprof"), []);
+    }
+
+    #[test]
+    fn reads_sections_and_symbols_of_a_file_that_has_them() {
+        let file = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let vmlinux = Vmlinux::parse(&file).unwrap();
+        assert!(
+            vmlinux
+                .section(b".text")
+                .is_some_and(|text| !text.is_empty())
+        );
+        assert!(vmlinux.section(b".bss").is_none());
+        assert!(vmlinux.section(b".no-such-section").is_none());
+        assert!(
+            vmlinux
+                .symbols()
+                .any(|(address, name, function)| { address != 0 && name == "main" && function })
+        );
+    }
 }

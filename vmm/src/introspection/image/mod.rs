@@ -30,7 +30,7 @@ pub fn unpack(file: &[u8]) -> Result<Cow<'_, [u8]>, IntrospectionError> {
     if payload.starts_with(ELF_MAGIC) {
         return Ok(Cow::Borrowed(payload));
     }
-    let unpacked = decompress::decompress(payload)?;
+    let unpacked = decompress::decompress(payload, MAX_UNPACKED)?;
     if !unpacked.starts_with(ELF_MAGIC) {
         return Err(IntrospectionError::Elf(
             "the payload unpacks to something else".to_owned(),

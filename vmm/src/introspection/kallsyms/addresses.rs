@@ -24,11 +24,10 @@ pub fn find(
     let before = || {
         let base = names.count_position.checked_sub(8)?;
         let offsets = base.checked_sub((count * 4).next_multiple_of(8))?;
-        relative(data, count, offsets, base, &believable)
-            .or_else(|| {
-                let start = names.count_position.checked_sub(count * 8)?;
-                believable(absolute(data, count, start))
-            })
+        relative(data, count, offsets, base, &believable).or_else(|| {
+            let start = names.count_position.checked_sub(count * 8)?;
+            believable(absolute(data, count, start))
+        })
     };
     // From 6.4: they lie after the token index.
     let after = |alignment: usize| {
@@ -67,7 +66,9 @@ fn relative(
 
 /// 64-bit addresses: up to 6.10, where CONFIG_KALLSYMS_BASE_RELATIVE is off.
 fn absolute(data: &[u8], count: usize, start: usize) -> Option<Vec<u64>> {
-    (0..count).map(|index| u64_at(data, start + index * 8)).collect()
+    (0..count)
+        .map(|index| u64_at(data, start + index * 8))
+        .collect()
 }
 
 /// 32-bit offsets, each from where it is itself: since 7.0.
@@ -84,6 +85,9 @@ fn place_relative(stretch: Stretch<'_>, count: usize, start: usize) -> Option<Ve
 
 /// True when `addresses` ascend, but for a few.
 fn ascend(addresses: &[u64]) -> bool {
-    let descents = addresses.windows(2).filter(|pair| pair[1] < pair[0]).count();
+    let descents = addresses
+        .windows(2)
+        .filter(|pair| pair[1] < pair[0])
+        .count();
     descents <= addresses.len() / FORGIVEN
 }

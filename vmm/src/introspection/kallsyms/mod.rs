@@ -4,14 +4,12 @@
 //! Nothing in an image says where the parts are. The token table gives itself away: 256 strings, the
 //! digits among them in a row, and an index of where each starts. Counting backwards from it leads to
 //! the compressed names, whose own index of markers proves them right. The addresses lie before or
-//! after, in one of five encodings; the right one gives ascending addresses, and puts the kernel's
-//! text where the image has it.
+//! after, in one of five encodings; the right one gives ascending addresses, and puts a symbol with
+//! known contents where the image has these.
 
 mod addresses;
 mod names;
 mod tokens;
-
-use std::ops::Range;
 
 use super::symbols::{Symbol, Symbols};
 use tokens::Tokens;
@@ -25,20 +23,28 @@ pub struct Stretch<'a> {
     pub data: &'a [u8],
 }
 
-/// Finds and reads the symbol table in `stretch`; `text` is where the image's kernel mapping lies, by
-/// link-time addresses. `None` when there is no table in it that makes sense.
-pub fn find(stretch: Stretch<'_>, text: &Range<u64>) -> Option<Symbols> {
-    tokens::find(stretch.data).find_map(|tokens| read(stretch, &tokens, text))
+/// A symbol that proves a table right.
+pub struct Anchor<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Whether it can be at a link-time address.
+    pub fits: &'a dyn Fn(u64) -> bool,
 }
 
-fn read(stretch: Stretch<'_>, tokens: &Tokens<'_>, text: &Range<u64>) -> Option<Symbols> {
+/// Finds and reads the symbol table in `stretch`. `None` when there is no table in it that puts `anchor`
+/// where it fits.
+pub fn find(stretch: Stretch<'_>, anchor: &Anchor<'_>) -> Option<Symbols> {
+    tokens::find(stretch.data).find_map(|tokens| read(stretch, &tokens, anchor))
+}
+
+fn read(stretch: Stretch<'_>, tokens: &Tokens<'_>, anchor: &Anchor<'_>) -> Option<Symbols> {
     let names = names::find(stretch.data, tokens)?;
     let decoded = names.decode(tokens)?;
-    let anchors: Vec<usize> = decoded.positions(&["_text", "_stext"]);
+    let position = decoded.position(anchor.name)?;
     let addresses = addresses::find(stretch, &names, tokens, &|addresses| {
-        anchors
-            .iter()
-            .any(|anchor| addresses.get(*anchor).is_some_and(|address| text.contains(address)))
+        addresses
+            .get(position)
+            .is_some_and(|address| (anchor.fits)(*address))
     })?;
     let symbols = addresses
         .iter()

@@ -16,6 +16,9 @@ const MAX_TEXT: usize = 256 << 20;
 /// How far before the token table the names may start, in bytes.
 const MAX_DISTANCE: usize = 64 << 20;
 
+/// Most names that are walked over before the search is given up: enough for a hundred false starts.
+const MAX_STEPS: usize = 32 << 20;
+
 /// The compressed names.
 #[derive(Debug)]
 pub struct Names<'a> {
@@ -46,11 +49,41 @@ pub struct Decoded {
 
 /// Finds the names before `tokens`.
 pub fn find<'a>(data: &'a [u8], tokens: &Tokens<'_>) -> Option<Names<'a>> {
+    let mut steps = MAX_STEPS;
+    // Where the markers lie right before the tokens, all but 6.2 and 6.3, they tell the count nearly.
+    let markers = markers_before(data, tokens.start);
+    find_with(data, tokens, &mut steps, &|count| {
+        count.div_ceil(MARKER_DISTANCE) == markers
+    })
+    .or_else(|| find_with(data, tokens, &mut steps, &|_| true))
+}
+
+/// How many 32-bit numbers in a row ascend from 0 and end at `end`, but for padding.
+fn markers_before(data: &[u8], end: usize) -> usize {
+    let at = |position: Option<usize>| index_at(data, position?).filter(|marker| *marker != 0);
+    let padded = at(end.checked_sub(4)).is_none();
+    let last = end.saturating_sub(if padded { 8 } else { 4 });
+    let mut above = usize::MAX;
+    let mut count = 0;
+    while let Some(marker) = at(last.checked_sub(count * 4)).filter(|marker| *marker < above) {
+        above = marker;
+        count += 1;
+    }
+    count + 1
+}
+
+/// Finds the names before `tokens`, as many as `expected` accepts.
+fn find_with<'a>(
+    data: &'a [u8],
+    tokens: &Tokens<'_>,
+    steps: &mut usize,
+    expected: &dyn Fn(usize) -> bool,
+) -> Option<Names<'a>> {
     let last = tokens.start & !3;
     let first = last.saturating_sub(MAX_DISTANCE);
     (first..last).rev().skip(3).step_by(4).find_map(|position| {
         let count = index_at(data, position)?;
-        if !(MIN_SYMBOLS..=MAX_SYMBOLS).contains(&count) {
+        if !(MIN_SYMBOLS..=MAX_SYMBOLS).contains(&count) || !expected(count) {
             return None;
         }
         // The count is a 64-bit number, or padded like one, wherever the table is aligned to 8.
@@ -61,8 +94,13 @@ pub fn find<'a>(data: &'a [u8], tokens: &Tokens<'_>) -> Option<Names<'a>> {
         if room / count < 2 {
             return None;
         }
-        let names = Names { data, count, count_position: position, start };
-        names.is_marked(tokens.start).then_some(names)
+        let names = Names {
+            data,
+            count,
+            count_position: position,
+            start,
+        };
+        names.is_marked(tokens.start, steps).then_some(names)
     })
 }
 
@@ -83,10 +121,14 @@ impl<'a> Names<'a> {
     }
 
     /// True when the markers that follow the names agree with them: where every 256th name starts.
-    fn is_marked(&self, limit: usize) -> bool {
-        let mut positions = Vec::with_capacity(self.count / MARKER_DISTANCE + 1);
+    fn is_marked(&self, limit: usize, steps: &mut usize) -> bool {
+        let mut positions = Vec::new();
         let mut position = self.start;
         for number in 0..self.count {
+            if *steps == 0 {
+                return false;
+            }
+            *steps -= 1;
             if number % MARKER_DISTANCE == 0 {
                 positions.push(position - self.start);
             }
@@ -144,16 +186,11 @@ impl<'a> Names<'a> {
 }
 
 impl Decoded {
-    /// Where among the entries any of `names` is.
-    pub fn positions(&self, names: &[&str]) -> Vec<usize> {
-        let mut found = Vec::new();
-        for (position, entry) in self.entries.iter().enumerate() {
+    /// Where among the entries the first one called `name` is.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.entries.iter().position(|entry| {
             let start = entry.start as usize;
-            let name = self.text.get(start..start + usize::from(entry.length));
-            if name.is_some_and(|name| names.contains(&name)) {
-                found.push(position);
-            }
-        }
-        found
+            self.text.get(start..start + usize::from(entry.length)) == Some(name)
+        })
     }
 }

@@ -11,6 +11,8 @@ const DIGITS: &[u8] = b"0\x001\x002\x003\x004\x005\x006\x007\x008\x009\x00";
 const FIRST_DIGIT: usize = b'0' as usize;
 /// Longest token that is believed, in bytes (`KSYM_NAME_LEN`).
 const MAX_TOKEN: usize = 512;
+/// Most places that are looked at.
+const MAX_PLACES: usize = 64;
 /// Most padding between the table and its index, in bytes.
 const MAX_PADDING: usize = 8;
 
@@ -33,7 +35,9 @@ impl<'a> Tokens<'a> {
 
 /// Everything in `data` that has a token table's shape.
 pub fn find(data: &[u8]) -> impl Iterator<Item = Tokens<'_>> {
-    memchr::memmem::find_iter(data, DIGITS).filter_map(|digits| at(data, digits))
+    memchr::memmem::find_iter(data, DIGITS)
+        .take(MAX_PLACES)
+        .filter_map(|digits| at(data, digits))
 }
 
 /// The table whose digits are at `digits`.
@@ -60,7 +64,11 @@ fn with_index(data: &[u8], digits: usize, index: usize) -> Option<Tokens<'_>> {
         *slot = token(data, start + expected)?;
         expected += slot.len() + 1;
     }
-    Some(Tokens { start, end: index + COUNT * 2, tokens })
+    Some(Tokens {
+        start,
+        end: index + COUNT * 2,
+        tokens,
+    })
 }
 
 /// The NUL-terminated string at `start`, without its NUL.

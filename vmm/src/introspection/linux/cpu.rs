@@ -3,6 +3,7 @@
 use kvmprof_devices::profiling::{COMM_LENGTH, Mode};
 use vm_memory::GuestMemoryBackend;
 
+use super::layout::SOFTIRQ;
 use super::placement::Placement;
 use super::view::KernelView;
 use super::{KERNEL_MAP, LinuxKnowledge};
@@ -10,10 +11,6 @@ use crate::introspection::{Identity, Registers, bare_mode, padded};
 
 /// Highest process id plus one (`PID_MAX_LIMIT`, `include/linux/threads.h`).
 const PID_LIMIT: i32 = 4 << 20;
-/// The counts in `preempt_count` that say an interrupt is being serviced: hard interrupts (bits 16 to 19),
-/// NMIs (20 to 23), and the softirq count's lowest bit (8), its others only say that softirqs are held
-/// off (`include/linux/preempt.h`).
-const INTERRUPT_COUNTS: u32 = 0x00ff_0100;
 /// Most entries of `__per_cpu_offset` that one sample compares.
 const MAX_COMPARED: u64 = 64;
 /// How many samples in a row have to show another CPU's area before it is believed. A program may set
@@ -34,7 +31,11 @@ impl Cpu {
     /// For the vCPU of index `vcpu`. Linux numbers its CPUs as the MADT lists them, so the same number is
     /// expected.
     pub fn new(vcpu: u16) -> Self {
-        Self { vcpu, base: None, other: (0, 0) }
+        Self {
+            vcpu,
+            base: None,
+            other: (0, 0),
+        }
     }
 
     /// Whom the vCPU is running.
@@ -55,7 +56,8 @@ impl Cpu {
             return identity;
         };
         let per_cpu = |symbol| per_cpu(symbol, placement, base);
-        if let Some(task) = task(linux, &view, per_cpu(linux.addresses.current)) {
+        let task = task(linux, &view, per_cpu(linux.addresses.current));
+        if let Some(task) = &task {
             if linux.direct_map_unknown()
                 && let Some(physical) = view.walk(task.address)
             {
@@ -63,14 +65,14 @@ impl Cpu {
             }
             identity.pid = task.process;
             identity.tid = task.thread;
-            identity.comm = comm(linux, &view, &task);
+            identity.comm = comm(linux, &view, task);
             if want_process_group {
-                identity.process_group = process_group(linux, &view, &task).unwrap_or(-1);
+                identity.process_group = process_group(linux, &view, task).unwrap_or(-1);
             }
         }
         if identity.mode == Mode::Kernel {
-            let count = linux.addresses.preempt_count.and_then(|count| view.i32(per_cpu(count)));
-            identity.mode = kernel_mode(linux, &view, count, identity.tid);
+            let count = linux.addresses.preempt_count.map(per_cpu);
+            identity.mode = kernel_mode(linux, &view, count, task.as_ref());
         }
         identity
     }
@@ -171,7 +173,11 @@ fn task<M: GuestMemoryBackend>(
         let id = view.i32(task.wrapping_add(offset))?;
         (0..PID_LIMIT).contains(&id).then_some(id)
     };
-    Some(Task { address: task, process: id(linux.tasks.tgid)?, thread: id(linux.tasks.pid)? })
+    Some(Task {
+        address: task,
+        process: id(linux.tasks.tgid)?,
+        thread: id(linux.tasks.pid)?,
+    })
 }
 
 /// The name of `task`.
@@ -200,20 +206,31 @@ fn process_group<M: GuestMemoryBackend>(
     (0..PID_LIMIT).contains(&id).then_some(id)
 }
 
-/// What a vCPU in the kernel, not halted, is doing.
+/// What a vCPU in the kernel, not halted, is doing; its `preempt_count` is at that address.
 fn kernel_mode<M: GuestMemoryBackend>(
     linux: &LinuxKnowledge,
     view: &KernelView<'_, M>,
-    preempt_count: Option<i32>,
-    tid: i32,
+    preempt_count: Option<u64>,
+    task: Option<&Task>,
 ) -> Mode {
-    if preempt_count.is_some_and(|count| count.cast_unsigned() & INTERRUPT_COUNTS != 0) {
+    let has = |address: Option<u64>, bits: u32| {
+        address
+            .and_then(|address| view.i32(address))
+            .is_some_and(|count| count.cast_unsigned() & bits != 0)
+    };
+    let softirqs = task.zip(linux.tasks.softirq_count);
+    let softirqs = softirqs.map(|(task, offset)| task.address.wrapping_add(offset));
+    if has(preempt_count, linux.addresses.interrupts) || has(softirqs, SOFTIRQ) {
         return Mode::Interrupt;
     }
     // Before tasks are scheduled, pid 0 is the boot itself.
     let scheduling = || {
-        let state = linux.addresses.system_state.and_then(|state| view.variable_u32(state));
+        let state = linux.addresses.system_state;
+        let state = state.and_then(|state| view.variable_u32(state));
         state.is_none_or(|state| state >= linux.addresses.scheduling)
     };
-    if tid == 0 && scheduling() { Mode::Idle } else { Mode::Kernel }
+    match task {
+        Some(Task { thread: 0, .. }) if scheduling() => Mode::Idle,
+        _ => Mode::Kernel,
+    }
 }

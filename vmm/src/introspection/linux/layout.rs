@@ -13,6 +13,18 @@ const PIDTYPE_PGID: u64 = 2;
 /// Most CPUs that are looked for.
 const MAX_CPUS: u64 = 8192;
 
+/// The lowest bit of `preempt_count`'s softirq field: one is being serviced. Its other bits only say that
+/// softirqs are held off (`include/linux/preempt.h`).
+pub const SOFTIRQ: u32 = 0x100;
+/// Hard interrupts in bits 16 to 19 and NMIs in 20 to 23, as up to 7.0.
+const INTERRUPTS: u32 = 0x00ff_0000;
+/// Hard interrupts in bits 24 to 27, where bits 16 to 23 count how often interrupts were disabled.
+const MOVED_HARDIRQS: u32 = 0x0f00_0000;
+/// NMIs in bits 28 to 31, with that.
+const MOVED_NMIS: u32 = 0xf000_0000;
+/// The one bit for NMIs, with that, where `nmi_nesting` counts them.
+const MOVED_NMI: u32 = 0x1000_0000;
+
 /// An interrupt gate whose handler is a known symbol.
 #[derive(Clone, Copy, Debug)]
 pub struct Gate {
@@ -35,6 +47,8 @@ pub struct Addresses {
     pub current: u64,
     /// The per-CPU preemption and interrupt count.
     pub preempt_count: Option<u64>,
+    /// The bits of that count that say an interrupt is being serviced.
+    pub interrupts: u32,
     pub system_state: Option<u64>,
     /// The value of `system_state` from which on pid 0 is the idle task.
     pub scheduling: u32,
@@ -51,7 +65,13 @@ impl Addresses {
         vmlinux: &Vmlinux<'_>,
         kernel: &str,
     ) -> Result<Self, IntrospectionError> {
-        let [banner, per_cpu_offset, pcpu_hot, current_task, preempt_count] = symbols.addresses_of([
+        let [
+            banner,
+            per_cpu_offset,
+            pcpu_hot,
+            current_task,
+            preempt_count,
+        ] = symbols.addresses_of([
             "linux_banner",
             "__per_cpu_offset",
             "pcpu_hot",
@@ -60,7 +80,10 @@ impl Addresses {
         ]);
         let [system_state, panic_cpu, page_offset_base] =
             symbols.addresses_of(["system_state", "panic_cpu", "page_offset_base"]);
-        let missing = |symbol| IntrospectionError::MissingSymbol { kernel: kernel.to_owned(), symbol };
+        let missing = |symbol| IntrospectionError::MissingSymbol {
+            kernel: kernel.to_owned(),
+            symbol,
+        };
         // 6.2 to 6.14 gather what is used most in one structure.
         let hot = |member| Some(pcpu_hot?.wrapping_add(btf.offset_of("pcpu_hot", member)?));
         let (cpus, boot_offset) = match per_cpu_offset {
@@ -76,8 +99,11 @@ impl Addresses {
             per_cpu_offset,
             cpus,
             boot_offset,
-            current: hot("current_task").or(current_task).ok_or_else(|| missing("current_task"))?,
+            current: hot("current_task")
+                .or(current_task)
+                .ok_or_else(|| missing("current_task"))?,
             preempt_count: hot("preempt_count").or(preempt_count),
+            interrupts: interrupts(symbols),
             system_state,
             scheduling: btf
                 .enumerator("system_states", "SYSTEM_SCHEDULING")
@@ -100,6 +126,17 @@ fn gates(symbols: &Symbols) -> [Option<Gate>; 3] {
     [gate(14, page_fault), gate(0, divide), gate(0, early)]
 }
 
+/// The bits of `preempt_count` that say an interrupt is being serviced. The fields moved when
+/// `local_interrupt_disable()` came, whose state gives that away.
+fn interrupts(symbols: &Symbols) -> u32 {
+    let counts = match symbols.addresses_of(["local_interrupt_disable_state", "nmi_nesting"]) {
+        [None, _] => INTERRUPTS,
+        [Some(_), None] => MOVED_HARDIRQS | MOVED_NMIS,
+        [Some(_), Some(_)] => MOVED_HARDIRQS | MOVED_NMI,
+    };
+    counts | SOFTIRQ
+}
+
 /// Where the kernel's structures keep what identifies a task, in bytes from the start of each.
 #[derive(Debug)]
 pub struct TaskLayout {
@@ -113,6 +150,9 @@ pub struct TaskLayout {
     pub process_group: u64,
     /// `pid.numbers[0].nr`.
     pub number: u64,
+    /// `task_struct.softirq_disable_cnt`: with PREEMPT_RT, what otherwise is the softirq field of
+    /// `preempt_count`.
+    pub softirq_count: Option<u64>,
 }
 
 impl TaskLayout {
@@ -129,6 +169,7 @@ impl TaskLayout {
             signal: offset("task_struct", "signal")?,
             process_group: offset("signal_struct", "pids")? + PIDTYPE_PGID * 8,
             number: offset("pid", "numbers")? + offset("upid", "nr")?,
+            softirq_count: btf.offset_of("task_struct", "softirq_disable_cnt"),
         })
     }
 }

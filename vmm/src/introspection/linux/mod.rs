@@ -3,6 +3,8 @@
 mod cpu;
 mod layout;
 mod placement;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::ops::Range;
@@ -12,7 +14,7 @@ use vm_memory::{GuestAddress, GuestMemoryBackend};
 
 use super::btf::Btf;
 use super::image::{self, Vmlinux};
-use super::kallsyms::{self, Stretch};
+use super::kallsyms::{self, Anchor, Stretch};
 use super::paging::{AddressSpace, read_physical};
 use super::symbols::Symbols;
 use super::{IntrospectionError, Registers};
@@ -62,18 +64,25 @@ impl LinuxKnowledge {
         let vmlinux = Vmlinux::parse(&unpacked)?;
         let release = release(&vmlinux).ok_or(IntrospectionError::NotAKernel)?;
         let image = extent(&vmlinux).ok_or(IntrospectionError::NotAKernel)?;
-        let symbols = find_symbols(&vmlinux, &image).ok_or_else(|| {
-            IntrospectionError::NoSymbols { kernel: release.clone() }
+        let symbols = find_symbols(&vmlinux).ok_or_else(|| IntrospectionError::NoSymbols {
+            kernel: release.clone(),
         })?;
-        let btf = find_btf(&vmlinux, &symbols)
-            .ok_or_else(|| IntrospectionError::NoBtf { kernel: release.clone() })?;
+        let btf = find_btf(&vmlinux, &symbols).ok_or_else(|| IntrospectionError::NoBtf {
+            kernel: release.clone(),
+        })?;
         let btf = Btf::parse(btf)?;
         let addresses = Addresses::find(&symbols, &btf, &vmlinux, &release)?;
         let banner = vmlinux
             .bytes_from(addresses.banner)
             .map(|bytes| &bytes[..bytes.len().min(MAX_BANNER)])
             .filter(|bytes| bytes.starts_with(BANNER_START))
-            .map(|bytes| bytes.split(|byte| *byte == 0).next().unwrap_or_default().to_vec())
+            .map(|bytes| {
+                bytes
+                    .split(|byte| *byte == 0)
+                    .next()
+                    .unwrap_or_default()
+                    .to_vec()
+            })
             .ok_or_else(|| IntrospectionError::MissingSymbol {
                 kernel: release.clone(),
                 symbol: "linux_banner",
@@ -100,6 +109,15 @@ impl LinuxKnowledge {
         &self.symbols
     }
 
+    /// The kernel's function that guest virtual address `address` lies in, and how many bytes into it.
+    /// `None` outside the kernel's own image, and while it isn't known where the kernel is.
+    pub fn function_at(&self, address: u64) -> Option<(&str, u64)> {
+        let linked = address.wrapping_sub(self.slide()?);
+        self.image
+            .contains(&linked)
+            .then(|| self.symbols.function_at(linked))?
+    }
+
     /// How far above its link-time address the kernel runs, in bytes, once that is known.
     pub fn slide(&self) -> Option<u64> {
         self.placement.get().map(|placement| placement.slide)
@@ -109,7 +127,11 @@ impl LinuxKnowledge {
     pub fn has_panicked<M: GuestMemoryBackend>(&self, memory: &M) -> Option<bool> {
         let placement = self.placement.get()?;
         let mut cpu = [0; 4];
-        read_physical(memory, placement.physical(self.addresses.panic_cpu?), &mut cpu)?;
+        read_physical(
+            memory,
+            placement.physical(self.addresses.panic_cpu?),
+            &mut cpu,
+        )?;
         Some(i32::from_le_bytes(cpu) != NO_PANIC_CPU)
     }
 
@@ -159,7 +181,9 @@ fn release(vmlinux: &Vmlinux<'_>) -> Option<String> {
             let rest = &segment.data[start + BANNER_START.len()..];
             let length = rest.iter().take(128).position(|byte| *byte == b' ')?;
             let release = std::str::from_utf8(&rest[..length]).ok()?;
-            release.starts_with(|first: char| first.is_ascii_digit()).then(|| release.to_owned())
+            release
+                .starts_with(|first: char| first.is_ascii_digit())
+                .then(|| release.to_owned())
         })
     })
 }
@@ -179,10 +203,22 @@ fn extent(vmlinux: &Vmlinux<'_>) -> Option<Range<u64>> {
 }
 
 /// The kernel's symbols: what it carries for itself, or the file's own table if it wasn't stripped.
-fn find_symbols(vmlinux: &Vmlinux<'_>, image: &Range<u64>) -> Option<Symbols> {
+fn find_symbols(vmlinux: &Vmlinux<'_>) -> Option<Symbols> {
+    let is_banner = |address| {
+        vmlinux
+            .bytes_from(address)
+            .is_some_and(|bytes| bytes.starts_with(BANNER_START))
+    };
+    let anchor = Anchor {
+        name: "linux_banner",
+        fits: &is_banner,
+    };
     let carried = vmlinux.segments().iter().find_map(|segment| {
-        let stretch = Stretch { address: segment.address, data: segment.data };
-        kallsyms::find(stretch, image)
+        let stretch = Stretch {
+            address: segment.address,
+            data: segment.data,
+        };
+        kallsyms::find(stretch, &anchor)
     });
     carried.or_else(|| {
         let symbols = Symbols::from_elf(vmlinux.symbols());

@@ -77,7 +77,9 @@ impl LinuxKnowledge {
             let slides = (0..MAX_TRIES)
                 .map(|step| lowest + step * ALIGNMENT)
                 .take_while(|slide| in_kernel && *slide <= highest);
-            slides.into_iter().find_map(|slide| self.verify(space, slide))
+            slides
+                .into_iter()
+                .find_map(|slide| self.verify(space, slide))
         })
     }
 
@@ -87,7 +89,7 @@ impl LinuxKnowledge {
         space: &AddressSpace<'_, M>,
         slide: u64,
     ) -> Option<Placement> {
-        if slide >= KERNEL_MAP_LENGTH || slide % ALIGNMENT != 0 {
+        if slide >= KERNEL_MAP_LENGTH || !slide.is_multiple_of(ALIGNMENT) {
             return None;
         }
         let address = self.addresses.banner.checked_add(slide)?;

@@ -67,7 +67,9 @@ impl<'a, M: GuestMemoryBackend> KernelView<'a, M> {
 
     /// Fills `buffer` from kernel address `address`.
     pub fn read(&self, address: u64, buffer: &mut [u8]) -> Option<()> {
-        read_paged(self.memory, address, buffer, |address| self.translate(address))
+        read_paged(self.memory, address, buffer, |address| {
+            self.translate(address)
+        })
     }
 
     /// The pointer or other 64-bit number at kernel address `address`.

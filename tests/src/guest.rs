@@ -1,0 +1,214 @@
+//! A guest that runs under `kvmprof run`, for clients to connect to.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use kvmprof_abi::wire::device;
+use kvmprof_tools::client::Connection;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::program::{kvmprof, pcs_client_path, python, run};
+use crate::{Accounts, Pcs, Ran, until};
+
+/// A status document is some KiB.
+const MAX_STATUS: usize = 1 << 20;
+
+/// A demo guest under `kvmprof run`. Dropped, it is killed.
+pub struct Guest {
+    child: Child,
+    folder: TempDir,
+}
+
+impl Guest {
+    /// Starts the demo guest with these words on its command line and further `options` of
+    /// `kvmprof run`, and waits until its socket answers.
+    ///
+    /// # Panics
+    /// When it ends instead.
+    pub fn start<S: AsRef<OsStr>>(
+        command_line: &str,
+        options: impl IntoIterator<Item = S>,
+    ) -> Self {
+        let mut guest = Self::launch(command_line, options);
+        until("the guest's socket answers", || {
+            if let Some(status) = guest.child.try_wait().unwrap() {
+                panic!("the guest has ended: {status}, {}", guest.stderr());
+            }
+            Connection::connect(&guest.socket()).ok()
+        });
+        guest
+    }
+
+    /// Starts it and waits for nothing.
+    ///
+    /// # Panics
+    /// When the program can't be started.
+    pub fn launch<S: AsRef<OsStr>>(
+        command_line: &str,
+        options: impl IntoIterator<Item = S>,
+    ) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let kernel = folder.path().join("demo.elf");
+        fs::write(&kernel, kvmprof_demo_guest::ELF).unwrap();
+        let console = format!("file:{}", folder.path().join("console").display());
+        let child = Command::new(kvmprof())
+            .args(["run", "--memory", "64M", "--cmdline", command_line])
+            .args(["--console", &console])
+            .arg("--kernel")
+            .arg(&kernel)
+            .arg("--socket")
+            .arg(folder.path().join("socket"))
+            .args(options)
+            .stdin(Stdio::null())
+            .stdout(File::create(folder.path().join("stdout")).unwrap())
+            .stderr(File::create(folder.path().join("stderr")).unwrap())
+            .spawn()
+            .unwrap();
+        Self { child, folder }
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
+    /// The folder that its socket is in.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The process that runs it.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has printed on its serial port.
+    pub fn console(&self) -> String {
+        self.file("console")
+    }
+
+    /// What kvmprof has written to standard error.
+    pub fn stderr(&self) -> String {
+        self.file("stderr")
+    }
+
+    fn file(&self, name: &str) -> String {
+        let bytes = fs::read(self.folder.path().join(name)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// A new client.
+    ///
+    /// # Panics
+    /// When it isn't let in.
+    pub fn connect(&self) -> Connection {
+        Connection::connect(&self.socket()).unwrap()
+    }
+
+    /// pcs, opened by a new client.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub fn open(&self) -> Pcs {
+        Pcs::open(self.connect()).unwrap()
+    }
+
+    /// The status document.
+    pub fn status(&self) -> Value {
+        status_of(&self.connect())
+    }
+
+    /// Waits until nobody has pcs open: a client's end takes a moment to be noticed.
+    pub fn until_closed(&self) -> Accounts {
+        let connection = self.connect();
+        until("pcs is closed", || {
+            let accounts = Accounts::of(&connection);
+            (!accounts.open).then_some(accounts)
+        })
+    }
+
+    /// Runs a kvmprof command that takes this guest's `--socket`, and more arguments.
+    pub fn command(&self, command: &str, arguments: &[&str]) -> Ran {
+        let socket = self.socket();
+        let mut all: Vec<&OsStr> = vec![command.as_ref(), "--socket".as_ref(), socket.as_ref()];
+        all.extend(arguments.iter().map(OsStr::new));
+        run(all)
+    }
+
+    /// Runs another kvmprof with the same kernel and the same socket, to its end.
+    pub fn run_again(&self, command_line: &str) -> Ran {
+        let (kernel, socket) = (self.folder.path().join("demo.elf"), self.socket());
+        let words = [
+            "run",
+            "--memory",
+            "64M",
+            "--console",
+            "none",
+            "--cmdline",
+            command_line,
+        ];
+        let mut all: Vec<&OsStr> = words.iter().map(OsStr::new).collect();
+        all.extend(["--kernel".as_ref(), kernel.as_os_str()]);
+        all.extend(["--socket".as_ref(), socket.as_os_str()]);
+        run(all)
+    }
+
+    /// Sends `signal` to kvmprof.
+    ///
+    /// # Panics
+    /// When it has gone.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for kvmprof's end.
+    ///
+    /// # Panics
+    /// When it goes on.
+    pub fn wait(&mut self) -> Ran {
+        let status = until("kvmprof ends", || self.child.try_wait().unwrap());
+        Ran {
+            status: status.code().unwrap_or(-1),
+            stdout: self.file("stdout"),
+            stderr: self.stderr(),
+        }
+    }
+
+    /// Has it end by SIGTERM and checks that it did so well.
+    ///
+    /// # Panics
+    /// When it didn't.
+    pub fn stop(mut self) {
+        self.signal(Signal::TERM);
+        let ran = self.wait();
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // It may have ended, and been waited for, already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn status_of(connection: &Connection) -> Value {
+    let document = connection.snapshot(device::STATUS, MAX_STATUS).unwrap();
+    serde_json::from_slice(&document).unwrap()
+}
+
+/// The independent client in Python, with `arguments`, on the socket of `guest`.
+pub fn pcs_client(guest: &Guest, arguments: &[&str]) -> Command {
+    let mut command = python();
+    command
+        .arg(pcs_client_path())
+        .arg(guest.socket())
+        .args(arguments)
+        .stdin(Stdio::null());
+    command
+}

@@ -1,0 +1,101 @@
+//! Where a test that needs a KVM runs.
+
+use std::any::type_name;
+use std::env;
+use std::time::Duration;
+
+use kvmprof_lab::{Lab, probe_kvm};
+
+use crate::program::{kvmprof, pcs_client_path, python_for_lab};
+
+/// Set for the tests that run inside the lab.
+const IN_LAB: &str = "KVMPROF_TESTS_IN_LAB";
+/// Emulation takes its time.
+const LAB_LIMIT: Duration = Duration::from_secs(500);
+
+/// True in the lab.
+pub fn in_lab() -> bool {
+    env::var_os(IN_LAB).is_some()
+}
+
+/// Runs the body of a test on this host's KVM, or, where that can't be used, runs the whole test
+/// again in the lab. Says where. `body` must be a closure written in the test function itself.
+///
+/// # Panics
+/// When the test fails there, or the lab doesn't start.
+pub fn on_kvm<F: FnOnce()>(body: F) {
+    run_test(&test_name(type_name::<F>()), body, Lab::new());
+}
+
+/// As [`on_kvm`], with the host's Python in the lab too.
+///
+/// # Panics
+/// As [`on_kvm`].
+pub fn on_kvm_with_python<F: FnOnce()>(body: F) {
+    let mut lab = Lab::new();
+    for (from, to) in python_for_lab() {
+        lab = lab.add(from, &to);
+    }
+    run_test(&test_name(type_name::<F>()), body, lab);
+}
+
+fn run_test(name: &str, body: impl FnOnce(), lab: Lab) {
+    match probe_kvm() {
+        Ok(()) => {
+            if !in_lab() {
+                println!("{name}: on this host's KVM");
+            }
+            body();
+        }
+        Err(reason) => {
+            assert!(!in_lab(), "{name}: the lab has no KVM: {reason}");
+            println!("{name}: in the lab, because on this host: {reason}");
+            run_in_lab(name, lab);
+        }
+    }
+}
+
+/// The test's name as libtest knows it, out of its body's type: `crate::path::name::{{closure}}`.
+fn test_name(of_type: &str) -> String {
+    let path = of_type.trim_end_matches("::{{closure}}");
+    path.split_once("::").map_or(path, |(_, name)| name).into()
+}
+
+fn run_in_lab(name: &str, lab: Lab) {
+    let test = env::current_exe().unwrap();
+    let lab = lab
+        .add(test, "/lab/test")
+        .add(kvmprof(), "/lab/kvmprof")
+        .add(pcs_client_path(), "/lab/pcs_client.py")
+        .timeout(LAB_LIMIT);
+    let marked = format!("{IN_LAB}=1");
+    let command = ["env", &marked, "/lab/test", "--exact", name, "--nocapture"];
+    let outcome = lab.command(command).run().unwrap();
+    let output = String::from_utf8_lossy(&outcome.stdout);
+    let errors = String::from_utf8_lossy(&outcome.stderr);
+    print!("{output}");
+    eprint!("{errors}");
+    assert_eq!(outcome.status, 0, "{name} failed in the lab");
+    // A wrong name would pass, having run nothing.
+    assert!(
+        output.contains("1 passed"),
+        "{name} is no test of {:?}",
+        env::current_exe()
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_found_by_the_type_of_their_body() {
+        fn name_of<F: FnOnce()>(_: F) -> String {
+            test_name(type_name::<F>())
+        }
+        assert_eq!(
+            name_of(|| {}),
+            "place::tests::tests_are_found_by_the_type_of_their_body"
+        );
+    }
+}

@@ -1,0 +1,158 @@
+//! The program under test, and the others that tests run.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use crate::in_lab;
+
+/// Where the repository's files are in the lab.
+const LAB_FOLDER: &str = "/lab";
+
+/// A program that has ended, with what it said.
+#[derive(Debug)]
+pub struct Ran {
+    /// Its exit status; -1 when a signal ended it.
+    pub status: i32,
+    /// What it wrote to standard output.
+    pub stdout: String,
+    /// What it wrote to standard error.
+    pub stderr: String,
+}
+
+/// The program `kvmprof`: the one beside this test, built with the same profile, else the release
+/// one.
+///
+/// # Panics
+/// When neither has been built.
+pub fn kvmprof() -> PathBuf {
+    if in_lab() {
+        return lab_file("kvmprof");
+    }
+    let test = env::current_exe().unwrap();
+    // PROFILE/deps/test-0123456789abcdef
+    let profile = test.ancestors().nth(2).unwrap_or(Path::new("."));
+    [profile.join("kvmprof"), profile.join("../release/kvmprof")]
+        .into_iter()
+        .find(|program| program.is_file())
+        .unwrap_or_else(|| {
+            panic!(
+                "there is no program kvmprof in {}: run tests/run, or cargo build --release --workspace --bins",
+                profile.display()
+            )
+        })
+}
+
+/// A file that was put into the lab for the tests.
+pub fn lab_file(name: &str) -> PathBuf {
+    Path::new(LAB_FOLDER).join(name)
+}
+
+/// The independent client's source.
+pub fn pcs_client_path() -> PathBuf {
+    if in_lab() {
+        return lab_file("pcs_client.py");
+    }
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest/abi/examples/pcs_client.py")
+}
+
+/// The Python to run it with.
+pub fn python() -> Command {
+    let mut command = Command::new("python3");
+    if in_lab() {
+        command = Command::new(lab_file("python3"));
+        command.env("PYTHONHOME", "/usr");
+    }
+    command
+}
+
+/// Runs `kvmprof` with `arguments`, to its end, without standard input.
+pub fn run<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Ran {
+    run_command(Command::new(kvmprof()).args(arguments))
+}
+
+/// Runs `command` to its end, without standard input.
+///
+/// # Panics
+/// When there is no such program.
+pub fn run_command(command: &mut Command) -> Ran {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    output.into()
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        Self {
+            status: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+impl Ran {
+    /// Checks that it failed with one line on standard error, which has each of `words` in it.
+    ///
+    /// # Panics
+    /// When it did something else.
+    #[track_caller]
+    pub fn assert_refused(&self, status: i32, words: &[&str]) {
+        assert_eq!(self.status, status, "{self:?}");
+        assert_eq!(self.stderr.lines().count(), 1, "{self:?}");
+        assert!(self.stderr.starts_with("kvmprof: "), "{self:?}");
+        assert!(!self.stderr.contains("panicked"), "{self:?}");
+        for word in words {
+            assert!(self.stderr.contains(word), "no {word:?} in {self:?}");
+        }
+    }
+}
+
+/// What the lab needs to run the host's Python: interpreter, libraries, standard library.
+pub(crate) fn python_for_lab() -> Vec<(PathBuf, String)> {
+    // Debian's own: whatever else is called python3 may be a script that looks for one.
+    let interpreter = Path::new("/usr/bin/python3");
+    let Ok(interpreter) = interpreter.canonicalize() else {
+        return Vec::new();
+    };
+    let listed = Command::new("ldd").arg(&interpreter).output();
+    let listed = listed.map(|output| output.stdout).unwrap_or_default();
+    let mut files: Vec<(PathBuf, String)> = String::from_utf8_lossy(&listed)
+        .split_whitespace()
+        .filter(|word| word.starts_with('/'))
+        .map(|library| (PathBuf::from(library), library.to_owned()))
+        .collect();
+    files.push((interpreter, "/lab/python3".to_owned()));
+    files.extend(standard_library());
+    files
+}
+
+/// Parts of it that no client needs: build files, other programs.
+const LEFT_OUT: [&str; 9] = [
+    "__pycache__",
+    "distutils",
+    "ensurepip",
+    "idlelib",
+    "lib2to3",
+    "pydoc_data",
+    "test",
+    "tkinter",
+    "turtledemo",
+];
+
+fn standard_library() -> Vec<(PathBuf, String)> {
+    let script = "import sysconfig; print(sysconfig.get_path('stdlib'))";
+    let output = Command::new("/usr/bin/python3")
+        .args(["-c", script])
+        .output();
+    let folder = output.map(|output| output.stdout).unwrap_or_default();
+    let folder = String::from_utf8_lossy(&folder).trim().to_owned();
+    let Ok(entries) = std::fs::read_dir(&folder) else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| !name.starts_with("config-") && !LEFT_OUT.contains(&name.as_str()))
+        .map(|name| (Path::new(&folder).join(&name), format!("{folder}/{name}")))
+        .collect()
+}

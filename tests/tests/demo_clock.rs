@@ -1,0 +1,254 @@
+//! The clock: no guest can mask it, it favours nobody, and it costs nothing where nothing happens.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use std::time::Instant;
+
+use kvmprof::clock::ClockSource;
+use kvmprof_abi::pcs::{BUF_INCR, PCS_SETBSIZE, PROF_ALL, kind};
+use kvmprof_demo_guest::{Mode, Truth, function_at, rows};
+use kvmprof_tests::{
+    Accounts, Clock, Guest, Machine, Recorded, assert_share, on_kvm, run, share, threads,
+    ticks_by_kind, until,
+};
+use serde_json::Value;
+
+const ROOM: i64 = 65_536;
+
+/// "The clock should run at hardware and software priority 7": what the guest does with interrupts
+/// off has its share of the samples, like everything else that the guest does.
+#[test]
+fn every_row_of_the_guest_has_its_share() {
+    on_kvm(|| {
+        for clock in ["thread", "ticker"] {
+            for cpus in ["1", "2"] {
+                let words = ["demo", "--json", "--seconds", "3", "--hz", "1000"];
+                let options = ["--cpus", cpus, "--clock", clock];
+                let ran = run(words.into_iter().chain(options));
+                assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+                check_rows(&serde_json::from_str(&ran.stdout).unwrap());
+            }
+        }
+    });
+}
+
+fn check_rows(result: &Value) {
+    let count = |name: &str| result[name].as_u64().unwrap();
+    let samples = count("recorded") + count("merged");
+    let found = result["rows"].as_array().unwrap();
+    assert_eq!(found.len(), rows().len());
+    for (row, expected) in found.iter().zip(rows()) {
+        assert_eq!(row["name"], expected.name);
+        let part = |name: &str| row[name].as_f64().unwrap();
+        assert!(part("expected") > 0.0, "{row}");
+        let shares = (part("observed"), part("expected"));
+        assert_share(expected.name, shares, samples, 0.0);
+    }
+}
+
+/// Records `ticks` of a guest that has got going; with what it says itself of that time.
+fn record(machine: &Machine, ticks: u64) -> (Recorded, Truth, Truth) {
+    let pcs = machine.open();
+    pcs.ioctl(PROF_ALL, 0);
+    machine.truth();
+    pcs.device.close().unwrap();
+    let mut pcs = machine.open();
+    pcs.ioctl(BUF_INCR, 7);
+    pcs.ioctl(PCS_SETBSIZE, ROOM);
+    pcs.ioctl(PROF_ALL, 0);
+    let before = machine.truth();
+    pcs.read_ticks(ticks);
+    let after = machine.truth();
+    (pcs.stop(), before, after)
+}
+
+/// What an exit to user space costs here, in seconds: 1 us in hardware, 60 where KVM interprets. The
+/// quickest of several batches, since others use the host too.
+fn exit_cost() -> f64 {
+    const ROUNDS: u32 = 500;
+    let machine = Machine::start("workload=pio", 1, Clock::default());
+    machine.until_rounds(1, || ());
+    let batch = |_| {
+        let start = Instant::now();
+        machine.until_rounds(ROUNDS.into(), || ());
+        start.elapsed()
+    };
+    let quickest = (0..5).map(batch).min().unwrap_or_default();
+    machine.stop();
+    quickest.as_secs_f64() / f64::from(ROUNDS)
+}
+
+/// The idle share of the samples against the guest's own, for a guest that is busy for `duty`
+/// percent of each period.
+fn check_duty(duty: u32, period: u32, clock: Clock, exit_cost: f64) {
+    const TICKS: u64 = 2000;
+    let machine = Machine::start(
+        &format!("workload=duty duty={duty} period={period}"),
+        1,
+        clock,
+    );
+    let (recorded, before, after) = record(&machine, TICKS);
+    let cycles = after.cycles_since(&before);
+    let idle = rows()
+        .iter()
+        .position(|row| row.mode == Mode::Idle)
+        .unwrap();
+    let expected = share(cycles[idle], cycles.iter().sum());
+    let kinds = ticks_by_kind(recorded.records());
+    let observed = share(
+        kinds.get(&kind::IDLE).copied().unwrap_or(0),
+        recorded.ticks(),
+    );
+    // The guest looks at its clock before it halts and after it was woken up: on both ways there
+    // is an exit, which it takes for idle time.
+    let blur = (2.0 * exit_cost / (f64::from(period) / 1e6)).min(1.0);
+    let what = format!("idle at {duty} % of {period} us, {clock:?}");
+    assert_share(&what, (observed, expected), recorded.ticks(), blur);
+    machine.stop();
+}
+
+/// Which doesn't divide any period here, so that the phases of both drift past each other.
+const UNEVEN: Clock = Clock {
+    hz: 997,
+    source: ClockSource::Thread,
+    jitter: false,
+};
+
+fn check_duties(period: u32) {
+    let exit_cost = exit_cost();
+    for duty in [5, 20, 50, 80, 95] {
+        check_duty(duty, period, UNEVEN, exit_cost);
+    }
+}
+
+#[test]
+fn idle_time_is_right_at_300_microseconds() {
+    on_kvm(|| check_duties(300));
+}
+
+#[test]
+fn idle_time_is_right_at_2_milliseconds() {
+    on_kvm(|| check_duties(2000));
+}
+
+#[test]
+fn idle_time_is_right_at_33_milliseconds() {
+    on_kvm(|| check_duties(33_000));
+}
+
+#[test]
+fn idle_time_is_right_with_the_ticker() {
+    on_kvm(|| {
+        let exit_cost = exit_cost();
+        let source = ClockSource::Ticker;
+        for duty in [20, 80] {
+            check_duty(duty, 2000, Clock { source, ..UNEVEN }, exit_cost);
+        }
+    });
+}
+
+/// What the random phase is for: work in step with the clock.
+#[test]
+fn jitter_is_right_for_a_guest_in_step() {
+    on_kvm(|| {
+        let exit_cost = exit_cost();
+        for duty in [20, 50, 80] {
+            let clock = Clock {
+                hz: 1000,
+                source: ClockSource::Thread,
+                jitter: true,
+            };
+            check_duty(duty, 1000, clock, exit_cost);
+        }
+    });
+}
+
+/// A halted vCPU's ticks all count as idle, and it isn't woken up for them.
+#[test]
+fn a_halted_guest_sleeps_through_its_ticks() {
+    on_kvm(|| {
+        const READ: u64 = 63 * 100;
+        let guest = Guest::start("workload=halt", ["--hz", "2000"]);
+        let pcs = guest.open();
+        let halted_ticks = guest.status()["clock"]["halted_ticks"].clone();
+        pcs.ioctl(PROF_ALL, 0);
+        until("the guest is halted", || {
+            let accounts = Accounts::of(&pcs.connection);
+            (accounts.clock.idle > 0 || halted_ticks != "reckoned").then_some(())
+        });
+        let before = &threads(guest.pid(), "vcpu")[0];
+        // A buffer full of idle counts. Asking for the account would wake the vCPU up.
+        let (first, second) = (
+            pcs.device.read(1024).unwrap(),
+            pcs.device.read(1024).unwrap(),
+        );
+        assert_eq!((first.len(), second.len()), (1024, 1024));
+        let after = &threads(guest.pid(), "vcpu")[0];
+        let wakeups = after.voluntary_switches - before.voluntary_switches;
+        let ledger = pcs.status().ledger;
+        assert!(ledger.merged >= READ, "{ledger:?}");
+        assert!(ledger.recorded * 20 < ledger.merged, "{ledger:?}");
+        println!("{wakeups} wake-ups, {ledger:?}");
+        if halted_ticks == "reckoned" {
+            assert!(wakeups < READ / 10, "{wakeups} wake-ups");
+        } else {
+            println!("wake-ups not checked: this host refuses perf_event_open");
+        }
+        guest.stop();
+    });
+}
+
+/// Without a consumer no clock runs: nothing is counted, and nobody wakes up.
+#[test]
+fn without_a_consumer_there_is_no_clock() {
+    on_kvm(|| {
+        const ROUNDS: u64 = 50_000_000;
+        let clock = Clock {
+            hz: 10_000,
+            ..Clock::default()
+        };
+        let machine = Machine::start("workload=spin", 1, clock);
+        let witness = machine.connect();
+        let pcs = machine.open();
+        pcs.ioctl(PROF_ALL, 0);
+        machine.until_rounds(ROUNDS, || ());
+        pcs.device.close().unwrap();
+        let closed = Accounts::of(&witness);
+        assert!(!closed.running && closed.clock.ticks > 0);
+        let events = || threads(std::process::id(), "events")[0].clone();
+        let before = events();
+        machine.until_rounds(ROUNDS, || ());
+        assert_eq!(events(), before, "the event thread sleeps");
+        assert_eq!(Accounts::of(&witness), closed);
+        machine.stop();
+    });
+}
+
+/// `--wait`: no vCPU runs before somebody gathers, and then the first instructions are seen.
+#[test]
+fn wait_holds_the_guest_until_somebody_gathers() {
+    on_kvm(|| {
+        let guest = Guest::start("workload=mixed", ["--wait", "--hz", "10000"]);
+        let witness = guest.connect();
+        let mut pcs = guest.open();
+        assert!(Accounts::of(&witness).held);
+        assert_eq!(guest.console(), "");
+        assert_eq!(pcs.status().ledger.recorded, 0);
+        pcs.ioctl(PCS_SETBSIZE, ROOM);
+        pcs.ioctl(PROF_ALL, 0);
+        assert!(!Accounts::of(&witness).held);
+        pcs.read_ticks(3000);
+        let recorded = pcs.stop();
+        let first = recorded.samples().next().unwrap();
+        println!("first: {first:?} in {:?}", function_at(first.pc));
+        // The guest's start-up: interrupts are off, and there is no process yet.
+        assert_eq!(
+            (first.kind, first.sspace),
+            (kind::KERNEL, 0xf0),
+            "{first:?}"
+        );
+        assert!(first.pid <= 0, "{first:?}");
+        assert!(function_at(first.pc).is_some(), "{first:?}");
+        assert_ne!(guest.console(), "");
+        guest.stop();
+    });
+}

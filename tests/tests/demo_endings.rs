@@ -1,0 +1,222 @@
+//! How a guest's end becomes the program's.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::{PROF_ALL, kind};
+use kvmprof_abi::wire::device;
+use kvmprof_tests::{Guest, Ran, errno_of, on_kvm, run};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// Runs a guest that ends by itself, with so many vCPUs; what became of it, and its console.
+fn ending(workload: &str, cpus: &str) -> (Ran, String) {
+    let mut guest = Guest::launch(&format!("workload={workload}"), ["--cpus", cpus]);
+    let ran = guest.wait();
+    assert!(!guest.socket().exists(), "the socket goes with the guest");
+    assert!(!ran.stderr.contains("panicked"), "{ran:?}");
+    (ran, guest.console())
+}
+
+#[test]
+fn power_off_and_reboot_are_successes() {
+    on_kvm(|| {
+        for workload in ["poweroff", "reboot"] {
+            for cpus in ["1", "2"] {
+                let (ran, console) = ending(workload, cpus);
+                assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{workload}");
+                assert_ne!(console, "", "{workload}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_triple_fault_is_told() {
+    on_kvm(|| {
+        let (ran, _) = ending("triple-fault", "1");
+        assert_eq!(ran.status, 3, "{ran:?}");
+        for word in ["kvmprof: ", "triple fault"] {
+            assert!(ran.stderr.contains(word), "{ran:?}");
+        }
+    });
+}
+
+/// An instruction that an interpreting KVM lacks: one message that says what and where. Elsewhere
+/// it just works, and the guest says so.
+#[test]
+fn an_emulation_failure_is_told_once() {
+    on_kvm(|| {
+        let (ran, console) = ending("bad-instruction", "1");
+        if console.contains("instruction executed") {
+            println!("this KVM executes the instruction");
+            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+            return;
+        }
+        assert_eq!(ran.status, 3, "{ran:?}");
+        // cmpxchg16b is 0f c7 /1 with REX.W (SDM volume 2).
+        for word in ["rip 0x", "CPL 0", "0f c7", "VT-x", "SVM", "cargo lab"] {
+            assert!(ran.stderr.contains(word), "no {word}: {ran:?}");
+        }
+        assert_eq!(ran.stderr.matches("rip 0x").count(), 1, "{ran:?}");
+    });
+}
+
+/// SIGINT and SIGTERM end the guest cleanly, and act as PCS_STOP: clients get what is left, then
+/// the end of file.
+#[test]
+fn signals_end_the_guest_and_clients_get_the_rest() {
+    on_kvm(|| {
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+            let mut guest = Guest::start("workload=mixed", ["--hz", "1000", "--cpus", "2"]);
+            let pcs = guest.open();
+            pcs.ioctl(PROF_ALL, 0);
+            pcs.stall_until("there is something left", |ledger| ledger.pending > 130);
+            guest.signal(signal);
+            let recorded = pcs.drain();
+            assert!(recorded.ticks() > 130, "{:?}", recorded.status);
+            let ran = guest.wait();
+            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{signal:?}");
+            assert!(!guest.socket().exists());
+        }
+    });
+}
+
+/// The guest's own end does the same; a read that waits is answered.
+#[test]
+fn a_guest_that_ends_gives_clients_the_rest() {
+    on_kvm(|| {
+        for (workload, status) in [("poweroff", 0), ("triple-fault", 3)] {
+            let options = ["--wait", "--hz", "1000"];
+            let mut guest = Guest::start(&format!("workload={workload}"), options);
+            let pcs = guest.open();
+            let read = pcs.device.start_read(1 << 20).unwrap();
+            pcs.ioctl(PROF_ALL, 0);
+            let first = read.wait().unwrap();
+            assert_eq!(first.len() % 1024, 0);
+            assert_eq!(
+                pcs.device.read(1024).unwrap().len(),
+                0,
+                "the end stays the end"
+            );
+            let status_after = pcs.status();
+            assert_eq!(status_after.ledger.pending, 0);
+            let second = guest.connect();
+            assert_eq!(errno_of(second.open(device::PCS, 0)), Errno::ENXIO);
+            drop((pcs, second));
+            assert_eq!(guest.wait().status, status, "{workload}");
+        }
+    });
+}
+
+/// As many vCPUs as are possible, each with its clock.
+#[test]
+fn sixty_four_vcpus_run() {
+    on_kvm(|| {
+        for cpus in [1, 64] {
+            let count = cpus.to_string();
+            let guest = Guest::start("workload=halt", ["--cpus", &count, "--hz", "10"]);
+            let mut pcs = guest.open();
+            pcs.ioctl(PROF_ALL, 0);
+            pcs.read_ticks(10 * cpus);
+            let recorded = pcs.stop();
+            let accounts = &recorded.accounts;
+            assert_eq!(u64::try_from(accounts.vcpus.len()).unwrap(), cpus);
+            assert!(
+                accounts.vcpus.iter().all(|vcpu| vcpu.ticks > 0),
+                "{accounts:?}"
+            );
+            let idle = kvmprof_tests::ticks_by_kind(recorded.records())[&kind::IDLE];
+            assert!(idle * 2 > recorded.ticks(), "{:?}", recorded.status);
+            guest.stop();
+        }
+    });
+}
+
+/// `kvmprof demo --json`: one object with the fields of its documentation, and an account that
+/// holds.
+#[test]
+fn demo_prints_one_object() {
+    on_kvm(|| {
+        let ran = run([
+            "demo",
+            "--json",
+            "--seconds",
+            "1",
+            "--hz",
+            "500",
+            "--cpus",
+            "2",
+        ]);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        assert_eq!(ran.stdout.lines().count(), 1);
+        let object: Value = serde_json::from_str(&ran.stdout).unwrap();
+        let mut fields: Vec<&str> = object
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
+        fields.sort_unstable();
+        let expected = [
+            "discarded",
+            "hz",
+            "lost",
+            "merged",
+            "pending",
+            "recorded",
+            "rows",
+            "stolen",
+            "ticks",
+            "ungathered",
+            "vcpus",
+        ];
+        assert_eq!(fields, expected);
+        let count = |name: &str| object[name].as_u64().unwrap();
+        assert_eq!((count("hz"), count("vcpus"), count("pending")), (500, 2, 0));
+        let parts = [
+            "recorded",
+            "merged",
+            "ungathered",
+            "stolen",
+            "lost",
+            "pending",
+            "discarded",
+        ];
+        assert_eq!(count("ticks"), parts.into_iter().map(count).sum::<u64>());
+        for field in ["expected", "observed"] {
+            let rows = object["rows"].as_array().unwrap();
+            let sum: f64 = rows.iter().map(|row| row[field].as_f64().unwrap()).sum();
+            assert!((sum - 1.0).abs() < 0.02, "{field}: {sum}");
+        }
+        for row in object["rows"].as_array().unwrap() {
+            let mode = row["mode"].as_str().unwrap();
+            assert!(
+                ["user", "kernel", "interrupt", "idle"].contains(&mode),
+                "{row}"
+            );
+            assert!(row["name"].is_string() && (row["pid"].is_i64() || row["pid"].is_null()));
+        }
+    });
+}
+
+/// Without `--json`, a table for people.
+#[test]
+fn demo_prints_a_table() {
+    on_kvm(|| {
+        let ran = run(["demo", "--seconds", "1"]);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        for word in [
+            "weaver",
+            "spinner",
+            "carder",
+            "dyer",
+            "interrupts off",
+            "idle",
+            "101",
+            "201",
+        ] {
+            assert!(ran.stdout.contains(word), "{word}: {}", ran.stdout);
+        }
+        assert!(ran.stdout.contains(" ticks = "), "{}", ran.stdout);
+    });
+}

@@ -1,0 +1,81 @@
+//! Guests that mean harm, and guests in the middle of an exit whenever a tick comes.
+
+use kvmprof::clock::ClockSource;
+use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL, PROF_GROUP, PROF_KERNEL};
+use kvmprof_abi::wire::device;
+use kvmprof_tests::{Accounts, Clock, Guest, Machine, on_kvm};
+
+const CLOCK: Clock = Clock {
+    hz: 2000,
+    source: ClockSource::Thread,
+    jitter: false,
+};
+
+/// Circular page tables, wild pointers and absurd counts under every kind of look at the guest.
+#[test]
+fn a_hostile_guest_harms_nobody() {
+    on_kvm(|| {
+        const ROUNDS: u64 = 150;
+        let machine = Machine::start("workload=hostile", 2, CLOCK);
+        let witness = machine.connect();
+        let mut pcs = machine.open();
+        pcs.ioctl(PCS_SETBSIZE, 65_536);
+        pcs.ioctl(PROF_ALL, 0);
+        pcs.ioctl(PROF_GROUP, 200);
+        pcs.ioctl(PROF_KERNEL, 0);
+        pcs.list(&[5, 0, -1, i32::MIN, i32::MAX, 101]).ok();
+        machine.until_rounds(ROUNDS, || {
+            pcs.read_available();
+            Accounts::of(&witness).check();
+            let names = witness.snapshot(device::PROCESSES, 1 << 24);
+            assert!(names.is_ok(), "{:?}", names.err());
+        });
+        let recorded = pcs.stop();
+        assert!(recorded.samples().count() > 100);
+        machine.stop();
+    });
+}
+
+/// The same from outside, by every way in.
+#[test]
+fn a_hostile_guest_is_ended_like_any_other() {
+    on_kvm(|| {
+        let guest = Guest::start("workload=hostile", ["--hz", "10000", "--cpus", "2"]);
+        for command in [PROF_ALL, PROF_KERNEL, PROF_GROUP] {
+            let mut pcs = guest.open();
+            pcs.ioctl(command, 0);
+            pcs.read_ticks(1000);
+            pcs.stop();
+            assert_eq!(guest.command("status", &[]).status, 0);
+        }
+        guest.stop();
+    });
+}
+
+/// A tick never falls into an unfinished exit: every value that the guest reads is the right one.
+#[test]
+fn ticks_leave_exits_alone() {
+    on_kvm(|| {
+        for (workload, rounds) in [
+            ("mmio", 300),
+            ("string-io", 30),
+            ("pio", 3000),
+            ("kernel-pio", 2000),
+        ] {
+            for source in [ClockSource::Thread, ClockSource::Ticker] {
+                let clock = Clock {
+                    hz: 5000,
+                    source,
+                    jitter: source == ClockSource::Thread,
+                };
+                let machine = Machine::start(&format!("workload={workload}"), 2, clock);
+                let mut pcs = machine.open();
+                pcs.ioctl(PROF_ALL, 0);
+                machine.until_rounds(rounds, || pcs.read_available());
+                let recorded = pcs.stop();
+                assert!(recorded.samples().count() > 20, "{workload}");
+                machine.stop();
+            }
+        }
+    });
+}

@@ -1,0 +1,125 @@
+//! The independent client in Python, written from the wire's page alone, against a running guest.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use kvmprof_tests::{Guest, Ran, on_kvm_with_python, pcs_client, run_command};
+use serde_json::{Value, json};
+
+fn guest() -> Guest {
+    Guest::start("workload=mixed", ["--hz", "1000", "--cpus", "2"])
+}
+
+fn client(guest: &Guest, arguments: &[&str]) -> Ran {
+    let ran = run_command(&mut pcs_client(guest, arguments));
+    assert_eq!(ran.status, 0, "{arguments:?}: {ran:?}");
+    ran
+}
+
+#[test]
+fn python_records_what_the_guest_did() {
+    on_kvm_with_python(|| {
+        let guest = guest();
+        for options in [
+            &["--buffers", "7"][..],
+            &["--classic"],
+            &["--limit", "100", "--bsize", "4096"],
+        ] {
+            let words = [&["record", "--seconds", "1", "--json"], options].concat();
+            let result: Value = serde_json::from_str(&client(&guest, &words).stdout).unwrap();
+            assert_eq!(result["faults"], json!([]));
+            for pid in ["101", "102", "103", "201"] {
+                assert!(
+                    result["pids"][pid]["USER"].as_u64() > Some(0),
+                    "{pid}: {result}"
+                );
+            }
+            assert_eq!(result["ledger"]["pending"], 0);
+        }
+        let words = ["record", "--seconds", "1", "--json", "--group", "200"];
+        let result: Value = serde_json::from_str(&client(&guest, &words).stdout).unwrap();
+        let pids: Vec<&String> = result["pids"].as_object().unwrap().keys().collect();
+        assert_eq!(pids, ["201"]);
+        // A reader that stalls loses samples, and both sides count the same.
+        let words = ["record", "--seconds", "1", "--json", "--stall", "1"];
+        let result: Value = serde_json::from_str(&client(&guest, &words).stdout).unwrap();
+        assert_eq!(result["faults"], json!([]));
+        assert!(result["lost_by_headers"].as_u64() > Some(0), "{result}");
+        guest.stop();
+    });
+}
+
+#[test]
+fn python_gets_every_error_of_the_pages() {
+    on_kvm_with_python(|| {
+        let guest = guest();
+        let ran = client(&guest, &["check"]);
+        assert!(
+            ran.stdout.contains("ok: a second open of pcs: EBUSY"),
+            "{ran:?}"
+        );
+        guest.stop();
+    });
+}
+
+#[test]
+fn python_breaks_the_protocol_and_hurts_nobody() {
+    on_kvm_with_python(|| {
+        let guest = guest();
+        let ran = client(&guest, &["malformed"]);
+        assert!(
+            ran.stdout.contains("ok: the other client at last: ok"),
+            "{ran:?}"
+        );
+        guest.signal(rustix::process::Signal::TERM);
+    });
+}
+
+#[test]
+fn python_killed_in_a_read_frees_pcs() {
+    on_kvm_with_python(|| {
+        let guest = guest();
+        let mut child = pcs_client(&guest, &["hold", "--gather"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        assert_eq!(line, "open\n");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        guest.until_closed().check();
+        guest.open();
+        guest.stop();
+    });
+}
+
+/// The names of the processes that samples have met, as the guest itself has them.
+#[test]
+fn python_reads_status_and_processes() {
+    on_kvm_with_python(|| {
+        let guest = guest();
+        let mut pcs = guest.open();
+        pcs.ioctl(kvmprof_abi::pcs::PROF_ALL, 0);
+        pcs.read_ticks(600);
+        let processes = client(&guest, &["processes"]).stdout;
+        for line in [
+            "101\t101\tweaver",
+            "102\t102\tspinner",
+            "103\t103\tcarder",
+            "201\t201\tdyer",
+        ] {
+            assert!(
+                processes.lines().any(|found| found == line),
+                "{line}: {processes}"
+            );
+        }
+        let status: Value = serde_json::from_str(&client(&guest, &["status"]).stdout).unwrap();
+        assert_eq!(status["machine"]["vcpus"], 2);
+        pcs.stop();
+        guest.stop();
+    });
+}
