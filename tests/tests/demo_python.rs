@@ -1,5 +1,4 @@
 //! The independent client in Python, written from the wire's page alone, against a running guest.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
