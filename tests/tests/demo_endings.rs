@@ -1,5 +1,4 @@
 //! How a guest's end becomes the program's.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{PROF_ALL, kind};

@@ -1,5 +1,4 @@
 //! Every tick is accounted for, exactly, at every moment.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use kvmprof_abi::pcs::{PCS_SETBSIZE, PCS_SETHZ, PCS_STOP, PROF_ALL, PROF_KERNEL};
 use kvmprof_tests::{Accounts, Guest, Pcs, Recorded, on_kvm, until};
