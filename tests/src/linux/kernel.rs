@@ -2,6 +2,10 @@
 
 use std::fs;
 
+use object::LittleEndian;
+use object::read::elf::ElfFile64;
+use object::{Object, ObjectSection};
+
 use kvmprof::introspection::GuestKnowledge;
 use kvmprof_lab::Kernel;
 
@@ -35,4 +39,18 @@ pub fn unpacked(kernel: &Kernel) -> Vec<u8> {
     kvmprof::introspection::unpack_kernel(&image)
         .expect("kernel payload")
         .into_owned()
+}
+
+/// The ELF file in the kernel's image with all its type information (the section `.BTF`) zeroed.
+///
+/// # Panics
+/// When it has none.
+pub fn without_btf(kernel: &Kernel) -> Vec<u8> {
+    let mut elf = unpacked(kernel);
+    let file = ElfFile64::<LittleEndian>::parse(elf.as_slice()).expect("an ELF file");
+    let section = file.section_by_name(".BTF").expect("a section .BTF");
+    let (start, length) = section.file_range().expect("a section with contents");
+    let index = |number: u64| usize::try_from(number).expect("within the file");
+    elf[index(start)..index(start + length)].fill(0);
+    elf
 }

@@ -7,7 +7,8 @@
 use super::IntrospectionError;
 use super::bytes::{index_at, u16_at, u32_at};
 
-const MAGIC: u16 = 0xeb9f;
+/// How a section starts.
+pub const MAGIC: u16 = 0xeb9f;
 /// Bytes of `struct btf_type`.
 const TYPE_LENGTH: usize = 12;
 /// Most types that are read.
@@ -19,9 +20,11 @@ const MAX_MEMBERS: usize = 1 << 16;
 
 const KIND_INT: u32 = 1;
 const KIND_ARRAY: u32 = 3;
-const KIND_STRUCT: u32 = 4;
+/// A `btf_type` that is a structure.
+pub const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
-const KIND_ENUM: u32 = 6;
+/// A `btf_type` that is an enumeration of 32-bit numbers.
+pub const KIND_ENUM: u32 = 6;
 const KIND_FUNC_PROTO: u32 = 13;
 const KIND_VAR: u32 = 14;
 const KIND_DATASEC: u32 = 15;
@@ -208,98 +211,11 @@ fn tail_length(this: Type) -> Option<usize> {
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use proptest::prelude::*;
 
+    use super::super::testing::btf::Builder;
     use super::*;
-
-    /// Puts a BTF section together.
-    #[derive(Default)]
-    pub struct Builder {
-        types: Vec<u8>,
-        strings: Vec<u8>,
-        count: u32,
-    }
-
-    impl Builder {
-        pub fn new() -> Self {
-            Self {
-                strings: vec![0],
-                ..Self::default()
-            }
-        }
-
-        fn string(&mut self, string: &str) -> u32 {
-            if string.is_empty() {
-                return 0;
-            }
-            let offset = u32::try_from(self.strings.len()).unwrap();
-            self.strings.extend_from_slice(string.as_bytes());
-            self.strings.push(0);
-            offset
-        }
-
-        fn words(&mut self, words: &[u32]) {
-            for word in words {
-                self.types.extend_from_slice(&word.to_le_bytes());
-            }
-        }
-
-        /// Adds a type with members (name, type, bit offset); returns its id.
-        pub fn composite(
-            &mut self,
-            kind: u32,
-            flag: bool,
-            name: &str,
-            members: &[(&str, u32, u32)],
-        ) -> u32 {
-            let name = self.string(name);
-            let count = u32::try_from(members.len()).unwrap();
-            self.words(&[name, u32::from(flag) << 31 | kind << 24 | count, 8]);
-            for (name, id, offset) in members {
-                let name = self.string(name);
-                self.words(&[name, *id, *offset]);
-            }
-            self.count += 1;
-            self.count
-        }
-
-        pub fn structure(&mut self, name: &str, members: &[(&str, u32, u32)]) -> u32 {
-            self.composite(KIND_STRUCT, false, name, members)
-        }
-
-        fn other(&mut self, kind: u32, count: u32, tail: &[u32]) -> u32 {
-            self.words(&[0, kind << 24 | count, 0]);
-            self.words(tail);
-            self.count += 1;
-            self.count
-        }
-
-        pub fn enumeration(&mut self, name: &str, enumerators: &[(&str, u32)]) -> u32 {
-            let name = self.string(name);
-            let count = u32::try_from(enumerators.len()).unwrap();
-            self.words(&[name, KIND_ENUM << 24 | count, 4]);
-            for (name, value) in enumerators {
-                let name = self.string(name);
-                self.words(&[name, *value]);
-            }
-            self.count += 1;
-            self.count
-        }
-
-        pub fn section(&self) -> Vec<u8> {
-            let types = u32::try_from(self.types.len()).unwrap();
-            let strings = u32::try_from(self.strings.len()).unwrap();
-            let mut section = MAGIC.to_le_bytes().to_vec();
-            section.extend_from_slice(&[1, 0]);
-            for word in [24, 0, types, types, strings] {
-                section.extend_from_slice(&word.to_le_bytes());
-            }
-            section.extend_from_slice(&self.types);
-            section.extend_from_slice(&self.strings);
-            section
-        }
-    }
 
     fn sample() -> Vec<u8> {
         let mut builder = Builder::new();

@@ -57,7 +57,7 @@ fn address<M: GuestMemoryBackend>(
 mod tests {
     use vm_memory::{Bytes, GuestAddress};
 
-    use super::super::paging::tests::Memory;
+    use super::super::testing::page_tables::Memory;
     use super::*;
 
     fn memory() -> Memory {

@@ -18,8 +18,8 @@ mod note;
 mod paging;
 mod pid_at;
 mod symbols;
-#[cfg(test)]
-mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod vcpu;
 
 pub use error::IntrospectionError;

@@ -50,7 +50,7 @@ mod tests {
     use kvmprof_abi::note::Base;
     use vm_memory::{Bytes, GuestAddress};
 
-    use super::super::paging::tests::Memory;
+    use super::super::testing::page_tables::Memory;
     use super::*;
 
     fn note() -> GuestNote {

@@ -6,19 +6,19 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};
 use super::Registers;
 
 /// CR0.PG: paging.
-const CR0_PG: u64 = 1 << 31;
+pub const CR0_PG: u64 = 1 << 31;
 /// CR4.LA57: 5-level paging.
-const CR4_LA57: u64 = 1 << 12;
+pub const CR4_LA57: u64 = 1 << 12;
 /// EFER.LMA: long mode.
-const EFER_LMA: u64 = 1 << 10;
+pub const EFER_LMA: u64 = 1 << 10;
 /// A page-table entry's present bit.
-const PRESENT: u64 = 1;
+pub const PRESENT: u64 = 1;
 /// A page-table entry's page-size bit, in levels 2 and 3.
-const LARGE: u64 = 1 << 7;
+pub const LARGE: u64 = 1 << 7;
 /// The physical address in CR3 and in page-table entries.
-const FRAME: u64 = 0x000f_ffff_ffff_f000;
+pub const FRAME: u64 = 0x000f_ffff_ffff_f000;
 /// Bytes of the smallest page.
-const PAGE: u64 = 4096;
+pub const PAGE: u64 = 4096;
 /// The bit of CR3 that selects the user half of a pair of page tables under KPTI
 /// (`PTI_USER_PGTABLE_MASK`, `arch/x86/include/asm/tlbflush.h`).
 pub const PTI_USER: u64 = 1 << 12;
@@ -163,69 +163,11 @@ pub fn read_u64<M: GuestMemoryBackend>(memory: &M, address: GuestAddress) -> Opt
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use proptest::prelude::*;
-    use vm_memory::GuestMemoryMmap;
 
+    use super::super::testing::page_tables::{Memory, Tables, long_mode};
     use super::*;
-
-    pub type Memory = GuestMemoryMmap<()>;
-
-    /// Registers of a vCPU in long mode.
-    pub fn long_mode(cr3: u64, five_levels: bool) -> Registers {
-        Registers {
-            cr0: CR0_PG | 1,
-            cr3,
-            cr4: if five_levels { CR4_LA57 } else { 0 },
-            efer: EFER_LMA,
-            ..Registers::default()
-        }
-    }
-
-    /// Page tables in the making.
-    pub struct Tables {
-        pub memory: Memory,
-        root: u64,
-        next: u64,
-        levels: u32,
-    }
-
-    impl Tables {
-        /// Tables from `start` on in `memory`.
-        pub fn new(memory: Memory, start: u64, levels: u32) -> Self {
-            Self {
-                memory,
-                root: start,
-                next: start + PAGE,
-                levels,
-            }
-        }
-
-        /// Takes further tables from `next` on.
-        pub fn skip_to(&mut self, next: u64) {
-            self.next = next;
-        }
-
-        /// Maps `address` to `physical` at `level`: 1 is 4 KiB, 2 is 2 MiB, 3 is 1 GiB.
-        pub fn map(&mut self, address: u64, physical: u64, level: u32) {
-            let mut table = self.root;
-            for current in (level + 1..=self.levels).rev() {
-                let slot = GuestAddress(table + (address >> (12 + 9 * (current - 1)) & 0x1ff) * 8);
-                let entry = self.memory.read_obj::<u64>(slot).unwrap();
-                table = entry & FRAME;
-                if entry & PRESENT == 0 {
-                    table = self.next;
-                    self.next += PAGE;
-                    self.memory.write_obj(table | 7, slot).unwrap();
-                }
-            }
-            let slot = GuestAddress(table + (address >> (12 + 9 * (level - 1)) & 0x1ff) * 8);
-            let large = if level > 1 { LARGE } else { 0 };
-            self.memory
-                .write_obj(physical | large | 1 << 63 | 3, slot)
-                .unwrap();
-        }
-    }
 
     fn memory() -> Memory {
         Memory::from_ranges(&[(GuestAddress(0), 1 << 20), (GuestAddress(1 << 32), 1 << 16)])

@@ -1,7 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::introspection::testing::{self, Layout, TEXT};
+use crate::introspection::testing::kallsyms::{Layout, kallsyms};
+use crate::introspection::testing::kernel::TEXT;
 
 const START: u64 = TEXT + 0x1_0000;
 const INIT_TASK: u64 = TEXT + 0x5_0000;
@@ -45,7 +46,7 @@ fn image(layout: Layout) -> Vec<u8> {
         .map(|(address, kind, name)| (*address, *kind, name.as_str()))
         .collect();
     let mut image = vec![0xcc; 64];
-    image.extend(testing::kallsyms(layout, &symbols, START + 64));
+    image.extend(kallsyms(layout, &symbols, START + 64));
     image.extend([0xcc; 64]);
     image
 }

@@ -1,0 +1,56 @@
+boot() {
+    name=$1 kernel=$2
+    shift 2
+    start "$name" --kernel "/lab/$kernel" --initrd /lab/guest.cpio --memory 128M \
+        --cmdline 'console=ttyS0 quiet panic=-1' "$@"
+    says ready
+}
+
+# Asks where the kernel is, once a sample has shown it.
+place() {
+    until status place && grep -q 'slide 0x' /run/place; do
+        is_over && exit 95
+    done
+    cp /run/place "$LAB_OUT/$name.slide"
+}
+
+boot reboot vmlinuz-6.12
+gather s --all --hz 40
+place
+tell reboot
+gathered
+ended
+
+boot panic vmlinuz-6.12
+gather s --all --hz 40
+place
+tell panic
+gathered
+ended
+
+# Nobody has looked at this one before it panics.
+boot unseen vmlinuz-6.1
+tell panic
+ended
+
+boot stopped vmlinuz-6.12 --cpus 2
+gather s --all --hz 40
+place
+kill -TERM $machine
+gathered
+ended
+
+# A kernel that tells nothing of its processes.
+fails no-btf --kernel /lab/vmlinux-without-btf
+boot blind vmlinux-without-btf --pid-at none
+gather s --all --hz 40
+tell poweroff
+gathered
+ended
+
+head -c 5000000 /lab/vmlinuz-6.12 >/tmp/cut-short
+fails cut-short --kernel /tmp/cut-short
+head -c 20000000 /lab/vmlinux-without-btf >/tmp/cut-short
+fails elf-cut-short --kernel /tmp/cut-short
+echo 'no kernel at all' >/tmp/text
+fails text --kernel /tmp/text

@@ -1,0 +1,92 @@
+//! What kvmprof learns from Debian's kernel images before anything runs, and from damaged ones.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use std::fs;
+
+use kvmprof::introspection::{GuestKnowledge, notes};
+use kvmprof_lab::Kernel;
+use kvmprof_tests::linux::{debian, kernel_knowledge, unpacked, without_btf};
+
+fn kernels() -> [Kernel; 2] {
+    ["6.1", "6.12"].map(debian)
+}
+
+fn error(image: &[u8]) -> String {
+    let error = GuestKnowledge::from_kernel_image(image).unwrap_err();
+    let chain = std::iter::successors(Some(&error as &dyn std::error::Error), |error| {
+        error.source()
+    });
+    chain
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(": ")
+}
+
+#[test]
+fn a_kernel_tells_its_release_and_symbols_but_not_where_it_will_run() {
+    for kernel in kernels() {
+        let knowledge = kernel_knowledge(&kernel);
+        let linux = knowledge.linux().unwrap();
+        assert_eq!(linux.release(), kernel.version);
+        assert_eq!(knowledge.slide(), None);
+        let symbols = linux.symbols();
+        assert!(symbols.len() > 50_000, "{}", symbols.len());
+        let entry = symbols.address_of("entry_SYSCALL_64").unwrap();
+        assert_eq!(
+            symbols.function_at(entry + 1),
+            Some(("entry_SYSCALL_64", 1))
+        );
+        // Where x86-64 kernels are linked to.
+        assert_eq!(symbols.address_of("_text"), Some(0xffff_ffff_8100_0000));
+    }
+}
+
+#[test]
+fn the_unpacked_kernel_tells_the_same() {
+    for kernel in kernels() {
+        let (packed, elf) = (kernel_knowledge(&kernel), unpacked(&kernel));
+        let knowledge = GuestKnowledge::from_kernel_image(&elf).unwrap();
+        assert_eq!(knowledge.linux().unwrap().release(), kernel.version);
+        assert_eq!(
+            knowledge.symbols().unwrap().len(),
+            packed.symbols().unwrap().len()
+        );
+        assert!(!notes(&elf, b"Xen").is_empty(), "it can be booted by PVH");
+    }
+}
+
+#[test]
+fn a_kernel_without_type_information_is_refused() {
+    for kernel in kernels() {
+        let said = error(&without_btf(&kernel));
+        assert!(said.contains("BTF"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn a_kernel_that_is_cut_short_is_refused() {
+    for kernel in kernels() {
+        let image = fs::read(&kernel.image).unwrap();
+        for length in [0, 1, 0x1ff, 0x250, 0x1000, image.len() / 3, image.len() / 2] {
+            let said = error(&image[..length]);
+            assert_eq!(said.lines().count(), 1, "{length} bytes: {said}");
+        }
+        let elf = unpacked(&kernel);
+        for length in [3, 63, 64, 200, elf.len() / 2] {
+            let said = error(&elf[..length]);
+            assert_eq!(said.lines().count(), 1, "{length} bytes of ELF: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_damaged_payload_is_refused() {
+    for kernel in kernels() {
+        let mut image = fs::read(&kernel.image).unwrap();
+        let middle = image.len() / 2;
+        image[middle..middle + 64].fill(0xa5);
+        let said = error(&image);
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}

@@ -1,0 +1,14 @@
+//! Guests put together by hand, for tests and benchmarks: kernel images, page tables, tasks in memory.
+//!
+//! Only there in this crate's own tests and with the feature `testing`, which the product is built
+//! without.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a guest that can't be put together is a failed test"
+)]
+
+pub mod btf;
+pub mod kallsyms;
+pub mod kernel;
+pub mod linux_guest;
+pub mod page_tables;
