@@ -5,13 +5,14 @@
 //! many pieces. What lies between is idle time.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
 
 const PERF_TYPE_SOFTWARE: u32 = 1;
 const PERF_COUNT_SW_TASK_CLOCK: u64 = 1;
 const PERF_EVENT_IOC_DISABLE: libc::Ioctl = 0x2401;
 const PERF_EVENT_IOC_REFRESH: libc::Ioctl = 0x2402;
+const PERF_EVENT_IOC_RESET: libc::Ioctl = 0x2403;
 const PERF_EVENT_IOC_PERIOD: libc::Ioctl = 0x4008_2404;
 const PERF_ATTR_FLAG_DISABLED: u64 = 1;
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
@@ -105,9 +106,17 @@ impl RunTimeAlarm {
     /// # Errors
     /// What the kernel says; the event is off then.
     pub fn arm(&self, run_time: u64) -> io::Result<()> {
-        // A new period forgets what is left of the old one.
+        // A new period forgets what is left of the old one, but not what has been counted.
+        self.control(PERF_EVENT_IOC_RESET, 0)?;
         self.control(PERF_EVENT_IOC_PERIOD, &raw const run_time as libc::c_ulong)?;
         self.control(PERF_EVENT_IOC_REFRESH, 1)
+    }
+
+    /// For how long the thread has run since it was armed, in ns; None if the kernel won't say.
+    pub fn run_time(&self) -> Option<u64> {
+        let mut count = [0; 8];
+        (&self.event).read_exact(&mut count).ok()?;
+        Some(u64::from_ne_bytes(count))
     }
 
     /// Rings no more; a signal that is pending already stays so.

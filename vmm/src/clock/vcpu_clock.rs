@@ -191,7 +191,11 @@ impl VcpuClock {
         let State::Halted(mut grid) = self.state else {
             return Due::default();
         };
-        let ticks = grid.take(now);
+        // For the time that the guest has run since, less than a tick, there will be a sample when
+        // the alarm rings: a tick that falls into it must not be taken for an idle one.
+        let alarm = self.alarm.as_ref();
+        let run_time = alarm.and_then(RunTimeAlarm::run_time).unwrap_or(0);
+        let ticks = grid.take(now.saturating_sub(run_time));
         self.state = State::Halted(grid);
         let stolen = self.stolen_of(ticks, grid.period());
         Due {
