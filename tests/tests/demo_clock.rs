@@ -7,7 +7,7 @@ use kvmprof::clock::ClockSource;
 use kvmprof_abi::pcs::{BUF_INCR, PCS_SETBSIZE, PROF_ALL, kind};
 use kvmprof_demo_guest::{Mode, ROWS, function_at, rows};
 use kvmprof_tests::{
-    Accounts, Clock, Guest, Machine, Recorded, assert_share, on_kvm, run, share, threads,
+    Accounts, Clock, Guest, Machine, Recorded, Sampled, assert_share, on_kvm, run, share, threads,
     ticks_by_kind, until,
 };
 use serde_json::Value;
@@ -39,9 +39,10 @@ fn check_rows(result: &Value) {
     for (row, expected) in found.iter().zip(rows()) {
         assert_eq!(row["name"], expected.name);
         let part = |name: &str| row[name].as_f64().unwrap();
-        assert!(part("expected") > 0.0, "{row}");
+        assert!(part("expected") > 0.0 && part("observed") > 0.0, "{row}");
+        let sampled = Sampled::new(samples, count("stolen"), count("lost"));
         let shares = (part("observed"), part("expected"));
-        assert_share(expected.name, shares, samples, 0.0);
+        assert_share(expected.name, shares, sampled);
     }
 }
 
@@ -109,9 +110,11 @@ fn check_duty(duty: u32, period: u32, clock: Clock, exit_cost: f64) {
     // The guest looks at its clock before it halts and after it was woken up: on both ways there
     // is an exit, which it takes for idle time.
     let cycles_of_exits = 2.0 * exit_cost * 1000.0 * share(machine.truth().tsc_khz, 1);
-    let blur = cycles_of_exits * share(rounds, cycles.iter().sum());
+    let ledger = recorded.status.ledger;
+    let mut sampled = Sampled::new(recorded.ticks(), ledger.stolen, ledger.lost);
+    sampled.blur += cycles_of_exits * share(rounds, cycles.iter().sum());
     let what = format!("idle at {duty} % of {period} us, {clock:?}");
-    assert_share(&what, (observed, expected), recorded.ticks(), blur);
+    assert_share(&what, (observed, expected), sampled);
     machine.stop();
 }
 

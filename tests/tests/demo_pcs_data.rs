@@ -145,13 +145,11 @@ fn a_reader_that_stalls_is_told_what_was_lost() {
             assert!(lost > 200);
             // What the clock itself lost before PROF_ALL is in no header.
             assert!(recorded.lost_by_headers() >= lost - early, "{format:?}");
-            let first = recorded
-                .blocks
-                .iter()
-                .position(|block| block.header.lost > 0);
+            // The first three had room.
+            let later = &recorded.blocks[3..];
             assert!(
-                first.is_some_and(|first| first >= 3) || early > 0,
-                "{first:?}"
+                later.iter().any(|block| block.header.lost > 0),
+                "{format:?}"
             );
         }
         guest.stop();
