@@ -44,7 +44,7 @@ done
 /// Arguments: virtual CPUs of the guest, seconds.
 const LAB_SCRIPT: &str = r#"
 cpus=$1 seconds=$2 console=/tmp/console log=/tmp/kvmprof.log
-kvmprof run --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --cpus "$cpus" \
+kvmprof run --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --cpus "$cpus" --jitter \
     --cmdline 'console=ttyS0 quiet panic=-1' --socket /run/kvmprof.sock \
     --console "file:$console" >$log 2>&1 &
 machine=$!

@@ -54,3 +54,25 @@ pub fn without_btf(kernel: &Kernel) -> Vec<u8> {
     elf[index(start)..index(start + length)].fill(0);
     elf
 }
+
+/// The ELF file in the kernel's image with the owner of its Xen notes renamed, so that nothing says
+/// that it can be booted by PVH.
+///
+/// # Panics
+/// When it has no such note.
+pub fn without_pvh(kernel: &Kernel) -> Vec<u8> {
+    let mut elf = unpacked(kernel);
+    let file = ElfFile64::<LittleEndian>::parse(elf.as_slice()).expect("an ELF file");
+    let section = file.section_by_name(".notes").expect("a section .notes");
+    let (start, length) = section.file_range().expect("a section with contents");
+    let index = |number: u64| usize::try_from(number).expect("within the file");
+    let notes = &mut elf[index(start)..index(start + length)];
+    let owners: Vec<usize> = (0..notes.len() - 4)
+        .filter(|at| &notes[*at..*at + 4] == b"Xen\0")
+        .collect();
+    assert!(!owners.is_empty(), "{} has no Xen notes", kernel.version);
+    for owner in owners {
+        notes[owner..owner + 3].copy_from_slice(b"Nox");
+    }
+    elf
+}

@@ -25,9 +25,9 @@ fn guests_end_as_they_should() {
     check_end(&run, "stopped", SUCCESS, "");
     check_end(&run, "blind", SUCCESS, "");
     check_end(&run, "no-btf", FAILURE, "BTF");
-    check_end(&run, "cut-short", FAILURE, "cut short");
+    check_end(&run, "cut-short", FAILURE, "truncated");
     check_end(&run, "elf-cut-short", FAILURE, "");
-    check_end(&run, "text", FAILURE, "not a kernel");
+    check_end(&run, "text", FAILURE, "/tmp/text");
     check_places(&run);
     check_blind(&run);
 }

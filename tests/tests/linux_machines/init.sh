@@ -1,0 +1,14 @@
+echo "cpus $(nproc)"
+sed -n 's/^MemTotal: */memory /p' /proc/meminfo
+grep -q '^flags.* la57' /proc/cpuinfo && echo 'levels 5' || echo 'levels 4'
+uname -r | sed 's/^/release /'
+hog & echo "hog is $!"
+echo ready
+read -r word
+# Long enough for some ticks, however slow the machine is.
+brief
+brief
+brief
+echo done
+read -r word
+poweroff -f
