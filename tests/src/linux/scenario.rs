@@ -51,16 +51,7 @@ impl Scenario {
             .add(kvmprof, "/lab/kvmprof")
             .out(out.path())
             // A machine that hangs; other work on this host makes it slow.
-<<<<<<< HEAD
-            .timeout(Duration::from_secs(
-                std::env::var("LIM")
-                    .ok()
-                    .and_then(|s| s.parse().ok())
-                    .unwrap_or(280),
-            ));
-=======
             .timeout(Duration::from_secs(280));
->>>>>>> tests-linux
         Self { lab, out }
     }
 
