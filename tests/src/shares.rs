@@ -33,13 +33,13 @@ pub struct Sampled {
 }
 
 impl Sampled {
-    /// So many samples, and ticks that were stolen and lost. A guest on this host's KVM knows of
-    /// stolen time and leaves it out of its account. In the lab nobody knows of it: the time that
-    /// the host doesn't run the lab looks like time that the guest used.
+    /// So many samples, and ticks that were stolen and lost. Those stand for time of the guest's
+    /// that neither side knows well: where a vCPU that was just woken up, or preempted, waited for a
+    /// processor, guest and clock need not put the border at the same place.
     pub fn new(samples: u64, stolen: u64, lost: u64) -> Self {
         Self {
             samples,
-            unseen: if in_lab() { stolen + lost } else { lost },
+            unseen: stolen + lost,
             blur: if in_lab() { LAB_BLUR } else { 0.0 },
         }
     }

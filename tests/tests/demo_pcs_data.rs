@@ -138,7 +138,10 @@ fn a_reader_that_stalls_is_told_what_was_lost() {
             pcs.ioctl(PCS_SETFORMAT, format.number().into());
             pcs.ioctl(PROF_ALL, 0);
             let early = pcs.status().ledger.lost;
-            pcs.stall_until("samples are lost", |ledger| ledger.lost > 200);
+            let room = u64::try_from(3 * format.samples_per_buffer(1024)).unwrap();
+            pcs.stall_until("no buffer is free", |ledger| ledger.pending >= room);
+            let clock = pcs.status().ledger.lost;
+            pcs.stall_until("samples are lost", |ledger| ledger.lost > clock + 200);
             pcs.read_ticks(500);
             let recorded = pcs.stop();
             let lost = recorded.status.ledger.lost;
