@@ -49,6 +49,13 @@ gather() {
 
 status() { kvmprof status --socket "$socket" --json >"/run/$1" 2>/dev/null; }
 
+# sampled COUNT: waits until so many ticks have been sampled since the guest's start.
+sampled() {
+    until status sampled && [ "$(sed 's/^{"clock":{[^}]*"sampled":\([0-9]*\).*/\1/' /run/sampled)" -ge "$1" ]; do
+        is_over && exit 95
+    done
+}
+
 # gathered: waits for getpc's end and keeps what the accounts were then.
 gathered() {
     wait $gathering || exit 97

@@ -5,10 +5,4 @@ uname -r | sed 's/^/release /'
 hog & echo "hog is $!"
 echo ready
 read -r word
-# Long enough for some ticks, however slow the machine is.
-brief
-brief
-brief
-echo done
-read -r word
 poweroff -f

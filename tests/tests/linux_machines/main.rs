@@ -51,8 +51,7 @@ const GUESTS: [Expected; 4] = [
 fn linux_boots_in_all_ways() {
     let kernel = debian("6.12");
     let hog = guest_program("spin.c", 0x1000_0000, &[]);
-    let brief = guest_program("brief.c", 0x3000_0000, &[]);
-    let init = guest_init(include_str!("init.sh"), &[("hog", &hog), ("brief", &brief)]);
+    let init = guest_init(include_str!("init.sh"), &[("hog", &hog)]);
     let run = Scenario::new()
         // The largest guest has to fit in.
         .memory(7168)
@@ -109,7 +108,7 @@ fn check_samples(run: &Finished, expected: &Expected, hog: &Program) {
         "{name}: {right} of {} samples of the busy process",
         inside.len()
     );
-    assert!(inside.len() >= 3, "{name}: {} samples", inside.len());
+    assert!(inside.len() >= 10, "{name}: {} samples", inside.len());
     assert!(
         right * 100 >= inside.len() * 99,
         "{name}: {right} of {}",
