@@ -1,5 +1,4 @@
 //! `cargo lab linux`: a report on a real kernel, as a user sees it.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::process::Command;
 
