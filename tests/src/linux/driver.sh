@@ -39,6 +39,7 @@ tell() { echo "$*" >&3; }
 gather() {
     stream=$LAB_OUT/$name.$1
     shift
+    gathered_before=$(count)
     kvmprof getpc --socket "$socket" --buffers 10 --buffer-size 65536 \
         --output "$stream.samples" "$@" 3>&- &
     gathering=$!
@@ -49,9 +50,15 @@ gather() {
 
 status() { kvmprof status --socket "$socket" --json >"/run/$1" 2>/dev/null; }
 
-# sampled COUNT: waits until so many ticks have been sampled since the guest's start.
+# count: the ticks that were sampled since the guest's start.
+count() {
+    status count
+    sed 's/^{"clock":{[^}]*"sampled":\([0-9]*\).*/\1/' /run/count
+}
+
+# sampled COUNT: waits until the last gather has so many samples, however slow the machine is.
 sampled() {
-    until status sampled && [ "$(sed 's/^{"clock":{[^}]*"sampled":\([0-9]*\).*/\1/' /run/sampled)" -ge "$1" ]; do
+    until [ "$(count)" -ge $((gathered_before + $1)) ]; do
         is_over && exit 95
     done
 }

@@ -5,7 +5,6 @@ boot() {
         --cmdline "console=ttyS0 quiet panic=-1 $cmdline" "$@"
     says ready
     gather s --all --hz 80
-    # However slow the machine is.
     sampled 150
     stop_gathering
     tell off

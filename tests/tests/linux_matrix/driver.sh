@@ -8,6 +8,9 @@ stop_gathering
 
 gather work --all --hz 80
 tell work
+says 'idle is'
+sampled 400
+tell enough
 says 'work done'
 stop_gathering
 

@@ -12,7 +12,7 @@ echo "one is $one"
 echo "two is $two"
 echo "threads are $three"
 echo "idle is $idle"
-sleep 3
+read -r word
 processes
 kill $one $two $three
 wait $one $two $three
