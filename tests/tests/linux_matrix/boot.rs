@@ -69,11 +69,14 @@ fn check_pids(run: &Run, stream: &Stream) {
         // /proc adds the work queue to a kernel worker's name. A process that was last seen before
         // its exec(2) has its shell's name, and a busybox applet takes its own name late.
         if let Some((_, comm)) = listed.get(&sample.pid) {
-            let same = comm.starts_with(name.as_str()) || ["init", "exe"].contains(&name.as_str());
+            // A thread of the kernel starts with the name of the one that made it.
+            let early = ["init", "exe", "swapper/0", "kthreadd"].contains(&name.as_str());
+            let same = comm.starts_with(name.as_str()) || early;
             assert!(same, "ps says {comm:?}, we say {name:?}");
         }
     }
-    assert_eq!(stream.names.get(&1).map(String::as_str), Some("init"));
+    let first = stream.names.get(&1).map(String::as_str);
+    assert!(matches!(first, Some("init" | "swapper/0")), "{first:?}");
     let idle = stream.names.get(&0).map(String::as_str);
     assert!(
         idle.is_some_and(|name| name.starts_with("swapper/")),
@@ -106,9 +109,7 @@ fn check_symbols(run: &Run, stream: &Stream) {
         (text.contains(&linked) || init.contains(&linked)) && symbols.function_at(linked).is_some()
     });
     let resolved = resolved.count() as u64;
-    assert!(
-        share(resolved, kernel.len() as u64) >= 0.99,
-        "{resolved} of {}",
-        kernel.len()
-    );
+    // Generated code has no symbol; one sample of it mustn't decide over a short boot.
+    let all = kernel.len() as u64;
+    assert!(resolved + 2 + all / 100 >= all, "{resolved} of {all}");
 }

@@ -39,6 +39,17 @@ impl Grid {
         self.next
     }
 
+    /// When the first tick is due that is no earlier than `time`, as far as that is known: with
+    /// jitter, `time` itself stands for later ticks than the next.
+    pub fn at_or_after(&self, time: u64) -> u64 {
+        let wait = time.saturating_sub(self.next);
+        if self.is_even() {
+            self.next + wait.div_ceil(self.period) * self.period
+        } else {
+            self.next + wait
+        }
+    }
+
     /// When the last tick that has been taken was due, in ns; the start if none has been.
     pub fn last(&self) -> u64 {
         self.last
@@ -90,6 +101,14 @@ mod tests {
         assert_eq!(grid.take(5_001_999), 4);
         assert_eq!(grid.last(), 5_001_000);
         assert_eq!(grid.next(), 6_001_000);
+    }
+
+    #[test]
+    fn says_when_a_later_tick_is_due() {
+        let grid = Grid::new(0, 1_000, None);
+        assert_eq!(grid.at_or_after(0), 1_000_000);
+        assert_eq!(grid.at_or_after(1_000_001), 2_000_000);
+        assert_eq!(grid.at_or_after(5_000_000), 5_000_000);
     }
 
     #[test]

@@ -27,14 +27,15 @@ impl ThreadTimer {
         })
     }
 
-    /// Signals when the next tick of `grid` is due, and at all later ones if the grid is even.
-    pub fn arm(&self, grid: &Grid) {
-        let [first, second] = &self.pair;
+    /// Signals at time `first`, on which a tick of `grid` is due, and at all later ticks if the
+    /// grid is even.
+    pub fn arm(&self, first: u64, grid: &Grid) {
+        let [one, other] = &self.pair;
         if grid.is_even() {
-            first.set(grid.next(), 2 * grid.period());
-            second.set(grid.next() + grid.period(), 2 * grid.period());
+            one.set(first, 2 * grid.period());
+            other.set(first + grid.period(), 2 * grid.period());
         } else {
-            first.set(grid.next(), 0);
+            one.set(first, 0);
         }
     }
 

@@ -80,6 +80,10 @@ pub struct VcpuClock {
     alarm: Option<RunTimeAlarm>,
     run_delay: RunDelay,
     ticker_delay_seen: u64,
+    // When the next signal is to come, in ns.
+    armed_for: u64,
+    // Run delay of a halted vCPU that no tick has been stolen for yet, in ns.
+    halted_delay: u64,
     ticks_since_run_delay: u32,
     state: State,
 }
@@ -114,6 +118,8 @@ impl VcpuClock {
             alarm,
             run_delay: RunDelay::of_this_thread(),
             ticker_delay_seen: 0,
+            armed_for: 0,
+            halted_delay: 0,
             ticks_since_run_delay: 0,
             state: State::Stopped,
         })
@@ -163,10 +169,12 @@ impl VcpuClock {
             State::Ticking(mut grid) => {
                 let ticks = grid.take(now);
                 self.state = State::Ticking(grid);
-                if ticks > 0 && !grid.is_even() {
-                    self.arm(&grid);
+                if ticks == 0 {
+                    return None;
                 }
-                (ticks > 0).then(|| self.explain(ticks, now - grid.last(), grid.period()))
+                let due = self.explain(ticks, now - grid.last(), grid.period());
+                self.see_to_next(&grid, now, due.lost > 0);
+                Some(due)
             }
             State::Halted(mut grid) => {
                 if signal != Some(signals::alarm()) {
@@ -221,14 +229,30 @@ impl VcpuClock {
     }
 
     fn tick_on(&mut self, grid: Grid) {
-        self.arm(&grid);
+        self.arm(grid.next(), &grid);
         self.state = State::Ticking(grid);
     }
 
-    fn arm(&self, grid: &Grid) {
+    fn arm(&mut self, first: u64, grid: &Grid) {
+        self.armed_for = first;
         match &self.driver {
-            Driver::Timer(timer) => timer.arm(grid),
+            Driver::Timer(timer) => timer.arm(first, grid),
             Driver::Ticker(ticker) => ticker.set(self.vcpu, self.hz),
+        }
+    }
+
+    /// After a tick: arms what doesn't go on by itself. Where taking a sample lasts longer than a
+    /// period, the next signal would be there before the guest is, each time: it gets as much time
+    /// as was lost, and what falls into that is lost too.
+    fn see_to_next(&mut self, grid: &Grid, now: u64, some_lost: bool) {
+        let overdue = now.saturating_sub(self.armed_for);
+        let too_slow = some_lost && overdue >= grid.period();
+        if too_slow {
+            self.arm(grid.at_or_after(now + 2 * overdue), grid);
+        } else if grid.is_even() {
+            self.armed_for = grid.next();
+        } else {
+            self.arm(grid.next(), grid);
         }
     }
 
@@ -270,7 +294,11 @@ impl VcpuClock {
 
     /// How many of `ticks` of a halted vCPU the host's scheduler explains.
     fn stolen_of(&mut self, ticks: u64, period: u64) -> u64 {
-        ticks.min(whole_ticks(self.run_delay.take(), period))
+        // Many short waits add up: what explains no whole tick yet is kept.
+        self.halted_delay += self.run_delay.take();
+        let stolen = ticks.min(self.halted_delay / period);
+        self.halted_delay = (self.halted_delay - stolen * period).min(period);
+        stolen
     }
 
     /// How long the host let the ticker's thread wait since this was last asked, in ns.

@@ -1,6 +1,6 @@
 //! Kicks a vCPU out of the guest, from any thread.
 
-use std::sync::atomic::{AtomicI32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering, fence};
 
 use super::signals;
 
@@ -9,6 +9,8 @@ use super::signals;
 pub struct Kicker {
     // 0 before the thread runs, and after it.
     tid: AtomicI32,
+    // Kicked, and not seen yet: kicks mustn't pile up on a vCPU that is stuck in an exit.
+    pending: AtomicBool,
 }
 
 impl Kicker {
@@ -34,8 +36,15 @@ impl Kicker {
     pub fn kick(&self) {
         fence(Ordering::SeqCst);
         let tid = self.tid.load(Ordering::Acquire);
-        if tid != 0 {
+        if tid != 0 && !self.pending.swap(true, Ordering::SeqCst) {
             signals::send_kick(tid);
         }
+    }
+
+    /// The vCPU has returned from KVM_RUN. What it looks at after this call is as new as any kick
+    /// before it.
+    pub fn seen(&self) {
+        self.pending.store(false, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
     }
 }

@@ -34,6 +34,7 @@ pub struct Sampler {
 impl Sampler {
     /// KVM_RUN returned EINTR; `signal` is what was pending.
     pub fn interrupted(&mut self, fd: &mut VcpuFd, signal: Option<i32>) {
+        self.shared.kicker.seen();
         let now = monotonic_ns();
         match self.clock.take(now, signal) {
             Some(due) if due.sample => self.sample(fd, now, due),
