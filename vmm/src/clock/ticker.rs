@@ -4,9 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use super::run_delay::RunDelay;
-use super::{monotonic_ns, timespec};
+use super::monotonic_ns;
 use crate::vcpu::Kicker;
 
 /// Shared by the ticker's thread and the vCPU threads.
@@ -112,9 +113,15 @@ fn run(shared: &Shared) {
             continue;
         };
         let period = 1_000_000_000 / u64::from(hz);
-        let due = aligned_start(monotonic_ns(), hz) + period;
-        sleep_until(due);
-        if monotonic_ns().saturating_sub(due) >= period {
+        let now = monotonic_ns();
+        let due = aligned_start(now, hz) + period;
+        thread::park_timeout(Duration::from_nanos(due - now));
+        let late = monotonic_ns().checked_sub(due);
+        // Woken up before it was due: another rate may be wanted.
+        let Some(late) = late else {
+            continue;
+        };
+        if late >= period {
             shared
                 .run_delay
                 .fetch_add(run_delay.take(), Ordering::Relaxed);
@@ -125,18 +132,4 @@ fn run(shared: &Shared) {
             }
         }
     }
-}
-
-fn sleep_until(time: u64) {
-    let until = timespec(time);
-    // SAFETY: `until` is valid; no remaining time is asked for. An interrupted sleep ticks early,
-    // which the grid stands.
-    unsafe {
-        libc::clock_nanosleep(
-            libc::CLOCK_MONOTONIC,
-            libc::TIMER_ABSTIME,
-            &raw const until,
-            std::ptr::null_mut(),
-        )
-    };
 }
