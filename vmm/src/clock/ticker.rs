@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::run_delay::RunDelay;
 use super::monotonic_ns;
+use super::run_delay::RunDelay;
 use crate::vcpu::Kicker;
 
 /// Shared by the ticker's thread and the vCPU threads.

@@ -13,7 +13,7 @@ use kvmprof_devices::endpoint::{Backend, Facts};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::event_loop::EventLoop;
-use super::termination::Termination;
+use super::termination::{Termination, take_signals_here};
 use super::threads::{Profiled, VcpuThreads};
 use super::{VmEnd, VmError};
 use crate::clock::{ClockSource, HaltedTicks, Ticker};
@@ -78,7 +78,7 @@ impl Vm {
             registers: register_source(&kvm),
         };
         let facts = machine_facts(&config.machine, &machine, &knowledge);
-        let termination = Termination::new().map_err(VmError::host("a signalfd"))?;
+        let termination = Termination::new().map_err(VmError::host("to catch signals"))?;
         let wish = termination.wish().map_err(VmError::host("a descriptor"))?;
         let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
         let memory = machine.memory.clone();
@@ -219,6 +219,7 @@ struct Outside {
 
 impl Outside {
     fn serve(self, vcpus: VcpuThreads, rings: Vec<Profiled>) -> Result<Option<Ending>, VmError> {
+        take_signals_here().map_err(VmError::host("to take signals"))?;
         let facts = Facts {
             vcpus: u32::try_from(rings.len()).unwrap_or(u32::MAX),
             hz: self.plan.hz,

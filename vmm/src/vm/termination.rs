@@ -1,11 +1,16 @@
 //! Requests to end: SIGINT, SIGTERM and SIGHUP as events.
+//!
+//! By handlers that write to a socket, and not by signalfd(2): a signalfd that is polled is woken up by
+//! every signal to any thread of the process, each vCPU's ticks among them.
 
-use std::io;
+use std::io::{self, Read};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::ptr;
 
 use event_manager::{EventOps, EventSet, Events, MutEventSubscriber};
+use signal_hook::SigId;
+use signal_hook::low_level::{pipe, unregister};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::event_loop::add;
@@ -13,58 +18,67 @@ use super::event_loop::add;
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// Blocks the signals that end the program in the calling thread and all that it makes from now
-/// on, so that they come as events instead. To be called before any other thread exists.
+/// on, but for the event thread, which takes them. To be called before any other thread exists.
 ///
 /// # Errors
 /// What pthread_sigmask(3) says.
 pub fn block_signals() -> io::Result<()> {
-    let set = signal_set();
-    // SAFETY: `set` is an initialised signal set; the old one isn't wanted.
-    match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut()) } {
-        0 => Ok(()),
-        error => Err(io::Error::from_raw_os_error(error)),
-    }
+    change_mask(libc::SIG_BLOCK)
 }
 
-fn signal_set() -> libc::sigset_t {
+/// Lets the calling thread, the event thread, take those signals.
+///
+/// # Errors
+/// What pthread_sigmask(3) says.
+pub fn take_signals_here() -> io::Result<()> {
+    change_mask(libc::SIG_UNBLOCK)
+}
+
+fn change_mask(how: i32) -> io::Result<()> {
     let mut set = MaybeUninit::uninit();
     // SAFETY: sigemptyset initialises the set; the signal numbers are valid.
-    unsafe {
+    let set: libc::sigset_t = unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         for signal in SIGNALS {
             libc::sigaddset(set.as_mut_ptr(), signal);
         }
         set.assume_init()
+    };
+    // SAFETY: `set` is an initialised signal set; the old one isn't wanted.
+    match unsafe { libc::pthread_sigmask(how, &raw const set, ptr::null_mut()) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
     }
 }
 
 /// Waits for one of those signals, and for the program's own wish to end.
 #[derive(Debug)]
 pub struct Termination {
-    signals: OwnedFd,
+    signalled: UnixStream,
+    handlers: Vec<SigId>,
     wish: EventFd,
     requested: bool,
 }
 
 impl Termination {
-    /// Waits for the signals that [`block_signals`] has blocked.
+    /// Catches the signals from now on.
     ///
     /// # Errors
-    /// When the host gives no signalfd or eventfd.
+    /// When the host gives no socket or eventfd.
     pub fn new() -> io::Result<Self> {
-        let set = signal_set();
-        // SAFETY: `set` is valid; -1 asks for a new descriptor.
-        let signals =
-            unsafe { libc::signalfd(-1, &raw const set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) };
-        if signals < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Self {
-            // SAFETY: the descriptor was just made and nobody else owns it.
-            signals: unsafe { OwnedFd::from_raw_fd(signals) },
+        let (signalled, write) = UnixStream::pair()?;
+        signalled.set_nonblocking(true)?;
+        let mut termination = Self {
+            signalled,
+            handlers: Vec::new(),
             wish: EventFd::new(EFD_NONBLOCK)?,
             requested: false,
-        })
+        };
+        for signal in SIGNALS {
+            let handler = pipe::register(signal, write.try_clone()?)?;
+            termination.handlers.push(handler);
+        }
+        Ok(termination)
     }
 
     /// Written to by those who want the guest to end.
@@ -84,23 +98,26 @@ impl Termination {
     pub fn forget(&mut self) {
         self.requested = false;
     }
+}
 
-    fn take(descriptor: RawFd) {
-        // A signalfd_siginfo is 128 bytes, an eventfd's counter 8.
-        let mut buffer = [0u8; 128];
-        // SAFETY: the buffer is as long as stated; the descriptor doesn't block.
-        while unsafe { libc::read(descriptor, buffer.as_mut_ptr().cast(), buffer.len()) } > 0 {}
+impl Drop for Termination {
+    fn drop(&mut self) {
+        for handler in self.handlers.drain(..) {
+            unregister(handler);
+        }
     }
 }
 
 impl MutEventSubscriber for Termination {
-    fn process(&mut self, events: Events, _ops: &mut EventOps) {
-        Self::take(events.fd());
+    fn process(&mut self, _events: Events, _ops: &mut EventOps) {
+        // Nothing in one of them is no error: the other one has called.
+        let _ = self.wish.read();
+        while matches!(self.signalled.read(&mut [0; 16]), Ok(1..)) {}
         self.requested = true;
     }
 
     fn init(&mut self, ops: &mut EventOps) {
-        add(ops, Events::new(&self.signals.as_raw_fd(), EventSet::IN));
+        add(ops, Events::new(&self.signalled, EventSet::IN));
         add(ops, Events::new(&self.wish, EventSet::IN));
     }
 }
