@@ -2,7 +2,7 @@
 
 use kvmprof_tests::linux::{Stream, pcs_kind};
 
-use super::{Run, debian, kernel_knowledge, share};
+use super::{Run, debian, kernel_knowledge};
 
 /// Where the kernel's own mapping begins (Linux, `Documentation/arch/x86/x86_64/mm.rst`).
 const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
