@@ -5,8 +5,7 @@
     pcs_client.py SOCKET record --seconds 5 --json the same as one JSON object
     pcs_client.py SOCKET status                    the machine's status (JSON)
     pcs_client.py SOCKET processes                 the guest's threads
-    pcs_client.py SOCKET check                     try every error of the pages; for tests
-    pcs_client.py SOCKET malformed                 break the protocol in every way; for tests
+    pcs_client.py SOCKET kallsyms                  the functions of the guest's kernel
     pcs_client.py SOCKET hold                      open pcs and block in a read, until killed
 
 Exit status: 0 done, 1 something isn't as the pages say, 2 no connection or a request refused.
@@ -14,7 +13,6 @@ It needs Python 3.8 and nothing beside its standard library.
 """
 
 import argparse
-import errno
 import json
 import os
 import select
@@ -32,7 +30,7 @@ VERSION = 1
 HEADER = struct.Struct("<IIHHI")
 REPLY_HEADER = struct.Struct("<IIHHi")
 LONGEST_REPLY = 16 + 4194304
-PCS, PRF, STATUS, PROCESSES = 1, 2, 3, 4
+PCS, PRF, STATUS, PROCESSES, KALLSYMS = 1, 2, 3, 4, 5
 NONBLOCKING = 1
 READABLE, WRITABLE, HANG_UP = 1, 2, 4
 
@@ -337,198 +335,11 @@ def print_summary(result):
 def snapshot(options):
     """Prints a snapshot device."""
     with Connection(options.socket) as connection:
-        device = connection.open({"status": STATUS, "processes": PROCESSES}[options.command])
+        devices = {"status": STATUS, "processes": PROCESSES, "kallsyms": KALLSYMS}
+        device = connection.open(devices[options.command])
         text = device.read_to_end().decode(errors="replace")
     sys.stdout.write(text)
     return 0
-
-
-def outcome(action):
-    """The name of the error that an action ends with, or "ok"."""
-    try:
-        action()
-    except OSError as error:
-        return errno.errorcode.get(error.errno, str(error.errno))
-    return "ok"
-
-
-def list_of(*numbers):
-    """Data of a PROF_LIST."""
-    return struct.pack(f"<{len(numbers)}i", *numbers)
-
-
-def error_cases(one, other, pcs):
-    """(name, expected, action): the pages' errors; `one` has pcs open, `other` doesn't."""
-    ioctl = pcs.ioctl
-    nobody = Device(one, 12345)
-    yield "a second open of pcs", "EBUSY", lambda: other.open(PCS)
-    yield "a second open on the same connection", "EBUSY", lambda: one.open(PCS)
-    yield "another minor of pcs", "ENXIO", lambda: other.open(PCS, 1)
-    yield "prf", "ENODEV", lambda: other.open(PRF, 255)
-    yield "device 0", "ENODEV", lambda: other.open(0)
-    yield "device 999", "ENODEV", lambda: other.open(999)
-    yield "open with an unknown flag", "EINVAL", lambda: other.open(STATUS, 0, 2)
-    yield "read of a handle that isn't open", "EBADF", lambda: nobody.read()
-    yield "write to a handle that isn't open", "EBADF", lambda: nobody.write(b"x")
-    yield "ioctl on a handle that isn't open", "EBADF", lambda: nobody.ioctl(PROF_ALL)
-    yield "poll of a handle that isn't open", "EBADF", lambda: nobody.poll()
-    yield "close of a handle that isn't open", "EBADF", lambda: nobody.close()
-    yield "a handle of another connection", "EBADF", lambda: Device(other, pcs.handle).read()
-    yield "write to pcs", "EBADF", lambda: pcs.write(b"x")
-    yield "read with an unknown flag", "EINVAL", lambda: pcs.read(1, 2)
-    yield "nonblocking read of nothing", "EAGAIN", lambda: pcs.read(1024, NONBLOCKING)
-    yield "an unknown command", "EINVAL", lambda: ioctl(0x5003)
-    yield "command 0", "EINVAL", lambda: ioctl(0)
-    yield "BUF_INCR 0", "EINVAL", lambda: ioctl(BUF_INCR, 0)
-    yield "BUF_INCR -1", "EINVAL", lambda: ioctl(BUF_INCR, -1)
-    yield "BUF_INCR past the limit", "EINVAL", lambda: ioctl(BUF_INCR, 8)
-    yield "BUF_INCR by 2**40", "EINVAL", lambda: ioctl(BUF_INCR, 2**40)
-    yield "BUF_INCR up to the limit", "ok", lambda: ioctl(BUF_INCR, 7)
-    yield "BUF_INCR from the limit", "EINVAL", lambda: ioctl(BUF_INCR, 1)
-    yield "PROF_LIST of none", "EINVAL", lambda: ioctl(PROF_LIST, data=list_of(0))
-    yield "PROF_LIST of -1", "EINVAL", lambda: ioctl(PROF_LIST, data=list_of(-1))
-    yield "PROF_LIST of 6", "EINVAL", lambda: ioctl(PROF_LIST, data=list_of(6, 1, 2, 3, 4, 5, 6))
-    yield "PROF_LIST of NULL", "EFAULT", lambda: ioctl(PROF_LIST)
-    yield "PROF_LIST cut off", "EFAULT", lambda: ioctl(PROF_LIST, data=list_of(2, 1))
-    yield "PCS_SETFORMAT 2", "EINVAL", lambda: ioctl(PCS_SETFORMAT, 2)
-    yield "PCS_SETBSIZE 1000", "EINVAL", lambda: ioctl(PCS_SETBSIZE, 1000)
-    yield "PCS_SETBSIZE 131072", "EINVAL", lambda: ioctl(PCS_SETBSIZE, 131072)
-    yield "PCS_SETHZ 0", "EINVAL", lambda: ioctl(PCS_SETHZ, 0)
-    yield "PCS_SETHZ 10001", "EINVAL", lambda: ioctl(PCS_SETHZ, 10001)
-    yield "PROF_LIST of 5", "ok", lambda: ioctl(PROF_LIST, data=list_of(5, 1, 2, 3, 4, 5))
-    yield "PROF_GROUP", "ok", lambda: ioctl(PROF_GROUP, 1)
-    yield "PCS_SETFORMAT after PROF_*", "EBUSY", lambda: ioctl(PCS_SETFORMAT, CLASSIC)
-    yield "PCS_SETBSIZE after PROF_*", "EBUSY", lambda: ioctl(PCS_SETBSIZE, 2048)
-    yield "PCS_FLUSH", "ok", lambda: ioctl(PCS_FLUSH)
-    yield "PCS_STOP", "ok", lambda: ioctl(PCS_STOP)
-    yield "PCS_STOP again", "ok", lambda: ioctl(PCS_STOP)
-    yield "PROF_ALL after PCS_STOP", "EINVAL", lambda: ioctl(PROF_ALL)
-    yield "BUF_INCR after PCS_STOP", "EINVAL", lambda: ioctl(BUF_INCR, 1)
-    yield "reads up to the end of file", "ok", pcs.read_to_end
-    yield "PCS_GETSTAT", "ok", lambda: account(pcs)
-    yield "close", "ok", pcs.close
-    yield "close again", "EBADF", pcs.close
-    yield "open after close", "ok", lambda: other.open(PCS).close()
-
-
-def waiting_cases(connection):
-    """Reads that wait: cancelled, closed, and not in the way of others."""
-    pcs = connection.open(PCS)
-    first, second = pcs.start_read(1024), pcs.start_read(1024)
-    yield "ioctl while reads wait", "ok", lambda: pcs.ioctl(PCS_GETHZ)
-    yield "nonblocking poll while nothing is there", "ok", lambda: pcs.poll(flags=NONBLOCKING)
-    yield "cancel of a read", "ok", lambda: connection.cancel(first)
-    yield "the cancelled read", "EINTR", lambda: connection.wait(first)
-    yield "cancel of nothing", "ok", lambda: connection.cancel(first)
-    yield "close while a read waits", "ok", pcs.close
-    yield "the read of what was closed", "EBADF", lambda: connection.wait(second)
-
-
-def limit_cases(connection):
-    """The limits that the hello names."""
-    facts = connection.facts
-    devices = []
-
-    def open_all():
-        for _ in range(facts["max_handles"]):
-            devices.append(connection.open(STATUS))
-
-    yield "as many opens as allowed", "ok", open_all
-    yield "one open more", "EMFILE", lambda: connection.open(STATUS)
-
-    def close_all():
-        for device in devices:
-            device.close()
-
-    yield "closing them", "ok", close_all
-    pcs = connection.open(PCS)
-    tags = [pcs.start_read(1) for _ in range(facts["max_outstanding"] + 1)]
-    yield "one waiting read more than allowed", "ENOBUFS", lambda: connection.wait(tags[-1])
-    yield "close while all wait", "ok", pcs.close
-    yield "the last that waited", "EBADF", lambda: connection.wait(tags[-2])
-
-
-def check(options):
-    """Tries every error of the pages."""
-    failures = 0
-    with Connection(options.socket) as one, Connection(options.socket) as other:
-        groups = (
-            lambda: error_cases(one, other, one.open(PCS)),
-            lambda: waiting_cases(one),
-            lambda: limit_cases(one),
-        )
-        for group in groups:
-            for name, expected, action in group():
-                seen = outcome(action)
-                failures += report(name, expected, seen)
-    return 1 if failures else 0
-
-
-def report(name, expected, seen):
-    """Prints a case; 1 when it failed."""
-    good = seen == expected
-    print(f"{'ok' if good else 'FAILED'}: {name}: {seen}" + ("" if good else f", expected {expected}"))
-    return 0 if good else 1
-
-
-def frame(kind, body=b"", length=None, reserved=0, handle=0, tag=77):
-    """A frame that needn't be right."""
-    length = len(body) if length is None else length
-    return HEADER.pack(length, tag, kind, reserved, handle) + body
-
-
-MALFORMED = {
-    "a length beyond all bounds": frame(WRITE, length=0xFFFFFFFF, handle=1),
-    "a write of one byte too many": frame(WRITE, length=4 + 4194304 + 1, handle=1),
-    "an ioctl with too much data": frame(IOCTL, length=16 + 65536 + 1, handle=1),
-    "a body that is too short": frame(OPEN, b"\1\0\0"),
-    "a body that is too long": frame(CLOSE, b"x", handle=1),
-    "kind 0": frame(0),
-    "an unknown kind": frame(9),
-    "a reply": frame(CLOSE | REPLY),
-    "a reserved field that isn't 0": frame(CLOSE, reserved=1, handle=1),
-    "an open with a handle": frame(OPEN, bytes(8), handle=1),
-    "a second hello": frame(HELLO, MAGIC + struct.pack("<HHI", 1, 1, 0)),
-    "text": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "ones": b"\xff" * 100000,
-}
-
-
-def closed_after(options, data, hello):
-    """Sends data; "closed" when the server closes without a reply."""
-    with Connection(options.socket, hello) as connection:
-        connection.socket.settimeout(30)
-        try:
-            connection.socket.sendall(data)
-            rest = connection.socket.recv(1)
-        except (BrokenPipeError, ConnectionResetError):
-            rest = b""
-        except socket.timeout:
-            return "left open"
-        return "answered" if rest else "closed"
-
-
-def malformed(options):
-    """Breaks the protocol in every way; another connection must not notice."""
-    failures = 0
-    with Connection(options.socket) as witness:
-        pcs = witness.open(PCS)
-        for name, data in MALFORMED.items():
-            failures += report(name, "closed", closed_after(options, data, True))
-            failures += report("  the other client", "ok", outcome(lambda: pcs.ioctl(PCS_GETHZ)))
-        for name, data in (
-            ("no hello", frame(OPEN, struct.pack("<HHI", STATUS, 0, 0))),
-            ("a wrong magic", frame(HELLO, b"KVMPROF\0" + struct.pack("<HHI", 1, 1, 0))),
-        ):
-            failures += report(name, "closed", closed_after(options, data, False))
-        with Connection(options.socket) as half:
-            half.socket.sendall(frame(WRITE, b"half a frame", length=1000, handle=1))
-        with Connection(options.socket, hello=False) as later:
-            version = later.hello(2, 65535)["version"]
-            failures += report("a version that isn't there yet", 0, version)
-            failures += report("the hello after that", VERSION, later.hello()["version"])
-        failures += report("the other client at last", "ok", outcome(pcs.close))
-    return 1 if failures else 0
 
 
 def hold(options):
@@ -563,32 +374,29 @@ def arguments():
     recording.add_argument("--stall", type=float, metavar="N", help="read nothing for N seconds first")
     recording.add_argument("--json", action="store_true")
     recording.set_defaults(run=record)
-    for name in ("status", "processes"):
+    for name in ("status", "processes", "kallsyms"):
         commands.add_parser(name, help=f"print the device {name}").set_defaults(run=snapshot)
-    commands.add_parser("check", help="try every error of the pages").set_defaults(run=check)
-    commands.add_parser("malformed", help="break the protocol").set_defaults(run=malformed)
     holding = commands.add_parser("hold", help="open pcs and block in a read")
     holding.add_argument("--gather", action="store_true", help="with PROF_ALL")
     holding.set_defaults(run=hold)
     return parser.parse_args()
 
 
-def main():
-    """Runs the command; its exit status."""
-    options = arguments()
+def main(name, options):
+    """Runs the command of the options; its exit status."""
     try:
         return options.run(options)
     except Disconnected:
-        print("pcs_client: the server closed the connection", file=sys.stderr)
+        print(f"{name}: the server closed the connection", file=sys.stderr)
     except ProtocolError as error:
-        print(f"pcs_client: the server broke the protocol: {error}", file=sys.stderr)
+        print(f"{name}: the server broke the protocol: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"pcs_client: {options.socket}: {error.strerror or error}", file=sys.stderr)
+        print(f"{name}: {options.socket}: {error.strerror or error}", file=sys.stderr)
     except KeyboardInterrupt:
         return 130
     return 2
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("pcs_client", arguments()))

@@ -4,5 +4,7 @@
 pub mod errno;
 pub mod note;
 pub mod pcs;
+pub mod prf;
+pub mod recorder;
 pub mod stream;
 pub mod wire;

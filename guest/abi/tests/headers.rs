@@ -1,0 +1,330 @@
+//! `pcs.h` and `prf.h` say what the Rust definitions do: a program that prints every number, and
+//! every structure with a value in each field, is compiled as C and as C++ and compared with them.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kvmprof_abi::pcs::{
+    self, Format, Header, Ledger, MAX_LIST, Msample, Psample, Record, Status, kind,
+};
+use kvmprof_abi::prf;
+use kvmprof_abi::stream::{Comm, Isample, Pstat, StreamRecord};
+
+const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+/// A place for what is compiled, which goes with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // It is beneath the target folder, and does no harm there.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[track_caller]
+fn compile(compiler: &str, options: &[&str], source: &Path, output: &Path) {
+    let ran = Command::new(compiler)
+        .args(WARNINGS)
+        .args(options)
+        .arg("-I")
+        .arg(folder("include"))
+        .arg("-o")
+        .arg(output)
+        .arg(source)
+        .output()
+        .unwrap_or_else(|error| panic!("{compiler}: {error}; tests/run installs it"));
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{compiler} {options:?}: {said}");
+}
+
+/// What the program prints, by name.
+#[track_caller]
+fn printed(compiler: &str, options: &[&str], scratch: &Scratch) -> BTreeMap<String, String> {
+    let program = scratch.0.join("records");
+    compile(
+        compiler,
+        options,
+        &folder("tests/headers/records.c"),
+        &program,
+    );
+    let ran = Command::new(&program).output().unwrap();
+    assert!(ran.status.success());
+    let text = String::from_utf8(ran.stdout).unwrap();
+    let mut all = BTreeMap::new();
+    for line in text.lines() {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        let twice = all.insert(name.to_owned(), value.to_owned());
+        assert_eq!(twice, None, "{name}");
+    }
+    all
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn numbers_of_pcs() -> Vec<(&'static str, u64)> {
+    let size = |size| u64::try_from(size).unwrap();
+    vec![
+        ("KERNEL", kind::KERNEL.into()),
+        ("USER", kind::USER.into()),
+        ("IDLE", kind::IDLE.into()),
+        ("MKERNEL", kind::MKERNEL.into()),
+        ("MUSER", kind::MUSER.into()),
+        ("START", kind::START.into()),
+        ("STOP", kind::STOP.into()),
+        ("IOCTL", kind::IOCTL.into()),
+        ("KERNELI", kind::KERNELI.into()),
+        ("MKERNELI", kind::MKERNELI.into()),
+        ("PCS_PSTAT", kind::PSTAT.into()),
+        ("PCS_COMM", kind::COMM.into()),
+        ("BSIZE", size(pcs::BSIZE)),
+        ("DEF_BUFNO", size(pcs::DEF_BUFNO)),
+        ("MAX_BUFS", size(pcs::MAX_BUFS)),
+        ("MAX_LIST", size(pcs::MAX_LIST)),
+        ("BUF_INCR", pcs::BUF_INCR.into()),
+        ("PROF_KERNEL", pcs::PROF_KERNEL.into()),
+        ("PROF_ALL", pcs::PROF_ALL.into()),
+        ("PROF_GROUP", pcs::PROF_GROUP.into()),
+        ("PROF_LIST", pcs::PROF_LIST.into()),
+        ("PROF_MASK", pcs::PROF_MASK.into()),
+        ("PCS_FLUSH", pcs::PCS_FLUSH.into()),
+        ("PCS_SETFORMAT", pcs::PCS_SETFORMAT.into()),
+        ("PCS_SETBSIZE", pcs::PCS_SETBSIZE.into()),
+        ("PCS_GETHZ", pcs::PCS_GETHZ.into()),
+        ("PCS_SETHZ", pcs::PCS_SETHZ.into()),
+        ("PCS_STOP", pcs::PCS_STOP.into()),
+        ("PCS_GETSTAT", pcs::PCS_GETSTAT.into()),
+        ("PCS_FORMAT_NATIVE", Format::Native.number().into()),
+        ("PCS_FORMAT_CLASSIC", Format::Classic.number().into()),
+        ("PCS_MIN_BSIZE", size(pcs::MIN_BSIZE)),
+        ("PCS_MAX_BSIZE", size(pcs::MAX_BSIZE)),
+        ("PCS_MIN_HZ", pcs::MIN_HZ.into()),
+        ("PCS_MAX_HZ", pcs::MAX_HZ.into()),
+        ("PCS_MERGE_TICKS", pcs::MERGE_TICKS),
+        ("PCS_UNUSED_BOUND", pcs::UNUSED_BOUND.into()),
+    ]
+}
+
+fn numbers_of_prf() -> Vec<(&'static str, u64)> {
+    let size = |size| u64::try_from(size).unwrap();
+    vec![
+        ("PRF_GETSTATUS", prf::PRF_GETSTATUS.into()),
+        ("PRF_GETSIZE", prf::PRF_GETSIZE.into()),
+        ("PRF_SETSTATE", prf::PRF_SETSTATE.into()),
+        ("PRF_GETMAX", prf::PRF_GETMAX.into()),
+        ("PRF_STATUS_ON", prf::STATUS_ON.into()),
+        ("PRF_STATUS_LOADED", prf::STATUS_LOADED.into()),
+        ("PRF_ALL_VCPUS", prf::ALL_VCPUS.into()),
+        ("PRF_RATE_HZ", prf::RATE_HZ.into()),
+        ("PRF_WORD_SIZE", size(prf::WORD_SIZE)),
+        ("PRF_MIN_ADDRESSES", size(prf::MIN_ADDRESSES)),
+        ("PRF_MAX_ADDRESSES", size(prf::MAX_ADDRESSES)),
+        ("PRF_EXTRA_COUNTERS", size(prf::EXTRA_COUNTERS)),
+        ("PRF_READ_SIZE(1000)", size(prf::read_size(1000))),
+    ]
+}
+
+/// What the historical names stand for in `format`.
+fn sizes(format: Format) -> Vec<(&'static str, u64)> {
+    let size = |size| u64::try_from(size).unwrap();
+    let record = |kind| size(kvmprof_abi::stream::record_size(format, kind).unwrap());
+    vec![
+        ("NUMSAMPS", size(format.samples_per_buffer(pcs::BSIZE))),
+        ("NUMWASTE", size(format.wasted_per_buffer(pcs::BSIZE))),
+        ("sizeof(struct LOGBUF)", size(pcs::BSIZE)),
+        ("sizeof(buffer.lb_buf_hdr)", size(format.header_size())),
+        ("sizeof(struct PSAMPLE)", record(kind::USER)),
+        ("sizeof(struct MSAMPLE)", record(kind::IDLE)),
+        ("sizeof(struct SSAMPLE)", record(kind::START)),
+        ("sizeof(struct ISAMPLE)", record(kind::IOCTL)),
+    ]
+}
+
+/// The records of one format, as the program fills them in.
+fn records(format: Format) -> Vec<(&'static str, Vec<u8>)> {
+    let native = format == Format::Native;
+    let ioctl = |first: i32| Isample {
+        command: pcs::PROF_LIST,
+        data: [0, 1, 2, 3, 4].map(|at| first + at),
+    };
+    let header = Header {
+        unused: 0x0102,
+        lost: if native { 0x0304_0506 } else { 0x0304 },
+    };
+    let sample = Record::Sample(Psample {
+        kind: kind::KERNELI,
+        sspace: 0xf0,
+        cpu: 0x0102,
+        pid: if native { 0x0304_0506 } else { 0x0102 },
+        pc: 0xffff_ffff_8100_1234,
+    });
+    let merged = Record::Merged(Msample {
+        kind: kind::MUSER,
+        cpu: 0x0102,
+        count: if native { 0x0304_0506 } else { 0x0102 },
+    });
+    let stream = |record: StreamRecord| record.encode(format).to_vec();
+    let (time, first) = if native {
+        (0x0102_0304_0506_0708, 0x0102_0304)
+    } else {
+        (0x0102_0304, 0x0102)
+    };
+    let names = if native {
+        [
+            "native_header",
+            "native_psample",
+            "native_msample",
+            "native_ssample",
+            "native_isample",
+        ]
+    } else {
+        [
+            "classic_header",
+            "classic_psample",
+            "classic_msample",
+            "classic_ssample",
+            "classic_isample",
+        ]
+    };
+    let bytes = [
+        header.encode(format).to_vec(),
+        sample.encode(format).to_vec(),
+        merged.encode(format).to_vec(),
+        stream(StreamRecord::Stop(time)),
+        stream(StreamRecord::Ioctl(ioctl(first))),
+    ];
+    names.into_iter().zip(bytes).collect()
+}
+
+/// What has one form only.
+fn others() -> Vec<(&'static str, Vec<u8>)> {
+    let status = Status {
+        ledger: Ledger {
+            ticks: 1,
+            recorded: 2,
+            merged: 3,
+            ungathered: 4,
+            stolen: 5,
+            lost: 6,
+            pending: 7,
+            discarded: 0x0102_0304_0506_0708,
+        },
+        hz: 11,
+        vcpus: 12,
+        format: Format::Classic,
+        buffer_size: 13,
+        buffers: 14,
+        modes: 15,
+    };
+    let pstat = StreamRecord::Pstat(Pstat {
+        status,
+        span: 0x0102_0304_0506_0708,
+    });
+    let comm = StreamRecord::Comm(Comm {
+        pid: 0x0102_0304,
+        comm: *b"0123456789abcdef",
+    });
+    let list = [i32::try_from(MAX_LIST).unwrap(), 101, 102, 103, 104, 105];
+    vec![
+        ("status", status.encode().to_vec()),
+        ("pstat", pstat.encode(Format::Native).to_vec()),
+        ("comm", comm.encode(Format::Native).to_vec()),
+        (
+            "pid_list",
+            list.into_iter().flat_map(i32::to_le_bytes).collect(),
+        ),
+    ]
+}
+
+#[track_caller]
+fn check(mut printed: BTreeMap<String, String>, format: Format) {
+    let mut expected = vec![
+        ("PCS_NODE", pcs::NODE.to_owned()),
+        ("PRF_NODE", prf::NODE.to_owned()),
+    ];
+    let numbers = [numbers_of_pcs(), numbers_of_prf(), sizes(format)].concat();
+    expected.extend(
+        numbers
+            .iter()
+            .map(|(name, value)| (*name, value.to_string())),
+    );
+    let dumps = [records(Format::Native), records(Format::Classic), others()].concat();
+    expected.extend(
+        dumps
+            .iter()
+            .map(|(name, bytes)| (*name, hexadecimal(bytes))),
+    );
+    for (name, value) in expected {
+        assert_eq!(printed.remove(name).as_ref(), Some(&value), "{name}");
+    }
+    assert!(printed.is_empty(), "nothing to compare with: {printed:?}");
+}
+
+#[test]
+fn the_headers_say_what_the_definitions_do() {
+    let scratch = Scratch::new("headers");
+    for (compiler, options) in [
+        ("cc", &["-std=c99"][..]),
+        ("cc", &["-std=c17", "-O2"]),
+        ("c++", &["-x", "c++", "-std=c++11"]),
+        ("c++", &["-x", "c++", "-std=c++20"]),
+    ] {
+        check(printed(compiler, options, &scratch), Format::Native);
+        let classic = [options, &["-DPCS_USE_CLASSIC"]].concat();
+        check(printed(compiler, &classic, &scratch), Format::Classic);
+    }
+}
+
+/// Each can be included first, and alone.
+#[test]
+fn each_header_is_complete() {
+    let scratch = Scratch::new("alone");
+    for header in ["pcs.h", "prf.h"] {
+        let source = scratch.0.join("alone.c");
+        std::fs::write(
+            &source,
+            format!("#include \"{header}\"\nextern int unused;\n"),
+        )
+        .unwrap();
+        let output = scratch.0.join("alone.o");
+        compile("cc", &["-std=c99", "-c"], &source, &output);
+        compile("c++", &["-x", "c++", "-std=c++11", "-c"], &source, &output);
+    }
+}
+
+/// Nothing that the headers define is left out of the comparison.
+#[test]
+fn every_definition_is_compared() {
+    let program = std::fs::read_to_string(folder("tests/headers/records.c")).unwrap();
+    for header in ["include/pcs.h", "include/prf.h"] {
+        let text = std::fs::read_to_string(folder(header)).unwrap();
+        let defined = text.lines().filter_map(|line| {
+            let name = line
+                .strip_prefix("#define ")
+                .or_else(|| line.strip_prefix("struct "))?;
+            name.split([' ', '(']).next()
+        });
+        for name in defined.filter(|name| !name.starts_with("KVMPROF_") && *name != "LOGBUF_HDR") {
+            let used = program
+                .split(|byte: char| !byte.is_ascii_alphanumeric() && byte != '_')
+                .any(|word| word == name);
+            assert!(used, "{header}: {name}");
+        }
+    }
+}
