@@ -5,3 +5,4 @@
 pub mod endpoint;
 pub mod legacy;
 pub mod profiling;
+pub mod virtio;

@@ -2,9 +2,11 @@
 
 mod ledger;
 pub mod pcs;
+pub mod prf;
 mod tick;
 
 pub use kvmprof_abi::pcs::Ledger as ConsumerLedger;
 pub use ledger::ClockLedger;
 pub use pcs::{ClockWish, Pcs};
-pub use tick::{COMM_LENGTH, Mode, Sample, Ticks};
+pub use prf::{Prf, Switch};
+pub use tick::{COMM_LENGTH, MAX_STACK_FRAMES, Mode, Sample, StackEnd, StackSummary, Ticks};

@@ -17,6 +17,62 @@ pub enum Mode {
     Idle,
 }
 
+/// Most frames of a [`Sample`]'s call stack.
+pub const MAX_STACK_FRAMES: usize = 128;
+
+/// How a part of a call stack ends, the kernel's or the user's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum StackEnd {
+    /// There is no such part, or it wasn't asked for.
+    #[default]
+    Absent,
+    /// At its outermost frame.
+    Complete,
+    /// There are more frames than were taken.
+    Truncated,
+    /// The next frame couldn't be told from what is in memory.
+    Broken,
+    /// No way is known to unwind such code.
+    Unsupported,
+    /// There was no room to hand its frames over.
+    Dropped,
+}
+
+/// What is known of a call stack besides its frames, which travel beside the [`Sample`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct StackSummary {
+    /// Frames in the kernel, the innermost ones.
+    pub kernel: u8,
+    /// Frames in user mode.
+    pub user: u8,
+    /// How the kernel's part ends.
+    pub kernel_end: StackEnd,
+    /// How the user's part ends.
+    pub user_end: StackEnd,
+}
+
+impl StackSummary {
+    /// How many frames there are.
+    pub fn frames(&self) -> usize {
+        usize::from(self.kernel) + usize::from(self.user)
+    }
+
+    /// The same stack with its frames gone.
+    #[must_use]
+    pub fn dropped(self) -> Self {
+        let end = |end| match end {
+            StackEnd::Absent => StackEnd::Absent,
+            _ => StackEnd::Dropped,
+        };
+        Self {
+            kernel: 0,
+            user: 0,
+            kernel_end: end(self.kernel_end),
+            user_end: end(self.user_end),
+        }
+    }
+}
+
 /// One tick's capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
@@ -40,6 +96,12 @@ pub struct Sample {
     pub mode: Mode,
     /// The thread's name, padded with NULs; all NUL when unknown.
     pub comm: [u8; COMM_LENGTH],
+    /// The physical address of the page tables in force (CR3 without its low 12 bits), which tells address spaces
+    /// apart. Where the kernel and the user have tables of their own (KPTI), they lie side by side and differ in
+    /// bit 12.
+    pub address_space: u64,
+    /// The call stack, if one was asked for.
+    pub stack: StackSummary,
 }
 
 /// A run of one vCPU's clock ticks: some that took no sample, then at most one that did.

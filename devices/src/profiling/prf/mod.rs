@@ -1,0 +1,279 @@
+//! The kernel profiler, `prf(7)`, as a plain state machine: ticks and requests in, bytes and error
+//! numbers out.
+//!
+//! The manual page is the specification. What it leaves open is settled like this:
+//!
+//! - **Minors.** Each vCPU has one, and 255 stands for all together; others are ENXIO. Each has a
+//!   table, a state and counters of its own. Opening isn't exclusive, and leaves no trace here.
+//! - **Counting** goes on 100 times a second on each vCPU, whatever the clock's rate: of a faster
+//!   clock every n-th tick of a vCPU counts. All of its ticks advance that count, those that were
+//!   idle, stolen or lost too. It is one count for all minors, so that over the same time the
+//!   counters of 255 are the sums of those of the vCPUs. With a rate that 100 doesn't divide, or
+//!   without a clock, a minor can't be turned on: EINVAL.
+//! - **What is counted.** A kernel or interrupt tick counts at the last address that isn't above
+//!   its program counter (a function's first instruction belongs to it), at the first one if all
+//!   are above. Of equal addresses the last has the hits. A user tick counts in the counter after
+//!   the last address, an idle one in the counter after that.
+//! - **Writing** checks in the order ENOSPC, E2BIG, EBUSY, which change nothing, then EINVAL, which
+//!   leaves no valid table. ENOSPC also stands for more memory than all minors may take together.
+//! - **Reading** gives the table from its start, always, cut at any byte; it is never at its end.
+//!   ENXIO without a valid table. All counters are of the same moment.
+//! - **Turning on** keeps the counters, and does nothing without a valid table. It stays on when
+//!   whoever turned it on has gone.
+//! - **The ledger** starts when a minor is turned on, and keeps still when it is turned off. What a
+//!   counter has taken is `recorded`, a tick that isn't to be counted `ungathered`, and those to be
+//!   counted that the clock has no sample of are `stolen` and `lost`.
+
+mod index;
+mod minor;
+mod phase;
+mod table;
+
+use std::collections::BTreeMap;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::prf::{
+    ALL_VCPUS, MAX_ADDRESSES, MIN_ADDRESSES, PRF_GETMAX, PRF_GETSIZE, PRF_GETSTATUS, PRF_SETSTATE,
+    WORD_SIZE,
+};
+
+use self::minor::Minor;
+use self::phase::Phases;
+use self::table::Table;
+use super::{ConsumerLedger, Ticks};
+use crate::endpoint::IoctlReply;
+
+/// Memory that the tables of all minors take together at most, in bytes: enough for 65,536
+/// addresses on each of 64 vCPUs and on 255 (some 70 MB), and for the largest table on 30 of them.
+/// A guest may load tables too.
+pub const MAX_MEMORY: usize = 128 << 20;
+
+/// What a request does to a minor that counts ticks, or will.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    /// It is off and will be on.
+    On,
+    /// It is on and will be off.
+    Off,
+}
+
+/// A minor as reports show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MinorReport {
+    /// Its number.
+    pub minor: u16,
+    /// Whether it counts.
+    pub on: bool,
+    /// Addresses in the table.
+    pub addresses: usize,
+    /// Its account since it was last turned on.
+    pub ledger: ConsumerLedger,
+}
+
+/// The device, with all its minors.
+#[derive(Debug)]
+pub struct Prf {
+    vcpus: u16,
+    max_addresses: usize,
+    max_memory: usize,
+    phases: Phases,
+    // Only those that have been loaded or refused a table.
+    minors: BTreeMap<u16, Minor>,
+}
+
+impl Prf {
+    /// The device of a guest with `vcpus` vCPUs. A table may have `max_addresses` addresses, at
+    /// least 3 and at most [`MAX_ADDRESSES`] whatever it says.
+    pub fn new(vcpus: u16, max_addresses: usize) -> Self {
+        Self {
+            vcpus,
+            max_addresses: max_addresses.clamp(MIN_ADDRESSES, MAX_ADDRESSES),
+            max_memory: MAX_MEMORY,
+            phases: Phases::new(vcpus),
+            minors: BTreeMap::new(),
+        }
+    }
+
+    /// Checks that `minor` can be opened.
+    ///
+    /// # Errors
+    /// ENXIO when there is no such minor.
+    pub fn check_minor(&self, minor: u16) -> Result<(), Errno> {
+        if minor < self.vcpus || minor == ALL_VCPUS {
+            return Ok(());
+        }
+        Err(Errno::ENXIO)
+    }
+
+    /// Loads the table that `bytes` are, and zeroes its counters; returns how many bytes those
+    /// were.
+    ///
+    /// # Errors
+    /// ENOSPC for too many addresses, E2BIG for too few or a part of one, EBUSY while `minor` is
+    /// on: nothing has changed then. EINVAL when they don't ascend: there is no valid table then.
+    /// ENXIO when there is no such minor.
+    pub fn write(&mut self, minor: u16, bytes: &[u8]) -> Result<usize, Errno> {
+        self.check_minor(minor)?;
+        let addresses = bytes.len() / WORD_SIZE;
+        if addresses > self.max_addresses || !self.has_room(minor, addresses) {
+            return Err(Errno::ENOSPC);
+        }
+        if addresses < MIN_ADDRESSES || !bytes.len().is_multiple_of(WORD_SIZE) {
+            return Err(Errno::E2BIG);
+        }
+        let minor = self.minors.entry(minor).or_default();
+        if minor.is_on() {
+            return Err(Errno::EBUSY);
+        }
+        let table = Table::parse(bytes);
+        let valid = table.is_some();
+        minor.load(table);
+        if valid {
+            Ok(bytes.len())
+        } else {
+            Err(Errno::EINVAL)
+        }
+    }
+
+    /// True when a table of so many addresses may take the place of `minor`'s.
+    fn has_room(&self, minor: u16, addresses: usize) -> bool {
+        let others = self.minors.iter().filter(|(other, _)| **other != minor);
+        let taken: usize = others
+            .map(|(_, other)| Table::memory(other.addresses()))
+            .sum();
+        taken + Table::memory(addresses) <= self.max_memory
+    }
+
+    /// Appends at most `limit` bytes of the table and its counters, from the start, to `out`; how
+    /// many there were.
+    ///
+    /// # Errors
+    /// ENXIO without a valid table.
+    pub fn read(&self, minor: u16, limit: usize, out: &mut Vec<u8>) -> Result<usize, Errno> {
+        let table = self.minors.get(&minor).and_then(Minor::table);
+        Ok(table.ok_or(Errno::ENXIO)?.read(limit, out))
+    }
+
+    /// Carries out `command`; see `kvmprof_abi::prf` for each one's argument. What a command stores
+    /// comes back as the reply's data, and its value is 0.
+    ///
+    /// # Errors
+    /// EINVAL for an unknown command, and for turning `minor` on when the clock's rate isn't a
+    /// multiple of 100 Hz.
+    pub fn ioctl(&mut self, minor: u16, command: u32, argument: i64) -> Result<IoctlReply, Errno> {
+        let known = self.minors.get(&minor);
+        let value = match command {
+            PRF_GETSTATUS => known.map_or(0, Minor::status),
+            PRF_GETSIZE => length(known.map_or(0, Minor::addresses)),
+            PRF_GETMAX => length(self.max_addresses),
+            PRF_SETSTATE => {
+                self.set_state(minor, argument)?;
+                return Ok(IoctlReply::default());
+            }
+            _ => return Err(Errno::EINVAL),
+        };
+        Ok(IoctlReply {
+            value: 0,
+            data: value.to_le_bytes().to_vec(),
+        })
+    }
+
+    fn set_state(&mut self, minor: u16, argument: i64) -> Result<(), Errno> {
+        let switch = self.switch(minor, PRF_SETSTATE, argument);
+        if switch == Some(Switch::On) && !self.phases.is_countable() {
+            return Err(Errno::EINVAL);
+        }
+        if let (Some(switch), Some(minor)) = (switch, self.minors.get_mut(&minor)) {
+            minor.turn(switch == Switch::On);
+        }
+        Ok(())
+    }
+
+    /// Whether the same ioctl would turn `minor` on or off. If so, all ticks up to now have to be
+    /// fed first, so that it acts at its own time, and [`Prf::set_hz`] called if it is to be on.
+    pub fn switch(&self, minor: u16, command: u32, argument: i64) -> Option<Switch> {
+        let minor = self.minors.get(&minor)?;
+        minor.table()?;
+        match (command, argument & 1 != 0, minor.is_on()) {
+            (PRF_SETSTATE, true, false) => Some(Switch::On),
+            (PRF_SETSTATE, false, true) => Some(Switch::Off),
+            _ => None,
+        }
+    }
+
+    /// Notes that the clock runs at `hz` Hz per vCPU from now on, or will when it is started. Not
+    /// to be changed while a minor is on.
+    pub fn set_hz(&mut self, hz: u32) {
+        self.phases.set_hz(hz);
+    }
+
+    /// Takes in ticks of the clock.
+    pub fn feed(&mut self, ticks: &Ticks) {
+        let Some(counted) = self.phases.pick(ticks) else {
+            return;
+        };
+        for minor in [ticks.vcpu, ALL_VCPUS] {
+            if let Some(minor) = self.minors.get_mut(&minor) {
+                minor.feed(&counted);
+            }
+        }
+    }
+
+    /// True while `minor` counts.
+    pub fn is_on(&self, minor: u16) -> bool {
+        self.minors.get(&minor).is_some_and(Minor::is_on)
+    }
+
+    /// True while any minor counts, so that the clock has to run.
+    pub fn wants_ticks(&self) -> bool {
+        self.minors.values().any(Minor::is_on)
+    }
+
+    /// All minors that have a valid table, in their order.
+    pub fn reports(&self) -> impl Iterator<Item = MinorReport> {
+        self.minors
+            .iter()
+            .filter(|(_, minor)| minor.table().is_some())
+            .map(|(number, minor)| MinorReport {
+                minor: *number,
+                on: minor.is_on(),
+                addresses: minor.addresses(),
+                ledger: minor.ledger(),
+            })
+    }
+}
+
+/// A number of addresses as the ioctls give it.
+fn length(addresses: usize) -> u32 {
+    u32::try_from(addresses).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(addresses: &[u64]) -> Vec<u8> {
+        addresses.iter().flat_map(|a| a.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn all_tables_together_are_bounded() {
+        let mut prf = Prf::new(2, 100);
+        prf.max_memory = Table::memory(20) + Table::memory(3);
+        let long = bytes(&[7; 20]);
+        assert_eq!(prf.write(0, &long), Ok(long.len()));
+        assert_eq!(prf.write(1, &bytes(&[1; 4])), Err(Errno::ENOSPC));
+        assert_eq!(prf.write(1, &bytes(&[1; 3])), Ok(24));
+        // A minor's own table makes room for its next, and an invalid one takes none.
+        assert_eq!(prf.write(0, &bytes(&[7; 21])), Err(Errno::ENOSPC));
+        assert_eq!(prf.write(0, &long), Ok(long.len()));
+        assert_eq!(prf.write(0, &bytes(&[3, 2, 1])), Err(Errno::EINVAL));
+        assert_eq!(prf.write(255, &long), Ok(long.len()));
+    }
+
+    #[test]
+    fn the_cap_has_room_for_what_its_reason_says() {
+        assert!(65 * Table::memory(65_536) < 72_000_000);
+        assert_eq!(MAX_MEMORY / Table::memory(MAX_ADDRESSES), 30);
+    }
+}

@@ -1,0 +1,414 @@
+//! Split virtqueues, of which nothing is believed: where they lie, what their rings say, and the
+//! descriptor chains in them.
+
+use std::ops::Range;
+
+use virtio_bindings::bindings::virtio_ring::{
+    VRING_AVAIL_F_NO_INTERRUPT, VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE,
+};
+use virtio_queue::desc::split::Descriptor;
+use virtio_queue::{Queue, QueueOwnedT, QueueT};
+use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend};
+
+use super::GuestMemory;
+
+/// Bytes of a descriptor (section 2.7.5).
+const DESCRIPTOR_SIZE: u64 = 16;
+/// Bytes of the available ring beside its entries: flags, index, and the used event (2.7.6).
+const AVAILABLE_META: u64 = 6;
+/// Bytes of an entry of the available ring.
+const AVAILABLE_ENTRY: u64 = 2;
+/// Bytes of the used ring beside its entries (2.7.8).
+const USED_META: u64 = 6;
+/// Bytes of an entry of the used ring.
+const USED_ENTRY: u64 = 8;
+/// Bytes that one chain may describe: twice the longest frame of the wire protocol.
+const CHAIN_MAX: u64 = 8 << 20;
+
+/// Why a queue can't be used, or can't be used any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QueueError {
+    /// The number of entries is zero, no power of two, or too large.
+    #[error("A queue of {0} entries is impossible")]
+    Size(u32),
+    /// An address isn't aligned as section 2.7 asks.
+    #[error("A part of the queue isn't aligned")]
+    Alignment,
+    /// Some of it isn't in guest memory.
+    #[error("A part of the queue lies outside guest memory")]
+    Outside,
+    /// Two parts, of this queue or another one, share memory.
+    #[error("A part of the queue overlaps another one")]
+    Overlap,
+    /// More buffers were made available than there are entries.
+    #[error("The available ring's index is absurd")]
+    AvailableIndex,
+    /// A chain names a descriptor beyond the table.
+    #[error("A descriptor's number is beyond the table")]
+    DescriptorIndex,
+    /// A chain has more descriptors than there are: it has a loop.
+    #[error("A descriptor chain is a loop")]
+    Loop,
+    /// Indirect descriptors weren't offered.
+    #[error("An indirect descriptor, which wasn't offered")]
+    Indirect,
+    /// The device is to write into what it should read, or the other way round.
+    #[error("A buffer of the wrong direction")]
+    Direction,
+    /// A chain with no byte at all.
+    #[error("An empty descriptor chain")]
+    Empty,
+    /// A chain that describes too many bytes.
+    #[error("A descriptor chain of more than {CHAIN_MAX} bytes")]
+    TooLong,
+    /// What a message needs isn't in its chain.
+    #[error("A buffer that is too short")]
+    TooShort,
+    /// A buffer isn't in guest memory.
+    #[error("A buffer lies outside guest memory")]
+    BufferOutside,
+}
+
+/// Who writes into a queue's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// The device reads what the driver has written.
+    ToDevice,
+    /// The device writes for the driver.
+    ToDriver,
+}
+
+/// Where the driver says that a queue lies: guest-physical addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueuePlace {
+    /// Number of entries.
+    pub size: u32,
+    /// Descriptor table ("descriptor area").
+    pub descriptors: u64,
+    /// Available ring ("driver area").
+    pub available: u64,
+    /// Used ring ("device area").
+    pub used: u64,
+}
+
+impl QueuePlace {
+    /// The memory that its three parts take. None if that wraps around.
+    fn ranges(&self) -> Option<[Range<u64>; 3]> {
+        let size = u64::from(self.size);
+        let range = |start: u64, length: u64| Some(start..start.checked_add(length)?);
+        Some([
+            range(self.descriptors, DESCRIPTOR_SIZE * size)?,
+            range(self.available, AVAILABLE_META + AVAILABLE_ENTRY * size)?,
+            range(self.used, USED_META + USED_ENTRY * size)?,
+        ])
+    }
+}
+
+/// A piece of guest memory that a descriptor points to, known to exist.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    address: GuestAddress,
+    length: u32,
+}
+
+/// The chain that is being worked on. It is read out of guest memory once: what the driver changes
+/// afterwards changes nothing.
+#[derive(Debug, Default)]
+struct Chain {
+    head: u16,
+    pieces: Vec<Piece>,
+    /// Index of the first piece that isn't done, and how many bytes of it are.
+    piece: usize,
+    offset: u32,
+    /// Bytes done of all pieces.
+    done: u32,
+}
+
+/// One queue. At most one chain of it is in progress.
+#[derive(Debug)]
+pub struct Virtqueue {
+    queue: Queue,
+    place: QueuePlace,
+    direction: Direction,
+    chain: Option<Chain>,
+    used: bool,
+}
+
+impl Virtqueue {
+    /// A queue that isn't set up, of at most `size_max` entries.
+    ///
+    /// # Errors
+    /// [`QueueError::Size`] if that is no power of two.
+    pub fn new(size_max: u16) -> Result<Self, QueueError> {
+        Ok(Self {
+            queue: Queue::new(size_max).map_err(|_| QueueError::Size(size_max.into()))?,
+            place: QueuePlace::default(),
+            direction: Direction::ToDevice,
+            chain: None,
+            used: false,
+        })
+    }
+
+    /// Most entries that it can have.
+    #[must_use]
+    pub fn size_max(&self) -> u16 {
+        self.queue.max_size()
+    }
+
+    /// True while it is set up.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.queue.ready()
+    }
+
+    /// Number of entries of a queue that is set up.
+    #[must_use]
+    pub fn size(&self) -> u16 {
+        self.queue.size()
+    }
+
+    /// As it was at first. A chain in progress is forgotten.
+    pub fn reset(&mut self) {
+        self.queue.reset();
+        self.place = QueuePlace::default();
+        self.chain = None;
+        self.used = false;
+    }
+
+    /// Sets the queue up where `place` says.
+    ///
+    /// # Errors
+    /// If it can't be there; it stays as it was at first.
+    pub fn set_up(&mut self, place: QueuePlace, memory: &GuestMemory) -> Result<(), QueueError> {
+        self.reset();
+        let size = u16::try_from(place.size).map_err(|_| QueueError::Size(place.size))?;
+        let bad_size = |_| QueueError::Size(place.size);
+        let misaligned = |_| QueueError::Alignment;
+        self.queue.try_set_size(size).map_err(bad_size)?;
+        let ranges = place.ranges().ok_or(QueueError::Outside)?;
+        if !ranges.iter().all(|range| in_memory(memory, range)) {
+            return Err(QueueError::Outside);
+        }
+        if overlaps(&ranges, &ranges) {
+            return Err(QueueError::Overlap);
+        }
+        self.queue
+            .try_set_desc_table_address(GuestAddress(place.descriptors))
+            .map_err(misaligned)?;
+        self.queue
+            .try_set_avail_ring_address(GuestAddress(place.available))
+            .map_err(misaligned)?;
+        self.queue
+            .try_set_used_ring_address(GuestAddress(place.used))
+            .map_err(misaligned)?;
+        self.queue.set_ready(true);
+        self.place = place;
+        Ok(())
+    }
+
+    /// Whether a queue at `place` would share memory with this one, which may be not set up.
+    #[must_use]
+    pub fn overlaps(&self, place: &QueuePlace) -> bool {
+        match (self.place.ranges(), place.ranges()) {
+            (Some(mine), Some(other)) => self.is_ready() && overlaps(&mine, &other),
+            _ => false,
+        }
+    }
+
+    /// Whether there is a chain that can be worked on, of buffers of this direction; takes the next
+    /// one if none is in progress.
+    ///
+    /// # Errors
+    /// What is wrong with the ring or the chain. There is no way on from there but a reset.
+    pub fn begin(
+        &mut self,
+        memory: &GuestMemory,
+        direction: Direction,
+    ) -> Result<bool, QueueError> {
+        self.direction = direction;
+        if self.chain.is_none() && self.is_ready() {
+            let head = {
+                let mut available = self
+                    .queue
+                    .iter(memory)
+                    .map_err(|_| QueueError::AvailableIndex)?;
+                available.next().map(|chain| chain.head_index())
+            };
+            if let Some(head) = head {
+                self.chain = Some(self.read_chain(memory, head)?);
+            }
+        }
+        Ok(self.chain.is_some())
+    }
+
+    /// True while a chain has been taken and not given back.
+    #[must_use]
+    pub fn in_progress(&self) -> bool {
+        self.chain.is_some()
+    }
+
+    /// Bytes that the chain in progress still has to give, or to take.
+    #[must_use]
+    pub fn remaining(&self) -> usize {
+        let Some(chain) = &self.chain else { return 0 };
+        let rest = chain.pieces.get(chain.piece..).unwrap_or_default();
+        let bytes: usize = rest.iter().map(|piece| piece.length as usize).sum();
+        bytes.saturating_sub(chain.offset as usize)
+    }
+
+    /// Reads the next bytes of the chain in progress and returns how many there were: fewer than
+    /// asked for at its end.
+    ///
+    /// # Errors
+    /// If guest memory can't be read.
+    pub fn read(&mut self, memory: &GuestMemory, bytes: &mut [u8]) -> Result<usize, QueueError> {
+        self.advance(bytes.len(), |address, done, length| {
+            let target = bytes.get_mut(done..done + length).unwrap_or_default();
+            memory.read_slice(target, address)
+        })
+    }
+
+    /// Writes into the chain in progress and returns how many bytes there was room for.
+    ///
+    /// # Errors
+    /// If guest memory can't be written.
+    pub fn write(&mut self, memory: &GuestMemory, bytes: &[u8]) -> Result<usize, QueueError> {
+        self.advance(bytes.len(), |address, done, length| {
+            let source = bytes.get(done..done + length).unwrap_or_default();
+            memory.write_slice(source, address)
+        })
+    }
+
+    /// Gives the chain in progress back to the driver.
+    ///
+    /// # Errors
+    /// If guest memory can't be written.
+    pub fn finish(&mut self, memory: &GuestMemory) -> Result<(), QueueError> {
+        let Some(chain) = self.chain.take() else {
+            return Ok(());
+        };
+        let written = match self.direction {
+            Direction::ToDevice => 0,
+            Direction::ToDriver => chain.done,
+        };
+        self.queue
+            .add_used(memory, chain.head, written)
+            .map_err(|_| QueueError::Outside)?;
+        self.used = true;
+        Ok(())
+    }
+
+    /// Whether chains were given back since the last call and the driver wants to hear of it.
+    pub fn take_interrupt(&mut self, memory: &GuestMemory) -> bool {
+        if !std::mem::take(&mut self.used) || !self.is_ready() {
+            return false;
+        }
+        // After the used index, or both sides could miss what the other one does (2.7.7.2).
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        let flags = memory.read_obj::<u16>(GuestAddress(self.queue.avail_ring()));
+        u32::from(flags.map_or(0, u16::from_le)) & VRING_AVAIL_F_NO_INTERRUPT == 0
+    }
+
+    /// Goes `length` bytes on in the chain; `transfer` moves the bytes: the guest's address, how
+    /// many were moved before, how many to move.
+    fn advance<E>(
+        &mut self,
+        length: usize,
+        mut transfer: impl FnMut(GuestAddress, usize, usize) -> Result<(), E>,
+    ) -> Result<usize, QueueError> {
+        let Some(chain) = &mut self.chain else {
+            return Ok(0);
+        };
+        let mut moved = 0;
+        while moved < length {
+            let Some(piece) = chain.pieces.get(chain.piece) else {
+                break;
+            };
+            let wanted = u32::try_from(length - moved).unwrap_or(u32::MAX);
+            let step = wanted.min(piece.length - chain.offset);
+            let address = piece
+                .address
+                .checked_add(chain.offset.into())
+                .ok_or(QueueError::BufferOutside)?;
+            transfer(address, moved, step as usize).map_err(|_| QueueError::BufferOutside)?;
+            moved += step as usize;
+            chain.done += step;
+            chain.offset += step;
+            if chain.offset == piece.length {
+                chain.piece += 1;
+                chain.offset = 0;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Reads and checks all descriptors of the chain that starts with number `head`.
+    fn read_chain(&self, memory: &GuestMemory, head: u16) -> Result<Chain, QueueError> {
+        let mut chain = Chain {
+            head,
+            ..Chain::default()
+        };
+        let mut next = head;
+        let mut total = 0;
+        for _ in 0..self.size() {
+            let descriptor = self.descriptor(memory, next)?;
+            let flags = u32::from(descriptor.flags());
+            if flags & VRING_DESC_F_INDIRECT != 0 {
+                return Err(QueueError::Indirect);
+            }
+            if (flags & VRING_DESC_F_WRITE != 0) != (self.direction == Direction::ToDriver) {
+                return Err(QueueError::Direction);
+            }
+            let start = descriptor.addr().0;
+            let end = start.checked_add(descriptor.len().into());
+            let end = end.ok_or(QueueError::BufferOutside)?;
+            if start < end {
+                if !in_memory(memory, &(start..end)) {
+                    return Err(QueueError::BufferOutside);
+                }
+                chain.pieces.push(Piece {
+                    address: descriptor.addr(),
+                    length: descriptor.len(),
+                });
+            }
+            total += u64::from(descriptor.len());
+            if total > CHAIN_MAX {
+                return Err(QueueError::TooLong);
+            }
+            if flags & VRING_DESC_F_NEXT == 0 {
+                return if total == 0 {
+                    Err(QueueError::Empty)
+                } else {
+                    Ok(chain)
+                };
+            }
+            next = descriptor.next();
+        }
+        Err(QueueError::Loop)
+    }
+
+    fn descriptor(&self, memory: &GuestMemory, index: u16) -> Result<Descriptor, QueueError> {
+        if index >= self.size() {
+            return Err(QueueError::DescriptorIndex);
+        }
+        let offset = u64::from(index) * DESCRIPTOR_SIZE;
+        let address = GuestAddress(self.queue.desc_table()).checked_add(offset);
+        let address = address.ok_or(QueueError::Outside)?;
+        memory.read_obj(address).map_err(|_| QueueError::Outside)
+    }
+}
+
+fn in_memory(memory: &GuestMemory, range: &Range<u64>) -> bool {
+    usize::try_from(range.end - range.start)
+        .is_ok_and(|length| memory.check_range(GuestAddress(range.start), length))
+}
+
+/// Whether two different ones of these ranges share a byte.
+fn overlaps(some: &[Range<u64>; 3], others: &[Range<u64>; 3]) -> bool {
+    some.iter().enumerate().any(|(index, one)| {
+        others.iter().enumerate().any(|(other_index, other)| {
+            let same = std::ptr::eq(some, others) && index == other_index;
+            !same && one.start < other.end && other.start < one.end
+        })
+    })
+}

@@ -1,0 +1,212 @@
+//! A driver that does everything wrong loses the port that it does it on, and nothing else.
+
+use super::driver::{
+    CONTROL, Descriptor, Driver, INDIRECT, MEMORY, NEEDS_RESET, NEXT, PORT_OPEN, SIZE, STATUS,
+    TRANSMIT_1, WRITE, hello, open_exclusive,
+};
+
+/// What is done to a queue. Its own direction is what `flags` says.
+type Attack = fn(&mut Driver, usize, u16);
+
+fn one(driver: &mut Driver, queue: usize, descriptor: Descriptor) {
+    driver.describe(queue, 0, descriptor);
+    driver.offer(queue, 0);
+}
+
+fn descriptor(address: u64, length: u32, flags: u16, next: u16) -> Descriptor {
+    Descriptor {
+        address,
+        length,
+        flags,
+        next,
+    }
+}
+
+/// All of them, by name.
+const ATTACKS: [(&str, Attack); 12] = [
+    (
+        "a descriptor that is its own next",
+        |driver, queue, flags| {
+            one(driver, queue, descriptor(0, 8, flags | NEXT, 0));
+        },
+    ),
+    ("a loop of two", |driver, queue, flags| {
+        driver.describe(queue, 1, descriptor(0, 8, flags | NEXT, 0));
+        one(driver, queue, descriptor(0, 8, flags | NEXT, 1));
+    }),
+    ("a next beyond the table", |driver, queue, flags| {
+        one(driver, queue, descriptor(0, 8, flags | NEXT, SIZE));
+    }),
+    ("a head beyond the table", |driver, queue, _| {
+        driver.offer(queue, 0xffff);
+    }),
+    ("the wrong direction", |driver, queue, flags| {
+        one(driver, queue, descriptor(0, 8, flags ^ WRITE, 0));
+    }),
+    (
+        "the wrong direction later in the chain",
+        |driver, queue, flags| {
+            driver.describe(queue, 1, descriptor(0, 8, flags ^ WRITE, 0));
+            one(driver, queue, descriptor(0, 8, flags | NEXT, 1));
+        },
+    ),
+    ("memory that isn't there", |driver, queue, flags| {
+        one(driver, queue, descriptor(MEMORY, 8, flags, 0));
+    }),
+    ("memory that ends too soon", |driver, queue, flags| {
+        one(driver, queue, descriptor(MEMORY - 4, 8, flags, 0));
+    }),
+    ("addresses that wrap around", |driver, queue, flags| {
+        one(driver, queue, descriptor(u64::MAX - 4, 8, flags, 0));
+    }),
+    ("an indirect table", |driver, queue, flags| {
+        one(driver, queue, descriptor(0, 16, flags | INDIRECT, 0));
+    }),
+    ("no bytes at all", |driver, queue, flags| {
+        one(driver, queue, descriptor(0, 0, flags, 0));
+    }),
+    ("an absurd index", |driver, queue, _| {
+        driver.set_available(queue, 0x8000);
+    }),
+];
+
+/// A running driver whose port 1 has a device open, and which is about to get a reply on port 1.
+fn victim() -> Driver {
+    let mut driver = Driver::running();
+    driver.send(TRANSMIT_1, &hello());
+    driver.send(TRANSMIT_1, &open_exclusive());
+    driver.serve();
+    assert_eq!(driver.backend.open.len(), 1);
+    driver.take(TRANSMIT_1);
+    driver
+}
+
+#[test]
+fn a_bad_chain_costs_its_port_and_nothing_else() {
+    for (what, attack) in ATTACKS {
+        let mut driver = victim();
+        attack(&mut driver, TRANSMIT_1, 0);
+        driver.serve();
+        assert!(driver.backend.open.is_empty(), "{what}");
+        let told = driver.told();
+        assert_eq!(told, [(1, PORT_OPEN, 0, Vec::new())], "{what}");
+        let faults = driver.device.device().faults();
+        let counts: Vec<u64> = faults.ports.iter().map(|(_, port)| port.queue).collect();
+        assert_eq!(counts, [0, 1, 0], "{what}");
+        assert!(driver.is_answered(TRANSMIT_1 + 2), "{what}");
+        assert_eq!(driver.read(STATUS) & NEEDS_RESET, 0, "{what}");
+        // Closing and opening doesn't help, a reset does.
+        driver.control(1, PORT_OPEN, 0);
+        driver.control(1, PORT_OPEN, 1);
+        driver.serve();
+        assert!(driver.told().is_empty(), "{what}");
+        driver.start();
+        driver.open_ports();
+        assert!(driver.is_answered(TRANSMIT_1), "{what}");
+    }
+}
+
+#[test]
+fn so_does_a_bad_buffer_for_a_reply() {
+    for (what, attack) in ATTACKS {
+        let mut driver = Driver::new();
+        driver.start();
+        driver.provide(CONTROL, 4);
+        for port in 1..3 {
+            driver.control(port, PORT_OPEN, 1);
+        }
+        driver.provide(TRANSMIT_1 + 1, 4);
+        attack(&mut driver, TRANSMIT_1 - 1, WRITE);
+        driver.send(TRANSMIT_1, &hello());
+        driver.serve();
+        let faults = driver.device.device().faults();
+        assert_eq!(faults.ports[1].1.queue, 1, "{what}");
+        assert!(driver.is_answered(TRANSMIT_1 + 2), "{what}");
+    }
+}
+
+#[test]
+fn bad_control_messages_cost_the_control_queues_alone() {
+    for (queue, flags) in [(CONTROL, WRITE), (CONTROL + 1, 0)] {
+        for (what, attack) in ATTACKS {
+            let mut driver = Driver::new();
+            driver.start();
+            for port in 1..3 {
+                driver.control(port, PORT_OPEN, 1);
+                driver.provide(2 + 2 * usize::try_from(port).unwrap(), 4);
+            }
+            driver.serve();
+            attack(&mut driver, queue, flags);
+            if queue == CONTROL {
+                driver.control(1, 3, 1);
+            }
+            driver.serve();
+            assert_eq!(driver.device.device().faults().control, 1, "{what}");
+            assert_ne!(driver.read(STATUS) & NEEDS_RESET, 0, "{what}");
+            assert!(driver.is_answered(TRANSMIT_1), "{what}");
+            assert!(driver.is_answered(TRANSMIT_1 + 2), "{what}");
+        }
+    }
+}
+
+#[test]
+fn short_control_messages_and_buffers_are_none() {
+    let mut driver = Driver::running();
+    driver.send(CONTROL + 1, &[0; 7]);
+    driver.serve();
+    assert_eq!(driver.device.device().faults().control, 1);
+
+    let mut driver = Driver::new();
+    driver.start();
+    driver.describe(CONTROL, 0, descriptor(0x4000, 7, WRITE, 0));
+    driver.offer(CONTROL, 0);
+    driver.control(0, 0, 1);
+    driver.serve();
+    assert_eq!(driver.device.device().faults().control, 1);
+}
+
+#[test]
+fn a_chain_of_more_than_any_frame_is_refused() {
+    let mut driver = victim();
+    for index in 0..4 {
+        let next = descriptor(0, 4 << 20, NEXT, index + 1);
+        driver.describe(TRANSMIT_1, index, next);
+    }
+    driver.describe(TRANSMIT_1, 4, descriptor(0, 1, 0, 0));
+    driver.offer(TRANSMIT_1, 0);
+    driver.serve();
+    assert_eq!(driver.device.device().faults().ports[1].1.queue, 1);
+}
+
+#[test]
+fn messages_about_what_is_not_there_mean_nothing() {
+    let mut driver = Driver::running();
+    for port in [3, 4, 1000, u32::MAX] {
+        for event in 0..10 {
+            driver.control(port, event, 1);
+            driver.serve();
+            driver.take(CONTROL + 1);
+        }
+    }
+    for event in [1, 2, 4, 5, 7, 8, 0xffff] {
+        driver.control(1, event, 1);
+        driver.serve();
+        driver.take(CONTROL + 1);
+    }
+    driver.told();
+    assert!(driver.is_answered(TRANSMIT_1));
+    assert_eq!(driver.device.device().faults().control, 0);
+}
+
+#[test]
+fn a_driver_that_writes_over_its_rings_changes_nothing_that_was_read() {
+    // The first chain is longer than one turn takes; its descriptor changes in between.
+    let mut driver = Driver::running();
+    driver.describe(1, 0, descriptor(0, 4 << 20, 0, 0));
+    driver.offer(1, 0);
+    assert!(driver.device.serve(&driver.memory, &mut driver.backend));
+    driver.describe(1, 0, descriptor(u64::MAX, u32::MAX, 0xffff, 0xffff));
+    driver.serve();
+    assert_eq!(driver.terminal.0.lock().unwrap().shown.len(), 4 << 20);
+    assert_eq!(driver.take(1).len(), 1);
+}

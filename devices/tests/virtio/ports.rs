@@ -1,0 +1,392 @@
+//! What goes over the ports, and when.
+
+use kvmprof_abi::wire::Request;
+use kvmprof_devices::virtio::console::ConsoleSize;
+use vm_memory::{Bytes, GuestAddress};
+
+use super::driver::{
+    CONSOLE_PORT, CONTROL, DEVICE_READY, Descriptor, Driver, NEXT, PORT_ADD, PORT_NAME, PORT_OPEN,
+    PORT_READY, RECEIVE_1, RESIZE, STATUS, TRANSMIT_1, hello, open_exclusive, place, request,
+};
+
+fn told(port: u32, event: u16, value: u16) -> (u32, u16, u16, Vec<u8>) {
+    (port, event, value, Vec::new())
+}
+
+#[test]
+fn ports_are_announced_and_named() {
+    let mut driver = Driver::new();
+    driver.start();
+    driver.provide(CONTROL, 16);
+    driver.control(0, DEVICE_READY, 1);
+    driver.serve();
+    let added = [0, 1, 2].map(|port| told(port, PORT_ADD, 1));
+    assert_eq!(driver.told(), added);
+    driver.control(0, PORT_READY, 1);
+    driver.control(2, PORT_READY, 1);
+    driver.serve();
+    assert_eq!(
+        driver.told(),
+        [
+            told(0, CONSOLE_PORT, 1),
+            told(0, PORT_OPEN, 1),
+            // Open first: who waits for the name may use the port at once.
+            told(2, PORT_OPEN, 1),
+            (2, PORT_NAME, 1, b"kvmprof.1".to_vec()),
+        ]
+    );
+}
+
+#[test]
+fn messages_wait_for_buffers_without_piling_up() {
+    let mut driver = Driver::new();
+    driver.start();
+    for _ in 0..100 {
+        driver.control(0, DEVICE_READY, 1);
+        driver.control(1, PORT_READY, 1);
+        driver.serve();
+        driver.take(CONTROL + 1);
+    }
+    driver.provide(CONTROL, 16);
+    driver.serve();
+    // Three that there are, and two of the one that was ready.
+    assert_eq!(driver.told().len(), 5);
+}
+
+#[test]
+fn requests_are_answered_however_they_are_cut() {
+    let mut driver = Driver::running();
+    // One chain of single bytes, then one for each other byte.
+    let bytes = hello();
+    let (first, rest) = bytes.split_at(10);
+    for (index, byte) in (0u16..).zip(first) {
+        let address = place(TRANSMIT_1)[3] + u64::from(index);
+        driver
+            .memory
+            .write_obj(*byte, GuestAddress(address))
+            .unwrap();
+        let flags = if index < 9 { NEXT } else { 0 };
+        let descriptor = Descriptor {
+            address,
+            length: 1,
+            flags,
+            next: index + 1,
+        };
+        driver.describe(TRANSMIT_1, index, descriptor);
+    }
+    driver.offer(TRANSMIT_1, 0);
+    driver.serve();
+    for byte in rest {
+        driver.send(TRANSMIT_1, &[*byte]);
+        driver.serve();
+    }
+    assert_eq!(driver.received(RECEIVE_1).len(), 48);
+    assert_eq!(driver.take(TRANSMIT_1).len(), 1 + rest.len());
+}
+
+#[test]
+fn replies_wait_for_buffers() {
+    let mut driver = Driver::new();
+    driver.start();
+    driver.control(1, PORT_OPEN, 1);
+    driver.send(TRANSMIT_1, &hello());
+    driver.serve();
+    assert!(driver.received(RECEIVE_1).is_empty());
+    driver.provide(RECEIVE_1, 1);
+    driver.serve();
+    assert_eq!(driver.received(RECEIVE_1).len(), 48);
+}
+
+#[test]
+fn what_is_sent_with_the_opening_is_read_and_what_is_sent_before_it_waits() {
+    let mut driver = Driver::new();
+    driver.start();
+    driver.provide(RECEIVE_1, 4);
+    driver.send(TRANSMIT_1, &hello());
+    driver.serve();
+    assert!(driver.take(TRANSMIT_1).is_empty());
+    driver.control(1, PORT_OPEN, 1);
+    driver.serve();
+    assert_eq!(driver.received(RECEIVE_1).len(), 48);
+}
+
+#[test]
+fn closing_frees_what_was_open() {
+    let mut driver = Driver::running();
+    driver.send(TRANSMIT_1, &hello());
+    driver.send(TRANSMIT_1, &open_exclusive());
+    driver.serve();
+    assert_eq!(driver.backend.open.len(), 1);
+    driver.control(1, PORT_OPEN, 0);
+    driver.serve();
+    assert!(driver.backend.open.is_empty());
+    driver.received(RECEIVE_1);
+    driver.control(1, PORT_OPEN, 1);
+    driver.serve();
+    // A conversation of its own, which begins with a hello.
+    assert!(driver.is_answered(TRANSMIT_1));
+}
+
+#[test]
+fn what_was_sent_before_the_closing_is_acted_on() {
+    let mut driver = Driver::running();
+    driver.send(TRANSMIT_1, &hello());
+    driver.send(TRANSMIT_1, &open_exclusive());
+    let command = Request::Ioctl {
+        handle: 1,
+        command: 42,
+        argument: 0,
+        limit: 0,
+        data: &[],
+    };
+    driver.send(TRANSMIT_1, &request(3, command));
+    driver.control(1, PORT_OPEN, 0);
+    driver.serve();
+    assert_eq!(driver.backend.ioctls, [42]);
+    assert!(driver.backend.open.is_empty());
+    assert_eq!(driver.take(TRANSMIT_1).len(), 3);
+}
+
+#[test]
+fn a_reset_in_mid_request_frees_everything_and_a_new_driver_starts_anew() {
+    let mut driver = Driver::running();
+    driver.send(TRANSMIT_1, &hello());
+    driver.send(TRANSMIT_1, &open_exclusive());
+    driver.send(TRANSMIT_1, &open_exclusive()[..5]);
+    driver.serve();
+    assert_eq!(driver.backend.open.len(), 1);
+    driver.write(STATUS, 0);
+    driver.serve();
+    assert!(driver.backend.open.is_empty());
+    driver.start();
+    driver.open_ports();
+    assert!(driver.is_answered(TRANSMIT_1));
+}
+
+#[test]
+fn a_reset_and_a_new_driver_between_two_turns_still_free_everything() {
+    let mut driver = Driver::running();
+    driver.send(TRANSMIT_1, &hello());
+    driver.send(TRANSMIT_1, &open_exclusive());
+    driver.serve();
+    driver.start();
+    driver.open_ports();
+    assert!(driver.backend.open.is_empty());
+    driver.send(TRANSMIT_1, &hello());
+    driver.send(TRANSMIT_1, &open_exclusive());
+    driver.serve();
+    assert_eq!(driver.backend.open.len(), 1);
+}
+
+#[test]
+fn what_is_no_protocol_is_hung_up_on_until_the_guest_closes() {
+    let mut driver = Driver::running();
+    driver.send(TRANSMIT_1, &hello());
+    driver.send(TRANSMIT_1, &open_exclusive());
+    driver.serve();
+    driver.send(TRANSMIT_1, &[0xff; 64]);
+    driver.send(TRANSMIT_1, b"and more of that");
+    driver.serve();
+    assert_eq!(driver.told(), [told(1, PORT_OPEN, 0)]);
+    assert!(driver.backend.open.is_empty());
+    assert!(driver.is_answered(TRANSMIT_1 + 2));
+    // A driver may wait for its buffers, whatever becomes of what is in them.
+    assert_eq!(driver.take(TRANSMIT_1).len(), 4);
+    driver.send(TRANSMIT_1, b"still more");
+    driver.serve();
+    assert_eq!(driver.take(TRANSMIT_1).len(), 1);
+    assert!(driver.told().is_empty());
+    // Opening it again without closing changes nothing.
+    driver.control(1, PORT_OPEN, 1);
+    driver.serve();
+    assert!(driver.told().is_empty());
+    driver.control(1, PORT_OPEN, 0);
+    driver.serve();
+    assert_eq!(driver.told(), [told(1, PORT_OPEN, 1)]);
+    driver.received(RECEIVE_1);
+    driver.control(1, PORT_OPEN, 1);
+    assert!(driver.is_answered(TRANSMIT_1));
+    let faults = driver.device.device().faults();
+    assert_eq!(faults.ports[1].1.protocol, 1);
+    assert_eq!(faults.ports[1].1.queue, 0);
+}
+
+#[test]
+fn a_guest_that_reads_no_replies_is_not_served_further() {
+    let mut driver = Driver::running();
+    driver.send(TRANSMIT_1, &hello());
+    driver.send(TRANSMIT_1, &open_exclusive());
+    driver.serve();
+    driver.take(TRANSMIT_1);
+    driver.received(RECEIVE_1);
+    // The replies, of 64 KiB each, find 6 KiB of buffers.
+    let read = |tag| {
+        let wanted = Request::Read {
+            handle: 1,
+            limit: 64 << 10,
+            flags: 0,
+        };
+        request(tag, wanted)
+    };
+    for tag in 0..12 {
+        driver.send(TRANSMIT_1, &read(10 + tag));
+        driver.serve();
+    }
+    let taken = driver.take(TRANSMIT_1).len();
+    assert!((4..12).contains(&taken), "{taken} requests were taken");
+    let mut bytes = driver.received(RECEIVE_1).len();
+    // Who reads them gets all.
+    for _ in 0..200 {
+        driver.provide(RECEIVE_1, 8);
+        driver.serve();
+        bytes += driver.received(RECEIVE_1).len();
+    }
+    driver.provide(RECEIVE_1, 8);
+    for _ in 0..100 {
+        driver.serve();
+        bytes += driver.received(RECEIVE_1).len();
+        driver.provide(RECEIVE_1, 8);
+    }
+    assert_eq!(bytes, 12 * (16 + (64 << 10)));
+}
+
+#[test]
+fn the_console_carries_bytes_both_ways() {
+    let mut driver = Driver::running();
+    driver.send(1, b"login: ");
+    driver.terminal.0.lock().unwrap().typed = b"root\n".to_vec();
+    driver.serve();
+    assert_eq!(driver.terminal.0.lock().unwrap().shown, b"login: ");
+    assert_eq!(driver.received(0), b"root\n");
+}
+
+#[test]
+fn the_console_hears_of_its_size() {
+    let mut driver = Driver::running();
+    driver.device.device_mut().resize(ConsoleSize {
+        columns: 80,
+        rows: 25,
+    });
+    driver.serve();
+    assert_eq!(driver.told(), [(0, RESIZE, 0, vec![80, 0, 25, 0])]);
+    // A driver that comes later hears it too.
+    driver.start();
+    driver.provide(CONTROL, 16);
+    driver.control(0, PORT_READY, 1);
+    driver.serve();
+    let size = (0, RESIZE, 0, vec![80, 0, 25, 0]);
+    assert_eq!(driver.told()[1], size);
+}
+
+#[test]
+fn a_driver_without_multiport_has_an_open_console() {
+    let mut driver = Driver::new();
+    driver.start_with(1 << 32);
+    driver.send(1, b"hello");
+    driver.serve();
+    assert_eq!(driver.terminal.0.lock().unwrap().shown, b"hello");
+    driver.write(STATUS, 0);
+    driver.serve();
+    assert!(!driver.terminal.0.lock().unwrap().open);
+}
+
+#[test]
+fn one_turn_is_bounded_and_others_have_theirs() {
+    let mut driver = Driver::running();
+    // Each chain is 4 MiB of guest memory, and there are as many as fit.
+    let endless = Descriptor {
+        address: 0,
+        length: 4 << 20,
+        flags: 0,
+        next: 0,
+    };
+    for index in 0..16 {
+        driver.describe(1, index, endless);
+        driver.offer(1, index);
+    }
+    driver.send(TRANSMIT_1, &hello());
+    assert!(driver.device.serve(&driver.memory, &mut driver.backend));
+    assert!(driver.terminal.0.lock().unwrap().shown.len() <= 128 << 10);
+    assert_eq!(driver.received(RECEIVE_1).len(), 48);
+    driver.serve();
+    assert_eq!(driver.take(1).len(), 16);
+    assert_eq!(driver.terminal.0.lock().unwrap().shown.len(), 64 << 20);
+}
+
+#[test]
+fn a_queue_that_is_refilled_all_the_time_has_its_turn_and_no_more() {
+    let mut driver = Driver::running();
+    let byte = Descriptor {
+        address: 0,
+        length: 1,
+        flags: 0,
+        next: 0,
+    };
+    driver.describe(1, 0, byte);
+    driver.terminal.0.lock().unwrap().refilled = Some(driver.memory.clone());
+    driver.offer(1, 0);
+    driver.send(TRANSMIT_1, &hello());
+    assert!(driver.device.serve(&driver.memory, &mut driver.backend));
+    // Single bytes are work, too.
+    assert_eq!(driver.terminal.0.lock().unwrap().shown.len(), 64);
+    assert_eq!(driver.received(RECEIVE_1).len(), 48);
+    driver.control(0, PORT_OPEN, 0);
+    for _ in 0..3 {
+        driver.device.serve(&driver.memory, &mut driver.backend);
+    }
+    assert!(!driver.terminal.0.lock().unwrap().open);
+}
+
+#[test]
+fn closing_ends_though_the_guest_goes_on_sending() {
+    let mut driver = Driver::running();
+    driver.control(0, PORT_OPEN, 0);
+    let endless = Descriptor {
+        address: 0,
+        length: 1 << 20,
+        flags: 0,
+        next: 0,
+    };
+    driver.describe(1, 0, endless);
+    for _ in 0..16 {
+        driver.offer(1, 0);
+    }
+    let mut turns = 0;
+    while driver.take(CONTROL + 1).is_empty() {
+        driver.device.serve(&driver.memory, &mut driver.backend);
+        for _ in driver.take(1) {
+            driver.offer(1, 0);
+        }
+        turns += 1;
+        assert!(turns < 1000, "it never closes");
+    }
+    assert!(!driver.terminal.0.lock().unwrap().open);
+}
+
+#[test]
+fn who_wants_no_interrupts_gets_none() {
+    const NO_INTERRUPT: u16 = 1;
+    let mut driver = Driver::running();
+    driver.device.take_interrupt();
+    for queue in [RECEIVE_1, TRANSMIT_1] {
+        let flags = GuestAddress(place(queue)[1]);
+        driver.memory.write_obj(NO_INTERRUPT, flags).unwrap();
+    }
+    assert!(driver.is_answered(TRANSMIT_1));
+    assert!(!driver.device.take_interrupt());
+    let flags = GuestAddress(place(TRANSMIT_1)[1]);
+    driver.memory.write_obj(0u16, flags).unwrap();
+    driver.send(TRANSMIT_1, &open_exclusive());
+    driver.serve();
+    assert!(driver.device.take_interrupt());
+}
+
+#[test]
+fn after_the_end_nothing_is_open() {
+    let mut driver = Driver::running();
+    driver.send(TRANSMIT_1, &hello());
+    driver.send(TRANSMIT_1, &open_exclusive());
+    driver.serve();
+    driver.device.end(&mut driver.backend);
+    assert!(driver.backend.open.is_empty());
+}

@@ -1,0 +1,205 @@
+//! The transport's registers.
+
+use super::driver::{DRIVER_OK, Driver, FEATURES_OK, MEMORY, NEEDS_RESET, SIZE, STATUS, place};
+use kvmprof_devices::virtio::console::ConsoleSize;
+
+const INTERRUPT_STATUS: u64 = 0x60;
+const INTERRUPT_ACK: u64 = 0x64;
+const GENERATION: u64 = 0xfc;
+const CONFIGURATION: u64 = 0x100;
+const CONFIGURATION_CHANGED: u32 = 2;
+
+#[test]
+fn it_is_a_console_behind_version_2() {
+    let driver = Driver::new();
+    assert_eq!(driver.read(0), u32::from_le_bytes(*b"virt"));
+    assert_eq!(driver.read(4), 2);
+    assert_eq!(driver.read(8), 3);
+    // No shared memory.
+    assert_eq!(driver.read(0xb0), u32::MAX);
+}
+
+#[test]
+fn features_are_offered_in_two_pages() {
+    let mut driver = Driver::new();
+    let pages = [0, 1, 2].map(|page| {
+        driver.write(0x14, page);
+        driver.read(0x10)
+    });
+    assert_eq!(pages, [0b11, 1, 0]);
+}
+
+#[test]
+fn only_what_was_offered_is_agreed_on() {
+    let mut driver = Driver::new();
+    assert!(driver.negotiate(1 << 32));
+    assert!(driver.negotiate(1 << 32 | 0b11));
+    assert!(!driver.negotiate(0b11), "a legacy driver");
+    assert!(!driver.negotiate(1 << 32 | 0b100));
+    driver.write(STATUS, 3 | DRIVER_OK);
+    assert_eq!(driver.read(STATUS) & DRIVER_OK, 0);
+}
+
+#[test]
+fn features_stay_once_agreed_on() {
+    let mut driver = Driver::new();
+    assert!(driver.negotiate(1 << 32));
+    driver.write(0x24, 0);
+    driver.write(0x20, u32::MAX);
+    driver.write(STATUS, 3 | FEATURES_OK | DRIVER_OK);
+    assert_eq!(driver.read(STATUS), 3 | FEATURES_OK | DRIVER_OK);
+}
+
+#[test]
+fn a_queue_can_only_be_where_it_fits() {
+    let [descriptors, available, used, _] = place(0);
+    let good = [descriptors, available, used];
+    let refused: [(&str, u32, [u64; 3]); 12] = [
+        ("no entries", 0, good),
+        ("no power of two", 12, good),
+        ("too many entries", 128, good),
+        ("absurdly many entries", u32::MAX, good),
+        (
+            "misaligned descriptors",
+            16,
+            [descriptors + 8, available, used],
+        ),
+        (
+            "misaligned available ring",
+            16,
+            [descriptors, available + 1, used],
+        ),
+        (
+            "misaligned used ring",
+            16,
+            [descriptors, available, used + 2],
+        ),
+        ("beyond memory", 16, [MEMORY, available, used]),
+        ("across the end", 16, [descriptors, MEMORY - 16, used]),
+        (
+            "wrapping around",
+            16,
+            [descriptors, available, u64::MAX - 15],
+        ),
+        ("over itself", 16, [descriptors, descriptors + 64, used]),
+        ("all at one place", 16, [descriptors; 3]),
+    ];
+    for (what, size, parts) in refused {
+        let mut driver = Driver::new();
+        assert!(driver.negotiate(1 << 32));
+        assert!(!driver.set_up(0, size, parts), "{what}");
+        assert_ne!(driver.read(STATUS) & NEEDS_RESET, 0, "{what}");
+        assert_eq!(driver.device.counts().refused_queues, 1, "{what}");
+        driver.write(STATUS, 0);
+        assert_eq!(driver.read(STATUS), 0, "{what}");
+        assert!(driver.negotiate(1 << 32));
+        assert!(driver.set_up(0, SIZE.into(), good), "after {what}");
+    }
+}
+
+#[test]
+fn two_queues_cannot_share_memory() {
+    let mut driver = Driver::new();
+    assert!(driver.negotiate(1 << 32));
+    let [descriptors, available, used, other] = place(0);
+    assert!(driver.set_up(0, 16, [descriptors, available, used]));
+    assert!(!driver.set_up(1, 16, [other, other + 0x1000, used]));
+}
+
+#[test]
+fn a_queue_that_is_ready_stays_where_it_is() {
+    let mut driver = Driver::new();
+    assert!(driver.negotiate(1 << 32));
+    let [descriptors, available, used, _] = place(0);
+    assert!(driver.set_up(0, 16, [descriptors, available, used]));
+    assert!(driver.set_up(0, 3, [1, 2, 3]), "it is ready as before");
+    assert_eq!(driver.read(STATUS) & NEEDS_RESET, 0);
+    driver.write(0x44, 0);
+    assert_eq!(driver.read(0x44), 0);
+}
+
+#[test]
+fn queues_beyond_the_last_do_not_exist() {
+    let mut driver = Driver::new();
+    driver.write(0x30, 7);
+    assert_eq!(driver.read(0x34), 64);
+    for queue in [8, u32::MAX] {
+        driver.write(0x30, queue);
+        assert_eq!(driver.read(0x34), 0);
+        driver.write(0x44, 1);
+        assert_eq!(driver.read(0x44), 0);
+    }
+}
+
+#[test]
+fn the_configuration_can_be_read_by_any_width_and_not_written() {
+    let mut driver = Driver::new();
+    driver.device.device_mut().resize(ConsoleSize {
+        columns: 80,
+        rows: 25,
+    });
+    assert_eq!(driver.read(CONFIGURATION), 25 << 16 | 80);
+    let mut rows = [0; 2];
+    driver.device.read(CONFIGURATION + 2, &mut rows);
+    assert_eq!(rows, [25, 0]);
+    driver.write(CONFIGURATION + 4, 99);
+    assert_eq!(driver.read(CONFIGURATION + 4), 3);
+    let mut beyond = [0xff; 8];
+    driver.device.read(CONFIGURATION + 6, &mut beyond);
+    assert_eq!(beyond, [0; 8]);
+    driver.device.read(u64::MAX, &mut beyond);
+}
+
+#[test]
+fn another_size_is_another_generation_and_an_interrupt() {
+    let mut driver = Driver::running();
+    driver.device.take_interrupt();
+    driver.write(INTERRUPT_ACK, u32::MAX);
+    let before = driver.read(GENERATION);
+    let size = ConsoleSize {
+        columns: 132,
+        rows: 50,
+    };
+    driver.device.device_mut().resize(size);
+    driver.serve();
+    assert_ne!(driver.read(GENERATION), before);
+    assert!(driver.device.take_interrupt());
+    let pending = driver.read(INTERRUPT_STATUS);
+    assert_ne!(pending & CONFIGURATION_CHANGED, 0);
+    driver.write(INTERRUPT_ACK, CONFIGURATION_CHANGED);
+    assert_eq!(
+        driver.read(INTERRUPT_STATUS),
+        pending & !CONFIGURATION_CHANGED
+    );
+    // The same once more is nothing new.
+    driver.device.device_mut().resize(size);
+    driver.device.take_interrupt();
+    driver.serve();
+    assert!(!driver.device.take_interrupt());
+}
+
+#[test]
+fn registers_have_32_bits() {
+    let mut driver = Driver::new();
+    let memory = driver.memory.clone();
+    driver.device.write(STATUS, &[1], &memory);
+    driver.device.write(STATUS, &[1; 8], &memory);
+    driver.device.write(STATUS + 1, &[1; 4], &memory);
+    assert_eq!(driver.read(STATUS), 0);
+    let mut wide = [0xff; 8];
+    driver.device.read(0, &mut wide);
+    assert_eq!(wide, [0; 8]);
+}
+
+#[test]
+fn a_reset_makes_everything_as_it_was() {
+    let mut driver = Driver::running();
+    driver.write(STATUS, 0);
+    assert_eq!(driver.read(STATUS), 0);
+    assert_eq!(driver.read(INTERRUPT_STATUS), 0);
+    for queue in 0..8 {
+        driver.write(0x30, queue);
+        assert_eq!(driver.read(0x44), 0);
+    }
+    assert!(!driver.device.take_interrupt());
+}
