@@ -25,8 +25,8 @@ fn main() -> io::Result<()> {
     let image = Path::new("image");
     println!("cargo:rerun-if-changed=image");
     let mut sources = Vec::new();
-    for folder in [image.to_path_buf(), image.join("workloads")] {
-        for entry in folder.read_dir()? {
+    for folder in ["", "virtio", "attacks", "workloads"] {
+        for entry in image.join(folder).read_dir()? {
             let path = entry?.path();
             if path
                 .extension()

@@ -1,7 +1,7 @@
 /* The command line: words of the form name=value; those that mean nothing here are passed over. */
 #include "kernel.h"
 
-struct options options = { .workload = "mixed", .duty = 50, .period = 10000 };
+struct options options = { .workload = "mixed", .duty = 50, .period = 10000, .attack = EVERY_ATTACK };
 
 /* A word's value, if the word has this name. */
 static const char *value_of(const char *word, const char *name)
@@ -39,6 +39,31 @@ static uint64_t number(const char *text)
     return value;
 }
 
+static uint64_t hexadecimal(const char *text)
+{
+    uint64_t value = 0;
+
+    if (text[0] == '0' && text[1] == 'x')
+        text += 2;
+    for (;; text++) {
+        if (*text >= '0' && *text <= '9')
+            value = value << 4 | (uint64_t)(*text - '0');
+        else if (*text >= 'a' && *text <= 'f')
+            value = value << 4 | (uint64_t)(*text - 'a' + 10);
+        else
+            return value;
+    }
+}
+
+/* Linux's form, SIZE@ADDRESS:INTERRUPT (virtio_mmio.c); 0 without an address that this guest can reach. */
+static uint64_t device_address(const char *text)
+{
+    while (!ends(*text) && *text != '@')
+        text++;
+    uint64_t address = *text == '@' ? hexadecimal(text + 1) : 0;
+    return address >= DEVICES && address < DEVICES_END ? address : 0;
+}
+
 void parse_command_line(const char *line)
 {
     while (*line != 0) {
@@ -50,6 +75,10 @@ void parse_command_line(const char *line)
             copy_word(options.workload, "duty", sizeof(options.workload));
         } else if ((value = value_of(line, "period=")) != NULL) {
             options.period = number(value);
+        } else if ((value = value_of(line, "attack=")) != NULL) {
+            options.attack = number(value);
+        } else if ((value = value_of(line, "virtio_mmio.device=")) != NULL && options.console == 0) {
+            options.console = device_address(value);
         }
         while (!ends(*line))
             line++;

@@ -133,10 +133,34 @@ timer_entry:
     pop %rsi
     pop %rcx
     pop %rdx
-    pop %rax
+    lea before_halt(%rip), %rax
+    cmp %rax, 8(%rsp)
+    je 2f
+1:  pop %rax
     decl %gs:VCPU_NESTING
     iretq
+2:  lea after_halt(%rip), %rax
+    mov %rax, 8(%rsp)
+    jmp 1b
     .size timer_entry, . - timer_entry
+
+/*
+ * void halt_once(void)
+ *
+ * STI lets no interrupt in before HLT, but under an emulated SVM one gets in when
+ * the vCPU exits between the two. Nobody would wake it up again: so timer_entry
+ * doesn't go back to the HLT.
+ */
+    .globl halt_once
+    .type halt_once, @function
+halt_once:
+    sti
+before_halt:
+    hlt
+after_halt:
+    cli
+    ret
+    .size halt_once, . - halt_once
 
     .globl spurious_entry
     .type spurious_entry, @function

@@ -5,6 +5,8 @@
 #define BOOT_COMMAND_LINE 0x228 /* cmd_line_ptr in Linux's boot parameters */
 #define SERIAL_PORT 0x3f8
 #define SLEEP_CONTROL_PORT 0x600
+#define PIC_MASK_PORT 0x21
+#define SECOND_PIC_MASK_PORT 0xa1
 #define SLEEP_POWER_OFF 0x34 /* SLP_TYP 5, SLP_EN */
 
 _Static_assert(offsetof(struct vcpu, current) == VCPU_CURRENT, "layout.h");
@@ -32,6 +34,8 @@ struct vcpu vcpus[VCPUS];
 uint8_t kernel_stacks[VCPUS][KERNEL_STACK] __attribute__((aligned(16)));
 /* Alone on its page: it is all that user mode may write beside private memory. */
 struct counter kvmprof_counters[VCPUS] __attribute__((section(".user.data"), aligned(4096)));
+
+const uint8_t *boot_parameters;
 
 /* What vCPU 0 has made ready for the others. */
 static const struct workload *chosen;
@@ -93,7 +97,14 @@ __attribute__((noreturn, used)) void exception(const uint64_t *frame)
     stop();
 }
 
-static void set_up_machine(const uint8_t *boot_parameters, uint32_t count)
+/* Devices are polled. Before anybody has programmed them, the PICs would take their interrupts to exceptions' vectors. */
+static void mask_device_interrupts(void)
+{
+    out8(PIC_MASK_PORT, 0xff);
+    out8(SECOND_PIC_MASK_PORT, 0xff);
+}
+
+static void set_up_machine(uint32_t count)
 {
     uint64_t command_line = *(const uint32_t *)(boot_parameters + BOOT_COMMAND_LINE);
 
@@ -105,6 +116,7 @@ static void set_up_machine(const uint8_t *boot_parameters, uint32_t count)
         power_off();
     }
     build_idt();
+    mask_device_interrupts();
     local_apic_enable();
     local_apic_calibrate();
     truth_calibrate();
@@ -112,7 +124,7 @@ static void set_up_machine(const uint8_t *boot_parameters, uint32_t count)
 }
 
 /* Called once on each vCPU, on its kernel stack. */
-void kernel_main(uint64_t index, const uint8_t *boot_parameters, uint64_t count)
+void kernel_main(uint64_t index, const uint8_t *parameters, uint64_t count)
 {
     struct vcpu *vcpu = &vcpus[index];
 
@@ -121,11 +133,13 @@ void kernel_main(uint64_t index, const uint8_t *boot_parameters, uint64_t count)
     vcpu->page_table = (uint64_t)kernel_pml4;
     vcpu->random = (index + 1) * 0x9e3779b97f4a7c15;
     steal_time_enable(vcpu);
-    if (index == 0)
-        set_up_machine(boot_parameters, (uint32_t)(count < VCPUS ? count : VCPUS));
-    else
+    if (index == 0) {
+        boot_parameters = parameters;
+        set_up_machine((uint32_t)(count < VCPUS ? count : VCPUS));
+    } else {
         while (__atomic_load_n(&kvmprof_truth.vcpus, __ATOMIC_ACQUIRE) == 0)
             __asm__ volatile("pause");
+    }
 
     set_up_descriptors(vcpu);
     local_apic_enable();

@@ -147,9 +147,16 @@ struct options {
     char workload[24];
     uint64_t duty;   /* percent */
     uint64_t period; /* microseconds */
+    uint64_t attack; /* the one to be tried, or EVERY_ATTACK */
+    uint64_t console; /* address of the virtio console's registers; 0: there is none */
 };
 
+#define EVERY_ATTACK UINT64_MAX
+
 extern struct options options;
+
+/* Linux's boot parameters. */
+extern const uint8_t *boot_parameters;
 
 static inline uint64_t rdtsc(void)
 {
@@ -190,11 +197,8 @@ static inline void interrupts_off(void)
     __asm__ volatile("cli" : : : "memory");
 }
 
-/* Waits for an interrupt, with interrupts on for just that long. */
-static inline void halt_once(void)
-{
-    __asm__ volatile("sti; hlt; cli" : : : "memory");
-}
+/* Waits for an interrupt, with interrupts on for just that long. In interrupt.S. */
+void halt_once(void);
 
 static inline struct vcpu *this_vcpu(void)
 {

@@ -22,8 +22,12 @@
 #define USER_PRIVATE_PAGES 8
 #define USER_STACK (USER_PRIVATE_PAGES * 4096 / VCPUS)
 
+/* The addresses that are mapped for devices. */
+#define DEVICES 0xc0000000
+#define DEVICES_END 0x100000000
+
 /* An address that belongs to no device: writes are lost, reads give all-ones. */
-#define UNCLAIMED_MMIO 0xd0000000
+#define UNCLAIMED_MMIO 0xe0000000
 /* A port that belongs to no device: writes are lost, reads give all-ones. */
 #define UNCLAIMED_PORT 0x510
 

@@ -17,10 +17,15 @@
 //! `workload=NAME` chooses what the guest does ([`WORKLOADS`]); the default is `mixed`, which has a share of every row.
 //! `duty=PERCENT` stands for `workload=duty` too. Other words are passed over.
 
+mod attacks;
+mod bytes;
+mod ports;
 mod rows;
 mod symbols;
 mod truth;
 
+pub use attacks::{AttackResult, AttackResults, Victim, attack_results_area};
+pub use ports::{Outcome, PortResults, Stage, Step, allow_stage, port_results_area};
 pub use rows::{Mode, Row, row_of, rows};
 pub use symbols::{Symbol, function_at, symbol};
 pub use truth::{Counter, Truth, TruthError, VcpuTruth, counters, counters_area, truth_area};
@@ -46,6 +51,8 @@ pub const ROWS: usize = 9;
 /// | `irqoff` | the kernel with interrupts off; counts |
 /// | `halt` | halted but for a timer interrupt a second; counts those |
 /// | `hostile` | circular and damaged page tables, wild pointers where the note leads, absurd counts; counts |
+/// | `port` | profiles itself by the framed protocol on a port of the virtio console ([`PortResults`]) |
+/// | `hostile-queues` | attacks the virtio console at the level of its queues ([`AttackResults`]); `attack=N` tries only that one |
 /// | `poweroff`, `reboot`, `triple-fault` | end the machine that way after the greeting |
 /// | `bad-instruction` | runs an instruction that a KVM which interprets kernel mode lacks; powers off where it works |
 ///
@@ -63,6 +70,8 @@ pub const WORKLOADS: &[&str] = &[
     "irqoff",
     "halt",
     "hostile",
+    "port",
+    "hostile-queues",
     "poweroff",
     "reboot",
     "triple-fault",
@@ -73,7 +82,7 @@ pub const WORKLOADS: &[&str] = &[
 pub const UNCLAIMED_PORT: u16 = 0x510;
 
 /// The guest-physical address that `mmio` and `hostile` use: nothing may claim it, reads have to give all-ones.
-pub const UNCLAIMED_MMIO: u64 = 0xd000_0000;
+pub const UNCLAIMED_MMIO: u64 = 0xe000_0000;
 
 #[repr(C, align(4096))]
 struct PageAligned<T: ?Sized>(T);
@@ -92,6 +101,7 @@ mod tests {
     use object::read::elf::{FileHeader, ProgramHeader};
 
     use super::*;
+    use crate::symbols::{bytes_at, text_at};
 
     type Header = FileHeader64<LittleEndian>;
     const LITTLE: LittleEndian = LittleEndian;
@@ -156,28 +166,15 @@ mod tests {
         assert_eq!(notes.len(), 2);
     }
 
-    /// Bytes of the image from a guest address on.
-    fn at(address: u64) -> &'static [u8] {
-        let header = Header::parse(ELF).unwrap();
-        for segment in header.program_headers(LITTLE, ELF).unwrap() {
-            let data = segment.data(LITTLE, ELF).unwrap();
-            let offset = address.wrapping_sub(segment.p_vaddr(LITTLE));
-            if let Some(bytes) = data.get(usize::try_from(offset).unwrap()..) {
-                return bytes;
-            }
-        }
-        panic!("{address:#x} is not in the image");
-    }
-
     #[test]
     fn the_image_has_the_workloads_that_are_named_here() {
         let table = symbol("workloads").unwrap();
-        let entries = at(table.address)[..usize::try_from(table.size).unwrap()].chunks_exact(16);
+        let size = usize::try_from(table.size).unwrap();
+        let entries = bytes_at(table.address).unwrap()[..size].chunks_exact(16);
         let names: Vec<_> = entries
             .map(|entry| {
                 let pointer = u64::from_le_bytes(*entry.first_chunk().unwrap());
-                let name = at(pointer).split(|byte| *byte == 0).next().unwrap();
-                std::str::from_utf8(name).unwrap()
+                text_at(pointer).unwrap()
             })
             .collect();
         assert_eq!(names, WORKLOADS);

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use object::{Object, ObjectSymbol, SymbolKind};
+use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
 
 use crate::ELF;
 
@@ -57,6 +57,21 @@ pub fn function_at(pc: u64) -> Option<&'static str> {
         .find(|symbol| symbol.function)
         .filter(|symbol| pc - symbol.address < symbol.size)
         .map(|symbol| symbol.name)
+}
+
+/// The image's bytes from a guest address on, to the end of its segment; `None` outside the image.
+pub(crate) fn bytes_at(address: u64) -> Option<&'static [u8]> {
+    let file = object::File::parse(ELF).ok()?;
+    file.segments().find_map(|segment| {
+        let offset = usize::try_from(address.checked_sub(segment.address())?).ok()?;
+        segment.data().ok()?.get(offset..)
+    })
+}
+
+/// The NUL-terminated text at a guest address, as it is in the image.
+pub(crate) fn text_at(address: u64) -> Option<&'static str> {
+    let text = bytes_at(address)?.split(|byte| *byte == 0).next()?;
+    std::str::from_utf8(text).ok()
 }
 
 #[cfg(test)]

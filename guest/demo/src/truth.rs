@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::bytes::{u32_at, u64_at};
 use crate::{ROWS, VCPUS_MAX, symbol};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"KVMTRUTH");
@@ -120,21 +121,6 @@ pub fn counters(bytes: &[u8]) -> Vec<Counter> {
             gap_cycles: u64_at(counter, 24),
         })
         .collect()
-}
-
-/// A little-endian integer; 0 beyond the end.
-fn u64_at(bytes: &[u8], offset: usize) -> u64 {
-    bytes
-        .get(offset..)
-        .and_then(|rest| rest.first_chunk())
-        .map_or(0, |field| u64::from_le_bytes(*field))
-}
-
-fn u32_at(bytes: &[u8], offset: usize) -> u32 {
-    bytes
-        .get(offset..)
-        .and_then(|rest| rest.first_chunk())
-        .map_or(0, |field| u32::from_le_bytes(*field))
 }
 
 fn block(bytes: &[u8], vcpu: usize) -> &[u8] {

@@ -13,6 +13,8 @@ static const struct workload workloads[] = {
     { "irqoff", irqoff },
     { "halt", halt },
     { "hostile", hostile },
+    { "port", port },
+    { "hostile-queues", hostile_queues },
     { "poweroff", end_by_power_off },
     { "reboot", end_by_reboot },
     { "triple-fault", end_by_triple_fault },

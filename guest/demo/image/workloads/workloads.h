@@ -22,6 +22,8 @@ void string_io(void);
 void irqoff(void);
 void halt(void);
 void hostile(void);
+void port(void);
+void hostile_queues(void);
 void end_by_power_off(void);
 void end_by_reboot(void);
 void end_by_triple_fault(void);
