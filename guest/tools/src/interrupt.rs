@@ -62,6 +62,16 @@ impl Interrupt {
         // It holds a sender itself, so that nothing but the time can end a wait otherwise.
         woken.unwrap_or(Woken::Stop)
     }
+
+    /// Waits until `moment`, which may never come, unless it is set off or done with before: then
+    /// true.
+    pub(crate) fn comes_before(&self, moment: Option<Instant>) -> bool {
+        let Some(moment) = moment else {
+            return self.receiver.recv().is_ok();
+        };
+        let timeout = moment.saturating_duration_since(Instant::now());
+        self.receiver.recv_timeout(timeout).is_ok()
+    }
 }
 
 /// Lets SIGINT pass without effect at first; a later one ends the process.
@@ -123,5 +133,15 @@ mod tests {
         let thread = std::thread::spawn(move || stopper.stop());
         assert_eq!(interrupt.wait(None), Woken::Stop);
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_moment_comes_unless_a_stop_does() {
+        let interrupt = Interrupt::default();
+        assert!(!interrupt.comes_before(Some(Instant::now())));
+        for moment in [Some(Instant::now()), None] {
+            interrupt.stopper().stop();
+            assert!(interrupt.comes_before(moment));
+        }
     }
 }

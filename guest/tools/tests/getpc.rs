@@ -10,7 +10,7 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{Format, PCS_SETFORMAT, PCS_SETHZ, PROF_ALL, PROF_LIST, kind};
 use kvmprof_abi::stream::{StreamRecord, record_size};
 use kvmprof_devices::profiling::{Mode, Pcs, Sample, Ticks};
-use kvmprof_tools::device::{DeviceError, PcsDevice};
+use kvmprof_tools::device::{self, DeviceError, DeviceKind};
 use kvmprof_tools::getpc::{GetpcError, Plan, Summary, run};
 use kvmprof_tools::interrupt::Interrupt;
 use kvmprof_tools::pcstat::{Profile, read_profile};
@@ -61,7 +61,14 @@ impl Device {
     }
 }
 
-impl PcsDevice for Device {
+fn refused(errno: Errno) -> DeviceError {
+    DeviceError::Refused {
+        device: DeviceKind::Pcs,
+        errno,
+    }
+}
+
+impl device::Device for Device {
     fn read(&self, limit: usize) -> Result<Vec<u8>, DeviceError> {
         let mut pcs = self
             .changed
@@ -70,13 +77,11 @@ impl PcsDevice for Device {
             })
             .unwrap();
         if self.gone.load(Ordering::Relaxed) {
-            let errno = Errno::EIO;
-            return Err(DeviceError::Refused { errno });
+            return Err(refused(Errno::EIO));
         }
         let mut bytes = Vec::new();
         // An odd limit, so that buffers and records come in pieces.
-        pcs.read(limit.min(1001), &mut bytes)
-            .map_err(|errno| DeviceError::Refused { errno })?;
+        pcs.read(limit.min(1001), &mut bytes).map_err(refused)?;
         Ok(bytes)
     }
 
@@ -88,15 +93,19 @@ impl PcsDevice for Device {
         limit: usize,
     ) -> Result<(i64, Vec<u8>), DeviceError> {
         if let (PCS_SETHZ, Some(errno)) = (command, self.hz_error) {
-            return Err(DeviceError::Refused { errno });
+            return Err(refused(errno));
         }
         let reply = self
             .lock()
             .ioctl(command, argument, data)
-            .map_err(|errno| DeviceError::Refused { errno })?;
+            .map_err(refused)?;
         assert!(reply.data.len() <= limit);
         self.changed.notify_all();
         Ok((reply.value, reply.data))
+    }
+
+    fn write(&self, _: &[u8]) -> Result<usize, DeviceError> {
+        Err(refused(Errno::EBADF))
     }
 }
 

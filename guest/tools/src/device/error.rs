@@ -3,16 +3,40 @@
 use std::path::PathBuf;
 
 use kvmprof_abi::errno::Errno;
+use kvmprof_abi::prf::{ALL_VCPUS, NODE};
+
+use super::DeviceKind;
 
 /// Why a device couldn't be opened or used.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// Somebody has it open.
-    #[error("pcs is in use by another client (EBUSY)")]
-    InUse,
+    #[error("{device} is in use by another client (EBUSY)")]
+    InUse {
+        /// The device.
+        device: DeviceKind,
+    },
     /// There is no clock.
     #[error("The guest runs without a profiling clock (ENXIO): start it with --hz other than 0")]
     NoClock,
+    /// prf knows no such minor.
+    #[error(
+        "prf has no minor {minor} (ENXIO): the guest has {vcpus} vCPUs, counted from 0, and {ALL_VCPUS} stands for all of them"
+    )]
+    NoMinor {
+        /// What was asked for.
+        minor: u16,
+        /// How many vCPUs the guest has.
+        vcpus: u32,
+    },
+    /// The name says no minor.
+    #[error(
+        "'{name}' doesn't say which prf: write {NODE} for all vCPUs, {NODE}0 for the first, or just its number"
+    )]
+    NoSuchName {
+        /// What was given.
+        name: String,
+    },
     /// There is no node.
     #[error(
         "No device at {}: in a guest, pcsd makes it; on the host, name kvmprof's socket with --socket",
@@ -22,37 +46,66 @@ pub enum DeviceError {
         /// Where it was looked for.
         path: PathBuf,
     },
+    /// The node may not be opened.
+    #[error(
+        "No permission to open {}: that takes root (or pcsd's --mode and --group), and a --guest-access of kvmprof run that allows it",
+        path.display()
+    )]
+    NodePermission {
+        /// The node.
+        path: PathBuf,
+    },
+    /// The server doesn't know the device.
+    #[error(
+        "The kvmprof at this socket has no {device} (ENODEV): use tools and kvmprof of one release"
+    )]
+    NotServed {
+        /// The device.
+        device: DeviceKind,
+    },
     /// kvmprof can't be reached.
     #[error(transparent)]
     Unreachable(crate::client::ClientError),
     /// The device refused an operation.
-    #[error("pcs refused: {errno}")]
+    #[error("{device} refused: {errno}")]
     Refused {
+        /// The device.
+        device: DeviceKind,
         /// Why.
         errno: Errno,
     },
     /// The device can't be reached any more.
-    #[error("Lost pcs")]
-    Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("Lost {device}")]
+    Failed {
+        /// The device.
+        device: DeviceKind,
+        /// What happened.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
 }
 
 impl DeviceError {
-    /// What it means that opening pcs failed with `errno`.
-    pub fn from_open(errno: Errno) -> Self {
-        match errno {
-            Errno::EBUSY => Self::InUse,
-            Errno::ENXIO => Self::NoClock,
-            errno => Self::Refused { errno },
+    /// What it means that opening `device` failed with `errno`.
+    pub fn from_open(device: DeviceKind, errno: Errno) -> Self {
+        match (device, errno) {
+            (_, Errno::EBUSY) => Self::InUse { device },
+            (DeviceKind::Pcs, Errno::ENXIO) => Self::NoClock,
+            (_, errno) => Self::Refused { device, errno },
         }
     }
 
     /// The errno that the device gave, if that is what happened.
     pub fn errno(&self) -> Option<Errno> {
         match self {
-            Self::InUse => Some(Errno::EBUSY),
-            Self::NoClock => Some(Errno::ENXIO),
-            Self::Refused { errno } => Some(*errno),
-            Self::NoNode { .. } | Self::Unreachable(_) | Self::Failed(_) => None,
+            Self::InUse { .. } => Some(Errno::EBUSY),
+            Self::NoClock | Self::NoMinor { .. } => Some(Errno::ENXIO),
+            Self::NodePermission { .. } => Some(Errno::EACCES),
+            Self::NotServed { .. } => Some(Errno::ENODEV),
+            Self::Refused { errno, .. } => Some(*errno),
+            Self::NoSuchName { .. }
+            | Self::NoNode { .. }
+            | Self::Unreachable(_)
+            | Self::Failed { .. } => None,
         }
     }
 }

@@ -1,16 +1,38 @@
-//! An open pcs, wherever it is: behind a node of the guest or on the host's socket.
+//! An open device, wherever it is: behind a node of the guest or on the host's socket.
 
 mod error;
 mod node;
 mod remote;
+mod selection;
+
+use std::fmt;
 
 pub use error::DeviceError;
-pub use node::Node;
-pub use remote::{connect, open_remote};
+pub use node::{Access, Node};
+pub use remote::{Remote, connect};
+pub use selection::{DeviceName, DeviceOptions, GuestSide};
 
-/// An open pcs. Several threads may use it at a time: while one is blocked in a read, another
+/// The devices that the tools use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// The program counter sampling device.
+    Pcs,
+    /// The kernel profiler.
+    Prf,
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Pcs => "pcs",
+            Self::Prf => "prf",
+        })
+    }
+}
+
+/// An open device. Several threads may use it at a time: while one is blocked in a read, another
 /// may stop it with an ioctl. Dropping it closes it.
-pub trait PcsDevice: Sync {
+pub trait Device: Sync {
     /// Reads at most `limit` bytes, waiting until there are some; none is the end of file.
     ///
     /// # Errors
@@ -18,13 +40,19 @@ pub trait PcsDevice: Sync {
     /// reached any more.
     fn read(&self, limit: usize) -> Result<Vec<u8>, DeviceError>;
 
+    /// Writes `data` in one operation and returns how many bytes the device took.
+    ///
+    /// # Errors
+    /// As [`Device::read`].
+    fn write(&self, data: &[u8]) -> Result<usize, DeviceError>;
+
     /// Carries out `command` and returns its value and what it stored.
     ///
     /// The third argument of ioctl(2) is `argument` if `data` is empty and `limit` is 0, else
     /// a pointer to `data`, where at most `limit` bytes will be stored.
     ///
     /// # Errors
-    /// As [`PcsDevice::read`].
+    /// As [`Device::read`].
     fn ioctl(
         &self,
         command: u32,

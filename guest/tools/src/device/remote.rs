@@ -2,22 +2,54 @@
 
 use std::path::Path;
 
+use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::device;
 
-use super::{DeviceError, PcsDevice};
+use super::{Device, DeviceError, DeviceKind};
 use crate::client::{ClientError, Connection, RemoteDevice};
 
-/// Opens pcs on `connection`.
-///
-/// # Errors
-/// [`DeviceError::InUse`], [`DeviceError::NoClock`]; or what ended the connection.
-pub fn open_remote(connection: &Connection) -> Result<RemoteDevice, DeviceError> {
-    connection
-        .open(device::PCS, 0)
-        .map_err(|error| match error.errno() {
-            Some(errno) => DeviceError::from_open(errno),
-            None => DeviceError::Failed(error.into()),
-        })
+/// A device that is open on a connection.
+pub struct Remote {
+    kind: DeviceKind,
+    device: RemoteDevice,
+}
+
+impl Remote {
+    /// Opens pcs on `connection`.
+    ///
+    /// # Errors
+    /// [`DeviceError::InUse`], [`DeviceError::NoClock`]; or what ended the connection.
+    pub fn pcs(connection: &Connection) -> Result<Self, DeviceError> {
+        let kind = DeviceKind::Pcs;
+        let device = connection.open(device::PCS, 0);
+        let device = device.map_err(|error| open_error(kind, error))?;
+        Ok(Self { kind, device })
+    }
+
+    /// Opens prf on `connection`: `minor` is a vCPU, or 255 for all of them.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoMinor`]; or what ended the connection.
+    pub fn prf(connection: &Connection, minor: u16) -> Result<Self, DeviceError> {
+        let kind = DeviceKind::Prf;
+        let device = connection.open(device::PRF, minor);
+        let device = device.map_err(|error| match error.errno() {
+            Some(Errno::ENXIO) => DeviceError::NoMinor {
+                minor,
+                vcpus: connection.hello().vcpus,
+            },
+            _ => open_error(kind, error),
+        })?;
+        Ok(Self { kind, device })
+    }
+
+    fn refused(&self, error: ClientError) -> DeviceError {
+        let device = self.kind;
+        match error.errno() {
+            Some(errno) => DeviceError::Refused { device, errno },
+            None => failed(device, error),
+        }
+    }
 }
 
 /// Connects to the socket at `path`.
@@ -28,16 +60,28 @@ pub fn connect(path: &Path) -> Result<Connection, DeviceError> {
     Connection::connect(path).map_err(DeviceError::Unreachable)
 }
 
-fn refused(error: ClientError) -> DeviceError {
+fn open_error(device: DeviceKind, error: ClientError) -> DeviceError {
     match error.errno() {
-        Some(errno) => DeviceError::Refused { errno },
-        None => DeviceError::Failed(error.into()),
+        Some(Errno::ENODEV) => DeviceError::NotServed { device },
+        Some(errno) => DeviceError::from_open(device, errno),
+        None => failed(device, error),
     }
 }
 
-impl PcsDevice for RemoteDevice {
+fn failed(device: DeviceKind, error: ClientError) -> DeviceError {
+    DeviceError::Failed {
+        device,
+        source: error.into(),
+    }
+}
+
+impl Device for Remote {
     fn read(&self, limit: usize) -> Result<Vec<u8>, DeviceError> {
-        Self::read(self, limit).map_err(refused)
+        self.device.read(limit).map_err(|error| self.refused(error))
+    }
+
+    fn write(&self, data: &[u8]) -> Result<usize, DeviceError> {
+        self.device.write(data).map_err(|error| self.refused(error))
     }
 
     fn ioctl(
@@ -47,7 +91,8 @@ impl PcsDevice for RemoteDevice {
         data: &[u8],
         limit: usize,
     ) -> Result<(i64, Vec<u8>), DeviceError> {
-        self.ioctl_with(command, argument, data, limit)
-            .map_err(refused)
+        self.device
+            .ioctl_with(command, argument, data, limit)
+            .map_err(|error| self.refused(error))
     }
 }

@@ -9,13 +9,21 @@ use kvmprof_abi::pcs::{DEF_BUFNO, Format, MAX_BSIZE, MAX_BUFS, MAX_LIST, MIN_BSI
 use super::Plan;
 
 /// Gather program counter samples of the guest into a file for pcstat
+///
+/// Opens pcs, which only one program at a time can have open: on the host by kvmprof's socket, in the guest
+/// by /dev/pcs. Without --kernel, --pid or --group, everything is sampled, as with --all; the choices
+/// add up. Idle ticks and what wasn't asked for come as counts. SIGINT and SIGTERM end it, with
+/// all that was gathered in the file.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Without --kernel, --pid or --group, everything is sampled, as with --all. \
-    Idle ticks and what wasn't asked for come as counts."
+    after_help = "Exit status: 0, also if samples were lost, which is told on standard error; 1 when the device is \
+    in use or can't be reached, or the file can't be written; 2 for wrong options.\n\n\
+    Examples:\n  getpc --all 5 | pcstat\n  getpc --kernel --buffers 10 -o samples 60\n  \
+    getpc --pid 1,57 --hz 1000 -o samples"
 )]
 pub struct Arguments {
-    /// The socket of the kvmprof that runs the guest
+    /// On the host: the socket of the kvmprof that runs the guest. Without it, the guest's own node is
+    /// used
     #[arg(long, short, env = "KVMPROF_SOCKET", value_name = "PATH")]
     pub socket: Option<PathBuf>,
 

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use kvmprof_abi::pcs::NODE;
 
-use super::names::fetch_names;
+use super::names::{fetch_names, own_names};
 use super::{Arguments, GetpcError, OutputError, Summary, open_output, run};
-use crate::device::{DeviceError, Node, connect, open_remote};
+use crate::device::{Access, DeviceError, DeviceKind, Node, Remote, connect};
 use crate::interrupt::Interrupt;
 
 /// Why getpc failed.
@@ -47,19 +47,20 @@ impl Arguments {
         let summary = match &self.socket {
             Some(path) => {
                 let connection = connect(path)?;
-                let device = open_remote(&connection)?;
+                let device = Remote::pcs(&connection)?;
                 let names = &mut || fetch_names(&connection);
                 run(&device, &plan, &mut *output()?, interrupt, names)?
             }
             None => {
-                let device = Node::open(Path::new(NODE))?;
-                run(&device, &plan, &mut *output()?, interrupt, &mut Vec::new)?
+                let device = Node::open(DeviceKind::Pcs, Path::new(NODE), Access::Read)?;
+                run(&device, &plan, &mut *output()?, interrupt, &mut own_names)?
             }
         };
         if summary.lost > 0 {
             let lost = summary.lost;
             eprintln!(
-                "getpc: {lost} samples were lost: more --buffers or a larger --buffer-size help"
+                "getpc: {lost} samples were lost: there was no free buffer (more --buffers or a larger \
+                 --buffer-size help), or the host was too slow for the clock's rate"
             );
         }
         Ok(summary)

@@ -11,7 +11,7 @@ mod run;
 pub use arguments::{Arguments, FormatName};
 pub use command::CommandError;
 pub use deblock::{BadBuffer, Deblocker};
-pub use names::fetch_names;
+pub use names::{fetch_names, own_names};
 pub use output::{OutputError, open_output};
 pub use plan::Plan;
 pub use run::{GetpcError, Names, Summary, run};

@@ -1,6 +1,7 @@
 //! The names of the guest's processes.
 
 use std::collections::BTreeMap;
+use std::fs;
 
 use kvmprof_abi::stream::COMM_SIZE;
 use kvmprof_abi::wire::device::PROCESSES;
@@ -16,6 +17,19 @@ const MOST_BYTES: usize = 64 << 20;
 pub fn fetch_names(connection: &Connection) -> Vec<(i32, [u8; COMM_SIZE])> {
     let lines = connection.snapshot(PROCESSES, MOST_BYTES);
     parse_processes(&lines.unwrap_or_default())
+}
+
+/// The names of the processes that run now where getpc runs, out of `/proc/PID/comm`: in the guest, those
+/// that the samples are of. None where there is no /proc.
+pub fn own_names() -> Vec<(i32, [u8; COMM_SIZE])> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let comm = fs::read(entry.path().join("comm")).ok()?;
+            Some((pid, padded(comm.strip_suffix(b"\n").unwrap_or(&comm))))
+        })
+        .collect()
 }
 
 /// The names in lines `pid\ttid\tcomm\n`; lines that aren't such are left out.
@@ -35,11 +49,16 @@ fn parse_line(line: &[u8]) -> Option<(i32, i32, [u8; COMM_SIZE])> {
     let mut fields = line.splitn(3, |byte| *byte == b'\t');
     let mut number = || -> Option<i32> { str::from_utf8(fields.next()?).ok()?.parse().ok() };
     let (pid, tid) = (number()?, number()?);
+    Some((pid, tid, padded(fields.next()?)))
+}
+
+/// A name as records carry it: cut off, or padded with NULs.
+fn padded(name: &[u8]) -> [u8; COMM_SIZE] {
     let mut comm = [0; COMM_SIZE];
-    for (to, from) in comm.iter_mut().zip(fields.next()?) {
+    for (to, from) in comm.iter_mut().zip(name) {
         *to = *from;
     }
-    Some((pid, tid, comm))
+    comm
 }
 
 #[cfg(test)]
@@ -56,5 +75,13 @@ mod tests {
         ];
         assert_eq!(names, expected);
         assert!(parse_processes(b"").is_empty());
+    }
+
+    #[test]
+    fn one_knows_ones_own_name() {
+        let name = fs::read("/proc/self/comm").unwrap();
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let expected = padded(name.strip_suffix(b"\n").unwrap());
+        assert!(own_names().contains(&(pid, expected)));
     }
 }

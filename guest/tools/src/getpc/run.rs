@@ -12,7 +12,7 @@ use kvmprof_abi::stream::{COMM_SIZE, Comm, Pstat, StreamRecord};
 
 use super::deblock::{BadBuffer, Deblocker};
 use super::plan::{Call, Plan};
-use crate::device::{DeviceError, PcsDevice};
+use crate::device::{Device, DeviceError};
 use crate::interrupt::{Interrupt, Woken};
 
 /// Bytes asked for at a time; the device gives what it has.
@@ -74,7 +74,7 @@ pub struct Summary {
 /// What went wrong with the device or the output. The stream has a STOP record even so if it has a
 /// START record and can be written to.
 pub fn run(
-    device: &dyn PcsDevice,
+    device: &dyn Device,
     plan: &Plan,
     output: &mut dyn Write,
     interrupt: Interrupt,
@@ -116,7 +116,7 @@ fn unix_time() -> i64 {
         .unwrap_or_default()
 }
 
-fn make(device: &dyn PcsDevice, call: &Call) -> Result<(), GetpcError> {
+fn make(device: &dyn Device, call: &Call) -> Result<(), GetpcError> {
     let result = device.ioctl(call.command, call.argument, &call.data, 0);
     let purpose = call.purpose.clone();
     match result {
@@ -128,7 +128,7 @@ fn make(device: &dyn PcsDevice, call: &Call) -> Result<(), GetpcError> {
     }
 }
 
-fn status(device: &dyn PcsDevice) -> Result<Status, GetpcError> {
+fn status(device: &dyn Device) -> Result<Status, GetpcError> {
     let operation = "read the device's status";
     let (_, data) = device
         .ioctl(PCS_GETSTAT, 0, &[], STATUS_SIZE)
@@ -139,7 +139,7 @@ fn status(device: &dyn PcsDevice) -> Result<Status, GetpcError> {
 /// Reads to the end of file, which another thread brings about when it is time. Returns when
 /// the sampling ended.
 fn gather(
-    device: &dyn PcsDevice,
+    device: &dyn Device,
     duration: Option<Duration>,
     interrupt: Interrupt,
     writer: &mut StreamWriter<'_>,
@@ -161,7 +161,7 @@ fn gather(
     })
 }
 
-fn read_to_end(device: &dyn PcsDevice, writer: &mut StreamWriter<'_>) -> Result<(), GetpcError> {
+fn read_to_end(device: &dyn Device, writer: &mut StreamWriter<'_>) -> Result<(), GetpcError> {
     let operation = "read samples";
     loop {
         let bytes = device
@@ -229,7 +229,7 @@ impl<'a> StreamWriter<'a> {
     }
 
     /// Accounts for the run, and writes that as the trailer.
-    fn trailer(mut self, device: &dyn PcsDevice, span: Duration) -> Result<Summary, GetpcError> {
+    fn trailer(mut self, device: &dyn Device, span: Duration) -> Result<Summary, GetpcError> {
         let status = status(device)?;
         let nanoseconds = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         let pstat = Pstat {

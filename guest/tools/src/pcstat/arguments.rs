@@ -12,10 +12,14 @@ use crate::getpc::FormatName;
 use crate::interrupt::ignore_first_interrupt;
 
 /// Report what a file of getpc holds
+///
+/// How long it took, what was asked for, where every tick of the clock went, and which processes
+/// and program counters had the most samples.
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "Exit status: 0 for a whole stream, 1 for a damaged one, of which the \
-    part that makes sense is reported."
+    part that makes sense is reported; 2 for wrong options.\n\n\
+    Examples:\n  getpc --all 5 | pcstat\n  pcstat --top 30 samples\n  pcstat --json <samples"
 )]
 pub struct Arguments {
     /// The file [default: standard input]

@@ -1,0 +1,97 @@
+//! Why a command of prf failed.
+
+use std::io;
+
+use kvmprof_abi::prf::{MIN_ADDRESSES, RATE_HZ};
+
+use super::log::LogError;
+use crate::device::DeviceError;
+use crate::symbols::SymbolsError;
+
+/// Why a command of prf failed.
+#[derive(Debug, thiserror::Error)]
+pub enum PrfError {
+    /// The device can't be opened, or is lost.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A command of the device failed.
+    #[error("Cannot {purpose}")]
+    Command {
+        /// What it was for.
+        purpose: &'static str,
+        /// What the device said.
+        source: DeviceError,
+    },
+    /// The device gave what can't be.
+    #[error("prf gave data that makes no sense: use tools and kvmprof of one release")]
+    Nonsense,
+    /// The table changes faster than it can be read.
+    #[error("The table of addresses was loaded anew again and again while it was being read")]
+    Unsteady,
+    /// ENOSPC.
+    #[error(
+        "Too many addresses (ENOSPC): the table has {addresses}, and this prf takes {most} at most; give kvmprof run a larger --prf-addresses, or name a smaller list of symbols"
+    )]
+    TooMany {
+        /// Addresses in the table.
+        addresses: usize,
+        /// What the device takes.
+        most: usize,
+    },
+    /// ENOSPC for a table that isn't too large by itself.
+    #[error(
+        "No room for {addresses} addresses (ENOSPC): the tables of all of prf's minors together take too much memory; load fewer minors"
+    )]
+    NoRoom {
+        /// Addresses in the table.
+        addresses: usize,
+    },
+    /// E2BIG.
+    #[error(
+        "Too few addresses (E2BIG): the table has {addresses}, and prf wants {MIN_ADDRESSES} at least"
+    )]
+    TooFew {
+        /// Addresses in the table.
+        addresses: usize,
+    },
+    /// EBUSY.
+    #[error("Profiling is enabled (EBUSY): turn it off with prfstat off before loading addresses")]
+    Enabled,
+    /// EINVAL at a write.
+    #[error("Addresses don't ascend (EINVAL): prf has dropped its table, load one anew")]
+    NotAscending,
+    /// The device took a part only.
+    #[error("prf took {taken} of {size} bytes of addresses: load them anew")]
+    ShortWrite {
+        /// Bytes that it took.
+        taken: usize,
+        /// Bytes that were given.
+        size: usize,
+    },
+    /// Nothing is loaded.
+    #[error("No kernel text addresses are loaded: run prfld first")]
+    NotLoaded,
+    /// EINVAL at on.
+    #[error(
+        "Cannot turn profiling on (EINVAL): prf counts at {RATE_HZ} Hz, and the guest's profiling clock runs at another rate than a multiple of that; start the guest with --hz 100 or 1000, say"
+    )]
+    Rate,
+    /// prfstat was told something else than on or off.
+    #[error("eh? Say on or off, not '{word}'")]
+    Eh {
+        /// What it was told.
+        word: String,
+    },
+    /// There are no symbols.
+    #[error(transparent)]
+    Symbols(#[from] SymbolsError),
+    /// The log makes trouble.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The report can't be written.
+    #[error("Cannot write the report")]
+    Write(#[source] io::Error),
+    /// Signals can't be caught.
+    #[error("Cannot catch signals")]
+    Signals(#[source] io::Error),
+}

@@ -1,0 +1,74 @@
+//! prfstat: shows and sets whether profiling is on.
+
+use std::io::Write;
+
+use clap::Args;
+
+use super::{PrfError, Profiler};
+use crate::device::DeviceOptions;
+
+/// Turn kernel profiling on or off, and show its state
+///
+/// Without an argument only the state is shown: "profiling enabled" or "profiling disabled", and, if
+/// prfld has loaded a table, "N kernel text addresses". Turning profiling on keeps the counts; they
+/// begin at 0 when a table is loaded. It stays on when the command has ended, until prfstat off.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Exit status: 0; 1 for another word than on or off, when nothing is loaded that \
+    could be turned on, or when the profiler can't be reached; 2 for wrong options.\n\n\
+    Examples:\n  prfstat\n  prfstat on\n  prfstat -f 0 off    (the first vCPU's profiler)"
+)]
+pub struct PrfstatArguments {
+    /// What to do: on or off
+    #[arg(value_name = "on|off")]
+    pub state: Option<String>,
+
+    /// Which profiler
+    #[command(flatten)]
+    pub device: DeviceOptions,
+}
+
+impl PrfstatArguments {
+    /// Sets the state, if that is asked for, and writes it to `output`.
+    ///
+    /// # Errors
+    /// [`PrfError::Eh`] for another word than on and off, [`PrfError::NotLoaded`] for on without a
+    /// table; or what the device says.
+    pub fn execute(&self, output: &mut dyn Write) -> Result<(), PrfError> {
+        let wanted = match self.state.as_deref() {
+            None => None,
+            Some("on") => Some(true),
+            Some("off") => Some(false),
+            Some(word) => {
+                let word = word.to_owned();
+                return Err(PrfError::Eh { word });
+            }
+        };
+        let device = self.device.open()?;
+        set_and_show(&Profiler::new(&*device), wanted, output)
+    }
+}
+
+/// Sets the state to `wanted`, if there is one, and writes what it is then.
+///
+/// # Errors
+/// As [`PrfstatArguments::execute`].
+pub fn set_and_show(
+    profiler: &Profiler<'_>,
+    wanted: Option<bool>,
+    output: &mut dyn Write,
+) -> Result<(), PrfError> {
+    if let Some(on) = wanted {
+        profiler.turn(on)?;
+    }
+    let (on, loaded) = profiler.state()?;
+    let mut text = format!("profiling {}\n", if on { "enabled" } else { "disabled" });
+    if loaded {
+        text += &format!("{} kernel text addresses\n", profiler.size()?);
+    }
+    output.write_all(text.as_bytes()).map_err(PrfError::Write)?;
+    if wanted == Some(true) && !on {
+        return Err(PrfError::NotLoaded);
+    }
+    Ok(())
+}

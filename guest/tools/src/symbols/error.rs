@@ -1,0 +1,79 @@
+//! Why there are no symbols.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::client::ClientError;
+
+/// Why a kernel's symbols can't be had.
+#[derive(Debug, thiserror::Error)]
+pub enum SymbolsError {
+    /// The file can't be read.
+    #[error("Cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file is something else.
+    #[error(
+        "{} is neither an ELF file nor a System.map; a compressed kernel (bzImage, vmlinuz) has no symbols that can be read",
+        path.display()
+    )]
+    NoNamelist {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A line in the middle of a listing makes no sense.
+    #[error("Line {line} of {source_name} is not 'ADDRESS TYPE NAME'")]
+    Line {
+        /// What was read.
+        source_name: String,
+        /// The line, counted from 1.
+        line: usize,
+    },
+    /// The listing is larger than any kernel's.
+    #[error("{source_name} has more than {limit} bytes: that is no kernel's list of symbols")]
+    TooLong {
+        /// What was read.
+        source_name: String,
+        /// The most that is read, in bytes.
+        limit: usize,
+    },
+    /// The ELF file is damaged.
+    #[error("{} is a damaged ELF file", path.display())]
+    Elf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: object::Error,
+    },
+    /// The ELF file has been stripped.
+    #[error("{} has no symbol table: take the file from before strip(1), or a System.map", path.display())]
+    Stripped {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There is nothing in it.
+    #[error(
+        "There are no text symbols in {source_name} (of Debian's kernels, the System.map in /boot is a stub; the real one is in the -dbg package)"
+    )]
+    NoText {
+        /// What was read.
+        source_name: String,
+    },
+    /// The kernel hides the addresses.
+    #[error(
+        "/proc/kallsyms shows no addresses: be root, and see that /proc/sys/kernel/kptr_restrict isn't 2"
+    )]
+    Hidden,
+    /// The VMM doesn't know the guest's symbols.
+    #[error(
+        "The running guest's symbols aren't known (ENXIO): its kernel isn't up yet, or carries none; name a file of symbols"
+    )]
+    Unknown,
+    /// kvmprof doesn't answer.
+    #[error("Cannot get the running guest's symbols")]
+    Client(#[source] ClientError),
+}

@@ -1,0 +1,127 @@
+//! Listings: `System.map`, `/proc/kallsyms`.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use super::{Symbol, SymbolsError};
+
+/// The longest listing that is read, in bytes; a distribution's kernel has some 10 MiB.
+pub(super) const MOST_BYTES: usize = 128 << 20;
+
+/// Reads a listing from a file whose first bytes are in `bytes`.
+pub(super) fn read_file(
+    mut bytes: Vec<u8>,
+    file: File,
+    path: &Path,
+) -> Result<Vec<Symbol>, SymbolsError> {
+    let name = path.display().to_string();
+    read_rest(&mut bytes, file, &name).map_err(|error| match error {
+        RestError::TooLong(error) => error,
+        RestError::Io(source) => SymbolsError::Read {
+            path: path.to_path_buf(),
+            source,
+        },
+    })?;
+    parse_listing(&bytes, &name).map_err(|error| match error {
+        // Nothing in it looks like a listing.
+        SymbolsError::Line { line: 1, .. } => SymbolsError::NoNamelist {
+            path: path.to_path_buf(),
+        },
+        error => error,
+    })
+}
+
+/// Why the rest of a listing couldn't be read.
+pub(super) enum RestError {
+    TooLong(SymbolsError),
+    Io(io::Error),
+}
+
+/// Reads all of `file` behind what is in `bytes` already.
+pub(super) fn read_rest(bytes: &mut Vec<u8>, file: File, name: &str) -> Result<(), RestError> {
+    let limit = u64::try_from(MOST_BYTES + 1).unwrap_or(u64::MAX);
+    file.take(limit).read_to_end(bytes).map_err(RestError::Io)?;
+    if bytes.len() > MOST_BYTES {
+        return Err(RestError::TooLong(SymbolsError::TooLong {
+            source_name: name.to_owned(),
+            limit: MOST_BYTES,
+        }));
+    }
+    Ok(())
+}
+
+/// The text symbols of lines `address type name`, the address in hexadecimal; what follows, a
+/// module in brackets, is ignored. Types are nm(1)'s: `t`, `T`, `w` and `W` are text. `name` is what
+/// is read, for errors.
+///
+/// # Errors
+/// [`SymbolsError::Line`].
+pub fn parse_listing(bytes: &[u8], name: &str) -> Result<Vec<Symbol>, SymbolsError> {
+    let mut symbols = Vec::new();
+    for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        let (kind, symbol) = parse_line(line).ok_or_else(|| SymbolsError::Line {
+            source_name: name.to_owned(),
+            line: index + 1,
+        })?;
+        if matches!(kind, b't' | b'T' | b'w' | b'W') {
+            symbols.push(symbol);
+        }
+    }
+    Ok(symbols)
+}
+
+fn parse_line(line: &[u8]) -> Option<(u8, Symbol)> {
+    let mut words = line
+        .split(u8::is_ascii_whitespace)
+        .filter(|word| !word.is_empty());
+    let address = str::from_utf8(words.next()?).ok()?;
+    let address = u64::from_str_radix(address, 16).ok()?;
+    let &[kind] = words.next()? else {
+        return None;
+    };
+    let name = String::from_utf8_lossy(words.next()?).into_owned();
+    let global = kind.is_ascii_uppercase();
+    let symbol = Symbol {
+        address,
+        name,
+        global,
+    };
+    Some((kind, symbol))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_symbols_are_taken_from_a_listing() {
+        let lines = b"0000000000000000 A __per_cpu_start\n\
+            ffffffff81000000 T _text\n\
+            ffffffff81000040 t local\n\
+            ffffffff81000080 W weak\n\
+            ffffffff82000000 D data\n\
+            ffffffffc0001000 t init\t[fuse]\n";
+        let symbols = parse_listing(lines, "kallsyms").unwrap();
+        let names: Vec<&str> = symbols.iter().map(|symbol| &*symbol.name).collect();
+        assert_eq!(names, ["_text", "local", "weak", "init"]);
+        assert_eq!(symbols[0].address, 0xffff_ffff_8100_0000);
+        assert!(symbols[0].global && !symbols[1].global);
+    }
+
+    #[test]
+    fn a_line_that_is_none_is_named() {
+        for wrong in ["xyz T name", "10 T", "10 TT name", "10", "-1 T name"] {
+            let lines = format!("10 T name\n{wrong}\n");
+            let error = parse_listing(lines.as_bytes(), "list").unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                "Line 2 of list is not 'ADDRESS TYPE NAME'",
+                "{wrong}"
+            );
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The symbols of the guest as it runs, at their real addresses.
+
+use std::fs::File;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::wire::device;
+
+use super::listing::{MOST_BYTES, RestError, parse_listing, read_rest};
+use super::{Symbol, SymbolsError};
+use crate::client::Connection;
+use crate::device::GuestSide;
+
+/// Where a Linux guest shows its own symbols.
+const PROC_KALLSYMS: &str = "/proc/kallsyms";
+
+/// How long a guest that was just started may take to be known.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Between two looks at whether it is.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The text symbols of the running guest: found by kvmprof, or in the guest's own
+/// `/proc/kallsyms`.
+///
+/// # Errors
+/// [`SymbolsError::Unknown`] or [`SymbolsError::Hidden`] where they can't be seen; or what
+/// went wrong on the way.
+pub fn running_symbols(side: &GuestSide) -> Result<Vec<Symbol>, SymbolsError> {
+    let (bytes, name) = match side {
+        GuestSide::Host(connection) => {
+            (found_by_kvmprof(connection)?, "the running guest's symbols")
+        }
+        GuestSide::Guest => (read_proc(Path::new(PROC_KALLSYMS))?, PROC_KALLSYMS),
+    };
+    known(parse_listing(&bytes, name)?, name)
+}
+
+/// Asks kvmprof, which doesn't know them before it has read the image and met the running kernel.
+fn found_by_kvmprof(connection: &Connection) -> Result<Vec<u8>, SymbolsError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match connection.snapshot(device::KALLSYMS, MOST_BYTES) {
+            Ok(lines) => return Ok(lines),
+            Err(error) if error.errno() != Some(Errno::ENXIO) => {
+                return Err(SymbolsError::Client(error));
+            }
+            Err(_) if Instant::now() >= deadline => return Err(SymbolsError::Unknown),
+            Err(_) => thread::sleep(PAUSE),
+        }
+    }
+}
+
+fn read_proc(path: &Path) -> Result<Vec<u8>, SymbolsError> {
+    let unreadable = |source| SymbolsError::Read {
+        path: path.to_path_buf(),
+        source,
+    };
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    match read_rest(&mut bytes, file, PROC_KALLSYMS) {
+        Ok(()) => Ok(bytes),
+        Err(RestError::TooLong(error)) => Err(error),
+        Err(RestError::Io(source)) => Err(unreadable(source)),
+    }
+}
+
+/// `symbols`, if there are some and they have addresses: to a process without the privilege the
+/// kernel shows zeros.
+fn known(symbols: Vec<Symbol>, name: &str) -> Result<Vec<Symbol>, SymbolsError> {
+    if symbols.is_empty() {
+        return Err(SymbolsError::NoText {
+            source_name: name.to_owned(),
+        });
+    }
+    if symbols.iter().all(|symbol| symbol.address == 0) {
+        return Err(SymbolsError::Hidden);
+    }
+    Ok(symbols)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(lines: &[u8]) -> Result<Vec<Symbol>, SymbolsError> {
+        known(parse_listing(lines, "list")?, "list")
+    }
+
+    #[test]
+    fn zeros_are_no_addresses() {
+        let hidden = check(b"0000000000000000 T _text\n0000000000000000 t other\n");
+        assert!(matches!(hidden, Err(SymbolsError::Hidden)));
+        let none = check(b"0000000000000000 D data\n");
+        assert!(matches!(none, Err(SymbolsError::NoText { .. })));
+        assert_eq!(check(b"0 T zero\n10 t other\n").unwrap().len(), 2);
+    }
+}

@@ -1,0 +1,274 @@
+//! The tools of prf on the real device model.
+
+#![allow(clippy::unwrap_used, reason = "A test may panic")]
+
+use std::fs;
+use std::path::Path;
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::prf::{ALL_VCPUS, MAX_ADDRESSES};
+use kvmprof_devices::profiling::{Mode, Prf, Sample, Ticks};
+use kvmprof_tools::device::{self, DeviceError, DeviceKind};
+use kvmprof_tools::interrupt::Interrupt;
+use kvmprof_tools::prf::{
+    Log, LogError, PrfError, Profiler, record_periodically, set_and_show, snap,
+};
+
+const TABLE: [u64; 3] = [0, 0x1000, 0x2000];
+
+/// The device model behind a lock, as a server has it.
+struct Device {
+    prf: Mutex<Prf>,
+    read: Condvar,
+    reads: Mutex<usize>,
+}
+
+impl Device {
+    fn new(most: usize) -> Self {
+        let mut prf = Prf::new(1, most);
+        prf.set_hz(100);
+        Self {
+            prf: Mutex::new(prf),
+            read: Condvar::new(),
+            reads: Mutex::new(0),
+        }
+    }
+
+    fn loaded() -> Self {
+        let device = Self::new(MAX_ADDRESSES);
+        Profiler::new(&device).load(&TABLE).unwrap();
+        device
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Prf> {
+        self.prf.lock().unwrap()
+    }
+
+    fn until_read(&self, times: usize) {
+        let reads = self.reads.lock().unwrap();
+        drop(self.read.wait_while(reads, |reads| *reads < times).unwrap());
+    }
+
+    /// Ticks in the kernel.
+    fn feed(&self, pc: u64, count: usize) {
+        for _ in 0..count {
+            self.lock().feed(&Ticks {
+                sample: Some(Sample {
+                    mode: Mode::Kernel,
+                    pc,
+                    ..Sample::default()
+                }),
+                ..Ticks::default()
+            });
+        }
+    }
+}
+
+fn refused(errno: Errno) -> DeviceError {
+    DeviceError::Refused {
+        device: DeviceKind::Prf,
+        errno,
+    }
+}
+
+impl device::Device for Device {
+    fn read(&self, limit: usize) -> Result<Vec<u8>, DeviceError> {
+        let mut bytes = Vec::new();
+        let read = self.lock().read(ALL_VCPUS, limit, &mut bytes);
+        *self.reads.lock().unwrap() += 1;
+        self.read.notify_all();
+        read.map(|_| bytes).map_err(refused)
+    }
+
+    fn write(&self, data: &[u8]) -> Result<usize, DeviceError> {
+        self.lock().write(ALL_VCPUS, data).map_err(refused)
+    }
+
+    fn ioctl(
+        &self,
+        command: u32,
+        argument: i64,
+        _: &[u8],
+        limit: usize,
+    ) -> Result<(i64, Vec<u8>), DeviceError> {
+        let reply = self.lock().ioctl(ALL_VCPUS, command, argument);
+        let reply = reply.map_err(refused)?;
+        assert!(reply.data.len() <= limit);
+        Ok((reply.value, reply.data))
+    }
+}
+
+fn stat(device: &Device, wanted: Option<bool>) -> (String, Result<(), PrfError>) {
+    let mut output = Vec::new();
+    let result = set_and_show(&Profiler::new(device), wanted, &mut output);
+    (String::from_utf8(output).unwrap(), result)
+}
+
+/// The records in a log: sums of all counters.
+fn sums(path: &Path) -> Vec<u64> {
+    let mut log = Log::open(path).unwrap();
+    assert_eq!(log.addresses(), TABLE);
+    let mut sums = Vec::new();
+    while let Some(record) = log.next_record().unwrap() {
+        sums.push(record.counters.iter().sum());
+    }
+    assert!(!log.is_cut_off());
+    sums
+}
+
+#[test]
+fn every_errno_of_a_write_has_its_own_message() {
+    let device = Device::new(4);
+    let profiler = Profiler::new(&device);
+    let message = |table: &[u64]| profiler.load(table).unwrap_err().to_string();
+    let too_many = message(&[0, 1, 2, 3, 4]);
+    assert!(
+        too_many.contains("has 5, and this prf takes 4"),
+        "{too_many}"
+    );
+    let beyond_a_frame = message(&vec![0; MAX_ADDRESSES + 1]);
+    assert!(beyond_a_frame.contains("ENOSPC"), "{beyond_a_frame}");
+    let too_few = message(&[0, 1]);
+    assert!(too_few.contains("has 2, and prf wants 3"), "{too_few}");
+    assert!(message(&[0, 2, 1]).contains("don't ascend"));
+    profiler.load(&TABLE).unwrap();
+    profiler.turn_on().unwrap();
+    assert!(message(&TABLE).contains("prfstat off"));
+}
+
+#[test]
+fn tables_that_fill_the_memory_have_a_message_of_their_own() {
+    struct Full;
+    impl device::Device for Full {
+        fn read(&self, _: usize) -> Result<Vec<u8>, DeviceError> {
+            Err(refused(Errno::ENXIO))
+        }
+        fn write(&self, _: &[u8]) -> Result<usize, DeviceError> {
+            Err(refused(Errno::ENOSPC))
+        }
+        fn ioctl(&self, _: u32, _: i64, _: &[u8], _: usize) -> Result<(i64, Vec<u8>), DeviceError> {
+            Ok((0, 3_u32.to_le_bytes().to_vec()))
+        }
+    }
+    let error = Profiler::new(&Full).load(&TABLE).unwrap_err();
+    assert!(matches!(error, PrfError::NoRoom { addresses: 3 }));
+}
+
+#[test]
+fn prfstat_shows_what_it_has_done() {
+    let device = Device::new(MAX_ADDRESSES);
+    let (text, result) = stat(&device, Some(true));
+    assert_eq!(text, "profiling disabled\n");
+    assert!(matches!(result, Err(PrfError::NotLoaded)));
+    Profiler::new(&device).load(&TABLE).unwrap();
+    for (wanted, state) in [
+        (None, "disabled"),
+        (Some(true), "enabled"),
+        (None, "enabled"),
+        (Some(false), "disabled"),
+    ] {
+        let (text, result) = stat(&device, wanted);
+        let expected = format!("profiling {state}\n3 kernel text addresses\n");
+        assert_eq!((text, result.is_ok()), (expected, true));
+    }
+}
+
+#[test]
+fn a_clock_that_does_not_fit_is_told() {
+    let device = Device::loaded();
+    device.lock().set_hz(150);
+    assert!(matches!(stat(&device, Some(true)).1, Err(PrfError::Rate)));
+}
+
+#[test]
+fn prfsnap_turns_on_and_appends() {
+    let device = Device::loaded();
+    let profiler = Profiler::new(&device);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let mut warnings = Vec::new();
+    for pc in [0x1000, 0x2fff] {
+        snap(&profiler, &path, &mut warnings).unwrap();
+        device.feed(pc, 7);
+    }
+    snap(&profiler, &path, &mut warnings).unwrap();
+    assert_eq!(sums(&path), [0, 7, 14]);
+    assert_eq!(profiler.state().unwrap(), (true, true));
+    assert!(warnings.is_empty());
+
+    // Half a record at the end goes, with a word about it.
+    let mut bytes = fs::read(&path).unwrap();
+    bytes.extend([0; 9]);
+    fs::write(&path, bytes).unwrap();
+    snap(&profiler, &path, &mut warnings).unwrap();
+    assert_eq!(sums(&path), [0, 7, 14, 14]);
+    assert!(
+        String::from_utf8(warnings)
+            .unwrap()
+            .contains("within a record")
+    );
+}
+
+#[test]
+fn without_a_table_no_file_is_made() {
+    let device = Device::new(MAX_ADDRESSES);
+    let profiler = Profiler::new(&device);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let error = snap(&profiler, &path, &mut Vec::new()).unwrap_err();
+    assert!(matches!(error, PrfError::NotLoaded));
+    let interrupt = Interrupt::default();
+    let error =
+        record_periodically(&profiler, &path, Duration::ZERO, &interrupt, &|_| false).unwrap_err();
+    assert!(matches!(error, PrfError::NotLoaded));
+    assert!(!path.exists());
+}
+
+#[test]
+fn prfdc_records_until_it_is_interrupted() {
+    let device = Device::loaded();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let interrupt = Interrupt::default();
+    let stopper = interrupt.stopper();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            device.until_read(1);
+            device.feed(0x1000, 5);
+            device.until_read(3);
+            stopper.stop();
+        });
+        let period = Duration::from_millis(1);
+        record_periodically(&Profiler::new(&device), &path, period, &interrupt, &|_| {
+            false
+        })
+        .unwrap();
+    });
+    let sums = sums(&path);
+    assert!(sums.len() >= 3 && sums.is_sorted(), "{sums:?}");
+    assert_eq!((sums[0], sums.last()), (0, Some(&5)));
+    // It leaves profiling on.
+    assert!(device.lock().is_on(ALL_VCPUS));
+}
+
+#[test]
+fn prfdc_ends_with_a_record_of_its_hour_and_wants_a_new_file() {
+    let device = Device::loaded();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let record = |path: &Path| {
+        let over = |time: i64| time > 0;
+        let (profiler, interrupt) = (Profiler::new(&device), Interrupt::default());
+        record_periodically(&profiler, path, Duration::MAX, &interrupt, &over)
+    };
+    record(&path).unwrap();
+    assert_eq!(sums(&path), [0]);
+    let before = fs::read(&path).unwrap();
+    assert!(matches!(
+        record(&path),
+        Err(PrfError::Log(LogError::Exists { .. }))
+    ));
+    assert_eq!(fs::read(&path).unwrap(), before);
+}
