@@ -1,0 +1,447 @@
+//! The loop that moves requests and replies.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use kvmprof_abi::wire::{HelloReply, Request as WireRequest, RequestFrame};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::cuse::protocol::{REQUEST_BUFFER, Request};
+use crate::cuse::{Channel, Permissions};
+use crate::lookers::Lookers;
+use crate::nodes::{Direction, Forwarder, Node, Outside};
+use crate::port::{Connection, ConnectionError, Outgoing, Place, PlaceError};
+use crate::{daemon, modules};
+
+/// How long kvmprof may take to answer the hello.
+const HELLO_LIMIT: Duration = Duration::from_secs(5);
+/// How long to wait before the port is looked for again.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
+/// Whoever else sets permissions of new nodes (udev) does so within this time.
+const PERMISSIONS_WATCHED: Duration = Duration::from_secs(10);
+/// How often to look at them meanwhile.
+const PERMISSIONS_PAUSE: Duration = Duration::from_millis(500);
+/// Requests of one node that are taken before the others have their turn.
+const REQUESTS_IN_TURN: usize = 32;
+
+/// What the agent is told on its command line.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where the port is.
+    pub place: Place,
+    /// Who may use the nodes.
+    pub permissions: Permissions,
+    /// How long to wait for the port and for kvmprof at the start.
+    pub patience: Duration,
+}
+
+/// The kernel and kvmprof.
+#[derive(Debug)]
+struct World {
+    channels: Vec<Channel>,
+    outgoing: Outgoing,
+    lookers: Lookers,
+}
+
+impl Outside for World {
+    fn answer(&mut self, node: usize, bytes: &[u8]) -> bool {
+        let Some(channel) = self.channels.get_mut(node) else {
+            return false;
+        };
+        channel.send(bytes).unwrap_or_else(|error| {
+            // A channel that has ended is noticed when it is read.
+            if error.raw_os_error() != Some(libc::ENODEV) {
+                log::warn!("{}: answer refused: {error}", channel.name());
+            }
+            false
+        })
+    }
+
+    fn send(&mut self, tag: u32, request: &WireRequest<'_>) {
+        let frame = RequestFrame {
+            tag,
+            request: *request,
+        };
+        if let Err(error) = self.outgoing.queue(&frame) {
+            log::error!("request isn't sent: {error}");
+        }
+    }
+
+    fn look(&mut self, number: u64, thread: u32, direction: Direction, shown: usize) {
+        self.lookers.look(number, thread, direction, shown);
+    }
+}
+
+/// The agent: nodes, and the way to kvmprof.
+#[derive(Debug)]
+pub struct Agent {
+    settings: Settings,
+    world: World,
+    connection: Option<Connection>,
+    forwarder: Forwarder,
+    nodes: Vec<Node>,
+    stop: UnixStream,
+    buffer: Vec<u8>,
+    /// When the connection that is being made has to be ready.
+    hello_deadline: Instant,
+    /// When to look for the port again.
+    reconnect_at: Instant,
+    /// Whether a failure to connect was logged since the last success.
+    complained: bool,
+    permissions_until: Instant,
+    permissions_at: Instant,
+}
+
+/// What poll(2) has told.
+#[derive(Debug, Default)]
+struct Ready {
+    stop: bool,
+    port: bool,
+    nodes: Vec<usize>,
+}
+
+impl Agent {
+    /// Connects to kvmprof and makes the nodes.
+    ///
+    /// # Errors
+    /// When there is no port or no kvmprof within the time set, or no module cuse.
+    pub fn start(settings: Settings) -> anyhow::Result<Self> {
+        let stop = daemon::stop_signals().context("Cannot handle signals")?;
+        let now = Instant::now();
+        let mut agent = Self {
+            world: World {
+                channels: Vec::new(),
+                outgoing: Outgoing::default(),
+                lookers: Lookers::new().context("Cannot make a pair of sockets")?,
+            },
+            connection: None,
+            forwarder: Forwarder::new(Vec::new()),
+            nodes: Vec::new(),
+            stop,
+            buffer: vec![0; REQUEST_BUFFER],
+            hello_deadline: now,
+            reconnect_at: now,
+            complained: false,
+            permissions_until: now + PERMISSIONS_WATCHED,
+            permissions_at: now,
+            settings,
+        };
+        let hello = agent.first_hello()?;
+        agent.nodes = Node::all(hello.vcpus);
+        agent.forwarder = Forwarder::new(agent.nodes.clone());
+        agent.forwarder.connect();
+        agent.make_nodes()?;
+        log::info!(
+            "{} nodes for {} vCPUs at {} Hz",
+            agent.nodes.len(),
+            hello.vcpus,
+            hello.hz
+        );
+        Ok(agent)
+    }
+
+    /// Waits for kvmprof's answer to the first hello.
+    fn first_hello(&mut self) -> anyhow::Result<HelloReply> {
+        let deadline = Instant::now() + self.settings.patience;
+        let mut loaded = false;
+        loop {
+            let error = match self.try_hello(deadline) {
+                Ok(hello) => return Ok(hello),
+                Err(error) => error,
+            };
+            self.connection = None;
+            if !loaded && matches!(error.downcast_ref(), Some(PlaceError::NoPort)) {
+                modules::load_port();
+                loaded = true;
+            }
+            if Instant::now() >= deadline {
+                return Err(error);
+            }
+            wait(
+                &mut [PollFd::new(&self.stop, PollFlags::IN)],
+                RECONNECT_PAUSE,
+            )?;
+            self.check_stop()?;
+        }
+    }
+
+    fn try_hello(&mut self, deadline: Instant) -> anyhow::Result<HelloReply> {
+        let mut connection = self.start_connection()?;
+        let deadline = deadline.min(Instant::now() + HELLO_LIMIT);
+        loop {
+            if let Some(hello) = connection.hello()? {
+                self.connection = Some(connection);
+                return Ok(hello);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ConnectionError::NoHello.into());
+            }
+            let mut fds = [
+                PollFd::new(&connection, self.wanted()),
+                PollFd::new(&self.stop, PollFlags::IN),
+            ];
+            wait(&mut fds, left)?;
+            self.check_stop()?;
+            connection.flush(&mut self.world.outgoing)?;
+            connection.receive()?;
+        }
+    }
+
+    /// Fails when a signal has told to stop.
+    fn check_stop(&self) -> anyhow::Result<()> {
+        let mut fds = [PollFd::new(&self.stop, PollFlags::IN)];
+        wait(&mut fds, Duration::ZERO)?;
+        let [stop] = fds;
+        if !stop.revents().is_empty() {
+            bail!("Stopped by a signal before the nodes were there");
+        }
+        Ok(())
+    }
+
+    fn make_nodes(&mut self) -> anyhow::Result<()> {
+        modules::load_cuse();
+        let mut prf_major = 0;
+        for node in &self.nodes {
+            let channel = Channel::create(&node.name, node.number(prf_major))?;
+            if node.number(1).major != 0 {
+                prf_major = channel.number().major;
+            }
+            self.world.channels.push(channel);
+        }
+        self.set_permissions();
+        Ok(())
+    }
+
+    /// Moves requests and replies until a signal ends it.
+    ///
+    /// # Errors
+    /// When poll(2) fails, or the kernel takes the nodes away and makes no new ones.
+    pub fn run(&mut self) -> anyhow::Result<()> {
+        loop {
+            let ready = self.wait()?;
+            if ready.stop {
+                log::info!("stopping");
+                return Ok(());
+            }
+            if ready.port {
+                self.port_is_ready();
+            }
+            for node in ready.nodes {
+                self.node_is_ready(node)?;
+            }
+            while let Some((number, whole)) = self.world.lookers.next() {
+                self.forwarder.seen(number, whole, &mut self.world);
+            }
+            self.flush();
+            self.reconnect_in_time();
+            self.look_at_permissions();
+        }
+    }
+
+    /// Until when there is nothing to do, if nothing comes.
+    fn timeout(&self) -> Duration {
+        let now = Instant::now();
+        let mut timeout = Duration::from_secs(3600);
+        match &self.connection {
+            None => timeout = timeout.min(self.reconnect_at.saturating_duration_since(now)),
+            Some(connection) if !connection.is_ready() => {
+                timeout = timeout.min(self.hello_deadline.saturating_duration_since(now));
+            }
+            Some(_) => {}
+        }
+        if now < self.permissions_until {
+            timeout = timeout.min(self.permissions_at.saturating_duration_since(now));
+        }
+        timeout
+    }
+
+    fn wait(&self) -> anyhow::Result<Ready> {
+        let connection = self.connection.as_ref();
+        let mut fds = vec![
+            PollFd::new(&self.stop, PollFlags::IN),
+            PollFd::new(&self.world.lookers, PollFlags::IN),
+        ];
+        if let Some(connection) = connection {
+            fds.push(PollFd::new(connection, self.wanted()));
+        }
+        let before_nodes = fds.len();
+        // Who sends faster than kvmprof takes it has to wait.
+        if !self.world.outgoing.is_full() {
+            let channels = self.world.channels.iter();
+            fds.extend(channels.map(|channel| PollFd::new(channel, PollFlags::IN)));
+        }
+        wait(&mut fds, self.timeout())?;
+        let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let (first, nodes) = fds.split_at(before_nodes);
+        let nodes = nodes.iter().enumerate();
+        Ok(Ready {
+            stop: first.first().is_some_and(is_ready),
+            port: first.get(2).is_some_and(is_ready),
+            nodes: nodes
+                .filter_map(|(node, fd)| is_ready(fd).then_some(node))
+                .collect(),
+        })
+    }
+
+    fn port_is_ready(&mut self) {
+        if let Err(error) = self.take_replies() {
+            self.disconnect(&error);
+        }
+    }
+
+    fn take_replies(&mut self) -> Result<(), ConnectionError> {
+        let Some(connection) = &mut self.connection else {
+            return Ok(());
+        };
+        connection.flush(&mut self.world.outgoing)?;
+        connection.receive()?;
+        if !connection.is_ready() {
+            if connection.hello()?.is_none() {
+                return Ok(());
+            }
+            log::info!("connected again");
+            self.complained = false;
+            self.forwarder.connect();
+        }
+        loop {
+            match connection.next_reply()? {
+                Some(frame) if self.forwarder.reply(&frame, &mut self.world) => {}
+                Some(_) => return Err(ConnectionError::Unasked),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn node_is_ready(&mut self, node: usize) -> anyhow::Result<()> {
+        for _ in 0..REQUESTS_IN_TURN {
+            let Some(channel) = self.world.channels.get_mut(node) else {
+                return Ok(());
+            };
+            match channel.receive(&mut self.buffer) {
+                Ok(Some(bytes)) => match Request::decode(bytes) {
+                    Some(request) => self.forwarder.request(node, &request, &mut self.world),
+                    None => log::warn!("{}: malformed request", channel.name()),
+                },
+                Ok(None) => return Ok(()),
+                Err(error) => return self.renew(node, &error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a node anew that the kernel has taken away.
+    fn renew(&mut self, node: usize, error: &io::Error) -> anyhow::Result<()> {
+        self.forwarder.node_ended(node, &mut self.world);
+        let Some(channel) = self.world.channels.get_mut(node) else {
+            return Ok(());
+        };
+        log::warn!("{}: ended ({error}), made anew", channel.name());
+        channel.renew()?;
+        self.set_permissions();
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        if let Some(connection) = &mut self.connection
+            && let Err(error) = connection.flush(&mut self.world.outgoing)
+        {
+            self.disconnect(&error);
+        }
+    }
+
+    fn disconnect(&mut self, error: &dyn std::error::Error) {
+        let was_ready = self.connection.as_ref().is_some_and(Connection::is_ready);
+        self.connection = None;
+        self.world.outgoing = Outgoing::default();
+        self.reconnect_at = Instant::now() + RECONNECT_PAUSE;
+        self.forwarder.disconnect(&mut self.world);
+        if was_ready || !self.complained {
+            log::warn!("not connected: {}", chain(error));
+        }
+        self.complained = true;
+    }
+
+    fn start_connection(&mut self) -> anyhow::Result<Connection> {
+        let port = self.settings.place.open()?;
+        let outgoing = &mut self.world.outgoing;
+        Ok(Connection::start(port, hello_tag(), outgoing)?)
+    }
+
+    fn reconnect_in_time(&mut self) {
+        let now = Instant::now();
+        match &self.connection {
+            None if now >= self.reconnect_at => match self.start_connection() {
+                Ok(connection) => {
+                    self.connection = Some(connection);
+                    self.hello_deadline = now + HELLO_LIMIT;
+                }
+                Err(error) => self.disconnect(error.as_ref()),
+            },
+            Some(connection) if !connection.is_ready() && now >= self.hello_deadline => {
+                self.disconnect(&ConnectionError::NoHello);
+            }
+            _ => {}
+        }
+    }
+
+    /// udev sets permissions of its own when it hears of a node.
+    fn look_at_permissions(&mut self) {
+        let now = Instant::now();
+        if now < self.permissions_until && now >= self.permissions_at {
+            self.apply_permissions();
+            self.permissions_at = now + PERMISSIONS_PAUSE;
+        }
+    }
+
+    fn set_permissions(&mut self) {
+        self.permissions_until = Instant::now() + PERMISSIONS_WATCHED;
+        self.permissions_at = Instant::now() + PERMISSIONS_PAUSE;
+        self.apply_permissions();
+    }
+
+    fn apply_permissions(&self) {
+        for channel in &self.world.channels {
+            if let Err(error) = self.settings.permissions.apply(&channel.node()) {
+                log::warn!("{}: permissions: {error}", channel.name());
+            }
+        }
+    }
+
+    fn wanted(&self) -> PollFlags {
+        if self.world.outgoing.is_empty() {
+            PollFlags::IN
+        } else {
+            PollFlags::IN | PollFlags::OUT
+        }
+    }
+}
+
+/// A number that a connection before this one hasn't used, by chance.
+fn hello_tag() -> u32 {
+    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    time.map_or(0, |time| time.subsec_nanos()) ^ std::process::id().rotate_left(16)
+}
+
+fn wait(fds: &mut [PollFd<'_>], timeout: Duration) -> anyhow::Result<()> {
+    // Rounded up, so that what is due then is due.
+    let timeout = timeout + Duration::from_micros(100);
+    let timeout = Timespec::try_from(timeout).context("Timeout")?;
+    match poll(fds, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error).context("Cannot wait for requests"),
+    }
+}
+
+/// The error and what it comes from, on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

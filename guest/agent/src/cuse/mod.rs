@@ -1,0 +1,8 @@
+//! Character devices of this process, by the kernel's CUSE.
+
+mod channel;
+mod permissions;
+pub mod protocol;
+
+pub use channel::{CUSE, Channel, ChannelError, DeviceNumber};
+pub use permissions::Permissions;

@@ -1,0 +1,101 @@
+//! Threads that look at callers: that can take as long as a caller wants it to.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use crate::nodes::{Direction, WholeCall, whole_call};
+
+/// Looks at a time; further ones find nothing.
+const LOOKS_MAX: usize = 64;
+
+/// What a look has found, and its number.
+type Finding = (u64, Option<WholeCall>);
+
+/// The threads, and what they have found.
+#[derive(Debug)]
+pub(crate) struct Lookers {
+    sender: Sender<Finding>,
+    findings: Receiver<Finding>,
+    /// Has a byte for each finding.
+    bell: UnixStream,
+    ringer: Arc<UnixStream>,
+}
+
+impl Lookers {
+    /// None yet.
+    pub fn new() -> io::Result<Self> {
+        let (sender, findings) = channel();
+        let (bell, ringer) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        ringer.set_nonblocking(true)?;
+        Ok(Self {
+            sender,
+            findings,
+            bell,
+            ringer: Arc::new(ringer),
+        })
+    }
+
+    /// Starts to find out the whole of a thread's call.
+    pub fn look(&self, number: u64, thread: u32, direction: Direction, shown: usize) {
+        let ringer = Arc::clone(&self.ringer);
+        let sender = self.sender.clone();
+        let tell = move |whole| {
+            // When nobody listens any more, nobody needs it; a full bell rings already.
+            let _ = sender.send((number, whole));
+            let _ = (&*ringer).write(&[1]);
+        };
+        // Each thread has the ringer, and so have this and the one about to start.
+        if Arc::strong_count(&self.ringer) > LOOKS_MAX + 1 {
+            return tell(None);
+        }
+        let tell_failure = tell.clone();
+        let started = std::thread::Builder::new()
+            .name("caller".into())
+            .spawn(move || tell(whole_call(thread, direction, shown)));
+        if started.is_err() {
+            tell_failure(None);
+        }
+    }
+
+    /// The next finding, if there is one.
+    pub fn next(&mut self) -> Option<Finding> {
+        let mut rings = [0; LOOKS_MAX];
+        // Silenced before the findings are taken: one that comes in between rings again.
+        while matches!(self.bell.read(&mut rings), Ok(count) if count > 0) {}
+        self.findings.try_recv().ok()
+    }
+}
+
+impl AsFd for Lookers {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_look_has_a_finding() {
+        let mut lookers = Lookers::new().unwrap();
+        let numbers: Vec<u64> = (1..200).collect();
+        for number in &numbers {
+            // No thread has this number.
+            lookers.look(*number, u32::MAX, Direction::Write, 1);
+        }
+        let mut found = Vec::new();
+        while found.len() < numbers.len() {
+            if let Some((number, whole)) = lookers.next() {
+                assert_eq!(whole, None);
+                found.push(number);
+            }
+        }
+        found.sort_unstable();
+        assert_eq!(found, numbers);
+    }
+}

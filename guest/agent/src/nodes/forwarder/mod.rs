@@ -1,0 +1,382 @@
+//! Requests of the kernel in, requests to kvmprof out, and the answers back.
+
+mod polling;
+mod replies;
+mod transfers;
+
+use std::collections::HashMap;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::wire::{Request as WireRequest, device};
+
+use super::fragments::{Fragments, Owner};
+use super::ioctl::{self, Step};
+use super::{Direction, Node, WholeCall, readiness};
+use crate::cuse::protocol::{self, Operation, Request};
+
+/// What the forwarder acts on.
+pub trait Outside {
+    /// Answers a request of the node with this number. False when nobody waits for it any more.
+    fn answer(&mut self, node: usize, bytes: &[u8]) -> bool;
+
+    /// Sends a request to kvmprof under this tag.
+    fn send(&mut self, tag: u32, request: &WireRequest<'_>);
+
+    /// Has somebody find out what the whole of a thread's call is, of which `shown` bytes are known, and
+    /// tell [`Forwarder::seen`] under this number. The forwarder doesn't wait for it.
+    fn look(&mut self, number: u64, thread: u32, direction: Direction, shown: usize);
+}
+
+/// A request of the kernel that has to be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Call {
+    node: usize,
+    unique: u64,
+}
+
+/// What a reply of kvmprof is for.
+#[derive(Debug)]
+enum Pending {
+    Open(Call),
+    /// Nobody waits for it, but it has to be closed.
+    AbandonedOpen,
+    Read {
+        call: Call,
+        owner: Owner,
+        size: usize,
+        /// Whether having nothing is as good as the end: there was something before.
+        continued: bool,
+    },
+    Write {
+        call: Call,
+        owner: Owner,
+        /// Bytes of the piece that the kernel has shown.
+        piece: usize,
+        /// Bytes of the whole call that follow this piece, and were written with it.
+        ahead: u64,
+    },
+    Ioctl {
+        call: Call,
+        limit: usize,
+    },
+    Poll {
+        call: Call,
+        file: u64,
+        kernel_handle: u64,
+        notify: bool,
+        events: u32,
+    },
+    /// Somebody waits in poll.
+    Watch(u64),
+    Release(Call),
+    /// Nobody waits for it.
+    Nothing,
+}
+
+/// A poll of kvmprof's that waits on behalf of those who wait for a file.
+#[derive(Clone, Copy, Debug)]
+struct Watch {
+    tag: u32,
+    events: u32,
+    kernel_handle: u64,
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    node: usize,
+    /// As kvmprof calls it; `None` since the connection to the kvmprof that knew it has ended.
+    handle: Option<u32>,
+    watch: Option<Watch>,
+}
+
+/// A read or write of which the whole isn't known yet.
+#[derive(Debug)]
+struct Beginning {
+    call: Call,
+    owner: Owner,
+    transfer: Transfer,
+}
+
+#[derive(Debug)]
+enum Transfer {
+    Read { size: usize, flags: u32 },
+    Write(Vec<u8>),
+}
+
+/// All nodes, their open files, and what is under way.
+#[derive(Debug)]
+pub struct Forwarder {
+    nodes: Vec<Node>,
+    connected: bool,
+    files: HashMap<u64, OpenFile>,
+    pending: HashMap<u32, Pending>,
+    /// The tags of requests that may have to wait.
+    waiting: HashMap<Call, u32>,
+    fragments: Fragments,
+    /// By the number of the look at its caller.
+    beginnings: HashMap<u64, Beginning>,
+    last_look: u64,
+    last_tag: u32,
+    last_file: u64,
+}
+
+impl Forwarder {
+    /// One for these nodes, not connected yet.
+    pub fn new(nodes: Vec<Node>) -> Self {
+        Self {
+            nodes,
+            connected: false,
+            files: HashMap::new(),
+            pending: HashMap::new(),
+            waiting: HashMap::new(),
+            fragments: Fragments::default(),
+            beginnings: HashMap::new(),
+            last_look: 0,
+            last_tag: 0,
+            last_file: 0,
+        }
+    }
+
+    /// There is a kvmprof to talk to.
+    pub fn connect(&mut self) {
+        self.connected = true;
+    }
+
+    /// There is none any more: what is under way fails, and so do open files from now on.
+    pub fn disconnect(&mut self, outside: &mut impl Outside) {
+        self.connected = false;
+        self.waiting.clear();
+        self.fragments.clear();
+        for (_, pending) in std::mem::take(&mut self.pending) {
+            self.lose(pending, outside);
+        }
+        for (_, beginning) in std::mem::take(&mut self.beginnings) {
+            fail(beginning.call, Errno::EIO, outside);
+        }
+        for file in self.files.values_mut() {
+            file.handle = None;
+            if let Some(watch) = file.watch.take() {
+                outside.answer(file.node, &protocol::wake_up(watch.kernel_handle));
+            }
+        }
+    }
+
+    /// Answers what will have no reply.
+    fn lose(&mut self, pending: Pending, outside: &mut impl Outside) {
+        match pending {
+            Pending::Open(call) => fail(call, Errno::ENXIO, outside),
+            Pending::Read { call, .. }
+            | Pending::Write { call, .. }
+            | Pending::Ioctl { call, .. } => fail(call, Errno::EIO, outside),
+            Pending::Poll { call, .. } => {
+                outside.answer(call.node, &protocol::polled(call.unique, readiness::LOST));
+            }
+            Pending::Release(call) => {
+                outside.answer(call.node, &protocol::released(call.unique));
+            }
+            Pending::AbandonedOpen | Pending::Watch(_) | Pending::Nothing => {}
+        }
+    }
+
+    /// The node's channel has ended, and all that was open on it with it.
+    pub fn node_ended(&mut self, node: usize, outside: &mut impl Outside) {
+        let ended: Vec<u64> = self.files_of(node).collect();
+        for file in ended {
+            self.close(file, Pending::Nothing, outside);
+        }
+        self.beginnings
+            .retain(|_, beginning| beginning.call.node != node);
+        for pending in self.pending.values_mut() {
+            if pending.call().is_some_and(|call| call.node == node) {
+                *pending = match pending {
+                    Pending::Open(_) => Pending::AbandonedOpen,
+                    _ => Pending::Nothing,
+                };
+            }
+        }
+        self.waiting.retain(|call, _| call.node != node);
+    }
+
+    fn files_of(&self, node: usize) -> impl Iterator<Item = u64> {
+        let files = self.files.iter();
+        files.filter_map(move |(number, file)| (file.node == node).then_some(*number))
+    }
+
+    /// Goes on with a read or write whose caller was looked at. `None`: nothing is known of the whole.
+    pub fn seen(&mut self, number: u64, whole: Option<WholeCall>, outside: &mut impl Outside) {
+        if let Some(beginning) = self.beginnings.remove(&number) {
+            self.transfer(beginning, whole, outside);
+        }
+    }
+
+    /// Acts on a request of the node with this number.
+    pub fn request(&mut self, node: usize, request: &Request<'_>, outside: &mut impl Outside) {
+        let call = Call {
+            node,
+            unique: request.unique,
+        };
+        let owner = |file: u64| Owner {
+            file,
+            thread: request.thread,
+        };
+        match request.operation {
+            Operation::Open => self.open(call, outside),
+            Operation::Read {
+                file,
+                offset: 0,
+                size,
+                flags,
+            } => {
+                self.finish_staged(file, outside);
+                self.begin(call, owner(file), Transfer::Read { size, flags }, outside);
+            }
+            Operation::Read {
+                file, offset, size, ..
+            } => self.continue_read(call, owner(file), (offset, size), outside),
+            Operation::Write {
+                file,
+                offset: 0,
+                data,
+            } => {
+                self.finish_staged(file, outside);
+                self.begin(call, owner(file), Transfer::Write(data.to_vec()), outside);
+            }
+            Operation::Write { file, offset, data } => {
+                self.continue_write(call, owner(file), (offset, data), outside);
+            }
+            Operation::Ioctl { file, .. } => {
+                self.finish_staged(file, outside);
+                self.ioctl(call, request.operation, outside);
+            }
+            Operation::Poll { file, .. } => {
+                self.finish_staged(file, outside);
+                self.poll(call, request.operation, outside);
+            }
+            Operation::Release { file } => {
+                self.finish_staged(file, outside);
+                self.close(file, Pending::Release(call), outside);
+            }
+            Operation::Interrupt { unique } => self.interrupt(Call { node, unique }, outside),
+            Operation::Notice => {}
+            Operation::Init { .. } | Operation::Unknown => fail(call, Errno(libc::ENOSYS), outside),
+        }
+    }
+
+    fn open(&mut self, call: Call, outside: &mut impl Outside) {
+        let Some(node) = self.nodes.get(call.node).filter(|_| self.connected) else {
+            return fail(call, Errno::ENXIO, outside);
+        };
+        let request = WireRequest::Open {
+            device: node.device,
+            minor: node.minor,
+            // Whether to wait is said with every read: it can change while the file is open.
+            flags: 0,
+        };
+        self.send(Pending::Open(call), &request, outside);
+    }
+
+    /// The handle of an open file.
+    fn handle(&self, file: u64) -> Result<u32, Errno> {
+        let file = self.files.get(&file).ok_or(Errno::EBADF)?;
+        file.handle.ok_or(Errno::EIO)
+    }
+
+    fn is_prf(&self, node: usize) -> bool {
+        let node = self.nodes.get(node);
+        node.is_some_and(|node| node.device == device::PRF)
+    }
+
+    fn ioctl(&mut self, call: Call, operation: Operation<'_>, outside: &mut impl Outside) {
+        let Operation::Ioctl {
+            file,
+            command,
+            argument,
+            data,
+            out_size,
+        } = operation
+        else {
+            return;
+        };
+        let handle = match self.handle(file) {
+            Ok(handle) => handle,
+            Err(errno) => return fail(call, errno, outside),
+        };
+        let device = self.nodes.get(call.node).map_or(0, |node| node.device);
+        match ioctl::step(device, command, argument, data, out_size) {
+            Step::Fetch { reads, stores } => {
+                let answer = protocol::ioctl_retry(call.unique, reads, stores);
+                outside.answer(call.node, &answer);
+            }
+            Step::Go { argument, limit } => {
+                let request = WireRequest::Ioctl {
+                    handle,
+                    command,
+                    argument,
+                    limit: u32::try_from(limit).unwrap_or(u32::MAX),
+                    data,
+                };
+                self.send(Pending::Ioctl { call, limit }, &request, outside);
+            }
+        }
+    }
+
+    fn close(&mut self, number: u64, pending: Pending, outside: &mut impl Outside) {
+        self.fragments.forget(number);
+        match self.files.remove(&number).and_then(|file| file.handle) {
+            Some(handle) => {
+                self.send(pending, &WireRequest::Close { handle }, outside);
+            }
+            None => self.lose(pending, outside),
+        }
+    }
+
+    /// A caller has got a signal: takes its request back if it waits. It is answered in any case.
+    fn interrupt(&mut self, call: Call, outside: &mut impl Outside) {
+        if let Some(tag) = self.waiting.remove(&call) {
+            self.send(Pending::Nothing, &WireRequest::Cancel { tag }, outside);
+        }
+        // The look at its caller may take for ever.
+        let mut begun = self
+            .beginnings
+            .extract_if(|_, beginning| beginning.call == call);
+        if begun.next().is_some() {
+            fail(call, Errno::EINTR, outside);
+        }
+    }
+
+    fn send(
+        &mut self,
+        pending: Pending,
+        request: &WireRequest<'_>,
+        outside: &mut impl Outside,
+    ) -> u32 {
+        loop {
+            self.last_tag = self.last_tag.wrapping_add(1);
+            if !self.pending.contains_key(&self.last_tag) {
+                break;
+            }
+        }
+        self.pending.insert(self.last_tag, pending);
+        outside.send(self.last_tag, request);
+        self.last_tag
+    }
+}
+
+impl Pending {
+    /// The request that waits for this.
+    fn call(&self) -> Option<Call> {
+        match self {
+            Self::Open(call)
+            | Self::Read { call, .. }
+            | Self::Write { call, .. }
+            | Self::Ioctl { call, .. }
+            | Self::Poll { call, .. }
+            | Self::Release(call) => Some(*call),
+            Self::AbandonedOpen | Self::Watch(_) | Self::Nothing => None,
+        }
+    }
+}
+
+fn fail(call: Call, errno: Errno, outside: &mut impl Outside) {
+    outside.answer(call.node, &protocol::failed(call.unique, errno));
+}

@@ -1,0 +1,94 @@
+//! Readiness: asked for now, and told of later to those who wait.
+
+use kvmprof_abi::wire::{NONBLOCKING, Request as WireRequest};
+
+use super::super::readiness;
+use super::{Call, Forwarder, Outside, Pending, Watch};
+use crate::cuse::protocol::{self, Operation};
+
+impl Forwarder {
+    pub(super) fn poll(
+        &mut self,
+        call: Call,
+        operation: Operation<'_>,
+        outside: &mut impl Outside,
+    ) {
+        let Operation::Poll {
+            file,
+            kernel_handle,
+            notify,
+            events,
+        } = operation
+        else {
+            return;
+        };
+        let Ok(handle) = self.handle(file) else {
+            outside.answer(call.node, &protocol::polled(call.unique, readiness::LOST));
+            return;
+        };
+        let events = readiness::to_wire(events);
+        let pending = Pending::Poll {
+            call,
+            file,
+            kernel_handle,
+            notify,
+            events,
+        };
+        let request = WireRequest::Poll {
+            handle,
+            events,
+            flags: NONBLOCKING,
+        };
+        self.send(pending, &request, outside);
+    }
+
+    /// Has kvmprof tell when the file is ready, for those who wait.
+    pub(super) fn watch(
+        &mut self,
+        number: u64,
+        mut events: u32,
+        kernel_handle: u64,
+        outside: &mut impl Outside,
+    ) {
+        let Some(file) = self.files.get_mut(&number) else {
+            return;
+        };
+        let Some(handle) = file.handle else {
+            outside.answer(file.node, &protocol::wake_up(kernel_handle));
+            return;
+        };
+        if let Some(watch) = &mut file.watch {
+            watch.kernel_handle = kernel_handle;
+            events |= watch.events;
+            if events == watch.events {
+                return;
+            }
+            let tag = watch.tag;
+            self.send(Pending::Nothing, &WireRequest::Cancel { tag }, outside);
+        }
+        let request = WireRequest::Poll {
+            handle,
+            events,
+            flags: 0,
+        };
+        let tag = self.send(Pending::Watch(number), &request, outside);
+        if let Some(file) = self.files.get_mut(&number) {
+            file.watch = Some(Watch {
+                tag,
+                events,
+                kernel_handle,
+            });
+        }
+    }
+
+    /// A file is ready, or it can't be told any more.
+    pub(super) fn wake_up(&mut self, tag: u32, number: u64, outside: &mut impl Outside) {
+        let Some(file) = self.files.get_mut(&number) else {
+            return;
+        };
+        // One that was replaced says nothing.
+        if let Some(watch) = file.watch.take_if(|watch| watch.tag == tag) {
+            outside.answer(file.node, &protocol::wake_up(watch.kernel_handle));
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What kvmprof's replies mean for those who wait.
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::wire::{Reply, ReplyFrame, Request as WireRequest};
+
+use super::super::readiness;
+use super::{Call, Forwarder, OpenFile, Outside, Pending, fail};
+use crate::cuse::protocol;
+
+impl Forwarder {
+    /// Acts on a reply of kvmprof's. False when nobody has asked for it: it breaks the protocol.
+    pub fn reply(&mut self, frame: &ReplyFrame<'_>, outside: &mut impl Outside) -> bool {
+        let Some(pending) = self.pending.remove(&frame.tag) else {
+            return false;
+        };
+        if let Some(call) = pending.call() {
+            self.waiting.remove(&call);
+        }
+        match (pending, frame.result) {
+            (Pending::Nothing, _) | (Pending::AbandonedOpen, Err(_)) => {}
+            (Pending::Watch(file), _) => self.wake_up(frame.tag, file, outside),
+            (Pending::Release(call), _) => {
+                outside.answer(call.node, &protocol::released(call.unique));
+            }
+            (
+                Pending::Read {
+                    call,
+                    continued: true,
+                    ..
+                },
+                Err(Errno::EAGAIN),
+            ) => {
+                outside.answer(call.node, &protocol::read(call.unique, &[]));
+            }
+            (pending, Err(errno)) => match pending.call() {
+                Some(call) => fail(call, errno, outside),
+                None => return false,
+            },
+            (pending, Ok(reply)) => return self.success(pending, reply, outside),
+        }
+        true
+    }
+
+    fn success(&mut self, pending: Pending, reply: Reply<'_>, outside: &mut impl Outside) -> bool {
+        match (pending, reply) {
+            (Pending::Open(call), Reply::Open { handle }) => self.opened(call, handle, outside),
+            (Pending::AbandonedOpen, Reply::Open { handle }) => {
+                self.send(Pending::Nothing, &WireRequest::Close { handle }, outside);
+            }
+            (
+                Pending::Read {
+                    call, owner, size, ..
+                },
+                Reply::Read { data },
+            ) => {
+                let (now, rest) = data.split_at(size.min(data.len()));
+                outside.answer(call.node, &protocol::read(call.unique, now));
+                if !rest.is_empty() {
+                    self.fragments.keep_read(owner, now.len(), rest);
+                }
+            }
+            (
+                Pending::Write {
+                    call,
+                    owner,
+                    piece,
+                    ahead,
+                },
+                Reply::Write { count },
+            ) => {
+                let count = usize::try_from(count).unwrap_or(piece);
+                if ahead > 0 {
+                    let total = (piece as u64).saturating_add(ahead);
+                    self.fragments.keep_written(owner, piece, total);
+                }
+                outside.answer(call.node, &protocol::written(call.unique, piece.min(count)));
+            }
+            (Pending::Ioctl { call, limit }, Reply::Ioctl { value, data }) => {
+                let value = i32::try_from(value).unwrap_or(i32::MAX);
+                let data = data.get(..limit.min(data.len())).unwrap_or_default();
+                let answer = protocol::ioctl_done(call.unique, value, data);
+                outside.answer(call.node, &answer);
+            }
+            (
+                Pending::Poll {
+                    call,
+                    file,
+                    kernel_handle,
+                    notify,
+                    events: wanted,
+                },
+                Reply::Poll { events },
+            ) => {
+                let revents = readiness::from_wire(events);
+                outside.answer(call.node, &protocol::polled(call.unique, revents));
+                if events == 0 && notify {
+                    self.watch(file, wanted, kernel_handle, outside);
+                }
+            }
+            (pending, _) => {
+                self.lose(pending, outside);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn opened(&mut self, call: Call, handle: u32, outside: &mut impl Outside) {
+        self.last_file += 1;
+        let number = self.last_file;
+        let file = OpenFile {
+            node: call.node,
+            handle: Some(handle),
+            watch: None,
+        };
+        self.files.insert(number, file);
+        if !outside.answer(call.node, &protocol::opened(call.unique, number)) {
+            // The caller has gone, and will never release it.
+            self.close(number, Pending::Nothing, outside);
+        }
+    }
+}

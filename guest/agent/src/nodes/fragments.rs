@@ -1,0 +1,244 @@
+//! Calls that the kernel splits: a table of prf is one read or one write to its caller, and comes
+//! here in pieces of some 128 KiB.
+
+use std::collections::VecDeque;
+
+use kvmprof_abi::wire::MAX_DATA;
+
+/// Calls in pieces that are remembered at once; beyond this, the oldest is forgotten.
+const CALLS_MAX: usize = 256;
+/// Bytes that are remembered of them all at once.
+const BYTES_MAX: usize = 8 * MAX_DATA;
+
+/// Whose call it is: a thread has one at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Owner {
+    /// The open file.
+    pub file: u64,
+    /// The thread.
+    pub thread: u32,
+}
+
+/// What is left to do of a call.
+#[derive(Debug)]
+enum Rest {
+    /// What was read, and wasn't given to the caller yet.
+    Read(Vec<u8>),
+    /// All was written with the first piece; so many bytes are the whole.
+    Written { total: u64 },
+    /// What the caller has given so far.
+    Staged(Vec<u8>),
+}
+
+#[derive(Debug)]
+struct Call {
+    owner: Owner,
+    /// Where the next piece begins, in bytes from the call's beginning.
+    next: u64,
+    rest: Rest,
+}
+
+impl Call {
+    fn bytes(&self) -> usize {
+        match &self.rest {
+            Rest::Read(data) | Rest::Staged(data) => data.len(),
+            Rest::Written { .. } => 0,
+        }
+    }
+}
+
+/// What becomes of a further piece of a write.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Continued {
+    /// It was written before.
+    Done,
+    /// The call's bytes so far, to be written or staged again.
+    Staged(Vec<u8>),
+    /// Its beginning isn't known.
+    Unknown,
+}
+
+/// The calls that have been begun, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Fragments {
+    calls: VecDeque<Call>,
+    bytes: usize,
+}
+
+impl Fragments {
+    /// Keeps what was read and didn't fit into the first piece of `given` bytes.
+    pub fn keep_read(&mut self, owner: Owner, given: usize, rest: &[u8]) {
+        self.begin(owner, given, Rest::Read(rest.to_vec()));
+    }
+
+    /// Remembers that a call of `total` bytes is written with its first piece of `given` bytes.
+    pub fn keep_written(&mut self, owner: Owner, given: usize, total: u64) {
+        self.begin(owner, given, Rest::Written { total });
+    }
+
+    /// Keeps the beginning of a call whose length isn't known.
+    pub fn stage(&mut self, owner: Owner, data: Vec<u8>) {
+        self.begin(owner, data.len(), Rest::Staged(data));
+    }
+
+    fn begin(&mut self, owner: Owner, next: usize, rest: Rest) {
+        self.take(owner);
+        let call = Call {
+            owner,
+            next: next as u64,
+            rest,
+        };
+        self.bytes += call.bytes();
+        self.calls.push_back(call);
+        while self.calls.len() > CALLS_MAX || self.bytes > BYTES_MAX {
+            let Some(oldest) = self.calls.pop_front() else {
+                break;
+            };
+            self.bytes -= oldest.bytes();
+        }
+    }
+
+    /// Ends the owner's call.
+    fn take(&mut self, owner: Owner) -> Option<Call> {
+        let index = self.calls.iter().position(|call| call.owner == owner)?;
+        let call = self.calls.remove(index)?;
+        self.bytes -= call.bytes();
+        Some(call)
+    }
+
+    /// The piece of a read that begins at `offset`; nothing when the beginning isn't known, so that
+    /// no caller gets pieces of different tables.
+    pub fn continue_read(&mut self, owner: Owner, offset: u64, size: usize) -> Vec<u8> {
+        match self.take(owner) {
+            Some(Call {
+                next,
+                rest: Rest::Read(mut data),
+                ..
+            }) if next == offset => {
+                let rest = data.split_off(size.min(data.len()));
+                if !rest.is_empty() {
+                    let next = offset.saturating_add(data.len() as u64);
+                    let given = usize::try_from(next).unwrap_or(usize::MAX);
+                    self.begin(owner, given, Rest::Read(rest));
+                }
+                data
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// What becomes of the piece of a write that begins at `offset`.
+    pub fn continue_write(&mut self, owner: Owner, offset: u64, size: usize) -> Continued {
+        match self.take(owner) {
+            Some(Call { next, rest, .. }) if next == offset => match rest {
+                Rest::Written { total } => {
+                    let next = offset.saturating_add(size as u64);
+                    if next < total {
+                        let given = usize::try_from(next).unwrap_or(usize::MAX);
+                        self.begin(owner, given, Rest::Written { total });
+                    }
+                    Continued::Done
+                }
+                Rest::Staged(data) => Continued::Staged(data),
+                Rest::Read(_) => Continued::Unknown,
+            },
+            _ => Continued::Unknown,
+        }
+    }
+
+    /// The calls on `file` whose end wasn't seen, to be written now.
+    pub fn take_staged(&mut self, file: u64) -> Vec<Vec<u8>> {
+        let is_staged =
+            |call: &Call| call.owner.file == file && matches!(call.rest, Rest::Staged(_));
+        let mut staged = Vec::new();
+        while let Some(index) = self.calls.iter().position(is_staged) {
+            if let Some(call) = self.calls.remove(index) {
+                self.bytes -= call.bytes();
+                if let Rest::Staged(data) = call.rest {
+                    staged.push(data);
+                }
+            }
+        }
+        staged
+    }
+
+    /// Forgets the calls on `file`.
+    pub fn forget(&mut self, file: u64) {
+        self.calls.retain(|call| call.owner.file != file);
+        self.bytes = self.calls.iter().map(Call::bytes).sum();
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWNER: Owner = Owner { file: 1, thread: 2 };
+
+    fn other(thread: u32) -> Owner {
+        Owner { file: 1, thread }
+    }
+
+    #[test]
+    fn a_read_is_one_snapshot() {
+        let mut fragments = Fragments::default();
+        fragments.keep_read(OWNER, 4, b"efghij");
+        fragments.keep_read(other(3), 4, b"EFGH");
+        assert_eq!(fragments.continue_read(OWNER, 4, 4), b"efgh");
+        assert_eq!(fragments.continue_read(OWNER, 8, 4), b"ij");
+        assert!(fragments.continue_read(OWNER, 10, 4).is_empty());
+        // Another offset is another call.
+        assert!(fragments.continue_read(other(3), 8, 4).is_empty());
+        assert!(fragments.continue_read(other(3), 4, 4).is_empty());
+        assert_eq!(fragments.bytes, 0);
+    }
+
+    #[test]
+    fn what_was_written_with_the_first_piece_is_taken_once() {
+        let mut fragments = Fragments::default();
+        fragments.keep_written(OWNER, 10, 25);
+        assert_eq!(fragments.continue_write(OWNER, 10, 10), Continued::Done);
+        assert_eq!(fragments.continue_write(OWNER, 20, 5), Continued::Done);
+        assert_eq!(fragments.continue_write(OWNER, 25, 5), Continued::Unknown);
+        fragments.keep_written(OWNER, 10, 25);
+        assert_eq!(fragments.continue_write(OWNER, 20, 5), Continued::Unknown);
+    }
+
+    #[test]
+    fn what_is_staged_goes_on_or_is_taken_at_the_next_operation() {
+        let mut fragments = Fragments::default();
+        fragments.stage(OWNER, b"abc".to_vec());
+        let continued = fragments.continue_write(OWNER, 3, 2);
+        assert_eq!(continued, Continued::Staged(b"abc".to_vec()));
+        fragments.stage(OWNER, b"abcde".to_vec());
+        fragments.stage(Owner { file: 9, thread: 2 }, b"other".to_vec());
+        assert_eq!(fragments.take_staged(1), [b"abcde".to_vec()]);
+        assert!(fragments.take_staged(1).is_empty());
+        fragments.forget(9);
+        assert_eq!(fragments.bytes, 0);
+        assert!(fragments.calls.is_empty());
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut fragments = Fragments::default();
+        let rest = vec![0; MAX_DATA];
+        for thread in 0..1000 {
+            fragments.keep_read(other(thread), 4, &rest);
+            assert!(fragments.bytes <= BYTES_MAX);
+        }
+        assert_eq!(fragments.calls.len(), BYTES_MAX / MAX_DATA);
+        for thread in 0..1000 {
+            fragments.keep_written(other(thread), 4, 100);
+        }
+        assert_eq!(fragments.calls.len(), CALLS_MAX);
+        assert_eq!(fragments.bytes, 0);
+        let newest = fragments.continue_write(other(999), 4, 4);
+        assert_eq!(newest, Continued::Done);
+    }
+}

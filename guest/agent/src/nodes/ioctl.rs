@@ -1,0 +1,185 @@
+//! Which memory of the caller a command's third argument stands for.
+
+use kvmprof_abi::wire::device;
+use kvmprof_abi::{pcs, prf};
+
+use crate::cuse::protocol::Piece;
+
+/// Bytes of an `int`.
+const INT: usize = 4;
+
+/// How an ioctl goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The kernel has to fetch this memory, or make ready to store to it, first.
+    Fetch {
+        /// What the command reads.
+        reads: Option<Piece>,
+        /// What it stores.
+        stores: Option<Piece>,
+    },
+    /// It can be carried out with this number, with the data that was fetched, and with so much room
+    /// for what it stores.
+    Go {
+        /// The third argument where it is a number.
+        argument: i64,
+        /// Bytes to be stored, at most.
+        limit: usize,
+    },
+}
+
+/// The next step of `command`, whose third argument is `argument`, when the kernel has fetched
+/// `data` and made ready to store `out_size` bytes.
+pub(super) fn step(device: u16, command: u32, argument: u64, data: &[u8], out_size: usize) -> Step {
+    let piece = |length: usize| {
+        Some(Piece {
+            address: argument,
+            length,
+        })
+    };
+    let pointer = |limit: usize| Step::Go { argument: 0, limit };
+    match (device, command) {
+        (device::PCS, pcs::PROF_LIST) => match list_length(data) {
+            Some(length) => Step::Fetch {
+                reads: piece(length),
+                stores: None,
+            },
+            None => pointer(0),
+        },
+        _ => match stored(device, command) {
+            Some(length) if out_size < length => Step::Fetch {
+                reads: None,
+                stores: piece(length),
+            },
+            Some(length) => pointer(length),
+            None => Step::Go {
+                argument: int(argument),
+                limit: 0,
+            },
+        },
+    }
+}
+
+/// How many bytes the command stores where its argument points to, if it does.
+fn stored(device: u16, command: u32) -> Option<usize> {
+    match (device, command) {
+        (device::PCS, pcs::PCS_GETSTAT) => Some(pcs::STATUS_SIZE),
+        (device::PRF, prf::PRF_GETSTATUS | prf::PRF_GETSIZE | prf::PRF_GETMAX) => Some(INT),
+        _ => None,
+    }
+}
+
+/// How many bytes of a `PROF_LIST` have to be fetched yet; `None` when all are there, or
+/// when the count is such that the device refuses it anyway.
+fn list_length(data: &[u8]) -> Option<usize> {
+    let Some((count, rest)) = data.split_first_chunk::<INT>() else {
+        return Some(INT);
+    };
+    let count = usize::try_from(i32::from_ne_bytes(*count)).ok()?;
+    // What was fetched once isn't asked for again, whatever its count says by now.
+    let missing = rest.is_empty() && (1..=pcs::MAX_LIST).contains(&count);
+    missing.then_some(INT * (1 + count))
+}
+
+/// The `int` that a caller passed. ioctl(2) takes a long, of whose upper half nothing is known when
+/// an `int` was passed.
+fn int(argument: u64) -> i64 {
+    let [a, b, c, d, ..] = argument.to_le_bytes();
+    i32::from_le_bytes([a, b, c, d]).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_keep_their_sign_however_they_were_passed() {
+        for argument in [0xffff_ffff, u64::MAX, 0x1234_ffff_ffff] {
+            let step = step(device::PCS, pcs::BUF_INCR, argument, &[], 0);
+            let expected = Step::Go {
+                argument: -1,
+                limit: 0,
+            };
+            assert_eq!(step, expected);
+        }
+        assert_eq!(
+            step(device::PRF, prf::PRF_SETSTATE, 1, &[], 0),
+            Step::Go {
+                argument: 1,
+                limit: 0
+            }
+        );
+    }
+
+    /// The steps of a PROF_LIST at address 0x1000 whose memory begins with this.
+    fn list(memory: &[i32]) -> (Vec<usize>, usize) {
+        let memory: Vec<u8> = memory.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let mut fetched = Vec::new();
+        loop {
+            let length = fetched.last().copied().unwrap_or(0);
+            match step(device::PCS, pcs::PROF_LIST, 0x1000, &memory[..length], 0) {
+                Step::Fetch { reads, stores } => {
+                    let piece = reads.unwrap();
+                    assert_eq!((piece.address, stores), (0x1000, None));
+                    fetched.push(piece.length);
+                }
+                Step::Go { argument, limit } => {
+                    assert_eq!((argument, limit), (0, 0));
+                    return (fetched, length);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_list_is_fetched_by_its_count() {
+        assert_eq!(list(&[5, 1, 2, 3, 4, 5]), (vec![4, 24], 24));
+        assert_eq!(list(&[1, 1]), (vec![4, 8], 8));
+        for count in [0, -1, 6, i32::MAX, i32::MIN] {
+            assert_eq!(list(&[count]), (vec![4], 4), "{count}");
+        }
+    }
+
+    #[test]
+    fn a_count_that_changes_meanwhile_ends_all_the_same() {
+        let data: Vec<u8> = [5_i32, 1]
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .collect();
+        assert!(matches!(
+            step(device::PCS, pcs::PROF_LIST, 1, &data, 0),
+            Step::Go { .. }
+        ));
+    }
+
+    #[test]
+    fn what_is_stored_has_its_size() {
+        let sizes = [
+            (device::PCS, pcs::PCS_GETSTAT, pcs::STATUS_SIZE),
+            (device::PRF, prf::PRF_GETSTATUS, 4),
+            (device::PRF, prf::PRF_GETSIZE, 4),
+            (device::PRF, prf::PRF_GETMAX, 4),
+        ];
+        for (device, command, size) in sizes {
+            let first = step(device, command, 0x2000, &[], 0);
+            let expected = Step::Fetch {
+                reads: None,
+                stores: Some(Piece {
+                    address: 0x2000,
+                    length: size,
+                }),
+            };
+            assert_eq!(first, expected);
+            let expected = Step::Go {
+                argument: 0,
+                limit: size,
+            };
+            assert_eq!(step(device, command, 0x2000, &[], size), expected);
+        }
+        // A command is the device's own.
+        assert!(matches!(
+            step(device::PCS, prf::PRF_GETMAX, 7, &[], 0),
+            Step::Go { argument: 7, .. }
+        ));
+    }
+}

@@ -1,0 +1,56 @@
+//! The nodes: each operation on them becomes a request to kvmprof, and its reply an answer.
+
+mod caller;
+mod forwarder;
+mod fragments;
+mod ioctl;
+mod readiness;
+#[cfg(test)]
+mod tests;
+
+use kvmprof_abi::{prf, wire::device};
+
+pub use caller::{Direction, WholeCall, whole_call};
+pub use forwarder::{Forwarder, Outside};
+
+use crate::cuse::DeviceNumber;
+
+/// A device node of the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its name in `/dev`.
+    pub name: String,
+    /// The device as kvmprof numbers it.
+    pub device: u16,
+    /// The device's minor number, here and there.
+    pub minor: u16,
+}
+
+impl Node {
+    /// All nodes of a guest that has so many vCPUs: pcs, prf, and a prf for each vCPU.
+    pub fn all(vcpus: u32) -> Vec<Self> {
+        let node = |name: String, device, minor| Self {
+            name,
+            device,
+            minor,
+        };
+        let single = (0..prf::ALL_VCPUS).take_while(|vcpu| u32::from(*vcpu) < vcpus);
+        [
+            node("pcs".to_owned(), device::PCS, 0),
+            node("prf".to_owned(), device::PRF, prf::ALL_VCPUS),
+        ]
+        .into_iter()
+        .chain(single.map(|vcpu| node(format!("prf{vcpu}"), device::PRF, vcpu)))
+        .collect()
+    }
+
+    /// The number that the node should have, if the kernel gave prf's first one `prf_major`; 0 has it
+    /// choose.
+    pub fn number(&self, prf_major: u32) -> DeviceNumber {
+        let is_prf = self.device == device::PRF;
+        DeviceNumber {
+            major: if is_prf { prf_major } else { 0 },
+            minor: self.minor.into(),
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What a node is ready for: poll(2)'s events and the wire's.
+
+use kvmprof_abi::wire::{HANG_UP, READABLE, WRITABLE};
+
+const POLLIN: u32 = 0x001;
+const POLLOUT: u32 = 0x004;
+const POLLERR: u32 = 0x008;
+const POLLHUP: u32 = 0x010;
+const POLLRDNORM: u32 = 0x040;
+const POLLWRNORM: u32 = 0x100;
+
+/// What poll says of a file that kvmprof doesn't know any more.
+pub(super) const LOST: u32 = POLLERR | POLLHUP;
+
+/// The wire's events for those that a poll asks for.
+pub(super) fn to_wire(events: u32) -> u32 {
+    let wire = |mask: u32, event: u32| if events & mask != 0 { event } else { 0 };
+    wire(POLLIN | POLLRDNORM, READABLE) | wire(POLLOUT | POLLWRNORM, WRITABLE)
+}
+
+/// What poll says when the wire tells of these events.
+pub(super) fn from_wire(events: u32) -> u32 {
+    let poll = |event: u32, mask: u32| if events & event != 0 { mask } else { 0 };
+    poll(READABLE, POLLIN | POLLRDNORM)
+        | poll(WRITABLE, POLLOUT | POLLWRNORM)
+        | poll(HANG_UP, POLLHUP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_have_their_counterparts() {
+        assert_eq!(to_wire(u32::MAX), READABLE | WRITABLE);
+        assert_eq!(to_wire(POLLHUP | POLLERR), 0);
+        assert_eq!(to_wire(POLLRDNORM), READABLE);
+        assert_eq!(from_wire(0), 0);
+        assert_eq!(from_wire(WRITABLE | HANG_UP), 0x114);
+        assert_eq!(from_wire(READABLE), 0x041);
+    }
+}

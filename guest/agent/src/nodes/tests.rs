@@ -1,0 +1,527 @@
+//! The forwarder between a kernel and a kvmprof that the tests play.
+
+use std::collections::VecDeque;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::wire::{Kind, MAX_DATA, Reply, ReplyFrame, Request as WireRequest, RequestFrame};
+
+use super::{Direction, Forwarder, Node, Outside, WholeCall};
+use crate::cuse::protocol::{self, LAST_FRAGMENT, MAX_FRAGMENT, Operation, Request};
+
+const PCS: usize = 0;
+const PRF: usize = 1;
+const THREAD: u32 = 77;
+
+/// What the forwarder did, and what it will find.
+#[derive(Default)]
+struct World {
+    answers: VecDeque<(usize, Vec<u8>)>,
+    /// Requests to kvmprof, encoded.
+    sent: VecDeque<Vec<u8>>,
+    /// Looks at callers that aren't answered yet.
+    looks: VecDeque<u64>,
+    nobody_waits: bool,
+}
+
+impl Outside for World {
+    fn answer(&mut self, node: usize, bytes: &[u8]) -> bool {
+        if !self.nobody_waits {
+            self.answers.push_back((node, bytes.to_vec()));
+        }
+        !self.nobody_waits
+    }
+
+    fn send(&mut self, tag: u32, request: &WireRequest<'_>) {
+        let frame = RequestFrame {
+            tag,
+            request: *request,
+        };
+        let mut bytes = vec![0; frame.encoded_length()];
+        frame.encode(&mut bytes).unwrap();
+        self.sent.push_back(bytes);
+    }
+
+    fn look(&mut self, number: u64, thread: u32, _direction: Direction, _shown: usize) {
+        assert_eq!(thread, THREAD);
+        self.looks.push_back(number);
+    }
+}
+
+struct Bench {
+    forwarder: Forwarder,
+    world: World,
+    last_unique: u64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let mut forwarder = Forwarder::new(Node::all(2));
+        forwarder.connect();
+        Self {
+            forwarder,
+            world: World::default(),
+            last_unique: 0,
+        }
+    }
+
+    /// The kernel asks; the result is the request's name.
+    fn ask(&mut self, node: usize, operation: Operation<'_>) -> u64 {
+        self.last_unique += 2;
+        let request = Request {
+            unique: self.last_unique,
+            thread: THREAD,
+            operation,
+        };
+        self.forwarder.request(node, &request, &mut self.world);
+        self.last_unique
+    }
+
+    /// The next request to kvmprof: its tag, and what `look` makes of it.
+    fn sent<T>(&mut self, look: impl FnOnce(WireRequest<'_>) -> T) -> (u32, T) {
+        let bytes = self.world.sent.pop_front().expect("a request to kvmprof");
+        let (frame, _) = RequestFrame::decode(&bytes).unwrap().unwrap();
+        (frame.tag, look(frame.request))
+    }
+
+    fn sent_kind(&mut self) -> (u32, Kind) {
+        self.sent(|request| request.kind())
+    }
+
+    fn reply(&mut self, tag: u32, reply: Reply<'_>) -> bool {
+        let frame = ReplyFrame::success(tag, reply);
+        self.forwarder.reply(&frame, &mut self.world)
+    }
+
+    fn refuse(&mut self, tag: u32, kind: Kind, errno: Errno) {
+        let frame = ReplyFrame::failure(tag, kind, errno);
+        assert!(self.forwarder.reply(&frame, &mut self.world));
+    }
+
+    fn answered(&mut self, node: usize, expected: &[u8]) {
+        let (at, bytes) = self.world.answers.pop_front().expect("an answer");
+        assert_eq!(at, node);
+        assert!(bytes == expected, "{bytes:x?} instead of {expected:x?}");
+    }
+
+    fn nothing_more(&self) {
+        assert!(self.world.answers.is_empty(), "{:?}", self.world.answers);
+        assert!(self.world.sent.is_empty(), "{:?}", self.world.sent);
+    }
+
+    /// Opens a node; the result is the file. kvmprof's handle is 100 more than the node.
+    fn open(&mut self, node: usize) -> u64 {
+        let unique = self.ask(node, Operation::Open);
+        let (tag, (device, minor)) = self.sent(|request| match request {
+            WireRequest::Open { device, minor, .. } => (device, minor),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!((device, minor), [(1, 0), (2, 255)][node]);
+        let handle = 100 + u32::try_from(node).unwrap();
+        assert!(self.reply(tag, Reply::Open { handle }));
+        let (_, bytes) = self.world.answers.pop_front().unwrap();
+        let file = u64::from_ne_bytes(*bytes[16..].first_chunk().unwrap());
+        assert_eq!(bytes, protocol::opened(unique, file));
+        file
+    }
+
+    fn read(&mut self, node: usize, file: u64, offset: u64, size: usize) -> u64 {
+        let operation = Operation::Read {
+            file,
+            offset,
+            size,
+            flags: 0,
+        };
+        self.ask(node, operation)
+    }
+
+    fn write(&mut self, file: u64, offset: u64, data: &[u8]) -> u64 {
+        let operation = Operation::Write { file, offset, data };
+        self.ask(PRF, operation)
+    }
+
+    /// kvmprof gets a write of this, and takes it.
+    fn takes_write(&mut self, expected: &[u8]) {
+        let (tag, same) = self.sent(|request| match request {
+            WireRequest::Write { data, .. } => data == expected,
+            other => panic!("{:?}", other.kind()),
+        });
+        assert!(same, "other data is written");
+        let count = u32::try_from(expected.len()).unwrap();
+        assert!(self.reply(tag, Reply::Write { count }));
+    }
+
+    /// The caller that is looked at is found to be in this call.
+    fn seen(&mut self, whole: Option<WholeCall>) {
+        let number = self.world.looks.pop_front().expect("a look");
+        self.forwarder.seen(number, whole, &mut self.world);
+    }
+
+    /// The first piece of a write by a caller that is in this call.
+    fn write_of(&mut self, file: u64, piece: &[u8], whole: Option<WholeCall>) -> u64 {
+        let unique = self.write(file, 0, piece);
+        self.nothing_more();
+        self.seen(whole);
+        unique
+    }
+}
+
+fn whole(total: usize, data: Result<&[u8], Errno>) -> Option<WholeCall> {
+    let data = Some(data.map(<[u8]>::to_vec));
+    Some(WholeCall { total, data })
+}
+
+/// A table of more than one fragment.
+fn table() -> Vec<u8> {
+    (0..2 * MAX_FRAGMENT + 40)
+        .map(|index| u8::try_from(index % 251).unwrap())
+        .collect()
+}
+
+#[test]
+fn a_waiting_read_is_taken_back_by_a_signal() {
+    let mut bench = Bench::new();
+    let file = bench.open(PCS);
+    let read = bench.read(PCS, file, 0, 1000);
+    let (read_tag, limit) = bench.sent(|request| match request {
+        WireRequest::Read { limit, flags, .. } => (limit, flags),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(limit, (1000, 0));
+    // One for a request that was never made, then twice for this one.
+    for unique in [999, read, read] {
+        bench.ask(PCS, Operation::Interrupt { unique });
+    }
+    let (cancel_tag, cancelled) = bench.sent(|request| match request {
+        WireRequest::Cancel { tag } => tag,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(cancelled, read_tag);
+    bench.nothing_more();
+    bench.refuse(read_tag, Kind::Read, Errno::EINTR);
+    bench.answered(PCS, &protocol::failed(read, Errno::EINTR));
+    assert!(bench.reply(cancel_tag, Reply::Cancel));
+    bench.ask(PCS, Operation::Interrupt { unique: read });
+    bench.nothing_more();
+}
+
+#[test]
+fn a_read_that_goes_on_does_not_wait() {
+    let mut bench = Bench::new();
+    let file = bench.open(PCS);
+    let read = bench.read(PCS, file, 131_072, 1000);
+    let (tag, flags) = bench.sent(|request| match request {
+        WireRequest::Read { flags, .. } => flags,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(flags, 1);
+    bench.refuse(tag, Kind::Read, Errno::EAGAIN);
+    bench.answered(PCS, &protocol::read(read, &[]));
+}
+
+#[test]
+fn whether_to_wait_is_asked_with_every_read() {
+    let mut bench = Bench::new();
+    let file = bench.open(PCS);
+    let flags = u32::try_from(libc::O_NONBLOCK).unwrap();
+    let operation = Operation::Read {
+        file,
+        offset: 0,
+        size: 10,
+        flags,
+    };
+    let read = bench.ask(PCS, operation);
+    let (tag, flags) = bench.sent(|request| match request {
+        WireRequest::Read { flags, .. } => flags,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(flags, 1);
+    bench.refuse(tag, Kind::Read, Errno::EAGAIN);
+    bench.answered(PCS, &protocol::failed(read, Errno::EAGAIN));
+}
+
+#[test]
+fn a_table_is_written_whole_with_its_first_fragment() {
+    let mut bench = Bench::new();
+    let file = bench.open(PRF);
+    let table = table();
+    let call = whole(table.len(), Ok(&table));
+    let first = bench.write_of(file, &table[..MAX_FRAGMENT], call);
+    bench.takes_write(&table);
+    bench.answered(PRF, &protocol::written(first, MAX_FRAGMENT));
+    let rest = [
+        (MAX_FRAGMENT, 2 * MAX_FRAGMENT),
+        (2 * MAX_FRAGMENT, table.len()),
+    ];
+    for (begin, end) in rest {
+        let next = bench.write(file, begin as u64, &table[begin..end]);
+        bench.answered(PRF, &protocol::written(next, end - begin));
+    }
+    bench.nothing_more();
+    // Nothing is left of that call.
+    let stray = bench.write(file, table.len() as u64, &[1]);
+    bench.answered(PRF, &protocol::failed(stray, Errno::EIO));
+}
+
+#[test]
+fn a_table_is_refused_with_its_first_fragment() {
+    let mut bench = Bench::new();
+    let file = bench.open(PRF);
+    let table = table();
+    let fragment = &table[..MAX_FRAGMENT];
+
+    let unique = bench.write_of(file, fragment, whole(table.len(), Ok(&table)));
+    let (tag, _) = bench.sent_kind();
+    bench.refuse(tag, Kind::Write, Errno::EINVAL);
+    bench.answered(PRF, &protocol::failed(unique, Errno::EINVAL));
+
+    let too_large = WholeCall {
+        total: MAX_DATA + 8,
+        data: None,
+    };
+    let unique = bench.write_of(file, fragment, Some(too_large));
+    bench.answered(PRF, &protocol::failed(unique, Errno::ENOSPC));
+
+    let call = whole(table.len(), Err(Errno::EFAULT));
+    let unique = bench.write_of(file, fragment, call);
+    bench.answered(PRF, &protocol::failed(unique, Errno::EFAULT));
+    bench.nothing_more();
+}
+
+#[test]
+fn a_caller_that_cannot_be_looked_at_can_be_killed() {
+    let mut bench = Bench::new();
+    let file = bench.open(PRF);
+    let unique = bench.write(file, 0, &[0; 24]);
+    bench.ask(PRF, Operation::Interrupt { unique });
+    bench.answered(PRF, &protocol::failed(unique, Errno::EINTR));
+    bench.seen(None);
+    bench.nothing_more();
+}
+
+#[test]
+fn a_table_of_unknown_length_is_staged() {
+    let mut bench = Bench::new();
+    let file = bench.open(PRF);
+    let table = table();
+    // Its end is seen, because it is short.
+    for (begin, end) in [(0, MAX_FRAGMENT), (MAX_FRAGMENT, 2 * MAX_FRAGMENT)] {
+        let unique = bench.write(file, begin as u64, &table[begin..end]);
+        if begin == 0 {
+            bench.seen(None);
+        }
+        bench.answered(PRF, &protocol::written(unique, end - begin));
+    }
+    bench.nothing_more();
+    let last = bench.write(file, 2 * MAX_FRAGMENT as u64, &table[2 * MAX_FRAGMENT..]);
+    bench.takes_write(&table);
+    bench.answered(PRF, &protocol::written(last, 40));
+
+    // Its end isn't seen: it is written before what comes next.
+    let whole = &table[..MAX_FRAGMENT];
+    bench.write_of(file, whole, None);
+    bench.world.answers.clear();
+    bench.nothing_more();
+    let unique = bench.ask(PRF, Operation::Release { file });
+    bench.takes_write(whole);
+    let (tag, kind) = bench.sent_kind();
+    assert_eq!(kind, Kind::Close);
+    assert!(bench.reply(tag, Reply::Close));
+    bench.answered(PRF, &protocol::released(unique));
+    bench.nothing_more();
+}
+
+#[test]
+fn staging_is_bounded_and_for_what_may_go_on() {
+    let mut bench = Bench::new();
+    let file = bench.open(PRF);
+    let short = vec![3; LAST_FRAGMENT];
+    let unique = bench.write_of(file, &short, None);
+    bench.takes_write(&short);
+    bench.answered(PRF, &protocol::written(unique, LAST_FRAGMENT));
+
+    // Memory that isn't what the kernel has shown is no call of this.
+    let fragment = vec![9; MAX_FRAGMENT];
+    let other = vec![8; 2 * MAX_FRAGMENT];
+    let mut offset = 0;
+    loop {
+        let unique = bench.write(file, offset, &fragment);
+        if offset == 0 {
+            bench.seen(whole(other.len(), Ok(&other)));
+        }
+        let (_, answer) = bench.world.answers.pop_front().unwrap();
+        if answer != protocol::written(unique, MAX_FRAGMENT) {
+            assert_eq!(answer, protocol::failed(unique, Errno::ENOSPC));
+            break;
+        }
+        offset += MAX_FRAGMENT as u64;
+        assert!(offset <= MAX_DATA as u64);
+    }
+    bench.nothing_more();
+}
+
+#[test]
+fn a_read_of_a_table_is_one_snapshot() {
+    let mut bench = Bench::new();
+    let file = bench.open(PRF);
+    let table = table();
+    let first = bench.read(PRF, file, 0, MAX_FRAGMENT);
+    let call = WholeCall {
+        total: 2 * MAX_FRAGMENT,
+        data: None,
+    };
+    bench.seen(Some(call));
+    let (tag, limit) = bench.sent(|request| match request {
+        WireRequest::Read { limit, .. } => limit,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(usize::try_from(limit).unwrap(), 2 * MAX_FRAGMENT);
+    let data = &table[..2 * MAX_FRAGMENT];
+    assert!(bench.reply(tag, Reply::Read { data }));
+    bench.answered(PRF, &protocol::read(first, &table[..MAX_FRAGMENT]));
+    let next = bench.read(PRF, file, MAX_FRAGMENT as u64, MAX_FRAGMENT);
+    bench.answered(PRF, &protocol::read(next, &data[MAX_FRAGMENT..]));
+    // It is over; nothing of another table is mixed into it.
+    let end = bench.read(PRF, file, 2 * MAX_FRAGMENT as u64, 8);
+    bench.answered(PRF, &protocol::read(end, &[]));
+    bench.nothing_more();
+}
+
+fn poll(file: u64, events: u32) -> Operation<'static> {
+    Operation::Poll {
+        file,
+        kernel_handle: 4242,
+        notify: true,
+        events,
+    }
+}
+
+#[test]
+fn who_polls_is_woken_up_once_it_is_ready() {
+    let mut bench = Bench::new();
+    let file = bench.open(PCS);
+    let unique = bench.ask(PCS, poll(file, 1));
+    let (tag, _) = bench.sent_kind();
+    assert!(bench.reply(tag, Reply::Poll { events: 0 }));
+    bench.answered(PCS, &protocol::polled(unique, 0));
+    let (first_watch, kind) = bench.sent_kind();
+    assert_eq!(kind, Kind::Poll);
+    // The same again needs nothing more; another event does.
+    for (events, requests) in [(1, 0), (4, 2)] {
+        bench.ask(PCS, poll(file, events));
+        let (tag, _) = bench.sent_kind();
+        assert!(bench.reply(tag, Reply::Poll { events: 0 }));
+        assert_eq!(bench.world.sent.len(), requests);
+    }
+    bench.world.answers.clear();
+    let (cancel, kind) = bench.sent_kind();
+    assert_eq!(kind, Kind::Cancel);
+    let (second_watch, events) = bench.sent(|request| match request {
+        WireRequest::Poll { events, flags, .. } => (events, flags),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(events, (3, 0));
+    bench.refuse(first_watch, Kind::Poll, Errno::EINTR);
+    assert!(bench.reply(cancel, Reply::Cancel));
+    bench.nothing_more();
+    assert!(bench.reply(second_watch, Reply::Poll { events: 1 }));
+    bench.answered(PCS, &protocol::wake_up(4242));
+    bench.nothing_more();
+}
+
+#[test]
+fn everything_is_answered_when_the_connection_ends() {
+    let mut bench = Bench::new();
+    let (pcs, prf) = (bench.open(PCS), bench.open(PRF));
+    let unanswered = [
+        bench.ask(PCS, Operation::Open),
+        bench.read(PCS, pcs, 0, 100),
+        bench.read(PRF, prf, 0, 100),
+    ];
+    bench.ask(PCS, poll(pcs, 1));
+    let release = bench.ask(PRF, Operation::Release { file: prf });
+    let (tag, _) = std::iter::repeat_with(|| bench.sent_kind())
+        .find(|(_, kind)| *kind == Kind::Poll)
+        .unwrap();
+    assert!(bench.reply(tag, Reply::Poll { events: 0 }));
+    bench.world.answers.clear();
+
+    bench.forwarder.disconnect(&mut bench.world);
+    bench.world.sent.clear();
+    let mut answers: Vec<Vec<u8>> = bench
+        .world
+        .answers
+        .drain(..)
+        .map(|(_, bytes)| bytes)
+        .collect();
+    let mut expected = vec![
+        protocol::failed(unanswered[0], Errno::ENXIO),
+        protocol::failed(unanswered[1], Errno::EIO),
+        protocol::failed(unanswered[2], Errno::EIO),
+        protocol::released(release),
+        protocol::wake_up(4242),
+    ];
+    answers.sort();
+    expected.sort();
+    assert_eq!(answers, expected);
+
+    let unique = bench.ask(PCS, Operation::Open);
+    bench.answered(PCS, &protocol::failed(unique, Errno::ENXIO));
+    bench.forwarder.connect();
+    bench.open(PCS);
+    // What was open before stays lost.
+    let unique = bench.read(PCS, pcs, 0, 100);
+    bench.answered(PCS, &protocol::failed(unique, Errno::EIO));
+    let unique = bench.ask(PCS, poll(pcs, 1));
+    bench.answered(PCS, &protocol::polled(unique, 0x18));
+    let unique = bench.ask(PCS, Operation::Release { file: pcs });
+    bench.answered(PCS, &protocol::released(unique));
+    bench.nothing_more();
+}
+
+#[test]
+fn what_nobody_waits_for_is_closed() {
+    let mut bench = Bench::new();
+    bench.ask(PCS, Operation::Open);
+    let (tag, _) = bench.sent_kind();
+    bench.world.nobody_waits = true;
+    assert!(bench.reply(tag, Reply::Open { handle: 5 }));
+    assert_eq!(bench.sent_kind().1, Kind::Close);
+
+    bench.world.nobody_waits = false;
+    let file = bench.open(PCS);
+    bench.read(PCS, file, 0, 10);
+    let (read, _) = bench.sent_kind();
+    bench.ask(PCS, Operation::Open);
+    let (open, _) = bench.sent_kind();
+    bench.forwarder.node_ended(PCS, &mut bench.world);
+    assert_eq!(bench.sent_kind().1, Kind::Close);
+    // The new channel counts its requests from the start: old answers aren't for it.
+    bench.refuse(read, Kind::Read, Errno::EBADF);
+    assert!(bench.reply(open, Reply::Open { handle: 6 }));
+    assert_eq!(bench.sent_kind().1, Kind::Close);
+    bench.nothing_more();
+}
+
+#[test]
+fn replies_that_nobody_asked_for_break_the_protocol() {
+    let mut bench = Bench::new();
+    assert!(!bench.reply(1, Reply::Cancel));
+    bench.open(PCS);
+    bench.ask(PCS, Operation::Open);
+    let (tag, _) = bench.sent_kind();
+    assert!(!bench.reply(tag, Reply::Write { count: 1 }));
+    assert_eq!(bench.world.answers.len(), 1, "it is answered all the same");
+}
+
+#[test]
+fn unknown_files_and_requests_have_errors() {
+    let mut bench = Bench::new();
+    let unique = bench.read(PCS, 12, 0, 10);
+    bench.answered(PCS, &protocol::failed(unique, Errno::EBADF));
+    let unique = bench.ask(PCS, Operation::Unknown);
+    bench.answered(PCS, &protocol::failed(unique, Errno(libc::ENOSYS)));
+    bench.ask(PCS, Operation::Notice);
+    let unique = bench.ask(PCS, Operation::Release { file: 12 });
+    bench.answered(PCS, &protocol::released(unique));
+    bench.nothing_more();
+}

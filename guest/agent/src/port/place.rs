@@ -1,0 +1,113 @@
+//! Where the port is.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+/// The name that kvmprof gives its port.
+pub const PORT_NAME: &str = "kvmprof.0";
+
+/// Where the kernel lists ports, each with its name.
+const LISTED: &str = "/sys/class/virtio-ports";
+
+/// Where udev makes links by the ports' names.
+const LINKS: &str = "/dev/virtio-ports";
+
+/// Why there is no port.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// Nothing has the port's name.
+    #[error(
+        "No virtio console port is named {PORT_NAME}: is this a guest of kvmprof, is the module \
+         virtio_console loaded, and /sys mounted? --port names another"
+    )]
+    NoPort,
+    /// It can't be opened.
+    #[error("Cannot open {}", path.display())]
+    Open {
+        /// Where it is.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Where to look for the port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// By its name.
+    Named,
+    /// A device node, or a Unix socket.
+    Path(PathBuf),
+}
+
+impl Place {
+    /// Opens it for reading and writing without waiting.
+    ///
+    /// # Errors
+    /// [`PlaceError`].
+    pub fn open(&self) -> Result<OwnedFd, PlaceError> {
+        let path = match self {
+            Self::Path(path) => path.clone(),
+            Self::Named => named(Path::new(LISTED), Path::new(LINKS)).ok_or(PlaceError::NoPort)?,
+        };
+        open(&path).map_err(|source| PlaceError::Open { path, source })
+    }
+}
+
+fn open(path: &Path) -> io::Result<OwnedFd> {
+    if fs::metadata(path)?.file_type().is_socket() {
+        let stream = UnixStream::connect(path)?;
+        stream.set_nonblocking(true)?;
+        return Ok(stream.into());
+    }
+    let port: File = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY)
+        .open(path)?;
+    Ok(port.into())
+}
+
+/// The node of the port that has the name.
+fn named(listed: &Path, links: &Path) -> Option<PathBuf> {
+    let ports = fs::read_dir(listed).ok().into_iter().flatten().flatten();
+    let mut found = ports.filter(|port| {
+        fs::read_to_string(port.path().join("name")).is_ok_and(|name| name.trim_end() == PORT_NAME)
+    });
+    if let Some(port) = found.next() {
+        return Some(Path::new("/dev").join(port.file_name()));
+    }
+    let link = links.join(PORT_NAME);
+    link.exists().then_some(link)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_found_by_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let (listed, links) = (folder.path().join("listed"), folder.path().join("links"));
+        assert_eq!(named(&listed, &links), None);
+        for (port, name) in [("vport1p1", "other\n"), ("vport1p2", "kvmprof.0\n")] {
+            fs::create_dir_all(listed.join(port)).unwrap();
+            fs::write(listed.join(port).join("name"), name).unwrap();
+        }
+        assert_eq!(named(&listed, &links), Some("/dev/vport1p2".into()));
+        fs::remove_dir_all(&listed).unwrap();
+        fs::create_dir(&links).unwrap();
+        fs::write(links.join(PORT_NAME), "").unwrap();
+        assert_eq!(named(&listed, &links), Some(links.join(PORT_NAME)));
+    }
+
+    #[test]
+    fn a_missing_path_is_named() {
+        let error = Place::Path("/nonexistent/port".into()).open().unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/port"), "{error}");
+    }
+}
