@@ -1,0 +1,61 @@
+//! `kvmprof export`.
+
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::CommandError;
+use crate::export::{ExportError, Format, Source};
+
+/// Write a recording in a format that other tools read
+#[derive(Debug, Args)]
+pub struct ExportArguments {
+    /// The recording
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The format
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    format: Format,
+    /// Where to; standard output if not given
+    #[arg(short, long, value_name = "PATH")]
+    output: Option<PathBuf>,
+    /// Only this process; may be given more than once
+    #[arg(long, value_name = "PID", allow_negative_numbers = true)]
+    pid: Vec<i32>,
+}
+
+impl ExportArguments {
+    /// Reads the recording and writes it in the other format.
+    ///
+    /// # Errors
+    /// The recording can't be read, or the result written.
+    pub fn execute(&self) -> Result<(), CommandError> {
+        let source = Source::open(&self.file, &self.pid)?;
+        match &self.output {
+            None => {
+                let mut out = BufWriter::new(io::stdout().lock());
+                self.format.write(&source, &mut out).map_err(failure)
+            }
+            Some(path) => File::create(path)
+                .map_err(ExportError::Output)
+                .and_then(|file| self.format.write(&source, &mut BufWriter::new(file)))
+                .map_err(|error| match error {
+                    ExportError::Output(source) => CommandError::Write {
+                        path: path.clone(),
+                        source,
+                    },
+                    other => failure(other),
+                }),
+        }
+    }
+}
+
+fn failure(error: ExportError) -> CommandError {
+    match error {
+        ExportError::Recording(error) => CommandError::Recording(error),
+        ExportError::Output(error) => CommandError::Output(error),
+        error @ ExportError::TooMany(_) => CommandError::Export(error),
+    }
+}

@@ -1,0 +1,44 @@
+//! `kvmprof html`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::CommandError;
+use crate::file::Recording;
+use crate::graph::title;
+use crate::html::{Timeline, page};
+use crate::profile::Profile;
+
+/// Write a recording as a page to look at: timeline, flame graph, tables
+///
+/// One file that any browser opens from disk; it loads nothing.
+#[derive(Debug, Args)]
+pub struct HtmlArguments {
+    /// The recording
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The HTML file
+    #[arg(short, long, value_name = "PATH")]
+    output: PathBuf,
+    /// Only this process; may be given more than once
+    #[arg(long, value_name = "PID", allow_negative_numbers = true)]
+    pid: Vec<i32>,
+    /// What is written above it
+    #[arg(long, value_name = "TEXT")]
+    title: Option<String>,
+}
+
+impl HtmlArguments {
+    /// Reads the recording and writes the page.
+    ///
+    /// # Errors
+    /// The recording can't be read, or the result written.
+    pub fn execute(&self) -> Result<(), CommandError> {
+        let profile = Profile::of_file(&self.file, &self.pid)?;
+        let recording = Recording::open(&self.file)?;
+        let timeline = Timeline::of(&recording, &profile, &self.pid)?;
+        let title = self.title.clone().unwrap_or_else(|| title(&profile));
+        super::write(&self.output, page(&profile, &timeline, &title).as_bytes())
+    }
+}

@@ -1,0 +1,24 @@
+//! The commands that look at recordings.
+
+mod diff;
+mod error;
+mod export;
+mod flamegraph;
+mod html;
+mod report;
+
+use std::path::Path;
+
+pub use diff::DiffArguments;
+pub use error::CommandError;
+pub use export::ExportArguments;
+pub use flamegraph::FlamegraphArguments;
+pub use html::HtmlArguments;
+pub use report::ReportArguments;
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), CommandError> {
+    std::fs::write(path, bytes).map_err(|source| CommandError::Write {
+        path: path.to_owned(),
+        source,
+    })
+}

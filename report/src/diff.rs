@@ -1,0 +1,237 @@
+//! What changed from one recording to another.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use inferno::differential::{Options, from_readers};
+
+use crate::profile::{Function, Profile, Share, SortBy, folded, functions};
+use crate::text::visible;
+
+/// Stands for all addresses that have no name: they can't be found again in another run.
+const ADDRESS: &str = "0x...";
+
+/// How a function's share of all ticks changed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// Its name.
+    pub name: String,
+    /// Whether it is the kernel's.
+    pub is_kernel: bool,
+    /// Its share before.
+    pub before: Share,
+    /// Its share after.
+    pub after: Share,
+    /// The difference of the shares, -1 to 1.
+    pub change: f64,
+    /// The lower end of its 95 % confidence interval (Newcombe's hybrid score interval, method 10 in Statistics
+    /// in Medicine 17, 1998).
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
+}
+
+impl Change {
+    fn new((name, is_kernel): (String, bool), before: Share, after: Share) -> Self {
+        let change = after.value - before.value;
+        let down = (after.value - after.low).hypot(before.high - before.value);
+        let up = (after.high - after.value).hypot(before.value - before.low);
+        Self {
+            name,
+            is_kernel,
+            before,
+            after,
+            change,
+            low: (change - down).max(-1.0),
+            high: (change + up).min(1.0),
+        }
+    }
+
+    /// True when the interval doesn't hold 0: in 95 of 100 functions that didn't change this is false.
+    pub fn is_significant(&self) -> bool {
+        self.low > 0.0 || self.high < 0.0
+    }
+}
+
+/// How every function of `before` and `after` changed, by its own or all of its samples; the biggest changes
+/// first.
+pub fn changes(before: &Profile, after: &Profile, sort: SortBy) -> Vec<Change> {
+    let mut counts: HashMap<(String, bool), [u64; 2]> = HashMap::new();
+    for (index, profile) in [before, after].into_iter().enumerate() {
+        for function in functions(profile, sort) {
+            let count = match sort {
+                SortBy::Own => function.own,
+                SortBy::Total => function.total,
+            };
+            let sum = &mut counts.entry(key(function)).or_default()[index];
+            *sum = sum.saturating_add(count);
+        }
+    }
+    let wholes = [before.samples(), after.samples()];
+    let mut changes: Vec<Change> = counts
+        .into_iter()
+        .filter(|(_, counts)| *counts != [0, 0])
+        .map(|(key, [first, second])| {
+            // Addresses without a name may be on the same stack more than once.
+            let share = |count: u64, whole: u64| Share::of(count.min(whole), whole);
+            Change::new(key, share(first, wholes[0]), share(second, wholes[1]))
+        })
+        .collect();
+    changes.sort_by(|left, right| {
+        right
+            .change
+            .abs()
+            .total_cmp(&left.change.abs())
+            .then_with(|| left.name.cmp(&right.name))
+            .then_with(|| left.is_kernel.cmp(&right.is_kernel))
+    });
+    changes
+}
+
+fn key(function: Function) -> (String, bool) {
+    let name = if function.name.starts_with("0x") {
+        ADDRESS.to_owned()
+    } else {
+        function.name
+    };
+    (name, function.is_kernel)
+}
+
+/// Folded stacks with two counts, `before`'s scaled to as many samples as `after` has.
+///
+/// # Errors
+/// None but what inferno may tell of.
+pub fn folded_changes(before: &Profile, after: &Profile) -> io::Result<Vec<String>> {
+    let options = Options {
+        normalize: true,
+        strip_hex: true,
+    };
+    let [before, after] = [before, after].map(|profile| {
+        let lines = folded(profile);
+        let lines = lines.iter().map(|line| without_pid(line) + "\n");
+        lines.collect::<String>()
+    });
+    let mut both = Vec::new();
+    from_readers(options, before.as_bytes(), after.as_bytes(), &mut both)?;
+    let both = String::from_utf8_lossy(&both);
+    let mut lines: Vec<String> = both.lines().map(str::to_owned).collect();
+    lines.sort();
+    Ok(lines)
+}
+
+/// A folded stack whose process is known by its name alone: another run has other pids.
+fn without_pid(line: &str) -> String {
+    let (root, rest) = line.split_once(';').unwrap_or((line, ""));
+    let unknown = root.strip_suffix("--1").map(|name| (name, "1"));
+    match unknown.or_else(|| root.rsplit_once('-')) {
+        Some((name, pid)) if name != "pid" && pid.parse::<u32>().is_ok() => {
+            format!("{name};{rest}")
+        }
+        _ => line.to_owned(),
+    }
+}
+
+/// Prints `changes` between `profiles`: at most `top` rows.
+///
+/// # Errors
+/// When `out` takes no more.
+pub fn print(
+    changes: &[Change],
+    profiles: [&Profile; 2],
+    top: usize,
+    colours: bool,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    for (when, profile) in ["before", "after"].into_iter().zip(profiles) {
+        let account = profile.contents.account;
+        writeln!(
+            out,
+            "{when:<6}  {}: {} ticks = {} samples + {} idle + {} stolen + {} lost{}",
+            visible(&profile.contents.facts.kernel),
+            account.ticks,
+            account.samples,
+            account.idle,
+            account.stolen,
+            account.lost,
+            if profile.contents.closed.is_some() {
+                ""
+            } else {
+                "; the recording was cut off"
+            }
+        )?;
+    }
+    writeln!(out)?;
+    let (bold, plain) = if colours {
+        ("\x1b[1m", "\x1b[0m")
+    } else {
+        ("", "")
+    };
+    writeln!(
+        out,
+        "{bold}   BEFORE    AFTER   CHANGE    95 %              FUNCTION{plain}"
+    )?;
+    for change in changes.iter().take(top) {
+        print_change(change, colours, out)?;
+    }
+    if changes.len() > top {
+        let more = changes.len() - top;
+        writeln!(out, "  and {more} other functions (--top shows more)")?;
+    }
+    if changes
+        .iter()
+        .take(top)
+        .any(|change| !change.is_significant())
+    {
+        writeln!(out, "\n~ not significant: may be chance")?;
+    }
+    Ok(())
+}
+
+fn print_change(change: &Change, colours: bool, out: &mut dyn Write) -> io::Result<()> {
+    let (colour, plain) = match (colours, change.is_significant(), change.change > 0.0) {
+        (false, _, _) => ("", ""),
+        (true, false, _) => ("\x1b[2m", "\x1b[0m"),
+        (true, true, true) => ("\x1b[31m", "\x1b[0m"),
+        (true, true, false) => ("\x1b[34m", "\x1b[0m"),
+    };
+    let interval = format!("{:+.1} to {:+.1}", change.low * 100.0, change.high * 100.0);
+    writeln!(
+        out,
+        "{colour}  {:>5.1} %  {:>5.1} %  {:>+6.1}  {} {interval:<16}  {}  {}{plain}",
+        change.before.value * 100.0,
+        change.after.value * 100.0,
+        change.change * 100.0,
+        if change.is_significant() { ' ' } else { '~' },
+        if change.is_kernel { 'k' } else { 'u' },
+        visible(&change.name),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_difference_of_two_shares_has_an_interval() {
+        // Newcombe 1998, table II, contrast (a): 56/70 - 48/80 is 0.0524 to 0.3339.
+        let key = || ("f".to_owned(), true);
+        let change = Change::new(key(), Share::of(48, 80), Share::of(56, 70));
+        assert!((change.low - 0.0524).abs() < 1e-4, "{change:?}");
+        assert!((change.high - 0.3339).abs() < 1e-4, "{change:?}");
+        assert!(change.is_significant());
+        let back = Change::new(key(), Share::of(56, 70), Share::of(48, 80));
+        assert!((back.high + change.low).abs() < 1e-9);
+        assert!(back.is_significant());
+        let same = Change::new(key(), Share::of(10, 100), Share::of(12, 100));
+        assert!(!same.is_significant());
+    }
+
+    #[test]
+    fn processes_are_known_by_their_names() {
+        assert_eq!(without_pid("sh-12;a b 3"), "sh;a b 3");
+        assert_eq!(without_pid("a-b-12;c 3"), "a-b;c 3");
+        assert_eq!(without_pid("a--1;c 3"), "a;c 3");
+        assert_eq!(without_pid("pid-12;c 3"), "pid-12;c 3");
+        assert_eq!(without_pid("pid--1;c 3"), "pid--1;c 3");
+    }
+}

@@ -1,0 +1,189 @@
+//! Callgrind's profile format (<https://valgrind.org/docs/manual/cl-format.html>), for `callgrind_annotate` and
+//! KCachegrind.
+//!
+//! The cost is in ticks: all of them, and those of each mode. A process is an object (`ob=`) with its name and pid, so is the
+//! kernel of each process; so a function has a row for each process that was in it. The format knows neither
+//! threads within one profile nor vCPUs: those are summed up. Calls aren't counted by samples, so that a call's count
+//! is that of the ticks in it.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::{self, Write};
+
+use kvmprof_devices::profiling::Mode;
+
+use super::interned::Interned;
+use super::{Event, ExportError, Source};
+
+/// All ticks, then those in user mode, in the kernel, in interrupts, idle.
+type Cost = [u64; 5];
+
+/// A function in a process: pid, whether it is the kernel's, name.
+type Function = (i32, bool, String);
+
+#[derive(Default)]
+struct Costs {
+    own: BTreeMap<u32, Cost>,
+    calls: BTreeMap<u32, BTreeMap<u32, Cost>>,
+}
+
+/// Writes `source` to `out`.
+pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
+    let mut functions = Interned::new("functions");
+    let mut costs = Costs::default();
+    let mut stacks = HashMap::new();
+    source.for_each(|event| {
+        let path = match stacks.entry((event.pid, event.stack.clone())) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(path(source, event, &mut functions)?),
+        };
+        costs.add(path, cost(event));
+        Ok(())
+    })?;
+    Ok(write_costs(source, &functions.into_ordered(), &costs, out)?)
+}
+
+/// The functions of `event`, innermost first.
+fn path(
+    source: &Source,
+    event: &Event,
+    functions: &mut Interned<Function>,
+) -> Result<Vec<u32>, ExportError> {
+    let frames = source.frames(event).into_iter();
+    frames
+        .map(|frame| {
+            let function = (event.pid, frame.is_kernel, frame.name.into_owned());
+            Ok(functions.number(function)?.0)
+        })
+        .collect()
+}
+
+fn cost(event: &Event) -> Cost {
+    let mut cost = [event.ticks, 0, 0, 0, 0];
+    let mode = match event.mode {
+        Mode::User => 1,
+        Mode::Kernel => 2,
+        Mode::Interrupt => 3,
+        Mode::Idle => 4,
+    };
+    cost[mode] = event.ticks;
+    cost
+}
+
+fn add(sum: &mut Cost, cost: Cost) {
+    for (part, more) in sum.iter_mut().zip(cost) {
+        *part = part.saturating_add(more);
+    }
+}
+
+impl Costs {
+    fn add(&mut self, path: &[u32], cost: Cost) {
+        if let Some(innermost) = path.first() {
+            add(self.own.entry(*innermost).or_default(), cost);
+        }
+        // A call that is on the stack more than once has the tick once.
+        let mut seen = HashSet::new();
+        for call in path.windows(2) {
+            let &[callee, caller] = call else { continue };
+            if seen.insert((caller, callee)) {
+                let callees = self.calls.entry(caller).or_default();
+                add(callees.entry(callee).or_default(), cost);
+            }
+        }
+    }
+}
+
+fn write_costs(
+    source: &Source,
+    functions: &[Function],
+    costs: &Costs,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let facts = &source.profile().contents.facts;
+    let mut all = Cost::default();
+    for cost in costs.own.values() {
+        add(&mut all, *cost);
+    }
+    writeln!(out, "# callgrind format")?;
+    writeln!(out, "version: 1")?;
+    writeln!(out, "creator: kvmprof {}", line(&facts.program))?;
+    writeln!(out, "cmd: {}", line(&facts.kernel))?;
+    writeln!(
+        out,
+        "desc: Timerange: ticks of a {} Hz clock on {} vCPU(s)",
+        facts.hz, facts.vcpus
+    )?;
+    writeln!(out, "positions: line")?;
+    writeln!(out, "events: Ticks User Kernel Interrupt Idle")?;
+    writeln!(out, "summary: {}", columns(&all))?;
+    let zero = Cost::default();
+    for (number, function) in (0_u32..).zip(functions) {
+        writeln!(out)?;
+        write_position("", source, function, out)?;
+        write_cost(costs.own.get(&number).unwrap_or(&zero), out)?;
+        for (callee, cost) in costs.calls.get(&number).into_iter().flatten() {
+            write_position("c", source, &functions[*callee as usize], out)?;
+            writeln!(out, "calls={} 0", cost[0])?;
+            write_cost(cost, out)?;
+        }
+    }
+    writeln!(out)?;
+    writeln!(out, "totals: {}", columns(&all))
+}
+
+/// Where costs belong to: object, file and function, each name starting with `prefix`.
+fn write_position(
+    prefix: &str,
+    source: &Source,
+    (pid, is_kernel, name): &Function,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let processes = &source.profile().processes;
+    let process = match processes.get(pid).map(|process| process.name.as_str()) {
+        Some(known) if !known.is_empty() => format!("{known}-{pid}"),
+        _ => format!("pid-{pid}"),
+    };
+    let side = if *is_kernel { "kernel" } else { "user" };
+    let file = if prefix.is_empty() { "fl" } else { "cfi" };
+    writeln!(out, "{prefix}ob={} [{side}]", line(&process))?;
+    writeln!(out, "{file}=[{side}]")?;
+    writeln!(out, "{prefix}fn={}", line(name))
+}
+
+/// A line of costs; where in the function they are isn't known.
+fn write_cost(cost: &Cost, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "0 {}", columns(cost))
+}
+
+fn columns([all, user, kernel, interrupt, idle]: &Cost) -> String {
+    format!("{all} {user} {kernel} {interrupt} {idle}")
+}
+
+/// `text` on one line, and not like a number in parentheses, which stands for a name there.
+fn line(text: &str) -> String {
+    let text = text.replace(['\n', '\r'], " ");
+    match text.strip_prefix('(') {
+        Some(rest) => format!("[{rest}"),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recursion_counts_once_for_each_call() {
+        let mut costs = Costs::default();
+        costs.add(&[2, 1, 2, 1, 0], [1, 1, 0, 0, 0]);
+        assert_eq!(costs.own[&2][0], 1);
+        assert_eq!(costs.calls[&1][&2][0], 1);
+        assert_eq!(costs.calls[&2][&1][0], 1);
+        assert_eq!(costs.calls[&0][&1][0], 1);
+    }
+
+    #[test]
+    fn names_stay_on_their_lines() {
+        assert_eq!(line("(1) f\ng"), "[1) f g");
+    }
+}

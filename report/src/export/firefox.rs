@@ -1,0 +1,234 @@
+//! The Firefox Profiler's processed profile format
+//! (<https://github.com/firefox-devtools/profiler/blob/main/docs-developer/processed-profile-format.md>), which the crate
+//! `fxprof-processed-profile` writes; it keeps the whole profile in memory, some 40 bytes a sample.
+//!
+//! Processes and threads are what they are there. A sample's category, and so its colour, is its mode; the vCPU that a
+//! thread was seen on is a marker, from its first sample there to its last. Halted vCPUs are threads of process 0.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::time::Duration;
+
+use fxprof_processed_profile::{
+    CategoryColor, CategoryHandle, CpuDelta, Frame, FrameFlags, FrameInfo, MarkerFieldFlags,
+    MarkerFieldFormat, MarkerTiming, ProcessHandle, Profile, ReferenceTimestamp, SamplingInterval,
+    StackHandle, StaticSchemaMarker, StaticSchemaMarkerField, StringHandle, ThreadHandle,
+    Timestamp, WeightType,
+};
+use kvmprof_devices::profiling::Mode;
+
+use super::{Event, ExportError, Source};
+use crate::profile::Stack;
+
+/// Which thread: pid, tid, and the vCPU if that is all that tells threads apart.
+type ThreadKey = (i32, i32, Option<u16>);
+
+/// A thread that stays on a vCPU.
+struct Stay {
+    vcpu: u16,
+    first: Timestamp,
+    last: Timestamp,
+}
+
+struct Thread {
+    handle: ThreadHandle,
+    stacks: HashMap<(Mode, Option<Stack>), Option<StackHandle>>,
+    stay: Stay,
+}
+
+struct Builder<'a> {
+    source: &'a Source,
+    profile: Profile,
+    categories: [CategoryHandle; 4],
+    processes: HashMap<i32, ProcessHandle>,
+    threads: HashMap<ThreadKey, Thread>,
+}
+
+/// Writes `source` to `out`.
+pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
+    let mut builder = Builder::new(source);
+    source.for_each(|event| {
+        builder.add(event);
+        Ok(())
+    })?;
+    serde_json::to_writer(out, &builder.finish()).map_err(|error| ExportError::Output(error.into()))
+}
+
+impl<'a> Builder<'a> {
+    fn new(source: &'a Source) -> Self {
+        let facts = &source.profile().contents.facts;
+        let began = Duration::from_nanos(facts.began_ns);
+        let mut profile = Profile::new(
+            &format!("{}, seen from the hypervisor", facts.kernel),
+            ReferenceTimestamp::from_duration_since_unix_epoch(began),
+            SamplingInterval::from_nanos(source.period_ns()),
+        );
+        // There is nothing that a symbol server could add.
+        profile.set_symbolicated(true);
+        let categories = [
+            ("User", CategoryColor::Yellow),
+            ("Kernel", CategoryColor::Orange),
+            ("Interrupt", CategoryColor::Red),
+            ("Idle", CategoryColor::Transparent),
+        ]
+        .map(|(name, color)| profile.add_category(name, color));
+        Self {
+            source,
+            profile,
+            categories,
+            processes: HashMap::new(),
+            threads: HashMap::new(),
+        }
+    }
+
+    fn add(&mut self, event: &Event) {
+        let began = self.source.profile().contents.facts.began_monotonic_ns;
+        let time = Timestamp::from_nanos_since_reference(event.time.saturating_sub(began));
+        let on_vcpu = (event.pid <= 0).then_some(event.vcpu);
+        let key = (event.pid, event.tid, on_vcpu);
+        let mut thread = match self.threads.remove(&key) {
+            Some(thread) => thread,
+            None => self.new_thread(event, time),
+        };
+        // The last one counts, as for the guest itself.
+        self.profile.set_thread_name(thread.handle, &event.comm);
+        if thread.stay.vcpu != event.vcpu {
+            mark(&mut self.profile, &thread);
+            thread.stay = Stay {
+                vcpu: event.vcpu,
+                first: time,
+                last: time,
+            };
+        }
+        // What comes from different vCPUs is in order by and large only.
+        thread.stay.last = thread.stay.last.max(time);
+        let key_of_stack = (event.mode, event.stack.clone());
+        let stack = match thread.stacks.get(&key_of_stack) {
+            Some(stack) => *stack,
+            None => {
+                let frames = self.frames(event);
+                let stack = self
+                    .profile
+                    .intern_stack_frames(thread.handle, frames.into_iter());
+                thread.stacks.insert(key_of_stack, stack);
+                stack
+            }
+        };
+        let busy = match event.mode {
+            Mode::Idle => CpuDelta::ZERO,
+            _ => CpuDelta::from_nanos(self.source.period_ns()),
+        };
+        let weight = i32::try_from(event.ticks).unwrap_or(i32::MAX);
+        self.profile
+            .add_sample(thread.handle, time, stack, busy, weight);
+        self.threads.insert(key, thread);
+    }
+
+    fn new_thread(&mut self, event: &Event, time: Timestamp) -> Thread {
+        let process = match self.processes.get(&event.pid) {
+            Some(process) => *process,
+            None => self.new_process(event, time),
+        };
+        let is_main = event.tid == event.pid;
+        let tid = event.tid.cast_unsigned();
+        let handle = self.profile.add_thread(process, tid, time, is_main);
+        self.profile
+            .set_thread_samples_weight_type(handle, WeightType::Samples);
+        Thread {
+            handle,
+            stacks: HashMap::new(),
+            stay: Stay {
+                vcpu: event.vcpu,
+                first: time,
+                last: time,
+            },
+        }
+    }
+
+    fn new_process(&mut self, event: &Event, time: Timestamp) -> ProcessHandle {
+        let known = self.source.profile().processes.get(&event.pid);
+        let name = match known.map(|process| process.name.as_str()) {
+            Some(name) if !name.is_empty() => name,
+            _ => &event.comm,
+        };
+        let process = self
+            .profile
+            .add_process(name, event.pid.cast_unsigned(), time);
+        self.processes.insert(event.pid, process);
+        process
+    }
+
+    /// The frames of `event`, outermost first, the innermost one in the category of the mode.
+    fn frames(&mut self, event: &Event) -> Vec<FrameInfo> {
+        let [user, kernel, interrupt, idle] = self.categories;
+        let frames = self.source.frames(event);
+        let infos = frames.iter().enumerate().rev().map(|(index, frame)| {
+            let category = match (index, event.mode) {
+                (0, Mode::Interrupt) => interrupt,
+                (0, Mode::Idle) => idle,
+                _ if frame.is_kernel => kernel,
+                _ => user,
+            };
+            FrameInfo {
+                frame: Frame::Label(self.profile.intern_string(&frame.name)),
+                category_pair: category.into(),
+                flags: FrameFlags::empty(),
+            }
+        });
+        infos.collect()
+    }
+
+    fn finish(mut self) -> Profile {
+        let mut threads: Vec<(ThreadKey, Thread)> = self.threads.into_iter().collect();
+        threads.sort_by_key(|(key, _)| *key);
+        for (_, thread) in &threads {
+            mark(&mut self.profile, thread);
+        }
+        self.profile
+    }
+}
+
+/// Marks on which vCPU `thread` was.
+fn mark(profile: &mut Profile, thread: &Thread) {
+    let Stay { vcpu, first, last } = &thread.stay;
+    let marker = OnVcpu {
+        name: profile.intern_string("vCPU"),
+        vcpu: profile.intern_string(&format!("vCPU {vcpu}")),
+    };
+    profile.add_marker(thread.handle, MarkerTiming::Interval(*first, *last), marker);
+}
+
+/// The vCPU that a thread was seen on.
+#[derive(Clone, Debug)]
+struct OnVcpu {
+    name: StringHandle,
+    vcpu: StringHandle,
+}
+
+impl StaticSchemaMarker for OnVcpu {
+    const UNIQUE_MARKER_TYPE_NAME: &'static str = "vCPU";
+    const CHART_LABEL: Option<&'static str> = Some("{marker.data.vcpu}");
+    const TABLE_LABEL: Option<&'static str> = Some("{marker.data.vcpu}");
+    const FIELDS: &'static [StaticSchemaMarkerField] = &[StaticSchemaMarkerField {
+        key: "vcpu",
+        label: "vCPU",
+        format: MarkerFieldFormat::String,
+        flags: MarkerFieldFlags::SEARCHABLE,
+    }];
+
+    fn name(&self, _profile: &mut Profile) -> StringHandle {
+        self.name
+    }
+
+    fn category(&self, _profile: &mut Profile) -> CategoryHandle {
+        CategoryHandle::OTHER
+    }
+
+    fn string_field_value(&self, _field_index: u32) -> StringHandle {
+        self.vcpu
+    }
+
+    fn number_field_value(&self, _field_index: u32) -> f64 {
+        0.0
+    }
+}

@@ -1,0 +1,309 @@
+//! pprof's `profile.proto` (<https://github.com/google/pprof/blob/main/proto/profile.proto>), packed by gzip.
+//!
+//! Each sample has two values, ticks and ns, and the labels `pid`, `tid`, `vcpu`, `comm` and `mode`
+//! (`go tool pprof -tagfocus=mode=interrupt`, `-tagroot=comm`).
+
+use std::collections::HashMap;
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use kvmprof_devices::profiling::Mode;
+use prost::Message;
+
+use super::interned::Interned;
+use super::source::mode_name;
+use super::{Event, ExportError, Source};
+use crate::profile::Stack;
+
+/// The messages, as far as they are written. Fields have the names and numbers of the format's source.
+mod message {
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Profile {
+        #[prost(message, repeated, tag = "1")]
+        pub sample_type: Vec<ValueType>,
+        #[prost(message, repeated, tag = "2")]
+        pub sample: Vec<Sample>,
+        #[prost(message, repeated, tag = "3")]
+        pub mapping: Vec<Mapping>,
+        #[prost(message, repeated, tag = "4")]
+        pub location: Vec<Location>,
+        #[prost(message, repeated, tag = "5")]
+        pub function: Vec<Function>,
+        #[prost(string, repeated, tag = "6")]
+        pub string_table: Vec<String>,
+        #[prost(int64, tag = "9")]
+        pub time_nanos: i64,
+        #[prost(int64, tag = "10")]
+        pub duration_nanos: i64,
+        #[prost(message, optional, tag = "11")]
+        pub period_type: Option<ValueType>,
+        #[prost(int64, tag = "12")]
+        pub period: i64,
+    }
+
+    #[derive(Clone, Copy, PartialEq, prost::Message)]
+    pub struct ValueType {
+        #[prost(int64, tag = "1")]
+        pub r#type: i64,
+        #[prost(int64, tag = "2")]
+        pub unit: i64,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Sample {
+        #[prost(uint64, repeated, tag = "1")]
+        pub location_id: Vec<u64>,
+        #[prost(int64, repeated, tag = "2")]
+        pub value: Vec<i64>,
+        #[prost(message, repeated, tag = "3")]
+        pub label: Vec<Label>,
+    }
+
+    #[derive(Clone, Copy, PartialEq, prost::Message)]
+    pub struct Label {
+        #[prost(int64, tag = "1")]
+        pub key: i64,
+        #[prost(int64, tag = "2")]
+        pub str: i64,
+    }
+
+    #[derive(Clone, Copy, PartialEq, prost::Message)]
+    pub struct Mapping {
+        #[prost(uint64, tag = "1")]
+        pub id: u64,
+        #[prost(uint64, tag = "2")]
+        pub memory_start: u64,
+        #[prost(uint64, tag = "3")]
+        pub memory_limit: u64,
+        #[prost(int64, tag = "5")]
+        pub filename: i64,
+        #[prost(bool, tag = "7")]
+        pub has_functions: bool,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Location {
+        #[prost(uint64, tag = "1")]
+        pub id: u64,
+        #[prost(uint64, tag = "2")]
+        pub mapping_id: u64,
+        #[prost(uint64, tag = "3")]
+        pub address: u64,
+        #[prost(message, repeated, tag = "4")]
+        pub line: Vec<Line>,
+    }
+
+    #[derive(Clone, Copy, PartialEq, prost::Message)]
+    pub struct Line {
+        #[prost(uint64, tag = "1")]
+        pub function_id: u64,
+    }
+
+    #[derive(Clone, Copy, PartialEq, prost::Message)]
+    pub struct Function {
+        #[prost(uint64, tag = "1")]
+        pub id: u64,
+        #[prost(int64, tag = "2")]
+        pub name: i64,
+        #[prost(int64, tag = "3")]
+        pub system_name: i64,
+        #[prost(int64, tag = "4")]
+        pub filename: i64,
+    }
+}
+
+/// What tells samples apart here.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Place {
+    pid: i32,
+    tid: i32,
+    vcpu: u16,
+    mode: Mode,
+    comm: String,
+    stack: Option<Stack>,
+}
+
+/// Where the kernel's half of the address space begins.
+const KERNEL_HALF: u64 = 1 << 63;
+const KERNEL_MAPPING: u64 = 1;
+const USER_MAPPING: u64 = 2;
+
+struct Builder<'a> {
+    source: &'a Source,
+    period: i64,
+    strings: Interned<String>,
+    functions: Interned<(String, bool)>,
+    locations: Interned<(String, bool, u64)>,
+    places: HashMap<Place, usize>,
+    profile: message::Profile,
+}
+
+/// Writes `source` to `out`.
+pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
+    let mut builder = Builder::new(source)?;
+    let mut times = None;
+    source.for_each(|event| {
+        let (begin, end) = times.get_or_insert((event.time, event.time));
+        *begin = event.time.min(*begin);
+        *end = event.time.max(*end);
+        builder.add(event)
+    })?;
+    let (begin, end) = times.unwrap_or_default();
+    let facts = &source.profile().contents.facts;
+    let mut profile = builder.profile;
+    let after = begin.saturating_sub(facts.began_monotonic_ns);
+    profile.time_nanos = signed(facts.began_ns.saturating_add(after));
+    profile.duration_nanos = signed((end - begin).saturating_add(source.period_ns()));
+    profile.string_table = builder.strings.into_ordered();
+    let mut packer = GzEncoder::new(out, Compression::default());
+    packer.write_all(&profile.encode_to_vec())?;
+    packer.finish()?;
+    Ok(())
+}
+
+impl<'a> Builder<'a> {
+    fn new(source: &'a Source) -> Result<Self, ExportError> {
+        let mut builder = Self {
+            source,
+            period: signed(source.period_ns()),
+            strings: Interned::new("strings"),
+            functions: Interned::new("functions"),
+            locations: Interned::new("addresses"),
+            places: HashMap::new(),
+            profile: message::Profile::default(),
+        };
+        // The format wants the empty string to be number 0.
+        builder.string("")?;
+        let kernel = format!("{} (guest kernel)", source.profile().contents.facts.kernel);
+        let mappings = [
+            (KERNEL_MAPPING, KERNEL_HALF, u64::MAX, kernel.as_str()),
+            (USER_MAPPING, 0, KERNEL_HALF, "guest user"),
+        ];
+        for (id, memory_start, memory_limit, filename) in mappings {
+            let mapping = message::Mapping {
+                id,
+                memory_start,
+                memory_limit,
+                filename: builder.string(filename)?,
+                has_functions: true,
+            };
+            builder.profile.mapping.push(mapping);
+        }
+        let samples = builder.value_type("samples", "count")?;
+        let time = builder.value_type("cpu", "nanoseconds")?;
+        builder.profile.sample_type = vec![samples, time];
+        builder.profile.period_type = Some(time);
+        builder.profile.period = builder.period;
+        Ok(builder)
+    }
+
+    fn string(&mut self, text: &str) -> Result<i64, ExportError> {
+        Ok(self.strings.number(text.to_owned())?.0.into())
+    }
+
+    fn value_type(&mut self, name: &str, unit: &str) -> Result<message::ValueType, ExportError> {
+        Ok(message::ValueType {
+            r#type: self.string(name)?,
+            unit: self.string(unit)?,
+        })
+    }
+
+    fn add(&mut self, event: &Event) -> Result<(), ExportError> {
+        let place = Place {
+            pid: event.pid,
+            tid: event.tid,
+            vcpu: event.vcpu,
+            mode: event.mode,
+            comm: event.comm.clone(),
+            stack: event.stack.clone(),
+        };
+        let index = match self.places.get(&place) {
+            Some(index) => *index,
+            None => {
+                let sample = self.new_sample(event)?;
+                self.profile.sample.push(sample);
+                let index = self.profile.sample.len() - 1;
+                self.places.insert(place, index);
+                index
+            }
+        };
+        let values = &mut self.profile.sample[index].value;
+        let ticks = values[0].saturating_add(signed(event.ticks));
+        *values = vec![ticks, ticks.saturating_mul(self.period)];
+        Ok(())
+    }
+
+    fn new_sample(&mut self, event: &Event) -> Result<message::Sample, ExportError> {
+        let mut sample = message::Sample {
+            value: vec![0, 0],
+            ..message::Sample::default()
+        };
+        for frame in self.source.frames(event) {
+            let location =
+                self.location(frame.name.into_owned(), frame.is_kernel, frame.address)?;
+            sample.location_id.push(location);
+        }
+        // Numbers are texts: readers take a label whose number is 0 for none.
+        let labels = [
+            ("pid", event.pid.to_string()),
+            ("tid", event.tid.to_string()),
+            ("vcpu", event.vcpu.to_string()),
+            ("comm", event.comm.clone()),
+            ("mode", mode_name(event.mode).to_owned()),
+        ];
+        for (key, text) in labels {
+            let (key, str) = (self.string(key)?, self.string(&text)?);
+            sample.label.push(message::Label { key, str });
+        }
+        Ok(sample)
+    }
+
+    /// The number of a place in a function, from 1.
+    fn location(
+        &mut self,
+        name: String,
+        is_kernel: bool,
+        address: u64,
+    ) -> Result<u64, ExportError> {
+        let key = (name.clone(), is_kernel, address);
+        let (number, is_new) = self.locations.number(key)?;
+        let id = u64::from(number) + 1;
+        if is_new {
+            let function_id = self.function(name, is_kernel)?;
+            self.profile.location.push(message::Location {
+                id,
+                mapping_id: if is_kernel {
+                    KERNEL_MAPPING
+                } else {
+                    USER_MAPPING
+                },
+                address,
+                line: vec![message::Line { function_id }],
+            });
+        }
+        Ok(id)
+    }
+
+    /// The number of a function, from 1.
+    fn function(&mut self, name: String, is_kernel: bool) -> Result<u64, ExportError> {
+        let text = self.string(&name)?;
+        let filename = self.string(if is_kernel { "[kernel]" } else { "[user]" })?;
+        let (number, is_new) = self.functions.number((name, is_kernel))?;
+        let id = u64::from(number) + 1;
+        if is_new {
+            self.profile.function.push(message::Function {
+                id,
+                name: text,
+                system_name: text,
+                filename,
+            });
+        }
+        Ok(id)
+    }
+}
+
+/// `number` as the format has it; what is too large stays at the end.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

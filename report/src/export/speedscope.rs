@@ -1,0 +1,158 @@
+//! speedscope's own format (<https://www.speedscope.app/file-format-schema.json>,
+//! <https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources>).
+//!
+//! Each vCPU is a profile of its own: all its ticks one after the other, in ns. Under the outermost frames, the thread and
+//! the mode, come the stack's; `file` is where each is from.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Write};
+
+use kvmprof_devices::profiling::Mode;
+use serde::Serialize;
+use serde_json::json;
+
+use super::interned::Interned;
+use super::source::mode_name;
+use super::{Event, ExportError, Source};
+use crate::profile::Stack;
+
+const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
+
+#[derive(Debug, PartialEq, Eq, Hash, Serialize)]
+struct Frame {
+    name: String,
+    file: &'static str,
+}
+
+/// What tells samples apart here.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Place {
+    thread: (i32, i32, String),
+    mode: Mode,
+    stack: Option<Stack>,
+}
+
+struct Tables<'a> {
+    source: &'a Source,
+    frames: Interned<Frame>,
+    places: HashMap<Place, usize>,
+    // The frames of each place, outermost first.
+    stacks: Vec<Vec<u32>>,
+}
+
+/// A row of ticks in one stack.
+struct Run {
+    stack: u32,
+    ticks: u32,
+}
+
+/// Writes `source` to `out`.
+pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
+    let mut tables = Tables {
+        source,
+        frames: Interned::new("frames"),
+        places: HashMap::new(),
+        stacks: Vec::new(),
+    };
+    let mut vcpus: BTreeMap<u16, Vec<Run>> = BTreeMap::new();
+    source.for_each(|event| {
+        let stack = tables.stack(event)?;
+        append(vcpus.entry(event.vcpu).or_default(), stack, event.ticks);
+        Ok(())
+    })?;
+    Ok(write_document(tables, &vcpus, out)?)
+}
+
+impl Tables<'_> {
+    fn stack(&mut self, event: &Event) -> Result<u32, ExportError> {
+        let place = Place {
+            thread: (event.pid, event.tid, event.comm.clone()),
+            mode: event.mode,
+            stack: event.stack.clone(),
+        };
+        let number = match self.places.get(&place) {
+            Some(number) => *number,
+            None => {
+                let stack = self.new_stack(event)?;
+                self.stacks.push(stack);
+                self.places.insert(place, self.stacks.len() - 1);
+                self.stacks.len() - 1
+            }
+        };
+        u32::try_from(number).map_err(|_| ExportError::TooMany("stacks"))
+    }
+
+    fn new_stack(&mut self, event: &Event) -> Result<Vec<u32>, ExportError> {
+        let thread = format!("{} (pid {}, tid {})", event.comm, event.pid, event.tid);
+        let mut frame = |name, file| {
+            let (number, _) = self.frames.number(Frame { name, file })?;
+            Ok::<u32, ExportError>(number)
+        };
+        let mut stack = vec![
+            frame(thread, "[thread]")?,
+            frame(format!("[{}]", mode_name(event.mode)), "[mode]")?,
+        ];
+        for inner in self.source.frames(event).into_iter().rev() {
+            let file = if inner.is_kernel {
+                "[kernel]"
+            } else {
+                "[user]"
+            };
+            stack.push(frame(inner.name.into_owned(), file)?);
+        }
+        Ok(stack)
+    }
+}
+
+fn append(runs: &mut Vec<Run>, stack: u32, ticks: u64) {
+    let ticks = u32::try_from(ticks).unwrap_or(u32::MAX);
+    match runs.last_mut() {
+        Some(last) if last.stack == stack && last.ticks.checked_add(ticks).is_some() => {
+            last.ticks += ticks;
+        }
+        _ => runs.push(Run { stack, ticks }),
+    }
+}
+
+fn write_document(
+    tables: Tables<'_>,
+    vcpus: &BTreeMap<u16, Vec<Run>>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let facts = &tables.source.profile().contents.facts;
+    let period = tables.source.period_ns();
+    write!(
+        out,
+        "{{\"$schema\":{},\"exporter\":{},\"name\":{},\"activeProfileIndex\":0,\n\"shared\":{{\"frames\":",
+        json!(SCHEMA),
+        json!(format!("kvmprof@{}", facts.program)),
+        json!(facts.kernel)
+    )?;
+    serde_json::to_writer(&mut *out, &tables.frames.into_ordered())?;
+    write!(out, "}},\n\"profiles\":[")?;
+    for (index, (vcpu, runs)) in vcpus.iter().enumerate() {
+        let ticks: u64 = runs.iter().map(|run| u64::from(run.ticks)).sum();
+        write!(
+            out,
+            "{}\n{{\"type\":\"sampled\",\"name\":\"vCPU {vcpu}\",\"unit\":\"nanoseconds\",\"startValue\":0,\"endValue\":{},\n\"samples\":",
+            if index == 0 { "" } else { "," },
+            ticks.saturating_mul(period)
+        )?;
+        let samples = runs.iter().map(|run| &tables.stacks[run.stack as usize]);
+        write_list(samples, out)?;
+        write!(out, ",\n\"weights\":")?;
+        let weights = runs.iter().map(|run| u64::from(run.ticks) * period);
+        write_list(weights, out)?;
+        write!(out, "}}")?;
+    }
+    writeln!(out, "]}}")
+}
+
+/// A JSON array, of which one member at a time is in memory.
+fn write_list(members: impl Iterator<Item: Serialize>, out: &mut dyn Write) -> io::Result<()> {
+    for (index, member) in members.enumerate() {
+        out.write_all(if index == 0 { b"[" } else { b"," })?;
+        serde_json::to_writer(&mut *out, &member)?;
+    }
+    out.write_all(b"]")
+}

@@ -1,0 +1,63 @@
+//! What a recording is about, and its account.
+
+use serde::{Deserialize, Serialize};
+
+/// What a recording is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    /// The version of the program that made it.
+    pub program: String,
+    /// The guest kernel's file.
+    pub kernel: String,
+    /// How many vCPUs the guest has.
+    pub vcpus: u32,
+    /// Ticks a second on each vCPU.
+    pub hz: u32,
+    /// What drives the clock.
+    pub clock: String,
+    /// Whether ticks have a random phase.
+    pub jitter: bool,
+    /// Guest memory in bytes.
+    pub memory_bytes: u64,
+    /// When it began, in ns since 1970 (CLOCK_REALTIME).
+    pub began_ns: u64,
+    /// The same moment in ns of CLOCK_MONOTONIC, which samples are timed by.
+    pub began_monotonic_ns: u64,
+    /// Which parts of the stacks were asked for.
+    pub stacks: Stacks,
+}
+
+/// Parts of stacks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stacks {
+    /// The kernel's.
+    pub kernel: bool,
+    /// The user's.
+    pub user: bool,
+}
+
+/// Where every tick of a recording went: `ticks == samples + idle + stolen + lost`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Account {
+    /// All ticks of the clock, of all vCPUs.
+    pub ticks: u64,
+    /// Those with a sample in the recording.
+    pub samples: u64,
+    /// Those reckoned idle: the vCPU was halted all along.
+    pub idle: u64,
+    /// Those on which the host didn't run the vCPU.
+    pub stolen: u64,
+    /// Those missed for another reason.
+    pub lost: u64,
+}
+
+impl Account {
+    /// True when every tick is accounted for.
+    pub fn balances(&self) -> bool {
+        [self.samples, self.idle, self.stolen, self.lost]
+            .into_iter()
+            .try_fold(0_u64, u64::checked_add)
+            == Some(self.ticks)
+    }
+}

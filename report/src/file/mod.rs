@@ -1,0 +1,17 @@
+//! The file that a recording is kept in; `FORMAT.md` describes it.
+//!
+//! A file is a header and blocks, each with its length and checksum, that are only ever appended: whatever cuts
+//! it off, all blocks before that are good.
+
+mod block;
+mod error;
+mod facts;
+mod reader;
+mod samples;
+mod varint;
+
+pub use block::{Block, HEADER, Kind, MAGIC, MAX_BLOCK, VERSION, header};
+pub use error::FileError;
+pub use facts::{Account, Facts, Stacks};
+pub use reader::{Contents, Recording};
+pub use samples::{SampleBlock, SamplesEncoder, decode as decode_samples};

@@ -1,0 +1,100 @@
+//! Numbers of as many bytes as they need: 7 bits a byte, the lowest first, the highest bit set in all but the last
+//! (LEB128); signed ones zigzag.
+
+/// Bytes of the longest number.
+const MAX_LENGTH: u32 = 10;
+
+/// Appends `value`.
+pub fn push(bytes: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        bytes.push(value.to_le_bytes()[0] | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value.to_le_bytes()[0]);
+}
+
+/// Appends `value`, small if it is near 0.
+pub fn push_signed(bytes: &mut Vec<u8>, value: i64) {
+    push(bytes, (value << 1 ^ value >> 63).cast_unsigned());
+}
+
+/// Takes numbers off the front of bytes.
+#[derive(Clone, Debug)]
+pub struct Numbers<'a>(pub &'a [u8]);
+
+impl<'a> Numbers<'a> {
+    /// The next number; `None` when there is no whole one.
+    pub fn next(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for position in 0..MAX_LENGTH {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << (7 * position);
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    /// The next signed number.
+    pub fn next_signed(&mut self) -> Option<i64> {
+        let value = self.next()?;
+        Some((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
+    }
+
+    /// The next number, which has to be one of type `T`.
+    pub fn next_as<T: TryFrom<u64>>(&mut self) -> Option<T> {
+        T::try_from(self.next()?).ok()
+    }
+
+    /// The next byte.
+    pub fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    /// The next `length` bytes.
+    pub fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    /// True when nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back_as_they_were() {
+        let values = [0, 1, 127, 128, 300, 1 << 63, u64::MAX];
+        let mut bytes = Vec::new();
+        for value in values {
+            push(&mut bytes, value);
+            push_signed(&mut bytes, value.cast_signed());
+        }
+        let mut numbers = Numbers(&bytes);
+        for value in values {
+            assert_eq!(numbers.next(), Some(value));
+            assert_eq!(numbers.next_signed(), Some(value.cast_signed()));
+        }
+        assert!(numbers.is_empty());
+        assert_eq!(numbers.next(), None);
+        assert_eq!(Numbers(&[0x80; 20]).next(), None);
+    }
+
+    #[test]
+    fn small_numbers_are_short() {
+        for (value, length) in [(0, 1), (-1, 1), (63, 1), (-64, 1), (64, 2)] {
+            let mut bytes = Vec::new();
+            push_signed(&mut bytes, value);
+            assert_eq!(bytes.len(), length, "{value}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Drawing folded stacks.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use inferno::flamegraph::color::MultiPalette;
+use inferno::flamegraph::{Direction, Options, Palette, TextTruncateDirection, from_lines};
+
+use crate::profile::Profile;
+use crate::text::visible;
+
+/// How a flame graph is to look.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Graph {
+    /// What is written above it.
+    pub title: String,
+    /// What is written below the title.
+    pub subtitle: String,
+    /// Whether it hangs from the top, outermost frames first.
+    pub icicle: bool,
+    /// Whether lines have two counts; then colours are the second one's changes against the first.
+    pub differential: bool,
+}
+
+impl Graph {
+    /// Draws `lines`, folded stacks, as an SVG document: the kernel's frames in orange.
+    ///
+    /// # Errors
+    /// There is no stack with a sample.
+    pub fn draw(&self, lines: &[String]) -> std::io::Result<Vec<u8>> {
+        let mut options = Options::default();
+        options.title = visible(&self.title);
+        options.subtitle = Some(visible(&self.subtitle));
+        options.count_name = "ticks".to_owned();
+        // The same picture for the same recording.
+        options.deterministic = true;
+        options.text_truncate_direction = TextTruncateDirection::Right;
+        options.direction = if self.icicle {
+            Direction::Inverted
+        } else {
+            Direction::Straight
+        };
+        if !self.differential {
+            options.colors = Palette::Multi(MultiPalette::Java);
+        }
+        let lines: Vec<String> = lines.iter().map(|line| visible(line)).collect();
+        let mut svg = Vec::new();
+        from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)?;
+        Ok(svg)
+    }
+}
+
+/// The title of whatever shows `profile`, if none is given.
+pub fn title(profile: &Profile) -> String {
+    let kernel = Path::new(&profile.contents.facts.kernel).file_name();
+    let kernel = kernel.and_then(OsStr::to_str).unwrap_or("A guest");
+    format!("{kernel}, seen from the hypervisor")
+}
+
+/// What `profile`'s ticks became.
+pub fn account(profile: &Profile) -> String {
+    let account = profile.contents.account;
+    format!(
+        "{} samples and {} idle ticks at {} Hz; {} stolen, {} lost",
+        account.samples, account.idle, profile.contents.facts.hz, account.stolen, account.lost
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drawn(graph: &Graph, lines: &[&str]) -> String {
+        let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+        String::from_utf8(graph.draw(&lines).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn names_are_text_and_nothing_else() {
+        let graph = Graph {
+            title: "</text><script>alert(1)</script>\x01".to_owned(),
+            ..Graph::default()
+        };
+        let svg = drawn(&graph, &["<script>x</script>\x1b-7;a\"'&b 3"]);
+        assert!(svg.contains("&lt;script&gt;x&lt;/script&gt;�-7"), "{svg}");
+        assert_eq!(svg.matches("<script").count(), 1);
+        assert!(
+            svg.chars()
+                .all(|c| c == '\n' || c == '\t' || !c.is_control())
+        );
+    }
+
+    #[test]
+    fn icicles_hang() {
+        let lines = ["a;b_[k] 2", "a;c 1"];
+        let flames = drawn(&Graph::default(), &lines);
+        let icicles = Graph {
+            icicle: true,
+            ..Graph::default()
+        };
+        let icicles = drawn(&icicles, &lines);
+        assert!(flames.contains("inverted = false"));
+        assert!(icicles.contains("inverted = true"));
+        assert!(flames.contains("b (2 ticks, 66.67%)"), "{flames}");
+    }
+
+    #[test]
+    fn nothing_is_an_error() {
+        assert!(Graph::default().draw(&[]).is_err());
+    }
+}

@@ -1,0 +1,328 @@
+//! When what ran: counts of ticks in bins of time.
+
+use std::collections::BTreeMap;
+
+use kvmprof_devices::profiling::{Mode, Ticks};
+
+use crate::file::{FileError, Recording};
+use crate::profile::Profile;
+
+/// How many bins there are at most.
+pub const BINS: usize = 480;
+/// How wide a bin is at least, in ns; it is doubled until all time fits.
+const LEAST_WIDTH: u64 = 1_000_000;
+/// How many of a vCPU's ticks are in a bin at least: less would look like noise.
+const LEAST_TICKS: u64 = 5;
+/// How many vCPUs are shown at most.
+const MAX_VCPUS: usize = 64;
+/// How many processes are shown at most.
+const MAX_PROCESSES: usize = 12;
+/// The pid of what runs when nothing does.
+const IDLE: i32 = 0;
+
+/// Ticks of a bin, by what they were.
+pub type Bin = [u64; 7];
+
+/// Their numbers: the modes, ticks without a sample, and those of processes that weren't asked for.
+pub(super) const IDLE_TICKS: usize = 3;
+const STOLEN: usize = 4;
+const LOST: usize = 5;
+const OTHERS: usize = 6;
+
+/// Counts over time; nothing after the last bin.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lane {
+    /// The bins, [`BINS`] of them or none.
+    pub bins: Vec<Bin>,
+}
+
+impl Lane {
+    fn add(&mut self, bin: usize, kind: usize, count: u64) {
+        if self.bins.is_empty() {
+            self.bins = vec![Bin::default(); BINS];
+        }
+        if let Some(bin) = self.bins.get_mut(bin) {
+            bin[kind] = bin[kind].saturating_add(count);
+        }
+    }
+
+    /// Puts every two bins together.
+    fn halve(&mut self) {
+        for index in 0..self.bins.len() {
+            let sum = |kind: usize| {
+                let part = |bin: usize| self.bins.get(bin).map_or(0, |bin| bin[kind]);
+                part(2 * index).saturating_add(part(2 * index + 1))
+            };
+            self.bins[index] = std::array::from_fn(sum);
+        }
+    }
+}
+
+/// A vCPU's ticks that no sample told the time of yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waiting {
+    since: u64,
+    counts: [u64; 3],
+}
+
+/// What ran on each vCPU and in the busiest processes over time.
+#[derive(Clone, Debug, Default)]
+pub struct Timeline {
+    /// How wide a bin is, in ns.
+    pub width: u64,
+    /// How long the recording is, in ns.
+    pub length: u64,
+    /// The vCPUs, by number.
+    pub vcpus: BTreeMap<u16, Lane>,
+    /// Whether there are vCPUs that aren't shown.
+    pub has_more_vcpus: bool,
+    /// The processes that took the most time in this recording, by pid and in that order; without what runs when
+    /// nothing does.
+    pub processes: Vec<(i32, Lane)>,
+    start: u64,
+    pids: Vec<i32>,
+    waiting: BTreeMap<u16, Waiting>,
+}
+
+impl Timeline {
+    /// Reads `recording`, whose sum is `profile`: all of it, or the processes `pids` if there are any.
+    ///
+    /// # Errors
+    /// As [`Recording::read`].
+    pub fn of(recording: &Recording, profile: &Profile, pids: &[i32]) -> Result<Self, FileError> {
+        let mut timeline = Self::new(profile, pids);
+        recording.read(|ticks, _| timeline.add(ticks))?;
+        timeline.finish(profile);
+        Ok(timeline)
+    }
+
+    fn new(profile: &Profile, pids: &[i32]) -> Self {
+        let mut busiest: Vec<(u64, i32)> = profile
+            .processes
+            .iter()
+            .filter(|(pid, _)| **pid != IDLE)
+            .map(|(pid, process)| (u64::MAX - process.samples(), *pid))
+            .collect();
+        busiest.sort_unstable();
+        busiest.truncate(MAX_PROCESSES);
+        let hz = profile.contents.facts.hz.into();
+        let width = (LEAST_TICKS * 1_000_000_000).checked_div(hz);
+        Self {
+            width: width.unwrap_or_default().max(LEAST_WIDTH),
+            processes: busiest
+                .into_iter()
+                .map(|(_, pid)| (pid, Lane::default()))
+                .collect(),
+            start: profile.contents.facts.began_monotonic_ns,
+            pids: pids.to_vec(),
+            ..Self::default()
+        }
+    }
+
+    fn wants(&self, pid: i32) -> bool {
+        self.pids.is_empty() || self.pids.contains(&pid)
+    }
+
+    fn add(&mut self, ticks: &Ticks) {
+        if !self.has_room(ticks.vcpu) {
+            self.has_more_vcpus = true;
+            return;
+        }
+        let waiting = self.waiting.entry(ticks.vcpu).or_default();
+        for (sum, count) in waiting
+            .counts
+            .iter_mut()
+            .zip([ticks.idle, ticks.stolen, ticks.lost])
+        {
+            *sum = sum.saturating_add(count);
+        }
+        let Some(sample) = &ticks.sample else {
+            return;
+        };
+        let time = sample.time.saturating_sub(self.start);
+        self.reach(time);
+        self.spread(ticks.vcpu, time);
+        let mode = match sample.mode {
+            Mode::User => 0,
+            Mode::Kernel => 1,
+            Mode::Interrupt => 2,
+            Mode::Idle => IDLE_TICKS,
+        };
+        let kind = if self.wants(sample.pid) { mode } else { OTHERS };
+        let bin = self.bin(time);
+        self.lane(ticks.vcpu).add(bin, kind, 1);
+        let processes = &mut self.processes;
+        if let Some((_, lane)) = processes.iter_mut().find(|(pid, _)| *pid == sample.pid) {
+            lane.add(bin, mode, 1);
+        }
+    }
+
+    fn has_room(&self, vcpu: u16) -> bool {
+        self.waiting.len() < MAX_VCPUS || self.waiting.contains_key(&vcpu)
+    }
+
+    fn lane(&mut self, vcpu: u16) -> &mut Lane {
+        self.vcpus.entry(vcpu).or_default()
+    }
+
+    fn bin(&self, time: u64) -> usize {
+        usize::try_from(time / self.width.max(1)).unwrap_or(BINS)
+    }
+
+    /// Widens the bins until `time` is in one of them.
+    fn reach(&mut self, time: u64) {
+        self.length = self.length.max(time);
+        while self.bin(time) >= BINS {
+            self.width = self.width.saturating_mul(2);
+            let processes = self.processes.iter_mut().map(|(_, lane)| lane);
+            self.vcpus
+                .values_mut()
+                .chain(processes)
+                .for_each(Lane::halve);
+        }
+    }
+
+    /// Distributes the ticks of `vcpu` that wait over the time from its last sample to `time`.
+    fn spread(&mut self, vcpu: u16, time: u64) {
+        let waiting = self.waiting.entry(vcpu).or_default();
+        let Waiting { since, counts } = *waiting;
+        *waiting = Waiting {
+            since: time,
+            counts: [0; 3],
+        };
+        let (first, last) = (self.bin(since.min(time)), self.bin(time));
+        let bins = (last - first + 1) as u64;
+        let idle = if self.wants(IDLE) { IDLE_TICKS } else { OTHERS };
+        for (kind, count) in [idle, STOLEN, LOST].into_iter().zip(counts) {
+            if count == 0 {
+                continue;
+            }
+            for (index, bin) in (0_u64..).zip(first..=last) {
+                self.lane(vcpu).add(bin, kind, portion(count, index, bins));
+            }
+        }
+    }
+
+    /// Places what no sample came after. How long the recording is, is told by its last sample, or by the clock's
+    /// ticks if they went on.
+    fn finish(&mut self, profile: &Profile) {
+        let facts = &profile.contents.facts;
+        let rate = u64::from(facts.hz).saturating_mul(facts.vcpus.into());
+        let ticks = u128::from(profile.contents.account.ticks);
+        if let Some(length) = (ticks * 1_000_000_000).checked_div(rate.into()) {
+            self.reach(u64::try_from(length).unwrap_or(self.length));
+        }
+        let vcpus: Vec<u16> = self.waiting.keys().copied().collect();
+        for vcpu in vcpus {
+            self.spread(vcpu, self.length);
+        }
+    }
+
+    /// How many bins lie within the recording.
+    pub fn used(&self) -> usize {
+        (self.bin(self.length) + 1).min(BINS)
+    }
+}
+
+/// Part number `index` of `count`, cut into `parts` that differ by one at most.
+fn portion(count: u64, index: u64, parts: u64) -> u64 {
+    let until = |index: u64| u128::from(count) * u128::from(index) / u128::from(parts.max(1));
+    u64::try_from(until(index + 1) - until(index)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmprof_devices::profiling::Sample;
+
+    use super::*;
+    use crate::file::Facts;
+
+    fn sample(vcpu: u16, time: u64, pid: i32, mode: Mode) -> Ticks {
+        Ticks {
+            vcpu,
+            sample: Some(Sample {
+                vcpu,
+                time,
+                pid,
+                mode,
+                ..Sample::default()
+            }),
+            ..Ticks::default()
+        }
+    }
+
+    fn profile() -> Profile {
+        let mut profile = Profile::default();
+        profile.contents.facts = Facts {
+            began_monotonic_ns: 1_000_000_000,
+            ..Facts::default()
+        };
+        profile.processes.entry(7).or_default().modes[0] = 2;
+        profile.processes.entry(0).or_default().modes[3] = 9;
+        profile
+    }
+
+    fn sum(lane: &Lane) -> Bin {
+        std::array::from_fn(|kind| {
+            let bins = lane.bins.iter();
+            bins.fold(0_u64, |sum, bin| sum.saturating_add(bin[kind]))
+        })
+    }
+
+    #[test]
+    fn bins_widen_until_all_time_fits_and_nothing_is_lost() {
+        let profile = profile();
+        let mut timeline = Timeline::new(&profile, &[]);
+        for second in 1..=60 {
+            timeline.add(&sample(1, second * 1_000_000_000, 7, Mode::User));
+        }
+        timeline.finish(&profile);
+        assert_eq!(timeline.length, 59_000_000_000);
+        assert_eq!(timeline.width, 128_000_000);
+        assert_eq!(timeline.used(), 461);
+        assert_eq!(sum(&timeline.vcpus[&1]), [60, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(timeline.vcpus[&1].bins[460][0], 1);
+        assert_eq!(timeline.processes.len(), 1);
+        assert_eq!(sum(&timeline.processes[0].1)[0], 60);
+    }
+
+    #[test]
+    fn ticks_without_a_sample_lie_between_samples() {
+        let profile = profile();
+        let mut timeline = Timeline::new(&profile, &[]);
+        timeline.add(&sample(0, 1_010_000_000, 7, Mode::Kernel));
+        timeline.add(&Ticks {
+            idle: 10,
+            lost: 1,
+            ..Ticks::default()
+        });
+        timeline.add(&sample(0, 1_019_500_000, 7, Mode::Kernel));
+        timeline.finish(&profile);
+        let bins = &timeline.vcpus[&0].bins;
+        assert!(bins[..10].iter().all(|bin| *bin == Bin::default()));
+        assert!(bins[10..20].iter().all(|bin| bin[IDLE_TICKS] == 1));
+        assert_eq!(sum(&timeline.vcpus[&0]), [0, 2, 0, 10, 0, 1, 0]);
+    }
+
+    #[test]
+    fn absurd_times_and_vcpus_are_borne() {
+        let profile = profile();
+        let mut timeline = Timeline::new(&profile, &[3]);
+        timeline.add(&sample(0, 0, 7, Mode::User));
+        timeline.add(&sample(0, u64::MAX, 7, Mode::User));
+        timeline.add(&Ticks {
+            idle: u64::MAX,
+            stolen: u64::MAX,
+            ..Ticks::default()
+        });
+        timeline.add(&sample(0, 5, 7, Mode::User));
+        for vcpu in 0..1000 {
+            timeline.add(&sample(vcpu, 5, 7, Mode::User));
+        }
+        timeline.finish(&profile);
+        assert_eq!(timeline.vcpus.len(), MAX_VCPUS);
+        assert!(timeline.has_more_vcpus);
+        assert_eq!(sum(&timeline.vcpus[&0])[STOLEN], u64::MAX);
+        assert_eq!(sum(&timeline.vcpus[&1]), [0, 0, 0, 0, 0, 0, 1]);
+    }
+}

@@ -1,0 +1,13 @@
+//! From recordings of samples to what people look at: the file format, tables, flame graphs, exports.
+//!
+//! Nothing here knows how samples are taken, or needs the guest to run.
+
+pub mod commands;
+pub mod diff;
+pub mod export;
+pub mod file;
+pub mod graph;
+pub mod html;
+pub mod profile;
+mod text;
+pub mod top;

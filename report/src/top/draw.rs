@@ -1,0 +1,198 @@
+//! Drawing: a view of a snapshot on a screen of any size.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Clear, Paragraph};
+
+use super::lines;
+use super::snapshot::{Snapshot, Target};
+use super::view::{Order, Table, View, title};
+
+/// Lines of stacks that are laid out at most.
+const MAX_STACK_LINES: usize = 10_000;
+
+const HELP: [&str; 13] = [
+    "p f Tab        processes, functions",
+    "s              next order",
+    "/              filter: type, Enter keeps",
+    "Esc            clear the filter, go back",
+    "up down k j    select, scroll",
+    "PgUp PgDn      likewise; Home, End",
+    "Enter          stacks of that row",
+    "space          freeze, go on",
+    "h ?            this help",
+    "q Ctrl-C       quit",
+    "",
+    "Bars: u user, k kernel, i interrupt,",
+    "      . idle. Shares are of these.",
+];
+
+/// Draws `view` of `latest`, or of what is frozen, with or without colours.
+pub fn draw(frame: &mut Frame<'_>, latest: &Snapshot, view: &mut View, colours: bool) {
+    let area = frame.area();
+    let (width, height) = (usize::from(area.width), usize::from(area.height));
+    let snapshot = view.choose(latest);
+    let painter = Painter { colours };
+    let mut all = vec![
+        painter.plain(lines::title(snapshot), Modifier::BOLD),
+        painter.rate(snapshot, view.is_frozen()),
+    ];
+    let bars = lines::bars(snapshot, width, height.saturating_sub(4) / 3);
+    all.extend(bars.into_iter().map(|bar| painter.bar(&bar)));
+    let room = height.saturating_sub(all.len() + 2);
+    let mut scroll = view.scroll;
+    all.extend(match &view.target {
+        Some(target) => painter.stacks(snapshot, target, &mut scroll, room),
+        None => painter.table(snapshot, view, width, room),
+    });
+    all.truncate(height.saturating_sub(1));
+    frame.render_widget(Paragraph::new(all), area);
+    if height > 0 {
+        let last = Rect::new(area.x, area.y + area.height - 1, area.width, 1);
+        frame.render_widget(Paragraph::new(painter.footer(view)), last);
+    }
+    if view.has_help {
+        help(frame, area);
+    }
+    view.scroll = scroll;
+}
+
+fn help(frame: &mut Frame<'_>, area: Rect) {
+    frame.render_widget(Clear, area);
+    let text: Vec<Line<'_>> = HELP.into_iter().map(Line::from).collect();
+    frame.render_widget(Paragraph::new(text), area);
+}
+
+struct Painter {
+    colours: bool,
+}
+
+impl Painter {
+    fn colour(&self, colour: Color) -> Style {
+        if self.colours {
+            Style::new().fg(colour)
+        } else {
+            Style::new()
+        }
+    }
+
+    fn plain(&self, text: String, modifier: Modifier) -> Line<'static> {
+        Line::styled(text, Style::new().add_modifier(modifier))
+    }
+
+    fn rate(&self, snapshot: &Snapshot, is_frozen: bool) -> Line<'static> {
+        let rate = Span::raw(lines::rate(snapshot));
+        if !is_frozen {
+            return Line::from(rate);
+        }
+        let frozen = self.colour(Color::Cyan).add_modifier(Modifier::REVERSED);
+        Line::from(vec![Span::styled("FROZEN", frozen), Span::raw(" "), rate])
+    }
+
+    /// Letters of a bar in the colours of their modes.
+    fn bar(&self, text: &str) -> Line<'static> {
+        let Some((begin, end)) = text.find('[').zip(text.find(']')) else {
+            return Line::from(text.to_owned());
+        };
+        let mut spans = vec![Span::raw(text[..=begin].to_owned())];
+        for run in text.as_bytes()[begin + 1..end].chunk_by(|left, right| left == right) {
+            let colour = match run.first() {
+                Some(b'u') => Color::Green,
+                Some(b'k') => Color::Red,
+                Some(b'i') => Color::Magenta,
+                _ => Color::DarkGray,
+            };
+            let run = String::from_utf8_lossy(run).into_owned();
+            spans.push(Span::styled(run, self.colour(colour)));
+        }
+        spans.push(Span::raw(text[end..].to_owned()));
+        Line::from(spans)
+    }
+
+    fn table(
+        &self,
+        snapshot: &Snapshot,
+        view: &View,
+        width: usize,
+        room: usize,
+    ) -> Vec<Line<'static>> {
+        let whole = snapshot.known();
+        let cursor = view.cursor(snapshot);
+        let first = (cursor + 1).saturating_sub(room);
+        let (heading, rows): (String, Vec<String>) = match view.table {
+            Table::Processes => {
+                let rows = view.processes(snapshot).into_iter().skip(first).take(room);
+                let rows = rows.map(|row| lines::process_line(row, whole, width));
+                (lines::process_heading(width), rows.collect())
+            }
+            Table::Functions => {
+                let rows = view.functions(snapshot).into_iter().skip(first).take(room);
+                let rows = rows.map(|row| lines::function_line(row, whole, width));
+                (lines::function_heading(width), rows.collect())
+            }
+        };
+        let mut all = vec![self.heading(heading, width)];
+        for (index, row) in rows.into_iter().enumerate() {
+            let row = format!("{row:<width$}");
+            all.push(if first + index == cursor {
+                self.plain(row, Modifier::REVERSED)
+            } else {
+                Line::from(row)
+            });
+        }
+        all
+    }
+
+    /// `scroll` is cut down to the last screenful.
+    fn stacks(
+        &self,
+        snapshot: &Snapshot,
+        target: &Target,
+        scroll: &mut usize,
+        room: usize,
+    ) -> Vec<Line<'static>> {
+        let whole = snapshot.known();
+        let text: Vec<String> = snapshot
+            .stacks(target)
+            .iter()
+            .flat_map(|row| lines::stack_lines(row, whole))
+            .take(MAX_STACK_LINES)
+            .collect();
+        *scroll = text.len().saturating_sub(room).min(*scroll);
+        let heading = format!("Stacks of {}", title(target, snapshot));
+        let mut all = vec![self.plain(heading, Modifier::BOLD)];
+        all.extend(text.into_iter().skip(*scroll).take(room).map(Line::from));
+        all
+    }
+
+    fn heading(&self, text: String, width: usize) -> Line<'static> {
+        let style = self.colour(Color::Yellow).add_modifier(Modifier::BOLD);
+        Line::styled(format!("{text:<width$}"), style)
+    }
+
+    fn footer(&self, view: &View) -> Line<'static> {
+        if view.is_typing {
+            return Line::from(format!("filter: {}_", view.filter));
+        }
+        if view.target.is_some() {
+            return Line::from("Esc back  up/down scroll  space freeze  h help  q quit");
+        }
+        let order = match (view.table, view.order) {
+            (_, Order::Own) => "self",
+            (Table::Processes, Order::Total) => "kernel",
+            (Table::Functions, Order::Total) => "total",
+            (Table::Processes, Order::Name) => "pid",
+            (Table::Functions, Order::Name) => "name",
+        };
+        let filter = if view.filter.is_empty() {
+            String::new()
+        } else {
+            format!(" [{}]", view.filter)
+        };
+        Line::from(format!(
+            "h help  q quit  Tab table  s by {order}  / filter{filter}  Enter stacks  space freeze"
+        ))
+    }
+}

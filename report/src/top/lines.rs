@@ -1,0 +1,250 @@
+//! Rows as text, for a screen of any width and for pipes.
+
+use super::slot::VcpuTicks;
+use super::snapshot::{FunctionRow, ProcessRow, Snapshot, StackRow};
+
+/// Characters that stand for the modes in a bar, so that it needs no colours.
+pub const MODE_LETTERS: [char; 4] = ['u', 'k', 'i', '.'];
+/// In narrower ones tables have fewer columns.
+const WIDE: usize = 72;
+/// The narrowest bar that leaves room for its numbers.
+const MIN_BAR: usize = 12;
+
+/// `part` of `whole` in %; 0 of nothing.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "it is shown with one digit behind the point"
+)]
+pub fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64 * 100.0
+    }
+}
+
+/// What is looked at.
+pub fn title(snapshot: &Snapshot) -> String {
+    let facts = &snapshot.facts;
+    if facts.vcpus == 0 {
+        return "kvmprof top: waiting for the guest".to_owned();
+    }
+    let plural = if facts.vcpus == 1 { "" } else { "s" };
+    // Whoever started the guest chose the name.
+    let kernel: String = facts
+        .kernel
+        .chars()
+        .map(|letter| if letter.is_control() { '?' } else { letter })
+        .collect();
+    let ended = if snapshot.has_ended {
+        "the guest has ended: "
+    } else {
+        ""
+    };
+    let symbols = if snapshot.has_symbols() {
+        ""
+    } else {
+        ", no symbols yet"
+    };
+    format!(
+        "kvmprof top: {ended}{kernel}, {} vCPU{plural}, {} Hz{symbols}",
+        facts.vcpus, facts.hz
+    )
+}
+
+/// Rate and loss.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "it is shown without a digit behind the point"
+)]
+pub fn rate(snapshot: &Snapshot) -> String {
+    let (ticks, seconds) = (snapshot.ticks(), snapshot.span.as_secs_f64());
+    if ticks == 0 {
+        return "no ticks in the window".to_owned();
+    }
+    let rate = if seconds > 0.0 {
+        ticks as f64 / seconds
+    } else {
+        0.0
+    };
+    let mut text = format!(
+        "{rate:.0} ticks/s  lost {:.1} %  stolen {:.1} %  window {seconds:.1} s, {ticks} ticks",
+        percent(snapshot.sum(|vcpu| vcpu.lost), ticks),
+        percent(snapshot.sum(|vcpu| vcpu.stolen), ticks),
+    );
+    if snapshot.elsewhere > 0 {
+        text.push_str(&format!(", {} not told apart", snapshot.elsewhere));
+    }
+    text
+}
+
+/// A vCPU's bar in `width` characters: label, letters of modes, numbers where there is room.
+pub fn bar(label: &str, ticks: &VcpuTicks, width: usize) -> String {
+    let known = ticks.known();
+    let shares = ticks.modes.map(|count| percent(count, known));
+    let numbers = format!(
+        " u {:>3.0}  k {:>3.0}  i {:>3.0}  idle {:>3.0} %",
+        shares[0], shares[1], shares[2], shares[3]
+    );
+    let label = format!("{label:<8} ");
+    let around = label.len() + 2;
+    let has_numbers = width >= around + MIN_BAR + numbers.len();
+    let length = width.saturating_sub(around + if has_numbers { numbers.len() } else { 0 });
+    let mut text = label;
+    text.push('[');
+    text.push_str(&letters(ticks, length));
+    text.push(']');
+    if has_numbers {
+        text.push_str(&numbers);
+    }
+    text
+}
+
+/// `length` letters, each mode having its share of them.
+fn letters(ticks: &VcpuTicks, length: usize) -> String {
+    let known = u128::from(ticks.known());
+    if known == 0 {
+        return " ".repeat(length);
+    }
+    let (mut text, mut sum, mut done) = (String::with_capacity(length), 0_u128, 0);
+    for (count, letter) in ticks.modes.iter().zip(MODE_LETTERS) {
+        sum = (sum + u128::from(*count)).min(known);
+        let end = (sum * length as u128 + known / 2) / known;
+        let end = usize::try_from(end).unwrap_or(length).min(length);
+        text.extend(std::iter::repeat_n(letter, end.saturating_sub(done)));
+        done = end;
+    }
+    text
+}
+
+/// The bars of all vCPUs in at most `room` lines: where they don't fit, that of all together comes first, and the
+/// last line counts those left out.
+pub fn bars(snapshot: &Snapshot, width: usize, room: usize) -> Vec<String> {
+    let vcpus = &snapshot.vcpus;
+    let one = |(index, ticks): (usize, &VcpuTicks)| bar(&format!("vCPU {index}"), ticks, width);
+    if vcpus.len() <= room {
+        return vcpus.iter().enumerate().map(one).collect();
+    }
+    let mut all = VcpuTicks::default();
+    vcpus.iter().for_each(|vcpu| all.add(vcpu));
+    let shown = room.saturating_sub(2);
+    let mut lines = vec![bar("all", &all, width)];
+    lines.extend(vcpus.iter().enumerate().take(shown).map(one));
+    lines.push(format!("and {} vCPUs more", vcpus.len() - shown));
+    lines.truncate(room);
+    lines
+}
+
+/// The heading above processes.
+pub fn process_heading(width: usize) -> String {
+    let mut text = format!(
+        "{:>7} {:<16} {:>7} {:>7}",
+        "PID", "PROCESS", "TICKS", "SHARE"
+    );
+    if width >= WIDE {
+        text.push_str(&format!(
+            " {:>7} {:>7} {:>7} {:>7}",
+            "USER", "KERNEL", "INTRPT", "IDLE"
+        ));
+    }
+    text
+}
+
+/// A process, its share being that of `whole`.
+pub fn process_line(row: &ProcessRow, whole: u64, width: usize) -> String {
+    let ticks = row.ticks();
+    let mut text = format!(
+        "{:>7} {:<16} {ticks:>7} {:>5.1} %",
+        row.pid,
+        row.name,
+        percent(ticks, whole)
+    );
+    if width >= WIDE {
+        for count in row.modes {
+            text.push_str(&format!(" {count:>7}"));
+        }
+    }
+    text
+}
+
+/// The heading above functions.
+pub fn function_heading(width: usize) -> String {
+    if width >= WIDE {
+        format!(
+            "{:>7} {:>7} {:>7} {:>7}   {}",
+            "SELF", "SHARE", "TOTAL", "SHARE", "FUNCTION"
+        )
+    } else {
+        format!("{:>7} {:>7}   {}", "SELF", "TOTAL", "FUNCTION")
+    }
+}
+
+/// A function, its shares being those of `whole`; `k` marks the kernel's, `u` those in user mode, behind which is whose.
+pub fn function_line(row: &FunctionRow, whole: u64, width: usize) -> String {
+    let (own, total) = (percent(row.own, whole), percent(row.total, whole));
+    let mut text = if width >= WIDE {
+        format!(
+            "{:>7} {own:>5.1} % {:>7} {total:>5.1} %",
+            row.own, row.total
+        )
+    } else {
+        format!("{own:>5.1} % {total:>5.1} %")
+    };
+    match row.place.pid() {
+        None => text.push_str(&format!(" k {}", row.place.label())),
+        Some(pid) => {
+            text.push_str(&format!(" u {}  {pid} {}", row.place.label(), row.process));
+        }
+    }
+    text
+}
+
+/// A stack in several lines, innermost frame first.
+pub fn stack_lines(row: &StackRow, whole: u64) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{:>7} {:>5.1} %  {} {}",
+        row.ticks,
+        percent(row.ticks, whole),
+        row.pid,
+        row.process
+    )];
+    for frame in &row.frames {
+        let mark = if frame.pid().is_some() { 'u' } else { 'k' };
+        lines.push(format!("{:>17} {mark} {}", "", frame.label()));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_full_whatever_the_shares() {
+        for modes in [[1, 1, 1, 0], [0, 0, 0, 1], [u64::MAX, 5, u64::MAX, 1]] {
+            let ticks = VcpuTicks {
+                modes,
+                ..VcpuTicks::default()
+            };
+            for length in 0..40 {
+                assert_eq!(letters(&ticks, length).len(), length);
+            }
+        }
+        let ticks = VcpuTicks {
+            modes: [5, 3, 0, 2],
+            ..VcpuTicks::default()
+        };
+        assert_eq!(letters(&ticks, 10), "uuuuukkk..");
+        assert_eq!(letters(&VcpuTicks::default(), 3), "   ");
+    }
+    #[test]
+    fn vcpus_that_do_not_fit_are_shown_together() {
+        let mut snapshot = super::super::testing::snapshot();
+        snapshot.vcpus.resize(64, VcpuTicks::default());
+        assert_eq!(bars(&snapshot, 80, 64).len(), 64);
+        let lines = bars(&snapshot, 40, 4);
+        let begins: Vec<&str> = lines.iter().map(|line| &line[..7]).collect();
+        assert_eq!(begins, ["all    ", "vCPU 0 ", "vCPU 1 ", "and 62 "]);
+        assert!(bars(&snapshot, 40, 0).is_empty());
+    }
+}

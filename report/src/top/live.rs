@@ -1,0 +1,260 @@
+//! The terminal, and the loops that feed what is shown.
+
+use std::io::{self, IsTerminal, Write, stdout};
+use std::panic;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant};
+
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::{Hide, Show};
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+use super::draw::draw;
+use super::plain::print;
+use super::view::{Action, View};
+use super::{Model, StreamError};
+
+/// How long a signal or new data waits for a key at most.
+const POLL: Duration = Duration::from_millis(100);
+/// How often rows are made anew while data comes in: they are to be read.
+const REFRESH: Duration = Duration::from_millis(500);
+/// Pieces of the stream that are taken between two looks at the keyboard.
+const PIECES: usize = 64;
+
+/// What arrives from the recorder: bytes, or why there are no more. The sender's end is the recording's.
+pub type Feed<E> = Receiver<Result<Vec<u8>, E>>;
+
+/// How to look.
+#[derive(Clone, Copy, Debug)]
+pub struct TopOptions {
+    /// The length of the window.
+    pub window: Duration,
+    /// Between two tables, where there is no terminal.
+    pub interval: Duration,
+    /// How many tables, where there is no terminal; `None` is until the recording ends.
+    pub count: Option<u64>,
+    /// Rows of each table at most, where there is no terminal.
+    pub rows: usize,
+    /// Whether colours may be used on a terminal.
+    pub colours: bool,
+}
+
+/// Why the view ended.
+#[derive(Debug, thiserror::Error)]
+pub enum TopError<E: std::error::Error + 'static> {
+    /// The stream makes no sense.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// The stream broke off.
+    #[error("The guest's recorder can't be read on")]
+    Source(#[source] E),
+    /// The terminal or the pipe refused.
+    #[error("Cannot show the view")]
+    Output(#[from] io::Error),
+}
+
+/// Shows `feed` until the user quits: on a terminal as a screen, else as one table after the other. A reader that has
+/// closed its pipe has quit, too.
+///
+/// # Errors
+/// [`TopError`]. The terminal is as it was before.
+pub fn run<E: std::error::Error + 'static>(
+    feed: &Feed<E>,
+    options: &TopOptions,
+) -> Result<(), TopError<E>> {
+    if stdout().is_terminal() {
+        return on_terminal(feed, options);
+    }
+    match in_pipe(feed, options, &mut stdout().lock()) {
+        Err(TopError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+/// One table an interval.
+fn in_pipe<E: std::error::Error + 'static>(
+    feed: &Feed<E>,
+    options: &TopOptions,
+    out: &mut dyn Write,
+) -> Result<(), TopError<E>> {
+    let begin = Instant::now();
+    let mut model = Model::new(options.window, Duration::ZERO);
+    let mut printed = 0;
+    let mut due = options.interval;
+    let mut is_over = false;
+    while !is_over && options.count.is_none_or(|count| printed < count) {
+        loop {
+            match feed.recv_timeout(due.saturating_sub(begin.elapsed())) {
+                Ok(bytes) => model.feed(&bytes.map_err(TopError::Source)?, begin.elapsed())?,
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => {
+                    is_over = true;
+                    break;
+                }
+            }
+            // What comes without a pause doesn't keep the table from being printed.
+            if begin.elapsed() >= due {
+                break;
+            }
+        }
+        model.advance(begin.elapsed());
+        print(&model.snapshot(), options.rows, out)?;
+        printed += 1;
+        due = begin.elapsed().max(due) + options.interval;
+    }
+    Ok(())
+}
+
+fn on_terminal<E: std::error::Error + 'static>(
+    feed: &Feed<E>,
+    options: &TopOptions,
+) -> Result<(), TopError<E>> {
+    let end = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&end))?;
+    }
+    let _screen = Screen::enter()?;
+    let mut terminal = Terminal::new(CrosstermBackend::new(stdout()))?;
+    let begin = Instant::now();
+    let mut model = Model::new(options.window, Duration::ZERO);
+    let mut view = View::default();
+    let mut snapshot = model.snapshot();
+    let (mut refreshed, mut is_open) = (begin.elapsed(), true);
+    terminal.draw(|frame| draw(frame, &snapshot, &mut view, options.colours))?;
+    while !end.load(Ordering::Relaxed) {
+        let mut is_changed = false;
+        // Keys first: whoever wants to quit isn't kept by a flood of data.
+        if event::poll(POLL)? {
+            is_changed = true;
+            if let Event::Key(key) = event::read()?
+                && key.kind != KeyEventKind::Release
+                && view.key(key, &snapshot) == Action::Quit
+            {
+                return Ok(());
+            }
+        }
+        if is_open {
+            is_open = take(feed, &mut model, begin)?;
+        }
+        if begin.elapsed() >= refreshed + REFRESH {
+            refreshed = begin.elapsed();
+            // Of a guest that has ended the last is shown until the user quits.
+            if is_open {
+                model.advance(refreshed);
+            }
+            snapshot = model.snapshot();
+            is_changed = true;
+        }
+        if is_changed {
+            terminal.draw(|frame| draw(frame, &snapshot, &mut view, options.colours))?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes what has arrived. False when nothing more can.
+fn take<E: std::error::Error + 'static>(
+    feed: &Feed<E>,
+    model: &mut Model,
+    begin: Instant,
+) -> Result<bool, TopError<E>> {
+    for _ in 0..PIECES {
+        match feed.try_recv() {
+            Ok(bytes) => model.feed(&bytes.map_err(TopError::Source)?, begin.elapsed())?,
+            Err(TryRecvError::Empty) => return Ok(true),
+            Err(TryRecvError::Disconnected) => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+/// The terminal in raw mode with a screen of its own; dropped, it is as it was before.
+struct Screen;
+
+impl Screen {
+    fn enter() -> io::Result<Self> {
+        // A panic's message would go to the other screen, and be lost with it.
+        let hook = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            restore();
+            hook(panic);
+        }));
+        enable_raw_mode()?;
+        let screen = Self;
+        execute!(stdout(), EnterAlternateScreen, Hide)?;
+        Ok(screen)
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+/// Does what can be done: a terminal that has gone needs nothing.
+fn restore() {
+    let _ = execute!(stdout(), Show, LeaveAlternateScreen);
+    let _ = disable_raw_mode();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use super::super::testing::{process, stream};
+    use super::*;
+
+    fn options(count: Option<u64>) -> TopOptions {
+        TopOptions {
+            window: Duration::from_secs(10),
+            interval: Duration::from_millis(1),
+            count,
+            rows: 20,
+            colours: false,
+        }
+    }
+
+    #[test]
+    fn a_pipe_gets_a_table_at_the_recordings_end() {
+        let (sender, feed) = sync_channel::<Result<Vec<u8>, io::Error>>(4);
+        let mut stream = stream();
+        sender.send(Ok(stream.begin())).unwrap();
+        sender
+            .send(Ok(stream.samples(&[process(77, &[0x2000, 0x1000])])))
+            .unwrap();
+        sender.send(Ok(stream.end())).unwrap();
+        drop(sender);
+        let mut out = Vec::new();
+        in_pipe(&feed, &options(None), &mut out).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        assert!(out.contains("the guest has ended"), "{out}");
+        assert!(out.contains("     77 some "), "{out}");
+        assert!(out.contains("k copy_page"), "{out}");
+    }
+
+    #[test]
+    fn as_many_tables_are_printed_as_were_asked_for() {
+        let (_sender, feed) = sync_channel::<Result<Vec<u8>, io::Error>>(4);
+        let mut out = Vec::new();
+        in_pipe(&feed, &options(Some(3)), &mut out).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        assert_eq!(out.matches("waiting for the guest").count(), 3, "{out}");
+    }
+
+    #[test]
+    fn what_broke_off_is_told() {
+        let (sender, feed) = sync_channel(4);
+        sender.send(Err(io::Error::other("gone"))).unwrap();
+        let error = in_pipe(&feed, &options(None), &mut Vec::new()).unwrap_err();
+        assert!(matches!(error, TopError::Source(_)), "{error:?}");
+    }
+}

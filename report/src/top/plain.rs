@@ -1,0 +1,35 @@
+//! Tables for pipes and files, one after the other.
+
+use std::io::{self, Write};
+
+use super::lines;
+use super::snapshot::Snapshot;
+use super::view::{Table, View};
+
+/// Characters of a line: tables have all their columns then. Names may make it longer.
+const WIDTH: usize = 80;
+
+/// Prints a snapshot: at most `rows` rows of each table.
+///
+/// # Errors
+/// When `out` takes no more.
+pub fn print(snapshot: &Snapshot, rows: usize, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}", lines::title(snapshot))?;
+    writeln!(out, "{}", lines::rate(snapshot))?;
+    for bar in lines::bars(snapshot, WIDTH, usize::MAX) {
+        writeln!(out, "{bar}")?;
+    }
+    let whole = snapshot.known();
+    let mut view = View::default();
+    writeln!(out, "\n{}", lines::process_heading(WIDTH))?;
+    for row in view.processes(snapshot).into_iter().take(rows) {
+        writeln!(out, "{}", lines::process_line(row, whole, WIDTH))?;
+    }
+    view.table = Table::Functions;
+    writeln!(out, "\n{}", lines::function_heading(WIDTH))?;
+    for row in view.functions(snapshot).into_iter().take(rows) {
+        writeln!(out, "{}", lines::function_line(row, whole, WIDTH))?;
+    }
+    writeln!(out)?;
+    out.flush()
+}

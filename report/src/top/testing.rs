@@ -1,0 +1,111 @@
+//! Streams and snapshots to test with.
+
+use std::time::Duration;
+
+use kvmprof_devices::profiling::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
+
+use super::{Model, Snapshot};
+use crate::file::{Account, Block, Facts, Kind, SamplesEncoder, header};
+
+/// A recorder's stream.
+pub struct Stream {
+    encoder: SamplesEncoder,
+}
+
+pub fn stream() -> Stream {
+    Stream {
+        encoder: SamplesEncoder::default(),
+    }
+}
+
+impl Stream {
+    pub fn begin(&self) -> Vec<u8> {
+        let facts = Facts {
+            kernel: "vmlinuz-6.1".to_owned(),
+            vcpus: 2,
+            hz: 100,
+            ..Facts::default()
+        };
+        let facts = serde_json::to_vec(&facts).unwrap();
+        let symbols = b"1000 T do_syscall\n2000 t copy_page\n3000 t handle_irq\n";
+        [
+            header().to_vec(),
+            Block::encode(Kind::Facts, &facts).unwrap(),
+            Block::encode(Kind::Symbols, symbols).unwrap(),
+        ]
+        .concat()
+    }
+
+    pub fn samples(&mut self, all: &[(Ticks, Vec<u64>)]) -> Vec<u8> {
+        for (ticks, frames) in all {
+            self.encoder.push(ticks, frames);
+        }
+        Block::encode(Kind::Samples, &self.encoder.take().bytes).unwrap()
+    }
+
+    pub fn end(&self) -> Vec<u8> {
+        let account = serde_json::to_vec(&Account::default()).unwrap();
+        Block::encode(Kind::End, &account).unwrap()
+    }
+}
+
+fn sample(pid: i32, name: &str, mode: Mode, vcpu: u16, frames: &[u64]) -> (Ticks, Vec<u64>) {
+    let mut comm = [0; COMM_LENGTH];
+    comm[..name.len()].copy_from_slice(name.as_bytes());
+    let kernel = frames.iter().filter(|frame| **frame < 0x10_0000).count();
+    let stack = StackSummary {
+        kernel: u8::try_from(kernel).unwrap(),
+        user: u8::try_from(frames.len() - kernel).unwrap(),
+        kernel_end: StackEnd::Complete,
+        user_end: StackEnd::Complete,
+    };
+    let sample = Sample {
+        pid,
+        tid: pid,
+        comm,
+        mode,
+        vcpu,
+        pc: frames[0],
+        stack,
+        ..Sample::default()
+    };
+    let ticks = Ticks {
+        vcpu,
+        sample: Some(sample),
+        ..Ticks::default()
+    };
+    (ticks, frames.to_vec())
+}
+
+/// A tick in the kernel.
+pub fn process(pid: i32, frames: &[u64]) -> (Ticks, Vec<u64>) {
+    sample(pid, "some", Mode::Kernel, 0, frames)
+}
+
+/// A second of two vCPUs: `worker` and `weaver` on one, an interrupt and idle time on the other.
+pub fn model() -> Model {
+    let mut all = Vec::new();
+    let mut add = |count, ticks: (Ticks, Vec<u64>)| all.extend((0..count).map(|_| ticks.clone()));
+    add(60, sample(7, "worker", Mode::User, 0, &[0x40_0100]));
+    let call = [0x2004, 0x1008, 0x40_0200];
+    add(30, sample(7, "worker", Mode::Kernel, 0, &call));
+    add(10, sample(7, "worker", Mode::Interrupt, 1, &[0x3001]));
+    add(10, sample(12, "weaver", Mode::User, 0, &[0x40_0100]));
+    let gap = Ticks {
+        vcpu: 1,
+        idle: 50,
+        stolen: 4,
+        lost: 2,
+        sample: None,
+    };
+    add(1, (gap, Vec::new()));
+    let mut model = Model::new(Duration::from_secs(10), Duration::ZERO);
+    let mut stream = stream();
+    let bytes = [stream.begin(), stream.samples(&all)].concat();
+    model.feed(&bytes, Duration::from_secs(1)).unwrap();
+    model
+}
+
+pub fn snapshot() -> Snapshot {
+    model().snapshot()
+}

@@ -1,0 +1,143 @@
+//! Screens of several sizes against golden text. `KVMPROF_GOLDEN=write` writes the text anew, to be read.
+
+use std::path::Path;
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent};
+use ratatui::style::Color;
+
+use super::draw::draw;
+use super::plain::print;
+use super::testing::{model, snapshot};
+use super::{Model, View};
+
+const SIZES: [(u16, u16); 3] = [(80, 24), (40, 10), (200, 50)];
+
+fn screen(terminal: &mut Terminal<TestBackend>, view: &View, colours: bool) -> String {
+    let (snapshot, mut view) = (snapshot(), view.clone());
+    terminal
+        .draw(|frame| draw(frame, &snapshot, &mut view, colours))
+        .unwrap();
+    let buffer = terminal.backend().buffer();
+    let width = usize::from(buffer.area.width);
+    let mut text = String::new();
+    for row in buffer.content.chunks(width) {
+        let line: String = row.iter().map(|cell| cell.symbol()).collect();
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn view(keys: &[KeyCode]) -> View {
+    let (mut view, snapshot) = (View::default(), snapshot());
+    for code in keys {
+        view.key(KeyEvent::from(*code), &snapshot);
+    }
+    view
+}
+
+fn assert_golden(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/top")
+        .join(name);
+    if std::env::var_os("KVMPROF_GOLDEN").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+    }
+    let golden = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(text, golden, "{name}:\n{text}");
+}
+
+#[test]
+fn screens_look_as_they_should_in_all_sizes() {
+    let views = [
+        ("processes", vec![]),
+        ("functions", vec![KeyCode::Tab, KeyCode::Down]),
+        ("stacks", vec![KeyCode::Char(' '), KeyCode::Enter]),
+        ("filter", "/wea".chars().map(KeyCode::Char).collect()),
+        ("help", vec![KeyCode::Char('h')]),
+    ];
+    for (width, height) in SIZES {
+        for (name, keys) in &views {
+            let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+            let text = screen(&mut terminal, &view(keys), false);
+            assert_golden(&format!("{name}-{width}x{height}.txt"), &text);
+        }
+    }
+}
+
+#[test]
+fn tables_for_pipes_look_as_they_should() {
+    let mut out = Vec::new();
+    print(&snapshot(), 20, &mut out).unwrap();
+    assert_golden("plain.txt", &String::from_utf8(out).unwrap());
+}
+
+#[test]
+fn colours_are_used_only_where_they_may() {
+    let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+    let has_colour = |terminal: &Terminal<TestBackend>| {
+        let buffer = terminal.backend().buffer();
+        buffer
+            .content
+            .iter()
+            .any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset)
+    };
+    let plain = screen(&mut terminal, &view(&[]), false);
+    assert!(!has_colour(&terminal));
+    let coloured = screen(&mut terminal, &view(&[]), true);
+    assert!(has_colour(&terminal));
+    assert_eq!(plain, coloured);
+}
+
+#[test]
+fn any_size_can_be_drawn_and_a_resize_leaves_nothing_behind() {
+    let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+    let tables = [view(&[]), view(&[KeyCode::Tab]), view(&[KeyCode::Enter])];
+    let first = screen(&mut terminal, &tables[0], false);
+    for width in [1, 2, 7, 10, 39, 72, 80, 300] {
+        for height in [1, 2, 3, 5, 24, 80] {
+            terminal.backend_mut().resize(width, height);
+            for view in &tables {
+                screen(&mut terminal, view, true);
+            }
+        }
+    }
+    terminal.backend_mut().resize(80, 24);
+    assert_eq!(screen(&mut terminal, &tables[0], false), first);
+}
+
+#[test]
+fn there_is_a_screen_before_the_first_ticks() {
+    let empty = Model::new(std::time::Duration::from_secs(1), std::time::Duration::ZERO);
+    let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+    for keys in [vec![], vec![KeyCode::Tab, KeyCode::Enter, KeyCode::End]] {
+        let mut view = view(&keys);
+        let snapshot = empty.snapshot();
+        terminal
+            .draw(|frame| draw(frame, &snapshot, &mut view, true))
+            .unwrap();
+    }
+    let mut model = model();
+    model.advance(std::time::Duration::from_secs(100));
+    let snapshot = model.snapshot();
+    assert_eq!(super::lines::rate(&snapshot), "no ticks in the window");
+}
+
+#[test]
+fn stacks_scroll_to_their_end_and_back() {
+    let mut terminal = Terminal::new(TestBackend::new(40, 10)).unwrap();
+    let (mut view, snapshot) = (view(&[KeyCode::Enter, KeyCode::End]), snapshot());
+    let mut draw = |view: &mut View| {
+        terminal
+            .draw(|frame| draw(frame, &snapshot, view, false))
+            .unwrap();
+        view.scroll
+    };
+    // Eight lines, of which four fit.
+    assert_eq!(draw(&mut view), 4);
+    view.key(KeyEvent::from(KeyCode::Up), &snapshot);
+    assert_eq!(draw(&mut view), 3);
+}

@@ -1,0 +1,393 @@
+//! What of a snapshot is looked at, and how keys change that.
+
+use std::cmp::Reverse;
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::place::Place;
+use super::snapshot::{FunctionRow, ProcessRow, Snapshot, Target};
+
+/// Rows that a page key moves by.
+const PAGE: usize = 10;
+/// Characters of the longest filter.
+const MAX_FILTER: usize = 64;
+
+/// Which table is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Table {
+    /// Processes.
+    #[default]
+    Processes,
+    /// Functions.
+    Functions,
+}
+
+/// What comes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// The most ticks: of a function, those with the program counter in it.
+    #[default]
+    Own,
+    /// The most ticks in the kernel (processes), or on the stack (functions).
+    Total,
+    /// The lowest pid (processes), or the first name (functions).
+    Name,
+}
+
+/// What the user wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Look on.
+    Continue,
+    /// End.
+    Quit,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// The table that is shown.
+    pub table: Table,
+    /// Its order.
+    pub order: Order,
+    /// Only rows with this in their name, pid or process are shown.
+    pub filter: String,
+    /// True while the filter is being typed.
+    pub is_typing: bool,
+    /// True while the help is shown.
+    pub has_help: bool,
+    /// Whose stacks are shown instead of the table.
+    pub target: Option<Target>,
+    /// The first line of the stacks that is shown.
+    pub scroll: usize,
+    /// What is frozen.
+    frozen: Option<Box<Snapshot>>,
+    /// The selected row, so that it stays selected when others pass it.
+    selected: Option<Target>,
+    cursor: usize,
+}
+
+impl View {
+    /// The snapshot to show: `latest`, or that which was frozen.
+    pub fn choose<'a>(&'a self, latest: &'a Snapshot) -> &'a Snapshot {
+        self.frozen.as_deref().unwrap_or(latest)
+    }
+
+    /// True while nothing changes.
+    pub fn is_frozen(&self) -> bool {
+        self.frozen.is_some()
+    }
+
+    /// The processes to show, in order.
+    pub fn processes<'a>(&self, snapshot: &'a Snapshot) -> Vec<&'a ProcessRow> {
+        let mut rows: Vec<&ProcessRow> = snapshot
+            .processes
+            .iter()
+            .filter(|row| self.matches(&[&row.name, &row.pid.to_string()]))
+            .collect();
+        rows.sort_by_key(|row| {
+            let count = match self.order {
+                Order::Own => row.ticks(),
+                Order::Total => row.modes[1].saturating_add(row.modes[2]),
+                Order::Name => 0,
+            };
+            (Reverse(count), row.pid)
+        });
+        rows
+    }
+
+    /// The functions to show, in order.
+    pub fn functions<'a>(&self, snapshot: &'a Snapshot) -> Vec<&'a FunctionRow> {
+        let mut rows: Vec<(String, &FunctionRow)> = snapshot
+            .functions
+            .iter()
+            .map(|row| (row.place.label(), row))
+            .filter(|(label, row)| self.matches(&[label, &row.process]))
+            .collect();
+        rows.sort_by(|(left_label, left), (right_label, right)| {
+            let counts = |row: &FunctionRow| match self.order {
+                Order::Own => (row.own, row.total),
+                Order::Total => (row.total, row.own),
+                Order::Name => (0, 0),
+            };
+            counts(right)
+                .cmp(&counts(left))
+                .then_with(|| left_label.cmp(right_label))
+                .then_with(|| left.place.cmp(&right.place))
+        });
+        rows.into_iter().map(|(_, row)| row).collect()
+    }
+
+    fn matches(&self, words: &[&str]) -> bool {
+        let filter = self.filter.to_lowercase();
+        words
+            .iter()
+            .any(|word| word.to_lowercase().contains(&filter))
+    }
+
+    /// What each row of the table is, in order.
+    fn targets(&self, snapshot: &Snapshot) -> Vec<Target> {
+        match self.table {
+            Table::Processes => self
+                .processes(snapshot)
+                .into_iter()
+                .map(|row| Target::Process(row.pid))
+                .collect(),
+            Table::Functions => self
+                .functions(snapshot)
+                .into_iter()
+                .map(|row| Target::Function(row.place.clone()))
+                .collect(),
+        }
+    }
+
+    /// The number of the selected row, the first until a key selects another.
+    pub fn cursor(&self, snapshot: &Snapshot) -> usize {
+        self.position(&self.targets(snapshot))
+    }
+
+    fn position(&self, targets: &[Target]) -> usize {
+        self.selected
+            .as_ref()
+            .and_then(|selected| targets.iter().position(|target| target == selected))
+            .unwrap_or(self.cursor.min(targets.len().saturating_sub(1)))
+    }
+
+    /// Acts on a key, with `latest` on the screen unless it is frozen.
+    pub fn key(&mut self, key: KeyEvent, latest: &Snapshot) -> Action {
+        let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+        if is_control && key.code == KeyCode::Char('c') {
+            return Action::Quit;
+        }
+        if self.is_typing {
+            self.type_filter(key);
+        } else if self.has_help {
+            self.has_help = false;
+        } else if self.target.is_some() {
+            return self.key_in_stacks(key.code, latest);
+        } else {
+            return self.key_in_table(key.code, latest);
+        }
+        Action::Continue
+    }
+
+    fn type_filter(&mut self, key: KeyEvent) {
+        match key.code {
+            KeyCode::Enter => self.is_typing = false,
+            KeyCode::Esc => {
+                self.is_typing = false;
+                self.filter.clear();
+            }
+            KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Char(letter) if self.filter.chars().count() < MAX_FILTER => {
+                self.filter.push(letter);
+            }
+            _ => {}
+        }
+    }
+
+    fn key_in_stacks(&mut self, code: KeyCode, latest: &Snapshot) -> Action {
+        match code {
+            KeyCode::Char('q') => return Action::Quit,
+            KeyCode::Esc | KeyCode::Backspace | KeyCode::Left | KeyCode::Enter => {
+                self.target = None;
+            }
+            KeyCode::Char(' ') => self.freeze(latest),
+            KeyCode::Char('h' | '?') => self.has_help = true,
+            _ => {
+                if let Some(scroll) = moved(self.scroll, code, usize::MAX) {
+                    self.scroll = scroll;
+                }
+            }
+        }
+        Action::Continue
+    }
+
+    fn key_in_table(&mut self, code: KeyCode, latest: &Snapshot) -> Action {
+        match code {
+            KeyCode::Char('q') => return Action::Quit,
+            KeyCode::Char('p') => self.show(Table::Processes),
+            KeyCode::Char('f') => self.show(Table::Functions),
+            KeyCode::Tab => self.show(match self.table {
+                Table::Processes => Table::Functions,
+                Table::Functions => Table::Processes,
+            }),
+            KeyCode::Char('s') => {
+                self.order = match self.order {
+                    Order::Own => Order::Total,
+                    Order::Total => Order::Name,
+                    Order::Name => Order::Own,
+                }
+            }
+            KeyCode::Char('/') => self.is_typing = true,
+            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Char(' ') => self.freeze(latest),
+            KeyCode::Char('h' | '?') => self.has_help = true,
+            _ => self.key_on_rows(code, latest),
+        }
+        Action::Continue
+    }
+
+    fn key_on_rows(&mut self, code: KeyCode, latest: &Snapshot) {
+        let mut targets = self.targets(self.choose(latest));
+        let cursor = self.position(&targets);
+        let last = targets.len().saturating_sub(1);
+        if matches!(code, KeyCode::Enter | KeyCode::Right) && cursor < targets.len() {
+            let target = targets.swap_remove(cursor);
+            self.selected = Some(target.clone());
+            self.target = Some(target);
+            self.scroll = 0;
+        } else if let Some(cursor) = moved(cursor, code, last)
+            && cursor < targets.len()
+        {
+            self.cursor = cursor;
+            self.selected = Some(targets.swap_remove(cursor));
+        }
+    }
+
+    fn show(&mut self, table: Table) {
+        if self.table != table {
+            self.table = table;
+            self.selected = None;
+            self.cursor = 0;
+        }
+    }
+
+    fn freeze(&mut self, latest: &Snapshot) {
+        self.frozen = match self.frozen {
+            Some(_) => None,
+            None => Some(Box::new(latest.clone())),
+        };
+    }
+}
+
+/// Where a key moves `position` to, at most to `last`; `None` when it is no such key.
+fn moved(position: usize, code: KeyCode, last: usize) -> Option<usize> {
+    let position = match code {
+        KeyCode::Up | KeyCode::Char('k') => position.saturating_sub(1),
+        KeyCode::Down | KeyCode::Char('j') => position.saturating_add(1),
+        KeyCode::PageUp => position.saturating_sub(PAGE),
+        KeyCode::PageDown => position.saturating_add(PAGE),
+        KeyCode::Home => 0,
+        KeyCode::End => last,
+        _ => return None,
+    };
+    Some(position.min(last))
+}
+
+/// The name of what stacks are shown of.
+pub fn title(target: &Target, snapshot: &Snapshot) -> String {
+    match target {
+        Target::Process(pid) => format!("{pid} {}", snapshot.process_name(*pid)),
+        Target::Function(place) => match place.pid() {
+            Some(pid) => format!("{} of {pid} {}", place.label(), snapshot.process_name(pid)),
+            None => Place::label(place),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::snapshot;
+    use super::*;
+
+    fn press(view: &mut View, snapshot: &Snapshot, keys: &[KeyCode]) {
+        for code in keys {
+            assert_eq!(
+                view.key(KeyEvent::from(*code), snapshot),
+                Action::Continue,
+                "{code:?}"
+            );
+        }
+    }
+
+    fn pids(view: &View, snapshot: &Snapshot) -> Vec<i32> {
+        let rows = view.processes(snapshot);
+        rows.iter().map(|row| row.pid).collect()
+    }
+
+    fn labels(view: &View, snapshot: &Snapshot) -> Vec<String> {
+        let rows = view.functions(snapshot);
+        rows.iter().map(|row| row.place.label()).collect()
+    }
+
+    #[test]
+    fn rows_come_in_the_order_that_was_chosen() {
+        let (mut view, snapshot) = (View::default(), snapshot());
+        assert_eq!(pids(&view, &snapshot), [7, 0, 12]);
+        press(&mut view, &snapshot, &[KeyCode::Char('s')]);
+        assert_eq!(pids(&view, &snapshot), [7, 0, 12]);
+        press(&mut view, &snapshot, &[KeyCode::Char('s')]);
+        assert_eq!(pids(&view, &snapshot), [0, 7, 12]);
+        press(&mut view, &snapshot, &[KeyCode::Tab, KeyCode::Char('s')]);
+        assert_eq!(labels(&view, &snapshot)[..2], ["0x400100", "[halted]"]);
+        press(&mut view, &snapshot, &[KeyCode::Char('s')]);
+        assert_eq!(labels(&view, &snapshot)[2], "copy_page");
+        assert_eq!(labels(&view, &snapshot)[4], "do_syscall");
+    }
+
+    #[test]
+    fn a_filter_is_typed_kept_and_cleared() {
+        let (mut view, snapshot) = (View::default(), snapshot());
+        press(
+            &mut view,
+            &snapshot,
+            &"/WEq".chars().map(KeyCode::Char).collect::<Vec<_>>(),
+        );
+        assert_eq!(pids(&view, &snapshot), [0_i32; 0]);
+        press(&mut view, &snapshot, &[KeyCode::Backspace, KeyCode::Enter]);
+        assert!(!view.is_typing);
+        assert_eq!(pids(&view, &snapshot), [12]);
+        press(&mut view, &snapshot, &[KeyCode::Tab]);
+        assert_eq!(labels(&view, &snapshot), ["0x400100"]);
+        press(&mut view, &snapshot, &[KeyCode::Esc]);
+        assert_eq!(labels(&view, &snapshot).len(), 7);
+    }
+
+    #[test]
+    fn the_selected_row_stays_selected_when_rows_move() {
+        let (mut view, snapshot) = (View::default(), snapshot());
+        press(
+            &mut view,
+            &snapshot,
+            &[KeyCode::Down, KeyCode::Down, KeyCode::Down],
+        );
+        assert_eq!(view.cursor(&snapshot), 2);
+        let mut later = snapshot.clone();
+        later.processes[2].modes[0] = 1000;
+        assert_eq!(pids(&view, &later), [12, 7, 0]);
+        assert_eq!(view.cursor(&later), 0);
+        later.processes.clear();
+        assert_eq!(view.cursor(&later), 0);
+        press(&mut view, &later, &[KeyCode::Enter]);
+        assert_eq!(view.target, None);
+    }
+
+    #[test]
+    fn a_row_leads_to_its_stacks_and_back() {
+        let (mut view, snapshot) = (View::default(), snapshot());
+        press(&mut view, &snapshot, &[KeyCode::Enter, KeyCode::Down]);
+        assert_eq!(view.target, Some(Target::Process(7)));
+        assert_eq!(view.scroll, 1);
+        press(&mut view, &snapshot, &[KeyCode::Esc]);
+        assert_eq!(view.target, None);
+        let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(view.key(control_c, &snapshot), Action::Quit);
+        assert_eq!(
+            view.key(KeyEvent::from(KeyCode::Char('q')), &snapshot),
+            Action::Quit
+        );
+    }
+
+    #[test]
+    fn what_is_frozen_stays_until_it_is_released() {
+        let (mut view, snapshot) = (View::default(), snapshot());
+        press(&mut view, &snapshot, &[KeyCode::Char(' '), KeyCode::Down]);
+        let mut later = snapshot.clone();
+        later.processes.clear();
+        assert!(view.is_frozen());
+        assert_eq!(view.choose(&later).processes.len(), 3);
+        press(&mut view, &later, &[KeyCode::Char(' ')]);
+        assert!(view.choose(&later).processes.is_empty());
+    }
+}

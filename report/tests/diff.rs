@@ -1,0 +1,59 @@
+//! Two recordings compared.
+#![expect(clippy::unwrap_used, reason = "tests fail by it")]
+
+mod shared;
+
+use kvmprof_report::diff::{changes, folded_changes, print};
+use kvmprof_report::graph::Graph;
+use kvmprof_report::profile::{Profile, SortBy};
+use shared::ordinary;
+
+fn profiles() -> [Profile; 2] {
+    let folder = tempfile::tempdir().unwrap();
+    [90, 30].map(|copying| {
+        let path = folder.path().join(copying.to_string());
+        ordinary(&path, copying);
+        Profile::of_file(&path, &[]).unwrap()
+    })
+}
+
+#[test]
+fn changes_are_listed() {
+    let [before, after] = profiles();
+    let mut out = Vec::new();
+    let changes = changes(&before, &after, SortBy::Own);
+    print(&changes, [&before, &after], 4, false, &mut out).unwrap();
+    let expected = include_str!("golden/diff.txt");
+    assert_eq!(String::from_utf8(out).unwrap(), expected);
+}
+
+#[test]
+fn nothing_changed_from_a_recording_to_itself() {
+    let [before, _] = profiles();
+    let changes = changes(&before, &before, SortBy::Total);
+    assert!(!changes.is_empty());
+    for change in changes {
+        assert!(
+            !change.is_significant() && change.change == 0.0,
+            "{change:?}"
+        );
+    }
+}
+
+#[test]
+fn stacks_have_both_counts() {
+    let [before, after] = profiles();
+    let lines = folded_changes(&before, &after).unwrap();
+    // 90 of 210 before; scaled to the 150 after it is 64.
+    let copying = "worker;0x...;0x...;entry_SYSCALL_64_[k];ksys_read_[k];copy_page_[k] 64 30";
+    assert!(lines.iter().any(|line| line == copying), "{lines:#?}");
+    let graph = Graph {
+        differential: true,
+        ..Graph::default()
+    };
+    let svg = String::from_utf8(graph.draw(&lines).unwrap()).unwrap();
+    assert!(
+        svg.contains("copy_page (30 ticks, 20.00%; -22.67%)"),
+        "{svg}"
+    );
+}

@@ -1,0 +1,83 @@
+//! Each format as it is meant to be. `KVMPROF_BLESS=1` writes the files anew: look at the difference.
+
+use std::io::Read;
+use std::path::Path;
+
+use flate2::read::GzDecoder;
+use kvmprof_report::export::Format;
+
+use crate::export;
+use crate::recording::recording;
+
+fn check(name: &str, contents: &[u8]) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data")
+        .join(name);
+    if std::env::var_os("KVMPROF_BLESS").is_some() {
+        std::fs::write(&path, contents).unwrap();
+    }
+    let expected = std::fs::read(&path).unwrap();
+    assert!(
+        expected == contents,
+        "{name} is now:\n{}",
+        String::from_utf8_lossy(contents)
+    );
+}
+
+#[test]
+fn folded() {
+    let (_folder, path) = recording(1);
+    check("export.folded", &export(&path, &[], Format::Folded));
+}
+
+#[test]
+fn perf_script() {
+    let (_folder, path) = recording(1);
+    check("export.perf", &export(&path, &[], Format::PerfScript));
+}
+
+#[test]
+fn speedscope() {
+    let (_folder, path) = recording(1);
+    let document = export(&path, &[], Format::Speedscope);
+    serde_json::from_slice::<serde_json::Value>(&document).unwrap();
+    check("export.speedscope.json", &document);
+}
+
+#[test]
+fn pprof() {
+    let (_folder, path) = recording(1);
+    let mut message = Vec::new();
+    let packed = export(&path, &[], Format::Pprof);
+    GzDecoder::new(packed.as_slice())
+        .read_to_end(&mut message)
+        .unwrap();
+    check("export.pprof", &message);
+}
+
+#[test]
+fn firefox() {
+    let (_folder, path) = recording(1);
+    let document = export(&path, &[], Format::Firefox);
+    let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
+    let text = serde_json::to_vec_pretty(&document).unwrap();
+    check("export.firefox.json", &text);
+}
+
+#[test]
+fn callgrind() {
+    let (_folder, path) = recording(1);
+    check("export.callgrind", &export(&path, &[], Format::Callgrind));
+}
+
+#[test]
+fn processes_can_be_chosen() {
+    let (_folder, path) = recording(1);
+    let text = String::from_utf8(export(&path, &[230], Format::PerfScript)).unwrap();
+    let heads: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("cpu-clock"))
+        .collect();
+    assert_eq!(heads.len(), 20);
+    assert!(heads.iter().all(|line| line.contains("  230/230")));
+}

@@ -1,0 +1,106 @@
+//! Guests say what they like of themselves: whatever a recording has, each format comes out whole.
+
+use clap::ValueEnum;
+use kvmprof_devices::profiling::{Mode, Sample, StackEnd, StackSummary, Ticks};
+use kvmprof_report::export::Format;
+use kvmprof_report::file::Facts;
+use proptest::prelude::*;
+
+use crate::export;
+use crate::recording::{facts, write};
+
+/// Numbers, extreme ones above all.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        Just(0),
+        Just(1),
+        Just(u64::MAX),
+        Just(0xffff_ffff_8100_0742),
+        any::<u64>()
+    ]
+}
+
+fn id() -> impl Strategy<Value = i32> {
+    prop_oneof![Just(-1), Just(0), Just(i32::MIN), Just(7), any::<i32>()]
+}
+
+fn sample() -> impl Strategy<Value = (Sample, Vec<u64>)> {
+    let mode = prop::sample::select(vec![Mode::User, Mode::Kernel, Mode::Interrupt, Mode::Idle]);
+    let end = prop::sample::select(vec![
+        StackEnd::Absent,
+        StackEnd::Complete,
+        StackEnd::Truncated,
+        StackEnd::Dropped,
+    ]);
+    let frames = prop::collection::vec(number(), 0..6);
+    let who = (id(), id(), any::<[u8; 16]>(), 0..3_u16);
+    (who, number(), mode, end, frames, 0..6_u8).prop_map(
+        |((pid, tid, comm, vcpu), time, mode, end, frames, kernel)| {
+            let length = u8::try_from(frames.len()).unwrap();
+            let kernel = kernel.min(length);
+            let sample = Sample {
+                time,
+                pc: time,
+                pid,
+                tid,
+                comm,
+                vcpu,
+                mode,
+                stack: StackSummary {
+                    kernel,
+                    user: length - kernel,
+                    kernel_end: StackEnd::Complete,
+                    user_end: end,
+                },
+                ..Sample::default()
+            };
+            (sample, frames)
+        },
+    )
+}
+
+fn ticks() -> impl Strategy<Value = (Ticks, Vec<u64>)> {
+    (prop::option::of(sample()), number(), number(), number()).prop_map(
+        |(sample, idle, stolen, lost)| {
+            let (sample, frames) = sample.unzip();
+            let ticks = Ticks {
+                vcpu: sample.map_or(1, |sample: Sample| sample.vcpu),
+                // The encoder adds them up.
+                idle: idle >> 8,
+                stolen: stolen >> 8,
+                lost: lost >> 8,
+                sample,
+            };
+            (ticks, frames.unwrap_or_default())
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn every_format_takes_any_recording(
+        all in prop::collection::vec(ticks(), 0..20),
+        hz in prop_oneof![Just(0_u32), Just(100), Just(u32::MAX)],
+        began in number(),
+    ) {
+        let facts = Facts {
+            hz,
+            began_ns: began,
+            began_monotonic_ns: began,
+            ..facts()
+        };
+        let (_folder, path) = write(&facts, &all);
+        for format in Format::value_variants() {
+            let out = export(&path, &[], *format);
+            if matches!(format, Format::Firefox | Format::Speedscope) {
+                serde_json::from_slice::<serde_json::Value>(&out).unwrap();
+            }
+            if *format == Format::PerfScript {
+                let samples = all.iter().filter(|(ticks, _)| ticks.sample.is_some()).count();
+                let halts = all.iter().filter(|(ticks, _)| ticks.idle > 0).count();
+                let text = String::from_utf8(out).unwrap();
+                prop_assert_eq!(text.matches("cpu-clock: \n").count(), samples + halts);
+            }
+        }
+    }
+}

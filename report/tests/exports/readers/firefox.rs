@@ -1,0 +1,84 @@
+//! The Firefox Profiler's own command line.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::Command;
+
+use kvmprof_report::export::Format;
+use serde_json::Value;
+
+use super::{ROUNDS, exported, first, node, npm_readers, run};
+
+/// A profile that the reader has open, in a process of its own.
+struct Session<'a> {
+    home: &'a Path,
+}
+
+impl<'a> Session<'a> {
+    fn open(home: &'a Path, file: &Path) -> Self {
+        let session = Self { home };
+        session.ask(&["load", &file.display().to_string()]);
+        session
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let program = "node_modules/@firefox-devtools/profiler-cli/dist/profiler-cli.js";
+        let mut command = node();
+        command
+            .arg(npm_readers().join(program))
+            .args(arguments)
+            .env("HOME", self.home);
+        command
+    }
+
+    fn ask(&self, arguments: &[&str]) -> String {
+        run(&mut self.command(arguments))
+    }
+
+    fn ask_json(&self, arguments: &[&str]) -> Value {
+        let text = self.ask(&[arguments, &["--json"]].concat());
+        serde_json::from_str(&text).unwrap()
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        // Also of a test that fails.
+        let _ = self.command(&["stop", "--all"]).output();
+    }
+}
+
+#[test]
+fn the_firefox_profiler_reads_its_format() {
+    let (folder, file, expected) = exported(Format::Firefox);
+    let session = Session::open(folder.path(), &file);
+    let threads = session.ask_json(&["thread", "list"]);
+    let mut own: HashMap<String, u64> = HashMap::new();
+    let mut names = Vec::new();
+    for thread in threads["threads"].as_array().unwrap() {
+        let text = |key| thread[key].as_str().unwrap().to_owned();
+        names.push([text("name"), text("processName"), text("pid"), text("tid")]);
+        let handle = text("threadHandle");
+        let all = ["thread", "functions", "--include-idle", "--thread", &handle];
+        let functions = session.ask_json(&[all.as_slice(), &["--limit", "0"]].concat());
+        for function in functions["functions"].as_array().unwrap() {
+            let name = function["name"].as_str().unwrap().to_owned();
+            *own.entry(name).or_default() += function["selfSamples"].as_u64().unwrap();
+        }
+    }
+    assert_eq!(first(own), expected);
+
+    for name in [
+        ["server", "server", "101", "101"],
+        ["server worker", "server", "101", "102"],
+        ["batch", "batch", "230", "230"],
+        ["swapper/1", "swapper/1", "0", "0"],
+    ] {
+        assert!(names.contains(&name.map(str::to_owned)), "{names:?}");
+    }
+    let samples = session.ask(&["thread", "samples", "--thread", "t-4"]);
+    assert!(samples.contains("Interrupt"), "{samples}");
+    let markers = session.ask(&["thread", "markers", "--thread", "t-2"]);
+    let stays = format!("{} markers", 2 * ROUNDS);
+    assert!(markers.contains(&stays), "{markers}");
+}

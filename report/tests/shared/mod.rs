@@ -1,0 +1,150 @@
+//! Recordings to test with, written as the recorder writes them.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use std::path::Path;
+
+use kvmprof_devices::profiling::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
+use kvmprof_report::file::{Account, Block, Facts, Kind, SamplesEncoder, Stacks, header};
+
+/// When recordings begin, in ns.
+const BEGAN: u64 = 5_000_000_000;
+/// Between two ticks, in ns.
+const PERIOD: u64 = 1_000_000;
+
+/// A recording in the making.
+pub struct Written {
+    encoder: SamplesEncoder,
+    account: Account,
+    symbols: String,
+    time: u64,
+}
+
+impl Written {
+    /// One whose kernel has these symbols, in the form of `/proc/kallsyms`.
+    pub fn with_symbols(symbols: &str) -> Self {
+        Self {
+            encoder: SamplesEncoder::default(),
+            account: Account::default(),
+            symbols: symbols.to_owned(),
+            time: BEGAN,
+        }
+    }
+
+    /// `count` samples, a tick apart, of process `pid` in `mode`, whose stack has these frames in the kernel and
+    /// in user mode.
+    pub fn samples(
+        &mut self,
+        count: u64,
+        (pid, name): (i32, &[u8]),
+        mode: Mode,
+        (kernel, user): (&[u64], &[u64]),
+    ) {
+        let frames = [kernel, user].concat();
+        let mut comm = [0; COMM_LENGTH];
+        comm[..name.len()].copy_from_slice(name);
+        let end = |frames: &[u64]| match frames {
+            [] => StackEnd::Absent,
+            _ => StackEnd::Complete,
+        };
+        for _ in 0..count {
+            self.time += PERIOD;
+            let sample = Sample {
+                time: self.time,
+                pid,
+                tid: pid,
+                comm,
+                mode,
+                pc: frames[0],
+                stack: StackSummary {
+                    kernel: u8::try_from(kernel.len()).unwrap(),
+                    user: u8::try_from(user.len()).unwrap(),
+                    kernel_end: end(kernel),
+                    user_end: end(user),
+                },
+                ..Sample::default()
+            };
+            let ticks = Ticks {
+                sample: Some(sample),
+                ..Ticks::default()
+            };
+            self.encoder.push(&ticks, &frames);
+        }
+        self.account.samples += count;
+        self.account.ticks += count;
+    }
+
+    /// Ticks without a sample.
+    pub fn gap(&mut self, idle: u64, stolen: u64, lost: u64) {
+        let ticks = Ticks {
+            idle,
+            stolen,
+            lost,
+            ..Ticks::default()
+        };
+        self.encoder.push(&ticks, &[]);
+        self.account.idle += idle;
+        self.account.stolen += stolen;
+        self.account.lost += lost;
+        self.account.ticks += idle + stolen + lost;
+        self.time += PERIOD * (idle + stolen + lost);
+    }
+
+    /// Closes it and writes it to `path`.
+    pub fn write(mut self, path: &Path) {
+        let facts = Facts {
+            program: "0.1.0".to_owned(),
+            kernel: "bzImage".to_owned(),
+            vcpus: 1,
+            hz: 1000,
+            clock: "thread".to_owned(),
+            jitter: true,
+            memory_bytes: 256 << 20,
+            began_ns: 1_700_000_000_000_000_000,
+            began_monotonic_ns: BEGAN,
+            stacks: Stacks {
+                kernel: true,
+                user: true,
+            },
+        };
+        let mut bytes = header().to_vec();
+        let blocks = [
+            (Kind::Facts, serde_json::to_vec(&facts).unwrap()),
+            (Kind::Symbols, self.symbols.into_bytes()),
+            (Kind::Samples, self.encoder.take().bytes),
+            (Kind::End, serde_json::to_vec(&self.account).unwrap()),
+        ];
+        for (kind, contents) in blocks {
+            bytes.extend(Block::encode(kind, &contents).unwrap());
+        }
+        std::fs::write(path, bytes).unwrap();
+    }
+}
+
+/// The symbols of [`ordinary`] recordings.
+const SYMBOLS: &str = "\
+ffffffff81000000 T entry_SYSCALL_64
+ffffffff81001000 T ksys_read
+ffffffff81002000 t copy_page
+ffffffff81003000 T asm_timer_interrupt
+ffffffff81004000 T _end
+";
+
+/// A recording with two processes; `copying` samples of one are in copy_page.
+pub fn ordinary(path: &Path, copying: u64) {
+    let mut written = Written::with_symbols(SYMBOLS);
+    let syscall = [0xffff_ffff_8100_1010, 0xffff_ffff_8100_0010];
+    let copy = [0xffff_ffff_8100_2010, syscall[0], syscall[1]];
+    let main = [0x40_1234, 0x40_1000];
+    let worker = (7, b"worker".as_slice());
+    written.samples(60, worker, Mode::User, (&[], &main));
+    written.samples(copying, worker, Mode::Kernel, (&copy, &main));
+    written.gap(30, 4, 2);
+    written.samples(25, (9, b"logger"), Mode::Kernel, (&syscall, &main));
+    written.samples(
+        5,
+        (9, b"logger"),
+        Mode::Interrupt,
+        (&[0xffff_ffff_8100_3001], &[]),
+    );
+    written.write(path);
+}
