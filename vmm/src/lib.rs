@@ -8,4 +8,5 @@ pub mod introspection;
 pub mod machine;
 pub mod profiler;
 pub mod vcpu;
+pub mod virtio;
 pub mod vm;

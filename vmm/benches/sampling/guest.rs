@@ -9,6 +9,7 @@ use anyhow::{Context, ensure};
 use kvmprof::clock::ClockSource;
 use kvmprof::console::Console;
 use kvmprof::machine::{KernelSource, MachineConfig};
+use kvmprof::virtio::GuestAccess;
 use kvmprof::vm::{Vm, VmConfig};
 use kvmprof_abi::pcs::{
     BUF_INCR, DEF_BUFNO, MAX_BSIZE, MAX_BUFS, PCS_GETSTAT, PCS_SETBSIZE, PCS_SETHZ, PCS_STOP,
@@ -69,11 +70,14 @@ impl Guest {
                 cpus: 1,
             },
             console: Console::None,
+            guest_access: GuestAccess::None,
             hz: START_HZ,
             clock_source: source,
             jitter: false,
             hold: false,
             socket: Some(socket.clone()),
+            prf_addresses: kvmprof_abi::prf::MAX_ADDRESSES,
+            record: None,
             knowledge: None,
         })?;
         let mut guest = Self {

@@ -2,8 +2,8 @@
 //!
 //! The guest is in user mode, and sees itself when time is taken from it, by the TSC. Times in which
 //! the host must have run something else are left out. Every figure is the median over many rounds; each round measures
-//! all of them, one after the other, and each sampled window stands between two quiet ones, so
-//! that the ratios hold on a machine whose speed changes. The look-up of a process is measured by itself
+//! all of them, one after the other, and each sampled window stands between two quiet ones, all of
+//! them between two of bare exits, so that the ratios hold on a machine whose speed changes. The look-up of a process is measured by itself
 //! as well, without KVM.
 
 mod guest;
@@ -19,7 +19,7 @@ use kvmprof::vcpu::signals;
 use guest::{Guest, Window};
 
 /// Rounds, unless the environment says otherwise.
-const ROUNDS: usize = 21;
+const ROUNDS: usize = 41;
 /// Overrides [`ROUNDS`].
 const ROUNDS_VARIABLE: &str = "KVMPROF_BENCH_ROUNDS";
 /// The length of each window.
@@ -84,16 +84,21 @@ fn measure_round(
     series: &mut [(ClockSource, u32, Series)],
 ) -> anyhow::Result<()> {
     for source in SOURCES {
-        let exit_us = bare_exit_us()?;
-        exits.push(exit_us);
+        let exit_before = bare_exit_us()?;
         let guest = Guest::start("gaps", source)?;
+        let mut measured = Vec::new();
         for (_, hz, series) in series.iter_mut().filter(|(other, ..)| *other == source) {
             let before = guest.quiet(WINDOW)?;
             let sampled = guest.sampled(WINDOW, *hz)?;
             let after = guest.quiet(WINDOW)?;
-            series.enter(&before, &sampled, &after, exit_us);
+            measured.push((series, before, sampled, after));
         }
         guest.stop()?;
+        let exit_us = f64::midpoint(exit_before, bare_exit_us()?);
+        exits.push(exit_us);
+        for (series, before, sampled, after) in measured {
+            series.enter(&before, &sampled, &after, exit_us);
+        }
     }
     Ok(())
 }

@@ -24,13 +24,14 @@ pub struct WithStatus {
     pub status: u8,
 }
 
-/// Tells the error, if it is one, on one line, and gives the status that goes with it.
-pub fn status_of(result: anyhow::Result<ExitCode>) -> ExitCode {
+/// Tells the error, if it is one, on one line behind the name that the program was called by, and gives
+/// the status that goes with it.
+pub fn status_of(result: anyhow::Result<ExitCode>, program: &str) -> ExitCode {
     match result {
         Ok(status) => status,
         Err(error) => {
             let chain: Vec<String> = error.chain().map(ToString::to_string).collect();
-            eprintln!("kvmprof: {}", chain.join(": "));
+            eprintln!("{program}: {}", chain.join(": "));
             ExitCode::from(status_of_error(&error))
         }
     }

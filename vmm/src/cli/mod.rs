@@ -2,20 +2,36 @@
 
 mod demo;
 mod exit;
+mod record;
+mod recorder;
 mod run;
 mod status;
+mod top;
 mod units;
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
-use kvmprof_tools::{getpc, pcstat};
+use clap::{CommandFactory, Parser, Subcommand};
+use kvmprof_report::commands::{
+    CommandError, DiffArguments, ExportArguments, FlamegraphArguments, HtmlArguments,
+    ReportArguments,
+};
+use kvmprof_tools::program::{Setup, Tool, parse, refuse, told_as};
 
-/// A profiler that looks at a guest from the hypervisor.
+/// A profiler that looks at a guest from the hypervisor
+///
+/// run starts a guest under a profiling clock; getpc and the prf tools read what the clock has seen, over
+/// the socket that run's --socket names (or KVMPROF_SOCKET). Called by a tool's name, through a link
+/// (see install-links), the program is that tool.
 #[derive(Debug, Parser)]
-#[command(name = "kvmprof", version, arg_required_else_help = true)]
+#[command(
+    name = "kvmprof",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -24,32 +40,66 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a guest under the clock
+    ///
+    /// Boots a Linux bzImage or another kernel in an ELF file, without any change to it. The clock ticks
+    /// only while somebody looks: pcs is open, or a minor of prf is on.
     Run(run::RunArguments),
     /// Run the embedded guest and show who used the time, beside what the guest itself counted
     Demo(demo::DemoArguments),
     /// Show the machine, the clock and where every tick went
+    ///
+    /// All counts are ticks of the clock since the guest was started, or since a consumer began; the
+    /// parts on the right of an equation always sum up to what is on its left.
     Status(status::StatusArguments),
-    Getpc(getpc::Arguments),
-    Pcstat(pcstat::Arguments),
+    /// Record every tick of a running guest to a file, with call stacks
+    ///
+    /// Any number of recordings may go on at once, beside pcs and prf. A file that was cut off can be
+    /// reported up to there.
+    Record(record::RecordArguments),
+    /// Show live where a running guest spends its time
+    ///
+    /// On a terminal: processes, functions, call stacks, vCPUs; h shows the keys. In a pipe: one plain table
+    /// after the other. What is shown is what the guest did in the last seconds.
+    Top(top::TopArguments),
+    Report(ReportArguments),
+    Export(ExportArguments),
+    Flamegraph(FlamegraphArguments),
+    Html(HtmlArguments),
+    Diff(DiffArguments),
+    #[command(flatten)]
+    Tool(Tool),
+    #[command(flatten)]
+    Setup(Setup),
 }
 
 /// Carries out the command line; the result is the program's exit status.
 pub fn main() -> ExitCode {
     start_log();
-    let arguments = Arguments::try_parse().unwrap_or_else(|error| refuse(&error));
+    let given: Vec<OsString> = std::env::args_os().collect();
+    let arguments: Arguments =
+        parse(&given).unwrap_or_else(|error| refuse(&error, &Arguments::command(), &given));
     let result = match arguments.command {
         Command::Run(arguments) => run::run(arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
         Command::Status(arguments) => status::status(&arguments),
-        Command::Getpc(arguments) => arguments
-            .execute()
-            .map(|_| ExitCode::SUCCESS)
-            .map_err(Into::into),
-        Command::Pcstat(arguments) => arguments
-            .execute(&mut io::stdout(), &mut io::stderr())
+        Command::Record(arguments) => record::record(&arguments),
+        Command::Top(arguments) => top::top(&arguments),
+        Command::Report(arguments) => done(arguments.execute()),
+        Command::Export(arguments) => done(arguments.execute()),
+        Command::Flamegraph(arguments) => done(arguments.execute()),
+        Command::Html(arguments) => done(arguments.execute()),
+        Command::Diff(arguments) => done(arguments.execute()),
+        Command::Tool(tool) => tool.execute().map_err(Into::into),
+        Command::Setup(setup) => setup
+            .execute(&Arguments::command(), &mut io::stdout())
+            .map(|()| ExitCode::SUCCESS)
             .map_err(Into::into),
     };
-    exit::status_of(result)
+    exit::status_of(result, told_as(&given, "kvmprof"))
+}
+
+fn done(result: Result<(), CommandError>) -> anyhow::Result<ExitCode> {
+    Ok(result.map(|()| ExitCode::SUCCESS)?)
 }
 
 /// Sends warnings to standard error; `RUST_LOG` chooses other levels.
@@ -58,15 +108,4 @@ fn start_log() {
     env_logger::Builder::from_env(level)
         .format(|buffer, record| writeln!(buffer, "kvmprof: {}", record.args()))
         .init();
-}
-
-/// Ends the program with what is wrong with its arguments; a wrong value takes one line.
-fn refuse(error: &clap::Error) -> ! {
-    if error.kind() != ErrorKind::ValueValidation {
-        error.exit();
-    }
-    let text = error.to_string();
-    let line = text.lines().next().unwrap_or_default();
-    eprintln!("kvmprof: {}", line.strip_prefix("error: ").unwrap_or(line));
-    std::process::exit(error.exit_code());
 }

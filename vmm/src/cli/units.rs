@@ -1,5 +1,7 @@
 //! Numbers as people write them on a command line.
 
+use crate::introspection::StackWish;
+
 /// Parses an amount of memory, such as `512M`; the suffixes are powers of 1024, and a bare number
 /// is bytes. The result is in bytes.
 pub fn parse_memory(text: &str) -> Result<u64, String> {
@@ -28,6 +30,26 @@ pub fn format_memory(bytes: u64) -> String {
         }
     }
     bytes.to_string()
+}
+
+/// What `--stacks` asks for.
+pub fn parse_stacks(words: &str) -> Result<StackWish, String> {
+    let mut wish = StackWish::default();
+    if words == "none" {
+        return Ok(wish);
+    }
+    for word in words.split(',') {
+        match word {
+            "kernel" => wish.kernel = true,
+            "user" => wish.user = true,
+            _ => {
+                return Err(format!(
+                    "'{word}' is no part of a stack: use kernel, user or none"
+                ));
+            }
+        }
+    }
+    Ok(wish)
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use crate::introspection::StackWish;
+
 /// Counts the requests to one vCPU's clock.
 pub type Generation = u32;
 
@@ -12,6 +14,8 @@ pub struct ClockSetting {
     pub hz: u32,
     /// Read the process group at each tick: PROF_GROUP asks for it.
     pub process_group: bool,
+    /// Take these parts of the call stack at each tick: recorders ask for them.
+    pub stacks: StackWish,
 }
 
 /// Shared by the profiler, which asks, and one vCPU's thread, which answers.
@@ -21,24 +25,26 @@ pub struct ClockSetting {
 /// settles the account.
 #[derive(Debug, Default)]
 pub struct ClockControl {
-    // Generation in the upper half; process group in bit 31 and hz in the bits below.
+    // Generation in the upper half; what is read besides in bits 29 to 31, and hz in the bits below.
     request: AtomicU64,
     acknowledged: AtomicU32,
     halted: AtomicBool,
 }
 
 const PROCESS_GROUP: u32 = 1 << 31;
+const KERNEL_STACK: u32 = 1 << 30;
+const USER_STACK: u32 = 1 << 29;
+const RATE: u32 = USER_STACK - 1;
 
 impl ClockControl {
     /// Asks for `setting`; the vCPU's thread must be kicked after that. Only the profiler calls it.
     pub fn request(&self, setting: ClockSetting) -> Generation {
         let generation = self.generation().wrapping_add(1);
-        let low = (setting.hz & !PROCESS_GROUP)
-            | if setting.process_group {
-                PROCESS_GROUP
-            } else {
-                0
-            };
+        let flag = |wanted, flag| if wanted { flag } else { 0 };
+        let low = setting.hz & RATE
+            | flag(setting.process_group, PROCESS_GROUP)
+            | flag(setting.stacks.kernel, KERNEL_STACK)
+            | flag(setting.stacks.user, USER_STACK);
         self.request.store(
             u64::from(generation) << 32 | u64::from(low),
             Ordering::Release,
@@ -51,8 +57,12 @@ impl ClockControl {
         let request = self.request.load(Ordering::Acquire);
         let [generation, low] = halves(request);
         let setting = ClockSetting {
-            hz: low & !PROCESS_GROUP,
+            hz: low & RATE,
             process_group: low & PROCESS_GROUP != 0,
+            stacks: StackWish {
+                kernel: low & KERNEL_STACK != 0,
+                user: low & USER_STACK != 0,
+            },
         };
         (generation, setting)
     }
@@ -101,6 +111,10 @@ mod tests {
         let setting = ClockSetting {
             hz: 10_000,
             process_group: true,
+            stacks: StackWish {
+                kernel: false,
+                user: true,
+            },
         };
         let first = control.request(setting);
         assert!(!control.is_settled());

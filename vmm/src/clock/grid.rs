@@ -5,6 +5,16 @@ use super::jitter::Jitter;
 /// Past this many periods at once, ticks are counted by division instead of one by one.
 const SKIP_AFTER_PERIODS: u64 = 64;
 
+/// The last multiple of the period at `hz` ticks a second (0 is taken as 1) that isn't after `now`,
+/// in ns of CLOCK_MONOTONIC.
+///
+/// The kernel's own tick is at multiples of its period, too (`tick_setup_sched_timer`,
+/// `kernel/time/tick-sched.c`): where both fall together, the guest is interrupted once, not twice.
+pub fn aligned_start(now: u64, hz: u32) -> u64 {
+    let period = 1_000_000_000 / u64::from(hz.max(1));
+    now - now % period
+}
+
 /// When ticks are due: one period apart, or, with jitter, one period on average.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
@@ -101,6 +111,13 @@ mod tests {
         assert_eq!(grid.take(5_001_999), 4);
         assert_eq!(grid.last(), 5_001_000);
         assert_eq!(grid.next(), 6_001_000);
+    }
+
+    #[test]
+    fn starts_on_a_multiple_of_the_period() {
+        assert_eq!(aligned_start(7_999_999, 250), 4_000_000);
+        assert_eq!(aligned_start(8_000_000, 250), 8_000_000);
+        assert_eq!(aligned_start(1, 0), 0);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use super::grid::aligned_start;
 use super::monotonic_ns;
 use super::run_delay::RunDelay;
 use crate::vcpu::Kicker;
@@ -24,6 +25,8 @@ struct Ticked {
     kicker: Arc<Kicker>,
     // Ticks a second; 0 while the vCPU is halted or its clock stands still.
     hz: AtomicU32,
+    // No kick before this time, in ns.
+    first: AtomicU64,
 }
 
 /// Drives the clocks of all vCPUs from a thread of its own, so that a tick costs the guest neither
@@ -46,6 +49,7 @@ impl Ticker {
                 .map(|kicker| Ticked {
                     kicker: Arc::clone(kicker),
                     hz: AtomicU32::new(0),
+                    first: AtomicU64::new(0),
                 })
                 .collect(),
             stopping: AtomicBool::new(false),
@@ -66,12 +70,13 @@ impl Ticker {
         self.shared.run_delay.load(Ordering::Relaxed)
     }
 
-    /// Kicks vCPU `index` at each multiple of its period (of CLOCK_MONOTONIC) from now on; 0 Hz
-    /// ends that.
-    pub fn set(&self, index: u16, hz: u32) {
+    /// Kicks vCPU `index` at each multiple of its period (of CLOCK_MONOTONIC) from time `first`
+    /// on, in ns; 0 Hz ends that.
+    pub fn set(&self, index: u16, hz: u32, first: u64) {
         let Some(ticked) = self.shared.vcpus.get(usize::from(index)) else {
             return;
         };
+        ticked.first.store(first, Ordering::Relaxed);
         let before = ticked.hz.swap(hz, Ordering::Relaxed);
         if before == 0
             && hz != 0
@@ -91,12 +96,6 @@ impl Drop for Ticker {
             let _ = thread.join();
         }
     }
-}
-
-/// The start of an even grid that the ticker's kicks are in step with.
-pub fn aligned_start(now: u64, hz: u32) -> u64 {
-    let period = 1_000_000_000 / u64::from(hz.max(1));
-    now - now % period
 }
 
 fn run(shared: &Shared) {
@@ -127,7 +126,8 @@ fn run(shared: &Shared) {
                 .fetch_add(run_delay.take(), Ordering::Relaxed);
         }
         for ticked in &shared.vcpus {
-            if ticked.hz.load(Ordering::Relaxed) != 0 {
+            let wanted = ticked.hz.load(Ordering::Relaxed) != 0;
+            if wanted && due >= ticked.first.load(Ordering::Relaxed) {
                 ticked.kicker.kick();
             }
         }

@@ -3,9 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
+use super::grid::aligned_start;
 use super::halted::RunTimeAlarm;
 use super::run_delay::RunDelay;
-use super::ticker::aligned_start;
 use super::timer::ThreadTimer;
 use super::{Grid, Ticker, monotonic_ns};
 use crate::vcpu::signals;
@@ -143,10 +143,7 @@ impl VcpuClock {
         }
         let now = monotonic_ns();
         let seed = self.jitter.then_some(now ^ u64::from(self.vcpu));
-        let start = match self.driver {
-            Driver::Timer(_) => now,
-            Driver::Ticker(_) => aligned_start(now, hz),
-        };
+        let start = aligned_start(now, hz);
         self.hz = hz;
         self.run_delay.take();
         self.ticker_delay();
@@ -181,17 +178,27 @@ impl VcpuClock {
                     return None;
                 }
                 let ticks = grid.take(now);
+                let busy = self.run_time() / grid.period();
                 self.tick_on(grid);
                 let missed = ticks.checked_sub(1)?;
                 let stolen = self.stolen_of(missed, grid.period());
+                // A host whose timers are late lets the guest run on for longer than the alarm was
+                // set to: on those ticks it wasn't idle.
+                let lost = busy.saturating_sub(1).min(missed - stolen);
                 Some(Due {
-                    idle: missed - stolen,
+                    idle: missed - stolen - lost,
                     stolen,
-                    lost: 0,
+                    lost,
                     sample: true,
                 })
             }
         }
+    }
+
+    /// How long the vCPU has run since it was halted, in ns.
+    fn run_time(&self) -> u64 {
+        let alarm = self.alarm.as_ref();
+        alarm.and_then(RunTimeAlarm::run_time).unwrap_or(0)
     }
 
     /// Brings the account of a halted vCPU up to `now`, without a sample.
@@ -201,9 +208,7 @@ impl VcpuClock {
         };
         // For the time that the guest has run since, less than a tick, there will be a sample when
         // the alarm rings: a tick that falls into it must not be taken for an idle one.
-        let alarm = self.alarm.as_ref();
-        let run_time = alarm.and_then(RunTimeAlarm::run_time).unwrap_or(0);
-        let ticks = grid.take(now.saturating_sub(run_time));
+        let ticks = grid.take(now.saturating_sub(self.run_time()));
         self.state = State::Halted(grid);
         let stolen = self.stolen_of(ticks, grid.period());
         Due {
@@ -237,7 +242,7 @@ impl VcpuClock {
         self.armed_for = first;
         match &self.driver {
             Driver::Timer(timer) => timer.arm(first, grid),
-            Driver::Ticker(ticker) => ticker.set(self.vcpu, self.hz),
+            Driver::Ticker(ticker) => ticker.set(self.vcpu, self.hz, first),
         }
     }
 
@@ -259,7 +264,7 @@ impl VcpuClock {
     fn silence(&self) {
         match &self.driver {
             Driver::Timer(timer) => timer.disarm(),
-            Driver::Ticker(ticker) => ticker.set(self.vcpu, 0),
+            Driver::Ticker(ticker) => ticker.set(self.vcpu, 0, 0),
         }
     }
 

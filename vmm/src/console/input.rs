@@ -1,4 +1,4 @@
-//! Console input: an event-manager subscriber that feeds the serial port from a descriptor.
+//! Console input: an event-manager subscriber that feeds a console device from a descriptor.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Read};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use event_manager::{EventOps, EventSet, Events, MutEventSubscriber};
 
 use super::escape::EscapeFilter;
-use super::serial::SerialConsole;
+use super::room::InputTarget;
 
 /// Called when the user typed the escape sequence.
 type OnQuit = Box<dyn FnMut() + Send>;
@@ -16,16 +16,16 @@ type OnQuit = Box<dyn FnMut() + Send>;
 /// Most bytes that a user can type ahead of a guest that doesn't read.
 const TYPED_AHEAD_MAX: usize = 4096;
 
-/// Feeds the serial port. Of a pipe or file it reads no more than the port has room for, so that
+/// Feeds a console. Of a pipe or file it reads no more than the console has room for, so that
 /// what the guest doesn't take stays with its writer. A terminal is always read, because the
 /// escape key has to work above all when the guest hangs.
 pub struct ConsoleInput {
-    serial: Arc<SerialConsole>,
+    target: Arc<dyn InputTarget>,
     source: File,
     state: State,
     /// For terminals only: a file may well hold the escape sequence's bytes.
     escape: Option<EscapeFilter>,
-    /// Read, but not yet taken by the port: of a terminal at most [`TYPED_AHEAD_MAX`] bytes, else
+    /// Read, but not yet taken by the console: of a terminal at most [`TYPED_AHEAD_MAX`] bytes, else
     /// at most as many as the port's FIFO holds.
     pending: Vec<u8>,
     on_quit: OnQuit,
@@ -35,7 +35,7 @@ pub struct ConsoleInput {
 enum State {
     /// epoll says when there is something to read.
     Watched,
-    /// The port is full; epoll doesn't watch.
+    /// The console is full; epoll doesn't watch.
     Paused,
     /// A regular file or the like, which epoll refuses: there is always something to read.
     AlwaysReady,
@@ -47,11 +47,11 @@ impl ConsoleInput {
     /// Input from `source`. `on_quit` is called when a user at a terminal types the escape
     /// sequence ([`super::ESCAPE_HELP`]).
     #[must_use]
-    pub fn new(serial: Arc<SerialConsole>, source: OwnedFd, on_quit: OnQuit) -> Self {
+    pub fn new(target: Arc<dyn InputTarget>, source: OwnedFd, on_quit: OnQuit) -> Self {
         let source = File::from(source);
         let escape = source.is_terminal().then(EscapeFilter::default);
         Self {
-            serial,
+            target,
             source,
             state: State::Watched,
             escape,
@@ -64,9 +64,9 @@ impl ConsoleInput {
     ///
     /// # Errors
     /// If its descriptor can't be duplicated.
-    pub fn stdin(serial: Arc<SerialConsole>, on_quit: OnQuit) -> io::Result<Self> {
+    pub fn stdin(target: Arc<dyn InputTarget>, on_quit: OnQuit) -> io::Result<Self> {
         let source = io::stdin().as_fd().try_clone_to_owned()?;
-        Ok(Self::new(serial, source, on_quit))
+        Ok(Self::new(target, source, on_quit))
     }
 
     fn source_events(&self) -> Events {
@@ -120,7 +120,7 @@ impl ConsoleInput {
         let mut buffer = [0; 64];
         let most = match self.escape {
             Some(_) => buffer.len(),
-            None => self.serial.input_room().clamp(1, buffer.len()),
+            None => self.target.input_room().clamp(1, buffer.len()),
         };
         let length = self.source.read(&mut buffer[..most])?;
         let input = &buffer[..length];
@@ -138,18 +138,18 @@ impl ConsoleInput {
         Ok(length > 0)
     }
 
-    /// Hands what waits over to the port, as far as it takes it.
+    /// Hands what waits over to the console, as far as it takes it.
     fn hand_over(&mut self) {
         let more = self.state == State::AlwaysReady;
         if !self.pending.is_empty() {
-            let taken = self.serial.enqueue(&self.pending, more);
+            let taken = self.target.enqueue(&self.pending, more);
             self.pending.drain(..taken);
         }
     }
 
     fn there_is_room(&mut self, ops: &mut EventOps) {
         // An eventfd that nobody has written to since is no error.
-        let _ = self.serial.room_event().read();
+        let _ = self.target.room_event().read();
         match self.state {
             State::AlwaysReady => self.pump(ops),
             State::Watched | State::Ended => self.hand_over(),
@@ -166,7 +166,7 @@ impl ConsoleInput {
 
 impl MutEventSubscriber for ConsoleInput {
     fn process(&mut self, events: Events, ops: &mut EventOps) {
-        let room = Events::new(self.serial.room_event(), EventSet::IN);
+        let room = Events::new(self.target.room_event(), EventSet::IN);
         if events.fd() == room.fd() {
             self.there_is_room(ops);
         } else if self.state == State::Watched {
@@ -175,7 +175,7 @@ impl MutEventSubscriber for ConsoleInput {
     }
 
     fn init(&mut self, ops: &mut EventOps) {
-        if let Err(error) = ops.add(Events::new(self.serial.room_event(), EventSet::IN)) {
+        if let Err(error) = ops.add(Events::new(self.target.room_event(), EventSet::IN)) {
             log::warn!("The guest gets no console input: {error}");
             self.state = State::Ended;
             return;
@@ -190,7 +190,7 @@ impl MutEventSubscriber for ConsoleInput {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::console::ConsoleOutput;
+    use crate::console::{ConsoleOutput, SerialConsole};
     use event_manager::{EventManager, SubscriberOps};
     use std::io::{Seek, Write};
 
@@ -211,7 +211,7 @@ mod tests {
             // Shows that the guest listens: OUT2, and the receive interrupt.
             serial.write(MODEM_CONTROL, &[1 << 3]);
             serial.write(INTERRUPT_ENABLE, &[1]);
-            let input = ConsoleInput::new(Arc::clone(&serial), source.into(), Box::new(|| {}));
+            let input = ConsoleInput::new(serial.clone(), source.into(), Box::new(|| {}));
             let mut events = EventManager::new().unwrap();
             events.add_subscriber(input);
             Self { serial, events }

@@ -1,12 +1,16 @@
-//! The guest's serial console, and the terminal at its other end.
+//! The guest's consoles, serial and virtio, and the terminal at their other end.
 
 mod escape;
+mod hvc;
 mod input;
 mod listening;
 mod output;
+mod output_thread;
 mod panic_watch;
+mod room;
 mod serial;
 mod terminal;
+mod window;
 
 use std::io;
 use std::path::PathBuf;
@@ -15,20 +19,26 @@ use std::str::FromStr;
 use thiserror::Error;
 
 pub use escape::ESCAPE_HELP;
+pub use hvc::HvcConsole;
 pub use input::ConsoleInput;
 pub use output::ConsoleOutput;
+pub use room::InputTarget;
 pub use serial::SerialConsole;
 pub use terminal::{RawTerminal, restore_terminal};
+pub use window::WindowWatch;
 
-/// Where the guest's serial console is to be found: `stdio`, `none` or `file:PATH`.
+/// Where the guest's console is to be found: `stdio`, `hvc`, `none` or `file:PATH`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Console {
-    /// Standard input and output.
+    /// The serial port, on standard input and output.
     #[default]
     Stdio,
-    /// Nowhere: output is thrown away, and there is no input.
+    /// The virtio console `hvc0`, on standard input and output. What comes out of the serial port
+    /// is shown, too, so that a kernel's messages from before its driver aren't lost.
+    Hvc,
+    /// Nowhere: the serial port's output is thrown away, and there is no input.
     None,
-    /// Output goes to a file, which is emptied first; there is no input.
+    /// The serial port's output goes to a file, which is emptied first; there is no input.
     File(PathBuf),
 }
 
@@ -36,7 +46,7 @@ pub enum Console {
 #[derive(Debug, Error)]
 pub enum ConsoleError {
     /// The word is none of those known.
-    #[error("'{0}' is no console: it must be stdio, none or file:PATH")]
+    #[error("'{0}' is no console: it must be stdio, hvc, none or file:PATH")]
     Unknown(String),
     /// `file:` without a path.
     #[error("The console file: needs a path, as in file:/tmp/console.log")]
@@ -61,6 +71,7 @@ impl FromStr for Console {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match (text, text.strip_prefix("file:")) {
             ("stdio", _) => Ok(Self::Stdio),
+            ("hvc", _) => Ok(Self::Hvc),
             ("none", _) => Ok(Self::None),
             (_, Some("")) => Err(ConsoleError::NoPath),
             (_, Some(path)) => Ok(Self::File(path.into())),
@@ -70,13 +81,13 @@ impl FromStr for Console {
 }
 
 impl Console {
-    /// Opens the console's output.
+    /// Opens the output of the serial port, or another one for the virtio console.
     ///
     /// # Errors
     /// If the file can't be made, or standard output can't be used.
     pub fn open_output(&self) -> Result<ConsoleOutput, ConsoleError> {
         match self {
-            Self::Stdio => ConsoleOutput::stdout().map_err(ConsoleError::Stdout),
+            Self::Stdio | Self::Hvc => ConsoleOutput::stdout().map_err(ConsoleError::Stdout),
             Self::None => Ok(ConsoleOutput::discard()),
             Self::File(path) => {
                 ConsoleOutput::file(path).map_err(|source| ConsoleError::OpenFile {
@@ -90,7 +101,7 @@ impl Console {
     /// Whether the guest is to get what is typed on standard input.
     #[must_use]
     pub fn has_input(&self) -> bool {
-        *self == Self::Stdio
+        matches!(self, Self::Stdio | Self::Hvc)
     }
 }
 
@@ -99,8 +110,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_three_consoles_are_understood() {
+    fn the_consoles_are_understood() {
         assert_eq!("stdio".parse::<Console>().unwrap(), Console::Stdio);
+        assert_eq!("hvc".parse::<Console>().unwrap(), Console::Hvc);
         assert_eq!("none".parse::<Console>().unwrap(), Console::None);
         assert_eq!(
             "file:/tmp/a:b".parse::<Console>().unwrap(),
@@ -113,7 +125,7 @@ mod tests {
         let error = "tty".parse::<Console>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "'tty' is no console: it must be stdio, none or file:PATH"
+            "'tty' is no console: it must be stdio, hvc, none or file:PATH"
         );
         assert!(matches!(
             "file:".parse::<Console>(),

@@ -53,6 +53,13 @@ impl ConsoleOutput {
         Self::new(None)
     }
 
+    /// A pipe.
+    #[cfg(test)]
+    pub(super) fn pipe(writer: io::PipeWriter) -> Self {
+        let writer: std::os::fd::OwnedFd = writer.into();
+        Self::new(Some(writer.into()))
+    }
+
     /// Set this to have output thrown away from now on, also output that waits for a stalled
     /// reader right now.
     pub(super) fn closing(&self) -> Arc<AtomicBool> {
@@ -99,12 +106,10 @@ fn wait_until_writable(target: &File) -> bool {
 mod tests {
     use super::*;
     use std::io::Read;
-    use std::os::fd::OwnedFd;
 
     fn pipe() -> (io::PipeReader, ConsoleOutput) {
         let (reader, writer) = io::pipe().unwrap();
-        let writer: OwnedFd = writer.into();
-        (reader, ConsoleOutput::new(Some(writer.into())))
+        (reader, ConsoleOutput::pipe(writer))
     }
 
     #[test]

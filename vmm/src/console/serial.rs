@@ -13,6 +13,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use super::listening::Listening;
 use super::output::ConsoleOutput;
 use super::panic_watch::PanicWatch;
+use super::room::{InputTarget, RoomForInput};
 
 // Registers of a 16550.
 const DATA: u8 = 0;
@@ -32,29 +33,6 @@ impl Trigger for InterruptLine {
 
     fn trigger(&self) -> io::Result<()> {
         self.0.write(1)
-    }
-}
-
-/// Tells the event thread that there is room for input again, if it asked for that.
-#[derive(Clone)]
-struct RoomForInput(Arc<Room>);
-
-struct Room {
-    wanted: AtomicBool,
-    event: EventFd,
-}
-
-impl RoomForInput {
-    fn want(&self) {
-        self.0.wanted.store(true, Ordering::Relaxed);
-    }
-
-    fn announce(&self) {
-        if self.0.wanted.swap(false, Ordering::Relaxed)
-            && let Err(error) = self.0.event.write(1)
-        {
-            log::warn!("Console input stops: {error}");
-        }
     }
 }
 
@@ -129,10 +107,7 @@ impl SerialConsole {
     /// If there are no more file descriptors.
     pub fn new(output: ConsoleOutput) -> io::Result<Self> {
         let interrupt = EventFd::new(EFD_NONBLOCK)?;
-        let room = RoomForInput(Arc::new(Room {
-            wanted: AtomicBool::new(false),
-            event: EventFd::new(EFD_NONBLOCK)?,
-        }));
+        let room = RoomForInput::new()?;
         let line = InterruptLine(interrupt.try_clone()?);
         Ok(Self {
             port: Mutex::new(Port {
@@ -203,14 +178,17 @@ impl SerialConsole {
         self.closing.store(true, Ordering::Relaxed);
     }
 
-    /// How many bytes of input there is room for.
-    pub(super) fn input_room(&self) -> usize {
+    fn port(&self) -> MutexGuard<'_, Port> {
+        lock(&self.port)
+    }
+}
+
+impl InputTarget for SerialConsole {
+    fn input_room(&self) -> usize {
         self.port().serial.fifo_capacity()
     }
 
-    /// Gives input to the guest, and returns how many bytes it took. If some are left over, or
-    /// `more` are to come, [`Self::room_event`] tells when to try again.
-    pub(super) fn enqueue(&self, input: &[u8], more: bool) -> usize {
+    fn enqueue(&self, input: &[u8], more: bool) -> usize {
         let mut port = self.port();
         let taken = port.enqueue(input);
         if taken < input.len() || more {
@@ -219,13 +197,8 @@ impl SerialConsole {
         taken
     }
 
-    /// Becomes readable when there is room for input again.
-    pub(super) fn room_event(&self) -> &EventFd {
-        &self.room.0.event
-    }
-
-    fn port(&self) -> MutexGuard<'_, Port> {
-        lock(&self.port)
+    fn room_event(&self) -> &EventFd {
+        self.room.event()
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is known of a guest before it runs.
 
+use std::fmt::Write;
 use std::sync::OnceLock;
 
 use kvmprof_abi::note::GuestNote;
@@ -21,8 +22,10 @@ pub struct GuestKnowledge {
 #[derive(Debug)]
 pub(super) enum Guest {
     Linux(Box<LinuxKnowledge>),
-    Note(GuestNote),
-    Unknown,
+    /// Not Linux: what its note says, and the symbols of its image if that is at hand.
+    Note(GuestNote, Option<Symbols>),
+    /// Nothing but the symbols of its image, if that is at hand.
+    Unknown(Option<Symbols>),
 }
 
 impl GuestKnowledge {
@@ -39,7 +42,7 @@ impl GuestKnowledge {
 
     /// Knows what a guest's own note says.
     pub fn from_note(note: GuestNote) -> Self {
-        Self::of(Guest::Note(note))
+        Self::of(Guest::Note(note, None))
     }
 
     /// Knows what `--pid-at` says: `BASE:OFFSET[,OFFSET...]:WIDTH`, such as `gs:0x10,0x8:4`.
@@ -56,7 +59,18 @@ impl GuestKnowledge {
 
     /// Knows nothing, for good.
     pub fn unknown() -> Self {
-        Self::of(Guest::Unknown)
+        Self::of(Guest::Unknown(None))
+    }
+
+    /// Knows `symbols` too, those of a guest that isn't Linux, by the addresses at which it runs.
+    #[must_use]
+    pub(super) fn with_symbols(self, symbols: Option<Symbols>) -> Self {
+        match self.guest.into_inner() {
+            Some(Guest::Note(note, _)) => Self::of(Guest::Note(note, symbols)),
+            Some(Guest::Unknown(_)) => Self::of(Guest::Unknown(symbols)),
+            Some(linux) => Self::of(linux),
+            None => Self::default(),
+        }
     }
 
     /// Knows nothing yet: [`GuestKnowledge::complete`] will be called.
@@ -79,7 +93,7 @@ impl GuestKnowledge {
     }
 
     pub(super) fn guest(&self) -> &Guest {
-        self.guest.get().unwrap_or(&Guest::Unknown)
+        self.guest.get().unwrap_or(&Guest::Unknown(None))
     }
 
     /// How processes are told apart, in words.
@@ -90,8 +104,8 @@ impl GuestKnowledge {
                 Some(slide) => format!("Linux {}, slide {slide:#x}", linux.release()),
                 None => format!("Linux {}, not found in memory yet", linux.release()),
             },
-            Some(Guest::Note(_)) => "by the guest's note or --pid-at".to_owned(),
-            Some(Guest::Unknown) => "not at all".to_owned(),
+            Some(Guest::Note(..)) => "by the guest's note or --pid-at".to_owned(),
+            Some(Guest::Unknown(_)) => "not at all".to_owned(),
         }
     }
 
@@ -99,7 +113,7 @@ impl GuestKnowledge {
     pub fn linux(&self) -> Option<&LinuxKnowledge> {
         match self.guest() {
             Guest::Linux(linux) => Some(linux),
-            Guest::Note(_) | Guest::Unknown => None,
+            Guest::Note(..) | Guest::Unknown(_) => None,
         }
     }
 
@@ -108,22 +122,56 @@ impl GuestKnowledge {
         self.linux().map(LinuxKnowledge::symbols)
     }
 
-    /// How far above its link-time address a Linux guest's kernel runs, in bytes, once that is known.
+    /// How far above its link-time address a Linux guest's kernel runs, in bytes, once that is
+    /// known.
     pub fn slide(&self) -> Option<u64> {
         self.linux()?.slide()
     }
 
-    /// Finds out where the kernel is, if that isn't known yet, from one vCPU's registers. Any sample
-    /// does that by itself; this is for a guest that ends without having been sampled.
+    /// The functions of the guest's kernel at the addresses where they are, in the form of
+    /// `/proc/kallsyms`: lines of address, type letter and name, by address. A Linux kernel's
+    /// modules aren't among them. `None` while the image or the slide isn't known, and for a guest
+    /// without symbols.
+    pub fn kallsyms(&self) -> Option<String> {
+        let (symbols, range, slide) = match self.guest() {
+            Guest::Linux(linux) => (linux.symbols(), linux.image(), linux.slide()?),
+            Guest::Note(_, symbols) | Guest::Unknown(symbols) => {
+                (symbols.as_ref()?, 0..u64::MAX, 0)
+            }
+        };
+        let mut text = String::new();
+        for (address, kind, name) in symbols.functions() {
+            // What isn't in the image isn't moved with it, and a name must not end its line.
+            if range.contains(&address) && name.bytes().all(|byte| byte.is_ascii_graphic()) {
+                // Writing to a String cannot fail.
+                let _ = writeln!(text, "{:016x} {kind} {name}", address.wrapping_add(slide));
+            }
+        }
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// True until it is known what kind of guest this is.
+    pub fn is_pending(&self) -> bool {
+        self.guest.get().is_none()
+    }
+
+    /// True while where the kernel is could be found out: it is a Linux guest's, and
+    /// [`GuestKnowledge::locate`] has not succeeded yet.
+    pub fn is_unlocated(&self) -> bool {
+        self.linux().is_some_and(|linux| linux.slide().is_none())
+    }
+
+    /// Finds out where the kernel is, if that isn't known yet, from one vCPU's registers. Any
+    /// sample does that by itself; this is for a guest of which there has been none.
     pub fn locate<M: GuestMemoryBackend>(&self, memory: &M, registers: &Registers) {
         if let Some(linux) = self.linux() {
             linux.locate(memory, registers);
         }
     }
 
-    /// Whether a Linux guest's kernel has panicked, which is how a reset is told apart from a reboot:
-    /// its `panic_cpu` names a CPU. `None` when that can't be known: the guest isn't Linux, or it
-    /// isn't known where its kernel is.
+    /// Whether a Linux guest's kernel has panicked, which is how a reset is told apart from a
+    /// reboot: its `panic_cpu` names a CPU. `None` when that can't be known: the guest isn't Linux,
+    /// or it isn't known where its kernel is.
     pub fn has_panicked<M: GuestMemoryBackend>(&self, memory: &M) -> Option<bool> {
         self.linux()?.has_panicked(memory)
     }
@@ -136,16 +184,19 @@ mod tests {
     #[test]
     fn pending_knowledge_is_completed_once() {
         let knowledge = GuestKnowledge::pending();
-        assert!(matches!(knowledge.guest(), Guest::Unknown));
+        assert!(matches!(knowledge.guest(), Guest::Unknown(_)));
         knowledge.complete(GuestKnowledge::from_pid_at("gs:8:4").unwrap());
         knowledge.complete(GuestKnowledge::unknown());
         assert!(matches!(
             knowledge.guest(),
-            Guest::Note(GuestNote {
-                pid: Some(_),
-                tid: None,
-                ..
-            })
+            Guest::Note(
+                GuestNote {
+                    pid: Some(_),
+                    tid: None,
+                    ..
+                },
+                None
+            )
         ));
         assert!(knowledge.symbols().is_none());
         assert_eq!(knowledge.slide(), None);

@@ -2,7 +2,8 @@
 
 use kvmprof_abi::note::{self, TYPE_LOCATIONS, parse_note};
 
-use super::{GuestKnowledge, IntrospectionError, notes};
+use super::image::Vmlinux;
+use super::{GuestKnowledge, IntrospectionError, Symbols, notes};
 
 impl GuestKnowledge {
     /// Learns from whatever image the VMM loads: its own note if it has one, else what a Linux
@@ -15,11 +16,46 @@ impl GuestKnowledge {
             .into_iter()
             .find(|(kind, _)| *kind == TYPE_LOCATIONS);
         if let Some((_, descriptor)) = locations {
-            return Ok(Self::from_note(parse_note(descriptor)?));
+            return Ok(Self::from_note(parse_note(descriptor)?).with_symbols(symbols(image)));
         }
         match Self::from_kernel_image(image) {
-            Err(IntrospectionError::NotAKernel) => Ok(Self::unknown()),
+            Err(IntrospectionError::NotAKernel) => Ok(Self::unknown().with_symbols(symbols(image))),
             result => result,
         }
+    }
+}
+
+/// The symbols of an ELF file that wasn't stripped. A guest of this kind runs where it was linked to.
+fn symbols(image: &[u8]) -> Option<Symbols> {
+    let file = Vmlinux::parse(image).ok()?;
+    let symbols = Symbols::from_elf(file.symbols());
+    (!symbols.is_empty()).then_some(symbols)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_with_a_note_has_the_symbols_of_its_image() {
+        let knowledge = GuestKnowledge::of_image(kvmprof_demo_guest::ELF).unwrap();
+        let text = knowledge.kallsyms().unwrap();
+        let compute = kvmprof_demo_guest::symbol("compute").unwrap().address;
+        assert!(
+            text.contains(&format!("{compute:016x} t compute\n")),
+            "{text}"
+        );
+        assert!(
+            !text.contains("kvmprof_truth"),
+            "data is none of the functions"
+        );
+    }
+
+    #[test]
+    fn what_has_no_image_has_no_symbols() {
+        assert_eq!(GuestKnowledge::pending().kallsyms(), None);
+        assert_eq!(GuestKnowledge::unknown().kallsyms(), None);
+        let by_option = GuestKnowledge::from_pid_at("gs:8:4").unwrap();
+        assert_eq!(by_option.kallsyms(), None);
     }
 }

@@ -17,6 +17,7 @@ mod location;
 mod note;
 mod paging;
 mod pid_at;
+mod stack;
 mod symbols;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -28,6 +29,7 @@ pub use knowledge::GuestKnowledge;
 pub use linux::LinuxKnowledge;
 pub use paging::AddressSpace;
 pub use pid_at::{PidAtError, parse as parse_pid_at};
+pub use stack::{OrcTable, Stack, StackWish};
 pub use symbols::Symbols;
 pub use vcpu::VcpuIntrospector;
 
@@ -39,6 +41,18 @@ use kvmprof_devices::profiling::{COMM_LENGTH, Mode};
 pub struct Registers {
     /// The program counter, a guest virtual address.
     pub rip: u64,
+    /// The stack pointer.
+    pub rsp: u64,
+    /// The frame pointer, in code that keeps one.
+    pub rbp: u64,
+    /// RDX, which unwind tables may refer to, as to the next three.
+    pub rdx: u64,
+    /// RDI.
+    pub rdi: u64,
+    /// R10.
+    pub r10: u64,
+    /// R13.
+    pub r13: u64,
     /// The flags.
     pub rflags: u64,
     /// Control register 0: whether there is paging.
@@ -57,6 +71,8 @@ pub struct Registers {
     pub idt_base: u64,
     /// Current privilege level, 0 to 3.
     pub cpl: u8,
+    /// Whether the code segment is one of 64-bit code (CS.L).
+    pub is_64_bit_code: bool,
 }
 
 /// Whom a vCPU is running.

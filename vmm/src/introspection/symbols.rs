@@ -106,6 +106,14 @@ impl Symbols {
         Some((self.name(&symbol), address - symbol.address))
     }
 
+    /// The functions, by address: link-time address, type letter of nm(1), name.
+    pub fn functions(&self) -> impl Iterator<Item = (u64, char, &str)> {
+        self.functions.iter().map(|index| {
+            let symbol = &self.symbols[*index as usize];
+            (symbol.address, char::from(symbol.kind), self.name(symbol))
+        })
+    }
+
     /// The lowest address of a symbol that lies above `address`.
     pub fn address_after(&self, address: u64) -> Option<u64> {
         let after = self
@@ -173,5 +181,14 @@ mod tests {
         assert_eq!(symbols.function_at(0xfff), None);
         assert_eq!(symbols.address_after(0x2800), Some(0x3000));
         assert_eq!(symbols.address_after(0x3000), None);
+        let functions: Vec<_> = symbols.functions().collect();
+        assert_eq!(
+            functions,
+            [
+                (0x1000, 't', "_text"),
+                (0x2000, 't', "schedule"),
+                (0x2800, 't', "twice")
+            ]
+        );
     }
 }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use vm_memory::GuestMemoryBackend;
 
+use kvmprof_devices::profiling::StackEnd;
+
 use super::knowledge::{Guest, GuestKnowledge};
 use super::linux::Cpu;
-use super::{Identity, Registers, bare_mode, note};
+use super::{Identity, Registers, Stack, StackWish, bare_mode, note};
 
 /// Tells whom one vCPU is running. It belongs to that vCPU's thread.
 #[derive(Debug)]
@@ -41,10 +43,28 @@ impl VcpuIntrospector {
                 self.cpu
                     .identify(linux, memory, registers, halted, want_process_group)
             }
-            Guest::Note(note) => {
+            Guest::Note(note, _) => {
                 note::identify(note, memory, registers, halted, want_process_group)
             }
-            Guest::Unknown => Identity::unknown(bare_mode(registers, halted)),
+            Guest::Unknown(_) => Identity::unknown(bare_mode(registers, halted)),
+        }
+    }
+
+    /// The wanted parts of the call stack of the vCPU, which stands still with `registers`; of guests other than
+    /// Linux only the program counter. Bounded as [`VcpuIntrospector::identify`] is.
+    pub fn unwind<M: GuestMemoryBackend>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+        wish: StackWish,
+        stack: &mut Stack,
+    ) {
+        stack.clear();
+        match self.knowledge.guest() {
+            Guest::Linux(linux) => linux.unwind(memory, registers, wish, stack),
+            Guest::Note(..) | Guest::Unknown(_) => {
+                stack.only(registers.rip, registers.cpl, StackEnd::Unsupported);
+            }
         }
     }
 }

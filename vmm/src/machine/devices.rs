@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvmprof_devices::legacy::power::{self, PowerRequest};
+use kvmprof_devices::virtio::REGISTERS_SIZE;
 
 use super::layout;
 use crate::console::SerialConsole;
+use crate::virtio::ConsoleDevice;
 
 /// Accesses that no device answered: they read all ones, and writes go nowhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,13 +35,15 @@ struct Unclaimed {
 /// Answers the I/O exits of all vCPUs. Everything here may be called from any thread.
 pub struct MachineDevices {
     serial: Arc<SerialConsole>,
+    virtio: Option<Arc<ConsoleDevice>>,
     unclaimed: Unclaimed,
 }
 
 impl MachineDevices {
-    pub(super) fn new(serial: SerialConsole) -> Self {
+    pub(super) fn new(serial: SerialConsole, virtio: Option<Arc<ConsoleDevice>>) -> Self {
         Self {
             serial: Arc::new(serial),
+            virtio,
             unclaimed: Unclaimed::default(),
         }
     }
@@ -48,6 +52,19 @@ impl MachineDevices {
     #[must_use]
     pub fn serial(&self) -> &Arc<SerialConsole> {
         &self.serial
+    }
+
+    /// The virtio console device, if there is one.
+    #[must_use]
+    pub fn virtio(&self) -> Option<&Arc<ConsoleDevice>> {
+        self.virtio.as_ref()
+    }
+
+    /// The virtio device that has registers at this address, and how far they are from its first.
+    fn virtio_at(&self, address: u64) -> Option<(&ConsoleDevice, u64)> {
+        let offset = address.checked_sub(layout::VIRTIO_MMIO.into())?;
+        let device = self.virtio.as_deref()?;
+        (offset < u64::from(REGISTERS_SIZE)).then_some((device, offset))
     }
 
     /// Answers a read of an I/O port (`KVM_EXIT_IO`, in). `data` has one byte for each byte
@@ -79,15 +96,23 @@ impl MachineDevices {
     }
 
     /// Answers a read of a guest-physical address that is no memory (`KVM_EXIT_MMIO`).
-    pub fn mmio_read(&self, _address: u64, data: &mut [u8]) {
-        count(&self.unclaimed.mmio_reads);
-        data.fill(0xff);
+    pub fn mmio_read(&self, address: u64, data: &mut [u8]) {
+        if let Some((device, offset)) = self.virtio_at(address) {
+            device.read(offset, data);
+        } else {
+            count(&self.unclaimed.mmio_reads);
+            data.fill(0xff);
+        }
     }
 
     /// Answers a write to a guest-physical address that is no memory (`KVM_EXIT_MMIO`). Breaks
     /// if the guest asked the machine to stop.
-    pub fn mmio_write(&self, _address: u64, _data: &[u8]) -> ControlFlow<PowerRequest> {
-        count(&self.unclaimed.mmio_writes);
+    pub fn mmio_write(&self, address: u64, data: &[u8]) -> ControlFlow<PowerRequest> {
+        if let Some((device, offset)) = self.virtio_at(address) {
+            device.write(offset, data);
+        } else {
+            count(&self.unclaimed.mmio_writes);
+        }
         ControlFlow::Continue(())
     }
 
@@ -119,12 +144,13 @@ fn count(counter: &AtomicU64) {
 mod tests {
     use super::*;
     use crate::console::ConsoleOutput;
+    use crate::virtio::{ConsolePorts, GuestAccess};
+    use kvmprof_devices::endpoint::Facts;
     use std::io;
 
     fn devices() -> io::Result<MachineDevices> {
-        Ok(MachineDevices::new(SerialConsole::new(
-            ConsoleOutput::discard(),
-        )?))
+        let serial = SerialConsole::new(ConsoleOutput::discard())?;
+        Ok(MachineDevices::new(serial, None))
     }
 
     #[test]
@@ -147,6 +173,33 @@ mod tests {
         assert!(devices.mmio_write(u64::MAX, &[]).is_continue());
         assert_eq!(devices.unclaimed_accesses().mmio_reads, 1);
         assert_eq!(devices.unclaimed_accesses().mmio_writes, 1);
+    }
+
+    #[test]
+    fn the_virtio_device_has_its_registers_and_no_more() {
+        let memory = crate::machine::memory::allocate(layout::MEMORY_MIN).unwrap();
+        let ports = ConsolePorts::new(None, GuestAccess::All, Facts::default()).unwrap();
+        let device = ConsoleDevice::new(ports.unwrap(), memory).unwrap();
+        let serial = SerialConsole::new(ConsoleOutput::discard()).unwrap();
+        let devices = MachineDevices::new(serial, Some(Arc::new(device)));
+        let first = u64::from(layout::VIRTIO_MMIO);
+        let read = |address| {
+            let mut data = [0; 4];
+            devices.mmio_read(address, &mut data);
+            data
+        };
+        assert_eq!(&read(first), b"virt");
+        assert_eq!(read(first + 8), [3, 0, 0, 0]);
+        assert!(
+            devices
+                .mmio_write(first + 0x70, &[1, 0, 0, 0])
+                .is_continue()
+        );
+        assert_eq!(read(first + 0x70), [1, 0, 0, 0]);
+        assert_eq!(devices.unclaimed_accesses(), UnclaimedAccesses::default());
+        assert_eq!(read(first - 1), [0xff; 4]);
+        assert_eq!(read(first + u64::from(REGISTERS_SIZE)), [0xff; 4]);
+        assert_eq!(devices.unclaimed_accesses().mmio_reads, 2);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use kvmprof_devices::virtio::QueueError;
 use thiserror::Error;
 
 /// Why no machine could be built. Each message says what to do about it where something can be done.
@@ -214,6 +215,9 @@ pub enum MachineError {
     /// A host resource (an eventfd) is not to be had.
     #[error("Cannot make an event file descriptor")]
     EventFd(#[source] io::Error),
+    /// The virtio device can't be made.
+    #[error("Cannot make the virtio console device")]
+    Virtio(#[source] QueueError),
 }
 
 /// A size in bytes, for people.

@@ -63,6 +63,9 @@ const XEN_NOTE_OWNER: &[u8] = b"Xen";
 /// `XEN_ELFNOTE_PHYS32_ENTRY`: its descriptor is the physical address of the entry point.
 const XEN_NOTE_PHYS32_ENTRY: u32 = 18;
 
+/// Owner of notes that every Linux since 4.19 has (kernel: include/linux/build-salt.h).
+const LINUX_NOTE_OWNER: &[u8] = b"Linux";
+
 /// Largest kernel file, in bytes: far above any real one, and small enough to read into memory.
 const IMAGE_MAX: u64 = 1 << 30;
 
@@ -72,6 +75,7 @@ pub struct Image {
     name: String,
     bytes: Arc<[u8]>,
     kind: ImageKind,
+    linux: bool,
     /// `e_entry`, or the PVH note's entry; unused for a bzImage.
     entry: u64,
     /// End of the highest segment, or of what a bzImage needs to unpack itself.
@@ -124,6 +128,12 @@ impl Image {
     #[must_use]
     pub fn kind(&self) -> ImageKind {
         self.kind
+    }
+
+    /// Whether it is a Linux kernel.
+    #[must_use]
+    pub fn is_linux(&self) -> bool {
+        self.linux
     }
 
     /// Longest command line it takes, in bytes without the NUL.
@@ -181,6 +191,7 @@ impl Image {
         Ok(Self {
             name,
             kind: ImageKind::BzImage,
+            linux: true,
             entry: 0,
             memory_end: unpacked_end.max(layout::HIGH_MEMORY.saturating_add(actual)),
             command_line_max: usize::try_from(header.cmdline_size)
@@ -208,6 +219,7 @@ impl Image {
             .map_err(|error| damaged(error.to_string()))?;
         let memory_end = check_segments(&name, segments, bytes.len() as u64)?;
         let notes = KernelNotes::read(segments, &bytes).map_err(damaged)?;
+        let linux = notes.linux;
         let (kind, entry) = match notes {
             KernelNotes {
                 start_all: true, ..
@@ -230,6 +242,7 @@ impl Image {
         }
         Ok(Self {
             kind,
+            linux,
             entry,
             memory_end,
             command_line_max: layout::COMMAND_LINE_MAX,
@@ -334,6 +347,7 @@ fn check_segments(
 struct KernelNotes {
     start_all: bool,
     pvh_entry: Option<u32>,
+    linux: bool,
 }
 
 impl KernelNotes {
@@ -346,6 +360,7 @@ impl KernelNotes {
                 .map_err(|error| error.to_string())?;
             let Some(mut notes) = notes else { continue };
             while let Some(found_note) = notes.next().map_err(|error| error.to_string())? {
+                found.linux |= found_note.name() == LINUX_NOTE_OWNER;
                 match (found_note.name(), found_note.n_type(endian).0) {
                     (NOTE_OWNER, note::TYPE_START_ALL) => found.start_all = true,
                     (XEN_NOTE_OWNER, XEN_NOTE_PHYS32_ENTRY) => {

@@ -24,9 +24,12 @@ pub use error::MachineError;
 pub use host::{has_hardware_virtualization, open_kvm};
 pub use image::{ImageKind, KernelSource};
 pub use kvmprof_devices::legacy::power::PowerRequest;
+use kvmprof_devices::virtio::REGISTERS_SIZE;
 pub use memory::GuestMemory;
 
 use crate::console::{ConsoleOutput, SerialConsole};
+use crate::virtio::{ConsoleDevice, ConsolePorts};
+use acpi::VirtioMmioDevice;
 use cpuid::CpuidTemplate;
 use error::kvm as kvm_error;
 use image::{Image, LoadedKernel};
@@ -63,7 +66,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Builds the machine that `config` describes; its console's output goes to `console`.
+    /// Builds the machine that `config` describes; its console's output goes to `console`, and if
+    /// there are `virtio` ports it has a virtio console device.
     ///
     /// # Errors
     /// If the configuration can't be met: unusable files, sizes or numbers, or a host that
@@ -72,16 +76,24 @@ impl Machine {
         kvm: &Kvm,
         config: &MachineConfig,
         console: ConsoleOutput,
+        virtio: Option<ConsolePorts>,
     ) -> Result<Self, MachineError> {
         let cpus = host::check_cpus(kvm, config.cpus)?;
         let image = Image::read(&config.kernel)?;
         let memory = memory::allocate(config.memory_bytes)?;
-        let kernel = load_guest(&memory, config, &image, cpus)?;
+        let virtio = virtio
+            .map(|ports| ConsoleDevice::new(ports, memory.clone()).map(Arc::new))
+            .transpose()?;
+        let announced = virtio.as_ref().map(|_| VIRTIO_CONSOLE);
+        let kernel = load_guest(&memory, config, &image, (cpus, announced))?;
 
         let vm = create_vm(kvm, &memory)?;
         let serial = SerialConsole::new(console).map_err(MachineError::EventFd)?;
         vm.register_irqfd(serial.interrupt(), layout::COM1_IRQ)
             .map_err(kvm_error("the serial port's interrupt (KVM_IRQFD)"))?;
+        if let Some(virtio) = &virtio {
+            virtio.connect(&vm)?;
+        }
         let vcpus = create_vcpus(kvm, &vm, cpus, image.kind(), kernel.entry)?;
         Ok(Self {
             vm,
@@ -89,8 +101,34 @@ impl Machine {
             vcpus,
             kind: image.kind(),
             image: Arc::clone(image.bytes()),
-            devices: Arc::new(MachineDevices::new(serial)),
+            devices: Arc::new(MachineDevices::new(serial, virtio)),
         })
+    }
+}
+
+/// Where the virtio console device is.
+const VIRTIO_CONSOLE: VirtioMmioDevice = VirtioMmioDevice {
+    address: layout::VIRTIO_MMIO,
+    size: REGISTERS_SIZE,
+    gsi: layout::VIRTIO_MMIO_GSI,
+};
+
+/// The command line that the kernel gets. Linux finds a virtio device by ACPI, and would find it a
+/// second time, in vain, by a word on the command line; who has no ACPI needs that word (kernel:
+/// Documentation/admin-guide/kernel-parameters.txt, `virtio_mmio.device`).
+fn command_line(asked: &str, linux: bool, virtio: Option<VirtioMmioDevice>) -> String {
+    let word = |name: &str| asked.split_whitespace().any(|word| word.starts_with(name));
+    let has_acpi = linux && !word("acpi=off");
+    match virtio {
+        Some(device) if !has_acpi && !word("virtio_mmio.device=") => {
+            // In front, for what follows a lone `--` isn't the kernel's.
+            let kibibytes = device.size / 1024;
+            let VirtioMmioDevice { address, gsi, .. } = device;
+            format!("virtio_mmio.device={kibibytes}K@{address:#x}:{gsi} {asked}")
+                .trim_end()
+                .to_owned()
+        }
+        _ => asked.to_owned(),
     }
 }
 
@@ -99,16 +137,17 @@ fn load_guest(
     memory: &GuestMemory,
     config: &MachineConfig,
     image: &Image,
-    cpus: u8,
+    (cpus, virtio): (u8, Option<VirtioMmioDevice>),
 ) -> Result<LoadedKernel, MachineError> {
     let low_end = config.memory_bytes.min(layout::GAP_START);
     let kernel = image.load(memory, low_end)?;
-    boot_parameters::load_command_line(memory, image, &config.command_line)?;
+    let command_line = command_line(&config.command_line, image.is_linux(), virtio);
+    boot_parameters::load_command_line(memory, image, &command_line)?;
     let initrd = match &config.initrd {
         Some(path) => Some(boot_parameters::load_initrd(memory, image, path, low_end)?),
         None => None,
     };
-    let rsdp = acpi::write(memory, cpus, &[])?;
+    let rsdp = acpi::write(memory, cpus, virtio.as_slice())?;
     boot_parameters::write(
         memory,
         config.memory_bytes,
@@ -173,4 +212,37 @@ fn create_vcpus(
         vcpus.push(vcpu);
     }
     Ok(vcpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORD: &str = "virtio_mmio.device=4K@0xd0000000:5";
+
+    #[test]
+    fn linux_finds_the_device_by_acpi_unless_that_is_off() {
+        let device = Some(VIRTIO_CONSOLE);
+        assert_eq!(command_line("quiet", true, device), "quiet");
+        let off = command_line("acpi=off -- acpi", true, device);
+        assert_eq!(off, format!("{WORD} acpi=off -- acpi"));
+    }
+
+    #[test]
+    fn other_kernels_find_it_on_their_command_line() {
+        let device = Some(VIRTIO_CONSOLE);
+        assert_eq!(command_line("", false, device), WORD);
+        let own = "virtio_mmio.device=4K@0xd0000000:5 mine";
+        assert_eq!(command_line(own, false, device), own);
+        assert_eq!(
+            command_line("workload=mixed", false, None),
+            "workload=mixed"
+        );
+    }
+
+    #[test]
+    fn the_embedded_guest_is_not_linux() {
+        let image = Image::read(&KernelSource::Embedded(kvmprof_demo_guest::ELF)).unwrap();
+        assert!(!image.is_linux());
+    }
 }

@@ -1,5 +1,7 @@
 //! What endpoints can open, and how their requests reach the devices.
 
+use std::rc::Rc;
+
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::PCS_STOP;
 use kvmprof_abi::wire::device;
@@ -7,32 +9,47 @@ use kvmprof_devices::endpoint::{Backend, Handle, IoctlReply, Readiness};
 use kvmprof_devices::profiling::ClockWish;
 
 use super::Profiler;
+use super::recorder::StreamRecorder;
 
 /// One open device.
 #[derive(Debug)]
 pub(super) enum Open {
     /// The program counter sampling device.
     Pcs,
+    /// A minor of the kernel profiler.
+    Prf(u16),
+    /// A recording, once it was started.
+    Recorder,
     /// A text that was made at open, and how much of it has been read.
-    Snapshot { text: Vec<u8>, read: usize },
+    Snapshot { text: Rc<[u8]>, read: usize },
 }
 
 impl Backend for Profiler {
     fn open(&mut self, number: u16, minor: u16) -> Result<Handle, Errno> {
-        let known = matches!(number, device::PCS | device::STATUS | device::PROCESSES);
-        if known && minor != 0 {
+        let single = matches!(
+            number,
+            device::PCS | device::STATUS | device::PROCESSES | device::KALLSYMS | device::RECORDER
+        );
+        if single && minor != 0 {
             return Err(Errno::ENXIO);
         }
         let open = match number {
             device::PCS => self.open_pcs()?,
+            device::PRF => {
+                self.prf.check_minor(minor)?;
+                Open::Prf(minor)
+            }
             device::STATUS => {
                 self.settle();
-                snapshot(self.status().to_string())
+                snapshot(self.status().to_string().into_bytes())
             }
             device::PROCESSES => {
                 self.drain();
-                snapshot(self.names.table())
+                snapshot(self.names.table().into_bytes())
             }
+            device::KALLSYMS => snapshot(self.kallsyms()?),
+            device::RECORDER if self.ended => return Err(Errno::ENXIO),
+            device::RECORDER => Open::Recorder,
             _ => return Err(Errno::ENODEV),
         };
         let handle = self.free_handle();
@@ -47,6 +64,11 @@ impl Backend for Profiler {
                 self.pcs.read(limit, &mut bytes)?;
                 Ok(bytes)
             }
+            Open::Prf(minor) => {
+                let minor = *minor;
+                self.read_prf(minor, limit)
+            }
+            Open::Recorder => self.read_stream(handle, limit),
             Open::Snapshot { text, read } => {
                 let rest = text.get(*read..).unwrap_or_default();
                 let bytes = rest[..limit.min(rest.len())].to_vec();
@@ -56,10 +78,12 @@ impl Backend for Profiler {
         }
     }
 
-    fn write(&mut self, handle: Handle, _bytes: &[u8]) -> Result<usize, Errno> {
-        // pcs is read-only (its manual page), and so are the snapshots: write(2) says EBADF then.
-        self.open.get(&handle).ok_or(Errno::EBADF)?;
-        Err(Errno::EBADF)
+    fn write(&mut self, handle: Handle, bytes: &[u8]) -> Result<usize, Errno> {
+        match self.open.get(&handle).ok_or(Errno::EBADF)? {
+            Open::Prf(minor) => self.prf.write(*minor, bytes),
+            // pcs is read-only (its manual page), and so are the others: write(2) says EBADF then.
+            Open::Pcs | Open::Recorder | Open::Snapshot { .. } => Err(Errno::EBADF),
+        }
     }
 
     fn ioctl(
@@ -71,6 +95,8 @@ impl Backend for Profiler {
     ) -> Result<IoctlReply, Errno> {
         match self.open.get(&handle).ok_or(Errno::EBADF)? {
             Open::Pcs => self.ioctl_pcs(command, argument, data),
+            Open::Prf(minor) => self.ioctl_prf(*minor, command, argument),
+            Open::Recorder => self.ioctl_recorder(handle, command, argument),
             Open::Snapshot { .. } => Err(Errno::EINVAL),
         }
     }
@@ -81,6 +107,20 @@ impl Backend for Profiler {
                 readable: self.pcs.readable(),
                 writable: false,
                 hang_up: false,
+            },
+            // Always ready (its manual page).
+            Some(Open::Prf(_)) => Readiness {
+                readable: true,
+                writable: true,
+                hang_up: false,
+            },
+            Some(Open::Recorder) => Readiness {
+                // Before it was started a read fails, and doesn't wait.
+                readable: self
+                    .streams
+                    .get(&handle)
+                    .is_none_or(StreamRecorder::readable),
+                ..Readiness::default()
             },
             Some(Open::Snapshot { .. }) => Readiness {
                 readable: true,
@@ -94,11 +134,15 @@ impl Backend for Profiler {
     }
 
     fn close(&mut self, handle: Handle) {
-        if let Some(Open::Pcs) = self.open.remove(&handle) {
-            let process_group = self.pcs.wants_process_group();
-            self.stop_clocks();
-            self.pcs.close();
-            self.follow_consumers(process_group);
+        match self.open.remove(&handle) {
+            Some(Open::Pcs) => {
+                let process_group = self.pcs.wants_process_group();
+                self.settle_before_leaving(self.others_than_pcs_want_ticks());
+                self.pcs.close();
+                self.follow_consumers(process_group);
+            }
+            Some(Open::Recorder) => self.close_stream(handle),
+            Some(Open::Prf(_) | Open::Snapshot { .. }) | None => {}
         }
     }
 }
@@ -110,18 +154,23 @@ impl Profiler {
         }
         // Ticks from before the open belong to nobody.
         self.settle();
-        self.pcs.open(self.plan.hz)?;
-        // An earlier client's PCS_SETHZ was for itself.
-        self.rate = self.plan.hz;
+        let rate = self.rate_for_another();
+        self.pcs.open(rate)?;
+        self.rate = rate;
         self.follow_consumers(false);
         Ok(Open::Pcs)
     }
 
     fn ioctl_pcs(&mut self, command: u32, argument: i64, data: &[u8]) -> Result<IoctlReply, Errno> {
         match self.pcs.clock_wish(command, argument)? {
-            Some(ClockWish::Settle) if command == PCS_STOP => self.stop_clocks(),
+            Some(ClockWish::Settle) if command == PCS_STOP => {
+                self.settle_before_leaving(self.others_than_pcs_want_ticks());
+            }
             Some(ClockWish::Settle) => self.settle(),
-            // pcs is the only consumer there is, so the clock is its own.
+            // Somebody else's clock too.
+            Some(ClockWish::Rate(_)) if self.others_than_pcs_want_ticks() => {
+                return Err(Errno::EBUSY);
+            }
             Some(ClockWish::Rate(hz)) => {
                 self.rate = hz;
                 self.set_clocks(hz);
@@ -145,9 +194,9 @@ impl Profiler {
     }
 }
 
-fn snapshot(text: String) -> Open {
+fn snapshot(text: impl Into<Rc<[u8]>>) -> Open {
     Open::Snapshot {
-        text: text.into_bytes(),
+        text: text.into(),
         read: 0,
     }
 }

@@ -6,8 +6,12 @@
 
 mod backend;
 mod clocks;
+mod kallsyms;
 mod names;
+mod prf;
+mod recorder;
 mod status;
+mod streams;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,13 +19,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use kvmprof_devices::endpoint::Handle;
-use kvmprof_devices::profiling::{ClockLedger, Pcs};
+use kvmprof_devices::profiling::{ClockLedger, Pcs, Prf};
 
+use crate::introspection::StackWish;
 use crate::vcpu::{Gate, RING_ENTRIES, TickReceiver, VcpuShared};
 use backend::Open;
 use names::Names;
+use recorder::StreamRecorder;
 
 pub use clocks::ClockPlan;
+pub use recorder::{RecordPlan, Recorder, facts as recording_facts};
 pub use status::MachineFacts;
 
 /// The profiler, shared by what runs on the event thread.
@@ -43,8 +50,17 @@ pub struct Profiler {
     rate: u32,
     // What the vCPUs' clocks have been told, in Hz.
     hz: u32,
+    // The parts of stacks that they have been told to take.
+    stacks: StackWish,
     gate: Arc<Gate>,
     pcs: Pcs,
+    prf: Prf,
+    recorder: Option<Recorder>,
+    // Those that clients read, by what they have open.
+    streams: BTreeMap<Handle, StreamRecorder>,
+    // The last rate with which prf couldn't be turned on, in Hz.
+    refused_rate: Option<u32>,
+    kallsyms: Option<Rc<[u8]>>,
     names: Names,
     open: BTreeMap<Handle, Open>,
     next_handle: u32,
@@ -54,12 +70,13 @@ pub struct Profiler {
 
 impl Profiler {
     /// A profiler of the vCPUs whose threads have the other ends of these; `gate` holds them
-    /// until something is gathered.
+    /// until something is counted. A table of prf may have `prf_addresses` addresses.
     pub fn new(
         vcpus: Vec<(Arc<VcpuShared>, TickReceiver)>,
         plan: ClockPlan,
         gate: Arc<Gate>,
         facts: MachineFacts,
+        prf_addresses: usize,
     ) -> Self {
         let count = u16::try_from(vcpus.len()).unwrap_or(u16::MAX);
         Self {
@@ -74,8 +91,14 @@ impl Profiler {
             plan,
             rate: plan.hz,
             hz: 0,
+            stacks: StackWish::default(),
             gate,
             pcs: Pcs::new(count),
+            prf: Prf::new(count, prf_addresses),
+            recorder: None,
+            streams: BTreeMap::new(),
+            refused_rate: None,
+            kallsyms: None,
             names: Names::default(),
             open: BTreeMap::new(),
             next_handle: 0,
@@ -84,13 +107,20 @@ impl Profiler {
         }
     }
 
+    /// Has `recorder` record from now on, until the end, and lets the guest start.
+    pub fn record(&mut self, recorder: Recorder) {
+        self.settle();
+        self.recorder = Some(recorder);
+        self.follow_consumers(self.pcs.wants_process_group());
+    }
+
     /// Takes all that the vCPUs have handed over; true if there was anything.
     pub fn drain(&mut self) -> bool {
         let mut any = false;
         for vcpu in &mut self.vcpus {
             // Bounded, for a vCPU can fill its ring as fast as it is emptied.
             for _ in 0..RING_ENTRIES {
-                let Ok(ticks) = vcpu.ring.pop() else {
+                let Some((ticks, frames)) = vcpu.ring.pop() else {
                     break;
                 };
                 any = true;
@@ -99,8 +129,19 @@ impl Profiler {
                     self.names.note(sample);
                 }
                 self.pcs.feed(&ticks);
+                self.prf.feed(&ticks);
+                if let Some(recorder) = &mut self.recorder {
+                    recorder.feed(&ticks, frames);
+                }
+                for stream in self.streams.values_mut() {
+                    stream.feed(&ticks, frames);
+                }
             }
         }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.tend();
+        }
+        self.tend_streams();
         any
     }
 
@@ -122,17 +163,29 @@ impl Profiler {
         sum
     }
 
-    /// The VM has ended and its vCPU threads too: acts as PCS_STOP.
+    /// The VM has ended and its vCPU threads too: acts as PCS_STOP, and closes the recording. prf's counts stay as they
+    /// are.
     pub fn end(&mut self) {
         while self.drain() {}
         self.ended = true;
         self.hz = 0;
         self.pcs.stop();
+        if let Some(recorder) = &mut self.recorder {
+            recorder.finish();
+        }
+        for stream in self.streams.values_mut() {
+            stream.stop();
+        }
     }
 
-    /// Ticks that clients have yet to read.
+    /// How much clients have yet to read: ticks of pcs, and bytes of recordings.
     pub fn pending(&self) -> u64 {
-        self.pcs.ledger().pending
+        let bytes: usize = self
+            .streams
+            .values()
+            .map(StreamRecorder::waiting_bytes)
+            .sum();
+        self.pcs.ledger().pending + bytes as u64
     }
 
     /// True while a client has a device open.

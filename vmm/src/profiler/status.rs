@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::Profiler;
+use super::{Profiler, RecordPlan};
 use crate::introspection::GuestKnowledge;
 use crate::machine::MachineDevices;
+use crate::virtio::ConsoleRecord;
 
 /// The machine as the status shows it.
 pub struct MachineFacts {
@@ -39,6 +40,7 @@ impl Profiler {
                     "mmio_reads": unclaimed.mmio_reads,
                     "mmio_writes": unclaimed.mmio_writes,
                 },
+                "virtio": self.facts.devices.virtio().map(|device| virtio(&device.record())),
                 "held": !self.gate.is_open(),
                 "ended": self.ended,
             },
@@ -56,14 +58,67 @@ impl Profiler {
                     .map(|vcpu| object(vcpu.ledger.fields()))
                     .collect::<Vec<_>>(),
             },
-            "consumers": [{
-                "name": "pcs",
-                "open": self.pcs.is_open(),
-                "gathering": self.pcs.is_gathering(),
-                "ledger": object(self.pcs.ledger().fields()),
-            }],
+            "consumers": self.consumers(),
         })
     }
+
+    fn consumers(&self) -> Vec<Value> {
+        let pcs = json!({
+            "name": "pcs",
+            "open": self.pcs.is_open(),
+            "gathering": self.pcs.is_gathering(),
+            "ledger": object(self.pcs.ledger().fields()),
+        });
+        let prf = self.prf.reports().map(|minor| {
+            json!({
+                "name": format!("prf {}", minor.minor),
+                "minor": minor.minor,
+                "on": minor.on,
+                "loaded": true,
+                "addresses": minor.addresses,
+                "ledger": object(minor.ledger.fields()),
+            })
+        });
+        let recorder = self.recorder.iter().map(|recorder| {
+            let RecordPlan { path, stacks } = recorder.plan();
+            json!({
+                "name": "recorder",
+                "path": path.to_string_lossy(),
+                "recording": recorder.is_writing(),
+                "stacks": { "kernel": stacks.kernel, "user": stacks.user },
+                "ledger": object(recorder.ledger().fields()),
+            })
+        });
+        let streams = self.streams.values().map(|stream| {
+            let stacks = stream.stacks();
+            json!({
+                "name": "recorder",
+                "path": null,
+                "recording": stream.wants_ticks(),
+                "stacks": { "kernel": stacks.kernel, "user": stacks.user },
+                "ledger": object(stream.ledger().fields()),
+            })
+        });
+        let recorder = recorder.chain(streams);
+        std::iter::once(pcs).chain(prf).chain(recorder).collect()
+    }
+}
+
+/// What the guest's driver of the console device has done wrong, for the most part.
+fn virtio(record: &ConsoleRecord) -> Value {
+    let ports = record.console.ports.iter().map(|(name, faults)| {
+        json!({
+            "name": name,
+            "queue_faults": faults.queue,
+            "protocol_faults": faults.protocol,
+        })
+    });
+    json!({
+        "resets": record.transport.resets,
+        "refused_queues": record.transport.refused_queues,
+        "control_faults": record.console.control,
+        "ports": ports.collect::<Vec<_>>(),
+    })
 }
 
 fn object<const N: usize>(fields: [(&str, u64); N]) -> Value {

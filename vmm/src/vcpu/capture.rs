@@ -70,6 +70,13 @@ fn select(regs: &kvm_regs, sregs: &kvm_sregs) -> Registers {
         } else {
             sregs.cs.base.wrapping_add(regs.rip)
         },
+        rsp: regs.rsp,
+        rbp: regs.rbp,
+        rdx: regs.rdx,
+        rdi: regs.rdi,
+        r10: regs.r10,
+        r13: regs.r13,
+        is_64_bit_code: sregs.cs.l != 0,
         rflags: regs.rflags,
         cr0: sregs.cr0,
         cr3: sregs.cr3,
@@ -87,6 +94,12 @@ fn select(regs: &kvm_regs, sregs: &kvm_sregs) -> Registers {
             sregs.ss.dpl & 3
         },
     }
+}
+
+/// Where the page tables are that `cr3` selects, without the PCID and cache control in its low 12 bits (SDM volume
+/// 3, section 4.5).
+pub fn page_table_root(cr3: u64) -> u64 {
+    cr3 & 0x000f_ffff_ffff_f000
 }
 
 /// The interrupt priority level: 15 with interrupts off, else the task priority class in CR8.

@@ -4,13 +4,15 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-use kvmprof_devices::profiling::Ticks;
+use kvmprof_devices::profiling::{MAX_STACK_FRAMES, Ticks};
 use rtrb::{Consumer, Producer, RingBuffer};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// Entries of a ring: 0.4 s of samples at the fastest clock, so that a profiler that the host
 /// keeps waiting loses none.
 pub const RING_ENTRIES: usize = 4096;
+/// Frames that travel beside them: for all of those samples stacks of usual depth.
+const RING_FRAMES: usize = RING_ENTRIES * 32;
 
 /// Wakes the profiler's thread up, only if it sleeps.
 #[derive(Debug)]
@@ -68,32 +70,46 @@ impl Doorbell {
 #[derive(Debug)]
 pub struct TickSender {
     ring: Producer<Ticks>,
+    frames: Producer<u64>,
     doorbell: Arc<Doorbell>,
     // Counts that found no room yet.
     carried: Ticks,
 }
 
 /// The profiler's end.
-pub type TickReceiver = Consumer<Ticks>;
+#[derive(Debug)]
+pub struct TickReceiver {
+    ring: Consumer<Ticks>,
+    frames: Consumer<u64>,
+    // Those of the last ticks.
+    stack: [u64; MAX_STACK_FRAMES],
+}
 
 /// The ring of vCPU number `vcpu`.
 pub fn tick_ring(vcpu: u16, doorbell: Arc<Doorbell>) -> (TickSender, TickReceiver) {
     let (producer, consumer) = RingBuffer::new(RING_ENTRIES);
+    let (frames_producer, frames_consumer) = RingBuffer::new(RING_FRAMES);
+    let receiver = TickReceiver {
+        ring: consumer,
+        frames: frames_consumer,
+        stack: [0; MAX_STACK_FRAMES],
+    };
     let sender = TickSender {
         ring: producer,
+        frames: frames_producer,
         doorbell,
         carried: Ticks {
             vcpu,
             ..Ticks::default()
         },
     };
-    (sender, consumer)
+    (sender, receiver)
 }
 
 impl TickSender {
-    /// Hands `ticks` over. When the ring is full the sample counts as lost, and the counts go
-    /// with the next ticks that find room.
-    pub fn send(&mut self, ticks: &Ticks) {
+    /// Hands `ticks` over, and the `frames` of the sample's stack. When the ring is full the sample counts as lost,
+    /// and the counts go with the next ticks that find room; when only the frames find none, the sample goes without.
+    pub fn send(&mut self, ticks: &Ticks, frames: &[u64]) {
         let mut whole = self.carried;
         whole.idle += ticks.idle;
         whole.stolen += ticks.stolen;
@@ -101,6 +117,12 @@ impl TickSender {
         whole.sample = ticks.sample;
         if whole.total() == 0 {
             return;
+        }
+        if !self.ring.is_full()
+            && let Some(sample) = &mut whole.sample
+            && !push_frames(&mut self.frames, frames)
+        {
+            sample.stack = sample.stack.dropped();
         }
         match self.ring.push(whole) {
             Ok(()) => self.carried = self.nothing(),
@@ -120,10 +142,36 @@ impl TickSender {
     }
 }
 
+/// All of `frames` or none of them.
+fn push_frames(ring: &mut Producer<u64>, frames: &[u64]) -> bool {
+    match ring.write_chunk_uninit(frames.len()) {
+        Ok(chunk) => {
+            chunk.fill_from_iter(frames.iter().copied());
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+impl TickReceiver {
+    /// The next ticks, if there are any, and the frames of their sample's stack.
+    pub fn pop(&mut self) -> Option<(Ticks, &[u64])> {
+        let ticks = self.ring.pop().ok()?;
+        let count = ticks.sample.map_or(0, |sample| sample.stack.frames());
+        let stack = self.stack.get_mut(..count)?;
+        // They were handed over before the ticks were.
+        let chunk = self.frames.read_chunk(count).ok()?;
+        for (frame, place) in chunk.into_iter().zip(&mut *stack) {
+            *place = frame;
+        }
+        Some((ticks, stack))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvmprof_devices::profiling::{ClockLedger, Sample};
+    use kvmprof_devices::profiling::{ClockLedger, Sample, StackEnd, StackSummary};
 
     #[test]
     fn a_full_ring_loses_samples_and_counts_them() {
@@ -137,19 +185,56 @@ mod tests {
         };
         let sent = RING_ENTRIES + 10;
         for _ in 0..sent {
-            sender.send(&sampled);
+            sender.send(&sampled, &[]);
         }
         let mut ledger = ClockLedger::default();
-        while let Ok(ticks) = receiver.pop() {
+        while let Some((ticks, _)) = receiver.pop() {
             ledger.enter(&ticks);
         }
         assert_eq!(ledger.sampled, RING_ENTRIES as u64);
         assert_eq!(ledger.lost, 0);
-        sender.send(&sampled);
-        ledger.enter(&receiver.pop().unwrap());
+        sender.send(&sampled, &[]);
+        ledger.enter(&receiver.pop().unwrap().0);
         assert_eq!(ledger.lost, 10);
         assert_eq!(ledger.ticks, 3 * (sent as u64 + 1));
         assert!(ledger.balances());
+    }
+
+    #[test]
+    fn frames_travel_with_their_sample_or_are_marked_as_dropped() {
+        let doorbell = Arc::new(Doorbell::new().unwrap());
+        let (mut sender, mut receiver) = tick_ring(0, doorbell);
+        let frames: Vec<u64> = (0..100).collect();
+        let stack = StackSummary {
+            kernel: 60,
+            user: 40,
+            kernel_end: StackEnd::Complete,
+            user_end: StackEnd::Absent,
+        };
+        let ticks = Ticks {
+            sample: Some(Sample {
+                stack,
+                ..Sample::default()
+            }),
+            ..Ticks::default()
+        };
+        for _ in 0..RING_ENTRIES {
+            sender.send(&ticks, &frames);
+        }
+        let (mut whole, mut dropped) = (0, 0);
+        while let Some((ticks, handed_over)) = receiver.pop() {
+            let sample = ticks.sample.unwrap();
+            if sample.stack == stack {
+                assert_eq!(handed_over, frames);
+                whole += 1;
+            } else {
+                assert_eq!(sample.stack, stack.dropped());
+                assert!(handed_over.is_empty());
+                dropped += 1;
+            }
+        }
+        assert_eq!(whole, RING_FRAMES / frames.len());
+        assert_eq!(whole + dropped, RING_ENTRIES);
     }
 
     #[test]

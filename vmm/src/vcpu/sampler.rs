@@ -6,10 +6,12 @@ use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
 use kvm_ioctls::VcpuFd;
 use kvmprof_devices::profiling::{Mode, Sample, Ticks};
 
-use super::capture::{RegisterSource, interrupt_priority_level, read_by_ioctls};
+use super::capture::{RegisterSource, interrupt_priority_level, page_table_root, read_by_ioctls};
 use super::{TickSender, VcpuShared};
 use crate::clock::{Due, Generation, VcpuClock, monotonic_ns};
-use crate::introspection::{AddressSpace, GuestKnowledge, Registers, VcpuIntrospector};
+use crate::introspection::{
+    AddressSpace, GuestKnowledge, Registers, Stack, StackWish, VcpuIntrospector,
+};
 use crate::machine::GuestMemory;
 
 const HLT: u8 = 0xf4;
@@ -28,6 +30,9 @@ pub struct Sampler {
     // An application processor that has not had its SIPI yet has no meaningful registers.
     pub(super) started: bool,
     pub(super) process_group: bool,
+    pub(super) stacks: StackWish,
+    // Of the last sample. A fixed place, so that nothing is allocated.
+    pub(super) stack: Box<Stack>,
     pub(super) generation: Generation,
 }
 
@@ -51,9 +56,14 @@ impl Sampler {
         if generation == self.generation {
             return;
         }
+        // Whoever asks for the kernel's symbols can't wait for the first sample: there may be no clock.
+        if self.knowledge.is_unlocated() {
+            self.locate_kernel(fd);
+        }
         let due = self.clock.settle(now);
         self.send(due, None);
         self.process_group = setting.process_group;
+        self.stacks = setting.stacks;
         if setting.hz != self.clock.hz() {
             self.clock.restart(setting.hz);
             self.shared.control.set_halted(false);
@@ -73,7 +83,8 @@ impl Sampler {
         self.shared.control.acknowledge(generation);
     }
 
-    /// The guest resets itself: the last chance to learn where its kernel is, to tell a panic by.
+    /// Learns where the guest's kernel is, without a sample. When the guest resets itself that is the last
+    /// chance to, to tell a panic by.
     pub fn locate_kernel(&self, fd: &VcpuFd) {
         if let Some(registers) = read_by_ioctls(fd) {
             self.knowledge.locate(&self.memory, &registers);
@@ -95,6 +106,7 @@ impl Sampler {
 
     /// The sample, and whether the vCPU is halted.
     fn look(&mut self, fd: &mut VcpuFd, time: u64) -> Option<(Sample, bool)> {
+        self.stack.clear();
         if !self.has_started(fd) {
             let sample = Sample {
                 time,
@@ -118,6 +130,10 @@ impl Sampler {
         if behind_hlt && identity.pid == 0 && identity.mode == Mode::Kernel {
             identity.mode = Mode::Idle;
         }
+        if self.stacks != StackWish::default() {
+            self.introspector
+                .unwind(&self.memory, &registers, self.stacks, &mut self.stack);
+        }
         let sample = Sample {
             time,
             pc: registers.rip,
@@ -129,6 +145,8 @@ impl Sampler {
             ipl: interrupt_priority_level(&registers),
             mode: identity.mode,
             comm: identity.comm,
+            address_space: page_table_root(registers.cr3),
+            stack: self.stack.summary(),
         };
         Some((sample, halted))
     }
@@ -158,13 +176,14 @@ impl Sampler {
     }
 
     fn send(&mut self, due: Due, sample: Option<Sample>) {
-        self.ticks.send(&Ticks {
+        let ticks = Ticks {
             vcpu: self.vcpu,
             idle: due.idle,
             stolen: due.stolen,
             lost: due.lost,
             sample,
-        });
+        };
+        self.ticks.send(&ticks, self.stack.frames());
     }
 }
 

@@ -4,8 +4,8 @@ use std::io;
 
 use super::VmError;
 use crate::introspection::GuestKnowledge;
+use crate::machine::GuestMemory;
 use crate::machine::failure::GuestFailure;
-use crate::machine::{GuestMemory, MachineDevices};
 use crate::vcpu::Ending;
 
 /// How a guest has ended, as the one who launched it sees it.
@@ -26,17 +26,17 @@ pub enum VmEnd {
 }
 
 impl VmEnd {
+    /// The end that `ending` means; `message` is a panic message that was seen on a console.
     pub(super) fn new(
         ending: Option<Ending>,
         knowledge: &GuestKnowledge,
         memory: &GuestMemory,
-        devices: &MachineDevices,
+        message: Option<String>,
     ) -> Result<Self, VmError> {
         Ok(match ending {
             None | Some(Ending::Stopped) => Self::Stopped,
             Some(Ending::PowerOff) => Self::PowerOff,
             Some(Ending::Reset) => {
-                let message = devices.serial().panic_message();
                 // The console only counts where the kernel's memory can't be asked.
                 match knowledge.has_panicked(memory) {
                     Some(true) => Self::Panic(message),

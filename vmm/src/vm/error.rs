@@ -1,6 +1,7 @@
 //! What can go wrong with a VM as a whole.
 
 use std::io;
+use std::path::PathBuf;
 
 use crate::console::ConsoleError;
 use crate::host_socket::HostSocketError;
@@ -22,6 +23,14 @@ pub enum VmError {
     /// The guest's image says nothing of its processes, and that was asked for.
     #[error("The guest can't be profiled; --pid-at none runs it without process ids")]
     Introspection(#[from] IntrospectionError),
+    /// The recording's file can't be made.
+    #[error("Cannot record to {path}", path = .path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// The host refused a resource (thread, timer, descriptor).
     #[error("The host refused {what}")]
     Host {

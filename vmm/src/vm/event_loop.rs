@@ -10,9 +10,11 @@ use event_manager::{EventManager, EventOps, EventSet, Events, MutEventSubscriber
 use super::VmError;
 use super::termination::Termination;
 use super::threads::VcpuThreads;
+use crate::console::HvcConsole;
 use crate::host_socket::HostSocket;
 use crate::profiler::SharedProfiler;
 use crate::vcpu::{Doorbell, Ending};
+use crate::virtio::ConsoleService;
 
 /// Between two looks at the rings while ticks come in, in ms: well under what a ring holds.
 const BUSY_POLL_MS: i32 = 10;
@@ -28,11 +30,21 @@ const DRAIN_POLL_MS: i32 = 20;
 /// Whatever the event manager calls.
 type Subscriber = Box<dyn MutEventSubscriber>;
 
+/// Who answers from outside the guest.
+pub(super) struct Services {
+    pub profiler: SharedProfiler,
+    pub socket: Option<HostSocket>,
+    pub ports: Option<ConsoleService>,
+    pub hvc: Option<Arc<HvcConsole>>,
+}
+
 /// Everything the event thread works with.
 pub(super) struct EventLoop {
     manager: EventManager<Subscriber>,
     profiler: SharedProfiler,
     socket: Option<Rc<RefCell<HostSocket>>>,
+    ports: Option<Rc<RefCell<ConsoleService>>>,
+    hvc: Option<Arc<HvcConsole>>,
     doorbell: Arc<Doorbell>,
     termination: Rc<RefCell<Termination>>,
     quiet_polls: u32,
@@ -41,27 +53,32 @@ pub(super) struct EventLoop {
 
 impl EventLoop {
     pub fn new(
-        profiler: SharedProfiler,
-        socket: Option<HostSocket>,
+        services: Services,
         doorbell: Arc<Doorbell>,
         termination: Termination,
-        console: Option<Subscriber>,
+        others: Vec<Subscriber>,
     ) -> Result<Self, VmError> {
         let mut manager = EventManager::<Subscriber>::new().map_err(VmError::events)?;
         manager.add_subscriber(Box::new(DoorbellEvents(Arc::clone(&doorbell))));
         let termination = Rc::new(RefCell::new(termination));
         manager.add_subscriber(Box::new(Rc::clone(&termination)));
-        let socket = socket.map(|socket| Rc::new(RefCell::new(socket)));
+        let socket = services.socket.map(|socket| Rc::new(RefCell::new(socket)));
         if let Some(socket) = &socket {
             manager.add_subscriber(Box::new(Rc::clone(socket)));
         }
-        if let Some(console) = console {
-            manager.add_subscriber(console);
+        let ports = services.ports.map(|ports| Rc::new(RefCell::new(ports)));
+        if let Some(ports) = &ports {
+            manager.add_subscriber(Box::new(Rc::clone(ports)));
+        }
+        for other in others {
+            manager.add_subscriber(other);
         }
         Ok(Self {
             manager,
-            profiler,
+            profiler: services.profiler,
             socket,
+            ports,
+            hvc: services.hvc,
             doorbell,
             termination,
             quiet_polls: 0,
@@ -74,6 +91,13 @@ impl EventLoop {
         let result = self.serve(&vcpus);
         vcpus.stop();
         self.profiler.borrow_mut().end();
+        // There is nobody left in the guest who could read what is left.
+        if let Some(ports) = &self.ports {
+            ports.borrow_mut().end();
+        }
+        if let Some(hvc) = &self.hvc {
+            hvc.finish();
+        }
         let ending = result?;
         self.let_clients_drain()?;
         Ok(ending)
@@ -127,6 +151,9 @@ impl EventLoop {
         self.drain();
         if let Some(socket) = &self.socket {
             socket.borrow_mut().wake();
+        }
+        if let Some(ports) = &self.ports {
+            ports.borrow_mut().wake();
         }
     }
 

@@ -12,25 +12,28 @@ use kvm_ioctls::{Cap, Kvm};
 use kvmprof_devices::endpoint::{Backend, Facts};
 use vmm_sys_util::eventfd::EventFd;
 
-use super::event_loop::EventLoop;
+use super::event_loop::{EventLoop, Services};
 use super::termination::{Termination, take_signals_here};
 use super::threads::{Profiled, VcpuThreads};
 use super::{VmEnd, VmError};
 use crate::clock::{ClockSource, HaltedTicks, Ticker};
-use crate::console::{Console, ConsoleInput};
+use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, WindowWatch};
 use crate::host_socket::{HostListener, HostSocket};
 use crate::introspection::GuestKnowledge;
 use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_kvm};
-use crate::profiler::{ClockPlan, MachineFacts, Profiler};
+use crate::profiler::{ClockPlan, MachineFacts, Profiler, RecordPlan, Recorder, recording_facts};
 use crate::vcpu::{Doorbell, Ending, Gate, RegisterSource, VcpuCommon, VcpuShared, signals};
+use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
 
 /// A guest to be run, and how it is profiled.
 #[derive(Debug)]
 pub struct VmConfig {
     /// The machine.
     pub machine: MachineConfig,
-    /// Where its serial port goes.
+    /// Where its console is.
     pub console: Console,
+    /// What it may do with the profiling devices through its ports.
+    pub guest_access: GuestAccess,
     /// Ticks a second on each vCPU; 0: no clock.
     pub hz: u32,
     /// What drives the clocks.
@@ -41,6 +44,10 @@ pub struct VmConfig {
     pub hold: bool,
     /// Where clients connect.
     pub socket: Option<PathBuf>,
+    /// Addresses that a table of prf may have; 3 to [`kvmprof_abi::prf::MAX_ADDRESSES`].
+    pub prf_addresses: usize,
+    /// Where every tick is recorded, if anywhere.
+    pub record: Option<RecordPlan>,
     /// What is known of the guest, if it isn't to be learned from its image.
     pub knowledge: Option<GuestKnowledge>,
 }
@@ -50,6 +57,7 @@ pub struct Vm {
     memory: GuestMemory,
     knowledge: Arc<GuestKnowledge>,
     devices: Arc<MachineDevices>,
+    hvc: Option<Arc<HvcConsole>>,
     wish: EventFd,
     events: JoinHandle<Result<Option<Ending>, VmError>>,
 }
@@ -68,7 +76,14 @@ impl Vm {
             .transpose()?;
         let kvm = open_kvm()?;
         let output = config.console.open_output()?;
-        let machine = Machine::build(&kvm, &config.machine, output)?;
+        let hvc = hvc_console(&config.console)?;
+        let hello = Facts {
+            vcpus: config.machine.cpus.into(),
+            hz: config.hz,
+        };
+        let ports = ConsolePorts::new(hvc.as_ref(), config.guest_access, hello)
+            .map_err(VmError::host("an eventfd"))?;
+        let machine = Machine::build(&kvm, &config.machine, output, ports)?;
         let learns = config.knowledge.is_none();
         let knowledge = Arc::new(config.knowledge.unwrap_or_else(GuestKnowledge::pending));
         let plan = ClockPlan {
@@ -83,13 +98,19 @@ impl Vm {
         let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
         let memory = machine.memory.clone();
         let devices = Arc::clone(&machine.devices);
-        let console = config
-            .console
-            .has_input()
-            .then(|| console_input(&machine, &wish).map_err(VmError::host("standard input")))
+        let target: Arc<dyn InputTarget> = match &hvc {
+            Some(hvc) => hvc.clone(),
+            None => machine.devices.serial().clone(),
+        };
+        let console = (config.console.has_input())
+            .then(|| console_input(target, &wish).map_err(VmError::host("standard input")))
             .transpose()?;
         let gate = Arc::new(Gate::default());
-        if !config.hold {
+        let recorder = config
+            .record
+            .map(|record| start_recorder(record, config.machine.cpus, &facts, &plan, &knowledge))
+            .transpose()?;
+        if !config.hold && recorder.is_none() {
             gate.open();
         }
         let image = Arc::clone(&machine.image);
@@ -103,9 +124,14 @@ impl Vm {
             listener,
             termination,
             console,
+            hvc: hvc.clone(),
+            guest_access: config.guest_access,
+            hello,
             doorbell,
             plan,
             facts,
+            prf_addresses: config.prf_addresses,
+            recorder,
         };
         let events = thread::Builder::new()
             .name("events".into())
@@ -115,6 +141,7 @@ impl Vm {
             memory,
             knowledge,
             devices,
+            hvc,
             wish,
             events,
         })
@@ -140,7 +167,9 @@ impl Vm {
             what: "to go on",
             source: io::Error::other("the event thread panicked"),
         })??;
-        VmEnd::new(ending, &self.knowledge, &self.memory, &self.devices)
+        let on_hvc = self.hvc.and_then(|hvc| hvc.panic_message());
+        let message = on_hvc.or_else(|| self.devices.serial().panic_message());
+        VmEnd::new(ending, &self.knowledge, &self.memory, message)
     }
 }
 
@@ -158,6 +187,20 @@ fn machine_facts(
     }
 }
 
+/// Makes the recording's file, which begins now.
+fn start_recorder(
+    record: RecordPlan,
+    vcpus: u16,
+    machine: &MachineFacts,
+    clock: &ClockPlan,
+    knowledge: &Arc<GuestKnowledge>,
+) -> Result<Recorder, VmError> {
+    let facts = recording_facts(machine, clock, clock.hz, vcpus.into(), record.stacks);
+    let path = record.path.clone();
+    Recorder::start(record, &facts, Arc::clone(knowledge))
+        .map_err(|source| VmError::Record { path, source })
+}
+
 /// The registers come from the run page where KVM has one.
 fn register_source(kvm: &Kvm) -> RegisterSource {
     if kvm.check_extension(Cap::SyncRegs) {
@@ -167,14 +210,24 @@ fn register_source(kvm: &Kvm) -> RegisterSource {
     }
 }
 
-/// Standard input to the guest's serial port; the escape key ends the guest.
-fn console_input(machine: &Machine, wish: &EventFd) -> io::Result<ConsoleInput> {
+/// The virtio console, if that is wanted.
+fn hvc_console(console: &Console) -> Result<Option<Arc<HvcConsole>>, VmError> {
+    if *console != Console::Hvc {
+        return Ok(None);
+    }
+    let hvc = HvcConsole::new(console.open_output()?);
+    let hvc = hvc.map_err(VmError::host("what the console needs"))?;
+    Ok(Some(Arc::new(hvc)))
+}
+
+/// Standard input to the guest's console; the escape key ends the guest.
+fn console_input(target: Arc<dyn InputTarget>, wish: &EventFd) -> io::Result<ConsoleInput> {
     let wish = wish.try_clone()?;
     let quit = move || {
         // A full counter has asked already.
         let _ = wish.write(1);
     };
-    ConsoleInput::stdin(Arc::clone(machine.devices.serial()), Box::new(quit))
+    ConsoleInput::stdin(target, Box::new(quit))
 }
 
 fn start_vcpus(
@@ -212,32 +265,54 @@ struct Outside {
     listener: Option<HostListener>,
     termination: Termination,
     console: Option<ConsoleInput>,
+    hvc: Option<Arc<HvcConsole>>,
+    guest_access: GuestAccess,
+    hello: Facts,
     doorbell: Arc<Doorbell>,
     plan: ClockPlan,
     facts: MachineFacts,
+    prf_addresses: usize,
+    recorder: Option<Recorder>,
 }
 
 impl Outside {
     fn serve(self, vcpus: VcpuThreads, rings: Vec<Profiled>) -> Result<Option<Ending>, VmError> {
         take_signals_here().map_err(VmError::host("to take signals"))?;
-        let facts = Facts {
-            vcpus: u32::try_from(rings.len()).unwrap_or(u32::MAX),
-            hz: self.plan.hz,
-        };
+        let devices = Arc::clone(&self.facts.devices);
         let profiler = Rc::new(RefCell::new(Profiler::new(
             rings,
             self.plan,
             vcpus.gate(),
             self.facts,
+            self.prf_addresses,
         )));
+        if let Some(recorder) = self.recorder {
+            profiler.borrow_mut().record(recorder);
+        }
         let backend: Rc<RefCell<dyn Backend>> = profiler.clone();
         let socket = self
             .listener
-            .map(|listener| HostSocket::new(listener, facts, backend))
+            .map(|listener| HostSocket::new(listener, self.hello, Rc::clone(&backend)))
             .transpose()?;
-        let console = self
-            .console
-            .map(|console| Box::new(console) as Box<dyn MutEventSubscriber>);
-        EventLoop::new(profiler, socket, self.doorbell, self.termination, console)?.run(vcpus)
+        let ports = (devices.virtio())
+            .map(|device| ConsoleService::new(Arc::clone(device), backend, self.guest_access));
+        let mut subscribers: Vec<Box<dyn MutEventSubscriber>> = Vec::new();
+        if let Some(console) = self.console {
+            subscribers.push(Box::new(console));
+        }
+        if let (Some(_), Some(device)) = (&self.hvc, devices.virtio()) {
+            let device = Arc::clone(device);
+            let watch = WindowWatch::new(Box::new(move |size| device.resize(size)));
+            subscribers.push(Box::new(
+                watch.map_err(VmError::host("to follow the terminal"))?,
+            ));
+        }
+        let services = Services {
+            profiler,
+            socket,
+            ports,
+            hvc: self.hvc,
+        };
+        EventLoop::new(services, self.doorbell, self.termination, subscribers)?.run(vcpus)
     }
 }

@@ -17,7 +17,10 @@ use super::event_loop::add;
 
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Blocks the signals that end the program in the calling thread and all that it makes from now
+/// Goes to the event thread like those, for the console, but ends nothing.
+const WINDOW_CHANGE: i32 = libc::SIGWINCH;
+
+/// Blocks the signals that end the program, and SIGWINCH, in the calling thread and all that it makes from now
 /// on, but for the event thread, which takes them. To be called before any other thread exists.
 ///
 /// # Errors
@@ -39,7 +42,7 @@ fn change_mask(how: i32) -> io::Result<()> {
     // SAFETY: sigemptyset initialises the set; the signal numbers are valid.
     let set: libc::sigset_t = unsafe {
         libc::sigemptyset(set.as_mut_ptr());
-        for signal in SIGNALS {
+        for signal in SIGNALS.into_iter().chain([WINDOW_CHANGE]) {
             libc::sigaddset(set.as_mut_ptr(), signal);
         }
         set.assume_init()

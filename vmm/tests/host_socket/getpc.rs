@@ -1,7 +1,7 @@
 //! getpc through the socket: reads on one thread, the stop on another, on one connection.
 
 use kvmprof_abi::pcs::{Format, kind};
-use kvmprof_tools::device::{DeviceError, open_remote};
+use kvmprof_tools::device::{DeviceError, Remote};
 use kvmprof_tools::getpc::{Plan, fetch_names, run};
 use kvmprof_tools::interrupt::Interrupt;
 use kvmprof_tools::pcstat::read_profile;
@@ -15,7 +15,7 @@ fn getpc_ends_while_its_read_is_blocked_and_has_everything() {
         let ticks = [user(7, 100), idle(250), user(9, 50)].concat();
         bench.script(ticks);
         let connection = bench.connect();
-        let device = open_remote(&connection).unwrap();
+        let device = Remote::pcs(&connection).unwrap();
         let plan = Plan {
             all: true,
             format,
@@ -52,9 +52,12 @@ fn getpc_ends_while_its_read_is_blocked_and_has_everything() {
 fn a_second_getpc_is_told_that_pcs_is_in_use() {
     let bench = Bench::start();
     let connection = bench.connect();
-    let first = open_remote(&connection).unwrap();
+    let first = Remote::pcs(&connection).unwrap();
     let other = bench.connect();
-    assert!(matches!(open_remote(&other), Err(DeviceError::InUse)));
+    assert!(matches!(
+        Remote::pcs(&other),
+        Err(DeviceError::InUse { .. })
+    ));
     drop(first);
-    assert!(open_remote(&other).is_ok());
+    assert!(Remote::pcs(&other).is_ok());
 }

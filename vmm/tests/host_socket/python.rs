@@ -15,19 +15,29 @@ const CLIENT: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../guest/abi/examples/pcs_client.py"
 );
+const CHECKS: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../guest/abi/examples/page_checks.py"
+);
 
-fn command(bench: &Bench, arguments: &[&str]) -> Command {
+fn command(script: &str, bench: &Bench, arguments: &[&str]) -> Command {
     let mut command = Command::new("python3");
-    command.arg(CLIENT).arg(bench.path()).args(arguments);
+    // Nothing is to be left beside the sources.
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    command.arg(script).arg(bench.path()).args(arguments);
     command
 }
 
 fn run(bench: &Bench, arguments: &[&str]) -> String {
+    run_script(CLIENT, bench, arguments)
+}
+
+fn run_script(script: &str, bench: &Bench, arguments: &[&str]) -> String {
     let Output {
         status,
         stdout,
         stderr,
-    } = command(bench, arguments).output().unwrap();
+    } = command(script, bench, arguments).output().unwrap();
     let text = String::from_utf8(stdout).unwrap();
     let errors = String::from_utf8_lossy(&stderr);
     assert!(status.success(), "{arguments:?}: {text}{errors}");
@@ -83,14 +93,14 @@ fn table_for_people() {
 #[test]
 fn errors_are_those_of_the_pages() {
     let bench = Bench::start();
-    let text = run(&bench, &["check"]);
+    let text = run_script(CHECKS, &bench, &["check"]);
     assert!(text.contains("a second open of pcs: EBUSY"), "{text}");
 }
 
 #[test]
 fn broken_frames_hurt_nobody_else() {
     let bench = Bench::start();
-    let text = run(&bench, &["malformed"]);
+    let text = run_script(CHECKS, &bench, &["malformed"]);
     assert!(text.contains("a second hello: closed"), "{text}");
     let state = bench.until(|state| state.clients == 0);
     assert_eq!(state.open, 0);
@@ -99,7 +109,7 @@ fn broken_frames_hurt_nobody_else() {
 #[test]
 fn killed_in_a_read_frees_the_device() {
     let bench = Bench::start();
-    let mut child = command(&bench, &["hold", "--gather"])
+    let mut child = command(CLIENT, &bench, &["hold", "--gather"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

@@ -16,6 +16,7 @@ use vm_memory::{Bytes, GuestAddress};
 use crate::clock::{ClockSource, DEFAULT_HZ, MAXIMUM_HZ, MINIMUM_HZ};
 use crate::console::Console;
 use crate::machine::{GuestMemory, KernelSource, MachineConfig, open_kvm};
+use crate::virtio::GuestAccess;
 use crate::vm::{Vm, VmConfig, VmEnd, block_signals};
 
 /// Memory of the embedded guest, in bytes.
@@ -23,6 +24,11 @@ const MEMORY_BYTES: u64 = 64 << 20;
 
 /// Options of `kvmprof demo`.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0; 1 for an error; 2 for wrong options, or where there is no KVM that can be \
+    used.\n\n\
+    Example: kvmprof demo --seconds 10 --cpus 2"
+)]
 pub struct DemoArguments {
     /// How long to sample, in seconds
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -74,11 +80,14 @@ pub fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
             cpus: arguments.cpus,
         },
         console: Console::None,
+        guest_access: GuestAccess::None,
         hz: arguments.hz,
         clock_source: arguments.clock,
         jitter: false,
         hold: true,
         socket: Some(socket.clone()),
+        prf_addresses: kvmprof_abi::prf::MAX_ADDRESSES,
+        record: None,
         knowledge: None,
     })?;
     let findings = observe(arguments, &socket, vm.memory());

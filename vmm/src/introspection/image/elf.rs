@@ -75,12 +75,21 @@ impl<'a> Vmlinux<'a> {
 
     /// The data of the section called `name`, if there is one that the file holds.
     pub fn section(&self, name: &[u8]) -> Option<&'a [u8]> {
+        self.linked_section(name).map(|(_, data)| data)
+    }
+
+    /// The link-time address and the data of the section called `name`, if there is one that the file holds.
+    pub fn linked_section(&self, name: &[u8]) -> Option<(u64, &'a [u8])> {
         let endian = self.header.endian().ok()?;
         let sections = self.header.sections(endian, self.file).ok()?;
         let (_, section) = sections.section_by_name(endian, name)?;
-        (section.sh_type(endian) != SHT_NOBITS)
-            .then(|| section.data(endian, self.file).ok())
-            .flatten()
+        if section.sh_type(endian) == SHT_NOBITS {
+            return None;
+        }
+        Some((
+            section.sh_addr(endian),
+            section.data(endian, self.file).ok()?,
+        ))
     }
 
     /// The defined symbols of its `.symtab`, which only a kernel that wasn't stripped has: link-time

@@ -2,6 +2,7 @@
 
 mod cpu;
 mod layout;
+mod orc;
 mod placement;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use super::btf::Btf;
 use super::image::{self, Vmlinux};
 use super::kallsyms::{self, Anchor, Stretch};
 use super::paging::{AddressSpace, read_physical};
+use super::stack::OrcTable;
 use super::symbols::Symbols;
 use super::{IntrospectionError, Registers};
 use layout::{Addresses, TaskLayout};
@@ -49,6 +51,8 @@ pub struct LinuxKnowledge {
     banner: Vec<u8>,
     addresses: Addresses,
     tasks: TaskLayout,
+    /// How its stacks are unwound, if it says so.
+    orc: Option<OrcTable>,
     placement: PlacementCell,
     /// Where all memory is mapped in a row, 0 while that is unknown (`page_offset_base`).
     direct_map: AtomicU64,
@@ -89,6 +93,7 @@ impl LinuxKnowledge {
             })?;
         Ok(Self {
             tasks: TaskLayout::find(&btf)?,
+            orc: orc::find(&vmlinux, &symbols, &release),
             release,
             symbols,
             image,
@@ -107,6 +112,16 @@ impl LinuxKnowledge {
     /// The kernel's symbols, by link-time address.
     pub fn symbols(&self) -> &Symbols {
         &self.symbols
+    }
+
+    /// The kernel's table for unwinding its stacks, if it has one of a form that is known.
+    pub fn orc(&self) -> Option<&OrcTable> {
+        self.orc.as_ref()
+    }
+
+    /// Where the kernel's image lies, by link-time addresses.
+    pub fn image(&self) -> Range<u64> {
+        self.image.clone()
     }
 
     /// The kernel's function that guest virtual address `address` lies in, and how many bytes into it.

@@ -382,3 +382,37 @@ proptest! {
         guest.knowledge.has_panicked(&guest.memory);
     }
 }
+
+#[test]
+fn symbols_are_given_where_the_kernel_runs() {
+    for kernel in [OLD, HOT, NEW] {
+        let guest = LinuxGuest::new(kernel);
+        let knowledge = &guest.knowledge;
+        assert!(knowledge.is_unlocated());
+        assert_eq!(knowledge.kallsyms(), None, "nobody knows where");
+        knowledge.locate(&guest.memory, &guest.user());
+        assert!(!knowledge.is_unlocated());
+        let text = knowledge.kallsyms().unwrap();
+        let lines: Vec<(u64, &str, &str)> = text
+            .lines()
+            .map(|line| {
+                let mut words = line.split(' ');
+                let address = words.next().unwrap();
+                assert_eq!(address.len(), 16, "{line}");
+                let address = u64::from_str_radix(address, 16).unwrap();
+                (address, words.next().unwrap(), words.next().unwrap())
+            })
+            .collect();
+        assert!(lines.is_sorted_by_key(|(address, ..)| *address));
+        // Functions, and nothing that isn't a part of the image.
+        let image = TEXT + SLIDE..TEXT + SLIDE + kernel.image().len() as u64;
+        for (address, kind, name) in &lines {
+            assert!(image.contains(address), "{name} at {address:#x}");
+            assert!(["t", "T", "w", "W"].contains(kind), "{name} is {kind}");
+        }
+        let symbols = knowledge.symbols().unwrap();
+        let fault = symbols.address_of("asm_exc_page_fault").unwrap() + SLIDE;
+        let found = |line: &(u64, &str, &str)| (line.0, line.2) == (fault, "asm_exc_page_fault");
+        assert!(lines.iter().any(found), "{text}");
+    }
+}

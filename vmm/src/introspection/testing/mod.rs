@@ -12,3 +12,4 @@ pub mod kallsyms;
 pub mod kernel;
 pub mod linux_guest;
 pub mod page_tables;
+pub mod stacks;

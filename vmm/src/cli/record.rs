@@ -1,0 +1,110 @@
+//! `kvmprof record`.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use kvmprof_abi::recorder::REC_STOP;
+use kvmprof_abi::wire::{MAX_DATA, device};
+use kvmprof_tools::client::{Connection, RemoteDevice};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::recorder;
+use super::units::parse_stacks;
+use crate::introspection::StackWish;
+
+/// Options of `kvmprof record`.
+#[derive(Debug, Args)]
+pub struct RecordArguments {
+    /// The socket of the running guest
+    #[arg(long, value_name = "PATH", env = "KVMPROF_SOCKET")]
+    socket: PathBuf,
+    /// The file, which is made anew
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// For how long; if not given, until the guest ends or by Ctrl-C
+    #[arg(long, value_name = "N", value_parser = parse_seconds)]
+    seconds: Option<Duration>,
+    /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or
+    /// none
+    #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks)]
+    stacks: StackWish,
+}
+
+/// Records a running guest.
+///
+/// # Errors
+/// There is no guest at the socket, or it has no clock, or the file can't be written.
+pub fn record(arguments: &RecordArguments) -> anyhow::Result<ExitCode> {
+    let (sender, over) = channel();
+    end_by_signals(sender.clone()).context("Cannot catch signals")?;
+    let connection = Connection::connect(&arguments.socket)?;
+    let recorder = connection.open(device::RECORDER, 0)?;
+    let output = arguments.output.as_path();
+    let mut file = File::create(output).with_context(|| writing(output))?;
+    recorder::start(&recorder, arguments.stacks, "Cannot start to record")?;
+    let (device, time) = (&recorder, arguments.seconds);
+    std::thread::scope(|scope| {
+        scope.spawn(move || stop_in_time(device, &over, time));
+        let result = copy(&recorder, &mut file, output);
+        // Nobody waits any more when the time was up.
+        let _ = sender.send(());
+        result
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ends the recording when its time is up, or earlier when it is told to.
+fn stop_in_time(recorder: &RemoteDevice, over: &Receiver<()>, time: Option<Duration>) {
+    match time {
+        Some(time) => drop(over.recv_timeout(time)),
+        None => drop(over.recv()),
+    }
+    // A guest that has ended has ended its recordings, too.
+    let _ = recorder.ioctl(REC_STOP, 0);
+}
+
+/// Writes all that comes, to the recording's end.
+fn copy(recorder: &RemoteDevice, file: &mut File, output: &Path) -> anyhow::Result<()> {
+    loop {
+        let bytes = recorder
+            .read(MAX_DATA)
+            .with_context(|| format!("The recording {} ends too early", output.display()))?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        file.write_all(&bytes).with_context(|| writing(output))?;
+    }
+}
+
+fn writing(output: &Path) -> String {
+    format!("Cannot write {}", output.display())
+}
+
+/// SIGINT and SIGTERM end the recording.
+fn end_by_signals(sender: Sender<()>) -> std::io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            for _ in signals.forever() {
+                // Nobody waits any more when the recording has ended.
+                let _ = sender.send(());
+            }
+        })?;
+    Ok(())
+}
+
+fn parse_seconds(word: &str) -> Result<Duration, String> {
+    word.parse()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .filter(|time| !time.is_zero())
+        .ok_or_else(|| format!("'{word}' is no number of seconds above 0"))
+}

@@ -1,0 +1,54 @@
+//! Room for console input: who asked for it is told when there is some again.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+/// Where console input goes: a device that takes as much as it has room for.
+pub trait InputTarget: Send + Sync {
+    /// How many bytes of input there is room for.
+    fn input_room(&self) -> usize;
+
+    /// Gives input to the guest, and returns how many bytes it took. If some are left over, or
+    /// `more` are to come, [`Self::room_event`] tells when to try again.
+    fn enqueue(&self, input: &[u8], more: bool) -> usize;
+
+    /// Becomes readable when there is room for input again.
+    fn room_event(&self) -> &EventFd;
+}
+
+/// Tells the event thread that there is room for input again, if it asked for that.
+#[derive(Clone)]
+pub(super) struct RoomForInput(Arc<Room>);
+
+struct Room {
+    wanted: AtomicBool,
+    event: EventFd,
+}
+
+impl RoomForInput {
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(Arc::new(Room {
+            wanted: AtomicBool::new(false),
+            event: EventFd::new(EFD_NONBLOCK)?,
+        })))
+    }
+
+    pub fn want(&self) {
+        self.0.wanted.store(true, Ordering::Relaxed);
+    }
+
+    pub fn announce(&self) {
+        if self.0.wanted.swap(false, Ordering::Relaxed)
+            && let Err(error) = self.0.event.write(1)
+        {
+            log::warn!("Console input stops: {error}");
+        }
+    }
+
+    pub fn event(&self) -> &EventFd {
+        &self.0.event
+    }
+}

@@ -1,0 +1,255 @@
+//! ORC, the unwind tables that x86-64 kernels carry for themselves (`Documentation/arch/x86/orc-unwinder.rst`,
+//! `arch/x86/include/asm/orc_types.h`).
+//!
+//! One table has the addresses from which on its entries hold, relative to themselves and in order; the other
+//! has an entry for each: how to find the caller's stack pointer and frame pointer.
+
+use crate::introspection::bytes::{array_at, i32_at};
+
+/// Bytes of an entry.
+const ENTRY: usize = 6;
+/// Bytes of an address.
+const ADDRESS: usize = 4;
+/// Most entries that are taken: distribution kernels have some 500,000.
+const MAX_ENTRIES: usize = 8 << 20;
+/// The code is parted into blocks of so many bytes, for each of which the first entry is known
+/// (`LOOKUP_BLOCK_SIZE` in `arch/x86/include/asm/orc_lookup.h`).
+const BLOCK: u32 = 256;
+/// The code of a kernel is at most so long, in bytes (`KERNEL_IMAGE_SIZE`).
+const MAX_CODE: u64 = 1 << 30;
+
+/// A layout of entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OrcFormat {
+    // From 6.4 on there are kinds for the end of a stack and for code that says nothing.
+    has_kinds: bool,
+    /// Whether an indirect stack pointer's offset is added before it is followed, as up to 5.12.
+    pub offset_first: bool,
+}
+
+impl OrcFormat {
+    /// That of kernel `release`, such as `6.1.0-13-amd64`: entries look alike in all of them. `None` before 4.14,
+    /// when there was none, and from 7.1 on, whose registers are numbered in another way.
+    pub fn of_release(release: &str) -> Option<Self> {
+        let mut numbers = release
+            .split(|letter: char| !letter.is_ascii_digit())
+            .map(str::parse::<u32>);
+        let version = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+        ((4, 14)..(7, 1)).contains(&version).then_some(Self {
+            has_kinds: version >= (6, 4),
+            offset_first: version < (5, 13),
+        })
+    }
+}
+
+/// What an entry finds on the stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing is known.
+    Undefined,
+    /// The end of the stack.
+    End,
+    /// The frame of a call.
+    Call,
+    /// All registers of what was interrupted (`struct pt_regs`).
+    Registers,
+    /// Only what the processor itself saved of them.
+    ProcessorFrame,
+}
+
+/// What the caller's stack pointer or frame pointer is computed from (`ORC_REG_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base {
+    /// It can't be.
+    Undefined,
+    /// The caller's stack pointer.
+    CallerSp,
+    /// RDX.
+    Dx,
+    /// RDI.
+    Di,
+    /// RBP.
+    Bp,
+    /// RSP.
+    Sp,
+    /// R10.
+    R10,
+    /// R13.
+    R13,
+    /// What is stored where RBP points to.
+    BpIndirect,
+    /// What is stored where RSP points to.
+    SpIndirect,
+}
+
+impl Base {
+    fn decode(number: u8) -> Self {
+        match number {
+            1 => Self::CallerSp,
+            2 => Self::Dx,
+            3 => Self::Di,
+            4 => Self::Bp,
+            5 => Self::Sp,
+            6 => Self::R10,
+            7 => Self::R13,
+            8 => Self::BpIndirect,
+            9 => Self::SpIndirect,
+            _ => Self::Undefined,
+        }
+    }
+}
+
+/// How to go from one frame to the one it was called from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OrcEntry {
+    /// What is there.
+    pub kind: Kind,
+    /// What the caller's stack pointer is computed from.
+    pub sp: Base,
+    /// What is added to that.
+    pub sp_offset: i16,
+    /// What the place of the caller's frame pointer is computed from.
+    pub bp: Base,
+    /// What is added to that.
+    pub bp_offset: i16,
+}
+
+impl OrcEntry {
+    fn decode(bytes: [u8; ENTRY], format: OrcFormat) -> Self {
+        let [a, b, c, d, registers, flags] = bytes;
+        let sp = Base::decode(registers & 0xf);
+        let kind = if format.has_kinds {
+            match flags & 7 {
+                1 => Kind::End,
+                2 => Kind::Call,
+                3 => Kind::Registers,
+                4 => Kind::ProcessorFrame,
+                _ => Kind::Undefined,
+            }
+        } else {
+            match flags & 3 {
+                // The bit for the end was moved once; what it says without a stack pointer is the same.
+                _ if sp == Base::Undefined && flags & 0xc != 0 => Kind::End,
+                _ if sp == Base::Undefined => Kind::Undefined,
+                0 => Kind::Call,
+                1 => Kind::Registers,
+                2 => Kind::ProcessorFrame,
+                _ => Kind::Undefined,
+            }
+        };
+        Self {
+            kind,
+            sp,
+            sp_offset: i16::from_le_bytes([a, b]),
+            bp: Base::decode(registers >> 4),
+            bp_offset: i16::from_le_bytes([c, d]),
+        }
+    }
+}
+
+/// A kernel's table, by link-time addresses.
+#[derive(Debug)]
+pub struct OrcTable {
+    format: OrcFormat,
+    /// The lowest address that has an entry.
+    start: u64,
+    /// For each entry how far above that it begins, in ascending order.
+    offsets: Vec<u32>,
+    entries: Vec<[u8; ENTRY]>,
+    /// The first entry that begins in each block of code or after it, and one more.
+    blocks: Vec<u32>,
+}
+
+impl OrcTable {
+    /// Reads the table of addresses that was linked to `address`, and the entries. `None` when they don't fit
+    /// each other, or the addresses are no kernel's.
+    pub fn parse(
+        address: u64,
+        addresses: &[u8],
+        entries: &[u8],
+        format: OrcFormat,
+    ) -> Option<Self> {
+        let count = addresses.len() / ADDRESS;
+        if count == 0 || count > MAX_ENTRIES || entries.len() / ENTRY < count {
+            return None;
+        }
+        let mut rows: Vec<(u64, [u8; ENTRY])> = (0..count)
+            .map(|index| {
+                let place = address.wrapping_add((index * ADDRESS) as u64);
+                let distance = i32_at(addresses, index * ADDRESS)?;
+                let entry = array_at(entries, index * ENTRY)?;
+                Some((place.wrapping_add_signed(i64::from(distance)), entry))
+            })
+            .collect::<Option<_>>()?;
+        // Kernels before 5.6 sort it when they boot. Of several for one address the last counts.
+        if !rows.is_sorted_by_key(|(address, _)| *address) {
+            rows.sort_by_key(|(address, _)| *address);
+        }
+        let start = rows.first()?.0;
+        if rows.last()?.0 - start >= MAX_CODE {
+            return None;
+        }
+        let offsets: Vec<u32> = rows
+            .iter()
+            .map(|(address, _)| u32::try_from(address - start).ok())
+            .collect::<Option<_>>()?;
+        Some(Self {
+            format,
+            start,
+            blocks: blocks(&offsets)?,
+            offsets,
+            entries: rows.into_iter().map(|(_, entry)| entry).collect(),
+        })
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True when there is none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The layout of its entries.
+    pub fn format(&self) -> OrcFormat {
+        self.format
+    }
+
+    /// Whether an entry says how to go on from link-time address `address`, or that the stack ends there.
+    pub fn unwinds(&self, address: u64) -> bool {
+        self.find(address)
+            .is_some_and(|entry| entry.kind != Kind::Undefined)
+    }
+
+    /// The entry that holds at link-time address `address`. Behind the last one nothing is known.
+    pub fn find(&self, address: u64) -> Option<OrcEntry> {
+        let offset = u32::try_from(address.checked_sub(self.start)?).ok()?;
+        let block = usize::try_from(offset / BLOCK).ok()?;
+        let bound = |index: usize| usize::try_from(*self.blocks.get(index)?).ok();
+        let (first, end) = (bound(block)?, bound(block + 1)?);
+        let within = self.offsets.get(first..end)?;
+        let after = first + within.partition_point(|begin| *begin <= offset);
+        let entry = self.entries.get(after.checked_sub(1)?)?;
+        Some(OrcEntry::decode(*entry, self.format))
+    }
+}
+
+/// For each block of code the first entry that begins in it or after it, and one more at the end.
+fn blocks(offsets: &[u32]) -> Option<Vec<u32>> {
+    let last = offsets.last()? / BLOCK;
+    let mut blocks = Vec::new();
+    let mut entry = 0;
+    for block in 0..=last {
+        while offsets
+            .get(entry)
+            .is_some_and(|offset| offset / BLOCK < block)
+        {
+            entry += 1;
+        }
+        blocks.push(u32::try_from(entry).ok()?);
+    }
+    blocks.push(u32::try_from(offsets.len()).ok()?);
+    Some(blocks)
+}

@@ -1,0 +1,35 @@
+//! What a recording says of itself.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kvmprof_report::file::{Facts, Stacks};
+
+use crate::clock::monotonic_ns;
+use crate::introspection::StackWish;
+use crate::profiler::{ClockPlan, MachineFacts};
+
+/// The facts of a recording that begins now, of ticks at `hz` on each of `vcpus` vCPUs.
+pub fn facts(
+    machine: &MachineFacts,
+    clock: &ClockPlan,
+    hz: u32,
+    vcpus: usize,
+    stacks: StackWish,
+) -> Facts {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    Facts {
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+        kernel: machine.kernel.clone(),
+        vcpus: u32::try_from(vcpus).unwrap_or(u32::MAX),
+        hz,
+        clock: clock.source.name().to_owned(),
+        jitter: clock.jitter,
+        memory_bytes: machine.memory_bytes,
+        began_ns: now.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
+        began_monotonic_ns: monotonic_ns(),
+        stacks: Stacks {
+            kernel: stacks.kernel,
+            user: stacks.user,
+        },
+    }
+}

@@ -1,0 +1,271 @@
+//! A recorder: every tick into a file, with its stack.
+//!
+//! The event thread puts ticks into blocks and hands these to a thread of the recorder's own, which packs and writes
+//! them: neither a vCPU nor a client ever waits for the disk.
+
+mod facts;
+mod intake;
+mod stream;
+mod writer;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+
+use kvmprof_devices::profiling::{ConsumerLedger, Ticks};
+use kvmprof_report::file::{Block, Facts, Kind, SampleBlock, header};
+
+use crate::introspection::{GuestKnowledge, StackWish};
+pub use facts::facts;
+use intake::Intake;
+pub use stream::StreamRecorder;
+use writer::{Message, Outcome, Writer};
+
+/// Blocks that may wait for the disk: 16 MiB, some million samples.
+const QUEUE: usize = 256;
+
+/// Where to record, and what.
+#[derive(Clone, Debug)]
+pub struct RecordPlan {
+    /// The file, which is made anew.
+    pub path: PathBuf,
+    /// The parts of the stacks that are taken.
+    pub stacks: StackWish,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Recorder {
+    plan: RecordPlan,
+    intake: Intake,
+    outcome: Arc<Outcome>,
+    queue: Option<SyncSender<Message>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Recorder {
+    /// Makes the file of `plan` and writes `facts` to it; the kernel's symbols follow as soon as `knowledge`
+    /// has them.
+    ///
+    /// # Errors
+    /// The file can't be made or written to, or there is no thread.
+    pub fn start(
+        plan: RecordPlan,
+        facts: &Facts,
+        knowledge: Arc<GuestKnowledge>,
+    ) -> io::Result<Self> {
+        let file = File::create(&plan.path)?;
+        Self::to(file, plan, facts, knowledge)
+    }
+
+    fn to<W: Write + Send + 'static>(
+        mut file: W,
+        plan: RecordPlan,
+        facts: &Facts,
+        knowledge: Arc<GuestKnowledge>,
+    ) -> io::Result<Self> {
+        let facts = Block::encode(Kind::Facts, &serde_json::to_vec(facts)?);
+        file.write_all(&header())?;
+        file.write_all(&facts.unwrap_or_default())?;
+        file.flush()?;
+        let outcome = Arc::new(Outcome::default());
+        let (queue, messages) = sync_channel(QUEUE);
+        let writer = Writer::new(file, plan.path.clone(), knowledge, Arc::clone(&outcome));
+        let thread = std::thread::Builder::new()
+            .name("recorder".into())
+            .spawn(move || writer.run(&messages))?;
+        Ok(Self {
+            plan,
+            intake: Intake::new(),
+            outcome,
+            queue: Some(queue),
+            thread: Some(thread),
+        })
+    }
+
+    /// What is recorded where.
+    pub fn plan(&self) -> &RecordPlan {
+        &self.plan
+    }
+
+    /// Records `ticks`, and the frames of their sample's stack.
+    pub fn feed(&mut self, ticks: &Ticks, frames: &[u64]) {
+        if let Some(block) = self.intake.feed(ticks, frames) {
+            self.hand_over(block);
+        }
+    }
+
+    /// To be called now and then: hands over what has waited for long enough.
+    pub fn tend(&mut self) {
+        if let Some(block) = self.intake.due() {
+            self.hand_over(block);
+        }
+    }
+
+    fn hand_over(&mut self, block: SampleBlock) {
+        let Some(queue) = &self.queue else {
+            return self.intake.lose(&block);
+        };
+        if let Err(
+            TrySendError::Full(Message::Samples(block))
+            | TrySendError::Disconnected(Message::Samples(block)),
+        ) = queue.try_send(Message::Samples(block))
+        {
+            self.intake.lose(&block);
+        }
+    }
+
+    /// The account at this moment. What waits for the disk is pending; what it refused is discarded.
+    pub fn ledger(&self) -> ConsumerLedger {
+        self.intake.ledger(self.outcome.delivered())
+    }
+
+    /// Whether the file still takes what it is given.
+    pub fn is_writing(&self) -> bool {
+        self.queue.is_some() && !self.outcome.has_failed()
+    }
+
+    /// Writes what is left, and the account, and closes the file; waits for the disk.
+    pub fn finish(&mut self) {
+        let Some(queue) = self.queue.take() else {
+            return;
+        };
+        let last = self.intake.take();
+        // A thread that has gone can write nothing more: what it was to write stays pending.
+        let _ = queue.send(Message::Samples(last));
+        let _ = queue.send(Message::End(self.intake.account()));
+        drop(queue);
+        if let Some(thread) = self.thread.take() {
+            // A panic of that thread has been reported already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use kvmprof_devices::profiling::{Sample, StackEnd, StackSummary};
+    use kvmprof_report::file::Recording;
+
+    use super::*;
+
+    /// Takes so many bytes, like a disk that fills up.
+    struct Disk {
+        file: File,
+        room: usize,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.room == 0 {
+                return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+            }
+            let written = self.file.write(&bytes[..bytes.len().min(self.room)])?;
+            self.room -= written;
+            Ok(written)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            self.file.flush()
+        }
+    }
+
+    fn recorder(path: &Path, room: usize) -> Recorder {
+        let plan = RecordPlan {
+            path: path.to_owned(),
+            stacks: StackWish::default(),
+        };
+        let disk = Disk {
+            file: File::create(path).unwrap(),
+            room,
+        };
+        let knowledge = Arc::new(GuestKnowledge::unknown());
+        Recorder::to(disk, plan, &Facts::default(), knowledge).unwrap()
+    }
+
+    /// `count` runs of ticks, each with a stack of its own, which hardly packs.
+    fn feed(recorder: &mut Recorder, count: u64) {
+        for number in 0..count {
+            let frames = [number.wrapping_mul(0x9e37_79b9_7f4a_7c15), number << 7];
+            let sample = Sample {
+                time: number,
+                pc: frames[0],
+                stack: StackSummary {
+                    kernel: 2,
+                    kernel_end: StackEnd::Complete,
+                    ..StackSummary::default()
+                },
+                ..Sample::default()
+            };
+            let ticks = Ticks {
+                idle: 2,
+                stolen: number % 2,
+                lost: 1,
+                sample: Some(sample),
+                ..Ticks::default()
+            };
+            recorder.feed(&ticks, &frames);
+            assert!(recorder.ledger().balances());
+        }
+    }
+
+    #[test]
+    fn the_file_has_what_the_ledger_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        let mut recorder = recorder(&path, usize::MAX);
+        feed(&mut recorder, 20_000);
+        recorder.finish();
+        let ledger = recorder.ledger();
+        assert!(ledger.balances());
+        assert_eq!((ledger.pending, ledger.discarded), (0, 0));
+        let mut samples = 0;
+        let contents = Recording::open(&path)
+            .unwrap()
+            .read(|ticks, frames| {
+                if let Some(sample) = ticks.sample {
+                    assert_eq!(frames, [sample.pc, sample.time << 7]);
+                    samples += 1;
+                }
+            })
+            .unwrap();
+        let account = contents.account;
+        assert_eq!(contents.closed, Some(account));
+        assert_eq!(samples, 20_000);
+        assert_eq!(
+            (ledger.ticks, ledger.recorded, ledger.merged),
+            (account.ticks, account.samples, account.idle)
+        );
+        assert_eq!((ledger.stolen, ledger.lost), (account.stolen, account.lost));
+        assert_eq!(ledger.ticks, 20_000 * 4 + 10_000);
+    }
+
+    #[test]
+    fn a_full_disk_leaves_a_file_that_opens_and_a_ledger_that_balances() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        let mut recorder = recorder(&path, 200_000);
+        feed(&mut recorder, 20_000);
+        recorder.finish();
+        assert!(!recorder.is_writing());
+        let ledger = recorder.ledger();
+        assert!(ledger.balances(), "{ledger:?}");
+        assert!(ledger.discarded > 0 && ledger.recorded > 0, "{ledger:?}");
+        assert_eq!(ledger.pending, 0);
+        let contents = Recording::open(&path).unwrap().read(|_, _| {}).unwrap();
+        assert_eq!(contents.closed, None);
+        assert_eq!(contents.account.samples, ledger.recorded);
+        assert!(contents.cut_off > 0);
+    }
+}

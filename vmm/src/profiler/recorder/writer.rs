@@ -1,0 +1,129 @@
+//! The thread that packs and writes.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
+
+use kvmprof_report::file::{Account, Block, Kind, SampleBlock};
+
+use super::intake::Delivered;
+use crate::introspection::GuestKnowledge;
+
+/// What there is to write.
+pub enum Message {
+    /// Samples.
+    Samples(SampleBlock),
+    /// The last block: the account of all ticks.
+    End(Account),
+}
+
+/// What became of the ticks that were handed over, for the event thread to see.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    samples: AtomicU64,
+    idle: AtomicU64,
+    refused: AtomicU64,
+    failed: AtomicBool,
+}
+
+impl Outcome {
+    /// What is in the file, and what the disk refused.
+    pub fn delivered(&self) -> Delivered {
+        let load = |count: &AtomicU64| count.load(Ordering::Acquire);
+        Delivered {
+            samples: load(&self.samples),
+            idle: load(&self.idle),
+            refused: load(&self.refused),
+        }
+    }
+
+    /// Whether the disk has refused anything.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+}
+
+/// Writes one recording.
+pub struct Writer<W> {
+    file: W,
+    path: PathBuf,
+    knowledge: Arc<GuestKnowledge>,
+    has_symbols: bool,
+    outcome: Arc<Outcome>,
+}
+
+impl<W: Write> Writer<W> {
+    /// Goes on after the facts in `file`; `path` is for messages.
+    pub fn new(
+        file: W,
+        path: PathBuf,
+        knowledge: Arc<GuestKnowledge>,
+        outcome: Arc<Outcome>,
+    ) -> Self {
+        Self {
+            file,
+            path,
+            knowledge,
+            has_symbols: false,
+            outcome,
+        }
+    }
+
+    /// Writes until nobody sends any more.
+    pub fn run(mut self, messages: &Receiver<Message>) {
+        for message in messages {
+            self.write_symbols();
+            match message {
+                Message::Samples(block) => self.write_samples(&block),
+                Message::End(account) => {
+                    if let Ok(json) = serde_json::to_vec(&account) {
+                        self.write(Kind::End, &json);
+                    }
+                }
+            }
+        }
+    }
+
+    fn write_samples(&mut self, block: &SampleBlock) {
+        if block.bytes.is_empty() {
+            return;
+        }
+        let outcome = Arc::clone(&self.outcome);
+        if self.write(Kind::Samples, &block.bytes) {
+            outcome.samples.fetch_add(block.samples, Ordering::Release);
+            outcome.idle.fetch_add(block.idle, Ordering::Release);
+        } else {
+            let ticks = block.samples + block.idle;
+            outcome.refused.fetch_add(ticks, Ordering::Release);
+        }
+    }
+
+    /// The kernel's symbols, as soon as it is known where it runs.
+    fn write_symbols(&mut self) {
+        if !self.has_symbols
+            && let Some(text) = self.knowledge.kallsyms()
+        {
+            self.has_symbols = self.write(Kind::Symbols, text.as_bytes());
+        }
+    }
+
+    /// Whether the block is in the file. After a failure nothing more is: behind half a block it couldn't be
+    /// found.
+    fn write(&mut self, kind: Kind, contents: &[u8]) -> bool {
+        if self.outcome.has_failed() {
+            return false;
+        }
+        let Some(block) = Block::encode(kind, contents) else {
+            return false;
+        };
+        let written = self.file.write_all(&block).and_then(|()| self.file.flush());
+        if let Err(error) = written {
+            log::error!("The recording {} ends here: {error}", self.path.display());
+            self.outcome.failed.store(true, Ordering::Release);
+            return false;
+        }
+        true
+    }
+}

@@ -1,0 +1,122 @@
+//! The recorder as a device: recordings that clients read.
+
+use std::rc::Rc;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::recorder::{REC_START, REC_STOP, STACK_KERNEL, STACK_USER};
+use kvmprof_devices::endpoint::{Handle, IoctlReply};
+
+use super::Profiler;
+use super::recorder::{StreamRecorder, facts};
+use crate::introspection::StackWish;
+
+impl Profiler {
+    pub(super) fn ioctl_recorder(
+        &mut self,
+        handle: Handle,
+        command: u32,
+        argument: i64,
+    ) -> Result<IoctlReply, Errno> {
+        match command {
+            REC_START => self.start_stream(handle, argument)?,
+            REC_STOP => {
+                if !self.streams.contains_key(&handle) {
+                    return Err(Errno::EINVAL);
+                }
+                self.stop_stream(handle);
+            }
+            _ => return Err(Errno::EINVAL),
+        }
+        Ok(IoctlReply::default())
+    }
+
+    fn start_stream(&mut self, handle: Handle, argument: i64) -> Result<(), Errno> {
+        if self.ended {
+            return Err(Errno::ENXIO);
+        }
+        if self.streams.contains_key(&handle) {
+            return Err(Errno::EBUSY);
+        }
+        // Ticks from before belong to nobody.
+        self.settle();
+        let rate = self.rate_for_another();
+        if argument & !(STACK_KERNEL | STACK_USER) != 0 || rate == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let stacks = StackWish {
+            kernel: argument & STACK_KERNEL != 0,
+            user: argument & STACK_USER != 0,
+        };
+        self.rate = rate;
+        let facts = facts(&self.facts, &self.plan, rate, self.vcpus.len(), stacks);
+        self.streams
+            .insert(handle, StreamRecorder::new(&facts, stacks));
+        self.follow_consumers(self.pcs.wants_process_group());
+        Ok(())
+    }
+
+    /// Ends a recording, if there is one that goes on; it can still be read.
+    fn stop_stream(&mut self, handle: Handle) {
+        if !(self.streams.get(&handle)).is_some_and(StreamRecorder::wants_ticks) {
+            return;
+        }
+        let others = self
+            .streams
+            .iter()
+            .any(|(other, stream)| *other != handle && stream.wants_ticks());
+        let rest = self.pcs.wants_ticks() || self.prf.wants_ticks() || self.recorder.is_some();
+        self.settle_before_leaving(others || rest);
+        if let Some(stream) = self.streams.get_mut(&handle) {
+            stream.stop();
+        }
+        self.follow_consumers(self.pcs.wants_process_group());
+    }
+
+    /// The client has gone: what it hasn't read is thrown away.
+    pub(super) fn close_stream(&mut self, handle: Handle) {
+        self.stop_stream(handle);
+        self.streams.remove(&handle);
+    }
+
+    /// EINVAL before REC_START.
+    pub(super) fn read_stream(&mut self, handle: Handle, limit: usize) -> Result<Vec<u8>, Errno> {
+        let stream = self.streams.get_mut(&handle);
+        stream.ok_or(Errno::EINVAL)?.read(limit)
+    }
+
+    /// Hands over what has waited for long enough, and the kernel's symbols once they are known.
+    pub(super) fn tend_streams(&mut self) {
+        if self.streams.values().any(StreamRecorder::wants_symbols) {
+            if self.kallsyms.is_none() {
+                let text = self.facts.knowledge.kallsyms();
+                self.kallsyms = text.map(|text| text.into_bytes().into());
+            }
+            if let Some(text) = self.kallsyms.as_ref().map(Rc::clone) {
+                let waiting = self.streams.values_mut();
+                for stream in waiting.filter(|stream| stream.wants_symbols()) {
+                    stream.give_symbols(&text);
+                }
+            }
+        }
+        for stream in self.streams.values_mut() {
+            stream.tend();
+        }
+    }
+
+    /// True while a recorder takes ticks.
+    pub(super) fn is_recording(&self) -> bool {
+        self.recorder.is_some() || self.streams.values().any(StreamRecorder::wants_ticks)
+    }
+
+    /// The parts of call stacks that any recorder wants.
+    pub(super) fn stacks_wanted(&self) -> StackWish {
+        let streams = self.streams.values().filter(|stream| stream.wants_ticks());
+        let file = self.recorder.iter().map(|recorder| recorder.plan().stacks);
+        let mut all = StackWish::default();
+        for wish in streams.map(StreamRecorder::stacks).chain(file) {
+            all.kernel |= wish.kernel;
+            all.user |= wish.user;
+        }
+        all
+    }
+}
