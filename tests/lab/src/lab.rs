@@ -40,6 +40,7 @@ pub struct Lab {
     memory: u64,
     host_files: Vec<(PathBuf, Option<String>)>,
     contents: Vec<(String, u32, Vec<u8>)>,
+    modules: Vec<String>,
     command: Vec<String>,
     out: Option<PathBuf>,
     timeout: Duration,
@@ -72,6 +73,7 @@ impl Default for Lab {
             memory: 2048,
             host_files: Vec::new(),
             contents: Vec::new(),
+            modules: Vec::new(),
             command: Vec::new(),
             out: None,
             timeout: Duration::from_secs(300),
@@ -131,6 +133,13 @@ impl Lab {
     pub fn contents(mut self, destination: &str, mode: u32, contents: impl Into<Vec<u8>>) -> Self {
         self.contents
             .push((destination.to_owned(), mode, contents.into()));
+        self
+    }
+
+    /// Loads a module of the machine's kernel, and what it needs.
+    #[must_use]
+    pub fn module(mut self, name: &str) -> Self {
+        self.modules.push(name.to_owned());
         self
     }
 
@@ -244,10 +253,12 @@ impl Lab {
 
     /// Two archives, one after the other: the machine's own, then the files.
     fn initramfs(&self, kernel: &Kernel) -> Result<File, LabError> {
+        let more = self.modules.iter().map(String::as_str);
+        let modules: Vec<&str> = MODULES.into_iter().chain(more).collect();
         let own = InitramfsBuilder::new()
             .init(INIT)
             .contents("/keeper", 0o700, KEEPER)
-            .modules(kernel, &MODULES)
+            .modules(kernel, &modules)
             .build()?;
         let files = self.files()?;
         // Half of the memory is what the kernel gives its root file system,

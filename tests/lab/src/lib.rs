@@ -32,4 +32,4 @@ pub use initramfs::InitramfsBuilder;
 pub use kernels::{Kernel, busybox, cache_folder, fetch, kernels};
 pub use lab::{Lab, Outcome};
 pub use probe::probe_kvm;
-pub use program::build_program;
+pub use program::{build_program, build_program_of};

@@ -13,6 +13,14 @@ use crate::LabError;
 /// # Errors
 /// [`LabError::Build`] when cargo fails or names no such program.
 pub fn build_program(package: &str) -> Result<PathBuf, LabError> {
+    build_program_of(package, package)
+}
+
+/// As [`build_program`], for a program that isn't named as its package.
+///
+/// # Errors
+/// As [`build_program`].
+pub fn build_program_of(package: &str, program: &str) -> Result<PathBuf, LabError> {
     let failed = |reason: String| LabError::Build {
         package: package.to_owned(),
         reason,
@@ -37,7 +45,7 @@ pub fn build_program(package: &str) -> Result<PathBuf, LabError> {
     }
     String::from_utf8_lossy(&built.stdout)
         .lines()
-        .find_map(|line| executable(line, package))
+        .find_map(|line| executable(line, program))
         .ok_or_else(|| failed("it has no such program".to_owned()))
 }
 

@@ -5,6 +5,9 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use flate2::read::GzDecoder;
+use lzma_rust2::XzReader;
+
 use super::Kernel;
 use crate::LabError;
 
@@ -118,27 +121,15 @@ fn built_in(folder: &Path) -> Result<BTreeSet<String>, LabError> {
 
 fn unpacked(path: &Path) -> Result<Vec<u8>, LabError> {
     let bytes = fs::read(path).map_err(LabError::file("read", path))?;
-    let failed = |message: String| {
-        LabError::file("unpack", path)(std::io::Error::new(
-            std::io::ErrorKind::InvalidData,
-            message,
-        ))
-    };
     let mut contents = Vec::new();
-    match path.extension().and_then(|extension| extension.to_str()) {
-        Some("xz") => lzma_rs::xz_decompress(&mut bytes.as_slice(), &mut contents)
-            .map_err(|error| failed(error.to_string()))?,
-        Some("zst") => {
-            let decoder = ruzstd::decoding::StreamingDecoder::new(bytes.as_slice())
-                .map_err(|error| failed(error.to_string()))?;
-            read_bounded(decoder, &mut contents).map_err(LabError::file("unpack", path))?;
-        }
-        Some("gz") => {
-            let decoder = flate2::read::GzDecoder::new(bytes.as_slice());
-            read_bounded(decoder, &mut contents).map_err(LabError::file("unpack", path))?;
-        }
-        _ => contents = bytes,
-    }
+    let unpacked = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("xz") => read_bounded(XzReader::new(bytes.as_slice(), false), &mut contents),
+        Some("zst") => zstd::Decoder::new(bytes.as_slice())
+            .and_then(|decoder| read_bounded(decoder, &mut contents)),
+        Some("gz") => read_bounded(GzDecoder::new(bytes.as_slice()), &mut contents),
+        _ => return Ok(bytes),
+    };
+    unpacked.map_err(LabError::file("unpack", path))?;
     Ok(contents)
 }
 

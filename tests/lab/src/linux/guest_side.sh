@@ -1,0 +1,12 @@
+# The guest under kvmprof; what it does and shows is its own.
+# Arguments: virtual CPUs of the guest, seconds.
+cpus=$1 seconds=$2 console=/tmp/console log=/tmp/kvmprof.log
+kvmprof run --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 512M --cpus "$cpus" --jitter \
+    --cmdline "console=ttyS0 quiet panic=-1 seconds=$seconds" --console "file:$console" >$log 2>&1
+status=$?
+if [ $status -ne 0 ] || ! grep -q '^report ends' $console; then
+    echo "kvmprof ended with status $status before its guest was done:" >&2
+    tail -n 40 $console $log >&2
+    exit 1
+fi
+tr -d '\r' <$console | sed '1,/^report begins/d;/^report ends/,$d'
