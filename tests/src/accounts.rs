@@ -78,7 +78,6 @@ impl Accounts {
         let clock = &status["clock"];
         let pcs = &status["consumers"][0];
         assert_eq!(pcs["name"], "pcs");
-        let field = |name: &str| pcs["ledger"][name].as_u64().unwrap();
         Self {
             clock: ClockAccount::of(&clock["ledger"]),
             vcpus: clock["vcpus"]
@@ -87,16 +86,7 @@ impl Accounts {
                 .iter()
                 .map(ClockAccount::of)
                 .collect(),
-            pcs: Ledger {
-                ticks: field("ticks"),
-                recorded: field("recorded"),
-                merged: field("merged"),
-                ungathered: field("ungathered"),
-                stolen: field("stolen"),
-                lost: field("lost"),
-                pending: field("pending"),
-                discarded: field("discarded"),
-            },
+            pcs: ledger_of(&pcs["ledger"]),
             open: pcs["open"].as_bool().unwrap(),
             running: clock["running"].as_bool().unwrap(),
             held: status["machine"]["held"].as_bool().unwrap(),
@@ -121,5 +111,27 @@ impl Accounts {
             sum.lost += vcpu.lost;
         }
         assert_eq!(sum, self.clock);
+    }
+}
+
+/// A consumer's ledger out of a JSON object that has its parts, and maybe others.
+///
+/// # Panics
+/// When one is missing.
+pub fn ledger_of(object: &Value) -> Ledger {
+    let part = |name: &str| {
+        object[name]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no {name} in {object}"))
+    };
+    Ledger {
+        ticks: part("ticks"),
+        recorded: part("recorded"),
+        merged: part("merged"),
+        ungathered: part("ungathered"),
+        stolen: part("stolen"),
+        lost: part("lost"),
+        pending: part("pending"),
+        discarded: part("discarded"),
     }
 }

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::program::{kvmprof, pcs_client_path, python, run};
+use crate::program::{example_path, kvmprof, python, run};
 use crate::{Accounts, Pcs, Ran, until};
 
 /// A status document is some KiB.
@@ -202,11 +202,11 @@ pub(crate) fn status_of(connection: &Connection) -> Value {
     serde_json::from_slice(&document).unwrap()
 }
 
-/// The independent client in Python, with `arguments`, on the socket of `guest`.
-pub fn pcs_client(guest: &Guest, arguments: &[&str]) -> Command {
+/// The example `script` in Python, with `arguments`, on the socket of `guest`.
+pub fn python_client(script: &str, guest: &Guest, arguments: &[&str]) -> Command {
     let mut command = python();
     command
-        .arg(pcs_client_path())
+        .arg(example_path(script))
         .arg(guest.socket())
         .args(arguments)
         .stdin(Stdio::null());

@@ -1,14 +1,25 @@
 //! The demo guest in this process, so that its own count of its time can be read.
 
+use std::ops::Range;
+use std::path::Path;
+
 use kvmprof::clock::ClockSource;
 use kvmprof::console::Console;
+use kvmprof::introspection::StackWish;
 use kvmprof::machine::{KernelSource, MachineConfig};
+use kvmprof::profiler::RecordPlan;
+use kvmprof::virtio::GuestAccess;
 use kvmprof::vm::{Vm, VmConfig, VmEnd};
-use kvmprof_demo_guest::{Counter, Truth, counters, counters_area};
+use kvmprof_demo_guest::{
+    AttackResults, Counter, PortResults, Stage, Truth, allow_stage, attack_results_area, counters,
+    counters_area, port_results_area,
+};
 use kvmprof_tools::client::Connection;
+use serde_json::Value;
 use tempfile::TempDir;
 use vm_memory::{Bytes, GuestAddress};
 
+use crate::guest::status_of;
 use crate::{Pcs, until};
 
 const MEMORY_BYTES: u64 = 64 << 20;
@@ -37,8 +48,54 @@ impl Machine {
     /// # Panics
     /// When it can't be started.
     pub fn start(command_line: &str, vcpus: u16, clock: Clock) -> Self {
+        Self::launch(command_line, vcpus, clock, |config| VmConfig {
+            hold: true,
+            ..config
+        })
+    }
+
+    /// Starts it with a recorder, which lets it run.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    pub fn recorded(command_line: &str, vcpus: u16, clock: Clock, path: &Path) -> Self {
+        let plan = RecordPlan {
+            path: path.to_owned(),
+            stacks: StackWish {
+                kernel: true,
+                user: true,
+            },
+        };
+        Self::launch(command_line, vcpus, clock, |config| VmConfig {
+            record: Some(plan),
+            ..config
+        })
+    }
+
+    /// Starts it, not held, with what it may do by ports of its own.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    pub fn start_with_ports(
+        command_line: &str,
+        vcpus: u16,
+        clock: Clock,
+        access: GuestAccess,
+    ) -> Self {
+        Self::launch(command_line, vcpus, clock, |config| VmConfig {
+            guest_access: access,
+            ..config
+        })
+    }
+
+    fn launch(
+        command_line: &str,
+        vcpus: u16,
+        clock: Clock,
+        adapt: impl FnOnce(VmConfig) -> VmConfig,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let vm = Vm::start(VmConfig {
+        let config = VmConfig {
             machine: MachineConfig {
                 kernel: KernelSource::Embedded(kvmprof_demo_guest::ELF),
                 initrd: None,
@@ -47,14 +104,17 @@ impl Machine {
                 cpus: vcpus,
             },
             console: Console::None,
+            guest_access: GuestAccess::None,
             hz: clock.hz,
             clock_source: clock.source,
             jitter: clock.jitter,
-            hold: true,
+            hold: false,
             socket: Some(folder.path().join("socket")),
+            prf_addresses: kvmprof_abi::prf::MAX_ADDRESSES,
+            record: None,
             knowledge: None,
-        })
-        .unwrap();
+        };
+        let vm = Vm::start(adapt(config)).unwrap();
         Self { vm, vcpus, folder }
     }
 
@@ -81,15 +141,62 @@ impl Machine {
         })
     }
 
+    /// Copies a part of guest memory.
+    fn area(&self, area: Range<u64>) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(area.end - area.start).unwrap()];
+        assert!(self.copy(area.start, &mut bytes));
+        bytes
+    }
+
+    /// What the workload `port` has found out so far.
+    ///
+    /// # Panics
+    /// When guest memory can't be read.
+    pub fn port(&self) -> PortResults {
+        PortResults::parse(&self.area(port_results_area().unwrap())).unwrap()
+    }
+
+    /// Waits for something that the workload `port` finds out.
+    ///
+    /// # Panics
+    /// When it fails instead.
+    pub fn until_port(&self, mut is: impl FnMut(&PortResults) -> bool) -> PortResults {
+        until("the guest has got that far", || {
+            let results = self.port();
+            assert_ne!(results.stage, Some(Stage::Failed), "{results:?}");
+            is(&results).then_some(results)
+        })
+    }
+
+    /// Waits until the workload `port` has reached this stage.
+    pub fn until_stage(&self, stage: Stage) -> PortResults {
+        self.until_port(|results| results.stage >= Some(stage))
+    }
+
+    /// Lets the workload `port` leave this stage.
+    ///
+    /// # Panics
+    /// When guest memory can't be written.
+    pub fn allow(&self, stage: Stage) {
+        let (address, bytes) = allow_stage(stage).unwrap();
+        let memory = self.vm.memory();
+        memory.write_slice(&bytes, GuestAddress(address)).unwrap();
+    }
+
+    /// What the workload `hostile-queues` has found out so far.
+    ///
+    /// # Panics
+    /// When guest memory can't be read.
+    pub fn attacks(&self) -> AttackResults {
+        AttackResults::parse(&self.area(attack_results_area().unwrap())).unwrap()
+    }
+
     /// The guest's counters, one for each vCPU.
     ///
     /// # Panics
     /// When guest memory can't be read.
     pub fn counters(&self) -> Vec<Counter> {
-        let area = counters_area(self.vcpus.into()).unwrap();
-        let mut bytes = vec![0; usize::try_from(area.end - area.start).unwrap()];
-        assert!(self.copy(area.start, &mut bytes));
-        counters(&bytes)
+        counters(&self.area(counters_area(self.vcpus.into()).unwrap()))
     }
 
     /// A new client.
@@ -98,6 +205,11 @@ impl Machine {
     /// When it isn't let in.
     pub fn connect(&self) -> Connection {
         Connection::connect(&self.folder.path().join("socket")).unwrap()
+    }
+
+    /// The status document.
+    pub fn status(&self) -> Value {
+        status_of(&self.connect())
     }
 
     /// Waits until every vCPU has counted so many rounds more, while `meanwhile` is called again

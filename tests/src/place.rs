@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kvmprof_lab::{Lab, probe_kvm};
 
-use crate::program::{kvmprof, pcs_client_path, python_for_lab};
+use crate::program::{EXAMPLES, example_path, kvmprof, python_for_lab};
 
 /// Set for the tests that run inside the lab.
 const IN_LAB: &str = "KVMPROF_TESTS_IN_LAB";
@@ -63,11 +63,13 @@ fn test_name(of_type: &str) -> String {
 
 fn run_in_lab(name: &str, lab: Lab) {
     let test = env::current_exe().unwrap();
-    let lab = lab
+    let mut lab = lab
         .add(test, "/lab/test")
         .add(kvmprof(), "/lab/kvmprof")
-        .add(pcs_client_path(), "/lab/pcs_client.py")
         .timeout(LAB_LIMIT);
+    for example in EXAMPLES {
+        lab = lab.add(example_path(example), &format!("/lab/{example}"));
+    }
     let marked = format!("{IN_LAB}=1");
     let command = ["env", &marked, "/lab/test", "--exact", name, "--nocapture"];
     let outcome = lab.command(command).run().unwrap();

@@ -48,20 +48,29 @@ pub fn lab_file(name: &str) -> PathBuf {
     Path::new(LAB_FOLDER).join(name)
 }
 
-/// The independent client's source.
-pub fn pcs_client_path() -> PathBuf {
+/// The independent clients in Python, which use each other.
+pub const EXAMPLES: [&str; 3] = ["pcs_client.py", "prf_client.py", "page_checks.py"];
+
+/// The source of one of [`EXAMPLES`].
+pub fn example_path(name: &str) -> PathBuf {
     if in_lab() {
-        return lab_file("pcs_client.py");
+        return lab_file(name);
     }
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest/abi/examples/pcs_client.py")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../guest/abi/examples")
+        .join(name)
 }
 
 /// The Python to run it with.
 pub fn python() -> Command {
     let mut command = Command::new("python3");
+    // Nothing is to be left beside the sources.
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
     if in_lab() {
         command = Command::new(lab_file("python3"));
-        command.env("PYTHONHOME", "/usr");
+        command
+            .env("PYTHONHOME", "/usr")
+            .env("PYTHONDONTWRITEBYTECODE", "1");
     }
     command
 }

@@ -90,7 +90,7 @@ fn exit_cost() -> f64 {
 /// The idle share of the samples against the guest's own, for a guest that is busy for `duty`
 /// percent of each period.
 fn check_duty(duty: u32, period: u32, clock: Clock, exit_cost: f64) {
-    const TICKS: u64 = 2000;
+    const TICKS: u64 = 1400;
     let machine = Machine::start(
         &format!("workload=duty duty={duty} period={period}"),
         1,

@@ -109,7 +109,12 @@ fn machines_that_cannot_be() {
                 FAILURE,
                 "/nonexistent/log",
             ),
-            (["--console", "printer"], USAGE, "stdio, none or file:PATH"),
+            (
+                ["--console", "printer"],
+                USAGE,
+                "stdio, hvc, none or file:PATH",
+            ),
+            (["--guest-access", "status"], USAGE, "none, pcs, prf or all"),
             (["--cmdline", "bell \u{7}"], FAILURE, "printable ASCII"),
         ] {
             run_kernel(&folder, "demo.elf", &words).assert_refused(status, &[expected]);

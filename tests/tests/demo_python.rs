@@ -1,9 +1,9 @@
-//! The independent client in Python, written from the wire's page alone, against a running guest.
+//! The independent clients in Python, written from the wire's pages alone, against a running guest.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use kvmprof_tests::{Guest, Ran, on_kvm_with_python, pcs_client, run_command};
+use kvmprof_tests::{Guest, Ran, on_kvm_with_python, python_client, run_command};
 use serde_json::{Value, json};
 
 fn guest() -> Guest {
@@ -11,7 +11,11 @@ fn guest() -> Guest {
 }
 
 fn client(guest: &Guest, arguments: &[&str]) -> Ran {
-    let ran = run_command(&mut pcs_client(guest, arguments));
+    example("pcs_client.py", guest, arguments)
+}
+
+fn example(script: &str, guest: &Guest, arguments: &[&str]) -> Ran {
+    let ran = run_command(&mut python_client(script, guest, arguments));
     assert_eq!(ran.status, 0, "{arguments:?}: {ran:?}");
     ran
 }
@@ -53,7 +57,7 @@ fn python_records_what_the_guest_did() {
 fn python_gets_every_error_of_the_pages() {
     on_kvm_with_python(|| {
         let guest = guest();
-        let ran = client(&guest, &["check"]);
+        let ran = example("page_checks.py", &guest, &["check"]);
         assert!(
             ran.stdout.contains("ok: a second open of pcs: EBUSY"),
             "{ran:?}"
@@ -63,10 +67,39 @@ fn python_gets_every_error_of_the_pages() {
 }
 
 #[test]
+fn python_gets_every_error_of_prf() {
+    on_kvm_with_python(|| {
+        let guest = guest();
+        let ran = example("page_checks.py", &guest, &["check-prf"]);
+        assert!(
+            ran.stdout.contains("ok: too many addresses: ENOSPC"),
+            "{ran:?}"
+        );
+        guest.stop();
+    });
+}
+
+#[test]
+fn python_sees_the_kernels_functions_by_prf() {
+    on_kvm_with_python(|| {
+        let guest = guest();
+        let ran = example("prf_client.py", &guest, &["sample", "--seconds", "2"]);
+        // The functions that the demo guest's kernel spends its time in, and what isn't kernel.
+        for name in ["compute", "stretch_with_interrupts_off", "user", "idle"] {
+            let shown = ran.stdout.lines().any(|line| line.starts_with(name));
+            assert!(shown, "{name}: {ran:?}");
+        }
+        let ran = example("prf_client.py", &guest, &["state"]);
+        assert!(ran.stdout.starts_with("off\n"), "{ran:?}");
+        guest.stop();
+    });
+}
+
+#[test]
 fn python_breaks_the_protocol_and_hurts_nobody() {
     on_kvm_with_python(|| {
         let guest = guest();
-        let ran = client(&guest, &["malformed"]);
+        let ran = example("page_checks.py", &guest, &["malformed"]);
         assert!(
             ran.stdout.contains("ok: the other client at last: ok"),
             "{ran:?}"
@@ -79,7 +112,7 @@ fn python_breaks_the_protocol_and_hurts_nobody() {
 fn python_killed_in_a_read_frees_pcs() {
     on_kvm_with_python(|| {
         let guest = guest();
-        let mut child = pcs_client(&guest, &["hold", "--gather"])
+        let mut child = python_client("pcs_client.py", &guest, &["hold", "--gather"])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

@@ -42,6 +42,33 @@ fn a_kernel_tells_its_release_and_symbols_but_not_where_it_will_run() {
 }
 
 #[test]
+fn the_unwind_table_covers_the_functions() {
+    for kernel in kernels() {
+        let knowledge = kernel_knowledge(&kernel);
+        let linux = knowledge.linux().unwrap();
+        let orc = linux.orc().unwrap();
+        assert!(orc.len() > 100_000, "{}", orc.len());
+        let symbols = linux.symbols();
+        let [start, end] = symbols
+            .addresses_of(["_stext", "_etext"])
+            .map(Option::unwrap);
+        let (mut functions, mut unwound) = (0, 0);
+        for (address, _, _) in symbols.functions() {
+            if (start..end).contains(&address) {
+                functions += 1;
+                unwound += usize::from(orc.unwinds(address));
+            }
+        }
+        println!("{}: {unwound} of {functions} functions", kernel.version);
+        // Padding and a few entry points in assembly have no entry.
+        assert!(functions > 20_000 && unwound * 100 > functions * 98);
+        let call = symbols.address_of("do_syscall_64").unwrap();
+        let entry = symbols.address_of("entry_SYSCALL_64").unwrap();
+        assert!(orc.unwinds(call) && orc.unwinds(entry + 0x60));
+    }
+}
+
+#[test]
 fn the_unpacked_kernel_tells_the_same() {
     for kernel in kernels() {
         let (packed, elf) = (kernel_knowledge(&kernel), unpacked(&kernel));

@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use kvmprof_report::profile::{Profile, folded};
+
 #[test]
 fn a_real_kernel_is_reported_with_pids_and_names() {
     // By its binary, not by cargo: a whole build may be under way.
@@ -32,4 +34,31 @@ fn a_real_kernel_is_reported_with_pids_and_names() {
     for word in ["USER", "KERNEL", "KERNELI"] {
         assert!(reported.contains(word), "{word}:\n{report}");
     }
+}
+
+/// With call stacks and functions by name, and no symbol file given; the recording comes along.
+#[test]
+fn a_real_kernel_is_recorded_with_stacks() {
+    let lab = kvmprof_lab::build_program("kvmprof-lab").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.kvmprof");
+    let ran = Command::new(lab)
+        .args(["linux", "--seconds", "4", "--record"])
+        .arg(&path)
+        .output()
+        .unwrap();
+    let report = String::from_utf8_lossy(&ran.stdout);
+    println!("{report}");
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{said}\n{report}");
+    for word in ["busy_loop", "dd", "do_syscall_64", "vfs_read"] {
+        assert!(report.contains(word), "{word}:\n{report}");
+    }
+    let profile = Profile::of_file(&path, &[]).unwrap();
+    assert_eq!(profile.contents.closed, Some(profile.contents.account));
+    let stacks = folded(&profile);
+    let reads = stacks
+        .iter()
+        .filter(|stack| stack.starts_with("dd-") && stack.contains(";do_syscall_64_[k];"));
+    assert!(reads.count() > 0, "{stacks:?}");
 }

@@ -9,7 +9,8 @@ accounts() {
     grep '^cpu' /proc/stat
     echo "uptime $(cat /proc/uptime)"
     for process in /proc/[0-9]*; do
-        read -r line <"$process/stat" || continue
+        # It may have gone meanwhile.
+        { read -r line <"$process/stat"; } 2>/dev/null || continue
         set -- ${line##*) }
         [ "$2" = 2 ] || echo "task ${line%%)*}) $2 $3 ${12} ${13}"
     done

@@ -12,5 +12,5 @@ mod stream;
 pub use console::{Accounts, Console, Process};
 pub use kernel::{debian, kernel_knowledge, unpacked, without_btf, without_pvh};
 pub use programs::{Program, guest_program};
-pub use scenario::{Finished, Scenario, guest_init};
+pub use scenario::{Finished, Scenario, guest_builder, guest_init};
 pub use stream::{Stream, pcs_kind};

@@ -1,7 +1,7 @@
 //! One lab machine that runs guests.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kvmprof_lab::{InitramfsBuilder, Kernel, Lab};
@@ -19,11 +19,17 @@ const GUEST: &str = include_str!("guest.sh");
 /// # Panics
 /// When it can't be built.
 pub fn guest_init(script: &str, programs: &[(&str, &Program)]) -> Vec<u8> {
+    let builder = guest_builder(script, programs);
+    builder.build().expect("initramfs")
+}
+
+/// As [`guest_init`], to be added to.
+pub fn guest_builder(script: &str, programs: &[(&str, &Program)]) -> InitramfsBuilder {
     let mut builder = InitramfsBuilder::new().init(&format!("{GUEST}\n{script}"));
     for (name, program) in programs {
         builder = builder.contents(&format!("/bin/{name}"), 0o755, program.file.as_slice());
     }
-    builder.build().expect("initramfs")
+    builder
 }
 
 /// A lab machine about to be run, with kvmprof in it.
@@ -51,7 +57,7 @@ impl Scenario {
             .add(kvmprof, "/lab/kvmprof")
             .out(out.path())
             // A machine that hangs; other work on this host makes it slow.
-            .timeout(Duration::from_secs(280));
+            .timeout(Duration::from_secs(120));
         Self { lab, out }
     }
 
@@ -69,10 +75,31 @@ impl Scenario {
         self
     }
 
+    /// Puts a program at `/lab/NAME`.
+    #[must_use]
+    pub fn program(mut self, name: &str, program: &Path) -> Self {
+        self.lab = self.lab.add(program, &format!("/lab/{name}"));
+        self
+    }
+
     /// Puts a file at `/lab/NAME`.
     #[must_use]
     pub fn file(mut self, name: &str, contents: Vec<u8>) -> Self {
         self.lab = self.lab.contents(&format!("/lab/{name}"), 0o644, contents);
+        self
+    }
+
+    /// Puts a statically linked program's contents at `/lab/NAME`, where scripts find it.
+    #[must_use]
+    pub fn program_contents(mut self, name: &str, contents: &[u8]) -> Self {
+        self.lab = self.lab.contents(&format!("/lab/{name}"), 0o755, contents);
+        self
+    }
+
+    /// Loads a module of the lab machine's own kernel.
+    #[must_use]
+    pub fn module(mut self, name: &str) -> Self {
+        self.lab = self.lab.module(name);
         self
     }
 
@@ -111,7 +138,8 @@ pub struct Finished {
 }
 
 impl Finished {
-    fn path(&self, name: &str) -> PathBuf {
+    /// Where a file is.
+    pub fn path(&self, name: &str) -> PathBuf {
         self.out.path().join(name)
     }
 

@@ -1,0 +1,21 @@
+# One guest. What it has open the host can't open, and the other way round.
+start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --cpus 2 --memory 512M \
+    --cmdline 'console=ttyS0 quiet panic=-1'
+says 'in use by the guest'
+kvmprof getpc --socket "$socket" 1 >/dev/null 2>"$LAB_OUT/refused"
+echo "status $?" >>"$LAB_OUT/refused"
+tell go on
+says free
+gather host --all
+tell go on
+says ready
+stop_gathering
+tell off
+ended
+
+# Another, that may use prf only.
+start limited --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 512M --guest-access prf \
+    --cmdline 'console=ttyS0 quiet panic=-1 limited'
+says ready
+tell off
+ended

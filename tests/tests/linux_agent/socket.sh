@@ -1,0 +1,5 @@
+start demo --kernel /lab/demo.elf --cmdline workload=mixed
+pcsd --port "$socket" || exit 90
+agent_pcs >"$LAB_OUT/checks"
+kill "$(pidof pcsd)" "$machine"
+ended

@@ -1,0 +1,9 @@
+# The same workload, seen from within and from the host.
+start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 512M --cpus 2 \
+    --cmdline "console=ttyS0 quiet panic=-1"
+says 'seen from within'
+gather picture --all 3 --hz 80
+gathered
+tell go
+says 'all done'
+ended

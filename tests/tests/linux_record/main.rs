@@ -1,0 +1,201 @@
+//! Recordings of Debian's kernels: stacks in the kernel and out of it, names, the account. KASLR is on.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use std::collections::BTreeMap;
+
+use kvmprof_devices::profiling::{Mode, Sample, StackEnd};
+use kvmprof_report::file::Recording;
+use kvmprof_report::profile::Symbols;
+use kvmprof_tests::linux::{Finished, Program, Scenario, debian, guest_init, guest_program};
+use object::{Object, ObjectSymbol};
+
+const CALLS: u64 = 0x1000_0000;
+const SUCCESS: u8 = 0;
+
+/// A sample, and the names of its frames, innermost first.
+struct Seen {
+    sample: Sample,
+    frames: Vec<String>,
+}
+
+impl Seen {
+    fn name(&self) -> String {
+        let name = self.sample.comm.split(|byte| *byte == 0).next().unwrap();
+        String::from_utf8_lossy(name).into_owned()
+    }
+
+    fn has(&self, function: &str) -> bool {
+        self.frames.iter().any(|frame| frame == function)
+    }
+}
+
+#[test]
+#[ignore = "the other kernel has the same tests; tests/run has 20 minutes"]
+fn stacks_of_linux_6_1_lead_to_where_they_come_from() {
+    check("6.1");
+}
+
+#[test]
+fn stacks_of_linux_6_12_lead_to_where_they_come_from() {
+    check("6.12");
+}
+
+fn check(series: &str) {
+    let calls = guest_program("calls.c", CALLS, &["-fno-omit-frame-pointer"]);
+    let run = Scenario::new()
+        .kernel("vmlinuz", &debian(series))
+        .file(
+            "guest.cpio",
+            guest_init(include_str!("init.sh"), &[("calls", &calls)]),
+        )
+        .run(include_str!("driver.sh"));
+    println!("{}", run.text("guest.text"));
+    println!("{}", run.text("guest.report"));
+    assert_eq!(run.status("guest"), SUCCESS, "{}", run.text("guest.stderr"));
+    let seen = read(&run, &calls);
+    check_system_calls(&seen);
+    check_user_stacks(&seen);
+    check_interrupts(&seen);
+    check_kernel_threads(&seen);
+    let report = run.text("guest.report");
+    for name in ["dd", "calls", "do_syscall_64"] {
+        assert!(report.contains(name), "{name}: {report}");
+    }
+}
+
+/// All samples, the account being exact.
+fn read(run: &Finished, calls: &Program) -> Vec<Seen> {
+    let recording = Recording::open(&run.path("guest.kvmprof")).unwrap();
+    let mut samples = Vec::new();
+    let contents = recording
+        .read(|ticks, frames| {
+            samples.extend(ticks.sample.map(|sample| (sample, frames.to_vec())));
+        })
+        .unwrap();
+    let account = contents.account;
+    assert_eq!(contents.closed, Some(account));
+    assert!(account.balances(), "{account:?}");
+    assert_eq!(account.samples, samples.len() as u64);
+    let kernel = Symbols::parse(&contents.symbols);
+    let user = functions(&calls.file);
+    let name = |address: u64| match kernel.find(address) {
+        Some(name) => name.to_owned(),
+        None => user
+            .range(..=address)
+            .next_back()
+            .filter(|(begin, (length, _))| address - **begin < *length)
+            .map_or_else(|| format!("{address:#x}"), |(_, (_, name))| name.clone()),
+    };
+    samples
+        .into_iter()
+        .map(|(sample, frames)| Seen {
+            sample,
+            frames: frames.into_iter().map(name).collect(),
+        })
+        .collect()
+}
+
+/// The functions of a program: address, length, name.
+fn functions(file: &[u8]) -> BTreeMap<u64, (u64, String)> {
+    object::File::parse(file)
+        .unwrap()
+        .symbols()
+        .filter(|symbol| symbol.size() > 0)
+        .map(|symbol| {
+            let name = symbol.name().unwrap().to_owned();
+            (symbol.address(), (symbol.size(), name))
+        })
+        .collect()
+}
+
+/// Prints how many of `seen` are as they should be, and a few that aren't; at least `percent` have to be.
+fn most(what: &str, seen: &[&Seen], percent: usize, good: impl Fn(&Seen) -> bool) {
+    let bad: Vec<_> = seen.iter().filter(|seen| !good(seen)).collect();
+    println!("{what}: {} of {}", seen.len() - bad.len(), seen.len());
+    for seen in bad.iter().take(8) {
+        println!(
+            "  {:?} {:?} {:?}",
+            seen.sample.mode, seen.sample.stack, seen.frames
+        );
+    }
+    assert!(seen.len() >= 50, "{what}: only {} samples", seen.len());
+    assert!(
+        (seen.len() - bad.len()) * 100 >= seen.len() * percent,
+        "{what}"
+    );
+}
+
+/// The kernel's stacks of a process that does nothing but system calls.
+fn check_system_calls(seen: &[Seen]) {
+    // Interrupts came from user mode, or belong to somebody else.
+    let kernel: Vec<&Seen> = seen
+        .iter()
+        .filter(|seen| seen.name() == "dd" && seen.sample.mode == Mode::Kernel)
+        .filter(|seen| !seen.frames.iter().any(|frame| frame.starts_with("asm_")))
+        .collect();
+    most("dd's system calls", &kernel, 95, |seen| {
+        // The last is a label in the first one's code.
+        let entries = [
+            "entry_SYSCALL_64",
+            "do_syscall_64",
+            "syscall_return_via_sysret",
+        ];
+        let is_entry = |frame: &String| entries.iter().any(|entry| frame.starts_with(entry));
+        seen.frames.iter().any(is_entry)
+    });
+    most("dd's whole kernel stacks", &kernel, 95, |seen| {
+        seen.sample.stack.kernel_end == StackEnd::Complete
+    });
+}
+
+/// The user's stacks of a program with frame pointers.
+fn check_user_stacks(seen: &[Seen]) {
+    let user: Vec<&Seen> = seen
+        .iter()
+        .filter(|seen| {
+            seen.name() == "calls" && seen.frames.first().is_some_and(|frame| frame == "inner")
+        })
+        .collect();
+    most("user stacks", &user, 95, |seen| {
+        seen.frames.get(1..4) == Some(&["middle", "outer", "main"].map(str::to_owned))
+    });
+    // Interrupts of that program lead back to it.
+    let interrupted: Vec<&Seen> = seen
+        .iter()
+        .filter(|seen| seen.name() == "calls" && seen.sample.mode == Mode::Interrupt)
+        .collect();
+    let through = interrupted.iter().filter(|seen| seen.has("main")).count();
+    println!(
+        "interrupts of the program: {through} of {} lead to main",
+        interrupted.len()
+    );
+    assert!(through * 10 >= interrupted.len() * 9);
+}
+
+/// Stacks in interrupts show what was interrupted.
+fn check_interrupts(seen: &[Seen]) {
+    let is_entry = |frame: &String| {
+        frame.starts_with("asm_sysvec") || frame.starts_with("asm_common_interrupt")
+    };
+    let crossed = seen
+        .iter()
+        .filter(|seen| seen.name() == "dd" && seen.sample.mode == Mode::Interrupt)
+        .filter(|seen| seen.frames.iter().any(is_entry) && seen.has("do_syscall_64"))
+        .count();
+    println!("interrupts of dd's system calls: {crossed}");
+    assert!(crossed > 0);
+}
+
+/// Stacks of the kernel's own threads end where these begin.
+fn check_kernel_threads(seen: &[Seen]) {
+    let own: Vec<&Seen> = seen
+        .iter()
+        .filter(|seen| seen.sample.tid > 0 && seen.has("kthread"))
+        .collect();
+    let whole = own.iter().filter(|seen| {
+        seen.has("ret_from_fork") && seen.sample.stack.kernel_end == StackEnd::Complete
+    });
+    let (whole, all) = (whole.count(), own.len());
+    println!("kernel threads: {whole} of {all} end at their beginning");
+    assert!(all > 0 && whole * 100 >= all * 95);
+}
