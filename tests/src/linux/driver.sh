@@ -45,6 +45,7 @@ gather() {
     gathering=$!
     until status running && grep -q '"gathering":true' /run/running; do
         [ -e "/proc/$gathering/exe" ] || exit 98
+        usleep 50000
     done
 }
 
@@ -60,6 +61,8 @@ count() {
 sampled() {
     until [ "$(count)" -ge $((gathered_before + $1)) ]; do
         is_over && exit 95
+        # To look takes the processors that the guest is to run on.
+        usleep 500000
     done
 }
 

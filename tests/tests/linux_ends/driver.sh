@@ -10,6 +10,7 @@ boot() {
 place() {
     until status place && grep -q 'slide 0x' /run/place; do
         is_over && exit 95
+        usleep 100000
     done
     cp /run/place "$LAB_OUT/$name.slide"
 }

@@ -2,8 +2,9 @@
 start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 512M --cpus 2 \
     --cmdline "console=ttyS0 quiet panic=-1"
 says 'seen from within'
-gather picture --all 3 --hz 80
-gathered
+gather picture --all --hz 80
+sampled 150
+stop_gathering
 tell go
 says 'all done'
 ended

@@ -80,7 +80,6 @@ fn linux_6_1_profiles_itself() {
 }
 
 #[test]
-#[ignore = "the other kernel has the same tests; tests/run has 20 minutes"]
 fn linux_6_12_profiles_itself() {
     check("6.12");
 }
@@ -136,9 +135,9 @@ fn check_picture(run: &Run) {
     );
     for (side, report) in [("within", &within), ("the host", &without)] {
         let [share, user, _] = process(report, one);
-        assert!(share > 0.1 && user > 0.7, "{side}: {share} {user}");
+        assert!(share > 0.02 && user > 0.7, "{side}: {share} {user}");
         let [share, _, kernel] = process(report, copy);
-        assert!(share > 0.1 && kernel > 0.7, "{side}: {share} {kernel}");
+        assert!(share > 0.02 && kernel > 0.7, "{side}: {share} {kernel}");
         let [share, ..] = process(report, idle);
         assert!(share < 0.02, "{side}: {share}");
     }

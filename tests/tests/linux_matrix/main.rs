@@ -168,7 +168,6 @@ fn share(part: u64, whole: u64) -> f64 {
 }
 
 #[test]
-#[ignore = "the other kernel has the same tests; tests/run has 20 minutes"]
 fn linux_6_1_with_one_vcpu() {
     check(Case {
         series: "6.1",

@@ -30,7 +30,6 @@ impl Seen {
 }
 
 #[test]
-#[ignore = "the other kernel has the same tests; tests/run has 20 minutes"]
 fn stacks_of_linux_6_1_lead_to_where_they_come_from() {
     check("6.1");
 }
