@@ -3,9 +3,8 @@
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{PROF_ALL, kind};
 use kvmprof_abi::wire::device;
-use kvmprof_tests::{Guest, Ran, errno_of, ledger_of, on_kvm, run};
+use kvmprof_tests::{Guest, Ran, errno_of, on_kvm};
 use rustix::process::Signal;
-use serde_json::Value;
 
 /// Runs a guest that ends by itself, with so many vCPUs; what became of it, and its console.
 fn ending(workload: &str, cpus: &str) -> (Ran, String) {
@@ -128,85 +127,5 @@ fn sixty_four_vcpus_run() {
             assert!(idle * 2 > recorded.ticks(), "{:?}", recorded.status);
             guest.stop();
         }
-    });
-}
-
-/// `kvmprof demo --json`: one object with the fields of its documentation, and an account that
-/// holds.
-#[test]
-fn demo_prints_one_object() {
-    on_kvm(|| {
-        let ran = run([
-            "demo",
-            "--json",
-            "--seconds",
-            "1",
-            "--hz",
-            "500",
-            "--cpus",
-            "2",
-        ]);
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
-        assert_eq!(ran.stdout.lines().count(), 1);
-        let object: Value = serde_json::from_str(&ran.stdout).unwrap();
-        let mut fields: Vec<&str> = object
-            .as_object()
-            .unwrap()
-            .keys()
-            .map(String::as_str)
-            .collect();
-        fields.sort_unstable();
-        let expected = [
-            "discarded",
-            "hz",
-            "lost",
-            "merged",
-            "pending",
-            "recorded",
-            "rows",
-            "stolen",
-            "ticks",
-            "ungathered",
-            "vcpus",
-        ];
-        assert_eq!(fields, expected);
-        let count = |name: &str| object[name].as_u64().unwrap();
-        assert_eq!((count("hz"), count("vcpus"), count("pending")), (500, 2, 0));
-        assert!(ledger_of(&object).balances(), "{object}");
-        for field in ["expected", "observed"] {
-            let rows = object["rows"].as_array().unwrap();
-            let sum: f64 = rows.iter().map(|row| row[field].as_f64().unwrap()).sum();
-            assert!((sum - 1.0).abs() < 0.02, "{field}: {sum}");
-        }
-        for row in object["rows"].as_array().unwrap() {
-            let mode = row["mode"].as_str().unwrap();
-            assert!(
-                ["user", "kernel", "interrupt", "idle"].contains(&mode),
-                "{row}"
-            );
-            assert!(row["name"].is_string() && (row["pid"].is_i64() || row["pid"].is_null()));
-        }
-    });
-}
-
-/// Without `--json`, a table for people.
-#[test]
-fn demo_prints_a_table() {
-    on_kvm(|| {
-        let ran = run(["demo", "--seconds", "1"]);
-        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
-        for word in [
-            "weaver",
-            "spinner",
-            "carder",
-            "dyer",
-            "interrupts off",
-            "idle",
-            "101",
-            "201",
-        ] {
-            assert!(ran.stdout.contains(word), "{word}: {}", ran.stdout);
-        }
-        assert!(ran.stdout.contains(" ticks = "), "{}", ran.stdout);
     });
 }

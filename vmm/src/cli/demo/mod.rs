@@ -1,9 +1,10 @@
 //! `kvmprof demo`: the embedded guest, read through the host socket like any client would.
 
+mod flames;
 mod record;
 mod table;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use anyhow::Context;
 use clap::Args;
 use kvmprof_abi::pcs::Status;
 use kvmprof_demo_guest::{ROWS, Truth};
+use kvmprof_tools::client::Connection;
 use vm_memory::{Bytes, GuestAddress};
 
 use crate::clock::{ClockSource, DEFAULT_HZ, MAXIMUM_HZ, MINIMUM_HZ};
@@ -42,9 +44,20 @@ pub struct DemoArguments {
     /// What drives the clock: thread or ticker
     #[arg(long, value_name = "SOURCE", default_value = "thread")]
     clock: ClockSource,
-    /// Print one JSON object instead of the table
+    /// Print one JSON object instead of the table, and draw a flame graph only if --flamegraph names it
     #[arg(long)]
     json: bool,
+    /// Where the flame graph goes, an SVG file which is made anew; if not given, to kvmprof-demo.svg in the
+    /// current folder, where only an earlier demo's is replaced
+    #[arg(long, value_name = "FILE")]
+    flamegraph: Option<PathBuf>,
+}
+
+impl DemoArguments {
+    /// Programs that read the object mustn't find files that they didn't ask for.
+    fn wants_graph(&self) -> bool {
+        self.flamegraph.is_some() || !self.json
+    }
 }
 
 /// What a run of the demo has found.
@@ -57,6 +70,8 @@ struct Findings {
     foreign: u64,
     /// Guest cycles that the guest itself counted in each row meanwhile.
     expected: [u64; ROWS],
+    /// The flame graph, if one is wanted, or why there is none.
+    graph: Option<anyhow::Result<Vec<u8>>>,
 }
 
 /// Runs the embedded guest and prints who used the time.
@@ -102,7 +117,21 @@ pub fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
     } else {
         print!("{}", table::text(&findings, arguments.seconds));
     }
+    if let Some(graph) = findings.graph {
+        tell_graph(graph, arguments)?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Saves the flame graph and says where. One that nobody asked for may fail.
+fn tell_graph(graph: anyhow::Result<Vec<u8>>, arguments: &DemoArguments) -> anyhow::Result<()> {
+    let path = arguments.flamegraph.as_deref();
+    match graph.and_then(|svg| flames::save(&svg, path)) {
+        Ok(path) if !arguments.json => println!("flame graph: {}", path.display()),
+        Err(error) if path.is_none() => log::warn!("No flame graph: {error:#}"),
+        result => drop(result?),
+    }
+    Ok(())
 }
 
 fn observe(
@@ -110,9 +139,16 @@ fn observe(
     socket: &Path,
     memory: &GuestMemory,
 ) -> anyhow::Result<Findings> {
-    let mut recording = record::Recording::start(socket)?;
+    let connection = Connection::connect(socket)?;
+    let mut recording = record::Recording::start(&connection)?;
+    let mut flames = (arguments.wants_graph())
+        .then(|| flames::Flames::start(&connection, socket.parent().unwrap_or(Path::new("."))));
     let before = truth(arguments.cpus, memory).unwrap_or_default();
-    recording.gather(Duration::from_secs(arguments.seconds))?;
+    recording.gather(Duration::from_secs(arguments.seconds), || {
+        if let Some(Ok(flames)) = &mut flames {
+            flames.take();
+        }
+    })?;
     let after = truth(arguments.cpus, memory).context("The guest has counted nothing")?;
     let record::Recorded {
         status,
@@ -124,6 +160,7 @@ fn observe(
         observed,
         foreign,
         expected: after.cycles_since(&before),
+        graph: flames.map(|flames| flames.and_then(flames::Flames::finish)),
     })
 }
 

@@ -1,6 +1,5 @@
 //! Reads the demo's samples as a client of the host socket.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -20,8 +19,6 @@ const POLL: Duration = Duration::from_millis(20);
 pub struct Recording {
     device: RemoteDevice,
     counts: Counts,
-    // Keeps the connection.
-    _connection: Connection,
 }
 
 /// What was recorded, after PCS_STOP.
@@ -42,8 +39,7 @@ struct Counts {
 
 impl Recording {
     /// Opens pcs and gathers; that also lets the guest run.
-    pub fn start(socket: &Path) -> anyhow::Result<Self> {
-        let connection = Connection::connect(socket)?;
+    pub fn start(connection: &Connection) -> anyhow::Result<Self> {
         let device = connection.open(device::PCS, 0)?;
         let more = i64::try_from(MAX_BUFS - DEF_BUFNO).unwrap_or(1);
         device.ioctl(BUF_INCR, more)?;
@@ -55,14 +51,14 @@ impl Recording {
                 rows: [0; ROWS],
                 foreign: 0,
             },
-            _connection: connection,
         })
     }
 
-    /// Reads for as long as `time`, or until the guest ends.
-    pub fn gather(&mut self, time: Duration) -> anyhow::Result<()> {
+    /// Reads for as long as `time`, or until the guest ends; calls `meanwhile` again and again.
+    pub fn gather(&mut self, time: Duration, mut meanwhile: impl FnMut()) -> anyhow::Result<()> {
         let end = Instant::now() + time;
         while Instant::now() < end {
+            meanwhile();
             match self.device.try_read(BSIZE * MAX_BUFS) {
                 Ok(bytes) if bytes.is_empty() => bail!("The guest has ended by itself"),
                 Ok(bytes) => self.counts.take(&bytes)?,

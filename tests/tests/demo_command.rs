@@ -1,0 +1,149 @@
+//! `kvmprof demo`: its table, its object, its flame graph.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+use kvmprof_tests::{Ran, kvmprof, ledger_of, on_kvm, run, run_command};
+use serde_json::Value;
+
+/// `kvmprof demo --json`: one object with the fields of its documentation, and an account that
+/// holds.
+#[test]
+fn demo_prints_one_object() {
+    on_kvm(|| {
+        let ran = run([
+            "demo",
+            "--json",
+            "--seconds",
+            "1",
+            "--hz",
+            "500",
+            "--cpus",
+            "2",
+        ]);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        assert_eq!(ran.stdout.lines().count(), 1);
+        let object: Value = serde_json::from_str(&ran.stdout).unwrap();
+        let mut fields: Vec<&str> = object
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
+        fields.sort_unstable();
+        let expected = [
+            "discarded",
+            "hz",
+            "lost",
+            "merged",
+            "pending",
+            "recorded",
+            "rows",
+            "stolen",
+            "ticks",
+            "ungathered",
+            "vcpus",
+        ];
+        assert_eq!(fields, expected);
+        let count = |name: &str| object[name].as_u64().unwrap();
+        assert_eq!((count("hz"), count("vcpus"), count("pending")), (500, 2, 0));
+        assert!(ledger_of(&object).balances(), "{object}");
+        for field in ["expected", "observed"] {
+            let rows = object["rows"].as_array().unwrap();
+            let sum: f64 = rows.iter().map(|row| row[field].as_f64().unwrap()).sum();
+            assert!((sum - 1.0).abs() < 0.02, "{field}: {sum}");
+        }
+        for row in object["rows"].as_array().unwrap() {
+            let mode = row["mode"].as_str().unwrap();
+            assert!(
+                ["user", "kernel", "interrupt", "idle"].contains(&mode),
+                "{row}"
+            );
+            assert!(row["name"].is_string() && (row["pid"].is_i64() || row["pid"].is_null()));
+        }
+    });
+}
+
+/// `kvmprof demo` with more `options`, run in `folder`.
+fn demo_in(folder: &Path, options: &[&str]) -> Ran {
+    run_command(
+        Command::new(kvmprof())
+            .args(["demo", "--seconds", "1"])
+            .args(options)
+            .current_dir(folder),
+    )
+}
+
+/// Without `--json`, a table for people and a flame graph.
+#[test]
+fn demo_prints_a_table_and_draws_a_flame_graph() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let ran = demo_in(folder.path(), &[]);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        for word in [
+            "weaver",
+            "spinner",
+            "carder",
+            "dyer",
+            "interrupts off",
+            "idle",
+            "101",
+            "201",
+        ] {
+            assert!(ran.stdout.contains(word), "{word}: {}", ran.stdout);
+        }
+        assert!(ran.stdout.contains(" ticks = "), "{}", ran.stdout);
+        let last = ran.stdout.lines().last().unwrap();
+        assert_eq!(last, "flame graph: kvmprof-demo.svg");
+        let path = folder.path().join("kvmprof-demo.svg");
+        let svg = fs::read_to_string(&path).unwrap();
+        assert!(svg.starts_with("<?xml"));
+        // Processes, functions of both sides, idle time.
+        for name in ["weaver-101", "weave", "stretch_with_interrupts_off", "halt"] {
+            assert!(svg.contains(name), "{name}: {svg}");
+        }
+        // Its own it may replace.
+        let before = fs::metadata(&path).unwrap().ino();
+        let ran = demo_in(folder.path(), &[]);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        assert_ne!(fs::metadata(&path).unwrap().ino(), before);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    });
+}
+
+/// The flame graph takes no place that is somebody else's, and the table comes without it.
+#[test]
+fn demo_keeps_away_from_what_is_not_its_own() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kvmprof-demo.svg");
+        fs::write(&path, "mine").unwrap();
+        let ran = demo_in(folder.path(), &[]);
+        assert_eq!((ran.status, ran.stderr.lines().count()), (0, 1), "{ran:?}");
+        assert!(ran.stderr.contains("--flamegraph"), "{ran:?}");
+        assert!(ran.stdout.contains(" ticks = ") && !ran.stdout.contains("flame graph"));
+        assert_eq!(fs::read(&path).unwrap(), b"mine");
+
+        // A folder in which nobody can make a file.
+        let ran = demo_in(Path::new("/proc"), &[]);
+        assert_eq!((ran.status, ran.stderr.lines().count()), (0, 1), "{ran:?}");
+        assert!(ran.stderr.contains("Cannot write"), "{ran:?}");
+        assert!(ran.stdout.contains(" ticks = "), "{ran:?}");
+        let ran = demo_in(folder.path(), &["--flamegraph", "none/such.svg"]);
+        ran.assert_refused(1, &["none/such.svg"]);
+        assert!(ran.stdout.contains(" ticks = "), "{ran:?}");
+
+        // What was asked for is written, beside one object and no word more.
+        let ran = demo_in(folder.path(), &["--json", "--flamegraph", "my.svg"]);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        assert_eq!(ran.stdout.lines().count(), 1);
+        let svg = fs::read_to_string(folder.path().join("my.svg")).unwrap();
+        assert!(svg.contains("weaver-101"));
+        let ran = demo_in(folder.path(), &["--json"]);
+        assert_eq!(ran.status, 0);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    });
+}
