@@ -1,12 +1,14 @@
 //! The forwarder between a kernel and a kvmprof that the tests play.
 
+mod tables;
+
 use std::collections::VecDeque;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Kind, MAX_DATA, Reply, ReplyFrame, Request as WireRequest, RequestFrame};
 
 use super::{Direction, Forwarder, Node, Outside, WholeCall};
-use crate::cuse::protocol::{self, LAST_FRAGMENT, MAX_FRAGMENT, Operation, Request};
+use crate::cuse::protocol::{self, MAX_FRAGMENT, Operation, Request};
 
 const PCS: usize = 0;
 const PRF: usize = 1;
@@ -165,18 +167,6 @@ impl Bench {
     }
 }
 
-fn whole(total: usize, data: Result<&[u8], Errno>) -> Option<WholeCall> {
-    let data = Some(data.map(<[u8]>::to_vec));
-    Some(WholeCall { total, data })
-}
-
-/// A table of more than one fragment.
-fn table() -> Vec<u8> {
-    (0..2 * MAX_FRAGMENT + 40)
-        .map(|index| u8::try_from(index % 251).unwrap())
-        .collect()
-}
-
 #[test]
 fn a_waiting_read_is_taken_back_by_a_signal() {
     let mut bench = Bench::new();
@@ -237,153 +227,6 @@ fn whether_to_wait_is_asked_with_every_read() {
     assert_eq!(flags, 1);
     bench.refuse(tag, Kind::Read, Errno::EAGAIN);
     bench.answered(PCS, &protocol::failed(read, Errno::EAGAIN));
-}
-
-#[test]
-fn a_table_is_written_whole_with_its_first_fragment() {
-    let mut bench = Bench::new();
-    let file = bench.open(PRF);
-    let table = table();
-    let call = whole(table.len(), Ok(&table));
-    let first = bench.write_of(file, &table[..MAX_FRAGMENT], call);
-    bench.takes_write(&table);
-    bench.answered(PRF, &protocol::written(first, MAX_FRAGMENT));
-    let rest = [
-        (MAX_FRAGMENT, 2 * MAX_FRAGMENT),
-        (2 * MAX_FRAGMENT, table.len()),
-    ];
-    for (begin, end) in rest {
-        let next = bench.write(file, begin as u64, &table[begin..end]);
-        bench.answered(PRF, &protocol::written(next, end - begin));
-    }
-    bench.nothing_more();
-    // Nothing is left of that call.
-    let stray = bench.write(file, table.len() as u64, &[1]);
-    bench.answered(PRF, &protocol::failed(stray, Errno::EIO));
-}
-
-#[test]
-fn a_table_is_refused_with_its_first_fragment() {
-    let mut bench = Bench::new();
-    let file = bench.open(PRF);
-    let table = table();
-    let fragment = &table[..MAX_FRAGMENT];
-
-    let unique = bench.write_of(file, fragment, whole(table.len(), Ok(&table)));
-    let (tag, _) = bench.sent_kind();
-    bench.refuse(tag, Kind::Write, Errno::EINVAL);
-    bench.answered(PRF, &protocol::failed(unique, Errno::EINVAL));
-
-    let too_large = WholeCall {
-        total: MAX_DATA + 8,
-        data: None,
-    };
-    let unique = bench.write_of(file, fragment, Some(too_large));
-    bench.answered(PRF, &protocol::failed(unique, Errno::ENOSPC));
-
-    let call = whole(table.len(), Err(Errno::EFAULT));
-    let unique = bench.write_of(file, fragment, call);
-    bench.answered(PRF, &protocol::failed(unique, Errno::EFAULT));
-    bench.nothing_more();
-}
-
-#[test]
-fn a_caller_that_cannot_be_looked_at_can_be_killed() {
-    let mut bench = Bench::new();
-    let file = bench.open(PRF);
-    let unique = bench.write(file, 0, &[0; 24]);
-    bench.ask(PRF, Operation::Interrupt { unique });
-    bench.answered(PRF, &protocol::failed(unique, Errno::EINTR));
-    bench.seen(None);
-    bench.nothing_more();
-}
-
-#[test]
-fn a_table_of_unknown_length_is_staged() {
-    let mut bench = Bench::new();
-    let file = bench.open(PRF);
-    let table = table();
-    // Its end is seen, because it is short.
-    for (begin, end) in [(0, MAX_FRAGMENT), (MAX_FRAGMENT, 2 * MAX_FRAGMENT)] {
-        let unique = bench.write(file, begin as u64, &table[begin..end]);
-        if begin == 0 {
-            bench.seen(None);
-        }
-        bench.answered(PRF, &protocol::written(unique, end - begin));
-    }
-    bench.nothing_more();
-    let last = bench.write(file, 2 * MAX_FRAGMENT as u64, &table[2 * MAX_FRAGMENT..]);
-    bench.takes_write(&table);
-    bench.answered(PRF, &protocol::written(last, 40));
-
-    // Its end isn't seen: it is written before what comes next.
-    let whole = &table[..MAX_FRAGMENT];
-    bench.write_of(file, whole, None);
-    bench.world.answers.clear();
-    bench.nothing_more();
-    let unique = bench.ask(PRF, Operation::Release { file });
-    bench.takes_write(whole);
-    let (tag, kind) = bench.sent_kind();
-    assert_eq!(kind, Kind::Close);
-    assert!(bench.reply(tag, Reply::Close));
-    bench.answered(PRF, &protocol::released(unique));
-    bench.nothing_more();
-}
-
-#[test]
-fn staging_is_bounded_and_for_what_may_go_on() {
-    let mut bench = Bench::new();
-    let file = bench.open(PRF);
-    let short = vec![3; LAST_FRAGMENT];
-    let unique = bench.write_of(file, &short, None);
-    bench.takes_write(&short);
-    bench.answered(PRF, &protocol::written(unique, LAST_FRAGMENT));
-
-    // Memory that isn't what the kernel has shown is no call of this.
-    let fragment = vec![9; MAX_FRAGMENT];
-    let other = vec![8; 2 * MAX_FRAGMENT];
-    let mut offset = 0;
-    loop {
-        let unique = bench.write(file, offset, &fragment);
-        if offset == 0 {
-            bench.seen(whole(other.len(), Ok(&other)));
-        }
-        let (_, answer) = bench.world.answers.pop_front().unwrap();
-        if answer != protocol::written(unique, MAX_FRAGMENT) {
-            assert_eq!(answer, protocol::failed(unique, Errno::ENOSPC));
-            break;
-        }
-        offset += MAX_FRAGMENT as u64;
-        assert!(offset <= MAX_DATA as u64);
-    }
-    bench.nothing_more();
-}
-
-#[test]
-fn a_read_of_a_table_is_one_snapshot() {
-    let mut bench = Bench::new();
-    let file = bench.open(PRF);
-    let table = table();
-    let first = bench.read(PRF, file, 0, MAX_FRAGMENT);
-    let call = WholeCall {
-        total: 2 * MAX_FRAGMENT,
-        data: None,
-    };
-    bench.seen(Some(call));
-    let (tag, limit) = bench.sent(|request| match request {
-        WireRequest::Read { limit, .. } => limit,
-        other => panic!("{other:?}"),
-    });
-    assert_eq!(usize::try_from(limit).unwrap(), 2 * MAX_FRAGMENT);
-    let data = &table[..2 * MAX_FRAGMENT];
-    assert!(bench.reply(tag, Reply::Read { data }));
-    bench.answered(PRF, &protocol::read(first, &table[..MAX_FRAGMENT]));
-    let next = bench.read(PRF, file, MAX_FRAGMENT as u64, MAX_FRAGMENT);
-    bench.answered(PRF, &protocol::read(next, &data[MAX_FRAGMENT..]));
-    // It is over; nothing of another table is mixed into it.
-    let end = bench.read(PRF, file, 2 * MAX_FRAGMENT as u64, 8);
-    bench.answered(PRF, &protocol::read(end, &[]));
-    bench.nothing_more();
 }
 
 fn poll(file: u64, events: u32) -> Operation<'static> {
