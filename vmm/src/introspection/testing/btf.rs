@@ -59,6 +59,14 @@ impl Builder {
         self.composite(KIND_STRUCT, false, name, members)
     }
 
+    /// Adds a structure of `size` bytes with members (name, type, bit offset); returns its id.
+    pub fn sized_structure(&mut self, size: u32, name: &str, members: &[(&str, u32, u32)]) -> u32 {
+        let place = self.types.len() + 8;
+        let id = self.structure(name, members);
+        self.types[place..place + 4].copy_from_slice(&size.to_le_bytes());
+        id
+    }
+
     /// Adds a nameless type of `kind`, followed by `tail`; returns its id.
     pub fn other(&mut self, kind: u32, count: u32, tail: &[u32]) -> u32 {
         self.words(&[0, kind << 24 | count, 0]);

@@ -8,7 +8,7 @@ use kvmprof_devices::profiling::Ticks;
 use kvmprof_report::file::{Block, Facts, Kind, SampleBlock, header};
 
 use super::intake::{Delivered, Intake};
-use crate::introspection::StackWish;
+use crate::introspection::{Modules, StackWish};
 
 /// Bytes that may wait for the client; what comes then is lost.
 const MAX_WAITING: usize = 16 << 20;
@@ -32,6 +32,8 @@ pub struct StreamRecorder {
     read: usize,
     delivered: Delivered,
     has_symbols: bool,
+    /// How much of the text of modules' functions has been taken, in bytes.
+    module_text: u64,
     is_over: bool,
 }
 
@@ -46,6 +48,7 @@ impl StreamRecorder {
             read: 0,
             delivered: Delivered::default(),
             has_symbols: false,
+            module_text: 0,
             is_over: false,
         };
         let facts = serde_json::to_vec(facts).unwrap_or_default();
@@ -93,6 +96,24 @@ impl StreamRecorder {
     pub fn give_symbols(&mut self, text: &[u8]) {
         self.has_symbols = true;
         if let Some(bytes) = Block::encode(Kind::Symbols, text) {
+            self.add(Part {
+                bytes,
+                ..Part::default()
+            });
+        }
+    }
+
+    /// Takes the functions of modules that were learned of since the last call. They follow the kernel's.
+    pub fn take_module_functions(&mut self, modules: &Modules) {
+        // There is more to come where that waits for the client to read.
+        if !self.has_symbols || self.is_over || self.waiting_bytes > MAX_WAITING / 2 {
+            return;
+        }
+        let Some(new) = modules.functions_after(self.module_text) else {
+            return;
+        };
+        self.module_text = new.known;
+        if let Some(bytes) = Block::encode(Kind::Symbols, new.text.as_bytes()) {
             self.add(Part {
                 bytes,
                 ..Part::default()
