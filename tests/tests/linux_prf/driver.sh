@@ -1,6 +1,6 @@
 # No clock has run when the client comes: nothing was sampled, nobody knows where the kernel is.
 for release in 6.1 6.12; do
-    start "$release" --kernel "/lab/$release" --initrd /lab/guest.cpio \
+    start "$release" --kernel "/lab/$release" --initrd "/lab/$release.cpio" \
         --cmdline 'console=ttyS0 quiet panic=-1' --memory 256M --cpus 2
     status early && cp /run/early "$LAB_OUT/$release.early"
     says ready

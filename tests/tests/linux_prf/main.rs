@@ -11,11 +11,13 @@ use std::path::PathBuf;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::prf::ALL_VCPUS;
 use kvmprof_abi::wire::device;
-use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init};
+use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder};
 use kvmprof_tests::{Prf, PrfAccount, until};
 use kvmprof_tools::client::Connection;
 
 const RELEASES: [&str; 2] = ["6.1", "6.12"];
+/// A module that the guest loads, whose functions begin with its name.
+const MODULE: &str = "brd";
 /// A kernel's symbols are some MB.
 const MAX_SYMBOLS: usize = 64 << 20;
 /// Ticks that the client counts.
@@ -67,12 +69,16 @@ fn client() {
 
 #[test]
 fn a_moved_kernels_time_is_found_in_its_functions() {
-    let init = guest_init(include_str!("init.sh"), &[]);
-    let mut scenario = Scenario::new()
-        .file("guest.cpio", init)
-        .program("client", &env::current_exe().unwrap());
+    let mut scenario = Scenario::new().program("client", &env::current_exe().unwrap());
     for release in RELEASES {
-        scenario = scenario.kernel(release, &debian(release));
+        let kernel = debian(release);
+        let guest = guest_builder(include_str!("init.sh"), &[])
+            .modules(&kernel, &[MODULE])
+            .build()
+            .unwrap();
+        scenario = scenario
+            .kernel(release, &kernel)
+            .file(&format!("{release}.cpio"), guest);
     }
     let run = scenario.run(include_str!("driver.sh"));
     for release in RELEASES {
@@ -115,7 +121,9 @@ fn check_places(run: &Finished, release: &str, hits: &Hits) {
         .filter_map(|line| line.strip_prefix("symbol ")?.split_once(' '))
         .map(|(name, address)| (name, u64::from_str_radix(address, 16).unwrap()))
         .collect();
+    let of_module = format!("[{MODULE}]");
     assert!(said.len() >= 4, "{text}");
+    assert!(said.iter().any(|(name, _)| name.ends_with(&of_module)));
     assert!(hits.len() > 10_000, "{} functions", hits.len());
     for (name, address) in said {
         let found = hits

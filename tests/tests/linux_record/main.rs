@@ -247,7 +247,7 @@ fn check_modules(seen: &[Seen]) {
         seen.has("do_syscall_64") && seen.sample.stack.kernel_end == StackEnd::Complete
     });
     let short: Vec<&Seen> = seen.iter().filter(|seen| is_in(seen, "raid6_pq")).collect();
-    most("stacks through one that goes", &short, 50, |seen| {
+    most("stacks through one that goes", &short, 70, |seen| {
         seen.has("do_syscall_64") && seen.sample.stack.kernel_end == StackEnd::Complete
     });
 }

@@ -86,7 +86,10 @@ impl LinuxKnowledge {
         let user = unwinder.walk(registers, &mut stack_memory, stack);
         let is_module_code = |frame: &u64| self.is_module_code(placement, *frame);
         let leads_through_modules = stack.frames().iter().any(is_module_code);
-        if !leads_through_modules || self.modules().check(memory, placement, modules) {
+        if !leads_through_modules
+            || self.modules().check(memory, placement, modules)
+            || (self.modules()).still_has(&view, modules, stack.frames())
+        {
             return user;
         }
         // Another module may be there by now, whose frames are others.

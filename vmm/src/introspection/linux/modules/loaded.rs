@@ -44,6 +44,12 @@ impl LoadedModules {
         &self.code
     }
 
+    /// The module that `address` lies in.
+    pub(super) fn module_at(&self, address: u64) -> Option<&Module> {
+        let mut modules = self.modules.iter().map(Arc::as_ref);
+        modules.find(|module| module.facts.has_code_at(address))
+    }
+
     /// All their functions, by address, in the form of `/proc/kallsyms`.
     pub fn functions(&self) -> String {
         let mut lines: Vec<&str> = (self.modules.iter())

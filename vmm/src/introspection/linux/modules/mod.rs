@@ -122,6 +122,27 @@ impl Modules {
         is_current
     }
 
+    /// Whether all modules of `loaded` that `frames` lie in are still there: their structures say what they said.
+    pub fn still_has<M: GuestMemoryBackend>(
+        &self,
+        view: &KernelView<'_, M>,
+        loaded: &LoadedModules,
+        frames: &[u64],
+    ) -> bool {
+        let Some(layout) = &self.layout else {
+            return true;
+        };
+        let mut last = None;
+        frames.iter().all(|frame| {
+            let Some(module) = loaded.module_at(*frame) else {
+                return true;
+            };
+            let is_known = last.is_some_and(|last| std::ptr::eq(last, module));
+            last = Some(module);
+            is_known || module.facts.still_hold(layout, view)
+        })
+    }
+
     /// Functions of modules that were learned of after the first `known` bytes of such text.
     pub fn functions_after(&self, known: u64) -> Option<NewFunctions> {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);

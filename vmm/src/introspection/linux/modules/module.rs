@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use vm_memory::GuestMemoryBackend;
 
+use super::super::view::KernelView;
 use super::layout::{BUILD_ID_LENGTH, ModuleLayout, NAME_LENGTH, OrcPlace, SymbolsPlace};
 use super::reader::{BoundedReader, extent};
 use crate::introspection::bytes::{array_at, u16_at, u32_at, u64_at};
@@ -100,6 +101,41 @@ impl ModuleFacts {
                 .and_then(|place| SymbolsFacts::read(place, bytes, reader)),
             orc: layout.orc.and_then(|place| OrcFacts::read(place, bytes)),
         })
+    }
+}
+
+impl ModuleFacts {
+    /// Whether `address` is in the module's code.
+    pub fn has_code_at(&self, address: u64) -> bool {
+        self.texts.iter().any(|text| text.contains(&address))
+    }
+
+    /// Whether the module is still there, as far as few reads can tell: its name, its code, its build id. Allocates
+    /// nothing.
+    pub fn still_hold<M: GuestMemoryBackend>(
+        &self,
+        layout: &ModuleLayout,
+        view: &KernelView<'_, M>,
+    ) -> bool {
+        let place = |offset: usize| self.address.wrapping_add(offset as u64);
+        let is_build = || {
+            let (Some(offset), Some(known)) = (layout.build_id, self.build_id) else {
+                return true;
+            };
+            let mut build_id = [0; BUILD_ID_LENGTH];
+            (view.read(place(offset), &mut build_id)).is_some() && build_id == known
+        };
+        let has_code = || {
+            let bases = layout.texts.map(|text| view.u64(place(text.base)));
+            self.texts
+                .iter()
+                .all(|text| bases.contains(&Some(text.start)))
+        };
+        let mut name = [0; NAME_LENGTH];
+        view.read(place(layout.name), &mut name).is_some()
+            && (name.split(|byte| *byte == 0).next()) == Some(self.name.as_bytes())
+            && has_code()
+            && is_build()
     }
 }
 

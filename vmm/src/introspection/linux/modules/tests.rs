@@ -171,8 +171,14 @@ fn stacks_lead_through_modules_as_long_as_they_are_there() {
         guest.read_modules();
         let whole = (3, StackEnd::Complete);
         assert_eq!(unwind(&mut introspector, &guest, &registers), whole);
+        // It is still there when another one comes.
+        let (first, second) = (TestModule::new("first", 2), TestModule::new("second", 1));
+        guest.load(&[first, second]);
+        assert_eq!(unwind(&mut introspector, &guest, &registers), whole);
+        guest.read_modules();
         // It has gone, and another one may be there by now.
         guest.load(&[]);
+        guest.write(MODULES, &[0; 0x6000]);
         assert_eq!(unwind(&mut introspector, &guest, &registers), broken);
         guest.load(&[TestModule::new("other", 2)]);
         assert_eq!(unwind(&mut introspector, &guest, &registers), broken);
