@@ -73,3 +73,44 @@ impl Profiler {
         text.ok_or(Errno::ENXIO)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::introspection::testing::kernel::HOT;
+    use crate::introspection::testing::linux_guest::LinuxGuest;
+    use crate::introspection::testing::modules::TestModule;
+
+    #[test]
+    fn modules_are_those_that_are_known_now() {
+        let guest = LinuxGuest::new(HOT);
+        let knowledge = &guest.knowledge;
+        let mut texts = KernelText::default();
+        assert_eq!(texts.whole(knowledge), None);
+        knowledge.locate(&guest.memory, &guest.user());
+        let kernel = texts.kernel(knowledge).unwrap();
+        assert_eq!(texts.whole(knowledge).as_deref(), Some(&*kernel));
+        guest.load(&[TestModule::new("first", 2), TestModule::new("second", 1)]);
+        guest.read_modules();
+        let whole = texts.whole(knowledge).unwrap();
+        let text = std::str::from_utf8(&whole).unwrap();
+        assert!(whole.starts_with(&kernel));
+        assert!(text.ends_with("_1\t[first]\nffffffffc0420000 t second_0\t[second]\n"));
+        assert!(text.lines().is_sorted_by_key(|line| &line[..16]));
+        // It isn't made again while nothing changes.
+        assert!(Rc::ptr_eq(&whole, &texts.whole(knowledge).unwrap()));
+        guest.load(&[TestModule::new("first", 2)]);
+        guest.read_modules();
+        let whole = texts.whole(knowledge).unwrap();
+        assert!(whole.ends_with(b"_1\t[first]\n"));
+        assert!(Rc::ptr_eq(&kernel, &texts.kernel(knowledge).unwrap()));
+    }
+
+    #[test]
+    fn a_guest_without_modules_has_its_own_functions() {
+        let knowledge = GuestKnowledge::of_image(kvmprof_demo_guest::ELF).unwrap();
+        let mut texts = KernelText::default();
+        let kernel = texts.kernel(&knowledge).unwrap();
+        assert!(Rc::ptr_eq(&kernel, &texts.whole(&knowledge).unwrap()));
+    }
+}

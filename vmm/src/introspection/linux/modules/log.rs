@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::LoadedModules;
-use super::module::Module;
 
 /// Most bytes of text that are kept for those who ask late.
 const MAX_KEPT: usize = 32 << 20;
@@ -35,17 +34,16 @@ pub struct ModuleLog {
 }
 
 impl ModuleLog {
-    /// Adds modules that were not there before.
-    pub fn add(&mut self, modules: Vec<Arc<Module>>) {
-        for module in modules {
-            let length = module.functions.len();
-            let end = self.end.saturating_add(length as u64);
-            if length == 0 || end > MAX_EVER {
+    /// Adds the functions of modules that were not there before.
+    pub fn add(&mut self, texts: impl Iterator<Item = Arc<str>>) {
+        for text in texts {
+            let end = self.end.saturating_add(text.len() as u64);
+            if text.is_empty() || end > MAX_EVER {
                 continue;
             }
             self.end = end;
-            self.kept += length;
-            self.texts.push_back((end, Arc::clone(&module.functions)));
+            self.kept += text.len();
+            self.texts.push_back((end, text));
             while self.kept > MAX_KEPT
                 && let Some((_, oldest)) = self.texts.pop_front()
             {
@@ -74,5 +72,41 @@ impl ModuleLog {
     pub fn retire(&mut self, loaded: Arc<LoadedModules>) {
         self.retired.retain(|loaded| Arc::strong_count(loaded) > 1);
         self.retired.push(loaded);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_and_handed_out_is_bounded() {
+        let mut log = ModuleLog::default();
+        let text: Arc<str> = "x".repeat(3 << 20).into();
+        let mut texts = vec![Arc::clone(&text); 200];
+        texts.insert(1, "".into());
+        log.add(texts.into_iter());
+        assert!(log.kept <= MAX_KEPT && log.end <= MAX_EVER);
+        let lengths = log.texts.iter().map(|(_, text)| text.len());
+        assert_eq!(log.kept, lengths.sum::<usize>());
+        // One by one, up to the end, beginning with the oldest that is left.
+        let (mut known, mut handed_out) = (0, 0);
+        while let Some(new) = log.after(known) {
+            assert_eq!(new.text.len(), text.len());
+            assert!(new.known > known);
+            known = new.known;
+            handed_out += new.text.len();
+        }
+        assert_eq!((known, handed_out), (log.end, log.kept));
+        // Small ones go together.
+        let mut log = ModuleLog::default();
+        log.add(["a\n", "b\n"].into_iter().map(Arc::from));
+        let expected = NewFunctions {
+            text: "a\nb\n".to_owned(),
+            known: 4,
+        };
+        assert_eq!(log.after(0), Some(expected));
+        assert_eq!(log.after(2).unwrap().text, "b\n");
+        assert_eq!(log.after(4), None);
     }
 }

@@ -183,7 +183,7 @@ impl Modules {
     fn publish(&self, loaded: Arc<LoadedModules>, before: &Arc<LoadedModules>) {
         let new = loaded.not_in(before);
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        log.add(new);
+        log.add(new.iter().map(|module| Arc::clone(&module.functions)));
         log.retire(Arc::clone(before));
         drop(log);
         *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = loaded;
