@@ -115,9 +115,11 @@ impl TestModule {
             STRUCTURE + module::KALLSYMS,
             &(start + KALLSYMS).to_le_bytes(),
         );
-        let code = (guest.kernel_kind().has_module_memories())
-            .then_some((4 * module::MEMORY_LENGTH, module::MEMORY_SIZE))
-            .unwrap_or((module::INIT_LAYOUT - module::TEXT, module::TEXT_SIZE));
+        let code = if guest.kernel_kind().has_module_memories() {
+            (4 * module::MEMORY_LENGTH, module::MEMORY_SIZE)
+        } else {
+            (module::INIT_LAYOUT - module::TEXT, module::TEXT_SIZE)
+        };
         put(STRUCTURE + module::TEXT, &start.to_le_bytes());
         put(STRUCTURE + module::TEXT + code.1, &CODE.to_le_bytes()[..4]);
         if self.initialises {

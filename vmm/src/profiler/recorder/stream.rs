@@ -95,12 +95,7 @@ impl StreamRecorder {
     /// Takes the kernel's symbols, in the form of `/proc/kallsyms`.
     pub fn give_symbols(&mut self, text: &[u8]) {
         self.has_symbols = true;
-        if let Some(bytes) = Block::encode(Kind::Symbols, text) {
-            self.add(Part {
-                bytes,
-                ..Part::default()
-            });
-        }
+        self.add_symbols(text);
     }
 
     /// Takes the functions of modules that were learned of since the last call. They follow the kernel's.
@@ -113,7 +108,11 @@ impl StreamRecorder {
             return;
         };
         self.module_text = new.known;
-        if let Some(bytes) = Block::encode(Kind::Symbols, new.text.as_bytes()) {
+        self.add_symbols(new.text.as_bytes());
+    }
+
+    fn add_symbols(&mut self, text: &[u8]) {
+        if let Some(bytes) = Block::encode(Kind::Symbols, text) {
             self.add(Part {
                 bytes,
                 ..Part::default()

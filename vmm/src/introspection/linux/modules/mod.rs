@@ -28,7 +28,7 @@ use crate::introspection::btf::Btf;
 use crate::introspection::paging::{CR0_PG, CR4_LA57, EFER_LMA, read_physical, read_u64};
 use crate::introspection::symbols::Symbols;
 use layout::ModuleLayout;
-use log::ModuleLog;
+use log::{Entry, ModuleLog};
 use watch::Watch;
 
 pub use loaded::LoadedModules;
@@ -183,7 +183,7 @@ impl Modules {
     fn publish(&self, loaded: Arc<LoadedModules>, before: &Arc<LoadedModules>) {
         let new = loaded.not_in(before);
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        log.add(new.iter().map(|module| Arc::clone(&module.functions)));
+        log.add(new.iter().map(|module| Entry::new(module)));
         log.retire(Arc::clone(before));
         drop(log);
         *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = loaded;

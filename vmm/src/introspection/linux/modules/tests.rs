@@ -75,7 +75,7 @@ fn modules_are_found_in_every_generation() {
 fn what_has_not_changed_is_not_read_again() {
     let guest = located(HOT);
     let (first, second) = (TestModule::new("first", 3), TestModule::new("second", 2));
-    guest.load(&[first.clone()]);
+    guest.load(std::slice::from_ref(&first));
     guest.read_modules();
     let before = modules(&guest).loaded();
     let log = modules(&guest).functions_after(0).unwrap();
@@ -97,6 +97,12 @@ fn what_has_not_changed_is_not_read_again() {
     let all = modules(&guest).functions_after(0).unwrap();
     assert_eq!(all.text, log.text + &new.text);
     assert_eq!(all.known, new.known);
+    // What took its place isn't mixed with it.
+    guest.load(&[TestModule::new("other", 1)]);
+    guest.read_modules();
+    assert_eq!(modules(&guest).functions_after(0), Some(all));
+    let other = modules(&guest).functions_after(new.known).unwrap();
+    assert!(other.text.ends_with("other_0\t[other]\n"));
 }
 
 #[test]
