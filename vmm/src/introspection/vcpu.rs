@@ -29,7 +29,7 @@ impl VcpuIntrospector {
     /// Whom the vCPU is running, which stands still with `registers`, in HLT when `halted`. The process
     /// group costs two more pointers to follow, so it is looked up only when wanted.
     ///
-    /// Takes no lock, allocates nothing, never panics, and reads a bounded number of times whatever is in
+    /// Waits for no lock, allocates nothing, never panics, and reads a bounded number of times whatever is in
     /// guest memory.
     pub fn identify<M: GuestMemoryBackend>(
         &mut self,

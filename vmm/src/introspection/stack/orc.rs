@@ -224,6 +224,13 @@ impl OrcTable {
         self.entries.len()
     }
 
+    /// How much memory it takes, in bytes.
+    pub fn footprint(&self) -> usize {
+        self.offsets.len() * size_of::<u32>()
+            + self.entries.len() * ENTRY
+            + self.blocks.len() * size_of::<u32>()
+    }
+
     /// True when there is none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

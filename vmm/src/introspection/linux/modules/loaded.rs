@@ -14,10 +14,10 @@ use crate::introspection::stack::{ModuleCode, OrcFormat};
 
 /// Most modules of a guest: distribution kernels load some 100 to 300.
 const MAX_MODULES: usize = 1024;
-/// Most bytes that are read of all modules together.
-const MAX_BYTES: usize = 128 << 20;
-/// Most bytes that is kept of all modules together.
-const MAX_KEPT: usize = 128 << 20;
+/// Most bytes that are read of all modules together: some hundred have about 20 MiB.
+const MAX_BYTES: usize = 64 << 20;
+/// Most bytes that are kept of all modules together.
+const MAX_KEPT: usize = 64 << 20;
 
 /// All modules, as they were at one moment.
 #[derive(Debug, Default)]

@@ -165,8 +165,7 @@ impl Module {
     /// About how much memory it takes, in bytes.
     pub fn footprint(&self) -> usize {
         let tables = self.code.iter().filter_map(|region| region.orc.as_ref());
-        // An address, an entry, its part of the index.
-        let tables: usize = tables.map(|orc| orc.len() * 16).sum();
+        let tables: usize = tables.map(|orc| orc.footprint()).sum();
         self.functions.len() + tables
     }
 }

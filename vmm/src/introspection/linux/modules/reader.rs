@@ -51,14 +51,16 @@ impl<'a, M: GuestMemoryBackend> BoundedReader<'a, M> {
                 if !part.iter().all(u8::is_ascii_graphic) {
                     return None;
                 }
+                let (length_of_part, is_last) = (part.len(), part.len() < rest.len());
                 text.push_str(std::str::from_utf8(part).ok()?);
+                self.left = self.left.checked_sub(length_of_part + 1)?;
                 if text.len() - length > MAX_STRING {
                     return None;
                 }
-                if part.len() < rest.len() {
+                if is_last {
                     return (text.len() > length).then_some(());
                 }
-                address = address.checked_add(u64::try_from(part.len()).ok()?)?;
+                address = address.checked_add(length_of_part as u64)?;
             }
         })();
         if whole.is_none() {

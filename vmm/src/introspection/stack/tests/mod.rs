@@ -1,5 +1,7 @@
+mod frame_pointers;
+mod modules;
+
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use kvmprof_devices::profiling::{MAX_STACK_FRAMES, StackEnd};
 use proptest::prelude::*;
@@ -225,125 +227,6 @@ fn kernel_threads_end_and_unknown_code_breaks() {
         assert_eq!(stack.frames(), [at(LEAF)]);
         assert_eq!(stack.summary().kernel_end, StackEnd::Broken);
     }
-}
-
-#[test]
-fn without_orc_frame_pointers_lead_to_marked_registers() {
-    let mut memory = Words::default();
-    memory.set(STACK, &[STACK + 0x40, at(CALLER) + 1]);
-    memory.set(STACK + 0x40, &[(STACK + 0x80) | 1, at(ENTRY) + 1]);
-    memory.registers(STACK + 0x80, 0x40_1234, 0x33, 0x7fff_0000, 0);
-    let registers = in_kernel(at(LEAF), STACK - 8, STACK);
-    let (stack, user) = walk(None, &registers, &mut memory);
-    assert_eq!(stack.frames(), [at(LEAF), at(CALLER), at(ENTRY)]);
-    assert!(user.is_some());
-}
-
-#[test]
-fn without_orc_a_system_call_leads_to_the_registers_at_the_stacks_end() {
-    // The outermost frame of a system call, whose caller has cleared RBP.
-    let top = 0xffff_c900_0000_4000;
-    for (padding, ip, is_user) in [
-        (0, 0x40_1234, true),
-        (16, 0x40_1234, true),
-        (8, 0x40_1234, false),
-        (0, TEXT, false),
-    ] {
-        let mut memory = Words::default();
-        let saved = top - padding - 168;
-        memory.registers(saved, ip, 0x33, 0x7fff_0000, 0x7fff_0040);
-        memory.set(saved - 16, &[0, at(ENTRY) + 1]);
-        let registers = in_kernel(at(LEAF), saved - 32, saved - 16);
-        let (stack, user) = walk(None, &registers, &mut memory);
-        assert_eq!(stack.frames(), [at(LEAF), at(ENTRY)]);
-        assert_eq!(stack.summary().kernel_end, StackEnd::Complete);
-        assert_eq!(user.is_some(), is_user, "{padding} {ip:#x}");
-        if let Some(user) = user {
-            assert_eq!((user.ip, user.bp), (0x40_1234, 0x7fff_0040));
-        }
-    }
-    // A kernel's thread has registers there, too: none of anybody's.
-    let mut memory = Words::default();
-    memory.registers(top - 168, 0, 0, 0, 0);
-    memory.set(top - 168 - 16, &[0, at(ENTRY) + 1]);
-    let registers = in_kernel(at(LEAF), top - 200, top - 168 - 16);
-    let (stack, user) = walk(None, &registers, &mut memory);
-    assert_eq!(
-        (stack.summary().kernel_end, user),
-        (StackEnd::Complete, None)
-    );
-}
-
-#[test]
-fn without_orc_an_interrupts_stack_leads_to_the_one_that_it_came_from() {
-    let mut memory = Words::default();
-    let far = STACK + 0x10_0000;
-    // The handler's frame, whose caller's is on the other stack, which the first word here points to.
-    memory.set(IRQ_STACK, &[far, at(SWITCH) + 1, far - 0x40]);
-    memory.set(far, &[(far + 0x40) | 1, at(INTERRUPT) + 1]);
-    memory.registers(far + 0x40, at(CALLER), 0x10, far + 0x200, 0);
-    let registers = in_kernel(at(LEAF), IRQ_STACK - 0x20, IRQ_STACK);
-    let (stack, _) = walk(None, &registers, &mut memory);
-    assert_eq!(
-        stack.frames(),
-        [at(LEAF), at(SWITCH), at(INTERRUPT), at(CALLER)]
-    );
-    assert_eq!(stack.summary().kernel_end, StackEnd::Complete);
-    // Anything else there leads nowhere.
-    memory.set(IRQ_STACK + 16, &[far + 0x40]);
-    let (stack, _) = walk(None, &registers, &mut memory);
-    assert_eq!(stack.frames(), [at(LEAF), at(SWITCH)]);
-    assert_eq!(stack.summary().kernel_end, StackEnd::Broken);
-}
-
-#[test]
-fn module_code_has_tables_of_its_own() {
-    const MODULE: u64 = 0xffff_ffff_c012_3000;
-    let orc = table(&ROWS, "6.12.9").unwrap();
-    let place = MODULE + 0x4000;
-    let mut addresses = Vec::new();
-    let mut entries = Vec::new();
-    for (offset, size, kind) in [(0_u64, 24_i16, CALL), (0x100, 0, 0), (0x4100, 8, CALL)] {
-        let index = addresses.len() as u64;
-        let distance = (MODULE + offset).wrapping_sub(place + index).cast_signed();
-        addresses.extend(i32::try_from(distance).unwrap().to_le_bytes());
-        entries.extend(size.to_le_bytes());
-        entries.extend([0, 0, 5, kind]);
-    }
-    let region = |start: u64, end: u64| {
-        let range = MODULE + start..MODULE + end;
-        let orc = OrcTable::parse_within(place, &addresses, &entries, format("6.12"), &range);
-        CodeRegion {
-            range,
-            orc: orc.map(Arc::new),
-        }
-    };
-    // The third is cut off, the fourth overlaps the first.
-    let modules = ModuleCode::new(vec![
-        region(0, 0x200),
-        region(0x2000, 0x3000),
-        region(0x180, 0x400),
-    ]);
-    let found = |offset| modules.find(MODULE + offset).map(|(entry, _)| entry.kind);
-    assert_eq!(found(0xff), Some(Kind::Call));
-    assert_eq!(found(0x1ff), Some(Kind::Undefined));
-    for outside in [0x200, 0x2000, 0x4100] {
-        assert_eq!(found(outside), None, "{outside:#x}");
-    }
-    assert_eq!(modules.find(MODULE - 1).map(|(entry, _)| entry), None);
-    let unwinder = KernelUnwinder {
-        orc: Some(&orc),
-        modules: Some(&modules),
-        slide: SLIDE,
-        image: TEXT..TEXT + 0x20_0000,
-    };
-    let mut memory = Words::default();
-    memory.set(STACK, &[MODULE + 0x21, 0, 0, at(THREAD_END) + 1]);
-    let registers = in_kernel(at(LEAF), STACK, 0);
-    let mut stack = Stack::default();
-    assert_eq!(unwinder.walk(&registers, &mut memory, &mut stack), None);
-    assert_eq!(stack.frames(), [at(LEAF), MODULE + 0x20, at(THREAD_END)]);
-    assert_eq!(stack.summary().kernel_end, StackEnd::Complete);
 }
 
 #[test]
