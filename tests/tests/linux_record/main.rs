@@ -6,13 +6,11 @@ use std::collections::BTreeMap;
 use kvmprof_devices::profiling::{Mode, Sample, StackEnd};
 use kvmprof_report::file::Recording;
 use kvmprof_report::profile::Symbols;
-use kvmprof_tests::linux::{Finished, Program, Scenario, debian, guest_builder, guest_program};
+use kvmprof_tests::linux::{Finished, Program, Scenario, debian, guest_init, guest_program};
 use object::{Object, ObjectSymbol};
 
 const CALLS: u64 = 0x1000_0000;
 const SUCCESS: u8 = 0;
-/// One that stays, and two that come and go.
-const MODULES: [&str; 3] = ["brd", "raid6_pq", "nlmon"];
 
 /// A sample, and the names of its frames, innermost first.
 struct Seen {
@@ -43,33 +41,29 @@ fn stacks_of_linux_6_12_lead_to_where_they_come_from() {
 
 fn check(series: &str) {
     let calls = guest_program("calls.c", CALLS, &["-fno-omit-frame-pointer"]);
-    let kernel = debian(series);
-    let guest = guest_builder(include_str!("init.sh"), &[("calls", &calls)])
-        .modules(&kernel, &MODULES)
-        .build()
-        .unwrap();
     let run = Scenario::new()
-        .kernel("vmlinuz", &kernel)
-        .file("guest.cpio", guest)
+        .kernel("vmlinuz", &debian(series))
+        .file(
+            "guest.cpio",
+            guest_init(include_str!("init.sh"), &[("calls", &calls)]),
+        )
         .run(include_str!("driver.sh"));
     println!("{}", run.text("guest.text"));
     println!("{}", run.text("guest.report"));
     assert_eq!(run.status("guest"), SUCCESS, "{}", run.text("guest.stderr"));
-    let (seen, symbols) = read(&run, &calls);
-    check_places(&run, &symbols);
+    let seen = read(&run, &calls);
     check_system_calls(&seen);
     check_user_stacks(&seen);
     check_interrupts(&seen);
     check_kernel_threads(&seen);
-    check_modules(&seen);
     let report = run.text("guest.report");
     for name in ["dd", "calls", "do_syscall_64"] {
         assert!(report.contains(name), "{name}: {report}");
     }
 }
 
-/// All samples, the account being exact, and the symbols.
-fn read(run: &Finished, calls: &Program) -> (Vec<Seen>, String) {
+/// All samples, the account being exact.
+fn read(run: &Finished, calls: &Program) -> Vec<Seen> {
     let recording = Recording::open(&run.path("guest.kvmprof")).unwrap();
     let mut samples = Vec::new();
     let contents = recording
@@ -82,10 +76,8 @@ fn read(run: &Finished, calls: &Program) -> (Vec<Seen>, String) {
     assert!(account.balances(), "{account:?}");
     assert_eq!(account.samples, samples.len() as u64);
     let kernel = Symbols::parse(&contents.symbols);
-    let modules = module_functions(&contents.symbols);
     let user = functions(&calls.file);
-    let in_module = |address: u64| Some(modules.range(..=address).next_back()?.1.as_str());
-    let name = |address: u64| match in_module(address).or_else(|| kernel.find(address)) {
+    let name = |address: u64| match kernel.find(address) {
         Some(name) => name.to_owned(),
         None => user
             .range(..=address)
@@ -93,24 +85,11 @@ fn read(run: &Finished, calls: &Program) -> (Vec<Seen>, String) {
             .filter(|(begin, (length, _))| address - **begin < *length)
             .map_or_else(|| format!("{address:#x}"), |(_, (_, name))| name.clone()),
     };
-    let seen = samples
+    samples
         .into_iter()
         .map(|(sample, frames)| Seen {
             sample,
             frames: frames.into_iter().map(name).collect(),
-        })
-        .collect();
-    (seen, contents.symbols)
-}
-
-/// The functions of modules: `function [module]`, by address. Modules lie above everything else.
-fn module_functions(symbols: &str) -> BTreeMap<u64, String> {
-    symbols
-        .lines()
-        .filter_map(|line| {
-            let (function, module) = line.split_once('\t')?;
-            let address = u64::from_str_radix(&function[..16], 16).unwrap();
-            Some((address, format!("{} {module}", &function[19..])))
         })
         .collect()
 }
@@ -218,36 +197,4 @@ fn check_kernel_threads(seen: &[Seen]) {
     let (whole, all) = (whole.count(), own.len());
     println!("kernel threads: {whole} of {all} end at their beginning");
     assert!(all > 0 && whole * 100 >= all * 95);
-}
-
-/// The functions of a module that stays are where the kernel itself says.
-fn check_places(run: &Finished, symbols: &str) {
-    let console = run.console("guest");
-    let text = console.text();
-    let said: Vec<(&str, u64)> = (text.lines())
-        .filter_map(|line| line.strip_prefix("symbol ")?.split_once(' '))
-        .map(|(name, address)| (name, u64::from_str_radix(address, 16).unwrap()))
-        .collect();
-    assert!(said.len() >= 2, "{text}");
-    let modules = module_functions(symbols);
-    for (name, address) in said {
-        let found = modules.get(&address);
-        assert_eq!(found, Some(&format!("{name} [brd]")), "{address:#x}");
-    }
-}
-
-/// Stacks lead through modules, though others come and go all the time.
-fn check_modules(seen: &[Seen]) {
-    let is_in = |seen: &&Seen, module: &str| {
-        let suffix = format!(" [{module}]");
-        seen.frames.iter().any(|frame| frame.ends_with(&suffix))
-    };
-    let disk: Vec<&Seen> = seen.iter().filter(|seen| is_in(seen, "brd")).collect();
-    most("stacks through a module", &disk, 80, |seen| {
-        seen.has("do_syscall_64") && seen.sample.stack.kernel_end == StackEnd::Complete
-    });
-    let short: Vec<&Seen> = seen.iter().filter(|seen| is_in(seen, "raid6_pq")).collect();
-    most("stacks through one that goes", &short, 70, |seen| {
-        seen.has("do_syscall_64") && seen.sample.stack.kernel_end == StackEnd::Complete
-    });
 }
