@@ -49,8 +49,8 @@ struct Type {
     count: usize,
     /// Whether member offsets also say how wide bit fields are.
     kind_flag: bool,
-    /// Bytes that one takes; of some kinds another type's number.
-    size: u64,
+    /// Its size in bytes, or the type that it names or refers to.
+    size_or_type: usize,
     /// Where what follows `struct btf_type` starts within the types.
     tail: usize,
 }
@@ -109,7 +109,7 @@ impl<'a> Btf<'a> {
             .find(|candidate| {
                 candidate.kind == KIND_STRUCT && self.is_named(candidate.name, structure)
             })
-            .map(|found| found.size)
+            .and_then(|found| u64::try_from(found.size_or_type).ok())
     }
 
     /// The value of `enumerator` in the enumeration called `enumeration`.
@@ -203,7 +203,7 @@ fn type_at(types: &[u8], position: usize) -> Option<Type> {
         kind: information >> 24 & 0x1f,
         count: usize::try_from(information & 0xffff).ok()?,
         kind_flag: information >> 31 != 0,
-        size: u32_at(types, position + 8)?.into(),
+        size_or_type: index_at(types, position + 8)?,
         tail: position + TYPE_LENGTH,
     })
 }

@@ -96,7 +96,7 @@ impl Cpu {
         stack: &mut Stack,
     ) {
         linux.modules.follow(&mut self.modules);
-        linux.unwind(memory, registers, self.modules.loaded(), wish, stack);
+        linux.unwind(memory, registers, wish, stack, self.modules.loaded());
     }
 
     /// The offset of the vCPU's per-CPU area.

@@ -55,10 +55,10 @@ pub struct LinuxKnowledge {
     tasks: TaskLayout,
     /// How its stacks are unwound, if it says so.
     orc: Option<OrcTable>,
-    modules: Modules,
     placement: PlacementCell,
     /// Where all memory is mapped in a row, 0 while that is unknown (`page_offset_base`).
     direct_map: AtomicU64,
+    modules: Modules,
 }
 
 impl LinuxKnowledge {
@@ -94,10 +94,10 @@ impl LinuxKnowledge {
                 kernel: release.clone(),
                 symbol: "linux_banner",
             })?;
+        let modules = Modules::new(&symbols, &btf);
         Ok(Self {
             tasks: TaskLayout::find(&btf)?,
             orc: orc::find(&vmlinux, &symbols, &release),
-            modules: Modules::new(&symbols, &btf),
             release,
             symbols,
             image,
@@ -105,6 +105,7 @@ impl LinuxKnowledge {
             addresses,
             placement: PlacementCell::default(),
             direct_map: AtomicU64::new(0),
+            modules,
         })
     }
 

@@ -40,9 +40,9 @@ impl LinuxKnowledge {
         &self,
         memory: &M,
         registers: &Registers,
-        modules: &LoadedModules,
         wish: StackWish,
         stack: &mut Stack,
+        modules: &LoadedModules,
     ) {
         let user = if registers.cpl == 3 {
             Some(UserRegisters::of(registers))

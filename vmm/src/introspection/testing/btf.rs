@@ -59,14 +59,6 @@ impl Builder {
         self.composite(KIND_STRUCT, false, name, members)
     }
 
-    /// Adds a structure of `size` bytes with members (name, type, bit offset); returns its id.
-    pub fn sized_structure(&mut self, size: u32, name: &str, members: &[(&str, u32, u32)]) -> u32 {
-        let place = self.types.len() + 8;
-        let id = self.structure(name, members);
-        self.types[place..place + 4].copy_from_slice(&size.to_le_bytes());
-        id
-    }
-
     /// Adds a nameless type of `kind`, followed by `tail`; returns its id.
     pub fn other(&mut self, kind: u32, count: u32, tail: &[u32]) -> u32 {
         self.words(&[0, kind << 24 | count, 0]);
@@ -86,6 +78,13 @@ impl Builder {
         }
         self.count += 1;
         self.count
+    }
+
+    /// Says that structure `id`, which was added last, has `bytes` bytes.
+    pub fn resize(&mut self, id: u32, members: usize, bytes: u32) {
+        assert_eq!(id, self.count);
+        let place = self.types.len() - members * 12 - 4;
+        self.types[place..place + 4].copy_from_slice(&bytes.to_le_bytes());
     }
 
     /// The section, header and all.

@@ -63,22 +63,22 @@ pub mod offsets {
     pub const PANIC_CPU: u64 = 0x4104;
     /// `page_offset_base`, 8 bytes.
     pub const PAGE_OFFSET_BASE: u64 = 0x4108;
-    /// `modules`, the head of their list.
-    pub const MODULES: u64 = 0x4110;
-    /// `mod_tree`, which starts with its sequence.
-    pub const MODULE_TREE: u64 = 0x4120;
-    /// Code of the kernel's that keeps 16 bytes on the stack.
-    pub const FRAMED: u64 = 0x2200;
-    /// Code of the kernel's at which stacks end.
-    pub const STACK_END: u64 = 0x2800;
-    /// The addresses of the unwind table, 8 bytes, and its entries, 12.
-    pub const ORC: [u64; 2] = [0x4140, 0x4150];
     /// The per-CPU variables as they are loaded, which serve until the areas are set up.
     pub const PER_CPU_LOAD: u64 = 0x5000;
     /// The type information.
     pub const BTF: u64 = 0x6000;
     /// The symbol table.
     pub const SYMBOLS: u64 = 0x8000;
+    /// `modules`, the head of their list.
+    pub const MODULES: u64 = 0x4180;
+    /// `mod_tree`, which starts with its sequence.
+    pub const MODULE_TREE: u64 = 0x4190;
+    /// Code of the kernel's that keeps 16 bytes on the stack.
+    pub const FRAMED: u64 = 0x2200;
+    /// Code of the kernel's at which stacks end.
+    pub const STACK_END: u64 = 0x2800;
+    /// The addresses of the unwind table, 8 bytes, and its entries, 12.
+    pub const ORC: [u64; 2] = [0x41a0, 0x41b0];
     /// `init_top_pgt`, the kernel's own page tables.
     pub const PAGE_TABLES: u64 = 0x1_e000;
     /// The image's end.
@@ -158,11 +158,10 @@ impl Kernel {
         ];
         if self.has_module_memories() {
             members.push(("mem", 1, bits(module::TEXT)));
-            builder.sized_structure(
-                u32::try_from(module::MEMORY_LENGTH).unwrap(),
-                "module_memory",
-                &[("base", 1, 0), ("size", 1, bits(module::MEMORY_SIZE))],
-            );
+            let memory = [("base", 1, 0), ("size", 1, bits(module::MEMORY_SIZE))];
+            let id = builder.structure("module_memory", &memory);
+            let length = u32::try_from(module::MEMORY_LENGTH).unwrap();
+            builder.resize(id, memory.len(), length);
             builder.enumeration("mod_mem_type", &[("MOD_TEXT", 0), ("MOD_INIT_TEXT", 4)]);
         } else {
             members.push(("core_layout", 1, bits(module::TEXT)));
@@ -251,6 +250,8 @@ impl Kernel {
             (offsets::SYSTEM_STATE, 'D', "system_state"),
             (offsets::PANIC_CPU, 'D', "panic_cpu"),
             (offsets::PAGE_OFFSET_BASE, 'R', "page_offset_base"),
+            (offsets::BTF, 'R', "__start_BTF"),
+            (offsets::BTF + btf_length, 'R', "__stop_BTF"),
             (offsets::MODULES, 'd', "modules"),
             (offsets::MODULE_TREE, 'd', "mod_tree"),
             (offsets::PAGE_TABLES, 'D', "init_top_pgt"),
@@ -258,8 +259,6 @@ impl Kernel {
             (offsets::ORC[0] + 8, 'r', "__stop_orc_unwind_ip"),
             (offsets::ORC[1], 'r', "__start_orc_unwind"),
             (offsets::ORC[1] + 12, 'r', "__stop_orc_unwind"),
-            (offsets::BTF, 'R', "__start_BTF"),
-            (offsets::BTF + btf_length, 'R', "__stop_BTF"),
         ]
         .into_iter()
         .map(|(offset, kind, name)| (TEXT + offset, kind, name.to_owned()))
@@ -321,6 +320,7 @@ impl Kernel {
         } else {
             Vec::new()
         };
+        assert!(offsets::BTF + section.len() as u64 <= offsets::SYMBOLS);
         put(offsets::BTF, &section);
         let symbols = self.symbols(section.len() as u64);
         let symbols: Vec<_> = symbols
@@ -328,10 +328,9 @@ impl Kernel {
             .filter(|(_, _, name)| self.btf || !name.ends_with("_BTF"))
             .map(|(address, kind, name)| (*address, *kind, name.as_str()))
             .collect();
-        put(
-            offsets::SYMBOLS,
-            &kallsyms(self.layout, &symbols, TEXT + offsets::SYMBOLS),
-        );
+        let table = kallsyms(self.layout, &symbols, TEXT + offsets::SYMBOLS);
+        assert!(offsets::SYMBOLS + table.len() as u64 <= offsets::PAGE_TABLES);
+        put(offsets::SYMBOLS, &table);
         image
     }
 
