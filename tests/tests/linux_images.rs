@@ -29,6 +29,7 @@ fn a_kernel_tells_its_release_and_symbols_but_not_where_it_will_run() {
         let linux = knowledge.linux().unwrap();
         assert_eq!(linux.release(), kernel.version);
         assert_eq!(knowledge.slide(), None);
+        assert!(linux.modules().can_be_found());
         let symbols = linux.symbols();
         assert!(symbols.len() > 50_000, "{}", symbols.len());
         let entry = symbols.address_of("entry_SYSCALL_64").unwrap();

@@ -21,7 +21,8 @@ pub struct Recording {
 pub struct Contents {
     /// What the recording is about.
     pub facts: Facts,
-    /// The symbols of the guest's kernel, in the form of `/proc/kallsyms`; empty when they weren't known.
+    /// The symbols of the guest's kernel and its modules, in the form of `/proc/kallsyms`, in the order in which they
+    /// came; empty when they weren't known.
     pub symbols: String,
     /// Where every tick went, by what is in the file.
     pub account: Account,
@@ -82,8 +83,9 @@ impl Recording {
                     has_facts = true;
                 }
                 Some(Kind::Symbols) => {
-                    contents.symbols = String::from_utf8(block.contents)
+                    let text = String::from_utf8(block.contents)
                         .map_err(|_| damaged("its symbols are no text"))?;
+                    contents.symbols.push_str(&text);
                 }
                 Some(Kind::Samples) => {
                     let account = &mut contents.account;

@@ -19,6 +19,7 @@ pub struct Model {
     window: Duration,
     reader: StreamReader,
     facts: Facts,
+    symbol_text: String,
     symbols: Arc<Symbols>,
     slots: VecDeque<Slot>,
     /// When the last samples arrived.
@@ -33,6 +34,7 @@ impl Model {
             window,
             reader: StreamReader::default(),
             facts: Facts::default(),
+            symbol_text: String::new(),
             symbols: Arc::default(),
             slots: VecDeque::new(),
             last: now,
@@ -50,7 +52,11 @@ impl Model {
         for piece in pieces {
             match piece {
                 Piece::Facts(facts) => self.facts = facts,
-                Piece::Symbols(text) => self.symbols = Arc::new(Symbols::parse(&text)),
+                Piece::Symbols(text) => {
+                    // Modules' follow the kernel's.
+                    self.symbol_text.push_str(&text);
+                    self.symbols = Arc::new(Symbols::parse(&self.symbol_text));
+                }
                 Piece::Samples(block) => self.add(&block, now)?,
                 Piece::End(_) => self.has_ended = true,
             }
@@ -104,6 +110,7 @@ impl Model {
 mod tests {
     use super::super::testing::{process, stream};
     use super::*;
+    use crate::file::{Block, Kind};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -143,6 +150,16 @@ mod tests {
         assert!(!model.has_ended());
         model.feed(&stream.end(), 3 * SECOND).unwrap();
         assert!(model.has_ended());
+    }
+
+    #[test]
+    fn later_symbols_are_added() {
+        let mut model = Model::new(SECOND, Duration::ZERO);
+        model.feed(&stream().begin(), Duration::ZERO).unwrap();
+        let more = Block::encode(Kind::Symbols, b"5000 t of_module\t[module]\n").unwrap();
+        model.feed(&more, Duration::ZERO).unwrap();
+        assert_eq!(model.symbols.find(0x5001), Some("of_module"));
+        assert_eq!(model.symbols.find(0x1001), Some("do_syscall"));
     }
 
     #[test]

@@ -1,6 +1,8 @@
-//! prf on a real kernel, from the host: its symbols are found where KASLR has put them, and its
-//! time is found in the functions that use it.
+//! prf on a real kernel, from the host: its symbols are found where KASLR has put them, those of modules too, and its
+//! time is found in the functions that use it. Then modules come and go, and are recorded.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+mod modules;
 
 use std::collections::BTreeMap;
 use std::env;
@@ -11,7 +13,7 @@ use std::path::PathBuf;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::prf::ALL_VCPUS;
 use kvmprof_abi::wire::device;
-use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init};
+use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder};
 use kvmprof_tests::{Prf, PrfAccount, until};
 use kvmprof_tools::client::Connection;
 
@@ -67,12 +69,16 @@ fn client() {
 
 #[test]
 fn a_moved_kernels_time_is_found_in_its_functions() {
-    let init = guest_init(include_str!("init.sh"), &[]);
-    let mut scenario = Scenario::new()
-        .file("guest.cpio", init)
-        .program("client", &env::current_exe().unwrap());
+    let mut scenario = Scenario::new().program("client", &env::current_exe().unwrap());
     for release in RELEASES {
-        scenario = scenario.kernel(release, &debian(release));
+        let kernel = debian(release);
+        let guest = guest_builder(include_str!("init.sh"), &[])
+            .modules(&kernel, &modules::MODULES)
+            .build()
+            .unwrap();
+        scenario = scenario
+            .kernel(release, &kernel)
+            .file(&format!("{release}.cpio"), guest);
     }
     let run = scenario.run(include_str!("driver.sh"));
     for release in RELEASES {
@@ -80,8 +86,15 @@ fn a_moved_kernels_time_is_found_in_its_functions() {
         let introspection = early["machine"]["introspection"].as_str().unwrap();
         assert!(!introspection.contains("slide"), "{introspection}");
         let (sums, hits) = hits(&run, release);
-        check_places(&run, release, &hits);
+        let console = run.console(release).text();
+        let said = said(&console);
+        check_places(release, &said, &hits);
         check_hits(release, &sums, &hits);
+        let of_module: Vec<(&str, u64)> = (said.into_iter())
+            .filter(|(name, _)| name.contains('['))
+            .collect();
+        assert!(of_module.len() >= 2, "{of_module:?}");
+        modules::check(&run, release, &of_module);
     }
 }
 
@@ -106,21 +119,24 @@ fn hits(run: &Finished, release: &str) -> (BTreeMap<String, u64>, Hits) {
     (sums, hits)
 }
 
-/// Every function is where the kernel itself says.
-fn check_places(run: &Finished, release: &str, hits: &Hits) {
-    let console = run.console(release);
-    let text = console.text();
+/// Where the kernel itself says that functions are.
+fn said(text: &str) -> Vec<(&str, u64)> {
     let said: Vec<(&str, u64)> = text
         .lines()
         .filter_map(|line| line.strip_prefix("symbol ")?.split_once(' '))
         .map(|(name, address)| (name, u64::from_str_radix(address, 16).unwrap()))
         .collect();
-    assert!(said.len() >= 4, "{text}");
+    assert!(said.len() >= 6, "{text}");
+    said
+}
+
+/// Every function is where the kernel itself says.
+fn check_places(release: &str, said: &[(&str, u64)], hits: &Hits) {
     assert!(hits.len() > 10_000, "{} functions", hits.len());
     for (name, address) in said {
         let found = hits
             .iter()
-            .any(|(other, other_name, _)| *other == address && other_name == name);
+            .any(|(other, other_name, _)| other == address && other_name == name);
         assert!(found, "{release}: {name} at {address:#x}");
     }
 }

@@ -49,6 +49,8 @@ struct Type {
     count: usize,
     /// Whether member offsets also say how wide bit fields are.
     kind_flag: bool,
+    /// Its size in bytes, or the type that it names or refers to.
+    size_or_type: usize,
     /// Where what follows `struct btf_type` starts within the types.
     tail: usize,
 }
@@ -99,6 +101,15 @@ impl<'a> Btf<'a> {
             })
             .filter(|bits| bits % 8 == 0)
             .map(|bits| bits / 8)
+    }
+
+    /// How long the structure called `structure` is, in bytes.
+    pub fn size_of(&self, structure: &str) -> Option<u64> {
+        self.all()
+            .find(|candidate| {
+                candidate.kind == KIND_STRUCT && self.is_named(candidate.name, structure)
+            })
+            .and_then(|found| u64::try_from(found.size_or_type).ok())
     }
 
     /// The value of `enumerator` in the enumeration called `enumeration`.
@@ -187,13 +198,12 @@ fn starts(types: &[u8]) -> Result<Vec<u32>, IntrospectionError> {
 
 fn type_at(types: &[u8], position: usize) -> Option<Type> {
     let information = u32_at(types, position.checked_add(4)?)?;
-    // The third field, a size or a type, isn't needed, but has to be there.
-    u32_at(types, position + 8)?;
     Some(Type {
         name: index_at(types, position)?,
         kind: information >> 24 & 0x1f,
         count: usize::try_from(information & 0xffff).ok()?,
         kind_flag: information >> 31 != 0,
+        size_or_type: index_at(types, position + 8)?,
         tail: position + TYPE_LENGTH,
     })
 }

@@ -2,11 +2,12 @@
 
 use std::fmt::Write;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
 
 use kvmprof_abi::note::GuestNote;
 use vm_memory::GuestMemoryBackend;
 
-use super::linux::LinuxKnowledge;
+use super::linux::{LinuxKnowledge, Modules};
 use super::pid_at::{self, PidAtError};
 use super::{IntrospectionError, Registers, Symbols};
 
@@ -117,6 +118,19 @@ impl GuestKnowledge {
         }
     }
 
+    /// The modules of a Linux guest's kernel.
+    pub fn modules(&self) -> Option<&Modules> {
+        self.linux().map(LinuxKnowledge::modules)
+    }
+
+    /// Learns of a Linux guest's modules whenever that is asked for, until `stopping` is set and [`Modules::wake`]
+    /// called. For a thread of its own; of another guest there is nothing to learn.
+    pub fn serve_modules<M: GuestMemoryBackend>(&self, memory: &M, stopping: &AtomicBool) {
+        if let Some(linux) = self.linux() {
+            linux.modules().serve(linux, memory, stopping);
+        }
+    }
+
     /// The symbols of a Linux guest's kernel, by link-time address.
     pub fn symbols(&self) -> Option<&Symbols> {
         self.linux().map(LinuxKnowledge::symbols)
@@ -129,8 +143,8 @@ impl GuestKnowledge {
     }
 
     /// The functions of the guest's kernel at the addresses where they are, in the form of
-    /// `/proc/kallsyms`: lines of address, type letter and name, by address. A Linux kernel's
-    /// modules aren't among them. `None` while the image or the slide isn't known, and for a guest
+    /// `/proc/kallsyms`: lines of address, type letter and name, by address. Those of a Linux
+    /// kernel's modules aren't among them, but in [`Modules`]. `None` while the image or the slide isn't known, and for a guest
     /// without symbols.
     pub fn kallsyms(&self) -> Option<String> {
         let (symbols, range, slide) = match self.guest() {

@@ -26,7 +26,7 @@ mod vcpu;
 pub use error::IntrospectionError;
 pub use image::{MAX_UNPACKED, notes, unpack as unpack_kernel};
 pub use knowledge::GuestKnowledge;
-pub use linux::LinuxKnowledge;
+pub use linux::{LinuxKnowledge, Modules, NewFunctions};
 pub use paging::AddressSpace;
 pub use pid_at::{PidAtError, parse as parse_pid_at};
 pub use stack::{OrcTable, Stack, StackWish};

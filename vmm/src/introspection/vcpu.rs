@@ -29,7 +29,7 @@ impl VcpuIntrospector {
     /// Whom the vCPU is running, which stands still with `registers`, in HLT when `halted`. The process
     /// group costs two more pointers to follow, so it is looked up only when wanted.
     ///
-    /// Takes no lock, allocates nothing, never panics, and reads a bounded number of times whatever is in
+    /// Waits for no lock, allocates nothing, never panics, and reads a bounded number of times whatever is in
     /// guest memory.
     pub fn identify<M: GuestMemoryBackend>(
         &mut self,
@@ -53,7 +53,7 @@ impl VcpuIntrospector {
     /// The wanted parts of the call stack of the vCPU, which stands still with `registers`; of guests other than
     /// Linux only the program counter. Bounded as [`VcpuIntrospector::identify`] is.
     pub fn unwind<M: GuestMemoryBackend>(
-        &self,
+        &mut self,
         memory: &M,
         registers: &Registers,
         wish: StackWish,
@@ -61,7 +61,7 @@ impl VcpuIntrospector {
     ) {
         stack.clear();
         match self.knowledge.guest() {
-            Guest::Linux(linux) => linux.unwind(memory, registers, wish, stack),
+            Guest::Linux(linux) => (self.cpu).unwind(linux, memory, registers, wish, stack),
             Guest::Note(..) | Guest::Unknown(_) => {
                 stack.only(registers.rip, registers.cpl, StackEnd::Unsupported);
             }

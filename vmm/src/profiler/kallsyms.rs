@@ -1,24 +1,116 @@
 //! The guest kernel's symbols as a client reads them.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use kvmprof_abi::errno::Errno;
 
 use super::Profiler;
+use crate::introspection::GuestKnowledge;
+
+/// How long a client's open may wait for the modules to be looked at.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// The texts, which are some MB long. The kernel's own stays the same; its modules come and go.
+#[derive(Debug, Default)]
+pub(super) struct KernelText {
+    kernel: Option<Rc<[u8]>>,
+    whole: Option<WholeText>,
+}
+
+#[derive(Debug)]
+struct WholeText {
+    /// Which modules are in it.
+    generation: u64,
+    text: Rc<[u8]>,
+}
+
+impl KernelText {
+    /// The functions of the kernel's own image, once it is known where they are.
+    pub fn kernel(&mut self, knowledge: &GuestKnowledge) -> Option<Rc<[u8]>> {
+        if self.kernel.is_none() {
+            let text = knowledge.kallsyms()?;
+            self.kernel = Some(text.into_bytes().into());
+        }
+        self.kernel.clone()
+    }
+
+    /// The same with the functions of the modules that are known, by address: modules lie above the kernel.
+    fn whole(&mut self, knowledge: &GuestKnowledge) -> Option<Rc<[u8]>> {
+        let kernel = self.kernel(knowledge)?;
+        let Some(modules) = knowledge.modules() else {
+            return Some(kernel);
+        };
+        let generation = modules.generation();
+        if let Some(whole) = &self.whole
+            && whole.generation == generation
+        {
+            return Some(Rc::clone(&whole.text));
+        }
+        let functions = modules.loaded().functions();
+        let text: Rc<[u8]> = [&*kernel, functions.as_bytes()].concat().into();
+        self.whole = Some(WholeText {
+            generation,
+            text: Rc::clone(&text),
+        });
+        Some(text)
+    }
+}
 
 impl Profiler {
-    /// The text of the device. It is made once, since it stays the same and is some MB long.
+    /// The text of the device, with the modules that are there at this moment.
     pub(super) fn kallsyms(&mut self) -> Result<Rc<[u8]>, Errno> {
-        if let Some(text) = &self.kallsyms {
-            return Ok(Rc::clone(text));
+        if !self.ended {
+            if self.facts.knowledge.is_unlocated() {
+                // Each vCPU looks where the kernel is when it answers.
+                self.request_of_all();
+            }
+            if let Some(modules) = self.facts.knowledge.modules() {
+                modules.refresh(PATIENCE);
+            }
         }
-        if self.facts.knowledge.is_unlocated() && !self.ended {
-            // Each vCPU looks where the kernel is when it answers.
-            self.request_of_all();
-        }
-        let text = self.facts.knowledge.kallsyms().ok_or(Errno::ENXIO)?;
-        let text: Rc<[u8]> = text.into_bytes().into();
-        self.kallsyms = Some(Rc::clone(&text));
-        Ok(text)
+        let text = self.kernel_text.whole(&self.facts.knowledge);
+        text.ok_or(Errno::ENXIO)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::introspection::testing::kernel::HOT;
+    use crate::introspection::testing::linux_guest::LinuxGuest;
+    use crate::introspection::testing::modules::TestModule;
+
+    #[test]
+    fn modules_are_those_that_are_known_now() {
+        let guest = LinuxGuest::new(HOT);
+        let knowledge = &guest.knowledge;
+        let mut texts = KernelText::default();
+        assert_eq!(texts.whole(knowledge), None);
+        knowledge.locate(&guest.memory, &guest.user());
+        let kernel = texts.kernel(knowledge).unwrap();
+        assert_eq!(texts.whole(knowledge).as_deref(), Some(&*kernel));
+        guest.load(&[TestModule::new("first", 2), TestModule::new("second", 1)]);
+        guest.read_modules();
+        let whole = texts.whole(knowledge).unwrap();
+        let text = std::str::from_utf8(&whole).unwrap();
+        assert!(whole.starts_with(&kernel));
+        assert!(text.ends_with("_1\t[first]\nffffffffc0420000 t second_0\t[second]\n"));
+        assert!(text.lines().is_sorted_by_key(|line| &line[..16]));
+        // It isn't made again while nothing changes.
+        assert!(Rc::ptr_eq(&whole, &texts.whole(knowledge).unwrap()));
+        guest.load(&[TestModule::new("first", 2)]);
+        guest.read_modules();
+        let whole = texts.whole(knowledge).unwrap();
+        assert!(whole.ends_with(b"_1\t[first]\n"));
+        assert!(Rc::ptr_eq(&kernel, &texts.kernel(knowledge).unwrap()));
+    }
+
+    #[test]
+    fn a_guest_without_modules_has_its_own_functions() {
+        let knowledge = GuestKnowledge::of_image(kvmprof_demo_guest::ELF).unwrap();
+        let mut texts = KernelText::default();
+        let kernel = texts.kernel(&knowledge).unwrap();
+        assert!(Rc::ptr_eq(&kernel, &texts.whole(&knowledge).unwrap()));
     }
 }

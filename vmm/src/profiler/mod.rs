@@ -24,6 +24,7 @@ use kvmprof_devices::profiling::{ClockLedger, Pcs, Prf};
 use crate::introspection::StackWish;
 use crate::vcpu::{Gate, RING_ENTRIES, TickReceiver, VcpuShared};
 use backend::Open;
+use kallsyms::KernelText;
 use names::Names;
 use recorder::StreamRecorder;
 
@@ -60,7 +61,7 @@ pub struct Profiler {
     streams: BTreeMap<Handle, StreamRecorder>,
     // The last rate with which prf couldn't be turned on, in Hz.
     refused_rate: Option<u32>,
-    kallsyms: Option<Rc<[u8]>>,
+    kernel_text: KernelText,
     names: Names,
     open: BTreeMap<Handle, Open>,
     next_handle: u32,
@@ -98,7 +99,7 @@ impl Profiler {
             recorder: None,
             streams: BTreeMap::new(),
             refused_rate: None,
-            kallsyms: None,
+            kernel_text: KernelText::default(),
             names: Names::default(),
             open: BTreeMap::new(),
             next_handle: 0,

@@ -1,7 +1,5 @@
 //! The recorder as a device: recordings that clients read.
 
-use std::rc::Rc;
-
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::recorder::{REC_START, REC_STOP, STACK_KERNEL, STACK_USER};
 use kvmprof_devices::endpoint::{Handle, IoctlReply};
@@ -84,21 +82,20 @@ impl Profiler {
         stream.ok_or(Errno::EINVAL)?.read(limit)
     }
 
-    /// Hands over what has waited for long enough, and the kernel's symbols once they are known.
+    /// Hands over what has waited for long enough, and the kernel's symbols and its modules' once they are known.
     pub(super) fn tend_streams(&mut self) {
-        if self.streams.values().any(StreamRecorder::wants_symbols) {
-            if self.kallsyms.is_none() {
-                let text = self.facts.knowledge.kallsyms();
-                self.kallsyms = text.map(|text| text.into_bytes().into());
-            }
-            if let Some(text) = self.kallsyms.as_ref().map(Rc::clone) {
-                let waiting = self.streams.values_mut();
-                for stream in waiting.filter(|stream| stream.wants_symbols()) {
-                    stream.give_symbols(&text);
-                }
+        if self.streams.values().any(StreamRecorder::wants_symbols)
+            && let Some(text) = self.kernel_text.kernel(&self.facts.knowledge)
+        {
+            let waiting = self.streams.values_mut();
+            for stream in waiting.filter(|stream| stream.wants_symbols()) {
+                stream.give_symbols(&text);
             }
         }
         for stream in self.streams.values_mut() {
+            if let Some(modules) = self.facts.knowledge.modules() {
+                stream.take_module_functions(modules);
+            }
             stream.tend();
         }
     }

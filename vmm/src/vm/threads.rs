@@ -84,7 +84,8 @@ impl VcpuThreads {
     }
 
     /// Learns from the guest's image on a thread of its own: unpacking takes about as long here as it
-    /// takes the guest. An image that tells nothing ends the guest.
+    /// takes the guest. An image that tells nothing ends the guest. The thread then learns of the kernel's modules,
+    /// whenever a vCPU runs one that isn't known, until all are stopped.
     ///
     /// # Errors
     /// When the host gives no thread.
@@ -95,10 +96,16 @@ impl VcpuThreads {
         doorbell: Arc<Doorbell>,
     ) -> io::Result<()> {
         let sender = self.sender.clone();
+        let memory = self.common.memory.clone();
+        let stopping = Arc::clone(&self.common.stopping);
         std::thread::Builder::new()
             .name("introspection".into())
             .spawn(move || match GuestKnowledge::of_image(&image) {
-                Ok(learned) => knowledge.complete(learned),
+                Ok(learned) => {
+                    drop(image);
+                    knowledge.complete(learned);
+                    knowledge.serve_modules(&memory, &stopping);
+                }
                 Err(error) => {
                     // Nobody hears it when the guest has ended already.
                     let _ = sender.send(Ending::Unprofilable(error));
@@ -113,6 +120,9 @@ impl VcpuThreads {
         self.common.stopping.store(true, Ordering::SeqCst);
         self.common.gate.open();
         self.common.devices.serial().close_output();
+        if let Some(modules) = self.common.knowledge.modules() {
+            modules.wake();
+        }
         for vcpu in &self.shared {
             vcpu.kicker.kick();
         }

@@ -55,8 +55,8 @@ pub mod device {
     pub const STATUS: u16 = 3;
     /// Lines `pid\ttid\tcomm\n`, one for each thread of the guest: a snapshot taken at open; minor 0.
     pub const PROCESSES: u16 = 4;
-    /// The guest kernel's symbols at their real addresses, lines `address type name\n` as
-    /// `/proc/kallsyms` has them: a snapshot taken at open; minor 0; ENXIO while they aren't known.
+    /// The guest kernel's symbols at their real addresses, lines `address type name\n`, those of its
+    /// modules `address type name\t[module]\n`, as `/proc/kallsyms` has them: a snapshot taken at open; minor 0; ENXIO while they aren't known.
     pub const KALLSYMS: u16 = 5;
     /// A recording of every tick, of its own for each open; minor 0.
     pub const RECORDER: u16 = 6;

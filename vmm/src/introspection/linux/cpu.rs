@@ -4,10 +4,11 @@ use kvmprof_devices::profiling::{COMM_LENGTH, Mode};
 use vm_memory::GuestMemoryBackend;
 
 use super::layout::SOFTIRQ;
+use super::modules::KnownModules;
 use super::placement::Placement;
 use super::view::KernelView;
 use super::{KERNEL_MAP, LinuxKnowledge};
-use crate::introspection::{Identity, Registers, bare_mode, padded};
+use crate::introspection::{Identity, Registers, Stack, StackWish, bare_mode, padded};
 
 /// Highest process id plus one (`PID_MAX_LIMIT`, `include/linux/threads.h`).
 const PID_LIMIT: i32 = 4 << 20;
@@ -23,6 +24,8 @@ pub struct Cpu {
     vcpu: u16,
     /// The offset of its per-CPU area, once the areas are set up.
     base: Option<u64>,
+    /// What it knows of the kernel's modules.
+    modules: KnownModules,
     /// Another CPU's offset that was seen in the GS base instead, and how many times in a row.
     other: (u64, u8),
 }
@@ -34,6 +37,7 @@ impl Cpu {
         Self {
             vcpu,
             base: None,
+            modules: KnownModules::default(),
             other: (0, 0),
         }
     }
@@ -51,6 +55,11 @@ impl Cpu {
         let Some(placement) = linux.locate(memory, registers) else {
             return identity;
         };
+        if registers.cpl == 0 && linux.is_module_code(placement, registers.rip) {
+            // Whoever wants its name later has to have it learned now: it may be gone by then.
+            linux.modules.follow(&mut self.modules);
+            (linux.modules).check(memory, placement, self.modules.loaded());
+        }
         let view = KernelView::new(linux, placement, memory, registers);
         let Some(base) = self.base(linux, placement, &view, registers) else {
             return identity;
@@ -75,6 +84,19 @@ impl Cpu {
             identity.mode = kernel_mode(linux, &view, count, task.as_ref());
         }
         identity
+    }
+
+    /// Takes the wanted parts of the stack of the vCPU, which stands still with `registers`.
+    pub fn unwind<M: GuestMemoryBackend>(
+        &mut self,
+        linux: &LinuxKnowledge,
+        memory: &M,
+        registers: &Registers,
+        wish: StackWish,
+        stack: &mut Stack,
+    ) {
+        linux.modules.follow(&mut self.modules);
+        linux.unwind(memory, registers, wish, stack, self.modules.loaded());
     }
 
     /// The offset of the vCPU's per-CPU area.

@@ -2,6 +2,7 @@
 
 mod cpu;
 mod layout;
+mod modules;
 mod orc;
 mod placement;
 #[cfg(test)]
@@ -17,13 +18,14 @@ use super::btf::Btf;
 use super::image::{self, Vmlinux};
 use super::kallsyms::{self, Anchor, Stretch};
 use super::paging::{AddressSpace, read_physical};
-use super::stack::OrcTable;
+use super::stack::{MODULES, OrcTable};
 use super::symbols::Symbols;
 use super::{IntrospectionError, Registers};
 use layout::{Addresses, TaskLayout};
 use placement::{Placement, PlacementCell};
 
 pub use cpu::Cpu;
+pub use modules::{Modules, NewFunctions};
 
 /// Where the kernel's own mapping starts (`__START_KERNEL_map`,
 /// `arch/x86/include/asm/page_64_types.h`).
@@ -56,6 +58,7 @@ pub struct LinuxKnowledge {
     placement: PlacementCell,
     /// Where all memory is mapped in a row, 0 while that is unknown (`page_offset_base`).
     direct_map: AtomicU64,
+    modules: Modules,
 }
 
 impl LinuxKnowledge {
@@ -91,6 +94,7 @@ impl LinuxKnowledge {
                 kernel: release.clone(),
                 symbol: "linux_banner",
             })?;
+        let modules = Modules::new(&symbols, &btf);
         Ok(Self {
             tasks: TaskLayout::find(&btf)?,
             orc: orc::find(&vmlinux, &symbols, &release),
@@ -101,6 +105,7 @@ impl LinuxKnowledge {
             addresses,
             placement: PlacementCell::default(),
             direct_map: AtomicU64::new(0),
+            modules,
         })
     }
 
@@ -117,6 +122,11 @@ impl LinuxKnowledge {
     /// The kernel's table for unwinding its stacks, if it has one of a form that is known.
     pub fn orc(&self) -> Option<&OrcTable> {
         self.orc.as_ref()
+    }
+
+    /// The modules of the running kernel.
+    pub fn modules(&self) -> &Modules {
+        &self.modules
     }
 
     /// Where the kernel's image lies, by link-time addresses.
@@ -159,9 +169,16 @@ impl LinuxKnowledge {
         self.placement.get().or_else(|| {
             let space = AddressSpace::new(memory, registers);
             let placement = self.find(&space, registers)?;
+            self.modules.learn_paging(registers);
             self.placement.set(placement);
             Some(placement)
         })
+    }
+
+    /// Whether `address` is where modules are, not in the kernel's own image, which may reach there.
+    fn is_module_code(&self, placement: Placement, address: u64) -> bool {
+        let linked = address.wrapping_sub(placement.slide);
+        MODULES.contains(&address) && !self.image.contains(&linked)
     }
 
     /// Where all memory is mapped in a row, found out from a kernel pointer that is known to work and the

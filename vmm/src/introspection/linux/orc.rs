@@ -6,6 +6,7 @@ use kvmprof_devices::profiling::StackEnd;
 use vm_memory::GuestMemoryBackend;
 
 use super::LinuxKnowledge;
+use super::modules::LoadedModules;
 use super::view::KernelView;
 use crate::introspection::Registers;
 use crate::introspection::image::Vmlinux;
@@ -41,11 +42,12 @@ impl LinuxKnowledge {
         registers: &Registers,
         wish: StackWish,
         stack: &mut Stack,
+        modules: &LoadedModules,
     ) {
         let user = if registers.cpl == 3 {
             Some(UserRegisters::of(registers))
         } else {
-            let user = self.unwind_kernel(memory, registers, stack);
+            let user = self.unwind_kernel(memory, registers, modules, stack);
             if !wish.kernel {
                 stack.forget_kernel();
             }
@@ -66,6 +68,7 @@ impl LinuxKnowledge {
         &self,
         memory: &M,
         registers: &Registers,
+        modules: &LoadedModules,
         stack: &mut Stack,
     ) -> Option<UserRegisters> {
         let Some(placement) = self.locate(memory, registers) else {
@@ -75,10 +78,26 @@ impl LinuxKnowledge {
         let view = KernelView::new(self, placement, memory, registers);
         let unwinder = KernelUnwinder {
             orc: self.orc.as_ref(),
+            modules: Some(modules.code()),
             slide: placement.slide,
             image: self.image.clone(),
         };
-        let mut memory = PagedMemory::new(memory, |address| view.translate(address));
-        unwinder.walk(registers, &mut memory, stack)
+        let mut stack_memory = PagedMemory::new(memory, |address| view.translate(address));
+        let user = unwinder.walk(registers, &mut stack_memory, stack);
+        let is_module_code = |frame: &u64| self.is_module_code(placement, *frame);
+        let leads_through_modules = stack.frames().iter().any(is_module_code);
+        if !leads_through_modules
+            || self.modules().check(memory, placement, modules)
+            || (self.modules()).still_has(&view, modules, stack.frames())
+        {
+            return user;
+        }
+        // Another module may be there by now, whose frames are others.
+        stack.clear();
+        let unwinder = KernelUnwinder {
+            modules: None,
+            ..unwinder
+        };
+        unwinder.walk(registers, &mut stack_memory, stack)
     }
 }

@@ -1,13 +1,14 @@
 //! The kernel's part of a stack: by ORC, or by frame pointers in a kernel that has none.
 //!
-//! A kernel with ORC keeps other values in RBP: where it has no entry, as in its modules so far, a stack is broken.
+//! A kernel with ORC keeps other values in RBP: where neither it nor a module has an entry, a stack is broken.
 
 use std::ops::Range;
 
 use kvmprof_devices::profiling::StackEnd;
 
 use super::memory::StackMemory;
-use super::orc::{Base, Kind, OrcEntry};
+use super::modules::{MODULES, ModuleCode};
+use super::orc::{Base, Kind, OrcEntry, OrcFormat};
 use super::{OrcTable, Stack, UserRegisters};
 use crate::introspection::Registers;
 
@@ -15,8 +16,8 @@ use crate::introspection::Registers;
 const MAX_SWITCHES: u8 = 8;
 /// Most bytes between two frames: a whole stack (`THREAD_SIZE`, `IRQ_STACK_SIZE`, 16 KiB; twice that with KASAN).
 const MAX_FRAME: u64 = 32 << 10;
-/// Where modules and what is compiled at run time lie (`Documentation/arch/x86/x86_64/mm.rst`).
-const MODULES: Range<u64> = 0xffff_ffff_a000_0000..0xffff_ffff_ff00_0000;
+/// A task's stack ends at a multiple of this (a part of `THREAD_SIZE`, `arch/x86/include/asm/page_64_types.h`).
+const STACK_ALIGNMENT: u64 = 16 << 10;
 /// The code segment of 64-bit user code (`__USER_CS`, `arch/x86/include/asm/segment.h`).
 const USER_CS: u64 = 0x33;
 
@@ -31,6 +32,8 @@ mod saved {
     pub const IP: u64 = 128;
     pub const CS: u64 = 136;
     pub const SP: u64 = 152;
+    /// Bytes of all of them.
+    pub const LENGTH: u64 = 168;
 }
 
 /// What unwinds one kernel's stacks.
@@ -38,6 +41,8 @@ mod saved {
 pub struct KernelUnwinder<'a> {
     /// Its unwind table, if it has one.
     pub orc: Option<&'a OrcTable>,
+    /// The code of its modules, as far as that is known.
+    pub modules: Option<&'a ModuleCode>,
     /// How far above its link-time address it runs, in bytes.
     pub slide: u64,
     /// Where its image lies, by link-time addresses.
@@ -106,22 +111,28 @@ impl KernelUnwinder<'_> {
     }
 
     fn step(&self, frame: &Frame, memory: &mut impl StackMemory) -> Step {
-        let inside = frame.inside();
-        let linked = inside.wrapping_sub(self.slide);
         let step = match self.orc {
-            Some(orc) => (self.image.contains(&linked))
-                .then(|| orc.find(linked))
-                .flatten()
-                .and_then(|entry| self.by_entry(orc, entry, frame, memory)),
+            Some(orc) => self
+                .entry(orc, frame.inside())
+                .and_then(|(entry, format)| self.by_entry(entry, format, frame, memory)),
             None => self.by_frame_pointer(frame, memory),
         };
         step.unwrap_or(Step::End(StackEnd::Broken))
     }
 
+    /// The entry that holds at `address`, the kernel's or a module's.
+    fn entry(&self, orc: &OrcTable, address: u64) -> Option<(OrcEntry, OrcFormat)> {
+        let linked = address.wrapping_sub(self.slide);
+        if self.image.contains(&linked) {
+            return Some((orc.find(linked)?, orc.format()));
+        }
+        self.modules?.find(address)
+    }
+
     fn by_entry(
         &self,
-        orc: &OrcTable,
         entry: OrcEntry,
+        format: OrcFormat,
         frame: &Frame,
         memory: &mut impl StackMemory,
     ) -> Option<Step> {
@@ -135,7 +146,7 @@ impl KernelUnwinder<'_> {
                 return None;
             }
             Kind::End => return Some(Step::End(StackEnd::Complete)),
-            _ => frame.caller_sp(entry, orc.format().offset_first, memory)?,
+            _ => frame.caller_sp(entry, format.offset_first, memory)?,
         };
         let bp = match entry.bp {
             Base::CallerSp => memory.word(sp.wrapping_add_signed(entry.bp_offset.into())),
@@ -206,18 +217,41 @@ impl KernelUnwinder<'_> {
     /// frame pointers (`ENCODE_FRAME_POINTER`, `arch/x86/include/asm/frame.h`).
     fn by_frame_pointer(&self, frame: &Frame, memory: &mut impl StackMemory) -> Option<Step> {
         if frame.bp == 0 {
-            return Some(Step::End(StackEnd::Complete));
+            let user = self.system_call(frame, memory);
+            return Some(user.unwrap_or(Step::End(StackEnd::Complete)));
         }
         if frame.bp & 1 == 1 {
             return self.interrupted(frame.bp & !1, None, memory);
         }
-        let distance = frame.bp.checked_sub(frame.sp)?;
-        if distance >= MAX_FRAME {
+        let is_above = |sp: u64| {
+            let distance = frame.bp.checked_sub(sp);
+            distance.is_some_and(|distance| distance < MAX_FRAME)
+        };
+        // An interrupt's stack begins with where the one is that it came from (`call_on_stack`,
+        // `arch/x86/include/asm/irq_stack.h`).
+        if !is_above(frame.sp) && !is_above(memory.word(frame.sp)?) {
             return None;
         }
         let back = memory.word(frame.bp.wrapping_add(8))?;
         let caller = memory.word(frame.bp)?;
         self.called(back, frame.bp.wrapping_add(16), caller)
+    }
+
+    /// The user's registers behind a system call's outermost frame: entry code clears the frame pointer, and all that
+    /// the stack has besides is what it saved first.
+    fn system_call(&self, frame: &Frame, memory: &mut impl StackMemory) -> Option<Step> {
+        let end = frame.sp.wrapping_add(saved::LENGTH);
+        // With FRED the processor's own frame is some bytes longer (`TOP_OF_KERNEL_STACK_PADDING`).
+        let is_first = [0, 16]
+            .into_iter()
+            .any(|padding| end.wrapping_add(padding).is_multiple_of(STACK_ALIGNMENT));
+        if !is_first {
+            return None;
+        }
+        match self.interrupted(frame.sp, None, memory)? {
+            Step::User(user) if user.ip >> 63 == 0 => Some(Step::User(user)),
+            _ => None,
+        }
     }
 
     /// True for an address in the kernel's image, or where modules are.

@@ -7,6 +7,7 @@
 mod frame_pointer;
 mod kernel;
 mod memory;
+mod modules;
 mod orc;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use super::Registers;
 
 pub(super) use kernel::KernelUnwinder;
 pub(super) use memory::{PagedMemory, StackMemory};
+pub(super) use modules::{CodeRegion, MODULES, ModuleCode};
 pub(super) use orc::OrcFormat;
 pub use orc::OrcTable;
 

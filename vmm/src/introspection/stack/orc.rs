@@ -4,12 +4,12 @@
 //! One table has the addresses from which on its entries hold, relative to themselves and in order; the other
 //! has an entry for each: how to find the caller's stack pointer and frame pointer.
 
+use std::ops::Range;
+
 use crate::introspection::bytes::{array_at, i32_at};
 
-/// Bytes of an entry.
-const ENTRY: usize = 6;
-/// Bytes of an address.
-const ADDRESS: usize = 4;
+const ENTRY: usize = OrcTable::ENTRY;
+const ADDRESS: usize = OrcTable::ADDRESS;
 /// Most entries that are taken: distribution kernels have some 500,000.
 const MAX_ENTRIES: usize = 8 << 20;
 /// The code is parted into blocks of so many bytes, for each of which the first entry is known
@@ -147,7 +147,7 @@ impl OrcEntry {
     }
 }
 
-/// A kernel's table, by link-time addresses.
+/// A kernel's table, by link-time addresses, or a module's, by the addresses where it is.
 #[derive(Debug)]
 pub struct OrcTable {
     format: OrcFormat,
@@ -161,6 +161,11 @@ pub struct OrcTable {
 }
 
 impl OrcTable {
+    /// Bytes of an entry.
+    pub const ENTRY: usize = 6;
+    /// Bytes of an address.
+    pub const ADDRESS: usize = 4;
+
     /// Reads the table of addresses that was linked to `address`, and the entries. `None` when they don't fit
     /// each other, or the addresses are no kernel's.
     pub fn parse(
@@ -168,6 +173,17 @@ impl OrcTable {
         addresses: &[u8],
         entries: &[u8],
         format: OrcFormat,
+    ) -> Option<Self> {
+        Self::parse_within(address, addresses, entries, format, &(0..u64::MAX))
+    }
+
+    /// As [`OrcTable::parse`], of the part of the table that is for the code in `range`.
+    pub fn parse_within(
+        address: u64,
+        addresses: &[u8],
+        entries: &[u8],
+        format: OrcFormat,
+        range: &Range<u64>,
     ) -> Option<Self> {
         let count = addresses.len() / ADDRESS;
         if count == 0 || count > MAX_ENTRIES || entries.len() / ENTRY < count {
@@ -181,6 +197,7 @@ impl OrcTable {
                 Some((place.wrapping_add_signed(i64::from(distance)), entry))
             })
             .collect::<Option<_>>()?;
+        rows.retain(|(address, _)| range.contains(address));
         // Kernels before 5.6 sort it when they boot. Of several for one address the last counts.
         if !rows.is_sorted_by_key(|(address, _)| *address) {
             rows.sort_by_key(|(address, _)| *address);
@@ -205,6 +222,13 @@ impl OrcTable {
     /// How many entries there are.
     pub fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// How much memory it takes, in bytes.
+    pub fn footprint(&self) -> usize {
+        self.offsets.len() * size_of::<u32>()
+            + self.entries.len() * ENTRY
+            + self.blocks.len() * size_of::<u32>()
     }
 
     /// True when there is none.

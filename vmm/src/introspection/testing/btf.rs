@@ -80,6 +80,13 @@ impl Builder {
         self.count
     }
 
+    /// Says that structure `id`, which was added last, has `bytes` bytes.
+    pub fn resize(&mut self, id: u32, members: usize, bytes: u32) {
+        assert_eq!(id, self.count);
+        let place = self.types.len() - members * 12 - 4;
+        self.types[place..place + 4].copy_from_slice(&bytes.to_le_bytes());
+    }
+
     /// The section, header and all.
     pub fn section(&self) -> Vec<u8> {
         let types = u32::try_from(self.types.len()).unwrap();

@@ -14,6 +14,8 @@ pub struct Kernel {
     pub hot: bool,
     /// Whether it has BTF.
     pub btf: bool,
+    /// Whether its BTF tells of modules.
+    pub modules: bool,
     /// Whether its `preempt_count` also counts how often interrupts were disabled.
     pub counts_disabled: bool,
 }
@@ -23,6 +25,7 @@ pub const OLD: Kernel = Kernel {
     layout: Layout::Relative50,
     hot: false,
     btf: true,
+    modules: true,
     counts_disabled: false,
 };
 /// A kernel of 6.4 to 6.14, which gathers in `pcpu_hot` what is used most.
@@ -30,6 +33,7 @@ pub const HOT: Kernel = Kernel {
     layout: Layout::Relative64,
     hot: true,
     btf: true,
+    modules: true,
     counts_disabled: false,
 };
 /// A kernel of 6.15 on, whose per-CPU symbols are ordinary addresses.
@@ -37,6 +41,7 @@ pub const NEW: Kernel = Kernel {
     layout: Layout::Relative615,
     hot: false,
     btf: true,
+    modules: true,
     counts_disabled: false,
 };
 
@@ -64,6 +69,18 @@ pub mod offsets {
     pub const BTF: u64 = 0x6000;
     /// The symbol table.
     pub const SYMBOLS: u64 = 0x8000;
+    /// `modules`, the head of their list.
+    pub const MODULES: u64 = 0x4180;
+    /// `mod_tree`, which starts with its sequence.
+    pub const MODULE_TREE: u64 = 0x4190;
+    /// Code of the kernel's that keeps 16 bytes on the stack.
+    pub const FRAMED: u64 = 0x2200;
+    /// Code of the kernel's at which stacks end.
+    pub const STACK_END: u64 = 0x2800;
+    /// The addresses of the unwind table, 8 bytes, and its entries, 12.
+    pub const ORC: [u64; 2] = [0x41a0, 0x41b0];
+    /// `init_top_pgt`, the kernel's own page tables.
+    pub const PAGE_TABLES: u64 = 0x1_e000;
     /// The image's end.
     pub const END: u64 = 0x2_0000;
 }
@@ -94,7 +111,92 @@ pub mod task {
     pub const NUMBER: u64 = 0x18 + 4;
 }
 
+/// Where things are in a module, in bytes from its start.
+pub mod module {
+    /// `module.state`, 4 bytes.
+    pub const STATE: u64 = 0;
+    /// `module.list`.
+    pub const LIST: u64 = 8;
+    /// `module.name`, 56 bytes.
+    pub const NAME: u64 = 0x18;
+    /// `module.build_id`, 20 bytes.
+    pub const BUILD_ID: u64 = 0x50;
+    /// `module.kallsyms`, a pointer.
+    pub const KALLSYMS: u64 = 0x70;
+    /// `mod_arch_specific.num_orcs`, 4 bytes; `orc_unwind_ip` and `orc_unwind`, pointers.
+    pub const ORC: u64 = 0x80;
+    /// `module.mem`, or `core_layout`.
+    pub const TEXT: u64 = 0x100;
+    /// Bytes of a `module_memory`, which starts with its base.
+    pub const MEMORY_LENGTH: u64 = 0x48;
+    /// `module_memory.size`, 4 bytes.
+    pub const MEMORY_SIZE: u64 = 8;
+    /// `module.init_layout`.
+    pub const INIT_LAYOUT: u64 = 0x180;
+    /// `module_layout.text_size`, 4 bytes behind the base and the size of all.
+    pub const TEXT_SIZE: u64 = 12;
+}
+
 impl Kernel {
+    /// Whether its modules have `mem[]`, not `core_layout`.
+    pub fn has_module_memories(self) -> bool {
+        !matches!(
+            self.layout,
+            Layout::Relative46 | Layout::Relative50 | Layout::Relative62 | Layout::Absolute
+        )
+    }
+
+    fn add_modules(self, builder: &mut Builder) {
+        let bits = |bytes: u64| u32::try_from(bytes * 8).unwrap();
+        let mut members = vec![
+            ("state", 1, bits(module::STATE)),
+            ("list", 1, bits(module::LIST)),
+            ("name", 1, bits(module::NAME)),
+            ("build_id", 1, bits(module::BUILD_ID)),
+            ("kallsyms", 1, bits(module::KALLSYMS)),
+            ("arch", 1, bits(module::ORC)),
+        ];
+        if self.has_module_memories() {
+            members.push(("mem", 1, bits(module::TEXT)));
+            let memory = [("base", 1, 0), ("size", 1, bits(module::MEMORY_SIZE))];
+            let id = builder.structure("module_memory", &memory);
+            let length = u32::try_from(module::MEMORY_LENGTH).unwrap();
+            builder.resize(id, memory.len(), length);
+            builder.enumeration("mod_mem_type", &[("MOD_TEXT", 0), ("MOD_INIT_TEXT", 4)]);
+        } else {
+            members.push(("core_layout", 1, bits(module::TEXT)));
+            members.push(("init_layout", 1, bits(module::INIT_LAYOUT)));
+            builder.structure(
+                "module_layout",
+                &[("base", 1, 0), ("text_size", 1, bits(module::TEXT_SIZE))],
+            );
+        }
+        builder.structure("module", &members);
+        builder.enumeration(
+            "module_state",
+            &[("MODULE_STATE_LIVE", 0), ("MODULE_STATE_UNFORMED", 3)],
+        );
+        builder.structure(
+            "mod_kallsyms",
+            &[
+                ("symtab", 1, 0),
+                ("num_symtab", 1, 64),
+                ("strtab", 1, 128),
+                ("typetab", 1, 192),
+            ],
+        );
+        builder.structure(
+            "mod_arch_specific",
+            &[
+                ("num_orcs", 1, 0),
+                ("orc_unwind_ip", 1, 64),
+                ("orc_unwind", 1, 128),
+            ],
+        );
+        builder.structure("mod_tree_root", &[("root", 1, 0)]);
+        builder.structure("latch_tree_root", &[("seq", 1, 0)]);
+    }
+
     /// Whether per-CPU symbols are ordinary addresses.
     pub fn per_cpu_is_linked(self) -> bool {
         matches!(self.layout, Layout::Relative615 | Layout::Relative70)
@@ -130,6 +232,9 @@ impl Kernel {
         builder.structure("upid", &[("nr", 1, bits(4))]);
         let hot = builder.structure("", &[("current_task", 1, 0), ("preempt_count", 1, 64)]);
         builder.structure("pcpu_hot", &[("", hot, 0)]);
+        if self.modules {
+            self.add_modules(&mut builder);
+        }
         builder.section()
     }
 
@@ -147,6 +252,13 @@ impl Kernel {
             (offsets::PAGE_OFFSET_BASE, 'R', "page_offset_base"),
             (offsets::BTF, 'R', "__start_BTF"),
             (offsets::BTF + btf_length, 'R', "__stop_BTF"),
+            (offsets::MODULES, 'd', "modules"),
+            (offsets::MODULE_TREE, 'd', "mod_tree"),
+            (offsets::PAGE_TABLES, 'D', "init_top_pgt"),
+            (offsets::ORC[0], 'r', "__start_orc_unwind_ip"),
+            (offsets::ORC[0] + 8, 'r', "__stop_orc_unwind_ip"),
+            (offsets::ORC[1], 'r', "__start_orc_unwind"),
+            (offsets::ORC[1] + 12, 'r', "__stop_orc_unwind"),
         ]
         .into_iter()
         .map(|(offset, kind, name)| (TEXT + offset, kind, name.to_owned()))
@@ -197,11 +309,18 @@ impl Kernel {
             offsets::PAGE_OFFSET_BASE,
             &0xffff_8880_0000_0000_u64.to_le_bytes(),
         );
+        for (index, function) in (0..).zip([offsets::FRAMED, offsets::STACK_END]) {
+            let place = offsets::ORC[0] + index * 4;
+            let distance = i32::try_from(function.cast_signed() - place.cast_signed()).unwrap();
+            put(place, &distance.to_le_bytes());
+        }
+        put(offsets::ORC[1], &[24, 0, 0, 0, 5, 2, 0, 0, 0, 0, 0, 1]);
         let section = if self.btf {
             self.btf_section()
         } else {
             Vec::new()
         };
+        assert!(offsets::BTF + section.len() as u64 <= offsets::SYMBOLS);
         put(offsets::BTF, &section);
         let symbols = self.symbols(section.len() as u64);
         let symbols: Vec<_> = symbols
@@ -209,10 +328,9 @@ impl Kernel {
             .filter(|(_, _, name)| self.btf || !name.ends_with("_BTF"))
             .map(|(address, kind, name)| (*address, *kind, name.as_str()))
             .collect();
-        put(
-            offsets::SYMBOLS,
-            &kallsyms(self.layout, &symbols, TEXT + offsets::SYMBOLS),
-        );
+        let table = kallsyms(self.layout, &symbols, TEXT + offsets::SYMBOLS);
+        assert!(offsets::SYMBOLS + table.len() as u64 <= offsets::PAGE_TABLES);
+        put(offsets::SYMBOLS, &table);
         image
     }
 

@@ -28,13 +28,16 @@ pub const IMAGE: u64 = 0x40_0000;
 pub const TASKS: u64 = 0x20_0000;
 /// The physical addresses of the per-CPU areas.
 pub const AREAS: [u64; 2] = [0x30_0000, 0x31_0000];
+/// The physical address of what modules are made of.
+pub const MODULES: u64 = 0x60_0000;
 /// Bytes of memory, from physical address 0 on.
-pub const MEMORY: usize = 0x60_0000;
+pub const MEMORY: usize = 0x200_0000;
 
 /// A running kernel with KPTI, two CPUs and three tasks, of pids 0, 41 and 42.
 #[derive(Debug)]
 pub struct LinuxGuest {
     kernel: Kernel,
+    levels: u32,
     /// Its memory.
     pub memory: Memory,
     /// What is known of it, by its kernel image.
@@ -64,10 +67,12 @@ impl LinuxGuest {
         user.map(IDT, IDT_PAGE, 1);
         let guest = Self {
             kernel,
+            levels,
             memory,
             knowledge: Arc::new(GuestKnowledge::from_kernel_image(&kernel.file()).unwrap()),
         };
         guest.write(IMAGE, &kernel.image());
+        guest.share_page_tables();
         guest.gate(14, offsets::PAGE_FAULT);
         guest.set(offsets::PAGE_OFFSET_BASE, DIRECT_MAP);
         guest.set(offsets::SYSTEM_STATE, 1_u32);
@@ -80,6 +85,23 @@ impl LinuxGuest {
         guest.run(0, 1);
         guest.run(1, 2);
         guest
+    }
+
+    /// Gives the kernel's own page tables what those of its tasks have.
+    fn share_page_tables(&self) {
+        let mut table = [0; 4096];
+        (self.memory.read_slice(&mut table, GuestAddress(TABLES))).unwrap();
+        self.write(IMAGE + offsets::PAGE_TABLES, &table);
+    }
+
+    /// The kernel that runs.
+    pub fn kernel_kind(&self) -> Kernel {
+        self.kernel
+    }
+
+    /// How many levels its page tables have.
+    pub fn levels(&self) -> u32 {
+        self.levels
     }
 
     /// Writes `bytes` to physical address `physical`.

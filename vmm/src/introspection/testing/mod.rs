@@ -11,5 +11,6 @@ pub mod btf;
 pub mod kallsyms;
 pub mod kernel;
 pub mod linux_guest;
+pub mod modules;
 pub mod page_tables;
 pub mod stacks;

@@ -108,6 +108,7 @@ impl DeepStacks {
         let mut memory = PagedMemory::new(&self.memory, |address| space.translate(address));
         let unwinder = KernelUnwinder {
             orc: Some(&self.orc),
+            modules: None,
             slide: 0,
             image: TEXT..TEXT + CODE,
         };

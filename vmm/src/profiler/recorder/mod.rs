@@ -159,6 +159,9 @@ mod tests {
     use kvmprof_report::file::Recording;
 
     use super::*;
+    use crate::introspection::testing::kernel::HOT;
+    use crate::introspection::testing::linux_guest::LinuxGuest;
+    use crate::introspection::testing::modules::TestModule;
 
     /// Takes so many bytes, like a disk that fills up.
     struct Disk {
@@ -192,6 +195,41 @@ mod tests {
         };
         let knowledge = Arc::new(GuestKnowledge::unknown());
         Recorder::to(disk, plan, &Facts::default(), knowledge).unwrap()
+    }
+
+    #[test]
+    fn all_modules_are_in_the_file_those_that_have_gone_too() {
+        let guest = LinuxGuest::new(HOT);
+        guest.knowledge.locate(&guest.memory, &guest.user());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        let plan = RecordPlan {
+            path: path.clone(),
+            stacks: StackWish::default(),
+        };
+        let knowledge = Arc::clone(&guest.knowledge);
+        let mut recorder = Recorder::start(plan, &Facts::default(), knowledge).unwrap();
+        for name in ["first", "second"] {
+            guest.load(&[TestModule::new(name, 2)]);
+            guest.read_modules();
+            feed(&mut recorder, 1);
+        }
+        recorder.finish();
+        let contents = Recording::open(&path).unwrap().read(|_, _| {}).unwrap();
+        let of_modules: Vec<&str> = contents
+            .symbols
+            .lines()
+            .filter(|line| line.ends_with(']'))
+            .collect();
+        assert_eq!(
+            of_modules,
+            [
+                "ffffffffc0400000 t first_0\t[first]",
+                "ffffffffc0401000 t first_1\t[first]",
+                "ffffffffc0400000 t second_0\t[second]",
+                "ffffffffc0401000 t second_1\t[second]",
+            ]
+        );
     }
 
     /// `count` runs of ticks, each with a stack of its own, which hardly packs.

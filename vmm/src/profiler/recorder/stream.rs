@@ -8,7 +8,7 @@ use kvmprof_devices::profiling::Ticks;
 use kvmprof_report::file::{Block, Facts, Kind, SampleBlock, header};
 
 use super::intake::{Delivered, Intake};
-use crate::introspection::StackWish;
+use crate::introspection::{Modules, StackWish};
 
 /// Bytes that may wait for the client; what comes then is lost.
 const MAX_WAITING: usize = 16 << 20;
@@ -32,6 +32,8 @@ pub struct StreamRecorder {
     read: usize,
     delivered: Delivered,
     has_symbols: bool,
+    /// How much of the text of modules' functions has been taken, in bytes.
+    module_text: u64,
     is_over: bool,
 }
 
@@ -46,6 +48,7 @@ impl StreamRecorder {
             read: 0,
             delivered: Delivered::default(),
             has_symbols: false,
+            module_text: 0,
             is_over: false,
         };
         let facts = serde_json::to_vec(facts).unwrap_or_default();
@@ -92,6 +95,23 @@ impl StreamRecorder {
     /// Takes the kernel's symbols, in the form of `/proc/kallsyms`.
     pub fn give_symbols(&mut self, text: &[u8]) {
         self.has_symbols = true;
+        self.add_symbols(text);
+    }
+
+    /// Takes the functions of modules that were learned of since the last call. They follow the kernel's.
+    pub fn take_module_functions(&mut self, modules: &Modules) {
+        // There is more to come where that waits for the client to read.
+        if !self.has_symbols || self.is_over || self.waiting_bytes > MAX_WAITING / 2 {
+            return;
+        }
+        let Some(new) = modules.functions_after(self.module_text) else {
+            return;
+        };
+        self.module_text = new.known;
+        self.add_symbols(new.text.as_bytes());
+    }
+
+    fn add_symbols(&mut self, text: &[u8]) {
         if let Some(bytes) = Block::encode(Kind::Symbols, text) {
             self.add(Part {
                 bytes,
@@ -185,6 +205,9 @@ mod tests {
     use kvmprof_report::file::Recording;
 
     use super::*;
+    use crate::introspection::testing::kernel::HOT;
+    use crate::introspection::testing::linux_guest::LinuxGuest;
+    use crate::introspection::testing::modules::TestModule;
 
     fn feed(recorder: &mut StreamRecorder, from: u64, count: u64) {
         for number in from..from + count {
@@ -248,6 +271,54 @@ mod tests {
             (10_000, 10_000, 0)
         );
         assert_eq!(contents.account.samples, 10_000);
+    }
+
+    #[test]
+    fn modules_follow_the_kernels_symbols_each_once() {
+        let guest = LinuxGuest::new(HOT);
+        guest.knowledge.locate(&guest.memory, &guest.user());
+        let modules = guest.knowledge.modules().unwrap();
+        guest.load(&[TestModule::new("first", 1)]);
+        guest.read_modules();
+        let mut recorder = StreamRecorder::new(&Facts::default(), StackWish::default());
+        recorder.take_module_functions(modules);
+        recorder.give_symbols(b"1000 t f\n");
+        recorder.take_module_functions(modules);
+        guest.load(&[TestModule::new("first", 1), TestModule::new("second", 1)]);
+        guest.read_modules();
+        for _ in 0..3 {
+            recorder.take_module_functions(modules);
+        }
+        recorder.stop();
+        let contents = contents(&read(&mut recorder));
+        assert_eq!(
+            contents.symbols,
+            "1000 t f\nffffffffc0400000 t first_0\t[first]\nffffffffc0420000 t second_0\t[second]\n"
+        );
+    }
+
+    #[test]
+    fn modules_wait_for_a_client_that_does_not_read() {
+        let guest = LinuxGuest::new(HOT);
+        guest.knowledge.locate(&guest.memory, &guest.user());
+        guest.load(&[TestModule::new("first", 1)]);
+        guest.read_modules();
+        let modules = guest.knowledge.modules().unwrap();
+        let mut recorder = StreamRecorder::new(&Facts::default(), StackWish::default());
+        recorder.give_symbols(b"1000 t f\n");
+        let mut fed = 0;
+        while recorder.waiting_bytes <= MAX_WAITING / 2 {
+            feed(&mut recorder, fed, 10_000);
+            fed += 10_000;
+        }
+        let before = recorder.waiting_bytes;
+        recorder.take_module_functions(modules);
+        assert_eq!(recorder.waiting_bytes, before);
+        let mut bytes = read(&mut recorder);
+        recorder.take_module_functions(modules);
+        recorder.stop();
+        bytes.extend(read(&mut recorder));
+        assert!(contents(&bytes).symbols.ends_with("first_0\t[first]\n"));
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub struct Writer<W> {
     path: PathBuf,
     knowledge: Arc<GuestKnowledge>,
     has_symbols: bool,
+    /// How much of the text of modules' functions has been written, in bytes.
+    module_text: u64,
     outcome: Arc<Outcome>,
 }
 
@@ -67,6 +69,7 @@ impl<W: Write> Writer<W> {
             path,
             knowledge,
             has_symbols: false,
+            module_text: 0,
             outcome,
         }
     }
@@ -75,6 +78,7 @@ impl<W: Write> Writer<W> {
     pub fn run(mut self, messages: &Receiver<Message>) {
         for message in messages {
             self.write_symbols();
+            self.write_module_functions();
             match message {
                 Message::Samples(block) => self.write_samples(&block),
                 Message::End(account) => {
@@ -106,6 +110,17 @@ impl<W: Write> Writer<W> {
             && let Some(text) = self.knowledge.kallsyms()
         {
             self.has_symbols = self.write(Kind::Symbols, text.as_bytes());
+        }
+    }
+
+    /// The functions of modules that were learned of since the last call, behind the kernel's.
+    fn write_module_functions(&mut self) {
+        while self.has_symbols
+            && let Some(modules) = self.knowledge.modules()
+            && let Some(new) = modules.functions_after(self.module_text)
+        {
+            self.module_text = new.known;
+            self.write(Kind::Symbols, new.text.as_bytes());
         }
     }
 

@@ -1,3 +1,6 @@
+mod frame_pointers;
+mod modules;
+
 use std::collections::HashMap;
 
 use kvmprof_devices::profiling::{MAX_STACK_FRAMES, StackEnd};
@@ -104,6 +107,7 @@ fn walk(
 ) -> (Stack, Option<UserRegisters>) {
     let unwinder = KernelUnwinder {
         orc,
+        modules: None,
         slide: SLIDE,
         image: TEXT..TEXT + 0x20_0000,
     };
@@ -223,18 +227,6 @@ fn kernel_threads_end_and_unknown_code_breaks() {
         assert_eq!(stack.frames(), [at(LEAF)]);
         assert_eq!(stack.summary().kernel_end, StackEnd::Broken);
     }
-}
-
-#[test]
-fn without_orc_frame_pointers_lead_to_marked_registers() {
-    let mut memory = Words::default();
-    memory.set(STACK, &[STACK + 0x40, at(CALLER) + 1]);
-    memory.set(STACK + 0x40, &[(STACK + 0x80) | 1, at(ENTRY) + 1]);
-    memory.registers(STACK + 0x80, 0x40_1234, 0x33, 0x7fff_0000, 0);
-    let registers = in_kernel(at(LEAF), STACK - 8, STACK);
-    let (stack, user) = walk(None, &registers, &mut memory);
-    assert_eq!(stack.frames(), [at(LEAF), at(CALLER), at(ENTRY)]);
-    assert!(user.is_some());
 }
 
 #[test]

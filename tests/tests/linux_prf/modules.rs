@@ -1,0 +1,98 @@
+//! Stacks through modules, and the names of their functions, while others come and go.
+
+use std::collections::BTreeMap;
+
+use kvmprof_devices::profiling::{Sample, StackEnd};
+use kvmprof_report::file::Recording;
+use kvmprof_report::profile::Symbols;
+use kvmprof_tests::linux::Finished;
+
+/// One that stays, and two that come and go.
+pub const MODULES: [&str; 3] = ["brd", "raid6_pq", "nlmon"];
+
+/// A sample, and the names of its frames, innermost first.
+struct Seen {
+    sample: Sample,
+    frames: Vec<String>,
+}
+
+impl Seen {
+    /// Whether a frame is in `module`.
+    fn is_in(&self, module: &str) -> bool {
+        let suffix = format!(" [{module}]");
+        self.frames.iter().any(|frame| frame.ends_with(&suffix))
+    }
+
+    /// Whether the stack leads to the system call that it began with.
+    fn is_whole(&self) -> bool {
+        self.sample.stack.kernel_end == StackEnd::Complete
+            && self.frames.iter().any(|frame| frame == "do_syscall_64")
+    }
+}
+
+/// What was recorded of `release`; `said` are functions of the module that stays, by the kernel's own word.
+pub fn check(run: &Finished, release: &str, said: &[(&str, u64)]) {
+    let recording = Recording::open(&run.path(&format!("{release}.kvmprof"))).unwrap();
+    let mut samples = Vec::new();
+    let contents = recording
+        .read(|ticks, frames| {
+            samples.extend(ticks.sample.map(|sample| (sample, frames.to_vec())));
+        })
+        .unwrap();
+    assert_eq!(contents.closed, Some(contents.account));
+    let (kernel, modules) = (
+        Symbols::parse(&contents.symbols),
+        functions(&contents.symbols),
+    );
+    for (name, address) in said {
+        assert_eq!(modules.get(address), Some(&name.replace('\t', " ")));
+    }
+    let in_module = |address: u64| Some(modules.range(..=address).next_back()?.1.as_str());
+    let name = |address: u64| match in_module(address).or_else(|| kernel.find(address)) {
+        Some(name) => name.to_owned(),
+        None => format!("{address:#x}"),
+    };
+    let seen: Vec<Seen> = samples
+        .into_iter()
+        .map(|(sample, frames)| Seen {
+            sample,
+            frames: frames.into_iter().map(name).collect(),
+        })
+        .collect();
+    println!("{release}: {} samples", seen.len());
+    // While one comes or goes, the other may be in doubt for a moment.
+    check_stacks(release, &seen, MODULES[0], 85);
+    // Its first samples are what makes kvmprof look for it.
+    check_stacks(release, &seen, MODULES[1], 70);
+}
+
+/// The functions of modules: `function [module]`, by address. Modules lie above everything else.
+fn functions(symbols: &str) -> BTreeMap<u64, String> {
+    symbols
+        .lines()
+        .filter_map(|line| {
+            let (function, module) = line.split_once('\t')?;
+            let address = u64::from_str_radix(&function[..16], 16).unwrap();
+            Some((address, format!("{} {module}", &function[19..])))
+        })
+        .collect()
+}
+
+/// At least `percent` of the stacks through `module` are whole.
+fn check_stacks(release: &str, seen: &[Seen], module: &str, percent: usize) {
+    let all: Vec<&Seen> = seen.iter().filter(|seen| seen.is_in(module)).collect();
+    let (whole, cut): (Vec<&Seen>, Vec<&Seen>) = all.iter().partition(|seen| seen.is_whole());
+    println!(
+        "{release}: {} of {} through {module} are whole",
+        whole.len(),
+        all.len()
+    );
+    for seen in cut.iter().take(8) {
+        println!("  {:?} {:?}", seen.sample.stack, seen.frames);
+    }
+    assert!(all.len() >= 50, "{release}: {module}");
+    assert!(
+        whole.len() * 100 >= all.len() * percent,
+        "{release}: {module}"
+    );
+}
