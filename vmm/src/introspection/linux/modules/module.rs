@@ -8,7 +8,7 @@ use vm_memory::GuestMemoryBackend;
 
 use super::super::view::KernelView;
 use super::layout::{BUILD_ID_LENGTH, ModuleLayout, NAME_LENGTH, OrcPlace, SymbolsPlace};
-use super::reader::{BoundedReader, extent};
+use super::reader::BoundedReader;
 use crate::introspection::bytes::{array_at, u16_at, u32_at, u64_at};
 use crate::introspection::stack::{CodeRegion, MODULES, OrcFormat, OrcTable};
 
@@ -196,9 +196,8 @@ impl ModuleFacts {
             if !is_defined || !is_here || !matches!(letter, b't' | b'T' | b'w' | b'W') {
                 continue;
             }
-            let mut name = String::new();
             let place = facts.names.checked_add(u32_at(symbol, 0)?.into())?;
-            if reader.append_word(place, &mut name).is_some() {
+            if let Some(name) = reader.word(place) {
                 // Of several names the last one is shown: init_module is another one's, and global.
                 functions.push((address, info >> 4 == LOCAL, letter, name));
             }
@@ -260,7 +259,8 @@ impl OrcFacts {
 
 /// A stretch of code, if it is where modules are.
 fn text(bytes: &[u8], base: usize, length: usize) -> Option<Range<u64>> {
-    let (start, length) = extent(bytes, base, length)?;
+    let start = u64_at(bytes, base)?;
+    let length = u64::from(u32_at(bytes, length)?);
     let end = start.checked_add(length)?;
     let is_sound = (1..=MAX_TEXT).contains(&length) && start >= MODULES.start && end <= MODULES.end;
     is_sound.then_some(start..end)

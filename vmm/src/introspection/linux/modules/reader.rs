@@ -3,7 +3,6 @@
 use vm_memory::GuestMemoryBackend;
 
 use super::super::view::KernelView;
-use crate::introspection::bytes::{u32_at, u64_at};
 use crate::introspection::paging::PAGE;
 
 /// What a read costs beside its bytes, as so many bytes: the walk of the page tables.
@@ -40,33 +39,24 @@ impl<'a, M: GuestMemoryBackend> BoundedReader<'a, M> {
         Some(bytes)
     }
 
-    /// Appends the string at kernel address `address` to `text`, if it is one without blanks; says so.
-    pub fn append_word(&mut self, mut address: u64, text: &mut String) -> Option<()> {
-        let length = text.len();
-        let whole = (|| {
-            loop {
-                let within = usize::try_from(address % PAGE).ok()?;
-                let rest = self.page(address - address % PAGE)?.get(within..)?;
-                let part = rest.split(|byte| *byte == 0).next()?;
-                if !part.iter().all(u8::is_ascii_graphic) {
-                    return None;
-                }
-                let (length_of_part, is_last) = (part.len(), part.len() < rest.len());
-                text.push_str(std::str::from_utf8(part).ok()?);
-                self.left = self.left.checked_sub(length_of_part + 1)?;
-                if text.len() - length > MAX_STRING {
-                    return None;
-                }
-                if is_last {
-                    return (text.len() > length).then_some(());
-                }
-                address = address.checked_add(length_of_part as u64)?;
+    /// The string at kernel address `address`, if it is one without blanks.
+    pub fn word(&mut self, mut address: u64) -> Option<String> {
+        let mut word = String::new();
+        loop {
+            let within = usize::try_from(address % PAGE).ok()?;
+            let rest = self.page(address - address % PAGE)?.get(within..)?;
+            let part = rest.split(|byte| *byte == 0).next()?;
+            let (length, is_last) = (part.len(), part.len() < rest.len());
+            if !part.iter().all(u8::is_ascii_graphic) || word.len() + length > MAX_STRING {
+                return None;
             }
-        })();
-        if whole.is_none() {
-            text.truncate(length);
+            word.push_str(std::str::from_utf8(part).ok()?);
+            self.left = self.left.checked_sub(length + 1)?;
+            if is_last {
+                return (!word.is_empty()).then_some(word);
+            }
+            address = address.checked_add(length as u64)?;
         }
-        whole
     }
 
     fn page(&mut self, address: u64) -> Option<&[u8]> {
@@ -76,9 +66,4 @@ impl<'a, M: GuestMemoryBackend> BoundedReader<'a, M> {
         }
         Some(&self.page.as_ref()?.1)
     }
-}
-
-/// A stretch of code by where it says it is: 64 bits at `base`, 32 bits at `length`.
-pub fn extent(bytes: &[u8], base: usize, length: usize) -> Option<(u64, u64)> {
-    Some((u64_at(bytes, base)?, u32_at(bytes, length)?.into()))
 }
