@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows how samples are taken, or needs the guest to run.
 
+pub mod binary;
 pub mod commands;
 pub mod diff;
 pub mod export;

@@ -24,10 +24,24 @@ pub enum Kind {
     Samples,
     /// The account of all ticks, when the recording came to its end: JSON.
     End,
+    /// The executable mappings of one address space: JSON, packed.
+    Mappings,
+    /// A file that code was executed from: a line of JSON, then its functions, packed.
+    Binary,
+    /// The guest's kernel: JSON.
+    Kernel,
 }
 
 impl Kind {
-    const ALL: [Self; 4] = [Self::Facts, Self::Symbols, Self::Samples, Self::End];
+    const ALL: [Self; 7] = [
+        Self::Facts,
+        Self::Symbols,
+        Self::Samples,
+        Self::End,
+        Self::Mappings,
+        Self::Binary,
+        Self::Kernel,
+    ];
 
     fn number(self) -> u32 {
         match self {
@@ -35,11 +49,17 @@ impl Kind {
             Self::Symbols => 2,
             Self::Samples => 3,
             Self::End => 4,
+            Self::Mappings => 5,
+            Self::Binary => 6,
+            Self::Kernel => 7,
         }
     }
 
     fn is_packed(self) -> bool {
-        matches!(self, Self::Symbols | Self::Samples)
+        matches!(
+            self,
+            Self::Symbols | Self::Samples | Self::Mappings | Self::Binary
+        )
     }
 }
 

@@ -4,10 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use kvmprof_devices::profiling::Ticks;
+use serde::de::DeserializeOwned;
 
 use super::block::{Block, HEADER, Kind, MAGIC, VERSION};
 use super::samples::decode;
-use super::{Account, Facts, FileError};
+use super::{Account, Binary, Facts, FileError, KernelFacts, ProcessMappings};
+
+/// Bytes of symbols, mappings and files that are kept at most: a small file can say that it unpacks to any amount.
+const MAX_KEPT: usize = 512 << 20;
 
 /// A recording in memory, as far as it is whole.
 #[derive(Debug)]
@@ -24,6 +28,14 @@ pub struct Contents {
     /// The symbols of the guest's kernel and its modules, in the form of `/proc/kallsyms`, in the order in which they
     /// came; empty when they weren't known.
     pub symbols: String,
+    /// The guest's kernel, when it is known.
+    pub kernel: Option<KernelFacts>,
+    /// Executable mappings, in the order of the file.
+    pub mappings: Vec<ProcessMappings>,
+    /// Files that code was executed from.
+    pub binaries: Vec<Binary>,
+    /// How many blocks of symbols, mappings and files were more than is kept (512 MiB).
+    pub left_out: u64,
     /// Where every tick went, by what is in the file.
     pub account: Account,
     /// The account that the recorder closed the file with; `None` when it was cut off before.
@@ -70,23 +82,15 @@ impl Recording {
         let mut contents = Contents::default();
         let mut offset = HEADER;
         let mut has_facts = false;
+        let mut room = MAX_KEPT;
         while let Some(block) = Block::decode(self.bytes.get(offset..).unwrap_or_default()) {
             let damaged = |what| FileError::Damaged {
                 path: self.path.clone(),
                 offset,
                 what,
             };
+            let length = block.length;
             match block.kind {
-                Some(Kind::Facts) => {
-                    contents.facts = serde_json::from_slice(&block.contents)
-                        .map_err(|_| damaged("its facts are no JSON of that form"))?;
-                    has_facts = true;
-                }
-                Some(Kind::Symbols) => {
-                    let text = String::from_utf8(block.contents)
-                        .map_err(|_| damaged("its symbols are no text"))?;
-                    contents.symbols.push_str(&text);
-                }
                 Some(Kind::Samples) => {
                     let account = &mut contents.account;
                     decode(&block.contents, |ticks, frames| {
@@ -95,14 +99,15 @@ impl Recording {
                     })
                     .ok_or_else(|| damaged("its samples make no sense"))?;
                 }
-                Some(Kind::End) => {
-                    let account = serde_json::from_slice(&block.contents)
-                        .map_err(|_| damaged("its account is no JSON of that form"))?;
-                    contents.closed = Some(account);
+                Some(kind) => {
+                    has_facts |= kind == Kind::Facts;
+                    contents
+                        .take(kind, block.contents, &mut room)
+                        .map_err(damaged)?;
                 }
                 None => {}
             }
-            offset += block.length;
+            offset += length;
         }
         contents.cut_off = self.bytes.len() - offset;
         if has_facts {
@@ -111,6 +116,56 @@ impl Recording {
             Err(FileError::Empty(self.path.clone()))
         }
     }
+}
+
+impl Contents {
+    /// Takes what a block of `kind` has, none of samples, as long as there is `room` for it, in bytes. Otherwise the
+    /// result says what is wrong with it.
+    fn take(&mut self, kind: Kind, block: Vec<u8>, room: &mut usize) -> Result<(), &'static str> {
+        if matches!(kind, Kind::Symbols | Kind::Mappings | Kind::Binary) {
+            match room.checked_sub(block.len()) {
+                Some(rest) => *room = rest,
+                None => {
+                    self.left_out += 1;
+                    return Ok(());
+                }
+            }
+        }
+        match kind {
+            Kind::Facts => {
+                self.facts = json(&block).ok_or("its facts are no JSON of that form")?;
+            }
+            Kind::Symbols => {
+                let text = String::from_utf8(block).map_err(|_| "its symbols are no text")?;
+                if !self.symbols.is_empty() && !self.symbols.ends_with('\n') {
+                    self.symbols.push('\n');
+                }
+                self.symbols.push_str(&text);
+            }
+            Kind::Samples => {}
+            Kind::End => {
+                let account = json(&block).ok_or("its account is no JSON of that form")?;
+                self.closed = Some(account);
+            }
+            Kind::Mappings => {
+                let mappings = json(&block).ok_or("its mappings are no JSON of that form")?;
+                self.mappings.push(mappings);
+            }
+            Kind::Binary => {
+                let binary = Binary::decode(block).ok_or("its file is not of that form")?;
+                self.binaries.push(binary);
+            }
+            Kind::Kernel => {
+                let kernel = json(&block).ok_or("its kernel is no JSON of that form")?;
+                self.kernel = Some(kernel);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn json<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    serde_json::from_slice(bytes).ok()
 }
 
 /// Counts that are absurd stay where they are rather than start anew.
@@ -129,7 +184,7 @@ fn enter(account: &mut Account, ticks: &Ticks) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{SamplesEncoder, header};
+    use super::super::{BinaryFacts, Mapping, SamplesEncoder, header};
     use super::*;
     use kvmprof_devices::profiling::Sample;
 
@@ -197,6 +252,54 @@ mod tests {
                 Err(error) => panic!("{length} bytes: {error}"),
             }
         }
+    }
+
+    #[test]
+    fn symbols_mappings_and_files_add_up() {
+        let (mut bytes, _) = recording();
+        bytes.extend(Block::encode(Kind::Symbols, b"ffffffffc0000000 t poll\t[net]\n").unwrap());
+        let kernel = KernelFacts {
+            release: "6.12.0".to_owned(),
+            build_id: "ab".to_owned(),
+            slide: 0x1000_0000,
+        };
+        bytes.extend(kernel.to_block().unwrap());
+        for time in [3, 9] {
+            let mappings = ProcessMappings {
+                address_space: 0x2000,
+                pid: 7,
+                time,
+                mappings: vec![Mapping {
+                    binary: Some(4),
+                    ..Mapping::default()
+                }],
+            };
+            bytes.extend(mappings.to_block().unwrap());
+        }
+        let facts = BinaryFacts {
+            id: 4,
+            ..BinaryFacts::default()
+        };
+        bytes.extend(facts.to_block(&[]).unwrap());
+        let contents = read(&bytes).unwrap();
+        assert_eq!(contents.symbols.lines().count(), 2);
+        assert_eq!(contents.kernel, Some(kernel));
+        let times: Vec<u64> = contents.mappings.iter().map(|set| set.time).collect();
+        assert_eq!(times, [3, 9]);
+        assert_eq!(contents.binaries[0].facts, facts);
+        assert_eq!(contents.left_out, 0);
+    }
+
+    #[test]
+    fn a_file_that_unpacks_to_too_much_is_left_out() {
+        let mut contents = Contents::default();
+        let mut room = 10;
+        for text in ["1 T a\n", "2 T b\n"] {
+            let block = text.as_bytes().to_vec();
+            contents.take(Kind::Symbols, block, &mut room).unwrap();
+        }
+        assert_eq!(contents.symbols, "1 T a\n");
+        assert_eq!(contents.left_out, 1);
     }
 
     #[test]

@@ -102,7 +102,7 @@ fn piece(block: Block) -> Result<Option<Piece>, StreamError> {
         ),
         Some(Kind::Samples) => Piece::Samples(contents),
         Some(Kind::End) => Piece::End(serde_json::from_slice(&contents).map_err(json)?),
-        None => return Ok(None),
+        Some(Kind::Mappings | Kind::Binary | Kind::Kernel) | None => return Ok(None),
     }))
 }
 
