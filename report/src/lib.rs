@@ -10,5 +10,6 @@ pub mod file;
 pub mod graph;
 pub mod html;
 pub mod profile;
+pub mod symbolize;
 mod text;
 pub mod top;

@@ -114,6 +114,11 @@ impl Block {
     /// The block at the start of `bytes`. `None` when it isn't whole or its checksum is wrong: there the file was cut
     /// off.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
+        Self::decode_but(bytes, None)
+    }
+
+    /// The same, but for the contents of a block that is `passed_over`: those are empty.
+    pub(super) fn decode_but(bytes: &[u8], passed_over: Option<Kind>) -> Option<Self> {
         let (header, rest) = bytes.split_at_checked(BLOCK_HEADER)?;
         let word = |index: usize| {
             let bytes = header.get(index * 4..index * 4 + 4)?;
@@ -127,6 +132,7 @@ impl Block {
         let number = word(0)?;
         let kind = Kind::ALL.into_iter().find(|kind| kind.number() == number);
         let contents = match kind {
+            _ if kind.is_some() && kind == passed_over => Vec::new(),
             Some(kind) if kind.is_packed() => {
                 zstd::bulk::decompress(stored, unpacked_length(stored)?).ok()?
             }

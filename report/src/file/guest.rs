@@ -23,7 +23,7 @@ pub struct ProcessMappings {
 }
 
 /// A stretch of executable memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mapping {
     /// Its first address.

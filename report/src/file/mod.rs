@@ -18,5 +18,5 @@ pub use guest::{
     Binary, BinaryFacts, BinaryFunction, KernelFacts, Mapping, ProcessMappings, Segment,
     address_space_key,
 };
-pub use reader::{Contents, Recording};
+pub use reader::{Contents, Observer, Recording, Unobserved};
 pub use samples::{SampleBlock, SamplesEncoder, decode as decode_samples};

@@ -1,6 +1,8 @@
 //! Reading a recording.
 
+use std::cell::Cell;
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use kvmprof_devices::profiling::Ticks;
@@ -13,11 +15,29 @@ use super::{Account, Binary, Facts, FileError, KernelFacts, ProcessMappings};
 /// Bytes of symbols, mappings and files that are kept at most: a small file can say that it unpacks to any amount.
 const MAX_KEPT: usize = 512 << 20;
 
+/// Looks on while a recording is read.
+pub trait Observer {
+    /// `done` of `whole` have been seen to, of whatever takes time. A break ends it there, with what there is.
+    fn advance(&self, done: u64, whole: u64) -> ControlFlow<()>;
+}
+
+/// Nobody looks on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unobserved;
+
+impl Observer for Unobserved {
+    fn advance(&self, _done: u64, _whole: u64) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
 /// A recording in memory, as far as it is whole.
 #[derive(Debug)]
 pub struct Recording {
     path: PathBuf,
     bytes: Vec<u8>,
+    /// Where reading ends, in bytes: less than there are once it was interrupted.
+    end: Cell<usize>,
 }
 
 /// What there is besides samples.
@@ -28,6 +48,8 @@ pub struct Contents {
     /// The symbols of the guest's kernel and its modules, in the form of `/proc/kallsyms`, in the order in which they
     /// came; empty when they weren't known.
     pub symbols: String,
+    /// Where in `symbols` each block of them ends, in bytes.
+    pub symbol_ends: Vec<usize>,
     /// The guest's kernel, when it is known.
     pub kernel: Option<KernelFacts>,
     /// Executable mappings, in the order of the file.
@@ -42,6 +64,8 @@ pub struct Contents {
     pub closed: Option<Account>,
     /// Bytes at the file's end that belong to no whole block.
     pub cut_off: usize,
+    /// Bytes that weren't read, because reading was interrupted.
+    pub unread: usize,
 }
 
 impl Recording {
@@ -70,6 +94,7 @@ impl Recording {
         }
         Ok(Self {
             path: path.to_owned(),
+            end: Cell::new(bytes.len()),
             bytes,
         })
     }
@@ -78,12 +103,54 @@ impl Recording {
     ///
     /// # Errors
     /// It was cut off before its first block, or a block that is whole makes no sense.
-    pub fn read(&self, mut each: impl FnMut(&Ticks, &[u64])) -> Result<Contents, FileError> {
+    pub fn read(&self, each: impl FnMut(&Ticks, &[u64])) -> Result<Contents, FileError> {
+        self.read_observed(&Unobserved, each)
+    }
+
+    /// As [`Self::read`], while `observer` looks on. Once it has interrupted, this recording ends there for ever.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_observed(
+        &self,
+        observer: &dyn Observer,
+        mut each: impl FnMut(&Ticks, &[u64]),
+    ) -> Result<Contents, FileError> {
+        let mut account = Account::default();
+        let mut contents = self.read_blocks(None, observer, |block| {
+            let is_sound = decode(block, |ticks, frames| {
+                account.enter(ticks);
+                each(ticks, frames);
+            });
+            is_sound.ok_or("its samples make no sense")
+        })?;
+        contents.account = account;
+        Ok(contents)
+    }
+
+    /// Reads all but the samples: what samples are about may come after them.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn contents(&self) -> Result<Contents, FileError> {
+        self.read_blocks(Some(Kind::Samples), &Unobserved, |_| Ok(()))
+    }
+
+    /// Reads all blocks but those `passed_over`, and hands those of samples to `each`.
+    fn read_blocks(
+        &self,
+        passed_over: Option<Kind>,
+        observer: &dyn Observer,
+        mut each: impl FnMut(&[u8]) -> Result<(), &'static str>,
+    ) -> Result<Contents, FileError> {
         let mut contents = Contents::default();
         let mut offset = HEADER;
         let mut has_facts = false;
         let mut room = MAX_KEPT;
-        while let Some(block) = Block::decode(self.bytes.get(offset..).unwrap_or_default()) {
+        while offset < self.end.get()
+            && let Some(block) =
+                Block::decode_but(self.bytes.get(offset..).unwrap_or_default(), passed_over)
+        {
             let damaged = |what| FileError::Damaged {
                 path: self.path.clone(),
                 offset,
@@ -91,14 +158,7 @@ impl Recording {
             };
             let length = block.length;
             match block.kind {
-                Some(Kind::Samples) => {
-                    let account = &mut contents.account;
-                    decode(&block.contents, |ticks, frames| {
-                        enter(account, ticks);
-                        each(ticks, frames);
-                    })
-                    .ok_or_else(|| damaged("its samples make no sense"))?;
-                }
+                Some(Kind::Samples) => each(&block.contents).map_err(damaged)?,
                 Some(kind) => {
                     has_facts |= kind == Kind::Facts;
                     contents
@@ -108,8 +168,16 @@ impl Recording {
                 None => {}
             }
             offset += length;
+            let progress = observer.advance(offset as u64, self.bytes.len() as u64);
+            if progress.is_break() && has_facts {
+                self.end.set(offset);
+            }
         }
-        contents.cut_off = self.bytes.len() - offset;
+        if offset < self.end.get() {
+            contents.cut_off = self.bytes.len() - offset;
+        } else {
+            contents.unread = self.bytes.len() - offset;
+        }
         if has_facts {
             Ok(contents)
         } else {
@@ -119,6 +187,13 @@ impl Recording {
 }
 
 impl Contents {
+    /// The blocks of symbols, in the order of the file.
+    pub fn symbol_blocks(&self) -> impl Iterator<Item = &str> {
+        let begins = [0].into_iter().chain(self.symbol_ends.iter().copied());
+        let ranges = begins.zip(self.symbol_ends.iter().copied());
+        ranges.filter_map(|(begin, end)| self.symbols.get(begin..end))
+    }
+
     /// Takes what a block of `kind` has, none of samples, as long as there is `room` for it, in bytes. Otherwise the
     /// result says what is wrong with it.
     fn take(&mut self, kind: Kind, block: Vec<u8>, room: &mut usize) -> Result<(), &'static str> {
@@ -141,6 +216,7 @@ impl Contents {
                     self.symbols.push('\n');
                 }
                 self.symbols.push_str(&text);
+                self.symbol_ends.push(self.symbols.len());
             }
             Kind::Samples => {}
             Kind::End => {
@@ -166,20 +242,6 @@ impl Contents {
 
 fn json<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     serde_json::from_slice(bytes).ok()
-}
-
-/// Counts that are absurd stay where they are rather than start anew.
-fn enter(account: &mut Account, ticks: &Ticks) {
-    let parts = [
-        (&mut account.samples, u64::from(ticks.sample.is_some())),
-        (&mut account.idle, ticks.idle),
-        (&mut account.stolen, ticks.stolen),
-        (&mut account.lost, ticks.lost),
-    ];
-    for (part, count) in parts {
-        *part = part.saturating_add(count);
-        account.ticks = account.ticks.saturating_add(count);
-    }
 }
 
 #[cfg(test)]
@@ -300,6 +362,47 @@ mod tests {
         }
         assert_eq!(contents.symbols, "1 T a\n");
         assert_eq!(contents.left_out, 1);
+    }
+
+    /// Interrupts after some blocks.
+    struct Impatient(Cell<u32>);
+
+    impl Observer for Impatient {
+        fn advance(&self, done: u64, whole: u64) -> ControlFlow<()> {
+            assert!(done <= whole);
+            match self.0.get().checked_sub(1) {
+                Some(rest) => self.0.set(rest),
+                None => return ControlFlow::Break(()),
+            }
+            ControlFlow::Continue(())
+        }
+    }
+
+    #[test]
+    fn what_was_read_until_an_interrupt_counts() {
+        let (bytes, ends) = recording();
+        let length = bytes.len();
+        let recording = Recording::of_bytes(Path::new("test"), bytes).unwrap();
+        let impatient = Impatient(Cell::new(3));
+        let contents = recording.read_observed(&impatient, |_, _| {}).unwrap();
+        assert_eq!(contents.account.samples, 3);
+        assert_eq!((contents.unread, contents.cut_off), (length - ends[3], 0));
+        assert_eq!(contents.closed, None);
+        // What reads it again finds the same.
+        let again = recording.read(|_, _| {}).unwrap();
+        assert_eq!(again.account, contents.account);
+        assert_eq!(again.unread, contents.unread);
+    }
+
+    #[test]
+    fn contents_need_no_samples() {
+        let (bytes, _) = recording();
+        let recording = Recording::of_bytes(Path::new("test"), bytes).unwrap();
+        let contents = recording.contents().unwrap();
+        assert_eq!(contents.symbols, "ffffffff81000000 T _text\n");
+        assert_eq!(contents.account, Account::default());
+        assert_eq!(contents.closed.unwrap().ticks, 10);
+        assert_eq!(contents.cut_off, 0);
     }
 
     #[test]

@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde_json::json;
 
+use crate::profile::MARKS;
 use crate::text::visible;
 
 /// How many frames are drawn at most: the largest ones.
 const MAX_FRAMES: usize = 20_000;
-/// The end of a frame's name that marks the kernel's.
-const KERNEL: &str = "_[k]";
 
 #[derive(Debug, Default)]
 struct Frame {
@@ -98,9 +97,11 @@ impl Flames {
             }
             let number = *numbers.entry(frame.name).or_insert_with(|| {
                 let name = &self.names[frame.name];
-                let plain = name.strip_suffix(KERNEL);
+                let mut marks = MARKS.iter();
+                let plain = marks.find_map(|mark| name.strip_suffix(mark));
                 names.push(visible(plain.unwrap_or(name)));
-                kernel.push(u8::from(plain.is_some()));
+                // The first mark is the kernel's.
+                kernel.push(u8::from(name.ends_with(MARKS[0])));
                 names.len() - 1
             });
             frames.extend([number as u64, depth, frame.count]);

@@ -94,7 +94,7 @@ fn warnings(profile: &Profile) -> String {
             contents.cut_off
         ));
     }
-    if profile.symbols.is_empty() {
+    if !profile.has_symbols() {
         warn("No symbols of the guest's kernel are in the recording.");
     }
     if profile.samples() == 0 {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use kvmprof_devices::profiling::{Mode, Sample, Ticks};
 
 use crate::profile::{Process, Stack, task_name};
+use crate::symbolize::MappingSet;
 
 /// The pid of what runs when nothing does.
 pub const IDLE: i32 = 0;
@@ -153,6 +154,7 @@ impl Slot {
                 summary: sample.stack,
                 frames: frames.to_vec(),
                 in_user_mode: sample.mode == Mode::User,
+                mappings: MappingSet::default(),
             },
         );
         if let Some(count) = self.stacks.get_mut(&key) {
