@@ -17,6 +17,7 @@ pub use export::ExportArguments;
 pub use flamegraph::FlamegraphArguments;
 pub use html::HtmlArguments;
 pub use input::InputArguments;
+pub use progress::{Interrupt, Part, Progress};
 pub use report::ReportArguments;
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), CommandError> {

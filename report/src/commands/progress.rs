@@ -53,8 +53,16 @@ impl Progress {
     /// Shown on standard error if that is a terminal, and interrupted by SIGINT.
     pub fn for_terminal() -> Self {
         Self {
-            interrupt: Interrupt::on_signal(),
             is_shown: std::io::stderr().is_terminal(),
+            ..Self::unseen(Interrupt::on_signal())
+        }
+    }
+
+    /// Shown nowhere, and interrupted by `interrupt`.
+    pub fn unseen(interrupt: Interrupt) -> Self {
+        Self {
+            interrupt,
+            is_shown: false,
         }
     }
 
@@ -108,10 +116,7 @@ mod tests {
 
     #[test]
     fn an_interrupt_ends_all_parts() {
-        let progress = Progress {
-            interrupt: Interrupt::default(),
-            is_shown: false,
-        };
+        let progress = Progress::unseen(Interrupt::default());
         let (first, second) = (progress.of("a"), progress.of("b"));
         assert!(first.advance(1, 2).is_continue());
         progress.interrupt.raise();

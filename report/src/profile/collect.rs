@@ -313,9 +313,10 @@ pub(super) mod testing {
     }
 
     pub fn profile(pids: &[i32]) -> Profile {
+        let symbols = "1000 T entry\n2000 t copy\t[fs]\n".to_owned();
         let contents = Contents {
-            symbols: "1000 T entry\n2000 t copy\t[fs]\n".to_owned(),
-            symbol_ends: vec![26],
+            symbol_ends: vec![symbols.len()],
+            symbols,
             ..Contents::default()
         };
         let resolver = Resolver::of(&contents);

@@ -271,9 +271,14 @@ impl Resolver {
                 is_generated: false,
             })
             .collect();
-        // Symbols know better what the outermost one is called: foo.part.0.
+        let (name, source) = last.map_or((None, None), |last| (last.name, last.source));
+        // The symbol of a part of it says more, foo.part.0; another name for the same says less, _stext.
+        let name = name.filter(|name| !outermost.function.starts_with(name.as_str()));
         frames.push(Frame {
-            source: last.and_then(|last| last.source).map(plain),
+            function: name.map_or(Arc::clone(&outermost.function), |name| {
+                visible(&name).into()
+            }),
+            source: source.map(plain),
             ..outermost
         });
         frames
