@@ -114,13 +114,14 @@ impl Frame<'_> {
         let StackFrame {
             frame,
             address,
+            offset,
             is_kernel,
         } = stack_frame;
         let source = frame.source.as_ref();
         Self {
             name: frame.function.as_ref().to_owned().into(),
             address,
-            offset: frame.offset,
+            offset,
             is_kernel,
             module: frame.module.as_ref().to_owned().into(),
             source: source.map(|source| (source.file.as_ref().to_owned().into(), source.line)),

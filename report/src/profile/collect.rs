@@ -89,6 +89,8 @@ pub struct StackFrame {
     pub frame: Frame,
     /// Its address.
     pub address: u64,
+    /// Bytes from the function's begin; `None` of inlined ones, and where no function is known.
+    pub offset: Option<u64>,
     /// Whether it is the kernel's.
     pub is_kernel: bool,
 }
@@ -191,10 +193,12 @@ impl Profile {
         let mut all = Vec::with_capacity(stack.frames.len());
         for (index, address) in stack.frames.iter().enumerate() {
             let asked = stack.asked(pid, index, *address);
-            for frame in self.resolver.resolve(asked).iter() {
+            let resolved = self.resolver.resolve(asked);
+            for frame in resolved.frames.iter() {
                 all.push(StackFrame {
                     frame: frame.clone(),
                     address: *address,
+                    offset: resolved.offset.filter(|_| !frame.is_inlined),
                     is_kernel: asked.is_kernel,
                 });
             }

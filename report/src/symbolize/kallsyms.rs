@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 /// How far the last function of the kernel or a module may reach, in bytes: nothing says where it ends.
 const LAST: u64 = 64 << 10;
@@ -13,7 +14,7 @@ pub const KERNEL: &str = "[kernel]";
 pub struct Symbols {
     functions: Vec<Function>,
     /// The kernel, then its modules.
-    modules: Vec<String>,
+    modules: Vec<Arc<str>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +30,7 @@ pub struct Found<'a> {
     /// Its name, as mangled as the kernel has it.
     pub name: &'a str,
     /// Its module in brackets, [`KERNEL`] for none.
-    pub module: &'a str,
+    pub module: &'a Arc<str>,
     /// Bytes from the function's begin.
     pub offset: u64,
 }
@@ -38,7 +39,7 @@ impl Default for Symbols {
     fn default() -> Self {
         Self {
             functions: Vec::new(),
-            modules: vec![KERNEL.to_owned()],
+            modules: vec![KERNEL.into()],
         }
     }
 }
@@ -55,7 +56,7 @@ impl Symbols {
     /// Adds those of `text`. Where they overlap with what was there before, `text` is right: a module was loaded where
     /// another one had been.
     pub fn add(&mut self, text: &str) {
-        let mut numbers: HashMap<String, usize> = self.modules.iter().cloned().zip(0..).collect();
+        let mut numbers: HashMap<Arc<str>, usize> = self.modules.iter().cloned().zip(0..).collect();
         let mut added = Vec::new();
         for line in text.lines() {
             let mut words = line.split_ascii_whitespace();
@@ -65,8 +66,8 @@ impl Symbols {
             };
             let module = match words.next().filter(|word| word.starts_with('[')) {
                 None => 0,
-                Some(module) => *numbers.entry(module.to_owned()).or_insert_with(|| {
-                    self.modules.push(module.to_owned());
+                Some(module) => *numbers.entry(module.into()).or_insert_with(|| {
+                    self.modules.push(module.into());
                     self.modules.len() - 1
                 }),
             };
@@ -154,8 +155,9 @@ mod tests {
     fn functions_know_their_module() {
         let symbols = Symbols::parse("1000 T a\n900000 t b\t[net]\n");
         let found = symbols.locate(0x90_0010).unwrap();
-        assert_eq!((found.name, found.module, found.offset), ("b", "[net]", 16));
-        assert_eq!(symbols.locate(0x1001).unwrap().module, KERNEL);
+        assert_eq!((found.name, &**found.module), ("b", "[net]"));
+        assert_eq!(found.offset, 16);
+        assert_eq!(&**symbols.locate(0x1001).unwrap().module, KERNEL);
         // The kernel doesn't reach to its modules.
         assert_eq!(symbols.locate(0x80_0000), None);
     }

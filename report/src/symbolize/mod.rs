@@ -20,7 +20,7 @@ pub use debug::SourceLine;
 pub use demangle::demangle;
 pub use error::SymbolError;
 pub use kallsyms::{Found, KERNEL, Symbols};
-pub use resolver::{Asked, Frame, Resolver, Sources};
+pub use resolver::{Asked, Frame, Resolved, Resolver, Sources};
 pub use spaces::{MappingSet, Spaces};
 pub use tables::{Place, Tables, file_address, module_name};
 

@@ -12,7 +12,7 @@ use kvmprof_devices::profiling::Sample;
 use super::debug::{DebugFile, SourceLine};
 use super::files::LoadedFile;
 use super::functions::FunctionTable;
-use super::kallsyms::KERNEL;
+use super::kallsyms::{Found, KERNEL};
 use super::sysroot::Sysroot;
 use super::tables::{Place, Tables, file_address, module_name};
 use super::{KERNEL_BEGIN, MappingSet, SymbolError, USER, demangle, perf_map};
@@ -51,8 +51,6 @@ pub struct Frame {
     pub function: Arc<str>,
     /// What it is part of: `[kernel]`, a kernel's module in brackets, a file's name, `[vdso]`, `[anon]`, `[user]`.
     pub module: Arc<str>,
-    /// Bytes from the function's begin; `None` of inlined ones, and where no function is known.
-    pub offset: Option<u64>,
     /// Where in the source that is.
     pub source: Option<SourceLine>,
     /// Whether the compiler put it into the next frame.
@@ -61,10 +59,20 @@ pub struct Frame {
     pub is_generated: bool,
 }
 
-/// What is found once: by the kernel's addresses, by those of a file, by those of a process.
+/// What a frame is found to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// The functions that it is in, innermost first, at least one; all but the last one are inlined.
+    pub frames: Rc<[Frame]>,
+    /// Bytes from the last one's begin; `None` where no function is known.
+    pub offset: Option<u64>,
+}
+
+/// What is found once: by the kernel's addresses (as seen from user mode, or not), by those of a file, by those of a
+/// process. Without debug information the address is that of the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
-    Kernel(u64),
+    Kernel(bool, u64),
     File(u32, u64),
     Process(i32, u64),
 }
@@ -146,107 +154,107 @@ impl Resolver {
         self.is_hurried.set(true);
     }
 
-    /// The functions that a frame is in, innermost first, at least one.
-    pub fn resolve(&self, asked: Asked) -> Rc<[Frame]> {
-        let place = self
-            .tables
-            .locate(asked.mappings, asked.address, asked.is_kernel);
-        let (key, file) = match place {
-            Place::Mapping(mapping) if !is_nameless(mapping) => {
-                let file = self.file(mapping);
-                let address = file_address(mapping, &file.segments, asked.address);
-                (Key::File(file.number, address), Some((mapping, file)))
-            }
-            Place::Kernel(_) => (Key::Kernel(asked.address), None),
-            Place::Unknown if asked.is_kernel => (Key::Kernel(asked.address), None),
-            Place::Unknown | Place::Mapping(_) => (Key::Process(asked.pid, asked.address), None),
-        };
+    /// What a frame is.
+    pub fn resolve(&self, asked: Asked) -> Resolved {
+        let place = (self.tables).locate(asked.mappings, asked.address, asked.is_kernel);
+        match place {
+            Place::Mapping(mapping) if !is_nameless(mapping) => self.in_file(mapping, asked),
+            Place::Kernel(found) => self.in_kernel(Some(found), asked),
+            Place::Unknown if asked.is_kernel => self.in_kernel(None, asked),
+            Place::Mapping(mapping) => self.elsewhere(module_name(&mapping.file), asked),
+            Place::Unknown => self.elsewhere(USER, asked),
+        }
+    }
+
+    /// What was found before under `key`, or what `find` finds.
+    fn once(&self, key: Key, find: impl FnOnce() -> Vec<Frame>) -> Rc<[Frame]> {
         if let Some(found) = self.found.borrow().get(&key) {
             return Rc::clone(found);
         }
-        let frames: Rc<[Frame]> = match (key, file) {
-            (Key::File(_, address), Some((mapping, file))) => {
-                self.in_file(mapping, &file, address).into()
-            }
-            (Key::Kernel(_), _) => self.in_kernel(asked, place).into(),
-            _ => [self.elsewhere(asked, place)].into(),
-        };
+        let frames: Rc<[Frame]> = find().into();
         self.found.borrow_mut().insert(key, Rc::clone(&frames));
         frames
     }
 
-    fn in_kernel(&self, asked: Asked, place: Place<'_>) -> Vec<Frame> {
-        let mut outermost = match place {
-            Place::Kernel(found) => Frame {
-                // The image of a guest without mappings has its programs too.
-                module: if asked.is_kernel { found.module } else { USER }.into(),
-                offset: Some(found.offset),
-                ..named(&demangle(found.name))
-            },
-            _ => Frame {
-                module: KERNEL.into(),
-                ..named(&format!("{:#x}", asked.address))
-            },
+    fn in_kernel(&self, found: Option<Found<'_>>, asked: Asked) -> Resolved {
+        let is_debugged = found.is_none_or(|found| &**found.module == KERNEL) && asked.is_kernel;
+        let vmlinux = self.vmlinux.as_ref().filter(|_| is_debugged);
+        let linked = |vmlinux: &Vmlinux| asked.address.wrapping_sub(vmlinux.slide);
+        let by_file = || {
+            let vmlinux = vmlinux?;
+            let (name, begin) = vmlinux.debug.functions.find(linked(vmlinux))?;
+            Some((name, linked(vmlinux) - begin))
         };
-        let Some(vmlinux) = self.vmlinux.as_ref().filter(|_| asked.is_kernel) else {
-            return vec![outermost];
+        let symbol = found
+            .map(|found| (found.name, found.offset))
+            .or_else(by_file);
+        let offset = symbol.map(|(_, offset)| offset);
+        let address = match vmlinux {
+            Some(_) => asked.address,
+            None => asked.address - offset.unwrap_or(0),
         };
-        if &*outermost.module != KERNEL {
-            return vec![outermost];
-        }
-        let address = asked.address.wrapping_sub(vmlinux.slide);
-        if outermost.offset.is_none()
-            && let Some((name, begin)) = vmlinux.debug.functions.find(address)
-        {
-            outermost = Frame {
-                offset: Some(address - begin),
-                module: KERNEL.into(),
-                ..named(&demangle(name))
+        let frames = self.once(Key::Kernel(asked.is_kernel, address), || {
+            let function = match symbol {
+                Some((name, _)) => visible(&demangle(name)).into(),
+                None => format!("{:#x}", asked.address).into(),
             };
-        }
-        self.with_debug(outermost, &vmlinux.debug, address)
+            let module = match found {
+                // The image of a guest without mappings has its programs too.
+                _ if !asked.is_kernel => USER.into(),
+                Some(found) => Arc::clone(found.module),
+                None => KERNEL.into(),
+            };
+            let frame = Frame::new(function, module);
+            match vmlinux {
+                Some(vmlinux) => self.with_debug(frame, &vmlinux.debug, linked(vmlinux)),
+                None => vec![frame],
+            }
+        });
+        Resolved { frames, offset }
     }
 
-    fn in_file(&self, mapping: &Mapping, file: &LoadedFile, address: u64) -> Vec<Frame> {
-        let recorded = self.tables.file(mapping);
-        let frame = match file.find(recorded, address) {
-            Some(("", begin)) => Frame {
-                offset: Some(address - begin),
-                ..named(&format!("{}+{begin:#x}", file.name))
-            },
-            Some((name, begin)) => Frame {
-                offset: Some(address - begin),
-                ..named(&demangle(name))
-            },
-            None => named(&format!("{}+{address:#x}", file.name)),
-        };
-        let frame = Frame {
-            module: Arc::clone(&file.name),
-            ..frame
-        };
-        match &file.debug {
-            Some(debug) => self.with_debug(frame, debug, address),
-            None => vec![frame],
+    fn in_file(&self, mapping: &Mapping, asked: Asked) -> Resolved {
+        let file = self.file(mapping);
+        let address = file_address(mapping, &file.segments, asked.address);
+        let function = file.find(self.tables.file(mapping), address);
+        let begin = function.map_or(address, |(_, begin)| begin);
+        let key = if file.debug.is_some() { address } else { begin };
+        let frames = self.once(Key::File(file.number, key), || {
+            let name = match function {
+                Some((name, _)) if !name.is_empty() => visible(&demangle(name)),
+                _ => format!("{}+{begin:#x}", file.name),
+            };
+            let frame = Frame::new(name.into(), Arc::clone(&file.name));
+            match &file.debug {
+                Some(debug) => self.with_debug(frame, debug, address),
+                None => vec![frame],
+            }
+        });
+        Resolved {
+            frames,
+            offset: function.map(|(_, begin)| address - begin),
         }
     }
 
     /// What is in no file: perhaps code that the program made itself.
-    fn elsewhere(&self, asked: Asked, place: Place<'_>) -> Frame {
-        let module = match place {
-            Place::Mapping(mapping) => visible(module_name(&mapping.file)).into(),
-            _ => USER.into(),
-        };
-        if let Some((name, begin)) = self.map(asked.pid).find(asked.address) {
-            return Frame {
-                module,
-                offset: Some(asked.address - begin),
-                is_generated: true,
-                ..named(&demangle(name))
+    fn elsewhere(&self, module: &str, asked: Asked) -> Resolved {
+        let map = self.map(asked.pid);
+        let function = map.find(asked.address);
+        let begin = function.map_or(asked.address, |(_, begin)| begin);
+        let frames = self.once(Key::Process(asked.pid, begin), || {
+            let name = match function {
+                Some((name, _)) => visible(&demangle(name)),
+                None => format!("{:#x}", asked.address),
             };
-        }
-        Frame {
-            module,
-            ..named(&format!("{:#x}", asked.address))
+            let frame = Frame::new(name.into(), visible(module).into());
+            vec![Frame {
+                is_generated: function.is_some(),
+                ..frame
+            }]
+        });
+        Resolved {
+            frames,
+            offset: function.map(|(_, begin)| asked.address - begin),
         }
     }
 
@@ -265,7 +273,6 @@ impl Resolver {
                     .as_deref()
                     .map_or("[inlined]".into(), |name| visible(name).into()),
                 module: Arc::clone(&outermost.module),
-                offset: None,
                 source: inlined.source.map(plain),
                 is_inlined: true,
                 is_generated: false,
@@ -314,15 +321,16 @@ impl Resolver {
     }
 }
 
-/// A frame that is nothing but a name yet.
-fn named(name: &str) -> Frame {
-    Frame {
-        function: visible(name).into(),
-        module: USER.into(),
-        offset: None,
-        source: None,
-        is_inlined: false,
-        is_generated: false,
+impl Frame {
+    /// One of which nothing more is known.
+    fn new(function: Arc<str>, module: Arc<str>) -> Self {
+        Self {
+            function,
+            module,
+            source: None,
+            is_inlined: false,
+            is_generated: false,
+        }
     }
 }
 
