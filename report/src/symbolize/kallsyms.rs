@@ -10,7 +10,7 @@ const LAST: u64 = 64 << 10;
 pub const KERNEL: &str = "[kernel]";
 
 /// Functions, by address.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Symbols {
     functions: Vec<Function>,
     /// The kernel, then its modules.

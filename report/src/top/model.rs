@@ -19,7 +19,6 @@ pub struct Model {
     window: Duration,
     reader: StreamReader,
     facts: Facts,
-    symbol_text: String,
     symbols: Arc<Symbols>,
     slots: VecDeque<Slot>,
     /// When the last samples arrived.
@@ -34,7 +33,6 @@ impl Model {
             window,
             reader: StreamReader::default(),
             facts: Facts::default(),
-            symbol_text: String::new(),
             symbols: Arc::default(),
             slots: VecDeque::new(),
             last: now,
@@ -52,11 +50,8 @@ impl Model {
         for piece in pieces {
             match piece {
                 Piece::Facts(facts) => self.facts = facts,
-                Piece::Symbols(text) => {
-                    // Modules' follow the kernel's.
-                    self.symbol_text.push_str(&text);
-                    self.symbols = Arc::new(Symbols::parse(&self.symbol_text));
-                }
+                // Snapshots keep those that they had.
+                Piece::Symbols(text) => Arc::make_mut(&mut self.symbols).add(&text),
                 Piece::Samples(block) => self.add(&block, now)?,
                 Piece::End(_) => self.has_ended = true,
             }
@@ -153,13 +148,13 @@ mod tests {
     }
 
     #[test]
-    fn later_symbols_are_added() {
+    fn symbols_add_up() {
         let mut model = Model::new(SECOND, Duration::ZERO);
         model.feed(&stream().begin(), Duration::ZERO).unwrap();
-        let more = Block::encode(Kind::Symbols, b"5000 t of_module\t[module]\n").unwrap();
-        model.feed(&more, Duration::ZERO).unwrap();
-        assert_eq!(model.symbols.find(0x5001), Some("of_module"));
-        assert_eq!(model.symbols.find(0x1001), Some("do_syscall"));
+        let before = model.symbols.len();
+        let module = Block::encode(Kind::Symbols, b"900000 t poll\t[net]\n").unwrap();
+        model.feed(&module, Duration::ZERO).unwrap();
+        assert_eq!(model.symbols.len(), before + 1);
     }
 
     #[test]

@@ -214,7 +214,7 @@ fn blocks() -> Vec<Vec<u8>> {
         binary,
     };
     let mappings = ProcessMappings {
-        address_space: 0x1000 * 101 & !0x1fff,
+        address_space: (0x1000 * 101) & !0x1fff,
         pid: 101,
         time: BEGAN + 5 * PERIOD,
         mappings: vec![
