@@ -66,7 +66,7 @@ fn the_page_is_drawn() {
         6,
         "{document}"
     );
-    assert!(document.contains("title=\"copy_page: 90 ticks, 42.86 % of all\""));
+    assert!(document.contains("title=\"copy_page: 90 ticks, 42.86 % of all, in [kernel]\""));
     assert!(document.contains("<div id=\"tools\">"));
     assert!(document.contains("class=\"sorts\""));
 }

@@ -87,6 +87,8 @@ pub struct Frame<'a> {
     pub address: u64,
     /// How many bytes from the function's begin; `None` where no function is known.
     pub offset: Option<u64>,
+    /// The address by the file that it is in; where there is no file, as it is.
+    pub file_address: u64,
     /// Whether it is the kernel's.
     pub is_kernel: bool,
     /// What it is part of: `[kernel]`, a kernel's module in brackets, a file's name; `[user]` when unknown.
@@ -103,6 +105,7 @@ impl Frame<'_> {
             name: text.into(),
             address: 0,
             offset: None,
+            file_address: 0,
             is_kernel,
             module: module.into(),
             source: None,
@@ -110,11 +113,13 @@ impl Frame<'_> {
         }
     }
 
-    fn of(stack_frame: StackFrame) -> Self {
+    /// One of a stack.
+    pub(super) fn of(stack_frame: StackFrame) -> Self {
         let StackFrame {
             frame,
             address,
             offset,
+            file_address,
             is_kernel,
         } = stack_frame;
         let source = frame.source.as_ref();
@@ -122,6 +127,7 @@ impl Frame<'_> {
             name: frame.function.as_ref().to_owned().into(),
             address,
             offset,
+            file_address,
             is_kernel,
             module: frame.module.as_ref().to_owned().into(),
             source: source.map(|source| (source.file.as_ref().to_owned().into(), source.line)),

@@ -91,6 +91,8 @@ pub struct StackFrame {
     pub address: u64,
     /// Bytes from the function's begin; `None` of inlined ones, and where no function is known.
     pub offset: Option<u64>,
+    /// The address by the file itself; where there is no file, as it is.
+    pub file_address: u64,
     /// Whether it is the kernel's.
     pub is_kernel: bool,
 }
@@ -199,6 +201,7 @@ impl Profile {
                     frame: frame.clone(),
                     address: *address,
                     offset: resolved.offset.filter(|_| !frame.is_inlined),
+                    file_address: resolved.file_address,
                     is_kernel: asked.is_kernel,
                 });
             }

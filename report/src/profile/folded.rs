@@ -1,7 +1,8 @@
 //! Folded stacks: one line for each different stack, frames from the outermost in, `;` between them, and how many
 //! samples (<https://github.com/brendangregg/FlameGraph>).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use super::functions::HALTED;
 use super::{Profile, StackFrame};
@@ -23,8 +24,7 @@ pub fn folded(profile: &Profile) -> Vec<String> {
         }
         for frame in profile.frames(*pid, stack).iter().rev() {
             line.push(';');
-            line.push_str(&plain(&frame.frame.function));
-            line.push_str(mark(frame));
+            line.push_str(&name(frame));
         }
         *lines.entry(line).or_default() += count;
     }
@@ -44,6 +44,30 @@ fn root(profile: &Profile, pid: i32) -> String {
         Some(name) if !name.is_empty() => format!("{}-{pid}", plain(name)),
         _ => format!("pid-{pid}"),
     }
+}
+
+/// The module of each frame by its name in folded stacks; none for names that several modules have.
+pub fn modules_by_name(profile: &Profile) -> HashMap<String, Arc<str>> {
+    let mut modules: HashMap<String, Option<Arc<str>>> = HashMap::new();
+    for (pid, stack) in profile.stacks.keys() {
+        for frame in profile.frames(*pid, stack) {
+            let module = &frame.frame.module;
+            let known = modules
+                .entry(name(&frame))
+                .or_insert_with(|| Some(Arc::clone(module)));
+            if known.as_ref().is_some_and(|known| known != module) {
+                *known = None;
+            }
+        }
+    }
+    let modules = modules.into_iter();
+    modules
+        .filter_map(|(name, module)| Some((name, module?)))
+        .collect()
+}
+
+fn name(frame: &StackFrame) -> String {
+    plain(&frame.frame.function) + mark(frame)
 }
 
 fn mark(

@@ -13,7 +13,7 @@ pub use crate::symbolize::Symbols;
 pub(crate) use collect::task_name;
 pub use collect::{Process, Profile, Stack, StackFrame};
 pub use folded::folded;
-pub(crate) use folded::{CUT_SHORT, MARKS};
+pub(crate) use folded::{CUT_SHORT, MARKS, modules_by_name};
 pub use functions::{Function, Row, SortBy, functions, lines, modules};
 pub(crate) use functions::{HALTED, HALTED_MODULE};
 pub use json::{document, relatives_document};

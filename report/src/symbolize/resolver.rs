@@ -66,6 +66,8 @@ pub struct Resolved {
     pub frames: Rc<[Frame]>,
     /// Bytes from the last one's begin; `None` where no function is known.
     pub offset: Option<u64>,
+    /// The address by the file itself; where there is no file, as it is.
+    pub file_address: u64,
 }
 
 /// What is found once: by the kernel's addresses (as seen from user mode, or not), by those of a file, by those of a
@@ -210,7 +212,11 @@ impl Resolver {
                 None => vec![frame],
             }
         });
-        Resolved { frames, offset }
+        Resolved {
+            frames,
+            offset,
+            file_address: asked.address,
+        }
     }
 
     fn in_file(&self, mapping: &Mapping, asked: Asked) -> Resolved {
@@ -233,6 +239,7 @@ impl Resolver {
         Resolved {
             frames,
             offset: function.map(|(_, begin)| address - begin),
+            file_address: address,
         }
     }
 
@@ -255,6 +262,7 @@ impl Resolver {
         Resolved {
             frames,
             offset: function.map(|(_, begin)| asked.address - begin),
+            file_address: asked.address,
         }
     }
 
