@@ -138,7 +138,7 @@ impl BinaryFacts {
 
 impl Binary {
     /// Reads a block's contents.
-    pub(super) fn decode(contents: Vec<u8>) -> Option<Self> {
+    pub(crate) fn decode(contents: Vec<u8>) -> Option<Self> {
         let mut text = String::from_utf8(contents).ok()?;
         let (facts, functions) = text.split_once('\n')?;
         let facts = serde_json::from_str(facts).ok()?;

@@ -1,6 +1,7 @@
 //! Which file is mapped where, in each address space at each time.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::file::{Mapping, ProcessMappings, address_space_key};
 
@@ -17,11 +18,12 @@ struct Since {
 }
 
 /// The mappings of all address spaces.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Spaces {
-    /// The first one has none.
-    sets: Vec<Vec<Mapping>>,
-    numbers: HashMap<Vec<Mapping>, MappingSet>,
+    /// The number of the first set, which has no mappings.
+    first: u32,
+    sets: Vec<Arc<[Mapping]>>,
+    numbers: HashMap<Arc<[Mapping]>, MappingSet>,
     /// Those of each address space, in the order of time.
     spaces: HashMap<u64, Vec<Since>>,
 }
@@ -29,7 +31,8 @@ pub struct Spaces {
 impl Default for Spaces {
     fn default() -> Self {
         Self {
-            sets: vec![Vec::new()],
+            first: 0,
+            sets: vec![Arc::default()],
             numbers: HashMap::new(),
             spaces: HashMap::new(),
         }
@@ -53,18 +56,30 @@ impl Spaces {
         let mut sorted = mappings.mappings.clone();
         sorted.retain(|mapping| mapping.begin < mapping.end);
         sorted.sort_by_key(|mapping| mapping.begin);
-        let set = match (self.numbers.get(&sorted), u32::try_from(self.sets.len())) {
+        let number = u32::try_from(self.sets.len()).ok();
+        let number = number.and_then(|number| self.first.checked_add(number));
+        let set = match (self.numbers.get(sorted.as_slice()), number) {
             (Some(set), _) => *set,
-            (None, Ok(number)) => {
-                self.sets.push(sorted.clone());
+            (None, Some(number)) => {
+                let sorted: Arc<[Mapping]> = sorted.into();
+                self.sets.push(Arc::clone(&sorted));
                 self.numbers.insert(sorted, MappingSet(number));
                 MappingSet(number)
             }
-            (None, Err(_)) => return,
+            (None, None) => return,
         };
         let times = self.spaces.entry(key).or_default();
         let index = times.partition_point(|since| since.time <= time);
         times.insert(index, Since { time, pid, set });
+    }
+
+    /// Forgets all there are. What [`Self::at`] gave before has no mappings from now on.
+    pub fn forget(&mut self) {
+        let count = u32::try_from(self.sets.len()).unwrap_or(u32::MAX);
+        *self = Self {
+            first: self.first.saturating_add(count),
+            ..Self::default()
+        };
     }
 
     /// The mappings of process `pid` in `address_space` at `time`, in ns of CLOCK_MONOTONIC. A process is seen before
@@ -84,7 +99,8 @@ impl Spaces {
 
     /// The mapping that has `address` in `set`.
     pub fn find(&self, set: MappingSet, address: u64) -> Option<&Mapping> {
-        let mappings = self.sets.get(usize::try_from(set.0).ok()?)?;
+        let index = set.0.checked_sub(self.first)?;
+        let mappings = self.sets.get(usize::try_from(index).ok()?)?;
         let after = mappings.partition_point(|mapping| mapping.begin <= address);
         let mapping = mappings.get(after.checked_sub(1)?)?;
         (address < mapping.end).then_some(mapping)
@@ -143,6 +159,20 @@ mod tests {
         assert_eq!(spaces.at(0x2000, 8, 150), spaces.at(0x2000, 8, 200));
         assert_eq!(spaces.at(0x2000, 9, 150), spaces.at(0x2000, 7, 150));
         assert_eq!(spaces.at(0x2000, 9, 50), MappingSet::default());
+    }
+
+    #[test]
+    fn what_is_forgotten_is_nobody_elses() {
+        let mut spaces = Spaces::of(&[mappings(0x2000, 7, 100, "a")]);
+        let before = spaces.at(0x2000, 7, 100);
+        spaces.forget();
+        assert_eq!(spaces.find(before, 0x1000), None);
+        assert_eq!(spaces.at(0x2000, 7, 100), MappingSet::default());
+        spaces.add(&mappings(0x2000, 7, 200, "b"));
+        let after = spaces.at(0x2000, 7, 200);
+        assert_eq!(spaces.find(before, 0x1000), None);
+        assert_eq!(spaces.find(after, 0x1000).unwrap().file, "b");
+        assert_eq!(spaces.find(MappingSet::default(), 0x1000), None);
     }
 
     #[test]

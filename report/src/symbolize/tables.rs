@@ -1,7 +1,7 @@
 //! What a recording itself has to name addresses by.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use super::functions::FunctionTable;
 use super::kallsyms::{Found, Symbols};
@@ -29,13 +29,13 @@ impl RecordedFile {
 }
 
 /// The symbols, mappings and files of a recording.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Tables {
     /// The kernel and its modules; of a guest that isn't Linux, its image.
-    pub kernel: Symbols,
+    pub kernel: Arc<Symbols>,
     /// What was mapped where.
     pub spaces: Spaces,
-    files: HashMap<u32, RecordedFile>,
+    files: HashMap<u32, Arc<RecordedFile>>,
 }
 
 /// Where an address is.
@@ -57,12 +57,17 @@ impl Tables {
             ..Self::default()
         };
         for block in contents.symbol_blocks() {
-            tables.kernel.add(block);
+            tables.add_symbols(block);
         }
         for binary in &contents.binaries {
             tables.add_file(binary.clone());
         }
         tables
+    }
+
+    /// Adds symbols of the kernel or its modules, in the form of `/proc/kallsyms`.
+    pub fn add_symbols(&mut self, text: &str) {
+        Arc::make_mut(&mut self.kernel).add(text);
     }
 
     /// Adds a file; the last one of an id counts.
@@ -71,12 +76,12 @@ impl Tables {
             functions: OnceLock::new(),
             binary,
         };
-        self.files.insert(file.facts().id, file);
+        self.files.insert(file.facts().id, Arc::new(file));
     }
 
     /// The file that `mapping` is of, if the recording has it.
     pub fn file(&self, mapping: &Mapping) -> Option<&RecordedFile> {
-        self.files.get(&mapping.binary?)
+        self.files.get(&mapping.binary?).map(Arc::as_ref)
     }
 
     /// Where `address` is in memory that has `mappings`.
