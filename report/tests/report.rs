@@ -9,6 +9,7 @@ mod recording;
 use std::path::Path;
 
 use data::check;
+use kvmprof_report::commands::{Interrupt, Progress};
 use kvmprof_report::file::{Recording, Unobserved};
 use kvmprof_report::profile::{
     Layout, Look, Profile, Relation, Relatives, Section, Selection, SortBy, document, print,
@@ -80,6 +81,27 @@ fn callers_and_callees_have_tables() {
     let document = relatives_document(&relatives[0], 8);
     let text = serde_json::to_vec_pretty(&document).unwrap();
     check("report.callers.json", &text);
+}
+
+#[test]
+fn what_was_interrupted_says_so() {
+    let (_folder, path) = recording(2);
+    let recording = Recording::open(&path).unwrap();
+    let resolver = Resolver::of(&recording.contents().unwrap());
+    let interrupt = Interrupt::default();
+    let progress = Progress::unseen(interrupt.clone());
+    interrupt.raise();
+    let part = progress.of("Reading");
+    let profile = Profile::read(&recording, Selection::default(), resolver, &part).unwrap();
+    profile.resolve(&part);
+    assert!(profile.contents.unread > 0);
+    let text = String::from_utf8(printed(&profile, &layout(Look::default()), &[])).unwrap();
+    assert!(
+        text.contains("Interrupted: this is what was read until then"),
+        "{text}"
+    );
+    let document = document(&profile, SortBy::Own, 8);
+    assert_eq!(document["interrupted"], true);
 }
 
 #[test]

@@ -115,6 +115,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_first_signal_is_an_interrupt() {
+        let interrupt = Interrupt::on_signal();
+        assert!(!interrupt.is_raised());
+        signal_hook::low_level::raise(SIGINT).unwrap();
+        assert!(interrupt.is_raised());
+    }
+
+    #[test]
     fn an_interrupt_ends_all_parts() {
         let progress = Progress::unseen(Interrupt::default());
         let (first, second) = (progress.of("a"), progress.of("b"));

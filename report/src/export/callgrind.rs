@@ -15,6 +15,7 @@ use kvmprof_devices::profiling::Mode;
 
 use super::interned::Interned;
 use super::{Event, ExportError, Source};
+use crate::text::visible;
 
 /// All ticks, then those in user mode, in the kernel, in interrupts, idle.
 type Cost = [u64; 5];
@@ -191,7 +192,7 @@ fn columns([all, user, kernel, interrupt, idle]: &Cost) -> String {
 
 /// `text` on one line, and not like a number in parentheses, which stands for a name there.
 fn line(text: &str) -> String {
-    let text = text.replace(['\n', '\r'], " ");
+    let text = visible(&text.replace(['\n', '\r'], " "));
     match text.strip_prefix('(') {
         Some(rest) => format!("[{rest}"),
         None => text,

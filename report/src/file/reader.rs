@@ -13,7 +13,43 @@ use super::samples::decode;
 use super::{Account, Binary, Facts, FileError, KernelFacts, ProcessMappings};
 
 /// Bytes of symbols, mappings and files that are kept at most: a small file can say that it unpacks to any amount.
-const MAX_KEPT: usize = 512 << 20;
+const MAX_SYMBOLS: usize = 64 << 20;
+const MAX_MAPPINGS: usize = 128 << 20;
+const MAX_BINARIES: usize = 256 << 20;
+/// What a block counts for at least, in bytes: each block of symbols takes its time.
+const LEAST_SYMBOLS: usize = 32 << 10;
+
+/// Bytes that there is still room for.
+struct Room {
+    symbols: usize,
+    mappings: usize,
+    binaries: usize,
+}
+
+impl Room {
+    const ALL: Self = Self {
+        symbols: MAX_SYMBOLS,
+        mappings: MAX_MAPPINGS,
+        binaries: MAX_BINARIES,
+    };
+
+    /// Whether there is room for a block of `kind` with `length` bytes, which it then takes.
+    fn take(&mut self, kind: Kind, length: usize) -> bool {
+        let (room, length) = match kind {
+            Kind::Symbols => (&mut self.symbols, length.max(LEAST_SYMBOLS)),
+            Kind::Mappings => (&mut self.mappings, length),
+            Kind::Binary => (&mut self.binaries, length),
+            Kind::Facts | Kind::Samples | Kind::End | Kind::Kernel => return true,
+        };
+        match room.checked_sub(length) {
+            Some(rest) => {
+                *room = rest;
+                true
+            }
+            None => false,
+        }
+    }
+}
 
 /// Looks on while a recording is read.
 pub trait Observer {
@@ -56,7 +92,7 @@ pub struct Contents {
     pub mappings: Vec<ProcessMappings>,
     /// Files that code was executed from.
     pub binaries: Vec<Binary>,
-    /// How many blocks of symbols, mappings and files were more than is kept (512 MiB).
+    /// How many blocks of symbols, mappings and files were more than is kept.
     pub left_out: u64,
     /// Where every tick went, by what is in the file.
     pub account: Account,
@@ -146,7 +182,7 @@ impl Recording {
         let mut contents = Contents::default();
         let mut offset = HEADER;
         let mut has_facts = false;
-        let mut room = MAX_KEPT;
+        let mut room = Room::ALL;
         while offset < self.end.get()
             && let Some(block) =
                 Block::decode_but(self.bytes.get(offset..).unwrap_or_default(), passed_over)
@@ -194,17 +230,12 @@ impl Contents {
         ranges.filter_map(|(begin, end)| self.symbols.get(begin..end))
     }
 
-    /// Takes what a block of `kind` has, none of samples, as long as there is `room` for it, in bytes. Otherwise the
+    /// Takes what a block of `kind` has, none of samples, as long as there is `room` for it. Otherwise the
     /// result says what is wrong with it.
-    fn take(&mut self, kind: Kind, block: Vec<u8>, room: &mut usize) -> Result<(), &'static str> {
-        if matches!(kind, Kind::Symbols | Kind::Mappings | Kind::Binary) {
-            match room.checked_sub(block.len()) {
-                Some(rest) => *room = rest,
-                None => {
-                    self.left_out += 1;
-                    return Ok(());
-                }
-            }
+    fn take(&mut self, kind: Kind, block: Vec<u8>, room: &mut Room) -> Result<(), &'static str> {
+        if !room.take(kind, block.len()) {
+            self.left_out += 1;
+            return Ok(());
         }
         match kind {
             Kind::Facts => {
@@ -355,7 +386,10 @@ mod tests {
     #[test]
     fn a_file_that_unpacks_to_too_much_is_left_out() {
         let mut contents = Contents::default();
-        let mut room = 10;
+        let mut room = Room {
+            symbols: LEAST_SYMBOLS + 1,
+            ..Room::ALL
+        };
         for text in ["1 T a\n", "2 T b\n"] {
             let block = text.as_bytes().to_vec();
             contents.take(Kind::Symbols, block, &mut room).unwrap();

@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use crate::file::{Mapping, ProcessMappings, address_space_key};
 
+/// How many mappings of other processes, whose page tables were in the same memory, are passed over in a search.
+const MAX_OTHERS: usize = 256;
+
 /// The mappings of an address space at a time. Those that are alike are one, whichever process had them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MappingSet(u32);
@@ -44,13 +47,27 @@ impl Spaces {
     pub fn of(all: &[ProcessMappings]) -> Self {
         let mut spaces = Self::default();
         for mappings in all {
-            spaces.add(mappings);
+            spaces.push(mappings);
+        }
+        for times in spaces.spaces.values_mut() {
+            times.sort_by_key(|since| since.time);
         }
         spaces
     }
 
     /// Adds `mappings` to those of their address space.
     pub fn add(&mut self, mappings: &ProcessMappings) {
+        self.push(mappings);
+        let key = address_space_key(mappings.address_space);
+        if let Some(times) = self.spaces.get_mut(&key)
+            && !times.is_sorted_by_key(|since| since.time)
+        {
+            times.sort_by_key(|since| since.time);
+        }
+    }
+
+    /// The same, but for the order.
+    fn push(&mut self, mappings: &ProcessMappings) {
         let key = address_space_key(mappings.address_space);
         let (time, pid) = (mappings.time, mappings.pid);
         let mut sorted = mappings.mappings.clone();
@@ -69,8 +86,7 @@ impl Spaces {
             (None, None) => return,
         };
         let times = self.spaces.entry(key).or_default();
-        let index = times.partition_point(|since| since.time <= time);
-        times.insert(index, Since { time, pid, set });
+        times.push(Since { time, pid, set });
     }
 
     /// Forgets all there are. What [`Self::at`] gave before has no mappings from now on.
@@ -91,8 +107,8 @@ impl Spaces {
         let (before, after) = times.split_at(times.partition_point(|since| since.time <= time));
         // The memory of page tables is used again: the process's own come first.
         let own = |since: &&Since| since.pid == pid;
-        let found = before.iter().rev().find(own);
-        let found = found.or_else(|| after.iter().find(own));
+        let found = before.iter().rev().take(MAX_OTHERS).find(own);
+        let found = found.or_else(|| after.iter().take(MAX_OTHERS).find(own));
         let found = found.or_else(|| before.last());
         found.map_or(MappingSet::default(), |since| since.set)
     }
