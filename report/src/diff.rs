@@ -160,10 +160,10 @@ pub fn print(
             account.idle,
             account.stolen,
             account.lost,
-            if profile.contents.closed.is_some() {
-                ""
-            } else {
-                "; the recording was cut off"
+            match (profile.contents.unread, profile.contents.closed) {
+                (0, Some(_)) => "",
+                (0, None) => "; the recording was cut off",
+                _ => "; reading was interrupted",
             }
         )?;
     }

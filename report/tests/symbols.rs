@@ -41,6 +41,11 @@ struct Guest {
 
 impl Guest {
     fn new() -> Self {
+        Self::built(&[])
+    }
+
+    /// One whose program is built with further `options`.
+    fn built(options: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("work.c");
         fs::write(&source, SOURCE).unwrap();
@@ -49,7 +54,9 @@ impl Guest {
         fs::create_dir_all(folder.path().join("root/tmp")).unwrap();
         let program = bin.join("work");
         let status = Command::new("cc")
-            .args(["-g", "-O2", "-Wl,--build-id=0x0badc0de", "-o"])
+            .args(["-g", "-O2", "-Wl,--build-id=0x0badc0de"])
+            .args(options)
+            .arg("-o")
             .args([&program, &source])
             .status();
         assert!(status.unwrap().success());
@@ -286,6 +293,39 @@ fn a_file_that_the_recording_has_not_got_is_read_from_the_sysroot() {
     );
     let missing = profile(&path, &sources(None, Some(guest.root().join("none"))));
     assert!(matches!(missing, Err(SymbolError::Sysroot { .. })));
+}
+
+#[test]
+fn packed_debug_information_is_read() {
+    let guest = Guest::built(&["-gz=zlib"]);
+    let user = [guest.mapped(inner_address(&guest))];
+    let blocks = [guest.mappings(None).to_block().unwrap()];
+    let path = guest.recording(&[(&[], &user)], &blocks);
+    let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
+    assert_eq!(own_lines(&profile), [("work.c".to_owned(), 2, 1)]);
+}
+
+#[test]
+fn a_damaged_debug_file_brings_nothing() {
+    let guest = Guest::new();
+    let user = [guest.mapped(inner_address(&guest))];
+    let binary = guest.facts("0badc0de").to_block(&guest.program.functions);
+    let blocks = [guest.mappings(Some(1)).to_block().unwrap(), binary.unwrap()];
+    let path = guest.recording(&[(&[], &user)], &blocks);
+    let whole = fs::read(guest.program_file()).unwrap();
+    // Headers, tables and debug information, here and there.
+    for step in [3, 7, 61, 199] {
+        for begin in [0, 64, 0x400, whole.len() / 2, whole.len() - 0x800] {
+            let mut damaged = whole.clone();
+            for index in (begin..whole.len().min(begin + 0x2000)).step_by(step) {
+                damaged[index] ^= 0x55;
+            }
+            fs::write(guest.program_file(), damaged).unwrap();
+            let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
+            let stacks = folded(&profile);
+            assert_eq!(stacks.len(), 1);
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Against files that are surely there: this program itself, and what the compiler makes.
 
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
@@ -88,6 +89,28 @@ fn a_file_without_section_headers_is_read_too() {
             .count()
     };
     assert!(nameless(&blind) >= nameless(&whole));
+}
+
+#[test]
+fn symbols_within_the_file_are_unpacked() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = compile(folder.path(), &[]);
+    let options = lzma_rust2::XzOptions::with_preset(1);
+    let mut writer = lzma_rust2::XzWriter::new(Vec::new(), options).unwrap();
+    writer.write_all(&whole).unwrap();
+    let packed = folder.path().join("packed");
+    std::fs::write(&packed, writer.finish().unwrap()).unwrap();
+    compile(folder.path(), &["-s"]);
+    let status = Command::new("objcopy")
+        .arg(format!("--add-section=.gnu_debugdata={}", packed.display()))
+        .arg(folder.path().join("test"))
+        .status();
+    assert!(status.unwrap().success());
+    let stripped = parse(&std::fs::read(folder.path().join("test")).unwrap()).unwrap();
+    assert_eq!(
+        named(&stripped, "hidden"),
+        named(&parse(&whole).unwrap(), "hidden")
+    );
 }
 
 #[test]

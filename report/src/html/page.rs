@@ -89,12 +89,13 @@ fn warnings(profile: &Profile) -> String {
             "{lost} of {ticks} ticks were lost: what ran then is not in the shares."
         ));
     }
-    if contents.closed.is_none() {
-        warn(&format!(
-            "The recording was cut off: this is what was written until then ({} bytes more are no \
-             whole block).",
-            contents.cut_off
-        ));
+    if let Some(incompleteness) = profile.incompleteness() {
+        warn(&format!("{incompleteness}."));
+    }
+    if !profile.selection.time.is_all() {
+        warn(
+            "Only a part of the time is shown; ticks without a sample are placed there by reckoning.",
+        );
     }
     if !profile.has_symbols() {
         warn("No symbols of the guest's kernel are in the recording.");

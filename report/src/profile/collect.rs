@@ -216,6 +216,21 @@ impl Profile {
             .fold(0, |sum, process| sum.saturating_add(process.samples()))
     }
 
+    /// What one must know of a recording that isn't whole, or wasn't read as a whole.
+    pub fn incompleteness(&self) -> Option<String> {
+        let contents = &self.contents;
+        match (contents.unread, contents.closed) {
+            (0, Some(_)) => None,
+            (0, None) => Some(format!(
+                "The recording was cut off: this is what was written until then ({} bytes more are no whole block)",
+                contents.cut_off
+            )),
+            (unread, _) => Some(format!(
+                "Interrupted: this is what was read until then ({unread} bytes are unread)"
+            )),
+        }
+    }
+
     /// Whether the recording has symbols of the kernel.
     pub fn has_symbols(&self) -> bool {
         !self.resolver.tables().kernel.is_empty()

@@ -174,18 +174,8 @@ fn print_account(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
             "Only {begin}:{end} s from its begin; ticks without a sample are placed there by reckoning"
         )?;
     }
-    if contents.unread > 0 {
-        writeln!(
-            out,
-            "Interrupted: this is what was read until then ({} bytes are unread)",
-            contents.unread
-        )?;
-    } else if contents.closed.is_none() {
-        writeln!(
-            out,
-            "The recording was cut off: this is what was written until then ({} bytes more are no whole block)",
-            contents.cut_off
-        )?;
+    if let Some(incompleteness) = profile.incompleteness() {
+        writeln!(out, "{incompleteness}")?;
     }
     if contents.left_out > 0 {
         writeln!(
