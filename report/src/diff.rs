@@ -11,11 +11,16 @@ use crate::text::visible;
 /// Stands for all addresses that have no name: they can't be found again in another run.
 const ADDRESS: &str = "0x...";
 
+/// A function: its name, its module, whether it is the kernel's.
+type Key = (String, String, bool);
+
 /// How a function's share of all ticks changed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     /// Its name.
     pub name: String,
+    /// What it is part of: `[kernel]`, a module, a file.
+    pub module: String,
     /// Whether it is the kernel's.
     pub is_kernel: bool,
     /// Its share before.
@@ -32,12 +37,13 @@ pub struct Change {
 }
 
 impl Change {
-    fn new((name, is_kernel): (String, bool), before: Share, after: Share) -> Self {
+    fn new((name, module, is_kernel): Key, before: Share, after: Share) -> Self {
         let change = after.value - before.value;
         let down = (after.value - after.low).hypot(before.high - before.value);
         let up = (after.high - after.value).hypot(before.value - before.low);
         Self {
             name,
+            module,
             is_kernel,
             before,
             after,
@@ -56,7 +62,7 @@ impl Change {
 /// How every function of `before` and `after` changed, by its own or all of its samples; the biggest changes
 /// first.
 pub fn changes(before: &Profile, after: &Profile, sort: SortBy) -> Vec<Change> {
-    let mut counts: HashMap<(String, bool), [u64; 2]> = HashMap::new();
+    let mut counts: HashMap<Key, [u64; 2]> = HashMap::new();
     for (index, profile) in [before, after].into_iter().enumerate() {
         for function in functions(profile, sort) {
             let count = match sort {
@@ -83,18 +89,19 @@ pub fn changes(before: &Profile, after: &Profile, sort: SortBy) -> Vec<Change> {
             .abs()
             .total_cmp(&left.change.abs())
             .then_with(|| left.name.cmp(&right.name))
+            .then_with(|| left.module.cmp(&right.module))
             .then_with(|| left.is_kernel.cmp(&right.is_kernel))
     });
     changes
 }
 
-fn key(function: Function) -> (String, bool) {
+fn key(function: Function) -> Key {
     let name = if function.name.starts_with("0x") {
         ADDRESS.to_owned()
     } else {
         function.name
     };
-    (name, function.is_kernel)
+    (name, function.module, function.is_kernel)
 }
 
 /// Folded stacks with two counts, `before`'s scaled to as many samples as `after` has.
@@ -153,10 +160,10 @@ pub fn print(
             account.idle,
             account.stolen,
             account.lost,
-            if profile.contents.closed.is_some() {
-                ""
-            } else {
-                "; the recording was cut off"
+            match (profile.contents.unread, profile.contents.closed) {
+                (0, Some(_)) => "",
+                (0, None) => "; the recording was cut off",
+                _ => "; reading was interrupted",
             }
         )?;
     }
@@ -168,7 +175,8 @@ pub fn print(
     };
     writeln!(
         out,
-        "{bold}   BEFORE    AFTER   CHANGE    95 %              FUNCTION{plain}"
+        "{bold}   BEFORE    AFTER   CHANGE    95 %              {:<43}  MODULE{plain}",
+        "FUNCTION"
     )?;
     for change in changes.iter().take(top) {
         print_change(change, colours, out)?;
@@ -197,13 +205,14 @@ fn print_change(change: &Change, colours: bool, out: &mut dyn Write) -> io::Resu
     let interval = format!("{:+.1} to {:+.1}", change.low * 100.0, change.high * 100.0);
     writeln!(
         out,
-        "{colour}  {:>5.1} %  {:>5.1} %  {:>+6.1}  {} {interval:<16}  {}  {}{plain}",
+        "{colour}  {:>5.1} %  {:>5.1} %  {:>+6.1}  {} {interval:<16}  {}  {:<40}  {}{plain}",
         change.before.value * 100.0,
         change.after.value * 100.0,
         change.change * 100.0,
         if change.is_significant() { ' ' } else { '~' },
         if change.is_kernel { 'k' } else { 'u' },
         visible(&change.name),
+        visible(&change.module),
     )
 }
 
@@ -214,7 +223,7 @@ mod tests {
     #[test]
     fn the_difference_of_two_shares_has_an_interval() {
         // Newcombe 1998, table II, contrast (a): 56/70 - 48/80 is 0.0524 to 0.3339.
-        let key = || ("f".to_owned(), true);
+        let key = || ("f".to_owned(), "[kernel]".to_owned(), true);
         let change = Change::new(key(), Share::of(48, 80), Share::of(56, 70));
         assert!((change.low - 0.0524).abs() < 1e-4, "{change:?}");
         assert!((change.high - 0.3339).abs() < 1e-4, "{change:?}");

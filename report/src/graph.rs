@@ -61,8 +61,17 @@ pub fn title(profile: &Profile) -> String {
 pub fn account(profile: &Profile) -> String {
     let account = profile.contents.account;
     format!(
-        "{} samples and {} idle ticks at {} Hz; {} stolen, {} lost",
-        account.samples, account.idle, profile.contents.facts.hz, account.stolen, account.lost
+        "{} samples and {} idle ticks at {} Hz; {} stolen, {} lost{}",
+        account.samples,
+        account.idle,
+        profile.contents.facts.hz,
+        account.stolen,
+        account.lost,
+        if profile.incompleteness().is_some() {
+            "; not the whole recording"
+        } else {
+            ""
+        }
     )
 }
 

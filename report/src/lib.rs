@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows how samples are taken, or needs the guest to run.
 
+pub mod binary;
 pub mod commands;
 pub mod diff;
 pub mod export;
@@ -9,5 +10,6 @@ pub mod file;
 pub mod graph;
 pub mod html;
 pub mod profile;
+pub mod symbolize;
 mod text;
 pub mod top;

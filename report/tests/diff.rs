@@ -1,6 +1,8 @@
 //! Two recordings compared.
 #![expect(clippy::unwrap_used, reason = "tests fail by it")]
 
+#[path = "shared/data.rs"]
+mod data;
 mod shared;
 
 use kvmprof_report::diff::{changes, folded_changes, print};
@@ -23,8 +25,10 @@ fn changes_are_listed() {
     let mut out = Vec::new();
     let changes = changes(&before, &after, SortBy::Own);
     print(&changes, [&before, &after], 4, false, &mut out).unwrap();
-    let expected = include_str!("golden/diff.txt");
-    assert_eq!(String::from_utf8(out).unwrap(), expected);
+    data::check("diff.txt", &out);
+    let mut out = Vec::new();
+    print(&changes, [&before, &after], 4, true, &mut out).unwrap();
+    data::check("diff.colours.txt", &out);
 }
 
 #[test]

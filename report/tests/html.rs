@@ -1,6 +1,8 @@
 //! The page: what is in it, that names stay text, and that its size is bounded.
 #![expect(clippy::unwrap_used, reason = "tests fail by it")]
 
+#[path = "shared/data.rs"]
+mod data;
 mod shared;
 
 use std::path::Path;
@@ -14,7 +16,7 @@ use shared::{Written, ordinary};
 fn page_of(path: &Path, pids: &[i32]) -> String {
     let profile = Profile::of_file(path, pids).unwrap();
     let recording = Recording::open(path).unwrap();
-    let timeline = Timeline::of(&recording, &profile, pids).unwrap();
+    let timeline = Timeline::of(&recording, &profile).unwrap();
     page(&profile, &timeline, "A test")
 }
 
@@ -35,15 +37,7 @@ fn the_page_is_as_it_was() {
     let path = folder.path().join("recording");
     ordinary(&path, 90);
     let contents = contents(&page_of(&path, &[]));
-    let expected = include_str!("golden/page.html");
-    if contents != expected {
-        let found = Path::new(env!("CARGO_TARGET_TMPDIR")).join("page.html");
-        std::fs::write(&found, contents).unwrap();
-        panic!(
-            "It isn't report/tests/golden/page.html any more: see {}",
-            found.display()
-        );
-    }
+    data::check("page.html", contents.as_bytes());
 }
 
 #[test]

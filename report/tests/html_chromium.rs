@@ -1,103 +1,72 @@
 //! The page and the flame graph in a browser: what its script draws is there, and nothing complains.
-//!
-//! Without a browser these tests tell so and check nothing; `tests/run` tells so too.
 #![expect(clippy::unwrap_used, reason = "tests fail by it")]
 
+#[path = "shared/browser.rs"]
+mod browser;
 mod shared;
 
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
 
+use browser::Browser;
 use kvmprof_devices::profiling::Mode;
 use kvmprof_report::file::Recording;
 use kvmprof_report::graph::Graph;
 use kvmprof_report::html::{Timeline, page};
 use kvmprof_report::profile::{Profile, folded};
 use shared::{Written, ordinary};
+use tempfile::TempDir;
 
-const BROWSERS: [&str; 4] = [
-    "chromium",
-    "google-chrome",
-    "google-chrome-stable",
-    "chromium-browser",
-];
+/// A recording in a folder of its own, for what is made from it too.
+struct Scene {
+    folder: TempDir,
+    recording: PathBuf,
+}
 
-fn browser() -> Option<&'static str> {
-    let starts = |name: &&&str| {
-        let mut command = Command::new(name);
-        command.arg("--version");
-        let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
-        status.is_ok_and(|status| status.success())
-    };
-    let found = BROWSERS.iter().find(starts).copied();
-    if found.is_none() {
-        println!("NOT RUN: none of {BROWSERS:?} is installed");
+impl Scene {
+    fn new(write: impl FnOnce(&Path)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let recording = folder.path().join("recording");
+        write(&recording);
+        Self { folder, recording }
     }
-    found
-}
 
-/// What the browser makes of `path` once its scripts have run, and its screenshot at `picture`.
-///
-/// # Panics
-/// When a script fails, or wants to load something.
-fn open(browser: &str, path: &Path, picture: &Path) -> String {
-    let folder = tempfile::tempdir().unwrap();
-    let shown = |option: &str| {
-        let output = Command::new(browser)
-            .args(["--headless", "--no-sandbox", "--disable-gpu"])
-            .args([
-                "--enable-logging=stderr",
-                "--v=0",
-                "--virtual-time-budget=3000",
-            ])
-            .args(["--window-size=1300,1700", "--hide-scrollbars", option])
-            .arg(format!("--user-data-dir={}", folder.path().display()))
-            .arg(format!("file://{}", path.display()))
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!said.contains("CONSOLE"), "{said}");
-        assert!(output.status.success(), "{said}");
-        String::from_utf8(output.stdout).unwrap()
-    };
-    shown(&format!("--screenshot={}", picture.display()));
-    assert!(std::fs::read(picture).unwrap().starts_with(b"\x89PNG"));
-    shown("--dump-dom")
-}
+    fn ordinary() -> Self {
+        Self::new(|path| ordinary(path, 90))
+    }
 
-fn picture(name: &str) -> std::path::PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    println!("A screenshot is at {}", path.display());
-    path
-}
+    fn profile(&self) -> Profile {
+        Profile::of_file(&self.recording, &[]).unwrap()
+    }
 
-fn write_page(recording: &Path, to: &Path) {
-    let profile = Profile::of_file(recording, &[]).unwrap();
-    let timeline = Recording::open(recording).unwrap();
-    let timeline = Timeline::of(&timeline, &profile, &[]).unwrap();
-    std::fs::write(to, page(&profile, &timeline, "A test")).unwrap();
+    /// The page.
+    fn page(&self) -> String {
+        let profile = self.profile();
+        let recording = Recording::open(&self.recording).unwrap();
+        let timeline = Timeline::of(&recording, &profile).unwrap();
+        page(&profile, &timeline, "A test")
+    }
+
+    /// What a browser makes of `document`, whose name ends with `extension`, once its scripts have run. A screenshot
+    /// is kept under `name`.
+    fn open(&self, document: &[u8], extension: &str, name: &str) -> String {
+        let path = self.folder.path().join(name).with_extension(extension);
+        std::fs::write(&path, document).unwrap();
+        let url = format!("file://{}", path.display());
+        Browser::new(self.folder.path()).page(&url, name)
+    }
 }
 
 #[test]
 fn the_page_is_drawn() {
-    let Some(browser) = browser() else {
-        return;
-    };
-    let folder = tempfile::tempdir().unwrap();
-    let (recording, html) = (
-        folder.path().join("recording"),
-        folder.path().join("page.html"),
-    );
-    ordinary(&recording, 90);
-    write_page(&recording, &html);
-    let document = open(browser, &html, &picture("page.png"));
+    let scene = Scene::ordinary();
+    let document = scene.open(scene.page().as_bytes(), "html", "page");
     // Three callees of each process.
     assert_eq!(
         document.matches("<div class=\"f k\"").count(),
         6,
         "{document}"
     );
-    assert!(document.contains("title=\"copy_page: 90 ticks, 42.86 % of all\""));
+    assert!(document.contains("title=\"copy_page: 90 ticks, 42.86 % of all, in [kernel]\""));
     assert!(document.contains("<div id=\"tools\">"));
     assert!(document.contains("class=\"sorts\""));
 }
@@ -115,19 +84,9 @@ document.title = functions.tBodies[0].rows[6].cells[5].textContent;
 
 #[test]
 fn the_page_can_be_used() {
-    let Some(browser) = browser() else {
-        return;
-    };
-    let folder = tempfile::tempdir().unwrap();
-    let (recording, html) = (
-        folder.path().join("recording"),
-        folder.path().join("page.html"),
-    );
-    ordinary(&recording, 90);
-    write_page(&recording, &html);
-    let page = std::fs::read_to_string(&html).unwrap();
-    std::fs::write(&html, page.replace("</body>", &format!("{USE}</body>"))).unwrap();
-    let document = open(browser, &html, &picture("used.png"));
+    let scene = Scene::ordinary();
+    let page = scene.page().replace("</body>", &format!("{USE}</body>"));
+    let document = scene.open(page.as_bytes(), "html", "used");
     assert!(document.contains("<title>ksys_read</title>"), "{document}");
     assert!(document.contains("found in 100.00 %"));
     assert_eq!(document.matches(" hit\"").count(), 1);
@@ -138,46 +97,29 @@ fn the_page_can_be_used() {
 
 #[test]
 fn hostile_names_do_nothing() {
-    let Some(browser) = browser() else {
-        return;
-    };
-    let folder = tempfile::tempdir().unwrap();
-    let (recording, html) = (
-        folder.path().join("recording"),
-        folder.path().join("page.html"),
-    );
     let mut written = Written::with_symbols(
         "ffffffff81000000 T </script><img/src=x/onerror=console.error(1)>\nffffffff81001000 T _end\n",
     );
     let kernel = [0xffff_ffff_8100_0010];
     written.samples(3, (1, b"<script>x()"), Mode::Kernel, (&kernel, &[]));
-    written.write(&recording);
-    write_page(&recording, &html);
-    let document = open(browser, &html, &picture("hostile.png"));
+    let scene = Scene::new(|path| written.write(path));
+    let document = scene.open(scene.page().as_bytes(), "html", "hostile");
     assert!(!document.contains("<img"), "{document}");
     assert!(document.contains(">&lt;/script&gt;&lt;img/src=x/onerror=console.error(1)&gt;</div>"));
 }
 
 #[test]
 fn the_flame_graph_is_drawn() {
-    let Some(browser) = browser() else {
-        return;
-    };
-    let folder = tempfile::tempdir().unwrap();
-    let (recording, svg) = (
-        folder.path().join("recording"),
-        folder.path().join("graph.svg"),
-    );
-    ordinary(&recording, 90);
-    let profile = Profile::of_file(&recording, &[]).unwrap();
+    let scene = Scene::ordinary();
+    let profile = scene.profile();
     for icicle in [false, true] {
         let graph = Graph {
             title: "A <test>".to_owned(),
             icicle,
             ..Graph::default()
         };
-        std::fs::write(&svg, graph.draw(&folded(&profile)).unwrap()).unwrap();
-        let document = open(browser, &svg, &picture(&format!("graph-{icicle}.png")));
+        let svg = graph.draw(&folded(&profile)).unwrap();
+        let document = scene.open(&svg, "svg", if icicle { "icicle" } else { "flame" });
         // The script fits texts into their frames, and puts a space behind.
         assert!(document.contains(">copy_page </text>"), "{document}");
         assert!(document.contains("A &lt;test&gt;"));

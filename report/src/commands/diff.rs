@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::CommandError;
+use super::{CommandError, InputArguments};
 use crate::diff::{changes, folded_changes, print};
 use crate::graph::Graph;
-use crate::profile::{Profile, SortBy};
+use crate::profile::{Look, Profile, SortBy};
 
 /// Show what changed from one recording to another
 ///
@@ -25,6 +25,8 @@ pub struct DiffArguments {
     /// The recording that is looked at
     #[arg(value_name = "AFTER")]
     after: PathBuf,
+    #[command(flatten)]
+    input: InputArguments,
     /// The SVG file of a differential flame graph
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
@@ -59,8 +61,8 @@ impl DiffArguments {
     /// # Errors
     /// A recording can't be read, or the result written, or there is nothing to compare.
     pub fn execute(&self) -> Result<(), CommandError> {
-        let before = Profile::of_file(&self.before, &[])?;
-        let after = Profile::of_file(&self.after, &[])?;
+        let (_, before) = self.input.open(&self.before)?;
+        let (_, after) = self.input.open(&self.after)?;
         for (profile, path) in [(&before, &self.before), (&after, &self.after)] {
             if profile.samples() == 0 {
                 return Err(CommandError::NoSamples(path.clone()));
@@ -75,10 +77,7 @@ impl DiffArguments {
             }
             None => {
                 let mut out = std::io::stdout().lock();
-                let is_terminal = out.is_terminal();
-                // https://no-color.org
-                let colours = is_terminal
-                    && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+                let colours = Look::of_terminal(out.is_terminal()).colours;
                 let changes = changes(&before, &after, self.sort);
                 print(&changes, [&before, &after], self.top, colours, &mut out)
                     .map_err(CommandError::Output)

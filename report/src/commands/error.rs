@@ -28,7 +28,17 @@ pub enum CommandError {
     /// The flame graph can't be drawn.
     #[error("Cannot draw the flame graph: {0}")]
     Drawing(String),
+    /// The files that names come from can't be used.
+    #[error(transparent)]
+    Symbols(#[from] crate::symbolize::SymbolError),
+    /// No sample has the function that was asked for.
+    #[error(
+        "No sample has a function called {0} on its stack: kvmprof report --sort total lists them"
+    )]
+    NoSuchFunction(String),
     /// There is nothing to draw.
-    #[error("There are no samples to draw: {0} has none, or none of the processes asked for")]
+    #[error(
+        "There are no samples to draw: {0} has none, or none of the processes and the time asked for"
+    )]
     NoSamples(PathBuf),
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::CommandError;
+use super::{CommandError, InputArguments};
 use crate::export::{ExportError, Format, Source};
 
 /// Write a recording in a format that other tools read
@@ -21,9 +21,8 @@ pub struct ExportArguments {
     /// Where to; standard output if not given
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
-    /// Only this process; may be given more than once
-    #[arg(long, value_name = "PID", allow_negative_numbers = true)]
-    pid: Vec<i32>,
+    #[command(flatten)]
+    input: InputArguments,
 }
 
 impl ExportArguments {
@@ -32,7 +31,8 @@ impl ExportArguments {
     /// # Errors
     /// The recording can't be read, or the result written.
     pub fn execute(&self) -> Result<(), CommandError> {
-        let source = Source::open(&self.file, &self.pid)?;
+        let (recording, profile) = self.input.open(&self.file)?;
+        let source = Source::new(recording, profile);
         match &self.output {
             None => {
                 let mut out = BufWriter::new(io::stdout().lock());

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::CommandError;
+use super::{CommandError, InputArguments};
 use crate::graph::{Graph, account, title};
-use crate::profile::{Profile, folded};
+use crate::profile::folded;
 
 /// Draw a recording's stacks as a flame graph
 #[derive(Debug, Args)]
@@ -20,9 +20,8 @@ pub struct FlamegraphArguments {
     /// Let it hang from the top, outermost frames first
     #[arg(long)]
     icicle: bool,
-    /// Only this process; may be given more than once
-    #[arg(long, value_name = "PID", allow_negative_numbers = true)]
-    pid: Vec<i32>,
+    #[command(flatten)]
+    input: InputArguments,
     /// What is written above it
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
@@ -34,7 +33,7 @@ impl FlamegraphArguments {
     /// # Errors
     /// The recording can't be read, or the result written, or there is nothing to draw.
     pub fn execute(&self) -> Result<(), CommandError> {
-        let profile = Profile::of_file(&self.file, &self.pid)?;
+        let (_, profile) = self.input.open(&self.file)?;
         let lines = folded(&profile);
         if lines.is_empty() {
             return Err(CommandError::NoSamples(self.file.clone()));

@@ -4,11 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::CommandError;
-use crate::file::Recording;
+use super::{CommandError, InputArguments};
 use crate::graph::title;
 use crate::html::{Timeline, page};
-use crate::profile::Profile;
 
 /// Write a recording as a page to look at: timeline, flame graph, tables
 ///
@@ -21,9 +19,8 @@ pub struct HtmlArguments {
     /// The HTML file
     #[arg(short, long, value_name = "PATH")]
     output: PathBuf,
-    /// Only this process; may be given more than once
-    #[arg(long, value_name = "PID", allow_negative_numbers = true)]
-    pid: Vec<i32>,
+    #[command(flatten)]
+    input: InputArguments,
     /// What is written above it
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
@@ -35,9 +32,8 @@ impl HtmlArguments {
     /// # Errors
     /// The recording can't be read, or the result written.
     pub fn execute(&self) -> Result<(), CommandError> {
-        let profile = Profile::of_file(&self.file, &self.pid)?;
-        let recording = Recording::open(&self.file)?;
-        let timeline = Timeline::of(&recording, &profile, &self.pid)?;
+        let (recording, profile) = self.input.open(&self.file)?;
+        let timeline = Timeline::of(&recording, &profile)?;
         let title = self.title.clone().unwrap_or_else(|| title(&profile));
         super::write(&self.output, page(&profile, &timeline, &title).as_bytes())
     }

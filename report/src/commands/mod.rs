@@ -5,6 +5,8 @@ mod error;
 mod export;
 mod flamegraph;
 mod html;
+mod input;
+mod progress;
 mod report;
 
 use std::path::Path;
@@ -14,6 +16,8 @@ pub use error::CommandError;
 pub use export::ExportArguments;
 pub use flamegraph::FlamegraphArguments;
 pub use html::HtmlArguments;
+pub use input::InputArguments;
+pub use progress::{Interrupt, Part, Progress};
 pub use report::ReportArguments;
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), CommandError> {

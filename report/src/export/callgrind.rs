@@ -1,8 +1,9 @@
 //! Callgrind's profile format (<https://valgrind.org/docs/manual/cl-format.html>), for `callgrind_annotate` and
 //! KCachegrind.
 //!
-//! The cost is in ticks: all of them, and those of each mode. A process is an object (`ob=`) with its name and pid, so is the
-//! kernel of each process; so a function has a row for each process that was in it. The format knows neither
+//! The cost is in ticks: all of them, and those of each mode. An object (`ob=`) is a module in a process, so that a
+//! function has a row for each process that was in it; a file (`fl=`) is the source file where that is known, with lines,
+//! or else the module. The format knows neither
 //! threads within one profile nor vCPUs: those are summed up. Calls aren't counted by samples, so that a call's count
 //! is that of the ticks in it.
 
@@ -14,16 +15,27 @@ use kvmprof_devices::profiling::Mode;
 
 use super::interned::Interned;
 use super::{Event, ExportError, Source};
+use crate::text::visible;
 
 /// All ticks, then those in user mode, in the kernel, in interrupts, idle.
 type Cost = [u64; 5];
 
-/// A function in a process: pid, whether it is the kernel's, name.
-type Function = (i32, bool, String);
+/// A function in a process.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Function {
+    pid: i32,
+    module: String,
+    file: String,
+    name: String,
+}
+
+/// The functions of a stack, innermost first, and the source line of the innermost one.
+type Path = (Vec<u32>, u32);
 
 #[derive(Default)]
 struct Costs {
-    own: BTreeMap<u32, Cost>,
+    /// By function and line.
+    own: BTreeMap<(u32, u32), Cost>,
     calls: BTreeMap<u32, BTreeMap<u32, Cost>>,
 }
 
@@ -43,19 +55,27 @@ pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
     Ok(write_costs(source, &functions.into_ordered(), &costs, out)?)
 }
 
-/// The functions of `event`, innermost first.
 fn path(
     source: &Source,
     event: &Event,
     functions: &mut Interned<Function>,
-) -> Result<Vec<u32>, ExportError> {
-    let frames = source.frames(event).into_iter();
-    frames
-        .map(|frame| {
-            let function = (event.pid, frame.is_kernel, frame.name.into_owned());
-            Ok(functions.number(function)?.0)
-        })
-        .collect()
+) -> Result<Path, ExportError> {
+    let frames = source.frames(event);
+    let innermost = frames.first().and_then(|frame| frame.source.as_ref());
+    let line = innermost.map_or(0, |(_, line)| *line);
+    let numbers = frames.into_iter().map(|frame| {
+        let module = frame.module.into_owned();
+        let function = Function {
+            pid: event.pid,
+            file: frame
+                .source
+                .map_or_else(|| module.clone(), |(file, _)| file.into_owned()),
+            module,
+            name: frame.name.into_owned(),
+        };
+        Ok::<u32, ExportError>(functions.number(function)?.0)
+    });
+    Ok((numbers.collect::<Result<_, _>>()?, line))
 }
 
 fn cost(event: &Event) -> Cost {
@@ -77,9 +97,9 @@ fn add(sum: &mut Cost, cost: Cost) {
 }
 
 impl Costs {
-    fn add(&mut self, path: &[u32], cost: Cost) {
+    fn add(&mut self, (path, line): &Path, cost: Cost) {
         if let Some(innermost) = path.first() {
-            add(self.own.entry(*innermost).or_default(), cost);
+            add(self.own.entry((*innermost, *line)).or_default(), cost);
         }
         // A call that is on the stack more than once has the tick once.
         let mut seen = HashSet::new();
@@ -120,11 +140,17 @@ fn write_costs(
     for (number, function) in (0_u32..).zip(functions) {
         writeln!(out)?;
         write_position("", source, function, out)?;
-        write_cost(costs.own.get(&number).unwrap_or(&zero), out)?;
+        let mut own = costs.own.range((number, 0)..=(number, u32::MAX)).peekable();
+        if own.peek().is_none() {
+            write_cost(0, &zero, out)?;
+        }
+        for ((_, line), cost) in own {
+            write_cost(*line, cost, out)?;
+        }
         for (callee, cost) in costs.calls.get(&number).into_iter().flatten() {
             write_position("c", source, &functions[*callee as usize], out)?;
             writeln!(out, "calls={} 0", cost[0])?;
-            write_cost(cost, out)?;
+            write_cost(0, cost, out)?;
         }
     }
     writeln!(out)?;
@@ -135,24 +161,29 @@ fn write_costs(
 fn write_position(
     prefix: &str,
     source: &Source,
-    (pid, is_kernel, name): &Function,
+    function: &Function,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let processes = &source.profile().processes;
+    let Function {
+        pid,
+        module,
+        file,
+        name,
+    } = function;
     let process = match processes.get(pid).map(|process| process.name.as_str()) {
         Some(known) if !known.is_empty() => format!("{known}-{pid}"),
         _ => format!("pid-{pid}"),
     };
-    let side = if *is_kernel { "kernel" } else { "user" };
-    let file = if prefix.is_empty() { "fl" } else { "cfi" };
-    writeln!(out, "{prefix}ob={} [{side}]", line(&process))?;
-    writeln!(out, "{file}=[{side}]")?;
+    let position = if prefix.is_empty() { "fl" } else { "cfi" };
+    writeln!(out, "{prefix}ob={} {}", line(&process), line(module))?;
+    writeln!(out, "{position}={}", line(file))?;
     writeln!(out, "{prefix}fn={}", line(name))
 }
 
-/// A line of costs; where in the function they are isn't known.
-fn write_cost(cost: &Cost, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "0 {}", columns(cost))
+/// The costs of source line `line`; 0 when that isn't known.
+fn write_cost(line: u32, cost: &Cost, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{line} {}", columns(cost))
 }
 
 fn columns([all, user, kernel, interrupt, idle]: &Cost) -> String {
@@ -161,7 +192,7 @@ fn columns([all, user, kernel, interrupt, idle]: &Cost) -> String {
 
 /// `text` on one line, and not like a number in parentheses, which stands for a name there.
 fn line(text: &str) -> String {
-    let text = text.replace(['\n', '\r'], " ");
+    let text = visible(&text.replace(['\n', '\r'], " "));
     match text.strip_prefix('(') {
         Some(rest) => format!("[{rest}"),
         None => text,
@@ -175,8 +206,8 @@ mod tests {
     #[test]
     fn recursion_counts_once_for_each_call() {
         let mut costs = Costs::default();
-        costs.add(&[2, 1, 2, 1, 0], [1, 1, 0, 0, 0]);
-        assert_eq!(costs.own[&2][0], 1);
+        costs.add(&(vec![2, 1, 2, 1, 0], 7), [1, 1, 0, 0, 0]);
+        assert_eq!(costs.own[&(2, 7)][0], 1);
         assert_eq!(costs.calls[&1][&2][0], 1);
         assert_eq!(costs.calls[&2][&1][0], 1);
         assert_eq!(costs.calls[&0][&1][0], 1);

@@ -4,6 +4,7 @@
 //!
 //! Processes and threads are what they are there. A sample's category, and so its colour, is its mode; the vCPU that a
 //! thread was seen on is a marker, from its first sample there to its last. Halted vCPUs are threads of process 0.
+//! Modules are libraries, with the names of the functions that samples were in.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -17,6 +18,7 @@ use fxprof_processed_profile::{
 };
 use kvmprof_devices::profiling::Mode;
 
+use super::libraries::Libraries;
 use super::{Event, ExportError, Source};
 use crate::profile::Stack;
 
@@ -40,6 +42,7 @@ struct Builder<'a> {
     source: &'a Source,
     profile: Profile,
     categories: [CategoryHandle; 4],
+    libraries: Libraries,
     processes: HashMap<i32, ProcessHandle>,
     threads: HashMap<ThreadKey, Thread>,
 }
@@ -72,10 +75,12 @@ impl<'a> Builder<'a> {
             ("Idle", CategoryColor::Transparent),
         ]
         .map(|(name, color)| profile.add_category(name, color));
+        let libraries = Libraries::of(source, &mut profile);
         Self {
             source,
             profile,
             categories,
+            libraries,
             processes: HashMap::new(),
             threads: HashMap::new(),
         }
@@ -170,7 +175,12 @@ impl<'a> Builder<'a> {
                 _ => user,
             };
             FrameInfo {
-                frame: Frame::Label(self.profile.intern_string(&frame.name)),
+                frame: match self.libraries.place(frame) {
+                    Some((library, address)) => {
+                        Frame::RelativeAddressFromInstructionPointer(library, address)
+                    }
+                    None => Frame::Label(self.profile.intern_string(&frame.name)),
+                },
                 category_pair: category.into(),
                 flags: FrameFlags::empty(),
             }

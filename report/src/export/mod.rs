@@ -8,6 +8,7 @@ mod callgrind;
 mod error;
 mod firefox;
 mod interned;
+mod libraries;
 mod perf_script;
 mod pprof;
 mod source;

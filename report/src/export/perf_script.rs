@@ -2,17 +2,22 @@
 //! (`tools/perf/Documentation/perf-script.txt` of the Linux sources; `tools/perf/builtin-script.c` is the form).
 //!
 //! An event is a tick of the clock, `cpu-clock` with its period in ns. Ticks of a halted vCPU are one event with the
-//! period of all. perf has no place for the mode: kernel and user are told apart by the frames' objects,
-//! `[guest.kernel.kallsyms]` and `user`, and interrupts by their entry among the frames.
+//! period of all. perf has no place for the mode: kernel and user are told apart by the frames' objects, which are
+//! `[guest.kernel.kallsyms]`, modules in brackets, and files by their names, and interrupts by their entry among the
+//! frames. An inlined function has the word in the object's place, as perf has it.
 
 use std::io::{self, Write};
 
 use super::{Event, ExportError, Frame, Source};
+use crate::profile::HALTED_MODULE;
+use crate::symbolize;
 
 /// What perf calls a guest's kernel (`machine__mmap_name`, `tools/perf/util/machine.c`).
 const KERNEL: &str = "[guest.kernel.kallsyms]";
-/// The object of user frames: files aren't known. Readers take names in brackets for the kernel's.
+/// The object of user frames whose file isn't known. Readers take names in brackets for the kernel's.
 const USER: &str = "user";
+/// What perf calls memory that no file is mapped in (`tools/perf/util/dso.c`).
+const ANONYMOUS: &str = "//anon";
 
 /// Writes `source` to `out`, as its events come.
 pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
@@ -47,7 +52,13 @@ fn number(id: i32) -> i32 {
 }
 
 fn write_frame(frame: &Frame<'_>, out: &mut dyn Write) -> io::Result<()> {
-    let object = if frame.is_kernel { KERNEL } else { USER };
+    let object = match (frame.is_inlined, frame.is_kernel, frame.module.as_ref()) {
+        (true, _, _) => "inlined",
+        (_, true, symbolize::KERNEL | HALTED_MODULE) => KERNEL,
+        (_, false, symbolize::USER) => USER,
+        (_, false, "[anon]") => ANONYMOUS,
+        (_, _, module) => module,
+    };
     write!(out, "\t{:16x} {}", frame.address, frame.name)?;
     if let Some(offset) = frame.offset {
         write!(out, "+{offset:#x}")?;

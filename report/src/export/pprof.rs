@@ -13,8 +13,9 @@ use prost::Message;
 
 use super::interned::Interned;
 use super::source::mode_name;
-use super::{Event, ExportError, Source};
+use super::{Event, ExportError, Frame, Source};
 use crate::profile::Stack;
+use crate::symbolize::{KERNEL, USER};
 
 /// The messages, as far as they are written. Fields have the names and numbers of the format's source.
 mod message {
@@ -78,8 +79,16 @@ mod message {
         pub memory_limit: u64,
         #[prost(int64, tag = "5")]
         pub filename: i64,
+        #[prost(int64, tag = "6")]
+        pub build_id: i64,
         #[prost(bool, tag = "7")]
         pub has_functions: bool,
+        #[prost(bool, tag = "8")]
+        pub has_filenames: bool,
+        #[prost(bool, tag = "9")]
+        pub has_line_numbers: bool,
+        #[prost(bool, tag = "10")]
+        pub has_inline_frames: bool,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
@@ -98,6 +107,8 @@ mod message {
     pub struct Line {
         #[prost(uint64, tag = "1")]
         pub function_id: u64,
+        #[prost(int64, tag = "2")]
+        pub line: i64,
     }
 
     #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -126,15 +137,19 @@ struct Place {
 
 /// Where the kernel's half of the address space begins.
 const KERNEL_HALF: u64 = 1 << 63;
-const KERNEL_MAPPING: u64 = 1;
-const USER_MAPPING: u64 = 2;
+
+/// A function: its name and source file, or else its module.
+type Function = (String, String);
+/// A place: mapping, address, and the lines of the functions there, innermost first.
+type Location = (u64, u64, Vec<(u64, i64)>);
 
 struct Builder<'a> {
     source: &'a Source,
     period: i64,
     strings: Interned<String>,
-    functions: Interned<(String, bool)>,
-    locations: Interned<(String, bool, u64)>,
+    mappings: Interned<(String, bool)>,
+    functions: Interned<Function>,
+    locations: Interned<Location>,
     places: HashMap<Place, usize>,
     profile: message::Profile,
 }
@@ -168,6 +183,7 @@ impl<'a> Builder<'a> {
             source,
             period: signed(source.period_ns()),
             strings: Interned::new("strings"),
+            mappings: Interned::new("modules"),
             functions: Interned::new("functions"),
             locations: Interned::new("addresses"),
             places: HashMap::new(),
@@ -175,21 +191,8 @@ impl<'a> Builder<'a> {
         };
         // The format wants the empty string to be number 0.
         builder.string("")?;
-        let kernel = format!("{} (guest kernel)", source.profile().contents.facts.kernel);
-        let mappings = [
-            (KERNEL_MAPPING, KERNEL_HALF, u64::MAX, kernel.as_str()),
-            (USER_MAPPING, 0, KERNEL_HALF, "guest user"),
-        ];
-        for (id, memory_start, memory_limit, filename) in mappings {
-            let mapping = message::Mapping {
-                id,
-                memory_start,
-                memory_limit,
-                filename: builder.string(filename)?,
-                has_functions: true,
-            };
-            builder.profile.mapping.push(mapping);
-        }
+        // The first mapping is taken for the main program.
+        builder.mapping(KERNEL, true)?;
         let samples = builder.value_type("samples", "count")?;
         let time = builder.value_type("cpu", "nanoseconds")?;
         builder.profile.sample_type = vec![samples, time];
@@ -239,10 +242,10 @@ impl<'a> Builder<'a> {
             value: vec![0, 0],
             ..message::Sample::default()
         };
-        for frame in self.source.frames(event) {
-            let location =
-                self.location(frame.name.into_owned(), frame.is_kernel, frame.address)?;
-            sample.location_id.push(location);
+        let frames = self.source.frames(event);
+        // Inlined functions are at one address with what they were put into.
+        for frames in frames.chunk_by(|frame, _| frame.is_inlined) {
+            sample.location_id.push(self.location(frames)?);
         }
         // Numbers are texts: readers take a label whose number is 0 for none.
         let labels = [
@@ -259,37 +262,80 @@ impl<'a> Builder<'a> {
         Ok(sample)
     }
 
-    /// The number of a place in a function, from 1.
-    fn location(
-        &mut self,
-        name: String,
-        is_kernel: bool,
-        address: u64,
-    ) -> Result<u64, ExportError> {
-        let key = (name.clone(), is_kernel, address);
+    /// The number of the place that all `frames` are at, from 1.
+    fn location(&mut self, frames: &[Frame<'_>]) -> Result<u64, ExportError> {
+        let Some(outermost) = frames.last() else {
+            return Ok(0);
+        };
+        let mapping_id = self.mapping(&outermost.module, outermost.is_kernel)?;
+        let mut lines = Vec::new();
+        for frame in frames {
+            let (file, line) = match &frame.source {
+                Some((file, line)) => (file.as_ref(), i64::from(*line)),
+                None => (frame.module.as_ref(), 0),
+            };
+            lines.push((self.function(&frame.name, file)?, line));
+        }
+        let address = outermost.address;
+        let key = (mapping_id, address, lines.clone());
         let (number, is_new) = self.locations.number(key)?;
         let id = u64::from(number) + 1;
         if is_new {
-            let function_id = self.function(name, is_kernel)?;
+            let lines = lines.into_iter();
+            let line = lines.map(|(function_id, line)| message::Line { function_id, line });
             self.profile.location.push(message::Location {
                 id,
-                mapping_id: if is_kernel {
-                    KERNEL_MAPPING
-                } else {
-                    USER_MAPPING
-                },
+                mapping_id,
                 address,
-                line: vec![message::Line { function_id }],
+                line: line.collect(),
             });
         }
         Ok(id)
     }
 
+    /// The number of a module, from 1. Where it is isn't the same in all processes: user code has half of all
+    /// addresses.
+    fn mapping(&mut self, module: &str, is_kernel: bool) -> Result<u64, ExportError> {
+        let (number, is_new) = self.mappings.number((module.to_owned(), is_kernel))?;
+        let id = u64::from(number) + 1;
+        if is_new {
+            let contents = &self.source.profile().contents;
+            let (filename, build_id) = match (is_kernel, module) {
+                (true, KERNEL) => {
+                    let kernel = contents.kernel.as_ref();
+                    let id = kernel.map_or("", |kernel| kernel.build_id.as_str());
+                    (format!("{} (guest kernel)", contents.facts.kernel), id)
+                }
+                (_, USER) => ("guest user".to_owned(), ""),
+                _ => (module.to_owned(), ""),
+            };
+            let (memory_start, memory_limit) = if is_kernel {
+                (KERNEL_HALF, u64::MAX)
+            } else {
+                (0, KERNEL_HALF)
+            };
+            let mapping = message::Mapping {
+                id,
+                memory_start,
+                memory_limit,
+                filename: self.string(&filename)?,
+                build_id: self.string(build_id)?,
+                // Nothing else could add to it.
+                has_functions: true,
+                has_filenames: true,
+                has_line_numbers: true,
+                has_inline_frames: true,
+            };
+            self.profile.mapping.push(mapping);
+        }
+        Ok(id)
+    }
+
     /// The number of a function, from 1.
-    fn function(&mut self, name: String, is_kernel: bool) -> Result<u64, ExportError> {
-        let text = self.string(&name)?;
-        let filename = self.string(if is_kernel { "[kernel]" } else { "[user]" })?;
-        let (number, is_new) = self.functions.number((name, is_kernel))?;
+    fn function(&mut self, name: &str, file: &str) -> Result<u64, ExportError> {
+        let (text, filename) = (self.string(name)?, self.string(file)?);
+        let key = (name.to_owned(), file.to_owned());
+        let (number, is_new) = self.functions.number(key)?;
         let id = u64::from(number) + 1;
         if is_new {
             self.profile.function.push(message::Function {

@@ -1,14 +1,16 @@
 //! What all exports are made from: a recording's events in the order of the file, and the names of their frames.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::path::Path;
 
-use kvmprof_devices::profiling::{Mode, Sample, Ticks};
+use kvmprof_devices::profiling::{Mode, Sample};
 
 use super::ExportError;
 use crate::file::{FileError, Recording};
-use crate::profile::{CUT_SHORT, HALTED, Profile, Stack, task_name};
+use crate::profile::{
+    CUT_SHORT, HALTED, HALTED_MODULE, Profile, Selector, Stack, StackFrame, period_ns, task_name,
+};
+use crate::symbolize::MappingSet;
 
 /// What a thread is called whose name isn't known.
 const UNKNOWN: &str = "[unknown]";
@@ -19,7 +21,6 @@ const IDLE: &str = "[idle]";
 #[derive(Debug)]
 pub struct Source {
     recording: Recording,
-    pids: Vec<i32>,
     profile: Profile,
 }
 
@@ -45,7 +46,7 @@ pub struct Event {
 }
 
 impl Event {
-    fn of_sample(sample: &Sample, frames: &[u64]) -> Self {
+    fn of_sample(sample: &Sample, frames: &[u64], mappings: MappingSet) -> Self {
         let comm = task_name(&sample.comm);
         Self {
             time: sample.time,
@@ -59,7 +60,7 @@ impl Event {
             } else {
                 comm
             },
-            stack: Some(Stack::of(sample, frames)),
+            stack: Some(Stack::of(sample, frames, mappings)),
         }
     }
 
@@ -86,17 +87,51 @@ pub struct Frame<'a> {
     pub address: u64,
     /// How many bytes from the function's begin; `None` where no function is known.
     pub offset: Option<u64>,
+    /// The address by the file that it is in; where there is no file, as it is.
+    pub file_address: u64,
     /// Whether it is the kernel's.
     pub is_kernel: bool,
+    /// What it is part of: `[kernel]`, a kernel's module in brackets, a file's name; `[user]` when unknown.
+    pub module: Cow<'a, str>,
+    /// The source file and line, where debug information tells.
+    pub source: Option<(Cow<'a, str>, u32)>,
+    /// Whether the compiler put it into the next frame, which has the same address.
+    pub is_inlined: bool,
 }
 
 impl Frame<'_> {
-    fn note(text: &'static str, is_kernel: bool) -> Self {
+    fn note(text: &'static str, module: &'static str, is_kernel: bool) -> Self {
         Self {
             name: text.into(),
             address: 0,
             offset: None,
+            file_address: 0,
             is_kernel,
+            module: module.into(),
+            source: None,
+            is_inlined: false,
+        }
+    }
+
+    /// One of a stack.
+    pub(super) fn of(stack_frame: StackFrame) -> Self {
+        let StackFrame {
+            frame,
+            address,
+            offset,
+            file_address,
+            is_kernel,
+        } = stack_frame;
+        let source = frame.source.as_ref();
+        Self {
+            name: frame.function.as_ref().to_owned().into(),
+            address,
+            offset,
+            file_address,
+            is_kernel,
+            module: frame.module.as_ref().to_owned().into(),
+            source: source.map(|source| (source.file.as_ref().to_owned().into(), source.line)),
+            is_inlined: frame.is_inlined,
         }
     }
 }
@@ -109,11 +144,12 @@ impl Source {
     pub fn open(path: &Path, pids: &[i32]) -> Result<Self, FileError> {
         let recording = Recording::open(path)?;
         let profile = Profile::of_recording(&recording, pids)?;
-        Ok(Self {
-            recording,
-            pids: pids.to_owned(),
-            profile,
-        })
+        Ok(Self::new(recording, profile))
+    }
+
+    /// What `profile`, the sum of `recording`, has selected of it.
+    pub fn new(recording: Recording, profile: Profile) -> Self {
+        Self { recording, profile }
     }
 
     /// The same recording, summed up.
@@ -123,8 +159,7 @@ impl Source {
 
     /// Time between two ticks of a vCPU, in ns, at least 1.
     pub fn period_ns(&self) -> u64 {
-        let hz = self.profile.contents.facts.hz.max(1);
-        (1_000_000_000 / u64::from(hz)).max(1)
+        period_ns(&self.profile.contents.facts)
     }
 
     /// Hands all events to `each`, those of one vCPU in the order of time.
@@ -135,50 +170,45 @@ impl Source {
         &self,
         mut each: impl FnMut(&Event) -> Result<(), ExportError>,
     ) -> Result<(), ExportError> {
-        let mut clock = Clock::new(self);
+        let Profile {
+            contents,
+            selection,
+            resolver,
+            ..
+        } = &self.profile;
+        let mut selector = Selector::new(&contents.facts, selection.time);
         let mut result = Ok(());
         self.recording.read(|ticks, frames| {
-            let begin = clock.advance(ticks);
-            if result.is_ok() && ticks.idle > 0 && self.wants(0) {
+            let (ticks, begin) = selector.select(ticks);
+            if result.is_ok() && ticks.idle > 0 && selection.wants(0) {
                 result = each(&Event::of_idle(ticks.vcpu, ticks.idle, begin));
             }
             if let Some(sample) = &ticks.sample
                 && result.is_ok()
-                && self.wants(sample.pid)
+                && selection.wants(sample.pid)
             {
-                result = each(&Event::of_sample(sample, frames));
+                let mappings = resolver.mappings_of(sample);
+                result = each(&Event::of_sample(sample, frames, mappings));
             }
         })?;
         result
     }
 
-    fn wants(&self, pid: i32) -> bool {
-        self.pids.is_empty() || self.pids.contains(&pid)
-    }
-
     /// The frames of `event`, innermost first; a stack that is cut short ends with a frame that says so.
     pub fn frames<'a>(&'a self, event: &Event) -> Vec<Frame<'a>> {
         let Some(stack) = &event.stack else {
-            return vec![Frame::note(HALTED, true)];
+            return vec![Frame::note(HALTED, HALTED_MODULE, true)];
         };
-        let mut frames: Vec<Frame<'a>> = (0..stack.frames.len())
-            .map(|index| self.frame(stack.frames[index], stack.is_kernel(index)))
-            .collect();
-        if stack.is_cut_short() {
-            let is_kernel = frames.last().is_some_and(|frame| frame.is_kernel);
-            frames.push(Frame::note(CUT_SHORT, is_kernel));
+        let frames = self.profile.frames(event.pid, stack).into_iter();
+        let mut frames: Vec<Frame<'a>> = frames.map(Frame::of).collect();
+        if stack.is_cut_short()
+            && let Some(last) = frames.last()
+        {
+            let mut note = Frame::note(CUT_SHORT, "", last.is_kernel);
+            note.module = last.module.clone();
+            frames.push(note);
         }
         frames
-    }
-
-    fn frame(&self, address: u64, is_kernel: bool) -> Frame<'_> {
-        let found = self.profile.symbols.find_with_offset(address);
-        Frame {
-            name: found.map_or_else(|| format!("{address:#x}").into(), |(name, _)| name.into()),
-            address,
-            offset: found.map(|(_, offset)| offset),
-            is_kernel,
-        }
     }
 }
 
@@ -192,72 +222,13 @@ pub fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-/// Tells when ticks were that have no sample, and so no time.
-struct Clock {
-    period: u64,
-    began: u64,
-    // The last tick of each vCPU.
-    last: HashMap<u16, u64>,
-}
-
-impl Clock {
-    fn new(source: &Source) -> Self {
-        Self {
-            period: source.period_ns(),
-            began: source.profile.contents.facts.began_monotonic_ns,
-            last: HashMap::new(),
-        }
-    }
-
-    /// Goes on by `ticks`; the result is the time of the first of them.
-    fn advance(&mut self, ticks: &Ticks) -> u64 {
-        let last = self.last.entry(ticks.vcpu).or_insert(self.began);
-        let begin = last.saturating_add(self.period);
-        let missed = ticks
-            .idle
-            .saturating_add(ticks.stolen)
-            .saturating_add(ticks.lost);
-        *last = match &ticks.sample {
-            Some(sample) => sample.time,
-            None => last.saturating_add(missed.saturating_mul(self.period)),
-        };
-        // The clock isn't exact: what comes before a sample mustn't seem to come after it.
-        begin.min(*last)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn ticks_without_a_sample_lie_between_those_with_one() {
-        let mut clock = Clock {
-            period: 10,
-            began: 100,
-            last: HashMap::new(),
-        };
-        let sampled = |time| Ticks {
-            idle: 3,
-            sample: Some(Sample {
-                time,
-                ..Sample::default()
-            }),
-            ..Ticks::default()
-        };
-        let idle = Ticks {
-            idle: u64::MAX,
-            ..Ticks::default()
-        };
-        assert_eq!(clock.advance(&sampled(141)), 110);
-        assert_eq!(clock.advance(&sampled(145)), 145);
-        assert_eq!(clock.advance(&idle), 155);
-        assert_eq!(clock.advance(&idle), u64::MAX);
-    }
-
-    #[test]
     fn a_thread_without_a_name_is_called_something() {
-        let event = Event::of_sample(&Sample::default(), &[]);
+        let event = Event::of_sample(&Sample::default(), &[], MappingSet::default());
         assert_eq!(event.comm, "[unknown]");
         assert_eq!(event.stack.unwrap().frames, [0]);
     }

@@ -2,7 +2,8 @@
 //! <https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources>).
 //!
 //! Each vCPU is a profile of its own: all its ticks one after the other, in ns. Under the outermost frames, the thread and
-//! the mode, come the stack's; `file` is where each is from.
+//! the mode, come the stack's. `file` is the source file where that is known, or else the module; `line` is the first one of
+//! the function that any sample was in: functions whose lines differ would be different functions to speedscope.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -21,7 +22,9 @@ const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 #[derive(Debug, PartialEq, Eq, Hash, Serialize)]
 struct Frame {
     name: String,
-    file: &'static str,
+    file: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u32>,
 }
 
 /// What tells samples apart here.
@@ -34,6 +37,7 @@ struct Place {
 
 struct Tables<'a> {
     source: &'a Source,
+    lines: HashMap<SourceFunction, u32>,
     frames: Interned<Frame>,
     places: HashMap<Place, usize>,
     // The frames of each place, outermost first.
@@ -46,10 +50,32 @@ struct Run {
     ticks: u32,
 }
 
+/// A function's name and source file.
+type SourceFunction = (String, String);
+
+/// The first line of each function that a sample was in.
+fn first_lines(source: &Source) -> HashMap<SourceFunction, u32> {
+    let mut lines = HashMap::new();
+    let profile = source.profile();
+    for (pid, stack) in profile.stacks.keys() {
+        for frame in profile.frames(*pid, stack) {
+            if let Some(place) = &frame.frame.source
+                && place.line > 0
+            {
+                let key = (frame.frame.function.to_string(), place.file.to_string());
+                let first = lines.entry(key).or_insert(place.line);
+                *first = place.line.min(*first);
+            }
+        }
+    }
+    lines
+}
+
 /// Writes `source` to `out`.
 pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut tables = Tables {
         source,
+        lines: first_lines(source),
         frames: Interned::new("frames"),
         places: HashMap::new(),
         stacks: Vec::new(),
@@ -84,21 +110,25 @@ impl Tables<'_> {
 
     fn new_stack(&mut self, event: &Event) -> Result<Vec<u32>, ExportError> {
         let thread = format!("{} (pid {}, tid {})", event.comm, event.pid, event.tid);
-        let mut frame = |name, file| {
-            let (number, _) = self.frames.number(Frame { name, file })?;
+        let mut frame = |name: String, file: &str, line| {
+            let file = file.to_owned();
+            let (number, _) = self.frames.number(Frame { name, file, line })?;
             Ok::<u32, ExportError>(number)
         };
         let mut stack = vec![
-            frame(thread, "[thread]")?,
-            frame(format!("[{}]", mode_name(event.mode)), "[mode]")?,
+            frame(thread, "[thread]", None)?,
+            frame(format!("[{}]", mode_name(event.mode)), "[mode]", None)?,
         ];
         for inner in self.source.frames(event).into_iter().rev() {
-            let file = if inner.is_kernel {
-                "[kernel]"
-            } else {
-                "[user]"
-            };
-            stack.push(frame(inner.name.into_owned(), file)?);
+            let name = inner.name.into_owned();
+            stack.push(match inner.source {
+                None => frame(name, &inner.module, None)?,
+                Some((file, _)) => {
+                    let key = (name.clone(), file.clone().into_owned());
+                    let line = self.lines.get(&key).copied();
+                    frame(name, &file, line)?
+                }
+            });
         }
         Ok(stack)
     }

@@ -24,10 +24,24 @@ pub enum Kind {
     Samples,
     /// The account of all ticks, when the recording came to its end: JSON.
     End,
+    /// The executable mappings of one address space: JSON, packed.
+    Mappings,
+    /// A file that code was executed from: a line of JSON, then its functions, packed.
+    Binary,
+    /// The guest's kernel: JSON.
+    Kernel,
 }
 
 impl Kind {
-    const ALL: [Self; 4] = [Self::Facts, Self::Symbols, Self::Samples, Self::End];
+    const ALL: [Self; 7] = [
+        Self::Facts,
+        Self::Symbols,
+        Self::Samples,
+        Self::End,
+        Self::Mappings,
+        Self::Binary,
+        Self::Kernel,
+    ];
 
     fn number(self) -> u32 {
         match self {
@@ -35,11 +49,17 @@ impl Kind {
             Self::Symbols => 2,
             Self::Samples => 3,
             Self::End => 4,
+            Self::Mappings => 5,
+            Self::Binary => 6,
+            Self::Kernel => 7,
         }
     }
 
     fn is_packed(self) -> bool {
-        matches!(self, Self::Symbols | Self::Samples)
+        matches!(
+            self,
+            Self::Symbols | Self::Samples | Self::Mappings | Self::Binary
+        )
     }
 }
 
@@ -94,6 +114,11 @@ impl Block {
     /// The block at the start of `bytes`. `None` when it isn't whole or its checksum is wrong: there the file was cut
     /// off.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
+        Self::decode_but(bytes, None)
+    }
+
+    /// The same, but for the contents of a block that is `passed_over`: those are empty.
+    pub(super) fn decode_but(bytes: &[u8], passed_over: Option<Kind>) -> Option<Self> {
         let (header, rest) = bytes.split_at_checked(BLOCK_HEADER)?;
         let word = |index: usize| {
             let bytes = header.get(index * 4..index * 4 + 4)?;
@@ -107,6 +132,7 @@ impl Block {
         let number = word(0)?;
         let kind = Kind::ALL.into_iter().find(|kind| kind.number() == number);
         let contents = match kind {
+            _ if kind.is_some() && kind == passed_over => Vec::new(),
             Some(kind) if kind.is_packed() => {
                 zstd::bulk::decompress(stored, unpacked_length(stored)?).ok()?
             }

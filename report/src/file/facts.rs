@@ -1,5 +1,6 @@
 //! What a recording is about, and its account.
 
+use kvmprof_devices::profiling::Ticks;
 use serde::{Deserialize, Serialize};
 
 /// What a recording is about.
@@ -53,6 +54,20 @@ pub struct Account {
 }
 
 impl Account {
+    /// Adds `ticks`. Counts that are absurd stay where they are rather than start anew.
+    pub fn enter(&mut self, ticks: &Ticks) {
+        let parts = [
+            (&mut self.samples, u64::from(ticks.sample.is_some())),
+            (&mut self.idle, ticks.idle),
+            (&mut self.stolen, ticks.stolen),
+            (&mut self.lost, ticks.lost),
+        ];
+        for (part, count) in parts {
+            *part = part.saturating_add(count);
+            self.ticks = self.ticks.saturating_add(count);
+        }
+    }
+
     /// True when every tick is accounted for.
     pub fn balances(&self) -> bool {
         [self.samples, self.idle, self.stolen, self.lost]

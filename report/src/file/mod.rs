@@ -6,6 +6,7 @@
 mod block;
 mod error;
 mod facts;
+mod guest;
 mod reader;
 mod samples;
 mod varint;
@@ -13,5 +14,9 @@ mod varint;
 pub use block::{Block, HEADER, Kind, MAGIC, MAX_BLOCK, VERSION, header};
 pub use error::FileError;
 pub use facts::{Account, Facts, Stacks};
-pub use reader::{Contents, Recording};
+pub use guest::{
+    Binary, BinaryFacts, BinaryFunction, KernelFacts, Mapping, ProcessMappings, Segment,
+    address_space_key,
+};
+pub use reader::{Contents, Observer, Recording, Unobserved};
 pub use samples::{SampleBlock, SamplesEncoder, decode as decode_samples};

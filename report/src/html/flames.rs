@@ -1,15 +1,15 @@
 //! The flame graph's frames, for the page's script to draw.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use serde_json::json;
 
+use crate::profile::MARKS;
 use crate::text::visible;
 
 /// How many frames are drawn at most: the largest ones.
 const MAX_FRAMES: usize = 20_000;
-/// The end of a frame's name that marks the kernel's.
-const KERNEL: &str = "_[k]";
 
 #[derive(Debug, Default)]
 struct Frame {
@@ -26,6 +26,7 @@ pub struct Flames {
     numbers: HashMap<String, usize>,
     /// The first one holds all others.
     frames: Vec<Frame>,
+    modules: HashMap<String, Arc<str>>,
 }
 
 impl Flames {
@@ -35,6 +36,7 @@ impl Flames {
             names: vec!["all".to_owned()],
             numbers: HashMap::new(),
             frames: vec![Frame::default()],
+            modules: HashMap::new(),
         };
         for line in lines {
             if let Some((stack, count)) = line.rsplit_once(' ')
@@ -44,6 +46,11 @@ impl Flames {
             }
         }
         flames
+    }
+
+    /// The same with the modules that frames are part of, by their names.
+    pub fn with_modules(self, modules: HashMap<String, Arc<str>>) -> Self {
+        Self { modules, ..self }
     }
 
     fn add(&mut self, stack: &str, count: u64) {
@@ -83,11 +90,11 @@ impl Flames {
     }
 
     /// The largest frames, as JSON that may stand in a script element: `names`; `kernel`, 1 for the names that are
-    /// the kernel's; `frames`, for each one, from the outermost in, its name's number, depth and count; how many
+    /// the kernel's; `modules`, what they are part of, empty if that isn't known; `frames`, for each one, from the outermost in, its name's number, depth and count; how many
     /// were `left_out`.
     pub fn json(&self) -> String {
         let least = self.least();
-        let (mut names, mut kernel) = (Vec::new(), Vec::new());
+        let (mut names, mut kernel, mut modules) = (Vec::new(), Vec::new(), Vec::new());
         let mut numbers: HashMap<usize, usize> = HashMap::new();
         let mut frames: Vec<u64> = Vec::new();
         let mut rest = vec![(0_usize, 0_u64)];
@@ -98,9 +105,13 @@ impl Flames {
             }
             let number = *numbers.entry(frame.name).or_insert_with(|| {
                 let name = &self.names[frame.name];
-                let plain = name.strip_suffix(KERNEL);
+                let mut marks = MARKS.iter();
+                let plain = marks.find_map(|mark| name.strip_suffix(mark));
                 names.push(visible(plain.unwrap_or(name)));
-                kernel.push(u8::from(plain.is_some()));
+                // The first mark is the kernel's.
+                let module = self.modules.get(name).map_or("", |module| module);
+                modules.push(visible(module));
+                kernel.push(u8::from(name.ends_with(MARKS[0])));
                 names.len() - 1
             });
             frames.extend([number as u64, depth, frame.count]);
@@ -111,6 +122,7 @@ impl Flames {
         let document = json!({
             "names": names,
             "kernel": kernel,
+            "modules": modules,
             "left_out": self.frames.len() - frames.len() / 3,
             "frames": frames,
         });

@@ -16,7 +16,7 @@ function readFrames() {
     const [name, depth, count] = data.frames.slice(i, i + 3);
     const parent = depth > 0 ? parents[depth - 1] : null;
     const begin = parent ? ends[depth - 1] : 0;
-    const frame = { name: data.names[name], kernel: data.kernel[name] === 1, depth, count, begin, parent };
+    const frame = { name: data.names[name], kernel: data.kernel[name] === 1, module: data.modules[name], depth, count, begin, parent };
     if (parent) ends[depth - 1] = begin + count;
     parents[depth] = frame;
     ends[depth] = begin;
@@ -41,6 +41,7 @@ const isWithin = (frame, outer) => {
 
 function describe(frame) {
   let text = `${frame.name}: ${frame.count} ticks, ${percent(frame.count, root.count)} of all`;
+  if (frame.module) text += `, in ${frame.module}`;
   if (focus !== root) text += `, ${percent(frame.count, focus.count)} of ${focus.name}`;
   return text;
 }

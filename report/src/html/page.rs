@@ -6,7 +6,7 @@ use super::flames::Flames;
 use super::timeline::Timeline;
 use super::{tables, timeline_svg};
 use crate::file::Account;
-use crate::profile::{Profile, folded};
+use crate::profile::{Profile, folded, modules_by_name};
 use crate::text::escape;
 
 const STYLE: &str = include_str!("page.css");
@@ -29,7 +29,9 @@ pub fn page(profile: &Profile, timeline: &Timeline, title: &str) -> String {
          <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
     );
     out.push_str(&body(profile, timeline, &title));
-    let flames = Flames::of(&folded(profile)).json();
+    let flames = Flames::of(&folded(profile))
+        .with_modules(modules_by_name(profile))
+        .json();
     let _ = write!(
         out,
         "<script type=\"application/json\" id=frames>{flames}</script>\n\
@@ -87,14 +89,15 @@ fn warnings(profile: &Profile) -> String {
             "{lost} of {ticks} ticks were lost: what ran then is not in the shares."
         ));
     }
-    if contents.closed.is_none() {
-        warn(&format!(
-            "The recording was cut off: this is what was written until then ({} bytes more are no \
-             whole block).",
-            contents.cut_off
-        ));
+    if let Some(incompleteness) = profile.incompleteness() {
+        warn(&format!("{incompleteness}."));
     }
-    if profile.symbols.is_empty() {
+    if !profile.selection.time.is_all() {
+        warn(
+            "Only a part of the time is shown; ticks without a sample are placed there by reckoning.",
+        );
+    }
+    if !profile.has_symbols() {
         warn("No symbols of the guest's kernel are in the recording.");
     }
     if profile.samples() == 0 {

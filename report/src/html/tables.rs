@@ -53,8 +53,10 @@ pub fn functions_table(profile: &Profile) -> String {
     let whole = profile.samples();
     let all = functions(profile, SortBy::Own);
     let by_total = functions(profile, SortBy::Total);
-    let largest: HashSet<(&str, bool)> = by_total.iter().take(ROWS / 2).map(key).collect();
-    let mut out = head(&["self", "share", "95 %", "total", "share", "function", "in"]);
+    let largest: HashSet<(&str, &str, bool)> = by_total.iter().take(ROWS / 2).map(key).collect();
+    let mut out = head(&[
+        "self", "share", "95 %", "total", "share", "function", "module", "in",
+    ]);
     let rows = all.iter().enumerate();
     let rows = rows.filter(|(rank, row)| *rank < ROWS / 2 || largest.contains(&key(row)));
     let mut shown = 0;
@@ -65,10 +67,11 @@ pub fn functions_table(profile: &Profile) -> String {
         let total = Share::of(function.total.min(whole), whole);
         let _ = write!(
             out,
-            "{}{}{}<td>{}</td></tr>",
+            "{}{}{}{}<td>{}</td></tr>",
             number(function.total.into()),
             percent(total.value),
             text(&function.name),
+            text(&function.module),
             if function.is_kernel { "kernel" } else { "user" }
         );
         out.push('\n');
@@ -77,8 +80,8 @@ pub fn functions_table(profile: &Profile) -> String {
     out
 }
 
-fn key(function: &Function) -> (&str, bool) {
-    (&function.name, function.is_kernel)
+fn key(function: &Function) -> (&str, &str, bool) {
+    (&function.name, &function.module, function.is_kernel)
 }
 
 /// What the recording is about, and where its ticks went.
@@ -137,7 +140,7 @@ fn head(names: &[&str]) -> String {
     let mut out = String::from("<div class=wide><table class=sortable><thead><tr>");
     for name in names {
         let class = match *name {
-            "name" | "function" | "in" => "",
+            "name" | "function" | "module" | "in" => "",
             _ => " class=n",
         };
         let _ = write!(out, "<th scope=col{class}>{name}</th>");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kvmprof_devices::profiling::{Mode, Ticks};
 
 use crate::file::{FileError, Recording};
-use crate::profile::Profile;
+use crate::profile::{Profile, Selection, Selector};
 
 /// How many bins there are at most.
 pub const BINS: usize = 480;
@@ -80,23 +80,26 @@ pub struct Timeline {
     /// nothing does.
     pub processes: Vec<(i32, Lane)>,
     start: u64,
-    pids: Vec<i32>,
+    selection: Selection,
     waiting: BTreeMap<u16, Waiting>,
 }
 
 impl Timeline {
-    /// Reads `recording`, whose sum is `profile`: all of it, or the processes `pids` if there are any.
+    /// Reads of `recording`, whose sum is `profile`, what that has selected.
     ///
     /// # Errors
     /// As [`Recording::read`].
-    pub fn of(recording: &Recording, profile: &Profile, pids: &[i32]) -> Result<Self, FileError> {
-        let mut timeline = Self::new(profile, pids);
-        recording.read(|ticks, _| timeline.add(ticks))?;
+    pub fn of(recording: &Recording, profile: &Profile) -> Result<Self, FileError> {
+        let mut timeline = Self::new(profile);
+        let mut selector = Selector::new(&profile.contents.facts, profile.selection.time);
+        recording.read(|ticks, _| timeline.add(&selector.select(ticks).0))?;
         timeline.finish(profile);
         Ok(timeline)
     }
 
-    fn new(profile: &Profile, pids: &[i32]) -> Self {
+    fn new(profile: &Profile) -> Self {
+        let begin = profile.selection.time.begin.unwrap_or_default();
+        let begin = u64::try_from(begin.as_nanos()).unwrap_or(u64::MAX);
         let mut busiest: Vec<(u64, i32)> = profile
             .processes
             .iter()
@@ -113,14 +116,14 @@ impl Timeline {
                 .into_iter()
                 .map(|(_, pid)| (pid, Lane::default()))
                 .collect(),
-            start: profile.contents.facts.began_monotonic_ns,
-            pids: pids.to_vec(),
+            start: (profile.contents.facts.began_monotonic_ns).saturating_add(begin),
+            selection: profile.selection.clone(),
             ..Self::default()
         }
     }
 
     fn wants(&self, pid: i32) -> bool {
-        self.pids.is_empty() || self.pids.contains(&pid)
+        self.selection.wants(pid)
     }
 
     fn add(&mut self, ticks: &Ticks) {
@@ -272,7 +275,7 @@ mod tests {
     #[test]
     fn bins_widen_until_all_time_fits_and_nothing_is_lost() {
         let profile = profile();
-        let mut timeline = Timeline::new(&profile, &[]);
+        let mut timeline = Timeline::new(&profile);
         for second in 1..=60 {
             timeline.add(&sample(1, second * 1_000_000_000, 7, Mode::User));
         }
@@ -289,7 +292,7 @@ mod tests {
     #[test]
     fn ticks_without_a_sample_lie_between_samples() {
         let profile = profile();
-        let mut timeline = Timeline::new(&profile, &[]);
+        let mut timeline = Timeline::new(&profile);
         timeline.add(&sample(0, 1_010_000_000, 7, Mode::Kernel));
         timeline.add(&Ticks {
             idle: 10,
@@ -306,8 +309,9 @@ mod tests {
 
     #[test]
     fn absurd_times_and_vcpus_are_borne() {
-        let profile = profile();
-        let mut timeline = Timeline::new(&profile, &[3]);
+        let mut profile = profile();
+        profile.selection = Selection::of_processes(&[3]);
+        let mut timeline = Timeline::new(&profile);
         timeline.add(&sample(0, 0, 7, Mode::User));
         timeline.add(&sample(0, u64::MAX, 7, Mode::User));
         timeline.add(&Ticks {

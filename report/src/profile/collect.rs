@@ -1,12 +1,13 @@
 //! Sums samples up.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use kvmprof_devices::profiling::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
 
-use super::Symbols;
-use crate::file::{Contents, FileError, Recording};
+use super::{Selection, Selector};
+use crate::file::{Contents, FileError, Observer, Recording, Unobserved};
+use crate::symbolize::{Asked, Frame, MappingSet, Resolver};
 
 /// The pid of what runs when nothing does.
 const IDLE: i32 = 0;
@@ -23,7 +24,9 @@ pub struct Process {
 impl Process {
     /// All of its samples.
     pub fn samples(&self) -> u64 {
-        self.modes.iter().sum()
+        self.modes
+            .iter()
+            .fold(0, |sum, count| sum.saturating_add(*count))
     }
 }
 
@@ -36,11 +39,13 @@ pub struct Stack {
     pub frames: Vec<u64>,
     /// Whether the vCPU was in user mode.
     pub in_user_mode: bool,
+    /// What was mapped where in the user's memory.
+    pub mappings: MappingSet,
 }
 
 impl Stack {
-    /// The stack of `sample`, whose frames are `frames`.
-    pub fn of(sample: &Sample, frames: &[u64]) -> Self {
+    /// The stack of `sample`, whose frames are `frames`, where `mappings` are.
+    pub fn of(sample: &Sample, frames: &[u64], mappings: MappingSet) -> Self {
         Self {
             summary: sample.stack,
             frames: if frames.is_empty() {
@@ -49,6 +54,14 @@ impl Stack {
                 frames.to_vec()
             },
             in_user_mode: sample.mode == Mode::User,
+            // The kernel is the same everywhere.
+            mappings: if usize::from(sample.stack.kernel) < frames.len()
+                || sample.mode == Mode::User
+            {
+                mappings
+            } else {
+                MappingSet::default()
+            },
         }
     }
 
@@ -69,15 +82,34 @@ impl Stack {
     }
 }
 
+/// A frame of a stack. One address may be several, functions inlined into each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackFrame {
+    /// Its function.
+    pub frame: Frame,
+    /// Its address.
+    pub address: u64,
+    /// Bytes from the function's begin; `None` of inlined ones, and where no function is known.
+    pub offset: Option<u64>,
+    /// The address by the file itself; where there is no file, as it is.
+    pub file_address: u64,
+    /// Whether it is the kernel's.
+    pub is_kernel: bool,
+}
+
 /// A recording, summed up.
 #[derive(Debug, Default)]
 pub struct Profile {
     /// What there is besides samples.
     pub contents: Contents,
-    /// The symbols of the guest's kernel.
-    pub symbols: Symbols,
+    /// What frames are called.
+    pub resolver: Resolver,
+    /// What is looked at.
+    pub selection: Selection,
     /// The processes, by pid; -1 is those that couldn't be told.
     pub processes: BTreeMap<i32, Process>,
+    /// Samples in user mode, in the kernel, in interrupts and idle, by vCPU.
+    pub vcpus: BTreeMap<u16, [u64; 4]>,
     /// How many samples there are of each process, in each stack.
     pub stacks: HashMap<(i32, Stack), u64>,
     /// Idle ticks that need no sample.
@@ -93,57 +125,165 @@ impl Profile {
         Self::of_recording(&Recording::open(path)?, pids)
     }
 
-    /// Sums up `recording`: all of it, or the processes `pids` if there are any.
+    /// Sums up `recording`: all of it, or the processes `pids` if there are any. Names are the recording's own.
     ///
     /// # Errors
     /// As [`Recording::read`].
     pub fn of_recording(recording: &Recording, pids: &[i32]) -> Result<Self, FileError> {
-        let mut sums = Sums::new(pids);
-        let contents = recording.read(|ticks, frames| sums.add(ticks, frames))?;
-        Ok(sums.finish(contents))
+        let resolver = Resolver::of(&recording.contents()?);
+        let selection = Selection::of_processes(pids);
+        Self::read(recording, selection, resolver, &Unobserved)
+    }
+
+    /// Sums up what `selection` wants of `recording`, whose frames `resolver` names, while `observer` looks on.
+    ///
+    /// # Errors
+    /// As [`Recording::read`].
+    pub fn read(
+        recording: &Recording,
+        selection: Selection,
+        resolver: Resolver,
+        observer: &dyn Observer,
+    ) -> Result<Self, FileError> {
+        let facts = recording.contents()?.facts;
+        let mut selector = Selector::new(&facts, selection.time);
+        let mut sums = Sums::new(&selection);
+        let mut contents = recording.read_observed(observer, |ticks, frames| {
+            let (ticks, _) = selector.select(ticks);
+            sums.add(&ticks, frames, &resolver);
+        })?;
+        contents.account = selector.account();
+        let (processes, vcpus) = (sums.named_processes(), sums.vcpus);
+        let (stacks, idle) = (sums.stacks, sums.idle);
+        Ok(Self {
+            contents,
+            processes,
+            vcpus,
+            stacks,
+            idle,
+            resolver,
+            selection,
+        })
+    }
+
+    /// Finds the names of all frames, while `observer` looks on; once it interrupts, the rest gets no source lines.
+    pub fn resolve(&self, observer: &dyn Observer) {
+        let mut all: Vec<Asked> = Vec::new();
+        let mut seen = HashSet::new();
+        for (pid, stack) in self.stacks.keys() {
+            for (index, address) in stack.frames.iter().enumerate() {
+                let asked = stack.asked(*pid, index, *address);
+                if seen.insert((asked.mappings, *address, asked.is_kernel)) {
+                    all.push(asked);
+                }
+            }
+        }
+        drop(seen);
+        // What lies side by side in a file is read at once.
+        all.sort_by_key(|asked| (asked.is_kernel, asked.mappings, asked.address));
+        for (done, asked) in (0..).zip(&all) {
+            if observer.advance(done, all.len() as u64).is_break() {
+                self.resolver.hurry();
+                return;
+            }
+            self.resolver.resolve(*asked);
+        }
+    }
+
+    /// The functions of `stack` of process `pid`, innermost first.
+    pub fn frames(&self, pid: i32, stack: &Stack) -> Vec<StackFrame> {
+        let mut all = Vec::with_capacity(stack.frames.len());
+        for (index, address) in stack.frames.iter().enumerate() {
+            let asked = stack.asked(pid, index, *address);
+            let resolved = self.resolver.resolve(asked);
+            for frame in resolved.frames.iter() {
+                all.push(StackFrame {
+                    frame: frame.clone(),
+                    address: *address,
+                    offset: resolved.offset.filter(|_| !frame.is_inlined),
+                    file_address: resolved.file_address,
+                    is_kernel: asked.is_kernel,
+                });
+            }
+        }
+        all
     }
 
     /// All samples, and idle ticks without one.
     pub fn samples(&self) -> u64 {
-        self.processes.values().map(Process::samples).sum()
+        self.processes
+            .values()
+            .fold(0, |sum, process| sum.saturating_add(process.samples()))
+    }
+
+    /// What one must know of a recording that isn't whole, or wasn't read as a whole.
+    pub fn incompleteness(&self) -> Option<String> {
+        let contents = &self.contents;
+        match (contents.unread, contents.closed) {
+            (0, Some(_)) => None,
+            (0, None) => Some(format!(
+                "The recording was cut off: this is what was written until then ({} bytes more are no whole block)",
+                contents.cut_off
+            )),
+            (unread, _) => Some(format!(
+                "Interrupted: this is what was read until then ({unread} bytes are unread)"
+            )),
+        }
+    }
+
+    /// Whether the recording has symbols of the kernel.
+    pub fn has_symbols(&self) -> bool {
+        !self.resolver.tables().kernel.is_empty()
+    }
+}
+
+impl Stack {
+    fn asked(&self, pid: i32, index: usize, address: u64) -> Asked {
+        Asked {
+            pid,
+            mappings: self.mappings,
+            address,
+            is_kernel: self.is_kernel(index),
+        }
     }
 }
 
 struct Sums<'a> {
-    pids: &'a [i32],
+    selection: &'a Selection,
     processes: BTreeMap<i32, (Process, bool)>,
+    vcpus: BTreeMap<u16, [u64; 4]>,
     stacks: HashMap<(i32, Stack), u64>,
     idle: u64,
 }
 
 impl<'a> Sums<'a> {
-    fn new(pids: &'a [i32]) -> Self {
+    fn new(selection: &'a Selection) -> Self {
         Self {
-            pids,
+            selection,
             processes: BTreeMap::new(),
+            vcpus: BTreeMap::new(),
             stacks: HashMap::new(),
             idle: 0,
         }
     }
 
-    fn wants(&self, pid: i32) -> bool {
-        self.pids.is_empty() || self.pids.contains(&pid)
-    }
-
-    fn add(&mut self, ticks: &Ticks, frames: &[u64]) {
-        if self.wants(IDLE) && ticks.idle > 0 {
+    fn add(&mut self, ticks: &Ticks, frames: &[u64], resolver: &Resolver) {
+        if self.selection.wants(IDLE) && ticks.idle > 0 {
             self.idle = self.idle.saturating_add(ticks.idle);
             let (process, _) = self.processes.entry(IDLE).or_default();
-            process.modes[3] = process.modes[3].saturating_add(ticks.idle);
+            let vcpu = self.vcpus.entry(ticks.vcpu).or_default();
+            for modes in [&mut process.modes, vcpu] {
+                modes[3] = modes[3].saturating_add(ticks.idle);
+            }
         }
         if let Some(sample) = &ticks.sample
-            && self.wants(sample.pid)
+            && self.selection.wants(sample.pid)
         {
-            self.add_sample(sample, frames);
+            self.add_sample(sample, frames, resolver);
         }
     }
 
-    fn add_sample(&mut self, sample: &Sample, frames: &[u64]) {
+    fn add_sample(&mut self, sample: &Sample, frames: &[u64], resolver: &Resolver) {
         let (process, by_main_thread) = self.processes.entry(sample.pid).or_default();
         let is_main_thread = sample.tid == sample.pid;
         if sample.comm[0] != 0 && (is_main_thread || !*by_main_thread) {
@@ -156,23 +296,19 @@ impl<'a> Sums<'a> {
             Mode::Interrupt => 2,
             Mode::Idle => 3,
         };
-        process.modes[mode] += 1;
-        let stack = Stack::of(sample, frames);
+        let vcpu = self.vcpus.entry(sample.vcpu).or_default();
+        for modes in [&mut process.modes, vcpu] {
+            modes[mode] = modes[mode].saturating_add(1);
+        }
+        let stack = Stack::of(sample, frames, resolver.mappings_of(sample));
         *self.stacks.entry((sample.pid, stack)).or_default() += 1;
     }
 
-    fn finish(self, contents: Contents) -> Profile {
-        Profile {
-            symbols: Symbols::parse(&contents.symbols),
-            contents,
-            processes: self
-                .processes
-                .into_iter()
-                .map(|(pid, (process, _))| (pid, process))
-                .collect(),
-            stacks: self.stacks,
-            idle: self.idle,
-        }
+    fn named_processes(&mut self) -> BTreeMap<i32, Process> {
+        let processes = std::mem::take(&mut self.processes).into_iter();
+        processes
+            .map(|(pid, (process, _))| (pid, process))
+            .collect()
     }
 }
 
@@ -199,7 +335,15 @@ pub(super) mod testing {
     }
 
     pub fn profile(pids: &[i32]) -> Profile {
-        let mut sums = Sums::new(pids);
+        let symbols = "1000 T entry\n2000 t copy\t[fs]\n".to_owned();
+        let contents = Contents {
+            symbol_ends: vec![symbols.len()],
+            symbols,
+            ..Contents::default()
+        };
+        let resolver = Resolver::of(&contents);
+        let selection = Selection::of_processes(pids);
+        let mut sums = Sums::new(&selection);
         let kernel = Sample {
             pid: 7,
             tid: 9,
@@ -234,7 +378,7 @@ pub(super) mod testing {
             idle: 2,
             ..Ticks::default()
         };
-        sums.add(&idle, &[]);
+        sums.add(&idle, &[], &resolver);
         for (sample, frames) in [
             (kernel, [0x2004, 0x1008, 0x1004, 0x50].as_slice()),
             (kernel, &[0x2004, 0x1008, 0x1004, 0x50]),
@@ -245,12 +389,19 @@ pub(super) mod testing {
                 sample: Some(sample),
                 ..Ticks::default()
             };
-            sums.add(&ticks, frames);
+            sums.add(&ticks, frames, &resolver);
         }
-        sums.finish(Contents {
-            symbols: "1000 T entry\n2000 t copy\n".to_owned(),
-            ..Contents::default()
-        })
+        let (processes, vcpus) = (sums.named_processes(), sums.vcpus);
+        let (stacks, idle) = (sums.stacks, sums.idle);
+        Profile {
+            contents,
+            processes,
+            vcpus,
+            stacks,
+            idle,
+            resolver,
+            selection,
+        }
     }
 }
 

@@ -1,13 +1,15 @@
 //! Folded stacks: one line for each different stack, frames from the outermost in, `;` between them, and how many
 //! samples (<https://github.com/brendangregg/FlameGraph>).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
-use super::Profile;
-use super::functions::{HALTED, frame_name};
+use super::functions::HALTED;
+use super::{Profile, StackFrame};
 
-/// Marks frames of the kernel, as flame graphs know it.
-const KERNEL: &str = "_[k]";
+/// Marks of frames, as flame graphs know them: the kernel's, those of code that a program made while it ran, inlined
+/// ones.
+pub const MARKS: [&str; 3] = ["_[k]", "_[j]", "_[i]"];
 /// Stands for the frames that are missing at a stack's outer end.
 pub const CUT_SHORT: &str = "[cut short]";
 
@@ -20,12 +22,9 @@ pub fn folded(profile: &Profile) -> Vec<String> {
             line.push(';');
             line.push_str(CUT_SHORT);
         }
-        for index in (0..stack.frames.len()).rev() {
+        for frame in profile.frames(*pid, stack).iter().rev() {
             line.push(';');
-            line.push_str(&plain(&frame_name(&profile.symbols, stack, index)));
-            if stack.is_kernel(index) {
-                line.push_str(KERNEL);
-            }
+            line.push_str(&name(frame));
         }
         *lines.entry(line).or_default() += count;
     }
@@ -44,6 +43,44 @@ fn root(profile: &Profile, pid: i32) -> String {
     match name {
         Some(name) if !name.is_empty() => format!("{}-{pid}", plain(name)),
         _ => format!("pid-{pid}"),
+    }
+}
+
+/// The module of each frame by its name in folded stacks; none for names that several modules have.
+pub fn modules_by_name(profile: &Profile) -> HashMap<String, Arc<str>> {
+    let mut modules: HashMap<String, Option<Arc<str>>> = HashMap::new();
+    for (pid, stack) in profile.stacks.keys() {
+        for frame in profile.frames(*pid, stack) {
+            let module = &frame.frame.module;
+            let known = modules
+                .entry(name(&frame))
+                .or_insert_with(|| Some(Arc::clone(module)));
+            if known.as_ref().is_some_and(|known| known != module) {
+                *known = None;
+            }
+        }
+    }
+    let modules = modules.into_iter();
+    modules
+        .filter_map(|(name, module)| Some((name, module?)))
+        .collect()
+}
+
+fn name(frame: &StackFrame) -> String {
+    plain(&frame.frame.function) + mark(frame)
+}
+
+fn mark(
+    StackFrame {
+        frame, is_kernel, ..
+    }: &StackFrame,
+) -> &'static str {
+    let [kernel, generated, inlined] = MARKS;
+    match (is_kernel, frame.is_generated, frame.is_inlined) {
+        (true, _, _) => kernel,
+        (_, true, _) => generated,
+        (_, _, true) => inlined,
+        _ => "",
     }
 }
 

@@ -1,11 +1,16 @@
 //! Samples by function.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
+use std::sync::Arc;
 
-use super::{Profile, Stack, Symbols};
+use super::{Profile, StackFrame};
+use crate::symbolize::SourceLine;
 
 /// What halted vCPUs are shown as.
 pub const HALTED: &str = "[halted]";
+/// The module of halted vCPUs.
+pub const HALTED_MODULE: &str = "[idle]";
 
 /// What comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -23,6 +28,8 @@ pub enum SortBy {
 pub struct Function {
     /// Its name, or its address.
     pub name: String,
+    /// What it is part of: `[kernel]`, a module, a file.
+    pub module: String,
     /// Whether it is the kernel's.
     pub is_kernel: bool,
     /// Samples in which the program counter was in it.
@@ -31,58 +38,96 @@ pub struct Function {
     pub total: u64,
 }
 
+/// Samples of something that frames are part of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row<Key> {
+    /// What it is.
+    pub key: Key,
+    /// Samples in which the program counter was in it.
+    pub own: u64,
+    /// Samples in which it was somewhere on the stack, each counted once.
+    pub total: u64,
+}
+
+impl<Key> Row<Key> {
+    fn by(&self, sort: SortBy) -> (u64, u64) {
+        match sort {
+            SortBy::Own => (self.own, self.total),
+            SortBy::Total => (self.total, self.own),
+        }
+    }
+}
+
 /// The functions of `profile`, by `sort`.
 pub fn functions(profile: &Profile, sort: SortBy) -> Vec<Function> {
-    let mut rows: HashMap<(String, bool), (u64, u64)> = HashMap::new();
-    let mut seen = Vec::new();
-    for ((_, stack), count) in &profile.stacks {
-        seen.clear();
-        for index in 0..stack.frames.len() {
-            let key = (
-                frame_name(&profile.symbols, stack, index),
-                stack.is_kernel(index),
-            );
-            if !seen.contains(&key) {
-                rows.entry(key.clone()).or_default().1 += count;
-                seen.push(key);
-            }
-        }
-        if let Some(innermost) = seen.first() {
-            rows.entry(innermost.clone()).or_default().0 += count;
-        }
-    }
-    if profile.idle > 0 {
-        let both = (profile.idle, profile.idle);
-        rows.insert((HALTED.to_owned(), true), both);
-    }
-    let mut functions: Vec<Function> = rows
-        .into_iter()
-        .map(|((name, is_kernel), (own, total))| Function {
-            name,
-            is_kernel,
+    let halted = (HALTED.into(), HALTED_MODULE.into(), true);
+    let rows = sum(profile, sort, Some(halted), |frame| {
+        let function = Arc::clone(&frame.frame.function);
+        Some((function, Arc::clone(&frame.frame.module), frame.is_kernel))
+    });
+    let functions = rows.into_iter();
+    functions
+        .map(|Row { key, own, total }| Function {
+            name: key.0.as_ref().to_owned(),
+            module: key.1.as_ref().to_owned(),
+            is_kernel: key.2,
             own,
             total,
         })
-        .collect();
-    functions.sort_by(|left, right| {
-        let key = |function: &Function| match sort {
-            SortBy::Own => (function.own, function.total),
-            SortBy::Total => (function.total, function.own),
-        };
-        key(right)
-            .cmp(&key(left))
-            .then_with(|| left.name.cmp(&right.name))
-    });
-    functions
+        .collect()
 }
 
-/// The name of a stack's frame number `index`, or its address.
-pub fn frame_name(symbols: &Symbols, stack: &Stack, index: usize) -> String {
-    let address = stack.frames[index];
-    match symbols.find(address) {
-        Some(name) => name.to_owned(),
-        None => format!("{address:#x}"),
+/// The kernel, its modules and the files of `profile`, by `sort`.
+pub fn modules(profile: &Profile, sort: SortBy) -> Vec<Row<Arc<str>>> {
+    sum(profile, sort, Some(HALTED_MODULE.into()), |frame| {
+        Some(Arc::clone(&frame.frame.module))
+    })
+}
+
+/// The source lines of `profile`, by `sort`; none without debug information.
+pub fn lines(profile: &Profile, sort: SortBy) -> Vec<Row<SourceLine>> {
+    sum(profile, sort, None, |frame| frame.frame.source.clone())
+}
+
+/// Samples by what `key` makes of frames. `halted` is what halted vCPUs are in.
+fn sum<Key: Clone + Ord + Hash>(
+    profile: &Profile,
+    sort: SortBy,
+    halted: Option<Key>,
+    key: impl Fn(&StackFrame) -> Option<Key>,
+) -> Vec<Row<Key>> {
+    let mut rows: HashMap<Key, (u64, u64)> = HashMap::new();
+    let mut seen = HashSet::new();
+    for ((pid, stack), count) in &profile.stacks {
+        seen.clear();
+        for (index, frame) in profile.frames(*pid, stack).iter().enumerate() {
+            let Some(key) = key(frame) else {
+                continue;
+            };
+            let is_first = seen.insert(key.clone());
+            if index == 0 || is_first {
+                let (own, total) = rows.entry(key).or_default();
+                *own += if index == 0 { count } else { &0 };
+                *total += if is_first { count } else { &0 };
+            }
+        }
     }
+    if let Some(key) = halted
+        && profile.idle > 0
+    {
+        let (own, total) = rows.entry(key).or_default();
+        *own = own.saturating_add(profile.idle);
+        *total = total.saturating_add(profile.idle);
+    }
+    let rows = rows.into_iter();
+    let mut rows: Vec<Row<Key>> = rows
+        .map(|(key, (own, total))| Row { key, own, total })
+        .collect();
+    rows.sort_by(|left, right| {
+        let order = right.by(sort).cmp(&left.by(sort));
+        order.then_with(|| left.key.cmp(&right.key))
+    });
+    rows
 }
 
 #[cfg(test)]
@@ -110,5 +155,24 @@ mod tests {
             ]
         );
         assert_eq!(rows(SortBy::Total)[0], row("entry", 1, 3));
+    }
+
+    #[test]
+    fn modules_have_the_samples_of_their_functions() {
+        let rows: Vec<(String, u64, u64)> = modules(&profile(&[]), SortBy::Own)
+            .into_iter()
+            .map(|row| (row.key.as_ref().to_owned(), row.own, row.total))
+            .collect();
+        let row = |name: &str, own, total| (name.to_owned(), own, total);
+        assert_eq!(
+            rows,
+            [
+                row("[fs]", 2, 2),
+                row("[idle]", 2, 2),
+                row("[kernel]", 1, 3),
+                row("[user]", 1, 3),
+            ]
+        );
+        assert!(lines(&profile(&[]), SortBy::Own).is_empty());
     }
 }

@@ -2,48 +2,137 @@
 
 use serde_json::{Value, json};
 
-use super::{Profile, Share, SortBy, functions};
+use super::{Profile, Relatives, Row, Share, SortBy, functions, lines, modules};
 
-/// All of `profile`: what it is about, the account, processes and functions.
+/// All of `profile`: what it is about, the account, and all tables, of modules, functions and lines the first `top`
+/// by `sort`.
 pub fn document(profile: &Profile, sort: SortBy, top: usize) -> Value {
-    let whole = profile.samples();
-    let share = |count| {
-        let share = Share::of(count, whole);
-        json!({ "value": share.value, "low": share.low, "high": share.high })
-    };
-    let processes = profile.processes.iter().map(|(pid, process)| {
-        let [user, kernel, interrupt, idle] = process.modes;
+    let contents = &profile.contents;
+    json!({
+        "facts": contents.facts,
+        "kernel": contents.kernel,
+        "account": contents.account,
+        "complete": contents.closed.is_some(),
+        "interrupted": contents.unread > 0,
+        "bytes_cut_off": contents.cut_off,
+        "time": {
+            "begin": profile.selection.time.begin.map(|time| time.as_secs_f64()),
+            "end": profile.selection.time.end.map(|time| time.as_secs_f64()),
+        },
+        "samples": profile.samples(),
+        "processes": processes(profile),
+        "vcpus": vcpus(profile),
+        "modules": module_rows(profile, sort, top),
+        "functions": function_rows(profile, sort, top),
+        "lines": line_rows(profile, sort, top),
+    })
+}
+
+/// The first `top` of `relatives`.
+pub fn relatives_document(relatives: &Relatives, top: usize) -> Value {
+    let rows = relatives.rows.iter().take(top).map(|row| {
         json!({
-            "pid": pid,
-            "name": process.name,
-            "samples": process.samples(),
-            "share": share(process.samples()),
-            "user": user,
-            "kernel": kernel,
-            "interrupt": interrupt,
-            "idle": idle,
+            "name": &*row.key.0,
+            "module": &*row.key.1,
+            "samples": row.total,
+            "share": share(row.total, relatives.samples),
         })
     });
-    let functions = functions(profile, sort)
-        .into_iter()
-        .take(top)
-        .map(|function| {
-            json!({
-                "name": function.name,
-                "kernel": function.is_kernel,
-                "self": function.own,
-                "self_share": share(function.own),
-                "total": function.total,
-                "total_share": share(function.total),
-            })
-        });
     json!({
-        "facts": profile.contents.facts,
-        "account": profile.contents.account,
-        "complete": profile.contents.closed.is_some(),
-        "bytes_cut_off": profile.contents.cut_off,
-        "samples": whole,
-        "processes": processes.collect::<Vec<_>>(),
-        "functions": functions.collect::<Vec<_>>(),
+        "function": relatives.function,
+        "samples": relatives.samples,
+        "rows": rows.collect::<Vec<_>>(),
     })
+}
+
+fn share(count: u64, whole: u64) -> Value {
+    let share = Share::of(count.min(whole), whole);
+    json!({ "value": share.value, "low": share.low, "high": share.high })
+}
+
+/// A row's counts with their shares.
+fn counts<Key>(row: &Row<Key>, whole: u64) -> Value {
+    json!({
+        "self": row.own,
+        "self_share": share(row.own, whole),
+        "total": row.total,
+        "total_share": share(row.total, whole),
+    })
+}
+
+fn with(mut object: Value, more: Value) -> Value {
+    if let (Value::Object(object), Value::Object(more)) = (&mut object, more) {
+        object.extend(more);
+    }
+    object
+}
+
+fn modes([user, kernel, interrupt, idle]: [u64; 4], whole: u64) -> Value {
+    let samples = [user, kernel, interrupt, idle]
+        .into_iter()
+        .fold(0, u64::saturating_add);
+    json!({
+        "samples": samples,
+        "share": share(samples, whole),
+        "user": user,
+        "kernel": kernel,
+        "interrupt": interrupt,
+        "idle": idle,
+    })
+}
+
+fn processes(profile: &Profile) -> Vec<Value> {
+    let processes = profile.processes.iter();
+    processes
+        .map(|(pid, process)| {
+            let who = json!({ "pid": pid, "name": process.name });
+            with(who, modes(process.modes, profile.samples()))
+        })
+        .collect()
+}
+
+fn vcpus(profile: &Profile) -> Vec<Value> {
+    let vcpus = profile.vcpus.iter();
+    vcpus
+        .map(|(vcpu, counts)| {
+            let which = json!({ "vcpu": vcpu });
+            with(which, modes(*counts, profile.samples()))
+        })
+        .collect()
+}
+
+fn module_rows(profile: &Profile, sort: SortBy, top: usize) -> Vec<Value> {
+    let rows = modules(profile, sort).into_iter().take(top);
+    rows.map(|row| {
+        let which = json!({ "name": &*row.key });
+        with(which, counts(&row, profile.samples()))
+    })
+    .collect()
+}
+
+fn function_rows(profile: &Profile, sort: SortBy, top: usize) -> Vec<Value> {
+    let rows = functions(profile, sort).into_iter().take(top);
+    rows.map(|function| {
+        let which = json!({
+            "name": function.name,
+            "module": function.module,
+            "kernel": function.is_kernel,
+        });
+        let row = Row {
+            key: (),
+            own: function.own,
+            total: function.total,
+        };
+        with(which, counts(&row, profile.samples()))
+    })
+    .collect()
+}
+
+fn line_rows(profile: &Profile, sort: SortBy, top: usize) -> Vec<Value> {
+    let rows = lines(profile, sort).into_iter().take(top);
+    rows.map(|row| {
+        let which = json!({ "file": &*row.key.file, "line": row.key.line });
+        with(which, counts(&row, profile.samples()))
+    })
+    .collect()
 }

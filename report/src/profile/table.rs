@@ -2,13 +2,48 @@
 
 use std::io::{self, Write};
 
-use super::{Function, Process, Profile, Share, SortBy, functions};
+use super::{Process, Profile, Relation, Relatives, Row, Share, SortBy, functions, lines, modules};
 use crate::file::Account;
+use crate::symbolize::SourceLine;
+use crate::text::visible;
 
 /// Characters of the longest bar.
 const BAR: usize = 24;
-/// Characters of the longest function name that is kept whole.
+/// Columns for a function's name where there are more columns behind it; longer ones take more.
 const NAME: usize = 40;
+/// Columns for a module's name.
+const MODULE: usize = 20;
+const MODES: [&str; 4] = ["user", "kernel", "interrupt", "idle"];
+
+/// A table of the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Section {
+    /// User, kernel, interrupt, idle
+    Mode,
+    /// vCPUs
+    Vcpu,
+    /// Processes
+    Process,
+    /// The kernel, its modules, programs and libraries
+    Module,
+    /// Functions
+    Function,
+    /// Source lines; needs debug information
+    Line,
+}
+
+/// What is printed, and in which order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// The tables; those that tell something if there is none.
+    pub sections: Vec<Section>,
+    /// What rows of modules, functions and lines are ordered by.
+    pub sort: SortBy,
+    /// How many rows a table has at most.
+    pub top: usize,
+    /// How it looks.
+    pub look: Look,
+}
 
 /// How it is to look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +55,16 @@ pub struct Look {
 }
 
 impl Look {
+    /// That of standard output: bars and colours if it is a terminal, no colours if the environment says so
+    /// (<https://no-color.org>).
+    pub fn of_terminal(is_terminal: bool) -> Self {
+        let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self {
+            bars: is_terminal,
+            colours: is_terminal && !is_plain,
+        }
+    }
+
     fn bar(self, share: Share) -> String {
         if !self.bars {
             return String::new();
@@ -40,6 +85,7 @@ impl Look {
     }
 
     fn heading(self, text: &str) -> String {
+        let text = text.trim_end();
         if self.colours {
             format!("\x1b[1m{text}\x1b[0m")
         } else {
@@ -48,37 +94,67 @@ impl Look {
     }
 }
 
-/// Prints `profile`: at most `top` rows of each table.
+/// Prints `profile`, and then `relatives` instead of tables if there are any.
 ///
 /// # Errors
 /// When `out` takes no more.
 pub fn print(
     profile: &Profile,
-    sort: SortBy,
-    top: usize,
-    look: Look,
+    layout: &Layout,
+    relatives: &[Relatives],
     out: &mut dyn Write,
 ) -> io::Result<()> {
     print_account(profile, out)?;
-    let whole = profile.samples();
-    print_modes(profile, whole, look, out)?;
-    print_processes(profile, whole, top, look, out)?;
-    print_functions(&functions(profile, sort), whole, top, look, out)
+    let mut table = Table {
+        profile,
+        layout,
+        whole: profile.samples(),
+        out,
+    };
+    for relatives in relatives {
+        table.relatives(relatives)?;
+    }
+    let sections = match layout.sections.as_slice() {
+        _ if !relatives.is_empty() => Vec::new(),
+        [] => telling(profile),
+        sections => sections.to_vec(),
+    };
+    for section in sections {
+        table.section(section)?;
+    }
+    Ok(())
+}
+
+/// The tables that tell something.
+fn telling(profile: &Profile) -> Vec<Section> {
+    let mut sections = vec![Section::Mode];
+    if profile.contents.facts.vcpus > 1 {
+        sections.push(Section::Vcpu);
+    }
+    sections.extend([Section::Process, Section::Module, Section::Function]);
+    if !lines(profile, SortBy::Own).is_empty() {
+        sections.push(Section::Line);
+    }
+    sections
 }
 
 fn print_account(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
-    let facts = &profile.contents.facts;
+    let contents = &profile.contents;
+    let facts = &contents.facts;
     let Account {
         ticks,
         samples,
         idle,
         stolen,
         lost,
-    } = profile.contents.account;
+    } = contents.account;
+    let release = contents.kernel.as_ref().map(|kernel| &kernel.release);
+    let release = release.filter(|release| !release.is_empty());
     writeln!(
         out,
-        "{}, {} vCPU{}, {} Hz",
-        facts.kernel,
+        "{}{}, {} vCPU{}, {} Hz",
+        visible(&facts.kernel),
+        release.map_or_else(String::new, |release| format!(" ({})", visible(release))),
         facts.vcpus,
         if facts.vcpus == 1 { "" } else { "s" },
         facts.hz
@@ -87,14 +163,28 @@ fn print_account(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         out,
         "{ticks} ticks = {samples} samples + {idle} idle + {stolen} stolen + {lost} lost"
     )?;
-    if profile.contents.closed.is_none() {
+    let time = profile.selection.time;
+    if !time.is_all() {
+        let seconds = |time: Option<std::time::Duration>| {
+            time.map_or_else(String::new, |time| time.as_secs_f64().to_string())
+        };
+        let (begin, end) = (seconds(time.begin), seconds(time.end));
         writeln!(
             out,
-            "The recording was cut off: this is what was written until then ({} bytes more are no whole block)",
-            profile.contents.cut_off
+            "Only {begin}:{end} s from its begin; ticks without a sample are placed there by reckoning"
         )?;
     }
-    if profile.symbols.is_empty() {
+    if let Some(incompleteness) = profile.incompleteness() {
+        writeln!(out, "{incompleteness}")?;
+    }
+    if contents.left_out > 0 {
+        writeln!(
+            out,
+            "{} blocks of symbols, mappings and files are more than fits: names are missing",
+            contents.left_out
+        )?;
+    }
+    if !profile.has_symbols() {
         writeln!(out, "No symbols of the guest's kernel are in the recording")?;
     }
     Ok(())
@@ -110,101 +200,190 @@ fn shares(share: Share) -> String {
     )
 }
 
-fn print_modes(profile: &Profile, whole: u64, look: Look, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out)?;
-    writeln!(
-        out,
-        "{}",
-        look.heading("  MODE       SAMPLES    SHARE    95 %")
-    )?;
-    for (index, name) in ["user", "kernel", "interrupt", "idle"].iter().enumerate() {
-        let count = profile
-            .processes
-            .values()
-            .map(|process| process.modes[index])
-            .sum();
-        let share = Share::of(count, whole);
-        let row = format!(
-            "  {name:<9}  {count:>7}  {}{}",
-            shares(share),
-            look.bar(share)
-        );
-        writeln!(out, "{}", row.trim_end())?;
-    }
-    Ok(())
+/// `text` in so many columns.
+fn column(text: &str, width: usize) -> String {
+    format!("{:<width$}", visible(text))
 }
 
-fn print_processes(
-    profile: &Profile,
+/// Tables on their way out.
+struct Table<'a> {
+    profile: &'a Profile,
+    layout: &'a Layout,
     whole: u64,
-    top: usize,
-    look: Look,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    let mut rows: Vec<(&i32, &Process)> = profile.processes.iter().collect();
-    rows.sort_by_key(|(pid, process)| (u64::MAX - process.samples(), **pid));
-    writeln!(out)?;
-    writeln!(
-        out,
-        "{}",
-        look.heading(
-            "      PID  NAME              SAMPLES    SHARE    95 %         USER  KERNEL  INTERRUPT    IDLE"
-        )
-    )?;
-    for (pid, process) in rows.iter().take(top) {
-        let name = match (**pid, process.name.as_str()) {
-            (-1, "") => "[unknown]",
-            (0, "") => "[idle]",
-            (_, name) => name,
+    out: &'a mut dyn Write,
+}
+
+impl Table<'_> {
+    fn section(&mut self, section: Section) -> io::Result<()> {
+        match section {
+            Section::Mode => self.modes(),
+            Section::Vcpu => self.vcpus(),
+            Section::Process => self.processes(),
+            Section::Module => self.modules(),
+            Section::Function => self.functions(),
+            Section::Line => self.lines(),
+        }
+    }
+
+    fn heading(&mut self, text: &str) -> io::Result<()> {
+        writeln!(self.out)?;
+        writeln!(self.out, "{}", self.layout.look.heading(text))
+    }
+
+    fn row(&mut self, text: &str, share: Share) -> io::Result<()> {
+        let row = format!("{text}{}", self.layout.look.bar(share));
+        writeln!(self.out, "{}", row.trim_end())
+    }
+
+    fn share(&self, count: u64) -> Share {
+        Share::of(count.min(self.whole), self.whole)
+    }
+
+    fn rest(&mut self, rows: usize, what: &str) -> io::Result<()> {
+        match rows.checked_sub(self.layout.top) {
+            Some(more) if more > 0 => {
+                writeln!(self.out, "  and {more} other {what} (--top shows more)")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn modes(&mut self) -> io::Result<()> {
+        self.heading("  MODE       SAMPLES    SHARE    95 %")?;
+        for (index, name) in MODES.iter().enumerate() {
+            let processes = self.profile.processes.values();
+            let counts = processes.map(|process| process.modes[index]);
+            let count = counts.fold(0_u64, u64::saturating_add);
+            let share = self.share(count);
+            self.row(
+                &format!("  {name:<9}  {count:>7}  {}", shares(share)),
+                share,
+            )?;
+        }
+        Ok(())
+    }
+
+    fn vcpus(&mut self) -> io::Result<()> {
+        self.heading(
+            "     VCPU  SAMPLES    SHARE    95 %         USER  KERNEL  INTERRUPT    IDLE",
+        )?;
+        let vcpus = &self.profile.vcpus;
+        for (vcpu, modes) in vcpus.iter().take(self.layout.top) {
+            self.by_mode(&format!("  {vcpu:>7}"), *modes)?;
+        }
+        self.rest(vcpus.len(), "vCPUs")
+    }
+
+    fn processes(&mut self) -> io::Result<()> {
+        let profile = self.profile;
+        let mut rows: Vec<(&i32, &Process)> = profile.processes.iter().collect();
+        rows.sort_by_key(|(pid, process)| (u64::MAX - process.samples(), **pid));
+        self.heading(
+            "      PID  NAME              SAMPLES    SHARE    95 %         USER  KERNEL  INTERRUPT    IDLE",
+        )?;
+        for (pid, process) in rows.iter().take(self.layout.top) {
+            let name = match (**pid, process.name.as_str()) {
+                (-1, "") => "[unknown]",
+                (0, "") => "[idle]",
+                (_, name) => name,
+            };
+            self.by_mode(&format!("  {pid:>7}  {}", column(name, 16)), process.modes)?;
+        }
+        self.rest(rows.len(), "processes")
+    }
+
+    fn by_mode(&mut self, what: &str, modes: [u64; 4]) -> io::Result<()> {
+        let count = modes.into_iter().fold(0, u64::saturating_add);
+        let [user, kernel, interrupt, idle] = modes;
+        let share = self.share(count);
+        let row = format!(
+            "{what}  {count:>7}  {}  {user:>7} {kernel:>7}  {interrupt:>9} {idle:>7}",
+            shares(share)
+        );
+        self.row(&row, share)
+    }
+
+    fn modules(&mut self) -> io::Result<()> {
+        let rows = modules(self.profile, self.layout.sort);
+        self.heading("     SELF    SHARE    95 %        TOTAL    SHARE  MODULE")?;
+        for row in rows.iter().take(self.layout.top) {
+            let name = column(&row.key, MODULE);
+            self.own_and_total((row.own, row.total), &name)?;
+        }
+        self.rest(rows.len(), "modules")
+    }
+
+    fn functions(&mut self) -> io::Result<()> {
+        let rows = functions(self.profile, self.layout.sort);
+        let head = "     SELF    SHARE    95 %        TOTAL    SHARE     ";
+        self.heading(&format!("{head}{:<NAME$}  MODULE", "FUNCTION"))?;
+        for function in rows.iter().take(self.layout.top) {
+            let name = format!(
+                "{}  {}  {}",
+                if function.is_kernel { 'k' } else { 'u' },
+                column(&function.name, NAME),
+                column(&function.module, MODULE)
+            );
+            self.own_and_total((function.own, function.total), &name)?;
+        }
+        self.rest(rows.len(), "functions")
+    }
+
+    fn lines(&mut self) -> io::Result<()> {
+        let rows: Vec<Row<SourceLine>> = lines(self.profile, self.layout.sort);
+        self.heading("     SELF    SHARE    95 %        TOTAL    SHARE  SOURCE LINE")?;
+        for row in rows.iter().take(self.layout.top) {
+            let line = format!("{}:{}", row.key.file, row.key.line);
+            self.own_and_total((row.own, row.total), &column(&line, NAME + MODULE))?;
+        }
+        if rows.is_empty() {
+            writeln!(
+                self.out,
+                "  none are known: --vmlinux and --sysroot bring them"
+            )?;
+        }
+        self.rest(rows.len(), "lines")
+    }
+
+    fn own_and_total(&mut self, (own, total): (u64, u64), what: &str) -> io::Result<()> {
+        let (own_share, total_share) = (self.share(own), self.share(total));
+        let row = format!(
+            "  {own:>7}  {}  {total:>7}  {:>5.1} %  {what}",
+            shares(own_share),
+            total_share.value * 100.0,
+        );
+        self.row(&row, own_share)
+    }
+
+    fn relatives(&mut self, relatives: &Relatives) -> io::Result<()> {
+        let what = match relatives.relation {
+            Relation::Callers => "callers",
+            Relation::Callees => "callees",
         };
-        let [user, kernel, interrupt, idle] = process.modes;
-        let share = Share::of(process.samples(), whole);
-        let row = format!(
-            "  {pid:>7}  {name:<16}  {:>7}  {}  {user:>7} {kernel:>7}  {interrupt:>9} {idle:>7}{}",
-            process.samples(),
-            shares(share),
-            look.bar(share)
-        );
-        writeln!(out, "{}", row.trim_end())?;
-    }
-    rest(rows.len(), top, "processes", out)
-}
-
-fn print_functions(
-    rows: &[Function],
-    whole: u64,
-    top: usize,
-    look: Look,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    writeln!(out)?;
-    let heading = format!(
-        "     SELF    SHARE    95 %        TOTAL    SHARE     {:<NAME$}",
-        "FUNCTION"
-    );
-    writeln!(out, "{}", look.heading(heading.trim_end()))?;
-    for function in rows.iter().take(top) {
-        let own = Share::of(function.own, whole);
-        let total = Share::of(function.total, whole);
-        let row = format!(
-            "  {:>7}  {}  {:>7}  {:>5.1} %  {}  {:<NAME$}{}",
-            function.own,
-            shares(own),
-            function.total,
-            total.value * 100.0,
-            if function.is_kernel { 'k' } else { 'u' },
-            function.name,
-            look.bar(own)
-        );
-        writeln!(out, "{}", row.trim_end())?;
-    }
-    rest(rows.len(), top, "functions", out)
-}
-
-fn rest(rows: usize, top: usize, what: &str, out: &mut dyn Write) -> io::Result<()> {
-    match rows.checked_sub(top) {
-        Some(more) if more > 0 => writeln!(out, "  and {more} other {what} (--top shows more)"),
-        _ => Ok(()),
+        writeln!(self.out)?;
+        writeln!(
+            self.out,
+            "The {what} of {}, which is on the stack in {} samples, {:.1} % of all",
+            visible(&relatives.function),
+            relatives.samples,
+            self.share(relatives.samples).value * 100.0
+        )?;
+        let name = what.trim_end_matches('s').to_uppercase();
+        self.heading(&format!(
+            "  SAMPLES    SHARE    95 %      {name:<NAME$}  MODULE"
+        ))?;
+        for row in relatives.rows.iter().take(self.layout.top) {
+            let share = Share::of(row.total, relatives.samples);
+            let text = format!(
+                "  {:>7}  {}  {}  {}",
+                row.total,
+                shares(share),
+                column(&row.key.0, NAME),
+                column(&row.key.1, MODULE)
+            );
+            self.row(&text, share)?;
+        }
+        self.rest(relatives.rows.len(), what)
     }
 }
 
@@ -213,36 +392,24 @@ mod tests {
     use super::super::collect::testing::profile;
     use super::*;
 
-    fn printed(top: usize, look: Look) -> String {
+    fn printed(layout: &Layout) -> String {
         let mut out = Vec::new();
-        print(&profile(&[]), SortBy::Own, top, look, &mut out).unwrap();
+        print(&profile(&[]), layout, &[], &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
     #[test]
-    fn a_pipe_gets_plain_text() {
-        let expected = "\
-, 0 vCPUs, 0 Hz
-0 ticks = 0 samples + 0 idle + 0 stolen + 0 lost
-The recording was cut off: this is what was written until then (0 bytes more are no whole block)
-
-  MODE       SAMPLES    SHARE    95 %
-  user             1   16.7 %   3.0-56.4
-  kernel           2   33.3 %   9.7-70.0
-  interrupt        1   16.7 %   3.0-56.4
-  idle             2   33.3 %   9.7-70.0
-
-      PID  NAME              SAMPLES    SHARE    95 %         USER  KERNEL  INTERRUPT    IDLE
-        7  main;one                3   50.0 %  18.8-81.2         1       2          0       0
-        0  [idle]                  2   33.3 %   9.7-70.0         0       0          0       2
-  and 1 other processes (--top shows more)
-
-     SELF    SHARE    95 %        TOTAL    SHARE     FUNCTION
-        2   33.3 %   9.7-70.0         2   33.3 %  k  [halted]
-        2   33.3 %   9.7-70.0         2   33.3 %  k  copy
-  and 3 other functions (--top shows more)
-";
-        assert_eq!(printed(2, Look::default()), expected);
+    fn tables_come_as_they_are_asked_for() {
+        let layout = Layout {
+            sections: vec![Section::Module, Section::Mode],
+            top: 1,
+            ..Layout::default()
+        };
+        let text = printed(&layout);
+        let module = text.find("MODULE").unwrap();
+        assert!(module < text.find("MODE ").unwrap(), "{text}");
+        assert!(!text.contains("PID") && !text.contains("FUNCTION"));
+        assert!(text.contains("and 3 other modules"));
     }
 
     #[test]
@@ -251,12 +418,17 @@ The recording was cut off: this is what was written until then (0 bytes more are
             bars: true,
             colours: true,
         };
-        let text = printed(9, look);
+        let layout = |look| Layout {
+            top: 9,
+            look,
+            ..Layout::default()
+        };
+        let text = printed(&layout(look));
         assert!(text.contains("\x1b[33m████████████\x1b[0m"), "{text}");
         let plain = Look {
             colours: false,
             ..look
         };
-        assert!(!printed(9, plain).contains('\x1b'));
+        assert!(!printed(&layout(plain)).contains('\x1b'));
     }
 }

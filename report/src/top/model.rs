@@ -4,14 +4,48 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kvmprof_devices::profiling::Ticks;
+
 use super::slot::Slot;
 use super::snapshot::Snapshot;
 use super::stream::{Piece, StreamError, StreamReader};
-use crate::file::{Facts, decode_samples};
-use crate::profile::Symbols;
+use crate::file::{Facts, ProcessMappings, decode_samples};
+use crate::symbolize::Tables;
 
 /// The window slides by that part of its length.
 const SLOTS: u32 = 20;
+
+/// Bytes of symbols and functions that are kept at most.
+const MAX_NAMES: usize = 256 << 20;
+/// Mappings that are kept at most, of all processes that there ever were.
+const MAX_MAPPINGS: usize = 1 << 18;
+
+/// How much more is kept: guests make up what they like, and the live view goes on for days.
+#[derive(Debug, Default)]
+struct Room {
+    names: usize,
+    mappings: usize,
+}
+
+impl Room {
+    /// Whether there is room for `bytes` more of names.
+    fn take(&mut self, bytes: usize) -> bool {
+        let names = self.names.saturating_add(bytes);
+        let has_room = names <= MAX_NAMES;
+        if has_room {
+            self.names = names;
+        }
+        has_room
+    }
+
+    /// Whether there is room for `count` more mappings; otherwise those before are to be forgotten.
+    fn take_mappings(&mut self, count: usize) -> bool {
+        let mappings = self.mappings.saturating_add(count);
+        let has_room = mappings <= MAX_MAPPINGS;
+        self.mappings = if has_room { mappings } else { count };
+        has_room
+    }
+}
 
 /// The window, fed by a recorder's stream. Time is given to it, from any moment on that stays the same.
 #[derive(Debug)]
@@ -19,8 +53,8 @@ pub struct Model {
     window: Duration,
     reader: StreamReader,
     facts: Facts,
-    symbol_text: String,
-    symbols: Arc<Symbols>,
+    names: Arc<Tables>,
+    room: Room,
     slots: VecDeque<Slot>,
     /// When the last samples arrived.
     last: Duration,
@@ -34,8 +68,8 @@ impl Model {
             window,
             reader: StreamReader::default(),
             facts: Facts::default(),
-            symbol_text: String::new(),
-            symbols: Arc::default(),
+            names: Arc::default(),
+            room: Room::default(),
             slots: VecDeque::new(),
             last: now,
             has_ended: false,
@@ -52,17 +86,34 @@ impl Model {
         for piece in pieces {
             match piece {
                 Piece::Facts(facts) => self.facts = facts,
-                Piece::Symbols(text) => {
-                    // Modules' follow the kernel's.
-                    self.symbol_text.push_str(&text);
-                    self.symbols = Arc::new(Symbols::parse(&self.symbol_text));
+                Piece::Symbols(text) if self.room.take(text.len()) => {
+                    self.names().add_symbols(&text)
                 }
+                Piece::Binary(binary) if self.room.take(binary.functions.len()) => {
+                    self.names().add_file(binary);
+                }
+                Piece::Symbols(_) | Piece::Binary(_) => {}
+                Piece::Mappings(mappings) => self.add_mappings(&mappings),
                 Piece::Samples(block) => self.add(&block, now)?,
                 Piece::End(_) => self.has_ended = true,
             }
         }
         self.advance(now);
         result
+    }
+
+    /// What names come from. Snapshots keep what they had.
+    fn names(&mut self) -> &mut Tables {
+        Arc::make_mut(&mut self.names)
+    }
+
+    fn add_mappings(&mut self, mappings: &ProcessMappings) {
+        let has_room = self.room.take_mappings(mappings.mappings.len());
+        let spaces = &mut self.names().spaces;
+        if !has_room {
+            spaces.forget();
+        }
+        spaces.add(mappings);
     }
 
     fn add(&mut self, block: &[u8], now: Duration) -> Result<(), StreamError> {
@@ -78,8 +129,14 @@ impl Model {
         };
         slot.end = now;
         self.last = now;
-        decode_samples(block, |ticks, frames| slot.add(ticks, frames))
-            .ok_or(StreamError::Damaged("its samples make no sense"))
+        let spaces = &self.names.spaces;
+        let add = |ticks: &Ticks, frames: &[u64]| {
+            let mappings = ticks
+                .sample
+                .map(|sample| spaces.at(sample.address_space, sample.pid, sample.time));
+            slot.add(ticks, frames, mappings.unwrap_or_default());
+        };
+        decode_samples(block, add).ok_or(StreamError::Damaged("its samples make no sense"))
     }
 
     /// Lets go what is older than the window.
@@ -97,12 +154,7 @@ impl Model {
 
     /// What the window shows.
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::of(
-            &self.facts,
-            &self.symbols,
-            self.slots.iter(),
-            self.has_ended,
-        )
+        Snapshot::of(&self.facts, &self.names, self.slots.iter(), self.has_ended)
     }
 }
 
@@ -153,13 +205,13 @@ mod tests {
     }
 
     #[test]
-    fn later_symbols_are_added() {
+    fn symbols_add_up() {
         let mut model = Model::new(SECOND, Duration::ZERO);
         model.feed(&stream().begin(), Duration::ZERO).unwrap();
-        let more = Block::encode(Kind::Symbols, b"5000 t of_module\t[module]\n").unwrap();
-        model.feed(&more, Duration::ZERO).unwrap();
-        assert_eq!(model.symbols.find(0x5001), Some("of_module"));
-        assert_eq!(model.symbols.find(0x1001), Some("do_syscall"));
+        let before = model.names.kernel.len();
+        let module = Block::encode(Kind::Symbols, b"900000 t poll\t[net]\n").unwrap();
+        model.feed(&module, Duration::ZERO).unwrap();
+        assert_eq!(model.names.kernel.len(), before + 1);
     }
 
     #[test]

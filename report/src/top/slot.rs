@@ -6,6 +6,7 @@ use std::time::Duration;
 use kvmprof_devices::profiling::{Mode, Sample, Ticks};
 
 use crate::profile::{Process, Stack, task_name};
+use crate::symbolize::MappingSet;
 
 /// The pid of what runs when nothing does.
 pub const IDLE: i32 = 0;
@@ -95,8 +96,8 @@ impl Slot {
         }
     }
 
-    /// Takes `ticks`, and the frames of their sample's stack.
-    pub fn add(&mut self, ticks: &Ticks, frames: &[u64]) {
+    /// Takes `ticks`, and the frames of their sample's stack, in a process that has `mappings`.
+    pub fn add(&mut self, ticks: &Ticks, frames: &[u64], mappings: MappingSet) {
         let index = usize::from(ticks.vcpu);
         if self.vcpus.len() <= index {
             self.vcpus.resize(index + 1, VcpuTicks::default());
@@ -119,11 +120,11 @@ impl Slot {
             add_modes(&mut process.modes, [0, 0, 0, ticks.idle]);
         }
         if let Some(sample) = &ticks.sample {
-            self.add_sample(sample, frames);
+            self.add_sample(sample, frames, mappings);
         }
     }
 
-    fn add_sample(&mut self, sample: &Sample, frames: &[u64]) {
+    fn add_sample(&mut self, sample: &Sample, frames: &[u64], mappings: MappingSet) {
         // One place is left for the idle ticks.
         if self.processes.len() >= MAX_PROCESSES - 1 && !self.processes.contains_key(&sample.pid) {
             self.elsewhere = self.elsewhere.saturating_add(1);
@@ -137,29 +138,17 @@ impl Slot {
         }
         let mode = number(sample.mode);
         process.modes[mode] = process.modes[mode].saturating_add(1);
-        self.add_stack(sample, frames);
+        self.add_stack(sample, frames, mappings);
     }
 
-    fn add_stack(&mut self, sample: &Sample, frames: &[u64]) {
-        let innermost = [sample.pc];
-        let frames = if frames.is_empty() {
-            &innermost
-        } else {
-            frames
-        };
-        let mut key = (
-            sample.pid,
-            Stack {
-                summary: sample.stack,
-                frames: frames.to_vec(),
-                in_user_mode: sample.mode == Mode::User,
-            },
-        );
+    fn add_stack(&mut self, sample: &Sample, frames: &[u64], mappings: MappingSet) {
+        let mut key = (sample.pid, Stack::of(sample, frames, mappings));
+        let frames = key.1.frames.len();
         if let Some(count) = self.stacks.get_mut(&key) {
             *count += 1;
             return;
         }
-        if self.frames + frames.len() > MAX_FRAMES {
+        if self.frames + frames > MAX_FRAMES {
             key.1.frames.truncate(1);
             key.1.summary = sample.stack.dropped();
         }
@@ -201,7 +190,7 @@ mod tests {
                 ..Ticks::default()
             };
             let frames: Vec<u64> = (0..100).map(|frame| number << 8 | frame).collect();
-            slot.add(&ticks, &frames);
+            slot.add(&ticks, &frames, MappingSet::default());
             samples += 1;
         }
         assert!(slot.processes.len() <= MAX_PROCESSES);

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::place::{Place, place};
+use super::place::{FoundPlace, Place, place};
 use super::slot::{NamedProcess, Slot, VcpuTicks, add_modes};
 use crate::file::Facts;
-use crate::profile::{Stack, Symbols};
+use crate::profile::Stack;
+use crate::symbolize::Tables;
 
 /// What halted vCPUs are shown as.
 const HALTED: &str = "[halted]";
@@ -84,7 +85,7 @@ pub struct Snapshot {
     pub elsewhere: u64,
     /// True when nothing more follows.
     pub has_ended: bool,
-    symbols: Arc<Symbols>,
+    names: Arc<Tables>,
     stacks: HashMap<(i32, Stack), u64>,
 }
 
@@ -92,7 +93,7 @@ impl Snapshot {
     /// What `slots` have together.
     pub(super) fn of<'a>(
         facts: &Facts,
-        symbols: &Arc<Symbols>,
+        names: &Arc<Tables>,
         slots: impl Iterator<Item = &'a Slot>,
         has_ended: bool,
     ) -> Self {
@@ -136,7 +137,7 @@ impl Snapshot {
             functions: Vec::new(),
             elsewhere,
             has_ended,
-            symbols: Arc::clone(symbols),
+            names: Arc::clone(names),
             stacks,
         };
         snapshot.functions = snapshot.sum_functions(idle);
@@ -162,7 +163,7 @@ impl Snapshot {
 
     /// Whether the stream has brought symbols.
     pub fn has_symbols(&self) -> bool {
-        !self.symbols.is_empty()
+        !self.names.kernel.is_empty()
     }
 
     /// The name of a process, or a word in brackets.
@@ -175,23 +176,23 @@ impl Snapshot {
     }
 
     fn sum_functions(&self, idle: u64) -> Vec<FunctionRow> {
-        let mut rows: HashMap<Place<&str>, (u64, u64)> = HashMap::new();
+        let mut rows: HashMap<FoundPlace<'_>, (u64, u64)> = HashMap::new();
         let mut seen = Vec::new();
         for ((pid, stack), count) in &self.stacks {
             seen.clear();
             for index in 0..stack.frames.len() {
-                let place = place(&self.symbols, *pid, stack, index);
+                let place = place(&self.names, *pid, stack, index);
                 if !seen.contains(&place) {
-                    rows.entry(place).or_default().1 += count;
+                    rows.entry(place.clone()).or_default().1 += count;
                     seen.push(place);
                 }
             }
             if let Some(innermost) = seen.first() {
-                rows.entry(*innermost).or_default().0 += count;
+                rows.entry(innermost.clone()).or_default().0 += count;
             }
         }
         if idle > 0 {
-            rows.insert(Place::Kernel(HALTED), (idle, idle));
+            rows.insert(Place::Kernel(HALTED.into()), (idle, idle));
         }
         rows.into_iter()
             .map(|(place, (own, total))| FunctionRow {
@@ -199,7 +200,7 @@ impl Snapshot {
                     .pid()
                     .map(|pid| self.process_name(pid).to_owned())
                     .unwrap_or_default(),
-                place: place.to_owned(),
+                place: place.into_owned(),
                 own,
                 total,
             })
@@ -208,17 +209,17 @@ impl Snapshot {
 
     /// The stacks of `target`, those with the most ticks first.
     pub fn stacks(&self, target: &Target) -> Vec<StackRow> {
-        let mut sums: HashMap<(i32, Vec<Place<&str>>), u64> = HashMap::new();
+        let mut sums: HashMap<(i32, Vec<FoundPlace<'_>>), u64> = HashMap::new();
         for ((pid, stack), count) in &self.stacks {
             if matches!(target, Target::Process(wanted) if wanted != pid) {
                 continue;
             }
             let places: Vec<_> = (0..stack.frames.len())
-                .map(|index| place(&self.symbols, *pid, stack, index))
+                .map(|index| place(&self.names, *pid, stack, index))
                 .collect();
             let is_wanted = match target {
                 Target::Process(_) => true,
-                Target::Function(wanted) => places.iter().any(|place| wanted.is(*place)),
+                Target::Function(wanted) => places.iter().any(|place| wanted.is(place)),
             };
             if is_wanted {
                 *sums.entry((*pid, places)).or_default() += count;
@@ -229,7 +230,7 @@ impl Snapshot {
             .map(|((pid, places), ticks)| StackRow {
                 pid,
                 process: self.process_name(pid).to_owned(),
-                frames: places.into_iter().map(Place::to_owned).collect(),
+                frames: places.into_iter().map(Place::into_owned).collect(),
                 ticks,
             })
             .collect();

@@ -1,6 +1,8 @@
 //! Blocks out of a recording that arrives in pieces.
 
-use crate::file::{Account, Block, Facts, HEADER, Kind, MAGIC, MAX_BLOCK, VERSION};
+use crate::file::{
+    Account, Binary, Block, Facts, HEADER, Kind, MAGIC, MAX_BLOCK, ProcessMappings, VERSION,
+};
 
 /// What keeps a stream from being read on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +27,10 @@ pub enum Piece {
     Facts(Facts),
     /// The symbols of the guest's kernel, in the form of `/proc/kallsyms`.
     Symbols(String),
+    /// The executable mappings of an address space.
+    Mappings(ProcessMappings),
+    /// A file that code was executed from.
+    Binary(Binary),
     /// Samples, for [`decode_samples`](crate::file::decode_samples).
     Samples(Vec<u8>),
     /// The account of all ticks: nothing follows.
@@ -102,7 +108,11 @@ fn piece(block: Block) -> Result<Option<Piece>, StreamError> {
         ),
         Some(Kind::Samples) => Piece::Samples(contents),
         Some(Kind::End) => Piece::End(serde_json::from_slice(&contents).map_err(json)?),
-        None => return Ok(None),
+        Some(Kind::Mappings) => Piece::Mappings(serde_json::from_slice(&contents).map_err(json)?),
+        Some(Kind::Binary) => Piece::Binary(
+            Binary::decode(contents).ok_or(StreamError::Damaged("a file is not of its form"))?,
+        ),
+        Some(Kind::Kernel) | None => return Ok(None),
     }))
 }
 

@@ -1,6 +1,7 @@
-//! Screens of several sizes against golden text. `KVMPROF_GOLDEN=write` writes the text anew, to be read.
+//! Screens of several sizes against golden text.
 
-use std::path::Path;
+#[path = "../../tests/shared/data.rs"]
+mod data;
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -39,15 +40,7 @@ fn view(keys: &[KeyCode]) -> View {
 }
 
 fn assert_golden(name: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/top")
-        .join(name);
-    if std::env::var_os("KVMPROF_GOLDEN").is_some() {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, text).unwrap();
-    }
-    let golden = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(text, golden, "{name}:\n{text}");
+    data::check(&format!("top/{name}"), text.as_bytes());
 }
 
 #[test]

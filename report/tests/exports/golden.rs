@@ -1,28 +1,13 @@
-//! Each format as it is meant to be. `KVMPROF_BLESS=1` writes the files anew: look at the difference.
+//! Each format as it is meant to be.
 
 use std::io::Read;
-use std::path::Path;
 
 use flate2::read::GzDecoder;
 use kvmprof_report::export::Format;
 
+use crate::data::check;
 use crate::export;
 use crate::recording::recording;
-
-fn check(name: &str, contents: &[u8]) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/data")
-        .join(name);
-    if std::env::var_os("KVMPROF_BLESS").is_some() {
-        std::fs::write(&path, contents).unwrap();
-    }
-    let expected = std::fs::read(&path).unwrap();
-    assert!(
-        expected == contents,
-        "{name} is now:\n{}",
-        String::from_utf8_lossy(contents)
-    );
-}
 
 #[test]
 fn folded() {

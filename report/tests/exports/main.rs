@@ -2,6 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
+#[path = "../shared/browser.rs"]
+mod browser;
+#[path = "../shared/data.rs"]
+mod data;
 mod golden;
 mod hostile;
 mod readers;

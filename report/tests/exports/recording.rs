@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use kvmprof_devices::profiling::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
-use kvmprof_report::file::{Block, Facts, Kind, SamplesEncoder, Stacks, header};
+use kvmprof_report::file::{
+    BinaryFacts, BinaryFunction, Block, Facts, KernelFacts, Kind, Mapping, ProcessMappings,
+    SamplesEncoder, Segment, Stacks, header,
+};
 use tempfile::TempDir;
 
 const SYMBOLS: &str = "\
@@ -15,8 +18,23 @@ ffffffff81000700 t copy_page_to_iter
 ffffffff81000900 T asm_sysvec_apic_timer_interrupt
 ffffffff81000b00 t update_process_times
 ffffffff81000d00 t cpu_idle_poll.constprop.0
-ffffffff81000f00 t virtnet_poll\t[virtio_net]
 ffffffff81001100 T _etext
+";
+
+/// The functions of the server's program, by its own addresses, as mangled as compilers have them.
+const FUNCTIONS: [(u64, u64, &str); 5] = [
+    (0x40_1000, 0x100, "main"),
+    (0x40_1100, 0x100, "_ZN6Server5serveERKSs"),
+    (0x40_1200, 0x40, "read@plt"),
+    // By .eh_frame alone.
+    (0x40_1300, 0x100, ""),
+    (0x40_1500, 0x80, "_RNvCs1234_6server4spin"),
+];
+
+/// Those of a module, which was loaded later.
+const MODULE_SYMBOLS: &str = "\
+ffffffffc0000f00 t virtnet_poll\t[virtio_net]
+ffffffffc0001000 t virtnet_close\t[virtio_net]
 ";
 
 const PERIOD: u64 = 10_000_000;
@@ -91,7 +109,7 @@ const KINDREDS: [Kindred; 8] = [
         vcpu: 1,
         thread: (-1, -1, ""),
         mode: Mode::Kernel,
-        kernel: &[0xffff_ffff_8100_0f20],
+        kernel: &[0xffff_ffff_c000_0f20],
         user: &[],
         user_end: StackEnd::Absent,
         share: 5,
@@ -181,6 +199,52 @@ fn ticks(rounds: u64) -> Vec<(Ticks, Vec<u64>)> {
     all
 }
 
+/// The kernel, what is mapped in the server and what its program is; of the batch job nothing is known.
+fn blocks() -> Vec<Vec<u8>> {
+    let kernel = KernelFacts {
+        release: "6.1.0-test".to_owned(),
+        build_id: "00c0ffee".to_owned(),
+        slide: 0,
+    };
+    let mapping = |begin, end, offset, file: &str, binary| Mapping {
+        begin,
+        end,
+        offset,
+        file: file.to_owned(),
+        binary,
+    };
+    let mappings = ProcessMappings {
+        address_space: (0x1000 * 101) & !0x1fff,
+        pid: 101,
+        time: BEGAN + 5 * PERIOD,
+        mappings: vec![
+            mapping(0x40_1000, 0x40_2000, 0x1000, "/usr/bin/server", Some(3)),
+            mapping(0x7f00_0000_0000, 0x7f00_0010_0000, 0, "[anon]", None),
+        ],
+    };
+    let facts = BinaryFacts {
+        id: 3,
+        file: "/usr/bin/server".to_owned(),
+        build_id: "0123456789abcdef".to_owned(),
+        segments: vec![Segment {
+            offset: 0x1000,
+            address: 0x40_1000,
+            length: 0x1000,
+        }],
+        source: "page cache".to_owned(),
+    };
+    let functions = FUNCTIONS.map(|(address, length, name)| BinaryFunction {
+        address,
+        length,
+        name: name.to_owned(),
+    });
+    let binary = facts.to_block(&functions);
+    [kernel.to_block(), mappings.to_block(), binary]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
 /// What the recordings here are about.
 pub fn facts() -> Facts {
     Facts {
@@ -221,6 +285,8 @@ pub fn write(facts: &Facts, all: &[(Ticks, Vec<u64>)]) -> (TempDir, PathBuf) {
     // The recorder writes symbols as soon as they are known: samples may come first.
     add(Kind::Samples, &encoder.take().bytes);
     add(Kind::Symbols, SYMBOLS.as_bytes());
+    add(Kind::Symbols, MODULE_SYMBOLS.as_bytes());
+    bytes.extend(blocks().into_iter().flatten());
     std::fs::write(&path, bytes).unwrap();
     (folder, path)
 }

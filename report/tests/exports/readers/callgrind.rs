@@ -53,7 +53,7 @@ fn callgrind_rows(text: &str) -> Vec<(String, String, u64)> {
         let ticks = ticks.replace(',', "").parse().ok()?;
         // The share is in parentheses; the file stands before the function, the object in brackets after it.
         let rest = rest.trim_start().strip_prefix('(')?.split_once(')')?.1;
-        let (_, rest) = rest.split_once("]:")?;
+        let (_, rest) = rest.split_once(':')?;
         let (function, object) = rest.split_once(" [")?;
         let object = object.strip_suffix(']')?;
         Some((function.to_owned(), object.to_owned(), ticks))

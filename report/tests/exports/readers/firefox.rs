@@ -76,6 +76,13 @@ fn the_firefox_profiler_reads_its_format() {
     ] {
         assert!(names.contains(&name.map(str::to_owned)), "{names:?}");
     }
+    let document: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let libraries = document["libs"].as_array().unwrap().iter();
+    let mut libraries: Vec<&str> = libraries
+        .map(|library| library["name"].as_str().unwrap())
+        .collect();
+    libraries.sort_unstable();
+    assert_eq!(libraries, ["[kernel]", "[virtio_net]", "server"]);
     let samples = session.ask(&["thread", "samples", "--thread", "t-4"]);
     assert!(samples.contains("Interrupt"), "{samples}");
     let markers = session.ask(&["thread", "markers", "--thread", "t-2"]);

@@ -30,7 +30,7 @@ fn inferno_collapses_perf_script() {
     }
     assert_eq!(first(own), expected);
     let of_worker = format!(
-        "server_worker-101/102;[cut short];0x401500;0x401234;entry_SYSCALL_64_[k];do_syscall_64_[k];ksys_read_[k];copy_page_to_iter_[k] {}",
+        "server_worker-101/102;[cut short];server::spin;read@plt;entry_SYSCALL_64_[k];do_syscall_64_[k];ksys_read_[k];copy_page_to_iter_[k] {}",
         8 * ROUNDS * PERIOD
     );
     assert!(folded.lines().any(|line| line == of_worker), "{folded}");

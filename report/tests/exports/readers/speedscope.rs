@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use kvmprof_report::export::Format;
 use serde_json::Value;
+
+use crate::browser::Browser;
 
 use super::{PERIOD, exported, first, node, npm_readers, run};
 
@@ -45,19 +46,11 @@ fn page(folder: &Path, document: &Value) -> Vec<String> {
     let load = format!("speedscope.loadFileFromBase64('exported.speedscope.json', btoa({text}))");
     fs::write(&script, load).unwrap();
     let index = npm_readers().join("node_modules/speedscope/dist/release/index.html");
-    let dom = run(Command::new("chromium")
-        .args(["--headless=new", "--no-sandbox", "--dump-dom"])
-        .args(["--use-angle=swiftshader", "--enable-unsafe-swiftshader"])
-        .arg("--virtual-time-budget=8000")
-        .arg(format!(
-            "--user-data-dir={}",
-            folder.join("browser").display()
-        ))
-        .arg(format!(
-            "file://{}#view=sandwich&localProfilePath={}",
-            index.display(),
-            script.display()
-        )));
+    let dom = Browser::new(folder).foreign_page(&format!(
+        "file://{}#view=sandwich&localProfilePath={}",
+        index.display(),
+        script.display()
+    ));
     let texts = dom.split('<').filter_map(|part| part.split_once('>'));
     let texts = texts.map(|(_, text)| text.trim().to_owned());
     texts.filter(|text| !text.is_empty()).collect()
@@ -78,7 +71,6 @@ fn ticks_of(text: &str) -> u64 {
 }
 
 #[test]
-#[ignore = "Chromium takes a minute to install: run with --ignored"]
 fn speedscope_shows_its_format() {
     let (folder, file, expected) = exported(Format::Speedscope);
     let mut document: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();

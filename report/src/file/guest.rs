@@ -1,0 +1,215 @@
+//! What a recording tells of the guest beside its samples: where files are mapped, which functions they have, which
+//! kernel it is.
+
+use std::fmt::Write;
+
+use serde::{Deserialize, Serialize};
+
+use super::block::{Block, Kind};
+
+/// The executable mappings of one address space, valid from `time` until the next ones of the same address space.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessMappings {
+    /// The physical address of the page tables: that of samples with bit 12 cleared too, so that the two halves of
+    /// KPTI are one ([`address_space_key`]).
+    pub address_space: u64,
+    /// The process that was seen in it.
+    pub pid: i32,
+    /// Since when, in ns of CLOCK_MONOTONIC.
+    pub time: u64,
+    /// The mappings.
+    pub mappings: Vec<Mapping>,
+}
+
+/// A stretch of executable memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Mapping {
+    /// Its first address.
+    pub begin: u64,
+    /// The first address behind it.
+    pub end: u64,
+    /// Which of the file's bytes `begin` is.
+    pub offset: u64,
+    /// The file's path in the guest, or what it is otherwise in brackets: `[vdso]`, `[anon]`.
+    pub file: String,
+    /// [`BinaryFacts::id`] of the file; the block may come later in the recording.
+    pub binary: Option<u32>,
+}
+
+/// A file that code was executed from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BinaryFacts {
+    /// What mappings refer to it by.
+    pub id: u32,
+    /// Its path in the guest.
+    pub file: String,
+    /// Its build id in hexadecimal; empty if it has none.
+    pub build_id: String,
+    /// Its executable segments.
+    pub segments: Vec<Segment>,
+    /// Where it was read: `initrd`, `page cache`, `sysroot`, `guest memory`.
+    pub source: String,
+}
+
+/// An executable segment of an ELF file (`PT_LOAD` with `PF_X`, elf(5)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Segment {
+    /// Where it begins in the file, in bytes.
+    pub offset: u64,
+    /// Its virtual address by the file itself.
+    pub address: u64,
+    /// Its bytes in the file.
+    pub length: u64,
+}
+
+/// The guest's kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KernelFacts {
+    /// Its release, as `uname -r` prints it.
+    pub release: String,
+    /// Its build id in hexadecimal; empty if it has none.
+    pub build_id: String,
+    /// How many bytes above its link addresses it runs (KASLR), modulo 2^64.
+    pub slide: u64,
+}
+
+/// A function of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BinaryFunction {
+    /// Its first address by the file itself.
+    pub address: u64,
+    /// Its length in bytes; 0 when the file doesn't tell.
+    pub length: u64,
+    /// Its name as the file has it; empty when only its begin is known.
+    pub name: String,
+}
+
+/// A file and its functions, as a recording has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Binary {
+    /// What file it is.
+    pub facts: BinaryFacts,
+    /// Its functions, a line each: hexadecimal address, hexadecimal length, name.
+    pub functions: String,
+}
+
+/// What `address_space` of a sample is called in [`ProcessMappings`]: KPTI's two page tables lie side by side and
+/// differ in bit 12.
+pub fn address_space_key(address_space: u64) -> u64 {
+    address_space & !0x1fff
+}
+
+impl ProcessMappings {
+    /// The block for it. `None` when it would be too long.
+    pub fn to_block(&self) -> Option<Vec<u8>> {
+        Block::encode(Kind::Mappings, &serde_json::to_vec(self).ok()?)
+    }
+}
+
+impl KernelFacts {
+    /// The block for it. `None` when it would be too long.
+    pub fn to_block(&self) -> Option<Vec<u8>> {
+        Block::encode(Kind::Kernel, &serde_json::to_vec(self).ok()?)
+    }
+}
+
+impl BinaryFacts {
+    /// The block for this file with `functions`. `None` when it would be too long.
+    pub fn to_block(&self, functions: &[BinaryFunction]) -> Option<Vec<u8>> {
+        let mut text = serde_json::to_string(self).ok()?;
+        text.push('\n');
+        for function in functions {
+            let BinaryFunction {
+                address,
+                length,
+                name,
+            } = function;
+            let name = name.replace(['\n', '\r'], "?");
+            writeln!(text, "{address:x} {length:x} {name}").ok()?;
+        }
+        Block::encode(Kind::Binary, text.as_bytes())
+    }
+}
+
+impl Binary {
+    /// Reads a block's contents.
+    pub(crate) fn decode(contents: Vec<u8>) -> Option<Self> {
+        let mut text = String::from_utf8(contents).ok()?;
+        let (facts, functions) = text.split_once('\n')?;
+        let facts = serde_json::from_str(facts).ok()?;
+        let begin = text.len() - functions.len();
+        text.drain(..begin);
+        Some(Self {
+            facts,
+            functions: text,
+        })
+    }
+
+    /// Its functions. Lines of another form are passed over.
+    pub fn functions(&self) -> impl Iterator<Item = (u64, u64, &str)> {
+        self.functions.lines().filter_map(|line| {
+            let mut words = line.splitn(3, ' ');
+            let address = u64::from_str_radix(words.next()?, 16).ok()?;
+            let length = u64::from_str_radix(words.next()?, 16).ok()?;
+            Some((address, length, words.next().unwrap_or_default()))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_come_back_as_they_were() {
+        let facts = BinaryFacts {
+            id: 7,
+            file: "/bin/a file".to_owned(),
+            build_id: "00ff".to_owned(),
+            segments: vec![Segment {
+                offset: 0x1000,
+                address: 0x40_1000,
+                length: 0x2000,
+            }],
+            source: "initrd".to_owned(),
+        };
+        let function = |address, length, name: &str| BinaryFunction {
+            address,
+            length,
+            name: name.to_owned(),
+        };
+        let functions = [
+            function(0x40_1000, 0x10, "operator new"),
+            function(0x40_1020, 0, "a\nb"),
+            function(u64::MAX, 1, ""),
+        ];
+        let block = Block::decode(&facts.to_block(&functions).unwrap()).unwrap();
+        let binary = Binary::decode(block.contents).unwrap();
+        assert_eq!(binary.facts, facts);
+        assert_eq!(
+            binary.functions().collect::<Vec<_>>(),
+            [
+                (0x40_1000, 0x10, "operator new"),
+                (0x40_1020, 0, "a?b"),
+                (u64::MAX, 1, ""),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_halves_of_kpti_are_one() {
+        assert_eq!(
+            address_space_key(0x1234_7abc),
+            address_space_key(0x1234_6000)
+        );
+        assert_ne!(
+            address_space_key(0x1234_8000),
+            address_space_key(0x1234_6000)
+        );
+    }
+}

@@ -1,0 +1,259 @@
+//! Which part of a recording is looked at.
+
+use std::collections::HashMap;
+use std::str::FromStr;
+use std::time::Duration;
+
+use kvmprof_devices::profiling::Ticks;
+
+use crate::file::{Account, Facts};
+
+/// Some processes, some time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// The processes by pid; all if there are none.
+    pub pids: Vec<i32>,
+    /// The time.
+    pub time: TimeRange,
+}
+
+/// A stretch of a recording, from its begin on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TimeRange {
+    /// Since when; `None` for the recording's begin.
+    pub begin: Option<Duration>,
+    /// Until when, which isn't part of it; `None` for the recording's end.
+    pub end: Option<Duration>,
+}
+
+/// Why a text is no [`TimeRange`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a range of seconds is wanted, such as 1.5:4, 10: or :3")]
+pub struct NotATimeRange;
+
+impl FromStr for TimeRange {
+    type Err = NotATimeRange;
+
+    fn from_str(text: &str) -> Result<Self, NotATimeRange> {
+        let seconds = |text: &str| match text {
+            "" => Ok(None),
+            _ => {
+                let seconds = text.parse().map_err(|_| NotATimeRange)?;
+                let time = Duration::try_from_secs_f64(seconds).map_err(|_| NotATimeRange)?;
+                Ok(Some(time))
+            }
+        };
+        let (begin, end) = text.split_once(':').ok_or(NotATimeRange)?;
+        let range = Self {
+            begin: seconds(begin)?,
+            end: seconds(end)?,
+        };
+        match range {
+            Self {
+                begin: Some(begin),
+                end: Some(end),
+            } if begin >= end => Err(NotATimeRange),
+            _ => Ok(range),
+        }
+    }
+}
+
+impl TimeRange {
+    /// Whether it is the whole recording.
+    pub fn is_all(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Selection {
+    /// Some processes, all the time.
+    pub fn of_processes(pids: &[i32]) -> Self {
+        Self {
+            pids: pids.to_vec(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether process `pid` is wanted.
+    pub fn wants(&self, pid: i32) -> bool {
+        self.pids.is_empty() || self.pids.contains(&pid)
+    }
+}
+
+/// Takes out of a row of ticks those of the time that is wanted, and tells when ticks were that have no sample, and so
+/// no time.
+#[derive(Debug)]
+pub struct Selector {
+    period: u64,
+    began: u64,
+    /// In ns of CLOCK_MONOTONIC.
+    begin: u64,
+    end: u64,
+    /// The last tick of each vCPU.
+    last: HashMap<u16, u64>,
+    account: Account,
+}
+
+impl Selector {
+    /// For a recording about `facts`, of which `time` is wanted.
+    pub fn new(facts: &Facts, time: TimeRange) -> Self {
+        let began = facts.began_monotonic_ns;
+        let at = |time: Duration| {
+            began.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+        };
+        Self {
+            period: period_ns(facts),
+            began,
+            begin: time.begin.map_or(0, at),
+            end: time.end.map_or(u64::MAX, at),
+            last: HashMap::new(),
+            account: Account::default(),
+        }
+    }
+
+    /// Where all ticks went that were taken.
+    pub fn account(&self) -> Account {
+        self.account
+    }
+
+    /// The part of `ticks` that is wanted, and when the first tick of it was. Those without a sample are spread
+    /// evenly between samples: of each kind as large a part as of all of them is taken.
+    pub fn select(&mut self, ticks: &Ticks) -> (Ticks, u64) {
+        let last = *self.last.entry(ticks.vcpu).or_insert(self.began);
+        let first = last.saturating_add(self.period);
+        let missed = missed(ticks);
+        let until = match &ticks.sample {
+            Some(sample) => sample.time,
+            None => last.saturating_add(missed.saturating_mul(self.period)),
+        };
+        self.last.insert(ticks.vcpu, until);
+        // The clock isn't exact: what comes before a sample mustn't seem to come after it.
+        let first = first.min(until);
+        if self.begin == 0 && self.end == u64::MAX {
+            self.account.enter(ticks);
+            return (*ticks, first);
+        }
+        let before = |time: u64| {
+            let ticks = time.saturating_sub(first).div_ceil(self.period);
+            ticks.min(missed)
+        };
+        let (skipped, taken) = (before(self.begin), before(self.end));
+        let part = |count: u64| portion(count, taken, missed) - portion(count, skipped, missed);
+        let sample = ticks
+            .sample
+            .filter(|sample| (self.begin..self.end).contains(&sample.time));
+        let selected = Ticks {
+            vcpu: ticks.vcpu,
+            idle: part(ticks.idle),
+            stolen: part(ticks.stolen),
+            lost: part(ticks.lost),
+            sample,
+        };
+        self.account.enter(&selected);
+        let begin = first.saturating_add(skipped.saturating_mul(self.period));
+        (selected, begin.min(until))
+    }
+}
+
+/// Time between two ticks of a vCPU, in ns, at least 1.
+pub fn period_ns(facts: &Facts) -> u64 {
+    (1_000_000_000 / u64::from(facts.hz.max(1))).max(1)
+}
+
+fn missed(ticks: &Ticks) -> u64 {
+    (ticks.idle)
+        .saturating_add(ticks.stolen)
+        .saturating_add(ticks.lost)
+}
+
+/// `part` of `whole` of `count`.
+fn portion(count: u64, part: u64, whole: u64) -> u64 {
+    let portion = u128::from(count) * u128::from(part) / u128::from(whole.max(1));
+    u64::try_from(portion).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvmprof_devices::profiling::Sample;
+
+    const FACTS: Facts = Facts {
+        program: String::new(),
+        kernel: String::new(),
+        vcpus: 1,
+        hz: 100_000_000,
+        clock: String::new(),
+        jitter: false,
+        memory_bytes: 0,
+        began_ns: 0,
+        began_monotonic_ns: 100,
+        stacks: crate::file::Stacks {
+            kernel: false,
+            user: false,
+        },
+    };
+
+    fn sampled(time: u64) -> Ticks {
+        Ticks {
+            idle: 3,
+            sample: Some(Sample {
+                time,
+                ..Sample::default()
+            }),
+            ..Ticks::default()
+        }
+    }
+
+    #[test]
+    fn ticks_without_a_sample_lie_between_those_with_one() {
+        let mut selector = Selector::new(&FACTS, TimeRange::default());
+        let idle = Ticks {
+            idle: u64::MAX,
+            ..Ticks::default()
+        };
+        assert_eq!(selector.select(&sampled(141)), (sampled(141), 110));
+        assert_eq!(selector.select(&sampled(145)).1, 145);
+        assert_eq!(selector.select(&idle).1, 155);
+        assert_eq!(selector.select(&idle).1, u64::MAX);
+    }
+
+    #[test]
+    fn ticks_of_other_times_are_left_out() {
+        let time = TimeRange {
+            begin: Some(Duration::from_nanos(20)),
+            end: Some(Duration::from_nanos(60)),
+        };
+        let mut selector = Selector::new(&FACTS, time);
+        // Idle at 110, 120, 130; a sample at 140.
+        let (first, begin) = selector.select(&sampled(140));
+        assert_eq!((first.idle, first.sample.is_some(), begin), (2, true, 120));
+        // Idle at 150, 160, 170; a sample at 180.
+        let (second, begin) = selector.select(&sampled(180));
+        assert_eq!((second.idle, second.sample, begin), (1, None, 150));
+        let (last, _) = selector.select(&sampled(500));
+        assert_eq!((last.idle, last.sample), (0, None));
+        let account = selector.account();
+        assert_eq!((account.samples, account.idle, account.ticks), (1, 3, 4));
+    }
+
+    #[test]
+    fn ranges_are_seconds_with_open_ends() {
+        let range = |text: &str| text.parse::<TimeRange>();
+        let seconds = |seconds| Some(Duration::from_secs_f64(seconds));
+        assert_eq!(
+            range("1.5:4"),
+            Ok(TimeRange {
+                begin: seconds(1.5),
+                end: seconds(4.0)
+            })
+        );
+        assert_eq!(range("10:").unwrap().end, None);
+        assert_eq!(range(":3").unwrap().begin, None);
+        assert!(range(":").unwrap().is_all());
+        for text in [
+            "", "3", "4:4", "5:4", "-1:2", "a:b", "nan:", "1:2:3", "1e300:",
+        ] {
+            assert_eq!(range(text), Err(NotATimeRange), "{text}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Debug information (DWARF): functions, inlined ones too, and source lines.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use gimli::{Dwarf, EndianArcSlice, LittleEndian, SectionId};
+use object::read::elf::ElfFile64;
+use object::read::{CompressedData, ReadCache};
+use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
+
+use super::demangle::demangle;
+use super::functions::FunctionTable;
+
+/// Bytes of the largest section that is read, packed and unpacked.
+const MAX_SECTION: u64 = 4 << 30;
+/// Functions that are taken from a file's table of symbols at most.
+const MAX_FUNCTIONS: usize = 1 << 21;
+/// Inlined functions within each other that are told of at most.
+const MAX_INLINED: usize = 64;
+
+type Slice = EndianArcSlice<LittleEndian>;
+type Parsed<'a> = ElfFile64<'a, Endianness, &'a ReadCache<File>>;
+
+/// A line of a source file.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SourceLine {
+    /// The file, as the compiler was told of it.
+    pub file: Arc<str>,
+    /// The line, from 1; 0 when unknown.
+    pub line: u32,
+}
+
+/// A function at an address: innermost first, all but the last one are inlined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DebugFrame {
+    /// Its name; `None` when unknown.
+    pub name: Option<String>,
+    /// Where in the source that is.
+    pub source: Option<SourceLine>,
+}
+
+/// A file with debug information or a table of symbols.
+pub struct DebugFile {
+    /// Its build id in hexadecimal; empty if it has none.
+    pub build_id: String,
+    /// The functions of its table of symbols.
+    pub functions: FunctionTable,
+    context: Option<addr2line::Context<Slice>>,
+    begin: Option<u64>,
+}
+
+impl std::fmt::Debug for DebugFile {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut fields = formatter.debug_struct("DebugFile");
+        fields.field("build_id", &self.build_id);
+        fields.field("has_lines", &self.context.is_some());
+        fields.finish_non_exhaustive()
+    }
+}
+
+impl DebugFile {
+    /// Reads `file`. `supplement` opens the file of a path or build id that this one shares information with
+    /// (DWARF 5, 7.3.6; dwz(1)).
+    ///
+    /// # Errors
+    /// It can't be read, or is no ELF file of 64 bits.
+    pub fn read(file: &File, supplement: impl Fn(&[u8], &str) -> Option<File>) -> io::Result<Self> {
+        let cache = ReadCache::new(file.try_clone()?);
+        let elf = Parsed::parse(&cache).map_err(invalid)?;
+        let mut dwarf = dwarf(file, &elf)?;
+        if let Ok(Some((path, id))) = elf.gnu_debugaltlink()
+            && let Some(file) = supplement(path, &hex(id))
+        {
+            let cache = ReadCache::new(file.try_clone()?);
+            let elf = Parsed::parse(&cache).map_err(invalid)?;
+            dwarf.load_sup(|id| section(&file, &elf, id))?;
+        }
+        let has_lines = elf.section_by_name(".debug_info").is_some();
+        let context = has_lines.then(|| addr2line::Context::from_dwarf(dwarf));
+        let mut table = Self {
+            build_id: hex(elf.build_id().ok().flatten().unwrap_or_default()),
+            functions: FunctionTable::default(),
+            context: context.and_then(Result::ok),
+            begin: None,
+        };
+        table.read_functions(&elf);
+        Ok(table)
+    }
+
+    fn read_functions(&mut self, elf: &Parsed<'_>) {
+        let symbols = elf.symbols().take(MAX_FUNCTIONS);
+        let functions = symbols
+            .filter(|symbol| symbol.is_definition() && matches!(symbol.kind(), SymbolKind::Text));
+        let functions = functions.filter_map(|symbol| {
+            let name = symbol.name().ok().filter(|name| !name.is_empty())?;
+            Some((symbol.address(), symbol.size(), name))
+        });
+        self.functions = FunctionTable::of(functions);
+        // A label, not a function.
+        let mut all = elf.symbols().take(MAX_FUNCTIONS);
+        self.begin = all
+            .find(|symbol| symbol.name() == Ok(super::KERNEL_BEGIN))
+            .map(|symbol| symbol.address());
+    }
+
+    /// The address of `_stext`, where a kernel's code begins.
+    pub fn kernel_begin(&self) -> Option<u64> {
+        self.begin
+    }
+
+    /// Whether there is more than a table of symbols.
+    pub fn has_lines(&self) -> bool {
+        self.context.is_some()
+    }
+
+    /// The functions at `address`, innermost first. What the file is silent or wrong about is left out.
+    pub fn frames(&self, address: u64) -> Vec<DebugFrame> {
+        let Some(context) = &self.context else {
+            return Vec::new();
+        };
+        let Ok(mut frames) = context.find_frames(address).skip_all_loads() else {
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        while let Ok(Some(frame)) = frames.next()
+            && found.len() < MAX_INLINED
+        {
+            let name = frame.function.as_ref();
+            let name = name.and_then(|name| name.raw_name().ok());
+            let source = frame.location.and_then(|location| {
+                Some(SourceLine {
+                    file: location.file?.into(),
+                    line: location.line.unwrap_or(0),
+                })
+            });
+            found.push(DebugFrame {
+                name: name.map(|name| demangle(&name).into_owned()),
+                source,
+            });
+        }
+        found
+    }
+}
+
+fn dwarf(file: &File, elf: &Parsed<'_>) -> io::Result<Dwarf<Slice>> {
+    Dwarf::load(|id| section(file, elf, id))
+}
+
+/// The contents of a section, unpacked; nothing if there is none. Not by way of the cache, which would keep it too.
+fn section(file: &File, elf: &Parsed<'_>, id: SectionId) -> io::Result<Slice> {
+    let empty = || Slice::new(Arc::from([]), LittleEndian);
+    let Some(section) = elf.section_by_name(id.name()) else {
+        return Ok(empty());
+    };
+    let range = section.compressed_file_range().map_err(invalid)?;
+    let length = file.metadata()?.len();
+    let is_there = range.compressed_size <= length.saturating_sub(range.offset);
+    if !is_there || range.compressed_size.max(range.uncompressed_size) > MAX_SECTION {
+        return Err(invalid("a section is larger than the file"));
+    }
+    let size = usize::try_from(range.compressed_size).map_err(invalid)?;
+    let mut bytes = vec![0; size];
+    file.read_exact_at(&mut bytes, range.offset)?;
+    let packed = CompressedData {
+        format: range.format,
+        data: &bytes,
+        uncompressed_size: range.uncompressed_size,
+    };
+    let contents: Arc<[u8]> = packed.decompress().map_err(invalid)?.into();
+    Ok(Slice::new(contents, LittleEndian))
+}
+
+fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,147 @@
+//! Files of the guest with all that is known of them: from the recording, and from the host's copy of them.
+
+use std::sync::Arc;
+
+use super::debug::DebugFile;
+use super::functions::FunctionTable;
+use super::sysroot::Sysroot;
+use super::tables::{RecordedFile, module_name};
+use crate::binary;
+use crate::file::{Mapping, Segment};
+use crate::text::visible;
+
+/// Bytes of the largest file whose functions are read, if the recording hasn't got them.
+const MAX_FILE: u64 = 1 << 30;
+/// Where distributions keep debug files.
+const DEBUG_FOLDER: &str = "/usr/lib/debug";
+
+/// A file, ready for look-ups.
+#[derive(Debug)]
+pub struct LoadedFile {
+    /// The number that tells it from others.
+    pub number: u32,
+    /// What it is called.
+    pub name: Arc<str>,
+    /// Its executable segments.
+    pub segments: Vec<Segment>,
+    /// Its debug information.
+    pub debug: Option<DebugFile>,
+    /// Functions that the recording hasn't got.
+    functions: FunctionTable,
+}
+
+impl LoadedFile {
+    /// The file of `mapping`, which is `recorded` if the recording has it. What is wrong with the host's copy goes to
+    /// `notes`.
+    pub fn load(
+        number: u32,
+        mapping: &Mapping,
+        recorded: Option<&RecordedFile>,
+        sysroot: Option<&Sysroot>,
+        notes: &mut Vec<String>,
+    ) -> Self {
+        let mut file = Self {
+            number,
+            name: visible(module_name(&mapping.file)).into(),
+            segments: recorded.map_or_else(Vec::new, |recorded| recorded.facts().segments.clone()),
+            debug: None,
+            functions: FunctionTable::default(),
+        };
+        if let Some(sysroot) = sysroot
+            && mapping.file.starts_with('/')
+        {
+            let id = recorded.map_or("", |recorded| recorded.facts().build_id.as_str());
+            file.debug = debug_file(sysroot, &mapping.file, id, notes);
+            if recorded.is_none() {
+                file.read_functions(sysroot, &mapping.file);
+            }
+        }
+        file
+    }
+
+    fn read_functions(&mut self, sysroot: &Sysroot, path: &str) {
+        let bytes = sysroot.file(path).and_then(|file| {
+            use std::io::Read;
+            let mut bytes = Vec::new();
+            file.take(MAX_FILE).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        });
+        if let Some(parsed) = bytes.ok().and_then(|bytes| binary::parse(&bytes).ok()) {
+            let functions = parsed.functions.iter();
+            let functions = functions
+                .map(|function| (function.address, function.length, function.name.as_str()));
+            self.functions = FunctionTable::of(functions);
+            self.segments = parsed.segments;
+        }
+    }
+
+    /// The function at `address`, by the file's own addresses: its name, which may be empty, and its begin.
+    pub fn find<'a>(
+        &'a self,
+        recorded: Option<&'a RecordedFile>,
+        address: u64,
+    ) -> Option<(&'a str, u64)> {
+        let debug = self.debug.as_ref();
+        let named = debug.and_then(|debug| debug.functions.find(address));
+        named
+            .or_else(|| recorded?.functions().find(address))
+            .or_else(|| self.functions.find(address))
+    }
+}
+
+/// The debug information of the guest's file at `path` with build id `id`; any build id will do if that is empty.
+fn debug_file(
+    sysroot: &Sysroot,
+    path: &str,
+    id: &str,
+    notes: &mut Vec<String>,
+) -> Option<DebugFile> {
+    let by_id = by_build_id(id);
+    let beside = format!("{DEBUG_FOLDER}{path}.debug");
+    let mut symbols_alone = None;
+    for candidate in by_id.as_deref().into_iter().chain([beside.as_str(), path]) {
+        let Ok(file) = sysroot.file(candidate) else {
+            continue;
+        };
+        let supplement = |path: &[u8], id: &str| supplement(sysroot, path, id);
+        let Ok(debug) = DebugFile::read(&file, supplement) else {
+            continue;
+        };
+        if !id.is_empty() && debug.build_id != id {
+            let found = match debug.build_id.as_str() {
+                "" => "none",
+                found => found,
+            };
+            notes.push(format!(
+                "{} is not the file of the recording, and not used: its build id is {found}, the recorded one {}",
+                visible(&sysroot.shown(candidate).display().to_string()),
+                visible(id)
+            ));
+            continue;
+        }
+        if debug.has_lines() {
+            return Some(debug);
+        }
+        symbols_alone = symbols_alone.or_else(|| (!debug.functions.is_empty()).then_some(debug));
+    }
+    symbols_alone
+}
+
+/// Where the debug file with build id `id` is
+/// (<https://sourceware.org/gdb/current/onlinedocs/gdb.html/Separate-Debug-Files.html>).
+fn by_build_id(id: &str) -> Option<String> {
+    let is_id = id.len() > 2 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_id.then(|| format!("{DEBUG_FOLDER}/.build-id/{}/{}.debug", &id[..2], &id[2..]))
+}
+
+/// The file that a debug file shares information with.
+fn supplement(sysroot: &Sysroot, path: &[u8], id: &str) -> Option<std::fs::File> {
+    let by_id = by_build_id(id).and_then(|path| sysroot.file(&path).ok());
+    by_id.or_else(|| {
+        // It is relative to a file in `.build-id/xx`, or absolute.
+        let path = String::from_utf8_lossy(path);
+        let name = path.rsplit("../").next()?;
+        let below = sysroot.file(&format!("{DEBUG_FOLDER}/{name}"));
+        below.or_else(|_| sysroot.file(&path)).ok()
+    })
+}

@@ -1,0 +1,82 @@
+//! The functions of a file, or of code that a program made itself, by address.
+
+/// Functions, by address.
+#[derive(Debug, Default)]
+pub struct FunctionTable {
+    /// First address, length in bytes (0: up to the next one), and where in `names` the name is.
+    functions: Vec<(u64, u64, u32, u32)>,
+    names: String,
+}
+
+/// How far back a function is looked for that has others within.
+const MAX_NESTED: usize = 16;
+
+impl FunctionTable {
+    /// Those that `functions` tells: address, length, name. Of several at one address the last one is kept.
+    pub fn of<'a>(functions: impl Iterator<Item = (u64, u64, &'a str)>) -> Self {
+        let mut table = Self::default();
+        for (address, length, name) in functions {
+            let begin = u32::try_from(table.names.len());
+            let end = u32::try_from(table.names.len() + name.len());
+            let (Ok(begin), Ok(end)) = (begin, end) else {
+                break;
+            };
+            table.names.push_str(name);
+            table.functions.push((address, length, begin, end));
+        }
+        table.functions.reverse();
+        table.functions.sort_by_key(|(address, ..)| *address);
+        table.functions.dedup_by_key(|(address, ..)| *address);
+        table
+    }
+
+    /// The function that `address` lies in: its name, which may be empty, and its begin.
+    pub fn find(&self, address: u64) -> Option<(&str, u64)> {
+        let after = (self.functions).partition_point(|(begin, ..)| *begin <= address);
+        let before = self.functions[..after].iter().rev().take(MAX_NESTED);
+        let is_last = after == self.functions.len();
+        for (distance, (begin, length, name_begin, name_end)) in before.enumerate() {
+            let reaches = match length {
+                // Nothing says where the last one ends.
+                0 => distance == 0 && !is_last,
+                _ => address - begin < *length,
+            };
+            if reaches {
+                let (name_begin, name_end) = (*name_begin as usize, *name_end as usize);
+                return Some((self.names.get(name_begin..name_end)?, *begin));
+            }
+        }
+        None
+    }
+
+    /// True when there is none.
+    pub fn is_empty(&self) -> bool {
+        self.functions.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_reach_as_far_as_they_say() {
+        let functions = [
+            (0x100, 0x100, "outer"),
+            (0x140, 4, "label"),
+            (0x300, 0, "open"),
+            (0x400, 0x10, ""),
+            (0x500, 0, "end"),
+        ];
+        let table = FunctionTable::of(functions.into_iter());
+        let found = |address| table.find(address);
+        assert_eq!(found(0xff), None);
+        assert_eq!(found(0x143), Some(("label", 0x140)));
+        assert_eq!(found(0x150), Some(("outer", 0x100)));
+        assert_eq!(found(0x200), None);
+        assert_eq!(found(0x3ff), Some(("open", 0x300)));
+        assert_eq!(found(0x40f), Some(("", 0x400)));
+        assert_eq!(found(0x410), None);
+        assert_eq!(found(0x501), None);
+    }
+}

@@ -1,0 +1,34 @@
+//! Code that programs made themselves: the files `/tmp/perf-PID.map`
+//! (`tools/perf/Documentation/jit-interface.txt` of the Linux sources).
+
+use super::functions::FunctionTable;
+
+/// Functions that are taken from a file at most.
+const MAX_FUNCTIONS: usize = 1 << 20;
+
+/// Reads `text`: lines of hexadecimal address, hexadecimal length and name. Lines of another form are passed over.
+pub fn parse(text: &str) -> FunctionTable {
+    let functions = text.lines().filter_map(|line| {
+        let mut words = line.splitn(3, ' ');
+        let mut number = || {
+            let word = words.next()?;
+            u64::from_str_radix(word.strip_prefix("0x").unwrap_or(word), 16).ok()
+        };
+        let (address, length) = (number()?, number()?);
+        Some((address, length, words.next()?))
+    });
+    FunctionTable::of(functions.take(MAX_FUNCTIONS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_may_have_spaces() {
+        let table = parse("7f00 20 LazyCompile:~f a.js:1\n0x7f40 8 py::g\nnonsense\n");
+        assert_eq!(table.find(0x7f1f), Some(("LazyCompile:~f a.js:1", 0x7f00)));
+        assert_eq!(table.find(0x7f41), Some(("py::g", 0x7f40)));
+        assert_eq!(table.find(0x7f30), None);
+    }
+}

@@ -1,0 +1,383 @@
+//! Names for frames, from all that is at hand.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use kvmprof_devices::profiling::Sample;
+
+use super::debug::{DebugFile, SourceLine};
+use super::files::LoadedFile;
+use super::functions::FunctionTable;
+use super::kallsyms::{Found, KERNEL};
+use super::sysroot::Sysroot;
+use super::tables::{Place, Tables, file_address, module_name};
+use super::{KERNEL_BEGIN, MappingSet, SymbolError, USER, demangle, perf_map};
+use crate::file::{Contents, Mapping};
+use crate::text::visible;
+
+/// Bytes that are read of a `perf-PID.map` at most.
+const MAX_MAP: u64 = 256 << 20;
+
+/// Where names come from beside the recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sources {
+    /// The debug file of the guest's kernel.
+    pub vmlinux: Option<PathBuf>,
+    /// A folder with the guest's files.
+    pub sysroot: Option<PathBuf>,
+}
+
+/// A frame whose name is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Its process.
+    pub pid: i32,
+    /// What is mapped where.
+    pub mappings: MappingSet,
+    /// Its address.
+    pub address: u64,
+    /// Whether it is the kernel's.
+    pub is_kernel: bool,
+}
+
+/// A function at an address. One address may be several: functions inlined into each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The function, demangled; where none is known, the address: in the file (`libc.so.6+0x1234`) if there is one.
+    pub function: Arc<str>,
+    /// What it is part of: `[kernel]`, a kernel's module in brackets, a file's name, `[vdso]`, `[anon]`, `[user]`.
+    pub module: Arc<str>,
+    /// Where in the source that is.
+    pub source: Option<SourceLine>,
+    /// Whether the compiler put it into the next frame.
+    pub is_inlined: bool,
+    /// Whether the program made it while it ran.
+    pub is_generated: bool,
+}
+
+/// What a frame is found to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// The functions that it is in, innermost first, at least one; all but the last one are inlined.
+    pub frames: Rc<[Frame]>,
+    /// Bytes from the last one's begin; `None` where no function is known.
+    pub offset: Option<u64>,
+    /// The address by the file itself; where there is no file, as it is.
+    pub file_address: u64,
+}
+
+/// What is found once: by the kernel's addresses (as seen from user mode, or not), by those of a file, by those of a
+/// process. Without debug information the address is that of the function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Kernel(bool, u64),
+    File(u32, u64),
+    Process(i32, u64),
+}
+
+/// The kernel's debug file.
+#[derive(Debug)]
+struct Vmlinux {
+    debug: DebugFile,
+    /// What the kernel's addresses are above the file's, modulo 2^64.
+    slide: u64,
+}
+
+type FileKey = (Option<u32>, String);
+
+/// Finds names, and remembers them.
+#[derive(Debug, Default)]
+pub struct Resolver {
+    tables: Tables,
+    vmlinux: Option<Vmlinux>,
+    sysroot: Option<Sysroot>,
+    found: RefCell<HashMap<Key, Rc<[Frame]>>>,
+    files: RefCell<HashMap<FileKey, Rc<LoadedFile>>>,
+    maps: RefCell<HashMap<i32, Rc<FunctionTable>>>,
+    notes: RefCell<Vec<String>>,
+    is_hurried: Cell<bool>,
+}
+
+impl Resolver {
+    /// One for the recording that has `contents`, with `sources`.
+    ///
+    /// # Errors
+    /// A source can't be read, or isn't of this guest's kernel.
+    pub fn new(contents: &Contents, sources: &Sources) -> Result<Self, SymbolError> {
+        let mut resolver = Self::of(contents);
+        if let Some(path) = &sources.sysroot {
+            let sysroot = Sysroot::open(path).map_err(|source| SymbolError::Sysroot {
+                path: path.clone(),
+                source,
+            })?;
+            resolver.sysroot = Some(sysroot);
+        }
+        if let Some(path) = &sources.vmlinux {
+            resolver.vmlinux = Some(vmlinux(path, contents, &resolver.tables)?);
+        }
+        Ok(resolver)
+    }
+
+    /// One for the recording that has `contents`, with nothing else.
+    pub fn of(contents: &Contents) -> Self {
+        Self {
+            tables: Tables::of(contents),
+            ..Self::default()
+        }
+    }
+
+    /// What was mapped where when `sample` was taken.
+    pub fn mappings_of(&self, sample: &Sample) -> MappingSet {
+        let Sample {
+            address_space,
+            pid,
+            time,
+            ..
+        } = *sample;
+        self.tables.spaces.at(address_space, pid, time)
+    }
+
+    /// What the recording itself has.
+    pub fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    /// What people should know of sources that were not used; each is told once.
+    pub fn take_notes(&self) -> Vec<String> {
+        self.notes.take()
+    }
+
+    /// From now on only what takes no time: what isn't found yet gets no source lines.
+    pub fn hurry(&self) {
+        self.is_hurried.set(true);
+    }
+
+    /// What a frame is.
+    pub fn resolve(&self, asked: Asked) -> Resolved {
+        let place = (self.tables).locate(asked.mappings, asked.address, asked.is_kernel);
+        match place {
+            Place::Mapping(mapping) if !is_nameless(mapping) => self.in_file(mapping, asked),
+            Place::Kernel(found) => self.in_kernel(Some(found), asked),
+            Place::Unknown if asked.is_kernel => self.in_kernel(None, asked),
+            Place::Mapping(mapping) => self.elsewhere(module_name(&mapping.file), asked),
+            Place::Unknown => self.elsewhere(USER, asked),
+        }
+    }
+
+    /// What was found before under `key`, or what `find` finds.
+    fn once(&self, key: Key, find: impl FnOnce() -> Vec<Frame>) -> Rc<[Frame]> {
+        if let Some(found) = self.found.borrow().get(&key) {
+            return Rc::clone(found);
+        }
+        let frames: Rc<[Frame]> = find().into();
+        self.found.borrow_mut().insert(key, Rc::clone(&frames));
+        frames
+    }
+
+    fn in_kernel(&self, found: Option<Found<'_>>, asked: Asked) -> Resolved {
+        let is_debugged = found.is_none_or(|found| &**found.module == KERNEL) && asked.is_kernel;
+        let vmlinux = self.vmlinux.as_ref().filter(|_| is_debugged);
+        let linked = |vmlinux: &Vmlinux| asked.address.wrapping_sub(vmlinux.slide);
+        let by_file = || {
+            let vmlinux = vmlinux?;
+            let (name, begin) = vmlinux.debug.functions.find(linked(vmlinux))?;
+            Some((name, linked(vmlinux) - begin))
+        };
+        let symbol = found
+            .map(|found| (found.name, found.offset))
+            .or_else(by_file);
+        let offset = symbol.map(|(_, offset)| offset);
+        let address = match vmlinux {
+            Some(_) => asked.address,
+            None => asked.address - offset.unwrap_or(0),
+        };
+        let frames = self.once(Key::Kernel(asked.is_kernel, address), || {
+            let function = match symbol {
+                Some((name, _)) => visible(&demangle(name)).into(),
+                None => format!("{:#x}", asked.address).into(),
+            };
+            let module = match found {
+                // The image of a guest without mappings has its programs too.
+                _ if !asked.is_kernel => USER.into(),
+                Some(found) => Arc::clone(found.module),
+                None => KERNEL.into(),
+            };
+            let frame = Frame::new(function, module);
+            match vmlinux {
+                Some(vmlinux) => self.with_debug(frame, &vmlinux.debug, linked(vmlinux)),
+                None => vec![frame],
+            }
+        });
+        Resolved {
+            frames,
+            offset,
+            file_address: asked.address,
+        }
+    }
+
+    fn in_file(&self, mapping: &Mapping, asked: Asked) -> Resolved {
+        let file = self.file(mapping);
+        let address = file_address(mapping, &file.segments, asked.address);
+        let function = file.find(self.tables.file(mapping), address);
+        let begin = function.map_or(address, |(_, begin)| begin);
+        let key = if file.debug.is_some() { address } else { begin };
+        let frames = self.once(Key::File(file.number, key), || {
+            let name = match function {
+                Some((name, _)) if !name.is_empty() => visible(&demangle(name)),
+                _ => format!("{}+{begin:#x}", file.name),
+            };
+            let frame = Frame::new(name.into(), Arc::clone(&file.name));
+            match &file.debug {
+                Some(debug) => self.with_debug(frame, debug, address),
+                None => vec![frame],
+            }
+        });
+        Resolved {
+            frames,
+            offset: function.map(|(_, begin)| address - begin),
+            file_address: address,
+        }
+    }
+
+    /// What is in no file: perhaps code that the program made itself.
+    fn elsewhere(&self, module: &str, asked: Asked) -> Resolved {
+        let map = self.map(asked.pid);
+        let function = map.find(asked.address);
+        let begin = function.map_or(asked.address, |(_, begin)| begin);
+        let frames = self.once(Key::Process(asked.pid, begin), || {
+            let name = match function {
+                Some((name, _)) => visible(&demangle(name)),
+                None => format!("{:#x}", asked.address),
+            };
+            let frame = Frame::new(name.into(), visible(module).into());
+            vec![Frame {
+                is_generated: function.is_some(),
+                ..frame
+            }]
+        });
+        Resolved {
+            frames,
+            offset: function.map(|(_, begin)| asked.address - begin),
+            file_address: asked.address,
+        }
+    }
+
+    /// `outermost`, and what was inlined into it.
+    fn with_debug(&self, outermost: Frame, debug: &DebugFile, address: u64) -> Vec<Frame> {
+        if self.is_hurried.get() {
+            return vec![outermost];
+        }
+        let mut found = debug.frames(address);
+        let last = found.pop();
+        let mut frames: Vec<Frame> = found
+            .into_iter()
+            .map(|inlined| Frame {
+                function: inlined
+                    .name
+                    .as_deref()
+                    .map_or("[inlined]".into(), |name| visible(name).into()),
+                module: Arc::clone(&outermost.module),
+                source: inlined.source.map(plain),
+                is_inlined: true,
+                is_generated: false,
+            })
+            .collect();
+        let (name, source) = last.map_or((None, None), |last| (last.name, last.source));
+        // The symbol of a part of it says more, foo.part.0; another name for the same says less, _stext.
+        let name = name.filter(|name| !outermost.function.starts_with(name.as_str()));
+        frames.push(Frame {
+            function: name.map_or(Arc::clone(&outermost.function), |name| {
+                visible(&name).into()
+            }),
+            source: source.map(plain),
+            ..outermost
+        });
+        frames
+    }
+
+    fn file(&self, mapping: &Mapping) -> Rc<LoadedFile> {
+        let key = (mapping.binary, mapping.file.clone());
+        if let Some(known) = self.files.borrow().get(&key) {
+            return Rc::clone(known);
+        }
+        let number = u32::try_from(self.files.borrow().len()).unwrap_or(u32::MAX);
+        let recorded = self.tables.file(mapping);
+        let sysroot = self.sysroot.as_ref().filter(|_| !self.is_hurried.get());
+        let mut notes = self.notes.borrow_mut();
+        let loaded = LoadedFile::load(number, mapping, recorded, sysroot, &mut notes);
+        let loaded = Rc::new(loaded);
+        self.files.borrow_mut().insert(key, Rc::clone(&loaded));
+        loaded
+    }
+
+    /// The functions that process `pid` made itself, as far as it told.
+    fn map(&self, pid: i32) -> Rc<FunctionTable> {
+        let mut maps = self.maps.borrow_mut();
+        let map = maps.entry(pid).or_insert_with(|| {
+            let sysroot = self.sysroot.as_ref().filter(|_| pid > 0);
+            let text = sysroot.and_then(|sysroot| {
+                let path = format!("/tmp/perf-{pid}.map");
+                sysroot.text(&path, MAX_MAP).ok()
+            });
+            Rc::new(text.map_or_else(FunctionTable::default, |text| perf_map::parse(&text)))
+        });
+        Rc::clone(map)
+    }
+}
+
+impl Frame {
+    /// One of which nothing more is known.
+    fn new(function: Arc<str>, module: Arc<str>) -> Self {
+        Self {
+            function,
+            module,
+            source: None,
+            is_inlined: false,
+            is_generated: false,
+        }
+    }
+}
+
+fn plain(line: SourceLine) -> SourceLine {
+    SourceLine {
+        file: visible(&line.file).into(),
+        ..line
+    }
+}
+
+/// Whether what is mapped is no file that the recording knows: `[anon]`, but not `[vdso]` with its functions.
+fn is_nameless(mapping: &Mapping) -> bool {
+    mapping.binary.is_none() && (mapping.file.starts_with('[') || mapping.file.is_empty())
+}
+
+fn vmlinux(path: &Path, contents: &Contents, tables: &Tables) -> Result<Vmlinux, SymbolError> {
+    let debug = File::open(path).and_then(|file| DebugFile::read(&file, |_, _| None));
+    let debug = debug.map_err(|source| SymbolError::Vmlinux {
+        path: path.to_owned(),
+        source,
+    })?;
+    let kernel = contents.kernel.as_ref();
+    let recorded = kernel.map_or("", |kernel| kernel.build_id.as_str());
+    if !recorded.is_empty() && recorded != debug.build_id {
+        return Err(SymbolError::OtherKernel {
+            path: path.to_owned(),
+            found: if debug.build_id.is_empty() {
+                "none".to_owned()
+            } else {
+                debug.build_id.clone()
+            },
+            recorded: visible(recorded),
+        });
+    }
+    let begins = (tables.kernel.address_of(KERNEL_BEGIN)).zip(debug.kernel_begin());
+    let slide = begins.map(|(ran, linked)| ran.wrapping_sub(linked));
+    let slide = slide.or_else(|| kernel.map(|kernel| kernel.slide));
+    match slide {
+        Some(slide) => Ok(Vmlinux { debug, slide }),
+        None => Err(SymbolError::NoSlide(path.to_owned())),
+    }
+}

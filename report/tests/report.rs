@@ -1,0 +1,132 @@
+//! `kvmprof report`'s tables and document.
+#![expect(clippy::unwrap_used, reason = "tests fail by it")]
+
+#[path = "shared/data.rs"]
+mod data;
+#[path = "exports/recording.rs"]
+mod recording;
+
+use std::path::Path;
+
+use data::check;
+use kvmprof_report::commands::{Interrupt, Progress};
+use kvmprof_report::file::{Recording, Unobserved};
+use kvmprof_report::profile::{
+    Layout, Look, Profile, Relation, Relatives, Section, Selection, SortBy, document, print,
+    relatives_document,
+};
+use kvmprof_report::symbolize::Resolver;
+use recording::recording;
+
+fn profile(path: &Path, time: &str) -> Profile {
+    let recording = Recording::open(path).unwrap();
+    let resolver = Resolver::of(&recording.contents().unwrap());
+    let selection = Selection {
+        time: time.parse().unwrap(),
+        ..Selection::default()
+    };
+    Profile::read(&recording, selection, resolver, &Unobserved).unwrap()
+}
+
+fn printed(profile: &Profile, layout: &Layout, relatives: &[Relatives]) -> Vec<u8> {
+    let mut out = Vec::new();
+    print(profile, layout, relatives, &mut out).unwrap();
+    out
+}
+
+fn layout(look: Look) -> Layout {
+    Layout {
+        top: 8,
+        look,
+        ..Layout::default()
+    }
+}
+
+#[test]
+fn a_pipe_gets_plain_tables() {
+    let (_folder, path) = recording(2);
+    let profile = profile(&path, ":");
+    check(
+        "report.txt",
+        &printed(&profile, &layout(Look::default()), &[]),
+    );
+    let by_total = Layout {
+        sections: vec![Section::Line, Section::Function],
+        sort: SortBy::Total,
+        ..layout(Look::default())
+    };
+    check("report.total.txt", &printed(&profile, &by_total, &[]));
+}
+
+#[test]
+fn a_terminal_gets_bars_and_colours() {
+    let (_folder, path) = recording(2);
+    let look = Look {
+        bars: true,
+        colours: true,
+    };
+    let text = printed(&profile(&path, ":"), &layout(look), &[]);
+    check("report.colours.txt", &text);
+}
+
+#[test]
+fn callers_and_callees_have_tables() {
+    let (_folder, path) = recording(2);
+    let profile = profile(&path, ":");
+    let relatives = [Relation::Callers, Relation::Callees].map(|relation| {
+        Relatives::of(&profile, "Server::serve(std::string const&)", relation).unwrap()
+    });
+    let text = printed(&profile, &layout(Look::default()), &relatives);
+    check("report.callers.txt", &text);
+    let document = relatives_document(&relatives[0], 8);
+    let text = serde_json::to_vec_pretty(&document).unwrap();
+    check("report.callers.json", &text);
+}
+
+#[test]
+fn what_was_interrupted_says_so() {
+    let (_folder, path) = recording(2);
+    let recording = Recording::open(&path).unwrap();
+    let resolver = Resolver::of(&recording.contents().unwrap());
+    let interrupt = Interrupt::default();
+    let progress = Progress::unseen(interrupt.clone());
+    interrupt.raise();
+    let part = progress.of("Reading");
+    let profile = Profile::read(&recording, Selection::default(), resolver, &part).unwrap();
+    profile.resolve(&part);
+    assert!(profile.contents.unread > 0);
+    let text = String::from_utf8(printed(&profile, &layout(Look::default()), &[])).unwrap();
+    assert!(
+        text.contains("Interrupted: this is what was read until then"),
+        "{text}"
+    );
+    let document = document(&profile, SortBy::Own, 8);
+    assert_eq!(document["interrupted"], true);
+}
+
+#[test]
+fn a_document_has_all_of_it() {
+    let (_folder, path) = recording(2);
+    let document = document(&profile(&path, ":"), SortBy::Own, 8);
+    let text = serde_json::to_vec_pretty(&document).unwrap();
+    check("report.json", &text);
+}
+
+#[test]
+fn a_part_of_the_time_has_its_own_account() {
+    let (_folder, path) = recording(2);
+    let whole = profile(&path, ":");
+    let parts = [":0.2", "0.2:0.5", "0.5:"].map(|time| profile(&path, time));
+    for part in &parts {
+        assert!(part.contents.account.balances());
+        assert!(part.samples() > 0);
+    }
+    let sum = |count: fn(&Profile) -> u64| parts.iter().map(count).sum::<u64>();
+    assert_eq!(sum(Profile::samples), whole.samples());
+    assert_eq!(
+        sum(|part| part.contents.account.ticks),
+        whole.contents.account.ticks
+    );
+    let text = printed(&parts[1], &layout(Look::default()), &[]);
+    check("report.time.txt", &text);
+}

@@ -1,0 +1,79 @@
+//! Chromium, which `tests/run` installs: it opens pages without a screen.
+
+use std::path::Path;
+use std::process::Command;
+
+/// The name of Debian's program.
+const PROGRAM: &str = "chromium";
+
+/// A browser with an empty profile of its own.
+pub struct Browser {
+    profile: String,
+}
+
+impl Browser {
+    /// One that keeps its profile in `folder`.
+    pub fn new(folder: &Path) -> Self {
+        let profile = folder.join("browser");
+        Self {
+            profile: format!("--user-data-dir={}", profile.display()),
+        }
+    }
+
+    /// What `url` is once its scripts have run, and what the browser said of it.
+    fn open(&self, url: &str, option: &str) -> (String, String) {
+        // Nothing but the page is to be loaded, and the container has neither a sandbox nor a graphics card.
+        let output = Command::new(PROGRAM)
+            .args([
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-quic",
+            ])
+            .args(["--no-first-run", "--disable-background-networking"])
+            .args(["--disable-component-update", "--disable-sync"])
+            .args(["--use-angle=swiftshader", "--enable-unsafe-swiftshader"])
+            .args(["--enable-logging=stderr", "--v=0"])
+            .args(["--window-size=1300,1700", "--hide-scrollbars"])
+            .arg("--virtual-time-budget=8000")
+            .arg(&self.profile)
+            .arg(option)
+            .arg(url)
+            .output()
+            .unwrap_or_else(|error| panic!("{PROGRAM}: {error}: tests/run installs it"));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        (String::from_utf8(output.stdout).unwrap(), said)
+    }
+}
+
+#[allow(dead_code, reason = "tests open pages of one kind or the other")]
+impl Browser {
+    /// What our page at `url` is once its scripts have run. A picture of it is kept as `name`.
+    ///
+    /// # Panics
+    /// A script failed or said anything, or something was to be loaded.
+    pub fn page(&self, url: &str, name: &str) -> String {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let path = path.with_extension("png");
+        let quiet = |option: &str| {
+            let (document, said) = self.open(url, option);
+            assert!(!said.contains("CONSOLE"), "{said}");
+            document
+        };
+        quiet(&format!("--screenshot={}", path.display()));
+        assert!(std::fs::read(&path).unwrap().starts_with(b"\x89PNG"));
+        println!("A screenshot is at {}", path.display());
+        quiet("--dump-dom")
+    }
+
+    /// What somebody else's page at `url` is once its scripts have run.
+    ///
+    /// # Panics
+    /// A script failed.
+    pub fn foreign_page(&self, url: &str) -> String {
+        let (document, said) = self.open(url, "--dump-dom");
+        assert!(!said.contains("Uncaught"), "{said}");
+        document
+    }
+}

@@ -1,0 +1,388 @@
+//! Names out of debug files, which the compiler of this machine makes: inlined functions, source lines, files that
+//! don't belong to the recording.
+#![expect(clippy::unwrap_used, reason = "tests fail by it")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kvmprof_devices::profiling::{Mode, Sample, StackEnd, StackSummary, Ticks};
+use kvmprof_report::binary::{self, ParsedBinary};
+use kvmprof_report::export::{Format, Source};
+use kvmprof_report::file::{
+    BinaryFacts, Block, Facts, KernelFacts, Kind, Mapping, ProcessMappings, Recording,
+    SamplesEncoder, Unobserved, header,
+};
+use kvmprof_report::profile::{Profile, Selection, SortBy, folded, functions, lines};
+use kvmprof_report::symbolize::{Resolver, Sources, SymbolError};
+use tempfile::TempDir;
+
+/// `inner` is within `outer` for the debugger alone. Its body is line 2.
+const SOURCE: &str = "\
+volatile long total; static inline __attribute__((always_inline)) void inner(long x) {
+    total += x * total;
+}
+__attribute__((noinline)) void outer(long x) {
+    inner(x);
+}
+__asm__(\".globl _stext\\n.set _stext, outer\");
+int main(void) { outer(7); return 0; }
+";
+/// Where programs are mapped.
+const BASE: u64 = 0x7f12_3450_0000;
+/// How far above its link addresses the kernel runs.
+const SLIDE: u64 = 0xffff_ffff_6000_0000;
+
+/// A folder with a guest's files, and what is known of its program.
+struct Guest {
+    folder: TempDir,
+    program: ParsedBinary,
+}
+
+impl Guest {
+    fn new() -> Self {
+        Self::built(&[])
+    }
+
+    /// One whose program is built with further `options`.
+    fn built(options: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let source = folder.path().join("work.c");
+        fs::write(&source, SOURCE).unwrap();
+        let bin = folder.path().join("root/usr/bin");
+        fs::create_dir_all(&bin).unwrap();
+        fs::create_dir_all(folder.path().join("root/tmp")).unwrap();
+        let program = bin.join("work");
+        let status = Command::new("cc")
+            .args(["-g", "-O2", "-Wl,--build-id=0x0badc0de"])
+            .args(options)
+            .arg("-o")
+            .args([&program, &source])
+            .status();
+        assert!(status.unwrap().success());
+        let program = binary::parse(&fs::read(program).unwrap()).unwrap();
+        Self { folder, program }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("root")
+    }
+
+    fn program_file(&self) -> PathBuf {
+        self.root().join("usr/bin/work")
+    }
+
+    /// The address of a function, by the file itself.
+    fn address(&self, name: &str) -> u64 {
+        let mut functions = self.program.functions.iter();
+        functions
+            .find(|function| function.name == name)
+            .unwrap()
+            .address
+    }
+
+    /// Where the address is in the process's memory.
+    fn mapped(&self, address: u64) -> u64 {
+        let segment = self.program.segments[0];
+        BASE + address - segment.address + (segment.offset & 0xfff)
+    }
+
+    fn mappings(&self, binary: Option<u32>) -> ProcessMappings {
+        let segment = self.program.segments[0];
+        let mapping = |begin, offset, file: &str, binary| Mapping {
+            begin,
+            end: begin + 0x1_0000,
+            offset,
+            file: file.to_owned(),
+            binary,
+        };
+        ProcessMappings {
+            address_space: 0x8000,
+            pid: 77,
+            time: 1000,
+            mappings: vec![
+                mapping(BASE, segment.offset & !0xfff, "/usr/bin/work", binary),
+                mapping(0x7fff_0000_0000, 0, "[anon]", None),
+            ],
+        }
+    }
+
+    fn facts(&self, build_id: &str) -> BinaryFacts {
+        BinaryFacts {
+            id: 1,
+            file: "/usr/bin/work".to_owned(),
+            build_id: build_id.to_owned(),
+            segments: self.program.segments.clone(),
+            source: "initrd".to_owned(),
+        }
+    }
+
+    /// A recording of one sample for each of `stacks`: kernel frames, user frames.
+    fn recording(&self, stacks: &[(&[u64], &[u64])], blocks: &[Vec<u8>]) -> PathBuf {
+        let mut encoder = SamplesEncoder::default();
+        for (kernel, user) in stacks {
+            let frames = [*kernel, *user].concat();
+            let sample = Sample {
+                time: 2000,
+                pc: frames[0],
+                pid: 77,
+                tid: 77,
+                address_space: 0x9000,
+                mode: if kernel.is_empty() {
+                    Mode::User
+                } else {
+                    Mode::Kernel
+                },
+                stack: StackSummary {
+                    kernel: u8::try_from(kernel.len()).unwrap(),
+                    user: u8::try_from(user.len()).unwrap(),
+                    kernel_end: StackEnd::Complete,
+                    user_end: StackEnd::Complete,
+                },
+                ..Sample::default()
+            };
+            let ticks = Ticks {
+                sample: Some(sample),
+                ..Ticks::default()
+            };
+            encoder.push(&ticks, &frames);
+        }
+        let path = self.folder.path().join("recording");
+        let facts = serde_json::to_vec(&Facts::default()).unwrap();
+        let mut bytes = header().to_vec();
+        bytes.extend(Block::encode(Kind::Facts, &facts).unwrap());
+        bytes.extend(Block::encode(Kind::Samples, &encoder.take().bytes).unwrap());
+        bytes.extend(blocks.concat());
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    fn kallsyms(&self) -> Vec<u8> {
+        let line = |name| {
+            let address = self.address(name).wrapping_add(SLIDE);
+            format!("{address:x} T {name}\n")
+        };
+        let text = line("outer") + &line("main") + &line("outer").replace("outer", "_stext");
+        Block::encode(Kind::Symbols, text.as_bytes()).unwrap()
+    }
+}
+
+fn sources(vmlinux: Option<PathBuf>, sysroot: Option<PathBuf>) -> Sources {
+    Sources { vmlinux, sysroot }
+}
+
+fn profile(path: &Path, sources: &Sources) -> Result<Profile, SymbolError> {
+    let recording = Recording::open(path).unwrap();
+    let resolver = Resolver::new(&recording.contents().unwrap(), sources)?;
+    Ok(Profile::read(&recording, Selection::default(), resolver, &Unobserved).unwrap())
+}
+
+fn own_lines(profile: &Profile) -> Vec<(String, u32, u64)> {
+    let rows = lines(profile, SortBy::Own).into_iter();
+    rows.filter(|row| row.own > 0)
+        .map(|row| {
+            let file = row.key.file.rsplit('/').next().unwrap().to_owned();
+            (file, row.key.line, row.own)
+        })
+        .collect()
+}
+
+/// Some address within the inlined function: the multiplication is in it.
+fn inner_address(guest: &Guest) -> u64 {
+    guest.address("outer") + 8
+}
+
+#[test]
+fn a_program_in_the_sysroot_brings_inlined_functions_and_lines() {
+    let guest = Guest::new();
+    let user = [
+        guest.mapped(inner_address(&guest)),
+        guest.mapped(guest.address("main")),
+    ];
+    let binary = guest.facts("0badc0de").to_block(&guest.program.functions);
+    let blocks = [guest.mappings(Some(1)).to_block().unwrap(), binary.unwrap()];
+    let path = guest.recording(&[(&[], &user)], &blocks);
+
+    let without = profile(&path, &Sources::default()).unwrap();
+    assert_eq!(folded(&without), ["pid-77;main;outer 1"]);
+    assert!(lines(&without, SortBy::Own).is_empty());
+
+    let with = profile(&path, &sources(None, Some(guest.root()))).unwrap();
+    assert_eq!(folded(&with), ["pid-77;main;outer;inner_[i] 1"]);
+    assert_eq!(own_lines(&with), [("work.c".to_owned(), 2, 1)]);
+    assert!(with.resolver.take_notes().is_empty());
+    let names: Vec<(String, String)> = functions(&with, SortBy::Total)
+        .into_iter()
+        .map(|function| (function.name, function.module))
+        .collect();
+    for name in ["inner", "outer", "main"] {
+        assert!(
+            names.contains(&(name.to_owned(), "work".to_owned())),
+            "{names:?}"
+        );
+    }
+
+    let source = Source::new(Recording::open(&path).unwrap(), with);
+    let mut text = Vec::new();
+    Format::PerfScript.write(&source, &mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains(" inner (inlined)\n"), "{text}");
+    assert!(text.contains(" outer+0x8 (work)\n"), "{text}");
+    for format in [Format::Callgrind, Format::Speedscope] {
+        let mut text = Vec::new();
+        format.write(&source, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(
+            text.contains("inner") && text.contains("work.c"),
+            "{format:?}: {text}"
+        );
+    }
+}
+
+#[test]
+fn another_build_of_a_program_is_not_used_and_told_of_once() {
+    let guest = Guest::new();
+    let user = [guest.mapped(inner_address(&guest))];
+    let other = [guest.mapped(guest.address("main"))];
+    let binary = guest.facts("ffffffff").to_block(&guest.program.functions);
+    let blocks = [guest.mappings(Some(1)).to_block().unwrap(), binary.unwrap()];
+    let path = guest.recording(&[(&[], &user), (&[], &other)], &blocks);
+    let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
+    profile.resolve(&Unobserved);
+    assert_eq!(folded(&profile), ["pid-77;main 1", "pid-77;outer 1"]);
+    let notes = profile.resolver.take_notes();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(
+        notes[0].ends_with("its build id is 0badc0de, the recorded one ffffffff"),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn a_file_that_the_recording_has_not_got_is_read_from_the_sysroot() {
+    let guest = Guest::new();
+    let user = [guest.mapped(inner_address(&guest))];
+    let generated = [0x7fff_0000_1010];
+    let unknown = [0x7fff_0000_3000];
+    fs::write(
+        guest.root().join("tmp/perf-77.map"),
+        "7fff00001000 20 JS:*fast a.js:3\n",
+    )
+    .unwrap();
+    let blocks = [guest.mappings(None).to_block().unwrap()];
+    let stacks: [(&[u64], &[u64]); 3] = [(&[], &user), (&[], &generated), (&[], &unknown)];
+    let path = guest.recording(&stacks, &blocks);
+    let without = profile(&path, &Sources::default()).unwrap();
+    let byte = user[0] - BASE + (guest.program.segments[0].offset & !0xfff);
+    assert_eq!(
+        folded(&without),
+        [
+            "pid-77;0x7fff00001010 1".to_owned(),
+            "pid-77;0x7fff00003000 1".to_owned(),
+            format!("pid-77;work+{byte:#x} 1"),
+        ]
+    );
+    let with = profile(&path, &sources(None, Some(guest.root()))).unwrap();
+    assert_eq!(
+        folded(&with),
+        [
+            "pid-77;0x7fff00003000 1",
+            "pid-77;JS:*fast a.js:3_[j] 1",
+            "pid-77;outer;inner_[i] 1",
+        ]
+    );
+    let missing = profile(&path, &sources(None, Some(guest.root().join("none"))));
+    assert!(matches!(missing, Err(SymbolError::Sysroot { .. })));
+}
+
+#[test]
+fn packed_debug_information_is_read() {
+    let guest = Guest::built(&["-gz=zlib"]);
+    let user = [guest.mapped(inner_address(&guest))];
+    let blocks = [guest.mappings(None).to_block().unwrap()];
+    let path = guest.recording(&[(&[], &user)], &blocks);
+    let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
+    assert_eq!(own_lines(&profile), [("work.c".to_owned(), 2, 1)]);
+}
+
+#[test]
+fn a_damaged_debug_file_brings_nothing() {
+    let guest = Guest::new();
+    let user = [guest.mapped(inner_address(&guest))];
+    let binary = guest.facts("0badc0de").to_block(&guest.program.functions);
+    let blocks = [guest.mappings(Some(1)).to_block().unwrap(), binary.unwrap()];
+    let path = guest.recording(&[(&[], &user)], &blocks);
+    let whole = fs::read(guest.program_file()).unwrap();
+    // Headers, tables and debug information, here and there.
+    for step in [3, 7, 61, 199] {
+        for begin in [0, 64, 0x400, whole.len() / 2, whole.len() - 0x800] {
+            let mut damaged = whole.clone();
+            for index in (begin..whole.len().min(begin + 0x2000)).step_by(step) {
+                damaged[index] ^= 0x55;
+            }
+            fs::write(guest.program_file(), damaged).unwrap();
+            let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
+            let stacks = folded(&profile);
+            assert_eq!(stacks.len(), 1);
+        }
+    }
+}
+
+#[test]
+fn a_debug_file_is_found_by_its_build_id() {
+    let guest = Guest::new();
+    let folder = guest.root().join("usr/lib/debug/.build-id/0b");
+    fs::create_dir_all(&folder).unwrap();
+    fs::rename(guest.program_file(), folder.join("adc0de.debug")).unwrap();
+    let user = [guest.mapped(inner_address(&guest))];
+    let blocks = [
+        guest.mappings(Some(1)).to_block().unwrap(),
+        guest.facts("0badc0de").to_block(&[]).unwrap(),
+    ];
+    let path = guest.recording(&[(&[], &user)], &blocks);
+    let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
+    assert_eq!(folded(&profile), ["pid-77;outer;inner_[i] 1"]);
+}
+
+#[test]
+fn the_kernel_s_debug_file_is_used_where_the_kernel_ran() {
+    let guest = Guest::new();
+    let kernel =
+        [inner_address(&guest), guest.address("main")].map(|address| address.wrapping_add(SLIDE));
+    let facts = |build_id: &str| KernelFacts {
+        release: "6.12.0".to_owned(),
+        build_id: build_id.to_owned(),
+        slide: SLIDE,
+    };
+    let blocks = [guest.kallsyms(), facts("0badc0de").to_block().unwrap()];
+    let path = guest.recording(&[(&kernel, &[])], &blocks);
+    let vmlinux = sources(Some(guest.program_file()), None);
+    let found = profile(&path, &vmlinux).unwrap();
+    assert_eq!(folded(&found), ["pid-77;main_[k];outer_[k];inner_[k] 1"]);
+    assert_eq!(own_lines(&found), [("work.c".to_owned(), 2, 1)]);
+
+    // Without symbols the slide is what the recording says.
+    let path = guest.recording(&[(&kernel, &[])], &blocks[1..]);
+    let found = profile(&path, &vmlinux).unwrap();
+    assert_eq!(folded(&found), ["pid-77;main_[k];outer_[k];inner_[k] 1"]);
+    let path = guest.recording(&[(&kernel, &[])], &[]);
+    assert!(matches!(
+        profile(&path, &vmlinux),
+        Err(SymbolError::NoSlide(_))
+    ));
+
+    let other = [guest.kallsyms(), facts("12").to_block().unwrap()];
+    let path = guest.recording(&[(&kernel, &[])], &other);
+    let error = profile(&path, &vmlinux).unwrap_err().to_string();
+    assert!(
+        error.ends_with(
+            "is not the kernel of the recording: its build id is 0badc0de, the recorded one 12"
+        ),
+        "{error}"
+    );
+    let nothing = sources(Some(path.clone()), None);
+    assert!(matches!(
+        profile(&path, &nothing),
+        Err(SymbolError::Vmlinux { .. })
+    ));
+}
