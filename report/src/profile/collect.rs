@@ -147,23 +147,13 @@ impl Profile {
     ) -> Result<Self, FileError> {
         let facts = recording.contents()?.facts;
         let mut selector = Selector::new(&facts, selection.time);
-        let mut sums = Sums::new(&selection);
+        let mut sums = Sums::new(selection);
         let mut contents = recording.read_observed(observer, |ticks, frames| {
             let (ticks, _) = selector.select(ticks);
             sums.add(&ticks, frames, &resolver);
         })?;
         contents.account = selector.account();
-        let (processes, vcpus) = (sums.named_processes(), sums.vcpus);
-        let (stacks, idle) = (sums.stacks, sums.idle);
-        Ok(Self {
-            contents,
-            processes,
-            vcpus,
-            stacks,
-            idle,
-            resolver,
-            selection,
-        })
+        Ok(sums.finish(contents, resolver))
     }
 
     /// Finds the names of all frames, while `observer` looks on; once it interrupts, the rest gets no source lines.
@@ -248,16 +238,16 @@ impl Stack {
     }
 }
 
-struct Sums<'a> {
-    selection: &'a Selection,
+struct Sums {
+    selection: Selection,
     processes: BTreeMap<i32, (Process, bool)>,
     vcpus: BTreeMap<u16, [u64; 4]>,
     stacks: HashMap<(i32, Stack), u64>,
     idle: u64,
 }
 
-impl<'a> Sums<'a> {
-    fn new(selection: &'a Selection) -> Self {
+impl Sums {
+    fn new(selection: Selection) -> Self {
         Self {
             selection,
             processes: BTreeMap::new(),
@@ -304,11 +294,19 @@ impl<'a> Sums<'a> {
         *self.stacks.entry((sample.pid, stack)).or_default() += 1;
     }
 
-    fn named_processes(&mut self) -> BTreeMap<i32, Process> {
-        let processes = std::mem::take(&mut self.processes).into_iter();
-        processes
-            .map(|(pid, (process, _))| (pid, process))
-            .collect()
+    fn finish(self, contents: Contents, resolver: Resolver) -> Profile {
+        let processes = self.processes.into_iter();
+        Profile {
+            contents,
+            resolver,
+            selection: self.selection,
+            processes: processes
+                .map(|(pid, (process, _))| (pid, process))
+                .collect(),
+            vcpus: self.vcpus,
+            stacks: self.stacks,
+            idle: self.idle,
+        }
     }
 }
 
@@ -342,8 +340,7 @@ pub(super) mod testing {
             ..Contents::default()
         };
         let resolver = Resolver::of(&contents);
-        let selection = Selection::of_processes(pids);
-        let mut sums = Sums::new(&selection);
+        let mut sums = Sums::new(Selection::of_processes(pids));
         let kernel = Sample {
             pid: 7,
             tid: 9,
@@ -391,17 +388,7 @@ pub(super) mod testing {
             };
             sums.add(&ticks, frames, &resolver);
         }
-        let (processes, vcpus) = (sums.named_processes(), sums.vcpus);
-        let (stacks, idle) = (sums.stacks, sums.idle);
-        Profile {
-            contents,
-            processes,
-            vcpus,
-            stacks,
-            idle,
-            resolver,
-            selection,
-        }
+        sums.finish(contents, resolver)
     }
 }
 
