@@ -60,8 +60,11 @@ fn sample() -> impl Strategy<Value = (Sample, Vec<u64>)> {
 }
 
 fn ticks() -> impl Strategy<Value = (Ticks, Vec<u64>)> {
-    (prop::option::of(sample()), number(), number(), number()).prop_map(
-        |(sample, idle, stolen, lost)| {
+    (
+        prop::option::of(sample()),
+        [number(), number(), number(), number()],
+    )
+        .prop_map(|(sample, [idle, stolen, lost, ungathered])| {
             let (sample, frames) = sample.unzip();
             let ticks = Ticks {
                 vcpu: sample.map_or(1, |sample: Sample| sample.vcpu),
@@ -69,11 +72,11 @@ fn ticks() -> impl Strategy<Value = (Ticks, Vec<u64>)> {
                 idle: idle >> 8,
                 stolen: stolen >> 8,
                 lost: lost >> 8,
+                ungathered: ungathered >> 8,
                 sample,
             };
             (ticks, frames.unwrap_or_default())
-        },
-    )
+        })
 }
 
 proptest! {
