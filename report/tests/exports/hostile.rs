@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use kvmprof_devices::profiling::{Mode, Sample, StackEnd, StackSummary, Ticks};
-use kvmprof_report::export::Format;
+use kvmprof_report::export::{Format, Source};
 use kvmprof_report::file::Facts;
 use proptest::prelude::*;
 
@@ -94,6 +94,12 @@ proptest! {
         };
         let (_folder, path) = write(&facts, &all);
         for format in Format::value_variants() {
+            if *format == Format::PerfData {
+                let source = Source::open(&path, &[]).unwrap();
+                format.write_file(&source, &path.with_extension("data")).unwrap();
+                prop_assert!(format.write(&source, &mut Vec::new()).is_err());
+                continue;
+            }
             let out = export(&path, &[], *format);
             if matches!(format, Format::Firefox | Format::Speedscope) {
                 serde_json::from_slice::<serde_json::Value>(&out).unwrap();
