@@ -24,7 +24,7 @@ pub use machine::{Clock, Machine};
 pub use pcs::{Pcs, Recorded, errno_of};
 pub use place::{in_lab, on_kvm, on_kvm_with_python};
 pub use prf::{Counts, Prf, PrfAccount, table};
-pub use program::{Ran, kvmprof, python, run, run_command};
+pub use program::{Ran, kvmprof, python, run, run_command, shared_libraries};
 pub use shares::{Sampled, assert_share, share, standard_error};
 pub use stream::{Block, decode_blocks, ticks_by_kind};
 pub use terminal::Terminal;
