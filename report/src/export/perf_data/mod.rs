@@ -40,9 +40,19 @@ pub fn symbols_beside(path: &Path) -> PathBuf {
 pub fn reading_command(path: &Path) -> String {
     format!(
         "perf report -i {} --kallsyms {}",
-        path.display(),
-        symbols_beside(path).join(KALLSYMS).display()
+        word(path),
+        word(&symbols_beside(path).join(KALLSYMS))
     )
+}
+
+/// `path` as one word of a shell's command.
+fn word(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let is_plain = |character: char| character.is_alphanumeric() || "/._-+:@%".contains(character);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.into_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// Writes `source` to the file at `path`, and its symbols beside it.
@@ -174,5 +184,33 @@ impl Chain {
 
     fn last_is_kernel(&self) -> bool {
         self.is_kernel == Some(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_can_be_typed() {
+        let told = reading_command(Path::new("/tmp/my file's.data"));
+        let symbols = "'/tmp/my file'\\''s.data.symbols/kallsyms'";
+        assert!(told.ends_with(symbols), "{told}");
+        assert_eq!(
+            reading_command(Path::new("a.data")),
+            "perf report -i a.data --kallsyms a.data.symbols/kallsyms"
+        );
+    }
+
+    #[test]
+    fn chains_tell_the_kernels_frames_from_the_users() {
+        let mut chain = Chain::default();
+        for (is_kernel, address) in [(true, 1), (true, 2), (false, 3)] {
+            chain.push(is_kernel, address);
+        }
+        let (kernel, user) = (records::context(true), records::context(false));
+        assert_eq!(chain.entries, [kernel, 1, 2, user, 3]);
+        assert!(chain.starts_in_kernel && !chain.last_is_kernel());
+        assert_eq!(chain.first, 1);
     }
 }
