@@ -47,6 +47,7 @@ fn ticks() -> impl Strategy<Value = Ticks> {
             idle,
             stolen,
             lost,
+            ungathered: 0,
             sample: sample.map(|(mode, pid, process_group, ipl)| Sample {
                 vcpu,
                 mode,

@@ -180,6 +180,7 @@ fn ticks() -> impl Strategy<Value = Ticks> {
             idle,
             stolen,
             lost,
+            ungathered: 0,
             sample: sample.map(|(mode, pc)| Sample {
                 vcpu,
                 mode,

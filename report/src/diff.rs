@@ -153,13 +153,8 @@ pub fn print(
         let account = profile.contents.account;
         writeln!(
             out,
-            "{when:<6}  {}: {} ticks = {} samples + {} idle + {} stolen + {} lost{}",
+            "{when:<6}  {}: {account}{}",
             visible(&profile.contents.facts.kernel),
-            account.ticks,
-            account.samples,
-            account.idle,
-            account.stolen,
-            account.lost,
             match (profile.contents.unread, profile.contents.closed) {
                 (0, Some(_)) => "",
                 (0, None) => "; the recording was cut off",

@@ -60,19 +60,17 @@ pub fn title(profile: &Profile) -> String {
 /// What `profile`'s ticks became.
 pub fn account(profile: &Profile) -> String {
     let account = profile.contents.account;
-    format!(
-        "{} samples and {} idle ticks at {} Hz; {} stolen, {} lost{}",
-        account.samples,
-        account.idle,
-        profile.contents.facts.hz,
-        account.stolen,
-        account.lost,
-        if profile.incompleteness().is_some() {
-            "; not the whole recording"
-        } else {
-            ""
-        }
-    )
+    let mut text = format!(
+        "{} samples and {} idle ticks at {} Hz; {} stolen, {} lost",
+        account.samples, account.idle, profile.contents.facts.hz, account.stolen, account.lost
+    );
+    if account.ungathered > 0 {
+        text += &format!(", {} of others", account.ungathered);
+    }
+    if profile.incompleteness().is_some() {
+        text += "; not the whole recording";
+    }
+    text
 }
 
 #[cfg(test)]

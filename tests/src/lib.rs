@@ -14,6 +14,7 @@ mod prf;
 mod program;
 mod shares;
 mod stream;
+mod terminal;
 mod threads;
 mod wait;
 
@@ -23,9 +24,10 @@ pub use machine::{Clock, Machine};
 pub use pcs::{Pcs, Recorded, errno_of};
 pub use place::{in_lab, on_kvm, on_kvm_with_python};
 pub use prf::{Counts, Prf, PrfAccount, table};
-pub use program::{Ran, kvmprof, python, run, run_command};
+pub use program::{Ran, kvmprof, python, run, run_command, shared_libraries};
 pub use shares::{Sampled, assert_share, share, standard_error};
 pub use stream::{Block, decode_blocks, ticks_by_kind};
+pub use terminal::Terminal;
 pub use threads::{Thread, threads};
 pub use wait::until;
 

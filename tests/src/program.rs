@@ -117,6 +117,17 @@ impl Ran {
     }
 }
 
+/// The libraries that `program` of this host is linked to, its interpreter among them, and where it looks for them.
+pub fn shared_libraries(program: &Path) -> Vec<(PathBuf, String)> {
+    let listed = Command::new("ldd").arg(program).output();
+    let listed = listed.map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&listed)
+        .split_whitespace()
+        .filter(|word| word.starts_with('/'))
+        .map(|library| (PathBuf::from(library), library.to_owned()))
+        .collect()
+}
+
 /// What the lab needs to run the host's Python: interpreter, libraries, standard library.
 pub(crate) fn python_for_lab() -> Vec<(PathBuf, String)> {
     // Debian's own: whatever else is called python3 may be a script that looks for one.
@@ -124,13 +135,7 @@ pub(crate) fn python_for_lab() -> Vec<(PathBuf, String)> {
     let Ok(interpreter) = interpreter.canonicalize() else {
         return Vec::new();
     };
-    let listed = Command::new("ldd").arg(&interpreter).output();
-    let listed = listed.map(|output| output.stdout).unwrap_or_default();
-    let mut files: Vec<(PathBuf, String)> = String::from_utf8_lossy(&listed)
-        .split_whitespace()
-        .filter(|word| word.starts_with('/'))
-        .map(|library| (PathBuf::from(library), library.to_owned()))
-        .collect();
+    let mut files = shared_libraries(&interpreter);
     files.push((interpreter, "/lab/python3".to_owned()));
     files.extend(standard_library());
     files

@@ -1,24 +1,11 @@
 //! `kvmprof top` with the demo guest: in a pipe, and on a terminal.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 
 use kvmprof_demo_guest::{Mode, rows};
-use kvmprof_tests::{Guest, kvmprof, on_kvm};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode as FileMode, OFlags, open};
+use kvmprof_tests::{Guest, Terminal, kvmprof, on_kvm};
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
-
-/// How often it is looked whether the program still runs.
-const PAUSE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 200_000_000,
-};
 
 fn guest() -> Guest {
     Guest::start(
@@ -69,87 +56,39 @@ fn a_guest_without_a_clock_is_told_of() {
 /// `kvmprof top` on a terminal of its own.
 struct OnTerminal {
     child: Child,
-    controller: File,
-    terminal: OwnedFd,
-    shown: Vec<u8>,
+    terminal: Terminal,
 }
 
 impl OnTerminal {
     fn start(guest: &Guest, arguments: &[&str]) -> Self {
-        let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&controller).unwrap();
-        unlockpt(&controller).unwrap();
-        let name = ptsname(&controller, Vec::new()).unwrap();
-        let flags = OFlags::RDWR | OFlags::NOCTTY;
-        let terminal = open(&name, flags, FileMode::empty()).unwrap();
-        tcsetwinsize(&terminal, size(80, 24)).unwrap();
-        let stdio = || Stdio::from(terminal.try_clone().unwrap());
+        let terminal = Terminal::open(80, 24);
         let child = Command::new(kvmprof())
             .args(["top", "--socket"])
             .arg(guest.socket())
             .args(arguments)
-            .stdin(stdio())
-            .stdout(stdio())
-            .stderr(stdio())
+            .stdin(terminal.stdio())
+            .stdout(terminal.stdio())
+            .stderr(terminal.stdio())
             .spawn()
             .unwrap();
-        Self {
-            child,
-            controller: File::from(controller),
-            terminal,
-            shown: Vec::new(),
-        }
+        Self { child, terminal }
     }
 
-    /// Reads on until `word` has been drawn. What doesn't change isn't drawn again.
     fn until_shown(&mut self, word: &str) {
-        let from = self.shown.len();
-        let mut bytes = [0; 4096];
-        let mut has_ended = false;
-        while !String::from_utf8_lossy(&self.shown[from..]).contains(word) {
-            let mut readable = [PollFd::new(&self.controller, PollFlags::IN)];
-            let some = poll(&mut readable, Some(&PAUSE)).unwrap();
-            if some > 0 {
-                let count = self.controller.read(&mut bytes).unwrap();
-                self.shown.extend(&bytes[..count]);
-                continue;
-            }
-            let shown = String::from_utf8_lossy(&self.shown);
-            assert!(!has_ended, "it ended without {word:?}: {shown:?}");
-            // What it wrote last may have come just now.
-            has_ended = self.child.try_wait().unwrap().is_some();
-        }
-    }
-
-    fn press(&mut self, keys: &str) {
-        self.controller.write_all(keys.as_bytes()).unwrap();
+        self.terminal.until_shown(word, &mut self.child);
     }
 
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    fn is_raw(&self) -> bool {
-        let modes = tcgetattr(&self.terminal).unwrap().local_modes;
-        !modes.contains(LocalModes::ICANON) && !modes.contains(LocalModes::ECHO)
-    }
-
     /// Waits for its end, and checks that the terminal is as it was.
     fn end(mut self) {
         self.until_shown("\u{1b}[?1049l");
         assert!(self.child.wait().unwrap().success());
-        assert!(!self.is_raw());
-        let shown = String::from_utf8_lossy(&self.shown).into_owned();
+        assert!(!self.terminal.is_raw());
+        let shown = self.terminal.shown();
         assert!(shown.contains("\u{1b}[?25h"), "{shown:?}");
-    }
-}
-
-fn size(columns: u16, rows: u16) -> Winsize {
-    Winsize {
-        ws_row: rows,
-        ws_col: columns,
-        ws_xpixel: 0,
-        ws_ypixel: 0,
     }
 }
 
@@ -159,19 +98,19 @@ fn a_terminal_shows_the_guest_obeys_keys_and_is_restored() {
         let guest = guest();
         let mut top = OnTerminal::start(&guest, &["--no-colour"]);
         top.until_shown("spinner");
-        assert!(top.is_raw());
-        top.press("f");
+        assert!(top.terminal.is_raw());
+        top.terminal.press("f");
         top.until_shown("compute");
-        top.press("h");
+        top.terminal.press("h");
         top.until_shown("Bars:");
-        top.press("h");
+        top.terminal.press("h");
         // The kernel tells only a session's foreground processes of a new size.
-        tcsetwinsize(&top.terminal, size(120, 40)).unwrap();
+        top.terminal.resize(120, 40);
         top.signal(Signal::WINCH);
-        top.press("p");
+        top.terminal.press("p");
         top.until_shown("weaver");
-        assert!(!String::from_utf8_lossy(&top.shown).contains("[38;5;"));
-        top.press("q");
+        assert!(!top.terminal.shown().contains("[38;5;"));
+        top.terminal.press("q");
         top.end();
         guest.stop();
     });
@@ -189,7 +128,7 @@ fn signals_and_the_control_key_restore_the_terminal() {
         }
         let mut top = OnTerminal::start(&guest, &[]);
         top.until_shown("spinner");
-        top.press("\u{3}");
+        top.terminal.press("\u{3}");
         top.end();
         guest.stop();
     });

@@ -115,6 +115,8 @@ pub struct Ticks {
     pub stolen: u64,
     /// Other ticks on which no sample could be taken or passed on.
     pub lost: u64,
+    /// Ticks of processes that a recording leaves out. The clock itself makes none.
+    pub ungathered: u64,
     /// The tick that was sampled, if there was one; it comes after all the others.
     pub sample: Option<Sample>,
 }
@@ -122,6 +124,6 @@ pub struct Ticks {
 impl Ticks {
     /// How many ticks of the clock these are.
     pub fn total(&self) -> u64 {
-        self.idle + self.stolen + self.lost + u64::from(self.sample.is_some())
+        self.idle + self.stolen + self.lost + self.ungathered + u64::from(self.sample.is_some())
     }
 }

@@ -14,6 +14,13 @@ pub const REC_START: u32 = command(1);
 /// `REC_STOP`: ends the recording; has no effect on one that has ended. EINVAL before [`REC_START`].
 pub const REC_STOP: u32 = command(2);
 
+/// `REC_PIDS`: only these processes are recorded; the data are their pids, an i32 each. No data: all, as at first.
+/// EBUSY after [`REC_START`]; EINVAL when the data are no whole pids, or more than [`MAX_PIDS`].
+pub const REC_PIDS: u32 = command(3);
+
+/// Most pids of [`REC_PIDS`].
+pub const MAX_PIDS: usize = 1024;
+
 /// In [`REC_START`]: the kernel's frames.
 pub const STACK_KERNEL: i64 = 1;
 /// In [`REC_START`]: the user's frames.

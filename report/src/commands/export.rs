@@ -1,6 +1,5 @@
 //! `kvmprof export`.
 
-use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::PathBuf;
 
@@ -11,6 +10,11 @@ use crate::export::{ExportError, Format, Source};
 
 /// Write a recording in a format that other tools read
 #[derive(Debug, Args)]
+#[command(
+    after_help = "For perf, in two commands:\n\n  kvmprof export --format perf-data out.kvmprof -o out.perf.data\n  \
+    perf report -i out.perf.data --kallsyms out.perf.data.symbols/kallsyms\n\nThe folder out.perf.data.symbols has the \
+    names of the guest's functions; it stays where it was made."
+)]
 pub struct ExportArguments {
     /// The recording
     #[arg(value_name = "FILE")]
@@ -38,16 +42,20 @@ impl ExportArguments {
                 let mut out = BufWriter::new(io::stdout().lock());
                 self.format.write(&source, &mut out).map_err(failure)
             }
-            Some(path) => File::create(path)
-                .map_err(ExportError::Output)
-                .and_then(|file| self.format.write(&source, &mut BufWriter::new(file)))
-                .map_err(|error| match error {
+            Some(path) => {
+                let written = self.format.write_file(&source, path);
+                written.map_err(|error| match error {
                     ExportError::Output(source) => CommandError::Write {
                         path: path.clone(),
                         source,
                     },
                     other => failure(other),
-                }),
+                })?;
+                if let Some(command) = self.format.reading_command(path) {
+                    println!("{command}");
+                }
+                Ok(())
+            }
         }
     }
 }
@@ -56,6 +64,6 @@ fn failure(error: ExportError) -> CommandError {
     match error {
         ExportError::Recording(error) => CommandError::Recording(error),
         ExportError::Output(error) => CommandError::Output(error),
-        error @ ExportError::TooMany(_) => CommandError::Export(error),
+        error @ (ExportError::TooMany(_) | ExportError::NeedsFile) => CommandError::Export(error),
     }
 }

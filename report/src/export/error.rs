@@ -13,6 +13,9 @@ pub enum ExportError {
     /// The result can't be written.
     #[error("Cannot write the result")]
     Output(#[from] io::Error),
+    /// The format is more than one stream.
+    #[error("This format needs a file: name it with --output")]
+    NeedsFile,
     /// The format numbers things with fewer bits than it takes.
     #[error(
         "The recording has more different {0} than the format can number: choose processes with --pid"

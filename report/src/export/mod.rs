@@ -9,12 +9,15 @@ mod error;
 mod firefox;
 mod interned;
 mod libraries;
+mod perf_data;
 mod perf_script;
 mod pprof;
 mod source;
 mod speedscope;
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
 
 pub use error::ExportError;
 pub use source::{Event, Frame, Source};
@@ -28,6 +31,8 @@ pub enum Format {
     Folded,
     /// Text as perf script prints it
     PerfScript,
+    /// For perf report and perf script; needs --output, beside which a folder with symbols is made
+    PerfData,
     /// JSON for speedscope
     Speedscope,
     /// For pprof: protocol buffers, packed by gzip
@@ -46,6 +51,7 @@ impl Format {
     pub fn write(self, source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
         match self {
             Self::Folded => write_folded(source, out)?,
+            Self::PerfData => return Err(ExportError::NeedsFile),
             Self::PerfScript => perf_script::write(source, out)?,
             Self::Speedscope => speedscope::write(source, out)?,
             Self::Pprof => pprof::write(source, out)?,
@@ -53,6 +59,22 @@ impl Format {
             Self::Callgrind => callgrind::write(source, out)?,
         }
         out.flush().map_err(ExportError::Output)
+    }
+
+    /// Writes `source` to the file at `path` in this format; what belongs to it lies beside it.
+    ///
+    /// # Errors
+    /// As [`Self::write`], and the file can't be made.
+    pub fn write_file(self, source: &Source, path: &Path) -> Result<(), ExportError> {
+        if self == Self::PerfData {
+            return perf_data::write(source, path);
+        }
+        self.write(source, &mut BufWriter::new(File::create(path)?))
+    }
+
+    /// The command that reads the file at `path`, where that isn't the file's name alone.
+    pub fn reading_command(self, path: &Path) -> Option<String> {
+        (self == Self::PerfData).then(|| perf_data::reading_command(path))
     }
 }
 

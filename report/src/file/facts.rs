@@ -1,5 +1,7 @@
 //! What a recording is about, and its account.
 
+use std::fmt;
+
 use kvmprof_devices::profiling::Ticks;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +29,8 @@ pub struct Facts {
     pub began_monotonic_ns: u64,
     /// Which parts of the stacks were asked for.
     pub stacks: Stacks,
+    /// The processes that were asked for, by pid; none: all of them.
+    pub pids: Vec<i32>,
 }
 
 /// Parts of stacks.
@@ -38,7 +42,7 @@ pub struct Stacks {
     pub user: bool,
 }
 
-/// Where every tick of a recording went: `ticks == samples + idle + stolen + lost`.
+/// Where every tick of a recording went: `ticks == samples + idle + stolen + lost + ungathered`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
     /// All ticks of the clock, of all vCPUs.
@@ -51,6 +55,9 @@ pub struct Account {
     pub stolen: u64,
     /// Those missed for another reason.
     pub lost: u64,
+    /// Those of processes that weren't asked for.
+    #[serde(default)]
+    pub ungathered: u64,
 }
 
 impl Account {
@@ -61,6 +68,7 @@ impl Account {
             (&mut self.idle, ticks.idle),
             (&mut self.stolen, ticks.stolen),
             (&mut self.lost, ticks.lost),
+            (&mut self.ungathered, ticks.ungathered),
         ];
         for (part, count) in parts {
             *part = part.saturating_add(count);
@@ -70,9 +78,37 @@ impl Account {
 
     /// True when every tick is accounted for.
     pub fn balances(&self) -> bool {
-        [self.samples, self.idle, self.stolen, self.lost]
-            .into_iter()
-            .try_fold(0_u64, u64::checked_add)
+        [
+            self.samples,
+            self.idle,
+            self.stolen,
+            self.lost,
+            self.ungathered,
+        ]
+        .into_iter()
+        .try_fold(0_u64, u64::checked_add)
             == Some(self.ticks)
+    }
+}
+
+impl fmt::Display for Account {
+    /// As an equation.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            ticks,
+            samples,
+            idle,
+            stolen,
+            lost,
+            ungathered,
+        } = self;
+        write!(
+            formatter,
+            "{ticks} ticks = {samples} samples + {idle} idle + {stolen} stolen + {lost} lost"
+        )?;
+        if *ungathered > 0 {
+            write!(formatter, " + {ungathered} not asked for")?;
+        }
+        Ok(())
     }
 }

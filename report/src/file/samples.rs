@@ -23,6 +23,8 @@ mod record {
     /// A sample: vCPU, time since the last one, mode, CPL, IPL, thread, stack, distance of the program counter from
     /// the stack's first frame.
     pub const SAMPLE: u8 = 3;
+    /// Ticks of processes that weren't asked for: vCPU, how many.
+    pub const UNGATHERED: u8 = 4;
 }
 
 /// One block of samples, still unpacked, and the ticks that it accounts for.
@@ -38,6 +40,8 @@ pub struct SampleBlock {
     pub stolen: u64,
     /// How many lost ones.
     pub lost: u64,
+    /// How many of processes that weren't asked for.
+    pub ungathered: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,8 +66,14 @@ pub struct SamplesEncoder {
 impl SamplesEncoder {
     /// Adds `ticks`, and the frames of their sample's stack.
     pub fn push(&mut self, ticks: &Ticks, frames: &[u64]) {
+        let bytes = &mut self.block.bytes;
+        if ticks.ungathered > 0 {
+            bytes.push(record::UNGATHERED);
+            push(bytes, ticks.vcpu.into());
+            push(bytes, ticks.ungathered);
+            self.block.ungathered += ticks.ungathered;
+        }
         if ticks.idle + ticks.stolen + ticks.lost > 0 {
-            let bytes = &mut self.block.bytes;
             bytes.push(record::GAP);
             push(bytes, ticks.vcpu.into());
             for count in [ticks.idle, ticks.stolen, ticks.lost] {
@@ -182,7 +192,15 @@ pub fn decode(bytes: &[u8], mut each: impl FnMut(&Ticks, &[u64])) -> Option<()> 
                     idle: numbers.next()?,
                     stolen: numbers.next()?,
                     lost: numbers.next()?,
-                    sample: None,
+                    ..Ticks::default()
+                };
+                each(&ticks, &[]);
+            }
+            record::UNGATHERED => {
+                let ticks = Ticks {
+                    vcpu: numbers.next_as()?,
+                    ungathered: numbers.next()?,
+                    ..Ticks::default()
                 };
                 each(&ticks, &[]);
             }
@@ -322,11 +340,11 @@ mod tests {
             prop::collection::vec(any::<u64>(), 0..8),
             0..9_u8,
         );
-        (any::<[u32; 3]>(), prop::option::of(sample)).prop_map(|(gap, sample)| {
+        (any::<[u32; 4]>(), prop::option::of(sample)).prop_map(|(gap, sample)| {
             let frames = sample
                 .as_ref()
                 .map_or(Vec::new(), |sample| sample.3.clone());
-            let [idle, stolen, lost] = gap.map(u64::from);
+            let [idle, stolen, lost, ungathered] = gap.map(u64::from);
             let sample = sample.map(
                 |((time, pc, pid, tid, address_space), mode_of, end_of, frames, name)| {
                     let kernel = frames.len() / 2;
@@ -358,6 +376,7 @@ mod tests {
                 idle,
                 stolen,
                 lost,
+                ungathered,
                 sample,
             };
             (ticks, frames)
@@ -372,10 +391,10 @@ mod tests {
                 encoder.push(ticks, frames);
             }
             let block = encoder.take();
-            let (mut samples, mut gaps) = (Vec::new(), [0; 3]);
+            let (mut samples, mut gaps) = (Vec::new(), [0; 4]);
             decode(&block.bytes, |ticks, frames| {
                 samples.extend(ticks.sample.map(|sample| (sample, frames.to_vec())));
-                for (sum, count) in gaps.iter_mut().zip([ticks.idle, ticks.stolen, ticks.lost]) {
+                for (sum, count) in gaps.iter_mut().zip([ticks.idle, ticks.stolen, ticks.lost, ticks.ungathered]) {
                     *sum += count;
                 }
             }).unwrap();
@@ -383,8 +402,8 @@ mod tests {
             prop_assert_eq!(samples.len() as u64, block.samples);
             prop_assert_eq!(samples, expected);
             let sum = |part: fn(&Ticks) -> u64| all.iter().map(|(ticks, _)| part(ticks)).sum::<u64>();
-            prop_assert_eq!(gaps, [block.idle, block.stolen, block.lost]);
-            prop_assert_eq!(gaps, [sum(|t| t.idle), sum(|t| t.stolen), sum(|t| t.lost)]);
+            prop_assert_eq!(gaps, [block.idle, block.stolen, block.lost, block.ungathered]);
+            prop_assert_eq!(gaps, [sum(|t| t.idle), sum(|t| t.stolen), sum(|t| t.lost), sum(|t| t.ungathered)]);
         }
 
         #[test]

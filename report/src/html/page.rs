@@ -71,16 +71,15 @@ fn body(profile: &Profile, timeline: &Timeline, title: &str) -> String {
 /// What one must know before one believes the rest.
 fn warnings(profile: &Profile) -> String {
     let contents = &profile.contents;
+    let account = contents.account;
     let Account {
         ticks,
         samples,
         idle,
-        stolen,
         lost,
-    } = contents.account;
-    let mut out = format!(
-        "<p>{ticks} ticks = {samples} samples + {idle} idle + {stolen} stolen + {lost} lost</p>\n"
-    );
+        ..
+    } = account;
+    let mut out = format!("<p>{account}</p>\n");
     let mut warn = |text: &str| {
         let _ = writeln!(out, "<p class=warning>{text}</p>");
     };

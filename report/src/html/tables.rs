@@ -118,13 +118,15 @@ pub fn facts(profile: &Profile) -> String {
 pub fn account(profile: &Profile) -> String {
     let account = profile.contents.account;
     let mut out = String::from("<table class=facts><tbody>\n");
-    for (name, count) in [
+    let ungathered = (account.ungathered > 0).then_some(("not asked for", account.ungathered));
+    let rows = [
         ("samples", account.samples),
         ("idle without a sample", account.idle),
         ("stolen: the host ran something else", account.stolen),
         ("lost", account.lost),
-        ("all ticks", account.ticks),
-    ] {
+    ];
+    let all = ("all ticks", account.ticks);
+    for (name, count) in rows.into_iter().chain(ungathered).chain([all]) {
         let share = percent(Share::of(count.min(account.ticks), account.ticks).value);
         let _ = writeln!(
             out,

@@ -62,7 +62,7 @@ impl Lane {
 #[derive(Clone, Copy, Debug, Default)]
 struct Waiting {
     since: u64,
-    counts: [u64; 3],
+    counts: [u64; 4],
 }
 
 /// What ran on each vCPU and in the busiest processes over time.
@@ -132,10 +132,11 @@ impl Timeline {
             return;
         }
         let waiting = self.waiting.entry(ticks.vcpu).or_default();
-        for (sum, count) in waiting
-            .counts
-            .iter_mut()
-            .zip([ticks.idle, ticks.stolen, ticks.lost])
+        for (sum, count) in
+            waiting
+                .counts
+                .iter_mut()
+                .zip([ticks.idle, ticks.stolen, ticks.lost, ticks.ungathered])
         {
             *sum = sum.saturating_add(count);
         }
@@ -191,12 +192,12 @@ impl Timeline {
         let Waiting { since, counts } = *waiting;
         *waiting = Waiting {
             since: time,
-            counts: [0; 3],
+            counts: [0; 4],
         };
         let (first, last) = (self.bin(since.min(time)), self.bin(time));
         let bins = (last - first + 1) as u64;
         let idle = if self.wants(IDLE) { IDLE_TICKS } else { OTHERS };
-        for (kind, count) in [idle, STOLEN, LOST].into_iter().zip(counts) {
+        for (kind, count) in [idle, STOLEN, LOST, OTHERS].into_iter().zip(counts) {
             if count == 0 {
                 continue;
             }

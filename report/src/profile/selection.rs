@@ -147,6 +147,7 @@ impl Selector {
             idle: part(ticks.idle),
             stolen: part(ticks.stolen),
             lost: part(ticks.lost),
+            ungathered: part(ticks.ungathered),
             sample,
         };
         self.account.enter(&selected);
@@ -164,6 +165,7 @@ fn missed(ticks: &Ticks) -> u64 {
     (ticks.idle)
         .saturating_add(ticks.stolen)
         .saturating_add(ticks.lost)
+        .saturating_add(ticks.ungathered)
 }
 
 /// `part` of `whole` of `count`.
@@ -191,6 +193,7 @@ mod tests {
             kernel: false,
             user: false,
         },
+        pids: Vec::new(),
     };
 
     fn sampled(time: u64) -> Ticks {

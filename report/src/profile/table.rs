@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 
 use super::{Process, Profile, Relation, Relatives, Row, Share, SortBy, functions, lines, modules};
-use crate::file::Account;
 use crate::symbolize::SourceLine;
 use crate::text::visible;
 
@@ -141,13 +140,6 @@ fn telling(profile: &Profile) -> Vec<Section> {
 fn print_account(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     let contents = &profile.contents;
     let facts = &contents.facts;
-    let Account {
-        ticks,
-        samples,
-        idle,
-        stolen,
-        lost,
-    } = contents.account;
     let release = contents.kernel.as_ref().map(|kernel| &kernel.release);
     let release = release.filter(|release| !release.is_empty());
     writeln!(
@@ -159,10 +151,7 @@ fn print_account(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         if facts.vcpus == 1 { "" } else { "s" },
         facts.hz
     )?;
-    writeln!(
-        out,
-        "{ticks} ticks = {samples} samples + {idle} idle + {stolen} stolen + {lost} lost"
-    )?;
+    writeln!(out, "{}", contents.account)?;
     let time = profile.selection.time;
     if !time.is_all() {
         let seconds = |time: Option<std::time::Duration>| {

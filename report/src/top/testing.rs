@@ -96,7 +96,7 @@ pub fn model() -> Model {
         idle: 50,
         stolen: 4,
         lost: 2,
-        sample: None,
+        ..Ticks::default()
     };
     add(1, (gap, Vec::new()));
     let mut model = Model::new(Duration::from_secs(10), Duration::ZERO);

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use kvmprof_devices::profiling::{Mode, Sample, StackEnd, StackSummary, Ticks};
-use kvmprof_report::export::Format;
+use kvmprof_report::export::{Format, Source};
 use kvmprof_report::file::Facts;
 use proptest::prelude::*;
 
@@ -60,8 +60,11 @@ fn sample() -> impl Strategy<Value = (Sample, Vec<u64>)> {
 }
 
 fn ticks() -> impl Strategy<Value = (Ticks, Vec<u64>)> {
-    (prop::option::of(sample()), number(), number(), number()).prop_map(
-        |(sample, idle, stolen, lost)| {
+    (
+        prop::option::of(sample()),
+        [number(), number(), number(), number()],
+    )
+        .prop_map(|(sample, [idle, stolen, lost, ungathered])| {
             let (sample, frames) = sample.unzip();
             let ticks = Ticks {
                 vcpu: sample.map_or(1, |sample: Sample| sample.vcpu),
@@ -69,11 +72,11 @@ fn ticks() -> impl Strategy<Value = (Ticks, Vec<u64>)> {
                 idle: idle >> 8,
                 stolen: stolen >> 8,
                 lost: lost >> 8,
+                ungathered: ungathered >> 8,
                 sample,
             };
             (ticks, frames.unwrap_or_default())
-        },
-    )
+        })
 }
 
 proptest! {
@@ -91,6 +94,12 @@ proptest! {
         };
         let (_folder, path) = write(&facts, &all);
         for format in Format::value_variants() {
+            if *format == Format::PerfData {
+                let source = Source::open(&path, &[]).unwrap();
+                format.write_file(&source, &path.with_extension("data")).unwrap();
+                prop_assert!(format.write(&source, &mut Vec::new()).is_err());
+                continue;
+            }
             let out = export(&path, &[], *format);
             if matches!(format, Format::Firefox | Format::Speedscope) {
                 serde_json::from_slice::<serde_json::Value>(&out).unwrap();

@@ -189,8 +189,8 @@ fn ticks(rounds: u64) -> Vec<(Ticks, Vec<u64>)> {
                     vcpu: kindred.vcpu,
                     idle,
                     stolen,
-                    lost: 0,
                     sample: Some(sample),
+                    ..Ticks::default()
                 };
                 all.push((ticks, frames));
             }

@@ -105,6 +105,7 @@ impl Written {
                 kernel: true,
                 user: true,
             },
+            ..Facts::default()
         };
         let mut bytes = header().to_vec();
         let blocks = [

@@ -53,8 +53,8 @@ enum Command {
     Status(status::StatusArguments),
     /// Record every tick of a running guest to a file, with call stacks
     ///
-    /// Any number of recordings may go on at once, beside pcs and prf. A file that was cut off can be
-    /// reported up to there.
+    /// Any number of recordings may go on at once, beside pcs and prf. Ctrl-C ends one, and closes its file. A file that
+    /// was cut off can be reported up to there.
     Record(record::RecordArguments),
     /// Show live where a running guest spends its time
     ///

@@ -2,10 +2,25 @@
 
 use anyhow::Context;
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::recorder::{REC_START, STACK_KERNEL, STACK_USER};
+use kvmprof_abi::recorder::{REC_PIDS, REC_START, STACK_KERNEL, STACK_USER};
 use kvmprof_tools::client::RemoteDevice;
 
 use crate::introspection::StackWish;
+
+/// Has `recorder` record these processes and no others, once it is started; none: all of them.
+///
+/// # Errors
+/// The recorder doesn't know how; there are too many.
+pub fn choose(recorder: &RemoteDevice, pids: &[i32]) -> anyhow::Result<()> {
+    if pids.is_empty() {
+        return Ok(());
+    }
+    let data: Vec<u8> = pids.iter().flat_map(|pid| pid.to_le_bytes()).collect();
+    recorder
+        .ioctl_with(REC_PIDS, 0, &data, 0)
+        .context("The guest's recorder doesn't take these processes")?;
+    Ok(())
+}
 
 /// Has `recorder` record these parts of stacks from now on.
 ///

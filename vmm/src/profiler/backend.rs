@@ -18,8 +18,8 @@ pub(super) enum Open {
     Pcs,
     /// A minor of the kernel profiler.
     Prf(u16),
-    /// A recording, once it was started.
-    Recorder,
+    /// A recording, once it was started; then the processes that are wanted don't change any more.
+    Recorder { pids: Vec<i32> },
     /// A text that was made at open, and how much of it has been read.
     Snapshot { text: Rc<[u8]>, read: usize },
 }
@@ -49,7 +49,7 @@ impl Backend for Profiler {
             }
             device::KALLSYMS => snapshot(self.kallsyms()?),
             device::RECORDER if self.ended => return Err(Errno::ENXIO),
-            device::RECORDER => Open::Recorder,
+            device::RECORDER => Open::Recorder { pids: Vec::new() },
             _ => return Err(Errno::ENODEV),
         };
         let handle = self.free_handle();
@@ -68,7 +68,7 @@ impl Backend for Profiler {
                 let minor = *minor;
                 self.read_prf(minor, limit)
             }
-            Open::Recorder => self.read_stream(handle, limit),
+            Open::Recorder { .. } => self.read_stream(handle, limit),
             Open::Snapshot { text, read } => {
                 let rest = text.get(*read..).unwrap_or_default();
                 let bytes = rest[..limit.min(rest.len())].to_vec();
@@ -82,7 +82,7 @@ impl Backend for Profiler {
         match self.open.get(&handle).ok_or(Errno::EBADF)? {
             Open::Prf(minor) => self.prf.write(*minor, bytes),
             // pcs is read-only (its manual page), and so are the others: write(2) says EBADF then.
-            Open::Pcs | Open::Recorder | Open::Snapshot { .. } => Err(Errno::EBADF),
+            Open::Pcs | Open::Recorder { .. } | Open::Snapshot { .. } => Err(Errno::EBADF),
         }
     }
 
@@ -96,7 +96,7 @@ impl Backend for Profiler {
         match self.open.get(&handle).ok_or(Errno::EBADF)? {
             Open::Pcs => self.ioctl_pcs(command, argument, data),
             Open::Prf(minor) => self.ioctl_prf(*minor, command, argument),
-            Open::Recorder => self.ioctl_recorder(handle, command, argument),
+            Open::Recorder { .. } => self.ioctl_recorder(handle, command, argument, data),
             Open::Snapshot { .. } => Err(Errno::EINVAL),
         }
     }
@@ -114,7 +114,7 @@ impl Backend for Profiler {
                 writable: true,
                 hang_up: false,
             },
-            Some(Open::Recorder) => Readiness {
+            Some(Open::Recorder { .. }) => Readiness {
                 // Before it was started a read fails, and doesn't wait.
                 readable: self
                     .streams
@@ -141,7 +141,7 @@ impl Backend for Profiler {
                 self.pcs.close();
                 self.follow_consumers(process_group);
             }
-            Some(Open::Recorder) => self.close_stream(handle),
+            Some(Open::Recorder { .. }) => self.close_stream(handle),
             Some(Open::Prf(_) | Open::Snapshot { .. }) | None => {}
         }
     }

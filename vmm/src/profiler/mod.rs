@@ -29,7 +29,7 @@ use names::Names;
 use recorder::StreamRecorder;
 
 pub use clocks::ClockPlan;
-pub use recorder::{RecordPlan, Recorder, facts as recording_facts};
+pub use recorder::{RecordPlan, RecordWish, Recorder, facts as recording_facts};
 pub use status::MachineFacts;
 
 /// The profiler, shared by what runs on the event thread.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::{Profiler, RecordPlan};
+use super::{Profiler, RecordPlan, RecordWish};
 use crate::introspection::GuestKnowledge;
 use crate::machine::MachineDevices;
 use crate::virtio::ConsoleRecord;
@@ -86,16 +86,18 @@ impl Profiler {
                 "path": path.to_string_lossy(),
                 "recording": recorder.is_writing(),
                 "stacks": { "kernel": stacks.kernel, "user": stacks.user },
+                "pids": [],
                 "ledger": object(recorder.ledger().fields()),
             })
         });
         let streams = self.streams.values().map(|stream| {
-            let stacks = stream.stacks();
+            let RecordWish { stacks, pids } = stream.wish();
             json!({
                 "name": "recorder",
                 "path": null,
                 "recording": stream.wants_ticks(),
                 "stacks": { "kernel": stacks.kernel, "user": stacks.user },
+                "pids": pids,
                 "ledger": object(stream.ledger().fields()),
             })
         });

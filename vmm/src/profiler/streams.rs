@@ -1,11 +1,12 @@
 //! The recorder as a device: recordings that clients read.
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::recorder::{REC_START, REC_STOP, STACK_KERNEL, STACK_USER};
+use kvmprof_abi::recorder::{MAX_PIDS, REC_PIDS, REC_START, REC_STOP, STACK_KERNEL, STACK_USER};
 use kvmprof_devices::endpoint::{Handle, IoctlReply};
 
 use super::Profiler;
-use super::recorder::{StreamRecorder, facts};
+use super::backend::Open;
+use super::recorder::{RecordWish, StreamRecorder, facts};
 use crate::introspection::StackWish;
 
 impl Profiler {
@@ -14,8 +15,10 @@ impl Profiler {
         handle: Handle,
         command: u32,
         argument: i64,
+        data: &[u8],
     ) -> Result<IoctlReply, Errno> {
         match command {
+            REC_PIDS => self.choose_processes(handle, data)?,
             REC_START => self.start_stream(handle, argument)?,
             REC_STOP => {
                 if !self.streams.contains_key(&handle) {
@@ -26,6 +29,22 @@ impl Profiler {
             _ => return Err(Errno::EINVAL),
         }
         Ok(IoctlReply::default())
+    }
+
+    fn choose_processes(&mut self, handle: Handle, data: &[u8]) -> Result<(), Errno> {
+        if self.streams.contains_key(&handle) {
+            return Err(Errno::EBUSY);
+        }
+        let (chosen, []) = data.as_chunks::<4>() else {
+            return Err(Errno::EINVAL);
+        };
+        if chosen.len() > MAX_PIDS {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(Open::Recorder { pids }) = self.open.get_mut(&handle) {
+            *pids = chosen.iter().copied().map(i32::from_le_bytes).collect();
+        }
+        Ok(())
     }
 
     fn start_stream(&mut self, handle: Handle, argument: i64) -> Result<(), Errno> {
@@ -45,10 +64,17 @@ impl Profiler {
             kernel: argument & STACK_KERNEL != 0,
             user: argument & STACK_USER != 0,
         };
+        let Some(Open::Recorder { pids }) = self.open.get(&handle) else {
+            return Err(Errno::EBADF);
+        };
+        let wish = RecordWish {
+            stacks,
+            pids: pids.clone(),
+        };
         self.rate = rate;
-        let facts = facts(&self.facts, &self.plan, rate, self.vcpus.len(), stacks);
+        let facts = facts(&self.facts, &self.plan, rate, self.vcpus.len(), &wish);
         self.streams
-            .insert(handle, StreamRecorder::new(&facts, stacks));
+            .insert(handle, StreamRecorder::new(&facts, wish));
         self.follow_consumers(self.pcs.wants_process_group());
         Ok(())
     }
@@ -110,7 +136,7 @@ impl Profiler {
         let streams = self.streams.values().filter(|stream| stream.wants_ticks());
         let file = self.recorder.iter().map(|recorder| recorder.plan().stacks);
         let mut all = StackWish::default();
-        for wish in streams.map(StreamRecorder::stacks).chain(file) {
+        for wish in streams.map(|stream| stream.wish().stacks).chain(file) {
             all.kernel |= wish.kernel;
             all.user |= wish.user;
         }

@@ -181,6 +181,7 @@ impl Sampler {
             idle: due.idle,
             stolen: due.stolen,
             lost: due.lost,
+            ungathered: 0,
             sample,
         };
         self.ticks.send(&ticks, self.stack.frames());

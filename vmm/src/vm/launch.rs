@@ -21,7 +21,9 @@ use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, WindowWatch
 use crate::host_socket::{HostListener, HostSocket};
 use crate::introspection::GuestKnowledge;
 use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_kvm};
-use crate::profiler::{ClockPlan, MachineFacts, Profiler, RecordPlan, Recorder, recording_facts};
+use crate::profiler::{
+    ClockPlan, MachineFacts, Profiler, RecordPlan, RecordWish, Recorder, recording_facts,
+};
 use crate::vcpu::{Doorbell, Ending, Gate, RegisterSource, VcpuCommon, VcpuShared, signals};
 use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
 
@@ -195,7 +197,11 @@ fn start_recorder(
     clock: &ClockPlan,
     knowledge: &Arc<GuestKnowledge>,
 ) -> Result<Recorder, VmError> {
-    let facts = recording_facts(machine, clock, clock.hz, vcpus.into(), record.stacks);
+    let wish = RecordWish {
+        stacks: record.stacks,
+        pids: Vec::new(),
+    };
+    let facts = recording_facts(machine, clock, clock.hz, vcpus.into(), &wish);
     let path = record.path.clone();
     Recorder::start(record, &facts, Arc::clone(knowledge))
         .map_err(|source| VmError::Record { path, source })

@@ -3,6 +3,7 @@
 mod callgrind;
 mod firefox;
 mod inferno;
+mod perf;
 mod pprof;
 mod speedscope;
 

@@ -8,13 +8,22 @@ use crate::clock::monotonic_ns;
 use crate::introspection::StackWish;
 use crate::profiler::{ClockPlan, MachineFacts};
 
+/// What is to be recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordWish {
+    /// The parts of the stacks.
+    pub stacks: StackWish,
+    /// The processes, by pid; none: all of them.
+    pub pids: Vec<i32>,
+}
+
 /// The facts of a recording that begins now, of ticks at `hz` on each of `vcpus` vCPUs.
 pub fn facts(
     machine: &MachineFacts,
     clock: &ClockPlan,
     hz: u32,
     vcpus: usize,
-    stacks: StackWish,
+    wish: &RecordWish,
 ) -> Facts {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     Facts {
@@ -28,8 +37,9 @@ pub fn facts(
         began_ns: now.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
         began_monotonic_ns: monotonic_ns(),
         stacks: Stacks {
-            kernel: stacks.kernel,
-            user: stacks.user,
+            kernel: wish.stacks.kernel,
+            user: wish.stacks.user,
         },
+        pids: wish.pids.clone(),
     }
 }

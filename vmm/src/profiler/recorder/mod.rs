@@ -19,7 +19,7 @@ use kvmprof_devices::profiling::{ConsumerLedger, Ticks};
 use kvmprof_report::file::{Block, Facts, Kind, SampleBlock, header};
 
 use crate::introspection::{GuestKnowledge, StackWish};
-pub use facts::facts;
+pub use facts::{RecordWish, facts};
 use intake::Intake;
 pub use stream::StreamRecorder;
 use writer::{Message, Outcome, Writer};
@@ -79,7 +79,7 @@ impl Recorder {
             .spawn(move || writer.run(&messages))?;
         Ok(Self {
             plan,
-            intake: Intake::new(),
+            intake: Intake::new(&[]),
             outcome,
             queue: Some(queue),
             thread: Some(thread),

@@ -7,8 +7,9 @@ use kvmprof_abi::pcs::Ledger;
 use kvmprof_devices::profiling::Ticks;
 use kvmprof_report::file::{Block, Facts, Kind, SampleBlock, header};
 
+use super::facts::RecordWish;
 use super::intake::{Delivered, Intake};
-use crate::introspection::{Modules, StackWish};
+use crate::introspection::Modules;
 
 /// Bytes that may wait for the client; what comes then is lost.
 const MAX_WAITING: usize = 16 << 20;
@@ -24,7 +25,7 @@ struct Part {
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct StreamRecorder {
-    stacks: StackWish,
+    wish: RecordWish,
     intake: Intake,
     waiting: VecDeque<Part>,
     waiting_bytes: usize,
@@ -38,11 +39,11 @@ pub struct StreamRecorder {
 }
 
 impl StreamRecorder {
-    /// A recording that begins with `facts`, and takes these parts of stacks.
-    pub fn new(facts: &Facts, stacks: StackWish) -> Self {
+    /// A recording that begins with `facts`, of what `wish` says.
+    pub fn new(facts: &Facts, wish: RecordWish) -> Self {
         let mut recorder = Self {
-            stacks,
-            intake: Intake::new(),
+            intake: Intake::new(&wish.pids),
+            wish,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             read: 0,
@@ -60,9 +61,9 @@ impl StreamRecorder {
         recorder
     }
 
-    /// The parts of stacks that it takes.
-    pub fn stacks(&self) -> StackWish {
-        self.stacks
+    /// What it takes.
+    pub fn wish(&self) -> &RecordWish {
+        &self.wish
     }
 
     /// True until it is stopped.
@@ -251,7 +252,7 @@ mod tests {
 
     #[test]
     fn what_is_read_is_a_recording() {
-        let mut recorder = StreamRecorder::new(&Facts::default(), StackWish::default());
+        let mut recorder = StreamRecorder::new(&Facts::default(), RecordWish::default());
         let mut bytes = read(&mut recorder);
         feed(&mut recorder, 0, 5000);
         recorder.give_symbols(b"1000 t f\n");
@@ -280,7 +281,7 @@ mod tests {
         let modules = guest.knowledge.modules().unwrap();
         guest.load(&[TestModule::new("first", 1)]);
         guest.read_modules();
-        let mut recorder = StreamRecorder::new(&Facts::default(), StackWish::default());
+        let mut recorder = StreamRecorder::new(&Facts::default(), RecordWish::default());
         recorder.take_module_functions(modules);
         recorder.give_symbols(b"1000 t f\n");
         recorder.take_module_functions(modules);
@@ -304,7 +305,7 @@ mod tests {
         guest.load(&[TestModule::new("first", 1)]);
         guest.read_modules();
         let modules = guest.knowledge.modules().unwrap();
-        let mut recorder = StreamRecorder::new(&Facts::default(), StackWish::default());
+        let mut recorder = StreamRecorder::new(&Facts::default(), RecordWish::default());
         recorder.give_symbols(b"1000 t f\n");
         let mut fed = 0;
         while recorder.waiting_bytes <= MAX_WAITING / 2 {
@@ -323,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_client_that_does_not_read_loses_samples_and_is_told() {
-        let mut recorder = StreamRecorder::new(&Facts::default(), StackWish::default());
+        let mut recorder = StreamRecorder::new(&Facts::default(), RecordWish::default());
         let mut fed = 0;
         while recorder.ledger().lost == 0 {
             feed(&mut recorder, fed, 10_000);

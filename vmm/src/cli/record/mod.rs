@@ -1,5 +1,7 @@
 //! `kvmprof record`.
 
+mod progress;
+
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,12 +17,17 @@ use kvmprof_tools::client::{Connection, RemoteDevice};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use progress::Progress;
+
 use super::recorder;
 use super::units::parse_stacks;
 use crate::introspection::StackWish;
 
 /// Options of `kvmprof record`.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Example: kvmprof record --socket /run/guest.sock --output out.kvmprof --seconds 10 --pid 101 --pid 230"
+)]
 pub struct RecordArguments {
     /// The socket of the running guest
     #[arg(long, value_name = "PATH", env = "KVMPROF_SOCKET")]
@@ -35,6 +42,10 @@ pub struct RecordArguments {
     /// none
     #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks)]
     stacks: StackWish,
+    /// Only this process (by the guest's own pid; 0: idle); may be given more than once. Ticks of the others are only
+    /// counted
+    #[arg(long, value_name = "PID", allow_negative_numbers = true)]
+    pid: Vec<i32>,
 }
 
 /// Records a running guest.
@@ -48,11 +59,13 @@ pub fn record(arguments: &RecordArguments) -> anyhow::Result<ExitCode> {
     let recorder = connection.open(device::RECORDER, 0)?;
     let output = arguments.output.as_path();
     let mut file = File::create(output).with_context(|| writing(output))?;
+    recorder::choose(&recorder, &arguments.pid)?;
     recorder::start(&recorder, arguments.stacks, "Cannot start to record")?;
+    let mut progress = Progress::on_terminal(arguments.seconds);
     let (device, time) = (&recorder, arguments.seconds);
     std::thread::scope(|scope| {
         scope.spawn(move || stop_in_time(device, &over, time));
-        let result = copy(&recorder, &mut file, output);
+        let result = copy(&recorder, &mut file, output, &mut progress);
         // Nobody waits any more when the time was up.
         let _ = sender.send(());
         result
@@ -71,15 +84,22 @@ fn stop_in_time(recorder: &RemoteDevice, over: &Receiver<()>, time: Option<Durat
 }
 
 /// Writes all that comes, to the recording's end.
-fn copy(recorder: &RemoteDevice, file: &mut File, output: &Path) -> anyhow::Result<()> {
+fn copy(
+    recorder: &RemoteDevice,
+    file: &mut File,
+    output: &Path,
+    progress: &mut Progress,
+) -> anyhow::Result<()> {
     loop {
         let bytes = recorder
             .read(MAX_DATA)
             .with_context(|| format!("The recording {} ends too early", output.display()))?;
         if bytes.is_empty() {
+            progress.finish();
             return Ok(());
         }
         file.write_all(&bytes).with_context(|| writing(output))?;
+        progress.show(&bytes);
     }
 }
 

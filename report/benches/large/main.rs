@@ -1,0 +1,134 @@
+//! A large recording: what `kvmprof report` takes for it, in time and memory, beside `perf report` on the same samples,
+//! exported. Each runs once, as a process of its own, with as many threads as it likes.
+//!
+//! `KVMPROF_BENCH_SAMPLES` is how many samples there are, if not 10 million. perf takes several minutes for so many, and
+//! its file 2 GB.
+
+mod process;
+mod recording;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use clap::Parser;
+use kvmprof_report::commands::{ExportArguments, ReportArguments};
+use kvmprof_report::export::Format;
+use process::{Taken, measure};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+const SAMPLES: &str = "KVMPROF_BENCH_SAMPLES";
+const DEFAULT_SAMPLES: u64 = 10_000_000;
+/// What the report may take of [`DEFAULT_SAMPLES`], on two cores.
+const ALLOWED: Taken = Taken {
+    time: Duration::from_secs(10),
+    bytes: 1 << 30,
+};
+
+/// This program as kvmprof.
+#[derive(Parser)]
+enum Kvmprof {
+    Report(ReportArguments),
+    Export(ExportArguments),
+}
+
+fn main() -> Result<()> {
+    match std::env::args().nth(1).as_deref() {
+        // cargo test runs benches too, to see that they start.
+        Some("--test") => Ok(()),
+        Some("report" | "export") => {
+            match Kvmprof::parse() {
+                Kvmprof::Report(arguments) => arguments.execute()?,
+                Kvmprof::Export(arguments) => arguments.execute()?,
+            }
+            Ok(())
+        }
+        _ => compare(),
+    }
+}
+
+fn compare() -> Result<()> {
+    let samples = match std::env::var(SAMPLES) {
+        Ok(word) => word
+            .parse()
+            .map_err(|_| format!("{SAMPLES}: {word:?} is no number"))?,
+        Err(_) => DEFAULT_SAMPLES,
+    };
+    let folder = tempfile::tempdir()?;
+    let recorded = folder.path().join("large.kvmprof");
+    let depth = recording::write(&recorded, samples)?;
+    let length = std::fs::metadata(&recorded)?.len();
+    println!(
+        "{samples} samples, {depth:.1} frames each, in a recording of {} MB",
+        length / 1_000_000
+    );
+    println!("{:<30} {:>9} {:>10}", "", "time", "most memory");
+    let report = measure(kvmprof()?.arg("report").arg(&recorded))?;
+    print("kvmprof report", report);
+    let data = folder.path().join("perf.data");
+    let mut export = kvmprof()?;
+    export
+        .args(["export", "--format", "perf-data", "--output"])
+        .arg(&data)
+        .arg(&recorded);
+    print("kvmprof export --format perf-data", measure(&mut export)?);
+    if let Some(perf) = perf(&data)? {
+        print("perf report", perf);
+        println!(
+            "perf report takes {:.1} times as long and {:.1} times as much memory as kvmprof report",
+            perf.time.as_secs_f64() / report.time.as_secs_f64(),
+            perf.megabytes() / report.megabytes(),
+        );
+    }
+    check(samples, report)
+}
+
+fn print(name: &str, taken: Taken) {
+    println!(
+        "{name:<34} {:>5.1} s {:>7.0} MB",
+        taken.time.as_secs_f64(),
+        taken.megabytes()
+    );
+}
+
+/// This program, to be told to be a command of kvmprof.
+fn kvmprof() -> Result<Command> {
+    Ok(Command::new(std::env::current_exe()?))
+}
+
+/// What perf takes to show the same functions, if it is there.
+fn perf(data: &Path) -> Result<Option<Taken>> {
+    let there = Command::new("perf")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status();
+    if !there.is_ok_and(|status| status.success()) {
+        println!("no perf to compare with: apt-get install linux-perf");
+        return Ok(None);
+    }
+    let told = Format::PerfData.reading_command(data).unwrap_or_default();
+    let mut words = told.split(' ');
+    let mut command = Command::new(words.next().unwrap_or("perf"));
+    command
+        .args(words)
+        .args(["--stdio", "--children", "--call-graph", "none"])
+        .args(["--sort", "symbol"]);
+    measure(&mut command).map(Some)
+}
+
+/// The bounds grow with the samples.
+fn check(samples: u64, report: Taken) -> Result<()> {
+    if samples > DEFAULT_SAMPLES {
+        return Ok(());
+    }
+    println!(
+        "allowed for kvmprof report: {:.0} s, {:.0} MB",
+        ALLOWED.time.as_secs_f64(),
+        ALLOWED.megabytes()
+    );
+    if report.time > ALLOWED.time || report.bytes > ALLOWED.bytes {
+        return Err("kvmprof report takes more than it may".into());
+    }
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! A recording as a busy guest makes it: a distribution kernel's symbols, many processes, stacks that come again, some
+//! more often than others.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use kvmprof_devices::profiling::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
+use kvmprof_report::file::{Account, Block, Facts, Kind, SamplesEncoder, header};
+
+use super::Result;
+
+/// Functions of the kernel, and their bytes.
+const FUNCTIONS: u64 = 100_000;
+const FUNCTION: u64 = 256;
+const KERNEL: u64 = 0xffff_ffff_8100_0000;
+const PROCESSES: u64 = 200;
+const STACKS: u64 = 20_000;
+const VCPUS: u16 = 4;
+const HZ: u32 = 1000;
+
+/// Marsaglia's xorshift64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    /// Low numbers come more often.
+    fn skewed(&mut self, bound: u64) -> u64 {
+        let below = self.below(bound) + 1;
+        self.below(below)
+    }
+}
+
+/// What samples are taken from.
+struct Place {
+    sample: Sample,
+    frames: Vec<u64>,
+}
+
+impl Place {
+    fn new(random: &mut Random) -> Self {
+        let pid = i32::try_from(100 + random.skewed(PROCESSES)).unwrap_or_default();
+        let kernel = if random.below(3) == 0 {
+            0
+        } else {
+            2 + random.below(12)
+        };
+        let user = 1 + random.below(10);
+        let mut frames: Vec<u64> = (0..kernel)
+            .map(|_| KERNEL + random.skewed(FUNCTIONS) * FUNCTION + random.below(FUNCTION))
+            .collect();
+        frames.extend((0..user).map(|_| 0x40_0000 + random.skewed(1 << 16)));
+        let mut comm = [0; COMM_LENGTH];
+        let name = format!("process {pid}");
+        comm[..name.len()].copy_from_slice(name.as_bytes());
+        let sample = Sample {
+            pc: frames[0],
+            pid,
+            tid: pid,
+            comm,
+            mode: if kernel == 0 {
+                Mode::User
+            } else {
+                Mode::Kernel
+            },
+            address_space: u64::from(pid.unsigned_abs()) << 13,
+            stack: StackSummary {
+                kernel: u8::try_from(kernel).unwrap_or_default(),
+                user: u8::try_from(user).unwrap_or_default(),
+                kernel_end: if kernel == 0 {
+                    StackEnd::Absent
+                } else {
+                    StackEnd::Complete
+                },
+                user_end: StackEnd::Complete,
+            },
+            ..Sample::default()
+        };
+        Self { sample, frames }
+    }
+}
+
+/// Writes a recording of so many samples to `path`; the result is how many frames they have, on average.
+pub fn write(path: &Path, samples: u64) -> Result<f64> {
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let places: Vec<Place> = (0..STACKS).map(|_| Place::new(&mut random)).collect();
+    let mut file = BufWriter::new(File::create(path)?);
+    file.write_all(&header())?;
+    let mut add = |kind, contents: &[u8]| -> Result<()> {
+        let block = Block::encode(kind, contents).ok_or("a block is too long")?;
+        Ok(file.write_all(&block)?)
+    };
+    let facts = Facts {
+        hz: HZ,
+        vcpus: VCPUS.into(),
+        ..Facts::default()
+    };
+    add(Kind::Facts, &serde_json::to_vec(&facts)?)?;
+    add(Kind::Symbols, symbols().as_bytes())?;
+    let (mut encoder, mut frames) = (SamplesEncoder::default(), 0);
+    for number in 0..samples {
+        let index = usize::try_from(random.skewed(STACKS))?;
+        let place = &places[index];
+        let vcpu = u16::try_from(number % u64::from(VCPUS))?;
+        let sample = Sample {
+            vcpu,
+            time: number / u64::from(VCPUS) * (1_000_000_000 / u64::from(HZ)),
+            ..place.sample
+        };
+        let ticks = Ticks {
+            vcpu,
+            sample: Some(sample),
+            ..Ticks::default()
+        };
+        encoder.push(&ticks, &place.frames);
+        frames += place.frames.len() as u64;
+        if encoder.is_full() {
+            add(Kind::Samples, &encoder.take().bytes)?;
+        }
+    }
+    add(Kind::Samples, &encoder.take().bytes)?;
+    let account = Account {
+        ticks: samples,
+        samples,
+        ..Account::default()
+    };
+    add(Kind::End, &serde_json::to_vec(&account)?)?;
+    file.flush()?;
+    Ok(frames as f64 / samples.max(1) as f64)
+}
+
+fn symbols() -> String {
+    let mut text = String::new();
+    for number in 0..FUNCTIONS {
+        // Writing to a String cannot fail.
+        let address = KERNEL + number * FUNCTION;
+        let _ = writeln!(text, "{address:016x} t function_{number}");
+    }
+    text
+}

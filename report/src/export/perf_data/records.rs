@@ -1,0 +1,150 @@
+//! The records: who is called what, what is mapped where, and samples (`perf_event_open(2)`).
+
+use std::io::{self, Write};
+
+use super::{Chain, Event, PerfFile};
+
+/// `PERF_SAMPLE_IP | TID | TIME | CALLCHAIN | CPU | PERIOD`.
+pub const SAMPLE_TYPE: u64 = 1 | 2 | 4 | 0x20 | 0x80 | 0x100;
+/// Bits of `perf_event_attr`: mmap, comm, sample_id_all, exclude_guest (or perf would call the event cpu-clock:HG),
+/// use_clockid.
+pub const FLAGS: u64 = 1 << 8 | 1 << 9 | 1 << 18 | 1 << 20 | 1 << 25;
+
+/// `PERF_RECORD_*`.
+mod kind {
+    pub const MMAP: u32 = 1;
+    pub const COMM: u32 = 3;
+    pub const SAMPLE: u32 = 9;
+    /// perf's own: what came before the last one may be put into order now.
+    pub const FINISHED_ROUND: u32 = 68;
+}
+
+/// `PERF_RECORD_MISC_KERNEL`.
+const KERNEL: u16 = 1;
+/// `PERF_RECORD_MISC_USER`.
+const USER: u16 = 2;
+/// Bytes of a name with the NUL behind it (`TASK_COMM_LEN`).
+const COMM_LENGTH: usize = 16;
+/// perf's first word for a kernel that runs on its own, before the name of a symbol.
+const KERNEL_NAME: &str = "[kernel.kallsyms]";
+/// Everything is mapped but the addresses that stand for contexts.
+const MAPPED: u64 = 0xffff_ffff_ffff_0000;
+
+/// What stands before addresses of the kernel (`PERF_CONTEXT_KERNEL`), or of the user (`PERF_CONTEXT_USER`).
+pub fn context(is_kernel: bool) -> u64 {
+    if is_kernel {
+        0_u64.wrapping_sub(128)
+    } else {
+        0_u64.wrapping_sub(512)
+    }
+}
+
+/// Records on their way into the file.
+#[derive(Debug, Default)]
+pub struct Records {
+    bytes: Vec<u8>,
+}
+
+impl Records {
+    /// Hands all of them over.
+    pub fn hand_over(&mut self, file: &mut PerfFile) -> io::Result<()> {
+        file.write_all(&self.bytes)?;
+        self.bytes.clear();
+        Ok(())
+    }
+
+    /// The kernel is mapped everywhere; `anchor` is the symbol, and its address, by which perf tells whether
+    /// kallsyms have moved.
+    pub fn kernel_mapping(&mut self, anchor: (&str, u64)) {
+        let (symbol, address) = anchor;
+        let name = format!("{KERNEL_NAME}{symbol}");
+        self.mapping(KERNEL, (-1, 0, 0), address, name.as_bytes());
+    }
+
+    /// The process of `event` has the file at `path` mapped everywhere from then on.
+    pub fn user_mapping(&mut self, event: &Event, path: &[u8]) {
+        self.mapping(USER, (event.pid, event.pid, event.time), 0, path);
+    }
+
+    fn mapping(
+        &mut self,
+        misc: u16,
+        (pid, tid, time): (i32, i32, u64),
+        page_offset: u64,
+        name: &[u8],
+    ) {
+        self.record(kind::MMAP, misc, |bytes| {
+            ids(bytes, pid, tid);
+            for number in [0, MAPPED, page_offset] {
+                push(bytes, number);
+            }
+            text(bytes, name);
+            sample_id(bytes, (pid, tid), time, 0);
+        });
+    }
+
+    /// The thread of `event` has its name from then on.
+    pub fn comm(&mut self, event: &Event) {
+        self.record(kind::COMM, 0, |bytes| {
+            ids(bytes, event.pid, event.tid);
+            let name = event.comm.as_bytes();
+            text(bytes, &name[..name.len().min(COMM_LENGTH - 1)]);
+            let thread = (event.pid, event.tid);
+            sample_id(bytes, thread, event.time, event.vcpu.into());
+        });
+    }
+
+    /// `event`, which stands for `period` ns.
+    pub fn sample(&mut self, event: &Event, period: u64, chain: &Chain) {
+        let misc = if chain.starts_in_kernel { KERNEL } else { USER };
+        self.record(kind::SAMPLE, misc, |bytes| {
+            push(bytes, chain.first);
+            ids(bytes, event.pid, event.tid);
+            push(bytes, event.time);
+            push(bytes, event.vcpu.into());
+            push(bytes, period);
+            push(bytes, chain.entries.len() as u64);
+            for entry in &chain.entries {
+                push(bytes, *entry);
+            }
+        });
+    }
+
+    /// A round is over.
+    pub fn round(&mut self) {
+        self.record(kind::FINISHED_ROUND, 0, |_| {});
+    }
+
+    fn record(&mut self, kind: u32, misc: u16, body: impl FnOnce(&mut Vec<u8>)) {
+        let begin = self.bytes.len();
+        self.bytes.extend(kind.to_le_bytes());
+        self.bytes.extend(misc.to_le_bytes());
+        self.bytes.extend([0; 2]);
+        body(&mut self.bytes);
+        // Paths and stacks are bounded far below that.
+        let length = u16::try_from(self.bytes.len() - begin).unwrap_or(u16::MAX);
+        self.bytes[begin + 6..begin + 8].copy_from_slice(&length.to_le_bytes());
+    }
+}
+
+fn push(bytes: &mut Vec<u8>, number: u64) {
+    bytes.extend(number.to_le_bytes());
+}
+
+fn ids(bytes: &mut Vec<u8>, pid: i32, tid: i32) {
+    bytes.extend(pid.to_le_bytes());
+    bytes.extend(tid.to_le_bytes());
+}
+
+/// Text with a NUL behind it, and more up to a multiple of 8 bytes.
+fn text(bytes: &mut Vec<u8>, text: &[u8]) {
+    bytes.extend(text);
+    bytes.extend(std::iter::repeat_n(0, 8 - text.len() % 8));
+}
+
+/// What `sample_id_all` has behind every record that is no sample.
+fn sample_id(bytes: &mut Vec<u8>, (pid, tid): (i32, i32), time: u64, cpu: u64) {
+    ids(bytes, pid, tid);
+    push(bytes, time);
+    push(bytes, cpu);
+}
