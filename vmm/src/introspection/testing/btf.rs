@@ -67,6 +67,14 @@ impl Builder {
         self.count
     }
 
+    /// Adds a type of `kind` called `name` that refers to type `id`; returns its id.
+    pub fn refers(&mut self, kind: u32, name: &str, id: u32) -> u32 {
+        let name = self.string(name);
+        self.words(&[name, kind << 24, id]);
+        self.count += 1;
+        self.count
+    }
+
     /// Adds an enumeration with its enumerators (name, value); returns its id.
     pub fn enumeration(&mut self, name: &str, enumerators: &[(&str, u32)]) -> u32 {
         let name = self.string(name);

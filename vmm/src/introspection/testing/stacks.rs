@@ -120,7 +120,7 @@ impl DeepStacks {
         stack.clear();
         let space = AddressSpace::new(&self.memory, &self.user);
         let mut memory = PagedMemory::new(&self.memory, |address| space.translate(address));
-        stack.walk_user(&UserRegisters::of(&self.user), &mut memory);
+        stack.walk_user(&UserRegisters::of(&self.user), None, &mut memory);
     }
 }
 
