@@ -24,7 +24,7 @@ pub mod testing;
 mod vcpu;
 
 pub use error::IntrospectionError;
-pub use image::{MAX_UNPACKED, notes, unpack as unpack_kernel};
+pub use image::{MAX_UNPACKED, notes, unpack as unpack_kernel, unpack_archive};
 pub use knowledge::GuestKnowledge;
 pub use linux::{
     Area, Backing, FileIdentity, LinuxKnowledge, MappedFile, Modules, NewFunctions, ProcessMap,

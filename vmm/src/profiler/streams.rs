@@ -5,7 +5,7 @@ use kvmprof_abi::recorder::{REC_START, REC_STOP, STACK_KERNEL, STACK_USER};
 use kvmprof_devices::endpoint::{Handle, IoctlReply};
 
 use super::Profiler;
-use super::recorder::{StreamRecorder, facts};
+use super::recorder::{StreamRecorder, facts, kernel_block};
 use crate::introspection::StackWish;
 
 impl Profiler {
@@ -47,8 +47,11 @@ impl Profiler {
         };
         self.rate = rate;
         let facts = facts(&self.facts, &self.plan, rate, self.vcpus.len(), stacks);
-        self.streams
-            .insert(handle, StreamRecorder::new(&facts, stacks));
+        let mut stream = StreamRecorder::new(&facts, stacks);
+        for block in self.processes.known() {
+            stream.add_block(block);
+        }
+        self.streams.insert(handle, stream);
         self.follow_consumers(self.pcs.wants_process_group());
         Ok(())
     }
@@ -64,6 +67,7 @@ impl Profiler {
             .any(|(other, stream)| *other != handle && stream.wants_ticks());
         let rest = self.pcs.wants_ticks() || self.prf.wants_ticks() || self.recorder.is_some();
         self.settle_before_leaving(others || rest);
+        self.await_files();
         if let Some(stream) = self.streams.get_mut(&handle) {
             stream.stop();
         }
@@ -87,8 +91,12 @@ impl Profiler {
         if self.streams.values().any(StreamRecorder::wants_symbols)
             && let Some(text) = self.kernel_text.kernel(&self.facts.knowledge)
         {
+            let kernel = kernel_block(&self.facts.knowledge);
             let waiting = self.streams.values_mut();
             for stream in waiting.filter(|stream| stream.wants_symbols()) {
+                if let Some(block) = &kernel {
+                    stream.add_block(block);
+                }
                 stream.give_symbols(&text);
             }
         }

@@ -106,6 +106,11 @@ impl UnwindTable {
         })
     }
 
+    /// How many bytes it takes.
+    pub fn bytes(&self) -> usize {
+        self.section.len() + self.index.len() + self.functions.len() * 16
+    }
+
     /// How far above its own virtual addresses the file lies, whose byte `offset` is mapped at `begin`; wrapping.
     pub fn bias(&self, begin: u64, offset: u64) -> Option<u64> {
         self.segments.iter().find_map(|(start, address, length)| {

@@ -8,6 +8,7 @@ use std::sync::mpsc::Receiver;
 
 use kvmprof_report::file::{Account, Block, Kind, SampleBlock};
 
+use super::facts::kernel_block;
 use super::intake::Delivered;
 use crate::introspection::GuestKnowledge;
 
@@ -15,6 +16,8 @@ use crate::introspection::GuestKnowledge;
 pub enum Message {
     /// Samples.
     Samples(SampleBlock),
+    /// A whole block.
+    Block(Arc<[u8]>),
     /// The last block: the account of all ticks.
     End(Account),
 }
@@ -81,6 +84,9 @@ impl<W: Write> Writer<W> {
             self.write_module_functions();
             match message {
                 Message::Samples(block) => self.write_samples(&block),
+                Message::Block(block) => {
+                    self.write_block(&block);
+                }
                 Message::End(account) => {
                     if let Ok(json) = serde_json::to_vec(&account) {
                         self.write(Kind::End, &json);
@@ -109,6 +115,9 @@ impl<W: Write> Writer<W> {
         if !self.has_symbols
             && let Some(text) = self.knowledge.kallsyms()
         {
+            if let Some(block) = kernel_block(&self.knowledge) {
+                self.write_block(&block);
+            }
             self.has_symbols = self.write(Kind::Symbols, text.as_bytes());
         }
     }
@@ -127,13 +136,14 @@ impl<W: Write> Writer<W> {
     /// Whether the block is in the file. After a failure nothing more is: behind half a block it couldn't be
     /// found.
     fn write(&mut self, kind: Kind, contents: &[u8]) -> bool {
+        Block::encode(kind, contents).is_some_and(|block| self.write_block(&block))
+    }
+
+    fn write_block(&mut self, block: &[u8]) -> bool {
         if self.outcome.has_failed() {
             return false;
         }
-        let Some(block) = Block::encode(kind, contents) else {
-            return false;
-        };
-        let written = self.file.write_all(&block).and_then(|()| self.file.flush());
+        let written = self.file.write_all(block).and_then(|()| self.file.flush());
         if let Err(error) = written {
             log::error!("The recording {} ends here: {error}", self.path.display());
             self.outcome.failed.store(true, Ordering::Release);

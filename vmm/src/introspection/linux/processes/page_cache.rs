@@ -5,7 +5,7 @@
 
 use vm_memory::{GuestAddress, GuestMemoryBackend};
 
-use super::layout::{PageCacheLayout, ProcessLayout};
+use super::layout::PageCacheLayout;
 use super::{FileIdentity, files};
 use crate::introspection::Registers;
 use crate::introspection::linux::LinuxKnowledge;
@@ -24,19 +24,21 @@ const MAX_LEVELS: usize = 11;
 const FIXED_PAGES: u64 = 0xffff_ea00_0000_0000;
 
 impl LinuxKnowledge {
-    /// The contents of the file that `wanted` was. `None` when it isn't wholly in the guest's memory, or is another
-    /// one by now.
+    /// The contents of the file that `wanted` was, at most `limit` bytes. `None` when these aren't all in the guest's
+    /// memory, or it is another file by now.
     pub fn file_contents<M: GuestMemoryBackend>(
         &self,
         memory: &M,
         wanted: &FileIdentity,
+        limit: u64,
     ) -> Option<Vec<u8>> {
         let layout = self.processes.as_ref()?;
         let cache = layout.page_cache.as_ref()?;
         // All of it lies in the direct map: page tables aren't needed, and no vCPU's are.
         let view = self.view(memory, &Registers::default())?;
         let is_same = || files::identity(&view, layout, wanted.inode).as_ref() == Some(wanted);
-        if !is_same() || wanted.length > MAX_FILE {
+        let length = wanted.length.min(limit);
+        if !is_same() || length > MAX_FILE {
             return None;
         }
         let reader = Reader {
@@ -50,19 +52,13 @@ impl LinuxKnowledge {
             view: &view,
         };
         let mut contents = Vec::new();
-        for index in 0..wanted.length.div_ceil(PAGE) {
+        for index in 0..length.div_ceil(PAGE) {
             let mut page = [0; PAGE as usize];
             read_physical(memory, reader.page(index)?, &mut page)?;
             contents.extend(page);
         }
-        contents.truncate(usize::try_from(wanted.length).ok()?);
+        contents.truncate(usize::try_from(length).ok()?);
         is_same().then_some(contents)
-    }
-
-    /// Whether files can be read out of the guest's memory.
-    pub fn reads_files(&self) -> bool {
-        let layout: Option<&ProcessLayout> = self.processes.as_ref();
-        layout.is_some_and(|layout| layout.page_cache.is_some())
     }
 }
 
