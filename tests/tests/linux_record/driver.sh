@@ -3,11 +3,11 @@ start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --jitte
     --cmdline 'console=ttyS0 quiet panic=-1' --record "$LAB_OUT/guest.kvmprof"
 says 'workload running'
 gathered_before=$(count)
-sampled 1000
+sampled 1400
 kvmprof status --socket "$socket" >"$LAB_OUT/guest.text"
 status end
 cp /run/end "$LAB_OUT/guest.json"
 kill $machine
 ended
 # The lab's own program reads it, too.
-kvmprof report --sort total "$LAB_OUT/guest.kvmprof" >"$LAB_OUT/guest.report"
+kvmprof report --sort total --top 60 "$LAB_OUT/guest.kvmprof" >"$LAB_OUT/guest.report"

@@ -13,6 +13,8 @@ mod orc;
 mod tests;
 mod unwind_table;
 mod user;
+#[cfg(test)]
+mod user_tests;
 
 use kvmprof_devices::profiling::{MAX_STACK_FRAMES, StackEnd, StackSummary};
 

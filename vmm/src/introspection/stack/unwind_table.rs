@@ -85,7 +85,14 @@ impl UnwindTable {
         Self::new(data, address, base & !0xfff, segments)
     }
 
-    fn new(data: &[u8], address: u64, base: u64, segments: Vec<(u64, u64, u64)>) -> Option<Self> {
+    /// Of the section `data`, which lies at `address`, of a file that begins at `base` and has these executable
+    /// segments: offset in the file, virtual address, length.
+    pub(super) fn new(
+        data: &[u8],
+        address: u64,
+        base: u64,
+        segments: Vec<(u64, u64, u64)>,
+    ) -> Option<Self> {
         if data.len() > MAX_SECTION {
             return None;
         }
@@ -104,6 +111,11 @@ impl UnwindTable {
             segments,
             base,
         })
+    }
+
+    /// How many functions it has something about.
+    pub fn functions(&self) -> usize {
+        self.functions.len()
     }
 
     /// How many bytes it takes.

@@ -21,6 +21,13 @@ const LOWEST_STACK: u64 = 4096;
 /// unwinders and debuggers have always known it by.
 const SIGNAL_RETURN: [u8; 8] = [0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 const SIGNAL_RETURN_LENGTH: u64 = 9;
+/// Where the kernel saves registers for it, in bytes above its stack pointer (`struct ucontext`, `struct sigcontext`,
+/// `arch/x86/include/uapi/asm`).
+mod saved {
+    pub const BP: u64 = 120;
+    pub const SP: u64 = 160;
+    pub const IP: u64 = 168;
+}
 
 /// What unwinds the stacks of one address space's code.
 pub struct UserUnwinder {
@@ -125,7 +132,9 @@ impl UserUnwinder {
         let mut is_signal = false;
         loop {
             let inside = frame.ip - u64::from(!is_exact);
-            let caller = if self.covers(inside) {
+            let caller = if is_signal {
+                interrupted(frame.sp, memory).ok_or(StackEnd::Broken)
+            } else if self.covers(inside) {
                 self.step(&frame, is_exact, cache, &mut reads, memory)
             } else {
                 frame_pointer::step(frame.sp, frame.bp, memory)
@@ -196,6 +205,16 @@ impl UserUnwinder {
 /// The addresses that `bytes` lie at, the first one at `address`.
 fn range(address: u64, bytes: &[u8]) -> std::ops::Range<u64> {
     address..address.saturating_add(bytes.len() as u64)
+}
+
+/// What a signal interrupted, when its handler has returned and the stack pointer is `sp`.
+fn interrupted(sp: u64, memory: &mut impl StackMemory) -> Option<Caller> {
+    let mut word = |offset: u64| memory.word(sp.checked_add(offset)?);
+    Some(Caller {
+        ip: word(saved::IP)?,
+        sp: word(saved::SP)?,
+        bp: word(saved::BP)?,
+    })
 }
 
 /// Whether `address` is where a signal handler returns to.

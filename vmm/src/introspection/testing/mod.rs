@@ -13,4 +13,5 @@ pub mod kernel;
 pub mod linux_guest;
 pub mod modules;
 pub mod page_tables;
+pub mod processes;
 pub mod stacks;
