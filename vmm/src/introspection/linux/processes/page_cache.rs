@@ -10,7 +10,7 @@ use super::{FileIdentity, files};
 use crate::introspection::Registers;
 use crate::introspection::linux::LinuxKnowledge;
 use crate::introspection::linux::view::KernelView;
-use crate::introspection::paging::{PAGE, read_physical};
+use crate::introspection::paging::{CR0_PG, PAGE, read_physical};
 
 /// Longest file that is read, in bytes.
 const MAX_FILE: u64 = 512 << 20;
@@ -35,7 +35,11 @@ impl LinuxKnowledge {
         let layout = self.processes.as_ref()?;
         let cache = layout.page_cache.as_ref()?;
         // All of it lies in the direct map: page tables aren't needed, and no vCPU's are.
-        let view = self.view(memory, &Registers::default())?;
+        let nowhere_else = Registers {
+            cr0: CR0_PG,
+            ..Registers::default()
+        };
+        let view = self.view(memory, &nowhere_else)?;
         let is_same = || files::identity(&view, layout, wanted.inode).as_ref() == Some(wanted);
         let length = wanted.length.min(limit);
         if !is_same() || length > MAX_FILE {
