@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{
-    Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel,
-};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, channel, sync_channel};
 
 use kvmprof_report::binary;
 use kvmprof_report::file::BinaryFacts;
@@ -96,28 +93,24 @@ impl BinaryLoader {
         Ok(())
     }
 
+    /// Whether there are files that are still to be read.
+    pub fn is_busy(&self) -> bool {
+        self.pending > 0
+    }
+
     /// The blocks of files that have been read since the last call.
     pub fn take(&mut self) -> Vec<Arc<[u8]>> {
-        self.take_until(Instant::now())
-    }
-
-    /// As [`BinaryLoader::take`], after what was asked for has been read, or after `patience`.
-    pub fn take_all(&mut self, patience: Duration) -> Vec<Arc<[u8]>> {
-        self.take_until(Instant::now() + patience)
-    }
-
-    fn take_until(&mut self, deadline: Instant) -> Vec<Arc<[u8]>> {
         let mut blocks = Vec::new();
         let Some(done) = &self.done else {
             return blocks;
         };
         while self.pending > 0 {
-            let patience = deadline.saturating_duration_since(Instant::now());
-            match done.recv_timeout(patience) {
+            match done.try_recv() {
                 Ok(Done::File(block)) => blocks.push(block),
                 Ok(Done::Map) => self.pending -= 1,
-                Err(RecvTimeoutError::Timeout) => break,
-                Err(RecvTimeoutError::Disconnected) => self.pending = 0,
+                Err(TryRecvError::Empty) => break,
+                // A panic of that thread has been reported already.
+                Err(TryRecvError::Disconnected) => self.pending = 0,
             }
         }
         blocks

@@ -18,7 +18,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvmprof_devices::endpoint::Handle;
 use kvmprof_devices::profiling::{ClockLedger, Pcs, Prf};
@@ -36,8 +36,12 @@ pub use clocks::ClockPlan;
 pub use recorder::{RecordPlan, Recorder, facts as recording_facts};
 pub use status::MachineFacts;
 
-/// How long the end of a recording may wait for the files that are still being read.
-const LOADING_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the end of a client's recording may wait for the files that are still being read.
+const LOADING_PATIENCE: Duration = Duration::from_secs(1);
+/// The same at the guest's end, when nothing else is left to do.
+const LAST_PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks at whether they are.
+const LOADING_POLL: Duration = Duration::from_millis(1);
 
 /// The profiler, shared by what runs on the event thread.
 pub type SharedProfiler = Rc<RefCell<Profiler>>;
@@ -176,9 +180,11 @@ impl Profiler {
     }
 
     /// Waits for the files that are still being read, for recordings that end.
-    fn await_files(&mut self) {
-        for block in self.processes.all_loaded(LOADING_PATIENCE) {
-            add_block(&mut self.recorder, &mut self.streams, &block);
+    fn await_files(&mut self, patience: Duration) {
+        let begun = Instant::now();
+        while self.processes.is_loading() && begun.elapsed() < patience {
+            std::thread::sleep(LOADING_POLL);
+            self.drain();
         }
     }
 
@@ -204,7 +210,7 @@ impl Profiler {
     /// are.
     pub fn end(&mut self) {
         while self.drain() {}
-        self.await_files();
+        self.await_files(LAST_PATIENCE);
         self.ended = true;
         self.hz = 0;
         self.pcs.stop();

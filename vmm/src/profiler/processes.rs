@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
 use kvmprof_report::file::{Mapping, ProcessMappings};
 
@@ -100,19 +99,14 @@ impl Processes {
         Some(*self.files.entry(key).or_insert(next))
     }
 
+    /// Whether there are files that are still to be read.
+    pub fn is_loading(&self) -> bool {
+        self.loader.is_busy()
+    }
+
     /// The blocks of files that have been read since the last call.
     pub fn loaded(&mut self) -> Vec<Arc<[u8]>> {
         let blocks = self.loader.take();
-        self.keep(blocks)
-    }
-
-    /// As [`Processes::loaded`], after all have been read, or after `patience`.
-    pub fn all_loaded(&mut self, patience: Duration) -> Vec<Arc<[u8]>> {
-        let blocks = self.loader.take_all(patience);
-        self.keep(blocks)
-    }
-
-    fn keep(&mut self, blocks: Vec<Arc<[u8]>>) -> Vec<Arc<[u8]>> {
         for block in &blocks {
             if self.kept_bytes + block.len() <= MAX_KEPT {
                 self.kept_bytes += block.len();
@@ -143,5 +137,89 @@ fn mappings(map: &ProcessMap, files: &[Option<FileId>]) -> ProcessMappings {
         pid: map.pid,
         time: map.time,
         mappings: mappings.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vm_memory::GuestAddress;
+
+    use super::*;
+    use crate::introspection::{FileIdentity, GuestKnowledge};
+    use crate::machine::GuestMemory;
+
+    fn processes() -> Processes {
+        let memory = GuestMemory::from_ranges(&[(GuestAddress(0), 4096)]).unwrap();
+        let knowledge = Arc::new(GuestKnowledge::unknown());
+        Processes::new(BinarySources::new(memory, knowledge, None, None))
+    }
+
+    fn file(path: &str, number: u64) -> Backing {
+        Backing::File(Arc::new(MappedFile {
+            path: path.to_owned(),
+            identity: FileIdentity {
+                number,
+                ..FileIdentity::default()
+            },
+        }))
+    }
+
+    fn map(root: u64, pid: i32, backings: &[Backing]) -> Arc<ProcessMap> {
+        let areas = (1_u64..).zip(backings).map(|(index, backing)| Area {
+            begin: index << 33,
+            end: (index << 33) + 4096,
+            offset: 4096,
+            backing: backing.clone(),
+        });
+        Arc::new(ProcessMap::new(root, pid, 5, areas.collect()))
+    }
+
+    #[test]
+    fn what_is_known_is_no_news() {
+        let mut processes = processes();
+        let first = [file("/bin/a", 1)];
+        assert!(processes.enter(map(0x1000, 1, &first)).is_some());
+        assert!(processes.enter(map(0x1000, 1, &first)).is_none());
+        for (root, pid, backing) in [
+            (0x2000, 1, file("/bin/a", 1)),
+            (0x1000, 2, file("/bin/a", 1)),
+            (0x1000, 2, file("/bin/a", 2)),
+            (0x1000, 2, Backing::Anonymous),
+        ] {
+            assert!(processes.enter(map(root, pid, &[backing])).is_some());
+        }
+        assert_eq!(processes.known().count(), 2);
+    }
+
+    #[test]
+    fn files_keep_their_numbers() {
+        let mut processes = processes();
+        let mut ids = |map: &ProcessMap| -> Vec<Option<FileId>> {
+            map.areas.iter().map(|area| processes.file(area)).collect()
+        };
+        let all = [
+            file("/bin/a", 1),
+            file("/bin/b", 2),
+            Backing::Anonymous,
+            Backing::Vdso,
+            file("/bin/a", 1),
+            file("/bin/a", 3),
+        ];
+        let expected = [Some(0), Some(1), None, Some(2), Some(0), Some(3)];
+        assert_eq!(ids(&map(0x1000, 1, &all)), expected);
+        assert_eq!(ids(&map(0x2000, 2, &all)), expected);
+        let mut low = map(0x1000, 1, &[Backing::Vdso]).areas[0].clone();
+        low.begin = 0x1000;
+        assert_eq!(processes.file(&low), None);
+    }
+
+    #[test]
+    fn a_guest_with_endless_processes_fills_no_memory() {
+        let mut processes = processes();
+        for root in 1..=MAX_SPACES as u64 + 100 {
+            processes.enter(map(root << 13, 1, &[Backing::Anonymous]));
+        }
+        assert_eq!(processes.known().count(), MAX_SPACES);
+        assert!(!processes.spaces.contains_key(&(1 << 13)));
     }
 }

@@ -4,8 +4,8 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::recorder::{REC_START, REC_STOP, STACK_KERNEL, STACK_USER};
 use kvmprof_devices::endpoint::{Handle, IoctlReply};
 
-use super::Profiler;
 use super::recorder::{StreamRecorder, facts, kernel_block};
+use super::{LOADING_PATIENCE, Profiler};
 use crate::introspection::StackWish;
 
 impl Profiler {
@@ -67,7 +67,7 @@ impl Profiler {
             .any(|(other, stream)| *other != handle && stream.wants_ticks());
         let rest = self.pcs.wants_ticks() || self.prf.wants_ticks() || self.recorder.is_some();
         self.settle_before_leaving(others || rest);
-        self.await_files();
+        self.await_files(LOADING_PATIENCE);
         if let Some(stream) = self.streams.get_mut(&handle) {
             stream.stop();
         }

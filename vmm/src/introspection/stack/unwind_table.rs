@@ -87,7 +87,7 @@ impl UnwindTable {
 
     /// Of the section `data`, which lies at `address`, of a file that begins at `base` and has these executable
     /// segments: offset in the file, virtual address, length.
-    pub(super) fn new(
+    pub(in crate::introspection) fn new(
         data: &[u8],
         address: u64,
         base: u64,

@@ -4,6 +4,7 @@ use kvmprof_devices::profiling::{MAX_STACK_FRAMES, StackEnd};
 use proptest::prelude::*;
 
 use super::*;
+use crate::introspection::testing::eh_frame::eh_frame;
 
 /// Where the test's program lies by its own addresses, and how far above that it runs.
 const BASE: u64 = 0x1000;
@@ -34,34 +35,8 @@ const BEHIND_SIGNAL: &[u8] = &[
 /// A jump to itself.
 const ENDLESS: &[u8] = &[0x0f, 5, 0x77, 0, 0x2f, 0xfd, 0xff];
 
-/// A section with one entry for each of these functions.
 fn section(functions: &[(u64, &[u8])]) -> Vec<u8> {
-    let mut section = Vec::new();
-    let mut add = |contents: &[u8]| {
-        let length = contents.len().next_multiple_of(4);
-        section.extend(u32::try_from(length).unwrap().to_le_bytes());
-        section.extend(contents);
-        // DW_CFA_nop.
-        section.resize(section.len() + length - contents.len(), 0);
-        section.len()
-    };
-    // Version 1, "zR", factors 1 and -8, return address 16, pointers of 4 bytes from where they are; the caller's
-    // stack pointer is 8 above, its return address below that.
-    let mut end = add(&[
-        0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1,
-    ]);
-    for (address, instructions) in functions {
-        let place = end + 4;
-        let mut entry = u32::try_from(place).unwrap().to_le_bytes().to_vec();
-        let distance = address.wrapping_sub(SECTION + place as u64 + 4);
-        entry.extend(&distance.to_le_bytes()[..4]);
-        entry.extend(0x100_u32.to_le_bytes());
-        entry.push(0);
-        entry.extend(*instructions);
-        end = add(&entry);
-    }
-    section.extend([0; 4]);
-    section
+    eh_frame(SECTION, functions)
 }
 
 fn program() -> Vec<u8> {

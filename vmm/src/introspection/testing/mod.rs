@@ -8,6 +8,7 @@
 )]
 
 pub mod btf;
+pub mod eh_frame;
 pub mod kallsyms;
 pub mod kernel;
 pub mod linux_guest;

@@ -1,6 +1,6 @@
 //! Notices when a process has other executable mappings than before.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use vm_memory::GuestMemoryBackend;
 
@@ -107,13 +107,8 @@ impl ProcessFollower {
                 return None;
             }
         }
-        let map = Arc::new(ProcessMap {
-            root,
-            pid: seen.pid,
-            time,
-            areas: named(view, layout, mm, &self.areas),
-            unwinder: OnceLock::new(),
-        });
+        let areas = named(view, layout, mm, &self.areas);
+        let map = Arc::new(ProcessMap::new(root, seen.pid, time, areas));
         self.remember(
             known,
             Space {

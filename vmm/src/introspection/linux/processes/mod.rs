@@ -87,6 +87,17 @@ pub struct FileIdentity {
 }
 
 impl ProcessMap {
+    /// What process `pid` had in its address space at `root` at `time`: `areas`, by address.
+    pub fn new(root: u64, pid: i32, time: u64, areas: Vec<Area>) -> Self {
+        Self {
+            root,
+            pid,
+            time,
+            areas,
+            unwinder: OnceLock::new(),
+        }
+    }
+
     /// What unwinds the stacks of its code, once that is known.
     pub fn unwinder(&self) -> Option<&UserUnwinder> {
         self.unwinder.get()
