@@ -1,9 +1,9 @@
 # A guest that is recorded from its first instruction on, until so many samples were taken of it.
 start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --jitter \
-    --cmdline 'console=ttyS0 quiet panic=-1' --record "$LAB_OUT/guest.kvmprof"
+    --cmdline "console=ttyS0 quiet panic=-1 $(cat /lab/words)" --record "$LAB_OUT/guest.kvmprof"
 says 'workload running'
 gathered_before=$(count)
-sampled 1400
+sampled 1600
 kvmprof status --socket "$socket" >"$LAB_OUT/guest.text"
 status end
 cp /run/end "$LAB_OUT/guest.json"

@@ -1,6 +1,7 @@
 dd if=/dev/zero of=/dev/null bs=4k 2>/dev/null &
 calls &
 plain &
+shared &
 threads &
 # A process that executes another file after a while.
 (

@@ -6,7 +6,9 @@ mod users;
 use kvmprof_devices::profiling::{Mode, Sample, StackEnd};
 use kvmprof_report::file::{Contents, Recording};
 use kvmprof_report::profile::Symbols;
-use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, guest_program};
+use kvmprof_tests::linux::{
+    Finished, Scenario, debian, guest_builder, guest_program, shared_program,
+};
 use users::Users;
 
 const CALLS: u64 = 0x1000_0000;
@@ -36,15 +38,17 @@ impl Seen {
 
 #[test]
 fn stacks_of_linux_6_1_lead_to_where_they_come_from() {
-    check("6.1");
+    check("6.1", "");
 }
 
 #[test]
 fn stacks_of_linux_6_12_lead_to_where_they_come_from() {
-    check("6.12");
+    // With page tables of their own for user mode.
+    check("6.12", "pti=on");
 }
 
-fn check(series: &str) {
+/// A guest of that series of kernels, with more words on its command line.
+fn check(series: &str, words: &str) {
     let calls = guest_program("calls.c", CALLS, &["-fno-omit-frame-pointer"]);
     let plain = |address| guest_program("calls.c", address, &["-O2", "-fomit-frame-pointer"]);
     let programs = [
@@ -53,9 +57,19 @@ fn check(series: &str) {
         ("after", &plain(AFTER)),
         ("threads", &guest_program("threads.c", THREADS, &[])),
     ];
+    let shared = shared_program("calls.c", &["-O2", "-fomit-frame-pointer"]);
+    let mut init = guest_builder(include_str!("init.sh"), &programs).contents(
+        "/bin/shared",
+        0o755,
+        shared.file.as_slice(),
+    );
+    for (place, library) in shared.libraries {
+        init = init.add(library, place);
+    }
     let run = Scenario::new()
         .kernel("vmlinuz", &debian(series))
-        .file("guest.cpio", guest_init(include_str!("init.sh"), &programs))
+        .file("words", words.as_bytes().to_vec())
+        .file("guest.cpio", init.build().unwrap())
         .run(include_str!("driver.sh"));
     println!("{}", run.text("guest.text"));
     println!("{}", run.text("guest.report"));
@@ -64,6 +78,7 @@ fn check(series: &str) {
     check_system_calls(&seen);
     check_user_stacks(&seen, "calls");
     check_user_stacks(&seen, "plain");
+    check_user_stacks(&seen, "shared");
     check_binaries(&contents);
     check_threads(&seen);
     check_exec(&seen);
@@ -157,6 +172,12 @@ fn check_user_stacks(seen: &[Seen], program: &str) {
     most(&format!("user stacks of {program}"), &user, 95, |seen| {
         seen.frames.get(1..4) == Some(&["middle", "outer", "main"].map(str::to_owned))
     });
+    most(
+        &format!("whole user stacks of {program}"),
+        &user,
+        95,
+        |seen| seen.sample.stack.user_end == StackEnd::Complete,
+    );
     // Interrupts of that program lead back to it.
     let interrupted: Vec<&Seen> = seen
         .iter()
@@ -226,6 +247,13 @@ fn check_binaries(contents: &Contents) {
         assert!(!binary.facts.build_id.is_empty(), "{program}");
     }
     binary("/bin/busybox");
+    for (library, function) in [
+        ("/lib64/ld-linux-x86-64.so.2", "_dl_"),
+        ("/lib/x86_64-linux-gnu/libc.so.6", "getppid"),
+    ] {
+        let mut names = binary(library).functions().map(|(_, _, name)| name);
+        assert!(names.any(|name| name.starts_with(function)), "{library}");
+    }
     assert_eq!(binary("[vdso]").facts.source, "guest memory");
     let kernel = contents.kernel.as_ref().unwrap();
     assert!(contents.facts.kernel.ends_with("vmlinuz"));

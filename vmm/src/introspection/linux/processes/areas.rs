@@ -27,7 +27,7 @@ pub enum Visit {
 pub struct RawArea {
     pub begin: u64,
     pub end: u64,
-    /// In bytes.
+    /// In bytes; 0 without a file.
     pub offset: u64,
     /// The guest virtual address of its `struct file`; 0 if it has none.
     pub file: u64,
@@ -97,11 +97,18 @@ impl<M: GuestMemoryBackend> Taken<'_, '_, M> {
         let (begin, end) = (field(layout.start)?, field(layout.end)?);
         let is_sane = begin >= self.last && begin < end;
         if is_sane && field(layout.flags)? & EXECUTABLE != 0 {
+            let file = field(layout.file)?;
+            // Memory of the process's own counts by addresses.
+            let pages = if file == 0 {
+                0
+            } else {
+                field(layout.page_offset)?
+            };
             self.areas.push(RawArea {
                 begin,
                 end,
-                offset: field(layout.page_offset)?.checked_mul(PAGE)?,
-                file: field(layout.file)?,
+                offset: pages.checked_mul(PAGE)?,
+                file,
             });
         }
         Some((begin, end))

@@ -17,8 +17,10 @@ use crate::introspection::stack::UnwindCache;
 const MAX_SPACES: usize = 64;
 /// Most files of one address space that are looked at.
 const MAX_FILES: usize = 512;
-/// How often at most an address space is walked whose executable memory has the same size as before, in ns.
-const RECHECK_NS: u64 = 100_000_000;
+/// How often an address space is walked whose executable memory has the same size as before, in ns: with other areas
+/// than before, and with as many and as large ones.
+const RECHECK_CHANGED: u64 = 100_000_000;
+const RECHECK_SAME: u64 = 1_000_000_000;
 
 /// A task that runs: its `task_struct`, and its process.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +95,12 @@ impl ProcessFollower {
             && let Some(space) = self.spaces.get_mut(index)
         {
             space.seen = time;
-            let is_fresh = space.extent == extent || time.saturating_sub(space.walked) < RECHECK_NS;
+            let period = if space.extent == extent {
+                RECHECK_SAME
+            } else {
+                RECHECK_CHANGED
+            };
+            let is_fresh = time.saturating_sub(space.walked) < period;
             if space.signature == signature && is_fresh {
                 self.current = known;
                 return None;

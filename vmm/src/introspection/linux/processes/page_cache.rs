@@ -14,6 +14,8 @@ use crate::introspection::paging::{CR0_PG, PAGE, read_physical};
 
 /// Longest file that is read, in bytes.
 const MAX_FILE: u64 = 512 << 20;
+/// Bytes of a page, which is what is read at once.
+const PAGE_BYTES: usize = 4096;
 /// Slots of a node, a power of two, and its logarithm (`XA_CHUNK_SHIFT`, `include/linux/xarray.h`).
 const SLOTS: u64 = 64;
 const SLOT_BITS: u32 = 6;
@@ -57,7 +59,7 @@ impl LinuxKnowledge {
         };
         let mut contents = Vec::new();
         for index in 0..length.div_ceil(PAGE) {
-            let mut page = [0; PAGE as usize];
+            let mut page = [0; PAGE_BYTES];
             read_physical(memory, reader.page(index)?, &mut page)?;
             contents.extend(page);
         }

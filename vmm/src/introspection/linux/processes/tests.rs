@@ -79,7 +79,7 @@ fn finds_executable_mappings_in_trees_and_lists() {
             area(0x40_0000, 1, false, 0, program),
             area(0x40_1000, 2, true, 1, program),
             area(0x50_0000, 1, false, 3, program),
-            area(0x7f00_0000_0000, 3, true, 0, 0),
+            area(0x7f00_0000_0000, 3, true, 0x7f0_0000_0000, 0),
         ];
         // More than one leaf has room for.
         plans.extend(
@@ -146,11 +146,16 @@ fn news_come_once_and_again_after_changes() {
         let fourth = [third[0], third[1], area(0x70_0000, 2, false, 0, 0)];
         room.map(mm, &fourth);
         assert!(look(3 * SECOND).is_none());
+        // The same in other places.
+        let fifth = [third[0], area(0x65_0000, 1, true, 0, 0), fourth[2]];
+        room.map(mm, &fifth);
+        assert!(look(4 * SECOND - 1).is_none());
+        assert_eq!(look(4 * SECOND).unwrap().areas[1].begin, 0x65_0000);
         // Another process with the same page tables.
         guest.task(1, 50, 51, 50);
-        assert_eq!(look(3 * SECOND + 1).unwrap().pid, 50);
+        assert_eq!(look(4 * SECOND + 1).unwrap().pid, 50);
         room.process(1, &fourth);
-        assert!(look(3 * SECOND + 2).is_some());
+        assert!(look(4 * SECOND + 2).is_some());
     }
 }
 
