@@ -5,6 +5,8 @@ says 'workload running'
 gathered_before=$(count)
 sampled 1600
 kvmprof status --socket "$socket" >"$LAB_OUT/guest.text"
+# What a recorder that starts now is told of processes that have been there for long.
+kvmprof record --socket "$socket" --output "$LAB_OUT/late.kvmprof" --seconds 2 >/dev/null
 status end
 cp /run/end "$LAB_OUT/guest.json"
 kill $machine

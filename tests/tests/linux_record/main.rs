@@ -74,7 +74,9 @@ fn check(series: &str, words: &str) {
     println!("{}", run.text("guest.text"));
     println!("{}", run.text("guest.report"));
     assert_eq!(run.status("guest"), SUCCESS, "{}", run.text("guest.stderr"));
-    let (contents, seen) = read(&run);
+    let (late, _) = read(&run, "late.kvmprof");
+    check_binaries(&late);
+    let (contents, seen) = read(&run, "guest.kvmprof");
     check_system_calls(&seen);
     check_user_stacks(&seen, "calls");
     check_user_stacks(&seen, "plain");
@@ -91,8 +93,8 @@ fn check(series: &str, words: &str) {
 }
 
 /// All samples, the account being exact.
-fn read(run: &Finished) -> (Contents, Vec<Seen>) {
-    let recording = Recording::open(&run.path("guest.kvmprof")).unwrap();
+fn read(run: &Finished, name: &str) -> (Contents, Vec<Seen>) {
+    let recording = Recording::open(&run.path(name)).unwrap();
     let mut samples = Vec::new();
     let contents = recording
         .read(|ticks, frames| {

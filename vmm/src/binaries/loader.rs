@@ -16,7 +16,7 @@ pub type FileId = u32;
 
 /// Maps that may wait for the thread. Where there is no room, stacks go by frame pointers, and functions are shown by
 /// their addresses.
-const QUEUE: usize = 4096;
+const QUEUE: usize = 256;
 /// Most bytes of unwind information that are kept.
 const MAX_TABLES: usize = 512 << 20;
 

@@ -10,8 +10,10 @@ use crate::introspection::{Area, Backing, MappedFile, ProcessMap};
 
 /// Address spaces that are remembered for recorders that start later.
 const MAX_SPACES: usize = 4096;
+/// Bytes that these may take.
+const MAX_SPACES_BYTES: usize = 128 << 20;
 /// Files that are told apart.
-const MAX_FILES: usize = 65_536;
+const MAX_FILES: usize = 16_384;
 /// Bytes of files' blocks that are kept for recorders that start later.
 const MAX_KEPT: usize = 256 << 20;
 
@@ -20,6 +22,7 @@ const MAX_KEPT: usize = 256 << 20;
 pub struct Processes {
     /// By page-table root.
     spaces: BTreeMap<u64, Space>,
+    spaces_bytes: usize,
     turns: u64,
     files: HashMap<Key, FileId>,
     loader: BinaryLoader,
@@ -35,6 +38,12 @@ struct Space {
     turn: u64,
 }
 
+impl Space {
+    fn bytes(&self) -> usize {
+        self.map.bytes() + self.block.len()
+    }
+}
+
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Key {
     File(Arc<MappedFile>),
@@ -46,6 +55,7 @@ impl Processes {
     pub fn new(sources: BinarySources) -> Self {
         Self {
             spaces: BTreeMap::new(),
+            spaces_bytes: 0,
             turns: 0,
             files: HashMap::new(),
             loader: BinaryLoader::new(sources),
@@ -70,17 +80,21 @@ impl Processes {
             turn: self.turns,
             map,
         };
-        if known.is_none() && self.spaces.len() >= MAX_SPACES {
+        self.spaces_bytes += space.bytes();
+        if let Some(before) = self.spaces.insert(space.map.root, space) {
+            self.spaces_bytes -= before.bytes();
+        }
+        while self.spaces.len() > MAX_SPACES || self.spaces_bytes > MAX_SPACES_BYTES {
             self.forget_oldest();
         }
-        self.spaces.insert(space.map.root, space);
         Some(block)
     }
 
     fn forget_oldest(&mut self) {
         let oldest = self.spaces.iter().min_by_key(|(_, space)| space.turn);
-        if let Some(root) = oldest.map(|(root, _)| *root) {
-            self.spaces.remove(&root);
+        let root = oldest.map(|(root, _)| *root);
+        if let Some(space) = root.and_then(|root| self.spaces.remove(&root)) {
+            self.spaces_bytes -= space.bytes();
         }
     }
 
@@ -221,5 +235,13 @@ mod tests {
         }
         assert_eq!(processes.known().count(), MAX_SPACES);
         assert!(!processes.spaces.contains_key(&(1 << 13)));
+        let long = file(&"x".repeat(4000), 1);
+        let many = vec![long; 1000];
+        for root in 1..=100 {
+            processes.enter(map(root << 13, 2, &many));
+        }
+        assert!(processes.spaces_bytes <= MAX_SPACES_BYTES);
+        let sum: usize = processes.spaces.values().map(Space::bytes).sum();
+        assert_eq!(processes.spaces_bytes, sum);
     }
 }

@@ -16,7 +16,7 @@ pub const RING_ENTRIES: usize = 4096;
 const RING_FRAMES: usize = RING_ENTRIES * 32;
 /// Maps of processes that travel beside them: each process brings one when it begins, and some more as it loads its
 /// libraries.
-const RING_MAPS: usize = 1024;
+const RING_MAPS: usize = 256;
 
 /// Wakes the profiler's thread up, only if it sleeps.
 #[derive(Debug)]

@@ -27,8 +27,8 @@ use writer::{Message, Outcome, Writer};
 
 /// Blocks that may wait for the disk: 16 MiB, some million samples.
 const QUEUE: usize = 256;
-/// Other blocks that may wait beside them.
-const MAX_DEFERRED: usize = 4096;
+/// Bytes of other blocks that may wait for the disk, and as many for room there.
+const MAX_BLOCKS: usize = 64 << 20;
 
 /// Where to record, and what.
 #[derive(Clone, Debug)]
@@ -48,6 +48,9 @@ pub struct Recorder {
     queue: Option<SyncSender<Message>>,
     /// Blocks for which the queue had no room.
     deferred: VecDeque<Arc<[u8]>>,
+    deferred_bytes: usize,
+    /// Bytes of blocks that were handed over.
+    handed_over: usize,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -88,6 +91,8 @@ impl Recorder {
             outcome,
             queue: Some(queue),
             deferred: VecDeque::new(),
+            deferred_bytes: 0,
+            handed_over: 0,
             thread: Some(thread),
         })
     }
@@ -113,11 +118,14 @@ impl Recorder {
 
     /// Records a whole block. With a disk that keeps up with nothing, the oldest are thrown away.
     pub fn add_block(&mut self, block: Arc<[u8]>) {
-        if self.deferred.len() >= MAX_DEFERRED {
-            self.deferred.pop_front();
-        }
+        self.deferred_bytes += block.len();
         self.deferred.push_back(block);
         self.hand_over_blocks();
+        while self.deferred_bytes > MAX_BLOCKS
+            && let Some(oldest) = self.deferred.pop_front()
+        {
+            self.deferred_bytes -= oldest.len();
+        }
     }
 
     fn hand_over_blocks(&mut self) {
@@ -125,8 +133,16 @@ impl Recorder {
             return self.deferred.clear();
         };
         while let Some(block) = self.deferred.pop_front() {
+            let length = block.len();
+            if self.handed_over - self.outcome.blocks_bytes() > MAX_BLOCKS {
+                self.deferred.push_front(block);
+                return;
+            }
             match queue.try_send(Message::Block(block)) {
-                Ok(()) => {}
+                Ok(()) => {
+                    self.handed_over += length;
+                    self.deferred_bytes -= length;
+                }
                 Err(TrySendError::Full(Message::Block(block))) => {
                     self.deferred.push_front(block);
                     return;

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 
 use kvmprof_report::file::{Account, Block, Kind, SampleBlock};
@@ -28,6 +28,7 @@ pub struct Outcome {
     samples: AtomicU64,
     idle: AtomicU64,
     refused: AtomicU64,
+    blocks_bytes: AtomicUsize,
     failed: AtomicBool,
 }
 
@@ -40,6 +41,11 @@ impl Outcome {
             idle: load(&self.idle),
             refused: load(&self.refused),
         }
+    }
+
+    /// Bytes of whole blocks that have been written, or won't be.
+    pub fn blocks_bytes(&self) -> usize {
+        self.blocks_bytes.load(Ordering::Acquire)
     }
 
     /// Whether the disk has refused anything.
@@ -86,6 +92,8 @@ impl<W: Write> Writer<W> {
                 Message::Samples(block) => self.write_samples(&block),
                 Message::Block(block) => {
                     self.write_block(&block);
+                    let done = &self.outcome.blocks_bytes;
+                    done.fetch_add(block.len(), Ordering::Release);
                 }
                 Message::End(account) => {
                     if let Ok(json) = serde_json::to_vec(&account) {

@@ -8,6 +8,8 @@ use crate::introspection::linux::view::KernelView;
 
 /// Most names in a path.
 const MAX_NAMES: usize = 64;
+/// Longest path, in bytes (`PATH_MAX`).
+const MAX_PATH: usize = 4096;
 /// Longest name (`NAME_MAX`).
 const MAX_NAME: usize = 255;
 
@@ -72,7 +74,7 @@ fn path<M: GuestMemoryBackend>(
         path.push('/');
         path.push_str(name);
     }
-    Some(path)
+    (path.len() <= MAX_PATH).then_some(path)
 }
 
 /// What the mount at `mount` (`struct vfsmount`) lies on, if `dentry` is its root and it lies on another one: that

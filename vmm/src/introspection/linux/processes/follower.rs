@@ -17,6 +17,8 @@ use crate::introspection::stack::UnwindCache;
 const MAX_SPACES: usize = 64;
 /// Most files of one address space that are looked at.
 const MAX_FILES: usize = 512;
+/// Most bytes of all names in one map.
+const MAX_NAMES: usize = 256 << 10;
 /// How often an address space is walked whose executable memory has the same size as before, in ns: with other areas
 /// than before, and with as many and as large ones.
 const RECHECK_CHANGED: u64 = 100_000_000;
@@ -227,15 +229,16 @@ fn named<M: GuestMemoryBackend>(
         files.push((area.file, backing.clone()));
         backing
     };
-    areas
-        .iter()
-        .filter_map(|area| {
-            Some(Area {
-                begin: area.begin,
-                end: area.end,
-                offset: area.offset,
-                backing: backing(area)?,
-            })
-        })
-        .collect()
+    let mut room = MAX_NAMES;
+    let mut named = |area: &RawArea| {
+        let area = Area {
+            begin: area.begin,
+            end: area.end,
+            offset: area.offset,
+            backing: backing(area)?,
+        };
+        room = room.checked_sub(area.name().len())?;
+        Some(area)
+    };
+    areas.iter().filter_map(&mut named).collect()
 }

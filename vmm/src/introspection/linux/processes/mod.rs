@@ -98,6 +98,12 @@ impl ProcessMap {
         }
     }
 
+    /// About how many bytes it takes.
+    pub fn bytes(&self) -> usize {
+        let area = |area: &Area| size_of::<Area>() + area.name().len();
+        self.areas.iter().map(area).sum()
+    }
+
     /// What unwinds the stacks of its code, once that is known.
     pub fn unwinder(&self) -> Option<&UserUnwinder> {
         self.unwinder.get()
