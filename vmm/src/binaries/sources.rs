@@ -1,5 +1,6 @@
 //! Where the contents of a file are found.
 
+use std::cell::LazyCell;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -59,19 +60,24 @@ impl BinarySources {
     pub(super) fn file(&self, file: &MappedFile) -> Option<Found> {
         let linux = self.knowledge.linux()?;
         let mapped = linux.file_contents(&self.memory, &file.identity, u64::MAX);
-        let expected = Expected::new(linux, self, file, mapped.as_deref());
         let on_host = || self.sysroot.as_ref()?.read(&file.path);
         let in_initrd = || Some(self.initrd()?.read(&file.path)?.to_vec());
         let found = |contents, source| Found { contents, source };
-        on_host()
-            .filter(|contents| expected.is_met_by(contents))
-            .map(|contents| found(contents, "sysroot"))
-            .or_else(|| Some(found(mapped?, "page cache")))
-            .or_else(|| {
-                in_initrd()
-                    .filter(|contents| expected.is_met_by(contents))
-                    .map(|contents| found(contents, "initrd"))
-            })
+        let elsewhere = {
+            // Needed only where there is something to choose from.
+            let expected = LazyCell::new(|| Expected::new(linux, self, file, mapped.as_deref()));
+            on_host()
+                .filter(|contents| expected.is_met_by(contents))
+                .map(|contents| found(contents, "sysroot"))
+                .or_else(|| {
+                    // What is in the guest's memory is what it executes.
+                    let contents = mapped.is_none().then(in_initrd)??;
+                    expected
+                        .is_met_by(&contents)
+                        .then(|| found(contents, "initrd"))
+                })
+        };
+        elsewhere.or_else(|| Some(found(mapped?, "page cache")))
     }
 
     /// The code that the kernel gives to each process.
