@@ -19,13 +19,13 @@ const START: u64 = 4096;
 #[derive(Debug)]
 pub struct BinarySources {
     /// Guest memory, where the kernel keeps files that are in use.
-    pub memory: GuestMemory,
+    memory: GuestMemory,
     /// What is known of the kernel.
-    pub knowledge: Arc<GuestKnowledge>,
+    knowledge: Arc<GuestKnowledge>,
     /// The initial RAM disk that the guest was started with.
-    pub initrd: Option<PathBuf>,
+    initrd: Option<PathBuf>,
     /// A folder on the host with the guest's files, or some of them.
-    pub sysroot: Option<Sysroot>,
+    sysroot: Option<Sysroot>,
     /// The initial RAM disk once it was needed.
     unpacked: OnceLock<Option<Initrd>>,
 }
