@@ -180,10 +180,11 @@ fn check_user_stacks(seen: &[Seen], program: &str) {
         95,
         |seen| seen.sample.stack.user_end == StackEnd::Complete,
     );
-    // Interrupts of that program lead back to it.
+    // Interrupts of that program's own code lead back to it.
+    let file = format!("/bin/{program}");
     let interrupted: Vec<&Seen> = seen
         .iter()
-        .filter(|seen| seen.name() == program && seen.sample.mode == Mode::Interrupt)
+        .filter(|seen| seen.file == file && seen.sample.mode == Mode::Interrupt)
         .collect();
     let through = interrupted.iter().filter(|seen| seen.has("main")).count();
     println!(
