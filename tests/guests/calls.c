@@ -1,4 +1,4 @@
-/* Spends its time three calls deep, in code with frame pointers; now and then in a system call. */
+/* Spends its time three calls deep, in code with frame pointers or without; now and then in a system call. */
 
 #include <unistd.h>
 

@@ -112,6 +112,7 @@ impl Machine {
             socket: Some(folder.path().join("socket")),
             prf_addresses: kvmprof_abi::prf::MAX_ADDRESSES,
             record: None,
+            sysroot: None,
             knowledge: None,
         };
         let vm = Vm::start(adapt(config)).unwrap();

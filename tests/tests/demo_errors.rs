@@ -78,6 +78,11 @@ fn files_that_are_no_kernels() {
         }
         let ran = run_kernel(&folder, "demo.elf", &["--initrd", "/nonexistent/initrd"]);
         ran.assert_refused(FAILURE, &["initrd /nonexistent/initrd", "No such file"]);
+        let ran = run_kernel(&folder, "demo.elf", &["--sysroot", "/nonexistent/root"]);
+        ran.assert_refused(FAILURE, &["files in /nonexistent/root", "No such file"]);
+        let file = folder.path().join("demo.elf");
+        let ran = run_kernel(&folder, "demo.elf", &["--sysroot", file.to_str().unwrap()]);
+        ran.assert_refused(FAILURE, &["files in", "Not a directory"]);
     });
 }
 

@@ -29,7 +29,7 @@ fn main() -> anyhow::Result<()> {
         return Ok(());
     }
     println!("{FRAMES} frames, medians over {ROUNDS} rounds of {STACKS}, us");
-    let stacks = DeepStacks::new(FRAMES);
+    let mut stacks = DeepStacks::new(FRAMES);
     let mut stack = Stack::default();
     measure("kernel stack by ORC", 5.0, || {
         stacks.unwind_kernel(&mut stack);
@@ -37,6 +37,10 @@ fn main() -> anyhow::Result<()> {
     })?;
     measure("user stack by frame pointer", 3.0, || {
         stacks.unwind_user(&mut stack);
+        stack.frames().len()
+    })?;
+    measure("user stack by .eh_frame", 10.0, || {
+        stacks.unwind_frameless(&mut stack);
         stack.frames().len()
     })?;
     measure_modules();

@@ -1,5 +1,6 @@
 //! kvmprof: a profiler that looks at a guest from the hypervisor.
 
+pub mod binaries;
 pub mod cli;
 pub mod clock;
 pub mod console;

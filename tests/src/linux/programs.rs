@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A statically linked program, and where its instructions are.
@@ -17,21 +17,64 @@ pub struct Program {
 /// Room that a program is given, in bytes.
 const EXTENT: u64 = 0x100_0000;
 
+/// A program that needs libraries.
+#[derive(Clone, Debug)]
+pub struct SharedProgram {
+    /// The executable file, which may be loaded anywhere.
+    pub file: Vec<u8>,
+    /// What it needs: where that is in the guest, and on this machine.
+    pub libraries: Vec<(&'static str, PathBuf)>,
+}
+
+/// Where the C library and what loads it are in a guest.
+const LIBRARIES: [(&str, &str); 2] = [
+    ("/lib64/ld-linux-x86-64.so.2", "ld-linux-x86-64.so.2"),
+    ("/lib/x86_64-linux-gnu/libc.so.6", "libc.so.6"),
+];
+
+/// Compiles `tests/guests/SOURCE`, with more arguments, for the C library of this machine.
+///
+/// # Panics
+/// When there is no compiler, or it fails.
+pub fn shared_program(source: &str, more: &[&str]) -> SharedProgram {
+    let libraries = LIBRARIES.map(|(place, name)| {
+        let said = Command::new("cc")
+            .arg(format!("-print-file-name={name}"))
+            .output()
+            .expect("cc: apt-get install gcc libc6-dev");
+        (
+            place,
+            PathBuf::from(String::from_utf8_lossy(&said.stdout).trim()),
+        )
+    });
+    SharedProgram {
+        file: compile(source, &["-pie", "-fpie"], more),
+        libraries: libraries.to_vec(),
+    }
+}
+
 /// Compiles `tests/guests/SOURCE`, linked to `address`, with more arguments for the linker.
 ///
 /// # Panics
 /// When there is no compiler, or it fails.
 pub fn guest_program(source: &str, address: u64, more: &[&str]) -> Program {
+    let place = format!("-Wl,-Ttext-segment={address:#x}");
+    let link = ["-static", "-no-pie", "-fno-pie", "-pthread", &place];
+    Program {
+        file: compile(source, &link, more),
+        text: address..address + EXTENT,
+    }
+}
+
+fn compile(source: &str, link: &[&str], more: &[&str]) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("temporary folder");
     let executable = folder.path().join("program");
     let source = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("guests")
         .join(source);
     let compiled = Command::new("cc")
-        .args([
-            "-O1", "-Wall", "-Werror", "-static", "-no-pie", "-fno-pie", "-pthread",
-        ])
-        .arg(format!("-Wl,-Ttext-segment={address:#x}"))
+        .args(["-O1", "-Wall", "-Werror"])
+        .args(link)
         .args(more)
         .arg("-o")
         .arg(&executable)
@@ -44,9 +87,5 @@ pub fn guest_program(source: &str, address: u64, more: &[&str]) -> Program {
         "cc of {}: {said}",
         source.display()
     );
-    let file = fs::read(&executable).expect("what cc has made");
-    Program {
-        file,
-        text: address..address + EXTENT,
-    }
+    fs::read(&executable).expect("what cc has made")
 }

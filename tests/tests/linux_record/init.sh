@@ -1,4 +1,13 @@
 dd if=/dev/zero of=/dev/null bs=4k 2>/dev/null &
 calls &
+plain &
+shared &
+threads &
+# A process that executes another file after a while.
+(
+    turn=0
+    while [ $turn -lt 20000 ]; do turn=$((turn + 1)); done
+    exec after
+) &
 echo workload running
 while :; do sleep 100000; done

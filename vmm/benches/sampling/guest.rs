@@ -78,6 +78,7 @@ impl Guest {
             socket: Some(socket.clone()),
             prf_addresses: kvmprof_abi::prf::MAX_ADDRESSES,
             record: None,
+            sysroot: None,
             knowledge: None,
         })?;
         let mut guest = Self {

@@ -73,6 +73,10 @@ pub struct RunArguments {
     /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or none
     #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks, requires = "record")]
     stacks: StackWish,
+    /// A folder with the guest's files, or some of them: programs in recordings are looked for there first. Files are
+    /// used whose build id, or else whose length, is that of the file in the guest
+    #[arg(long, value_name = "DIR")]
+    sysroot: Option<PathBuf>,
     /// Where the guest keeps the pid of the running process, if its image doesn't say:
     /// absolute:ADDRESS[,OFFSET...]:BYTES, gs:OFFSET[,OFFSET...]:BYTES, or none
     #[arg(long, value_name = "PLACE")]
@@ -116,6 +120,7 @@ pub fn run(arguments: RunArguments) -> anyhow::Result<ExitCode> {
             path,
             stacks: arguments.stacks,
         }),
+        sysroot: arguments.sysroot,
         knowledge: arguments.pid_at.as_deref().map(pid_at).transpose()?,
     })?;
     let terminal = if on_terminal {

@@ -16,6 +16,8 @@ pub struct ClockSetting {
     pub process_group: bool,
     /// Take these parts of the call stack at each tick: recorders ask for them.
     pub stacks: StackWish,
+    /// Follow the mappings of processes at each tick: recorders ask for it.
+    pub processes: bool,
 }
 
 /// Shared by the profiler, which asks, and one vCPU's thread, which answers.
@@ -25,7 +27,7 @@ pub struct ClockSetting {
 /// settles the account.
 #[derive(Debug, Default)]
 pub struct ClockControl {
-    // Generation in the upper half; what is read besides in bits 29 to 31, and hz in the bits below.
+    // Generation in the upper half; what is read besides in bits 28 to 31, and hz in the bits below.
     request: AtomicU64,
     acknowledged: AtomicU32,
     halted: AtomicBool,
@@ -34,7 +36,8 @@ pub struct ClockControl {
 const PROCESS_GROUP: u32 = 1 << 31;
 const KERNEL_STACK: u32 = 1 << 30;
 const USER_STACK: u32 = 1 << 29;
-const RATE: u32 = USER_STACK - 1;
+const PROCESSES: u32 = 1 << 28;
+const RATE: u32 = PROCESSES - 1;
 
 impl ClockControl {
     /// Asks for `setting`; the vCPU's thread must be kicked after that. Only the profiler calls it.
@@ -44,7 +47,8 @@ impl ClockControl {
         let low = setting.hz & RATE
             | flag(setting.process_group, PROCESS_GROUP)
             | flag(setting.stacks.kernel, KERNEL_STACK)
-            | flag(setting.stacks.user, USER_STACK);
+            | flag(setting.stacks.user, USER_STACK)
+            | flag(setting.processes, PROCESSES);
         self.request.store(
             u64::from(generation) << 32 | u64::from(low),
             Ordering::Release,
@@ -63,6 +67,7 @@ impl ClockControl {
                 kernel: low & KERNEL_STACK != 0,
                 user: low & USER_STACK != 0,
             },
+            processes: low & PROCESSES != 0,
         };
         (generation, setting)
     }
@@ -115,6 +120,7 @@ mod tests {
                 kernel: false,
                 user: true,
             },
+            processes: true,
         };
         let first = control.request(setting);
         assert!(!control.is_settled());

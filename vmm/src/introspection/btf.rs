@@ -25,10 +25,16 @@ pub const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
 /// A `btf_type` that is an enumeration of 32-bit numbers.
 pub const KIND_ENUM: u32 = 6;
+/// A `btf_type` that gives another type a name.
+pub const KIND_TYPEDEF: u32 = 8;
+const KIND_VOLATILE: u32 = 9;
+const KIND_CONST: u32 = 10;
+const KIND_RESTRICT: u32 = 11;
 const KIND_FUNC_PROTO: u32 = 13;
 const KIND_VAR: u32 = 14;
 const KIND_DATASEC: u32 = 15;
 const KIND_DECL_TAG: u32 = 17;
+const KIND_TYPE_TAG: u32 = 18;
 const KIND_ENUM64: u32 = 19;
 const KIND_LAST: u32 = KIND_ENUM64;
 
@@ -41,7 +47,7 @@ pub struct Btf<'a> {
     starts: Vec<u32>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Type {
     name: usize,
     kind: u32,
@@ -88,19 +94,19 @@ impl<'a> Btf<'a> {
     /// its anonymous structures and unions count as its own. `None` when there is none, or it is a
     /// bit field.
     pub fn offset_of(&self, structure: &str, member: &str) -> Option<u64> {
-        // A name may stand for several structures (those private to a file): take the first that
-        // has the member.
-        self.all()
-            .filter(|candidate| {
-                matches!(candidate.kind, KIND_STRUCT | KIND_UNION)
-                    && self.is_named(candidate.name, structure)
-            })
-            .find_map(|candidate| {
-                let mut budget = MAX_MEMBERS;
-                self.member(candidate, member, MAX_DEPTH, &mut budget)
-            })
-            .filter(|bits| bits % 8 == 0)
-            .map(|bits| bits / 8)
+        self.structures(structure).offset_of(member)
+    }
+
+    /// The structures and unions called `name`, for several look-ups: finding them goes through all types.
+    pub fn structures(&self, name: &str) -> Structures<'_, 'a> {
+        let is_meant = |candidate: &Type| {
+            matches!(candidate.kind, KIND_STRUCT | KIND_UNION)
+                && self.is_named(candidate.name, name)
+        };
+        Structures {
+            btf: self,
+            candidates: self.all().filter(is_meant).collect(),
+        }
     }
 
     /// How long the structure called `structure` is, in bytes.
@@ -147,8 +153,29 @@ impl<'a> Btf<'a> {
             .is_some_and(|rest| rest.first() == Some(&0))
     }
 
-    /// Where `member` lies within `structure`, in bits.
-    fn member(&self, structure: Type, member: &str, depth: u32, budget: &mut usize) -> Option<u64> {
+    /// The structure or union that a type comes down to behind its names and qualifiers.
+    fn resolve(&self, mut id: usize) -> Option<Type> {
+        for _ in 0..MAX_DEPTH {
+            let this = self.by_id(id)?;
+            match this.kind {
+                KIND_STRUCT | KIND_UNION => return Some(this),
+                KIND_TYPEDEF | KIND_VOLATILE | KIND_CONST | KIND_RESTRICT | KIND_TYPE_TAG => {
+                    id = this.size_or_type;
+                }
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// Where `member` lies within `structure`, in bits, and what type it is of.
+    fn member(
+        &self,
+        structure: Type,
+        member: &str,
+        depth: u32,
+        budget: &mut usize,
+    ) -> Option<(u64, usize)> {
         let depth = depth.checked_sub(1)?;
         for index in 0..structure.count {
             *budget = budget.checked_sub(1)?;
@@ -163,17 +190,58 @@ impl<'a> Btf<'a> {
             }
             let bits = u64::from(bits);
             if self.is_named(name, member) {
-                return Some(bits);
+                return Some((bits, index_at(self.types, entry + 4)?));
             }
             if self.strings.get(name) == Some(&0)
                 && let Some(inner) = self.by_id(index_at(self.types, entry + 4)?)
                 && matches!(inner.kind, KIND_STRUCT | KIND_UNION)
-                && let Some(within) = self.member(inner, member, depth, budget)
+                && let Some((within, id)) = self.member(inner, member, depth, budget)
             {
-                return Some(bits + within);
+                return Some((bits + within, id));
             }
         }
         None
+    }
+}
+
+/// Structures and unions of one name. Such as are private to a file may have the same name: of all those, the first
+/// counts that has the member which is asked for.
+#[derive(Debug)]
+pub struct Structures<'b, 'a> {
+    btf: &'b Btf<'a>,
+    candidates: Vec<Type>,
+}
+
+impl Structures<'_, '_> {
+    /// As [`Btf::offset_of`].
+    pub fn offset_of(&self, member: &str) -> Option<u64> {
+        self.find(member).map(|(offset, _)| offset)
+    }
+
+    /// Where `inner` lies, which is a member of `member`'s type; in bytes from the start of the outer structure.
+    pub fn offset_within(&self, member: &str, inner: &str) -> Option<u64> {
+        let (offset, id) = self.find(member)?;
+        let mut budget = MAX_MEMBERS;
+        let structure = self.btf.resolve(id)?;
+        let (bits, _) = self.btf.member(structure, inner, MAX_DEPTH, &mut budget)?;
+        (bits % 8 == 0).then_some(offset + bits / 8)
+    }
+
+    /// How many bytes the first of them has.
+    pub fn size(&self) -> Option<u64> {
+        u64::try_from(self.candidates.first()?.size_or_type).ok()
+    }
+
+    /// Where `member` lies, in bytes, and what type it is of.
+    fn find(&self, member: &str) -> Option<(u64, usize)> {
+        self.candidates
+            .iter()
+            .find_map(|candidate| {
+                let mut budget = MAX_MEMBERS;
+                self.btf.member(*candidate, member, MAX_DEPTH, &mut budget)
+            })
+            .filter(|(bits, _)| bits % 8 == 0)
+            .map(|(bits, id)| (bits / 8, id))
     }
 }
 
@@ -265,6 +333,22 @@ mod tests {
             Some(1)
         );
         assert_eq!(btf.enumerator("system_states", "SYSTEM_HALT"), None);
+    }
+
+    #[test]
+    fn finds_members_of_members_behind_names() {
+        let mut builder = Builder::new();
+        let context = builder.structure("", &[("lock", 0, 0), ("vdso", 0, 192)]);
+        let name = builder.refers(KIND_TYPEDEF, "mm_context_t", context);
+        builder.structure("mm_struct", &[("pgd", 0, 64), ("context", name, 256)]);
+        let section = builder.section();
+        let btf = Btf::parse(&section).unwrap();
+        let mm = btf.structures("mm_struct");
+        assert_eq!(mm.offset_within("context", "vdso"), Some(32 + 24));
+        assert_eq!(mm.offset_within("pgd", "vdso"), None);
+        assert_eq!(mm.offset_within("context", "none"), None);
+        assert_eq!((mm.offset_of("pgd"), mm.size()), (Some(8), Some(8)));
+        assert_eq!(btf.structures("none").size(), None);
     }
 
     #[test]

@@ -24,12 +24,14 @@ pub mod testing;
 mod vcpu;
 
 pub use error::IntrospectionError;
-pub use image::{MAX_UNPACKED, notes, unpack as unpack_kernel};
+pub use image::{MAX_UNPACKED, notes, unpack as unpack_kernel, unpack_archive};
 pub use knowledge::GuestKnowledge;
-pub use linux::{LinuxKnowledge, Modules, NewFunctions};
+pub use linux::{
+    Area, Backing, FileIdentity, LinuxKnowledge, MappedFile, Modules, NewFunctions, ProcessMap,
+};
 pub use paging::AddressSpace;
 pub use pid_at::{PidAtError, parse as parse_pid_at};
-pub use stack::{OrcTable, Stack, StackWish};
+pub use stack::{OrcTable, Stack, StackWish, UnwindTable, UserUnwinder};
 pub use symbols::Symbols;
 pub use vcpu::VcpuIntrospector;
 

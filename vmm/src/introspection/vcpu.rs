@@ -7,7 +7,7 @@ use vm_memory::GuestMemoryBackend;
 use kvmprof_devices::profiling::StackEnd;
 
 use super::knowledge::{Guest, GuestKnowledge};
-use super::linux::Cpu;
+use super::linux::{Cpu, ProcessMap};
 use super::{Identity, Registers, Stack, StackWish, bare_mode, note};
 
 /// Tells whom one vCPU is running. It belongs to that vCPU's thread.
@@ -48,6 +48,25 @@ impl VcpuIntrospector {
             }
             Guest::Unknown(_) => Identity::unknown(bare_mode(registers, halted)),
         }
+    }
+
+    /// Where the process that [`VcpuIntrospector::identify`] has just met has its code, if that is news: this vCPU
+    /// meets it for the first time, or finds other mappings than before. `time` is that of the sample.
+    ///
+    /// Bounded as `identify` is, but what is found is put into new memory, and takes longer: some 10 us.
+    pub fn follow_process<M: GuestMemoryBackend>(
+        &mut self,
+        memory: &M,
+        registers: &Registers,
+        time: u64,
+    ) -> Option<Arc<ProcessMap>> {
+        let linux = self.knowledge.linux()?;
+        self.cpu.follow_process(linux, memory, registers, time)
+    }
+
+    /// The last news of a process couldn't be passed on: they will come again.
+    pub fn forget_process(&mut self) {
+        self.cpu.forget_process();
     }
 
     /// The wanted parts of the call stack of the vCPU, which stands still with `registers`; of guests other than

@@ -39,6 +39,7 @@ impl Profiler {
     pub(super) fn request_of_all(&mut self) {
         let setting = self.setting();
         self.stacks = setting.stacks;
+        self.follows_processes = setting.processes;
         for vcpu in &self.vcpus {
             vcpu.shared.control.request(setting);
             vcpu.shared.kicker.kick();
@@ -103,6 +104,7 @@ impl Profiler {
         if wanted != self.hz
             || process_group != process_group_before
             || self.stacks_wanted() != self.stacks
+            || self.is_recording() != self.follows_processes
         {
             self.set_clocks(wanted);
         }
@@ -113,6 +115,7 @@ impl Profiler {
             hz: self.hz,
             process_group: self.pcs.wants_process_group(),
             stacks: self.stacks_wanted(),
+            processes: self.is_recording(),
         }
     }
 

@@ -9,6 +9,7 @@ mod clocks;
 mod kallsyms;
 mod names;
 mod prf;
+mod processes;
 mod recorder;
 mod status;
 mod streams;
@@ -17,20 +18,30 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use kvmprof_devices::endpoint::Handle;
 use kvmprof_devices::profiling::{ClockLedger, Pcs, Prf};
 
-use crate::introspection::StackWish;
+use crate::binaries::BinarySources;
+use crate::introspection::{ProcessMap, StackWish};
 use crate::vcpu::{Gate, RING_ENTRIES, TickReceiver, VcpuShared};
 use backend::Open;
 use kallsyms::KernelText;
 use names::Names;
+use processes::Processes;
 use recorder::StreamRecorder;
 
 pub use clocks::ClockPlan;
 pub use recorder::{RecordPlan, RecordWish, Recorder, facts as recording_facts};
 pub use status::MachineFacts;
+
+/// How long the end of a client's recording may wait for the files that are still being read.
+const LOADING_PATIENCE: Duration = Duration::from_secs(1);
+/// The same at the guest's end, when nothing else is left to do.
+const LAST_PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks at whether they are.
+const LOADING_POLL: Duration = Duration::from_millis(1);
 
 /// The profiler, shared by what runs on the event thread.
 pub type SharedProfiler = Rc<RefCell<Profiler>>;
@@ -53,6 +64,11 @@ pub struct Profiler {
     hz: u32,
     // The parts of stacks that they have been told to take.
     stacks: StackWish,
+    // Whether they have been told to follow the mappings of processes.
+    follows_processes: bool,
+    processes: Processes,
+    // Those that came with the last ticks; empty in between.
+    maps: Vec<Arc<ProcessMap>>,
     gate: Arc<Gate>,
     pcs: Pcs,
     prf: Prf,
@@ -71,13 +87,15 @@ pub struct Profiler {
 
 impl Profiler {
     /// A profiler of the vCPUs whose threads have the other ends of these; `gate` holds them
-    /// until something is counted. A table of prf may have `prf_addresses` addresses.
+    /// until something is counted. A table of prf may have `prf_addresses` addresses. The files that the guest executes
+    /// are looked for in `sources`.
     pub fn new(
         vcpus: Vec<(Arc<VcpuShared>, TickReceiver)>,
         plan: ClockPlan,
         gate: Arc<Gate>,
         facts: MachineFacts,
         prf_addresses: usize,
+        sources: BinarySources,
     ) -> Self {
         let count = u16::try_from(vcpus.len()).unwrap_or(u16::MAX);
         Self {
@@ -93,6 +111,9 @@ impl Profiler {
             rate: plan.hz,
             hz: 0,
             stacks: StackWish::default(),
+            follows_processes: false,
+            processes: Processes::new(sources),
+            maps: Vec::new(),
             gate,
             pcs: Pcs::new(count),
             prf: Prf::new(count, prf_addresses),
@@ -109,8 +130,11 @@ impl Profiler {
     }
 
     /// Has `recorder` record from now on, until the end, and lets the guest start.
-    pub fn record(&mut self, recorder: Recorder) {
+    pub fn record(&mut self, mut recorder: Recorder) {
         self.settle();
+        for block in self.processes.known() {
+            recorder.add_block(Arc::clone(block));
+        }
         self.recorder = Some(recorder);
         self.follow_consumers(self.pcs.wants_process_group());
     }
@@ -121,10 +145,16 @@ impl Profiler {
         for vcpu in &mut self.vcpus {
             // Bounded, for a vCPU can fill its ring as fast as it is emptied.
             for _ in 0..RING_ENTRIES {
-                let Some((ticks, frames)) = vcpu.ring.pop() else {
+                let Some((ticks, frames)) = vcpu.ring.pop(&mut self.maps) else {
                     break;
                 };
                 any = true;
+                // What a sample needs goes before it.
+                for map in self.maps.drain(..) {
+                    if let Some(block) = self.processes.enter(map) {
+                        add_block(&mut self.recorder, &mut self.streams, &block);
+                    }
+                }
                 vcpu.ledger.enter(&ticks);
                 if let Some(sample) = &ticks.sample {
                     self.names.note(sample);
@@ -139,11 +169,23 @@ impl Profiler {
                 }
             }
         }
+        for block in self.processes.loaded() {
+            add_block(&mut self.recorder, &mut self.streams, &block);
+        }
         if let Some(recorder) = &mut self.recorder {
             recorder.tend();
         }
         self.tend_streams();
         any
+    }
+
+    /// Waits for the files that are still being read, for recordings that end.
+    fn await_files(&mut self, patience: Duration) {
+        let begun = Instant::now();
+        while self.processes.is_loading() && begun.elapsed() < patience {
+            std::thread::sleep(LOADING_POLL);
+            self.drain();
+        }
     }
 
     /// True while the clocks run.
@@ -168,6 +210,7 @@ impl Profiler {
     /// are.
     pub fn end(&mut self) {
         while self.drain() {}
+        self.await_files(LAST_PATIENCE);
         self.ended = true;
         self.hz = 0;
         self.pcs.stop();
@@ -192,5 +235,19 @@ impl Profiler {
     /// True while a client has a device open.
     pub fn has_clients(&self) -> bool {
         !self.open.is_empty()
+    }
+}
+
+/// Puts `block` into all recordings.
+fn add_block(
+    recorder: &mut Option<Recorder>,
+    streams: &mut BTreeMap<Handle, StreamRecorder>,
+    block: &Arc<[u8]>,
+) {
+    if let Some(recorder) = recorder {
+        recorder.add_block(Arc::clone(block));
+    }
+    for stream in streams.values_mut() {
+        stream.add_block(block);
     }
 }

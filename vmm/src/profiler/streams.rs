@@ -4,9 +4,9 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::recorder::{MAX_PIDS, REC_PIDS, REC_START, REC_STOP, STACK_KERNEL, STACK_USER};
 use kvmprof_devices::endpoint::{Handle, IoctlReply};
 
-use super::Profiler;
 use super::backend::Open;
-use super::recorder::{RecordWish, StreamRecorder, facts};
+use super::recorder::{RecordWish, StreamRecorder, facts, kernel_block};
+use super::{LOADING_PATIENCE, Profiler};
 use crate::introspection::StackWish;
 
 impl Profiler {
@@ -73,8 +73,11 @@ impl Profiler {
         };
         self.rate = rate;
         let facts = facts(&self.facts, &self.plan, rate, self.vcpus.len(), &wish);
-        self.streams
-            .insert(handle, StreamRecorder::new(&facts, wish));
+        let mut stream = StreamRecorder::new(&facts, wish);
+        for block in self.processes.known() {
+            stream.add_block(block);
+        }
+        self.streams.insert(handle, stream);
         self.follow_consumers(self.pcs.wants_process_group());
         Ok(())
     }
@@ -90,6 +93,7 @@ impl Profiler {
             .any(|(other, stream)| *other != handle && stream.wants_ticks());
         let rest = self.pcs.wants_ticks() || self.prf.wants_ticks() || self.recorder.is_some();
         self.settle_before_leaving(others || rest);
+        self.await_files(LOADING_PATIENCE);
         if let Some(stream) = self.streams.get_mut(&handle) {
             stream.stop();
         }
@@ -113,8 +117,12 @@ impl Profiler {
         if self.streams.values().any(StreamRecorder::wants_symbols)
             && let Some(text) = self.kernel_text.kernel(&self.facts.knowledge)
         {
+            let kernel = kernel_block(&self.facts.knowledge);
             let waiting = self.streams.values_mut();
             for stream in waiting.filter(|stream| stream.wants_symbols()) {
+                if let Some(block) = &kernel {
+                    stream.add_block(block);
+                }
                 stream.give_symbols(&text);
             }
         }

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
+use crate::introspection::ProcessMap;
 use kvmprof_devices::profiling::{MAX_STACK_FRAMES, Ticks};
 use rtrb::{Consumer, Producer, RingBuffer};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
@@ -13,6 +14,9 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 pub const RING_ENTRIES: usize = 4096;
 /// Frames that travel beside them: for all of those samples stacks of usual depth.
 const RING_FRAMES: usize = RING_ENTRIES * 32;
+/// Maps of processes that travel beside them: each process brings one when it begins, and some more as it loads its
+/// libraries.
+const RING_MAPS: usize = 256;
 
 /// Wakes the profiler's thread up, only if it sleeps.
 #[derive(Debug)]
@@ -71,6 +75,7 @@ impl Doorbell {
 pub struct TickSender {
     ring: Producer<Ticks>,
     frames: Producer<u64>,
+    maps: Producer<Arc<ProcessMap>>,
     doorbell: Arc<Doorbell>,
     // Counts that found no room yet.
     carried: Ticks,
@@ -81,6 +86,7 @@ pub struct TickSender {
 pub struct TickReceiver {
     ring: Consumer<Ticks>,
     frames: Consumer<u64>,
+    maps: Consumer<Arc<ProcessMap>>,
     // Those of the last ticks.
     stack: [u64; MAX_STACK_FRAMES],
 }
@@ -89,14 +95,17 @@ pub struct TickReceiver {
 pub fn tick_ring(vcpu: u16, doorbell: Arc<Doorbell>) -> (TickSender, TickReceiver) {
     let (producer, consumer) = RingBuffer::new(RING_ENTRIES);
     let (frames_producer, frames_consumer) = RingBuffer::new(RING_FRAMES);
+    let (maps_producer, maps_consumer) = RingBuffer::new(RING_MAPS);
     let receiver = TickReceiver {
         ring: consumer,
         frames: frames_consumer,
+        maps: maps_consumer,
         stack: [0; MAX_STACK_FRAMES],
     };
     let sender = TickSender {
         ring: producer,
         frames: frames_producer,
+        maps: maps_producer,
         doorbell,
         carried: Ticks {
             vcpu,
@@ -134,6 +143,11 @@ impl TickSender {
         self.doorbell.ring();
     }
 
+    /// Hands `map` over, ahead of the ticks that are sent next; false when there is no room.
+    pub fn send_map(&mut self, map: Arc<ProcessMap>) -> bool {
+        self.maps.push(map).is_ok()
+    }
+
     fn nothing(&self) -> Ticks {
         Ticks {
             vcpu: self.carried.vcpu,
@@ -154,9 +168,13 @@ fn push_frames(ring: &mut Producer<u64>, frames: &[u64]) -> bool {
 }
 
 impl TickReceiver {
-    /// The next ticks, if there are any, and the frames of their sample's stack.
-    pub fn pop(&mut self) -> Option<(Ticks, &[u64])> {
+    /// The next ticks, if there are any, and the frames of their sample's stack. The maps that were sent before them
+    /// are added to `maps`.
+    pub fn pop(&mut self, maps: &mut Vec<Arc<ProcessMap>>) -> Option<(Ticks, &[u64])> {
         let ticks = self.ring.pop().ok()?;
+        if let Ok(chunk) = self.maps.read_chunk(self.maps.slots()) {
+            maps.extend(chunk);
+        }
         let count = ticks.sample.map_or(0, |sample| sample.stack.frames());
         let stack = self.stack.get_mut(..count)?;
         // They were handed over before the ticks were.
@@ -188,13 +206,13 @@ mod tests {
             sender.send(&sampled, &[]);
         }
         let mut ledger = ClockLedger::default();
-        while let Some((ticks, _)) = receiver.pop() {
+        while let Some((ticks, _)) = receiver.pop(&mut Vec::new()) {
             ledger.enter(&ticks);
         }
         assert_eq!(ledger.sampled, RING_ENTRIES as u64);
         assert_eq!(ledger.lost, 0);
         sender.send(&sampled, &[]);
-        ledger.enter(&receiver.pop().unwrap().0);
+        ledger.enter(&receiver.pop(&mut Vec::new()).unwrap().0);
         assert_eq!(ledger.lost, 10);
         assert_eq!(ledger.ticks, 3 * (sent as u64 + 1));
         assert!(ledger.balances());
@@ -222,7 +240,7 @@ mod tests {
             sender.send(&ticks, &frames);
         }
         let (mut whole, mut dropped) = (0, 0);
-        while let Some((ticks, handed_over)) = receiver.pop() {
+        while let Some((ticks, handed_over)) = receiver.pop(&mut Vec::new()) {
             let sample = ticks.sample.unwrap();
             if sample.stack == stack {
                 assert_eq!(handed_over, frames);

@@ -31,6 +31,7 @@ pub struct Sampler {
     pub(super) started: bool,
     pub(super) process_group: bool,
     pub(super) stacks: StackWish,
+    pub(super) processes: bool,
     // Of the last sample. A fixed place, so that nothing is allocated.
     pub(super) stack: Box<Stack>,
     pub(super) generation: Generation,
@@ -64,6 +65,7 @@ impl Sampler {
         self.send(due, None);
         self.process_group = setting.process_group;
         self.stacks = setting.stacks;
+        self.processes = setting.processes;
         if setting.hz != self.clock.hz() {
             self.clock.restart(setting.hz);
             self.shared.control.set_halted(false);
@@ -130,6 +132,9 @@ impl Sampler {
         if behind_hlt && identity.pid == 0 && identity.mode == Mode::Kernel {
             identity.mode = Mode::Idle;
         }
+        if self.processes {
+            self.follow_process(&registers, time);
+        }
         if self.stacks != StackWish::default() {
             self.introspector
                 .unwind(&self.memory, &registers, self.stacks, &mut self.stack);
@@ -149,6 +154,18 @@ impl Sampler {
             stack: self.stack.summary(),
         };
         Some((sample, halted))
+    }
+
+    /// Hands on where the process has its code, if that is news.
+    fn follow_process(&mut self, registers: &Registers, time: u64) {
+        let news = self
+            .introspector
+            .follow_process(&self.memory, registers, time);
+        if let Some(map) = news
+            && !self.ticks.send_map(map)
+        {
+            self.introspector.forget_process();
+        }
     }
 
     fn has_started(&mut self, fd: &VcpuFd) -> bool {

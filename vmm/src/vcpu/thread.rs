@@ -131,6 +131,7 @@ impl VcpuThread {
             started: vcpu == 0,
             process_group: false,
             stacks: StackWish::default(),
+            processes: false,
             stack: Box::default(),
             generation: 0,
         };

@@ -31,6 +31,14 @@ pub enum VmError {
         /// The system's answer.
         source: io::Error,
     },
+    /// The folder with the guest's files can't be opened.
+    #[error("Cannot open the guest's files in {path}", path = .path.display())]
+    Sysroot {
+        /// The folder.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// The host refused a resource (thread, timer, descriptor).
     #[error("The host refused {what}")]
     Host {

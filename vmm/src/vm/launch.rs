@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -16,6 +16,7 @@ use super::event_loop::{EventLoop, Services};
 use super::termination::{Termination, take_signals_here};
 use super::threads::{Profiled, VcpuThreads};
 use super::{VmEnd, VmError};
+use crate::binaries::{BinarySources, Sysroot};
 use crate::clock::{ClockSource, HaltedTicks, Ticker};
 use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, WindowWatch};
 use crate::host_socket::{HostListener, HostSocket};
@@ -50,6 +51,8 @@ pub struct VmConfig {
     pub prf_addresses: usize,
     /// Where every tick is recorded, if anywhere.
     pub record: Option<RecordPlan>,
+    /// A folder on the host with the guest's files, where programs are looked for that recordings have stacks of.
+    pub sysroot: Option<PathBuf>,
     /// What is known of the guest, if it isn't to be learned from its image.
     pub knowledge: Option<GuestKnowledge>,
 }
@@ -86,6 +89,7 @@ impl Vm {
         let ports = ConsolePorts::new(hvc.as_ref(), config.guest_access, hello)
             .map_err(VmError::host("an eventfd"))?;
         let machine = Machine::build(&kvm, &config.machine, output, ports)?;
+        let sysroot = config.sysroot.as_deref().map(open_sysroot).transpose()?;
         let learns = config.knowledge.is_none();
         let knowledge = Arc::new(config.knowledge.unwrap_or_else(GuestKnowledge::pending));
         let plan = ClockPlan {
@@ -133,6 +137,12 @@ impl Vm {
             plan,
             facts,
             prf_addresses: config.prf_addresses,
+            sources: BinarySources::new(
+                memory.clone(),
+                Arc::clone(&knowledge),
+                config.machine.initrd,
+                sysroot,
+            ),
             recorder,
         };
         let events = thread::Builder::new()
@@ -187,6 +197,13 @@ fn machine_facts(
         knowledge: Arc::clone(knowledge),
         halted_ticks: HaltedTicks::of_this_host().name(),
     }
+}
+
+fn open_sysroot(path: &Path) -> Result<Sysroot, VmError> {
+    Sysroot::open(path).map_err(|source| VmError::Sysroot {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Makes the recording's file, which begins now.
@@ -278,6 +295,7 @@ struct Outside {
     plan: ClockPlan,
     facts: MachineFacts,
     prf_addresses: usize,
+    sources: BinarySources,
     recorder: Option<Recorder>,
 }
 
@@ -291,6 +309,7 @@ impl Outside {
             vcpus.gate(),
             self.facts,
             self.prf_addresses,
+            self.sources,
         )));
         if let Some(recorder) = self.recorder {
             profiler.borrow_mut().record(recorder);

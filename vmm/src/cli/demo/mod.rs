@@ -103,6 +103,7 @@ pub fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
         socket: Some(socket.clone()),
         prf_addresses: kvmprof_abi::prf::MAX_ADDRESSES,
         record: None,
+        sysroot: None,
         knowledge: None,
     })?;
     let findings = observe(arguments, &socket, vm.memory());

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 use super::IntrospectionError;
 
+pub use decompress::decompress as unpack_archive;
 pub use elf::{Vmlinux, notes};
 
 /// An ELF file's first bytes (`ELFMAG`, elf(5)).

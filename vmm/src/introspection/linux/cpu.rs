@@ -1,11 +1,15 @@
 //! One vCPU of a Linux guest: its per-CPU area, its current task.
 
+use std::sync::Arc;
+
 use kvmprof_devices::profiling::{COMM_LENGTH, Mode};
 use vm_memory::GuestMemoryBackend;
 
 use super::layout::SOFTIRQ;
 use super::modules::KnownModules;
+use super::orc::KnownCode;
 use super::placement::Placement;
+use super::processes::{ProcessFollower, ProcessMap, Seen};
 use super::view::KernelView;
 use super::{KERNEL_MAP, LinuxKnowledge};
 use crate::introspection::{Identity, Registers, Stack, StackWish, bare_mode, padded};
@@ -28,6 +32,9 @@ pub struct Cpu {
     modules: KnownModules,
     /// Another CPU's offset that was seen in the GS base instead, and how many times in a row.
     other: (u64, u8),
+    /// The task that was running when it was last looked at.
+    seen: Option<Seen>,
+    follower: ProcessFollower,
 }
 
 impl Cpu {
@@ -39,6 +46,8 @@ impl Cpu {
             base: None,
             modules: KnownModules::default(),
             other: (0, 0),
+            seen: None,
+            follower: ProcessFollower::default(),
         }
     }
 
@@ -52,6 +61,7 @@ impl Cpu {
         want_process_group: bool,
     ) -> Identity {
         let mut identity = Identity::unknown(bare_mode(registers, halted));
+        self.seen = None;
         let Some(placement) = linux.locate(memory, registers) else {
             return identity;
         };
@@ -72,6 +82,10 @@ impl Cpu {
             {
                 linux.learn_direct_map(memory, placement, task.address, physical);
             }
+            self.seen = Some(Seen {
+                task: task.address,
+                pid: task.process,
+            });
             identity.pid = task.process;
             identity.tid = task.thread;
             identity.comm = comm(linux, &view, task);
@@ -96,7 +110,31 @@ impl Cpu {
         stack: &mut Stack,
     ) {
         linux.modules.follow(&mut self.modules);
-        linux.unwind(memory, registers, wish, stack, self.modules.loaded());
+        let process = self.follower.current();
+        let code = KnownCode {
+            modules: self.modules.loaded(),
+            user: process.and_then(|(map, cache)| Some((map.unwinder()?, cache))),
+        };
+        linux.unwind(memory, registers, wish, code, stack);
+    }
+
+    /// Where the process that [`Cpu::identify`] has just met has its code, if that is news at `time`.
+    pub fn follow_process<M: GuestMemoryBackend>(
+        &mut self,
+        linux: &LinuxKnowledge,
+        memory: &M,
+        registers: &Registers,
+        time: u64,
+    ) -> Option<Arc<ProcessMap>> {
+        self.follower.leave();
+        let view = linux.view(memory, registers)?;
+        self.follower
+            .follow(linux, &view, registers, self.seen?, time)
+    }
+
+    /// The last news of a process couldn't be passed on: they will come again.
+    pub fn forget_process(&mut self) {
+        self.follower.forget_current();
     }
 
     /// The offset of the vCPU's per-CPU area.

@@ -54,6 +54,10 @@ pub struct Addresses {
     pub scheduling: u32,
     pub panic_cpu: Option<u64>,
     pub page_offset_base: Option<u64>,
+    /// Where the variable is that says where all `struct page`s are.
+    pub vmemmap_base: Option<u64>,
+    /// The 64-bit `struct vdso_image`.
+    pub vdso: Option<u64>,
     pub gates: [Option<Gate>; 3],
 }
 
@@ -80,6 +84,7 @@ impl Addresses {
         ]);
         let [system_state, panic_cpu, page_offset_base] =
             symbols.addresses_of(["system_state", "panic_cpu", "page_offset_base"]);
+        let [vmemmap_base, vdso] = symbols.addresses_of(["vmemmap_base", "vdso_image_64"]);
         let missing = |symbol| IntrospectionError::MissingSymbol {
             kernel: kernel.to_owned(),
             symbol,
@@ -110,6 +115,8 @@ impl Addresses {
                 .unwrap_or(SYSTEM_SCHEDULING),
             panic_cpu,
             page_offset_base,
+            vmemmap_base,
+            vdso,
             gates: gates(symbols),
         })
     }

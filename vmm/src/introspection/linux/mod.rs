@@ -5,10 +5,12 @@ mod layout;
 mod modules;
 mod orc;
 mod placement;
+mod processes;
 #[cfg(test)]
 mod tests;
 mod view;
 
+use std::fmt::Write;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,9 +25,11 @@ use super::symbols::Symbols;
 use super::{IntrospectionError, Registers};
 use layout::{Addresses, TaskLayout};
 use placement::{Placement, PlacementCell};
+use processes::ProcessLayout;
 
 pub use cpu::Cpu;
 pub use modules::{Modules, NewFunctions};
+pub use processes::{Area, Backing, FileIdentity, MappedFile, ProcessMap};
 
 /// Where the kernel's own mapping starts (`__START_KERNEL_map`,
 /// `arch/x86/include/asm/page_64_types.h`).
@@ -39,6 +43,8 @@ const FIXED_DIRECT_MAPS: [u64; 2] = [0xffff_8880_0000_0000, 0xff11_0000_0000_000
 const NO_PANIC_CPU: i32 = -1;
 /// How the kernel introduces itself (`init/version-timestamp.c`).
 const BANNER_START: &[u8] = b"Linux version ";
+/// The note with an ELF file's build id (elf(5)).
+const NT_GNU_BUILD_ID: u32 = 3;
 /// Most bytes of the banner that are compared.
 const MAX_BANNER: usize = 128;
 
@@ -55,6 +61,9 @@ pub struct LinuxKnowledge {
     tasks: TaskLayout,
     /// How its stacks are unwound, if it says so.
     orc: Option<OrcTable>,
+    /// Where processes have their mappings, if that is known.
+    processes: Option<ProcessLayout>,
+    build_id: String,
     placement: PlacementCell,
     /// Where all memory is mapped in a row, 0 while that is unknown (`page_offset_base`).
     direct_map: AtomicU64,
@@ -98,6 +107,8 @@ impl LinuxKnowledge {
         Ok(Self {
             tasks: TaskLayout::find(&btf)?,
             orc: orc::find(&vmlinux, &symbols, &release),
+            processes: ProcessLayout::find(&btf),
+            build_id: build_id(&unpacked),
             release,
             symbols,
             image,
@@ -112,6 +123,11 @@ impl LinuxKnowledge {
     /// The kernel's release, as `uname -r` prints it.
     pub fn release(&self) -> &str {
         &self.release
+    }
+
+    /// The kernel's build id in hexadecimal; empty if it has none.
+    pub fn build_id(&self) -> &str {
+        &self.build_id
     }
 
     /// The kernel's symbols, by link-time address.
@@ -218,6 +234,20 @@ fn release(vmlinux: &Vmlinux<'_>) -> Option<String> {
                 .then(|| release.to_owned())
         })
     })
+}
+
+/// The build id in hexadecimal.
+fn build_id(file: &[u8]) -> String {
+    let mut text = String::new();
+    for (kind, id) in image::notes(file, b"GNU") {
+        if kind == NT_GNU_BUILD_ID && text.is_empty() {
+            for byte in id {
+                // Writing to a String cannot fail.
+                let _ = write!(text, "{byte:02x}");
+            }
+        }
+    }
+    text
 }
 
 /// Where the image lies in the kernel's mapping.

@@ -12,7 +12,8 @@ use crate::introspection::Registers;
 use crate::introspection::image::Vmlinux;
 use crate::introspection::paging::AddressSpace;
 use crate::introspection::stack::{
-    KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, StackWish, UserRegisters,
+    KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, StackWish, UnwindCache, UserRegisters,
+    UserUnwinder,
 };
 use crate::introspection::symbols::Symbols;
 
@@ -34,20 +35,28 @@ pub fn find(vmlinux: &Vmlinux<'_>, symbols: &Symbols, release: &str) -> Option<O
     OrcTable::parse(address, addresses, entries, format)
 }
 
+/// What is known of the code that a stack may lead through, besides the kernel's own.
+pub struct KnownCode<'c> {
+    /// The kernel's modules.
+    pub modules: &'c LoadedModules,
+    /// The programs and libraries of the process.
+    pub user: Option<(&'c UserUnwinder, &'c mut UnwindCache)>,
+}
+
 impl LinuxKnowledge {
-    /// Takes the wanted parts of the stack of a vCPU that stands still with `registers`.
+    /// Takes the wanted parts of the stack of a vCPU that stands still with `registers`, and executes `code`.
     pub fn unwind<M: GuestMemoryBackend>(
         &self,
         memory: &M,
         registers: &Registers,
         wish: StackWish,
+        code: KnownCode<'_>,
         stack: &mut Stack,
-        modules: &LoadedModules,
     ) {
         let user = if registers.cpl == 3 {
             Some(UserRegisters::of(registers))
         } else {
-            let user = self.unwind_kernel(memory, registers, modules, stack);
+            let user = self.unwind_kernel(memory, registers, code.modules, stack);
             if !wish.kernel {
                 stack.forget_kernel();
             }
@@ -57,7 +66,7 @@ impl LinuxKnowledge {
             Some(user) if wish.user => {
                 let space = AddressSpace::new(memory, registers);
                 let mut memory = PagedMemory::new(memory, |address| space.translate(address));
-                stack.walk_user(&user, &mut memory);
+                stack.walk_user(&user, code.user, &mut memory);
             }
             Some(_) if registers.cpl == 3 => stack.only(registers.rip, 3, StackEnd::Absent),
             _ => {}

@@ -21,6 +21,18 @@ pub struct KernelView<'a, M> {
     direct_map: u64,
 }
 
+impl LinuxKnowledge {
+    /// The kernel's memory as a vCPU with `registers` sees it; `None` while it isn't known where the kernel is.
+    pub fn view<'a, M: GuestMemoryBackend>(
+        &'a self,
+        memory: &'a M,
+        registers: &Registers,
+    ) -> Option<KernelView<'a, M>> {
+        let placement = self.placement.get()?;
+        Some(KernelView::new(self, placement, memory, registers))
+    }
+}
+
 impl<'a, M: GuestMemoryBackend> KernelView<'a, M> {
     pub fn new(
         linux: &'a LinuxKnowledge,

@@ -21,40 +21,70 @@ pub fn walk(
     if !push(start.ip) {
         return StackEnd::Truncated;
     }
-    let (mut sp, mut bp) = (start.sp, start.bp);
+    let mut frame = Caller {
+        ip: start.ip,
+        sp: start.sp,
+        bp: start.bp,
+    };
     loop {
-        // The outermost frame's is 0 (System V ABI, section 3.4.1).
-        if bp == 0 {
-            return StackEnd::Complete;
-        }
-        let inside = bp.checked_sub(sp).is_some_and(|size| size < MAX_FRAME);
-        if !inside || !bp.is_multiple_of(8) || !is_user(bp) {
-            return StackEnd::Broken;
-        }
-        let (Some(caller), Some(back)) = (memory.word(bp), memory.word(bp + 8)) else {
-            return StackEnd::Broken;
+        frame = match step(frame.sp, frame.bp, memory) {
+            Ok(caller) => caller,
+            Err(end) => return end,
         };
-        if back == 0 {
-            return StackEnd::Complete;
-        }
-        if !is_user(back) || !follows_call(memory, back) {
-            return StackEnd::Broken;
-        }
-        if !push(back - 1) {
+        if !push(frame.ip - 1) {
             return StackEnd::Truncated;
         }
-        (sp, bp) = (bp + LINKAGE, caller);
     }
 }
 
+/// The caller of a function: where it goes on, with which registers.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    /// The return address, which lies behind a call.
+    pub ip: u64,
+    /// Its stack pointer.
+    pub sp: u64,
+    /// Its frame pointer, if it has one.
+    pub bp: u64,
+}
+
+/// The caller of a function with a frame, whose registers are `sp` and `bp`.
+///
+/// # Errors
+/// How the stack ends, if it ends here.
+pub fn step(sp: u64, bp: u64, memory: &mut impl StackMemory) -> Result<Caller, StackEnd> {
+    // The outermost frame's is 0 (System V ABI, section 3.4.1).
+    if bp == 0 {
+        return Err(StackEnd::Complete);
+    }
+    let inside = bp.checked_sub(sp).is_some_and(|size| size < MAX_FRAME);
+    if !inside || !bp.is_multiple_of(8) || !is_user(bp) {
+        return Err(StackEnd::Broken);
+    }
+    let (Some(caller), Some(back)) = (memory.word(bp), memory.word(bp + 8)) else {
+        return Err(StackEnd::Broken);
+    };
+    if back == 0 {
+        return Err(StackEnd::Complete);
+    }
+    if !is_user(back) || !follows_call(memory, back) {
+        return Err(StackEnd::Broken);
+    }
+    Ok(Caller {
+        ip: back,
+        sp: bp + LINKAGE,
+        bp: caller,
+    })
+}
+
 /// True for addresses in the lower half, which user code has.
-fn is_user(address: u64) -> bool {
+pub fn is_user(address: u64) -> bool {
     address >> 63 == 0
 }
 
 /// True when a call instruction ends right before `back`: code without frame pointers keeps other values in RBP,
 /// which would lead to anything.
-fn follows_call(memory: &mut impl StackMemory, back: u64) -> bool {
+pub fn follows_call(memory: &mut impl StackMemory, back: u64) -> bool {
     let Some(code) = memory.code_before(back) else {
         return false;
     };

@@ -1,5 +1,5 @@
-//! Call stacks of a vCPU that stands still: the kernel's by its own unwind tables, the user's by frame
-//! pointers.
+//! Call stacks of a vCPU that stands still: the kernel's by its own unwind tables, the user's by those of its
+//! programs and libraries, or by frame pointers.
 //!
 //! Every walk is bounded in frames and reads, over memory of which nothing is believed: an address that
 //! can't be what it should be ends the stack, which says so ([`StackEnd`]); nothing is guessed beyond that.
@@ -11,6 +11,10 @@ mod modules;
 mod orc;
 #[cfg(test)]
 mod tests;
+mod unwind_table;
+mod user;
+#[cfg(test)]
+mod user_tests;
 
 use kvmprof_devices::profiling::{MAX_STACK_FRAMES, StackEnd, StackSummary};
 
@@ -21,6 +25,9 @@ pub(super) use memory::{PagedMemory, StackMemory};
 pub(super) use modules::{CodeRegion, MODULES, ModuleCode};
 pub(super) use orc::OrcFormat;
 pub use orc::OrcTable;
+pub use unwind_table::UnwindTable;
+pub(super) use user::UnwindCache;
+pub use user::UserUnwinder;
 
 /// Most frames of the kernel's part of a stack.
 const MAX_KERNEL_FRAMES: usize = MAX_STACK_FRAMES / 2;
@@ -114,13 +121,23 @@ impl Stack {
         }
     }
 
-    /// Adds the user's part, of code that runs with `start`, by frame pointers.
-    pub(super) fn walk_user(&mut self, start: &UserRegisters, memory: &mut impl StackMemory) {
-        self.summary.user_end = if start.is_64_bit {
-            frame_pointer::walk(start, memory, |address| self.push_user(address))
-        } else {
-            self.push_user(start.ip);
-            StackEnd::Unsupported
+    /// Adds the user's part, of code that runs with `start`, by the unwind information of its program if there is
+    /// any, else by frame pointers.
+    pub(super) fn walk_user(
+        &mut self,
+        start: &UserRegisters,
+        tables: Option<(&UserUnwinder, &mut UnwindCache)>,
+        memory: &mut impl StackMemory,
+    ) {
+        self.summary.user_end = match tables {
+            _ if !start.is_64_bit => {
+                self.push_user(start.ip);
+                StackEnd::Unsupported
+            }
+            Some((unwinder, cache)) => {
+                unwinder.walk(start, cache, memory, |address| self.push_user(address))
+            }
+            None => frame_pointer::walk(start, memory, |address| self.push_user(address)),
         };
     }
 }

@@ -59,10 +59,26 @@ impl Builder {
         self.composite(KIND_STRUCT, false, name, members)
     }
 
+    /// Adds a structure of so many bytes, without members that anybody looks for; returns its id.
+    pub fn sized_structure(&mut self, name: &str, bytes: u32) -> u32 {
+        let name = self.string(name);
+        self.words(&[name, KIND_STRUCT << 24, bytes]);
+        self.count += 1;
+        self.count
+    }
+
     /// Adds a nameless type of `kind`, followed by `tail`; returns its id.
     pub fn other(&mut self, kind: u32, count: u32, tail: &[u32]) -> u32 {
         self.words(&[0, kind << 24 | count, 0]);
         self.words(tail);
+        self.count += 1;
+        self.count
+    }
+
+    /// Adds a type of `kind` called `name` that refers to type `id`; returns its id.
+    pub fn refers(&mut self, kind: u32, name: &str, id: u32) -> u32 {
+        let name = self.string(name);
+        self.words(&[name, kind << 24, id]);
         self.count += 1;
         self.count
     }

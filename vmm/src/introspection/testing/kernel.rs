@@ -18,6 +18,17 @@ pub struct Kernel {
     pub modules: bool,
     /// Whether its `preempt_count` also counts how often interrupts were disabled.
     pub counts_disabled: bool,
+    /// How it keeps the areas of address spaces.
+    pub areas: Areas,
+}
+
+/// How a kernel keeps the areas of address spaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Areas {
+    /// In a list, as before 6.1.
+    List,
+    /// In a maple tree.
+    Tree,
 }
 
 /// A kernel of 5.0 to 6.1.
@@ -27,6 +38,7 @@ pub const OLD: Kernel = Kernel {
     btf: true,
     modules: true,
     counts_disabled: false,
+    areas: Areas::List,
 };
 /// A kernel of 6.4 to 6.14, which gathers in `pcpu_hot` what is used most.
 pub const HOT: Kernel = Kernel {
@@ -35,6 +47,7 @@ pub const HOT: Kernel = Kernel {
     btf: true,
     modules: true,
     counts_disabled: false,
+    areas: Areas::Tree,
 };
 /// A kernel of 6.15 on, whose per-CPU symbols are ordinary addresses.
 pub const NEW: Kernel = Kernel {
@@ -43,6 +56,7 @@ pub const NEW: Kernel = Kernel {
     btf: true,
     modules: true,
     counts_disabled: false,
+    areas: Areas::Tree,
 };
 
 /// Where things are within the image, in bytes from [`TEXT`].
@@ -63,6 +77,10 @@ pub mod offsets {
     pub const PANIC_CPU: u64 = 0x4104;
     /// `page_offset_base`, 8 bytes.
     pub const PAGE_OFFSET_BASE: u64 = 0x4108;
+    /// `vmemmap_base`, 8 bytes.
+    pub const VMEMMAP_BASE: u64 = 0x4110;
+    /// `vdso_image_64`, 16 bytes.
+    pub const VDSO_IMAGE: u64 = 0x4118;
     /// The per-CPU variables as they are loaded, which serve until the areas are set up.
     pub const PER_CPU_LOAD: u64 = 0x5000;
     /// The type information.
@@ -105,6 +123,8 @@ pub mod task {
     pub const SIGNAL: u64 = 0x48;
     /// `task_struct.comm`, 16 bytes.
     pub const COMM: u64 = 0x50;
+    /// `task_struct.mm`, a pointer.
+    pub const MM: u64 = 0x60;
     /// `signal_struct.pids[PIDTYPE_PGID]`, a pointer.
     pub const GROUP: u64 = 0x20 + 16;
     /// `pid.numbers[0].nr`.
@@ -225,8 +245,10 @@ impl Kernel {
                 ("tgid", 1, bits(task::TGID)),
                 ("signal", 1, bits(task::SIGNAL)),
                 ("comm", 1, bits(task::COMM)),
+                ("mm", 1, bits(task::MM)),
             ],
         );
+        super::processes::describe(&mut builder, self.areas);
         builder.structure("signal_struct", &[("pids", 1, bits(0x20))]);
         builder.structure("pid", &[("numbers", 1, bits(0x18))]);
         builder.structure("upid", &[("nr", 1, bits(4))]);
@@ -250,6 +272,8 @@ impl Kernel {
             (offsets::SYSTEM_STATE, 'D', "system_state"),
             (offsets::PANIC_CPU, 'D', "panic_cpu"),
             (offsets::PAGE_OFFSET_BASE, 'R', "page_offset_base"),
+            (offsets::VMEMMAP_BASE, 'R', "vmemmap_base"),
+            (offsets::VDSO_IMAGE, 'R', "vdso_image_64"),
             (offsets::BTF, 'R', "__start_BTF"),
             (offsets::BTF + btf_length, 'R', "__stop_BTF"),
             (offsets::MODULES, 'd', "modules"),

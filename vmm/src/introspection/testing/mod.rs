@@ -8,9 +8,11 @@
 )]
 
 pub mod btf;
+pub mod eh_frame;
 pub mod kallsyms;
 pub mod kernel;
 pub mod linux_guest;
 pub mod modules;
 pub mod page_tables;
+pub mod processes;
 pub mod stacks;

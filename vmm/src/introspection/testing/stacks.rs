@@ -2,10 +2,12 @@
 
 use vm_memory::{Bytes, GuestAddress};
 
+use super::eh_frame::eh_frame;
 use super::page_tables::{Memory, Tables, long_mode};
 use crate::introspection::paging::{AddressSpace, PAGE};
 use crate::introspection::stack::{
-    KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, UserRegisters,
+    KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, UnwindCache, UnwindTable,
+    UserRegisters, UserUnwinder,
 };
 use crate::introspection::{Registers, testing::kernel::TEXT};
 
@@ -24,20 +26,28 @@ const USER_STACK: u64 = 0x7fff_f000_0000;
 const USER_CODE: u64 = 0x40_0000;
 /// Pages of the user's code: each frame is in another one.
 const USER_PAGES: u64 = 64;
+/// Functions of the file that it is from.
+const USER_FUNCTIONS: u64 = 20_000;
 const STACK_PAGES: u64 = 4;
+/// Where the stack without frame pointers begins, above the other one.
+const FRAMELESS: u64 = 0x2000;
 /// Physical addresses.
 const TABLES: u64 = 0x1_0000;
 const KERNEL_STACK_PAGES: u64 = 0x10_0000;
 const USER_STACK_PAGES: u64 = 0x11_0000;
 const USER_CODE_PAGES: u64 = 0x12_0000;
 
-/// A vCPU in the kernel and one in user mode, each with a stack of so many frames.
+/// A vCPU in the kernel and two in user mode, one of them in code without frame pointers, each with a stack of so many
+/// frames.
 #[derive(Debug)]
 pub struct DeepStacks {
     orc: OrcTable,
     memory: Memory,
     kernel: Registers,
     user: Registers,
+    frameless: Registers,
+    unwinder: UserUnwinder,
+    cache: UnwindCache,
 }
 
 impl DeepStacks {
@@ -53,6 +63,14 @@ impl DeepStacks {
             tables.map(USER_CODE + page, USER_CODE_PAGES + page, 1);
         }
         let registers = long_mode(TABLES, false);
+        let user = Registers {
+            rip: USER_CODE,
+            rsp: USER_STACK,
+            rbp: USER_STACK + 0x20,
+            cpl: 3,
+            is_64_bit_code: true,
+            ..registers
+        };
         let stacks = Self {
             orc: table(),
             memory: tables.memory,
@@ -61,14 +79,15 @@ impl DeepStacks {
                 rsp: KERNEL_STACK,
                 ..registers
             },
-            user: Registers {
-                rip: USER_CODE,
-                rsp: USER_STACK,
-                rbp: USER_STACK + 0x20,
-                cpl: 3,
-                is_64_bit_code: true,
-                ..registers
+            user,
+            frameless: Registers {
+                rsp: USER_STACK + FRAMELESS,
+                // Not a frame's.
+                rbp: 1,
+                ..user
             },
+            unwinder: unwinder(),
+            cache: UnwindCache::default(),
         };
         stacks.fill(frames);
         stacks
@@ -98,6 +117,14 @@ impl DeepStacks {
             };
             write(frame, caller);
             write(frame + 8, USER_CODE + index % USER_PAGES * PAGE + 0x100);
+            // The last one's function says that it is the outermost.
+            let page = if index == frames - 1 {
+                USER_PAGES - 1
+            } else {
+                index % (USER_PAGES - 1)
+            };
+            let place = USER_STACK_PAGES + FRAMELESS + index * FRAME - 8;
+            write(place, USER_CODE + page * PAGE + 0x108);
         }
     }
 
@@ -120,8 +147,36 @@ impl DeepStacks {
         stack.clear();
         let space = AddressSpace::new(&self.memory, &self.user);
         let mut memory = PagedMemory::new(&self.memory, |address| space.translate(address));
-        stack.walk_user(&UserRegisters::of(&self.user), &mut memory);
+        stack.walk_user(&UserRegisters::of(&self.user), None, &mut memory);
     }
+
+    /// Takes the stack of the one in user mode that has no frame pointers.
+    pub fn unwind_frameless(&mut self, stack: &mut Stack) {
+        stack.clear();
+        let space = AddressSpace::new(&self.memory, &self.frameless);
+        let mut memory = PagedMemory::new(&self.memory, |address| space.translate(address));
+        let start = UserRegisters::of(&self.frameless);
+        let tables = Some((&self.unwinder, &mut self.cache));
+        stack.walk_user(&start, tables, &mut memory);
+    }
+}
+
+/// The unwind information of the user's code, in a file with as many functions as a large library.
+fn unwinder() -> UserUnwinder {
+    let frame = [0x0e, u8::try_from(FRAME).unwrap()];
+    let last = USER_CODE + (USER_PAGES - 1) * PAGE;
+    let functions: Vec<(u64, &[u8])> = (USER_CODE..USER_CODE + USER_FUNCTIONS * 0x100)
+        .step_by(0x100)
+        .map(|address| {
+            let is_last = address & !(PAGE - 1) == last;
+            (address, if is_last { &[0x07, 16] } else { &frame[..] })
+        })
+        .collect();
+    let section = USER_CODE + USER_FUNCTIONS * 0x100;
+    let segments = vec![(0, USER_CODE, USER_FUNCTIONS * 0x100)];
+    let table = UnwindTable::new(&eh_frame(section, &functions), section, USER_CODE, segments);
+    let table = table.unwrap().into();
+    UserUnwinder::new([(USER_CODE, section, 0, table)])
 }
 
 /// A table whose entries all say the same, but for the last one, which ends the stack.
@@ -151,7 +206,7 @@ mod tests {
     #[test]
     fn the_stacks_have_the_depth_that_was_asked_for() {
         for frames in [2, 16, 64] {
-            let stacks = DeepStacks::new(frames);
+            let mut stacks = DeepStacks::new(frames);
             let mut stack = Stack::default();
             stacks.unwind_kernel(&mut stack);
             let kernel = stack.summary();
@@ -165,6 +220,8 @@ mod tests {
                 (u64::from(user.user), user.user_end),
                 (frames, StackEnd::Complete)
             );
+            stacks.unwind_frameless(&mut stack);
+            assert_eq!(stack.summary(), user);
         }
     }
 }

@@ -1,11 +1,12 @@
 //! What a recording says of itself.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use kvmprof_report::file::{Facts, Stacks};
+use kvmprof_report::file::{Facts, KernelFacts, Stacks};
 
 use crate::clock::monotonic_ns;
-use crate::introspection::StackWish;
+use crate::introspection::{GuestKnowledge, StackWish};
 use crate::profiler::{ClockPlan, MachineFacts};
 
 /// What is to be recorded.
@@ -42,4 +43,15 @@ pub fn facts(
         },
         pids: wish.pids.clone(),
     }
+}
+
+/// The block about the guest's kernel, once it is known where that runs.
+pub fn kernel_block(knowledge: &GuestKnowledge) -> Option<Arc<[u8]>> {
+    let linux = knowledge.linux()?;
+    let facts = KernelFacts {
+        release: linux.release().to_owned(),
+        build_id: linux.build_id().to_owned(),
+        slide: linux.slide()?,
+    };
+    Some(facts.to_block()?.into())
 }

@@ -8,6 +8,7 @@ mod intake;
 mod stream;
 mod writer;
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -19,13 +20,15 @@ use kvmprof_devices::profiling::{ConsumerLedger, Ticks};
 use kvmprof_report::file::{Block, Facts, Kind, SampleBlock, header};
 
 use crate::introspection::{GuestKnowledge, StackWish};
-pub use facts::{RecordWish, facts};
+pub use facts::{RecordWish, facts, kernel_block};
 use intake::Intake;
 pub use stream::StreamRecorder;
 use writer::{Message, Outcome, Writer};
 
 /// Blocks that may wait for the disk: 16 MiB, some million samples.
 const QUEUE: usize = 256;
+/// Bytes of other blocks that may wait for the disk, and as many for room there.
+const MAX_BLOCKS: usize = 64 << 20;
 
 /// Where to record, and what.
 #[derive(Clone, Debug)]
@@ -43,6 +46,11 @@ pub struct Recorder {
     intake: Intake,
     outcome: Arc<Outcome>,
     queue: Option<SyncSender<Message>>,
+    /// Blocks for which the queue had no room.
+    deferred: VecDeque<Arc<[u8]>>,
+    deferred_bytes: usize,
+    /// Bytes of blocks that were handed over.
+    handed_over: usize,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -82,6 +90,9 @@ impl Recorder {
             intake: Intake::new(&[]),
             outcome,
             queue: Some(queue),
+            deferred: VecDeque::new(),
+            deferred_bytes: 0,
+            handed_over: 0,
             thread: Some(thread),
         })
     }
@@ -105,7 +116,45 @@ impl Recorder {
         }
     }
 
+    /// Records a whole block. With a disk that keeps up with nothing, the oldest are thrown away.
+    pub fn add_block(&mut self, block: Arc<[u8]>) {
+        self.deferred_bytes += block.len();
+        self.deferred.push_back(block);
+        self.hand_over_blocks();
+        while self.deferred_bytes > MAX_BLOCKS
+            && let Some(oldest) = self.deferred.pop_front()
+        {
+            self.deferred_bytes -= oldest.len();
+        }
+    }
+
+    fn hand_over_blocks(&mut self) {
+        let Some(queue) = &self.queue else {
+            return self.deferred.clear();
+        };
+        while let Some(block) = self.deferred.pop_front() {
+            let length = block.len();
+            if self.handed_over - self.outcome.blocks_bytes() > MAX_BLOCKS {
+                self.deferred.push_front(block);
+                return;
+            }
+            match queue.try_send(Message::Block(block)) {
+                Ok(()) => {
+                    self.handed_over += length;
+                    self.deferred_bytes -= length;
+                }
+                Err(TrySendError::Full(Message::Block(block))) => {
+                    self.deferred.push_front(block);
+                    return;
+                }
+                // A panic of that thread has been reported already.
+                Err(_) => return,
+            }
+        }
+    }
+
     fn hand_over(&mut self, block: SampleBlock) {
+        self.hand_over_blocks();
         let Some(queue) = &self.queue else {
             return self.intake.lose(&block);
         };
@@ -134,6 +183,10 @@ impl Recorder {
             return;
         };
         let last = self.intake.take();
+        for block in self.deferred.drain(..) {
+            // As below.
+            let _ = queue.send(Message::Block(block));
+        }
         // A thread that has gone can write nothing more: what it was to write stays pending.
         let _ = queue.send(Message::Samples(last));
         let _ = queue.send(Message::End(self.intake.account()));

@@ -14,6 +14,9 @@ use crate::introspection::Modules;
 /// Bytes that may wait for the client; what comes then is lost.
 const MAX_WAITING: usize = 16 << 20;
 
+/// Bytes that may wait for the client when a block comes that is about many samples.
+const MAX_WAITING_BLOCKS: usize = 2 * MAX_WAITING;
+
 /// Bytes of the recording, and the ticks that they account for.
 #[derive(Debug, Default)]
 struct Part {
@@ -116,6 +119,16 @@ impl StreamRecorder {
         if let Some(bytes) = Block::encode(Kind::Symbols, text) {
             self.add(Part {
                 bytes,
+                ..Part::default()
+            });
+        }
+    }
+
+    /// Takes a whole block; one for which there is no room by far is thrown away.
+    pub fn add_block(&mut self, block: &[u8]) {
+        if !self.is_over && self.waiting_bytes + block.len() <= MAX_WAITING_BLOCKS {
+            self.add(Part {
+                bytes: block.to_vec(),
                 ..Part::default()
             });
         }

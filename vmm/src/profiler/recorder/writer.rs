@@ -3,11 +3,12 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 
 use kvmprof_report::file::{Account, Block, Kind, SampleBlock};
 
+use super::facts::kernel_block;
 use super::intake::Delivered;
 use crate::introspection::GuestKnowledge;
 
@@ -15,6 +16,8 @@ use crate::introspection::GuestKnowledge;
 pub enum Message {
     /// Samples.
     Samples(SampleBlock),
+    /// A whole block.
+    Block(Arc<[u8]>),
     /// The last block: the account of all ticks.
     End(Account),
 }
@@ -25,6 +28,7 @@ pub struct Outcome {
     samples: AtomicU64,
     idle: AtomicU64,
     refused: AtomicU64,
+    blocks_bytes: AtomicUsize,
     failed: AtomicBool,
 }
 
@@ -37,6 +41,11 @@ impl Outcome {
             idle: load(&self.idle),
             refused: load(&self.refused),
         }
+    }
+
+    /// Bytes of whole blocks that have been written, or won't be.
+    pub fn blocks_bytes(&self) -> usize {
+        self.blocks_bytes.load(Ordering::Acquire)
     }
 
     /// Whether the disk has refused anything.
@@ -81,6 +90,11 @@ impl<W: Write> Writer<W> {
             self.write_module_functions();
             match message {
                 Message::Samples(block) => self.write_samples(&block),
+                Message::Block(block) => {
+                    self.write_block(&block);
+                    let done = &self.outcome.blocks_bytes;
+                    done.fetch_add(block.len(), Ordering::Release);
+                }
                 Message::End(account) => {
                     if let Ok(json) = serde_json::to_vec(&account) {
                         self.write(Kind::End, &json);
@@ -109,6 +123,9 @@ impl<W: Write> Writer<W> {
         if !self.has_symbols
             && let Some(text) = self.knowledge.kallsyms()
         {
+            if let Some(block) = kernel_block(&self.knowledge) {
+                self.write_block(&block);
+            }
             self.has_symbols = self.write(Kind::Symbols, text.as_bytes());
         }
     }
@@ -127,13 +144,14 @@ impl<W: Write> Writer<W> {
     /// Whether the block is in the file. After a failure nothing more is: behind half a block it couldn't be
     /// found.
     fn write(&mut self, kind: Kind, contents: &[u8]) -> bool {
+        Block::encode(kind, contents).is_some_and(|block| self.write_block(&block))
+    }
+
+    fn write_block(&mut self, block: &[u8]) -> bool {
         if self.outcome.has_failed() {
             return false;
         }
-        let Some(block) = Block::encode(kind, contents) else {
-            return false;
-        };
-        let written = self.file.write_all(&block).and_then(|()| self.file.flush());
+        let written = self.file.write_all(block).and_then(|()| self.file.flush());
         if let Err(error) = written {
             log::error!("The recording {} ends here: {error}", self.path.display());
             self.outcome.failed.store(true, Ordering::Release);

@@ -342,7 +342,7 @@ fn user() -> (UserRegisters, Words) {
 fn user_stacks_follow_frame_pointers_over_calls() {
     let (start, mut memory) = user();
     let mut stack = Stack::default();
-    stack.walk_user(&start, &mut memory);
+    stack.walk_user(&start, None, &mut memory);
     assert_eq!(stack.frames(), [0x40_0123, 0x40_100f, 0x40_200f, 0x40_300f]);
     assert_eq!(stack.summary().user_end, StackEnd::Complete);
 }
@@ -351,7 +351,7 @@ fn user_stacks_follow_frame_pointers_over_calls() {
 fn user_stacks_that_make_no_sense_are_marked() {
     let ended = |start: UserRegisters, memory: &mut Words| {
         let mut stack = Stack::default();
-        stack.walk_user(&start, memory);
+        stack.walk_user(&start, None, memory);
         (stack.summary().user, stack.summary().user_end)
     };
     let (start, mut memory) = user();
@@ -412,7 +412,7 @@ proptest! {
         let registers = in_kernel(at(function), sp, bp);
         let (mut stack, user) = walk(orc.as_ref(), &registers, &mut memory);
         let start = user.unwrap_or(UserRegisters { ip: function, sp: 0x7fff_0000, bp, is_64_bit: true });
-        stack.walk_user(&start, &mut memory);
+        stack.walk_user(&start, None, &mut memory);
         prop_assert!(stack.frames().len() <= MAX_STACK_FRAMES);
         prop_assert!(memory.reads <= 10 * MAX_STACK_FRAMES);
     }

@@ -1,0 +1,354 @@
+//! Files out of an initial RAM disk: cpio archives in the "newc" form, one after the other, the last ones packed
+//! (`Documentation/driver-api/early-userspace/buffer-format.rst`).
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::introspection::unpack_archive;
+
+/// Most that it unpacks to, in bytes.
+const MAX_UNPACKED: u64 = 512 << 20;
+/// Most files in it.
+const MAX_FILES: usize = 1 << 20;
+/// Bytes of an entry's header.
+const HEADER: usize = 110;
+/// How a header begins, without and with checksums.
+const MAGICS: [&[u8]; 2] = [b"070701", b"070702"];
+/// The name of an archive's last entry.
+const TRAILER: &str = "TRAILER!!!";
+/// Longest name, in bytes (`PATH_MAX`).
+const MAX_NAME: usize = 4096;
+/// The bits of a mode that say what a file is, and those of links and folders (inode(7)).
+const TYPE: u32 = 0o170_000;
+const LINK: u32 = 0o120_000;
+const FOLDER: u32 = 0o040_000;
+/// Most links on the way to a file (`MAXSYMLINKS`).
+const MAX_LINKS: usize = 40;
+
+/// An initial RAM disk, unpacked.
+#[derive(Debug)]
+pub struct Initrd {
+    bytes: Vec<u8>,
+    /// By path, without a slash before it.
+    entries: BTreeMap<String, Entry>,
+}
+
+#[derive(Clone, Debug)]
+enum Entry {
+    File(Range<usize>),
+    Link(String),
+}
+
+/// What tells files apart whose names are hard links to each other: inode number, device.
+type Inode = (u32, u32, u32);
+
+struct Header {
+    inode: Inode,
+    mode: u32,
+    links: u32,
+    length: usize,
+    name_length: usize,
+}
+
+impl Initrd {
+    /// Unpacks a whole file. `None` when nothing is found in it.
+    pub fn unpack(file: &[u8]) -> Option<Self> {
+        let plain = archives_end(file);
+        let mut bytes = file[..plain].to_vec();
+        if plain < file.len() {
+            // What is behind the plain ones is packed, or damaged: then those have to do.
+            bytes.extend(unpack_archive(&file[plain..], MAX_UNPACKED).unwrap_or_default());
+        }
+        let entries = entries(&bytes);
+        (!entries.is_empty()).then_some(Self { bytes, entries })
+    }
+
+    /// The contents of the file at `path`.
+    pub fn read(&self, path: &str) -> Option<&[u8]> {
+        let path = resolve(path, true, |path| self.link(path))?;
+        match self.entries.get(&path)? {
+            Entry::File(place) => self.bytes.get(place.clone()),
+            Entry::Link(_) => None,
+        }
+    }
+
+    fn link(&self, path: &str) -> Option<&str> {
+        link(&self.entries, path)
+    }
+}
+
+fn link<'a>(entries: &'a BTreeMap<String, Entry>, path: &str) -> Option<&'a str> {
+    match entries.get(path)? {
+        Entry::Link(target) => Some(target),
+        Entry::File(_) => None,
+    }
+}
+
+/// Where the plain archives at the start of `file` end.
+fn archives_end(file: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(next) = next_entry(file, at) {
+        at = next.end;
+    }
+    // Zeros may lie between archives.
+    at + zeros(file, at)
+}
+
+/// How many bytes from `at` on are zero.
+fn zeros(bytes: &[u8], at: usize) -> usize {
+    let rest = bytes.get(at..).unwrap_or_default();
+    rest.iter().take_while(|byte| **byte == 0).count()
+}
+
+/// An entry as it lies in the archive.
+struct Place<'a> {
+    header: Header,
+    name: &'a str,
+    contents: Range<usize>,
+    end: usize,
+}
+
+/// The entry at `at`, or behind the zeros there.
+fn next_entry(bytes: &[u8], at: usize) -> Option<Place<'_>> {
+    let at = at + zeros(bytes, at);
+    let header = Header::parse(bytes.get(at..at.checked_add(HEADER)?)?)?;
+    let name_at = at + HEADER;
+    let name_end = name_at.checked_add(header.name_length)?;
+    let name = bytes
+        .get(name_at..name_end)?
+        .split(|byte| *byte == 0)
+        .next()?;
+    let begin = name_end.checked_next_multiple_of(4)?;
+    let end = begin.checked_add(header.length)?;
+    bytes.get(begin..end)?;
+    Some(Place {
+        // Names that are no text are none that anybody asks for.
+        name: std::str::from_utf8(name).unwrap_or_default(),
+        header,
+        contents: begin..end,
+        end: end.checked_next_multiple_of(4)?.min(bytes.len()),
+    })
+}
+
+impl Header {
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        MAGICS
+            .iter()
+            .find(|magic| bytes.starts_with(magic))
+            .copied()?;
+        let field = |index: usize| {
+            let digits = bytes.get(6 + index * 8..14 + index * 8)?;
+            u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+        };
+        let name_length = usize::try_from(field(11)?).ok()?;
+        Some(Self {
+            inode: (field(0)?, field(7)?, field(8)?),
+            mode: field(1)?,
+            links: field(4)?,
+            length: usize::try_from(field(6)?).ok()?,
+            name_length: Some(name_length).filter(|length| *length <= MAX_NAME)?,
+        })
+    }
+}
+
+/// All files and symbolic links, as the kernel would unpack them.
+fn entries(bytes: &[u8]) -> BTreeMap<String, Entry> {
+    let mut entries = BTreeMap::new();
+    // The last of several names of a file has the contents, and the others come before it.
+    let mut linked: BTreeMap<Inode, Vec<String>> = BTreeMap::new();
+    let mut at = 0;
+    while let Some(place) = next_entry(bytes, at).filter(|_| entries.len() < MAX_FILES) {
+        at = place.end;
+        if place.name == TRAILER {
+            linked.clear();
+            continue;
+        }
+        // Folders on the way may be links that came before.
+        let Some(path) = resolve(place.name, false, |path| link(&entries, path)) else {
+            continue;
+        };
+        let entry = match place.header.mode & TYPE {
+            FOLDER => continue,
+            LINK => {
+                let target = String::from_utf8_lossy(&bytes[place.contents]);
+                Entry::Link(target.into_owned())
+            }
+            _ => Entry::File(place.contents),
+        };
+        if place.header.links > 1 && matches!(entry, Entry::File(_)) {
+            let names = linked.entry(place.header.inode).or_default();
+            names.push(path.clone());
+            if place.header.length > 0 {
+                for name in names.iter() {
+                    entries.insert(name.clone(), entry.clone());
+                }
+            }
+        }
+        entries.insert(path, entry);
+    }
+    entries
+}
+
+/// `path` without links on the way; with `last`, it isn't one itself.
+fn resolve<'a>(path: &str, last: bool, link: impl Fn(&str) -> Option<&'a str>) -> Option<String> {
+    let mut ahead: Vec<String> = names(path).rev().map(str::to_owned).collect();
+    let mut resolved: Vec<String> = Vec::new();
+    let mut links = 0;
+    while let Some(name) = ahead.pop() {
+        if name == ".." {
+            resolved.pop();
+            continue;
+        }
+        resolved.push(name);
+        let so_far = resolved.join("/");
+        let target = link(&so_far).filter(|_| last || !ahead.is_empty());
+        if let Some(target) = target {
+            links += 1;
+            if links > MAX_LINKS || ahead.len() > MAX_NAME {
+                return None;
+            }
+            resolved.pop();
+            if target.starts_with('/') {
+                resolved.clear();
+            }
+            ahead.extend(names(target).rev().map(str::to_owned));
+        }
+    }
+    Some(resolved.join("/"))
+}
+
+fn names(path: &str) -> impl DoubleEndedIterator<Item = &str> {
+    path.split('/')
+        .filter(|name| !name.is_empty() && *name != ".")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FILE: u32 = 0o100_755;
+
+    fn entry(name: &str, mode: u32, inode: u32, links: u32, contents: &[u8]) -> Vec<u8> {
+        let mut bytes = b"070701".to_vec();
+        let length = u32::try_from(contents.len()).unwrap();
+        let name_length = u32::try_from(name.len() + 1).unwrap();
+        for field in [
+            inode,
+            mode,
+            0,
+            0,
+            links,
+            0,
+            length,
+            8,
+            1,
+            0,
+            0,
+            name_length,
+            0,
+        ] {
+            bytes.extend(format!("{field:08x}").bytes());
+        }
+        bytes.extend(name.bytes());
+        bytes.push(0);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes.extend(contents);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn archive(entries: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = entries.concat();
+        bytes.extend(entry(TRAILER, 0, 0, 1, b""));
+        bytes.resize(bytes.len().next_multiple_of(512), 0);
+        bytes
+    }
+
+    fn early() -> Vec<u8> {
+        archive(&[
+            entry("kernel/x86/microcode", FILE, 1, 1, b"microcode"),
+            entry("init", FILE, 2, 1, b"an earlier init"),
+        ])
+    }
+
+    fn main_archive() -> Vec<u8> {
+        archive(&[
+            entry(".", 0o040_755, 1, 2, b""),
+            entry("usr/bin", 0o040_755, 2, 2, b""),
+            entry("bin", 0o120_777, 3, 1, b"usr/bin"),
+            entry("init", FILE, 4, 1, b"init"),
+            // Hard links, whose last name has the contents; one by a folder that is a link.
+            entry("usr/bin/sh", FILE, 5, 3, b""),
+            entry("bin/ls", FILE, 5, 3, b""),
+            entry("usr/bin/busybox", FILE, 5, 3, b"busybox"),
+            entry("usr/bin/vi", 0o120_777, 6, 1, b"/bin/busybox"),
+            entry("loop", 0o120_777, 7, 1, b"loop/loop"),
+        ])
+    }
+
+    fn check(file: &[u8]) {
+        let initrd = Initrd::unpack(file).unwrap();
+        for (path, contents) in [
+            ("/init", "init"),
+            ("/usr/bin/busybox", "busybox"),
+            ("/usr/bin/sh", "busybox"),
+            ("/bin/sh", "busybox"),
+            ("/usr/bin/ls", "busybox"),
+            ("/usr/bin/vi", "busybox"),
+            ("/../bin/./vi", "busybox"),
+        ] {
+            assert_eq!(initrd.read(path), Some(contents.as_bytes()), "{path}");
+        }
+        for path in ["/none", "/usr/bin", "/loop", "/init/none", ""] {
+            assert_eq!(initrd.read(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn finds_files_in_all_archives_packed_or_not() {
+        check(&main_archive());
+        check(&[early(), main_archive()].concat());
+        let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packer.write_all(&main_archive()).unwrap();
+        let gzip = packer.finish().unwrap();
+        let zstd = zstd::encode_all(main_archive().as_slice(), 3).unwrap();
+        for packed in [gzip, zstd] {
+            check(&packed);
+            check(&[early(), packed].concat());
+        }
+        let initrd = Initrd::unpack(&early()).unwrap();
+        let microcode = initrd.read("/kernel/x86/microcode");
+        assert_eq!(microcode, Some(&b"microcode"[..]));
+    }
+
+    #[test]
+    fn what_is_no_archive_has_no_files() {
+        assert!(Initrd::unpack(b"").is_none());
+        assert!(Initrd::unpack(&[0; 5000]).is_none());
+        assert!(Initrd::unpack(b"070701 nonsense").is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn damage_leaves_what_is_before_it(
+            flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let mut bytes = [early(), main_archive()].concat();
+            for (index, value) in flips {
+                let index = index.index(bytes.len());
+                bytes[index] = value;
+            }
+            bytes.truncate(cut.index(bytes.len()));
+            if let Some(initrd) = Initrd::unpack(&bytes) {
+                for path in ["/init", "/bin/sh", "/loop", "/usr/bin/vi"] {
+                    initrd.read(path);
+                }
+            }
+        }
+    }
+}

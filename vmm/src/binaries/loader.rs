@@ -1,0 +1,172 @@
+//! The thread that reads files.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, channel, sync_channel};
+
+use kvmprof_report::binary;
+use kvmprof_report::file::BinaryFacts;
+
+use super::BinarySources;
+use crate::introspection::{Area, Backing, ProcessMap, UnwindTable, UserUnwinder};
+
+/// What mappings refer to a file by (`BinaryFacts::id`).
+pub type FileId = u32;
+
+/// Maps that may wait for the thread. Where there is no room, stacks go by frame pointers, and functions are shown by
+/// their addresses.
+const QUEUE: usize = 256;
+/// Most bytes of unwind information that are kept.
+const MAX_TABLES: usize = 512 << 20;
+
+/// A map whose files are to be read.
+struct Request {
+    map: Arc<ProcessMap>,
+    /// Of each of its areas.
+    files: Vec<Option<FileId>>,
+}
+
+enum Done {
+    /// A file's block of a recording.
+    File(Arc<[u8]>),
+    /// All of a map's files.
+    Map,
+}
+
+/// Reads files, each once, and makes known what unwinds the stacks of those who have mapped them.
+#[derive(Debug)]
+pub struct BinaryLoader {
+    sources: Option<BinarySources>,
+    queue: Option<SyncSender<Request>>,
+    done: Option<Receiver<Done>>,
+    /// Maps that were handed over and aren't done.
+    pending: usize,
+}
+
+impl BinaryLoader {
+    /// One that looks into `sources`. Its thread starts when there is something to do.
+    pub fn new(sources: BinarySources) -> Self {
+        Self {
+            sources: Some(sources),
+            queue: None,
+            done: None,
+            pending: 0,
+        }
+    }
+
+    /// Has the files of `map` read; `files` are those of its areas.
+    pub fn load(&mut self, map: Arc<ProcessMap>, files: Vec<Option<FileId>>) {
+        if let Some(sources) = self.sources.take()
+            && let Err(error) = self.start(sources)
+        {
+            log::error!("The guest's programs can't be read: {error}");
+        }
+        let Some(queue) = &self.queue else {
+            return;
+        };
+        match queue.try_send(Request { map, files }) {
+            Ok(()) => self.pending += 1,
+            Err(TrySendError::Full(_)) => {}
+            // A panic of that thread has been reported already.
+            Err(TrySendError::Disconnected(_)) => self.queue = None,
+        }
+    }
+
+    fn start(&mut self, sources: BinarySources) -> io::Result<()> {
+        let (queue, requests) = sync_channel(QUEUE);
+        let (sender, done) = channel();
+        let thread = Thread {
+            sources,
+            tables: BTreeMap::new(),
+            tables_bytes: 0,
+        };
+        std::thread::Builder::new()
+            .name("binaries".into())
+            .spawn(move || {
+                thread.run(&requests, |result| {
+                    // Nobody hears it when the guest has ended.
+                    let _ = sender.send(result);
+                });
+            })?;
+        (self.queue, self.done) = (Some(queue), Some(done));
+        Ok(())
+    }
+
+    /// Whether there are files that are still to be read.
+    pub fn is_busy(&self) -> bool {
+        self.pending > 0
+    }
+
+    /// The blocks of files that have been read since the last call.
+    pub fn take(&mut self) -> Vec<Arc<[u8]>> {
+        let mut blocks = Vec::new();
+        let Some(done) = &self.done else {
+            return blocks;
+        };
+        while self.pending > 0 {
+            match done.try_recv() {
+                Ok(Done::File(block)) => blocks.push(block),
+                Ok(Done::Map) => self.pending -= 1,
+                Err(TryRecvError::Empty) => break,
+                // A panic of that thread has been reported already.
+                Err(TryRecvError::Disconnected) => self.pending = 0,
+            }
+        }
+        blocks
+    }
+}
+
+struct Thread {
+    sources: BinarySources,
+    /// Of the files that have been read, if they have any.
+    tables: BTreeMap<FileId, Option<Arc<UnwindTable>>>,
+    tables_bytes: usize,
+}
+
+impl Thread {
+    fn run(mut self, requests: &Receiver<Request>, done: impl Fn(Done)) {
+        for Request { map, files } in requests {
+            for (area, id) in map.areas.iter().zip(&files) {
+                if let Some(id) = id
+                    && !self.tables.contains_key(id)
+                    && let Some(block) = self.read(area, *id)
+                {
+                    done(Done::File(block));
+                }
+            }
+            let mappings = map.areas.iter().zip(&files).filter_map(|(area, id)| {
+                let table = self.tables.get(id.as_ref()?)?.clone()?;
+                Some((area.begin, area.end, area.offset, table))
+            });
+            map.set_unwinder(UserUnwinder::new(mappings));
+            done(Done::Map);
+        }
+    }
+
+    /// Reads the file of `area`; the result is its block.
+    fn read(&mut self, area: &Area, id: FileId) -> Option<Arc<[u8]>> {
+        // Whatever comes of it, it is done once.
+        self.tables.insert(id, None);
+        let found = match &area.backing {
+            Backing::File(file) => self.sources.file(file)?,
+            Backing::Vdso => self.sources.vdso()?,
+            Backing::Anonymous => return None,
+        };
+        let parsed = binary::parse(&found.contents).ok()?;
+        if let Some(table) = UnwindTable::of_elf(&found.contents)
+            && self.tables_bytes + table.bytes() <= MAX_TABLES
+        {
+            self.tables_bytes += table.bytes();
+            self.tables.insert(id, Some(Arc::new(table)));
+        }
+        let facts = BinaryFacts {
+            id,
+            file: area.name().to_owned(),
+            build_id: parsed.build_id,
+            segments: parsed.segments,
+            source: found.source.to_owned(),
+        };
+        Some(facts.to_block(&parsed.functions)?.into())
+    }
+}

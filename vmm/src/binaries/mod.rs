@@ -1,0 +1,15 @@
+//! The files that the guest's processes execute: where their contents are found, which functions they have, how
+//! their stacks are unwound.
+//!
+//! All of that is done on a thread of its own: it takes milliseconds, which neither a vCPU nor a client should wait.
+
+mod initrd;
+mod loader;
+mod sources;
+mod sysroot;
+#[cfg(test)]
+mod tests;
+
+pub use loader::{BinaryLoader, FileId};
+pub use sources::BinarySources;
+pub use sysroot::Sysroot;

@@ -1,0 +1,133 @@
+//! Where the contents of a file are found.
+
+use std::cell::LazyCell;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use kvmprof_report::binary;
+
+use super::initrd::Initrd;
+use super::sysroot::Sysroot;
+use crate::introspection::{GuestKnowledge, LinuxKnowledge, MappedFile};
+use crate::machine::GuestMemory;
+
+/// Bytes at a file's start that tell its build id, if all of it isn't at hand.
+const START: u64 = 4096;
+
+/// What there is of the guest's files on the host.
+#[derive(Debug)]
+pub struct BinarySources {
+    /// Guest memory, where the kernel keeps files that are in use.
+    memory: GuestMemory,
+    /// What is known of the kernel.
+    knowledge: Arc<GuestKnowledge>,
+    /// The initial RAM disk that the guest was started with.
+    initrd: Option<PathBuf>,
+    /// A folder on the host with the guest's files, or some of them.
+    sysroot: Option<Sysroot>,
+    /// The initial RAM disk once it was needed.
+    unpacked: OnceLock<Option<Initrd>>,
+}
+
+/// A file's contents.
+#[derive(Debug)]
+pub struct Found {
+    /// All of them.
+    pub contents: Vec<u8>,
+    /// Where they are from, in words.
+    pub source: &'static str,
+}
+
+impl BinarySources {
+    /// All of these; `sysroot` takes precedence, whose files may tell more than those in the guest.
+    pub fn new(
+        memory: GuestMemory,
+        knowledge: Arc<GuestKnowledge>,
+        initrd: Option<PathBuf>,
+        sysroot: Option<Sysroot>,
+    ) -> Self {
+        Self {
+            memory,
+            knowledge,
+            initrd,
+            sysroot,
+            unpacked: OnceLock::new(),
+        }
+    }
+
+    /// The contents of `file`, if they are found anywhere.
+    pub(super) fn file(&self, file: &MappedFile) -> Option<Found> {
+        let linux = self.knowledge.linux()?;
+        let mapped = linux.file_contents(&self.memory, &file.identity, u64::MAX);
+        let on_host = || self.sysroot.as_ref()?.read(&file.path);
+        let in_initrd = || Some(self.initrd()?.read(&file.path)?.to_vec());
+        let found = |contents, source| Found { contents, source };
+        let elsewhere = {
+            // Needed only where there is something to choose from.
+            let expected = LazyCell::new(|| Expected::new(linux, self, file, mapped.as_deref()));
+            on_host()
+                .filter(|contents| expected.is_met_by(contents))
+                .map(|contents| found(contents, "sysroot"))
+                .or_else(|| {
+                    // What is in the guest's memory is what it executes.
+                    let contents = mapped.is_none().then(in_initrd)??;
+                    expected
+                        .is_met_by(&contents)
+                        .then(|| found(contents, "initrd"))
+                })
+        };
+        elsewhere.or_else(|| Some(found(mapped?, "page cache")))
+    }
+
+    /// The code that the kernel gives to each process.
+    pub(super) fn vdso(&self) -> Option<Found> {
+        Some(Found {
+            contents: self.knowledge.linux()?.vdso(&self.memory)?,
+            source: "guest memory",
+        })
+    }
+
+    fn initrd(&self) -> Option<&Initrd> {
+        let unpack = || Initrd::unpack(&fs::read(self.initrd.as_ref()?).ok()?);
+        self.unpacked.get_or_init(unpack).as_ref()
+    }
+}
+
+/// What the file in the guest is known to be.
+struct Expected {
+    length: u64,
+    build_id: String,
+}
+
+impl Expected {
+    fn new(
+        linux: &LinuxKnowledge,
+        sources: &BinarySources,
+        file: &MappedFile,
+        whole: Option<&[u8]>,
+    ) -> Self {
+        let start = match whole {
+            Some(_) => None,
+            None => linux.file_contents(&sources.memory, &file.identity, START),
+        };
+        Self {
+            length: file.identity.length,
+            build_id: whole.or(start.as_deref()).map(build_id).unwrap_or_default(),
+        }
+    }
+
+    /// Whether `contents` are those of the same program: by build id, or where one has none, by length.
+    fn is_met_by(&self, contents: &[u8]) -> bool {
+        let theirs = build_id(contents);
+        if self.build_id.is_empty() || theirs.is_empty() {
+            contents.len() as u64 == self.length
+        } else {
+            theirs == self.build_id
+        }
+    }
+}
+
+fn build_id(contents: &[u8]) -> String {
+    binary::parse(contents).map_or_else(|_| String::new(), |parsed| parsed.build_id)
+}

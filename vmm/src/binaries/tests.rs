@@ -1,0 +1,100 @@
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kvmprof_report::file::{Block, Kind};
+
+use super::*;
+use crate::introspection::testing::kernel::{Areas, HOT, TEXT};
+use crate::introspection::testing::linux_guest::LinuxGuest;
+use crate::introspection::testing::processes::{PAGE, Room};
+use crate::introspection::{Area, Backing, FileIdentity, MappedFile, ProcessMap};
+
+/// An archive of the form "newc" with one file.
+fn archive(path: &str, contents: &[u8]) -> Vec<u8> {
+    let mut bytes = b"070701".to_vec();
+    let length = u32::try_from(contents.len()).unwrap();
+    let name = u32::try_from(path.len() + 1).unwrap();
+    for field in [1, 0o100_755, 0, 0, 1, 0, length, 0, 0, 0, 0, name, 0] {
+        bytes.extend(format!("{field:08x}").bytes());
+    }
+    bytes.extend(path.bytes());
+    bytes.push(0);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes.extend(contents);
+    bytes
+}
+
+/// What is read of `file`: the source that it names.
+fn source(guest: &LinuxGuest, file: &MappedFile, initrd: &Path, sysroot: &Path) -> Option<String> {
+    let sources = BinarySources::new(
+        guest.memory.clone(),
+        guest.knowledge.clone(),
+        Some(initrd.to_owned()),
+        Some(Sysroot::open(sysroot).unwrap()),
+    );
+    let mut loader = BinaryLoader::new(sources);
+    let area = Area {
+        begin: TEXT,
+        end: TEXT + PAGE,
+        offset: 0x1000,
+        backing: Backing::File(Arc::new(file.clone())),
+    };
+    let map = Arc::new(ProcessMap::new(0x1000, 7, 0, vec![area]));
+    assert!(!loader.is_busy());
+    loader.load(Arc::clone(&map), vec![Some(3)]);
+    let begun = Instant::now();
+    let mut blocks = Vec::new();
+    while loader.is_busy() {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        blocks.extend(loader.take());
+        std::thread::yield_now();
+    }
+    // Whatever was found, stacks can be unwound by now.
+    assert!(map.unwinder().is_some());
+    assert!(blocks.len() <= 1);
+    let block = Block::decode(blocks.first()?).unwrap();
+    assert_eq!(block.kind, Some(Kind::Binary));
+    let text = String::from_utf8(block.contents).unwrap();
+    let facts: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    assert_eq!(facts["id"], 3);
+    assert_eq!(facts["file"], "/bin/tool");
+    Some(facts["source"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn files_are_found_in_one_place_or_another() {
+    let guest = LinuxGuest::new(HOT);
+    guest.identify(0, &guest.user());
+    let folder = tempfile::tempdir().unwrap();
+    let (initrd, sysroot) = (folder.path().join("initrd"), folder.path().join("root"));
+    fs::create_dir_all(sysroot.join("bin")).unwrap();
+    let program = HOT.file();
+    let mut other = program.clone();
+    other.push(0);
+    let mut room = Room::new(&guest, Areas::Tree);
+    // In the guest's memory only its first page is there.
+    let page = room.pages(&[0]);
+    let inode = room.inode(5, program.len() as u64, page);
+    let file = MappedFile {
+        path: "/bin/tool".to_owned(),
+        identity: FileIdentity {
+            inode,
+            number: 5,
+            device: 0x0010_0002,
+            length: program.len() as u64,
+            modified: 1_700_000_000,
+        },
+    };
+    let found = || source(&guest, &file, &initrd, &sysroot);
+    assert_eq!(found(), None);
+    // Another one of the same name is none.
+    fs::write(&initrd, archive("bin/tool", &other)).unwrap();
+    fs::write(sysroot.join("bin/tool"), &other).unwrap();
+    assert_eq!(found(), None);
+    fs::write(&initrd, archive("bin/tool", &program)).unwrap();
+    assert_eq!(found().as_deref(), Some("initrd"));
+    fs::write(sysroot.join("bin/tool"), &program).unwrap();
+    assert_eq!(found().as_deref(), Some("sysroot"));
+}

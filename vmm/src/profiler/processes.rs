@@ -1,0 +1,247 @@
+//! What names user code in recordings: the mappings of processes, and the files that are mapped.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use kvmprof_report::file::{Mapping, ProcessMappings};
+
+use crate::binaries::{BinaryLoader, BinarySources, FileId};
+use crate::introspection::{Area, Backing, MappedFile, ProcessMap};
+
+/// Address spaces that are remembered for recorders that start later.
+const MAX_SPACES: usize = 4096;
+/// Bytes that these may take.
+const MAX_SPACES_BYTES: usize = 128 << 20;
+/// Files that are told apart.
+const MAX_FILES: usize = 16_384;
+/// Bytes of files' blocks that are kept for recorders that start later.
+const MAX_KEPT: usize = 256 << 20;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Processes {
+    /// By page-table root.
+    spaces: BTreeMap<u64, Space>,
+    spaces_bytes: usize,
+    turns: u64,
+    files: HashMap<Key, FileId>,
+    loader: BinaryLoader,
+    kept: Vec<Arc<[u8]>>,
+    kept_bytes: usize,
+}
+
+/// The newest map of an address space, its block, and when it came.
+#[derive(Debug)]
+struct Space {
+    map: Arc<ProcessMap>,
+    block: Arc<[u8]>,
+    turn: u64,
+}
+
+impl Space {
+    fn bytes(&self) -> usize {
+        self.map.bytes() + self.block.len()
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Key {
+    File(Arc<MappedFile>),
+    Vdso,
+}
+
+impl Processes {
+    /// Knows none; files are looked for in `sources`.
+    pub fn new(sources: BinarySources) -> Self {
+        Self {
+            spaces: BTreeMap::new(),
+            spaces_bytes: 0,
+            turns: 0,
+            files: HashMap::new(),
+            loader: BinaryLoader::new(sources),
+            kept: Vec::new(),
+            kept_bytes: 0,
+        }
+    }
+
+    /// Takes what a vCPU has found; the result is a block for recordings, if that is news.
+    pub fn enter(&mut self, map: Arc<ProcessMap>) -> Option<Arc<[u8]>> {
+        let files: Vec<Option<FileId>> = map.areas.iter().map(|area| self.file(area)).collect();
+        self.loader.load(Arc::clone(&map), files.clone());
+        let known = self.spaces.get(&map.root);
+        // Another vCPU may have found the same.
+        if known.is_some_and(|space| space.map.pid == map.pid && space.map.areas == map.areas) {
+            return None;
+        }
+        let block: Arc<[u8]> = mappings(&map, &files).to_block()?.into();
+        self.turns += 1;
+        let space = Space {
+            block: Arc::clone(&block),
+            turn: self.turns,
+            map,
+        };
+        self.spaces_bytes += space.bytes();
+        if let Some(before) = self.spaces.insert(space.map.root, space) {
+            self.spaces_bytes -= before.bytes();
+        }
+        while self.spaces.len() > MAX_SPACES || self.spaces_bytes > MAX_SPACES_BYTES {
+            self.forget_oldest();
+        }
+        Some(block)
+    }
+
+    fn forget_oldest(&mut self) {
+        let oldest = self.spaces.iter().min_by_key(|(_, space)| space.turn);
+        let root = oldest.map(|(root, _)| *root);
+        if let Some(space) = root.and_then(|root| self.spaces.remove(&root)) {
+            self.spaces_bytes -= space.bytes();
+        }
+    }
+
+    /// What recordings call the file of `area`.
+    fn file(&mut self, area: &Area) -> Option<FileId> {
+        let key = match &area.backing {
+            Backing::File(file) => Key::File(Arc::clone(file)),
+            // Where 32-bit programs have theirs, that is another one.
+            Backing::Vdso if area.begin > u64::from(u32::MAX) => Key::Vdso,
+            Backing::Vdso | Backing::Anonymous => return None,
+        };
+        let next = FileId::try_from(self.files.len()).ok()?;
+        if self.files.len() >= MAX_FILES {
+            return self.files.get(&key).copied();
+        }
+        Some(*self.files.entry(key).or_insert(next))
+    }
+
+    /// Whether there are files that are still to be read.
+    pub fn is_loading(&self) -> bool {
+        self.loader.is_busy()
+    }
+
+    /// The blocks of files that have been read since the last call.
+    pub fn loaded(&mut self) -> Vec<Arc<[u8]>> {
+        let blocks = self.loader.take();
+        for block in &blocks {
+            if self.kept_bytes + block.len() <= MAX_KEPT {
+                self.kept_bytes += block.len();
+                self.kept.push(Arc::clone(block));
+            }
+        }
+        blocks
+    }
+
+    /// The blocks that a recording starts with.
+    pub fn known(&self) -> impl Iterator<Item = &Arc<[u8]>> {
+        let spaces = self.spaces.values().map(|space| &space.block);
+        self.kept.iter().chain(spaces)
+    }
+}
+
+/// `map` as recordings have it; `files` are what they call the files of its areas.
+fn mappings(map: &ProcessMap, files: &[Option<FileId>]) -> ProcessMappings {
+    let mappings = map.areas.iter().zip(files).map(|(area, file)| Mapping {
+        begin: area.begin,
+        end: area.end,
+        offset: area.offset,
+        file: area.name().to_owned(),
+        binary: *file,
+    });
+    ProcessMappings {
+        address_space: map.root,
+        pid: map.pid,
+        time: map.time,
+        mappings: mappings.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vm_memory::GuestAddress;
+
+    use super::*;
+    use crate::introspection::{FileIdentity, GuestKnowledge};
+    use crate::machine::GuestMemory;
+
+    fn processes() -> Processes {
+        let memory = GuestMemory::from_ranges(&[(GuestAddress(0), 4096)]).unwrap();
+        let knowledge = Arc::new(GuestKnowledge::unknown());
+        Processes::new(BinarySources::new(memory, knowledge, None, None))
+    }
+
+    fn file(path: &str, number: u64) -> Backing {
+        Backing::File(Arc::new(MappedFile {
+            path: path.to_owned(),
+            identity: FileIdentity {
+                number,
+                ..FileIdentity::default()
+            },
+        }))
+    }
+
+    fn map(root: u64, pid: i32, backings: &[Backing]) -> Arc<ProcessMap> {
+        let areas = (1_u64..).zip(backings).map(|(index, backing)| Area {
+            begin: index << 33,
+            end: (index << 33) + 4096,
+            offset: 4096,
+            backing: backing.clone(),
+        });
+        Arc::new(ProcessMap::new(root, pid, 5, areas.collect()))
+    }
+
+    #[test]
+    fn what_is_known_is_no_news() {
+        let mut processes = processes();
+        let first = [file("/bin/a", 1)];
+        assert!(processes.enter(map(0x1000, 1, &first)).is_some());
+        assert!(processes.enter(map(0x1000, 1, &first)).is_none());
+        for (root, pid, backing) in [
+            (0x2000, 1, file("/bin/a", 1)),
+            (0x1000, 2, file("/bin/a", 1)),
+            (0x1000, 2, file("/bin/a", 2)),
+            (0x1000, 2, Backing::Anonymous),
+        ] {
+            assert!(processes.enter(map(root, pid, &[backing])).is_some());
+        }
+        assert_eq!(processes.known().count(), 2);
+    }
+
+    #[test]
+    fn files_keep_their_numbers() {
+        let mut processes = processes();
+        let mut ids = |map: &ProcessMap| -> Vec<Option<FileId>> {
+            map.areas.iter().map(|area| processes.file(area)).collect()
+        };
+        let all = [
+            file("/bin/a", 1),
+            file("/bin/b", 2),
+            Backing::Anonymous,
+            Backing::Vdso,
+            file("/bin/a", 1),
+            file("/bin/a", 3),
+        ];
+        let expected = [Some(0), Some(1), None, Some(2), Some(0), Some(3)];
+        assert_eq!(ids(&map(0x1000, 1, &all)), expected);
+        assert_eq!(ids(&map(0x2000, 2, &all)), expected);
+        let mut low = map(0x1000, 1, &[Backing::Vdso]).areas[0].clone();
+        low.begin = 0x1000;
+        assert_eq!(processes.file(&low), None);
+    }
+
+    #[test]
+    fn a_guest_with_endless_processes_fills_no_memory() {
+        let mut processes = processes();
+        for root in 1..=MAX_SPACES as u64 + 100 {
+            processes.enter(map(root << 13, 1, &[Backing::Anonymous]));
+        }
+        assert_eq!(processes.known().count(), MAX_SPACES);
+        assert!(!processes.spaces.contains_key(&(1 << 13)));
+        let long = file(&"x".repeat(4000), 1);
+        let many = vec![long; 1000];
+        for root in 1..=100 {
+            processes.enter(map(root << 13, 2, &many));
+        }
+        assert!(processes.spaces_bytes <= MAX_SPACES_BYTES);
+        let sum: usize = processes.spaces.values().map(Space::bytes).sum();
+        assert_eq!(processes.spaces_bytes, sum);
+    }
+}
