@@ -1,31 +1,40 @@
-//! Builds the one program that the lab puts into every machine.
+//! Builds the programs that the lab brings along.
 
 use std::path::PathBuf;
 use std::{env, process};
 
+/// Where each lies, and more arguments for the compiler: only what is profiled keeps its symbols.
+const PROGRAMS: [(&str, &str, &[&str]); 2] = [
+    ("keeper", "src/keeper.c", &["-s"]),
+    ("part_time", "src/linux/part_time.c", &["-O1"]),
+];
+
 fn main() {
-    println!("cargo::rerun-if-changed=src/keeper.c");
-    let Some(out) = env::var_os("OUT_DIR") else {
+    let Some(out) = env::var_os("OUT_DIR").map(PathBuf::from) else {
         return fail("cargo gave no OUT_DIR");
     };
-    let program = PathBuf::from(out).join("keeper");
     let compiler = match cc::Build::new().warnings(true).try_get_compiler() {
         Ok(compiler) => compiler,
         Err(error) => return fail(&format!("no C compiler: {error}")),
     };
-    let built = compiler
-        .to_command()
-        .args(["-static", "-s", "src/keeper.c", "-o"])
-        .arg(program)
-        .status();
-    match built {
-        Ok(status) if status.success() => {}
-        Ok(status) => fail(&format!("the C compiler ended with {status}")),
-        Err(error) => fail(&format!("the C compiler cannot be run: {error}")),
+    for (name, source, arguments) in PROGRAMS {
+        println!("cargo::rerun-if-changed={source}");
+        let built = compiler
+            .to_command()
+            .arg("-static")
+            .args(arguments)
+            .args([source, "-o"])
+            .arg(out.join(name))
+            .status();
+        match built {
+            Ok(status) if status.success() => {}
+            Ok(status) => fail(&format!("the C compiler ended with {status} for {source}")),
+            Err(error) => fail(&format!("the C compiler cannot be run: {error}")),
+        }
     }
 }
 
 fn fail(reason: &str) {
-    eprintln!("Cannot build keeper.c: {reason}; apt-get install gcc libc6-dev");
+    eprintln!("Cannot build the lab's programs: {reason}; apt-get install gcc libc6-dev");
     process::exit(1);
 }

@@ -3,6 +3,7 @@
 use kvmprof::clock::ClockSource;
 use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL, PROF_GROUP, PROF_KERNEL};
 use kvmprof_abi::wire::device;
+use kvmprof_report::file::Recording;
 use kvmprof_tests::{Accounts, Clock, Guest, Machine, on_kvm};
 
 const CLOCK: Clock = Clock {
@@ -40,7 +41,13 @@ fn a_hostile_guest_harms_nobody() {
 #[test]
 fn a_hostile_guest_is_ended_like_any_other() {
     on_kvm(|| {
-        let guest = Guest::start("workload=hostile", ["--hz", "10000", "--cpus", "2"]);
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("hostile.kvmprof");
+        let recording = path.to_str().expect("a path in UTF-8");
+        let guest = Guest::start(
+            "workload=hostile",
+            ["--hz", "10000", "--cpus", "2", "--record", recording],
+        );
         for command in [PROF_ALL, PROF_KERNEL, PROF_GROUP] {
             let mut pcs = guest.open();
             pcs.ioctl(command, 0);
@@ -49,6 +56,10 @@ fn a_hostile_guest_is_ended_like_any_other() {
             assert_eq!(guest.command("status", &[]).status, 0);
         }
         guest.stop();
+        let recording = Recording::open(&path).expect("a recording");
+        let contents = recording.read(|_, _| {}).expect("whole blocks");
+        assert_eq!(contents.closed, Some(contents.account));
+        assert!(contents.account.samples > 100);
     });
 }
 

@@ -51,7 +51,14 @@ fn a_real_kernel_is_recorded_with_stacks() {
     println!("{report}");
     let said = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{said}\n{report}");
-    for word in ["busy_loop", "dd", "do_syscall_64", "vfs_read"] {
+    // Of the kernel, and of the one program that has symbols.
+    for word in [
+        "busy_loop",
+        "dd",
+        "do_syscall_64",
+        "vfs_read",
+        "random_below",
+    ] {
         assert!(report.contains(word), "{word}:\n{report}");
     }
     let profile = Profile::of_file(&path, &[]).unwrap();
@@ -61,4 +68,8 @@ fn a_real_kernel_is_recorded_with_stacks() {
         .iter()
         .filter(|stack| stack.starts_with("dd-") && stack.contains(";do_syscall_64_[k];"));
     assert!(reads.count() > 0, "{stacks:?}");
+    let shuffles = stacks
+        .iter()
+        .filter(|stack| stack.contains(";main;play;shuffle_cards;"));
+    assert!(shuffles.count() > 0, "{stacks:?}");
 }

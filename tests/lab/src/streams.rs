@@ -6,9 +6,9 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use crate::LabError;
 
 const CHUNK: usize = 64 << 10;
-/// How much of the console is kept: enough for a panic with its stack.
+/// How much of the console is kept: enough for a panic's message and the stack that follows it.
 const TAIL_BYTES: usize = 16 << 10;
-const TAIL_LINES: usize = 40;
+const TAIL_LINES: usize = 100;
 /// The control port carries two short lines.
 const CONTROL_MAX: u64 = 4096;
 

@@ -10,7 +10,7 @@ mod scenario;
 mod stream;
 
 pub use console::{Accounts, Console, Process};
-pub use kernel::{debian, kernel_knowledge, unpacked, without_btf, without_pvh};
+pub use kernel::{debian, kernel_knowledge, unpacked, with_noise, without_btf, without_pvh};
 pub use programs::{Program, SharedProgram, guest_program, shared_program};
 pub use scenario::{Finished, Scenario, guest_builder, guest_init};
 pub use stream::{Stream, pcs_kind};

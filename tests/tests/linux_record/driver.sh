@@ -3,7 +3,9 @@ start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M --jitte
     --cmdline "console=ttyS0 quiet panic=-1 $(cat /lab/words)" --record "$LAB_OUT/guest.kvmprof"
 says 'workload running'
 gathered_before=$(count)
-sampled 1600
+sampled 2000
+tell count
+says counted
 kvmprof status --socket "$socket" >"$LAB_OUT/guest.text"
 # What a recorder that starts now is told of processes that have been there for long.
 kvmprof record --socket "$socket" --output "$LAB_OUT/late.kvmprof" --seconds 2 >/dev/null

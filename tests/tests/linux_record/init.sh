@@ -3,6 +3,8 @@ calls &
 plain &
 shared &
 threads &
+twisted &
+shares & shares=$!
 # A process that executes another file after a while.
 (
     turn=0
@@ -10,4 +12,8 @@ threads &
     exec after
 ) &
 echo workload running
+read -r word
+kill $shares
+wait $shares
+echo counted
 while :; do sleep 100000; done

@@ -9,12 +9,15 @@ use kvmprof_report::profile::Symbols;
 use kvmprof_tests::linux::{
     Finished, Scenario, debian, guest_builder, guest_program, shared_program,
 };
+use kvmprof_tests::{share, standard_error};
 use users::Users;
 
 const CALLS: u64 = 0x1000_0000;
 const PLAIN: u64 = 0x2000_0000;
 const AFTER: u64 = 0x3000_0000;
 const THREADS: u64 = 0x4000_0000;
+const TWISTED: u64 = 0x5000_0000;
+const SHARES: u64 = 0x6000_0000;
 const SUCCESS: u8 = 0;
 
 /// A sample, and the names of its frames, innermost first.
@@ -56,6 +59,16 @@ fn check(series: &str, words: &str) {
         ("plain", &plain(PLAIN)),
         ("after", &plain(AFTER)),
         ("threads", &guest_program("threads.c", THREADS, &[])),
+        (
+            "twisted",
+            // Nothing but frame pointers leads out of it.
+            &guest_program(
+                "twisted.c",
+                TWISTED,
+                &["-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables"],
+            ),
+        ),
+        ("shares", &guest_program("shares.c", SHARES, &[])),
     ];
     let shared = shared_program("calls.c", &["-O2", "-fomit-frame-pointer"]);
     let mut init = guest_builder(include_str!("init.sh"), &programs).contents(
@@ -85,6 +98,8 @@ fn check(series: &str, words: &str) {
     check_binaries(&contents);
     check_threads(&seen);
     check_exec(&seen);
+    check_shares(&run, &seen);
+    check_twisted(&seen);
     check_interrupts(&seen);
     check_kernel_threads(&seen);
     let report = run.text("guest.report");
@@ -318,4 +333,49 @@ fn check_exec(seen: &[Seen]) {
             .iter()
             .any(|seen| seen.has("inner") && seen.has("main"))
     );
+}
+
+/// A program's functions have the shares of its samples that they have of the turns it counted itself.
+fn check_shares(run: &Finished, seen: &[Seen]) {
+    let console = run.console("guest");
+    let turns = ["light", "heavy"].map(|function| {
+        let turns = console.after(&format!("turns {function} "));
+        turns.parse::<u64>().unwrap()
+    });
+    let samples = ["light", "heavy"].map(|function| {
+        let of_function = |seen: &&Seen| {
+            let [inner, outer] = [0, 1].map(|frame| seen.frames.get(frame).map(String::as_str));
+            seen.file == "/bin/shares" && inner == Some(function) && outer == Some("main")
+        };
+        seen.iter().filter(of_function).count() as u64
+    });
+    let all = samples[0] + samples[1];
+    let expected = share(turns[0], turns[0] + turns[1]);
+    let observed = share(samples[0], all);
+    println!("light: {expected:.3} of its turns, {observed:.3} of {all} samples");
+    assert!(all >= 80, "{all} samples");
+    let bound = 4.0 * standard_error(expected, all) + 0.02;
+    assert!((expected - observed).abs() < bound);
+}
+
+/// Frame pointers that lead anywhere lead to stacks that are marked, and bounded.
+fn check_twisted(seen: &[Seen]) {
+    let twisted: Vec<&Seen> = seen
+        .iter()
+        .filter(|seen| seen.name() == "twisted" && seen.sample.mode == Mode::User)
+        .collect();
+    let ended = |end| {
+        let with_end = twisted
+            .iter()
+            .filter(|seen| seen.sample.stack.user_end == end);
+        with_end.count()
+    };
+    let (broken, truncated) = (ended(StackEnd::Broken), ended(StackEnd::Truncated));
+    println!(
+        "twisted: {broken} broken and {truncated} truncated of {}",
+        twisted.len()
+    );
+    assert!(broken > 0 && truncated > 0);
+    assert!(broken + truncated + ended(StackEnd::Complete) == twisted.len());
+    assert!((broken + truncated) * 100 >= twisted.len() * 90);
 }

@@ -99,7 +99,13 @@ pub fn main() -> ExitCode {
 }
 
 fn done(result: Result<(), CommandError>) -> anyhow::Result<ExitCode> {
-    Ok(result.map(|()| ExitCode::SUCCESS)?)
+    match result {
+        // Whoever reads has seen enough.
+        Err(CommandError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            Ok(ExitCode::SUCCESS)
+        }
+        other => Ok(other.map(|()| ExitCode::SUCCESS)?),
+    }
 }
 
 /// Sends warnings to standard error; `RUST_LOG` chooses other levels.

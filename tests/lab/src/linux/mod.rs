@@ -20,6 +20,8 @@ const GUEST_SIDE: Scripts = Scripts {
     guest: include_str!("guest_side_init.sh"),
     lab: include_str!("guest_side.sh"),
 };
+/// A program with symbols, from `part_time.c`; busybox has none.
+const PART_TIME: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/part_time"));
 /// Modules that the agent needs in a guest.
 const AGENT_MODULES: [&str; 4] = ["virtio_mmio", "virtio_console", "fuse", "cuse"];
 
@@ -78,7 +80,7 @@ impl LinuxArguments {
         let mut guest = InitramfsBuilder::new()
             .init(scripts.guest)
             .contents("/bin/busy_loop", 0o755, include_str!("busy_loop.sh"))
-            .contents("/bin/part_time", 0o755, include_str!("part_time.sh"));
+            .contents("/bin/part_time", 0o755, PART_TIME);
         if self.guest_side {
             let pcsd = kvmprof_lab::build_program_of("kvmprof-agent", "pcsd")?;
             let tools = kvmprof_lab::build_program("kvmprof-tools")?;
