@@ -9,6 +9,7 @@
 mod guest;
 mod lookup;
 mod start_up;
+mod steal;
 
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use kvmprof::clock::ClockSource;
 use kvmprof::vcpu::signals;
 
 use guest::{Guest, Window};
+use steal::HostTime;
 
 /// Rounds, unless the environment says otherwise.
 const ROUNDS: usize = 41;
@@ -57,12 +59,18 @@ fn main() -> anyhow::Result<()> {
             series.push((source, hz, Series::default()));
         }
     }
+    let began = HostTime::now()?;
     for round in 0..rounds {
         eprint!("\rround {} of {rounds}", round + 1);
         measure_round(&mut exits, &mut series)?;
     }
     eprintln!();
     print_table(&exits, &series, rounds);
+    let (stolen, all) = HostTime::now()?.stolen_since(began);
+    println!(
+        "stolen from the host itself meanwhile, which makes ticks lost: {} of its processors' time\n",
+        percent(stolen, all)
+    );
     lookup::print()?;
     start_up::print()?;
     for source in SOURCES {
