@@ -74,11 +74,8 @@ impl Vm {
     /// Whatever keeps the guest from running, before any of it has run.
     pub fn start(config: VmConfig) -> Result<Self, VmError> {
         signals::block().map_err(VmError::host("to block signals"))?;
-        let listener = config
-            .socket
-            .as_deref()
-            .map(HostListener::bind)
-            .transpose()?;
+        let socket = config.socket.as_deref();
+        let listener = socket.map(HostListener::bind).transpose()?;
         let kvm = open_kvm()?;
         let output = config.console.open_output()?;
         let hvc = hvc_console(&config.console)?;
@@ -90,8 +87,7 @@ impl Vm {
             .map_err(VmError::host("an eventfd"))?;
         let machine = Machine::build(&kvm, &config.machine, output, ports)?;
         let sysroot = config.sysroot.as_deref().map(open_sysroot).transpose()?;
-        let learns = config.knowledge.is_none();
-        let knowledge = Arc::new(config.knowledge.unwrap_or_else(GuestKnowledge::pending));
+        let knowledge = Arc::new(known_at_once(config.knowledge, &machine.image)?);
         let plan = ClockPlan {
             hz: config.hz,
             source: config.clock_source,
@@ -104,12 +100,8 @@ impl Vm {
         let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
         let memory = machine.memory.clone();
         let devices = Arc::clone(&machine.devices);
-        let target: Arc<dyn InputTarget> = match &hvc {
-            Some(hvc) => hvc.clone(),
-            None => machine.devices.serial().clone(),
-        };
         let console = (config.console.has_input())
-            .then(|| console_input(target, &wish).map_err(VmError::host("standard input")))
+            .then(|| console_input(hvc.as_ref(), &devices, &wish))
             .transpose()?;
         let gate = Arc::new(Gate::default());
         let recorder = config
@@ -121,7 +113,7 @@ impl Vm {
         }
         let image = Arc::clone(&machine.image);
         let (vcpus, rings) = start_vcpus(machine, &plan, &knowledge, &gate, &doorbell)?;
-        if learns {
+        if knowledge.is_pending() {
             vcpus
                 .learn(image, Arc::clone(&knowledge), Arc::clone(&doorbell))
                 .map_err(VmError::host("a thread"))?;
@@ -185,6 +177,16 @@ impl Vm {
     }
 }
 
+/// What is known of the guest before it runs: what somebody said, or what a note in its image says. Of other images it
+/// takes too long to learn; guests with a note are up before anybody could have learned beside them.
+fn known_at_once(said: Option<GuestKnowledge>, image: &[u8]) -> Result<GuestKnowledge, VmError> {
+    let known = match said {
+        Some(said) => Some(said),
+        None => GuestKnowledge::of_noted_image(image)?,
+    };
+    Ok(known.unwrap_or_else(GuestKnowledge::pending))
+}
+
 fn machine_facts(
     config: &MachineConfig,
     machine: &Machine,
@@ -244,13 +246,25 @@ fn hvc_console(console: &Console) -> Result<Option<Arc<HvcConsole>>, VmError> {
 }
 
 /// Standard input to the guest's console; the escape key ends the guest.
-fn console_input(target: Arc<dyn InputTarget>, wish: &EventFd) -> io::Result<ConsoleInput> {
-    let wish = wish.try_clone()?;
+fn console_input(
+    hvc: Option<&Arc<HvcConsole>>,
+    devices: &MachineDevices,
+    wish: &EventFd,
+) -> Result<ConsoleInput, VmError> {
+    let target: Arc<dyn InputTarget> = match hvc {
+        Some(hvc) => hvc.clone(),
+        None => devices.serial().clone(),
+    };
+    let failure = VmError::host("standard input");
+    let wish = match wish.try_clone() {
+        Ok(wish) => wish,
+        Err(error) => return Err(failure(error)),
+    };
     let quit = move || {
         // A full counter has asked already.
         let _ = wish.write(1);
     };
-    ConsoleInput::stdin(target, Box::new(quit))
+    ConsoleInput::stdin(target, Box::new(quit)).map_err(failure)
 }
 
 fn start_vcpus(
