@@ -4,7 +4,7 @@
 use std::process::{Child, Command};
 
 use kvmprof_demo_guest::{Mode, rows};
-use kvmprof_tests::{Guest, Terminal, kvmprof, on_kvm};
+use kvmprof_tests::{Guest, Terminal, kvmprof, on_kvm, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn guest() -> Guest {
@@ -130,6 +130,24 @@ fn signals_and_the_control_key_restore_the_terminal() {
         top.until_shown("spinner");
         top.terminal.press("\u{3}");
         top.end();
+        guest.stop();
+    });
+}
+
+/// As when its window is closed.
+#[test]
+fn a_terminal_that_goes_ends_the_view() {
+    on_kvm(|| {
+        let guest = guest();
+        let mut top = OnTerminal::start(&guest, &[]);
+        top.until_shown("spinner");
+        let OnTerminal {
+            mut child,
+            terminal,
+        } = top;
+        drop(terminal);
+        let status = until("the view has ended", || child.try_wait().unwrap());
+        assert!(status.success(), "{status}");
         guest.stop();
     });
 }

@@ -1,6 +1,7 @@
 //! The terminal, and the loops that feed what is shown.
 
 use std::io::{self, IsTerminal, Write, stdout};
+use std::mem::ManuallyDrop;
 use std::panic;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,15 +16,19 @@ use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
+use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::draw::draw;
+use super::keyboard::Keyboard;
 use super::plain::print;
 use super::view::{Action, View};
 use super::{Model, StreamError};
 
 /// How long a signal or new data waits for a key at most.
 const POLL: Duration = Duration::from_millis(100);
+/// Keys that are taken between two looks at the stream.
+const KEYS: usize = 64;
 /// How often rows are made anew while data comes in: they are to be read.
 const REFRESH: Duration = Duration::from_millis(500);
 /// Pieces of the stream that are taken between two looks at the keyboard.
@@ -71,7 +76,15 @@ pub fn run<E: std::error::Error + 'static>(
     options: &TopOptions,
 ) -> Result<(), TopError<E>> {
     if stdout().is_terminal() {
-        return on_terminal(feed, options);
+        return match on_terminal(feed, options) {
+            // The terminal has gone, and the user with it.
+            Err(TopError::Output(error))
+                if error.raw_os_error() == Some(Errno::IO.raw_os_error()) =>
+            {
+                Ok(())
+            }
+            result => result,
+        };
     }
     match in_pipe(feed, options, &mut stdout().lock()) {
         Err(TopError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -121,18 +134,25 @@ fn on_terminal<E: std::error::Error + 'static>(
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&end))?;
     }
+    let keyboard = Keyboard::open()?;
     let _screen = Screen::enter()?;
-    let mut terminal = Terminal::new(CrosstermBackend::new(stdout()))?;
+    // Its end would show the cursor, which the screen does, and tell standard error if it can't: a panic where that has
+    // gone too.
+    let mut terminal = ManuallyDrop::new(Terminal::new(CrosstermBackend::new(stdout()))?);
     let begin = Instant::now();
     let mut model = Model::new(options.window, Duration::ZERO);
     let mut view = View::default();
     let mut snapshot = model.snapshot();
     let (mut refreshed, mut is_open) = (begin.elapsed(), true);
     terminal.draw(|frame| draw(frame, &snapshot, &mut view, options.colours))?;
-    while !end.load(Ordering::Relaxed) {
+    // A terminal that has gone is like a user who quits.
+    while !end.load(Ordering::Relaxed) && keyboard.wait(POLL)? {
         let mut is_changed = false;
         // Keys first: whoever wants to quit isn't kept by a flood of data.
-        if event::poll(POLL)? {
+        for _ in 0..KEYS {
+            if !event::poll(Duration::ZERO)? {
+                break;
+            }
             is_changed = true;
             if let Event::Key(key) = event::read()?
                 && key.kind != KeyEventKind::Release

@@ -4,6 +4,7 @@
 //! what the user looks at. Only [`run`] knows the terminal, and nothing here knows where the stream comes from.
 
 mod draw;
+mod keyboard;
 mod lines;
 mod live;
 mod model;
