@@ -6,7 +6,8 @@ mount -t sysfs none /sys
 for module in /modules/*.ko; do
     insmod "$module"
 done
-until [ -e /dev/hvc0 ]; do usleep 20000; done
+# The node is there before the console behind it.
+until (: </dev/hvc0) 2>/dev/null; do usleep 20000; done
 exec </dev/hvc0 >/dev/hvc0 2>&1
 echo "active $(cat /sys/class/tty/console/active)"
 
