@@ -9,7 +9,11 @@ perf record -a -g -e cpu-clock -c 10000000 --no-buildid -o /tmp/perf.data -- sh 
     echo perf ends
 ' 2>&1
 kill $!
-echo perf report
-perf report -i /tmp/perf.data --stdio -g none --children --comm dd -F overhead_children,overhead,sample,sym -t ';' 2>&1
+echo perf stacks
+# The kernel's part of each stack, innermost first, behind the number of samples that have it.
+perf script -i /tmp/perf.data --comm dd -F ip,sym 2>/dev/null | awk '
+    $1 ~ /^ffff/ { stack = stack " " $2 }
+    NF == 0 && stack { samples[stack]++; stack = "" }
+    END { for (stack in samples) print samples[stack] stack }'
 echo perf reported
 while :; do sleep 100000; done
