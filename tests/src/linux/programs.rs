@@ -66,6 +66,25 @@ pub fn guest_program(source: &str, address: u64, more: &[&str]) -> Program {
     }
 }
 
+impl Program {
+    /// The same without symbols, as distributions ship their programs.
+    ///
+    /// # Panics
+    /// When there is no `strip`, or it fails.
+    #[must_use]
+    pub fn stripped(&self) -> Self {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("program");
+        fs::write(&path, &self.file).expect("a copy of the program");
+        let stripped = Command::new("strip").arg(&path).status();
+        assert!(stripped.expect("strip: apt-get install binutils").success());
+        Self {
+            file: fs::read(&path).expect("what strip has left"),
+            text: self.text.clone(),
+        }
+    }
+}
+
 fn compile(source: &str, link: &[&str], more: &[&str]) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("temporary folder");
     let executable = folder.path().join("program");
