@@ -47,7 +47,9 @@ pub struct Registers {
     pub rsp: u64,
     /// The frame pointer, in code that keeps one.
     pub rbp: u64,
-    /// RDX, which unwind tables may refer to, as to the next three.
+    /// RAX, which unwind tables may refer to, as to the next four.
+    pub rax: u64,
+    /// RDX.
     pub rdx: u64,
     /// RDI.
     pub rdi: u64,

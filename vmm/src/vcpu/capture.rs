@@ -72,6 +72,7 @@ fn select(regs: &kvm_regs, sregs: &kvm_sregs) -> Registers {
         },
         rsp: regs.rsp,
         rbp: regs.rbp,
+        rax: regs.rax,
         rdx: regs.rdx,
         rdi: regs.rdi,
         r10: regs.r10,

@@ -19,7 +19,6 @@ use crate::introspection::symbols::Symbols;
 
 /// The kernel's unwind table: in its sections, or between its symbols.
 pub fn find(vmlinux: &Vmlinux<'_>, symbols: &Symbols, release: &str) -> Option<OrcTable> {
-    let format = OrcFormat::of_release(release)?;
     let part = |section: &[u8], bounds: Range<&str>| {
         vmlinux.linked_section(section).or_else(|| {
             let [start, stop] = symbols.addresses_of([bounds.start, bounds.end]);
@@ -32,6 +31,7 @@ pub fn find(vmlinux: &Vmlinux<'_>, symbols: &Symbols, release: &str) -> Option<O
         "__start_orc_unwind_ip".."__stop_orc_unwind_ip",
     )?;
     let (_, entries) = part(b".orc_unwind", "__start_orc_unwind".."__stop_orc_unwind")?;
+    let format = OrcFormat::of_kernel(release, entries)?;
     OrcTable::parse(address, addresses, entries, format)
 }
 

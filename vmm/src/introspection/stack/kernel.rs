@@ -26,6 +26,7 @@ mod saved {
     pub const R13: u64 = 16;
     pub const BP: u64 = 32;
     pub const R10: u64 = 56;
+    pub const AX: u64 = 80;
     pub const DX: u64 = 96;
     pub const DI: u64 = 112;
     /// From here on the processor itself saved them.
@@ -55,10 +56,20 @@ struct Frame {
     ip: u64,
     sp: u64,
     bp: u64,
-    /// RDX, RDI, R10 and R13, where they are known.
-    others: Option<[u64; 4]>,
+    /// Where they are known.
+    others: Option<Others>,
     /// Whether `ip` is an instruction that was about to be executed, not a return address.
     is_exact: bool,
+}
+
+/// Registers that a call may change, but that code may find its stack by.
+#[derive(Clone, Copy, Debug)]
+struct Others {
+    ax: u64,
+    dx: u64,
+    di: u64,
+    r10: u64,
+    r13: u64,
 }
 
 enum Step {
@@ -80,7 +91,13 @@ impl KernelUnwinder<'_> {
             ip: registers.rip,
             sp: registers.rsp,
             bp: registers.rbp,
-            others: Some([registers.rdx, registers.rdi, registers.r10, registers.r13]),
+            others: Some(Others {
+                ax: registers.rax,
+                dx: registers.rdx,
+                di: registers.rdi,
+                r10: registers.r10,
+                r13: registers.r13,
+            }),
             is_exact: true,
         };
         let mut switches = 0;
@@ -176,12 +193,13 @@ impl KernelUnwinder<'_> {
             Some(frame) => (frame.bp, frame.others),
             None => (
                 read(saved::BP)?,
-                Some([
-                    read(saved::DX)?,
-                    read(saved::DI)?,
-                    read(saved::R10)?,
-                    read(saved::R13)?,
-                ]),
+                Some(Others {
+                    ax: read(saved::AX)?,
+                    dx: read(saved::DX)?,
+                    di: read(saved::DI)?,
+                    r10: read(saved::R10)?,
+                    r13: read(saved::R13)?,
+                }),
             ),
         };
         if cs & 3 == 3 {
@@ -274,14 +292,14 @@ impl Frame {
         memory: &mut impl StackMemory,
     ) -> Option<u64> {
         let offset = i64::from(entry.sp_offset);
-        let other = |index: usize| Some(self.others?[index]);
         let base = match entry.sp {
             Base::Sp => self.sp,
             Base::Bp => self.bp,
-            Base::Dx => other(0)?,
-            Base::Di => other(1)?,
-            Base::R10 => other(2)?,
-            Base::R13 => other(3)?,
+            Base::Ax => self.others?.ax,
+            Base::Dx => self.others?.dx,
+            Base::Di => self.others?.di,
+            Base::R10 => self.others?.r10,
+            Base::R13 => self.others?.r13,
             Base::BpIndirect => return memory.word(self.bp.wrapping_add_signed(offset)),
             Base::SpIndirect if offset_first => {
                 return memory.word(self.sp.wrapping_add_signed(offset));

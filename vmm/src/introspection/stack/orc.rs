@@ -10,6 +10,8 @@ use crate::introspection::bytes::{array_at, i32_at};
 
 const ENTRY: usize = OrcTable::ENTRY;
 const ADDRESS: usize = OrcTable::ADDRESS;
+/// Which of an entry's bytes has the registers' numbers: the caller's stack pointer's in the low half.
+const REGISTERS: usize = 4;
 /// Most entries that are taken: distribution kernels have some 500,000.
 const MAX_ENTRIES: usize = 8 << 20;
 /// The code is parted into blocks of so many bytes, for each of which the first entry is known
@@ -21,6 +23,8 @@ const MAX_CODE: u64 = 1 << 30;
 /// A layout of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrcFormat {
+    /// What numbers of registers stand for.
+    bases: &'static [Base],
     // From 6.4 on there are kinds for the end of a stack and for code that says nothing.
     has_kinds: bool,
     /// Whether an indirect stack pointer's offset is added before it is followed, as up to 5.12.
@@ -28,18 +32,32 @@ pub struct OrcFormat {
 }
 
 impl OrcFormat {
-    /// That of kernel `release`, such as `6.1.0-13-amd64`: entries look alike in all of them. `None` before 4.14,
-    /// when there was none, and from 7.1 on, whose registers are numbered in another way.
-    pub fn of_release(release: &str) -> Option<Self> {
+    /// That of kernel `release`, such as `6.1.0-13-amd64`, whose table has these `entries`. `None` before 4.14, when there
+    /// was none, and for numbers of registers that aren't known.
+    pub fn of_kernel(release: &str, entries: &[u8]) -> Option<Self> {
         let mut numbers = release
             .split(|letter: char| !letter.is_ascii_digit())
             .map(str::parse::<u32>);
         let version = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-        ((4, 14)..(7, 1)).contains(&version).then_some(Self {
+        (version >= (4, 14)).then_some(Self {
+            bases: bases_of(entries)?,
             has_kinds: version >= (6, 4),
             offset_first: version < (5, 13),
         })
     }
+}
+
+/// What numbers of registers stand for in a table with these `entries`. Nearly all code finds its caller's stack pointer
+/// by its own, in any kernel: that number tells.
+fn bases_of(entries: &[u8]) -> Option<&'static [Base]> {
+    let mut uses = [0_usize; 16];
+    for entry in entries.chunks_exact(ENTRY) {
+        uses[usize::from(entry[REGISTERS] & 0xf)] += 1;
+    }
+    let [_, known @ ..] = uses;
+    let (most, _) = known.iter().enumerate().max_by_key(|(_, uses)| **uses)?;
+    let numbers_sp = |bases: &&[Base]| bases.get(most + 1) == Some(&Base::Sp);
+    [BASES, BASES_SINCE_7_1].into_iter().find(numbers_sp)
 }
 
 /// What an entry finds on the stack.
@@ -64,6 +82,8 @@ pub enum Base {
     Undefined,
     /// The caller's stack pointer.
     CallerSp,
+    /// RAX.
+    Ax,
     /// RDX.
     Dx,
     /// RDI.
@@ -82,22 +102,36 @@ pub enum Base {
     SpIndirect,
 }
 
-impl Base {
-    fn decode(number: u8) -> Self {
-        match number {
-            1 => Self::CallerSp,
-            2 => Self::Dx,
-            3 => Self::Di,
-            4 => Self::Bp,
-            5 => Self::Sp,
-            6 => Self::R10,
-            7 => Self::R13,
-            8 => Self::BpIndirect,
-            9 => Self::SpIndirect,
-            _ => Self::Undefined,
-        }
-    }
-}
+/// By their numbers (`ORC_REG_*`).
+const BASES: &[Base] = &[
+    Base::Undefined,
+    Base::CallerSp,
+    Base::Dx,
+    Base::Di,
+    Base::Bp,
+    Base::Sp,
+    Base::R10,
+    Base::R13,
+    Base::BpIndirect,
+    Base::SpIndirect,
+    // In late updates of old series.
+    Base::Ax,
+];
+
+/// The same from 7.1 on.
+const BASES_SINCE_7_1: &[Base] = &[
+    Base::Undefined,
+    Base::Ax,
+    Base::Dx,
+    Base::Sp,
+    Base::Bp,
+    Base::Di,
+    Base::R10,
+    Base::R13,
+    Base::CallerSp,
+    Base::SpIndirect,
+    Base::BpIndirect,
+];
 
 /// How to go from one frame to the one it was called from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +151,11 @@ pub struct OrcEntry {
 impl OrcEntry {
     fn decode(bytes: [u8; ENTRY], format: OrcFormat) -> Self {
         let [a, b, c, d, registers, flags] = bytes;
-        let sp = Base::decode(registers & 0xf);
+        let base = |number: u8| {
+            let known = format.bases.get(usize::from(number));
+            known.copied().unwrap_or(Base::Undefined)
+        };
+        let sp = base(registers & 0xf);
         let kind = if format.has_kinds {
             match flags & 7 {
                 1 => Kind::End,
@@ -141,7 +179,7 @@ impl OrcEntry {
             kind,
             sp,
             sp_offset: i16::from_le_bytes([a, b]),
-            bp: Base::decode(registers >> 4),
+            bp: base(registers >> 4),
             bp_offset: i16::from_le_bytes([c, d]),
         }
     }

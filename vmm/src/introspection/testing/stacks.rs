@@ -193,7 +193,7 @@ fn table() -> OrcTable {
         entries.extend(i16::try_from(FRAME).unwrap().to_le_bytes());
         entries.extend([0, 0, base, kind]);
     }
-    let format = OrcFormat::of_release("6.12.0").unwrap();
+    let format = OrcFormat::of_kernel("6.12.0", &entries).unwrap();
     OrcTable::parse(TABLE, &addresses, &entries, format).unwrap()
 }
 

@@ -20,7 +20,7 @@ fn module_code_has_tables_of_its_own() {
     }
     let region = |start: u64, end: u64| {
         let range = MODULE + start..MODULE + end;
-        let orc = OrcTable::parse_within(place, &addresses, &entries, format("6.12"), &range);
+        let orc = OrcTable::parse_within(place, &addresses, &entries, orc.format(), &range);
         CodeRegion {
             range,
             orc: orc.map(Arc::new),
