@@ -36,9 +36,10 @@ pub struct Kernel {
 
 impl Kernel {
     /// A kernel from a bzImage. Its modules are looked for where `dpkg -x`
-    /// would have put them beside it (`../lib/modules/VERSION`), in
-    /// `lib/modules/VERSION` and `modules/VERSION` next to it, and in
-    /// `/lib/modules/VERSION`.
+    /// would have put them beside it (`../lib/modules/VERSION`,
+    /// `../usr/lib/modules/VERSION`, or its own folder if that is named
+    /// `VERSION`), in `lib/modules/VERSION` and `modules/VERSION` next to it,
+    /// and in `/lib/modules/VERSION`.
     ///
     /// # Errors
     /// [`LabError::File`] when it cannot be read, [`LabError::NotAKernel`] when
@@ -118,12 +119,15 @@ fn debian(series: &str) -> Result<Kernel, LabError> {
 
 fn module_places(image: &Path, version: &str) -> Vec<PathBuf> {
     let folder = image.parent().unwrap_or(Path::new("."));
-    vec![
+    let own = folder.ends_with(version).then(|| folder.to_owned());
+    let near = [
         folder.join("../lib/modules").join(version),
+        folder.join("../usr/lib/modules").join(version),
         folder.join("lib/modules").join(version),
         folder.join("modules").join(version),
         Path::new("/lib/modules").join(version),
-    ]
+    ];
+    own.into_iter().chain(near).collect()
 }
 
 fn image_version(image: &Path) -> Result<String, LabError> {
@@ -204,16 +208,30 @@ mod tests {
 
     #[test]
     fn modules_are_found_where_dpkg_unpacks_them() {
+        for (image, modules) in [
+            ("boot/vmlinuz", "lib/modules/9.9-test"),
+            ("boot/vmlinuz", "usr/lib/modules/9.9-test"),
+            (
+                "usr/lib/modules/9.9-test/vmlinuz",
+                "usr/lib/modules/9.9-test",
+            ),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            let (image, modules) = (root.path().join(image), root.path().join(modules));
+            std::fs::create_dir_all(&modules).unwrap();
+            std::fs::create_dir_all(image.parent().unwrap()).unwrap();
+            std::fs::write(&image, setup_with(0x300, b"9.9-test\0")).unwrap();
+            let kernel = Kernel::from_image(&image).unwrap();
+            let found = kernel.modules_folder().unwrap().canonicalize().unwrap();
+            assert_eq!(found, modules.canonicalize().unwrap());
+        }
+    }
+
+    #[test]
+    fn a_kernel_without_modules_tells_where_they_were_looked_for() {
         let root = tempfile::tempdir().unwrap();
-        let modules = root.path().join("lib/modules/9.9-test");
-        std::fs::create_dir_all(&modules).unwrap();
-        std::fs::create_dir(root.path().join("boot")).unwrap();
-        let image = root.path().join("boot/vmlinuz");
+        let image = root.path().join("vmlinuz");
         std::fs::write(&image, setup_with(0x300, b"9.9-test\0")).unwrap();
-        let kernel = Kernel::from_image(&image).unwrap();
-        let found = kernel.modules_folder().unwrap().canonicalize().unwrap();
-        assert_eq!(found, modules.canonicalize().unwrap());
-        std::fs::remove_dir(&modules).unwrap();
         let without = Kernel::from_image(&image).unwrap();
         let error = without.modules_folder().unwrap_err().to_string();
         assert!(error.contains("/lib/modules/9.9-test"), "{error}");

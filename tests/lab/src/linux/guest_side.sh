@@ -9,4 +9,4 @@ if [ $status -ne 0 ] || ! grep -q '^report ends' $console; then
     tail -n 40 $console $log >&2
     exit 1
 fi
-tr -d '\r' <$console | sed '1,/^report begins/d;/^report ends/,$d'
+tr -d '\r' <$console | sed -n '/^report begins/,/^report ends/p' | sed '1d;$d'
