@@ -84,7 +84,9 @@ impl Addresses {
         ]);
         let [system_state, panic_cpu, page_offset_base] =
             symbols.addresses_of(["system_state", "panic_cpu", "page_offset_base"]);
-        let [vmemmap_base, vdso] = symbols.addresses_of(["vmemmap_base", "vdso_image_64"]);
+        let vmemmap_base = symbols.address_of("vmemmap_base");
+        // The second is its name in 7.x.
+        let [vdso, renamed_vdso] = symbols.addresses_of(["vdso_image_64", "vdso64_image"]);
         let missing = |symbol| IntrospectionError::MissingSymbol {
             kernel: kernel.to_owned(),
             symbol,
@@ -116,7 +118,7 @@ impl Addresses {
             panic_cpu,
             page_offset_base,
             vmemmap_base,
-            vdso,
+            vdso: vdso.or(renamed_vdso),
             gates: gates(symbols),
         })
     }

@@ -261,6 +261,10 @@ impl Kernel {
     }
 
     fn symbols(self, btf_length: u64) -> Vec<(u64, char, String)> {
+        let vdso = match self.layout {
+            Layout::Relative615 => "vdso64_image",
+            _ => "vdso_image_64",
+        };
         let mut symbols: Vec<(u64, char, String)> = [
             (0, 'T', "_text"),
             (offsets::BANNER, 'D', "linux_banner"),
@@ -273,7 +277,7 @@ impl Kernel {
             (offsets::PANIC_CPU, 'D', "panic_cpu"),
             (offsets::PAGE_OFFSET_BASE, 'R', "page_offset_base"),
             (offsets::VMEMMAP_BASE, 'R', "vmemmap_base"),
-            (offsets::VDSO_IMAGE, 'R', "vdso_image_64"),
+            (offsets::VDSO_IMAGE, 'R', vdso),
             (offsets::BTF, 'R', "__start_BTF"),
             (offsets::BTF + btf_length, 'R', "__stop_BTF"),
             (offsets::MODULES, 'd', "modules"),

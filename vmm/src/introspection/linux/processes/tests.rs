@@ -327,7 +327,12 @@ fn reads_files_out_of_the_page_cache() {
 
 #[test]
 fn reads_the_vdso_out_of_the_kernel() {
-    let guest = LinuxGuest::new(HOT);
+    for kernel in [HOT, NEW] {
+        check_vdso(&LinuxGuest::new(kernel));
+    }
+}
+
+fn check_vdso(guest: &LinuxGuest) {
     let linux = guest.knowledge.linux().unwrap();
     let image = |data: u64, length: u64| {
         guest.set(offsets::VDSO_IMAGE, data);
