@@ -18,7 +18,7 @@ use crate::introspection::{Identity, Registers, Stack, StackWish, bare_mode, pad
 const PID_LIMIT: i32 = 4 << 20;
 /// Most entries of `__per_cpu_offset` that one sample compares.
 const MAX_COMPARED: u64 = 64;
-/// How many samples in a row have to show another CPU's area before it is believed. A program may set
+/// How many samples of the kernel in a row have to show another CPU's area before it is believed. A program may set
 /// its GS base to anything, and the kernel runs its first few instructions with that.
 const CONVINCING: u8 = 8;
 
@@ -149,13 +149,13 @@ impl Cpu {
             // Without SMP per-CPU variables are ordinary ones.
             return Some(0);
         };
+        let boot = match linux.addresses.boot_offset {
+            linked if linked >= KERNEL_MAP => linked.wrapping_add(placement.slide),
+            other => other,
+        };
         let own = match self.base {
             Some(base) => base,
             None => {
-                let boot = match linux.addresses.boot_offset {
-                    linked if linked >= KERNEL_MAP => linked.wrapping_add(placement.slide),
-                    other => other,
-                };
                 let index = u64::from(self.vcpu).min(linux.addresses.cpus - 1);
                 let own = view.variable_u64(offsets + index * 8)?;
                 // What is there before the areas are set up doesn't stay.
@@ -164,10 +164,15 @@ impl Cpu {
             }
         };
         // In the kernel GS has the offset, but for the first and last instructions there.
-        if registers.cpl == 3 || registers.gs_base == own {
+        if registers.cpl == 3 {
             return Some(own);
         }
-        if registers.cpl == 0 && self.is_convinced(linux, view, registers.gs_base) {
+        // CPUs that there aren't keep the boot's offset, 0 from 6.15 on: many a program's GS base.
+        if registers.cpl != 0 || [own, boot].contains(&registers.gs_base) {
+            self.other = (0, 0);
+            return Some(own);
+        }
+        if self.is_convinced(linux, view, registers.gs_base) {
             self.base = Some(registers.gs_base);
             return self.base;
         }

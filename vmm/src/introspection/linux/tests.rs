@@ -223,15 +223,32 @@ fn another_numbering_of_cpus_is_learned() {
     );
     // A single foreign value in between doesn't count.
     for _ in 0..20 {
-        introspector.identify(&guest.memory, &guest.kernel(0), false, false);
-        introspector.identify(&guest.memory, &guest.kernel(1), false, false);
+        for cpu in [0, 1] {
+            let registers = guest.kernel(cpu);
+            let identity = introspector.identify(&guest.memory, &registers, false, false);
+            assert_eq!(identity.pid, 42);
+        }
     }
-    assert_eq!(
-        introspector
-            .identify(&guest.memory, &guest.user(), false, false)
-            .pid,
-        42
-    );
+}
+
+#[test]
+fn the_offset_of_cpus_that_there_are_not_is_nobodys() {
+    for kernel in [OLD, HOT, NEW] {
+        let guest = LinuxGuest::new(kernel);
+        let load = TEXT + SLIDE + offsets::PER_CPU_LOAD;
+        let boot = if kernel.per_cpu_is_linked() { 0 } else { load };
+        guest.set(offsets::PER_CPU_OFFSET + 8, boot);
+        let mut introspector = guest.introspector(0);
+        // Programs have that in their GS base, and the kernel begins with it.
+        let entry = Registers {
+            gs_base: boot,
+            ..guest.kernel(0)
+        };
+        for registers in [guest.user()].into_iter().chain([entry; 20]) {
+            let identity = introspector.identify(&guest.memory, &registers, false, false);
+            assert_eq!(identity.pid, 41, "{kernel:?}");
+        }
+    }
 }
 
 #[test]
