@@ -103,21 +103,12 @@ impl Vm {
         let console = (config.console.has_input())
             .then(|| console_input(hvc.as_ref(), &devices, &wish))
             .transpose()?;
-        let gate = Arc::new(Gate::default());
         let recorder = config
             .record
             .map(|record| start_recorder(record, config.machine.cpus, &facts, &plan, &knowledge))
             .transpose()?;
-        if !config.hold && recorder.is_none() {
-            gate.open();
-        }
-        let image = Arc::clone(&machine.image);
-        let (vcpus, rings) = start_vcpus(machine, &plan, &knowledge, &gate, &doorbell)?;
-        if knowledge.is_pending() {
-            vcpus
-                .learn(image, Arc::clone(&knowledge), Arc::clone(&doorbell))
-                .map_err(VmError::host("a thread"))?;
-        }
+        let held = config.hold || recorder.is_some();
+        let (vcpus, rings) = start_vcpus(machine, &plan, &knowledge, held, &doorbell)?;
         let outside = Outside {
             listener,
             termination,
@@ -267,13 +258,20 @@ fn console_input(
     ConsoleInput::stdin(target, Box::new(quit)).map_err(failure)
 }
 
+/// Starts the vCPUs' threads, which wait for a consumer first if they are to be `held`. What isn't known of the guest yet
+/// is learned beside them.
 fn start_vcpus(
     mut machine: Machine,
     plan: &ClockPlan,
     knowledge: &Arc<GuestKnowledge>,
-    gate: &Arc<Gate>,
+    held: bool,
     doorbell: &Arc<Doorbell>,
 ) -> Result<(VcpuThreads, Vec<Profiled>), VmError> {
+    let gate = Gate::default();
+    if !held {
+        gate.open();
+    }
+    let image = Arc::clone(&machine.image);
     let fds = std::mem::take(&mut machine.vcpus);
     let shared: Vec<Arc<VcpuShared>> = fds.iter().map(|_| Arc::default()).collect();
     let ticker = match plan.source {
@@ -291,10 +289,17 @@ fn start_vcpus(
         ticker,
         jitter: plan.jitter,
         registers: plan.registers,
-        gate: Arc::clone(gate),
+        gate: Arc::new(gate),
         stopping: Arc::default(),
     };
-    VcpuThreads::start(machine, fds, shared, common, doorbell).map_err(VmError::host("a thread"))
+    let (vcpus, rings) = VcpuThreads::start(machine, fds, shared, common, doorbell)
+        .map_err(VmError::host("a thread"))?;
+    if knowledge.is_pending() {
+        vcpus
+            .learn(image, Arc::clone(knowledge), Arc::clone(doorbell))
+            .map_err(VmError::host("a thread"))?;
+    }
+    Ok((vcpus, rings))
 }
 
 /// What the event thread starts with.
