@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use super::grid::aligned_start;
 use super::monotonic_ns;
-use super::run_delay::RunDelay;
 use crate::vcpu::Kicker;
 
 /// Shared by the ticker's thread and the vCPU threads.
@@ -16,8 +15,8 @@ use crate::vcpu::Kicker;
 struct Shared {
     vcpus: Box<[Ticked]>,
     stopping: AtomicBool,
-    // How long the host let the ticker's thread wait, in ns.
-    run_delay: AtomicU64,
+    // How long after its time the host ran the ticker's thread, in ns: of whole periods.
+    delay: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -53,7 +52,7 @@ impl Ticker {
                 })
                 .collect(),
             stopping: AtomicBool::new(false),
-            run_delay: AtomicU64::new(0),
+            delay: AtomicU64::new(0),
         });
         let of_thread = Arc::clone(&shared);
         let thread = thread::Builder::new()
@@ -65,9 +64,9 @@ impl Ticker {
         })
     }
 
-    /// How long the host has let the ticker's thread wait for a processor when it was due, in ns.
-    pub fn run_delay(&self) -> u64 {
-        self.shared.run_delay.load(Ordering::Relaxed)
+    /// How long after its time the host has run the ticker's thread in all, in ns, where it missed ticks by that.
+    pub fn delay(&self) -> u64 {
+        self.shared.delay.load(Ordering::Relaxed)
     }
 
     /// Kicks vCPU `index` at each multiple of its period (of CLOCK_MONOTONIC) from time `first`
@@ -99,7 +98,6 @@ impl Drop for Ticker {
 }
 
 fn run(shared: &Shared) {
-    let mut run_delay = RunDelay::of_this_thread();
     while !shared.stopping.load(Ordering::Relaxed) {
         // All vCPUs share one rate, but a change reaches them one after the other.
         let rate = shared
@@ -120,10 +118,10 @@ fn run(shared: &Shared) {
         let Some(late) = late else {
             continue;
         };
+        // It slept when it was due: whether it then waited for a processor, or one for its own wake-up, is the
+        // host's business alike.
         if late >= period {
-            shared
-                .run_delay
-                .fetch_add(run_delay.take(), Ordering::Relaxed);
+            shared.delay.fetch_add(late, Ordering::Relaxed);
         }
         for ticked in &shared.vcpus {
             let wanted = ticked.hz.load(Ordering::Relaxed) != 0;

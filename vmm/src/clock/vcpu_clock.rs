@@ -306,12 +306,12 @@ impl VcpuClock {
         stolen
     }
 
-    /// How long the host let the ticker's thread wait since this was last asked, in ns.
+    /// How much later than due the host ran the ticker's thread since this was last asked, in ns.
     fn ticker_delay(&mut self) -> u64 {
         let Driver::Ticker(ticker) = &self.driver else {
             return 0;
         };
-        let total = ticker.run_delay();
+        let total = ticker.delay();
         let grown = total - self.ticker_delay_seen;
         self.ticker_delay_seen = total;
         grown
