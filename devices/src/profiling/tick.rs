@@ -17,6 +17,9 @@ pub enum Mode {
     Idle,
 }
 
+/// The interrupt priority level of a vCPU that no interrupt can reach.
+pub const IPL_MASKED: u8 = 15;
+
 /// Most frames of a [`Sample`]'s call stack.
 pub const MAX_STACK_FRAMES: usize = 128;
 
@@ -90,7 +93,7 @@ pub struct Sample {
     pub vcpu: u16,
     /// Current privilege level, 0 to 3.
     pub cpl: u8,
-    /// Interrupt priority level, 0 to 15: 15 with RFLAGS.IF clear, else CR8.
+    /// Interrupt priority level, 0 to 15: [`IPL_MASKED`] with RFLAGS.IF clear, else CR8.
     pub ipl: u8,
     /// What the vCPU was doing.
     pub mode: Mode,

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 
-use kvmprof_devices::profiling::Mode;
+use kvmprof_devices::profiling::{IPL_MASKED, Mode};
 use kvmprof_report::file::Recording;
 use kvmprof_report::profile::Symbols;
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder};
@@ -20,8 +20,6 @@ const PERF: &str = "/usr/bin/perf";
 const NAME: &[u8] = b"dd\0";
 /// Where a system call turns interrupts on, in 6.1 and in 6.12.
 const INTERRUPTS_ON: [&str; 2] = ["syscall_enter_from_user_mode", "do_syscall_64"];
-/// The interrupt priority level of a sample with RFLAGS.IF clear.
-const INTERRUPTS_OFF: u8 = 15;
 /// Functions that take a smaller part of the kernel's time aren't compared.
 const LEAST: f64 = 0.05;
 /// How far shares may be apart beside four standard errors: what else interrupts that are off change.
@@ -151,7 +149,7 @@ fn by_kvmprof(run: &Finished) -> Seen {
         .read(|ticks, frames| {
             let sample = ticks.sample.filter(|sample| {
                 sample.mode == Mode::Kernel
-                    && sample.ipl != INTERRUPTS_OFF
+                    && sample.ipl != IPL_MASKED
                     && sample.comm.starts_with(NAME)
             });
             if let Some(sample) = sample {

@@ -2,14 +2,13 @@
 
 use kvm_bindings::{kvm_regs, kvm_sregs};
 use kvm_ioctls::{SyncReg, VcpuFd};
+use kvmprof_devices::profiling::IPL_MASKED;
 
 use crate::introspection::Registers;
 
 const RFLAGS_INTERRUPT_ENABLE: u64 = 1 << 9;
 const RFLAGS_VIRTUAL_8086: u64 = 1 << 17;
 const CR0_PROTECTION_ENABLE: u64 = 1;
-/// The priority level of a vCPU that no interrupt can reach.
-const IPL_MASKED: u8 = 15;
 
 /// Where the registers come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -246,16 +246,12 @@ fn console_input(
         Some(hvc) => hvc.clone(),
         None => devices.serial().clone(),
     };
-    let failure = VmError::host("standard input");
-    let wish = match wish.try_clone() {
-        Ok(wish) => wish,
-        Err(error) => return Err(failure(error)),
-    };
+    let wish = wish.try_clone().map_err(VmError::host("standard input"))?;
     let quit = move || {
         // A full counter has asked already.
         let _ = wish.write(1);
     };
-    ConsoleInput::stdin(target, Box::new(quit)).map_err(failure)
+    ConsoleInput::stdin(target, Box::new(quit)).map_err(VmError::host("standard input"))
 }
 
 /// Starts the vCPUs' threads, which wait for a consumer first if they are to be `held`. What isn't known of the guest yet

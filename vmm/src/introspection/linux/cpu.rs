@@ -163,12 +163,12 @@ impl Cpu {
                 own
             }
         };
-        // In the kernel GS has the offset, but for the first and last instructions there.
-        if registers.cpl == 3 {
+        if registers.cpl != 0 {
             return Some(own);
         }
-        // CPUs that there aren't keep the boot's offset, 0 from 6.15 on: many a program's GS base.
-        if registers.cpl != 0 || [own, boot].contains(&registers.gs_base) {
+        // In the kernel GS has the offset, but for the first and last instructions there. CPUs that there aren't keep
+        // the boot's, 0 from 6.15 on: many a program's GS base.
+        if [own, boot].contains(&registers.gs_base) {
             self.other = (0, 0);
             return Some(own);
         }

@@ -84,9 +84,9 @@ impl Addresses {
         ]);
         let [system_state, panic_cpu, page_offset_base] =
             symbols.addresses_of(["system_state", "panic_cpu", "page_offset_base"]);
-        let vmemmap_base = symbols.address_of("vmemmap_base");
-        // The second is its name in 7.x.
-        let [vdso, renamed_vdso] = symbols.addresses_of(["vdso_image_64", "vdso64_image"]);
+        // The last is the vdso's name in 7.x.
+        let [vmemmap_base, vdso, renamed_vdso] =
+            symbols.addresses_of(["vmemmap_base", "vdso_image_64", "vdso64_image"]);
         let missing = |symbol| IntrospectionError::MissingSymbol {
             kernel: kernel.to_owned(),
             symbol,

@@ -169,8 +169,7 @@ fn tells_the_mode_where_the_counts_moved() {
 fn before_the_areas_are_set_up_the_boot_task_runs() {
     for kernel in [OLD, HOT, NEW] {
         let guest = LinuxGuest::new(kernel);
-        let load = TEXT + SLIDE + offsets::PER_CPU_LOAD;
-        let boot = if kernel.per_cpu_is_linked() { 0 } else { load };
+        let boot = kernel.boot_offset(SLIDE);
         for cpu in 0..2 {
             guest.set(offsets::PER_CPU_OFFSET + cpu * 8, boot);
         }
@@ -235,8 +234,7 @@ fn another_numbering_of_cpus_is_learned() {
 fn the_offset_of_cpus_that_there_are_not_is_nobodys() {
     for kernel in [OLD, HOT, NEW] {
         let guest = LinuxGuest::new(kernel);
-        let load = TEXT + SLIDE + offsets::PER_CPU_LOAD;
-        let boot = if kernel.per_cpu_is_linked() { 0 } else { load };
+        let boot = kernel.boot_offset(SLIDE);
         guest.set(offsets::PER_CPU_OFFSET + 8, boot);
         let mut introspector = guest.introspector(0);
         // Programs have that in their GS base, and the kernel begins with it.

@@ -54,9 +54,10 @@ fn bases_of(entries: &[u8]) -> Option<&'static [Base]> {
     for entry in entries.chunks_exact(ENTRY) {
         uses[usize::from(entry[REGISTERS] & 0xf)] += 1;
     }
-    let [_, known @ ..] = uses;
-    let (most, _) = known.iter().enumerate().max_by_key(|(_, uses)| **uses)?;
-    let numbers_sp = |bases: &&[Base]| bases.get(most + 1) == Some(&Base::Sp);
+    // The first says that there is none.
+    uses[0] = 0;
+    let (most, _) = uses.iter().enumerate().max_by_key(|(_, uses)| **uses)?;
+    let numbers_sp = |bases: &&[Base]| bases.get(most) == Some(&Base::Sp);
     [BASES, BASES_SINCE_7_1].into_iter().find(numbers_sp)
 }
 

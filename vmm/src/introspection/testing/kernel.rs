@@ -231,6 +231,15 @@ impl Kernel {
         }
     }
 
+    /// The offset of the boot's per-CPU area, and of CPUs that there aren't, in a kernel that was moved by `slide`.
+    pub fn boot_offset(self, slide: u64) -> u64 {
+        if self.per_cpu_is_linked() {
+            0
+        } else {
+            TEXT + slide + offsets::PER_CPU_LOAD
+        }
+    }
+
     fn btf_section(self) -> Vec<u8> {
         let bits = |bytes: u64| u32::try_from(bytes * 8).unwrap();
         let mut builder = Builder::new();
@@ -261,9 +270,10 @@ impl Kernel {
     }
 
     fn symbols(self, btf_length: u64) -> Vec<(u64, char, String)> {
-        let vdso = match self.layout {
-            Layout::Relative615 => "vdso64_image",
-            _ => "vdso_image_64",
+        let vdso = if self.per_cpu_is_linked() {
+            "vdso64_image"
+        } else {
+            "vdso_image_64"
         };
         let mut symbols: Vec<(u64, char, String)> = [
             (0, 'T', "_text"),
@@ -324,11 +334,7 @@ impl Kernel {
             offsets::BANNER,
             b"Linux version 6.99.0-test (nobody) #1 SMP\n\0",
         );
-        let boot = if self.per_cpu_is_linked() {
-            0
-        } else {
-            TEXT + offsets::PER_CPU_LOAD
-        };
+        let boot = self.boot_offset(0);
         for cpu in 0..2 {
             put(offsets::PER_CPU_OFFSET + cpu * 8, &boot.to_le_bytes());
         }
