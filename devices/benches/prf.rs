@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::prf::{ALL_VCPUS, MAX_ADDRESSES, PRF_SETSTATE};
-use kvmprof_devices::profiling::{Mode, Prf, Sample, Ticks};
+use kvmprof_devices::profiling::Prf;
+use kvmprof_recording::{Mode, Sample, Ticks};
 
 /// Rounds, and ticks in each.
 const ROUNDS: usize = 301;

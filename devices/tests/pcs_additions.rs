@@ -7,7 +7,7 @@ use kvmprof_abi::pcs::{
     BUF_INCR, Format, PCS_FLUSH, PCS_GETHZ, PCS_SETBSIZE, PCS_SETFORMAT, PCS_SETHZ, PCS_STOP,
     PROF_ALL, PROF_GROUP, PROF_KERNEL, kind,
 };
-use kvmprof_devices::profiling::{Mode, Ticks};
+use kvmprof_recording::{Mode, Ticks};
 use support::{Client, idle, kinds, tick};
 
 #[test]

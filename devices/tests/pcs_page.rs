@@ -9,7 +9,8 @@ use kvmprof_abi::pcs::{
     BUF_INCR, DEF_BUFNO, MAX_BUFS, MAX_LIST, PROF_ALL, PROF_GROUP, PROF_KERNEL, PROF_LIST,
     PROF_MASK, Record, kind,
 };
-use kvmprof_devices::profiling::{Mode, Pcs};
+use kvmprof_devices::profiling::Pcs;
+use kvmprof_recording::Mode;
 use support::{Client, idle, kinds, tick, words};
 
 /// "An open of pcs obtains exclusive use of the profiling device"

@@ -4,7 +4,7 @@ mod support;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{Format, PCS_SETFORMAT, PROF_ALL, PROF_KERNEL, Record, UNUSED_BOUND, kind};
-use kvmprof_devices::profiling::Mode;
+use kvmprof_recording::Mode;
 use support::{Client, idle, kinds, tick};
 
 /// "Reads from pcs may be for an arbitrary number of bytes"

@@ -8,7 +8,8 @@ use kvmprof_abi::pcs::{
     BUF_INCR, Format, PCS_FLUSH, PCS_SETFORMAT, PCS_STOP, PROF_ALL, PROF_GROUP, PROF_KERNEL,
     PROF_LIST,
 };
-use kvmprof_devices::profiling::{Mode, Pcs, Sample, Ticks};
+use kvmprof_devices::profiling::Pcs;
+use kvmprof_recording::{Mode, Sample, Ticks};
 use proptest::prelude::*;
 use support::model::{BSIZE, Model, VCPUS};
 use support::{blocks, words};

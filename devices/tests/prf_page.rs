@@ -7,7 +7,8 @@ use kvmprof_abi::prf::{
     ALL_VCPUS, MAX_ADDRESSES, PRF_GETMAX, PRF_GETSIZE, PRF_GETSTATUS, PRF_SETSTATE, STATUS_LOADED,
     STATUS_ON, read_size,
 };
-use kvmprof_devices::profiling::{Mode, Prf, Sample, Switch, Ticks};
+use kvmprof_devices::profiling::{Prf, Switch};
+use kvmprof_recording::{Mode, Sample, Ticks};
 
 const BOTH: u32 = STATUS_ON | STATUS_LOADED;
 

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::prf::{ALL_VCPUS, PRF_GETSTATUS, PRF_SETSTATE};
-use kvmprof_devices::profiling::{ConsumerLedger, Mode, Prf, Sample, Ticks};
+use kvmprof_devices::profiling::Prf;
+use kvmprof_recording::{ConsumerLedger, Mode, Sample, Ticks};
 use proptest::prelude::*;
 
 const VCPUS: u16 = 2;

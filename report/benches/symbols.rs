@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use kvmprof_report::file::Contents;
+use kvmprof_recording::file::Contents;
 use kvmprof_report::symbolize::{Asked, MappingSet, Resolver, Symbols};
 
 /// How many addresses are looked up.

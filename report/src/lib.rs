@@ -1,12 +1,20 @@
-//! From recordings of samples to what people look at: the file format, tables, flame graphs, exports.
+//! From recordings of samples to what people look at: tables, flame graphs, the live view, exports.
 //!
 //! Nothing here knows how samples are taken, or needs the guest to run.
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use kvmprof_report::export::{Format, Source};
+//!
+//! // All processes of a recording as folded stacks, which flame graph programs read.
+//! let source = Source::open(Path::new("out.kvmprof"), &[])?;
+//! Format::Folded.write(&source, &mut std::io::stdout())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
-pub mod binary;
-pub mod commands;
 pub mod diff;
 pub mod export;
-pub mod file;
 pub mod graph;
 pub mod html;
 pub mod profile;

@@ -7,8 +7,8 @@ mod shared;
 
 use std::path::Path;
 
-use kvmprof_devices::profiling::Mode;
-use kvmprof_report::file::Recording;
+use kvmprof_recording::Mode;
+use kvmprof_recording::file::Recording;
 use kvmprof_report::html::{Timeline, page};
 use kvmprof_report::profile::Profile;
 use shared::{Written, ordinary};

@@ -8,8 +8,8 @@ mod shared;
 use std::path::{Path, PathBuf};
 
 use browser::Browser;
-use kvmprof_devices::profiling::Mode;
-use kvmprof_report::file::Recording;
+use kvmprof_recording::Mode;
+use kvmprof_recording::file::Recording;
 use kvmprof_report::graph::Graph;
 use kvmprof_report::html::{Timeline, page};
 use kvmprof_report::profile::{Profile, folded};

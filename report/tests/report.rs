@@ -6,11 +6,11 @@ mod data;
 #[path = "exports/recording.rs"]
 mod recording;
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use data::check;
-use kvmprof_report::commands::{Interrupt, Progress};
-use kvmprof_report::file::{Recording, Unobserved};
+use kvmprof_recording::file::{Observer, Recording, Unobserved};
 use kvmprof_report::profile::{
     Layout, Look, Profile, Relation, Relatives, Section, Selection, SortBy, document, print,
     relatives_document,
@@ -83,17 +83,22 @@ fn callers_and_callees_have_tables() {
     check("report.callers.json", &text);
 }
 
+/// Ends the work as soon as it has begun.
+struct Interrupted;
+
+impl Observer for Interrupted {
+    fn advance(&self, _done: u64, _whole: u64) -> ControlFlow<()> {
+        ControlFlow::Break(())
+    }
+}
+
 #[test]
 fn what_was_interrupted_says_so() {
     let (_folder, path) = recording(2);
     let recording = Recording::open(&path).unwrap();
     let resolver = Resolver::of(&recording.contents().unwrap());
-    let interrupt = Interrupt::default();
-    let progress = Progress::unseen(interrupt.clone());
-    interrupt.raise();
-    let part = progress.of("Reading");
-    let profile = Profile::read(&recording, Selection::default(), resolver, &part).unwrap();
-    profile.resolve(&part);
+    let profile = Profile::read(&recording, Selection::default(), resolver, &Interrupted).unwrap();
+    profile.resolve(&Interrupted);
     assert!(profile.contents.unread > 0);
     let text = String::from_utf8(printed(&profile, &layout(Look::default()), &[])).unwrap();
     assert!(

@@ -6,13 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kvmprof_devices::profiling::{Mode, Sample, StackEnd, StackSummary, Ticks};
-use kvmprof_report::binary::{self, ParsedBinary};
-use kvmprof_report::export::{Format, Source};
-use kvmprof_report::file::{
+use kvmprof_recording::elf::{self, ParsedBinary};
+use kvmprof_recording::file::{
     BinaryFacts, Block, Facts, KernelFacts, Kind, Mapping, ProcessMappings, Recording,
     SamplesEncoder, Unobserved, header,
 };
+use kvmprof_recording::{Mode, Sample, StackEnd, StackSummary, Ticks};
+use kvmprof_report::export::{Format, Source};
 use kvmprof_report::profile::{Profile, Selection, SortBy, folded, functions, lines};
 use kvmprof_report::symbolize::{Resolver, Sources, SymbolError};
 use tempfile::TempDir;
@@ -60,7 +60,7 @@ impl Guest {
             .args([&program, &source])
             .status();
         assert!(status.unwrap().success());
-        let program = binary::parse(&fs::read(program).unwrap()).unwrap();
+        let program = elf::parse(&fs::read(program).unwrap()).unwrap();
         Self { folder, program }
     }
 

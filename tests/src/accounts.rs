@@ -1,7 +1,7 @@
 //! The ledgers in the status document.
 
 use kvmprof_abi::pcs::Ledger;
-use kvmprof_tools::client::Connection;
+use kvmprof_client::Connection;
 use serde_json::Value;
 
 use crate::guest::status_of;

@@ -1,4 +1,4 @@
-//! A guest that runs under `kvmprof run`, for clients to connect to.
+//! A bare-metal guest that runs under `kvmprof run`, for clients to connect to.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -6,34 +6,30 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use kvmprof_abi::wire::device;
-use kvmprof_tools::client::Connection;
+use kvmprof_client::Connection;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::program::{example_path, kvmprof, python, run};
-use crate::{Accounts, Pcs, Ran, until};
+use crate::{Accounts, Boot, Pcs, Ran, until};
 
 /// A status document is some KiB.
 const MAX_STATUS: usize = 1 << 20;
 
-/// A demo guest under `kvmprof run`. Dropped, it is killed.
+/// A bare-metal guest under `kvmprof run`. Dropped, it is killed.
 pub struct Guest {
     child: Child,
     folder: TempDir,
 }
 
 impl Guest {
-    /// Starts the demo guest with these words on its command line and further `options` of
-    /// `kvmprof run`, and waits until its socket answers.
+    /// Starts it with further `options` of `kvmprof run`, and waits until its socket answers.
     ///
     /// # Panics
     /// When it ends instead.
-    pub fn start<S: AsRef<OsStr>>(
-        command_line: &str,
-        options: impl IntoIterator<Item = S>,
-    ) -> Self {
-        let mut guest = Self::launch(command_line, options);
+    pub fn start<S: AsRef<OsStr>>(boot: Boot, options: impl IntoIterator<Item = S>) -> Self {
+        let mut guest = Self::launch(boot, options);
         until("the guest's socket answers", || {
             if let Some(status) = guest.child.try_wait().unwrap() {
                 panic!("the guest has ended: {status}, {}", guest.stderr());
@@ -47,16 +43,13 @@ impl Guest {
     ///
     /// # Panics
     /// When the program can't be started.
-    pub fn launch<S: AsRef<OsStr>>(
-        command_line: &str,
-        options: impl IntoIterator<Item = S>,
-    ) -> Self {
+    pub fn launch<S: AsRef<OsStr>>(boot: Boot, options: impl IntoIterator<Item = S>) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let kernel = folder.path().join("demo.elf");
-        fs::write(&kernel, kvmprof_demo_guest::ELF).unwrap();
+        let kernel = write_kernel(boot, folder.path());
         let console = format!("file:{}", folder.path().join("console").display());
         let child = Command::new(kvmprof())
-            .args(["run", "--memory", "64M", "--cmdline", command_line])
+            .args(["run", "--memory", "64M", "--cmdline"])
+            .arg(boot.command_line())
             .args(["--console", &console])
             .arg("--kernel")
             .arg(&kernel)
@@ -139,9 +132,10 @@ impl Guest {
         run(all)
     }
 
-    /// Runs another kvmprof with the same kernel and the same socket, to its end.
-    pub fn run_again(&self, command_line: &str) -> Ran {
-        let (kernel, socket) = (self.folder.path().join("demo.elf"), self.socket());
+    /// Runs another kvmprof with the same socket, to its end.
+    pub fn run_again(&self, boot: Boot) -> Ran {
+        let kernel = write_kernel(boot, self.folder());
+        let socket = self.socket();
         let words = [
             "run",
             "--memory",
@@ -149,7 +143,7 @@ impl Guest {
             "--console",
             "none",
             "--cmdline",
-            command_line,
+            boot.command_line(),
         ];
         let mut all: Vec<&OsStr> = words.iter().map(OsStr::new).collect();
         all.extend(["--kernel".as_ref(), kernel.as_os_str()]);
@@ -195,6 +189,13 @@ impl Drop for Guest {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Writes the kernel of `boot` to a file in `folder`, and returns its path.
+fn write_kernel(boot: Boot, folder: &Path) -> PathBuf {
+    let path = folder.join(boot.file_name());
+    fs::write(&path, boot.image().elf()).unwrap();
+    path
 }
 
 pub(crate) fn status_of(connection: &Connection) -> Value {

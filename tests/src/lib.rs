@@ -1,15 +1,19 @@
 //! Helpers that the whole-system tests share.
 //!
 //! A test that needs a guest puts its body into [`on_kvm`]: it runs on this host's KVM, or in the
-//! lab where the host has none. [`Guest`] is a running `kvmprof run` with a socket, [`Pcs`] its
-//! profiling device, opened by a client. Tests wait for conditions ([`until`]), never for time.
+//! lab where the host has none. [`Boot`] is what a guest boots. [`Guest`] is a running `kvmprof run`
+//! with a socket, [`Pcs`] its profiling device, opened by a client. Tests wait for conditions
+//! ([`until`]), never for time.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod accounts;
+mod boot;
 mod guest;
 mod machine;
+mod not_run;
 mod pcs;
 mod place;
+mod pressure;
 mod prf;
 mod program;
 mod shares;
@@ -19,16 +23,19 @@ mod threads;
 mod wait;
 
 pub use accounts::{Accounts, ClockAccount, ledger_of};
+pub use boot::Boot;
 pub use guest::{Guest, python_client};
 pub use machine::{Clock, Machine};
+pub use not_run::not_run;
 pub use pcs::{Pcs, Recorded, errno_of};
 pub use place::{in_lab, on_kvm, on_kvm_with_python};
+pub use pressure::CpuPressure;
 pub use prf::{Counts, Prf, PrfAccount, table};
-pub use program::{Ran, kvmprof, python, run, run_command, shared_libraries};
-pub use shares::{Sampled, assert_share, share, standard_error};
+pub use program::{Ran, example_path, kvmprof, python, run, run_command, shared_libraries};
+pub use shares::{Sampled, assert_share, sampling_rate, share, standard_error};
 pub use stream::{Block, decode_blocks, ticks_by_kind};
 pub use terminal::Terminal;
-pub use threads::{Thread, threads};
+pub use threads::{StoppedThread, Thread, threads};
 pub use wait::until;
 
 pub mod linux;

@@ -1,26 +1,27 @@
-//! The demo guest in this process, so that its own count of its time can be read.
+//! A bare-metal guest in this process, so that its own count of its time can be read.
 
 use std::ops::Range;
 use std::path::Path;
 
-use kvmprof::clock::ClockSource;
-use kvmprof::console::Console;
-use kvmprof::introspection::StackWish;
-use kvmprof::machine::{KernelSource, MachineConfig};
-use kvmprof::profiler::RecordPlan;
-use kvmprof::virtio::GuestAccess;
-use kvmprof::vm::{Vm, VmConfig, VmEnd};
-use kvmprof_demo_guest::{
-    AttackResults, Counter, PortResults, Stage, Truth, allow_stage, attack_results_area, counters,
+use kvmprof_client::Connection;
+use kvmprof_demo_guest::{Image, Truth};
+use kvmprof_introspection::StackWish;
+use kvmprof_test_guest::{
+    AttackResults, Counter, PortResults, Stage, allow_stage, attack_results_area, counters,
     counters_area, port_results_area,
 };
-use kvmprof_tools::client::Connection;
+use kvmprof_vmm::clock::ClockSource;
+use kvmprof_vmm::console::Console;
+use kvmprof_vmm::machine::{KernelSource, MachineConfig};
+use kvmprof_vmm::profiler::RecordPlan;
+use kvmprof_vmm::virtio::GuestAccess;
+use kvmprof_vmm::vm::{Vm, VmConfig, VmEnd};
 use serde_json::Value;
 use tempfile::TempDir;
 use vm_memory::{Bytes, GuestAddress};
 
 use crate::guest::status_of;
-use crate::{Pcs, until};
+use crate::{Boot, Pcs, until};
 
 const MEMORY_BYTES: u64 = 64 << 20;
 
@@ -35,20 +36,21 @@ pub struct Clock {
     pub jitter: bool,
 }
 
-/// The demo guest, run by this process.
+/// A bare-metal guest, run by this process.
 pub struct Machine {
     vm: Vm,
+    image: &'static Image,
     vcpus: u16,
     folder: TempDir,
 }
 
 impl Machine {
-    /// Starts it with these words on its command line, held until somebody gathers.
+    /// Starts it, held until somebody gathers.
     ///
     /// # Panics
     /// When it can't be started.
-    pub fn start(command_line: &str, vcpus: u16, clock: Clock) -> Self {
-        Self::launch(command_line, vcpus, clock, |config| VmConfig {
+    pub fn start(boot: Boot, vcpus: u16, clock: Clock) -> Self {
+        Self::launch(boot, vcpus, clock, |config| VmConfig {
             hold: true,
             ..config
         })
@@ -58,7 +60,7 @@ impl Machine {
     ///
     /// # Panics
     /// When it can't be started.
-    pub fn recorded(command_line: &str, vcpus: u16, clock: Clock, path: &Path) -> Self {
+    pub fn recorded(boot: Boot, vcpus: u16, clock: Clock, path: &Path) -> Self {
         let plan = RecordPlan {
             path: path.to_owned(),
             stacks: StackWish {
@@ -66,7 +68,7 @@ impl Machine {
                 user: true,
             },
         };
-        Self::launch(command_line, vcpus, clock, |config| VmConfig {
+        Self::launch(boot, vcpus, clock, |config| VmConfig {
             record: Some(plan),
             ..config
         })
@@ -76,20 +78,15 @@ impl Machine {
     ///
     /// # Panics
     /// When it can't be started.
-    pub fn start_with_ports(
-        command_line: &str,
-        vcpus: u16,
-        clock: Clock,
-        access: GuestAccess,
-    ) -> Self {
-        Self::launch(command_line, vcpus, clock, |config| VmConfig {
+    pub fn start_with_ports(boot: Boot, vcpus: u16, clock: Clock, access: GuestAccess) -> Self {
+        Self::launch(boot, vcpus, clock, |config| VmConfig {
             guest_access: access,
             ..config
         })
     }
 
     fn launch(
-        command_line: &str,
+        boot: Boot,
         vcpus: u16,
         clock: Clock,
         adapt: impl FnOnce(VmConfig) -> VmConfig,
@@ -97,9 +94,9 @@ impl Machine {
         let folder = tempfile::tempdir().unwrap();
         let config = VmConfig {
             machine: MachineConfig {
-                kernel: KernelSource::Embedded(kvmprof_demo_guest::ELF),
+                kernel: KernelSource::Embedded(boot.image().elf()),
                 initrd: None,
-                command_line: command_line.to_owned(),
+                command_line: boot.command_line().to_owned(),
                 memory_bytes: MEMORY_BYTES,
                 cpus: vcpus,
             },
@@ -116,7 +113,12 @@ impl Machine {
             knowledge: None,
         };
         let vm = Vm::start(adapt(config)).unwrap();
-        Self { vm, vcpus, folder }
+        Self {
+            vm,
+            image: boot.image(),
+            vcpus,
+            folder,
+        }
     }
 
     /// pcs, opened by a new client.
@@ -136,14 +138,17 @@ impl Machine {
     pub fn truth(&self) -> Truth {
         let vcpus = usize::from(self.vcpus);
         until("the guest counts its time", || {
-            let truth = Truth::read(vcpus, |address, buffer| self.copy(address, buffer)).ok()?;
+            let copy = |address, buffer: &mut [u8]| self.copy(address, buffer);
+            let truth = self.image.truth(vcpus, copy).ok()?;
             let begun = truth.vcpus.iter().all(|vcpu| vcpu.updates > 2);
             begun.then_some(truth)
         })
     }
 
-    /// Copies a part of guest memory.
+    /// Copies a part of the test guest's memory.
     fn area(&self, area: Range<u64>) -> Vec<u8> {
+        let is_test_guest = std::ptr::eq(self.image, &kvmprof_test_guest::IMAGE);
+        assert!(is_test_guest, "another guest has something else there");
         let mut bytes = vec![0; usize::try_from(area.end - area.start).unwrap()];
         assert!(self.copy(area.start, &mut bytes));
         bytes
@@ -152,7 +157,7 @@ impl Machine {
     /// What the workload `port` has found out so far.
     ///
     /// # Panics
-    /// When guest memory can't be read.
+    /// When guest memory can't be read, or another guest runs.
     pub fn port(&self) -> PortResults {
         PortResults::parse(&self.area(port_results_area().unwrap())).unwrap()
     }
@@ -187,15 +192,15 @@ impl Machine {
     /// What the workload `hostile-queues` has found out so far.
     ///
     /// # Panics
-    /// When guest memory can't be read.
+    /// When guest memory can't be read, or another guest runs.
     pub fn attacks(&self) -> AttackResults {
         AttackResults::parse(&self.area(attack_results_area().unwrap())).unwrap()
     }
 
-    /// The guest's counters, one for each vCPU.
+    /// The test guest's counters, one for each vCPU.
     ///
     /// # Panics
-    /// When guest memory can't be read.
+    /// When guest memory can't be read, or another guest runs.
     pub fn counters(&self) -> Vec<Counter> {
         counters(&self.area(counters_area(self.vcpus.into()).unwrap()))
     }

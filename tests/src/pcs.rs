@@ -5,7 +5,7 @@ use kvmprof_abi::pcs::{
     Ledger, PCS_GETSTAT, PCS_STOP, PROF_LIST, Psample, Record, STATUS_SIZE, Status,
 };
 use kvmprof_abi::wire::{MAX_DATA, device};
-use kvmprof_tools::client::{ClientError, Connection, RemoteDevice};
+use kvmprof_client::{ClientError, Connection, RemoteDevice};
 
 use crate::stream::{Block, decode_blocks};
 use crate::{Accounts, until};

@@ -6,7 +6,7 @@ use kvmprof_abi::prf::{
     EXTRA_COUNTERS, PRF_GETMAX, PRF_GETSIZE, PRF_GETSTATUS, PRF_SETSTATE, WORD_SIZE, read_size,
 };
 use kvmprof_abi::wire::{MAX_DATA, device};
-use kvmprof_tools::client::{ClientError, Connection, RemoteDevice};
+use kvmprof_client::{ClientError, Connection, RemoteDevice};
 use serde_json::Value;
 
 use crate::accounts::ledger_of;

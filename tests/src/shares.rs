@@ -1,6 +1,6 @@
 //! Shares of samples, and how near they must be to the truth.
 
-use crate::in_lab;
+use crate::{CpuPressure, in_lab};
 
 /// Beside four standard errors: what the clock's own exits, and the guest's bookkeeping, may shift.
 const MARGIN: f64 = 0.015;
@@ -17,9 +17,26 @@ pub fn standard_error(share: f64, samples: u64) -> f64 {
     (share * (1.0 - share) / samples.max(1) as f64).sqrt()
 }
 
-/// In the lab interrupts come late and time stands still now and then: shares there tell whether
-/// something is counted at all, and as what, but hardly how much of it there is.
-const LAB_BLUR: f64 = 0.25;
+/// The part of all ticks that may be stolen or lost on a host that has little else to do. Measured on two
+/// processors: 1 to 4 % with one vCPU, 4 to 19 % with two, which compete with the profiler's own threads.
+const UNSEEN: f64 = 0.2;
+/// The same part however busy the host is: beyond it, too few samples are left to tell anything.
+const MOST_UNSEEN: f64 = 0.8;
+/// Where threads of the host wait for less than this part of the time, it does not explain missing samples.
+const QUIET: f64 = 0.1;
+
+/// In the lab timers and wake-ups come late, most of all for a halted guest. Measured in seven runs of `kvmprof demo`
+/// there with one and two vCPUs, at 100 and 200 Hz, 2,000 to 3,700 samples each, on a host that did nothing else: idle
+/// was high by 0.5 to 1.9 points, the other rows were off by up to 2.1, which is less than four standard errors.
+const LAB_BLUR: f64 = 0.02;
+/// The fastest clock in the lab, in Hz: a sample takes some milliseconds of emulation. In those runs 6 to 14 %
+/// of the ticks were stolen or lost at 200 Hz with one vCPU and 23 to 25 % with two, at 1 kHz 41 and 57 %.
+const LAB_HZ: u32 = 200;
+
+/// The rate at which shares are measured: `hz`, or less in the lab. A multiple of 100 stays one.
+pub fn sampling_rate(hz: u32) -> u32 {
+    if in_lab() { hz.min(LAB_HZ) } else { hz }
+}
 
 /// Samples, and what is known of how far they can be trusted.
 #[derive(Clone, Copy, Debug)]
@@ -30,41 +47,147 @@ pub struct Sampled {
     pub unseen: u64,
     /// By how much the truth itself may be off, as a part of 1.
     pub blur: f64,
+    /// For which part of the time threads of this host waited for a processor.
+    pub waiting: f64,
 }
 
 impl Sampled {
-    /// So many samples, and ticks that were stolen and lost. Those stand for time of the guest's
-    /// that neither side knows well: where a vCPU that was just woken up, or preempted, waited for a
+    /// So many samples, and ticks that were stolen and lost, all since `pressure` began. Those stand for time of the
+    /// guest's that neither side knows well: where a vCPU that was just woken up, or preempted, waited for a
     /// processor, guest and clock need not put the border at the same place.
-    pub fn new(samples: u64, stolen: u64, lost: u64) -> Self {
+    pub fn new(samples: u64, stolen: u64, lost: u64, pressure: &CpuPressure) -> Self {
         Self {
             samples,
             unseen: stolen + lost,
             blur: if in_lab() { LAB_BLUR } else { 0.0 },
+            waiting: pressure.share(),
+        }
+    }
+
+    fn unseen_share(&self) -> f64 {
+        share(self.unseen, self.samples + self.unseen)
+    }
+
+    /// Whether so many ticks were seen that the samples tell something.
+    fn check_unseen(&self) -> Result<(), String> {
+        let unseen = self.unseen_share();
+        if unseen <= (UNSEEN + self.waiting).min(MOST_UNSEEN) {
+            return Ok(());
+        }
+        // The lab cannot see how busy the machine around it is.
+        let conclusion = if self.waiting < QUIET && !in_lab() {
+            "the host was quiet, so the clock takes ticks for stolen or lost that it should sample"
+        } else {
+            "the host was too busy to tell anything: try again"
+        };
+        Err(format!(
+            "{:.1} % of the ticks were stolen or lost, while threads waited for a processor {:.1} % of the time: \
+             {conclusion}",
+            unseen * 100.0,
+            self.waiting * 100.0
+        ))
+    }
+
+    /// Whether the `observed` share of the samples can be that of the whole time, which is `expected`.
+    fn check_share(&self, observed: f64, expected: f64) -> Result<(), String> {
+        // A busy host takes its processors away whatever the guest does, but for its wake-ups: most of what it
+        // took was like what was seen. Without this bound everything would agree with a busy host's samples.
+        let unseen = self.unseen_share().min(UNSEEN);
+        let least = observed * (1.0 - unseen);
+        let most = least + unseen;
+        let allowed = 4.0 * standard_error(expected, self.samples) + MARGIN + self.blur;
+        let comparison = format!(
+            "{:.2} to {:.2} % observed, {:.2} % expected, {:.2} points allowed, {self:?}",
+            least * 100.0,
+            most * 100.0,
+            expected * 100.0,
+            allowed * 100.0
+        );
+        println!("{comparison}");
+        if (least - allowed..=most + allowed).contains(&expected) {
+            Ok(())
+        } else {
+            Err(comparison)
         }
     }
 }
 
 /// Checks the `observed` share of the samples against the `expected` one: within four standard errors
-/// and 1.5 points, whatever the ticks would have been that weren't seen.
+/// and 1.5 points, whatever the ticks that weren't seen would have been, up to a fifth of all.
 ///
 /// # Panics
-/// When it is farther off.
+/// When it is farther off. When more than a fifth of the ticks were stolen or lost, and threads of this
+/// host did not wait for its processors that much; when more than four fifths were, in any case.
 #[track_caller]
 pub fn assert_share(what: &str, (observed, expected): (f64, f64), sampled: Sampled) {
-    let all = sampled.samples + sampled.unseen;
-    let least = observed * share(sampled.samples, all);
-    let most = least + share(sampled.unseen, all);
-    let allowed = 4.0 * standard_error(expected, sampled.samples) + MARGIN + sampled.blur;
-    println!(
-        "{what}: {:.2} to {:.2} % observed, {:.2} % expected, {:.2} points allowed, {sampled:?}",
-        least * 100.0,
-        most * 100.0,
-        expected * 100.0,
-        allowed * 100.0
-    );
-    assert!(
-        (least - allowed..=most + allowed).contains(&expected),
-        "{what}"
-    );
+    print!("{what}: ");
+    let comparison = sampled.check_share(observed, expected);
+    if let Err(reason) = sampled.check_unseen().and(comparison) {
+        panic!("{what}: {reason}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thousand ticks, of which so many were not seen, on a host whose threads waited for that part of the time.
+    fn sampled(unseen: u64, waiting: f64) -> Sampled {
+        Sampled {
+            samples: 1000 - unseen,
+            unseen,
+            blur: 0.0,
+            waiting,
+        }
+    }
+
+    #[test]
+    fn a_share_may_be_off_by_chance_and_by_what_was_not_seen() {
+        // Four standard errors are 5.06 points.
+        for (unseen, observed, agrees) in [
+            (0, 0.2, true),
+            (0, 0.2 + 0.065, true),
+            (0, 0.2 - 0.065, true),
+            (0, 0.2 + 0.067, false),
+            (0, 0.2 - 0.067, false),
+            (100, 0.2 - 0.15, true),
+            (100, 0.2 + 0.15, false),
+            (200, 0.2 - 0.25, true),
+            // No more than a fifth may have been something else.
+            (700, 0.5, false),
+            (700, 0.2, true),
+        ] {
+            let checked = sampled(unseen, 1.0).check_share(observed, 0.2);
+            assert_eq!(checked.is_ok(), agrees, "{unseen} {observed}: {checked:?}");
+        }
+    }
+
+    #[test]
+    fn stolen_and_lost_ticks_need_a_host_that_explains_them() {
+        for (unseen, waiting, enough) in [
+            (0, 0.0, true),
+            (200, 0.0, true),
+            (210, 0.0, false),
+            (210, 0.02, true),
+            (500, 0.02, false),
+            (500, 0.25, false),
+            (500, 0.35, true),
+            (800, 1.0, true),
+            (950, 0.0, false),
+            (950, 1.0, false),
+        ] {
+            let checked = sampled(unseen, waiting).check_unseen();
+            assert_eq!(checked.is_ok(), enough, "{unseen} {waiting}: {checked:?}");
+        }
+        let quiet = sampled(950, 0.02).check_unseen().unwrap_err();
+        assert!(quiet.contains("the host was quiet"), "{quiet}");
+        let busy = sampled(950, 0.9).check_unseen().unwrap_err();
+        assert!(busy.contains("too busy to tell"), "{busy}");
+    }
+
+    #[test]
+    #[should_panic(expected = "95.0 % of the ticks were stolen or lost")]
+    fn a_share_that_agrees_is_not_enough() {
+        assert_share("shares", (0.2, 0.2), sampled(950, 0.02));
+    }
 }

@@ -3,13 +3,13 @@
 
 use std::time::Instant;
 
-use kvmprof::clock::ClockSource;
 use kvmprof_abi::pcs::{BUF_INCR, PCS_SETBSIZE, PROF_ALL, kind};
 use kvmprof_demo_guest::{Mode, ROWS, function_at, rows};
 use kvmprof_tests::{
-    Accounts, Clock, Guest, Machine, Recorded, Sampled, assert_share, in_lab, on_kvm, run, share,
-    threads, ticks_by_kind, until,
+    Accounts, Boot, Clock, CpuPressure, Guest, Machine, Recorded, Sampled, assert_share, in_lab,
+    on_kvm, run, sampling_rate, share, threads, ticks_by_kind, until,
 };
+use kvmprof_vmm::clock::ClockSource;
 use serde_json::Value;
 
 const ROOM: i64 = 65_536;
@@ -19,28 +19,32 @@ const ROOM: i64 = 65_536;
 #[test]
 fn every_row_of_the_guest_has_its_share() {
     on_kvm(|| {
+        const TICKS: u32 = 3000;
+        let hz = sampling_rate(1000);
+        let [seconds, hz] = [TICKS / hz, hz].map(|number| number.to_string());
         for clock in ["thread", "ticker"] {
             for cpus in ["1", "2"] {
-                let words = ["demo", "--json", "--seconds", "3", "--hz", "1000"];
+                let words = ["demo", "--json", "--seconds", &seconds, "--hz", &hz];
                 let options = ["--cpus", cpus, "--clock", clock];
+                let pressure = CpuPressure::begin();
                 let ran = run(words.into_iter().chain(options));
                 assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
-                check_rows(&serde_json::from_str(&ran.stdout).unwrap());
+                check_rows(&serde_json::from_str(&ran.stdout).unwrap(), &pressure);
             }
         }
     });
 }
 
-fn check_rows(result: &Value) {
+fn check_rows(result: &Value, pressure: &CpuPressure) {
     let count = |name: &str| result[name].as_u64().unwrap();
     let samples = count("recorded") + count("merged");
+    let sampled = Sampled::new(samples, count("stolen"), count("lost"), pressure);
     let found = result["rows"].as_array().unwrap();
     assert_eq!(found.len(), rows().len());
     for (row, expected) in found.iter().zip(rows()) {
         assert_eq!(row["name"], expected.name);
         let part = |name: &str| row[name].as_f64().unwrap();
         assert!(part("expected") > 0.0 && part("observed") > 0.0, "{row}");
-        let sampled = Sampled::new(samples, count("stolen"), count("lost"));
         let shares = (part("observed"), part("expected"));
         assert_share(expected.name, shares, sampled);
     }
@@ -72,7 +76,7 @@ fn exit_cost() -> f64 {
         hz: 1,
         ..Clock::default()
     };
-    let machine = Machine::start("workload=pio", 1, clock);
+    let machine = Machine::start(Boot::Test("workload=pio"), 1, clock);
     let pcs = machine.open();
     pcs.ioctl(PROF_ALL, 0);
     machine.until_rounds(1, || ());
@@ -91,11 +95,9 @@ fn exit_cost() -> f64 {
 /// percent of each period.
 fn check_duty(duty: u32, period: u32, clock: Clock, exit_cost: f64) {
     const TICKS: u64 = 1400;
-    let machine = Machine::start(
-        &format!("workload=duty duty={duty} period={period}"),
-        1,
-        clock,
-    );
+    let words = format!("workload=duty duty={duty} period={period}");
+    let machine = Machine::start(Boot::Test(&words), 1, clock);
+    let pressure = CpuPressure::begin();
     let (recorded, cycles, rounds) = record(&machine, TICKS);
     let idle = rows()
         .iter()
@@ -111,7 +113,7 @@ fn check_duty(duty: u32, period: u32, clock: Clock, exit_cost: f64) {
     // is an exit, and between them the host's scheduler, as dear as a third. It takes them for idle time.
     let cycles_of_exits = 3.0 * exit_cost * 1000.0 * share(machine.truth().tsc_khz, 1);
     let ledger = recorded.status.ledger;
-    let mut sampled = Sampled::new(recorded.ticks(), ledger.stolen, ledger.lost);
+    let mut sampled = Sampled::new(recorded.ticks(), ledger.stolen, ledger.lost, &pressure);
     sampled.blur += cycles_of_exits * share(rounds, cycles.iter().sum());
     let what = format!("idle at {duty} % of {period} us, {clock:?}");
     if in_lab() {
@@ -188,7 +190,7 @@ fn jitter_is_right_for_a_guest_in_step() {
 fn a_halted_guest_sleeps_through_its_ticks() {
     on_kvm(|| {
         const READ: u64 = 63 * 100;
-        let guest = Guest::start("workload=halt", ["--hz", "2000"]);
+        let guest = Guest::start(Boot::Test("workload=halt"), ["--hz", "2000"]);
         let pcs = guest.open();
         let halted_ticks = guest.status()["clock"]["halted_ticks"].clone();
         pcs.ioctl(PROF_ALL, 0);
@@ -212,7 +214,7 @@ fn a_halted_guest_sleeps_through_its_ticks() {
         if halted_ticks == "reckoned" {
             assert!(wakeups < READ / 10, "{wakeups} wake-ups");
         } else {
-            println!("wake-ups not checked: this host refuses perf_event_open");
+            kvmprof_tests::not_run("the number of wake-ups: this host refuses perf_event_open");
         }
         guest.stop();
     });
@@ -227,7 +229,7 @@ fn without_a_consumer_there_is_no_clock() {
             hz: 10_000,
             ..Clock::default()
         };
-        let machine = Machine::start("workload=spin", 1, clock);
+        let machine = Machine::start(Boot::Test("workload=spin"), 1, clock);
         let witness = machine.connect();
         let pcs = machine.open();
         pcs.ioctl(PROF_ALL, 0);
@@ -249,7 +251,7 @@ fn without_a_consumer_there_is_no_clock() {
 #[test]
 fn wait_holds_the_guest_until_somebody_gathers() {
     on_kvm(|| {
-        let guest = Guest::start("workload=mixed", ["--wait", "--hz", "10000"]);
+        let guest = Guest::start(Boot::Demo, ["--wait", "--hz", "10000"]);
         let witness = guest.connect();
         let mut pcs = guest.open();
         assert!(Accounts::of(&witness).held);

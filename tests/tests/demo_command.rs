@@ -1,11 +1,14 @@
 //! `kvmprof demo`: its table, its object, its flame graph.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use kvmprof_tests::{Ran, kvmprof, ledger_of, on_kvm, run, run_command};
+use kvmprof_client::Connection;
+use kvmprof_tests::{Ran, kvmprof, ledger_of, on_kvm, run, run_command, until};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// `kvmprof demo --json`: one object with the fields of its documentation, and an account that
@@ -41,6 +44,7 @@ fn demo_prints_one_object() {
             "pending",
             "recorded",
             "rows",
+            "schema",
             "stolen",
             "ticks",
             "ungathered",
@@ -145,5 +149,44 @@ fn demo_keeps_away_from_what_is_not_its_own() {
         let ran = demo_in(folder.path(), &["--json"]);
         assert_eq!(ran.status, 0);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    });
+}
+
+/// `kvmprof demo --socket` runs the guest for any client, until it is told to end.
+#[test]
+fn demo_serves_clients() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("socket");
+        let mut demo = Command::new(kvmprof())
+            .args(["demo", "--hz", "1000", "--jitter", "--socket"])
+            .arg(&socket)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        until("the guest is there", || Connection::connect(&socket).ok());
+        let socket = socket.to_str().unwrap();
+        let ran = run(["status", "-s", socket]);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        assert!(
+            ran.stdout.contains("1000 Hz by thread with jitter"),
+            "{ran:?}"
+        );
+        let ran = run(["top", "-s", socket, "--count", "1", "--interval", "2"]);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        assert!(ran.stdout.contains("weaver"), "{ran:?}");
+        kill_process(Pid::from_child(&demo), Signal::INT).unwrap();
+        assert!(demo.wait().unwrap().success());
+        let mut said = String::new();
+        demo.stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
+        assert!(
+            said.starts_with("kvmprof: ") && said.contains(socket),
+            "{said}"
+        );
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     });
 }

@@ -1,10 +1,10 @@
 //! Guests that mean harm, and guests in the middle of an exit whenever a tick comes.
 
-use kvmprof::clock::ClockSource;
 use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL, PROF_GROUP, PROF_KERNEL};
 use kvmprof_abi::wire::device;
-use kvmprof_report::file::Recording;
-use kvmprof_tests::{Accounts, Clock, Guest, Machine, on_kvm};
+use kvmprof_recording::file::Recording;
+use kvmprof_tests::{Accounts, Boot, Clock, Guest, Machine, on_kvm};
+use kvmprof_vmm::clock::ClockSource;
 
 const CLOCK: Clock = Clock {
     hz: 2000,
@@ -17,7 +17,7 @@ const CLOCK: Clock = Clock {
 fn a_hostile_guest_harms_nobody() {
     on_kvm(|| {
         const ROUNDS: u64 = 150;
-        let machine = Machine::start("workload=hostile", 2, CLOCK);
+        let machine = Machine::start(Boot::Test("workload=hostile"), 2, CLOCK);
         let witness = machine.connect();
         let mut pcs = machine.open();
         pcs.ioctl(PCS_SETBSIZE, 65_536);
@@ -45,7 +45,7 @@ fn a_hostile_guest_is_ended_like_any_other() {
         let path = folder.path().join("hostile.kvmprof");
         let recording = path.to_str().expect("a path in UTF-8");
         let guest = Guest::start(
-            "workload=hostile",
+            Boot::Test("workload=hostile"),
             ["--hz", "10000", "--cpus", "2", "--record", recording],
         );
         for command in [PROF_ALL, PROF_KERNEL, PROF_GROUP] {
@@ -80,7 +80,8 @@ fn ticks_leave_exits_alone() {
                     source,
                     jitter: source == ClockSource::Thread,
                 };
-                let machine = Machine::start(&format!("workload={workload}"), 2, clock);
+                let words = format!("workload={workload}");
+                let machine = Machine::start(Boot::Test(&words), 2, clock);
                 let mut pcs = machine.open();
                 pcs.ioctl(PROF_ALL, 0);
                 pcs.read_ticks(TICKS);

@@ -2,12 +2,12 @@
 //! one, and the host's socket, have to go on working.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-use kvmprof::clock::ClockSource;
-use kvmprof::virtio::GuestAccess;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::PROF_ALL;
-use kvmprof_demo_guest::{AttackResult, AttackResults, Outcome, Victim};
-use kvmprof_tests::{Accounts, Clock, Machine, Pcs, on_kvm, until};
+use kvmprof_test_guest::{AttackResult, AttackResults, Outcome, Victim};
+use kvmprof_tests::{Accounts, Boot, Clock, Machine, Pcs, on_kvm, until};
+use kvmprof_vmm::clock::ClockSource;
+use kvmprof_vmm::virtio::GuestAccess;
 use serde_json::Value;
 
 const CLOCK: Clock = Clock {
@@ -107,8 +107,8 @@ fn check_counts(machine: &Machine, results: &AttackResults) {
 #[test]
 fn a_hostile_driver_harms_only_its_own_port() {
     on_kvm(|| {
-        let command_line = "workload=hostile-queues";
-        let machine = Machine::start_with_ports(command_line, 2, CLOCK, GuestAccess::All);
+        let boot = Boot::Test("workload=hostile-queues");
+        let machine = Machine::start_with_ports(boot, 2, CLOCK, GuestAccess::All);
         let results = watch(&machine);
         assert_eq!(results.first, Outcome::Done);
         assert_eq!(usize::try_from(results.over), Ok(results.attacks.len()));

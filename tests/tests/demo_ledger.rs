@@ -1,15 +1,11 @@
 //! Every tick is accounted for, exactly, at every moment.
 
 use kvmprof_abi::pcs::{PCS_SETBSIZE, PCS_SETHZ, PCS_STOP, PROF_ALL, PROF_KERNEL};
-use kvmprof_tests::{Accounts, Guest, Pcs, Recorded, on_kvm, until};
-use kvmprof_tools::client::Connection;
+use kvmprof_client::Connection;
+use kvmprof_tests::{Accounts, Boot, Guest, Pcs, Recorded, on_kvm, until};
 
 /// Looks at the accounts in each phase of an open.
 const LOOKS: usize = 40;
-
-fn guest(workload: &str, options: &[&str]) -> Guest {
-    Guest::start(&format!("workload={workload}"), options)
-}
 
 /// Looks until the ledger has moved so often, and checks it each time.
 fn watch(connection: &Connection, mut between: impl FnMut()) {
@@ -32,7 +28,7 @@ fn watch(connection: &Connection, mut between: impl FnMut()) {
 fn accounts_balance_at_every_moment() {
     on_kvm(|| {
         for cpus in ["1", "2"] {
-            let guest = guest("mixed", &["--hz", "1000", "--cpus", cpus]);
+            let guest = Guest::start(Boot::Demo, ["--hz", "1000", "--cpus", cpus]);
             let witness = guest.connect();
             let mut pcs = guest.open();
             watch(&witness, || ());
@@ -99,7 +95,7 @@ fn clock_and_consumer_agree_over_an_open() {
             &["--clock", "thread", "--cpus", "2", "--jitter"],
             &["--clock", "ticker", "--cpus", "2"],
         ] {
-            let guest = guest("mixed", options);
+            let guest = Guest::start(Boot::Demo, options);
             for (hz, ticks) in [(100, 60), (1000, 400), (10_000, 2000)] {
                 let mut pcs = guest.open();
                 // At the rate that the guest was started with, some ticks may have passed.
@@ -121,7 +117,8 @@ fn clock_and_consumer_agree_over_an_open() {
 #[test]
 fn a_halted_guest_is_accounted_for() {
     on_kvm(|| {
-        let guest = guest("halt", &["--hz", "1000", "--cpus", "2"]);
+        let boot = Boot::Test("workload=halt");
+        let guest = Guest::start(boot, ["--hz", "1000", "--cpus", "2"]);
         let witness = guest.connect();
         let mut pcs = guest.open();
         let before = Accounts::of(&witness);

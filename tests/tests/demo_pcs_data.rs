@@ -9,13 +9,13 @@ use kvmprof_abi::pcs::{
     PCS_STOP, PROF_ALL, PROF_KERNEL, Record, UNUSED_BOUND, kind,
 };
 use kvmprof_demo_guest::function_at;
-use kvmprof_tests::{Guest, Pcs, Recorded, errno_of, on_kvm};
+use kvmprof_tests::{Boot, Guest, Pcs, Recorded, errno_of, on_kvm};
 
 /// With so much room no sample is lost, however late the reader.
 const ROOM: i64 = 65_536;
 
 fn guest(options: &[&str]) -> Guest {
-    Guest::start("workload=mixed", [&["--hz", "1000"], options].concat())
+    Guest::start(Boot::Demo, [&["--hz", "1000"], options].concat())
 }
 
 /// "Pcs internally works in terms of standard UNIX buffers, BSIZE bytes in size. Basically, such a
@@ -103,7 +103,7 @@ fn reads_are_of_any_length() {
 #[test]
 fn reads_wait_for_a_full_buffer() {
     on_kvm(|| {
-        let guest = Guest::start("workload=mixed", ["--hz", "100"]);
+        let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
         let pcs = guest.open();
         pcs.ioctl(PROF_ALL, 0);
         assert_eq!(errno_of(pcs.device.try_read(1)), Errno::EAGAIN);
@@ -334,7 +334,7 @@ fn both_formats_describe_two_vcpus() {
 #[test]
 fn flush_hands_over_what_is_there() {
     on_kvm(|| {
-        let guest = Guest::start("workload=spin", ["--hz", "100"]);
+        let guest = Guest::start(Boot::Test("workload=spin"), ["--hz", "100"]);
         let mut pcs = guest.open();
         pcs.ioctl(PROF_ALL, 0);
         pcs.stall_until("there are records", |ledger| ledger.pending >= 5);

@@ -7,15 +7,15 @@ use kvmprof_abi::pcs::{
     PROF_ALL, PROF_GROUP, PROF_KERNEL, PROF_LIST, kind,
 };
 use kvmprof_abi::wire::device;
-use kvmprof_tests::{Accounts, Guest, Pcs, errno_of, on_kvm, ticks_by_kind, until};
+use kvmprof_tests::{Accounts, Boot, Guest, Pcs, errno_of, on_kvm, ticks_by_kind, until};
 
-/// Enough for every row of the mixed workload to be met many times.
+/// Enough for every row of the demo guest to be met many times.
 const TICKS: u64 = 800;
 /// With so much room no sample is lost, however late the reader.
 const ROOM: i64 = 65_536;
 
 fn guest() -> Guest {
-    Guest::start("workload=mixed", ["--hz", "1000"])
+    Guest::start(Boot::Demo, ["--hz", "1000"])
 }
 
 fn types(recorded: &kvmprof_tests::Recorded) -> Vec<u8> {
@@ -56,7 +56,7 @@ fn open_is_exclusive_and_starts_the_clock() {
 #[test]
 fn without_a_clock_there_is_no_pcs() {
     on_kvm(|| {
-        let guest = Guest::start("workload=mixed", ["--hz", "0"]);
+        let guest = Guest::start(Boot::Demo, ["--hz", "0"]);
         let client = guest.connect();
         assert_eq!(errno_of(client.open(device::PCS, 0)), Errno::ENXIO);
         assert_eq!(client.hello().hz, 0);

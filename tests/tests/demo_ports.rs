@@ -1,25 +1,30 @@
-//! A guest that isn't Linux, at the raw port: the demo guest speaks the framed protocol and profiles
+//! A guest that isn't Linux, at the raw port: the test guest speaks the framed protocol and profiles
 //! itself.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-use kvmprof::clock::ClockSource;
-use kvmprof::virtio::GuestAccess;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{Format, PROF_ALL, Status, kind};
 use kvmprof_abi::wire::device;
-use kvmprof_demo_guest::{Outcome, PortResults, Stage, Step};
-use kvmprof_tests::{Clock, Machine, Sampled, assert_share, errno_of, on_kvm, share, until};
-
-const COMMAND_LINE: &str = "workload=port";
-const HZ: u32 = 500;
-const CLOCK: Clock = Clock {
-    hz: HZ,
-    source: ClockSource::Thread,
-    jitter: true,
+use kvmprof_test_guest::{Outcome, PortResults, Stage, Step};
+use kvmprof_tests::{
+    Boot, Clock, CpuPressure, Machine, Sampled, assert_share, errno_of, on_kvm, sampling_rate,
+    share, until,
 };
+use kvmprof_vmm::clock::ClockSource;
+use kvmprof_vmm::virtio::GuestAccess;
+
+const BOOT: Boot = Boot::Test("workload=port");
 /// Samples in a buffer of 1024 bytes, and buffers that the guest reads before it stops.
 const SAMPLES_IN_BUFFER: u64 = 63;
 const BUFFERS: u64 = 20;
+
+fn clock() -> Clock {
+    Clock {
+        hz: sampling_rate(500),
+        source: ClockSource::Thread,
+        jitter: true,
+    }
+}
 
 fn errno(errno: Errno) -> Outcome {
     Outcome::Errno(errno.0)
@@ -71,13 +76,13 @@ fn check_account(results: &PortResults) -> Status {
         "{results:?}"
     );
     assert!(results.lost <= ledger.lost, "{results:?} {status:?}");
-    assert_eq!((status.hz, status.vcpus), (HZ, 1));
+    assert_eq!((status.hz, status.vcpus), (clock().hz, 1));
     assert_eq!(status.format, Format::Native);
     status
 }
 
 /// The guest's own picture of its processes is the one that it knows to be true: they run only while it gathers.
-fn check_shares(machine: &Machine, results: &PortResults, status: &Status) {
+fn check_shares(machine: &Machine, results: &PortResults, status: &Status, pressure: &CpuPressure) {
     let (others, processes) = results.user.split_last().unwrap();
     assert_eq!(*others, 0, "{results:?}");
     let cycles = machine.truth().cycles();
@@ -85,7 +90,7 @@ fn check_shares(machine: &Machine, results: &PortResults, status: &Status) {
     let all: u64 = processes.iter().sum();
     let all_cycles: u64 = cycles.iter().sum();
     assert_eq!(all, results.ticks[usize::from(kind::USER)]);
-    let sampled = Sampled::new(all, status.ledger.stolen, status.ledger.lost);
+    let sampled = Sampled::new(all, status.ledger.stolen, status.ledger.lost, pressure);
     for (process, (samples, cycles)) in processes.iter().zip(cycles).enumerate() {
         let what = format!("process {process}");
         let shares = (share(*samples, all), share(*cycles, all_cycles));
@@ -98,17 +103,18 @@ fn check_shares(machine: &Machine, results: &PortResults, status: &Status) {
 #[test]
 fn a_guest_profiles_itself_on_the_raw_port() {
     on_kvm(|| {
-        let machine = Machine::start_with_ports(COMMAND_LINE, 1, CLOCK, GuestAccess::All);
+        let machine = Machine::start_with_ports(BOOT, 1, clock(), GuestAccess::All);
         let witness = machine.connect();
         let on_host = machine.open();
         machine.until_stage(Stage::Connected);
         machine.allow(Stage::Connected);
         let busy = machine.until_port(|results| results.refused > 2);
         assert_eq!(busy.stage, Some(Stage::Connected));
-        assert_eq!((busy.vcpus, busy.hz), (1, HZ));
+        assert_eq!((busy.vcpus, busy.hz), (1, clock().hz));
         on_host.device.close().unwrap();
 
         machine.until_stage(Stage::Open);
+        let pressure = CpuPressure::begin();
         assert_eq!(errno_of(witness.open(device::PCS, 0)), Errno::EBUSY);
         machine.allow(Stage::Open);
         machine.until_stage(Stage::Gathered);
@@ -121,7 +127,7 @@ fn a_guest_profiles_itself_on_the_raw_port() {
         assert!(results.buffers >= BUFFERS);
         assert!(results.ticks.iter().sum::<u64>() >= BUFFERS * SAMPLES_IN_BUFFER / 2);
         let status = check_account(&results);
-        check_shares(&machine, &results, &status);
+        check_shares(&machine, &results, &status, &pressure);
 
         let pcs = machine.open();
         pcs.ioctl(PROF_ALL, 0);
@@ -139,7 +145,7 @@ fn the_host_decides_what_a_guest_opens() {
             (GuestAccess::Prf, Outcome::Done, errno(Errno::EACCES)),
             (GuestAccess::Pcs, Outcome::Done, Outcome::Done),
         ] {
-            let machine = Machine::start_with_ports(COMMAND_LINE, 1, CLOCK, access);
+            let machine = Machine::start_with_ports(BOOT, 1, clock(), access);
             machine.allow(Stage::Connected);
             let results = until("the guest has tried", || {
                 let results = machine.port();

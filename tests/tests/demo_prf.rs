@@ -3,14 +3,14 @@
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::prf::{ALL_VCPUS, MAX_ADDRESSES, PRF_GETMAX, STATUS_LOADED, STATUS_ON, read_size};
 use kvmprof_abi::wire::{MAX_DATA, device};
-use kvmprof_tests::{Guest, Prf, errno_of, on_kvm, run, table};
-use kvmprof_tools::client::Readiness;
+use kvmprof_client::Readiness;
+use kvmprof_tests::{Boot, Guest, Prf, errno_of, on_kvm, run, table};
 
 /// A table that is as good as any.
 const ANY: [u64; 4] = [0, 0x20_0000, 0x20_0000, 0x30_0000];
 
 fn guest(options: &[&str]) -> Guest {
-    Guest::start("workload=mixed", options)
+    Guest::start(Boot::Demo, options)
 }
 
 /// "If a prf special file with minor device number 255 is opened, all processors will be profiled

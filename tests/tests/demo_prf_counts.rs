@@ -1,17 +1,17 @@
 //! What prf counts, and for how long, against a running guest.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-use kvmprof::clock::ClockSource;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{PCS_GETHZ, PCS_SETHZ, PCS_STOP, PROF_ALL};
 use kvmprof_abi::prf::{ALL_VCPUS, PRF_SETSTATE, STATUS_LOADED, STATUS_ON};
 use kvmprof_abi::wire::device;
+use kvmprof_client::Connection;
 use kvmprof_demo_guest::{Mode, Row, rows, symbol};
 use kvmprof_tests::{
-    Accounts, Clock, Counts, Guest, Machine, Prf, PrfAccount, Sampled, assert_share, errno_of,
-    on_kvm, share, until,
+    Accounts, Boot, Clock, Counts, CpuPressure, Guest, Machine, Prf, PrfAccount, Sampled,
+    assert_share, errno_of, on_kvm, sampling_rate, share, until,
 };
-use kvmprof_tools::client::Connection;
+use kvmprof_vmm::clock::ClockSource;
 use rustix::process::Signal;
 
 /// A table that is as good as any.
@@ -21,7 +21,7 @@ const MAX_SYMBOLS: usize = 1 << 20;
 const BOTH: u32 = STATUS_ON | STATUS_LOADED;
 
 fn guest(options: &[&str]) -> Guest {
-    Guest::start("workload=mixed", options)
+    Guest::start(Boot::Demo, options)
 }
 
 /// Waits until `prf` has counted so many ticks more, of all kinds.
@@ -61,7 +61,7 @@ fn the_guests_symbols_are_known() {
         let connection = guest.connect();
         let symbols = kallsyms(&connection);
         assert!(symbols.is_sorted_by_key(|(address, _)| *address));
-        for name in ["compute", "string_io"] {
+        for name in ["compute", "resume_user"] {
             let expected = (symbol(name).unwrap().address, name.to_owned());
             assert!(symbols.contains(&expected), "{name}");
         }
@@ -79,12 +79,12 @@ fn the_guests_symbols_are_known() {
 fn counters_tell_where_the_time_went() {
     on_kvm(|| {
         let clock = Clock {
-            hz: 1000,
+            hz: sampling_rate(1000),
             source: ClockSource::Thread,
             // The guest's own timer would run in step.
             jitter: true,
         };
-        let machine = Machine::start("workload=mixed", 2, clock);
+        let machine = Machine::start(Boot::Demo, 2, clock);
         let connection = machine.connect();
         let symbols = kallsyms(&connection);
         let mut addresses: Vec<u64> = symbols.iter().map(|(address, _)| *address).collect();
@@ -96,6 +96,7 @@ fn counters_tell_where_the_time_went() {
         // Only a write zeroes the counters.
         prf.set(0);
         prf.load(&addresses);
+        let pressure = CpuPressure::begin();
         let before = machine.truth();
         prf.set(1);
         until_counted(&prf, 1000);
@@ -106,7 +107,8 @@ fn counters_tell_where_the_time_went() {
         let account = PrfAccount::of(&connection, ALL_VCPUS).unwrap();
         assert_eq!(account.ledger.recorded, counts.sum());
 
-        let sampled = Sampled::new(counts.sum(), account.ledger.stolen, account.ledger.lost);
+        let ledger = account.ledger;
+        let sampled = Sampled::new(counts.sum(), ledger.stolen, ledger.lost, &pressure);
         let expect = |what: &str, counted: u64, belongs: &dyn Fn(&Row) -> bool| {
             let rows = rows().iter().zip(cycles);
             let own: u64 = rows
@@ -261,7 +263,7 @@ fn the_state_outlives_its_client_and_is_everybodys() {
 #[test]
 fn a_halted_guest_is_idle() {
     on_kvm(|| {
-        let guest = Guest::start("workload=halt", ["--cpus", "2"]);
+        let guest = Guest::start(Boot::Test("workload=halt"), ["--cpus", "2"]);
         let connection = guest.connect();
         let prf = Prf::open(&connection, ALL_VCPUS).unwrap();
         prf.load(&ANY);
@@ -450,9 +452,10 @@ fn the_end_of_the_guest_leaves_the_counts() {
         });
         assert!(ended.sum() >= 10);
         assert_eq!(prf.counts(), ended);
-        assert_eq!(prf.status(), BOTH);
+        // It is off, and stays so.
+        assert_eq!(prf.status(), STATUS_LOADED);
         prf.set(0);
-        prf.set(1);
+        assert_eq!(errno_of(prf.device.ioctl(PRF_SETSTATE, 1)), Errno::ENXIO);
         assert_eq!(prf.counts(), ended);
         drop((prf, connection));
         assert_eq!(guest.wait().status, 0);

@@ -8,11 +8,11 @@ use std::process::{Child, Command, Stdio};
 
 use kvmprof_abi::prf::{ALL_VCPUS, STATUS_LOADED, STATUS_ON};
 use kvmprof_demo_guest::symbol;
-use kvmprof_tests::{Guest, Prf, Ran, kvmprof, on_kvm, run, run_command, until};
+use kvmprof_tests::{Boot, Guest, Prf, Ran, kvmprof, on_kvm, run, run_command, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn guest(options: &[&str]) -> Guest {
-    Guest::start("workload=mixed", options)
+    Guest::start(Boot::Demo, options)
 }
 
 /// A tool on this guest, which must succeed without a word on standard error; what it prints.
@@ -147,6 +147,27 @@ fn a_profiler_is_loaded_shown_and_turned_on_by_name() {
     });
 }
 
+/// The guest's image and the running guest have the same functions, so that logs of either table mix.
+#[test]
+fn the_image_and_the_running_guest_give_the_same_table() {
+    on_kvm(|| {
+        let guest = guest(&[]);
+        let image = guest.folder().join("image");
+        fs::write(&image, kvmprof_demo_guest::ELF).unwrap();
+        let connection = guest.connect();
+        let prf = Prf::open(&connection, ALL_VCPUS).unwrap();
+        let log = guest.folder().join("log");
+        tool(&guest, "prfld", &[]);
+        let running = prf.counts().addresses;
+        tool(&guest, "prfsnap", &[path(&log)]);
+        tool(&guest, "prfstat", &["off"]);
+        tool(&guest, "prfld", &[path(&image)]);
+        assert_eq!(prf.counts().addresses, running);
+        tool(&guest, "prfsnap", &[path(&log)]);
+        guest.stop();
+    });
+}
+
 /// A System.map of the same kernel, linked elsewhere: prfld moves it, prfpr recognises it.
 #[test]
 fn symbols_from_elsewhere_are_slid() {
@@ -234,7 +255,8 @@ fn wrong_uses_of_the_tools() {
         refused("prfld", &[], &["ENOSPC", "this prf takes 5"]);
         refused("prfstat", &["perhaps"], &["eh?", "on or off"]);
         refused("prfstat", &["-f", "1"], &["no minor 1", "1 vCPUs"]);
-        refused("prfstat", &["-f", "/dev/pcs"], &["/dev/pcs", "which prf"]);
+        let ran = guest.command("prfstat", &["-f", "/dev/pcs"]);
+        ran.assert_refused(2, &["/dev/pcs", "which prf", "--help"]);
         refused("prfsnap", &[path(&log)], &["run prfld first"]);
         refused("prfdc", &[path(&log)], &["run prfld first"]);
         refused("prfpr", &[path(&log)], &["No such file"]);
@@ -333,10 +355,10 @@ fn every_wrong_command_line_takes_one_line() {
         (&["run", "--kernel"], "--kernel"),
         (&["run", "vmlinuz"], "'vmlinuz'"),
         (&["run", "--kernle", "x"], "'--kernel'"),
-        (&["demo", "--seconds", "0"], "not in 1..="),
+        (&["demo", "--seconds", "0"], "more than 0"),
         (&["prfsnap"], "<FILE>; see kvmprof prfsnap --help"),
         (&["prfld", "a", "b"], "'b'"),
-        (&["prfdc", "log", "0"], "more than 0 minutes"),
+        (&["prfdc", "log", "0"], "number of minutes"),
         (&["prfdc", "log", "1", "25"], "not in 0..=24"),
         (&["prfpr", "log", "NaN"], "0 to 100 percent"),
         (&["sing"], "'sing'; see kvmprof --help"),

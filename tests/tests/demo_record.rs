@@ -4,20 +4,21 @@
 use std::fs;
 use std::path::Path;
 
-use kvmprof::clock::ClockSource;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{Ledger, PROF_ALL};
 use kvmprof_abi::prf::ALL_VCPUS;
 use kvmprof_abi::recorder::{REC_START, REC_STOP, STACK_KERNEL, STACK_USER};
 use kvmprof_abi::wire::device;
+use kvmprof_client::Connection;
 use kvmprof_demo_guest::{Mode, ROWS, function_at, row_of, rows};
-use kvmprof_devices::profiling::{Mode as SampleMode, Sample};
-use kvmprof_report::file::{Contents, Recording};
+use kvmprof_recording::file::{Contents, Recording};
+use kvmprof_recording::{Mode as SampleMode, Sample};
 use kvmprof_report::profile::{Profile, Symbols};
 use kvmprof_tests::{
-    Clock, Guest, Machine, Prf, Ran, Sampled, assert_share, ledger_of, on_kvm, run, share, until,
+    Boot, Clock, CpuPressure, Guest, Machine, Prf, Ran, Sampled, assert_share, ledger_of, on_kvm,
+    run, sampling_rate, share, until,
 };
-use kvmprof_tools::client::Connection;
+use kvmprof_vmm::clock::ClockSource;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -78,14 +79,19 @@ fn a_recording_agrees_with_the_guests_own_count() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
-        let machine = Machine::recorded("workload=mixed", 2, CLOCK, &path);
+        let clock = Clock {
+            hz: sampling_rate(CLOCK.hz),
+            ..CLOCK
+        };
+        let pressure = CpuPressure::begin();
+        let machine = Machine::recorded(Boot::Demo, 2, clock, &path);
         until_recorded(&machine.connect(), 2000);
         let cycles = machine.truth().cycles();
         machine.stop();
         let (samples, contents) = samples(&path);
         let account = contents.account;
         assert_eq!(contents.closed, Some(account));
-        check_rows(&samples, &contents, cycles);
+        check_rows(&samples, &contents, cycles, &pressure);
         check_functions(&samples, &Symbols::parse(&contents.symbols));
         let profile = Profile::of_file(&path, &[]).unwrap();
         for row in rows() {
@@ -97,7 +103,12 @@ fn a_recording_agrees_with_the_guests_own_count() {
     });
 }
 
-fn check_rows(samples: &[Sample], contents: &Contents, cycles: [u64; ROWS]) {
+fn check_rows(
+    samples: &[Sample],
+    contents: &Contents,
+    cycles: [u64; ROWS],
+    pressure: &CpuPressure,
+) {
     let mut counts = [0; ROWS];
     for sample in samples {
         counts[row_of(mode(sample), sample.pid, sample.pc).unwrap()] += 1;
@@ -106,7 +117,7 @@ fn check_rows(samples: &[Sample], contents: &Contents, cycles: [u64; ROWS]) {
     counts[idle.unwrap()] += contents.account.idle;
     let whole = counts.iter().sum();
     let account = contents.account;
-    let sampled = Sampled::new(whole, account.stolen, account.lost);
+    let sampled = Sampled::new(whole, account.stolen, account.lost, pressure);
     for ((row, count), own) in rows().iter().zip(counts).zip(cycles) {
         let shares = (share(count, whole), share(own, cycles.iter().sum()));
         assert_share(row.name, shares, sampled);
@@ -131,7 +142,7 @@ fn a_recorder_runs_beside_pcs_and_prf() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
-        let machine = Machine::recorded("workload=mixed", 2, CLOCK, &path);
+        let machine = Machine::recorded(Boot::Demo, 2, CLOCK, &path);
         let connection = machine.connect();
         until_recorded(&connection, 200);
         let pcs = machine.open();
@@ -155,7 +166,7 @@ fn a_recorder_runs_beside_pcs_and_prf() {
 #[test]
 fn clients_record_over_the_socket() {
     on_kvm(|| {
-        let guest = Guest::start("workload=mixed", ["--hz", "1000", "--cpus", "2"]);
+        let guest = Guest::start(Boot::Demo, ["--hz", "1000", "--cpus", "2"]);
         let folder = guest.folder().to_owned();
         let (long, short) = (folder.join("long"), folder.join("short"));
         let record = |path: &Path, more: &[&str]| {
@@ -185,7 +196,7 @@ fn clients_record_over_the_socket() {
 #[test]
 fn a_recording_ends_with_the_guest_and_with_its_client() {
     on_kvm(|| {
-        let guest = Guest::start("workload=mixed", ["--hz", "1000"]);
+        let guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
         let connection = guest.connect();
         let recorder = connection.open(device::RECORDER, 0).unwrap();
         for (command, argument, errno) in [
@@ -243,7 +254,7 @@ fn what_was_cut_off_opens_up_to_there() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
         let options = ["--hz", "1000", "--record", path.to_str().unwrap()];
-        let guest = Guest::start("workload=mixed", options);
+        let guest = Guest::start(Boot::Demo, options);
         until_recorded(&guest.connect(), 1000);
         guest.signal(Signal::KILL);
         drop(guest);
@@ -281,7 +292,7 @@ fn report_folded_stacks_and_flame_graph_agree() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
-        let machine = Machine::recorded("workload=mixed", 1, CLOCK, &path);
+        let machine = Machine::recorded(Boot::Demo, 1, CLOCK, &path);
         until_recorded(&machine.connect(), 1000);
         machine.stop();
 

@@ -1,22 +1,21 @@
 //! `kvmprof record`: some processes only, what a terminal shows meanwhile, and how it is ended.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::recorder::{MAX_PIDS, REC_PIDS, REC_START};
 use kvmprof_abi::wire::device;
-use kvmprof_devices::profiling::Sample;
-use kvmprof_report::file::{Contents, Recording};
-use kvmprof_tests::{Guest, Terminal, kvmprof, ledger_of, on_kvm, until};
+use kvmprof_recording::Sample;
+use kvmprof_recording::file::{Contents, Recording};
+use kvmprof_tests::{Boot, Guest, Terminal, kvmprof, ledger_of, on_kvm, share, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn guest() -> Guest {
-    Guest::start(
-        "workload=mixed",
-        ["--hz", "1000", "--cpus", "2", "--jitter"],
-    )
+    Guest::start(Boot::Demo, ["--hz", "1000", "--cpus", "2", "--jitter"])
 }
 
 fn samples(path: &Path) -> (Vec<Sample>, Contents) {
@@ -65,7 +64,12 @@ fn a_recording_of_some_processes_counts_the_others() {
             words.extend(pids.iter().flat_map(|pid| ["--pid", pid]));
             let ran = guest.command("record", &words);
             assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
-            samples(&path)
+            let samples = samples(&path);
+            // What was written, in words.
+            let start = format!("{}: ", path.display());
+            assert!(ran.stdout.starts_with(&start), "{ran:?}");
+            assert!(ran.stdout.ends_with(" % lost\n"), "{ran:?}");
+            samples
         };
         let (all, of_all) = record(&[]);
         assert_eq!(of_all.account.ungathered, 0);
@@ -77,11 +81,17 @@ fn a_recording_of_some_processes_counts_the_others() {
         }
         let account = of_some.account;
         assert_eq!(account.idle, 0);
-        // The others are there as they were before: the guest does the same again and again.
+        // The others are there as they were before: the guest does the same again and again, however much of it is seen.
         let others = all.iter().filter(|one| ![101, 103].contains(&one.pid));
-        let before = others.count() as u64 + of_all.account.idle;
-        assert!(account.ungathered * 2 > before, "{account:?}, {before}");
-        assert!(account.ungathered < before * 2, "{account:?}, {before}");
+        let before = share(
+            others.count() as u64 + of_all.account.idle,
+            of_all.account.samples + of_all.account.idle,
+        );
+        let now = share(account.ungathered, account.samples + account.ungathered);
+        assert!(
+            now * 2.0 > before && now < before * 2.0,
+            "{account:?}, {before}"
+        );
 
         // Pid 0 is idle time.
         let (idle, of_idle) = record(&["0"]);
@@ -160,6 +170,79 @@ fn signals_end_a_recording_and_close_its_file() {
                 (status["clock"]["running"] == false).then_some(())
             });
         }
+        guest.stop();
+    });
+}
+
+/// An older recording is there until the new one has ticks.
+#[test]
+fn a_recording_that_cannot_start_leaves_the_older_one() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "0"]);
+        let path = guest.folder().join("older");
+        fs::write(&path, "an older recording").unwrap();
+        let ran = guest.command("record", &["--output", path.to_str().unwrap()]);
+        ran.assert_refused(1, &["clock is off"]);
+        assert_eq!(fs::read(&path).unwrap(), b"an older recording");
+        guest.stop();
+    });
+}
+
+/// A recording on standard output is one, and what is said of it goes elsewhere.
+#[test]
+fn a_recording_goes_through_a_pipe() {
+    on_kvm(|| {
+        let guest = guest();
+        let mut command = Command::new(kvmprof());
+        command.args(["record", "--seconds", "0.5", "--output", "-", "--socket"]);
+        let output = command.arg(guest.socket()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            said.starts_with("kvmprof: ") && said.ends_with(" % lost\n"),
+            "{said}"
+        );
+        let path = guest.folder().join("piped");
+        fs::write(&path, &output.stdout).unwrap();
+        samples(&path);
+
+        // A reader that leaves ends it.
+        let mut child = command_without_end(&guest, "-")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        assert!(child.wait().unwrap().success());
+        guest.stop();
+    });
+}
+
+fn command_without_end(guest: &Guest, output: &str) -> Command {
+    let mut command = Command::new(kvmprof());
+    command.args(["record", "--output", output, "--socket"]);
+    command.arg(guest.socket()).stdin(Stdio::null());
+    command
+}
+
+/// The first Ctrl-C ends a recording, and a later one the program, also while the guest's kvmprof doesn't answer.
+#[test]
+fn a_second_interrupt_ends_the_program() {
+    on_kvm(|| {
+        let guest = guest();
+        let path = guest.folder().join("ended");
+        let mut child = record(&guest, &path, Stdio::piped());
+        until_recorded(&guest, 100);
+        guest.signal(Signal::STOP);
+        let pid = Pid::from_child(&child);
+        let ended = until("the program ends", || {
+            kill_process(pid, Signal::INT).unwrap();
+            child.try_wait().unwrap()
+        });
+        assert_eq!(ended.signal(), Some(Signal::INT.as_raw()));
+        guest.signal(Signal::CONT);
+        // What came until then is a recording that was cut off.
+        let contents = Recording::open(&path).unwrap().read(|_, _| {}).unwrap();
+        assert!(contents.account.samples > 0 && contents.closed.is_none());
         guest.stop();
     });
 }

@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 
 use kvmprof_abi::pcs::{PCS_GETHZ, PROF_ALL};
 use kvmprof_abi::wire::{HEADER_LENGTH, Request, RequestFrame, VERSION, device};
-use kvmprof_tests::{Accounts, Guest, kvmprof, on_kvm, run_command, until};
-use kvmprof_tools::client::{ClientError, Connection};
+use kvmprof_client::{ClientError, Connection};
+use kvmprof_tests::{Accounts, Boot, Guest, kvmprof, on_kvm, run_command, until};
 use rustix::process::Signal;
 
 const NOBODY: u32 = 65_534;
@@ -19,7 +19,7 @@ const NOBODY: u32 = 65_534;
 const CLIENTS: usize = 64;
 
 fn guest() -> Guest {
-    Guest::start("workload=mixed", ["--hz", "1000"])
+    Guest::start(Boot::Demo, ["--hz", "1000"])
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn the_socket_is_private() {
 fn a_stale_socket_is_replaced_and_a_live_one_refused() {
     on_kvm(|| {
         let mut guest = guest();
-        let ran = guest.run_again("workload=poweroff");
+        let ran = guest.run_again(Boot::Test("workload=poweroff"));
         ran.assert_refused(1, &["listens on", "stop it or choose another path"]);
         guest.connect();
         guest.signal(Signal::KILL);
@@ -46,12 +46,12 @@ fn a_stale_socket_is_replaced_and_a_live_one_refused() {
             guest.socket().exists(),
             "a killed kvmprof leaves its socket"
         );
-        let ran = guest.run_again("workload=poweroff");
+        let ran = guest.run_again(Boot::Test("workload=poweroff"));
         assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
         assert!(!guest.socket().exists());
         // Somebody's file isn't a socket.
         fs::write(guest.socket(), "precious").unwrap();
-        let ran = guest.run_again("workload=poweroff");
+        let ran = guest.run_again(Boot::Test("workload=poweroff"));
         ran.assert_refused(1, &["isn't a socket"]);
         assert_eq!(fs::read_to_string(guest.socket()).unwrap(), "precious");
     });
@@ -62,8 +62,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_refused() {
 fn another_user_is_turned_away() {
     on_kvm(|| {
         if !rustix::process::geteuid().is_root() {
-            println!("not run: only root can connect as another user");
-            return;
+            return kvmprof_tests::not_run("only root can connect as another user");
         }
         let guest = guest();
         let program = guest.folder().join("kvmprof");

@@ -3,11 +3,11 @@
 
 use std::process::{Command, Stdio};
 
-use kvmprof_tests::{Guest, Ran, kvmprof, ledger_of, on_kvm, run, run_command};
+use kvmprof_tests::{Boot, Guest, Ran, kvmprof, ledger_of, on_kvm, run, run_command};
 use serde_json::Value;
 
 fn guest() -> Guest {
-    Guest::start("workload=mixed", ["--hz", "1000", "--cpus", "2"])
+    Guest::start(Boot::Demo, ["--hz", "1000", "--cpus", "2"])
 }
 
 /// `kvmprof getpc ... | kvmprof pcstat ...`
@@ -137,6 +137,32 @@ fn classic_streams_are_reported() {
         assert!(hits(&classic, "IDLE") > 0);
         let ran = pipeline(&guest, &["--all", "--format", "classic", "1"], &[]);
         assert!(ran.stdout.contains("unknown"), "{}", ran.stdout);
+        guest.stop();
+    });
+}
+
+/// head(1) reads a little of a stream, and leaves.
+#[test]
+fn getpc_ends_when_its_reader_leaves() {
+    on_kvm(|| {
+        let guest = guest();
+        let script = |redirected: &str| {
+            format!(
+                "\"$0\" getpc --socket \"$1\" --all {redirected} | head -c 10 >/dev/null; echo ${{PIPESTATUS[0]}}"
+            )
+        };
+        for redirected in ["2>&1", "-o /dev/stdout 2>&1", "-o -"] {
+            let mut bash = Command::new("bash");
+            bash.args(["-c", &script(redirected)])
+                .arg(kvmprof())
+                .arg(guest.socket());
+            let ran = run_command(&mut bash);
+            assert_eq!(
+                (ran.stdout.as_str(), ran.stderr.as_str()),
+                ("0\n", ""),
+                "{redirected}"
+            );
+        }
         guest.stop();
     });
 }

@@ -4,14 +4,11 @@
 use std::process::{Child, Command};
 
 use kvmprof_demo_guest::{Mode, rows};
-use kvmprof_tests::{Guest, Terminal, kvmprof, on_kvm, until};
+use kvmprof_tests::{Boot, Guest, Terminal, kvmprof, on_kvm, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn guest() -> Guest {
-    Guest::start(
-        "workload=mixed",
-        ["--hz", "1000", "--cpus", "2", "--jitter"],
-    )
+    Guest::start(Boot::Demo, ["--hz", "1000", "--cpus", "2", "--jitter"])
 }
 
 #[test]
@@ -46,7 +43,7 @@ fn a_pipe_gets_tables_with_the_guests_processes_and_functions() {
 #[test]
 fn a_guest_without_a_clock_is_told_of() {
     on_kvm(|| {
-        let guest = Guest::start("workload=mixed", ["--hz", "0"]);
+        let guest = Guest::start(Boot::Demo, ["--hz", "0"]);
         let ran = guest.command("top", &["--count", "1"]);
         ran.assert_refused(1, &["clock is off"]);
         guest.stop();

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use kvmprof::introspection::{GuestKnowledge, notes};
+use kvmprof_introspection::{GuestKnowledge, notes};
 use kvmprof_lab::Kernel;
 use kvmprof_tests::linux::{debian, kernel_knowledge, unpacked, with_noise, without_btf};
 

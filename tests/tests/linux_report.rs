@@ -3,13 +3,15 @@
 use std::process::Command;
 
 use kvmprof_report::profile::{Profile, folded};
+use kvmprof_tests::linux::{print_losses, turn};
 
 #[test]
 fn a_real_kernel_is_reported_with_pids_and_names() {
     // By its binary, not by cargo: a whole build may be under way.
     let lab = kvmprof_lab::build_program("kvmprof-lab").unwrap();
+    let _turn = turn();
     let ran = Command::new(lab)
-        .args(["linux", "--seconds", "4"])
+        .args(["linux", "--seconds", "10"])
         .output()
         .unwrap();
     let report = String::from_utf8_lossy(&ran.stdout);
@@ -42,8 +44,9 @@ fn a_real_kernel_is_recorded_with_stacks() {
     let lab = kvmprof_lab::build_program("kvmprof-lab").unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.kvmprof");
+    let _turn = turn();
     let ran = Command::new(lab)
-        .args(["linux", "--seconds", "4", "--record"])
+        .args(["linux", "--seconds", "10", "--record"])
         .arg(&path)
         .output()
         .unwrap();
@@ -62,7 +65,9 @@ fn a_real_kernel_is_recorded_with_stacks() {
         assert!(report.contains(word), "{word}:\n{report}");
     }
     let profile = Profile::of_file(&path, &[]).unwrap();
-    assert_eq!(profile.contents.closed, Some(profile.contents.account));
+    let account = profile.contents.account;
+    print_losses("recording", account.ticks, account.stolen, account.lost);
+    assert_eq!(profile.contents.closed, Some(account));
     let stacks = folded(&profile);
     let reads = stacks
         .iter()

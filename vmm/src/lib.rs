@@ -1,11 +1,20 @@
-//! kvmprof: a profiler that looks at a guest from the hypervisor.
+//! The virtual machine monitor: the machine, its clock, the profiler behind it, and the host socket.
+//!
+//! ```no_run
+//! use kvmprof_vmm::vm::{Vm, VmConfig, VmEnd, VmError, block_signals};
+//!
+//! /// Runs a guest to its end; SIGINT, SIGTERM and SIGHUP end it.
+//! fn run(config: VmConfig) -> Result<VmEnd, VmError> {
+//!     // Before any other thread is there: only the event thread takes these signals.
+//!     block_signals().expect("signals can be blocked");
+//!     Vm::start(config)?.join()
+//! }
+//! ```
 
 pub mod binaries;
-pub mod cli;
 pub mod clock;
 pub mod console;
 pub mod host_socket;
-pub mod introspection;
 pub mod machine;
 pub mod profiler;
 pub mod vcpu;

@@ -9,7 +9,7 @@ mod bench;
 use std::fs::File;
 
 use kvmprof_abi::wire::device;
-use kvmprof_tools::client::{ClientError, Connection};
+use kvmprof_client::{ClientError, Connection};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use bench::Bench;

@@ -1,5 +1,7 @@
 //! What an endpoint asks of the devices behind it.
 
+use std::task::Poll;
+
 use kvmprof_abi::errno::Errno;
 
 /// Names one open device; chosen by the [`Backend`], never reused while it is open.
@@ -26,21 +28,28 @@ pub struct Readiness {
     pub hang_up: bool,
 }
 
-/// The devices behind an endpoint. No call blocks: what has to wait says `EAGAIN`, and the
-/// endpoint asks again when it is woken.
+/// The devices behind an endpoint. No call blocks. [`Poll::Pending`] means that the device carries the request out:
+/// the endpoint makes the same call again when it is woken, and no other ioctl, or no other read, of this handle until
+/// it gets the result.
 pub trait Backend {
-    /// Opens minor `minor` of device number `device` (see `kvmprof_abi::wire`).
+    /// Begins to open minor `minor` of device number `device` (see `kvmprof_abi::wire`). Only
+    /// [`opened`](Self::opened) and [`close`](Self::close) can be called with the handle until it is open.
     ///
     /// # Errors
-    /// ENODEV for an unknown device, ENXIO for a minor or a clock that isn't there, EBUSY when
-    /// it is open for exclusive use, EACCES when policy forbids it.
+    /// ENODEV for an unknown device, ENXIO for a minor that isn't there, EACCES when policy forbids it.
     fn open(&mut self, device: u16, minor: u16) -> Result<Handle, Errno>;
+
+    /// Whether the device is open now. After an error the handle names nothing any more.
+    ///
+    /// # Errors
+    /// ENXIO for a clock that isn't there, EBUSY when the device is open for exclusive use.
+    fn opened(&mut self, handle: Handle) -> Poll<Result<(), Errno>>;
 
     /// Reads at most `limit` bytes; an empty vector is the end of file.
     ///
     /// # Errors
     /// EAGAIN when nothing is there yet; whatever the device's page promises.
-    fn read(&mut self, handle: Handle, limit: usize) -> Result<Vec<u8>, Errno>;
+    fn read(&mut self, handle: Handle, limit: usize) -> Poll<Result<Vec<u8>, Errno>>;
 
     /// Writes `bytes`, all or as many as the result says.
     ///
@@ -59,11 +68,12 @@ pub trait Backend {
         command: u32,
         argument: i64,
         data: &[u8],
-    ) -> Result<IoctlReply, Errno>;
+    ) -> Poll<Result<IoctlReply, Errno>>;
 
     /// What wouldn't block now.
     fn poll(&mut self, handle: Handle) -> Readiness;
 
-    /// Closes the device and frees what it held.
-    fn close(&mut self, handle: Handle);
+    /// Closes the device and frees what it held. What was pending is given up. The device closes by itself after the
+    /// first call; further calls tell when it has.
+    fn close(&mut self, handle: Handle) -> Poll<()>;
 }

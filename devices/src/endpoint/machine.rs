@@ -1,15 +1,17 @@
 //! One connection: requests in, replies out.
 
 use std::collections::BTreeMap;
+use std::task::Poll;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{
     HANG_UP, HelloReply, Kind, MAX_DATA, MAX_FRAME, MAX_HANDLES, MAX_IOCTL_DATA, MAX_OUTSTANDING,
-    NONBLOCKING, READABLE, Reply, Request, RequestFrame, WRITABLE, WireError,
+    NONBLOCKING, READABLE, Reply, Request, RequestFrame, WRITABLE,
 };
 
+use super::action::{Action, OpenDevice, Outcome};
 use super::output::Output;
-use super::{Backend, Handle, Readiness};
+use super::{Backend, EndpointError, Handle, Readiness};
 
 /// Bytes of the input buffer that are kept from one request to the next.
 const INPUT_KEPT: usize = 64 << 10;
@@ -21,36 +23,6 @@ pub struct Facts {
     pub vcpus: u32,
     /// The clock's rate in Hz as it was configured; 0 for no clock.
     pub hz: u32,
-}
-
-/// Why a connection has to be closed: the peer broke the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EndpointError {
-    /// A frame that can't be one.
-    #[error("Malformed frame")]
-    Malformed(#[from] WireError),
-    /// A request before the hello.
-    #[error("The first request isn't a hello")]
-    NoHello,
-    /// A hello on a connection that has agreed on a version.
-    #[error("A second hello")]
-    SecondHello,
-    /// A request with the tag of one that still waits.
-    #[error("Tag {tag} is still in use")]
-    TagInUse {
-        /// The tag.
-        tag: u32,
-    },
-    /// Input handed over while the endpoint didn't want any.
-    #[error("Input while the output queue is full")]
-    Overrun,
-}
-
-/// What an open device is to this connection.
-#[derive(Clone, Copy, Debug)]
-struct OpenDevice {
-    handle: Handle,
-    nonblocking: bool,
 }
 
 /// What a request waits for.
@@ -69,7 +41,7 @@ impl Wait {
     }
 }
 
-/// A request that waits for its device.
+/// A read or a poll that waits for its device.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     tag: u32,
@@ -96,6 +68,8 @@ pub struct Endpoint {
     last_name: u32,
     /// In the order of arrival.
     waiting: Vec<Waiting>,
+    /// The request that a device carries out, and its tag; those behind it wait until it has.
+    in_progress: Option<(u32, Action)>,
 }
 
 impl Endpoint {
@@ -109,12 +83,14 @@ impl Endpoint {
             devices: BTreeMap::new(),
             last_name: 0,
             waiting: Vec::new(),
+            in_progress: None,
         }
     }
 
-    /// True while more input can be taken: false while the client leaves its replies unread.
+    /// True while more input can be taken: false while the client leaves its replies unread, and while a device
+    /// carries out a request.
     pub fn wants_input(&self) -> bool {
-        !self.output.is_full()
+        !self.output.is_full() && self.in_progress.is_none()
     }
 
     /// Bytes that wait to be sent.
@@ -135,7 +111,7 @@ impl Endpoint {
 
     /// How many of its requests wait for a device.
     pub fn outstanding(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() + usize::from(self.in_progress.is_some())
     }
 
     /// Takes bytes from the client, cut anywhere, and serves the requests that are complete.
@@ -163,8 +139,9 @@ impl Endpoint {
     /// # Errors
     /// [`EndpointError`]: the connection has to be closed.
     pub fn wake(&mut self, backend: &mut dyn Backend) -> Result<(), EndpointError> {
+        self.proceed(backend);
         self.retry(backend);
-        if !self.input.is_empty() && !self.output.is_full() {
+        if !self.input.is_empty() && self.wants_input() {
             self.serve(backend)?;
             self.retry(backend);
         }
@@ -175,8 +152,11 @@ impl Endpoint {
     pub fn close(&mut self, backend: &mut dyn Backend) {
         self.waiting.clear();
         self.input = Vec::new();
-        for device in std::mem::take(&mut self.devices).into_values() {
-            backend.close(device.handle);
+        let opening = (self.in_progress.take()).and_then(|(_, action)| action.opening());
+        let devices = std::mem::take(&mut self.devices).into_values();
+        for device in devices.chain(opening) {
+            // It closes by itself, and there is nobody left who wants to know when it has.
+            let _ = backend.close(device.handle);
         }
     }
 
@@ -186,7 +166,7 @@ impl Endpoint {
         let input = std::mem::take(&mut self.input);
         let mut done = 0;
         let mut result = Ok(());
-        while !self.output.is_full() {
+        while self.wants_input() {
             let rest = input.get(done..).unwrap_or_default();
             match RequestFrame::decode(rest) {
                 Ok(Some((frame, length))) => {
@@ -222,11 +202,10 @@ impl Endpoint {
                 device,
                 minor,
                 flags,
-            } => {
-                let reply = self.open(device, minor, flags, backend);
-                let reply = reply.map(|handle| Reply::Open { handle });
-                self.output.answer(tag, Kind::Open, reply);
-            }
+            } => match self.open(device, minor, flags, backend) {
+                Ok(device) => self.begin(tag, Action::Open(device), backend),
+                Err(errno) => self.output.answer(tag, Kind::Open, Err(errno)),
+            },
             Request::Read {
                 handle,
                 limit,
@@ -254,11 +233,10 @@ impl Endpoint {
                 self.give_up(|waiting| waiting.tag == cancelled, Errno::EINTR);
                 self.output.answer(tag, Kind::Cancel, Ok(Reply::Cancel));
             }
-            Request::Close { handle } => {
-                let reply = self.close_device(handle, backend);
-                self.output
-                    .answer(tag, Kind::Close, reply.map(|()| Reply::Close));
-            }
+            Request::Close { handle } => match self.forget(handle) {
+                Ok(handle) => self.begin(tag, Action::Close(handle), backend),
+                Err(errno) => self.output.answer(tag, Kind::Close, Err(errno)),
+            },
         }
         Ok(())
     }
@@ -295,19 +273,51 @@ impl Endpoint {
         minor: u16,
         flags: u32,
         backend: &mut dyn Backend,
-    ) -> Result<u32, Errno> {
+    ) -> Result<OpenDevice, Errno> {
         let nonblocking = nonblocking(flags)?;
         if self.devices.len() >= MAX_HANDLES {
             return Err(Errno::EMFILE);
         }
         let handle = backend.open(device, minor)?;
-        let name = self.new_name();
-        let device = OpenDevice {
+        Ok(OpenDevice {
             handle,
             nonblocking,
+        })
+    }
+
+    /// Has a device carry out `action`, and answers the request `tag` when it has.
+    fn begin(&mut self, tag: u32, action: Action, backend: &mut dyn Backend) {
+        self.in_progress = Some((tag, action));
+        self.proceed(backend);
+    }
+
+    /// Answers the request in progress if it is done.
+    fn proceed(&mut self, backend: &mut dyn Backend) {
+        let Some((tag, action)) = self.in_progress.take() else {
+            return;
         };
-        self.devices.insert(name, device);
-        Ok(name)
+        match action.carry_out(backend) {
+            Poll::Pending => self.in_progress = Some((tag, action)),
+            Poll::Ready(Outcome::Open(opened)) => {
+                let reply = opened.map(|device| {
+                    let name = self.new_name();
+                    self.devices.insert(name, device);
+                    Reply::Open { handle: name }
+                });
+                self.output.answer(tag, Kind::Open, reply);
+            }
+            Poll::Ready(Outcome::Ioctl(reply)) => {
+                let reply = reply.as_ref().map_err(|errno| *errno);
+                let reply = reply.map(|reply| Reply::Ioctl {
+                    value: reply.value,
+                    data: &reply.data,
+                });
+                self.output.answer(tag, Kind::Ioctl, reply);
+            }
+            Poll::Ready(Outcome::Close) => {
+                self.output.answer(tag, Kind::Close, Ok(Reply::Close));
+            }
+        }
     }
 
     /// A name that isn't in use, and wasn't for long: a late request for a closed device must
@@ -347,28 +357,29 @@ impl Endpoint {
         else {
             return;
         };
-        let reply = self
-            .device(handle)
-            .and_then(|device| backend.ioctl(device.handle, command, argument, data));
         let limit = usize::try_from(limit)
             .unwrap_or(MAX_IOCTL_DATA)
             .min(MAX_IOCTL_DATA);
-        let reply = reply
-            .as_ref()
-            .map_err(|errno| *errno)
-            .map(|reply| Reply::Ioctl {
-                value: reply.value,
-                // The command has been carried out: what the client has no room for is cut off.
-                data: reply.data.get(..limit).unwrap_or(&reply.data),
-            });
-        self.output.answer(tag, Kind::Ioctl, reply);
+        match self.device(handle) {
+            Ok(device) => {
+                let action = Action::Ioctl {
+                    handle: device.handle,
+                    command,
+                    argument,
+                    limit,
+                    data: data.to_vec(),
+                };
+                self.begin(tag, action, backend);
+            }
+            Err(errno) => self.output.answer(tag, Kind::Ioctl, Err(errno)),
+        }
     }
 
-    fn close_device(&mut self, name: u32, backend: &mut dyn Backend) -> Result<(), Errno> {
+    /// Takes the device called `name` off the connection: those who wait for it wait in vain.
+    fn forget(&mut self, name: u32) -> Result<Handle, Errno> {
         let device = self.devices.remove(&name).ok_or(Errno::EBADF)?;
         self.give_up(|waiting| waiting.name == name, Errno::EBADF);
-        backend.close(device.handle);
-        Ok(())
+        Ok(device.handle)
     }
 
     /// Answers those who wait and are `chosen` with `errno`.
@@ -410,7 +421,7 @@ impl Endpoint {
         if !queued && self.attempt(&waiting, backend) {
             return;
         }
-        if device.nonblocking {
+        if queued && device.nonblocking {
             self.output.answer(tag, kind, Err(Errno::EAGAIN));
         } else if self.waiting.len() >= MAX_OUTSTANDING {
             self.output.answer(tag, kind, Err(Errno::ENOBUFS));
@@ -429,9 +440,10 @@ impl Endpoint {
                 self.output.answer(waiting.tag, Kind::Read, reply);
             }
             Wait::Read { limit } => match backend.read(device.handle, limit) {
-                Err(Errno::EAGAIN) => return false,
-                Err(errno) => self.output.answer(waiting.tag, Kind::Read, Err(errno)),
-                Ok(data) => {
+                Poll::Pending => return false,
+                Poll::Ready(Err(Errno::EAGAIN)) if !device.nonblocking => return false,
+                Poll::Ready(Err(errno)) => self.output.answer(waiting.tag, Kind::Read, Err(errno)),
+                Poll::Ready(Ok(data)) => {
                     let reply = match data.get(..limit) {
                         Some(whole) if whole.len() < data.len() => Err(Errno::EIO),
                         _ => Ok(Reply::Read { data: &data }),

@@ -1,10 +1,13 @@
 //! The device side of the framed protocol, whatever carries its bytes.
 
+mod action;
 mod backend;
+mod error;
 mod machine;
 mod output;
 #[cfg(test)]
 mod tests;
 
 pub use backend::{Backend, Handle, IoctlReply, Readiness};
-pub use machine::{Endpoint, EndpointError, Facts};
+pub use error::EndpointError;
+pub use machine::{Endpoint, Facts};

@@ -8,7 +8,8 @@ pub mod model;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{Format, Header, Record, Status};
 use kvmprof_devices::endpoint::IoctlReply;
-use kvmprof_devices::profiling::{Mode, Pcs, Sample, Ticks};
+use kvmprof_devices::profiling::Pcs;
+use kvmprof_recording::{Mode, Sample, Ticks};
 
 /// A tick of `vcpu` that was sampled in `mode`.
 pub fn tick(vcpu: u16, mode: Mode, pid: i32) -> Ticks {

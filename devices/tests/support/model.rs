@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use kvmprof_abi::pcs::{Format, Msample, Psample, Record, kind};
-use kvmprof_devices::profiling::{ConsumerLedger, Mode, Sample, Ticks};
+use kvmprof_recording::{ConsumerLedger, Mode, Sample, Ticks};
 
 pub const VCPUS: u16 = 3;
 pub const BSIZE: usize = 1024;
@@ -87,8 +87,8 @@ impl Model {
         for _ in 0..ticks.lost {
             self.tick(ticks.vcpu, |_| ());
         }
-        self.ledger.ungathered -= if self.gathering { 0 } else { ticks.lost };
-        self.ledger.lost += ticks.lost;
+        // Before the first PROF_* they stay ungathered, since no header tells of them.
+        self.ledger.lost += if self.gathering { ticks.lost } else { 0 };
         if let Some(sample) = ticks.sample {
             self.tick(ticks.vcpu, |model| model.sample(&sample));
         }

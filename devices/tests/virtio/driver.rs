@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Request, RequestFrame, VERSION};
@@ -59,8 +60,12 @@ impl Backend for Bench {
         Ok(Handle(self.last))
     }
 
-    fn read(&mut self, _handle: Handle, limit: usize) -> Result<Vec<u8>, Errno> {
-        Ok(vec![7; limit])
+    fn opened(&mut self, _handle: Handle) -> Poll<Result<(), Errno>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn read(&mut self, _handle: Handle, limit: usize) -> Poll<Result<Vec<u8>, Errno>> {
+        Poll::Ready(Ok(vec![7; limit]))
     }
 
     fn write(&mut self, _handle: Handle, bytes: &[u8]) -> Result<usize, Errno> {
@@ -73,17 +78,18 @@ impl Backend for Bench {
         command: u32,
         _argument: i64,
         _data: &[u8],
-    ) -> Result<IoctlReply, Errno> {
+    ) -> Poll<Result<IoctlReply, Errno>> {
         self.ioctls.push(command);
-        Ok(IoctlReply::default())
+        Poll::Ready(Ok(IoctlReply::default()))
     }
 
     fn poll(&mut self, _handle: Handle) -> Readiness {
         Readiness::default()
     }
 
-    fn close(&mut self, handle: Handle) {
+    fn close(&mut self, handle: Handle) -> Poll<()> {
         assert!(self.open.remove(&handle).is_some(), "closed twice");
+        Poll::Ready(())
     }
 }
 

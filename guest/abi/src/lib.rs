@@ -1,4 +1,18 @@
 //! Record layouts, ioctl numbers and wire frames: one definition for guest, host and tests.
+//!
+//! Nothing here does anything: bytes become values, values become bytes, and what can't be right is an error. The pages
+//! `PCS.md`, `PRF.md`, `RECORDER.md` and `WIRE.md` in this crate's folder describe the same for programs in any language;
+//! tests hold them against this code.
+//!
+//! ```
+//! use kvmprof_abi::pcs::{Format, Psample, Record, kind};
+//!
+//! // USER, vCPU 1, pid 42, pc 0x401000.
+//! let bytes = [2, 0, 1, 0, 42, 0, 0, 0, 0, 0x10, 0x40, 0, 0, 0, 0, 0];
+//! let record = Record::decode(Format::Native, &bytes);
+//! let expected = Psample { kind: kind::USER, sspace: 0, cpu: 1, pid: 42, pc: 0x40_1000 };
+//! assert_eq!(record, Some(Record::Sample(expected)));
+//! ```
 #![no_std]
 
 pub mod errno;

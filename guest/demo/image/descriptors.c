@@ -45,16 +45,15 @@ void set_up_descriptors(struct vcpu *vcpu)
     uint64_t interrupt_stack = (uint64_t)&interrupt_stacks[vcpu->index + 1];
 
     /*
-     * User mode may write one port, for the workload that does so. The bitmap it
-     * is, since where user mode runs natively on a KVM without VT-x or SVM there
-     * is no IOPL for it. The bitmap's last byte has to be all-ones.
+     * User mode may use no port, unless a workload allows one. The bitmap is for
+     * that, since where user mode runs natively on a KVM without VT-x or SVM
+     * there is no IOPL.
      */
     state->rsp0[0] = (uint32_t)interrupt_stack;
     state->rsp0[1] = (uint32_t)(interrupt_stack >> 32);
     state->port_bitmap = offsetof(struct task_state, forbidden_ports);
     for (uint32_t i = 0; i < sizeof(state->forbidden_ports); i++)
         state->forbidden_ports[i] = 0xff;
-    state->forbidden_ports[UNCLAIMED_PORT / 8] = (uint8_t)~(1 << UNCLAIMED_PORT % 8);
 
     vcpu->gdt[KERNEL_CS / 8] = 0x00af9b000000ffff;
     vcpu->gdt[KERNEL_SS / 8] = 0x00cf93000000ffff;

@@ -79,7 +79,7 @@ load_descriptor_tables:
 
     .section .rodata
 greeting:
-    .asciz "kvmprof demo\r\n"
+    .asciz "kvmprof guest\r\n"
 
 /*
  * The kvmprof notes: type 2 asks for all vCPUs to be started here, type 1 says

@@ -133,13 +133,13 @@ timer_entry:
     pop %rsi
     pop %rcx
     pop %rdx
-    lea before_halt(%rip), %rax
+    lea .Lbefore_halt(%rip), %rax
     cmp %rax, 8(%rsp)
     je 2f
 1:  pop %rax
     decl %gs:VCPU_NESTING
     iretq
-2:  lea after_halt(%rip), %rax
+2:  lea .Lafter_halt(%rip), %rax
     mov %rax, 8(%rsp)
     jmp 1b
     .size timer_entry, . - timer_entry
@@ -155,9 +155,9 @@ timer_entry:
     .type halt_once, @function
 halt_once:
     sti
-before_halt:
+.Lbefore_halt:
     hlt
-after_halt:
+.Lafter_halt:
     cli
     ret
     .size halt_once, . - halt_once

@@ -1,13 +1,9 @@
-/* Start-up, the end, and what to do with a defect. */
+/* Start-up, and what to do with a defect. */
 #include "kernel.h"
-#include "workloads/workloads.h"
 
-#define BOOT_COMMAND_LINE 0x228 /* cmd_line_ptr in Linux's boot parameters */
 #define SERIAL_PORT 0x3f8
-#define SLEEP_CONTROL_PORT 0x600
 #define PIC_MASK_PORT 0x21
 #define SECOND_PIC_MASK_PORT 0xa1
-#define SLEEP_POWER_OFF 0x34 /* SLP_TYP 5, SLP_EN */
 
 _Static_assert(offsetof(struct vcpu, current) == VCPU_CURRENT, "layout.h");
 _Static_assert(offsetof(struct vcpu, nesting) == VCPU_NESTING, "layout.h");
@@ -28,17 +24,11 @@ _Static_assert(offsetof(struct thread, rip) == THREAD_RIP, "layout.h");
 _Static_assert(offsetof(struct thread, r15) == THREAD_R15, "layout.h");
 _Static_assert(offsetof(struct thread, result) == THREAD_RESULT, "layout.h");
 _Static_assert(sizeof(struct thread) == THREAD_STRIDE, "layout.h");
-_Static_assert(sizeof(struct counter) * VCPUS == 4096, "src/truth.rs");
 
 struct vcpu vcpus[VCPUS];
 uint8_t kernel_stacks[VCPUS][KERNEL_STACK] __attribute__((aligned(16)));
-/* Alone on its page: it is all that user mode may write beside private memory. */
-struct counter kvmprof_counters[VCPUS] __attribute__((section(".user.data"), aligned(4096)));
 
 const uint8_t *boot_parameters;
-
-/* What vCPU 0 has made ready for the others. */
-static const struct workload *chosen;
 
 void stop(void)
 {
@@ -46,25 +36,18 @@ void stop(void)
         __asm__ volatile("cli; hlt");
 }
 
-void power_off(void)
+/* With an IDT that has no entry, any exception leads to another two, and so to shutdown. */
+void triple_fault(void)
 {
-    out8(SLEEP_CONTROL_PORT, SLEEP_POWER_OFF);
-    stop();
+    static const struct pseudo_descriptor nothing = { 0, 0 };
+
+    __asm__ volatile("lidt %0; ud2" : : "m"(nothing));
 }
 
 void print(const char *text)
 {
     while (*text != 0)
         out8(SERIAL_PORT, (uint8_t)*text++);
-}
-
-int equal(const char *a, const char *b)
-{
-    while (*a != 0 && *a == *b) {
-        a++;
-        b++;
-    }
-    return *a == *b;
 }
 
 static void print_hexadecimal(uint64_t value)
@@ -106,15 +89,6 @@ static void mask_device_interrupts(void)
 
 static void set_up_machine(uint32_t count)
 {
-    uint64_t command_line = *(const uint32_t *)(boot_parameters + BOOT_COMMAND_LINE);
-
-    if (command_line != 0)
-        parse_command_line((const char *)command_line);
-    chosen = find_workload(options.workload);
-    if (chosen == NULL) {
-        print("unknown workload\r\n");
-        power_off();
-    }
     build_idt();
     mask_device_interrupts();
     local_apic_enable();
@@ -145,6 +119,6 @@ void kernel_main(uint64_t index, const uint8_t *parameters, uint64_t count)
     local_apic_enable();
     set_up_processes(vcpu->index);
     truth_start(ROW_SWITCHING);
-    chosen->run();
+    run_workload();
     stop();
 }

@@ -1,7 +1,8 @@
 /*
  * What the C files share. The kernel has one stack per vCPU and no scheduler to
  * speak of: a workload is a function that calls resume_user() for a slice of a
- * process, and gets its system call back as a return value.
+ * process, and gets its system call back as a return value. The kernel itself
+ * has no workload: each guest that is linked with it brings run_workload().
  */
 #ifndef KERNEL_H
 #define KERNEL_H
@@ -60,7 +61,7 @@ struct task_state {
     uint32_t unused[22];
     uint16_t unused_too;
     uint16_t port_bitmap; /* its offset */
-    uint8_t forbidden_ports[UNCLAIMED_PORT / 8 + 2];
+    uint8_t forbidden_ports[BITMAP_PORTS / 8 + 1]; /* a bit for each port; the last byte is all-ones */
 } __attribute__((packed));
 
 /* Where KVM says how long the host has kept this vCPU waiting (Documentation/virt/kvm/x86/msr.rst). */
@@ -115,17 +116,7 @@ struct truth {
     struct truth_block vcpu[VCPUS];
 };
 
-/* A vCPU's counter, for workloads that count; user mode may write it. */
-struct counter {
-    uint64_t rounds;
-    uint64_t errors;
-    uint64_t gaps;       /* times that a program without system calls was kept from running */
-    uint64_t gap_cycles; /* for so many TSC cycles in all */
-    uint64_t reserved[4];
-};
-
 extern struct truth kvmprof_truth;
-extern struct counter kvmprof_counters[VCPUS];
 extern struct vcpu vcpus[VCPUS];
 extern struct thread idle_threads[VCPUS];
 extern struct thread threads[PROCESSES][VCPUS];
@@ -139,23 +130,12 @@ enum {
     CALL_INTERRUPTS_OFF, /* have the kernel do something with interrupts off */
 };
 
-/* For functions that run in user mode: they may use private memory and their counter, nothing else. */
+/* For functions that run in user mode: they may use private memory and USER_DATA, nothing else. */
 #define USER_CODE __attribute__((section(".user.text"), noinline))
+/* For data that user mode may use beside its private memory. */
+#define USER_DATA __attribute__((section(".user.data"), aligned(4096)))
 
-/* What the command line asks for. */
-struct options {
-    char workload[24];
-    uint64_t duty;   /* percent */
-    uint64_t period; /* microseconds */
-    uint64_t attack; /* the one to be tried, or EVERY_ATTACK */
-    uint64_t console; /* address of the virtio console's registers; 0: there is none */
-};
-
-#define EVERY_ATTACK UINT64_MAX
-
-extern struct options options;
-
-/* Linux's boot parameters. */
+/* Linux's boot parameters (Documentation/arch/x86/zero-page.rst). */
 extern const uint8_t *boot_parameters;
 
 static inline uint64_t rdtsc(void)
@@ -207,19 +187,17 @@ static inline struct vcpu *this_vcpu(void)
     return vcpu;
 }
 
-static inline struct counter *this_counter(void)
-{
-    return &kvmprof_counters[this_vcpu()->index];
-}
+/*
+ * What the guest is for; every guest defines it. Each vCPU calls it on its own
+ * kernel stack, with interrupts off, in ROW_SWITCHING. A vCPU that returns from
+ * it stops.
+ */
+void run_workload(void);
 
 /* kernel.c */
 __attribute__((noreturn)) void stop(void);
-__attribute__((noreturn)) void power_off(void);
+void triple_fault(void);
 void print(const char *text);
-int equal(const char *a, const char *b);
-
-/* command_line.c */
-void parse_command_line(const char *line);
 
 /* descriptors.c */
 void set_up_descriptors(struct vcpu *vcpu);

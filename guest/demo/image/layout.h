@@ -26,10 +26,8 @@
 #define DEVICES 0xc0000000
 #define DEVICES_END 0x100000000
 
-/* An address that belongs to no device: writes are lost, reads give all-ones. */
-#define UNCLAIMED_MMIO 0xe0000000
-/* A port that belongs to no device: writes are lost, reads give all-ones. */
-#define UNCLAIMED_PORT 0x510
+/* User mode may use a port below this one where the task state has a 0 for it. At first there is none. */
+#define BITMAP_PORTS 0x518
 
 /* Selectors. */
 #define KERNEL_CS 0x08

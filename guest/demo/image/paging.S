@@ -3,7 +3,7 @@
  *
  * Every address space shares the kernel half (PML4 entry 0): the first GiB and
  * the fourth, identity-mapped, supervisor only, but for the pages that hold the
- * user code and the counters. Every process has a PML4 of its own, whose entry
+ * user code and data. Every process has a PML4 of its own, whose entry
  * 1 leads to private pages.
  */
 #include "layout.h"
@@ -40,9 +40,9 @@ first_gib:
     .set page, page + 0x200000
     .endr
 
-/* Devices only: the local APIC at 0xfee00000 and UNCLAIMED_MMIO. */
+/* Devices only, the local APIC at 0xfee00000 among them. */
 fourth_gib:
-    .set page, 0xc0000000
+    .set page, DEVICES
     .rept 512
     .quad page + (PRESENT | WRITE | UNCACHED | LARGE)
     .set page, page + 0x200000

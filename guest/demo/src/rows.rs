@@ -48,19 +48,12 @@ static ROWS: [Row; crate::ROWS] = [
     process(201, 200, "dyer"),
     Row {
         mode: Mode::Kernel,
-        functions: &[
-            "compute",
-            "write_port_in_kernel",
-            "memory_io",
-            "memory_io_round",
-            "string_io",
-            "string_io_round",
-        ],
+        functions: &["compute"],
         ..process(102, 100, "system call")
     },
     Row {
         mode: Mode::Kernel,
-        functions: &["stretch_with_interrupts_off", "count_with_interrupts_off"],
+        functions: &["stretch_with_interrupts_off"],
         ..process(103, 100, "interrupts off")
     },
     Row {
@@ -95,7 +88,7 @@ pub fn rows() -> &'static [Row; crate::ROWS] {
     &ROWS
 }
 
-/// Which row a sample belongs to; `None` when it can't come from this guest (user mode with an unknown pid).
+/// Which row a sample of the demo guest belongs to; `None` when it can't come from it (user mode with an unknown pid).
 ///
 /// Kernel time outside the functions of a row is that of "switching": entry code, the choice of what to do next, start-up.
 pub fn row_of(mode: Mode, pid: i32, pc: u64) -> Option<usize> {

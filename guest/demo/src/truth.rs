@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::bytes::{u32_at, u64_at};
-use crate::{ROWS, VCPUS_MAX, symbol};
+use crate::{IMAGE, Image, ROWS, VCPUS_MAX};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"KVMTRUTH");
 const VERSION: u32 = 1;
@@ -13,7 +13,6 @@ const SLOTS_OFFSET: usize = 64;
 const SLOT_BYTES: usize = 128;
 const CYCLES_OFFSET: usize = 16;
 const STOLEN_INDEX: usize = 13;
-const COUNTER_BYTES: usize = 64;
 const READ_TRIES: usize = 1000;
 
 /// Why the truth can't be had.
@@ -66,70 +65,65 @@ pub struct Truth {
     pub vcpus: Vec<VcpuTruth>,
 }
 
-/// A vCPU's counter, for workloads that count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counter {
-    /// Rounds so far.
-    pub rounds: u64,
-    /// Wrong values seen so far.
-    pub errors: u64,
-    /// Times that `gaps` was kept from running for longer than a loop takes, but not so long that
-    /// the host must have run something else.
-    pub gaps: u64,
-    /// TSC cycles of those gaps in all.
-    pub gap_cycles: u64,
-}
-
-fn area(name: &'static str, bytes: usize) -> Result<Range<u64>, TruthError> {
-    let symbol = symbol(name).ok_or(TruthError::NoSymbol(name))?;
-    let length = u64::try_from(bytes).unwrap_or(u64::MAX).min(symbol.size);
-    Ok(symbol.address..symbol.address + length)
-}
-
-/// The guest-physical addresses of the truth of so many vCPUs.
-///
-/// # Errors
-///
-/// [`TruthError::Vcpus`] when they are too many.
-pub fn truth_area(vcpus: usize) -> Result<Range<u64>, TruthError> {
-    if vcpus > VCPUS_MAX {
-        return Err(TruthError::Vcpus(vcpus));
-    }
-    area("kvmprof_truth", HEADER_BYTES + vcpus * BLOCK_BYTES)
-}
-
-/// The guest-physical addresses of the counters of so many vCPUs, for [`counters`].
-///
-/// # Errors
-///
-/// [`TruthError::Vcpus`] when they are too many.
-pub fn counters_area(vcpus: usize) -> Result<Range<u64>, TruthError> {
-    if vcpus > VCPUS_MAX {
-        return Err(TruthError::Vcpus(vcpus));
-    }
-    area("kvmprof_counters", vcpus * COUNTER_BYTES)
-}
-
-/// The counters in a copy of [`counters_area`], one for each vCPU.
-pub fn counters(bytes: &[u8]) -> Vec<Counter> {
-    bytes
-        .chunks_exact(COUNTER_BYTES)
-        .map(|counter| Counter {
-            rounds: u64_at(counter, 0),
-            errors: u64_at(counter, 8),
-            gaps: u64_at(counter, 16),
-            gap_cycles: u64_at(counter, 24),
-        })
-        .collect()
-}
-
 fn block(bytes: &[u8], vcpu: usize) -> &[u8] {
     let start = HEADER_BYTES + vcpu * BLOCK_BYTES;
     bytes.get(start..start + BLOCK_BYTES).unwrap_or_default()
 }
 
+impl Image {
+    /// The guest-physical addresses of the truth of so many vCPUs, for [`Truth::parse`].
+    ///
+    /// # Errors
+    ///
+    /// [`TruthError::Vcpus`] when they are too many, [`TruthError::NoSymbol`] when the image has another kernel.
+    pub fn truth_area(&self, vcpus: usize) -> Result<Range<u64>, TruthError> {
+        if vcpus > VCPUS_MAX {
+            return Err(TruthError::Vcpus(vcpus));
+        }
+        let Range { start, end } = self.area("kvmprof_truth")?;
+        let bytes = HEADER_BYTES + vcpus * BLOCK_BYTES;
+        let length = u64::try_from(bytes).unwrap_or(u64::MAX);
+        Ok(start..end.min(start.saturating_add(length)))
+    }
+
+    /// Reads the truth of so many vCPUs while they run. `copy` copies guest memory from a guest-physical address, and
+    /// says whether it could.
+    ///
+    /// # Errors
+    ///
+    /// Memory that can't be read, [`TruthError::Restless`], and those of [`Image::truth_area`] and [`Truth::parse`].
+    pub fn truth(
+        &self,
+        vcpus: usize,
+        mut copy: impl FnMut(u64, &mut [u8]) -> bool,
+    ) -> Result<Truth, TruthError> {
+        let area = self.truth_area(vcpus)?;
+        let bytes = usize::try_from(area.end - area.start).unwrap_or_default();
+        let mut copies = [vec![0; bytes], vec![0; bytes], vec![0; bytes]];
+        for _ in 0..READ_TRIES {
+            for buffer in &mut copies {
+                if !copy(area.start, buffer) {
+                    return Err(TruthError::Memory(area.start));
+                }
+            }
+            // Whatever the order in which a copy is made: if a count is the same before and after the one in the
+            // middle, that one's valid slot was not written meanwhile.
+            let [before, taken, after] = &copies;
+            let still = (0..vcpus).all(|vcpu| {
+                let updates = u64_at(block(taken, vcpu), 0);
+                u64_at(block(before, vcpu), 0) == updates
+                    && u64_at(block(after, vcpu), 0) == updates
+            });
+            if still {
+                return Truth::parse(taken, vcpus);
+            }
+        }
+        Err(TruthError::Restless)
+    }
+}
+
 impl Truth {
-    /// Parses a copy of [`truth_area`] that was taken while no vCPU ran. It doesn't matter where they stopped.
+    /// Parses a copy of [`Image::truth_area`] that was taken while no vCPU ran. It doesn't matter where they stopped.
     ///
     /// # Errors
     ///
@@ -157,38 +151,16 @@ impl Truth {
         })
     }
 
-    /// Reads the truth while the vCPUs run. `copy` copies guest memory from a guest-physical address, and says whether
-    /// it could.
+    /// Reads the demo guest's truth while its vCPUs run, as [`Image::truth`] does.
     ///
     /// # Errors
     ///
-    /// Memory that can't be read, [`TruthError::Restless`], and those of [`Truth::parse`].
+    /// Those of [`Image::truth`].
     pub fn read(
         vcpus: usize,
-        mut copy: impl FnMut(u64, &mut [u8]) -> bool,
+        copy: impl FnMut(u64, &mut [u8]) -> bool,
     ) -> Result<Self, TruthError> {
-        let area = truth_area(vcpus)?;
-        let bytes = usize::try_from(area.end - area.start).unwrap_or_default();
-        let mut copies = [vec![0; bytes], vec![0; bytes], vec![0; bytes]];
-        for _ in 0..READ_TRIES {
-            for buffer in &mut copies {
-                if !copy(area.start, buffer) {
-                    return Err(TruthError::Memory(area.start));
-                }
-            }
-            // Whatever the order in which a copy is made: if a count is the same before and after the one in the
-            // middle, that one's valid slot was not written meanwhile.
-            let [before, taken, after] = &copies;
-            let still = (0..vcpus).all(|vcpu| {
-                let updates = u64_at(block(taken, vcpu), 0);
-                u64_at(block(before, vcpu), 0) == updates
-                    && u64_at(block(after, vcpu), 0) == updates
-            });
-            if still {
-                return Self::parse(taken, vcpus);
-            }
-        }
-        Err(TruthError::Restless)
+        IMAGE.truth(vcpus, copy)
     }
 
     /// Cycles of each row, summed over the vCPUs.
@@ -345,36 +317,14 @@ mod tests {
     }
 
     #[test]
-    fn the_image_holds_an_empty_table_and_counters_of_the_size_said_here() {
-        let truth = symbol("kvmprof_truth").unwrap();
+    fn the_image_holds_an_empty_table_of_the_size_said_here() {
+        let truth = IMAGE.symbol("kvmprof_truth").unwrap();
         assert_eq!(
             truth.size,
             u64::try_from(HEADER_BYTES + VCPUS_MAX * BLOCK_BYTES).unwrap()
         );
-        let area = truth_area(2).unwrap();
+        let area = IMAGE.truth_area(2).unwrap();
         assert_eq!((area.start, area.end - area.start), (truth.address, 704));
-        assert_eq!(truth_area(65), Err(TruthError::Vcpus(65)));
-        let all = counters_area(VCPUS_MAX).unwrap();
-        assert_eq!(all.end - all.start, 4096);
-        assert_eq!(symbol("kvmprof_counters").unwrap().size, 4096);
-    }
-
-    #[test]
-    fn counters_are_read() {
-        let mut bytes = vec![0; 2 * COUNTER_BYTES];
-        bytes[64] = 7;
-        bytes[72] = 8;
-        bytes[80] = 9;
-        bytes[88] = 10;
-        let expected = [
-            Counter::default(),
-            Counter {
-                rounds: 7,
-                errors: 8,
-                gaps: 9,
-                gap_cycles: 10,
-            },
-        ];
-        assert_eq!(counters(&bytes), expected);
+        assert_eq!(IMAGE.truth_area(65), Err(TruthError::Vcpus(65)));
     }
 }

@@ -1,43 +1,49 @@
-//! What ends a run before its time.
+//! The end of a command before its work is done: by signals, or by another thread.
 
 use std::io;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-/// Why a wait ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Woken {
-    /// Somebody asked for the end, or the time was up.
-    Stop,
-    /// There is nothing to end any more.
+/// How far a command's work is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Working,
+    Interrupted,
+    /// The work is done: there is nothing left to interrupt.
     Done,
 }
 
-/// Waits for the end of one run: a signal, or a [`Stopper`].
-#[derive(Debug)]
-pub struct Interrupt {
-    sender: Sender<Woken>,
-    receiver: Receiver<Woken>,
+/// Why a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// There was an interrupt, or the time was up.
+    Stop,
+    /// The work is done.
+    Done,
 }
 
-/// Ends a run from another thread.
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// Whether a command is to end early. Clones are of one interrupt.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupt(Arc<Shared>);
+
+/// Interrupts a command from another thread.
 #[derive(Clone, Debug)]
-pub struct Stopper(Sender<Woken>);
-
-impl Default for Interrupt {
-    fn default() -> Self {
-        let (sender, receiver) = channel();
-        Self { sender, receiver }
-    }
-}
+pub struct Stopper(Interrupt);
 
 impl Interrupt {
-    /// One that SIGINT and SIGTERM set off; if it takes too long then, another one ends the process
-    /// as it would have without this.
+    /// An interrupt by SIGINT or SIGTERM. The command is expected to end then; a later one of these signals ends the
+    /// process, as it would have without this.
     ///
     /// # Errors
     /// When the handlers or their thread can't be set up.
@@ -48,40 +54,94 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// A handle to set it off with.
+    /// As [`on_signals`](Self::on_signals), by SIGINT alone.
+    ///
+    /// # Errors
+    /// When the handler or its thread can't be set up.
+    pub fn on_ctrl_c() -> io::Result<Self> {
+        let interrupt = Self::default();
+        let stopper = interrupt.stopper();
+        on_first(&[SIGINT], move || stopper.stop())?;
+        Ok(interrupt)
+    }
+
+    /// A handle that interrupts.
     pub fn stopper(&self) -> Stopper {
-        Stopper(self.sender.clone())
+        Stopper(self.clone())
     }
 
-    /// Waits until it is set off, or done with, or `timeout` has passed.
-    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Woken {
-        let woken = match timeout {
-            Some(timeout) => self.receiver.recv_timeout(timeout),
-            None => self.receiver.recv().map_err(RecvTimeoutError::from),
-        };
-        // It holds a sender itself, so that nothing but the time can end a wait otherwise.
-        woken.unwrap_or(Woken::Stop)
+    /// Whether there was an interrupt.
+    pub fn is_raised(&self) -> bool {
+        self.state() == State::Interrupted
     }
 
-    /// Waits until `moment`, which may never come, unless it is set off or done with before: then
-    /// true.
-    pub(crate) fn comes_before(&self, moment: Option<Instant>) -> bool {
-        let Some(moment) = moment else {
-            return self.receiver.recv().is_ok();
-        };
-        let timeout = moment.saturating_duration_since(Instant::now());
-        self.receiver.recv_timeout(timeout).is_ok()
+    /// Wakes those who wait: the work is done. A later interrupt has no effect.
+    pub fn done(&self) {
+        self.end(State::Done);
+    }
+
+    /// Waits for an interrupt, for [`done`](Self::done), or until `timeout` has passed.
+    pub fn wait(&self, timeout: Option<Duration>) -> Woken {
+        // A moment that the clock can't count never comes.
+        self.wait_until(timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
+        match self.state() {
+            State::Done => Woken::Done,
+            State::Working | State::Interrupted => Woken::Stop,
+        }
+    }
+
+    /// Waits until `moment`, or for ever, and returns true if an interrupt or [`done`](Self::done) came before.
+    pub fn comes_before(&self, moment: Option<Instant>) -> bool {
+        self.wait_until(moment);
+        self.state() != State::Working
+    }
+
+    fn wait_until(&self, moment: Option<Instant>) {
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        while *state == State::Working {
+            let changed = &self.0.changed;
+            state = match moment.map(|moment| moment.saturating_duration_since(Instant::now())) {
+                None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => return,
+                Some(rest) => {
+                    let woken = changed.wait_timeout(state, rest);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    fn state(&self) -> State {
+        *self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, end: State) {
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if *state == State::Working {
+            *state = end;
+            self.0.changed.notify_all();
+        }
     }
 }
 
-/// Lets SIGINT pass without effect at first; a later one ends the process.
+impl Stopper {
+    /// Interrupts the command. Has no effect when it is done already.
+    pub fn stop(&self) {
+        self.0.end(State::Interrupted);
+    }
+}
+
+/// Lets the first SIGINT pass without effect; a later one ends the process.
+///
+/// # Errors
+/// When the handlers or their thread can't be set up.
 pub(crate) fn ignore_first_interrupt() -> io::Result<()> {
     on_first(&[SIGINT], || ())
 }
 
 /// Signals that come within this time of the first are the same to a user: timeout(1), say, sends
 /// two at once.
-const SAME: Duration = Duration::from_secs(1);
+const SAME: Duration = Duration::from_millis(200);
 
 /// Calls `act` at the first of `signals`; a later one has its default effect.
 fn on_first(signals: &[i32], act: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -102,46 +162,48 @@ fn on_first(signals: &[i32], act: impl FnOnce() + Send + 'static) -> io::Result<
     Ok(())
 }
 
-impl Stopper {
-    /// Ends the run. Does nothing when it has ended already.
-    pub fn stop(&self) {
-        self.send(Woken::Stop);
-    }
-
-    /// Ends the wait only.
-    pub(crate) fn done(&self) {
-        self.send(Woken::Done);
-    }
-
-    fn send(&self, woken: Woken) {
-        // An error means that nobody waits any more.
-        let _ = self.0.send(woken);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use signal_hook::low_level::raise;
+
     use super::*;
 
     #[test]
-    fn a_wait_ends_by_a_stop_or_in_time() {
+    fn a_wait_ends_by_an_interrupt_or_in_time() {
         let interrupt = Interrupt::default();
         assert_eq!(interrupt.wait(Some(Duration::ZERO)), Woken::Stop);
-        interrupt.stopper().done();
-        assert_eq!(interrupt.wait(None), Woken::Done);
+        assert!(!interrupt.is_raised());
         let stopper = interrupt.stopper();
         let thread = std::thread::spawn(move || stopper.stop());
         assert_eq!(interrupt.wait(None), Woken::Stop);
         thread.join().unwrap();
+        assert!(interrupt.is_raised());
     }
 
     #[test]
-    fn a_moment_comes_unless_a_stop_does() {
+    fn what_is_done_is_not_interrupted() {
+        let interrupt = Interrupt::default();
+        interrupt.done();
+        interrupt.stopper().stop();
+        assert_eq!(interrupt.wait(None), Woken::Done);
+        assert!(!interrupt.is_raised());
+    }
+
+    #[test]
+    fn a_moment_comes_unless_an_interrupt_does() {
         let interrupt = Interrupt::default();
         assert!(!interrupt.comes_before(Some(Instant::now())));
+        interrupt.stopper().stop();
         for moment in [Some(Instant::now()), None] {
-            interrupt.stopper().stop();
             assert!(interrupt.comes_before(moment));
         }
+    }
+
+    #[test]
+    fn the_first_signal_is_an_interrupt() {
+        let interrupt = Interrupt::on_signals().unwrap();
+        assert!(!interrupt.is_raised());
+        raise(SIGINT).unwrap();
+        assert!(interrupt.comes_before(None) && interrupt.is_raised());
     }
 }

@@ -1,6 +1,20 @@
-//! The tools that read profiles: same code on the host socket and on the guest nodes.
+//! The tools that read profiles: the same code on the host socket and on the guest's nodes.
+//!
+//! Each tool is a module with its command line and its work; [`program`] is what the programs `kvmprof-tools` and `kvmprof`
+//! make of them.
+//!
+//! ```no_run
+//! use std::fs::File;
+//!
+//! use kvmprof_tools::pcstat::{read_profile, write_report};
+//!
+//! // What `pcstat samples` does.
+//! let profile = read_profile(&mut File::open("samples")?, "samples", None)?;
+//! write_report(&profile, 10, &mut std::io::stdout())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
-pub mod client;
+pub mod command_line;
 pub mod device;
 pub mod getpc;
 pub mod interrupt;
@@ -8,14 +22,4 @@ pub mod pcstat;
 pub mod prf;
 pub mod program;
 pub mod symbols;
-
-/// An error and its causes, on one line.
-pub fn one_line(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        line += &format!(": {cause}");
-        source = cause.source();
-    }
-    line
-}
+mod table;

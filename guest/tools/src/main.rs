@@ -1,10 +1,10 @@
 //! The tools as one program, chosen by its name or its first argument.
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
-use kvmprof_tools::program::{Setup, Tool, parse, refuse, told_as};
+use clap::{Parser, Subcommand};
+use kvmprof_tools::command_line::{self, Program};
+use kvmprof_tools::program::{Setup, Tool};
 
 /// Profiles of a guest that runs under kvmprof
 ///
@@ -19,34 +19,26 @@ use kvmprof_tools::program::{Setup, Tool, parse, refuse, told_as};
 )]
 struct CommandLine {
     #[command(subcommand)]
-    command: Command,
+    chosen: Chosen,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum Chosen {
     #[command(flatten)]
     Tool(Tool),
     #[command(flatten)]
     Setup(Setup),
 }
 
-fn run(command: &Command) -> anyhow::Result<ExitCode> {
-    match command {
-        Command::Tool(tool) => Ok(tool.execute()?),
-        Command::Setup(setup) => {
-            setup.execute(&CommandLine::command(), &mut std::io::stdout())?;
-            Ok(ExitCode::SUCCESS)
+impl Program for CommandLine {
+    fn chosen(&self) -> &dyn command_line::Command {
+        match &self.chosen {
+            Chosen::Tool(tool) => tool.chosen(),
+            Chosen::Setup(setup) => setup,
         }
     }
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<OsString> = std::env::args_os().collect();
-    let line: CommandLine = parse(&arguments)
-        .unwrap_or_else(|error| refuse(&error, &CommandLine::command(), &arguments));
-    run(&line.command).unwrap_or_else(|error| {
-        // The whole chain of causes on one line.
-        eprintln!("{}: {error:#}", told_as(&arguments, "kvmprof-tools"));
-        ExitCode::FAILURE
-    })
+    command_line::main::<CommandLine>()
 }

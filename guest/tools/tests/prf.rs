@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::prf::{ALL_VCPUS, MAX_ADDRESSES};
-use kvmprof_devices::profiling::{Mode, Prf, Sample, Ticks};
+use kvmprof_devices::profiling::Prf;
+use kvmprof_recording::{Mode, Sample, Ticks};
 use kvmprof_tools::device::{self, DeviceError, DeviceKind};
 use kvmprof_tools::interrupt::Interrupt;
 use kvmprof_tools::prf::{
-    Log, LogError, PrfError, Profiler, record_periodically, set_and_show, snap,
+    Appended, Log, LogError, PrfError, Profiler, record_periodically, set_and_show, snap,
 };
 
 const TABLE: [u64; 3] = [0, 0x1000, 0x2000];
@@ -188,27 +189,20 @@ fn prfsnap_turns_on_and_appends() {
     let profiler = Profiler::new(&device);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log");
-    let mut warnings = Vec::new();
     for pc in [0x1000, 0x2fff] {
-        snap(&profiler, &path, &mut warnings).unwrap();
+        assert_eq!(snap(&profiler, &path).unwrap(), Appended::Cleanly);
         device.feed(pc, 7);
     }
-    snap(&profiler, &path, &mut warnings).unwrap();
+    assert_eq!(snap(&profiler, &path).unwrap(), Appended::Cleanly);
     assert_eq!(sums(&path), [0, 7, 14]);
     assert_eq!(profiler.state().unwrap(), (true, true));
-    assert!(warnings.is_empty());
 
-    // Half a record at the end goes, with a word about it.
+    // Half a record at the end goes, and the caller learns of it.
     let mut bytes = fs::read(&path).unwrap();
     bytes.extend([0; 9]);
     fs::write(&path, bytes).unwrap();
-    snap(&profiler, &path, &mut warnings).unwrap();
+    assert_eq!(snap(&profiler, &path).unwrap(), Appended::OverPart);
     assert_eq!(sums(&path), [0, 7, 14, 14]);
-    assert!(
-        String::from_utf8(warnings)
-            .unwrap()
-            .contains("within a record")
-    );
 }
 
 #[test]
@@ -217,7 +211,7 @@ fn without_a_table_no_file_is_made() {
     let profiler = Profiler::new(&device);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log");
-    let error = snap(&profiler, &path, &mut Vec::new()).unwrap_err();
+    let error = snap(&profiler, &path).unwrap_err();
     assert!(matches!(error, PrfError::NotLoaded));
     let interrupt = Interrupt::default();
     let error =

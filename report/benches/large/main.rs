@@ -11,9 +11,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use clap::Parser;
-use kvmprof_report::commands::{ExportArguments, ReportArguments};
-use kvmprof_report::export::Format;
+use kvmprof_report::export::{Format, Source};
+use kvmprof_report::profile::{Layout, Look, Profile, SortBy, print as print_report};
 use process::{Taken, measure};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -26,26 +25,34 @@ const ALLOWED: Taken = Taken {
     bytes: 1 << 30,
 };
 
-/// This program as kvmprof.
-#[derive(Parser)]
-enum Kvmprof {
-    Report(ReportArguments),
-    Export(ExportArguments),
-}
-
 fn main() -> Result<()> {
-    match std::env::args().nth(1).as_deref() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         // cargo test runs benches too, to see that they start.
-        Some("--test") => Ok(()),
-        Some("report" | "export") => {
-            match Kvmprof::parse() {
-                Kvmprof::Report(arguments) => arguments.execute()?,
-                Kvmprof::Export(arguments) => arguments.execute()?,
-            }
-            Ok(())
-        }
+        ["--test", ..] => Ok(()),
+        ["report", recording] => report(Path::new(recording)),
+        ["export", recording, output] => export(Path::new(recording), Path::new(output)),
         _ => compare(),
     }
+}
+
+/// What `kvmprof report` does.
+fn report(recording: &Path) -> Result<()> {
+    let profile = Profile::of_file(recording, &[])?;
+    let layout = Layout {
+        sections: Vec::new(),
+        sort: SortBy::default(),
+        top: 20,
+        look: Look::of_terminal(false),
+    };
+    print_report(&profile, &layout, &[], &mut std::io::stdout().lock())?;
+    Ok(())
+}
+
+/// What `kvmprof export --format perf-data` does.
+fn export(recording: &Path, output: &Path) -> Result<()> {
+    Format::PerfData.write_file(&Source::open(recording, &[])?, output)?;
+    Ok(())
 }
 
 fn compare() -> Result<()> {
@@ -68,10 +75,7 @@ fn compare() -> Result<()> {
     print("kvmprof report", report);
     let data = folder.path().join("perf.data");
     let mut export = kvmprof()?;
-    export
-        .args(["export", "--format", "perf-data", "--output"])
-        .arg(&data)
-        .arg(&recorded);
+    export.arg("export").arg(&recorded).arg(&data);
     print("kvmprof export --format perf-data", measure(&mut export)?);
     if let Some(perf) = perf(&data)? {
         print("perf report", perf);
@@ -92,7 +96,7 @@ fn print(name: &str, taken: Taken) {
     );
 }
 
-/// This program, to be told to be a command of kvmprof.
+/// This program, which does the work of a kvmprof command in a process of its own.
 fn kvmprof() -> Result<Command> {
     Ok(Command::new(std::env::current_exe()?))
 }

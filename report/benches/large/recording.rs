@@ -6,8 +6,8 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use kvmprof_devices::profiling::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
-use kvmprof_report::file::{Account, Block, Facts, Kind, SamplesEncoder, header};
+use kvmprof_recording::file::{Account, Block, Facts, Kind, SamplesEncoder, header};
+use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
 
 use super::Result;
 

@@ -11,13 +11,11 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Write};
 
-use kvmprof_devices::profiling::Mode;
-
 use super::interned::Interned;
 use super::{Event, ExportError, Source};
 use crate::text::visible;
 
-/// All ticks, then those in user mode, in the kernel, in interrupts, idle.
+/// All ticks, then those of each mode.
 type Cost = [u64; 5];
 
 /// A function in a process.
@@ -80,13 +78,7 @@ fn path(
 
 fn cost(event: &Event) -> Cost {
     let mut cost = [event.ticks, 0, 0, 0, 0];
-    let mode = match event.mode {
-        Mode::User => 1,
-        Mode::Kernel => 2,
-        Mode::Interrupt => 3,
-        Mode::Idle => 4,
-    };
-    cost[mode] = event.ticks;
+    cost[1 + event.mode.index()] = event.ticks;
     cost
 }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::file::FileError;
+use kvmprof_recording::file::FileError;
 
 /// Why there is no export.
 #[derive(Debug, thiserror::Error)]

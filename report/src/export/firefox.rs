@@ -16,7 +16,7 @@ use fxprof_processed_profile::{
     StackHandle, StaticSchemaMarker, StaticSchemaMarkerField, StringHandle, ThreadHandle,
     Timestamp, WeightType,
 };
-use kvmprof_devices::profiling::Mode;
+use kvmprof_recording::Mode;
 
 use super::libraries::Libraries;
 use super::{Event, ExportError, Source};

@@ -8,11 +8,10 @@ use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use kvmprof_devices::profiling::Mode;
+use kvmprof_recording::Mode;
 use prost::Message;
 
 use super::interned::Interned;
-use super::source::mode_name;
 use super::{Event, ExportError, Frame, Source};
 use crate::profile::Stack;
 use crate::symbolize::{KERNEL, USER};
@@ -253,7 +252,7 @@ impl<'a> Builder<'a> {
             ("tid", event.tid.to_string()),
             ("vcpu", event.vcpu.to_string()),
             ("comm", event.comm.clone()),
-            ("mode", mode_name(event.mode).to_owned()),
+            ("mode", event.mode.name().to_owned()),
         ];
         for (key, text) in labels {
             let (key, str) = (self.string(key)?, self.string(&text)?);

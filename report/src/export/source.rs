@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use kvmprof_devices::profiling::{Mode, Sample};
+use kvmprof_recording::{Mode, Sample};
 
 use super::ExportError;
-use crate::file::{FileError, Recording};
 use crate::profile::{
     CUT_SHORT, HALTED, HALTED_MODULE, Profile, Selector, Stack, StackFrame, period_ns, task_name,
 };
 use crate::symbolize::MappingSet;
+use kvmprof_recording::file::{FileError, Recording};
 
 /// What a thread is called whose name isn't known.
 const UNKNOWN: &str = "[unknown]";
@@ -180,12 +180,12 @@ impl Source {
         let mut result = Ok(());
         self.recording.read(|ticks, frames| {
             let (ticks, begin) = selector.select(ticks);
-            if result.is_ok() && ticks.idle > 0 && selection.wants(0) {
+            let ticks = selection.only(&ticks);
+            if result.is_ok() && ticks.idle > 0 {
                 result = each(&Event::of_idle(ticks.vcpu, ticks.idle, begin));
             }
             if let Some(sample) = &ticks.sample
                 && result.is_ok()
-                && selection.wants(sample.pid)
             {
                 let mappings = resolver.mappings_of(sample);
                 result = each(&Event::of_sample(sample, frames, mappings));
@@ -209,16 +209,6 @@ impl Source {
             frames.push(note);
         }
         frames
-    }
-}
-
-/// What the mode is called.
-pub fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::User => "user",
-        Mode::Kernel => "kernel",
-        Mode::Interrupt => "interrupt",
-        Mode::Idle => "idle",
     }
 }
 

@@ -8,12 +8,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
-use kvmprof_devices::profiling::Mode;
+use kvmprof_recording::Mode;
 use serde::Serialize;
 use serde_json::json;
 
 use super::interned::Interned;
-use super::source::mode_name;
 use super::{Event, ExportError, Source};
 use crate::profile::Stack;
 
@@ -117,7 +116,7 @@ impl Tables<'_> {
         };
         let mut stack = vec![
             frame(thread, "[thread]", None)?,
-            frame(format!("[{}]", mode_name(event.mode)), "[mode]", None)?,
+            frame(format!("[{}]", event.mode.name()), "[mode]", None)?,
         ];
         for inner in self.source.frames(event).into_iter().rev() {
             let name = inner.name.into_owned();

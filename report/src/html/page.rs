@@ -5,9 +5,9 @@ use std::fmt::Write;
 use super::flames::Flames;
 use super::timeline::Timeline;
 use super::{tables, timeline_svg};
-use crate::file::Account;
 use crate::profile::{Profile, folded, modules_by_name};
 use crate::text::escape;
+use kvmprof_recording::file::Account;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");

@@ -27,7 +27,7 @@ pub fn processes(profile: &Profile) -> String {
         "idle",
     ]);
     for (pid, process) in rows.iter().take(ROWS) {
-        let name = name(**pid, process);
+        let name = process.shown_name(**pid);
         let _ = write!(out, "<tr>{}{}", number((**pid).into()), text(name));
         shares(&mut out, process.samples(), whole);
         for count in process.modes {
@@ -37,15 +37,6 @@ pub fn processes(profile: &Profile) -> String {
     }
     end(&mut out, rows.len().min(ROWS), rows.len(), "processes");
     out
-}
-
-/// What `process` is called, whose pid is `pid`.
-pub fn name(pid: i32, process: &Process) -> &str {
-    match (pid, process.name.as_str()) {
-        (-1, "") => "[unknown]",
-        (0, "") => "[idle]",
-        (_, name) => name,
-    }
 }
 
 /// The functions of `profile`, those with the most samples of their own first.

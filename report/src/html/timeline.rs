@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use kvmprof_devices::profiling::{Mode, Ticks};
+use kvmprof_recording::{IDLE_PID, Mode, Ticks};
 
-use crate::file::{FileError, Recording};
 use crate::profile::{Profile, Selection, Selector};
+use kvmprof_recording::file::{FileError, Recording};
 
 /// How many bins there are at most.
 pub const BINS: usize = 480;
@@ -17,14 +17,12 @@ const LEAST_TICKS: u64 = 5;
 const MAX_VCPUS: usize = 64;
 /// How many processes are shown at most.
 const MAX_PROCESSES: usize = 12;
-/// The pid of what runs when nothing does.
-const IDLE: i32 = 0;
 
 /// Ticks of a bin, by what they were.
 pub type Bin = [u64; 7];
 
 /// Their numbers: the modes, ticks without a sample, and those of processes that weren't asked for.
-pub(super) const IDLE_TICKS: usize = 3;
+pub(super) const IDLE_TICKS: usize = Mode::Idle.index();
 const STOLEN: usize = 4;
 const LOST: usize = 5;
 const OTHERS: usize = 6;
@@ -103,7 +101,7 @@ impl Timeline {
         let mut busiest: Vec<(u64, i32)> = profile
             .processes
             .iter()
-            .filter(|(pid, _)| **pid != IDLE)
+            .filter(|(pid, _)| **pid != IDLE_PID)
             .map(|(pid, process)| (u64::MAX - process.samples(), *pid))
             .collect();
         busiest.sort_unstable();
@@ -146,12 +144,7 @@ impl Timeline {
         let time = sample.time.saturating_sub(self.start);
         self.reach(time);
         self.spread(ticks.vcpu, time);
-        let mode = match sample.mode {
-            Mode::User => 0,
-            Mode::Kernel => 1,
-            Mode::Interrupt => 2,
-            Mode::Idle => IDLE_TICKS,
-        };
+        let mode = sample.mode.index();
         let kind = if self.wants(sample.pid) { mode } else { OTHERS };
         let bin = self.bin(time);
         self.lane(ticks.vcpu).add(bin, kind, 1);
@@ -196,7 +189,11 @@ impl Timeline {
         };
         let (first, last) = (self.bin(since.min(time)), self.bin(time));
         let bins = (last - first + 1) as u64;
-        let idle = if self.wants(IDLE) { IDLE_TICKS } else { OTHERS };
+        let idle = if self.wants(IDLE_PID) {
+            IDLE_TICKS
+        } else {
+            OTHERS
+        };
         for (kind, count) in [idle, STOLEN, LOST, OTHERS].into_iter().zip(counts) {
             if count == 0 {
                 continue;
@@ -236,10 +233,10 @@ fn portion(count: u64, index: u64, parts: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use kvmprof_devices::profiling::Sample;
+    use kvmprof_recording::Sample;
 
     use super::*;
-    use crate::file::Facts;
+    use kvmprof_recording::file::Facts;
 
     fn sample(vcpu: u16, time: u64, pid: i32, mode: Mode) -> Ticks {
         Ticks {

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::tables;
+use kvmprof_recording::Mode;
+
 use super::timeline::{Bin, IDLE_TICKS, Lane, Timeline};
 use crate::profile::Profile;
 use crate::text::escape;
@@ -16,10 +17,10 @@ const TIMES: u32 = 4;
 
 /// The names of a bin's parts, and how the style sheet calls them.
 pub const PARTS: [(&str, &str); DRAWN] = [
-    ("user", "m0"),
-    ("kernel", "m1"),
-    ("interrupt", "m2"),
-    ("idle", "m3"),
+    (Mode::User.name(), "m0"),
+    (Mode::Kernel.name(), "m1"),
+    (Mode::Interrupt.name(), "m2"),
+    (Mode::Idle.name(), "m3"),
     ("stolen", "m4"),
     ("lost", "m5"),
 ];
@@ -47,7 +48,7 @@ pub fn draw(timeline: &Timeline, profile: &Profile) -> String {
     let wholes = wholes(timeline);
     for (pid, lane) in &timeline.processes {
         let name = profile.processes.get(pid);
-        let name = name.map_or("", |process| tables::name(*pid, process));
+        let name = name.map_or("", |process| process.shown_name(*pid));
         draw_lane(&mut out, &format!("{name} {pid}"), timeline, |bin| {
             let part = lane.bins.get(bin).copied().unwrap_or_default();
             (part, wholes.get(bin).copied().unwrap_or_default())

@@ -1,32 +1,39 @@
-//! Sums samples up.
+//! Recordings, summed up.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
+use std::rc::Rc;
 
-use kvmprof_devices::profiling::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
+use kvmprof_recording::{IDLE_PID, Mode, Sample, StackEnd, StackSummary};
 
+use super::modes::{ModeCounts, sum_modes};
+use super::sums::{Limits, Sums};
 use super::{Selection, Selector};
-use crate::file::{Contents, FileError, Observer, Recording, Unobserved};
 use crate::symbolize::{Asked, Frame, MappingSet, Resolver};
-
-/// The pid of what runs when nothing does.
-const IDLE: i32 = 0;
+use kvmprof_recording::file::{Contents, FileError, Observer, Recording, Unobserved};
 
 /// One process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     /// Its name, that of its main thread if that was ever sampled; empty when unknown.
     pub name: String,
-    /// Samples in user mode, in the kernel, in interrupts, idle.
-    pub modes: [u64; 4],
+    /// Samples by mode.
+    pub modes: ModeCounts,
 }
 
 impl Process {
+    /// What it is called, whose pid is `pid`: a word in brackets for what is no process; empty when unknown.
+    pub fn shown_name(&self, pid: i32) -> &str {
+        match (pid, self.name.as_str()) {
+            (-1, "") => "[unknown]",
+            (IDLE_PID, "") => "[idle]",
+            (_, name) => name,
+        }
+    }
+
     /// All of its samples.
     pub fn samples(&self) -> u64 {
-        self.modes
-            .iter()
-            .fold(0, |sum, count| sum.saturating_add(*count))
+        sum_modes(&self.modes)
     }
 }
 
@@ -98,18 +105,18 @@ pub struct StackFrame {
 }
 
 /// A recording, summed up.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Profile {
     /// What there is besides samples.
     pub contents: Contents,
     /// What frames are called.
-    pub resolver: Resolver,
+    pub resolver: Rc<Resolver>,
     /// What is looked at.
     pub selection: Selection,
     /// The processes, by pid; -1 is those that couldn't be told.
     pub processes: BTreeMap<i32, Process>,
-    /// Samples in user mode, in the kernel, in interrupts and idle, by vCPU.
-    pub vcpus: BTreeMap<u16, [u64; 4]>,
+    /// Samples by mode of each vCPU.
+    pub vcpus: BTreeMap<u16, ModeCounts>,
     /// How many samples there are of each process, in each stack.
     pub stacks: HashMap<(i32, Stack), u64>,
     /// Idle ticks that need no sample.
@@ -147,13 +154,14 @@ impl Profile {
     ) -> Result<Self, FileError> {
         let facts = recording.contents()?.facts;
         let mut selector = Selector::new(&facts, selection.time);
-        let mut sums = Sums::new(selection);
+        let mut sums = Sums::new(Limits::NONE);
         let mut contents = recording.read_observed(observer, |ticks, frames| {
-            let (ticks, _) = selector.select(ticks);
-            sums.add(&ticks, frames, &resolver);
+            let ticks = selection.only(&selector.select(ticks).0);
+            let mappings = ticks.sample.map(|sample| resolver.mappings_of(&sample));
+            sums.add(&ticks, frames, mappings.unwrap_or_default());
         })?;
         contents.account = selector.account();
-        Ok(sums.finish(contents, resolver))
+        Ok(sums.into_profile(contents, Rc::new(resolver), selection))
     }
 
     /// Finds the names of all frames, while `observer` looks on; once it interrupts, the rest gets no source lines.
@@ -238,92 +246,11 @@ impl Stack {
     }
 }
 
-struct Sums {
-    selection: Selection,
-    processes: BTreeMap<i32, (Process, bool)>,
-    vcpus: BTreeMap<u16, [u64; 4]>,
-    stacks: HashMap<(i32, Stack), u64>,
-    idle: u64,
-}
-
-impl Sums {
-    fn new(selection: Selection) -> Self {
-        Self {
-            selection,
-            processes: BTreeMap::new(),
-            vcpus: BTreeMap::new(),
-            stacks: HashMap::new(),
-            idle: 0,
-        }
-    }
-
-    fn add(&mut self, ticks: &Ticks, frames: &[u64], resolver: &Resolver) {
-        if self.selection.wants(IDLE) && ticks.idle > 0 {
-            self.idle = self.idle.saturating_add(ticks.idle);
-            let (process, _) = self.processes.entry(IDLE).or_default();
-            let vcpu = self.vcpus.entry(ticks.vcpu).or_default();
-            for modes in [&mut process.modes, vcpu] {
-                modes[3] = modes[3].saturating_add(ticks.idle);
-            }
-        }
-        if let Some(sample) = &ticks.sample
-            && self.selection.wants(sample.pid)
-        {
-            self.add_sample(sample, frames, resolver);
-        }
-    }
-
-    fn add_sample(&mut self, sample: &Sample, frames: &[u64], resolver: &Resolver) {
-        let (process, by_main_thread) = self.processes.entry(sample.pid).or_default();
-        let is_main_thread = sample.tid == sample.pid;
-        if sample.comm[0] != 0 && (is_main_thread || !*by_main_thread) {
-            process.name = task_name(&sample.comm);
-            *by_main_thread = is_main_thread;
-        }
-        let mode = match sample.mode {
-            Mode::User => 0,
-            Mode::Kernel => 1,
-            Mode::Interrupt => 2,
-            Mode::Idle => 3,
-        };
-        let vcpu = self.vcpus.entry(sample.vcpu).or_default();
-        for modes in [&mut process.modes, vcpu] {
-            modes[mode] = modes[mode].saturating_add(1);
-        }
-        let stack = Stack::of(sample, frames, resolver.mappings_of(sample));
-        *self.stacks.entry((sample.pid, stack)).or_default() += 1;
-    }
-
-    fn finish(self, contents: Contents, resolver: Resolver) -> Profile {
-        let processes = self.processes.into_iter();
-        Profile {
-            contents,
-            resolver,
-            selection: self.selection,
-            processes: processes
-                .map(|(pid, (process, _))| (pid, process))
-                .collect(),
-            vcpus: self.vcpus,
-            stacks: self.stacks,
-            idle: self.idle,
-        }
-    }
-}
-
-/// A task's name; bytes that would break a line or a terminal are shown as `?`.
-pub fn task_name(comm: &[u8; COMM_LENGTH]) -> String {
-    comm.iter()
-        .take_while(|byte| **byte != 0)
-        .map(|byte| match byte {
-            b' '..=b'~' => char::from(*byte),
-            _ => '?',
-        })
-        .collect()
-}
-
 /// A profile to test with: pids 7 and 8, idle time, a stack in the kernel that leads to the user.
 #[cfg(test)]
 pub(super) mod testing {
+    use kvmprof_recording::{COMM_LENGTH, Ticks};
+
     use super::*;
 
     pub fn comm(name: &str) -> [u8; COMM_LENGTH] {
@@ -340,7 +267,8 @@ pub(super) mod testing {
             ..Contents::default()
         };
         let resolver = Resolver::of(&contents);
-        let mut sums = Sums::new(Selection::of_processes(pids));
+        let selection = Selection::of_processes(pids);
+        let mut sums = Sums::new(Limits::NONE);
         let kernel = Sample {
             pid: 7,
             tid: 9,
@@ -375,7 +303,7 @@ pub(super) mod testing {
             idle: 2,
             ..Ticks::default()
         };
-        sums.add(&idle, &[], &resolver);
+        sums.add(&selection.only(&idle), &[], MappingSet::default());
         for (sample, frames) in [
             (kernel, [0x2004, 0x1008, 0x1004, 0x50].as_slice()),
             (kernel, &[0x2004, 0x1008, 0x1004, 0x50]),
@@ -386,9 +314,9 @@ pub(super) mod testing {
                 sample: Some(sample),
                 ..Ticks::default()
             };
-            sums.add(&ticks, frames, &resolver);
+            sums.add(&selection.only(&ticks), frames, MappingSet::default());
         }
-        sums.finish(contents, resolver)
+        sums.into_profile(contents, Rc::new(resolver), selection)
     }
 }
 

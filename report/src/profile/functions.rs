@@ -61,7 +61,7 @@ impl<Key> Row<Key> {
 /// The functions of `profile`, by `sort`.
 pub fn functions(profile: &Profile, sort: SortBy) -> Vec<Function> {
     let halted = (HALTED.into(), HALTED_MODULE.into(), true);
-    let rows = sum(profile, sort, Some(halted), |frame| {
+    let rows = sum(profile, sort, Some(halted), |_, frame| {
         let function = Arc::clone(&frame.frame.function);
         Some((function, Arc::clone(&frame.frame.module), frame.is_kernel))
     });
@@ -79,29 +79,29 @@ pub fn functions(profile: &Profile, sort: SortBy) -> Vec<Function> {
 
 /// The kernel, its modules and the files of `profile`, by `sort`.
 pub fn modules(profile: &Profile, sort: SortBy) -> Vec<Row<Arc<str>>> {
-    sum(profile, sort, Some(HALTED_MODULE.into()), |frame| {
+    sum(profile, sort, Some(HALTED_MODULE.into()), |_, frame| {
         Some(Arc::clone(&frame.frame.module))
     })
 }
 
 /// The source lines of `profile`, by `sort`; none without debug information.
 pub fn lines(profile: &Profile, sort: SortBy) -> Vec<Row<SourceLine>> {
-    sum(profile, sort, None, |frame| frame.frame.source.clone())
+    sum(profile, sort, None, |_, frame| frame.frame.source.clone())
 }
 
-/// Samples by what `key` makes of frames. `halted` is what halted vCPUs are in.
-fn sum<Key: Clone + Ord + Hash>(
+/// Samples by what `key` makes of the frames of a process. `halted` is what halted vCPUs are in.
+pub fn sum<Key: Clone + Ord + Hash>(
     profile: &Profile,
     sort: SortBy,
     halted: Option<Key>,
-    key: impl Fn(&StackFrame) -> Option<Key>,
+    key: impl Fn(i32, &StackFrame) -> Option<Key>,
 ) -> Vec<Row<Key>> {
     let mut rows: HashMap<Key, (u64, u64)> = HashMap::new();
     let mut seen = HashSet::new();
     for ((pid, stack), count) in &profile.stacks {
         seen.clear();
         for (index, frame) in profile.frames(*pid, stack).iter().enumerate() {
-            let Some(key) = key(frame) else {
+            let Some(key) = key(*pid, frame) else {
                 continue;
             };
             let is_first = seen.insert(key.clone());

@@ -1,7 +1,9 @@
 //! The report as a document.
 
-use serde_json::{Value, json};
+use kvmprof_recording::Mode;
+use serde_json::{Map, Value, json};
 
+use super::modes::{ModeCounts, sum_modes};
 use super::{Profile, Relatives, Row, Share, SortBy, functions, lines, modules};
 
 /// All of `profile`: what it is about, the account, and all tables, of modules, functions and lines the first `top`
@@ -67,18 +69,14 @@ fn with(mut object: Value, more: Value) -> Value {
     object
 }
 
-fn modes([user, kernel, interrupt, idle]: [u64; 4], whole: u64) -> Value {
-    let samples = [user, kernel, interrupt, idle]
-        .into_iter()
-        .fold(0, u64::saturating_add);
-    json!({
-        "samples": samples,
-        "share": share(samples, whole),
-        "user": user,
-        "kernel": kernel,
-        "interrupt": interrupt,
-        "idle": idle,
-    })
+fn modes(counts: ModeCounts, whole: u64) -> Value {
+    let samples = sum_modes(&counts);
+    let by_mode = Mode::ALL.into_iter().zip(counts);
+    let by_mode: Map<_, _> = by_mode
+        .map(|(mode, count)| (mode.name().to_owned(), count.into()))
+        .collect();
+    let all = json!({ "samples": samples, "share": share(samples, whole) });
+    with(all, by_mode.into())
 }
 
 fn processes(profile: &Profile) -> Vec<Value> {

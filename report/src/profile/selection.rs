@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use kvmprof_devices::profiling::Ticks;
+use kvmprof_recording::{IDLE_PID, Ticks};
 
-use crate::file::{Account, Facts};
+use kvmprof_recording::file::{Account, Facts};
 
 /// Some processes, some time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,6 +77,15 @@ impl Selection {
     /// Whether process `pid` is wanted.
     pub fn wants(&self, pid: i32) -> bool {
         self.pids.is_empty() || self.pids.contains(&pid)
+    }
+
+    /// `ticks` without idle ticks and samples of processes that aren't wanted.
+    pub fn only(&self, ticks: &Ticks) -> Ticks {
+        Ticks {
+            idle: if self.wants(IDLE_PID) { ticks.idle } else { 0 },
+            sample: ticks.sample.filter(|sample| self.wants(sample.pid)),
+            ..*ticks
+        }
     }
 }
 
@@ -177,7 +186,7 @@ fn portion(count: u64, part: u64, whole: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvmprof_devices::profiling::Sample;
+    use kvmprof_recording::Sample;
 
     const FACTS: Facts = Facts {
         program: String::new(),
@@ -189,7 +198,7 @@ mod tests {
         memory_bytes: 0,
         began_ns: 0,
         began_monotonic_ns: 100,
-        stacks: crate::file::Stacks {
+        stacks: kvmprof_recording::file::Stacks {
             kernel: false,
             user: false,
         },

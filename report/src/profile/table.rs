@@ -2,6 +2,9 @@
 
 use std::io::{self, Write};
 
+use kvmprof_recording::Mode;
+
+use super::modes::{ModeCounts, sum_modes};
 use super::{Process, Profile, Relation, Relatives, Row, Share, SortBy, functions, lines, modules};
 use crate::symbolize::SourceLine;
 use crate::text::visible;
@@ -12,7 +15,6 @@ const BAR: usize = 24;
 const NAME: usize = 40;
 /// Columns for a module's name.
 const MODULE: usize = 20;
-const MODES: [&str; 4] = ["user", "kernel", "interrupt", "idle"];
 
 /// A table of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -239,9 +241,10 @@ impl Table<'_> {
 
     fn modes(&mut self) -> io::Result<()> {
         self.heading("  MODE       SAMPLES    SHARE    95 %")?;
-        for (index, name) in MODES.iter().enumerate() {
+        for mode in Mode::ALL {
+            let name = mode.name();
             let processes = self.profile.processes.values();
-            let counts = processes.map(|process| process.modes[index]);
+            let counts = processes.map(|process| process.modes[mode.index()]);
             let count = counts.fold(0_u64, u64::saturating_add);
             let share = self.share(count);
             self.row(
@@ -271,18 +274,14 @@ impl Table<'_> {
             "      PID  NAME              SAMPLES    SHARE    95 %         USER  KERNEL  INTERRUPT    IDLE",
         )?;
         for (pid, process) in rows.iter().take(self.layout.top) {
-            let name = match (**pid, process.name.as_str()) {
-                (-1, "") => "[unknown]",
-                (0, "") => "[idle]",
-                (_, name) => name,
-            };
+            let name = process.shown_name(**pid);
             self.by_mode(&format!("  {pid:>7}  {}", column(name, 16)), process.modes)?;
         }
         self.rest(rows.len(), "processes")
     }
 
-    fn by_mode(&mut self, what: &str, modes: [u64; 4]) -> io::Result<()> {
-        let count = modes.into_iter().fold(0, u64::saturating_add);
+    fn by_mode(&mut self, what: &str, modes: ModeCounts) -> io::Result<()> {
+        let count = sum_modes(&modes);
         let [user, kernel, interrupt, idle] = modes;
         let share = self.share(count);
         let row = format!(

@@ -6,9 +6,9 @@ use super::debug::DebugFile;
 use super::functions::FunctionTable;
 use super::sysroot::Sysroot;
 use super::tables::{RecordedFile, module_name};
-use crate::binary;
-use crate::file::{Mapping, Segment};
 use crate::text::visible;
+use kvmprof_recording::elf;
+use kvmprof_recording::file::{Mapping, Segment};
 
 /// Bytes of the largest file whose functions are read, if the recording hasn't got them.
 const MAX_FILE: u64 = 1 << 30;
@@ -66,7 +66,7 @@ impl LoadedFile {
             file.take(MAX_FILE).read_to_end(&mut bytes)?;
             Ok(bytes)
         });
-        if let Some(parsed) = bytes.ok().and_then(|bytes| binary::parse(&bytes).ok()) {
+        if let Some(parsed) = bytes.ok().and_then(|bytes| elf::parse(&bytes).ok()) {
             let functions = parsed.functions.iter();
             let functions = functions
                 .map(|function| (function.address, function.length, function.name.as_str()));

@@ -22,6 +22,8 @@ struct Function {
     begin: u64,
     name: String,
     module: usize,
+    /// Whether it is the last one of its stretch of code: what follows may be anything.
+    is_last: bool,
 }
 
 /// The function that an address lies in.
@@ -46,7 +48,7 @@ impl Default for Symbols {
 
 impl Symbols {
     /// Reads the form of `/proc/kallsyms`: lines of address, type letter, name, and the module in brackets if it is
-    /// one's. Lines of another form are passed over.
+    /// one's. An empty line ends a stretch of code. Lines of another form are passed over.
     pub fn parse(text: &str) -> Self {
         let mut symbols = Self::default();
         symbols.add(text);
@@ -58,7 +60,11 @@ impl Symbols {
     pub fn add(&mut self, text: &str) {
         let mut numbers: HashMap<Arc<str>, usize> = self.modules.iter().cloned().zip(0..).collect();
         let mut added = Vec::new();
+        let mut stretch = Vec::new();
         for line in text.lines() {
+            if line.is_empty() {
+                end_stretch(&mut stretch, &mut added);
+            }
             let mut words = line.split_ascii_whitespace();
             let address = words.next().map(|word| u64::from_str_radix(word, 16));
             let (Some(Ok(begin)), Some(name)) = (address, words.nth(1)) else {
@@ -71,13 +77,14 @@ impl Symbols {
                     self.modules.len() - 1
                 }),
             };
-            added.push(Function {
+            stretch.push(Function {
                 begin,
                 name: name.to_owned(),
                 module,
+                is_last: false,
             });
         }
-        added.sort_by_key(|function| function.begin);
+        end_stretch(&mut stretch, &mut added);
         let runs = runs(&added);
         self.functions.retain(|function| {
             let after = runs.partition_point(|run| *run.start() <= function.begin);
@@ -98,8 +105,8 @@ impl Symbols {
         let after = (self.functions).partition_point(|function| function.begin <= address);
         let function = self.functions.get(after.checked_sub(1)?)?;
         let offset = address - function.begin;
-        let is_followed =
-            (self.functions.get(after)).is_some_and(|next| next.module == function.module);
+        let is_followed = !function.is_last
+            && (self.functions.get(after)).is_some_and(|next| next.module == function.module);
         (is_followed || offset < LAST).then(|| Found {
             name: &function.name,
             module: &self.modules[function.module],
@@ -125,12 +132,34 @@ impl Symbols {
     }
 }
 
-/// The stretches that `functions`, in the order of their addresses, take: each of one module, without wide gaps.
+/// Moves the functions of a stretch of code to `added`, by address.
+fn end_stretch(stretch: &mut Vec<Function>, added: &mut Vec<Function>) {
+    stretch.sort_by_key(|function| function.begin);
+    if let Some(last) = stretch.last_mut() {
+        last.is_last = true;
+    }
+    added.append(stretch);
+}
+
+/// The addresses that `functions`, stretch by stretch, take: each run is of one module and one stretch, without wide gaps.
+/// By address; none overlaps another.
 fn runs(functions: &[Function]) -> Vec<RangeInclusive<u64>> {
-    let runs = functions
-        .chunk_by(|left, right| left.module == right.module && right.begin - left.begin <= LAST);
-    runs.filter_map(|run| Some(run.first()?.begin..=run.last()?.begin))
-        .collect()
+    let runs = functions.chunk_by(|left, right| {
+        !left.is_last && left.module == right.module && right.begin - left.begin <= LAST
+    });
+    let mut runs: Vec<_> = runs
+        .filter_map(|run| Some(run.first()?.begin..=run.last()?.begin))
+        .collect();
+    runs.sort_by_key(|run| *run.start());
+    // Stretches that overlap, which a kernel's don't, become one.
+    runs.dedup_by(|next, run| {
+        let overlaps = next.start() <= run.end();
+        if overlaps {
+            *run = *run.start()..=*run.end().max(next.end());
+        }
+        overlaps
+    });
+    runs
 }
 
 #[cfg(test)]
@@ -175,5 +204,31 @@ mod tests {
         assert_eq!(symbols.len(), 5);
         symbols.add("");
         assert_eq!(symbols.len(), 5);
+    }
+
+    #[test]
+    fn what_lies_between_two_parts_of_a_module_is_not_its() {
+        // b was loaded into the hole between the two parts of a that was there first, and stays.
+        let between = "3000 t b1\t[b]\n3800 t b2\t[b]\n\n";
+        let around = "1000 t a1\t[a]\n1800 t a2\t[a]\n\n5000 t init_a\t[a]\n\n";
+        for texts in [[between, around], [around, between]] {
+            let mut symbols = Symbols::default();
+            for text in texts {
+                symbols.add(text);
+            }
+            assert_eq!(symbols.len(), 5, "{texts:?}");
+            assert_eq!(symbols.find(0x3004), Some("b1"));
+            assert_eq!(symbols.find(0x3ffc), Some("b2"));
+        }
+        // Where nothing is known, a's last function doesn't reach over to the other part.
+        let mut symbols = Symbols::parse("1000 t a\t[a]\n\n90000 t init_a\t[a]\n\n");
+        assert_eq!(symbols.find(0x1000 + LAST), None);
+        // The first part was loaded again, lower; what was there is gone.
+        symbols.add("90000 t c\t[c]\n\n800 t a\t[a]\n1800 t a2\t[a]\n");
+        let name = |address| symbols.find(address);
+        assert_eq!(
+            [name(0x900), name(0x1004), name(0x1900), name(0x9_0004)],
+            [Some("a"), Some("a"), Some("a2"), Some("c")]
+        );
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kvmprof_devices::profiling::Sample;
+use kvmprof_recording::Sample;
 
 use super::debug::{DebugFile, SourceLine};
 use super::files::LoadedFile;
@@ -16,8 +16,8 @@ use super::kallsyms::{Found, KERNEL};
 use super::sysroot::Sysroot;
 use super::tables::{Place, Tables, file_address, module_name};
 use super::{KERNEL_BEGIN, MappingSet, SymbolError, USER, demangle, perf_map};
-use crate::file::{Contents, Mapping};
 use crate::text::visible;
+use kvmprof_recording::file::{Binary, Contents, Mapping, ProcessMappings};
 
 /// Bytes that are read of a `perf-PID.map` at most.
 const MAX_MAP: u64 = 256 << 20;
@@ -90,11 +90,11 @@ struct Vmlinux {
 type FileKey = (Option<u32>, String);
 
 /// Finds names, and remembers them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Resolver {
     tables: Tables,
-    vmlinux: Option<Vmlinux>,
-    sysroot: Option<Sysroot>,
+    vmlinux: Option<Rc<Vmlinux>>,
+    sysroot: Option<Rc<Sysroot>>,
     found: RefCell<HashMap<Key, Rc<[Frame]>>>,
     files: RefCell<HashMap<FileKey, Rc<LoadedFile>>>,
     maps: RefCell<HashMap<i32, Rc<FunctionTable>>>,
@@ -114,10 +114,10 @@ impl Resolver {
                 path: path.clone(),
                 source,
             })?;
-            resolver.sysroot = Some(sysroot);
+            resolver.sysroot = Some(Rc::new(sysroot));
         }
         if let Some(path) = &sources.vmlinux {
-            resolver.vmlinux = Some(vmlinux(path, contents, &resolver.tables)?);
+            resolver.vmlinux = Some(Rc::new(vmlinux(path, contents, &resolver.tables)?));
         }
         Ok(resolver)
     }
@@ -144,6 +144,43 @@ impl Resolver {
     /// What the recording itself has.
     pub fn tables(&self) -> &Tables {
         &self.tables
+    }
+
+    /// Adds functions of the kernel or its modules, in the form of `/proc/kallsyms`.
+    pub fn add_symbols(&mut self, text: &str) {
+        self.tables.add_symbols(text);
+        self.forget();
+    }
+
+    /// Adds a file; the last one of an id counts.
+    pub fn add_file(&mut self, binary: Binary) {
+        self.tables.add_file(binary);
+        self.forget();
+    }
+
+    /// Adds `mappings` to those of their address space.
+    pub fn add_mappings(&mut self, mappings: &ProcessMappings) {
+        self.tables.spaces.add(mappings);
+    }
+
+    /// Forgets all mappings. What [`Self::mappings_of`] gave before has none from now on.
+    pub fn forget_mappings(&mut self) {
+        self.tables.spaces.forget();
+    }
+
+    /// Forgets what was found: it is found again, perhaps as something else.
+    fn forget(&self) {
+        self.found.take();
+        self.files.take();
+        self.maps.take();
+    }
+
+    /// Forgets what was found if that is more than `limit`. For those that go on for days: guests make up addresses.
+    pub fn forget_beyond(&self, limit: usize) {
+        let found = self.found.borrow().len() + self.files.borrow().len();
+        if found + self.maps.borrow().len() > limit {
+            self.forget();
+        }
     }
 
     /// What people should know of sources that were not used; each is told once.
@@ -180,7 +217,7 @@ impl Resolver {
 
     fn in_kernel(&self, found: Option<Found<'_>>, asked: Asked) -> Resolved {
         let is_debugged = found.is_none_or(|found| &**found.module == KERNEL) && asked.is_kernel;
-        let vmlinux = self.vmlinux.as_ref().filter(|_| is_debugged);
+        let vmlinux = self.vmlinux.as_deref().filter(|_| is_debugged);
         let linked = |vmlinux: &Vmlinux| asked.address.wrapping_sub(vmlinux.slide);
         let by_file = || {
             let vmlinux = vmlinux?;
@@ -306,7 +343,7 @@ impl Resolver {
         }
         let number = u32::try_from(self.files.borrow().len()).unwrap_or(u32::MAX);
         let recorded = self.tables.file(mapping);
-        let sysroot = self.sysroot.as_ref().filter(|_| !self.is_hurried.get());
+        let sysroot = self.sysroot.as_deref().filter(|_| !self.is_hurried.get());
         let mut notes = self.notes.borrow_mut();
         let loaded = LoadedFile::load(number, mapping, recorded, sysroot, &mut notes);
         let loaded = Rc::new(loaded);
@@ -318,7 +355,7 @@ impl Resolver {
     fn map(&self, pid: i32) -> Rc<FunctionTable> {
         let mut maps = self.maps.borrow_mut();
         let map = maps.entry(pid).or_insert_with(|| {
-            let sysroot = self.sysroot.as_ref().filter(|_| pid > 0);
+            let sysroot = self.sysroot.as_deref().filter(|_| pid > 0);
             let text = sysroot.and_then(|sysroot| {
                 let path = format!("/tmp/perf-{pid}.map");
                 sysroot.text(&path, MAX_MAP).ok()

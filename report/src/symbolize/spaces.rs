@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::file::{Mapping, ProcessMappings, address_space_key};
+use kvmprof_recording::file::{Mapping, ProcessMappings, address_space_key};
 
 /// How many mappings of other processes, whose page tables were in the same memory, are passed over in a search.
 const MAX_OTHERS: usize = 256;

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use super::functions::FunctionTable;
 use super::kallsyms::{Found, Symbols};
 use super::spaces::{MappingSet, Spaces};
-use crate::file::{Binary, Contents, Mapping, Segment};
+use kvmprof_recording::file::{Binary, Contents, Mapping, Segment};
 
 /// A file of the guest.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl RecordedFile {
     }
 
     /// What file it is.
-    pub fn facts(&self) -> &crate::file::BinaryFacts {
+    pub fn facts(&self) -> &kvmprof_recording::file::BinaryFacts {
         &self.binary.facts
     }
 }

@@ -1,10 +1,14 @@
 //! Rows as text, for a screen of any width and for pipes.
 
-use super::slot::VcpuTicks;
-use super::snapshot::{FunctionRow, ProcessRow, Snapshot, StackRow};
+use kvmprof_recording::Mode;
+
+use crate::profile::VcpuTicks;
+use crate::text::visible;
+
+use super::snapshot::{FunctionId, FunctionRow, ProcessRow, Snapshot, StackRow};
 
 /// Characters that stand for the modes in a bar, so that it needs no colours.
-pub const MODE_LETTERS: [char; 4] = ['u', 'k', 'i', '.'];
+pub const MODE_LETTERS: [char; Mode::ALL.len()] = ['u', 'k', 'i', '.'];
 /// In narrower ones tables have fewer columns.
 const WIDE: usize = 72;
 /// The narrowest bar that leaves room for its numbers.
@@ -31,11 +35,7 @@ pub fn title(snapshot: &Snapshot) -> String {
     }
     let plural = if facts.vcpus == 1 { "" } else { "s" };
     // Whoever started the guest chose the name.
-    let kernel: String = facts
-        .kernel
-        .chars()
-        .map(|letter| if letter.is_control() { '?' } else { letter })
-        .collect();
+    let kernel = visible(&facts.kernel);
     let ended = if snapshot.has_ended {
         "the guest has ended: "
     } else {
@@ -190,11 +190,10 @@ pub fn function_line(row: &FunctionRow, whole: u64, width: usize) -> String {
     } else {
         format!("{own:>5.1} % {total:>5.1} %")
     };
-    match row.place.pid() {
-        None => text.push_str(&format!(" k {}", row.place.label())),
-        Some(pid) => {
-            text.push_str(&format!(" u {}  {pid} {}", row.place.label(), row.process));
-        }
+    let FunctionId { pid, name } = &row.function;
+    match pid {
+        None => text.push_str(&format!(" k {name}")),
+        Some(pid) => text.push_str(&format!(" u {name}  {pid} {}", row.process)),
     }
     text
 }
@@ -209,8 +208,8 @@ pub fn stack_lines(row: &StackRow, whole: u64) -> Vec<String> {
         row.process
     )];
     for frame in &row.frames {
-        let mark = if frame.pid().is_some() { 'u' } else { 'k' };
-        lines.push(format!("{:>17} {mark} {}", "", frame.label()));
+        let mark = if frame.pid.is_some() { 'u' } else { 'k' };
+        lines.push(format!("{:>17} {mark} {}", "", frame.name));
     }
     lines
 }

@@ -19,11 +19,12 @@ use ratatui::crossterm::terminal::{
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
+use super::Model;
 use super::draw::draw;
 use super::keyboard::Keyboard;
 use super::plain::print;
 use super::view::{Action, View};
-use super::{Model, StreamError};
+use kvmprof_recording::file::ReadError;
 
 /// How long a signal or new data waits for a key at most.
 const POLL: Duration = Duration::from_millis(100);
@@ -57,7 +58,7 @@ pub struct TopOptions {
 pub enum TopError<E: std::error::Error + 'static> {
     /// The stream makes no sense.
     #[error(transparent)]
-    Stream(#[from] StreamError),
+    Stream(#[from] ReadError),
     /// The stream broke off.
     #[error("The guest's recorder can't be read on")]
     Source(#[source] E),

@@ -8,21 +8,16 @@ mod keyboard;
 mod lines;
 mod live;
 mod model;
-mod place;
 mod plain;
-mod slot;
 mod snapshot;
-mod stream;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
 mod view;
 
+pub use crate::profile::VcpuTicks;
 pub use live::{Feed, TopError, TopOptions, run};
 pub use model::Model;
-pub use place::Place;
-pub use slot::VcpuTicks;
-pub use snapshot::{FunctionRow, ProcessRow, Snapshot, StackRow, Target};
-pub use stream::{Piece, StreamError, StreamReader};
+pub use snapshot::{FunctionId, FunctionRow, ProcessRow, Snapshot, StackRow, Target};
 pub use view::{Action, Order, Table, View};

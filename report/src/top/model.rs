@@ -1,60 +1,45 @@
 //! The sliding window: what has arrived lately.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::time::Duration;
 
-use kvmprof_devices::profiling::Ticks;
-
-use super::slot::Slot;
 use super::snapshot::Snapshot;
-use super::stream::{Piece, StreamError, StreamReader};
-use crate::file::{Facts, ProcessMappings, decode_samples};
-use crate::symbolize::Tables;
+use crate::profile::{Limits, Sums};
+use crate::symbolize::Resolver;
+use kvmprof_recording::file::{Block, Budget, Facts, Kind, Piece, ReadError, Reader, Samples};
 
 /// The window slides by that part of its length.
 const SLOTS: u32 = 20;
 
-/// Bytes of symbols and functions that are kept at most.
-const MAX_NAMES: usize = 256 << 20;
-/// Mappings that are kept at most, of all processes that there ever were.
-const MAX_MAPPINGS: usize = 1 << 18;
+/// What is told apart in each part of the window.
+const LIMITS: Limits = Limits {
+    processes: 2048,
+    stacks: 4096,
+    frames: 32_768,
+};
+/// Names that are remembered from one snapshot to the next at most.
+const MAX_FOUND: usize = 1 << 16;
 
-/// How much more is kept: guests make up what they like, and the live view goes on for days.
-#[derive(Debug, Default)]
-struct Room {
-    names: usize,
-    mappings: usize,
-}
-
-impl Room {
-    /// Whether there is room for `bytes` more of names.
-    fn take(&mut self, bytes: usize) -> bool {
-        let names = self.names.saturating_add(bytes);
-        let has_room = names <= MAX_NAMES;
-        if has_room {
-            self.names = names;
-        }
-        has_room
-    }
-
-    /// Whether there is room for `count` more mappings; otherwise those before are to be forgotten.
-    fn take_mappings(&mut self, count: usize) -> bool {
-        let mappings = self.mappings.saturating_add(count);
-        let has_room = mappings <= MAX_MAPPINGS;
-        self.mappings = if has_room { mappings } else { count };
-        has_room
-    }
+/// What arrived in a part of the window.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// When it began, in the time of [`Model`].
+    pub begin: Duration,
+    /// When its last ticks arrived.
+    pub end: Duration,
+    /// Its ticks.
+    pub sums: Sums,
 }
 
 /// The window, fed by a recorder's stream. Time is given to it, from any moment on that stays the same.
 #[derive(Debug)]
 pub struct Model {
     window: Duration,
-    reader: StreamReader,
+    reader: Reader,
+    budget: Budget,
     facts: Facts,
-    names: Arc<Tables>,
-    room: Room,
+    resolver: Rc<Resolver>,
     slots: VecDeque<Slot>,
     /// When the last samples arrived.
     last: Duration,
@@ -66,10 +51,10 @@ impl Model {
     pub fn new(window: Duration, now: Duration) -> Self {
         Self {
             window,
-            reader: StreamReader::default(),
+            reader: Reader::default(),
+            budget: Budget::default(),
             facts: Facts::default(),
-            names: Arc::default(),
-            room: Room::default(),
+            resolver: Rc::default(),
             slots: VecDeque::new(),
             last: now,
             has_ended: false,
@@ -80,63 +65,64 @@ impl Model {
     ///
     /// # Errors
     /// It is no recording of a known format, or damaged.
-    pub fn feed(&mut self, bytes: &[u8], now: Duration) -> Result<(), StreamError> {
-        let mut pieces = Vec::new();
-        let result = self.reader.push(bytes, |piece| pieces.push(piece));
-        for piece in pieces {
-            match piece {
-                Piece::Facts(facts) => self.facts = facts,
-                Piece::Symbols(text) if self.room.take(text.len()) => {
-                    self.names().add_symbols(&text)
-                }
-                Piece::Binary(binary) if self.room.take(binary.functions.len()) => {
-                    self.names().add_file(binary);
-                }
-                Piece::Symbols(_) | Piece::Binary(_) => {}
-                Piece::Mappings(mappings) => self.add_mappings(&mappings),
-                Piece::Samples(block) => self.add(&block, now)?,
-                Piece::End(_) => self.has_ended = true,
-            }
+    pub fn feed(&mut self, bytes: &[u8], now: Duration) -> Result<(), ReadError> {
+        self.reader.push(bytes);
+        while let Some(block) = self.reader.next_block()? {
+            self.take(block, now)?;
         }
         self.advance(now);
-        result
+        Ok(())
+    }
+
+    fn take(&mut self, block: Block, now: Duration) -> Result<(), ReadError> {
+        if !self.budget.take(&block) {
+            if block.kind != Some(Kind::Mappings) {
+                return Ok(());
+            }
+            // The live view goes on for days: those of processes that have ended are no use any more.
+            self.names().forget_mappings();
+            self.budget.give_mappings_back();
+            self.budget.take(&block);
+        }
+        match block.piece()? {
+            Some(Piece::Facts(facts)) => self.facts = facts,
+            Some(Piece::Symbols(text)) => self.names().add_symbols(&text),
+            Some(Piece::Binary(binary)) => self.names().add_file(binary),
+            Some(Piece::Mappings(mappings)) => self.names().add_mappings(&mappings),
+            Some(Piece::Samples(samples)) => self.add(&samples, now)?,
+            Some(Piece::End(_)) => self.has_ended = true,
+            Some(Piece::Kernel(_)) | None => {}
+        }
+        Ok(())
     }
 
     /// What names come from. Snapshots keep what they had.
-    fn names(&mut self) -> &mut Tables {
-        Arc::make_mut(&mut self.names)
+    fn names(&mut self) -> &mut Resolver {
+        Rc::make_mut(&mut self.resolver)
     }
 
-    fn add_mappings(&mut self, mappings: &ProcessMappings) {
-        let has_room = self.room.take_mappings(mappings.mappings.len());
-        let spaces = &mut self.names().spaces;
-        if !has_room {
-            spaces.forget();
-        }
-        spaces.add(mappings);
-    }
-
-    fn add(&mut self, block: &[u8], now: Duration) -> Result<(), StreamError> {
+    fn add(&mut self, samples: &Samples, now: Duration) -> Result<(), ReadError> {
         let is_new = self
             .slots
             .back()
             .is_none_or(|slot| slot.end.saturating_sub(slot.begin) >= self.window / SLOTS);
         if is_new {
-            self.slots.push_back(Slot::new(self.last));
+            self.slots.push_back(Slot {
+                begin: self.last,
+                end: self.last,
+                sums: Sums::new(LIMITS),
+            });
         }
         let Some(slot) = self.slots.back_mut() else {
             return Ok(());
         };
         slot.end = now;
         self.last = now;
-        let spaces = &self.names.spaces;
-        let add = |ticks: &Ticks, frames: &[u64]| {
-            let mappings = ticks
-                .sample
-                .map(|sample| spaces.at(sample.address_space, sample.pid, sample.time));
-            slot.add(ticks, frames, mappings.unwrap_or_default());
-        };
-        decode_samples(block, add).ok_or(StreamError::Damaged("its samples make no sense"))
+        let resolver = &self.resolver;
+        samples.read(|ticks, frames| {
+            let mappings = ticks.sample.map(|sample| resolver.mappings_of(&sample));
+            slot.sums.add(ticks, frames, mappings.unwrap_or_default());
+        })
     }
 
     /// Lets go what is older than the window.
@@ -154,7 +140,13 @@ impl Model {
 
     /// What the window shows.
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::of(&self.facts, &self.names, self.slots.iter(), self.has_ended)
+        self.resolver.forget_beyond(MAX_FOUND);
+        Snapshot::of(
+            &self.facts,
+            &self.resolver,
+            self.slots.iter(),
+            self.has_ended,
+        )
     }
 }
 
@@ -162,7 +154,8 @@ impl Model {
 mod tests {
     use super::super::testing::{process, stream};
     use super::*;
-    use crate::file::{Block, Kind};
+    use crate::top::Target;
+    use kvmprof_recording::file::{BinaryFacts, BinaryFunction, Mapping, ProcessMappings, Segment};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -208,10 +201,110 @@ mod tests {
     fn symbols_add_up() {
         let mut model = Model::new(SECOND, Duration::ZERO);
         model.feed(&stream().begin(), Duration::ZERO).unwrap();
-        let before = model.names.kernel.len();
+        let before = model.resolver.tables().kernel.len();
         let module = Block::encode(Kind::Symbols, b"900000 t poll\t[net]\n").unwrap();
         model.feed(&module, Duration::ZERO).unwrap();
-        assert_eq!(model.names.kernel.len(), before + 1);
+        assert_eq!(model.resolver.tables().kernel.len(), before + 1);
+    }
+
+    fn names(snapshot: &Snapshot) -> Vec<&str> {
+        let mut names: Vec<&str> = (snapshot.functions.iter())
+            .map(|row| &*row.function.name)
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn names_are_found_as_soon_as_they_are_known() {
+        let mut model = Model::new(SECOND, Duration::ZERO);
+        let mut stream = stream();
+        model.feed(&stream.begin(), Duration::ZERO).unwrap();
+        let block = stream.samples(&[process(1, &[0x90_0010])]);
+        model.feed(&block, Duration::ZERO).unwrap();
+        let before = model.snapshot();
+        assert_eq!(names(&before), ["0x900010"]);
+        let module = Block::encode(Kind::Symbols, b"900000 t poll\t[net]\n").unwrap();
+        model.feed(&module, Duration::ZERO).unwrap();
+        assert_eq!(names(&model.snapshot()), ["poll"]);
+        // What has been shown stays as it was.
+        let stacks = before.stacks(&Target::Process(1));
+        assert_eq!(&*stacks[0].frames[0].name, "0x900010");
+    }
+
+    #[test]
+    fn functions_of_mapped_files_have_names() {
+        let mut model = Model::new(SECOND, Duration::ZERO);
+        let mut stream = stream();
+        model.feed(&stream.begin(), Duration::ZERO).unwrap();
+        let mappings = ProcessMappings {
+            pid: 7,
+            mappings: vec![Mapping {
+                begin: 0x20_7000,
+                end: 0x20_9000,
+                file: "/bin/weaver".to_owned(),
+                binary: Some(1),
+                ..Mapping::default()
+            }],
+            ..ProcessMappings::default()
+        };
+        let binary = BinaryFacts {
+            id: 1,
+            segments: vec![Segment {
+                offset: 0,
+                address: 0x1000,
+                length: 0x2000,
+            }],
+            ..BinaryFacts::default()
+        };
+        let function = |address, name: &str| BinaryFunction {
+            address,
+            length: 0x100,
+            name: name.to_owned(),
+        };
+        let functions = [function(0x1000, "_ZN6Weaver5weaveEv"), function(0x1100, "")];
+        let ticks = process(7, &[0x1000, 0x20_7010, 0x20_7110, 0x20_7210]);
+        let bytes = [
+            mappings.to_block().unwrap(),
+            binary.to_block(&functions).unwrap(),
+            stream.samples(&[ticks]),
+        ];
+        model.feed(&bytes.concat(), Duration::ZERO).unwrap();
+        let expected = [
+            "Weaver::weave()",
+            "do_syscall",
+            "weaver+0x1100",
+            "weaver+0x1210",
+        ];
+        assert_eq!(names(&model.snapshot()), expected);
+    }
+
+    #[test]
+    fn mappings_of_endless_processes_make_room() {
+        let mut model = Model::new(SECOND, Duration::ZERO);
+        model.feed(&stream().begin(), Duration::ZERO).unwrap();
+        let pids = 1..=3_i32;
+        for pid in pids.clone() {
+            let mapping = Mapping {
+                end: 0x1000,
+                file: "x".repeat(50 << 20),
+                ..Mapping::default()
+            };
+            let mappings = ProcessMappings {
+                address_space: 0x2000 * u64::from(pid.unsigned_abs()),
+                pid,
+                time: 1,
+                mappings: vec![mapping],
+            };
+            let block = mappings.to_block().unwrap();
+            model.feed(&block, Duration::ZERO).unwrap();
+        }
+        let spaces = &model.resolver.tables().spaces;
+        let is_known = |pid: i32| {
+            let set = spaces.at(0x2000 * u64::from(pid.unsigned_abs()), pid, 1);
+            spaces.find(set, 0).is_some()
+        };
+        assert_eq!(pids.map(is_known).collect::<Vec<_>>(), [false, false, true]);
     }
 
     #[test]

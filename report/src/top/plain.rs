@@ -22,14 +22,26 @@ pub fn print(snapshot: &Snapshot, rows: usize, out: &mut dyn Write) -> io::Resul
     let whole = snapshot.known();
     let mut view = View::default();
     writeln!(out, "\n{}", lines::process_heading(WIDTH))?;
-    for row in view.processes(snapshot).into_iter().take(rows) {
+    let processes = view.processes(snapshot);
+    for row in processes.iter().take(rows) {
         writeln!(out, "{}", lines::process_line(row, whole, WIDTH))?;
     }
+    print_rest(processes.len(), rows, "processes", out)?;
     view.table = Table::Functions;
     writeln!(out, "\n{}", lines::function_heading(WIDTH))?;
-    for row in view.functions(snapshot).into_iter().take(rows) {
+    let functions = view.functions(snapshot);
+    for row in functions.iter().take(rows) {
         writeln!(out, "{}", lines::function_line(row, whole, WIDTH))?;
     }
+    print_rest(functions.len(), rows, "functions", out)?;
     writeln!(out)?;
     out.flush()
+}
+
+/// Says how many of `all` rows were left out behind those `shown`.
+fn print_rest(all: usize, shown: usize, what: &str, out: &mut dyn Write) -> io::Result<()> {
+    match all.checked_sub(shown) {
+        Some(more @ 1..) => writeln!(out, "  and {more} other {what} (--top shows more)"),
+        _ => Ok(()),
+    }
 }

@@ -1,17 +1,17 @@
 //! What the window shows at one moment: rows, not yet sorted or chosen.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::place::{FoundPlace, Place, place};
-use super::slot::{NamedProcess, Slot, VcpuTicks, add_modes};
-use crate::file::Facts;
-use crate::profile::Stack;
-use crate::symbolize::Tables;
-
-/// What halted vCPUs are shown as.
-const HALTED: &str = "[halted]";
+use super::model::Slot;
+use crate::profile::{
+    HALTED, Limits, ModeCounts, Profile, Row, Selection, SortBy, Stack, StackFrame, Sums,
+    VcpuTicks, sum, sum_modes,
+};
+use crate::symbolize::Resolver;
+use kvmprof_recording::file::{Contents, Facts};
 
 /// A process in the window.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,24 +20,40 @@ pub struct ProcessRow {
     pub pid: i32,
     /// Its name, or a word in brackets.
     pub name: String,
-    /// Ticks in user mode, in the kernel, in interrupts, idle.
-    pub modes: [u64; 4],
+    /// Ticks by mode.
+    pub modes: ModeCounts,
 }
 
 impl ProcessRow {
     /// All of its ticks.
     pub fn ticks(&self) -> u64 {
-        self.modes
-            .iter()
-            .fold(0, |sum, count| sum.saturating_add(*count))
+        sum_modes(&self.modes)
     }
 }
 
-/// A function in the window; in user mode each process has its own.
+/// A function, or an address that belongs to none that is known. In user mode each process has its own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FunctionId {
+    /// The process that it belongs to; `None` for the kernel's.
+    pub pid: Option<i32>,
+    /// Its name or address.
+    pub name: Arc<str>,
+}
+
+impl FunctionId {
+    fn of(pid: i32, frame: &StackFrame) -> Self {
+        Self {
+            pid: (!frame.is_kernel).then_some(pid),
+            name: Arc::clone(&frame.frame.function),
+        }
+    }
+}
+
+/// A function in the window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionRow {
     /// Which it is.
-    pub place: Place,
+    pub function: FunctionId,
     /// The name of the process that it belongs to; empty for the kernel's.
     pub process: String,
     /// Ticks in which the program counter was in it.
@@ -54,7 +70,7 @@ pub struct StackRow {
     /// The process's name.
     pub process: String,
     /// Its frames, innermost first.
-    pub frames: Vec<Place>,
+    pub frames: Vec<FunctionId>,
     /// How many ticks were in it.
     pub ticks: u64,
 }
@@ -65,7 +81,7 @@ pub enum Target {
     /// Those of a process.
     Process(i32),
     /// Those that a function is on.
-    Function(Place),
+    Function(FunctionId),
 }
 
 /// See the module's documentation.
@@ -85,62 +101,49 @@ pub struct Snapshot {
     pub elsewhere: u64,
     /// True when nothing more follows.
     pub has_ended: bool,
-    names: Arc<Tables>,
-    stacks: HashMap<(i32, Stack), u64>,
+    profile: Profile,
 }
 
 impl Snapshot {
-    /// What `slots` have together.
+    /// What `slots` have together, whose frames `resolver` names.
     pub(super) fn of<'a>(
         facts: &Facts,
-        names: &Arc<Tables>,
+        resolver: &Rc<Resolver>,
         slots: impl Iterator<Item = &'a Slot>,
         has_ended: bool,
     ) -> Self {
-        let mut vcpus = vec![VcpuTicks::default(); usize::from(vcpus_of(facts))];
-        let mut processes: BTreeMap<i32, NamedProcess> = BTreeMap::new();
-        let mut stacks: HashMap<(i32, Stack), u64> = HashMap::new();
-        let (mut span, mut idle, mut elsewhere) = (Duration::ZERO, 0_u64, 0_u64);
+        let mut sums = Sums::new(Limits::NONE);
+        let mut span = Duration::ZERO;
         for slot in slots {
             span += slot.end.saturating_sub(slot.begin);
-            idle = idle.saturating_add(slot.idle);
-            elsewhere = elsewhere.saturating_add(slot.elsewhere);
-            if vcpus.len() < slot.vcpus.len() {
-                vcpus.resize(slot.vcpus.len(), VcpuTicks::default());
-            }
-            for (vcpu, more) in vcpus.iter_mut().zip(&slot.vcpus) {
-                vcpu.add(more);
-            }
-            for (pid, process) in &slot.processes {
-                add_process(processes.entry(*pid).or_default(), process);
-            }
-            for (key, count) in &slot.stacks {
-                match stacks.get_mut(key) {
-                    Some(sum) => *sum += count,
-                    None => drop(stacks.insert(key.clone(), *count)),
-                }
-            }
+            sums.merge(&slot.sums);
         }
-        let processes: Vec<ProcessRow> = processes
-            .into_iter()
-            .map(|(pid, (process, _))| ProcessRow {
-                pid,
-                name: shown_name(pid, &process.name),
-                modes: process.modes,
-            })
-            .collect();
+        // A vCPU has a bar from the start.
+        let seen = sums.vcpus.keys().last();
+        let count = seen.map_or(0, |last| u32::from(*last) + 1);
+        let count = count.max(facts.vcpus.min(u16::MAX.into()));
+        let vcpus = (0..count).map(|vcpu| {
+            let ticks = u16::try_from(vcpu)
+                .ok()
+                .and_then(|vcpu| sums.vcpus.get(&vcpu));
+            ticks.copied().unwrap_or_default()
+        });
         let mut snapshot = Self {
             facts: facts.clone(),
             span,
-            vcpus,
-            processes,
+            vcpus: vcpus.collect(),
+            processes: Vec::new(),
             functions: Vec::new(),
-            elsewhere,
+            elsewhere: sums.elsewhere,
             has_ended,
-            names: Arc::clone(names),
-            stacks,
+            profile: sums.into_profile(
+                Contents::default(),
+                Rc::clone(resolver),
+                Selection::default(),
+            ),
         };
-        snapshot.functions = snapshot.sum_functions(idle);
+        snapshot.processes = snapshot.process_rows();
+        snapshot.functions = snapshot.function_rows();
         snapshot
     }
 
@@ -163,7 +166,7 @@ impl Snapshot {
 
     /// Whether the stream has brought symbols.
     pub fn has_symbols(&self) -> bool {
-        !self.names.kernel.is_empty()
+        self.profile.has_symbols()
     }
 
     /// The name of a process, or a word in brackets.
@@ -175,62 +178,56 @@ impl Snapshot {
             .map_or("", |row| row.name.as_str())
     }
 
-    fn sum_functions(&self, idle: u64) -> Vec<FunctionRow> {
-        let mut rows: HashMap<FoundPlace<'_>, (u64, u64)> = HashMap::new();
-        let mut seen = Vec::new();
-        for ((pid, stack), count) in &self.stacks {
-            seen.clear();
-            for index in 0..stack.frames.len() {
-                let place = place(&self.names, *pid, stack, index);
-                if !seen.contains(&place) {
-                    rows.entry(place.clone()).or_default().1 += count;
-                    seen.push(place);
-                }
-            }
-            if let Some(innermost) = seen.first() {
-                rows.entry(innermost.clone()).or_default().0 += count;
-            }
-        }
-        if idle > 0 {
-            rows.insert(Place::Kernel(HALTED.into()), (idle, idle));
-        }
-        rows.into_iter()
-            .map(|(place, (own, total))| FunctionRow {
-                process: place
-                    .pid()
-                    .map(|pid| self.process_name(pid).to_owned())
-                    .unwrap_or_default(),
-                place: place.into_owned(),
-                own,
-                total,
-            })
-            .collect()
+    fn process_rows(&self) -> Vec<ProcessRow> {
+        let processes = self.profile.processes.iter();
+        let rows = processes.map(|(pid, process)| ProcessRow {
+            pid: *pid,
+            name: match process.shown_name(*pid) {
+                "" => "[no name]".to_owned(),
+                name => name.to_owned(),
+            },
+            modes: process.modes,
+        });
+        rows.collect()
+    }
+
+    fn function_rows(&self) -> Vec<FunctionRow> {
+        let halted = FunctionId {
+            pid: None,
+            name: HALTED.into(),
+        };
+        let rows = sum(&self.profile, SortBy::Own, Some(halted), |pid, frame| {
+            Some(FunctionId::of(pid, frame))
+        });
+        let rows = rows.into_iter();
+        rows.map(|Row { key, own, total }| FunctionRow {
+            process: key.pid.map_or("", |pid| self.process_name(pid)).to_owned(),
+            function: key,
+            own,
+            total,
+        })
+        .collect()
     }
 
     /// The stacks of `target`, those with the most ticks first.
     pub fn stacks(&self, target: &Target) -> Vec<StackRow> {
-        let mut sums: HashMap<(i32, Vec<FoundPlace<'_>>), u64> = HashMap::new();
-        for ((pid, stack), count) in &self.stacks {
+        let mut sums: HashMap<(i32, Vec<FunctionId>), u64> = HashMap::new();
+        for ((pid, stack), count) in &self.profile.stacks {
             if matches!(target, Target::Process(wanted) if wanted != pid) {
                 continue;
             }
-            let places: Vec<_> = (0..stack.frames.len())
-                .map(|index| place(&self.names, *pid, stack, index))
-                .collect();
-            let is_wanted = match target {
-                Target::Process(_) => true,
-                Target::Function(wanted) => places.iter().any(|place| wanted.is(place)),
-            };
-            if is_wanted {
-                *sums.entry((*pid, places)).or_default() += count;
+            let frames = self.functions_of(*pid, stack);
+            if matches!(target, Target::Function(wanted) if !frames.contains(wanted)) {
+                continue;
             }
+            *sums.entry((*pid, frames)).or_default() += count;
         }
         let mut rows: Vec<StackRow> = sums
             .into_iter()
-            .map(|((pid, places), ticks)| StackRow {
+            .map(|((pid, frames), ticks)| StackRow {
                 pid,
                 process: self.process_name(pid).to_owned(),
-                frames: places.into_iter().map(Place::into_owned).collect(),
+                frames,
                 ticks,
             })
             .collect();
@@ -243,29 +240,12 @@ impl Snapshot {
         });
         rows
     }
-}
 
-/// How many vCPUs have a bar from the start; a vCPU's number is of 16 bits.
-fn vcpus_of(facts: &Facts) -> u16 {
-    u16::try_from(facts.vcpus).unwrap_or(u16::MAX)
-}
-
-fn add_process(sum: &mut NamedProcess, more: &NamedProcess) {
-    add_modes(&mut sum.0.modes, more.0.modes);
-    if !more.0.name.is_empty() && (more.1 || !sum.1) {
-        sum.0.name.clone_from(&more.0.name);
-        sum.1 = more.1;
+    fn functions_of(&self, pid: i32, stack: &Stack) -> Vec<FunctionId> {
+        let frames = self.profile.frames(pid, stack);
+        let functions = frames.iter().map(|frame| FunctionId::of(pid, frame));
+        functions.collect()
     }
-}
-
-fn shown_name(pid: i32, name: &str) -> String {
-    match (pid, name) {
-        (-1, "") => "[unknown]",
-        (0, "") => "[idle]",
-        (_, "") => "[no name]",
-        (_, name) => name,
-    }
-    .to_owned()
 }
 
 #[cfg(test)]
@@ -279,7 +259,14 @@ mod tests {
         let mut rows: Vec<_> = snapshot
             .functions
             .iter()
-            .map(|row| (row.place.label(), row.process.as_str(), row.own, row.total))
+            .map(|row| {
+                (
+                    row.function.name.to_string(),
+                    row.process.as_str(),
+                    row.own,
+                    row.total,
+                )
+            })
             .collect();
         rows.sort_unstable();
         let rows: Vec<_> = rows
@@ -309,10 +296,14 @@ mod tests {
             .map(|row| (row.ticks, row.frames.len()))
             .collect();
         assert_eq!(of_process, [(60, 1), (30, 3), (10, 1)]);
-        let target = Target::Function(Place::Kernel("do_syscall".to_owned()));
+        let target = Target::Function(FunctionId {
+            pid: None,
+            name: "do_syscall".into(),
+        });
         let of_function = snapshot.stacks(&target);
         assert_eq!(of_function.len(), 1);
-        let labels: Vec<_> = of_function[0].frames.iter().map(Place::label).collect();
+        let frames = of_function[0].frames.iter();
+        let labels: Vec<&str> = frames.map(|frame| &*frame.name).collect();
         assert_eq!(labels, ["copy_page", "do_syscall", "0x400200"]);
         assert_eq!(of_function[0].process, "worker");
     }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use kvmprof_devices::profiling::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
+use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
 
 use super::{Model, Snapshot};
-use crate::file::{Account, Block, Facts, Kind, SamplesEncoder, header};
+use kvmprof_recording::file::{Account, Block, Facts, Kind, SamplesEncoder, header};
 
 /// A recorder's stream.
 pub struct Stream {

@@ -2,10 +2,10 @@
 
 use std::cmp::Reverse;
 
+use kvmprof_recording::Mode;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::place::Place;
-use super::snapshot::{FunctionRow, ProcessRow, Snapshot, Target};
+use super::snapshot::{FunctionId, FunctionRow, ProcessRow, Snapshot, Target};
 
 /// Rows that a page key moves by.
 const PAGE: usize = 10;
@@ -88,7 +88,8 @@ impl View {
         rows.sort_by_key(|row| {
             let count = match self.order {
                 Order::Own => row.ticks(),
-                Order::Total => row.modes[1].saturating_add(row.modes[2]),
+                Order::Total => row.modes[Mode::Kernel.index()]
+                    .saturating_add(row.modes[Mode::Interrupt.index()]),
                 Order::Name => 0,
             };
             (Reverse(count), row.pid)
@@ -98,13 +99,12 @@ impl View {
 
     /// The functions to show, in order.
     pub fn functions<'a>(&self, snapshot: &'a Snapshot) -> Vec<&'a FunctionRow> {
-        let mut rows: Vec<(String, &FunctionRow)> = snapshot
+        let mut rows: Vec<&FunctionRow> = snapshot
             .functions
             .iter()
-            .map(|row| (row.place.label(), row))
-            .filter(|(label, row)| self.matches(&[label, &row.process]))
+            .filter(|row| self.matches(&[&row.function.name, &row.process]))
             .collect();
-        rows.sort_by(|(left_label, left), (right_label, right)| {
+        rows.sort_by(|left, right| {
             let counts = |row: &FunctionRow| match self.order {
                 Order::Own => (row.own, row.total),
                 Order::Total => (row.total, row.own),
@@ -112,10 +112,10 @@ impl View {
             };
             counts(right)
                 .cmp(&counts(left))
-                .then_with(|| left_label.cmp(right_label))
-                .then_with(|| left.place.cmp(&right.place))
+                .then_with(|| left.function.name.cmp(&right.function.name))
+                .then_with(|| left.function.cmp(&right.function))
         });
-        rows.into_iter().map(|(_, row)| row).collect()
+        rows
     }
 
     fn matches(&self, words: &[&str]) -> bool {
@@ -136,7 +136,7 @@ impl View {
             Table::Functions => self
                 .functions(snapshot)
                 .into_iter()
-                .map(|row| Target::Function(row.place.clone()))
+                .map(|row| Target::Function(row.function.clone()))
                 .collect(),
         }
     }
@@ -279,9 +279,9 @@ fn moved(position: usize, code: KeyCode, last: usize) -> Option<usize> {
 pub fn title(target: &Target, snapshot: &Snapshot) -> String {
     match target {
         Target::Process(pid) => format!("{pid} {}", snapshot.process_name(*pid)),
-        Target::Function(place) => match place.pid() {
-            Some(pid) => format!("{} of {pid} {}", place.label(), snapshot.process_name(pid)),
-            None => Place::label(place),
+        Target::Function(FunctionId { pid, name }) => match pid {
+            Some(pid) => format!("{name} of {pid} {}", snapshot.process_name(*pid)),
+            None => name.to_string(),
         },
     }
 }
@@ -306,9 +306,9 @@ mod tests {
         rows.iter().map(|row| row.pid).collect()
     }
 
-    fn labels(view: &View, snapshot: &Snapshot) -> Vec<String> {
+    fn labels<'a>(view: &View, snapshot: &'a Snapshot) -> Vec<&'a str> {
         let rows = view.functions(snapshot);
-        rows.iter().map(|row| row.place.label()).collect()
+        rows.iter().map(|row| &*row.function.name).collect()
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Guests say what they like of themselves: whatever a recording has, each format comes out whole.
 
 use clap::ValueEnum;
-use kvmprof_devices::profiling::{Mode, Sample, StackEnd, StackSummary, Ticks};
+use kvmprof_recording::file::Facts;
+use kvmprof_recording::{Mode, Sample, StackEnd, StackSummary, Ticks};
 use kvmprof_report::export::{Format, Source};
-use kvmprof_report::file::Facts;
 use proptest::prelude::*;
 
 use crate::export;

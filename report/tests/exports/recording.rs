@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use kvmprof_devices::profiling::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
-use kvmprof_report::file::{
+use kvmprof_recording::file::{
     BinaryFacts, BinaryFunction, Block, Facts, KernelFacts, Kind, Mapping, ProcessMappings,
     SamplesEncoder, Segment, Stacks, header,
 };
+use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
 use tempfile::TempDir;
 
 const SYMBOLS: &str = "\

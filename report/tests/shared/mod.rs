@@ -3,8 +3,10 @@
 
 use std::path::Path;
 
-use kvmprof_devices::profiling::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
-use kvmprof_report::file::{Account, Block, Facts, Kind, SamplesEncoder, Stacks, header};
+use kvmprof_recording::file::{
+    Account, Block, Facts, Kind, SampleBlock, SamplesEncoder, Stacks, header,
+};
+use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
 
 /// When recordings begin, in ns.
 const BEGAN: u64 = 5_000_000_000;
@@ -14,6 +16,7 @@ const PERIOD: u64 = 1_000_000;
 /// A recording in the making.
 pub struct Written {
     encoder: SamplesEncoder,
+    blocks: Vec<SampleBlock>,
     account: Account,
     symbols: String,
     time: u64,
@@ -24,6 +27,7 @@ impl Written {
     pub fn with_symbols(symbols: &str) -> Self {
         Self {
             encoder: SamplesEncoder::default(),
+            blocks: Vec::new(),
             account: Account::default(),
             symbols: symbols.to_owned(),
             time: BEGAN,
@@ -89,8 +93,19 @@ impl Written {
         self.time += PERIOD * (idle + stolen + lost);
     }
 
+    /// Has what comes next in another block.
+    pub fn end_block(&mut self) {
+        self.blocks.push(self.encoder.take());
+    }
+
     /// Closes it and writes it to `path`.
-    pub fn write(mut self, path: &Path) {
+    pub fn write(self, path: &Path) {
+        self.write_blocks(path);
+    }
+
+    /// The same; the result is its blocks, in the order of the file.
+    pub fn write_blocks(mut self, path: &Path) -> Vec<WrittenBlock> {
+        self.end_block();
         let facts = Facts {
             program: "0.1.0".to_owned(),
             kernel: "bzImage".to_owned(),
@@ -108,17 +123,33 @@ impl Written {
             ..Facts::default()
         };
         let mut bytes = header().to_vec();
-        let blocks = [
-            (Kind::Facts, serde_json::to_vec(&facts).unwrap()),
-            (Kind::Symbols, self.symbols.into_bytes()),
-            (Kind::Samples, self.encoder.take().bytes),
-            (Kind::End, serde_json::to_vec(&self.account).unwrap()),
-        ];
-        for (kind, contents) in blocks {
-            bytes.extend(Block::encode(kind, &contents).unwrap());
+        let mut written = Vec::new();
+        let mut add = |kind, contents: &[u8], samples| {
+            bytes.extend(Block::encode(kind, contents).unwrap());
+            written.push(WrittenBlock {
+                end: bytes.len(),
+                samples,
+            });
+        };
+        add(Kind::Facts, &serde_json::to_vec(&facts).unwrap(), 0);
+        add(Kind::Symbols, self.symbols.as_bytes(), 0);
+        for block in self.blocks {
+            add(Kind::Samples, &block.bytes, block.samples);
         }
+        add(Kind::End, &serde_json::to_vec(&self.account).unwrap(), 0);
         std::fs::write(path, bytes).unwrap();
+        written
     }
+}
+
+/// A block of a recording.
+#[derive(Clone, Copy, Debug)]
+#[allow(dead_code, reason = "most tests only look at whole recordings")]
+pub struct WrittenBlock {
+    /// Where it ends in the file, in bytes.
+    pub end: usize,
+    /// How many samples it has.
+    pub samples: u64,
 }
 
 /// The symbols of [`ordinary`] recordings.

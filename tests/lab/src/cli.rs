@@ -9,6 +9,9 @@ use kvmprof_lab::{Kernel, Lab};
 
 use crate::{demo, linux};
 
+/// How long a command may say nothing.
+const QUIET_LIMIT: Duration = Duration::from_secs(600);
+
 /// A machine with a complete KVM in emulation, on any x86-64 host.
 #[derive(Debug, Parser)]
 #[command(name = "cargo lab", version)]
@@ -21,8 +24,9 @@ pub(crate) struct Arguments {
 enum Action {
     /// Run a command in a lab machine
     ///
-    /// Exit status: the command's own; 124 when the time was up; 125 when the
-    /// machine could not be prepared, did not come up or went down.
+    /// Exit status: the command's own; 124 when the time was up, or the machine
+    /// silent for too long; 125 when it could not be prepared, did not come up or
+    /// went down.
     Run(RunArguments),
     /// Profile a real Debian kernel under kvmprof in a lab machine
     Linux(linux::LinuxArguments),
@@ -52,13 +56,30 @@ struct RunArguments {
     /// Bring what the command leaves in $LAB_OUT into this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// End the machine after this many seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 600,
-          value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    timeout: u64,
+    #[command(flatten)]
+    limit: LimitArguments,
     /// The command and its arguments; its PATH has /lab and busybox's applets
     #[arg(required = true, last = true, value_name = "COMMAND")]
     command: Vec<String>,
+}
+
+/// When a machine is ended.
+#[derive(Debug, Args)]
+pub(crate) struct LimitArguments {
+    /// End the machine after this many seconds [default: when nothing has come
+    /// from it for ten minutes, in which this host had time for it]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: Option<u64>,
+}
+
+impl LimitArguments {
+    /// Sets the machine's limits. `silence` is for how long the command may say nothing beside the usual.
+    pub(crate) fn apply(&self, lab: Lab, silence: Duration) -> Lab {
+        match self.timeout.map(Duration::from_secs) {
+            Some(limit) => lab.timeout(limit).quiet_limit(limit),
+            None => lab.quiet_limit(QUIET_LIMIT + silence),
+        }
+    }
 }
 
 impl Arguments {
@@ -94,9 +115,9 @@ impl RunArguments {
         let mut lab = Lab::new()
             .cpus(self.cpus)
             .memory(self.memory)
-            .timeout(Duration::from_secs(self.timeout))
             .command(self.command)
             .forward_output();
+        lab = self.limit.apply(lab, Duration::ZERO);
         if let Some(image) = self.kernel {
             lab = lab.kernel(Kernel::from_image(&image)?);
         }

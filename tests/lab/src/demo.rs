@@ -1,10 +1,13 @@
 //! `cargo lab demo`: the embedded guest, where the host has no usable KVM.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
 use kvmprof_lab::Lab;
+
+use crate::cli::LimitArguments;
 
 /// The demo's flame graph, unless its options name another file.
 const FLAME_GRAPH: &str = "kvmprof-demo.svg";
@@ -17,6 +20,8 @@ pub(crate) struct DemoArguments {
     /// The kvmprof program, statically linked [default: built from this source]
     #[arg(long, value_name = "PATH")]
     kvmprof: Option<PathBuf>,
+    #[command(flatten)]
+    limit: LimitArguments,
     /// Options of `kvmprof demo`, such as -- --seconds 10
     #[arg(last = true, value_name = "OPTION")]
     options: Vec<String>,
@@ -35,10 +40,48 @@ impl DemoArguments {
         if Path::new(FLAME_GRAPH).is_file() {
             lab = lab.add(FLAME_GRAPH, &format!("/out/{FLAME_GRAPH}"));
         }
-        let outcome = lab
+        let outcome = self
+            .limit
+            .apply(lab, sampling_time(&self.options))
             .command(command.into_iter().chain(self.options))
             .forward_output()
             .run()?;
         Ok(outcome.status)
+    }
+}
+
+/// How long the demo samples by its options, and says nothing; the demo itself tells what is wrong with them.
+fn sampling_time(options: &[String]) -> Duration {
+    const OPTION: &str = "--seconds";
+    let words = options.iter().zip(options.iter().skip(1));
+    let apart = words
+        .filter(|(option, _)| *option == OPTION)
+        .map(|(_, value)| value.as_str());
+    let joined = options
+        .iter()
+        .filter_map(|option| option.strip_prefix(OPTION)?.strip_prefix('='));
+    let seconds = apart
+        .chain(joined)
+        .filter_map(|value| value.parse::<u32>().ok())
+        .max();
+    Duration::from_secs(seconds.unwrap_or(0).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_demos_seconds_are_found() {
+        for (options, seconds) in [
+            (&["--cpus", "2"][..], 0),
+            (&["--seconds", "10", "--cpus", "2"], 10),
+            (&["--seconds=700"], 700),
+            (&["--seconds"], 0),
+            (&["--seconds", "many"], 0),
+        ] {
+            let options: Vec<String> = options.iter().copied().map(str::to_owned).collect();
+            assert_eq!(sampling_time(&options).as_secs(), seconds, "{options:?}");
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! What can go wrong around a lab machine.
 
+use std::fmt::{self, Display, Formatter};
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Why a lab machine could not be prepared, or did not run to its end.
 ///
@@ -69,6 +71,16 @@ pub enum LabError {
         /// What about it is wrong.
         reason: &'static str,
     },
+    /// The given kernel file lacks its end.
+    #[error("{path} is cut short: it has {length} bytes of at least {least}")]
+    CutShort {
+        /// The file.
+        path: PathBuf,
+        /// How many bytes it has.
+        length: u64,
+        /// How many bytes its header asks for.
+        least: u64,
+    },
     /// A kernel whose modules are nowhere.
     #[error(
         "The modules of kernel {version} are in none of {searched:?}: unpack the kernel's package with \
@@ -126,24 +138,34 @@ pub enum LabError {
         console: String,
     },
     /// The machine did not come up, several times over.
-    #[error("The lab machine did not come up. Its console said:\n{console}")]
+    #[error("The lab machine did not come up{}", Lines("Its console", console))]
     NotUp {
         /// The last lines of its console, and what QEMU said.
         console: String,
     },
     /// The machine went down before the command ended.
-    #[error("The lab machine went down before its command was done. Its console said:\n{console}")]
+    #[error("The lab machine went down before its command was done{traces}")]
     WentDown {
-        /// The last lines of its console, and what QEMU said.
-        console: String,
+        /// What it left.
+        traces: Box<Traces>,
     },
     /// The time was up and the machine was ended.
-    #[error(
-        "The time was up before the lab machine's command was done. Its console said:\n{console}"
-    )]
+    #[error("The time was up ({} s) before the lab machine's command was done{traces}", limit.as_secs())]
     Timeout {
-        /// The last lines of its console.
-        console: String,
+        /// How long the machine could run.
+        limit: Duration,
+        /// What it left.
+        traces: Box<Traces>,
+    },
+    /// Nothing came from the machine for so long that it was ended.
+    #[error(
+        "Nothing came from the lab machine for {} s, so it was ended before its command was done{traces}", limit.as_secs()
+    )]
+    Silent {
+        /// How long the machine could be silent.
+        limit: Duration,
+        /// What it left.
+        traces: Box<Traces>,
     },
     /// The machine sent more than the caller wanted to take.
     #[error("The lab machine sent more than {limit} bytes of {what}")]
@@ -161,7 +183,62 @@ pub enum LabError {
     },
 }
 
+/// What is left of a machine that ended before its command did.
+#[derive(Debug, Clone, Default)]
+pub struct Traces {
+    /// The last lines of its console, and what QEMU said.
+    pub console: String,
+    /// The last lines of the command's standard error; empty when that was forwarded.
+    pub stderr: String,
+    /// The folder for the command's output folder, when one was given.
+    pub out: Option<PathBuf>,
+    /// Why not all of the output folder came back.
+    pub out_failure: Option<String>,
+}
+
+impl Display for Traces {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match (&self.out, &self.out_failure) {
+            (Some(_), Some(reason)) => {
+                write!(f, ". Its output folder did not come back: {reason}")?;
+            }
+            (Some(folder), None) => {
+                write!(f, ". Its output folder is in {}", folder.display())?;
+            }
+            (None, _) => {}
+        }
+        write!(f, "{}", Lines("Its console", &self.console))?;
+        if !self.stderr.is_empty() {
+            write!(f, "{}", Lines("Its command", &self.stderr))?;
+        }
+        Ok(())
+    }
+}
+
+/// Who said something, and what, as the rest of a message.
+struct Lines<'a>(&'a str, &'a str);
+
+impl Display for Lines<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self(who, text) = self;
+        match text.trim_end() {
+            "" => write!(f, ". {who} said nothing"),
+            text => write!(f, ". {who} said:\n{text}"),
+        }
+    }
+}
+
 impl LabError {
+    /// What is left of the machine, if it ended before its command did.
+    pub fn traces(&self) -> Option<&Traces> {
+        match self {
+            Self::WentDown { traces }
+            | Self::Timeout { traces, .. }
+            | Self::Silent { traces, .. } => Some(traces),
+            _ => None,
+        }
+    }
+
     /// For `map_err`: the same I/O error with the file it was about.
     pub(crate) fn file(
         action: &'static str,

@@ -24,13 +24,13 @@ done
 tries=0
 until [ -e /dev/vport0p1 ] && [ -e /dev/vport0p2 ] && [ -e /dev/vport0p3 ] && [ -e /dev/vport0p4 ]; do
     tries=$((tries + 1))
-    if [ "$tries" -gt 1000 ]; then
+    if [ "$tries" -gt 6000 ]; then
         echo 'lab: the virtio-serial ports did not appear'
         poweroff -f
     fi
     usleep 10000
 done
-exec 4>/dev/vport0p4
+exec 4<>/dev/vport0p4
 if [ ! -e /dev/kvm ]; then
     echo 'lab: there is no /dev/kvm: this QEMU emulates no SVM, or this kernel has no KVM for it'
     poweroff -f
@@ -51,22 +51,36 @@ stdout=$!
 cat </run/stderr >/dev/vport0p2 4>&- &
 stderr=$!
 
+# end_all ID...: ends every process but the first one, these, and the kernel's own.
+end_all() {
+    left=yes
+    while [ "$left" ]; do
+        left=
+        for process in /proc/[0-9]*; do
+            id=${process#/proc/}
+            case " 1 $* " in *" $id "*) continue ;; esac
+            # Kernel threads have no program.
+            if readlink "$process/exe" >/dev/null && kill -9 "$id" 2>/dev/null; then left=yes; fi
+        done
+    done
+}
+
+# The host may want the command to end, and what it has left so far.
+(
+    read -r word <&4
+    [ "$word" = stop ] || exit
+    echo 'lab: the host stops the command'
+    read -r own rest </proc/self/stat
+    end_all "$stdout" "$stderr" "$keeper" "$own"
+) &
+
 echo ready >&4
 cd /root
 sh /command </dev/null >/run/stdout 2>/run/stderr 4>&-
 status=$?
 
 # What the command left running would keep the streams open.
-left=yes
-while [ "$left" ]; do
-    left=
-    for process in /proc/[0-9]*; do
-        id=${process#/proc/}
-        case $id in 1 | "$stdout" | "$stderr" | "$keeper") continue ;; esac
-        # Kernel threads have no program.
-        if readlink "$process/exe" >/dev/null && kill -9 "$id" 2>/dev/null; then left=yes; fi
-    done
-done
+end_all "$stdout" "$stderr" "$keeper"
 wait "$stdout"
 wait "$stderr"
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::initramfs::{Archive, InitramfsBuilder, add_host_file};
-use crate::machine::{self, Finished, Machine, Wishes};
+use crate::machine::{self, Finished, Machine, RunOptions};
 use crate::{Kernel, LabError};
 
 /// The first process of the machine.
@@ -18,6 +18,9 @@ const KEEPER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/keeper"));
 const MODULES: [&str; 3] = ["virtio_pci", "virtio_console", "kvm_amd"];
 /// Where files go that have no place named. It is in the machine's `PATH`.
 const FILES_FOLDER: &str = "/lab";
+
+/// How long a machine may be silent.
+const QUIET_LIMIT: Duration = Duration::from_secs(300);
 
 /// How often a machine is started to come up once.
 const BOOTS_MAX: u32 = 3;
@@ -43,7 +46,8 @@ pub struct Lab {
     modules: Vec<String>,
     command: Vec<String>,
     out: Option<PathBuf>,
-    timeout: Duration,
+    timeout: Option<Duration>,
+    quiet_limit: Duration,
     forward: bool,
     output_limit: u64,
     out_limit: u64,
@@ -76,7 +80,8 @@ impl Default for Lab {
             modules: Vec::new(),
             command: Vec::new(),
             out: None,
-            timeout: Duration::from_secs(300),
+            timeout: None,
+            quiet_limit: QUIET_LIMIT,
             forward: false,
             output_limit: 64 << 20,
             out_limit: 512 << 20,
@@ -85,7 +90,7 @@ impl Default for Lab {
 }
 
 impl Lab {
-    /// A machine with 2 CPUs, 2048 MiB, Debian's 6.1 kernel and five minutes.
+    /// A machine with 2 CPUs, 2048 MiB and Debian's 6.1 kernel, which may be silent for five minutes.
     pub fn new() -> Self {
         Self::default()
     }
@@ -164,10 +169,18 @@ impl Lab {
         self
     }
 
-    /// Ends the machine after this time, booting included.
+    /// Ends the machine after this time, booting included, however much it has to say. Without this there is no such limit.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.timeout = limit;
+        self.timeout = Some(limit);
+        self
+    }
+
+    /// Ends the machine when nothing has come from it for this time: neither output of the command nor lines on the console. Time
+    /// in which this host was too busy to run the machine doesn't count.
+    #[must_use]
+    pub fn quiet_limit(mut self, limit: Duration) -> Self {
+        self.quiet_limit = limit;
         self
     }
 
@@ -198,8 +211,10 @@ impl Lab {
     ///
     /// # Errors
     /// What could not be prepared, a machine that did not come up or went down
-    /// early, [`LabError::Timeout`], or more output
-    /// than the bounds allow. A command that fails is no error.
+    /// early, [`LabError::Timeout`], [`LabError::Silent`], or more output
+    /// than the bounds allow. A command that fails is no error. What was in the
+    /// output folder when a limit was reached is brought back if the machine
+    /// still can send it.
     pub fn run(&self) -> Result<Outcome, LabError> {
         self.check()?;
         let kernel = match &self.kernel {
@@ -213,14 +228,15 @@ impl Lab {
             cpus: self.cpus,
             memory: self.memory,
         };
-        let wishes = Wishes {
+        let options = RunOptions {
             forward: self.forward,
             output_limit: self.output_limit,
             out: self.out.clone(),
             out_limit: self.out_limit,
-            deadline: Instant::now() + self.timeout,
+            timeout: self.timeout.and_then(deadline),
+            quiet_limit: self.quiet_limit,
         };
-        let finished = run_until_up(&machine, &wishes)?;
+        let finished = run_until_up(&machine, &options)?;
         Ok(Outcome {
             status: finished.status,
             stdout: finished.stdout,
@@ -306,16 +322,21 @@ impl Lab {
 /// Starts another machine when one did not come up: emulated processors make a
 /// kernel fall over its own patching now and then. Nothing of the command has
 /// run by then, so no failure of its own is covered up.
-fn run_until_up(machine: &Machine, wishes: &Wishes) -> Result<Finished, LabError> {
+fn run_until_up(machine: &Machine, options: &RunOptions) -> Result<Finished, LabError> {
     for _ in 1..BOOTS_MAX {
-        match machine::run(machine, wishes) {
+        match machine::run(machine, options) {
             Err(failure @ LabError::NotUp { .. }) => {
                 eprintln!("lab: {failure}\nlab: starting anew")
             }
             other => return other,
         }
     }
-    machine::run(machine, wishes)
+    machine::run(machine, options)
+}
+
+/// The limit and when it is reached; none beyond what clocks can tell.
+fn deadline(limit: Duration) -> Option<(Duration, Instant)> {
+    Some((limit, Instant::now().checked_add(limit)?))
 }
 
 /// The source's own name in [`FILES_FOLDER`].

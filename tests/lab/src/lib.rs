@@ -25,11 +25,13 @@ mod machine;
 mod outfolder;
 mod probe;
 mod program;
+mod quiet;
 mod streams;
 
-pub use error::LabError;
+pub use error::{LabError, Traces};
 pub use initramfs::InitramfsBuilder;
 pub use kernels::{Kernel, busybox, cache_folder, fetch, kernels};
 pub use lab::{Lab, Outcome};
 pub use probe::probe_kvm;
 pub use program::{build_program, build_program_of};
+pub use streams::last_lines;

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +14,9 @@ use std::time::{Duration, Instant};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use crate::streams::{self, Progress};
+use crate::error::Traces;
+use crate::quiet::Quiet;
+use crate::streams::{self, Counted, Progress};
 use crate::{LabError, outfolder};
 
 const QEMU: &str = "qemu-system-x86_64";
@@ -23,9 +26,14 @@ const QEMU: &str = "qemu-system-x86_64";
 /// that contradicts itself. Some kernels crash of that.
 const CPU: &str = "max,-xsave,-avx,-avx2,-f16c,-fma,-pku,-vaes,-vpclmulqdq";
 
-/// A machine takes 2 s to come up, and one that hangs never does. A host that
-/// has too much to do may need much longer.
-const BOOT_LIMIT: Duration = Duration::from_secs(90);
+/// How long a machine may be silent until it is up. It takes 2 s, and one that hangs never comes up.
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
+/// How long a machine may be silent once its command was stopped, until it has sent the output folder.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+/// How often the limits are looked at.
+const LOOK: Duration = Duration::from_millis(200);
+/// What the first process understands as the end of the command.
+const STOP: &[u8] = b"stop\n";
 
 /// Kernel command line. A panic ends the machine; TCG's TSC is the host's, so
 /// it needs no watchdog; the rest saves time that emulation makes long.
@@ -39,6 +47,8 @@ type Streams = [UnixStream; 5];
 
 /// The stream that is the serial console and no virtio port.
 const CONSOLE: usize = 0;
+/// The stream that is the control port.
+const CONTROL: usize = 4;
 
 /// A machine to start.
 pub(crate) struct Machine<'a> {
@@ -52,8 +62,8 @@ pub(crate) struct Machine<'a> {
     pub memory: u64,
 }
 
-/// What to do with what comes back.
-pub(crate) struct Wishes {
+/// How long the machine runs, and what to do with what comes back.
+pub(crate) struct RunOptions {
     /// Pass output on to this process's own streams instead of keeping it.
     pub forward: bool,
     /// Bytes of standard output and of standard error that are kept.
@@ -62,8 +72,10 @@ pub(crate) struct Wishes {
     pub out: Option<PathBuf>,
     /// Bytes of the output folder that are taken.
     pub out_limit: u64,
-    /// When the machine is ended.
-    pub deadline: Instant,
+    /// After how long the machine is ended, and when that is.
+    pub timeout: Option<(Duration, Instant)>,
+    /// For how long the machine may be silent once it is up.
+    pub quiet_limit: Duration,
 }
 
 /// How it went.
@@ -74,14 +86,14 @@ pub(crate) struct Finished {
     pub console: String,
 }
 
-/// Runs the machine until it ends by itself, sends what it must not, or the
-/// time is up.
-pub(crate) fn run(machine: &Machine, wishes: &Wishes) -> Result<Finished, LabError> {
+/// Runs the machine until it ends by itself, sends what it must not, is silent for
+/// too long, or the time is up.
+pub(crate) fn run(machine: &Machine, options: &RunOptions) -> Result<Finished, LabError> {
     let (ours, theirs) = stream_pairs()?;
     let child = start(machine, &theirs)?;
     // Only QEMU's own copies may be left, so that its end is seen.
     drop(theirs);
-    follow(child, ours, wishes)
+    follow(child, ours, options)
 }
 
 fn stream_pairs() -> Result<(Streams, Streams), LabError> {
@@ -160,34 +172,38 @@ enum Event {
 }
 
 /// How the waiting ended.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     /// All streams came to their end.
     Closed,
     /// A stream could not be taken any further.
     Failed,
-    /// The machine was not up in time.
-    Stuck,
+    /// The machine was silent for this long.
+    Silent(Duration),
     /// The time was up.
-    Late,
+    Late(Duration),
 }
 
-fn follow(mut child: Child, ours: Streams, wishes: &Wishes) -> Result<Finished, LabError> {
-    let [console, stdout, stderr, out, control] = ours;
+fn follow(mut child: Child, ours: Streams, options: &RunOptions) -> Result<Finished, LabError> {
+    let bytes = AtomicU64::new(0);
+    let mut orders = ours[CONTROL]
+        .try_clone()
+        .map_err(LabError::file("share", "the control port"))?;
+    let [console, stdout, stderr, out, control] = ours.map(|stream| Counted::new(stream, &bytes));
     let messages = child.stderr.take();
     thread::scope(|scope| {
-        let (sender, endings) = mpsc::channel();
+        let (sender, events) = mpsc::channel();
         let console = scope.spawn(watched(&sender, move || Ok(streams::tail(console))));
         let messages = scope.spawn(watched(&sender, move || {
             Ok(messages.map(streams::tail).unwrap_or_default())
         }));
         let stdout = scope.spawn(watched(&sender, move || {
-            take(stdout, io::stdout(), wishes, "standard output")
+            take(stdout, io::stdout(), options, "standard output")
         }));
         let stderr = scope.spawn(watched(&sender, move || {
-            take(stderr, io::stderr(), wishes, "standard error")
+            take(stderr, io::stderr(), options, "standard error")
         }));
-        let out = scope.spawn(watched(&sender, move || take_folder(out, wishes)));
+        let out = scope.spawn(watched(&sender, move || take_folder(out, options)));
         let ready = sender.clone();
         let control = scope.spawn(watched(&sender, move || {
             // Nobody listens any more once a stream has failed.
@@ -195,8 +211,17 @@ fn follow(mut child: Child, ours: Streams, wishes: &Wishes) -> Result<Finished, 
         }));
         drop(sender);
 
-        let end = wait(&endings, wishes.deadline);
-        if end != End::Closed {
+        let mut watch = Watch {
+            events,
+            quiet: Quiet::new(child.id(), &bytes),
+            is_up: false,
+        };
+        let end = watch.wait(options.timeout, options.quiet_limit);
+        let stopped = match end {
+            End::Silent(_) | End::Late(_) if watch.is_up => watch.stop(&mut orders),
+            _ => end,
+        };
+        if stopped != End::Closed {
             // It may just have ended by itself.
             let _ = child.kill();
         }
@@ -207,33 +232,128 @@ fn follow(mut child: Child, ours: Streams, wishes: &Wishes) -> Result<Finished, 
         if !said.is_empty() {
             tail = format!("{tail}\nqemu: {said}");
         }
-        if end == End::Late {
-            return Err(LabError::Timeout { console: tail });
-        }
-        // What could not be taken is why it was ended: that goes first.
-        let (stdout, stderr, progress) = (joined(stdout), joined(stderr), joined(control));
-        joined(out)?;
-        let outcome = (stdout?, stderr?, progress?);
-        finished(outcome, tail, ended)
+        let streams = Taken {
+            console: tail,
+            stdout: joined(stdout),
+            stderr: joined(stderr),
+            out: joined(out),
+            progress: joined(control),
+        };
+        streams.finished(end, ended, options)
     })
 }
 
-fn finished(
-    (stdout, stderr, progress): (Vec<u8>, Vec<u8>, Progress),
+/// Waits for what the threads tell, and looks at the limits.
+struct Watch<'a> {
+    events: Receiver<Event>,
+    quiet: Quiet<'a>,
+    is_up: bool,
+}
+
+impl Watch<'_> {
+    /// Waits until every sender is gone, or a limit is reached.
+    fn wait(&mut self, timeout: Option<(Duration, Instant)>, quiet_limit: Duration) -> End {
+        loop {
+            match self.events.recv_timeout(LOOK) {
+                Ok(Event::Ready) => self.is_up = true,
+                Ok(Event::Closed) => {}
+                Ok(Event::Failed) => return End::Failed,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return End::Closed,
+            }
+            match timeout {
+                Some((limit, deadline)) if Instant::now() >= deadline => return End::Late(limit),
+                _ => {}
+            }
+            let quiet_limit = if self.is_up { quiet_limit } else { BOOT_LIMIT };
+            if self.quiet.time() >= quiet_limit {
+                return End::Silent(quiet_limit);
+            }
+        }
+    }
+
+    /// Has the command ended and the output folder sent.
+    fn stop(&mut self, orders: &mut UnixStream) -> End {
+        // A machine that has ended doesn't read any more.
+        let _ = orders.write_all(STOP);
+        self.quiet.begin();
+        self.wait(None, STOP_LIMIT)
+    }
+}
+
+/// All that came from a machine.
+struct Taken {
     console: String,
-    ended: ExitStatus,
-) -> Result<Finished, LabError> {
-    match progress.status {
-        Some(status) => Ok(Finished {
-            status,
+    stdout: Result<Vec<u8>, LabError>,
+    stderr: Result<Vec<u8>, LabError>,
+    out: Result<(), LabError>,
+    progress: Result<Progress, LabError>,
+}
+
+impl Taken {
+    /// What the run amounts to. The first cause of a failure comes first: streams of a machine that was ended are cut short.
+    fn finished(
+        self,
+        end: End,
+        ended: ExitStatus,
+        options: &RunOptions,
+    ) -> Result<Finished, LabError> {
+        let Self {
+            console,
             stdout,
             stderr,
-            console,
-        }),
-        None if progress.ready => Err(LabError::WentDown { console }),
-        // QEMU's way to refuse; a machine that reboots or hangs ends otherwise.
-        None if ended.code().is_some_and(|code| code != 0) => Err(LabError::Refused { console }),
-        None => Err(LabError::NotUp { console }),
+            out,
+            progress,
+        } = self;
+        if end == End::Failed {
+            let first = [stdout.err(), stderr.err(), out.err(), progress.err()];
+            return Err(first
+                .into_iter()
+                .flatten()
+                .next()
+                .unwrap_or(LabError::NotUp { console }));
+        }
+        let progress = progress?;
+        let traces = |stderr: &[u8]| {
+            Box::new(Traces {
+                console: console.clone(),
+                stderr: streams::tail(stderr),
+                out: options.out.clone(),
+                out_failure: match (&out, progress.status) {
+                    (Err(error), _) => Some(error.to_string()),
+                    (Ok(()), None) => Some("the machine did not send it".to_owned()),
+                    (Ok(()), Some(_)) => None,
+                },
+            })
+        };
+        let said = stderr.as_deref().unwrap_or_default();
+        match (end, progress.status) {
+            (End::Late(limit), _) => Err(LabError::Timeout {
+                limit,
+                traces: traces(said),
+            }),
+            (End::Silent(limit), _) if progress.ready => Err(LabError::Silent {
+                limit,
+                traces: traces(said),
+            }),
+            (_, Some(status)) => {
+                out?;
+                Ok(Finished {
+                    status,
+                    stdout: stdout?,
+                    stderr: stderr?,
+                    console,
+                })
+            }
+            (_, None) if progress.ready => Err(LabError::WentDown {
+                traces: traces(said),
+            }),
+            // QEMU's way to refuse; a machine that reboots or hangs ends otherwise.
+            (_, None) if ended.code().is_some_and(|code| code != 0) => {
+                Err(LabError::Refused { console })
+            }
+            (_, None) => Err(LabError::NotUp { console }),
+        }
     }
 }
 
@@ -261,37 +381,22 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Waits until every sender is gone.
-fn wait(events: &Receiver<Event>, deadline: Instant) -> End {
-    let mut limit = deadline.min(Instant::now() + BOOT_LIMIT);
-    loop {
-        match events.recv_timeout(limit.saturating_duration_since(Instant::now())) {
-            Ok(Event::Ready) => limit = deadline,
-            Ok(Event::Closed) => {}
-            Ok(Event::Failed) => return End::Failed,
-            Err(RecvTimeoutError::Timeout) if limit < deadline => return End::Stuck,
-            Err(RecvTimeoutError::Timeout) => return End::Late,
-            Err(RecvTimeoutError::Disconnected) => return End::Closed,
-        }
-    }
-}
-
 fn take(
     stream: impl Read,
     sink: impl Write,
-    wishes: &Wishes,
+    options: &RunOptions,
     what: &'static str,
 ) -> Result<Vec<u8>, LabError> {
-    if wishes.forward {
+    if options.forward {
         streams::forward(stream, sink, what)?;
         return Ok(Vec::new());
     }
-    streams::capture(stream, wishes.output_limit, what)
+    streams::capture(stream, options.output_limit, what)
 }
 
-fn take_folder(stream: UnixStream, wishes: &Wishes) -> Result<(), LabError> {
-    match &wishes.out {
-        Some(folder) => outfolder::unpack(stream, folder, wishes.out_limit),
+fn take_folder(stream: impl Read, options: &RunOptions) -> Result<(), LabError> {
+    match &options.out {
+        Some(folder) => outfolder::unpack(stream, folder, options.out_limit),
         // Nobody asked for it, so the machine has nothing to say here.
         None => streams::capture(stream, 0, "output folder").map(drop),
     }

@@ -1,5 +1,6 @@
 //! The command's output folder, which comes back as a tar stream.
 
+use std::error::Error;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
@@ -18,9 +19,7 @@ pub(crate) fn unpack(stream: impl Read, folder: &Path, limit: u64) -> Result<(),
     // One byte more than is allowed, so that the bound can be told from an end.
     let mut archive = Archive::new(stream.take(limit.saturating_add(1)));
     let mut entries = 0;
-    let listing = archive
-        .entries()
-        .map_err(|error| wrong(error.to_string()))?;
+    let listing = archive.entries().map_err(|error| wrong(chain(&error)))?;
     let mut failure = None;
     for entry in listing {
         entries += 1;
@@ -28,7 +27,7 @@ pub(crate) fn unpack(stream: impl Read, folder: &Path, limit: u64) -> Result<(),
             Err(format!("it holds more than {ENTRIES_MAX} files"))
         } else {
             entry
-                .map_err(|error| error.to_string())
+                .map_err(|error| chain(&error))
                 .and_then(|mut entry| unpack_entry(&mut entry, folder))
         };
         if let Err(reason) = unpacked {
@@ -53,10 +52,7 @@ pub(crate) fn unpack(stream: impl Read, folder: &Path, limit: u64) -> Result<(),
 }
 
 fn unpack_entry(entry: &mut tar::Entry<impl Read>, folder: &Path) -> Result<(), String> {
-    let path = entry
-        .path()
-        .map_err(|error| error.to_string())?
-        .into_owned();
+    let path = entry.path().map_err(|error| chain(&error))?.into_owned();
     match entry.header().entry_type() {
         EntryType::Regular | EntryType::Directory | EntryType::Symlink => {}
         other => {
@@ -69,8 +65,19 @@ fn unpack_entry(entry: &mut tar::Entry<impl Read>, folder: &Path) -> Result<(), 
     match entry.unpack_in(folder) {
         Ok(true) => Ok(()),
         Ok(false) => Err(format!("{} would lie outside of it", path.display())),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(chain(&error)),
     }
+}
+
+/// The error with its causes: tar's own words only say which file it was.
+fn chain(error: &dyn Error) -> String {
+    let mut words = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        words = format!("{words}: {cause}");
+        source = cause.source();
+    }
+    words
 }
 
 #[cfg(test)]

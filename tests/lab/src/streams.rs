@@ -1,7 +1,10 @@
 //! What comes out of the machine: byte streams, all of them bounded.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::LabError;
 
@@ -11,6 +14,27 @@ const TAIL_BYTES: usize = 16 << 10;
 const TAIL_LINES: usize = 100;
 /// The control port carries two short lines.
 const CONTROL_MAX: u64 = 4096;
+
+/// A stream whose bytes are counted as they come.
+pub(crate) struct Counted<'a, R> {
+    stream: R,
+    bytes: &'a AtomicU64,
+}
+
+impl<'a, R> Counted<'a, R> {
+    /// Adds what is read of `stream` to `bytes`.
+    pub(crate) fn new(stream: R, bytes: &'a AtomicU64) -> Self {
+        Self { stream, bytes }
+    }
+}
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.stream.read(buffer)?;
+        self.bytes.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+}
 
 /// Reads a stream to its end into memory.
 pub(crate) fn capture(
@@ -47,6 +71,11 @@ pub(crate) fn forward(
             .and_then(|()| sink.flush())
             .map_err(LabError::file("write", what))?;
     }
+}
+
+/// The last lines of a file, with what a terminal would act on taken out. Empty when it cannot be read.
+pub fn last_lines(file: &Path) -> String {
+    File::open(file).map(tail).unwrap_or_default()
 }
 
 /// Reads a stream to its end and keeps its last lines, with what a terminal

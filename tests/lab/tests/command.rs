@@ -28,7 +28,7 @@ fn run_passes_everything_through() {
     let out = folder.path().join("out");
     let script = "cat /lab/greeting /in/greeting; echo bad >&2; cp /lab/greeting $LAB_OUT; exit 9";
     let ran = lab()
-        .args(["run", "--memory", "1G", "--timeout", "120", "--out"])
+        .args(["run", "--memory", "1G", "--out"])
         .arg(&out)
         .arg("--add")
         .arg(&file)
@@ -86,6 +86,27 @@ fn faults_before_the_start_are_125_and_one_line() {
 }
 
 #[test]
+fn a_kernel_without_its_end_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("vmlinuz");
+    let whole = fs::read(&kvmprof_lab::kernels().unwrap()[0].image).unwrap();
+    fs::write(&image, &whole[..whole.len() / 2]).unwrap();
+    for action in [&["linux"][..], &["run", "--", "true"]] {
+        let ran = lab()
+            .arg(action[0])
+            .arg("--kernel")
+            .arg(&image)
+            .args(&action[1..])
+            .output()
+            .unwrap();
+        let said = text(&ran.stderr);
+        assert!(said.contains("is cut short"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert_eq!(ran.status.code(), Some(125));
+    }
+}
+
+#[test]
 fn a_machine_without_qemu_says_what_to_install() {
     let cache = kvmprof_lab::cache_folder().unwrap();
     kvmprof_lab::fetch().unwrap();
@@ -121,7 +142,7 @@ fn output_is_live_and_qemu_dies_with_the_lab() {
     running.wait().unwrap();
 
     let limit = Timespec {
-        tv_sec: 60,
+        tv_sec: 600,
         tv_nsec: 0,
     };
     let mut ended = [PollFd::new(&qemu, PollFlags::IN)];

@@ -185,6 +185,57 @@ fn a_machine_that_runs_too_long_is_ended() {
     assert!(matches!(error, LabError::Timeout { .. }), "{error}");
 }
 
+/// The command is ended, and what it has left so far comes back.
+#[test]
+fn a_machine_that_hangs_is_ended_and_leaves_what_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = Lab::new()
+        .quiet_limit(Duration::from_secs(10))
+        .out(folder.path())
+        .script(
+            "trap '' TERM INT; echo first >$LAB_OUT/file; echo begun >&2
+             sh -c 'while :; do :; done' & sleep 1000",
+        )
+        .run()
+        .unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, LabError::Silent { .. }), "{text}");
+    assert!(
+        text.starts_with("Nothing came from the lab machine for 10 s"),
+        "{text}"
+    );
+    let traces = error.traces().unwrap();
+    assert_eq!(traces.out_failure, None, "{text}");
+    assert!(traces.stderr.starts_with("begun\n"), "{text}");
+    assert!(traces.console.contains("the host stops the command"));
+    let left = fs::read_to_string(folder.path().join("file")).unwrap();
+    assert_eq!(left, "first\n");
+}
+
+/// Where nobody listens any more, nothing can be sent either.
+#[test]
+fn a_machine_that_stands_still_is_ended_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = Lab::new()
+        .quiet_limit(Duration::from_secs(10))
+        .out(folder.path())
+        .script(
+            "for process in /proc/[0-9]*; do
+                 id=${process#/proc/}
+                 [ $id = $$ ] || kill -STOP $id
+             done
+             kill -STOP $$",
+        )
+        .run()
+        .unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, LabError::Silent { .. }), "{text}");
+    assert!(
+        text.contains("Its output folder did not come back"),
+        "{text}"
+    );
+}
+
 #[test]
 fn a_machine_that_sends_too_much_is_ended() {
     let error = Lab::new()

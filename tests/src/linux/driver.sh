@@ -19,16 +19,30 @@ start() {
 
 is_over() { [ ! -e "/proc/$machine/exe" ]; }
 
+# alive WORD...: tells the host, which takes a silent machine for one that hangs, how far the guest is, if it has got any further.
+alive() {
+    [ "$*" = "$shown" ] && return
+    shown=$*
+    echo "$name: $*" >&2
+}
+
+# fail STATUS WORD...: ends the script, with what it was about.
+fail() {
+    result=$1
+    shift
+    echo "$name: $*" >&2
+    exit "$result"
+}
+
 # says WORD: waits until a line of the guest's begins so.
 says() {
     until grep -q "^$1" "$console"; do
         if is_over; then
             grep -q "^$1" "$console" && return
-            echo "$name was over before it said: $1" >&2
-            tail -n 30 "$console" "$LAB_OUT/$name.stderr" >&2
-            exit 99
+            fail 99 "over before it said: $1"
         fi
-        usleep 20000
+        alive "$(wc -c <"$console") bytes on the console"
+        usleep 50000
     done
 }
 
@@ -44,7 +58,7 @@ gather() {
         --output "$stream.samples" "$@" 3>&- &
     gathering=$!
     until status running && grep -q '"gathering":true' /run/running; do
-        [ -e "/proc/$gathering/exe" ] || exit 98
+        [ -e "/proc/$gathering/exe" ] || fail 98 "getpc ended before it gathered"
         usleep 50000
     done
 }
@@ -59,8 +73,9 @@ count() {
 
 # sampled COUNT: waits until the last gather has so many samples, however slow the machine is.
 sampled() {
-    until [ "$(count)" -ge $((gathered_before + $1)) ]; do
-        is_over && exit 95
+    until now=$(count) && [ "$now" -ge $((gathered_before + $1)) ]; do
+        is_over && fail 95 "over before it had the samples"
+        alive "$now samples, waiting for $((gathered_before + $1))"
         # To look takes the processors that the guest is to run on.
         usleep 500000
     done
@@ -68,15 +83,30 @@ sampled() {
 
 # gathered: waits for getpc's end and keeps what the accounts were then.
 gathered() {
-    wait $gathering || exit 97
+    wait $gathering || fail 97 "getpc failed"
     kvmprof status --socket "$socket" --json >"$stream.status" 2>/dev/null
-    kvmprof pcstat --json "$stream.samples" >"$stream.json" || exit 96
+    kvmprof pcstat --json "$stream.samples" >"$stream.json" || fail 96 "pcstat failed"
 }
 
 # stop_gathering: ends getpc; a shell's background jobs don't hear SIGINT.
 stop_gathering() {
     kill -TERM $gathering
     gathered
+}
+
+# record NAME ARGUMENT...: starts a recorder beside the guest.
+record() {
+    recording=$LAB_OUT/$1
+    shift
+    gathered_before=$(count)
+    kvmprof record --socket "$socket" --output "$recording" "$@" 3>&- >/dev/null &
+    recorder=$!
+}
+
+# stop_recording: ends the recorder.
+stop_recording() {
+    kill -TERM $recorder
+    wait $recorder || fail 94 "the recorder failed"
 }
 
 # ended: waits for the guest's end.

@@ -6,7 +6,7 @@ use object::LittleEndian;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection};
 
-use kvmprof::introspection::GuestKnowledge;
+use kvmprof_introspection::GuestKnowledge;
 use kvmprof_lab::Kernel;
 
 /// Debian's kernel of this series, `6.1` or `6.12`.
@@ -36,7 +36,7 @@ pub fn kernel_knowledge(kernel: &Kernel) -> GuestKnowledge {
 /// When there is none.
 pub fn unpacked(kernel: &Kernel) -> Vec<u8> {
     let image = fs::read(&kernel.image).expect("kernel image");
-    kvmprof::introspection::unpack_kernel(&image)
+    kvmprof_introspection::unpack_kernel(&image)
         .expect("kernel payload")
         .into_owned()
 }

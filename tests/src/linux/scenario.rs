@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::process::Command;
 
 use kvmprof_lab::{InitramfsBuilder, Kernel, Lab};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{Console, Program, Stream};
+use super::{Console, Program, Stream, turn};
 
 const DRIVER: &str = include_str!("driver.sh");
 const GUEST: &str = include_str!("guest.sh");
@@ -53,11 +53,7 @@ impl Scenario {
     pub fn new() -> Self {
         let kvmprof = kvmprof_lab::build_program("kvmprof").expect("kvmprof");
         let out = tempfile::tempdir().expect("temporary folder");
-        let lab = Lab::new()
-            .add(kvmprof, "/lab/kvmprof")
-            .out(out.path())
-            // A machine that hangs; other work on this host makes it slow.
-            .timeout(Duration::from_secs(120));
+        let lab = Lab::new().add(kvmprof, "/lab/kvmprof").out(out.path());
         Self { lab, out }
     }
 
@@ -108,39 +104,96 @@ impl Scenario {
     /// # Panics
     /// When the lab fails, or the script doesn't end with status 0.
     pub fn run(self, script: &str) -> Finished {
-        let outcome = self
-            .lab
-            .script(&format!("{DRIVER}\ncd /lab\n{script}"))
-            .run()
-            .unwrap_or_else(|error| panic!("{error}"));
-        let said = String::from_utf8_lossy(&outcome.stderr);
-        assert_eq!(outcome.status, 0, "the script failed: {said}");
-        // For looking at by hand what a test was about.
-        if let Some(folder) = std::env::var_os("KVMPROF_TESTS_KEEP") {
-            let copied = std::process::Command::new("cp")
-                .arg("-r")
-                .arg(self.out.path())
-                .arg(folder)
-                .status();
-            assert!(
-                copied.is_ok_and(|status| status.success()),
-                "results can't be kept"
-            );
-        }
-        Finished { out: self.out }
+        let lab = self.lab.script(&format!("{DRIVER}\ncd /lab\n{script}"));
+        let result = {
+            let _turn = turn();
+            lab.run()
+        };
+        keep(self.out.path());
+        let failure = match &result {
+            Ok(outcome) if outcome.status == 0 => return Finished::of_scenario(self.out),
+            Ok(outcome) => {
+                let said = String::from_utf8_lossy(&outcome.stderr);
+                format!("the script failed with status {}: {said}", outcome.status)
+            }
+            Err(error) => error.to_string(),
+        };
+        panic!("{failure}{}", consoles(self.out.path()));
     }
+}
+
+/// Copies what a scenario left to the folder in `KVMPROF_TESTS_KEEP`, for looking at by hand what a test was about.
+fn keep(out: &Path) {
+    if let Some(folder) = std::env::var_os("KVMPROF_TESTS_KEEP") {
+        copy(out, Path::new(&folder));
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-r").arg(from).arg(to).status();
+    assert!(
+        copied.is_ok_and(|status| status.success()),
+        "{} can't be copied to {}",
+        from.display(),
+        to.display()
+    );
+}
+
+/// What the guests and their kvmprofs said last.
+fn consoles(out: &Path) -> String {
+    let entries = fs::read_dir(out).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .filter(|path| {
+            let extension = path.extension().and_then(|extension| extension.to_str());
+            matches!(extension, Some("console" | "stderr"))
+        })
+        .collect();
+    files.sort();
+    let said = files.iter().map(|file| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        format!("\n==> {name}\n{}", kvmprof_lab::last_lines(file))
+    });
+    said.collect()
 }
 
 /// What a scenario left behind.
 #[derive(Debug)]
 pub struct Finished {
-    out: TempDir,
+    out: PathBuf,
+    /// Removes it at the end, if it is this test's alone.
+    _own: Option<TempDir>,
 }
 
 impl Finished {
+    /// What is in the folder, which stays.
+    pub(super) fn of(out: PathBuf) -> Self {
+        Self { out, _own: None }
+    }
+
+    /// What is in the folder, which goes with this.
+    pub(super) fn of_scenario(out: TempDir) -> Self {
+        Self {
+            out: out.path().to_owned(),
+            _own: Some(out),
+        }
+    }
+
+    /// Moves it to `folder`, all of it or nothing.
+    ///
+    /// # Panics
+    /// When that can't be written.
+    pub(super) fn move_to(self, folder: &Path) {
+        let near = folder.with_extension("new");
+        // What a test that was killed may have left.
+        let _ = fs::remove_dir_all(&near);
+        copy(&self.out, &near);
+        fs::rename(&near, folder).expect("a scenario's results");
+    }
+
     /// Where a file is.
     pub fn path(&self, name: &str) -> PathBuf {
-        self.out.path().join(name)
+        self.out.join(name)
     }
 
     /// A file as text; bytes that are none are shown as such.
@@ -184,5 +237,16 @@ impl Finished {
     pub fn json(&self, name: &str) -> Value {
         let text = self.text(name);
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}: {text}"))
+    }
+
+    /// Where the guest's kernel runs, as a status document shows it: its release, and the slide once it is known.
+    ///
+    /// # Panics
+    /// When it is no Linux guest's.
+    pub fn placement(&self, name: &str) -> (String, Option<u64>) {
+        let linux = &self.json(name)["machine"]["linux"];
+        let release = linux["release"].as_str();
+        let release = release.unwrap_or_else(|| panic!("{name}: {linux}"));
+        (release.to_owned(), linux["slide"].as_u64())
     }
 }

@@ -7,6 +7,18 @@ use kvmprof_abi::stream::{Isample, Pstat, StreamRecord};
 
 pub use kvmprof_abi::pcs::kind as pcs_kind;
 
+use crate::share;
+
+/// Prints how much of a recording's ticks has no sample although the guest ran, or may have run: on a busy host much of it.
+pub fn print_losses(name: &str, ticks: u64, stolen: u64, lost: u64) {
+    let percent = |part| 100.0 * share(part, ticks);
+    println!(
+        "{name}: {ticks} ticks, {:.1} % lost, {:.1} % stolen",
+        percent(lost),
+        percent(stolen)
+    );
+}
+
 /// A whole native stream of getpc's.
 #[derive(Clone, Debug, Default)]
 pub struct Stream {
@@ -96,6 +108,7 @@ impl Stream {
     /// When one isn't.
     pub fn check_accounts(&self) {
         let ledger = self.pstat.status.ledger;
+        print_losses("stream", ledger.ticks, ledger.stolen, ledger.lost);
         assert_eq!(ledger.recorded, self.samples.len() as u64, "{ledger:?}");
         let merged: u64 = self
             .merged

@@ -1,3 +1,4 @@
+cp /lab/series "$LAB_OUT"
 # One guest. What it has open the host can't open, and the other way round.
 start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --cpus 2 --memory 512M \
     --cmdline 'console=ttyS0 quiet panic=-1'

@@ -12,12 +12,13 @@ expect() {
     if "$@"; then echo "check $name: ok"; else echo "check $name: failed: $*"; fi
 }
 
-# soon COMMAND...: true when the command succeeds before long.
+# soon COMMAND...: waits until the command succeeds. On a busy host that may take long; where it never does, the guest is ended
+# for its silence.
 soon() {
     tries=0
     until "$@" 2>/dev/null; do
         tries=$((tries + 1))
-        [ $tries -lt 1500 ] || return 1
+        [ $tries -ne 500 ] || echo "waiting until: $*"
         usleep 20000
     done
 }

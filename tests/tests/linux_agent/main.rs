@@ -1,57 +1,74 @@
 //! The guest agent: device nodes in Debian's kernels, used from C and from a shell, over the virtio port.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-use kvmprof_tests::linux::{Console, Scenario, debian, guest_builder, guest_program};
+use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_program, once};
 
 /// Modules of a stock kernel that the agent needs in a guest.
 const MODULES: [&str; 4] = ["virtio_mmio", "virtio_console", "fuse", "cuse"];
 /// Where the programs are linked to; nothing depends on it.
 const ADDRESS: u64 = 0x40_0000;
 
-#[test]
-fn nodes_behave_in_linux_6_1() {
-    check(&run("6.1"), "6.1.");
+/// Each check as a test for each kernel.
+macro_rules! tests {
+    ($($check:ident)*) => {
+        $(mod $check {
+            #[test]
+            fn in_linux_6_1() {
+                super::$check(&super::run("6.1"));
+            }
+
+            #[test]
+            fn in_linux_6_12() {
+                super::$check(&super::run("6.12"));
+            }
+        })*
+    };
 }
 
-#[test]
-fn nodes_behave_in_linux_6_12() {
-    check(&run("6.12"), "6.12.");
+tests! {
+    nodes_behave
+    reads_of_any_size_give_what_is_there
+    the_host_decides_what_the_agent_opens
+    what_the_guest_has_open_is_busy_for_the_host
 }
 
-/// Boots a guest that runs all checks; what it said.
-fn run(series: &str) -> Console {
-    let kernel = debian(series);
-    let program = |source: &str| guest_program(source, ADDRESS, &[]);
-    let (pcs, prf) = (program("agent_pcs.c"), program("agent_prf.c"));
-    let life = program("agent_life.c");
-    let programs = [
-        ("agent_pcs", &pcs),
-        ("agent_prf", &prf),
-        ("agent_life", &life),
-    ];
-    let pcsd = kvmprof_lab::build_program_of("kvmprof-agent", "pcsd").unwrap();
-    let guest = guest_builder(include_str!("init.sh"), &programs)
-        .add(pcsd, "/bin/pcsd")
-        .modules(&kernel, &MODULES)
-        .build()
-        .unwrap();
-    let finished = Scenario::new()
-        .kernel("vmlinuz", &kernel)
-        .file("guest.cpio", guest)
-        .run(include_str!("driver.sh"));
-    assert_eq!(
-        finished.status("guest"),
-        0,
-        "{}",
-        finished.text("guest.stderr")
-    );
-    let limited = finished.console("limited");
-    assert!(!limited.has(": failed:"), "{}", limited.text());
-    assert!(limited.has("check an allowed open: ok"));
-    let refused = finished.text("refused");
+/// A guest of that series of kernels that has run all its checks, and another that may use prf only.
+fn run(series: &str) -> Finished {
+    once(&format!("agent-{series}"), || {
+        let kernel = debian(series);
+        let program = |source: &str| guest_program(source, ADDRESS, &[]);
+        let (pcs, prf) = (program("agent_pcs.c"), program("agent_prf.c"));
+        let life = program("agent_life.c");
+        let programs = [
+            ("agent_pcs", &pcs),
+            ("agent_prf", &prf),
+            ("agent_life", &life),
+        ];
+        let pcsd = kvmprof_lab::build_program_of("kvmprof-agent", "pcsd").unwrap();
+        let guest = guest_builder(include_str!("init.sh"), &programs)
+            .add(pcsd, "/bin/pcsd")
+            .modules(&kernel, &MODULES)
+            .build()
+            .unwrap();
+        Scenario::new()
+            .kernel("vmlinuz", &kernel)
+            .file("series", series.into())
+            .file("guest.cpio", guest)
+            .run(include_str!("driver.sh"))
+    })
+}
+
+fn what_the_guest_has_open_is_busy_for_the_host(run: &Finished) {
+    let refused = run.text("refused");
     assert!(refused.contains("EBUSY"), "{refused}");
     assert!(!refused.contains("status 0"), "{refused}");
-    finished.console("guest")
+}
+
+fn the_host_decides_what_the_agent_opens(run: &Finished) {
+    let limited = run.console("limited");
+    assert_eq!(run.status("limited"), 0, "{}", run.text("limited.stderr"));
+    assert!(!limited.has(": failed:"), "{}", limited.text());
+    assert!(limited.has("check an allowed open: ok"));
 }
 
 /// The same nodes on the host itself, by kvmprof's socket.
@@ -70,10 +87,12 @@ fn nodes_behave_over_a_socket() {
     assert!(text.contains("agent_pcs: ") && text.contains(" 0 failed"));
 }
 
-fn check(console: &Console, release: &str) {
+/// Each check that the guest made has a line of its own.
+fn nodes_behave(run: &Finished) {
+    let console = run.console("guest");
     let text = console.text();
     println!("{text}");
-    assert!(console.after("release ").starts_with(release));
+    assert_eq!(run.status("guest"), 0, "{}", run.text("guest.stderr"));
     let failed: Vec<&str> = text
         .lines()
         .filter(|line| line.contains(": failed:"))
@@ -87,6 +106,13 @@ fn check(console: &Console, release: &str) {
     }
     let passed = text.lines().filter(|line| line.ends_with(": ok")).count();
     assert!(passed >= 110, "{passed} checks");
+    let series = run.text("series");
+    assert!(console.after("release ").starts_with(&format!("{series}.")));
+    assert!(text.contains("pcsd: 4 nodes for 2 vCPUs at 100 Hz"));
+}
+
+fn reads_of_any_size_give_what_is_there(run: &Finished) {
+    let console = run.console("guest");
     for (size, bytes) in [(1, 3), (333, 999), (1024, 3072)] {
         assert_eq!(console.number(&format!("dd {size} ")), bytes);
     }
@@ -95,5 +121,4 @@ fn check(console: &Console, release: &str) {
         let bytes = console.number(&format!("dd {size} "));
         assert!(bytes > 0 && bytes <= 3 * size, "{bytes} of dd by {size}");
     }
-    assert!(text.contains("pcsd: 4 nodes for 2 vCPUs at 100 Hz"));
 }

@@ -1,4 +1,4 @@
-start demo --kernel /lab/demo.elf --cmdline workload=mixed
+start demo --kernel /lab/demo.elf
 pcsd --port "$socket" || exit 90
 agent_pcs >"$LAB_OUT/checks"
 kill "$(pidof pcsd)" "$machine"

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use kvmprof_lab::{InitramfsBuilder, Kernel};
-use kvmprof_tests::linux::{Finished, Scenario, debian, guest_program};
+use kvmprof_tests::linux::{Finished, Scenario, debian, guest_program, once};
 
 const COMMON: &str = include_str!("common.sh");
 
@@ -23,27 +23,25 @@ fn init(kernel: &Kernel, script: &str) -> Vec<u8> {
         .unwrap()
 }
 
-fn run(series: &str) -> Finished {
-    let kernel = debian(series);
-    let with_common = |script| init(&kernel, &format!("{COMMON}\n{script}"));
-    let terminal = guest_program("terminal.c", 0x40_0000, &[]);
-    Scenario::new()
-        .kernel("vmlinuz", &kernel)
-        .file("ports.cpio", with_common(include_str!("ports.sh")))
-        .file("access.cpio", with_common(include_str!("access.sh")))
-        .file("terminal.cpio", init(&kernel, include_str!("terminal.sh")))
-        .file("terminal", terminal.file)
-        .run(include_str!("driver.sh"))
+/// All guests, one after the other. On the other kernel the agent's tests use the ports.
+fn run() -> Finished {
+    once("console", || {
+        let kernel = debian("6.12");
+        let with_common = |script| init(&kernel, &format!("{COMMON}\n{script}"));
+        let terminal = guest_program("terminal.c", 0x40_0000, &[]);
+        Scenario::new()
+            .kernel("vmlinuz", &kernel)
+            .file("ports.cpio", with_common(include_str!("ports.sh")))
+            .file("access.cpio", with_common(include_str!("access.sh")))
+            .file("terminal.cpio", init(&kernel, include_str!("terminal.sh")))
+            .file("terminal", terminal.file)
+            .run(include_str!("driver.sh"))
+    })
 }
 
-fn check(series: &str) {
-    let run = run(series);
-    check_ports(&run);
-    check_access(&run);
-    check_terminal(&run);
-}
-
-fn check_ports(run: &Finished) {
+#[test]
+fn ports_are_connections() {
+    let run = run();
     let console = run.console("ports");
     println!("{}", console.text());
     assert_eq!(console.after("names "), "kvmprof.0 kvmprof.1");
@@ -74,7 +72,9 @@ fn check_ports(run: &Finished) {
     assert_eq!(run.status("ports"), 0);
 }
 
-fn check_access(run: &Finished) {
+#[test]
+fn the_host_decides_what_ports_give() {
+    let run = run();
     assert!(run.console("none").has("no ports"));
     let console = run.console("pcs");
     println!("{}", console.text());
@@ -84,7 +84,9 @@ fn check_access(run: &Finished) {
     }
 }
 
-fn check_terminal(run: &Finished) {
+#[test]
+fn hvc0_is_a_terminal() {
+    let run = run();
     let console = run.console("terminal");
     let text = console.text();
     let lines: Vec<u32> = text
@@ -98,10 +100,4 @@ fn check_terminal(run: &Finished) {
     assert_eq!(console.after("typed "), "off");
     assert!(console.has("terminal restored"));
     assert_eq!(run.status("terminal"), 0, "{}", run.text("terminal.stderr"));
-}
-
-/// On the other kernel the agent's tests use the ports.
-#[test]
-fn ports_and_console_work() {
-    check("6.12");
 }

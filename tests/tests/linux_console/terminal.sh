@@ -13,11 +13,7 @@ echo "active $(cat /sys/class/tty/console/active)"
 
 # becomes ROWS COLUMNS: waits until hvc0 has this size.
 becomes() {
-    tries=0
-    until [ "$(stty size)" = "$1 $2" ] || [ $tries -gt 200 ]; do
-        tries=$((tries + 1))
-        usleep 20000
-    done
+    until [ "$(stty size)" = "$1 $2" ]; do usleep 20000; done
     stty size
 }
 

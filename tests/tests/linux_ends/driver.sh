@@ -8,11 +8,11 @@ boot() {
 
 # Asks where the kernel is, once a sample has shown it.
 place() {
-    until status place && grep -q 'slide 0x' /run/place; do
-        is_over && exit 95
+    until status place && grep -q '"slide":[0-9]' /run/place; do
+        is_over && fail 95 "over before the kernel was found"
         usleep 100000
     done
-    cp /run/place "$LAB_OUT/$name.slide"
+    cp /run/place "$LAB_OUT/$name.placement"
 }
 
 boot reboot vmlinuz-6.12

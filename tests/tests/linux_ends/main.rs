@@ -1,39 +1,75 @@
 //! How guests end, and guests that can't begin.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::collections::BTreeSet;
 
-use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, pcs_kind, without_btf};
+use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, once, pcs_kind, without_btf};
 
 /// Statuses of `kvmprof run`.
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
 const GUEST_PANIC: u8 = 4;
 
+/// All guests, one after the other.
+fn run() -> Finished {
+    once("ends", || {
+        let (old, new) = (debian("6.1"), debian("6.12"));
+        Scenario::new()
+            .kernel("vmlinuz-6.1", &old)
+            .kernel("vmlinuz-6.12", &new)
+            .file("vmlinux-without-btf", without_btf(&new))
+            .file("guest.cpio", guest_init(include_str!("init.sh"), &[]))
+            .run(include_str!("driver.sh"))
+    })
+}
+
 #[test]
-fn guests_end_as_they_should() {
-    let (old, new) = (debian("6.1"), debian("6.12"));
-    let run = Scenario::new()
-        .kernel("vmlinuz-6.1", &old)
-        .kernel("vmlinuz-6.12", &new)
-        .file("vmlinux-without-btf", without_btf(&new))
-        .file("guest.cpio", guest_init(include_str!("init.sh"), &[]))
-        .run(include_str!("driver.sh"));
-    check_end(&run, "reboot", SUCCESS, "");
-    check_end(&run, "panic", GUEST_PANIC, "sysrq triggered crash");
-    check_end(&run, "unseen", GUEST_PANIC, "sysrq triggered crash");
-    check_end(&run, "stopped", SUCCESS, "");
-    check_end(&run, "blind", SUCCESS, "");
-    check_end(&run, "no-btf", FAILURE, "BTF");
-    check_end(&run, "cut-short", FAILURE, "truncated");
-    check_end(&run, "elf-cut-short", FAILURE, "");
-    check_end(&run, "text", FAILURE, "/tmp/text");
-    check_places(&run);
-    check_blind(&run);
+fn a_reboot_is_a_success() {
+    check_end("reboot", SUCCESS, "");
+}
+
+#[test]
+fn a_panic_has_a_status_of_its_own() {
+    check_end("panic", GUEST_PANIC, "sysrq triggered crash");
+}
+
+#[test]
+fn a_panic_is_seen_where_nobody_looked_before() {
+    check_end("unseen", GUEST_PANIC, "sysrq triggered crash");
+}
+
+#[test]
+fn a_guest_can_be_stopped() {
+    check_end("stopped", SUCCESS, "");
+}
+
+#[test]
+fn a_guest_without_type_information_can_be_run() {
+    check_end("blind", SUCCESS, "");
+}
+
+#[test]
+fn a_kernel_without_type_information_is_refused() {
+    check_end("no-btf", FAILURE, "BTF");
+}
+
+#[test]
+fn an_image_without_its_end_is_refused() {
+    check_end("cut-short", FAILURE, "truncated");
+}
+
+#[test]
+fn an_elf_file_without_its_end_is_refused() {
+    check_end("elf-cut-short", FAILURE, "");
+}
+
+#[test]
+fn a_text_file_is_refused() {
+    check_end("text", FAILURE, "/tmp/text");
 }
 
 /// The status, and one line that says what happened unless all is well.
-fn check_end(run: &Finished, name: &str, status: u8, words: &str) {
+fn check_end(name: &str, status: u8, words: &str) {
+    let run = run();
     let said = run.text(&format!("{name}.stderr"));
     println!("{name}: {} {said}", run.status(name));
     assert_eq!(run.status(name), status, "{name}: {said}");
@@ -46,27 +82,21 @@ fn check_end(run: &Finished, name: &str, status: u8, words: &str) {
 }
 
 /// KASLR puts each boot of a kernel elsewhere, and the status says where.
-fn check_places(run: &Finished) {
-    let slides: Vec<String> = ["reboot", "panic", "stopped"]
-        .iter()
-        .map(|name| {
-            let status = run.json(&format!("{name}.slide"));
-            let words = status["machine"]["introspection"]
-                .as_str()
-                .unwrap()
-                .to_owned();
-            let (_, slide) = words
-                .split_once("slide ")
-                .unwrap_or_else(|| panic!("{words}"));
-            slide.to_owned()
-        })
-        .collect();
-    let different: BTreeSet<&String> = slides.iter().collect();
-    assert!(different.len() > 1, "{slides:?}");
+#[test]
+fn each_boot_is_elsewhere() {
+    let run = run();
+    let slides = ["reboot", "panic", "stopped"].map(|name| {
+        let (_, slide) = run.placement(&format!("{name}.placement"));
+        slide.unwrap()
+    });
+    let different = BTreeSet::from(slides);
+    assert!(different.len() > 1, "{slides:x?}");
 }
 
 /// Samples flow even if nothing is known of the guest.
-fn check_blind(run: &Finished) {
+#[test]
+fn samples_flow_without_knowledge() {
+    let run = run();
     let stream = run.stream("blind.s");
     stream.check_accounts();
     assert!(!stream.samples.is_empty());

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use kvmprof_tests::linux::{
-    Console, Finished, Program, Scenario, debian, guest_builder, guest_program,
+    Console, Finished, Program, Scenario, debian, guest_builder, guest_program, once,
 };
 use serde_json::Value;
 
@@ -42,7 +42,8 @@ fn boot(series: &str, init: &str, driver: &str, programs: &[(&str, &Program)]) -
         .run(driver)
 }
 
-fn check(series: &str) {
+/// A guest of that series of kernels that profiles itself.
+fn run(series: &str) -> Run {
     let hog = guest_program("spin.c", HOG, &[]);
     let brief = guest_program("brief.c", BRIEF, &[]);
     let prf_cpus = guest_program("prf_cpus.c", PRF_CPUS, &[]);
@@ -51,49 +52,68 @@ fn check(series: &str) {
         ("brief", &brief),
         ("prf_cpus", &prf_cpus),
     ];
-    let finished = boot(
-        series,
-        include_str!("init.sh"),
-        include_str!("driver.sh"),
-        &programs,
-    );
+    let finished = once(&format!("guest-side-{series}"), || {
+        boot(
+            series,
+            include_str!("init.sh"),
+            include_str!("driver.sh"),
+            &programs,
+        )
+    });
     let console = finished.console("guest");
     println!("{}", console.text());
-    let run = Run {
+    Run {
         finished,
         console,
         hog,
         brief,
+    }
+}
+
+/// Each check as a test for each kernel.
+macro_rules! tests {
+    ($($check:ident)*) => {
+        $(mod $check {
+            #[test]
+            fn in_linux_6_1() {
+                super::$check(&super::run("6.1"));
+            }
+
+            #[test]
+            fn in_linux_6_12() {
+                super::$check(&super::run("6.12"));
+            }
+        })*
     };
+}
+
+tests! {
+    both_sides_see_the_same
+    each_cpus_counts_are_within_those_of_all
+    only_the_groups_processes_are_recorded
+    the_guest_ends_well
+    the_workloads_functions_are_named
+}
+
+fn the_guest_ends_well(run: &Run) {
     assert_eq!(run.finished.status("guest"), 0);
-    check_picture(&run);
-    check_group(&run);
-    check_functions(&run);
+}
+
+fn each_cpus_counts_are_within_those_of_all(run: &Run) {
     for within in ["each CPU within all", "all within each CPU"] {
         assert!(run.console.has(&format!("check {within}: ok")), "{within}");
     }
 }
 
-#[test]
-fn linux_6_1_profiles_itself() {
-    check("6.1");
-}
-
-#[test]
-fn linux_6_12_profiles_itself() {
-    check("6.12");
-}
-
 /// The guest opens what it may, and no more.
 #[test]
 fn the_host_decides_what_the_guest_opens() {
-    let finished = boot(
+    check_access(&boot(
         "6.12",
         include_str!("access_init.sh"),
         include_str!("access.sh"),
         &[],
-    );
-    check_access(&finished);
+    ));
 }
 
 fn report(run: &Run, name: &str) -> Value {
@@ -127,7 +147,7 @@ fn process(report: &Value, pid: i32) -> [f64; 4] {
 
 /// Both sides see the same processes do the same. How much of the time each had isn't compared: they run on
 /// vCPUs of their own, which the lab machine runs now and then.
-fn check_picture(run: &Run) {
+fn both_sides_see_the_same(run: &Run) {
     let [one, copy, idle] =
         ["one is ", "copy is ", "idle is "].map(|name| run.console.number(name));
     let (within, without) = (
@@ -154,7 +174,7 @@ fn check_picture(run: &Run) {
 }
 
 /// Only processes of the group are recorded, whose members come and go.
-fn check_group(run: &Run) {
+fn only_the_groups_processes_are_recorded(run: &Run) {
     let report = report(run, "group ");
     let types = report["types"].as_object().unwrap();
     let hits = |kind: &str| types.get(kind).and_then(Value::as_u64).unwrap_or(0);
@@ -189,7 +209,7 @@ fn check_group(run: &Run) {
 }
 
 /// prfpr names the functions that the workload spends its time in.
-fn check_functions(run: &Run) {
+fn the_workloads_functions_are_named(run: &Run) {
     let text = run.console.text();
     let (_, profile) = text.split_once("profile begins\n").unwrap();
     let (profile, _) = profile.split_once("profile ends").unwrap();

@@ -2,7 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use kvmprof_tests::linux::{
-    Finished, Program, Scenario, debian, guest_init, guest_program, pcs_kind, unpacked, without_pvh,
+    Finished, Program, Scenario, debian, guest_init, guest_program, once, pcs_kind, unpacked,
+    without_pvh,
 };
 
 /// A guest of the scenario, and what it should see of itself.
@@ -47,25 +48,48 @@ const GUESTS: [Expected; 4] = [
     },
 ];
 
-#[test]
-fn linux_boots_in_all_ways() {
-    let kernel = debian("6.12");
-    let hog = guest_program("spin.c", 0x1000_0000, &[]);
-    let init = guest_init(include_str!("init.sh"), &[("hog", &hog)]);
-    let run = Scenario::new()
-        // The largest guest has to fit in.
-        .memory(7168)
-        .kernel("vmlinuz", &kernel)
-        .file("vmlinux", unpacked(&kernel))
-        .file("vmlinux-without-pvh", without_pvh(&kernel))
-        .file("guest.cpio", init)
-        .run(include_str!("driver.sh"));
-    for expected in &GUESTS {
-        check_machine(&run, expected);
-        assert_eq!(run.console(expected.name).after("release "), kernel.version);
-        check_samples(&run, expected, &hog);
-    }
-    check_page_tables(&run);
+/// All guests, one after the other.
+fn run() -> Finished {
+    once("machines", || {
+        let kernel = debian("6.12");
+        let init = guest_init(include_str!("init.sh"), &[("hog", &hog())]);
+        Scenario::new()
+            // The largest guest has to fit in.
+            .memory(7168)
+            .kernel("vmlinuz", &kernel)
+            .file("vmlinux", unpacked(&kernel))
+            .file("vmlinux-without-pvh", without_pvh(&kernel))
+            .file("guest.cpio", init)
+            .run(include_str!("driver.sh"))
+    })
+}
+
+/// A process that is busy all the time.
+fn hog() -> Program {
+    guest_program("spin.c", 0x1000_0000, &[])
+}
+
+/// Both checks as tests for each guest.
+macro_rules! tests {
+    ($($guest:ident)*) => {
+        $(mod $guest {
+            #[test]
+            fn is_as_ordered() {
+                super::check_machine(&super::run(), super::expected(stringify!($guest)));
+            }
+
+            #[test]
+            fn is_sampled() {
+                super::check_samples(&super::run(), stringify!($guest));
+            }
+        })*
+    };
+}
+
+tests! { elf pvh image shallow }
+
+fn expected(name: &str) -> &'static Expected {
+    GUESTS.iter().find(|guest| guest.name == name).unwrap()
 }
 
 fn check_machine(run: &Finished, expected: &Expected) {
@@ -85,23 +109,22 @@ fn check_machine(run: &Finished, expected: &Expected) {
         (least..=expected.memory_mib).contains(&memory),
         "{name}: {memory} MiB"
     );
-    let status = run.json(&format!("{name}.s.status"));
-    let introspection = status["machine"]["introspection"].as_str().unwrap();
-    let (_, slide) = introspection
-        .split_once("slide ")
-        .unwrap_or_else(|| panic!("{introspection}"));
-    assert!(expected.moved || slide == "0x0", "{name}: {introspection}");
+    let (release, slide) = run.placement(&format!("{name}.s.status"));
+    assert_eq!(console.after("release "), release, "{name}");
+    assert_eq!(release, debian("6.12").version, "{name}");
+    let slide = slide.unwrap();
+    assert!(expected.moved || slide == 0, "{name}: {slide:#x}");
 }
 
 /// What the busy process executes is said to be its own.
-fn check_samples(run: &Finished, expected: &Expected, hog: &Program) {
-    let name = expected.name;
+fn check_samples(run: &Finished, name: &str) {
+    let text = hog().text;
     let stream = run.stream(&format!("{name}.s"));
     stream.check_accounts();
     let pid = run.console(name).number("hog is ");
     let inside: Vec<_> = stream
         .of_kind(pcs_kind::USER)
-        .filter(|sample| hog.text.contains(&sample.pc))
+        .filter(|sample| text.contains(&sample.pc))
         .collect();
     let right = inside.iter().filter(|sample| sample.pid == pid).count();
     println!(
@@ -122,7 +145,9 @@ fn check_samples(run: &Finished, expected: &Expected, hog: &Program) {
 }
 
 /// With five levels where the processor has them, and without where the kernel is told so.
-fn check_page_tables(run: &Finished) {
+#[test]
+fn page_tables_are_as_deep_as_ordered() {
+    let run = run();
     let host = run.text("host-levels");
     let levels = ["elf", "pvh", "image", "shallow"].map(|name| run.console(name).number("levels "));
     println!(

@@ -1,21 +1,15 @@
 //! From the first instruction to the guest's first process.
 
-use kvmprof_tests::linux::{Stream, pcs_kind};
+use kvmprof_tests::linux::pcs_kind;
 
 use super::{Run, debian, kernel_knowledge};
 
 /// Where the kernel's own mapping begins (Linux, `Documentation/arch/x86/x86_64/mm.rst`).
 const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
 
-pub fn check(run: &Run) {
-    let stream = run.stream("boot");
-    check_order(&stream);
-    check_pids(run, &stream);
-    check_symbols(run, &stream);
-}
-
 /// The decompressor, of which no task is known; the kernel on its own; its first process.
-fn check_order(stream: &Stream) {
+pub fn check_order(run: &Run) {
+    let stream = run.stream("boot");
     let first = stream.samples.first().expect("samples");
     assert_eq!(
         (first.kind, first.pid),
@@ -56,7 +50,8 @@ fn check_order(stream: &Stream) {
 }
 
 /// No pid that the guest never gave.
-fn check_pids(run: &Run, stream: &Stream) {
+pub fn check_pids(run: &Run) {
+    let stream = run.stream("boot");
     let listed = run.console.ps();
     let last = run.console.accounts("boot").last_pid;
     for sample in stream.samples.iter().filter(|sample| sample.pid > 0) {
@@ -85,7 +80,8 @@ fn check_pids(run: &Run, stream: &Stream) {
 }
 
 /// The kernel's program counters lie in its functions, once the slide is taken off.
-fn check_symbols(run: &Run, stream: &Stream) {
+pub fn check_symbols(run: &Run) {
+    let stream = run.stream("boot");
     let knowledge = kernel_knowledge(&debian(run.case.series));
     let symbols = knowledge.symbols().unwrap();
     let address = |name| {

@@ -17,6 +17,7 @@ stop_gathering
 tell group
 says 'group is'
 gather group --group "$(sed -n 's/^group is \([0-9]*\).*/\1/p' $console)" --hz 80
+sampled 150
 tell go
 says 'group done'
 stop_gathering

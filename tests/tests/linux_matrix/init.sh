@@ -28,7 +28,6 @@ setsid sh -c 'while :; do brief; done' & group=$!
 until [ "$(cut -d ' ' -f 5 /proc/$group/stat)" = $group ]; do usleep 1000; done
 echo "group is $group"
 read -r word
-sleep 2
 kill $one
 kill -- -$group
 accounts group

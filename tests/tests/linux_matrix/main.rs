@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use kvmprof_tests::linux::{
     Console, Finished, Program, Scenario, Stream, debian, guest_init, guest_program,
-    kernel_knowledge,
+    kernel_knowledge, once,
 };
 use serde_json::Value;
 
@@ -28,6 +28,8 @@ const SECOND_THREAD: Range<u64> = 0x6000_0000..0x6000_1000;
 
 /// A guest of the matrix.
 struct Case {
+    /// For its folder.
+    name: &'static str,
     series: &'static str,
     cpus: u16,
     command_line: &'static str,
@@ -72,10 +74,12 @@ impl Run {
             "cpus={} cmdline='{}' options='{}'\n{DRIVER}",
             case.cpus, case.command_line, case.options
         );
-        let finished = Scenario::new()
-            .kernel("vmlinuz", &kernel)
-            .file("guest.cpio", guest_init(INIT, &programs))
-            .run(&script);
+        let finished = once(&format!("matrix-{}", case.name), || {
+            Scenario::new()
+                .kernel("vmlinuz", &kernel)
+                .file("guest.cpio", guest_init(INIT, &programs))
+                .run(&script)
+        });
         let console = finished.console("guest");
         Self {
             case,
@@ -105,7 +109,7 @@ impl Run {
     }
 
     /// The status as of the end of a stream; every account in it balances.
-    fn status(&self, name: &str) -> Value {
+    fn check_status(&self, name: &str) {
         let status = self.finished.json(&format!("guest.{name}.status"));
         let clock = &status["clock"];
         let vcpus = clock["vcpus"].as_array().unwrap();
@@ -123,31 +127,18 @@ impl Run {
             assert_eq!(clock["ledger"][part], sum, "{part}");
         }
         assert_eq!(clock["running"], false, "nobody listens any more");
-        status
     }
 
     /// How far the kernel was moved, as the status shows it.
     fn slide(&self) -> u64 {
-        let status = self.status("boot");
-        let words = status["machine"]["introspection"].as_str().unwrap();
-        let kernel = debian(self.case.series);
-        assert!(
-            words.starts_with(&format!("Linux {}", kernel.version)),
-            "{words}"
-        );
-        let (_, slide) = words
-            .split_once("slide 0x")
-            .unwrap_or_else(|| panic!("{words}"));
-        u64::from_str_radix(slide, 16).unwrap()
+        let (release, slide) = self.finished.placement("guest.boot.status");
+        assert_eq!(release, debian(self.case.series).version);
+        slide.unwrap()
     }
 }
 
-fn check(case: Case) {
-    let run = Run::of(case);
-    boot::check(&run);
-    work::check(&run);
-    group::check(&run);
-    // It has powered itself off, and the last client saw the end of the machine.
+/// It has powered itself off, and the last client saw the end of the machine.
+fn the_end(run: &Run) {
     assert_eq!(
         run.finished.status("guest"),
         0,
@@ -156,6 +147,13 @@ fn check(case: Case) {
     );
     let end = run.stream("end");
     assert!(end.pstat.status.ledger.ticks > 0);
+}
+
+/// The accounts in the status at the end of each stream balance.
+fn the_accounts(run: &Run) {
+    for stream in ["boot", "work", "group", "end"] {
+        run.check_status(stream);
+    }
 }
 
 /// The share of `part` in `whole`.
@@ -167,42 +165,78 @@ fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-#[test]
-fn linux_6_1_with_one_vcpu() {
-    check(Case {
-        series: "6.1",
-        cpus: 1,
-        command_line: "",
-        options: "",
-    });
+const LINUX_6_1_WITH_ONE_VCPU: Case = Case {
+    name: "6.1-1",
+    series: "6.1",
+    cpus: 1,
+    command_line: "",
+    options: "",
+};
+
+const LINUX_6_1_WITH_TWO_VCPUS_AND_KPTI: Case = Case {
+    name: "6.1-2",
+    series: "6.1",
+    cpus: 2,
+    command_line: "pti=on",
+    options: "--jitter",
+};
+
+const LINUX_6_12_WITH_TWO_VCPUS: Case = Case {
+    name: "6.12-2",
+    series: "6.12",
+    cpus: 2,
+    command_line: "",
+    options: "--clock ticker",
+};
+
+const LINUX_6_12_WITH_ONE_VCPU_AND_KPTI: Case = Case {
+    name: "6.12-1",
+    series: "6.12",
+    cpus: 1,
+    command_line: "pti=on",
+    options: "--jitter",
+};
+
+/// Each check as a test for each guest, which is booted once.
+macro_rules! tests {
+    ($($name:ident: $check:path;)*) => {
+        $(mod $name {
+            use super::*;
+
+            #[test]
+            fn in_linux_6_1_with_one_vcpu() {
+                $check(&Run::of(LINUX_6_1_WITH_ONE_VCPU));
+            }
+
+            #[test]
+            fn in_linux_6_1_with_two_vcpus_and_kpti() {
+                $check(&Run::of(LINUX_6_1_WITH_TWO_VCPUS_AND_KPTI));
+            }
+
+            #[test]
+            fn in_linux_6_12_with_one_vcpu_and_kpti() {
+                $check(&Run::of(LINUX_6_12_WITH_ONE_VCPU_AND_KPTI));
+            }
+
+            #[test]
+            fn in_linux_6_12_with_two_vcpus() {
+                $check(&Run::of(LINUX_6_12_WITH_TWO_VCPUS));
+            }
+        })*
+    };
 }
 
-#[test]
-fn linux_6_1_with_two_vcpus_and_kpti() {
-    check(Case {
-        series: "6.1",
-        cpus: 2,
-        command_line: "pti=on",
-        options: "--jitter",
-    });
-}
-
-#[test]
-fn linux_6_12_with_two_vcpus() {
-    check(Case {
-        series: "6.12",
-        cpus: 2,
-        command_line: "",
-        options: "--clock ticker",
-    });
-}
-
-#[test]
-fn linux_6_12_with_one_vcpu_and_kpti() {
-    check(Case {
-        series: "6.12",
-        cpus: 1,
-        command_line: "pti=on",
-        options: "--jitter",
-    });
+tests! {
+    a_group_whose_members_come_and_go: group::check;
+    accounts_balance: the_accounts;
+    boot_comes_in_its_order: boot::check_order;
+    boot_has_no_pid_that_was_never_given: boot::check_pids;
+    boot_lies_in_the_kernels_functions: boot::check_symbols;
+    the_machine_ends_well: the_end;
+    work_has_the_guests_idle_time: work::check_idle;
+    work_is_named_as_ps_does: work::check_ps;
+    work_of_the_first_program_is_its_own: work::check_first;
+    work_of_the_second_program_is_its_own: work::check_second;
+    work_of_threads_is_of_one_process: work::check_threads;
+    work_leaves_a_sleeper_out: work::check_sleeper;
 }

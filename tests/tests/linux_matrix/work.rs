@@ -8,21 +8,21 @@ use super::{FIRST_THREAD, Run, SECOND_THREAD, share};
 
 const HZ: u64 = 80;
 
-pub fn check(run: &Run) {
+pub fn check_first(run: &Run) {
+    check_hog(run, "hog_one", "one is ", &run.hog_one);
+}
+
+pub fn check_second(run: &Run) {
+    check_hog(run, "hog_two", "two is ", &run.hog_two);
+}
+
+/// A process that sleeps all the time.
+pub fn check_sleeper(run: &Run) {
     let stream = run.stream("work");
-    let console = &run.console;
-    check_hog(&stream, "hog_one", console.number("one is "), &run.hog_one);
-    check_hog(&stream, "hog_two", console.number("two is "), &run.hog_two);
-    check_threads(run, &stream);
-    let idle = console.number("idle is ");
-    let sleeping = stream
-        .samples
-        .iter()
-        .filter(|sample| sample.pid == idle)
-        .count();
-    assert_eq!(sleeping, 0, "it sleeps all the time");
-    check_ps(run, &stream);
-    check_idle(run, &stream);
+    let idle = run.console.number("idle is ");
+    let samples = stream.samples.iter();
+    let sleeping = samples.filter(|sample| sample.pid == idle).count();
+    assert_eq!(sleeping, 0);
 }
 
 /// User samples in `text`, and how many of them are said to be of `pid`.
@@ -37,8 +37,9 @@ fn named(stream: &Stream, text: &Range<u64>, pid: i32) -> (u64, u64) {
 }
 
 /// Only this process has its instructions there, whatever we think its pid is.
-fn check_hog(stream: &Stream, name: &str, pid: i32, program: &Program) {
-    let (inside, right) = named(stream, &program.text, pid);
+fn check_hog(run: &Run, name: &str, said: &str, program: &Program) {
+    let (stream, pid) = (run.stream("work"), run.console.number(said));
+    let (inside, right) = named(&stream, &program.text, pid);
     assert!(inside >= 20, "{inside} samples of {name}");
     assert!(
         share(right, inside) >= 0.99,
@@ -59,7 +60,8 @@ fn check_hog(stream: &Stream, name: &str, pid: i32, program: &Program) {
 }
 
 /// Both threads are of one process; its id is the first one's.
-fn check_threads(run: &Run, stream: &Stream) {
+pub fn check_threads(run: &Run) {
+    let stream = run.stream("work");
     let pid = run.console.number("threads are ");
     let words = |thread: &str| run.console.after(&format!("{thread} thread: ")).to_owned();
     let first = words("first");
@@ -70,7 +72,7 @@ fn check_threads(run: &Run, stream: &Stream) {
         "{second}"
     );
     for text in [FIRST_THREAD, SECOND_THREAD] {
-        let (inside, right) = named(stream, &text, pid);
+        let (inside, right) = named(&stream, &text, pid);
         assert!(inside >= 20, "{inside} samples in {text:x?}");
         assert!(
             share(right, inside) >= 0.99,
@@ -80,7 +82,8 @@ fn check_threads(run: &Run, stream: &Stream) {
 }
 
 /// The guest's own list of its processes and ours.
-fn check_ps(run: &Run, stream: &Stream) {
+pub fn check_ps(run: &Run) {
+    let stream = run.stream("work");
     let accounts = ["before", "after", "later"].map(|name| run.console.accounts(name));
     let listed = run.console.ps();
     let last = accounts[2].last_pid;
@@ -104,7 +107,8 @@ fn check_ps(run: &Run, stream: &Stream) {
 
 /// Idle time is what the guest's kernel says it is. Its accounts were taken shortly after the stream
 /// began and shortly before it ended, and outside of it: it has to lie in between.
-fn check_idle(run: &Run, stream: &Stream) {
+pub fn check_idle(run: &Run) {
+    let stream = run.stream("work");
     let [boot, before, after, later] =
         ["boot", "before", "after", "later"].map(|name| run.console.accounts(name));
     for cpu in 0..run.case.cpus {

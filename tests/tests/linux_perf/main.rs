@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 
-use kvmprof_devices::profiling::{IPL_MASKED, Mode};
-use kvmprof_report::file::Recording;
+use kvmprof_recording::file::Recording;
+use kvmprof_recording::{IPL_MASKED, Mode};
 use kvmprof_report::profile::Symbols;
-use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder};
+use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, print_losses};
 use kvmprof_tests::{shared_libraries, standard_error};
 
 /// Where Debian's package linux-perf has it.
@@ -159,7 +159,9 @@ fn by_kvmprof(run: &Finished) -> Seen {
             }
         })
         .unwrap();
-    println!("{}; {} of dd in the kernel", contents.account, stacks.len());
+    let account = contents.account;
+    print_losses("recording", account.ticks, account.stolen, account.lost);
+    println!("{} of dd in the kernel", stacks.len());
     let symbols = Symbols::parse(&contents.symbols);
     Seen::new(stacks.iter().map(|stack| {
         let names = stack.iter();

@@ -4,15 +4,12 @@ for release in 6.1 6.12; do
         --cmdline 'console=ttyS0 quiet panic=-1' --memory 256M --cpus 2
     status early && cp /run/early "$LAB_OUT/$release.early"
     says ready
-    SOCKET=$socket OUT=$LAB_OUT/$release /lab/client --ignored --exact client --nocapture >&2 || exit 94
+    SOCKET=$socket OUT=$LAB_OUT/$release /lab/client --ignored --exact client --nocapture >&2 || fail 93 "the client failed"
     tell modules
     says 'modules come and go'
-    gathered_before=$(count)
-    kvmprof record --socket "$socket" --stacks kernel --output "$LAB_OUT/$release.kvmprof" 3>&- &
-    recording=$!
+    record $release.kvmprof --stacks kernel
     sampled 800
-    kill -TERM $recording
-    wait $recording || exit 93
+    stop_recording
     tell off
     ended
 done

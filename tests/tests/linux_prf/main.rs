@@ -13,9 +13,10 @@ use std::path::PathBuf;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::prf::ALL_VCPUS;
 use kvmprof_abi::wire::device;
+use kvmprof_client::Connection;
+use kvmprof_tests::linux::once;
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder};
 use kvmprof_tests::{Prf, PrfAccount, until};
-use kvmprof_tools::client::Connection;
 
 const RELEASES: [&str; 2] = ["6.1", "6.12"];
 /// A kernel's symbols are some MB.
@@ -67,35 +68,62 @@ fn client() {
     fs::write(out, text).unwrap();
 }
 
-#[test]
-fn a_moved_kernels_time_is_found_in_its_functions() {
-    let mut scenario = Scenario::new().program("client", &env::current_exe().unwrap());
-    for release in RELEASES {
-        let kernel = debian(release);
-        let guest = guest_builder(include_str!("init.sh"), &[])
-            .modules(&kernel, &modules::MODULES)
-            .build()
-            .unwrap();
-        scenario = scenario
-            .kernel(release, &kernel)
-            .file(&format!("{release}.cpio"), guest);
-    }
-    let run = scenario.run(include_str!("driver.sh"));
-    for release in RELEASES {
-        let early = run.json(&format!("{release}.early"));
-        let introspection = early["machine"]["introspection"].as_str().unwrap();
-        assert!(!introspection.contains("slide"), "{introspection}");
-        let (sums, hits) = hits(&run, release);
-        let console = run.console(release).text();
-        let said = said(&console);
-        check_places(release, &said, &hits);
-        check_hits(release, &sums, &hits);
-        let of_module: Vec<(&str, u64)> = (said.into_iter())
-            .filter(|(name, _)| name.contains('['))
-            .collect();
-        assert!(of_module.len() >= 2, "{of_module:?}");
-        modules::check(&run, release, &of_module);
-    }
+/// Both guests, one after the other.
+fn run() -> Finished {
+    once("prf", || {
+        let mut scenario = Scenario::new().program("client", &env::current_exe().unwrap());
+        for release in RELEASES {
+            let kernel = debian(release);
+            let guest = guest_builder(include_str!("init.sh"), &[])
+                .modules(&kernel, &modules::MODULES)
+                .build()
+                .unwrap();
+            scenario = scenario
+                .kernel(release, &kernel)
+                .file(&format!("{release}.cpio"), guest);
+        }
+        scenario.run(include_str!("driver.sh"))
+    })
+}
+
+/// Each check as a test for each kernel.
+macro_rules! tests {
+    ($($check:ident)*) => {
+        $(mod $check {
+            #[test]
+            fn in_linux_6_1() {
+                super::$check(&super::run(), "6.1");
+            }
+
+            #[test]
+            fn in_linux_6_12() {
+                super::$check(&super::run(), "6.12");
+            }
+        })*
+    };
+}
+
+tests! {
+    functions_are_where_the_kernel_says
+    nobody_knew_where_the_kernel_is
+    stacks_through_modules_are_whole
+    time_is_found_in_the_functions_that_use_it
+}
+
+fn nobody_knew_where_the_kernel_is(run: &Finished, release: &str) {
+    let (_, slide) = run.placement(&format!("{release}.early"));
+    assert_eq!(slide, None);
+}
+
+/// While others come and go.
+fn stacks_through_modules_are_whole(run: &Finished, release: &str) {
+    let console = run.console(release).text();
+    let of_module: Vec<(&str, u64)> = said(&console)
+        .into_iter()
+        .filter(|(name, _)| name.contains('['))
+        .collect();
+    assert!(of_module.len() >= 2, "{of_module:?}");
+    modules::check(run, release, &of_module);
 }
 
 /// What the client has found.
@@ -131,18 +159,21 @@ fn said(text: &str) -> Vec<(&str, u64)> {
 }
 
 /// Every function is where the kernel itself says.
-fn check_places(release: &str, said: &[(&str, u64)], hits: &Hits) {
+fn functions_are_where_the_kernel_says(run: &Finished, release: &str) {
+    let (_, hits) = hits(run, release);
+    let console = run.console(release).text();
     assert!(hits.len() > 10_000, "{} functions", hits.len());
-    for (name, address) in said {
+    for (name, address) in said(&console) {
         let found = hits
             .iter()
-            .any(|(other, other_name, _)| other == address && other_name == name);
+            .any(|(other, other_name, _)| *other == address && other_name == name);
         assert!(found, "{release}: {name} at {address:#x}");
     }
 }
 
 /// One vCPU is idle; the other fills memory with zeroes.
-fn check_hits(release: &str, sums: &BTreeMap<String, u64>, hits: &Hits) {
+fn time_is_found_in_the_functions_that_use_it(run: &Finished, release: &str) {
+    let (sums, hits) = hits(run, release);
     let mut top: Vec<_> = hits.iter().filter(|(.., hits)| *hits > 0).collect();
     top.sort_by_key(|(.., hits)| std::cmp::Reverse(*hits));
     println!("{release}: {sums:?}");

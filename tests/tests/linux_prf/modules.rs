@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use kvmprof_devices::profiling::{Sample, StackEnd};
-use kvmprof_report::file::Recording;
+use kvmprof_recording::file::Recording;
+use kvmprof_recording::{Sample, StackEnd};
 use kvmprof_report::profile::Symbols;
-use kvmprof_tests::linux::Finished;
+use kvmprof_tests::linux::{Finished, print_losses};
 
 /// One that stays, and two that come and go.
 pub const MODULES: [&str; 3] = ["brd", "raid6_pq", "nlmon"];
@@ -39,7 +39,9 @@ pub fn check(run: &Finished, release: &str, said: &[(&str, u64)]) {
             samples.extend(ticks.sample.map(|sample| (sample, frames.to_vec())));
         })
         .unwrap();
-    assert_eq!(contents.closed, Some(contents.account));
+    let account = contents.account;
+    assert_eq!(contents.closed, Some(account));
+    print_losses(release, account.ticks, account.stolen, account.lost);
     let (kernel, modules) = (
         Symbols::parse(&contents.symbols),
         functions(&contents.symbols),

@@ -9,6 +9,7 @@ shares & shares=$!
 (
     turn=0
     while [ $turn -lt 20000 ]; do turn=$((turn + 1)); done
+    echo another file is executed
     exec after
 ) &
 echo workload running

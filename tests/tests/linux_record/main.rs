@@ -1,13 +1,15 @@
 //! Recordings of Debian's kernels: stacks in the kernel and out of it, names, the account. KASLR is on.
+//!
+//! Each kernel is booted once; each check of its recording is a test.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod users;
 
-use kvmprof_devices::profiling::{Mode, Sample, StackEnd};
-use kvmprof_report::file::{Contents, Recording};
+use kvmprof_recording::file::{Contents, Recording};
+use kvmprof_recording::{Mode, Sample, StackEnd};
 use kvmprof_report::profile::Symbols;
 use kvmprof_tests::linux::{
-    Finished, Scenario, debian, guest_builder, guest_program, shared_program,
+    Finished, Scenario, debian, guest_builder, guest_program, once, print_losses, shared_program,
 };
 use kvmprof_tests::{share, standard_error};
 use users::Users;
@@ -39,19 +41,54 @@ impl Seen {
     }
 }
 
-#[test]
-fn stacks_of_linux_6_1_lead_to_where_they_come_from() {
-    check("6.1", "");
+/// A guest that was recorded.
+struct Run {
+    finished: Finished,
 }
 
-#[test]
-fn stacks_of_linux_6_12_lead_to_where_they_come_from() {
-    // With page tables of their own for user mode.
-    check("6.12", "pti=on");
+/// Each check as a test for each kernel.
+macro_rules! tests {
+    ($($check:ident)*) => {
+        $(mod $check {
+            #[test]
+            fn in_linux_6_1() {
+                super::$check(&super::run("6.1", ""));
+            }
+
+            #[test]
+            fn in_linux_6_12() {
+                // With page tables of their own for user mode.
+                super::$check(&super::run("6.12", "pti=on"));
+            }
+        })*
+    };
+}
+
+tests! {
+    an_exec_changes_the_functions
+    interrupted_programs_lead_to_main
+    interrupts_lead_to_what_they_interrupted
+    kernel_threads_lead_to_their_beginning
+    system_calls_lead_to_their_entry
+    the_guest_is_ended_and_all_is_accounted_for
+    the_lab_reads_its_own_recording
+    the_programs_are_there_by_name
+    the_programs_are_there_for_a_late_recorder
+    the_shares_are_the_programs_own
+    threads_are_told_apart
+    twisted_stacks_are_marked
+    user_stacks_of_a_shared_program_are_whole
+    user_stacks_with_frame_pointers_are_whole
+    user_stacks_without_frame_pointers_are_whole
 }
 
 /// A guest of that series of kernels, with more words on its command line.
-fn check(series: &str, words: &str) {
+fn run(series: &str, words: &str) -> Run {
+    let finished = once(&format!("record-{series}"), || boot(series, words));
+    Run { finished }
+}
+
+fn boot(series: &str, words: &str) -> Finished {
     let calls = guest_program("calls.c", CALLS, &["-fno-omit-frame-pointer"]);
     let build = |address| guest_program("calls.c", address, &["-O2", "-fomit-frame-pointer"]);
     let plain = build(PLAIN);
@@ -80,37 +117,47 @@ fn check(series: &str, words: &str) {
     for (place, library) in shared.libraries {
         init = init.add(library, place);
     }
-    let run = Scenario::new()
+    Scenario::new()
         .kernel("vmlinuz", &debian(series))
         .file("words", words.as_bytes().to_vec())
         .file("plain", plain.file)
         .file("guest.cpio", init.build().unwrap())
-        .run(include_str!("driver.sh"));
-    println!("{}", run.text("guest.text"));
-    println!("{}", run.text("guest.report"));
-    assert_eq!(run.status("guest"), SUCCESS, "{}", run.text("guest.stderr"));
-    let (late, _) = read(&run, "late.kvmprof");
-    check_binaries(&late);
-    let (contents, seen) = read(&run, "guest.kvmprof");
-    check_system_calls(&seen);
-    check_user_stacks(&seen, "calls");
-    check_user_stacks(&seen, "plain");
-    check_user_stacks(&seen, "shared");
-    check_interrupted_programs(&seen);
-    check_binaries(&contents);
-    check_threads(&seen);
-    check_exec(&seen);
-    check_shares(&run, &seen);
-    check_twisted(&seen);
-    check_interrupts(&seen);
-    check_kernel_threads(&seen);
-    let report = run.text("guest.report");
-    for name in ["dd", "calls", "do_syscall_64"] {
-        assert!(report.contains(name), "{name}: {report}");
+        .run(include_str!("driver.sh"))
+}
+
+impl Run {
+    /// The samples of the recording from the first instruction on.
+    fn seen(&self) -> Vec<Seen> {
+        read(&self.finished, "guest.kvmprof").1
     }
 }
 
-/// All samples, the account being exact.
+fn the_guest_is_ended_and_all_is_accounted_for(run: &Run) {
+    let run = &run.finished;
+    println!("{}", run.text("guest.status.json"));
+    assert_eq!(run.status("guest"), SUCCESS, "{}", run.text("guest.stderr"));
+    for name in ["guest.kvmprof", "late.kvmprof"] {
+        let (contents, seen) = read(run, name);
+        let account = contents.account;
+        assert_eq!(contents.closed, Some(account));
+        assert!(account.balances(), "{account:?}");
+        assert_eq!(account.samples, seen.len() as u64);
+    }
+}
+
+/// The lab's kvmprof makes a report of it, too.
+fn the_lab_reads_its_own_recording(run: &Run) {
+    let report = run.finished.json("guest.report.json");
+    let functions = report["functions"].as_array().unwrap();
+    let processes = report["processes"].as_array().unwrap();
+    println!("{} functions, {processes:?}", functions.len());
+    for name in ["dd", "calls"] {
+        assert!(processes.iter().any(|row| row["name"] == name), "{name}");
+    }
+    assert!(functions.iter().any(|row| row["name"] == "do_syscall_64"));
+}
+
+/// What a recording has, and all samples.
 fn read(run: &Finished, name: &str) -> (Contents, Vec<Seen>) {
     let recording = Recording::open(&run.path(name)).unwrap();
     let mut samples = Vec::new();
@@ -120,9 +167,7 @@ fn read(run: &Finished, name: &str) -> (Contents, Vec<Seen>) {
         })
         .unwrap();
     let account = contents.account;
-    assert_eq!(contents.closed, Some(account));
-    assert!(account.balances(), "{account:?}");
-    assert_eq!(account.samples, samples.len() as u64);
+    print_losses(name, account.ticks, account.stolen, account.lost);
     let kernel = Symbols::parse(&contents.symbols);
     let users = Users::new(&contents);
     let seen = samples.into_iter().map(|(sample, frames)| {
@@ -159,7 +204,8 @@ fn most(what: &str, seen: &[&Seen], percent: usize, good: impl Fn(&Seen) -> bool
 }
 
 /// The kernel's stacks of a process that does nothing but system calls.
-fn check_system_calls(seen: &[Seen]) {
+fn system_calls_lead_to_their_entry(run: &Run) {
+    let seen = run.seen();
     // Interrupts came from user mode, or belong to somebody else.
     let kernel: Vec<&Seen> = seen
         .iter()
@@ -179,6 +225,18 @@ fn check_system_calls(seen: &[Seen]) {
     most("dd's whole kernel stacks", &kernel, 95, |seen| {
         seen.sample.stack.kernel_end == StackEnd::Complete
     });
+}
+
+fn user_stacks_with_frame_pointers_are_whole(run: &Run) {
+    check_user_stacks(&run.seen(), "calls");
+}
+
+fn user_stacks_without_frame_pointers_are_whole(run: &Run) {
+    check_user_stacks(&run.seen(), "plain");
+}
+
+fn user_stacks_of_a_shared_program_are_whole(run: &Run) {
+    check_user_stacks(&run.seen(), "shared");
 }
 
 /// The user's stacks of a program, with or without frame pointers.
@@ -201,7 +259,8 @@ fn check_user_stacks(seen: &[Seen], program: &str) {
 }
 
 /// Interrupts of programs' own code lead back to their beginning.
-fn check_interrupted_programs(seen: &[Seen]) {
+fn interrupted_programs_lead_to_main(run: &Run) {
+    let seen = run.seen();
     let interrupted: Vec<&Seen> = seen
         .iter()
         .filter(|seen| ["/bin/calls", "/bin/plain", "/bin/shared"].contains(&seen.file.as_str()))
@@ -222,7 +281,8 @@ fn check_interrupted_programs(seen: &[Seen]) {
 }
 
 /// Stacks in interrupts show what was interrupted.
-fn check_interrupts(seen: &[Seen]) {
+fn interrupts_lead_to_what_they_interrupted(run: &Run) {
+    let seen = run.seen();
     let is_entry = |frame: &String| {
         frame.starts_with("asm_sysvec") || frame.starts_with("asm_common_interrupt")
     };
@@ -236,7 +296,8 @@ fn check_interrupts(seen: &[Seen]) {
 }
 
 /// Stacks of the kernel's own threads end where these begin.
-fn check_kernel_threads(seen: &[Seen]) {
+fn kernel_threads_lead_to_their_beginning(run: &Run) {
+    let seen = run.seen();
     let own: Vec<&Seen> = seen
         .iter()
         .filter(|seen| seen.sample.tid > 0 && seen.has("kthread"))
@@ -247,6 +308,15 @@ fn check_kernel_threads(seen: &[Seen]) {
     let (whole, all) = (whole.count(), own.len());
     println!("kernel threads: {whole} of {all} end at their beginning");
     assert!(all > 0 && whole * 100 >= all * 95);
+}
+
+fn the_programs_are_there_by_name(run: &Run) {
+    check_binaries(&read(&run.finished, "guest.kvmprof").0);
+}
+
+/// A recorder that starts late is told of processes that have been there for long.
+fn the_programs_are_there_for_a_late_recorder(run: &Run) {
+    check_binaries(&read(&run.finished, "late.kvmprof").0);
 }
 
 /// Every program is there by its path, with its functions, and the kernel by its build id.
@@ -300,7 +370,8 @@ fn check_binaries(contents: &Contents) {
 }
 
 /// Both threads of a process are in its file, each in a function of its own.
-fn check_threads(seen: &[Seen]) {
+fn threads_are_told_apart(run: &Run) {
+    let seen = run.seen();
     for function in ["spin_first", "spin_second"] {
         let of_thread: Vec<&Seen> = seen
             .iter()
@@ -315,7 +386,8 @@ fn check_threads(seen: &[Seen]) {
 }
 
 /// A process that executes another file has that one's functions from then on.
-fn check_exec(seen: &[Seen]) {
+fn an_exec_changes_the_functions(run: &Run) {
+    let seen = run.seen();
     let later = seen.iter().find(|seen| seen.file == "/bin/after").unwrap();
     let process: Vec<&Seen> = seen
         .iter()
@@ -343,8 +415,9 @@ fn check_exec(seen: &[Seen]) {
 }
 
 /// A program's functions have the shares of its samples that they have of the turns it counted itself.
-fn check_shares(run: &Finished, seen: &[Seen]) {
-    let console = run.console("guest");
+fn the_shares_are_the_programs_own(run: &Run) {
+    let seen = run.seen();
+    let console = run.finished.console("guest");
     let turns = ["light", "heavy"].map(|function| {
         let turns = console.after(&format!("turns {function} "));
         turns.parse::<u64>().unwrap()
@@ -366,7 +439,8 @@ fn check_shares(run: &Finished, seen: &[Seen]) {
 }
 
 /// Frame pointers that lead anywhere lead to stacks that are marked, and bounded.
-fn check_twisted(seen: &[Seen]) {
+fn twisted_stacks_are_marked(run: &Run) {
+    let seen = run.seen();
     let twisted: Vec<&Seen> = seen
         .iter()
         .filter(|seen| seen.name() == "twisted" && seen.sample.mode == Mode::User)

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use kvmprof_devices::profiling::Sample;
-use kvmprof_report::file::{Contents, Mapping, ProcessMappings, Segment, address_space_key};
+use kvmprof_recording::Sample;
+use kvmprof_recording::file::{Contents, Mapping, ProcessMappings, Segment, address_space_key};
 
 /// The mappings and files of a recording.
 pub struct Users<'a> {

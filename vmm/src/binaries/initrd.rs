@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::introspection::unpack_archive;
+use kvmprof_introspection::unpack_archive;
 
 /// Most that it unpacks to, in bytes.
 const MAX_UNPACKED: u64 = 512 << 20;

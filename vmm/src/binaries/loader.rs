@@ -5,11 +5,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, channel, sync_channel};
 
-use kvmprof_report::binary;
-use kvmprof_report::file::BinaryFacts;
+use kvmprof_recording::elf;
+use kvmprof_recording::file::BinaryFacts;
 
 use super::BinarySources;
-use crate::introspection::{Area, Backing, ProcessMap, UnwindTable, UserUnwinder};
+use kvmprof_introspection::{Area, Backing, ProcessMap, UnwindTable, UserUnwinder};
 
 /// What mappings refer to a file by (`BinaryFacts::id`).
 pub type FileId = u32;
@@ -139,7 +139,7 @@ impl Thread {
                 let table = self.tables.get(id.as_ref()?)?.clone()?;
                 Some((area.begin, area.end, area.offset, table))
             });
-            map.set_unwinder(UserUnwinder::new(mappings));
+            map.unwinder.put(UserUnwinder::new(mappings));
             done(Done::Map);
         }
     }
@@ -153,7 +153,7 @@ impl Thread {
             Backing::Vdso => self.sources.vdso()?,
             Backing::Anonymous => return None,
         };
-        let parsed = binary::parse(&found.contents).ok()?;
+        let parsed = elf::parse(&found.contents).ok()?;
         if let Some(table) = UnwindTable::of_elf(&found.contents)
             && self.tables_bytes + table.bytes() <= MAX_TABLES
         {

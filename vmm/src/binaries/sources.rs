@@ -5,12 +5,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use kvmprof_report::binary;
+use kvmprof_recording::elf;
 
 use super::initrd::Initrd;
 use super::sysroot::Sysroot;
-use crate::introspection::{GuestKnowledge, LinuxKnowledge, MappedFile};
 use crate::machine::GuestMemory;
+use kvmprof_introspection::{GuestKnowledge, LinuxKnowledge, MappedFile};
 
 /// Bytes at a file's start that tell its build id, if all of it isn't at hand.
 const START: u64 = 4096;
@@ -129,5 +129,5 @@ impl Expected {
 }
 
 fn build_id(contents: &[u8]) -> String {
-    binary::parse(contents).map_or_else(|_| String::new(), |parsed| parsed.build_id)
+    elf::parse(contents).map_or_else(|_| String::new(), |parsed| parsed.build_id)
 }

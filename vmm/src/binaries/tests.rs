@@ -3,13 +3,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvmprof_report::file::{Block, Kind};
+use kvmprof_recording::file::{Block, Kind};
 
 use super::*;
-use crate::introspection::testing::kernel::{Areas, HOT, TEXT};
-use crate::introspection::testing::linux_guest::LinuxGuest;
-use crate::introspection::testing::processes::{PAGE, Room};
-use crate::introspection::{Area, Backing, FileIdentity, MappedFile, ProcessMap};
+use kvmprof_introspection::testing::kernel::{Areas, HOT, TEXT};
+use kvmprof_introspection::testing::linux_guest::LinuxGuest;
+use kvmprof_introspection::testing::processes::{PAGE, Room};
+use kvmprof_introspection::{Area, Backing, FileIdentity, MappedFile, ProcessMap};
 
 /// An archive of the form "newc" with one file.
 fn archive(path: &str, contents: &[u8]) -> Vec<u8> {
@@ -52,7 +52,7 @@ fn source(guest: &LinuxGuest, file: &MappedFile, initrd: &Path, sysroot: &Path) 
         std::thread::yield_now();
     }
     // Whatever was found, stacks can be unwound by now.
-    assert!(map.unwinder().is_some());
+    assert!(map.unwinder.get().is_some());
     assert!(blocks.len() <= 1);
     let block = Block::decode(blocks.first()?).unwrap();
     assert_eq!(block.kind, Some(Kind::Binary));

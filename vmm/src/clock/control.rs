@@ -1,8 +1,8 @@
-//! What the profiler wants of a vCPU's clock, and how far the vCPU has come with it.
+//! How the profiler sets a vCPU's clock, and how the vCPU's thread acknowledges it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::introspection::StackWish;
+use kvmprof_introspection::StackWish;
 
 /// Counts the requests to one vCPU's clock.
 pub type Generation = u32;
@@ -24,7 +24,7 @@ pub struct ClockSetting {
 ///
 /// A request is a new generation of the setting. The vCPU's thread answers by acknowledging it,
 /// after it has handed over all ticks that were due until then: so a request for the same setting
-/// settles the account.
+/// brings the account up to date.
 #[derive(Debug, Default)]
 pub struct ClockControl {
     // Generation in the upper half; what is read besides in bits 28 to 31, and hz in the bits below.
@@ -72,18 +72,24 @@ impl ClockControl {
         (generation, setting)
     }
 
-    fn generation(&self) -> Generation {
+    /// The newest request's number.
+    pub fn generation(&self) -> Generation {
         halves(self.request.load(Ordering::Relaxed))[0]
     }
 
-    /// Says that all up to `generation` is done. Only the vCPU's thread calls it.
+    /// Acknowledges all requests up to `generation`. Only the vCPU's thread calls it.
     pub fn acknowledge(&self, generation: Generation) {
         self.acknowledged.store(generation, Ordering::Release);
     }
 
-    /// True when the newest request has been acknowledged.
-    pub fn is_settled(&self) -> bool {
-        self.acknowledged.load(Ordering::Acquire) == self.generation()
+    /// True when the request `generation`, or a later one, has been acknowledged.
+    pub fn has_acknowledged(&self, generation: Generation) -> bool {
+        let since = self
+            .acknowledged
+            .load(Ordering::Acquire)
+            .wrapping_sub(generation);
+        // Generations wrap around: what is ahead by more than half of them lies behind.
+        since <= Generation::MAX / 2
     }
 
     /// Marks the vCPU as halted with no wake-up for its ticks, or as running.
@@ -91,7 +97,7 @@ impl ClockControl {
         self.halted.store(halted, Ordering::Release);
     }
 
-    /// True while the vCPU is halted and its ticks are reckoned later.
+    /// True while the vCPU is halted and its ticks are accounted later.
     pub fn is_halted(&self) -> bool {
         self.halted.load(Ordering::Acquire)
     }
@@ -112,7 +118,7 @@ mod tests {
     #[test]
     fn a_request_is_settled_when_its_generation_is_acknowledged() {
         let control = ClockControl::default();
-        assert!(control.is_settled());
+        assert!(control.has_acknowledged(control.generation()));
         let setting = ClockSetting {
             hz: 10_000,
             process_group: true,
@@ -123,12 +129,12 @@ mod tests {
             processes: true,
         };
         let first = control.request(setting);
-        assert!(!control.is_settled());
+        assert!(!control.has_acknowledged(control.generation()));
         assert_eq!(control.requested(), (first, setting));
         control.acknowledge(first);
-        assert!(control.is_settled());
+        assert!(control.has_acknowledged(control.generation()));
         let second = control.request(ClockSetting::default());
         assert_ne!(first, second);
-        assert!(!control.is_settled());
+        assert!(!control.has_acknowledged(control.generation()));
     }
 }

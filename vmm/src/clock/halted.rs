@@ -8,6 +8,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
 
+use crate::vcpu::signals;
+
 const PERF_TYPE_SOFTWARE: u32 = 1;
 const PERF_COUNT_SW_TASK_CLOCK: u64 = 1;
 const PERF_EVENT_IOC_DISABLE: libc::Ioctl = 0x2401;
@@ -43,6 +45,33 @@ struct OwnerEx {
     pid: libc::pid_t,
 }
 
+/// How the ticks of a halted vCPU are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HaltedTicks {
+    /// All at once when it runs again; none of them wakes it up.
+    AtWakeUp,
+    /// One wake-up for each: the host refuses perf_event_open(2).
+    OneByOne,
+}
+
+impl HaltedTicks {
+    /// What this host allows.
+    pub fn of_this_host() -> Self {
+        match RunTimeAlarm::for_this_thread(signals::alarm()) {
+            Ok(_) => Self::AtWakeUp,
+            Err(_) => Self::OneByOne,
+        }
+    }
+
+    /// The words for it in the status document.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AtWakeUp => "reckoned",
+            Self::OneByOne => "one wake-up each",
+        }
+    }
+}
+
 /// A perf task-clock event on the calling thread, with its overflow as a signal.
 #[derive(Debug)]
 pub struct RunTimeAlarm {
@@ -50,7 +79,7 @@ pub struct RunTimeAlarm {
 }
 
 impl RunTimeAlarm {
-    /// An alarm that sends `signal` to the calling thread; it stands still at first.
+    /// An alarm that sends `signal` to the calling thread; it is disarmed at first.
     ///
     /// # Errors
     /// What perf_event_open(2) says: EACCES or EPERM where the host forbids it.
@@ -101,7 +130,7 @@ impl RunTimeAlarm {
         Ok(Self { event })
     }
 
-    /// Rings once, after the thread has run for `run_time` ns from now on.
+    /// Sends the signal once, after the thread has run for `run_time` ns from now on.
     ///
     /// # Errors
     /// What the kernel says; the event is off then.
@@ -119,9 +148,9 @@ impl RunTimeAlarm {
         Some(u64::from_ne_bytes(count))
     }
 
-    /// Rings no more; a signal that is pending already stays so.
+    /// Disarms the alarm. A signal that is already pending stays pending.
     pub fn disarm(&self) {
-        // An event that can't be turned off rings once at most: the grid takes no tick for it.
+        // An event that can't be turned off sends one signal at most: the grid takes no tick for it.
         let _ = self.control(PERF_EVENT_IOC_DISABLE, 0);
     }
 

@@ -1,23 +1,30 @@
-//! The virtual clock: when a vCPU is due for a sample, and what became of every tick.
+//! The virtual clock: when a vCPU is sampled, and what became of every tick.
 //!
 //! A vCPU's ticks lie on a grid: tick `k` is due `k` periods after the clock started on that
 //! vCPU. Whatever makes the thread look (a timer's signal, a ticker thread's kick, the wake-up of
 //! a halted vCPU), the grid says how many ticks have passed, so that none is counted twice or not
 //! at all.
 
+mod account;
+mod backend;
 mod control;
 mod grid;
 mod halted;
 mod jitter;
 mod run_delay;
+#[cfg(test)]
+mod tests;
 mod ticker;
 mod timer;
 mod vcpu_clock;
 
+pub use account::ElapsedTicks;
+pub use backend::{ClockBackend, ThreadBackend};
 pub use control::{ClockControl, ClockSetting, Generation};
 pub use grid::Grid;
+pub use halted::HaltedTicks;
 pub use ticker::Ticker;
-pub use vcpu_clock::{Due, HaltedTicks, VcpuClock};
+pub use vcpu_clock::VcpuClock;
 
 use std::str::FromStr;
 

@@ -17,7 +17,7 @@ pub struct ThreadTimer {
 }
 
 impl ThreadTimer {
-    /// A timer that sends `signal` to the calling thread; it stands still at first.
+    /// A timer that sends `signal` to the calling thread; it is disarmed at first.
     ///
     /// # Errors
     /// What timer_create(2) says: too many timers or pending signals for this user.
@@ -39,7 +39,7 @@ impl ThreadTimer {
         }
     }
 
-    /// Signals no more; a signal that is pending already stays so.
+    /// Disarms both. A signal that is already pending stays pending.
     pub fn disarm(&self) {
         for timer in &self.pair {
             timer.set(0, 0);

@@ -165,6 +165,8 @@ impl Port for HvcPort {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Poll;
+
     use super::*;
     use kvmprof_abi::errno::Errno;
     use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
@@ -177,23 +179,35 @@ mod tests {
             Err(Errno::ENODEV)
         }
 
-        fn read(&mut self, _handle: Handle, _limit: usize) -> Result<Vec<u8>, Errno> {
-            Err(Errno::EBADF)
+        fn opened(&mut self, _handle: Handle) -> Poll<Result<(), Errno>> {
+            Poll::Ready(Err(Errno::EBADF))
+        }
+
+        fn read(&mut self, _handle: Handle, _limit: usize) -> Poll<Result<Vec<u8>, Errno>> {
+            Poll::Ready(Err(Errno::EBADF))
         }
 
         fn write(&mut self, _handle: Handle, _bytes: &[u8]) -> Result<usize, Errno> {
             Err(Errno::EBADF)
         }
 
-        fn ioctl(&mut self, _: Handle, _: u32, _: i64, _: &[u8]) -> Result<IoctlReply, Errno> {
-            Err(Errno::EBADF)
+        fn ioctl(
+            &mut self,
+            _: Handle,
+            _: u32,
+            _: i64,
+            _: &[u8],
+        ) -> Poll<Result<IoctlReply, Errno>> {
+            Poll::Ready(Err(Errno::EBADF))
         }
 
         fn poll(&mut self, _handle: Handle) -> Readiness {
             Readiness::default()
         }
 
-        fn close(&mut self, _handle: Handle) {}
+        fn close(&mut self, _handle: Handle) -> Poll<()> {
+            Poll::Ready(())
+        }
     }
 
     fn console(output: ConsoleOutput) -> (Arc<HvcConsole>, Box<dyn Port>) {

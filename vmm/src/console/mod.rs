@@ -12,6 +12,7 @@ mod serial;
 mod terminal;
 mod window;
 
+use std::fs::OpenOptions;
 use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -38,7 +39,7 @@ pub enum Console {
     Hvc,
     /// Nowhere: the serial port's output is thrown away, and there is no input.
     None,
-    /// The serial port's output goes to a file, which is emptied first; there is no input.
+    /// The serial port's output goes to a file, which is emptied when the guest starts; there is no input.
     File(PathBuf),
 }
 
@@ -98,6 +99,27 @@ impl Console {
         }
     }
 
+    /// Empties the file of an older guest, to be called when this one is about to start.
+    ///
+    /// # Errors
+    /// If it can't be emptied.
+    pub fn empty(&self) -> Result<(), ConsoleError> {
+        let Self::File(path) = self else {
+            return Ok(());
+        };
+        let emptied = path.metadata().and_then(|found| {
+            // Pipes and devices have no length.
+            if found.is_file() {
+                OpenOptions::new().write(true).open(path)?.set_len(0)?;
+            }
+            Ok(())
+        });
+        emptied.map_err(|source| ConsoleError::OpenFile {
+            path: path.clone(),
+            source,
+        })
+    }
+
     /// Whether the guest is to get what is typed on standard input.
     #[must_use]
     pub fn has_input(&self) -> bool {
@@ -131,6 +153,20 @@ mod tests {
             "file:".parse::<Console>(),
             Err(ConsoleError::NoPath)
         ));
+    }
+
+    #[test]
+    fn an_older_file_is_whole_until_the_guest_starts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("console");
+        std::fs::write(&path, "an older guest's words").unwrap();
+        let console = Console::File(path.clone());
+        let mut output = console.open_output().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"an older guest's words");
+        console.empty().unwrap();
+        output.write(b"new");
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert!(Console::File("/dev/null".into()).empty().is_ok());
     }
 
     #[test]

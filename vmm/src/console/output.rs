@@ -1,7 +1,7 @@
 //! Where console output goes. It is written on vCPU threads, so it must neither fail nor spin,
 //! and a reader who has stopped reading must not keep the machine from ending.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
@@ -39,12 +39,17 @@ impl ConsoleOutput {
         Ok(Self::new(Some(duplicate.into())))
     }
 
-    /// A file, which is emptied first.
+    /// A file, which is made if there is none, and written to from its begin.
     ///
     /// # Errors
     /// If it can't be made.
     pub fn file(path: &Path) -> io::Result<Self> {
-        Ok(Self::new(Some(File::create(path)?)))
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
+        Ok(Self::new(Some(file)))
     }
 
     /// Nowhere.

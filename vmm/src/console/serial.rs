@@ -18,12 +18,21 @@ use super::room::{InputTarget, RoomForInput};
 // Registers of a 16550.
 const DATA: u8 = 0;
 const INTERRUPT_ENABLE: u8 = 1;
+const INTERRUPT_IDENTIFICATION: u8 = 2;
 const LINE_CONTROL: u8 = 3;
 /// Turns loopback on and off.
 const MODEM_CONTROL: u8 = 4;
 const LINE_STATUS: u8 = 5;
 /// Line control: the first two registers are the baud rate now.
 const DIVISOR_LATCH: u8 = 1 << 7;
+/// Interrupt enable: interrupts when there is input.
+const ENABLE_RECEIVED_DATA: u8 = 1 << 0;
+/// Line status: there is input.
+const DATA_READY: u8 = 1 << 0;
+/// Interrupt identification: no interrupt is pending.
+const NO_INTERRUPT: u8 = 1 << 0;
+/// Interrupt identification: there is input.
+const RECEIVED_DATA: u8 = 1 << 2;
 
 /// The interrupt line: an eventfd that KVM watches.
 struct InterruptLine(EventFd);
@@ -46,9 +55,17 @@ impl SerialEvents for RoomForInput {
 }
 
 /// The port itself.
+///
+/// The received-data interrupt is this model's own. In vm-superio 0.8, every read of the data register
+/// and of the interrupt identification clears that register's received-data bit, although more input
+/// waits; only further input raises the interrupt again, and a full FIFO takes none. A driver that
+/// reads a part of the input and waits for the next interrupt, as Linux's does after 256 characters, then waits
+/// for ever. On a 16550 the condition holds until the FIFO is empty.
 struct Port {
     serial: Serial<InterruptLine, RoomForInput, Vec<u8>>,
     listening: Listening,
+    /// The guest wants interrupts when there is input.
+    received_data_enabled: bool,
 }
 
 impl Port {
@@ -56,14 +73,45 @@ impl Port {
         if register == LINE_STATUS {
             self.listening.polled();
         }
-        self.serial.read(register)
+        let is_data = register == DATA && !self.is_latched();
+        let value = self.serial.read(register);
+        if !self.received_data_pending() {
+            return value;
+        }
+        if is_data {
+            self.raise_received_data();
+        }
+        match register {
+            INTERRUPT_IDENTIFICATION => (value & !NO_INTERRUPT) | RECEIVED_DATA,
+            _ => value,
+        }
+    }
+
+    fn is_latched(&mut self) -> bool {
+        self.serial.read(LINE_CONTROL) & DIVISOR_LATCH != 0
+    }
+
+    /// True while the received-data interrupt is due.
+    fn received_data_pending(&mut self) -> bool {
+        self.received_data_enabled && self.serial.read(LINE_STATUS) & DATA_READY != 0
+    }
+
+    /// Raises the interrupt for the input that is left after a read. KVM takes it as an edge: while the guest
+    /// handles the one before, any number of them is one more.
+    fn raise_received_data(&self) {
+        if let Err(error) = self.serial.interrupt_evt().trigger() {
+            log::warn!("Serial port: cannot raise its interrupt: {error}");
+        }
     }
 
     fn write(&mut self, register: u8, value: u8) {
-        let latched = self.serial.read(LINE_CONTROL) & DIVISOR_LATCH != 0;
+        let latched = self.is_latched();
         match register {
             DATA if !latched => self.listening.sent(),
-            INTERRUPT_ENABLE if !latched => self.listening.interrupts_enabled(value),
+            INTERRUPT_ENABLE if !latched => {
+                self.listening.interrupts_enabled(value);
+                self.received_data_enabled = value & ENABLE_RECEIVED_DATA != 0;
+            }
             MODEM_CONTROL => self.listening.modem_controlled(value),
             _ => {}
         }
@@ -113,6 +161,7 @@ impl SerialConsole {
             port: Mutex::new(Port {
                 serial: Serial::with_events(line, room.clone(), Vec::new()),
                 listening: Listening::default(),
+                received_data_enabled: false,
             }),
             closing: output.closing(),
             out: Mutex::new(Out {
@@ -258,6 +307,94 @@ mod tests {
         console.read(DATA, &mut all);
         assert_eq!(console.room_event().read().unwrap(), 1);
         assert_eq!(console.input_room(), FIFO);
+    }
+
+    /// What the device's user does when there is room: gives it as much of the input as it takes.
+    fn fill(console: &SerialConsole, input: &mut &[u8]) {
+        let taken = console.enqueue(input, false);
+        *input = &input[taken..];
+    }
+
+    /// Reads at most 256 characters at an interrupt, as Linux's driver does (`serial8250_rx_chars`),
+    /// then waits for the next one. `identifies` says whether it looks for further interrupts first.
+    fn receive(console: &SerialConsole, mut input: &[u8], identifies: bool) -> Vec<u8> {
+        let mut received = Vec::new();
+        fill(console, &mut input);
+        while console.interrupt().read().is_ok() {
+            loop {
+                if identifies && read(console, INTERRUPT_IDENTIFICATION) & NO_INTERRUPT != 0 {
+                    break;
+                }
+                let mut at_once = 256;
+                while at_once > 0 && read(console, LINE_STATUS) & DATA_READY != 0 {
+                    received.push(read(console, DATA));
+                    at_once -= 1;
+                    if console.room_event().read().is_ok() {
+                        fill(console, &mut input);
+                    }
+                }
+                if !identifies {
+                    break;
+                }
+            }
+        }
+        received
+    }
+
+    #[test]
+    fn a_driver_that_reads_256_characters_at_an_interrupt_gets_all_input() {
+        let input: Vec<u8> = (0..2000)
+            .map(|index| u8::try_from(index % 251).unwrap())
+            .collect();
+        for identifies in [false, true] {
+            let received = receive(&console(), &input, identifies);
+            assert!(
+                received == input,
+                "{} of {} bytes",
+                received.len(),
+                input.len()
+            );
+        }
+    }
+
+    #[test]
+    fn interrupts_end_with_the_input() {
+        let console = console();
+        console.enqueue(b"ab", false);
+        assert_eq!(
+            read(&console, INTERRUPT_IDENTIFICATION) & 0x0f,
+            RECEIVED_DATA
+        );
+        assert_eq!(
+            read(&console, INTERRUPT_IDENTIFICATION) & 0x0f,
+            RECEIVED_DATA
+        );
+        assert_eq!(read(&console, DATA), b'a');
+        assert!(console.interrupt().read().is_ok());
+        assert_eq!(read(&console, DATA), b'b');
+        assert_eq!(
+            read(&console, INTERRUPT_IDENTIFICATION) & 0x0f,
+            NO_INTERRUPT
+        );
+        assert!(console.interrupt().read().is_err());
+    }
+
+    #[test]
+    fn a_guest_that_polls_gets_no_interrupts() {
+        let console = console();
+        console.write(INTERRUPT_ENABLE, &[0]);
+        console.enqueue(b"abc", false);
+        assert_eq!(read(&console, DATA), b'a');
+        assert_eq!(
+            read(&console, INTERRUPT_IDENTIFICATION) & 0x0f,
+            NO_INTERRUPT
+        );
+        // The baud rate is no input.
+        console.write(LINE_CONTROL, &[DIVISOR_LATCH]);
+        console.write(INTERRUPT_ENABLE, &[1]);
+        console.write(LINE_CONTROL, &[0]);
+        assert_eq!(read(&console, DATA), b'b');
+        assert!(console.interrupt().read().is_err());
     }
 
     #[test]

@@ -30,17 +30,28 @@ pub(super) enum Ended {
 pub(super) struct Connection {
     socket: OwnedFd,
     endpoint: Endpoint,
+    /// Bytes that the socket has taken.
+    sent: u64,
 }
 
 impl Connection {
     pub fn new(socket: OwnedFd, facts: Facts) -> Self {
         let endpoint = Endpoint::new(facts);
-        Self { socket, endpoint }
+        Self {
+            socket,
+            endpoint,
+            sent: 0,
+        }
     }
 
     /// How many devices the client has open.
     pub fn open_devices(&self) -> usize {
         self.endpoint.open_devices()
+    }
+
+    /// Bytes that the client was sent.
+    pub fn bytes_sent(&self) -> u64 {
+        self.sent
     }
 
     /// What should bring the connection to the event loop's attention.
@@ -99,6 +110,7 @@ impl Connection {
             match rustix::net::send(&self.socket, self.endpoint.output(), flags) {
                 Ok(count) => {
                     self.endpoint.consume(count);
+                    self.sent += count as u64;
                     sent = true;
                 }
                 Err(Errno::AGAIN) => break,

@@ -86,6 +86,12 @@ impl HostSocket {
         clients.map(|(client, _)| client.open_devices()).sum()
     }
 
+    /// Bytes that the clients that are connected were sent.
+    pub fn bytes_sent(&self) -> u64 {
+        let clients = self.connections.values();
+        clients.map(|(client, _)| client.bytes_sent()).sum()
+    }
+
     /// Lets all clients' waiting requests try again, and sends what they got. To be called after
     /// the devices changed, and with the backend not borrowed.
     pub fn wake(&mut self) {

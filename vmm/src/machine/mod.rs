@@ -79,8 +79,8 @@ impl Machine {
         virtio: Option<ConsolePorts>,
     ) -> Result<Self, MachineError> {
         let cpus = host::check_cpus(kvm, config.cpus)?;
-        let image = Image::read(&config.kernel)?;
         let memory = memory::allocate(config.memory_bytes)?;
+        let image = Image::read(&config.kernel)?;
         let virtio = virtio
             .map(|ports| ConsoleDevice::new(ports, memory.clone()).map(Arc::new))
             .transpose()?;

@@ -1,10 +1,20 @@
-//! Starting, stopping and settling the vCPUs' clocks.
+//! The vCPUs' clocks: how they run, and the ticks that they have handed over.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Profiler;
-use crate::clock::{ClockSetting, ClockSource};
-use crate::vcpu::RegisterSource;
+use kvmprof_introspection::ProcessMap;
+use kvmprof_recording::{ClockLedger, Ticks};
+
+use crate::clock::{ClockSetting, ClockSource, Generation};
+use crate::vcpu::{RING_ENTRIES, RegisterSource, TickReceiver, VcpuShared};
+
+/// How long a vCPU's thread may take to answer that is busy with an exit: one that is stuck there (a
+/// stalled terminal) must not hold up a client for long.
+const MAX_WAIT_IN_EXIT: Duration = Duration::from_millis(200);
+/// How long the others may take: they answer as soon as the host runs them, and until they have, ticks
+/// are missing in the accounts.
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// How the clocks are to run when they run.
 #[derive(Clone, Copy, Debug)]
@@ -19,125 +29,276 @@ pub struct ClockPlan {
     pub registers: RegisterSource,
 }
 
-/// How long a vCPU's thread may take to answer that is busy with an exit: one that is stuck there (a
-/// stalled terminal) must not hold up everybody else.
-const PATIENCE_IN_EXIT: Duration = Duration::from_millis(200);
-/// How long the others may take: they answer as soon as the host runs them, and until they have, ticks
-/// are missing in the accounts.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two looks at whether they have.
-const POLL: Duration = Duration::from_micros(50);
+/// One vCPU as the profiler knows it.
+#[derive(Debug)]
+struct VcpuLink {
+    shared: Arc<VcpuShared>,
+    ring: TickReceiver,
+    ledger: ClockLedger,
+}
 
-impl Profiler {
-    /// Has the clocks run at `hz`, or stop with 0; all ticks until then are taken in first.
-    pub(super) fn set_clocks(&mut self, hz: u32) {
-        self.hz = hz;
-        self.request_of_all();
+/// The clocks of all vCPUs.
+#[derive(Debug)]
+pub struct Clocks {
+    plan: ClockPlan,
+    /// What all vCPUs have been asked for.
+    setting: ClockSetting,
+    vcpus: Vec<VcpuLink>,
+    // Those that came with the last ticks; empty in between.
+    maps: Vec<Arc<ProcessMap>>,
+}
+
+/// A flush that has begun: vCPUs were asked to hand over every tick that is due, those of halted vCPUs too.
+#[derive(Debug)]
+pub struct Flush {
+    begun: Instant,
+    /// Which vCPUs were asked, by their index, and for which generation of the setting.
+    asked: Vec<(usize, Generation)>,
+}
+
+impl Flush {
+    /// When it began.
+    pub fn begun(&self) -> Instant {
+        self.begun
     }
+}
 
-    /// Has every vCPU thread answer once, with the clocks as they are.
-    pub(super) fn request_of_all(&mut self) {
-        let setting = self.setting();
-        self.stacks = setting.stacks;
-        self.follows_processes = setting.processes;
-        for vcpu in &self.vcpus {
-            vcpu.shared.control.request(setting);
-            vcpu.shared.kicker.kick();
+impl Clocks {
+    /// The clocks of the vCPUs whose threads have the other ends of these. They stand still.
+    pub fn new(vcpus: Vec<(Arc<VcpuShared>, TickReceiver)>, plan: ClockPlan) -> Self {
+        let link = |(shared, ring)| VcpuLink {
+            shared,
+            ring,
+            ledger: ClockLedger::default(),
+        };
+        Self {
+            plan,
+            setting: ClockSetting::default(),
+            vcpus: vcpus.into_iter().map(link).collect(),
+            maps: Vec::new(),
         }
-        self.await_settled();
     }
 
-    /// Before a consumer stops: takes in every tick until now. Without `others` that want more the
-    /// clocks stop first, so that they count the same ticks as their last consumer.
-    pub(super) fn settle_before_leaving(&mut self, others: bool) {
-        if others {
-            self.settle();
-        } else {
-            self.set_clocks(0);
-        }
+    /// How they are to run.
+    pub fn plan(&self) -> &ClockPlan {
+        &self.plan
     }
 
-    /// Takes in every tick that has passed until now, those of halted vCPUs too.
-    pub fn settle(&mut self) {
-        let setting = self.setting();
-        for vcpu in &self.vcpus {
-            if vcpu.shared.control.is_halted() {
-                vcpu.shared.control.request(setting);
+    /// What the vCPUs have been asked for.
+    pub fn setting(&self) -> ClockSetting {
+        self.setting
+    }
+
+    /// True while the clocks run.
+    pub fn is_ticking(&self) -> bool {
+        self.setting.hz != 0
+    }
+
+    /// Asks all vCPUs for `setting`. They hand over every tick that is due before they follow it.
+    pub fn set(&mut self, setting: ClockSetting) -> Flush {
+        self.setting = setting;
+        self.ask_all()
+    }
+
+    /// Asks every vCPU thread to answer once, with the clocks as they are.
+    pub fn ask_all(&self) -> Flush {
+        self.ask(|_| true)
+    }
+
+    /// Begins to take in every tick that is due now. A vCPU that runs hands its ticks over by itself, so that only
+    /// halted ones are asked.
+    pub fn flush(&self) -> Flush {
+        self.ask(|vcpu| vcpu.shared.control.is_halted())
+    }
+
+    /// Asks those vCPUs, and waits for them and for those that owe an answer from before.
+    fn ask(&self, chosen: impl Fn(&VcpuLink) -> bool) -> Flush {
+        let mut asked = Vec::new();
+        for (index, vcpu) in self.vcpus.iter().enumerate() {
+            let control = &vcpu.shared.control;
+            if chosen(vcpu) {
+                asked.push((index, control.request(self.setting)));
                 vcpu.shared.kicker.kick();
+            } else if !control.has_acknowledged(control.generation()) {
+                asked.push((index, control.generation()));
             }
         }
-        self.await_settled();
-    }
-
-    /// True while a consumer counts ticks.
-    fn is_wanted(&self) -> bool {
-        self.pcs.wants_ticks() || self.others_than_pcs_want_ticks()
-    }
-
-    /// True while a consumer other than pcs counts ticks.
-    pub(super) fn others_than_pcs_want_ticks(&self) -> bool {
-        self.prf.wants_ticks() || self.is_recording()
-    }
-
-    /// The rate for one more consumer, in Hz: that of those who use the clock already, else the one
-    /// that kvmprof was started with; an earlier client's PCS_SETHZ was for itself.
-    pub(super) fn rate_for_another(&self) -> u32 {
-        if self.is_wanted() {
-            self.rate
-        } else {
-            self.plan.hz
+        Flush {
+            begun: Instant::now(),
+            asked,
         }
     }
 
-    /// Starts the clocks if somebody listens now and nobody did, or the other way round, and tells
-    /// the vCPUs if process groups and stacks are wanted. Lets the guest start if anything is counted.
-    pub(super) fn follow_consumers(&mut self, process_group_before: bool) {
-        if self.pcs.is_gathering() || self.others_than_pcs_want_ticks() {
-            self.gate.open();
-        }
-        let wanted = if self.is_wanted() && !self.ended {
-            self.rate
-        } else {
-            0
-        };
-        let process_group = self.pcs.wants_process_group();
-        if wanted != self.hz
-            || process_group != process_group_before
-            || self.stacks_wanted() != self.stacks
-            || self.is_recording() != self.follows_processes
-        {
-            self.set_clocks(wanted);
-        }
-    }
-
-    fn setting(&self) -> ClockSetting {
-        ClockSetting {
-            hz: self.hz,
-            process_group: self.pcs.wants_process_group(),
-            stacks: self.stacks_wanted(),
-            processes: self.is_recording(),
-        }
-    }
-
-    fn await_settled(&mut self) {
-        let begun = Instant::now();
-        while self.is_awaited(begun.elapsed()) {
-            std::thread::sleep(POLL);
-            self.drain();
-        }
-        self.drain();
-    }
-
-    /// True while there is a vCPU whose answer is worth waiting for, after so long a time.
-    fn is_awaited(&self, waited: Duration) -> bool {
-        self.vcpus.iter().any(|vcpu| {
-            let shared = &vcpu.shared;
-            let patience = if shared.is_in_exit() {
-                PATIENCE_IN_EXIT
-            } else {
-                PATIENCE
-            };
-            shared.kicker.is_attached() && !shared.control.is_settled() && waited < patience
+    /// Whether all vCPUs that were asked have answered, or have taken too long for it. After that, what they had to
+    /// hand over is in their rings.
+    pub fn is_over(&self, flush: &Flush) -> bool {
+        let waited = flush.begun.elapsed();
+        flush.asked.iter().all(|(index, generation)| {
+            self.vcpus.get(*index).is_none_or(|vcpu| {
+                let shared = &vcpu.shared;
+                let longest = if shared.is_in_exit() {
+                    MAX_WAIT_IN_EXIT
+                } else {
+                    MAX_WAIT
+                };
+                !shared.kicker.is_attached()
+                    || shared.control.has_acknowledged(*generation)
+                    || waited >= longest
+            })
         })
+    }
+
+    /// Takes all that the vCPUs have handed over: each run of ticks, and the frames of its sample's stack, goes to
+    /// `each`, after the maps of processes that the sample needs. True if there was anything.
+    pub fn drain(
+        &mut self,
+        mut each: impl FnMut(&mut Vec<Arc<ProcessMap>>, &Ticks, &[u64]),
+    ) -> bool {
+        let mut any = false;
+        for vcpu in &mut self.vcpus {
+            // Bounded, for a vCPU can fill its ring as fast as it is emptied.
+            for _ in 0..RING_ENTRIES {
+                let Some((ticks, frames)) = vcpu.ring.pop(&mut self.maps) else {
+                    break;
+                };
+                any = true;
+                vcpu.ledger.enter(&ticks);
+                each(&mut self.maps, &ticks, frames);
+                self.maps.clear();
+            }
+        }
+        any
+    }
+
+    /// The account of each vCPU's clock.
+    pub fn ledgers(&self) -> impl ExactSizeIterator<Item = ClockLedger> {
+        self.vcpus.iter().map(|vcpu| vcpu.ledger)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+    use crate::vcpu::{Doorbell, TickSender, tick_ring};
+
+    /// Clocks of vCPUs without threads, and the threads' ends.
+    fn clocks(vcpus: u16) -> (Clocks, Vec<(Arc<VcpuShared>, TickSender)>) {
+        // A kick is a signal for the thread that stands for the vCPU, this one.
+        crate::vcpu::signals::block().unwrap();
+        let doorbell = Arc::new(Doorbell::new().unwrap());
+        let (mut links, mut threads) = (Vec::new(), Vec::new());
+        for vcpu in 0..vcpus {
+            let (sender, receiver) = tick_ring(vcpu, Arc::clone(&doorbell));
+            let shared = Arc::<VcpuShared>::default();
+            links.push((Arc::clone(&shared), receiver));
+            threads.push((shared, sender));
+        }
+        assert!(doorbell.event().as_raw_fd() >= 0);
+        let plan = ClockPlan {
+            hz: 100,
+            source: ClockSource::Thread,
+            jitter: false,
+            registers: RegisterSource::Ioctls,
+        };
+        (Clocks::new(links, plan), threads)
+    }
+
+    fn setting(hz: u32) -> ClockSetting {
+        ClockSetting {
+            hz,
+            ..ClockSetting::default()
+        }
+    }
+
+    #[test]
+    fn a_setting_is_over_when_all_vcpus_have_acknowledged_it() {
+        let (mut clocks, threads) = clocks(3);
+        let flush = clocks.set(setting(100));
+        assert!(clocks.is_over(&flush), "threads that don't run owe nothing");
+        for (shared, _) in &threads {
+            shared.kicker.attach();
+        }
+        let flush = clocks.set(setting(200));
+        for (shared, _) in &threads {
+            assert!(!clocks.is_over(&flush));
+            let (generation, asked) = shared.control.requested();
+            assert_eq!(asked, setting(200));
+            shared.control.acknowledge(generation);
+        }
+        assert!(clocks.is_over(&flush));
+        assert!(clocks.is_ticking());
+    }
+
+    #[test]
+    fn a_flush_asks_halted_vcpus_and_waits_for_older_answers() {
+        let (mut clocks, threads) = clocks(3);
+        for (shared, _) in &threads {
+            shared.kicker.attach();
+        }
+        let requested = |index: usize| threads[index].0.control.requested().0;
+        let change = clocks.set(setting(100));
+        for index in [0, 1] {
+            threads[index].0.control.acknowledge(requested(index));
+        }
+        threads[1].0.control.set_halted(true);
+        let flush = clocks.flush();
+        // The first one runs and owes nothing; the last one still owes its answer to the change.
+        assert_eq!(flush.asked, [(1, requested(1)), (2, requested(2))]);
+        threads[2].0.control.acknowledge(requested(2));
+        assert!(clocks.is_over(&change) && !clocks.is_over(&flush));
+        threads[1].0.control.acknowledge(requested(1));
+        assert!(clocks.is_over(&flush));
+    }
+
+    #[test]
+    fn a_later_answer_is_an_answer_to_what_was_asked_before() {
+        let (mut clocks, threads) = clocks(1);
+        threads[0].0.kicker.attach();
+        let first = clocks.set(setting(100));
+        let second = clocks.set(setting(0));
+        threads[0]
+            .0
+            .control
+            .acknowledge(threads[0].0.control.requested().0);
+        assert!(clocks.is_over(&first) && clocks.is_over(&second));
+    }
+
+    #[test]
+    fn a_vcpu_that_ends_is_not_waited_for() {
+        let (mut clocks, threads) = clocks(1);
+        threads[0].0.kicker.attach();
+        let flush = clocks.set(setting(100));
+        assert!(!clocks.is_over(&flush));
+        threads[0].0.kicker.detach();
+        assert!(clocks.is_over(&flush));
+    }
+
+    #[test]
+    fn every_tick_is_entered_once() {
+        let (mut clocks, mut threads) = clocks(2);
+        for count in 1..=5 {
+            for (vcpu, (_, sender)) in (0..).zip(&mut threads) {
+                let ticks = Ticks {
+                    vcpu,
+                    idle: count,
+                    stolen: 1,
+                    ..Ticks::default()
+                };
+                sender.send(&ticks, &[]);
+            }
+        }
+        let mut seen = 0;
+        assert!(clocks.drain(|maps, ticks, frames| {
+            assert!(maps.is_empty() && frames.is_empty());
+            seen += ticks.total();
+        }));
+        assert!(!clocks.drain(|_, _, _| {}));
+        assert_eq!(seen, 2 * (15 + 5));
+        for ledger in clocks.ledgers() {
+            assert!(ledger.balances());
+            assert_eq!((ledger.ticks, ledger.idle, ledger.stolen), (20, 15, 5));
+        }
     }
 }

@@ -1,88 +1,61 @@
-//! The profiler: takes the ticks out of the vCPUs' rings, keeps every account, feeds the devices,
-//! and has the clocks run exactly while somebody listens.
+//! The profiler: takes the ticks out of the vCPUs' rings, keeps every account, feeds the consumers,
+//! and has the clocks run exactly while somebody counts.
 //!
 //! All of it lives on the event thread, so nothing here is shared: the rings and each vCPU's
-//! [`ClockControl`](crate::clock::ClockControl) are the only ways to the vCPU threads.
+//! [`ClockControl`](crate::clock::ClockControl) are the only ways to the vCPU threads. And nothing here waits:
+//! [`Clocks`] ask vCPUs and are asked later whether they have answered, [`consumers`] only take ticks, and requests of
+//! clients that need an answer wait in the [`server`].
 
-mod backend;
 mod clocks;
-mod kallsyms;
+mod consumers;
+mod kernel_text;
 mod names;
-mod prf;
 mod processes;
 mod recorder;
+mod server;
 mod status;
-mod streams;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvmprof_devices::endpoint::Handle;
-use kvmprof_devices::profiling::{ClockLedger, Pcs, Prf};
+use kvmprof_abi::errno::Errno;
+use kvmprof_recording::ClockLedger;
 
 use crate::binaries::BinarySources;
-use crate::introspection::{ProcessMap, StackWish};
-use crate::vcpu::{Gate, RING_ENTRIES, TickReceiver, VcpuShared};
-use backend::Open;
-use kallsyms::KernelText;
+use crate::clock::ClockSetting;
+use crate::vcpu::{Gate, TickReceiver, VcpuShared};
+use clocks::{Clocks, Flush};
+use consumers::{Consumer, Consumers, Context, Device, FileRecorder};
+use kernel_text::KernelText;
 use names::Names;
 use processes::Processes;
-use recorder::StreamRecorder;
+use server::Handles;
 
 pub use clocks::ClockPlan;
 pub use recorder::{RecordPlan, RecordWish, Recorder, facts as recording_facts};
 pub use status::MachineFacts;
 
-/// How long the end of a client's recording may wait for the files that are still being read.
-const LOADING_PATIENCE: Duration = Duration::from_secs(1);
-/// The same at the guest's end, when nothing else is left to do.
-const LAST_PATIENCE: Duration = Duration::from_secs(5);
-/// Between two looks at whether they are.
-const LOADING_POLL: Duration = Duration::from_millis(1);
+/// How long recordings may wait, after the guest's end, for the files that are still being read.
+const MAX_WAIT_FOR_FILES: Duration = Duration::from_secs(5);
 
 /// The profiler, shared by what runs on the event thread.
 pub type SharedProfiler = Rc<RefCell<Profiler>>;
 
-/// One vCPU as the profiler knows it.
-#[derive(Debug)]
-struct VcpuLink {
-    shared: Arc<VcpuShared>,
-    ring: TickReceiver,
-    ledger: ClockLedger,
-}
-
-/// See the module's documentation.
+/// Clocks, consumers, and what clients have open.
 pub struct Profiler {
-    vcpus: Vec<VcpuLink>,
-    plan: ClockPlan,
-    // The rate that the consumers want, in Hz, while there are any.
-    rate: u32,
-    // What the vCPUs' clocks have been told, in Hz.
-    hz: u32,
-    // The parts of stacks that they have been told to take.
-    stacks: StackWish,
-    // Whether they have been told to follow the mappings of processes.
-    follows_processes: bool,
+    clocks: Clocks,
+    consumers: Consumers,
     processes: Processes,
-    // Those that came with the last ticks; empty in between.
-    maps: Vec<Arc<ProcessMap>>,
-    gate: Arc<Gate>,
-    pcs: Pcs,
-    prf: Prf,
-    recorder: Option<Recorder>,
-    // Those that clients read, by what they have open.
-    streams: BTreeMap<Handle, StreamRecorder>,
-    // The last rate with which prf couldn't be turned on, in Hz.
-    refused_rate: Option<u32>,
-    kernel_text: KernelText,
     names: Names,
-    open: BTreeMap<Handle, Open>,
-    next_handle: u32,
+    kernel_text: KernelText,
+    handles: Handles,
+    gate: Arc<Gate>,
     facts: MachineFacts,
-    ended: bool,
+    has_ended: bool,
+    /// Once the guest has ended: how long recordings may go on.
+    recordings_end: Option<Instant>,
 }
 
 impl Profiler {
@@ -99,155 +72,169 @@ impl Profiler {
     ) -> Self {
         let count = u16::try_from(vcpus.len()).unwrap_or(u16::MAX);
         Self {
-            vcpus: vcpus
-                .into_iter()
-                .map(|(shared, ring)| VcpuLink {
-                    shared,
-                    ring,
-                    ledger: ClockLedger::default(),
-                })
-                .collect(),
-            plan,
-            rate: plan.hz,
-            hz: 0,
-            stacks: StackWish::default(),
-            follows_processes: false,
+            clocks: Clocks::new(vcpus, plan),
+            consumers: Consumers::new(count, prf_addresses),
             processes: Processes::new(sources),
-            maps: Vec::new(),
-            gate,
-            pcs: Pcs::new(count),
-            prf: Prf::new(count, prf_addresses),
-            recorder: None,
-            streams: BTreeMap::new(),
-            refused_rate: None,
-            kernel_text: KernelText::default(),
             names: Names::default(),
-            open: BTreeMap::new(),
-            next_handle: 0,
+            kernel_text: KernelText::default(),
+            handles: Handles::default(),
+            gate,
             facts,
-            ended: false,
+            has_ended: false,
+            recordings_end: None,
         }
     }
 
     /// Has `recorder` record from now on, until the end, and lets the guest start.
-    pub fn record(&mut self, mut recorder: Recorder) {
-        self.settle();
+    pub fn record(&mut self, recorder: Recorder) {
+        let hz = self.clocks.plan().hz;
+        let mut recorder = FileRecorder::new(recorder, hz);
         for block in self.processes.known() {
-            recorder.add_block(Arc::clone(block));
+            recorder.take_block(block);
         }
-        self.recorder = Some(recorder);
-        self.follow_consumers(self.pcs.wants_process_group());
+        self.consumers.add(Box::new(recorder));
+        // Nobody has to know when the clocks run.
+        let _ = self.follow_consumers();
     }
 
     /// Takes all that the vCPUs have handed over; true if there was anything.
     pub fn drain(&mut self) -> bool {
-        let mut any = false;
-        for vcpu in &mut self.vcpus {
-            // Bounded, for a vCPU can fill its ring as fast as it is emptied.
-            for _ in 0..RING_ENTRIES {
-                let Some((ticks, frames)) = vcpu.ring.pop(&mut self.maps) else {
-                    break;
-                };
-                any = true;
-                // What a sample needs goes before it.
-                for map in self.maps.drain(..) {
-                    if let Some(block) = self.processes.enter(map) {
-                        add_block(&mut self.recorder, &mut self.streams, &block);
-                    }
-                }
-                vcpu.ledger.enter(&ticks);
-                if let Some(sample) = &ticks.sample {
-                    self.names.note(sample);
-                }
-                self.pcs.feed(&ticks);
-                self.prf.feed(&ticks);
-                if let Some(recorder) = &mut self.recorder {
-                    recorder.feed(&ticks, frames);
-                }
-                for stream in self.streams.values_mut() {
-                    stream.feed(&ticks, frames);
+        let Self {
+            clocks,
+            consumers,
+            processes,
+            names,
+            kernel_text,
+            facts,
+            ..
+        } = self;
+        let any = clocks.drain(|maps, ticks, frames| {
+            // What a sample needs goes before it.
+            for map in maps.drain(..) {
+                if let Some(block) = processes.enter(map) {
+                    consumers.iter_mut().for_each(|one| one.take_block(&block));
                 }
             }
+            if let Some(sample) = &ticks.sample {
+                names.note(sample);
+            }
+            for consumer in consumers.iter_mut() {
+                consumer.take(ticks, frames);
+            }
+        });
+        for block in processes.loaded() {
+            consumers.iter_mut().for_each(|one| one.take_block(&block));
         }
-        for block in self.processes.loaded() {
-            add_block(&mut self.recorder, &mut self.streams, &block);
+        for consumer in consumers.iter_mut() {
+            consumer.advance(kernel_text, &facts.knowledge);
         }
-        if let Some(recorder) = &mut self.recorder {
-            recorder.tend();
-        }
-        self.tend_streams();
         any
     }
 
-    /// Waits for the files that are still being read, for recordings that end.
-    fn await_files(&mut self, patience: Duration) {
-        let begun = Instant::now();
-        while self.processes.is_loading() && begun.elapsed() < patience {
-            std::thread::sleep(LOADING_POLL);
+    /// Goes on with what clients have left behind, and with the guest's end.
+    pub fn advance(&mut self) {
+        self.close_abandoned();
+        if let Some(end) = self.recordings_end
+            && (!self.processes.is_loading() || Instant::now() >= end)
+        {
+            self.end_recordings();
+        }
+    }
+
+    /// Ends the recordings that still wait for files, once the guest has ended.
+    pub fn end_recordings(&mut self) {
+        if self.recordings_end.take().is_some() {
             self.drain();
+            self.consumers.iter_mut().for_each(Consumer::end);
         }
     }
 
     /// True while the clocks run.
     pub fn is_ticking(&self) -> bool {
-        self.hz != 0
+        self.clocks.is_ticking()
+    }
+
+    /// True while a client's request is being carried out: [`Profiler::advance`], and the endpoint that it came from,
+    /// want to be called again soon.
+    pub fn is_busy(&self) -> bool {
+        self.handles.are_busy() || self.recordings_end.is_some()
+    }
+
+    /// Begins to take in the ticks of halted vCPUs, so that readers see idle time pass.
+    pub fn flush(&mut self) {
+        // They come with the next ticks; nobody waits for them.
+        let _ = self.clocks.flush();
     }
 
     /// The clock's account, summed over the vCPUs.
     pub fn clock_ledger(&self) -> ClockLedger {
         let mut sum = ClockLedger::default();
-        for vcpu in &self.vcpus {
-            sum.ticks += vcpu.ledger.ticks;
-            sum.sampled += vcpu.ledger.sampled;
-            sum.idle += vcpu.ledger.idle;
-            sum.stolen += vcpu.ledger.stolen;
-            sum.lost += vcpu.ledger.lost;
+        for ledger in self.clocks.ledgers() {
+            sum.ticks += ledger.ticks;
+            sum.sampled += ledger.sampled;
+            sum.idle += ledger.idle;
+            sum.stolen += ledger.stolen;
+            sum.lost += ledger.lost;
         }
         sum
     }
 
-    /// The VM has ended and its vCPU threads too: acts as PCS_STOP, and closes the recording. prf's counts stay as they
-    /// are.
+    /// The VM has ended and its vCPU threads too: acts as PCS_STOP. Recordings end as soon as the files have been read
+    /// that they need. prf's counts stay as they are.
     pub fn end(&mut self) {
         while self.drain() {}
-        self.await_files(LAST_PATIENCE);
-        self.ended = true;
-        self.hz = 0;
-        self.pcs.stop();
-        if let Some(recorder) = &mut self.recorder {
-            recorder.finish();
+        self.has_ended = true;
+        let _ = self.stop_clocks();
+        let consumers = self.consumers.iter_mut();
+        for consumer in consumers.filter(|consumer| !consumer.needs().processes) {
+            consumer.end();
         }
-        for stream in self.streams.values_mut() {
-            stream.stop();
-        }
+        self.recordings_end = Instant::now().checked_add(MAX_WAIT_FOR_FILES);
+        self.advance();
     }
 
     /// How much clients have yet to read: ticks of pcs, and bytes of recordings.
-    pub fn pending(&self) -> u64 {
-        let bytes: usize = self
-            .streams
-            .values()
-            .map(StreamRecorder::waiting_bytes)
-            .sum();
-        self.pcs.ledger().pending + bytes as u64
+    pub fn unread(&self) -> u64 {
+        self.consumers.iter().map(Consumer::unread).sum()
     }
 
     /// True while a client has a device open.
     pub fn has_clients(&self) -> bool {
-        !self.open.is_empty()
+        self.handles.are_open()
     }
-}
 
-/// Puts `block` into all recordings.
-fn add_block(
-    recorder: &mut Option<Recorder>,
-    streams: &mut BTreeMap<Handle, StreamRecorder>,
-    block: &Arc<[u8]>,
-) {
-    if let Some(recorder) = recorder {
-        recorder.add_block(Arc::clone(block));
+    fn stop_clocks(&mut self) -> Flush {
+        self.clocks.set(ClockSetting::default())
     }
-    for stream in streams.values_mut() {
-        stream.add_block(block);
+
+    /// Has the clocks run as the consumers need them now, and lets the guest start if anything is counted. The result
+    /// is over when the vCPUs have followed; `None` when nothing changes.
+    fn follow_consumers(&mut self) -> Option<Flush> {
+        if self.consumers.start_guest() {
+            self.gate.open();
+        }
+        let setting = self.consumers.setting();
+        (!self.has_ended && setting != self.clocks.setting()).then(|| self.clocks.set(setting))
+    }
+
+    /// Lets `act` use the device of consumer `index`.
+    fn with_device<T>(
+        &mut self,
+        index: usize,
+        act: impl FnOnce(&mut dyn Device, &Context<'_>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let plan = self.clocks.plan();
+        let used = self.consumers.hz();
+        let context = Context {
+            hz: if used == 0 { plan.hz } else { used },
+            is_shared: self.consumers.others_count(index),
+            has_ended: self.has_ended,
+            vcpus: self.clocks.ledgers().len(),
+            plan,
+            machine: &self.facts,
+            processes: &self.processes,
+        };
+        let device = self.consumers.device(index);
+        act(device.ok_or(Errno::ENODEV)?, &context)
     }
 }

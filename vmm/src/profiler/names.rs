@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use kvmprof_devices::profiling::{COMM_LENGTH, Sample};
+use kvmprof_recording::{COMM_LENGTH, Sample};
 
 /// The processes that are remembered at most: a guest can make up any number.
 const MAX_PROCESSES: usize = 65_536;

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use kvmprof_report::file::{Mapping, ProcessMappings};
+use kvmprof_recording::file::{Mapping, ProcessMappings};
 
 use crate::binaries::{BinaryLoader, BinarySources, FileId};
-use crate::introspection::{Area, Backing, MappedFile, ProcessMap};
+use kvmprof_introspection::{Area, Backing, MappedFile, ProcessMap};
 
 /// Address spaces that are remembered for recorders that start later.
 const MAX_SPACES: usize = 4096;
@@ -159,8 +159,8 @@ mod tests {
     use vm_memory::GuestAddress;
 
     use super::*;
-    use crate::introspection::{FileIdentity, GuestKnowledge};
     use crate::machine::GuestMemory;
+    use kvmprof_introspection::{FileIdentity, GuestKnowledge};
 
     fn processes() -> Processes {
         let memory = GuestMemory::from_ranges(&[(GuestAddress(0), 4096)]).unwrap();

@@ -2,9 +2,9 @@
 
 use kvm_bindings::{kvm_regs, kvm_sregs};
 use kvm_ioctls::{SyncReg, VcpuFd};
-use kvmprof_devices::profiling::IPL_MASKED;
+use kvmprof_recording::IPL_MASKED;
 
-use crate::introspection::Registers;
+use kvmprof_introspection::Registers;
 
 const RFLAGS_INTERRUPT_ENABLE: u64 = 1 << 9;
 const RFLAGS_VIRTUAL_8086: u64 = 1 << 17;

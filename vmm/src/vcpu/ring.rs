@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-use crate::introspection::ProcessMap;
-use kvmprof_devices::profiling::{MAX_STACK_FRAMES, Ticks};
+use kvmprof_introspection::ProcessMap;
+use kvmprof_recording::{MAX_STACK_FRAMES, Ticks};
 use rtrb::{Consumer, Producer, RingBuffer};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
@@ -116,6 +116,11 @@ pub fn tick_ring(vcpu: u16, doorbell: Arc<Doorbell>) -> (TickSender, TickReceive
 }
 
 impl TickSender {
+    /// Wakes the profiler up, if it sleeps: there is an answer for it.
+    pub fn ring(&self) {
+        self.doorbell.ring();
+    }
+
     /// Hands `ticks` over, and the `frames` of the sample's stack. When the ring is full the sample counts as lost,
     /// and the counts go with the next ticks that find room; when only the frames find none, the sample goes without.
     pub fn send(&mut self, ticks: &Ticks, frames: &[u64]) {
@@ -189,7 +194,7 @@ impl TickReceiver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvmprof_devices::profiling::{ClockLedger, Sample, StackEnd, StackSummary};
+    use kvmprof_recording::{ClockLedger, Sample, StackEnd, StackSummary};
 
     #[test]
     fn a_full_ring_loses_samples_and_counts_them() {

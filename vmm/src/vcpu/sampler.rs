@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
 use kvm_ioctls::VcpuFd;
-use kvmprof_devices::profiling::{Mode, Sample, Ticks};
+use kvmprof_recording::{Mode, Sample, Ticks};
 
 use super::capture::{RegisterSource, interrupt_priority_level, page_table_root, read_by_ioctls};
 use super::{TickSender, VcpuShared};
-use crate::clock::{Due, Generation, VcpuClock, monotonic_ns};
-use crate::introspection::{
+use crate::clock::{ElapsedTicks, Generation, VcpuClock, monotonic_ns};
+use crate::machine::GuestMemory;
+use kvmprof_introspection::{
     AddressSpace, GuestKnowledge, Registers, Stack, StackWish, VcpuIntrospector,
 };
-use crate::machine::GuestMemory;
 
 const HLT: u8 = 0xf4;
 
@@ -42,9 +42,9 @@ impl Sampler {
     pub fn interrupted(&mut self, fd: &mut VcpuFd, signal: Option<i32>) {
         self.shared.kicker.seen();
         let now = monotonic_ns();
-        match self.clock.take(now, signal) {
-            Some(due) if due.sample => self.sample(fd, now, due),
-            Some(due) => self.send(due, None),
+        match self.clock.on_interrupt(now, signal) {
+            Some(elapsed) if elapsed.sample => self.sample(fd, now, elapsed),
+            Some(elapsed) => self.send(elapsed, None),
             None => {}
         }
         self.follow_requests(fd, now);
@@ -61,28 +61,30 @@ impl Sampler {
         if self.knowledge.is_unlocated() {
             self.locate_kernel(fd);
         }
-        let due = self.clock.settle(now);
-        self.send(due, None);
+        let elapsed = self.clock.account_halted(now);
+        self.send(elapsed, None);
         self.process_group = setting.process_group;
         self.stacks = setting.stacks;
         self.processes = setting.processes;
         if setting.hz != self.clock.hz() {
-            self.clock.restart(setting.hz);
+            self.clock.restart(setting.hz, monotonic_ns());
             self.shared.control.set_halted(false);
             self.registers.enable(fd, setting.hz != 0);
         }
         self.generation = generation;
         self.shared.control.acknowledge(generation);
+        self.ticks.ring();
     }
 
-    /// The thread ends: nothing is due any more, and nobody needs to wait.
+    /// The thread ends: no tick follows, and nobody needs to wait.
     pub fn finish(&mut self) {
-        let due = self.clock.settle(monotonic_ns());
-        self.send(due, None);
-        self.clock.restart(0);
+        let elapsed = self.clock.account_halted(monotonic_ns());
+        self.send(elapsed, None);
+        self.clock.stop();
         self.shared.control.set_halted(false);
         let (generation, _) = self.shared.control.requested();
         self.shared.control.acknowledge(generation);
+        self.ticks.ring();
     }
 
     /// Learns where the guest's kernel is, without a sample. When the guest resets itself that is the last
@@ -93,13 +95,13 @@ impl Sampler {
         }
     }
 
-    fn sample(&mut self, fd: &mut VcpuFd, time: u64, mut due: Due) {
+    fn sample(&mut self, fd: &mut VcpuFd, time: u64, mut elapsed: ElapsedTicks) {
         let Some((sample, halted)) = self.look(fd, time) else {
-            due.lost += 1;
-            self.send(due, None);
+            elapsed.lost += 1;
+            self.send(elapsed, None);
             return;
         };
-        self.send(due, Some(sample));
+        self.send(elapsed, Some(sample));
         if halted {
             self.clock.halt();
         }
@@ -192,12 +194,12 @@ impl Sampler {
             && byte == [HLT]
     }
 
-    fn send(&mut self, due: Due, sample: Option<Sample>) {
+    fn send(&mut self, elapsed: ElapsedTicks, sample: Option<Sample>) {
         let ticks = Ticks {
             vcpu: self.vcpu,
-            idle: due.idle,
-            stolen: due.stolen,
-            lost: due.lost,
+            idle: elapsed.idle,
+            stolen: elapsed.stolen,
+            lost: elapsed.lost,
             ungathered: 0,
             sample,
         };

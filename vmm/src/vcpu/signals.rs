@@ -62,7 +62,9 @@ fn kick_set() -> libc::sigset_t {
 /// # Errors
 /// What the ioctl says.
 pub fn let_through_in_kvm_run(vcpu: &VcpuFd) -> io::Result<()> {
-    // The kernel's sigset has 64 bits, signal n at bit n - 1 (`include/linux/signal.h`).
+    // `struct kvm_signal_mask` ends in an array of any length (`include/uapi/linux/kvm.h`), which its
+    // Rust type can't express. The kernel's sigset has 64 bits, signal n at bit n - 1
+    // (`include/linux/signal.h`).
     #[repr(C)]
     struct SignalMask {
         header: kvm_signal_mask,
@@ -74,8 +76,9 @@ pub fn let_through_in_kvm_run(vcpu: &VcpuFd) -> io::Result<()> {
         set: blocked.to_le_bytes(),
     };
     mask.header.len = 8;
-    // SAFETY: the header says how many bytes of set follow it, and they do.
-    let result = unsafe { ioctl_with_ref(vcpu, KVM_SET_SIGNAL_MASK(), &mask.header) };
+    // SAFETY: the kernel reads the header and the 8 bytes behind it that this says there are. Both are
+    // in `mask`, without a gap between them, and the pointer is to all of it.
+    let result = unsafe { ioctl_with_ref(vcpu, KVM_SET_SIGNAL_MASK(), &mask) };
     if result < 0 {
         return Err(io::Error::last_os_error());
     }

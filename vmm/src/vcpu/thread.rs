@@ -13,9 +13,9 @@ use super::capture::RegisterSource;
 use super::sampler::Sampler;
 use super::{Gate, Kicker, TickSender, signals};
 use crate::clock::{ClockControl, Ticker, VcpuClock};
-use crate::introspection::{GuestKnowledge, IntrospectionError, StackWish, VcpuIntrospector};
 use crate::machine::failure::{FailureCause, GuestFailure};
 use crate::machine::{GuestMemory, MachineDevices, PowerRequest};
+use kvmprof_introspection::{GuestKnowledge, IntrospectionError, StackWish, VcpuIntrospector};
 
 /// How long a guest's end may wait for what is learned from its image, which takes 0.1 to 0.7 s of processor
 /// time and begins with the guest.

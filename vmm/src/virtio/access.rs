@@ -1,6 +1,7 @@
 //! What the guest may do with the profiling devices.
 
 use std::str::FromStr;
+use std::task::Poll;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::device;
@@ -66,7 +67,11 @@ impl Backend for Restricted<'_> {
         self.backend.open(device, minor)
     }
 
-    fn read(&mut self, handle: Handle, limit: usize) -> Result<Vec<u8>, Errno> {
+    fn opened(&mut self, handle: Handle) -> Poll<Result<(), Errno>> {
+        self.backend.opened(handle)
+    }
+
+    fn read(&mut self, handle: Handle, limit: usize) -> Poll<Result<Vec<u8>, Errno>> {
         self.backend.read(handle, limit)
     }
 
@@ -80,7 +85,7 @@ impl Backend for Restricted<'_> {
         command: u32,
         argument: i64,
         data: &[u8],
-    ) -> Result<IoctlReply, Errno> {
+    ) -> Poll<Result<IoctlReply, Errno>> {
         self.backend.ioctl(handle, command, argument, data)
     }
 
@@ -88,8 +93,8 @@ impl Backend for Restricted<'_> {
         self.backend.poll(handle)
     }
 
-    fn close(&mut self, handle: Handle) {
-        self.backend.close(handle);
+    fn close(&mut self, handle: Handle) -> Poll<()> {
+        self.backend.close(handle)
     }
 }
 
@@ -109,23 +114,35 @@ mod tests {
             Ok(Handle(device.into()))
         }
 
-        fn read(&mut self, _handle: Handle, _limit: usize) -> Result<Vec<u8>, Errno> {
-            Ok(Vec::new())
+        fn opened(&mut self, _handle: Handle) -> Poll<Result<(), Errno>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn read(&mut self, _handle: Handle, _limit: usize) -> Poll<Result<Vec<u8>, Errno>> {
+            Poll::Ready(Ok(Vec::new()))
         }
 
         fn write(&mut self, _handle: Handle, bytes: &[u8]) -> Result<usize, Errno> {
             Ok(bytes.len())
         }
 
-        fn ioctl(&mut self, _: Handle, _: u32, _: i64, _: &[u8]) -> Result<IoctlReply, Errno> {
-            Ok(IoctlReply::default())
+        fn ioctl(
+            &mut self,
+            _: Handle,
+            _: u32,
+            _: i64,
+            _: &[u8],
+        ) -> Poll<Result<IoctlReply, Errno>> {
+            Poll::Ready(Ok(IoctlReply::default()))
         }
 
         fn poll(&mut self, _handle: Handle) -> Readiness {
             Readiness::default()
         }
 
-        fn close(&mut self, _handle: Handle) {}
+        fn close(&mut self, _handle: Handle) -> Poll<()> {
+            Poll::Ready(())
+        }
     }
 
     /// The devices up to number 9 that can be opened.

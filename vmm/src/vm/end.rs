@@ -3,10 +3,10 @@
 use std::io;
 
 use super::VmError;
-use crate::introspection::GuestKnowledge;
 use crate::machine::GuestMemory;
 use crate::machine::failure::GuestFailure;
 use crate::vcpu::Ending;
+use kvmprof_introspection::GuestKnowledge;
 
 /// How a guest has ended, as the one who launched it sees it.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use crate::console::ConsoleError;
 use crate::host_socket::HostSocketError;
-use crate::introspection::IntrospectionError;
 use crate::machine::MachineError;
+use kvmprof_introspection::IntrospectionError;
 
 /// Why a VM couldn't be started or kept running.
 #[derive(Debug, thiserror::Error)]

@@ -20,10 +20,10 @@ use crate::virtio::ConsoleService;
 const BUSY_POLL_MS: i32 = 10;
 /// Looks that found nothing before the thread sleeps until somebody rings.
 const QUIET_POLLS: u32 = 3;
-/// How often the ticks of halted vCPUs are reckoned, so that readers see idle time pass.
-const SETTLE_INTERVAL: Duration = Duration::from_secs(1);
-/// How long clients may take to read what is left, after the guest's end, without getting on.
-const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
+/// How often the ticks of halted vCPUs are taken in, so that readers see idle time pass.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
+/// How long clients may take to read what is left, after the guest's end, without taking a byte.
+const MAX_PAUSE_OF_CLIENTS: Duration = Duration::from_secs(2);
 /// Between two looks at whether they have, in ms.
 const DRAIN_POLL_MS: i32 = 20;
 
@@ -48,7 +48,7 @@ pub(super) struct EventLoop {
     doorbell: Arc<Doorbell>,
     termination: Rc<RefCell<Termination>>,
     quiet_polls: u32,
-    settled: Instant,
+    flushed: Instant,
 }
 
 impl EventLoop {
@@ -82,7 +82,7 @@ impl EventLoop {
             doorbell,
             termination,
             quiet_polls: 0,
-            settled: Instant::now(),
+            flushed: Instant::now(),
         })
     }
 
@@ -118,15 +118,21 @@ impl EventLoop {
 
     fn wait_for_work(&mut self) -> Result<(), VmError> {
         let ticking = self.profiler.borrow().is_ticking();
-        if ticking && self.quiet_polls < QUIET_POLLS {
+        let busy = self.profiler.borrow().is_busy();
+        if ticking && !busy && self.quiet_polls < QUIET_POLLS {
             return self.wait(BUSY_POLL_MS);
         }
         self.doorbell.sleeping();
-        // An entry that came just before that has rung for nobody.
+        // An entry or an answer that came just before that has rung for nobody.
         let timeout = if self.drain() {
             0
+        } else if busy {
+            self.wake_endpoints();
+            // An answer rings; what has taken too long is seen by then.
+            let done = !self.profiler.borrow().is_busy();
+            if done { 0 } else { BUSY_POLL_MS }
         } else if ticking {
-            i32::try_from(SETTLE_INTERVAL.as_millis()).unwrap_or(i32::MAX)
+            i32::try_from(FLUSH_INTERVAL.as_millis()).unwrap_or(i32::MAX)
         } else {
             -1
         };
@@ -144,11 +150,17 @@ impl EventLoop {
     }
 
     fn profile(&mut self) {
-        if self.settled.elapsed() >= SETTLE_INTERVAL && self.profiler.borrow().is_ticking() {
-            self.profiler.borrow_mut().settle();
-            self.settled = Instant::now();
+        if self.flushed.elapsed() >= FLUSH_INTERVAL && self.profiler.borrow().is_ticking() {
+            self.profiler.borrow_mut().flush();
+            self.flushed = Instant::now();
         }
         self.drain();
+        self.wake_endpoints();
+    }
+
+    /// Lets everybody go on who waits for the devices.
+    fn wake_endpoints(&self) {
+        self.profiler.borrow_mut().advance();
         if let Some(socket) = &self.socket {
             socket.borrow_mut().wake();
         }
@@ -164,25 +176,29 @@ impl EventLoop {
     }
 
     fn let_clients_drain(&mut self) -> Result<(), VmError> {
-        let Some(socket) = self.socket.clone() else {
-            return Ok(());
-        };
         self.termination.borrow_mut().forget();
         let mut progress = Instant::now();
-        let mut pending = u64::MAX;
+        let mut sent = 0;
         loop {
-            socket.borrow_mut().wake();
-            let profiler = self.profiler.borrow();
-            if !profiler.has_clients() || self.termination.borrow().requested() {
-                return Ok(());
-            }
-            if profiler.pending() < pending {
-                pending = profiler.pending();
+            self.profiler.borrow_mut().advance();
+            let now_sent = self.socket.as_ref().map_or(0, |socket| {
+                let mut socket = socket.borrow_mut();
+                socket.wake();
+                socket.bytes_sent()
+            });
+            if sent != now_sent || self.profiler.borrow().is_busy() {
+                sent = now_sent;
                 progress = Instant::now();
-            } else if progress.elapsed() >= DRAIN_PATIENCE {
+            }
+            let profiler = self.profiler.borrow();
+            let is_over = !(profiler.has_clients() || profiler.is_busy())
+                || self.termination.borrow().requested()
+                || progress.elapsed() >= MAX_PAUSE_OF_CLIENTS;
+            drop(profiler);
+            if is_over {
+                self.profiler.borrow_mut().end_recordings();
                 return Ok(());
             }
-            drop(profiler);
             self.wait(DRAIN_POLL_MS)?;
         }
     }

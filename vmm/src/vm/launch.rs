@@ -20,13 +20,13 @@ use crate::binaries::{BinarySources, Sysroot};
 use crate::clock::{ClockSource, HaltedTicks, Ticker};
 use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, WindowWatch};
 use crate::host_socket::{HostListener, HostSocket};
-use crate::introspection::GuestKnowledge;
 use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_kvm};
 use crate::profiler::{
     ClockPlan, MachineFacts, Profiler, RecordPlan, RecordWish, Recorder, recording_facts,
 };
 use crate::vcpu::{Doorbell, Ending, Gate, RegisterSource, VcpuCommon, VcpuShared, signals};
 use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
+use kvmprof_introspection::GuestKnowledge;
 
 /// A guest to be run, and how it is profiled.
 #[derive(Debug)]
@@ -108,6 +108,8 @@ impl Vm {
             .map(|record| start_recorder(record, config.machine.cpus, &facts, &plan, &knowledge))
             .transpose()?;
         let held = config.hold || recorder.is_some();
+        // Not before: a guest that can't start leaves an older one's output alone.
+        config.console.empty()?;
         let (vcpus, rings) = start_vcpus(machine, &plan, &knowledge, held, &doorbell)?;
         let outside = Outside {
             listener,

@@ -8,11 +8,11 @@ use std::thread::JoinHandle;
 
 use kvm_ioctls::VcpuFd;
 
-use crate::introspection::GuestKnowledge;
 use crate::machine::Machine;
 use crate::vcpu::{
     Doorbell, Ending, Gate, TickReceiver, VcpuCommon, VcpuShared, VcpuThread, tick_ring,
 };
+use kvmprof_introspection::GuestKnowledge;
 
 /// One vCPU's ends at the profiler.
 pub type Profiled = (Arc<VcpuShared>, TickReceiver);

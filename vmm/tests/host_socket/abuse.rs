@@ -3,9 +3,9 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use kvmprof::host_socket::MAX_CONNECTIONS;
 use kvmprof_abi::wire::{HEADER_LENGTH, MAX_BODY, Request, RequestFrame, VERSION, device};
-use kvmprof_tools::client::{ClientError, Connection};
+use kvmprof_client::{ClientError, Connection};
+use kvmprof_vmm::host_socket::MAX_CONNECTIONS;
 
 use crate::bench::{Bench, PLENTY};
 

@@ -4,17 +4,18 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::task::Poll;
 use std::thread::JoinHandle;
 
 use event_manager::{EventManager, EventOps, EventSet, Events, MutEventSubscriber, SubscriberOps};
-use kvmprof::host_socket::{HostListener, HostSocket};
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_abi::wire::device;
+use kvmprof_client::Connection;
 use kvmprof_devices::endpoint::{Backend, Facts, Handle, IoctlReply, Readiness};
 use kvmprof_devices::profiling::pcs::Pcs;
-use kvmprof_devices::profiling::{ConsumerLedger, Mode, Sample, Ticks};
-use kvmprof_tools::client::Connection;
+use kvmprof_recording::{ConsumerLedger, Mode, Sample, Ticks};
+use kvmprof_vmm::host_socket::{HostListener, HostSocket};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// Virtual CPUs of the guest that isn't there.
@@ -48,6 +49,37 @@ impl Devices {
         open.ok_or(Errno::EBADF)
     }
 
+    fn read_now(&mut self, handle: Handle, limit: usize) -> Result<Vec<u8>, Errno> {
+        match self.of(handle)? {
+            Open::Pcs => {
+                let mut data = Vec::new();
+                self.pcs.read(limit, &mut data)?;
+                Ok(data)
+            }
+            Open::Snapshot(rest) => Ok(rest.drain(..limit.min(rest.len())).collect()),
+            Open::Plenty => Ok(vec![0x55; limit]),
+        }
+    }
+
+    fn ioctl_now(
+        &mut self,
+        handle: Handle,
+        command: u32,
+        argument: i64,
+        data: &[u8],
+    ) -> Result<IoctlReply, Errno> {
+        let Open::Pcs = self.of(handle)? else {
+            return Err(Errno::EINVAL);
+        };
+        let reply = self.pcs.ioctl(command, argument, data)?;
+        if command == PROF_ALL {
+            for ticks in std::mem::take(&mut self.script) {
+                self.pcs.feed(&ticks);
+            }
+        }
+        Ok(reply)
+    }
+
     fn count(&self) -> usize {
         self.open.iter().flatten().count()
     }
@@ -69,16 +101,12 @@ impl Backend for Devices {
         Ok(Handle(u32::try_from(self.open.len() - 1).unwrap()))
     }
 
-    fn read(&mut self, handle: Handle, limit: usize) -> Result<Vec<u8>, Errno> {
-        match self.of(handle)? {
-            Open::Pcs => {
-                let mut data = Vec::new();
-                self.pcs.read(limit, &mut data)?;
-                Ok(data)
-            }
-            Open::Snapshot(rest) => Ok(rest.drain(..limit.min(rest.len())).collect()),
-            Open::Plenty => Ok(vec![0x55; limit]),
-        }
+    fn opened(&mut self, _handle: Handle) -> Poll<Result<(), Errno>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn read(&mut self, handle: Handle, limit: usize) -> Poll<Result<Vec<u8>, Errno>> {
+        Poll::Ready(self.read_now(handle, limit))
     }
 
     fn write(&mut self, handle: Handle, bytes: &[u8]) -> Result<usize, Errno> {
@@ -94,17 +122,8 @@ impl Backend for Devices {
         command: u32,
         argument: i64,
         data: &[u8],
-    ) -> Result<IoctlReply, Errno> {
-        let Open::Pcs = self.of(handle)? else {
-            return Err(Errno::EINVAL);
-        };
-        let reply = self.pcs.ioctl(command, argument, data)?;
-        if command == PROF_ALL {
-            for ticks in std::mem::take(&mut self.script) {
-                self.pcs.feed(&ticks);
-            }
-        }
-        Ok(reply)
+    ) -> Poll<Result<IoctlReply, Errno>> {
+        Poll::Ready(self.ioctl_now(handle, command, argument, data))
     }
 
     fn poll(&mut self, handle: Handle) -> Readiness {
@@ -117,11 +136,12 @@ impl Backend for Devices {
         }
     }
 
-    fn close(&mut self, handle: Handle) {
+    fn close(&mut self, handle: Handle) -> Poll<()> {
         let index = usize::try_from(handle.0).unwrap();
         if let Some(Open::Pcs) = self.open[index].take() {
             self.pcs.close();
         }
+        Poll::Ready(())
     }
 }
 

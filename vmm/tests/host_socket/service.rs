@@ -2,7 +2,6 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use kvmprof::host_socket::{HostListener, HostSocketError};
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::Format;
 use kvmprof_abi::pcs::{
@@ -10,7 +9,8 @@ use kvmprof_abi::pcs::{
     Status,
 };
 use kvmprof_abi::wire::{MAX_DATA, device};
-use kvmprof_tools::client::{ClientError, Connection, Readiness};
+use kvmprof_client::{ClientError, Connection, Readiness};
+use kvmprof_vmm::host_socket::{HostListener, HostSocketError};
 
 use crate::bench::{Bench, HZ, PLENTY, STATUS, VCPUS, idle, user};
 

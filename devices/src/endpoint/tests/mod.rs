@@ -2,6 +2,7 @@
 //! anything lost, repeated or swapped shows.
 
 use std::collections::BTreeMap;
+use std::task::Poll;
 
 use super::*;
 use kvmprof_abi::errno::Errno;
@@ -23,6 +24,8 @@ struct Bench {
     released: usize,
     given: usize,
     ended: bool,
+    /// Carries nothing out, but reads.
+    is_busy: bool,
 }
 
 fn counting(from: usize, length: usize) -> Vec<u8> {
@@ -47,15 +50,20 @@ impl Backend for Bench {
         }
     }
 
-    fn read(&mut self, handle: Handle, limit: usize) -> Result<Vec<u8>, Errno> {
+    fn opened(&mut self, handle: Handle) -> Poll<Result<(), Errno>> {
+        assert!(self.open.contains_key(&handle));
+        Poll::Ready(Ok(()))
+    }
+
+    fn read(&mut self, handle: Handle, limit: usize) -> Poll<Result<Vec<u8>, Errno>> {
         assert!(self.open.contains_key(&handle));
         let count = limit.min(self.released - self.given);
         if count == 0 && !self.ended {
-            return Err(Errno::EAGAIN);
+            return Poll::Ready(Err(Errno::EAGAIN));
         }
         let data = counting(self.given, count);
         self.given += count;
-        Ok(data)
+        Poll::Ready(Ok(data))
     }
 
     fn write(&mut self, handle: Handle, bytes: &[u8]) -> Result<usize, Errno> {
@@ -69,21 +77,24 @@ impl Backend for Bench {
         command: u32,
         argument: i64,
         data: &[u8],
-    ) -> Result<IoctlReply, Errno> {
+    ) -> Poll<Result<IoctlReply, Errno>> {
         assert!(self.open.contains_key(&handle));
+        if self.is_busy {
+            return Poll::Pending;
+        }
         match command {
             // Releases so many bytes.
             1 => self.released += usize::try_from(argument.clamp(0, 1 << 20)).unwrap(),
             2 => self.ended = true,
             3 => {
-                return Ok(IoctlReply {
+                return Poll::Ready(Ok(IoctlReply {
                     value: argument,
                     data: data.iter().rev().copied().collect(),
-                });
+                }));
             }
-            _ => return Err(Errno::EINVAL),
+            _ => return Poll::Ready(Err(Errno::EINVAL)),
         }
-        Ok(IoctlReply::default())
+        Poll::Ready(Ok(IoctlReply::default()))
     }
 
     fn poll(&mut self, handle: Handle) -> Readiness {
@@ -95,8 +106,12 @@ impl Backend for Bench {
         }
     }
 
-    fn close(&mut self, handle: Handle) {
+    fn close(&mut self, handle: Handle) -> Poll<()> {
+        if self.is_busy {
+            return Poll::Pending;
+        }
         assert!(self.open.remove(&handle).is_some(), "closed twice");
+        Poll::Ready(())
     }
 }
 

@@ -318,3 +318,50 @@ fn input_that_nobody_asked_for_is_bounded() {
     assert_eq!(results[0], Ok(()));
     assert_eq!(results[5], Err(EndpointError::Overrun));
 }
+
+/// While a device carries out an ioctl, what comes behind it waits, in its order; a read from before is answered.
+#[test]
+fn requests_wait_behind_one_in_progress() {
+    let mut talk = Talk::new();
+    let handle = talk.open(EXCLUSIVE, 0);
+    assert_eq!(talk.read(1, handle, 4), []);
+    talk.bench.is_busy = true;
+    let ioctl = Request::Ioctl {
+        handle,
+        command: 3,
+        argument: 8,
+        limit: 1,
+        data: b"xyz",
+    };
+    let close = Request::Close { handle };
+    let both = [encode(2, ioctl), encode(3, close)].concat();
+    talk.endpoint.receive(&both, &mut talk.bench).unwrap();
+    assert!(!talk.endpoint.wants_input());
+    assert_eq!(talk.endpoint.outstanding(), 2);
+    assert_eq!(talk.release(4), [got(1, Kind::Read, 0, &counting(0, 4))]);
+    assert!(talk.bench.open.len() == 1 && talk.endpoint.outstanding() == 1);
+    talk.bench.is_busy = false;
+    assert_eq!(
+        talk.release(0),
+        [got(2, Kind::Ioctl, 8, b"z"), got(3, Kind::Close, 0, b"")]
+    );
+    assert!(talk.bench.open.is_empty() && talk.endpoint.wants_input());
+}
+
+/// A connection that ends while its device is being closed leaves the rest to the device, and asks no more.
+#[test]
+fn a_connection_that_ends_gives_up_what_is_in_progress() {
+    let mut talk = Talk::new();
+    let handle = talk.open(EXCLUSIVE, 0);
+    let other = talk.open(COMMON, 0);
+    talk.bench.is_busy = true;
+    assert_eq!(talk.say(1, Request::Close { handle }), []);
+    talk.bench.is_busy = false;
+    talk.endpoint.close(&mut talk.bench);
+    assert_eq!(talk.endpoint.outstanding(), 0);
+    assert_eq!(
+        talk.bench.open.len(),
+        1,
+        "{other} is closed, {handle} by itself"
+    );
+}

@@ -3,7 +3,7 @@
 use kvmprof_abi::pcs::{Format, MERGE_TICKS, Msample, Record, kind};
 
 use super::buffers::Buffers;
-use crate::profiling::Mode;
+use kvmprof_recording::Mode;
 
 /// The types of merged records, in the order in which they are put out.
 const KINDS: [u8; 4] = [kind::IDLE, kind::MKERNEL, kind::MKERNELI, kind::MUSER];

@@ -40,8 +40,8 @@ mod session;
 use kvmprof_abi::errno::Errno;
 
 use self::session::Session;
-use super::{ConsumerLedger, Ticks};
 use crate::endpoint::IoctlReply;
+use kvmprof_recording::{ConsumerLedger, Ticks};
 
 pub use self::ioctl::ClockWish;
 
@@ -134,11 +134,9 @@ impl Pcs {
         }
     }
 
-    /// Notes that the clock runs at `hz` Hz per vCPU now.
-    pub fn set_hz(&mut self, hz: u32) {
-        if let Some(session) = &mut self.session {
-            session.set_hz(hz);
-        }
+    /// The rate at which it counts, in Hz per vCPU; 0 when it isn't open.
+    pub fn hz(&self) -> u32 {
+        self.session.as_ref().map_or(0, Session::hz)
     }
 
     /// True when a read would return at once: with data or the end of file.

@@ -3,7 +3,7 @@
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{MAX_LIST, PROF_ALL, PROF_GROUP, PROF_KERNEL, PROF_LIST, PROF_MASK, kind};
 
-use crate::profiling::{Mode, Sample};
+use kvmprof_recording::{Mode, Sample};
 
 /// The modes in effect: `d_flag`, `d_group` and `d_list` of the page.
 #[derive(Clone, Debug, Default)]

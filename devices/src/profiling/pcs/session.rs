@@ -6,7 +6,7 @@ use kvmprof_abi::pcs::{Psample, Record, kind};
 use super::buffers::Buffers;
 use super::merge::Merges;
 use super::selection::Selection;
-use crate::profiling::{ConsumerLedger, Sample, Ticks};
+use kvmprof_recording::{ConsumerLedger, Sample, Ticks};
 
 /// The state of an open device.
 #[derive(Debug)]
@@ -46,8 +46,8 @@ impl Session {
         self.ledger
     }
 
-    pub(super) fn set_hz(&mut self, hz: u32) {
-        self.hz = hz;
+    pub(super) fn hz(&self) -> u32 {
+        self.hz
     }
 
     pub(super) fn wants_ticks(&self) -> bool {
@@ -77,11 +77,13 @@ impl Session {
         }
         self.ledger.ticks += ticks.total();
         self.ledger.stolen += ticks.stolen;
-        self.ledger.lost += ticks.lost;
         if !self.is_gathering() {
-            self.ledger.ungathered += ticks.idle + u64::from(ticks.sample.is_some());
+            // The lost ones too: no header's h_numlost can count what nobody has asked for.
+            let sampled = u64::from(ticks.sample.is_some());
+            self.ledger.ungathered += ticks.idle + ticks.lost + sampled;
             return;
         }
+        self.ledger.lost += ticks.lost;
         self.ledger.pending += ticks.idle;
         self.merges.idle(ticks.vcpu, ticks.idle, &mut self.buffers);
         self.merges

@@ -3,7 +3,7 @@
 use kvmprof_abi::prf::{STATUS_LOADED, STATUS_ON};
 
 use super::table::Table;
-use crate::profiling::{ConsumerLedger, Sample};
+use kvmprof_recording::{ConsumerLedger, Sample};
 
 /// A run of one vCPU's ticks as a minor sees it: only those that are counted have a part in
 /// anything but `total`.

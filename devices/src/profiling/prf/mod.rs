@@ -40,8 +40,8 @@ use kvmprof_abi::prf::{
 use self::minor::Minor;
 use self::phase::Phases;
 use self::table::Table;
-use super::{ConsumerLedger, Ticks};
 use crate::endpoint::IoctlReply;
+use kvmprof_recording::{ConsumerLedger, Ticks};
 
 /// Memory that the tables of all minors take together at most, in bytes: enough for 65,536
 /// addresses on each of 64 vCPUs and on 255 (some 70 MB), and for the largest table on 30 of them.
@@ -79,6 +79,7 @@ pub struct Prf {
     phases: Phases,
     // Only those that have been loaded or refused a table.
     minors: BTreeMap<u16, Minor>,
+    has_ended: bool,
 }
 
 impl Prf {
@@ -91,6 +92,7 @@ impl Prf {
             max_memory: MAX_MEMORY,
             phases: Phases::new(vcpus),
             minors: BTreeMap::new(),
+            has_ended: false,
         }
     }
 
@@ -159,7 +161,7 @@ impl Prf {
     ///
     /// # Errors
     /// EINVAL for an unknown command, and for turning `minor` on when the clock's rate isn't a
-    /// multiple of 100 Hz.
+    /// multiple of 100 Hz; ENXIO for turning it on when the guest has ended.
     pub fn ioctl(&mut self, minor: u16, command: u32, argument: i64) -> Result<IoctlReply, Errno> {
         let known = self.minors.get(&minor);
         let value = match command {
@@ -180,8 +182,13 @@ impl Prf {
 
     fn set_state(&mut self, minor: u16, argument: i64) -> Result<(), Errno> {
         let switch = self.switch(minor, PRF_SETSTATE, argument);
-        if switch == Some(Switch::On) && !self.phases.is_countable() {
-            return Err(Errno::EINVAL);
+        if switch == Some(Switch::On) {
+            if self.has_ended {
+                return Err(Errno::ENXIO);
+            }
+            if !self.phases.is_countable() {
+                return Err(Errno::EINVAL);
+            }
         }
         if let (Some(switch), Some(minor)) = (switch, self.minors.get_mut(&minor)) {
             minor.turn(switch == Switch::On);
@@ -216,6 +223,14 @@ impl Prf {
             if let Some(minor) = self.minors.get_mut(&minor) {
                 minor.feed(&counted);
             }
+        }
+    }
+
+    /// Turns all minors off, for good: the guest has ended. Their counters can still be read.
+    pub fn end(&mut self) {
+        self.has_ended = true;
+        for minor in self.minors.values_mut() {
+            minor.turn(false);
         }
     }
 
@@ -254,6 +269,28 @@ mod tests {
 
     fn bytes(addresses: &[u64]) -> Vec<u8> {
         addresses.iter().flat_map(|a| a.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn the_end_turns_all_minors_off_for_good() {
+        let mut prf = Prf::new(2, 100);
+        prf.set_hz(100);
+        for minor in [0, 255] {
+            assert_eq!(prf.write(minor, &bytes(&[0, 1, 2])), Ok(24));
+            prf.ioctl(minor, PRF_SETSTATE, 1).unwrap();
+        }
+        prf.feed(&Ticks {
+            idle: 3,
+            ..Ticks::default()
+        });
+        prf.end();
+        assert!(!prf.wants_ticks());
+        assert_eq!(prf.ioctl(0, PRF_SETSTATE, 1), Err(Errno::ENXIO));
+        let status = prf.ioctl(0, PRF_GETSTATUS, 0).unwrap().data;
+        assert_eq!(status, kvmprof_abi::prf::STATUS_LOADED.to_le_bytes());
+        let mut out = Vec::new();
+        assert_eq!(prf.read(255, 1024, &mut out), Ok(out.len()));
+        assert_eq!(out.last_chunk(), Some(&3_u64.to_le_bytes()));
     }
 
     #[test]

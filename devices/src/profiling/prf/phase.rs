@@ -3,7 +3,7 @@
 use kvmprof_abi::prf::RATE_HZ;
 
 use super::minor::Counted;
-use crate::profiling::Ticks;
+use kvmprof_recording::Ticks;
 
 /// Picks every n-th tick of each vCPU. All minors share it, so that those of the vCPUs and the one
 /// for all of them count the same ticks.

@@ -3,7 +3,7 @@
 use kvmprof_abi::prf::{EXTRA_COUNTERS, WORD_SIZE, read_size};
 
 use super::index::Index;
-use crate::profiling::{Mode, Sample};
+use kvmprof_recording::{Mode, Sample};
 
 /// A valid table.
 #[derive(Debug)]

@@ -65,7 +65,7 @@ pub enum DeviceError {
     },
     /// kvmprof can't be reached.
     #[error(transparent)]
-    Unreachable(crate::client::ClientError),
+    Unreachable(kvmprof_client::ClientError),
     /// The device refused an operation.
     #[error("{device} refused: {errno}")]
     Refused {

@@ -1,11 +1,14 @@
 //! A device node, as a guest has it.
 
+use std::ffi::c_void;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::ptr;
 
 use kvmprof_abi::errno::Errno;
+use kvmprof_abi::{pcs, prf};
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
 
 use super::{Device, DeviceError, DeviceKind};
 
@@ -99,22 +102,97 @@ impl Device for Node {
         data: &[u8],
         limit: usize,
     ) -> Result<(i64, Vec<u8>), DeviceError> {
-        let request = libc::c_ulong::from(command);
-        let mut bytes = data.to_vec();
-        bytes.resize(data.len().max(limit), 0);
-        let value = if bytes.is_empty() {
-            // SAFETY: the descriptor is open; a command without data takes its argument as an integer.
-            unsafe { libc::ioctl(self.file.as_raw_fd(), request, argument) }
-        } else {
-            // SAFETY: the descriptor is open, and `bytes` has room for all that the caller
-            // says the command reads or stores.
-            unsafe { libc::ioctl(self.file.as_raw_fd(), request, bytes.as_mut_ptr()) }
+        let operand = Operand::of(self.kind, command).filter(|operand| operand.fits(data, limit));
+        let Some(operand) = operand else {
+            // As the device answers a command that it doesn't know.
+            return Err(DeviceError::Refused {
+                device: self.kind,
+                errno: Errno::EINVAL,
+            });
         };
-        if value < 0 {
-            return Err(self.refused(io::Error::last_os_error()));
+        let mut memory = Vec::new();
+        let pointer = if operand == Operand::Number {
+            ptr::without_provenance_mut(usize::from_ne_bytes(argument.to_ne_bytes()))
+        } else {
+            memory = data.to_vec();
+            memory.resize(MEMORY_SIZE, 0);
+            memory.as_mut_ptr().cast()
+        };
+        let carried_out = Carrier { command, pointer };
+        // SAFETY: the command is one of pcs or prf, which take a number, or less memory than `memory` has.
+        let value = unsafe { rustix::ioctl::ioctl(&self.file, carried_out) };
+        let value = value.map_err(|errno| self.refused(errno.into()))?;
+        memory.truncate(limit);
+        Ok((value.into(), memory))
+    }
+}
+
+/// Bytes of memory that a command gets, whatever it reads or stores: more than any command of pcs and prf has use for.
+/// A page, because the node may be another driver's: old drivers too have commands by these numbers, which store some
+/// hundred bytes.
+const MEMORY_SIZE: usize = 4096;
+/// Bytes of an `int`.
+const INT: usize = size_of::<i32>();
+
+/// What the third argument of ioctl(2) is for a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operand {
+    /// A number.
+    Number,
+    /// A pointer to memory of which the command reads at most so many bytes.
+    Reads(usize),
+    /// A pointer to memory where the command stores so many bytes.
+    Stores(usize),
+}
+
+impl Operand {
+    /// That of a command of `device`; `None` for a command that the device doesn't have.
+    fn of(device: DeviceKind, command: u32) -> Option<Self> {
+        match (device, command) {
+            (DeviceKind::Pcs, pcs::PROF_LIST) => Some(Self::Reads(INT * (1 + pcs::MAX_LIST))),
+            (DeviceKind::Pcs, pcs::PCS_GETSTAT) => Some(Self::Stores(pcs::STATUS_SIZE)),
+            (DeviceKind::Pcs, command) => pcs::is_defined(command).then_some(Self::Number),
+            (DeviceKind::Prf, prf::PRF_GETSTATUS | prf::PRF_GETSIZE | prf::PRF_GETMAX) => {
+                Some(Self::Stores(INT))
+            }
+            (DeviceKind::Prf, prf::PRF_SETSTATE) => Some(Self::Number),
+            (DeviceKind::Prf, _) => None,
         }
-        bytes.truncate(limit);
-        Ok((value.into(), bytes))
+    }
+
+    /// Whether `data` and room for `limit` bytes are what the command takes.
+    fn fits(self, data: &[u8], limit: usize) -> bool {
+        match self {
+            Self::Number => data.is_empty() && limit == 0,
+            Self::Reads(size) => data.len() <= size && limit == 0,
+            Self::Stores(size) => data.is_empty() && limit == size,
+        }
+    }
+}
+
+/// A command on its way through [`rustix::ioctl`].
+struct Carrier {
+    command: u32,
+    /// The number, or the address of the memory.
+    pointer: *mut c_void,
+}
+
+// SAFETY: the output is the system call's value, whatever the command is; the memory is the caller's concern.
+unsafe impl Ioctl for Carrier {
+    type Output = i32;
+
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        self.command
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        self.pointer
+    }
+
+    unsafe fn output_from_ptr(output: IoctlOutput, _: *mut c_void) -> rustix::io::Result<i32> {
+        Ok(output)
     }
 }
 
@@ -137,9 +215,45 @@ mod tests {
         let node = open("/dev/null").unwrap();
         assert!(node.read(10).unwrap().is_empty());
         assert_eq!(node.write(b"four").unwrap(), 4);
-        let error = node
-            .ioctl(kvmprof_abi::pcs::PROF_ALL, 0, &[], 0)
-            .unwrap_err();
-        assert_eq!(error.errno(), Some(Errno(libc::ENOTTY)));
+        for (command, data, limit) in [
+            (pcs::PROF_ALL, &[][..], 0),
+            (pcs::PROF_LIST, &[0; 8], 0),
+            (pcs::PCS_GETSTAT, &[], pcs::STATUS_SIZE),
+        ] {
+            let error = node.ioctl(command, 0, data, limit).unwrap_err();
+            assert_eq!(error.errno(), Some(Errno(libc::ENOTTY)), "{command:#x}");
+        }
+    }
+
+    #[test]
+    fn commands_of_others_and_wrong_sizes_never_reach_the_kernel() {
+        let node = open("/dev/null").unwrap();
+        for (command, data, limit) in [
+            (0x5401, &[][..], 36),
+            (prf::PRF_GETMAX, &[], INT),
+            (pcs::PROF_ALL, &[0; 4], 0),
+            (pcs::PROF_LIST, &[0; INT * (2 + pcs::MAX_LIST)], 0),
+            (pcs::PCS_GETSTAT, &[], 0),
+            (pcs::PCS_GETSTAT, &[], pcs::STATUS_SIZE + 1),
+            (pcs::PCS_GETHZ, &[], INT),
+        ] {
+            let error = node.ioctl(command, 0, data, limit).unwrap_err();
+            assert_eq!(error.errno(), Some(Errno::EINVAL), "{command:#x}");
+        }
+    }
+
+    #[test]
+    fn a_command_takes_less_memory_than_it_gets() {
+        let commands = (0..=0xffff_u32).flat_map(|command| {
+            [DeviceKind::Pcs, DeviceKind::Prf].map(|device| Operand::of(device, command))
+        });
+        let mut known = 0;
+        for operand in commands.flatten() {
+            known += 1;
+            if let Operand::Reads(size) | Operand::Stores(size) = operand {
+                assert!(size < MEMORY_SIZE);
+            }
+        }
+        assert_eq!(known, 12 + 4);
     }
 }

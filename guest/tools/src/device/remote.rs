@@ -6,7 +6,7 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::device;
 
 use super::{Device, DeviceError, DeviceKind};
-use crate::client::{ClientError, Connection, RemoteDevice};
+use kvmprof_client::{ClientError, Connection, RemoteDevice};
 
 /// A device that is open on a connection.
 pub struct Remote {

@@ -8,7 +8,8 @@ use clap::Args;
 use kvmprof_abi::prf::{ALL_VCPUS, NODE};
 
 use super::{Access, Device, DeviceError, DeviceKind, Node, Remote, connect};
-use crate::client::Connection;
+use crate::command_line::{SocketArgs, usage};
+use kvmprof_client::Connection;
 
 /// Options of each tool that uses prf.
 #[derive(Args, Clone, Debug)]
@@ -17,7 +18,7 @@ pub struct DeviceOptions {
     /// on
     ///
     /// Each has a table, a state and counters of its own. With --socket only the number at the
-    /// end of the name counts; without, a name is the path of a node.
+    /// end of a name is used; without it, a name is the path of a node.
     #[arg(
         long,
         short = 'f',
@@ -27,10 +28,9 @@ pub struct DeviceOptions {
     )]
     pub device: DeviceName,
 
-    /// On the host: the socket of the kvmprof that runs the guest. Without it, the guest's own nodes
-    /// are used
-    #[arg(long, short, env = "KVMPROF_SOCKET", value_name = "PATH")]
-    pub socket: Option<PathBuf>,
+    /// Which guest
+    #[command(flatten)]
+    pub socket: SocketArgs,
 }
 
 /// A prf by number or by its node.
@@ -80,16 +80,16 @@ impl DeviceName {
     }
 }
 
-/// Where the guest is, seen from the tool.
+/// The side on which the tool runs.
 pub enum GuestSide {
-    /// Behind kvmprof's socket.
+    /// On the host, connected to the kvmprof that runs the guest.
     Host(Connection),
-    /// Around it: the tool runs in the guest.
+    /// In the guest.
     Guest,
 }
 
 impl GuestSide {
-    /// The side that a `socket`, or none, stands for.
+    /// The host if there is a `socket`, else the guest.
     ///
     /// # Errors
     /// [`DeviceError::Unreachable`].
@@ -102,34 +102,34 @@ impl GuestSide {
 }
 
 impl DeviceOptions {
-    /// The side of the guest that they choose.
+    /// The side that the options choose.
     ///
     /// # Errors
     /// [`DeviceError::Unreachable`].
     pub fn side(&self) -> Result<GuestSide, DeviceError> {
-        GuestSide::of(self.socket.as_deref())
+        GuestSide::of(self.socket.path())
     }
 
-    /// Opens the prf that they choose, on `side`.
+    /// Opens the prf that the options choose, on `side`.
     ///
     /// # Errors
-    /// As [`Node::open`] and [`Remote::prf`]; [`DeviceError::NoSuchName`].
-    pub fn open_on(
-        &self,
-        side: &GuestSide,
-        access: Access,
-    ) -> Result<Box<dyn Device>, DeviceError> {
+    /// As [`Node::open`] and [`Remote::prf`]; [`UsageError`](crate::command_line::UsageError) for a name without a
+    /// minor number.
+    pub fn open_on(&self, side: &GuestSide, access: Access) -> anyhow::Result<Box<dyn Device>> {
         Ok(match side {
-            GuestSide::Host(connection) => Box::new(Remote::prf(connection, self.device.minor()?)?),
+            GuestSide::Host(connection) => {
+                let minor = self.device.minor().map_err(usage)?;
+                Box::new(Remote::prf(connection, minor)?)
+            }
             GuestSide::Guest => Box::new(Node::open(DeviceKind::Prf, &self.device.node(), access)?),
         })
     }
 
-    /// Opens the prf that they choose, for reads and ioctls.
+    /// Opens the prf that the options choose, for reads and ioctls.
     ///
     /// # Errors
     /// As [`side`](Self::side) and [`open_on`](Self::open_on).
-    pub fn open(&self) -> Result<Box<dyn Device>, DeviceError> {
+    pub fn open(&self) -> anyhow::Result<Box<dyn Device>> {
         self.open_on(&self.side()?, Access::Read)
     }
 }

@@ -7,25 +7,25 @@ use clap::{Args, ValueEnum};
 use kvmprof_abi::pcs::{DEF_BUFNO, Format, MAX_BSIZE, MAX_BUFS, MAX_LIST, MIN_BSIZE};
 
 use super::Plan;
+use crate::command_line::{SocketArgs, value};
 
 /// Gather program counter samples of the guest into a file for pcstat
 ///
-/// Opens pcs, which only one program at a time can have open: on the host by kvmprof's socket, in the guest
-/// by /dev/pcs. Without --kernel, --pid or --group, everything is sampled, as with --all; the choices
-/// add up. Idle ticks and what wasn't asked for come as counts. SIGINT and SIGTERM end it, with
-/// all that was gathered in the file.
+/// getpc opens the device pcs: through kvmprof's socket on the host, at /dev/pcs in the guest. One program at a time can
+/// have it open. Without --kernel, --pid and --group everything is sampled, as with --all; several of these options
+/// select what any of them selects. Idle ticks, and ticks of what was not selected, are only counted. SIGINT and SIGTERM
+/// end getpc; the file then has all samples until that moment.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Exit status: 0, also if samples were lost, which is told on standard error; 1 when the device is \
-    in use or can't be reached, or the file can't be written; 2 for wrong options.\n\n\
+    after_help = "Exit status: 0, also when samples were lost, of which standard error has a warning; 1 when the \
+    device is in use or cannot be reached, or the file cannot be written; 2 for wrong options.\n\n\
     Examples:\n  getpc --all 5 | pcstat\n  getpc --kernel --buffers 10 -o samples 60\n  \
     getpc --pid 1,57 --hz 1000 -o samples"
 )]
 pub struct Arguments {
-    /// On the host: the socket of the kvmprof that runs the guest. Without it, the guest's own node is
-    /// used
-    #[arg(long, short, env = "KVMPROF_SOCKET", value_name = "PATH")]
-    pub socket: Option<PathBuf>,
+    /// Which guest
+    #[command(flatten)]
+    pub socket: SocketArgs,
 
     /// Sample the kernel
     #[arg(long, short)]
@@ -41,6 +41,7 @@ pub struct Arguments {
         short,
         visible_alias = "pids",
         value_name = "PID",
+        value_parser = value::pid,
         value_delimiter = ','
     )]
     pub pid: Vec<i32>,
@@ -49,12 +50,12 @@ pub struct Arguments {
     #[arg(long, short, value_name = "GROUP")]
     pub group: Option<i32>,
 
-    /// System buffers for the samples, 3 to 10; more of them lose less
+    /// How many buffers the device has, 3 to 10; with more of them it loses fewer samples
     #[arg(long, short, value_name = "COUNT", default_value_t = 3,
         value_parser = clap::value_parser!(u8).range(3..=10))]
     pub buffers: u8,
 
-    /// Bytes in a buffer: a power of two, 1024 to 65536
+    /// The size of a buffer in bytes: a power of two, 1024 to 65536
     #[arg(long, value_name = "BYTES", value_parser = parse_buffer_size)]
     pub buffer_size: Option<u32>,
 
@@ -62,16 +63,16 @@ pub struct Arguments {
     #[arg(long, short, value_enum, default_value_t = FormatName::Native)]
     pub format: FormatName,
 
-    /// The rate of the profiling clock, 1 to 10000 Hz [default: leave it as it is]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// The rate of the profiling clock, 1 to 10000 Hz [default: unchanged]
+    #[arg(long, value_parser = value::rate)]
     pub hz: Option<u32>,
 
-    /// Where the stream goes [default: standard output]
+    /// The file that samples are written to; - is standard output [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// How long to sample, e.g. 5 or 0.5 [default: until interrupted]
-    #[arg(value_parser = parse_seconds)]
+    /// How long to sample, in seconds, such as 5 or 0.5 [default: until interrupted]
+    #[arg(value_parser = value::seconds)]
     pub seconds: Option<Duration>,
 }
 
@@ -96,14 +97,6 @@ impl From<FormatName> for Format {
 
 // The ranges above are literals because help texts show them.
 const _: () = assert!(DEF_BUFNO == 3 && MAX_BUFS == 10 && MAX_LIST == 5);
-
-fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(duration) if !duration.is_zero() => Ok(duration),
-        _ => Err("has to be more than 0 seconds, and not forever".to_owned()),
-    }
-}
 
 fn parse_buffer_size(text: &str) -> Result<u32, String> {
     let size: usize = text.parse().map_err(|_| "not a number".to_owned())?;
@@ -184,10 +177,11 @@ mod tests {
                 ["--buffer-size", "1000"],
                 "not a power of two from 1024 to 65536",
             ),
-            (["--hz", "100000"], "100000 is not in 1..=10000"),
-            (["--all", "0"], "has to be more than 0 seconds"),
-            (["--all", "NaN"], "has to be more than 0 seconds"),
+            (["--hz", "100000"], "from 1 to 10000"),
+            (["--all", "0"], "more than 0"),
+            (["--all", "NaN"], "a number of seconds is needed"),
             (["--format", "new"], "native, classic"),
+            (["--pid", "dd"], "has to be a number"),
         ] {
             let error = parse(&words).unwrap_err();
             assert!(error.contains(expected), "{words:?}: {error}");

@@ -4,14 +4,11 @@ mod arguments;
 mod command;
 mod deblock;
 mod names;
-mod output;
 mod plan;
 mod run;
 
 pub use arguments::{Arguments, FormatName};
-pub use command::CommandError;
 pub use deblock::{BadBuffer, Deblocker};
 pub use names::{fetch_names, own_names};
-pub use output::{OutputError, open_output};
 pub use plan::Plan;
 pub use run::{GetpcError, Names, Summary, run};

@@ -6,7 +6,7 @@ use std::fs;
 use kvmprof_abi::stream::COMM_SIZE;
 use kvmprof_abi::wire::device::PROCESSES;
 
-use crate::client::Connection;
+use kvmprof_client::Connection;
 
 /// The longest list of processes that is looked at, in bytes.
 const MOST_BYTES: usize = 64 << 20;

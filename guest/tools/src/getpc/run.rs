@@ -144,7 +144,7 @@ fn gather(
     interrupt: Interrupt,
     writer: &mut StreamWriter<'_>,
 ) -> Result<Instant, GetpcError> {
-    let stopper = interrupt.stopper();
+    let over = interrupt.clone();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(move || match interrupt.wait(duration) {
             Woken::Done => Ok(None),
@@ -154,7 +154,7 @@ fn gather(
         });
         let read = read_to_end(device, writer);
         let ended = Instant::now();
-        stopper.done();
+        over.done();
         // The device's own trouble, if any, shows in the read too.
         let stopped = waiting.join().ok().and_then(Result::ok).flatten();
         read.map(|()| stopped.unwrap_or(ended))

@@ -1,70 +1,64 @@
 //! The command line of pcstat.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Read, Write};
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::{PcstatError, Profile, read_profile, to_json, write_report};
+use crate::command_line::{Command, Console, ExitStatus};
 use crate::getpc::FormatName;
 use crate::interrupt::ignore_first_interrupt;
 
-/// Report what a file of getpc holds
+/// Report what getpc has gathered
 ///
-/// How long it took, what was asked for, where every tick of the clock went, and which processes
-/// and program counters had the most samples.
+/// The report says how long getpc ran, what it asked for, where every tick of the clock went, and which processes and
+/// program counters had the most samples. If many ticks were lost or stolen it warns that the shares mislead.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Exit status: 0 for a whole stream, 1 for a damaged one, of which the \
-    part that makes sense is reported; 2 for wrong options.\n\n\
+    after_help = "Exit status: 0 for a complete file; 1 for a damaged one, which is reported up to the damage; 2 for \
+    wrong options.\n\n\
     Examples:\n  getpc --all 5 | pcstat\n  pcstat --top 30 samples\n  pcstat --json <samples"
 )]
 pub struct Arguments {
-    /// The file [default: standard input]
+    /// The file; - is standard input [default: standard input]
     pub file: Option<PathBuf>,
 
-    /// How many program counters to list
+    /// The most program counters to list
     #[arg(long, short = 'n', value_name = "COUNT", default_value_t = 10)]
     pub top: usize,
 
-    /// Print one JSON object
+    /// Print one JSON object instead
     #[arg(long)]
     pub json: bool,
 
-    /// The form of the records [default: what the START record tells]
+    /// The form of the records [default: that of the START record]
     #[arg(long, short, value_enum)]
     pub format: Option<FormatName>,
 }
 
-impl Arguments {
-    /// Reads the stream, prints the report to `output` and any problems to `warnings`.
-    /// The exit status is 1 if there were problems.
-    ///
-    /// # Errors
-    /// When there is no stream at all, or the report can't be written.
-    pub fn execute(
-        &self,
-        output: &mut dyn Write,
-        warnings: &mut dyn Write,
-    ) -> Result<ExitCode, PcstatError> {
+impl Command for Arguments {
+    /// Reads the stream and prints the report. The exit status is 1 if something is wrong with the stream, which is
+    /// warned of.
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let (mut input, name) = self.open_input()?;
         let profile = read_profile(&mut *input, &name, self.format.map(Into::into))?;
-        match self.print(&profile, output, warnings) {
-            // Whoever read the report, head(1) say, has seen enough.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => (),
-            result => result.map_err(PcstatError::Write)?,
+        self.print(&profile, console).map_err(PcstatError::Write)?;
+        for problem in &profile.problems {
+            console.warn(problem);
         }
         Ok(if profile.problems.is_empty() {
-            ExitCode::SUCCESS
+            ExitStatus::SUCCESS
         } else {
-            ExitCode::FAILURE
+            ExitStatus::FAILURE
         })
     }
+}
 
+impl Arguments {
     fn open_input(&self) -> Result<(Box<dyn Read>, String), PcstatError> {
-        if let Some(path) = &self.file {
+        if let Some(path) = self.file.as_deref().filter(|path| *path != Path::new("-")) {
             let name = path.display().to_string();
             return match File::open(path) {
                 Ok(file) => Ok((Box::new(file), name)),
@@ -80,20 +74,11 @@ impl Arguments {
         Ok((Box::new(io::stdin()), "standard input".to_owned()))
     }
 
-    fn print(
-        &self,
-        profile: &Profile,
-        output: &mut dyn Write,
-        warnings: &mut dyn Write,
-    ) -> io::Result<()> {
+    fn print(&self, profile: &Profile, console: &mut Console<'_>) -> io::Result<()> {
         if self.json {
-            writeln!(output, "{}", to_json(profile, self.top))?;
+            writeln!(console.output, "{}", to_json(profile, self.top))
         } else {
-            write_report(profile, self.top, output)?;
+            write_report(profile, self.top, console.output)
         }
-        for problem in &profile.problems {
-            writeln!(warnings, "pcstat: warning: {problem}")?;
-        }
-        output.flush()
     }
 }

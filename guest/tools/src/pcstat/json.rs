@@ -3,8 +3,11 @@
 use serde_json::{Map, Value, json};
 
 use super::profile::TYPES;
-use super::{Mode, Profile};
+use super::{Mode, Profile, loss};
 use kvmprof_abi::pcs::Format;
+
+/// The version of the object's form. Members may be added without a new one.
+const SCHEMA: u32 = 1;
 
 /// One object that says what `profile` holds, with at most `top` program counters. What the stream
 /// doesn't tell is null; program counters are strings in hexadecimal.
@@ -13,6 +16,7 @@ pub fn to_json(profile: &Profile, top: usize) -> Value {
         .iter()
         .map(|(kind, name)| ((*name).to_owned(), profile.tally.of(*kind).into()));
     json!({
+        "schema": SCHEMA,
         "format": match profile.format {
             Format::Native => "native",
             Format::Classic => "classic",
@@ -54,5 +58,6 @@ pub fn to_json(profile: &Profile, top: usize) -> Value {
             "pid": place.pid,
         })).collect::<Vec<_>>(),
         "problems": profile.problems,
+        "warnings": loss::warning(profile).into_iter().collect::<Vec<_>>(),
     })
 }

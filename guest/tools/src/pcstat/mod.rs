@@ -2,10 +2,10 @@
 
 mod arguments;
 mod json;
+mod loss;
 mod profile;
 mod reader;
 mod report;
-mod table;
 
 pub use arguments::Arguments;
 pub use json::to_json;

@@ -10,8 +10,8 @@ use kvmprof_abi::pcs::{
 use kvmprof_abi::stream::Isample;
 
 use super::profile::{TYPES, to_f64};
-use super::table::{Align, write_table};
-use super::{Mode, Profile};
+use super::{Mode, Profile, loss};
+use crate::table::{Align, write_table};
 
 /// Writes the report about `profile`, with at most `top` program counters.
 ///
@@ -140,7 +140,11 @@ fn write_ledger(profile: &Profile, output: &mut dyn Write) -> io::Result<()> {
             ]
         }
     };
-    write_table(output, headings, &rows)
+    write_table(output, headings, rows)?;
+    match loss::warning(profile) {
+        Some(warning) => writeln!(output, "\n  Warning: {warning}"),
+        None => Ok(()),
+    }
 }
 
 fn write_types(profile: &Profile, output: &mut dyn Write) -> io::Result<()> {
@@ -160,7 +164,7 @@ fn write_types(profile: &Profile, output: &mut dyn Write) -> io::Result<()> {
         ("HITS", Align::Right),
         ("SHARE", Align::Right),
     ];
-    write_table(output, headings, &rows)
+    write_table(output, headings, rows)
 }
 
 fn write_processes(profile: &Profile, output: &mut dyn Write) -> io::Result<()> {
@@ -193,7 +197,7 @@ fn write_processes(profile: &Profile, output: &mut dyn Write) -> io::Result<()> 
         ("INTERRUPT", Align::Right),
     ];
     writeln!(output)?;
-    write_table(output, headings, &rows)
+    write_table(output, headings, rows)
 }
 
 fn describe_pid(pid: i32) -> String {
@@ -238,7 +242,7 @@ fn write_places(profile: &Profile, top: usize, output: &mut dyn Write) -> io::Re
         ("NAME", Align::Left),
     ];
     writeln!(output)?;
-    write_table(output, headings, &rows)?;
+    write_table(output, headings, rows)?;
     let others = profile.places.len() - ranked.len();
     if others > 0 {
         let plural = if others == 1 { "" } else { "s" };

@@ -91,7 +91,4 @@ pub enum PrfError {
     /// The report can't be written.
     #[error("Cannot write the report")]
     Write(#[source] io::Error),
-    /// Signals can't be caught.
-    #[error("Cannot catch signals")]
-    Signals(#[source] io::Error),
 }

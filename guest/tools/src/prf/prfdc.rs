@@ -3,24 +3,26 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use clap::Args;
 
 use super::local_time::LocalTime;
 use super::log::{append, open_to_append};
 use super::prfsnap::now;
 use super::{PrfError, Profiler};
+use crate::command_line::{Command, Console, ExitStatus, value};
 use crate::device::DeviceOptions;
 use crate::interrupt::Interrupt;
 
 /// Record the profiler's counters into a new file every few minutes, for prfpr
 ///
-/// Turns profiling on, records at once, then after each period, until it has made a record in the
-/// hour off_hour of the local time, or is ended by SIGINT or SIGTERM, which leave the file whole.
-/// Profiling stays on; prfstat off ends it. The file has the form that prfsnap writes.
+/// prfdc turns profiling on, makes a record at once and another after each period. It ends when it has made a record in
+/// the hour off_hour of the local time, or by SIGINT or SIGTERM, which leave the file complete. Profiling stays on:
+/// prfstat off turns it off. The file has the form that prfsnap writes.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Exit status: 0 when it has ended by the hour or by a signal; 1 when the file exists \
-    already, when no table is loaded or another one gets loaded meanwhile, or when anything else fails; \
+    after_help = "Exit status: 0 when the hour or a signal has ended it; 1 when the file exists \
+    already, when no table is loaded or another table is loaded meanwhile, or when anything else fails; \
     2 for wrong options.\n\n\
     Examples:\n  prfdc log            (every 10 minutes until 17 o'clock)\n  \
     prfdc log 1 24 &     (every minute, for ever)\n  prfdc log 0.5 24     (every 30 seconds)"
@@ -29,11 +31,11 @@ pub struct PrfdcArguments {
     /// The file, which must not exist
     pub file: PathBuf,
 
-    /// Minutes between records; fractions are possible
-    #[arg(default_value = "10", value_name = "period", value_parser = parse_minutes)]
+    /// The time between two records, in minutes, such as 10 or 0.5
+    #[arg(default_value = "10", value_name = "period", value_parser = value::minutes)]
     pub period: Duration,
 
-    /// The hour, 0 to 23, whose first record is the last; 24: never
+    /// The hour, 0 to 23, in which the last record is made; 24: never end
     #[arg(default_value_t = 17, value_name = "off_hour",
         value_parser = clap::value_parser!(i32).range(0..=24))]
     pub off_hour: i32,
@@ -43,33 +45,23 @@ pub struct PrfdcArguments {
     pub device: DeviceOptions,
 }
 
-fn parse_minutes(text: &str) -> Result<Duration, String> {
-    let minutes: f64 = text.parse().map_err(|_| "not a number of minutes")?;
-    match Duration::try_from_secs_f64(60.0 * minutes) {
-        Ok(period) if !period.is_zero() => Ok(period),
-        _ => Err("has to be more than 0 minutes, and not forever".to_owned()),
-    }
-}
-
-impl PrfdcArguments {
+impl Command for PrfdcArguments {
     /// Records until the hour has come or a signal does.
-    ///
-    /// # Errors
-    /// [`PrfError::NotLoaded`], [`PrfError::Log`]; or what the device says.
-    pub fn execute(&self) -> Result<(), PrfError> {
+    fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let device = self.device.open()?;
-        let interrupt = Interrupt::on_signals().map_err(PrfError::Signals)?;
+        let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
         let profiler = Profiler::new(&*device);
         let over = |time: i64| LocalTime::of(time).is_some_and(|time| time.hour == self.off_hour);
-        record_periodically(&profiler, &self.file, self.period, &interrupt, &over)
+        record_periodically(&profiler, &self.file, self.period, &interrupt, &over)?;
+        Ok(ExitStatus::SUCCESS)
     }
 }
 
 /// Turns profiling on and records into a new log at `path`, at once and then each `period`, until `over`
-/// says so of a record's time or `interrupt` is set off.
+/// is true of a record's time, or until an `interrupt`.
 ///
 /// # Errors
-/// As [`PrfdcArguments::execute`]; the log has whole records then, or doesn't exist.
+/// [`PrfError::NotLoaded`], [`PrfError::Log`], or what the device says; the log has whole records then, or doesn't exist.
 pub fn record_periodically(
     profiler: &Profiler<'_>,
     path: &Path,

@@ -1,25 +1,24 @@
 //! prfld: loads the table of addresses.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::{PrfError, Profiler, table};
+use super::{Profiler, table};
+use crate::command_line::{Command, Console, ExitStatus};
 use crate::device::{Access, DeviceOptions, GuestSide};
 use crate::symbols::{Slide, Symbol, SymbolsError, read_namelist, running_symbols, slide_to};
 
 /// Load the addresses of the kernel's functions into the profiler
 ///
-/// The addresses are those of the text symbols of the running guest: the ones that kvmprof has found
-/// in it on the host, /proc/kallsyms in the guest. A namelist, an ELF file such as vmlinux, or a
-/// System.map, has them where the kernel was linked to; a kernel that was moved at its start (KASLR)
-/// lies elsewhere, and prfld adds the distance between the two, taken from _text or _stext, or
-/// else from another name that both have. Loading sets all counters to 0.
+/// The addresses are those of the running guest's text symbols: on the host kvmprof finds them in the guest, in the guest
+/// they come from /proc/kallsyms. A namelist (an ELF file such as vmlinux, or a System.map) has link-time addresses. If
+/// the kernel was moved when it started (KASLR), prfld adds the distance, which it takes from _text, from _stext or from
+/// another name that both have. Loading sets all counters to 0.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Exit status: 0, and not a word; 1 when the addresses can't be had or loaded: there are too many \
-    (ENOSPC) or too few (E2BIG) of them, profiling is on (EBUSY), they don't ascend (EINVAL); 2 for wrong options.\n\n\
+    after_help = "Exit status: 0, and no output; 1 when the addresses cannot be found or loaded: there are too many \
+    (ENOSPC) or too few (E2BIG) of them, profiling is on (EBUSY), they do not ascend (EINVAL); 2 for wrong options.\n\n\
     Examples:\n  prfld\n  prfld System.map\n  prfld --socket /run/guest.sock vmlinux"
 )]
 pub struct PrfldArguments {
@@ -27,7 +26,7 @@ pub struct PrfldArguments {
     /// guest's symbols]
     pub namelist: Option<PathBuf>,
 
-    /// Load the namelist's addresses as they are
+    /// Load the namelist's link-time addresses without moving them
     #[arg(long, requires = "namelist")]
     pub no_slide: bool,
 
@@ -36,36 +35,34 @@ pub struct PrfldArguments {
     pub device: DeviceOptions,
 }
 
-impl PrfldArguments {
-    /// Loads the table. Warnings go to `warnings`.
-    ///
-    /// # Errors
-    /// [`PrfError::Symbols`]; one of its own for each errno that prf's page has for a write; or what
-    /// the device says.
-    pub fn execute(&self, warnings: &mut dyn Write) -> Result<(), PrfError> {
+impl Command for PrfldArguments {
+    /// Loads the table.
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let side = self.device.side()?;
         let device = self.device.open_on(&side, Access::ReadWrite)?;
         let table = match &self.namelist {
             None => table(&running_symbols(&side)?, 0),
-            Some(path) => self.table_of(path, &side, warnings)?,
+            Some(path) => self.table_of(path, &side, console)?,
         };
-        Profiler::new(&*device).load(&table)
+        Profiler::new(&*device).load(&table)?;
+        Ok(ExitStatus::SUCCESS)
     }
+}
 
+impl PrfldArguments {
     fn table_of(
         &self,
         path: &Path,
         side: &GuestSide,
-        warnings: &mut dyn Write,
-    ) -> Result<Vec<u64>, PrfError> {
+        console: &mut Console<'_>,
+    ) -> Result<Vec<u64>, SymbolsError> {
         let symbols = read_namelist(path)?;
         if self.no_slide {
             return Ok(table(&symbols, 0));
         }
         let (distance, warning) = distance(&symbols, running_symbols(side));
         if let Some(text) = warning {
-            // A warning that can't be written is no reason to fail.
-            let _ = writeln!(warnings, "prfld: warning: {}: {text}", path.display());
+            console.warn(format_args!("{}: {text}", path.display()));
         }
         Ok(table(&symbols, distance))
     }
@@ -89,8 +86,11 @@ fn distance(
             (0, text.to_owned())
         }
         Err(error) => {
-            let error = crate::one_line(&error);
-            (0, format!("the addresses are loaded as they are: {error}"))
+            let error = anyhow::Error::from(error);
+            (
+                0,
+                format!("the addresses are loaded as they are: {error:#}"),
+            )
         }
     };
     (distance, Some(text))

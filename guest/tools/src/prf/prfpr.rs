@@ -1,6 +1,6 @@
 //! prfpr: prints what prfdc and prfsnap have recorded.
 
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -8,28 +8,27 @@ use clap::Args;
 use super::log::{Log, Record};
 use super::report::{Names, was_reset, write_interval};
 use super::{LogError, PrfError};
+use crate::command_line::{Command, Console, ExitStatus, SocketArgs};
 use crate::device::GuestSide;
 use crate::symbols::{Symbol, SymbolsError, read_namelist, running_symbols, slide_of_table};
 
 /// Print where the kernel spent its time, from a file of prfdc or prfsnap
 ///
-/// Of each two consecutive records it prints their times, and for each function (the text from one address
-/// of the table to the next) its share of the samples between them in percent, if that is greater
-/// than the cutoff. The last rows are user, the time in user mode, and idle. Functions are
-/// named after the namelist, or after the running guest's symbols if none is given; a kernel that
-/// lay elsewhere when the file was written is recognised. 0x0 stands for what lies below the first
-/// symbol.
+/// For each two consecutive records prfpr prints their times, and the share of each function in the samples between them,
+/// in percent, if it is greater than the cutoff. A function reaches from one address of the table to the next. The last
+/// rows are user (time in user mode) and idle. Names come from the namelist, or from the running guest if none is given,
+/// also when the kernel was at other addresses when the file was written. 0x0 stands for code below the first symbol.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Exit status: 0; 1 when the file is no such log or has less than two records, or when the namelist \
-    can't be read; 2 for wrong options.\n\n\
+    after_help = "Exit status: 0; 1 when the file is no such log or has fewer than two records, or when the namelist \
+    cannot be read; 2 for wrong options.\n\n\
     Examples:\n  prfpr log\n  prfpr log 0.1\n  prfpr log 0 System.map"
 )]
 pub struct PrfprArguments {
     /// The file that prfdc or prfsnap has written
     pub file: PathBuf,
 
-    /// Shares that aren't greater than this aren't printed, in percent
+    /// Print only shares greater than this, in percent
     #[arg(default_value = "1", value_parser = parse_cutoff)]
     pub cutoff: f64,
 
@@ -37,13 +36,13 @@ pub struct PrfprArguments {
     /// guest's symbols]
     pub namelist: Option<PathBuf>,
 
-    /// Ignored, as names don't depend on the device
+    /// Accepted and ignored: names do not depend on the device
     #[arg(long, short = 'f', value_name = "DEVICE")]
     pub device: Option<String>,
 
-    /// On the host: the socket of the kvmprof that runs the guest, for its symbols
-    #[arg(long, short, env = "KVMPROF_SOCKET", value_name = "PATH")]
-    pub socket: Option<PathBuf>,
+    /// Which guest's symbols
+    #[command(flatten)]
+    pub socket: SocketArgs,
 }
 
 fn parse_cutoff(text: &str) -> Result<f64, String> {
@@ -53,46 +52,32 @@ fn parse_cutoff(text: &str) -> Result<f64, String> {
     }
 }
 
-impl PrfprArguments {
-    /// Prints to `output`; warnings go to `warnings`.
-    ///
-    /// # Errors
-    /// [`PrfError::Log`], [`PrfError::Symbols`] of a namelist; or when `output` can't be written to.
-    pub fn execute(
-        &self,
-        output: &mut dyn Write,
-        warnings: &mut dyn Write,
-    ) -> Result<(), PrfError> {
+impl Command for PrfprArguments {
+    /// Prints the shares between each two records.
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let mut log = Log::open(&self.file)?;
-        let names = self.names(log.addresses(), warnings)?;
-        let mut output = BufWriter::new(output);
-        let printed = print(&mut log, &names, self.cutoff, &mut output, warnings);
-        let printed = printed.and_then(|pairs| {
-            output.flush().map_err(PrfError::Write)?;
-            Ok(pairs)
-        });
-        match printed {
-            Ok(0) => Err(LogError::TooFewRecords {
-                path: self.file.clone(),
-            }
-            .into()),
-            // Whoever read the report, head(1) say, has seen enough.
-            Err(PrfError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            printed => printed.map(|_| ()),
+        let names = self.names(log.addresses(), console)?;
+        if print(&mut log, &names, self.cutoff, console)? == 0 {
+            let path = self.file.clone();
+            return Err(LogError::TooFewRecords { path }.into());
         }
+        Ok(ExitStatus::SUCCESS)
     }
+}
 
-    fn names(&self, table: &[u64], warnings: &mut dyn Write) -> Result<Names, PrfError> {
+impl PrfprArguments {
+    fn names(&self, table: &[u64], console: &mut Console<'_>) -> Result<Names, SymbolsError> {
         let (symbols, source) = match &self.namelist {
             Some(path) => (read_namelist(path)?, path.display().to_string()),
             None => match self.running() {
-                Ok(symbols) if self.socket.is_some() => (symbols, "the running guest".to_owned()),
+                Ok(symbols) if self.socket.path().is_some() => {
+                    (symbols, "the running guest".to_owned())
+                }
                 Ok(symbols) => (symbols, "/proc/kallsyms".to_owned()),
                 Err(error) => {
-                    warn(
-                        warnings,
-                        &format!("{error}; addresses are shown instead of names"),
-                    );
+                    console.warn(format_args!(
+                        "{error:#}; addresses are shown instead of names"
+                    ));
                     return Ok(Names::default());
                 }
             },
@@ -101,27 +86,19 @@ impl PrfprArguments {
             Some(slide) => Ok(Names::new(symbols, slide)),
             None => {
                 let path = self.file.display();
-                let text = format!(
+                console.warn(format_args!(
                     "The symbols of {source} are of another kernel than {path}; addresses are shown instead of names"
-                );
-                warn(warnings, &text);
+                ));
                 Ok(Names::default())
             }
         }
     }
 
-    /// The running guest's symbols, or in words why there are none.
-    fn running(&self) -> Result<Vec<Symbol>, String> {
-        let side = GuestSide::of(self.socket.as_deref());
-        let side = side.map_err(|error| crate::one_line(&error))?;
-        let symbols: Result<_, SymbolsError> = running_symbols(&side);
-        symbols.map_err(|error| crate::one_line(&error))
+    /// The running guest's symbols.
+    fn running(&self) -> anyhow::Result<Vec<Symbol>> {
+        let side = GuestSide::of(self.socket.path())?;
+        Ok(running_symbols(&side)?)
     }
-}
-
-fn warn(warnings: &mut dyn Write, text: &str) {
-    // A warning that can't be written is no reason to fail.
-    let _ = writeln!(warnings, "prfpr: warning: {text}");
 }
 
 /// Prints each pair of consecutive records and returns how many there were.
@@ -129,30 +106,29 @@ fn print<R: io::Read>(
     log: &mut Log<R>,
     names: &Names,
     cutoff: f64,
-    output: &mut dyn Write,
-    warnings: &mut dyn Write,
+    console: &mut Console<'_>,
 ) -> Result<usize, PrfError> {
     let mut pairs = 0;
     let mut before: Option<Record> = None;
     while let Some(after) = log.next_record()? {
         if let Some(before) = before {
             if pairs > 0 {
-                writeln!(output).map_err(PrfError::Write)?;
+                writeln!(console.output).map_err(PrfError::Write)?;
             }
             if was_reset(&before, &after) {
-                warn(
-                    warnings,
+                console.warn(
                     "a table was loaded between two records: the later one counts from there",
                 );
             }
-            write_interval(output, log.addresses(), names, (&before, &after), cutoff)
+            let records = (&before, &after);
+            write_interval(console.output, log.addresses(), names, records, cutoff)
                 .map_err(PrfError::Write)?;
             pairs += 1;
         }
         before = Some(after);
     }
     if log.is_cut_off() {
-        warn(warnings, "the file ends within a record, which is left out");
+        console.warn("the file ends within a record, which is left out");
     }
     Ok(pairs)
 }

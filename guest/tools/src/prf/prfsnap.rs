@@ -1,6 +1,5 @@
 //! prfsnap: one record of the counters.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -8,14 +7,14 @@ use clap::Args;
 
 use super::log::{Appended, append, open_to_append};
 use super::{PrfError, Profiler};
+use crate::command_line::{Command, Console, ExitStatus};
 use crate::device::DeviceOptions;
 
 /// Add a record of the profiler's counters to a file, for prfpr
 ///
-/// Turns profiling on if it isn't yet, and leaves it on. A new or empty file gets the table of addresses
-/// first; prfpr compares consecutive records. The file is: N, N addresses, then records of a
-/// time (seconds since 1970) and N + 2 counters (the last two: user mode, idle), all of them 64-bit
-/// little-endian numbers.
+/// prfsnap turns profiling on if it is off, and leaves it on. A new or empty file gets the table of addresses first; prfpr
+/// compares consecutive records. The file consists of 64-bit little-endian numbers: N, N addresses, then records of a time
+/// (seconds since 1970) and N + 2 counters, the last two of which are user mode and idle.
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "Exit status: 0; 1 when no table is loaded, when the file was written with another \
@@ -31,38 +30,29 @@ pub struct PrfsnapArguments {
     pub device: DeviceOptions,
 }
 
-impl PrfsnapArguments {
-    /// Turns profiling on and appends a record. Warnings go to `warnings`.
-    ///
-    /// # Errors
-    /// [`PrfError::NotLoaded`], [`PrfError::Log`]; or what the device says.
-    pub fn execute(&self, warnings: &mut dyn Write) -> Result<(), PrfError> {
+impl Command for PrfsnapArguments {
+    /// Turns profiling on and appends a record.
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let device = self.device.open()?;
-        snap(&Profiler::new(&*device), &self.file, warnings)
+        if snap(&Profiler::new(&*device), &self.file)? == Appended::OverPart {
+            let path = self.file.display();
+            console.warn(format_args!(
+                "{path} ended within a record; the new one is in its place"
+            ));
+        }
+        Ok(ExitStatus::SUCCESS)
     }
 }
 
-/// Turns profiling on and appends a record to the log at `path`. Warnings go to `warnings`.
+/// Turns profiling on and appends a record to the log at `path`; returns what it found there.
 ///
 /// # Errors
-/// As [`PrfsnapArguments::execute`].
-pub fn snap(
-    profiler: &Profiler<'_>,
-    path: &Path,
-    warnings: &mut dyn Write,
-) -> Result<(), PrfError> {
+/// [`PrfError::NotLoaded`], [`PrfError::Log`]; or what the device says.
+pub fn snap(profiler: &Profiler<'_>, path: &Path) -> Result<Appended, PrfError> {
     profiler.turn_on()?;
     let counters = profiler.read()?;
     let mut file = open_to_append(path, false)?;
-    if append(&mut file, path, now(), &counters)? == Appended::OverPart {
-        let path = path.display();
-        // A warning that can't be written is no reason to fail.
-        let _ = writeln!(
-            warnings,
-            "prfsnap: warning: {path} ended within a record; the new one is in its place"
-        );
-    }
-    Ok(())
+    Ok(append(&mut file, path, now(), &counters)?)
 }
 
 /// Seconds since 1970 began in UTC.

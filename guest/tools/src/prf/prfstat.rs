@@ -5,17 +5,18 @@ use std::io::Write;
 use clap::Args;
 
 use super::{PrfError, Profiler};
+use crate::command_line::{Command, Console, ExitStatus};
 use crate::device::DeviceOptions;
 
 /// Turn kernel profiling on or off, and show its state
 ///
-/// Without an argument only the state is shown: "profiling enabled" or "profiling disabled", and, if
-/// prfld has loaded a table, "N kernel text addresses". Turning profiling on keeps the counts; they
-/// begin at 0 when a table is loaded. It stays on when the command has ended, until prfstat off.
+/// Without an argument prfstat shows the state only: "profiling enabled" or "profiling disabled", and, if
+/// prfld has loaded a table, "N kernel text addresses". Counts are kept when profiling is turned on; loading a table sets
+/// them to 0. Profiling stays on after the command has ended, until prfstat off.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Exit status: 0; 1 for another word than on or off, when nothing is loaded that \
-    could be turned on, or when the profiler can't be reached; 2 for wrong options.\n\n\
+    after_help = "Exit status: 0; 1 for another word than on or off, when no table is loaded that \
+    could be turned on, or when the profiler cannot be reached; 2 for wrong options.\n\n\
     Examples:\n  prfstat\n  prfstat on\n  prfstat -f 0 off    (the first vCPU's profiler)"
 )]
 pub struct PrfstatArguments {
@@ -28,31 +29,28 @@ pub struct PrfstatArguments {
     pub device: DeviceOptions,
 }
 
-impl PrfstatArguments {
-    /// Sets the state, if that is asked for, and writes it to `output`.
-    ///
-    /// # Errors
-    /// [`PrfError::Eh`] for another word than on and off, [`PrfError::NotLoaded`] for on without a
-    /// table; or what the device says.
-    pub fn execute(&self, output: &mut dyn Write) -> Result<(), PrfError> {
+impl Command for PrfstatArguments {
+    /// Sets the state, if that is asked for, and prints it.
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let wanted = match self.state.as_deref() {
             None => None,
             Some("on") => Some(true),
             Some("off") => Some(false),
             Some(word) => {
                 let word = word.to_owned();
-                return Err(PrfError::Eh { word });
+                return Err(PrfError::Eh { word }.into());
             }
         };
         let device = self.device.open()?;
-        set_and_show(&Profiler::new(&*device), wanted, output)
+        set_and_show(&Profiler::new(&*device), wanted, console.output)?;
+        Ok(ExitStatus::SUCCESS)
     }
 }
 
 /// Sets the state to `wanted`, if there is one, and writes what it is then.
 ///
 /// # Errors
-/// As [`PrfstatArguments::execute`].
+/// [`PrfError::NotLoaded`] for on without a table; or what the device says.
 pub fn set_and_show(
     profiler: &Profiler<'_>,
     wanted: Option<bool>,

@@ -6,6 +6,13 @@ use std::io::{self, Write};
 use super::local_time::LocalTime;
 use super::log::Record;
 use crate::symbols::Symbol;
+use crate::table::{Align, Spacing, write_rows};
+
+/// That of the original prfpr.
+const SPACING: Spacing = Spacing {
+    margin: "",
+    gap: " ",
+};
 
 /// The names of addresses.
 #[derive(Debug, Default)]
@@ -64,7 +71,7 @@ pub fn write_interval(
     if all == 0 {
         return writeln!(output, "no samples");
     }
-    let rows: Vec<(String, f64)> = ticks
+    let rows: Vec<[String; 2]> = ticks
         .iter()
         .enumerate()
         .map(|(index, count)| (index, percent(*count, all)))
@@ -75,14 +82,10 @@ pub fn write_interval(
                 None if index == addresses.len() => "user".to_owned(),
                 None => "idle".to_owned(),
             };
-            (name, percent)
+            [name, format!("{percent:6.2}")]
         })
         .collect();
-    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    for (name, percent) in rows {
-        writeln!(output, "{name:width$} {percent:6.2}")?;
-    }
-    Ok(())
+    write_rows(output, SPACING, [Align::Left, Align::Right], &rows)
 }
 
 /// Whether a table was loaded between the records, which sets all counters to 0.

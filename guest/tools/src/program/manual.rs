@@ -165,7 +165,7 @@ mod tests {
         let page = fs::read_to_string(pages.join("prfld.1")).unwrap();
         for word in [
             "ENOSPC",
-            ".SH \"EXIT STATUS\"\n0, and not",
+            ".SH \"EXIT STATUS\"\n0, and no",
             ".SH EXAMPLES\n.nf\n",
             "KVMPROF_SOCKET",
             "NAMELIST",

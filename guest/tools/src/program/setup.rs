@@ -1,7 +1,7 @@
 //! What belongs to an installation: links, manual pages, completions.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -10,21 +10,21 @@ use clap_complete::Shell;
 
 use super::Tool;
 use super::manual::{tool_command, write_pages};
+use crate::command_line::{self, Console, ExitStatus};
 
 /// Commands that install what goes with a program.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Setup {
     /// Write the manual pages into a folder
     ///
-    /// One page for the program, one for each of its commands (kvmprof-run.1), and the tools' own
-    /// (getpc.1).
+    /// There is one page for the program, one for each of its commands (kvmprof-run.1) and one for each tool (getpc.1).
     #[command(after_help = "Example: kvmprof man /usr/local/share/man/man1")]
     Man {
         /// The folder; it is made if there is none
         #[arg(value_name = "DIR")]
         folder: PathBuf,
     },
-    /// Print the completions for a shell
+    /// Print the completion script for a shell
     #[command(
         after_help = "Examples:\n  kvmprof completions bash >/etc/bash_completion.d/kvmprof\n  \
             kvmprof completions zsh prfld >_prfld"
@@ -32,14 +32,14 @@ pub enum Setup {
     Completions {
         /// The shell
         shell: Shell,
-        /// The program that gets completed: this one, or a tool that is a link to it [default: this one]
+        /// The program to complete: this one, or a tool that is a link to it [default: this one]
         #[arg(value_name = "NAME")]
         name: Option<String>,
     },
-    /// Make links to this program by the tools' names
+    /// Make links to this program with the names of the tools
     ///
     /// Called by one of these names (getpc, pcstat, prfld, prfstat, prfdc, prfsnap, prfpr), the program is that
-    /// tool. Links that are right are left alone; other files are never replaced.
+    /// tool. Existing links to this program are kept; other files are never replaced.
     #[command(after_help = "Example: kvmprof-tools install-links /usr/local/bin")]
     InstallLinks {
         /// The folder; it is made if there is none
@@ -81,23 +81,21 @@ pub enum SetupError {
     },
 }
 
-impl Setup {
-    /// Does it; `command` is the program's whole command line, and completions go to `output`.
-    ///
-    /// # Errors
-    /// What kept it from that.
-    pub fn execute(&self, command: &Command, output: &mut dyn Write) -> Result<(), SetupError> {
+impl command_line::Command for Setup {
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         match self {
-            Self::Man { folder } => write_pages(command, folder),
+            Self::Man { folder } => write_pages(console.program(), folder)?,
             Self::Completions { shell, name } => {
-                let script = completions(command, *shell, name.as_deref())?;
-                output.write_all(&script).map_err(SetupError::Output)
+                let script = completions(console.program(), *shell, name.as_deref())?;
+                let written = console.output.write_all(&script);
+                written.map_err(SetupError::Output)?;
             }
             Self::InstallLinks { folder } => {
                 let program = own_file().map_err(SetupError::Program)?;
-                install_links(&program, folder)
+                install_links(&program, folder)?;
             }
         }
+        Ok(ExitStatus::SUCCESS)
     }
 }
 

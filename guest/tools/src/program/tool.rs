@@ -1,12 +1,10 @@
 //! The tools as commands.
 
-use std::io;
-use std::process::ExitCode;
-
 use clap::Subcommand;
 
+use crate::command_line::Command;
 use crate::prf::{
-    PrfError, PrfdcArguments, PrfldArguments, PrfprArguments, PrfsnapArguments, PrfstatArguments,
+    PrfdcArguments, PrfldArguments, PrfprArguments, PrfsnapArguments, PrfstatArguments,
 };
 use crate::{getpc, pcstat};
 
@@ -26,44 +24,23 @@ pub enum Tool {
     Prfpr(PrfprArguments),
 }
 
-/// Why a tool failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ToolError {
-    /// getpc did.
-    #[error(transparent)]
-    Getpc(#[from] getpc::CommandError),
-    /// pcstat did.
-    #[error(transparent)]
-    Pcstat(#[from] pcstat::PcstatError),
-    /// One of prf's did.
-    #[error(transparent)]
-    Prf(#[from] PrfError),
-}
-
 impl Tool {
     /// The tools' names, under which the program is a tool itself.
     pub const NAMES: [&str; 7] = [
         "getpc", "pcstat", "prfld", "prfstat", "prfdc", "prfsnap", "prfpr",
     ];
 
-    /// Does what the tool does.
-    ///
-    /// # Errors
-    /// What kept it from that.
-    pub fn execute(&self) -> Result<ExitCode, ToolError> {
-        let (output, warnings) = (&mut io::stdout(), &mut io::stderr());
+    /// The tool that was chosen.
+    pub fn chosen(&self) -> &dyn Command {
         match self {
-            Self::Getpc(arguments) => {
-                arguments.execute()?;
-            }
-            Self::Pcstat(arguments) => return Ok(arguments.execute(output, warnings)?),
-            Self::Prfld(arguments) => arguments.execute(warnings)?,
-            Self::Prfstat(arguments) => arguments.execute(output)?,
-            Self::Prfdc(arguments) => arguments.execute()?,
-            Self::Prfsnap(arguments) => arguments.execute(warnings)?,
-            Self::Prfpr(arguments) => arguments.execute(output, warnings)?,
+            Self::Getpc(arguments) => arguments,
+            Self::Pcstat(arguments) => arguments,
+            Self::Prfld(arguments) => arguments,
+            Self::Prfstat(arguments) => arguments,
+            Self::Prfdc(arguments) => arguments,
+            Self::Prfsnap(arguments) => arguments,
+            Self::Prfpr(arguments) => arguments,
         }
-        Ok(ExitCode::SUCCESS)
     }
 }
 

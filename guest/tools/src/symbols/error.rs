@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::client::ClientError;
+use kvmprof_client::ClientError;
 
 /// Why a kernel's symbols can't be had.
 #[derive(Debug, thiserror::Error)]

@@ -10,8 +10,8 @@ use kvmprof_abi::wire::device;
 
 use super::listing::{MOST_BYTES, RestError, parse_listing, read_rest};
 use super::{Symbol, SymbolsError};
-use crate::client::Connection;
 use crate::device::GuestSide;
+use kvmprof_client::Connection;
 
 /// Where a Linux guest shows its own symbols.
 const PROC_KALLSYMS: &str = "/proc/kallsyms";

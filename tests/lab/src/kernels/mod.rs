@@ -16,12 +16,19 @@ use crate::LabError;
 const KERNEL_VARIABLE: &str = "KVMPROF_LAB_KERNEL";
 
 /// Offsets in a bzImage (Linux, `Documentation/arch/x86/boot.rst`).
+const SETUP_SECTORS_AT: usize = 0x1f1;
+const SIZE_AT: usize = 0x1f4;
 const HEADER_MAGIC_AT: usize = 0x202;
 const VERSION_POINTER_AT: usize = 0x20e;
 const VERSION_POINTER_BASE: usize = 0x200;
 /// How much of a bzImage holds its setup part: at most 64 sectors and the boot
 /// sector, within which the version string lies.
-const SETUP_SIZE: u64 = 65 * 512;
+const SETUP_SIZE: u64 = 65 * SECTOR;
+const SECTOR: u64 = 512;
+/// What the size is counted in, in bytes; the last unit need not be full.
+const SIZE_UNIT: u64 = 16;
+/// Sectors of the setup part where none are given.
+const DEFAULT_SETUP_SECTORS: u64 = 4;
 
 /// A Linux kernel that can be booted, in the lab or inside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +50,7 @@ impl Kernel {
     ///
     /// # Errors
     /// [`LabError::File`] when it cannot be read, [`LabError::NotAKernel`] when
-    /// it is something else. Missing modules are no error here.
+    /// it is something else, [`LabError::CutShort`] when its end is missing. Missing modules are no error here.
     pub fn from_image(image: &Path) -> Result<Self, LabError> {
         let version = image_version(image)?;
         let modules = module_places(image, &version)
@@ -132,13 +139,37 @@ fn module_places(image: &Path, version: &str) -> Vec<PathBuf> {
 
 fn image_version(image: &Path) -> Result<String, LabError> {
     let mut setup = Vec::new();
-    File::open(image)
-        .and_then(|file| file.take(SETUP_SIZE).read_to_end(&mut setup))
+    let length = File::open(image)
+        .and_then(|file| {
+            let length = file.metadata()?.len();
+            file.take(SETUP_SIZE).read_to_end(&mut setup)?;
+            Ok(length)
+        })
         .map_err(LabError::file("read", image))?;
-    version_in_setup(&setup).map_err(|reason| LabError::NotAKernel {
+    let version = version_in_setup(&setup).map_err(|reason| LabError::NotAKernel {
         path: image.to_owned(),
         reason,
-    })
+    })?;
+    match least_length(&setup) {
+        Some(least) if length < least => Err(LabError::CutShort {
+            path: image.to_owned(),
+            length,
+            least,
+        }),
+        _ => Ok(version),
+    }
+}
+
+/// How many bytes an image with this setup part has at least.
+fn least_length(setup: &[u8]) -> Option<u64> {
+    let sectors = match setup.get(SETUP_SECTORS_AT)? {
+        0 => DEFAULT_SETUP_SECTORS,
+        sectors => u64::from(*sectors),
+    };
+    let size: [u8; 4] = setup.get(SIZE_AT..SIZE_AT + 4)?.try_into().ok()?;
+    let units = u64::from(u32::from_le_bytes(size));
+    // The boot sector comes before the setup part, the kernel itself behind it.
+    Some((1 + sectors) * SECTOR + (units * SIZE_UNIT).saturating_sub(SIZE_UNIT - 1))
 }
 
 /// The first word of the version string that the setup header points to.
@@ -170,7 +201,7 @@ mod tests {
     use super::*;
 
     fn setup_with(pointer: u16, version: &[u8]) -> Vec<u8> {
-        let mut setup = vec![0; 0x1000];
+        let mut setup = vec![0; 0x1400];
         setup[HEADER_MAGIC_AT..HEADER_MAGIC_AT + 4].copy_from_slice(b"HdrS");
         setup[VERSION_POINTER_AT..VERSION_POINTER_AT + 2].copy_from_slice(&pointer.to_le_bytes());
         let start = usize::from(pointer) + VERSION_POINTER_BASE;
@@ -192,6 +223,27 @@ mod tests {
         assert!(version_in_setup(&setup_with(0xffff, b"")).is_err());
         assert!(version_in_setup(&setup_with(0x300, b"\0")).is_err());
         assert!(version_in_setup(&setup_with(0x300, b"../../etc\0")).is_err());
+    }
+
+    #[test]
+    fn an_image_without_its_end_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut image = setup_with(0x300, b"9.9-test\0");
+        // 7 sectors with the boot sector, and 100 units, the last one not full.
+        image[SETUP_SECTORS_AT] = 6;
+        image[SIZE_AT] = 100;
+        for (length, is_whole) in [(7 * 512 + 1585, true), (7 * 512 + 1584, false)] {
+            image.resize(length, 0);
+            std::fs::write(file.path(), &image).unwrap();
+            match Kernel::from_image(file.path()) {
+                Ok(_) => assert!(is_whole, "{length}"),
+                Err(error) => {
+                    assert!(!is_whole, "{length}");
+                    let text = error.to_string();
+                    assert!(text.contains("5168 bytes of at least 5169"), "{text}");
+                }
+            }
+        }
     }
 
     #[test]

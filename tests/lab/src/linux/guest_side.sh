@@ -1,6 +1,6 @@
 # The guest under kvmprof; what it does and shows is its own.
 # Arguments: virtual CPUs of the guest, seconds.
-cpus=$1 seconds=$2 console=/tmp/console log=/tmp/kvmprof.log
+cpus=$1 seconds=$2 console=$LAB_OUT/console log=$LAB_OUT/kvmprof.log
 kvmprof run --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 512M --cpus "$cpus" --jitter \
     --cmdline "console=ttyS0 quiet panic=-1 seconds=$seconds" --console "file:$console" >$log 2>&1
 status=$?

@@ -1,6 +1,6 @@
 # The guest under kvmprof, and a client beside it.
 # Arguments: virtual CPUs of the guest, seconds, what the client does: samples or recording.
-cpus=$1 seconds=$2 client=$3 console=/tmp/console log=/tmp/kvmprof.log
+cpus=$1 seconds=$2 client=$3 console=$LAB_OUT/console log=$LAB_OUT/kvmprof.log
 # boot: starts the guest and waits until it is up; else returns kvmprof's exit status.
 boot() {
     : >$console

@@ -1,14 +1,13 @@
 //! `cargo lab linux`: the main job on real input, on any machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use kvmprof_lab::{InitramfsBuilder, Kernel, Lab};
 
-/// Booting both machines takes some 10 s; much more is a fault.
-const BOOT_LIMIT: Duration = Duration::from_secs(90);
+use crate::cli::LimitArguments;
 
 /// What runs in the guest that is profiled from the host, and in the lab around it.
 const HOST_SIDE: Scripts = Scripts {
@@ -24,6 +23,9 @@ const GUEST_SIDE: Scripts = Scripts {
 const PART_TIME: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/part_time"));
 /// Modules that the agent needs in a guest.
 const AGENT_MODULES: [&str; 4] = ["virtio_mmio", "virtio_console", "fuse", "cuse"];
+
+/// Where the lab's script leaves the recording.
+const RECORDING: &str = "recording";
 
 struct Scripts {
     guest: &'static str,
@@ -53,6 +55,8 @@ pub(crate) struct LinuxArguments {
     /// The kvmprof program, statically linked [default: built from this source]
     #[arg(long, value_name = "PATH")]
     kvmprof: Option<PathBuf>,
+    #[command(flatten)]
+    limit: LimitArguments,
 }
 
 impl LinuxArguments {
@@ -96,22 +100,42 @@ impl LinuxArguments {
             "samples"
         };
         let out = tempfile::tempdir().context("Cannot make a folder for the recording")?;
-        let outcome = Lab::new()
+        let lab = Lab::new()
             .out(out.path())
             .add(kvmprof, "/lab/kvmprof")
             .add(&kernel.image, "/lab/vmlinuz")
             .contents("/lab/guest.cpio", 0o644, guest.build()?)
             .command(["sh", "-c", scripts.lab, "sh", &cpus, &seconds, client])
-            .forward_output()
-            // Lab time may pass more slowly than this host's.
-            .timeout(BOOT_LIMIT + 8 * Duration::from_secs(self.seconds))
-            .run()?;
+            .forward_output();
+        // While the client samples, nothing is said.
+        let lab = self.limit.apply(lab, Duration::from_secs(self.seconds));
+        let outcome = match lab.run() {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                if error.traces().is_some() {
+                    // What was recorded until then is there, too.
+                    show_guest(&out.keep());
+                }
+                return Err(error.into());
+            }
+        };
         if let Some(path) = &self.record
             && outcome.status == 0
         {
-            std::fs::copy(out.path().join("recording"), path)
+            std::fs::copy(out.path().join(RECORDING), path)
                 .with_context(|| format!("Cannot keep the recording as {}", path.display()))?;
         }
         Ok(outcome.status)
+    }
+}
+
+/// What the guest and its kvmprof said last, as far as it came back from the lab.
+fn show_guest(out: &Path) {
+    for (name, who) in [("console", "The guest"), ("kvmprof.log", "kvmprof")] {
+        let said = kvmprof_lab::last_lines(&out.join(name));
+        match said.trim_end() {
+            "" => eprintln!("lab: {who} said nothing"),
+            said => eprintln!("lab: {who} said:\n{said}"),
+        }
     }
 }

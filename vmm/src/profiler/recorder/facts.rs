@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use kvmprof_report::file::{Facts, KernelFacts, Stacks};
+use kvmprof_recording::file::{Facts, KernelFacts, Stacks};
 
 use crate::clock::monotonic_ns;
-use crate::introspection::{GuestKnowledge, StackWish};
 use crate::profiler::{ClockPlan, MachineFacts};
+use kvmprof_introspection::{GuestKnowledge, StackWish};
 
 /// What is to be recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

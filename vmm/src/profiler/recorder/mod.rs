@@ -4,26 +4,24 @@
 //! them: neither a vCPU nor a client ever waits for the disk.
 
 mod facts;
-mod intake;
 mod stream;
 mod writer;
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
-use kvmprof_devices::profiling::{ConsumerLedger, Ticks};
-use kvmprof_report::file::{Block, Facts, Kind, SampleBlock, header};
+use kvmprof_recording::file::{Block, Facts, Kind, NewFile, SampleBlock, header};
+use kvmprof_recording::{ConsumerLedger, Ticks};
 
-use crate::introspection::{GuestKnowledge, StackWish};
 pub use facts::{RecordWish, facts, kernel_block};
-use intake::Intake;
+use kvmprof_introspection::{GuestKnowledge, StackWish};
+use kvmprof_recording::file::Intake;
 pub use stream::StreamRecorder;
-use writer::{Message, Outcome, Writer};
+use writer::{Message, Outcome, RecordingFile, Writer};
 
 /// Blocks that may wait for the disk: 16 MiB, some million samples.
 const QUEUE: usize = 256;
@@ -56,7 +54,7 @@ pub struct Recorder {
 
 impl Recorder {
     /// Makes the file of `plan` and writes `facts` to it; the kernel's symbols follow as soon as `knowledge`
-    /// has them.
+    /// has them. An older file is replaced when the first samples are written.
     ///
     /// # Errors
     /// The file can't be made or written to, or there is no thread.
@@ -65,11 +63,11 @@ impl Recorder {
         facts: &Facts,
         knowledge: Arc<GuestKnowledge>,
     ) -> io::Result<Self> {
-        let file = File::create(&plan.path)?;
+        let file = NewFile::create(&plan.path)?;
         Self::to(file, plan, facts, knowledge)
     }
 
-    fn to<W: Write + Send + 'static>(
+    fn to<W: RecordingFile + Send + 'static>(
         mut file: W,
         plan: RecordPlan,
         facts: &Facts,
@@ -206,15 +204,17 @@ impl Drop for Recorder {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
+    use std::io::Write;
     use std::path::Path;
 
-    use kvmprof_devices::profiling::{Sample, StackEnd, StackSummary};
-    use kvmprof_report::file::Recording;
+    use kvmprof_recording::file::Recording;
+    use kvmprof_recording::{Sample, StackEnd, StackSummary};
 
     use super::*;
-    use crate::introspection::testing::kernel::HOT;
-    use crate::introspection::testing::linux_guest::LinuxGuest;
-    use crate::introspection::testing::modules::TestModule;
+    use kvmprof_introspection::testing::kernel::HOT;
+    use kvmprof_introspection::testing::linux_guest::LinuxGuest;
+    use kvmprof_introspection::testing::modules::TestModule;
 
     /// Takes so many bytes, like a disk that fills up.
     struct Disk {
@@ -234,6 +234,12 @@ mod tests {
 
         fn flush(&mut self) -> io::Result<()> {
             self.file.flush()
+        }
+    }
+
+    impl RecordingFile for Disk {
+        fn keep(&mut self, _is_worth_it: bool) -> io::Result<bool> {
+            Ok(true)
         }
     }
 
@@ -340,6 +346,36 @@ mod tests {
         );
         assert_eq!((ledger.stolen, ledger.lost), (account.stolen, account.lost));
         assert_eq!(ledger.ticks, 20_000 * 4 + 10_000);
+    }
+
+    #[test]
+    fn an_older_recording_is_kept_until_there_are_ticks() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        let record = |ticks: u64| {
+            let plan = RecordPlan {
+                path: path.clone(),
+                stacks: StackWish::default(),
+            };
+            let knowledge = Arc::new(GuestKnowledge::unknown());
+            let mut recorder = Recorder::start(plan, &Facts::default(), knowledge).unwrap();
+            feed(&mut recorder, ticks);
+            recorder.finish();
+        };
+        let samples = || {
+            let contents = Recording::open(&path).unwrap().read(|_, _| {}).unwrap();
+            contents.closed.unwrap().samples
+        };
+        // Without an older one there is one that is empty.
+        record(0);
+        assert_eq!(samples(), 0);
+        record(3);
+        assert_eq!(samples(), 3);
+        record(0);
+        assert_eq!(samples(), 3);
+        record(2);
+        assert_eq!(samples(), 2);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::Ledger;
-use kvmprof_devices::profiling::Ticks;
-use kvmprof_report::file::{Block, Facts, Kind, SampleBlock, header};
+use kvmprof_recording::Ticks;
+use kvmprof_recording::file::{Block, Facts, Kind, SampleBlock, header};
 
 use super::facts::RecordWish;
-use super::intake::{Delivered, Intake};
-use crate::introspection::Modules;
+use kvmprof_introspection::Modules;
+use kvmprof_recording::file::{Delivered, Intake};
 
 /// Bytes that may wait for the client; what comes then is lost.
 const MAX_WAITING: usize = 16 << 20;
@@ -215,13 +215,13 @@ impl StreamRecorder {
 
 #[cfg(test)]
 mod tests {
-    use kvmprof_devices::profiling::Sample;
-    use kvmprof_report::file::Recording;
+    use kvmprof_recording::Sample;
+    use kvmprof_recording::file::Recording;
 
     use super::*;
-    use crate::introspection::testing::kernel::HOT;
-    use crate::introspection::testing::linux_guest::LinuxGuest;
-    use crate::introspection::testing::modules::TestModule;
+    use kvmprof_introspection::testing::kernel::HOT;
+    use kvmprof_introspection::testing::linux_guest::LinuxGuest;
+    use kvmprof_introspection::testing::modules::TestModule;
 
     fn feed(recorder: &mut StreamRecorder, from: u64, count: u64) {
         for number in from..from + count {
@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    fn contents(bytes: &[u8]) -> kvmprof_report::file::Contents {
+    fn contents(bytes: &[u8]) -> kvmprof_recording::file::Contents {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
         std::fs::write(&path, bytes).unwrap();
@@ -307,7 +307,7 @@ mod tests {
         let contents = contents(&read(&mut recorder));
         assert_eq!(
             contents.symbols,
-            "1000 t f\nffffffffc0400000 t first_0\t[first]\nffffffffc0420000 t second_0\t[second]\n"
+            "1000 t f\nffffffffc0400000 t first_0\t[first]\n\nffffffffc0420000 t second_0\t[second]\n\n"
         );
     }
 
@@ -332,7 +332,7 @@ mod tests {
         recorder.take_module_functions(modules);
         recorder.stop();
         bytes.extend(read(&mut recorder));
-        assert!(contents(&bytes).symbols.ends_with("first_0\t[first]\n"));
+        assert!(contents(&bytes).symbols.ends_with("first_0\t[first]\n\n"));
     }
 
     #[test]

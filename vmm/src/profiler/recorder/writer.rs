@@ -1,16 +1,16 @@
 //! The thread that packs and writes.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 
-use kvmprof_report::file::{Account, Block, Kind, SampleBlock};
+use kvmprof_recording::file::{Account, Block, Kind, NewFile, SampleBlock};
 
 use super::facts::kernel_block;
-use super::intake::Delivered;
-use crate::introspection::GuestKnowledge;
+use kvmprof_introspection::GuestKnowledge;
+use kvmprof_recording::file::Delivered;
 
 /// What there is to write.
 pub enum Message {
@@ -54,6 +54,25 @@ impl Outcome {
     }
 }
 
+/// The file of a recording, which may have to get its name yet.
+pub trait RecordingFile: Write {
+    /// Gives the file its name: in the place of an older one only if the recording `is_worth_it`. Returns whether it
+    /// has its name.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn keep(&mut self, is_worth_it: bool) -> io::Result<bool>;
+}
+
+impl RecordingFile for NewFile {
+    fn keep(&mut self, is_worth_it: bool) -> io::Result<bool> {
+        if !is_worth_it && self.would_replace() {
+            return Ok(false);
+        }
+        NewFile::keep(self).map(|()| true)
+    }
+}
+
 /// Writes one recording.
 pub struct Writer<W> {
     file: W,
@@ -65,7 +84,7 @@ pub struct Writer<W> {
     outcome: Arc<Outcome>,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: RecordingFile> Writer<W> {
     /// Goes on after the facts in `file`; `path` is for messages.
     pub fn new(
         file: W,
@@ -99,6 +118,7 @@ impl<W: Write> Writer<W> {
                     if let Ok(json) = serde_json::to_vec(&account) {
                         self.write(Kind::End, &json);
                     }
+                    self.keep(account.ticks > 0);
                 }
             }
         }
@@ -109,13 +129,28 @@ impl<W: Write> Writer<W> {
             return;
         }
         let outcome = Arc::clone(&self.outcome);
-        if self.write(Kind::Samples, &block.bytes) {
+        if self.write(Kind::Samples, &block.bytes) && self.keep(true) {
             outcome.samples.fetch_add(block.samples, Ordering::Release);
             outcome.idle.fetch_add(block.idle, Ordering::Release);
         } else {
             let ticks = block.samples + block.idle;
             outcome.refused.fetch_add(ticks, Ordering::Release);
         }
+    }
+
+    /// Has the file take its name, unless an older one is worth more. False if the system refuses.
+    fn keep(&mut self, is_worth_it: bool) -> bool {
+        let path = self.path.display();
+        match self.file.keep(is_worth_it) {
+            Ok(true) => return true,
+            Ok(false) => {
+                log::warn!("No tick was recorded: {path} keeps the older recording");
+                return true;
+            }
+            Err(error) => log::error!("The recording can't be named {path}: {error}"),
+        }
+        self.outcome.failed.store(true, Ordering::Release);
+        false
     }
 
     /// The kernel's symbols, as soon as it is known where it runs.

@@ -1,0 +1,29 @@
+//! What the commands of the programs `kvmprof` and `kvmprof-tools` share: one trait, one way to print and to warn, the
+//! options and values that many of them have, and the exit statuses.
+
+mod console;
+mod error;
+mod output;
+mod program;
+mod socket;
+mod status;
+mod usage;
+pub mod value;
+
+pub use console::Console;
+pub use error::{UsageError, WithStatus, usage};
+pub use output::{PipeWriter, is_reader_gone};
+pub use program::{Program, main};
+pub use socket::SocketArgs;
+pub use status::ExitStatus;
+pub use usage::{parse, program_name, usage_error};
+
+/// A command with its arguments.
+pub trait Command {
+    /// Carries the command out. Results go to the console's output, warnings to its messages.
+    ///
+    /// # Errors
+    /// Why there is no result. The program prints the error with its causes on one line, and ends with the status of
+    /// the [`WithStatus`] or [`UsageError`] in it, else with [`ExitStatus::FAILURE`].
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus>;
+}

@@ -1,0 +1,65 @@
+//! From arguments to an exit status.
+
+use std::ffi::OsString;
+use std::io::{self, BufWriter, IsTerminal};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+
+use super::error::status_of;
+use super::usage::{help_hint, parse, program_name, refuse};
+use super::{Command, Console, ExitStatus, PipeWriter, UsageError, is_reader_gone};
+
+/// A program: a command line that chooses one command.
+pub trait Program: Parser {
+    /// The command that was chosen.
+    fn chosen(&self) -> &dyn Command;
+}
+
+/// Parses the arguments of the process, carries the command out, prints its error if it has one, and returns the exit
+/// status.
+pub fn main<P: Program>() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let program = P::command();
+    let line: P = match parse(&arguments) {
+        Ok(line) => line,
+        Err(error) => return refuse(&error, &program, &arguments).into(),
+    };
+    let name = program_name(&arguments, program.get_name());
+    let on_terminal = io::stdout().is_terminal();
+    let mut output = BufWriter::new(PipeWriter(io::stdout()));
+    let mut messages = io::stderr();
+    let mut console = Console::new(name, &program, &mut output, &mut messages);
+    let result = line.chosen().execute(&mut console);
+    let result = result.and_then(|status| {
+        let flushed = console.output.flush();
+        flushed
+            .context("Cannot write to standard output")
+            .or_else(|error| {
+                // A terminal that has gone takes nothing more (EIO), like a pipe whose reader has left.
+                let is_gone = is_reader_gone(&error) || on_terminal && is_io_error(&error);
+                is_gone.then_some(()).ok_or(error)
+            })?;
+        Ok(status)
+    });
+    let status = match result {
+        Ok(status) => status,
+        Err(error) if is_reader_gone(&error) => ExitStatus::SUCCESS,
+        Err(error) => {
+            let hint = if error.is::<UsageError>() {
+                help_hint(&program, &arguments)
+            } else {
+                String::new()
+            };
+            console.say(format_args!("{error:#}{hint}"));
+            status_of(&error)
+        }
+    };
+    status.into()
+}
+
+fn is_io_error(error: &anyhow::Error) -> bool {
+    let cause = error.root_cause().downcast_ref::<io::Error>();
+    cause.and_then(io::Error::raw_os_error) == Some(rustix::io::Errno::IO.raw_os_error())
+}

@@ -1,0 +1,221 @@
+//! Command lines: by which name the program was called, and what is wrong with its arguments.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::Path;
+
+use clap::error::ErrorKind;
+use clap::{Command, Parser};
+
+use super::ExitStatus;
+use crate::program::Tool;
+
+/// Parses `arguments`, the program's name first: called by a tool's name, the program is that tool.
+///
+/// # Errors
+/// What is wrong with them, or the help that was asked for.
+pub fn parse<P: Parser>(arguments: &[OsString]) -> Result<P, clap::Error> {
+    let command = P::command().multicall(called_as_tool(arguments).is_some());
+    P::from_arg_matches(&command.try_get_matches_from(arguments)?)
+}
+
+/// The name before the program's messages: the tool that it was called as, else `program`.
+pub fn program_name<'a>(arguments: &[OsString], program: &'a str) -> &'a str {
+    called_as_tool(arguments).unwrap_or(program)
+}
+
+fn called_as_tool(arguments: &[OsString]) -> Option<&'static str> {
+    let name = Path::new(arguments.first()?).file_name()?;
+    Tool::NAMES.into_iter().find(|tool| *tool == name)
+}
+
+/// Prints what is wrong with the arguments (see [`usage_error`]), or the help that was asked for.
+pub(super) fn refuse(error: &clap::Error, command: &Command, arguments: &[OsString]) -> ExitStatus {
+    // Standard output and standard error may be closed: then nobody reads them.
+    let _ = match usage_error(error, command, arguments) {
+        Some(line) => writeln!(io::stderr(), "{line}"),
+        None => error.print(),
+    };
+    if error.exit_code() == 0 {
+        ExitStatus::SUCCESS
+    } else {
+        ExitStatus::USAGE
+    }
+}
+
+/// The one line that says what is wrong and where help is; `None` if help or a version was asked
+/// for, or no argument was given at all, which gets help too. `arguments` are as the program was given
+/// them, its name first.
+pub fn usage_error(
+    error: &clap::Error,
+    command: &Command,
+    arguments: &[OsString],
+) -> Option<String> {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    ) {
+        return None;
+    }
+    let program = program_name(arguments, command.get_name());
+    // Its last paragraphs are the usage and a hint at help.
+    let text = error.to_string();
+    let parts: Vec<&str> = text
+        .split("\n\n")
+        .take_while(|part| !part.starts_with("Usage:") && !part.starts_with("For more"))
+        .flat_map(str::lines)
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    let mut line = String::new();
+    for part in parts {
+        let part = part.strip_prefix("error: ").unwrap_or(part);
+        let separator = match line.chars().last() {
+            None => "",
+            Some(':') => " ",
+            Some(_) if part.starts_with('[') => " ",
+            // A list of arguments.
+            Some('>' | ']') if part.starts_with(['-', '<', '[']) => ", ",
+            Some(_) => "; ",
+        };
+        line += separator;
+        line += part.strip_prefix("tip: ").unwrap_or(part);
+    }
+    let hint = help_hint(command, arguments);
+    Some(format!("{program}: {line}{hint}"))
+}
+
+/// Where the help is, to be put behind an error about arguments.
+pub(super) fn help_hint(command: &Command, arguments: &[OsString]) -> String {
+    let program = program_name(arguments, command.get_name());
+    let named = arguments
+        .get(1)
+        .and_then(|word| word.to_str())
+        .filter(|word| command.find_subcommand(word).is_some());
+    match named {
+        Some(name) if program == command.get_name() => format!("; see {program} {name} --help"),
+        _ => format!("; see {program} --help"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn strings(arguments: &[&str]) -> Vec<OsString> {
+        arguments.iter().map(OsString::from).collect()
+    }
+
+    #[derive(Debug, Parser)]
+    #[command(name = "kvmprof", version, propagate_version = true)]
+    struct Line {
+        #[command(subcommand)]
+        tool: Tool,
+    }
+
+    #[test]
+    fn the_name_or_the_first_argument_chooses_the_tool() {
+        for arguments in [
+            &["/usr/bin/prfdc", "file", "5"][..],
+            &["prfdc", "file", "5"],
+            &["./kvmprof", "prfdc", "file", "5"],
+        ] {
+            let line: Line = parse(&strings(arguments)).unwrap();
+            assert!(matches!(line.tool, Tool::Prfdc(_)), "{arguments:?}");
+        }
+        assert_eq!(program_name(&strings(&["bin/prfpr"]), "kvmprof"), "prfpr");
+        assert_eq!(
+            program_name(&strings(&["bin/x", "prfpr"]), "kvmprof"),
+            "kvmprof"
+        );
+        assert_eq!(program_name(&[], "kvmprof"), "kvmprof");
+    }
+
+    #[test]
+    fn help_shows_the_name_that_the_program_was_called_by() {
+        for (arguments, usage) in [
+            (&["/usr/bin/prfld", "--help"][..], "Usage: prfld [OPTIONS]"),
+            (
+                &["kvmprof", "prfld", "-h"],
+                "Usage: kvmprof prfld [OPTIONS]",
+            ),
+        ] {
+            let help = parse::<Line>(&strings(arguments)).unwrap_err().to_string();
+            assert!(help.contains(usage), "{help}");
+        }
+    }
+
+    fn refused(arguments: &[&str]) -> Option<String> {
+        let arguments = strings(arguments);
+        let error = parse::<Line>(&arguments).unwrap_err();
+        usage_error(&error, &Line::command(), &arguments)
+    }
+
+    #[test]
+    fn every_wrong_use_takes_one_line() {
+        for (arguments, line) in [
+            (
+                &["kvmprof", "prfsnap"][..],
+                "kvmprof: the following required arguments were not provided: <FILE>; \
+                see kvmprof prfsnap --help",
+            ),
+            (
+                &["/bin/prfsnap"],
+                "prfsnap: the following required arguments were not provided: <FILE>; \
+                see prfsnap --help",
+            ),
+            (
+                &["prfsnap", "file", "more"],
+                "prfsnap: unexpected argument 'more' found; see prfsnap --help",
+            ),
+            (
+                &["kvmprof", "prfld", "--no-slyde"],
+                "kvmprof: unexpected argument '--no-slyde' found; a similar argument exists: '--no-slide'; \
+                see kvmprof prfld --help",
+            ),
+            (
+                &["kvmprof", "gatpc"],
+                "kvmprof: unrecognized subcommand 'gatpc'; \
+                a similar subcommand exists: 'getpc'; see kvmprof --help",
+            ),
+            (
+                &["kvmprof", "prfld", "--no-slide"],
+                "kvmprof: the following required arguments were not provided: <NAMELIST>; \
+                see kvmprof prfld --help",
+            ),
+            (
+                &["prfdc", "file", "0"],
+                "prfdc: invalid value '0' for '[period]': a number of minutes is needed, more than 0 and at most \
+                527040; see prfdc --help",
+            ),
+            (
+                &["getpc", "--format", "new"],
+                "getpc: invalid value 'new' for '--format <FORMAT>' \
+                [possible values: native, classic]; see getpc --help",
+            ),
+            (
+                &["prfld", "--socket"],
+                "prfld: a value is required for '--socket <PATH>' but none was supplied; \
+                see prfld --help",
+            ),
+        ] {
+            assert_eq!(refused(arguments).as_deref(), Some(line), "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn help_is_no_error() {
+        for arguments in [
+            &["kvmprof", "--help"][..],
+            &["prfld", "-h"],
+            &["kvmprof", "--version"],
+            &["prfld", "--version"],
+        ] {
+            assert_eq!(refused(arguments), None, "{arguments:?}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Tables as plain text, with columns as wide as they have to be.
+
+use std::io::{self, Write};
+
+/// How a column is aligned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Align {
+    /// To the left.
+    Left,
+    /// To the right.
+    Right,
+}
+
+/// The spaces of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spacing {
+    /// Before each line.
+    pub margin: &'static str,
+    /// Between two columns.
+    pub gap: &'static str,
+}
+
+/// Writes `rows` in columns that are aligned so.
+pub(crate) fn write_rows<const N: usize>(
+    output: &mut dyn Write,
+    spacing: Spacing,
+    aligns: [Align; N],
+    rows: &[[String; N]],
+) -> io::Result<()> {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    for row in rows {
+        let mut line = String::from(spacing.margin);
+        for (index, ((cell, width), align)) in row.iter().zip(widths).zip(aligns).enumerate() {
+            if index > 0 {
+                line += spacing.gap;
+            }
+            line += &match align {
+                Align::Left => format!("{cell:<width$}"),
+                Align::Right => format!("{cell:>width$}"),
+            };
+        }
+        writeln!(output, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+/// Writes `rows` under their headings.
+pub(crate) fn write_table<const N: usize>(
+    output: &mut dyn Write,
+    headings: [(&str, Align); N],
+    mut rows: Vec<[String; N]>,
+) -> io::Result<()> {
+    const SPACING: Spacing = Spacing {
+        margin: "  ",
+        gap: "  ",
+    };
+    rows.insert(0, headings.map(|(heading, _)| heading.to_owned()));
+    write_rows(output, SPACING, headings.map(|(_, align)| align), &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [["1", "größer"], ["100", "b"]].map(|row| row.map(str::to_owned));
+        let mut output = Vec::new();
+        let headings = [("PID", Align::Right), ("NAME", Align::Left)];
+        write_table(&mut output, headings, rows.to_vec()).unwrap();
+        let expected = "  PID  NAME\n    1  größer\n  100  b\n";
+        assert_eq!(String::from_utf8(output).unwrap(), expected);
+
+        let mut output = Vec::new();
+        let (margin, gap) = ("", " ");
+        let aligns = [Align::Right, Align::Right];
+        write_rows(&mut output, Spacing { margin, gap }, aligns, &rows).unwrap();
+        let expected = "  1 größer\n100      b\n";
+        assert_eq!(String::from_utf8(output).unwrap(), expected);
+    }
+}

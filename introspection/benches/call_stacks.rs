@@ -1,0 +1,133 @@
+//! What it takes to unwind a stack of a vCPU that stands still, and to know the kernel's modules, without KVM: guests
+//! whose memory was put together by hand, an unwind table as large as a distribution kernel's.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use anyhow::ensure;
+use kvmprof_introspection::testing::kernel::HOT;
+use kvmprof_introspection::testing::linux_guest::LinuxGuest;
+use kvmprof_introspection::testing::modules::{START, TestModule};
+use kvmprof_introspection::testing::stacks::DeepStacks;
+use kvmprof_introspection::{Registers, Stack, VcpuIntrospector};
+
+const ROUNDS: usize = 301;
+/// Stacks in a round.
+const STACKS: u32 = 1_000;
+/// Frames of each.
+const FRAMES: u64 = 16;
+/// Modules, as many as a usual guest has.
+const MODULES: usize = 100;
+/// Functions of each.
+const FUNCTIONS: u64 = 500;
+/// How often their list is read.
+const LISTS: usize = 21;
+
+fn main() -> anyhow::Result<()> {
+    // cargo test runs benches too, to see that they start.
+    if std::env::args().any(|argument| argument == "--test") {
+        return Ok(());
+    }
+    println!("{FRAMES} frames, medians over {ROUNDS} rounds of {STACKS}, us");
+    let mut stacks = DeepStacks::new(FRAMES);
+    let mut stack = Stack::default();
+    measure("kernel stack by ORC", 5.0, || {
+        stacks.unwind_kernel(&mut stack);
+        stack.frames().len()
+    })?;
+    measure("user stack by frame pointer", 3.0, || {
+        stacks.unwind_user(&mut stack);
+        stack.frames().len()
+    })?;
+    measure("user stack by .eh_frame", 10.0, || {
+        stacks.unwind_frameless(&mut stack);
+        stack.frames().len()
+    })?;
+    measure_modules();
+    Ok(())
+}
+
+/// Prints what modules take: on the vCPU's thread a look whether they are still the same, and on another one a list
+/// that is read, all of it or but for one.
+fn measure_modules() {
+    let guest = LinuxGuest::new(HOT);
+    guest.knowledge.locate(&guest.memory, &guest.user());
+    let modules: Vec<TestModule> = (0..MODULES)
+        .map(|number| TestModule::new(&format!("module{number}"), FUNCTIONS))
+        .collect();
+    let (all, few) = (MODULES, MODULES - 1);
+    println!("{MODULES} modules of {FUNCTIONS} functions, medians over {LISTS} lists, us");
+    let mut whole = Vec::new();
+    let mut one = Vec::new();
+    for _ in 0..LISTS {
+        for (modules, times) in [
+            (&modules[..0], None),
+            (&modules[..few], Some(&mut whole)),
+            (&modules[..all], Some(&mut one)),
+        ] {
+            guest.load(modules);
+            let start = Instant::now();
+            guest.read_modules();
+            if let Some(times) = times {
+                times.push(start.elapsed().as_secs_f64() * 1e6);
+            }
+        }
+    }
+    let mut introspector = guest.introspector(0);
+    let registers = Registers {
+        rip: START + 8,
+        ..guest.kernel(0)
+    };
+    let look = |introspector: &mut VcpuIntrospector, registers: &Registers| {
+        let rounds = (0..ROUNDS).map(|_| {
+            let start = Instant::now();
+            for _ in 0..STACKS {
+                black_box(introspector.identify(&guest.memory, registers, false, false));
+            }
+            start.elapsed().as_secs_f64() * 1e6 / f64::from(STACKS)
+        });
+        median(rounds.collect())
+    };
+    let elsewhere = look(&mut introspector, &guest.kernel(0));
+    let here = look(&mut introspector, &registers);
+    println!(
+        "  {:<30} {:>6.2} (allowed: 1)",
+        "look at the list, on the vCPU",
+        here - elsewhere
+    );
+    println!(
+        "  {:<30} {:>6.0} (beside the vCPUs)",
+        "all of it anew",
+        median(whole)
+    );
+    println!(
+        "  {:<30} {:>6.0} (beside the vCPUs)",
+        "one more",
+        median(one)
+    );
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+/// Prints what one `unwind` takes, which returns the number of frames.
+fn measure(name: &str, allowed_us: f64, mut unwind: impl FnMut() -> usize) -> anyhow::Result<()> {
+    ensure!(
+        unwind() as u64 == FRAMES,
+        "{name}: the stack is another one"
+    );
+    let rounds = (0..ROUNDS).map(|_| {
+        let start = Instant::now();
+        for _ in 0..STACKS {
+            black_box(unwind());
+        }
+        start.elapsed().as_secs_f64() * 1e6 / f64::from(STACKS)
+    });
+    println!(
+        "  {name:<30} {:>6.2} (allowed: {allowed_us})",
+        median(rounds.collect())
+    );
+    Ok(())
+}

@@ -1,0 +1,389 @@
+//! A bounded reader of the kernel's own type information (BTF, `Documentation/bpf/btf.rst`).
+//!
+//! It reads what introspection needs, where structures keep their members and which numbers
+//! enumerators have, in one pass over the types and without copying any of them: a kernel has some
+//! hundred thousand.
+
+use crate::IntrospectionError;
+use crate::bytes::{index_at, u16_at, u32_at};
+
+/// How a section starts.
+pub const MAGIC: u16 = 0xeb9f;
+/// Bytes of `struct btf_type`.
+const TYPE_LENGTH: usize = 12;
+/// Most types that are read.
+const MAX_TYPES: usize = 4 << 20;
+/// Deepest nesting of anonymous structures that is followed.
+const MAX_DEPTH: u32 = 8;
+/// Most members that one look-up visits.
+const MAX_MEMBERS: usize = 1 << 16;
+
+const KIND_INT: u32 = 1;
+const KIND_ARRAY: u32 = 3;
+/// A `btf_type` that is a structure.
+pub const KIND_STRUCT: u32 = 4;
+const KIND_UNION: u32 = 5;
+/// A `btf_type` that is an enumeration of 32-bit numbers.
+pub const KIND_ENUM: u32 = 6;
+/// A `btf_type` that gives another type a name.
+pub const KIND_TYPEDEF: u32 = 8;
+const KIND_VOLATILE: u32 = 9;
+const KIND_CONST: u32 = 10;
+const KIND_RESTRICT: u32 = 11;
+const KIND_FUNC_PROTO: u32 = 13;
+const KIND_VAR: u32 = 14;
+const KIND_DATASEC: u32 = 15;
+const KIND_DECL_TAG: u32 = 17;
+const KIND_TYPE_TAG: u32 = 18;
+const KIND_ENUM64: u32 = 19;
+const KIND_LAST: u32 = KIND_ENUM64;
+
+/// A kernel's type information.
+#[derive(Debug)]
+pub struct Btf<'a> {
+    types: &'a [u8],
+    strings: &'a [u8],
+    /// Where each type starts within `types`; type 1 is first, type 0 is `void`.
+    starts: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Type {
+    name: usize,
+    kind: u32,
+    /// Members, enumerators, or parameters.
+    count: usize,
+    /// Whether member offsets also say how wide bit fields are.
+    kind_flag: bool,
+    /// Its size in bytes, or the type that it names or refers to.
+    size_or_type: usize,
+    /// Where what follows `struct btf_type` starts within the types.
+    tail: usize,
+}
+
+impl<'a> Btf<'a> {
+    /// Reads the contents of a `.BTF` section.
+    ///
+    /// # Errors
+    /// The header or a type is malformed.
+    pub fn parse(section: &'a [u8]) -> Result<Self, IntrospectionError> {
+        if u16_at(section, 0) != Some(MAGIC) {
+            return Err(IntrospectionError::Btf(
+                "it doesn't start with its magic number",
+            ));
+        }
+        let part = |offset_field: usize| {
+            let header = index_at(section, 4)?;
+            let start = header.checked_add(index_at(section, offset_field)?)?;
+            let length = index_at(section, offset_field + 4)?;
+            section.get(start..start.checked_add(length)?)
+        };
+        let cut = IntrospectionError::Btf("its header points outside the section");
+        let (Some(types), Some(strings)) = (part(8), part(16)) else {
+            return Err(cut);
+        };
+        let starts = starts(types)?;
+        Ok(Self {
+            types,
+            strings,
+            starts,
+        })
+    }
+
+    /// Where, in bytes, `member` lies within the structure or union called `structure`; members of
+    /// its anonymous structures and unions count as its own. `None` when there is none, or it is a
+    /// bit field.
+    pub fn offset_of(&self, structure: &str, member: &str) -> Option<u64> {
+        self.structures(structure).offset_of(member)
+    }
+
+    /// The structures and unions called `name`, for several look-ups: finding them goes through all types.
+    pub fn structures(&self, name: &str) -> Structures<'_, 'a> {
+        let is_meant = |candidate: &Type| {
+            matches!(candidate.kind, KIND_STRUCT | KIND_UNION)
+                && self.is_named(candidate.name, name)
+        };
+        Structures {
+            btf: self,
+            candidates: self.all().filter(is_meant).collect(),
+        }
+    }
+
+    /// How long the structure called `structure` is, in bytes.
+    pub fn size_of(&self, structure: &str) -> Option<u64> {
+        self.all()
+            .find(|candidate| {
+                candidate.kind == KIND_STRUCT && self.is_named(candidate.name, structure)
+            })
+            .and_then(|found| u64::try_from(found.size_or_type).ok())
+    }
+
+    /// The value of `enumerator` in the enumeration called `enumeration`.
+    pub fn enumerator(&self, enumeration: &str, enumerator: &str) -> Option<u32> {
+        self.all()
+            .filter(|candidate| {
+                candidate.kind == KIND_ENUM && self.is_named(candidate.name, enumeration)
+            })
+            .find_map(|candidate| {
+                (0..candidate.count).find_map(|index| {
+                    let entry = candidate.tail + index * 8;
+                    self.is_named(index_at(self.types, entry)?, enumerator)
+                        .then(|| u32_at(self.types, entry + 4))
+                        .flatten()
+                })
+            })
+    }
+
+    fn all(&self) -> impl Iterator<Item = Type> {
+        self.starts
+            .iter()
+            .filter_map(|start| type_at(self.types, usize::try_from(*start).ok()?))
+    }
+
+    fn by_id(&self, id: usize) -> Option<Type> {
+        let start = *self.starts.get(id.checked_sub(1)?)?;
+        type_at(self.types, usize::try_from(start).ok()?)
+    }
+
+    fn is_named(&self, name: usize, expected: &str) -> bool {
+        let expected = expected.as_bytes();
+        self.strings
+            .get(name..)
+            .and_then(|string| string.strip_prefix(expected))
+            .is_some_and(|rest| rest.first() == Some(&0))
+    }
+
+    /// The structure or union that a type comes down to behind its names and qualifiers.
+    fn resolve(&self, mut id: usize) -> Option<Type> {
+        for _ in 0..MAX_DEPTH {
+            let this = self.by_id(id)?;
+            match this.kind {
+                KIND_STRUCT | KIND_UNION => return Some(this),
+                KIND_TYPEDEF | KIND_VOLATILE | KIND_CONST | KIND_RESTRICT | KIND_TYPE_TAG => {
+                    id = this.size_or_type;
+                }
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// Where `member` lies within `structure`, in bits, and what type it is of.
+    fn member(
+        &self,
+        structure: Type,
+        member: &str,
+        depth: u32,
+        budget: &mut usize,
+    ) -> Option<(u64, usize)> {
+        let depth = depth.checked_sub(1)?;
+        for index in 0..structure.count {
+            *budget = budget.checked_sub(1)?;
+            let entry = structure.tail + index * 12;
+            let name = index_at(self.types, entry)?;
+            let mut bits = u32_at(self.types, entry + 8)?;
+            if structure.kind_flag {
+                if bits >> 24 != 0 {
+                    continue;
+                }
+                bits &= 0x00ff_ffff;
+            }
+            let bits = u64::from(bits);
+            if self.is_named(name, member) {
+                return Some((bits, index_at(self.types, entry + 4)?));
+            }
+            if self.strings.get(name) == Some(&0)
+                && let Some(inner) = self.by_id(index_at(self.types, entry + 4)?)
+                && matches!(inner.kind, KIND_STRUCT | KIND_UNION)
+                && let Some((within, id)) = self.member(inner, member, depth, budget)
+            {
+                return Some((bits + within, id));
+            }
+        }
+        None
+    }
+}
+
+/// Structures and unions of one name. Such as are private to a file may have the same name: of all those, the first
+/// counts that has the member which is asked for.
+#[derive(Debug)]
+pub struct Structures<'b, 'a> {
+    btf: &'b Btf<'a>,
+    candidates: Vec<Type>,
+}
+
+impl Structures<'_, '_> {
+    /// As [`Btf::offset_of`].
+    pub fn offset_of(&self, member: &str) -> Option<u64> {
+        self.find(member).map(|(offset, _)| offset)
+    }
+
+    /// Where `inner` lies, which is a member of `member`'s type; in bytes from the start of the outer structure.
+    pub fn offset_within(&self, member: &str, inner: &str) -> Option<u64> {
+        let (offset, id) = self.find(member)?;
+        let mut budget = MAX_MEMBERS;
+        let structure = self.btf.resolve(id)?;
+        let (bits, _) = self.btf.member(structure, inner, MAX_DEPTH, &mut budget)?;
+        (bits % 8 == 0).then_some(offset + bits / 8)
+    }
+
+    /// How many bytes the first of them has.
+    pub fn size(&self) -> Option<u64> {
+        u64::try_from(self.candidates.first()?.size_or_type).ok()
+    }
+
+    /// Where `member` lies, in bytes, and what type it is of.
+    fn find(&self, member: &str) -> Option<(u64, usize)> {
+        self.candidates
+            .iter()
+            .find_map(|candidate| {
+                let mut budget = MAX_MEMBERS;
+                self.btf.member(*candidate, member, MAX_DEPTH, &mut budget)
+            })
+            .filter(|(bits, _)| bits % 8 == 0)
+            .map(|(bits, id)| (bits / 8, id))
+    }
+}
+
+/// Where each type starts.
+fn starts(types: &[u8]) -> Result<Vec<u32>, IntrospectionError> {
+    let mut starts = Vec::with_capacity(types.len() / 40);
+    let mut position = 0;
+    while position < types.len() {
+        let this =
+            type_at(types, position).ok_or(IntrospectionError::Btf("a type is cut short"))?;
+        if starts.len() >= MAX_TYPES {
+            return Err(IntrospectionError::Btf("it has too many types"));
+        }
+        starts
+            .push(u32::try_from(position).map_err(|_| IntrospectionError::Btf("it is too long"))?);
+        position = this.tail
+            + tail_length(this)
+                .ok_or(IntrospectionError::Btf("it has types of an unknown kind"))?;
+    }
+    Ok(starts)
+}
+
+fn type_at(types: &[u8], position: usize) -> Option<Type> {
+    let information = u32_at(types, position.checked_add(4)?)?;
+    Some(Type {
+        name: index_at(types, position)?,
+        kind: information >> 24 & 0x1f,
+        count: usize::try_from(information & 0xffff).ok()?,
+        kind_flag: information >> 31 != 0,
+        size_or_type: index_at(types, position + 8)?,
+        tail: position + TYPE_LENGTH,
+    })
+}
+
+/// Bytes that follow `struct btf_type`.
+fn tail_length(this: Type) -> Option<usize> {
+    Some(match this.kind {
+        KIND_INT | KIND_VAR | KIND_DECL_TAG => 4,
+        KIND_ARRAY => 12,
+        KIND_STRUCT | KIND_UNION | KIND_DATASEC | KIND_ENUM64 => this.count * 12,
+        KIND_ENUM | KIND_FUNC_PROTO => this.count * 8,
+        1..=KIND_LAST => 0,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::btf::Builder;
+
+    fn sample() -> Vec<u8> {
+        let mut builder = Builder::new();
+        builder.other(KIND_INT, 0, &[32]);
+        builder.other(KIND_ARRAY, 0, &[1, 1, 4]);
+        let inner = builder.structure("", &[("current_task", 1, 0), ("preempt_count", 1, 64)]);
+        let union = builder.composite(KIND_UNION, false, "", &[("", inner, 0), ("pad", 2, 0)]);
+        builder.structure("pcpu_hot", &[("", union, 128)]);
+        builder.composite(
+            KIND_STRUCT,
+            true,
+            "task_struct",
+            &[("flag", 1, 1 << 24 | 3), ("pid", 1, 320), ("odd", 1, 321)],
+        );
+        builder.other(KIND_FUNC_PROTO, 2, &[0, 1, 0, 1]);
+        builder.other(KIND_DATASEC, 1, &[1, 0, 4]);
+        builder.enumeration(
+            "system_states",
+            &[("SYSTEM_BOOTING", 0), ("SYSTEM_SCHEDULING", 1)],
+        );
+        builder.structure("recursive", &[("", 10, 0)]);
+        builder.section()
+    }
+
+    #[test]
+    fn finds_members_and_enumerators() {
+        let section = sample();
+        let btf = Btf::parse(&section).unwrap();
+        assert_eq!(btf.offset_of("task_struct", "pid"), Some(40));
+        assert_eq!(btf.offset_of("task_struct", "flag"), None);
+        assert_eq!(btf.offset_of("task_struct", "odd"), None);
+        assert_eq!(btf.offset_of("task_struct", "pi"), None);
+        assert_eq!(btf.offset_of("pcpu_hot", "preempt_count"), Some(24));
+        assert_eq!(btf.offset_of("pcpu_cold", "preempt_count"), None);
+        assert_eq!(
+            btf.enumerator("system_states", "SYSTEM_SCHEDULING"),
+            Some(1)
+        );
+        assert_eq!(btf.enumerator("system_states", "SYSTEM_HALT"), None);
+    }
+
+    #[test]
+    fn finds_members_of_members_behind_names() {
+        let mut builder = Builder::new();
+        let context = builder.structure("", &[("lock", 0, 0), ("vdso", 0, 192)]);
+        let name = builder.refers(KIND_TYPEDEF, "mm_context_t", context);
+        builder.structure("mm_struct", &[("pgd", 0, 64), ("context", name, 256)]);
+        let section = builder.section();
+        let btf = Btf::parse(&section).unwrap();
+        let mm = btf.structures("mm_struct");
+        assert_eq!(mm.offset_within("context", "vdso"), Some(32 + 24));
+        assert_eq!(mm.offset_within("pgd", "vdso"), None);
+        assert_eq!(mm.offset_within("context", "none"), None);
+        assert_eq!((mm.offset_of("pgd"), mm.size()), (Some(8), Some(8)));
+        assert_eq!(btf.structures("none").size(), None);
+    }
+
+    #[test]
+    fn a_structure_within_itself_ends() {
+        let section = sample();
+        let btf = Btf::parse(&section).unwrap();
+        assert_eq!(btf.offset_of("recursive", "member"), None);
+    }
+
+    #[test]
+    fn refuses_other_bytes() {
+        assert!(Btf::parse(b"").is_err());
+        assert!(Btf::parse(&[0x9f, 0xeb, 1, 0]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn damage_gives_errors_or_numbers(
+            flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let mut section = sample();
+            for (index, value) in flips {
+                let index = index.index(section.len());
+                section[index] = value;
+            }
+            section.truncate(cut.index(section.len()) + 1);
+            if let Ok(btf) = Btf::parse(&section) {
+                for member in ["pid", "current_task", "member"] {
+                    for structure in ["task_struct", "pcpu_hot", "recursive"] {
+                        btf.offset_of(structure, member);
+                    }
+                }
+                btf.enumerator("system_states", "SYSTEM_SCHEDULING");
+            }
+        }
+    }
+}

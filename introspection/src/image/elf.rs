@@ -1,0 +1,265 @@
+//! The parts of an ELF file that introspection needs (elf(5)).
+
+use object::elf::{FileHeader64, PT_LOAD, SHF_EXECINSTR, SHT_NOBITS, SymbolSection};
+use object::read::elf::{FileHeader, NoteIterator, ProgramHeader, SectionHeader};
+use object::{LittleEndian, SectionIndex, read};
+
+use super::super::IntrospectionError;
+
+type Header = FileHeader64<LittleEndian>;
+
+/// Most segments that are looked at; a kernel has five or so.
+const MAX_SEGMENTS: usize = 64;
+/// Most notes that are looked at.
+const MAX_NOTES: usize = 1024;
+
+/// A loadable segment (`PT_LOAD`).
+#[derive(Clone, Copy, Debug)]
+pub struct Segment<'a> {
+    /// The virtual address it was linked for.
+    pub address: u64,
+    /// What the file holds of it.
+    pub data: &'a [u8],
+    /// Its length in memory, in bytes.
+    pub memory_length: u64,
+}
+
+/// A kernel's ELF file.
+#[derive(Debug)]
+pub struct Vmlinux<'a> {
+    file: &'a [u8],
+    header: &'a Header,
+    segments: Vec<Segment<'a>>,
+}
+
+impl<'a> Vmlinux<'a> {
+    /// Reads the headers of a 64-bit little-endian `file`.
+    ///
+    /// # Errors
+    /// The file isn't such an ELF file, or its headers point outside it.
+    pub fn parse(file: &'a [u8]) -> Result<Self, IntrospectionError> {
+        let header = Header::parse(file).map_err(damaged)?;
+        let endian = header.endian().map_err(damaged)?;
+        let mut segments = Vec::new();
+        for program in header.program_headers(endian, file).map_err(damaged)? {
+            if program.p_type(endian) == PT_LOAD && segments.len() < MAX_SEGMENTS {
+                let data = program.data(endian, file).map_err(|()| {
+                    IntrospectionError::Elf("a segment lies outside the file".to_owned())
+                })?;
+                segments.push(Segment {
+                    address: program.p_vaddr(endian),
+                    data,
+                    memory_length: program.p_memsz(endian),
+                });
+            }
+        }
+        Ok(Self {
+            file,
+            header,
+            segments,
+        })
+    }
+
+    /// Its loadable segments.
+    pub fn segments(&self) -> &[Segment<'a>] {
+        &self.segments
+    }
+
+    /// What the file holds from link-time virtual address `address` to its segment's end.
+    pub fn bytes_from(&self, address: u64) -> Option<&'a [u8]> {
+        self.segments.iter().find_map(|segment| {
+            let offset = usize::try_from(address.checked_sub(segment.address)?).ok()?;
+            segment.data.get(offset..).filter(|bytes| !bytes.is_empty())
+        })
+    }
+
+    /// The data of the section called `name`, if there is one that the file holds.
+    pub fn section(&self, name: &[u8]) -> Option<&'a [u8]> {
+        self.linked_section(name).map(|(_, data)| data)
+    }
+
+    /// The link-time address and the data of the section called `name`, if there is one that the file holds.
+    pub fn linked_section(&self, name: &[u8]) -> Option<(u64, &'a [u8])> {
+        let endian = self.header.endian().ok()?;
+        let sections = self.header.sections(endian, self.file).ok()?;
+        let (_, section) = sections.section_by_name(endian, name)?;
+        if section.sh_type(endian) == SHT_NOBITS {
+            return None;
+        }
+        Some((
+            section.sh_addr(endian),
+            section.data(endian, self.file).ok()?,
+        ))
+    }
+
+    /// The defined symbols of its `.symtab`, which only a kernel that wasn't stripped has: link-time
+    /// addresses, names, and whether each is a function. As for nm(1) and kallsyms, a function is what lies in
+    /// code: labels of assembly too, which have neither a type nor a size.
+    pub fn symbols(&self) -> impl Iterator<Item = (u64, &'a str, bool)> {
+        use object::read::elf::Sym;
+        let table = self.header.endian().ok().and_then(|endian| {
+            let sections = self.header.sections(endian, self.file).ok()?;
+            let table = sections
+                .symbols(endian, self.file, object::elf::SHT_SYMTAB)
+                .ok()?;
+            Some((endian, sections, table))
+        });
+        table.into_iter().flat_map(|(endian, sections, table)| {
+            let is_code = move |section: SymbolSection| {
+                let index = section.index().map(|index| SectionIndex(index.into()));
+                let section = index.and_then(|index| sections.section(index).ok());
+                section.is_some_and(|section| section.sh_flags(endian).contains(SHF_EXECINSTR))
+            };
+            let strings = table.strings();
+            table.symbols().iter().filter_map(move |symbol| {
+                let name = std::str::from_utf8(symbol.name(endian, strings).ok()?).ok()?;
+                let kept = !name.is_empty()
+                    && symbol.st_shndx(endian) != object::elf::SHN_UNDEF
+                    && symbol.st_type() != object::elf::STT_SECTION
+                    && symbol.st_type() != object::elf::STT_FILE;
+                kept.then(|| {
+                    // The assembler's own labels name no function.
+                    let function = is_code(symbol.st_shndx(endian)) && !name.starts_with(".L");
+                    (symbol.st_value(endian), name, function)
+                })
+            })
+        })
+    }
+}
+
+/// The notes of `owner` in the `PT_NOTE` segments of an ELF file: each one's type and descriptor.
+/// An image that is no 64-bit little-endian ELF file, or is damaged, has none.
+pub fn notes<'a>(elf: &'a [u8], owner: &[u8]) -> Vec<(u32, &'a [u8])> {
+    let mut found = Vec::new();
+    let Ok(header) = Header::parse(elf) else {
+        return found;
+    };
+    let Ok(endian) = header.endian() else {
+        return found;
+    };
+    let programs = header.program_headers(endian, elf).unwrap_or(&[]);
+    let mut budget = MAX_NOTES;
+    for program in programs.iter().take(MAX_SEGMENTS) {
+        let Ok(Some(mut notes)) = program.notes(endian, elf) else {
+            continue;
+        };
+        while let Some(note) = next_note(&mut notes, &mut budget) {
+            if note.name() == owner {
+                found.push((note.n_type(endian).0, note.desc()));
+            }
+        }
+    }
+    found
+}
+
+fn next_note<'a>(
+    notes: &mut NoteIterator<'a, Header>,
+    budget: &mut usize,
+) -> Option<read::elf::Note<'a, Header>> {
+    *budget = budget.checked_sub(1)?;
+    notes.next().ok().flatten()
+}
+
+fn damaged(error: read::Error) -> IntrospectionError {
+    IntrospectionError::Elf(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An ELF file with one note segment.
+    fn with_notes(notes: &[u8]) -> Vec<u8> {
+        let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+        file.resize(16, 0);
+        let length = notes.len() as u64;
+        // Elf64_Ehdr from e_type on, then Elf64_Phdr: PT_NOTE.
+        let words = [
+            (2, 2),
+            (62, 2),
+            (1, 4),
+            (0, 8),
+            (64, 8),
+            (0, 8),
+            (0, 4),
+            (64, 2),
+            (56, 2),
+            (1, 2),
+            (64, 2),
+            (0, 2),
+            (0, 2),
+            (4, 4),
+            (4, 4),
+            (120, 8),
+            (0, 8),
+            (0, 8),
+            (length, 8),
+            (length, 8),
+            (4, 8),
+        ];
+        for (word, width) in words {
+            let word: u64 = word;
+            file.extend_from_slice(&word.to_le_bytes()[..width]);
+        }
+        file.extend_from_slice(notes);
+        file
+    }
+
+    fn note(owner: &[u8], kind: u32, descriptor: &[u8]) -> Vec<u8> {
+        let mut note = Vec::new();
+        for word in [owner.len(), descriptor.len()] {
+            note.extend_from_slice(&u32::try_from(word).unwrap().to_le_bytes());
+        }
+        note.extend_from_slice(&kind.to_le_bytes());
+        for part in [owner, descriptor] {
+            note.extend_from_slice(part);
+            note.resize(note.len().next_multiple_of(4), 0);
+        }
+        note
+    }
+
+    #[test]
+    fn finds_the_owners_notes() {
+        let mut all = note(b"GNU\0", 3, b"build id");
+        all.extend(note(b"kvmprof\0", 1, b"where"));
+        all.extend(note(b"kvmprof\0", 9, b""));
+        let file = with_notes(&all);
+        assert_eq!(
+            notes(&file, b"kvmprof"),
+            [(1, b"where".as_slice()), (9, b"")]
+        );
+        assert_eq!(notes(&file, b"kvm"), []);
+        assert_eq!(notes(b"no ELF file", b"kvmprof"), []);
+    }
+
+    #[test]
+    fn damaged_notes_end_the_search() {
+        let mut all = note(b"kvmprof\0", 1, b"where");
+        all.extend(note(b"kvmprof\0", 2, b"cut"));
+        let whole = with_notes(&all);
+        for length in 0..whole.len() {
+            assert!(notes(&whole[..length], b"kvmprof").len() <= 1);
+        }
+        let mut long = whole;
+        long[120 + 4..120 + 8].fill(0xff);
+        assert_eq!(notes(&long, b"kvmprof"), []);
+    }
+
+    #[test]
+    fn reads_sections_and_symbols_of_a_file_that_has_them() {
+        let file = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let vmlinux = Vmlinux::parse(&file).unwrap();
+        assert!(
+            vmlinux
+                .section(b".text")
+                .is_some_and(|text| !text.is_empty())
+        );
+        assert!(vmlinux.section(b".bss").is_none());
+        assert!(vmlinux.section(b".no-such-section").is_none());
+        assert!(
+            vmlinux
+                .symbols()
+                .any(|(address, name, function)| { address != 0 && name == "main" && function })
+        );
+    }
+}

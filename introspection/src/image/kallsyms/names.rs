@@ -1,0 +1,196 @@
+//! The compressed names: for each symbol a length, then that many tokens.
+
+use super::tokens::Tokens;
+use crate::bytes::{index_at, u8_at, u64_at};
+
+/// Fewest symbols of a table that is believed.
+const MIN_SYMBOLS: usize = 256;
+/// Most symbols of a table that is believed; a kernel with everything built in has some 400,000.
+const MAX_SYMBOLS: usize = 4 << 20;
+/// Symbols between two markers.
+const MARKER_DISTANCE: usize = 256;
+/// Longest name that is believed, in bytes; `KSYM_NAME_LEN` is 512.
+const MAX_NAME: usize = 2048;
+/// Most bytes that all names may take.
+const MAX_TEXT: usize = 256 << 20;
+/// How far before the token table the names may start, in bytes.
+const MAX_DISTANCE: usize = 64 << 20;
+
+/// Most names that are walked over before the search is given up: enough for a hundred false starts.
+const MAX_STEPS: usize = 32 << 20;
+
+/// The compressed names.
+#[derive(Debug)]
+pub struct Names<'a> {
+    data: &'a [u8],
+    /// How many there are.
+    pub count: usize,
+    /// Where `kallsyms_num_syms` is within the bytes searched.
+    pub count_position: usize,
+    /// Where the first name is.
+    start: usize,
+}
+
+/// One name, decoded: a part of [`Decoded::text`].
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    pub start: u32,
+    pub length: u16,
+    /// The type letter of nm(1).
+    pub kind: u8,
+}
+
+/// All names, decoded.
+#[derive(Debug)]
+pub struct Decoded {
+    pub text: String,
+    pub entries: Vec<Entry>,
+}
+
+/// Finds the names before `tokens`.
+pub fn find<'a>(data: &'a [u8], tokens: &Tokens<'_>) -> Option<Names<'a>> {
+    let mut steps = MAX_STEPS;
+    // Where the markers lie right before the tokens, all but 6.2 and 6.3, they tell the count nearly.
+    let markers = markers_before(data, tokens.start);
+    find_with(data, tokens, &mut steps, &|count| {
+        count.div_ceil(MARKER_DISTANCE) == markers
+    })
+    .or_else(|| find_with(data, tokens, &mut steps, &|_| true))
+}
+
+/// How many 32-bit numbers in a row ascend from 0 and end at `end`, but for padding.
+fn markers_before(data: &[u8], end: usize) -> usize {
+    let at = |position: Option<usize>| index_at(data, position?).filter(|marker| *marker != 0);
+    let padded = at(end.checked_sub(4)).is_none();
+    let last = end.saturating_sub(if padded { 8 } else { 4 });
+    let mut above = usize::MAX;
+    let mut count = 0;
+    while let Some(marker) = at(last.checked_sub(count * 4)).filter(|marker| *marker < above) {
+        above = marker;
+        count += 1;
+    }
+    count + 1
+}
+
+/// Finds the names before `tokens`, as many as `expected` accepts.
+fn find_with<'a>(
+    data: &'a [u8],
+    tokens: &Tokens<'_>,
+    steps: &mut usize,
+    expected: &dyn Fn(usize) -> bool,
+) -> Option<Names<'a>> {
+    let last = tokens.start & !3;
+    let first = last.saturating_sub(MAX_DISTANCE);
+    (first..last).rev().skip(3).step_by(4).find_map(|position| {
+        let count = index_at(data, position)?;
+        if !(MIN_SYMBOLS..=MAX_SYMBOLS).contains(&count) || !expected(count) {
+            return None;
+        }
+        // The count is a 64-bit number, or padded like one, wherever the table is aligned to 8.
+        let padded = index_at(data, position + 4)? == 0;
+        let start = position + if padded { 8 } else { 4 };
+        let room = tokens.start.checked_sub(start)?;
+        // Each name takes at least its length, its type and a character.
+        if room / count < 2 {
+            return None;
+        }
+        let names = Names {
+            data,
+            count,
+            count_position: position,
+            start,
+        };
+        names.is_marked(tokens.start, steps).then_some(names)
+    })
+}
+
+impl<'a> Names<'a> {
+    /// The tokens of the name at `position`, and where the next name is. Lengths above 127 take two
+    /// bytes (since 6.1; before, there are none).
+    fn at(&self, position: usize) -> Option<(&'a [u8], usize)> {
+        let low = usize::from(u8_at(self.data, position)?);
+        let (length, start) = if low < 0x80 {
+            (low, position + 1)
+        } else {
+            let high = usize::from(u8_at(self.data, position + 1)?);
+            (low & 0x7f | high << 7, position + 2)
+        };
+        let end = start.checked_add(length)?;
+        let tokens = self.data.get(start..end)?;
+        (length > 0).then_some((tokens, end))
+    }
+
+    /// True when the markers that follow the names agree with them: where every 256th name starts.
+    fn is_marked(&self, limit: usize, steps: &mut usize) -> bool {
+        let mut positions = Vec::new();
+        let mut position = self.start;
+        for number in 0..self.count {
+            if *steps == 0 {
+                return false;
+            }
+            *steps -= 1;
+            if number % MARKER_DISTANCE == 0 {
+                positions.push(position - self.start);
+            }
+            match self.at(position) {
+                Some((_, next)) if next <= limit => position = next,
+                _ => return false,
+            }
+        }
+        // Markers are 32 bits wide since 5.0, 64 before.
+        let matches = |start: usize, width: usize| {
+            positions.iter().enumerate().all(|(index, expected)| {
+                let at = start + index * width;
+                match width {
+                    4 => index_at(self.data, at) == Some(*expected),
+                    _ => u64_at(self.data, at) == Some(*expected as u64),
+                }
+            })
+        };
+        [4_usize, 8].iter().any(|alignment| {
+            let start = position.next_multiple_of(*alignment);
+            matches(start, 4) || matches(start, 8)
+        })
+    }
+
+    /// All names in full.
+    pub fn decode(&self, tokens: &Tokens<'_>) -> Option<Decoded> {
+        let mut text = Vec::with_capacity(self.count.saturating_mul(24));
+        let mut entries = Vec::with_capacity(self.count);
+        let mut position = self.start;
+        for _ in 0..self.count {
+            let (compressed, next) = self.at(position)?;
+            let start = text.len();
+            for byte in compressed {
+                text.extend_from_slice(tokens.expand(*byte));
+                if text.len() - start > MAX_NAME {
+                    return None;
+                }
+            }
+            if text.len() > MAX_TEXT {
+                return None;
+            }
+            // The first character is the symbol's type.
+            entries.push(Entry {
+                kind: *text.get(start)?,
+                start: u32::try_from(start + 1).ok()?,
+                length: u16::try_from(text.len() - start - 1).ok()?,
+            });
+            position = next;
+        }
+        let text = String::from_utf8(text).ok()?;
+        // Later slices can't fall within a character when every type is ASCII.
+        let sound = entries.iter().all(|entry| entry.kind.is_ascii());
+        sound.then_some(Decoded { text, entries })
+    }
+}
+
+impl Decoded {
+    /// Where among the entries the first one called `name` is.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.entries.iter().position(|entry| {
+            let start = entry.start as usize;
+            self.text.get(start..start + usize::from(entry.length)) == Some(name)
+        })
+    }
+}

@@ -1,0 +1,106 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::kallsyms::{Layout, kallsyms};
+use crate::testing::kernel::TEXT;
+
+const START: u64 = TEXT + 0x1_0000;
+const INIT_TASK: u64 = TEXT + 0x5_0000;
+
+/// Finds the table in `image`, if it puts `init_task` at `address`.
+fn find_with(image: &[u8], address: u64) -> Option<Symbols> {
+    let anchor = Anchor {
+        name: "init_task",
+        fits: &|found| found == address,
+    };
+    find(
+        Stretch {
+            address: START,
+            data: image,
+        },
+        &anchor,
+    )
+}
+
+fn symbols(layout: Layout) -> Vec<(u64, char, String)> {
+    let mut symbols = vec![
+        (TEXT, 'T', "_text".to_owned()),
+        (INIT_TASK, 'D', "init_task".to_owned()),
+        (TEXT + 0x4_0000, 't', "x".repeat(400)),
+    ];
+    if !matches!(layout, Layout::Relative615 | Layout::Relative70) {
+        symbols.push((0, 'A', "fixed_percpu_data".to_owned()));
+        symbols.push((0x1_fb80, 'A', "current_task".to_owned()));
+    }
+    for number in 0..1000 {
+        symbols.push((TEXT + 0x100 + number * 16, 't', format!("filler_{number}")));
+    }
+    symbols
+}
+
+/// A table of `layout`, and what holds it.
+fn image(layout: Layout) -> Vec<u8> {
+    let symbols = symbols(layout);
+    let symbols: Vec<_> = symbols
+        .iter()
+        .map(|(address, kind, name)| (*address, *kind, name.as_str()))
+        .collect();
+    let mut image = vec![0xcc; 64];
+    image.extend(kallsyms(layout, &symbols, START + 64));
+    image.extend([0xcc; 64]);
+    image
+}
+
+#[test]
+fn reads_every_layout() {
+    for layout in Layout::ALL {
+        let image = image(layout);
+        let found = find_with(&image, INIT_TASK).unwrap_or_else(|| panic!("{layout:?}"));
+        let expected = symbols(layout);
+        assert_eq!(found.len(), expected.len(), "{layout:?}");
+        for (address, _, name) in expected {
+            assert_eq!(found.address_of(&name), Some(address), "{layout:?}: {name}");
+        }
+        assert_eq!(found.function_at(TEXT + 0x104), Some(("filler_0", 4)));
+    }
+}
+
+#[test]
+fn a_table_that_puts_the_anchor_elsewhere_is_not_believed() {
+    for layout in Layout::ALL {
+        assert!(find_with(&image(layout), INIT_TASK + 16).is_none());
+    }
+}
+
+#[test]
+fn digits_alone_are_no_table() {
+    let mut data = vec![0; 4096];
+    for digit in 0..10 {
+        data[100 + digit * 2] = b'0' + u8::try_from(digit).unwrap();
+    }
+    assert!(find_with(&data, INIT_TASK).is_none());
+}
+
+proptest! {
+    #[test]
+    fn damage_gives_nothing_or_symbols(
+        which in 0..Layout::ALL.len(),
+        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        cut in any::<prop::sample::Index>(),
+        cuts in any::<bool>(),
+    ) {
+        let mut image = image(Layout::ALL[which]);
+        for (index, value) in flips {
+            let index = index.index(image.len());
+            image[index] = value;
+        }
+        if cuts {
+            image.truncate(cut.index(image.len()));
+        }
+        if let Some(found) = find_with(&image, INIT_TASK) {
+            prop_assert!(!found.is_empty());
+            found.address_of("_text");
+            found.function_at(TEXT + 0x123);
+        }
+    }
+}

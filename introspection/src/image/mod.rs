@@ -1,0 +1,45 @@
+//! The kernel image that the VMM loads, unpacked for reading.
+
+pub(crate) mod btf;
+mod bzimage;
+mod decompress;
+mod elf;
+pub(crate) mod kallsyms;
+mod symbols;
+
+use std::borrow::Cow;
+
+use crate::IntrospectionError;
+
+pub use decompress::decompress as unpack_archive;
+pub use elf::{Vmlinux, notes};
+pub use symbols::Symbols;
+
+/// An ELF file's first bytes (`ELFMAG`, elf(5)).
+const ELF_MAGIC: &[u8] = b"\x7fELF";
+
+/// Largest kernel that is unpacked, in bytes: distribution kernels have some 60 MB, those with
+/// debugging information under 400 MB.
+pub const MAX_UNPACKED: u64 = 512 << 20;
+
+/// Unpacks a whole kernel file, a bzImage or an ELF vmlinux, to its ELF file. An ELF file is
+/// returned as it is.
+///
+/// # Errors
+/// The file is neither, is damaged, or unpacks to more than [`MAX_UNPACKED`] bytes.
+pub fn unpack(file: &[u8]) -> Result<Cow<'_, [u8]>, IntrospectionError> {
+    if file.starts_with(ELF_MAGIC) {
+        return Ok(Cow::Borrowed(file));
+    }
+    let payload = bzimage::payload(file)?;
+    if payload.starts_with(ELF_MAGIC) {
+        return Ok(Cow::Borrowed(payload));
+    }
+    let unpacked = decompress::decompress(payload, MAX_UNPACKED)?;
+    if !unpacked.starts_with(ELF_MAGIC) {
+        return Err(IntrospectionError::Elf(
+            "the payload unpacks to something else".to_owned(),
+        ));
+    }
+    Ok(Cow::Owned(unpacked))
+}

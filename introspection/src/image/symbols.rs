@@ -1,0 +1,194 @@
+//! A kernel's symbols, by address and by name. All addresses are link-time addresses: what the guest
+//! uses is the slide more.
+
+use std::sync::OnceLock;
+
+/// One symbol; its name is a part of the table's text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Symbol {
+    pub address: u64,
+    pub name_start: u32,
+    pub name_length: u16,
+    /// The type letter of nm(1).
+    pub kind: u8,
+}
+
+/// A kernel's symbols.
+#[derive(Debug)]
+pub struct Symbols {
+    /// By address.
+    symbols: Vec<Symbol>,
+    /// The functions among them, by address.
+    functions: Vec<u32>,
+    text: String,
+    by_name: OnceLock<Vec<u32>>,
+}
+
+impl Symbols {
+    pub(crate) fn new(mut symbols: Vec<Symbol>, text: String) -> Self {
+        symbols.sort_by_key(|symbol| symbol.address);
+        let functions = (0..)
+            .zip(&symbols)
+            .filter(|(_, symbol)| matches!(symbol.kind, b't' | b'T' | b'w' | b'W'))
+            .map(|(index, _)| index)
+            .collect();
+        Self {
+            symbols,
+            functions,
+            text,
+            by_name: OnceLock::new(),
+        }
+    }
+
+    /// Takes the symbols of an ELF symbol table: address, name, and whether it is a function.
+    pub(crate) fn from_elf<'a>(found: impl Iterator<Item = (u64, &'a str, bool)>) -> Self {
+        let mut text = String::new();
+        let mut symbols = Vec::new();
+        for (address, name, function) in found {
+            let (Ok(name_start), Ok(name_length)) =
+                (u32::try_from(text.len()), u16::try_from(name.len()))
+            else {
+                continue;
+            };
+            text.push_str(name);
+            let kind = if function { b't' } else { b'd' };
+            symbols.push(Symbol {
+                address,
+                name_start,
+                name_length,
+                kind,
+            });
+        }
+        Self::new(symbols, text)
+    }
+
+    /// How many symbols there are.
+    pub fn len(&self) -> usize {
+        self.symbols.len()
+    }
+
+    /// True when there is no symbol.
+    pub fn is_empty(&self) -> bool {
+        self.symbols.is_empty()
+    }
+
+    /// The link-time address of the symbol called `name`. Of several, the one with the lowest address.
+    pub fn address_of(&self, name: &str) -> Option<u64> {
+        let by_name = self.by_name.get_or_init(|| self.sort_by_name());
+        let first = by_name.partition_point(|index| self.name_at(*index) < name);
+        let index = *by_name.get(first)?;
+        (self.name_at(index) == name).then(|| self.symbols[index as usize].address)
+    }
+
+    /// The link-time addresses of several symbols, in one pass and without the index that
+    /// [`Symbols::address_of`] builds.
+    pub fn addresses_of<const N: usize>(&self, names: [&str; N]) -> [Option<u64>; N] {
+        let mut addresses = [None; N];
+        for symbol in &self.symbols {
+            let this = self.name(symbol);
+            for (name, address) in names.iter().zip(&mut addresses) {
+                if address.is_none() && *name == this {
+                    *address = Some(symbol.address);
+                }
+            }
+        }
+        addresses
+    }
+
+    /// The function that holds link-time address `address`: its name, and how many bytes into it the
+    /// address is. Functions have no length here, so the last one reaches to the end of the table.
+    pub fn function_at(&self, address: u64) -> Option<(&str, u64)> {
+        let at = |index: &u32| self.symbols[*index as usize];
+        let after = self
+            .functions
+            .partition_point(|index| at(index).address <= address);
+        let symbol = at(self.functions.get(after.checked_sub(1)?)?);
+        Some((self.name(&symbol), address - symbol.address))
+    }
+
+    /// The functions, by address: link-time address, type letter of nm(1), name.
+    pub fn functions(&self) -> impl Iterator<Item = (u64, char, &str)> {
+        self.functions.iter().map(|index| {
+            let symbol = &self.symbols[*index as usize];
+            (symbol.address, char::from(symbol.kind), self.name(symbol))
+        })
+    }
+
+    /// The lowest address of a symbol that lies above `address`.
+    pub fn address_after(&self, address: u64) -> Option<u64> {
+        let after = self
+            .symbols
+            .partition_point(|symbol| symbol.address <= address);
+        self.symbols.get(after).map(|symbol| symbol.address)
+    }
+
+    fn name(&self, symbol: &Symbol) -> &str {
+        let start = symbol.name_start as usize;
+        self.text
+            .get(start..start + usize::from(symbol.name_length))
+            .unwrap_or_default()
+    }
+
+    fn name_at(&self, index: u32) -> &str {
+        self.name(&self.symbols[index as usize])
+    }
+
+    fn sort_by_name(&self) -> Vec<u32> {
+        let mut indices: Vec<u32> = (0..).take(self.symbols.len()).collect();
+        // A stable sort: those of one name stay in the order of their addresses.
+        indices.sort_by(|left, right| self.name_at(*left).cmp(self.name_at(*right)));
+        indices
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn symbols() -> Symbols {
+        Symbols::from_elf(
+            [
+                (0x3000, "jiffies", false),
+                (0x1000, "_text", true),
+                (0x2000, "schedule", true),
+                (0x2800, "twice", true),
+                (0x2400, "twice", false),
+            ]
+            .into_iter(),
+        )
+    }
+
+    #[test]
+    fn looks_up_by_name() {
+        let symbols = symbols();
+        assert_eq!(symbols.len(), 5);
+        assert_eq!(symbols.address_of("schedule"), Some(0x2000));
+        assert_eq!(symbols.address_of("twice"), Some(0x2400));
+        assert_eq!(symbols.address_of("sched"), None);
+        assert_eq!(symbols.address_of("zzz"), None);
+        assert_eq!(
+            symbols.addresses_of(["twice", "zzz", "_text"]),
+            [Some(0x2400), None, Some(0x1000)]
+        );
+    }
+
+    #[test]
+    fn looks_up_by_address() {
+        let symbols = symbols();
+        assert_eq!(symbols.function_at(0x2010), Some(("schedule", 0x10)));
+        // Data in between belongs to no function of its own.
+        assert_eq!(symbols.function_at(0x2410), Some(("schedule", 0x410)));
+        assert_eq!(symbols.function_at(0xfff), None);
+        assert_eq!(symbols.address_after(0x2800), Some(0x3000));
+        assert_eq!(symbols.address_after(0x3000), None);
+        let functions: Vec<_> = symbols.functions().collect();
+        assert_eq!(
+            functions,
+            [
+                (0x1000, 't', "_text"),
+                (0x2000, 't', "schedule"),
+                (0x2800, 't', "twice")
+            ]
+        );
+    }
+}

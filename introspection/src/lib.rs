@@ -1,0 +1,137 @@
+//! What a guest is running, from a vCPU's registers and guest memory alone, without help from the guest.
+//!
+//! [`GuestKnowledge`] is what the guest's image tells before it runs; [`VcpuIntrospector`] applies it to one vCPU, at
+//! every tick. Everything read from a guest is untrusted: walks are bounded, addresses are checked against guest
+//! memory, and values that make no sense become "unknown". Nothing here knows KVM: memory is whatever has
+//! [`PhysicalMemory`].
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use kvmprof_introspection::{GuestKnowledge, Registers, VcpuIntrospector};
+//! use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+//!
+//! // A guest without paging that keeps the current pid at address 0x2000.
+//! let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x4000)]).unwrap();
+//! memory.write_obj(42_u32, GuestAddress(0x2000)).unwrap();
+//!
+//! let knowledge = Arc::new(GuestKnowledge::from_pid_at("absolute:0x2000:4").unwrap());
+//! let mut vcpu = VcpuIntrospector::new(knowledge, 0);
+//! let identity = vcpu.identify(&memory, &Registers::default(), false, false);
+//! assert_eq!(identity.pid, 42);
+//! ```
+
+mod bytes;
+mod error;
+mod image;
+mod knowledge;
+mod linux;
+mod memory;
+mod noted;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod unwind;
+mod vcpu;
+
+pub use error::IntrospectionError;
+pub use image::{MAX_UNPACKED, Symbols, notes, unpack as unpack_kernel, unpack_archive};
+pub use knowledge::GuestKnowledge;
+pub use linux::{
+    Area, Backing, FileIdentity, LinuxKnowledge, MappedFile, Modules, NewFunctions, ProcessMap,
+    UnwinderSlot,
+};
+pub use memory::{AddressSpace, PhysicalMemory};
+pub use noted::{PidAtError, parse as parse_pid_at};
+pub use unwind::{OrcTable, Stack, StackWish, UnwindTable, UserUnwinder};
+pub use vcpu::VcpuIntrospector;
+
+use kvmprof_recording::{COMM_LENGTH, Mode};
+
+/// The part of a vCPU's state that introspection needs, as KVM's shared run page has it
+/// (`struct kvm_sync_regs`, `Documentation/virt/kvm/api.rst`).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Registers {
+    /// The program counter, a guest virtual address.
+    pub rip: u64,
+    /// The stack pointer.
+    pub rsp: u64,
+    /// The frame pointer, in code that keeps one.
+    pub rbp: u64,
+    /// RAX, which unwind tables may refer to, as to the next four.
+    pub rax: u64,
+    /// RDX.
+    pub rdx: u64,
+    /// RDI.
+    pub rdi: u64,
+    /// R10.
+    pub r10: u64,
+    /// R13.
+    pub r13: u64,
+    /// The flags.
+    pub rflags: u64,
+    /// Control register 0: whether there is paging.
+    pub cr0: u64,
+    /// Control register 3: where the page tables are.
+    pub cr3: u64,
+    /// Control register 4: how deep they are.
+    pub cr4: u64,
+    /// Control register 8: the task priority.
+    pub cr8: u64,
+    /// The extended features: whether this is long mode.
+    pub efer: u64,
+    /// The GS base in force, the guest's user's or kernel's.
+    pub gs_base: u64,
+    /// Where the interrupt descriptor table is.
+    pub idt_base: u64,
+    /// Current privilege level, 0 to 3.
+    pub cpl: u8,
+    /// Whether the code segment is one of 64-bit code (CS.L).
+    pub is_64_bit_code: bool,
+}
+
+/// Whom a vCPU is running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// What the vCPU is doing.
+    pub mode: Mode,
+    /// Process (thread-group) id as the guest itself would print it; -1 when unknown.
+    pub pid: i32,
+    /// Thread id as the guest itself would print it; -1 when unknown.
+    pub tid: i32,
+    /// Process group id; -1 when unknown or not asked for.
+    pub process_group: i32,
+    /// The thread's name, padded with NULs; all NUL when unknown.
+    pub comm: [u8; COMM_LENGTH],
+}
+
+impl Identity {
+    /// Nobody known, in `mode`.
+    pub fn unknown(mode: Mode) -> Self {
+        Self {
+            mode,
+            pid: -1,
+            tid: -1,
+            process_group: -1,
+            comm: [0; COMM_LENGTH],
+        }
+    }
+}
+
+/// The mode of a vCPU of which only the registers are known.
+fn bare_mode(registers: &Registers, halted: bool) -> Mode {
+    match (halted, registers.cpl) {
+        (true, _) => Mode::Idle,
+        (false, 3) => Mode::User,
+        (false, _) => Mode::Kernel,
+    }
+}
+
+/// `name` with nothing after its first NUL.
+fn padded(mut name: [u8; COMM_LENGTH]) -> [u8; COMM_LENGTH] {
+    let length = name
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(COMM_LENGTH);
+    name[length..].fill(0);
+    name
+}

@@ -1,0 +1,302 @@
+//! One vCPU of a Linux guest: its per-CPU area, its current task.
+
+use std::sync::Arc;
+
+use crate::PhysicalMemory;
+use kvmprof_recording::{COMM_LENGTH, Mode};
+
+use super::modules::KnownModules;
+use super::placement::Placement;
+use super::processes::{ProcessFollower, ProcessMap, Seen};
+use super::stacks::KnownCode;
+use super::task_layout::SOFTIRQ;
+use super::view::KernelView;
+use super::{KERNEL_MAP, LinuxKnowledge};
+use crate::{Identity, Registers, Stack, StackWish, bare_mode, padded};
+
+/// Highest process id plus one (`PID_MAX_LIMIT`, `include/linux/threads.h`).
+const PID_LIMIT: i32 = 4 << 20;
+/// Most entries of `__per_cpu_offset` that one sample compares.
+const MAX_COMPARED: u64 = 64;
+/// How many samples of the kernel in a row have to show another CPU's area before it is believed. A program may set
+/// its GS base to anything, and the kernel runs its first few instructions with that.
+const CONVINCING: u8 = 8;
+
+/// One vCPU of a Linux guest.
+#[derive(Debug)]
+pub struct Cpu {
+    vcpu: u16,
+    /// The offset of its per-CPU area, once the areas are set up.
+    base: Option<u64>,
+    /// What it knows of the kernel's modules.
+    modules: KnownModules,
+    /// Another CPU's offset that was seen in the GS base instead, and how many times in a row.
+    other: (u64, u8),
+    /// The task that was running when it was last looked at.
+    seen: Option<Seen>,
+    follower: ProcessFollower,
+}
+
+impl Cpu {
+    /// For the vCPU of index `vcpu`. Linux numbers its CPUs as the MADT lists them, so the same number is
+    /// expected.
+    pub fn new(vcpu: u16) -> Self {
+        Self {
+            vcpu,
+            base: None,
+            modules: KnownModules::default(),
+            other: (0, 0),
+            seen: None,
+            follower: ProcessFollower::default(),
+        }
+    }
+
+    /// Whom the vCPU is running.
+    pub fn identify<M: PhysicalMemory>(
+        &mut self,
+        linux: &LinuxKnowledge,
+        memory: &M,
+        registers: &Registers,
+        halted: bool,
+        want_process_group: bool,
+    ) -> Identity {
+        let mut identity = Identity::unknown(bare_mode(registers, halted));
+        self.seen = None;
+        let Some(placement) = linux.locate(memory, registers) else {
+            return identity;
+        };
+        if registers.cpl == 0 && linux.is_module_code(placement, registers.rip) {
+            // Whoever wants its name later has to have it learned now: it may be gone by then.
+            linux.modules.follow(&mut self.modules);
+            (linux.modules).check(memory, placement, self.modules.loaded());
+        }
+        let view = KernelView::new(linux, placement, memory, registers);
+        let Some(base) = self.base(linux, placement, &view, registers) else {
+            return identity;
+        };
+        let per_cpu = |symbol| per_cpu(symbol, placement, base);
+        let task = task(linux, &view, per_cpu(linux.addresses.current));
+        if let Some(task) = &task {
+            if linux.direct_map_unknown()
+                && let Some(physical) = view.walk(task.address)
+            {
+                linux.learn_direct_map(memory, placement, task.address, physical);
+            }
+            self.seen = Some(Seen {
+                task: task.address,
+                pid: task.process,
+            });
+            identity.pid = task.process;
+            identity.tid = task.thread;
+            identity.comm = comm(linux, &view, task);
+            if want_process_group {
+                identity.process_group = process_group(linux, &view, task).unwrap_or(-1);
+            }
+        }
+        if identity.mode == Mode::Kernel {
+            let count = linux.addresses.preempt_count.map(per_cpu);
+            identity.mode = kernel_mode(linux, &view, count, task.as_ref());
+        }
+        identity
+    }
+
+    /// Takes the wanted parts of the stack of the vCPU, which stands still with `registers`.
+    pub fn unwind<M: PhysicalMemory>(
+        &mut self,
+        linux: &LinuxKnowledge,
+        memory: &M,
+        registers: &Registers,
+        wish: StackWish,
+        stack: &mut Stack,
+    ) {
+        linux.modules.follow(&mut self.modules);
+        let process = self.follower.current();
+        let code = KnownCode {
+            task: self.seen.map(|seen| seen.task),
+            modules: self.modules.loaded(),
+            user: process.and_then(|(map, cache)| Some((map.unwinder.get()?, cache))),
+        };
+        linux.unwind(memory, registers, wish, code, stack);
+    }
+
+    /// Where the process that [`Cpu::identify`] has just met has its code, if that is news at `time`.
+    pub fn follow_process<M: PhysicalMemory>(
+        &mut self,
+        linux: &LinuxKnowledge,
+        memory: &M,
+        registers: &Registers,
+        time: u64,
+    ) -> Option<Arc<ProcessMap>> {
+        self.follower.leave();
+        let view = linux.view(memory, registers)?;
+        self.follower
+            .follow(linux, &view, registers, self.seen?, time)
+    }
+
+    /// The last news of a process couldn't be passed on: they will come again.
+    pub fn forget_process(&mut self) {
+        self.follower.forget_current();
+    }
+
+    /// The offset of the vCPU's per-CPU area.
+    fn base<M: PhysicalMemory>(
+        &mut self,
+        linux: &LinuxKnowledge,
+        placement: Placement,
+        view: &KernelView<'_, M>,
+        registers: &Registers,
+    ) -> Option<u64> {
+        let Some(offsets) = linux.addresses.per_cpu_offset else {
+            // Without SMP per-CPU variables are ordinary ones.
+            return Some(0);
+        };
+        let boot = match linux.addresses.boot_offset {
+            linked if linked >= KERNEL_MAP => linked.wrapping_add(placement.slide),
+            other => other,
+        };
+        let own = match self.base {
+            Some(base) => base,
+            None => {
+                let index = u64::from(self.vcpu).min(linux.addresses.cpus - 1);
+                let own = view.variable_u64(offsets + index * 8)?;
+                // What is there before the areas are set up doesn't stay.
+                self.base = (own != boot).then_some(own);
+                own
+            }
+        };
+        if registers.cpl != 0 {
+            return Some(own);
+        }
+        // In the kernel GS has the offset, but for the first and last instructions there. CPUs that there aren't keep
+        // the boot's, 0 from 6.15 on: many a program's GS base.
+        if [own, boot].contains(&registers.gs_base) {
+            self.other = (0, 0);
+            return Some(own);
+        }
+        if self.is_convinced(linux, view, registers.gs_base) {
+            self.base = Some(registers.gs_base);
+            return self.base;
+        }
+        Some(own)
+    }
+
+    /// True when `gs_base` has been another CPU's offset so often that the guest must number its CPUs in
+    /// another way.
+    fn is_convinced<M: PhysicalMemory>(
+        &mut self,
+        linux: &LinuxKnowledge,
+        view: &KernelView<'_, M>,
+        gs_base: u64,
+    ) -> bool {
+        let Some(offsets) = linux.addresses.per_cpu_offset else {
+            return false;
+        };
+        let known = (0..linux.addresses.cpus.min(MAX_COMPARED))
+            .any(|index| view.variable_u64(offsets + index * 8) == Some(gs_base));
+        self.other = match self.other {
+            _ if !known || self.base.is_none() => (0, 0),
+            (other, times) if other == gs_base => (other, times.saturating_add(1)),
+            _ => (gs_base, 1),
+        };
+        self.other.1 >= CONVINCING
+    }
+}
+
+impl LinuxKnowledge {
+    fn direct_map_unknown(&self) -> bool {
+        self.direct_map.load(std::sync::atomic::Ordering::Relaxed) == 0
+    }
+}
+
+/// The address of the per-CPU variable `symbol` in the area at `base`. Before 6.15 per-CPU symbols count
+/// from 0; from then on they are ordinary addresses, and the offset is the distance from there.
+fn per_cpu(symbol: u64, placement: Placement, base: u64) -> u64 {
+    if symbol >= KERNEL_MAP {
+        symbol.wrapping_add(placement.slide).wrapping_add(base)
+    } else {
+        symbol.wrapping_add(base)
+    }
+}
+
+/// A task, and its ids as they were checked: other vCPUs go on writing to guest memory.
+struct Task {
+    address: u64,
+    process: i32,
+    thread: i32,
+}
+
+/// The current task: what the pointer at `address` leads to, if that could be one.
+fn task<M: PhysicalMemory>(
+    linux: &LinuxKnowledge,
+    view: &KernelView<'_, M>,
+    address: u64,
+) -> Option<Task> {
+    let task = view.u64(address)?;
+    if task >> 63 == 0 || !task.is_multiple_of(8) {
+        return None;
+    }
+    let id = |offset| {
+        let id = view.i32(task.wrapping_add(offset))?;
+        (0..PID_LIMIT).contains(&id).then_some(id)
+    };
+    Some(Task {
+        address: task,
+        process: id(linux.tasks.tgid)?,
+        thread: id(linux.tasks.pid)?,
+    })
+}
+
+/// The name of `task`.
+fn comm<M: PhysicalMemory>(
+    linux: &LinuxKnowledge,
+    view: &KernelView<'_, M>,
+    task: &Task,
+) -> [u8; COMM_LENGTH] {
+    let mut comm = [0; COMM_LENGTH];
+    match view.read(task.address.wrapping_add(linux.tasks.comm), &mut comm) {
+        Some(()) => padded(comm),
+        None => [0; COMM_LENGTH],
+    }
+}
+
+/// The id of `task`'s process group. A task that is on its way out has none.
+fn process_group<M: PhysicalMemory>(
+    linux: &LinuxKnowledge,
+    view: &KernelView<'_, M>,
+    task: &Task,
+) -> Option<i32> {
+    let pointer = |address: u64| view.u64(address).filter(|pointer| pointer >> 63 == 1);
+    let signal = pointer(task.address.wrapping_add(linux.tasks.signal))?;
+    let group = pointer(signal.wrapping_add(linux.tasks.process_group))?;
+    let id = view.i32(group.wrapping_add(linux.tasks.number))?;
+    (0..PID_LIMIT).contains(&id).then_some(id)
+}
+
+/// What a vCPU in the kernel, not halted, is doing; its `preempt_count` is at that address.
+fn kernel_mode<M: PhysicalMemory>(
+    linux: &LinuxKnowledge,
+    view: &KernelView<'_, M>,
+    preempt_count: Option<u64>,
+    task: Option<&Task>,
+) -> Mode {
+    let has = |address: Option<u64>, bits: u32| {
+        address
+            .and_then(|address| view.i32(address))
+            .is_some_and(|count| count.cast_unsigned() & bits != 0)
+    };
+    let softirqs = task.zip(linux.tasks.softirq_count);
+    let softirqs = softirqs.map(|(task, offset)| task.address.wrapping_add(offset));
+    if has(preempt_count, linux.addresses.interrupts) || has(softirqs, SOFTIRQ) {
+        return Mode::Interrupt;
+    }
+    // Before tasks are scheduled, pid 0 is the boot itself.
+    let scheduling = || {
+        let state = linux.addresses.system_state;
+        let state = state.and_then(|state| view.variable_u32(state));
+        state.is_none_or(|state| state >= linux.addresses.scheduling)
+    };
+    match task {
+        Some(Task { thread: 0, .. }) if scheduling() => Mode::Idle,
+        _ => Mode::Kernel,
+    }
+}

@@ -1,0 +1,297 @@
+//! Linux guests: where the kernel keeps what it knows of the current task.
+
+mod cpu;
+mod modules;
+mod placement;
+mod processes;
+mod stacks;
+mod task_layout;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod user_stack_tests;
+mod view;
+
+use std::fmt::Write;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use vm_memory::GuestAddress;
+
+use crate::PhysicalMemory;
+
+use crate::image::btf::Btf;
+use crate::image::kallsyms::{self, Anchor, Stretch};
+use crate::image::{self, Vmlinux};
+use crate::memory::AddressSpace;
+use crate::unwind::{MODULES, OrcTable};
+use crate::{IntrospectionError, Registers, Symbols};
+use placement::{Placement, PlacementCell};
+use processes::ProcessLayout;
+use task_layout::{Addresses, TaskLayout};
+
+pub use cpu::Cpu;
+pub use modules::{Modules, NewFunctions};
+pub use processes::{Area, Backing, FileIdentity, MappedFile, ProcessMap, UnwinderSlot};
+
+/// Where the kernel's own mapping starts (`__START_KERNEL_map`,
+/// `arch/x86/include/asm/page_64_types.h`).
+const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
+/// The kernel's mapping is at most this long, in bytes (`KERNEL_IMAGE_SIZE`).
+const KERNEL_MAP_LENGTH: u64 = 1 << 30;
+/// Where all memory is mapped in a row without CONFIG_DYNAMIC_MEMORY_LAYOUT, with 4 and 5 levels of page
+/// tables (`Documentation/arch/x86/x86_64/mm.rst`).
+const FIXED_DIRECT_MAPS: [u64; 2] = [0xffff_8880_0000_0000, 0xff11_0000_0000_0000];
+/// `PANIC_CPU_INVALID` (`include/linux/panic.h`).
+const NO_PANIC_CPU: i32 = -1;
+/// How the kernel introduces itself (`init/version-timestamp.c`).
+const BANNER_START: &[u8] = b"Linux version ";
+/// The note with an ELF file's build id (elf(5)).
+const NT_GNU_BUILD_ID: u32 = 3;
+/// Most bytes of the banner that are compared.
+const MAX_BANNER: usize = 128;
+
+/// What a Linux kernel's image tells about it, and what has been learned of the running one since.
+#[derive(Debug)]
+pub struct LinuxKnowledge {
+    release: String,
+    symbols: Symbols,
+    /// Where the image lies, by link-time addresses.
+    image: Range<u64>,
+    /// The start of `linux_banner`.
+    banner: Vec<u8>,
+    addresses: Addresses,
+    tasks: TaskLayout,
+    /// How its stacks are unwound, if it says so.
+    orc: Option<OrcTable>,
+    /// Where processes have their mappings, if that is known.
+    processes: Option<ProcessLayout>,
+    build_id: String,
+    placement: PlacementCell,
+    /// Where all memory is mapped in a row, 0 while that is unknown (`page_offset_base`).
+    direct_map: AtomicU64,
+    modules: Modules,
+}
+
+impl LinuxKnowledge {
+    /// Learns from a whole kernel file, a bzImage or an ELF vmlinux.
+    ///
+    /// # Errors
+    /// The file is no Linux kernel, is damaged, or lacks kallsyms or BTF.
+    pub fn from_image(file: &[u8]) -> Result<Self, IntrospectionError> {
+        let unpacked = image::unpack(file)?;
+        let vmlinux = Vmlinux::parse(&unpacked)?;
+        let release = release(&vmlinux).ok_or(IntrospectionError::NotAKernel)?;
+        let image = extent(&vmlinux).ok_or(IntrospectionError::NotAKernel)?;
+        let symbols = find_symbols(&vmlinux).ok_or_else(|| IntrospectionError::NoSymbols {
+            kernel: release.clone(),
+        })?;
+        let btf = find_btf(&vmlinux, &symbols).ok_or_else(|| IntrospectionError::NoBtf {
+            kernel: release.clone(),
+        })?;
+        let btf = Btf::parse(btf)?;
+        let addresses = Addresses::find(&symbols, &btf, &vmlinux, &release)?;
+        let banner = vmlinux
+            .bytes_from(addresses.banner)
+            .map(|bytes| &bytes[..bytes.len().min(MAX_BANNER)])
+            .filter(|bytes| bytes.starts_with(BANNER_START))
+            .map(|bytes| {
+                bytes
+                    .split(|byte| *byte == 0)
+                    .next()
+                    .unwrap_or_default()
+                    .to_vec()
+            })
+            .ok_or_else(|| IntrospectionError::MissingSymbol {
+                kernel: release.clone(),
+                symbol: "linux_banner",
+            })?;
+        let modules = Modules::new(&symbols, &btf);
+        Ok(Self {
+            tasks: TaskLayout::find(&btf)?,
+            orc: stacks::find(&vmlinux, &symbols, &release),
+            processes: ProcessLayout::find(&btf),
+            build_id: build_id(&unpacked),
+            release,
+            symbols,
+            image,
+            banner,
+            addresses,
+            placement: PlacementCell::default(),
+            direct_map: AtomicU64::new(0),
+            modules,
+        })
+    }
+
+    /// The kernel's release, as `uname -r` prints it.
+    pub fn release(&self) -> &str {
+        &self.release
+    }
+
+    /// The kernel's build id in hexadecimal; empty if it has none.
+    pub fn build_id(&self) -> &str {
+        &self.build_id
+    }
+
+    /// The kernel's symbols, by link-time address.
+    pub fn symbols(&self) -> &Symbols {
+        &self.symbols
+    }
+
+    /// The kernel's table for unwinding its stacks, if it has one of a form that is known.
+    pub fn orc(&self) -> Option<&OrcTable> {
+        self.orc.as_ref()
+    }
+
+    /// The modules of the running kernel.
+    pub fn modules(&self) -> &Modules {
+        &self.modules
+    }
+
+    /// Where the kernel's image lies, by link-time addresses.
+    pub fn image(&self) -> Range<u64> {
+        self.image.clone()
+    }
+
+    /// The kernel's function that guest virtual address `address` lies in, and how many bytes into it.
+    /// `None` outside the kernel's own image, and while it isn't known where the kernel is.
+    pub fn function_at(&self, address: u64) -> Option<(&str, u64)> {
+        let linked = address.wrapping_sub(self.slide()?);
+        self.image
+            .contains(&linked)
+            .then(|| self.symbols.function_at(linked))?
+    }
+
+    /// How far above its link-time address the kernel runs, in bytes, once that is known.
+    pub fn slide(&self) -> Option<u64> {
+        self.placement.get().map(|placement| placement.slide)
+    }
+
+    /// Whether the kernel has panicked; `None` while it isn't known where it is.
+    pub fn has_panicked<M: PhysicalMemory>(&self, memory: &M) -> Option<bool> {
+        let placement = self.placement.get()?;
+        let mut cpu = [0; 4];
+        memory.read_physical(placement.physical(self.addresses.panic_cpu?), &mut cpu)?;
+        Some(i32::from_le_bytes(cpu) != NO_PANIC_CPU)
+    }
+
+    /// Where the kernel is, found out from one vCPU's registers if it isn't known yet.
+    pub fn locate<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+    ) -> Option<Placement> {
+        self.placement.get().or_else(|| {
+            let space = AddressSpace::new(memory, registers);
+            let placement = self.find(&space, registers)?;
+            self.modules.learn_paging(registers);
+            self.placement.set(placement);
+            Some(placement)
+        })
+    }
+
+    /// Whether `address` is where modules are, not in the kernel's own image, which may reach there.
+    fn is_module_code(&self, placement: Placement, address: u64) -> bool {
+        let linked = address.wrapping_sub(placement.slide);
+        MODULES.contains(&address) && !self.image.contains(&linked)
+    }
+
+    /// Where all memory is mapped in a row, found out from a kernel pointer that is known to work and the
+    /// physical address that the page tables give it.
+    fn learn_direct_map<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        placement: Placement,
+        pointer: u64,
+        physical: GuestAddress,
+    ) {
+        let variable = self.addresses.page_offset_base.and_then(|address| {
+            let mut base = [0; 8];
+            memory.read_physical(placement.physical(address), &mut base)?;
+            Some(u64::from_le_bytes(base))
+        });
+        let base = pointer.wrapping_sub(physical.0);
+        let expected = match variable {
+            Some(variable) => base == variable,
+            None => FIXED_DIRECT_MAPS.contains(&base),
+        };
+        if expected && base >> 63 == 1 {
+            self.direct_map.store(base, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The kernel's release, from the first banner in the image.
+fn release(vmlinux: &Vmlinux<'_>) -> Option<String> {
+    vmlinux.segments().iter().find_map(|segment| {
+        memchr::memmem::find_iter(segment.data, BANNER_START).find_map(|start| {
+            let rest = &segment.data[start + BANNER_START.len()..];
+            let length = rest.iter().take(128).position(|byte| *byte == b' ')?;
+            let release = std::str::from_utf8(&rest[..length]).ok()?;
+            release
+                .starts_with(|first: char| first.is_ascii_digit())
+                .then(|| release.to_owned())
+        })
+    })
+}
+
+/// The build id in hexadecimal.
+fn build_id(file: &[u8]) -> String {
+    let mut text = String::new();
+    for (kind, id) in image::notes(file, b"GNU") {
+        if kind == NT_GNU_BUILD_ID && text.is_empty() {
+            for byte in id {
+                // Writing to a String cannot fail.
+                let _ = write!(text, "{byte:02x}");
+            }
+        }
+    }
+    text
+}
+
+/// Where the image lies in the kernel's mapping.
+fn extent(vmlinux: &Vmlinux<'_>) -> Option<Range<u64>> {
+    let inside = || {
+        vmlinux.segments().iter().filter_map(|segment| {
+            let end = segment.address.checked_add(segment.memory_length)?;
+            (segment.address >= KERNEL_MAP && end - KERNEL_MAP <= KERNEL_MAP_LENGTH)
+                .then_some(segment.address..end)
+        })
+    };
+    let start = inside().map(|range| range.start).min()?;
+    let end = inside().map(|range| range.end).max()?;
+    Some(start..end)
+}
+
+/// The kernel's symbols: what it carries for itself, or the file's own table if it wasn't stripped.
+fn find_symbols(vmlinux: &Vmlinux<'_>) -> Option<Symbols> {
+    let is_banner = |address| {
+        vmlinux
+            .bytes_from(address)
+            .is_some_and(|bytes| bytes.starts_with(BANNER_START))
+    };
+    let anchor = Anchor {
+        name: "linux_banner",
+        fits: &is_banner,
+    };
+    let carried = vmlinux.segments().iter().find_map(|segment| {
+        let stretch = Stretch {
+            address: segment.address,
+            data: segment.data,
+        };
+        kallsyms::find(stretch, &anchor)
+    });
+    carried.or_else(|| {
+        let symbols = Symbols::from_elf(vmlinux.symbols());
+        (!symbols.is_empty()).then_some(symbols)
+    })
+}
+
+/// The kernel's type information: its section, or what lies between its two symbols.
+fn find_btf<'a>(vmlinux: &Vmlinux<'a>, symbols: &Symbols) -> Option<&'a [u8]> {
+    vmlinux.section(b".BTF").or_else(|| {
+        let [start, stop] = symbols.addresses_of(["__start_BTF", "__stop_BTF"]);
+        let length = usize::try_from(stop?.checked_sub(start?)?).ok()?;
+        vmlinux.bytes_from(start?)?.get(..length)
+    })
+}

@@ -1,0 +1,326 @@
+use std::sync::atomic::AtomicBool;
+
+use kvmprof_recording::StackEnd;
+use proptest::prelude::*;
+use vm_memory::{Bytes, GuestAddress};
+
+use super::*;
+use crate::testing::kernel::{HOT, Kernel, NEW, OLD, TEXT, module, offsets};
+use crate::testing::linux_guest::{DIRECT_MAP, IMAGE, LinuxGuest, MODULES, SLIDE};
+use crate::testing::modules::{HEAD, INIT, KALLSYMS, START, STRIDE, STRUCTURE, TestModule};
+use crate::{Stack, StackWish, VcpuIntrospector};
+
+/// Where the stack of a vCPU in a module is, by physical address.
+const STACK: u64 = 0x50_0000;
+
+fn located(kernel: Kernel) -> LinuxGuest {
+    let guest = LinuxGuest::new(kernel);
+    guest.knowledge.locate(&guest.memory, &guest.user());
+    guest
+}
+
+fn modules(guest: &LinuxGuest) -> &Modules {
+    guest.knowledge.modules().unwrap()
+}
+
+/// The names of all functions, in the order of their addresses.
+fn names(guest: &LinuxGuest) -> Vec<String> {
+    let functions = modules(guest).loaded().functions();
+    let mut addresses = Vec::new();
+    let names = functions
+        .lines()
+        .map(|line| {
+            addresses.push(u64::from_str_radix(&line[..16], 16).unwrap());
+            assert_eq!(&line[16..19], " t ");
+            line[19..].to_owned()
+        })
+        .collect();
+    assert!(addresses.is_sorted() && addresses.iter().all(|address| *address >= START));
+    names
+}
+
+#[test]
+fn modules_are_found_in_every_generation() {
+    for (kernel, levels) in [(OLD, 4), (HOT, 4), (NEW, 4), (HOT, 5)] {
+        let guest = LinuxGuest::with_levels(kernel, levels);
+        let registers = Registers {
+            cr4: if levels == 5 { CR4_LA57 } else { 0 },
+            ..guest.user()
+        };
+        guest.knowledge.locate(&guest.memory, &registers);
+        let mut second = TestModule::new("second", 2);
+        second.initialises = true;
+        second.functions.push((INIT + 8, "init_module".to_owned()));
+        second
+            .functions
+            .push((INIT + 0x3000, "is_no_code".to_owned()));
+        guest.load(&[TestModule::new("first", 2), second]);
+        assert_eq!(names(&guest), [""; 0]);
+        guest.read_modules();
+        let expected = [
+            "first_0\t[first]",
+            "first_1\t[first]",
+            "second_0\t[second]",
+            "second_1\t[second]",
+            "init_module\t[second]",
+        ];
+        assert_eq!(names(&guest), expected, "{kernel:?}");
+        // Each stretch of code has an end: a module may lie between two of another one's.
+        let text = modules(&guest).functions_after(0).unwrap().text;
+        let stretches: Vec<usize> = text
+            .split_terminator("\n\n")
+            .map(|stretch| stretch.trim().lines().count())
+            .collect();
+        assert_eq!(stretches, [2, 2, 1], "{text}");
+    }
+}
+
+#[test]
+fn what_has_not_changed_is_not_read_again() {
+    let guest = located(HOT);
+    let (first, second) = (TestModule::new("first", 3), TestModule::new("second", 2));
+    guest.load(std::slice::from_ref(&first));
+    guest.read_modules();
+    let before = modules(&guest).loaded();
+    let log = modules(&guest).functions_after(0).unwrap();
+    assert_eq!(log.text.trim().lines().count(), 3);
+    assert_eq!(modules(&guest).functions_after(log.known), None);
+    guest.read_modules();
+    assert!(Arc::ptr_eq(&before, &modules(&guest).loaded()));
+    guest.load(&[first, second]);
+    guest.read_modules();
+    let after = modules(&guest).loaded();
+    assert_eq!(after.len(), 2);
+    assert_eq!(after.not_in(&before).len(), 1);
+    let new = modules(&guest).functions_after(log.known).unwrap();
+    assert!(new.text.contains("second_1\t[second]\n") && !new.text.contains("first"));
+    // One that has gone isn't forgotten by those who ask late.
+    guest.load(&[]);
+    guest.read_modules();
+    assert_eq!(names(&guest), [""; 0]);
+    let all = modules(&guest).functions_after(0).unwrap();
+    assert_eq!(all.text, log.text + &new.text);
+    assert_eq!(all.known, new.known);
+    // What took its place isn't mixed with it.
+    guest.load(&[TestModule::new("other", 1)]);
+    guest.read_modules();
+    assert_eq!(modules(&guest).functions_after(0), Some(all));
+    let other = modules(&guest).functions_after(new.known).unwrap();
+    assert!(other.text.ends_with("other_0\t[other]\n\n"));
+}
+
+#[test]
+fn another_module_in_the_same_place_is_another_one() {
+    let guest = located(OLD);
+    guest.load(&[TestModule::new("first", 2)]);
+    guest.read_modules();
+    guest.load(&[TestModule::new("other", 2)]);
+    guest.read_modules();
+    assert_eq!(names(&guest), ["other_0\t[other]", "other_1\t[other]"]);
+    // Even of the same name: it was built anew.
+    let known = modules(&guest).functions_after(0).unwrap().known;
+    guest.load(&[TestModule::new("other", 2)]);
+    guest.write(MODULES + STRUCTURE + module::BUILD_ID, &[8; 20]);
+    guest.read_modules();
+    assert!(modules(&guest).functions_after(known).is_some());
+}
+
+#[test]
+fn a_module_that_is_only_announced_is_left_for_later() {
+    let guest = located(HOT);
+    let mut announced = TestModule::new("announced", 2);
+    announced.state = 3;
+    guest.load(&[TestModule::new("first", 1), announced]);
+    guest.read_modules();
+    assert_eq!(names(&guest), ["first_0\t[first]"]);
+    assert!(!modules(&guest).loaded().is_settled());
+    // Nothing of the list itself changes when it is there.
+    guest.write(MODULES + STRIDE + STRUCTURE + module::STATE, &[1]);
+    guest.read_modules();
+    assert_eq!(modules(&guest).loaded().len(), 2);
+    assert!(modules(&guest).loaded().is_settled());
+}
+
+/// A vCPU in the second function of the first module, which the kernel called.
+fn in_module(guest: &LinuxGuest) -> Registers {
+    let text = TEXT + SLIDE;
+    let framed = text + offsets::FRAMED + 1;
+    let end = text + offsets::STACK_END + 1;
+    guest.words(STACK, &[1, 2, framed, 3, 4, end]);
+    Registers {
+        rip: START + 0x1000,
+        rsp: DIRECT_MAP + STACK,
+        ..guest.kernel(0)
+    }
+}
+
+fn unwind(
+    introspector: &mut VcpuIntrospector,
+    guest: &LinuxGuest,
+    registers: &Registers,
+) -> (usize, StackEnd) {
+    let wish = StackWish {
+        kernel: true,
+        user: false,
+    };
+    let mut stack = Stack::default();
+    introspector.unwind(&guest.memory, registers, wish, &mut stack);
+    assert_eq!(stack.frames()[0], registers.rip);
+    (stack.frames().len(), stack.summary().kernel_end)
+}
+
+#[test]
+fn stacks_lead_through_modules_as_long_as_they_are_there() {
+    for kernel in [OLD, HOT, NEW] {
+        let guest = located(kernel);
+        guest.load(&[TestModule::new("first", 2)]);
+        let registers = in_module(&guest);
+        let mut introspector = guest.introspector(0);
+        let broken = (1, StackEnd::Broken);
+        assert_eq!(unwind(&mut introspector, &guest, &registers), broken);
+        guest.read_modules();
+        let whole = (3, StackEnd::Complete);
+        assert_eq!(unwind(&mut introspector, &guest, &registers), whole);
+        // It is still there when another one comes.
+        let (first, second) = (TestModule::new("first", 2), TestModule::new("second", 1));
+        guest.load(&[first, second]);
+        assert_eq!(unwind(&mut introspector, &guest, &registers), whole);
+        guest.read_modules();
+        // It has gone, and another one may be there by now.
+        guest.load(&[]);
+        guest.write(MODULES, &[0; 0x6000]);
+        assert_eq!(unwind(&mut introspector, &guest, &registers), broken);
+        guest.load(&[TestModule::new("other", 2)]);
+        assert_eq!(unwind(&mut introspector, &guest, &registers), broken);
+        guest.read_modules();
+        assert_eq!(unwind(&mut introspector, &guest, &registers), whole);
+    }
+}
+
+#[test]
+fn a_sample_in_a_module_has_the_list_read() {
+    let guest = located(HOT);
+    guest.load(&[TestModule::new("first", 2)]);
+    let registers = in_module(&guest);
+    let linux = guest.knowledge.linux().unwrap();
+    let stopping = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| modules(&guest).serve(linux, &guest.memory, &stopping));
+        let mut introspector = guest.introspector(0);
+        // In the kernel's own code nothing is asked for.
+        for registers in [guest.kernel(0), guest.user()] {
+            introspector.identify(&guest.memory, &registers, false, false);
+        }
+        assert!(!modules(&guest).watch.is_requested());
+        while modules(&guest).loaded().len() == 0 {
+            introspector.identify(&guest.memory, &registers, false, false);
+            std::thread::yield_now();
+        }
+        // Whoever asks for symbols waits until they are those of now.
+        guest.load(&[TestModule::new("first", 2), TestModule::new("second", 1)]);
+        let number = modules(&guest).refresh().unwrap();
+        while !modules(&guest).is_refreshed(number) {
+            std::thread::yield_now();
+        }
+        assert_eq!(names(&guest).len(), 3);
+        stopping.store(true, Ordering::SeqCst);
+        modules(&guest).wake();
+    });
+}
+
+#[test]
+fn a_kernel_that_does_not_tell_has_no_modules() {
+    let guest = located(Kernel {
+        modules: false,
+        ..HOT
+    });
+    guest.load(&[TestModule::new("first", 2)]);
+    guest.read_modules();
+    assert!(!modules(&guest).can_be_found());
+    assert_eq!(names(&guest), [""; 0]);
+    let registers = in_module(&guest);
+    assert_eq!(guest.identify(0, &registers).pid, 41);
+    let mut introspector = guest.introspector(0);
+    let broken = (1, StackEnd::Broken);
+    assert_eq!(unwind(&mut introspector, &guest, &registers), broken);
+}
+
+#[test]
+fn circles_and_nonsense_end() {
+    let guest = located(HOT);
+    let structure = MODULES + STRUCTURE;
+    let own_link = START + STRUCTURE + module::LIST;
+    // A list that leads into itself, one that leads nowhere, and no list at all.
+    for next in [own_link, 0x1234, HEAD + 1] {
+        guest.load(&[TestModule::new("first", 2)]);
+        guest.words(structure + module::LIST, &[next]);
+        guest.read_modules();
+        assert!(!names(&guest).is_empty(), "{next:#x}");
+    }
+    // A name that would be more than a name, and code that is anywhere.
+    let text = structure + module::TEXT;
+    for (place, bytes) in [
+        (structure + module::NAME, b"a\n0".as_slice()),
+        (structure + module::NAME, &[0]),
+        (text, &[0; 8]),
+        (text + module::MEMORY_SIZE, &[0xff; 4]),
+        (text + module::MEMORY_SIZE, &[0; 4]),
+    ] {
+        guest.load(&[TestModule::new("first", 2)]);
+        guest.write(place, bytes);
+        guest.read_modules();
+        assert_eq!(names(&guest), [""; 0]);
+    }
+    // More symbols than there are, names that are none.
+    guest.load(&[TestModule::new("first", 2)]);
+    guest.write(MODULES + KALLSYMS + 8, &[0xff; 4]);
+    guest.read_modules();
+    assert_eq!(
+        (modules(&guest).loaded().len(), names(&guest).len()),
+        (1, 0)
+    );
+    guest.load(&[TestModule::new("first", 2)]);
+    guest.words(MODULES + KALLSYMS + 16, &[START + STRIDE - 1]);
+    guest.read_modules();
+    assert_eq!(
+        (modules(&guest).loaded().len(), names(&guest).len()),
+        (1, 0)
+    );
+}
+
+proptest! {
+    #[test]
+    fn hostile_modules_are_bounded(
+        scribbles in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0_u8..4), 0..60),
+        choice in any::<u8>(),
+    ) {
+        let guest = located(if choice & 1 == 0 { HOT } else { OLD });
+        guest.load(&[TestModule::new("first", 8), TestModule::new("second", 8)]);
+        if choice & 2 != 0 {
+            guest.read_modules();
+        }
+        for (index, value, kind) in scribbles {
+            let base = MODULES + u64::from(choice >> 2 & 1) * STRIDE;
+            // What is pointed to matters most.
+            let (start, length) = match kind {
+                0 => (IMAGE + offsets::MODULES, 0x20),
+                1 => (base + STRUCTURE, 0x280),
+                2 => (base + KALLSYMS, 0x20),
+                _ => (base, STRIDE),
+            };
+            let value = match value % 3 {
+                0 => START + value % (3 * STRIDE),
+                1 => value % 0x1_0000,
+                _ => value,
+            };
+            let place = start + index.index(usize::try_from(length / 4).unwrap()) as u64 * 4;
+            guest.memory.write_obj(value, GuestAddress(place)).unwrap();
+        }
+        guest.read_modules();
+        let loaded = modules(&guest).loaded();
+        let functions = loaded.functions();
+        prop_assert!(functions.lines().all(|line| line.is_ascii() && line.ends_with(']')));
+        prop_assert!(functions.len() <= loaded.len() * 8 * 0x2_0000);
+        unwind(&mut guest.introspector(0), &guest, &in_module(&guest));
+    }
+}

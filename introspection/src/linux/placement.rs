@@ -1,0 +1,120 @@
+//! Where the running kernel is: KASLR moves it, virtually and physically.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use vm_memory::GuestAddress;
+
+use crate::PhysicalMemory;
+
+use super::task_layout::Gate;
+use super::{KERNEL_MAP, KERNEL_MAP_LENGTH, LinuxKnowledge, MAX_BANNER};
+use crate::Registers;
+use crate::memory::AddressSpace;
+
+/// The kernel moves by multiples of this, in bytes (the least CONFIG_PHYSICAL_ALIGN on x86-64).
+const ALIGNMENT: u64 = 2 << 20;
+/// Most slides that one sample tries.
+const MAX_TRIES: u64 = 64;
+/// Bytes of a gate in long mode's interrupt descriptor table (SDM volume 3, section 7.14.1).
+const GATE_LENGTH: u64 = 16;
+
+/// Where the running kernel is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// How far above its link-time address it runs, in bytes.
+    pub slide: u64,
+    /// What turns a link-time address into a physical one, by a wrapping addition.
+    physical: u64,
+}
+
+impl Placement {
+    /// The physical address of the variable that was linked to `address`.
+    pub fn physical(&self, address: u64) -> GuestAddress {
+        GuestAddress(address.wrapping_add(self.physical))
+    }
+}
+
+/// A placement that is learned once, by any vCPU.
+#[derive(Debug, Default)]
+pub struct PlacementCell {
+    known: AtomicBool,
+    slide: AtomicU64,
+    physical: AtomicU64,
+}
+
+impl PlacementCell {
+    /// The placement, once it is known.
+    pub fn get(&self) -> Option<Placement> {
+        self.known.load(Ordering::Acquire).then(|| Placement {
+            slide: self.slide.load(Ordering::Relaxed),
+            physical: self.physical.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Makes `placement` known. vCPUs that find it at the same time find the same.
+    pub fn set(&self, placement: Placement) {
+        self.slide.store(placement.slide, Ordering::Relaxed);
+        self.physical.store(placement.physical, Ordering::Relaxed);
+        self.known.store(true, Ordering::Release);
+    }
+}
+
+impl LinuxKnowledge {
+    /// Looks for the kernel: its exception handlers tell the slide, wherever the vCPU is; before they
+    /// are set up, the kernel is tried wherever the program counter could belong to it.
+    pub(super) fn find<M: PhysicalMemory>(
+        &self,
+        space: &AddressSpace<'_, M>,
+        registers: &Registers,
+    ) -> Option<Placement> {
+        let by_gate = self.addresses.gates.iter().flatten().find_map(|gate| {
+            let handler = handler(space, registers.idt_base, *gate)?;
+            self.verify(space, handler.wrapping_sub(gate.handler))
+        });
+        by_gate.or_else(|| {
+            let in_kernel = (KERNEL_MAP..KERNEL_MAP + KERNEL_MAP_LENGTH).contains(&registers.rip);
+            let highest = registers.rip.checked_sub(self.image.start)?;
+            let lowest = registers.rip.saturating_sub(self.image.end);
+            let lowest = lowest.next_multiple_of(ALIGNMENT);
+            let slides = (0..MAX_TRIES)
+                .map(|step| lowest + step * ALIGNMENT)
+                .take_while(|slide| in_kernel && *slide <= highest);
+            slides
+                .into_iter()
+                .find_map(|slide| self.verify(space, slide))
+        })
+    }
+
+    /// The placement with `slide`, if the kernel's banner is where it then has to be.
+    fn verify<M: PhysicalMemory>(
+        &self,
+        space: &AddressSpace<'_, M>,
+        slide: u64,
+    ) -> Option<Placement> {
+        if slide >= KERNEL_MAP_LENGTH || !slide.is_multiple_of(ALIGNMENT) {
+            return None;
+        }
+        let address = self.addresses.banner.checked_add(slide)?;
+        let with = |space: &AddressSpace<'_, M>| {
+            let mut bytes = [0; MAX_BANNER];
+            let bytes = bytes.get_mut(..self.banner.len())?;
+            space.read(address, bytes)?;
+            let physical = space.translate(address)?;
+            (*bytes == *self.banner).then(|| Placement {
+                slide,
+                physical: physical.0.wrapping_sub(self.addresses.banner),
+            })
+        };
+        with(space).or_else(|| with(&space.kernel_half()?))
+    }
+}
+
+/// The handler that the interrupt descriptor table has for `gate`.
+fn handler<M: PhysicalMemory>(space: &AddressSpace<'_, M>, table: u64, gate: Gate) -> Option<u64> {
+    let mut entry = [0; 16];
+    let address = table.checked_add(u64::from(gate.vector) * GATE_LENGTH)?;
+    space.read(address, &mut entry)?;
+    // The offset lies in three parts: bits 0-15, 16-31 and 32-63.
+    let [a, b, _, _, _, _, c, d, e, f, g, h, ..] = entry;
+    Some(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+}

@@ -1,0 +1,113 @@
+//! Which file a mapping shows: its path by the names of directory entries, its inode.
+
+use crate::PhysicalMemory;
+
+use super::process_layout::ProcessLayout;
+use super::{FileIdentity, MappedFile};
+use crate::linux::view::KernelView;
+
+/// Most names in a path.
+const MAX_NAMES: usize = 64;
+/// Longest path, in bytes (`PATH_MAX`).
+const MAX_PATH: usize = 4096;
+/// Longest name (`NAME_MAX`).
+const MAX_NAME: usize = 255;
+
+/// The file at `file` (`struct file`). `None` when that can't be read.
+pub fn read<M: PhysicalMemory>(
+    view: &KernelView<'_, M>,
+    layout: &ProcessLayout,
+    file: u64,
+) -> Option<MappedFile> {
+    let inode = view.u64(file.wrapping_add(layout.file.inode))?;
+    Some(MappedFile {
+        path: path(view, layout, file)?,
+        identity: identity(view, layout, inode)?,
+    })
+}
+
+/// Which file the inode at `inode` is.
+pub fn identity<M: PhysicalMemory>(
+    view: &KernelView<'_, M>,
+    layout: &ProcessLayout,
+    inode: u64,
+) -> Option<FileIdentity> {
+    let at = |offset: u64| view.u64(inode.wrapping_add(offset));
+    let superblock = at(layout.file.superblock)?;
+    let device = view.i32(superblock.wrapping_add(layout.file.device))?;
+    Some(FileIdentity {
+        inode,
+        number: at(layout.file.number)?,
+        device: device.cast_unsigned(),
+        length: at(layout.file.length)?,
+        modified: layout.file.modified.and_then(at).unwrap_or(0),
+    })
+}
+
+/// The path of the file at `file`, from the root of the topmost mount on.
+fn path<M: PhysicalMemory>(
+    view: &KernelView<'_, M>,
+    layout: &ProcessLayout,
+    file: u64,
+) -> Option<String> {
+    let mut dentry = view.u64(file.wrapping_add(layout.file.dentry))?;
+    let mut mount = view.u64(file.wrapping_add(layout.file.mount))?;
+    let mut names: Vec<String> = Vec::new();
+    // Each step goes to a parent, or over to the mount above.
+    for _ in 0..2 * MAX_NAMES {
+        if names.len() >= MAX_NAMES {
+            break;
+        }
+        if let Some((upper, point)) = mounted_on(view, layout, mount, dentry) {
+            (mount, dentry) = (upper, point);
+            continue;
+        }
+        let parent = view.u64(dentry.wrapping_add(layout.file.parent))?;
+        if parent == dentry {
+            break;
+        }
+        names.push(name(view, layout, dentry)?);
+        dentry = parent;
+    }
+    let mut path = String::new();
+    for name in names.iter().rev() {
+        path.push('/');
+        path.push_str(name);
+    }
+    (path.len() <= MAX_PATH).then_some(path)
+}
+
+/// What the mount at `mount` (`struct vfsmount`) lies on, if `dentry` is its root and it lies on another one: that
+/// mount, and the directory entry there.
+fn mounted_on<M: PhysicalMemory>(
+    view: &KernelView<'_, M>,
+    layout: &ProcessLayout,
+    mount: u64,
+    dentry: u64,
+) -> Option<(u64, u64)> {
+    let layout = layout.mount.as_ref()?;
+    let root = view.u64(mount.wrapping_add(layout.root))?;
+    if root != dentry {
+        return None;
+    }
+    let outer = mount.wrapping_sub(layout.within);
+    let parent = view.u64(outer.wrapping_add(layout.parent))?;
+    let point = view.u64(outer.wrapping_add(layout.mountpoint))?;
+    (parent != outer && parent >> 63 == 1).then(|| (parent.wrapping_add(layout.within), point))
+}
+
+/// The name of the directory entry at `dentry`. Bytes that would break a line or a terminal are shown as `?`.
+fn name<M: PhysicalMemory>(
+    view: &KernelView<'_, M>,
+    layout: &ProcessLayout,
+    dentry: u64,
+) -> Option<String> {
+    let pointer = view.u64(dentry.wrapping_add(layout.file.name))?;
+    let length = view.i32(dentry.wrapping_add(layout.file.name_length))?;
+    let length = usize::try_from(length).ok()?;
+    let mut bytes = [0; MAX_NAME];
+    let bytes = bytes.get_mut(..length)?;
+    view.read(pointer, bytes)?;
+    let name = String::from_utf8_lossy(bytes);
+    Some(name.replace(|letter: char| letter.is_control() || letter == '/', "?"))
+}

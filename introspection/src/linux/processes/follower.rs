@@ -1,0 +1,237 @@
+//! Notices when a process has other executable mappings than before.
+
+use std::sync::Arc;
+
+use crate::PhysicalMemory;
+
+use super::areas::{self, RawArea};
+use super::process_layout::ProcessLayout;
+use super::{Area, Backing, ProcessMap, UserMemory, files};
+use crate::Registers;
+use crate::linux::LinuxKnowledge;
+use crate::linux::view::KernelView;
+use crate::memory::{FRAME, PTI_USER};
+use crate::unwind::UnwindCache;
+
+/// Address spaces that one vCPU remembers.
+const MAX_SPACES: usize = 64;
+/// Most files of one address space that are looked at.
+const MAX_FILES: usize = 512;
+/// Most bytes of all names in one map.
+const MAX_NAMES: usize = 256 << 10;
+/// How often an address space is walked whose executable memory has the same size as before, in ns: with other areas
+/// than before, and with as many and as large ones.
+const RECHECK_CHANGED: u64 = 100_000_000;
+const RECHECK_SAME: u64 = 1_000_000_000;
+
+/// A task that runs: its `task_struct`, and its process.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    /// Its guest virtual address.
+    pub task: u64,
+    /// The process's id.
+    pub pid: i32,
+}
+
+/// What changes when executable mappings do. An address space that has ended may come back as another one at the
+/// same place: each has its own process, or its own arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Signature {
+    mm: u64,
+    pid: i32,
+    executable_pages: u64,
+    code: u64,
+    arguments: u64,
+}
+
+/// What changes with any mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Extent {
+    areas: i32,
+    pages: u64,
+}
+
+#[derive(Debug)]
+struct Space {
+    signature: Signature,
+    extent: Extent,
+    /// When it was last walked, and when it was last seen.
+    walked: u64,
+    seen: u64,
+    areas: Vec<RawArea>,
+    map: Arc<ProcessMap>,
+    cache: UnwindCache,
+}
+
+/// Follows the processes that one vCPU runs.
+#[derive(Debug, Default)]
+pub struct ProcessFollower {
+    spaces: Vec<Space>,
+    current: Option<usize>,
+    areas: Vec<RawArea>,
+}
+
+impl ProcessFollower {
+    /// Looks at the process of a vCPU that stands still at `time` with `registers`. The result is its map, if it is
+    /// new or has changed.
+    pub fn follow<M: PhysicalMemory>(
+        &mut self,
+        linux: &LinuxKnowledge,
+        view: &KernelView<'_, M>,
+        registers: &Registers,
+        seen: Seen,
+        time: u64,
+    ) -> Option<Arc<ProcessMap>> {
+        self.current = None;
+        let layout = linux.processes.as_ref()?;
+        let memory = UserMemory::of_task(view, layout, registers, seen.task)?;
+        let UserMemory::Loaded(mm) = memory else {
+            return None;
+        };
+        let root = registers.cr3 & FRAME & !PTI_USER;
+        let (signature, extent) = signature(view, layout, mm, seen.pid)?;
+        let known = self.spaces.iter().position(|space| space.map.root == root);
+        if let Some(index) = known
+            && let Some(space) = self.spaces.get_mut(index)
+        {
+            space.seen = time;
+            let period = if space.extent == extent {
+                RECHECK_SAME
+            } else {
+                RECHECK_CHANGED
+            };
+            let is_fresh = time.saturating_sub(space.walked) < period;
+            if space.signature == signature && is_fresh {
+                self.current = known;
+                return None;
+            }
+        }
+        areas::read(view, layout, mm, &mut self.areas)?;
+        if let Some(space) = known.and_then(|index| self.spaces.get_mut(index)) {
+            (space.extent, space.walked) = (extent, time);
+            if space.signature == signature && space.areas == self.areas {
+                self.current = known;
+                return None;
+            }
+        }
+        let areas = named(view, layout, mm, &self.areas);
+        let map = Arc::new(ProcessMap::new(root, seen.pid, time, areas));
+        self.remember(
+            known,
+            Space {
+                signature,
+                extent,
+                walked: time,
+                seen: time,
+                areas: self.areas.clone(),
+                map: Arc::clone(&map),
+                cache: UnwindCache::default(),
+            },
+        );
+        Some(map)
+    }
+
+    fn remember(&mut self, known: Option<usize>, space: Space) {
+        let oldest = || {
+            let by_age = self.spaces.iter().enumerate();
+            by_age
+                .min_by_key(|(_, space)| space.seen)
+                .map(|(index, _)| index)
+        };
+        let index = match known {
+            None if self.spaces.len() < MAX_SPACES => self.spaces.len(),
+            None => oldest().unwrap_or(0),
+            Some(index) => index,
+        };
+        match self.spaces.get_mut(index) {
+            Some(place) => *place = space,
+            None => self.spaces.push(space),
+        }
+        self.current = Some(index);
+    }
+
+    /// The map that was found last couldn't be passed on: it will be found again.
+    pub fn forget_current(&mut self) {
+        if let Some(index) = self.current.take()
+            && index < self.spaces.len()
+        {
+            self.spaces.swap_remove(index);
+        }
+    }
+
+    /// The map of the process that runs, and what remembers how its stacks were unwound.
+    pub fn current(&mut self) -> Option<(&ProcessMap, &mut UnwindCache)> {
+        let space = self.spaces.get_mut(self.current?)?;
+        Some((&space.map, &mut space.cache))
+    }
+
+    /// No process is known to run.
+    pub fn leave(&mut self) {
+        self.current = None;
+    }
+}
+
+fn signature<M: PhysicalMemory>(
+    view: &KernelView<'_, M>,
+    layout: &ProcessLayout,
+    mm: u64,
+    pid: i32,
+) -> Option<(Signature, Extent)> {
+    let layout = &layout.address_space;
+    let field = |offset| view.u64(mm.wrapping_add(offset));
+    let signature = Signature {
+        mm,
+        pid,
+        executable_pages: field(layout.exec_vm)?,
+        code: field(layout.start_code)?,
+        arguments: field(layout.arg_start)?,
+    };
+    let extent = Extent {
+        areas: view.i32(mm.wrapping_add(layout.map_count))?,
+        pages: field(layout.total_vm)?,
+    };
+    Some((signature, extent))
+}
+
+/// The same areas with what they show; those of which that can't be told are left out.
+fn named<M: PhysicalMemory>(
+    view: &KernelView<'_, M>,
+    layout: &ProcessLayout,
+    mm: u64,
+    areas: &[RawArea],
+) -> Vec<Area> {
+    let vdso = layout.address_space.vdso;
+    let vdso = vdso.and_then(|offset| view.u64(mm.wrapping_add(offset)));
+    // Most files are mapped in several pieces.
+    let mut files: Vec<(u64, Option<Backing>)> = Vec::new();
+    let mut backing = |area: &RawArea| {
+        if area.file == 0 && vdso == Some(area.begin) {
+            return Some(Backing::Vdso);
+        }
+        if area.file == 0 {
+            return Some(Backing::Anonymous);
+        }
+        if let Some((_, backing)) = files.iter().find(|(file, _)| *file == area.file) {
+            return backing.clone();
+        }
+        if files.len() >= MAX_FILES {
+            return None;
+        }
+        let file = files::read(view, layout, area.file);
+        let backing = file.map(|file| Backing::File(Arc::new(file)));
+        files.push((area.file, backing.clone()));
+        backing
+    };
+    let mut room = MAX_NAMES;
+    let mut named = |area: &RawArea| {
+        let area = Area {
+            begin: area.begin,
+            end: area.end,
+            offset: area.offset,
+            backing: backing(area)?,
+        };
+        room = room.checked_sub(area.name().len())?;
+        Some(area)
+    };
+    areas.iter().filter_map(&mut named).collect()
+}

@@ -1,0 +1,150 @@
+//! The contents of files that the guest has in its memory (`struct address_space`): all of those in an initramfs or
+//! a tmpfs, and of others what was read last.
+//!
+//! It is read while the guest goes on: what doesn't fit together any more is no file.
+
+use vm_memory::GuestAddress;
+
+use crate::PhysicalMemory;
+
+use super::process_layout::PageCacheLayout;
+use super::{FileIdentity, files};
+use crate::Registers;
+use crate::linux::LinuxKnowledge;
+use crate::linux::view::KernelView;
+use crate::memory::{CR0_PG, PAGE};
+
+/// Longest file that is read, in bytes.
+const MAX_FILE: u64 = 512 << 20;
+/// Bytes of a page, which is what is read at once.
+const PAGE_BYTES: usize = 4096;
+/// Slots of a node, a power of two, and its logarithm (`XA_CHUNK_SHIFT`, `include/linux/xarray.h`).
+const SLOTS: u64 = 64;
+const SLOT_BITS: u32 = 6;
+/// Deepest tree: 11 levels of 6 bits cover all indices.
+const MAX_LEVELS: usize = 11;
+/// Where `struct page`s are without CONFIG_DYNAMIC_MEMORY_LAYOUT, with 4 levels of page tables
+/// (`Documentation/arch/x86/x86_64/mm.rst`).
+const FIXED_PAGES: u64 = 0xffff_ea00_0000_0000;
+
+impl LinuxKnowledge {
+    /// The contents of the file that `wanted` was, at most `limit` bytes. `None` when these aren't all in the guest's
+    /// memory, or it is another file by now.
+    pub fn file_contents<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        wanted: &FileIdentity,
+        limit: u64,
+    ) -> Option<Vec<u8>> {
+        let layout = self.processes.as_ref()?;
+        let cache = layout.page_cache.as_ref()?;
+        // All of it lies in the direct map: page tables aren't needed, and no vCPU's are.
+        let nowhere_else = Registers {
+            cr0: CR0_PG,
+            ..Registers::default()
+        };
+        let view = self.view(memory, &nowhere_else)?;
+        let is_same = || files::identity(&view, layout, wanted.inode).as_ref() == Some(wanted);
+        let length = wanted.length.min(limit);
+        if !is_same() || length > MAX_FILE {
+            return None;
+        }
+        let reader = Reader {
+            pages: match self.addresses.vmemmap_base {
+                Some(variable) => view.variable_u64(variable)?,
+                None => FIXED_PAGES,
+            },
+            mapping: view.u64(wanted.inode.wrapping_add(cache.mapping))?,
+            layout: cache,
+            memory,
+            view: &view,
+        };
+        let mut contents = Vec::new();
+        for index in 0..length.div_ceil(PAGE) {
+            let mut page = [0; PAGE_BYTES];
+            memory.read_physical(reader.page(index)?, &mut page)?;
+            contents.extend(page);
+        }
+        contents.truncate(usize::try_from(length).ok()?);
+        is_same().then_some(contents)
+    }
+}
+
+/// Finds the pages of one file.
+struct Reader<'r, 'a, M> {
+    layout: &'r PageCacheLayout,
+    memory: &'a M,
+    view: &'r KernelView<'a, M>,
+    /// The guest virtual address of the file's `struct address_space`.
+    mapping: u64,
+    /// The guest virtual address of page frame 0's `struct page`.
+    pages: u64,
+}
+
+impl<M: PhysicalMemory> Reader<'_, '_, M> {
+    /// Where page `index` of the file is.
+    fn page(&self, index: u64) -> Option<GuestAddress> {
+        let mut entry = self.view.u64(self.mapping.wrapping_add(self.layout.head))?;
+        // The indices that `entry` stands for begin there: at page 0, without a node.
+        let mut first = 0;
+        let mut below = u32::MAX;
+        for _ in 0..MAX_LEVELS {
+            if !is_node(entry) {
+                // Without a node there is only the first page.
+                let is_there = below != u32::MAX || index == 0;
+                return self.frame(entry, index.checked_sub(first).filter(|_| is_there)?);
+            }
+            let node = entry - 2;
+            let mut shift = [0];
+            self.view
+                .read(node.wrapping_add(self.layout.shift), &mut shift)?;
+            let shift = u32::from(shift[0]);
+            // Each level is below the one before.
+            if shift >= below || shift > 60 || below == u32::MAX && index >> shift >= SLOTS {
+                return None;
+            }
+            below = shift;
+            let mut slot = index >> shift & (SLOTS - 1);
+            entry = self.slot(node, slot)?;
+            if let Some(canonical) = sibling_of(entry) {
+                slot = canonical;
+                entry = self.slot(node, slot)?;
+            }
+            // Such as have the same indices above this level.
+            let above = index.checked_shr(shift + SLOT_BITS).unwrap_or(0);
+            first = above.checked_shl(shift + SLOT_BITS).unwrap_or(0) + (slot << shift);
+        }
+        None
+    }
+
+    fn slot(&self, node: u64, slot: u64) -> Option<u64> {
+        self.view
+            .u64(node.wrapping_add(self.layout.slots + slot * 8))
+    }
+
+    /// Where the page is that lies `distance` behind the one whose `struct page` is `entry`: one entry may stand for
+    /// a row of them (a folio).
+    fn frame(&self, entry: u64, distance: u64) -> Option<GuestAddress> {
+        // Values stand for pages that aren't there (`xa_is_value`).
+        if entry & 3 != 0 || entry >> 63 == 0 {
+            return None;
+        }
+        let offset = entry.checked_sub(self.pages)?;
+        if !offset.is_multiple_of(self.layout.page) {
+            return None;
+        }
+        let number = (offset / self.layout.page).checked_add(distance)?;
+        let address = GuestAddress(number.checked_mul(PAGE)?);
+        self.memory.contains(address).then_some(address)
+    }
+}
+
+/// True for an entry that leads to a node (`xa_is_node`).
+fn is_node(entry: u64) -> bool {
+    entry & 3 == 2 && entry > 4096
+}
+
+/// The slot of the same node that has the entry for this one, too (`xa_is_sibling`).
+fn sibling_of(entry: u64) -> Option<u64> {
+    (entry & 3 == 2 && entry < SLOTS << 2).then_some(entry >> 2)
+}

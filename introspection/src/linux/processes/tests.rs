@@ -1,0 +1,398 @@
+use proptest::prelude::*;
+use vm_memory::{Bytes, GuestAddress};
+
+use super::*;
+use crate::testing::kernel::{Areas, HOT, Kernel, NEW, OLD, TEXT, offsets};
+use crate::testing::linux_guest::{DIRECT_MAP, IMAGE, LinuxGuest, MEMORY, SLIDE};
+use crate::testing::processes::{AreaPlan, PAGE, PAGES, Room};
+use crate::{Registers, VcpuIntrospector};
+
+const VDSO: u64 = 0x7fff_f7fc_0000;
+const SECOND: u64 = 1_000_000_000;
+
+fn area(begin: u64, pages: u64, executable: bool, offset: u64, file: u64) -> AreaPlan {
+    AreaPlan {
+        begin,
+        end: begin + pages * PAGE,
+        executable,
+        offset,
+        file,
+    }
+}
+
+/// What `introspector` finds on vCPU 0 in user mode at `time`.
+fn look(
+    introspector: &mut VcpuIntrospector,
+    guest: &LinuxGuest,
+    time: u64,
+) -> Option<Arc<ProcessMap>> {
+    look_with(introspector, guest, &guest.user(), time)
+}
+
+fn look_with(
+    introspector: &mut VcpuIntrospector,
+    guest: &LinuxGuest,
+    registers: &Registers,
+    time: u64,
+) -> Option<Arc<ProcessMap>> {
+    introspector.identify(&guest.memory, registers, false, false);
+    introspector.follow_process(&guest.memory, registers, time)
+}
+
+/// The mappings of `map`: begin, end, offset, name.
+fn shown(map: &ProcessMap) -> Vec<(u64, u64, u64, &str)> {
+    map.areas
+        .iter()
+        .map(|area| (area.begin, area.end, area.offset, area.name()))
+        .collect()
+}
+
+/// A file at `/usr/bin/NAME` with `pages` of one byte each.
+fn file(room: &mut Room<'_>, name: &str, number: u64, pages: &[u8]) -> (u64, u64) {
+    let root = room.dentry(0, "/");
+    let usr = room.dentry(root, "usr");
+    let bin = room.dentry(usr, "bin");
+    let dentry = room.dentry(bin, name);
+    let mount = room.mount(root, 0, 0);
+    let first = room.pages(pages);
+    let entries: Vec<_> = (0..pages.len() as u64)
+        .map(|index| (index, first + index * 64))
+        .collect();
+    let head = room.node(0, &entries);
+    let inode = room.inode(number, pages.len() as u64 * PAGE - 100, head);
+    (room.file(mount, dentry, inode), inode)
+}
+
+fn identity(guest: &LinuxGuest, inode: u64) -> FileIdentity {
+    let linux = guest.knowledge.linux().unwrap();
+    let view = linux.view(&guest.memory, &guest.kernel(0)).unwrap();
+    files::identity(&view, linux.processes.as_ref().unwrap(), inode).unwrap()
+}
+
+#[test]
+fn finds_executable_mappings_in_trees_and_lists() {
+    for (kernel, areas) in [(OLD, Areas::List), (HOT, Areas::Tree), (NEW, Areas::Tree)] {
+        let guest = LinuxGuest::new(kernel);
+        let mut room = Room::new(&guest, areas);
+        let (program, inode) = file(&mut room, "program", 77, &[1, 2]);
+        let mut plans = vec![
+            area(0x40_0000, 1, false, 0, program),
+            area(0x40_1000, 2, true, 1, program),
+            area(0x50_0000, 1, false, 3, program),
+            area(0x7f00_0000_0000, 3, true, 0x7f0_0000_0000, 0),
+        ];
+        // More than one leaf has room for.
+        plans.extend(
+            (0..20).map(|index| area(0x7f10_0000_0000 + index * 0x10_0000, 4, index == 19, 0, 0)),
+        );
+        plans.push(area(VDSO, 2, true, 0, 0));
+        let mm = room.process(1, &plans);
+        room.vdso(mm, VDSO);
+        for registers in [guest.user(), guest.kernel(0)] {
+            let mut introspector = guest.introspector(0);
+            let map = look_with(&mut introspector, &guest, &registers, 5).unwrap();
+            assert_eq!((map.root, map.pid, map.time), (0x1_0000, 41, 5));
+            assert_eq!(
+                shown(&map),
+                [
+                    (0x40_1000, 0x40_3000, 0x1000, "/usr/bin/program"),
+                    (0x7f00_0000_0000, 0x7f00_0000_3000, 0, "[anon]"),
+                    (0x7f10_0130_0000, 0x7f10_0130_4000, 0, "[anon]"),
+                    (VDSO, VDSO + 0x2000, 0, "[vdso]"),
+                ],
+                "{kernel:?}"
+            );
+            let Backing::File(file) = &map.areas[0].backing else {
+                panic!("{map:?}");
+            };
+            let expected = FileIdentity {
+                inode,
+                number: 77,
+                device: 0x0010_0002,
+                length: 2 * PAGE - 100,
+                modified: 1_700_000_000,
+            };
+            assert_eq!(file.identity, expected);
+        }
+    }
+}
+
+#[test]
+fn news_come_once_and_again_after_changes() {
+    for (kernel, areas) in [(OLD, Areas::List), (HOT, Areas::Tree)] {
+        let guest = LinuxGuest::new(kernel);
+        let mut room = Room::new(&guest, areas);
+        let first = [area(0x40_0000, 4, true, 0, 0)];
+        let mm = room.process(1, &first);
+        let mut introspector = guest.introspector(0);
+        let mut look = |time| look(&mut introspector, &guest, time);
+        assert!(look(0).is_some());
+        assert!(look(1).is_none());
+        assert!(look(SECOND).is_none());
+        // More executable memory.
+        let second = [first[0], area(0x50_0000, 1, true, 0, 0)];
+        room.map(mm, &second);
+        assert_eq!(look(SECOND + 1).unwrap().areas.len(), 2);
+        // As much as before, elsewhere: noticed a little later.
+        let third = [
+            first[0],
+            area(0x60_0000, 1, true, 0, 0),
+            area(0x70_0000, 1, false, 0, 0),
+        ];
+        room.map(mm, &third);
+        assert!(look(SECOND + 2).is_none());
+        assert_eq!(look(2 * SECOND).unwrap().areas[1].begin, 0x60_0000);
+        // Other memory only.
+        let fourth = [third[0], third[1], area(0x70_0000, 2, false, 0, 0)];
+        room.map(mm, &fourth);
+        assert!(look(3 * SECOND).is_none());
+        // The same in other places.
+        let fifth = [third[0], area(0x65_0000, 1, true, 0, 0), fourth[2]];
+        room.map(mm, &fifth);
+        assert!(look(4 * SECOND - 1).is_none());
+        assert_eq!(look(4 * SECOND).unwrap().areas[1].begin, 0x65_0000);
+        // Another process with the same page tables.
+        guest.task(1, 50, 51, 50);
+        assert_eq!(look(4 * SECOND + 1).unwrap().pid, 50);
+        room.process(1, &fourth);
+        assert!(look(4 * SECOND + 2).is_some());
+    }
+}
+
+#[test]
+fn what_could_not_be_passed_on_comes_again() {
+    let guest = LinuxGuest::new(HOT);
+    let mut room = Room::new(&guest, Areas::Tree);
+    room.process(1, &[area(0x40_0000, 4, true, 0, 0)]);
+    let mut introspector = guest.introspector(0);
+    assert!(look(&mut introspector, &guest, 0).is_some());
+    introspector.forget_process();
+    assert!(look(&mut introspector, &guest, 1).is_some());
+    assert!(look(&mut introspector, &guest, 2).is_none());
+}
+
+#[test]
+fn tasks_in_borrowed_address_spaces_have_no_mappings() {
+    let guest = LinuxGuest::new(HOT);
+    let mut introspector = guest.introspector(0);
+    // A thread of the kernel's.
+    assert!(look(&mut introspector, &guest, 0).is_none());
+    let mut room = Room::new(&guest, Areas::Tree);
+    room.process(1, &[area(0x40_0000, 4, true, 0, 0)]);
+    let elsewhere = Registers {
+        cr3: 0x2_0000,
+        ..guest.user()
+    };
+    guest.identify(0, &guest.user());
+    assert!(look_with(&mut introspector, &guest, &elsewhere, 0).is_none());
+    assert!(look(&mut introspector, &guest, 0).is_some());
+}
+
+#[test]
+fn paths_cross_mounts_and_end() {
+    let guest = LinuxGuest::new(HOT);
+    let mut room = Room::new(&guest, Areas::Tree);
+    let root = room.dentry(0, "/");
+    let (mnt, below) = (room.dentry(root, "mnt"), room.dentry(root, "below"));
+    let outer = room.mount(root, 0, 0);
+    let other = room.dentry(0, "/");
+    let lib = room.dentry(other, "li\nb");
+    let inner = room.mount(other, outer, mnt);
+    // A circle of folders, a circle of mounts, a name that is too long.
+    let circle = room.dentry(below, "circle");
+    room.put(below + 0x18, circle);
+    let ring = room.mount(other, inner, other);
+    let long = room.dentry(root, &"x".repeat(255));
+    let inode = room.inode(1, 1, 0);
+    let mut path = |mount, dentry| {
+        let file = room.file(mount, dentry, inode);
+        room.process(1, &[area(0x40_0000, 4, true, 0, file)]);
+        let map = look(&mut guest.introspector(0), &guest, 0).unwrap();
+        map.areas.first().map(|area| area.name().to_owned())
+    };
+    assert_eq!(path(inner, lib).unwrap(), "/mnt/li?b");
+    assert_eq!(path(outer, mnt).unwrap(), "/mnt");
+    assert_eq!(path(outer, long).unwrap().len(), 256);
+    assert!(path(outer, circle).unwrap().len() <= 64 * 7);
+    assert!(path(ring, lib).is_some());
+    guest.write(long + 0x24 - DIRECT_MAP, &[0xff; 4]);
+    assert_eq!(path(outer, long), None);
+}
+
+#[test]
+fn circles_end() {
+    let plans = [
+        area(0x40_0000, 4, true, 0, 0),
+        area(0x50_0000, 4, true, 0, 0),
+    ];
+    let guest = LinuxGuest::new(OLD);
+    let mut room = Room::new(&guest, Areas::List);
+    let mm = room.process(1, &plans);
+    let mut word = [0; 8];
+    guest
+        .memory
+        .read_slice(&mut word, GuestAddress(mm + 0x50 - DIRECT_MAP))
+        .unwrap();
+    let first = u64::from_le_bytes(word);
+    room.put(first + 0x10, first);
+    let map = look(&mut guest.introspector(0), &guest, 0).unwrap();
+    assert_eq!(map.areas.len(), 1);
+
+    let guest = LinuxGuest::new(HOT);
+    let mut room = Room::new(&guest, Areas::Tree);
+    let mm = room.process(1, &plans);
+    // Nodes that lead to themselves, many times each.
+    for kind in [2, 3] {
+        let node = room.take(256);
+        let root = node | kind << 3 | 2;
+        for slot in 0..10 {
+            room.put(node + 8 + slot * 8, (slot + 1) * PAGE);
+            room.put(node + if kind == 2 { 128 } else { 80 } + slot * 8, root);
+        }
+        room.put(mm + 0x48, root);
+        assert!(look(&mut guest.introspector(0), &guest, 0).is_none());
+    }
+}
+
+#[test]
+fn reads_files_out_of_the_page_cache() {
+    let guest = LinuxGuest::new(HOT);
+    guest.identify(0, &guest.user());
+    let linux = guest.knowledge.linux().unwrap();
+    let mut room = Room::new(&guest, Areas::Tree);
+    let bytes: Vec<u8> = (1..=70).collect();
+    let single = room.pages(&bytes[..1]);
+    let row = room.pages(&bytes);
+    let page = |index: u64| row + index * 64;
+    // A folio of four pages from page 4 on: three slots say where it is.
+    let mut entries: Vec<_> = (0..64).map(|index| (index, page(index))).collect();
+    for (sibling, entry) in &mut entries[5..8] {
+        (*sibling, *entry) = (*sibling, 4 << 2 | 2);
+    }
+    let low = room.node(0, &entries);
+    let high = room.node(0, &[(0, page(64)), (1, page(65)), (3, page(67))]);
+    let whole = room.node(6, &[(0, low), (1, high)]);
+    // One of 64 pages without a node of its own.
+    let large = room.node(6, &[(0, page(0)), (1, high)]);
+    let contents = |head, length, room: &mut Room<'_>| {
+        let inode = room.inode(9, length, head);
+        linux.file_contents(&guest.memory, &identity(&guest, inode), u64::MAX)
+    };
+    let expected = |pages: usize| {
+        let all = bytes.iter().take(pages);
+        all.flat_map(|byte| [*byte; 4096]).collect::<Vec<u8>>()
+    };
+    assert_eq!(contents(single, 100, &mut room).unwrap(), [1; 100]);
+    for head in [whole, large] {
+        let read = contents(head, 66 * PAGE, &mut room).unwrap();
+        assert_eq!(read, expected(66));
+    }
+    assert!(contents(0, 0, &mut room).unwrap().is_empty());
+    // Pages that aren't there: behind the first, in no slot, behind the tree's end, swapped out.
+    for (head, length) in [
+        (single, 2),
+        (whole, 67),
+        (whole, 68),
+        (whole, 5000),
+        (0, 1),
+        (0x11, 1),
+    ] {
+        assert_eq!(contents(head, length * PAGE, &mut room), None, "{head:#x}");
+    }
+    // What lies outside guest memory, a node that leads to itself, a shift that makes no sense.
+    let circle = room.node(6, &[]);
+    room.put(circle - 2 + 0x28, circle);
+    let shift = room.node(200, &[(0, single)]);
+    for head in [
+        PAGES + (MEMORY as u64) / PAGE * 64,
+        PAGES - 64,
+        page(0) + 8,
+        circle,
+        shift,
+    ] {
+        assert_eq!(contents(head, PAGE, &mut room), None, "{head:#x}");
+    }
+    // Only the start; and no other file than the one that was asked for.
+    let inode = room.inode(9, 68 * PAGE, whole);
+    let identity = identity(&guest, inode);
+    let start = linux.file_contents(&guest.memory, &identity, PAGE);
+    assert_eq!(start.unwrap(), expected(1));
+    room.touch(inode);
+    assert_eq!(linux.file_contents(&guest.memory, &identity, PAGE), None);
+    assert_eq!(
+        linux.file_contents(&guest.memory, &FileIdentity::default(), PAGE),
+        None
+    );
+}
+
+#[test]
+fn reads_the_vdso_out_of_the_kernel() {
+    for kernel in [HOT, NEW] {
+        check_vdso(&LinuxGuest::new(kernel));
+    }
+}
+
+fn check_vdso(guest: &LinuxGuest) {
+    let linux = guest.knowledge.linux().unwrap();
+    let image = |data: u64, length: u64| {
+        guest.set(offsets::VDSO_IMAGE, data);
+        guest.set(offsets::VDSO_IMAGE + 8, length);
+    };
+    let data = TEXT + SLIDE + offsets::END - 0x1000;
+    guest.write(IMAGE + offsets::END - 0x1000, b"\x7fELF");
+    image(data, 0x1000);
+    assert_eq!(linux.vdso(&guest.memory), None, "nobody knows where");
+    guest.identify(0, &guest.user());
+    let vdso = linux.vdso(&guest.memory).unwrap();
+    assert!(vdso.starts_with(b"\x7fELF") && vdso.len() == 0x1000);
+    for (data, length) in [(data, 0x1001), (0, 0x1000), (data, u64::MAX), (u64::MAX, 2)] {
+        image(data, length);
+        assert_eq!(linux.vdso(&guest.memory), None);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_hostile_guest_is_bounded(
+        seeds in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0..4_u8), 0..300),
+        tree in any::<bool>(),
+    ) {
+        let (kernel, areas): (Kernel, Areas) =
+            if tree { (HOT, Areas::Tree) } else { (OLD, Areas::List) };
+        let guest = LinuxGuest::new(kernel);
+        guest.identify(0, &guest.user());
+        let mut room = Room::new(&guest, areas);
+        let (program, inode) = file(&mut room, "program", 77, &[1, 2]);
+        let plans: Vec<_> = (1..30)
+            .map(|index| area(index * 0x10_0000, 4, true, 0, program))
+            .collect();
+        room.process(1, &plans);
+        let known = identity(&guest, inode);
+        for (index, value, kind) in seeds {
+            // Most go to what was just made, and lead there, too.
+            let place = 0x43_0000 + index.index(0x4000) as u64 * 8;
+            let value = match kind {
+                0 => value,
+                1 => value % 64,
+                2 => DIRECT_MAP + 0x43_0000 + value % 0x2_0000,
+                _ => (DIRECT_MAP + 0x43_0000 + value % 0x2_0000) & !0xff | value & 0xff,
+            };
+            guest.memory.write_obj(value, GuestAddress(place)).unwrap();
+        }
+        let mut introspector = guest.introspector(0);
+        for time in [0, SECOND] {
+            if let Some(map) = look(&mut introspector, &guest, time) {
+                prop_assert!(map.areas.len() <= 2048);
+                prop_assert!(map.areas.is_sorted_by_key(|area| area.begin));
+                for area in &map.areas {
+                    prop_assert!(area.name().len() <= 64 * 1024);
+                }
+            }
+        }
+        let linux = guest.knowledge.linux().unwrap();
+        linux.file_contents(&guest.memory, &known, 1 << 20);
+        linux.vdso(&guest.memory);
+    }
+}

@@ -1,0 +1,32 @@
+//! The code that the kernel gives to each process: it lies in the kernel's own image (`struct vdso_image`,
+//! `arch/x86/include/asm/vdso.h`).
+
+use crate::PhysicalMemory;
+
+use crate::linux::LinuxKnowledge;
+
+/// Most bytes that it may have.
+const MAX_LENGTH: u64 = 64 << 10;
+
+impl LinuxKnowledge {
+    /// The 64-bit vdso, an ELF file, out of guest memory. `None` while it isn't known where the kernel is.
+    pub fn vdso<M: PhysicalMemory>(&self, memory: &M) -> Option<Vec<u8>> {
+        let placement = self.placement.get()?;
+        // It begins with the address and the length of its contents.
+        let mut fields = [0; 16];
+        memory.read_physical(placement.physical(self.addresses.vdso?), &mut fields)?;
+        let [data, length] = [0, 8].map(|start| {
+            let mut field = [0; 8];
+            field.copy_from_slice(&fields[start..start + 8]);
+            u64::from_le_bytes(field)
+        });
+        let linked = data.wrapping_sub(placement.slide);
+        let end = linked.checked_add(length)?;
+        if length > MAX_LENGTH || !self.image.contains(&linked) || end > self.image.end {
+            return None;
+        }
+        let mut contents = vec![0; usize::try_from(length).ok()?];
+        memory.read_physical(placement.physical(linked), &mut contents)?;
+        Some(contents)
+    }
+}

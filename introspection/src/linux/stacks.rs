@@ -1,0 +1,140 @@
+//! The unwind table in a kernel's image, and stacks of its guests.
+
+use std::ops::Range;
+
+use crate::PhysicalMemory;
+use kvmprof_recording::StackEnd;
+
+use super::LinuxKnowledge;
+use super::modules::LoadedModules;
+use super::processes::UserMemory;
+use super::view::KernelView;
+use crate::Registers;
+use crate::Symbols;
+use crate::image::Vmlinux;
+use crate::memory::AddressSpace;
+use crate::unwind::{
+    KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, StackWish, UnwindCache, UserRegisters,
+    UserUnwinder,
+};
+
+/// The kernel's unwind table: in its sections, or between its symbols.
+pub fn find(vmlinux: &Vmlinux<'_>, symbols: &Symbols, release: &str) -> Option<OrcTable> {
+    let part = |section: &[u8], bounds: Range<&str>| {
+        vmlinux.linked_section(section).or_else(|| {
+            let [start, stop] = symbols.addresses_of([bounds.start, bounds.end]);
+            let length = usize::try_from(stop?.checked_sub(start?)?).ok()?;
+            Some((start?, vmlinux.bytes_from(start?)?.get(..length)?))
+        })
+    };
+    let (address, addresses) = part(
+        b".orc_unwind_ip",
+        "__start_orc_unwind_ip".."__stop_orc_unwind_ip",
+    )?;
+    let (_, entries) = part(b".orc_unwind", "__start_orc_unwind".."__stop_orc_unwind")?;
+    let format = OrcFormat::of_kernel(release, entries)?;
+    OrcTable::parse(address, addresses, entries, format)
+}
+
+/// What is known of the task that runs, and of the code that its stack may lead through, besides the kernel's own.
+pub struct KnownCode<'c> {
+    /// Where the task's `task_struct` is; `None` if no task is known to run.
+    pub task: Option<u64>,
+    /// The kernel's modules.
+    pub modules: &'c LoadedModules,
+    /// The programs and libraries of the process.
+    pub user: Option<(&'c UserUnwinder, &'c mut UnwindCache)>,
+}
+
+impl LinuxKnowledge {
+    /// Takes the wanted parts of the stack of a vCPU that stands still with `registers`, and executes `code`.
+    pub fn unwind<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+        wish: StackWish,
+        code: KnownCode<'_>,
+        stack: &mut Stack,
+    ) {
+        let user = if registers.cpl == 3 {
+            Some(UserRegisters::of(registers))
+        } else {
+            let user = self.unwind_kernel(memory, registers, code.modules, stack);
+            if !wish.kernel {
+                stack.forget_kernel();
+            }
+            let end = user.and_then(|_| self.end_of_user_part(memory, registers, code.task));
+            if let Some(end) = end.filter(|_| wish.user) {
+                stack.end_user(end);
+                return;
+            }
+            user
+        };
+        match user {
+            Some(user) if wish.user => {
+                let space = AddressSpace::new(memory, registers);
+                let mut memory = PagedMemory::new(memory, |address| space.translate(address));
+                stack.walk_user(&user, code.user, &mut memory);
+            }
+            Some(_) if registers.cpl == 3 => stack.only(registers.rip, 3, StackEnd::Absent),
+            _ => {}
+        }
+    }
+
+    /// How the user's part of a stack ends before its first frame, since the memory that it lies in isn't there; `None`
+    /// if it is. `task` runs on a vCPU that is in the kernel, with `registers`.
+    fn end_of_user_part<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+        task: Option<u64>,
+    ) -> Option<StackEnd> {
+        let Some(layout) = &self.processes else {
+            return Some(StackEnd::Unsupported);
+        };
+        let (Some(view), Some(task)) = (self.view(memory, registers), task) else {
+            return Some(StackEnd::Broken);
+        };
+        match UserMemory::of_task(&view, layout, registers, task) {
+            Some(user_memory) => user_memory.end_of_stack(&view, layout),
+            None => Some(StackEnd::Broken),
+        }
+    }
+
+    fn unwind_kernel<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+        modules: &LoadedModules,
+        stack: &mut Stack,
+    ) -> Option<UserRegisters> {
+        let Some(placement) = self.locate(memory, registers) else {
+            stack.only(registers.rip, registers.cpl, StackEnd::Unsupported);
+            return None;
+        };
+        let view = KernelView::new(self, placement, memory, registers);
+        let unwinder = KernelUnwinder {
+            orc: self.orc.as_ref(),
+            modules: Some(modules.code()),
+            slide: placement.slide,
+            image: self.image.clone(),
+        };
+        let mut stack_memory = PagedMemory::new(memory, |address| view.translate(address));
+        let user = unwinder.walk(registers, &mut stack_memory, stack);
+        let is_module_code = |frame: &u64| self.is_module_code(placement, *frame);
+        let leads_through_modules = stack.frames().iter().any(is_module_code);
+        if !leads_through_modules
+            || self.modules().check(memory, placement, modules)
+            || (self.modules()).still_has(&view, modules, stack.frames())
+        {
+            return user;
+        }
+        // Another module may be there by now, whose frames are others.
+        stack.clear();
+        let unwinder = KernelUnwinder {
+            modules: None,
+            ..unwinder
+        };
+        unwinder.walk(registers, &mut stack_memory, stack)
+    }
+}

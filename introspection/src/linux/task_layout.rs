@@ -1,0 +1,184 @@
+//! Addresses out of kallsyms and offsets out of BTF.
+
+use crate::IntrospectionError;
+use crate::Symbols;
+use crate::bytes::u64_at;
+use crate::image::Vmlinux;
+use crate::image::btf::Btf;
+
+/// `SYSTEM_SCHEDULING` where BTF doesn't tell (`enum system_states`, `include/linux/kernel.h`).
+const SYSTEM_SCHEDULING: u32 = 1;
+/// `PIDTYPE_PGID` (`enum pid_type`, `include/linux/pid_types.h`).
+const PIDTYPE_PGID: u64 = 2;
+/// Most CPUs that are looked for.
+const MAX_CPUS: u64 = 8192;
+
+/// The lowest bit of `preempt_count`'s softirq field: one is being serviced. Its other bits only say that
+/// softirqs are held off (`include/linux/preempt.h`).
+pub const SOFTIRQ: u32 = 0x100;
+/// Hard interrupts in bits 16 to 19 and NMIs in 20 to 23, as up to 7.0.
+const INTERRUPTS: u32 = 0x00ff_0000;
+/// Hard interrupts in bits 24 to 27, where bits 16 to 23 count how often interrupts were disabled.
+const MOVED_HARDIRQS: u32 = 0x0f00_0000;
+/// NMIs in bits 28 to 31, with that.
+const MOVED_NMIS: u32 = 0xf000_0000;
+/// The one bit for NMIs, with that, where `nmi_nesting` counts them.
+const MOVED_NMI: u32 = 0x1000_0000;
+
+/// An interrupt gate whose handler is a known symbol.
+#[derive(Clone, Copy, Debug)]
+pub struct Gate {
+    pub vector: u8,
+    /// Where the handler was linked.
+    pub handler: u64,
+}
+
+/// Where the kernel's variables are, by link-time address.
+#[derive(Debug)]
+pub struct Addresses {
+    pub banner: u64,
+    /// `__per_cpu_offset`; a kernel without SMP has none.
+    pub per_cpu_offset: Option<u64>,
+    /// How many entries it has.
+    pub cpus: u64,
+    /// What it has in every entry before the per-CPU areas are set up.
+    pub boot_offset: u64,
+    /// The per-CPU pointer to the current task.
+    pub current: u64,
+    /// The per-CPU preemption and interrupt count.
+    pub preempt_count: Option<u64>,
+    /// The bits of that count that say an interrupt is being serviced.
+    pub interrupts: u32,
+    pub system_state: Option<u64>,
+    /// The value of `system_state` from which on pid 0 is the idle task.
+    pub scheduling: u32,
+    pub panic_cpu: Option<u64>,
+    pub page_offset_base: Option<u64>,
+    /// Where the variable is that says where all `struct page`s are.
+    pub vmemmap_base: Option<u64>,
+    /// The 64-bit `struct vdso_image`.
+    pub vdso: Option<u64>,
+    pub gates: [Option<Gate>; 3],
+}
+
+impl Addresses {
+    /// Looks them up; `kernel` is for messages.
+    pub fn find(
+        symbols: &Symbols,
+        btf: &Btf<'_>,
+        vmlinux: &Vmlinux<'_>,
+        kernel: &str,
+    ) -> Result<Self, IntrospectionError> {
+        let [
+            banner,
+            per_cpu_offset,
+            pcpu_hot,
+            current_task,
+            preempt_count,
+        ] = symbols.addresses_of([
+            "linux_banner",
+            "__per_cpu_offset",
+            "pcpu_hot",
+            "current_task",
+            "__preempt_count",
+        ]);
+        let [system_state, panic_cpu, page_offset_base] =
+            symbols.addresses_of(["system_state", "panic_cpu", "page_offset_base"]);
+        // The last is the vdso's name in 7.x.
+        let [vmemmap_base, vdso, renamed_vdso] =
+            symbols.addresses_of(["vmemmap_base", "vdso_image_64", "vdso64_image"]);
+        let missing = |symbol| IntrospectionError::MissingSymbol {
+            kernel: kernel.to_owned(),
+            symbol,
+        };
+        // 6.2 to 6.14 gather what is used most in one structure.
+        let hot = |member| Some(pcpu_hot?.wrapping_add(btf.offset_of("pcpu_hot", member)?));
+        let (cpus, boot_offset) = match per_cpu_offset {
+            Some(start) => {
+                let end = symbols.address_after(start).unwrap_or(start);
+                let first = vmlinux.bytes_from(start).and_then(|bytes| u64_at(bytes, 0));
+                (((end - start) / 8).clamp(1, MAX_CPUS), first.unwrap_or(0))
+            }
+            None => (0, 0),
+        };
+        Ok(Self {
+            banner: banner.ok_or_else(|| missing("linux_banner"))?,
+            per_cpu_offset,
+            cpus,
+            boot_offset,
+            current: hot("current_task")
+                .or(current_task)
+                .ok_or_else(|| missing("current_task"))?,
+            preempt_count: hot("preempt_count").or(preempt_count),
+            interrupts: interrupts(symbols),
+            system_state,
+            scheduling: btf
+                .enumerator("system_states", "SYSTEM_SCHEDULING")
+                .unwrap_or(SYSTEM_SCHEDULING),
+            panic_cpu,
+            page_offset_base,
+            vmemmap_base,
+            vdso: vdso.or(renamed_vdso),
+            gates: gates(symbols),
+        })
+    }
+}
+
+/// The gates of divide errors, set up twice as the kernel boots, and of page faults.
+fn gates(symbols: &Symbols) -> [Option<Gate>; 3] {
+    let [divide, early, page_fault] = symbols.addresses_of([
+        "asm_exc_divide_error",
+        "early_idt_handler_array",
+        "asm_exc_page_fault",
+    ]);
+    let gate = |vector, handler: Option<u64>| handler.map(|handler| Gate { vector, handler });
+    [gate(14, page_fault), gate(0, divide), gate(0, early)]
+}
+
+/// The bits of `preempt_count` that say an interrupt is being serviced. The fields moved when
+/// `local_interrupt_disable()` came, whose state gives that away.
+fn interrupts(symbols: &Symbols) -> u32 {
+    let counts = match symbols.addresses_of(["local_interrupt_disable_state", "nmi_nesting"]) {
+        [None, _] => INTERRUPTS,
+        [Some(_), None] => MOVED_HARDIRQS | MOVED_NMIS,
+        [Some(_), Some(_)] => MOVED_HARDIRQS | MOVED_NMI,
+    };
+    counts | SOFTIRQ
+}
+
+/// Where the kernel's structures keep what identifies a task, in bytes from the start of each.
+#[derive(Debug)]
+pub struct TaskLayout {
+    /// `task_struct.pid`: the thread's id.
+    pub pid: u64,
+    /// `task_struct.tgid`: the process's id.
+    pub tgid: u64,
+    pub comm: u64,
+    pub signal: u64,
+    /// `signal_struct.pids[PIDTYPE_PGID]`.
+    pub process_group: u64,
+    /// `pid.numbers[0].nr`.
+    pub number: u64,
+    /// `task_struct.softirq_disable_cnt`: with PREEMPT_RT, what otherwise is the softirq field of
+    /// `preempt_count`.
+    pub softirq_count: Option<u64>,
+}
+
+impl TaskLayout {
+    /// Looks it up.
+    pub fn find(btf: &Btf<'_>) -> Result<Self, IntrospectionError> {
+        let offset = |structure, member| {
+            btf.offset_of(structure, member)
+                .ok_or(IntrospectionError::MissingMember { structure, member })
+        };
+        Ok(Self {
+            pid: offset("task_struct", "pid")?,
+            tgid: offset("task_struct", "tgid")?,
+            comm: offset("task_struct", "comm")?,
+            signal: offset("task_struct", "signal")?,
+            process_group: offset("signal_struct", "pids")? + PIDTYPE_PGID * 8,
+            number: offset("pid", "numbers")? + offset("upid", "nr")?,
+            softirq_count: btf.offset_of("task_struct", "softirq_disable_cnt"),
+        })
+    }
+}

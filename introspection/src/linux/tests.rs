@@ -1,0 +1,433 @@
+use kvmprof_recording::Mode;
+use proptest::prelude::*;
+use vm_memory::{Bytes, GuestAddress};
+
+use super::*;
+use crate::memory::PTI_USER;
+use crate::testing::kallsyms::Layout;
+use crate::testing::kernel::{HOT, Kernel, NEW, OLD, TEXT, offsets, per_cpu};
+use crate::testing::linux_guest::{
+    AREAS, DIRECT_MAP, IDT_PAGE, IMAGE, LinuxGuest, MEMORY, SLIDE, TASKS, USER_TABLES,
+};
+use crate::testing::page_tables::{Tables, long_mode};
+use crate::{GuestKnowledge, Identity};
+
+fn expected(mode: Mode, tgid: i32) -> Identity {
+    let mut identity = Identity::unknown(mode);
+    identity.pid = tgid;
+    identity.tid = if tgid == 0 { 0 } else { tgid + 100 };
+    identity.process_group = tgid + 1000;
+    let name = format!("task-{tgid}");
+    identity.comm[..name.len()].copy_from_slice(name.as_bytes());
+    identity
+}
+
+#[test]
+fn identifies_user_and_kernel_mode_of_every_generation() {
+    for kernel in [OLD, HOT, NEW] {
+        for layout in Layout::ALL {
+            // Each layout of per-CPU symbols goes with some layouts of kallsyms.
+            let kernel = Kernel { layout, ..kernel };
+            let guest = LinuxGuest::new(kernel);
+            assert_eq!(
+                guest.identify(0, &guest.user()),
+                expected(Mode::User, 41),
+                "{kernel:?}"
+            );
+            assert_eq!(guest.identify(1, &guest.user()), expected(Mode::User, 42));
+            assert_eq!(
+                guest.identify(0, &guest.kernel(0)),
+                expected(Mode::Kernel, 41)
+            );
+            assert_eq!(
+                guest.identify(1, &guest.kernel(1)),
+                expected(Mode::Kernel, 42)
+            );
+            assert_eq!(guest.knowledge.slide(), Some(SLIDE));
+        }
+    }
+}
+
+#[test]
+fn five_levels_of_page_tables() {
+    let guest = LinuxGuest::with_levels(HOT, 5);
+    let la57 = long_mode(0, true).cr4;
+    for registers in [guest.user(), guest.kernel(0)] {
+        let registers = Registers {
+            cr4: la57,
+            ..registers
+        };
+        assert_eq!(guest.identify(0, &registers).pid, 41);
+    }
+}
+
+#[test]
+fn learns_the_direct_map_and_goes_on_without_page_tables() {
+    let guest = LinuxGuest::new(OLD);
+    let linux = guest.knowledge.linux().unwrap();
+    assert_eq!(guest.identify(0, &guest.user()).pid, 41);
+    assert_eq!(linux.direct_map.load(Ordering::Relaxed), DIRECT_MAP);
+    // With nothing mapped: the places that are known are enough.
+    let registers = Registers {
+        cr3: 0x50_0000,
+        ..guest.user()
+    };
+    assert_eq!(guest.identify(1, &registers).pid, 42);
+}
+
+#[test]
+fn an_impossible_direct_map_is_not_learned() {
+    let guest = LinuxGuest::new(OLD);
+    guest.set(offsets::PAGE_OFFSET_BASE, DIRECT_MAP + 0x4000_0000);
+    assert_eq!(guest.identify(0, &guest.user()).pid, 41);
+    assert_eq!(
+        guest
+            .knowledge
+            .linux()
+            .unwrap()
+            .direct_map
+            .load(Ordering::Relaxed),
+        0
+    );
+}
+
+#[test]
+fn finds_the_kernel_without_gates() {
+    let guest = LinuxGuest::new(OLD);
+    guest.write(IDT_PAGE, &[0; 4096]);
+    assert_eq!(
+        guest.identify(0, &guest.user()),
+        Identity::unknown(Mode::User)
+    );
+    assert_eq!(guest.knowledge.slide(), None);
+    assert_eq!(guest.identify(0, &guest.kernel(0)).pid, 41);
+    assert_eq!(guest.knowledge.slide(), Some(SLIDE));
+}
+
+#[test]
+fn finds_the_kernel_by_its_early_gates() {
+    let guest = LinuxGuest::new(OLD);
+    guest.write(IDT_PAGE, &[0; 4096]);
+    guest.gate(0, offsets::EARLY_HANDLERS);
+    guest.knowledge.locate(&guest.memory, &guest.user());
+    assert_eq!(guest.knowledge.slide(), Some(SLIDE));
+}
+
+#[test]
+fn a_kernel_without_its_banner_is_not_believed() {
+    let guest = LinuxGuest::new(OLD);
+    guest.write(IMAGE + offsets::BANNER, b"Linux version 6.99.0-other");
+    for registers in [guest.user(), guest.kernel(0)] {
+        assert_eq!(guest.identify(0, &registers).pid, -1);
+    }
+    assert_eq!(guest.knowledge.slide(), None);
+}
+
+#[test]
+fn tells_the_mode() {
+    let guest = LinuxGuest::new(HOT);
+    let mode = |index, count| {
+        guest.run(0, index);
+        guest.preempt_count(0, count);
+        guest.identify(0, &guest.kernel(0)).mode
+    };
+    assert_eq!(mode(1, 0x8000_0000), Mode::Kernel);
+    assert_eq!(mode(1, 0x8001_0000), Mode::Interrupt);
+    assert_eq!(mode(1, 0x0010_0000), Mode::Interrupt);
+    assert_eq!(mode(1, 0x0000_0100), Mode::Interrupt);
+    assert_eq!(mode(1, 0x0000_0200), Mode::Kernel);
+    assert_eq!(mode(0, 0x8000_0000), Mode::Idle);
+    assert_eq!(mode(0, 0x0001_0000), Mode::Interrupt);
+    guest.set(offsets::SYSTEM_STATE, 0_u32);
+    assert_eq!(mode(0, 0x8000_0000), Mode::Kernel);
+    let halted = guest
+        .introspector(0)
+        .identify(&guest.memory, &guest.kernel(0), true, false);
+    assert_eq!(
+        (halted.mode, halted.pid, halted.process_group),
+        (Mode::Idle, 0, -1)
+    );
+}
+
+#[test]
+fn tells_the_mode_where_the_counts_moved() {
+    let guest = LinuxGuest::new(Kernel {
+        counts_disabled: true,
+        ..NEW
+    });
+    let mode = |count| {
+        guest.preempt_count(0, count);
+        guest.identify(0, &guest.kernel(0)).mode
+    };
+    assert_eq!(mode(0x00ff_0000), Mode::Kernel);
+    assert_eq!(mode(0x0101_0000), Mode::Interrupt);
+    assert_eq!(mode(0x1000_0000), Mode::Interrupt);
+    assert_eq!(mode(0x0000_0100), Mode::Interrupt);
+}
+
+#[test]
+fn before_the_areas_are_set_up_the_boot_task_runs() {
+    for kernel in [OLD, HOT, NEW] {
+        let guest = LinuxGuest::new(kernel);
+        let boot = kernel.boot_offset(SLIDE);
+        for cpu in 0..2 {
+            guest.set(offsets::PER_CPU_OFFSET + cpu * 8, boot);
+        }
+        guest.set(offsets::PER_CPU_LOAD + per_cpu::CURRENT, DIRECT_MAP + TASKS);
+        guest.set(offsets::SYSTEM_STATE, 0_u32);
+        let mut introspector = guest.introspector(0);
+        let registers = Registers {
+            gs_base: boot,
+            ..guest.kernel(0)
+        };
+        let identity = introspector.identify(&guest.memory, &registers, false, true);
+        assert_eq!(identity, expected(Mode::Kernel, 0), "{kernel:?}");
+        // The boot's area isn't held on to.
+        guest.set(offsets::PER_CPU_OFFSET, guest.base(AREAS[0]));
+        let identity = introspector.identify(&guest.memory, &guest.user(), false, true);
+        assert_eq!(identity, expected(Mode::User, 41));
+    }
+}
+
+#[test]
+fn an_entry_with_the_users_gs_base_is_nothing_special() {
+    let guest = LinuxGuest::new(HOT);
+    let mut introspector = guest.introspector(0);
+    // A program has put the other CPU's offset into its GS base.
+    for gs_base in [0, 0x7f00_dead_beef, guest.base(AREAS[1])] {
+        let registers = Registers {
+            gs_base,
+            cr3: USER_TABLES,
+            ..guest.kernel(0)
+        };
+        for _ in 0..3 {
+            let identity = introspector.identify(&guest.memory, &registers, false, false);
+            assert_eq!(identity.pid, 41);
+        }
+    }
+}
+
+#[test]
+fn another_numbering_of_cpus_is_learned() {
+    let guest = LinuxGuest::new(OLD);
+    let mut introspector = guest.introspector(0);
+    for _ in 0..20 {
+        introspector.identify(&guest.memory, &guest.kernel(1), false, false);
+    }
+    assert_eq!(
+        introspector
+            .identify(&guest.memory, &guest.user(), false, false)
+            .pid,
+        42
+    );
+    // A single foreign value in between doesn't count.
+    for _ in 0..20 {
+        for cpu in [0, 1] {
+            let registers = guest.kernel(cpu);
+            let identity = introspector.identify(&guest.memory, &registers, false, false);
+            assert_eq!(identity.pid, 42);
+        }
+    }
+}
+
+#[test]
+fn the_offset_of_cpus_that_there_are_not_is_nobodys() {
+    for kernel in [OLD, HOT, NEW] {
+        let guest = LinuxGuest::new(kernel);
+        let boot = kernel.boot_offset(SLIDE);
+        guest.set(offsets::PER_CPU_OFFSET + 8, boot);
+        let mut introspector = guest.introspector(0);
+        // Programs have that in their GS base, and the kernel begins with it.
+        let entry = Registers {
+            gs_base: boot,
+            ..guest.kernel(0)
+        };
+        for registers in [guest.user()].into_iter().chain([entry; 20]) {
+            let identity = introspector.identify(&guest.memory, &registers, false, false);
+            assert_eq!(identity.pid, 41, "{kernel:?}");
+        }
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_unknown() {
+    let guest = LinuxGuest::new(OLD);
+    for (tgid, pid) in [(-1, 5), (5, -1), (1 << 22, 5), (5, i32::MAX)] {
+        guest.task(1, tgid, pid, 7);
+        assert_eq!(
+            guest.identify(0, &guest.user()),
+            Identity::unknown(Mode::User)
+        );
+    }
+    guest.task(1, 5, 6, -7);
+    let identity = guest.identify(0, &guest.user());
+    assert_eq!((identity.pid, identity.process_group), (5, -1));
+    for pointer in [
+        0,
+        1,
+        TASKS,
+        DIRECT_MAP + TASKS + 4,
+        DIRECT_MAP + MEMORY as u64,
+        u64::MAX - 7,
+    ] {
+        guest.write(AREAS[0] + per_cpu::CURRENT, &pointer.to_le_bytes());
+        assert_eq!(
+            guest.identify(0, &guest.user()),
+            Identity::unknown(Mode::User)
+        );
+    }
+}
+
+#[test]
+fn without_kpti_the_page_beside_the_tables_is_left_alone() {
+    let guest = LinuxGuest::new(OLD);
+    guest.identify(0, &guest.kernel(0));
+    // The page beside the tables happens to map something, but it isn't this kernel's.
+    let mut own = Tables::new(guest.memory.clone(), 0x4_0000 | PTI_USER, 4);
+    own.skip_to(0x4_2000);
+    own.map(0xffff_c900_0000_1000, IDT_PAGE, 1);
+    let mut beside = Tables::new(guest.memory.clone(), 0x4_0000, 4);
+    beside.skip_to(0x4_8000);
+    beside.map(0xffff_c900_0000_0000, IDT_PAGE, 1);
+    let linux = guest.knowledge.linux().unwrap();
+    let placement = linux.placement.get().unwrap();
+    let registers = long_mode(0x4_0000 | PTI_USER, false);
+    let view = view::KernelView::new(linux, placement, &guest.memory, &registers);
+    assert_eq!(view.translate(0xffff_c900_0000_0000), None);
+    let registers = long_mode(USER_TABLES, false);
+    let view = view::KernelView::new(linux, placement, &guest.memory, &registers);
+    assert_eq!(view.walk(DIRECT_MAP + 0x1234), Some(GuestAddress(0x1234)));
+}
+
+#[test]
+fn tells_a_panic() {
+    let guest = LinuxGuest::new(OLD);
+    assert_eq!(guest.knowledge.has_panicked(&guest.memory), None);
+    guest.knowledge.locate(&guest.memory, &guest.kernel(0));
+    assert_eq!(guest.knowledge.has_panicked(&guest.memory), Some(false));
+    guest.set(offsets::PANIC_CPU, 1_i32);
+    assert_eq!(guest.knowledge.has_panicked(&guest.memory), Some(true));
+}
+
+#[test]
+fn names_functions() {
+    let guest = LinuxGuest::new(OLD);
+    let linux = guest.knowledge.linux().unwrap();
+    assert_eq!(
+        linux.function_at(TEXT + SLIDE + offsets::PAGE_FAULT + 3),
+        None
+    );
+    guest.knowledge.locate(&guest.memory, &guest.kernel(0));
+    assert_eq!(
+        linux.function_at(TEXT + SLIDE + offsets::PAGE_FAULT + 3),
+        Some(("asm_exc_page_fault", 3))
+    );
+    assert_eq!(linux.function_at(0x40_1000), None);
+    assert_eq!(linux.release(), "6.99.0-test");
+}
+
+#[test]
+fn a_kernel_without_btf_says_so() {
+    let file = Kernel { btf: false, ..OLD }.file();
+    assert_eq!(
+        GuestKnowledge::from_kernel_image(&file)
+            .unwrap_err()
+            .to_string(),
+        "Kernel 6.99.0-test carries no BTF: it needs CONFIG_DEBUG_INFO_BTF=y"
+    );
+}
+
+proptest! {
+    #[test]
+    fn a_damaged_file_gives_an_error_or_knowledge(
+        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..16),
+        cut in any::<prop::sample::Index>(),
+        cuts in any::<bool>(),
+    ) {
+        let mut file = HOT.file();
+        for (index, value) in flips {
+            // Half of the damage goes to the headers.
+            let length = if value % 2 == 0 { 120 } else { file.len() };
+            let index = index.index(length);
+            file[index] = value;
+        }
+        if cuts {
+            file.truncate(cut.index(file.len()));
+        }
+        let _either = GuestKnowledge::from_kernel_image(&file);
+    }
+
+    #[test]
+    fn a_hostile_guest_is_bounded(
+        seeds in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), any::<bool>()), 0..200),
+        rip in any::<u64>(),
+        cr3 in any::<u64>(),
+        gs_base in any::<u64>(),
+        choice in any::<u8>(),
+        cpl in 0_u8..4,
+    ) {
+        let guest = LinuxGuest::new(if choice & 1 == 0 { HOT } else { NEW });
+        if choice & 2 != 0 {
+            guest.identify(0, &guest.kernel(0));
+        }
+        for (index, value, pointer) in seeds {
+            // Plausible pointers do more harm than random numbers.
+            let value = if pointer { DIRECT_MAP + value % MEMORY as u64 } else { value };
+            let at = index.index(MEMORY / 8) as u64 * 8;
+            guest.memory.write_obj(value, GuestAddress(at)).unwrap();
+            for hot in [AREAS[0] + per_cpu::CURRENT, TASKS + 0x1000 + at % 0x900, IMAGE + at % 0x6000] {
+                if value % 7 == hot % 7 {
+                    guest.memory.write_obj(value, GuestAddress(hot & !7)).unwrap();
+                }
+            }
+        }
+        let mut registers = guest.kernel(0);
+        registers.cpl = cpl;
+        if choice & 4 != 0 { registers.rip = rip; }
+        if choice & 8 != 0 { registers.cr3 = cr3; }
+        if choice & 16 != 0 { registers.gs_base = gs_base; }
+        if choice & 32 != 0 { registers.idt_base = gs_base; }
+        let mut introspector = guest.introspector(u16::from(choice));
+        for _ in 0..10 {
+            let identity = introspector.identify(&guest.memory, &registers, false, true);
+            for id in [identity.pid, identity.tid, identity.process_group] {
+                prop_assert!((-1..4 << 20).contains(&id));
+            }
+        }
+        guest.knowledge.has_panicked(&guest.memory);
+    }
+}
+
+#[test]
+fn symbols_are_given_where_the_kernel_runs() {
+    for kernel in [OLD, HOT, NEW] {
+        let guest = LinuxGuest::new(kernel);
+        let knowledge = &guest.knowledge;
+        assert!(knowledge.is_unlocated());
+        assert_eq!(knowledge.kallsyms(), None, "nobody knows where");
+        knowledge.locate(&guest.memory, &guest.user());
+        assert!(!knowledge.is_unlocated());
+        let text = knowledge.kallsyms().unwrap();
+        let lines: Vec<(u64, &str, &str)> = text
+            .lines()
+            .map(|line| {
+                let mut words = line.split(' ');
+                let address = words.next().unwrap();
+                assert_eq!(address.len(), 16, "{line}");
+                let address = u64::from_str_radix(address, 16).unwrap();
+                (address, words.next().unwrap(), words.next().unwrap())
+            })
+            .collect();
+        assert!(lines.is_sorted_by_key(|(address, ..)| *address));
+        // Functions, and nothing that isn't a part of the image.
+        let image = TEXT + SLIDE..TEXT + SLIDE + kernel.image().len() as u64;
+        for (address, kind, name) in &lines {
+            assert!(image.contains(address), "{name} at {address:#x}");
+            assert!(["t", "T", "w", "W"].contains(kind), "{name} is {kind}");
+        }
+        let symbols = knowledge.symbols().unwrap();
+        let fault = symbols.address_of("asm_exc_page_fault").unwrap() + SLIDE;
+        let found = |line: &(u64, &str, &str)| (line.0, line.2) == (fault, "asm_exc_page_fault");
+        assert!(lines.iter().any(found), "{text}");
+    }
+}

@@ -1,0 +1,167 @@
+//! The user's part of stacks that lead through the kernel.
+
+use kvmprof_recording::{StackEnd, StackSummary};
+use vm_memory::Bytes;
+
+use super::*;
+use crate::testing::kernel::{Areas, HOT, TEXT, offsets, task};
+use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, SLIDE, TABLES, TASKS, USER_TABLES};
+use crate::testing::page_tables::Tables;
+use crate::testing::processes::Room;
+use crate::{Registers, Stack, StackWish, VcpuIntrospector};
+
+/// The page tables of another process, and such as lie right beside those of the first one.
+const OTHER_TABLES: u64 = 0x5_0000;
+const NEXT_TABLES: u64 = USER_TABLES;
+/// Both processes have their code and their stack at the same addresses.
+const CODE: u64 = 0x40_0000;
+const STACK: u64 = 0x7fff_0000_0000;
+/// The stack of the kernel, by physical address.
+const KERNEL_STACK: u64 = 0x50_0000;
+const WHOLE: StackEnd = StackEnd::Complete;
+
+/// A guest with two processes: tasks 1 and 2, of pids 41 and 42. The first one's user stack has two frames, the other one's
+/// three.
+struct Processes {
+    guest: LinuxGuest,
+    introspector: VcpuIntrospector,
+    /// The first one's `struct mm_struct`.
+    memory: u64,
+}
+
+impl Processes {
+    fn new() -> Self {
+        let guest = LinuxGuest::new(HOT);
+        let mut kernel_half = [0; 4096];
+        let tables = GuestAddress(TABLES);
+        guest.memory.read_slice(&mut kernel_half, tables).unwrap();
+        guest.write(OTHER_TABLES, &kernel_half);
+        for (root, pages, frames) in [(TABLES, 0x52_0000, 2), (OTHER_TABLES, 0x53_0000, 3)] {
+            let mut tables = Tables::new(guest.memory.clone(), root, 4);
+            tables.skip_to(pages + 0x8000);
+            tables.map(CODE, pages, 1);
+            tables.map(STACK, pages + 0x1000, 1);
+            // Each eight bytes of the code end in a call.
+            guest.write(pages, &[0xe8; 4096]);
+            for index in 0..frames - 1 {
+                let is_last = index == frames - 2;
+                let caller = if is_last { 0 } else { STACK + (index + 1) * 16 };
+                let frame = [caller, CODE + 0x100 * (index + 1)].map(u64::to_le_bytes);
+                guest.write(pages + 0x1000 + index * 16, frame.as_flattened());
+            }
+        }
+        let mut room = Room::new(&guest, Areas::Tree);
+        let [memory, other] = [1, 2].map(|index| room.process(index, &[]));
+        room.page_tables(other, OTHER_TABLES);
+        // The registers that entering the kernel saved.
+        guest.write(KERNEL_STACK, &[0; 168]);
+        for (offset, register) in [(32, STACK), (128, CODE), (136, 0x33), (152, STACK)] {
+            guest.write(KERNEL_STACK + offset, &register.to_le_bytes());
+        }
+        Self {
+            introspector: guest.introspector(0),
+            guest,
+            memory,
+        }
+    }
+
+    fn room(&self) -> Room<'_> {
+        Room::new(&self.guest, Areas::Tree)
+    }
+
+    /// The frames in user mode, and how they end, of a vCPU in the kernel that has page tables `cr3` and came from user
+    /// mode.
+    fn user_part(&mut self, cr3: u64) -> (Vec<u64>, StackEnd) {
+        let registers = Registers {
+            rip: TEXT + SLIDE + offsets::ENTRY + 4,
+            rsp: DIRECT_MAP + KERNEL_STACK,
+            cr3,
+            ..self.guest.kernel(0)
+        };
+        let (frames, summary) = self.unwind(&registers);
+        assert_eq!((summary.kernel, summary.kernel_end), (1, WHOLE));
+        assert_eq!(frames[0], registers.rip);
+        (frames[1..].to_vec(), summary.user_end)
+    }
+
+    fn unwind(&mut self, registers: &Registers) -> (Vec<u64>, StackSummary) {
+        let wish = StackWish {
+            kernel: true,
+            user: true,
+        };
+        let mut stack = Stack::default();
+        let memory = &self.guest.memory;
+        (self.introspector).identify(memory, registers, false, false);
+        self.introspector.follow_process(memory, registers, 0);
+        (self.introspector).unwind(memory, registers, wish, &mut stack);
+        (stack.frames().to_vec(), stack.summary())
+    }
+}
+
+#[test]
+fn user_memory_is_looked_at_with_the_page_tables_of_the_task_that_runs() {
+    let mut processes = Processes::new();
+    let first = (vec![CODE, CODE + 0xff], WHOLE);
+    let second = (vec![CODE, CODE + 0xff, CODE + 0x1ff], WHOLE);
+    assert_eq!(processes.user_part(TABLES | 3), first);
+    // The next task's tables have been loaded, and it isn't the current one yet.
+    let nothing = (vec![], StackEnd::Broken);
+    assert_eq!(processes.user_part(OTHER_TABLES), nothing);
+    processes.guest.run(0, 2);
+    assert_eq!(processes.user_part(OTHER_TABLES), second);
+    assert_eq!(processes.user_part(TABLES), nothing);
+}
+
+#[test]
+fn page_tables_side_by_side_are_a_pair_with_kpti_alone() {
+    let mut processes = Processes::new();
+    // The user's half of the pair, at the kernel's first instructions: only the user's memory is there.
+    let mut tables = Tables::new(processes.guest.memory.clone(), USER_TABLES, 4);
+    tables.skip_to(0x54_0000);
+    tables.map(CODE, 0x52_0000, 1);
+    tables.map(STACK, 0x52_1000, 1);
+    let own = (vec![CODE, CODE + 0xff], WHOLE);
+    assert_eq!(processes.user_part(USER_TABLES), own);
+    // Without KPTI these are another process's.
+    let mut other = [0; 4096];
+    let from = GuestAddress(OTHER_TABLES);
+    (processes.guest.memory.read_slice(&mut other, from)).unwrap();
+    processes.guest.write(NEXT_TABLES, &other);
+    let nothing = (vec![], StackEnd::Broken);
+    assert_eq!(processes.user_part(NEXT_TABLES), nothing);
+}
+
+#[test]
+fn tasks_without_memory_of_their_own_have_no_user_part() {
+    let mut processes = Processes::new();
+    // It exits, and its memory is still loaded.
+    let mm = DIRECT_MAP + TASKS + 0x1000 + task::MM;
+    processes.room().put(mm, 0);
+    let nothing = (vec![], StackEnd::Absent);
+    assert_eq!(processes.user_part(TABLES), nothing);
+    processes.room().put(mm, processes.memory);
+    assert_eq!(processes.user_part(TABLES).0.len(), 2);
+    // It executes another program, which isn't there yet.
+    processes.room().start_code(processes.memory, 0);
+    assert_eq!(processes.user_part(TABLES), nothing);
+    // Nobody knows who runs.
+    processes.guest.task(1, -1, 1, 1);
+    assert_eq!(processes.user_part(TABLES), (vec![], StackEnd::Broken));
+}
+
+#[test]
+fn in_user_mode_the_memory_is_that_of_the_code_that_runs() {
+    let mut processes = Processes::new();
+    let registers = Registers {
+        rip: CODE,
+        rsp: STACK,
+        rbp: STACK,
+        cr3: OTHER_TABLES,
+        cpl: 3,
+        is_64_bit_code: true,
+        ..processes.guest.user()
+    };
+    let (frames, summary) = processes.unwind(&registers);
+    assert_eq!(frames, [CODE, CODE + 0xff, CODE + 0x1ff]);
+    assert_eq!((summary.kernel, summary.user_end), (0, WHOLE));
+}

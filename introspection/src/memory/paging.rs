@@ -1,0 +1,259 @@
+//! Guest-virtual addresses: the page walk of long mode, done by hand (Intel SDM volume 3, section
+//! 4.5; AMD APM volume 2, section 5.3).
+
+use vm_memory::GuestAddress;
+
+use super::PhysicalMemory;
+use crate::Registers;
+
+/// CR0.PG: paging.
+pub const CR0_PG: u64 = 1 << 31;
+/// CR4.LA57: 5-level paging.
+pub const CR4_LA57: u64 = 1 << 12;
+/// EFER.LMA: long mode.
+pub const EFER_LMA: u64 = 1 << 10;
+/// A page-table entry's present bit.
+pub const PRESENT: u64 = 1;
+/// A page-table entry's page-size bit, in levels 2 and 3.
+pub const LARGE: u64 = 1 << 7;
+/// The physical address in CR3 and in page-table entries.
+pub const FRAME: u64 = 0x000f_ffff_ffff_f000;
+/// Bytes of the smallest page.
+pub const PAGE: u64 = 4096;
+/// The bit of CR3 that selects the user half of a pair of page tables under KPTI
+/// (`PTI_USER_PGTABLE_MASK`, `arch/x86/include/asm/tlbflush.h`).
+pub const PTI_USER: u64 = 1 << 12;
+
+/// How a vCPU turns virtual addresses into physical ones, as of the moment its registers were read.
+#[derive(Debug)]
+pub struct AddressSpace<'a, M> {
+    memory: &'a M,
+    paging: Paging,
+}
+
+impl<M> Clone for AddressSpace<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for AddressSpace<'_, M> {}
+
+#[derive(Clone, Copy, Debug)]
+enum Paging {
+    /// Virtual addresses are physical ones.
+    Off,
+    /// The 32-bit modes, which nothing that is looked into runs in for long.
+    Unsupported,
+    Long {
+        root: u64,
+        levels: u32,
+    },
+}
+
+impl<'a, M: PhysicalMemory> AddressSpace<'a, M> {
+    /// The address space that `registers` select.
+    pub fn new(memory: &'a M, registers: &Registers) -> Self {
+        let paging = if registers.cr0 & CR0_PG == 0 {
+            Paging::Off
+        } else if registers.efer & EFER_LMA == 0 {
+            Paging::Unsupported
+        } else {
+            let levels = if registers.cr4 & CR4_LA57 == 0 { 4 } else { 5 };
+            // The low 12 bits are cache control bits, or a PCID.
+            Paging::Long {
+                root: registers.cr3 & FRAME,
+                levels,
+            }
+        };
+        Self { memory, paging }
+    }
+
+    /// The kernel's half of a pair of page tables under KPTI, if this could be the user's.
+    pub fn kernel_half(&self) -> Option<Self> {
+        match self.paging {
+            Paging::Long { root, levels } if root & PTI_USER != 0 => Some(Self {
+                memory: self.memory,
+                paging: Paging::Long {
+                    root: root & !PTI_USER,
+                    levels,
+                },
+            }),
+            _ => None,
+        }
+    }
+
+    /// The physical address of virtual address `address`, if it is mapped. At most five reads. The
+    /// result may lie outside guest memory.
+    pub fn translate(&self, address: u64) -> Option<GuestAddress> {
+        let (root, levels) = match self.paging {
+            Paging::Off => return Some(GuestAddress(address)),
+            Paging::Unsupported => return None,
+            Paging::Long { root, levels } => (root, levels),
+        };
+        if !is_canonical(address, levels) {
+            return None;
+        }
+        let mut table = root;
+        for level in (1..=levels).rev() {
+            let shift = 12 + 9 * (level - 1);
+            let index = address >> shift & 0x1ff;
+            let entry = read_u64(self.memory, GuestAddress(table + index * 8))?;
+            if entry & PRESENT == 0 {
+                return None;
+            }
+            let large = matches!(level, 2 | 3) && entry & LARGE != 0;
+            if large || level == 1 {
+                let within = (1 << shift) - 1;
+                return Some(GuestAddress(entry & FRAME & !within | address & within));
+            }
+            table = entry & FRAME;
+        }
+        None
+    }
+
+    /// Fills `buffer` from virtual address `address`. `None` when any of it isn't mapped or isn't
+    /// guest memory; then the buffer's contents are unspecified.
+    pub fn read(&self, address: u64, buffer: &mut [u8]) -> Option<()> {
+        read_paged(self.memory, address, buffer, |address| {
+            self.translate(address)
+        })
+    }
+}
+
+/// True when the bits that `levels` levels of page tables don't translate repeat the highest one
+/// that they do.
+fn is_canonical(address: u64, levels: u32) -> bool {
+    let unused = 64 - (12 + 9 * levels);
+    let extended = (address << unused).cast_signed() >> unused;
+    extended.cast_unsigned() == address
+}
+
+/// Fills `buffer` from virtual address `address`, page by page.
+pub fn read_paged<M: PhysicalMemory>(
+    memory: &M,
+    mut address: u64,
+    mut buffer: &mut [u8],
+    translate: impl Fn(u64) -> Option<GuestAddress>,
+) -> Option<()> {
+    while !buffer.is_empty() {
+        let room = usize::try_from(PAGE - address % PAGE).ok()?;
+        let (part, rest) = buffer.split_at_mut(room.min(buffer.len()));
+        memory.read_physical(translate(address)?, part)?;
+        address = address.wrapping_add(part.len() as u64);
+        buffer = rest;
+    }
+    Some(())
+}
+
+/// The 64-bit number at guest-physical address `address`.
+pub fn read_u64<M: PhysicalMemory>(memory: &M, address: GuestAddress) -> Option<u64> {
+    let mut bytes = [0; 8];
+    memory.read_physical(address, &mut bytes)?;
+    Some(u64::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use vm_memory::Bytes;
+
+    use super::*;
+    use crate::testing::page_tables::{Memory, Tables, long_mode};
+
+    fn memory() -> Memory {
+        Memory::from_ranges(&[(GuestAddress(0), 1 << 20), (GuestAddress(1 << 32), 1 << 16)])
+            .unwrap()
+    }
+
+    #[test]
+    fn walks_every_page_size_and_depth() {
+        for levels in [4, 5] {
+            let mut tables = Tables::new(memory(), 0x10000, levels);
+            tables.map(0xffff_8000_0000_1000, 0x5000, 1);
+            tables.map(0xffff_ffff_8020_0000, 0x20_0000, 2);
+            tables.map(0x40_0000_0000, 1 << 32, 3);
+            let registers = long_mode(0x10000 | 0xfff, levels == 5);
+            let space = AddressSpace::new(&tables.memory, &registers);
+            let physical = |address| space.translate(address).map(|address| address.0);
+            assert_eq!(physical(0xffff_8000_0000_1abc), Some(0x5abc));
+            assert_eq!(physical(0xffff_ffff_8021_2345), Some(0x21_2345));
+            assert_eq!(physical(0x40_1234_5678), Some((1 << 32) + 0x1234_5678));
+            assert_eq!(physical(0xffff_8000_0000_2000), None);
+            assert_eq!(physical(0x0080_0000_0000_0000), None);
+            assert_eq!(physical(0x0000_8000_0000_1000), None);
+        }
+    }
+
+    #[test]
+    fn reads_across_pages() {
+        let mut tables = Tables::new(memory(), 0x10000, 4);
+        tables.map(0x1000, 0x5000, 1);
+        tables.map(0x2000, 0x3000, 1);
+        tables
+            .memory
+            .write_slice(b"left", GuestAddress(0x5ffc))
+            .unwrap();
+        tables
+            .memory
+            .write_slice(b"right", GuestAddress(0x3000))
+            .unwrap();
+        let space = AddressSpace::new(&tables.memory, &long_mode(0x10000, false));
+        let mut buffer = [0; 9];
+        space.read(0x1ffc, &mut buffer).unwrap();
+        assert_eq!(&buffer, b"leftright");
+        assert_eq!(space.read(0x2ffc, &mut buffer), None);
+    }
+
+    #[test]
+    fn without_paging_addresses_are_physical() {
+        let memory = memory();
+        let mut registers = Registers::default();
+        assert_eq!(
+            AddressSpace::new(&memory, &registers).translate(0x1234),
+            Some(GuestAddress(0x1234))
+        );
+        registers.cr0 = CR0_PG;
+        assert_eq!(
+            AddressSpace::new(&memory, &registers).translate(0x1234),
+            None
+        );
+    }
+
+    #[test]
+    fn circular_tables_end() {
+        let memory = memory();
+        for index in 0..512 {
+            memory
+                .write_obj(0x1000_u64 | 3, GuestAddress(0x1000 + index * 8))
+                .unwrap();
+        }
+        let space = AddressSpace::new(&memory, &long_mode(0x1000, true));
+        assert_eq!(space.translate(0x1234), Some(GuestAddress(0x1234)));
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_tables_end_and_stay_inside(
+            pages in prop::collection::vec(any::<u64>(), 512),
+            cr3 in any::<u64>(),
+            address in any::<u64>(),
+            five_levels in any::<bool>(),
+        ) {
+            let memory = memory();
+            for (index, entry) in (0..).zip(pages) {
+                // Half of the entries lead to other tables, the rest anywhere.
+                let entry = if entry & 2 == 0 { entry & 0xf_f0ff } else { entry };
+                memory.write_obj(entry, GuestAddress(index * 8)).unwrap();
+            }
+            for cr3 in [cr3, cr3 & 0xf_ffff] {
+                let registers = long_mode(cr3, five_levels);
+                let space = AddressSpace::new(&memory, &registers);
+                let mut buffer = [0; 64];
+                space.read(address, &mut buffer);
+                space.read(u64::MAX - 3, &mut buffer);
+                space.translate(address);
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Guests that say themselves where their current process is, in an ELF note of owner `kvmprof`, or on
+//! whose behalf `--pid-at` does.
+
+use crate::PhysicalMemory;
+use kvmprof_abi::note::{GuestNote, Location};
+use kvmprof_recording::{COMM_LENGTH, Mode};
+
+use super::location;
+use crate::memory::AddressSpace;
+use crate::{Identity, Registers, bare_mode, padded};
+
+/// Whom the vCPU is running, by `note`; what it doesn't say stays unknown, but for the thread, which
+/// without a thread id is the process.
+pub fn identify<M: PhysicalMemory>(
+    note: &GuestNote,
+    memory: &M,
+    registers: &Registers,
+    halted: bool,
+    want_process_group: bool,
+) -> Identity {
+    let space = AddressSpace::new(memory, registers);
+    let number = |place: &Option<Location>| location::number(place.as_ref()?, &space, registers);
+    let id = |place: &Option<Location>| {
+        number(place)
+            .and_then(|value| i32::try_from(value).ok())
+            .filter(|id| *id >= 0)
+    };
+    let mut mode = bare_mode(registers, halted);
+    if mode == Mode::Kernel && number(&note.interrupt_nesting).is_some_and(|depth| depth > 0) {
+        mode = Mode::Interrupt;
+    }
+    let pid = id(&note.pid);
+    let comm = note
+        .comm
+        .as_ref()
+        .and_then(|place| location::name(place, &space, registers));
+    Identity {
+        mode,
+        pid: pid.unwrap_or(-1),
+        tid: id(&note.tid).or(pid).unwrap_or(-1),
+        process_group: want_process_group
+            .then(|| id(&note.process_group))
+            .flatten()
+            .unwrap_or(-1),
+        comm: padded(comm.unwrap_or([0; COMM_LENGTH])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmprof_abi::note::Base;
+    use vm_memory::{Bytes, GuestAddress};
+
+    use super::*;
+    use crate::testing::page_tables::Memory;
+
+    fn note() -> GuestNote {
+        let place = |offset, width| Location::new(Base::Gs, width, &[offset]);
+        GuestNote {
+            pid: place(0, 4),
+            tid: None,
+            interrupt_nesting: place(4, 1),
+            process_group: place(8, 8),
+            comm: place(16, 16),
+        }
+    }
+
+    fn memory(pid: i32, nesting: u8) -> Memory {
+        let memory = Memory::from_ranges(&[(GuestAddress(0), 0x2000)]).unwrap();
+        memory.write_obj(pid, GuestAddress(0x1000)).unwrap();
+        memory.write_obj(nesting, GuestAddress(0x1004)).unwrap();
+        memory.write_obj(77_i64, GuestAddress(0x1008)).unwrap();
+        memory
+            .write_slice(b"spinner\0leftover", GuestAddress(0x1010))
+            .unwrap();
+        memory
+    }
+
+    fn look(pid: i32, nesting: u8, cpl: u8, halted: bool) -> Identity {
+        let registers = Registers {
+            gs_base: 0x1000,
+            cpl,
+            ..Registers::default()
+        };
+        identify(&note(), &memory(pid, nesting), &registers, halted, true)
+    }
+
+    #[test]
+    fn reads_the_process() {
+        let identity = look(12, 0, 3, false);
+        assert_eq!(
+            identity,
+            Identity {
+                mode: Mode::User,
+                pid: 12,
+                tid: 12,
+                process_group: 77,
+                comm: *b"spinner\0\0\0\0\0\0\0\0\0",
+            }
+        );
+        assert_eq!(look(-3, 0, 3, false).pid, -1);
+    }
+
+    #[test]
+    fn tells_the_mode() {
+        assert_eq!(look(12, 1, 3, false).mode, Mode::User);
+        assert_eq!(look(12, 1, 0, false).mode, Mode::Interrupt);
+        assert_eq!(look(12, 0, 0, false).mode, Mode::Kernel);
+        assert_eq!(look(0, 0, 0, false).mode, Mode::Kernel);
+        assert_eq!(look(0, 0, 0, true).mode, Mode::Idle);
+    }
+
+    #[test]
+    fn what_is_not_mapped_is_unknown() {
+        let registers = Registers {
+            gs_base: 0x1ff0,
+            cpl: 0,
+            ..Registers::default()
+        };
+        let identity = identify(&note(), &memory(1, 0), &registers, false, true);
+        assert_eq!(identity.comm, [0; COMM_LENGTH]);
+        assert_eq!(
+            identify(
+                &note(),
+                &memory(1, 0),
+                &Registers {
+                    gs_base: 1 << 40,
+                    ..registers
+                },
+                false,
+                true
+            ),
+            Identity::unknown(Mode::Kernel)
+        );
+        assert_eq!(
+            identify(&note(), &memory(1, 0), &registers, false, false).process_group,
+            -1
+        );
+    }
+}

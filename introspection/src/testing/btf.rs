@@ -1,0 +1,119 @@
+//! Type information (`Documentation/bpf/btf.rst`).
+
+use crate::image::btf::{KIND_ENUM, KIND_STRUCT, MAGIC};
+
+/// Puts a BTF section together.
+#[derive(Debug, Default)]
+pub struct Builder {
+    types: Vec<u8>,
+    strings: Vec<u8>,
+    count: u32,
+}
+
+impl Builder {
+    /// No types yet.
+    pub fn new() -> Self {
+        Self {
+            strings: vec![0],
+            ..Self::default()
+        }
+    }
+
+    fn string(&mut self, string: &str) -> u32 {
+        if string.is_empty() {
+            return 0;
+        }
+        let offset = u32::try_from(self.strings.len()).unwrap();
+        self.strings.extend_from_slice(string.as_bytes());
+        self.strings.push(0);
+        offset
+    }
+
+    fn words(&mut self, words: &[u32]) {
+        for word in words {
+            self.types.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    /// Adds a type with members (name, type, bit offset); returns its id.
+    pub fn composite(
+        &mut self,
+        kind: u32,
+        flag: bool,
+        name: &str,
+        members: &[(&str, u32, u32)],
+    ) -> u32 {
+        let name = self.string(name);
+        let count = u32::try_from(members.len()).unwrap();
+        self.words(&[name, u32::from(flag) << 31 | kind << 24 | count, 8]);
+        for (name, id, offset) in members {
+            let name = self.string(name);
+            self.words(&[name, *id, *offset]);
+        }
+        self.count += 1;
+        self.count
+    }
+
+    /// Adds a structure with members (name, type, bit offset); returns its id.
+    pub fn structure(&mut self, name: &str, members: &[(&str, u32, u32)]) -> u32 {
+        self.composite(KIND_STRUCT, false, name, members)
+    }
+
+    /// Adds a structure of so many bytes, without members that anybody looks for; returns its id.
+    pub fn sized_structure(&mut self, name: &str, bytes: u32) -> u32 {
+        let name = self.string(name);
+        self.words(&[name, KIND_STRUCT << 24, bytes]);
+        self.count += 1;
+        self.count
+    }
+
+    /// Adds a nameless type of `kind`, followed by `tail`; returns its id.
+    pub fn other(&mut self, kind: u32, count: u32, tail: &[u32]) -> u32 {
+        self.words(&[0, kind << 24 | count, 0]);
+        self.words(tail);
+        self.count += 1;
+        self.count
+    }
+
+    /// Adds a type of `kind` called `name` that refers to type `id`; returns its id.
+    pub fn refers(&mut self, kind: u32, name: &str, id: u32) -> u32 {
+        let name = self.string(name);
+        self.words(&[name, kind << 24, id]);
+        self.count += 1;
+        self.count
+    }
+
+    /// Adds an enumeration with its enumerators (name, value); returns its id.
+    pub fn enumeration(&mut self, name: &str, enumerators: &[(&str, u32)]) -> u32 {
+        let name = self.string(name);
+        let count = u32::try_from(enumerators.len()).unwrap();
+        self.words(&[name, KIND_ENUM << 24 | count, 4]);
+        for (name, value) in enumerators {
+            let name = self.string(name);
+            self.words(&[name, *value]);
+        }
+        self.count += 1;
+        self.count
+    }
+
+    /// Says that structure `id`, which was added last, has `bytes` bytes.
+    pub fn resize(&mut self, id: u32, members: usize, bytes: u32) {
+        assert_eq!(id, self.count);
+        let place = self.types.len() - members * 12 - 4;
+        self.types[place..place + 4].copy_from_slice(&bytes.to_le_bytes());
+    }
+
+    /// The section, header and all.
+    pub fn section(&self) -> Vec<u8> {
+        let types = u32::try_from(self.types.len()).unwrap();
+        let strings = u32::try_from(self.strings.len()).unwrap();
+        let mut section = MAGIC.to_le_bytes().to_vec();
+        section.extend_from_slice(&[1, 0]);
+        for word in [24, 0, types, types, strings] {
+            section.extend_from_slice(&word.to_le_bytes());
+        }
+        section.extend_from_slice(&self.types);
+        section.extend_from_slice(&self.strings);
+        section
+    }
+}

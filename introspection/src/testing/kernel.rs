@@ -1,0 +1,414 @@
+//! Kernel images, with symbols in any layout that kernels have had.
+
+use super::btf::Builder;
+use super::kallsyms::{Layout, kallsyms};
+
+/// Where the images are linked to, as kernels are.
+pub const TEXT: u64 = 0xffff_ffff_8100_0000;
+/// A kernel for tests.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel {
+    /// How it carries its symbols.
+    pub layout: Layout,
+    /// Whether it has `pcpu_hot`.
+    pub hot: bool,
+    /// Whether it has BTF.
+    pub btf: bool,
+    /// Whether its BTF tells of modules.
+    pub modules: bool,
+    /// Whether its `preempt_count` also counts how often interrupts were disabled.
+    pub counts_disabled: bool,
+    /// How it keeps the areas of address spaces.
+    pub areas: Areas,
+}
+
+/// How a kernel keeps the areas of address spaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Areas {
+    /// In a list, as before 6.1.
+    List,
+    /// In a maple tree.
+    Tree,
+}
+
+/// A kernel of 5.0 to 6.1.
+pub const OLD: Kernel = Kernel {
+    layout: Layout::Relative50,
+    hot: false,
+    btf: true,
+    modules: true,
+    counts_disabled: false,
+    areas: Areas::List,
+};
+/// A kernel of 6.4 to 6.14, which gathers in `pcpu_hot` what is used most.
+pub const HOT: Kernel = Kernel {
+    layout: Layout::Relative64,
+    hot: true,
+    btf: true,
+    modules: true,
+    counts_disabled: false,
+    areas: Areas::Tree,
+};
+/// A kernel of 6.15 on, whose per-CPU symbols are ordinary addresses.
+pub const NEW: Kernel = Kernel {
+    layout: Layout::Relative615,
+    hot: false,
+    btf: true,
+    modules: true,
+    counts_disabled: false,
+    areas: Areas::Tree,
+};
+
+/// Where things are within the image, in bytes from [`TEXT`].
+pub mod offsets {
+    /// `linux_banner`.
+    pub const BANNER: u64 = 0x1000;
+    /// `asm_exc_divide_error`.
+    pub const DIVIDE_ERROR: u64 = 0x2000;
+    /// `asm_exc_page_fault`.
+    pub const PAGE_FAULT: u64 = 0x2010;
+    /// `early_idt_handler_array`.
+    pub const EARLY_HANDLERS: u64 = 0x3000;
+    /// `__per_cpu_offset`, 8 bytes for each CPU.
+    pub const PER_CPU_OFFSET: u64 = 0x4000;
+    /// `system_state`, 4 bytes.
+    pub const SYSTEM_STATE: u64 = 0x4100;
+    /// `panic_cpu`, 4 bytes.
+    pub const PANIC_CPU: u64 = 0x4104;
+    /// `page_offset_base`, 8 bytes.
+    pub const PAGE_OFFSET_BASE: u64 = 0x4108;
+    /// `vmemmap_base`, 8 bytes.
+    pub const VMEMMAP_BASE: u64 = 0x4110;
+    /// `vdso_image_64`, 16 bytes.
+    pub const VDSO_IMAGE: u64 = 0x4118;
+    /// The per-CPU variables as they are loaded, which serve until the areas are set up.
+    pub const PER_CPU_LOAD: u64 = 0x5000;
+    /// The type information.
+    pub const BTF: u64 = 0x6000;
+    /// The symbol table.
+    pub const SYMBOLS: u64 = 0x8000;
+    /// `modules`, the head of their list.
+    pub const MODULES: u64 = 0x4180;
+    /// `mod_tree`, which starts with its sequence.
+    pub const MODULE_TREE: u64 = 0x4190;
+    /// Code of the kernel's that keeps 16 bytes on the stack.
+    pub const FRAMED: u64 = 0x2200;
+    /// Code of the kernel's whose stack pointer is at the registers that an interrupt or a system call saved.
+    pub const ENTRY: u64 = 0x2700;
+    /// Code of the kernel's at which stacks end.
+    pub const STACK_END: u64 = 0x2800;
+    /// The addresses of the unwind table, 12 bytes, and its entries, 18.
+    pub const ORC: [u64; 2] = [0x41a0, 0x41b0];
+    /// `init_top_pgt`, the kernel's own page tables.
+    pub const PAGE_TABLES: u64 = 0x1_e000;
+    /// The image's end.
+    pub const END: u64 = 0x2_0000;
+}
+
+/// Where things are in the per-CPU area, in bytes from its start.
+pub mod per_cpu {
+    /// `current_task`, or `pcpu_hot` that starts with it.
+    pub const CURRENT: u64 = 0x100;
+    /// `__preempt_count`, 4 bytes.
+    pub const PREEMPT_COUNT: u64 = 0x108;
+    /// `local_interrupt_disable_state`.
+    pub const DISABLE_STATE: u64 = 0x110;
+}
+
+/// Where things are in a task and what hangs off it, in bytes from the start of each.
+pub mod task {
+    /// `task_struct.pid`, the thread's id.
+    pub const PID: u64 = 0x40;
+    /// `task_struct.tgid`, the process's id.
+    pub const TGID: u64 = 0x44;
+    /// `task_struct.signal`, a pointer.
+    pub const SIGNAL: u64 = 0x48;
+    /// `task_struct.comm`, 16 bytes.
+    pub const COMM: u64 = 0x50;
+    /// `task_struct.mm`, a pointer.
+    pub const MM: u64 = 0x60;
+    /// `signal_struct.pids[PIDTYPE_PGID]`, a pointer.
+    pub const GROUP: u64 = 0x20 + 16;
+    /// `pid.numbers[0].nr`.
+    pub const NUMBER: u64 = 0x18 + 4;
+}
+
+/// Where things are in a module, in bytes from its start.
+pub mod module {
+    /// `module.state`, 4 bytes.
+    pub const STATE: u64 = 0;
+    /// `module.list`.
+    pub const LIST: u64 = 8;
+    /// `module.name`, 56 bytes.
+    pub const NAME: u64 = 0x18;
+    /// `module.build_id`, 20 bytes.
+    pub const BUILD_ID: u64 = 0x50;
+    /// `module.kallsyms`, a pointer.
+    pub const KALLSYMS: u64 = 0x70;
+    /// `mod_arch_specific.num_orcs`, 4 bytes; `orc_unwind_ip` and `orc_unwind`, pointers.
+    pub const ORC: u64 = 0x80;
+    /// `module.mem`, or `core_layout`.
+    pub const TEXT: u64 = 0x100;
+    /// Bytes of a `module_memory`, which starts with its base.
+    pub const MEMORY_LENGTH: u64 = 0x48;
+    /// `module_memory.size`, 4 bytes.
+    pub const MEMORY_SIZE: u64 = 8;
+    /// `module.init_layout`.
+    pub const INIT_LAYOUT: u64 = 0x180;
+    /// `module_layout.text_size`, 4 bytes behind the base and the size of all.
+    pub const TEXT_SIZE: u64 = 12;
+}
+
+impl Kernel {
+    /// Whether its modules have `mem[]`, not `core_layout`.
+    pub fn has_module_memories(self) -> bool {
+        !matches!(
+            self.layout,
+            Layout::Relative46 | Layout::Relative50 | Layout::Relative62 | Layout::Absolute
+        )
+    }
+
+    fn add_modules(self, builder: &mut Builder) {
+        let bits = |bytes: u64| u32::try_from(bytes * 8).unwrap();
+        let mut members = vec![
+            ("state", 1, bits(module::STATE)),
+            ("list", 1, bits(module::LIST)),
+            ("name", 1, bits(module::NAME)),
+            ("build_id", 1, bits(module::BUILD_ID)),
+            ("kallsyms", 1, bits(module::KALLSYMS)),
+            ("arch", 1, bits(module::ORC)),
+        ];
+        if self.has_module_memories() {
+            members.push(("mem", 1, bits(module::TEXT)));
+            let memory = [("base", 1, 0), ("size", 1, bits(module::MEMORY_SIZE))];
+            let id = builder.structure("module_memory", &memory);
+            let length = u32::try_from(module::MEMORY_LENGTH).unwrap();
+            builder.resize(id, memory.len(), length);
+            builder.enumeration("mod_mem_type", &[("MOD_TEXT", 0), ("MOD_INIT_TEXT", 4)]);
+        } else {
+            members.push(("core_layout", 1, bits(module::TEXT)));
+            members.push(("init_layout", 1, bits(module::INIT_LAYOUT)));
+            builder.structure(
+                "module_layout",
+                &[("base", 1, 0), ("text_size", 1, bits(module::TEXT_SIZE))],
+            );
+        }
+        builder.structure("module", &members);
+        builder.enumeration(
+            "module_state",
+            &[("MODULE_STATE_LIVE", 0), ("MODULE_STATE_UNFORMED", 3)],
+        );
+        builder.structure(
+            "mod_kallsyms",
+            &[
+                ("symtab", 1, 0),
+                ("num_symtab", 1, 64),
+                ("strtab", 1, 128),
+                ("typetab", 1, 192),
+            ],
+        );
+        builder.structure(
+            "mod_arch_specific",
+            &[
+                ("num_orcs", 1, 0),
+                ("orc_unwind_ip", 1, 64),
+                ("orc_unwind", 1, 128),
+            ],
+        );
+        builder.structure("mod_tree_root", &[("root", 1, 0)]);
+        builder.structure("latch_tree_root", &[("seq", 1, 0)]);
+    }
+
+    /// Whether per-CPU symbols are ordinary addresses.
+    pub fn per_cpu_is_linked(self) -> bool {
+        matches!(self.layout, Layout::Relative615 | Layout::Relative70)
+    }
+
+    /// Where per-CPU symbols count from.
+    pub fn per_cpu_start(self) -> u64 {
+        if self.per_cpu_is_linked() {
+            TEXT + offsets::PER_CPU_LOAD
+        } else {
+            0
+        }
+    }
+
+    /// The offset of the boot's per-CPU area, and of CPUs that there aren't, in a kernel that was moved by `slide`.
+    pub fn boot_offset(self, slide: u64) -> u64 {
+        if self.per_cpu_is_linked() {
+            0
+        } else {
+            TEXT + slide + offsets::PER_CPU_LOAD
+        }
+    }
+
+    fn btf_section(self) -> Vec<u8> {
+        let bits = |bytes: u64| u32::try_from(bytes * 8).unwrap();
+        let mut builder = Builder::new();
+        builder.enumeration(
+            "system_states",
+            &[("SYSTEM_BOOTING", 0), ("SYSTEM_SCHEDULING", 1)],
+        );
+        builder.structure(
+            "task_struct",
+            &[
+                ("pid", 1, bits(task::PID)),
+                ("tgid", 1, bits(task::TGID)),
+                ("signal", 1, bits(task::SIGNAL)),
+                ("comm", 1, bits(task::COMM)),
+                ("mm", 1, bits(task::MM)),
+            ],
+        );
+        super::processes::describe(&mut builder, self.areas);
+        builder.structure("signal_struct", &[("pids", 1, bits(0x20))]);
+        builder.structure("pid", &[("numbers", 1, bits(0x18))]);
+        builder.structure("upid", &[("nr", 1, bits(4))]);
+        let hot = builder.structure("", &[("current_task", 1, 0), ("preempt_count", 1, 64)]);
+        builder.structure("pcpu_hot", &[("", hot, 0)]);
+        if self.modules {
+            self.add_modules(&mut builder);
+        }
+        builder.section()
+    }
+
+    fn symbols(self, btf_length: u64) -> Vec<(u64, char, String)> {
+        let vdso = if self.per_cpu_is_linked() {
+            "vdso64_image"
+        } else {
+            "vdso_image_64"
+        };
+        let mut symbols: Vec<(u64, char, String)> = [
+            (0, 'T', "_text"),
+            (offsets::BANNER, 'D', "linux_banner"),
+            (offsets::DIVIDE_ERROR, 'T', "asm_exc_divide_error"),
+            (offsets::PAGE_FAULT, 'T', "asm_exc_page_fault"),
+            (offsets::EARLY_HANDLERS, 'T', "early_idt_handler_array"),
+            (offsets::PER_CPU_OFFSET, 'R', "__per_cpu_offset"),
+            (offsets::PER_CPU_OFFSET + 16, 'R', "after_per_cpu_offset"),
+            (offsets::SYSTEM_STATE, 'D', "system_state"),
+            (offsets::PANIC_CPU, 'D', "panic_cpu"),
+            (offsets::PAGE_OFFSET_BASE, 'R', "page_offset_base"),
+            (offsets::VMEMMAP_BASE, 'R', "vmemmap_base"),
+            (offsets::VDSO_IMAGE, 'R', vdso),
+            (offsets::BTF, 'R', "__start_BTF"),
+            (offsets::BTF + btf_length, 'R', "__stop_BTF"),
+            (offsets::MODULES, 'd', "modules"),
+            (offsets::MODULE_TREE, 'd', "mod_tree"),
+            (offsets::PAGE_TABLES, 'D', "init_top_pgt"),
+            (offsets::ORC[0], 'r', "__start_orc_unwind_ip"),
+            (offsets::ORC[0] + 12, 'r', "__stop_orc_unwind_ip"),
+            (offsets::ORC[1], 'r', "__start_orc_unwind"),
+            (offsets::ORC[1] + 18, 'r', "__stop_orc_unwind"),
+        ]
+        .into_iter()
+        .map(|(offset, kind, name)| (TEXT + offset, kind, name.to_owned()))
+        .collect();
+        let mut names = match (self.hot, self.btf) {
+            (true, _) => vec![(per_cpu::CURRENT, "pcpu_hot")],
+            (false, _) => vec![
+                (per_cpu::CURRENT, "current_task"),
+                (per_cpu::PREEMPT_COUNT, "__preempt_count"),
+            ],
+        };
+        let kind = if self.per_cpu_is_linked() { 'D' } else { 'A' };
+        if self.counts_disabled {
+            names.push((per_cpu::DISABLE_STATE, "local_interrupt_disable_state"));
+        }
+        for (offset, name) in names {
+            symbols.push((self.per_cpu_start() + offset, kind, name.to_owned()));
+        }
+        for number in 0..700 {
+            symbols.push((TEXT + 0x2100 + number * 2, 't', format!("filler_{number}")));
+        }
+        // Longer than one byte can say, in tokens.
+        symbols.push((TEXT + 0x2f00, 't', format!("filler_{}", "x".repeat(300))));
+        symbols
+    }
+
+    /// What is loaded at [`TEXT`].
+    pub fn image(self) -> Vec<u8> {
+        let mut image = vec![0; usize::try_from(offsets::END).unwrap()];
+        let mut put = |offset: u64, bytes: &[u8]| {
+            let offset = usize::try_from(offset).unwrap();
+            image[offset..offset + bytes.len()].copy_from_slice(bytes);
+        };
+        put(
+            offsets::BANNER,
+            b"Linux version 6.99.0-test (nobody) #1 SMP\n\0",
+        );
+        let boot = self.boot_offset(0);
+        for cpu in 0..2 {
+            put(offsets::PER_CPU_OFFSET + cpu * 8, &boot.to_le_bytes());
+        }
+        put(offsets::PANIC_CPU, &(-1_i32).to_le_bytes());
+        put(
+            offsets::PAGE_OFFSET_BASE,
+            &0xffff_8880_0000_0000_u64.to_le_bytes(),
+        );
+        let functions = [offsets::FRAMED, offsets::ENTRY, offsets::STACK_END];
+        for (index, function) in (0..).zip(functions) {
+            let place = offsets::ORC[0] + index * 4;
+            let distance = i32::try_from(function.cast_signed() - place.cast_signed()).unwrap();
+            put(place, &distance.to_le_bytes());
+        }
+        let entries = [[24, 0, 0, 0, 5, 2], [0, 0, 0, 0, 5, 3], [0, 0, 0, 0, 0, 1]];
+        put(offsets::ORC[1], entries.as_flattened());
+        let section = if self.btf {
+            self.btf_section()
+        } else {
+            Vec::new()
+        };
+        assert!(offsets::BTF + section.len() as u64 <= offsets::SYMBOLS);
+        put(offsets::BTF, &section);
+        let symbols = self.symbols(section.len() as u64);
+        let symbols: Vec<_> = symbols
+            .iter()
+            .filter(|(_, _, name)| self.btf || !name.ends_with("_BTF"))
+            .map(|(address, kind, name)| (*address, *kind, name.as_str()))
+            .collect();
+        let table = kallsyms(self.layout, &symbols, TEXT + offsets::SYMBOLS);
+        assert!(offsets::SYMBOLS + table.len() as u64 <= offsets::PAGE_TABLES);
+        put(offsets::SYMBOLS, &table);
+        image
+    }
+
+    /// The kernel's file: an ELF header, one loadable segment.
+    pub fn file(self) -> Vec<u8> {
+        let image = self.image();
+        let length = image.len() as u64;
+        let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+        file.resize(16, 0);
+        let mut words = |words: &[(u64, usize)]| {
+            for (word, width) in words {
+                file.extend_from_slice(&word.to_le_bytes()[..*width]);
+            }
+        };
+        // Elf64_Ehdr from e_type on.
+        words(&[
+            (2, 2),
+            (62, 2),
+            (1, 4),
+            (TEXT, 8),
+            (64, 8),
+            (0, 8),
+            (0, 4),
+            (64, 2),
+            (56, 2),
+        ]);
+        words(&[(1, 2), (64, 2), (0, 2), (0, 2)]);
+        // Elf64_Phdr: PT_LOAD.
+        words(&[
+            (1, 4),
+            (5, 4),
+            (4096, 8),
+            (TEXT, 8),
+            (0, 8),
+            (length, 8),
+            (length, 8),
+            (4096, 8),
+        ]);
+        file.resize(4096, 0);
+        file.extend_from_slice(&image);
+        file
+    }
+}

@@ -1,0 +1,67 @@
+//! Page tables in guest memory, and the registers that select them.
+
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+
+use crate::Registers;
+use crate::memory::{CR0_PG, CR4_LA57, EFER_LMA, FRAME, LARGE, PAGE, PRESENT};
+
+/// Guest memory.
+pub type Memory = GuestMemoryMmap<()>;
+
+/// Registers of a vCPU in long mode, with 4 or 5 levels of page tables at `cr3`.
+pub fn long_mode(cr3: u64, five_levels: bool) -> Registers {
+    Registers {
+        cr0: CR0_PG | 1,
+        cr3,
+        cr4: if five_levels { CR4_LA57 } else { 0 },
+        efer: EFER_LMA,
+        ..Registers::default()
+    }
+}
+
+/// Page tables in the making.
+#[derive(Debug)]
+pub struct Tables {
+    /// Where they lie.
+    pub memory: Memory,
+    root: u64,
+    next: u64,
+    levels: u32,
+}
+
+impl Tables {
+    /// `levels` levels of tables from physical address `start` on in `memory`.
+    pub fn new(memory: Memory, start: u64, levels: u32) -> Self {
+        Self {
+            memory,
+            root: start,
+            next: start + PAGE,
+            levels,
+        }
+    }
+
+    /// Takes further tables from `next` on.
+    pub fn skip_to(&mut self, next: u64) {
+        self.next = next;
+    }
+
+    /// Maps `address` to `physical` at `level`: 1 is 4 KiB, 2 is 2 MiB, 3 is 1 GiB.
+    pub fn map(&mut self, address: u64, physical: u64, level: u32) {
+        let mut table = self.root;
+        for current in (level + 1..=self.levels).rev() {
+            let slot = GuestAddress(table + (address >> (12 + 9 * (current - 1)) & 0x1ff) * 8);
+            let entry = self.memory.read_obj::<u64>(slot).unwrap();
+            table = entry & FRAME;
+            if entry & PRESENT == 0 {
+                table = self.next;
+                self.next += PAGE;
+                self.memory.write_obj(table | 7, slot).unwrap();
+            }
+        }
+        let slot = GuestAddress(table + (address >> (12 + 9 * (level - 1)) & 0x1ff) * 8);
+        let large = if level > 1 { LARGE } else { 0 };
+        self.memory
+            .write_obj(physical | large | 1 << 63 | 3, slot)
+            .unwrap();
+    }
+}

@@ -1,0 +1,355 @@
+//! Address spaces, mappings and files of a guest.
+
+use super::btf::Builder;
+use super::kernel::{Areas, offsets, task};
+use super::linux_guest::{DIRECT_MAP, LinuxGuest, TABLES, TASKS};
+use crate::image::btf::KIND_TYPEDEF;
+
+/// Where the guest's `struct page`s would be mapped. None of them is ever read.
+pub const PAGES: u64 = 0xffff_ea12_0000_0000;
+/// Bytes of each.
+const PAGE_STRUCTURE: u64 = 64;
+/// Bytes of a page.
+pub const PAGE: u64 = 4096;
+/// Where what is made is put, in physical memory.
+const ROOM: u64 = 0x43_0000;
+const MAPLE_NODE: u64 = 256;
+/// Types of nodes (`enum maple_type`).
+const LEAF: u64 = 1;
+const ALLOCATION_RANGE: u64 = 3;
+
+/// Where the structures have their members, in bytes.
+mod at {
+    pub const MM_ROOT: u64 = 0x48;
+    pub const MM_LIST: u64 = 0x50;
+    pub const PGD: u64 = 0x58;
+    pub const MAP_COUNT: u64 = 0x60;
+    pub const TOTAL_VM: u64 = 0x68;
+    pub const EXEC_VM: u64 = 0x70;
+    pub const START_CODE: u64 = 0x78;
+    pub const ARG_START: u64 = 0x80;
+    pub const VDSO: u64 = 0x98;
+    pub const START: u64 = 0;
+    pub const END: u64 = 8;
+    pub const NEXT: u64 = 0x10;
+    pub const FLAGS: u64 = 0x20;
+    pub const PAGE_OFFSET: u64 = 0x78;
+    pub const FILE: u64 = 0x80;
+    pub const INODE: u64 = 0x28;
+    pub const MOUNT: u64 = 0x40;
+    pub const DENTRY: u64 = 0x48;
+    pub const PARENT: u64 = 0x18;
+    pub const NAME_LENGTH: u64 = 0x24;
+    pub const NAME: u64 = 0x28;
+    pub const SUPERBLOCK: u64 = 0x20;
+    pub const MAPPING: u64 = 0x30;
+    pub const NUMBER: u64 = 0x40;
+    pub const LENGTH: u64 = 0x50;
+    pub const MODIFIED: u64 = 0x58;
+    pub const DEVICE: u64 = 0x10;
+    pub const MOUNT_PARENT: u64 = 0x10;
+    pub const MOUNTPOINT: u64 = 0x18;
+    pub const WITHIN: u64 = 0x20;
+    pub const HEAD: u64 = 0x10;
+    pub const SLOTS: u64 = 0x28;
+}
+
+/// Adds what such a kernel says of its structures.
+pub(super) fn describe(builder: &mut Builder, areas: Areas) {
+    let bits = |bytes: u64| u32::try_from(bytes * 8).unwrap();
+    let tree = builder.structure("maple_tree", &[("ma_flags", 0, 0), ("ma_root", 0, 64)]);
+    let context = builder.structure("", &[("ctx_id", 0, 0), ("vdso", 0, bits(8))]);
+    let context = builder.refers(KIND_TYPEDEF, "mm_context_t", context);
+    let mut members = vec![
+        ("pgd", 0, bits(at::PGD)),
+        ("map_count", 0, bits(at::MAP_COUNT)),
+        ("total_vm", 0, bits(at::TOTAL_VM)),
+        ("exec_vm", 0, bits(at::EXEC_VM)),
+        ("start_code", 0, bits(at::START_CODE)),
+        ("arg_start", 0, bits(at::ARG_START)),
+        ("context", context, bits(at::VDSO - 8)),
+    ];
+    let mut area = vec![
+        ("vm_start", 0, bits(at::START)),
+        ("vm_end", 0, bits(at::END)),
+        ("vm_flags", 0, bits(at::FLAGS)),
+        ("vm_pgoff", 0, bits(at::PAGE_OFFSET)),
+        ("vm_file", 0, bits(at::FILE)),
+    ];
+    match areas {
+        Areas::Tree => members.push(("mm_mt", tree, bits(at::MM_ROOT - 8))),
+        Areas::List => {
+            members.push(("mmap", 0, bits(at::MM_LIST)));
+            area.push(("vm_next", 0, bits(at::NEXT)));
+        }
+    }
+    builder.structure("mm_struct", &members);
+    builder.structure("vm_area_struct", &area);
+    for (name, slots) in [("maple_range_64", 128), ("maple_arange_64", 80)] {
+        builder.structure(name, &[("pivot", 0, 64), ("slot", 0, bits(slots))]);
+    }
+    let path = builder.structure("path", &[("mnt", 0, 0), ("dentry", 0, 64)]);
+    let file = [
+        ("f_inode", 0, bits(at::INODE)),
+        ("f_path", path, bits(at::MOUNT)),
+    ];
+    builder.structure("file", &file);
+    let name = builder.structure("qstr", &[("len", 0, 32), ("name", 0, 64)]);
+    let dentry = [
+        ("d_parent", 0, bits(at::PARENT)),
+        ("d_name", name, bits(at::NAME - 8)),
+    ];
+    builder.structure("dentry", &dentry);
+    let inode = [
+        ("i_sb", 0, bits(at::SUPERBLOCK)),
+        ("i_mapping", 0, bits(at::MAPPING)),
+        ("i_ino", 0, bits(at::NUMBER)),
+        ("i_size", 0, bits(at::LENGTH)),
+        ("i_mtime_sec", 0, bits(at::MODIFIED)),
+    ];
+    builder.structure("inode", &inode);
+    builder.structure("super_block", &[("s_dev", 0, bits(at::DEVICE))]);
+    builder.structure("vfsmount", &[("mnt_root", 0, 0)]);
+    let mount = [
+        ("mnt_parent", 0, bits(at::MOUNT_PARENT)),
+        ("mnt_mountpoint", 0, bits(at::MOUNTPOINT)),
+        ("mnt", 0, bits(at::WITHIN)),
+    ];
+    builder.structure("mount", &mount);
+    let array = builder.structure("xarray", &[("xa_head", 0, 64)]);
+    builder.structure("address_space", &[("i_pages", array, bits(at::HEAD - 8))]);
+    let node = [("shift", 0, 0), ("slots", 0, bits(at::SLOTS))];
+    builder.structure("xa_node", &node);
+    builder.sized_structure("page", u32::try_from(PAGE_STRUCTURE).unwrap());
+}
+
+/// A mapping to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct AreaPlan {
+    /// Its addresses.
+    pub begin: u64,
+    /// Their end.
+    pub end: u64,
+    /// Whether it is executable.
+    pub executable: bool,
+    /// In pages.
+    pub offset: u64,
+    /// Its file, as [`Room::file`] made it, or 0.
+    pub file: u64,
+}
+
+/// Makes things in a guest's memory. Pointers are the guest's.
+#[derive(Debug)]
+pub struct Room<'g> {
+    guest: &'g LinuxGuest,
+    areas: Areas,
+    next: u64,
+}
+
+impl<'g> Room<'g> {
+    /// In `guest`, whose kernel keeps areas so.
+    pub fn new(guest: &'g LinuxGuest, areas: Areas) -> Self {
+        guest.set(offsets::VMEMMAP_BASE, PAGES);
+        Self {
+            guest,
+            areas,
+            next: ROOM,
+        }
+    }
+
+    /// Takes so many bytes, which are zero.
+    pub fn take(&mut self, bytes: u64) -> u64 {
+        let place = self.next.next_multiple_of(MAPLE_NODE);
+        self.next = place + bytes;
+        DIRECT_MAP + place
+    }
+
+    /// Writes a number.
+    pub fn put(&self, address: u64, number: u64) {
+        self.guest
+            .write(address - DIRECT_MAP, &number.to_le_bytes());
+    }
+
+    fn put_all(&self, address: u64, numbers: &[(u64, u64)]) {
+        for (offset, number) in numbers {
+            self.put(address + offset, *number);
+        }
+    }
+
+    /// Gives task `index` an address space with `areas`; the result is its `mm_struct`.
+    pub fn process(&mut self, index: u64, areas: &[AreaPlan]) -> u64 {
+        let mm = self.take(0x200);
+        self.put(DIRECT_MAP + TASKS + index * 0x1000 + task::MM, mm);
+        let numbers = [
+            (at::PGD, DIRECT_MAP + TABLES),
+            (at::START_CODE, 0x40_0000),
+            (at::ARG_START, 0x7fff_0000_1234),
+        ];
+        self.put_all(mm, &numbers);
+        self.map(mm, areas);
+        mm
+    }
+
+    /// Gives the address space at `mm` the page tables at physical address `root`.
+    pub fn page_tables(&self, mm: u64, root: u64) {
+        self.put(mm + at::PGD, DIRECT_MAP + root);
+    }
+
+    /// Says where the code of the program in the address space at `mm` starts; 0: none has been set up yet.
+    pub fn start_code(&self, mm: u64, address: u64) {
+        self.put(mm + at::START_CODE, address);
+    }
+
+    /// Gives the address space at `mm` these areas instead of those that it had.
+    pub fn map(&mut self, mm: u64, areas: &[AreaPlan]) {
+        let count = areas.len() as u64;
+        let pages = |areas: &[AreaPlan], all: bool| {
+            let counted = areas.iter().filter(|area| all || area.executable);
+            counted.map(|area| (area.end - area.begin) / PAGE).sum()
+        };
+        let numbers = [
+            (at::MAP_COUNT, count),
+            (at::TOTAL_VM, pages(areas, true)),
+            (at::EXEC_VM, pages(areas, false)),
+        ];
+        self.put_all(mm, &numbers);
+        let places: Vec<u64> = areas.iter().map(|area| self.area(area)).collect();
+        match self.areas {
+            Areas::List => {
+                self.put(mm + at::MM_LIST, places.first().copied().unwrap_or(0));
+                for pair in places.windows(2) {
+                    self.put(pair[0] + at::NEXT, pair[1]);
+                }
+            }
+            Areas::Tree => {
+                let root = self.tree(areas, &places);
+                self.put(mm + at::MM_ROOT, root);
+            }
+        }
+    }
+
+    fn area(&mut self, plan: &AreaPlan) -> u64 {
+        let area = self.take(0x100);
+        let numbers = [
+            (at::START, plan.begin),
+            (at::END, plan.end),
+            (at::FLAGS, if plan.executable { 0x75 } else { 0x71 }),
+            (at::PAGE_OFFSET, plan.offset),
+            (at::FILE, plan.file),
+        ];
+        self.put_all(area, &numbers);
+        area
+    }
+
+    /// A tree of two levels: leaves of at most 7 areas, with the gaps between them.
+    fn tree(&mut self, areas: &[AreaPlan], places: &[u64]) -> u64 {
+        let root = self.take(MAPLE_NODE);
+        let mut begin = 0;
+        let leaves = areas.chunks(7).zip(places.chunks(7));
+        for (index, (areas, places)) in (0..).zip(leaves) {
+            let leaf = self.take(MAPLE_NODE);
+            let mut slot = 0;
+            let mut add = |room: &Self, last: u64, entry: u64| {
+                room.put(leaf + 8 + slot * 8, last);
+                room.put(leaf + 128 + slot * 8, entry);
+                slot += 1;
+            };
+            for (area, place) in areas.iter().zip(places) {
+                if area.begin > begin {
+                    add(self, area.begin - 1, 0);
+                }
+                add(self, area.end - 1, *place);
+                begin = area.end;
+            }
+            self.put(root + 8 + index * 8, begin - 1);
+            self.put(root + 80 + index * 8, leaf | LEAF << 3 | 4);
+        }
+        root | ALLOCATION_RANGE << 3 | 2
+    }
+
+    /// Says that the vdso of the address space at `mm` is there.
+    pub fn vdso(&self, mm: u64, address: u64) {
+        self.put(mm + at::VDSO, address);
+    }
+
+    /// The directory entry `name` below `parent`; 0: it is a root.
+    pub fn dentry(&mut self, parent: u64, name: &str) -> u64 {
+        let (dentry, text) = (self.take(0x40), self.take(0x100));
+        self.guest.write(text - DIRECT_MAP, name.as_bytes());
+        let parent = if parent == 0 { dentry } else { parent };
+        let length = name.len() as u64;
+        let numbers = [(at::PARENT, parent), (at::NAME, text)];
+        self.put_all(dentry, &numbers);
+        self.guest.write(
+            dentry + at::NAME_LENGTH - DIRECT_MAP,
+            &length.to_le_bytes()[..4],
+        );
+        dentry
+    }
+
+    /// The `struct vfsmount` whose root is `root`, mounted at `point` of the mount `parent`; 0: it is the topmost.
+    pub fn mount(&mut self, root: u64, parent: u64, point: u64) -> u64 {
+        let mount = self.take(0x40);
+        let parent = if parent == 0 {
+            mount
+        } else {
+            parent - at::WITHIN
+        };
+        let numbers = [
+            (at::MOUNT_PARENT, parent),
+            (at::MOUNTPOINT, point),
+            (at::WITHIN, root),
+        ];
+        self.put_all(mount, &numbers);
+        mount + at::WITHIN
+    }
+
+    /// The `struct file` of `inode` at `dentry` of `mount`.
+    pub fn file(&mut self, mount: u64, dentry: u64, inode: u64) -> u64 {
+        let file = self.take(0x80);
+        let numbers = [(at::INODE, inode), (at::MOUNT, mount), (at::DENTRY, dentry)];
+        self.put_all(file, &numbers);
+        file
+    }
+
+    /// Inode `number` of a file of `length` bytes, whose pages are those under `head`.
+    pub fn inode(&mut self, number: u64, length: u64, head: u64) -> u64 {
+        let (inode, superblock, mapping) = (self.take(0x100), self.take(0x40), self.take(0x40));
+        self.put(superblock + at::DEVICE, 0x0010_0002);
+        self.put(mapping + at::HEAD, head);
+        let numbers = [
+            (at::SUPERBLOCK, superblock),
+            (at::MAPPING, mapping),
+            (at::NUMBER, number),
+            (at::LENGTH, length),
+            (at::MODIFIED, 1_700_000_000),
+        ];
+        self.put_all(inode, &numbers);
+        inode
+    }
+
+    /// Changes when the file of `inode` was last changed.
+    pub fn touch(&self, inode: u64) {
+        self.put(inode + at::MODIFIED, 1_700_000_001);
+    }
+
+    /// A row of pages, each with one byte all over; the result is the first one's `struct page`.
+    pub fn pages(&mut self, bytes: &[u8]) -> u64 {
+        let first = self.next.next_multiple_of(PAGE);
+        self.next = first + bytes.len() as u64 * PAGE;
+        for (byte, page) in bytes.iter().zip((first..).step_by(4096)) {
+            self.guest.write(page, &[*byte; 4096]);
+        }
+        PAGES + first / PAGE * PAGE_STRUCTURE
+    }
+
+    /// A node of the tree that keeps pages: entries by slot.
+    pub fn node(&mut self, shift: u8, entries: &[(u64, u64)]) -> u64 {
+        let node = self.take(0x240);
+        self.guest.write(node - DIRECT_MAP, &[shift]);
+        for (slot, entry) in entries {
+            self.put(node + at::SLOTS + slot * 8, *entry);
+        }
+        node | 2
+    }
+}

@@ -1,0 +1,150 @@
+//! User stacks by frame pointers: RBP points to the caller's RBP, with the return address after it
+//! (System V ABI for x86-64, section 3.2.2).
+
+use kvmprof_recording::StackEnd;
+
+use super::UserRegisters;
+use super::stack_memory::StackMemory;
+
+/// Most bytes between two frames: a thread's whole stack by default (RLIMIT_STACK).
+const MAX_FRAME: u64 = 8 << 20;
+/// Bytes of the return address and the caller's frame pointer.
+const LINKAGE: u64 = 16;
+
+/// Walks the stack of code that runs with `start`, and hands each frame to `push`, which says whether it
+/// had room.
+pub fn walk(
+    start: &UserRegisters,
+    memory: &mut impl StackMemory,
+    mut push: impl FnMut(u64) -> bool,
+) -> StackEnd {
+    if !push(start.ip) {
+        return StackEnd::Truncated;
+    }
+    let mut frame = Caller {
+        ip: start.ip,
+        sp: start.sp,
+        bp: start.bp,
+    };
+    let mut has_frames = false;
+    loop {
+        frame = match step(frame.sp, frame.bp, has_frames, memory) {
+            Ok(caller) => caller,
+            Err(end) => return end,
+        };
+        has_frames = true;
+        if !push(frame.ip - 1) {
+            return StackEnd::Truncated;
+        }
+    }
+}
+
+/// The caller of a function: where it goes on, with which registers.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    /// The return address, which lies behind a call.
+    pub ip: u64,
+    /// Its stack pointer.
+    pub sp: u64,
+    /// Its frame pointer, if it has one.
+    pub bp: u64,
+}
+
+/// The caller of a function with a frame, whose registers are `sp` and `bp`; `has_frames` says whether what it called has
+/// a frame, too.
+///
+/// Code without frame pointers keeps anything in RBP: most often 0, which threads begin with. So that the stack is at its
+/// end is believed only behind a frame, which shows that this code keeps them.
+///
+/// # Errors
+/// How the stack ends, if it ends here.
+pub fn step(
+    sp: u64,
+    bp: u64,
+    has_frames: bool,
+    memory: &mut impl StackMemory,
+) -> Result<Caller, StackEnd> {
+    let outermost = if has_frames {
+        StackEnd::Complete
+    } else {
+        StackEnd::Broken
+    };
+    // The outermost frame's is 0 (System V ABI, section 3.4.1).
+    if bp == 0 {
+        return Err(outermost);
+    }
+    let inside = bp.checked_sub(sp).is_some_and(|size| size < MAX_FRAME);
+    if !inside || !bp.is_multiple_of(8) || !is_user(bp) {
+        return Err(StackEnd::Broken);
+    }
+    let (Some(caller), Some(back)) = (memory.word(bp), memory.word(bp + 8)) else {
+        return Err(StackEnd::Broken);
+    };
+    if back == 0 {
+        return Err(outermost);
+    }
+    if !is_user(back) {
+        return Err(StackEnd::Broken);
+    }
+    if !follows_call(memory, back) {
+        // Nobody called it: it was started so that it returns there.
+        let is_started = caller == 0 && memory.code_before(back).is_some();
+        return Err(match is_started {
+            true if is_go_exit(memory, back) => StackEnd::Complete,
+            true => outermost,
+            false => StackEnd::Broken,
+        });
+    }
+    Ok(Caller {
+        ip: back,
+        sp: bp + LINKAGE,
+        bp: caller,
+    })
+}
+
+/// True when `back` is behind the first instruction of Go's `runtime.goexit`, a NOP that a call follows: all goroutines
+/// return there (`runtime/asm_amd64.s`).
+fn is_go_exit(memory: &mut impl StackMemory, back: u64) -> bool {
+    let code = back
+        .checked_add(4)
+        .and_then(|after| memory.code_before(after));
+    code.is_some_and(|code| code[3..5] == [0x90, 0xe8])
+}
+
+/// True for addresses in the lower half, which user code has.
+pub fn is_user(address: u64) -> bool {
+    address >> 63 == 0
+}
+
+/// True when a call instruction ends right before `back`: code without frame pointers keeps other values in RBP,
+/// which would lead to anything.
+pub fn follows_call(memory: &mut impl StackMemory, back: u64) -> bool {
+    let Some(code) = memory.code_before(back) else {
+        return false;
+    };
+    // CALL rel32 (SDM volume 2, CALL).
+    if code[3] == 0xe8 {
+        return true;
+    }
+    // CALL r/m64 is FF /2, here with each of the lengths that its operand may have.
+    [2, 3, 4, 6, 7].into_iter().any(|length| {
+        let [opcode, operand] = [code[8 - length], code[9 - length]];
+        opcode == 0xff
+            && operand >> 3 & 7 == 2
+            && operand_length(operand, code[10 - length.max(3)]) == length
+    })
+}
+
+/// Bytes of an instruction with a one-byte opcode and this ModRM byte, which `next` follows (SDM volume 2,
+/// section 2.1.3).
+fn operand_length(operand: u8, next: u8) -> usize {
+    let (mode, register) = (operand >> 6, operand & 7);
+    let has_scale = mode != 3 && register == 4;
+    let displacement = match mode {
+        0 if register == 5 || has_scale && next & 7 == 5 => 4,
+        1 => 1,
+        2 => 4,
+        _ => 0,
+    };
+    2 + usize::from(has_scale) + displacement
+}

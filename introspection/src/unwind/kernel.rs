@@ -1,0 +1,312 @@
+//! The kernel's part of a stack: by ORC, or by frame pointers in a kernel that has none.
+//!
+//! A kernel with ORC keeps other values in RBP: where neither it nor a module has an entry, a stack is broken.
+
+use std::ops::Range;
+
+use kvmprof_recording::StackEnd;
+
+use super::code_regions::{MODULES, ModuleCode};
+use super::orc::{Base, Kind, OrcEntry, OrcFormat};
+use super::stack_memory::StackMemory;
+use super::{OrcTable, Stack, UserRegisters};
+use crate::Registers;
+
+/// How often a stack may go on at a lower address: each interrupt, exception and NMI has a stack of its own.
+const MAX_SWITCHES: u8 = 8;
+/// Most bytes between two frames: a whole stack (`THREAD_SIZE`, `IRQ_STACK_SIZE`, 16 KiB; twice that with KASAN).
+const MAX_FRAME: u64 = 32 << 10;
+/// A task's stack ends at a multiple of this (a part of `THREAD_SIZE`, `arch/x86/include/asm/page_64_types.h`).
+const STACK_ALIGNMENT: u64 = 16 << 10;
+/// The code segment of 64-bit user code (`__USER_CS`, `arch/x86/include/asm/segment.h`).
+const USER_CS: u64 = 0x33;
+
+/// Where `struct pt_regs` has registers, in bytes (`arch/x86/include/asm/ptrace.h`).
+mod saved {
+    pub const R13: u64 = 16;
+    pub const BP: u64 = 32;
+    pub const R10: u64 = 56;
+    pub const AX: u64 = 80;
+    pub const DX: u64 = 96;
+    pub const DI: u64 = 112;
+    /// From here on the processor itself saved them.
+    pub const IP: u64 = 128;
+    pub const CS: u64 = 136;
+    pub const SP: u64 = 152;
+    /// Bytes of all of them.
+    pub const LENGTH: u64 = 168;
+}
+
+/// What unwinds one kernel's stacks.
+#[derive(Debug)]
+pub struct KernelUnwinder<'a> {
+    /// Its unwind table, if it has one.
+    pub orc: Option<&'a OrcTable>,
+    /// The code of its modules, as far as that is known.
+    pub modules: Option<&'a ModuleCode>,
+    /// How far above its link-time address it runs, in bytes.
+    pub slide: u64,
+    /// Where its image lies, by link-time addresses.
+    pub image: Range<u64>,
+}
+
+/// One frame: what is known of the registers at that point.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    ip: u64,
+    sp: u64,
+    bp: u64,
+    /// Where they are known.
+    others: Option<Others>,
+    /// Whether `ip` is an instruction that was about to be executed, not a return address.
+    is_exact: bool,
+}
+
+/// Registers that a call may change, but that code may find its stack by.
+#[derive(Clone, Copy, Debug)]
+struct Others {
+    ax: u64,
+    dx: u64,
+    di: u64,
+    r10: u64,
+    r13: u64,
+}
+
+enum Step {
+    Kernel(Frame),
+    User(UserRegisters),
+    End(StackEnd),
+}
+
+impl KernelUnwinder<'_> {
+    /// Fills the kernel's part of `stack`, of a vCPU in the kernel with `registers`. The result is what the user's
+    /// part starts with, if the stack leads there.
+    pub fn walk(
+        &self,
+        registers: &Registers,
+        memory: &mut impl StackMemory,
+        stack: &mut Stack,
+    ) -> Option<UserRegisters> {
+        let mut frame = Frame {
+            ip: registers.rip,
+            sp: registers.rsp,
+            bp: registers.rbp,
+            others: Some(Others {
+                ax: registers.rax,
+                dx: registers.rdx,
+                di: registers.rdi,
+                r10: registers.r10,
+                r13: registers.r13,
+            }),
+            is_exact: true,
+        };
+        let mut switches = 0;
+        loop {
+            if !stack.push_kernel(frame.inside()) {
+                stack.end_kernel(StackEnd::Truncated);
+                return None;
+            }
+            match self.step(&frame, memory) {
+                Step::User(user) => {
+                    stack.end_kernel(StackEnd::Complete);
+                    return Some(user);
+                }
+                Step::End(end) => {
+                    stack.end_kernel(end);
+                    return None;
+                }
+                Step::Kernel(next) => {
+                    switches += u8::from(next.sp <= frame.sp);
+                    if switches > MAX_SWITCHES {
+                        stack.end_kernel(StackEnd::Broken);
+                        return None;
+                    }
+                    frame = next;
+                }
+            }
+        }
+    }
+
+    fn step(&self, frame: &Frame, memory: &mut impl StackMemory) -> Step {
+        let step = match self.orc {
+            Some(orc) => self
+                .entry(orc, frame.inside())
+                .and_then(|(entry, format)| self.by_entry(entry, format, frame, memory)),
+            None => self.by_frame_pointer(frame, memory),
+        };
+        step.unwrap_or(Step::End(StackEnd::Broken))
+    }
+
+    /// The entry that holds at `address`, the kernel's or a module's.
+    fn entry(&self, orc: &OrcTable, address: u64) -> Option<(OrcEntry, OrcFormat)> {
+        let linked = address.wrapping_sub(self.slide);
+        if self.image.contains(&linked) {
+            return Some((orc.find(linked)?, orc.format()));
+        }
+        self.modules?.find(address)
+    }
+
+    fn by_entry(
+        &self,
+        entry: OrcEntry,
+        format: OrcFormat,
+        frame: &Frame,
+        memory: &mut impl StackMemory,
+    ) -> Option<Step> {
+        let sp = match entry.kind {
+            Kind::Undefined => return None,
+            // Older kernels say so of thunks, too, to which there is a way back.
+            Kind::End
+                if frame.is_exact
+                    && memory.word(frame.sp).is_some_and(|back| self.is_code(back)) =>
+            {
+                return None;
+            }
+            Kind::End => return Some(Step::End(StackEnd::Complete)),
+            _ => frame.caller_sp(entry, format.offset_first, memory)?,
+        };
+        let bp = match entry.bp {
+            Base::CallerSp => memory.word(sp.wrapping_add_signed(entry.bp_offset.into())),
+            Base::Bp => memory.word(frame.bp.wrapping_add_signed(entry.bp_offset.into())),
+            _ => Some(frame.bp),
+        };
+        match entry.kind {
+            Kind::Registers => self.interrupted(sp, None, memory),
+            Kind::ProcessorFrame => {
+                self.interrupted(sp.wrapping_sub(saved::IP), Some(frame), memory)
+            }
+            _ => self.called(memory.word(sp.wrapping_sub(8))?, sp, bp?),
+        }
+    }
+
+    /// What was interrupted, whose registers were saved at `at`: all of them, or only those that the processor
+    /// saves, when the others are still those of `live`.
+    fn interrupted(
+        &self,
+        at: u64,
+        live: Option<&Frame>,
+        memory: &mut impl StackMemory,
+    ) -> Option<Step> {
+        let mut read = |offset: u64| memory.word(at.wrapping_add(offset));
+        let (ip, cs, sp) = (read(saved::IP)?, read(saved::CS)?, read(saved::SP)?);
+        let (bp, others) = match live {
+            Some(frame) => (frame.bp, frame.others),
+            None => (
+                read(saved::BP)?,
+                Some(Others {
+                    ax: read(saved::AX)?,
+                    dx: read(saved::DX)?,
+                    di: read(saved::DI)?,
+                    r10: read(saved::R10)?,
+                    r13: read(saved::R13)?,
+                }),
+            ),
+        };
+        if cs & 3 == 3 {
+            return Some(Step::User(UserRegisters {
+                ip,
+                sp,
+                bp,
+                is_64_bit: cs == USER_CS,
+            }));
+        }
+        self.is_code(ip).then_some(Step::Kernel(Frame {
+            ip,
+            sp,
+            bp,
+            others,
+            is_exact: true,
+        }))
+    }
+
+    /// The caller, to which a function returns at `ip`.
+    fn called(&self, ip: u64, sp: u64, bp: u64) -> Option<Step> {
+        self.is_code(ip.wrapping_sub(1))
+            .then_some(Step::Kernel(Frame {
+                ip,
+                sp,
+                bp,
+                others: None,
+                is_exact: false,
+            }))
+    }
+
+    /// The caller by the frame pointer. Interrupted registers are marked in its lowest bit by kernels that have
+    /// frame pointers (`ENCODE_FRAME_POINTER`, `arch/x86/include/asm/frame.h`).
+    fn by_frame_pointer(&self, frame: &Frame, memory: &mut impl StackMemory) -> Option<Step> {
+        if frame.bp == 0 {
+            let user = self.system_call(frame, memory);
+            return Some(user.unwrap_or(Step::End(StackEnd::Complete)));
+        }
+        if frame.bp & 1 == 1 {
+            return self.interrupted(frame.bp & !1, None, memory);
+        }
+        let is_above = |sp: u64| {
+            let distance = frame.bp.checked_sub(sp);
+            distance.is_some_and(|distance| distance < MAX_FRAME)
+        };
+        // An interrupt's stack begins with where the one is that it came from (`call_on_stack`,
+        // `arch/x86/include/asm/irq_stack.h`).
+        if !is_above(frame.sp) && !is_above(memory.word(frame.sp)?) {
+            return None;
+        }
+        let back = memory.word(frame.bp.wrapping_add(8))?;
+        let caller = memory.word(frame.bp)?;
+        self.called(back, frame.bp.wrapping_add(16), caller)
+    }
+
+    /// The user's registers behind a system call's outermost frame: entry code clears the frame pointer, and all that
+    /// the stack has besides is what it saved first.
+    fn system_call(&self, frame: &Frame, memory: &mut impl StackMemory) -> Option<Step> {
+        let end = frame.sp.wrapping_add(saved::LENGTH);
+        // With FRED the processor's own frame is some bytes longer (`TOP_OF_KERNEL_STACK_PADDING`).
+        let is_first = [0, 16]
+            .into_iter()
+            .any(|padding| end.wrapping_add(padding).is_multiple_of(STACK_ALIGNMENT));
+        if !is_first {
+            return None;
+        }
+        match self.interrupted(frame.sp, None, memory)? {
+            Step::User(user) if user.ip >> 63 == 0 => Some(Step::User(user)),
+            _ => None,
+        }
+    }
+
+    /// True for an address in the kernel's image, or where modules are.
+    fn is_code(&self, address: u64) -> bool {
+        self.image.contains(&address.wrapping_sub(self.slide)) || MODULES.contains(&address)
+    }
+}
+
+impl Frame {
+    /// An address inside the instruction that this frame is at.
+    fn inside(&self) -> u64 {
+        self.ip.wrapping_sub(u64::from(!self.is_exact))
+    }
+
+    /// The caller's stack pointer; where registers were saved, their place.
+    fn caller_sp(
+        &self,
+        entry: OrcEntry,
+        offset_first: bool,
+        memory: &mut impl StackMemory,
+    ) -> Option<u64> {
+        let offset = i64::from(entry.sp_offset);
+        let base = match entry.sp {
+            Base::Sp => self.sp,
+            Base::Bp => self.bp,
+            Base::Ax => self.others?.ax,
+            Base::Dx => self.others?.dx,
+            Base::Di => self.others?.di,
+            Base::R10 => self.others?.r10,
+            Base::R13 => self.others?.r13,
+            Base::BpIndirect => return memory.word(self.bp.wrapping_add_signed(offset)),
+            Base::SpIndirect if offset_first => {
+                return memory.word(self.sp.wrapping_add_signed(offset));
+            }
+            Base::SpIndirect => memory.word(self.sp)?,
+            Base::Undefined | Base::CallerSp => return None,
+        };
+        Some(base.wrapping_add_signed(offset))
+    }
+}

@@ -1,0 +1,69 @@
+//! The memory that stacks lie in.
+
+use vm_memory::GuestAddress;
+
+use crate::PhysicalMemory;
+
+use crate::memory::{PAGE, read_paged};
+
+/// Reads a stopped guest's virtual memory.
+pub trait StackMemory {
+    /// The 64-bit number at `address`, which lies on a stack.
+    fn word(&mut self, address: u64) -> Option<u64>;
+
+    /// The 8 bytes of code that end right before `address`.
+    fn code_before(&mut self, address: u64) -> Option<[u8; 8]>;
+}
+
+/// Guest memory behind `translate`, which turns a virtual address into a physical one. A stack's words lie
+/// close together, so the page of the last one is remembered.
+pub struct PagedMemory<'a, M, T> {
+    memory: &'a M,
+    translate: T,
+    // The virtual address of a page, and its physical one.
+    page: Option<(u64, GuestAddress)>,
+}
+
+impl<'a, M: PhysicalMemory, T: Fn(u64) -> Option<GuestAddress>> PagedMemory<'a, M, T> {
+    /// Reads `memory` by `translate`.
+    pub fn new(memory: &'a M, translate: T) -> Self {
+        Self {
+            memory,
+            translate,
+            page: None,
+        }
+    }
+
+    fn page(&mut self, page: u64) -> Option<GuestAddress> {
+        match self.page {
+            Some((known, physical)) if known == page => Some(physical),
+            _ => {
+                let physical = (self.translate)(page)?;
+                self.page = Some((page, physical));
+                Some(physical)
+            }
+        }
+    }
+}
+
+impl<M: PhysicalMemory, T: Fn(u64) -> Option<GuestAddress>> StackMemory for PagedMemory<'_, M, T> {
+    fn word(&mut self, address: u64) -> Option<u64> {
+        // The words of a stack are aligned.
+        if !address.is_multiple_of(8) {
+            return None;
+        }
+        let within = address % PAGE;
+        let page = self.page(address - within)?;
+        let mut bytes = [0; 8];
+        let physical = GuestAddress(page.0.checked_add(within)?);
+        self.memory.read_physical(physical, &mut bytes)?;
+        Some(u64::from_le_bytes(bytes))
+    }
+
+    fn code_before(&mut self, address: u64) -> Option<[u8; 8]> {
+        let mut bytes = [0; 8];
+        let start = address.checked_sub(8)?;
+        read_paged(self.memory, start, &mut bytes, &self.translate)?;
+        Some(bytes)
+    }
+}

@@ -1,0 +1,92 @@
+//! Where stacks that go by frame pointers end.
+
+use super::*;
+
+const FRAME: u64 = 0x7fff_0000;
+/// Where a call leads back to, and where none does.
+const BACK: u64 = 0x40_1010;
+const ELSEWHERE: u64 = 0x40_2011;
+
+/// Code with a call before [`BACK`].
+fn code() -> Words {
+    let mut memory = Words::default();
+    let call = [0x90, 0x90, 0x90, 0xe8, 1, 2, 3, 4];
+    memory.set(BACK - 8, &[u64::from_le_bytes(call)]);
+    memory.set(ELSEWHERE - 8, &[u64::from_le_bytes([0x55; 8])]);
+    memory
+}
+
+/// How many frames there are from `bp` on, and how they end.
+fn ended(bp: u64, memory: &mut Words) -> (u8, StackEnd) {
+    let start = UserRegisters {
+        ip: 0x40_0123,
+        sp: FRAME - 0x20,
+        bp,
+        is_64_bit: true,
+    };
+    let mut stack = Stack::default();
+    stack.walk_user(&start, None, memory);
+    (stack.summary().user, stack.summary().user_end)
+}
+
+#[test]
+fn a_register_alone_says_of_no_stack_that_it_is_whole() {
+    // Threads begin with 0, and code without frame pointers leaves it there.
+    let mut memory = code();
+    assert_eq!(ended(0, &mut memory), (1, StackEnd::Broken));
+    // It may point to anything.
+    for words in [[0, 0], [FRAME + 0x10, 0], [0, ELSEWHERE], [0, 7]] {
+        memory.set(FRAME, &words);
+        assert_eq!(
+            ended(FRAME, &mut memory),
+            (1, StackEnd::Broken),
+            "{words:x?}"
+        );
+    }
+}
+
+#[test]
+fn behind_a_frame_the_outermost_one_is_the_last() {
+    let mut memory = code();
+    memory.set(FRAME, &[0, BACK]);
+    assert_eq!(ended(FRAME, &mut memory), (2, StackEnd::Complete));
+    // A frame that nobody called, or that returns nowhere.
+    memory.set(FRAME, &[FRAME + 0x10, BACK]);
+    for words in [[0, ELSEWHERE], [0, 0], [FRAME + 0x20, 0]] {
+        memory.set(FRAME + 0x10, &words);
+        assert_eq!(
+            ended(FRAME, &mut memory),
+            (2, StackEnd::Complete),
+            "{words:x?}"
+        );
+    }
+    // What is no code, and a caller that goes on in spite of that.
+    for words in [[0, 0x1234_5678], [0, 1 << 63], [FRAME + 0x20, ELSEWHERE]] {
+        memory.set(FRAME + 0x10, &words);
+        assert_eq!(
+            ended(FRAME, &mut memory),
+            (2, StackEnd::Broken),
+            "{words:x?}"
+        );
+    }
+}
+
+#[test]
+fn a_goroutine_ends_with_the_function_that_it_was_started_with() {
+    // `runtime.goexit`: NOP, CALL, NOP; goroutines return behind the first instruction.
+    let mut memory = code();
+    let goexit = 0x40_3000;
+    let instructions = [0xcc, 0xcc, 0xcc, 0x90, 0xe8, 5, 6, 7];
+    memory.set(goexit + 1 - 4, &[u64::from_le_bytes(instructions)]);
+    memory.set(
+        goexit + 1 - 8,
+        &[u64::from_le_bytes([
+            0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0x90,
+        ])],
+    );
+    memory.set(FRAME, &[0, goexit + 1]);
+    assert_eq!(ended(FRAME, &mut memory), (1, StackEnd::Complete));
+    memory.set(FRAME, &[FRAME + 0x10, BACK]);
+    memory.set(FRAME + 0x10, &[0, goexit + 1]);
+    assert_eq!(ended(FRAME, &mut memory), (2, StackEnd::Complete));
+}

@@ -1,0 +1,311 @@
+//! The unwind information of a program or library: its `.eh_frame` (System V ABI for x86-64, section 6.4; Linux
+//! Standard Base, section 10.6.1).
+//!
+//! It comes from the guest and is evaluated while a vCPU stands still. So all of it is looked through beforehand, and
+//! only what can be evaluated in bounded time gets into the index: entries of bearable length whose expressions have
+//! no jumps, and whose frames lie where frames can be ([`frame_rules`]).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use gimli::{
+    BaseAddresses, CallFrameInstruction, CieOrFde, CommonInformationEntry, EhFrame, EhFrameOffset,
+    Encoding, EndianSlice, FrameDescriptionEntry, LittleEndian, Operation, UnwindSection,
+};
+use object::read::elf::{ElfFile64, ProgramHeader};
+use object::{Object, ObjectSection};
+
+use super::frame_rules;
+
+pub(super) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
+type Common<'a> = CommonInformationEntry<Bytes<'a>>;
+type Description<'a> = FrameDescriptionEntry<Bytes<'a>>;
+
+/// Longest section that is used, in bytes.
+const MAX_SECTION: usize = 64 << 20;
+/// Most functions that are indexed.
+const MAX_FUNCTIONS: usize = 1 << 20;
+/// Most instructions of an entry; most of those that put the registers' state aside.
+const MAX_INSTRUCTIONS: usize = 4096;
+const MAX_REMEMBERED: usize = 16;
+/// Most loadable segments.
+const MAX_SEGMENTS: usize = 64;
+/// How pointers in the index are encoded: 4 bytes unsigned; 8 bytes; 4 bytes signed, from the index on
+/// (`DW_EH_PE_*`, Linux Standard Base, section 10.5.1).
+const UDATA4: u8 = 0x03;
+const UDATA8: u8 = 0x04;
+const DATAREL_SDATA4: u8 = 0x3b;
+
+/// The unwind information of one file, by its own virtual addresses.
+#[derive(Clone, Debug)]
+pub struct UnwindTable {
+    pub(super) section: Arc<[u8]>,
+    /// Where the section lies.
+    pub(super) address: u64,
+    /// The index, in the form of a `.eh_frame_hdr`, and where it would lie.
+    pub(super) index: Arc<[u8]>,
+    pub(super) index_address: u64,
+    /// The functions in it: begin and end, by begin.
+    functions: Arc<[(u64, u64)]>,
+    /// The file's executable segments: offset in the file, virtual address, length.
+    segments: Vec<(u64, u64, u64)>,
+    /// The lowest virtual address of the file.
+    pub(super) base: u64,
+}
+
+/// A function whose entry may be used.
+struct Entry {
+    begin: u64,
+    end: u64,
+    /// Where its entry lies.
+    place: u64,
+}
+
+impl UnwindTable {
+    /// Reads the ELF file whose contents are `file`. `None` if it has no unwind information that can be used.
+    pub fn of_elf(file: &[u8]) -> Option<Self> {
+        let elf = ElfFile64::<object::LittleEndian>::parse(file).ok()?;
+        let section = elf.section_by_name(".eh_frame")?;
+        let (data, address) = (section.data().ok()?, section.address());
+        let endian = object::LittleEndian;
+        let loads: Vec<_> = (elf.elf_program_headers().iter())
+            .filter(|header| header.p_type(endian) == object::elf::PT_LOAD)
+            .take(MAX_SEGMENTS)
+            .collect();
+        let base = loads.iter().map(|header| header.p_vaddr(endian)).min()?;
+        let segments = loads
+            .iter()
+            .filter(|header| header.p_flags(endian).contains(object::elf::PF_X))
+            .map(|header| {
+                (
+                    header.p_offset(endian),
+                    header.p_vaddr(endian),
+                    header.p_filesz(endian),
+                )
+            })
+            .collect();
+        Self::new(data, address, base & !0xfff, segments)
+    }
+
+    /// Of the section `data`, which lies at `address`, of a file that begins at `base` and has these executable
+    /// segments: offset in the file, virtual address, length.
+    pub(crate) fn new(
+        data: &[u8],
+        address: u64,
+        base: u64,
+        segments: Vec<(u64, u64, u64)>,
+    ) -> Option<Self> {
+        if data.len() > MAX_SECTION {
+            return None;
+        }
+        let mut entries = entries(data, address);
+        // framehop counts addresses from the file's begin, in 32 bits.
+        entries.retain(|entry| {
+            let length = entry.end.checked_sub(base);
+            entry.begin >= base && length.is_some_and(|length| u32::try_from(length).is_ok())
+        });
+        let index_address = address.checked_add(data.len() as u64)?;
+        let index = index(&entries, address, index_address)?;
+        Some(Self {
+            section: data.into(),
+            address,
+            index: index.into(),
+            index_address,
+            functions: entries
+                .iter()
+                .map(|entry| (entry.begin, entry.end))
+                .collect(),
+            segments,
+            base,
+        })
+    }
+
+    /// How many functions it has something about.
+    pub fn functions(&self) -> usize {
+        self.functions.len()
+    }
+
+    /// How many bytes it takes.
+    pub fn bytes(&self) -> usize {
+        self.section.len() + self.index.len() + self.functions.len() * 16
+    }
+
+    /// How far above its own virtual addresses the file lies, whose byte `offset` is mapped at `begin`; wrapping.
+    pub fn bias(&self, begin: u64, offset: u64) -> Option<u64> {
+        self.segments.iter().find_map(|(start, address, length)| {
+            // A segment's pages are mapped whole.
+            let first = start & !0xfff;
+            let inside = (first..start.checked_add(*length)?).contains(&offset);
+            let own = address
+                .wrapping_sub(start - first)
+                .wrapping_add(offset.wrapping_sub(first));
+            inside.then(|| begin.wrapping_sub(own))
+        })
+    }
+
+    /// Whether there is unwind information for the code at the file's virtual address `address`.
+    pub fn covers(&self, address: u64) -> bool {
+        let after = self
+            .functions
+            .partition_point(|(begin, _)| *begin <= address);
+        after
+            .checked_sub(1)
+            .and_then(|index| self.functions.get(index))
+            .is_some_and(|(_, end)| address < *end)
+    }
+}
+
+/// The entries of a section that may be used, by the addresses of their functions.
+fn entries(data: &[u8], address: u64) -> Vec<Entry> {
+    let mut section = EhFrame::new(data, LittleEndian);
+    section.set_address_size(8);
+    let bases = BaseAddresses::default().set_eh_frame(address);
+    let mut commons: BTreeMap<usize, Option<Common<'_>>> = BTreeMap::new();
+    let mut found = Vec::new();
+    let mut all = section.entries(&bases);
+    // A damaged entry ends the section: behind it nothing can be found.
+    while let Ok(Some(entry)) = all.next() {
+        let CieOrFde::Fde(partial) = entry else {
+            continue;
+        };
+        let common = |section: &EhFrame<_>, bases: &BaseAddresses, offset: EhFrameOffset| {
+            let known = commons.entry(offset.0).or_insert_with(|| {
+                let common = section.cie_from_offset(bases, offset).ok()?;
+                is_bearable_common(&common, section, bases).then_some(common)
+            });
+            known
+                .clone()
+                .ok_or(gimli::Error::NotCiePointer(offset.0 as u64))
+        };
+        let Ok(description) = partial.parse(common) else {
+            continue;
+        };
+        let begin = description.initial_address();
+        let Some(end) = begin.checked_add(description.len()) else {
+            continue;
+        };
+        if begin < end && is_bearable(&description, &section, &bases) {
+            found.push(Entry {
+                begin,
+                end,
+                place: address.wrapping_add(description.offset() as u64),
+            });
+        }
+        if found.len() >= MAX_FUNCTIONS {
+            break;
+        }
+    }
+    found.sort_by_key(|entry| entry.begin);
+    found.dedup_by_key(|entry| entry.begin);
+    found
+}
+
+/// The index over `entries`, which is to lie at `own`, of the section at `section`.
+fn index(entries: &[Entry], section: u64, own: u64) -> Option<Vec<u8>> {
+    let mut index = vec![1, UDATA8, UDATA4, DATAREL_SDATA4];
+    index.extend(section.to_le_bytes());
+    index.extend(u32::try_from(entries.len()).ok()?.to_le_bytes());
+    let mut relative = |address: u64| {
+        let distance = i32::try_from(address.wrapping_sub(own).cast_signed()).ok()?;
+        index.extend(distance.to_le_bytes());
+        Some(())
+    };
+    for entry in entries {
+        relative(entry.begin)?;
+        relative(entry.place)?;
+    }
+    (!entries.is_empty()).then_some(index)
+}
+
+fn is_bearable_common(
+    common: &Common<'_>,
+    section: &EhFrame<Bytes<'_>>,
+    bases: &BaseAddresses,
+) -> bool {
+    let mut budget = Budget::new(common);
+    let mut instructions = common.instructions(section, bases);
+    while let Ok(Some(instruction)) = instructions.next() {
+        if !budget.bears(&instruction, section) {
+            return false;
+        }
+    }
+    true
+}
+
+fn is_bearable(
+    description: &Description<'_>,
+    section: &EhFrame<Bytes<'_>>,
+    bases: &BaseAddresses,
+) -> bool {
+    let mut budget = Budget::new(description.cie());
+    let mut instructions = description.instructions(section, bases);
+    while let Ok(Some(instruction)) = instructions.next() {
+        if !budget.bears(&instruction, section) {
+            return false;
+        }
+    }
+    true
+}
+
+/// What an entry may still take.
+struct Budget {
+    encoding: Encoding,
+    /// What offsets are factored by.
+    factor: i64,
+    instructions: usize,
+    remembered: usize,
+}
+
+impl Budget {
+    fn new(common: &Common<'_>) -> Self {
+        Self {
+            encoding: common.encoding(),
+            factor: common.data_alignment_factor(),
+            instructions: MAX_INSTRUCTIONS,
+            remembered: MAX_REMEMBERED,
+        }
+    }
+
+    /// Whether `instruction` may be evaluated, too.
+    fn bears(
+        &mut self,
+        instruction: &CallFrameInstruction<usize>,
+        section: &EhFrame<Bytes<'_>>,
+    ) -> bool {
+        let expression = match instruction {
+            CallFrameInstruction::DefCfaExpression { expression }
+            | CallFrameInstruction::Expression { expression, .. }
+            | CallFrameInstruction::ValExpression { expression, .. } => Some(expression),
+            CallFrameInstruction::RememberState => {
+                let left = self.remembered.checked_sub(1);
+                self.remembered = left.unwrap_or(0);
+                if left.is_none() {
+                    return false;
+                }
+                None
+            }
+            _ => None,
+        };
+        let left = self.instructions.checked_sub(1);
+        self.instructions = left.unwrap_or(0);
+        left.is_some()
+            && expression.is_none_or(|expression| {
+                expression
+                    .get(section)
+                    .is_ok_and(|expression| self.has_no_jumps(expression))
+            })
+            && frame_rules::are_sound(instruction, self.factor, self.encoding, section)
+    }
+
+    fn has_no_jumps(&self, expression: gimli::Expression<Bytes<'_>>) -> bool {
+        let mut operations = expression.operations(self.encoding);
+        for _ in 0..MAX_INSTRUCTIONS {
+            match operations.next() {
+                Ok(Some(Operation::Bra { .. } | Operation::Skip { .. })) | Err(_) => return false,
+                Ok(Some(_)) => {}
+                Ok(None) => return true,
+            }
+        }
+        false
+    }
+}

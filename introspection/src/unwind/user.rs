@@ -1,0 +1,240 @@
+//! User stacks by the unwind information of programs and libraries, and by frame pointers in code that has none.
+
+use std::fmt;
+use std::sync::Arc;
+
+use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
+use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
+use kvmprof_recording::StackEnd;
+
+use super::frame_pointer::{self, Caller, follows_call, is_user};
+use super::stack_memory::StackMemory;
+use super::{UnwindTable, UserRegisters};
+
+/// Most words of a stack that are read for one walk.
+const MAX_READS: u32 = 4096;
+/// Most signal handlers on one stack.
+const MAX_SIGNALS: u32 = 8;
+/// Stack pointers below that are none; the first page can't be mapped (`mmap_min_addr`).
+const LOWEST_STACK: u64 = 4096;
+/// Stands for a frame pointer that can't be one. What lies 16 bytes above is no stack, either.
+const NO_FRAME: u64 = LOWEST_STACK - 16;
+/// How a signal handler returns: the last 8 bytes of `mov $__NR_rt_sigreturn,%rax; syscall`, 9 bytes long, which
+/// unwinders and debuggers have always known it by.
+const SIGNAL_RETURN: [u8; 8] = [0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+const SIGNAL_RETURN_LENGTH: u64 = 9;
+/// Where the kernel saves registers for it, in bytes above its stack pointer (`struct ucontext`, `struct sigcontext`,
+/// `arch/x86/include/uapi/asm`).
+mod saved {
+    pub const BP: u64 = 120;
+    pub const SP: u64 = 160;
+    pub const IP: u64 = 168;
+}
+
+/// What unwinds the stacks of one address space's code.
+pub struct UserUnwinder {
+    /// By address.
+    spans: Vec<Span>,
+    unwinder: UnwinderX86_64<Arc<[u8]>>,
+}
+
+/// An executable mapping of a file with unwind information.
+struct Span {
+    begin: u64,
+    end: u64,
+    /// How far it lies above the file's own addresses; wrapping.
+    bias: u64,
+    table: Arc<UnwindTable>,
+}
+
+impl fmt::Debug for UserUnwinder {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("UserUnwinder")
+            .field("spans", &self.spans.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Remembers how stacks of one address space were unwound. It belongs to one vCPU's thread.
+#[derive(Default)]
+pub struct UnwindCache {
+    cache: Option<Box<CacheX86_64>>,
+}
+
+impl fmt::Debug for UnwindCache {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("UnwindCache")
+    }
+}
+
+impl UserUnwinder {
+    /// For mappings, each with its first address, the first one behind it, where it begins in its file, and that
+    /// file's unwind information. They don't overlap.
+    pub fn new(mappings: impl IntoIterator<Item = (u64, u64, u64, Arc<UnwindTable>)>) -> Self {
+        let mut spans = Vec::new();
+        let mut unwinder = UnwinderX86_64::new();
+        for (begin, end, offset, table) in mappings {
+            let Some(bias) = table.bias(begin, offset) else {
+                continue;
+            };
+            let sections = ExplicitModuleSectionInfo {
+                base_svma: table.base,
+                eh_frame_svma: Some(range(table.address, &table.section)),
+                eh_frame: Some(Arc::clone(&table.section)),
+                eh_frame_hdr_svma: Some(range(table.index_address, &table.index)),
+                eh_frame_hdr: Some(Arc::clone(&table.index)),
+                ..ExplicitModuleSectionInfo::default()
+            };
+            let base = bias.wrapping_add(table.base);
+            unwinder.add_module(Module::new(String::new(), begin..end, base, sections));
+            spans.push(Span {
+                begin,
+                end,
+                bias,
+                table,
+            });
+        }
+        spans.sort_by_key(|span| span.begin);
+        Self { spans, unwinder }
+    }
+
+    /// Whether there is unwind information for the code at `address`.
+    fn covers(&self, address: u64) -> bool {
+        let after = self.spans.partition_point(|span| span.begin <= address);
+        after
+            .checked_sub(1)
+            .and_then(|index| self.spans.get(index))
+            .filter(|span| address < span.end)
+            .is_some_and(|span| span.table.covers(address.wrapping_sub(span.bias)))
+    }
+
+    /// Walks the stack of code that runs with `start`, and hands each frame to `push`, which says whether it had
+    /// room.
+    pub(super) fn walk(
+        &self,
+        start: &UserRegisters,
+        cache: &mut UnwindCache,
+        memory: &mut impl StackMemory,
+        mut push: impl FnMut(u64) -> bool,
+    ) -> StackEnd {
+        if !push(start.ip) {
+            return StackEnd::Truncated;
+        }
+        let cache = cache.cache.get_or_insert_default();
+        let mut reads = MAX_READS;
+        let mut signals = 0;
+        let mut frame = Caller {
+            ip: start.ip,
+            sp: start.sp,
+            bp: start.bp,
+        };
+        // Whether `frame.ip` was about to be executed; else something was called right before it.
+        let mut is_exact = true;
+        let mut is_signal = false;
+        // Whether the frame before was found by its frame pointer.
+        let mut has_frames = false;
+        loop {
+            let inside = frame.ip - u64::from(!is_exact);
+            let is_covered = self.covers(inside);
+            let caller = if is_signal {
+                interrupted(frame.sp, memory).ok_or(StackEnd::Broken)
+            } else if is_covered {
+                self.step(&frame, is_exact, cache, &mut reads, memory)
+            } else {
+                frame_pointer::step(frame.sp, frame.bp, has_frames, memory)
+            };
+            has_frames = !is_signal && !is_covered;
+            let caller = match caller {
+                Ok(caller) => caller,
+                Err(end) => return end,
+            };
+            // What was interrupted by a signal may have another stack, and any instruction next.
+            is_exact = is_signal;
+            is_signal = false;
+            if !is_exact && !follows_call(memory, caller.ip) {
+                is_exact = true;
+                is_signal = returns_from_signal(memory, caller.ip);
+                signals += 1;
+                if !is_signal || signals > MAX_SIGNALS {
+                    return StackEnd::Broken;
+                }
+            }
+            let goes_up = caller.sp > frame.sp || is_exact && !is_signal;
+            if !is_user(caller.ip) || caller.ip == 0 || !goes_up {
+                return StackEnd::Broken;
+            }
+            if !push(caller.ip - u64::from(!is_exact)) {
+                return StackEnd::Truncated;
+            }
+            frame = caller;
+        }
+    }
+
+    /// The caller of `frame` by unwind information.
+    fn step(
+        &self,
+        frame: &Caller,
+        is_exact: bool,
+        cache: &mut CacheX86_64,
+        reads: &mut u32,
+        memory: &mut impl StackMemory,
+    ) -> Result<Caller, StackEnd> {
+        if frame.sp < LOWEST_STACK || !is_user(frame.sp) {
+            return Err(StackEnd::Broken);
+        }
+        let address = if is_exact {
+            FrameAddress::from_instruction_pointer(frame.ip)
+        } else {
+            FrameAddress::from_return_address(frame.ip).ok_or(StackEnd::Broken)?
+        };
+        // Where nothing is said after all, framehop goes by the frame pointer, and takes 0 for the end of the stack. And it
+        // subtracts 8 from a frame's address without a check (0.16.0, `unwind_frame` in `src/x86_64/dwarf.rs`): with both
+        // registers that high, and only such rules as `UnwindTable` lets pass, no frame's address is below 8.
+        let bp = frame.bp.max(NO_FRAME);
+        let mut registers = UnwindRegsX86_64::new(frame.ip, frame.sp, bp);
+        let mut read = |address| {
+            *reads = reads.checked_sub(1).ok_or(())?;
+            let word = is_user(address).then(|| memory.word(address));
+            word.flatten().ok_or(())
+        };
+        let back = self
+            .unwinder
+            .unwind_frame(address, &mut registers, cache, &mut read);
+        match back {
+            Ok(Some(ip)) => Ok(Caller {
+                ip,
+                sp: registers.sp(),
+                bp: match registers.bp() {
+                    NO_FRAME => frame.bp,
+                    bp => bp,
+                },
+            }),
+            Ok(None) => Err(StackEnd::Complete),
+            Err(_) => Err(StackEnd::Broken),
+        }
+    }
+}
+
+/// The addresses that `bytes` lie at, the first one at `address`.
+fn range(address: u64, bytes: &[u8]) -> std::ops::Range<u64> {
+    address..address.saturating_add(bytes.len() as u64)
+}
+
+/// What a signal interrupted, when its handler has returned and the stack pointer is `sp`.
+fn interrupted(sp: u64, memory: &mut impl StackMemory) -> Option<Caller> {
+    let mut word = |offset: u64| memory.word(sp.checked_add(offset)?);
+    Some(Caller {
+        ip: word(saved::IP)?,
+        sp: word(saved::SP)?,
+        bp: word(saved::BP)?,
+    })
+}
+
+/// Whether `address` is where a signal handler returns to.
+fn returns_from_signal(memory: &mut impl StackMemory, address: u64) -> bool {
+    address
+        .checked_add(SIGNAL_RETURN_LENGTH)
+        .and_then(|end| memory.code_before(end))
+        == Some(SIGNAL_RETURN)
+}

@@ -1,0 +1,359 @@
+use std::collections::HashMap;
+
+use kvmprof_recording::{MAX_STACK_FRAMES, StackEnd};
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::eh_frame::eh_frame;
+
+/// Where the test's program lies by its own addresses, and how far above that it runs.
+const BASE: u64 = 0x1000;
+const BIAS: u64 = 0x5555_0000_0000;
+const SECTION: u64 = 0x8000;
+const LENGTH: u64 = 0x10_0000;
+const STACK: u64 = 0x7fff_0000_0000;
+
+/// Functions of the program, 0x100 bytes each.
+const LEAF: u64 = 0x1_1000;
+const MIDDLE: u64 = 0x1_2000;
+const START: u64 = 0x1_3000;
+const FRAMED: u64 = 0x1_4000;
+const SIGNAL: u64 = 0x1_5000;
+/// One that nothing is said about.
+const UNKNOWN: u64 = 0x1_6000;
+
+/// Call frame instructions and operations (DWARF 5, sections 7.24 and 7.7.1), with their operands.
+const STACK_16: &[u8] = &[0x0e, 16];
+const STACK_48: &[u8] = &[0x0e, 48];
+const FROM_RBP: &[u8] = &[0x0c, 6, 16, 0x86, 2];
+const OUTERMOST: &[u8] = &[0x07, 16];
+/// As glibc says it of what a handler returns to: the caller's stack pointer and return address are in what lies on
+/// the stack, at 160 and 168; its frame pointer at 120.
+const BEHIND_SIGNAL: &[u8] = &[
+    0x0f, 4, 0x77, 0xa0, 0x01, 0x06, 0x10, 16, 3, 0x77, 0xa8, 0x01, 0x10, 6, 3, 0x77, 0xf8, 0x00,
+];
+/// As the linker says it of the procedure linkage table: 8 or 16 above the stack pointer.
+const LINKAGE_TABLE: &[u8] = &[
+    0x0f, 11, 0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22,
+];
+/// By a register that isn't known.
+const FROM_R10: &[u8] = &[0x0c, 10, 16];
+/// A jump to itself.
+const ENDLESS: &[u8] = &[0x0f, 5, 0x77, 0, 0x2f, 0xfd, 0xff];
+
+fn section(functions: &[(u64, &[u8])]) -> Vec<u8> {
+    eh_frame(SECTION, functions)
+}
+
+fn program() -> Vec<u8> {
+    section(&[
+        (LEAF, &[]),
+        (MIDDLE, STACK_48),
+        (START, OUTERMOST),
+        (FRAMED, FROM_RBP),
+        // What it says needs memory: registers are taken from where the kernel saves them.
+        (SIGNAL - 1, BEHIND_SIGNAL),
+    ])
+}
+
+fn table(section: &[u8]) -> Option<UnwindTable> {
+    UnwindTable::new(section, SECTION, BASE, vec![(0, BASE, LENGTH)])
+}
+
+fn unwinder(section: &[u8]) -> UserUnwinder {
+    let table = table(section).unwrap();
+    UserUnwinder::new([(BIAS + BASE, BIAS + BASE + LENGTH, 0, table.into())])
+}
+
+/// A stack, and the code that its return addresses lie behind.
+#[derive(Default)]
+struct Memory {
+    words: HashMap<u64, u64>,
+    calls: Vec<u64>,
+    signal: Option<u64>,
+}
+
+impl Memory {
+    fn set(&mut self, address: u64, word: u64) {
+        self.words.insert(address, word);
+    }
+
+    /// Puts the return address into the program's function there.
+    fn call(&mut self, address: u64, function: u64) {
+        let back = BIAS + function + 0x20;
+        self.set(address, back);
+        self.calls.push(back);
+    }
+}
+
+impl StackMemory for Memory {
+    fn word(&mut self, address: u64) -> Option<u64> {
+        assert!(address >> 63 == 0, "{address:#x} is on no user's stack");
+        self.words.get(&address).copied()
+    }
+
+    fn code_before(&mut self, address: u64) -> Option<[u8; 8]> {
+        if self.signal.is_some_and(|signal| signal + 9 == address) {
+            return Some([0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05]);
+        }
+        let call = [0, 0, 0, 0xe8, 1, 2, 3, 4];
+        Some(if self.calls.contains(&address) {
+            call
+        } else {
+            [0x90; 8]
+        })
+    }
+}
+
+fn walk(unwinder: &UserUnwinder, memory: &mut impl StackMemory, ip: u64, bp: u64) -> Stack {
+    let start = UserRegisters {
+        ip,
+        sp: STACK,
+        bp,
+        is_64_bit: true,
+    };
+    let mut stack = Stack::default();
+    let mut cache = UnwindCache::default();
+    stack.walk_user(&start, Some((unwinder, &mut cache)), memory);
+    let first = stack.frames().to_vec();
+    // What the cache has learned leads to the same.
+    stack.clear();
+    stack.walk_user(&start, Some((unwinder, &mut cache)), memory);
+    assert_eq!(stack.frames(), first);
+    stack
+}
+
+/// The frames as functions of the program and distances into them.
+fn functions(stack: &Stack) -> Vec<(u64, u64)> {
+    let frames = stack.frames().iter();
+    frames
+        .map(|frame| ((frame - BIAS) & !0xfff, (frame - BIAS) & 0xfff))
+        .collect()
+}
+
+#[test]
+fn code_without_frames_is_followed_to_its_end() {
+    let unwinder = unwinder(&program());
+    let mut memory = Memory::default();
+    memory.call(STACK, MIDDLE);
+    memory.call(STACK + 8 + 40, MIDDLE);
+    memory.call(STACK + 8 + 48 + 40, START);
+    // RBP may be anything.
+    let stack = walk(&unwinder, &mut memory, BIAS + LEAF + 5, 0x1234);
+    assert_eq!(
+        functions(&stack),
+        [(LEAF, 5), (MIDDLE, 0x1f), (MIDDLE, 0x1f), (START, 0x1f)]
+    );
+    assert_eq!(stack.summary().user_end, StackEnd::Complete);
+}
+
+#[test]
+fn mixed_stacks_go_on_by_frame_pointers_where_nothing_is_said() {
+    let unwinder = unwinder(&program());
+    let mut memory = Memory::default();
+    // LEAF, FRAMED, something unknown with a frame, MIDDLE, START.
+    let (first, second) = (STACK + 0x40, STACK + 0x80);
+    memory.call(STACK, FRAMED);
+    memory.set(first, second);
+    memory.call(first + 8, UNKNOWN);
+    memory.set(second, 0x77);
+    memory.call(second + 8, MIDDLE);
+    memory.call(second + 16 + 40, START);
+    let stack = walk(&unwinder, &mut memory, BIAS + LEAF, first);
+    let expected = [LEAF, FRAMED, UNKNOWN, MIDDLE, START];
+    assert!(
+        functions(&stack)
+            .iter()
+            .map(|(function, _)| function)
+            .eq(&expected)
+    );
+    assert_eq!(stack.summary().user_end, StackEnd::Complete);
+    // Without a frame that makes sense it ends there, and says so.
+    memory.set(first, 0x77);
+    let stack = walk(&unwinder, &mut memory, BIAS + LEAF, first);
+    assert_eq!(
+        (stack.summary().user, stack.summary().user_end),
+        (3, StackEnd::Broken)
+    );
+}
+
+#[test]
+fn signal_handlers_lead_to_what_they_interrupted() {
+    let unwinder = unwinder(&program());
+    let mut memory = Memory::default();
+    let back = BIAS + SIGNAL;
+    memory.set(STACK, back);
+    memory.signal = Some(back);
+    let saved = STACK + 8;
+    // On another stack, at a function's first instruction.
+    let interrupted = STACK - 0x10_0000;
+    memory.set(saved + 120, interrupted + 0x40);
+    memory.set(saved + 160, interrupted);
+    memory.set(saved + 168, BIAS + LEAF);
+    memory.call(interrupted, START);
+    let stack = walk(&unwinder, &mut memory, BIAS + LEAF + 9, 0);
+    assert_eq!(
+        functions(&stack),
+        [(LEAF, 9), (SIGNAL, 0), (LEAF, 0), (START, 0x1f)]
+    );
+    assert_eq!(stack.summary().user_end, StackEnd::Complete);
+}
+
+#[test]
+fn what_is_no_return_address_ends_the_stack() {
+    let unwinder = unwinder(&program());
+    let ended = |memory: &mut Memory| {
+        let stack = walk(&unwinder, memory, BIAS + LEAF + 5, 0);
+        (stack.summary().user, stack.summary().user_end)
+    };
+    let mut memory = Memory::default();
+    assert_eq!(ended(&mut memory), (1, StackEnd::Broken));
+    for back in [1, BIAS + MIDDLE + 0x20, u64::MAX - 7, 1 << 63] {
+        memory.set(STACK, back);
+        assert_eq!(ended(&mut memory), (1, StackEnd::Broken), "{back:#x}");
+    }
+    memory.set(STACK, 0);
+    assert_eq!(ended(&mut memory), (1, StackEnd::Complete));
+}
+
+#[test]
+fn only_what_can_be_evaluated_in_bounded_time_is_used() {
+    let long = [0x0e, 16].repeat(5000);
+    let remembers = [0x0a; 17];
+    let good: (u64, &[u8]) = (MIDDLE, STACK_16);
+    for bad in [ENDLESS, &long, &remembers] {
+        let table = table(&section(&[(LEAF, bad), good])).unwrap();
+        assert!(!table.covers(LEAF + 5) && table.covers(MIDDLE + 5));
+        assert_eq!(table.functions(), 1);
+    }
+    assert!(table(&section(&[(LEAF, ENDLESS)])).is_none());
+    assert!(table(&[]).is_none());
+    let signal = table(&section(&[(SIGNAL, BEHIND_SIGNAL)])).unwrap();
+    assert!(signal.covers(SIGNAL) && signal.covers(SIGNAL + 0xff));
+    assert!(!signal.covers(SIGNAL - 1) && !signal.covers(SIGNAL + 0x100));
+}
+
+#[test]
+fn frames_lie_above_the_stack_pointer_in_any_case() {
+    // 0 as a number, and by arithmetic; below the stack pointer; saved registers far away.
+    let zero: &[u8] = &[0x0f, 1, 0x30];
+    let sum: &[u8] = &[0x0f, 5, 0x77, 8, 0x77, 8, 0x1c];
+    let shifted: &[u8] = &[
+        0x0f, 10, 0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x4f, 0x24,
+    ];
+    let below: &[u8] = &[0x13, 0x80, 0x08];
+    let far: &[u8] = &[
+        0x0e, 16, 0x86, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x08,
+    ];
+    for bad in [zero, sum, shifted, below, far] {
+        let functions = [(LEAF, bad), (MIDDLE, LINKAGE_TABLE)];
+        let table = table(&section(&functions)).unwrap();
+        assert!(!table.covers(LEAF) && table.covers(MIDDLE), "{bad:x?}");
+        let unwinder = unwinder(&section(&functions));
+        let mut memory = Memory::default();
+        let stack = walk(&unwinder, &mut memory, BIAS + LEAF, 3);
+        assert_eq!(stack.summary().user_end, StackEnd::Broken);
+    }
+    // The linkage table itself.
+    let unwinder = unwinder(&section(&[(LEAF, LINKAGE_TABLE), (START, OUTERMOST)]));
+    for (within, size) in [(3, 0), (11, 8)] {
+        let mut memory = Memory::default();
+        memory.call(STACK + size, START);
+        let stack = walk(&unwinder, &mut memory, BIAS + LEAF + within, 3);
+        assert_eq!(functions(&stack), [(LEAF, within), (START, 0x1f)]);
+        assert_eq!(stack.summary().user_end, StackEnd::Complete);
+    }
+    // Functions below the file's first address.
+    let low = UnwindTable::new(&program(), SECTION, MIDDLE, vec![(0, BASE, LENGTH)]).unwrap();
+    assert!(!low.covers(LEAF) && low.covers(MIDDLE));
+}
+
+#[test]
+fn a_frame_pointer_of_0_ends_no_stack_of_code_without_frame_pointers() {
+    let unwinder = unwinder(&section(&[(LEAF, FROM_R10), (MIDDLE, STACK_16)]));
+    let mut memory = Memory::default();
+    let stack = walk(&unwinder, &mut memory, BIAS + LEAF, 0);
+    assert_eq!(
+        (stack.summary().user, stack.summary().user_end),
+        (1, StackEnd::Broken)
+    );
+    // Nor does it get lost on the way.
+    memory.call(STACK + 8, UNKNOWN);
+    let stack = walk(&unwinder, &mut memory, BIAS + MIDDLE, 0);
+    assert_eq!(
+        (stack.summary().user, stack.summary().user_end),
+        (2, StackEnd::Broken)
+    );
+}
+
+#[test]
+fn mappings_tell_where_a_file_runs() {
+    let segments = vec![(0x2345, 0x40_3345, 0x5000)];
+    let table = UnwindTable::new(&program(), SECTION, BASE, segments).unwrap();
+    assert_eq!(
+        table.bias(0x7f00_0000_2000, 0x2000),
+        Some(0x7f00_0000_2000 - 0x40_3000)
+    );
+    assert_eq!(table.bias(0x40_4000, 0x3000), Some(0));
+    assert_eq!(table.bias(0x40_4000, 0x1000), None);
+    assert_eq!(table.bias(0x40_4000, 0x8000), None);
+}
+
+#[test]
+fn reads_the_unwind_information_of_a_program() {
+    let file = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    let table = UnwindTable::of_elf(&file).unwrap();
+    assert!(table.functions() > 1000, "{}", table.functions());
+    assert!(UnwindTable::of_elf(b"\x7fELF").is_none());
+}
+
+/// Memory that is full of what leads on.
+struct Hostile<'a> {
+    words: &'a [u64],
+    reads: usize,
+}
+
+impl StackMemory for Hostile<'_> {
+    fn word(&mut self, address: u64) -> Option<u64> {
+        self.reads += 1;
+        let index = usize::try_from(address >> 3).ok()? % self.words.len();
+        self.words.get(index).copied()
+    }
+
+    fn code_before(&mut self, _address: u64) -> Option<[u8; 8]> {
+        self.reads += 1;
+        Some([0xe8; 8])
+    }
+}
+
+proptest! {
+    #[test]
+    fn hostile_tables_and_stacks_end_within_bounds(
+        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..12),
+        words in prop::collection::vec(prop_oneof![
+            any::<u64>(),
+            (LEAF..UNKNOWN + 0x100).prop_map(|address| BIAS + address),
+            (STACK..STACK + 0x1000).prop_map(|address| address & !7),
+        ], 1..64),
+        function in LEAF..UNKNOWN + 0x100,
+        sp in prop_oneof![any::<u64>(), Just(STACK)],
+        bp in any::<u64>(),
+    ) {
+        let mut section = program();
+        for (index, value) in flips {
+            let index = index.index(section.len());
+            section[index] = value;
+        }
+        let Some(table) = table(&section) else {
+            return Ok(());
+        };
+        let unwinder = UserUnwinder::new([(BIAS + BASE, BIAS + BASE + LENGTH, 0, table.into())]);
+        let mut memory = Hostile { words: &words, reads: 0 };
+        let start = UserRegisters { ip: BIAS + function, sp, bp, is_64_bit: true };
+        let mut stack = Stack::default();
+        let mut cache = UnwindCache::default();
+        stack.walk_user(&start, Some((&unwinder, &mut cache)), &mut memory);
+        prop_assert!(stack.frames().len() <= MAX_STACK_FRAMES);
+        prop_assert!(memory.reads <= 40 * MAX_STACK_FRAMES);
+    }
+}

@@ -1,0 +1,226 @@
+//! The test guest as a thing to be measured.
+
+use kvmprof_vmm::clock::ClockSource;
+use kvmprof_vmm::console::Console;
+use kvmprof_vmm::machine::{KernelSource, MachineConfig};
+use kvmprof_vmm::virtio::GuestAccess;
+use kvmprof_vmm::vm::{Vm, VmConfig};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use kvmprof_abi::pcs::{
+    BUF_INCR, DEF_BUFNO, MAX_BSIZE, MAX_BUFS, PCS_GETSTAT, PCS_SETBSIZE, PCS_SETHZ, PCS_STOP,
+    PROF_ALL, STATUS_SIZE, Status,
+};
+use kvmprof_abi::wire::device;
+use kvmprof_client::{Connection, RemoteDevice};
+use kvmprof_test_guest::{Counter, IMAGE, counters, counters_area};
+use vm_memory::{Bytes, GuestAddress};
+
+/// How long a guest may take to start counting.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+/// The rate that a guest is started with, in Hz; each window sets its own.
+const START_HZ: u32 = 100;
+
+/// A guest with one vCPU that counts rounds.
+pub struct Guest {
+    vm: Vm,
+    connection: Connection,
+    counters: Range<u64>,
+    tsc_khz: f64,
+    // Holds the socket.
+    _folder: tempfile::TempDir,
+}
+
+/// What happened in a window of time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Window {
+    /// Processor time of the vCPU's thread, in ns: the guest's and all that exits took.
+    pub ns: f64,
+    /// Rounds that the guest counted.
+    pub rounds: f64,
+    /// Time that exits took from the guest, in ns, as the guest saw it.
+    pub away_ns: f64,
+    /// Ticks of the clock.
+    pub ticks: u64,
+    /// Ticks that were sampled.
+    pub samples: u64,
+    /// Ticks that the clock lost.
+    pub lost: u64,
+    /// Ticks that the host stole.
+    pub stolen: u64,
+    /// Processor time in ns that kvmprof's other threads took (event thread, ticker).
+    pub other_threads_ns: f64,
+}
+
+impl Guest {
+    /// Starts the guest with `workload`, and waits until it counts.
+    pub fn start(workload: &str, source: ClockSource) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir().context("Cannot make a folder for the socket")?;
+        let socket: PathBuf = folder.path().join("socket");
+        let vm = Vm::start(VmConfig {
+            machine: MachineConfig {
+                kernel: KernelSource::Embedded(IMAGE.elf()),
+                initrd: None,
+                command_line: format!("workload={workload}"),
+                memory_bytes: 64 << 20,
+                cpus: 1,
+            },
+            console: Console::None,
+            guest_access: GuestAccess::None,
+            hz: START_HZ,
+            clock_source: source,
+            jitter: false,
+            hold: false,
+            socket: Some(socket.clone()),
+            prf_addresses: kvmprof_abi::prf::MAX_ADDRESSES,
+            record: None,
+            sysroot: None,
+            knowledge: None,
+        })?;
+        let mut guest = Self {
+            vm,
+            connection: Connection::connect(&socket)?,
+            counters: counters_area(1)?,
+            tsc_khz: 0.0,
+            _folder: folder,
+        };
+        let deadline = Instant::now() + START_PATIENCE;
+        while guest.counter()?.rounds == 0 {
+            ensure!(Instant::now() < deadline, "The guest doesn't count");
+            thread::sleep(Duration::from_millis(1));
+        }
+        guest.tsc_khz = guest.measured_tsc_khz()?;
+        Ok(guest)
+    }
+
+    /// Ends it.
+    pub fn stop(self) -> anyhow::Result<()> {
+        self.vm.stop();
+        drop(self.connection);
+        self.vm.join()?;
+        Ok(())
+    }
+
+    fn counter(&self) -> anyhow::Result<Counter> {
+        let mut bytes = vec![0; usize::try_from(self.counters.end - self.counters.start)?];
+        let address = GuestAddress(self.counters.start);
+        self.vm.memory().read_slice(&mut bytes, address)?;
+        let counters = counters(&bytes);
+        counters
+            .first()
+            .copied()
+            .context("The guest has no counter")
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a frequency in kHz is small")]
+    fn measured_tsc_khz(&self) -> anyhow::Result<f64> {
+        let memory = self.vm.memory();
+        let copy =
+            |address, buffer: &mut [u8]| memory.read_slice(buffer, GuestAddress(address)).is_ok();
+        Ok(IMAGE.truth(1, copy)?.tsc_khz as f64)
+    }
+
+    /// A window with the clock standing still.
+    pub fn quiet(&self, length: Duration) -> anyhow::Result<Window> {
+        self.measure(length)
+    }
+
+    /// A window with the clock at `hz`, everything gathered and read.
+    pub fn sampled(&self, length: Duration, hz: u32) -> anyhow::Result<Window> {
+        let device = self.connection.open(device::PCS, 0)?;
+        device.ioctl(PCS_SETBSIZE, i64::try_from(MAX_BSIZE)?)?;
+        device.ioctl(BUF_INCR, i64::try_from(MAX_BUFS - DEF_BUFNO)?)?;
+        device.ioctl(PCS_SETHZ, hz.into())?;
+        device.ioctl(PROF_ALL, 0)?;
+        let reader = read_all(device);
+        let before = status(&reader.device)?;
+        let mut window = self.measure(length)?;
+        let after = status(&reader.device)?;
+        reader.device.ioctl(PCS_STOP, 0)?;
+        let device = reader.finish()?;
+        device.close()?;
+        window.ticks = after.ledger.ticks - before.ledger.ticks;
+        window.lost = after.ledger.lost - before.ledger.lost;
+        window.stolen = after.ledger.stolen - before.ledger.stolen;
+        window.samples = window.ticks - window.lost - window.stolen;
+        Ok(window)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "rates need no more digits")]
+    fn measure(&self, length: Duration) -> anyhow::Result<Window> {
+        let others = threads_ns(&["events", "ticker"])?;
+        let (start, before) = (threads_ns(&["vcpu 0"])?, self.counter()?);
+        thread::sleep(length);
+        let (end, after) = (threads_ns(&["vcpu 0"])?, self.counter()?);
+        let away = (after.gap_cycles - before.gap_cycles) as f64;
+        Ok(Window {
+            ns: (end - start) as f64,
+            rounds: (after.rounds - before.rounds) as f64,
+            away_ns: away * 1e6 / self.tsc_khz,
+            other_threads_ns: (threads_ns(&["events", "ticker"])? - others) as f64,
+            ..Window::default()
+        })
+    }
+}
+
+struct Reader {
+    device: std::sync::Arc<RemoteDevice>,
+    thread: JoinHandle<Result<(), kvmprof_client::ClientError>>,
+}
+
+impl Reader {
+    fn finish(self) -> anyhow::Result<std::sync::Arc<RemoteDevice>> {
+        self.thread
+            .join()
+            .map_err(|_| anyhow::anyhow!("The reader panicked"))??;
+        Ok(self.device)
+    }
+}
+
+/// Reads until the end of file on a thread of its own.
+fn read_all(device: RemoteDevice) -> Reader {
+    let device = std::sync::Arc::new(device);
+    let of_thread = std::sync::Arc::clone(&device);
+    let thread = thread::spawn(move || {
+        while !of_thread.read(MAX_BSIZE)?.is_empty() {}
+        Ok(())
+    });
+    Reader { device, thread }
+}
+
+fn status(device: &RemoteDevice) -> anyhow::Result<Status> {
+    let (_, data) = device.ioctl_with(PCS_GETSTAT, 0, &[], STATUS_SIZE)?;
+    Status::decode(&data).context("PCS_GETSTAT makes no sense")
+}
+
+/// Processor time of this process's threads of those names so far, in ns.
+fn threads_ns(names: &[&str]) -> anyhow::Result<u64> {
+    let mut sum = 0;
+    for task in std::fs::read_dir("/proc/self/task")?.flatten() {
+        let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        if names.contains(&name.trim_end())
+            && let Some(tid) = task.file_name().to_str().and_then(|tid| tid.parse().ok())
+        {
+            sum += thread_ns(tid)?;
+        }
+    }
+    Ok(sum)
+}
+
+/// Processor time of thread `tid`, exact to the moment, which schedstat isn't: the clock that
+/// pthread_getcpuclockid(3) gives for one's own threads (`include/linux/posix-timers_types.h`).
+fn thread_ns(tid: i32) -> anyhow::Result<u64> {
+    const PER_THREAD_SCHED: i32 = 6;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is valid to write to; an unknown clock is an error, nothing worse.
+    let result = unsafe { libc::clock_gettime(!tid << 3 | PER_THREAD_SCHED, &raw mut time) };
+    ensure!(result == 0, "Thread {tid} has no clock");
+    Ok(u64::try_from(time.tv_sec)? * 1_000_000_000 + u64::try_from(time.tv_nsec)?)
+}

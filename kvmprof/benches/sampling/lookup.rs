@@ -1,0 +1,129 @@
+//! The look-up of whom a vCPU is running, without KVM: guests whose memory was put together by hand.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use kvmprof_introspection::testing::kernel::HOT;
+use kvmprof_introspection::testing::linux_guest::LinuxGuest;
+use kvmprof_introspection::testing::page_tables::{Memory, Tables, long_mode};
+use kvmprof_introspection::{GuestKnowledge, Identity, Registers, VcpuIntrospector};
+use vm_memory::{Bytes, GuestAddress};
+
+use crate::median;
+
+const ROUNDS: usize = 301;
+/// Look-ups in a round.
+const LOOKUPS: u32 = 1_000;
+/// What a look-up may take, in ns.
+const ALLOWED_NS: u32 = 300;
+/// Tasks that take turns.
+const TASKS: u64 = 240;
+/// Leads from each task to one far away, and to all of them in turn: it has no divisor in common with
+/// [`TASKS`].
+const STRIDE: u64 = 97;
+/// The pid of the task that runs when none take turns.
+const PID: i32 = 41;
+
+/// Measures and prints.
+pub fn print() -> anyhow::Result<()> {
+    println!(
+        "look-up of the process alone, medians over {ROUNDS} rounds of {LOOKUPS}, ns (allowed: {ALLOWED_NS})"
+    );
+    linux()?;
+    note()?;
+    println!();
+    Ok(())
+}
+
+fn linux() -> anyhow::Result<()> {
+    let guest = LinuxGuest::new(HOT);
+    let mut vcpu = guest.introspector(0);
+    // The first look-ups learn the slide, the per-CPU area and the direct map: from then on page tables
+    // aren't needed.
+    let (user, kernel) = (guest.user(), guest.kernel(0));
+    vcpu.identify(&guest.memory, &user, false, false);
+    let without_tables = Registers { cr3: 0, ..user };
+    let identity = vcpu.identify(&guest.memory, &without_tables, false, false);
+    ensure!(identity.pid == PID, "The direct map wasn't learned");
+    for (mode, registers) in [("user mode", user), ("kernel mode", kernel)] {
+        for group in [false, true] {
+            let mut look = || vcpu.identify(&guest.memory, black_box(&registers), false, group);
+            ensure!(look().pid == PID, "The process wasn't found");
+            report(&format!("Linux, {mode}"), group, look);
+        }
+    }
+    turns(&guest, &mut vcpu)
+}
+
+/// Look-ups that each find another task, each in a page of its own, which the caches hold less well than
+/// a single one. What it takes to switch tasks is part of the figure.
+fn turns(guest: &LinuxGuest, vcpu: &mut VcpuIntrospector) -> anyhow::Result<()> {
+    let pid = |index| anyhow::Ok(PID + i32::try_from(index)?);
+    for index in 0..TASKS {
+        guest.task(index, pid(index)?, pid(index)?, pid(index)?);
+    }
+    let modes = [guest.user(), guest.kernel(0)];
+    for group in [false, true] {
+        let mut index = 0;
+        let mut look = || {
+            index = (index + STRIDE) % TASKS;
+            guest.run(0, index);
+            let registers = if index % 2 == 0 { &modes[0] } else { &modes[1] };
+            vcpu.identify(&guest.memory, black_box(registers), false, group)
+        };
+        for turn in 1..=TASKS {
+            let expected = pid(turn * STRIDE % TASKS)?;
+            ensure!(look().pid == expected, "Process {expected} wasn't found");
+        }
+        let name = format!("Linux, {TASKS} tasks in turn, both modes");
+        report(&name, group, look);
+    }
+    Ok(())
+}
+
+/// By the note of the demo's guest, which keeps a pointer to its current thread at its GS base.
+fn note() -> anyhow::Result<()> {
+    const CURRENT: u64 = 0x40_0000;
+    const THREAD: u64 = 0x40_1000;
+    let memory = Memory::from_ranges(&[(GuestAddress(0), 8 << 20)])?;
+    let mut tables = Tables::new(memory.clone(), 0x1000, 4);
+    for page in (0..8_u64 << 20).step_by(2 << 20) {
+        tables.map(page, page, 2);
+    }
+    memory.write_obj(THREAD, GuestAddress(CURRENT))?;
+    // Process, thread and group.
+    memory.write_obj([PID; 3], GuestAddress(THREAD))?;
+    let knowledge = GuestKnowledge::of_image(kvmprof_demo_guest::ELF)
+        .context("Cannot read the demo's image")?;
+    let mut vcpu = VcpuIntrospector::new(Arc::new(knowledge), 0);
+    for (mode, cpl) in [("user mode", 3), ("kernel mode", 0)] {
+        let registers = Registers {
+            gs_base: CURRENT,
+            cpl,
+            ..long_mode(0x1000, false)
+        };
+        for group in [false, true] {
+            let mut look = || vcpu.identify(&memory, black_box(&registers), false, group);
+            ensure!(look().pid == PID, "The note doesn't lead to the process");
+            report(&format!("kvmprof note, {mode}"), group, look);
+        }
+    }
+    Ok(())
+}
+
+/// Prints what one `look` takes.
+fn report(name: &str, group: bool, mut look: impl FnMut() -> Identity) {
+    let rounds: Vec<f64> = (0..ROUNDS)
+        .map(|_| {
+            let start = Instant::now();
+            for _ in 0..LOOKUPS {
+                black_box(look());
+            }
+            start.elapsed().as_secs_f64() * 1e9 / f64::from(LOOKUPS)
+        })
+        .collect();
+    let group = if group { "with group" } else { "" };
+    println!("  {name:<38} {group:<12} {:>6.0}", median(&rounds));
+}

@@ -1,0 +1,178 @@
+//! What a sample costs, in guest time and in host time, beside a bare exit to user space.
+//!
+//! The guest is in user mode, and sees itself when time is taken from it, by the TSC. Times in which
+//! the host must have run something else are left out. Every figure is the median over many rounds; each round measures
+//! all of them, one after the other, and each sampled window stands between two quiet ones, all of
+//! them between two of bare exits, so that the ratios hold on a machine whose speed changes. The look-up of a process is measured by itself
+//! as well, without KVM.
+
+mod guest;
+mod lookup;
+mod start_up;
+mod steal;
+
+use std::time::Duration;
+
+use anyhow::Context;
+use kvmprof_vmm::clock::ClockSource;
+use kvmprof_vmm::vcpu::signals;
+
+use guest::{Guest, Window};
+use steal::HostTime;
+
+/// Rounds, unless the environment says otherwise.
+const ROUNDS: usize = 41;
+/// Overrides [`ROUNDS`].
+const ROUNDS_VARIABLE: &str = "KVMPROF_BENCH_ROUNDS";
+/// The length of each window.
+const WINDOW: Duration = Duration::from_millis(60);
+/// The rates that are measured, in Hz.
+const RATES: [u32; 3] = [100, 1_000, 5_000];
+/// What drives the clock.
+const SOURCES: [ClockSource; 2] = [ClockSource::Thread, ClockSource::Ticker];
+
+/// All rounds' figures for one source at one rate.
+#[derive(Default)]
+struct Series {
+    guest_us: Vec<f64>,
+    ratio: Vec<f64>,
+    host_us: Vec<f64>,
+    ticks: u64,
+    lost: u64,
+    stolen: u64,
+}
+
+fn main() -> anyhow::Result<()> {
+    // cargo test runs benches too, to see that they start.
+    if std::env::args().any(|argument| argument == "--test") {
+        return Ok(());
+    }
+    signals::block().context("Cannot block signals")?;
+    let rounds = std::env::var(ROUNDS_VARIABLE)
+        .ok()
+        .and_then(|rounds| rounds.parse().ok())
+        .unwrap_or(ROUNDS);
+    let mut exits = Vec::new();
+    let mut series: Vec<(ClockSource, u32, Series)> = Vec::new();
+    for source in SOURCES {
+        for hz in RATES {
+            series.push((source, hz, Series::default()));
+        }
+    }
+    let began = HostTime::now()?;
+    for round in 0..rounds {
+        eprint!("\rround {} of {rounds}", round + 1);
+        measure_round(&mut exits, &mut series)?;
+    }
+    eprintln!();
+    print_table(&exits, &series, rounds);
+    let (stolen, all) = HostTime::now()?.stolen_since(began);
+    println!(
+        "stolen from the host itself meanwhile, which makes ticks lost: {} of its processors' time\n",
+        percent(stolen, all)
+    );
+    lookup::print()?;
+    start_up::print()?;
+    for source in SOURCES {
+        let at_1_khz = series
+            .iter()
+            .find(|(other, hz, _)| *other == source && *hz == 1_000)
+            .map(|(_, _, series)| median(&series.ratio));
+        println!(
+            "ratio at 1 kHz, {}: {:.2}",
+            source.name(),
+            at_1_khz.unwrap_or(f64::NAN)
+        );
+    }
+    Ok(())
+}
+
+fn measure_round(
+    exits: &mut Vec<f64>,
+    series: &mut [(ClockSource, u32, Series)],
+) -> anyhow::Result<()> {
+    for source in SOURCES {
+        let exit_before = bare_exit_us()?;
+        let guest = Guest::start("gaps", source)?;
+        let mut measured = Vec::new();
+        for (_, hz, series) in series.iter_mut().filter(|(other, ..)| *other == source) {
+            let before = guest.quiet(WINDOW)?;
+            let sampled = guest.sampled(WINDOW, *hz)?;
+            let after = guest.quiet(WINDOW)?;
+            measured.push((series, before, sampled, after));
+        }
+        guest.stop()?;
+        let exit_us = f64::midpoint(exit_before, bare_exit_us()?);
+        exits.push(exit_us);
+        for (series, before, sampled, after) in measured {
+            series.enter(&before, &sampled, &after, exit_us);
+        }
+    }
+    Ok(())
+}
+
+/// A port write that nobody answers: the guest's loop around it takes no time beside it.
+fn bare_exit_us() -> anyhow::Result<f64> {
+    let guest = Guest::start("pio", ClockSource::Thread)?;
+    let window = guest.quiet(WINDOW)?;
+    guest.stop()?;
+    Ok(window.ns * 1e-3 / window.rounds)
+}
+
+impl Series {
+    #[expect(clippy::cast_precision_loss, reason = "counts of one window are small")]
+    fn enter(&mut self, before: &Window, sampled: &Window, after: &Window, exit_us: f64) {
+        self.ticks += sampled.ticks;
+        self.lost += sampled.lost;
+        self.stolen += sampled.stolen;
+        if sampled.samples == 0 {
+            return;
+        }
+        let samples = sampled.samples as f64;
+        // The host's own interrupts take time with and without the clock.
+        let quiet_away = f64::midpoint(before.away_ns / before.ns, after.away_ns / after.ns);
+        let guest_ns = (sampled.away_ns - quiet_away * sampled.ns) / samples;
+        let quiet_ns = f64::midpoint(before.other_threads_ns, after.other_threads_ns);
+        let others_ns = (sampled.other_threads_ns - quiet_ns) / samples;
+        self.guest_us.push(guest_ns * 1e-3);
+        self.ratio.push(guest_ns * 1e-3 / exit_us);
+        self.host_us.push((guest_ns + others_ns) * 1e-3);
+    }
+}
+
+fn print_table(exits: &[f64], series: &[(ClockSource, u32, Series)], rounds: usize) {
+    println!("medians over {rounds} rounds, guest in user mode, 1 vCPU");
+    println!(
+        "bare exit to user space (port write): {:.1} us",
+        median(exits)
+    );
+    println!();
+    println!(
+        "{:<8} {:>6}  {:>16} {:>10} {:>15} {:>8} {:>8}",
+        "clock", "Hz", "guest us/sample", "bare exits", "host us/sample", "lost", "stolen"
+    );
+    for (source, hz, series) in series {
+        println!(
+            "{:<8} {hz:>6}  {:>16.1} {:>10.2} {:>15.1} {:>8} {:>8}",
+            source.name(),
+            median(&series.guest_us),
+            median(&series.ratio),
+            median(&series.host_us),
+            percent(series.lost, series.ticks),
+            percent(series.stolen, series.ticks),
+        );
+    }
+    println!();
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shown with two decimal places")]
+fn percent(part: u64, whole: u64) -> String {
+    format!("{:.2} %", part as f64 * 100.0 / whole.max(1) as f64)
+}
+
+/// The middle one of `values`; not a number if there are none.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}

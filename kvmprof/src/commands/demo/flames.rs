@@ -1,0 +1,138 @@
+//! The demo's flame graph: a recording beside the table's samples, drawn when these are in.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::recorder::REC_STOP;
+use kvmprof_abi::wire::{MAX_DATA, device};
+use kvmprof_client::{ClientError, Connection, RemoteDevice};
+use kvmprof_report::graph::{Graph, account};
+use kvmprof_report::profile::{Profile, folded};
+
+use crate::commands::recorder;
+use kvmprof_introspection::StackWish;
+use kvmprof_recording::file::NewFile;
+
+/// Where the graph goes, in the current folder, if nobody says.
+const DEFAULT: &str = "kvmprof-demo.svg";
+/// Ends each graph, so that the next run knows which file it may replace.
+const MARK: &[u8] = b"<!-- kvmprof demo -->\n";
+/// What is written above it.
+const TITLE: &str = "The embedded guest, seen from the hypervisor";
+
+/// A recording that goes on. What goes wrong with it is kept until its end: the table doesn't depend on it.
+pub struct Flames {
+    recorder: RemoteDevice,
+    file: File,
+    path: PathBuf,
+    trouble: Option<anyhow::Error>,
+}
+
+impl Flames {
+    /// Starts to record into a file in `folder`.
+    pub fn start(connection: &Connection, folder: &Path) -> anyhow::Result<Self> {
+        let path = folder.join("recording");
+        let file = File::create(&path).context("Cannot make the recording's file")?;
+        let recorder = connection.open(device::RECORDER, 0)?;
+        let stacks = StackWish {
+            kernel: true,
+            user: true,
+        };
+        recorder::start(&recorder, stacks, "Cannot start to record")?;
+        Ok(Self {
+            recorder,
+            file,
+            path,
+            trouble: None,
+        })
+    }
+
+    /// Takes what there is.
+    pub fn take(&mut self) {
+        if self.trouble.is_none() {
+            self.trouble = self.read(RemoteDevice::try_read).err();
+        }
+    }
+
+    /// Reads by `read` until it says that there is nothing now, or nothing more.
+    fn read(
+        &mut self,
+        read: impl Fn(&RemoteDevice, usize) -> Result<Vec<u8>, ClientError>,
+    ) -> anyhow::Result<()> {
+        loop {
+            match read(&self.recorder, MAX_DATA) {
+                Ok(bytes) if bytes.is_empty() => return Ok(()),
+                Ok(bytes) => self
+                    .file
+                    .write_all(&bytes)
+                    .context("Cannot keep the recording")?,
+                Err(error) if error.errno() == Some(Errno::EAGAIN) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Ends the recording and draws it; the result is an SVG document.
+    pub fn finish(mut self) -> anyhow::Result<Vec<u8>> {
+        if let Some(trouble) = self.trouble {
+            return Err(trouble);
+        }
+        self.recorder.ioctl(REC_STOP, 0)?;
+        self.read(RemoteDevice::read)?;
+        let profile = Profile::of_file(&self.path, &[])?;
+        let graph = Graph {
+            title: TITLE.to_owned(),
+            subtitle: account(&profile),
+            ..Graph::default()
+        };
+        let mut svg = graph
+            .draw(&folded(&profile))
+            .context("Cannot draw the flame graph")?;
+        svg.extend(MARK);
+        Ok(svg)
+    }
+}
+
+/// Writes the graph to `path`, or to a file in the current folder that is free or an earlier demo's; the result is
+/// where it is.
+pub fn save(svg: &[u8], path: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let path = match path {
+        Some(path) => path,
+        None => {
+            let path = Path::new(DEFAULT);
+            let is_free = match fs::symlink_metadata(path) {
+                Err(error) => error.kind() == ErrorKind::NotFound,
+                Ok(found) => found.is_file() && is_earlier(path),
+            };
+            if !is_free {
+                bail!("{DEFAULT} is not from an earlier demo: name another file with --flamegraph");
+            }
+            path
+        }
+    };
+    write(svg, path).with_context(|| format!("Cannot write the flame graph {}", path.display()))?;
+    Ok(path.to_owned())
+}
+
+/// Writes a whole new file: half a graph wouldn't be known as one.
+fn write(svg: &[u8], path: &Path) -> io::Result<()> {
+    let mut file = NewFile::create(path)?;
+    file.write_all(svg)?;
+    file.keep()
+}
+
+/// True of a graph that an earlier demo left.
+fn is_earlier(path: &Path) -> bool {
+    let ends = || {
+        let mut file = File::open(path).ok()?;
+        file.seek(SeekFrom::End(-i64::try_from(MARK.len()).ok()?))
+            .ok()?;
+        let mut end = Vec::new();
+        file.read_to_end(&mut end).ok()?;
+        Some(end == MARK)
+    };
+    ends().unwrap_or(false)
+}

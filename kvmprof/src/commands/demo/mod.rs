@@ -1,0 +1,213 @@
+//! `kvmprof demo`: the embedded guest, read through the host socket like any client would.
+
+mod flames;
+mod record;
+mod table;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use kvmprof_abi::pcs::Status;
+use kvmprof_client::Connection;
+use kvmprof_demo_guest::{ROWS, Truth};
+use kvmprof_tools::command_line::{Command, Console, ExitStatus, value};
+use vm_memory::{Bytes, GuestAddress};
+
+use super::clock::ClockOptions;
+use super::exit::{machine_error, start_error, status_of_guest};
+use super::recordings::{CommandError, refuse_recording};
+use kvmprof_vmm::clock::DEFAULT_HZ;
+use kvmprof_vmm::console;
+use kvmprof_vmm::machine::{GuestMemory, KernelSource, MachineConfig, open_kvm};
+use kvmprof_vmm::virtio::GuestAccess;
+use kvmprof_vmm::vm::{Vm, VmConfig, VmEnd, block_signals};
+
+/// Memory of the embedded guest, in bytes.
+const MEMORY_BYTES: u64 = 64 << 20;
+
+/// Options of `kvmprof demo`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0; 1 for an error; 2 for wrong options, or where there is no KVM that can be \
+    used.\n\n\
+    Examples:\n  kvmprof demo --seconds 10 --cpus 2\n  kvmprof demo --socket /tmp/demo.sock --hz 1000 &\n  \
+    kvmprof top --socket /tmp/demo.sock"
+)]
+pub struct DemoArguments {
+    /// How long to sample, in seconds
+    #[arg(long, value_name = "N", default_value = "5", value_parser = value::seconds_of_a_day)]
+    seconds: Duration,
+    /// Ticks of the profiling clock a second on each vCPU
+    #[arg(long, value_name = "HZ", default_value_t = DEFAULT_HZ, value_parser = value::rate)]
+    hz: u32,
+    /// How many vCPUs the guest has
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    cpus: u16,
+    #[command(flatten)]
+    clock: ClockOptions,
+    /// Print one JSON object instead of the table, and draw a flame graph only if --flamegraph names it
+    #[arg(long)]
+    json: bool,
+    /// The flame graph's file (SVG). If not given: kvmprof-demo.svg in the current folder, where only an earlier demo's
+    /// is replaced
+    #[arg(long, value_name = "FILE")]
+    flamegraph: Option<PathBuf>,
+    /// Don't sample the guest, but run it for clients that connect to this path, such as getpc, top and record, until
+    /// Ctrl-C
+    #[arg(long, short, value_name = "PATH", conflicts_with_all = ["seconds", "json", "flamegraph"])]
+    socket: Option<PathBuf>,
+}
+
+/// What a run of the demo has found.
+struct Findings {
+    /// The account after PCS_STOP.
+    status: Status,
+    /// Ticks observed in each row.
+    observed: [u64; ROWS],
+    /// Ticks that belong to no row of the guest.
+    foreign: u64,
+    /// Guest cycles that the guest itself counted in each row meanwhile.
+    expected: [u64; ROWS],
+    /// The flame graph, if one is wanted, or why there is none.
+    graph: Option<anyhow::Result<Vec<u8>>>,
+}
+
+impl Command for DemoArguments {
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        self.clock.check()?;
+        open_kvm().map_err(machine_error)?;
+        block_signals().context("Cannot block signals")?;
+        match &self.socket {
+            Some(socket) => self.serve(socket, console),
+            None => self.sample(console),
+        }
+    }
+}
+
+impl DemoArguments {
+    /// The embedded guest, which clients reach at `socket`; if `held`, it waits for the first one that samples it.
+    fn config(&self, socket: &Path, held: bool) -> VmConfig {
+        VmConfig {
+            machine: MachineConfig {
+                kernel: KernelSource::Embedded(kvmprof_demo_guest::ELF),
+                initrd: None,
+                command_line: "workload=mixed".to_owned(),
+                memory_bytes: MEMORY_BYTES,
+                cpus: self.cpus,
+            },
+            console: console::Console::None,
+            guest_access: GuestAccess::None,
+            hz: self.hz,
+            clock_source: self.clock.source,
+            jitter: self.clock.jitter,
+            hold: held,
+            socket: Some(socket.to_owned()),
+            prf_addresses: kvmprof_abi::prf::MAX_ADDRESSES,
+            record: None,
+            sysroot: None,
+            knowledge: None,
+        }
+    }
+
+    /// Runs the guest for clients until a signal ends it.
+    fn serve(&self, socket: &Path, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let vm = Vm::start(self.config(socket, false)).map_err(start_error)?;
+        console.say(format_args!(
+            "the embedded guest runs; clients take --socket {}, Ctrl-C ends it",
+            socket.display()
+        ));
+        status_of_guest(vm.join()?)
+    }
+
+    /// Runs the guest, samples it and prints who used the time.
+    fn sample(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        if let Some(path) = &self.flamegraph {
+            refuse_recording(path)?;
+        }
+        let folder = tempfile::Builder::new()
+            .prefix("kvmprof-demo-")
+            .tempdir()
+            .context("Cannot make a folder for the demo's socket")?;
+        let socket = folder.path().join("socket");
+        let vm = Vm::start(self.config(&socket, true)).map_err(start_error)?;
+        let findings = observe(self, &socket, vm.memory());
+        vm.stop();
+        let end = vm.join()?;
+        if !matches!(end, VmEnd::Stopped) {
+            return status_of_guest(end);
+        }
+        let findings = findings?;
+        let text = if self.json {
+            format!("{}\n", table::json(&findings))
+        } else {
+            table::text(&findings, self.seconds)
+        };
+        let written = console.output.write_all(text.as_bytes());
+        written.map_err(CommandError::Output)?;
+        if let Some(graph) = findings.graph {
+            self.save_graph(graph, console)?;
+        }
+        Ok(ExitStatus::SUCCESS)
+    }
+
+    /// Programs that read the object mustn't find files that they didn't ask for.
+    fn wants_graph(&self) -> bool {
+        self.flamegraph.is_some() || !self.json
+    }
+
+    /// Saves the flame graph and says where. One that wasn't asked for may fail.
+    fn save_graph(
+        &self,
+        graph: anyhow::Result<Vec<u8>>,
+        console: &mut Console<'_>,
+    ) -> anyhow::Result<()> {
+        let path = self.flamegraph.as_deref();
+        match graph.and_then(|svg| flames::save(&svg, path)) {
+            Ok(path) if !self.json => {
+                let line = writeln!(console.output, "flame graph: {}", path.display());
+                line.map_err(CommandError::Output)?;
+            }
+            Err(error) if path.is_none() => console.warn(format_args!("no flame graph: {error:#}")),
+            result => drop(result?),
+        }
+        Ok(())
+    }
+}
+
+fn observe(
+    arguments: &DemoArguments,
+    socket: &Path,
+    memory: &GuestMemory,
+) -> anyhow::Result<Findings> {
+    let connection = Connection::connect(socket)?;
+    let mut recording = record::Recording::start(&connection)?;
+    let mut flames = (arguments.wants_graph())
+        .then(|| flames::Flames::start(&connection, socket.parent().unwrap_or(Path::new("."))));
+    let before = truth(arguments.cpus, memory).unwrap_or_default();
+    recording.gather(arguments.seconds, || {
+        if let Some(Ok(flames)) = &mut flames {
+            flames.take();
+        }
+    })?;
+    let after = truth(arguments.cpus, memory).context("The guest has counted nothing")?;
+    let record::Recorded {
+        status,
+        observed,
+        foreign,
+    } = recording.finish()?;
+    Ok(Findings {
+        status,
+        observed,
+        foreign,
+        expected: after.cycles_since(&before),
+        graph: flames.map(|flames| flames.and_then(flames::Flames::finish)),
+    })
+}
+
+fn truth(cpus: u16, memory: &GuestMemory) -> anyhow::Result<Truth> {
+    let copy =
+        |address, buffer: &mut [u8]| memory.read_slice(buffer, GuestAddress(address)).is_ok();
+    Ok(Truth::read(usize::from(cpus), copy)?)
+}

@@ -1,0 +1,130 @@
+//! What the demo prints.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use kvmprof_demo_guest::{Mode, ROWS, Row, rows};
+use serde_json::{Value, json};
+
+use super::Findings;
+
+/// Columns of the longest bar, which stands for the largest share.
+const BAR_COLUMNS: f64 = 24.0;
+
+/// Each row of the truth with its share of the time, expected and observed, as parts of 1.
+fn shares(findings: &Findings) -> Vec<(&'static Row, f64, f64)> {
+    let expected = parts_of_one(&findings.expected, 0);
+    let observed = parts_of_one(&findings.observed, findings.foreign);
+    rows()
+        .iter()
+        .zip(expected.into_iter().zip(observed))
+        .map(|(row, (expected, observed))| (row, expected, observed))
+        .collect()
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "shares are shown with one decimal place"
+)]
+fn parts_of_one(parts: &[u64; ROWS], others: u64) -> [f64; ROWS] {
+    let total = (parts.iter().sum::<u64>() + others).max(1);
+    parts.map(|part| part as f64 / total as f64)
+}
+
+fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::User => "user",
+        Mode::Kernel => "kernel",
+        Mode::Interrupt => "interrupt",
+        Mode::Idle => "idle",
+    }
+}
+
+/// The findings as a table for people.
+pub fn text(findings: &Findings, time: Duration) -> String {
+    let status = &findings.status;
+    let shares = shares(findings);
+    let largest = shares
+        .iter()
+        .map(|row| row.2)
+        .fold(f64::MIN_POSITIVE, f64::max);
+    let mut text = format!(
+        "{} of the embedded guest, {} Hz, {} s: who used the time\n\n{:<10} {:>4}  {:<16} {:>9} {:>9}\n",
+        if status.vcpus == 1 {
+            "1 vCPU".to_owned()
+        } else {
+            format!("{} vCPUs", status.vcpus)
+        },
+        status.hz,
+        time.as_secs_f64(),
+        "mode",
+        "pid",
+        "name",
+        "expected",
+        "observed",
+    );
+    for (row, expected, observed) in shares {
+        let pid = row
+            .pid
+            .map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+        let line = format!(
+            "{:<10} {pid:>4}  {:<16} {:>7.1} % {:>7.1} %  {}",
+            mode_name(row.mode),
+            row.name,
+            expected * 100.0,
+            observed * 100.0,
+            bar(observed / largest * BAR_COLUMNS),
+        );
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    let [(_, ticks), parts @ ..] = status.ledger.fields();
+    let parts = parts.map(|(name, part)| format!("{part} {name}"));
+    let _ = writeln!(text, "\n{ticks} ticks = {}", parts.join(" + "));
+    text.push_str(
+        "expected: what the guest itself counted; observed: samples taken from outside\n",
+    );
+    text
+}
+
+/// A bar of so many columns, to an eighth of one.
+fn bar(columns: f64) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "at most 24 columns, and shares aren't negative"
+    )]
+    let eighths = (columns * 8.0).round() as usize;
+    "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
+}
+
+/// The version of the object's form. Members may be added without a new one.
+const SCHEMA: u32 = 1;
+
+/// The findings as one JSON object; shares are parts of 1.
+pub fn json(findings: &Findings) -> Value {
+    let status = &findings.status;
+    let rows: Vec<Value> = shares(findings)
+        .into_iter()
+        .map(|(row, expected, observed)| {
+            json!({
+                "mode": mode_name(row.mode),
+                "pid": row.pid,
+                "name": row.name,
+                "expected": expected,
+                "observed": observed,
+            })
+        })
+        .collect();
+    let mut object = json!({
+        "schema": SCHEMA,
+        "hz": status.hz,
+        "vcpus": status.vcpus,
+        "rows": rows,
+    });
+    for (name, value) in status.ledger.fields() {
+        object[name] = value.into();
+    }
+    object
+}

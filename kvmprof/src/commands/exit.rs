@@ -1,0 +1,63 @@
+//! The exit statuses that a guest's start and end stand for.
+
+use kvmprof_tools::command_line::{ExitStatus, WithStatus};
+use kvmprof_vmm::machine::MachineError;
+use kvmprof_vmm::vm::{VmEnd, VmError};
+
+/// `error` with the exit status of a guest that couldn't be started: that of wrong options, or of a host without a KVM
+/// that can be used.
+pub fn start_error(error: VmError) -> anyhow::Error {
+    match &error {
+        VmError::Machine(machine) => match status_of_machine_error(machine) {
+            ExitStatus::FAILURE => error.into(),
+            status => with_status(error, status),
+        },
+        _ => error.into(),
+    }
+}
+
+/// As [`start_error`], for what keeps the machine alone from being built.
+pub fn machine_error(error: MachineError) -> anyhow::Error {
+    start_error(error.into())
+}
+
+fn with_status(error: VmError, status: ExitStatus) -> anyhow::Error {
+    let message = format!("{:#}", anyhow::Error::from(error));
+    WithStatus { message, status }.into()
+}
+
+fn status_of_machine_error(error: &MachineError) -> ExitStatus {
+    match error {
+        MachineError::NoKvm
+        | MachineError::KvmPermission
+        | MachineError::OpenKvm(_)
+        | MachineError::KvmVersion(_)
+        | MachineError::MissingCapability(_) => ExitStatus::NO_KVM,
+        // Wrong on any host.
+        MachineError::TooLittleMemory { .. }
+        | MachineError::UnalignedMemory(_)
+        | MachineError::CommandLineCharacters => ExitStatus::USAGE,
+        _ => ExitStatus::FAILURE,
+    }
+}
+
+/// The exit status of a guest's end; what isn't a normal end is an error that says what happened.
+pub fn status_of_guest(end: VmEnd) -> anyhow::Result<ExitStatus> {
+    let (status, message) = match end {
+        VmEnd::Stopped | VmEnd::PowerOff | VmEnd::Reset => return Ok(ExitStatus::SUCCESS),
+        VmEnd::Panic(Some(message)) => (
+            ExitStatus::GUEST_PANIC,
+            format!("The guest panicked: {message}"),
+        ),
+        VmEnd::Panic(None) => (
+            ExitStatus::GUEST_PANIC,
+            "The guest panicked; its console may say why".to_owned(),
+        ),
+        VmEnd::GuestFailure(failure) => (ExitStatus::GUEST_FAILURE, failure.to_string()),
+        VmEnd::HostFailure(error) => (
+            ExitStatus::FAILURE,
+            format!("KVM failed to run a vCPU: {error}"),
+        ),
+    };
+    Err(WithStatus { message, status }.into())
+}

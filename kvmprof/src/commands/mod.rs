@@ -1,0 +1,106 @@
+//! The program's commands: arguments in, exit status out.
+
+mod clock;
+mod demo;
+mod exit;
+mod record;
+mod recorder;
+pub mod recordings;
+mod run;
+mod status;
+mod top;
+mod units;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use kvmprof_tools::command_line::{self, Program};
+use kvmprof_tools::program::{Setup, Tool};
+use recordings::{
+    DiffArguments, ExportArguments, FlamegraphArguments, HtmlArguments, ReportArguments,
+};
+
+/// A profiler that looks at a guest from the hypervisor
+///
+/// kvmprof run starts a guest under a profiling clock and listens at a socket, which the other commands take as --socket
+/// (or KVMPROF_SOCKET). Called by the name of a tool, through a link (see install-links), the program is that tool.
+#[derive(Debug, Parser)]
+#[command(
+    name = "kvmprof",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a guest under the clock
+    ///
+    /// Boots an unmodified Linux bzImage, or another kernel in an ELF file. The clock runs only while pcs is open, a minor
+    /// of prf is on, or a recording is made.
+    Run(run::RunArguments),
+    /// Run the embedded guest and compare who used the time with what the guest itself counted
+    Demo(demo::DemoArguments),
+    /// Show the machine, the clock and where every tick went
+    ///
+    /// All counts are ticks of the clock, since the guest was started or since a consumer began. In each equation the
+    /// terms on the right add up to the number on the left.
+    Status(status::StatusArguments),
+    /// Record every tick of a running guest to a file, with call stacks
+    ///
+    /// Any number of recordings can run at once, beside pcs and prf. Ctrl-C ends the recording and closes its file. A file
+    /// that was cut off can be read up to that point.
+    Record(record::RecordArguments),
+    /// Show live where a running guest spends its time
+    ///
+    /// A terminal shows processes, functions, call stacks and vCPUs over the last seconds; the key h lists the keys. A pipe
+    /// gets plain tables, one after the other.
+    Top(top::TopArguments),
+    Report(ReportArguments),
+    Export(ExportArguments),
+    Flamegraph(FlamegraphArguments),
+    Html(HtmlArguments),
+    Diff(DiffArguments),
+    #[command(flatten)]
+    Tool(Tool),
+    #[command(flatten)]
+    Setup(Setup),
+}
+
+impl Program for Arguments {
+    fn chosen(&self) -> &dyn command_line::Command {
+        match &self.command {
+            Command::Run(arguments) => arguments,
+            Command::Demo(arguments) => arguments,
+            Command::Status(arguments) => arguments,
+            Command::Record(arguments) => arguments,
+            Command::Top(arguments) => arguments,
+            Command::Report(arguments) => arguments,
+            Command::Export(arguments) => arguments,
+            Command::Flamegraph(arguments) => arguments,
+            Command::Html(arguments) => arguments,
+            Command::Diff(arguments) => arguments,
+            Command::Tool(tool) => tool.chosen(),
+            Command::Setup(setup) => setup,
+        }
+    }
+}
+
+/// Carries out the command line; the result is the program's exit status.
+pub fn main() -> ExitCode {
+    start_log();
+    command_line::main::<Arguments>()
+}
+
+/// Sends warnings to standard error; `RUST_LOG` chooses other levels.
+fn start_log() {
+    let level = env_logger::Env::default().default_filter_or("warn");
+    env_logger::Builder::from_env(level)
+        .format(|buffer, record| writeln!(buffer, "kvmprof: {}", record.args()))
+        .init();
+}

@@ -1,0 +1,160 @@
+//! `kvmprof record`.
+
+mod progress;
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use kvmprof_abi::recorder::REC_STOP;
+use kvmprof_abi::wire::{MAX_DATA, device};
+use kvmprof_client::RemoteDevice;
+use kvmprof_recording::file::NewFile;
+use kvmprof_tools::command_line::{
+    Command, Console, ExitStatus, PipeWriter, SocketArgs, usage, value,
+};
+use kvmprof_tools::interrupt::{Interrupt, Woken};
+
+use progress::Progress;
+
+use super::recorder;
+use super::recordings::is_standard;
+use super::units::parse_stacks;
+use kvmprof_introspection::StackWish;
+
+/// Options of `kvmprof record`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0; 1 when there is no guest at the socket, it has no clock, no tick came, or the file \
+    cannot be written; 2 for wrong options.\n\n\
+    Example: kvmprof record --socket /run/guest.sock --output out.kvmprof --seconds 10 --pid 101,230"
+)]
+pub struct RecordArguments {
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// The file; - is standard output. An older file is replaced when the first samples come
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// How long to record, in seconds; if not given, until the guest ends or Ctrl-C
+    #[arg(long, value_name = "N", value_parser = value::seconds)]
+    seconds: Option<Duration>,
+    /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or
+    /// none
+    #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks)]
+    stacks: StackWish,
+    /// Record only these processes, by the guest's own pids (0: idle), separated by commas. Ticks of the others are only
+    /// counted
+    #[arg(long, value_name = "PID", value_parser = value::pid, value_delimiter = ',', allow_negative_numbers = true)]
+    pid: Vec<i32>,
+}
+
+impl Command for RecordArguments {
+    /// Records a running guest.
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let to_output = is_standard(&self.output);
+        self.check()?;
+        let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
+        let connection = self.socket.connect()?;
+        let recorder = connection.open(device::RECORDER, 0)?;
+        let file = (!to_output).then(|| NewFile::create(&self.output));
+        let file = file.transpose().with_context(|| self.writing())?;
+        recorder::choose(&recorder, &self.pid)?;
+        recorder::start(&recorder, self.stacks, "Cannot start to record")?;
+        let mut progress = Progress::on_terminal(self.seconds);
+        std::thread::scope(|scope| {
+            let (device, over, time) = (&recorder, interrupt.clone(), self.seconds);
+            scope.spawn(move || stop_in_time(device, &over, time));
+            let result = match file {
+                None => self.copy(&recorder, console.output, &mut progress, |_| Ok(())),
+                Some(file) => self.copy_to_file(&recorder, file, &mut progress),
+            };
+            interrupt.done();
+            result
+        })?;
+        let summary = progress.finish();
+        if to_output {
+            console.say(summary);
+        } else {
+            let line = writeln!(console.output, "{}: {summary}", self.output.display());
+            line.context("Cannot write to standard output")?;
+        }
+        Ok(ExitStatus::SUCCESS)
+    }
+}
+
+impl RecordArguments {
+    /// Checks what shows before there is a guest.
+    fn check(&self) -> anyhow::Result<()> {
+        if is_standard(&self.output) && io::stdout().is_terminal() {
+            bail!(
+                "Standard output is a terminal, and a recording isn't text: name a file with --output"
+            );
+        }
+        if self.output.extension().is_some_and(|end| end == "gz") {
+            return Err(usage(format_args!(
+                "A recording is packed already: give {} a name without .gz",
+                self.output.display()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Copies the recording to `file`, which replaces an older one as soon as there are ticks in it.
+    fn copy_to_file(
+        &self,
+        recorder: &RemoteDevice,
+        file: NewFile,
+        progress: &mut Progress,
+    ) -> anyhow::Result<()> {
+        let mut file = PipeWriter(file);
+        self.copy(recorder, &mut file, progress, |file| file.0.keep())?;
+        if !progress.has_ticks() && file.0.would_replace() {
+            bail!(
+                "No tick came in this time: {} keeps the older recording",
+                self.output.display()
+            );
+        }
+        file.0.keep().with_context(|| self.writing())
+    }
+
+    /// Writes all that comes, to the recording's end; calls `with_ticks` when there are ticks in it.
+    fn copy<W: Write + ?Sized>(
+        &self,
+        recorder: &RemoteDevice,
+        output: &mut W,
+        progress: &mut Progress,
+        mut with_ticks: impl FnMut(&mut W) -> io::Result<()>,
+    ) -> anyhow::Result<()> {
+        loop {
+            let bytes = recorder.read(MAX_DATA).with_context(|| {
+                format!(
+                    "The guest's recorder broke off; {} has what came until then",
+                    self.output.display()
+                )
+            })?;
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            progress.count(&bytes);
+            let mut written = output.write_all(&bytes).and_then(|()| output.flush());
+            if progress.has_ticks() {
+                written = written.and_then(|()| with_ticks(output));
+            }
+            written.with_context(|| self.writing())?;
+        }
+    }
+
+    fn writing(&self) -> String {
+        format!("Cannot write {}", self.output.display())
+    }
+}
+
+/// Ends the recording when its time is up, or earlier by an interrupt.
+fn stop_in_time(recorder: &RemoteDevice, interrupt: &Interrupt, time: Option<Duration>) {
+    if interrupt.wait(time) == Woken::Stop {
+        // A guest that has ended has ended its recordings, too.
+        let _ = recorder.ioctl(REC_STOP, 0);
+    }
+}

@@ -1,0 +1,147 @@
+//! How far a recording has come, on a terminal.
+
+use std::time::Duration;
+
+use indicatif::{DecimalBytes, HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use kvmprof_recording::Ticks;
+use kvmprof_recording::file::{Piece, ReadError, Reader};
+
+/// How often the time is shown anew.
+const INTERVAL: Duration = Duration::from_millis(250);
+
+/// Counts what comes, and shows it as a line on standard error if that is a terminal.
+pub struct Progress {
+    bar: Option<ProgressBar>,
+    /// `None` once the stream makes no sense.
+    reader: Option<Reader>,
+    counts: Counts,
+}
+
+/// What has been received.
+#[derive(Debug, Default)]
+struct Counts {
+    bytes: u64,
+    ticks: u64,
+    samples: u64,
+    lost: u64,
+}
+
+impl Progress {
+    /// Begins to show a recording that takes this time, or until it is ended.
+    pub fn on_terminal(time: Option<Duration>) -> Self {
+        // Hidden where standard error is no terminal.
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        let bar = (!bar.is_hidden()).then(|| {
+            let end = match time {
+                Some(time) => format!("of {:.0} s", time.as_secs_f64().ceil()),
+                None => "(Ctrl-C ends it)".to_owned(),
+            };
+            let style = ProgressStyle::with_template("recording {elapsed} {prefix}: {msg}");
+            let bar = bar
+                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
+                .with_prefix(end)
+                .with_message(Counts::default().text());
+            bar.enable_steady_tick(INTERVAL);
+            bar
+        });
+        Self {
+            bar,
+            reader: Some(Reader::default()),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Takes the next `bytes` of the recording into account.
+    pub fn count(&mut self, bytes: &[u8]) {
+        self.counts.bytes += bytes.len() as u64;
+        if let Some(reader) = &mut self.reader
+            && self.counts.read(reader, bytes).is_err()
+        {
+            // Whoever reads the file will tell what is wrong with it.
+            self.reader = None;
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_message(self.counts.text());
+        }
+    }
+
+    /// Whether there are ticks in the recording so far. True also of a recording that can't be understood: it has
+    /// something that the user wants to keep.
+    pub fn has_ticks(&self) -> bool {
+        self.counts.ticks > 0 || self.reader.is_none()
+    }
+
+    /// Removes the line, and returns what was recorded, in words.
+    pub fn finish(mut self) -> String {
+        self.clear();
+        self.counts.text()
+    }
+
+    fn clear(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Counts {
+    /// Counts the ticks in the next `bytes` of the recording.
+    fn read(&mut self, reader: &mut Reader, bytes: &[u8]) -> Result<(), ReadError> {
+        reader.push(bytes);
+        while let Some(block) = reader.next_block()? {
+            if let Some(Piece::Samples(samples)) = block.piece()? {
+                samples.read(|ticks, _| self.add(ticks))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, ticks: &Ticks) {
+        self.ticks = self.ticks.saturating_add(ticks.total());
+        self.samples += u64::from(ticks.sample.is_some());
+        self.lost = self.lost.saturating_add(ticks.lost);
+    }
+
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "it is shown with one decimal place"
+    )]
+    fn text(&self) -> String {
+        let share = self.lost as f64 / self.ticks.max(1) as f64;
+        format!(
+            "{} samples, {}, {:.1} % lost",
+            HumanCount(self.samples),
+            DecimalBytes(self.bytes),
+            share * 100.0
+        )
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvmprof_recording::Sample;
+
+    #[test]
+    fn counts_are_told() {
+        let mut counts = Counts::default();
+        assert_eq!(counts.text(), "0 samples, 0 B, 0.0 % lost");
+        let ticks = Ticks {
+            lost: 1,
+            idle: 2,
+            sample: Some(Sample::default()),
+            ..Ticks::default()
+        };
+        for _ in 0..1200 {
+            counts.add(&ticks);
+        }
+        counts.bytes = 12_345;
+        assert_eq!(counts.text(), "1,200 samples, 12.35 kB, 25.0 % lost");
+    }
+}

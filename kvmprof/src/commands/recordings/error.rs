@@ -1,0 +1,65 @@
+//! What keeps a command from its result.
+
+use std::io;
+use std::path::PathBuf;
+
+use kvmprof_recording::file::FileError;
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The recording can't be read.
+    #[error(transparent)]
+    Recording(#[from] FileError),
+    /// The recording was to come from a terminal.
+    #[error("Standard input is a terminal: pipe a recording into the command, or name its file")]
+    InputIsTerminal,
+    /// There is no room for a copy of what isn't a file, or is packed.
+    #[error("Cannot make a temporary file for the recording: TMPDIR names the folder for it")]
+    Temporary(#[source] io::Error),
+    /// The selection leaves nothing.
+    #[error(
+        "Nothing in {recording} matches {options}: kvmprof report {recording} --by process shows what there is",
+        recording = .recording.display()
+    )]
+    NothingMatched {
+        /// The recording.
+        recording: PathBuf,
+        /// The options that select a part of it.
+        options: String,
+    },
+    /// The result would replace the recording that it is of.
+    #[error("{path} is the recording that is read: name another file with --output", path = .0.display())]
+    OutputIsInput(PathBuf),
+    /// The result would replace a recording.
+    #[error("{path} is a recording, which would be lost: name another file with --output, or give --force", path = .0.display())]
+    OutputIsRecording(PathBuf),
+    /// The result can't be written.
+    #[error("Cannot write {path}", path = .path.display())]
+    Write {
+        /// Where to.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The result can't be written to standard output.
+    #[error("Cannot write to standard output")]
+    Output(#[source] io::Error),
+    /// The format has no room for the recording.
+    #[error(transparent)]
+    Export(kvmprof_report::export::ExportError),
+    /// The flame graph can't be drawn.
+    #[error("Cannot draw the flame graph: {0}")]
+    Drawing(String),
+    /// The files that names come from can't be used.
+    #[error(transparent)]
+    Symbols(#[from] kvmprof_report::symbolize::SymbolError),
+    /// No sample has the function that was asked for.
+    #[error(
+        "No sample has a function called {0} on its stack: kvmprof report --sort total lists them"
+    )]
+    NoSuchFunction(String),
+    /// There is nothing to draw.
+    #[error("There are no samples to draw: {0} has none")]
+    NoSamples(PathBuf),
+}

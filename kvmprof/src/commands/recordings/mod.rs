@@ -1,0 +1,22 @@
+//! The commands that read recordings.
+
+mod diff;
+mod error;
+mod export;
+mod flamegraph;
+mod html;
+mod input;
+mod output;
+mod progress;
+mod report;
+mod source;
+
+pub use diff::DiffArguments;
+pub use error::CommandError;
+pub use export::ExportArguments;
+pub use flamegraph::FlamegraphArguments;
+pub use html::HtmlArguments;
+pub use input::InputArguments;
+pub use output::{is_standard, refuse_recording};
+pub use progress::{Part, Progress};
+pub use report::ReportArguments;

@@ -1,0 +1,201 @@
+//! Where results go: to a file, which never is a recording by mistake, or to standard output.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use kvmprof_recording::file::{MAGIC, NewFile};
+use kvmprof_tools::command_line::PipeWriter;
+
+use super::CommandError;
+
+/// How a file packed by gzip begins (RFC 1952).
+pub const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// Whether `path` stands for standard input or output.
+pub fn is_standard(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// Checks that a result may be written to `output`: it is none of the `inputs`, and no other recording unless that is
+/// to be replaced `by_force`.
+///
+/// # Errors
+/// [`CommandError::OutputIsInput`], [`CommandError::OutputIsRecording`].
+pub fn check_output(output: &Path, inputs: &[&Path], by_force: bool) -> Result<(), CommandError> {
+    if is_standard(output) {
+        return Ok(());
+    }
+    if inputs.iter().any(|input| is_same_file(output, input)) {
+        return Err(CommandError::OutputIsInput(output.to_owned()));
+    }
+    if by_force {
+        return Ok(());
+    }
+    refuse_recording(output)
+}
+
+/// Checks that the file at `path`, if there is one, is no recording.
+///
+/// # Errors
+/// [`CommandError::OutputIsRecording`].
+pub fn refuse_recording(path: &Path) -> Result<(), CommandError> {
+    if is_recording(path) {
+        return Err(CommandError::OutputIsRecording(path.to_owned()));
+    }
+    Ok(())
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let inode = |path: &Path| {
+        let found = path.metadata().ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    inode(one).is_some_and(|found| inode(other) == Some(found))
+}
+
+/// Whether there is a recording at `path`, packed by gzip or not.
+fn is_recording(path: &Path) -> bool {
+    // A pipe or a device isn't read from.
+    if !path.metadata().is_ok_and(|found| found.is_file()) {
+        return false;
+    }
+    let begins = |input: &mut dyn Read| {
+        let mut start = [0; MAGIC.len()];
+        input.read_exact(&mut start).is_ok() && start == MAGIC
+    };
+    let open = || File::open(path).ok();
+    let plain = open().is_some_and(|mut file| begins(&mut file));
+    plain || open().is_some_and(|file| begins(&mut GzDecoder::new(file)))
+}
+
+/// Whether a result that is written to `path` is to be packed by gzip.
+pub fn is_packed_name(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "gz")
+}
+
+/// Has `write` write a result to the file at `path`, or to `standard_output` for the path `-`. The file has its name,
+/// and an older one is gone, when all is written. It is packed by gzip if `packed`.
+///
+/// # Errors
+/// [`CommandError::Write`]; what `write` says.
+pub fn write_to(
+    path: &Path,
+    packed: bool,
+    standard_output: &mut dyn Write,
+    write: impl FnOnce(&mut dyn Write) -> Result<(), CommandError>,
+) -> Result<(), CommandError> {
+    if is_standard(path) {
+        return write(standard_output);
+    }
+    let failed = |source| CommandError::Write {
+        path: path.to_owned(),
+        source,
+    };
+    let file = NewFile::create(path).map_err(failed)?;
+    let mut out = BufWriter::new(PipeWriter(file));
+    // The file's name is of more use than that it was a result.
+    let named = |error| match error {
+        CommandError::Output(source) => failed(source),
+        other => other,
+    };
+    if packed {
+        let mut packer = GzEncoder::new(&mut out, Compression::default());
+        write(&mut packer).map_err(named)?;
+        packer.finish().map_err(failed)?;
+    } else {
+        write(&mut out).map_err(named)?;
+    }
+    let file = out.into_inner().map_err(io::IntoInnerError::into_error);
+    file.and_then(|mut file| file.0.keep()).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn recording() -> Vec<u8> {
+        kvmprof_recording::file::header().to_vec()
+    }
+
+    fn packed(bytes: &[u8]) -> Vec<u8> {
+        let mut packer = GzEncoder::new(Vec::new(), Compression::default());
+        packer.write_all(bytes).unwrap();
+        packer.finish().unwrap()
+    }
+
+    #[test]
+    fn a_recording_is_replaced_by_force_only_and_the_input_never() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let input = path("input");
+        fs::write(&input, recording()).unwrap();
+        symlink(&input, path("link")).unwrap();
+        fs::hard_link(&input, path("hard")).unwrap();
+        for name in ["input", "link", "hard"] {
+            for by_force in [false, true] {
+                let refused = check_output(&path(name), &[&input], by_force);
+                assert!(
+                    matches!(refused, Err(CommandError::OutputIsInput(_))),
+                    "{name}"
+                );
+            }
+        }
+        fs::write(path("other"), recording()).unwrap();
+        fs::write(path("packed"), packed(&recording())).unwrap();
+        for name in ["other", "packed"] {
+            let refused = check_output(&path(name), &[&input], false);
+            assert!(
+                matches!(refused, Err(CommandError::OutputIsRecording(_))),
+                "{name}"
+            );
+            check_output(&path(name), &[&input], true).unwrap();
+        }
+        fs::write(path("text"), "kvmprof").unwrap();
+        fs::write(path("empty"), "").unwrap();
+        for name in ["text", "empty", "none", "."] {
+            check_output(&path(name), &[&input], false).unwrap();
+        }
+        check_output(Path::new("/dev/null"), &[&input], false).unwrap();
+        check_output(Path::new("-"), &[Path::new("-")], false).unwrap();
+    }
+
+    #[test]
+    fn a_result_that_fails_leaves_the_older_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        fs::write(&path, "old").unwrap();
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        let failed = write_to(&path, false, &mut Vec::new(), |out| {
+            out.write_all(b"half").unwrap();
+            Err(CommandError::Output(full()))
+        });
+        assert!(matches!(failed, Err(CommandError::Write { .. })));
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn results_go_to_files_packed_or_not_and_to_standard_output() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |out: &mut dyn Write| out.write_all(b"result").map_err(CommandError::Output);
+        let path = folder.path().join("out");
+        write_to(&path, false, &mut Vec::new(), write).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"result");
+        write_to(&path, true, &mut Vec::new(), write).unwrap();
+        let mut text = String::new();
+        let file = File::open(&path).unwrap();
+        GzDecoder::new(file).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "result");
+        let mut standard = Vec::new();
+        write_to(Path::new("-"), false, &mut standard, write).unwrap();
+        assert_eq!(standard, b"result");
+    }
+}

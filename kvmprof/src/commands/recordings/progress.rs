@@ -1,0 +1,97 @@
+//! Long work: how far it is, and how it is interrupted.
+
+use std::io::IsTerminal;
+use std::ops::ControlFlow;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use kvmprof_recording::file::Observer;
+use kvmprof_tools::interrupt::Interrupt;
+
+/// The progress of one command.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    interrupt: Interrupt,
+    is_shown: bool,
+}
+
+impl Progress {
+    /// Shown on standard error if that is a terminal, and interrupted by SIGINT. Where that can't be caught, it ends the
+    /// program.
+    pub fn for_terminal() -> Self {
+        Self {
+            is_shown: std::io::stderr().is_terminal(),
+            ..Self::unseen(Interrupt::on_ctrl_c().unwrap_or_default())
+        }
+    }
+
+    /// What interrupts the work.
+    pub fn interrupt(&self) -> &Interrupt {
+        &self.interrupt
+    }
+
+    /// Shown nowhere, and interrupted by `interrupt`.
+    pub fn unseen(interrupt: Interrupt) -> Self {
+        Self {
+            interrupt,
+            is_shown: false,
+        }
+    }
+
+    /// A part of the work, of which `what` says what it is.
+    pub fn of(&self, what: &'static str) -> Part {
+        let target = if self.is_shown {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let bar = ProgressBar::with_draw_target(None, target).with_message(what);
+        let style = ProgressStyle::with_template("{msg:14} {wide_bar} {percent:>3} %");
+        if let Ok(style) = style {
+            bar.set_style(style);
+        }
+        Part {
+            interrupt: self.interrupt.clone(),
+            bar,
+        }
+    }
+}
+
+/// A part of the work.
+#[derive(Debug)]
+pub struct Part {
+    interrupt: Interrupt,
+    bar: ProgressBar,
+}
+
+impl Observer for Part {
+    fn advance(&self, done: u64, whole: u64) -> ControlFlow<()> {
+        self.bar.set_length(whole);
+        self.bar.set_position(done);
+        if self.interrupt.is_raised() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupt_ends_all_parts() {
+        let progress = Progress::unseen(Interrupt::default());
+        let (first, second) = (progress.of("a"), progress.of("b"));
+        assert!(first.advance(1, 2).is_continue());
+        progress.interrupt.stopper().stop();
+        assert!(first.advance(2, 2).is_break());
+        assert!(second.advance(0, 0).is_break());
+    }
+}

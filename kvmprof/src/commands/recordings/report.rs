@@ -1,0 +1,151 @@
+//! `kvmprof report`.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+use clap::Args;
+use kvmprof_recording::Mode;
+use serde_json::{Map, Value};
+
+use super::{CommandError, InputArguments};
+use kvmprof_report::profile::{
+    Layout, Look, Profile, Relation, Relatives, Section, SortBy, document, functions, lines,
+    modules, print, relatives_document,
+};
+use kvmprof_tools::command_line::{Command, Console, ExitStatus};
+
+/// Show what a recording has: modes, vCPUs, processes, modules, functions
+///
+/// Shares are of all ticks that were sampled or reckoned idle, with 95 % confidence intervals. SELF is where the
+/// program counter was, TOTAL what was somewhere on the stack.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0; 1 when the recording cannot be read or has nothing of what was chosen, or the report cannot \
+    be written; 2 for wrong options.\n\n\
+    Example: kvmprof report out.kvmprof --by process,function --top 10"
+)]
+pub struct ReportArguments {
+    /// The recording; - is standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    #[command(flatten)]
+    input: InputArguments,
+    /// The tables, in this order [default: those that have something to show]
+    #[arg(long, value_enum, value_name = "TABLE", value_delimiter = ',')]
+    by: Vec<Section>,
+    /// The order of modules, functions and lines: by their own samples, or by all samples with them on the stack
+    #[arg(long, value_enum, default_value = "self", value_name = "ORDER")]
+    sort: SortBy,
+    /// The most rows that a table has
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    top: usize,
+    /// Show what calls this function, instead of the tables
+    #[arg(long, value_name = "FUNCTION")]
+    callers: Option<String>,
+    /// Show what this function calls, instead of the tables
+    #[arg(long, value_name = "FUNCTION")]
+    callees: Option<String>,
+    /// Print a JSON document instead, with the tables that --by names, else all of them
+    #[arg(long)]
+    json: bool,
+}
+
+/// The version of the JSON document's form. Members may be added without a new one.
+const SCHEMA: u32 = 1;
+
+/// The tables, by their members in the JSON document.
+const TABLES: [(Section, &str); 6] = [
+    (Section::Mode, "modes"),
+    (Section::Vcpu, "vcpus"),
+    (Section::Process, "processes"),
+    (Section::Module, "modules"),
+    (Section::Function, "functions"),
+    (Section::Line, "lines"),
+];
+
+/// The samples in each mode.
+fn modes(profile: &Profile) -> Value {
+    let processes = || profile.processes.values();
+    let count = |mode: Mode| -> u64 {
+        let counts = processes().map(|process| process.modes[mode.index()]);
+        counts.fold(0, u64::saturating_add)
+    };
+    let counts = Mode::ALL.map(|mode| (mode.name().to_owned(), count(mode).into()));
+    Value::Object(counts.into_iter().collect())
+}
+
+impl Command for ReportArguments {
+    /// Reads the recording and prints the report to standard output: with bars and colours on a terminal.
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let profile = self.input.open(&self.file, console)?.profile;
+        let relatives = self.relatives(&profile)?;
+        let out = &mut *console.output;
+        let result = if self.json {
+            writeln!(out, "{}", self.document(&profile, &relatives))
+        } else {
+            let layout = Layout {
+                sections: self.by.clone(),
+                sort: self.sort,
+                top: self.top,
+                look: Look::of_terminal(std::io::stdout().is_terminal()),
+            };
+            print(&profile, &layout, &relatives, out)
+        };
+        result.map_err(CommandError::Output)?;
+        Ok(ExitStatus::SUCCESS)
+    }
+}
+
+impl ReportArguments {
+    /// The report as one JSON object, with the tables that were asked for.
+    fn document(&self, profile: &Profile, relatives: &[Relatives]) -> Value {
+        let mut document = document(profile, self.sort, self.top);
+        document["schema"] = SCHEMA.into();
+        for relatives in relatives {
+            let key = match relatives.relation {
+                Relation::Callers => "callers",
+                Relation::Callees => "callees",
+            };
+            document[key] = relatives_document(relatives, self.top);
+        }
+        let mut left_out = Map::new();
+        for (section, key) in TABLES {
+            if !self.by.is_empty() && !self.by.contains(&section) {
+                if let Value::Object(document) = &mut document {
+                    document.remove(key);
+                }
+                continue;
+            }
+            let rows = match section {
+                Section::Mode => {
+                    document[key] = modes(profile);
+                    continue;
+                }
+                // They are all there.
+                Section::Vcpu | Section::Process => continue,
+                Section::Module => modules(profile, self.sort).len(),
+                Section::Function => functions(profile, self.sort).len(),
+                Section::Line => lines(profile, self.sort).len(),
+            };
+            left_out.insert(key.to_owned(), rows.saturating_sub(self.top).into());
+        }
+        document["rows_left_out"] = left_out.into();
+        document
+    }
+
+    fn relatives(&self, profile: &Profile) -> Result<Vec<Relatives>, CommandError> {
+        let wanted = [
+            (&self.callers, Relation::Callers),
+            (&self.callees, Relation::Callees),
+        ];
+        let wanted = wanted
+            .into_iter()
+            .filter_map(|(function, relation)| Some((function.as_ref()?, relation)));
+        wanted
+            .map(|(function, relation)| {
+                Relatives::of(profile, function, relation)
+                    .ok_or_else(|| CommandError::NoSuchFunction(function.clone()))
+            })
+            .collect()
+    }
+}

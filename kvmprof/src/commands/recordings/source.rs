@@ -1,0 +1,199 @@
+//! Recordings as commands are given them: a file, standard input, packed by gzip or not.
+
+use std::fs::File;
+use std::io::{self, Cursor, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+use kvmprof_recording::file::{FileError, Recording};
+use tempfile::NamedTempFile;
+
+use super::CommandError;
+use super::output::{GZIP, is_standard};
+use kvmprof_tools::interrupt::Interrupt;
+
+/// How often more a packed file may unpack to than it has bytes, and bytes that any may unpack to: recordings are packed
+/// already, so gzip gains little.
+const MOST_GAIN: u64 = 100;
+const LEAST_ROOM: u64 = 64 << 20;
+/// Bytes that are copied at a time.
+const CHUNK: usize = 1 << 20;
+
+/// A recording, and the file that was made of it where it isn't read from a file of its own.
+pub struct OpenRecording {
+    /// The recording.
+    pub recording: Recording,
+    /// What it is read from, where that isn't the file that was named; removed when dropped.
+    pub copy: Option<NamedTempFile>,
+}
+
+/// Opens the recording at `path`, or that on standard input for the path `-`, packed by gzip or not. An `interrupt` ends
+/// what has to be copied there.
+///
+/// # Errors
+/// It can't be read, or is no recording.
+pub fn open(path: &Path, interrupt: &Interrupt) -> Result<OpenRecording, CommandError> {
+    let name = if is_standard(path) {
+        PathBuf::from("standard input")
+    } else {
+        path.to_owned()
+    };
+    let failed = |source| FileError::Read {
+        path: name.clone(),
+        source,
+    };
+    let mut start = Vec::new();
+    let mut input: Box<dyn Read> = if is_standard(path) {
+        if io::stdin().is_terminal() {
+            return Err(CommandError::InputIsTerminal);
+        }
+        Box::new(io::stdin())
+    } else {
+        Box::new(File::open(path).map_err(failed)?)
+    };
+    let beginning = (&mut input).take(GZIP.len() as u64);
+    { beginning }.read_to_end(&mut start).map_err(failed)?;
+    let is_packed = start == GZIP;
+    if !is_packed && !is_standard(path) {
+        let recording = Recording::open(path)?;
+        return Ok(OpenRecording {
+            recording,
+            copy: None,
+        });
+    }
+    let input = Counting {
+        inner: Cursor::new(start).chain(input),
+        count: 0,
+    };
+    let mut copy = NamedTempFile::new().map_err(CommandError::Temporary)?;
+    let copied = if is_packed {
+        unpack(input, copy.as_file_mut(), interrupt)
+    } else {
+        copy_all(input, copy.as_file_mut(), interrupt)
+    };
+    copied.map_err(failed)?;
+    let recording = Recording::open(copy.path()).map_err(|error| renamed(error, &name))?;
+    Ok(OpenRecording {
+        recording,
+        copy: Some(copy),
+    })
+}
+
+/// Counts what is read.
+struct Counting<R> {
+    inner: R,
+    count: u64,
+}
+
+impl<R: Read> Read for Counting<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.count = self.count.saturating_add(count as u64);
+        Ok(count)
+    }
+}
+
+fn copy_all(mut input: impl Read, copy: &mut File, interrupt: &Interrupt) -> io::Result<()> {
+    let mut chunk = vec![0; CHUNK];
+    while !interrupt.is_raised() {
+        match input.read(&mut chunk)? {
+            0 => break,
+            count => copy.write_all(chunk.get(..count).unwrap_or_default())?,
+        }
+    }
+    Ok(())
+}
+
+/// Unpacks as far as the input goes; what was cut off is a recording up to there.
+fn unpack<R: Read>(input: Counting<R>, copy: &mut File, interrupt: &Interrupt) -> io::Result<()> {
+    let mut unpacker = MultiGzDecoder::new(input);
+    let mut chunk = vec![0; CHUNK];
+    let mut unpacked = 0_u64;
+    while !interrupt.is_raised() {
+        let count = match unpacker.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+            Err(error) => return Err(error),
+        };
+        unpacked = unpacked.saturating_add(count as u64);
+        let room = unpacker.get_ref().count.saturating_mul(MOST_GAIN);
+        if unpacked > room.saturating_add(LEAST_ROOM) {
+            return Err(io::Error::other(format!(
+                "it unpacks to more than {MOST_GAIN} times its size, as no recording does"
+            )));
+        }
+        copy.write_all(chunk.get(..count).unwrap_or_default())?;
+    }
+    Ok(())
+}
+
+/// `error` about a copy, as one about the recording called `name`.
+fn renamed(error: FileError, name: &Path) -> FileError {
+    let path = name.to_owned();
+    match error {
+        FileError::Read { source, .. } => FileError::Read { path, source },
+        FileError::NotARecording(_) => FileError::NotARecording(path),
+        FileError::UnknownVersion { version, .. } => FileError::UnknownVersion { path, version },
+        FileError::Empty(_) => FileError::Empty(path),
+        FileError::Damaged { offset, what, .. } => FileError::Damaged { path, offset, what },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use kvmprof_recording::file::{Block, Facts, Kind, header};
+
+    use super::*;
+
+    fn packed(bytes: &[u8]) -> Vec<u8> {
+        let mut packer = GzEncoder::new(Vec::new(), Compression::best());
+        packer.write_all(bytes).unwrap();
+        packer.finish().unwrap()
+    }
+
+    fn open_bytes(bytes: &[u8]) -> Result<OpenRecording, CommandError> {
+        let mut file = NamedTempFile::with_suffix(".gz").unwrap();
+        file.write_all(bytes).unwrap();
+        open(file.path(), &Interrupt::default())
+    }
+
+    #[test]
+    fn a_packed_recording_opens_also_where_it_is_cut_off() {
+        let facts = Facts {
+            kernel: "guest".to_owned(),
+            ..Facts::default()
+        };
+        let block = Block::encode(Kind::Facts, &serde_json::to_vec(&facts).unwrap()).unwrap();
+        let recording = [header().as_slice(), &block].concat();
+        let read = |bytes: &[u8]| open_bytes(bytes).unwrap().recording.contents().unwrap();
+        let whole = packed(&recording);
+        assert_eq!(read(&recording).facts.kernel, "guest");
+        assert_eq!(read(&whole).facts.kernel, "guest");
+        let cut = &whole[..whole.len() - 6];
+        assert_eq!(read(cut).facts.kernel, "guest");
+    }
+
+    #[test]
+    fn what_unpacks_to_too_much_is_refused() {
+        let nothing = vec![0; 80 << 20];
+        let Err(error) = open_bytes(&packed(&nothing)) else {
+            panic!("80 MiB of nothing are a recording");
+        };
+        let error = anyhow::Error::from(error);
+        assert!(
+            format!("{error:#}").contains("unpacks to more"),
+            "{error:#}"
+        );
+    }
+
+    #[test]
+    fn errors_name_what_the_user_named() {
+        let Err(error) = open_bytes(&packed(b"Dear report,")) else {
+            panic!("a letter is a recording");
+        };
+        assert!(error.to_string().contains(".gz is no recording"), "{error}");
+    }
+}

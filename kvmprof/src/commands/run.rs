@@ -1,0 +1,164 @@
+//! `kvmprof run`.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use kvmprof_abi::prf::{MAX_ADDRESSES, MIN_ADDRESSES};
+
+use super::clock::ClockOptions;
+use super::exit::{start_error, status_of_guest};
+use super::units::{parse_memory, parse_stacks};
+use kvmprof_introspection::{GuestKnowledge, StackWish};
+use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage, value};
+use kvmprof_vmm::clock::{DEFAULT_HZ, MAXIMUM_HZ};
+use kvmprof_vmm::console::{self, ESCAPE_HELP, RawTerminal};
+use kvmprof_vmm::machine::{KernelSource, MachineConfig};
+use kvmprof_vmm::profiler::RecordPlan;
+use kvmprof_vmm::virtio::GuestAccess;
+use kvmprof_vmm::vm::{Vm, VmConfig, block_signals};
+
+/// Options of `kvmprof run`.
+#[derive(Debug, Args)]
+#[command(after_help = format!("On a terminal, {ESCAPE_HELP}.\n\n\
+    Exit status: 0 when the guest powered off, was reset or was stopped by a signal; 1 for an error; 2 for wrong \
+    options, or where there is no KVM that can be used; 3 when no vCPU could go on; 4 when the guest's kernel panicked.\n\n\
+    Example: kvmprof run --kernel vmlinuz --initrd initrd.img --cpus 2 --memory 1G --socket /run/guest.sock"))]
+pub struct RunArguments {
+    /// The guest's kernel: a Linux bzImage, or an ELF file
+    #[arg(long, value_name = "FILE")]
+    kernel: PathBuf,
+    /// The initial RAM disk
+    #[arg(long, value_name = "FILE")]
+    initrd: Option<PathBuf>,
+    /// The kernel's command line, if not console=ttyS0 (with --console hvc: console=hvc0)
+    #[arg(long, value_name = "WORDS")]
+    cmdline: Option<String>,
+    /// The guest's memory, such as 512M or 4G
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = parse_memory)]
+    memory: u64,
+    /// How many vCPUs the guest has
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    cpus: u16,
+    /// Where the guest's console is: stdio (its serial port), hvc (its virtio console, on standard
+    /// input and output), none or file:PATH, which is emptied when the guest starts
+    #[arg(long, value_name = "WHERE", default_value = "stdio")]
+    console: console::Console,
+    /// What the guest may do with the profiling devices through its own ports: none, pcs, prf or
+    /// all
+    #[arg(long, value_name = "DEVICES", default_value = "all")]
+    guest_access: GuestAccess,
+    /// Listen at this path for clients, such as getpc, record and status
+    #[arg(long, short, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Ticks of the profiling clock a second on each vCPU; 0: no clock
+    #[arg(long, value_name = "HZ", default_value_t = DEFAULT_HZ, value_parser = value::rate_or_none)]
+    hz: u32,
+    #[command(flatten)]
+    clock: ClockOptions,
+    /// Hold the vCPUs until a client starts to gather samples or turns prf on
+    #[arg(long)]
+    wait: bool,
+    /// How many addresses a table of prf may have
+    #[arg(long, value_name = "N", default_value_t = MAX_ADDRESSES, value_parser = parse_addresses)]
+    prf_addresses: usize,
+    /// Record every tick to this file, from the guest's first instruction to its end; see kvmprof report. An older file
+    /// is replaced when the first samples come
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or none
+    #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks, requires = "record")]
+    stacks: StackWish,
+    /// A folder with the guest's files, or some of them: programs in recordings are looked for there first. Files are
+    /// used whose build id, or else whose length, is that of the file in the guest
+    #[arg(long, value_name = "DIR")]
+    sysroot: Option<PathBuf>,
+    /// Where the guest keeps the pid of the running process, if its image doesn't say:
+    /// absolute:ADDRESS[,OFFSET...]:BYTES, gs:OFFSET[,OFFSET...]:BYTES, or none
+    #[arg(long, value_name = "PLACE")]
+    pid_at: Option<String>,
+}
+
+impl Command for RunArguments {
+    /// Runs a guest until it ends.
+    fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let config = self.config()?;
+        block_signals().context("Cannot block signals")?;
+        let on_terminal = self.console.has_input();
+        let vm = Vm::start(config).map_err(start_error)?;
+        let terminal = if on_terminal {
+            RawTerminal::enter().context("Cannot set up the terminal")?
+        } else {
+            None
+        };
+        let end = vm.join();
+        drop(terminal);
+        status_of_guest(end?)
+    }
+}
+
+impl RunArguments {
+    /// Checks that the options go together.
+    fn config(&self) -> anyhow::Result<VmConfig> {
+        self.clock.check()?;
+        if self.wait && self.socket.is_none() && self.record.is_none() {
+            return Err(usage(
+                "--wait without --socket would wait for ever: no client could start the guest",
+            ));
+        }
+        if self.record.is_some() && self.hz == 0 {
+            return Err(usage(format_args!(
+                "--record needs a clock: give --hz a number from 1 to {MAXIMUM_HZ}"
+            )));
+        }
+        let knowledge = self.pid_at.as_deref().map(pid_at).transpose();
+        Ok(VmConfig {
+            machine: MachineConfig {
+                kernel: KernelSource::Path(self.kernel.clone()),
+                initrd: self.initrd.clone(),
+                command_line: (self.cmdline.clone())
+                    .unwrap_or_else(|| default_command_line(&self.console)),
+                memory_bytes: self.memory,
+                cpus: self.cpus,
+            },
+            console: self.console.clone(),
+            guest_access: self.guest_access,
+            hz: self.hz,
+            clock_source: self.clock.source,
+            jitter: self.clock.jitter,
+            hold: self.wait,
+            socket: self.socket.clone(),
+            prf_addresses: self.prf_addresses,
+            record: self.record.clone().map(|path| RecordPlan {
+                path,
+                stacks: self.stacks,
+            }),
+            sysroot: self.sysroot.clone(),
+            knowledge: knowledge.map_err(usage)?,
+        })
+    }
+}
+
+/// Linux, told where its console is.
+fn default_command_line(console: &console::Console) -> String {
+    match console {
+        console::Console::Hvc => "console=hvc0".to_owned(),
+        _ => "console=ttyS0".to_owned(),
+    }
+}
+
+/// What `--pid-at` says of the guest.
+fn pid_at(place: &str) -> Result<GuestKnowledge, String> {
+    if place == "none" {
+        return Ok(GuestKnowledge::unknown());
+    }
+    GuestKnowledge::from_pid_at(place).map_err(|error| format!("Invalid --pid-at: {error}"))
+}
+
+/// How many addresses `--prf-addresses` allows.
+fn parse_addresses(word: &str) -> Result<usize, String> {
+    word.parse()
+        .ok()
+        .filter(|addresses| (MIN_ADDRESSES..=MAX_ADDRESSES).contains(addresses))
+        .ok_or_else(|| format!("'{word}' isn't a number from {MIN_ADDRESSES} to {MAX_ADDRESSES}"))
+}

@@ -1,0 +1,194 @@
+//! `kvmprof status`.
+
+use anyhow::Context;
+use clap::Args;
+use kvmprof_abi::wire::device;
+use kvmprof_recording::status::{
+    ClockStatus, ConsumerStatus, MachineStatus, PcsStatus, PrfStatus, RecorderStatus, Status,
+};
+use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs};
+
+use super::units::format_memory;
+
+/// A status document is some KiB even with 64 vCPUs.
+const MAX_STATUS: usize = 1 << 20;
+
+/// Options of `kvmprof status`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0; 1 when there is no guest at the socket; 2 for wrong options.\n\n\
+    Example: kvmprof status --socket /run/guest.sock"
+)]
+pub struct StatusArguments {
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// Print the JSON document that the guest's kvmprof gives (guest/abi/WIRE.md describes it)
+    #[arg(long)]
+    json: bool,
+}
+
+impl Command for StatusArguments {
+    /// Prints the status of a running guest.
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let connection = self.socket.connect()?;
+        let document = connection.snapshot(device::STATUS, MAX_STATUS)?;
+        let text = if self.json {
+            // As it came: a newer kvmprof may say more than this program knows.
+            let document: serde_json::Value =
+                serde_json::from_slice(&document).context(NO_STATUS)?;
+            format!("{document}\n")
+        } else {
+            text(&Status::from_json(&document).context(NO_STATUS)?)
+        };
+        let written = console.output.write_all(text.as_bytes());
+        written.context("Cannot write the status")?;
+        Ok(ExitStatus::SUCCESS)
+    }
+}
+
+const NO_STATUS: &str =
+    "The status of the guest cannot be read: use the kvmprof of the release that runs the guest";
+
+fn text(status: &Status) -> String {
+    let mut lines = machine_lines(&status.machine);
+    lines.extend(clock_lines(&status.clock));
+    for consumer in &status.consumers {
+        let state = consumer_state(consumer);
+        lines.push(format!("{:<10} {state}", consumer.name()));
+        lines.push(format!(
+            "           {}",
+            equation(consumer.ledger().fields())
+        ));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn machine_lines(machine: &MachineStatus) -> Vec<String> {
+    let state = match (machine.ended, machine.held) {
+        (true, _) => "ended",
+        (false, true) => "held until a client gathers samples",
+        (false, false) => "running",
+    };
+    let unclaimed = &machine.unclaimed_accesses;
+    let mut lines = vec![
+        format!(
+            "machine    {}, {} vCPUs, {}, {state}",
+            machine.kernel,
+            machine.vcpus,
+            format_memory(machine.memory_bytes),
+        ),
+        format!(
+            "           no device answered {} port reads, {} port writes, {} MMIO reads, {} MMIO writes",
+            unclaimed.port_reads,
+            unclaimed.port_writes,
+            unclaimed.mmio_reads,
+            unclaimed.mmio_writes,
+        ),
+        format!("processes  {}", machine.introspection),
+    ];
+    if let Some(virtio) = &machine.virtio {
+        lines.push(format!(
+            "virtio     {} resets, {} refused queues, {} control faults",
+            virtio.resets, virtio.refused_queues, virtio.control_faults,
+        ));
+        lines.extend(virtio.ports.iter().map(|port| {
+            format!(
+                "  {:<9} {} queue faults, {} protocol faults",
+                port.name, port.queue_faults, port.protocol_faults,
+            )
+        }));
+    }
+    lines
+}
+
+fn clock_lines(clock: &ClockStatus) -> Vec<String> {
+    let jitter = if clock.jitter { " with jitter" } else { "" };
+    let state = if clock.running { "running" } else { "stopped" };
+    let mut lines = vec![
+        format!(
+            "clock      {} Hz by {}{jitter}, {state}; registers from the {}; ticks of halted vCPUs: {}",
+            clock.hz, clock.source, clock.registers, clock.halted_ticks,
+        ),
+        format!("           {}", equation(clock.ledger.fields())),
+    ];
+    for (vcpu, ledger) in clock.vcpus.iter().enumerate() {
+        lines.push(format!("  vCPU {vcpu:<3} {}", equation(ledger.fields())));
+    }
+    lines
+}
+
+fn consumer_state(consumer: &ConsumerStatus) -> String {
+    match consumer {
+        ConsumerStatus::Pcs(pcs) => pcs_state(pcs).to_owned(),
+        ConsumerStatus::Prf(PrfStatus { on, addresses, .. }) => {
+            let on = if *on { "on" } else { "off" };
+            format!("{on}, {addresses} addresses")
+        }
+        ConsumerStatus::Recorder(RecorderStatus {
+            recording, path, ..
+        }) => {
+            let state = if *recording { "recording" } else { "ended" };
+            format!("{state}, {}", path.as_deref().unwrap_or("to a client"))
+        }
+        ConsumerStatus::Other(_) => "of a kind that this kvmprof does not know".to_owned(),
+    }
+}
+
+fn pcs_state(pcs: &PcsStatus) -> &'static str {
+    match (pcs.open, pcs.gathering) {
+        (true, true) => "open, gathering",
+        (true, false) => "open",
+        (false, _) => "closed",
+    }
+}
+
+/// A ledger whose first field is the sum of the others.
+fn equation<const N: usize>(fields: [(&'static str, u64); N]) -> String {
+    let [(_, ticks), parts @ ..] = fields.as_slice() else {
+        return String::new();
+    };
+    let parts: Vec<String> = parts
+        .iter()
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect();
+    format!("{ticks} ticks = {}", parts.join(" + "))
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmprof_recording::ConsumerLedger;
+    use kvmprof_recording::status::OtherStatus;
+
+    use super::*;
+
+    #[test]
+    fn every_consumer_is_shown_with_its_ledger() {
+        let ledger = ConsumerLedger {
+            ticks: 3,
+            recorded: 2,
+            lost: 1,
+            ..ConsumerLedger::default()
+        };
+        let status = Status {
+            consumers: vec![
+                ConsumerStatus::Pcs(PcsStatus::new(true, true, ledger)),
+                ConsumerStatus::Prf(PrfStatus::new(255, false, 229, ledger)),
+                ConsumerStatus::Other(OtherStatus {
+                    name: "pmc".to_owned(),
+                    ledger,
+                }),
+            ],
+            ..Status::default()
+        };
+        let text = text(&status);
+        for line in [
+            "pcs        open, gathering\n",
+            "prf 255    off, 229 addresses\n",
+            "pmc        of a kind",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        let account = "           3 ticks = 2 recorded + 0 merged + 0 ungathered + 0 stolen + 1 lost + 0 pending + 0 discarded\n";
+        assert_eq!(text.matches(account).count(), 3, "{text}");
+    }
+}

@@ -1,0 +1,97 @@
+//! `kvmprof top`.
+
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+use clap::Args;
+use kvmprof_abi::wire::device;
+use kvmprof_client::{ClientError, Connection, RemoteDevice};
+use kvmprof_report::top::{TopOptions, run};
+use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, value};
+
+use super::recorder;
+use super::units::parse_stacks;
+use kvmprof_introspection::StackWish;
+
+/// Bytes of the stream that are read at a time.
+const PIECE: usize = 256 << 10;
+/// Pieces that wait to be shown; the rest waits in the guest's recorder, which counts what it has to drop.
+const PIECES: usize = 8;
+
+/// Options of `kvmprof top`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 when the user quit, the tables were printed or the guest ended; 1 when there is no guest \
+    at the socket, or it has no clock; 2 for wrong options.\n\n\
+    Example: kvmprof top --socket /run/guest.sock --count 1 --interval 5 | head -40"
+)]
+pub struct TopArguments {
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// Length of the time window that the view covers, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = value::seconds_of_an_hour)]
+    window: Duration,
+    /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or none
+    #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks)]
+    stacks: StackWish,
+    /// In a pipe: time between two tables, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = value::seconds_of_an_hour)]
+    interval: Duration,
+    /// In a pipe: end after this many tables
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// In a pipe: the most rows that a table has
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    top: usize,
+    /// No colours, as with NO_COLOR in the environment
+    #[arg(long, alias = "no-color")]
+    no_colour: bool,
+}
+
+impl Command for TopArguments {
+    /// Shows a running guest until the user quits, or it ends (in a pipe).
+    fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let connection = self.socket.connect()?;
+        let recorder = connection.open(device::RECORDER, 0)?;
+        recorder::start(&recorder, self.stacks, "Cannot start to record the guest")?;
+        let options = TopOptions {
+            window: self.window,
+            interval: self.interval,
+            count: self.count,
+            rows: self.top,
+            // https://no-color.org
+            colours: !self.no_colour
+                && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        };
+        let device = &recorder;
+        std::thread::scope(|scope| {
+            // In here, so that it is gone when the view ends, whatever ends it: the reader must not wait for it.
+            let (sender, feed) = sync_channel(PIECES);
+            let _end = Disconnect(&connection);
+            scope.spawn(move || read(device, &sender));
+            run(&feed, &options)
+        })?;
+        Ok(ExitStatus::SUCCESS)
+    }
+}
+
+/// Ends the connection when the view ends, also by a panic: the reader waits no longer then.
+struct Disconnect<'a>(&'a Connection);
+
+impl Drop for Disconnect<'_> {
+    fn drop(&mut self) {
+        self.0.disconnect();
+    }
+}
+
+/// Hands on all that comes, to the recording's end.
+fn read(recorder: &RemoteDevice, sender: &SyncSender<Result<Vec<u8>, ClientError>>) {
+    loop {
+        let result = recorder.read(PIECE);
+        let (is_end, has_failed) = (result.as_ref().is_ok_and(Vec::is_empty), result.is_err());
+        // Nobody takes it any more when the view has ended.
+        if is_end || sender.send(result).is_err() || has_failed {
+            return;
+        }
+    }
+}

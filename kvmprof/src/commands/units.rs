@@ -1,0 +1,76 @@
+//! Numbers as people write them on a command line.
+
+use kvmprof_introspection::StackWish;
+
+/// Parses an amount of memory, such as `512M`; the suffixes are powers of 1024, and a bare number
+/// is bytes. The result is in bytes.
+pub fn parse_memory(text: &str) -> Result<u64, String> {
+    let suffixes = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];
+    let upper = text.trim().to_ascii_uppercase();
+    let upper = upper
+        .strip_suffix("IB")
+        .or(upper.strip_suffix('B'))
+        .unwrap_or(&upper);
+    let (digits, shift) = suffixes
+        .iter()
+        .find_map(|(suffix, shift)| Some((upper.strip_suffix(suffix)?, *shift)))
+        .unwrap_or((upper, 0));
+    digits
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(1 << shift))
+        .ok_or_else(|| format!("'{text}' is no amount of memory: write 512M or 2G, say"))
+}
+
+/// `bytes` with the largest suffix that loses nothing.
+pub fn format_memory(bytes: u64) -> String {
+    for (suffix, shift) in [("G", 30), ("M", 20), ("K", 10)] {
+        if bytes != 0 && bytes.trailing_zeros() >= shift {
+            return format!("{}{suffix}", bytes >> shift);
+        }
+    }
+    bytes.to_string()
+}
+
+/// What `--stacks` asks for.
+pub fn parse_stacks(words: &str) -> Result<StackWish, String> {
+    let mut wish = StackWish::default();
+    if words == "none" {
+        return Ok(wish);
+    }
+    for word in words.split(',') {
+        match word {
+            "kernel" => wish.kernel = true,
+            "user" => wish.user = true,
+            _ => {
+                return Err(format!(
+                    "'{word}' is no part of a stack: use kernel, user or none"
+                ));
+            }
+        }
+    }
+    Ok(wish)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_with_its_suffix() {
+        assert_eq!(parse_memory("512M"), Ok(512 << 20));
+        assert_eq!(parse_memory("2g"), Ok(2 << 30));
+        assert_eq!(parse_memory("1GiB"), Ok(1 << 30));
+        assert_eq!(parse_memory("4096"), Ok(4096));
+        for wrong in ["", "M", "12X", "-1M", "99999999999T", "1.5G"] {
+            assert!(parse_memory(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn memory_is_shown_as_it_would_be_written() {
+        assert_eq!(format_memory(512 << 20), "512M");
+        assert_eq!(format_memory(2 << 30), "2G");
+        assert_eq!(format_memory(1000), "1000");
+    }
+}

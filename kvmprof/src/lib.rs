@@ -1,0 +1,3 @@
+//! The program `kvmprof`: its command line.
+
+pub mod commands;

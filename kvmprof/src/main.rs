@@ -1,0 +1,5 @@
+//! The program `kvmprof`.
+
+fn main() -> std::process::ExitCode {
+    kvmprof::commands::main()
+}

@@ -1,0 +1,106 @@
+//! No command loses a recording that the user didn't name to be replaced.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use super::{FAILURE, Folder, USAGE, read};
+
+/// The commands that write a result, without its file.
+const WRITING: [&[&str]; 5] = [
+    &["html", "before"],
+    &["flamegraph", "before"],
+    &["export", "--format", "folded", "before"],
+    &["export", "--format", "perf-data", "before"],
+    &["diff", "before", "after"],
+];
+
+#[test]
+fn the_recording_that_is_read_is_never_replaced() {
+    let folder = Folder::new();
+    let before = read(folder.path("before"));
+    symlink("before", folder.path("link")).unwrap();
+    fs::hard_link(folder.path("before"), folder.path("hard")).unwrap();
+    for words in WRITING {
+        for output in ["before", "./before", "link", "hard"] {
+            for force in [&[][..], &["--force"]] {
+                let ran = folder.run(&[words, &["-o", output], force].concat());
+                ran.assert_refused(FAILURE, &["is the recording that is read", "--output"]);
+            }
+        }
+    }
+    let ran = folder.run(&["diff", "before", "after", "-o", "after"]);
+    ran.assert_refused(FAILURE, &["after is the recording that is read"]);
+    assert_eq!(read(folder.path("before")), before);
+    assert_eq!(folder.names(), ["after", "before", "hard", "link"]);
+}
+
+#[test]
+fn another_recording_is_replaced_by_force_only() {
+    let folder = Folder::new();
+    let after = read(folder.path("after"));
+    for words in WRITING {
+        fs::write(folder.path("third"), &after).unwrap();
+        let ran = folder.run(&[words, &["-o", "third"]].concat());
+        ran.assert_refused(FAILURE, &["third is a recording", "--force"]);
+        assert_eq!(read(folder.path("third")), after, "{words:?}");
+        let ran = folder.run(&[words, &["-o", "third", "--force"]].concat());
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{words:?}");
+        assert_ne!(read(folder.path("third")), after, "{words:?}");
+        // What is no recording is replaced as ever.
+        let ran = folder.run(&[words, &["-o", "third"]].concat());
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{words:?}");
+    }
+}
+
+#[test]
+fn a_result_that_fails_leaves_the_older_file() {
+    let folder = Folder::new();
+    fs::write(folder.path("out"), "older").unwrap();
+    for words in [
+        &["html", "before", "--pid", "9999"][..],
+        &["flamegraph", "nothing"],
+        &[
+            "export",
+            "--format",
+            "folded",
+            "before",
+            "--vmlinux",
+            "before",
+        ],
+    ] {
+        let ran = folder.run(&[words, &["-o", "out"]].concat());
+        assert_eq!(ran.status, FAILURE, "{ran:?}");
+        assert_eq!(read(folder.path("out")), b"older", "{words:?}");
+    }
+    let ran = folder.run(&["html", "before", "-o", "none/such"]);
+    ran.assert_refused(FAILURE, &["Cannot write none/such"]);
+    let perf = ["export", "--format", "perf-data", "before"];
+    let ran = folder.run(&[&perf[..], &["-o", "out.gz"]].concat());
+    ran.assert_refused(USAGE, &["without .gz"]);
+    folder.run(&perf).assert_refused(FAILURE, &["--output"]);
+}
+
+#[test]
+fn record_and_run_keep_what_is_there_when_they_cannot_start() {
+    let folder = Folder::new();
+    let before = read(folder.path("before"));
+    fs::write(folder.path("log"), "older").unwrap();
+    let record = ["record", "-s", "/nonexistent", "-o", "before"];
+    folder.run(&record).assert_refused(FAILURE, &["No socket"]);
+    let run = [
+        "run",
+        "--kernel",
+        "/nonexistent",
+        "--console",
+        "file:log",
+        "--record",
+        "before",
+    ];
+    // Without a KVM it ends earlier, with another status.
+    let ran = folder.run(&run);
+    assert_ne!(ran.status, 0, "{ran:?}");
+    assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
+    assert_eq!(read(folder.path("before")), before);
+    assert_eq!(read(folder.path("log")), b"older");
+    assert_eq!(folder.names(), ["after", "before", "log"]);
+}

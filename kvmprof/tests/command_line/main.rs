@@ -1,0 +1,110 @@
+//! The program as its users call it, as far as that needs no guest: exit statuses, messages, closed and full outputs,
+//! files that must not be lost.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+mod files;
+mod pipes;
+#[path = "../../../report/tests/shared/mod.rs"]
+mod recordings;
+mod usage;
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+const SUCCESS: i32 = 0;
+const FAILURE: i32 = 1;
+const USAGE: i32 = 2;
+
+/// The program with these arguments, without standard input and without a guest in the environment.
+fn kvmprof<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvmprof"));
+    command
+        .args(arguments)
+        .env_remove("KVMPROF_SOCKET")
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null());
+    command
+}
+
+/// A program that has ended.
+#[derive(Debug)]
+struct Ran {
+    /// -1 when a signal ended it.
+    status: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        Self {
+            status: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+impl Ran {
+    /// Checks that it failed with one line that has each of `words` in it.
+    #[track_caller]
+    fn assert_refused(&self, status: i32, words: &[&str]) {
+        assert_eq!(self.status, status, "{self:?}");
+        assert_eq!(self.stderr.lines().count(), 1, "{self:?}");
+        for word in words {
+            assert!(self.stderr.contains(word), "no {word:?} in {self:?}");
+        }
+    }
+
+    #[track_caller]
+    fn assert_success(&self) {
+        assert_eq!(
+            (self.status, self.stderr.as_str()),
+            (SUCCESS, ""),
+            "{self:?}"
+        );
+    }
+}
+
+fn run<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Ran {
+    kvmprof(arguments).output().unwrap().into()
+}
+
+/// A folder with two recordings, `before` and `after`.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        recordings::ordinary(&folder.path().join("before"), 20);
+        recordings::ordinary(&folder.path().join("after"), 80);
+        Self(folder)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The program with these arguments, in the folder.
+    fn run(&self, arguments: &[&str]) -> Ran {
+        let mut command = kvmprof(arguments);
+        command.current_dir(&self.0).output().unwrap().into()
+    }
+
+    /// The names of all files in it.
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).unwrap();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+fn read(path: impl AsRef<Path>) -> Vec<u8> {
+    std::fs::read(path).unwrap()
+}

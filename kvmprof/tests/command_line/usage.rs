@@ -1,0 +1,198 @@
+//! Wrong uses: each is one line that says what to do, and an exit status of its own.
+
+use super::{FAILURE, Folder, SUCCESS, USAGE, kvmprof, run};
+
+#[test]
+fn wrong_options_end_with_the_status_that_the_help_says() {
+    for (words, expected) in [
+        (&["run"][..], "--kernel <FILE>"),
+        (
+            &["run", "--kernel", "x", "--jitter", "--clock", "ticker"],
+            "--jitter needs --clock thread",
+        ),
+        (&["run", "--kernel", "x", "--pid-at", "zz"], "'zz'"),
+        (
+            &["run", "--kernel", "x", "--wait"],
+            "--wait without --socket",
+        ),
+        (
+            &["run", "--kernel", "x", "--hz", "0", "--record", "y"],
+            "--record needs a clock",
+        ),
+        (&["run", "--kernel", "x", "--hz", "10001"], "1 to 10000"),
+        (&["demo", "--jitter", "--clock", "ticker"], "--jitter needs"),
+        (&["demo", "--seconds", "0"], "more than 0"),
+        (&["demo", "--socket", "x", "--json"], "--json"),
+        (&["getpc", "-p", "1,2,3,4,5,6"], "at most 5"),
+        (&["getpc", "-p", "dd"], "has to be a number"),
+        (&["getpc", "--hz", "0"], "1 to 10000"),
+        (&["getpc", "0"], "more than 0"),
+        (
+            &["record", "-o", "x", "--seconds", "x"],
+            "number of seconds",
+        ),
+        (&["record", "-o", "x", "--pid", "dd"], "has to be a number"),
+        (&["record", "-o", "x.gz"], "without .gz"),
+        (&["top", "--window", "1e9"], "at most 3600"),
+        (&["report", "x", "--pid", "dd"], "has to be a number"),
+        (&["report", "x", "--time", "4:3"], "range of seconds"),
+        (&["diff", "-", "-"], "Only one"),
+        (&["prfdc", "log", "0"], "more than 0"),
+        (&["sing"], "'sing'"),
+    ] {
+        run(words).assert_refused(USAGE, &["kvmprof: ", expected, "--help"]);
+    }
+}
+
+#[test]
+fn memory_that_is_no_machine_is_a_wrong_option() {
+    if !std::path::Path::new("/dev/kvm").exists() {
+        println!("not run: this host has no /dev/kvm, which is looked for first");
+        return;
+    }
+    for memory in ["1", "1M", "33554433"] {
+        let ran = run([
+            "run",
+            "--console",
+            "none",
+            "--kernel",
+            "/dev/null",
+            "--memory",
+            memory,
+        ]);
+        ran.assert_refused(USAGE, &["memory"]);
+    }
+}
+
+#[test]
+fn without_a_socket_the_commands_say_what_to_do() {
+    for words in [&["status"][..], &["top"], &["record", "-o", "x"]] {
+        for socket in [None, Some("")] {
+            let mut command = kvmprof(words);
+            if let Some(socket) = socket {
+                command.env("KVMPROF_SOCKET", socket);
+            }
+            let ran = super::Ran::from(command.output().unwrap());
+            ran.assert_refused(USAGE, &["--socket PATH", "KVMPROF_SOCKET", "--help"]);
+        }
+    }
+    // The tools take the guest's own nodes then.
+    for words in [&["getpc", "-o", "/dev/null"][..], &["prfstat"]] {
+        let mut command = kvmprof(words);
+        command.env("KVMPROF_SOCKET", "");
+        let ran = super::Ran::from(command.output().unwrap());
+        ran.assert_refused(FAILURE, &["No device at /dev/", "--socket"]);
+    }
+}
+
+#[test]
+fn every_command_that_talks_to_a_guest_takes_a_socket() {
+    for words in [
+        &["status"][..],
+        &["top"],
+        &["record", "-o", "/dev/null"],
+        &["getpc", "-o", "/dev/null"],
+        &["prfld"],
+        &["prfstat"],
+        &["prfdc", "/nonexistent/log"],
+        &["prfsnap", "/nonexistent/log"],
+    ] {
+        for option in ["-s", "--socket"] {
+            let ran = run(words.iter().chain(&[option, "/nonexistent/socket"]));
+            ran.assert_refused(FAILURE, &["No socket at /nonexistent/socket"]);
+        }
+    }
+}
+
+#[test]
+fn a_part_without_anything_in_it_is_told() {
+    let folder = Folder::new();
+    for options in [
+        &["--pid", "9999"][..],
+        &["--time", "100:200"],
+        &["--pid", "7", "--time", "0.5:"],
+        &["--comm", "work"],
+    ] {
+        for command in [
+            &["report", "before"][..],
+            &["export", "--format", "folded", "before"],
+        ] {
+            let ran = folder.run(&[command, options].concat());
+            ran.assert_refused(FAILURE, &["Nothing in before matches", options[0]]);
+            assert_eq!(ran.stdout, "");
+        }
+    }
+    for options in [
+        &["--pid", "7,9"][..],
+        &["--pid", "7", "--pid", "9"],
+        &["--time", ":0.05"],
+        &["--comm", "worker", "--comm", "logger"],
+    ] {
+        folder
+            .run(&[&["report", "before"], options].concat())
+            .assert_success();
+    }
+}
+
+#[test]
+fn processes_are_chosen_by_pid_or_name() {
+    let folder = Folder::new();
+    let by_pid = folder.run(&["report", "before", "--pid", "7"]).stdout;
+    assert!(
+        by_pid.contains("worker") && !by_pid.contains("logger"),
+        "{by_pid}"
+    );
+    assert_eq!(
+        folder.run(&["report", "before", "--comm", "worker"]).stdout,
+        by_pid
+    );
+}
+
+#[test]
+fn a_json_document_has_the_tables_that_were_asked_for() {
+    let folder = Folder::new();
+    let document = |options: &[&str]| -> serde_json::Value {
+        let ran = folder.run(&[&["report", "before", "--json"], options].concat());
+        ran.assert_success();
+        serde_json::from_str(&ran.stdout).unwrap()
+    };
+    let tables = [
+        "modes",
+        "vcpus",
+        "processes",
+        "modules",
+        "functions",
+        "lines",
+    ];
+    let all = document(&[]);
+    assert_eq!(all["schema"], 1);
+    assert!(tables.iter().all(|table| !all[table].is_null()), "{all}");
+    assert_eq!(all["modes"]["user"], 60);
+    assert_eq!(all["rows_left_out"]["functions"], 0);
+    let some = document(&["--by", "mode,function", "--top", "2"]);
+    for table in tables {
+        let is_there = ["modes", "functions"].contains(&table);
+        assert_eq!(some.get(table).is_some(), is_there, "{table}: {some}");
+    }
+    assert_eq!(some["functions"].as_array().unwrap().len(), 2);
+    let functions = all["functions"].as_array().unwrap().len();
+    assert_eq!(some["rows_left_out"]["functions"], functions - 2);
+}
+
+#[test]
+fn help_needs_nothing() {
+    for words in [
+        &["--help"][..],
+        &["--version"],
+        &["record", "--help"],
+        &["prfld", "-h"],
+    ] {
+        let ran = run(words);
+        assert_eq!(
+            (ran.status, ran.stderr.as_str()),
+            (SUCCESS, ""),
+            "{words:?}"
+        );
+    }
+    assert_eq!(run([] as [&str; 0]).status, USAGE);
+}

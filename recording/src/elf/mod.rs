@@ -1,0 +1,64 @@
+//! Programs and libraries (ELF files): which functions they have, and where.
+//!
+//! Files come from guests: nothing in them is believed, and what is taken from them is bounded. A file of which only
+//! parts are there (holes of zeros, no section headers) gives what can still be found in it.
+
+mod error;
+mod file;
+mod frames;
+mod plt;
+mod symbols;
+
+use object::Endianness;
+use object::elf::{FileHeader32, FileHeader64};
+
+use crate::file::{BinaryFunction, Segment};
+pub use error::BinaryError;
+use file::Elf;
+use symbols::Collected;
+
+/// What is of interest in a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ParsedBinary {
+    /// Its build id in hexadecimal; empty if it has none.
+    pub build_id: String,
+    /// Its executable segments.
+    pub segments: Vec<Segment>,
+    /// Its functions in the order of their addresses, one at each, as mangled as the file has them. Those of
+    /// `.symtab`, or else `.dynsym` and `.gnu_debugdata`; stubs of its PLT, `name@plt`; where none of these is,
+    /// functions without a name out of `.eh_frame`.
+    pub functions: Vec<BinaryFunction>,
+}
+
+/// Reads the file whose contents are `bytes`, which should be aligned to 8.
+///
+/// # Errors
+/// It is no ELF file for little-endian x86, or none with executable segments.
+pub fn parse(bytes: &[u8]) -> Result<ParsedBinary, BinaryError> {
+    match bytes.get(4) {
+        _ if !bytes.starts_with(&object::elf::ELFMAG) => Err(BinaryError::NotElf),
+        Some(1) => Ok(of_elf(&Elf::<FileHeader32<Endianness>>::parse(bytes)?)),
+        Some(2) => Ok(of_elf(&Elf::<FileHeader64<Endianness>>::parse(bytes)?)),
+        _ => Err(BinaryError::NotElf),
+    }
+}
+
+fn of_elf<Header: file::Header>(elf: &Elf<'_, Header>) -> ParsedBinary {
+    let segments = elf.executable_segments();
+    let mut collected = Collected::default();
+    if !collected.add_table(elf.symbols(object::elf::SHT_SYMTAB), elf.endian, &segments) {
+        collected.add_table(elf.dynamic_symbols(), elf.endian, &segments);
+        collected.add_debug_data(elf.section(".gnu_debugdata"), &segments);
+    }
+    collected.add_all(plt::stubs(elf));
+    let mut functions = collected.into_functions();
+    frames::add_begins(elf, &mut functions);
+    ParsedBinary {
+        build_id: elf.build_id(),
+        segments,
+        functions,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! Against files that are surely there: this program itself, and what the compiler makes.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A program that calls libc, with and without a static function.
+const SOURCE: &str = "\
+#include <stdlib.h>
+static __attribute__((noinline)) int hidden(int x) { return x * 3; }
+int shown(int x) { return hidden(x) + 1; }
+int main(int argc, char **argv) { (void)argv; return shown(atoi(argv[argc - 1])); }
+";
+
+fn compile(folder: &Path, options: &[&str]) -> Vec<u8> {
+    let (source, program) = (folder.join("test.c"), folder.join("test"));
+    std::fs::write(&source, SOURCE).unwrap();
+    let status = Command::new("cc")
+        .args([
+            "-O1",
+            "-fno-inline",
+            "-Wl,-z,lazy",
+            "-Wl,--build-id=0x00c0ffee",
+        ])
+        .args(options)
+        .arg("-o")
+        .args([&program, &source])
+        .status()
+        .unwrap();
+    assert!(status.success());
+    std::fs::read(program).unwrap()
+}
+
+fn named<'a>(binary: &'a ParsedBinary, name: &str) -> Option<&'a BinaryFunction> {
+    let mut functions = binary.functions.iter();
+    functions.find(|function| function.name == name)
+}
+
+#[test]
+fn a_program_has_its_functions() {
+    let folder = tempfile::tempdir().unwrap();
+    let binary = parse(&compile(folder.path(), &[])).unwrap();
+    assert_eq!(binary.build_id, "00c0ffee");
+    assert_eq!(binary.segments.len(), 1);
+    for name in ["hidden", "shown", "main"] {
+        assert!(named(&binary, name).unwrap().length > 0, "{name}");
+    }
+    let stub = ["strtol@plt", "atoi@plt"].map(|name| named(&binary, name).is_some());
+    assert!(stub.contains(&true), "{:?}", binary.functions);
+    let addresses = binary.functions.iter().map(|function| function.address);
+    assert!(addresses.is_sorted_by(|left, right| left < right));
+}
+
+#[test]
+fn a_stripped_one_has_begins_without_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = parse(&compile(folder.path(), &["-rdynamic"])).unwrap();
+    let stripped = parse(&compile(folder.path(), &["-rdynamic", "-s"])).unwrap();
+    let hidden = named(&whole, "hidden").unwrap();
+    assert_eq!(named(&stripped, "hidden"), None);
+    assert_eq!(named(&stripped, "shown"), named(&whole, "shown"));
+    let functions = &stripped.functions;
+    let begin = functions
+        .iter()
+        .find(|function| function.address == hidden.address);
+    let begin = begin.unwrap();
+    assert_eq!((begin.name.as_str(), begin.length), ("", hidden.length));
+}
+
+#[test]
+fn a_file_without_section_headers_is_read_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bytes = compile(folder.path(), &["-rdynamic", "-s", "-Wl,--hash-style=gnu"]);
+    let whole = parse(&bytes).unwrap();
+    // e_shoff, e_shnum and e_shstrndx.
+    bytes[40..48].fill(0);
+    bytes[60..64].fill(0);
+    let blind = parse(&bytes).unwrap();
+    assert_eq!(blind.build_id, whole.build_id);
+    assert_eq!(named(&blind, "shown"), named(&whole, "shown"));
+    let nameless = |binary: &ParsedBinary| {
+        let functions = binary.functions.iter();
+        functions
+            .filter(|function| function.name.is_empty())
+            .count()
+    };
+    assert!(nameless(&blind) >= nameless(&whole));
+}
+
+#[test]
+fn symbols_within_the_file_are_unpacked() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = compile(folder.path(), &[]);
+    let options = lzma_rust2::XzOptions::with_preset(1);
+    let mut writer = lzma_rust2::XzWriter::new(Vec::new(), options).unwrap();
+    writer.write_all(&whole).unwrap();
+    let packed = folder.path().join("packed");
+    std::fs::write(&packed, writer.finish().unwrap()).unwrap();
+    compile(folder.path(), &["-s"]);
+    let status = Command::new("objcopy")
+        .arg(format!("--add-section=.gnu_debugdata={}", packed.display()))
+        .arg(folder.path().join("test"))
+        .status();
+    assert!(status.unwrap().success());
+    let stripped = parse(&std::fs::read(folder.path().join("test")).unwrap()).unwrap();
+    assert_eq!(
+        named(&stripped, "hidden"),
+        named(&parse(&whole).unwrap(), "hidden")
+    );
+}
+
+/// A function that no other one is like: the compiler keeps it by its name.
+#[inline(never)]
+fn marker_in_this_program(number: u64) -> u64 {
+    std::hint::black_box(number) ^ 0x6b76_6d70_726f_6600
+}
+
+#[test]
+fn this_program_is_read() {
+    assert_ne!(marker_in_this_program(1), 1);
+    let bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    let binary = parse(&bytes).unwrap();
+    let mut functions = binary.functions.iter();
+    assert!(functions.any(|function| function.name.contains("marker_in_this_program")));
+}
+
+#[test]
+fn other_files_are_refused() {
+    assert_eq!(parse(b""), Err(BinaryError::NotElf));
+    assert_eq!(parse(b"#!/bin/sh\n"), Err(BinaryError::NotElf));
+    assert_eq!(
+        parse(b"\x7fELF\x02\x01\x01"),
+        Err(BinaryError::Damaged("its header"))
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn damage_is_survived(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..40), cut in any::<prop::sample::Index>()) {
+        let bytes = PROGRAM.get_or_init(|| {
+            let folder = tempfile::tempdir().unwrap();
+            compile(folder.path(), &["-rdynamic"])
+        });
+        let mut bytes = bytes.clone();
+        for (index, byte) in changes {
+            // Headers and tables above all.
+            let index = index.index(bytes.len());
+            bytes[if byte & 1 == 0 { index % 0x400 } else { index }] = byte;
+        }
+        let _ = parse(&bytes);
+        bytes.truncate(cut.index(bytes.len()));
+        let _ = parse(&bytes);
+    }
+}
+
+static PROGRAM: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();

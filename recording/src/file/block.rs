@@ -1,0 +1,236 @@
+//! The frame of each block, and the file's header.
+
+use super::{Piece, ReadError};
+
+/// How every recording begins.
+pub const MAGIC: [u8; 8] = *b"kvmprof\0";
+/// The format that is written, and the only one that is read.
+pub const VERSION: u32 = 1;
+/// Bytes of the file's header.
+pub const HEADER: usize = 16;
+/// Bytes of a block's header.
+const BLOCK_HEADER: usize = 12;
+/// Longest block, in bytes, as it lies in the file and unpacked.
+pub const MAX_BLOCK: usize = 64 << 20;
+/// How much work the packer takes.
+const LEVEL: i32 = 1;
+
+/// What a block has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// What the recording is about: JSON.
+    Facts,
+    /// The symbols of the guest's kernel: text in the form of `/proc/kallsyms`, packed.
+    Symbols,
+    /// Samples, packed.
+    Samples,
+    /// The account of all ticks, when the recording came to its end: JSON.
+    End,
+    /// The executable mappings of one address space: JSON, packed.
+    Mappings,
+    /// A file that code was executed from: a line of JSON, then its functions, packed.
+    Binary,
+    /// The guest's kernel: JSON.
+    Kernel,
+}
+
+impl Kind {
+    const ALL: [Self; 7] = [
+        Self::Facts,
+        Self::Symbols,
+        Self::Samples,
+        Self::End,
+        Self::Mappings,
+        Self::Binary,
+        Self::Kernel,
+    ];
+
+    fn number(self) -> u32 {
+        match self {
+            Self::Facts => 1,
+            Self::Symbols => 2,
+            Self::Samples => 3,
+            Self::End => 4,
+            Self::Mappings => 5,
+            Self::Binary => 6,
+            Self::Kernel => 7,
+        }
+    }
+
+    fn is_packed(self) -> bool {
+        matches!(
+            self,
+            Self::Symbols | Self::Samples | Self::Mappings | Self::Binary
+        )
+    }
+}
+
+/// The file's header.
+pub fn header() -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[..8].copy_from_slice(&MAGIC);
+    header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    header
+}
+
+/// A block out of a recording.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Block {
+    /// What it has; `None` for kinds of later additions, which are passed over.
+    pub kind: Option<Kind>,
+    /// That, unpacked.
+    pub contents: Vec<u8>,
+    /// Bytes that it takes in the file.
+    pub length: usize,
+    /// Where it begins, in bytes from the recording's start.
+    pub offset: u64,
+}
+
+impl Block {
+    /// A block as it lies in the file. `None` when it would be too long.
+    pub fn encode(kind: Kind, contents: &[u8]) -> Option<Vec<u8>> {
+        let packed;
+        let stored = if kind.is_packed() {
+            packed = zstd::bulk::compress(contents, LEVEL).ok()?;
+            packed.as_slice()
+        } else {
+            contents
+        };
+        if contents.len() > MAX_BLOCK || stored.len() > MAX_BLOCK {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(BLOCK_HEADER + stored.len());
+        bytes.extend(kind.number().to_le_bytes());
+        bytes.extend(u32::try_from(stored.len()).ok()?.to_le_bytes());
+        bytes.extend(checksum(&bytes, stored).to_le_bytes());
+        bytes.extend(stored);
+        Some(bytes)
+    }
+
+    /// The block at the start of `bytes`. `None` when it isn't whole or its checksum is wrong: there the file was cut
+    /// off.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        Self::decode_next(bytes, 0, None).ok()?
+    }
+
+    /// The same for a block at `offset` of whose bytes more may come: `None` while there are too few. Of a block of
+    /// the kind that is `passed_over` the contents stay empty.
+    ///
+    /// # Errors
+    /// Whatever follows, these bytes make no block.
+    pub(super) fn decode_next(
+        bytes: &[u8],
+        offset: u64,
+        passed_over: Option<Kind>,
+    ) -> Result<Option<Self>, ReadError> {
+        let cut_off = |what| ReadError::CutOff { offset, what };
+        let Some((header, rest)) = bytes.split_first_chunk::<BLOCK_HEADER>() else {
+            return Ok(None);
+        };
+        let word = |index: usize| {
+            let bytes = header.iter().skip(index * 4).take(4);
+            bytes
+                .rev()
+                .fold(0, |word, byte| word << 8 | u32::from(*byte))
+        };
+        let length = usize::try_from(word(1)).unwrap_or(usize::MAX);
+        if length > MAX_BLOCK {
+            return Err(cut_off("a block is too long"));
+        }
+        let Some(stored) = rest.get(..length) else {
+            return Ok(None);
+        };
+        if word(2) != checksum(&header[..8], stored) {
+            return Err(cut_off("a checksum is wrong"));
+        }
+        let kind = Kind::ALL.into_iter().find(|kind| kind.number() == word(0));
+        let contents = match kind {
+            _ if kind.is_some() && kind == passed_over => Vec::new(),
+            Some(kind) if kind.is_packed() => {
+                unpack(stored).ok_or_else(|| cut_off("a block can't be unpacked"))?
+            }
+            _ => stored.to_vec(),
+        };
+        Ok(Some(Self {
+            kind,
+            contents,
+            length: BLOCK_HEADER + length,
+            offset,
+        }))
+    }
+
+    /// What it says; `None` for kinds of later additions.
+    ///
+    /// # Errors
+    /// It makes no sense.
+    pub fn piece(self) -> Result<Option<Piece>, ReadError> {
+        let offset = self.offset;
+        let piece = self
+            .kind
+            .map(|kind| Piece::decode(kind, self.contents, offset));
+        piece
+            .transpose()
+            .map_err(|what| ReadError::Damaged { offset, what })
+    }
+}
+
+/// What `packed` was, unless it says that it would be too long.
+fn unpack(packed: &[u8]) -> Option<Vec<u8>> {
+    let length = zstd::zstd_safe::get_frame_content_size(packed).ok()??;
+    let length = usize::try_from(length).ok()?;
+    (length <= MAX_BLOCK).then(|| zstd::bulk::decompress(packed, length).ok())?
+}
+
+fn checksum(header: &[u8], contents: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(header);
+    hasher.update(contents);
+    hasher.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_come_back_as_they_were() {
+        for kind in Kind::ALL {
+            let bytes = Block::encode(kind, b"some contents").unwrap();
+            let block = Block::decode(&bytes).unwrap();
+            assert_eq!(block.kind, Some(kind));
+            assert_eq!(block.contents, b"some contents");
+            assert_eq!(block.length, bytes.len());
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_or_changed_is_no_block() {
+        let bytes = Block::encode(Kind::Samples, &[7; 300]).unwrap();
+        for length in 0..bytes.len() {
+            assert_eq!(Block::decode(&bytes[..length]), None);
+        }
+        for index in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[index] ^= 0x10;
+            assert_eq!(Block::decode(&changed), None, "byte {index}");
+        }
+    }
+
+    impl Block {
+        /// A block of a kind that isn't known.
+        pub fn of_later_kind(contents: &[u8]) -> Vec<u8> {
+            let mut bytes = Self::encode(Kind::End, contents).unwrap();
+            bytes[0] = 77;
+            let sum = checksum(&bytes[..8], contents);
+            bytes[8..12].copy_from_slice(&sum.to_le_bytes());
+            bytes
+        }
+    }
+
+    #[test]
+    fn a_later_kind_is_passed_over() {
+        let bytes = Block::of_later_kind(b"{}");
+        let block = Block::decode(&bytes).unwrap();
+        assert_eq!((block.kind, block.length), (None, bytes.len()));
+    }
+}

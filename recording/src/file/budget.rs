@@ -1,0 +1,84 @@
+//! How much of a recording is kept in memory.
+
+use super::block::{Block, Kind};
+
+/// Bytes of symbols, mappings and files that are kept at most: a small file can say that it unpacks to any amount, and
+/// a guest that runs for days makes up what it likes.
+const MAX_SYMBOLS: usize = 64 << 20;
+const MAX_MAPPINGS: usize = 128 << 20;
+const MAX_BINARIES: usize = 256 << 20;
+/// What a block of symbols counts for at least, in bytes: each takes its time.
+const LEAST_SYMBOLS: usize = 32 << 10;
+
+/// Bytes that may still be kept of a recording, by kind of block.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    symbols: usize,
+    mappings: usize,
+    binaries: usize,
+}
+
+impl Default for Budget {
+    /// That of a recording of which nothing is kept yet.
+    fn default() -> Self {
+        Self {
+            symbols: MAX_SYMBOLS,
+            mappings: MAX_MAPPINGS,
+            binaries: MAX_BINARIES,
+        }
+    }
+}
+
+impl Budget {
+    /// Whether `block` may be kept. If so its bytes are taken off.
+    pub fn take(&mut self, block: &Block) -> bool {
+        let length = block.contents.len();
+        let (rest, length) = match block.kind {
+            Some(Kind::Symbols) => (&mut self.symbols, length.max(LEAST_SYMBOLS)),
+            Some(Kind::Mappings) => (&mut self.mappings, length),
+            Some(Kind::Binary) => (&mut self.binaries, length),
+            Some(Kind::Facts | Kind::Samples | Kind::End | Kind::Kernel) | None => return true,
+        };
+        match rest.checked_sub(length) {
+            Some(less) => {
+                *rest = less;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// To be called when all mappings that were kept have been thrown away.
+    pub fn give_mappings_back(&mut self) {
+        self.mappings = MAX_MAPPINGS;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_kept_up_to_a_limit() {
+        let block = |kind, length| Block {
+            kind: Some(kind),
+            contents: vec![0; length],
+            length: 0,
+            offset: 0,
+        };
+        let mut budget = Budget::default();
+        let symbols = block(Kind::Symbols, 1);
+        for _ in 0..MAX_SYMBOLS / LEAST_SYMBOLS {
+            assert!(budget.take(&symbols));
+        }
+        assert!(!budget.take(&symbols));
+        assert!(budget.take(&block(Kind::Samples, 1)));
+        let half = block(Kind::Mappings, MAX_MAPPINGS / 2 + 1);
+        assert!(budget.take(&half));
+        assert!(!budget.take(&half));
+        assert!(budget.take(&block(Kind::Mappings, 1)));
+        budget.give_mappings_back();
+        assert!(budget.take(&half));
+        assert!(budget.take(&block(Kind::Binary, 1)));
+    }
+}

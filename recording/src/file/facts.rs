@@ -1,0 +1,114 @@
+//! What a recording is about, and its account.
+
+use std::fmt;
+
+use crate::Ticks;
+use serde::{Deserialize, Serialize};
+
+/// What a recording is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    /// The version of the program that made it.
+    pub program: String,
+    /// The guest kernel's file.
+    pub kernel: String,
+    /// How many vCPUs the guest has.
+    pub vcpus: u32,
+    /// Ticks a second on each vCPU.
+    pub hz: u32,
+    /// What drives the clock.
+    pub clock: String,
+    /// Whether ticks have a random phase.
+    pub jitter: bool,
+    /// Guest memory in bytes.
+    pub memory_bytes: u64,
+    /// When it began, in ns since 1970 (CLOCK_REALTIME).
+    pub began_ns: u64,
+    /// The same moment in ns of CLOCK_MONOTONIC, which samples are timed by.
+    pub began_monotonic_ns: u64,
+    /// Which parts of the stacks were asked for.
+    pub stacks: Stacks,
+    /// The processes that were asked for, by pid; none: all of them.
+    pub pids: Vec<i32>,
+}
+
+/// Parts of stacks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stacks {
+    /// The kernel's.
+    pub kernel: bool,
+    /// The user's.
+    pub user: bool,
+}
+
+/// Where every tick of a recording went: `ticks == samples + idle + stolen + lost + ungathered`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Account {
+    /// All ticks of the clock, of all vCPUs.
+    pub ticks: u64,
+    /// Those with a sample in the recording.
+    pub samples: u64,
+    /// Those reckoned idle: the vCPU was halted all along.
+    pub idle: u64,
+    /// Those on which the host didn't run the vCPU.
+    pub stolen: u64,
+    /// Those missed for another reason.
+    pub lost: u64,
+    /// Those of processes that weren't asked for.
+    #[serde(default)]
+    pub ungathered: u64,
+}
+
+impl Account {
+    /// Adds `ticks`. Counts that are absurd stay where they are rather than start anew.
+    pub fn enter(&mut self, ticks: &Ticks) {
+        let parts = [
+            (&mut self.samples, u64::from(ticks.sample.is_some())),
+            (&mut self.idle, ticks.idle),
+            (&mut self.stolen, ticks.stolen),
+            (&mut self.lost, ticks.lost),
+            (&mut self.ungathered, ticks.ungathered),
+        ];
+        for (part, count) in parts {
+            *part = part.saturating_add(count);
+            self.ticks = self.ticks.saturating_add(count);
+        }
+    }
+
+    /// True when every tick is accounted for.
+    pub fn balances(&self) -> bool {
+        [
+            self.samples,
+            self.idle,
+            self.stolen,
+            self.lost,
+            self.ungathered,
+        ]
+        .into_iter()
+        .try_fold(0_u64, u64::checked_add)
+            == Some(self.ticks)
+    }
+}
+
+impl fmt::Display for Account {
+    /// As an equation.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            ticks,
+            samples,
+            idle,
+            stolen,
+            lost,
+            ungathered,
+        } = self;
+        write!(
+            formatter,
+            "{ticks} ticks = {samples} samples + {idle} idle + {stolen} stolen + {lost} lost"
+        )?;
+        if *ungathered > 0 {
+            write!(formatter, " + {ungathered} not asked for")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,32 @@
+//! The file that a recording is kept in; `FORMAT.md` describes it.
+//!
+//! A file is a header and blocks, each with its length and checksum, that are only ever appended: whatever cuts
+//! it off, all blocks before that are good.
+
+mod block;
+mod budget;
+mod encoder;
+mod error;
+mod facts;
+mod guest;
+mod new_file;
+mod piece;
+mod reader;
+mod recording;
+mod samples;
+mod varint;
+
+pub use block::{Block, HEADER, Kind, MAGIC, MAX_BLOCK, VERSION, header};
+pub use budget::Budget;
+pub use encoder::{Delivered, Intake};
+pub use error::{FileError, ReadError};
+pub use facts::{Account, Facts, Stacks};
+pub use guest::{
+    Binary, BinaryFacts, BinaryFunction, KernelFacts, Mapping, ProcessMappings, Segment,
+    address_space_key,
+};
+pub use new_file::NewFile;
+pub use piece::{Piece, Samples};
+pub use reader::Reader;
+pub use recording::{Contents, Observer, Recording, Unobserved};
+pub use samples::{SampleBlock, SamplesEncoder, decode as decode_samples};

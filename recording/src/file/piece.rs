@@ -1,0 +1,78 @@
+//! What a block says.
+
+use serde::de::DeserializeOwned;
+
+use super::block::Kind;
+use super::samples::decode;
+use super::{Account, Binary, Facts, KernelFacts, ProcessMappings, ReadError};
+use crate::Ticks;
+
+/// What one block says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// What the recording is about.
+    Facts(Facts),
+    /// The guest's kernel.
+    Kernel(KernelFacts),
+    /// Functions of the guest's kernel or its modules, in the form of `/proc/kallsyms`.
+    Symbols(String),
+    /// The executable mappings of an address space.
+    Mappings(ProcessMappings),
+    /// A file that code was executed from.
+    Binary(Binary),
+    /// Samples.
+    Samples(Samples),
+    /// The account of all ticks: nothing follows.
+    End(Account),
+}
+
+/// A block of samples, as the format has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Samples {
+    bytes: Vec<u8>,
+    offset: u64,
+}
+
+impl Samples {
+    /// Hands each run of ticks and the frames of its sample's stack to `each`.
+    ///
+    /// # Errors
+    /// The block makes no sense; what came before that has been handed over.
+    pub fn read(&self, each: impl FnMut(&Ticks, &[u64])) -> Result<(), ReadError> {
+        decode(&self.bytes, each).ok_or(ReadError::Damaged {
+            offset: self.offset,
+            what: "its samples make no sense",
+        })
+    }
+}
+
+impl Piece {
+    /// What a block of `kind` at `offset` says that has these `contents`.
+    ///
+    /// # Errors
+    /// It makes no sense; the result says why.
+    pub(super) fn decode(kind: Kind, contents: Vec<u8>, offset: u64) -> Result<Self, &'static str> {
+        Ok(match kind {
+            Kind::Facts => Self::Facts(json(&contents, "its facts are no JSON of that form")?),
+            Kind::Kernel => Self::Kernel(json(&contents, "its kernel is no JSON of that form")?),
+            Kind::Symbols => {
+                Self::Symbols(String::from_utf8(contents).map_err(|_| "its symbols are no text")?)
+            }
+            Kind::Mappings => {
+                Self::Mappings(json(&contents, "its mappings are no JSON of that form")?)
+            }
+            Kind::Binary => {
+                Self::Binary(Binary::decode(contents).ok_or("its file is not of that form")?)
+            }
+            Kind::Samples => Self::Samples(Samples {
+                bytes: contents,
+                offset,
+            }),
+            Kind::End => Self::End(json(&contents, "its account is no JSON of that form")?),
+        })
+    }
+}
+
+fn json<T: DeserializeOwned>(bytes: &[u8], wrong: &'static str) -> Result<T, &'static str> {
+    serde_json::from_slice(bytes).map_err(|_| wrong)
+}

@@ -1,0 +1,205 @@
+//! Blocks out of a recording that arrives in pieces.
+
+use super::block::{Block, HEADER, Kind, MAGIC, VERSION};
+use super::error::ReadError;
+
+/// Takes a recording apart. It keeps the bytes of one block, at most 64 MiB, and what was pushed behind it.
+#[derive(Debug, Default)]
+pub struct Reader {
+    buffer: Vec<u8>,
+    /// Bytes of the buffer that have been read.
+    done: usize,
+    /// Bytes of the recording that have been read.
+    offset: u64,
+    passed_over: Option<Kind>,
+}
+
+impl Reader {
+    /// One that passes over what blocks of `kind` have.
+    pub fn without(kind: Kind) -> Self {
+        Self {
+            passed_over: Some(kind),
+            ..Self::default()
+        }
+    }
+
+    /// Takes the next bytes, as many as there are.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.drain(..self.done);
+        self.done = 0;
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next block; `None` until more bytes have been pushed.
+    ///
+    /// # Errors
+    /// It is no recording of a known format, or the rest of it can't be read.
+    pub fn next_block(&mut self) -> Result<Option<Block>, ReadError> {
+        if self.offset == 0 {
+            let Some(header) = self.buffer.first_chunk() else {
+                return Ok(None);
+            };
+            check(header)?;
+            self.advance(HEADER);
+        }
+        let bytes = self.buffer.get(self.done..).unwrap_or_default();
+        let block = Block::decode_next(bytes, self.offset, self.passed_over)?;
+        if let Some(block) = &block {
+            self.advance(block.length);
+        }
+        Ok(block)
+    }
+
+    fn advance(&mut self, length: usize) {
+        self.done += length;
+        self.offset += length as u64;
+    }
+
+    /// Bytes of the recording that have been read: its header, and whole blocks.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+}
+
+fn check(header: &[u8; HEADER]) -> Result<(), ReadError> {
+    if !header.starts_with(&MAGIC) {
+        return Err(ReadError::NotARecording);
+    }
+    match u32::from_le_bytes([header[8], header[9], header[10], header[11]]) {
+        VERSION => Ok(()),
+        version => Err(ReadError::UnknownVersion(version)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::{Account, Facts, Piece, header};
+
+    fn recording() -> Vec<u8> {
+        let facts = serde_json::to_vec(&Facts::default()).unwrap();
+        let account = serde_json::to_vec(&Account::default()).unwrap();
+        let mut bytes = header().to_vec();
+        for (kind, contents) in [
+            (Kind::Facts, facts.as_slice()),
+            (Kind::Symbols, b"1000 T f\n"),
+            (Kind::Samples, &[1, 2, 3]),
+            (Kind::End, &account),
+        ] {
+            bytes.extend(Block::encode(kind, contents).unwrap());
+        }
+        bytes
+    }
+
+    fn read(
+        reader: &mut Reader,
+        bytes: &[u8],
+        length: usize,
+    ) -> (Vec<Block>, Result<(), ReadError>) {
+        let mut all = Vec::new();
+        for bytes in bytes.chunks(length) {
+            reader.push(bytes);
+            loop {
+                match reader.next_block() {
+                    Ok(Some(block)) => all.push(block),
+                    Ok(None) => break,
+                    Err(error) => return (all, Err(error)),
+                }
+            }
+        }
+        (all, Ok(()))
+    }
+
+    #[test]
+    fn blocks_are_the_same_in_whatever_pieces_they_come() {
+        let bytes = recording();
+        for length in 1..=bytes.len() {
+            let mut reader = Reader::default();
+            let (blocks, result) = read(&mut reader, &bytes, length);
+            assert_eq!(result, Ok(()));
+            assert_eq!(reader.offset(), bytes.len() as u64);
+            let mut offset = HEADER as u64;
+            for block in &blocks {
+                assert_eq!(block.offset, offset);
+                offset += block.length as u64;
+            }
+            let mut pieces = blocks.into_iter().map(|block| block.piece().unwrap());
+            let mut next = || pieces.next().flatten();
+            assert_eq!(next(), Some(Piece::Facts(Facts::default())));
+            assert_eq!(next(), Some(Piece::Symbols("1000 T f\n".to_owned())));
+            let Some(Piece::Samples(samples)) = next() else {
+                panic!("no samples");
+            };
+            let error = samples.read(|_, _| {}).unwrap_err();
+            assert!(matches!(error, ReadError::Damaged { .. }));
+            assert_eq!(next(), Some(Piece::End(Account::default())));
+            assert_eq!(next(), None);
+        }
+    }
+
+    #[test]
+    fn contents_can_be_passed_over() {
+        let mut reader = Reader::without(Kind::Samples);
+        let (blocks, result) = read(&mut reader, &recording(), 7);
+        assert_eq!(result, Ok(()));
+        let lengths = blocks.iter().map(|block| block.contents.len());
+        assert_eq!(lengths.skip(1).take(2).collect::<Vec<_>>(), [9, 0]);
+    }
+
+    #[test]
+    fn a_later_kind_of_block_says_nothing() {
+        let mut bytes = recording();
+        bytes.truncate(HEADER);
+        bytes.extend(Block::of_later_kind(b"what?"));
+        bytes.extend(Block::encode(Kind::Symbols, b"1000 T f\n").unwrap());
+        let (blocks, result) = read(&mut Reader::default(), &bytes, 5);
+        assert_eq!(result, Ok(()));
+        let pieces: Vec<_> = blocks.into_iter().map(Block::piece).collect();
+        let symbols = Piece::Symbols("1000 T f\n".to_owned());
+        assert_eq!(pieces, [Ok(None), Ok(Some(symbols))]);
+    }
+
+    #[test]
+    fn a_block_that_is_too_long_is_not_waited_for() {
+        let mut bytes = recording();
+        bytes[HEADER + 4..HEADER + 8].copy_from_slice(&u32::MAX.to_le_bytes());
+        let (_, result) = read(&mut Reader::default(), &bytes[..HEADER + 12], 1);
+        let error = ReadError::CutOff {
+            offset: HEADER as u64,
+            what: "a block is too long",
+        };
+        assert_eq!(result, Err(error));
+    }
+
+    #[test]
+    fn what_is_no_recording_is_refused() {
+        let bytes = recording();
+        let result = |bytes: &[u8], length| read(&mut Reader::default(), bytes, length).1;
+        assert_eq!(result(&[b'x'; 20], 3), Err(ReadError::NotARecording));
+        let mut later = bytes;
+        later[8] = 9;
+        assert_eq!(result(&later, 7), Err(ReadError::UnknownVersion(9)));
+    }
+
+    #[test]
+    fn a_damaged_block_ends_what_can_be_read() {
+        let bytes = recording();
+        let (whole, _) = read(&mut Reader::default(), &bytes, bytes.len());
+        for index in HEADER..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[index] ^= 0x10;
+            let mut reader = Reader::default();
+            let (blocks, result) = read(&mut reader, &damaged, 5);
+            let before = whole
+                .iter()
+                .take_while(|block| block.offset + block.length as u64 <= index as u64);
+            assert!(blocks.iter().eq(before), "byte {index}");
+            match result {
+                Err(ReadError::CutOff { offset, .. }) => assert_eq!(offset, reader.offset()),
+                // A length that has grown is waited for.
+                Ok(()) => assert!(blocks.len() < 4),
+                Err(error) => panic!("byte {index}: {error}"),
+            }
+        }
+    }
+}

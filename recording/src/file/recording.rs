@@ -1,0 +1,404 @@
+//! Recordings in files.
+
+use std::cell::Cell;
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use super::block::{Block, HEADER, Kind};
+use super::budget::Budget;
+use super::piece::{Piece, Samples};
+use super::reader::Reader;
+use super::{Account, Binary, Facts, FileError, KernelFacts, ProcessMappings, ReadError};
+use crate::Ticks;
+
+/// Bytes that are taken apart at a time.
+const STEP: usize = 1 << 20;
+
+/// Looks on while a recording is read.
+pub trait Observer {
+    /// `done` of `whole` have been seen to, of whatever takes time. A break ends it there, with what there is.
+    fn advance(&self, done: u64, whole: u64) -> ControlFlow<()>;
+}
+
+/// Nobody looks on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unobserved;
+
+impl Observer for Unobserved {
+    fn advance(&self, _done: u64, _whole: u64) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+/// A recording in memory, as far as it is whole.
+#[derive(Debug)]
+pub struct Recording {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    /// Where reading ends, in bytes: less than there are once it was interrupted.
+    end: Cell<usize>,
+}
+
+/// What there is besides samples.
+#[derive(Clone, Debug, Default)]
+pub struct Contents {
+    /// What the recording is about.
+    pub facts: Facts,
+    /// The symbols of the guest's kernel and its modules, in the form of `/proc/kallsyms`, in the order in which they
+    /// came; empty when they weren't known.
+    pub symbols: String,
+    /// Where in `symbols` each block of them ends, in bytes.
+    pub symbol_ends: Vec<usize>,
+    /// The guest's kernel, when it is known.
+    pub kernel: Option<KernelFacts>,
+    /// Executable mappings, in the order of the file.
+    pub mappings: Vec<ProcessMappings>,
+    /// Files that code was executed from.
+    pub binaries: Vec<Binary>,
+    /// How many blocks of symbols, mappings and files were more than is kept.
+    pub left_out: u64,
+    /// Where every tick went, by what is in the file.
+    pub account: Account,
+    /// The account that the recorder closed the file with; `None` when it was cut off before.
+    pub closed: Option<Account>,
+    /// Bytes at the file's end that belong to no whole block.
+    pub cut_off: usize,
+    /// Bytes that weren't read, because reading was interrupted.
+    pub unread: usize,
+}
+
+impl Recording {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// The file can't be read, or is no recording of a known format.
+    pub fn open(path: &Path) -> Result<Self, FileError> {
+        let bytes = fs::read(path).map_err(|source| FileError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::of_bytes(path, bytes)
+    }
+
+    fn of_bytes(path: &Path, bytes: Vec<u8>) -> Result<Self, FileError> {
+        let mut reader = Reader::default();
+        reader.push(bytes.get(..HEADER).unwrap_or_default());
+        let begin = reader.next_block();
+        begin.map_err(|error| FileError::at(path, error))?;
+        if reader.offset() == 0 {
+            return Err(FileError::NotARecording(path.to_owned()));
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            end: Cell::new(bytes.len()),
+            bytes,
+        })
+    }
+
+    /// Reads all of it: hands each run of ticks, and the frames of its sample's stack, to `each`.
+    ///
+    /// # Errors
+    /// It was cut off before its first block, or a block that is whole makes no sense.
+    pub fn read(&self, each: impl FnMut(&Ticks, &[u64])) -> Result<Contents, FileError> {
+        self.read_observed(&Unobserved, each)
+    }
+
+    /// As [`Self::read`], while `observer` looks on. Once it has interrupted, this recording ends there for ever.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_observed(
+        &self,
+        observer: &dyn Observer,
+        mut each: impl FnMut(&Ticks, &[u64]),
+    ) -> Result<Contents, FileError> {
+        let mut account = Account::default();
+        let mut contents = self.read_blocks(Reader::default(), observer, |samples| {
+            samples.read(|ticks, frames| {
+                account.enter(ticks);
+                each(ticks, frames);
+            })
+        })?;
+        contents.account = account;
+        Ok(contents)
+    }
+
+    /// Reads all but the samples: what samples are about may come after them.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn contents(&self) -> Result<Contents, FileError> {
+        let reader = Reader::without(Kind::Samples);
+        self.read_blocks(reader, &Unobserved, |_| Ok(()))
+    }
+
+    /// Has `reader` read all blocks, and hands those of samples to `each`.
+    fn read_blocks(
+        &self,
+        mut reader: Reader,
+        observer: &dyn Observer,
+        mut each: impl FnMut(&Samples) -> Result<(), ReadError>,
+    ) -> Result<Contents, FileError> {
+        let mut contents = Contents::default();
+        let mut budget = Budget::default();
+        let mut has_facts = false;
+        let mut steps = self.bytes.chunks(STEP);
+        while reader.offset() < self.end.get() as u64 {
+            let block = match reader.next_block() {
+                Ok(Some(block)) => block,
+                Ok(None) => match steps.next() {
+                    Some(bytes) => {
+                        reader.push(bytes);
+                        continue;
+                    }
+                    None => break,
+                },
+                // All before that is good.
+                Err(ReadError::CutOff { .. }) => break,
+                Err(error) => return Err(FileError::at(&self.path, error)),
+            };
+            has_facts |= block.kind == Some(Kind::Facts);
+            let taken = contents.take(block, &mut budget, &mut each);
+            taken.map_err(|error| FileError::at(&self.path, error))?;
+            let progress = observer.advance(reader.offset(), self.bytes.len() as u64);
+            if progress.is_break() && has_facts {
+                self.end
+                    .set(usize::try_from(reader.offset()).unwrap_or(usize::MAX));
+            }
+        }
+        let done = usize::try_from(reader.offset()).unwrap_or(usize::MAX);
+        let rest = self.bytes.len().saturating_sub(done);
+        if done < self.end.get() {
+            contents.cut_off = rest;
+        } else {
+            contents.unread = rest;
+        }
+        if has_facts {
+            Ok(contents)
+        } else {
+            Err(FileError::Empty(self.path.clone()))
+        }
+    }
+}
+
+impl Contents {
+    /// The blocks of symbols, in the order of the file.
+    pub fn symbol_blocks(&self) -> impl Iterator<Item = &str> {
+        let begins = [0].into_iter().chain(self.symbol_ends.iter().copied());
+        let ranges = begins.zip(self.symbol_ends.iter().copied());
+        ranges.filter_map(|(begin, end)| self.symbols.get(begin..end))
+    }
+
+    /// Takes what `block` says, if `budget` allows it. Samples go to `each`.
+    fn take(
+        &mut self,
+        block: Block,
+        budget: &mut Budget,
+        each: &mut impl FnMut(&Samples) -> Result<(), ReadError>,
+    ) -> Result<(), ReadError> {
+        if !budget.take(&block) {
+            self.left_out += 1;
+            return Ok(());
+        }
+        match block.piece()? {
+            Some(Piece::Facts(facts)) => self.facts = facts,
+            Some(Piece::Kernel(kernel)) => self.kernel = Some(kernel),
+            Some(Piece::Symbols(text)) => {
+                if !self.symbols.is_empty() && !self.symbols.ends_with('\n') {
+                    self.symbols.push('\n');
+                }
+                self.symbols.push_str(&text);
+                self.symbol_ends.push(self.symbols.len());
+            }
+            Some(Piece::Mappings(mappings)) => self.mappings.push(mappings),
+            Some(Piece::Binary(binary)) => self.binaries.push(binary),
+            Some(Piece::Samples(samples)) => each(&samples)?,
+            Some(Piece::End(account)) => self.closed = Some(account),
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{BinaryFacts, Mapping, SamplesEncoder, header};
+    use super::*;
+    use crate::Sample;
+
+    fn recording() -> (Vec<u8>, Vec<usize>) {
+        let mut bytes = header().to_vec();
+        let mut ends = Vec::new();
+        let facts = serde_json::to_vec(&Facts::default()).unwrap();
+        let mut add = |kind, contents: &[u8]| {
+            bytes.extend(Block::encode(kind, contents).unwrap());
+            ends.push(bytes.len());
+        };
+        add(Kind::Facts, &facts);
+        add(Kind::Symbols, b"ffffffff81000000 T _text\n");
+        for count in 1..4 {
+            let mut encoder = SamplesEncoder::default();
+            for idle in 0..count {
+                let ticks = Ticks {
+                    idle,
+                    sample: Some(Sample::default()),
+                    ..Ticks::default()
+                };
+                encoder.push(&ticks, &[]);
+            }
+            add(Kind::Samples, &encoder.take().bytes);
+        }
+        let account = Account {
+            ticks: 10,
+            samples: 6,
+            idle: 4,
+            ..Account::default()
+        };
+        add(Kind::End, &serde_json::to_vec(&account).unwrap());
+        (bytes, ends)
+    }
+
+    fn read(bytes: &[u8]) -> Result<Contents, FileError> {
+        Recording::of_bytes(Path::new("test"), bytes.to_vec())?.read(|_, _| {})
+    }
+
+    #[test]
+    fn a_whole_file_tells_all() {
+        let (bytes, _) = recording();
+        let contents = read(&bytes).unwrap();
+        assert_eq!(contents.closed, Some(contents.account));
+        assert!(contents.account.balances());
+        assert_eq!(contents.cut_off, 0);
+        assert_eq!(contents.symbols, "ffffffff81000000 T _text\n");
+    }
+
+    #[test]
+    fn a_file_cut_off_anywhere_opens_up_to_there() {
+        let (bytes, ends) = recording();
+        let samples = [0, 0, 1, 3, 6, 6];
+        for length in 0..bytes.len() {
+            let whole = ends.iter().filter(|end| **end <= length).count();
+            match read(&bytes[..length]) {
+                Ok(contents) => {
+                    assert_eq!(contents.account.samples, samples[whole - 1]);
+                    assert_eq!(contents.closed, None);
+                    assert_eq!(contents.cut_off, length - ends[whole - 1]);
+                    assert!(contents.account.balances());
+                }
+                Err(FileError::NotARecording(_)) => assert!(length < HEADER),
+                Err(FileError::Empty(_)) => assert!((HEADER..ends[0]).contains(&length)),
+                Err(error) => panic!("{length} bytes: {error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn symbols_mappings_and_files_add_up() {
+        let (mut bytes, _) = recording();
+        bytes.extend(Block::encode(Kind::Symbols, b"ffffffffc0000000 t poll\t[net]\n").unwrap());
+        let kernel = KernelFacts {
+            release: "6.12.0".to_owned(),
+            build_id: "ab".to_owned(),
+            slide: 0x1000_0000,
+        };
+        bytes.extend(kernel.to_block().unwrap());
+        for time in [3, 9] {
+            let mappings = ProcessMappings {
+                address_space: 0x2000,
+                pid: 7,
+                time,
+                mappings: vec![Mapping {
+                    binary: Some(4),
+                    ..Mapping::default()
+                }],
+            };
+            bytes.extend(mappings.to_block().unwrap());
+        }
+        let facts = BinaryFacts {
+            id: 4,
+            ..BinaryFacts::default()
+        };
+        bytes.extend(facts.to_block(&[]).unwrap());
+        let contents = read(&bytes).unwrap();
+        assert_eq!(contents.symbols.lines().count(), 2);
+        assert_eq!(contents.kernel, Some(kernel));
+        let times: Vec<u64> = contents.mappings.iter().map(|set| set.time).collect();
+        assert_eq!(times, [3, 9]);
+        assert_eq!(contents.binaries[0].facts, facts);
+        assert_eq!(contents.left_out, 0);
+    }
+
+    #[test]
+    fn a_file_that_unpacks_to_too_much_is_left_out() {
+        let (mut bytes, _) = recording();
+        let long = Block::encode(Kind::Symbols, &vec![b'\n'; 48 << 20]).unwrap();
+        bytes.extend(&long);
+        bytes.extend(&long);
+        bytes.extend(Block::encode(Kind::Symbols, b"1 T a\n").unwrap());
+        let contents = read(&bytes).unwrap();
+        assert_eq!(contents.symbol_blocks().last(), Some("1 T a\n"));
+        assert_eq!(contents.symbol_blocks().count(), 3);
+        assert_eq!(contents.left_out, 1);
+    }
+
+    /// Interrupts after some blocks.
+    struct Impatient(Cell<u32>);
+
+    impl Observer for Impatient {
+        fn advance(&self, done: u64, whole: u64) -> ControlFlow<()> {
+            assert!(done <= whole);
+            match self.0.get().checked_sub(1) {
+                Some(rest) => self.0.set(rest),
+                None => return ControlFlow::Break(()),
+            }
+            ControlFlow::Continue(())
+        }
+    }
+
+    #[test]
+    fn what_was_read_until_an_interrupt_counts() {
+        let (bytes, ends) = recording();
+        let length = bytes.len();
+        let recording = Recording::of_bytes(Path::new("test"), bytes).unwrap();
+        let impatient = Impatient(Cell::new(3));
+        let contents = recording.read_observed(&impatient, |_, _| {}).unwrap();
+        assert_eq!(contents.account.samples, 3);
+        assert_eq!((contents.unread, contents.cut_off), (length - ends[3], 0));
+        assert_eq!(contents.closed, None);
+        // What reads it again finds the same.
+        let again = recording.read(|_, _| {}).unwrap();
+        assert_eq!(again.account, contents.account);
+        assert_eq!(again.unread, contents.unread);
+    }
+
+    #[test]
+    fn contents_need_no_samples() {
+        let (bytes, _) = recording();
+        let recording = Recording::of_bytes(Path::new("test"), bytes).unwrap();
+        let contents = recording.contents().unwrap();
+        assert_eq!(contents.symbols, "ffffffff81000000 T _text\n");
+        assert_eq!(contents.account, Account::default());
+        assert_eq!(contents.closed.unwrap().ticks, 10);
+        assert_eq!(contents.cut_off, 0);
+    }
+
+    #[test]
+    fn later_formats_are_refused() {
+        let (mut bytes, _) = recording();
+        bytes[8] = 2;
+        let error = read(&bytes).unwrap_err();
+        assert!(matches!(
+            error,
+            FileError::UnknownVersion { version: 2, .. }
+        ));
+    }
+
+    #[test]
+    fn a_whole_block_of_nonsense_is_an_error() {
+        let mut bytes = header().to_vec();
+        bytes.extend(Block::encode(Kind::Samples, &[0xff; 9]).unwrap());
+        let error = read(&bytes).unwrap_err();
+        assert!(matches!(error, FileError::Damaged { offset: 16, .. }));
+    }
+}

@@ -1,0 +1,430 @@
+//! Blocks of samples. Each stands for itself: what its samples refer to is in the same block.
+
+use std::collections::HashMap;
+
+use crate::{COMM_LENGTH, MAX_STACK_FRAMES, Mode, Sample, StackEnd, StackSummary, Ticks};
+
+use super::varint::{Numbers, push, push_signed};
+
+/// A block is handed over when it has so many bytes: some thousand samples.
+const FULL: usize = 64 << 10;
+
+/// The records of a block, by their first byte.
+mod record {
+    /// Ticks without a sample: vCPU, idle, stolen, lost.
+    pub const GAP: u8 = 0;
+    /// The next thread: pid, tid, address space, length of its name, its name.
+    pub const THREAD: u8 = 1;
+    /// The next stack: frames in the kernel, in user mode, how each part ends, and the frames, each by its
+    /// distance from the one before.
+    pub const STACK: u8 = 2;
+    /// A sample: vCPU, time since the last one, mode, CPL, IPL, thread, stack, distance of the program counter from
+    /// the stack's first frame.
+    pub const SAMPLE: u8 = 3;
+    /// Ticks of processes that weren't asked for: vCPU, how many.
+    pub const UNGATHERED: u8 = 4;
+}
+
+/// One block of samples, still unpacked, and the ticks that it accounts for.
+#[derive(Clone, Debug, Default)]
+pub struct SampleBlock {
+    /// The records.
+    pub bytes: Vec<u8>,
+    /// How many samples there are.
+    pub samples: u64,
+    /// How many ticks reckoned idle.
+    pub idle: u64,
+    /// How many stolen ones.
+    pub stolen: u64,
+    /// How many lost ones.
+    pub lost: u64,
+    /// How many of processes that weren't asked for.
+    pub ungathered: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Thread {
+    pid: i32,
+    tid: i32,
+    address_space: u64,
+    comm: [u8; COMM_LENGTH],
+}
+
+/// Puts samples into blocks.
+#[derive(Debug, Default)]
+pub struct SamplesEncoder {
+    block: SampleBlock,
+    threads: HashMap<Thread, u64>,
+    stacks: HashMap<Vec<u64>, u64>,
+    // A stack's summary and frames, to look it up by.
+    key: Vec<u64>,
+    time: u64,
+}
+
+impl SamplesEncoder {
+    /// Adds `ticks`, and the frames of their sample's stack.
+    pub fn push(&mut self, ticks: &Ticks, frames: &[u64]) {
+        let bytes = &mut self.block.bytes;
+        if ticks.ungathered > 0 {
+            bytes.push(record::UNGATHERED);
+            push(bytes, ticks.vcpu.into());
+            push(bytes, ticks.ungathered);
+            self.block.ungathered += ticks.ungathered;
+        }
+        if ticks.idle + ticks.stolen + ticks.lost > 0 {
+            bytes.push(record::GAP);
+            push(bytes, ticks.vcpu.into());
+            for count in [ticks.idle, ticks.stolen, ticks.lost] {
+                push(bytes, count);
+            }
+            self.block.idle += ticks.idle;
+            self.block.stolen += ticks.stolen;
+            self.block.lost += ticks.lost;
+        }
+        if let Some(sample) = &ticks.sample {
+            self.push_sample(sample, frames);
+        }
+    }
+
+    fn push_sample(&mut self, sample: &Sample, frames: &[u64]) {
+        let thread = self.thread(sample);
+        // A reader goes by the summary.
+        let (summary, frames) = if frames.len() == sample.stack.frames() {
+            (sample.stack, frames)
+        } else {
+            (sample.stack.dropped(), [].as_slice())
+        };
+        let stack = self.stack(summary, frames);
+        let first = frames.first().copied().unwrap_or_default();
+        let bytes = &mut self.block.bytes;
+        bytes.push(record::SAMPLE);
+        push(bytes, sample.vcpu.into());
+        push_signed(bytes, sample.time.wrapping_sub(self.time).cast_signed());
+        bytes.extend([sample.mode as u8, sample.cpl, sample.ipl]);
+        push(bytes, thread);
+        push(bytes, stack);
+        push_signed(bytes, sample.pc.wrapping_sub(first).cast_signed());
+        self.time = sample.time;
+        self.block.samples += 1;
+    }
+
+    fn thread(&mut self, sample: &Sample) -> u64 {
+        let thread = Thread {
+            pid: sample.pid,
+            tid: sample.tid,
+            address_space: sample.address_space,
+            comm: sample.comm,
+        };
+        let next = self.threads.len() as u64;
+        *self.threads.entry(thread).or_insert_with(|| {
+            let bytes = &mut self.block.bytes;
+            bytes.push(record::THREAD);
+            push_signed(bytes, thread.pid.into());
+            push_signed(bytes, thread.tid.into());
+            push(bytes, thread.address_space);
+            let name = thread.comm.split(|byte| *byte == 0).next();
+            let name = name.unwrap_or_default();
+            push(bytes, name.len() as u64);
+            bytes.extend(name);
+            next
+        })
+    }
+
+    fn stack(&mut self, summary: StackSummary, frames: &[u64]) -> u64 {
+        let head = [
+            summary.kernel,
+            summary.user,
+            summary.kernel_end as u8,
+            summary.user_end as u8,
+        ];
+        self.key.clear();
+        self.key.push(u32::from_le_bytes(head).into());
+        self.key.extend(frames);
+        if let Some(index) = self.stacks.get(&self.key) {
+            return *index;
+        }
+        let bytes = &mut self.block.bytes;
+        bytes.push(record::STACK);
+        bytes.extend(head);
+        let mut last = 0_u64;
+        for frame in frames {
+            push_signed(bytes, frame.wrapping_sub(last).cast_signed());
+            last = *frame;
+        }
+        let index = self.stacks.len() as u64;
+        self.stacks.insert(self.key.clone(), index);
+        index
+    }
+
+    /// True when the block should be taken.
+    pub fn is_full(&self) -> bool {
+        self.block.bytes.len() >= FULL
+    }
+
+    /// True when there is nothing to take.
+    pub fn is_empty(&self) -> bool {
+        self.block.bytes.is_empty()
+    }
+
+    /// The block; what follows goes into the next one.
+    pub fn take(&mut self) -> SampleBlock {
+        self.threads.clear();
+        self.stacks.clear();
+        self.time = 0;
+        std::mem::take(&mut self.block)
+    }
+}
+
+/// Reads a block: hands each run of ticks and the frames of its sample's stack to `each`. `None` when the
+/// block makes no sense; what came before that has been handed over.
+pub fn decode(bytes: &[u8], mut each: impl FnMut(&Ticks, &[u64])) -> Option<()> {
+    let mut numbers = Numbers(bytes);
+    let mut threads = Vec::new();
+    let mut stacks: Vec<(StackSummary, Vec<u64>)> = Vec::new();
+    let mut time = 0_u64;
+    while !numbers.is_empty() {
+        match numbers.byte()? {
+            record::GAP => {
+                let ticks = Ticks {
+                    vcpu: numbers.next_as()?,
+                    idle: numbers.next()?,
+                    stolen: numbers.next()?,
+                    lost: numbers.next()?,
+                    ..Ticks::default()
+                };
+                each(&ticks, &[]);
+            }
+            record::UNGATHERED => {
+                let ticks = Ticks {
+                    vcpu: numbers.next_as()?,
+                    ungathered: numbers.next()?,
+                    ..Ticks::default()
+                };
+                each(&ticks, &[]);
+            }
+            record::THREAD => threads.push(decode_thread(&mut numbers)?),
+            record::STACK => stacks.push(decode_stack(&mut numbers)?),
+            record::SAMPLE => {
+                let (mut sample, thread, stack) = decode_sample(&mut numbers)?;
+                time = time.wrapping_add(sample.time);
+                let thread: &Thread = threads.get(thread)?;
+                let (summary, frames) = stacks.get(stack)?;
+                let first = frames.first().copied().unwrap_or_default();
+                sample.time = time;
+                sample.pc = sample.pc.wrapping_add(first);
+                sample.pid = thread.pid;
+                sample.tid = thread.tid;
+                sample.address_space = thread.address_space;
+                sample.comm = thread.comm;
+                sample.stack = *summary;
+                let ticks = Ticks {
+                    vcpu: sample.vcpu,
+                    sample: Some(sample),
+                    ..Ticks::default()
+                };
+                each(&ticks, frames);
+            }
+            _ => return None,
+        }
+    }
+    Some(())
+}
+
+fn decode_thread(numbers: &mut Numbers<'_>) -> Option<Thread> {
+    let pid = i32::try_from(numbers.next_signed()?).ok()?;
+    let tid = i32::try_from(numbers.next_signed()?).ok()?;
+    let address_space = numbers.next()?;
+    let length = numbers.next_as()?;
+    let name = numbers.bytes(length)?;
+    let mut comm = [0; COMM_LENGTH];
+    comm.get_mut(..length)?.copy_from_slice(name);
+    Some(Thread {
+        pid,
+        tid,
+        address_space,
+        comm,
+    })
+}
+
+fn decode_stack(numbers: &mut Numbers<'_>) -> Option<(StackSummary, Vec<u64>)> {
+    let summary = StackSummary {
+        kernel: numbers.byte()?,
+        user: numbers.byte()?,
+        kernel_end: end(numbers.byte()?)?,
+        user_end: end(numbers.byte()?)?,
+    };
+    if summary.frames() > MAX_STACK_FRAMES {
+        return None;
+    }
+    let mut last = 0_u64;
+    let frames = (0..summary.frames())
+        .map(|_| {
+            last = last.wrapping_add_signed(numbers.next_signed()?);
+            Some(last)
+        })
+        .collect::<Option<_>>()?;
+    Some((summary, frames))
+}
+
+/// A sample, whose time and program counter are still distances, and the numbers of its thread and stack.
+fn decode_sample(numbers: &mut Numbers<'_>) -> Option<(Sample, usize, usize)> {
+    let vcpu = numbers.next_as()?;
+    let time = numbers.next_signed()?.cast_unsigned();
+    let mode = mode(numbers.byte()?)?;
+    let (cpl, ipl) = (numbers.byte()?, numbers.byte()?);
+    let (thread, stack) = (numbers.next_as()?, numbers.next_as()?);
+    let sample = Sample {
+        time,
+        pc: numbers.next_signed()?.cast_unsigned(),
+        process_group: -1,
+        vcpu,
+        cpl,
+        ipl,
+        mode,
+        ..Sample::default()
+    };
+    Some((sample, thread, stack))
+}
+
+fn mode(number: u8) -> Option<Mode> {
+    Mode::ALL.get(usize::from(number)).copied()
+}
+
+fn end(number: u8) -> Option<StackEnd> {
+    StackEnd::ALL.get(usize::from(number)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ticks() -> impl Strategy<Value = (Ticks, Vec<u64>)> {
+        let sample = (
+            any::<(u64, u64, i32, i32, u64)>(),
+            0..4_u8,
+            0..6_u8,
+            prop::collection::vec(any::<u64>(), 0..8),
+            0..9_u8,
+        );
+        (any::<[u32; 4]>(), prop::option::of(sample)).prop_map(|(gap, sample)| {
+            let frames = sample
+                .as_ref()
+                .map_or(Vec::new(), |sample| sample.3.clone());
+            let [idle, stolen, lost, ungathered] = gap.map(u64::from);
+            let sample = sample.map(
+                |((time, pc, pid, tid, address_space), mode_of, end_of, frames, name)| {
+                    let kernel = frames.len() / 2;
+                    let mut comm = [0; COMM_LENGTH];
+                    comm[..usize::from(name)].fill(b'n');
+                    Sample {
+                        time,
+                        pc,
+                        pid,
+                        tid,
+                        address_space,
+                        comm,
+                        process_group: -1,
+                        vcpu: 3,
+                        cpl: 3,
+                        ipl: 7,
+                        mode: mode(mode_of).unwrap(),
+                        stack: StackSummary {
+                            kernel: u8::try_from(kernel).unwrap(),
+                            user: u8::try_from(frames.len() - kernel).unwrap(),
+                            kernel_end: end(end_of).unwrap(),
+                            user_end: StackEnd::Complete,
+                        },
+                    }
+                },
+            );
+            let ticks = Ticks {
+                vcpu: 3,
+                idle,
+                stolen,
+                lost,
+                ungathered,
+                sample,
+            };
+            (ticks, frames)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn samples_come_back_as_they_were(all in prop::collection::vec(ticks(), 0..40)) {
+            let mut encoder = SamplesEncoder::default();
+            for (ticks, frames) in &all {
+                encoder.push(ticks, frames);
+            }
+            let block = encoder.take();
+            let (mut samples, mut gaps) = (Vec::new(), [0; 4]);
+            decode(&block.bytes, |ticks, frames| {
+                samples.extend(ticks.sample.map(|sample| (sample, frames.to_vec())));
+                for (sum, count) in gaps.iter_mut().zip([ticks.idle, ticks.stolen, ticks.lost, ticks.ungathered]) {
+                    *sum += count;
+                }
+            }).unwrap();
+            let expected: Vec<_> = all.iter().filter_map(|(ticks, frames)| Some((ticks.sample?, frames.clone()))).collect();
+            prop_assert_eq!(samples.len() as u64, block.samples);
+            prop_assert_eq!(samples, expected);
+            let sum = |part: fn(&Ticks) -> u64| all.iter().map(|(ticks, _)| part(ticks)).sum::<u64>();
+            prop_assert_eq!(gaps, [block.idle, block.stolen, block.lost, block.ungathered]);
+            prop_assert_eq!(gaps, [sum(|t| t.idle), sum(|t| t.stolen), sum(|t| t.lost), sum(|t| t.ungathered)]);
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            decode(&bytes, |ticks, frames| {
+                assert_eq!(ticks.sample.map_or(0, |sample| sample.stack.frames()), frames.len());
+            });
+        }
+    }
+
+    #[test]
+    fn a_stack_without_its_frames_is_marked_as_dropped() {
+        let stack = StackSummary {
+            kernel: 3,
+            kernel_end: StackEnd::Complete,
+            ..StackSummary::default()
+        };
+        let sample = Sample {
+            stack,
+            ..Sample::default()
+        };
+        let ticks = Ticks {
+            sample: Some(sample),
+            ..Ticks::default()
+        };
+        let mut encoder = SamplesEncoder::default();
+        encoder.push(&ticks, &[1, 2]);
+        decode(&encoder.take().bytes, |ticks, frames| {
+            assert_eq!(ticks.sample.unwrap().stack, stack.dropped());
+            assert!(frames.is_empty());
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn what_repeats_takes_little_room() {
+        let frames = [0xffff_ffff_8112_3456, 0xffff_ffff_8134_5678];
+        let ticks = Ticks {
+            sample: Some(Sample {
+                time: 10_000_000,
+                pc: frames[0],
+                stack: StackSummary {
+                    kernel: 2,
+                    ..StackSummary::default()
+                },
+                ..Sample::default()
+            }),
+            ..Ticks::default()
+        };
+        let mut encoder = SamplesEncoder::default();
+        encoder.push(&ticks, &frames);
+        let first = encoder.block.bytes.len();
+        encoder.push(&ticks, &frames);
+        assert_eq!(encoder.block.bytes.len() - first, 9);
+    }
+}

@@ -1,0 +1,49 @@
+//! Where every tick of the clock went.
+
+use serde::{Deserialize, Serialize};
+
+use super::Ticks;
+
+/// The clock's own account, for one vCPU or summed over several:
+/// `ticks == sampled + idle + stolen + lost` at every moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClockLedger {
+    /// All ticks since the clock first ran.
+    pub ticks: u64,
+    /// Ticks that were captured and handed over.
+    pub sampled: u64,
+    /// Ticks reckoned idle: the vCPU was halted and took no wake-up for them.
+    pub idle: u64,
+    /// Ticks on which the host didn't run the vCPU's thread.
+    pub stolen: u64,
+    /// Ticks missed for another reason, a full ring among them.
+    pub lost: u64,
+}
+
+impl ClockLedger {
+    /// Enters `ticks`.
+    pub fn enter(&mut self, ticks: &Ticks) {
+        self.ticks += ticks.total();
+        self.sampled += u64::from(ticks.sample.is_some());
+        self.idle += ticks.idle;
+        self.stolen += ticks.stolen;
+        self.lost += ticks.lost;
+    }
+
+    /// All fields in their order, each with its name: first the ticks, then what became of them.
+    pub fn fields(&self) -> [(&'static str, u64); 5] {
+        [
+            ("ticks", self.ticks),
+            ("sampled", self.sampled),
+            ("idle", self.idle),
+            ("stolen", self.stolen),
+            ("lost", self.lost),
+        ]
+    }
+
+    /// True when every tick is accounted for.
+    pub fn balances(&self) -> bool {
+        self.ticks == self.sampled + self.idle + self.stolen + self.lost
+    }
+}

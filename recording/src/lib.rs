@@ -1,0 +1,49 @@
+//! What a sample is, and the recordings that samples are kept in.
+//!
+//! The vocabulary that all other crates share: [`Ticks`] are what the virtual clock counts, a [`Sample`] is what one
+//! tick captured, and a [`ClockLedger`] or a [`ConsumerLedger`] says what became of every tick. [`mod@file`] is the format
+//! of recordings, with its one encoder and its one reader; [`elf`] reads what a recording keeps of the guest's programs;
+//! [`status`] is the document that a running guest's ledgers are in.
+//!
+//! ```
+//! use kvmprof_recording::{ClockLedger, Sample, Ticks};
+//!
+//! // Two idle ticks and a stolen one, then one with a sample.
+//! let ticks = Ticks { idle: 2, stolen: 1, sample: Some(Sample::default()), ..Ticks::default() };
+//! let mut ledger = ClockLedger::default();
+//! ledger.enter(&ticks);
+//! assert_eq!((ledger.ticks, ledger.sampled), (4, 1));
+//! assert!(ledger.balances());
+//! ```
+//!
+//! A recording is read from its begin to its end; samples come with the frames of their stacks:
+//!
+//! ```no_run
+//! use std::collections::BTreeMap;
+//! use std::path::Path;
+//!
+//! use kvmprof_recording::file::Recording;
+//!
+//! let mut samples: BTreeMap<i32, u64> = BTreeMap::new();
+//! let recording = Recording::open(Path::new("out.kvmprof"))?;
+//! let contents = recording.read(|ticks, _frames| {
+//!     if let Some(sample) = &ticks.sample {
+//!         *samples.entry(sample.pid).or_default() += 1;
+//!     }
+//! })?;
+//! println!("{} ticks of {}: {samples:?}", contents.account.ticks, contents.facts.kernel);
+//! # Ok::<(), kvmprof_recording::file::FileError>(())
+//! ```
+
+pub mod elf;
+pub mod file;
+mod ledger;
+mod sample;
+pub mod status;
+
+pub use kvmprof_abi::pcs::Ledger as ConsumerLedger;
+pub use ledger::ClockLedger;
+pub use sample::{
+    COMM_LENGTH, IDLE_PID, IPL_MASKED, MAX_STACK_FRAMES, Mode, Sample, StackEnd, StackSummary,
+    Ticks,
+};

@@ -1,0 +1,182 @@
+//! What the clock hands to its consumers.
+
+/// Bytes of a task's name, its end padded with NULs (`TASK_COMM_LEN`, `include/linux/sched.h`).
+pub const COMM_LENGTH: usize = 16;
+
+/// The pid, and the tid, of what runs on a vCPU when nothing does.
+pub const IDLE_PID: i32 = 0;
+
+/// What the vCPU was doing when the tick came. The numbers are those of the recording's format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Mode {
+    /// Running a process in user mode (CPL 3).
+    User = 0,
+    /// In the kernel, on behalf of a process or of itself.
+    #[default]
+    Kernel = 1,
+    /// In the kernel, servicing an interrupt.
+    Interrupt = 2,
+    /// Halted, or in the idle loop.
+    Idle = 3,
+}
+
+impl Mode {
+    /// All modes, by their numbers.
+    pub const ALL: [Self; 4] = [Self::User, Self::Kernel, Self::Interrupt, Self::Idle];
+
+    /// Its number, which is its place in [`Self::ALL`].
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// What it is called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Kernel => "kernel",
+            Self::Interrupt => "interrupt",
+            Self::Idle => "idle",
+        }
+    }
+}
+
+/// The interrupt priority level of a vCPU that no interrupt can reach.
+pub const IPL_MASKED: u8 = 15;
+
+/// Most frames of a [`Sample`]'s call stack.
+pub const MAX_STACK_FRAMES: usize = 128;
+
+/// How a part of a call stack ends, the kernel's or the user's. The numbers are those of the recording's format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum StackEnd {
+    /// There is no such part, or it wasn't asked for.
+    #[default]
+    Absent = 0,
+    /// At its outermost frame.
+    Complete = 1,
+    /// There are more frames than were taken.
+    Truncated = 2,
+    /// The next frame couldn't be told from what is in memory.
+    Broken = 3,
+    /// No way is known to unwind such code.
+    Unsupported = 4,
+    /// There was no room to hand its frames over.
+    Dropped = 5,
+}
+
+impl StackEnd {
+    /// All ends, by their numbers.
+    pub const ALL: [Self; 6] = [
+        Self::Absent,
+        Self::Complete,
+        Self::Truncated,
+        Self::Broken,
+        Self::Unsupported,
+        Self::Dropped,
+    ];
+}
+
+/// What is known of a call stack besides its frames, which travel beside the [`Sample`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct StackSummary {
+    /// Frames in the kernel, the innermost ones.
+    pub kernel: u8,
+    /// Frames in user mode.
+    pub user: u8,
+    /// How the kernel's part ends.
+    pub kernel_end: StackEnd,
+    /// How the user's part ends.
+    pub user_end: StackEnd,
+}
+
+impl StackSummary {
+    /// How many frames there are.
+    pub fn frames(&self) -> usize {
+        usize::from(self.kernel) + usize::from(self.user)
+    }
+
+    /// The same stack with its frames gone.
+    #[must_use]
+    pub fn dropped(self) -> Self {
+        let end = |end| match end {
+            StackEnd::Absent => StackEnd::Absent,
+            _ => StackEnd::Dropped,
+        };
+        Self {
+            kernel: 0,
+            user: 0,
+            kernel_end: end(self.kernel_end),
+            user_end: end(self.user_end),
+        }
+    }
+}
+
+/// One tick's capture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// When, in ns of the host's CLOCK_MONOTONIC.
+    pub time: u64,
+    /// The program counter, a guest virtual address.
+    pub pc: u64,
+    /// Process (thread-group) id as the guest itself would print it; -1 when unknown.
+    pub pid: i32,
+    /// Thread id as the guest itself would print it; -1 when unknown.
+    pub tid: i32,
+    /// Process group id; -1 when unknown or not asked for.
+    pub process_group: i32,
+    /// The vCPU's index, from 0.
+    pub vcpu: u16,
+    /// Current privilege level, 0 to 3.
+    pub cpl: u8,
+    /// Interrupt priority level, 0 to 15: [`IPL_MASKED`] with RFLAGS.IF clear, else CR8.
+    pub ipl: u8,
+    /// What the vCPU was doing.
+    pub mode: Mode,
+    /// The thread's name, padded with NULs; all NUL when unknown.
+    pub comm: [u8; COMM_LENGTH],
+    /// The physical address of the page tables in force (CR3 without its low 12 bits), which tells address spaces
+    /// apart. Where the kernel and the user have tables of their own (KPTI), they lie side by side and differ in
+    /// bit 12.
+    pub address_space: u64,
+    /// The call stack, if one was asked for.
+    pub stack: StackSummary,
+}
+
+/// A run of one vCPU's clock ticks: some that took no sample, then at most one that did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ticks {
+    /// The vCPU's index, from 0.
+    pub vcpu: u16,
+    /// Ticks reckoned idle without a sample: the vCPU was halted all along.
+    pub idle: u64,
+    /// Ticks on which the host didn't run the vCPU's thread.
+    pub stolen: u64,
+    /// Other ticks on which no sample could be taken or passed on.
+    pub lost: u64,
+    /// Ticks of processes that a recording leaves out. The clock itself makes none.
+    pub ungathered: u64,
+    /// The tick that was sampled, if there was one; it comes after all the others.
+    pub sample: Option<Sample>,
+}
+
+impl Ticks {
+    /// How many ticks of the clock these are.
+    pub fn total(&self) -> u64 {
+        self.idle + self.stolen + self.lost + self.ungathered + u64::from(self.sample.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_places_in_the_lists() {
+        for (index, mode) in Mode::ALL.into_iter().enumerate() {
+            assert_eq!(mode.index(), index);
+        }
+        for (index, end) in StackEnd::ALL.into_iter().enumerate() {
+            assert_eq!(end as usize, index);
+        }
+    }
+}

@@ -1,0 +1,516 @@
+//! The status document of a running guest, as the host socket's device `status` gives it: the machine, the clock, the
+//! consumers of its ticks, and every ledger.
+//!
+//! `guest/abi/WIRE.md` describes the JSON form. Later versions may add members, which a reader ignores; a member that is
+//! missing has its default value.
+
+use kvmprof_abi::pcs::Ledger as ConsumerLedger;
+use serde::{Deserialize, Serialize};
+
+use crate::ClockLedger;
+use crate::file::Stacks;
+
+/// The whole document.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// The version of the kvmprof that runs the guest.
+    pub version: String,
+    /// The virtual machine.
+    pub machine: MachineStatus,
+    /// The clock that samples are taken by.
+    pub clock: ClockStatus,
+    /// The consumers of the clock's ticks: first pcs, then the minors of prf that have a table, then the recorders.
+    pub consumers: Vec<ConsumerStatus>,
+}
+
+/// The virtual machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MachineStatus {
+    /// The kernel's file, or what stands for it.
+    pub kernel: String,
+    /// Guest memory in bytes.
+    pub memory_bytes: u64,
+    /// How many vCPUs there are.
+    pub vcpus: usize,
+    /// How processes are told apart, in words.
+    pub introspection: String,
+    /// The kernel of a Linux guest; `None` for other guests.
+    pub linux: Option<LinuxStatus>,
+    /// Accesses that no device answered.
+    pub unclaimed_accesses: UnclaimedAccesses,
+    /// The virtio console device; `None` for a machine without one.
+    pub virtio: Option<VirtioStatus>,
+    /// Whether the vCPUs wait for a client to gather samples or to turn prf on.
+    pub held: bool,
+    /// Whether the machine has ended.
+    pub ended: bool,
+}
+
+/// The kernel of a Linux guest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LinuxStatus {
+    /// Its release, as `uname -r` prints it.
+    pub release: String,
+    /// By how many bytes it runs above its link-time address; `None` until that is known.
+    pub slide: Option<u64>,
+}
+
+/// Accesses that no device answered: they read all ones, and writes have no effect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UnclaimedAccesses {
+    /// Reads of I/O ports.
+    pub port_reads: u64,
+    /// Writes to I/O ports.
+    pub port_writes: u64,
+    /// Reads of guest-physical addresses without memory.
+    pub mmio_reads: u64,
+    /// Writes to guest-physical addresses without memory.
+    pub mmio_writes: u64,
+}
+
+/// The virtio console device: what the guest's driver has done, most of it wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VirtioStatus {
+    /// Resets by the driver.
+    pub resets: u64,
+    /// Queues that the driver placed at impossible addresses.
+    pub refused_queues: u64,
+    /// Chains and control queues that can't be used.
+    pub control_faults: u64,
+    /// The device's ports.
+    pub ports: Vec<PortStatus>,
+}
+
+/// A port of the virtio console device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PortStatus {
+    /// Its name; port 0 is `console`.
+    pub name: String,
+    /// Bad chains and rings.
+    pub queue_faults: u64,
+    /// How often the host hung up because the guest broke the protocol.
+    pub protocol_faults: u64,
+}
+
+/// The clock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClockStatus {
+    /// Ticks a second on each vCPU: of the running clock, or of the next one.
+    pub hz: u32,
+    /// Whether it runs.
+    pub running: bool,
+    /// What drives it: `thread` or `ticker`.
+    pub source: String,
+    /// Whether ticks have a random phase.
+    pub jitter: bool,
+    /// Where registers are read, in words.
+    pub registers: String,
+    /// How ticks of halted vCPUs are counted, in words.
+    pub halted_ticks: String,
+    /// The sum over all vCPUs.
+    pub ledger: ClockLedger,
+    /// Each vCPU's ledger, by the vCPU's index.
+    pub vcpus: Vec<ClockLedger>,
+}
+
+/// A consumer of ticks. Its members tell which kind it is of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum ConsumerStatus {
+    /// The device pcs.
+    Pcs(PcsStatus),
+    /// A minor of prf.
+    Prf(PrfStatus),
+    /// A recorder.
+    Recorder(RecorderStatus),
+    /// A kind that a later version has added.
+    Other(OtherStatus),
+}
+
+/// The device pcs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PcsStatus {
+    /// `pcs`.
+    pub name: String,
+    /// Whether a client has it open.
+    pub open: bool,
+    /// Whether it gathers samples.
+    pub gathering: bool,
+    /// Its account.
+    #[serde(with = "LedgerMembers")]
+    pub ledger: ConsumerLedger,
+}
+
+/// A minor of prf that has a table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrfStatus {
+    /// `prf 0` to `prf 255`.
+    pub name: String,
+    /// Its number.
+    pub minor: u16,
+    /// Whether it counts.
+    pub on: bool,
+    /// Whether it has a table: always true.
+    pub loaded: bool,
+    /// How many addresses its table has.
+    pub addresses: usize,
+    /// Its account since it was last turned on.
+    #[serde(with = "LedgerMembers")]
+    pub ledger: ConsumerLedger,
+}
+
+/// A recorder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecorderStatus {
+    /// `recorder`.
+    pub name: String,
+    /// The file that it writes; `None` when a client reads the recording.
+    pub path: Option<String>,
+    /// Whether it takes ticks: false after the end, and when the disk has refused something.
+    pub recording: bool,
+    /// The parts of the call stacks that it takes.
+    pub stacks: Stacks,
+    /// The processes that it records, by pid; none: all of them.
+    pub pids: Vec<i32>,
+    /// Its account. `recorded` samples and `merged` idle ticks are in the file, or the client has read them; `discarded`
+    /// ticks are those that the disk refused.
+    #[serde(with = "LedgerMembers")]
+    pub ledger: ConsumerLedger,
+}
+
+/// A consumer of a kind that this version doesn't know.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OtherStatus {
+    /// What it is called.
+    pub name: String,
+    /// Its account.
+    #[serde(with = "LedgerMembers")]
+    pub ledger: ConsumerLedger,
+}
+
+/// The members of a consumer's ledger. The ledger itself is defined for guests too, where there is no serde.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "ConsumerLedger")]
+struct LedgerMembers {
+    #[serde(default)]
+    ticks: u64,
+    #[serde(default)]
+    recorded: u64,
+    #[serde(default)]
+    merged: u64,
+    #[serde(default)]
+    ungathered: u64,
+    #[serde(default)]
+    stolen: u64,
+    #[serde(default)]
+    lost: u64,
+    #[serde(default)]
+    pending: u64,
+    #[serde(default)]
+    discarded: u64,
+}
+
+impl Status {
+    /// Reads a document.
+    ///
+    /// # Errors
+    /// It isn't JSON, or a member has another type.
+    pub fn from_json(document: &[u8]) -> serde_json::Result<Self> {
+        serde_json::from_slice(document)
+    }
+
+    /// The document, on one line. The members of each object are in alphabetical order.
+    ///
+    /// # Errors
+    /// None that is known: every part has a JSON form.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        Ok(serde_json::to_value(self)?.to_string())
+    }
+
+    /// The device pcs. `None` in a document of a machine that hasn't got it.
+    pub fn pcs(&self) -> Option<&PcsStatus> {
+        self.consumers.iter().find_map(|consumer| match consumer {
+            ConsumerStatus::Pcs(pcs) => Some(pcs),
+            _ => None,
+        })
+    }
+
+    /// The minors of prf that have a table, by number.
+    pub fn prf(&self) -> impl Iterator<Item = &PrfStatus> {
+        self.consumers.iter().filter_map(|consumer| match consumer {
+            ConsumerStatus::Prf(prf) => Some(prf),
+            _ => None,
+        })
+    }
+
+    /// The recorders: that of `kvmprof run --record` first, then those of clients.
+    pub fn recorders(&self) -> impl Iterator<Item = &RecorderStatus> {
+        self.consumers.iter().filter_map(|consumer| match consumer {
+            ConsumerStatus::Recorder(recorder) => Some(recorder),
+            _ => None,
+        })
+    }
+}
+
+impl ConsumerStatus {
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Pcs(pcs) => &pcs.name,
+            Self::Prf(prf) => &prf.name,
+            Self::Recorder(recorder) => &recorder.name,
+            Self::Other(other) => &other.name,
+        }
+    }
+
+    /// Its account.
+    pub fn ledger(&self) -> &ConsumerLedger {
+        match self {
+            Self::Pcs(pcs) => &pcs.ledger,
+            Self::Prf(prf) => &prf.ledger,
+            Self::Recorder(recorder) => &recorder.ledger,
+            Self::Other(other) => &other.ledger,
+        }
+    }
+}
+
+impl PcsStatus {
+    /// The device pcs, with its name.
+    pub fn new(open: bool, gathering: bool, ledger: ConsumerLedger) -> Self {
+        Self {
+            name: "pcs".to_owned(),
+            open,
+            gathering,
+            ledger,
+        }
+    }
+}
+
+impl PrfStatus {
+    /// Minor `minor` of prf, with its name. It is `on` or off, and its table has so many `addresses`.
+    pub fn new(minor: u16, on: bool, addresses: usize, ledger: ConsumerLedger) -> Self {
+        Self {
+            name: format!("prf {minor}"),
+            minor,
+            on,
+            loaded: true,
+            addresses,
+            ledger,
+        }
+    }
+}
+
+impl RecorderStatus {
+    /// A recorder of all processes for a client, with its name.
+    pub fn new(recording: bool, stacks: Stacks, ledger: ConsumerLedger) -> Self {
+        Self {
+            name: "recorder".to_owned(),
+            path: None,
+            recording,
+            stacks,
+            pids: Vec::new(),
+            ledger,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ledger() -> impl Strategy<Value = ConsumerLedger> {
+        any::<[u64; 8]>().prop_map(
+            |[
+                ticks,
+                recorded,
+                merged,
+                ungathered,
+                stolen,
+                lost,
+                pending,
+                discarded,
+            ]| {
+                ConsumerLedger {
+                    ticks,
+                    recorded,
+                    merged,
+                    ungathered,
+                    stolen,
+                    lost,
+                    pending,
+                    discarded,
+                }
+            },
+        )
+    }
+
+    fn clock_ledger() -> impl Strategy<Value = ClockLedger> {
+        any::<[u64; 5]>().prop_map(|[ticks, sampled, idle, stolen, lost]| ClockLedger {
+            ticks,
+            sampled,
+            idle,
+            stolen,
+            lost,
+        })
+    }
+
+    fn consumer() -> impl Strategy<Value = ConsumerStatus> {
+        let path = prop::option::of(".*");
+        let pids = prop::collection::vec(any::<i32>(), 0..3);
+        let flags = any::<[bool; 3]>();
+        (0..4_u8, any::<u16>(), flags, path, pids, ledger()).prop_map(
+            |(kind, number, [one, two, three], path, pids, ledger)| match kind {
+                0 => ConsumerStatus::Pcs(PcsStatus::new(one, two, ledger)),
+                1 => ConsumerStatus::Prf(PrfStatus::new(number, one, number.into(), ledger)),
+                2 => ConsumerStatus::Recorder(RecorderStatus {
+                    path,
+                    pids,
+                    ..RecorderStatus::new(
+                        one,
+                        Stacks {
+                            kernel: two,
+                            user: three,
+                        },
+                        ledger,
+                    )
+                }),
+                _ => ConsumerStatus::Other(OtherStatus {
+                    name: "pmc".to_owned(),
+                    ledger,
+                }),
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_document_comes_back_as_it_was(
+            consumers in prop::collection::vec(consumer(), 0..5),
+            vcpus in prop::collection::vec(clock_ledger(), 0..3),
+            counts in any::<[u64; 4]>(),
+            port in prop::option::of(".*"),
+        ) {
+            let mut status = Status { consumers, ..Status::default() };
+            status.clock.ledger = vcpus.first().copied().unwrap_or_default();
+            status.clock.vcpus = vcpus;
+            status.machine.linux = port.clone().map(|release| LinuxStatus {
+                release,
+                slide: counts[0].is_multiple_of(2).then_some(counts[1]),
+            });
+            status.machine.virtio = port.map(|name| VirtioStatus {
+                resets: counts[0],
+                refused_queues: counts[1],
+                control_faults: counts[2],
+                ports: vec![PortStatus { name, queue_faults: counts[3], protocol_faults: 0 }],
+            });
+            let document = status.to_json().unwrap();
+            prop_assert_eq!(Status::from_json(document.as_bytes()).unwrap(), status);
+        }
+    }
+
+    /// The members' names and types, which clients in other languages go by.
+    #[test]
+    fn a_document_has_this_form() {
+        let ledger = ConsumerLedger {
+            ticks: 5,
+            recorded: 2,
+            pending: 3,
+            ..ConsumerLedger::default()
+        };
+        let sum = ClockLedger {
+            ticks: 5,
+            sampled: 4,
+            lost: 1,
+            ..ClockLedger::default()
+        };
+        let stacks = Stacks {
+            kernel: true,
+            user: false,
+        };
+        let status = Status {
+            version: "0.1.0".to_owned(),
+            machine: MachineStatus {
+                kernel: "bzImage".to_owned(),
+                memory_bytes: 1 << 20,
+                vcpus: 1,
+                introspection: "not at all".to_owned(),
+                linux: Some(LinuxStatus {
+                    release: "6.1.0".to_owned(),
+                    slide: Some(2 << 20),
+                }),
+                ..MachineStatus::default()
+            },
+            clock: ClockStatus {
+                hz: 100,
+                running: true,
+                source: "thread".to_owned(),
+                registers: "run page".to_owned(),
+                halted_ticks: "without a wake-up".to_owned(),
+                ledger: sum,
+                vcpus: vec![sum],
+                ..ClockStatus::default()
+            },
+            consumers: vec![
+                ConsumerStatus::Pcs(PcsStatus::new(true, false, ledger)),
+                ConsumerStatus::Prf(PrfStatus::new(3, true, 40, ledger)),
+                ConsumerStatus::Recorder(RecorderStatus {
+                    path: Some("a.kvmprof".to_owned()),
+                    ..RecorderStatus::new(true, stacks, ledger)
+                }),
+                ConsumerStatus::Recorder(RecorderStatus {
+                    pids: vec![7],
+                    ..RecorderStatus::new(false, stacks, ledger)
+                }),
+            ],
+        };
+        let account = r#""ledger":{"discarded":0,"lost":0,"merged":0,"pending":3,"recorded":2,"stolen":0,"ticks":5,"ungathered":0}"#;
+        let clock = r#"{"idle":0,"lost":1,"sampled":4,"stolen":0,"ticks":5}"#;
+        let expected = [
+            r#"{"clock":{"halted_ticks":"without a wake-up","hz":100,"jitter":false,"#,
+            &format!(r#""ledger":{clock},"registers":"run page","running":true,"source":"thread","vcpus":[{clock}]}},"#),
+            &format!(r#""consumers":[{{"gathering":false,{account},"name":"pcs","open":true}},"#),
+            &format!(r#"{{"addresses":40,{account},"loaded":true,"minor":3,"name":"prf 3","on":true}},"#),
+            &format!(r#"{{{account},"name":"recorder","path":"a.kvmprof","pids":[],"recording":true,"stacks":{{"kernel":true,"user":false}}}},"#),
+            &format!(r#"{{{account},"name":"recorder","path":null,"pids":[7],"recording":false,"stacks":{{"kernel":true,"user":false}}}}],"#),
+            r#""machine":{"ended":false,"held":false,"introspection":"not at all","kernel":"bzImage","#,
+            r#""linux":{"release":"6.1.0","slide":2097152},"memory_bytes":1048576,"#,
+            r#""unclaimed_accesses":{"mmio_reads":0,"mmio_writes":0,"port_reads":0,"port_writes":0},"vcpus":1,"virtio":null},"#,
+            r#""version":"0.1.0"}"#,
+        ]
+        .concat();
+        assert_eq!(status.to_json().unwrap(), expected);
+    }
+
+    #[test]
+    fn a_document_of_another_version_is_read() {
+        let document = br#"{
+            "version": "9", "clock": { "hz": 50, "phase": 1 }, "extra": [],
+            "consumers": [
+                { "name": "pmc", "counters": 4, "ledger": { "ticks": 1, "recorded": 1, "spilt": 0 } },
+                { "name": "pcs", "open": true, "gathering": true, "format": "native", "ledger": {} }
+            ]
+        }"#;
+        let status = Status::from_json(document).unwrap();
+        assert_eq!((status.clock.hz, status.clock.running), (50, false));
+        let [pmc, pcs] = status.consumers.as_slice() else {
+            panic!("{status:?}");
+        };
+        assert_eq!((pmc.name(), pmc.ledger().ticks), ("pmc", 1));
+        assert!(pmc.ledger().balances());
+        assert_eq!(pcs.name(), "pcs");
+        assert!(status.pcs().unwrap().gathering);
+        assert_eq!(status.prf().count() + status.recorders().count(), 0);
+        assert!(Status::from_json(br#"{"clock": {"hz": "fast"}}"#).is_err());
+        assert!(Status::from_json(b"no guest").is_err());
+    }
+}

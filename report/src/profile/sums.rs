@@ -1,0 +1,326 @@
+//! Sums samples up: by process, by vCPU and by stack.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use kvmprof_recording::file::Contents;
+use kvmprof_recording::{COMM_LENGTH, IDLE_PID, Mode, Sample, Ticks};
+
+use super::modes::{ModeCounts, add_modes, sum_modes};
+use super::names::ProcessNames;
+use super::{Process, Profile, Selection, Stack};
+use crate::symbolize::{MappingSet, Resolver};
+
+/// What one vCPU did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VcpuTicks {
+    /// Ticks by mode.
+    pub modes: ModeCounts,
+    /// Ticks on which the host didn't run it.
+    pub stolen: u64,
+    /// Ticks missed for another reason.
+    pub lost: u64,
+}
+
+impl VcpuTicks {
+    /// Adds what another part of the time has of it.
+    pub fn add(&mut self, other: &Self) {
+        add_modes(&mut self.modes, other.modes);
+        self.stolen = self.stolen.saturating_add(other.stolen);
+        self.lost = self.lost.saturating_add(other.lost);
+    }
+
+    /// Ticks whose mode is known.
+    pub fn known(&self) -> u64 {
+        sum_modes(&self.modes)
+    }
+
+    /// All of its ticks.
+    pub fn total(&self) -> u64 {
+        self.known()
+            .saturating_add(self.stolen)
+            .saturating_add(self.lost)
+    }
+}
+
+/// How much is told apart; the samples of the rest are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Processes.
+    pub processes: usize,
+    /// Stacks.
+    pub stacks: usize,
+    /// Frames of all stacks; stacks beyond have their innermost frame alone.
+    pub frames: usize,
+}
+
+impl Limits {
+    /// Everything is told apart.
+    pub const NONE: Self = Self {
+        processes: usize::MAX,
+        stacks: usize::MAX,
+        frames: usize::MAX,
+    };
+}
+
+/// Samples, summed up.
+#[derive(Clone, Debug)]
+pub struct Sums {
+    /// By vCPU.
+    pub vcpus: BTreeMap<u16, VcpuTicks>,
+    /// By pid; -1 is those that couldn't be told. The processes have no names yet.
+    pub processes: BTreeMap<i32, (Process, ProcessNames)>,
+    /// How many samples there are of each process, in each stack.
+    pub stacks: HashMap<(i32, Stack), u64>,
+    /// Idle ticks without a sample.
+    pub idle: u64,
+    /// Samples that weren't told apart.
+    pub elsewhere: u64,
+    frames: usize,
+    limits: Limits,
+}
+
+impl Sums {
+    /// Empty ones, with `limits` to what is told apart.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            vcpus: BTreeMap::new(),
+            processes: BTreeMap::new(),
+            stacks: HashMap::new(),
+            idle: 0,
+            elsewhere: 0,
+            frames: 0,
+            limits,
+        }
+    }
+
+    /// Adds `ticks`, and the frames of their sample's stack, in a process that has `mappings`.
+    pub fn add(&mut self, ticks: &Ticks, frames: &[u64], mappings: MappingSet) {
+        let mut modes = ModeCounts::default();
+        modes[Mode::Idle.index()] = ticks.idle;
+        if ticks.idle > 0 {
+            self.idle = self.idle.saturating_add(ticks.idle);
+            let (process, _) = self.processes.entry(IDLE_PID).or_default();
+            add_modes(&mut process.modes, modes);
+        }
+        if let Some(sample) = &ticks.sample {
+            let mode = &mut modes[sample.mode.index()];
+            *mode = mode.saturating_add(1);
+            self.add_sample(sample, frames, mappings);
+        }
+        self.vcpus.entry(ticks.vcpu).or_default().add(&VcpuTicks {
+            modes,
+            stolen: ticks.stolen,
+            lost: ticks.lost,
+        });
+    }
+
+    fn add_sample(&mut self, sample: &Sample, frames: &[u64], mappings: MappingSet) {
+        // There is always room for the idle ticks.
+        if self.processes.len() >= self.limits.processes - 1
+            && !self.processes.contains_key(&sample.pid)
+        {
+            self.elsewhere = self.elsewhere.saturating_add(1);
+            return;
+        }
+        let (process, names) = self.processes.entry(sample.pid).or_default();
+        names.note(sample);
+        let count = &mut process.modes[sample.mode.index()];
+        *count = count.saturating_add(1);
+        let stack = Stack::of(sample, frames, mappings);
+        match self.stacks.entry((sample.pid, stack)) {
+            Entry::Occupied(mut known) => *known.get_mut() += 1,
+            Entry::Vacant(new) => {
+                let key = new.into_key();
+                self.add_stack(key);
+            }
+        }
+    }
+
+    /// Adds a sample in a stack that is new.
+    fn add_stack(&mut self, mut key: (i32, Stack)) {
+        let stack = &mut key.1;
+        if self.frames.saturating_add(stack.frames.len()) > self.limits.frames {
+            stack.frames.truncate(1);
+            stack.summary = stack.summary.dropped();
+        }
+        if self.stacks.len() >= self.limits.stacks && !self.stacks.contains_key(&key) {
+            self.elsewhere = self.elsewhere.saturating_add(1);
+            return;
+        }
+        self.frames = self.frames.saturating_add(key.1.frames.len());
+        *self.stacks.entry(key).or_default() += 1;
+    }
+
+    /// Adds those of a later time, whatever the limits.
+    pub fn merge(&mut self, later: &Self) {
+        self.idle = self.idle.saturating_add(later.idle);
+        self.elsewhere = self.elsewhere.saturating_add(later.elsewhere);
+        self.frames = self.frames.saturating_add(later.frames);
+        for (vcpu, ticks) in &later.vcpus {
+            self.vcpus.entry(*vcpu).or_default().add(ticks);
+        }
+        for (pid, (process, names)) in &later.processes {
+            let (sum, known) = self.processes.entry(*pid).or_default();
+            add_modes(&mut sum.modes, process.modes);
+            known.add(names);
+        }
+        for (key, count) in &later.stacks {
+            match self.stacks.get_mut(key) {
+                Some(sum) => *sum += count,
+                None => drop(self.stacks.insert(key.clone(), *count)),
+            }
+        }
+    }
+
+    /// The profile that has these sums: the part of a recording with `contents` that is in `selection`, whose frames
+    /// `resolver` names.
+    pub fn into_profile(
+        self,
+        contents: Contents,
+        resolver: Rc<Resolver>,
+        selection: Selection,
+    ) -> Profile {
+        let processes = self.processes.into_iter().map(|(pid, (process, names))| {
+            let name = names.text();
+            (pid, Process { name, ..process })
+        });
+        let vcpus = self
+            .vcpus
+            .into_iter()
+            .map(|(vcpu, ticks)| (vcpu, ticks.modes));
+        Profile {
+            contents,
+            resolver,
+            selection,
+            processes: processes.collect(),
+            vcpus: vcpus.filter(|(_, modes)| sum_modes(modes) > 0).collect(),
+            stacks: self.stacks,
+            idle: self.idle,
+        }
+    }
+}
+
+/// A task's name; bytes that would break a line or a terminal are shown as `?`.
+pub fn task_name(comm: &[u8; COMM_LENGTH]) -> String {
+    comm.iter()
+        .take_while(|byte| **byte != 0)
+        .map(|byte| match byte {
+            b' '..=b'~' => char::from(*byte),
+            _ => '?',
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn memory_stays_bounded_whatever_comes() {
+        let limits = Limits {
+            processes: 2048,
+            stacks: 4096,
+            frames: 32_768,
+        };
+        let mut sums = Sums::new(limits);
+        let mut samples = 0;
+        for number in 0..20_000_u64 {
+            let sample = Sample {
+                pid: i32::try_from(number % 5000).unwrap(),
+                pc: number,
+                ..Sample::default()
+            };
+            let ticks = Ticks {
+                idle: u64::MAX / 4,
+                sample: Some(sample),
+                ..Ticks::default()
+            };
+            let frames: Vec<u64> = (0..100).map(|frame| number << 8 | frame).collect();
+            sums.add(&ticks, &frames, MappingSet::default());
+            samples += 1;
+        }
+        assert!(sums.processes.len() <= limits.processes);
+        assert!(sums.stacks.len() <= limits.stacks);
+        let frames: usize = (sums.stacks.keys())
+            .map(|(_, stack)| stack.frames.len())
+            .sum();
+        assert!(frames <= limits.frames + limits.stacks, "{frames}");
+        let placed: u64 = sums.stacks.values().sum();
+        assert_eq!(placed + sums.elsewhere, samples);
+        assert!(sums.elsewhere > 0);
+        assert_eq!(sums.vcpus[&0].modes, [0, samples, 0, u64::MAX]);
+    }
+
+    fn ticks() -> impl Strategy<Value = (Ticks, Vec<u64>)> {
+        let sample = (-1..6_i32, 0..4_usize, prop::collection::vec(0..3_u64, 0..3));
+        let gap = (0..2_u16, 0..3_u64, 0..3_u64, 0..3_u64);
+        (gap, prop::option::of(sample)).prop_map(|((vcpu, idle, stolen, lost), sample)| {
+            let (sample, frames) = sample
+                .map(|(pid, mode, frames)| {
+                    let sample = Sample {
+                        vcpu,
+                        pid,
+                        tid: pid,
+                        mode: Mode::ALL[mode],
+                        comm: [b'a'; COMM_LENGTH],
+                        ..Sample::default()
+                    };
+                    (sample, frames)
+                })
+                .unzip();
+            let ticks = Ticks {
+                vcpu,
+                idle,
+                stolen,
+                lost,
+                ungathered: 0,
+                sample,
+            };
+            (ticks, frames.unwrap_or_default())
+        })
+    }
+
+    proptest! {
+        /// Each tick is in a vCPU's sum, each known one in a process's, each sample in a stack's, or elsewhere; and it is
+        /// all the same where the time is cut.
+        #[test]
+        fn every_tick_is_somewhere(
+            all in prop::collection::vec(ticks(), 0..60),
+            cut in 0..60_usize,
+            processes in 2..9_usize,
+            stacks in 1..20_usize,
+        ) {
+            let limits = Limits { processes, stacks, frames: 20 };
+            let sum = |limits, part: &[(Ticks, Vec<u64>)]| {
+                let mut sums = Sums::new(limits);
+                for (ticks, frames) in part {
+                    sums.add(ticks, frames, MappingSet::default());
+                }
+                sums
+            };
+            let total = |part: fn(&Ticks) -> u64| all.iter().map(|(ticks, _)| part(ticks)).sum::<u64>();
+            let samples = total(|ticks| ticks.sample.is_some().into());
+            let idle = total(|ticks| ticks.idle);
+            let bounded = sum(limits, &all);
+            let by_stack: u64 = bounded.stacks.values().sum();
+            prop_assert_eq!(by_stack + bounded.elsewhere, samples);
+            let by_process: u64 = bounded.processes.values().map(|(process, _)| process.samples()).sum();
+            prop_assert!(by_process <= samples + idle && by_process + bounded.elsewhere >= samples + idle);
+            let by_vcpu: u64 = bounded.vcpus.values().map(VcpuTicks::total).sum();
+            prop_assert_eq!(by_vcpu, total(Ticks::total));
+
+            let whole = sum(Limits::NONE, &all);
+            let (first, second) = all.split_at(cut.min(all.len()));
+            let mut merged = sum(Limits::NONE, first);
+            merged.merge(&sum(Limits::NONE, second));
+            prop_assert_eq!(&merged.vcpus, &whole.vcpus);
+            prop_assert_eq!(&merged.processes, &whole.processes);
+            prop_assert_eq!(&merged.stacks, &whole.stacks);
+            prop_assert_eq!((merged.idle, merged.elsewhere), (idle, 0));
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Recordings that were cut off or changed: all that was written before the damage is reported, and nothing else.
+#![expect(clippy::unwrap_used, reason = "tests fail by it")]
+
+#[allow(dead_code, reason = "recordings here have other contents")]
+mod shared;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kvmprof_recording::Mode;
+use kvmprof_report::export::{Format, Source};
+use kvmprof_report::profile::{Profile, SortBy, document, folded};
+use serde_json::Value;
+use shared::{Written, WrittenBlock};
+use tempfile::TempDir;
+
+const SYMBOLS: &str = "ffffffff81000000 T read\nffffffff81001000 T _end\n";
+/// Bytes before the first block.
+const HEADER: usize = 16;
+/// Samples by block. They are few, so that damage everywhere can be tried.
+const SAMPLES: [u64; 5] = [3, 1, 4, 2, 6];
+
+/// A recording to be damaged.
+struct Victim {
+    folder: TempDir,
+    bytes: Vec<u8>,
+    blocks: Vec<WrittenBlock>,
+}
+
+/// What has to be found in a damaged recording.
+#[derive(Debug)]
+struct Salvage {
+    samples: u64,
+    /// Bytes of blocks that are left, with the file's header.
+    whole: usize,
+    /// All blocks.
+    complete: bool,
+}
+
+impl Victim {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("whole");
+        let mut written = Written::with_symbols(SYMBOLS);
+        for (index, samples) in SAMPLES.into_iter().enumerate() {
+            if index > 0 {
+                written.end_block();
+            }
+            written.gap(samples, 1, 0);
+            let stack: (&[u64], &[u64]) = (&[0xffff_ffff_8100_0010], &[0x40_1000]);
+            written.samples(samples, (7, b"reader"), Mode::Kernel, stack);
+        }
+        let blocks = written.write_blocks(&path);
+        let bytes = fs::read(path).unwrap();
+        Self {
+            folder,
+            bytes,
+            blocks,
+        }
+    }
+
+    fn file(&self, bytes: &[u8]) -> PathBuf {
+        let path = self.folder.path().join("damaged");
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// What is left when the bytes from `place` on can't be trusted. `None` when that isn't even what it is about.
+    fn salvage(&self, place: usize) -> Option<Salvage> {
+        let whole: Vec<_> = self
+            .blocks
+            .iter()
+            .filter(|block| block.end <= place)
+            .collect();
+        Some(Salvage {
+            samples: whole.iter().map(|block| block.samples).sum(),
+            whole: whole.last()?.end,
+            complete: whole.len() == self.blocks.len(),
+        })
+    }
+}
+
+/// The account, the profile, its stacks and its document all have the samples that are left.
+fn check_profile(path: &Path, length: usize, expected: &Salvage) {
+    let profile = Profile::of_file(path, &[]).unwrap();
+    let contents = &profile.contents;
+    let account = contents.account;
+    assert_eq!(account.samples, expected.samples, "{expected:?}");
+    assert!(account.balances(), "{account:?}");
+    assert_eq!(contents.cut_off, length - expected.whole, "{expected:?}");
+    assert_eq!(contents.closed, expected.complete.then_some(account));
+    assert_eq!(profile.stacks.values().sum::<u64>(), expected.samples);
+    let folded: u64 = folded(&profile)
+        .iter()
+        .filter(|line| line.starts_with("reader"))
+        .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+        .sum();
+    assert_eq!(folded, expected.samples);
+    let document = document(&profile, SortBy::Own, usize::MAX);
+    assert_eq!(document["complete"], expected.complete);
+    assert_eq!(document["bytes_cut_off"], length - expected.whole);
+    // Beside it is the idle time.
+    let processes = document["processes"].as_array().unwrap().iter();
+    let of_reader = processes.filter(|row| row["name"] == "reader");
+    let samples = of_reader.filter_map(|row| row["samples"].as_u64());
+    assert_eq!(samples.sum::<u64>(), expected.samples);
+}
+
+/// Formats that name each sample have those that are left.
+fn check_exports(path: &Path, expected: &Salvage) {
+    let export = |format: Format| {
+        let source = Source::open(path, &[]).unwrap();
+        let mut out = Vec::new();
+        format.write(&source, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    let script = export(Format::PerfScript);
+    let samples = script
+        .lines()
+        .filter(|line| line.trim_start().starts_with("reader"))
+        .count();
+    assert_eq!(samples as u64, expected.samples, "{expected:?}");
+    let firefox: Value = serde_json::from_str(&export(Format::Firefox)).unwrap();
+    let threads = firefox["threads"].as_array().unwrap().iter();
+    let of_reader = threads.filter(|thread| thread["name"].as_str().unwrap().starts_with("reader"));
+    let samples = of_reader.filter_map(|thread| thread["samples"]["length"].as_u64());
+    assert_eq!(samples.sum::<u64>(), expected.samples, "{expected:?}");
+}
+
+#[test]
+fn a_recording_cut_off_anywhere_has_all_blocks_before() {
+    let victim = Victim::new();
+    for length in 0..=victim.bytes.len() {
+        let path = victim.file(&victim.bytes[..length]);
+        match victim.salvage(length) {
+            Some(expected) => check_profile(&path, length, &expected),
+            None => {
+                let error = Profile::of_file(&path, &[]).unwrap_err().to_string();
+                let what = if length < HEADER {
+                    "no recording"
+                } else {
+                    "before"
+                };
+                assert!(error.contains(what), "{length}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_byte_that_changed_leaves_all_blocks_before() {
+    let victim = Victim::new();
+    for place in HEADER..victim.bytes.len() {
+        for bit in [0x01, 0x80] {
+            let mut bytes = victim.bytes.clone();
+            bytes[place] ^= bit;
+            let path = victim.file(&bytes);
+            match victim.salvage(place) {
+                Some(expected) => check_profile(&path, bytes.len(), &expected),
+                None => assert!(Profile::of_file(&path, &[]).is_err(), "byte {place}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_written_over_leaves_all_blocks_before() {
+    let victim = Victim::new();
+    for (index, block) in victim.blocks.iter().enumerate() {
+        let mut bytes = victim.bytes.clone();
+        // A disk that ran full leaves zeroes, or nothing of what was there.
+        bytes[block.end..].fill(0);
+        let expected = victim.salvage(block.end).unwrap();
+        assert_eq!(expected.complete, index + 1 == victim.blocks.len());
+        let path = victim.file(&bytes);
+        check_profile(&path, bytes.len(), &expected);
+        check_exports(&path, &expected);
+    }
+}
+
+#[test]
+fn exports_have_all_blocks_before_a_cut() {
+    let victim = Victim::new();
+    for block in &victim.blocks {
+        for length in [block.end, block.end + 5, block.end + 20] {
+            let length = length.min(victim.bytes.len());
+            let path = victim.file(&victim.bytes[..length]);
+            check_exports(&path, &victim.salvage(length).unwrap());
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! For how long nothing has come from a machine, whatever else its host has to do.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// By thread id, for how long the thread has waited for a processor while it could have run, in ns.
+type RunDelays = BTreeMap<u32, u64>;
+
+/// Measures how long a process has been silent. Time in which the host gave the process no processor doesn't count: on a
+/// busy host a machine is slow, but it doesn't hang.
+pub(crate) struct Quiet<'a> {
+    process: u32,
+    bytes: &'a AtomicU64,
+    seen: u64,
+    since: Instant,
+    delays: RunDelays,
+}
+
+impl<'a> Quiet<'a> {
+    /// Begins now. `bytes` counts what comes from the process with that id.
+    pub(crate) fn new(process: u32, bytes: &'a AtomicU64) -> Self {
+        Self {
+            process,
+            bytes,
+            seen: bytes.load(Ordering::Relaxed),
+            since: Instant::now(),
+            delays: run_delays(process),
+        }
+    }
+
+    /// Begins anew.
+    pub(crate) fn begin(&mut self) {
+        *self = Self::new(self.process, self.bytes);
+    }
+
+    /// How long the process has been silent. Output is noticed by these calls: they should be much more frequent than what the
+    /// result is compared with.
+    pub(crate) fn time(&mut self) -> Duration {
+        if self.bytes.load(Ordering::Relaxed) != self.seen {
+            self.begin();
+        }
+        own_time(
+            self.since.elapsed(),
+            &self.delays,
+            &run_delays(self.process),
+        )
+    }
+}
+
+/// The part of `elapsed` in which no thread waited for a processor: threads that each waited did so at the same time, as far as
+/// anybody can tell.
+fn own_time(elapsed: Duration, before: &RunDelays, now: &RunDelays) -> Duration {
+    let waited = now
+        .iter()
+        .map(|(thread, delay)| delay.saturating_sub(before.get(thread).copied().unwrap_or(0)))
+        .max()
+        .unwrap_or(0);
+    elapsed.saturating_sub(Duration::from_nanos(waited))
+}
+
+/// The second number in `/proc/PID/task/TID/schedstat` (Linux, `Documentation/scheduler/sched-stats.rst`). A host that doesn't
+/// count it gives an empty map, by which all time counts.
+fn run_delays(process: u32) -> RunDelays {
+    let threads = fs::read_dir(format!("/proc/{process}/task"));
+    let threads = threads.into_iter().flatten().flatten();
+    threads
+        .filter_map(|thread| {
+            let id = thread.file_name().to_str()?.parse().ok()?;
+            // The thread may have ended meanwhile.
+            let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+            Some((id, text.split_whitespace().nth(1)?.parse().ok()?))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_for_a_processor_is_not_silence() {
+        let seconds = |delays: &[(u32, u64)]| -> RunDelays {
+            let ns = |(thread, delay): &(u32, u64)| (*thread, delay * 1_000_000_000);
+            delays.iter().map(ns).collect()
+        };
+        let before = seconds(&[(1, 5), (2, 100)]);
+        for (now, expected) in [
+            (seconds(&[(1, 5), (2, 100)]), 60),
+            (seconds(&[(1, 45), (2, 130)]), 20),
+            // A new thread, and one that ended.
+            (seconds(&[(2, 100), (3, 7)]), 53),
+            (seconds(&[(2, 170)]), 0),
+            (RunDelays::new(), 60),
+        ] {
+            let own = own_time(Duration::from_secs(60), &before, &now);
+            assert_eq!(own, Duration::from_secs(expected), "{now:?}");
+        }
+    }
+
+    #[test]
+    fn output_ends_the_silence() {
+        let bytes = AtomicU64::new(7);
+        let mut quiet = Quiet::new(std::process::id(), &bytes);
+        let start = quiet.since;
+        quiet.time();
+        assert_eq!(quiet.since, start);
+        bytes.store(8, Ordering::Relaxed);
+        quiet.time();
+        assert!(quiet.since > start && quiet.seen == 8);
+    }
+
+    #[test]
+    fn the_host_tells_of_each_thread() {
+        // Test threads are there beside the main one.
+        assert!(run_delays(std::process::id()).len() >= 2);
+    }
+}

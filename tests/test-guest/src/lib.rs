@@ -1,0 +1,120 @@
+//! The bare-metal guest of the tests and benchmarks. It has the demo guest's kernel, and workloads that each try one
+//! thing: a way to run, to use ports and memory, to end, or to harm the host.
+//!
+//! [`ELF`] is the image, built from `image/` and the kernel when this crate is. It expects of a VMM what the demo guest
+//! does (see [`kvmprof_demo_guest`]), and ACPI's hardware-reduced sleep control at port 0x600 and reset at port 0x602.
+//!
+//! # Command line
+//!
+//! `workload=NAME` chooses what the guest does ([`WORKLOADS`]). `duty=PERCENT` stands for `workload=duty` too. The
+//! address of the virtio console is in `virtio_mmio.device=`, in Linux's form. Other words are passed over.
+
+mod attacks;
+mod counters;
+mod ports;
+
+pub use attacks::{AttackResult, AttackResults, Victim, attack_results_area};
+pub use counters::{Counter, counters, counters_area};
+pub use ports::{Outcome, PortResults, Stage, Step, allow_stage, port_results_area};
+
+use kvmprof_demo_guest::{Image, PageAligned};
+use object::{Object, ObjectSegment};
+
+/// The names that `workload=` knows.
+///
+/// | Name | What it does |
+/// |---|---|
+/// | `duty` | user mode for a part of each period, halted for the rest; `duty=PERCENT` (default 50), `period=MICROSECONDS` (default 10000) |
+/// | `spin` | user mode without an interrupt; counts |
+/// | `gaps` | user mode, watching the TSC for the time that exits take from it; counts |
+/// | `pio` | user mode, port I/O ([`UNCLAIMED_PORT`]); counts |
+/// | `kernel-pio` | the same in the kernel; counts |
+/// | `mmio` | reads and writes of several sizes at [`UNCLAIMED_MMIO`], checked; counts, halts on an error |
+/// | `string-io` | `rep insb` and `rep outsb` at [`UNCLAIMED_PORT`], checked; counts, halts on an error |
+/// | `irqoff` | the kernel with interrupts off; counts |
+/// | `halt` | halted but for a timer interrupt a second; counts those |
+/// | `hostile` | circular and damaged page tables, wild pointers where the note leads, absurd counts; counts |
+/// | `port` | profiles itself by the framed protocol on a port of the virtio console ([`PortResults`]) |
+/// | `hostile-queues` | attacks the virtio console at the level of its queues ([`AttackResults`]); `attack=N` tries only that one |
+/// | `poweroff`, `reboot`, `triple-fault` | end the machine that way after the greeting |
+/// | `bad-instruction` | runs an instruction that a KVM which interprets kernel mode lacks; powers off where it works |
+///
+/// With any other name, or none, the guest says that it doesn't know it, and powers off. A row that never ends, as in
+/// most of those that count, never gets into the truth's cycles; [`kvmprof_demo_guest::VcpuTruth::running`] names it.
+pub const WORKLOADS: &[&str] = &[
+    "duty",
+    "spin",
+    "gaps",
+    "pio",
+    "kernel-pio",
+    "mmio",
+    "string-io",
+    "irqoff",
+    "halt",
+    "hostile",
+    "port",
+    "hostile-queues",
+    "poweroff",
+    "reboot",
+    "triple-fault",
+    "bad-instruction",
+];
+
+/// The port that `pio`, `kernel-pio` and `string-io` use: nothing may claim it, reads have to give all-ones.
+pub const UNCLAIMED_PORT: u16 = 0x510;
+
+/// The guest-physical address that `mmio` and `hostile` use: nothing may claim it, reads have to give all-ones.
+pub const UNCLAIMED_MMIO: u64 = 0xe000_0000;
+
+static BYTES: &PageAligned<[u8]> =
+    &PageAligned(*include_bytes!(concat!(env!("OUT_DIR"), "/test.elf")));
+
+/// The test guest's image: a static ELF64 executable, its physical addresses those it is linked at; page-aligned.
+pub static ELF: &[u8] = &BYTES.0;
+
+/// The same image with its symbols.
+pub static IMAGE: Image = Image::new(&BYTES.0);
+
+/// The image's bytes from a guest address on, to the end of its segment; `None` outside the image.
+fn bytes_at(address: u64) -> Option<&'static [u8]> {
+    let file = object::File::parse(ELF).ok()?;
+    file.segments().find_map(|segment| {
+        let offset = usize::try_from(address.checked_sub(segment.address())?).ok()?;
+        segment.data().ok()?.get(offset..)
+    })
+}
+
+/// The NUL-terminated text at a guest address, as it is in the image.
+fn text_at(address: u64) -> Option<&'static str> {
+    let text = bytes_at(address)?.split(|byte| *byte == 0).next()?;
+    std::str::from_utf8(text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_image_has_the_workloads_that_are_named_here() {
+        let table = IMAGE.symbol("workloads").unwrap();
+        let size = usize::try_from(table.size).unwrap();
+        let entries = bytes_at(table.address).unwrap()[..size].chunks_exact(16);
+        let names: Vec<_> = entries
+            .map(|entry| {
+                let pointer = u64::from_le_bytes(*entry.first_chunk().unwrap());
+                text_at(pointer).unwrap()
+            })
+            .collect();
+        assert_eq!(names, WORKLOADS);
+    }
+
+    /// So what the demo guest's crate tests of its image holds for this one.
+    #[test]
+    fn the_image_has_the_demo_guests_kernel() {
+        for name in ["start", "kernel_main", "kvmprof_truth", "resume_user"] {
+            let (own, demo) = (IMAGE.symbol(name), kvmprof_demo_guest::symbol(name));
+            let size = demo.unwrap().size;
+            assert_eq!(own.unwrap().size, size, "{name}");
+        }
+    }
+}

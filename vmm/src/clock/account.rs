@@ -1,0 +1,114 @@
+//! What became of ticks: sampled, idle, stolen or lost.
+
+use super::ClockBackend;
+
+/// Ticks that have passed, by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ElapsedTicks {
+    /// Ticks on which the vCPU was halted.
+    pub idle: u64,
+    /// Ticks on which the host did not run the thread.
+    pub stolen: u64,
+    /// Ticks that were missed for another reason.
+    pub lost: u64,
+    /// Whether there is one more tick after those, to be sampled now.
+    pub sample: bool,
+}
+
+/// A tick that is seen later than this, in ns, may have come while the host did not run the thread:
+/// a sample would then tell where the vCPU was preempted, not what it did on the tick.
+pub(super) const LATE_NS: u64 = 100_000;
+/// After this many ticks in time the run delay is read anyway, so that its growth of long ago
+/// explains nothing.
+pub(super) const REFRESH_RUN_DELAY_TICKS: u32 = 64;
+
+/// Tells ticks that the host stole from those that were lost or idle, by the delays that the host's
+/// scheduler reports.
+#[derive(Debug, Default)]
+pub(super) struct TickAccount {
+    ticks_since_run_delay: u32,
+    // Run delay of a halted vCPU that no tick has been stolen for yet, in ns; a period at most.
+    halted_delay: u64,
+}
+
+impl TickAccount {
+    /// What became of `ticks` (1 or more) of a vCPU that was not halted; the last of them is seen `late`
+    /// ns after it was due. Reads the delays only if need be: that takes a system call.
+    pub fn explain<B: ClockBackend>(
+        &mut self,
+        ticks: u64,
+        late: u64,
+        period: u64,
+        backend: &mut B,
+    ) -> ElapsedTicks {
+        self.ticks_since_run_delay += 1;
+        let in_time = ticks == 1 && late < LATE_NS;
+        if in_time && self.ticks_since_run_delay < REFRESH_RUN_DELAY_TICKS {
+            return ElapsedTicks {
+                sample: true,
+                ..ElapsedTicks::default()
+            };
+        }
+        self.ticks_since_run_delay = 0;
+        let missed = ticks - 1;
+        let delay = backend.take_run_delay();
+        if !in_time && delay >= missed * period + late / 2 {
+            return ElapsedTicks {
+                stolen: ticks,
+                ..ElapsedTicks::default()
+            };
+        }
+        let stolen = missed.min(nearest_ticks(delay + backend.take_ticker_delay(), period));
+        ElapsedTicks {
+            idle: 0,
+            stolen,
+            lost: missed - stolen,
+            sample: true,
+        }
+    }
+
+    /// What became of `ticks` of a vCPU that was halted all along.
+    pub fn explain_halted<B: ClockBackend>(
+        &mut self,
+        ticks: u64,
+        period: u64,
+        backend: &mut B,
+    ) -> ElapsedTicks {
+        // Many short waits add up: what explains no whole tick yet is kept.
+        self.halted_delay += backend.take_run_delay();
+        let stolen = ticks.min(self.halted_delay / period);
+        self.halted_delay = (self.halted_delay - stolen * period).min(period);
+        ElapsedTicks {
+            idle: ticks - stolen,
+            stolen,
+            ..ElapsedTicks::default()
+        }
+    }
+
+    /// What became of `missed` ticks between the halt of a vCPU and the sample after its alarm, which
+    /// came when its thread had run for `run_time` ns.
+    pub fn explain_alarm<B: ClockBackend>(
+        &mut self,
+        missed: u64,
+        run_time: u64,
+        period: u64,
+        backend: &mut B,
+    ) -> ElapsedTicks {
+        let halted = self.explain_halted(missed, period, backend);
+        // A host whose timers are late lets the guest run on for longer than the alarm was set to: on
+        // those ticks it was not idle.
+        let busy = run_time / period;
+        let lost = busy.saturating_sub(1).min(halted.idle);
+        ElapsedTicks {
+            idle: halted.idle - lost,
+            lost,
+            sample: true,
+            ..halted
+        }
+    }
+}
+
+/// `ns` to the nearest tick: a short wait for a processor explains none.
+fn nearest_ticks(ns: u64, period: u64) -> u64 {
+    (ns + period / 2) / period
+}

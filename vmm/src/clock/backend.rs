@@ -1,0 +1,137 @@
+//! What a vCPU's clock runs on: timers, and what the host's scheduler says of the vCPU's thread.
+
+use std::io;
+use std::sync::Arc;
+
+use super::halted::RunTimeAlarm;
+use super::run_delay::RunDelay;
+use super::timer::ThreadTimer;
+use super::{Grid, Ticker};
+use crate::vcpu::signals;
+
+/// The timers and the scheduler statistics of one vCPU's thread.
+///
+/// [`VcpuClock`](super::VcpuClock) knows no other source of time, so that its tests can make time up.
+pub trait ClockBackend {
+    /// Signals the thread at `first` (ns of CLOCK_MONOTONIC), on which a tick of `grid` is due, and at
+    /// each later tick if the grid is even. `hz` is the rate of the grid.
+    fn start_timer(&mut self, hz: u32, first: u64, grid: &Grid);
+
+    /// Ends what [`start_timer`](Self::start_timer) began. A signal that is pending stays pending.
+    fn stop_timer(&mut self);
+
+    /// Signals the thread once, after it has used `run_time` ns of processor time from now on. False
+    /// if the host cannot do that.
+    fn start_alarm(&mut self, run_time: u64) -> bool;
+
+    /// Ends what [`start_alarm`](Self::start_alarm) began. A signal that is pending stays pending.
+    fn stop_alarm(&mut self);
+
+    /// How much processor time the thread has used since the alarm was started, in ns; 0 if the host
+    /// does not say.
+    fn run_time(&self) -> u64;
+
+    /// How long the thread was runnable but waited for a processor since the last call, in ns.
+    fn take_run_delay(&mut self) -> u64;
+
+    /// How much later than due the ticker's thread ran since the last call, in ns; 0 without a ticker.
+    fn take_ticker_delay(&mut self) -> u64;
+}
+
+#[derive(Debug)]
+enum Driver {
+    Timer(ThreadTimer),
+    Ticker { ticker: Arc<Ticker>, vcpu: u16 },
+}
+
+/// The backend on a real host: a POSIX timer or the [`Ticker`], a perf task-clock event, and
+/// `/proc/thread-self/schedstat`.
+#[derive(Debug)]
+pub struct ThreadBackend {
+    driver: Driver,
+    // None where the host refuses perf_event_open(2).
+    alarm: Option<RunTimeAlarm>,
+    run_delay: RunDelay,
+    // The ticker's delay up to the last call that took it, in ns.
+    ticker_delay: u64,
+}
+
+impl ThreadBackend {
+    /// For the calling thread, which is that of vCPU number `vcpu`. `ticker` drives the clock if there
+    /// is one, else a timer of the thread's own.
+    ///
+    /// # Errors
+    /// What timer_create(2) says: too many timers or pending signals for this user.
+    pub fn for_this_thread(vcpu: u16, ticker: Option<Arc<Ticker>>) -> io::Result<Self> {
+        let driver = match ticker {
+            Some(ticker) => Driver::Ticker { ticker, vcpu },
+            None => Driver::Timer(ThreadTimer::for_this_thread(signals::kick())?),
+        };
+        let alarm = RunTimeAlarm::for_this_thread(signals::alarm())
+            .inspect_err(|error| {
+                log::warn!(
+                    "No perf task clock on this host ({error}): halted vCPUs wake up for each tick"
+                );
+            })
+            .ok();
+        Ok(Self {
+            driver,
+            alarm,
+            run_delay: RunDelay::of_this_thread(),
+            ticker_delay: 0,
+        })
+    }
+}
+
+impl ClockBackend for ThreadBackend {
+    fn start_timer(&mut self, hz: u32, first: u64, grid: &Grid) {
+        match &self.driver {
+            Driver::Timer(timer) => timer.arm(first, grid),
+            Driver::Ticker { ticker, vcpu } => ticker.set(*vcpu, hz, first),
+        }
+    }
+
+    fn stop_timer(&mut self) {
+        match &self.driver {
+            Driver::Timer(timer) => timer.disarm(),
+            Driver::Ticker { ticker, vcpu } => ticker.set(*vcpu, 0, 0),
+        }
+    }
+
+    fn start_alarm(&mut self, run_time: u64) -> bool {
+        let Some(alarm) = &self.alarm else {
+            return false;
+        };
+        if let Err(error) = alarm.arm(run_time) {
+            log::warn!("The perf task clock failed ({error}): halted vCPUs wake up for each tick");
+            self.alarm = None;
+            return false;
+        }
+        true
+    }
+
+    fn stop_alarm(&mut self) {
+        if let Some(alarm) = &self.alarm {
+            alarm.disarm();
+        }
+    }
+
+    fn run_time(&self) -> u64 {
+        let alarm = self.alarm.as_ref();
+        alarm.and_then(RunTimeAlarm::run_time).unwrap_or(0)
+    }
+
+    fn take_run_delay(&mut self) -> u64 {
+        self.run_delay.take()
+    }
+
+    fn take_ticker_delay(&mut self) -> u64 {
+        let Driver::Ticker { ticker, .. } = &self.driver else {
+            return 0;
+        };
+        let total = ticker.delay();
+        let grown = total - self.ticker_delay;
+        self.ticker_delay = total;
+        grown
+    }
+}

@@ -1,0 +1,114 @@
+//! A clock's backend on which nothing happens by itself: a test sets what the host would say, and looks
+//! at what the clock has started.
+
+use std::mem;
+
+use crate::clock::{ClockBackend, ElapsedTicks, Grid};
+
+/// One millisecond, in ns: the period of most tests.
+pub const MS: u64 = 1_000_000;
+/// One microsecond, in ns.
+pub const US: u64 = 1_000;
+/// The rate whose period is [`MS`].
+pub const HZ: u32 = 1_000;
+
+/// What the clock has set the timer to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timer {
+    /// The rate that a ticker is given.
+    pub hz: u32,
+    /// When the first signal comes, in ns.
+    pub first: u64,
+    /// The time between signals, in ns; None for a single one.
+    pub period: Option<u64>,
+}
+
+impl Timer {
+    /// When the next signal after `time` comes, in ns, if there is another one.
+    pub fn next_after(&self, time: u64) -> Option<u64> {
+        if time < self.first {
+            return Some(self.first);
+        }
+        let period = self.period?;
+        Some(self.first + ((time - self.first) / period + 1) * period)
+    }
+}
+
+/// The backend.
+#[derive(Debug, Default)]
+pub struct ManualBackend {
+    /// The timer, while it runs.
+    pub timer: Option<Timer>,
+    /// After how much processor time the alarm rings, in ns, while it is on.
+    pub alarm: Option<u64>,
+    /// Whether the host refuses the alarm.
+    pub refuses_alarm: bool,
+    /// Processor time that the thread has used since the alarm was started, in ns.
+    pub run_time: u64,
+    /// Run delay that was not taken yet, in ns.
+    pub run_delay: u64,
+    /// Delay of the ticker that was not taken yet, in ns.
+    pub ticker_delay: u64,
+    /// How often the run delay was read.
+    pub reads: u32,
+}
+
+impl ClockBackend for ManualBackend {
+    fn start_timer(&mut self, hz: u32, first: u64, grid: &Grid) {
+        let period = grid.is_even().then_some(grid.period());
+        self.timer = Some(Timer { hz, first, period });
+    }
+
+    fn stop_timer(&mut self) {
+        self.timer = None;
+    }
+
+    fn start_alarm(&mut self, run_time: u64) -> bool {
+        if self.refuses_alarm {
+            return false;
+        }
+        self.alarm = Some(run_time);
+        self.run_time = 0;
+        true
+    }
+
+    fn stop_alarm(&mut self) {
+        self.alarm = None;
+    }
+
+    fn run_time(&self) -> u64 {
+        self.run_time
+    }
+
+    fn take_run_delay(&mut self) -> u64 {
+        self.reads += 1;
+        mem::take(&mut self.run_delay)
+    }
+
+    fn take_ticker_delay(&mut self) -> u64 {
+        mem::take(&mut self.ticker_delay)
+    }
+}
+
+/// Ticks that were accounted without a sample.
+pub fn unsampled(idle: u64, stolen: u64, lost: u64) -> ElapsedTicks {
+    ElapsedTicks {
+        idle,
+        stolen,
+        lost,
+        sample: false,
+    }
+}
+
+/// Ticks that were accounted, and one more that is sampled.
+pub fn sampled(idle: u64, stolen: u64, lost: u64) -> ElapsedTicks {
+    ElapsedTicks {
+        sample: true,
+        ..unsampled(idle, stolen, lost)
+    }
+}
+
+/// How many ticks those are, with the sampled one.
+pub fn total(elapsed: &ElapsedTicks) -> u64 {
+    elapsed.idle + elapsed.stolen + elapsed.lost + u64::from(elapsed.sample)
+}

@@ -1,0 +1,278 @@
+//! What the clock does at given times, one interruption after the other.
+
+use super::manual::{HZ, MS, ManualBackend, Timer, US, sampled, unsampled};
+use crate::clock::{ElapsedTicks, VcpuClock};
+use crate::vcpu::signals;
+
+/// A time with the phase of a tick, at any rate here.
+const START: u64 = 7_000 * MS;
+
+/// A clock on which the timer is the only thing that runs, started at [`START`].
+fn ticking() -> VcpuClock<ManualBackend> {
+    started(false)
+}
+
+fn started(jitter: bool) -> VcpuClock<ManualBackend> {
+    let mut clock = VcpuClock::with_backend(3, ManualBackend::default(), jitter);
+    clock.restart(HZ, START + 10 * US);
+    clock
+}
+
+/// One that was halted on the tick at `START + MS`.
+fn halted() -> VcpuClock<ManualBackend> {
+    let mut clock = ticking();
+    assert_eq!(kick(&mut clock, MS), Some(sampled(0, 0, 0)));
+    clock.halt();
+    assert!(clock.is_halted());
+    clock
+}
+
+/// An interruption by the timer, so many ns after [`START`].
+fn kick(clock: &mut VcpuClock<ManualBackend>, time: u64) -> Option<ElapsedTicks> {
+    clock.on_interrupt(START + time, Some(signals::kick()))
+}
+
+/// An interruption by the alarm, so many ns after [`START`].
+fn ring(clock: &mut VcpuClock<ManualBackend>, time: u64) -> Option<ElapsedTicks> {
+    clock.on_interrupt(START + time, Some(signals::alarm()))
+}
+
+/// When the timer's next signal comes after `time`, both in ns after [`START`].
+fn next_signal(clock: &VcpuClock<ManualBackend>, time: u64) -> Option<u64> {
+    let next = clock.backend.timer?.next_after(START + time)?;
+    Some(next - START)
+}
+
+#[test]
+fn nothing_is_counted_while_the_clock_is_stopped() {
+    let mut clock = VcpuClock::with_backend(0, ManualBackend::default(), false);
+    clock.halt();
+    assert!(!clock.is_halted());
+    assert_eq!(kick(&mut clock, MS), None);
+    assert_eq!(ring(&mut clock, 2 * MS), None);
+    assert_eq!(clock.account_halted(START + 3 * MS), unsampled(0, 0, 0));
+    assert_eq!((clock.hz(), clock.backend.timer), (0, None));
+}
+
+#[test]
+fn ticks_lie_on_multiples_of_the_period() {
+    let mut clock = ticking();
+    assert_eq!(clock.hz(), HZ);
+    let timer = Timer {
+        hz: HZ,
+        first: START + MS,
+        period: Some(MS),
+    };
+    assert_eq!(clock.backend.timer, Some(timer));
+    assert_eq!(kick(&mut clock, MS - 1), None);
+    for tick in 1..=200 {
+        assert_eq!(kick(&mut clock, tick * MS), Some(sampled(0, 0, 0)));
+        assert_eq!(kick(&mut clock, tick * MS + US), None, "counted already");
+    }
+    // A periodic timer goes on by itself.
+    assert_eq!(clock.backend.timer, Some(timer));
+}
+
+#[test]
+fn any_signal_takes_the_ticks_of_a_running_vcpu() {
+    for signal in [None, Some(signals::kick()), Some(signals::alarm())] {
+        let mut clock = ticking();
+        let elapsed = clock.on_interrupt(START + 3 * MS, signal);
+        assert_eq!(elapsed, Some(sampled(0, 0, 2)), "{signal:?}");
+    }
+}
+
+#[test]
+fn a_wait_for_a_processor_steals_the_ticks_that_fall_into_it() {
+    let mut clock = ticking();
+    assert_eq!(kick(&mut clock, MS), Some(sampled(0, 0, 0)));
+    clock.backend.run_delay = 3 * MS;
+    assert_eq!(
+        kick(&mut clock, 4 * MS + 500 * US),
+        Some(unsampled(0, 3, 0))
+    );
+    assert_eq!(kick(&mut clock, 5 * MS), Some(sampled(0, 0, 0)));
+    // Preempted after the second tick, and back before the fourth.
+    clock.backend.run_delay = 2 * MS;
+    assert_eq!(kick(&mut clock, 8 * MS + 50 * US), Some(sampled(0, 2, 0)));
+    // The growth up to the start of the clock is none of its business.
+    clock.backend.run_delay = 9 * MS;
+    clock.backend.ticker_delay = 9 * MS;
+    clock.restart(HZ, START + 20 * MS);
+    assert_eq!(kick(&mut clock, 23 * MS), Some(sampled(0, 0, 2)));
+}
+
+#[test]
+fn a_late_ticker_steals_ticks_but_not_the_sample() {
+    let mut clock = ticking();
+    clock.backend.ticker_delay = 3 * MS + 400 * US;
+    assert_eq!(kick(&mut clock, 4 * MS + 400 * US), Some(sampled(0, 3, 0)));
+}
+
+#[test]
+fn a_halted_vcpus_ticks_wake_nobody_and_are_idle() {
+    let mut clock = halted();
+    assert_eq!((clock.backend.timer, clock.backend.alarm), (None, Some(MS)));
+    // Requests kick it.
+    assert_eq!(kick(&mut clock, 50 * MS), None);
+    assert_eq!(clock.on_interrupt(START + 60 * MS, None), None);
+    clock.backend.run_time = MS;
+    assert_eq!(ring(&mut clock, 101 * MS), Some(sampled(99, 0, 0)));
+    assert!(!clock.is_halted());
+    assert_eq!(next_signal(&clock, 101 * MS), Some(102 * MS));
+    assert_eq!(kick(&mut clock, 102 * MS), Some(sampled(0, 0, 0)));
+}
+
+#[test]
+fn a_halted_vcpus_account_is_brought_up_to_date_without_a_sample() {
+    let mut clock = halted();
+    assert_eq!(clock.account_halted(START + 2 * MS - 1), unsampled(0, 0, 0));
+    assert_eq!(clock.account_halted(START + 11 * MS), unsampled(10, 0, 0));
+    assert_eq!(clock.account_halted(START + 11 * MS), unsampled(0, 0, 0));
+    // The guest has run for 0.4 ms since, in which a tick was due: the alarm's sample stands for it.
+    clock.backend.run_time = 400 * US;
+    let now = START + 21 * MS + 100 * US;
+    assert_eq!(clock.account_halted(now), unsampled(9, 0, 0));
+    clock.backend.run_time = MS;
+    let elapsed = ring(&mut clock, 21 * MS + 700 * US);
+    assert_eq!(elapsed, Some(sampled(0, 0, 0)));
+    // It is none of a running vCPU's functions.
+    assert_eq!(clock.account_halted(START + 40 * MS), unsampled(0, 0, 0));
+    assert_eq!(kick(&mut clock, 22 * MS), Some(sampled(0, 0, 0)));
+}
+
+#[test]
+fn an_alarm_that_rings_before_a_tick_is_due_counts_nothing() {
+    let mut clock = halted();
+    assert_eq!(clock.account_halted(START + 5 * MS), unsampled(4, 0, 0));
+    clock.backend.run_time = MS;
+    assert_eq!(ring(&mut clock, 6 * MS - 1), None);
+    // But it ticks again.
+    assert!(!clock.is_halted());
+    assert_eq!(kick(&mut clock, 6 * MS), Some(sampled(0, 0, 0)));
+}
+
+#[test]
+fn a_halted_vcpu_that_waits_for_a_processor_is_stolen_from() {
+    let mut clock = halted();
+    clock.backend.run_delay = 3 * MS;
+    assert_eq!(clock.account_halted(START + 11 * MS), unsampled(7, 3, 0));
+    clock.backend.run_time = MS;
+    clock.backend.run_delay = 2 * MS;
+    assert_eq!(ring(&mut clock, 21 * MS), Some(sampled(7, 2, 0)));
+    // What it had waited before it was halted steals none of its ticks.
+    assert_eq!(kick(&mut clock, 22 * MS), Some(sampled(0, 0, 0)));
+    clock.backend.run_delay = 4 * MS;
+    clock.halt();
+    assert_eq!(clock.account_halted(START + 30 * MS), unsampled(8, 0, 0));
+}
+
+#[test]
+fn a_late_alarm_loses_the_ticks_on_which_the_guest_ran() {
+    let mut clock = halted();
+    clock.backend.run_time = 6 * MS;
+    clock.backend.run_delay = MS;
+    assert_eq!(ring(&mut clock, 21 * MS), Some(sampled(13, 1, 5)));
+    // Late again while it runs.
+    clock.backend.run_delay = 2 * MS;
+    assert_eq!(kick(&mut clock, 25 * MS), Some(sampled(0, 2, 1)));
+}
+
+#[test]
+fn a_host_without_the_alarm_wakes_the_vcpu_for_each_tick() {
+    let mut clock = ticking();
+    clock.backend.refuses_alarm = true;
+    for tick in 1..10 {
+        assert_eq!(kick(&mut clock, tick * MS), Some(sampled(0, 0, 0)));
+        clock.halt();
+        assert!(!clock.is_halted());
+        assert_eq!(next_signal(&clock, tick * MS), Some((tick + 1) * MS));
+    }
+}
+
+#[test]
+fn the_clock_stops_while_the_vcpu_is_halted() {
+    let mut clock = halted();
+    assert_eq!(clock.account_halted(START + 4 * MS), unsampled(3, 0, 0));
+    clock.restart(0, START + 4 * MS);
+    assert!(!clock.is_halted());
+    assert_eq!(clock.hz(), 0);
+    assert_eq!((clock.backend.timer, clock.backend.alarm), (None, None));
+    assert_eq!(clock.account_halted(START + 9 * MS), unsampled(0, 0, 0));
+    // The alarm was pending.
+    assert_eq!(ring(&mut clock, 9 * MS), None);
+}
+
+#[test]
+fn another_rate_begins_a_grid_of_its_own() {
+    let mut clock = halted();
+    assert_eq!(clock.account_halted(START + 4 * MS), unsampled(3, 0, 0));
+    clock.restart(100, START + 4 * MS);
+    assert!(!clock.is_halted());
+    assert_eq!(clock.hz(), 100);
+    let timer = Timer {
+        hz: 100,
+        first: START + 10 * MS,
+        period: Some(10 * MS),
+    };
+    assert_eq!(
+        (clock.backend.timer, clock.backend.alarm),
+        (Some(timer), None)
+    );
+    assert_eq!(kick(&mut clock, 9 * MS), None);
+    assert_eq!(kick(&mut clock, 10 * MS), Some(sampled(0, 0, 0)));
+    clock.restart(10_000, START + 11 * MS);
+    assert_eq!(kick(&mut clock, 12 * MS), Some(sampled(0, 0, 9)));
+}
+
+/// Where a sample takes longer than a period, the guest would not run between two of them.
+#[test]
+fn a_signal_is_put_off_where_samples_take_longer_than_a_period() {
+    let mut clock = ticking();
+    assert_eq!(kick(&mut clock, MS), Some(sampled(0, 0, 0)));
+    // That sample took 3.5 ms: the signal of the second tick is overdue by 2.5 ms.
+    let elapsed = kick(&mut clock, 4 * MS + 500 * US);
+    assert_eq!(elapsed, Some(sampled(0, 0, 2)));
+    // 5 ms more, and up to the next tick.
+    assert_eq!(next_signal(&clock, 4 * MS + 500 * US), Some(10 * MS));
+    // That signal is overdue by less than a period, and what was put off is lost; then all goes on as usual.
+    let now = 10 * MS + 600 * US;
+    assert_eq!(kick(&mut clock, now), Some(sampled(0, 0, 5)));
+    assert_eq!(next_signal(&clock, now), Some(11 * MS));
+    assert_eq!(kick(&mut clock, 11 * MS), Some(sampled(0, 0, 0)));
+}
+
+#[test]
+fn a_signal_is_not_put_off_for_ticks_that_were_stolen() {
+    let mut clock = ticking();
+    clock.backend.run_delay = 10 * MS;
+    assert_eq!(kick(&mut clock, 10 * MS), Some(unsampled(0, 10, 0)));
+    assert_eq!(next_signal(&clock, 10 * MS), Some(11 * MS));
+    // Nor for a sample that takes less than a period.
+    assert_eq!(kick(&mut clock, 11 * MS + 900 * US), Some(sampled(0, 0, 0)));
+    assert_eq!(next_signal(&clock, 11 * MS + 900 * US), Some(12 * MS));
+    // One that takes just as long as a period is too slow.
+    assert_eq!(kick(&mut clock, 13 * MS), Some(sampled(0, 0, 1)));
+    assert_eq!(next_signal(&clock, 13 * MS), Some(15 * MS));
+}
+
+#[test]
+fn with_jitter_each_tick_has_a_signal_of_its_own() {
+    let mut clock = started(true);
+    let mut before = START;
+    for _ in 0..1_000 {
+        let timer = clock.backend.timer.unwrap();
+        assert_eq!((timer.hz, timer.period), (HZ, None));
+        assert!((MS / 2..=3 * MS / 2).contains(&(timer.first - before)));
+        before = timer.first;
+        assert_eq!(clock.on_interrupt(before - 1, None), None);
+        assert_eq!(clock.on_interrupt(before, None), Some(sampled(0, 0, 0)));
+    }
+    // It is put off, too, but not to a tick.
+    let due = clock.backend.timer.unwrap().first;
+    let late = due + 10 * MS;
+    let elapsed = clock.on_interrupt(late, None).unwrap();
+    assert!(elapsed.lost > 5 && elapsed.sample, "{elapsed:?}");
+    let timer = clock.backend.timer.unwrap();
+    assert_eq!(timer.first, late + 2 * (late - due));
+}

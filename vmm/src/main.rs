@@ -1,5 +1,0 @@
-//! The program `kvmprof`.
-
-fn main() -> std::process::ExitCode {
-    kvmprof::cli::main()
-}

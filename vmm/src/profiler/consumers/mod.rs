@@ -1,0 +1,358 @@
+//! Whoever counts ticks. To add a consumer: a file here with its [`Consumer`] (and [`Device`], if clients can open
+//! it), and a line in [`Consumers::new`].
+
+mod client_recorders;
+mod file_recorder;
+mod pcs;
+mod prf;
+
+use std::sync::Arc;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
+use kvmprof_introspection::{GuestKnowledge, StackWish};
+use kvmprof_recording::Ticks;
+use kvmprof_recording::status::ConsumerStatus;
+
+use super::kernel_text::KernelText;
+use super::processes::Processes;
+use super::{ClockPlan, MachineFacts};
+use crate::clock::ClockSetting;
+use client_recorders::ClientRecorders;
+use pcs::PcsConsumer;
+use prf::PrfConsumer;
+
+pub use file_recorder::FileRecorder;
+
+/// What a consumer needs of the clocks at this moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockNeeds {
+    /// At which rate it counts, in Hz; 0: it counts nothing.
+    pub hz: u32,
+    /// Whether a guest that is held may start.
+    pub starts_guest: bool,
+    /// Whether samples need their process group.
+    pub process_group: bool,
+    /// The parts of call stacks that samples need.
+    pub stacks: StackWish,
+    /// Whether it needs the mappings of processes.
+    pub processes: bool,
+}
+
+/// Counts ticks.
+pub trait Consumer {
+    /// What it needs of the clocks now.
+    fn needs(&self) -> ClockNeeds;
+
+    /// Takes `ticks`, and the frames of their sample's stack, whether it needs any or not.
+    fn take(&mut self, ticks: &Ticks, frames: &[u64]);
+
+    /// Takes a block of a recording: mappings or a file that samples refer to, which come after it.
+    fn take_block(&mut self, _block: &Arc<[u8]>) {}
+
+    /// Does what is due by time, and what was waiting for the kernel's symbols. Called every few ms while ticks come.
+    fn advance(&mut self, _kernel_text: &mut KernelText, _knowledge: &GuestKnowledge) {}
+
+    /// The guest has ended, and all its ticks have been taken.
+    fn end(&mut self);
+
+    /// Entries of the status document, each with its ledger.
+    fn status(&self) -> Vec<ConsumerStatus>;
+
+    /// How much clients have yet to read, in ticks or bytes.
+    fn unread(&self) -> u64 {
+        0
+    }
+
+    /// The number of the device by which clients reach it (`kvmprof_abi::wire::device`), if they do.
+    fn device_number(&self) -> Option<u16> {
+        None
+    }
+
+    /// That device.
+    fn device(&mut self) -> Option<&mut dyn Device> {
+        None
+    }
+}
+
+/// A request to a device that a client opens, or has open.
+#[derive(Clone, Copy, Debug)]
+pub enum Request<'a> {
+    /// Open this minor.
+    Open { minor: u16 },
+    /// Read at most so many bytes.
+    Read { limit: usize },
+    /// Carry out a command.
+    Ioctl {
+        command: u32,
+        argument: i64,
+        data: &'a [u8],
+    },
+    /// Close it.
+    Close,
+}
+
+/// What came of a request.
+#[derive(Debug)]
+pub enum Reply {
+    /// It is open, or closed.
+    Done,
+    /// What was read.
+    Read(Vec<u8>),
+    /// What the command gave.
+    Ioctl(IoctlReply),
+}
+
+/// Which ticks have to be taken in before a request is carried out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TicksBefore {
+    /// It acts on what there is.
+    #[default]
+    Any,
+    /// All until now, so that it acts at its own time.
+    All,
+    /// All until now, and with this request the consumer stops to count: unless others count, the clocks stop first,
+    /// so that they count the same ticks as their last consumer. `others`: this consumer goes on to count for others.
+    Last { others: bool },
+}
+
+/// What has to be done before a request is carried out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Preparation {
+    /// Which ticks have to be taken in.
+    pub ticks: TicksBefore,
+    /// Whether the files have to be read that processes have mapped.
+    pub files: bool,
+}
+
+impl Preparation {
+    /// These ticks, and no files.
+    pub fn ticks(ticks: TicksBefore) -> Self {
+        Self {
+            ticks,
+            files: false,
+        }
+    }
+}
+
+/// What a device is told with a request.
+pub struct Context<'a> {
+    /// The rate for one more consumer, in Hz: that of those who use the clocks already, else the one that kvmprof was
+    /// started with. 0: there is no clock.
+    pub hz: u32,
+    /// Whether another consumer counts ticks.
+    pub is_shared: bool,
+    /// Whether the guest has ended.
+    pub has_ended: bool,
+    /// How many vCPUs there are.
+    pub vcpus: usize,
+    /// How the clocks are to run.
+    pub plan: &'a ClockPlan,
+    /// The machine.
+    pub machine: &'a MachineFacts,
+    /// What is known of processes.
+    pub processes: &'a Processes,
+}
+
+/// A device that clients open. No call blocks.
+pub trait Device {
+    /// What has to be done before `request` is carried out, for which nothing is changed yet.
+    ///
+    /// # Errors
+    /// What the request fails with; it isn't carried out then.
+    fn prepare(
+        &self,
+        handle: Handle,
+        request: &Request<'_>,
+        context: &Context<'_>,
+    ) -> Result<Preparation, Errno>;
+
+    /// Carries out `request`.
+    ///
+    /// # Errors
+    /// Whatever the device's page promises.
+    fn carry_out(
+        &mut self,
+        handle: Handle,
+        request: &Request<'_>,
+        context: &Context<'_>,
+    ) -> Result<Reply, Errno>;
+
+    /// Takes `bytes`, all or as many as the result says.
+    ///
+    /// # Errors
+    /// Whatever the device's page promises; EBADF, as write(2) says it, for a device that can only be read.
+    fn write(&mut self, _handle: Handle, _bytes: &[u8]) -> Result<usize, Errno> {
+        Err(Errno::EBADF)
+    }
+
+    /// What wouldn't block now.
+    fn readiness(&self, handle: Handle) -> Readiness;
+}
+
+/// All consumers.
+pub struct Consumers {
+    list: Vec<Box<dyn Consumer>>,
+}
+
+impl Consumers {
+    /// Those that clients reach, for a guest with `vcpus` vCPUs; a table of prf may have `prf_addresses` addresses.
+    pub fn new(vcpus: u16, prf_addresses: usize) -> Self {
+        Self {
+            list: vec![
+                Box::new(PcsConsumer::new(vcpus)),
+                Box::new(PrfConsumer::new(vcpus, prf_addresses)),
+                Box::new(ClientRecorders::default()),
+            ],
+        }
+    }
+
+    /// Adds one more.
+    pub fn add(&mut self, consumer: Box<dyn Consumer>) {
+        self.list.push(consumer);
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &dyn Consumer> {
+        self.list.iter().map(|consumer| &**consumer)
+    }
+
+    /// All of them, to be fed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut (dyn Consumer + 'static)> {
+        self.list.iter_mut().map(|consumer| &mut **consumer)
+    }
+
+    /// Which one has device number `number`.
+    pub fn with_device(&self, number: u16) -> Option<usize> {
+        let mut consumers = self.list.iter();
+        consumers.position(|consumer| consumer.device_number() == Some(number))
+    }
+
+    /// The device of consumer `index`.
+    pub fn device(&mut self, index: usize) -> Option<&mut dyn Device> {
+        self.list.get_mut(index)?.device()
+    }
+
+    /// The rate at which they count, in Hz; 0 while none does. Whoever starts to count while others do takes theirs.
+    pub fn hz(&self) -> u32 {
+        let mut rates = self.iter().map(|consumer| consumer.needs().hz);
+        rates.find(|hz| *hz != 0).unwrap_or_default()
+    }
+
+    /// Whether a consumer other than `index` counts.
+    pub fn others_count(&self, index: usize) -> bool {
+        let mut others = self.list.iter().enumerate();
+        others.any(|(other, consumer)| other != index && consumer.needs().hz != 0)
+    }
+
+    /// Whether a guest that is held may start.
+    pub fn start_guest(&self) -> bool {
+        self.iter().any(|consumer| consumer.needs().starts_guest)
+    }
+
+    /// The setting of the clocks that serves all of them.
+    pub fn setting(&self) -> ClockSetting {
+        let mut setting = ClockSetting {
+            hz: self.hz(),
+            ..ClockSetting::default()
+        };
+        let needs = self.iter().map(Consumer::needs);
+        for needs in needs.filter(|needs| needs.hz != 0) {
+            setting.process_group |= needs.process_group;
+            setting.stacks.kernel |= needs.stacks.kernel;
+            setting.stacks.user |= needs.stacks.user;
+            setting.processes |= needs.processes;
+        }
+        setting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Needs what it is told to, and counts.
+    #[derive(Default)]
+    struct Counter {
+        needs: ClockNeeds,
+    }
+
+    impl Consumer for Counter {
+        fn needs(&self) -> ClockNeeds {
+            self.needs
+        }
+
+        fn take(&mut self, _ticks: &Ticks, _frames: &[u64]) {}
+
+        fn end(&mut self) {}
+
+        fn status(&self) -> Vec<ConsumerStatus> {
+            Vec::new()
+        }
+    }
+
+    fn consumers(all: impl IntoIterator<Item = ClockNeeds>) -> Consumers {
+        let mut consumers = Consumers::new(2, 100);
+        for needs in all {
+            consumers.add(Box::new(Counter { needs }));
+        }
+        consumers
+    }
+
+    #[test]
+    fn while_nobody_counts_the_clocks_stand_still() {
+        // What one needs that doesn't count costs nothing.
+        let idle = ClockNeeds {
+            process_group: true,
+            processes: true,
+            ..ClockNeeds::default()
+        };
+        let consumers = consumers([idle]);
+        assert_eq!(consumers.setting(), ClockSetting::default());
+        assert!(!consumers.start_guest() && !consumers.others_count(0));
+    }
+
+    #[test]
+    fn the_setting_serves_all_who_count() {
+        let stacks = |kernel, user| StackWish { kernel, user };
+        let first = ClockNeeds {
+            hz: 250,
+            process_group: true,
+            stacks: stacks(true, false),
+            ..ClockNeeds::default()
+        };
+        let second = ClockNeeds {
+            hz: 250,
+            starts_guest: true,
+            stacks: stacks(false, true),
+            processes: true,
+            ..ClockNeeds::default()
+        };
+        let all = consumers([first, second]);
+        let expected = ClockSetting {
+            hz: 250,
+            process_group: true,
+            stacks: stacks(true, true),
+            processes: true,
+        };
+        assert_eq!(all.setting(), expected);
+        assert!(all.start_guest());
+        // Behind the three that are always there.
+        assert!(all.others_count(3) && all.others_count(4));
+        let alone = consumers([first]);
+        assert!(!alone.others_count(3) && !alone.start_guest());
+        assert_eq!(alone.setting().stacks, stacks(true, false));
+    }
+
+    #[test]
+    fn devices_are_found_by_their_numbers() {
+        use kvmprof_abi::wire::device;
+
+        let mut consumers = consumers([]);
+        for number in [device::PCS, device::PRF, device::RECORDER] {
+            let index = consumers.with_device(number).unwrap();
+            assert!(consumers.device(index).is_some());
+        }
+        assert_eq!(consumers.with_device(device::STATUS), None);
+    }
+}

@@ -1,0 +1,135 @@
+//! pcs: the program counter sampling device.
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::PCS_STOP;
+use kvmprof_abi::wire::device;
+use kvmprof_devices::endpoint::{Handle, Readiness};
+use kvmprof_devices::profiling::{ClockWish, Pcs};
+use kvmprof_recording::Ticks;
+use kvmprof_recording::status::{ConsumerStatus, PcsStatus};
+
+use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
+
+/// The device and its account.
+#[derive(Debug)]
+pub struct PcsConsumer {
+    pcs: Pcs,
+}
+
+impl PcsConsumer {
+    /// That of a guest with `vcpus` vCPUs.
+    pub fn new(vcpus: u16) -> Self {
+        Self {
+            pcs: Pcs::new(vcpus),
+        }
+    }
+}
+
+impl Consumer for PcsConsumer {
+    fn needs(&self) -> ClockNeeds {
+        ClockNeeds {
+            hz: if self.pcs.wants_ticks() {
+                self.pcs.hz()
+            } else {
+                0
+            },
+            // Before its first PROF_* nothing is gathered, so that the guest's first instructions would be missed.
+            starts_guest: self.pcs.is_gathering(),
+            process_group: self.pcs.wants_process_group(),
+            ..ClockNeeds::default()
+        }
+    }
+
+    fn take(&mut self, ticks: &Ticks, _frames: &[u64]) {
+        self.pcs.feed(ticks);
+    }
+
+    fn end(&mut self) {
+        self.pcs.stop();
+    }
+
+    fn status(&self) -> Vec<ConsumerStatus> {
+        vec![ConsumerStatus::Pcs(PcsStatus {
+            name: "pcs".to_owned(),
+            open: self.pcs.is_open(),
+            gathering: self.pcs.is_gathering(),
+            ledger: self.pcs.ledger(),
+        })]
+    }
+
+    fn unread(&self) -> u64 {
+        self.pcs.ledger().pending
+    }
+
+    fn device_number(&self) -> Option<u16> {
+        Some(device::PCS)
+    }
+
+    fn device(&mut self) -> Option<&mut dyn Device> {
+        Some(self)
+    }
+}
+
+impl Device for PcsConsumer {
+    fn prepare(
+        &self,
+        _handle: Handle,
+        request: &Request<'_>,
+        context: &Context<'_>,
+    ) -> Result<Preparation, Errno> {
+        let ticks = match *request {
+            Request::Open { minor } if minor != 0 || context.has_ended => {
+                return Err(Errno::ENXIO);
+            }
+            // Ticks from before the open belong to nobody.
+            Request::Open { .. } => TicksBefore::All,
+            Request::Read { .. } => TicksBefore::Any,
+            Request::Ioctl {
+                command, argument, ..
+            } => match self.pcs.clock_wish(command, argument)? {
+                Some(ClockWish::Settle) if command == PCS_STOP => {
+                    TicksBefore::Last { others: false }
+                }
+                Some(ClockWish::Settle) => TicksBefore::All,
+                // Somebody else's clock too.
+                Some(ClockWish::Rate(_)) if context.is_shared => return Err(Errno::EBUSY),
+                Some(ClockWish::Rate(_)) => TicksBefore::All,
+                None => TicksBefore::Any,
+            },
+            Request::Close => TicksBefore::Last { others: false },
+        };
+        Ok(Preparation::ticks(ticks))
+    }
+
+    fn carry_out(
+        &mut self,
+        _handle: Handle,
+        request: &Request<'_>,
+        context: &Context<'_>,
+    ) -> Result<Reply, Errno> {
+        match *request {
+            Request::Open { .. } => self.pcs.open(context.hz).map(|()| Reply::Done),
+            Request::Read { limit } => {
+                let mut bytes = Vec::new();
+                self.pcs.read(limit, &mut bytes)?;
+                Ok(Reply::Read(bytes))
+            }
+            Request::Ioctl {
+                command,
+                argument,
+                data,
+            } => self.pcs.ioctl(command, argument, data).map(Reply::Ioctl),
+            Request::Close => {
+                self.pcs.close();
+                Ok(Reply::Done)
+            }
+        }
+    }
+
+    fn readiness(&self, _handle: Handle) -> Readiness {
+        Readiness {
+            readable: self.pcs.readable(),
+            ..Readiness::default()
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! prf: the kernel profiler, with all its minors.
+
+use std::collections::BTreeMap;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::prf::RATE_HZ;
+use kvmprof_abi::wire::device;
+use kvmprof_devices::endpoint::{Handle, Readiness};
+use kvmprof_devices::profiling::{Prf, Switch};
+use kvmprof_recording::Ticks;
+use kvmprof_recording::status::{ConsumerStatus, PrfStatus};
+
+use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
+
+/// The device, and which minor each client has open.
+#[derive(Debug)]
+pub struct PrfConsumer {
+    prf: Prf,
+    /// The clocks' rate when a minor was last turned on, in Hz.
+    hz: u32,
+    /// The last rate with which no minor could be turned on, in Hz.
+    refused_hz: Option<u32>,
+    open: BTreeMap<Handle, u16>,
+}
+
+impl PrfConsumer {
+    /// That of a guest with `vcpus` vCPUs; a table may have `max_addresses` addresses.
+    pub fn new(vcpus: u16, max_addresses: usize) -> Self {
+        Self {
+            prf: Prf::new(vcpus, max_addresses),
+            hz: 0,
+            refused_hz: None,
+            open: BTreeMap::new(),
+        }
+    }
+
+    fn minor(&self, handle: Handle) -> Result<u16, Errno> {
+        self.open.get(&handle).copied().ok_or(Errno::EBADF)
+    }
+
+    /// A minor is turned on: it starts with the ticks from now on, at the rate of whoever uses the clocks already.
+    fn take_rate(&mut self, hz: u32) {
+        self.hz = hz;
+        self.prf.set_hz(hz);
+        if (hz == 0 || !hz.is_multiple_of(RATE_HZ)) && self.refused_hz.replace(hz) != Some(hz) {
+            // Once for each rate: a guest may go on trying.
+            log::warn!(
+                "prf counts {RATE_HZ} times a second and can't be turned on with the clock at {hz} Hz: give \
+                 run --hz (or pcs, if that has changed the rate) a multiple of {RATE_HZ}"
+            );
+        }
+    }
+}
+
+impl Consumer for PrfConsumer {
+    fn needs(&self) -> ClockNeeds {
+        let counts = self.prf.wants_ticks();
+        ClockNeeds {
+            hz: if counts { self.hz } else { 0 },
+            starts_guest: counts,
+            ..ClockNeeds::default()
+        }
+    }
+
+    fn take(&mut self, ticks: &Ticks, _frames: &[u64]) {
+        self.prf.feed(ticks);
+    }
+
+    fn end(&mut self) {
+        self.prf.end();
+    }
+
+    fn status(&self) -> Vec<ConsumerStatus> {
+        let minors = self.prf.reports().map(|minor| {
+            ConsumerStatus::Prf(PrfStatus {
+                name: format!("prf {}", minor.minor),
+                minor: minor.minor,
+                on: minor.on,
+                loaded: true,
+                addresses: minor.addresses,
+                ledger: minor.ledger,
+            })
+        });
+        minors.collect()
+    }
+
+    fn device_number(&self) -> Option<u16> {
+        Some(device::PRF)
+    }
+
+    fn device(&mut self) -> Option<&mut dyn Device> {
+        Some(self)
+    }
+}
+
+impl Device for PrfConsumer {
+    fn prepare(
+        &self,
+        handle: Handle,
+        request: &Request<'_>,
+        context: &Context<'_>,
+    ) -> Result<Preparation, Errno> {
+        let ticks = match *request {
+            Request::Open { minor } => {
+                self.prf.check_minor(minor)?;
+                TicksBefore::Any
+            }
+            // The idle counter has the ticks of halted vCPUs, too.
+            Request::Read { .. } if self.prf.is_on(self.minor(handle)?) => TicksBefore::All,
+            Request::Read { .. } | Request::Close => TicksBefore::Any,
+            Request::Ioctl {
+                command, argument, ..
+            } => {
+                let minor = self.minor(handle)?;
+                match self.prf.switch(minor, command, argument) {
+                    Some(Switch::On) if context.has_ended => return Err(Errno::ENXIO),
+                    Some(Switch::On) => TicksBefore::All,
+                    Some(Switch::Off) => {
+                        let mut others = self.prf.reports().filter(|other| other.minor != minor);
+                        TicksBefore::Last {
+                            others: others.any(|other| other.on),
+                        }
+                    }
+                    None => TicksBefore::Any,
+                }
+            }
+        };
+        Ok(Preparation::ticks(ticks))
+    }
+
+    fn carry_out(
+        &mut self,
+        handle: Handle,
+        request: &Request<'_>,
+        context: &Context<'_>,
+    ) -> Result<Reply, Errno> {
+        match *request {
+            Request::Open { minor } => {
+                self.open.insert(handle, minor);
+                Ok(Reply::Done)
+            }
+            Request::Read { limit } => {
+                let mut bytes = Vec::new();
+                self.prf.read(self.minor(handle)?, limit, &mut bytes)?;
+                Ok(Reply::Read(bytes))
+            }
+            Request::Ioctl {
+                command, argument, ..
+            } => {
+                let minor = self.minor(handle)?;
+                if self.prf.switch(minor, command, argument) == Some(Switch::On) {
+                    self.take_rate(context.hz);
+                }
+                let reply = self.prf.ioctl(minor, command, argument);
+                reply.map(Reply::Ioctl)
+            }
+            Request::Close => {
+                // A minor that is on stays on (its manual page).
+                self.open.remove(&handle);
+                Ok(Reply::Done)
+            }
+        }
+    }
+
+    fn write(&mut self, handle: Handle, bytes: &[u8]) -> Result<usize, Errno> {
+        self.prf.write(self.minor(handle)?, bytes)
+    }
+
+    fn readiness(&self, _handle: Handle) -> Readiness {
+        // Always ready (its manual page).
+        Readiness {
+            readable: true,
+            writable: true,
+            hang_up: false,
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! What endpoints can open, and the requests that are carried out for them.
+//!
+//! Nothing here waits. A request that needs ticks of vCPUs, or files, becomes a [`Stage`], which goes on whenever the
+//! endpoint asks again. Each stage is bounded in time, so that a vCPU that doesn't answer holds up only those who need
+//! its answer, and those not for ever.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::wire::device;
+use kvmprof_devices::endpoint::{Backend, Handle, IoctlReply, Readiness};
+
+use super::Profiler;
+use super::clocks::Flush;
+use super::consumers::{Preparation, Reply, Request, TicksBefore};
+
+/// How long the end of a recording may wait for the files that are still being read.
+const MAX_WAIT_FOR_FILES: Duration = Duration::from_secs(1);
+/// How long the kernel's symbols may wait for the modules to be looked at.
+const MAX_WAIT_FOR_MODULES: Duration = Duration::from_millis(200);
+/// How long the status may wait for ticks that are due: it is to tell what goes on, also when a vCPU is stuck.
+const MAX_WAIT_OF_STATUS: Duration = Duration::from_millis(20);
+
+/// What a handle stands for.
+#[derive(Debug)]
+enum Target {
+    /// The device of a consumer, by the consumer's index, and the minor.
+    Device { consumer: usize, minor: u16 },
+    /// A text that is made at open: its device number.
+    Text(u16),
+}
+
+/// How far a request is.
+#[derive(Debug, Default)]
+enum Stage {
+    /// There is none.
+    #[default]
+    Idle,
+    /// It is to be carried out after this.
+    Before(Wait),
+    /// It was carried out; the clocks are being changed to what consumers need now.
+    After(Wait, Result<Reply, Errno>),
+}
+
+/// What a stage waits for.
+#[derive(Debug, Default)]
+struct Wait {
+    flush: Option<Flush>,
+    /// Until the files have been read that processes have mapped.
+    files: bool,
+    /// Until the kernel's modules have been looked at this often.
+    modules: Option<u64>,
+    /// For no longer than until then, whatever the flush allows.
+    deadline: Option<Instant>,
+}
+
+/// One handle.
+#[derive(Debug)]
+struct Open {
+    target: Target,
+    is_open: bool,
+    is_closing: bool,
+    /// An open, an ioctl or a close.
+    action: Stage,
+    read: Stage,
+    /// The text, and how much of it has been read.
+    text: Option<(Rc<[u8]>, usize)>,
+}
+
+/// The handles of all endpoints.
+#[derive(Debug, Default)]
+pub struct Handles {
+    open: BTreeMap<Handle, Open>,
+    last: u32,
+}
+
+impl Handles {
+    /// True while a client has a device open.
+    pub fn are_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// True while a request is being carried out.
+    pub fn are_busy(&self) -> bool {
+        let is_idle = |stage: &Stage| matches!(stage, Stage::Idle);
+        let mut open = self.open.values();
+        open.any(|open| open.is_closing || !is_idle(&open.action) || !is_idle(&open.read))
+    }
+
+    fn add(&mut self, target: Target) -> Handle {
+        loop {
+            self.last = self.last.wrapping_add(1);
+            let handle = Handle(self.last);
+            if let std::collections::btree_map::Entry::Vacant(entry) = self.open.entry(handle) {
+                entry.insert(Open {
+                    target,
+                    is_open: false,
+                    is_closing: false,
+                    action: Stage::Idle,
+                    read: Stage::Idle,
+                    text: None,
+                });
+                return handle;
+            }
+        }
+    }
+
+    /// Those whose endpoints have gone, and which aren't closed yet.
+    fn closing(&self) -> Vec<Handle> {
+        let closing = self.open.iter().filter(|(_, open)| open.is_closing);
+        closing.map(|(handle, _)| *handle).collect()
+    }
+}
+
+impl Backend for Profiler {
+    fn open(&mut self, number: u16, minor: u16) -> Result<Handle, Errno> {
+        let target = match number {
+            device::STATUS | device::PROCESSES | device::KALLSYMS if minor != 0 => {
+                return Err(Errno::ENXIO);
+            }
+            device::STATUS | device::PROCESSES | device::KALLSYMS => Target::Text(number),
+            _ => Target::Device {
+                consumer: self.consumers.with_device(number).ok_or(Errno::ENODEV)?,
+                minor,
+            },
+        };
+        Ok(self.handles.add(target))
+    }
+
+    fn opened(&mut self, handle: Handle) -> Poll<Result<(), Errno>> {
+        let minor = match self.handles.open.get(&handle).map(|open| &open.target) {
+            Some(Target::Device { minor, .. }) => *minor,
+            Some(Target::Text(_)) => 0,
+            None => return Poll::Ready(Err(Errno::EBADF)),
+        };
+        let opened = self.proceed(handle, &Request::Open { minor });
+        opened.map(|result| match result {
+            Ok(_) => Ok(()),
+            Err(errno) => {
+                self.handles.open.remove(&handle);
+                Err(errno)
+            }
+        })
+    }
+
+    fn read(&mut self, handle: Handle, limit: usize) -> Poll<Result<Vec<u8>, Errno>> {
+        let open = self.handles.open.get_mut(&handle);
+        if let Some((text, read)) = open.and_then(|open| open.text.as_mut()) {
+            let rest = text.get(*read..).unwrap_or_default();
+            let bytes = rest[..limit.min(rest.len())].to_vec();
+            *read += bytes.len();
+            return Poll::Ready(Ok(bytes));
+        }
+        let result = self.proceed(handle, &Request::Read { limit });
+        result.map(|result| match result? {
+            Reply::Read(bytes) => Ok(bytes),
+            Reply::Done | Reply::Ioctl(_) => Err(Errno::EIO),
+        })
+    }
+
+    fn write(&mut self, handle: Handle, bytes: &[u8]) -> Result<usize, Errno> {
+        match self.handles.open.get(&handle).map(|open| &open.target) {
+            Some(Target::Device { consumer, .. }) => {
+                let device = self.consumers.device(*consumer);
+                device.ok_or(Errno::EBADF)?.write(handle, bytes)
+            }
+            // It can only be read: write(2) says EBADF then.
+            Some(Target::Text(_)) | None => Err(Errno::EBADF),
+        }
+    }
+
+    fn ioctl(
+        &mut self,
+        handle: Handle,
+        command: u32,
+        argument: i64,
+        data: &[u8],
+    ) -> Poll<Result<IoctlReply, Errno>> {
+        let request = Request::Ioctl {
+            command,
+            argument,
+            data,
+        };
+        self.proceed(handle, &request).map(|result| match result? {
+            Reply::Ioctl(reply) => Ok(reply),
+            Reply::Done | Reply::Read(_) => Err(Errno::EIO),
+        })
+    }
+
+    fn poll(&mut self, handle: Handle) -> Readiness {
+        let device = match self.handles.open.get(&handle).map(|open| &open.target) {
+            Some(Target::Device { consumer, .. }) => self.consumers.device(*consumer),
+            Some(Target::Text(_)) => {
+                return Readiness {
+                    readable: true,
+                    ..Readiness::default()
+                };
+            }
+            None => None,
+        };
+        match device {
+            Some(device) => device.readiness(handle),
+            None => Readiness {
+                hang_up: true,
+                ..Readiness::default()
+            },
+        }
+    }
+
+    fn close(&mut self, handle: Handle) -> Poll<()> {
+        let Some(open) = self.handles.open.get_mut(&handle) else {
+            return Poll::Ready(());
+        };
+        if !open.is_closing {
+            open.is_closing = true;
+            // Given up: it wasn't carried out, or nobody wants its result any more.
+            open.action = Stage::Idle;
+            open.read = Stage::Idle;
+        }
+        if open.is_open && self.proceed(handle, &Request::Close).is_pending() {
+            return Poll::Pending;
+        }
+        self.handles.open.remove(&handle);
+        Poll::Ready(())
+    }
+}
+
+impl Profiler {
+    /// Goes on with closing what endpoints have left behind.
+    pub(super) fn close_abandoned(&mut self) {
+        for handle in self.handles.closing() {
+            // It is asked again when it takes longer.
+            let _ = self.close(handle);
+        }
+    }
+
+    /// Carries out `request`, as far as that goes now.
+    fn proceed(&mut self, handle: Handle, request: &Request<'_>) -> Poll<Result<Reply, Errno>> {
+        let Some(stage) = self.stage(handle, request) else {
+            return Poll::Ready(Err(Errno::EBADF));
+        };
+        let wait = match std::mem::take(stage) {
+            Stage::Idle => match self.before(handle, request) {
+                Ok(wait) => wait,
+                Err(errno) => return Poll::Ready(Err(errno)),
+            },
+            Stage::Before(wait) => wait,
+            Stage::After(wait, result) => return self.conclude(handle, request, wait, result),
+        };
+        if !self.is_over(&wait) {
+            self.set_stage(handle, request, Stage::Before(wait));
+            return Poll::Pending;
+        }
+        if wait.flush.is_some() {
+            self.drain();
+        }
+        let result = self.carry_out(handle, request);
+        match self.follow_consumers() {
+            Some(flush) => {
+                let wait = Wait {
+                    flush: Some(flush),
+                    ..Wait::default()
+                };
+                self.conclude(handle, request, wait, result)
+            }
+            None => Poll::Ready(result),
+        }
+    }
+
+    fn conclude(
+        &mut self,
+        handle: Handle,
+        request: &Request<'_>,
+        wait: Wait,
+        result: Result<Reply, Errno>,
+    ) -> Poll<Result<Reply, Errno>> {
+        if self.is_over(&wait) {
+            self.drain();
+            return Poll::Ready(result);
+        }
+        self.set_stage(handle, request, Stage::After(wait, result));
+        Poll::Pending
+    }
+
+    fn stage(&mut self, handle: Handle, request: &Request<'_>) -> Option<&mut Stage> {
+        let open = self.handles.open.get_mut(&handle)?;
+        Some(match request {
+            Request::Read { .. } => &mut open.read,
+            Request::Open { .. } | Request::Ioctl { .. } | Request::Close => &mut open.action,
+        })
+    }
+
+    fn set_stage(&mut self, handle: Handle, request: &Request<'_>, stage: Stage) {
+        if let Some(place) = self.stage(handle, request) {
+            *place = stage;
+        }
+    }
+
+    /// Begins what has to be done before `request`.
+    fn before(&mut self, handle: Handle, request: &Request<'_>) -> Result<Wait, Errno> {
+        let open = self.handles.open.get(&handle).ok_or(Errno::EBADF)?;
+        let consumer = match open.target {
+            Target::Device { consumer, .. } => consumer,
+            Target::Text(number) => {
+                return match request {
+                    Request::Open { .. } => Ok(self.before_text(number)),
+                    Request::Close => Ok(Wait::default()),
+                    Request::Read { .. } | Request::Ioctl { .. } => Err(Errno::EINVAL),
+                };
+            }
+        };
+        let Preparation { ticks, files } = self.with_device(consumer, |device, context| {
+            device.prepare(handle, request, context)
+        })?;
+        let flush = match ticks {
+            TicksBefore::Any => None,
+            TicksBefore::All => Some(self.clocks.flush()),
+            TicksBefore::Last { others } if others || self.consumers.others_count(consumer) => {
+                Some(self.clocks.flush())
+            }
+            TicksBefore::Last { .. } => Some(self.stop_clocks()),
+        };
+        Ok(Wait {
+            flush,
+            files,
+            modules: None,
+            deadline: None,
+        })
+    }
+
+    fn before_text(&mut self, number: u16) -> Wait {
+        let within = |time| Instant::now().checked_add(time);
+        match number {
+            device::STATUS => Wait {
+                flush: Some(self.clocks.flush()),
+                deadline: within(MAX_WAIT_OF_STATUS),
+                ..Wait::default()
+            },
+            device::KALLSYMS if !self.has_ended => {
+                let knowledge = &self.facts.knowledge;
+                Wait {
+                    // Each vCPU looks where the kernel is when it answers.
+                    flush: knowledge.is_unlocated().then(|| self.clocks.ask_all()),
+                    modules: knowledge.modules().and_then(|modules| modules.refresh()),
+                    deadline: within(MAX_WAIT_FOR_MODULES),
+                    ..Wait::default()
+                }
+            }
+            _ => Wait::default(),
+        }
+    }
+
+    fn is_over(&self, wait: &Wait) -> bool {
+        let now = Instant::now();
+        if wait.deadline.is_some_and(|deadline| now >= deadline) {
+            return true;
+        }
+        let is_flushed = wait.flush.as_ref().is_none_or(|flush| {
+            self.clocks.is_over(flush)
+                && (!wait.files
+                    || !self.processes.is_loading()
+                    || flush.begun().elapsed() >= MAX_WAIT_FOR_FILES)
+        });
+        let knows_modules = wait.modules.is_none_or(|number| {
+            let modules = self.facts.knowledge.modules();
+            modules.is_none_or(|modules| modules.is_refreshed(number))
+        });
+        is_flushed && knows_modules
+    }
+
+    fn carry_out(&mut self, handle: Handle, request: &Request<'_>) -> Result<Reply, Errno> {
+        let open = self.handles.open.get(&handle).ok_or(Errno::EBADF)?;
+        let reply = match open.target {
+            Target::Device { consumer, .. } => self.with_device(consumer, |device, context| {
+                device.carry_out(handle, request, context)
+            })?,
+            Target::Text(number) => {
+                let text = self.text(number)?;
+                if let Some(open) = self.handles.open.get_mut(&handle) {
+                    open.text = Some((text, 0));
+                }
+                Reply::Done
+            }
+        };
+        if let (Request::Open { .. }, Some(open)) = (request, self.handles.open.get_mut(&handle)) {
+            open.is_open = true;
+        }
+        Ok(reply)
+    }
+
+    /// What a text device gives.
+    fn text(&mut self, number: u16) -> Result<Rc<[u8]>, Errno> {
+        match number {
+            device::STATUS => {
+                let document = serde_json::to_vec(&self.status());
+                document.map(Rc::from).map_err(|_| Errno::EIO)
+            }
+            device::PROCESSES => {
+                self.drain();
+                Ok(self.names.table().into_bytes().into())
+            }
+            _ => {
+                let text = self.kernel_text.whole(&self.facts.knowledge);
+                text.ok_or(Errno::ENXIO)
+            }
+        }
+    }
+}
