@@ -42,7 +42,7 @@ pub use linux::{
 };
 pub use memory::{AddressSpace, PhysicalMemory};
 pub use noted::{PidAtError, parse as parse_pid_at};
-pub use unwind::{OrcTable, Stack, StackWish, UnwindTable, UserUnwinder};
+pub use unwind::{OrcTable, Stack, UnwindTable, UserUnwinder};
 pub use vcpu::VcpuIntrospector;
 
 use kvmprof_recording::{COMM_LENGTH, Mode};

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use crate::PhysicalMemory;
 
-use kvmprof_recording::StackEnd;
+use kvmprof_recording::{StackEnd, StackParts};
 
 use super::knowledge::{Guest, GuestKnowledge};
 use super::linux::{Cpu, ProcessMap};
-use super::{Identity, Registers, Stack, StackWish, bare_mode, noted};
+use super::{Identity, Registers, Stack, bare_mode, noted};
 
 /// Tells whom one vCPU is running. It belongs to that vCPU's thread.
 #[derive(Debug)]
@@ -75,12 +75,12 @@ impl VcpuIntrospector {
         &mut self,
         memory: &M,
         registers: &Registers,
-        wish: StackWish,
+        parts: StackParts,
         stack: &mut Stack,
     ) {
         stack.clear();
         match self.knowledge.guest() {
-            Guest::Linux(linux) => (self.cpu).unwind(linux, memory, registers, wish, stack),
+            Guest::Linux(linux) => (self.cpu).unwind(linux, memory, registers, parts, stack),
             Guest::Note(..) | Guest::Unknown(_) => {
                 stack.only(registers.rip, registers.cpl, StackEnd::Unsupported);
             }

@@ -44,6 +44,6 @@ pub mod status;
 pub use kvmprof_abi::pcs::Ledger as ConsumerLedger;
 pub use ledger::ClockLedger;
 pub use sample::{
-    COMM_LENGTH, IDLE_PID, IPL_MASKED, MAX_STACK_FRAMES, Mode, Sample, StackEnd, StackSummary,
-    Ticks,
+    COMM_LENGTH, IDLE_PID, IPL_MASKED, MAX_STACK_FRAMES, Mode, Sample, StackEnd, StackParts,
+    StackSummary, Ticks,
 };

@@ -1,5 +1,7 @@
 //! What the clock hands to its consumers.
 
+use serde::{Deserialize, Serialize};
+
 /// Bytes of a task's name, its end padded with NULs (`TASK_COMM_LEN`, `include/linux/sched.h`).
 pub const COMM_LENGTH: usize = 16;
 
@@ -109,6 +111,15 @@ impl StackSummary {
             user_end: end(self.user_end),
         }
     }
+}
+
+/// Parts of call stacks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackParts {
+    /// The kernel's.
+    pub kernel: bool,
+    /// The user's.
+    pub user: bool,
 }
 
 /// One tick's capture.

@@ -7,8 +7,7 @@
 use kvmprof_abi::pcs::Ledger as ConsumerLedger;
 use serde::{Deserialize, Serialize};
 
-use crate::ClockLedger;
-use crate::file::Stacks;
+use crate::{ClockLedger, StackParts};
 
 /// The whole document.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -176,7 +175,7 @@ pub struct RecorderStatus {
     /// Whether it takes ticks: false after the end, and when the disk has refused something.
     pub recording: bool,
     /// The parts of the call stacks that it takes.
-    pub stacks: Stacks,
+    pub stacks: StackParts,
     /// The processes that it records, by pid; none: all of them.
     pub pids: Vec<i32>,
     /// Its account. `recorded` samples and `merged` idle ticks are in the file, or the client has read them; `discarded`
@@ -310,7 +309,7 @@ impl PrfStatus {
 
 impl RecorderStatus {
     /// A recorder of all processes for a client, with its name.
-    pub fn new(recording: bool, stacks: Stacks, ledger: ConsumerLedger) -> Self {
+    pub fn new(recording: bool, stacks: StackParts, ledger: ConsumerLedger) -> Self {
         Self {
             name: "recorder".to_owned(),
             path: None,
@@ -377,7 +376,7 @@ mod tests {
                     pids,
                     ..RecorderStatus::new(
                         one,
-                        Stacks {
+                        StackParts {
                             kernel: two,
                             user: three,
                         },
@@ -433,7 +432,7 @@ mod tests {
             lost: 1,
             ..ClockLedger::default()
         };
-        let stacks = Stacks {
+        let stacks = StackParts {
             kernel: true,
             user: false,
         };

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use kvmprof_client::Connection;
 use kvmprof_demo_guest::{Image, Truth};
-use kvmprof_introspection::StackWish;
+use kvmprof_recording::StackParts;
 use kvmprof_test_guest::{
     AttackResults, Counter, PortResults, Stage, allow_stage, attack_results_area, counters,
     counters_area, port_results_area,
@@ -63,7 +63,7 @@ impl Machine {
     pub fn recorded(boot: Boot, vcpus: u16, clock: Clock, path: &Path) -> Self {
         let plan = RecordPlan {
             path: path.to_owned(),
-            stacks: StackWish {
+            stacks: StackParts {
                 kernel: true,
                 user: true,
             },

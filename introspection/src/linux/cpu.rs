@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::PhysicalMemory;
-use kvmprof_recording::{COMM_LENGTH, Mode};
+use kvmprof_recording::{COMM_LENGTH, Mode, StackParts};
 
 use super::modules::KnownModules;
 use super::placement::Placement;
@@ -12,7 +12,7 @@ use super::stacks::KnownCode;
 use super::task_layout::SOFTIRQ;
 use super::view::KernelView;
 use super::{KERNEL_MAP, LinuxKnowledge};
-use crate::{Identity, Registers, Stack, StackWish, bare_mode, padded};
+use crate::{Identity, Registers, Stack, bare_mode, padded};
 
 /// Highest process id plus one (`PID_MAX_LIMIT`, `include/linux/threads.h`).
 const PID_LIMIT: i32 = 4 << 20;
@@ -106,7 +106,7 @@ impl Cpu {
         linux: &LinuxKnowledge,
         memory: &M,
         registers: &Registers,
-        wish: StackWish,
+        parts: StackParts,
         stack: &mut Stack,
     ) {
         linux.modules.follow(&mut self.modules);
@@ -116,7 +116,7 @@ impl Cpu {
             modules: self.modules.loaded(),
             user: process.and_then(|(map, cache)| Some((map.unwinder.get()?, cache))),
         };
-        linux.unwind(memory, registers, wish, code, stack);
+        linux.unwind(memory, registers, parts, code, stack);
     }
 
     /// Where the process that [`Cpu::identify`] has just met has its code, if that is news at `time`.

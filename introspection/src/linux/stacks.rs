@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::PhysicalMemory;
-use kvmprof_recording::StackEnd;
+use kvmprof_recording::{StackEnd, StackParts};
 
 use super::LinuxKnowledge;
 use super::modules::LoadedModules;
@@ -14,7 +14,7 @@ use crate::Symbols;
 use crate::image::Vmlinux;
 use crate::memory::AddressSpace;
 use crate::unwind::{
-    KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, StackWish, UnwindCache, UserRegisters,
+    KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, UnwindCache, UserRegisters,
     UserUnwinder,
 };
 
@@ -52,7 +52,7 @@ impl LinuxKnowledge {
         &self,
         memory: &M,
         registers: &Registers,
-        wish: StackWish,
+        parts: StackParts,
         code: KnownCode<'_>,
         stack: &mut Stack,
     ) {
@@ -60,18 +60,18 @@ impl LinuxKnowledge {
             Some(UserRegisters::of(registers))
         } else {
             let user = self.unwind_kernel(memory, registers, code.modules, stack);
-            if !wish.kernel {
+            if !parts.kernel {
                 stack.forget_kernel();
             }
             let end = user.and_then(|_| self.end_of_user_part(memory, registers, code.task));
-            if let Some(end) = end.filter(|_| wish.user) {
+            if let Some(end) = end.filter(|_| parts.user) {
                 stack.end_user(end);
                 return;
             }
             user
         };
         match user {
-            Some(user) if wish.user => {
+            Some(user) if parts.user => {
                 let space = AddressSpace::new(memory, registers);
                 let mut memory = PagedMemory::new(memory, |address| space.translate(address));
                 stack.walk_user(&user, code.user, &mut memory);

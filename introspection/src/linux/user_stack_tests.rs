@@ -1,6 +1,6 @@
 //! The user's part of stacks that lead through the kernel.
 
-use kvmprof_recording::{StackEnd, StackSummary};
+use kvmprof_recording::{StackEnd, StackParts, StackSummary};
 use vm_memory::Bytes;
 
 use super::*;
@@ -8,7 +8,7 @@ use crate::testing::kernel::{Areas, HOT, TEXT, offsets, task};
 use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, SLIDE, TABLES, TASKS, USER_TABLES};
 use crate::testing::page_tables::Tables;
 use crate::testing::processes::Room;
-use crate::{Registers, Stack, StackWish, VcpuIntrospector};
+use crate::{Registers, Stack, VcpuIntrospector};
 
 /// The page tables of another process, and such as lie right beside those of the first one.
 const OTHER_TABLES: u64 = 0x5_0000;
@@ -85,7 +85,7 @@ impl Processes {
     }
 
     fn unwind(&mut self, registers: &Registers) -> (Vec<u64>, StackSummary) {
-        let wish = StackWish {
+        let parts = StackParts {
             kernel: true,
             user: true,
         };
@@ -93,7 +93,7 @@ impl Processes {
         let memory = &self.guest.memory;
         (self.introspector).identify(memory, registers, false, false);
         self.introspector.follow_process(memory, registers, 0);
-        (self.introspector).unwind(memory, registers, wish, &mut stack);
+        (self.introspector).unwind(memory, registers, parts, &mut stack);
         (stack.frames().to_vec(), stack.summary())
     }
 }

@@ -33,15 +33,6 @@ pub use user::UserUnwinder;
 /// Most frames of the kernel's part of a stack.
 const MAX_KERNEL_FRAMES: usize = MAX_STACK_FRAMES / 2;
 
-/// Which parts of a stack are wanted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StackWish {
-    /// The kernel's.
-    pub kernel: bool,
-    /// The user's.
-    pub user: bool,
-}
-
 /// A call stack in the making, in a fixed place, so that taking one allocates nothing.
 #[derive(Debug)]
 pub struct Stack {

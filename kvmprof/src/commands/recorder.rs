@@ -5,7 +5,7 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::recorder::{REC_PIDS, REC_START, STACK_KERNEL, STACK_USER};
 use kvmprof_client::RemoteDevice;
 
-use kvmprof_introspection::StackWish;
+use kvmprof_recording::StackParts;
 
 /// Limits `recorder`, which isn't started yet, to these processes; an empty list stands for all of them.
 ///
@@ -28,7 +28,7 @@ pub fn choose(recorder: &RemoteDevice, pids: &[i32]) -> anyhow::Result<()> {
 /// The guest has no clock; or another error, with `otherwise` as its context.
 pub fn start(
     recorder: &RemoteDevice,
-    stacks: StackWish,
+    stacks: StackParts,
     otherwise: &'static str,
 ) -> anyhow::Result<()> {
     let part = |wanted, part| if wanted { part } else { 0 };

@@ -9,7 +9,8 @@ use kvmprof_abi::prf::{MAX_ADDRESSES, MIN_ADDRESSES};
 use super::clock::ClockOptions;
 use super::exit::{start_error, status_of_guest};
 use super::units::{parse_memory, parse_stacks};
-use kvmprof_introspection::{GuestKnowledge, StackWish};
+use kvmprof_introspection::GuestKnowledge;
+use kvmprof_recording::StackParts;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage, value};
 use kvmprof_vmm::clock::{DEFAULT_HZ, MAXIMUM_HZ};
 use kvmprof_vmm::console::{self, ESCAPE_HELP, RawTerminal};
@@ -68,7 +69,7 @@ pub struct RunArguments {
     record: Option<PathBuf>,
     /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or none
     #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks, requires = "record")]
-    stacks: StackWish,
+    stacks: StackParts,
     /// A folder with the guest's files, or some of them: programs in recordings are looked for there first. Files are
     /// used whose build id, or else whose length, is that of the file in the guest
     #[arg(long, value_name = "DIR")]

@@ -11,7 +11,7 @@ use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, valu
 
 use super::recorder;
 use super::units::parse_stacks;
-use kvmprof_introspection::StackWish;
+use kvmprof_recording::StackParts;
 
 /// Bytes of the stream that are read at a time.
 const PIECE: usize = 256 << 10;
@@ -33,7 +33,7 @@ pub struct TopArguments {
     window: Duration,
     /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or none
     #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks)]
-    stacks: StackWish,
+    stacks: StackParts,
     /// In a pipe: time between two tables, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = value::seconds_of_an_hour)]
     interval: Duration,

@@ -1,6 +1,6 @@
 //! Numbers as people write them on a command line.
 
-use kvmprof_introspection::StackWish;
+use kvmprof_recording::StackParts;
 
 /// Parses an amount of memory, such as `512M`; the suffixes are powers of 1024, and a bare number
 /// is bytes. The result is in bytes.
@@ -33,15 +33,15 @@ pub fn format_memory(bytes: u64) -> String {
 }
 
 /// What `--stacks` asks for.
-pub fn parse_stacks(words: &str) -> Result<StackWish, String> {
-    let mut wish = StackWish::default();
+pub fn parse_stacks(words: &str) -> Result<StackParts, String> {
+    let mut parts = StackParts::default();
     if words == "none" {
-        return Ok(wish);
+        return Ok(parts);
     }
     for word in words.split(',') {
         match word {
-            "kernel" => wish.kernel = true,
-            "user" => wish.user = true,
+            "kernel" => parts.kernel = true,
+            "user" => parts.user = true,
             _ => {
                 return Err(format!(
                     "'{word}' is no part of a stack: use kernel, user or none"
@@ -49,7 +49,7 @@ pub fn parse_stacks(words: &str) -> Result<StackWish, String> {
             }
         }
     }
-    Ok(wish)
+    Ok(parts)
 }
 
 #[cfg(test)]

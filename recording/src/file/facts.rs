@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::Ticks;
+use crate::{StackParts, Ticks};
 use serde::{Deserialize, Serialize};
 
 /// What a recording is about.
@@ -28,18 +28,9 @@ pub struct Facts {
     /// The same moment in ns of CLOCK_MONOTONIC, which samples are timed by.
     pub began_monotonic_ns: u64,
     /// Which parts of the stacks were asked for.
-    pub stacks: Stacks,
+    pub stacks: StackParts,
     /// The processes that were asked for, by pid; none: all of them.
     pub pids: Vec<i32>,
-}
-
-/// Parts of stacks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stacks {
-    /// The kernel's.
-    pub kernel: bool,
-    /// The user's.
-    pub user: bool,
 }
 
 /// Where every tick of a recording went: `ticks == samples + idle + stolen + lost + ungathered`.

@@ -9,18 +9,20 @@ mod encoder;
 mod error;
 mod facts;
 mod guest;
+mod intake;
 mod new_file;
 mod piece;
 mod reader;
 mod recording;
 mod samples;
+mod sink;
 mod varint;
 
 pub use block::{Block, HEADER, Kind, MAGIC, MAX_BLOCK, VERSION, header};
 pub use budget::Budget;
-pub use encoder::{Delivered, Intake};
+pub use encoder::Encoder;
 pub use error::{FileError, ReadError};
-pub use facts::{Account, Facts, Stacks};
+pub use facts::{Account, Facts};
 pub use guest::{
     Binary, BinaryFacts, BinaryFunction, KernelFacts, Mapping, ProcessMappings, Segment,
     address_space_key,
@@ -30,3 +32,4 @@ pub use piece::{Piece, Samples};
 pub use reader::Reader;
 pub use recording::{Contents, Observer, Recording, Unobserved};
 pub use samples::{SampleBlock, SamplesEncoder, decode as decode_samples};
+pub use sink::{ClientSink, Delivered, FileSink, Part, Sink};

@@ -198,7 +198,7 @@ mod tests {
         memory_bytes: 0,
         began_ns: 0,
         began_monotonic_ns: 100,
-        stacks: kvmprof_recording::file::Stacks {
+        stacks: kvmprof_recording::StackParts {
             kernel: false,
             user: false,
         },

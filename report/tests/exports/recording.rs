@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use kvmprof_recording::file::{
     BinaryFacts, BinaryFunction, Block, Facts, KernelFacts, Kind, Mapping, ProcessMappings,
-    SamplesEncoder, Segment, Stacks, header,
+    SamplesEncoder, Segment, header,
 };
-use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
+use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackParts, StackSummary, Ticks};
 use tempfile::TempDir;
 
 const SYMBOLS: &str = "\
@@ -255,7 +255,7 @@ pub fn facts() -> Facts {
         clock: "thread".to_owned(),
         began_ns: 1_700_000_000_000_000_000,
         began_monotonic_ns: BEGAN,
-        stacks: Stacks {
+        stacks: StackParts {
             kernel: true,
             user: true,
         },

@@ -3,10 +3,8 @@
 
 use std::path::Path;
 
-use kvmprof_recording::file::{
-    Account, Block, Facts, Kind, SampleBlock, SamplesEncoder, Stacks, header,
-};
-use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
+use kvmprof_recording::file::{Account, Block, Facts, Kind, SampleBlock, SamplesEncoder, header};
+use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackParts, StackSummary, Ticks};
 
 /// When recordings begin, in ns.
 const BEGAN: u64 = 5_000_000_000;
@@ -116,7 +114,7 @@ impl Written {
             memory_bytes: 256 << 20,
             began_ns: 1_700_000_000_000_000_000,
             began_monotonic_ns: BEGAN,
-            stacks: Stacks {
+            stacks: StackParts {
                 kernel: true,
                 user: true,
             },

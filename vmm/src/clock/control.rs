@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use kvmprof_introspection::StackWish;
+use kvmprof_recording::StackParts;
 
 /// Counts the requests to one vCPU's clock.
 pub type Generation = u32;
@@ -15,7 +15,7 @@ pub struct ClockSetting {
     /// Read the process group at each tick: PROF_GROUP asks for it.
     pub process_group: bool,
     /// Take these parts of the call stack at each tick: recorders ask for them.
-    pub stacks: StackWish,
+    pub stacks: StackParts,
     /// Follow the mappings of processes at each tick: recorders ask for it.
     pub processes: bool,
 }
@@ -63,7 +63,7 @@ impl ClockControl {
         let setting = ClockSetting {
             hz: low & RATE,
             process_group: low & PROCESS_GROUP != 0,
-            stacks: StackWish {
+            stacks: StackParts {
                 kernel: low & KERNEL_STACK != 0,
                 user: low & USER_STACK != 0,
             },
@@ -122,7 +122,7 @@ mod tests {
         let setting = ClockSetting {
             hz: 10_000,
             process_group: true,
-            stacks: StackWish {
+            stacks: StackParts {
                 kernel: false,
                 user: true,
             },

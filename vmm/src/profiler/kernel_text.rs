@@ -1,13 +1,13 @@
 //! The guest kernel's symbols as a client reads them.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use kvmprof_introspection::GuestKnowledge;
 
 /// The texts, which are some MB long. The kernel's own stays the same; its modules come and go.
 #[derive(Debug, Default)]
 pub struct KernelText {
-    kernel: Option<Rc<[u8]>>,
+    kernel: Option<Arc<[u8]>>,
     whole: Option<WholeText>,
 }
 
@@ -15,12 +15,12 @@ pub struct KernelText {
 struct WholeText {
     /// Which modules are in it.
     generation: u64,
-    text: Rc<[u8]>,
+    text: Arc<[u8]>,
 }
 
 impl KernelText {
     /// The functions of the kernel's own image, once it is known where they are.
-    pub fn kernel(&mut self, knowledge: &GuestKnowledge) -> Option<Rc<[u8]>> {
+    pub fn kernel(&mut self, knowledge: &GuestKnowledge) -> Option<Arc<[u8]>> {
         if self.kernel.is_none() {
             let text = knowledge.kallsyms()?;
             self.kernel = Some(text.into_bytes().into());
@@ -29,7 +29,7 @@ impl KernelText {
     }
 
     /// The same with the functions of the modules that are known, by address: modules lie above the kernel.
-    pub fn whole(&mut self, knowledge: &GuestKnowledge) -> Option<Rc<[u8]>> {
+    pub fn whole(&mut self, knowledge: &GuestKnowledge) -> Option<Arc<[u8]>> {
         let kernel = self.kernel(knowledge)?;
         let Some(modules) = knowledge.modules() else {
             return Some(kernel);
@@ -38,13 +38,13 @@ impl KernelText {
         if let Some(whole) = &self.whole
             && whole.generation == generation
         {
-            return Some(Rc::clone(&whole.text));
+            return Some(Arc::clone(&whole.text));
         }
         let functions = modules.loaded().functions();
-        let text: Rc<[u8]> = [&*kernel, functions.as_bytes()].concat().into();
+        let text: Arc<[u8]> = [&*kernel, functions.as_bytes()].concat().into();
         self.whole = Some(WholeText {
             generation,
-            text: Rc::clone(&text),
+            text: Arc::clone(&text),
         });
         Some(text)
     }
@@ -74,12 +74,12 @@ mod tests {
         assert!(text.ends_with("_1\t[first]\nffffffffc0420000 t second_0\t[second]\n"));
         assert!(text.lines().is_sorted_by_key(|line| &line[..16]));
         // It isn't made again while nothing changes.
-        assert!(Rc::ptr_eq(&whole, &texts.whole(knowledge).unwrap()));
+        assert!(Arc::ptr_eq(&whole, &texts.whole(knowledge).unwrap()));
         guest.load(&[TestModule::new("first", 2)]);
         guest.read_modules();
         let whole = texts.whole(knowledge).unwrap();
         assert!(whole.ends_with(b"_1\t[first]\n"));
-        assert!(Rc::ptr_eq(&kernel, &texts.kernel(knowledge).unwrap()));
+        assert!(Arc::ptr_eq(&kernel, &texts.kernel(knowledge).unwrap()));
     }
 
     #[test]
@@ -87,6 +87,6 @@ mod tests {
         let knowledge = GuestKnowledge::of_image(kvmprof_demo_guest::ELF).unwrap();
         let mut texts = KernelText::default();
         let kernel = texts.kernel(&knowledge).unwrap();
-        assert!(Rc::ptr_eq(&kernel, &texts.whole(&knowledge).unwrap()));
+        assert!(Arc::ptr_eq(&kernel, &texts.whole(&knowledge).unwrap()));
     }
 }

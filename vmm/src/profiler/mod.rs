@@ -11,7 +11,6 @@ mod consumers;
 mod kernel_text;
 mod names;
 mod processes;
-mod recorder;
 mod server;
 mod status;
 
@@ -27,14 +26,14 @@ use crate::binaries::BinarySources;
 use crate::clock::ClockSetting;
 use crate::vcpu::{Gate, TickReceiver, VcpuShared};
 use clocks::{Clocks, Flush};
-use consumers::{Consumer, Consumers, Context, Device, FileRecorder};
+use consumers::{Consumer, Consumers, Context, Device};
 use kernel_text::KernelText;
 use names::Names;
 use processes::Processes;
 use server::Handles;
 
 pub use clocks::ClockPlan;
-pub use recorder::{RecordPlan, RecordWish, Recorder, facts as recording_facts};
+pub use consumers::{FileRecorder, RecordPlan, recording_facts};
 pub use status::MachineFacts;
 
 /// How long recordings may wait, after the guest's end, for the files that are still being read.
@@ -86,9 +85,7 @@ impl Profiler {
     }
 
     /// Has `recorder` record from now on, until the end, and lets the guest start.
-    pub fn record(&mut self, recorder: Recorder) {
-        let hz = self.clocks.plan().hz;
-        let mut recorder = FileRecorder::new(recorder, hz);
+    pub fn record(&mut self, mut recorder: FileRecorder) {
         for block in self.processes.known() {
             recorder.take_block(block);
         }

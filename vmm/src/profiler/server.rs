@@ -5,7 +5,7 @@
 //! its answer, and those not for ever.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -67,7 +67,7 @@ struct Open {
     action: Stage,
     read: Stage,
     /// The text, and how much of it has been read.
-    text: Option<(Rc<[u8]>, usize)>,
+    text: Option<(Arc<[u8]>, usize)>,
 }
 
 /// The handles of all endpoints.
@@ -392,11 +392,11 @@ impl Profiler {
     }
 
     /// What a text device gives.
-    fn text(&mut self, number: u16) -> Result<Rc<[u8]>, Errno> {
+    fn text(&mut self, number: u16) -> Result<Arc<[u8]>, Errno> {
         match number {
             device::STATUS => {
                 let document = serde_json::to_vec(&self.status());
-                document.map(Rc::from).map_err(|_| Errno::EIO)
+                document.map(Arc::from).map_err(|_| Errno::EIO)
             }
             device::PROCESSES => {
                 self.drain();

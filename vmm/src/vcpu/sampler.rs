@@ -4,15 +4,13 @@ use std::sync::Arc;
 
 use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
 use kvm_ioctls::VcpuFd;
-use kvmprof_recording::{Mode, Sample, Ticks};
+use kvmprof_recording::{Mode, Sample, StackParts, Ticks};
 
 use super::capture::{RegisterSource, interrupt_priority_level, page_table_root, read_by_ioctls};
 use super::{TickSender, VcpuShared};
 use crate::clock::{ElapsedTicks, Generation, VcpuClock, monotonic_ns};
 use crate::machine::GuestMemory;
-use kvmprof_introspection::{
-    AddressSpace, GuestKnowledge, Registers, Stack, StackWish, VcpuIntrospector,
-};
+use kvmprof_introspection::{AddressSpace, GuestKnowledge, Registers, Stack, VcpuIntrospector};
 
 const HLT: u8 = 0xf4;
 
@@ -30,7 +28,7 @@ pub struct Sampler {
     // An application processor that has not had its SIPI yet has no meaningful registers.
     pub(super) started: bool,
     pub(super) process_group: bool,
-    pub(super) stacks: StackWish,
+    pub(super) stacks: StackParts,
     pub(super) processes: bool,
     // Of the last sample. A fixed place, so that nothing is allocated.
     pub(super) stack: Box<Stack>,
@@ -137,7 +135,7 @@ impl Sampler {
         if self.processes {
             self.follow_process(&registers, time);
         }
-        if self.stacks != StackWish::default() {
+        if self.stacks != StackParts::default() {
             self.introspector
                 .unwind(&self.memory, &registers, self.stacks, &mut self.stack);
         }

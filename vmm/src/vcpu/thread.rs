@@ -15,7 +15,8 @@ use super::{Gate, Kicker, TickSender, signals};
 use crate::clock::{ClockControl, Ticker, VcpuClock};
 use crate::machine::failure::{FailureCause, GuestFailure};
 use crate::machine::{GuestMemory, MachineDevices, PowerRequest};
-use kvmprof_introspection::{GuestKnowledge, IntrospectionError, StackWish, VcpuIntrospector};
+use kvmprof_introspection::{GuestKnowledge, IntrospectionError, VcpuIntrospector};
+use kvmprof_recording::StackParts;
 
 /// How long a guest's end may wait for what is learned from its image, which takes 0.1 to 0.7 s of processor
 /// time and begins with the guest.
@@ -130,7 +131,7 @@ impl VcpuThread {
             registers: common.registers,
             started: vcpu == 0,
             process_group: false,
-            stacks: StackWish::default(),
+            stacks: StackParts::default(),
             processes: false,
             stack: Box::default(),
             generation: 0,

@@ -22,7 +22,7 @@ use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, WindowWatch
 use crate::host_socket::{HostListener, HostSocket};
 use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_kvm};
 use crate::profiler::{
-    ClockPlan, MachineFacts, Profiler, RecordPlan, RecordWish, Recorder, recording_facts,
+    ClockPlan, FileRecorder, MachineFacts, Profiler, RecordPlan, recording_facts,
 };
 use crate::vcpu::{Doorbell, Ending, Gate, RegisterSource, VcpuCommon, VcpuShared, signals};
 use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
@@ -105,7 +105,7 @@ impl Vm {
             .transpose()?;
         let recorder = config
             .record
-            .map(|record| start_recorder(record, config.machine.cpus, &facts, &plan, &knowledge))
+            .map(|record| start_recorder(record, config.machine.cpus, &facts, &plan))
             .transpose()?;
         let held = config.hold || recorder.is_some();
         // Not before: a guest that can't start leaves an older one's output alone.
@@ -207,16 +207,10 @@ fn start_recorder(
     vcpus: u16,
     machine: &MachineFacts,
     clock: &ClockPlan,
-    knowledge: &Arc<GuestKnowledge>,
-) -> Result<Recorder, VmError> {
-    let wish = RecordWish {
-        stacks: record.stacks,
-        pids: Vec::new(),
-    };
-    let facts = recording_facts(machine, clock, clock.hz, vcpus.into(), &wish);
+) -> Result<FileRecorder, VmError> {
+    let facts = recording_facts(machine, clock, clock.hz, vcpus.into(), record.stacks, &[]);
     let path = record.path.clone();
-    Recorder::start(record, &facts, Arc::clone(knowledge))
-        .map_err(|source| VmError::Record { path, source })
+    FileRecorder::create(record, &facts).map_err(|source| VmError::Record { path, source })
 }
 
 /// The registers come from the run page where KVM has one.
@@ -313,7 +307,7 @@ struct Outside {
     facts: MachineFacts,
     prf_addresses: usize,
     sources: BinarySources,
-    recorder: Option<Recorder>,
+    recorder: Option<FileRecorder>,
 }
 
 impl Outside {

@@ -1,6 +1,6 @@
 use std::sync::atomic::AtomicBool;
 
-use kvmprof_recording::StackEnd;
+use kvmprof_recording::{StackEnd, StackParts};
 use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::testing::kernel::{HOT, Kernel, NEW, OLD, TEXT, module, offsets};
 use crate::testing::linux_guest::{DIRECT_MAP, IMAGE, LinuxGuest, MODULES, SLIDE};
 use crate::testing::modules::{HEAD, INIT, KALLSYMS, START, STRIDE, STRUCTURE, TestModule};
-use crate::{Stack, StackWish, VcpuIntrospector};
+use crate::{Stack, VcpuIntrospector};
 
 /// Where the stack of a vCPU in a module is, by physical address.
 const STACK: u64 = 0x50_0000;
@@ -159,12 +159,12 @@ fn unwind(
     guest: &LinuxGuest,
     registers: &Registers,
 ) -> (usize, StackEnd) {
-    let wish = StackWish {
+    let parts = StackParts {
         kernel: true,
         user: false,
     };
     let mut stack = Stack::default();
-    introspector.unwind(&guest.memory, registers, wish, &mut stack);
+    introspector.unwind(&guest.memory, registers, parts, &mut stack);
     assert_eq!(stack.frames()[0], registers.rip);
     (stack.frames().len(), stack.summary().kernel_end)
 }

@@ -13,7 +13,7 @@ use kvmprof_report::graph::{Graph, account};
 use kvmprof_report::profile::{Profile, folded};
 
 use crate::commands::recorder;
-use kvmprof_introspection::StackWish;
+use kvmprof_recording::StackParts;
 use kvmprof_recording::file::NewFile;
 
 /// Where the graph goes, in the current folder, if nobody says.
@@ -37,7 +37,7 @@ impl Flames {
         let path = folder.join("recording");
         let file = File::create(&path).context("Cannot make the recording's file")?;
         let recorder = connection.open(device::RECORDER, 0)?;
-        let stacks = StackWish {
+        let stacks = StackParts {
             kernel: true,
             user: true,
         };

@@ -22,7 +22,7 @@ use progress::Progress;
 use super::recorder;
 use super::recordings::is_standard;
 use super::units::parse_stacks;
-use kvmprof_introspection::StackWish;
+use kvmprof_recording::StackParts;
 
 /// Options of `kvmprof record`.
 #[derive(Debug, Args)]
@@ -43,7 +43,7 @@ pub struct RecordArguments {
     /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or
     /// none
     #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks)]
-    stacks: StackWish,
+    stacks: StackParts,
     /// Record only these processes, by the guest's own pids (0: idle), separated by commas. Ticks of the others are only
     /// counted
     #[arg(long, value_name = "PID", value_parser = value::pid, value_delimiter = ',', allow_negative_numbers = true)]

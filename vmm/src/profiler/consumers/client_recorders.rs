@@ -7,30 +7,37 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::recorder::{MAX_PIDS, REC_PIDS, REC_START, REC_STOP, STACK_KERNEL, STACK_USER};
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
-use kvmprof_introspection::{GuestKnowledge, StackWish};
-use kvmprof_recording::Ticks;
-use kvmprof_recording::file::Stacks;
+use kvmprof_introspection::GuestKnowledge;
+use kvmprof_recording::file::{ClientSink, Encoder, Sink};
 use kvmprof_recording::status::{ConsumerStatus, RecorderStatus};
+use kvmprof_recording::{StackParts, Ticks};
 
+use super::recording::{add_symbols, recording_facts};
 use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
 use crate::profiler::kernel_text::KernelText;
-use crate::profiler::recorder::{RecordWish, StreamRecorder, facts, kernel_block};
+
+/// A recording that a client has started.
+#[derive(Debug)]
+struct Recorder {
+    encoder: Encoder<ClientSink>,
+    stacks: StackParts,
+    pids: Vec<i32>,
+    /// At which rate it records, in Hz.
+    hz: u32,
+}
 
 /// What a client has open.
 #[derive(Debug)]
 enum Open {
     /// Not started yet, and the processes that are to be recorded.
     Idle { pids: Vec<i32> },
-    /// Started, at so many Hz; perhaps it is over.
-    Started {
-        recorder: Box<StreamRecorder>,
-        hz: u32,
-    },
+    /// Started; perhaps it is over.
+    Started(Box<Recorder>),
 }
 
 impl Open {
     fn is_recording(&self) -> bool {
-        matches!(self, Self::Started { recorder, .. } if recorder.wants_ticks())
+        matches!(self, Self::Started(recorder) if recorder.encoder.is_recording())
     }
 }
 
@@ -41,22 +48,18 @@ pub struct ClientRecorders {
 }
 
 impl ClientRecorders {
-    fn started(&self) -> impl Iterator<Item = (&StreamRecorder, u32)> {
+    fn started(&self) -> impl Iterator<Item = &Recorder> {
         self.open.values().filter_map(|open| match open {
-            Open::Started { recorder, hz } => Some((&**recorder, *hz)),
+            Open::Started(recorder) => Some(&**recorder),
             Open::Idle { .. } => None,
         })
     }
 
-    fn started_mut(&mut self) -> impl Iterator<Item = &mut StreamRecorder> {
+    fn encoders(&mut self) -> impl Iterator<Item = &mut Encoder<ClientSink>> {
         self.open.values_mut().filter_map(|open| match open {
-            Open::Started { recorder, .. } => Some(&mut **recorder),
+            Open::Started(recorder) => Some(&mut recorder.encoder),
             Open::Idle { .. } => None,
         })
-    }
-
-    fn recording(&self) -> impl Iterator<Item = (&StreamRecorder, u32)> {
-        (self.started()).filter(|(recorder, _)| recorder.wants_ticks())
     }
 
     /// What has to be done before the recording of `handle` ends, if it goes on.
@@ -99,14 +102,11 @@ impl ClientRecorders {
         }
         let pids = match open {
             Open::Idle { pids } => std::mem::take(pids),
-            Open::Started { .. } => Vec::new(),
+            Open::Started(_) => Vec::new(),
         };
-        let wish = RecordWish {
-            stacks: StackWish {
-                kernel: argument & STACK_KERNEL != 0,
-                user: argument & STACK_USER != 0,
-            },
-            pids,
+        let stacks = StackParts {
+            kernel: argument & STACK_KERNEL != 0,
+            user: argument & STACK_USER != 0,
         };
         let Context {
             machine,
@@ -115,20 +115,25 @@ impl ClientRecorders {
             vcpus,
             ..
         } = *context;
-        let facts = facts(machine, plan, hz, vcpus, &wish);
-        let mut recorder = Box::new(StreamRecorder::new(&facts, wish));
+        let facts = recording_facts(machine, plan, hz, vcpus, stacks, &pids);
+        let mut encoder = Encoder::new(ClientSink::new(&facts), &pids);
         for block in context.processes.known() {
-            recorder.add_block(block);
+            encoder.add_block(Arc::clone(block));
         }
-        *open = Open::Started { recorder, hz };
+        *open = Open::Started(Box::new(Recorder {
+            encoder,
+            stacks,
+            pids,
+            hz,
+        }));
         Ok(())
     }
 
     /// Ends a recording, if there is one that goes on; it can still be read.
     fn stop(&mut self, handle: Handle) -> Result<(), Errno> {
         match self.open.get_mut(&handle) {
-            Some(Open::Started { recorder, .. }) => {
-                recorder.stop();
+            Some(Open::Started(recorder)) => {
+                recorder.encoder.finish();
                 Ok(())
             }
             Some(Open::Idle { .. }) | None => Err(Errno::EINVAL),
@@ -139,68 +144,45 @@ impl ClientRecorders {
 impl Consumer for ClientRecorders {
     fn needs(&self) -> ClockNeeds {
         let mut needs = ClockNeeds::default();
-        for (recorder, hz) in self.recording() {
-            let stacks = recorder.wish().stacks;
-            needs.hz = hz;
+        for recorder in self.started().filter(|one| one.encoder.is_recording()) {
+            needs.hz = recorder.hz;
             needs.starts_guest = true;
             needs.processes = true;
-            needs.stacks.kernel |= stacks.kernel;
-            needs.stacks.user |= stacks.user;
+            needs.stacks.kernel |= recorder.stacks.kernel;
+            needs.stacks.user |= recorder.stacks.user;
         }
         needs
     }
 
     fn take(&mut self, ticks: &Ticks, frames: &[u64]) {
-        for recorder in self.started_mut() {
-            recorder.feed(ticks, frames);
+        for encoder in self.encoders() {
+            encoder.feed(ticks, frames);
         }
     }
 
     fn take_block(&mut self, block: &Arc<[u8]>) {
-        for recorder in self.started_mut() {
-            recorder.add_block(block);
+        for encoder in self.encoders() {
+            encoder.add_block(Arc::clone(block));
         }
     }
 
     fn advance(&mut self, kernel_text: &mut KernelText, knowledge: &GuestKnowledge) {
-        let lacks_symbols = self.started().any(|(recorder, _)| recorder.wants_symbols());
-        if lacks_symbols && let Some(text) = kernel_text.kernel(knowledge) {
-            let kernel = kernel_block(knowledge);
-            let waiting = self.started_mut();
-            for recorder in waiting.filter(|recorder| recorder.wants_symbols()) {
-                if let Some(block) = &kernel {
-                    recorder.add_block(block);
-                }
-                recorder.give_symbols(&text);
-            }
-        }
-        for recorder in self.started_mut() {
-            if let Some(modules) = knowledge.modules() {
-                recorder.take_module_functions(modules);
-            }
-            recorder.tend();
+        for encoder in self.encoders() {
+            add_symbols(encoder, kernel_text, knowledge);
+            encoder.flush_due();
         }
     }
 
     fn end(&mut self) {
-        for recorder in self.started_mut() {
-            recorder.stop();
-        }
+        self.encoders().for_each(Encoder::finish);
     }
 
     fn status(&self) -> Vec<ConsumerStatus> {
-        let recorders = self.started().map(|(recorder, _)| {
-            let RecordWish { stacks, pids } = recorder.wish();
+        let recorders = self.started().map(|recorder| {
+            let encoder = &recorder.encoder;
             ConsumerStatus::Recorder(RecorderStatus {
-                name: "recorder".to_owned(),
-                path: None,
-                recording: recorder.wants_ticks(),
-                stacks: Stacks {
-                    kernel: stacks.kernel,
-                    user: stacks.user,
-                },
-                pids: pids.clone(),
-                ledger: recorder.ledger(),
+                pids: recorder.pids.clone(),
+                ..RecorderStatus::new(encoder.is_recording(), recorder.stacks, encoder.ledger())
             })
         });
         recorders.collect()
@@ -208,7 +190,7 @@ impl Consumer for ClientRecorders {
 
     fn unread(&self) -> u64 {
         let recorders = self.started();
-        let bytes = recorders.map(|(recorder, _)| recorder.waiting_bytes() as u64);
+        let bytes = recorders.map(|recorder| recorder.encoder.sink().waiting() as u64);
         bytes.sum()
     }
 
@@ -257,7 +239,10 @@ impl Device for ClientRecorders {
                 Ok(Reply::Done)
             }
             Request::Read { limit } => match self.open.get_mut(&handle) {
-                Some(Open::Started { recorder, .. }) => recorder.read(limit).map(Reply::Read),
+                Some(Open::Started(recorder)) => {
+                    let bytes = recorder.encoder.sink_mut().read(limit);
+                    bytes.map(Reply::Read).ok_or(Errno::EAGAIN)
+                }
                 Some(Open::Idle { .. }) | None => Err(Errno::EINVAL),
             },
             Request::Ioctl {
@@ -283,7 +268,7 @@ impl Device for ClientRecorders {
 
     fn readiness(&self, handle: Handle) -> Readiness {
         let readable = match self.open.get(&handle) {
-            Some(Open::Started { recorder, .. }) => recorder.readable(),
+            Some(Open::Started(recorder)) => recorder.encoder.sink().is_readable(),
             // Before it was started a read fails, and doesn't wait.
             Some(Open::Idle { .. }) | None => true,
         };

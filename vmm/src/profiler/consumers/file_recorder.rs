@@ -1,28 +1,47 @@
 //! The recorder of `run --record`: a recording of all processes, from the guest's first instruction to its end.
 
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvmprof_introspection::GuestKnowledge;
-use kvmprof_recording::Ticks;
-use kvmprof_recording::file::Stacks;
+use kvmprof_recording::file::{Encoder, Facts, FileSink};
 use kvmprof_recording::status::{ConsumerStatus, RecorderStatus};
+use kvmprof_recording::{StackParts, Ticks};
 
+use super::recording::add_symbols;
 use super::{ClockNeeds, Consumer};
 use crate::profiler::kernel_text::KernelText;
-use crate::profiler::recorder::Recorder;
+
+/// Where to record, and what.
+#[derive(Clone, Debug)]
+pub struct RecordPlan {
+    /// The file, which is made anew.
+    pub path: PathBuf,
+    /// The parts of the stacks that are taken.
+    pub stacks: StackParts,
+}
 
 /// A recorder that nobody can stop.
 #[derive(Debug)]
 pub struct FileRecorder {
-    recorder: Recorder,
-    /// At which rate it records, in Hz.
+    encoder: Encoder<FileSink>,
+    plan: RecordPlan,
+    /// At which rate it records, in Hz; 0 after the end.
     hz: u32,
 }
 
 impl FileRecorder {
-    /// Records by `recorder` at `hz` Hz.
-    pub fn new(recorder: Recorder, hz: u32) -> Self {
-        Self { recorder, hz }
+    /// Makes the file of `plan`, which begins with `facts`. An older file is replaced when the first samples are written.
+    ///
+    /// # Errors
+    /// The file can't be made or written to, or there is no thread that writes it.
+    pub fn create(plan: RecordPlan, facts: &Facts) -> io::Result<Self> {
+        Ok(Self {
+            encoder: Encoder::new(FileSink::create(&plan.path, facts)?, &[]),
+            plan,
+            hz: facts.hz,
+        })
     }
 }
 
@@ -32,40 +51,37 @@ impl Consumer for FileRecorder {
             hz: self.hz,
             starts_guest: true,
             process_group: false,
-            stacks: self.recorder.plan().stacks,
+            stacks: self.plan.stacks,
             processes: true,
         }
     }
 
     fn take(&mut self, ticks: &Ticks, frames: &[u64]) {
-        self.recorder.feed(ticks, frames);
+        self.encoder.feed(ticks, frames);
     }
 
     fn take_block(&mut self, block: &Arc<[u8]>) {
-        self.recorder.add_block(Arc::clone(block));
+        self.encoder.add_block(Arc::clone(block));
     }
 
-    fn advance(&mut self, _kernel_text: &mut KernelText, _knowledge: &GuestKnowledge) {
-        self.recorder.tend();
+    fn advance(&mut self, kernel_text: &mut KernelText, knowledge: &GuestKnowledge) {
+        add_symbols(&mut self.encoder, kernel_text, knowledge);
+        self.encoder.flush_due();
     }
 
     fn end(&mut self) {
         self.hz = 0;
-        self.recorder.finish();
+        self.encoder.finish();
     }
 
     fn status(&self) -> Vec<ConsumerStatus> {
-        let plan = self.recorder.plan();
         vec![ConsumerStatus::Recorder(RecorderStatus {
-            name: "recorder".to_owned(),
-            path: Some(plan.path.to_string_lossy().into_owned()),
-            recording: self.recorder.is_writing(),
-            stacks: Stacks {
-                kernel: plan.stacks.kernel,
-                user: plan.stacks.user,
-            },
-            pids: Vec::new(),
-            ledger: self.recorder.ledger(),
+            path: Some(self.plan.path.to_string_lossy().into_owned()),
+            ..RecorderStatus::new(
+                self.encoder.is_recording(),
+                self.plan.stacks,
+                self.encoder.ledger(),
+            )
         })]
     }
 }

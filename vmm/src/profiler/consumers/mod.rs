@@ -5,14 +5,15 @@ mod client_recorders;
 mod file_recorder;
 mod pcs;
 mod prf;
+mod recording;
 
 use std::sync::Arc;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
-use kvmprof_introspection::{GuestKnowledge, StackWish};
-use kvmprof_recording::Ticks;
+use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::status::ConsumerStatus;
+use kvmprof_recording::{StackParts, Ticks};
 
 use super::kernel_text::KernelText;
 use super::processes::Processes;
@@ -22,7 +23,8 @@ use client_recorders::ClientRecorders;
 use pcs::PcsConsumer;
 use prf::PrfConsumer;
 
-pub use file_recorder::FileRecorder;
+pub use file_recorder::{FileRecorder, RecordPlan};
+pub use recording::recording_facts;
 
 /// What a consumer needs of the clocks at this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +36,7 @@ pub struct ClockNeeds {
     /// Whether samples need their process group.
     pub process_group: bool,
     /// The parts of call stacks that samples need.
-    pub stacks: StackWish,
+    pub stacks: StackParts,
     /// Whether it needs the mappings of processes.
     pub processes: bool,
 }
@@ -314,7 +316,7 @@ mod tests {
 
     #[test]
     fn the_setting_serves_all_who_count() {
-        let stacks = |kernel, user| StackWish { kernel, user };
+        let stacks = |kernel, user| StackParts { kernel, user };
         let first = ClockNeeds {
             hz: 250,
             process_group: true,

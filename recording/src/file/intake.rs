@@ -1,0 +1,238 @@
+//! Ticks on their way into blocks, and the account of them.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::file::{Account, Delivered, SampleBlock, SamplesEncoder};
+use crate::{IDLE_PID, Ticks};
+use kvmprof_abi::pcs::Ledger;
+
+/// A block is due after that time even if it isn't full, so that little is lost in a crash.
+const MAX_AGE: Duration = Duration::from_secs(1);
+
+/// Puts ticks into blocks.
+#[derive(Debug)]
+pub struct Intake {
+    encoder: SamplesEncoder,
+    begun: Instant,
+    /// The processes that are wanted; none: all of them.
+    pids: Vec<i32>,
+    /// Ticks of others by vCPU: a run of them takes no more room than one.
+    others: BTreeMap<u16, u64>,
+    /// What the ticks so far were; those of blocks that found no room are lost.
+    account: Account,
+}
+
+impl Intake {
+    /// One that has seen nothing yet, for all processes, or for `pids` if there are any.
+    pub fn new(pids: &[i32]) -> Self {
+        Self {
+            encoder: SamplesEncoder::default(),
+            begun: Instant::now(),
+            pids: pids.to_vec(),
+            others: BTreeMap::new(),
+            account: Account::default(),
+        }
+    }
+
+    /// Takes `ticks`, and the frames of their sample's stack. The result is a block that is full now.
+    pub fn feed(&mut self, ticks: &Ticks, frames: &[u64]) -> Option<SampleBlock> {
+        let mut ticks = self.wanted(ticks);
+        let account = &mut self.account;
+        account.ticks += ticks.total();
+        account.samples += u64::from(ticks.sample.is_some());
+        account.idle += ticks.idle;
+        account.stolen += ticks.stolen;
+        account.lost += ticks.lost;
+        account.ungathered += ticks.ungathered;
+        if ticks.total() == ticks.ungathered {
+            *self.others.entry(ticks.vcpu).or_default() += ticks.ungathered;
+        } else {
+            ticks.ungathered += self.others.remove(&ticks.vcpu).unwrap_or_default();
+            self.encoder.push(&ticks, frames);
+        }
+        self.encoder.is_full().then(|| self.take())
+    }
+
+    /// `ticks` without those of processes that aren't wanted. Whose the stolen and the lost ones would have been isn't
+    /// known: they stay.
+    fn wanted(&self, ticks: &Ticks) -> Ticks {
+        let mut wanted = *ticks;
+        if self.pids.is_empty() {
+            return wanted;
+        }
+        if !self.pids.contains(&IDLE_PID) {
+            wanted.ungathered += wanted.idle;
+            wanted.idle = 0;
+        }
+        if wanted
+            .sample
+            .is_some_and(|sample| !self.pids.contains(&sample.pid))
+        {
+            wanted.ungathered += 1;
+            wanted.sample = None;
+        }
+        wanted
+    }
+
+    /// A block that has waited for long enough.
+    pub fn due(&mut self) -> Option<SampleBlock> {
+        let has_some = !self.encoder.is_empty() || !self.others.is_empty();
+        (self.begun.elapsed() >= MAX_AGE && has_some).then(|| self.take())
+    }
+
+    /// What is left.
+    pub fn take(&mut self) -> SampleBlock {
+        self.begun = Instant::now();
+        for (vcpu, ungathered) in std::mem::take(&mut self.others) {
+            let others = Ticks {
+                vcpu,
+                ungathered,
+                ..Ticks::default()
+            };
+            self.encoder.push(&others, &[]);
+        }
+        self.encoder.take()
+    }
+
+    /// There was no room for `block`: its samples are lost, and the next block says so.
+    pub fn lose(&mut self, block: &SampleBlock) {
+        let lost = block.samples + block.idle;
+        self.account.samples -= block.samples;
+        self.account.idle -= block.idle;
+        self.account.lost += lost;
+        let gap = Ticks {
+            stolen: block.stolen,
+            lost: block.lost + lost,
+            ungathered: block.ungathered,
+            ..Ticks::default()
+        };
+        self.encoder.push(&gap, &[]);
+    }
+
+    /// Where every tick went.
+    pub fn account(&self) -> Account {
+        self.account
+    }
+
+    /// The ledger, with what has been `delivered` so far: the rest is pending.
+    pub fn ledger(&self, delivered: Delivered) -> Ledger {
+        let account = &self.account;
+        let Delivered {
+            samples,
+            idle,
+            refused,
+        } = delivered;
+        Ledger {
+            ticks: account.ticks,
+            recorded: samples,
+            merged: idle,
+            ungathered: account.ungathered,
+            stolen: account.stolen,
+            lost: account.lost,
+            pending: (account.samples + account.idle).saturating_sub(samples + idle + refused),
+            discarded: refused,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Sample;
+    use crate::file::decode_samples;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ticks() -> impl Strategy<Value = Ticks> {
+        let sample = prop::option::of((-1..4_i32).prop_map(|pid| Sample {
+            pid,
+            ..Sample::default()
+        }));
+        (0..2_u16, 0..3_u64, 0..3_u64, 0..3_u64, sample).prop_map(
+            |(vcpu, idle, stolen, lost, sample)| Ticks {
+                vcpu,
+                idle,
+                stolen,
+                lost,
+                ungathered: 0,
+                sample: sample.map(|sample| Sample { vcpu, ..sample }),
+            },
+        )
+    }
+
+    proptest! {
+        /// What is in the blocks is what was asked for, and each tick is accounted for, also those of blocks that
+        /// found no room.
+        #[test]
+        fn every_tick_of_others_is_counted(
+            all in prop::collection::vec(ticks(), 0..60),
+            pids in prop::collection::vec(-1..4_i32, 0..3),
+            taken in prop::collection::vec(any::<bool>(), 60),
+            refused in any::<bool>(),
+        ) {
+            let wants = |pid: i32| pids.is_empty() || pids.contains(&pid);
+            let mut intake = Intake::new(&pids);
+            let (mut blocks, mut lost_room) = (Vec::new(), false);
+            for (ticks, is_taken) in all.iter().zip(taken) {
+                prop_assert!(intake.feed(ticks, &[]).is_none());
+                let ledger = intake.ledger(Delivered::default());
+                prop_assert!(ledger.balances());
+                if is_taken {
+                    let block = intake.take();
+                    if refused && !lost_room {
+                        lost_room = true;
+                        intake.lose(&block);
+                    } else {
+                        blocks.push(block);
+                    }
+                }
+            }
+            blocks.push(intake.take());
+            let (mut sum, mut read) = (Account::default(), Vec::new());
+            for block in &blocks {
+                decode_samples(&block.bytes, |ticks, _| {
+                    sum.ticks += ticks.total();
+                    sum.samples += u64::from(ticks.sample.is_some());
+                    sum.idle += ticks.idle;
+                    sum.stolen += ticks.stolen;
+                    sum.lost += ticks.lost;
+                    sum.ungathered += ticks.ungathered;
+                    read.extend(ticks.sample.map(|sample| (sample.vcpu, sample.pid)));
+                }).unwrap();
+            }
+            prop_assert_eq!(sum, intake.account());
+            prop_assert!(sum.balances());
+            prop_assert_eq!(sum.ticks, all.iter().map(Ticks::total).sum::<u64>());
+            prop_assert!(read.iter().all(|(_, pid)| wants(*pid)));
+            let of_others = |ticks: &Ticks| {
+                u64::from(ticks.sample.is_some_and(|sample| !wants(sample.pid)))
+                    + if wants(IDLE_PID) { 0 } else { ticks.idle }
+            };
+            prop_assert_eq!(sum.ungathered, all.iter().map(of_others).sum::<u64>());
+            if !lost_room {
+                let wanted = all.iter().filter_map(|ticks| ticks.sample);
+                let wanted: Vec<_> = wanted
+                    .filter(|sample| wants(sample.pid))
+                    .map(|sample| (sample.vcpu, sample.pid))
+                    .collect();
+                prop_assert_eq!(read, wanted);
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_of_others_takes_the_room_of_one() {
+        let mut intake = Intake::new(&[7]);
+        let other = Ticks {
+            sample: Some(Sample::default()),
+            ..Ticks::default()
+        };
+        for _ in 0..10_000 {
+            assert!(intake.feed(&other, &[]).is_none());
+        }
+        let block = intake.take();
+        assert_eq!((block.samples, block.ungathered), (0, 10_000));
+        assert!(block.bytes.len() < 8);
+    }
+}

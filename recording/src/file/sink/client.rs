@@ -1,0 +1,106 @@
+//! A recording that a client reads while it is made.
+
+use std::collections::VecDeque;
+
+use super::{Delivered, Part, Sink, beginning};
+use crate::file::Facts;
+
+/// Encoded bytes, and the ticks that are accounted for when they have been read.
+#[derive(Debug)]
+struct Waiting {
+    bytes: Vec<u8>,
+    samples: u64,
+    idle: u64,
+}
+
+/// Keeps a recording's bytes until they are read.
+#[derive(Debug)]
+pub struct ClientSink {
+    queue: VecDeque<Waiting>,
+    /// Bytes in the queue, those of its first part that have been read among them.
+    queued: usize,
+    /// How many bytes of the first part have been read.
+    read: usize,
+    delivered: Delivered,
+    is_finished: bool,
+}
+
+impl ClientSink {
+    /// A recording that begins with `facts`.
+    pub fn new(facts: &Facts) -> Self {
+        let bytes = beginning(facts);
+        Self {
+            queued: bytes.len(),
+            queue: VecDeque::from([Waiting {
+                bytes,
+                samples: 0,
+                idle: 0,
+            }]),
+            read: 0,
+            delivered: Delivered::default(),
+            is_finished: false,
+        }
+    }
+
+    /// Whether [`read`](Self::read) has something, or the end.
+    pub fn is_readable(&self) -> bool {
+        self.is_finished || !self.queue.is_empty()
+    }
+
+    /// At most `limit` bytes of the recording; an empty vector at its end. `None` while there is nothing to read yet.
+    pub fn read(&mut self, limit: usize) -> Option<Vec<u8>> {
+        let Some(first) = self.queue.front() else {
+            return self.is_finished.then(Vec::new);
+        };
+        let rest = first.bytes.get(self.read..).unwrap_or_default();
+        let bytes = rest[..limit.min(rest.len())].to_vec();
+        self.read += bytes.len();
+        if bytes.len() == rest.len()
+            && let Some(part) = self.queue.pop_front()
+        {
+            self.read = 0;
+            self.queued -= part.bytes.len();
+            self.delivered.samples += part.samples;
+            self.delivered.idle += part.idle;
+        }
+        Some(bytes)
+    }
+}
+
+impl Sink for ClientSink {
+    const CAPACITY: usize = 32 << 20;
+
+    fn put(&mut self, part: Part, limit: usize) -> Result<(), Part> {
+        let Some(bytes) = part.encode() else {
+            return Ok(());
+        };
+        if bytes.len() > limit.saturating_sub(self.waiting()) {
+            return Err(part);
+        }
+        let (samples, idle) = part.counts();
+        let bytes = bytes.into_owned();
+        self.queued += bytes.len();
+        self.queue.push_back(Waiting {
+            bytes,
+            samples,
+            idle,
+        });
+        Ok(())
+    }
+
+    fn waiting(&self) -> usize {
+        self.queued - self.read
+    }
+
+    fn delivered(&self) -> Delivered {
+        self.delivered
+    }
+
+    fn is_open(&self) -> bool {
+        !self.is_finished
+    }
+
+    fn finish(&mut self) {
+        self.is_finished = true;
+    }
+}

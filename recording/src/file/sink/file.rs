@@ -1,0 +1,210 @@
+//! A recording in a file, which a thread of its own packs and writes: nobody else waits for the disk.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{Builder, JoinHandle};
+
+use super::{Delivered, Part, Sink, beginning};
+use crate::file::{Facts, NewFile};
+
+/// Hands a recording's blocks to the thread that writes them.
+#[derive(Debug)]
+pub struct FileSink {
+    /// `None` after the end.
+    queue: Option<Sender<Part>>,
+    /// Bytes that were handed over.
+    handed_over: usize,
+    progress: Arc<Progress>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FileSink {
+    /// Makes the file at `path`, which begins with `facts`. An older file is replaced when the first samples are written.
+    ///
+    /// # Errors
+    /// The file can't be made or written to, or there is no thread.
+    pub fn create(path: &Path, facts: &Facts) -> io::Result<Self> {
+        Self::to(NewFile::create(path)?, path, facts)
+    }
+
+    /// Writes to `file`; `path` is for messages.
+    pub(super) fn to<W: RecordingFile + Send + 'static>(
+        mut file: W,
+        path: &Path,
+        facts: &Facts,
+    ) -> io::Result<Self> {
+        file.write_all(&beginning(facts))?;
+        file.flush()?;
+        let progress = Arc::new(Progress::default());
+        let (queue, parts) = channel();
+        let mut writer = Writer {
+            file,
+            path: path.to_owned(),
+            progress: Arc::clone(&progress),
+        };
+        let thread = Builder::new()
+            .name("recorder".into())
+            .spawn(move || writer.run(&parts))?;
+        Ok(Self {
+            queue: Some(queue),
+            handed_over: 0,
+            progress,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Sink for FileSink {
+    const CAPACITY: usize = 64 << 20;
+
+    fn put(&mut self, part: Part, limit: usize) -> Result<(), Part> {
+        let size = part.size();
+        match &self.queue {
+            Some(queue) if size <= limit.saturating_sub(self.waiting()) => {
+                // It can't be sent when that thread has panicked, which has been reported already.
+                queue.send(part).map_err(|unsent| unsent.0)?;
+                self.handed_over += size;
+                Ok(())
+            }
+            _ => Err(part),
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.handed_over - self.progress.done.load(Ordering::Acquire)
+    }
+
+    fn delivered(&self) -> Delivered {
+        self.progress.delivered()
+    }
+
+    fn is_open(&self) -> bool {
+        self.queue.is_some() && !self.progress.has_failed()
+    }
+
+    /// Waits for the disk, and closes the file.
+    fn finish(&mut self) {
+        self.queue = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of that thread has been reported already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for FileSink {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// How far the thread is.
+#[derive(Debug, Default)]
+struct Progress {
+    samples: AtomicU64,
+    idle: AtomicU64,
+    refused: AtomicU64,
+    /// Bytes of parts that have been written, or never will be.
+    done: AtomicUsize,
+    failed: AtomicBool,
+}
+
+impl Progress {
+    fn delivered(&self) -> Delivered {
+        let load = |count: &AtomicU64| count.load(Ordering::Acquire);
+        Delivered {
+            samples: load(&self.samples),
+            idle: load(&self.idle),
+            refused: load(&self.refused),
+        }
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+}
+
+/// The file of a recording, which may have to get its name yet.
+pub(super) trait RecordingFile: Write {
+    /// Gives the file its name: in the place of an older one only if the recording `is_worth_it`. Returns whether it
+    /// has its name.
+    fn keep(&mut self, is_worth_it: bool) -> io::Result<bool>;
+}
+
+impl RecordingFile for NewFile {
+    fn keep(&mut self, is_worth_it: bool) -> io::Result<bool> {
+        if !is_worth_it && self.would_replace() {
+            return Ok(false);
+        }
+        NewFile::keep(self).map(|()| true)
+    }
+}
+
+/// What the thread has.
+struct Writer<W> {
+    file: W,
+    path: PathBuf,
+    progress: Arc<Progress>,
+}
+
+impl<W: RecordingFile> Writer<W> {
+    /// Writes until nobody sends any more.
+    fn run(&mut self, parts: &Receiver<Part>) {
+        for part in parts {
+            let is_written = self.write(&part) && self.name_file(&part);
+            let (samples, idle) = part.counts();
+            let progress = &self.progress;
+            if is_written {
+                progress.samples.fetch_add(samples, Ordering::Release);
+                progress.idle.fetch_add(idle, Ordering::Release);
+            } else {
+                progress
+                    .refused
+                    .fetch_add(samples + idle, Ordering::Release);
+            }
+            progress.done.fetch_add(part.size(), Ordering::Release);
+        }
+    }
+
+    /// Whether the block is in the file. After a failure no more are: behind half a block they couldn't be found.
+    fn write(&mut self, part: &Part) -> bool {
+        if self.progress.has_failed() {
+            return false;
+        }
+        let Some(block) = part.encode() else {
+            return true;
+        };
+        let written = self.file.write_all(&block).and_then(|()| self.file.flush());
+        if let Err(error) = written {
+            log::error!("The recording {} ends here: {error}", self.path.display());
+            self.progress.failed.store(true, Ordering::Release);
+            return false;
+        }
+        true
+    }
+
+    /// Has the file take its name once there are samples in it, and at its end unless an older one is worth more.
+    /// False if the system refuses.
+    fn name_file(&mut self, part: &Part) -> bool {
+        let is_worth_it = match part {
+            Part::Samples(block) if block.bytes.is_empty() => return true,
+            Part::Samples(_) => true,
+            Part::End(account) => account.ticks > 0,
+            Part::Symbols(_) | Part::Encoded(_) => return true,
+        };
+        let path = self.path.display();
+        match self.file.keep(is_worth_it) {
+            Ok(true) => return true,
+            Ok(false) => {
+                log::warn!("No tick was recorded: {path} keeps the older recording");
+                return true;
+            }
+            Err(error) => log::error!("The recording can't be named {path}: {error}"),
+        }
+        self.progress.failed.store(true, Ordering::Release);
+        false
+    }
+}

@@ -1,0 +1,103 @@
+//! Where the blocks of a recording go.
+
+mod client;
+mod file;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::{Account, Block, Facts, Kind, SampleBlock, header};
+
+pub use client::ClientSink;
+pub use file::FileSink;
+
+/// A block on its way into a recording.
+#[derive(Clone, Debug)]
+pub enum Part {
+    /// Ticks.
+    Samples(SampleBlock),
+    /// Functions of the guest's kernel or its modules, in the form of `/proc/kallsyms`.
+    Symbols(Arc<[u8]>),
+    /// A whole block, as [`Block::encode`] makes it.
+    Encoded(Arc<[u8]>),
+    /// The account of all ticks, which comes last.
+    End(Account),
+}
+
+impl Part {
+    /// About how many bytes it takes while it waits.
+    fn size(&self) -> usize {
+        match self {
+            Self::Samples(block) => block.bytes.len(),
+            Self::Symbols(bytes) | Self::Encoded(bytes) => bytes.len(),
+            Self::End(_) => 0,
+        }
+    }
+
+    /// The block. `None` when it would be too long, or has nothing in it.
+    fn encode(&self) -> Option<Cow<'_, [u8]>> {
+        match self {
+            Self::Samples(block) if block.bytes.is_empty() => None,
+            Self::Samples(block) => Block::encode(Kind::Samples, &block.bytes).map(Cow::Owned),
+            Self::Symbols(text) => Block::encode(Kind::Symbols, text).map(Cow::Owned),
+            Self::Encoded(block) => Some(Cow::Borrowed(block)),
+            Self::End(account) => {
+                let json = serde_json::to_vec(account).ok()?;
+                Block::encode(Kind::End, &json).map(Cow::Owned)
+            }
+        }
+    }
+
+    /// How many samples and idle ticks are in it.
+    fn counts(&self) -> (u64, u64) {
+        match self {
+            Self::Samples(block) => (block.samples, block.idle),
+            _ => (0, 0),
+        }
+    }
+}
+
+/// What became of the ticks that a sink was given; the rest waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delivered {
+    /// Samples that have arrived.
+    pub samples: u64,
+    /// Idle ticks that have arrived.
+    pub idle: u64,
+    /// Samples and idle ticks that will not arrive any more.
+    pub refused: u64,
+}
+
+/// Takes the blocks of one recording, in their order, and never makes the caller wait before
+/// [`finish`](Self::finish).
+pub trait Sink {
+    /// How many bytes may wait when a block comes that is about many samples, such as a file's functions.
+    const CAPACITY: usize;
+
+    /// Takes `part`, unless more than `limit` bytes would wait then.
+    ///
+    /// # Errors
+    /// There is no room: `part` comes back.
+    fn put(&mut self, part: Part, limit: usize) -> Result<(), Part>;
+
+    /// Bytes that wait, about.
+    fn waiting(&self) -> usize;
+
+    /// What became of the ticks so far.
+    fn delivered(&self) -> Delivered;
+
+    /// Whether it can still deliver anything.
+    fn is_open(&self) -> bool;
+
+    /// Nothing more comes.
+    fn finish(&mut self);
+}
+
+/// The bytes that a recording begins with: its header, and `facts`.
+fn beginning(facts: &Facts) -> Vec<u8> {
+    let facts = serde_json::to_vec(facts).unwrap_or_default();
+    let facts = Block::encode(Kind::Facts, &facts).unwrap_or_default();
+    [header().as_slice(), &facts].concat()
+}

@@ -1,0 +1,258 @@
+//! Recordings by way of the encoder into both sinks.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::file::RecordingFile;
+use super::*;
+use crate::file::{Contents, Encoder, Recording};
+use crate::{Sample, StackEnd, StackSummary, Ticks};
+
+/// Room for samples in a sink, as the encoder has it.
+const MAX_WAITING: usize = 16 << 20;
+
+/// Takes so many bytes, like a disk that fills up.
+struct Disk {
+    file: File,
+    room: usize,
+}
+
+impl Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.room == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let written = self.file.write(&bytes[..bytes.len().min(self.room)])?;
+        self.room -= written;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl RecordingFile for Disk {
+    fn keep(&mut self, _is_worth_it: bool) -> io::Result<bool> {
+        Ok(true)
+    }
+}
+
+/// Feeds `count` runs of 4 or 5 ticks, each with a stack of its own, which hardly packs.
+fn feed<S: Sink>(encoder: &mut Encoder<S>, count: u64) {
+    for number in 0..count {
+        let frames = [number.wrapping_mul(0x9e37_79b9_7f4a_7c15), number << 7];
+        let sample = Sample {
+            time: number,
+            pc: frames[0],
+            address_space: number.wrapping_mul(0xd1b5_4a32_d192_ed03),
+            stack: StackSummary {
+                kernel: 2,
+                kernel_end: StackEnd::Complete,
+                ..StackSummary::default()
+            },
+            ..Sample::default()
+        };
+        let ticks = Ticks {
+            idle: 2,
+            stolen: number % 2,
+            lost: 1,
+            sample: Some(sample),
+            ..Ticks::default()
+        };
+        encoder.feed(&ticks, &frames);
+        assert!(encoder.ledger().balances());
+    }
+}
+
+fn read(path: &Path) -> Contents {
+    Recording::open(path).unwrap().read(|_, _| {}).unwrap()
+}
+
+#[test]
+fn the_file_has_what_the_ledger_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording");
+    let mut encoder = Encoder::new(FileSink::create(&path, &Facts::default()).unwrap(), &[]);
+    feed(&mut encoder, 20_000);
+    assert!(encoder.is_recording());
+    encoder.finish();
+    assert!(!encoder.is_recording());
+    let ledger = encoder.ledger();
+    assert!(ledger.balances());
+    assert_eq!((ledger.pending, ledger.discarded), (0, 0));
+    assert_eq!(encoder.sink().waiting(), 0);
+    let mut samples = 0;
+    let contents = Recording::open(&path)
+        .unwrap()
+        .read(|ticks, frames| {
+            if let Some(sample) = ticks.sample {
+                assert_eq!(frames, [sample.pc, sample.time << 7]);
+                samples += 1;
+            }
+        })
+        .unwrap();
+    let account = contents.account;
+    assert_eq!(contents.closed, Some(account));
+    assert_eq!(samples, 20_000);
+    assert_eq!(
+        (ledger.ticks, ledger.recorded, ledger.merged),
+        (account.ticks, account.samples, account.idle)
+    );
+    assert_eq!((ledger.stolen, ledger.lost), (account.stolen, account.lost));
+    assert_eq!(ledger.ticks, 20_000 * 4 + 10_000);
+}
+
+#[test]
+fn an_older_recording_is_kept_until_there_are_ticks() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording");
+    let record = |ticks: u64| {
+        let sink = FileSink::create(&path, &Facts::default()).unwrap();
+        feed(&mut Encoder::new(sink, &[]), ticks);
+    };
+    let samples = || read(&path).closed.unwrap().samples;
+    // Without an older one there is one that is empty.
+    record(0);
+    assert_eq!(samples(), 0);
+    record(3);
+    assert_eq!(samples(), 3);
+    record(0);
+    assert_eq!(samples(), 3);
+    record(2);
+    assert_eq!(samples(), 2);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_full_disk_leaves_a_file_that_opens_and_a_ledger_that_balances() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording");
+    let disk = Disk {
+        file: File::create(&path).unwrap(),
+        room: 200_000,
+    };
+    let sink = FileSink::to(disk, &path, &Facts::default()).unwrap();
+    let mut encoder = Encoder::new(sink, &[]);
+    feed(&mut encoder, 20_000);
+    encoder.finish();
+    assert!(!encoder.is_recording());
+    let ledger = encoder.ledger();
+    assert!(ledger.balances(), "{ledger:?}");
+    assert!(ledger.discarded > 0 && ledger.recorded > 0, "{ledger:?}");
+    assert_eq!(ledger.pending, 0);
+    let contents = read(&path);
+    assert_eq!(contents.closed, None);
+    assert_eq!(contents.account.samples, ledger.recorded);
+    assert!(contents.cut_off > 0);
+}
+
+fn client_encoder() -> Encoder<ClientSink> {
+    Encoder::new(ClientSink::new(&Facts::default()), &[])
+}
+
+/// All that a client can read now.
+fn read_all(encoder: &mut Encoder<ClientSink>) -> Vec<u8> {
+    let mut all = Vec::new();
+    while let Some(bytes) = encoder.sink_mut().read(1000)
+        && !bytes.is_empty()
+    {
+        all.extend(bytes);
+    }
+    all
+}
+
+fn contents(bytes: &[u8]) -> Contents {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording");
+    fs::write(&path, bytes).unwrap();
+    read(&path)
+}
+
+fn text(text: &str) -> Arc<[u8]> {
+    text.as_bytes().into()
+}
+
+#[test]
+fn what_a_client_reads_is_a_recording() {
+    let mut encoder = client_encoder();
+    let mut bytes = read_all(&mut encoder);
+    feed(&mut encoder, 5000);
+    assert!(encoder.wants_kernel());
+    encoder.add_kernel(text("1000 t f\n"));
+    assert!(!encoder.wants_kernel());
+    bytes.extend(read_all(&mut encoder));
+    assert!(!encoder.sink().is_readable());
+    assert_eq!(encoder.sink_mut().read(10), None);
+    feed(&mut encoder, 5000);
+    encoder.finish();
+    let ledger = encoder.ledger();
+    assert!(ledger.pending > 0);
+    feed(&mut encoder, 10);
+    assert_eq!(encoder.ledger(), ledger);
+    assert!(encoder.sink().is_readable());
+    bytes.extend(read_all(&mut encoder));
+    assert_eq!(encoder.sink_mut().read(10), Some(Vec::new()));
+    let contents = contents(&bytes);
+    let ledger = encoder.ledger();
+    assert_eq!(contents.closed, Some(contents.account));
+    assert_eq!(contents.symbols, "1000 t f\n");
+    assert_eq!(
+        (ledger.recorded, ledger.merged, ledger.pending),
+        (10_000, 20_000, 0)
+    );
+    assert_eq!(contents.account.samples, 10_000);
+}
+
+#[test]
+fn modules_follow_the_kernel_and_wait_for_a_client_that_does_not_read() {
+    let mut encoder = client_encoder();
+    assert_eq!(encoder.module_text(), None);
+    encoder.add_kernel(text("1000 t f\n"));
+    assert_eq!(encoder.module_text(), Some(0));
+    while encoder.sink().waiting() <= MAX_WAITING / 2 {
+        feed(&mut encoder, 10_000);
+    }
+    assert_eq!(encoder.module_text(), None);
+    let mut bytes = read_all(&mut encoder);
+    assert_eq!(encoder.module_text(), Some(0));
+    encoder.add_modules(text("2000 t g\t[m]\n"), 13);
+    assert_eq!(encoder.module_text(), Some(13));
+    encoder.finish();
+    assert_eq!(encoder.module_text(), None);
+    bytes.extend(read_all(&mut encoder));
+    assert!(contents(&bytes).symbols.ends_with("2000 t g\t[m]\n"));
+}
+
+#[test]
+fn a_client_that_does_not_read_loses_samples_and_is_told() {
+    let mut encoder = client_encoder();
+    let (mut fed, mut lost_anyway) = (0, 0);
+    while encoder.ledger().lost == lost_anyway {
+        feed(&mut encoder, 10_000);
+        fed += 10_000;
+        lost_anyway = fed;
+        assert!(encoder.sink().waiting() <= MAX_WAITING);
+    }
+    let mut bytes = read_all(&mut encoder);
+    encoder.finish();
+    bytes.extend(read_all(&mut encoder));
+    let contents = contents(&bytes);
+    assert_eq!(contents.closed, Some(contents.account));
+    assert_eq!(contents.account.lost, encoder.ledger().lost);
+    assert_eq!(contents.account.ticks, fed * 4 + fed / 2);
+    assert!(encoder.ledger().balances());
+}
+
+#[test]
+fn a_block_for_which_there_is_no_room_by_far_is_thrown_away() {
+    let mut encoder = client_encoder();
+    let block: Arc<[u8]> = vec![0; 1 << 20].into();
+    for _ in 0..40 {
+        encoder.add_block(Arc::clone(&block));
+    }
+    let waiting = encoder.sink().waiting();
+    assert!((31 << 20..=32 << 20).contains(&waiting), "{waiting}");
+}

@@ -1,0 +1,118 @@
+//! What recordings say of the machine and of the guest's kernel.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kvmprof_introspection::GuestKnowledge;
+use kvmprof_recording::StackParts;
+use kvmprof_recording::file::{Encoder, Facts, KernelFacts, Sink};
+
+use crate::clock::monotonic_ns;
+use crate::profiler::kernel_text::KernelText;
+use crate::profiler::{ClockPlan, MachineFacts};
+
+/// The facts of a recording that begins now, of ticks at `hz` Hz on each of `vcpus` vCPUs, with these parts of stacks; of
+/// `pids`, or of all processes if there are none.
+pub fn recording_facts(
+    machine: &MachineFacts,
+    clock: &ClockPlan,
+    hz: u32,
+    vcpus: usize,
+    stacks: StackParts,
+    pids: &[i32],
+) -> Facts {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    Facts {
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+        kernel: machine.kernel.clone(),
+        vcpus: u32::try_from(vcpus).unwrap_or(u32::MAX),
+        hz,
+        clock: clock.source.name().to_owned(),
+        jitter: clock.jitter,
+        memory_bytes: machine.memory_bytes,
+        began_ns: now.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
+        began_monotonic_ns: monotonic_ns(),
+        stacks,
+        pids: pids.to_vec(),
+    }
+}
+
+/// Gives `recording` what it lacks of the kernel's functions and its modules', as far as that is known.
+pub fn add_symbols<S: Sink>(
+    recording: &mut Encoder<S>,
+    kernel_text: &mut KernelText,
+    knowledge: &GuestKnowledge,
+) {
+    if recording.wants_kernel()
+        && let Some(text) = kernel_text.kernel(knowledge)
+    {
+        if let Some(block) = kernel_block(knowledge) {
+            recording.add_block(block);
+        }
+        recording.add_kernel(text);
+    }
+    let Some(modules) = knowledge.modules() else {
+        return;
+    };
+    while let Some(known) = recording.module_text()
+        && let Some(new) = modules.functions_after(known)
+    {
+        recording.add_modules(new.text.into_bytes().into(), new.known);
+    }
+}
+
+/// The block about the guest's kernel, once it is known where that runs.
+fn kernel_block(knowledge: &GuestKnowledge) -> Option<Arc<[u8]>> {
+    let linux = knowledge.linux()?;
+    let facts = KernelFacts {
+        release: linux.release().to_owned(),
+        build_id: linux.build_id().to_owned(),
+        slide: linux.slide()?,
+    };
+    Some(facts.to_block()?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvmprof_introspection::testing::kernel::HOT;
+    use kvmprof_introspection::testing::linux_guest::LinuxGuest;
+    use kvmprof_introspection::testing::modules::TestModule;
+    use kvmprof_recording::file::{FileSink, Recording};
+
+    #[test]
+    fn all_modules_are_in_a_recording_once_those_that_have_gone_too() {
+        let guest = LinuxGuest::new(HOT);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        let sink = FileSink::create(&path, &Facts::default()).unwrap();
+        let mut recording = Encoder::new(sink, &[]);
+        let mut kernel_text = KernelText::default();
+        // Nobody knows yet where the kernel is.
+        add_symbols(&mut recording, &mut kernel_text, &guest.knowledge);
+        assert!(recording.wants_kernel());
+        guest.knowledge.locate(&guest.memory, &guest.user());
+        for name in ["first", "second"] {
+            guest.load(&[TestModule::new(name, 2)]);
+            guest.read_modules();
+            for _ in 0..2 {
+                add_symbols(&mut recording, &mut kernel_text, &guest.knowledge);
+            }
+        }
+        recording.finish();
+        let contents = Recording::open(&path).unwrap().read(|_, _| {}).unwrap();
+        let kernel = contents.kernel.unwrap();
+        assert_eq!(Some(kernel.slide), guest.knowledge.slide());
+        let functions = contents.symbols.lines();
+        let modules: Vec<&str> = functions.filter(|line| line.ends_with(']')).collect();
+        assert_eq!(
+            modules,
+            [
+                "ffffffffc0400000 t first_0\t[first]",
+                "ffffffffc0401000 t first_1\t[first]",
+                "ffffffffc0400000 t second_0\t[second]",
+                "ffffffffc0401000 t second_1\t[second]",
+            ]
+        );
+    }
+}
