@@ -13,7 +13,7 @@ pub struct ClockLedger {
     pub ticks: u64,
     /// Ticks that were captured and handed over.
     pub sampled: u64,
-    /// Ticks reckoned idle: the vCPU was halted and took no wake-up for them.
+    /// Ticks counted as idle: the vCPU was halted and took no wake-up for them.
     pub idle: u64,
     /// Ticks on which the host didn't run the vCPU's thread.
     pub stolen: u64,

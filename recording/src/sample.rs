@@ -158,7 +158,7 @@ pub struct Sample {
 pub struct Ticks {
     /// The vCPU's index, from 0.
     pub vcpu: u16,
-    /// Ticks reckoned idle without a sample: the vCPU was halted all along.
+    /// Ticks counted as idle without a sample: the vCPU was halted all along.
     pub idle: u64,
     /// Ticks on which the host didn't run the vCPU's thread.
     pub stolen: u64,

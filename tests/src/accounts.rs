@@ -13,7 +13,7 @@ pub struct ClockAccount {
     pub ticks: u64,
     /// Ticks that were captured.
     pub sampled: u64,
-    /// Ticks reckoned idle.
+    /// Ticks counted as idle.
     pub idle: u64,
     /// Ticks that the host took.
     pub stolen: u64,

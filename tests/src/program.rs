@@ -51,7 +51,7 @@ pub fn lab_file(name: &str) -> PathBuf {
 /// The independent clients in Python, which use each other.
 pub const EXAMPLES: [&str; 3] = ["pcs_client.py", "prf_client.py", "page_checks.py"];
 
-/// The source of one of [`EXAMPLES`].
+/// The source of one of `EXAMPLES`.
 pub fn example_path(name: &str) -> PathBuf {
     if in_lab() {
         return lab_file(name);

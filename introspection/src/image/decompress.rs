@@ -119,6 +119,14 @@ fn lz4_legacy(payload: &[u8], limit: u64) -> io::Result<Vec<u8>> {
         length += result.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     }
     unpacked.truncate(length);
+    // The format has no checksum: damage shows by the size, if at all.
+    let announced = u32_at(rest, 0).map(u64::from);
+    if length as u64 <= limit && announced != Some(length as u64) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("It unpacks to {length} bytes, which isn't the size at its end"),
+        ));
+    }
     Ok(unpacked)
 }
 
@@ -210,13 +218,23 @@ mod tests {
     #[test]
     fn a_wrong_size_at_the_end_only_costs_time() {
         let kernel = kernel();
-        for packer in [zstd, lz4] {
-            for wrong in [0_u32, 17, u32::MAX] {
-                let mut payload = packer(&kernel);
-                let end = payload.len() - 4;
-                payload[end..].copy_from_slice(&wrong.to_le_bytes());
-                assert_eq!(decompress(&payload, LIMIT).unwrap(), kernel);
-            }
+        for wrong in [0_u32, 17, u32::MAX] {
+            let mut payload = zstd(&kernel);
+            let end = payload.len() - 4;
+            payload[end..].copy_from_slice(&wrong.to_le_bytes());
+            assert_eq!(decompress(&payload, LIMIT).unwrap(), kernel);
+        }
+    }
+
+    #[test]
+    fn lz4_of_another_size_is_damaged() {
+        let kernel = kernel();
+        for wrong in [0_u32, 17, u32::MAX] {
+            let mut payload = lz4(&kernel);
+            let end = payload.len() - 4;
+            payload[end..].copy_from_slice(&wrong.to_le_bytes());
+            let error = decompress(&payload, LIMIT).unwrap_err();
+            assert!(error.to_string().contains("lz4"), "{error}");
         }
     }
 

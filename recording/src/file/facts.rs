@@ -40,7 +40,7 @@ pub struct Account {
     pub ticks: u64,
     /// Those with a sample in the recording.
     pub samples: u64,
-    /// Those reckoned idle: the vCPU was halted all along.
+    /// Those counted as idle: the vCPU was halted all along.
     pub idle: u64,
     /// Those on which the host didn't run the vCPU.
     pub stolen: u64,

@@ -32,7 +32,7 @@ pub struct SampleBlock {
     pub bytes: Vec<u8>,
     /// How many samples there are.
     pub samples: u64,
-    /// How many ticks reckoned idle.
+    /// How many ticks counted as idle.
     pub idle: u64,
     /// How many stolen ones.
     pub stolen: u64,

@@ -162,7 +162,7 @@ fn print_account(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         let (begin, end) = (seconds(time.begin), seconds(time.end));
         writeln!(
             out,
-            "Only {begin}:{end} s from its begin; ticks without a sample are placed there by reckoning"
+            "Only {begin}:{end} s from its begin; ticks without a sample are placed there by estimate"
         )?;
     }
     if let Some(incompleteness) = profile.incompleteness() {

@@ -66,7 +66,7 @@ impl HaltedTicks {
     /// The words for it in the status document.
     pub fn name(self) -> &'static str {
         match self {
-            Self::AtWakeUp => "reckoned",
+            Self::AtWakeUp => "all at the next wake-up",
             Self::OneByOne => "one wake-up each",
         }
     }

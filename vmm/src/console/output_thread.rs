@@ -83,8 +83,8 @@ impl OutputThread {
         self.shared.changed.notify_all();
     }
 
-    /// Ends the thread when all is written, or when `patience` is over.
-    pub fn finish(&self, patience: Duration) {
+    /// Ends the thread when all is written, or when `timeout` is over.
+    pub fn finish(&self, timeout: Duration) {
         let mut queue = self.shared.queue();
         queue.ending = true;
         self.shared.changed.notify_all();
@@ -92,7 +92,7 @@ impl OutputThread {
         let _ = self
             .shared
             .changed
-            .wait_timeout_while(queue, patience, |queue| !queue.ended);
+            .wait_timeout_while(queue, timeout, |queue| !queue.ended);
         self.closing.store(true, Ordering::Relaxed);
     }
 }

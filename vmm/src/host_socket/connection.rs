@@ -44,11 +44,6 @@ impl Connection {
         }
     }
 
-    /// How many devices the client has open.
-    pub fn open_devices(&self) -> usize {
-        self.endpoint.open_devices()
-    }
-
     /// Bytes that the client was sent.
     pub fn bytes_sent(&self) -> u64 {
         self.sent

@@ -74,18 +74,6 @@ impl HostSocket {
         })
     }
 
-    /// How many clients are connected.
-    pub fn connections(&self) -> usize {
-        self.connections.len()
-    }
-
-    /// How many devices the clients have open. After the end of the VM: whether somebody may
-    /// still have something to read.
-    pub fn open_devices(&self) -> usize {
-        let clients = self.connections.values();
-        clients.map(|(client, _)| client.open_devices()).sum()
-    }
-
     /// Bytes that the clients that are connected were sent.
     pub fn bytes_sent(&self) -> u64 {
         let clients = self.connections.values();

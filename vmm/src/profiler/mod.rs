@@ -3,8 +3,8 @@
 //!
 //! All of it lives on the event thread, so nothing here is shared: the rings and each vCPU's
 //! [`ClockControl`](crate::clock::ClockControl) are the only ways to the vCPU threads. And nothing here waits:
-//! [`Clocks`] ask vCPUs and are asked later whether they have answered, [`consumers`] only take ticks, and requests of
-//! clients that need an answer wait in the [`server`].
+//! `Clocks` ask vCPUs and are asked later whether they have answered, `consumers` only take ticks, and requests of
+//! clients that need an answer wait in the `server`.
 
 mod clocks;
 mod consumers;

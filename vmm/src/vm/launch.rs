@@ -63,7 +63,7 @@ pub struct Vm {
     knowledge: Arc<GuestKnowledge>,
     devices: Arc<MachineDevices>,
     hvc: Option<Arc<HvcConsole>>,
-    wish: EventFd,
+    stop_request: EventFd,
     events: JoinHandle<Result<Option<Ending>, VmError>>,
 }
 
@@ -96,12 +96,14 @@ impl Vm {
         };
         let facts = machine_facts(&config.machine, &machine, &knowledge);
         let termination = Termination::new().map_err(VmError::host("to catch signals"))?;
-        let wish = termination.wish().map_err(VmError::host("a descriptor"))?;
+        let stop_request = termination
+            .stop_request()
+            .map_err(VmError::host("a descriptor"))?;
         let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
         let memory = machine.memory.clone();
         let devices = Arc::clone(&machine.devices);
         let console = (config.console.has_input())
-            .then(|| console_input(hvc.as_ref(), &devices, &wish))
+            .then(|| console_input(hvc.as_ref(), &devices, &stop_request))
             .transpose()?;
         let recorder = config
             .record
@@ -111,7 +113,7 @@ impl Vm {
         // Not before: a guest that can't start leaves an older one's output alone.
         config.console.empty()?;
         let (vcpus, rings) = start_vcpus(machine, &plan, &knowledge, held, &doorbell)?;
-        let outside = Outside {
+        let event_thread = EventThread {
             listener,
             termination,
             console,
@@ -132,14 +134,14 @@ impl Vm {
         };
         let events = thread::Builder::new()
             .name("events".into())
-            .spawn(move || outside.serve(vcpus, rings))
+            .spawn(move || event_thread.serve(vcpus, rings))
             .map_err(VmError::host("a thread"))?;
         Ok(Self {
             memory,
             knowledge,
             devices,
             hvc,
-            wish,
+            stop_request,
             events,
         })
     }
@@ -152,7 +154,7 @@ impl Vm {
     /// Asks the guest's threads to end.
     pub fn stop(&self) {
         // A full counter has asked already.
-        let _ = self.wish.write(1);
+        let _ = self.stop_request.write(1);
     }
 
     /// Waits for the end; clients have been served what was left by then.
@@ -236,16 +238,18 @@ fn hvc_console(console: &Console) -> Result<Option<Arc<HvcConsole>>, VmError> {
 fn console_input(
     hvc: Option<&Arc<HvcConsole>>,
     devices: &MachineDevices,
-    wish: &EventFd,
+    stop_request: &EventFd,
 ) -> Result<ConsoleInput, VmError> {
     let target: Arc<dyn InputTarget> = match hvc {
         Some(hvc) => hvc.clone(),
         None => devices.serial().clone(),
     };
-    let wish = wish.try_clone().map_err(VmError::host("standard input"))?;
+    let stop_request = stop_request
+        .try_clone()
+        .map_err(VmError::host("standard input"))?;
     let quit = move || {
         // A full counter has asked already.
-        let _ = wish.write(1);
+        let _ = stop_request.write(1);
     };
     ConsoleInput::stdin(target, Box::new(quit)).map_err(VmError::host("standard input"))
 }
@@ -295,7 +299,7 @@ fn start_vcpus(
 }
 
 /// What the event thread starts with.
-struct Outside {
+struct EventThread {
     listener: Option<HostListener>,
     termination: Termination,
     console: Option<ConsoleInput>,
@@ -310,7 +314,7 @@ struct Outside {
     recorder: Option<FileRecorder>,
 }
 
-impl Outside {
+impl EventThread {
     fn serve(self, vcpus: VcpuThreads, rings: Vec<Profiled>) -> Result<Option<Ending>, VmError> {
         take_signals_here().map_err(VmError::host("to take signals"))?;
         let devices = Arc::clone(&self.facts.devices);

@@ -54,12 +54,12 @@ fn change_mask(how: i32) -> io::Result<()> {
     }
 }
 
-/// Waits for one of those signals, and for the program's own wish to end.
+/// Waits for one of those signals, and for a request of the program itself.
 #[derive(Debug)]
 pub struct Termination {
     signalled: UnixStream,
     handlers: Vec<SigId>,
-    wish: EventFd,
+    stop_request: EventFd,
     requested: bool,
 }
 
@@ -74,7 +74,7 @@ impl Termination {
         let mut termination = Self {
             signalled,
             handlers: Vec::new(),
-            wish: EventFd::new(EFD_NONBLOCK)?,
+            stop_request: EventFd::new(EFD_NONBLOCK)?,
             requested: false,
         };
         for signal in SIGNALS {
@@ -84,12 +84,12 @@ impl Termination {
         Ok(termination)
     }
 
-    /// Written to by those who want the guest to end.
+    /// An event: writing to it ends the guest.
     ///
     /// # Errors
     /// When the host gives no descriptor.
-    pub fn wish(&self) -> io::Result<EventFd> {
-        self.wish.try_clone()
+    pub fn stop_request(&self) -> io::Result<EventFd> {
+        self.stop_request.try_clone()
     }
 
     /// True once an end has been asked for.
@@ -114,13 +114,13 @@ impl Drop for Termination {
 impl MutEventSubscriber for Termination {
     fn process(&mut self, _events: Events, _ops: &mut EventOps) {
         // Nothing in one of them is no error: the other one has called.
-        let _ = self.wish.read();
+        let _ = self.stop_request.read();
         while matches!(self.signalled.read(&mut [0; 16]), Ok(1..)) {}
         self.requested = true;
     }
 
     fn init(&mut self, ops: &mut EventOps) {
         add(ops, Events::new(&self.signalled, EventSet::IN));
-        add(ops, Events::new(&self.wish, EventSet::IN));
+        add(ops, Events::new(&self.stop_request, EventSet::IN));
     }
 }

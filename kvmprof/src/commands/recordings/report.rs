@@ -16,7 +16,7 @@ use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
 /// Show what a recording has: modes, vCPUs, processes, modules, functions
 ///
-/// Shares are of all ticks that were sampled or reckoned idle, with 95 % confidence intervals. SELF is where the
+/// Shares are of all ticks that were sampled or counted as idle, with 95 % confidence intervals. SELF is where the
 /// program counter was, TOTAL what was somewhere on the stack.
 #[derive(Debug, Args)]
 #[command(
