@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{BSIZE, PCS_GETHZ, PCS_STOP, PROF_ALL};
@@ -11,7 +12,7 @@ use kvmprof_abi::prf::{ALL_VCPUS, MAX_ADDRESSES, read_size};
 use kvmprof_abi::wire::{HEADER_LENGTH, Request, RequestFrame, VERSION, device};
 use kvmprof_client::{ClientError, Connection, Readiness};
 use kvmprof_tests::{Accounts, Boot, Guest, Prf, on_kvm, until};
-use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 const HZ: u32 = 1000;
 
@@ -222,15 +223,18 @@ fn without_descriptors_clients_are_turned_away_and_the_others_served() {
         let witness = guest.connect();
         Accounts::of(&witness).check();
         let process = Pid::from_raw(i32::try_from(guest.pid()).unwrap()).unwrap();
-        let open = fs::read_dir(format!("/proc/{}/fd", guest.pid())).unwrap();
-        let numbers = open.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let highest = numbers.map(|name| name.parse::<u64>().unwrap()).max();
+        let descriptors = PathBuf::from(format!("/proc/{}/fd", guest.pid()));
+        let target = |number: u64| fs::read_link(descriptors.join(number.to_string())).ok();
+        // The one that the socket gives up to turn a client away.
+        let spare = (3..1024).rfind(|number| target(*number).is_some_and(|to| to == *"/dev/null"));
+        let free = (spare.unwrap()..).find(|number| target(*number).is_none());
         let limit = Rlimit {
-            current: highest.map(|highest| highest + 1),
-            maximum: Some(1024),
+            current: free,
+            // Inherited from this process.
+            ..getrlimit(Resource::Nofile)
         };
         let before = prlimit(Some(process), Resource::Nofile, limit).unwrap();
-        // Numbers may be free below the highest.
+        // Numbers may be free below the limit.
         let mut clients = Vec::new();
         let error = loop {
             match Connection::connect(&guest.socket()) {
@@ -241,11 +245,7 @@ fn without_descriptors_clients_are_turned_away_and_the_others_served() {
         assert!(matches!(error, ClientError::TurnedAway { .. }), "{error}");
         assert!(clients.len() < 32, "the socket's own limit is another one");
         Accounts::of(&witness).check();
-        let enough = Rlimit {
-            maximum: Some(1024),
-            ..before
-        };
-        prlimit(Some(process), Resource::Nofile, enough).unwrap();
+        prlimit(Some(process), Resource::Nofile, before).unwrap();
         Accounts::of(&guest.connect()).check();
         guest.signal(Signal::TERM);
     });
