@@ -40,6 +40,7 @@ pub mod file;
 mod ledger;
 mod sample;
 pub mod status;
+mod sysroot;
 
 pub use kvmprof_abi::pcs::Ledger as ConsumerLedger;
 pub use ledger::ClockLedger;
@@ -47,3 +48,4 @@ pub use sample::{
     COMM_LENGTH, IDLE_PID, IPL_MASKED, MAX_STACK_FRAMES, Mode, Sample, StackEnd, StackParts,
     StackSummary, Ticks,
 };
+pub use sysroot::Sysroot;

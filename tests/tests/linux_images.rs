@@ -12,7 +12,9 @@ fn kernels() -> [Kernel; 2] {
 }
 
 fn error(image: &[u8]) -> String {
-    let error = GuestKnowledge::from_kernel_image(image).unwrap_err();
+    let Err(error) = GuestKnowledge::from_kernel_image(image) else {
+        panic!("the image is understood");
+    };
     let chain = std::iter::successors(Some(&error as &dyn std::error::Error), |error| {
         error.source()
     });
@@ -113,7 +115,8 @@ fn a_damaged_payload_is_refused() {
     for kernel in kernels() {
         let mut image = fs::read(&kernel.image).unwrap();
         let middle = image.len() / 2;
-        image[middle..middle + 64].fill(0xa5);
+        // Debian's 6.1 is packed by lz4, which has no checksum: a few bytes may be a part of what is only copied.
+        image[middle..middle + (64 << 10)].fill(0xa5);
         let said = error(&image);
         assert_eq!(said.lines().count(), 1, "{said}");
     }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::debug::DebugFile;
 use super::functions::FunctionTable;
-use super::sysroot::Sysroot;
 use super::tables::{RecordedFile, module_name};
 use crate::text::visible;
+use kvmprof_recording::Sysroot;
 use kvmprof_recording::elf;
 use kvmprof_recording::file::{Mapping, Segment};
 

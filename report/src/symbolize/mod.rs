@@ -13,7 +13,6 @@ mod kallsyms;
 mod perf_map;
 mod resolver;
 mod spaces;
-mod sysroot;
 mod tables;
 
 pub use debug::SourceLine;

@@ -13,10 +13,10 @@ use super::debug::{DebugFile, SourceLine};
 use super::files::LoadedFile;
 use super::functions::FunctionTable;
 use super::kallsyms::{Found, KERNEL};
-use super::sysroot::Sysroot;
 use super::tables::{Place, Tables, file_address, module_name};
 use super::{KERNEL_BEGIN, MappingSet, SymbolError, USER, demangle, perf_map};
 use crate::text::visible;
+use kvmprof_recording::Sysroot;
 use kvmprof_recording::file::{Binary, Contents, Mapping, ProcessMappings};
 
 /// Bytes that are read of a `perf-PID.map` at most.

@@ -6,10 +6,8 @@
 mod initrd;
 mod loader;
 mod sources;
-mod sysroot;
 #[cfg(test)]
 mod tests;
 
 pub use loader::{BinaryLoader, FileId};
 pub use sources::BinarySources;
-pub use sysroot::Sysroot;

@@ -5,13 +5,14 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use kvmprof_recording::elf;
+use kvmprof_recording::{Sysroot, elf};
 
 use super::initrd::Initrd;
-use super::sysroot::Sysroot;
 use crate::machine::GuestMemory;
 use kvmprof_introspection::{GuestKnowledge, LinuxKnowledge, MappedFile};
 
+/// Longest file that is read of a folder on the host, in bytes.
+const MAX_FILE: u64 = 512 << 20;
 /// Bytes at a file's start that tell its build id, if all of it isn't at hand.
 const START: u64 = 4096;
 
@@ -60,7 +61,7 @@ impl BinarySources {
     pub(super) fn file(&self, file: &MappedFile) -> Option<Found> {
         let linux = self.knowledge.linux()?;
         let mapped = linux.file_contents(&self.memory, &file.identity, u64::MAX);
-        let on_host = || self.sysroot.as_ref()?.read(&file.path);
+        let on_host = || self.sysroot.as_ref()?.read(&file.path, MAX_FILE);
         let in_initrd = || Some(self.initrd()?.read(&file.path)?.to_vec());
         let found = |contents, source| Found { contents, source };
         let elsewhere = {

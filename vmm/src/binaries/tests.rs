@@ -3,6 +3,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use kvmprof_recording::Sysroot;
 use kvmprof_recording::file::{Block, Kind};
 
 use super::*;

@@ -16,7 +16,7 @@ use super::event_loop::{EventLoop, Services};
 use super::termination::{Termination, take_signals_here};
 use super::threads::{Profiled, VcpuThreads};
 use super::{VmEnd, VmError};
-use crate::binaries::{BinarySources, Sysroot};
+use crate::binaries::BinarySources;
 use crate::clock::{ClockSource, HaltedTicks, Ticker};
 use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, WindowWatch};
 use crate::host_socket::{HostListener, HostSocket};
@@ -27,6 +27,7 @@ use crate::profiler::{
 use crate::vcpu::{Doorbell, Ending, Gate, RegisterSource, VcpuCommon, VcpuShared, signals};
 use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
 use kvmprof_introspection::GuestKnowledge;
+use kvmprof_recording::Sysroot;
 
 /// A guest to be run, and how it is profiled.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Files of the guest, as they lie in a folder of the host.
+//! Files of the guest in a folder of the host.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,7 +18,7 @@ impl Sysroot {
     /// The folder at `path`.
     ///
     /// # Errors
-    /// It can't be opened.
+    /// It can't be opened, or is no folder.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self {
@@ -36,6 +36,7 @@ impl Sysroot {
         // A device or a pipe mustn't hold us up, nor a terminal become ours.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let path = path.trim_start_matches('/');
         let file: File = openat2(&self.folder, path, flags, Mode::empty(), resolve)?.into();
         if file.metadata()?.is_file() {
             Ok(file)
@@ -52,6 +53,17 @@ impl Sysroot {
         let mut bytes = Vec::new();
         self.file(path)?.take(limit).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The whole of the guest's file at `path`. `None` if it can't be read, or has more than `limit` bytes.
+    pub fn read(&self, path: &str, limit: u64) -> Option<Vec<u8>> {
+        let file = self.file(path).ok()?;
+        if file.metadata().ok()?.len() > limit {
+            return None;
+        }
+        let mut contents = Vec::new();
+        file.take(limit).read_to_end(&mut contents).ok()?;
+        Some(contents)
     }
 
     /// Where the guest's file at `path` is on the host, to tell people.
@@ -74,14 +86,30 @@ mod tests {
         std::fs::write(root.join("usr/lib/libc"), "libc").unwrap();
         symlink("/usr/lib", root.join("lib")).unwrap();
         symlink("../secret", root.join("out")).unwrap();
+        symlink("loop", root.join("loop")).unwrap();
         symlink(folder.path().join("secret"), root.join("absolute")).unwrap();
         let sysroot = Sysroot::open(&root).unwrap();
         assert_eq!(sysroot.text("/lib/libc", 3).unwrap(), "lib");
         assert_eq!(sysroot.text("/../../usr/lib/libc", 9).unwrap(), "libc");
-        for path in ["out", "absolute", "../secret", "/usr/../../secret"] {
-            assert!(sysroot.text(path, 9).is_err(), "{path}");
+        for path in ["/lib/libc", "usr/lib/libc"] {
+            assert_eq!(sysroot.read(path, 4).as_deref(), Some(&b"libc"[..]));
         }
-        assert!(sysroot.file("/usr").is_err());
+        assert_eq!(sysroot.read("/lib/libc", 3), None);
+        for path in [
+            "out",
+            "absolute",
+            "../secret",
+            "/usr/../../secret",
+            "/loop",
+            "/usr",
+            "/none",
+            "",
+            "a\0b",
+        ] {
+            assert!(sysroot.text(path, 9).is_err(), "{path}");
+            assert_eq!(sysroot.read(path, 9), None, "{path}");
+        }
+        assert!(Sysroot::open(&root.join("usr/lib/libc")).is_err());
         assert!(Sysroot::open(&folder.path().join("none")).is_err());
     }
 }
