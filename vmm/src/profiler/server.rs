@@ -19,8 +19,8 @@ use super::consumers::{Preparation, Reply, Request, TicksBefore};
 
 /// How long the end of a recording may wait for the files that are still being read.
 const MAX_WAIT_FOR_FILES: Duration = Duration::from_secs(1);
-/// How long the kernel's symbols may wait for the modules to be looked at.
-const MAX_WAIT_FOR_MODULES: Duration = Duration::from_millis(200);
+/// How long the kernel's symbols may wait until it is known where the kernel is, and which modules it has.
+const MAX_WAIT_FOR_SYMBOLS: Duration = Duration::from_secs(2);
 /// How long the status may wait for ticks that are due: it is to tell what goes on, also when a vCPU is stuck.
 const MAX_WAIT_OF_STATUS: Duration = Duration::from_millis(20);
 
@@ -45,14 +45,24 @@ enum Stage {
     After(Wait, Result<Reply, Errno>),
 }
 
+/// The list of the kernel's modules, which a thread of its own reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum ModuleList {
+    #[default]
+    NotNeeded,
+    /// It is to be read once the flush is over: before it is known where the kernel is, the list can't be found.
+    Needed,
+    /// The thread was asked for it, this often.
+    Asked(u64),
+}
+
 /// What a stage waits for.
 #[derive(Debug, Default)]
 struct Wait {
     flush: Option<Flush>,
     /// Until the files have been read that processes have mapped.
     files: bool,
-    /// Until the kernel's modules have been looked at this often.
-    modules: Option<u64>,
+    modules: ModuleList,
     /// For no longer than until then, whatever the flush allows.
     deadline: Option<Instant>,
 }
@@ -242,7 +252,7 @@ impl Profiler {
         let Some(stage) = self.stage(handle, request) else {
             return Poll::Ready(Err(Errno::EBADF));
         };
-        let wait = match std::mem::take(stage) {
+        let mut wait = match std::mem::take(stage) {
             Stage::Idle => match self.before(handle, request) {
                 Ok(wait) => wait,
                 Err(errno) => return Poll::Ready(Err(errno)),
@@ -250,6 +260,9 @@ impl Profiler {
             Stage::Before(wait) => wait,
             Stage::After(wait, result) => return self.conclude(handle, request, wait, result),
         };
+        if wait.modules == ModuleList::Needed && self.is_flushed(&wait) {
+            wait.modules = self.ask_for_modules();
+        }
         if !self.is_over(&wait) {
             self.set_stage(handle, request, Stage::Before(wait));
             return Poll::Pending;
@@ -326,8 +339,7 @@ impl Profiler {
         Ok(Wait {
             flush,
             files,
-            modules: None,
-            deadline: None,
+            ..Wait::default()
         })
     }
 
@@ -344,8 +356,8 @@ impl Profiler {
                 Wait {
                     // Each vCPU looks where the kernel is when it answers.
                     flush: knowledge.is_unlocated().then(|| self.clocks.ask_all()),
-                    modules: knowledge.modules().and_then(|modules| modules.refresh()),
-                    deadline: within(MAX_WAIT_FOR_MODULES),
+                    modules: ModuleList::Needed,
+                    deadline: within(MAX_WAIT_FOR_SYMBOLS),
                     ..Wait::default()
                 }
             }
@@ -358,17 +370,30 @@ impl Profiler {
         if wait.deadline.is_some_and(|deadline| now >= deadline) {
             return true;
         }
-        let is_flushed = wait.flush.as_ref().is_none_or(|flush| {
+        let has_modules = match wait.modules {
+            ModuleList::NotNeeded => true,
+            ModuleList::Needed => false,
+            ModuleList::Asked(number) => {
+                let modules = self.facts.knowledge.modules();
+                modules.is_none_or(|modules| modules.is_refreshed(number))
+            }
+        };
+        has_modules && self.is_flushed(wait)
+    }
+
+    fn is_flushed(&self, wait: &Wait) -> bool {
+        wait.flush.as_ref().is_none_or(|flush| {
             self.clocks.is_over(flush)
                 && (!wait.files
                     || !self.processes.is_loading()
                     || flush.begun().elapsed() >= MAX_WAIT_FOR_FILES)
-        });
-        let knows_modules = wait.modules.is_none_or(|number| {
-            let modules = self.facts.knowledge.modules();
-            modules.is_none_or(|modules| modules.is_refreshed(number))
-        });
-        is_flushed && knows_modules
+        })
+    }
+
+    fn ask_for_modules(&self) -> ModuleList {
+        let modules = self.facts.knowledge.modules();
+        let asked = modules.and_then(|modules| modules.refresh());
+        asked.map_or(ModuleList::NotNeeded, ModuleList::Asked)
     }
 
     fn carry_out(&mut self, handle: Handle, request: &Request<'_>) -> Result<Reply, Errno> {
