@@ -175,7 +175,7 @@ impl Vm {
 fn known_at_once(said: Option<GuestKnowledge>, image: &[u8]) -> Result<GuestKnowledge, VmError> {
     let known = match said {
         Some(said) => Some(said),
-        None => GuestKnowledge::of_noted_image(image)?,
+        None => GuestKnowledge::from_noted_image(image)?,
     };
     Ok(known.unwrap_or_else(GuestKnowledge::pending))
 }
