@@ -37,7 +37,7 @@ fn getpc_ends_while_its_read_is_blocked_and_has_everything() {
         let profile = read_profile(&mut &*stream, "the stream", None).unwrap();
         assert_eq!(profile.problems, [] as [String; 0]);
         assert_eq!(
-            (profile.format, profile.tally.of(kind::IDLE)),
+            (profile.format, profile.tally.count(kind::IDLE)),
             (format, 250)
         );
         assert_eq!(profile.processes[&7].user, 100);

@@ -133,7 +133,7 @@ impl Buffers {
         let header_size = self.format.header_size();
         let lost = u32::try_from(self.lost)
             .unwrap_or(u32::MAX)
-            .min(self.format.most_lost());
+            .min(self.format.max_lost());
         self.lost -= u64::from(lost);
         let unused = self.buffer_size.saturating_sub(bytes.len());
         let header = Header {

@@ -117,7 +117,7 @@ impl Counts {
     }
 
     fn flush(&mut self, buffers: &mut Buffers) -> bool {
-        let most = buffers.format().most_merged();
+        let most = buffers.format().max_merged();
         for (kind, left) in KINDS.into_iter().zip(&mut self.counts) {
             while *left > 0 {
                 let count = u32::try_from(*left).unwrap_or(u32::MAX).min(most);
