@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 
 use event_manager::MutEventSubscriber;
 use kvm_ioctls::{Cap, Kvm};
-use kvmprof_devices::endpoint::{Backend, Facts};
+use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::event_loop::{EventLoop, Services};
@@ -79,7 +79,7 @@ impl Vm {
         let kvm = open_kvm()?;
         let output = config.console.open_output()?;
         let hvc = hvc_console(&config.console)?;
-        let hello = Facts {
+        let hello = HelloInfo {
             vcpus: config.machine.cpus.into(),
             hz: config.hz,
         };
@@ -301,7 +301,7 @@ struct Outside {
     console: Option<ConsoleInput>,
     hvc: Option<Arc<HvcConsole>>,
     guest_access: GuestAccess,
-    hello: Facts,
+    hello: HelloInfo,
     doorbell: Arc<Doorbell>,
     plan: ClockPlan,
     facts: MachineFacts,

@@ -12,7 +12,7 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
-use kvmprof_devices::endpoint::{Backend, Facts, Handle, IoctlReply, Readiness};
+use kvmprof_devices::endpoint::{Backend, Handle, HelloInfo, IoctlReply, Readiness};
 use kvmprof_devices::profiling::pcs::Pcs;
 use kvmprof_recording::{ConsumerLedger, Mode, Sample, Ticks};
 use kvmprof_vmm::host_socket::{HostListener, HostSocket};
@@ -234,7 +234,7 @@ impl Bench {
                 open: Vec::new(),
                 script: Vec::new(),
             }));
-            let facts = Facts {
+            let facts = HelloInfo {
                 vcpus: VCPUS.into(),
                 hz: HZ,
             };
