@@ -1,9 +1,8 @@
-//! What a kernel tick costs prf: the look-up of its program counter in the table, and the account.
+//! Measures prf's work for a kernel tick: the look-up of its program counter in the table, and the account.
 //!
-//! Tables are as a kernel's: address 0, then functions of random length where a kernel is. Program
-//! counters are random, so that no two ticks share what the caches hold: a guest that stays in
-//! a few functions is quicker. What is left with no minor on is the account's and the benchmark's own.
-//! Every figure is the median over many rounds.
+//! Tables are like a kernel's: address 0, then functions of random length at a kernel's addresses. Program counters are
+//! random, so that caches don't help: a guest that stays in a few functions is faster. The figure without a minor is
+//! the cost of the account and of the benchmark itself. All figures are medians over many rounds.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,16 +12,16 @@ use kvmprof_abi::prf::{ALL_VCPUS, MAX_ADDRESSES, PRF_SETSTATE};
 use kvmprof_devices::profiling::Prf;
 use kvmprof_recording::{Mode, Sample, Ticks};
 
-/// Rounds, and ticks in each.
+/// Rounds, and ticks in each round.
 const ROUNDS: usize = 301;
 const TICKS: u32 = 2_000;
-/// Sizes of the table: the fewest that there must be room for, a distribution's kernel, the most.
+/// Sizes of the table: the smallest limit, two typical kernels, and the largest.
 const SIZES: [usize; 4] = [1_024, 65_536, 131_072, MAX_ADDRESSES];
-/// What a look-up among 65,536 addresses may take, in ns.
+/// The limit for a look-up among 65,536 addresses, in ns.
 const ALLOWED_NS: u32 = 100;
-/// Where a kernel is.
+/// The address of the kernel.
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
-/// Functions are up to so many bytes long, in steps of 16.
+/// Maximum length of a function in bytes; lengths are multiples of 16.
 const LONGEST: u64 = 512;
 
 /// Marsaglia's xorshift64.

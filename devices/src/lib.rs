@@ -1,6 +1,6 @@
 //! Device models as plain state machines: samples and requests in, bytes and errnos out.
 //!
-//! Nothing here knows KVM, threads or sockets.
+//! This crate uses neither KVM nor threads or sockets.
 //!
 //! ```
 //! use kvmprof_abi::pcs::{Format, PCS_FLUSH, PROF_ALL, Record};

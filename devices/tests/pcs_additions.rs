@@ -1,4 +1,4 @@
-//! What this project adds to the page: the `PCS_*` commands, and what its decisions promise.
+//! Tests of this project's additions to the page: the `PCS_*` commands, and the details that it defines.
 
 mod support;
 

@@ -1,6 +1,5 @@
-//! Every sentence of the pcs page that promises something about open, close and ioctl, as a
-//! case; `pcs_page_data.rs` has those about data. What the page says of the node itself (its path,
-//! its mode) and of the clock's hardware is tested elsewhere.
+//! Tests of every sentence of the pcs page about open, close and ioctl; `pcs_page_data.rs` has those about data. Other
+//! tests check the node itself (its path, its mode) and the clock's hardware.
 
 mod support;
 
@@ -174,8 +173,8 @@ fn prof_group_outputs_the_group() {
     );
 }
 
-/// The commands are flags under PROF_MASK, and d_flag is the "type of profiling being done":
-/// they add up, and a new list or group takes the place of the old.
+/// The commands are flags under PROF_MASK, and d_flag is the "type of profiling being done": they add up, and a new
+/// list or group replaces the old one.
 #[test]
 fn modes_add_up() {
     assert_eq!(

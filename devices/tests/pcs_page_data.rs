@@ -1,4 +1,4 @@
-//! Every sentence of the pcs page that promises something about the data, as a case.
+//! Tests of every sentence of the pcs page about data.
 
 mod support;
 
@@ -257,7 +257,7 @@ fn the_device_generates_no_start_stop_or_ioctl() {
     let mut client = Client::open(1);
     client.ioctl(PROF_ALL, 0).unwrap();
     client.feed_one_of_each();
-    // Decoding knows the device's own types only.
+    // Decoding knows only the device's own types.
     assert_eq!(client.rest().len(), 6);
     for kind in [kind::START, kind::STOP, kind::IOCTL] {
         assert_eq!(Record::decode(Format::Native, &[kind; 16]), None);

@@ -1,4 +1,4 @@
-//! Random ticks, reads and ioctls against a plain model of the device.
+//! Tests the device against a plain model with random ticks, reads and ioctls.
 
 #![allow(clippy::unwrap_used, reason = "A test may panic")]
 
@@ -76,7 +76,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..80)
 }
 
-/// The device and its model side by side.
+/// The device and its model.
 struct Pair {
     pcs: Pcs,
     model: Model,
@@ -173,7 +173,7 @@ impl Pair {
         );
     }
 
-    /// Stops, reads to the end of the file with reads of `limit` bytes, and compares all of it.
+    /// Stops, reads to the end of file with reads of `limit` bytes, and compares everything.
     fn finish(mut self, limit: usize) {
         self.pcs.ioctl(PCS_STOP, 0, &[]).unwrap();
         self.model.stopped = true;
@@ -220,7 +220,7 @@ proptest! {
     ) {
         let format = if classic { Format::Classic } else { Format::Native };
         let mut pair = Pair::new(format);
-        // Most runs gather from the start on.
+        // Most runs gather from the start.
         match early {
             0 => pair.step(&Step::All),
             1 => pair.step(&Step::List(vec![1, 2])),
@@ -249,8 +249,8 @@ proptest! {
     }
 }
 
-/// Losses beyond what one classic header holds come out in the following ones, empty ones at
-/// last, and counts beyond what one record holds in several.
+/// Losses beyond the range of one classic header go into the next ones, at last into empty buffers. Counts beyond the
+/// range of one record go into several.
 #[test]
 fn large_numbers_are_split() {
     for format in [Format::Native, Format::Classic] {

@@ -1,4 +1,4 @@
-//! What the prf page says, on the device alone: each test names what it is about.
+//! Tests of the sentences of the prf page, on the device alone.
 
 #![allow(clippy::unwrap_used, reason = "A test may panic")]
 
@@ -19,7 +19,7 @@ fn table(addresses: &[u64]) -> Vec<u8> {
         .collect()
 }
 
-/// A device at 100 Hz whose minor 0 has `addresses` and is on.
+/// A device at 100 Hz with `addresses` in minor 0, which is on.
 fn counting(addresses: &[u64]) -> Prf {
     let mut prf = Prf::new(1, MAX_ADDRESSES);
     prf.set_hz(100);
@@ -105,7 +105,7 @@ fn writes_are_checked_in_order() {
     for on in [false, true] {
         for (bytes, errno) in [
             (&too_many[..], Errno::ENOSPC),
-            // As many as may be, and a part of one more.
+            // The maximum number of addresses, and a part of one more.
             (&too_many[..47], Errno::E2BIG),
             (&too_many[..25], Errno::E2BIG),
             (&too_many[..16], Errno::E2BIG),
@@ -188,7 +188,7 @@ fn a_vcpu_and_all_of_them_have_minors_and_nothing_else() {
         assert_eq!(prf.check_minor(minor), Err(Errno::ENXIO));
         assert_eq!(prf.write(minor, &table(&[1, 2, 3])), Err(Errno::ENXIO));
     }
-    // A vCPU that the guest hasn't got.
+    // An unknown vCPU.
     prf.feed(&sampled(2, Mode::User, 0));
 }
 
@@ -209,9 +209,9 @@ fn only_some_rates_can_be_counted() {
     }
 }
 
-/// Whoever runs the clock is told before it is needed, and when it isn't any more.
+/// The owner of the clock is informed before it is needed, and when it is no longer needed.
 #[test]
-fn a_switch_is_told_before_it_is_thrown() {
+fn a_switch_is_announced_before_it_takes_effect() {
     let mut prf = Prf::new(1, 1000);
     prf.set_hz(100);
     assert_eq!(prf.switch(0, PRF_SETSTATE, 1), None, "no table");
@@ -228,7 +228,7 @@ fn a_switch_is_told_before_it_is_thrown() {
 fn turning_it_on_keeps_the_counts_and_starts_a_new_account() {
     let mut prf = counting(&[1, 2, 3]);
     prf.feed(&sampled(0, Mode::User, 0));
-    // It is on already: the account goes on.
+    // It is already on: the ledger continues.
     prf.ioctl(0, PRF_SETSTATE, 1).unwrap();
     assert_eq!(prf.reports().next().unwrap().ledger.recorded, 1);
     prf.ioctl(0, PRF_SETSTATE, 0).unwrap();
@@ -241,7 +241,7 @@ fn turning_it_on_keeps_the_counts_and_starts_a_new_account() {
     assert_eq!(counters(&prf, 0), [0, 0, 0, 2, 0]);
 }
 
-/// Of a clock at 1 kHz each tenth tick of a vCPU counts, whatever became of those between.
+/// At 1 kHz each tenth tick of a vCPU counts, whatever ticks are between.
 #[test]
 fn every_nth_tick_of_a_vcpu_is_counted() {
     let mut prf = Prf::new(2, 1000);
@@ -275,7 +275,7 @@ fn every_nth_tick_of_a_vcpu_is_counted() {
     assert_eq!((ledger.merged, ledger.pending, ledger.discarded), (0, 0, 0));
 }
 
-/// With another rate a new period begins; with the same one it goes on.
+/// A change of the rate begins a new period; the same rate continues it.
 #[test]
 fn a_period_belongs_to_its_rate() {
     let mut prf = counting(&[1, 2, 3]);

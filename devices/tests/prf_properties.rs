@@ -1,4 +1,4 @@
-//! Random tables, ticks and requests against a plain model of prf, which handles one tick at a time.
+//! Tests prf against a plain model, which handles one tick at a time, with random tables, ticks and requests.
 
 #![allow(clippy::unwrap_used, reason = "A test may panic")]
 
@@ -25,7 +25,7 @@ enum Step {
 
 #[derive(Clone, Debug, Default)]
 struct Minor {
-    /// Addresses, and counters with those of user mode and idle at the end.
+    /// Addresses, and counters with user mode's and idle's at the end.
     table: Option<(Vec<u64>, Vec<u64>)>,
     on: bool,
     ledger: ConsumerLedger,
@@ -38,7 +38,7 @@ struct Model {
     ticks: [u64; VCPUS as usize],
 }
 
-/// What became of one tick.
+/// The kind of one tick.
 #[derive(Clone, Copy)]
 enum Fate {
     Idle,
@@ -299,8 +299,7 @@ proptest! {
         }
     }
 
-    /// Over the same ticks the counters of 255 are the sums of those of the vCPUs, in every one of
-    /// them, and so are the accounts.
+    /// Over the same ticks each counter of 255, and its ledger, is the sum of those of the vCPUs.
     #[test]
     fn minors_of_vcpus_add_up_to_255(
         hz in proptest::sample::select(vec![100, 300, 1000]),
@@ -313,7 +312,7 @@ proptest! {
         let table: Vec<u8> = addresses.iter().flat_map(|a| a.to_le_bytes()).collect();
         let mut prf = Prf::new(VCPUS, MAX);
         prf.set_hz(hz);
-        // Wherever the vCPUs' periods stand by then.
+        // The vCPUs' periods may be at different phases.
         for ticks in &before {
             prf.feed(ticks);
         }

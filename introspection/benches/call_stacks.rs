@@ -1,5 +1,5 @@
-//! What it takes to unwind a stack of a vCPU that stands still, and to know the kernel's modules, without KVM: guests
-//! whose memory was put together by hand, an unwind table as large as a distribution kernel's.
+//! Times stack unwinding on a stopped vCPU, and reading the kernel's module list, without KVM. The guests' memory is
+//! built by hand; the unwind table is as large as a distribution kernel's.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -14,13 +14,13 @@ use kvmprof_introspection::{Registers, Stack, VcpuIntrospector};
 const ROUNDS: usize = 301;
 /// Stacks in a round.
 const STACKS: u32 = 1_000;
-/// Frames of each.
+/// Frames of each stack.
 const FRAMES: u64 = 16;
-/// Modules, as many as a usual guest has.
+/// Modules of a usual guest.
 const MODULES: usize = 100;
-/// Functions of each.
+/// Functions of each module.
 const FUNCTIONS: u64 = 500;
-/// How often their list is read.
+/// How often the module list is read.
 const LISTS: usize = 21;
 
 fn main() -> anyhow::Result<()> {
@@ -47,8 +47,8 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints what modules take: on the vCPU's thread a look whether they are still the same, and on another one a list
-/// that is read, all of it or but for one.
+/// Prints the time that modules take: to see on the vCPU's thread whether the list has changed, and to read the list on
+/// another thread, from scratch or with one new module.
 fn measure_modules() {
     let guest = LinuxGuest::new(HOT);
     guest.knowledge.locate(&guest.memory, &guest.user());
@@ -112,7 +112,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// Prints what one `unwind` takes, which returns the number of frames.
+/// Prints the time that one `unwind` takes. `unwind` returns the number of frames.
 fn measure(name: &str, allowed_us: f64, mut unwind: impl FnMut() -> usize) -> anyhow::Result<()> {
     ensure!(
         unwind() as u64 == FRAMES,

@@ -1,4 +1,4 @@
-//! Little-endian fields out of untrusted bytes: out of range is `None`.
+//! Reads little-endian fields of untrusted bytes. All functions return `None` beyond the end of the bytes.
 
 /// The `N` bytes at `offset`.
 pub fn array_at<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {

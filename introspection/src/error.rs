@@ -1,10 +1,10 @@
-//! What can go wrong while a guest image is being learned.
+//! The errors of reading a guest image.
 
 use std::io;
 
 use kvmprof_abi::note::NoteError;
 
-/// Why a guest image tells nothing about its processes.
+/// Why a guest image couldn't be used to find the guest's processes.
 #[derive(Debug, thiserror::Error)]
 pub enum IntrospectionError {
     /// The file is no Linux kernel at all.
@@ -35,7 +35,7 @@ pub enum IntrospectionError {
     Decompress {
         /// The compression's name.
         format: &'static str,
-        /// What the decompressor said.
+        /// The decompressor's error.
         source: io::Error,
     },
     /// The payload unpacks to more than a kernel could need.
@@ -52,7 +52,7 @@ pub enum IntrospectionError {
         /// The kernel's release, as in its banner.
         kernel: String,
     },
-    /// A symbol that is needed isn't among those found.
+    /// A required symbol is missing.
     #[error("Kernel {kernel} has no symbol {symbol}: it needs CONFIG_KALLSYMS_ALL=y")]
     MissingSymbol {
         /// The kernel's release, as in its banner.
@@ -69,7 +69,7 @@ pub enum IntrospectionError {
     /// The type information doesn't parse.
     #[error("The kernel's BTF is damaged: {0}")]
     Btf(&'static str),
-    /// A structure member that is needed isn't described.
+    /// A required structure member isn't described.
     #[error("The kernel's BTF has no {structure}.{member}")]
     MissingMember {
         /// The structure.

@@ -1,4 +1,4 @@
-//! What is known of a guest before it runs.
+//! What is known about a guest before it runs.
 
 use std::fmt::Write;
 use std::sync::OnceLock;
@@ -12,10 +12,10 @@ use super::linux::{LinuxKnowledge, Modules};
 use super::noted::{self, PidAtError};
 use super::{IntrospectionError, Registers, Symbols, notes};
 
-/// What is known of a guest, shared by all its vCPUs.
+/// What is known about a guest, shared by all its vCPUs.
 ///
-/// It may be built while the guest already runs: [`GuestKnowledge::pending`] knows nothing until
-/// [`GuestKnowledge::complete`] tells it.
+/// The guest can run before the knowledge is complete: [`GuestKnowledge::pending`] knows nothing until
+/// [`GuestKnowledge::complete`] is called.
 #[derive(Debug, Default)]
 pub struct GuestKnowledge {
     guest: OnceLock<Guest>,
@@ -24,20 +24,20 @@ pub struct GuestKnowledge {
 #[derive(Debug)]
 pub(super) enum Guest {
     Linux(Box<LinuxKnowledge>),
-    /// Not Linux: what its note says, and the symbols of its image if that is at hand.
+    /// Not Linux: its note, and the symbols of its image if there is one.
     Note(GuestNote, Option<Symbols>),
-    /// Nothing but the symbols of its image, if that is at hand.
+    /// Only the symbols of the guest's image, if there is one.
     Unknown(Option<Symbols>),
 }
 
 impl GuestKnowledge {
-    /// Learns from whatever image the VMM loads: its own note if it has one, else what a Linux
-    /// kernel tells. Of any other ELF file nothing is known.
+    /// Learns from the image that the VMM loads: from its own note if it has one, else as from a Linux kernel. Any
+    /// other ELF file gives no knowledge.
     ///
     /// # Errors
     /// A Linux kernel that lacks kallsyms or BTF, and damaged images and notes.
-    pub fn of_image(image: &[u8]) -> Result<Self, IntrospectionError> {
-        if let Some(noted) = Self::of_noted_image(image)? {
+    pub fn from_image(image: &[u8]) -> Result<Self, IntrospectionError> {
+        if let Some(noted) = Self::from_noted_image(image)? {
             return Ok(noted);
         }
         match Self::from_kernel_image(image) {
@@ -46,11 +46,11 @@ impl GuestKnowledge {
         }
     }
 
-    /// Learns from an image with a note of its own, which takes less than a millisecond; `None` for others.
+    /// Learns from an image that has a note, in less than a millisecond. `None` for other images.
     ///
     /// # Errors
     /// A damaged note.
-    pub fn of_noted_image(image: &[u8]) -> Result<Option<Self>, IntrospectionError> {
+    pub fn from_noted_image(image: &[u8]) -> Result<Option<Self>, IntrospectionError> {
         let locations = notes(image, note::OWNER.as_bytes())
             .into_iter()
             .find(|(kind, _)| *kind == TYPE_LOCATIONS);
@@ -61,23 +61,23 @@ impl GuestKnowledge {
         Ok(Some(knowledge))
     }
 
-    /// Learns from a whole Linux kernel file, a bzImage or an ELF vmlinux. Takes some 0.1 to 0.7 s
-    /// of processor time, most of it to unpack the kernel.
+    /// Learns from a Linux kernel file, a bzImage or an ELF vmlinux. Takes 0.1 to 0.7 s of processor time, mainly to
+    /// unpack the kernel.
     ///
     /// # Errors
-    /// The file is no Linux kernel, is damaged, or lacks kallsyms or BTF.
+    /// The file isn't a Linux kernel, is damaged, or lacks kallsyms or BTF.
     pub fn from_kernel_image(file: &[u8]) -> Result<Self, IntrospectionError> {
-        Ok(Self::of(Guest::Linux(Box::new(
+        Ok(Self::new(Guest::Linux(Box::new(
             LinuxKnowledge::from_image(file)?,
         ))))
     }
 
-    /// Knows what a guest's own note says.
+    /// Learns from a guest's note.
     pub fn from_note(note: GuestNote) -> Self {
-        Self::of(Guest::Note(note, None))
+        Self::new(Guest::Note(note, None))
     }
 
-    /// Knows what `--pid-at` says: `BASE:OFFSET[,OFFSET...]:WIDTH`, such as `gs:0x10,0x8:4`.
+    /// Learns from an argument of `--pid-at`: `BASE:OFFSET[,OFFSET...]:WIDTH`, such as `gs:0x10,0x8:4`.
     ///
     /// # Errors
     /// The value is malformed.
@@ -89,36 +89,36 @@ impl GuestKnowledge {
         }))
     }
 
-    /// Knows nothing, for good.
+    /// Nothing is known, and nothing will be.
     pub fn unknown() -> Self {
-        Self::of(Guest::Unknown(None))
+        Self::new(Guest::Unknown(None))
     }
 
-    /// Knows `symbols` too, those of a guest that isn't Linux, by the addresses at which it runs.
+    /// Adds the `symbols` of a guest that isn't Linux, at the addresses at which it runs.
     #[must_use]
     pub(super) fn with_symbols(self, symbols: Option<Symbols>) -> Self {
         match self.guest.into_inner() {
-            Some(Guest::Note(note, _)) => Self::of(Guest::Note(note, symbols)),
-            Some(Guest::Unknown(_)) => Self::of(Guest::Unknown(symbols)),
-            Some(linux) => Self::of(linux),
+            Some(Guest::Note(note, _)) => Self::new(Guest::Note(note, symbols)),
+            Some(Guest::Unknown(_)) => Self::new(Guest::Unknown(symbols)),
+            Some(linux) => Self::new(linux),
             None => Self::default(),
         }
     }
 
-    /// Knows nothing yet: [`GuestKnowledge::complete`] will be called.
+    /// Nothing is known until [`GuestKnowledge::complete`] is called.
     pub fn pending() -> Self {
         Self::default()
     }
 
-    /// Tells pending knowledge what `learned` knows. Of several calls the first counts.
+    /// Completes pending knowledge with `learned`. Only the first call has an effect.
     pub fn complete(&self, learned: Self) {
         if let Some(guest) = learned.guest.into_inner() {
-            // Knowledge that is there already stays: vCPUs may have built on it.
+            // Knowledge that is already there stays: vCPUs may have built on it.
             let _already = self.guest.set(guest);
         }
     }
 
-    fn of(guest: Guest) -> Self {
+    fn new(guest: Guest) -> Self {
         Self {
             guest: OnceLock::from(guest),
         }
@@ -128,7 +128,7 @@ impl GuestKnowledge {
         self.guest.get().unwrap_or(&Guest::Unknown(None))
     }
 
-    /// How processes are told apart, in words.
+    /// Describes in words how processes are identified.
     pub fn describe(&self) -> String {
         match self.guest.get() {
             None => "still learning from the image".to_owned(),
@@ -141,7 +141,7 @@ impl GuestKnowledge {
         }
     }
 
-    /// What is known of a Linux guest; `None` for other guests and while knowledge is pending.
+    /// The knowledge of a Linux guest; `None` for other guests and while knowledge is pending.
     pub fn linux(&self) -> Option<&LinuxKnowledge> {
         match self.guest() {
             Guest::Linux(linux) => Some(linux),
@@ -154,8 +154,8 @@ impl GuestKnowledge {
         self.linux().map(LinuxKnowledge::modules)
     }
 
-    /// Learns of a Linux guest's modules whenever that is asked for, until `stopping` is set and [`Modules::wake`]
-    /// called. For a thread of its own; of another guest there is nothing to learn.
+    /// Reads a Linux guest's modules on request, until `stopping` is set and [`Modules::wake`] is called. Runs on a
+    /// thread of its own; returns at once for other guests.
     pub fn serve_modules<M: PhysicalMemory>(&self, memory: &M, stopping: &AtomicBool) {
         if let Some(linux) = self.linux() {
             linux.modules().serve(linux, memory, stopping);
@@ -167,16 +167,14 @@ impl GuestKnowledge {
         self.linux().map(LinuxKnowledge::symbols)
     }
 
-    /// How far above its link-time address a Linux guest's kernel runs, in bytes, once that is
-    /// known.
+    /// The slide of a Linux guest's kernel, in bytes, once it is known.
     pub fn slide(&self) -> Option<u64> {
         self.linux()?.slide()
     }
 
-    /// The functions of the guest's kernel at the addresses where they are, in the form of
-    /// `/proc/kallsyms`: lines of address, type letter and name, by address. Those of a Linux
-    /// kernel's modules aren't among them, but in [`Modules`]. `None` while the image or the slide isn't known, and for a guest
-    /// without symbols.
+    /// The functions of the guest's kernel at their run-time addresses, in the form of `/proc/kallsyms`: lines of
+    /// address, type letter and name, by address. Functions of modules are in [`Modules`]. `None` while the image or
+    /// the slide is unknown, and for a guest without symbols.
     pub fn kallsyms(&self) -> Option<String> {
         let (symbols, range, slide) = match self.guest() {
             Guest::Linux(linux) => (linux.symbols(), linux.image(), linux.slide()?),
@@ -186,7 +184,7 @@ impl GuestKnowledge {
         };
         let mut text = String::new();
         for (address, kind, name) in symbols.functions() {
-            // What isn't in the image isn't moved with it, and a name must not end its line.
+            // Only addresses in the image have the slide, and a name must not end its line.
             if range.contains(&address) && name.bytes().all(|byte| byte.is_ascii_graphic()) {
                 // Writing to a String cannot fail.
                 let _ = writeln!(text, "{:016x} {kind} {name}", address.wrapping_add(slide));
@@ -195,34 +193,32 @@ impl GuestKnowledge {
         (!text.is_empty()).then_some(text)
     }
 
-    /// True until it is known what kind of guest this is.
+    /// True until the kind of guest is known.
     pub fn is_pending(&self) -> bool {
         self.guest.get().is_none()
     }
 
-    /// True while where the kernel is could be found out: it is a Linux guest's, and
-    /// [`GuestKnowledge::locate`] has not succeeded yet.
+    /// True for a Linux guest whose slide isn't known yet.
     pub fn is_unlocated(&self) -> bool {
         self.linux().is_some_and(|linux| linux.slide().is_none())
     }
 
-    /// Finds out where the kernel is, if that isn't known yet, from one vCPU's registers. Any
-    /// sample does that by itself; this is for a guest of which there has been none.
+    /// Finds the kernel's slide from one vCPU's registers, if it isn't known yet. Any sample does that; this is for a
+    /// guest that has had no sample.
     pub fn locate<M: PhysicalMemory>(&self, memory: &M, registers: &Registers) {
         if let Some(linux) = self.linux() {
             linux.locate(memory, registers);
         }
     }
 
-    /// Whether a Linux guest's kernel has panicked, which is how a reset is told apart from a
-    /// reboot: its `panic_cpu` names a CPU. `None` when that can't be known: the guest isn't Linux,
-    /// or it isn't known where its kernel is.
+    /// Whether a Linux guest's kernel has panicked: its `panic_cpu` names a CPU. Distinguishes a panic's reset from a
+    /// reboot. `None` if the guest isn't Linux or the kernel's slide is unknown.
     pub fn has_panicked<M: PhysicalMemory>(&self, memory: &M) -> Option<bool> {
         self.linux()?.has_panicked(memory)
     }
 }
 
-/// The symbols of an ELF file that wasn't stripped. A guest of this kind runs where it was linked to.
+/// The symbols of an ELF file that wasn't stripped. Such a guest runs at its link-time addresses.
 fn symbols(image: &[u8]) -> Option<Symbols> {
     let file = Vmlinux::parse(image).ok()?;
     let symbols = Symbols::from_elf(file.symbols());
@@ -262,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_guest_with_a_note_has_the_symbols_of_its_image() {
-        let knowledge = GuestKnowledge::of_image(kvmprof_demo_guest::ELF).unwrap();
+        let knowledge = GuestKnowledge::from_image(kvmprof_demo_guest::ELF).unwrap();
         let text = knowledge.kallsyms().unwrap();
         let compute = kvmprof_demo_guest::symbol("compute").unwrap().address;
         assert!(
@@ -277,15 +273,15 @@ mod tests {
 
     #[test]
     fn only_an_image_with_a_note_is_known_by_it() {
-        let noted = GuestKnowledge::of_noted_image(kvmprof_demo_guest::ELF).unwrap();
+        let noted = GuestKnowledge::from_noted_image(kvmprof_demo_guest::ELF).unwrap();
         assert!(!noted.unwrap().is_pending());
         for other in [b"".as_slice(), b"\x7fELF", b"HdrS"] {
-            assert!(GuestKnowledge::of_noted_image(other).unwrap().is_none());
+            assert!(GuestKnowledge::from_noted_image(other).unwrap().is_none());
         }
     }
 
     #[test]
-    fn what_has_no_image_has_no_symbols() {
+    fn a_guest_without_an_image_has_no_symbols() {
         assert_eq!(GuestKnowledge::pending().kallsyms(), None);
         assert_eq!(GuestKnowledge::unknown().kallsyms(), None);
         let by_option = GuestKnowledge::from_pid_at("gs:8:4").unwrap();

@@ -1,8 +1,8 @@
-//! What a guest is running, from a vCPU's registers and guest memory alone, without help from the guest.
+//! Finds what a guest is running, from a vCPU's registers and guest memory alone, without help from the guest.
 //!
-//! [`GuestKnowledge`] is what the guest's image tells before it runs; [`VcpuIntrospector`] applies it to one vCPU, at
+//! [`GuestKnowledge`] is read from the guest's image before it runs; [`VcpuIntrospector`] applies it to one vCPU, at
 //! every tick. Everything read from a guest is untrusted: walks are bounded, addresses are checked against guest
-//! memory, and values that make no sense become "unknown". Nothing here knows KVM: memory is whatever has
+//! memory, and implausible values become "unknown". This crate doesn't use KVM: it reads memory through
 //! [`PhysicalMemory`].
 //!
 //! ```
@@ -47,17 +47,17 @@ pub use vcpu::VcpuIntrospector;
 
 use kvmprof_recording::{COMM_LENGTH, Mode};
 
-/// The part of a vCPU's state that introspection needs, as KVM's shared run page has it
-/// (`struct kvm_sync_regs`, `Documentation/virt/kvm/api.rst`).
+/// The part of a vCPU's state that introspection needs, from KVM's shared run page (`struct kvm_sync_regs`,
+/// `Documentation/virt/kvm/api.rst`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Registers {
     /// The program counter, a guest virtual address.
     pub rip: u64,
     /// The stack pointer.
     pub rsp: u64,
-    /// The frame pointer, in code that keeps one.
+    /// The frame pointer, in code compiled with frame pointers.
     pub rbp: u64,
-    /// RAX, which unwind tables may refer to, as to the next four.
+    /// RAX. Unwind tables may refer to it and the next four.
     pub rax: u64,
     /// RDX.
     pub rdx: u64,
@@ -69,30 +69,30 @@ pub struct Registers {
     pub r13: u64,
     /// The flags.
     pub rflags: u64,
-    /// Control register 0: whether there is paging.
+    /// Control register 0: enables paging.
     pub cr0: u64,
-    /// Control register 3: where the page tables are.
+    /// Control register 3: the root of the page tables.
     pub cr3: u64,
-    /// Control register 4: how deep they are.
+    /// Control register 4: selects 4 or 5 levels of page tables.
     pub cr4: u64,
     /// Control register 8: the task priority.
     pub cr8: u64,
-    /// The extended features: whether this is long mode.
+    /// The extended features: enable long mode.
     pub efer: u64,
-    /// The GS base in force, the guest's user's or kernel's.
+    /// The active GS base: the kernel's or a user's.
     pub gs_base: u64,
-    /// Where the interrupt descriptor table is.
+    /// The address of the interrupt descriptor table.
     pub idt_base: u64,
     /// Current privilege level, 0 to 3.
     pub cpl: u8,
-    /// Whether the code segment is one of 64-bit code (CS.L).
+    /// Whether the code segment is 64-bit (CS.L).
     pub is_64_bit_code: bool,
 }
 
-/// Whom a vCPU is running.
+/// The process and thread that a vCPU is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// What the vCPU is doing.
+    /// The mode of the vCPU.
     pub mode: Mode,
     /// Process (thread-group) id as the guest itself would print it; -1 when unknown.
     pub pid: i32,
@@ -105,7 +105,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Nobody known, in `mode`.
+    /// An unknown process in `mode`.
     pub fn unknown(mode: Mode) -> Self {
         Self {
             mode,
@@ -117,7 +117,7 @@ impl Identity {
     }
 }
 
-/// The mode of a vCPU of which only the registers are known.
+/// The mode by the registers alone.
 fn bare_mode(registers: &Registers, halted: bool) -> Mode {
     match (halted, registers.cpl) {
         (true, _) => Mode::Idle,
@@ -126,7 +126,7 @@ fn bare_mode(registers: &Registers, halted: bool) -> Mode {
     }
 }
 
-/// `name` with nothing after its first NUL.
+/// `name` with NULs after its first NUL.
 fn padded(mut name: [u8; COMM_LENGTH]) -> [u8; COMM_LENGTH] {
     let length = name
         .iter()

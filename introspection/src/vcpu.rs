@@ -10,7 +10,7 @@ use super::knowledge::{Guest, GuestKnowledge};
 use super::linux::{Cpu, ProcessMap};
 use super::{Identity, Registers, Stack, bare_mode, noted};
 
-/// Tells whom one vCPU is running. It belongs to that vCPU's thread.
+/// Identifies what one vCPU is running. It belongs to that vCPU's thread.
 #[derive(Debug)]
 pub struct VcpuIntrospector {
     knowledge: Arc<GuestKnowledge>,
@@ -18,7 +18,7 @@ pub struct VcpuIntrospector {
 }
 
 impl VcpuIntrospector {
-    /// For the vCPU of index `vcpu`, counted from 0.
+    /// `vcpu` is the vCPU's index, counted from 0.
     pub fn new(knowledge: Arc<GuestKnowledge>, vcpu: u16) -> Self {
         Self {
             knowledge,
@@ -26,11 +26,10 @@ impl VcpuIntrospector {
         }
     }
 
-    /// Whom the vCPU is running, which stands still with `registers`, in HLT when `halted`. The process
-    /// group costs two more pointers to follow, so it is looked up only when wanted.
+    /// Finds the process and thread on the vCPU, which is stopped with `registers`, in HLT if `halted`. The process
+    /// group costs two more reads, so it is looked up only on request.
     ///
-    /// Waits for no lock, allocates nothing, never panics, and reads a bounded number of times whatever is in
-    /// guest memory.
+    /// Takes no lock, allocates nothing, never panics, and makes a bounded number of reads whatever guest memory holds.
     pub fn identify<M: PhysicalMemory>(
         &mut self,
         memory: &M,
@@ -50,10 +49,10 @@ impl VcpuIntrospector {
         }
     }
 
-    /// Where the process that [`VcpuIntrospector::identify`] has just met has its code, if that is news: this vCPU
-    /// meets it for the first time, or finds other mappings than before. `time` is that of the sample.
+    /// The mappings of the process that [`VcpuIntrospector::identify`] has just found, if this vCPU sees the process
+    /// for the first time, or its mappings have changed. `time` is the sample's.
     ///
-    /// Bounded as `identify` is, but what is found is put into new memory, and takes longer: some 10 us.
+    /// Bounded like `identify`, but allocates memory for a result, and takes some 10 us for it.
     pub fn follow_process<M: PhysicalMemory>(
         &mut self,
         memory: &M,
@@ -64,13 +63,13 @@ impl VcpuIntrospector {
         self.cpu.follow_process(linux, memory, registers, time)
     }
 
-    /// The last news of a process couldn't be passed on: they will come again.
+    /// Forgets the last process's mappings, which couldn't be passed on, so that they are returned again.
     pub fn forget_process(&mut self) {
         self.cpu.forget_process();
     }
 
-    /// The wanted parts of the call stack of the vCPU, which stands still with `registers`; of guests other than
-    /// Linux only the program counter. Bounded as [`VcpuIntrospector::identify`] is.
+    /// Unwinds the selected parts of the call stack. The vCPU is stopped with `registers`. Guests other than Linux have
+    /// only the program counter. Bounded like [`VcpuIntrospector::identify`].
     pub fn unwind<M: PhysicalMemory>(
         &mut self,
         memory: &M,

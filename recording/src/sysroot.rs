@@ -1,4 +1,4 @@
-//! Files of the guest in a folder of the host.
+//! Access to the guest's files in a folder of the host.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,7 +18,7 @@ impl Sysroot {
     /// The folder at `path`.
     ///
     /// # Errors
-    /// It can't be opened, or is no folder.
+    /// The folder can't be opened, or is none.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self {
@@ -27,13 +27,13 @@ impl Sysroot {
         })
     }
 
-    /// Opens the guest's file at `path`. Neither `..` nor a symbolic link leads out of the folder: both are followed as
-    /// the guest would (`RESOLVE_IN_ROOT`, openat2(2)).
+    /// Opens the guest's file at `path`. `..` and symbolic links are followed as in the guest, and don't leave the
+    /// folder (`RESOLVE_IN_ROOT`, openat2(2)).
     ///
     /// # Errors
-    /// There is none, or what is there is no ordinary file.
+    /// There is no file, or it isn't a regular one.
     pub fn file(&self, path: &str) -> io::Result<File> {
-        // A device or a pipe mustn't hold us up, nor a terminal become ours.
+        // A device or a pipe mustn't block us, and a terminal mustn't become our controlling one.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let path = path.trim_start_matches('/');
@@ -45,7 +45,7 @@ impl Sysroot {
         }
     }
 
-    /// The guest's file at `path` as text, at most `limit` bytes of it.
+    /// The guest's file at `path` as text, at most `limit` bytes.
     ///
     /// # Errors
     /// As [`Self::file`].
@@ -66,7 +66,7 @@ impl Sysroot {
         Some(contents)
     }
 
-    /// Where the guest's file at `path` is on the host, to tell people.
+    /// The host's path of the guest's file at `path`, for messages.
     pub fn shown(&self, path: &str) -> PathBuf {
         self.path.join(path.trim_start_matches('/'))
     }

@@ -1,8 +1,8 @@
-//! What names take: a million kernel addresses looked up in the symbols of a recording.
+//! Measures name resolution: a million kernel addresses, looked up in the symbols of a recording.
 //!
-//! The symbols are as many as a distribution's kernel has, with modules; the addresses are random and all different, so
-//! that neither the processor's caches nor the resolver's help: real recordings have fewer different ones. The second
-//! look-up is one of what was found before.
+//! There are as many symbols as in a distribution kernel with modules. The addresses are random and all different, so
+//! that no cache helps, neither the processor's nor the resolver's: real recordings have fewer different addresses. The
+//! second pass looks up the same addresses again.
 
 use std::fmt::Write;
 use std::hint::black_box;
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use kvmprof_recording::file::Contents;
 use kvmprof_report::symbolize::{Asked, MappingSet, Resolver, Symbols};
 
-/// How many addresses are looked up.
+/// Number of addresses.
 const ADDRESSES: usize = 1_000_000;
-/// How long that may take.
+/// The time limit.
 const ALLOWED: Duration = Duration::from_secs(1);
 /// Functions of the kernel, and of each of its modules.
 const FUNCTIONS: u64 = 150_000;
 const MODULE_FUNCTIONS: u64 = 500;
 const MODULES: u64 = 100;
-/// Where they are, and bytes of each function.
+/// Their addresses, and bytes of each function.
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
 const MODULE_SPACE: u64 = 0xffff_ffff_c000_0000;
 const LENGTH: u64 = 144;
@@ -49,7 +49,7 @@ fn main() {
     measure("looking up the function", &addresses, |address| {
         black_box(symbols.locate(address));
     });
-    let resolver = Resolver::of(&Contents {
+    let resolver = Resolver::from_contents(&Contents {
         symbol_ends: vec![text.len()],
         symbols: text,
         ..Contents::default()

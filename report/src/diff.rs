@@ -1,4 +1,4 @@
-//! What changed from one recording to another.
+//! The changes from one recording to another.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -8,20 +8,20 @@ use inferno::differential::{Options, from_readers};
 use crate::profile::{Function, Profile, Share, SortBy, folded, functions};
 use crate::text::visible;
 
-/// Stands for all addresses that have no name: they can't be found again in another run.
+/// Stands for all addresses without a name, which aren't comparable between runs.
 const ADDRESS: &str = "0x...";
 
-/// A function: its name, its module, whether it is the kernel's.
+/// A function: its name, its module, whether it is a kernel function.
 type Key = (String, String, bool);
 
-/// How a function's share of all ticks changed.
+/// The change of a function's share of all ticks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     /// Its name.
     pub name: String,
-    /// What it is part of: `[kernel]`, a module, a file.
+    /// `[kernel]`, a module, or a file.
     pub module: String,
-    /// Whether it is the kernel's.
+    /// Whether it is a kernel function.
     pub is_kernel: bool,
     /// Its share before.
     pub before: Share,
@@ -53,14 +53,13 @@ impl Change {
         }
     }
 
-    /// True when the interval doesn't hold 0: in 95 of 100 functions that didn't change this is false.
+    /// True if the interval doesn't contain 0. For functions that didn't change this is false in 95 of 100 cases.
     pub fn is_significant(&self) -> bool {
         self.low > 0.0 || self.high < 0.0
     }
 }
 
-/// How every function of `before` and `after` changed, by its own or all of its samples; the biggest changes
-/// first.
+/// The changes of all functions between `before` and `after`, by self or total samples; the biggest changes first.
 pub fn changes(before: &Profile, after: &Profile, sort: SortBy) -> Vec<Change> {
     let mut counts: HashMap<Key, [u64; 2]> = HashMap::new();
     for (index, profile) in [before, after].into_iter().enumerate() {
@@ -78,8 +77,8 @@ pub fn changes(before: &Profile, after: &Profile, sort: SortBy) -> Vec<Change> {
         .into_iter()
         .filter(|(_, counts)| *counts != [0, 0])
         .map(|(key, [first, second])| {
-            // Addresses without a name may be on the same stack more than once.
-            let share = |count: u64, whole: u64| Share::of(count.min(whole), whole);
+            // An address without a name may be on a stack more than once.
+            let share = |count: u64, whole: u64| Share::new(count.min(whole), whole);
             Change::new(key, share(first, wholes[0]), share(second, wholes[1]))
         })
         .collect();
@@ -107,7 +106,7 @@ fn key(function: Function) -> Key {
 /// Folded stacks with two counts, `before`'s scaled to as many samples as `after` has.
 ///
 /// # Errors
-/// None but what inferno may tell of.
+/// Errors of inferno.
 pub fn folded_changes(before: &Profile, after: &Profile) -> io::Result<Vec<String>> {
     let options = Options {
         normalize: true,
@@ -126,7 +125,7 @@ pub fn folded_changes(before: &Profile, after: &Profile) -> io::Result<Vec<Strin
     Ok(lines)
 }
 
-/// A folded stack whose process is known by its name alone: another run has other pids.
+/// A folded stack with its process's name only, since pids differ between runs.
 fn without_pid(line: &str) -> String {
     let (root, rest) = line.split_once(';').unwrap_or((line, ""));
     let unknown = root.strip_suffix("--1").map(|name| (name, "1"));
@@ -141,7 +140,7 @@ fn without_pid(line: &str) -> String {
 /// Prints `changes` between `profiles`: at most `top` rows.
 ///
 /// # Errors
-/// When `out` takes no more.
+/// Writing to `out` failed.
 pub fn print(
     changes: &[Change],
     profiles: [&Profile; 2],
@@ -219,14 +218,14 @@ mod tests {
     fn the_difference_of_two_shares_has_an_interval() {
         // Newcombe 1998, table II, contrast (a): 56/70 - 48/80 is 0.0524 to 0.3339.
         let key = || ("f".to_owned(), "[kernel]".to_owned(), true);
-        let change = Change::new(key(), Share::of(48, 80), Share::of(56, 70));
+        let change = Change::new(key(), Share::new(48, 80), Share::new(56, 70));
         assert!((change.low - 0.0524).abs() < 1e-4, "{change:?}");
         assert!((change.high - 0.3339).abs() < 1e-4, "{change:?}");
         assert!(change.is_significant());
-        let back = Change::new(key(), Share::of(56, 70), Share::of(48, 80));
+        let back = Change::new(key(), Share::new(56, 70), Share::new(48, 80));
         assert!((back.high + change.low).abs() < 1e-9);
         assert!(back.is_significant());
-        let same = Change::new(key(), Share::of(10, 100), Share::of(12, 100));
+        let same = Change::new(key(), Share::new(10, 100), Share::new(12, 100));
         assert!(!same.is_significant());
     }
 

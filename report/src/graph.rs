@@ -1,4 +1,4 @@
-//! Drawing folded stacks.
+//! Draws folded stacks as flame graphs.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -9,21 +9,21 @@ use inferno::flamegraph::{Direction, Options, Palette, TextTruncateDirection, fr
 use crate::profile::Profile;
 use crate::text::visible;
 
-/// How a flame graph is to look.
+/// The appearance of a flame graph.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Graph {
-    /// What is written above it.
+    /// The text above it.
     pub title: String,
-    /// What is written below the title.
+    /// The text below the title.
     pub subtitle: String,
-    /// Whether it hangs from the top, outermost frames first.
+    /// Whether the outermost frames are at the top.
     pub icicle: bool,
-    /// Whether lines have two counts; then colours are the second one's changes against the first.
+    /// Whether lines have two counts; colours then show the change from the first to the second.
     pub differential: bool,
 }
 
 impl Graph {
-    /// Draws `lines`, folded stacks, as an SVG document: the kernel's frames in orange.
+    /// Draws `lines`, folded stacks, as an SVG document, with kernel frames in orange.
     ///
     /// # Errors
     /// There is no stack with a sample.
@@ -32,7 +32,7 @@ impl Graph {
         options.title = visible(&self.title);
         options.subtitle = Some(visible(&self.subtitle));
         options.count_name = "ticks".to_owned();
-        // The same picture for the same recording.
+        // The same recording must give the same picture.
         options.deterministic = true;
         options.text_truncate_direction = TextTruncateDirection::Right;
         options.direction = if self.icicle {
@@ -50,14 +50,14 @@ impl Graph {
     }
 }
 
-/// The title of whatever shows `profile`, if none is given.
+/// The default title for `profile`.
 pub fn title(profile: &Profile) -> String {
     let kernel = Path::new(&profile.contents.facts.kernel).file_name();
     let kernel = kernel.and_then(OsStr::to_str).unwrap_or("A guest");
     format!("{kernel}, seen from the hypervisor")
 }
 
-/// What `profile`'s ticks became.
+/// The account of `profile`'s ticks, as a line of text.
 pub fn account(profile: &Profile) -> String {
     let account = profile.contents.account;
     let mut text = format!(

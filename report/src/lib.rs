@@ -1,6 +1,6 @@
-//! From recordings of samples to what people look at: tables, flame graphs, the live view, exports.
+//! Turns recordings into tables, flame graphs, the live view and exports.
 //!
-//! Nothing here knows how samples are taken, or needs the guest to run.
+//! This crate is independent of how samples are taken, and needs no running guest.
 //!
 //! ```no_run
 //! use std::path::Path;

@@ -1,9 +1,9 @@
-//! Names as they may be shown: they come from guests, which choose them as they like.
+//! Escapes names for display. Guests choose them and can put anything into them.
 
 use std::fmt::Write;
 
-/// `text` with U+FFFD in place of all that isn't visible: control characters, which terminals obey and XML
-/// forbids, and those that turn the direction of what follows.
+/// `text` with U+FFFD instead of invisible characters: control characters, which terminals execute and XML forbids, and
+/// characters that change the direction of text.
 pub fn visible(text: &str) -> String {
     text.chars()
         .map(|character| {
@@ -25,7 +25,7 @@ fn is_visible(character: char) -> bool {
     !(character.is_control() || turns_direction || is_no_character)
 }
 
-/// `text` as HTML, within and outside of attributes' quotes.
+/// `text` as HTML, for contents and quoted attributes.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in visible(text).chars() {

@@ -1,4 +1,4 @@
-//! Recordings that were cut off or changed: all that was written before the damage is reported, and nothing else.
+//! Tests of recordings that were cut off or changed: everything before the damage is reported, and nothing else.
 #![expect(clippy::unwrap_used, reason = "tests fail by it")]
 
 #[allow(dead_code, reason = "recordings here have other contents")]
@@ -17,23 +17,23 @@ use tempfile::TempDir;
 const SYMBOLS: &str = "ffffffff81000000 T read\nffffffff81001000 T _end\n";
 /// Bytes before the first block.
 const HEADER: usize = 16;
-/// Samples by block. They are few, so that damage everywhere can be tried.
+/// Samples by block. They are few, so that damage at each byte can be tested.
 const SAMPLES: [u64; 5] = [3, 1, 4, 2, 6];
 
-/// A recording to be damaged.
+/// A recording to damage.
 struct Victim {
     folder: TempDir,
     bytes: Vec<u8>,
     blocks: Vec<WrittenBlock>,
 }
 
-/// What has to be found in a damaged recording.
+/// What must be found in a damaged recording.
 #[derive(Debug)]
 struct Salvage {
     samples: u64,
-    /// Bytes of blocks that are left, with the file's header.
+    /// Bytes of intact blocks, with the file's header.
     whole: usize,
-    /// All blocks.
+    /// Whether all blocks are intact.
     complete: bool,
 }
 
@@ -65,7 +65,7 @@ impl Victim {
         path
     }
 
-    /// What is left when the bytes from `place` on can't be trusted. `None` when that isn't even what it is about.
+    /// What is left if the bytes from `place` on are damaged. `None` if not even the recording's properties are.
     fn salvage(&self, place: usize) -> Option<Salvage> {
         let whole: Vec<_> = self
             .blocks
@@ -80,9 +80,9 @@ impl Victim {
     }
 }
 
-/// The account, the profile, its stacks and its document all have the samples that are left.
+/// Checks that the account, the profile, its stacks and its document have all samples that are left.
 fn check_profile(path: &Path, length: usize, expected: &Salvage) {
-    let profile = Profile::of_file(path, &[]).unwrap();
+    let profile = Profile::from_file(path, &[]).unwrap();
     let contents = &profile.contents;
     let account = contents.account;
     assert_eq!(account.samples, expected.samples, "{expected:?}");
@@ -99,14 +99,14 @@ fn check_profile(path: &Path, length: usize, expected: &Salvage) {
     let document = document(&profile, SortBy::Own, usize::MAX);
     assert_eq!(document["complete"], expected.complete);
     assert_eq!(document["bytes_cut_off"], length - expected.whole);
-    // Beside it is the idle time.
+    // The idle time is counted separately.
     let processes = document["processes"].as_array().unwrap().iter();
     let of_reader = processes.filter(|row| row["name"] == "reader");
     let samples = of_reader.filter_map(|row| row["samples"].as_u64());
     assert_eq!(samples.sum::<u64>(), expected.samples);
 }
 
-/// Formats that name each sample have those that are left.
+/// Checks that formats with each sample have all that are left.
 fn check_exports(path: &Path, expected: &Salvage) {
     let export = |format: Format| {
         let source = Source::open(path, &[]).unwrap();
@@ -135,7 +135,7 @@ fn a_recording_cut_off_anywhere_has_all_blocks_before() {
         match victim.salvage(length) {
             Some(expected) => check_profile(&path, length, &expected),
             None => {
-                let error = Profile::of_file(&path, &[]).unwrap_err().to_string();
+                let error = Profile::from_file(&path, &[]).unwrap_err().to_string();
                 let what = if length < HEADER {
                     "no recording"
                 } else {
@@ -157,18 +157,18 @@ fn a_byte_that_changed_leaves_all_blocks_before() {
             let path = victim.file(&bytes);
             match victim.salvage(place) {
                 Some(expected) => check_profile(&path, bytes.len(), &expected),
-                None => assert!(Profile::of_file(&path, &[]).is_err(), "byte {place}"),
+                None => assert!(Profile::from_file(&path, &[]).is_err(), "byte {place}"),
             }
         }
     }
 }
 
 #[test]
-fn what_was_written_over_leaves_all_blocks_before() {
+fn an_overwritten_part_leaves_all_blocks_before() {
     let victim = Victim::new();
     for (index, block) in victim.blocks.iter().enumerate() {
         let mut bytes = victim.bytes.clone();
-        // A disk that ran full leaves zeroes, or nothing of what was there.
+        // A full disk leaves zeroes, or nothing.
         bytes[block.end..].fill(0);
         let expected = victim.salvage(block.end).unwrap();
         assert_eq!(expected.complete, index + 1 == victim.blocks.len());

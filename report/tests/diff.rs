@@ -1,4 +1,4 @@
-//! Two recordings compared.
+//! Tests of the comparison of two recordings.
 #![expect(clippy::unwrap_used, reason = "tests fail by it")]
 
 #[path = "shared/data.rs"]
@@ -15,7 +15,7 @@ fn profiles() -> [Profile; 2] {
     [90, 30].map(|copying| {
         let path = folder.path().join(copying.to_string());
         ordinary(&path, copying);
-        Profile::of_file(&path, &[]).unwrap()
+        Profile::from_file(&path, &[]).unwrap()
     })
 }
 

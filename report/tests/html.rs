@@ -1,4 +1,4 @@
-//! The page: what is in it, that names stay text, and that its size is bounded.
+//! Tests of the page: its contents, its escaping of names, and the limit of its size.
 #![expect(clippy::unwrap_used, reason = "tests fail by it")]
 
 #[path = "shared/data.rs"]
@@ -14,9 +14,9 @@ use kvmprof_report::profile::Profile;
 use shared::{Written, ordinary};
 
 fn page_of(path: &Path, pids: &[i32]) -> String {
-    let profile = Profile::of_file(path, pids).unwrap();
+    let profile = Profile::from_file(path, pids).unwrap();
     let recording = Recording::open(path).unwrap();
-    let timeline = Timeline::of(&recording, &profile).unwrap();
+    let timeline = Timeline::new(&recording, &profile).unwrap();
     page(&profile, &timeline, "A test")
 }
 
@@ -25,7 +25,7 @@ fn between<'a>(page: &'a str, begin: &str, end: &str) -> &'a str {
     rest.split_once(end).unwrap().0
 }
 
-/// All but style and script.
+/// The page without style and script.
 fn contents(page: &str) -> String {
     let body = between(page, "<body>\n", "<script>");
     body.replace("</div><div class=lane>", "</div>\n<div class=lane>")
@@ -95,7 +95,7 @@ fn nothing_is_loaded() {
 }
 
 #[test]
-fn lost_ticks_and_other_processes_are_told_of() {
+fn lost_ticks_and_other_processes_have_warnings() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     ordinary(&path, 90);

@@ -1,4 +1,4 @@
-//! The page and the flame graph in a browser: what its script draws is there, and nothing complains.
+//! Opens the page and the flame graph in a browser: its script must draw, without errors.
 #![expect(clippy::unwrap_used, reason = "tests fail by it")]
 
 #[path = "shared/browser.rs"]
@@ -16,7 +16,7 @@ use kvmprof_report::profile::{Profile, folded};
 use shared::{Written, ordinary};
 use tempfile::TempDir;
 
-/// A recording in a folder of its own, for what is made from it too.
+/// A recording in a folder, which is also for files made from it.
 struct Scene {
     folder: TempDir,
     recording: PathBuf,
@@ -35,19 +35,19 @@ impl Scene {
     }
 
     fn profile(&self) -> Profile {
-        Profile::of_file(&self.recording, &[]).unwrap()
+        Profile::from_file(&self.recording, &[]).unwrap()
     }
 
     /// The page.
     fn page(&self) -> String {
         let profile = self.profile();
         let recording = Recording::open(&self.recording).unwrap();
-        let timeline = Timeline::of(&recording, &profile).unwrap();
+        let timeline = Timeline::new(&recording, &profile).unwrap();
         page(&profile, &timeline, "A test")
     }
 
-    /// What a browser makes of `document`, whose name ends with `extension`, once its scripts have run. A screenshot
-    /// is kept under `name`.
+    /// `document` in a file with this `extension`, as the browser sees it after its scripts have run. A screenshot is
+    /// kept as `name`.
     fn open(&self, document: &[u8], extension: &str, name: &str) -> String {
         let path = self.folder.path().join(name).with_extension(extension);
         std::fs::write(&path, document).unwrap();
@@ -71,7 +71,7 @@ fn the_page_is_drawn() {
     assert!(document.contains("class=\"sorts\""));
 }
 
-/// Sorts the functions by name, looks closer at a frame, and searches.
+/// Sorts the functions by name, zooms into a frame, and searches.
 const USE: &str = "<script>
 const functions = document.querySelectorAll('table.sortable')[1];
 functions.tHead.rows[0].cells[5].click();
@@ -90,7 +90,7 @@ fn the_page_can_be_used() {
     assert!(document.contains("<title>ksys_read</title>"), "{document}");
     assert!(document.contains("found in 100.00 %"));
     assert_eq!(document.matches(" hit\"").count(), 1);
-    // All that ksys_read was called by, and no other process.
+    // All callers of ksys_read, and no other process.
     assert_eq!(document.matches(" above\" title=").count(), 5);
     assert!(!document.contains("title=\"logger-9"));
 }
@@ -120,7 +120,7 @@ fn the_flame_graph_is_drawn() {
         };
         let svg = graph.draw(&folded(&profile)).unwrap();
         let document = scene.open(&svg, "svg", if icicle { "icicle" } else { "flame" });
-        // The script fits texts into their frames, and puts a space behind.
+        // The script fits texts into their frames, and appends a space.
         assert!(document.contains(">copy_page </text>"), "{document}");
         assert!(document.contains("A &lt;test&gt;"));
     }

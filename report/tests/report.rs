@@ -1,4 +1,4 @@
-//! `kvmprof report`'s tables and document.
+//! Tests of `kvmprof report`'s tables and document.
 #![expect(clippy::unwrap_used, reason = "tests fail by it")]
 
 #[path = "shared/data.rs"]
@@ -20,7 +20,7 @@ use recording::recording;
 
 fn profile(path: &Path, time: &str) -> Profile {
     let recording = Recording::open(path).unwrap();
-    let resolver = Resolver::of(&recording.contents().unwrap());
+    let resolver = Resolver::from_contents(&recording.contents().unwrap());
     let selection = Selection {
         time: time.parse().unwrap(),
         ..Selection::default()
@@ -74,7 +74,7 @@ fn callers_and_callees_have_tables() {
     let (_folder, path) = recording(2);
     let profile = profile(&path, ":");
     let relatives = [Relation::Callers, Relation::Callees].map(|relation| {
-        Relatives::of(&profile, "Server::serve(std::string const&)", relation).unwrap()
+        Relatives::new(&profile, "Server::serve(std::string const&)", relation).unwrap()
     });
     let text = printed(&profile, &layout(Look::default()), &relatives);
     check("report.callers.txt", &text);
@@ -83,7 +83,7 @@ fn callers_and_callees_have_tables() {
     check("report.callers.json", &text);
 }
 
-/// Ends the work as soon as it has begun.
+/// Interrupts the work at its first step.
 struct Interrupted;
 
 impl Observer for Interrupted {
@@ -93,10 +93,10 @@ impl Observer for Interrupted {
 }
 
 #[test]
-fn what_was_interrupted_says_so() {
+fn an_interrupted_run_says_so() {
     let (_folder, path) = recording(2);
     let recording = Recording::open(&path).unwrap();
-    let resolver = Resolver::of(&recording.contents().unwrap());
+    let resolver = Resolver::from_contents(&recording.contents().unwrap());
     let profile = Profile::read(&recording, Selection::default(), resolver, &Interrupted).unwrap();
     profile.resolve(&Interrupted);
     assert!(profile.contents.unread > 0);

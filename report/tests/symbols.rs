@@ -1,5 +1,5 @@
-//! Names out of debug files, which the compiler of this machine makes: inlined functions, source lines, files that
-//! don't belong to the recording.
+//! Tests of names from debug files that this machine's compiler makes: inlined functions, source lines, files that
+//! don't match the recording.
 #![expect(clippy::unwrap_used, reason = "tests fail by it")]
 
 use std::fs;
@@ -17,7 +17,7 @@ use kvmprof_report::profile::{Profile, Selection, SortBy, folded, functions, lin
 use kvmprof_report::symbolize::{Resolver, Sources, SymbolError};
 use tempfile::TempDir;
 
-/// `inner` is within `outer` for the debugger alone. Its body is line 2.
+/// `inner` is inlined into `outer`. Its body is line 2.
 const SOURCE: &str = "\
 volatile long total; static inline __attribute__((always_inline)) void inner(long x) {
     total += x * total;
@@ -28,12 +28,12 @@ __attribute__((noinline)) void outer(long x) {
 __asm__(\".globl _stext\\n.set _stext, outer\");
 int main(void) { outer(7); return 0; }
 ";
-/// Where programs are mapped.
+/// The address of the program's mapping.
 const BASE: u64 = 0x7f12_3450_0000;
-/// How far above its link addresses the kernel runs.
+/// The kernel's slide.
 const SLIDE: u64 = 0xffff_ffff_6000_0000;
 
-/// A folder with a guest's files, and what is known of its program.
+/// A folder with a guest's files, and the properties of its program.
 struct Guest {
     folder: TempDir,
     program: ParsedBinary,
@@ -44,7 +44,7 @@ impl Guest {
         Self::built(&[])
     }
 
-    /// One whose program is built with further `options`.
+    /// A guest whose program is built with further `options`.
     fn built(options: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("work.c");
@@ -72,7 +72,7 @@ impl Guest {
         self.root().join("usr/bin/work")
     }
 
-    /// The address of a function, by the file itself.
+    /// The address of a function in the file.
     fn address(&self, name: &str) -> u64 {
         let mut functions = self.program.functions.iter();
         functions
@@ -81,7 +81,7 @@ impl Guest {
             .address
     }
 
-    /// Where the address is in the process's memory.
+    /// The run-time address of the file's address `address`.
     fn mapped(&self, address: u64) -> u64 {
         let segment = self.program.segments[0];
         BASE + address - segment.address + (segment.offset & 0xfff)
@@ -187,7 +187,7 @@ fn own_lines(profile: &Profile) -> Vec<(String, u32, u64)> {
         .collect()
 }
 
-/// Some address within the inlined function: the multiplication is in it.
+/// An address within the inlined function: its multiplication is there.
 fn inner_address(guest: &Guest) -> u64 {
     guest.address("outer") + 8
 }
@@ -240,7 +240,7 @@ fn a_program_in_the_sysroot_brings_inlined_functions_and_lines() {
 }
 
 #[test]
-fn another_build_of_a_program_is_not_used_and_told_of_once() {
+fn another_build_of_a_program_is_not_used_with_one_warning() {
     let guest = Guest::new();
     let user = [guest.mapped(inner_address(&guest))];
     let other = [guest.mapped(guest.address("main"))];
@@ -313,7 +313,7 @@ fn a_damaged_debug_file_brings_nothing() {
     let blocks = [guest.mappings(Some(1)).to_block().unwrap(), binary.unwrap()];
     let path = guest.recording(&[(&[], &user)], &blocks);
     let whole = fs::read(guest.program_file()).unwrap();
-    // Headers, tables and debug information, here and there.
+    // Damages headers, tables and debug information at intervals.
     for step in [3, 7, 61, 199] {
         for begin in [0, 64, 0x400, whole.len() / 2, whole.len() - 0x800] {
             let mut damaged = whole.clone();
@@ -361,7 +361,7 @@ fn the_kernel_s_debug_file_is_used_where_the_kernel_ran() {
     assert_eq!(folded(&found), ["pid-77;main_[k];outer_[k];inner_[k] 1"]);
     assert_eq!(own_lines(&found), [("work.c".to_owned(), 2, 1)]);
 
-    // Without symbols the slide is what the recording says.
+    // Without symbols the slide is the recorded one.
     let path = guest.recording(&[(&kernel, &[])], &blocks[1..]);
     let found = profile(&path, &vmlinux).unwrap();
     assert_eq!(folded(&found), ["pid-77;main_[k];outer_[k];inner_[k] 1"]);

@@ -93,7 +93,7 @@ fn a_recording_agrees_with_the_guests_own_count() {
         assert_eq!(contents.closed, Some(account));
         check_rows(&samples, &contents, cycles, &pressure);
         check_functions(&samples, &Symbols::parse(&contents.symbols));
-        let profile = Profile::of_file(&path, &[]).unwrap();
+        let profile = Profile::from_file(&path, &[]).unwrap();
         for row in rows() {
             if let (Mode::User, Some(pid)) = (row.mode, row.pid) {
                 assert_eq!(profile.processes[&pid].name, row.name);

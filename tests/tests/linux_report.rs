@@ -64,7 +64,7 @@ fn a_real_kernel_is_recorded_with_stacks() {
     ] {
         assert!(report.contains(word), "{word}:\n{report}");
     }
-    let profile = Profile::of_file(&path, &[]).unwrap();
+    let profile = Profile::from_file(&path, &[]).unwrap();
     let account = profile.contents.account;
     print_losses("recording", account.ticks, account.stolen, account.lost);
     assert_eq!(profile.contents.closed, Some(account));

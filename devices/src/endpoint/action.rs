@@ -1,4 +1,4 @@
-//! Requests that a device carries out, which may take it more than one call.
+//! Requests to a device that may need more than one call.
 
 use std::task::Poll;
 
@@ -6,14 +6,14 @@ use kvmprof_abi::errno::Errno;
 
 use super::{Backend, Handle, IoctlReply};
 
-/// What an open device is to a connection.
+/// An open device of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenDevice {
     pub handle: Handle,
     pub nonblocking: bool,
 }
 
-/// A request, owned: it outlives the frame that it came in.
+/// A request with its data, which outlives the frame that it came in.
 #[derive(Debug)]
 pub(super) enum Action {
     Open(OpenDevice),
@@ -22,13 +22,13 @@ pub(super) enum Action {
         command: u32,
         argument: i64,
         data: Vec<u8>,
-        /// Bytes of the result that the client has room for.
+        /// Maximum number of bytes of the result that the client accepts.
         limit: usize,
     },
     Close(Handle),
 }
 
-/// What came of it.
+/// The result of a request.
 #[derive(Debug)]
 pub(super) enum Outcome {
     Open(Result<OpenDevice, Errno>),
@@ -37,7 +37,7 @@ pub(super) enum Outcome {
 }
 
 impl Action {
-    /// Has the device carry it out, or go on with that.
+    /// Starts or continues the request.
     pub fn carry_out(&self, backend: &mut dyn Backend) -> Poll<Outcome> {
         match self {
             Self::Open(device) => {
@@ -54,7 +54,7 @@ impl Action {
                 let reply = backend.ioctl(*handle, *command, *argument, data);
                 reply.map(|reply| {
                     Outcome::Ioctl(reply.map(|mut reply| {
-                        // The command has been carried out: what the client has no room for is cut off.
+                        // The command is done: cut off what the client doesn't accept.
                         reply.data.truncate(*limit);
                         reply
                     }))
@@ -64,7 +64,7 @@ impl Action {
         }
     }
 
-    /// The device that is being opened.
+    /// The device that is being opened, if the request opens one.
     pub fn opening(&self) -> Option<OpenDevice> {
         match self {
             Self::Open(device) => Some(*device),

@@ -13,19 +13,19 @@ use super::action::{Action, OpenDevice, Outcome};
 use super::output::Output;
 use super::{Backend, EndpointError, Handle, Readiness};
 
-/// Bytes of the input buffer that are kept from one request to the next.
+/// Size to which the input buffer shrinks between requests, in bytes.
 const INPUT_KEPT: usize = 64 << 10;
 
-/// What the hello tells a client about the machine.
+/// The machine's properties in the reply to a hello.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct HelloInfo {
     /// Virtual CPUs of the guest.
     pub vcpus: u32,
-    /// The clock's rate in Hz as it was configured; 0 for no clock.
+    /// The clock's configured rate in Hz; 0 without a clock.
     pub hz: u32,
 }
 
-/// What a request waits for.
+/// The kind of a waiting request.
 #[derive(Clone, Copy, Debug)]
 enum Wait {
     Read { limit: usize },
@@ -45,7 +45,7 @@ impl Wait {
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     tag: u32,
-    /// The connection's name of the device.
+    /// The connection's number for the device.
     name: u32,
     device: OpenDevice,
     wait: Wait,
@@ -53,30 +53,29 @@ struct Waiting {
 
 /// The state machine of one connection.
 ///
-/// Whoever carries the bytes hands them to [`receive`](Self::receive) while
-/// [`wants_input`](Self::wants_input), sends [`output`](Self::output), and calls
-/// [`wake`](Self::wake) after it sent something and after the devices changed. An error from
-/// either means: [`close`](Self::close) this connection, and nothing else.
+/// The owner of the byte stream calls [`receive`](Self::receive) while [`wants_input`](Self::wants_input), sends
+/// [`output`](Self::output), and calls [`wake`](Self::wake) after it has sent something and after the devices have
+/// changed. After an error of either it must [`close`](Self::close) the connection, and do nothing else with it.
 #[derive(Debug)]
 pub struct Endpoint {
-    facts: Facts,
+    info: HelloInfo,
     greeted: bool,
-    /// At most one unfinished frame, except while the output is full.
+    /// At most one incomplete frame, except while the output is full.
     input: Vec<u8>,
     output: Output,
     devices: BTreeMap<u32, OpenDevice>,
     last_name: u32,
     /// In the order of arrival.
     waiting: Vec<Waiting>,
-    /// The request that a device carries out, and its tag; those behind it wait until it has.
+    /// The request that a device is working on, and its tag; later requests wait.
     in_progress: Option<(u32, Action)>,
 }
 
 impl Endpoint {
-    /// A connection on which nothing has been said.
-    pub fn new(facts: Facts) -> Self {
+    /// A new connection.
+    pub fn new(info: HelloInfo) -> Self {
         Self {
-            facts,
+            info,
             greeted: false,
             input: Vec::new(),
             output: Output::default(),
@@ -87,35 +86,35 @@ impl Endpoint {
         }
     }
 
-    /// True while more input can be taken: false while the client leaves its replies unread, and while a device
-    /// carries out a request.
+    /// True while the endpoint accepts input: false while the client doesn't read its replies, and while a device works
+    /// on a request.
     pub fn wants_input(&self) -> bool {
         !self.output.is_full() && self.in_progress.is_none()
     }
 
-    /// Bytes that wait to be sent.
+    /// Bytes to send.
     pub fn output(&self) -> &[u8] {
         self.output.waiting()
     }
 
-    /// Says that the first `count` bytes of the output were sent. What waited for room goes on
-    /// at the next [`wake`](Self::wake).
+    /// Removes the first `count` bytes of the output, which have been sent. Requests that wait for room continue at the
+    /// next [`wake`](Self::wake).
     pub fn consume(&mut self, count: usize) {
         self.output.consume(count);
     }
 
-    /// How many devices the connection has open.
+    /// The number of devices that the connection has open.
     pub fn open_devices(&self) -> usize {
         self.devices.len()
     }
 
-    /// How many of its requests wait for a device.
+    /// The number of its requests that wait for a device.
     pub fn outstanding(&self) -> usize {
         self.waiting.len() + usize::from(self.in_progress.is_some())
     }
 
-    /// Takes bytes from the client, cut anywhere, and serves the requests that are complete.
-    /// Memory is bounded by the longest frame and the length of `bytes`.
+    /// Takes bytes from the client, in any pieces, and serves the complete requests. Memory is bounded by the longest
+    /// frame and the length of `bytes`.
     ///
     /// # Errors
     /// [`EndpointError`]: the connection has to be closed.
@@ -133,8 +132,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Asks the devices again for those who wait, in the order in which they asked, and goes on
-    /// with what was left for want of room in the output.
+    /// Retries waiting requests in their order, and continues with requests that had no room in the output.
     ///
     /// # Errors
     /// [`EndpointError`]: the connection has to be closed.
@@ -148,21 +146,21 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Frees everything that the connection had open. Nothing can be done with it afterwards.
+    /// Closes all devices of the connection. It can't be used afterwards.
     pub fn close(&mut self, backend: &mut dyn Backend) {
         self.waiting.clear();
         self.input = Vec::new();
         let opening = (self.in_progress.take()).and_then(|(_, action)| action.opening());
         let devices = std::mem::take(&mut self.devices).into_values();
         for device in devices.chain(opening) {
-            // It closes by itself, and there is nobody left who wants to know when it has.
+            // It closes without further calls, and no reply is due.
             let _ = backend.close(device.handle);
         }
     }
 
-    /// Serves complete requests as long as there is room for the replies.
+    /// Serves complete requests while there is room for the replies.
     fn serve(&mut self, backend: &mut dyn Backend) -> Result<(), EndpointError> {
-        // Taken out, so that requests can borrow from it.
+        // Moved out, so that requests can borrow from it.
         let input = std::mem::take(&mut self.input);
         let mut done = 0;
         let mut result = Ok(());
@@ -183,7 +181,7 @@ impl Endpoint {
         self.input = input;
         self.input.drain(..done);
         if done > 0 {
-            // A large request's memory isn't kept either.
+            // Don't keep a large request's memory.
             self.input.shrink_to(INPUT_KEPT);
         }
         result
@@ -241,7 +239,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Refuses what breaks the protocol at this point of the conversation.
+    /// Refuses requests that break the protocol in the present state.
     fn expect(&self, frame: &RequestFrame<'_>) -> Result<(), EndpointError> {
         match (frame.request.kind(), self.greeted) {
             (Kind::Hello, true) => return Err(EndpointError::SecondHello),
@@ -256,7 +254,7 @@ impl Endpoint {
     }
 
     fn hello(&mut self, tag: u32, lowest: u16, highest: u16) {
-        let Facts { vcpus, hz } = self.facts;
+        let HelloInfo { vcpus, hz } = self.info;
         let hello = HelloReply::answer(lowest, highest, vcpus, hz);
         self.greeted = hello.version != 0;
         self.output
@@ -285,7 +283,7 @@ impl Endpoint {
         })
     }
 
-    /// Has a device carry out `action`, and answers the request `tag` when it has.
+    /// Starts `action`. The request `tag` is answered when it is done.
     fn begin(&mut self, tag: u32, action: Action, backend: &mut dyn Backend) {
         self.in_progress = Some((tag, action));
         self.proceed(backend);
@@ -320,8 +318,8 @@ impl Endpoint {
         }
     }
 
-    /// A name that isn't in use, and wasn't for long: a late request for a closed device must
-    /// not hit another one. Ends, because few are in use.
+    /// A number that isn't in use, and wasn't recently: a late request for a closed device must not reach another one.
+    /// The search ends, since few are in use.
     fn new_name(&mut self) -> u32 {
         loop {
             self.last_name = self.last_name.wrapping_add(1);
@@ -375,14 +373,14 @@ impl Endpoint {
         }
     }
 
-    /// Takes the device called `name` off the connection: those who wait for it wait in vain.
+    /// Removes device `name` from the connection, and fails its waiting requests.
     fn forget(&mut self, name: u32) -> Result<Handle, Errno> {
         let device = self.devices.remove(&name).ok_or(Errno::EBADF)?;
         self.give_up(|waiting| waiting.name == name, Errno::EBADF);
         Ok(device.handle)
     }
 
-    /// Answers those who wait and are `chosen` with `errno`.
+    /// Answers the `chosen` waiting requests with `errno`.
     fn give_up(&mut self, chosen: impl Fn(&Waiting) -> bool, errno: Errno) {
         let output = &mut self.output;
         self.waiting.retain(|waiting| {
@@ -394,13 +392,13 @@ impl Endpoint {
         });
     }
 
-    /// Answers a read or poll at once if that can be done, else lets it wait.
+    /// Answers a read or poll at once if possible, else lets it wait.
     fn wait(&mut self, tag: u32, name: u32, flags: u32, wait: Wait, backend: &mut dyn Backend) {
         let kind = wait.kind();
         let device = match nonblocking(flags).and_then(|asked| {
             let device = self.device(name)?;
             Ok(OpenDevice {
-                // A poll waits even for a device that was opened not to block, as poll(2) does.
+                // Like poll(2), a poll waits even for a device that was opened as non-blocking.
                 nonblocking: asked || (device.nonblocking && kind == Kind::Read),
                 ..device
             })
@@ -414,7 +412,7 @@ impl Endpoint {
             device,
             wait,
         };
-        // A read doesn't overtake those that came before it.
+        // A read doesn't overtake earlier reads.
         let queued = kind == Kind::Read
             && (self.waiting.iter())
                 .any(|other| other.name == name && other.wait.kind() == Kind::Read);
@@ -430,11 +428,11 @@ impl Endpoint {
         }
     }
 
-    /// Tries to answer `waiting`; false when the device has nothing for it yet.
+    /// Tries to answer `waiting`; false while the device isn't ready.
     fn attempt(&mut self, waiting: &Waiting, backend: &mut dyn Backend) -> bool {
         let device = waiting.device;
         match waiting.wait {
-            // Nothing is what the end of file looks like, so the device isn't asked.
+            // An empty read looks like the end of file, so the device isn't asked.
             Wait::Read { limit: 0 } => {
                 let reply = Ok(Reply::Read { data: &[] });
                 self.output.answer(waiting.tag, Kind::Read, reply);
@@ -463,7 +461,7 @@ impl Endpoint {
         true
     }
 
-    /// Tries again to answer all who wait, as long as there is room for the replies.
+    /// Retries all waiting requests while there is room for the replies.
     fn retry(&mut self, backend: &mut dyn Backend) {
         let waiting = std::mem::take(&mut self.waiting);
         let mut blocked: Vec<u32> = Vec::new();
@@ -481,7 +479,7 @@ impl Endpoint {
     }
 }
 
-/// True when `flags` ask not to wait; EINVAL when they ask for something unknown.
+/// True if `flags` ask not to wait; EINVAL for unknown flags.
 fn nonblocking(flags: u32) -> Result<bool, Errno> {
     if flags & !NONBLOCKING != 0 {
         return Err(Errno::EINVAL);

@@ -1,4 +1,4 @@
-//! The device side of the framed protocol, whatever carries its bytes.
+//! The server side of the framed protocol, for any byte stream.
 
 mod action;
 mod backend;
@@ -10,4 +10,4 @@ mod tests;
 
 pub use backend::{Backend, Handle, IoctlReply, Readiness};
 pub use error::EndpointError;
-pub use machine::{Endpoint, Facts};
+pub use machine::{Endpoint, HelloInfo};

@@ -1,3 +1,3 @@
-//! Devices that a PC has always had.
+//! Legacy devices of a PC.
 
 pub mod power;

@@ -1,14 +1,13 @@
-//! How a guest turns its machine off, or starts it anew: the sleep and reset registers of
-//! hardware-reduced ACPI (ACPI specification 6.5, sections 4.8.3.7 and 4.8.3.6), and the keyboard
-//! controller's reset line, which kernels without ACPI pull.
+//! Power-off and reset by the guest: the sleep and reset registers of hardware-reduced ACPI (ACPI specification 6.5,
+//! sections 4.8.3.7 and 4.8.3.6), and the keyboard controller's reset line, which kernels without ACPI use.
 
 /// I/O port of the ACPI sleep control register.
 pub const SLEEP_CONTROL_PORT: u16 = 0x600;
-/// I/O port of the ACPI sleep status register. It reads as zero: this machine never slept.
+/// I/O port of the ACPI sleep status register. It reads as zero: no sleep state has been left.
 pub const SLEEP_STATUS_PORT: u16 = 0x601;
 /// I/O port of the ACPI reset register.
 pub const RESET_PORT: u16 = 0x602;
-/// What a guest writes to [`RESET_PORT`] to reset.
+/// The value that resets when written to [`RESET_PORT`].
 pub const RESET_VALUE: u8 = 1;
 /// Value of the sleep control register's SLP_TYP field that means S5, "soft off".
 pub const SLEEP_TYPE_S5: u8 = 5;
@@ -23,16 +22,16 @@ const SLEEP_TYPE_MASK: u8 = 0b111;
 /// "Pulse output line 0", which is wired to the processor's reset.
 const KEYBOARD_RESET: u8 = 0xfe;
 
-/// What a guest asked the machine to do.
+/// A guest's request to the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerRequest {
     /// Turn off.
     PowerOff,
-    /// Start anew.
+    /// Restart.
     Reset,
 }
 
-/// What a byte written to `port` asks for. None if nothing, or if the port isn't one of these.
+/// The request that a byte written to `port` makes, if any.
 #[must_use]
 pub fn write(port: u16, value: u8) -> Option<PowerRequest> {
     match (port, value) {
@@ -49,8 +48,8 @@ pub fn write(port: u16, value: u8) -> Option<PowerRequest> {
     }
 }
 
-/// Whether `port` belongs to these registers. All of them read as zero; for the keyboard
-/// controller that means "ready for a command", without which kernels would wait for it.
+/// Whether `port` is one of these registers. All of them read as zero; for the keyboard controller that means "ready
+/// for a command", which kernels wait for.
 #[must_use]
 pub fn claims(port: u16) -> bool {
     matches!(

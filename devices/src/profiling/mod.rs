@@ -3,5 +3,5 @@
 pub mod pcs;
 pub mod prf;
 
-pub use pcs::{ClockWish, Pcs};
+pub use pcs::{ClockRequest, Pcs};
 pub use prf::{Prf, Switch};

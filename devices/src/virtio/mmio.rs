@@ -1,5 +1,5 @@
-//! The virtio-mmio transport, version 2: registers by which a driver finds out what a device is, agrees
-//! on features with it, sets its queues up and hears of what it did (section 4.2).
+//! The virtio-mmio transport, version 2: registers by which a driver identifies a device, negotiates features, sets up
+//! its queues and receives notifications (section 4.2).
 
 use virtio_bindings::bindings::virtio_config::{
     VIRTIO_CONFIG_S_DRIVER_OK, VIRTIO_CONFIG_S_FAILED, VIRTIO_CONFIG_S_FEATURES_OK,
@@ -21,36 +21,35 @@ use virtio_bindings::bindings::virtio_mmio::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::queue::{QueueError, QueuePlace, Virtqueue};
+use super::queue::{QueueError, QueueLayout, Virtqueue};
 use super::{GuestMemory, VirtioDevice};
 
-/// Bytes of guest-physical address space that the registers take.
+/// Size of the registers in guest-physical address space, in bytes.
 pub const REGISTERS_SIZE: u32 = 0x1000;
 
-/// Where a driver's notification of a queue is written to, from the first register.
+/// Offset of the register for a driver's notification of a queue.
 pub const QUEUE_NOTIFY: u32 = VIRTIO_MMIO_QUEUE_NOTIFY;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"virt");
 const VERSION: u32 = 2;
 const VENDOR: u32 = u32::from_le_bytes(*b"KVMP");
 
-/// What somebody else has to do after a register was written.
+/// What the caller must do after a write to a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing.
     None,
-    /// Serve the device: there may be something to do.
+    /// Serve the device.
     Serve,
 }
 
-/// The two registers that a driver's interrupt handler accesses. Usable from any thread, whatever is done
-/// with the device meanwhile: a vCPU in its handler must not wait for somebody who may be waiting for that
-/// vCPU.
+/// The two registers that a driver's interrupt handler accesses. Usable from any thread during any work on the device:
+/// a vCPU in its handler must not wait for a thread that may be waiting for that vCPU.
 #[derive(Clone, Debug, Default)]
 pub struct InterruptStatus(Arc<AtomicU32>);
 
 impl InterruptStatus {
-    /// Reads at `offset` from the device's first register; false if that isn't the status.
+    /// Reads at `offset` from the first register; false if that isn't the status.
     pub fn read(&self, offset: u64, data: &mut [u8]) -> bool {
         let is_status = offset == u64::from(VIRTIO_MMIO_INTERRUPT_STATUS);
         if let (true, Ok(data)) = (is_status, <&mut [u8; 4]>::try_from(data)) {
@@ -60,7 +59,7 @@ impl InterruptStatus {
         false
     }
 
-    /// Writes at `offset` from the device's first register; false if that isn't the acknowledgement.
+    /// Writes at `offset` from the first register; false if that isn't the acknowledgement.
     pub fn write(&self, offset: u64, data: &[u8]) -> bool {
         let is_acknowledgement = offset == u64::from(VIRTIO_MMIO_INTERRUPT_ACK);
         if let (true, Ok(data)) = (is_acknowledgement, <[u8; 4]>::try_from(data)) {
@@ -87,31 +86,31 @@ impl InterruptStatus {
     }
 }
 
-/// A device behind its registers.
+/// A device with its registers.
 #[derive(Debug)]
 pub struct MmioTransport<D> {
     device: D,
     queues: Vec<Virtqueue>,
-    /// What the driver has said so far of where each queue lies.
-    places: Vec<QueuePlace>,
+    /// The driver's settings for each queue so far.
+    layouts: Vec<QueueLayout>,
     selected: u32,
     device_features_page: u32,
     driver_features_page: u32,
     driver_features: u64,
     status: u32,
     interrupt_status: InterruptStatus,
-    /// The driver has to be interrupted.
+    /// An interrupt is due.
     interrupt: bool,
     generation: u32,
     counts: TransportCounts,
 }
 
-/// What a driver has done with a device since the start.
+/// Counts of a driver's actions since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransportCounts {
     /// Resets.
     pub resets: u64,
-    /// Queues that it wanted where they can't be.
+    /// Queues with invalid addresses.
     pub refused_queues: u64,
 }
 
@@ -119,7 +118,7 @@ impl<D: VirtioDevice> MmioTransport<D> {
     /// The registers of `device` after power-on.
     ///
     /// # Errors
-    /// If the device's queues have an impossible size.
+    /// The device's queues have an invalid size.
     pub fn new(device: D) -> Result<Self, QueueError> {
         let count = device.queue_count();
         let queues: Result<Vec<_>, _> = (0..count)
@@ -127,7 +126,7 @@ impl<D: VirtioDevice> MmioTransport<D> {
             .collect();
         Ok(Self {
             queues: queues?,
-            places: vec![QueuePlace::default(); count],
+            layouts: vec![QueueLayout::default(); count],
             device,
             selected: 0,
             device_features_page: 0,
@@ -151,25 +150,25 @@ impl<D: VirtioDevice> MmioTransport<D> {
         &self.device
     }
 
-    /// The device, to be changed.
+    /// The mutable device.
     pub fn device_mut(&mut self) -> &mut D {
         &mut self.device
     }
 
-    /// What the driver has done with the device since the start.
+    /// Counts of the driver's actions since the start.
     pub fn counts(&self) -> TransportCounts {
         self.counts
     }
 
-    /// The device and its queues while the driver runs it; None before that, after a reset, and when
-    /// one of them has given up.
+    /// The device and its queues while the driver runs it; `None` before that, after a reset, and after a failure of
+    /// one of them.
     pub fn running(&mut self) -> Option<(&mut D, &mut [Virtqueue])> {
         let given_up = VIRTIO_CONFIG_S_FAILED;
         let runs = self.status & VIRTIO_CONFIG_S_DRIVER_OK != 0 && self.status & given_up == 0;
         runs.then_some((&mut self.device, &mut self.queues))
     }
 
-    /// Notes what was done with the queues for the driver's information.
+    /// Informs the driver about used buffers.
     pub fn note_used(&mut self, memory: &GuestMemory) {
         let mut any = false;
         for queue in &mut self.queues {
@@ -180,7 +179,7 @@ impl<D: VirtioDevice> MmioTransport<D> {
         }
     }
 
-    /// The device's configuration has changed.
+    /// Informs the driver that the device's configuration has changed.
     pub fn note_configuration(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         if self.status & VIRTIO_CONFIG_S_DRIVER_OK != 0 {
@@ -188,7 +187,7 @@ impl<D: VirtioDevice> MmioTransport<D> {
         }
     }
 
-    /// The device can't go on before the driver resets it (section 2.1.2).
+    /// Stops the device until the driver resets it (section 2.1.2).
     pub fn need_reset(&mut self) {
         if self.status & VIRTIO_CONFIG_S_NEEDS_RESET == 0 {
             self.status |= VIRTIO_CONFIG_S_NEEDS_RESET;
@@ -198,13 +197,13 @@ impl<D: VirtioDevice> MmioTransport<D> {
         }
     }
 
-    /// Whether an interrupt is due since the last call.
+    /// Whether an interrupt has become due since the last call.
     pub fn take_interrupt(&mut self) -> bool {
         std::mem::take(&mut self.interrupt)
     }
 
-    /// Reads at `offset` from the first register. Registers have 32 bits; what isn't read as such
-    /// reads as zero. The device's configuration can be read by any width.
+    /// Reads at `offset` from the first register. Registers have 32 bits; other accesses read zero. The device's
+    /// configuration can be read with any width.
     pub fn read(&self, offset: u64, data: &mut [u8]) {
         data.fill(0);
         if let Some(offset) = offset.checked_sub(VIRTIO_MMIO_CONFIG.into()) {
@@ -221,8 +220,8 @@ impl<D: VirtioDevice> MmioTransport<D> {
         }
     }
 
-    /// Writes at `offset` from the first register. What isn't a register of 32 bits is ignored, and
-    /// so is the device's configuration, of which nothing can be written.
+    /// Writes at `offset` from the first register. Writes other than to a 32-bit register are ignored, and so are
+    /// writes to the device's configuration, which is read-only.
     pub fn write(&mut self, offset: u64, data: &[u8], memory: &GuestMemory) -> Effect {
         let (Ok(data), Ok(register)) = (<[u8; 4]>::try_from(data), u32::try_from(offset)) else {
             return Effect::None;
@@ -281,7 +280,7 @@ impl<D: VirtioDevice> MmioTransport<D> {
         }
     }
 
-    /// The driver tells how far it is. Bits can be added, one after the other; zero resets.
+    /// The driver reports its progress. Bits can only be added; zero resets.
     fn set_status(&mut self, value: u32) -> Effect {
         if value == 0 {
             self.reset();
@@ -310,7 +309,7 @@ impl<D: VirtioDevice> MmioTransport<D> {
         for queue in &mut self.queues {
             queue.reset();
         }
-        self.places.fill(QueuePlace::default());
+        self.layouts.fill(QueueLayout::default());
         self.selected = 0;
         self.device_features_page = 0;
         self.driver_features_page = 0;
@@ -322,16 +321,16 @@ impl<D: VirtioDevice> MmioTransport<D> {
         self.device.reset();
     }
 
-    fn selected_queue(&self) -> Option<(&Virtqueue, &QueuePlace)> {
+    fn selected_queue(&self) -> Option<(&Virtqueue, &QueueLayout)> {
         let index = usize::try_from(self.selected).ok()?;
-        Some((self.queues.get(index)?, self.places.get(index)?))
+        Some((self.queues.get(index)?, self.layouts.get(index)?))
     }
 
     fn set_place(&mut self, register: u32, value: u32) {
         let Ok(index) = usize::try_from(self.selected) else {
             return;
         };
-        let (Some(queue), Some(place)) = (self.queues.get(index), self.places.get_mut(index))
+        let (Some(queue), Some(layout)) = (self.queues.get(index), self.layouts.get_mut(index))
         else {
             return;
         };
@@ -339,13 +338,13 @@ impl<D: VirtioDevice> MmioTransport<D> {
             return;
         }
         match register {
-            VIRTIO_MMIO_QUEUE_NUM => place.size = value,
-            VIRTIO_MMIO_QUEUE_DESC_LOW => set_half(&mut place.descriptors, value, false),
-            VIRTIO_MMIO_QUEUE_DESC_HIGH => set_half(&mut place.descriptors, value, true),
-            VIRTIO_MMIO_QUEUE_AVAIL_LOW => set_half(&mut place.available, value, false),
-            VIRTIO_MMIO_QUEUE_AVAIL_HIGH => set_half(&mut place.available, value, true),
-            VIRTIO_MMIO_QUEUE_USED_LOW => set_half(&mut place.used, value, false),
-            VIRTIO_MMIO_QUEUE_USED_HIGH => set_half(&mut place.used, value, true),
+            VIRTIO_MMIO_QUEUE_NUM => layout.size = value,
+            VIRTIO_MMIO_QUEUE_DESC_LOW => set_half(&mut layout.descriptors, value, false),
+            VIRTIO_MMIO_QUEUE_DESC_HIGH => set_half(&mut layout.descriptors, value, true),
+            VIRTIO_MMIO_QUEUE_AVAIL_LOW => set_half(&mut layout.available, value, false),
+            VIRTIO_MMIO_QUEUE_AVAIL_HIGH => set_half(&mut layout.available, value, true),
+            VIRTIO_MMIO_QUEUE_USED_LOW => set_half(&mut layout.used, value, false),
+            VIRTIO_MMIO_QUEUE_USED_HIGH => set_half(&mut layout.used, value, true),
             _ => {}
         }
     }
@@ -354,10 +353,10 @@ impl<D: VirtioDevice> MmioTransport<D> {
         let Ok(index) = usize::try_from(self.selected) else {
             return Effect::None;
         };
-        let Some(&place) = self.places.get(index) else {
+        let Some(&layout) = self.layouts.get(index) else {
             return Effect::None;
         };
-        let overlaps = self.queues.iter().any(|queue| queue.overlaps(&place));
+        let overlaps = self.queues.iter().any(|queue| queue.overlaps(&layout));
         let Some(queue) = self.queues.get_mut(index) else {
             return Effect::None;
         };
@@ -371,11 +370,11 @@ impl<D: VirtioDevice> MmioTransport<D> {
         let result = if overlaps {
             Err(QueueError::Overlap)
         } else {
-            queue.set_up(place, memory)
+            queue.set_up(layout, memory)
         };
         if let Err(error) = result {
             self.counts.refused_queues += 1;
-            // Once is enough: a hostile guest must not be able to fill the log.
+            // Log only the first: a hostile guest must not be able to fill the log.
             if self.counts.refused_queues == 1 {
                 log::warn!("virtio: the guest's driver has set up queue {index} wrongly: {error}");
             }
@@ -423,7 +422,7 @@ mod tests {
         assert_eq!(u32::from_le_bytes(data), 3);
         assert!(status.write(VIRTIO_MMIO_INTERRUPT_ACK.into(), &1_u32.to_le_bytes()));
         assert_eq!(status.get(), VIRTIO_MMIO_INT_CONFIG);
-        // Everything else is the transport's to answer.
+        // Everything else is for the transport.
         assert!(!status.read(VIRTIO_MMIO_STATUS.into(), &mut data));
         assert!(!status.read(VIRTIO_MMIO_INTERRUPT_STATUS.into(), &mut data[..2]));
         assert!(!status.write(VIRTIO_MMIO_INTERRUPT_STATUS.into(), &[0xff; 4]));

@@ -1,5 +1,4 @@
-//! Split virtqueues, of which nothing is believed: where they lie, what their rings say, and the
-//! descriptor chains in them.
+//! Split virtqueues. Their addresses, rings and descriptor chains are untrusted.
 
 use std::ops::Range;
 
@@ -14,62 +13,62 @@ use super::GuestMemory;
 
 /// Bytes of a descriptor (section 2.7.5).
 const DESCRIPTOR_SIZE: u64 = 16;
-/// Bytes of the available ring beside its entries: flags, index, and the used event (2.7.6).
+/// Bytes of the available ring without its entries: flags, index, and the used event (2.7.6).
 const AVAILABLE_META: u64 = 6;
 /// Bytes of an entry of the available ring.
 const AVAILABLE_ENTRY: u64 = 2;
-/// Bytes of the used ring beside its entries (2.7.8).
+/// Bytes of the used ring without its entries (2.7.8).
 const USED_META: u64 = 6;
 /// Bytes of an entry of the used ring.
 const USED_ENTRY: u64 = 8;
-/// Bytes that one chain may describe: twice the longest frame of the wire protocol.
+/// Maximum number of bytes of one chain: twice the longest frame of the wire protocol.
 const CHAIN_MAX: u64 = 8 << 20;
 
-/// Why a queue can't be used, or can't be used any more.
+/// Why a queue is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
     /// The number of entries is zero, no power of two, or too large.
     #[error("A queue of {0} entries is impossible")]
     Size(u32),
-    /// An address isn't aligned as section 2.7 asks.
+    /// An address isn't aligned by section 2.7.
     #[error("A part of the queue isn't aligned")]
     Alignment,
-    /// Some of it isn't in guest memory.
+    /// A part isn't in guest memory.
     #[error("A part of the queue lies outside guest memory")]
-    Outside,
+    OutsideMemory,
     /// Two parts, of this queue or another one, share memory.
     #[error("A part of the queue overlaps another one")]
     Overlap,
     /// More buffers were made available than there are entries.
     #[error("The available ring's index is absurd")]
     AvailableIndex,
-    /// A chain names a descriptor beyond the table.
+    /// A chain contains a descriptor beyond the table.
     #[error("A descriptor's number is beyond the table")]
     DescriptorIndex,
-    /// A chain has more descriptors than there are: it has a loop.
+    /// A chain has more descriptors than the table: it is a loop.
     #[error("A descriptor chain is a loop")]
     Loop,
     /// Indirect descriptors weren't offered.
     #[error("An indirect descriptor, which wasn't offered")]
     Indirect,
-    /// The device is to write into what it should read, or the other way round.
+    /// A buffer for the device to write where one to read is expected, or vice versa.
     #[error("A buffer of the wrong direction")]
     Direction,
-    /// A chain with no byte at all.
+    /// A chain without bytes.
     #[error("An empty descriptor chain")]
     Empty,
-    /// A chain that describes too many bytes.
+    /// A chain with too many bytes.
     #[error("A descriptor chain of more than {CHAIN_MAX} bytes")]
     TooLong,
-    /// What a message needs isn't in its chain.
+    /// A chain that is too short for its message.
     #[error("A buffer that is too short")]
     TooShort,
     /// A buffer isn't in guest memory.
     #[error("A buffer lies outside guest memory")]
-    BufferOutside,
+    BufferOutsideMemory,
 }
 
-/// Who writes into a queue's buffers.
+/// The direction of a queue's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// The device reads what the driver has written.
@@ -78,9 +77,9 @@ pub enum Direction {
     ToDriver,
 }
 
-/// Where the driver says that a queue lies: guest-physical addresses.
+/// The driver's settings for a queue: guest-physical addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueuePlace {
+pub struct QueueLayout {
     /// Number of entries.
     pub size: u32,
     /// Descriptor table ("descriptor area").
@@ -91,8 +90,8 @@ pub struct QueuePlace {
     pub used: u64,
 }
 
-impl QueuePlace {
-    /// The memory that its three parts take. None if that wraps around.
+impl QueueLayout {
+    /// The memory of its three parts. `None` if that wraps around.
     fn ranges(&self) -> Option<[Range<u64>; 3]> {
         let size = u64::from(self.size);
         let range = |start: u64, length: u64| Some(start..start.checked_add(length)?);
@@ -104,23 +103,22 @@ impl QueuePlace {
     }
 }
 
-/// A piece of guest memory that a descriptor points to, known to exist.
+/// A piece of guest memory of a descriptor, checked to exist.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     address: GuestAddress,
     length: u32,
 }
 
-/// The chain that is being worked on. It is read out of guest memory once: what the driver changes
-/// afterwards changes nothing.
+/// The chain in progress. It is read from guest memory once, so later changes by the driver have no effect.
 #[derive(Debug, Default)]
 struct Chain {
     head: u16,
     pieces: Vec<Piece>,
-    /// Index of the first piece that isn't done, and how many bytes of it are.
+    /// Index of the first incomplete piece, and the number of bytes done in it.
     piece: usize,
     offset: u32,
-    /// Bytes done of all pieces.
+    /// Number of bytes done of all pieces.
     done: u32,
 }
 
@@ -128,7 +126,7 @@ struct Chain {
 #[derive(Debug)]
 pub struct Virtqueue {
     queue: Queue,
-    place: QueuePlace,
+    layout: QueueLayout,
     direction: Direction,
     chain: Option<Chain>,
     used: bool,
@@ -138,18 +136,18 @@ impl Virtqueue {
     /// A queue that isn't set up, of at most `size_max` entries.
     ///
     /// # Errors
-    /// [`QueueError::Size`] if that is no power of two.
+    /// [`QueueError::Size`] if `size_max` is no power of two.
     pub fn new(size_max: u16) -> Result<Self, QueueError> {
         Ok(Self {
             queue: Queue::new(size_max).map_err(|_| QueueError::Size(size_max.into()))?,
-            place: QueuePlace::default(),
+            layout: QueueLayout::default(),
             direction: Direction::ToDevice,
             chain: None,
             used: false,
         })
     }
 
-    /// Most entries that it can have.
+    /// Maximum number of entries.
     #[must_use]
     pub fn size_max(&self) -> u16 {
         self.queue.max_size()
@@ -167,59 +165,58 @@ impl Virtqueue {
         self.queue.size()
     }
 
-    /// As it was at first. A chain in progress is forgotten.
+    /// Restores the initial state, without a chain in progress.
     pub fn reset(&mut self) {
         self.queue.reset();
-        self.place = QueuePlace::default();
+        self.layout = QueueLayout::default();
         self.chain = None;
         self.used = false;
     }
 
-    /// Sets the queue up where `place` says.
+    /// Sets the queue up at `layout`.
     ///
     /// # Errors
-    /// If it can't be there; it stays as it was at first.
-    pub fn set_up(&mut self, place: QueuePlace, memory: &GuestMemory) -> Result<(), QueueError> {
+    /// The settings are invalid; the queue isn't set up then.
+    pub fn set_up(&mut self, layout: QueueLayout, memory: &GuestMemory) -> Result<(), QueueError> {
         self.reset();
-        let size = u16::try_from(place.size).map_err(|_| QueueError::Size(place.size))?;
-        let bad_size = |_| QueueError::Size(place.size);
+        let size = u16::try_from(layout.size).map_err(|_| QueueError::Size(layout.size))?;
+        let bad_size = |_| QueueError::Size(layout.size);
         let misaligned = |_| QueueError::Alignment;
         self.queue.try_set_size(size).map_err(bad_size)?;
-        let ranges = place.ranges().ok_or(QueueError::Outside)?;
+        let ranges = layout.ranges().ok_or(QueueError::OutsideMemory)?;
         if !ranges.iter().all(|range| in_memory(memory, range)) {
-            return Err(QueueError::Outside);
+            return Err(QueueError::OutsideMemory);
         }
         if overlaps(&ranges, &ranges) {
             return Err(QueueError::Overlap);
         }
         self.queue
-            .try_set_desc_table_address(GuestAddress(place.descriptors))
+            .try_set_desc_table_address(GuestAddress(layout.descriptors))
             .map_err(misaligned)?;
         self.queue
-            .try_set_avail_ring_address(GuestAddress(place.available))
+            .try_set_avail_ring_address(GuestAddress(layout.available))
             .map_err(misaligned)?;
         self.queue
-            .try_set_used_ring_address(GuestAddress(place.used))
+            .try_set_used_ring_address(GuestAddress(layout.used))
             .map_err(misaligned)?;
         self.queue.set_ready(true);
-        self.place = place;
+        self.layout = layout;
         Ok(())
     }
 
-    /// Whether a queue at `place` would share memory with this one, which may be not set up.
+    /// Whether a queue at `layout` would share memory with this one. False if this one isn't set up.
     #[must_use]
-    pub fn overlaps(&self, place: &QueuePlace) -> bool {
-        match (self.place.ranges(), place.ranges()) {
+    pub fn overlaps(&self, layout: &QueueLayout) -> bool {
+        match (self.layout.ranges(), layout.ranges()) {
             (Some(mine), Some(other)) => self.is_ready() && overlaps(&mine, &other),
             _ => false,
         }
     }
 
-    /// Whether there is a chain that can be worked on, of buffers of this direction; takes the next
-    /// one if none is in progress.
+    /// Whether there is a chain of buffers of this direction to work on. Takes the next one if none is in progress.
     ///
     /// # Errors
-    /// What is wrong with the ring or the chain. There is no way on from there but a reset.
+    /// The ring or the chain is invalid. The queue must be reset.
     pub fn begin(
         &mut self,
         memory: &GuestMemory,
@@ -241,13 +238,13 @@ impl Virtqueue {
         Ok(self.chain.is_some())
     }
 
-    /// True while a chain has been taken and not given back.
+    /// True while a chain has been taken and not finished.
     #[must_use]
     pub fn in_progress(&self) -> bool {
         self.chain.is_some()
     }
 
-    /// Bytes that the chain in progress still has to give, or to take.
+    /// Bytes that are left to read or write in the chain in progress.
     #[must_use]
     pub fn remaining(&self) -> usize {
         let Some(chain) = &self.chain else { return 0 };
@@ -256,11 +253,11 @@ impl Virtqueue {
         bytes.saturating_sub(chain.offset as usize)
     }
 
-    /// Reads the next bytes of the chain in progress and returns how many there were: fewer than
-    /// asked for at its end.
+    /// Reads the next bytes of the chain in progress and returns their number, which is smaller than requested at its
+    /// end.
     ///
     /// # Errors
-    /// If guest memory can't be read.
+    /// Guest memory can't be read.
     pub fn read(&mut self, memory: &GuestMemory, bytes: &mut [u8]) -> Result<usize, QueueError> {
         self.advance(bytes.len(), |address, done, length| {
             let target = bytes.get_mut(done..done + length).unwrap_or_default();
@@ -268,10 +265,10 @@ impl Virtqueue {
         })
     }
 
-    /// Writes into the chain in progress and returns how many bytes there was room for.
+    /// Writes into the chain in progress and returns the number of bytes that had room.
     ///
     /// # Errors
-    /// If guest memory can't be written.
+    /// Guest memory can't be written.
     pub fn write(&mut self, memory: &GuestMemory, bytes: &[u8]) -> Result<usize, QueueError> {
         self.advance(bytes.len(), |address, done, length| {
             let source = bytes.get(done..done + length).unwrap_or_default();
@@ -279,10 +276,10 @@ impl Virtqueue {
         })
     }
 
-    /// Gives the chain in progress back to the driver.
+    /// Returns the chain in progress to the driver.
     ///
     /// # Errors
-    /// If guest memory can't be written.
+    /// Guest memory can't be written.
     pub fn finish(&mut self, memory: &GuestMemory) -> Result<(), QueueError> {
         let Some(chain) = self.chain.take() else {
             return Ok(());
@@ -293,24 +290,24 @@ impl Virtqueue {
         };
         self.queue
             .add_used(memory, chain.head, written)
-            .map_err(|_| QueueError::Outside)?;
+            .map_err(|_| QueueError::OutsideMemory)?;
         self.used = true;
         Ok(())
     }
 
-    /// Whether chains were given back since the last call and the driver wants to hear of it.
+    /// Whether chains were finished since the last call and the driver wants an interrupt.
     pub fn take_interrupt(&mut self, memory: &GuestMemory) -> bool {
         if !std::mem::take(&mut self.used) || !self.is_ready() {
             return false;
         }
-        // After the used index, or both sides could miss what the other one does (2.7.7.2).
+        // After the used index, or both sides could miss each other's change (2.7.7.2).
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         let flags = memory.read_obj::<u16>(GuestAddress(self.queue.avail_ring()));
         u32::from(flags.map_or(0, u16::from_le)) & VRING_AVAIL_F_NO_INTERRUPT == 0
     }
 
-    /// Goes `length` bytes on in the chain; `transfer` moves the bytes: the guest's address, how
-    /// many were moved before, how many to move.
+    /// Advances by `length` bytes in the chain. `transfer` moves bytes: the guest's address, the number already moved,
+    /// the number to move.
     fn advance<E>(
         &mut self,
         length: usize,
@@ -329,8 +326,8 @@ impl Virtqueue {
             let address = piece
                 .address
                 .checked_add(chain.offset.into())
-                .ok_or(QueueError::BufferOutside)?;
-            transfer(address, moved, step as usize).map_err(|_| QueueError::BufferOutside)?;
+                .ok_or(QueueError::BufferOutsideMemory)?;
+            transfer(address, moved, step as usize).map_err(|_| QueueError::BufferOutsideMemory)?;
             moved += step as usize;
             chain.done += step;
             chain.offset += step;
@@ -361,10 +358,10 @@ impl Virtqueue {
             }
             let start = descriptor.addr().0;
             let end = start.checked_add(descriptor.len().into());
-            let end = end.ok_or(QueueError::BufferOutside)?;
+            let end = end.ok_or(QueueError::BufferOutsideMemory)?;
             if start < end {
                 if !in_memory(memory, &(start..end)) {
-                    return Err(QueueError::BufferOutside);
+                    return Err(QueueError::BufferOutsideMemory);
                 }
                 chain.pieces.push(Piece {
                     address: descriptor.addr(),
@@ -393,8 +390,10 @@ impl Virtqueue {
         }
         let offset = u64::from(index) * DESCRIPTOR_SIZE;
         let address = GuestAddress(self.queue.desc_table()).checked_add(offset);
-        let address = address.ok_or(QueueError::Outside)?;
-        memory.read_obj(address).map_err(|_| QueueError::Outside)
+        let address = address.ok_or(QueueError::OutsideMemory)?;
+        memory
+            .read_obj(address)
+            .map_err(|_| QueueError::OutsideMemory)
     }
 }
 
@@ -403,7 +402,7 @@ fn in_memory(memory: &GuestMemory, range: &Range<u64>) -> bool {
         .is_ok_and(|length| memory.check_range(GuestAddress(range.start), length))
 }
 
-/// Whether two different ones of these ranges share a byte.
+/// Whether any range of `some` shares a byte with one of `others`, or with another one of `some`.
 fn overlaps(some: &[Range<u64>; 3], others: &[Range<u64>; 3]) -> bool {
     some.iter().enumerate().any(|(index, one)| {
         others.iter().enumerate().any(|(other_index, other)| {

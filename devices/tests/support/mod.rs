@@ -1,4 +1,4 @@
-//! Helpers that the tests of pcs share.
+//! Helpers for the tests of pcs.
 
 #![allow(dead_code, reason = "Each test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "A test may panic")]
@@ -30,7 +30,7 @@ pub fn tick(vcpu: u16, mode: Mode, pid: i32) -> Ticks {
     }
 }
 
-/// Ticks of vCPU 0 reckoned idle.
+/// Idle ticks of vCPU 0.
 pub fn idle(ticks: u64) -> Ticks {
     Ticks {
         idle: ticks,
@@ -38,19 +38,19 @@ pub fn idle(ticks: u64) -> Ticks {
     }
 }
 
-/// A list as `PROF_LIST` points to: the words one after the other.
+/// A list for `PROF_LIST`: consecutive words.
 pub fn words(words: &[i32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// One buffer as a reader sees it.
+/// One buffer as a reader gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     pub header: Header,
     pub records: Vec<Record>,
 }
 
-/// The blocks that `bytes` are, the last one perhaps cut.
+/// The blocks in `bytes`, the last one perhaps incomplete.
 pub fn blocks(format: Format, size: usize, bytes: &[u8]) -> Vec<Block> {
     bytes
         .chunks(size)
@@ -78,7 +78,7 @@ fn decode_block(format: Format, size: usize, block: &[u8]) -> Block {
     }
 }
 
-/// A client's view of an open device.
+/// A client with the device open.
 pub struct Client {
     pub pcs: Pcs,
     pub format: Format,

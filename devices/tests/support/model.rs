@@ -1,5 +1,4 @@
-//! A plain model of the device, which handles one tick at a time and keeps whole records where
-//! the device keeps bytes.
+//! A plain model of the device. It handles one tick at a time, and keeps records instead of bytes.
 
 use std::collections::VecDeque;
 
@@ -30,7 +29,7 @@ pub struct Model {
     ready: VecDeque<Buffer>,
     read_of_first: usize,
     pub handed_over: Vec<Buffer>,
-    told_lost: u64,
+    reported_lost: u64,
     pub gathered_lost: u64,
     clock: Vec<u64>,
     counts: Vec<[u64; 4]>,
@@ -57,7 +56,7 @@ impl Model {
             ready: VecDeque::new(),
             read_of_first: 0,
             handed_over: Vec::new(),
-            told_lost: 0,
+            reported_lost: 0,
             gathered_lost: 0,
             clock: vec![0; sets],
             counts: vec![[0; 4]; sets],
@@ -82,12 +81,12 @@ impl Model {
         }
         self.ledger.ungathered -= if self.gathering { 0 } else { ticks.stolen };
         self.ledger.stolen += ticks.stolen;
-        // The clock lost them before the vCPU's next hundred is put out.
+        // The clock lost them before the vCPU's next counts are due.
         self.gathered_lost += if self.gathering { ticks.lost } else { 0 };
         for _ in 0..ticks.lost {
             self.tick(ticks.vcpu, |_| ());
         }
-        // Before the first PROF_* they stay ungathered, since no header tells of them.
+        // Before the first PROF_* they are ungathered, since no header reports them.
         self.ledger.lost += if self.gathering { ticks.lost } else { 0 };
         if let Some(sample) = ticks.sample {
             self.tick(ticks.vcpu, |model| model.sample(&sample));
@@ -175,8 +174,8 @@ impl Model {
     }
 
     pub fn seal(&mut self) -> bool {
-        let untold = self.gathered_lost - self.told_lost;
-        if self.filling.is_empty() && (untold == 0 || self.ready.len() >= self.buffers) {
+        let unreported = self.gathered_lost - self.reported_lost;
+        if self.filling.is_empty() && (unreported == 0 || self.ready.len() >= self.buffers) {
             return false;
         }
         let most = if self.format == Format::Native {
@@ -184,8 +183,8 @@ impl Model {
         } else {
             32767
         };
-        let lost = untold.min(most);
-        self.told_lost += lost;
+        let lost = unreported.min(most);
+        self.reported_lost += lost;
         let records = std::mem::take(&mut self.filling);
         self.ready.push_back(Buffer { records, lost });
         true
@@ -221,7 +220,7 @@ impl Model {
         }
     }
 
-    /// Reads byte by byte; how many bytes there were.
+    /// Reads byte by byte; returns the number of bytes.
     pub fn read(&mut self, limit: usize) -> usize {
         let (header, size) = if self.format == Format::Native {
             (8, 16)

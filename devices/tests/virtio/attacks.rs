@@ -1,11 +1,11 @@
-//! A driver that does everything wrong loses the port that it does it on, and nothing else.
+//! Tests that a driver that violates the protocol on a port loses that port and nothing else.
 
 use super::driver::{
     CONTROL, Descriptor, Driver, INDIRECT, MEMORY, NEEDS_RESET, NEXT, PORT_OPEN, SIZE, STATUS,
     TRANSMIT_1, WRITE, hello, open_exclusive,
 };
 
-/// What is done to a queue. Its own direction is what `flags` says.
+/// Damages a queue. `flags` gives the queue's direction.
 type Attack = fn(&mut Driver, usize, u16);
 
 fn one(driver: &mut Driver, queue: usize, descriptor: Descriptor) {
@@ -22,7 +22,7 @@ fn descriptor(address: u64, length: u32, flags: u16, next: u16) -> Descriptor {
     }
 }
 
-/// All of them, by name.
+/// All attacks by name.
 const ATTACKS: [(&str, Attack); 12] = [
     (
         "a descriptor that is its own next",
@@ -70,7 +70,7 @@ const ATTACKS: [(&str, Attack); 12] = [
     }),
 ];
 
-/// A running driver whose port 1 has a device open, and which is about to get a reply on port 1.
+/// A running driver with an open device on port 1, where a reply is due next.
 fn victim() -> Driver {
     let mut driver = Driver::running();
     driver.send(TRANSMIT_1, &hello());
@@ -88,8 +88,8 @@ fn a_bad_chain_costs_its_port_and_nothing_else() {
         attack(&mut driver, TRANSMIT_1, 0);
         driver.serve();
         assert!(driver.backend.open.is_empty(), "{what}");
-        let told = driver.told();
-        assert_eq!(told, [(1, PORT_OPEN, 0, Vec::new())], "{what}");
+        let messages = driver.messages();
+        assert_eq!(messages, [(1, PORT_OPEN, 0, Vec::new())], "{what}");
         let faults = driver.device.device().faults();
         let counts: Vec<u64> = faults.ports.iter().map(|(_, port)| port.queue).collect();
         assert_eq!(counts, [0, 1, 0], "{what}");
@@ -99,7 +99,7 @@ fn a_bad_chain_costs_its_port_and_nothing_else() {
         driver.control(1, PORT_OPEN, 0);
         driver.control(1, PORT_OPEN, 1);
         driver.serve();
-        assert!(driver.told().is_empty(), "{what}");
+        assert!(driver.messages().is_empty(), "{what}");
         driver.start();
         driver.open_ports();
         assert!(driver.is_answered(TRANSMIT_1), "{what}");
@@ -107,7 +107,7 @@ fn a_bad_chain_costs_its_port_and_nothing_else() {
 }
 
 #[test]
-fn so_does_a_bad_buffer_for_a_reply() {
+fn a_bad_buffer_for_a_reply_costs_its_port_only() {
     for (what, attack) in ATTACKS {
         let mut driver = Driver::new();
         driver.start();
@@ -193,14 +193,14 @@ fn messages_about_what_is_not_there_mean_nothing() {
         driver.serve();
         driver.take(CONTROL + 1);
     }
-    driver.told();
+    driver.messages();
     assert!(driver.is_answered(TRANSMIT_1));
     assert_eq!(driver.device.device().faults().control, 0);
 }
 
 #[test]
 fn a_driver_that_writes_over_its_rings_changes_nothing_that_was_read() {
-    // The first chain is longer than one turn takes; its descriptor changes in between.
+    // The first chain takes more than one turn; its descriptor changes in between.
     let mut driver = Driver::running();
     driver.describe(1, 0, descriptor(0, 4 << 20, 0, 0));
     driver.offer(1, 0);

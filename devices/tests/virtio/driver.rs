@@ -1,4 +1,4 @@
-//! A driver in guest memory of its own, and devices behind the ports.
+//! A driver with its own guest memory, and devices behind the ports.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Request, RequestFrame, VERSION};
-use kvmprof_devices::endpoint::{Backend, Facts, Handle, IoctlReply, Readiness};
+use kvmprof_devices::endpoint::{Backend, Handle, HelloInfo, IoctlReply, Readiness};
 use kvmprof_devices::virtio::console::{Console, EndpointPort, Port, PortError};
 use kvmprof_devices::virtio::{GuestMemory, MmioTransport};
 use vm_memory::{Bytes, GuestAddress};
@@ -20,7 +20,7 @@ pub const FEATURES_OK: u32 = 8;
 pub const DRIVER_OK: u32 = 4;
 pub const NEEDS_RESET: u32 = 0x40;
 
-/// Queue of control messages to the driver; those from it are next.
+/// Queue of control messages to the driver; the next one comes from it.
 pub const CONTROL: usize = 2;
 /// Queues of port 1.
 pub const RECEIVE_1: usize = 4;
@@ -39,10 +39,10 @@ pub const RESIZE: u16 = 5;
 pub const PORT_OPEN: u16 = 6;
 pub const PORT_NAME: u16 = 7;
 
-/// A device that only one may have open: its number.
+/// The number of a device that only one client may have open.
 pub const EXCLUSIVE: u16 = 1;
 
-/// Devices that note what is done with them.
+/// Devices that record the calls.
 #[derive(Default)]
 pub struct Bench {
     pub open: BTreeMap<Handle, u16>,
@@ -93,14 +93,14 @@ impl Backend for Bench {
     }
 }
 
-/// What a console port has got, and what it is to send.
+/// The input and output of a console port.
 #[derive(Default)]
 pub struct Terminal {
     pub open: bool,
     pub shown: Vec<u8>,
     pub typed: Vec<u8>,
-    /// Where its transmit queue is, if each piece that is shown makes another chain available: as a
-    /// guest does that sends from another processor meanwhile.
+    /// The guest memory, if each piece of output makes another chain available on the transmit queue, as a guest that
+    /// sends from another processor meanwhile.
     pub refilled: Option<GuestMemory>,
 }
 
@@ -125,7 +125,7 @@ impl Port for TerminalPort {
         let mut terminal = self.0.lock().unwrap();
         terminal.shown.extend(bytes);
         if let Some(memory) = &terminal.refilled {
-            let index = GuestAddress(place(1)[1] + 2);
+            let index = GuestAddress(queue_addresses(1)[1] + 2);
             let available: u16 = memory.read_obj(index).unwrap();
             memory.write_obj(available.wrapping_add(1), index).unwrap();
         }
@@ -150,7 +150,7 @@ impl Port for TerminalPort {
     }
 }
 
-/// A descriptor as it lies in memory.
+/// A descriptor in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor {
     pub address: u64,
@@ -159,7 +159,7 @@ pub struct Descriptor {
     pub next: u16,
 }
 
-/// A queue as the driver keeps it.
+/// The driver's state of a queue.
 #[derive(Clone, Copy, Debug)]
 struct Ring {
     available: u16,
@@ -175,24 +175,24 @@ pub struct Driver {
     rings: Vec<Ring>,
 }
 
-/// Where the parts of a queue are: descriptors, available ring, used ring, buffers.
-pub fn place(queue: usize) -> [u64; 4] {
+/// The addresses of a queue's parts: descriptors, available ring, used ring, buffers.
+pub fn queue_addresses(queue: usize) -> [u64; 4] {
     let base = 0x1_0000 * (u64::try_from(queue).unwrap() + 1);
     [base, base + 0x2000, base + 0x3000, base + 0x4000]
 }
 
-/// Bytes of each of a queue's buffers, of which there is one for each entry.
+/// Bytes of each buffer. A queue has one buffer for each entry.
 pub const BUFFER: u64 = 0x400;
 
 impl Driver {
-    /// A device that no driver has touched.
+    /// A device before its driver starts.
     pub fn new() -> Self {
         let length = usize::try_from(MEMORY).unwrap();
         let memory = GuestMemory::from_ranges(&[(GuestAddress(0), length)]).unwrap();
         let terminal = TerminalPort::default();
-        let facts = Facts { vcpus: 2, hz: 100 };
+        let info = HelloInfo { vcpus: 2, hz: 100 };
         let port = |number| {
-            let port: Box<dyn Port> = Box::new(EndpointPort::new(facts));
+            let port: Box<dyn Port> = Box::new(EndpointPort::new(info));
             (format!("kvmprof.{number}"), port)
         };
         let console = Console::new(Some(Box::new(terminal.clone())), vec![port(0), port(1)]);
@@ -205,7 +205,7 @@ impl Driver {
         }
     }
 
-    /// A driver that runs, with all ports announced and ready, and port 1 and 2 open.
+    /// A running driver with all ports announced and ready, and ports 1 and 2 open.
     pub fn running() -> Self {
         let mut driver = Self::new();
         driver.start();
@@ -224,7 +224,7 @@ impl Driver {
         self.device.write(register, &value.to_le_bytes(), &memory);
     }
 
-    /// Asks for these features; true if the device agrees.
+    /// Requests these features; true if the device accepts them.
     pub fn negotiate(&mut self, features: u64) -> bool {
         self.write(STATUS, 0);
         self.write(STATUS, 1);
@@ -238,7 +238,7 @@ impl Driver {
         self.read(STATUS) & FEATURES_OK != 0
     }
 
-    /// Sets one queue up; true if the device takes it.
+    /// Sets one queue up; true if the device accepts it.
     pub fn set_up(
         &mut self,
         queue: usize,
@@ -255,7 +255,7 @@ impl Driver {
         self.read(0x44) == 1
     }
 
-    /// Everything up to DRIVER_OK, with all features.
+    /// Does everything up to DRIVER_OK, with all features.
     pub fn start(&mut self) {
         self.start_with(1 << 32 | 0b11);
     }
@@ -264,7 +264,7 @@ impl Driver {
         assert!(self.negotiate(features));
         self.rings.clear();
         for queue in 0..8 {
-            let [descriptors, available, used, buffers] = place(queue);
+            let [descriptors, available, used, buffers] = queue_addresses(queue);
             let length = usize::try_from(buffers - descriptors).unwrap();
             let zeros = vec![0; length];
             self.memory
@@ -279,7 +279,7 @@ impl Driver {
         self.write(STATUS, 3 | FEATURES_OK | DRIVER_OK);
     }
 
-    /// Buffers for everything, all ports ready, 1 and 2 open; what was told on the way is thrown away.
+    /// Provides buffers everywhere, makes all ports ready and opens 1 and 2; discards the device's messages.
     pub fn open_ports(&mut self) {
         self.provide(CONTROL, 16);
         self.control(0, DEVICE_READY, 1);
@@ -288,8 +288,8 @@ impl Driver {
             self.control(port, PORT_OPEN, 1);
         }
         self.serve();
-        let told = self.take(CONTROL).len();
-        self.provide(CONTROL, u16::try_from(told).unwrap());
+        let messages = self.take(CONTROL).len();
+        self.provide(CONTROL, u16::try_from(messages).unwrap());
         self.take(CONTROL + 1);
         for queue in [0, RECEIVE_1, RECEIVE_1 + 2] {
             self.provide(queue, 8);
@@ -308,7 +308,7 @@ impl Driver {
 
     /// Stores a descriptor.
     pub fn describe(&mut self, queue: usize, index: u16, descriptor: Descriptor) {
-        let address = place(queue)[0] + 16 * u64::from(index);
+        let address = queue_addresses(queue)[0] + 16 * u64::from(index);
         let mut bytes = descriptor.address.to_le_bytes().to_vec();
         bytes.extend(descriptor.length.to_le_bytes());
         bytes.extend(descriptor.flags.to_le_bytes());
@@ -321,7 +321,7 @@ impl Driver {
     /// Makes the chain that begins with descriptor `head` available.
     pub fn offer(&mut self, queue: usize, head: u16) {
         let ring = &mut self.rings[queue];
-        let slot = place(queue)[1] + 4 + 2 * u64::from(ring.available % SIZE);
+        let slot = queue_addresses(queue)[1] + 4 + 2 * u64::from(ring.available % SIZE);
         ring.available = ring.available.wrapping_add(1);
         let index = ring.available;
         self.memory.write_obj(head, GuestAddress(slot)).unwrap();
@@ -329,13 +329,13 @@ impl Driver {
     }
 
     pub fn set_available(&mut self, queue: usize, index: u16) {
-        let address = GuestAddress(place(queue)[1] + 2);
+        let address = GuestAddress(queue_addresses(queue)[1] + 2);
         self.memory.write_obj(index, address).unwrap();
     }
 
-    /// A buffer of the queue's own.
+    /// The address of a queue's buffer.
     pub fn buffer(queue: usize, index: u16) -> u64 {
-        place(queue)[3] + BUFFER * u64::from(index)
+        queue_addresses(queue)[3] + BUFFER * u64::from(index)
     }
 
     /// Gives the device `count` buffers to write into.
@@ -356,7 +356,7 @@ impl Driver {
         }
     }
 
-    /// Has `bytes` sent, which fit into one buffer.
+    /// Sends `bytes`, which fit into one buffer.
     pub fn send(&mut self, queue: usize, bytes: &[u8]) {
         let index = self.rings[queue].available % SIZE;
         let address = Self::buffer(queue, index);
@@ -384,9 +384,9 @@ impl Driver {
         self.send(CONTROL + 1, &bytes);
     }
 
-    /// What the device has given back since the last call: what it wrote into each buffer.
+    /// The contents of the buffers that the device has returned since the last call.
     pub fn take(&mut self, queue: usize) -> Vec<Vec<u8>> {
-        let base = place(queue)[2];
+        let base = queue_addresses(queue)[2];
         let index: u16 = self.memory.read_obj(GuestAddress(base + 2)).unwrap();
         let mut all = Vec::new();
         while self.rings[queue].used != index {
@@ -405,7 +405,7 @@ impl Driver {
     }
 
     /// The control messages since the last call: port, event, value, and what follows.
-    pub fn told(&mut self) -> Vec<(u32, u16, u16, Vec<u8>)> {
+    pub fn messages(&mut self) -> Vec<(u32, u16, u16, Vec<u8>)> {
         self.take(CONTROL)
             .into_iter()
             .map(|bytes| {
@@ -416,12 +416,12 @@ impl Driver {
             .collect()
     }
 
-    /// The bytes that have come on a port's receive queue.
+    /// The bytes received on a port's receive queue.
     pub fn received(&mut self, queue: usize) -> Vec<u8> {
         self.take(queue).concat()
     }
 
-    /// Says hello on the port with this transmit queue, and whether it is answered.
+    /// Says hello on the port with this transmit queue; returns whether there is a reply.
     pub fn is_answered(&mut self, transmit: usize) -> bool {
         self.send(transmit, &hello());
         self.serve();

@@ -1,4 +1,4 @@
-//! The virtio console device, driven by a driver that can do everything wrong.
+//! Tests of the virtio console device, with a driver that can violate the protocol.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod attacks;

@@ -1,4 +1,4 @@
-//! What goes over the ports, and when.
+//! Tests of the transfer on ports.
 
 use kvmprof_abi::wire::Request;
 use kvmprof_devices::virtio::console::ConsoleSize;
@@ -6,10 +6,11 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::driver::{
     CONSOLE_PORT, CONTROL, DEVICE_READY, Descriptor, Driver, NEXT, PORT_ADD, PORT_NAME, PORT_OPEN,
-    PORT_READY, RECEIVE_1, RESIZE, STATUS, TRANSMIT_1, hello, open_exclusive, place, request,
+    PORT_READY, RECEIVE_1, RESIZE, STATUS, TRANSMIT_1, hello, open_exclusive, queue_addresses,
+    request,
 };
 
-fn told(port: u32, event: u16, value: u16) -> (u32, u16, u16, Vec<u8>) {
+fn message(port: u32, event: u16, value: u16) -> (u32, u16, u16, Vec<u8>) {
     (port, event, value, Vec::new())
 }
 
@@ -20,18 +21,18 @@ fn ports_are_announced_and_named() {
     driver.provide(CONTROL, 16);
     driver.control(0, DEVICE_READY, 1);
     driver.serve();
-    let added = [0, 1, 2].map(|port| told(port, PORT_ADD, 1));
-    assert_eq!(driver.told(), added);
+    let added = [0, 1, 2].map(|port| message(port, PORT_ADD, 1));
+    assert_eq!(driver.messages(), added);
     driver.control(0, PORT_READY, 1);
     driver.control(2, PORT_READY, 1);
     driver.serve();
     assert_eq!(
-        driver.told(),
+        driver.messages(),
         [
-            told(0, CONSOLE_PORT, 1),
-            told(0, PORT_OPEN, 1),
-            // Open first: who waits for the name may use the port at once.
-            told(2, PORT_OPEN, 1),
+            message(0, CONSOLE_PORT, 1),
+            message(0, PORT_OPEN, 1),
+            // Open first: a program that waits for the name may use the port at once.
+            message(2, PORT_OPEN, 1),
             (2, PORT_NAME, 1, b"kvmprof.1".to_vec()),
         ]
     );
@@ -49,8 +50,8 @@ fn messages_wait_for_buffers_without_piling_up() {
     }
     driver.provide(CONTROL, 16);
     driver.serve();
-    // Three that there are, and two of the one that was ready.
-    assert_eq!(driver.told().len(), 5);
+    // The three ports, and two messages of the one that was ready.
+    assert_eq!(driver.messages().len(), 5);
 }
 
 #[test]
@@ -60,7 +61,7 @@ fn requests_are_answered_however_they_are_cut() {
     let bytes = hello();
     let (first, rest) = bytes.split_at(10);
     for (index, byte) in (0u16..).zip(first) {
-        let address = place(TRANSMIT_1)[3] + u64::from(index);
+        let address = queue_addresses(TRANSMIT_1)[3] + u64::from(index);
         driver
             .memory
             .write_obj(*byte, GuestAddress(address))
@@ -98,7 +99,7 @@ fn replies_wait_for_buffers() {
 }
 
 #[test]
-fn what_is_sent_with_the_opening_is_read_and_what_is_sent_before_it_waits() {
+fn data_sent_with_the_opening_is_read_and_data_before_it_waits() {
     let mut driver = Driver::new();
     driver.start();
     driver.provide(RECEIVE_1, 4);
@@ -123,12 +124,12 @@ fn closing_frees_what_was_open() {
     driver.received(RECEIVE_1);
     driver.control(1, PORT_OPEN, 1);
     driver.serve();
-    // A conversation of its own, which begins with a hello.
+    // A new conversation, which begins with a hello.
     assert!(driver.is_answered(TRANSMIT_1));
 }
 
 #[test]
-fn what_was_sent_before_the_closing_is_acted_on() {
+fn data_sent_before_the_closing_is_handled() {
     let mut driver = Driver::running();
     driver.send(TRANSMIT_1, &hello());
     driver.send(TRANSMIT_1, &open_exclusive());
@@ -179,7 +180,7 @@ fn a_reset_and_a_new_driver_between_two_turns_still_free_everything() {
 }
 
 #[test]
-fn what_is_no_protocol_is_hung_up_on_until_the_guest_closes() {
+fn a_port_with_invalid_data_is_hung_up_until_the_guest_closes() {
     let mut driver = Driver::running();
     driver.send(TRANSMIT_1, &hello());
     driver.send(TRANSMIT_1, &open_exclusive());
@@ -187,22 +188,22 @@ fn what_is_no_protocol_is_hung_up_on_until_the_guest_closes() {
     driver.send(TRANSMIT_1, &[0xff; 64]);
     driver.send(TRANSMIT_1, b"and more of that");
     driver.serve();
-    assert_eq!(driver.told(), [told(1, PORT_OPEN, 0)]);
+    assert_eq!(driver.messages(), [message(1, PORT_OPEN, 0)]);
     assert!(driver.backend.open.is_empty());
     assert!(driver.is_answered(TRANSMIT_1 + 2));
-    // A driver may wait for its buffers, whatever becomes of what is in them.
+    // A driver may wait for its buffers, even if their contents are dropped.
     assert_eq!(driver.take(TRANSMIT_1).len(), 4);
     driver.send(TRANSMIT_1, b"still more");
     driver.serve();
     assert_eq!(driver.take(TRANSMIT_1).len(), 1);
-    assert!(driver.told().is_empty());
+    assert!(driver.messages().is_empty());
     // Opening it again without closing changes nothing.
     driver.control(1, PORT_OPEN, 1);
     driver.serve();
-    assert!(driver.told().is_empty());
+    assert!(driver.messages().is_empty());
     driver.control(1, PORT_OPEN, 0);
     driver.serve();
-    assert_eq!(driver.told(), [told(1, PORT_OPEN, 1)]);
+    assert_eq!(driver.messages(), [message(1, PORT_OPEN, 1)]);
     driver.received(RECEIVE_1);
     driver.control(1, PORT_OPEN, 1);
     assert!(driver.is_answered(TRANSMIT_1));
@@ -235,7 +236,7 @@ fn a_guest_that_reads_no_replies_is_not_served_further() {
     let taken = driver.take(TRANSMIT_1).len();
     assert!((4..12).contains(&taken), "{taken} requests were taken");
     let mut bytes = driver.received(RECEIVE_1).len();
-    // Who reads them gets all.
+    // A client that reads them gets all.
     for _ in 0..200 {
         driver.provide(RECEIVE_1, 8);
         driver.serve();
@@ -268,14 +269,14 @@ fn the_console_hears_of_its_size() {
         rows: 25,
     });
     driver.serve();
-    assert_eq!(driver.told(), [(0, RESIZE, 0, vec![80, 0, 25, 0])]);
-    // A driver that comes later hears it too.
+    assert_eq!(driver.messages(), [(0, RESIZE, 0, vec![80, 0, 25, 0])]);
+    // A driver that starts later gets it too.
     driver.start();
     driver.provide(CONTROL, 16);
     driver.control(0, PORT_READY, 1);
     driver.serve();
     let size = (0, RESIZE, 0, vec![80, 0, 25, 0]);
-    assert_eq!(driver.told()[1], size);
+    assert_eq!(driver.messages()[1], size);
 }
 
 #[test]
@@ -327,7 +328,7 @@ fn a_queue_that_is_refilled_all_the_time_has_its_turn_and_no_more() {
     driver.offer(1, 0);
     driver.send(TRANSMIT_1, &hello());
     assert!(driver.device.serve(&driver.memory, &mut driver.backend));
-    // Single bytes are work, too.
+    // Single bytes count for the budget, too.
     assert_eq!(driver.terminal.0.lock().unwrap().shown.len(), 64);
     assert_eq!(driver.received(RECEIVE_1).len(), 48);
     driver.control(0, PORT_OPEN, 0);
@@ -364,17 +365,17 @@ fn closing_ends_though_the_guest_goes_on_sending() {
 }
 
 #[test]
-fn who_wants_no_interrupts_gets_none() {
+fn a_driver_without_interrupts_gets_none() {
     const NO_INTERRUPT: u16 = 1;
     let mut driver = Driver::running();
     driver.device.take_interrupt();
     for queue in [RECEIVE_1, TRANSMIT_1] {
-        let flags = GuestAddress(place(queue)[1]);
+        let flags = GuestAddress(queue_addresses(queue)[1]);
         driver.memory.write_obj(NO_INTERRUPT, flags).unwrap();
     }
     assert!(driver.is_answered(TRANSMIT_1));
     assert!(!driver.device.take_interrupt());
-    let flags = GuestAddress(place(TRANSMIT_1)[1]);
+    let flags = GuestAddress(queue_addresses(TRANSMIT_1)[1]);
     driver.memory.write_obj(0u16, flags).unwrap();
     driver.send(TRANSMIT_1, &open_exclusive());
     driver.serve();

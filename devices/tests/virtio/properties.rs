@@ -1,9 +1,9 @@
-//! Whatever a driver writes into registers and rings: no panic, and every turn ends.
+//! Tests that any writes of a driver to registers and rings cause no panic, and that every turn ends.
 
 use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
-use super::driver::{DRIVER_OK, Driver, FEATURES_OK, MEMORY, STATUS, place};
+use super::driver::{DRIVER_OK, Driver, FEATURES_OK, MEMORY, STATUS, queue_addresses};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -15,14 +15,14 @@ enum Step {
         offset: u64,
         width: usize,
     },
-    /// Into queue number `.0`, at this place of the ring.
+    /// Writes to queue number `.0`, at this offset of the ring.
     Ring(usize, u64, u16),
     Start,
     Open,
     Serve,
 }
 
-/// Offsets of registers, their neighbours, and anything.
+/// Offsets of registers, their neighbours, and any others.
 fn offset() -> impl Strategy<Value = u64> {
     prop_oneof![
         8 => (0u64..0x44).prop_map(|register| 4 * register),
@@ -35,7 +35,7 @@ fn value() -> impl Strategy<Value = u32> {
     prop_oneof![
         4 => 0u32..16,
         2 => (0u32..32).prop_map(|bit| 1 << bit),
-        2 => (0usize..8).prop_map(|queue| u32::try_from(place(queue)[0]).unwrap()),
+        2 => (0usize..8).prop_map(|queue| u32::try_from(queue_addresses(queue)[0]).unwrap()),
         1 => any::<u32>(),
     ]
 }
@@ -68,7 +68,7 @@ fn take(driver: &mut Driver, step: Step) {
         }
         Step::Read { offset, width } => driver.device.read(offset, &mut vec![0; width]),
         Step::Ring(queue, at, value) => {
-            let address = GuestAddress(place(queue)[0] + (at & !1));
+            let address = GuestAddress(queue_addresses(queue)[0] + (at & !1));
             driver.memory.write_obj(value, address).unwrap();
         }
         Step::Start => driver.start(),
@@ -95,7 +95,7 @@ proptest! {
         for step in steps {
             take(&mut driver, step);
         }
-        // Whatever has happened, a reset makes it whole.
+        // A reset repairs everything.
         driver.start();
         driver.open_ports();
         prop_assert!(driver.is_answered(super::driver::TRANSMIT_1));
@@ -107,7 +107,7 @@ proptest! {
         queue in 4usize..6,
     ) {
         let mut driver = Driver::running();
-        driver.memory.write_slice(&bytes, GuestAddress(place(queue)[0])).unwrap();
+        driver.memory.write_slice(&bytes, GuestAddress(queue_addresses(queue)[0])).unwrap();
         for _ in 0..8 {
             driver.device.serve(&driver.memory, &mut driver.backend);
         }
@@ -117,5 +117,5 @@ proptest! {
 
 #[test]
 fn the_rings_of_these_tests_lie_in_memory() {
-    assert!(place(7)[3] + 16 * super::driver::BUFFER <= MEMORY);
+    assert!(queue_addresses(7)[3] + 16 * super::driver::BUFFER <= MEMORY);
 }

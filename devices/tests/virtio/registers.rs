@@ -1,6 +1,8 @@
-//! The transport's registers.
+//! Tests of the transport's registers.
 
-use super::driver::{DRIVER_OK, Driver, FEATURES_OK, MEMORY, NEEDS_RESET, SIZE, STATUS, place};
+use super::driver::{
+    DRIVER_OK, Driver, FEATURES_OK, MEMORY, NEEDS_RESET, SIZE, STATUS, queue_addresses,
+};
 use kvmprof_devices::virtio::console::ConsoleSize;
 
 const INTERRUPT_STATUS: u64 = 0x60;
@@ -52,7 +54,7 @@ fn features_stay_once_agreed_on() {
 
 #[test]
 fn a_queue_can_only_be_where_it_fits() {
-    let [descriptors, available, used, _] = place(0);
+    let [descriptors, available, used, _] = queue_addresses(0);
     let good = [descriptors, available, used];
     let refused: [(&str, u32, [u64; 3]); 12] = [
         ("no entries", 0, good),
@@ -101,7 +103,7 @@ fn a_queue_can_only_be_where_it_fits() {
 fn two_queues_cannot_share_memory() {
     let mut driver = Driver::new();
     assert!(driver.negotiate(1 << 32));
-    let [descriptors, available, used, other] = place(0);
+    let [descriptors, available, used, other] = queue_addresses(0);
     assert!(driver.set_up(0, 16, [descriptors, available, used]));
     assert!(!driver.set_up(1, 16, [other, other + 0x1000, used]));
 }
@@ -110,7 +112,7 @@ fn two_queues_cannot_share_memory() {
 fn a_queue_that_is_ready_stays_where_it_is() {
     let mut driver = Driver::new();
     assert!(driver.negotiate(1 << 32));
-    let [descriptors, available, used, _] = place(0);
+    let [descriptors, available, used, _] = queue_addresses(0);
     assert!(driver.set_up(0, 16, [descriptors, available, used]));
     assert!(driver.set_up(0, 3, [1, 2, 3]), "it is ready as before");
     assert_eq!(driver.read(STATUS) & NEEDS_RESET, 0);
@@ -171,7 +173,7 @@ fn another_size_is_another_generation_and_an_interrupt() {
         driver.read(INTERRUPT_STATUS),
         pending & !CONFIGURATION_CHANGED
     );
-    // The same once more is nothing new.
+    // Setting the same size again isn't a change.
     driver.device.device_mut().resize(size);
     driver.device.take_interrupt();
     driver.serve();

@@ -1,16 +1,16 @@
 /*
  * pcs.h: the program counter sampling device, /dev/pcs, for programs in C and C++.
  *
- * A program opens the device (there is one open at a time; it starts the profiling clock), says by
- * PROF_* ioctls which ticks it wants records of, and reads buffers of BSIZE bytes: a header, records
- * of one size, and h_unused bytes that are unused. Ticks that no mode asks for come as counts. All
- * numbers are little-endian, as the processor's own.
+ * A program opens the device (only one at a time; this starts the profiling clock), selects ticks by
+ * PROF_* ioctls, and reads buffers of BSIZE bytes: a header, records of one size, and h_unused unused
+ * bytes. Ticks that no mode selects are counted in merged records. All numbers are little-endian, as
+ * the processor's own.
  *
- * Names as the historical pcs.h has them: they stand for the native records, which have 64-bit
- * program counters and the CPU. Define PCS_USE_CLASSIC before this file is included, and they stand for
- * the classic ones, bit for bit those of a machine with 32-bit words; the device gives these after
+ * The names of the historical pcs.h stand for the native records, which have 64-bit program counters
+ * and the CPU. With PCS_USE_CLASSIC defined before this file is included they stand for the classic
+ * records, which are bit for bit those of a machine with 32-bit words; the device gives these after
  *     ioctl(fd, PCS_SETFORMAT, PCS_FORMAT_CLASSIC)
- * Both forms can always be named: pcs_native_psample and pcs_classic_psample, and so on.
+ * Both forms have names of their own: pcs_native_psample and pcs_classic_psample, and so on.
  *
  * Names that begin with PCS_ or pcs_ are additions of kvmprof; a program needs none of them. What
  * each command does, and how it can fail, is in PCS.md beside this folder.
@@ -22,20 +22,20 @@
 
 #include <stdint.h>
 
-/* Where the device is in a guest. */
+/* The path of the device in a guest. */
 #define PCS_NODE "/dev/pcs"
 
 /* Types of records: the first byte of each. */
 #define KERNEL   1  /* PSAMPLE: a tick in the kernel */
 #define USER     2  /* PSAMPLE: a tick in user mode */
 #define IDLE     3  /* MSAMPLE: idle ticks */
-#define MKERNEL  4  /* MSAMPLE: kernel ticks that weren't asked for */
-#define MUSER    5  /* MSAMPLE: user ticks that weren't asked for */
+#define MKERNEL  4  /* MSAMPLE: kernel ticks that weren't selected */
+#define MUSER    5  /* MSAMPLE: user ticks that weren't selected */
 #define START    6  /* SSAMPLE: getpc began */
 #define STOP     7  /* SSAMPLE: getpc ended */
 #define IOCTL    8  /* ISAMPLE: an ioctl that getpc made */
 #define KERNELI  9  /* PSAMPLE: a tick in the kernel while it serviced an interrupt */
-#define MKERNELI 10 /* MSAMPLE: such ticks that weren't asked for */
+#define MKERNELI 10 /* MSAMPLE: such ticks that weren't selected */
 #define PCS_PSTAT 11 /* pcs_pstat: the account of a run of getpc */
 #define PCS_COMM  12 /* pcs_comm: the name of a process */
 
@@ -47,12 +47,12 @@
 
 /* Commands; the third argument is an int unless it says otherwise. They return 0, or -1 and errno;
    an unknown one is EINVAL. */
-#define BUF_INCR    (('P' << 8) | 01)  /* so many more buffers; EINVAL beyond MAX_BUFS, and below 1 */
+#define BUF_INCR    (('P' << 8) | 01)  /* adds buffers; EINVAL beyond MAX_BUFS, and below 1 */
 #define PROF_KERNEL (('P' << 8) | 02)  /* records of the kernel; argument unused */
 #define PROF_ALL    (('P' << 8) | 04)  /* records of everything but idle ticks; argument unused */
 #define PROF_GROUP  (('P' << 8) | 010) /* records of the processes of this process group */
 #define PROF_LIST   (('P' << 8) | 020) /* records of these processes: a struct pid_list * */
-#define PROF_MASK   0177               /* what tells those commands apart; they add up */
+#define PROF_MASK   0177               /* the commands' different bits; modes add up */
 
 #define PCS_FLUSH     (('P' << 8) | 0x81) /* hand over the partly filled buffer; argument unused */
 #define PCS_SETFORMAT (('P' << 8) | 0x82) /* PCS_FORMAT_*; EBUSY after the first PROF_* */
@@ -70,16 +70,16 @@
 #define PCS_MIN_HZ    1     /* of PCS_SETHZ */
 #define PCS_MAX_HZ    10000
 
-#define PCS_MERGE_TICKS  100 /* counts come every so many ticks of a CPU */
-#define PCS_UNUSED_BOUND 12  /* h_unused is below, but after PCS_FLUSH and PCS_STOP */
+#define PCS_MERGE_TICKS  100 /* ticks of a CPU between two outputs of counts */
+#define PCS_UNUSED_BOUND 12  /* h_unused is less, except after PCS_FLUSH and PCS_STOP */
 
-/* The argument of PROF_LIST; shorter where p_count is less than MAX_LIST. */
+/* The argument of PROF_LIST; shorter if p_count is less than MAX_LIST. */
 struct pid_list {
-	int32_t p_count;          /* how many follow, 1 to MAX_LIST */
+	int32_t p_count;          /* number of processes, 1 to MAX_LIST */
 	int32_t p_list[MAX_LIST]; /* their process ids */
 };
 
-/* What stands at the start of a buffer. */
+/* The header of a buffer. */
 struct pcs_native_logbuf_hdr {
 	uint16_t h_unused;  /* unused bytes at the buffer's end */
 	uint16_t h_pad;     /* 0 */
@@ -88,7 +88,7 @@ struct pcs_native_logbuf_hdr {
 
 struct pcs_classic_logbuf_hdr {
 	uint16_t h_unused;
-	int16_t h_numlost; /* at most 32767; what is beyond comes in the next header */
+	int16_t h_numlost; /* at most 32767; the rest comes in the next header */
 };
 
 /* One tick: KERNEL, KERNELI or USER. */
@@ -123,8 +123,8 @@ struct pcs_classic_msample {
 	uint32_t ufill;
 };
 
-/* START and STOP. The device itself never gives these: getpc puts them, and those below, into its
-   streams, which leave the headers of buffers out. */
+/* START and STOP. The device itself has neither these nor the following records: getpc adds them to
+   its streams, which have no headers of buffers. */
 struct pcs_native_ssample {
 	uint8_t type;
 	uint8_t cfill;  /* 0 */
@@ -158,17 +158,17 @@ struct pcs_classic_isample {
 	uint8_t tail[2];
 };
 
-/* Where every tick of an open went. At every moment
+/* The account of an open device. At every moment
    ticks == recorded + merged + ungathered + stolen + lost + pending + discarded */
 struct pcs_ledger {
 	uint64_t ticks;      /* of all CPUs, since the open */
-	uint64_t recorded;   /* handed over as a record of their own */
+	uint64_t recorded;   /* handed over as single records */
 	uint64_t merged;     /* handed over within a count */
 	uint64_t ungathered; /* before the first PROF_* */
 	uint64_t stolen;     /* the host didn't run the CPU */
 	uint64_t lost;       /* the clock missed them, or no buffer was free */
 	uint64_t pending;    /* not read yet */
-	uint64_t discarded;  /* thrown away at close */
+	uint64_t discarded;  /* discarded at close */
 };
 
 /* What PCS_GETSTAT stores. */
@@ -179,7 +179,7 @@ struct pcs_status {
 	uint32_t format; /* PCS_FORMAT_* */
 	uint32_t bsize;  /* bytes in a buffer */
 	uint32_t bufno;  /* buffers */
-	uint32_t modes;  /* the PROF_* calls made, under PROF_MASK, ORed */
+	uint32_t modes;  /* the PROF_* calls so far, under PROF_MASK, ORed */
 };
 
 /* PCS_PSTAT: at the end of a native stream of getpc. */
@@ -192,11 +192,11 @@ struct pcs_pstat {
 	uint32_t bsize;
 	uint32_t bufno;
 	uint32_t modes;
-	uint64_t span; /* how long the device was open until it was stopped, in ns */
+	uint64_t span; /* time from the device's open to its stop, in ns */
 	struct pcs_ledger ledger;
 };
 
-/* PCS_COMM: after it, one for each process whose name is known. */
+/* PCS_COMM: after it, one for each process with a known name. */
 struct pcs_comm {
 	uint8_t type;
 	uint8_t cfill;  /* 0 */
@@ -220,7 +220,7 @@ struct pcs_comm {
 #define ISAMPLE    pcs_native_isample
 #endif
 
-/* Records in a buffer of BSIZE bytes, and the bytes that are left. */
+/* Records in a buffer of BSIZE bytes, and the unused bytes. */
 #define NUMSAMPS ((BSIZE - sizeof(struct LOGBUF_HDR)) / sizeof(struct PSAMPLE))
 #define NUMWASTE (BSIZE - sizeof(struct LOGBUF_HDR) - NUMSAMPS * sizeof(struct PSAMPLE))
 

@@ -1,4 +1,4 @@
-//! Linux error numbers, as they travel in replies (`include/uapi/asm-generic/errno*.h`).
+//! Linux error numbers in replies (`include/uapi/asm-generic/errno*.h`).
 
 /// A Linux error number: the positive value that a system call leaves in `errno`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -9,7 +9,7 @@ macro_rules! errnos {
         impl Errno {
             $(#[doc = $text] pub const $name: Self = Self($value);)*
 
-            /// The symbol and the usual text, where this is one that kvmprof itself returns.
+            /// The symbol and the usual text, if kvmprof itself returns this number.
             pub const fn describe(self) -> Option<(&'static str, &'static str)> {
                 match self.0 {
                     $($value => Some((stringify!($name), $text)),)*

@@ -1,8 +1,8 @@
 //! Record layouts, ioctl numbers and wire frames: one definition for guest, host and tests.
 //!
-//! Nothing here does anything: bytes become values, values become bytes, and what can't be right is an error. The pages
-//! `PCS.md`, `PRF.md`, `RECORDER.md` and `WIRE.md` in this crate's folder describe the same for programs in any language;
-//! tests hold them against this code.
+//! This crate only converts between bytes and values; invalid bytes are an error. The pages `PCS.md`, `PRF.md`,
+//! `RECORDER.md` and `WIRE.md` in its folder describe the same for programs in any language; tests compare them with
+//! this code.
 //!
 //! ```
 //! use kvmprof_abi::pcs::{Format, Psample, Record, kind};

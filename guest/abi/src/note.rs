@@ -1,4 +1,4 @@
-//! The `kvmprof` ELF notes, by which a guest image says where the VMM finds who is running.
+//! The `kvmprof` ELF notes of a guest image, which tell the VMM where the current process is.
 //!
 //! A note's owner is `kvmprof` ([`OWNER`], with its NUL 8 bytes); its type says what the descriptor is.
 //!
@@ -22,22 +22,22 @@
 //! | 12 | `u32 depth` | offsets in use, 1 to 4 |
 //! | 16 | `i64 offsets[4]` | those beyond `depth` are 0 |
 //!
-//! The value's address is base + `offsets[0]`; for each further offset it is the `u64` found at the address so far
-//! plus that offset. Addresses are guest-virtual, translated by the CR3 that the vCPU has at that moment; sums wrap around at
-//! 2^64. Integers are signed. The guest keeps its GS base the same in user and in kernel mode. Of two locations
-//! for the same thing the first holds.
+//! The value's address is base + `offsets[0]`; each further offset is added to the `u64` at the address so far, which
+//! gives the next address. Addresses are guest-virtual, translated by the vCPU's CR3 at that moment; sums wrap around
+//! at 2^64. Integers are signed. The guest's GS base must be the same in user and in kernel mode. Of two locations for
+//! the same value the first counts.
 //!
-//! A value that can't be read means "unknown". Pid 0 is the kernel itself.
+//! A value that can't be read is unknown. Pid 0 is the kernel itself.
 //!
 //! # Type 2, [`TYPE_START_ALL`]
 //!
 //! The VMM starts all vCPUs at once at the image's entry point, with rdi = index and rdx = number of vCPUs, instead of
 //! leaving all but the first to wait for INIT and SIPI. The descriptor is empty or a `u32 version` = 1.
 
-/// The owner of all notes here, without the NUL that ends it in the image.
+/// The owner of all notes of this module, without its final NUL.
 pub const OWNER: &str = "kvmprof";
 
-/// Note type: where things are ([`parse_note`]).
+/// Note type: locations of values ([`parse_note`]).
 pub const TYPE_LOCATIONS: u32 = 1;
 
 /// Note type: all vCPUs start at the entry point ([`check_start_all`]).
@@ -46,10 +46,10 @@ pub const TYPE_START_ALL: u32 = 2;
 /// The version of both descriptors.
 pub const VERSION: u32 = 1;
 
-/// Most locations that a note may have.
+/// Maximum number of locations of a note.
 pub const LOCATIONS_MAX: usize = 8;
 
-/// Most offsets that a location may have.
+/// Maximum number of offsets of a location.
 pub const DEPTH_MAX: usize = 4;
 
 /// Bytes of a comm value.
@@ -58,7 +58,7 @@ pub const COMM_WIDTH: u8 = 16;
 const HEADER_BYTES: usize = 8;
 const LOCATION_BYTES: usize = 48;
 
-/// What a location's offsets start from.
+/// The start of a location's offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Base {
     /// Address 0.
@@ -67,10 +67,10 @@ pub enum Base {
     Gs,
 }
 
-/// Where one value is found in guest memory.
+/// The location of one value in guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Location {
-    /// Where the chain of offsets starts.
+    /// The start of the chain of offsets.
     pub base: Base,
     /// Bytes of the value: 1, 2, 4, 8, or [`COMM_WIDTH`] for a comm.
     pub width: u8,
@@ -79,8 +79,8 @@ pub struct Location {
 }
 
 impl Location {
-    /// Makes a location. `None` when `offsets` is empty or longer than [`DEPTH_MAX`], or the width isn't one of those
-    /// that [`Location::width`] names.
+    /// Makes a location. `None` if `offsets` is empty or longer than [`DEPTH_MAX`], or the width isn't listed at
+    /// [`Location::width`].
     pub fn new(base: Base, width: u8, offsets: &[i64]) -> Option<Self> {
         if !matches!(width, 1 | 2 | 4 | 8 | COMM_WIDTH) || offsets.is_empty() {
             return None;
@@ -95,18 +95,18 @@ impl Location {
         })
     }
 
-    /// The chain: the first is added to the base, each further one to the `u64` found so far. Never empty.
+    /// The offsets: the first is added to the base, each further one to the `u64` at the address so far. Never empty.
     pub fn offsets(&self) -> &[i64] {
         &self.offsets[..usize::from(self.depth)]
     }
 }
 
-/// What a note of type [`TYPE_LOCATIONS`] says.
+/// The locations of a note of type [`TYPE_LOCATIONS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuestNote {
     /// The current process's id.
     pub pid: Option<Location>,
-    /// How many interrupts are being serviced; above 0 the vCPU is in interrupt mode.
+    /// The number of interrupts being serviced; above 0 the vCPU is in interrupt mode.
     pub interrupt_nesting: Option<Location>,
     /// The current process's group.
     pub process_group: Option<Location>,
@@ -116,10 +116,10 @@ pub struct GuestNote {
     pub tid: Option<Location>,
 }
 
-/// What is wrong with a note.
+/// Why a note is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoteError {
-    /// The descriptor ends before what it announces; the field is how many bytes it has.
+    /// The descriptor is incomplete; the field is its number of bytes.
     Truncated(usize),
     /// A version other than [`VERSION`].
     Version(u32),
@@ -202,7 +202,7 @@ fn check_version(descriptor: &[u8]) -> Result<(), NoteError> {
 ///
 /// # Errors
 ///
-/// Neither empty nor a known version.
+/// It is neither empty nor a known version.
 pub fn check_start_all(descriptor: &[u8]) -> Result<(), NoteError> {
     if descriptor.is_empty() {
         return Ok(());
@@ -214,7 +214,7 @@ pub fn check_start_all(descriptor: &[u8]) -> Result<(), NoteError> {
 ///
 /// # Errors
 ///
-/// Any deviation from the layout that the module's page gives.
+/// Any deviation from the layout in the module's documentation.
 pub fn parse_note(descriptor: &[u8]) -> Result<GuestNote, NoteError> {
     check_version(descriptor)?;
     let announced = u32_at(descriptor, 4)?;

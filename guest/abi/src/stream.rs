@@ -1,10 +1,9 @@
 //! The stream that `getpc` writes and `pcstat` reads.
 //!
-//! In this order: a START record, one IOCTL record for each ioctl that `getpc` made to set the
-//! device up, the device's records (the headers of its buffers are left out), a STOP record,
-//! and in native streams a trailer of ours: one PSTAT record and any number of COMM records.
-//! Byte 0 of each record is its type ([`crate::pcs::kind`]); type and [`Format`] fix its size
-//! ([`record_size`]), so that a reader can step over what it doesn't know how to use.
+//! The order is: a START record, one IOCTL record for each ioctl with which `getpc` set the device up, the device's
+//! records (without the headers of buffers), a STOP record, and in native streams an addition of kvmprof: one PSTAT
+//! record and any number of COMM records. Byte 0 of each record is its type ([`crate::pcs::kind`]). Type and [`Format`]
+//! determine its size ([`record_size`]), so that a reader can skip records that it can't use.
 //!
 //! | Record | Native | Classic |
 //! |---|---|---|
@@ -14,8 +13,8 @@
 //! | COMM | 24: `{ u8 type, u8 cfill, u8 pad[2], i32 pid, u8 comm[16] }` | - |
 //! | all others | 16, see [`crate::pcs::Psample`] | 8 |
 //!
-//! `stime` is in seconds since 1970 (UTC), `span` in ns. Padding is zero, which also tells the
-//! formats apart ([`detect`]). A stream whose `getpc` was killed ends anywhere.
+//! `stime` is in seconds since 1970 (UTC), `span` in ns. Padding is zero, which also distinguishes the formats
+//! ([`detect`]). If `getpc` was killed, the stream ends anywhere.
 
 use crate::pcs::{Encoded, Format, Ledger, MAX_LIST, Record, Status, kind};
 use crate::pcs::{array, low_u16};
@@ -24,15 +23,15 @@ use crate::pcs::{array, low_u16};
 pub const COMM_SIZE: usize = 16;
 
 /// Bytes in the largest record of a stream.
-pub const MOST_RECORD_SIZE: usize = 96;
+pub const MAX_RECORD_SIZE: usize = 96;
 
 /// `ISAMPLE`: an ioctl that `getpc` made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Isample {
     /// The command.
     pub command: u32,
-    /// The argument: an integer in the first place, or `PROF_LIST`'s process ids; the rest 0.
-    /// Classic streams truncate each to 16 bits.
+    /// The argument: an integer at index 0, or `PROF_LIST`'s process ids; the rest is 0. Classic streams truncate each
+    /// to 16 bits.
     pub data: [i32; MAX_LIST],
 }
 
@@ -41,7 +40,7 @@ pub struct Isample {
 pub struct Pstat {
     /// The device's status at the end; all 32-bit numbers, vcpus at most 65535.
     pub status: Status,
-    /// How long the device was open until it was stopped, in ns.
+    /// The time from the device's open to its stop, in ns.
     pub span: u64,
 }
 
@@ -71,14 +70,14 @@ pub enum StreamRecord {
     Comm(Comm),
 }
 
-/// Why there is no record at a place of a stream.
+/// Why a record is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// The stream ends within the record, which has so many bytes.
+    /// The stream ends within the record, which has this many bytes.
     Truncated(usize),
-    /// No record of this format has such a type.
+    /// The format has no records of this type.
     UnknownType(u8),
-    /// A record of this type holds what can't be there, e.g. a negative count.
+    /// A record of this type has an invalid value, e.g. a negative count.
     BadContent(u8),
 }
 
@@ -94,7 +93,7 @@ impl core::fmt::Display for Malformed {
 
 impl core::error::Error for Malformed {}
 
-/// Bytes in a record of type `kind`; `None` when the format hasn't got such a type.
+/// Bytes of a record of type `kind`; `None` if the format has no such type.
 pub const fn record_size(format: Format, kind: u8) -> Option<usize> {
     match (format, kind) {
         (Format::Native, kind::START | kind::STOP) => Some(16),
@@ -110,10 +109,10 @@ pub const fn record_size(format: Format, kind: u8) -> Option<usize> {
     }
 }
 
-/// Which format a stream that begins with `bytes` has; `None` when it doesn't begin with a
-/// START record, or there are less than 8 bytes.
+/// The format of a stream that begins with `bytes`; `None` if it doesn't begin with a START record, or there are less
+/// than 8 bytes.
 ///
-/// A native START has padding where a classic one has its time, which is 0 in 1970 only.
+/// A native START has padding at the position of a classic one's time, which is 0 only in 1970.
 pub fn detect(bytes: &[u8]) -> Option<Format> {
     let head: [u8; 8] = array(bytes, 0)?;
     match head {
@@ -124,8 +123,8 @@ pub fn detect(bytes: &[u8]) -> Option<Format> {
 }
 
 impl StreamRecord {
-    /// The record's bytes. PSTAT and COMM exist in native streams only: none in classic ones.
-    pub fn encode(&self, format: Format) -> Encoded<MOST_RECORD_SIZE> {
+    /// The record's bytes. PSTAT and COMM have none in classic streams.
+    pub fn encode(&self, format: Format) -> Encoded<MAX_RECORD_SIZE> {
         let mut bytes = Encoded::new();
         match (self, format) {
             (Self::Start(time), _) => encode_time(&mut bytes, format, kind::START, *time),
@@ -146,10 +145,10 @@ impl StreamRecord {
         bytes
     }
 
-    /// The record at the start of `bytes`, which aren't empty, and how many of them it takes.
+    /// The record at the start of `bytes`, which mustn't be empty, and its number of bytes.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The record is invalid.
     pub fn decode(format: Format, bytes: &[u8]) -> Result<(Self, usize), Malformed> {
         let kind = *bytes.first().ok_or(Malformed::Truncated(1))?;
         let size = record_size(format, kind).ok_or(Malformed::UnknownType(kind))?;
@@ -168,7 +167,7 @@ impl StreamRecord {
     }
 }
 
-fn encode_time(bytes: &mut Encoded<MOST_RECORD_SIZE>, format: Format, kind: u8, time: i64) {
+fn encode_time(bytes: &mut Encoded<MAX_RECORD_SIZE>, format: Format, kind: u8, time: i64) {
     bytes.push(&[kind, 0, 0, 0]);
     match format {
         Format::Native => bytes.push(&[0; 4]).push(&time.to_le_bytes()),
@@ -184,7 +183,7 @@ fn decode_time(format: Format, bytes: &[u8]) -> Option<i64> {
 }
 
 impl Isample {
-    fn encode(&self, format: Format, bytes: &mut Encoded<MOST_RECORD_SIZE>) {
+    fn encode(&self, format: Format, bytes: &mut Encoded<MAX_RECORD_SIZE>) {
         bytes
             .push(&[kind::IOCTL, 0, 0, 0])
             .push(&self.command.to_le_bytes());
@@ -216,7 +215,7 @@ impl Isample {
 }
 
 impl Pstat {
-    fn encode(&self, bytes: &mut Encoded<MOST_RECORD_SIZE>) {
+    fn encode(&self, bytes: &mut Encoded<MAX_RECORD_SIZE>) {
         let status = &self.status;
         bytes.push(&[kind::PSTAT, 0]).push(
             &u16::try_from(status.vcpus)

@@ -1,5 +1,5 @@
-//! `pcs.h` and `prf.h` say what the Rust definitions do: a program that prints every number, and
-//! every structure with a value in each field, is compiled as C and as C++ and compared with them.
+//! Compares `pcs.h` and `prf.h` with the Rust definitions: a program that prints every number, and every structure with
+//! a value in each field, is compiled as C and as C++.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// A place for what is compiled, which goes with it.
+/// A folder for compiler output, which is removed at the end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -31,7 +31,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // It is beneath the target folder, and does no harm there.
+        // It is below the target folder, where leftovers are harmless.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -52,7 +52,7 @@ fn compile(compiler: &str, options: &[&str], source: &Path, output: &Path) {
     assert!(ran.status.success(), "{compiler} {options:?}: {said}");
 }
 
-/// What the program prints, by name.
+/// The program's output, by name.
 #[track_caller]
 fn printed(compiler: &str, options: &[&str], scratch: &Scratch) -> BTreeMap<String, String> {
     let program = scratch.0.join("records");
@@ -140,7 +140,7 @@ fn numbers_of_prf() -> Vec<(&'static str, u64)> {
     ]
 }
 
-/// What the historical names stand for in `format`.
+/// The sizes of the historical names in `format`.
 fn sizes(format: Format) -> Vec<(&'static str, u64)> {
     let size = |size| u64::try_from(size).unwrap();
     let record = |kind| size(kvmprof_abi::stream::record_size(format, kind).unwrap());
@@ -156,7 +156,7 @@ fn sizes(format: Format) -> Vec<(&'static str, u64)> {
     ]
 }
 
-/// The records of one format, as the program fills them in.
+/// The records of one format, with the program's values.
 fn records(format: Format) -> Vec<(&'static str, Vec<u8>)> {
     let native = format == Format::Native;
     let ioctl = |first: i32| Isample {
@@ -212,7 +212,7 @@ fn records(format: Format) -> Vec<(&'static str, Vec<u8>)> {
     names.into_iter().zip(bytes).collect()
 }
 
-/// What has one form only.
+/// Records that exist in one format only.
 fn others() -> Vec<(&'static str, Vec<u8>)> {
     let status = Status {
         ledger: Ledger {
@@ -308,7 +308,7 @@ fn each_header_is_complete() {
     }
 }
 
-/// Nothing that the headers define is left out of the comparison.
+/// Everything that the headers define is compared.
 #[test]
 fn every_definition_is_compared() {
     let program = std::fs::read_to_string(folder("tests/headers/records.c")).unwrap();

@@ -1,5 +1,4 @@
-//! WIRE.md, PCS.md and PRF.md say what the code does: every dump on them is compared with the encoder,
-//! every number with its constant.
+//! Compares WIRE.md, PCS.md and PRF.md with the code: every dump with the encoder, every number with its constant.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -331,7 +330,7 @@ fn account_lies_where_the_page_says() {
         buffers: 80,
         modes: 84,
     };
-    // Every field holds its own offset, but the format.
+    // Every field holds its own offset, except the format.
     let bytes = status.encode().to_vec();
     let row = |offset: usize, kind, name| says(PCS, &format!("| {offset} | {kind} | {name} |"));
     for (index, name) in [

@@ -1,4 +1,4 @@
-//! The wire's frames: what is encoded is decoded, and nothing that comes in does harm.
+//! Tests of the wire's frames: encoded frames decode to the same, and any input is harmless.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use kvmprof_abi::errno::Errno;
@@ -129,14 +129,14 @@ proptest! {
     fn anything_can_be_decoded(bytes in vec(any::<u8>(), 0..200), kind in 0..10_u16, length in 0..200_u32) {
         let _ = RequestFrame::decode(&bytes);
         let _ = ReplyFrame::decode(&bytes);
-        // The same with a header that leads further.
+        // The same with a header that announces more.
         let mut bytes = bytes;
         if bytes.len() >= HEADER_LENGTH {
             bytes[..4].copy_from_slice(&length.to_le_bytes());
             bytes[8..10].copy_from_slice(&kind.to_le_bytes());
             bytes[10..12].fill(0);
             if let Ok(Some((frame, end))) = RequestFrame::decode(&bytes) {
-                // What isn't kept on the way is only what a hello has behind its versions.
+                // Only what a hello has after its versions is dropped.
                 if frame.request.kind() != Kind::Hello {
                     prop_assert_eq!(encode_request(&frame), &bytes[..end]);
                 }

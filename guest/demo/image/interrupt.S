@@ -4,9 +4,9 @@
  * of kernel mode stay on its stack; those of user mode come in on the interrupt
  * stack (TSS).
  *
- * Where kernel mode is interpreted, an instruction that touches memory can take
- * a microsecond. So the time for the truth is taken as near to the border
- * as can be: first thing on the way in, last thing on the way out.
+ * Where kernel mode is interpreted, an instruction that accesses memory can take
+ * a microsecond. So the time for the truth is read as near to the border as
+ * possible: first on the way in, last on the way out.
  */
 #include "layout.h"
 
@@ -15,11 +15,10 @@
 /*
  * uint64_t resume_user(struct thread *thread)
  *
- * Goes on with a thread in user mode until its next system call, and returns
- * that call's number. thread->result is what the system call that it waits in
- * returns, or at first the argument of its program. On the way, this publishes
- * the update of the truth that truth_prepare() has prepared. Interrupts have to
- * be off.
+ * Continues a thread in user mode until its next system call, and returns that
+ * call's number. thread->result is the result of its last system call, or at
+ * first the argument of its program. On the way, this publishes the update of
+ * the truth that truth_prepare() has prepared. Interrupts must be off.
  */
     .globl resume_user
     .type resume_user, @function
@@ -71,8 +70,8 @@ resume_user:
     .size resume_user, . - resume_user
 
 /*
- * System calls come here, on the interrupt stack: rax = number. User code takes
- * every register but rbx, rbp, rsp and r12 to r15 for lost.
+ * The entry of system calls, on the interrupt stack: rax = number. For user code
+ * every register but rbx, rbp, rsp and r12 to r15 is clobbered.
  */
     .globl system_call_entry
     .type system_call_entry, @function
@@ -148,8 +147,8 @@ timer_entry:
  * void halt_once(void)
  *
  * STI lets no interrupt in before HLT, but under an emulated SVM one gets in when
- * the vCPU exits between the two. Nobody would wake it up again: so timer_entry
- * doesn't go back to the HLT.
+ * the vCPU exits between the two. Nothing would wake it up again, so timer_entry
+ * doesn't return to the HLT.
  */
     .globl halt_once
     .type halt_once, @function

@@ -1,4 +1,4 @@
-/* Start-up, and what to do with a defect. */
+/* Start-up, and the end after a defect. */
 #include "kernel.h"
 
 #define SERIAL_PORT 0x3f8
@@ -36,7 +36,7 @@ void stop(void)
         __asm__ volatile("cli; hlt");
 }
 
-/* With an IDT that has no entry, any exception leads to another two, and so to shutdown. */
+/* Without an entry in the IDT any exception leads to two more, and so to shutdown. */
 void triple_fault(void)
 {
     static const struct pseudo_descriptor nothing = { 0, 0 };
@@ -56,7 +56,7 @@ static void print_hexadecimal(uint64_t value)
         out8(SERIAL_PORT, (uint8_t)"0123456789abcdef"[value >> shift & 15]);
 }
 
-/* Says what happened, then takes the machine down the hard way (a triple fault), so that nobody takes it for success. */
+/* Prints the exception, then resets the machine by a triple fault, which can't be taken for success. */
 __attribute__((noreturn, used)) void exception(const uint64_t *frame)
 {
     static const uint8_t vectors_with_error_code[] = { 8, 10, 11, 12, 13, 14, 17, 21, 29, 30 };
@@ -80,7 +80,8 @@ __attribute__((noreturn, used)) void exception(const uint64_t *frame)
     stop();
 }
 
-/* Devices are polled. Before anybody has programmed them, the PICs would take their interrupts to exceptions' vectors. */
+/* Devices are polled. Until they are programmed, the PICs would deliver interrupts to exceptions'
+ * vectors. */
 static void mask_device_interrupts(void)
 {
     out8(PIC_MASK_PORT, 0xff);

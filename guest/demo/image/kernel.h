@@ -1,8 +1,8 @@
 /*
- * What the C files share. The kernel has one stack per vCPU and no scheduler to
- * speak of: a workload is a function that calls resume_user() for a slice of a
- * process, and gets its system call back as a return value. The kernel itself
- * has no workload: each guest that is linked with it brings run_workload().
+ * Declarations for all C files. The kernel has one stack per vCPU and no scheduler: a workload is a
+ * function that calls resume_user() for a slice of a process, and gets its system call as a return
+ * value. The kernel itself has no workload: each guest that is linked with it defines
+ * run_workload().
  */
 #ifndef KERNEL_H
 #define KERNEL_H
@@ -12,7 +12,7 @@
 
 #include "layout.h"
 
-/* Rows of the ground truth; src/rows.rs says what they mean. */
+/* Rows of the ground truth; src/rows.rs describes them. */
 enum row {
     ROW_WEAVER,
     ROW_SPINNER,
@@ -64,13 +64,14 @@ struct task_state {
     uint8_t forbidden_ports[BITMAP_PORTS / 8 + 1]; /* a bit for each port; the last byte is all-ones */
 } __attribute__((packed));
 
-/* Where KVM says how long the host has kept this vCPU waiting (Documentation/virt/kvm/x86/msr.rst). */
+/* KVM's count of the time in which the host kept this vCPU waiting
+ * (Documentation/virt/kvm/x86/msr.rst). */
 struct steal_time {
     volatile uint64_t nanoseconds;
     uint64_t reserved[7];
 };
 
-/* What GS points to: a vCPU's own state. */
+/* A vCPU's own state, which GS points to. */
 struct vcpu {
     struct thread *current;
     int32_t nesting; /* of interrupts */

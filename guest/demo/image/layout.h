@@ -6,19 +6,19 @@
 #ifndef LAYOUT_H
 #define LAYOUT_H
 
-/* Most vCPUs the guest can run on. */
+/* Maximum number of vCPUs of the guest. */
 #define VCPUS 64
 
 /* Bytes of a vCPU's stacks: the kernel's own, and the one an interrupt of user mode switches to. */
 #define KERNEL_STACK 4096
 #define INTERRUPT_STACK 4096
 
-/* Processes beside the kernel's idle process, which has pid 0. */
+/* Number of processes in addition to the kernel's idle process with pid 0. */
 #define PROCESSES 4
 
-/* Where every process has its private memory: PML4 entry 1, out of the way of the identity map. */
+/* The address of every process's private memory: PML4 entry 1, apart from the identity map. */
 #define USER_PRIVATE 0x8000000000
-/* Pages of private memory and what each vCPU's thread has of it as its stack. */
+/* Pages of private memory, and those of each vCPU's thread for its stack. */
 #define USER_PRIVATE_PAGES 8
 #define USER_STACK (USER_PRIVATE_PAGES * 4096 / VCPUS)
 
@@ -26,7 +26,7 @@
 #define DEVICES 0xc0000000
 #define DEVICES_END 0x100000000
 
-/* User mode may use a port below this one where the task state has a 0 for it. At first there is none. */
+/* User mode may use a port below this if its bit in the task state is 0. At first there is none. */
 #define BITMAP_PORTS 0x518
 
 /* Selectors. */
@@ -70,7 +70,7 @@
 #define TRUTH_UPDATES 0
 #define SLOT_SINCE 8
 
-/* INT3, which user mode makes its system calls by. */
+/* INT3, the instruction for system calls of user mode. */
 #define SYSTEM_CALL_VECTOR 3
 /* Interrupt vectors above the processor's own 32. */
 #define TIMER_VECTOR 0x40

@@ -20,9 +20,9 @@
 
 /* KVM's timer counts nanoseconds of guest time. */
 #define TIMER_KHZ 1000000ull
-/* How long calibration takes: half a millisecond. */
+/* Duration of the calibration: half a millisecond. */
 #define CALIBRATION 500000u
-/* Without a timer that counts, a TSC of 2 GHz is assumed after so many looks. */
+/* Without a running timer, a TSC of 2 GHz is assumed after this many readings. */
 #define CALIBRATION_LOOKS 1000000
 #define ASSUMED_TSC_KHZ 2000000ull
 
@@ -42,13 +42,13 @@ void local_apic_enable(void)
     *reg(TIMER_VECTOR_ENTRY) = TIMER_VECTOR;
 }
 
-/* What the timer and the TSC showed at one moment. */
+/* The timer and the TSC at one moment. */
 struct reading {
     uint32_t count;
     uint64_t tsc;
 };
 
-/* The best of a few tries: the host may not run this vCPU for a while between two of the reads. */
+/* The best of a few tries: the host may deschedule this vCPU between two of the reads. */
 static struct reading read_both(void)
 {
     struct reading best = { 0, 0 };
@@ -67,7 +67,7 @@ static struct reading read_both(void)
     return best;
 }
 
-/* Measures the TSC's frequency against the timer's. Interrupts have to be off. */
+/* Measures the TSC's frequency by the timer. Interrupts must be off. */
 void local_apic_calibrate(void)
 {
     uint64_t tsc_khz = 0;
@@ -90,7 +90,7 @@ void local_apic_calibrate(void)
     counts_per_cycle = (TIMER_KHZ << 20) / tsc_khz;
 }
 
-/* Asks for one interrupt in so many TSC cycles, instead of the one that was asked for before. */
+/* Requests one interrupt in `cycles` TSC cycles, instead of an earlier request. */
 void timer_arm(uint64_t cycles)
 {
     uint64_t count = cycles * counts_per_cycle >> 20;

@@ -2,7 +2,8 @@
 
 #include "memory.h"
 
-/* By eights where it goes: kernel mode may be interpreted, and then it is instructions that count. */
+/* Eight bytes at a time if possible: in an interpreted kernel mode the number of instructions
+ * counts. */
 void *memcpy(void *restrict to, const void *restrict from, size_t bytes)
 {
     uint8_t *target = to;

@@ -1,4 +1,4 @@
-/* What the compiler may call by itself, too. */
+/* Functions that the compiler may also call by itself. */
 #ifndef MEMORY_H
 #define MEMORY_H
 

@@ -2,9 +2,9 @@
  * The page tables, all known at link time, so that start-up builds none.
  *
  * Every address space shares the kernel half (PML4 entry 0): the first GiB and
- * the fourth, identity-mapped, supervisor only, but for the pages that hold the
- * user code and data. Every process has a PML4 of its own, whose entry
- * 1 leads to private pages.
+ * the fourth, identity-mapped, supervisor only, except for the pages with user
+ * code and data. Every process has a PML4 of its own; its entry 1 leads to
+ * private pages.
  */
 #include "layout.h"
 

@@ -29,7 +29,7 @@ static __attribute__((always_inline)) inline uint64_t system_call(uint64_t numbe
     return result;
 }
 
-/* Four loops of different looks, each as long as it is told to be. */
+/* Four loops with different code, each of a given length. */
 static USER_CODE void weave(uint64_t length)
 {
     uint64_t start = rdtsc(), thread = start;
@@ -123,7 +123,7 @@ static void copy_comm(struct thread *thread, const char comm[16])
         thread->comm[i] = comm[i];
 }
 
-/* Prepares the threads of one vCPU. On vCPU 0 they are the first ones, whose tid is the pid. */
+/* Prepares the threads of one vCPU. vCPU 0 has the main threads, with tid = pid. */
 void set_up_processes(uint32_t index)
 {
     for (uint32_t process = 0; process < PROCESSES; process++) {
@@ -147,13 +147,13 @@ void set_up_processes(uint32_t index)
     copy_comm(idle_thread, idle_comm);
 }
 
-/* Has a thread start another program, whose argument is the length of its first slice. */
+/* Makes a thread start another program. The program's argument is the length of its first slice. */
 void set_program(struct thread *thread, void (*program)(uint64_t))
 {
     thread->rip = (uint64_t)program;
 }
 
-/* Makes a thread the current one, its memory included. */
+/* Makes a thread the current one, with its memory. */
 void switch_to(struct thread *thread)
 {
     struct vcpu *vcpu = this_vcpu();
@@ -165,7 +165,7 @@ void switch_to(struct thread *thread)
     vcpu->current = thread;
 }
 
-/* Goes on with the current thread until it makes a system call; returns its number. */
+/* Continues the current thread until it makes a system call; returns its number. */
 uint64_t run_slice(struct thread *thread, uint64_t length)
 {
     thread->result = length;
@@ -175,7 +175,7 @@ uint64_t run_slice(struct thread *thread, uint64_t length)
     return number;
 }
 
-/* Halts until the next interrupt, in so many TSC cycles or never (0). */
+/* Halts until the next interrupt, which comes in `length` TSC cycles or never (0). */
 void idle(uint64_t length)
 {
     switch_to(&idle_threads[this_vcpu()->index]);
@@ -194,9 +194,9 @@ static __attribute__((always_inline)) inline void pass(uint64_t length)
 }
 
 /*
- * The next three are functions of their own, since rows of the truth are told
- * apart by them. Each has different assembly at its end, so that the compiler
- * can't make one function of those that look the same.
+ * The next three are separate functions, since rows of the truth differ by them.
+ * Each has different assembly at its end, so that the compiler can't merge equal
+ * ones.
  */
 
 /* Kernel work on behalf of a process, interrupts on. */
@@ -206,7 +206,7 @@ __attribute__((noinline)) void compute(uint64_t length)
     __asm__ volatile("# system call");
 }
 
-/* Kernel work that no interrupt gets into: what only a clock above the guest can see. */
+/* Kernel work with interrupts off, which only a clock outside the guest can sample. */
 __attribute__((noinline)) void stretch_with_interrupts_off(uint64_t length)
 {
     interrupts_off();
@@ -214,7 +214,7 @@ __attribute__((noinline)) void stretch_with_interrupts_off(uint64_t length)
     __asm__ volatile("# interrupts off");
 }
 
-/* What the timer's interrupt is for. */
+/* The work of the timer's interrupt. */
 __attribute__((noinline)) void service_interrupt(uint64_t length)
 {
     pass(length);
@@ -233,7 +233,7 @@ uint64_t random_number(void)
     return vcpu->random = number;
 }
 
-/* Between a half and one and a half times as much, so that no slice runs in step with a clock. */
+/* Between a half and one and a half times the mean, so that no slice is in step with a clock. */
 uint64_t random_length(uint64_t mean)
 {
     return mean * (512 + (random_number() >> 20) % 1024) >> 10;

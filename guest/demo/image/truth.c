@@ -1,15 +1,13 @@
 /*
- * The ground truth: how many TSC cycles each row has had on each vCPU, counted
- * at every transition.
+ * The ground truth: the number of TSC cycles of each row on each vCPU, counted at every transition.
  *
- * The host may look at any moment, also when this vCPU stands still in the
- * middle of an update. So each vCPU has two slots and writes the one that the
- * host doesn't read; `updates` then makes it the one that holds. The slot to be
- * written is one update old, and that update changed the cycles of one row:
- * this is all that has to be brought up to date before the new change.
+ * The host may read at any moment, also when this vCPU is stopped during an update. So each vCPU
+ * has two slots and writes the one that the host doesn't read; `updates` then makes it the valid
+ * one. The slot to write is one update old, and that update changed the cycles of one row: only
+ * these have to be copied before the new change.
  *
- * Time in which the host ran something else is nobody's: KVM says how much that
- * was, and it is taken off the row that it fell into.
+ * Time in which the host ran something else belongs to no row: KVM counts it, and it is subtracted
+ * from the row in which it occurred.
  */
 #include "kernel.h"
 
@@ -42,7 +40,8 @@ static void cpuid(uint32_t leaf, uint32_t *eax, uint32_t *ebx)
     __asm__ volatile("cpuid" : "+a"(*eax), "=b"(*ebx), "+c"(ecx), "=d"(edx));
 }
 
-/* KVM's first value counts from before the guest, and may take until the next exit: so this comes early. */
+/* KVM's first value includes time before the guest, and may take until the next exit: so this comes
+ * early. */
 void steal_time_enable(struct vcpu *vcpu)
 {
     uint32_t eax, ebx;
@@ -96,7 +95,8 @@ uint64_t truth_prepare(uint64_t row)
     return ended;
 }
 
-/* Takes what the steal clock has counted, up to this reading of it, off the row that the prepared update ends. */
+/* Subtracts what the steal clock has counted, up to this reading, from the row that the prepared
+ * update ends. */
 void truth_take_stolen(uint64_t stolen)
 {
     struct vcpu *vcpu = this_vcpu();
@@ -123,7 +123,7 @@ static inline __attribute__((always_inline)) void publish(uint64_t stolen, uint6
     __atomic_store_n(&vcpu->truth->updates, vcpu->truth->updates + 1, __ATOMIC_RELEASE);
 }
 
-/* Goes from switching to a row: the work of it is switching still. */
+/* Changes from switching to a row: the work for that counts as switching. */
 void truth_enter(uint64_t row)
 {
     truth_prepare(row);
@@ -131,7 +131,7 @@ void truth_enter(uint64_t row)
     publish(stolen, rdtsc());
 }
 
-/* Goes from a row that ends now to switching: the work of it is switching already. */
+/* Changes from a row that ends now to switching: the work for that counts as switching. */
 void truth_leave(uint64_t row)
 {
     uint64_t stolen = this_vcpu()->steal_time.nanoseconds;
@@ -140,7 +140,7 @@ void truth_leave(uint64_t row)
     publish(stolen, now);
 }
 
-/* The same for a row that ended when the kernel was last entered. Returns the row that ended. */
+/* The same for a row that ended at the last entry to the kernel. Returns the row that ended. */
 uint64_t truth_entered(uint64_t row)
 {
     uint64_t ended = truth_prepare(row);

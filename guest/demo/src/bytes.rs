@@ -1,6 +1,6 @@
 //! Fields of structures in guest memory.
 
-/// The little-endian integer at `offset`; 0 if it doesn't lie within `bytes`.
+/// The little-endian integer at `offset`; 0 if it isn't within `bytes`.
 pub fn u64_at(bytes: &[u8], offset: usize) -> u64 {
     bytes
         .get(offset..)

@@ -1,4 +1,4 @@
-//! An image, and what lies where in it.
+//! A guest's image and its symbols.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -11,8 +11,8 @@ use crate::TruthError;
 #[repr(C, align(4096))]
 pub struct PageAligned<T: ?Sized>(pub T);
 
-/// The image of a guest that has this crate's kernel: a static ELF64 executable, its physical addresses those it is
-/// linked at.
+/// The image of a guest with this crate's kernel: a static ELF64 executable. Its physical addresses are its link
+/// addresses.
 #[derive(Debug)]
 pub struct Image {
     elf: &'static [u8],
@@ -32,7 +32,7 @@ pub struct Symbol {
 }
 
 impl Image {
-    /// An image, `elf`, that `kvmprof-guest-builder` has built.
+    /// The image `elf`, built by `kvmprof-guest-builder`.
     pub const fn new(elf: &'static [u8]) -> Self {
         Self {
             elf,
@@ -45,7 +45,7 @@ impl Image {
         self.elf
     }
 
-    /// All symbols that have a size, by address.
+    /// All symbols with a size, by address.
     fn symbols(&self) -> &[Symbol] {
         self.symbols.get_or_init(|| {
             let Ok(file) = object::File::parse(self.elf) else {
@@ -68,22 +68,22 @@ impl Image {
         })
     }
 
-    /// The symbol of this name; `None` if there is none with a size.
+    /// The symbol `name`; `None` if there is none with a size.
     pub fn symbol(&self, name: &str) -> Option<Symbol> {
         let mut symbols = self.symbols().iter();
         symbols.find(|symbol| symbol.name == name).copied()
     }
 
-    /// The guest-physical addresses of the object of this name.
+    /// The guest-physical addresses of the object `name`.
     ///
     /// # Errors
-    /// [`TruthError::NoSymbol`] when there is none.
+    /// [`TruthError::NoSymbol`] if there is no such symbol.
     pub fn area(&self, name: &'static str) -> Result<Range<u64>, TruthError> {
         let symbol = self.symbol(name).ok_or(TruthError::NoSymbol(name))?;
         Ok(symbol.address..symbol.address + symbol.size)
     }
 
-    /// The function that a program counter lies in; `None` outside the image's functions.
+    /// The function at a program counter; `None` outside the image's functions.
     pub fn function_at(&self, pc: u64) -> Option<&'static str> {
         let symbols = self.symbols();
         let after = symbols.partition_point(|symbol| symbol.address <= pc);

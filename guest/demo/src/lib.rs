@@ -1,11 +1,11 @@
 //! The embedded bare-metal guest: several processes, kernel work, interrupts and idle time, in shares that the guest
 //! itself counts.
 //!
-//! [`ELF`] is the image, built from `image/` when this crate is. Its ELF notes (`kvmprof_abi::note`) ask for all vCPUs
-//! to be started at the entry point and say where the current thread is. The guest repeats cycles of about 40 ms through
-//! all [`rows`], and takes no options on its command line.
+//! [`ELF`] is the image, built from `image/` with this crate. Its ELF notes (`kvmprof_abi::note`) request that all
+//! vCPUs start at the entry point, and give the location of the current thread. The guest repeats cycles of about 40 ms
+//! with all [`rows`], and takes no options on its command line.
 //!
-//! # What the image expects of a VMM
+//! # Requirements of the image
 //!
 //! - Every vCPU starts at `e_entry` in 64-bit mode: CPL 0, paging on with at least the first GiB identity-mapped, flat
 //!   segments, interrupts off; rdi = index of the vCPU, rdx = number of vCPUs (at most [`VCPUS_MAX`]), rsi = address of
@@ -15,7 +15,7 @@
 //! # Other guests with the same kernel
 //!
 //! The kernel in `image/` runs one workload, here that in `image/workload/`. `kvmprof-guest-builder` links it with
-//! another one; [`Image`] finds the symbols and the ground truth in what comes of that.
+//! another one; [`Image`] finds the symbols and the ground truth of the result.
 
 mod bytes;
 mod image;
@@ -27,7 +27,7 @@ pub use image::{Image, PageAligned, Symbol};
 pub use rows::{Mode, Row, row_of, rows};
 pub use truth::{Truth, TruthError, VcpuTruth};
 
-/// Most vCPUs that the kernel can run on.
+/// Maximum number of vCPUs of the kernel.
 pub const VCPUS_MAX: usize = 64;
 
 /// Rows of the ground truth.
@@ -36,18 +36,18 @@ pub const ROWS: usize = 9;
 static BYTES: &PageAligned<[u8]> =
     &PageAligned(*include_bytes!(concat!(env!("OUT_DIR"), "/demo.elf")));
 
-/// The demo guest's image: a static ELF64 executable, its physical addresses those it is linked at; page-aligned.
+/// The demo guest's image: a static ELF64 executable, page-aligned. Its physical addresses are its link addresses.
 pub static ELF: &[u8] = &BYTES.0;
 
 /// The same image with its symbols.
 pub static IMAGE: Image = Image::new(&BYTES.0);
 
-/// The demo guest's symbol of this name; `None` if there is none with a size.
+/// The demo guest's symbol `name`; `None` if there is none with a size.
 pub fn symbol(name: &str) -> Option<Symbol> {
     IMAGE.symbol(name)
 }
 
-/// The demo guest's function that a program counter lies in; `None` outside its functions.
+/// The demo guest's function at a program counter; `None` outside its functions.
 pub fn function_at(pc: u64) -> Option<&'static str> {
     IMAGE.function_at(pc)
 }
@@ -64,7 +64,7 @@ mod tests {
     type Header = FileHeader64<LittleEndian>;
     const LITTLE: LittleEndian = LittleEndian;
 
-    /// Type and descriptor of each note that has our owner.
+    /// Type and descriptor of each note of our owner.
     fn notes() -> Vec<(u32, &'static [u8])> {
         let header = Header::parse(ELF).unwrap();
         let mut found = Vec::new();

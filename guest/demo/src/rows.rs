@@ -1,8 +1,8 @@
-//! The rows of the ground truth, and which of them a sample belongs to.
+//! The rows of the ground truth, and the row of a sample.
 
 use crate::function_at;
 
-/// What a vCPU was doing.
+/// A vCPU's mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Running a process in user mode.
@@ -15,18 +15,18 @@ pub enum Mode {
     Idle,
 }
 
-/// Something that the guest spends time on and counts the time of.
+/// An activity of the guest with its own count of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The mode that the vCPU is in.
+    /// The vCPU's mode.
     pub mode: Mode,
-    /// The current process; `None` where it can be any.
+    /// The current process; `None` if it can be any.
     pub pid: Option<i32>,
-    /// That process's group.
+    /// The process's group.
     pub process_group: Option<i32>,
     /// The process's name, or what the kernel does.
     pub name: &'static str,
-    /// The functions that the program counter is in, where it takes them to tell rows apart.
+    /// The functions with the program counter, if rows differ only by these.
     pub functions: &'static [&'static str],
 }
 
@@ -88,9 +88,9 @@ pub fn rows() -> &'static [Row; crate::ROWS] {
     &ROWS
 }
 
-/// Which row a sample of the demo guest belongs to; `None` when it can't come from it (user mode with an unknown pid).
+/// The row of a sample of the demo guest; `None` if it isn't the demo guest's (user mode with an unknown pid).
 ///
-/// Kernel time outside the functions of a row is that of "switching": entry code, the choice of what to do next, start-up.
+/// Kernel time outside the functions of other rows is "switching": entry code, scheduling, start-up.
 pub fn row_of(mode: Mode, pid: i32, pc: u64) -> Option<usize> {
     match mode {
         Mode::User => ROWS

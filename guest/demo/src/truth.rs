@@ -1,4 +1,4 @@
-//! The ground truth that the guest keeps, read out of its memory. The layout is `struct truth` in image/kernel.h.
+//! Reads the guest's ground truth from its memory. The layout is `struct truth` in image/kernel.h.
 
 use std::ops::Range;
 
@@ -15,25 +15,25 @@ const CYCLES_OFFSET: usize = 16;
 const STOLEN_INDEX: usize = 13;
 const READ_TRIES: usize = 1000;
 
-/// Why the truth can't be had.
+/// Why the truth is unavailable.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum TruthError {
-    /// The image has no such symbol, so it isn't the one that this crate was built for.
+    /// The image has no such symbol, so it isn't this crate's.
     #[error("The guest's image has no symbol {0}")]
     NoSymbol(&'static str),
-    /// More vCPUs than the table has room for.
+    /// More vCPUs than the table has.
     #[error("The guest's table is asked for {0} vCPUs and has room for {VCPUS_MAX}")]
     Vcpus(usize),
     /// The copy is shorter than the table.
     #[error("The copy of the guest's table has {0} bytes, it takes {1}")]
     Short(usize, usize),
-    /// There is something else in that place: the guest isn't this one.
+    /// The memory holds something else: it is another guest.
     #[error("There is no table of the guest's at its address: is another guest running?")]
     NotThere,
-    /// A field has a value that it can't have.
+    /// A field has an invalid value.
     #[error("The guest's table is damaged: vCPU {0} runs row {1}")]
     Damaged(usize, u64),
-    /// The vCPUs made updates during every try to read it.
+    /// The vCPUs made updates during every try.
     #[error("The guest's table changed during each of {READ_TRIES} tries to read it")]
     Restless,
     /// Guest memory can't be read.
@@ -41,22 +41,22 @@ pub enum TruthError {
     Memory(u64),
 }
 
-/// How long each row has taken on one vCPU.
+/// The time of each row on one vCPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VcpuTruth {
-    /// Transitions so far; 0 when the vCPU has not got as far as to count.
+    /// Transitions so far; 0 until the vCPU has begun to count.
     pub updates: u64,
-    /// The row that runs now, an index into [`crate::rows`].
+    /// The present row, an index into [`crate::rows`].
     pub running: usize,
-    /// Since when that one runs, in TSC cycles as the guest's kernel reads them. It isn't in `cycles` yet.
+    /// The begin of the present row, in TSC cycles as the guest's kernel reads them. Its time isn't in `cycles` yet.
     pub since: u64,
-    /// Guest TSC cycles of each row that were over at the last transition, without stolen ones.
+    /// Guest TSC cycles of each row up to the last transition, without stolen ones.
     pub cycles: [u64; ROWS],
-    /// TSC cycles in which the host did not run this vCPU, as far as KVM told the guest.
+    /// TSC cycles in which the host did not run this vCPU, as KVM reported to the guest.
     pub stolen: u64,
 }
 
-/// The guest's count of what its time went to.
+/// The guest's count of its time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Truth {
     /// The TSC's frequency in kHz as the guest measured it.
@@ -71,11 +71,11 @@ fn block(bytes: &[u8], vcpu: usize) -> &[u8] {
 }
 
 impl Image {
-    /// The guest-physical addresses of the truth of so many vCPUs, for [`Truth::parse`].
+    /// The guest-physical addresses of the truth of `vcpus` vCPUs, for [`Truth::parse`].
     ///
     /// # Errors
     ///
-    /// [`TruthError::Vcpus`] when they are too many, [`TruthError::NoSymbol`] when the image has another kernel.
+    /// [`TruthError::Vcpus`] if they are too many, [`TruthError::NoSymbol`] if the image has another kernel.
     pub fn truth_area(&self, vcpus: usize) -> Result<Range<u64>, TruthError> {
         if vcpus > VCPUS_MAX {
             return Err(TruthError::Vcpus(vcpus));
@@ -86,8 +86,8 @@ impl Image {
         Ok(start..end.min(start.saturating_add(length)))
     }
 
-    /// Reads the truth of so many vCPUs while they run. `copy` copies guest memory from a guest-physical address, and
-    /// says whether it could.
+    /// Reads the truth of `vcpus` vCPUs while they run. `copy` copies guest memory from a guest-physical address, and
+    /// returns whether it succeeded.
     ///
     /// # Errors
     ///
@@ -106,8 +106,8 @@ impl Image {
                     return Err(TruthError::Memory(area.start));
                 }
             }
-            // Whatever the order in which a copy is made: if a count is the same before and after the one in the
-            // middle, that one's valid slot was not written meanwhile.
+            // This holds for any order within a copy: if a count is the same before and after the middle copy, that
+            // copy's valid slot wasn't written meanwhile.
             let [before, taken, after] = &copies;
             let still = (0..vcpus).all(|vcpu| {
                 let updates = u64_at(block(taken, vcpu), 0);
@@ -123,7 +123,7 @@ impl Image {
 }
 
 impl Truth {
-    /// Parses a copy of [`Image::truth_area`] that was taken while no vCPU ran. It doesn't matter where they stopped.
+    /// Parses a copy of [`Image::truth_area`] that was made while no vCPU ran. They may have stopped anywhere.
     ///
     /// # Errors
     ///
@@ -211,7 +211,7 @@ fn parse_block(block: &[u8], vcpu: usize) -> Result<VcpuTruth, TruthError> {
     })
 }
 
-/// Stolen time may be taken off the row after the one that it fell into, which can so start below zero.
+/// Stolen time may be subtracted from the row after the one in which it occurred, which can make that row negative.
 fn at_least_zero(cycles: u64) -> u64 {
     if cycles.cast_signed() < 0 { 0 } else { cycles }
 }
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slot_that_holds_is_read() {
+    fn the_valid_slot_is_read() {
         let mut bytes = table(2);
         put(&mut bytes, 1, 0, 3);
         for (slot, row) in [(64, 4), (192, 5)] {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_is_refused() {
+    fn invalid_tables_are_refused() {
         let good = table(1);
         assert!(Truth::parse(&good, 1).is_ok());
         for damaged in [0, 8, 12, 20] {

@@ -1,4 +1,4 @@
-//! The end of a command before its work is done: by signals, or by another thread.
+//! Ends a command early: by signals, or from another thread.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -8,20 +8,20 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-/// How far a command's work is.
+/// The state of a command's work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     #[default]
     Working,
     Interrupted,
-    /// The work is done: there is nothing left to interrupt.
+    /// The work is done and can't be interrupted any more.
     Done,
 }
 
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// There was an interrupt, or the time was up.
+    /// There was an interrupt, or the time has passed.
     Stop,
     /// The work is done.
     Done,
@@ -33,7 +33,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// Whether a command is to end early. Clones are of one interrupt.
+/// An interrupt of a command. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<Shared>);
 
@@ -42,11 +42,11 @@ pub struct Interrupt(Arc<Shared>);
 pub struct Stopper(Interrupt);
 
 impl Interrupt {
-    /// An interrupt by SIGINT or SIGTERM. The command is expected to end then; a later one of these signals ends the
-    /// process, as it would have without this.
+    /// An interrupt by SIGINT or SIGTERM. The command should end then; another one of these signals ends the process by
+    /// the default action.
     ///
     /// # Errors
-    /// When the handlers or their thread can't be set up.
+    /// The handlers or their thread can't be set up.
     pub fn on_signals() -> io::Result<Self> {
         let interrupt = Self::default();
         let stopper = interrupt.stopper();
@@ -54,10 +54,10 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// As [`on_signals`](Self::on_signals), by SIGINT alone.
+    /// Like [`on_signals`](Self::on_signals), by SIGINT only.
     ///
     /// # Errors
-    /// When the handler or its thread can't be set up.
+    /// The handler or its thread can't be set up.
     pub fn on_ctrl_c() -> io::Result<Self> {
         let interrupt = Self::default();
         let stopper = interrupt.stopper();
@@ -65,7 +65,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// A handle that interrupts.
+    /// A handle that other threads interrupt with.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.clone())
     }
@@ -75,14 +75,14 @@ impl Interrupt {
         self.state() == State::Interrupted
     }
 
-    /// Wakes those who wait: the work is done. A later interrupt has no effect.
+    /// Ends all waits: the work is done. A later interrupt has no effect.
     pub fn done(&self) {
         self.end(State::Done);
     }
 
     /// Waits for an interrupt, for [`done`](Self::done), or until `timeout` has passed.
     pub fn wait(&self, timeout: Option<Duration>) -> Woken {
-        // A moment that the clock can't count never comes.
+        // A time that the clock can't represent never comes.
         self.wait_until(timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
         match self.state() {
             State::Done => Woken::Done,
@@ -90,7 +90,7 @@ impl Interrupt {
         }
     }
 
-    /// Waits until `moment`, or for ever, and returns true if an interrupt or [`done`](Self::done) came before.
+    /// Waits until `moment`, or forever, and returns true if an interrupt or [`done`](Self::done) came first.
     pub fn comes_before(&self, moment: Option<Instant>) -> bool {
         self.wait_until(moment);
         self.state() != State::Working
@@ -125,22 +125,21 @@ impl Interrupt {
 }
 
 impl Stopper {
-    /// Interrupts the command. Has no effect when it is done already.
+    /// Interrupts the command. Has no effect after it is done.
     pub fn stop(&self) {
         self.0.end(State::Interrupted);
     }
 }
 
-/// Lets the first SIGINT pass without effect; a later one ends the process.
+/// Ignores the first SIGINT; a later one ends the process.
 ///
 /// # Errors
-/// When the handlers or their thread can't be set up.
+/// The handlers or their thread can't be set up.
 pub(crate) fn ignore_first_interrupt() -> io::Result<()> {
     on_first(&[SIGINT], || ())
 }
 
-/// Signals that come within this time of the first are the same to a user: timeout(1), say, sends
-/// two at once.
+/// Signals within this time after the first count as the same: timeout(1), for example, sends two at once.
 const SAME: Duration = Duration::from_millis(200);
 
 /// Calls `act` at the first of `signals`; a later one has its default effect.
@@ -155,7 +154,7 @@ fn on_first(signals: &[i32], act: impl FnOnce() + Send + 'static) -> io::Result<
             }
             let first = Instant::now();
             for signal in coming.filter(|_| first.elapsed() > SAME) {
-                // It fails only for signals that can't be caught in the first place.
+                // It fails only for signals that can't be caught.
                 let _ = emulate_default_handler(signal);
             }
         })?;
@@ -181,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_is_not_interrupted() {
+    fn finished_work_is_not_interrupted() {
         let interrupt = Interrupt::default();
         interrupt.done();
         interrupt.stopper().stop();

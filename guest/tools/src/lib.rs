@@ -1,14 +1,14 @@
-//! The tools that read profiles: the same code on the host socket and on the guest's nodes.
+//! The tools that sample and report, on the host socket or on the guest's nodes.
 //!
-//! Each tool is a module with its command line and its work; [`program`] is what the programs `kvmprof-tools` and `kvmprof`
-//! make of them.
+//! Each tool is a module with its command line and its work. [`program`] makes them commands of `kvmprof-tools` and
+//! `kvmprof`.
 //!
 //! ```no_run
 //! use std::fs::File;
 //!
 //! use kvmprof_tools::pcstat::{read_profile, write_report};
 //!
-//! // What `pcstat samples` does.
+//! This is what `pcstat samples` does.
 //! let profile = read_profile(&mut File::open("samples")?, "samples", None)?;
 //! write_report(&profile, 10, &mut std::io::stdout())?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())

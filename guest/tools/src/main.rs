@@ -1,4 +1,4 @@
-//! The tools as one program, chosen by its name or its first argument.
+//! The program with all tools, which its name or its first argument selects.
 
 use std::process::ExitCode;
 

@@ -1,8 +1,8 @@
-//! Tables as plain text, with columns as wide as they have to be.
+//! Plain text tables with columns of the necessary width.
 
 use std::io::{self, Write};
 
-/// How a column is aligned.
+/// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
     /// To the left.
@@ -11,7 +11,7 @@ pub(crate) enum Align {
     Right,
 }
 
-/// The spaces of a table.
+/// The spacing of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spacing {
     /// Before each line.
@@ -20,7 +20,7 @@ pub(crate) struct Spacing {
     pub gap: &'static str,
 }
 
-/// Writes `rows` in columns that are aligned so.
+/// Writes `rows` in columns with this alignment.
 pub(crate) fn write_rows<const N: usize>(
     output: &mut dyn Write,
     spacing: Spacing,
@@ -49,7 +49,7 @@ pub(crate) fn write_rows<const N: usize>(
     Ok(())
 }
 
-/// Writes `rows` under their headings.
+/// Writes `rows` below their headings.
 pub(crate) fn write_table<const N: usize>(
     output: &mut dyn Write,
     headings: [(&str, Align); N],

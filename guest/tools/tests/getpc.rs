@@ -1,4 +1,4 @@
-//! getpc on the real device model: what it writes is what the device handed over.
+//! Tests of getpc with the real device model: its output is what the device handed over.
 
 #![allow(clippy::unwrap_used, reason = "A test may panic")]
 
@@ -16,11 +16,11 @@ use kvmprof_tools::getpc::{GetpcError, Plan, Summary, run};
 use kvmprof_tools::interrupt::Interrupt;
 use kvmprof_tools::pcstat::{Profile, read_profile};
 
-/// The device model behind a lock, with blocking reads, as a server has it.
+/// The device model behind a lock, with blocking reads, as in a server.
 struct Device {
     pcs: Mutex<Pcs>,
     changed: Condvar,
-    /// What `PCS_SETHZ` fails with, as when another consumer runs.
+    /// The error of `PCS_SETHZ`, if another consumer runs.
     hz_error: Option<Errno>,
     /// Reads fail from now on.
     gone: AtomicBool,
@@ -42,7 +42,7 @@ impl Device {
         self.pcs.lock().unwrap()
     }
 
-    /// Waits until gathering has begun, then lets `change` happen.
+    /// Waits until gathering has begun, then calls `change`.
     fn once_gathering(&self, change: impl FnOnce(&mut Pcs)) {
         let mut pcs = self
             .changed
@@ -201,7 +201,7 @@ fn a_stream_begins_and_ends_as_the_page_says() {
     let device_only = |record: &StreamRecord| matches!(record, StreamRecord::Device(_));
     assert!(records[2..stop].iter().all(device_only));
     assert!(matches!(records[stop + 1], StreamRecord::Pstat(_)));
-    // The name of the process that was seen, and no other's.
+    // The name of the sampled process, and no other one.
     assert!(
         matches!(&records[stop + 2..], [StreamRecord::Comm(comm)] if comm.pid == 70 && comm.comm == name("busy"))
     );
@@ -221,9 +221,9 @@ fn everything_that_was_gathered_is_in_the_stream() {
     assert_eq!((ledger.stolen, ledger.lost), (3, 2));
     let profile = report(&stream);
     assert_eq!(profile.problems, [] as [String; 0]);
-    assert_eq!(profile.tally.of(kind::USER), 100);
-    assert_eq!(profile.tally.of(kind::KERNEL), 30);
-    assert_eq!(profile.tally.of(kind::IDLE), 250);
+    assert_eq!(profile.tally.count(kind::USER), 100);
+    assert_eq!(profile.tally.count(kind::KERNEL), 30);
+    assert_eq!(profile.tally.count(kind::IDLE), 250);
     assert_eq!(profile.processes[&70].user, 100);
     assert_eq!(profile.name(70), Some("busy"));
 }
@@ -289,8 +289,8 @@ fn classic_streams_have_no_trailer_and_tell_no_loss() {
     assert!(matches!(records.last(), Some(StreamRecord::Stop(_))));
     let profile = report(&stream);
     assert_eq!((profile.format, profile.pstat), (Format::Classic, None));
-    assert_eq!(profile.tally.of(kind::USER), 100);
-    assert_eq!(profile.tally.of(kind::MKERNEL), 30);
+    assert_eq!(profile.tally.count(kind::USER), 100);
+    assert_eq!(profile.tally.count(kind::MKERNEL), 30);
     assert_eq!(profile.problems, [] as [String; 0]);
 }
 
@@ -341,7 +341,7 @@ fn a_lost_device_leaves_a_stream_that_says_so() {
     );
 }
 
-/// An output that fails after so many bytes.
+/// An output that fails after this many bytes.
 struct Full(usize);
 
 impl Write for Full {

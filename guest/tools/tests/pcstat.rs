@@ -1,4 +1,4 @@
-//! pcstat on streams with known contents, whole and damaged. The expected reports are files in
+//! Tests of pcstat with streams of known contents, complete and damaged. The expected reports are files in
 //! `tests/data`.
 
 #![allow(clippy::unwrap_used, reason = "A test may panic")]
@@ -37,7 +37,7 @@ fn ioctl(command: u32, data: [i32; 5]) -> StreamRecord {
     StreamRecord::Ioctl(Isample { command, data })
 }
 
-/// The records of the device in all streams here.
+/// The records of the device in all streams of these tests.
 fn data() -> Vec<StreamRecord> {
     let mut records = vec![sample(kind::USER, 42, 0x40_1000); 300];
     records.extend(vec![sample(kind::USER, 42, 0x40_1010); 100]);
@@ -107,7 +107,7 @@ fn a_native_stream_is_reported_whole() {
 }
 
 #[test]
-fn of_a_classic_stream_loss_and_rate_are_unknown() {
+fn a_classic_stream_has_no_loss_and_no_rate() {
     let profile = read(&stream(Format::Classic));
     assert_eq!(profile.problems, [] as [String; 0]);
     assert_eq!(report(&profile, 10), include_str!("data/classic.txt"));
@@ -140,7 +140,7 @@ fn an_empty_run_has_no_hits() {
     assert!(text.contains("No hits."), "{text}");
 }
 
-/// The hits of all records that are whole in the first `length` bytes of a stream.
+/// The hits of all complete records in the first `length` bytes of a stream.
 fn hits_before(stream: &[u8], format: Format, length: usize) -> u64 {
     let (mut hits, mut place) = (0, 0);
     while let Ok((record, size)) = StreamRecord::decode(format, &stream[place..length]) {
@@ -170,7 +170,7 @@ fn a_stream_cut_anywhere_is_reported_up_to_there() {
                 hits_before(&whole, format, length),
                 "{format:?} {length}"
             );
-            // Without its last record, a name, a native stream is whole all the same.
+            // A native stream without its last record, a name, counts as complete.
             let ends_with_a_name = format == Format::Native && whole.len() - length <= 48;
             let cut = profile.problems.iter().any(|problem| {
                 problem.contains("cut short")
@@ -240,7 +240,7 @@ fn records_that_are_missing_show_in_the_accounts() {
 }
 
 #[test]
-fn what_is_no_stream_is_refused() {
+fn an_input_that_is_no_stream_is_refused() {
     for (bytes, expected) in [
         (b"".as_slice(), "the stream is empty"),
         (b"\x7fELF and more", "no stream of getpc"),
@@ -259,6 +259,6 @@ fn a_long_stream_is_read_in_pieces() {
     }
     bytes.extend_from_slice(&StreamRecord::Stop(2).encode(Format::Native));
     let profile = read(&bytes);
-    assert_eq!(profile.tally.of(kind::USER), 50_000);
-    assert_eq!(profile.places.len(), 50_000);
+    assert_eq!(profile.tally.count(kind::USER), 50_000);
+    assert_eq!(profile.program_counters.len(), 50_000);
 }

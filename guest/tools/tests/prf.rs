@@ -1,4 +1,4 @@
-//! The tools of prf on the real device model.
+//! Tests of prf's tools with the real device model.
 
 #![allow(clippy::unwrap_used, reason = "A test may panic")]
 
@@ -19,7 +19,7 @@ use kvmprof_tools::prf::{
 
 const TABLE: [u64; 3] = [0, 0x1000, 0x2000];
 
-/// The device model behind a lock, as a server has it.
+/// The device model behind a lock, as in a server.
 struct Device {
     prf: Mutex<Prf>,
     read: Condvar,
@@ -107,7 +107,7 @@ fn stat(device: &Device, wanted: Option<bool>) -> (String, Result<(), PrfError>)
     (String::from_utf8(output).unwrap(), result)
 }
 
-/// The records in a log: sums of all counters.
+/// The sums of all counters of each record in a log.
 fn sums(path: &Path) -> Vec<u64> {
     let mut log = Log::open(path).unwrap();
     assert_eq!(log.addresses(), TABLE);
@@ -177,7 +177,7 @@ fn prfstat_shows_what_it_has_done() {
 }
 
 #[test]
-fn a_clock_that_does_not_fit_is_told() {
+fn a_clock_that_does_not_fit_gives_an_error() {
     let device = Device::loaded();
     device.lock().set_hz(150);
     assert!(matches!(stat(&device, Some(true)).1, Err(PrfError::Rate)));
@@ -197,7 +197,7 @@ fn prfsnap_turns_on_and_appends() {
     assert_eq!(sums(&path), [0, 7, 14]);
     assert_eq!(profiler.state().unwrap(), (true, true));
 
-    // Half a record at the end goes, and the caller learns of it.
+    // An incomplete record at the end is replaced, and the caller is informed.
     let mut bytes = fs::read(&path).unwrap();
     bytes.extend([0; 9]);
     fs::write(&path, bytes).unwrap();

@@ -1,21 +1,20 @@
 //! A bounded reader of the kernel's own type information (BTF, `Documentation/bpf/btf.rst`).
 //!
-//! It reads what introspection needs, where structures keep their members and which numbers
-//! enumerators have, in one pass over the types and without copying any of them: a kernel has some
-//! hundred thousand.
+//! It reads the offsets of structure members and the values of enumerators, in one pass and without copies: a kernel
+//! has some hundred thousand types.
 
 use crate::IntrospectionError;
 use crate::bytes::{index_at, u16_at, u32_at};
 
-/// How a section starts.
+/// The magic number at the start of a section.
 pub const MAGIC: u16 = 0xeb9f;
 /// Bytes of `struct btf_type`.
 const TYPE_LENGTH: usize = 12;
-/// Most types that are read.
+/// Maximum number of types.
 const MAX_TYPES: usize = 4 << 20;
-/// Deepest nesting of anonymous structures that is followed.
+/// Maximum nesting of anonymous structures.
 const MAX_DEPTH: u32 = 8;
-/// Most members that one look-up visits.
+/// Maximum number of members that one look-up visits.
 const MAX_MEMBERS: usize = 1 << 16;
 
 const KIND_INT: u32 = 1;
@@ -43,7 +42,7 @@ const KIND_LAST: u32 = KIND_ENUM64;
 pub struct Btf<'a> {
     types: &'a [u8],
     strings: &'a [u8],
-    /// Where each type starts within `types`; type 1 is first, type 0 is `void`.
+    /// The offset of each type within `types`; type 1 is first, type 0 is `void`.
     starts: Vec<u32>,
 }
 
@@ -51,13 +50,13 @@ pub struct Btf<'a> {
 struct Type {
     name: usize,
     kind: u32,
-    /// Members, enumerators, or parameters.
+    /// Number of members, enumerators, or parameters.
     count: usize,
-    /// Whether member offsets also say how wide bit fields are.
+    /// Whether member offsets also hold the widths of bit fields.
     kind_flag: bool,
-    /// Its size in bytes, or the type that it names or refers to.
+    /// The size in bytes, or the number of the type that this one refers to.
     size_or_type: usize,
-    /// Where what follows `struct btf_type` starts within the types.
+    /// Offset within the types of what follows `struct btf_type`.
     tail: usize,
 }
 
@@ -90,9 +89,8 @@ impl<'a> Btf<'a> {
         })
     }
 
-    /// Where, in bytes, `member` lies within the structure or union called `structure`; members of
-    /// its anonymous structures and unions count as its own. `None` when there is none, or it is a
-    /// bit field.
+    /// The offset of `member` in the structure or union `structure`, in bytes. Members of its anonymous structures and
+    /// unions count as its own. `None` if there is no such member, or it is a bit field.
     pub fn offset_of(&self, structure: &str, member: &str) -> Option<u64> {
         self.structures(structure).offset_of(member)
     }
@@ -109,7 +107,7 @@ impl<'a> Btf<'a> {
         }
     }
 
-    /// How long the structure called `structure` is, in bytes.
+    /// The size of the structure `structure`, in bytes.
     pub fn size_of(&self, structure: &str) -> Option<u64> {
         self.all()
             .find(|candidate| {
@@ -153,7 +151,7 @@ impl<'a> Btf<'a> {
             .is_some_and(|rest| rest.first() == Some(&0))
     }
 
-    /// The structure or union that a type comes down to behind its names and qualifiers.
+    /// Follows names and qualifiers of a type to a structure or union.
     fn resolve(&self, mut id: usize) -> Option<Type> {
         for _ in 0..MAX_DEPTH {
             let this = self.by_id(id)?;
@@ -168,7 +166,7 @@ impl<'a> Btf<'a> {
         None
     }
 
-    /// Where `member` lies within `structure`, in bits, and what type it is of.
+    /// The offset of `member` within `structure`, in bits, and its type.
     fn member(
         &self,
         structure: Type,
@@ -204,8 +202,8 @@ impl<'a> Btf<'a> {
     }
 }
 
-/// Structures and unions of one name. Such as are private to a file may have the same name: of all those, the first
-/// counts that has the member which is asked for.
+/// Structures and unions of one name. Several files can have private structures of one name: the first one that has the
+/// requested member counts.
 #[derive(Debug)]
 pub struct Structures<'b, 'a> {
     btf: &'b Btf<'a>,
@@ -213,12 +211,12 @@ pub struct Structures<'b, 'a> {
 }
 
 impl Structures<'_, '_> {
-    /// As [`Btf::offset_of`].
+    /// Like [`Btf::offset_of`].
     pub fn offset_of(&self, member: &str) -> Option<u64> {
         self.find(member).map(|(offset, _)| offset)
     }
 
-    /// Where `inner` lies, which is a member of `member`'s type; in bytes from the start of the outer structure.
+    /// The offset of `inner`, a member of `member`'s type, in bytes from the start of the outer structure.
     pub fn offset_within(&self, member: &str, inner: &str) -> Option<u64> {
         let (offset, id) = self.find(member)?;
         let mut budget = MAX_MEMBERS;
@@ -227,12 +225,12 @@ impl Structures<'_, '_> {
         (bits % 8 == 0).then_some(offset + bits / 8)
     }
 
-    /// How many bytes the first of them has.
+    /// The size of the first one, in bytes.
     pub fn size(&self) -> Option<u64> {
         u64::try_from(self.candidates.first()?.size_or_type).ok()
     }
 
-    /// Where `member` lies, in bytes, and what type it is of.
+    /// The offset of `member`, in bytes, and its type.
     fn find(&self, member: &str) -> Option<(u64, usize)> {
         self.candidates
             .iter()
@@ -245,7 +243,7 @@ impl Structures<'_, '_> {
     }
 }
 
-/// Where each type starts.
+/// The offset of each type.
 fn starts(types: &[u8]) -> Result<Vec<u32>, IntrospectionError> {
     let mut starts = Vec::with_capacity(types.len() / 40);
     let mut position = 0;
@@ -276,7 +274,7 @@ fn type_at(types: &[u8], position: usize) -> Option<Type> {
     })
 }
 
-/// Bytes that follow `struct btf_type`.
+/// The number of bytes that follow `struct btf_type`.
 fn tail_length(this: Type) -> Option<usize> {
     Some(match this.kind {
         KIND_INT | KIND_VAR | KIND_DECL_TAG => 4,

@@ -1,4 +1,4 @@
-//! Where a bzImage keeps the compressed kernel (`Documentation/arch/x86/boot.rst`).
+//! Finds the compressed kernel in a bzImage (`Documentation/arch/x86/boot.rst`).
 
 use super::super::IntrospectionError;
 use crate::bytes::{u8_at, u16_at, u32_at};

@@ -8,12 +8,12 @@ use crate::bytes::{index_at, u32_at};
 /// Memory that an lzma or xz payload may ask for, in KiB: the kernel's build uses dictionaries of up to
 /// 128 MiB (`scripts/xz_wrap.sh`).
 const LZMA_MEMORY_KIB: u32 = 192 << 10;
-/// Most that one block of the legacy lz4 format unpacks to, in bytes.
+/// The most that one block of the legacy lz4 format unpacks to, in bytes.
 const LZ4_BLOCK: usize = 8 << 20;
-/// Magic number of the legacy lz4 format, the one that the kernel uses.
+/// Magic number of the legacy lz4 format, which the kernel uses.
 const LZ4_LEGACY: &[u8] = &[0x02, 0x21, 0x4c, 0x18];
 
-/// Unpacks `payload`, of whatever format its first bytes announce, to at most `limit` bytes.
+/// Unpacks `payload` to at most `limit` bytes. Its first bytes tell the format.
 pub fn decompress(payload: &[u8], limit: u64) -> Result<Vec<u8>, IntrospectionError> {
     let (format, result) = match payload {
         [0x1f, 0x8b, ..] => (
@@ -55,15 +55,15 @@ pub fn decompress(payload: &[u8], limit: u64) -> Result<Vec<u8>, IntrospectionEr
     }
 }
 
-/// How much `payload` says that it unpacks to: its last four bytes, which gzip writes itself and
-/// the kernel's build appends to all others. Only a hint, for the right amount of memory.
+/// The unpacked size by the last four bytes of `payload`: gzip writes it there, and the kernel's build appends it to
+/// all other formats. It is only a hint for the amount of memory.
 fn size_hint(payload: &[u8], limit: u64) -> usize {
     let hint = payload
         .len()
         .checked_sub(4)
         .and_then(|offset| u32_at(payload, offset))
         .unwrap_or(0);
-    // A damaged size shouldn't take much memory: nothing packs a kernel better than 1:16.
+    // A wrong size must not cost much memory: no kernel compresses better than 1:16.
     let likely = payload.len().saturating_mul(16);
     usize::try_from(u64::from(hint).min(limit)).map_or(0, |hint| hint.min(likely))
 }
@@ -77,8 +77,8 @@ fn bounded(reader: impl Read, payload: &[u8], limit: u64) -> io::Result<Vec<u8>>
 
 /// Unpacks one zstd frame.
 fn zstd_frame(payload: &[u8], limit: u64) -> io::Result<Vec<u8>> {
-    // The kernel's build appends the size, which one-shot decompression must not see: a single
-    // frame is looked for, then unpacked into memory of the right size.
+    // The kernel's build appends the size, which isn't part of the zstd frame: find the end of the single frame, then
+    // unpack it into memory of the right size.
     let frame_and_size = payload.len().saturating_sub(4);
     let mut whole = vec![0; size_hint(payload, limit)];
     if let Ok(length) = zstd::bulk::decompress_to_buffer(&payload[..frame_and_size], &mut whole) {
@@ -92,13 +92,12 @@ fn zstd_frame(payload: &[u8], limit: u64) -> io::Result<Vec<u8>> {
     )
 }
 
-/// Unpacks the legacy lz4 format: after the magic number, blocks that each carry their packed
-/// length in front.
+/// Unpacks the legacy lz4 format: the magic number, then blocks, each with its packed length in front.
 fn lz4_legacy(payload: &[u8], limit: u64) -> io::Result<Vec<u8>> {
     let mut unpacked = vec![0; size_hint(payload, limit)];
     let mut length = 0;
     let mut rest = &payload[LZ4_LEGACY.len()..];
-    // What is left at the end is the size that the kernel's build appends.
+    // The last four bytes are the size that the kernel's build appends.
     while rest.len() > 4 {
         let packed = index_at(rest, 0).unwrap_or(0);
         let Some(block) = rest.get(4..packed.saturating_add(4)) else {
@@ -138,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    /// Something to pack: compressible, longer than a few lz4 matches.
+    /// Compressible test data, longer than a few lz4 matches.
     fn kernel() -> Vec<u8> {
         let mut kernel = b"\x7fELF".to_vec();
         for number in 0..20_000_u32 {
@@ -147,7 +146,7 @@ mod tests {
         kernel
     }
 
-    /// As the kernel's build does for all but gzip.
+    /// Appends the unpacked size, as the kernel's build does for all formats but gzip.
     fn append_size(mut packed: Vec<u8>, unpacked: &[u8]) -> Vec<u8> {
         packed.extend_from_slice(&u32::try_from(unpacked.len()).unwrap().to_le_bytes());
         packed
@@ -200,7 +199,7 @@ mod tests {
 
     const PACKERS: [Packer; 6] = [gzip, bzip2, zstd, xz, lzma, lz4];
 
-    /// Most that the tests let anything unpack to.
+    /// Limit of unpacked bytes in the tests.
     const LIMIT: u64 = 2 << 20;
 
     thread_local! {

@@ -8,9 +8,9 @@ use super::super::IntrospectionError;
 
 type Header = FileHeader64<LittleEndian>;
 
-/// Most segments that are looked at; a kernel has five or so.
+/// Maximum number of segments; a kernel has about five.
 const MAX_SEGMENTS: usize = 64;
-/// Most notes that are looked at.
+/// Maximum number of notes.
 const MAX_NOTES: usize = 1024;
 
 /// A loadable segment (`PT_LOAD`).
@@ -18,7 +18,7 @@ const MAX_NOTES: usize = 1024;
 pub struct Segment<'a> {
     /// The virtual address it was linked for.
     pub address: u64,
-    /// What the file holds of it.
+    /// The part of it that is in the file.
     pub data: &'a [u8],
     /// Its length in memory, in bytes.
     pub memory_length: u64,
@@ -36,7 +36,7 @@ impl<'a> Vmlinux<'a> {
     /// Reads the headers of a 64-bit little-endian `file`.
     ///
     /// # Errors
-    /// The file isn't such an ELF file, or its headers point outside it.
+    /// The file isn't a 64-bit little-endian ELF file, or its headers point outside it.
     pub fn parse(file: &'a [u8]) -> Result<Self, IntrospectionError> {
         let header = Header::parse(file).map_err(damaged)?;
         let endian = header.endian().map_err(damaged)?;
@@ -60,12 +60,12 @@ impl<'a> Vmlinux<'a> {
         })
     }
 
-    /// Its loadable segments.
+    /// The loadable segments.
     pub fn segments(&self) -> &[Segment<'a>] {
         &self.segments
     }
 
-    /// What the file holds from link-time virtual address `address` to its segment's end.
+    /// The file's bytes from link-time virtual address `address` to the end of its segment.
     pub fn bytes_from(&self, address: u64) -> Option<&'a [u8]> {
         self.segments.iter().find_map(|segment| {
             let offset = usize::try_from(address.checked_sub(segment.address)?).ok()?;
@@ -73,12 +73,12 @@ impl<'a> Vmlinux<'a> {
         })
     }
 
-    /// The data of the section called `name`, if there is one that the file holds.
+    /// The data of the section `name`. `None` if there is no such section, or the file has no data for it.
     pub fn section(&self, name: &[u8]) -> Option<&'a [u8]> {
         self.linked_section(name).map(|(_, data)| data)
     }
 
-    /// The link-time address and the data of the section called `name`, if there is one that the file holds.
+    /// The link-time address and the data of the section `name`, as for [`Vmlinux::section`].
     pub fn linked_section(&self, name: &[u8]) -> Option<(u64, &'a [u8])> {
         let endian = self.header.endian().ok()?;
         let sections = self.header.sections(endian, self.file).ok()?;
@@ -92,9 +92,9 @@ impl<'a> Vmlinux<'a> {
         ))
     }
 
-    /// The defined symbols of its `.symtab`, which only a kernel that wasn't stripped has: link-time
-    /// addresses, names, and whether each is a function. As for nm(1) and kallsyms, a function is what lies in
-    /// code: labels of assembly too, which have neither a type nor a size.
+    /// The defined symbols of `.symtab`, which stripped kernels lack: link-time addresses, names, and whether each is a
+    /// function. As for nm(1) and kallsyms, everything in code is a function, also assembly labels, which have neither
+    /// a type nor a size.
     pub fn symbols(&self) -> impl Iterator<Item = (u64, &'a str, bool)> {
         use object::read::elf::Sym;
         let table = self.header.endian().ok().and_then(|endian| {
@@ -118,7 +118,7 @@ impl<'a> Vmlinux<'a> {
                     && symbol.st_type() != object::elf::STT_SECTION
                     && symbol.st_type() != object::elf::STT_FILE;
                 kept.then(|| {
-                    // The assembler's own labels name no function.
+                    // The assembler's own labels aren't functions.
                     let function = is_code(symbol.st_shndx(endian)) && !name.starts_with(".L");
                     (symbol.st_value(endian), name, function)
                 })
@@ -127,8 +127,8 @@ impl<'a> Vmlinux<'a> {
     }
 }
 
-/// The notes of `owner` in the `PT_NOTE` segments of an ELF file: each one's type and descriptor.
-/// An image that is no 64-bit little-endian ELF file, or is damaged, has none.
+/// The notes of `owner` in the `PT_NOTE` segments of an ELF file: their types and descriptors. None if the image is
+/// damaged or no 64-bit little-endian ELF file.
 pub fn notes<'a>(elf: &'a [u8], owner: &[u8]) -> Vec<(u32, &'a [u8])> {
     let mut found = Vec::new();
     let Ok(header) = Header::parse(elf) else {

@@ -1,4 +1,4 @@
-//! The kernel image that the VMM loads, unpacked for reading.
+//! Unpacks the kernel image that the VMM loads.
 
 pub(crate) mod btf;
 mod bzimage;
@@ -18,15 +18,14 @@ pub use symbols::Symbols;
 /// An ELF file's first bytes (`ELFMAG`, elf(5)).
 const ELF_MAGIC: &[u8] = b"\x7fELF";
 
-/// Largest kernel that is unpacked, in bytes: distribution kernels have some 60 MB, those with
-/// debugging information under 400 MB.
+/// Maximum size of an unpacked kernel, in bytes: distribution kernels have some 60 MB, and less than 400 MB with debug
+/// information.
 pub const MAX_UNPACKED: u64 = 512 << 20;
 
-/// Unpacks a whole kernel file, a bzImage or an ELF vmlinux, to its ELF file. An ELF file is
-/// returned as it is.
+/// Unpacks a kernel file, a bzImage or an ELF vmlinux, to its ELF file. An ELF file is returned unchanged.
 ///
 /// # Errors
-/// The file is neither, is damaged, or unpacks to more than [`MAX_UNPACKED`] bytes.
+/// The file is neither of these, is damaged, or unpacks to more than [`MAX_UNPACKED`] bytes.
 pub fn unpack(file: &[u8]) -> Result<Cow<'_, [u8]>, IntrospectionError> {
     if file.starts_with(ELF_MAGIC) {
         return Ok(Cow::Borrowed(file));

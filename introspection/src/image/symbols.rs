@@ -1,9 +1,8 @@
-//! A kernel's symbols, by address and by name. All addresses are link-time addresses: what the guest
-//! uses is the slide more.
+//! A kernel's symbols, by address and by name. All addresses are link-time addresses, without the slide.
 
 use std::sync::OnceLock;
 
-/// One symbol; its name is a part of the table's text.
+/// One symbol. Its name is a part of the table's text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Symbol {
     pub address: u64,
@@ -16,9 +15,9 @@ pub(crate) struct Symbol {
 /// A kernel's symbols.
 #[derive(Debug)]
 pub struct Symbols {
-    /// By address.
+    /// Sorted by address.
     symbols: Vec<Symbol>,
-    /// The functions among them, by address.
+    /// The indices of the functions among them, by address.
     functions: Vec<u32>,
     text: String,
     by_name: OnceLock<Vec<u32>>,
@@ -40,7 +39,7 @@ impl Symbols {
         }
     }
 
-    /// Takes the symbols of an ELF symbol table: address, name, and whether it is a function.
+    /// Takes the symbols of an ELF symbol table: address, name, and whether each is a function.
     pub(crate) fn from_elf<'a>(found: impl Iterator<Item = (u64, &'a str, bool)>) -> Self {
         let mut text = String::new();
         let mut symbols = Vec::new();
@@ -62,7 +61,7 @@ impl Symbols {
         Self::new(symbols, text)
     }
 
-    /// How many symbols there are.
+    /// The number of symbols.
     pub fn len(&self) -> usize {
         self.symbols.len()
     }
@@ -72,7 +71,7 @@ impl Symbols {
         self.symbols.is_empty()
     }
 
-    /// The link-time address of the symbol called `name`. Of several, the one with the lowest address.
+    /// The link-time address of the symbol `name`; the lowest if there are several.
     pub fn address_of(&self, name: &str) -> Option<u64> {
         let by_name = self.by_name.get_or_init(|| self.sort_by_name());
         let first = by_name.partition_point(|index| self.name_at(*index) < name);
@@ -80,8 +79,7 @@ impl Symbols {
         (self.name_at(index) == name).then(|| self.symbols[index as usize].address)
     }
 
-    /// The link-time addresses of several symbols, in one pass and without the index that
-    /// [`Symbols::address_of`] builds.
+    /// The link-time addresses of several symbols, in one pass. Doesn't build the index of [`Symbols::address_of`].
     pub fn addresses_of<const N: usize>(&self, names: [&str; N]) -> [Option<u64>; N] {
         let mut addresses = [None; N];
         for symbol in &self.symbols {
@@ -95,8 +93,8 @@ impl Symbols {
         addresses
     }
 
-    /// The function that holds link-time address `address`: its name, and how many bytes into it the
-    /// address is. Functions have no length here, so the last one reaches to the end of the table.
+    /// The function that holds link-time address `address`, and the offset of the address within it. Functions have no
+    /// sizes here, so the last one has no end.
     pub fn function_at(&self, address: u64) -> Option<(&str, u64)> {
         let at = |index: &u32| self.symbols[*index as usize];
         let after = self
@@ -114,7 +112,7 @@ impl Symbols {
         })
     }
 
-    /// The lowest address of a symbol that lies above `address`.
+    /// The lowest address above `address` that has a symbol.
     pub fn address_after(&self, address: u64) -> Option<u64> {
         let after = self
             .symbols
@@ -135,7 +133,7 @@ impl Symbols {
 
     fn sort_by_name(&self) -> Vec<u32> {
         let mut indices: Vec<u32> = (0..).take(self.symbols.len()).collect();
-        // A stable sort: those of one name stay in the order of their addresses.
+        // A stable sort keeps symbols of one name in the order of their addresses.
         indices.sort_by(|left, right| self.name_at(*left).cmp(self.name_at(*right)));
         indices
     }
@@ -176,7 +174,7 @@ mod tests {
     fn looks_up_by_address() {
         let symbols = symbols();
         assert_eq!(symbols.function_at(0x2010), Some(("schedule", 0x10)));
-        // Data in between belongs to no function of its own.
+        // Data between functions counts as part of the function before it.
         assert_eq!(symbols.function_at(0x2410), Some(("schedule", 0x410)));
         assert_eq!(symbols.function_at(0xfff), None);
         assert_eq!(symbols.address_after(0x2800), Some(0x3000));

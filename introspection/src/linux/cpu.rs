@@ -1,4 +1,4 @@
-//! One vCPU of a Linux guest: its per-CPU area, its current task.
+//! One vCPU of a Linux guest: its per-CPU area and its current task.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use super::view::KernelView;
 use super::{KERNEL_MAP, LinuxKnowledge};
 use crate::{Identity, Registers, Stack, bare_mode, padded};
 
-/// Highest process id plus one (`PID_MAX_LIMIT`, `include/linux/threads.h`).
+/// The highest process id plus one (`PID_MAX_LIMIT`, `include/linux/threads.h`).
 const PID_LIMIT: i32 = 4 << 20;
-/// Most entries of `__per_cpu_offset` that one sample compares.
+/// Maximum number of entries of `__per_cpu_offset` that one sample compares.
 const MAX_COMPARED: u64 = 64;
-/// How many samples of the kernel in a row have to show another CPU's area before it is believed. A program may set
+/// Number of consecutive kernel samples that must show another CPU's offset before it is accepted. A program may set
 /// its GS base to anything, and the kernel runs its first few instructions with that.
-const CONVINCING: u8 = 8;
+const MIN_SIGHTINGS: u8 = 8;
 
 /// One vCPU of a Linux guest.
 #[derive(Debug)]
@@ -28,18 +28,17 @@ pub struct Cpu {
     vcpu: u16,
     /// The offset of its per-CPU area, once the areas are set up.
     base: Option<u64>,
-    /// What it knows of the kernel's modules.
+    /// This thread's view of the kernel's modules.
     modules: KnownModules,
-    /// Another CPU's offset that was seen in the GS base instead, and how many times in a row.
+    /// Another CPU's offset that was in the GS base instead, and how many times in a row.
     other: (u64, u8),
-    /// The task that was running when it was last looked at.
+    /// The task that was running at the last sample.
     seen: Option<Seen>,
     follower: ProcessFollower,
 }
 
 impl Cpu {
-    /// For the vCPU of index `vcpu`. Linux numbers its CPUs as the MADT lists them, so the same number is
-    /// expected.
+    /// `vcpu` is the vCPU's index. Linux numbers CPUs in the order of the MADT, so its CPU number is the same.
     pub fn new(vcpu: u16) -> Self {
         Self {
             vcpu,
@@ -51,7 +50,7 @@ impl Cpu {
         }
     }
 
-    /// Whom the vCPU is running.
+    /// Finds the process and thread that the vCPU is running.
     pub fn identify<M: PhysicalMemory>(
         &mut self,
         linux: &LinuxKnowledge,
@@ -66,7 +65,7 @@ impl Cpu {
             return identity;
         };
         if registers.cpl == 0 && linux.is_module_code(placement, registers.rip) {
-            // Whoever wants its name later has to have it learned now: it may be gone by then.
+            // Learn the name now, for later readers: the module may be gone by then.
             linux.modules.follow(&mut self.modules);
             (linux.modules).check(memory, placement, self.modules.loaded());
         }
@@ -100,7 +99,7 @@ impl Cpu {
         identity
     }
 
-    /// Takes the wanted parts of the stack of the vCPU, which stands still with `registers`.
+    /// Unwinds the selected parts of the stack. The vCPU is stopped with `registers`.
     pub fn unwind<M: PhysicalMemory>(
         &mut self,
         linux: &LinuxKnowledge,
@@ -119,7 +118,7 @@ impl Cpu {
         linux.unwind(memory, registers, parts, code, stack);
     }
 
-    /// Where the process that [`Cpu::identify`] has just met has its code, if that is news at `time`.
+    /// The mappings of the process that [`Cpu::identify`] has just found, if they are new at `time`.
     pub fn follow_process<M: PhysicalMemory>(
         &mut self,
         linux: &LinuxKnowledge,
@@ -133,7 +132,7 @@ impl Cpu {
             .follow(linux, &view, registers, self.seen?, time)
     }
 
-    /// The last news of a process couldn't be passed on: they will come again.
+    /// Forgets the last process's mappings, which couldn't be passed on, so that they are read again.
     pub fn forget_process(&mut self) {
         self.follower.forget_current();
     }
@@ -147,7 +146,7 @@ impl Cpu {
         registers: &Registers,
     ) -> Option<u64> {
         let Some(offsets) = linux.addresses.per_cpu_offset else {
-            // Without SMP per-CPU variables are ordinary ones.
+            // Without SMP, per-CPU variables are ordinary variables.
             return Some(0);
         };
         let boot = match linux.addresses.boot_offset {
@@ -159,7 +158,7 @@ impl Cpu {
             None => {
                 let index = u64::from(self.vcpu).min(linux.addresses.cpus - 1);
                 let own = view.variable_u64(offsets + index * 8)?;
-                // What is there before the areas are set up doesn't stay.
+                // An offset from before the areas are set up isn't kept.
                 self.base = (own != boot).then_some(own);
                 own
             }
@@ -167,8 +166,8 @@ impl Cpu {
         if registers.cpl != 0 {
             return Some(own);
         }
-        // In the kernel GS has the offset, but for the first and last instructions there. CPUs that there aren't keep
-        // the boot's, 0 from 6.15 on: many a program's GS base.
+        // In the kernel GS has the offset, except in its first and last instructions. Slots of absent CPUs keep the
+        // boot value, which is 0 from 6.15 on: the GS base of many programs.
         if [own, boot].contains(&registers.gs_base) {
             self.other = (0, 0);
             return Some(own);
@@ -180,8 +179,7 @@ impl Cpu {
         Some(own)
     }
 
-    /// True when `gs_base` has been another CPU's offset so often that the guest must number its CPUs in
-    /// another way.
+    /// True when `gs_base` has been another CPU's offset so often that the guest must number its CPUs differently.
     fn is_convinced<M: PhysicalMemory>(
         &mut self,
         linux: &LinuxKnowledge,
@@ -198,7 +196,7 @@ impl Cpu {
             (other, times) if other == gs_base => (other, times.saturating_add(1)),
             _ => (gs_base, 1),
         };
-        self.other.1 >= CONVINCING
+        self.other.1 >= MIN_SIGHTINGS
     }
 }
 
@@ -208,8 +206,8 @@ impl LinuxKnowledge {
     }
 }
 
-/// The address of the per-CPU variable `symbol` in the area at `base`. Before 6.15 per-CPU symbols count
-/// from 0; from then on they are ordinary addresses, and the offset is the distance from there.
+/// The address of the per-CPU variable `symbol` in the area at `base`. Before 6.15 per-CPU symbols are offsets from 0;
+/// since then they are ordinary addresses, and `base` is the distance from there.
 fn per_cpu(symbol: u64, placement: Placement, base: u64) -> u64 {
     if symbol >= KERNEL_MAP {
         symbol.wrapping_add(placement.slide).wrapping_add(base)
@@ -218,14 +216,14 @@ fn per_cpu(symbol: u64, placement: Placement, base: u64) -> u64 {
     }
 }
 
-/// A task, and its ids as they were checked: other vCPUs go on writing to guest memory.
+/// A task and its ids, copied once when checked: other vCPUs go on writing to guest memory.
 struct Task {
     address: u64,
     process: i32,
     thread: i32,
 }
 
-/// The current task: what the pointer at `address` leads to, if that could be one.
+/// The current task, from the pointer at `address`. `None` if that can't be a task.
 fn task<M: PhysicalMemory>(
     linux: &LinuxKnowledge,
     view: &KernelView<'_, M>,
@@ -259,7 +257,7 @@ fn comm<M: PhysicalMemory>(
     }
 }
 
-/// The id of `task`'s process group. A task that is on its way out has none.
+/// The id of `task`'s process group. An exiting task has none.
 fn process_group<M: PhysicalMemory>(
     linux: &LinuxKnowledge,
     view: &KernelView<'_, M>,
@@ -272,7 +270,7 @@ fn process_group<M: PhysicalMemory>(
     (0..PID_LIMIT).contains(&id).then_some(id)
 }
 
-/// What a vCPU in the kernel, not halted, is doing; its `preempt_count` is at that address.
+/// The mode of a vCPU in the kernel that isn't halted. `preempt_count` is at the given address.
 fn kernel_mode<M: PhysicalMemory>(
     linux: &LinuxKnowledge,
     view: &KernelView<'_, M>,
@@ -289,7 +287,7 @@ fn kernel_mode<M: PhysicalMemory>(
     if has(preempt_count, linux.addresses.interrupts) || has(softirqs, SOFTIRQ) {
         return Mode::Interrupt;
     }
-    // Before tasks are scheduled, pid 0 is the boot itself.
+    // Before tasks are scheduled, pid 0 is the kernel's start-up.
     let scheduling = || {
         let state = linux.addresses.system_state;
         let state = state.and_then(|state| view.variable_u32(state));

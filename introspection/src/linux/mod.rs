@@ -1,4 +1,4 @@
-//! Linux guests: where the kernel keeps what it knows of the current task.
+//! Linux guests: what the kernel's image says, and where the running kernel is.
 
 mod cpu;
 mod modules;
@@ -34,50 +34,49 @@ pub use cpu::Cpu;
 pub use modules::{Modules, NewFunctions};
 pub use processes::{Area, Backing, FileIdentity, MappedFile, ProcessMap, UnwinderSlot};
 
-/// Where the kernel's own mapping starts (`__START_KERNEL_map`,
-/// `arch/x86/include/asm/page_64_types.h`).
+/// The start of the kernel's mapping (`__START_KERNEL_map`, `arch/x86/include/asm/page_64_types.h`).
 const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
-/// The kernel's mapping is at most this long, in bytes (`KERNEL_IMAGE_SIZE`).
+/// Maximum length of the kernel's mapping, in bytes (`KERNEL_IMAGE_SIZE`).
 const KERNEL_MAP_LENGTH: u64 = 1 << 30;
-/// Where all memory is mapped in a row without CONFIG_DYNAMIC_MEMORY_LAYOUT, with 4 and 5 levels of page
+/// The start of the direct mapping of all memory without CONFIG_DYNAMIC_MEMORY_LAYOUT, for 4 and 5 levels of page
 /// tables (`Documentation/arch/x86/x86_64/mm.rst`).
 const FIXED_DIRECT_MAPS: [u64; 2] = [0xffff_8880_0000_0000, 0xff11_0000_0000_0000];
 /// `PANIC_CPU_INVALID` (`include/linux/panic.h`).
 const NO_PANIC_CPU: i32 = -1;
-/// How the kernel introduces itself (`init/version-timestamp.c`).
+/// The start of the kernel's banner (`init/version-timestamp.c`).
 const BANNER_START: &[u8] = b"Linux version ";
 /// The note with an ELF file's build id (elf(5)).
 const NT_GNU_BUILD_ID: u32 = 3;
-/// Most bytes of the banner that are compared.
+/// Maximum number of bytes of the banner that are compared.
 const MAX_BANNER: usize = 128;
 
-/// What a Linux kernel's image tells about it, and what has been learned of the running one since.
+/// What a Linux kernel's image says, and what has been learned from the running kernel.
 #[derive(Debug)]
 pub struct LinuxKnowledge {
     release: String,
     symbols: Symbols,
-    /// Where the image lies, by link-time addresses.
+    /// The image's link-time addresses.
     image: Range<u64>,
     /// The start of `linux_banner`.
     banner: Vec<u8>,
     addresses: Addresses,
     tasks: TaskLayout,
-    /// How its stacks are unwound, if it says so.
+    /// The unwind tables, if the kernel has them.
     orc: Option<OrcTable>,
-    /// Where processes have their mappings, if that is known.
+    /// The offsets for reading processes' mappings, if known.
     processes: Option<ProcessLayout>,
     build_id: String,
     placement: PlacementCell,
-    /// Where all memory is mapped in a row, 0 while that is unknown (`page_offset_base`).
+    /// The start of the direct mapping of all memory, 0 while unknown (`page_offset_base`).
     direct_map: AtomicU64,
     modules: Modules,
 }
 
 impl LinuxKnowledge {
-    /// Learns from a whole kernel file, a bzImage or an ELF vmlinux.
+    /// Learns from a kernel file, a bzImage or an ELF vmlinux.
     ///
     /// # Errors
-    /// The file is no Linux kernel, is damaged, or lacks kallsyms or BTF.
+    /// The file isn't a Linux kernel, is damaged, or lacks kallsyms or BTF.
     pub fn from_image(file: &[u8]) -> Result<Self, IntrospectionError> {
         let unpacked = image::unpack(file)?;
         let vmlinux = Vmlinux::parse(&unpacked)?;
@@ -138,7 +137,7 @@ impl LinuxKnowledge {
         &self.symbols
     }
 
-    /// The kernel's table for unwinding its stacks, if it has one of a form that is known.
+    /// The kernel's unwind table, if it has one in a known format.
     pub fn orc(&self) -> Option<&OrcTable> {
         self.orc.as_ref()
     }
@@ -148,13 +147,13 @@ impl LinuxKnowledge {
         &self.modules
     }
 
-    /// Where the kernel's image lies, by link-time addresses.
+    /// The link-time addresses of the kernel's image.
     pub fn image(&self) -> Range<u64> {
         self.image.clone()
     }
 
-    /// The kernel's function that guest virtual address `address` lies in, and how many bytes into it.
-    /// `None` outside the kernel's own image, and while it isn't known where the kernel is.
+    /// The kernel function at guest virtual address `address`, and the offset within it. `None` outside the kernel's
+    /// image, and while the slide is unknown.
     pub fn function_at(&self, address: u64) -> Option<(&str, u64)> {
         let linked = address.wrapping_sub(self.slide()?);
         self.image
@@ -162,12 +161,12 @@ impl LinuxKnowledge {
             .then(|| self.symbols.function_at(linked))?
     }
 
-    /// How far above its link-time address the kernel runs, in bytes, once that is known.
+    /// The slide, in bytes, once it is known.
     pub fn slide(&self) -> Option<u64> {
         self.placement.get().map(|placement| placement.slide)
     }
 
-    /// Whether the kernel has panicked; `None` while it isn't known where it is.
+    /// Whether the kernel has panicked; `None` while the slide is unknown.
     pub fn has_panicked<M: PhysicalMemory>(&self, memory: &M) -> Option<bool> {
         let placement = self.placement.get()?;
         let mut cpu = [0; 4];
@@ -175,7 +174,7 @@ impl LinuxKnowledge {
         Some(i32::from_le_bytes(cpu) != NO_PANIC_CPU)
     }
 
-    /// Where the kernel is, found out from one vCPU's registers if it isn't known yet.
+    /// The kernel's placement. Finds it from one vCPU's registers if it isn't known yet.
     pub fn locate<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -190,14 +189,14 @@ impl LinuxKnowledge {
         })
     }
 
-    /// Whether `address` is where modules are, not in the kernel's own image, which may reach there.
+    /// Whether `address` is in the range of modules and outside the kernel's image, which may reach into that range.
     fn is_module_code(&self, placement: Placement, address: u64) -> bool {
         let linked = address.wrapping_sub(placement.slide);
         MODULES.contains(&address) && !self.image.contains(&linked)
     }
 
-    /// Where all memory is mapped in a row, found out from a kernel pointer that is known to work and the
-    /// physical address that the page tables give it.
+    /// Computes the start of the direct mapping from a valid kernel pointer and its physical address by the page
+    /// tables.
     fn learn_direct_map<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -249,7 +248,7 @@ fn build_id(file: &[u8]) -> String {
     text
 }
 
-/// Where the image lies in the kernel's mapping.
+/// The image's range within the kernel's mapping.
 fn extent(vmlinux: &Vmlinux<'_>) -> Option<Range<u64>> {
     let inside = || {
         vmlinux.segments().iter().filter_map(|segment| {
@@ -263,7 +262,7 @@ fn extent(vmlinux: &Vmlinux<'_>) -> Option<Range<u64>> {
     Some(start..end)
 }
 
-/// The kernel's symbols: what it carries for itself, or the file's own table if it wasn't stripped.
+/// The kernel's symbols: its kallsyms, or the file's symbol table if it wasn't stripped.
 fn find_symbols(vmlinux: &Vmlinux<'_>) -> Option<Symbols> {
     let is_banner = |address| {
         vmlinux
@@ -287,7 +286,7 @@ fn find_symbols(vmlinux: &Vmlinux<'_>) -> Option<Symbols> {
     })
 }
 
-/// The kernel's type information: its section, or what lies between its two symbols.
+/// The kernel's BTF: its section, or the bytes between its two symbols.
 fn find_btf<'a>(vmlinux: &Vmlinux<'a>, symbols: &Symbols) -> Option<&'a [u8]> {
     vmlinux.section(b".BTF").or_else(|| {
         let [start, stop] = symbols.addresses_of(["__start_BTF", "__stop_BTF"]);

@@ -1,4 +1,4 @@
-//! Where the running kernel is: KASLR moves it, virtually and physically.
+//! Finds the running kernel, which KASLR moves in virtual and physical memory.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -11,30 +11,30 @@ use super::{KERNEL_MAP, KERNEL_MAP_LENGTH, LinuxKnowledge, MAX_BANNER};
 use crate::Registers;
 use crate::memory::AddressSpace;
 
-/// The kernel moves by multiples of this, in bytes (the least CONFIG_PHYSICAL_ALIGN on x86-64).
+/// The slide is a multiple of this, in bytes (the least CONFIG_PHYSICAL_ALIGN on x86-64).
 const ALIGNMENT: u64 = 2 << 20;
-/// Most slides that one sample tries.
+/// Maximum number of slides that one sample tries.
 const MAX_TRIES: u64 = 64;
 /// Bytes of a gate in long mode's interrupt descriptor table (SDM volume 3, section 7.14.1).
 const GATE_LENGTH: u64 = 16;
 
-/// Where the running kernel is.
+/// The running kernel's location in virtual and physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// How far above its link-time address it runs, in bytes.
+    /// The distance from its link-time address to its run-time address, in bytes.
     pub slide: u64,
-    /// What turns a link-time address into a physical one, by a wrapping addition.
+    /// Wrapping addition of this to a link-time address gives the physical address.
     physical: u64,
 }
 
 impl Placement {
-    /// The physical address of the variable that was linked to `address`.
+    /// The physical address of the variable with link-time address `address`.
     pub fn physical(&self, address: u64) -> GuestAddress {
         GuestAddress(address.wrapping_add(self.physical))
     }
 }
 
-/// A placement that is learned once, by any vCPU.
+/// A placement that any vCPU sets once.
 #[derive(Debug, Default)]
 pub struct PlacementCell {
     known: AtomicBool,
@@ -51,7 +51,7 @@ impl PlacementCell {
         })
     }
 
-    /// Makes `placement` known. vCPUs that find it at the same time find the same.
+    /// Sets the placement. vCPUs that find it at the same time find the same one.
     pub fn set(&self, placement: Placement) {
         self.slide.store(placement.slide, Ordering::Relaxed);
         self.physical.store(placement.physical, Ordering::Relaxed);
@@ -60,8 +60,8 @@ impl PlacementCell {
 }
 
 impl LinuxKnowledge {
-    /// Looks for the kernel: its exception handlers tell the slide, wherever the vCPU is; before they
-    /// are set up, the kernel is tried wherever the program counter could belong to it.
+    /// Finds the kernel. Its exception handlers give the slide, whatever the vCPU runs; before they are set up, tries
+    /// all slides with which the program counter is in the kernel.
     pub(super) fn find<M: PhysicalMemory>(
         &self,
         space: &AddressSpace<'_, M>,
@@ -85,7 +85,7 @@ impl LinuxKnowledge {
         })
     }
 
-    /// The placement with `slide`, if the kernel's banner is where it then has to be.
+    /// The placement with `slide`, if the kernel's banner is at the resulting address.
     fn verify<M: PhysicalMemory>(
         &self,
         space: &AddressSpace<'_, M>,
@@ -109,12 +109,12 @@ impl LinuxKnowledge {
     }
 }
 
-/// The handler that the interrupt descriptor table has for `gate`.
+/// The handler of `gate` in the interrupt descriptor table.
 fn handler<M: PhysicalMemory>(space: &AddressSpace<'_, M>, table: u64, gate: Gate) -> Option<u64> {
     let mut entry = [0; 16];
     let address = table.checked_add(u64::from(gate.vector) * GATE_LENGTH)?;
     space.read(address, &mut entry)?;
-    // The offset lies in three parts: bits 0-15, 16-31 and 32-63.
+    // The offset is in three parts: bits 0-15, 16-31 and 32-63.
     let [a, b, _, _, _, _, c, d, e, f, g, h, ..] = entry;
     Some(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
 }

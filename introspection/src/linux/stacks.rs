@@ -1,4 +1,4 @@
-//! The unwind table in a kernel's image, and stacks of its guests.
+//! Finds the kernel's unwind table, and unwinds stacks of Linux guests.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::unwind::{
     UserUnwinder,
 };
 
-/// The kernel's unwind table: in its sections, or between its symbols.
+/// The unwind table in a kernel's image: in its sections, or between its symbols.
 pub fn find(vmlinux: &Vmlinux<'_>, symbols: &Symbols, release: &str) -> Option<OrcTable> {
     let part = |section: &[u8], bounds: Range<&str>| {
         vmlinux.linked_section(section).or_else(|| {
@@ -32,13 +32,13 @@ pub fn find(vmlinux: &Vmlinux<'_>, symbols: &Symbols, release: &str) -> Option<O
         "__start_orc_unwind_ip".."__stop_orc_unwind_ip",
     )?;
     let (_, entries) = part(b".orc_unwind", "__start_orc_unwind".."__stop_orc_unwind")?;
-    let format = OrcFormat::of_kernel(release, entries)?;
+    let format = OrcFormat::from_kernel(release, entries)?;
     OrcTable::parse(address, addresses, entries, format)
 }
 
-/// What is known of the task that runs, and of the code that its stack may lead through, besides the kernel's own.
+/// The running task, and the code outside the kernel's image that its stack may go through.
 pub struct KnownCode<'c> {
-    /// Where the task's `task_struct` is; `None` if no task is known to run.
+    /// The address of the task's `task_struct`; `None` if no task is known to run.
     pub task: Option<u64>,
     /// The kernel's modules.
     pub modules: &'c LoadedModules,
@@ -47,7 +47,7 @@ pub struct KnownCode<'c> {
 }
 
 impl LinuxKnowledge {
-    /// Takes the wanted parts of the stack of a vCPU that stands still with `registers`, and executes `code`.
+    /// Unwinds the selected parts of the stack of a vCPU that is stopped with `registers` in `code`.
     pub fn unwind<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -57,7 +57,7 @@ impl LinuxKnowledge {
         stack: &mut Stack,
     ) {
         let user = if registers.cpl == 3 {
-            Some(UserRegisters::of(registers))
+            Some(UserRegisters::new(registers))
         } else {
             let user = self.unwind_kernel(memory, registers, code.modules, stack);
             if !parts.kernel {
@@ -81,8 +81,8 @@ impl LinuxKnowledge {
         }
     }
 
-    /// How the user's part of a stack ends before its first frame, since the memory that it lies in isn't there; `None`
-    /// if it is. `task` runs on a vCPU that is in the kernel, with `registers`.
+    /// Why the user part of a stack is missing, if the task's user memory isn't mapped; `None` if it is mapped. `task`
+    /// runs on a vCPU in the kernel with `registers`.
     fn end_of_user_part<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -95,7 +95,7 @@ impl LinuxKnowledge {
         let (Some(view), Some(task)) = (self.view(memory, registers), task) else {
             return Some(StackEnd::Broken);
         };
-        match UserMemory::of_task(&view, layout, registers, task) {
+        match UserMemory::from_task(&view, layout, registers, task) {
             Some(user_memory) => user_memory.end_of_stack(&view, layout),
             None => Some(StackEnd::Broken),
         }
@@ -129,7 +129,7 @@ impl LinuxKnowledge {
         {
             return user;
         }
-        // Another module may be there by now, whose frames are others.
+        // Another module may be at the address by now, with other frames.
         stack.clear();
         let unwinder = KernelUnwinder {
             modules: None,

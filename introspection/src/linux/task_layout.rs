@@ -1,4 +1,4 @@
-//! Addresses out of kallsyms and offsets out of BTF.
+//! Addresses from kallsyms and offsets from BTF that identify tasks.
 
 use crate::IntrospectionError;
 use crate::Symbols;
@@ -6,42 +6,42 @@ use crate::bytes::u64_at;
 use crate::image::Vmlinux;
 use crate::image::btf::Btf;
 
-/// `SYSTEM_SCHEDULING` where BTF doesn't tell (`enum system_states`, `include/linux/kernel.h`).
+/// `SYSTEM_SCHEDULING` for kernels whose BTF lacks it (`enum system_states`, `include/linux/kernel.h`).
 const SYSTEM_SCHEDULING: u32 = 1;
 /// `PIDTYPE_PGID` (`enum pid_type`, `include/linux/pid_types.h`).
 const PIDTYPE_PGID: u64 = 2;
-/// Most CPUs that are looked for.
+/// Maximum number of CPUs.
 const MAX_CPUS: u64 = 8192;
 
-/// The lowest bit of `preempt_count`'s softirq field: one is being serviced. Its other bits only say that
-/// softirqs are held off (`include/linux/preempt.h`).
+/// The lowest bit of `preempt_count`'s softirq field: a softirq is being serviced. The other bits only say that
+/// softirqs are disabled (`include/linux/preempt.h`).
 pub const SOFTIRQ: u32 = 0x100;
-/// Hard interrupts in bits 16 to 19 and NMIs in 20 to 23, as up to 7.0.
+/// Hard interrupts in bits 16 to 19 and NMIs in 20 to 23: kernels up to 7.0.
 const INTERRUPTS: u32 = 0x00ff_0000;
-/// Hard interrupts in bits 24 to 27, where bits 16 to 23 count how often interrupts were disabled.
+/// Hard interrupts in bits 24 to 27, in kernels that count in bits 16 to 23 how often interrupts were disabled.
 const MOVED_HARDIRQS: u32 = 0x0f00_0000;
-/// NMIs in bits 28 to 31, with that.
+/// NMIs in bits 28 to 31, in the same kernels.
 const MOVED_NMIS: u32 = 0xf000_0000;
-/// The one bit for NMIs, with that, where `nmi_nesting` counts them.
+/// The one bit for NMIs in those of them that count NMIs in `nmi_nesting`.
 const MOVED_NMI: u32 = 0x1000_0000;
 
 /// An interrupt gate whose handler is a known symbol.
 #[derive(Clone, Copy, Debug)]
 pub struct Gate {
     pub vector: u8,
-    /// Where the handler was linked.
+    /// The handler's link-time address.
     pub handler: u64,
 }
 
-/// Where the kernel's variables are, by link-time address.
+/// Link-time addresses of the kernel's variables.
 #[derive(Debug)]
 pub struct Addresses {
     pub banner: u64,
     /// `__per_cpu_offset`; a kernel without SMP has none.
     pub per_cpu_offset: Option<u64>,
-    /// How many entries it has.
+    /// The number of its entries.
     pub cpus: u64,
-    /// What it has in every entry before the per-CPU areas are set up.
+    /// The value of all entries before the per-CPU areas are set up.
     pub boot_offset: u64,
     /// The per-CPU pointer to the current task.
     pub current: u64,
@@ -50,11 +50,11 @@ pub struct Addresses {
     /// The bits of that count that say an interrupt is being serviced.
     pub interrupts: u32,
     pub system_state: Option<u64>,
-    /// The value of `system_state` from which on pid 0 is the idle task.
+    /// From this value of `system_state` on, pid 0 is the idle task.
     pub scheduling: u32,
     pub panic_cpu: Option<u64>,
     pub page_offset_base: Option<u64>,
-    /// Where the variable is that says where all `struct page`s are.
+    /// The variable that holds the start of all `struct page`s.
     pub vmemmap_base: Option<u64>,
     /// The 64-bit `struct vdso_image`.
     pub vdso: Option<u64>,
@@ -62,7 +62,7 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Looks them up; `kernel` is for messages.
+    /// Finds the addresses; `kernel` is for error messages.
     pub fn find(
         symbols: &Symbols,
         btf: &Btf<'_>,
@@ -91,7 +91,7 @@ impl Addresses {
             kernel: kernel.to_owned(),
             symbol,
         };
-        // 6.2 to 6.14 gather what is used most in one structure.
+        // 6.2 to 6.14 have frequently used variables in one structure.
         let hot = |member| Some(pcpu_hot?.wrapping_add(btf.offset_of("pcpu_hot", member)?));
         let (cpus, boot_offset) = match per_cpu_offset {
             Some(start) => {
@@ -135,8 +135,8 @@ fn gates(symbols: &Symbols) -> [Option<Gate>; 3] {
     [gate(14, page_fault), gate(0, divide), gate(0, early)]
 }
 
-/// The bits of `preempt_count` that say an interrupt is being serviced. The fields moved when
-/// `local_interrupt_disable()` came, whose state gives that away.
+/// The bits of `preempt_count` that say an interrupt is being serviced. The fields moved with the introduction of
+/// `local_interrupt_disable()`; the symbol of its state shows which layout a kernel has.
 fn interrupts(symbols: &Symbols) -> u32 {
     let counts = match symbols.addresses_of(["local_interrupt_disable_state", "nmi_nesting"]) {
         [None, _] => INTERRUPTS,
@@ -146,7 +146,7 @@ fn interrupts(symbols: &Symbols) -> u32 {
     counts | SOFTIRQ
 }
 
-/// Where the kernel's structures keep what identifies a task, in bytes from the start of each.
+/// Offsets of the members that identify a task, in bytes from the start of each structure.
 #[derive(Debug)]
 pub struct TaskLayout {
     /// `task_struct.pid`: the thread's id.
@@ -159,13 +159,12 @@ pub struct TaskLayout {
     pub process_group: u64,
     /// `pid.numbers[0].nr`.
     pub number: u64,
-    /// `task_struct.softirq_disable_cnt`: with PREEMPT_RT, what otherwise is the softirq field of
-    /// `preempt_count`.
+    /// `task_struct.softirq_disable_cnt`: with PREEMPT_RT it replaces the softirq field of `preempt_count`.
     pub softirq_count: Option<u64>,
 }
 
 impl TaskLayout {
-    /// Looks it up.
+    /// Finds the offsets.
     pub fn find(btf: &Btf<'_>) -> Result<Self, IntrospectionError> {
         let offset = |structure, member| {
             btf.offset_of(structure, member)

@@ -26,7 +26,7 @@ fn expected(mode: Mode, tgid: i32) -> Identity {
 fn identifies_user_and_kernel_mode_of_every_generation() {
     for kernel in [OLD, HOT, NEW] {
         for layout in Layout::ALL {
-            // Each layout of per-CPU symbols goes with some layouts of kallsyms.
+            // Each layout of per-CPU symbols occurs with some layouts of kallsyms.
             let kernel = Kernel { layout, ..kernel };
             let guest = LinuxGuest::new(kernel);
             assert_eq!(
@@ -67,7 +67,7 @@ fn learns_the_direct_map_and_goes_on_without_page_tables() {
     let linux = guest.knowledge.linux().unwrap();
     assert_eq!(guest.identify(0, &guest.user()).pid, 41);
     assert_eq!(linux.direct_map.load(Ordering::Relaxed), DIRECT_MAP);
-    // With nothing mapped: the places that are known are enough.
+    // With nothing mapped: the known addresses are enough.
     let registers = Registers {
         cr3: 0x50_0000,
         ..guest.user()
@@ -182,7 +182,7 @@ fn before_the_areas_are_set_up_the_boot_task_runs() {
         };
         let identity = introspector.identify(&guest.memory, &registers, false, true);
         assert_eq!(identity, expected(Mode::Kernel, 0), "{kernel:?}");
-        // The boot's area isn't held on to.
+        // The per-CPU area of the boot isn't remembered.
         guest.set(offsets::PER_CPU_OFFSET, guest.base(AREAS[0]));
         let identity = introspector.identify(&guest.memory, &guest.user(), false, true);
         assert_eq!(identity, expected(Mode::User, 41));
@@ -220,7 +220,7 @@ fn another_numbering_of_cpus_is_learned() {
             .pid,
         42
     );
-    // A single foreign value in between doesn't count.
+    // A single other value in between doesn't count.
     for _ in 0..20 {
         for cpu in [0, 1] {
             let registers = guest.kernel(cpu);
@@ -231,13 +231,13 @@ fn another_numbering_of_cpus_is_learned() {
 }
 
 #[test]
-fn the_offset_of_cpus_that_there_are_not_is_nobodys() {
+fn the_offset_of_absent_cpus_belongs_to_no_cpu() {
     for kernel in [OLD, HOT, NEW] {
         let guest = LinuxGuest::new(kernel);
         let boot = kernel.boot_offset(SLIDE);
         guest.set(offsets::PER_CPU_OFFSET + 8, boot);
         let mut introspector = guest.introspector(0);
-        // Programs have that in their GS base, and the kernel begins with it.
+        // Programs have this value in their GS base, and kernel code starts with it.
         let entry = Registers {
             gs_base: boot,
             ..guest.kernel(0)
@@ -250,7 +250,7 @@ fn the_offset_of_cpus_that_there_are_not_is_nobodys() {
 }
 
 #[test]
-fn what_makes_no_sense_is_unknown() {
+fn invalid_values_are_unknown() {
     let guest = LinuxGuest::new(OLD);
     for (tgid, pid) in [(-1, 5), (5, -1), (1 << 22, 5), (5, i32::MAX)] {
         guest.task(1, tgid, pid, 7);
@@ -282,7 +282,7 @@ fn what_makes_no_sense_is_unknown() {
 fn without_kpti_the_page_beside_the_tables_is_left_alone() {
     let guest = LinuxGuest::new(OLD);
     guest.identify(0, &guest.kernel(0));
-    // The page beside the tables happens to map something, but it isn't this kernel's.
+    // The page beside the tables happens to map something else than this kernel.
     let mut own = Tables::new(guest.memory.clone(), 0x4_0000 | PTI_USER, 4);
     own.skip_to(0x4_2000);
     own.map(0xffff_c900_0000_1000, IDT_PAGE, 1);
@@ -371,7 +371,7 @@ proptest! {
             guest.identify(0, &guest.kernel(0));
         }
         for (index, value, pointer) in seeds {
-            // Plausible pointers do more harm than random numbers.
+            // Plausible pointers are more harmful than random numbers.
             let value = if pointer { DIRECT_MAP + value % MEMORY as u64 } else { value };
             let at = index.index(MEMORY / 8) as u64 * 8;
             guest.memory.write_obj(value, GuestAddress(at)).unwrap();
@@ -419,7 +419,7 @@ fn symbols_are_given_where_the_kernel_runs() {
             })
             .collect();
         assert!(lines.is_sorted_by_key(|(address, ..)| *address));
-        // Functions, and nothing that isn't a part of the image.
+        // Functions of the image, and nothing else.
         let image = TEXT + SLIDE..TEXT + SLIDE + kernel.image().len() as u64;
         for (address, kind, name) in &lines {
             assert!(image.contains(address), "{name} at {address:#x}");

@@ -1,4 +1,4 @@
-//! The user's part of stacks that lead through the kernel.
+//! Tests of the user part of stacks of a vCPU in the kernel.
 
 use kvmprof_recording::{StackEnd, StackParts, StackSummary};
 use vm_memory::Bytes;
@@ -10,7 +10,7 @@ use crate::testing::page_tables::Tables;
 use crate::testing::processes::Room;
 use crate::{Registers, Stack, VcpuIntrospector};
 
-/// The page tables of another process, and such as lie right beside those of the first one.
+/// The page tables of another process, and page tables right beside those of the first one.
 const OTHER_TABLES: u64 = 0x5_0000;
 const NEXT_TABLES: u64 = USER_TABLES;
 /// Both processes have their code and their stack at the same addresses.
@@ -20,8 +20,7 @@ const STACK: u64 = 0x7fff_0000_0000;
 const KERNEL_STACK: u64 = 0x50_0000;
 const WHOLE: StackEnd = StackEnd::Complete;
 
-/// A guest with two processes: tasks 1 and 2, of pids 41 and 42. The first one's user stack has two frames, the other one's
-/// three.
+/// A guest with two processes: tasks 1 and 2 with pids 41 and 42. Their user stacks have two and three frames.
 struct Processes {
     guest: LinuxGuest,
     introspector: VcpuIntrospector,
@@ -41,7 +40,7 @@ impl Processes {
             tables.skip_to(pages + 0x8000);
             tables.map(CODE, pages, 1);
             tables.map(STACK, pages + 0x1000, 1);
-            // Each eight bytes of the code end in a call.
+            // Every eight bytes of code end with a call.
             guest.write(pages, &[0xe8; 4096]);
             for index in 0..frames - 1 {
                 let is_last = index == frames - 2;
@@ -69,8 +68,7 @@ impl Processes {
         Room::new(&self.guest, Areas::Tree)
     }
 
-    /// The frames in user mode, and how they end, of a vCPU in the kernel that has page tables `cr3` and came from user
-    /// mode.
+    /// The user frames and their end, of a vCPU in the kernel with page tables `cr3` that came from user mode.
     fn user_part(&mut self, cr3: u64) -> (Vec<u64>, StackEnd) {
         let registers = Registers {
             rip: TEXT + SLIDE + offsets::ENTRY + 4,
@@ -104,7 +102,7 @@ fn user_memory_is_looked_at_with_the_page_tables_of_the_task_that_runs() {
     let first = (vec![CODE, CODE + 0xff], WHOLE);
     let second = (vec![CODE, CODE + 0xff, CODE + 0x1ff], WHOLE);
     assert_eq!(processes.user_part(TABLES | 3), first);
-    // The next task's tables have been loaded, and it isn't the current one yet.
+    // The next task's tables have been loaded, but it isn't the current task yet.
     let nothing = (vec![], StackEnd::Broken);
     assert_eq!(processes.user_part(OTHER_TABLES), nothing);
     processes.guest.run(0, 2);
@@ -115,7 +113,7 @@ fn user_memory_is_looked_at_with_the_page_tables_of_the_task_that_runs() {
 #[test]
 fn page_tables_side_by_side_are_a_pair_with_kpti_alone() {
     let mut processes = Processes::new();
-    // The user's half of the pair, at the kernel's first instructions: only the user's memory is there.
+    // The user half of the pair, at the kernel's first instructions: it maps only the user's memory.
     let mut tables = Tables::new(processes.guest.memory.clone(), USER_TABLES, 4);
     tables.skip_to(0x54_0000);
     tables.map(CODE, 0x52_0000, 1);
@@ -141,16 +139,16 @@ fn tasks_without_memory_of_their_own_have_no_user_part() {
     assert_eq!(processes.user_part(TABLES), nothing);
     processes.room().put(mm, processes.memory);
     assert_eq!(processes.user_part(TABLES).0.len(), 2);
-    // It executes another program, which isn't there yet.
+    // It executes another program that isn't loaded yet.
     processes.room().start_code(processes.memory, 0);
     assert_eq!(processes.user_part(TABLES), nothing);
-    // Nobody knows who runs.
+    // The running task is unknown.
     processes.guest.task(1, -1, 1, 1);
     assert_eq!(processes.user_part(TABLES), (vec![], StackEnd::Broken));
 }
 
 #[test]
-fn in_user_mode_the_memory_is_that_of_the_code_that_runs() {
+fn in_user_mode_the_running_code_owns_the_memory() {
     let mut processes = Processes::new();
     let registers = Registers {
         rip: CODE,

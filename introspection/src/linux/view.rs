@@ -1,4 +1,4 @@
-//! Reading the kernel's memory, whatever page tables the vCPU happens to use.
+//! Reads the kernel's memory with whatever page tables are active on the vCPU.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -12,19 +12,19 @@ use super::placement::Placement;
 use crate::Registers;
 use crate::memory::{AddressSpace, read_paged};
 
-/// The kernel's memory, as one vCPU sees it at one moment.
+/// The kernel's memory on one vCPU at one moment.
 pub struct KernelView<'a, M> {
     memory: &'a M,
     space: AddressSpace<'a, M>,
     placement: Placement,
-    /// Where the image was linked to.
+    /// The link-time addresses of the image.
     image: &'a Range<u64>,
-    /// Where all memory is mapped in a row, or 0.
+    /// The start of the direct mapping of all memory, or 0.
     direct_map: u64,
 }
 
 impl LinuxKnowledge {
-    /// The kernel's memory as a vCPU with `registers` sees it; `None` while it isn't known where the kernel is.
+    /// The kernel's memory on a vCPU with `registers`; `None` while the slide is unknown.
     pub fn view<'a, M: PhysicalMemory>(
         &'a self,
         memory: &'a M,
@@ -51,8 +51,7 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
         }
     }
 
-    /// The physical address of kernel address `address`. The direct map and the image are linear, which
-    /// saves the page walk; anything else is walked.
+    /// The physical address of kernel address `address`. For the direct mapping and the image this needs no page walk.
     pub fn translate(&self, address: u64) -> Option<GuestAddress> {
         if self.direct_map != 0 {
             let physical = GuestAddress(address.wrapping_sub(self.direct_map));
@@ -67,11 +66,11 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
         self.walk(address)
     }
 
-    /// The physical address of kernel address `address`, by the page tables.
+    /// The physical address of kernel address `address`, by a page walk.
     pub fn walk(&self, address: u64) -> Option<GuestAddress> {
         self.space.translate(address).or_else(|| {
-            // Under KPTI the user's page tables lack most of the kernel, and its own lie beside them.
-            // Without KPTI the page there is another one: it has to have the kernel where it is.
+            // Under KPTI the user's page tables lack most of the kernel, and the kernel's are beside them. Without KPTI
+            // that page is something else, so check that it maps the kernel.
             let kernel = self.space.kernel_half()?;
             let start = self.image.start;
             let found = kernel.translate(start.wrapping_add(self.placement.slide))?;
@@ -79,8 +78,8 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
         })
     }
 
-    /// Whether the page tables in force map kernel address `address`. Those that KPTI gives to user mode map only the
-    /// little that every entry needs.
+    /// Whether the active page tables map kernel address `address`. KPTI's user half maps only what entering the kernel
+    /// needs.
     pub fn is_mapped(&self, address: u64) -> bool {
         self.space.translate(address).is_some()
     }
@@ -106,7 +105,7 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
         Some(i32::from_le_bytes(bytes))
     }
 
-    /// The 32-bit variable of the image that was linked to `address`.
+    /// The 32-bit variable with link-time address `address`.
     pub fn variable_u32(&self, address: u64) -> Option<u32> {
         let mut bytes = [0; 4];
         self.memory
@@ -114,7 +113,7 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
         Some(u32::from_le_bytes(bytes))
     }
 
-    /// The 64-bit variable of the image that was linked to `address`.
+    /// The 64-bit variable with link-time address `address`.
     pub fn variable_u64(&self, address: u64) -> Option<u64> {
         let mut bytes = [0; 8];
         self.memory

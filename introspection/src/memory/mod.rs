@@ -1,4 +1,4 @@
-//! A guest's memory: physical, and virtual by way of its page tables.
+//! A guest's physical memory, and its virtual memory by its page tables.
 
 mod paging;
 
@@ -9,10 +9,10 @@ pub(crate) use paging::{CR0_PG, CR4_LA57, EFER_LMA, FRAME, PAGE, PTI_USER, read_
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use paging::{LARGE, PRESENT};
 
-/// A guest's physical memory, wherever it is mapped. The guest may change it at any moment.
+/// A guest's physical memory. The guest may change it at any moment.
 pub trait PhysicalMemory {
-    /// Fills `buffer` from guest-physical address `address`. `None` when any of it isn't guest memory; then the
-    /// buffer's contents are unspecified.
+    /// Fills `buffer` from guest-physical address `address`. `None` if a part isn't guest memory; the buffer's contents
+    /// are unspecified then.
     fn read_physical(&self, address: GuestAddress, buffer: &mut [u8]) -> Option<()>;
 
     /// Whether guest-physical address `address` is guest memory.

@@ -1,5 +1,5 @@
-//! Guest-virtual addresses: the page walk of long mode, done by hand (Intel SDM volume 3, section
-//! 4.5; AMD APM volume 2, section 5.3).
+//! Translates guest-virtual addresses by the page walk of long mode (Intel SDM volume 3, section 4.5; AMD APM volume 2,
+//! section 5.3).
 
 use vm_memory::GuestAddress;
 
@@ -24,7 +24,7 @@ pub const PAGE: u64 = 4096;
 /// (`PTI_USER_PGTABLE_MASK`, `arch/x86/include/asm/tlbflush.h`).
 pub const PTI_USER: u64 = 1 << 12;
 
-/// How a vCPU turns virtual addresses into physical ones, as of the moment its registers were read.
+/// A vCPU's translation of virtual addresses, as of the moment when its registers were read.
 #[derive(Debug)]
 pub struct AddressSpace<'a, M> {
     memory: &'a M,
@@ -43,7 +43,7 @@ impl<M> Copy for AddressSpace<'_, M> {}
 enum Paging {
     /// Virtual addresses are physical ones.
     Off,
-    /// The 32-bit modes, which nothing that is looked into runs in for long.
+    /// The 32-bit modes. Guests of interest use them only while they boot.
     Unsupported,
     Long {
         root: u64,
@@ -69,7 +69,7 @@ impl<'a, M: PhysicalMemory> AddressSpace<'a, M> {
         Self { memory, paging }
     }
 
-    /// The kernel's half of a pair of page tables under KPTI, if this could be the user's.
+    /// The kernel half of a pair of page tables under KPTI, if this can be the user half.
     pub fn kernel_half(&self) -> Option<Self> {
         match self.paging {
             Paging::Long { root, levels } if root & PTI_USER != 0 => Some(Self {
@@ -83,8 +83,8 @@ impl<'a, M: PhysicalMemory> AddressSpace<'a, M> {
         }
     }
 
-    /// The physical address of virtual address `address`, if it is mapped. At most five reads. The
-    /// result may lie outside guest memory.
+    /// The physical address of virtual address `address`, if it is mapped. Takes at most five reads. The result may be
+    /// outside guest memory.
     pub fn translate(&self, address: u64) -> Option<GuestAddress> {
         let (root, levels) = match self.paging {
             Paging::Off => return Some(GuestAddress(address)),
@@ -112,8 +112,8 @@ impl<'a, M: PhysicalMemory> AddressSpace<'a, M> {
         None
     }
 
-    /// Fills `buffer` from virtual address `address`. `None` when any of it isn't mapped or isn't
-    /// guest memory; then the buffer's contents are unspecified.
+    /// Fills `buffer` from virtual address `address`. `None` if a part isn't mapped or isn't guest memory; the buffer's
+    /// contents are unspecified then.
     pub fn read(&self, address: u64, buffer: &mut [u8]) -> Option<()> {
         read_paged(self.memory, address, buffer, |address| {
             self.translate(address)
@@ -121,8 +121,7 @@ impl<'a, M: PhysicalMemory> AddressSpace<'a, M> {
     }
 }
 
-/// True when the bits that `levels` levels of page tables don't translate repeat the highest one
-/// that they do.
+/// True if the bits above those that `levels` levels of page tables translate equal the highest translated bit.
 fn is_canonical(address: u64, levels: u32) -> bool {
     let unused = 64 - (12 + 9 * levels);
     let extended = (address << unused).cast_signed() >> unused;
@@ -242,7 +241,7 @@ mod tests {
         ) {
             let memory = memory();
             for (index, entry) in (0..).zip(pages) {
-                // Half of the entries lead to other tables, the rest anywhere.
+                // Half of the entries point to other tables, the rest anywhere.
                 let entry = if entry & 2 == 0 { entry & 0xf_f0ff } else { entry };
                 memory.write_obj(entry, GuestAddress(index * 8)).unwrap();
             }

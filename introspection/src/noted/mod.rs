@@ -1,4 +1,4 @@
-//! Guests that say where their current process is: in an ELF note of their image, or by `--pid-at`.
+//! Guests with a note or with `--pid-at`, which say where their current process is.
 
 mod location;
 mod note;

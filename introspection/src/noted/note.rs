@@ -1,5 +1,4 @@
-//! Guests that say themselves where their current process is, in an ELF note of owner `kvmprof`, or on
-//! whose behalf `--pid-at` does.
+//! Identifies the current process of guests with an ELF note of owner `kvmprof`, or with `--pid-at`.
 
 use crate::PhysicalMemory;
 use kvmprof_abi::note::{GuestNote, Location};
@@ -9,8 +8,8 @@ use super::location;
 use crate::memory::AddressSpace;
 use crate::{Identity, Registers, bare_mode, padded};
 
-/// Whom the vCPU is running, by `note`; what it doesn't say stays unknown, but for the thread, which
-/// without a thread id is the process.
+/// Finds the running process and thread by `note`. Ids that the note lacks stay unknown, but a missing thread id is the
+/// process id.
 pub fn identify<M: PhysicalMemory>(
     note: &GuestNote,
     memory: &M,
@@ -19,9 +18,10 @@ pub fn identify<M: PhysicalMemory>(
     want_process_group: bool,
 ) -> Identity {
     let space = AddressSpace::new(memory, registers);
-    let number = |place: &Option<Location>| location::number(place.as_ref()?, &space, registers);
-    let id = |place: &Option<Location>| {
-        number(place)
+    let number =
+        |location: &Option<Location>| location::number(location.as_ref()?, &space, registers);
+    let id = |location: &Option<Location>| {
+        number(location)
             .and_then(|value| i32::try_from(value).ok())
             .filter(|id| *id >= 0)
     };
@@ -33,7 +33,7 @@ pub fn identify<M: PhysicalMemory>(
     let comm = note
         .comm
         .as_ref()
-        .and_then(|place| location::name(place, &space, registers));
+        .and_then(|location| location::name(location, &space, registers));
     Identity {
         mode,
         pid: pid.unwrap_or(-1),
@@ -55,13 +55,13 @@ mod tests {
     use crate::testing::page_tables::Memory;
 
     fn note() -> GuestNote {
-        let place = |offset, width| Location::new(Base::Gs, width, &[offset]);
+        let location = |offset, width| Location::new(Base::Gs, width, &[offset]);
         GuestNote {
-            pid: place(0, 4),
+            pid: location(0, 4),
             tid: None,
-            interrupt_nesting: place(4, 1),
-            process_group: place(8, 8),
-            comm: place(16, 16),
+            interrupt_nesting: location(4, 1),
+            process_group: location(8, 8),
+            comm: location(16, 16),
         }
     }
 
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_mapped_is_unknown() {
+    fn unmapped_memory_is_unknown() {
         let registers = Registers {
             gs_base: 0x1ff0,
             cpl: 0,

@@ -1,8 +1,8 @@
-//! What `--pid-at` takes: where a guest without a note keeps its current pid.
+//! Parses the argument of `--pid-at`: where a guest without a note keeps its current pid.
 
 use kvmprof_abi::note::{Base, DEPTH_MAX, Location};
 
-/// Why a `--pid-at` value isn't one.
+/// Why a `--pid-at` argument is invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PidAtError {
     /// It doesn't have three parts.
@@ -13,7 +13,7 @@ pub enum PidAtError {
     /// The base is unknown.
     #[error("The base '{0}' is neither 'absolute' nor 'gs'")]
     Base(String),
-    /// An offset is no number.
+    /// An offset isn't a number.
     #[error("The offset '{0}' is not a decimal or 0x... number of 64 bits")]
     Offset(String),
     /// There are too many offsets.

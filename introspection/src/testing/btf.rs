@@ -1,8 +1,8 @@
-//! Type information (`Documentation/bpf/btf.rst`).
+//! Builds BTF sections (`Documentation/bpf/btf.rst`).
 
 use crate::image::btf::{KIND_ENUM, KIND_STRUCT, MAGIC};
 
-/// Puts a BTF section together.
+/// Builds a BTF section.
 #[derive(Debug, Default)]
 pub struct Builder {
     types: Vec<u8>,
@@ -11,7 +11,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// No types yet.
+    /// A section without types.
     pub fn new() -> Self {
         Self {
             strings: vec![0],
@@ -59,7 +59,7 @@ impl Builder {
         self.composite(KIND_STRUCT, false, name, members)
     }
 
-    /// Adds a structure of so many bytes, without members that anybody looks for; returns its id.
+    /// Adds a structure of `bytes` bytes without named members; returns its id.
     pub fn sized_structure(&mut self, name: &str, bytes: u32) -> u32 {
         let name = self.string(name);
         self.words(&[name, KIND_STRUCT << 24, bytes]);
@@ -96,14 +96,14 @@ impl Builder {
         self.count
     }
 
-    /// Says that structure `id`, which was added last, has `bytes` bytes.
+    /// Sets the size of structure `id`, the last one added, to `bytes` bytes.
     pub fn resize(&mut self, id: u32, members: usize, bytes: u32) {
         assert_eq!(id, self.count);
         let place = self.types.len() - members * 12 - 4;
         self.types[place..place + 4].copy_from_slice(&bytes.to_le_bytes());
     }
 
-    /// The section, header and all.
+    /// The section with its header.
     pub fn section(&self) -> Vec<u8> {
         let types = u32::try_from(self.types.len()).unwrap();
         let strings = u32::try_from(self.strings.len()).unwrap();

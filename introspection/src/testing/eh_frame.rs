@@ -1,7 +1,7 @@
-//! Unwind information as compilers write it (System V ABI for x86-64, section 6.4).
+//! Builds unwind information as compilers do (System V ABI for x86-64, section 6.4).
 
-/// A section that is to lie at `section`, with one entry for each function: its address and its call frame
-/// instructions. Each function has 256 bytes; what is the same for all says that a function has no frame.
+/// A section to be loaded at `section`, with one entry for each function: its address and its call frame instructions.
+/// Each function has 256 bytes; the common instructions describe functions without frames.
 pub fn eh_frame(section: u64, functions: &[(u64, &[u8])]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut add = |contents: &[u8]| {
@@ -12,8 +12,8 @@ pub fn eh_frame(section: u64, functions: &[(u64, &[u8])]) -> Vec<u8> {
         bytes.resize(bytes.len() + length - contents.len(), 0);
         bytes.len()
     };
-    // Version 1, "zR", factors 1 and -8, return address 16, pointers of 4 bytes from where they are; the caller's
-    // stack pointer is 8 above, its return address below that.
+    // Version 1, "zR", factors 1 and -8, return address 16, relative pointers of 4 bytes; the caller's stack pointer is
+    // 8 above, the return address below that.
     let mut end = add(&[
         0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1,
     ]);

@@ -1,4 +1,4 @@
-//! Symbol tables as a kernel carries them (`kernel/kallsyms.c`, `scripts/kallsyms.c`).
+//! Builds symbol tables like a kernel's (`kernel/kallsyms.c`, `scripts/kallsyms.c`).
 
 use super::kernel::TEXT;
 
@@ -10,7 +10,7 @@ const LONG_TOKENS: [(u8, &str); 4] = [
     (255, "_task"),
 ];
 
-/// How a kernel carries its symbols.
+/// The encoding of a kernel's symbol table, by kernel version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// 4.6 to 4.20: 64-bit count and markers.
@@ -21,9 +21,9 @@ pub enum Layout {
     Relative62,
     /// 6.4 to 6.14: offsets after the names.
     Relative64,
-    /// 6.15 on: no address stands for itself.
+    /// 6.15 on: no absolute addresses.
     Relative615,
-    /// 7.0 on: each offset counts from itself.
+    /// 7.0 on: each offset is relative to its own address.
     Relative70,
     /// Up to 6.3 with CONFIG_KALLSYMS_BASE_RELATIVE off.
     Absolute,
@@ -32,7 +32,7 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// All of them.
+    /// All layouts.
     pub const ALL: [Self; 8] = [
         Self::Relative46,
         Self::Relative50,
@@ -49,7 +49,7 @@ impl Layout {
     }
 }
 
-/// Bytes in the making.
+/// A growing sequence of bytes.
 #[derive(Default)]
 struct Bytes {
     bytes: Vec<u8>,
@@ -101,7 +101,7 @@ fn compress(mut name: &str) -> Vec<u8> {
     compressed
 }
 
-/// A symbol table of `symbols` (address, type, name), to lie at `address`.
+/// A table of `symbols` (address, type, name) to be loaded at `address`.
 pub fn kallsyms(layout: Layout, symbols: &[(u64, char, &str)], address: u64) -> Vec<u8> {
     let mut symbols = symbols.to_vec();
     symbols.sort_by_key(|symbol| symbol.0);

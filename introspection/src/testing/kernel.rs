@@ -1,28 +1,28 @@
-//! Kernel images, with symbols in any layout that kernels have had.
+//! Builds kernel images, with symbols in any layout.
 
 use super::btf::Builder;
 use super::kallsyms::{Layout, kallsyms};
 
-/// Where the images are linked to, as kernels are.
+/// The images' link-time address, the same as real kernels'.
 pub const TEXT: u64 = 0xffff_ffff_8100_0000;
 /// A kernel for tests.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
-    /// How it carries its symbols.
+    /// The layout of its symbol table.
     pub layout: Layout,
     /// Whether it has `pcpu_hot`.
     pub hot: bool,
     /// Whether it has BTF.
     pub btf: bool,
-    /// Whether its BTF tells of modules.
+    /// Whether its BTF describes modules.
     pub modules: bool,
-    /// Whether its `preempt_count` also counts how often interrupts were disabled.
+    /// Whether its `preempt_count` also counts disabled interrupts.
     pub counts_disabled: bool,
-    /// How it keeps the areas of address spaces.
+    /// How it stores the areas of address spaces.
     pub areas: Areas,
 }
 
-/// How a kernel keeps the areas of address spaces.
+/// How a kernel stores the areas of address spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Areas {
     /// In a list, as before 6.1.
@@ -40,7 +40,7 @@ pub const OLD: Kernel = Kernel {
     counts_disabled: false,
     areas: Areas::List,
 };
-/// A kernel of 6.4 to 6.14, which gathers in `pcpu_hot` what is used most.
+/// A kernel of 6.4 to 6.14, with `pcpu_hot`.
 pub const HOT: Kernel = Kernel {
     layout: Layout::Relative64,
     hot: true,
@@ -49,7 +49,7 @@ pub const HOT: Kernel = Kernel {
     counts_disabled: false,
     areas: Areas::Tree,
 };
-/// A kernel of 6.15 on, whose per-CPU symbols are ordinary addresses.
+/// A kernel of 6.15 on. Its per-CPU symbols are ordinary addresses.
 pub const NEW: Kernel = Kernel {
     layout: Layout::Relative615,
     hot: false,
@@ -59,7 +59,7 @@ pub const NEW: Kernel = Kernel {
     areas: Areas::Tree,
 };
 
-/// Where things are within the image, in bytes from [`TEXT`].
+/// Offsets within the image, in bytes from [`TEXT`].
 pub mod offsets {
     /// `linux_banner`.
     pub const BANNER: u64 = 0x1000;
@@ -81,7 +81,7 @@ pub mod offsets {
     pub const VMEMMAP_BASE: u64 = 0x4110;
     /// `vdso_image_64`, 16 bytes.
     pub const VDSO_IMAGE: u64 = 0x4118;
-    /// The per-CPU variables as they are loaded, which serve until the areas are set up.
+    /// The per-CPU variables in the image, which the kernel uses until the areas are set up.
     pub const PER_CPU_LOAD: u64 = 0x5000;
     /// The type information.
     pub const BTF: u64 = 0x6000;
@@ -91,13 +91,13 @@ pub mod offsets {
     pub const MODULES: u64 = 0x4180;
     /// `mod_tree`, which starts with its sequence.
     pub const MODULE_TREE: u64 = 0x4190;
-    /// Code of the kernel's that keeps 16 bytes on the stack.
+    /// Kernel code that keeps 16 bytes on the stack.
     pub const FRAMED: u64 = 0x2200;
-    /// Code of the kernel's whose stack pointer is at the registers that an interrupt or a system call saved.
+    /// Kernel code with the stack pointer at the registers that an interrupt or a system call saved.
     pub const ENTRY: u64 = 0x2700;
-    /// Code of the kernel's at which stacks end.
+    /// Kernel code where stacks end.
     pub const STACK_END: u64 = 0x2800;
-    /// The addresses of the unwind table, 12 bytes, and its entries, 18.
+    /// The unwind table: addresses, 12 bytes, and entries, 18 bytes.
     pub const ORC: [u64; 2] = [0x41a0, 0x41b0];
     /// `init_top_pgt`, the kernel's own page tables.
     pub const PAGE_TABLES: u64 = 0x1_e000;
@@ -105,7 +105,7 @@ pub mod offsets {
     pub const END: u64 = 0x2_0000;
 }
 
-/// Where things are in the per-CPU area, in bytes from its start.
+/// Offsets in the per-CPU area, in bytes.
 pub mod per_cpu {
     /// `current_task`, or `pcpu_hot` that starts with it.
     pub const CURRENT: u64 = 0x100;
@@ -115,7 +115,7 @@ pub mod per_cpu {
     pub const DISABLE_STATE: u64 = 0x110;
 }
 
-/// Where things are in a task and what hangs off it, in bytes from the start of each.
+/// Offsets in a task's structures, in bytes from the start of each.
 pub mod task {
     /// `task_struct.pid`, the thread's id.
     pub const PID: u64 = 0x40;
@@ -133,7 +133,7 @@ pub mod task {
     pub const NUMBER: u64 = 0x18 + 4;
 }
 
-/// Where things are in a module, in bytes from its start.
+/// Offsets in a `struct module`, in bytes.
 pub mod module {
     /// `module.state`, 4 bytes.
     pub const STATE: u64 = 0;
@@ -155,7 +155,7 @@ pub mod module {
     pub const MEMORY_SIZE: u64 = 8;
     /// `module.init_layout`.
     pub const INIT_LAYOUT: u64 = 0x180;
-    /// `module_layout.text_size`, 4 bytes behind the base and the size of all.
+    /// `module_layout.text_size`, 4 bytes after the base and the total size.
     pub const TEXT_SIZE: u64 = 12;
 }
 
@@ -224,7 +224,7 @@ impl Kernel {
         matches!(self.layout, Layout::Relative615 | Layout::Relative70)
     }
 
-    /// Where per-CPU symbols count from.
+    /// The base of per-CPU symbols.
     pub fn per_cpu_start(self) -> u64 {
         if self.per_cpu_is_linked() {
             TEXT + offsets::PER_CPU_LOAD
@@ -233,7 +233,7 @@ impl Kernel {
         }
     }
 
-    /// The offset of the boot's per-CPU area, and of CPUs that there aren't, in a kernel that was moved by `slide`.
+    /// The offset of the boot's per-CPU area, and of absent CPUs, in a kernel with this `slide`.
     pub fn boot_offset(self, slide: u64) -> u64 {
         if self.per_cpu_is_linked() {
             0
@@ -320,12 +320,12 @@ impl Kernel {
         for number in 0..700 {
             symbols.push((TEXT + 0x2100 + number * 2, 't', format!("filler_{number}")));
         }
-        // Longer than one byte can say, in tokens.
+        // Longer than one length byte can express, in tokens.
         symbols.push((TEXT + 0x2f00, 't', format!("filler_{}", "x".repeat(300))));
         symbols
     }
 
-    /// What is loaded at [`TEXT`].
+    /// The bytes to load at [`TEXT`].
     pub fn image(self) -> Vec<u8> {
         let mut image = vec![0; usize::try_from(offsets::END).unwrap()];
         let mut put = |offset: u64, bytes: &[u8]| {

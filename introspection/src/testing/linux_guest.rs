@@ -1,4 +1,4 @@
-//! Linux guests in the midst of running.
+//! Running Linux guests, built by hand.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,11 +10,11 @@ use super::page_tables::{Memory, Tables, long_mode};
 use crate::memory::PTI_USER;
 use crate::{GuestKnowledge, Identity, Registers, VcpuIntrospector};
 
-/// How far above its link-time address the kernel runs, in bytes.
+/// The kernel's slide, in bytes.
 pub const SLIDE: u64 = 0x1240_0000;
-/// Where all memory is mapped in a row.
+/// The start of the direct mapping of all memory.
 pub const DIRECT_MAP: u64 = 0xffff_9123_4000_0000;
-/// Where the interrupt descriptor table is mapped.
+/// The virtual address of the interrupt descriptor table.
 pub const IDT: u64 = 0xffff_fe00_0000_0000;
 /// The physical address of the kernel's page tables.
 pub const TABLES: u64 = 0x1_0000;
@@ -28,19 +28,19 @@ pub const IMAGE: u64 = 0x40_0000;
 pub const TASKS: u64 = 0x20_0000;
 /// The physical addresses of the per-CPU areas.
 pub const AREAS: [u64; 2] = [0x30_0000, 0x31_0000];
-/// The physical address of what modules are made of.
+/// The physical address of the modules' data.
 pub const MODULES: u64 = 0x60_0000;
-/// Bytes of memory, from physical address 0 on.
+/// Bytes of memory.
 pub const MEMORY: usize = 0x200_0000;
 
-/// A running kernel with KPTI, two CPUs and three tasks, of pids 0, 41 and 42.
+/// A running kernel with KPTI, two CPUs and three tasks with pids 0, 41 and 42.
 #[derive(Debug)]
 pub struct LinuxGuest {
     kernel: Kernel,
     levels: u32,
     /// Its memory.
     pub memory: Memory,
-    /// What is known of it, by its kernel image.
+    /// Knowledge from its kernel image.
     pub knowledge: Arc<GuestKnowledge>,
 }
 
@@ -53,8 +53,8 @@ impl LinuxGuest {
     /// A guest that runs `kernel` with `levels` levels of page tables, 4 or 5.
     pub fn with_levels(kernel: Kernel, levels: u32) -> Self {
         let memory = Memory::from_ranges(&[(GuestAddress(0), MEMORY)]).unwrap();
-        // The kernel's tables: all memory, the image, the interrupt descriptor table. The user's, right
-        // behind them: the table alone.
+        // The kernel's tables map all memory, the image and the interrupt descriptor table. The user's tables, right
+        // after them, map only the descriptor table.
         let mut tables = Tables::new(memory.clone(), TABLES, levels);
         tables.skip_to(TABLES + 0x4000);
         for physical in (0..MEMORY as u64).step_by(2 << 20) {
@@ -87,19 +87,19 @@ impl LinuxGuest {
         guest
     }
 
-    /// Gives the kernel's own page tables what those of its tasks have.
+    /// Gives the kernel's own page tables the entries of its tasks' page tables.
     fn share_page_tables(&self) {
         let mut table = [0; 4096];
         (self.memory.read_slice(&mut table, GuestAddress(TABLES))).unwrap();
         self.write(IMAGE + offsets::PAGE_TABLES, &table);
     }
 
-    /// The kernel that runs.
+    /// The kernel of the guest.
     pub fn kernel_kind(&self) -> Kernel {
         self.kernel
     }
 
-    /// How many levels its page tables have.
+    /// The number of levels of its page tables.
     pub fn levels(&self) -> u32 {
         self.levels
     }
@@ -118,7 +118,7 @@ impl LinuxGuest {
             .unwrap();
     }
 
-    /// Makes the image's function at offset `handler` the one that handles `vector`.
+    /// Makes the function at offset `handler` in the image the handler of `vector`.
     pub fn gate(&self, vector: u64, handler: u64) {
         let handler = (TEXT + SLIDE + handler).to_le_bytes();
         let [a, b, c, d, e, f, g, h] = handler;
@@ -193,12 +193,12 @@ impl LinuxGuest {
         }
     }
 
-    /// What looks at vCPU `vcpu`, and has seen nothing yet.
+    /// An introspector of vCPU `vcpu` that has no state yet.
     pub fn introspector(&self, vcpu: u16) -> VcpuIntrospector {
         VcpuIntrospector::new(self.knowledge.clone(), vcpu)
     }
 
-    /// What a vCPU that has seen nothing yet makes of `registers`.
+    /// The result of a new introspector for `registers`.
     pub fn identify(&self, vcpu: u16, registers: &Registers) -> Identity {
         self.introspector(vcpu)
             .identify(&self.memory, registers, false, true)

@@ -1,7 +1,6 @@
-//! Guests put together by hand, for tests and benchmarks: kernel images, page tables, tasks in memory.
+//! Hand-made guests for tests and benchmarks: kernel images, page tables, tasks in memory.
 //!
-//! Only there in this crate's own tests and with the feature `testing`, which the product is built
-//! without.
+//! Only compiled for this crate's own tests and with the feature `testing`, which the product doesn't use.
 #![expect(
     clippy::unwrap_used,
     reason = "a guest that can't be put together is a failed test"

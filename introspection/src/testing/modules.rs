@@ -1,4 +1,4 @@
-//! Modules in the memory of a running kernel.
+//! Builds modules in the memory of a running kernel.
 
 use vm_memory::Bytes;
 
@@ -7,34 +7,34 @@ use super::linux_guest::{IMAGE, LinuxGuest, MODULES, SLIDE, TABLES};
 use super::page_tables::Tables;
 use crate::memory::PAGE;
 
-/// Where the first module is; others follow.
+/// The address of the first module; others follow.
 pub const START: u64 = 0xffff_ffff_c040_0000;
-/// Bytes from one to the next.
+/// Distance between modules, in bytes.
 pub const STRIDE: u64 = 0x2_0000;
-/// Where the code of its initialisation is, from its start.
+/// The offset of a module's initialization code.
 pub const INIT: u64 = 0x4000;
-/// Where its `struct module` is, from its start.
+/// The offset of a module's `struct module`.
 pub const STRUCTURE: u64 = 0x5000;
-/// Where a `struct mod_kallsyms` is, the symbols, their letters, their names and the unwind tables, from its start.
+/// The offsets of a module's `struct mod_kallsyms`, symbols, letters, names and unwind tables.
 pub const KALLSYMS: u64 = 0x5800;
 const SYMBOLS: u64 = 0x6000;
 const LETTERS: u64 = 0xe000;
 const NAMES: u64 = 0xf000;
 const ORC_ADDRESSES: u64 = 0x1_8000;
 const ORC_ENTRIES: u64 = 0x1_c000;
-/// Bytes of code; of a module whose initialisation isn't over there is as much again at [`INIT`].
+/// Bytes of code. A module that is still initializing has as much again at [`INIT`].
 pub const CODE: u64 = 0x2000;
-/// Page tables for all that, behind all others.
+/// The physical address of the page tables for modules.
 const PAGE_TABLES: u64 = 0x6_0000;
-/// The list's head as the kernel sees it.
+/// The list's head as a kernel address.
 pub const HEAD: u64 = TEXT + SLIDE + offsets::MODULES;
 
 /// A module.
 #[derive(Clone, Debug)]
 pub struct TestModule {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Its functions: where they begin, from the module's start, and names.
+    /// Its functions: their offsets in the module, and names.
     pub functions: Vec<(u64, String)>,
     /// `module.state`.
     pub state: u32,
@@ -58,7 +58,7 @@ impl TestModule {
 }
 
 impl LinuxGuest {
-    /// Makes these the guest's modules, from [`START`] on, the first being the one that came last.
+    /// Replaces the guest's modules by these, from [`START`] on. The first one is the newest.
     pub fn load(&self, modules: &[TestModule]) {
         let mut tables = Tables::new(self.memory.clone(), TABLES, self.levels());
         tables.skip_to(PAGE_TABLES);
@@ -86,7 +86,7 @@ impl LinuxGuest {
         self.memory.write_obj(before + 2, changes).unwrap();
     }
 
-    /// Has the list read now, as a thread of its own does it otherwise.
+    /// Reads the list at once, which otherwise is another thread's work.
     pub fn read_modules(&self) {
         let linux = self.knowledge.linux().unwrap();
         linux.modules().read(linux, &self.memory);
@@ -100,7 +100,7 @@ impl LinuxGuest {
 }
 
 impl TestModule {
-    /// What is in memory from its start on.
+    /// The contents of its memory.
     fn bytes(&self, guest: &LinuxGuest, start: u64) -> Vec<u8> {
         let mut bytes = vec![0; usize::try_from(STRIDE).unwrap()];
         let mut put = |offset: u64, part: &[u8]| {
@@ -127,7 +127,7 @@ impl TestModule {
             put(place, &(start + INIT).to_le_bytes());
             put(place + code.1, &CODE.to_le_bytes()[..4]);
         }
-        // The first symbol of a table is none.
+        // The first symbol of a table is empty.
         let mut names = vec![0];
         for (index, (offset, name)) in (1..).zip(&self.functions) {
             let mut symbol = u32::try_from(names.len()).unwrap().to_le_bytes().to_vec();

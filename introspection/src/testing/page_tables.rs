@@ -19,10 +19,10 @@ pub fn long_mode(cr3: u64, five_levels: bool) -> Registers {
     }
 }
 
-/// Page tables in the making.
+/// Page tables that are being built.
 #[derive(Debug)]
 pub struct Tables {
-    /// Where they lie.
+    /// The memory that holds them.
     pub memory: Memory,
     root: u64,
     next: u64,
@@ -40,7 +40,7 @@ impl Tables {
         }
     }
 
-    /// Takes further tables from `next` on.
+    /// Places further tables at `next`.
     pub fn skip_to(&mut self, next: u64) {
         self.next = next;
     }

@@ -1,24 +1,24 @@
-//! Address spaces, mappings and files of a guest.
+//! Builds address spaces, mappings and files of a guest.
 
 use super::btf::Builder;
 use super::kernel::{Areas, offsets, task};
 use super::linux_guest::{DIRECT_MAP, LinuxGuest, TABLES, TASKS};
 use crate::image::btf::KIND_TYPEDEF;
 
-/// Where the guest's `struct page`s would be mapped. None of them is ever read.
+/// The address of the guest's `struct page`s. None of them is ever read.
 pub const PAGES: u64 = 0xffff_ea12_0000_0000;
-/// Bytes of each.
+/// Bytes of a `struct page`.
 const PAGE_STRUCTURE: u64 = 64;
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
-/// Where what is made is put, in physical memory.
+/// The physical address of the structures that are built.
 const ROOM: u64 = 0x43_0000;
 const MAPLE_NODE: u64 = 256;
 /// Types of nodes (`enum maple_type`).
 const LEAF: u64 = 1;
 const ALLOCATION_RANGE: u64 = 3;
 
-/// Where the structures have their members, in bytes.
+/// Offsets of the structures' members, in bytes.
 mod at {
     pub const MM_ROOT: u64 = 0x48;
     pub const MM_LIST: u64 = 0x50;
@@ -54,7 +54,7 @@ mod at {
     pub const SLOTS: u64 = 0x28;
 }
 
-/// Adds what such a kernel says of its structures.
+/// Adds such a kernel's structures to the BTF.
 pub(super) fn describe(builder: &mut Builder, areas: Areas) {
     let bits = |bytes: u64| u32::try_from(bytes * 8).unwrap();
     let tree = builder.structure("maple_tree", &[("ma_flags", 0, 0), ("ma_root", 0, 64)]);
@@ -123,7 +123,7 @@ pub(super) fn describe(builder: &mut Builder, areas: Areas) {
     builder.sized_structure("page", u32::try_from(PAGE_STRUCTURE).unwrap());
 }
 
-/// A mapping to be made.
+/// A mapping to build.
 #[derive(Clone, Copy, Debug)]
 pub struct AreaPlan {
     /// Its addresses.
@@ -138,7 +138,7 @@ pub struct AreaPlan {
     pub file: u64,
 }
 
-/// Makes things in a guest's memory. Pointers are the guest's.
+/// Builds structures in a guest's memory. Pointers are the guest's.
 #[derive(Debug)]
 pub struct Room<'g> {
     guest: &'g LinuxGuest,
@@ -147,7 +147,7 @@ pub struct Room<'g> {
 }
 
 impl<'g> Room<'g> {
-    /// In `guest`, whose kernel keeps areas so.
+    /// Builds in `guest`, with areas as its kernel stores them.
     pub fn new(guest: &'g LinuxGuest, areas: Areas) -> Self {
         guest.set(offsets::VMEMMAP_BASE, PAGES);
         Self {
@@ -157,7 +157,7 @@ impl<'g> Room<'g> {
         }
     }
 
-    /// Takes so many bytes, which are zero.
+    /// Allocates `bytes` zero bytes.
     pub fn take(&mut self, bytes: u64) -> u64 {
         let place = self.next.next_multiple_of(MAPLE_NODE);
         self.next = place + bytes;
@@ -195,12 +195,12 @@ impl<'g> Room<'g> {
         self.put(mm + at::PGD, DIRECT_MAP + root);
     }
 
-    /// Says where the code of the program in the address space at `mm` starts; 0: none has been set up yet.
+    /// Sets the start of the program's code in the address space at `mm`; 0: there is no program yet.
     pub fn start_code(&self, mm: u64, address: u64) {
         self.put(mm + at::START_CODE, address);
     }
 
-    /// Gives the address space at `mm` these areas instead of those that it had.
+    /// Replaces the mappings of the address space at `mm`.
     pub fn map(&mut self, mm: u64, areas: &[AreaPlan]) {
         let count = areas.len() as u64;
         let pages = |areas: &[AreaPlan], all: bool| {
@@ -267,12 +267,12 @@ impl<'g> Room<'g> {
         root | ALLOCATION_RANGE << 3 | 2
     }
 
-    /// Says that the vdso of the address space at `mm` is there.
+    /// Sets the address of the vdso in the address space at `mm`.
     pub fn vdso(&self, mm: u64, address: u64) {
         self.put(mm + at::VDSO, address);
     }
 
-    /// The directory entry `name` below `parent`; 0: it is a root.
+    /// The directory entry `name` of `parent`; if that is 0, a root.
     pub fn dentry(&mut self, parent: u64, name: &str) -> u64 {
         let (dentry, text) = (self.take(0x40), self.take(0x100));
         self.guest.write(text - DIRECT_MAP, name.as_bytes());
@@ -287,7 +287,7 @@ impl<'g> Room<'g> {
         dentry
     }
 
-    /// The `struct vfsmount` whose root is `root`, mounted at `point` of the mount `parent`; 0: it is the topmost.
+    /// A `struct vfsmount` with its root at `root`, mounted on `point` of the mount `parent`; 0 for the topmost mount.
     pub fn mount(&mut self, root: u64, parent: u64, point: u64) -> u64 {
         let mount = self.take(0x40);
         let parent = if parent == 0 {
@@ -312,7 +312,7 @@ impl<'g> Room<'g> {
         file
     }
 
-    /// Inode `number` of a file of `length` bytes, whose pages are those under `head`.
+    /// Inode `number` of a file of `length` bytes, with the tree of pages at `head`.
     pub fn inode(&mut self, number: u64, length: u64, head: u64) -> u64 {
         let (inode, superblock, mapping) = (self.take(0x100), self.take(0x40), self.take(0x40));
         self.put(superblock + at::DEVICE, 0x0010_0002);
@@ -328,12 +328,12 @@ impl<'g> Room<'g> {
         inode
     }
 
-    /// Changes when the file of `inode` was last changed.
+    /// Changes the modification time of the file of `inode`.
     pub fn touch(&self, inode: u64) {
         self.put(inode + at::MODIFIED, 1_700_000_001);
     }
 
-    /// A row of pages, each with one byte all over; the result is the first one's `struct page`.
+    /// Consecutive pages, each filled with one byte; the result is the first one's `struct page`.
     pub fn pages(&mut self, bytes: &[u8]) -> u64 {
         let first = self.next.next_multiple_of(PAGE);
         self.next = first + bytes.len() as u64 * PAGE;
@@ -343,7 +343,7 @@ impl<'g> Room<'g> {
         PAGES + first / PAGE * PAGE_STRUCTURE
     }
 
-    /// A node of the tree that keeps pages: entries by slot.
+    /// A node of a page cache's tree, with entries by slot.
     pub fn node(&mut self, shift: u8, entries: &[(u64, u64)]) -> u64 {
         let node = self.take(0x240);
         self.guest.write(node - DIRECT_MAP, &[shift]);

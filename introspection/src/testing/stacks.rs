@@ -1,4 +1,4 @@
-//! Stacks of a kernel as large as distributions', for benchmarks.
+//! Stacks in a kernel as large as distribution kernels, for benchmarks.
 
 use vm_memory::{Bytes, GuestAddress};
 
@@ -15,21 +15,21 @@ use crate::{Registers, testing::kernel::TEXT};
 const CODE: u64 = 16 << 20;
 /// Bytes between two entries of its unwind table: some 400,000 entries.
 const SPACING: u64 = 40;
-/// Where the table lies.
+/// The address of the table.
 const TABLE: u64 = TEXT + (32 << 20);
 /// Bytes of each of the kernel's frames.
 const FRAME: u64 = 48;
-/// Leads from each return address to one far away.
+/// The distance between consecutive return addresses, so that they are far apart.
 const STRIDE: u64 = 7_368_787;
 const KERNEL_STACK: u64 = 0xffff_c900_0001_0000;
 const USER_STACK: u64 = 0x7fff_f000_0000;
 const USER_CODE: u64 = 0x40_0000;
-/// Pages of the user's code: each frame is in another one.
+/// Pages of the user code: each frame is in another page.
 const USER_PAGES: u64 = 64;
-/// Functions of the file that it is from.
+/// Functions of the file with the user code.
 const USER_FUNCTIONS: u64 = 20_000;
 const STACK_PAGES: u64 = 4;
-/// Where the stack without frame pointers begins, above the other one.
+/// The offset of the stack without frame pointers from the other one.
 const FRAMELESS: u64 = 0x2000;
 /// Physical addresses.
 const TABLES: u64 = 0x1_0000;
@@ -37,8 +37,8 @@ const KERNEL_STACK_PAGES: u64 = 0x10_0000;
 const USER_STACK_PAGES: u64 = 0x11_0000;
 const USER_CODE_PAGES: u64 = 0x12_0000;
 
-/// A vCPU in the kernel and two in user mode, one of them in code without frame pointers, each with a stack of so many
-/// frames.
+/// A vCPU in the kernel and two in user mode, one of them in code without frame pointers. All stacks have the same
+/// number of frames.
 #[derive(Debug)]
 pub struct DeepStacks {
     orc: OrcTable,
@@ -82,7 +82,7 @@ impl DeepStacks {
             user,
             frameless: Registers {
                 rsp: USER_STACK + FRAMELESS,
-                // Not a frame's.
+                // Not a frame pointer.
                 rbp: 1,
                 ..user
             },
@@ -97,12 +97,12 @@ impl DeepStacks {
         let write = |physical: u64, word: u64| {
             self.memory.write_obj(word, GuestAddress(physical)).unwrap();
         };
-        // Every eight bytes of the user's code end in a call's first byte and its operand.
+        // Every eight bytes of user code end with a call's first byte and its operand.
         for place in (0..USER_PAGES * PAGE).step_by(8) {
             write(USER_CODE_PAGES + place, u64::from_le_bytes([0xe8; 8]));
         }
         for index in 1..frames {
-            // The last return address leads to where the table says that the stack ends.
+            // The last return address is at the table's entry for the stack's end.
             let code = if index == frames - 1 {
                 CODE - 8
             } else {
@@ -117,7 +117,7 @@ impl DeepStacks {
             };
             write(frame, caller);
             write(frame + 8, USER_CODE + index % USER_PAGES * PAGE + 0x100);
-            // The last one's function says that it is the outermost.
+            // The last frame's function is marked as the outermost.
             let page = if index == frames - 1 {
                 USER_PAGES - 1
             } else {
@@ -128,7 +128,7 @@ impl DeepStacks {
         }
     }
 
-    /// Takes the stack of the one in the kernel.
+    /// Unwinds the kernel stack.
     pub fn unwind_kernel(&self, stack: &mut Stack) {
         stack.clear();
         let space = AddressSpace::new(&self.memory, &self.kernel);
@@ -142,26 +142,26 @@ impl DeepStacks {
         unwinder.walk(&self.kernel, &mut memory, stack);
     }
 
-    /// Takes the stack of the one in user mode.
+    /// Unwinds the user stack.
     pub fn unwind_user(&self, stack: &mut Stack) {
         stack.clear();
         let space = AddressSpace::new(&self.memory, &self.user);
         let mut memory = PagedMemory::new(&self.memory, |address| space.translate(address));
-        stack.walk_user(&UserRegisters::of(&self.user), None, &mut memory);
+        stack.walk_user(&UserRegisters::new(&self.user), None, &mut memory);
     }
 
-    /// Takes the stack of the one in user mode that has no frame pointers.
+    /// Unwinds the user stack without frame pointers.
     pub fn unwind_frameless(&mut self, stack: &mut Stack) {
         stack.clear();
         let space = AddressSpace::new(&self.memory, &self.frameless);
         let mut memory = PagedMemory::new(&self.memory, |address| space.translate(address));
-        let start = UserRegisters::of(&self.frameless);
+        let start = UserRegisters::new(&self.frameless);
         let tables = Some((&self.unwinder, &mut self.cache));
         stack.walk_user(&start, tables, &mut memory);
     }
 }
 
-/// The unwind information of the user's code, in a file with as many functions as a large library.
+/// The unwind information of the user code, in a file with as many functions as a large library.
 fn unwinder() -> UserUnwinder {
     let frame = [0x0e, u8::try_from(FRAME).unwrap()];
     let last = USER_CODE + (USER_PAGES - 1) * PAGE;
@@ -179,7 +179,7 @@ fn unwinder() -> UserUnwinder {
     UserUnwinder::new([(USER_CODE, section, 0, table)])
 }
 
-/// A table whose entries all say the same, but for the last one, which ends the stack.
+/// A table of equal entries, except the last, which ends the stack.
 fn table() -> OrcTable {
     let (mut addresses, mut entries) = (Vec::new(), Vec::new());
     let offsets = (0..CODE)
@@ -188,12 +188,12 @@ fn table() -> OrcTable {
     for (offset, place) in offsets.zip((TABLE..).step_by(4)) {
         let distance = (TEXT + offset).wrapping_sub(place).cast_signed();
         addresses.extend(i32::try_from(distance).unwrap().to_le_bytes());
-        // From the stack pointer, a call; or the end.
+        // The stack pointer and a call, or the end.
         let [base, kind] = if offset == CODE - 8 { [0, 1] } else { [5, 2] };
         entries.extend(i16::try_from(FRAME).unwrap().to_le_bytes());
         entries.extend([0, 0, base, kind]);
     }
-    let format = OrcFormat::of_kernel("6.12.0", &entries).unwrap();
+    let format = OrcFormat::from_kernel("6.12.0", &entries).unwrap();
     OrcTable::parse(TABLE, &addresses, &entries, format).unwrap()
 }
 

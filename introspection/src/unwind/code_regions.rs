@@ -1,31 +1,31 @@
-//! Code outside of the kernel's image, which has unwind tables of its own: its modules'.
+//! Code outside the kernel's image that has unwind tables of its own: modules.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::orc::{OrcEntry, OrcFormat, OrcTable};
 
-/// Where modules and what is compiled at run time lie (`Documentation/arch/x86/x86_64/mm.rst`).
+/// The addresses of modules and of code that is compiled at run time (`Documentation/arch/x86/x86_64/mm.rst`).
 pub const MODULES: Range<u64> = 0xffff_ffff_a000_0000..0xffff_ffff_ff00_0000;
 
-/// A stretch of code.
+/// A contiguous range of code.
 #[derive(Clone, Debug)]
 pub struct CodeRegion {
-    /// Where it is.
+    /// Its addresses.
     pub range: Range<u64>,
-    /// Its unwind table, by the addresses where it is, if it has one.
+    /// Its unwind table by run-time addresses, if it has one.
     pub orc: Option<Arc<OrcTable>>,
 }
 
 /// The code of all modules.
 #[derive(Debug, Default)]
 pub struct ModuleCode {
-    /// By address; none overlaps another.
+    /// By address, without overlaps.
     regions: Vec<CodeRegion>,
 }
 
 impl ModuleCode {
-    /// Takes `regions`. Where two overlap, which a kernel's don't, the lower one is kept.
+    /// A kernel's regions don't overlap; if two do, the lower one is kept.
     pub fn new(mut regions: Vec<CodeRegion>) -> Self {
         regions.sort_by_key(|region| region.range.start);
         let mut end = 0;
@@ -39,7 +39,7 @@ impl ModuleCode {
         Self { regions }
     }
 
-    /// The entry that holds at `address`, and the form that it has.
+    /// The entry for `address`, and its format.
     pub fn find(&self, address: u64) -> Option<(OrcEntry, OrcFormat)> {
         let after = (self.regions).partition_point(|region| region.range.start <= address);
         let region = self.regions.get(after.checked_sub(1)?)?;

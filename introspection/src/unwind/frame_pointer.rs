@@ -1,18 +1,17 @@
-//! User stacks by frame pointers: RBP points to the caller's RBP, with the return address after it
-//! (System V ABI for x86-64, section 3.2.2).
+//! Unwinds user stacks by frame pointers: RBP points to the caller's RBP, and the return address comes after it (System
+//! V ABI for x86-64, section 3.2.2).
 
 use kvmprof_recording::StackEnd;
 
 use super::UserRegisters;
 use super::stack_memory::StackMemory;
 
-/// Most bytes between two frames: a thread's whole stack by default (RLIMIT_STACK).
+/// Maximum distance of two frames, in bytes: a thread's whole stack by default (RLIMIT_STACK).
 const MAX_FRAME: u64 = 8 << 20;
 /// Bytes of the return address and the caller's frame pointer.
 const LINKAGE: u64 = 16;
 
-/// Walks the stack of code that runs with `start`, and hands each frame to `push`, which says whether it
-/// had room.
+/// Unwinds the stack from `start` and passes each frame to `push`, which returns whether it had room.
 pub fn walk(
     start: &UserRegisters,
     memory: &mut impl StackMemory,
@@ -39,10 +38,10 @@ pub fn walk(
     }
 }
 
-/// The caller of a function: where it goes on, with which registers.
+/// The caller of a function: its return address and registers.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
-    /// The return address, which lies behind a call.
+    /// The return address, right after a call instruction.
     pub ip: u64,
     /// Its stack pointer.
     pub sp: u64,
@@ -50,14 +49,14 @@ pub struct Caller {
     pub bp: u64,
 }
 
-/// The caller of a function with a frame, whose registers are `sp` and `bp`; `has_frames` says whether what it called has
-/// a frame, too.
+/// Finds the caller of a function with a frame, with registers `sp` and `bp`. `has_frames` says whether the function
+/// that it called has a frame, too.
 ///
-/// Code without frame pointers keeps anything in RBP: most often 0, which threads begin with. So that the stack is at its
-/// end is believed only behind a frame, which shows that this code keeps them.
+/// Code without frame pointers may have any value in RBP, often the 0 of the thread's start. So 0 is accepted as the
+/// end of the stack only after a frame, which shows that the code uses frame pointers.
 ///
 /// # Errors
-/// How the stack ends, if it ends here.
+/// The stack's end, if it ends here.
 pub fn step(
     sp: u64,
     bp: u64,
@@ -69,7 +68,7 @@ pub fn step(
     } else {
         StackEnd::Broken
     };
-    // The outermost frame's is 0 (System V ABI, section 3.4.1).
+    // The outermost frame's RBP is 0 (System V ABI, section 3.4.1).
     if bp == 0 {
         return Err(outermost);
     }
@@ -87,7 +86,7 @@ pub fn step(
         return Err(StackEnd::Broken);
     }
     if !follows_call(memory, back) {
-        // Nobody called it: it was started so that it returns there.
+        // No call led here: the stack was set up to return to this address.
         let is_started = caller == 0 && memory.code_before(back).is_some();
         return Err(match is_started {
             true if is_go_exit(memory, back) => StackEnd::Complete,
@@ -102,8 +101,8 @@ pub fn step(
     })
 }
 
-/// True when `back` is behind the first instruction of Go's `runtime.goexit`, a NOP that a call follows: all goroutines
-/// return there (`runtime/asm_amd64.s`).
+/// True if `back` is after the first instruction of Go's `runtime.goexit`, a NOP before a call: all goroutines return
+/// there (`runtime/asm_amd64.s`).
 fn is_go_exit(memory: &mut impl StackMemory, back: u64) -> bool {
     let code = back
         .checked_add(4)
@@ -111,13 +110,13 @@ fn is_go_exit(memory: &mut impl StackMemory, back: u64) -> bool {
     code.is_some_and(|code| code[3..5] == [0x90, 0xe8])
 }
 
-/// True for addresses in the lower half, which user code has.
+/// True for addresses of user code, in the lower half.
 pub fn is_user(address: u64) -> bool {
     address >> 63 == 0
 }
 
-/// True when a call instruction ends right before `back`: code without frame pointers keeps other values in RBP,
-/// which would lead to anything.
+/// True if a call instruction ends right before `back`: code without frame pointers has other values in RBP, which
+/// would lead anywhere.
 pub fn follows_call(memory: &mut impl StackMemory, back: u64) -> bool {
     let Some(code) = memory.code_before(back) else {
         return false;
@@ -126,7 +125,7 @@ pub fn follows_call(memory: &mut impl StackMemory, back: u64) -> bool {
     if code[3] == 0xe8 {
         return true;
     }
-    // CALL r/m64 is FF /2, here with each of the lengths that its operand may have.
+    // CALL r/m64 is FF /2, with any possible length of its operand.
     [2, 3, 4, 6, 7].into_iter().any(|length| {
         let [opcode, operand] = [code[8 - length], code[9 - length]];
         opcode == 0xff
@@ -135,8 +134,8 @@ pub fn follows_call(memory: &mut impl StackMemory, back: u64) -> bool {
     })
 }
 
-/// Bytes of an instruction with a one-byte opcode and this ModRM byte, which `next` follows (SDM volume 2,
-/// section 2.1.3).
+/// The length of an instruction with a one-byte opcode and this ModRM byte, followed by `next` (SDM volume 2, section
+/// 2.1.3).
 fn operand_length(operand: u8, next: u8) -> usize {
     let (mode, register) = (operand >> 6, operand & 7);
     let has_scale = mode != 3 && register == 4;

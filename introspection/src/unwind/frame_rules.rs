@@ -1,8 +1,8 @@
-//! Which rules for where a frame lies, and where it keeps the frame pointer, may be evaluated: such as lead nowhere near
-//! address 0, and to no distance that doesn't fit into a number.
+//! Checks the rules of unwind tables that locate a frame and its saved frame pointer. Sound rules give no address near
+//! 0, and no distance that overflows.
 //!
-//! Compilers and linkers make no others. framehop 0.16.0 adds and subtracts some of these numbers without a check
-//! (`src/x86_64/dwarf.rs`: `cfa - 8`, `offset + bp_cfa_offset`), and tables are a guest's.
+//! Compilers and linkers make only sound rules, but tables are a guest's, and framehop 0.16.0 adds and subtracts some
+//! of these numbers without a check (`src/x86_64/dwarf.rs`: `cfa - 8`, `offset + bp_cfa_offset`).
 
 use std::ops::RangeInclusive;
 
@@ -10,14 +10,14 @@ use gimli::{CallFrameInstruction, EhFrame, Encoding, Expression, Operation, Regi
 
 use super::unwind_table::Bytes;
 
-/// How far from a register a frame's address may lie, and from that address what was saved, in bytes.
+/// Allowed distances of a frame's address from a register, and of saved registers from that address, in bytes.
 const DISTANCES: RangeInclusive<i64> = -2048..=1 << 31;
 const SAVED: RangeInclusive<i64> = -(1 << 31)..=1 << 31;
-/// Most bits by which an entry of the procedure linkage table moves the stack pointer's 1.
+/// Maximum shift of the stack pointer's 1 in an entry for the procedure linkage table.
 const MAX_SHIFT: u64 = 12;
 
-/// Whether `instruction`, of entries whose offsets are factored by `factor`, makes a rule that may be evaluated, with stack
-/// and frame pointers of 4080 at least.
+/// Whether the rule of `instruction` is sound with stack and frame pointers of at least 4080. `factor` is the factor of
+/// the entry's offsets.
 pub fn are_sound(
     instruction: &CallFrameInstruction<usize>,
     factor: i64,
@@ -57,9 +57,9 @@ pub fn are_sound(
     }
 }
 
-/// Whether `expression`, which has no jumps, is of one of two kinds: one that reads memory, which framehop doesn't
-/// evaluate; or that of the procedure linkage table, which adds a power of two to the stack pointer or doesn't, depending
-/// on the program counter (`elf_x86_64_eh_frame_plt`, `bfd/elf64-x86-64.c`).
+/// Whether `expression`, which has no jumps, is of one of two kinds: it reads memory, which framehop doesn't evaluate;
+/// or it is that of the procedure linkage table, which adds a power of two to the stack pointer depending on the
+/// program counter (`elf_x86_64_eh_frame_plt`, `bfd/elf64-x86-64.c`).
 fn is_sound_expression(expression: Expression<Bytes<'_>>, encoding: Encoding) -> bool {
     let mut operations = expression.operations(encoding);
     let mut first = [const { None }; 9];
@@ -68,8 +68,8 @@ fn is_sound_expression(expression: Expression<Bytes<'_>>, encoding: Encoding) ->
         if matches!(operation, Operation::Deref { .. }) {
             return true;
         }
-        if let Some(place) = first.get_mut(count) {
-            *place = Some(operation);
+        if let Some(slot) = first.get_mut(count) {
+            *slot = Some(operation);
         }
         count += 1;
     }

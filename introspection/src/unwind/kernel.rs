@@ -1,6 +1,6 @@
-//! The kernel's part of a stack: by ORC, or by frame pointers in a kernel that has none.
+//! Unwinds the kernel part of a stack: by ORC, or by frame pointers in a kernel without ORC.
 //!
-//! A kernel with ORC keeps other values in RBP: where neither it nor a module has an entry, a stack is broken.
+//! A kernel with ORC uses RBP for other values: a stack is broken where neither the kernel nor a module has an entry.
 
 use std::ops::Range;
 
@@ -12,16 +12,17 @@ use super::stack_memory::StackMemory;
 use super::{OrcTable, Stack, UserRegisters};
 use crate::Registers;
 
-/// How often a stack may go on at a lower address: each interrupt, exception and NMI has a stack of its own.
+/// How often a stack may continue at a lower address: each interrupt, exception and NMI has a stack of its own.
 const MAX_SWITCHES: u8 = 8;
-/// Most bytes between two frames: a whole stack (`THREAD_SIZE`, `IRQ_STACK_SIZE`, 16 KiB; twice that with KASAN).
+/// Maximum distance of two frames, in bytes: a whole stack (`THREAD_SIZE`, `IRQ_STACK_SIZE`, 16 KiB; twice that with
+/// KASAN).
 const MAX_FRAME: u64 = 32 << 10;
 /// A task's stack ends at a multiple of this (a part of `THREAD_SIZE`, `arch/x86/include/asm/page_64_types.h`).
 const STACK_ALIGNMENT: u64 = 16 << 10;
 /// The code segment of 64-bit user code (`__USER_CS`, `arch/x86/include/asm/segment.h`).
 const USER_CS: u64 = 0x33;
 
-/// Where `struct pt_regs` has registers, in bytes (`arch/x86/include/asm/ptrace.h`).
+/// Offsets of registers in `struct pt_regs`, in bytes (`arch/x86/include/asm/ptrace.h`).
 mod saved {
     pub const R13: u64 = 16;
     pub const BP: u64 = 32;
@@ -29,40 +30,40 @@ mod saved {
     pub const AX: u64 = 80;
     pub const DX: u64 = 96;
     pub const DI: u64 = 112;
-    /// From here on the processor itself saved them.
+    /// The processor saves this register and the following ones.
     pub const IP: u64 = 128;
     pub const CS: u64 = 136;
     pub const SP: u64 = 152;
-    /// Bytes of all of them.
+    /// Bytes of the whole structure.
     pub const LENGTH: u64 = 168;
 }
 
-/// What unwinds one kernel's stacks.
+/// Unwinds the stacks of one kernel.
 #[derive(Debug)]
 pub struct KernelUnwinder<'a> {
     /// Its unwind table, if it has one.
     pub orc: Option<&'a OrcTable>,
-    /// The code of its modules, as far as that is known.
+    /// The code of its modules, as far as it is known.
     pub modules: Option<&'a ModuleCode>,
-    /// How far above its link-time address it runs, in bytes.
+    /// The kernel's slide, in bytes.
     pub slide: u64,
-    /// Where its image lies, by link-time addresses.
+    /// The link-time addresses of its image.
     pub image: Range<u64>,
 }
 
-/// One frame: what is known of the registers at that point.
+/// One frame: the known registers at that point.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     ip: u64,
     sp: u64,
     bp: u64,
-    /// Where they are known.
+    /// Further registers, if they are known.
     others: Option<Others>,
     /// Whether `ip` is an instruction that was about to be executed, not a return address.
     is_exact: bool,
 }
 
-/// Registers that a call may change, but that code may find its stack by.
+/// Registers that a call may change, but that entries may refer to.
 #[derive(Clone, Copy, Debug)]
 struct Others {
     ax: u64,
@@ -79,8 +80,8 @@ enum Step {
 }
 
 impl KernelUnwinder<'_> {
-    /// Fills the kernel's part of `stack`, of a vCPU in the kernel with `registers`. The result is what the user's
-    /// part starts with, if the stack leads there.
+    /// Fills the kernel part of `stack`, of a vCPU in the kernel with `registers`. Returns the user registers to
+    /// continue with, if the stack leads to user code.
     pub fn walk(
         &self,
         registers: &Registers,
@@ -137,7 +138,7 @@ impl KernelUnwinder<'_> {
         step.unwrap_or(Step::End(StackEnd::Broken))
     }
 
-    /// The entry that holds at `address`, the kernel's or a module's.
+    /// The entry for `address`, from the kernel's table or a module's.
     fn entry(&self, orc: &OrcTable, address: u64) -> Option<(OrcEntry, OrcFormat)> {
         let linked = address.wrapping_sub(self.slide);
         if self.image.contains(&linked) {
@@ -155,7 +156,7 @@ impl KernelUnwinder<'_> {
     ) -> Option<Step> {
         let sp = match entry.kind {
             Kind::Undefined => return None,
-            // Older kernels say so of thunks, too, to which there is a way back.
+            // Older kernels also mark thunks like this, which can be unwound.
             Kind::End
                 if frame.is_exact
                     && memory.word(frame.sp).is_some_and(|back| self.is_code(back)) =>
@@ -179,8 +180,8 @@ impl KernelUnwinder<'_> {
         }
     }
 
-    /// What was interrupted, whose registers were saved at `at`: all of them, or only those that the processor
-    /// saves, when the others are still those of `live`.
+    /// The interrupted code's registers, saved at `at`: all of them, or only those that the processor saves, if the
+    /// others still have their values in `live`.
     fn interrupted(
         &self,
         at: u64,
@@ -219,7 +220,7 @@ impl KernelUnwinder<'_> {
         }))
     }
 
-    /// The caller, to which a function returns at `ip`.
+    /// The caller that a function returns to at `ip`.
     fn called(&self, ip: u64, sp: u64, bp: u64) -> Option<Step> {
         self.is_code(ip.wrapping_sub(1))
             .then_some(Step::Kernel(Frame {
@@ -231,8 +232,8 @@ impl KernelUnwinder<'_> {
             }))
     }
 
-    /// The caller by the frame pointer. Interrupted registers are marked in its lowest bit by kernels that have
-    /// frame pointers (`ENCODE_FRAME_POINTER`, `arch/x86/include/asm/frame.h`).
+    /// The caller by the frame pointer. Kernels with frame pointers mark interrupted registers in its lowest bit
+    /// (`ENCODE_FRAME_POINTER`, `arch/x86/include/asm/frame.h`).
     fn by_frame_pointer(&self, frame: &Frame, memory: &mut impl StackMemory) -> Option<Step> {
         if frame.bp == 0 {
             let user = self.system_call(frame, memory);
@@ -245,7 +246,7 @@ impl KernelUnwinder<'_> {
             let distance = frame.bp.checked_sub(sp);
             distance.is_some_and(|distance| distance < MAX_FRAME)
         };
-        // An interrupt's stack begins with where the one is that it came from (`call_on_stack`,
+        // An interrupt stack begins with the interrupted stack's pointer (`call_on_stack`,
         // `arch/x86/include/asm/irq_stack.h`).
         if !is_above(frame.sp) && !is_above(memory.word(frame.sp)?) {
             return None;
@@ -255,11 +256,11 @@ impl KernelUnwinder<'_> {
         self.called(back, frame.bp.wrapping_add(16), caller)
     }
 
-    /// The user's registers behind a system call's outermost frame: entry code clears the frame pointer, and all that
-    /// the stack has besides is what it saved first.
+    /// The user registers after a system call's outermost frame: entry code clears the frame pointer, and the registers
+    /// are the first thing that it puts on the stack.
     fn system_call(&self, frame: &Frame, memory: &mut impl StackMemory) -> Option<Step> {
         let end = frame.sp.wrapping_add(saved::LENGTH);
-        // With FRED the processor's own frame is some bytes longer (`TOP_OF_KERNEL_STACK_PADDING`).
+        // With FRED the processor's own frame is longer (`TOP_OF_KERNEL_STACK_PADDING`).
         let is_first = [0, 16]
             .into_iter()
             .any(|padding| end.wrapping_add(padding).is_multiple_of(STACK_ALIGNMENT));
@@ -272,19 +273,19 @@ impl KernelUnwinder<'_> {
         }
     }
 
-    /// True for an address in the kernel's image, or where modules are.
+    /// True for an address in the kernel's image or in the range of modules.
     fn is_code(&self, address: u64) -> bool {
         self.image.contains(&address.wrapping_sub(self.slide)) || MODULES.contains(&address)
     }
 }
 
 impl Frame {
-    /// An address inside the instruction that this frame is at.
+    /// An address inside this frame's current instruction.
     fn inside(&self) -> u64 {
         self.ip.wrapping_sub(u64::from(!self.is_exact))
     }
 
-    /// The caller's stack pointer; where registers were saved, their place.
+    /// The caller's stack pointer, or the address of saved registers.
     fn caller_sp(
         &self,
         entry: OrcEntry,

@@ -1,8 +1,8 @@
-//! Call stacks of a vCPU that stands still: the kernel's by its own unwind tables, the user's by those of its
-//! programs and libraries, or by frame pointers.
+//! Call stacks of a stopped vCPU: the kernel's by its ORC tables, user code's by the unwind tables of its programs and
+//! libraries, or by frame pointers.
 //!
-//! Every walk is bounded in frames and reads, over memory of which nothing is believed: an address that
-//! can't be what it should be ends the stack, which says so ([`StackEnd`]); nothing is guessed beyond that.
+//! Every walk is bounded in frames and reads. Memory is untrusted: an invalid address ends the stack, and [`StackEnd`]
+//! says so; nothing is guessed.
 
 mod code_regions;
 mod frame_pointer;
@@ -30,10 +30,10 @@ pub use unwind_table::UnwindTable;
 pub(super) use user::UnwindCache;
 pub use user::UserUnwinder;
 
-/// Most frames of the kernel's part of a stack.
+/// Maximum number of frames of the kernel part.
 const MAX_KERNEL_FRAMES: usize = MAX_STACK_FRAMES / 2;
 
-/// A call stack in the making, in a fixed place, so that taking one allocates nothing.
+/// A call stack that is being unwound, of fixed size so that unwinding allocates nothing.
 #[derive(Debug)]
 pub struct Stack {
     frames: [u64; MAX_STACK_FRAMES],
@@ -50,14 +50,14 @@ impl Default for Stack {
 }
 
 impl Stack {
-    /// How many frames there are, and how each part ends.
+    /// The number of frames, and how each part ends.
     pub fn summary(&self) -> StackSummary {
         self.summary
     }
 
-    /// The frames, innermost first: the kernel's, then the user's. The first is the program counter. Each
-    /// one is an address inside the instruction that is being executed: of a caller, its last byte (the
-    /// return address less one), of what was interrupted, the interrupted instruction's first.
+    /// The frames, innermost first: the kernel's, then the user's. The first is the program counter. Each is an address
+    /// inside the instruction that is being executed: a caller's last byte of its call (the return address less one),
+    /// an interrupted instruction's first byte.
     pub fn frames(&self) -> &[u64] {
         let length = self.summary.frames().min(MAX_STACK_FRAMES);
         &self.frames[..length]
@@ -68,7 +68,7 @@ impl Stack {
         self.summary = StackSummary::default();
     }
 
-    /// Adds a frame of the kernel's; false when there is no more room.
+    /// Adds a kernel frame; false if there is no more room.
     fn push_kernel(&mut self, address: u64) -> bool {
         let index = usize::from(self.summary.kernel);
         if index >= MAX_KERNEL_FRAMES {
@@ -79,34 +79,34 @@ impl Stack {
         true
     }
 
-    /// Adds a frame of the user's, after all of the kernel's; false when there is no more room.
+    /// Adds a user frame, after all kernel frames; false if there is no more room.
     fn push_user(&mut self, address: u64) -> bool {
         let index = self.summary.frames();
-        let Some(place) = self.frames.get_mut(index) else {
+        let Some(slot) = self.frames.get_mut(index) else {
             return false;
         };
-        *place = address;
+        *slot = address;
         self.summary.user += 1;
         true
     }
 
-    /// Says how the kernel's part ends.
+    /// Sets how the kernel part ends.
     pub(super) fn end_kernel(&mut self, end: StackEnd) {
         self.summary.kernel_end = end;
     }
 
-    /// Says how the user's part ends, which has no frames.
+    /// Sets how the user part ends, which has no frames.
     pub(super) fn end_user(&mut self, end: StackEnd) {
         self.summary.user_end = end;
     }
 
-    /// Leaves only the innermost frame of the kernel's part.
+    /// Keeps only the innermost kernel frame.
     pub(super) fn forget_kernel(&mut self) {
         self.summary.kernel = self.summary.kernel.min(1);
         self.summary.kernel_end = StackEnd::Absent;
     }
 
-    /// The program counter alone, of a vCPU at privilege level `cpl`, whose callers can't be found.
+    /// Sets the program counter as the only frame, of a vCPU at privilege level `cpl`.
     pub(super) fn only(&mut self, pc: u64, cpl: u8, end: StackEnd) {
         self.clear();
         if cpl == 3 {
@@ -118,8 +118,7 @@ impl Stack {
         }
     }
 
-    /// Adds the user's part, of code that runs with `start`, by the unwind information of its program if there is
-    /// any, else by frame pointers.
+    /// Adds the user part from `start` on, by the program's unwind information, or by frame pointers if it has none.
     pub(super) fn walk_user(
         &mut self,
         start: &UserRegisters,
@@ -139,22 +138,22 @@ impl Stack {
     }
 }
 
-/// What a walk of a user's stack starts with.
+/// The registers that a walk of a user stack starts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UserRegisters {
     /// The program counter.
     pub ip: u64,
     /// The stack pointer.
     pub sp: u64,
-    /// The frame pointer, if it is one.
+    /// The frame pointer, if the code has one.
     pub bp: u64,
     /// Whether it is 64-bit code.
     pub is_64_bit: bool,
 }
 
 impl UserRegisters {
-    /// Those of a vCPU in user mode.
-    pub fn of(registers: &Registers) -> Self {
+    /// The registers of a vCPU in user mode.
+    pub fn new(registers: &Registers) -> Self {
         Self {
             ip: registers.rip,
             sp: registers.rsp,

@@ -1,8 +1,8 @@
-//! ORC, the unwind tables that x86-64 kernels carry for themselves (`Documentation/arch/x86/orc-unwinder.rst`,
+//! ORC, the unwind tables of x86-64 kernels (`Documentation/arch/x86/orc-unwinder.rst`,
 //! `arch/x86/include/asm/orc_types.h`).
 //!
-//! One table has the addresses from which on its entries hold, relative to themselves and in order; the other
-//! has an entry for each: how to find the caller's stack pointer and frame pointer.
+//! One table has the start addresses of the entries, each relative to itself, in ascending order. The other has the
+//! entries: how to find the caller's stack pointer and frame pointer.
 
 use std::ops::Range;
 
@@ -10,31 +10,31 @@ use crate::bytes::{array_at, i32_at};
 
 const ENTRY: usize = OrcTable::ENTRY;
 const ADDRESS: usize = OrcTable::ADDRESS;
-/// Which of an entry's bytes has the registers' numbers: the caller's stack pointer's in the low half.
+/// The index of an entry's byte with the registers' numbers: the caller's stack pointer's in the low half.
 const REGISTERS: usize = 4;
-/// Most entries that are taken: distribution kernels have some 500,000.
+/// Maximum number of entries: distribution kernels have some 500,000.
 const MAX_ENTRIES: usize = 8 << 20;
-/// The code is parted into blocks of so many bytes, for each of which the first entry is known
-/// (`LOOKUP_BLOCK_SIZE` in `arch/x86/include/asm/orc_lookup.h`).
+/// The code is divided into blocks of this many bytes, with an index of each block's first entry (`LOOKUP_BLOCK_SIZE`
+/// in `arch/x86/include/asm/orc_lookup.h`).
 const BLOCK: u32 = 256;
-/// The code of a kernel is at most so long, in bytes (`KERNEL_IMAGE_SIZE`).
+/// Maximum length of a kernel's code, in bytes (`KERNEL_IMAGE_SIZE`).
 const MAX_CODE: u64 = 1 << 30;
 
 /// A layout of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrcFormat {
-    /// What numbers of registers stand for.
+    /// The meanings of register numbers.
     bases: &'static [Base],
-    // From 6.4 on there are kinds for the end of a stack and for code that says nothing.
+    // From 6.4 on there are kinds for the end of a stack and for code without information.
     has_kinds: bool,
-    /// Whether an indirect stack pointer's offset is added before it is followed, as up to 5.12.
+    /// Whether the offset of an indirect stack pointer is added before the indirection, as up to 5.12.
     pub offset_first: bool,
 }
 
 impl OrcFormat {
-    /// That of kernel `release`, such as `6.1.0-13-amd64`, whose table has these `entries`. `None` before 4.14, when there
-    /// was none, and for numbers of registers that aren't known.
-    pub fn of_kernel(release: &str, entries: &[u8]) -> Option<Self> {
+    /// The format of a table with these `entries` in kernel `release`, such as `6.1.0-13-amd64`. `None` before 4.14,
+    /// which had no ORC, and for unknown register numbers.
+    pub fn from_kernel(release: &str, entries: &[u8]) -> Option<Self> {
         let mut numbers = release
             .split(|letter: char| !letter.is_ascii_digit())
             .map(str::parse::<u32>);
@@ -47,39 +47,39 @@ impl OrcFormat {
     }
 }
 
-/// What numbers of registers stand for in a table with these `entries`. Nearly all code finds its caller's stack pointer
-/// by its own, in any kernel: that number tells.
+/// The meanings of register numbers in a table with these `entries`. In any kernel nearly all code computes its
+/// caller's stack pointer from RSP, so the commonest number is RSP's.
 fn bases_of(entries: &[u8]) -> Option<&'static [Base]> {
     let mut uses = [0_usize; 16];
     for entry in entries.chunks_exact(ENTRY) {
         uses[usize::from(entry[REGISTERS] & 0xf)] += 1;
     }
-    // The first says that there is none.
+    // Number 0 stands for no register.
     uses[0] = 0;
     let (most, _) = uses.iter().enumerate().max_by_key(|(_, uses)| **uses)?;
     let numbers_sp = |bases: &&[Base]| bases.get(most) == Some(&Base::Sp);
     [BASES, BASES_SINCE_7_1].into_iter().find(numbers_sp)
 }
 
-/// What an entry finds on the stack.
+/// The kind of frame that an entry describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing is known.
+    /// Unknown.
     Undefined,
     /// The end of the stack.
     End,
-    /// The frame of a call.
+    /// A call.
     Call,
-    /// All registers of what was interrupted (`struct pt_regs`).
+    /// All registers of interrupted code (`struct pt_regs`).
     Registers,
-    /// Only what the processor itself saved of them.
+    /// The registers of interrupted code that the processor itself saved.
     ProcessorFrame,
 }
 
-/// What the caller's stack pointer or frame pointer is computed from (`ORC_REG_*`).
+/// The base of the caller's stack pointer or frame pointer (`ORC_REG_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
-    /// It can't be.
+    /// It can't be computed.
     Undefined,
     /// The caller's stack pointer.
     CallerSp,
@@ -97,13 +97,13 @@ pub enum Base {
     R10,
     /// R13.
     R13,
-    /// What is stored where RBP points to.
+    /// The value at the address in RBP.
     BpIndirect,
-    /// What is stored where RSP points to.
+    /// The value at the address in RSP.
     SpIndirect,
 }
 
-/// By their numbers (`ORC_REG_*`).
+/// Indexed by number (`ORC_REG_*`).
 const BASES: &[Base] = &[
     Base::Undefined,
     Base::CallerSp,
@@ -119,7 +119,7 @@ const BASES: &[Base] = &[
     Base::Ax,
 ];
 
-/// The same from 7.1 on.
+/// Indexed by number from 7.1 on.
 const BASES_SINCE_7_1: &[Base] = &[
     Base::Undefined,
     Base::Ax,
@@ -134,18 +134,18 @@ const BASES_SINCE_7_1: &[Base] = &[
     Base::BpIndirect,
 ];
 
-/// How to go from one frame to the one it was called from.
+/// How to find a frame's caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrcEntry {
-    /// What is there.
+    /// The kind of the frame.
     pub kind: Kind,
-    /// What the caller's stack pointer is computed from.
+    /// The base of the caller's stack pointer.
     pub sp: Base,
-    /// What is added to that.
+    /// The offset that is added to it.
     pub sp_offset: i16,
-    /// What the place of the caller's frame pointer is computed from.
+    /// The base of the address of the caller's frame pointer.
     pub bp: Base,
-    /// What is added to that.
+    /// The offset that is added to it.
     pub bp_offset: i16,
 }
 
@@ -167,7 +167,7 @@ impl OrcEntry {
             }
         } else {
             match flags & 3 {
-                // The bit for the end was moved once; what it says without a stack pointer is the same.
+                // The bit for the end was moved once; entries without a stack pointer are the same in both versions.
                 _ if sp == Base::Undefined && flags & 0xc != 0 => Kind::End,
                 _ if sp == Base::Undefined => Kind::Undefined,
                 0 => Kind::Call,
@@ -186,16 +186,16 @@ impl OrcEntry {
     }
 }
 
-/// A kernel's table, by link-time addresses, or a module's, by the addresses where it is.
+/// A kernel's table by link-time addresses, or a module's by run-time addresses.
 #[derive(Debug)]
 pub struct OrcTable {
     format: OrcFormat,
     /// The lowest address that has an entry.
     start: u64,
-    /// For each entry how far above that it begins, in ascending order.
+    /// Each entry's distance from `start`, in ascending order.
     offsets: Vec<u32>,
     entries: Vec<[u8; ENTRY]>,
-    /// The first entry that begins in each block of code or after it, and one more.
+    /// The index of the first entry in each block of code or after it, and one more.
     blocks: Vec<u32>,
 }
 
@@ -205,8 +205,8 @@ impl OrcTable {
     /// Bytes of an address.
     pub const ADDRESS: usize = 4;
 
-    /// Reads the table of addresses that was linked to `address`, and the entries. `None` when they don't fit
-    /// each other, or the addresses are no kernel's.
+    /// Reads the table of addresses, which was linked to `address`, and the entries. `None` if they don't match, or the
+    /// addresses aren't a kernel's.
     pub fn parse(
         address: u64,
         addresses: &[u8],
@@ -216,7 +216,7 @@ impl OrcTable {
         Self::parse_within(address, addresses, entries, format, &(0..u64::MAX))
     }
 
-    /// As [`OrcTable::parse`], of the part of the table that is for the code in `range`.
+    /// Like [`OrcTable::parse`], for the part of the table about the code in `range`.
     pub fn parse_within(
         address: u64,
         addresses: &[u8],
@@ -230,14 +230,14 @@ impl OrcTable {
         }
         let mut rows: Vec<(u64, [u8; ENTRY])> = (0..count)
             .map(|index| {
-                let place = address.wrapping_add((index * ADDRESS) as u64);
+                let own = address.wrapping_add((index * ADDRESS) as u64);
                 let distance = i32_at(addresses, index * ADDRESS)?;
                 let entry = array_at(entries, index * ENTRY)?;
-                Some((place.wrapping_add_signed(i64::from(distance)), entry))
+                Some((own.wrapping_add_signed(i64::from(distance)), entry))
             })
             .collect::<Option<_>>()?;
         rows.retain(|(address, _)| range.contains(address));
-        // Kernels before 5.6 sort it when they boot. Of several for one address the last counts.
+        // Kernels before 5.6 sort it when they boot. The last of several for one address counts.
         if !rows.is_sorted_by_key(|(address, _)| *address) {
             rows.sort_by_key(|(address, _)| *address);
         }
@@ -258,19 +258,19 @@ impl OrcTable {
         })
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// How much memory it takes, in bytes.
+    /// Its memory use, in bytes.
     pub fn footprint(&self) -> usize {
         self.offsets.len() * size_of::<u32>()
             + self.entries.len() * ENTRY
             + self.blocks.len() * size_of::<u32>()
     }
 
-    /// True when there is none.
+    /// True if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -280,13 +280,13 @@ impl OrcTable {
         self.format
     }
 
-    /// Whether an entry says how to go on from link-time address `address`, or that the stack ends there.
+    /// Whether an entry for link-time address `address` gives the caller or the end of the stack.
     pub fn unwinds(&self, address: u64) -> bool {
         self.find(address)
             .is_some_and(|entry| entry.kind != Kind::Undefined)
     }
 
-    /// The entry that holds at link-time address `address`. Behind the last one nothing is known.
+    /// The entry for link-time address `address`. `None` after the last entry.
     pub fn find(&self, address: u64) -> Option<OrcEntry> {
         let offset = u32::try_from(address.checked_sub(self.start)?).ok()?;
         let block = usize::try_from(offset / BLOCK).ok()?;
@@ -299,7 +299,7 @@ impl OrcTable {
     }
 }
 
-/// For each block of code the first entry that begins in it or after it, and one more at the end.
+/// The index of the first entry in each block of code or after it, and one more at the end.
 fn blocks(offsets: &[u32]) -> Option<Vec<u32>> {
     let last = offsets.last()? / BLOCK;
     let mut blocks = Vec::new();

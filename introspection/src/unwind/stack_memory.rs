@@ -1,4 +1,4 @@
-//! The memory that stacks lie in.
+//! Access to the memory of stacks.
 
 use vm_memory::GuestAddress;
 
@@ -8,15 +8,15 @@ use crate::memory::{PAGE, read_paged};
 
 /// Reads a stopped guest's virtual memory.
 pub trait StackMemory {
-    /// The 64-bit number at `address`, which lies on a stack.
+    /// The 64-bit number at stack address `address`.
     fn word(&mut self, address: u64) -> Option<u64>;
 
     /// The 8 bytes of code that end right before `address`.
     fn code_before(&mut self, address: u64) -> Option<[u8; 8]>;
 }
 
-/// Guest memory behind `translate`, which turns a virtual address into a physical one. A stack's words lie
-/// close together, so the page of the last one is remembered.
+/// Guest memory, read through `translate`, which turns a virtual address into a physical one. The words of a stack are
+/// close together, so the last word's page is cached.
 pub struct PagedMemory<'a, M, T> {
     memory: &'a M,
     translate: T,
@@ -25,7 +25,7 @@ pub struct PagedMemory<'a, M, T> {
 }
 
 impl<'a, M: PhysicalMemory, T: Fn(u64) -> Option<GuestAddress>> PagedMemory<'a, M, T> {
-    /// Reads `memory` by `translate`.
+    /// Reads `memory` through `translate`.
     pub fn new(memory: &'a M, translate: T) -> Self {
         Self {
             memory,

@@ -1,9 +1,9 @@
 //! The unwind information of a program or library: its `.eh_frame` (System V ABI for x86-64, section 6.4; Linux
 //! Standard Base, section 10.6.1).
 //!
-//! It comes from the guest and is evaluated while a vCPU stands still. So all of it is looked through beforehand, and
-//! only what can be evaluated in bounded time gets into the index: entries of bearable length whose expressions have
-//! no jumps, and whose frames lie where frames can be ([`frame_rules`]).
+//! The section comes from the guest and is evaluated while a vCPU is stopped. So it is checked beforehand, and the
+//! index has only entries that are evaluated in bounded time: entries of limited length, without jumps in expressions,
+//! and with sound rules ([`frame_rules`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,17 +21,17 @@ pub(super) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 type Common<'a> = CommonInformationEntry<Bytes<'a>>;
 type Description<'a> = FrameDescriptionEntry<Bytes<'a>>;
 
-/// Longest section that is used, in bytes.
+/// Maximum length of a section, in bytes.
 const MAX_SECTION: usize = 64 << 20;
-/// Most functions that are indexed.
+/// Maximum number of indexed functions.
 const MAX_FUNCTIONS: usize = 1 << 20;
-/// Most instructions of an entry; most of those that put the registers' state aside.
+/// Maximum number of instructions of an entry, and of those among them that save the registers' state.
 const MAX_INSTRUCTIONS: usize = 4096;
 const MAX_REMEMBERED: usize = 16;
-/// Most loadable segments.
+/// Maximum number of loadable segments.
 const MAX_SEGMENTS: usize = 64;
-/// How pointers in the index are encoded: 4 bytes unsigned; 8 bytes; 4 bytes signed, from the index on
-/// (`DW_EH_PE_*`, Linux Standard Base, section 10.5.1).
+/// Encodings of pointers in the index: 4 bytes unsigned; 8 bytes; 4 bytes signed, relative to the index (`DW_EH_PE_*`,
+/// Linux Standard Base, section 10.5.1).
 const UDATA4: u8 = 0x03;
 const UDATA8: u8 = 0x04;
 const DATAREL_SDATA4: u8 = 0x3b;
@@ -40,12 +40,12 @@ const DATAREL_SDATA4: u8 = 0x3b;
 #[derive(Clone, Debug)]
 pub struct UnwindTable {
     pub(super) section: Arc<[u8]>,
-    /// Where the section lies.
+    /// The address of the section.
     pub(super) address: u64,
-    /// The index, in the form of a `.eh_frame_hdr`, and where it would lie.
+    /// The index, in the form of a `.eh_frame_hdr`, and its virtual address.
     pub(super) index: Arc<[u8]>,
     pub(super) index_address: u64,
-    /// The functions in it: begin and end, by begin.
+    /// The begin and end of each function, sorted.
     functions: Arc<[(u64, u64)]>,
     /// The file's executable segments: offset in the file, virtual address, length.
     segments: Vec<(u64, u64, u64)>,
@@ -53,17 +53,17 @@ pub struct UnwindTable {
     pub(super) base: u64,
 }
 
-/// A function whose entry may be used.
+/// A function with a usable entry.
 struct Entry {
     begin: u64,
     end: u64,
-    /// Where its entry lies.
-    place: u64,
+    /// The address of its entry.
+    address: u64,
 }
 
 impl UnwindTable {
-    /// Reads the ELF file whose contents are `file`. `None` if it has no unwind information that can be used.
-    pub fn of_elf(file: &[u8]) -> Option<Self> {
+    /// Reads the ELF file with contents `file`. `None` if it has no usable unwind information.
+    pub fn from_elf(file: &[u8]) -> Option<Self> {
         let elf = ElfFile64::<object::LittleEndian>::parse(file).ok()?;
         let section = elf.section_by_name(".eh_frame")?;
         let (data, address) = (section.data().ok()?, section.address());
@@ -87,8 +87,8 @@ impl UnwindTable {
         Self::new(data, address, base & !0xfff, segments)
     }
 
-    /// Of the section `data`, which lies at `address`, of a file that begins at `base` and has these executable
-    /// segments: offset in the file, virtual address, length.
+    /// The table of section `data` at `address`. The file begins at `base` and has these executable segments: offset in
+    /// the file, virtual address, length.
     pub(crate) fn new(
         data: &[u8],
         address: u64,
@@ -99,7 +99,7 @@ impl UnwindTable {
             return None;
         }
         let mut entries = entries(data, address);
-        // framehop counts addresses from the file's begin, in 32 bits.
+        // framehop uses 32-bit offsets from the file's begin.
         entries.retain(|entry| {
             let length = entry.end.checked_sub(base);
             entry.begin >= base && length.is_some_and(|length| u32::try_from(length).is_ok())
@@ -120,20 +120,21 @@ impl UnwindTable {
         })
     }
 
-    /// How many functions it has something about.
+    /// The number of functions with unwind information.
     pub fn functions(&self) -> usize {
         self.functions.len()
     }
 
-    /// How many bytes it takes.
+    /// Its memory use, in bytes.
     pub fn bytes(&self) -> usize {
         self.section.len() + self.index.len() + self.functions.len() * 16
     }
 
-    /// How far above its own virtual addresses the file lies, whose byte `offset` is mapped at `begin`; wrapping.
+    /// The distance of the file's run-time addresses from its own virtual addresses, wrapping, if its byte `offset` is
+    /// mapped at `begin`.
     pub fn bias(&self, begin: u64, offset: u64) -> Option<u64> {
         self.segments.iter().find_map(|(start, address, length)| {
-            // A segment's pages are mapped whole.
+            // Segments are mapped in whole pages.
             let first = start & !0xfff;
             let inside = (first..start.checked_add(*length)?).contains(&offset);
             let own = address
@@ -155,7 +156,7 @@ impl UnwindTable {
     }
 }
 
-/// The entries of a section that may be used, by the addresses of their functions.
+/// The usable entries of a section, by the addresses of their functions.
 fn entries(data: &[u8], address: u64) -> Vec<Entry> {
     let mut section = EhFrame::new(data, LittleEndian);
     section.set_address_size(8);
@@ -163,7 +164,7 @@ fn entries(data: &[u8], address: u64) -> Vec<Entry> {
     let mut commons: BTreeMap<usize, Option<Common<'_>>> = BTreeMap::new();
     let mut found = Vec::new();
     let mut all = section.entries(&bases);
-    // A damaged entry ends the section: behind it nothing can be found.
+    // A damaged entry ends the section: the next one can't be found.
     while let Ok(Some(entry)) = all.next() {
         let CieOrFde::Fde(partial) = entry else {
             continue;
@@ -188,7 +189,7 @@ fn entries(data: &[u8], address: u64) -> Vec<Entry> {
             found.push(Entry {
                 begin,
                 end,
-                place: address.wrapping_add(description.offset() as u64),
+                address: address.wrapping_add(description.offset() as u64),
             });
         }
         if found.len() >= MAX_FUNCTIONS {
@@ -200,7 +201,7 @@ fn entries(data: &[u8], address: u64) -> Vec<Entry> {
     found
 }
 
-/// The index over `entries`, which is to lie at `own`, of the section at `section`.
+/// The index of `entries`, located at `own`, of the section at `section`.
 fn index(entries: &[Entry], section: u64, own: u64) -> Option<Vec<u8>> {
     let mut index = vec![1, UDATA8, UDATA4, DATAREL_SDATA4];
     index.extend(section.to_le_bytes());
@@ -212,7 +213,7 @@ fn index(entries: &[Entry], section: u64, own: u64) -> Option<Vec<u8>> {
     };
     for entry in entries {
         relative(entry.begin)?;
-        relative(entry.place)?;
+        relative(entry.address)?;
     }
     (!entries.is_empty()).then_some(index)
 }
@@ -247,10 +248,10 @@ fn is_bearable(
     true
 }
 
-/// What an entry may still take.
+/// The remaining limits of an entry.
 struct Budget {
     encoding: Encoding,
-    /// What offsets are factored by.
+    /// The factor of offsets.
     factor: i64,
     instructions: usize,
     remembered: usize,
@@ -266,7 +267,7 @@ impl Budget {
         }
     }
 
-    /// Whether `instruction` may be evaluated, too.
+    /// Whether `instruction` is within the limits, too.
     fn bears(
         &mut self,
         instruction: &CallFrameInstruction<usize>,

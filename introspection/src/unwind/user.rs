@@ -1,4 +1,4 @@
-//! User stacks by the unwind information of programs and libraries, and by frame pointers in code that has none.
+//! Unwinds user stacks by the unwind information of programs and libraries, and by frame pointers in code without it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,29 +11,29 @@ use super::frame_pointer::{self, Caller, follows_call, is_user};
 use super::stack_memory::StackMemory;
 use super::{UnwindTable, UserRegisters};
 
-/// Most words of a stack that are read for one walk.
+/// Maximum number of words that are read for one stack.
 const MAX_READS: u32 = 4096;
-/// Most signal handlers on one stack.
+/// Maximum number of signal handlers on one stack.
 const MAX_SIGNALS: u32 = 8;
-/// Stack pointers below that are none; the first page can't be mapped (`mmap_min_addr`).
+/// Stack pointers below this are invalid; the first page can't be mapped (`mmap_min_addr`).
 const LOWEST_STACK: u64 = 4096;
-/// Stands for a frame pointer that can't be one. What lies 16 bytes above is no stack, either.
+/// Stands for an invalid frame pointer. The address 16 bytes above isn't a stack, either.
 const NO_FRAME: u64 = LOWEST_STACK - 16;
-/// How a signal handler returns: the last 8 bytes of `mov $__NR_rt_sigreturn,%rax; syscall`, 9 bytes long, which
-/// unwinders and debuggers have always known it by.
+/// The end of a signal handler's return: the last 8 bytes of `mov $__NR_rt_sigreturn,%rax; syscall`, 9 bytes long.
+/// Unwinders and debuggers recognize it by these.
 const SIGNAL_RETURN: [u8; 8] = [0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 const SIGNAL_RETURN_LENGTH: u64 = 9;
-/// Where the kernel saves registers for it, in bytes above its stack pointer (`struct ucontext`, `struct sigcontext`,
-/// `arch/x86/include/uapi/asm`).
+/// Where the kernel saves registers for a signal handler, in bytes above its stack pointer (`struct ucontext`, `struct
+/// sigcontext`, `arch/x86/include/uapi/asm`).
 mod saved {
     pub const BP: u64 = 120;
     pub const SP: u64 = 160;
     pub const IP: u64 = 168;
 }
 
-/// What unwinds the stacks of one address space's code.
+/// Unwinds the stacks of one address space.
 pub struct UserUnwinder {
-    /// By address.
+    /// Sorted by address.
     spans: Vec<Span>,
     unwinder: UnwinderX86_64<Arc<[u8]>>,
 }
@@ -42,7 +42,7 @@ pub struct UserUnwinder {
 struct Span {
     begin: u64,
     end: u64,
-    /// How far it lies above the file's own addresses; wrapping.
+    /// The distance of its addresses from the file's own; wrapping.
     bias: u64,
     table: Arc<UnwindTable>,
 }
@@ -56,7 +56,7 @@ impl fmt::Debug for UserUnwinder {
     }
 }
 
-/// Remembers how stacks of one address space were unwound. It belongs to one vCPU's thread.
+/// A cache for unwinding the stacks of one address space. It belongs to one vCPU's thread.
 #[derive(Default)]
 pub struct UnwindCache {
     cache: Option<Box<CacheX86_64>>,
@@ -69,8 +69,8 @@ impl fmt::Debug for UnwindCache {
 }
 
 impl UserUnwinder {
-    /// For mappings, each with its first address, the first one behind it, where it begins in its file, and that
-    /// file's unwind information. They don't overlap.
+    /// Each mapping has its first address, the first address after it, its offset in the file, and the file's unwind
+    /// information. They don't overlap.
     pub fn new(mappings: impl IntoIterator<Item = (u64, u64, u64, Arc<UnwindTable>)>) -> Self {
         let mut spans = Vec::new();
         let mut unwinder = UnwinderX86_64::new();
@@ -109,8 +109,7 @@ impl UserUnwinder {
             .is_some_and(|span| span.table.covers(address.wrapping_sub(span.bias)))
     }
 
-    /// Walks the stack of code that runs with `start`, and hands each frame to `push`, which says whether it had
-    /// room.
+    /// Unwinds the stack from `start` and passes each frame to `push`, which returns whether it had room.
     pub(super) fn walk(
         &self,
         start: &UserRegisters,
@@ -129,10 +128,10 @@ impl UserUnwinder {
             sp: start.sp,
             bp: start.bp,
         };
-        // Whether `frame.ip` was about to be executed; else something was called right before it.
+        // Whether `frame.ip` was about to be executed; otherwise it is after a call.
         let mut is_exact = true;
         let mut is_signal = false;
-        // Whether the frame before was found by its frame pointer.
+        // Whether the previous frame was found by its frame pointer.
         let mut has_frames = false;
         loop {
             let inside = frame.ip - u64::from(!is_exact);
@@ -149,7 +148,7 @@ impl UserUnwinder {
                 Ok(caller) => caller,
                 Err(end) => return end,
             };
-            // What was interrupted by a signal may have another stack, and any instruction next.
+            // Code that a signal interrupted may have another stack, and was at any instruction.
             is_exact = is_signal;
             is_signal = false;
             if !is_exact && !follows_call(memory, caller.ip) {
@@ -188,9 +187,9 @@ impl UserUnwinder {
         } else {
             FrameAddress::from_return_address(frame.ip).ok_or(StackEnd::Broken)?
         };
-        // Where nothing is said after all, framehop goes by the frame pointer, and takes 0 for the end of the stack. And it
-        // subtracts 8 from a frame's address without a check (0.16.0, `unwind_frame` in `src/x86_64/dwarf.rs`): with both
-        // registers that high, and only such rules as `UnwindTable` lets pass, no frame's address is below 8.
+        // Without a rule, framehop uses the frame pointer, and takes 0 for the end of the stack. It also subtracts 8
+        // from a frame's address without a check (0.16.0, `unwind_frame` in `src/x86_64/dwarf.rs`): with these minimums
+        // of both registers, and only rules that `UnwindTable` accepts, no frame's address is below 8.
         let bp = frame.bp.max(NO_FRAME);
         let mut registers = UnwindRegsX86_64::new(frame.ip, frame.sp, bp);
         let mut read = |address| {
@@ -216,12 +215,12 @@ impl UserUnwinder {
     }
 }
 
-/// The addresses that `bytes` lie at, the first one at `address`.
+/// The addresses of `bytes`, which begin at `address`.
 fn range(address: u64, bytes: &[u8]) -> std::ops::Range<u64> {
     address..address.saturating_add(bytes.len() as u64)
 }
 
-/// What a signal interrupted, when its handler has returned and the stack pointer is `sp`.
+/// The code that a signal interrupted. The handler has returned, and the stack pointer is `sp`.
 fn interrupted(sp: u64, memory: &mut impl StackMemory) -> Option<Caller> {
     let mut word = |offset: u64| memory.word(sp.checked_add(offset)?);
     Some(Caller {
@@ -231,7 +230,7 @@ fn interrupted(sp: u64, memory: &mut impl StackMemory) -> Option<Caller> {
     })
 }
 
-/// Whether `address` is where a signal handler returns to.
+/// Whether `address` is the return address of a signal handler.
 fn returns_from_signal(memory: &mut impl StackMemory, address: u64) -> bool {
     address
         .checked_add(SIGNAL_RETURN_LENGTH)

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::testing::eh_frame::eh_frame;
 
-/// Where the test's program lies by its own addresses, and how far above that it runs.
+/// The test program's link-time address, and its distance to the run-time address.
 const BASE: u64 = 0x1000;
 const BIAS: u64 = 0x5555_0000_0000;
 const SECTION: u64 = 0x8000;
@@ -19,7 +19,7 @@ const MIDDLE: u64 = 0x1_2000;
 const START: u64 = 0x1_3000;
 const FRAMED: u64 = 0x1_4000;
 const SIGNAL: u64 = 0x1_5000;
-/// One that nothing is said about.
+/// A function without unwind information.
 const UNKNOWN: u64 = 0x1_6000;
 
 /// Call frame instructions and operations (DWARF 5, sections 7.24 and 7.7.1), with their operands.
@@ -27,16 +27,16 @@ const STACK_16: &[u8] = &[0x0e, 16];
 const STACK_48: &[u8] = &[0x0e, 48];
 const FROM_RBP: &[u8] = &[0x0c, 6, 16, 0x86, 2];
 const OUTERMOST: &[u8] = &[0x07, 16];
-/// As glibc says it of what a handler returns to: the caller's stack pointer and return address are in what lies on
-/// the stack, at 160 and 168; its frame pointer at 120.
+/// glibc's rules for the return address of a signal handler: the caller's stack pointer and return address are on the
+/// stack, at 160 and 168; its frame pointer at 120.
 const BEHIND_SIGNAL: &[u8] = &[
     0x0f, 4, 0x77, 0xa0, 0x01, 0x06, 0x10, 16, 3, 0x77, 0xa8, 0x01, 0x10, 6, 3, 0x77, 0xf8, 0x00,
 ];
-/// As the linker says it of the procedure linkage table: 8 or 16 above the stack pointer.
+/// The linker's rules for the procedure linkage table: 8 or 16 above the stack pointer.
 const LINKAGE_TABLE: &[u8] = &[
     0x0f, 11, 0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22,
 ];
-/// By a register that isn't known.
+/// Relative to an unknown register.
 const FROM_R10: &[u8] = &[0x0c, 10, 16];
 /// A jump to itself.
 const ENDLESS: &[u8] = &[0x0f, 5, 0x77, 0, 0x2f, 0xfd, 0xff];
@@ -51,7 +51,7 @@ fn program() -> Vec<u8> {
         (MIDDLE, STACK_48),
         (START, OUTERMOST),
         (FRAMED, FROM_RBP),
-        // What it says needs memory: registers are taken from where the kernel saves them.
+        // Its rules read memory: registers are where the kernel saved them.
         (SIGNAL - 1, BEHIND_SIGNAL),
     ])
 }
@@ -65,7 +65,7 @@ fn unwinder(section: &[u8]) -> UserUnwinder {
     UserUnwinder::new([(BIAS + BASE, BIAS + BASE + LENGTH, 0, table.into())])
 }
 
-/// A stack, and the code that its return addresses lie behind.
+/// A stack, and the code before its return addresses.
 #[derive(Default)]
 struct Memory {
     words: HashMap<u64, u64>,
@@ -78,7 +78,7 @@ impl Memory {
         self.words.insert(address, word);
     }
 
-    /// Puts the return address into the program's function there.
+    /// Puts a return address into `function` at `address`.
     fn call(&mut self, address: u64, function: u64) {
         let back = BIAS + function + 0x20;
         self.set(address, back);
@@ -116,14 +116,14 @@ fn walk(unwinder: &UserUnwinder, memory: &mut impl StackMemory, ip: u64, bp: u64
     let mut cache = UnwindCache::default();
     stack.walk_user(&start, Some((unwinder, &mut cache)), memory);
     let first = stack.frames().to_vec();
-    // What the cache has learned leads to the same.
+    // The cache's contents lead to the same frames.
     stack.clear();
     stack.walk_user(&start, Some((unwinder, &mut cache)), memory);
     assert_eq!(stack.frames(), first);
     stack
 }
 
-/// The frames as functions of the program and distances into them.
+/// The frames as functions of the program and offsets in them.
 fn functions(stack: &Stack) -> Vec<(u64, u64)> {
     let frames = stack.frames().iter();
     frames
@@ -138,7 +138,7 @@ fn code_without_frames_is_followed_to_its_end() {
     memory.call(STACK, MIDDLE);
     memory.call(STACK + 8 + 40, MIDDLE);
     memory.call(STACK + 8 + 48 + 40, START);
-    // RBP may be anything.
+    // RBP may have any value.
     let stack = walk(&unwinder, &mut memory, BIAS + LEAF + 5, 0x1234);
     assert_eq!(
         functions(&stack),
@@ -151,7 +151,7 @@ fn code_without_frames_is_followed_to_its_end() {
 fn mixed_stacks_go_on_by_frame_pointers_where_nothing_is_said() {
     let unwinder = unwinder(&program());
     let mut memory = Memory::default();
-    // LEAF, FRAMED, something unknown with a frame, MIDDLE, START.
+    // LEAF, FRAMED, an unknown function with a frame, MIDDLE, START.
     let (first, second) = (STACK + 0x40, STACK + 0x80);
     memory.call(STACK, FRAMED);
     memory.set(first, second);
@@ -168,7 +168,7 @@ fn mixed_stacks_go_on_by_frame_pointers_where_nothing_is_said() {
             .eq(&expected)
     );
     assert_eq!(stack.summary().user_end, StackEnd::Complete);
-    // Without a frame that makes sense it ends there, and says so.
+    // Without a valid frame the stack is broken there.
     memory.set(first, 0x77);
     let stack = walk(&unwinder, &mut memory, BIAS + LEAF, first);
     assert_eq!(
@@ -200,7 +200,7 @@ fn signal_handlers_lead_to_what_they_interrupted() {
 }
 
 #[test]
-fn what_is_no_return_address_ends_the_stack() {
+fn an_invalid_return_address_ends_the_stack() {
     let unwinder = unwinder(&program());
     let ended = |memory: &mut Memory| {
         let stack = walk(&unwinder, memory, BIAS + LEAF + 5, 0);
@@ -235,7 +235,7 @@ fn only_what_can_be_evaluated_in_bounded_time_is_used() {
 
 #[test]
 fn frames_lie_above_the_stack_pointer_in_any_case() {
-    // 0 as a number, and by arithmetic; below the stack pointer; saved registers far away.
+    // 0 as a number, and by arithmetic; below the stack pointer; far-away saved registers.
     let zero: &[u8] = &[0x0f, 1, 0x30];
     let sum: &[u8] = &[0x0f, 5, 0x77, 8, 0x77, 8, 0x1c];
     let shifted: &[u8] = &[
@@ -277,7 +277,7 @@ fn a_frame_pointer_of_0_ends_no_stack_of_code_without_frame_pointers() {
         (stack.summary().user, stack.summary().user_end),
         (1, StackEnd::Broken)
     );
-    // Nor does it get lost on the way.
+    // Nor is it lost on the way.
     memory.call(STACK + 8, UNKNOWN);
     let stack = walk(&unwinder, &mut memory, BIAS + MIDDLE, 0);
     assert_eq!(
@@ -302,12 +302,12 @@ fn mappings_tell_where_a_file_runs() {
 #[test]
 fn reads_the_unwind_information_of_a_program() {
     let file = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-    let table = UnwindTable::of_elf(&file).unwrap();
+    let table = UnwindTable::from_elf(&file).unwrap();
     assert!(table.functions() > 1000, "{}", table.functions());
-    assert!(UnwindTable::of_elf(b"\x7fELF").is_none());
+    assert!(UnwindTable::from_elf(b"\x7fELF").is_none());
 }
 
-/// Memory that is full of what leads on.
+/// Memory full of values that lead to further frames.
 struct Hostile<'a> {
     words: &'a [u64],
     reads: usize,

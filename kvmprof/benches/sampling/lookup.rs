@@ -95,7 +95,7 @@ fn note() -> anyhow::Result<()> {
     memory.write_obj(THREAD, GuestAddress(CURRENT))?;
     // Process, thread and group.
     memory.write_obj([PID; 3], GuestAddress(THREAD))?;
-    let knowledge = GuestKnowledge::of_image(kvmprof_demo_guest::ELF)
+    let knowledge = GuestKnowledge::from_image(kvmprof_demo_guest::ELF)
         .context("Cannot read the demo's image")?;
     let mut vcpu = VcpuIntrospector::new(Arc::new(knowledge), 0);
     for (mode, cpl) in [("user mode", 3), ("kernel mode", 0)] {

@@ -1,7 +1,7 @@
-//! A large recording: what `kvmprof report` takes for it, in time and memory, beside `perf report` on the same samples,
-//! exported. Each runs once, as a process of its own, with as many threads as it likes.
+//! Measures `kvmprof report` on a large recording, in time and memory, and `perf report` on an export of the same
+//! samples. Each runs once, as a process of its own, with its default number of threads.
 //!
-//! `KVMPROF_BENCH_SAMPLES` is how many samples there are, if not 10 million. perf takes several minutes for so many, and
+//! `KVMPROF_BENCH_SAMPLES` sets the number of samples, 10 million by default. perf takes several minutes for these, and
 //! its file 2 GB.
 
 mod process;
@@ -19,7 +19,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const SAMPLES: &str = "KVMPROF_BENCH_SAMPLES";
 const DEFAULT_SAMPLES: u64 = 10_000_000;
-/// What the report may take of [`DEFAULT_SAMPLES`], on two cores.
+/// The limits of the report for [`DEFAULT_SAMPLES`], on two cores.
 const ALLOWED: Taken = Taken {
     time: Duration::from_secs(10),
     bytes: 1 << 30,
@@ -36,20 +36,20 @@ fn main() -> Result<()> {
     }
 }
 
-/// What `kvmprof report` does.
+/// Does the work of `kvmprof report`.
 fn report(recording: &Path) -> Result<()> {
-    let profile = Profile::of_file(recording, &[])?;
+    let profile = Profile::from_file(recording, &[])?;
     let layout = Layout {
         sections: Vec::new(),
         sort: SortBy::default(),
         top: 20,
-        look: Look::of_terminal(false),
+        look: Look::for_terminal(false),
     };
     print_report(&profile, &layout, &[], &mut std::io::stdout().lock())?;
     Ok(())
 }
 
-/// What `kvmprof export --format perf-data` does.
+/// Does the work of `kvmprof export --format perf-data`.
 fn export(recording: &Path, output: &Path) -> Result<()> {
     Format::PerfData.write_file(&Source::open(recording, &[])?, output)?;
     Ok(())
@@ -96,12 +96,12 @@ fn print(name: &str, taken: Taken) {
     );
 }
 
-/// This program, which does the work of a kvmprof command in a process of its own.
+/// This program, to do the work of a kvmprof command in a process of its own.
 fn kvmprof() -> Result<Command> {
     Ok(Command::new(std::env::current_exe()?))
 }
 
-/// What perf takes to show the same functions, if it is there.
+/// The time and memory of perf for showing the same functions, if perf is installed.
 fn perf(data: &Path) -> Result<Option<Taken>> {
     let there = Command::new("perf")
         .arg("--version")
@@ -111,8 +111,8 @@ fn perf(data: &Path) -> Result<Option<Taken>> {
         println!("no perf to compare with: apt-get install linux-perf");
         return Ok(None);
     }
-    let told = Format::PerfData.reading_command(data).unwrap_or_default();
-    let mut words = told.split(' ');
+    let reading = Format::PerfData.reading_command(data).unwrap_or_default();
+    let mut words = reading.split(' ');
     let mut command = Command::new(words.next().unwrap_or("perf"));
     command
         .args(words)
@@ -121,7 +121,7 @@ fn perf(data: &Path) -> Result<Option<Taken>> {
     measure(&mut command).map(Some)
 }
 
-/// The bounds grow with the samples.
+/// Checks the limits, which grow with the number of samples.
 fn check(samples: u64, report: Taken) -> Result<()> {
     if samples > DEFAULT_SAMPLES {
         return Ok(());

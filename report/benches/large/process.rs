@@ -1,4 +1,4 @@
-//! What a process takes.
+//! Measures the time and the memory of a process.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Result;
 
-/// Between two looks at a process.
+/// The pause between two readings.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Time and memory.
@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub struct Taken {
     /// From its start to its end.
     pub time: Duration,
-    /// The most memory that it had in use.
+    /// Its peak memory use.
     pub bytes: u64,
 }
 
@@ -27,7 +27,7 @@ impl Taken {
     }
 }
 
-/// Runs `command` to its end, its output thrown away.
+/// Runs `command` to its end and discards its output.
 pub fn measure(command: &mut Command) -> Result<Taken> {
     let begin = Instant::now();
     let mut child = command
@@ -37,7 +37,7 @@ pub fn measure(command: &mut Command) -> Result<Taken> {
         .spawn()?;
     let mut bytes = 0;
     let status = loop {
-        // It only grows: at most what came in the last moments is missed.
+        // The peak only grows: at most the growth of the last moments is missed.
         bytes = peak(child.id()).unwrap_or(bytes);
         if let Some(status) = child.try_wait()? {
             break status;
@@ -51,7 +51,7 @@ pub fn measure(command: &mut Command) -> Result<Taken> {
     Ok(Taken { time, bytes })
 }
 
-/// The most that the process has had in memory so far (`VmHWM`, proc_pid_status(5)).
+/// The process's peak memory use so far (`VmHWM`, proc_pid_status(5)).
 fn peak(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status

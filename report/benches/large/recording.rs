@@ -1,5 +1,5 @@
-//! A recording as a busy guest makes it: a distribution kernel's symbols, many processes, stacks that come again, some
-//! more often than others.
+//! A recording like a busy guest's: the symbols of a distribution kernel, many processes, and repeated stacks, some
+//! more frequent than others.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -38,13 +38,13 @@ impl Random {
     }
 }
 
-/// What samples are taken from.
-struct Place {
+/// A process and stack that samples are taken from.
+struct Template {
     sample: Sample,
     frames: Vec<u64>,
 }
 
-impl Place {
+impl Template {
     fn new(random: &mut Random) -> Self {
         let pid = i32::try_from(100 + random.skewed(PROCESSES)).unwrap_or_default();
         let kernel = if random.below(3) == 0 {
@@ -87,10 +87,10 @@ impl Place {
     }
 }
 
-/// Writes a recording of so many samples to `path`; the result is how many frames they have, on average.
+/// Writes a recording of `samples` samples to `path`; returns the average number of frames.
 pub fn write(path: &Path, samples: u64) -> Result<f64> {
     let mut random = Random(0x2545_f491_4f6c_dd1d);
-    let places: Vec<Place> = (0..STACKS).map(|_| Place::new(&mut random)).collect();
+    let templates: Vec<Template> = (0..STACKS).map(|_| Template::new(&mut random)).collect();
     let mut file = BufWriter::new(File::create(path)?);
     file.write_all(&header())?;
     let mut add = |kind, contents: &[u8]| -> Result<()> {
@@ -107,20 +107,20 @@ pub fn write(path: &Path, samples: u64) -> Result<f64> {
     let (mut encoder, mut frames) = (SamplesEncoder::default(), 0);
     for number in 0..samples {
         let index = usize::try_from(random.skewed(STACKS))?;
-        let place = &places[index];
+        let template = &templates[index];
         let vcpu = u16::try_from(number % u64::from(VCPUS))?;
         let sample = Sample {
             vcpu,
             time: number / u64::from(VCPUS) * (1_000_000_000 / u64::from(HZ)),
-            ..place.sample
+            ..template.sample
         };
         let ticks = Ticks {
             vcpu,
             sample: Some(sample),
             ..Ticks::default()
         };
-        encoder.push(&ticks, &place.frames);
-        frames += place.frames.len() as u64;
+        encoder.push(&ticks, &template.frames);
+        frames += template.frames.len() as u64;
         if encoder.is_full() {
             add(Kind::Samples, &encoder.take().bytes)?;
         }

@@ -1,11 +1,10 @@
 //! Callgrind's profile format (<https://valgrind.org/docs/manual/cl-format.html>), for `callgrind_annotate` and
 //! KCachegrind.
 //!
-//! The cost is in ticks: all of them, and those of each mode. An object (`ob=`) is a module in a process, so that a
-//! function has a row for each process that was in it; a file (`fl=`) is the source file where that is known, with lines,
-//! or else the module. The format knows neither
-//! threads within one profile nor vCPUs: those are summed up. Calls aren't counted by samples, so that a call's count
-//! is that of the ticks in it.
+//! The cost is in ticks: all ticks, and those of each mode. An object (`ob=`) is a module in a process, so that a
+//! function has a row for each process; a file (`fl=`) is the source file, with lines, or the module if the source file
+//! is unknown. The format has neither threads within one profile nor vCPUs: those are summed up. Samples don't count
+//! calls, so a call's count is the number of its ticks.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -93,7 +92,7 @@ impl Costs {
         if let Some(innermost) = path.first() {
             add(self.own.entry((*innermost, *line)).or_default(), cost);
         }
-        // A call that is on the stack more than once has the tick once.
+        // A call that is on the stack more than once gets the tick once.
         let mut seen = HashSet::new();
         for call in path.windows(2) {
             let &[callee, caller] = call else { continue };
@@ -149,7 +148,7 @@ fn write_costs(
     writeln!(out, "totals: {}", columns(&all))
 }
 
-/// Where costs belong to: object, file and function, each name starting with `prefix`.
+/// Writes the position of a cost: object, file and function, each name starting with `prefix`.
 fn write_position(
     prefix: &str,
     source: &Source,
@@ -173,7 +172,7 @@ fn write_position(
     writeln!(out, "{prefix}fn={}", line(name))
 }
 
-/// The costs of source line `line`; 0 when that isn't known.
+/// Writes the cost of source line `line`; 0 if it is unknown.
 fn write_cost(line: u32, cost: &Cost, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{line} {}", columns(cost))
 }
@@ -182,7 +181,7 @@ fn columns([all, user, kernel, interrupt, idle]: &Cost) -> String {
     format!("{all} {user} {kernel} {interrupt} {idle}")
 }
 
-/// `text` on one line, and not like a number in parentheses, which stands for a name there.
+/// `text` on one line, and not as a number in parentheses, which the format reserves for name compression.
 fn line(text: &str) -> String {
     let text = visible(&text.replace(['\n', '\r'], " "));
     match text.strip_prefix('(') {

@@ -1,10 +1,10 @@
-//! What keeps a recording from being exported.
+//! The errors of exports.
 
 use std::io;
 
 use kvmprof_recording::file::FileError;
 
-/// Why there is no export.
+/// Why an export failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The recording can't be read.
@@ -13,10 +13,10 @@ pub enum ExportError {
     /// The result can't be written.
     #[error("Cannot write the result")]
     Output(#[from] io::Error),
-    /// The format is more than one stream.
+    /// The format has several files.
     #[error("This format needs a file: name it with --output")]
     NeedsFile,
-    /// The format numbers things with fewer bits than it takes.
+    /// The format's numbers have too few bits for this recording.
     #[error(
         "The recording has more different {0} than the format can number: choose processes with --pid"
     )]

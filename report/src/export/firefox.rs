@@ -1,10 +1,10 @@
 //! The Firefox Profiler's processed profile format
-//! (<https://github.com/firefox-devtools/profiler/blob/main/docs-developer/processed-profile-format.md>), which the crate
-//! `fxprof-processed-profile` writes; it keeps the whole profile in memory, some 40 bytes a sample.
+//! (<https://github.com/firefox-devtools/profiler/blob/main/docs-developer/processed-profile-format.md>). The crate
+//! `fxprof-processed-profile` writes it, and keeps the whole profile in memory, some 40 bytes a sample.
 //!
-//! Processes and threads are what they are there. A sample's category, and so its colour, is its mode; the vCPU that a
-//! thread was seen on is a marker, from its first sample there to its last. Halted vCPUs are threads of process 0.
-//! Modules are libraries, with the names of the functions that samples were in.
+//! Processes and threads are the guest's. A sample's category, and so its colour, is its mode. A marker shows each stay
+//! of a thread on a vCPU, from the first sample there to the last. Halted vCPUs are threads of process 0. Modules are
+//! libraries, with the names of sampled functions.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -22,10 +22,10 @@ use super::libraries::Libraries;
 use super::{Event, ExportError, Source};
 use crate::profile::Stack;
 
-/// Which thread: pid, tid, and the vCPU if that is all that tells threads apart.
+/// A thread's identity: pid, tid, and the vCPU if pid and tid don't distinguish threads.
 type ThreadKey = (i32, i32, Option<u16>);
 
-/// A thread that stays on a vCPU.
+/// A thread's stay on a vCPU.
 struct Stay {
     vcpu: u16,
     first: Timestamp,
@@ -66,7 +66,7 @@ impl<'a> Builder<'a> {
             ReferenceTimestamp::from_duration_since_unix_epoch(began),
             SamplingInterval::from_nanos(source.period_ns()),
         );
-        // There is nothing that a symbol server could add.
+        // A symbol server has nothing to add.
         profile.set_symbolicated(true);
         let categories = [
             ("User", CategoryColor::Yellow),
@@ -75,7 +75,7 @@ impl<'a> Builder<'a> {
             ("Idle", CategoryColor::Transparent),
         ]
         .map(|(name, color)| profile.add_category(name, color));
-        let libraries = Libraries::of(source, &mut profile);
+        let libraries = Libraries::new(source, &mut profile);
         Self {
             source,
             profile,
@@ -95,7 +95,7 @@ impl<'a> Builder<'a> {
             Some(thread) => thread,
             None => self.new_thread(event, time),
         };
-        // The last one counts, as for the guest itself.
+        // The last name counts, as in the guest.
         self.profile.set_thread_name(thread.handle, &event.comm);
         if thread.stay.vcpu != event.vcpu {
             mark(&mut self.profile, &thread);
@@ -105,7 +105,7 @@ impl<'a> Builder<'a> {
                 last: time,
             };
         }
-        // What comes from different vCPUs is in order by and large only.
+        // Events of different vCPUs are only roughly in order.
         thread.stay.last = thread.stay.last.max(time);
         let key_of_stack = (event.mode, event.stack.clone());
         let stack = match thread.stacks.get(&key_of_stack) {
@@ -163,7 +163,7 @@ impl<'a> Builder<'a> {
         process
     }
 
-    /// The frames of `event`, outermost first, the innermost one in the category of the mode.
+    /// The frames of `event`, outermost first; the innermost has the category of the mode.
     fn frames(&mut self, event: &Event) -> Vec<FrameInfo> {
         let [user, kernel, interrupt, idle] = self.categories;
         let frames = self.source.frames(event);
@@ -175,7 +175,7 @@ impl<'a> Builder<'a> {
                 _ => user,
             };
             FrameInfo {
-                frame: match self.libraries.place(frame) {
+                frame: match self.libraries.locate(frame) {
                     Some((library, address)) => {
                         Frame::RelativeAddressFromInstructionPointer(library, address)
                     }
@@ -198,7 +198,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Marks on which vCPU `thread` was.
+/// Adds a marker for the vCPU that `thread` was on.
 fn mark(profile: &mut Profile, thread: &Thread) {
     let Stay { vcpu, first, last } = &thread.stay;
     let marker = OnVcpu {
@@ -208,7 +208,7 @@ fn mark(profile: &mut Profile, thread: &Thread) {
     profile.add_marker(thread.handle, MarkerTiming::Interval(*first, *last), marker);
 }
 
-/// The vCPU that a thread was seen on.
+/// The vCPU of a thread's stay.
 #[derive(Clone, Debug)]
 struct OnVcpu {
     name: StringHandle,

@@ -1,11 +1,11 @@
-//! Things that are numbered in the order in which they come.
+//! Numbers items in the order of their first occurrence.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
 use super::ExportError;
 
-/// Things, each with a number from 0.
+/// Items, each with a number from 0.
 #[derive(Debug)]
 pub struct Interned<T> {
     what: &'static str,
@@ -13,7 +13,7 @@ pub struct Interned<T> {
 }
 
 impl<T: Eq + Hash> Interned<T> {
-    /// None yet, of what is called `what`.
+    /// No items yet; `what` names them in error messages.
     pub fn new(what: &'static str) -> Self {
         Self {
             what,
@@ -24,7 +24,7 @@ impl<T: Eq + Hash> Interned<T> {
     /// The number of `thing`, and whether it is new.
     ///
     /// # Errors
-    /// There are more than 2^32.
+    /// There are more than 2^32 items.
     pub fn number(&mut self, thing: T) -> Result<(u32, bool), ExportError> {
         let next = u32::try_from(self.numbers.len());
         match self.numbers.get(&thing) {
@@ -37,7 +37,7 @@ impl<T: Eq + Hash> Interned<T> {
         }
     }
 
-    /// All of them, by their numbers.
+    /// All items, ordered by number.
     pub fn into_ordered(self) -> Vec<T> {
         let mut things: Vec<(T, u32)> = self.numbers.into_iter().collect();
         things.sort_by_key(|(_, number)| *number);

@@ -8,29 +8,29 @@ use fxprof_processed_profile::{LibraryHandle, LibraryInfo, Profile, Symbol, Symb
 
 use super::{Frame, Source};
 
-/// What the kernel's addresses are relative to: where x86-64 has its code and its modules
+/// The base of the kernel's relative addresses: x86-64 kernels have their code and modules above it
 /// (`Documentation/arch/x86/x86_64/mm.rst` of the Linux sources).
 const KERNEL_BASE: u64 = 0xffff_ffff_8000_0000;
 
-/// A function, by its module, whether it is the kernel's, and its relative address.
-type Place = (String, bool, u32);
+/// A function: its module, whether it is a kernel function, and its relative address.
+type LibraryFunction = (String, bool, u32);
 
 /// The libraries, and the functions in them.
 #[derive(Debug, Default)]
 pub struct Libraries {
     handles: HashMap<(String, bool), LibraryHandle>,
-    /// `None` where files of one name have different functions.
-    functions: HashMap<Place, Option<String>>,
+    /// `None` if files of one name have different functions.
+    functions: HashMap<LibraryFunction, Option<String>>,
 }
 
 impl Libraries {
-    /// Those of `source`, which become `profile`'s.
-    pub fn of(source: &Source, profile: &mut Profile) -> Self {
+    /// Adds the libraries of `source` to `profile`.
+    pub fn new(source: &Source, profile: &mut Profile) -> Self {
         let mut libraries = Self::default();
         let sum = source.profile();
         for (pid, stack) in sum.stacks.keys() {
             for frame in sum.frames(*pid, stack) {
-                libraries.add(&Frame::of(frame));
+                libraries.add(&Frame::new(frame));
             }
         }
         let mut tables: HashMap<(String, bool), Vec<Symbol>> = HashMap::new();
@@ -43,7 +43,7 @@ impl Libraries {
             }));
         }
         let mut tables: Vec<_> = tables.into_iter().collect();
-        // Their numbers are to be the same for the same recording.
+        // The same recording must give the same numbers.
         tables.sort_by(|(left, _), (right, _)| left.cmp(right));
         for ((module, is_kernel), symbols) in tables {
             let library = profile.add_lib(LibraryInfo {
@@ -65,27 +65,27 @@ impl Libraries {
         let Some((begin, _)) = addresses(frame) else {
             return;
         };
-        let place = (frame.module.to_string(), frame.is_kernel, begin);
+        let key = (frame.module.to_string(), frame.is_kernel, begin);
         let known = (self.functions)
-            .entry(place)
+            .entry(key)
             .or_insert_with(|| Some(frame.name.to_string()));
         if known.as_ref().is_some_and(|known| *known != *frame.name) {
             *known = None;
         }
     }
 
-    /// The library that `frame` is in, and where; `None` when it has no function that a library could name.
-    pub fn place(&self, frame: &Frame<'_>) -> Option<(LibraryHandle, u32)> {
+    /// The library and relative address of `frame`; `None` if no library has its function.
+    pub fn locate(&self, frame: &Frame<'_>) -> Option<(LibraryHandle, u32)> {
         let (begin, address) = addresses(frame)?;
         let module = (frame.module.to_string(), frame.is_kernel);
         let library = *self.handles.get(&module)?;
-        let place = (module.0, module.1, begin);
-        self.functions.get(&place)?.as_ref()?;
+        let key = (module.0, module.1, begin);
+        self.functions.get(&key)?.as_ref()?;
         Some((library, address))
     }
 }
 
-/// The addresses of a frame's function and of itself, as libraries have them: relative, of 32 bits.
+/// The relative 32-bit addresses of a frame's function and of the frame.
 fn addresses(frame: &Frame<'_>) -> Option<(u32, u32)> {
     if frame.is_inlined {
         return None;

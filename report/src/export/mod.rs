@@ -1,8 +1,8 @@
-//! Recordings in formats that other tools read.
+//! Exports recordings in formats of other tools.
 //!
-//! Each module is one format and names where it is described. Files are written as they come about; what is kept in
-//! memory besides the recording itself grows with its different stacks, and by 8 bytes a sample at most where a format
-//! wants samples by thread or vCPU.
+//! Each module is one format and refers to its specification. Files are written as a stream; besides the recording,
+//! memory grows with the number of different stacks, and by up to 8 bytes a sample in formats that sort samples by
+//! thread or vCPU.
 
 mod callgrind;
 mod error;
@@ -24,14 +24,14 @@ pub use source::{Event, Frame, Source};
 
 use crate::profile::folded;
 
-/// A format that other tools read.
+/// A format of other tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// Folded stacks, for flame graphs
     Folded,
     /// Text as perf script prints it
     PerfScript,
-    /// For perf report and perf script; needs --output, beside which a folder with symbols is made
+    /// For perf report and perf script; needs --output, and makes a folder with symbols beside it
     PerfData,
     /// JSON for speedscope
     Speedscope,
@@ -47,7 +47,7 @@ impl Format {
     /// Writes `source` to `out` in this format.
     ///
     /// # Errors
-    /// The recording is damaged, the format has no room for it, or `out` takes no more.
+    /// The recording is damaged, the format can't hold it, or writing to `out` failed.
     pub fn write(self, source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
         match self {
             Self::Folded => write_folded(source, out)?,
@@ -61,10 +61,10 @@ impl Format {
         out.flush().map_err(ExportError::Output)
     }
 
-    /// Writes `source` to the file at `path` in this format; what belongs to it lies beside it.
+    /// Writes `source` to the file at `path` in this format; further files of the export go beside it.
     ///
     /// # Errors
-    /// As [`Self::write`], and the file can't be made.
+    /// As [`Self::write`], and the file can't be created.
     pub fn write_file(self, source: &Source, path: &Path) -> Result<(), ExportError> {
         if self == Self::PerfData {
             return perf_data::write(source, path);
@@ -72,7 +72,7 @@ impl Format {
         self.write(source, &mut BufWriter::new(File::create(path)?))
     }
 
-    /// The command that reads the file at `path`, where that isn't the file's name alone.
+    /// The command that reads the file at `path`, if a program doesn't just take the file's name.
     pub fn reading_command(self, path: &Path) -> Option<String> {
         (self == Self::PerfData).then(|| perf_data::reading_command(path))
     }

@@ -1,10 +1,10 @@
-//! Text as `perf script -F comm,pid,tid,cpu,time,period,event,ip,sym,symoff,dso` prints it
-//! (`tools/perf/Documentation/perf-script.txt` of the Linux sources; `tools/perf/builtin-script.c` is the form).
+//! Text like that of `perf script -F comm,pid,tid,cpu,time,period,event,ip,sym,symoff,dso`
+//! (`tools/perf/Documentation/perf-script.txt` of the Linux sources; `tools/perf/builtin-script.c` defines the form).
 //!
-//! An event is a tick of the clock, `cpu-clock` with its period in ns. Ticks of a halted vCPU are one event with the
-//! period of all. perf has no place for the mode: kernel and user are told apart by the frames' objects, which are
-//! `[guest.kernel.kallsyms]`, modules in brackets, and files by their names, and interrupts by their entry among the
-//! frames. An inlined function has the word in the object's place, as perf has it.
+//! An event is a tick of the clock, `cpu-clock` with its period in ns. Ticks of a halted vCPU are one event with their
+//! total period. perf has no field for the mode: the frames' objects show kernel and user (`[guest.kernel.kallsyms]`,
+//! modules in brackets, files by their names), and an entry function among the frames shows interrupts. An inlined
+//! function has `inlined` as its object, as in perf.
 
 use std::io::{self, Write};
 
@@ -12,14 +12,14 @@ use super::{Event, ExportError, Frame, Source};
 use crate::profile::HALTED_MODULE;
 use crate::symbolize;
 
-/// What perf calls a guest's kernel (`machine__mmap_name`, `tools/perf/util/machine.c`).
+/// perf's name for a guest's kernel (`machine__mmap_name`, `tools/perf/util/machine.c`).
 const KERNEL: &str = "[guest.kernel.kallsyms]";
-/// The object of user frames whose file isn't known. Readers take names in brackets for the kernel's.
+/// The object of user frames in unknown files. Readers take names in brackets for the kernel's.
 const USER: &str = "user";
-/// What perf calls memory that no file is mapped in (`tools/perf/util/dso.c`).
+/// perf's name for anonymous memory (`tools/perf/util/dso.c`).
 const ANONYMOUS: &str = "//anon";
 
-/// Writes `source` to `out`, as its events come.
+/// Writes `source` to `out`, in the order of its events.
 pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
     let period = source.period_ns();
     source.for_each(|event| {
@@ -46,7 +46,7 @@ fn write_head(event: &Event, period: u64, out: &mut dyn Write) -> io::Result<()>
     )
 }
 
-/// A pid as readers take it: -1, unknown, is none that they know; perf itself prints 0 for what is no process.
+/// A pid for readers: they don't know -1 (unknown); perf itself prints 0 without a process.
 fn number(id: i32) -> i32 {
     id.max(0)
 }

@@ -16,7 +16,7 @@ use super::{Event, ExportError, Frame, Source};
 use crate::profile::Stack;
 use crate::symbolize::{KERNEL, USER};
 
-/// The messages, as far as they are written. Fields have the names and numbers of the format's source.
+/// The parts of the messages that are written. Fields have the names and numbers of the format's source.
 mod message {
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Profile {
@@ -123,9 +123,9 @@ mod message {
     }
 }
 
-/// What tells samples apart here.
+/// Samples with equal values here are summed up.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Place {
+struct SampleKey {
     pid: i32,
     tid: i32,
     vcpu: u16,
@@ -134,12 +134,12 @@ struct Place {
     stack: Option<Stack>,
 }
 
-/// Where the kernel's half of the address space begins.
+/// The begin of the kernel's half of the address space.
 const KERNEL_HALF: u64 = 1 << 63;
 
-/// A function: its name and source file, or else its module.
+/// A function: its name, and its source file or else its module.
 type Function = (String, String);
-/// A place: mapping, address, and the lines of the functions there, innermost first.
+/// A location: mapping, address, and the lines of the functions there, innermost first.
 type Location = (u64, u64, Vec<(u64, i64)>);
 
 struct Builder<'a> {
@@ -149,7 +149,7 @@ struct Builder<'a> {
     mappings: Interned<(String, bool)>,
     functions: Interned<Function>,
     locations: Interned<Location>,
-    places: HashMap<Place, usize>,
+    samples: HashMap<SampleKey, usize>,
     profile: message::Profile,
 }
 
@@ -185,12 +185,12 @@ impl<'a> Builder<'a> {
             mappings: Interned::new("modules"),
             functions: Interned::new("functions"),
             locations: Interned::new("addresses"),
-            places: HashMap::new(),
+            samples: HashMap::new(),
             profile: message::Profile::default(),
         };
-        // The format wants the empty string to be number 0.
+        // The format requires string number 0 to be empty.
         builder.string("")?;
-        // The first mapping is taken for the main program.
+        // Readers take the first mapping for the main program.
         builder.mapping(KERNEL, true)?;
         let samples = builder.value_type("samples", "count")?;
         let time = builder.value_type("cpu", "nanoseconds")?;
@@ -212,7 +212,7 @@ impl<'a> Builder<'a> {
     }
 
     fn add(&mut self, event: &Event) -> Result<(), ExportError> {
-        let place = Place {
+        let key = SampleKey {
             pid: event.pid,
             tid: event.tid,
             vcpu: event.vcpu,
@@ -220,13 +220,13 @@ impl<'a> Builder<'a> {
             comm: event.comm.clone(),
             stack: event.stack.clone(),
         };
-        let index = match self.places.get(&place) {
+        let index = match self.samples.get(&key) {
             Some(index) => *index,
             None => {
                 let sample = self.new_sample(event)?;
                 self.profile.sample.push(sample);
                 let index = self.profile.sample.len() - 1;
-                self.places.insert(place, index);
+                self.samples.insert(key, index);
                 index
             }
         };
@@ -242,11 +242,11 @@ impl<'a> Builder<'a> {
             ..message::Sample::default()
         };
         let frames = self.source.frames(event);
-        // Inlined functions are at one address with what they were put into.
+        // Inlined functions have the same address as the function that contains them.
         for frames in frames.chunk_by(|frame, _| frame.is_inlined) {
             sample.location_id.push(self.location(frames)?);
         }
-        // Numbers are texts: readers take a label whose number is 0 for none.
+        // Numbers are written as text: readers ignore a numeric label of 0.
         let labels = [
             ("pid", event.pid.to_string()),
             ("tid", event.tid.to_string()),
@@ -261,7 +261,7 @@ impl<'a> Builder<'a> {
         Ok(sample)
     }
 
-    /// The number of the place that all `frames` are at, from 1.
+    /// The number of the location of all `frames`, from 1.
     fn location(&mut self, frames: &[Frame<'_>]) -> Result<u64, ExportError> {
         let Some(outermost) = frames.last() else {
             return Ok(0);
@@ -292,8 +292,8 @@ impl<'a> Builder<'a> {
         Ok(id)
     }
 
-    /// The number of a module, from 1. Where it is isn't the same in all processes: user code has half of all
-    /// addresses.
+    /// The number of a module, from 1. Modules have different addresses in different processes, so user code gets half
+    /// of all addresses.
     fn mapping(&mut self, module: &str, is_kernel: bool) -> Result<u64, ExportError> {
         let (number, is_new) = self.mappings.number((module.to_owned(), is_kernel))?;
         let id = u64::from(number) + 1;
@@ -319,7 +319,7 @@ impl<'a> Builder<'a> {
                 memory_limit,
                 filename: self.string(&filename)?,
                 build_id: self.string(build_id)?,
-                // Nothing else could add to it.
+                // No other tool could add functions.
                 has_functions: true,
                 has_filenames: true,
                 has_line_numbers: true,
@@ -348,7 +348,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// `number` as the format has it; what is too large stays at the end.
+/// `number` in the format's type, saturated.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! What all exports are made from: a recording's events in the order of the file, and the names of their frames.
+//! The source of all exports: a recording's events in the order of the file, and the names of their frames.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -12,32 +12,33 @@ use crate::profile::{
 use crate::symbolize::MappingSet;
 use kvmprof_recording::file::{FileError, Recording};
 
-/// What a thread is called whose name isn't known.
+/// The name of a thread without a known name.
 const UNKNOWN: &str = "[unknown]";
-/// What runs on a halted vCPU.
+/// The thread name of a halted vCPU.
 const IDLE: &str = "[idle]";
 
-/// A recording that is exported.
+/// A recording to export.
 #[derive(Debug)]
 pub struct Source {
     recording: Recording,
     profile: Profile,
 }
 
-/// Something that took ticks of one vCPU: one sample, or a run of ticks for which the vCPU was halted.
+/// Ticks of one vCPU: one sample, or consecutive ticks for which the vCPU was halted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When, in ns of CLOCK_MONOTONIC; of a run of ticks, the first one, reckoned from the vCPU's last sample.
+    /// The time in ns of CLOCK_MONOTONIC. Of consecutive ticks it is the first one's, computed from the vCPU's last
+    /// sample.
     pub time: u64,
-    /// How many ticks.
+    /// The number of ticks.
     pub ticks: u64,
     /// The vCPU's index.
     pub vcpu: u16,
-    /// What the vCPU was doing.
+    /// The mode of the vCPU.
     pub mode: Mode,
-    /// Process id, -1 when unknown, 0 of a halted vCPU.
+    /// Process id, -1 when unknown, 0 for a halted vCPU.
     pub pid: i32,
-    /// Thread id, -1 when unknown, 0 of a halted vCPU.
+    /// Thread id, -1 when unknown, 0 for a halted vCPU.
     pub tid: i32,
     /// The thread's name, in printable ASCII.
     pub comm: String,
@@ -46,7 +47,7 @@ pub struct Event {
 }
 
 impl Event {
-    fn of_sample(sample: &Sample, frames: &[u64], mappings: MappingSet) -> Self {
+    fn from_sample(sample: &Sample, frames: &[u64], mappings: MappingSet) -> Self {
         let comm = task_name(&sample.comm);
         Self {
             time: sample.time,
@@ -60,11 +61,11 @@ impl Event {
             } else {
                 comm
             },
-            stack: Some(Stack::of(sample, frames, mappings)),
+            stack: Some(Stack::new(sample, frames, mappings)),
         }
     }
 
-    fn of_idle(vcpu: u16, ticks: u64, time: u64) -> Self {
+    fn from_idle(vcpu: u16, ticks: u64, time: u64) -> Self {
         Self {
             time,
             ticks,
@@ -81,21 +82,21 @@ impl Event {
 /// One frame of a stack.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Frame<'a> {
-    /// The function, or the address where none is known, or a note in brackets.
+    /// The function, the address if the function is unknown, or a note in brackets.
     pub name: Cow<'a, str>,
     /// The address; 0 for a note.
     pub address: u64,
-    /// How many bytes from the function's begin; `None` where no function is known.
+    /// The offset from the function's begin; `None` if the function is unknown.
     pub offset: Option<u64>,
-    /// The address by the file that it is in; where there is no file, as it is.
+    /// The address within its file; without a file, the address itself.
     pub file_address: u64,
-    /// Whether it is the kernel's.
+    /// Whether it is a kernel frame.
     pub is_kernel: bool,
-    /// What it is part of: `[kernel]`, a kernel's module in brackets, a file's name; `[user]` when unknown.
+    /// `[kernel]`, a kernel module in brackets, or a file's name; `[user]` when unknown.
     pub module: Cow<'a, str>,
-    /// The source file and line, where debug information tells.
+    /// The source file and line, if debug information has them.
     pub source: Option<(Cow<'a, str>, u32)>,
-    /// Whether the compiler put it into the next frame, which has the same address.
+    /// Whether it is inlined into the next frame, which has the same address.
     pub is_inlined: bool,
 }
 
@@ -113,8 +114,8 @@ impl Frame<'_> {
         }
     }
 
-    /// One of a stack.
-    pub(super) fn of(stack_frame: StackFrame) -> Self {
+    /// Converts one frame of a stack.
+    pub(super) fn new(stack_frame: StackFrame) -> Self {
         let StackFrame {
             frame,
             address,
@@ -137,22 +138,22 @@ impl Frame<'_> {
 }
 
 impl Source {
-    /// Opens the recording at `path`, of which all processes or only `pids` are wanted.
+    /// Opens the recording at `path`, with all processes or only `pids`.
     ///
     /// # Errors
     /// As [`Recording::open`] and [`Recording::read`].
     pub fn open(path: &Path, pids: &[i32]) -> Result<Self, FileError> {
         let recording = Recording::open(path)?;
-        let profile = Profile::of_recording(&recording, pids)?;
+        let profile = Profile::from_recording(&recording, pids)?;
         Ok(Self::new(recording, profile))
     }
 
-    /// What `profile`, the sum of `recording`, has selected of it.
+    /// The selection of `profile`, which is the sum of `recording`.
     pub fn new(recording: Recording, profile: Profile) -> Self {
         Self { recording, profile }
     }
 
-    /// The same recording, summed up.
+    /// The sum of the selected part of the recording.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
@@ -162,10 +163,10 @@ impl Source {
         period_ns(&self.profile.contents.facts)
     }
 
-    /// Hands all events to `each`, those of one vCPU in the order of time.
+    /// Calls `each` for all events. Events of one vCPU are in the order of time.
     ///
     /// # Errors
-    /// As [`Recording::read`], and the first one of `each`.
+    /// As [`Recording::read`], and the first error of `each`.
     pub fn for_each(
         &self,
         mut each: impl FnMut(&Event) -> Result<(), ExportError>,
@@ -182,25 +183,25 @@ impl Source {
             let (ticks, begin) = selector.select(ticks);
             let ticks = selection.only(&ticks);
             if result.is_ok() && ticks.idle > 0 {
-                result = each(&Event::of_idle(ticks.vcpu, ticks.idle, begin));
+                result = each(&Event::from_idle(ticks.vcpu, ticks.idle, begin));
             }
             if let Some(sample) = &ticks.sample
                 && result.is_ok()
             {
                 let mappings = resolver.mappings_of(sample);
-                result = each(&Event::of_sample(sample, frames, mappings));
+                result = each(&Event::from_sample(sample, frames, mappings));
             }
         })?;
         result
     }
 
-    /// The frames of `event`, innermost first; a stack that is cut short ends with a frame that says so.
+    /// The frames of `event`, innermost first. A stack that is cut short ends with a frame that says so.
     pub fn frames<'a>(&'a self, event: &Event) -> Vec<Frame<'a>> {
         let Some(stack) = &event.stack else {
             return vec![Frame::note(HALTED, HALTED_MODULE, true)];
         };
         let frames = self.profile.frames(event.pid, stack).into_iter();
-        let mut frames: Vec<Frame<'a>> = frames.map(Frame::of).collect();
+        let mut frames: Vec<Frame<'a>> = frames.map(Frame::new).collect();
         if stack.is_cut_short()
             && let Some(last) = frames.last()
         {
@@ -218,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_thread_without_a_name_is_called_something() {
-        let event = Event::of_sample(&Sample::default(), &[], MappingSet::default());
+        let event = Event::from_sample(&Sample::default(), &[], MappingSet::default());
         assert_eq!(event.comm, "[unknown]");
         assert_eq!(event.stack.unwrap().frames, [0]);
     }

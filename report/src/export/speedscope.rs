@@ -1,9 +1,9 @@
 //! speedscope's own format (<https://www.speedscope.app/file-format-schema.json>,
 //! <https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources>).
 //!
-//! Each vCPU is a profile of its own: all its ticks one after the other, in ns. Under the outermost frames, the thread and
-//! the mode, come the stack's. `file` is the source file where that is known, or else the module; `line` is the first one of
-//! the function that any sample was in: functions whose lines differ would be different functions to speedscope.
+//! Each vCPU is a profile: all its ticks in a row, in ns. The outermost frames are the thread and the mode. `file` is
+//! the source file, or the module if the source file is unknown; `line` is the lowest sampled line of the function:
+//! speedscope takes functions with different lines for different ones.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -26,9 +26,9 @@ struct Frame {
     line: Option<u32>,
 }
 
-/// What tells samples apart here.
+/// Samples with equal values here have the same stack in the export.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Place {
+struct StackKey {
     thread: (i32, i32, String),
     mode: Mode,
     stack: Option<Stack>,
@@ -38,12 +38,12 @@ struct Tables<'a> {
     source: &'a Source,
     lines: HashMap<SourceFunction, u32>,
     frames: Interned<Frame>,
-    places: HashMap<Place, usize>,
-    // The frames of each place, outermost first.
+    numbers: HashMap<StackKey, usize>,
+    // The frames of each stack, outermost first.
     stacks: Vec<Vec<u32>>,
 }
 
-/// A row of ticks in one stack.
+/// Consecutive ticks in one stack.
 struct Run {
     stack: u32,
     ticks: u32,
@@ -52,7 +52,7 @@ struct Run {
 /// A function's name and source file.
 type SourceFunction = (String, String);
 
-/// The first line of each function that a sample was in.
+/// The lowest sampled line of each function.
 fn first_lines(source: &Source) -> HashMap<SourceFunction, u32> {
     let mut lines = HashMap::new();
     let profile = source.profile();
@@ -76,7 +76,7 @@ pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
         source,
         lines: first_lines(source),
         frames: Interned::new("frames"),
-        places: HashMap::new(),
+        numbers: HashMap::new(),
         stacks: Vec::new(),
     };
     let mut vcpus: BTreeMap<u16, Vec<Run>> = BTreeMap::new();
@@ -90,17 +90,17 @@ pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
 
 impl Tables<'_> {
     fn stack(&mut self, event: &Event) -> Result<u32, ExportError> {
-        let place = Place {
+        let key = StackKey {
             thread: (event.pid, event.tid, event.comm.clone()),
             mode: event.mode,
             stack: event.stack.clone(),
         };
-        let number = match self.places.get(&place) {
+        let number = match self.numbers.get(&key) {
             Some(number) => *number,
             None => {
                 let stack = self.new_stack(event)?;
                 self.stacks.push(stack);
-                self.places.insert(place, self.stacks.len() - 1);
+                self.numbers.insert(key, self.stacks.len() - 1);
                 self.stacks.len() - 1
             }
         };
@@ -177,7 +177,7 @@ fn write_document(
     writeln!(out, "]}}")
 }
 
-/// A JSON array, of which one member at a time is in memory.
+/// Writes a JSON array with one member at a time in memory.
 fn write_list(members: impl Iterator<Item: Serialize>, out: &mut dyn Write) -> io::Result<()> {
     for (index, member) in members.enumerate() {
         out.write_all(if index == 0 { b"[" } else { b"," })?;

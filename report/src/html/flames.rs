@@ -1,4 +1,4 @@
-//! The flame graph's frames, for the page's script to draw.
+//! The flame graph's frames, which the page's script draws.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use serde_json::json;
 use crate::profile::MARKS;
 use crate::text::visible;
 
-/// How many frames are drawn at most: the largest ones.
+/// Maximum number of frames that are drawn: the largest ones.
 const MAX_FRAMES: usize = 20_000;
 
 #[derive(Debug, Default)]
 struct Frame {
     name: usize,
     count: u64,
-    /// By their names' numbers.
+    /// By the numbers of their names.
     children: BTreeMap<usize, usize>,
 }
 
@@ -24,14 +24,14 @@ struct Frame {
 pub struct Flames {
     names: Vec<String>,
     numbers: HashMap<String, usize>,
-    /// The first one holds all others.
+    /// The first frame contains all others.
     frames: Vec<Frame>,
     modules: HashMap<String, Arc<str>>,
 }
 
 impl Flames {
-    /// Reads folded stacks, one a line, each with its count.
-    pub fn of(lines: &[String]) -> Self {
+    /// Reads folded stacks, lines with a stack and a count.
+    pub fn new(lines: &[String]) -> Self {
         let mut flames = Self {
             names: vec!["all".to_owned()],
             numbers: HashMap::new(),
@@ -48,7 +48,7 @@ impl Flames {
         flames
     }
 
-    /// The same with the modules that frames are part of, by their names.
+    /// Adds the frames' modules, by the frames' names.
     pub fn with_modules(self, modules: HashMap<String, Arc<str>>) -> Self {
         Self { modules, ..self }
     }
@@ -80,7 +80,7 @@ impl Flames {
         number
     }
 
-    /// The fewest samples of a frame that is drawn.
+    /// The minimum number of samples of a frame that is drawn.
     fn least(&self) -> u64 {
         let mut counts: Vec<u64> = self.frames.iter().map(|frame| frame.count).collect();
         counts.sort_unstable_by(|left, right| right.cmp(left));
@@ -89,9 +89,9 @@ impl Flames {
             .map_or(1, |count| count.saturating_add(1))
     }
 
-    /// The largest frames, as JSON that may stand in a script element: `names`; `kernel`, 1 for the names that are
-    /// the kernel's; `modules`, what they are part of, empty if that isn't known; `frames`, for each one, from the outermost in, its name's number, depth and count; how many
-    /// were `left_out`.
+    /// The largest frames, as JSON that is safe in a script element: `names`; `kernel`, 1 for the names of kernel
+    /// functions; `modules`, the modules of the names, empty if unknown; `frames`, for each one, from the outermost in,
+    /// its name's number, depth and count; `left_out`, the number of other frames.
     pub fn json(&self) -> String {
         let least = self.least();
         let (mut names, mut kernel, mut modules) = (Vec::new(), Vec::new(), Vec::new());
@@ -108,7 +108,7 @@ impl Flames {
                 let mut marks = MARKS.iter();
                 let plain = marks.find_map(|mark| name.strip_suffix(mark));
                 names.push(visible(plain.unwrap_or(name)));
-                // The first mark is the kernel's.
+                // The first mark is for the kernel.
                 let module = self.modules.get(name).map_or("", |module| module);
                 modules.push(visible(module));
                 kernel.push(u8::from(name.ends_with(MARKS[0])));
@@ -126,7 +126,7 @@ impl Flames {
             "left_out": self.frames.len() - frames.len() / 3,
             "frames": frames,
         });
-        // Nothing ends a script element but `<`.
+        // Only `<` could end a script element.
         document.to_string().replace('<', "\\u003c")
     }
 }
@@ -139,7 +139,7 @@ mod tests {
 
     fn json(lines: &[&str]) -> Value {
         let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
-        serde_json::from_str(&Flames::of(&lines).json()).unwrap()
+        serde_json::from_str(&Flames::new(&lines).json()).unwrap()
     }
 
     #[test]
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn no_name_ends_the_script() {
         let lines = ["</script><script>alert(1)</script>\x1b 1".to_owned()];
-        let text = Flames::of(&lines).json();
+        let text = Flames::new(&lines).json();
         assert!(!text.contains('<'), "{text}");
         let document: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(document["names"][1], "</script><script>alert(1)</script>�");
@@ -168,7 +168,7 @@ mod tests {
         let lines: Vec<String> = (0..30_000)
             .map(|index| format!("p;f{index} {}", 1 + index % 5))
             .collect();
-        let document: Value = serde_json::from_str(&Flames::of(&lines).json()).unwrap();
+        let document: Value = serde_json::from_str(&Flames::new(&lines).json()).unwrap();
         let frames = document["frames"].as_array().unwrap();
         assert_eq!(frames.len() / 3, 18_002);
         assert_eq!(document["left_out"], 12_000);

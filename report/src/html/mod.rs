@@ -1,6 +1,6 @@
-//! A recording as one page of HTML, which loads nothing: timeline, flame graph, tables.
+//! A recording as one self-contained HTML page: timeline, flame graph, tables.
 //!
-//! Its size is bounded whatever the recording's is: bins instead of samples, the largest frames, the first rows.
+//! The page's size is bounded for any recording: it has bins instead of samples, the largest frames, the first rows.
 
 mod flames;
 mod page;

@@ -1,4 +1,4 @@
-//! The page put together.
+//! Assembles the page.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use kvmprof_recording::file::Account;
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// Nothing is loaded, from nowhere.
+/// The page must not load anything.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                       base-uri 'none'; form-action 'none'";
 
@@ -29,7 +29,7 @@ pub fn page(profile: &Profile, timeline: &Timeline, title: &str) -> String {
          <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
     );
     out.push_str(&body(profile, timeline, &title));
-    let flames = Flames::of(&folded(profile))
+    let flames = Flames::new(&folded(profile))
         .with_modules(modules_by_name(profile))
         .json();
     let _ = write!(
@@ -40,7 +40,7 @@ pub fn page(profile: &Profile, timeline: &Timeline, title: &str) -> String {
     out
 }
 
-/// All that is there without a script. `title` is HTML already.
+/// The part of the page that needs no script. `title` is HTML already.
 fn body(profile: &Profile, timeline: &Timeline, title: &str) -> String {
     let mut out = format!("<h1>{title}</h1>\n");
     out.push_str(&warnings(profile));
@@ -68,7 +68,7 @@ fn body(profile: &Profile, timeline: &Timeline, title: &str) -> String {
     out
 }
 
-/// What one must know before one believes the rest.
+/// Warnings that a reader must see first.
 fn warnings(profile: &Profile) -> String {
     let contents = &profile.contents;
     let account = contents.account;

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use crate::profile::{Function, Process, Profile, Share, SortBy, functions};
 use crate::text::escape;
 
-/// How many rows a table has at most.
+/// Maximum number of rows of a table.
 const ROWS: usize = 1000;
 
 /// The processes of `profile`, those with the most samples first.
@@ -39,7 +39,7 @@ pub fn processes(profile: &Profile) -> String {
     out
 }
 
-/// The functions of `profile`, those with the most samples of their own first.
+/// The functions of `profile`, those with the most self samples first.
 pub fn functions_table(profile: &Profile) -> String {
     let whole = profile.samples();
     let all = functions(profile, SortBy::Own);
@@ -55,7 +55,7 @@ pub fn functions_table(profile: &Profile) -> String {
         shown += 1;
         out.push_str("<tr>");
         shares(&mut out, function.own, whole);
-        let total = Share::of(function.total.min(whole), whole);
+        let total = Share::new(function.total.min(whole), whole);
         let _ = write!(
             out,
             "{}{}{}{}<td>{}</td></tr>",
@@ -75,7 +75,7 @@ fn key(function: &Function) -> (&str, &str, bool) {
     (&function.name, &function.module, function.is_kernel)
 }
 
-/// What the recording is about, and where its ticks went.
+/// The table of the recording's properties.
 pub fn facts(profile: &Profile) -> String {
     let facts = &profile.contents.facts;
     let began = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(facts.began_ns));
@@ -105,7 +105,7 @@ pub fn facts(profile: &Profile) -> String {
     out
 }
 
-/// Where every tick of the recording went.
+/// The table of the account.
 pub fn account(profile: &Profile) -> String {
     let account = profile.contents.account;
     let mut out = String::from("<table class=facts><tbody>\n");
@@ -118,7 +118,7 @@ pub fn account(profile: &Profile) -> String {
     ];
     let all = ("all ticks", account.ticks);
     for (name, count) in rows.into_iter().chain(ungathered).chain([all]) {
-        let share = percent(Share::of(count.min(account.ticks), account.ticks).value);
+        let share = percent(Share::new(count.min(account.ticks), account.ticks).value);
         let _ = writeln!(
             out,
             "<tr><th scope=row>{name}</th>{}{share}</tr>",
@@ -166,7 +166,7 @@ fn percent(value: f64) -> String {
 
 /// A count, its share as a bar, and the share's confidence interval.
 fn shares(out: &mut String, count: u64, whole: u64) {
-    let share = Share::of(count.min(whole), whole);
+    let share = Share::new(count.min(whole), whole);
     let _ = write!(
         out,
         "{}<td class=\"n bar\" style=\"--share:{:.1}%\">{:.1} %</td><td class=n>{:.1}-{:.1}</td>",

@@ -1,4 +1,4 @@
-//! When what ran: counts of ticks in bins of time.
+//! Counts of ticks in bins of time.
 
 use std::collections::BTreeMap;
 
@@ -7,27 +7,27 @@ use kvmprof_recording::{IDLE_PID, Mode, Ticks};
 use crate::profile::{Profile, Selection, Selector};
 use kvmprof_recording::file::{FileError, Recording};
 
-/// How many bins there are at most.
+/// Maximum number of bins.
 pub const BINS: usize = 480;
-/// How wide a bin is at least, in ns; it is doubled until all time fits.
+/// Minimum width of a bin, in ns; it is doubled until the whole time fits.
 const LEAST_WIDTH: u64 = 1_000_000;
-/// How many of a vCPU's ticks are in a bin at least: less would look like noise.
+/// Minimum number of a vCPU's ticks in a bin: fewer would look like noise.
 const LEAST_TICKS: u64 = 5;
-/// How many vCPUs are shown at most.
+/// Maximum number of vCPUs that are shown.
 const MAX_VCPUS: usize = 64;
-/// How many processes are shown at most.
+/// Maximum number of processes that are shown.
 const MAX_PROCESSES: usize = 12;
 
-/// Ticks of a bin, by what they were.
+/// Ticks of a bin, by kind.
 pub type Bin = [u64; 7];
 
-/// Their numbers: the modes, ticks without a sample, and those of processes that weren't asked for.
+/// The kinds: the modes, ticks without a sample, and ticks of processes that weren't selected.
 pub(super) const IDLE_TICKS: usize = Mode::Idle.index();
 const STOLEN: usize = 4;
 const LOST: usize = 5;
 const OTHERS: usize = 6;
 
-/// Counts over time; nothing after the last bin.
+/// Counts over time, up to the last bin with ticks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lane {
     /// The bins, [`BINS`] of them or none.
@@ -44,7 +44,7 @@ impl Lane {
         }
     }
 
-    /// Puts every two bins together.
+    /// Merges every two bins.
     fn halve(&mut self) {
         for index in 0..self.bins.len() {
             let sum = |kind: usize| {
@@ -56,26 +56,25 @@ impl Lane {
     }
 }
 
-/// A vCPU's ticks that no sample told the time of yet.
+/// A vCPU's ticks without a known time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Waiting {
     since: u64,
     counts: [u64; 4],
 }
 
-/// What ran on each vCPU and in the busiest processes over time.
+/// The activity of each vCPU and of the busiest processes over time.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
-    /// How wide a bin is, in ns.
+    /// The width of a bin, in ns.
     pub width: u64,
-    /// How long the recording is, in ns.
+    /// The length of the recording, in ns.
     pub length: u64,
     /// The vCPUs, by number.
     pub vcpus: BTreeMap<u16, Lane>,
-    /// Whether there are vCPUs that aren't shown.
+    /// Whether some vCPUs aren't shown.
     pub has_more_vcpus: bool,
-    /// The processes that took the most time in this recording, by pid and in that order; without what runs when
-    /// nothing does.
+    /// The processes with the most time in this recording, by pid, the busiest first; without idle.
     pub processes: Vec<(i32, Lane)>,
     start: u64,
     selection: Selection,
@@ -83,19 +82,19 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Reads of `recording`, whose sum is `profile`, what that has selected.
+    /// Reads the selection of `profile` from `recording`. `profile` is the recording's sum.
     ///
     /// # Errors
     /// As [`Recording::read`].
-    pub fn of(recording: &Recording, profile: &Profile) -> Result<Self, FileError> {
-        let mut timeline = Self::new(profile);
+    pub fn new(recording: &Recording, profile: &Profile) -> Result<Self, FileError> {
+        let mut timeline = Self::empty(profile);
         let mut selector = Selector::new(&profile.contents.facts, profile.selection.time);
         recording.read(|ticks, _| timeline.add(&selector.select(ticks).0))?;
         timeline.finish(profile);
         Ok(timeline)
     }
 
-    fn new(profile: &Profile) -> Self {
+    fn empty(profile: &Profile) -> Self {
         let begin = profile.selection.time.begin.unwrap_or_default();
         let begin = u64::try_from(begin.as_nanos()).unwrap_or(u64::MAX);
         let mut busiest: Vec<(u64, i32)> = profile
@@ -179,7 +178,7 @@ impl Timeline {
         }
     }
 
-    /// Distributes the ticks of `vcpu` that wait over the time from its last sample to `time`.
+    /// Distributes the waiting ticks of `vcpu` over the time from its last sample to `time`.
     fn spread(&mut self, vcpu: u16, time: u64) {
         let waiting = self.waiting.entry(vcpu).or_default();
         let Waiting { since, counts } = *waiting;
@@ -204,8 +203,8 @@ impl Timeline {
         }
     }
 
-    /// Places what no sample came after. How long the recording is, is told by its last sample, or by the clock's
-    /// ticks if they went on.
+    /// Distributes the ticks after the last samples. The recording's length is given by its last sample, or by the
+    /// clock's ticks if they went on.
     fn finish(&mut self, profile: &Profile) {
         let facts = &profile.contents.facts;
         let rate = u64::from(facts.hz).saturating_mul(facts.vcpus.into());
@@ -219,13 +218,13 @@ impl Timeline {
         }
     }
 
-    /// How many bins lie within the recording.
+    /// The number of bins within the recording.
     pub fn used(&self) -> usize {
         (self.bin(self.length) + 1).min(BINS)
     }
 }
 
-/// Part number `index` of `count`, cut into `parts` that differ by one at most.
+/// Part `index` of `count`, divided into `parts` that differ by one at most.
 fn portion(count: u64, index: u64, parts: u64) -> u64 {
     let until = |index: u64| u128::from(count) * u128::from(index) / u128::from(parts.max(1));
     u64::try_from(until(index + 1) - until(index)).unwrap_or(u64::MAX)
@@ -273,7 +272,7 @@ mod tests {
     #[test]
     fn bins_widen_until_all_time_fits_and_nothing_is_lost() {
         let profile = profile();
-        let mut timeline = Timeline::new(&profile);
+        let mut timeline = Timeline::empty(&profile);
         for second in 1..=60 {
             timeline.add(&sample(1, second * 1_000_000_000, 7, Mode::User));
         }
@@ -290,7 +289,7 @@ mod tests {
     #[test]
     fn ticks_without_a_sample_lie_between_samples() {
         let profile = profile();
-        let mut timeline = Timeline::new(&profile);
+        let mut timeline = Timeline::empty(&profile);
         timeline.add(&sample(0, 1_010_000_000, 7, Mode::Kernel));
         timeline.add(&Ticks {
             idle: 10,
@@ -308,8 +307,8 @@ mod tests {
     #[test]
     fn absurd_times_and_vcpus_are_borne() {
         let mut profile = profile();
-        profile.selection = Selection::of_processes(&[3]);
-        let mut timeline = Timeline::new(&profile);
+        profile.selection = Selection::from_pids(&[3]);
+        let mut timeline = Timeline::empty(&profile);
         timeline.add(&sample(0, 0, 7, Mode::User));
         timeline.add(&sample(0, u64::MAX, 7, Mode::User));
         timeline.add(&Ticks {

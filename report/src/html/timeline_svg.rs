@@ -1,4 +1,4 @@
-//! The timeline drawn.
+//! Draws the timeline.
 
 use std::fmt::Write;
 
@@ -8,14 +8,14 @@ use super::timeline::{Bin, IDLE_TICKS, Lane, Timeline};
 use crate::profile::Profile;
 use crate::text::escape;
 
-/// How high a lane is, in its own units.
+/// The height of a lane, in its own units.
 const HEIGHT: u64 = 100;
-/// How many parts of a bin are drawn; what wasn't asked for is left blank.
+/// The number of a bin's parts that are drawn; ticks that weren't selected are left blank.
 const DRAWN: usize = 6;
-/// How many times are written below.
+/// The number of times on the axis.
 const TIMES: u32 = 4;
 
-/// The names of a bin's parts, and how the style sheet calls them.
+/// The names of a bin's parts, and their classes in the style sheet.
 pub const PARTS: [(&str, &str); DRAWN] = [
     (Mode::User.name(), "m0"),
     (Mode::Kernel.name(), "m1"),
@@ -89,7 +89,7 @@ fn seconds(ns: u128) -> String {
     format!("{}.{:03} s", ms / 1000, ms % 1000)
 }
 
-/// Draws a lane: `bin_of` gives each bin's parts, and what would fill its height.
+/// Draws a lane: `bin_of` gives each bin's parts, and the count that fills its height.
 fn draw_lane(
     out: &mut String,
     label: &str,
@@ -136,7 +136,7 @@ fn draw_lane(
     out.push_str("</svg></div>\n");
 }
 
-/// Where each part of a bin begins and ends, from the bottom up. Idle time is on top, as what is left.
+/// The edges of each part of a bin, from the bottom up. Idle time is at the top.
 fn edges(parts: &Bin, whole: u64) -> [(u64, u64); DRAWN] {
     let mut edges = [(0, 0); DRAWN];
     let mut sum = 0_u128;

@@ -1,4 +1,4 @@
-//! Recordings, summed up.
+//! Sums up recordings.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -22,7 +22,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// What it is called, whose pid is `pid`: a word in brackets for what is no process; empty when unknown.
+    /// The name of the process with pid `pid`: a word in brackets if it isn't a process; empty when unknown.
     pub fn shown_name(&self, pid: i32) -> &str {
         match (pid, self.name.as_str()) {
             (-1, "") => "[unknown]",
@@ -40,19 +40,19 @@ impl Process {
 /// A call stack, innermost frame first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stack {
-    /// How many frames are the kernel's, and how the parts end.
+    /// The number of kernel frames, and how the parts end.
     pub summary: StackSummary,
-    /// Its frames; the program counter alone where no stack was taken.
+    /// Its frames; only the program counter if no stack was taken.
     pub frames: Vec<u64>,
     /// Whether the vCPU was in user mode.
     pub in_user_mode: bool,
-    /// What was mapped where in the user's memory.
+    /// The mappings of the process.
     pub mappings: MappingSet,
 }
 
 impl Stack {
-    /// The stack of `sample`, whose frames are `frames`, where `mappings` are.
-    pub fn of(sample: &Sample, frames: &[u64], mappings: MappingSet) -> Self {
+    /// The stack of `sample` with `frames`.
+    pub fn new(sample: &Sample, frames: &[u64], mappings: MappingSet) -> Self {
         Self {
             summary: sample.stack,
             frames: if frames.is_empty() {
@@ -61,7 +61,7 @@ impl Stack {
                 frames.to_vec()
             },
             in_user_mode: sample.mode == Mode::User,
-            // The kernel is the same everywhere.
+            // Kernel frames don't depend on the process's mappings.
             mappings: if usize::from(sample.stack.kernel) < frames.len()
                 || sample.mode == Mode::User
             {
@@ -83,66 +83,66 @@ impl Stack {
         is_missing(self.summary.user_end) || is_missing(self.summary.kernel_end)
     }
 
-    /// Whether frame number `index` is the kernel's.
+    /// Whether frame number `index` is a kernel frame.
     pub fn is_kernel(&self, index: usize) -> bool {
         !self.in_user_mode && (index == 0 || index < usize::from(self.summary.kernel))
     }
 }
 
-/// A frame of a stack. One address may be several, functions inlined into each other.
+/// A frame of a stack. Functions that are inlined into each other have frames with the same address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackFrame {
     /// Its function.
     pub frame: Frame,
     /// Its address.
     pub address: u64,
-    /// Bytes from the function's begin; `None` of inlined ones, and where no function is known.
+    /// The offset from the function's begin; `None` for inlined functions, and if the function is unknown.
     pub offset: Option<u64>,
-    /// The address by the file itself; where there is no file, as it is.
+    /// The address within its file; without a file, the address itself.
     pub file_address: u64,
-    /// Whether it is the kernel's.
+    /// Whether it is a kernel frame.
     pub is_kernel: bool,
 }
 
-/// A recording, summed up.
+/// A recording's sums.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
-    /// What there is besides samples.
+    /// The recording's contents besides samples.
     pub contents: Contents,
-    /// What frames are called.
+    /// Resolves frames to names.
     pub resolver: Rc<Resolver>,
-    /// What is looked at.
+    /// The selected part of the recording.
     pub selection: Selection,
-    /// The processes, by pid; -1 is those that couldn't be told.
+    /// The processes, by pid; -1 for unknown processes.
     pub processes: BTreeMap<i32, Process>,
     /// Samples by mode of each vCPU.
     pub vcpus: BTreeMap<u16, ModeCounts>,
-    /// How many samples there are of each process, in each stack.
+    /// The number of samples of each process in each stack.
     pub stacks: HashMap<(i32, Stack), u64>,
-    /// Idle ticks that need no sample.
+    /// Idle ticks without samples.
     pub idle: u64,
 }
 
 impl Profile {
-    /// Reads the recording at `path`: all of it, or the processes `pids` if there are any.
+    /// Reads the recording at `path`: all of it, or only the processes `pids` if there are any.
     ///
     /// # Errors
     /// As [`Recording::open`] and [`Recording::read`].
-    pub fn of_file(path: &Path, pids: &[i32]) -> Result<Self, FileError> {
-        Self::of_recording(&Recording::open(path)?, pids)
+    pub fn from_file(path: &Path, pids: &[i32]) -> Result<Self, FileError> {
+        Self::from_recording(&Recording::open(path)?, pids)
     }
 
-    /// Sums up `recording`: all of it, or the processes `pids` if there are any. Names are the recording's own.
+    /// Sums up `recording`: all of it, or only the processes `pids` if there are any. Names are the recording's own.
     ///
     /// # Errors
     /// As [`Recording::read`].
-    pub fn of_recording(recording: &Recording, pids: &[i32]) -> Result<Self, FileError> {
-        let resolver = Resolver::of(&recording.contents()?);
-        let selection = Selection::of_processes(pids);
+    pub fn from_recording(recording: &Recording, pids: &[i32]) -> Result<Self, FileError> {
+        let resolver = Resolver::from_contents(&recording.contents()?);
+        let selection = Selection::from_pids(pids);
         Self::read(recording, selection, resolver, &Unobserved)
     }
 
-    /// Sums up what `selection` wants of `recording`, whose frames `resolver` names, while `observer` looks on.
+    /// Sums up the `selection` of `recording`. `resolver` names the frames; `observer` gets the progress.
     ///
     /// # Errors
     /// As [`Recording::read`].
@@ -164,7 +164,7 @@ impl Profile {
         Ok(sums.into_profile(contents, Rc::new(resolver), selection))
     }
 
-    /// Finds the names of all frames, while `observer` looks on; once it interrupts, the rest gets no source lines.
+    /// Resolves all frames. `observer` gets the progress; after it interrupts, further frames get no source lines.
     pub fn resolve(&self, observer: &dyn Observer) {
         let mut all: Vec<Asked> = Vec::new();
         let mut seen = HashSet::new();
@@ -177,11 +177,11 @@ impl Profile {
             }
         }
         drop(seen);
-        // What lies side by side in a file is read at once.
+        // Addresses that are close in a file are read together.
         all.sort_by_key(|asked| (asked.is_kernel, asked.mappings, asked.address));
         for (done, asked) in (0..).zip(&all) {
             if observer.advance(done, all.len() as u64).is_break() {
-                self.resolver.hurry();
+                self.resolver.skip_source_lines();
                 return;
             }
             self.resolver.resolve(*asked);
@@ -207,14 +207,14 @@ impl Profile {
         all
     }
 
-    /// All samples, and idle ticks without one.
+    /// All samples, and idle ticks without samples.
     pub fn samples(&self) -> u64 {
         self.processes
             .values()
             .fold(0, |sum, process| sum.saturating_add(process.samples()))
     }
 
-    /// What one must know of a recording that isn't whole, or wasn't read as a whole.
+    /// A warning if the recording isn't whole, or wasn't read to its end.
     pub fn incompleteness(&self) -> Option<String> {
         let contents = &self.contents;
         match (contents.unread, contents.closed) {
@@ -266,8 +266,8 @@ pub(super) mod testing {
             symbols,
             ..Contents::default()
         };
-        let resolver = Resolver::of(&contents);
-        let selection = Selection::of_processes(pids);
+        let resolver = Resolver::from_contents(&contents);
+        let selection = Selection::from_pids(pids);
         let mut sums = Sums::new(Limits::NONE);
         let kernel = Sample {
             pid: 7,

@@ -1,5 +1,5 @@
-//! Folded stacks: one line for each different stack, frames from the outermost in, `;` between them, and how many
-//! samples (<https://github.com/brendangregg/FlameGraph>).
+//! Folded stacks: one line for each different stack, with the frames from the outermost in, `;` between them, and the
+//! number of samples (<https://github.com/brendangregg/FlameGraph>).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use std::sync::Arc;
 use super::functions::HALTED;
 use super::{Profile, StackFrame};
 
-/// Marks of frames, as flame graphs know them: the kernel's, those of code that a program made while it ran, inlined
-/// ones.
+/// Suffixes of frames that flame graph programs know: kernel functions, functions that a program generated at run time,
+/// inlined functions.
 pub const MARKS: [&str; 3] = ["_[k]", "_[j]", "_[i]"];
-/// Stands for the frames that are missing at a stack's outer end.
+/// Stands for the missing outermost frames of a stack.
 pub const CUT_SHORT: &str = "[cut short]";
 
-/// The folded stacks of `profile`, each under its process, in alphabetical order.
+/// The folded stacks of `profile`, each starting with its process, in alphabetical order.
 pub fn folded(profile: &Profile) -> Vec<String> {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for ((pid, stack), count) in &profile.stacks {
@@ -46,7 +46,7 @@ fn root(profile: &Profile, pid: i32) -> String {
     }
 }
 
-/// The module of each frame by its name in folded stacks; none for names that several modules have.
+/// The module of each frame by its name in folded stacks; none for names that occur in several modules.
 pub fn modules_by_name(profile: &Profile) -> HashMap<String, Arc<str>> {
     let mut modules: HashMap<String, Option<Arc<str>>> = HashMap::new();
     for (pid, stack) in profile.stacks.keys() {
@@ -84,7 +84,7 @@ fn mark(
     }
 }
 
-/// `name` without what parts frames.
+/// `name` without the characters that separate frames.
 fn plain(name: &str) -> String {
     name.replace([';', '\n'], ":")
 }

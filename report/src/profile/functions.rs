@@ -7,30 +7,30 @@ use std::sync::Arc;
 use super::{Profile, StackFrame};
 use crate::symbolize::SourceLine;
 
-/// What halted vCPUs are shown as.
+/// The function of halted vCPUs.
 pub const HALTED: &str = "[halted]";
 /// The module of halted vCPUs.
 pub const HALTED_MODULE: &str = "[idle]";
 
-/// What comes first.
+/// The order of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum SortBy {
-    /// Where the program counter was.
+    /// Samples with the program counter in it.
     #[default]
     #[value(name = "self")]
     Own,
-    /// What was somewhere on the stack.
+    /// Samples with it anywhere on the stack.
     Total,
 }
 
-/// One function, or an address that belongs to none that is known.
+/// One function, or an address without a known function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
     /// Its name, or its address.
     pub name: String,
-    /// What it is part of: `[kernel]`, a module, a file.
+    /// `[kernel]`, a module, or a file.
     pub module: String,
-    /// Whether it is the kernel's.
+    /// Whether it is a kernel function.
     pub is_kernel: bool,
     /// Samples in which the program counter was in it.
     pub own: u64,
@@ -38,10 +38,10 @@ pub struct Function {
     pub total: u64,
 }
 
-/// Samples of something that frames are part of.
+/// Samples of a group of frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row<Key> {
-    /// What it is.
+    /// The group.
     pub key: Key,
     /// Samples in which the program counter was in it.
     pub own: u64,
@@ -89,7 +89,7 @@ pub fn lines(profile: &Profile, sort: SortBy) -> Vec<Row<SourceLine>> {
     sum(profile, sort, None, |_, frame| frame.frame.source.clone())
 }
 
-/// Samples by what `key` makes of the frames of a process. `halted` is what halted vCPUs are in.
+/// Groups the samples by the `key` of a process's frames. `halted` is the key of halted vCPUs.
 pub fn sum<Key: Clone + Ord + Hash>(
     profile: &Profile,
     sort: SortBy,

@@ -1,4 +1,4 @@
-//! The report as a document.
+//! The report as a JSON document.
 
 use kvmprof_recording::Mode;
 use serde_json::{Map, Value, json};
@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use super::modes::{ModeCounts, sum_modes};
 use super::{Profile, Relatives, Row, Share, SortBy, functions, lines, modules};
 
-/// All of `profile`: what it is about, the account, and all tables, of modules, functions and lines the first `top`
-/// by `sort`.
+/// All of `profile`: the recording's properties, the account, and all tables; those of modules, functions and lines
+/// have the first `top` rows by `sort`.
 pub fn document(profile: &Profile, sort: SortBy, top: usize) -> Value {
     let contents = &profile.contents;
     json!({
@@ -48,7 +48,7 @@ pub fn relatives_document(relatives: &Relatives, top: usize) -> Value {
 }
 
 fn share(count: u64, whole: u64) -> Value {
-    let share = Share::of(count.min(whole), whole);
+    let share = Share::new(count.min(whole), whole);
     json!({ "value": share.value, "low": share.low, "high": share.high })
 }
 

@@ -1,4 +1,4 @@
-//! What a recording amounts to: samples summed up by who ran what.
+//! Sums of a recording's samples, and the tables made from them.
 
 mod collect;
 mod folded;

@@ -1,4 +1,4 @@
-//! Counts by mode. Absurd ones stay at the most there can be rather than start anew.
+//! Counts by mode. Sums saturate.
 
 use kvmprof_recording::Mode;
 
@@ -12,7 +12,7 @@ pub fn add_modes(counts: &mut ModeCounts, others: ModeCounts) {
     }
 }
 
-/// The counts of all modes together.
+/// The sum of all modes.
 pub fn sum_modes(counts: &ModeCounts) -> u64 {
     counts.iter().copied().fold(0, u64::saturating_add)
 }

@@ -1,10 +1,10 @@
-//! What processes are called.
+//! Names of processes.
 
 use kvmprof_recording::{COMM_LENGTH, Sample};
 
 use super::sums::task_name;
 
-/// What is known of a process's name: that of its main thread if that was ever sampled.
+/// A process's name: its main thread's if that was ever sampled, else another thread's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessNames {
     comm: [u8; COMM_LENGTH],
@@ -12,7 +12,7 @@ pub struct ProcessNames {
 }
 
 impl ProcessNames {
-    /// Notes the name of the thread that `sample` is of.
+    /// Notes the name of the sampled thread.
     pub fn note(&mut self, sample: &Sample) {
         self.add(&Self {
             comm: sample.comm,
@@ -20,7 +20,7 @@ impl ProcessNames {
         });
     }
 
-    /// Adds what is known from elsewhere, from a later time.
+    /// Adds what was learned later from another part of the recording.
     pub fn add(&mut self, later: &Self) {
         if later.comm[0] != 0 && (later.is_of_main_thread || !self.is_of_main_thread) {
             *self = later.clone();

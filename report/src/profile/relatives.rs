@@ -1,21 +1,21 @@
-//! What a function was called by, and what it called.
+//! The callers and callees of a function.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::{Profile, Row, StackFrame};
 
-/// What stands for the callers of what is outermost.
+/// Stands for the caller of outermost frames.
 const OUTERMOST: &str = "[outermost]";
-/// What stands for the function itself among what it called.
+/// Stands for the function itself among its callees.
 const ITSELF: &str = "[self]";
 
-/// Which relatives.
+/// The kind of relatives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
-    /// What it was called by.
+    /// The functions that called it.
     Callers,
-    /// What it called.
+    /// The functions that it called.
     Callees,
 }
 
@@ -27,18 +27,18 @@ pub type Relative = (Arc<str>, Arc<str>);
 pub struct Relatives {
     /// The function.
     pub function: String,
-    /// Which relatives these are.
+    /// The kind of the relatives.
     pub relation: Relation,
     /// Samples in which the function was on the stack.
     pub samples: u64,
-    /// The relatives and the samples in which they were next to it on the stack, the most first. One that is so more
-    /// than once, by recursion, has the sample once.
+    /// The relatives and the samples in which they were next to it on the stack, most samples first. With recursion
+    /// each sample counts once.
     pub rows: Vec<Row<Relative>>,
 }
 
 impl Relatives {
-    /// Those of the functions called `function`, whatever their modules; `None` when it is in no sample.
-    pub fn of(profile: &Profile, function: &str, relation: Relation) -> Option<Self> {
+    /// The relatives of all functions called `function` in any module; `None` if no sample has it.
+    pub fn new(profile: &Profile, function: &str, relation: Relation) -> Option<Self> {
         let mut samples = 0_u64;
         let mut rows: HashMap<Relative, u64> = HashMap::new();
         for ((pid, stack), count) in &profile.stacks {
@@ -72,7 +72,7 @@ impl Relatives {
     }
 }
 
-/// Those in one stack, whose frames are `frames`, innermost first.
+/// The relatives in one stack of `frames`, innermost first.
 fn relatives(frames: &[StackFrame], function: &str, relation: Relation) -> HashSet<Relative> {
     let places = frames.iter().enumerate();
     let places = places.filter(|(_, frame)| &*frame.frame.function == function);
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     fn rows(function: &str, relation: Relation) -> Vec<(String, String, u64)> {
-        let relatives = Relatives::of(&profile(&[]), function, relation).unwrap();
+        let relatives = Relatives::new(&profile(&[]), function, relation).unwrap();
         let rows = relatives.rows.iter();
         rows.map(|row| (row.key.0.to_string(), row.key.1.to_string(), row.total))
             .collect()
@@ -132,10 +132,10 @@ mod tests {
                 row("[self]", "[kernel]", 1),
             ]
         );
-        let entry = Relatives::of(&profile(&[]), "entry", Relation::Callers);
+        let entry = Relatives::new(&profile(&[]), "entry", Relation::Callers);
         assert_eq!(entry.unwrap().samples, 3);
         assert_eq!(
-            Relatives::of(&profile(&[]), "nothing", Relation::Callers),
+            Relatives::new(&profile(&[]), "nothing", Relation::Callers),
             None
         );
     }

@@ -1,4 +1,4 @@
-//! Which part of a recording is looked at.
+//! Selects a part of a recording.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -8,25 +8,25 @@ use kvmprof_recording::{IDLE_PID, Ticks};
 
 use kvmprof_recording::file::{Account, Facts};
 
-/// Some processes, some time.
+/// The selected processes and time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// The processes by pid; all if there are none.
+    /// The pids of the selected processes; all if empty.
     pub pids: Vec<i32>,
-    /// The time.
+    /// The selected time.
     pub time: TimeRange,
 }
 
-/// A stretch of a recording, from its begin on.
+/// A range of time, relative to the recording's begin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeRange {
-    /// Since when; `None` for the recording's begin.
+    /// The begin; `None` for the recording's begin.
     pub begin: Option<Duration>,
-    /// Until when, which isn't part of it; `None` for the recording's end.
+    /// The end, exclusive; `None` for the recording's end.
     pub end: Option<Duration>,
 }
 
-/// Why a text is no [`TimeRange`].
+/// The text isn't a valid [`TimeRange`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a range of seconds is wanted, such as 1.5:4, 10: or :3")]
 pub struct NotATimeRange;
@@ -66,20 +66,20 @@ impl TimeRange {
 }
 
 impl Selection {
-    /// Some processes, all the time.
-    pub fn of_processes(pids: &[i32]) -> Self {
+    /// Only some processes, all the time.
+    pub fn from_pids(pids: &[i32]) -> Self {
         Self {
             pids: pids.to_vec(),
             ..Self::default()
         }
     }
 
-    /// Whether process `pid` is wanted.
+    /// Whether process `pid` is selected.
     pub fn wants(&self, pid: i32) -> bool {
         self.pids.is_empty() || self.pids.contains(&pid)
     }
 
-    /// `ticks` without idle ticks and samples of processes that aren't wanted.
+    /// `ticks` without idle ticks and without samples of other processes.
     pub fn only(&self, ticks: &Ticks) -> Ticks {
         Ticks {
             idle: if self.wants(IDLE_PID) { ticks.idle } else { 0 },
@@ -89,8 +89,7 @@ impl Selection {
     }
 }
 
-/// Takes out of a row of ticks those of the time that is wanted, and tells when ticks were that have no sample, and so
-/// no time.
+/// Selects ticks by time. Gives ticks without a sample, which have no recorded time, a computed one.
 #[derive(Debug)]
 pub struct Selector {
     period: u64,
@@ -104,7 +103,7 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// For a recording about `facts`, of which `time` is wanted.
+    /// Selects `time` of the recording with properties `facts`.
     pub fn new(facts: &Facts, time: TimeRange) -> Self {
         let began = facts.began_monotonic_ns;
         let at = |time: Duration| {
@@ -120,13 +119,13 @@ impl Selector {
         }
     }
 
-    /// Where all ticks went that were taken.
+    /// The account of the selected ticks.
     pub fn account(&self) -> Account {
         self.account
     }
 
-    /// The part of `ticks` that is wanted, and when the first tick of it was. Those without a sample are spread
-    /// evenly between samples: of each kind as large a part as of all of them is taken.
+    /// The selected part of `ticks`, and the time of its first tick. Ticks without a sample are spread evenly between
+    /// samples, and each kind of them in the same proportion.
     pub fn select(&mut self, ticks: &Ticks) -> (Ticks, u64) {
         let last = *self.last.entry(ticks.vcpu).or_insert(self.began);
         let first = last.saturating_add(self.period);
@@ -136,7 +135,7 @@ impl Selector {
             None => last.saturating_add(missed.saturating_mul(self.period)),
         };
         self.last.insert(ticks.vcpu, until);
-        // The clock isn't exact: what comes before a sample mustn't seem to come after it.
+        // The clock isn't exact: no tick before a sample may get a later time than the sample.
         let first = first.min(until);
         if self.begin == 0 && self.end == u64::MAX {
             self.account.enter(ticks);
@@ -177,7 +176,7 @@ fn missed(ticks: &Ticks) -> u64 {
         .saturating_add(ticks.ungathered)
 }
 
-/// `part` of `whole` of `count`.
+/// The fraction `part` / `whole` of `count`.
 fn portion(count: u64, part: u64, whole: u64) -> u64 {
     let portion = u128::from(count) * u128::from(part) / u128::from(whole.max(1));
     u64::try_from(portion).unwrap_or(u64::MAX)

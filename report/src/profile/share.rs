@@ -1,9 +1,9 @@
-//! Shares of samples, and how sure they are.
+//! Shares of samples with their confidence intervals.
 
 /// The standard normal distribution's 97.5 % quantile.
 const Z: f64 = 1.959_964;
 
-/// Some of all samples.
+/// A share of all samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
     /// The share, 0 to 1.
@@ -15,12 +15,12 @@ pub struct Share {
 }
 
 impl Share {
-    /// `part` of `whole` samples. Of none nothing is known.
+    /// `part` of `whole` samples. If `whole` is 0, the interval is 0 to 1.
     #[expect(
         clippy::cast_precision_loss,
         reason = "counts of samples are far below 2^53"
     )]
-    pub fn of(part: u64, whole: u64) -> Self {
+    pub fn new(part: u64, whole: u64) -> Self {
         if whole == 0 {
             return Self {
                 value: 0.0,
@@ -47,13 +47,13 @@ mod tests {
     #[test]
     fn intervals_hold_the_share_and_narrow_down() {
         // The example of 10 in 100: 5.52 % to 17.44 %.
-        let share = Share::of(10, 100);
+        let share = Share::new(10, 100);
         assert!((share.low - 0.0552).abs() < 1e-4, "{share:?}");
         assert!((share.high - 0.1744).abs() < 1e-4, "{share:?}");
-        let better = Share::of(1000, 10_000);
+        let better = Share::new(1000, 10_000);
         assert!(better.low > share.low && better.high < share.high);
         for (part, whole) in [(0, 7), (7, 7), (0, 0)] {
-            let share = Share::of(part, whole);
+            let share = Share::new(part, whole);
             assert!(share.low <= share.value && share.value <= share.high);
             assert!(share.low >= 0.0 && share.high <= 1.0);
         }

@@ -12,7 +12,7 @@ use super::names::ProcessNames;
 use super::{Process, Profile, Selection, Stack};
 use crate::symbolize::{MappingSet, Resolver};
 
-/// What one vCPU did.
+/// The ticks of one vCPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VcpuTicks {
     /// Ticks by mode.
@@ -24,14 +24,14 @@ pub struct VcpuTicks {
 }
 
 impl VcpuTicks {
-    /// Adds what another part of the time has of it.
+    /// Adds the ticks of another part of the time.
     pub fn add(&mut self, other: &Self) {
         add_modes(&mut self.modes, other.modes);
         self.stolen = self.stolen.saturating_add(other.stolen);
         self.lost = self.lost.saturating_add(other.lost);
     }
 
-    /// Ticks whose mode is known.
+    /// Ticks with a known mode.
     pub fn known(&self) -> u64 {
         sum_modes(&self.modes)
     }
@@ -44,19 +44,19 @@ impl VcpuTicks {
     }
 }
 
-/// How much is told apart; the samples of the rest are counted together.
+/// How many processes, stacks and frames are distinguished; further ones are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Processes.
     pub processes: usize,
     /// Stacks.
     pub stacks: usize,
-    /// Frames of all stacks; stacks beyond have their innermost frame alone.
+    /// Frames of all stacks; beyond that, new stacks have only their innermost frame.
     pub frames: usize,
 }
 
 impl Limits {
-    /// Everything is told apart.
+    /// No limits.
     pub const NONE: Self = Self {
         processes: usize::MAX,
         stacks: usize::MAX,
@@ -69,20 +69,20 @@ impl Limits {
 pub struct Sums {
     /// By vCPU.
     pub vcpus: BTreeMap<u16, VcpuTicks>,
-    /// By pid; -1 is those that couldn't be told. The processes have no names yet.
+    /// By pid; -1 for unknown processes. The processes have no names yet.
     pub processes: BTreeMap<i32, (Process, ProcessNames)>,
-    /// How many samples there are of each process, in each stack.
+    /// The number of samples of each process in each stack.
     pub stacks: HashMap<(i32, Stack), u64>,
     /// Idle ticks without a sample.
     pub idle: u64,
-    /// Samples that weren't told apart.
+    /// Samples beyond the limits.
     pub elsewhere: u64,
     frames: usize,
     limits: Limits,
 }
 
 impl Sums {
-    /// Empty ones, with `limits` to what is told apart.
+    /// Empty sums with these `limits`.
     pub fn new(limits: Limits) -> Self {
         Self {
             vcpus: BTreeMap::new(),
@@ -95,7 +95,7 @@ impl Sums {
         }
     }
 
-    /// Adds `ticks`, and the frames of their sample's stack, in a process that has `mappings`.
+    /// Adds `ticks` of a process with `mappings`, and the frames of their sample's stack.
     pub fn add(&mut self, ticks: &Ticks, frames: &[u64], mappings: MappingSet) {
         let mut modes = ModeCounts::default();
         modes[Mode::Idle.index()] = ticks.idle;
@@ -117,7 +117,7 @@ impl Sums {
     }
 
     fn add_sample(&mut self, sample: &Sample, frames: &[u64], mappings: MappingSet) {
-        // There is always room for the idle ticks.
+        // There is always room for idle ticks.
         if self.processes.len() >= self.limits.processes - 1
             && !self.processes.contains_key(&sample.pid)
         {
@@ -128,7 +128,7 @@ impl Sums {
         names.note(sample);
         let count = &mut process.modes[sample.mode.index()];
         *count = count.saturating_add(1);
-        let stack = Stack::of(sample, frames, mappings);
+        let stack = Stack::new(sample, frames, mappings);
         match self.stacks.entry((sample.pid, stack)) {
             Entry::Occupied(mut known) => *known.get_mut() += 1,
             Entry::Vacant(new) => {
@@ -138,7 +138,7 @@ impl Sums {
         }
     }
 
-    /// Adds a sample in a stack that is new.
+    /// Adds a sample with a new stack.
     fn add_stack(&mut self, mut key: (i32, Stack)) {
         let stack = &mut key.1;
         if self.frames.saturating_add(stack.frames.len()) > self.limits.frames {
@@ -153,7 +153,7 @@ impl Sums {
         *self.stacks.entry(key).or_default() += 1;
     }
 
-    /// Adds those of a later time, whatever the limits.
+    /// Adds the sums of a later time, without limits.
     pub fn merge(&mut self, later: &Self) {
         self.idle = self.idle.saturating_add(later.idle);
         self.elsewhere = self.elsewhere.saturating_add(later.elsewhere);
@@ -174,8 +174,8 @@ impl Sums {
         }
     }
 
-    /// The profile that has these sums: the part of a recording with `contents` that is in `selection`, whose frames
-    /// `resolver` names.
+    /// The profile with these sums: the part of a recording with `contents` that is in `selection`. `resolver` names
+    /// the frames.
     pub fn into_profile(
         self,
         contents: Contents,
@@ -202,7 +202,7 @@ impl Sums {
     }
 }
 
-/// A task's name; bytes that would break a line or a terminal are shown as `?`.
+/// A task's name, with `?` for bytes that would break a line or a terminal.
 pub fn task_name(comm: &[u8; COMM_LENGTH]) -> String {
     comm.iter()
         .take_while(|byte| **byte != 0)
@@ -285,8 +285,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each tick is in a vCPU's sum, each known one in a process's, each sample in a stack's, or elsewhere; and it is
-        /// all the same where the time is cut.
+        /// Each tick is in a vCPU's sum, each known one in a process's, each sample in a stack's, or elsewhere.
+        /// Splitting the time changes nothing.
         #[test]
         fn every_tick_is_somewhere(
             all in prop::collection::vec(ticks(), 0..60),

@@ -1,4 +1,4 @@
-//! The report as people read it.
+//! Prints the report as text.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,7 @@ use crate::text::visible;
 
 /// Characters of the longest bar.
 const BAR: usize = 24;
-/// Columns for a function's name where there are more columns behind it; longer ones take more.
+/// Columns of a function's name if further columns follow; longer names take more.
 const NAME: usize = 40;
 /// Columns for a module's name.
 const MODULE: usize = 20;
@@ -33,32 +33,32 @@ pub enum Section {
     Line,
 }
 
-/// What is printed, and in which order.
+/// What is printed, in which order, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// The tables; those that tell something if there is none.
+    /// The tables; if empty, those with contents.
     pub sections: Vec<Section>,
-    /// What rows of modules, functions and lines are ordered by.
+    /// The order of rows of modules, functions and lines.
     pub sort: SortBy,
-    /// How many rows a table has at most.
+    /// Maximum number of rows of a table.
     pub top: usize,
-    /// How it looks.
+    /// Bars and colours.
     pub look: Look,
 }
 
-/// How it is to look.
+/// Bars and colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// With bars beside the shares.
+    /// Whether there are bars beside the shares.
     pub bars: bool,
-    /// With colours (ECMA-48).
+    /// Whether there are colours (ECMA-48).
     pub colours: bool,
 }
 
 impl Look {
-    /// That of standard output: bars and colours if it is a terminal, no colours if the environment says so
+    /// The look for standard output: bars and colours on a terminal, no colours if the environment forbids them
     /// (<https://no-color.org>).
-    pub fn of_terminal(is_terminal: bool) -> Self {
+    pub fn for_terminal(is_terminal: bool) -> Self {
         let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self {
             bars: is_terminal,
@@ -95,10 +95,10 @@ impl Look {
     }
 }
 
-/// Prints `profile`, and then `relatives` instead of tables if there are any.
+/// Prints `profile`, or `relatives` instead of the tables if there are any.
 ///
 /// # Errors
-/// When `out` takes no more.
+/// Writing to `out` failed.
 pub fn print(
     profile: &Profile,
     layout: &Layout,
@@ -126,7 +126,7 @@ pub fn print(
     Ok(())
 }
 
-/// The tables that tell something.
+/// The tables with contents.
 fn telling(profile: &Profile) -> Vec<Section> {
     let mut sections = vec![Section::Mode];
     if profile.contents.facts.vcpus > 1 {
@@ -191,12 +191,12 @@ fn shares(share: Share) -> String {
     )
 }
 
-/// `text` in so many columns.
+/// `text` padded to `width` columns.
 fn column(text: &str, width: usize) -> String {
     format!("{:<width$}", visible(text))
 }
 
-/// Tables on their way out.
+/// Prints tables.
 struct Table<'a> {
     profile: &'a Profile,
     layout: &'a Layout,
@@ -227,7 +227,7 @@ impl Table<'_> {
     }
 
     fn share(&self, count: u64) -> Share {
-        Share::of(count.min(self.whole), self.whole)
+        Share::new(count.min(self.whole), self.whole)
     }
 
     fn rest(&mut self, rows: usize, what: &str) -> io::Result<()> {
@@ -361,7 +361,7 @@ impl Table<'_> {
             "  SAMPLES    SHARE    95 %      {name:<NAME$}  MODULE"
         ))?;
         for row in relatives.rows.iter().take(self.layout.top) {
-            let share = Share::of(row.total, relatives.samples);
+            let share = Share::new(row.total, relatives.samples);
             let text = format!(
                 "  {:>7}  {}  {}  {}",
                 row.total,

@@ -13,11 +13,11 @@ use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
 use super::demangle::demangle;
 use super::functions::FunctionTable;
 
-/// Bytes of the largest section that is read, packed and unpacked.
+/// Maximum size of a section in bytes, compressed and uncompressed.
 const MAX_SECTION: u64 = 4 << 30;
-/// Functions that are taken from a file's table of symbols at most.
+/// Maximum number of functions of a file's symbol table.
 const MAX_FUNCTIONS: usize = 1 << 21;
-/// Inlined functions within each other that are told of at most.
+/// Maximum number of nested inlined functions.
 const MAX_INLINED: usize = 64;
 
 type Slice = EndianArcSlice<LittleEndian>;
@@ -26,26 +26,26 @@ type Parsed<'a> = ElfFile64<'a, Endianness, &'a ReadCache<File>>;
 /// A line of a source file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SourceLine {
-    /// The file, as the compiler was told of it.
+    /// The path that the compiler was given.
     pub file: Arc<str>,
     /// The line, from 1; 0 when unknown.
     pub line: u32,
 }
 
-/// A function at an address: innermost first, all but the last one are inlined.
+/// A function at an address. In a list of them, innermost first, all but the last are inlined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DebugFrame {
     /// Its name; `None` when unknown.
     pub name: Option<String>,
-    /// Where in the source that is.
+    /// Its source file and line.
     pub source: Option<SourceLine>,
 }
 
-/// A file with debug information or a table of symbols.
+/// A file with debug information or a symbol table.
 pub struct DebugFile {
     /// Its build id in hexadecimal; empty if it has none.
     pub build_id: String,
-    /// The functions of its table of symbols.
+    /// The functions of its symbol table.
     pub functions: FunctionTable,
     context: Option<addr2line::Context<Slice>>,
     begin: Option<u64>,
@@ -61,11 +61,11 @@ impl std::fmt::Debug for DebugFile {
 }
 
 impl DebugFile {
-    /// Reads `file`. `supplement` opens the file of a path or build id that this one shares information with
-    /// (DWARF 5, 7.3.6; dwz(1)).
+    /// Reads `file`. `supplement` opens a file that this one shares information with, by path or build id (DWARF 5,
+    /// 7.3.6; dwz(1)).
     ///
     /// # Errors
-    /// It can't be read, or is no ELF file of 64 bits.
+    /// It can't be read, or isn't a 64-bit ELF file.
     pub fn read(file: &File, supplement: impl Fn(&[u8], &str) -> Option<File>) -> io::Result<Self> {
         let cache = ReadCache::new(file.try_clone()?);
         let elf = Parsed::parse(&cache).map_err(invalid)?;
@@ -97,25 +97,25 @@ impl DebugFile {
             let name = symbol.name().ok().filter(|name| !name.is_empty())?;
             Some((symbol.address(), symbol.size(), name))
         });
-        self.functions = FunctionTable::of(functions);
-        // A label, not a function.
+        self.functions = FunctionTable::new(functions);
+        // `_stext` is a label, not a function.
         let mut all = elf.symbols().take(MAX_FUNCTIONS);
         self.begin = all
             .find(|symbol| symbol.name() == Ok(super::KERNEL_BEGIN))
             .map(|symbol| symbol.address());
     }
 
-    /// The address of `_stext`, where a kernel's code begins.
+    /// The address of `_stext`, the begin of a kernel's code.
     pub fn kernel_begin(&self) -> Option<u64> {
         self.begin
     }
 
-    /// Whether there is more than a table of symbols.
+    /// Whether it has more than a symbol table.
     pub fn has_lines(&self) -> bool {
         self.context.is_some()
     }
 
-    /// The functions at `address`, innermost first. What the file is silent or wrong about is left out.
+    /// The functions at `address`, innermost first. Missing and invalid information is left out.
     pub fn frames(&self, address: u64) -> Vec<DebugFrame> {
         let Some(context) = &self.context else {
             return Vec::new();
@@ -148,7 +148,7 @@ fn dwarf(file: &File, elf: &Parsed<'_>) -> io::Result<Dwarf<Slice>> {
     Dwarf::load(|id| section(file, elf, id))
 }
 
-/// The contents of a section, unpacked; nothing if there is none. Not by way of the cache, which would keep it too.
+/// The decompressed contents of a section; empty if there is none. Bypasses the cache, which would keep them too.
 fn section(file: &File, elf: &Parsed<'_>, id: SectionId) -> io::Result<Slice> {
     let empty = || Slice::new(Arc::from([]), LittleEndian);
     let Some(section) = elf.section_by_name(id.name()) else {

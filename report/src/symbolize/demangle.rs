@@ -1,16 +1,16 @@
-//! Names as programmers know them.
+//! Demangles names.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 use cpp_demangle::{DemangleOptions, ParseOptions, Symbol};
 
-/// Longest name in bytes: a mangled name of some bytes can stand for one of gigabytes.
+/// Maximum length of a name in bytes: a short mangled name can stand for one of gigabytes.
 const MAX_LENGTH: usize = 4096;
-/// How deep names may be nested.
+/// Maximum nesting of names.
 const MAX_DEPTH: u32 = 96;
 
-/// Text that takes no more than [`MAX_LENGTH`].
+/// Text of at most [`MAX_LENGTH`] bytes.
 #[derive(Default)]
 struct Bounded(String);
 
@@ -24,8 +24,8 @@ impl Write for Bounded {
     }
 }
 
-/// `name` as it was before a compiler of Rust or C++ mangled it; itself if none did. What a linker or compiler put
-/// behind it (`@plt`, `.cold`) stays.
+/// The source name of the mangled Rust or C++ name `name`, or `name` itself if it isn't mangled. Suffixes of linkers
+/// and compilers (`@plt`, `.cold`) are kept.
 pub fn demangle(name: &str) -> Cow<'_, str> {
     let (mangled, rest) = match name.split_once('@') {
         Some((mangled, _)) => name.split_at(mangled.len()),
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn names_that_would_grow_stay_as_they_are() {
-        // Each type argument has the one before twice.
+        // Each type argument contains the one before twice.
         let mut name = "_Z1fI1aIiiE".to_owned();
         for index in 0..30_u32 {
             let digit = |number| char::from_digit(number, 36).unwrap().to_ascii_uppercase();

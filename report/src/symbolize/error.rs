@@ -1,4 +1,4 @@
-//! What keeps names from being found.
+//! The errors of sources of names.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ pub enum SymbolError {
     Vmlinux {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         source: io::Error,
     },
-    /// It is another kernel's.
+    /// It is another kernel's debug file.
     #[error(
         "{path} is not the kernel of the recording: its build id is {found}, the recorded one {recorded}",
         path = .path.display()
@@ -27,7 +27,7 @@ pub enum SymbolError {
         /// The recording's.
         recorded: String,
     },
-    /// Nothing says where the kernel was.
+    /// The kernel's slide is unknown.
     #[error(
         "Cannot tell where the kernel of {path} ran: the recording has neither its symbols nor its slide",
         path = .0.display()
@@ -38,7 +38,7 @@ pub enum SymbolError {
     Sysroot {
         /// The folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

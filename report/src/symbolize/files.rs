@@ -1,4 +1,4 @@
-//! Files of the guest with all that is known of them: from the recording, and from the host's copy of them.
+//! The guest's files: what the recording has of them, and the host's copies.
 
 use std::sync::Arc;
 
@@ -10,28 +10,28 @@ use kvmprof_recording::Sysroot;
 use kvmprof_recording::elf;
 use kvmprof_recording::file::{Mapping, Segment};
 
-/// Bytes of the largest file whose functions are read, if the recording hasn't got them.
+/// Maximum size of a file, in bytes, that functions are read from if the recording lacks them.
 const MAX_FILE: u64 = 1 << 30;
-/// Where distributions keep debug files.
+/// The distributions' folder for debug files.
 const DEBUG_FOLDER: &str = "/usr/lib/debug";
 
 /// A file, ready for look-ups.
 #[derive(Debug)]
 pub struct LoadedFile {
-    /// The number that tells it from others.
+    /// The number that identifies it.
     pub number: u32,
-    /// What it is called.
+    /// Its name.
     pub name: Arc<str>,
     /// Its executable segments.
     pub segments: Vec<Segment>,
     /// Its debug information.
     pub debug: Option<DebugFile>,
-    /// Functions that the recording hasn't got.
+    /// Functions from the host's copy that the recording lacks.
     functions: FunctionTable,
 }
 
 impl LoadedFile {
-    /// The file of `mapping`, which is `recorded` if the recording has it. What is wrong with the host's copy goes to
+    /// The file of `mapping`, and `recorded`, what the recording has of it. Problems with the host's copy are added to
     /// `notes`.
     pub fn load(
         number: u32,
@@ -70,12 +70,12 @@ impl LoadedFile {
             let functions = parsed.functions.iter();
             let functions = functions
                 .map(|function| (function.address, function.length, function.name.as_str()));
-            self.functions = FunctionTable::of(functions);
+            self.functions = FunctionTable::new(functions);
             self.segments = parsed.segments;
         }
     }
 
-    /// The function at `address`, by the file's own addresses: its name, which may be empty, and its begin.
+    /// The function at `address` of the file: its name, which may be empty, and its begin.
     pub fn find<'a>(
         &'a self,
         recorded: Option<&'a RecordedFile>,
@@ -89,7 +89,7 @@ impl LoadedFile {
     }
 }
 
-/// The debug information of the guest's file at `path` with build id `id`; any build id will do if that is empty.
+/// The debug information of the guest's file at `path` with build id `id`; any build id matches an empty `id`.
 fn debug_file(
     sysroot: &Sysroot,
     path: &str,
@@ -127,7 +127,7 @@ fn debug_file(
     symbols_alone
 }
 
-/// Where the debug file with build id `id` is
+/// The path of the debug file with build id `id`
 /// (<https://sourceware.org/gdb/current/onlinedocs/gdb.html/Separate-Debug-Files.html>).
 fn by_build_id(id: &str) -> Option<String> {
     let is_id = id.len() > 2 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -138,7 +138,7 @@ fn by_build_id(id: &str) -> Option<String> {
 fn supplement(sysroot: &Sysroot, path: &[u8], id: &str) -> Option<std::fs::File> {
     let by_id = by_build_id(id).and_then(|path| sysroot.file(&path).ok());
     by_id.or_else(|| {
-        // It is relative to a file in `.build-id/xx`, or absolute.
+        // It is absolute, or relative to a file in `.build-id/xx`.
         let path = String::from_utf8_lossy(path);
         let name = path.rsplit("../").next()?;
         let below = sysroot.file(&format!("{DEBUG_FOLDER}/{name}"));

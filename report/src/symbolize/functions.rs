@@ -1,19 +1,19 @@
-//! The functions of a file, or of code that a program made itself, by address.
+//! The functions of a file or of generated code, by address.
 
-/// Functions, by address.
+/// Functions sorted by address.
 #[derive(Debug, Default)]
 pub struct FunctionTable {
-    /// First address, length in bytes (0: up to the next one), and where in `names` the name is.
+    /// First address, length in bytes (0: up to the next one), and the range of the name in `names`.
     functions: Vec<(u64, u64, u32, u32)>,
     names: String,
 }
 
-/// How far back a function is looked for that has others within.
+/// Maximum number of nested functions that a search skips.
 const MAX_NESTED: usize = 16;
 
 impl FunctionTable {
-    /// Those that `functions` tells: address, length, name. Of several at one address the last one is kept.
-    pub fn of<'a>(functions: impl Iterator<Item = (u64, u64, &'a str)>) -> Self {
+    /// A table of `functions`: address, length, name. Of several at one address the last one is kept.
+    pub fn new<'a>(functions: impl Iterator<Item = (u64, u64, &'a str)>) -> Self {
         let mut table = Self::default();
         for (address, length, name) in functions {
             let begin = u32::try_from(table.names.len());
@@ -30,14 +30,14 @@ impl FunctionTable {
         table
     }
 
-    /// The function that `address` lies in: its name, which may be empty, and its begin.
+    /// The function at `address`: its name, which may be empty, and its begin.
     pub fn find(&self, address: u64) -> Option<(&str, u64)> {
         let after = (self.functions).partition_point(|(begin, ..)| *begin <= address);
         let before = self.functions[..after].iter().rev().take(MAX_NESTED);
         let is_last = after == self.functions.len();
         for (distance, (begin, length, name_begin, name_end)) in before.enumerate() {
             let reaches = match length {
-                // Nothing says where the last one ends.
+                // The end of the last one is unknown.
                 0 => distance == 0 && !is_last,
                 _ => address - begin < *length,
             };
@@ -49,7 +49,7 @@ impl FunctionTable {
         None
     }
 
-    /// True when there is none.
+    /// True if there are no functions.
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty()
     }
@@ -68,7 +68,7 @@ mod tests {
             (0x400, 0x10, ""),
             (0x500, 0, "end"),
         ];
-        let table = FunctionTable::of(functions.into_iter());
+        let table = FunctionTable::new(functions.into_iter());
         let found = |address| table.find(address);
         assert_eq!(found(0xff), None);
         assert_eq!(found(0x143), Some(("label", 0x140)));

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// How far the last function of the kernel or a module may reach, in bytes: nothing says where it ends.
+/// Assumed length of the last function of the kernel or a module, in bytes: kallsyms has no lengths.
 const LAST: u64 = 64 << 10;
-/// The module that the kernel itself is.
+/// The module name of the kernel itself.
 pub const KERNEL: &str = "[kernel]";
 
-/// Functions, by address.
+/// Functions sorted by address.
 #[derive(Clone, Debug)]
 pub struct Symbols {
     functions: Vec<Function>,
@@ -22,18 +22,18 @@ struct Function {
     begin: u64,
     name: String,
     module: usize,
-    /// Whether it is the last one of its stretch of code: what follows may be anything.
+    /// Whether it is the last one of its range of code: what follows is unknown.
     is_last: bool,
 }
 
-/// The function that an address lies in.
+/// The function at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found<'a> {
-    /// Its name, as mangled as the kernel has it.
+    /// Its name, as mangled as in the kernel's table.
     pub name: &'a str,
-    /// Its module in brackets, [`KERNEL`] for none.
+    /// Its module in brackets, or [`KERNEL`].
     pub module: &'a Arc<str>,
-    /// Bytes from the function's begin.
+    /// The offset from the function's begin.
     pub offset: u64,
 }
 
@@ -47,16 +47,16 @@ impl Default for Symbols {
 }
 
 impl Symbols {
-    /// Reads the form of `/proc/kallsyms`: lines of address, type letter, name, and the module in brackets if it is
-    /// one's. An empty line ends a stretch of code. Lines of another form are passed over.
+    /// Reads the form of `/proc/kallsyms`: lines of address, type letter, name, and a module's name in brackets. An
+    /// empty line ends a range of code. Other lines are ignored.
     pub fn parse(text: &str) -> Self {
         let mut symbols = Self::default();
         symbols.add(text);
         symbols
     }
 
-    /// Adds those of `text`. Where they overlap with what was there before, `text` is right: a module was loaded where
-    /// another one had been.
+    /// Adds the functions of `text`. They replace older ones that they overlap: a module was loaded at the address of
+    /// an earlier one.
     pub fn add(&mut self, text: &str) {
         let mut numbers: HashMap<Arc<str>, usize> = self.modules.iter().cloned().zip(0..).collect();
         let mut added = Vec::new();
@@ -95,12 +95,12 @@ impl Symbols {
         self.functions.sort_by_key(|function| function.begin);
     }
 
-    /// The function that `address` lies in.
+    /// The name of the function at `address`.
     pub fn find(&self, address: u64) -> Option<&str> {
         self.locate(address).map(|found| found.name)
     }
 
-    /// The function that `address` lies in, with its module and where in it that is.
+    /// The function at `address`.
     pub fn locate(&self, address: u64) -> Option<Found<'_>> {
         let after = (self.functions).partition_point(|function| function.begin <= address);
         let function = self.functions.get(after.checked_sub(1)?)?;
@@ -114,25 +114,25 @@ impl Symbols {
         })
     }
 
-    /// Where the kernel's own function called `name` begins.
+    /// The begin of the kernel's function `name`.
     pub fn address_of(&self, name: &str) -> Option<u64> {
         let mut functions = self.functions.iter();
         let function = functions.find(|function| function.module == 0 && function.name == name)?;
         Some(function.begin)
     }
 
-    /// How many there are.
+    /// The number of functions.
     pub fn len(&self) -> usize {
         self.functions.len()
     }
 
-    /// True when there is none.
+    /// True if there are no functions.
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty()
     }
 }
 
-/// Moves the functions of a stretch of code to `added`, by address.
+/// Moves the functions of a range of code to `added`, by address.
 fn end_stretch(stretch: &mut Vec<Function>, added: &mut Vec<Function>) {
     stretch.sort_by_key(|function| function.begin);
     if let Some(last) = stretch.last_mut() {
@@ -141,8 +141,8 @@ fn end_stretch(stretch: &mut Vec<Function>, added: &mut Vec<Function>) {
     added.append(stretch);
 }
 
-/// The addresses that `functions`, stretch by stretch, take: each run is of one module and one stretch, without wide gaps.
-/// By address; none overlaps another.
+/// The address ranges of `functions`: each is within one module and one range of code, without wide gaps. Sorted,
+/// without overlaps.
 fn runs(functions: &[Function]) -> Vec<RangeInclusive<u64>> {
     let runs = functions.chunk_by(|left, right| {
         !left.is_last && left.module == right.module && right.begin - left.begin <= LAST
@@ -151,7 +151,7 @@ fn runs(functions: &[Function]) -> Vec<RangeInclusive<u64>> {
         .filter_map(|run| Some(run.first()?.begin..=run.last()?.begin))
         .collect();
     runs.sort_by_key(|run| *run.start());
-    // Stretches that overlap, which a kernel's don't, become one.
+    // Overlapping ranges, which a kernel doesn't have, are merged.
     runs.dedup_by(|next, run| {
         let overlaps = next.start() <= run.end();
         if overlaps {
@@ -187,12 +187,12 @@ mod tests {
         assert_eq!((found.name, &**found.module), ("b", "[net]"));
         assert_eq!(found.offset, 16);
         assert_eq!(&**symbols.locate(0x1001).unwrap().module, KERNEL);
-        // The kernel doesn't reach to its modules.
+        // The kernel doesn't extend to its modules.
         assert_eq!(symbols.locate(0x80_0000), None);
     }
 
     #[test]
-    fn what_comes_later_is_right() {
+    fn later_symbols_replace_earlier_ones() {
         let mut symbols =
             Symbols::parse("1000 T kernel\n2000 t old1\t[a]\n2800 t old2\t[a]\n5000 t far\t[b]\n");
         symbols.add("2100 t new1\t[c]\n2900 t new2\t[c]\n1000 T kernel\n");
@@ -207,8 +207,8 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_between_two_parts_of_a_module_is_not_its() {
-        // b was loaded into the hole between the two parts of a that was there first, and stays.
+    fn the_gap_between_two_parts_of_a_module_is_not_its() {
+        // b was loaded between the two parts of a, which was there first, and stays.
         let between = "3000 t b1\t[b]\n3800 t b2\t[b]\n\n";
         let around = "1000 t a1\t[a]\n1800 t a2\t[a]\n\n5000 t init_a\t[a]\n\n";
         for texts in [[between, around], [around, between]] {
@@ -220,10 +220,10 @@ mod tests {
             assert_eq!(symbols.find(0x3004), Some("b1"));
             assert_eq!(symbols.find(0x3ffc), Some("b2"));
         }
-        // Where nothing is known, a's last function doesn't reach over to the other part.
+        // The last function of a doesn't extend over the gap to the other part.
         let mut symbols = Symbols::parse("1000 t a\t[a]\n\n90000 t init_a\t[a]\n\n");
         assert_eq!(symbols.find(0x1000 + LAST), None);
-        // The first part was loaded again, lower; what was there is gone.
+        // The first part was loaded again at a lower address, and replaces what was there.
         symbols.add("90000 t c\t[c]\n\n800 t a\t[a]\n1800 t a2\t[a]\n");
         let name = |address| symbols.find(address);
         assert_eq!(

@@ -1,8 +1,8 @@
-//! From addresses to functions, modules and source lines.
+//! Resolves addresses to functions, modules and source lines.
 //!
-//! [`Tables`] is what a recording itself has; a [`Resolver`] adds debug files and copies of the guest's files on the
-//! host, and remembers what it found. All of it comes from guests or from copies of their files: look-ups are bounded,
-//! and what makes no sense leads to an address instead of a name.
+//! [`Tables`] has the names of a recording itself. A [`Resolver`] adds debug files and the host's copies of the guest's
+//! files, and caches its results. All of these come from guests: look-ups are bounded, and invalid data leads to an
+//! address instead of a name.
 
 mod debug;
 mod demangle;
@@ -21,9 +21,9 @@ pub use error::SymbolError;
 pub use kallsyms::{Found, KERNEL, Symbols};
 pub use resolver::{Asked, Frame, Resolved, Resolver, Sources};
 pub use spaces::{MappingSet, Spaces};
-pub use tables::{Place, Tables, file_address, module_name};
+pub use tables::{AddressLocation, Tables, file_address, module_name};
 
-/// The symbol by which a debug file's addresses are compared with those of the kernel that ran.
+/// The symbol that gives the slide: its address in the kernel that ran, less that in the debug file.
 const KERNEL_BEGIN: &str = "_stext";
-/// The module of user frames of which nothing is known.
+/// The module of user frames in unknown memory.
 pub const USER: &str = "[user]";

@@ -1,12 +1,12 @@
-//! Code that programs made themselves: the files `/tmp/perf-PID.map`
+//! Functions of code that programs generate at run time: the files `/tmp/perf-PID.map`
 //! (`tools/perf/Documentation/jit-interface.txt` of the Linux sources).
 
 use super::functions::FunctionTable;
 
-/// Functions that are taken from a file at most.
+/// Maximum number of functions of a file.
 const MAX_FUNCTIONS: usize = 1 << 20;
 
-/// Reads `text`: lines of hexadecimal address, hexadecimal length and name. Lines of another form are passed over.
+/// Reads `text`: lines of hexadecimal address, hexadecimal length and name. Other lines are ignored.
 pub fn parse(text: &str) -> FunctionTable {
     let functions = text.lines().filter_map(|line| {
         let mut words = line.splitn(3, ' ');
@@ -17,7 +17,7 @@ pub fn parse(text: &str) -> FunctionTable {
         let (address, length) = (number()?, number()?);
         Some((address, length, words.next()?))
     });
-    FunctionTable::of(functions.take(MAX_FUNCTIONS))
+    FunctionTable::new(functions.take(MAX_FUNCTIONS))
 }
 
 #[cfg(test)]

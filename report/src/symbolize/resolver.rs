@@ -1,4 +1,4 @@
-//! Names for frames, from all that is at hand.
+//! Resolves frames to names from all sources.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -13,16 +13,16 @@ use super::debug::{DebugFile, SourceLine};
 use super::files::LoadedFile;
 use super::functions::FunctionTable;
 use super::kallsyms::{Found, KERNEL};
-use super::tables::{Place, Tables, file_address, module_name};
+use super::tables::{AddressLocation, Tables, file_address, module_name};
 use super::{KERNEL_BEGIN, MappingSet, SymbolError, USER, demangle, perf_map};
 use crate::text::visible;
 use kvmprof_recording::Sysroot;
 use kvmprof_recording::file::{Binary, Contents, Mapping, ProcessMappings};
 
-/// Bytes that are read of a `perf-PID.map` at most.
+/// Maximum number of bytes of a `perf-PID.map` that are read.
 const MAX_MAP: u64 = 256 << 20;
 
-/// Where names come from beside the recording.
+/// Sources of names besides the recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
     /// The debug file of the guest's kernel.
@@ -31,47 +31,47 @@ pub struct Sources {
     pub sysroot: Option<PathBuf>,
 }
 
-/// A frame whose name is asked for.
+/// A frame to resolve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// Its process.
     pub pid: i32,
-    /// What is mapped where.
+    /// The mappings of its process.
     pub mappings: MappingSet,
     /// Its address.
     pub address: u64,
-    /// Whether it is the kernel's.
+    /// Whether it is a kernel frame.
     pub is_kernel: bool,
 }
 
-/// A function at an address. One address may be several: functions inlined into each other.
+/// A function at an address. Functions that are inlined into each other share an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// The function, demangled; where none is known, the address: in the file (`libc.so.6+0x1234`) if there is one.
+    /// The demangled function; if it is unknown, the address, in the file if there is one (`libc.so.6+0x1234`).
     pub function: Arc<str>,
-    /// What it is part of: `[kernel]`, a kernel's module in brackets, a file's name, `[vdso]`, `[anon]`, `[user]`.
+    /// `[kernel]`, a kernel module in brackets, a file's name, `[vdso]`, `[anon]` or `[user]`.
     pub module: Arc<str>,
-    /// Where in the source that is.
+    /// Its source line.
     pub source: Option<SourceLine>,
-    /// Whether the compiler put it into the next frame.
+    /// Whether it is inlined into the next frame.
     pub is_inlined: bool,
-    /// Whether the program made it while it ran.
+    /// Whether it is code that the program generated at run time.
     pub is_generated: bool,
 }
 
-/// What a frame is found to be.
+/// The functions of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// The functions that it is in, innermost first, at least one; all but the last one are inlined.
+    /// The functions, innermost first, at least one; all but the last one are inlined.
     pub frames: Rc<[Frame]>,
-    /// Bytes from the last one's begin; `None` where no function is known.
+    /// The offset from the last one's begin; `None` if the function is unknown.
     pub offset: Option<u64>,
-    /// The address by the file itself; where there is no file, as it is.
+    /// The address within its file; without a file, the address itself.
     pub file_address: u64,
 }
 
-/// What is found once: by the kernel's addresses (as seen from user mode, or not), by those of a file, by those of a
-/// process. Without debug information the address is that of the function.
+/// Identifies a cached result: by kernel address (seen from user mode, or not), by an address in a file, or by an
+/// address in a process. Without debug information it is the function's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
     Kernel(bool, u64),
@@ -83,13 +83,13 @@ enum Key {
 #[derive(Debug)]
 struct Vmlinux {
     debug: DebugFile,
-    /// What the kernel's addresses are above the file's, modulo 2^64.
+    /// The kernel's run-time addresses less the file's, modulo 2^64.
     slide: u64,
 }
 
 type FileKey = (Option<u32>, String);
 
-/// Finds names, and remembers them.
+/// Resolves frames, and caches the results.
 #[derive(Clone, Debug, Default)]
 pub struct Resolver {
     tables: Tables,
@@ -103,12 +103,12 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// One for the recording that has `contents`, with `sources`.
+    /// A resolver for the recording with `contents`, with additional `sources`.
     ///
     /// # Errors
-    /// A source can't be read, or isn't of this guest's kernel.
+    /// A source can't be read, or is for another kernel.
     pub fn new(contents: &Contents, sources: &Sources) -> Result<Self, SymbolError> {
-        let mut resolver = Self::of(contents);
+        let mut resolver = Self::from_contents(contents);
         if let Some(path) = &sources.sysroot {
             let sysroot = Sysroot::open(path).map_err(|source| SymbolError::Sysroot {
                 path: path.clone(),
@@ -122,15 +122,15 @@ impl Resolver {
         Ok(resolver)
     }
 
-    /// One for the recording that has `contents`, with nothing else.
-    pub fn of(contents: &Contents) -> Self {
+    /// A resolver for the recording with `contents` only.
+    pub fn from_contents(contents: &Contents) -> Self {
         Self {
-            tables: Tables::of(contents),
+            tables: Tables::new(contents),
             ..Self::default()
         }
     }
 
-    /// What was mapped where when `sample` was taken.
+    /// The mappings of the sampled process at the time of `sample`.
     pub fn mappings_of(&self, sample: &Sample) -> MappingSet {
         let Sample {
             address_space,
@@ -141,7 +141,7 @@ impl Resolver {
         self.tables.spaces.at(address_space, pid, time)
     }
 
-    /// What the recording itself has.
+    /// The names of the recording itself.
     pub fn tables(&self) -> &Tables {
         &self.tables
     }
@@ -152,7 +152,7 @@ impl Resolver {
         self.forget();
     }
 
-    /// Adds a file; the last one of an id counts.
+    /// Adds a file. It replaces a former one with its id.
     pub fn add_file(&mut self, binary: Binary) {
         self.tables.add_file(binary);
         self.forget();
@@ -163,19 +163,19 @@ impl Resolver {
         self.tables.spaces.add(mappings);
     }
 
-    /// Forgets all mappings. What [`Self::mappings_of`] gave before has none from now on.
+    /// Removes all mappings. Earlier results of [`Self::mappings_of`] are empty from now on.
     pub fn forget_mappings(&mut self) {
         self.tables.spaces.forget();
     }
 
-    /// Forgets what was found: it is found again, perhaps as something else.
+    /// Clears the cache.
     fn forget(&self) {
         self.found.take();
         self.files.take();
         self.maps.take();
     }
 
-    /// Forgets what was found if that is more than `limit`. For those that go on for days: guests make up addresses.
+    /// Clears the cache if it has more than `limit` entries: guests can make up addresses for days.
     pub fn forget_beyond(&self, limit: usize) {
         let found = self.found.borrow().len() + self.files.borrow().len();
         if found + self.maps.borrow().len() > limit {
@@ -183,29 +183,31 @@ impl Resolver {
         }
     }
 
-    /// What people should know of sources that were not used; each is told once.
+    /// Warnings about sources that were not used, each once.
     pub fn take_notes(&self) -> Vec<String> {
         self.notes.take()
     }
 
-    /// From now on only what takes no time: what isn't found yet gets no source lines.
-    pub fn hurry(&self) {
+    /// Makes later look-ups fast: addresses that aren't cached get no source lines.
+    pub fn skip_source_lines(&self) {
         self.is_hurried.set(true);
     }
 
-    /// What a frame is.
+    /// Resolves a frame.
     pub fn resolve(&self, asked: Asked) -> Resolved {
-        let place = (self.tables).locate(asked.mappings, asked.address, asked.is_kernel);
-        match place {
-            Place::Mapping(mapping) if !is_nameless(mapping) => self.in_file(mapping, asked),
-            Place::Kernel(found) => self.in_kernel(Some(found), asked),
-            Place::Unknown if asked.is_kernel => self.in_kernel(None, asked),
-            Place::Mapping(mapping) => self.elsewhere(module_name(&mapping.file), asked),
-            Place::Unknown => self.elsewhere(USER, asked),
+        let location = (self.tables).locate(asked.mappings, asked.address, asked.is_kernel);
+        match location {
+            AddressLocation::Mapping(mapping) if !is_nameless(mapping) => {
+                self.in_file(mapping, asked)
+            }
+            AddressLocation::Kernel(found) => self.in_kernel(Some(found), asked),
+            AddressLocation::Unknown if asked.is_kernel => self.in_kernel(None, asked),
+            AddressLocation::Mapping(mapping) => self.elsewhere(module_name(&mapping.file), asked),
+            AddressLocation::Unknown => self.elsewhere(USER, asked),
         }
     }
 
-    /// What was found before under `key`, or what `find` finds.
+    /// The cached result for `key`, or the result of `find`.
     fn once(&self, key: Key, find: impl FnOnce() -> Vec<Frame>) -> Rc<[Frame]> {
         if let Some(found) = self.found.borrow().get(&key) {
             return Rc::clone(found);
@@ -238,7 +240,7 @@ impl Resolver {
                 None => format!("{:#x}", asked.address).into(),
             };
             let module = match found {
-                // The image of a guest without mappings has its programs too.
+                // A guest without mappings has its programs in its image.
                 _ if !asked.is_kernel => USER.into(),
                 Some(found) => Arc::clone(found.module),
                 None => KERNEL.into(),
@@ -280,7 +282,7 @@ impl Resolver {
         }
     }
 
-    /// What is in no file: perhaps code that the program made itself.
+    /// Resolves an address outside files: it may be code that the program generated.
     fn elsewhere(&self, module: &str, asked: Asked) -> Resolved {
         let map = self.map(asked.pid);
         let function = map.find(asked.address);
@@ -303,7 +305,7 @@ impl Resolver {
         }
     }
 
-    /// `outermost`, and what was inlined into it.
+    /// `outermost`, and the functions inlined into it.
     fn with_debug(&self, outermost: Frame, debug: &DebugFile, address: u64) -> Vec<Frame> {
         if self.is_hurried.get() {
             return vec![outermost];
@@ -324,7 +326,7 @@ impl Resolver {
             })
             .collect();
         let (name, source) = last.map_or((None, None), |last| (last.name, last.source));
-        // The symbol of a part of it says more, foo.part.0; another name for the same says less, _stext.
+        // A symbol for a part of the function (foo.part.0) says more; an alias (_stext) says less.
         let name = name.filter(|name| !outermost.function.starts_with(name.as_str()));
         frames.push(Frame {
             function: name.map_or(Arc::clone(&outermost.function), |name| {
@@ -351,7 +353,7 @@ impl Resolver {
         loaded
     }
 
-    /// The functions that process `pid` made itself, as far as it told.
+    /// The functions in the perf map of process `pid`.
     fn map(&self, pid: i32) -> Rc<FunctionTable> {
         let mut maps = self.maps.borrow_mut();
         let map = maps.entry(pid).or_insert_with(|| {
@@ -367,7 +369,7 @@ impl Resolver {
 }
 
 impl Frame {
-    /// One of which nothing more is known.
+    /// A frame without further information.
     fn new(function: Arc<str>, module: Arc<str>) -> Self {
         Self {
             function,
@@ -386,7 +388,7 @@ fn plain(line: SourceLine) -> SourceLine {
     }
 }
 
-/// Whether what is mapped is no file that the recording knows: `[anon]`, but not `[vdso]` with its functions.
+/// Whether the mapping has no file that the recording knows: `[anon]`, but not `[vdso]`, which has functions.
 fn is_nameless(mapping: &Mapping) -> bool {
     mapping.binary.is_none() && (mapping.file.starts_with('[') || mapping.file.is_empty())
 }

@@ -1,18 +1,18 @@
-//! Which file is mapped where, in each address space at each time.
+//! The mappings of each address space over time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use kvmprof_recording::file::{Mapping, ProcessMappings, address_space_key};
 
-/// How many mappings of other processes, whose page tables were in the same memory, are passed over in a search.
+/// Maximum number of other processes' mappings that a search skips. They had page tables in the same memory.
 const MAX_OTHERS: usize = 256;
 
-/// The mappings of an address space at a time. Those that are alike are one, whichever process had them.
+/// The mappings of an address space at a time. Equal sets are one set, in whichever process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MappingSet(u32);
 
-/// Since when mappings are valid, whose they are, and which they are.
+/// The time from which mappings are valid, their process, and their set.
 #[derive(Clone, Copy, Debug)]
 struct Since {
     time: u64,
@@ -27,7 +27,7 @@ pub struct Spaces {
     first: u32,
     sets: Vec<Arc<[Mapping]>>,
     numbers: HashMap<Arc<[Mapping]>, MappingSet>,
-    /// Those of each address space, in the order of time.
+    /// The mappings of each address space, in the order of time.
     spaces: HashMap<u64, Vec<Since>>,
 }
 
@@ -43,8 +43,8 @@ impl Default for Spaces {
 }
 
 impl Spaces {
-    /// Those of a recording.
-    pub fn of(all: &[ProcessMappings]) -> Self {
+    /// The mappings of a recording.
+    pub fn new(all: &[ProcessMappings]) -> Self {
         let mut spaces = Self::default();
         for mappings in all {
             spaces.push(mappings);
@@ -66,7 +66,7 @@ impl Spaces {
         }
     }
 
-    /// The same, but for the order.
+    /// Appends `mappings` without sorting.
     fn push(&mut self, mappings: &ProcessMappings) {
         let key = address_space_key(mappings.address_space);
         let (time, pid) = (mappings.time, mappings.pid);
@@ -89,7 +89,7 @@ impl Spaces {
         times.push(Since { time, pid, set });
     }
 
-    /// Forgets all there are. What [`Self::at`] gave before has no mappings from now on.
+    /// Removes all mappings. Earlier results of [`Self::at`] are empty from now on.
     pub fn forget(&mut self) {
         let count = u32::try_from(self.sets.len()).unwrap_or(u32::MAX);
         *self = Self {
@@ -98,14 +98,14 @@ impl Spaces {
         };
     }
 
-    /// The mappings of process `pid` in `address_space` at `time`, in ns of CLOCK_MONOTONIC. A process is seen before
-    /// its mappings are: what it had first is taken for what it had before.
+    /// The mappings of process `pid` in `address_space` at `time`, in ns of CLOCK_MONOTONIC. A process is sampled
+    /// before its mappings are read, so its first mappings also count for the time before.
     pub fn at(&self, address_space: u64, pid: i32, time: u64) -> MappingSet {
         let Some(times) = self.spaces.get(&address_space_key(address_space)) else {
             return MappingSet::default();
         };
         let (before, after) = times.split_at(times.partition_point(|since| since.time <= time));
-        // The memory of page tables is used again: the process's own come first.
+        // The memory of page tables is reused, so the process's own mappings come first.
         let own = |since: &&Since| since.pid == pid;
         let found = before.iter().rev().take(MAX_OTHERS).find(own);
         let found = found.or_else(|| after.iter().take(MAX_OTHERS).find(own));
@@ -113,7 +113,7 @@ impl Spaces {
         found.map_or(MappingSet::default(), |since| since.set)
     }
 
-    /// The mapping that has `address` in `set`.
+    /// The mapping that contains `address` in `set`.
     pub fn find(&self, set: MappingSet, address: u64) -> Option<&Mapping> {
         let index = set.0.checked_sub(self.first)?;
         let mappings = self.sets.get(usize::try_from(index).ok()?)?;
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn mappings_are_valid_until_the_next_ones() {
-        let spaces = Spaces::of(&[
+        let spaces = Spaces::new(&[
             mappings(0x2000, 7, 100, "a"),
             mappings(0x2000, 7, 200, "b"),
             mappings(0x4000, 7, 150, "c"),
@@ -167,19 +167,19 @@ mod tests {
 
     #[test]
     fn page_tables_are_used_again() {
-        let spaces = Spaces::of(&[
+        let spaces = Spaces::new(&[
             mappings(0x2000, 7, 100, "first"),
             mappings(0x2000, 8, 200, "second"),
         ]);
-        // Process 8 runs before its mappings are seen; 9 shares memory with one that has them (vfork).
+        // Process 8 runs before its mappings are read; 9 shares memory with a process that has mappings (vfork).
         assert_eq!(spaces.at(0x2000, 8, 150), spaces.at(0x2000, 8, 200));
         assert_eq!(spaces.at(0x2000, 9, 150), spaces.at(0x2000, 7, 150));
         assert_eq!(spaces.at(0x2000, 9, 50), MappingSet::default());
     }
 
     #[test]
-    fn what_is_forgotten_is_nobody_elses() {
-        let mut spaces = Spaces::of(&[mappings(0x2000, 7, 100, "a")]);
+    fn removed_mappings_have_no_new_owner() {
+        let mut spaces = Spaces::new(&[mappings(0x2000, 7, 100, "a")]);
         let before = spaces.at(0x2000, 7, 100);
         spaces.forget();
         assert_eq!(spaces.find(before, 0x1000), None);
@@ -192,8 +192,8 @@ mod tests {
     }
 
     #[test]
-    fn alike_ones_are_one() {
-        let spaces = Spaces::of(&[mappings(0x2000, 7, 100, "a"), mappings(0x4000, 8, 200, "a")]);
+    fn equal_sets_are_one() {
+        let spaces = Spaces::new(&[mappings(0x2000, 7, 100, "a"), mappings(0x4000, 8, 200, "a")]);
         assert_eq!(spaces.at(0x2000, 7, 100), spaces.at(0x4000, 8, 200));
     }
 }

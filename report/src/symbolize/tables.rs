@@ -1,4 +1,4 @@
-//! What a recording itself has to name addresses by.
+//! The symbols, mappings and files of a recording.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -16,13 +16,13 @@ pub struct RecordedFile {
 }
 
 impl RecordedFile {
-    /// Its functions, by its own addresses.
+    /// Its functions, by the file's own addresses.
     pub fn functions(&self) -> &FunctionTable {
         self.functions
-            .get_or_init(|| FunctionTable::of(self.binary.functions()))
+            .get_or_init(|| FunctionTable::new(self.binary.functions()))
     }
 
-    /// What file it is.
+    /// Its name, build id and segments.
     pub fn facts(&self) -> &kvmprof_recording::file::BinaryFacts {
         &self.binary.facts
     }
@@ -31,29 +31,29 @@ impl RecordedFile {
 /// The symbols, mappings and files of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
-    /// The kernel and its modules; of a guest that isn't Linux, its image.
+    /// The functions of the kernel and its modules; for a guest that isn't Linux, of its image.
     pub kernel: Arc<Symbols>,
-    /// What was mapped where.
+    /// The mappings of all processes.
     pub spaces: Spaces,
     files: HashMap<u32, Arc<RecordedFile>>,
 }
 
-/// Where an address is.
+/// What is at an address.
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
-    /// In a function of the kernel, of a module, or of the image of a guest without mappings.
+pub enum AddressLocation<'a> {
+    /// A function of the kernel, of a module, or of the image of a guest without mappings.
     Kernel(Found<'a>),
-    /// In a mapping: of a file, or of something else in brackets.
+    /// A mapping of a file, or of something in brackets.
     Mapping(&'a Mapping),
-    /// Nothing is known.
+    /// Unknown.
     Unknown,
 }
 
 impl Tables {
-    /// Those of `contents`.
-    pub fn of(contents: &Contents) -> Self {
+    /// The tables of `contents`.
+    pub fn new(contents: &Contents) -> Self {
         let mut tables = Self {
-            spaces: Spaces::of(&contents.mappings),
+            spaces: Spaces::new(&contents.mappings),
             ..Self::default()
         };
         for block in contents.symbol_blocks() {
@@ -70,7 +70,7 @@ impl Tables {
         Arc::make_mut(&mut self.kernel).add(text);
     }
 
-    /// Adds a file; the last one of an id counts.
+    /// Adds a file. It replaces a former one with its id.
     pub fn add_file(&mut self, binary: Binary) {
         let file = RecordedFile {
             functions: OnceLock::new(),
@@ -79,27 +79,32 @@ impl Tables {
         self.files.insert(file.facts().id, Arc::new(file));
     }
 
-    /// The file that `mapping` is of, if the recording has it.
+    /// The file of `mapping`, if the recording has it.
     pub fn file(&self, mapping: &Mapping) -> Option<&RecordedFile> {
         self.files.get(&mapping.binary?).map(Arc::as_ref)
     }
 
-    /// Where `address` is in memory that has `mappings`.
-    pub fn locate(&self, mappings: MappingSet, address: u64, is_kernel: bool) -> Place<'_> {
+    /// What is at `address` in memory with `mappings`.
+    pub fn locate(
+        &self,
+        mappings: MappingSet,
+        address: u64,
+        is_kernel: bool,
+    ) -> AddressLocation<'_> {
         let found = |symbols: &'_ Symbols| symbols.locate(address).is_some();
         if is_kernel || mappings == MappingSet::default() && found(&self.kernel) {
             return self
                 .kernel
                 .locate(address)
-                .map_or(Place::Unknown, Place::Kernel);
+                .map_or(AddressLocation::Unknown, AddressLocation::Kernel);
         }
         let mapping = self.spaces.find(mappings, address);
-        mapping.map_or(Place::Unknown, Place::Mapping)
+        mapping.map_or(AddressLocation::Unknown, AddressLocation::Mapping)
     }
 }
 
-/// What `address` in `mapping` is by the file itself: the virtual address if `segments` has it, or else the byte in
-/// the file.
+/// The address in the file for `address` in `mapping`: the virtual address if it is in one of `segments`, else the
+/// offset in the file.
 pub fn file_address(mapping: &Mapping, segments: &[Segment], address: u64) -> u64 {
     let byte = (address - mapping.begin).wrapping_add(mapping.offset);
     let mut segments = segments.iter();
@@ -110,7 +115,7 @@ pub fn file_address(mapping: &Mapping, segments: &[Segment], address: u64) -> u6
     })
 }
 
-/// What a file is called: the last part of its path; what is in brackets, as it is.
+/// The short name of a file: the last part of its path. Names in brackets are unchanged.
 pub fn module_name(file: &str) -> &str {
     let name = file.rsplit('/').next().unwrap_or(file);
     match name {

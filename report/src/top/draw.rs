@@ -1,4 +1,4 @@
-//! Drawing: a view of a snapshot on a screen of any size.
+//! Draws a view of a snapshot on a screen of any size.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -10,7 +10,7 @@ use super::lines;
 use super::snapshot::{Snapshot, Target};
 use super::view::{Order, Table, View, title};
 
-/// Lines of stacks that are laid out at most.
+/// Maximum number of lines of stacks.
 const MAX_STACK_LINES: usize = 10_000;
 
 const HELP: [&str; 13] = [
@@ -29,7 +29,7 @@ const HELP: [&str; 13] = [
     "      . idle. Shares are of these.",
 ];
 
-/// Draws `view` of `latest`, or of what is frozen, with or without colours.
+/// Draws `view` of the `latest` snapshot, or of the frozen one, with or without colours.
 pub fn draw(frame: &mut Frame<'_>, latest: &Snapshot, view: &mut View, colours: bool) {
     let area = frame.area();
     let (width, height) = (usize::from(area.width), usize::from(area.height));
@@ -91,7 +91,7 @@ impl Painter {
         Line::from(vec![Span::styled("FROZEN", frozen), Span::raw(" "), rate])
     }
 
-    /// Letters of a bar in the colours of their modes.
+    /// The letters of a bar in the colours of their modes.
     fn bar(&self, text: &str) -> Line<'static> {
         let Some((begin, end)) = text.find('[').zip(text.find(']')) else {
             return Line::from(text.to_owned());
@@ -145,7 +145,7 @@ impl Painter {
         all
     }
 
-    /// `scroll` is cut down to the last screenful.
+    /// `scroll` is limited to the last screenful.
     fn stacks(
         &self,
         snapshot: &Snapshot,

@@ -1,4 +1,4 @@
-//! The keyboard of a terminal that may go away.
+//! The keyboard of a terminal that may disappear.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, stdin};
@@ -8,13 +8,13 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// Where keys come from: standard input, or the process's terminal where that is none, as crossterm has it.
+/// The source of keys, the same as crossterm's: standard input, or the process's terminal if standard input isn't one.
 pub struct Keyboard {
     terminal: Option<File>,
 }
 
 impl Keyboard {
-    /// Finds it.
+    /// Opens the source of keys.
     ///
     /// # Errors
     /// There is no terminal.
@@ -27,11 +27,11 @@ impl Keyboard {
         Ok(Self { terminal })
     }
 
-    /// Waits for a key, a signal, or `time`. False when the terminal has gone: crossterm would read from it on and on, and
-    /// never return.
+    /// Waits for a key, a signal, or `time`. False if the terminal has disappeared: crossterm would read from it in an
+    /// endless loop.
     ///
     /// # Errors
-    /// The system refuses to wait.
+    /// poll(2) failed.
     pub fn wait(&self, time: Duration) -> io::Result<bool> {
         match &self.terminal {
             Some(terminal) => wait_for(terminal.as_fd(), time),
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_gone_is_told_from_what_is_silent_or_not() {
+    fn a_closed_terminal_differs_from_an_open_one() {
         let (ours, theirs) = io::pipe().unwrap();
         assert!(wait_for(ours.as_fd(), Duration::ZERO).unwrap());
         io::Write::write_all(&mut &theirs, b"q").unwrap();

@@ -1,4 +1,4 @@
-//! Rows as text, for a screen of any width and for pipes.
+//! Formats rows as text, for screens of any width and for pipes.
 
 use kvmprof_recording::Mode;
 
@@ -7,14 +7,14 @@ use crate::text::visible;
 
 use super::snapshot::{FunctionId, FunctionRow, ProcessRow, Snapshot, StackRow};
 
-/// Characters that stand for the modes in a bar, so that it needs no colours.
+/// The letters of the modes in a bar, which make it readable without colours.
 pub const MODE_LETTERS: [char; Mode::ALL.len()] = ['u', 'k', 'i', '.'];
-/// In narrower ones tables have fewer columns.
+/// On narrower screens tables have fewer columns.
 const WIDE: usize = 72;
-/// The narrowest bar that leaves room for its numbers.
+/// The minimum width of a bar with numbers.
 const MIN_BAR: usize = 12;
 
-/// `part` of `whole` in %; 0 of nothing.
+/// `part` of `whole` in %; 0 if `whole` is 0.
 #[expect(
     clippy::cast_precision_loss,
     reason = "it is shown with one digit behind the point"
@@ -27,14 +27,14 @@ pub fn percent(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// What is looked at.
+/// The title of the screen.
 pub fn title(snapshot: &Snapshot) -> String {
     let facts = &snapshot.facts;
     if facts.vcpus == 0 {
         return "kvmprof top: waiting for the guest".to_owned();
     }
     let plural = if facts.vcpus == 1 { "" } else { "s" };
-    // Whoever started the guest chose the name.
+    // The guest's owner chose this name.
     let kernel = visible(&facts.kernel);
     let ended = if snapshot.has_ended {
         "the guest has ended: "
@@ -52,7 +52,7 @@ pub fn title(snapshot: &Snapshot) -> String {
     )
 }
 
-/// Rate and loss.
+/// The rate and the losses.
 #[expect(
     clippy::cast_precision_loss,
     reason = "it is shown without a digit behind the point"
@@ -100,7 +100,7 @@ pub fn bar(label: &str, ticks: &VcpuTicks, width: usize) -> String {
     text
 }
 
-/// `length` letters, each mode having its share of them.
+/// `length` letters, in the proportions of the modes.
 fn letters(ticks: &VcpuTicks, length: usize) -> String {
     let known = u128::from(ticks.known());
     if known == 0 {
@@ -117,8 +117,8 @@ fn letters(ticks: &VcpuTicks, length: usize) -> String {
     text
 }
 
-/// The bars of all vCPUs in at most `room` lines: where they don't fit, that of all together comes first, and the
-/// last line counts those left out.
+/// The bars of all vCPUs in at most `room` lines. If they don't fit, the first line is the sum of all vCPUs, and the
+/// last line counts those that are left out.
 pub fn bars(snapshot: &Snapshot, width: usize, room: usize) -> Vec<String> {
     let vcpus = &snapshot.vcpus;
     let one = |(index, ticks): (usize, &VcpuTicks)| bar(&format!("vCPU {index}"), ticks, width);
@@ -150,7 +150,7 @@ pub fn process_heading(width: usize) -> String {
     text
 }
 
-/// A process, its share being that of `whole`.
+/// A line for a process, with its share of `whole`.
 pub fn process_line(row: &ProcessRow, whole: u64, width: usize) -> String {
     let ticks = row.ticks();
     let mut text = format!(
@@ -179,7 +179,8 @@ pub fn function_heading(width: usize) -> String {
     }
 }
 
-/// A function, its shares being those of `whole`; `k` marks the kernel's, `u` those in user mode, behind which is whose.
+/// A line for a function, with its shares of `whole`; `k` marks kernel functions, `u` user functions, with their
+/// process at the end.
 pub fn function_line(row: &FunctionRow, whole: u64, width: usize) -> String {
     let (own, total) = (percent(row.own, whole), percent(row.total, whole));
     let mut text = if width >= WIDE {
@@ -198,7 +199,7 @@ pub fn function_line(row: &FunctionRow, whole: u64, width: usize) -> String {
     text
 }
 
-/// A stack in several lines, innermost frame first.
+/// The lines of a stack, innermost frame first.
 pub fn stack_lines(row: &StackRow, whole: u64) -> Vec<String> {
     let mut lines = vec![format!(
         "{:>7} {:>5.1} %  {} {}",

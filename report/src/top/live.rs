@@ -1,4 +1,4 @@
-//! The terminal, and the loops that feed what is shown.
+//! Runs the live view on a terminal or a pipe.
 
 use std::io::{self, IsTerminal, Write, stdout};
 use std::mem::ManuallyDrop;
@@ -26,28 +26,28 @@ use super::plain::print;
 use super::view::{Action, View};
 use kvmprof_recording::file::ReadError;
 
-/// How long a signal or new data waits for a key at most.
+/// Maximum time in which a signal or new data waits for a key.
 const POLL: Duration = Duration::from_millis(100);
-/// Keys that are taken between two looks at the stream.
+/// Maximum number of keys that are handled before the stream is read again.
 const KEYS: usize = 64;
-/// How often rows are made anew while data comes in: they are to be read.
+/// How often rows are updated while data comes in: slowly enough for reading.
 const REFRESH: Duration = Duration::from_millis(500);
-/// Pieces of the stream that are taken between two looks at the keyboard.
+/// Maximum number of pieces of the stream that are handled before the keyboard is read again.
 const PIECES: usize = 64;
 
-/// What arrives from the recorder: bytes, or why there are no more. The sender's end is the recording's.
+/// The recorder's stream: bytes, or an error that ends it. It is complete when the sender closes.
 pub type Feed<E> = Receiver<Result<Vec<u8>, E>>;
 
-/// How to look.
+/// The options of the live view.
 #[derive(Clone, Copy, Debug)]
 pub struct TopOptions {
     /// The length of the window.
     pub window: Duration,
-    /// Between two tables, where there is no terminal.
+    /// Time between two tables, without a terminal.
     pub interval: Duration,
-    /// How many tables, where there is no terminal; `None` is until the recording ends.
+    /// The number of tables, without a terminal; `None`: until the recording ends.
     pub count: Option<u64>,
-    /// Rows of each table at most, where there is no terminal.
+    /// Maximum number of rows of a table, without a terminal.
     pub rows: usize,
     /// Whether colours may be used on a terminal.
     pub colours: bool,
@@ -56,29 +56,29 @@ pub struct TopOptions {
 /// Why the view ended.
 #[derive(Debug, thiserror::Error)]
 pub enum TopError<E: std::error::Error + 'static> {
-    /// The stream makes no sense.
+    /// The stream is invalid.
     #[error(transparent)]
     Stream(#[from] ReadError),
-    /// The stream broke off.
+    /// The stream was interrupted.
     #[error("The guest's recorder can't be read on")]
     Source(#[source] E),
-    /// The terminal or the pipe refused.
+    /// Writing to the terminal or the pipe failed.
     #[error("Cannot show the view")]
     Output(#[from] io::Error),
 }
 
-/// Shows `feed` until the user quits: on a terminal as a screen, else as one table after the other. A reader that has
-/// closed its pipe has quit, too.
+/// Shows `feed` until the user quits: on a terminal as a screen, else as a sequence of tables. Closing the pipe counts
+/// as quitting.
 ///
 /// # Errors
-/// [`TopError`]. The terminal is as it was before.
+/// [`TopError`]. The terminal has its former state.
 pub fn run<E: std::error::Error + 'static>(
     feed: &Feed<E>,
     options: &TopOptions,
 ) -> Result<(), TopError<E>> {
     if stdout().is_terminal() {
         return match on_terminal(feed, options) {
-            // The terminal has gone, and the user with it.
+            // The terminal is gone, so the user has quit.
             Err(TopError::Output(error))
                 if error.raw_os_error() == Some(Errno::IO.raw_os_error()) =>
             {
@@ -93,7 +93,7 @@ pub fn run<E: std::error::Error + 'static>(
     }
 }
 
-/// One table an interval.
+/// Prints one table an interval.
 fn in_pipe<E: std::error::Error + 'static>(
     feed: &Feed<E>,
     options: &TopOptions,
@@ -114,7 +114,7 @@ fn in_pipe<E: std::error::Error + 'static>(
                     break;
                 }
             }
-            // What comes without a pause doesn't keep the table from being printed.
+            // A stream without pauses mustn't delay the table.
             if begin.elapsed() >= due {
                 break;
             }
@@ -137,8 +137,8 @@ fn on_terminal<E: std::error::Error + 'static>(
     }
     let keyboard = Keyboard::open()?;
     let _screen = Screen::enter()?;
-    // Its end would show the cursor, which the screen does, and tell standard error if it can't: a panic where that has
-    // gone too.
+    // Dropping it would show the cursor, which the screen does, and print failures to standard error: a panic if that
+    // is gone too.
     let mut terminal = ManuallyDrop::new(Terminal::new(CrosstermBackend::new(stdout()))?);
     let begin = Instant::now();
     let mut model = Model::new(options.window, Duration::ZERO);
@@ -146,10 +146,10 @@ fn on_terminal<E: std::error::Error + 'static>(
     let mut snapshot = model.snapshot();
     let (mut refreshed, mut is_open) = (begin.elapsed(), true);
     terminal.draw(|frame| draw(frame, &snapshot, &mut view, options.colours))?;
-    // A terminal that has gone is like a user who quits.
+    // A terminal that is gone counts as a user who quits.
     while !end.load(Ordering::Relaxed) && keyboard.wait(POLL)? {
         let mut is_changed = false;
-        // Keys first: whoever wants to quit isn't kept by a flood of data.
+        // Keys come first: a flood of data mustn't keep the user from quitting.
         for _ in 0..KEYS {
             if !event::poll(Duration::ZERO)? {
                 break;
@@ -167,7 +167,7 @@ fn on_terminal<E: std::error::Error + 'static>(
         }
         if begin.elapsed() >= refreshed + REFRESH {
             refreshed = begin.elapsed();
-            // Of a guest that has ended the last is shown until the user quits.
+            // After the guest's end the last state is shown until the user quits.
             if is_open {
                 model.advance(refreshed);
             }
@@ -181,7 +181,7 @@ fn on_terminal<E: std::error::Error + 'static>(
     Ok(())
 }
 
-/// Takes what has arrived. False when nothing more can.
+/// Handles the data that has arrived. False if no more can come.
 fn take<E: std::error::Error + 'static>(
     feed: &Feed<E>,
     model: &mut Model,
@@ -197,12 +197,12 @@ fn take<E: std::error::Error + 'static>(
     Ok(true)
 }
 
-/// The terminal in raw mode with a screen of its own; dropped, it is as it was before.
+/// The terminal in raw mode with an alternate screen. Dropping it restores the former state.
 struct Screen;
 
 impl Screen {
     fn enter() -> io::Result<Self> {
-        // A panic's message would go to the other screen, and be lost with it.
+        // A panic's message would be lost with the alternate screen.
         let hook = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
             restore();
@@ -221,7 +221,7 @@ impl Drop for Screen {
     }
 }
 
-/// Does what can be done: a terminal that has gone needs nothing.
+/// Restores the terminal and ignores errors: a terminal that is gone needs nothing.
 fn restore() {
     let _ = execute!(stdout(), Show, LeaveAlternateScreen);
     let _ = disable_raw_mode();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_broke_off_is_told() {
+    fn a_stream_that_breaks_off_gives_an_error() {
         let (sender, feed) = sync_channel(4);
         sender.send(Err(io::Error::other("gone"))).unwrap();
         let error = in_pipe(&feed, &options(None), &mut Vec::new()).unwrap_err();

@@ -1,7 +1,7 @@
-//! The live view, `kvmprof top`: what a guest did lately, out of the stream of its recorder.
+//! The live view, `kvmprof top`: the recent activity of a guest, from its recorder's stream.
 //!
-//! A [`Model`] keeps the last seconds in bounded memory; a [`Snapshot`] is what it shows at one moment; a [`View`] is
-//! what the user looks at. Only [`run`] knows the terminal, and nothing here knows where the stream comes from.
+//! A [`Model`] keeps the last seconds in bounded memory; a [`Snapshot`] is its state at one moment; a [`View`] is what
+//! the user has chosen to see. Only [`run`] uses the terminal, and any stream can be the source.
 
 mod draw;
 mod keyboard;

@@ -1,4 +1,4 @@
-//! The sliding window: what has arrived lately.
+//! The sliding window of recent ticks.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -9,30 +9,30 @@ use crate::profile::{Limits, Sums};
 use crate::symbolize::Resolver;
 use kvmprof_recording::file::{Block, Budget, Facts, Kind, Piece, ReadError, Reader, Samples};
 
-/// The window slides by that part of its length.
+/// The window slides by this fraction of its length.
 const SLOTS: u32 = 20;
 
-/// What is told apart in each part of the window.
+/// The limits of each part of the window.
 const LIMITS: Limits = Limits {
     processes: 2048,
     stacks: 4096,
     frames: 32_768,
 };
-/// Names that are remembered from one snapshot to the next at most.
+/// Maximum number of resolved names that are kept from one snapshot to the next.
 const MAX_FOUND: usize = 1 << 16;
 
-/// What arrived in a part of the window.
+/// The ticks that arrived in a part of the window.
 #[derive(Clone, Debug)]
 pub struct Slot {
-    /// When it began, in the time of [`Model`].
+    /// Its begin, in the time of [`Model`].
     pub begin: Duration,
-    /// When its last ticks arrived.
+    /// The arrival of its last ticks.
     pub end: Duration,
     /// Its ticks.
     pub sums: Sums,
 }
 
-/// The window, fed by a recorder's stream. Time is given to it, from any moment on that stays the same.
+/// The window, fed with a recorder's stream. The caller gives the time, relative to any fixed moment.
 #[derive(Debug)]
 pub struct Model {
     window: Duration,
@@ -41,13 +41,13 @@ pub struct Model {
     facts: Facts,
     resolver: Rc<Resolver>,
     slots: VecDeque<Slot>,
-    /// When the last samples arrived.
+    /// The arrival of the last samples.
     last: Duration,
     has_ended: bool,
 }
 
 impl Model {
-    /// A window of that length, at whose beginning it is `now`.
+    /// An empty window of length `window` that begins `now`.
     pub fn new(window: Duration, now: Duration) -> Self {
         Self {
             window,
@@ -64,7 +64,7 @@ impl Model {
     /// Takes bytes of the stream that have arrived `now`.
     ///
     /// # Errors
-    /// It is no recording of a known format, or damaged.
+    /// The stream isn't a recording of a known format, or is damaged.
     pub fn feed(&mut self, bytes: &[u8], now: Duration) -> Result<(), ReadError> {
         self.reader.push(bytes);
         while let Some(block) = self.reader.next_block()? {
@@ -79,7 +79,7 @@ impl Model {
             if block.kind != Some(Kind::Mappings) {
                 return Ok(());
             }
-            // The live view goes on for days: those of processes that have ended are no use any more.
+            // The live view may run for days: remove the mappings of processes that have ended.
             self.names().forget_mappings();
             self.budget.give_mappings_back();
             self.budget.take(&block);
@@ -96,7 +96,7 @@ impl Model {
         Ok(())
     }
 
-    /// What names come from. Snapshots keep what they had.
+    /// The names for new frames. Snapshots keep their own.
     fn names(&mut self) -> &mut Resolver {
         Rc::make_mut(&mut self.resolver)
     }
@@ -125,7 +125,7 @@ impl Model {
         })
     }
 
-    /// Lets go what is older than the window.
+    /// Removes ticks that are older than the window.
     pub fn advance(&mut self, now: Duration) {
         let begin = now.saturating_sub(self.window);
         while self.slots.front().is_some_and(|slot| slot.end < begin) {
@@ -133,15 +133,15 @@ impl Model {
         }
     }
 
-    /// True when the recorder has said that nothing more follows.
+    /// True after the end of the recorder's stream.
     pub fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// What the window shows.
+    /// The present contents of the window.
     pub fn snapshot(&self) -> Snapshot {
         self.resolver.forget_beyond(MAX_FOUND);
-        Snapshot::of(
+        Snapshot::new(
             &self.facts,
             &self.resolver,
             self.slots.iter(),
@@ -160,7 +160,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn what_is_older_than_the_window_is_let_go() {
+    fn ticks_older_than_the_window_are_dropped() {
         let mut model = Model::new(10 * SECOND, Duration::ZERO);
         let mut stream = stream();
         model.feed(&stream.begin(), Duration::ZERO).unwrap();
@@ -227,7 +227,7 @@ mod tests {
         let module = Block::encode(Kind::Symbols, b"900000 t poll\t[net]\n").unwrap();
         model.feed(&module, Duration::ZERO).unwrap();
         assert_eq!(names(&model.snapshot()), ["poll"]);
-        // What has been shown stays as it was.
+        // Names in an earlier snapshot don't change.
         let stacks = before.stacks(&Target::Process(1));
         assert_eq!(&*stacks[0].frames[0].name, "0x900010");
     }

@@ -1,4 +1,4 @@
-//! Tables for pipes and files, one after the other.
+//! Prints tables to pipes and files.
 
 use std::io::{self, Write};
 
@@ -6,13 +6,13 @@ use super::lines;
 use super::snapshot::Snapshot;
 use super::view::{Table, View};
 
-/// Characters of a line: tables have all their columns then. Names may make it longer.
+/// Characters of a line, enough for all columns. Long names exceed it.
 const WIDTH: usize = 80;
 
 /// Prints a snapshot: at most `rows` rows of each table.
 ///
 /// # Errors
-/// When `out` takes no more.
+/// Writing to `out` failed.
 pub fn print(snapshot: &Snapshot, rows: usize, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", lines::title(snapshot))?;
     writeln!(out, "{}", lines::rate(snapshot))?;
@@ -38,7 +38,7 @@ pub fn print(snapshot: &Snapshot, rows: usize, out: &mut dyn Write) -> io::Resul
     out.flush()
 }
 
-/// Says how many of `all` rows were left out behind those `shown`.
+/// Prints how many of `all` rows follow the `shown` ones.
 fn print_rest(all: usize, shown: usize, what: &str, out: &mut dyn Write) -> io::Result<()> {
     match all.checked_sub(shown) {
         Some(more @ 1..) => writeln!(out, "  and {more} other {what} (--top shows more)"),

@@ -1,4 +1,4 @@
-//! What the window shows at one moment: rows, not yet sorted or chosen.
+//! The state of the window at one moment: rows, neither sorted nor filtered.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use kvmprof_recording::file::{Contents, Facts};
 /// A process in the window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessRow {
-    /// Its pid; -1 is those that couldn't be told.
+    /// Its pid; -1 for unknown processes.
     pub pid: i32,
     /// Its name, or a word in brackets.
     pub name: String,
@@ -31,17 +31,17 @@ impl ProcessRow {
     }
 }
 
-/// A function, or an address that belongs to none that is known. In user mode each process has its own.
+/// A function, or an address without a known function. In user mode each process has its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FunctionId {
-    /// The process that it belongs to; `None` for the kernel's.
+    /// Its process; `None` for kernel functions.
     pub pid: Option<i32>,
     /// Its name or address.
     pub name: Arc<str>,
 }
 
 impl FunctionId {
-    fn of(pid: i32, frame: &StackFrame) -> Self {
+    fn new(pid: i32, frame: &StackFrame) -> Self {
         Self {
             pid: (!frame.is_kernel).then_some(pid),
             name: Arc::clone(&frame.frame.function),
@@ -52,9 +52,9 @@ impl FunctionId {
 /// A function in the window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionRow {
-    /// Which it is.
+    /// The function.
     pub function: FunctionId,
-    /// The name of the process that it belongs to; empty for the kernel's.
+    /// The name of its process; empty for kernel functions.
     pub process: String,
     /// Ticks in which the program counter was in it.
     pub own: u64,
@@ -65,48 +65,48 @@ pub struct FunctionRow {
 /// A call stack under a selected row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackRow {
-    /// Whose.
+    /// The process's pid.
     pub pid: i32,
     /// The process's name.
     pub process: String,
     /// Its frames, innermost first.
     pub frames: Vec<FunctionId>,
-    /// How many ticks were in it.
+    /// The number of its ticks.
     pub ticks: u64,
 }
 
-/// Which stacks are asked for.
+/// Selects stacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Those of a process.
+    /// The stacks of a process.
     Process(i32),
-    /// Those that a function is on.
+    /// The stacks that contain a function.
     Function(FunctionId),
 }
 
-/// See the module's documentation.
+/// The contents of the window at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// What the recording is about.
+    /// The recording's properties.
     pub facts: Facts,
-    /// How long it took all that to arrive.
+    /// The time in which these ticks arrived.
     pub span: Duration,
     /// By vCPU.
     pub vcpus: Vec<VcpuTicks>,
     /// By pid.
     pub processes: Vec<ProcessRow>,
-    /// In no order.
+    /// Not sorted.
     pub functions: Vec<FunctionRow>,
-    /// Samples that there was no room to tell apart.
+    /// Samples beyond the window's limits.
     pub elsewhere: u64,
-    /// True when nothing more follows.
+    /// True after the end of the stream.
     pub has_ended: bool,
     profile: Profile,
 }
 
 impl Snapshot {
-    /// What `slots` have together, whose frames `resolver` names.
-    pub(super) fn of<'a>(
+    /// The sum of `slots`. `resolver` names the frames.
+    pub(super) fn new<'a>(
         facts: &Facts,
         resolver: &Rc<Resolver>,
         slots: impl Iterator<Item = &'a Slot>,
@@ -118,7 +118,7 @@ impl Snapshot {
             span += slot.end.saturating_sub(slot.begin);
             sums.merge(&slot.sums);
         }
-        // A vCPU has a bar from the start.
+        // Each vCPU has a bar from the start.
         let seen = sums.vcpus.keys().last();
         let count = seen.map_or(0, |last| u32::from(*last) + 1);
         let count = count.max(facts.vcpus.min(u16::MAX.into()));
@@ -152,19 +152,19 @@ impl Snapshot {
         self.sum(VcpuTicks::total)
     }
 
-    /// Ticks whose mode is known: what shares are shares of.
+    /// Ticks with a known mode. Shares are relative to these.
     pub fn known(&self) -> u64 {
         self.sum(VcpuTicks::known)
     }
 
-    /// The sum of a part of all vCPUs' ticks.
+    /// The sum over all vCPUs of a part of their ticks.
     pub fn sum(&self, part: impl Fn(&VcpuTicks) -> u64) -> u64 {
         self.vcpus
             .iter()
             .fold(0, |sum, vcpu| sum.saturating_add(part(vcpu)))
     }
 
-    /// Whether the stream has brought symbols.
+    /// Whether the stream has had symbols.
     pub fn has_symbols(&self) -> bool {
         self.profile.has_symbols()
     }
@@ -197,7 +197,7 @@ impl Snapshot {
             name: HALTED.into(),
         };
         let rows = sum(&self.profile, SortBy::Own, Some(halted), |pid, frame| {
-            Some(FunctionId::of(pid, frame))
+            Some(FunctionId::new(pid, frame))
         });
         let rows = rows.into_iter();
         rows.map(|Row { key, own, total }| FunctionRow {
@@ -243,7 +243,7 @@ impl Snapshot {
 
     fn functions_of(&self, pid: i32, stack: &Stack) -> Vec<FunctionId> {
         let frames = self.profile.frames(pid, stack);
-        let functions = frames.iter().map(|frame| FunctionId::of(pid, frame));
+        let functions = frames.iter().map(|frame| FunctionId::new(pid, frame));
         functions.collect()
     }
 }

@@ -129,7 +129,7 @@ fn stacks_scroll_to_their_end_and_back() {
             .unwrap();
         view.scroll
     };
-    // Eight lines, of which four fit.
+    // Four of eight lines fit.
     assert_eq!(draw(&mut view), 4);
     view.key(KeyEvent::from(KeyCode::Up), &snapshot);
     assert_eq!(draw(&mut view), 3);

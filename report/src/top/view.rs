@@ -1,4 +1,4 @@
-//! What of a snapshot is looked at, and how keys change that.
+//! The user's view of a snapshot, and the keys that change it.
 
 use std::cmp::Reverse;
 
@@ -22,28 +22,28 @@ pub enum Table {
     Functions,
 }
 
-/// What comes first.
+/// The order of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// The most ticks: of a function, those with the program counter in it.
+    /// Most ticks first: of functions, those with the program counter in the function.
     #[default]
     Own,
-    /// The most ticks in the kernel (processes), or on the stack (functions).
+    /// Most ticks first: in the kernel (processes), or with the function on the stack (functions).
     Total,
-    /// The lowest pid (processes), or the first name (functions).
+    /// Lowest pid first (processes), or by name (functions).
     Name,
 }
 
-/// What the user wants.
+/// What to do after a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Look on.
+    /// Go on.
     Continue,
-    /// End.
+    /// Quit.
     Quit,
 }
 
-/// See the module's documentation.
+/// The table, order, filter and selection that the user has chosen.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     /// The table that is shown.
@@ -56,24 +56,24 @@ pub struct View {
     pub is_typing: bool,
     /// True while the help is shown.
     pub has_help: bool,
-    /// Whose stacks are shown instead of the table.
+    /// The process or function with its stacks on the screen instead of the table.
     pub target: Option<Target>,
-    /// The first line of the stacks that is shown.
+    /// The first line of the stacks on the screen.
     pub scroll: usize,
-    /// What is frozen.
+    /// The frozen snapshot.
     frozen: Option<Box<Snapshot>>,
-    /// The selected row, so that it stays selected when others pass it.
+    /// The selected row. It stays selected when its position changes.
     selected: Option<Target>,
     cursor: usize,
 }
 
 impl View {
-    /// The snapshot to show: `latest`, or that which was frozen.
+    /// The snapshot to show: `latest`, or the frozen one.
     pub fn choose<'a>(&'a self, latest: &'a Snapshot) -> &'a Snapshot {
         self.frozen.as_deref().unwrap_or(latest)
     }
 
-    /// True while nothing changes.
+    /// True while the snapshot is frozen.
     pub fn is_frozen(&self) -> bool {
         self.frozen.is_some()
     }
@@ -125,7 +125,7 @@ impl View {
             .any(|word| word.to_lowercase().contains(&filter))
     }
 
-    /// What each row of the table is, in order.
+    /// The process or function of each row of the table, in order.
     fn targets(&self, snapshot: &Snapshot) -> Vec<Target> {
         match self.table {
             Table::Processes => self
@@ -141,7 +141,7 @@ impl View {
         }
     }
 
-    /// The number of the selected row, the first until a key selects another.
+    /// The index of the selected row; the first one until a key selects another.
     pub fn cursor(&self, snapshot: &Snapshot) -> usize {
         self.position(&self.targets(snapshot))
     }
@@ -153,7 +153,7 @@ impl View {
             .unwrap_or(self.cursor.min(targets.len().saturating_sub(1)))
     }
 
-    /// Acts on a key, with `latest` on the screen unless it is frozen.
+    /// Handles a key. The screen shows `latest` unless it is frozen.
     pub fn key(&mut self, key: KeyEvent, latest: &Snapshot) -> Action {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         if is_control && key.code == KeyCode::Char('c') {
@@ -261,7 +261,7 @@ impl View {
     }
 }
 
-/// Where a key moves `position` to, at most to `last`; `None` when it is no such key.
+/// The new position after a key, at most `last`; `None` if it isn't a key for moving.
 fn moved(position: usize, code: KeyCode, last: usize) -> Option<usize> {
     let position = match code {
         KeyCode::Up | KeyCode::Char('k') => position.saturating_sub(1),
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_frozen_stays_until_it_is_released() {
+    fn a_frozen_snapshot_stays_until_it_is_released() {
         let (mut view, snapshot) = (View::default(), snapshot());
         press(&mut view, &snapshot, &[KeyCode::Char(' '), KeyCode::Down]);
         let mut later = snapshot.clone();

@@ -1,4 +1,4 @@
-//! Each format as it is meant to be.
+//! Compares each format with a golden file.
 
 use std::io::Read;
 

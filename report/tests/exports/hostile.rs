@@ -1,4 +1,4 @@
-//! Guests say what they like of themselves: whatever a recording has, each format comes out whole.
+//! Checks that each format is well-formed whatever names and numbers a guest puts into a recording.
 
 use clap::ValueEnum;
 use kvmprof_recording::file::Facts;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use crate::export;
 use crate::recording::{facts, write};
 
-/// Numbers, extreme ones above all.
+/// Numbers, often extreme ones.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         Just(0),

@@ -1,4 +1,4 @@
-//! Exports, held against files that were looked at by hand, and read by the tools that people use.
+//! Tests of exports: against golden files that were checked by hand, and with the tools that users read them with.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
@@ -15,7 +15,7 @@ use std::path::Path;
 
 use kvmprof_report::export::{Format, Source};
 
-/// `path` in `format`, of all processes or of `pids`.
+/// The export of `path` in `format`, with all processes or only `pids`.
 fn export(path: &Path, pids: &[i32], format: Format) -> Vec<u8> {
     let source = Source::open(path, pids).unwrap();
     let mut out = Vec::new();

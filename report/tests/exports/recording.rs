@@ -21,17 +21,17 @@ ffffffff81000d00 t cpu_idle_poll.constprop.0
 ffffffff81001100 T _etext
 ";
 
-/// The functions of the server's program, by its own addresses, as mangled as compilers have them.
+/// The functions of the server's program, by the file's own addresses, with mangled names.
 const FUNCTIONS: [(u64, u64, &str); 5] = [
     (0x40_1000, 0x100, "main"),
     (0x40_1100, 0x100, "_ZN6Server5serveERKSs"),
     (0x40_1200, 0x40, "read@plt"),
-    // By .eh_frame alone.
+    // Known by .eh_frame only.
     (0x40_1300, 0x100, ""),
     (0x40_1500, 0x80, "_RNvCs1234_6server4spin"),
 ];
 
-/// Those of a module, which was loaded later.
+/// The functions of a module, which was loaded later.
 const MODULE_SYMBOLS: &str = "\
 ffffffffc0000f00 t virtnet_poll\t[virtio_net]
 ffffffffc0001000 t virtnet_close\t[virtio_net]
@@ -40,8 +40,8 @@ ffffffffc0001000 t virtnet_close\t[virtio_net]
 const PERIOD: u64 = 10_000_000;
 const BEGAN: u64 = 5_000_000_000;
 
-/// A kind of sample: who, where, how often.
-struct Kindred {
+/// A kind of sample: process, stack, and frequency.
+struct SampleKind {
     vcpu: u16,
     thread: (i32, i32, &'static str),
     mode: Mode,
@@ -59,8 +59,8 @@ const READ: &[u64] = &[
     0xffff_ffff_8100_0111,
 ];
 
-const KINDREDS: [Kindred; 8] = [
-    Kindred {
+const KINDREDS: [SampleKind; 8] = [
+    SampleKind {
         vcpu: 0,
         thread: (101, 101, "server"),
         mode: Mode::Kernel,
@@ -69,7 +69,7 @@ const KINDREDS: [Kindred; 8] = [
         user_end: StackEnd::Complete,
         share: 13,
     },
-    Kindred {
+    SampleKind {
         vcpu: 1,
         thread: (101, 102, "server worker"),
         mode: Mode::Kernel,
@@ -78,7 +78,7 @@ const KINDREDS: [Kindred; 8] = [
         user_end: StackEnd::Truncated,
         share: 8,
     },
-    Kindred {
+    SampleKind {
         vcpu: 1,
         thread: (101, 101, "server"),
         mode: Mode::User,
@@ -87,7 +87,7 @@ const KINDREDS: [Kindred; 8] = [
         user_end: StackEnd::Complete,
         share: 11,
     },
-    Kindred {
+    SampleKind {
         vcpu: 0,
         thread: (230, 230, "batch"),
         mode: Mode::User,
@@ -96,7 +96,7 @@ const KINDREDS: [Kindred; 8] = [
         user_end: StackEnd::Broken,
         share: 17,
     },
-    Kindred {
+    SampleKind {
         vcpu: 0,
         thread: (230, 230, "batch"),
         mode: Mode::Interrupt,
@@ -105,7 +105,7 @@ const KINDREDS: [Kindred; 8] = [
         user_end: StackEnd::Complete,
         share: 3,
     },
-    Kindred {
+    SampleKind {
         vcpu: 1,
         thread: (-1, -1, ""),
         mode: Mode::Kernel,
@@ -114,7 +114,7 @@ const KINDREDS: [Kindred; 8] = [
         user_end: StackEnd::Absent,
         share: 5,
     },
-    Kindred {
+    SampleKind {
         vcpu: 1,
         thread: (0, 0, "swapper/1"),
         mode: Mode::Idle,
@@ -123,7 +123,7 @@ const KINDREDS: [Kindred; 8] = [
         user_end: StackEnd::Absent,
         share: 2,
     },
-    Kindred {
+    SampleKind {
         vcpu: 0,
         thread: (231, 231, "a;b \"c\"\u{7f}"),
         mode: Mode::User,
@@ -134,7 +134,7 @@ const KINDREDS: [Kindred; 8] = [
     },
 ];
 
-impl Kindred {
+impl SampleKind {
     fn sample(&self, time: u64) -> (Sample, Vec<u64>) {
         let frames = [self.kernel, self.user].concat();
         let (pid, tid, name) = self.thread;
@@ -168,25 +168,20 @@ impl Kindred {
     }
 }
 
-/// All ticks of `rounds` rounds. In each every kind of sample comes as often as its share says, and each vCPU is
-/// halted for a while.
+/// All ticks of `rounds` rounds. In each round every kind of sample has its share, and each vCPU is halted for a while.
 fn ticks(rounds: u64) -> Vec<(Ticks, Vec<u64>)> {
     let mut all = Vec::new();
     let mut times = [BEGAN; 2];
     for round in 0..rounds {
-        for kindred in &KINDREDS {
-            let time = &mut times[usize::from(kindred.vcpu)];
-            for index in 0..kindred.share {
-                let idle = if index == 0 && kindred.share > 7 {
-                    3
-                } else {
-                    0
-                };
+        for kind in &KINDREDS {
+            let time = &mut times[usize::from(kind.vcpu)];
+            for index in 0..kind.share {
+                let idle = if index == 0 && kind.share > 7 { 3 } else { 0 };
                 let stolen = u64::from(index == 5 && round % 2 == 0);
                 *time += (1 + idle + stolen) * PERIOD;
-                let (sample, frames) = kindred.sample(*time);
+                let (sample, frames) = kind.sample(*time);
                 let ticks = Ticks {
-                    vcpu: kindred.vcpu,
+                    vcpu: kind.vcpu,
                     idle,
                     stolen,
                     sample: Some(sample),
@@ -199,7 +194,7 @@ fn ticks(rounds: u64) -> Vec<(Ticks, Vec<u64>)> {
     all
 }
 
-/// The kernel, what is mapped in the server and what its program is; of the batch job nothing is known.
+/// The kernel's symbols, and the server's mappings and program; nothing about the batch job.
 fn blocks() -> Vec<Vec<u8>> {
     let kernel = KernelFacts {
         release: "6.1.0-test".to_owned(),
@@ -245,7 +240,7 @@ fn blocks() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// What the recordings here are about.
+/// The properties of these recordings.
 pub fn facts() -> Facts {
     Facts {
         program: "1.2.3".to_owned(),
@@ -282,7 +277,7 @@ pub fn write(facts: &Facts, all: &[(Ticks, Vec<u64>)]) -> (TempDir, PathBuf) {
             add(Kind::Samples, &encoder.take().bytes);
         }
     }
-    // The recorder writes symbols as soon as they are known: samples may come first.
+    // The recorder writes symbols once they are known: samples may come before them.
     add(Kind::Samples, &encoder.take().bytes);
     add(Kind::Symbols, SYMBOLS.as_bytes());
     add(Kind::Symbols, MODULE_SYMBOLS.as_bytes());

@@ -1,4 +1,4 @@
-//! Chromium, which `tests/run` installs: it opens pages without a screen.
+//! Opens pages with headless Chromium, which `tests/run` installs.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// One that keeps its profile in `folder`.
+    /// A browser with its profile in `folder`.
     pub fn new(folder: &Path) -> Self {
         let profile = folder.join("browser");
         Self {
@@ -20,9 +20,9 @@ impl Browser {
         }
     }
 
-    /// What `url` is once its scripts have run, and what the browser said of it.
+    /// The document at `url` after its scripts have run, and the browser's log.
     fn open(&self, url: &str, option: &str) -> (String, String) {
-        // Nothing but the page is to be loaded, and the container has neither a sandbox nor a graphics card.
+        // Nothing but the page may be loaded. The container has neither a sandbox nor a graphics card.
         let output = Command::new(PROGRAM)
             .args([
                 "--headless=new",
@@ -49,10 +49,10 @@ impl Browser {
 
 #[allow(dead_code, reason = "tests open pages of one kind or the other")]
 impl Browser {
-    /// What our page at `url` is once its scripts have run. A picture of it is kept as `name`.
+    /// Our page at `url` after its scripts have run. A screenshot is kept as `name`.
     ///
     /// # Panics
-    /// A script failed or said anything, or something was to be loaded.
+    /// A script failed or logged anything, or the page loaded something.
     pub fn page(&self, url: &str, name: &str) -> String {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let path = path.with_extension("png");
@@ -67,7 +67,7 @@ impl Browser {
         quiet("--dump-dom")
     }
 
-    /// What somebody else's page at `url` is once its scripts have run.
+    /// Another project's page at `url` after its scripts have run.
     ///
     /// # Panics
     /// A script failed.

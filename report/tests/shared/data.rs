@@ -1,11 +1,11 @@
-//! Outputs as they are meant to be, in `tests/data`.
+//! Golden files in `tests/data`.
 
 use std::path::Path;
 
-/// The variable of the environment that has the files written anew.
+/// The environment variable that renews the files.
 const RENEW: &str = "KVMPROF_BLESS";
 
-/// Holds `contents` against the file called `name`.
+/// Compares `contents` with the file `name`.
 ///
 /// # Panics
 /// They differ. The message says how to renew the file.

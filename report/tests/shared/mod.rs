@@ -1,4 +1,4 @@
-//! Recordings to test with, written as the recorder writes them.
+//! Recordings for tests, written like the recorder's.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::path::Path;
@@ -6,12 +6,12 @@ use std::path::Path;
 use kvmprof_recording::file::{Account, Block, Facts, Kind, SampleBlock, SamplesEncoder, header};
 use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackParts, StackSummary, Ticks};
 
-/// When recordings begin, in ns.
+/// The begin of recordings, in ns.
 const BEGAN: u64 = 5_000_000_000;
-/// Between two ticks, in ns.
+/// Time between two ticks, in ns.
 const PERIOD: u64 = 1_000_000;
 
-/// A recording in the making.
+/// A recording that is being written.
 pub struct Written {
     encoder: SamplesEncoder,
     blocks: Vec<SampleBlock>,
@@ -21,7 +21,7 @@ pub struct Written {
 }
 
 impl Written {
-    /// One whose kernel has these symbols, in the form of `/proc/kallsyms`.
+    /// A recording with these symbols of the kernel, in the form of `/proc/kallsyms`.
     pub fn with_symbols(symbols: &str) -> Self {
         Self {
             encoder: SamplesEncoder::default(),
@@ -32,8 +32,8 @@ impl Written {
         }
     }
 
-    /// `count` samples, a tick apart, of process `pid` in `mode`, whose stack has these frames in the kernel and
-    /// in user mode.
+    /// Adds `count` samples of process `pid` in `mode`, a tick apart. Their stack has these frames in the kernel and in
+    /// user mode.
     pub fn samples(
         &mut self,
         count: u64,
@@ -91,7 +91,7 @@ impl Written {
         self.time += PERIOD * (idle + stolen + lost);
     }
 
-    /// Has what comes next in another block.
+    /// Begins another block.
     pub fn end_block(&mut self) {
         self.blocks.push(self.encoder.take());
     }
@@ -101,7 +101,7 @@ impl Written {
         self.write_blocks(path);
     }
 
-    /// The same; the result is its blocks, in the order of the file.
+    /// The same, and returns the blocks in the order of the file.
     pub fn write_blocks(mut self, path: &Path) -> Vec<WrittenBlock> {
         self.end_block();
         let facts = Facts {
@@ -144,9 +144,9 @@ impl Written {
 #[derive(Clone, Copy, Debug)]
 #[allow(dead_code, reason = "most tests only look at whole recordings")]
 pub struct WrittenBlock {
-    /// Where it ends in the file, in bytes.
+    /// The offset of its end in the file, in bytes.
     pub end: usize,
-    /// How many samples it has.
+    /// The number of its samples.
     pub samples: u64,
 }
 

@@ -154,7 +154,7 @@ impl Thread {
             Backing::Anonymous => return None,
         };
         let parsed = elf::parse(&found.contents).ok()?;
-        if let Some(table) = UnwindTable::of_elf(&found.contents)
+        if let Some(table) = UnwindTable::from_elf(&found.contents)
             && self.tables_bytes + table.bytes() <= MAX_TABLES
         {
             self.tables_bytes += table.bytes();

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use event_manager::EventSet;
-use kvmprof_devices::endpoint::{Backend, Endpoint, EndpointError, Facts};
+use kvmprof_devices::endpoint::{Backend, Endpoint, EndpointError, HelloInfo};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -35,7 +35,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub fn new(socket: OwnedFd, facts: Facts) -> Self {
+    pub fn new(socket: OwnedFd, facts: HelloInfo) -> Self {
         let endpoint = Endpoint::new(facts);
         Self {
             socket,

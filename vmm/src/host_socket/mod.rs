@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
 use event_manager::{EventOps, EventSet, Events, MutEventSubscriber};
-use kvmprof_devices::endpoint::{Backend, Facts};
+use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use rustix::io::Errno;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent};
 
@@ -40,7 +40,7 @@ pub struct HostSocket {
     epoll: Epoll,
     connections: BTreeMap<u64, (Connection, EventSet)>,
     last_name: u64,
-    facts: Facts,
+    facts: HelloInfo,
     backend: Rc<RefCell<dyn Backend>>,
     /// Given up for a moment to accept, and turn away, a client when no descriptor is left;
     /// else the listener would report it for ever.
@@ -54,7 +54,7 @@ impl HostSocket {
     /// [`HostSocketError::System`] when there is no epoll instance to be had.
     pub fn new(
         listener: HostListener,
-        facts: Facts,
+        facts: HelloInfo,
         backend: Rc<RefCell<dyn Backend>>,
     ) -> Result<Self, HostSocketError> {
         let failed = |error| HostSocketError::io("wait for clients of", listener.path(), error);

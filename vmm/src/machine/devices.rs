@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use crate::console::ConsoleOutput;
     use crate::virtio::{ConsolePorts, GuestAccess};
-    use kvmprof_devices::endpoint::Facts;
+    use kvmprof_devices::endpoint::HelloInfo;
     use std::io;
 
     fn devices() -> io::Result<MachineDevices> {
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn the_virtio_device_has_its_registers_and_no_more() {
         let memory = crate::machine::memory::allocate(layout::MEMORY_MIN).unwrap();
-        let ports = ConsolePorts::new(None, GuestAccess::All, Facts::default()).unwrap();
+        let ports = ConsolePorts::new(None, GuestAccess::All, HelloInfo::default()).unwrap();
         let device = ConsoleDevice::new(ports.unwrap(), memory).unwrap();
         let serial = SerialConsole::new(ConsoleOutput::discard()).unwrap();
         let devices = MachineDevices::new(serial, Some(Arc::new(device)));

@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_guest_without_modules_has_its_own_functions() {
-        let knowledge = GuestKnowledge::of_image(kvmprof_demo_guest::ELF).unwrap();
+        let knowledge = GuestKnowledge::from_image(kvmprof_demo_guest::ELF).unwrap();
         let mut texts = KernelText::default();
         let kernel = texts.kernel(&knowledge).unwrap();
         assert!(Arc::ptr_eq(&kernel, &texts.whole(&knowledge).unwrap()));

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvm_ioctls::{IoEventAddress, NoDatamatch, VmFd};
-use kvmprof_devices::endpoint::{Backend, Facts};
+use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use kvmprof_devices::virtio::console::{Console, ConsoleFaults, ConsoleSize, EndpointPort, Port};
 use kvmprof_devices::virtio::{
     Effect, InterruptStatus, MmioTransport, QUEUE_NOTIFY, TransportCounts,
@@ -37,7 +37,7 @@ impl ConsolePorts {
     pub fn new(
         hvc: Option<&Arc<HvcConsole>>,
         access: GuestAccess,
-        facts: Facts,
+        facts: HelloInfo,
     ) -> io::Result<Option<Self>> {
         let count = match access {
             GuestAccess::None => 0,
@@ -206,7 +206,7 @@ mod tests {
     fn ports(hvc: bool, access: GuestAccess) -> Vec<String> {
         let output = ConsoleOutput::discard();
         let hvc = hvc.then(|| Arc::new(HvcConsole::new(output).unwrap()));
-        let ports = ConsolePorts::new(hvc.as_ref(), access, Facts::default()).unwrap();
+        let ports = ConsolePorts::new(hvc.as_ref(), access, HelloInfo::default()).unwrap();
         let faults = ports.map(|ports| ports.console.faults().ports);
         let names = faults.into_iter().flatten().map(|(name, _)| name);
         names.collect()

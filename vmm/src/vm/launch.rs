@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 
 use event_manager::MutEventSubscriber;
 use kvm_ioctls::{Cap, Kvm};
-use kvmprof_devices::endpoint::{Backend, Facts};
+use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::event_loop::{EventLoop, Services};
@@ -80,7 +80,7 @@ impl Vm {
         let kvm = open_kvm()?;
         let output = config.console.open_output()?;
         let hvc = hvc_console(&config.console)?;
-        let hello = Facts {
+        let hello = HelloInfo {
             vcpus: config.machine.cpus.into(),
             hz: config.hz,
         };
@@ -178,7 +178,7 @@ impl Vm {
 fn known_at_once(said: Option<GuestKnowledge>, image: &[u8]) -> Result<GuestKnowledge, VmError> {
     let known = match said {
         Some(said) => Some(said),
-        None => GuestKnowledge::of_noted_image(image)?,
+        None => GuestKnowledge::from_noted_image(image)?,
     };
     Ok(known.unwrap_or_else(GuestKnowledge::pending))
 }
@@ -306,7 +306,7 @@ struct EventThread {
     console: Option<ConsoleInput>,
     hvc: Option<Arc<HvcConsole>>,
     guest_access: GuestAccess,
-    hello: Facts,
+    hello: HelloInfo,
     doorbell: Arc<Doorbell>,
     plan: ClockPlan,
     facts: MachineFacts,

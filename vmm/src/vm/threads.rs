@@ -100,7 +100,7 @@ impl VcpuThreads {
         let stopping = Arc::clone(&self.common.stopping);
         std::thread::Builder::new()
             .name("introspection".into())
-            .spawn(move || match GuestKnowledge::of_image(&image) {
+            .spawn(move || match GuestKnowledge::from_image(&image) {
                 Ok(learned) => {
                     drop(image);
                     knowledge.complete(learned);

@@ -1,5 +1,4 @@
-//! An endpoint over a device of our own making: a stream of bytes that counts up, so that
-//! anything lost, repeated or swapped shows.
+//! Tests of an endpoint with a test device: its bytes count up, so that lost, repeated or swapped bytes are noticed.
 
 use std::collections::BTreeMap;
 use std::task::Poll;
@@ -11,12 +10,12 @@ use kvmprof_abi::wire::{Kind, Reply, ReplyFrame, Request, RequestFrame, VERSION}
 mod properties;
 mod requests;
 
-/// Only one may have it open.
+/// Only one client may have it open.
 const EXCLUSIVE: u16 = 1;
-/// Any number may.
+/// Any number of clients may have it open.
 const COMMON: u16 = 2;
 
-/// A backend whose devices give the bytes 0, 1, 2, ... as far as they have been released.
+/// A backend with devices that give the bytes 0, 1, 2, ... up to the released number.
 #[derive(Default)]
 struct Bench {
     open: BTreeMap<Handle, u16>,
@@ -24,7 +23,7 @@ struct Bench {
     released: usize,
     given: usize,
     ended: bool,
-    /// Carries nothing out, but reads.
+    /// Only reads are executed.
     is_busy: bool,
 }
 
@@ -83,7 +82,7 @@ impl Backend for Bench {
             return Poll::Pending;
         }
         match command {
-            // Releases so many bytes.
+            // Releases `argument` bytes.
             1 => self.released += usize::try_from(argument.clamp(0, 1 << 20)).unwrap(),
             2 => self.ended = true,
             3 => {
@@ -133,7 +132,7 @@ const HELLO: Request<'static> = Request::Hello {
 struct Got {
     tag: u32,
     kind: Kind,
-    /// Errno, or the number or data that came back.
+    /// Errno, or the returned number or data.
     result: Result<(i64, Vec<u8>), Errno>,
 }
 
@@ -147,7 +146,7 @@ fn failed(tag: u32, kind: Kind, errno: Errno) -> Got {
     Got { tag, kind, result }
 }
 
-/// Takes all replies out of the endpoint.
+/// Takes all replies from the endpoint.
 fn replies(endpoint: &mut Endpoint) -> Vec<Got> {
     let mut all = Vec::new();
     let bytes = endpoint.output().to_vec();
@@ -180,7 +179,7 @@ struct Talk {
 impl Talk {
     fn new() -> Self {
         let mut talk = Self {
-            endpoint: Endpoint::new(Facts::default()),
+            endpoint: Endpoint::new(HelloInfo::default()),
             bench: Bench::default(),
         };
         let hello = talk.say(0, HELLO);

@@ -1,4 +1,4 @@
-//! Whatever clients send, and however it is cut.
+//! Properties of an endpoint with random requests in random pieces.
 
 use kvmprof_abi::wire::{Reply, ReplyFrame, Request};
 use proptest::collection::vec;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{EXCLUSIVE, Talk, counting, encode};
 
-/// A request that may be sense or nonsense, of numbers small enough to meet.
+/// A valid or invalid request with numbers so small that they meet.
 fn any_request() -> impl Strategy<Value = Vec<u8>> {
     let tag = 1..6_u32;
     let handle = 0..5_u32;
@@ -77,7 +77,7 @@ fn any_request() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Cuts `bytes` at positions that `cuts` choose.
+/// Splits `bytes` at the positions `cuts`.
 fn pieces<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
     let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
     places.extend([0, bytes.len()]);
@@ -104,7 +104,7 @@ proptest! {
             if result.is_err() {
                 break;
             }
-            // A client that takes `room` bytes at a time, until there is room again.
+            // A client that takes `room` bytes at a time, until the endpoint accepts input.
             while !talk.endpoint.wants_input() {
                 let taken = room.min(talk.endpoint.output().len());
                 output.extend_from_slice(&talk.endpoint.output()[..taken]);
@@ -127,8 +127,7 @@ proptest! {
             }
         }
         prop_assert!(rest.is_empty());
-        // All that was taken from the device went out, in order, even when the client broke
-        // the protocol thereafter.
+        // All bytes from the device went out in order, even if the client broke the protocol afterwards.
         prop_assert_eq!(data, counting(0, talk.bench.given));
         if result.is_ok() {
             prop_assert_eq!(answered + talk.endpoint.outstanding(), requests.len());

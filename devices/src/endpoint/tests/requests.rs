@@ -1,4 +1,4 @@
-//! One request after the other.
+//! Tests of single requests.
 
 use kvmprof_abi::wire::{
     HANG_UP, Kind, MAX_DATA, MAX_HANDLES, MAX_OUTSTANDING, NONBLOCKING, READABLE, Reply,
@@ -10,7 +10,7 @@ use super::*;
 #[test]
 fn nothing_comes_before_the_hello() {
     let mut bench = Bench::default();
-    let mut endpoint = Endpoint::new(Facts::default());
+    let mut endpoint = Endpoint::new(HelloInfo::default());
     let open = Request::Open {
         device: 1,
         minor: 0,
@@ -26,8 +26,8 @@ fn nothing_comes_before_the_hello() {
 #[test]
 fn hello_tells_facts_and_limits_and_a_wrong_version_may_try_again() {
     let mut bench = Bench::default();
-    let facts = Facts { vcpus: 3, hz: 250 };
-    let mut endpoint = Endpoint::new(facts);
+    let info = HelloInfo { vcpus: 3, hz: 250 };
+    let mut endpoint = Endpoint::new(info);
     for (lowest, highest, version) in [(2, 9, 0), (0, 0, 0), (5, 1, 0), (1, 9, 1)] {
         let request = Request::Hello { lowest, highest };
         endpoint.receive(&encode(7, request), &mut bench).unwrap();
@@ -282,7 +282,7 @@ fn client_that_does_not_read_stalls_itself_and_loses_nothing() {
         sent += 1;
     }
     assert_eq!(sent, 3, "256 KiB are the high-water mark");
-    // What came in the same piece waits, and takes nothing from the device.
+    // The rest of the input waits, and takes nothing from the device.
     let more: Vec<u8> = (sent..8).flat_map(read).collect();
     talk.endpoint.receive(&more, &mut talk.bench).unwrap();
     talk.endpoint.wake(&mut talk.bench).unwrap();
@@ -298,7 +298,7 @@ fn client_that_does_not_read_stalls_itself_and_loses_nothing() {
 }
 
 #[test]
-fn input_that_nobody_asked_for_is_bounded() {
+fn unrequested_input_is_bounded() {
     let mut talk = Talk::new();
     let handle = talk.open(EXCLUSIVE, 0);
     talk.bench.released = MAX_DATA;
@@ -319,7 +319,7 @@ fn input_that_nobody_asked_for_is_bounded() {
     assert_eq!(results[5], Err(EndpointError::Overrun));
 }
 
-/// While a device carries out an ioctl, what comes behind it waits, in its order; a read from before is answered.
+/// While a device works on an ioctl, later requests wait in their order; an earlier read is answered.
 #[test]
 fn requests_wait_behind_one_in_progress() {
     let mut talk = Talk::new();
@@ -348,7 +348,7 @@ fn requests_wait_behind_one_in_progress() {
     assert!(talk.bench.open.is_empty() && talk.endpoint.wants_input());
 }
 
-/// A connection that ends while its device is being closed leaves the rest to the device, and asks no more.
+/// If a connection ends while its device is being closed, the device finishes alone, without further calls.
 #[test]
 fn a_connection_that_ends_gives_up_what_is_in_progress() {
     let mut talk = Talk::new();

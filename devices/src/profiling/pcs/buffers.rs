@@ -1,31 +1,31 @@
-//! The system buffers: one being filled, a queue of those ready to be read, and the free ones.
+//! The device's buffers: one that is being filled, a queue of those ready to be read, and the free ones.
 
 use std::collections::VecDeque;
 
 use kvmprof_abi::pcs::{BSIZE, DEF_BUFNO, Format, Header, Record};
 
-/// What a read took out.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Delivery {
     pub(super) bytes: usize,
-    /// Ticks in records of their own whose last byte was among them.
+    /// Ticks in unmerged records that were read to their last byte.
     pub(super) recorded: u64,
-    /// Ticks in merged records whose last byte was among them.
+    /// Ticks in merged records that were read to their last byte.
     pub(super) merged: u64,
 }
 
-/// The buffers of an open device. Memory is taken for those in use only.
+/// The buffers of an open device. Only buffers in use take memory.
 #[derive(Debug)]
 pub(super) struct Buffers {
     format: Format,
     buffer_size: usize,
-    /// How many there are in all.
+    /// The number of all buffers.
     total: usize,
     filling: Option<Vec<u8>>,
     ready: VecDeque<Sealed>,
-    /// How much of the first of `ready` has been read, in bytes.
+    /// The number of bytes of the first of `ready` that have been read.
     position: usize,
-    /// Lost samples that no header has told of yet.
+    /// Lost samples that no header has reported yet.
     lost: u64,
 }
 
@@ -80,7 +80,7 @@ impl Buffers {
         self.ready.len() + usize::from(self.filling.is_some()) < self.total
     }
 
-    /// True when the next [`Buffers::put`] finds a place.
+    /// True if the next [`Buffers::put`] will succeed.
     pub(super) fn has_room(&self) -> bool {
         self.filling.is_some() || self.has_free()
     }
@@ -90,17 +90,17 @@ impl Buffers {
         !self.ready.is_empty()
     }
 
-    /// True when nothing is left: no record, and no count of lost samples.
+    /// True if nothing is left: no record, and no count of lost samples.
     pub(super) fn is_drained(&self) -> bool {
         self.ready.is_empty() && self.filling.is_none() && self.lost == 0
     }
 
-    /// Notes samples that have been lost, for the next header.
+    /// Counts lost samples for the next header.
     pub(super) fn lose(&mut self, samples: u64) {
         self.lost += samples;
     }
 
-    /// Puts in a record; false when there is no free buffer for it.
+    /// Adds a record; false if there is no free buffer for it.
     pub(super) fn put(&mut self, record: &Record) -> bool {
         if !self.has_room() {
             return false;
@@ -116,8 +116,8 @@ impl Buffers {
         true
     }
 
-    /// Makes the partly filled buffer ready, or an empty one if samples were lost and one is
-    /// free. False when there was nothing to make ready.
+    /// Makes the partly filled buffer ready, or an empty one if samples were lost and one is free. False if there was
+    /// neither.
     pub(super) fn seal(&mut self) -> bool {
         let bytes = match self.filling.take() {
             Some(bytes) => bytes,
@@ -133,11 +133,11 @@ impl Buffers {
         let header_size = self.format.header_size();
         let lost = u32::try_from(self.lost)
             .unwrap_or(u32::MAX)
-            .min(self.format.most_lost());
+            .min(self.format.max_lost());
         self.lost -= u64::from(lost);
         let unused = self.buffer_size.saturating_sub(bytes.len());
         let header = Header {
-            // No buffer is larger than 64 KiB, and its header isn't unused.
+            // No buffer is larger than 64 KiB, and the header doesn't count as unused.
             unused: u16::try_from(unused).unwrap_or(u16::MAX),
             lost,
         };
@@ -178,7 +178,7 @@ impl Buffers {
 }
 
 impl Sealed {
-    /// The records whose last byte lies from `start` to before `end`.
+    /// The records with their last byte in `start..end`.
     fn records_between(
         &self,
         start: usize,
@@ -195,7 +195,7 @@ impl Sealed {
     }
 }
 
-/// A buffer with the place for its header.
+/// A buffer with room for its header.
 fn empty_buffer(format: Format, size: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(size);
     bytes.resize(format.header_size(), 0);
@@ -288,12 +288,12 @@ mod tests {
         let mut buffers = Buffers::default();
         buffers.set_format(Format::Classic);
         buffers.lose(70_000);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         while buffers.seal() {
             let mut out = Vec::new();
             buffers.read_first(usize::MAX, &mut out);
-            told.push(Header::decode(Format::Classic, &out).map(|header| header.lost));
+            reported.push(Header::decode(Format::Classic, &out).map(|header| header.lost));
         }
-        assert_eq!(told, [Some(32767), Some(32767), Some(4466)]);
+        assert_eq!(reported, [Some(32767), Some(32767), Some(4466)]);
     }
 }

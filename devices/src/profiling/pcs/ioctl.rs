@@ -12,33 +12,32 @@ use super::selection::parse_list;
 use super::session::Session;
 use crate::endpoint::IoctlReply;
 
-/// What an ioctl needs of the clock before the device carries it out.
+/// What the clock must do before the device executes an ioctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClockWish {
-    /// All ticks up to now have to be fed, so that the ioctl acts at its own time.
-    Settle,
-    /// The clock has to run at so many Hz per vCPU from now on, with all ticks up to now fed;
-    /// EBUSY when somebody else uses it.
+pub enum ClockRequest {
+    /// Feed all ticks up to now, so that the ioctl acts at its own time.
+    Flush,
+    /// Do that, then run at this many Hz per vCPU. EBUSY if another consumer uses the clock.
     Rate(u32),
 }
 
 impl Session {
-    pub(super) fn clock_wish(
+    pub(super) fn clock_request(
         &self,
         command: u32,
         argument: i64,
-    ) -> Result<Option<ClockWish>, Errno> {
+    ) -> Result<Option<ClockRequest>, Errno> {
         match command {
             PCS_SETHZ => {
                 let hz = parse_hz(argument)?;
                 self.expect_running()?;
-                Ok(Some(ClockWish::Rate(hz)))
+                Ok(Some(ClockRequest::Rate(hz)))
             }
             PROF_KERNEL | PROF_ALL | PROF_GROUP | PROF_LIST | PCS_FLUSH | PCS_STOP
             | PCS_GETSTAT
                 if !self.stopped =>
             {
-                Ok(Some(ClockWish::Settle))
+                Ok(Some(ClockRequest::Flush))
             }
             _ if is_defined(command) => Ok(None),
             _ => Err(Errno::EINVAL),
@@ -91,7 +90,7 @@ impl Session {
         Ok(())
     }
 
-    /// For what can't change under records that are there already.
+    /// Checks for settings that can't change after the first records.
     fn expect_not_started(&self) -> Result<(), Errno> {
         self.expect_running()?;
         if self.is_gathering() {
@@ -174,19 +173,22 @@ mod tests {
     fn the_clock_is_asked_before_what_concerns_it() {
         let mut session = Session::new(1, 100);
         assert_eq!(
-            session.clock_wish(PCS_SETHZ, 1000),
-            Ok(Some(ClockWish::Rate(1000)))
+            session.clock_request(PCS_SETHZ, 1000),
+            Ok(Some(ClockRequest::Rate(1000)))
         );
         for hz in [0, -1, 10_001, i64::MAX] {
-            assert_eq!(session.clock_wish(PCS_SETHZ, hz), Err(Errno::EINVAL));
+            assert_eq!(session.clock_request(PCS_SETHZ, hz), Err(Errno::EINVAL));
             assert_eq!(session.ioctl(PCS_SETHZ, hz, &[]), Err(Errno::EINVAL));
         }
-        assert_eq!(session.clock_wish(PCS_STOP, 0), Ok(Some(ClockWish::Settle)));
-        assert_eq!(session.clock_wish(BUF_INCR, 1), Ok(None));
-        assert_eq!(session.clock_wish(0x5088, 0), Err(Errno::EINVAL));
+        assert_eq!(
+            session.clock_request(PCS_STOP, 0),
+            Ok(Some(ClockRequest::Flush))
+        );
+        assert_eq!(session.clock_request(BUF_INCR, 1), Ok(None));
+        assert_eq!(session.clock_request(0x5088, 0), Err(Errno::EINVAL));
         session.stop();
-        assert_eq!(session.clock_wish(PCS_STOP, 0), Ok(None));
-        assert_eq!(session.clock_wish(PCS_SETHZ, 1000), Err(Errno::EINVAL));
+        assert_eq!(session.clock_request(PCS_STOP, 0), Ok(None));
+        assert_eq!(session.clock_request(PCS_SETHZ, 1000), Err(Errno::EINVAL));
         assert_eq!(session.ioctl(PCS_SETHZ, 1000, &[]), Err(Errno::EINVAL));
     }
 

@@ -1,11 +1,11 @@
-//! Counts of the ticks that nobody asked for one by one.
+//! Counts of the ticks without records of their own.
 
 use kvmprof_abi::pcs::{Format, MERGE_TICKS, Msample, Record, kind};
 
 use super::buffers::Buffers;
 use kvmprof_recording::Mode;
 
-/// The types of merged records, in the order in which they are put out.
+/// The types of merged records, in the order of output.
 const KINDS: [u8; 4] = [kind::IDLE, kind::MKERNEL, kind::MKERNELI, kind::MUSER];
 
 /// The merged counts of a guest: one set per vCPU, or one for all in the classic format.
@@ -14,15 +14,15 @@ pub(super) struct Merges {
     sets: Vec<Counts>,
 }
 
-/// Counts that are put out together.
+/// Counts that are output together.
 #[derive(Debug)]
 struct Counts {
     cpu: u16,
-    /// Ticks from one output to the next.
+    /// Ticks between two outputs.
     period: u64,
     /// Ticks since the last output; below `period`.
     phase: u64,
-    /// By the order of [`KINDS`].
+    /// In the order of [`KINDS`].
     counts: [u64; KINDS.len()],
 }
 
@@ -37,14 +37,14 @@ impl Merges {
         Self { sets }
     }
 
-    /// Counts one tick without moving on to the next; [`Merges::pass`] does that.
+    /// Counts one tick. [`Merges::pass`] advances the time.
     pub(super) fn count(&mut self, vcpu: u16, mode: Mode) {
         if let Some(set) = self.set(vcpu) {
             set.add(mode, 1);
         }
     }
 
-    /// Lets `ticks` go by that are counted elsewhere, or have been.
+    /// Advances by `ticks`, which are counted separately.
     pub(super) fn pass(&mut self, vcpu: u16, ticks: u64, buffers: &mut Buffers) {
         if let Some(set) = self.set(vcpu)
             && set.advance(ticks)
@@ -53,8 +53,7 @@ impl Merges {
         }
     }
 
-    /// Counts idle ticks and lets them go by, however many. The records that this puts out are
-    /// as many as there is room for at most.
+    /// Counts idle ticks and advances by them. Outputs at most as many records as there is room for.
     pub(super) fn idle(&mut self, vcpu: u16, mut ticks: u64, buffers: &mut Buffers) {
         let Some(set) = self.set(vcpu) else {
             return;
@@ -71,7 +70,7 @@ impl Merges {
         set.advance(ticks);
     }
 
-    /// Puts out all counts before their time; false when there wasn't room for all.
+    /// Outputs all counts early; false if there wasn't room for all.
     pub(super) fn flush(&mut self, buffers: &mut Buffers) -> bool {
         self.sets.iter_mut().all(|set| set.flush(buffers))
     }
@@ -81,7 +80,7 @@ impl Merges {
         self.sets.iter().all(|set| set.counts == [0; KINDS.len()])
     }
 
-    /// The counts that ticks of `vcpu` go to. A vCPU that the guest hasn't got belongs to the last.
+    /// The counts for ticks of `vcpu`. An unknown vCPU counts as the last.
     fn set(&mut self, vcpu: u16) -> Option<&mut Counts> {
         let last = self.sets.len().checked_sub(1)?;
         self.sets.get_mut(usize::from(vcpu).min(last))
@@ -108,7 +107,7 @@ impl Counts {
         } += ticks;
     }
 
-    /// Moves on by `ticks`; true when it is time to put the counts out.
+    /// Advances by `ticks`; true if the counts are due.
     fn advance(&mut self, ticks: u64) -> bool {
         let due = ticks >= self.period - self.phase;
         // Each is reduced first, so that the sum can't overflow.
@@ -117,7 +116,7 @@ impl Counts {
     }
 
     fn flush(&mut self, buffers: &mut Buffers) -> bool {
-        let most = buffers.format().most_merged();
+        let most = buffers.format().max_merged();
         for (kind, left) in KINDS.into_iter().zip(&mut self.counts) {
             while *left > 0 {
                 let count = u32::try_from(*left).unwrap_or(u32::MAX).min(most);
@@ -185,7 +184,7 @@ mod tests {
         let first = read_all(&mut buffers);
         assert_eq!(first.len(), 3 * 63);
         assert!(first.iter().all(|record| record.count == 100));
-        // What piled up needs more records than fit at a time: each holds 2^31 - 1 at most.
+        // The accumulated count needs more records than fit at a time: each holds at most 2^31 - 1.
         let mut total: u64 = first.iter().map(|record| u64::from(record.count)).sum();
         for _ in 0..4 {
             assert!(!merges.flush(&mut buffers));

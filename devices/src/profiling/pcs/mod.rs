@@ -1,35 +1,32 @@
 //! The program counter sampling device, `pcs(7)`, as a plain state machine: ticks and requests
 //! in, bytes and error numbers out.
 //!
-//! The manual page is the specification. What it leaves open is settled like this:
+//! The manual page is the specification. It leaves some details open, which this device defines:
 //!
 //! - **Opening** is exclusive (EBUSY), and fails with ENXIO where there is no clock. Until the
 //!   first `PROF_*` nothing is gathered.
-//! - **Selection.** `PROF_*` calls OR together; a new list or group replaces the old one.
-//!   `PROF_KERNEL` asks for KERNEL and KERNELI records, `PROF_LIST` and `PROF_GROUP` for the
-//!   USER records of their processes, `PROF_ALL` for all three. An unknown pid or group (-1)
-//!   is in no list and no group. Everything else is merged, and IDLE always.
-//! - **Merging** is per vCPU over 100 of its own ticks, whatever became of them; the classic
-//!   format, whose records name no CPU, sums over the vCPUs and puts the sums out once in
-//!   100 ticks times the number of vCPUs. Counts come in the order IDLE, MKERNEL, MKERNELI, MUSER, zero
-//!   counts left out. What finds no free buffer stays and is put out with the next hundred.
-//! - **Loss.** A sample for which no buffer is free is lost, and so is a tick that the clock
-//!   itself lost while something was gathered: both are in `h_numlost` of the next buffer. What doesn't fit
-//!   into that field goes into the one after it, so that the sum is exact.
-//! - **Reading.** A buffer can be read once it is full, and takes up its place until its last
-//!   byte has been read. A read returns what there is, up to its limit, whatever the bounds
-//!   of the buffers.
-//! - **The ledger** balances after every call. A tick is `recorded` or `merged` once the last
-//!   byte of its record has been read, and `pending` until then; close turns what is pending
-//!   into `discarded`. Ticks before the first `PROF_*` are `ungathered`.
+//! - **Selection.** `PROF_*` calls OR together; a new list or group replaces the old one. `PROF_KERNEL` selects KERNEL
+//!   and KERNELI records, `PROF_LIST` and `PROF_GROUP` the USER records of their processes, `PROF_ALL` all three. An
+//!   unknown pid or group (-1) is in no list and no group. All other ticks are merged, and IDLE always.
+//! - **Merging** is per vCPU over 100 of its own ticks of any kind. The classic format has no CPU in its records, so it
+//!   sums over the vCPUs and outputs the sums once in 100 ticks times the number of vCPUs. Counts come in the order
+//!   IDLE, MKERNEL, MKERNELI, MUSER, without zero counts. Counts without a free buffer are output with the next
+//!   hundred.
+//! - **Loss.** A sample without a free buffer is lost, and so is a tick that the clock itself lost while something was
+//!   gathered: both are in `h_numlost` of the next buffer. What exceeds that field goes into the next header, so that
+//!   the sum is exact.
+//! - **Reading.** A buffer can be read once it is full, and is free again after its last byte has been read. A read
+//!   returns what there is, up to its limit, across buffers.
+//! - **The ledger** balances after every call. A tick is `recorded` or `merged` once the last byte of its record has
+//!   been read, and `pending` until then; close makes pending ticks `discarded`. Ticks before the first `PROF_*` are
+//!   `ungathered`.
 //! - **`PCS_STOP`** and the end of the VM ([`Pcs::stop`]) end the counting: the ledger's ticks
 //!   are final. Merged counts, the partly filled buffer and counts of lost samples are handed over as the
 //!   reader makes room; the end of file follows.
-//! - **`PCS_FLUSH`** seals the partly filled buffer, or an empty one when only a count of lost
-//!   samples is waiting; merged counts wait for their hundred.
-//! - **Order of checks.** A bad argument is EINVAL whatever the state; then `PCS_SETFORMAT` and
-//!   `PCS_SETBSIZE` after the first `PROF_*` are EBUSY. After `PCS_STOP` everything that
-//!   would change the sampling is EINVAL.
+//! - **`PCS_FLUSH`** seals the partly filled buffer, or an empty one if there is only a count of lost samples; merged
+//!   counts wait for their hundred.
+//! - **Order of checks.** A bad argument is EINVAL in any state; then `PCS_SETFORMAT` and `PCS_SETBSIZE` after the
+//!   first `PROF_*` are EBUSY. After `PCS_STOP` everything that would change the sampling is EINVAL.
 
 mod buffers;
 mod ioctl;
@@ -43,7 +40,7 @@ use self::session::Session;
 use crate::endpoint::IoctlReply;
 use kvmprof_recording::{ConsumerLedger, Ticks};
 
-pub use self::ioctl::ClockWish;
+pub use self::ioctl::ClockRequest;
 
 /// The device.
 #[derive(Debug)]
@@ -63,10 +60,10 @@ impl Pcs {
         }
     }
 
-    /// Opens the device with the clock at `hz` Hz per vCPU; the ledger starts anew.
+    /// Opens the device with the clock at `hz` Hz per vCPU, and clears the ledger.
     ///
     /// # Errors
-    /// EBUSY when it is open already, ENXIO when `hz` is 0: there is no clock.
+    /// EBUSY if it is already open, ENXIO if `hz` is 0: there is no clock.
     pub fn open(&mut self, hz: u32) -> Result<(), Errno> {
         if self.session.is_some() {
             return Err(Errno::EBUSY);
@@ -78,16 +75,15 @@ impl Pcs {
         Ok(())
     }
 
-    /// Closes the device: what sits in buffers and counts is thrown away, and counted. Does
-    /// nothing when it isn't open.
+    /// Closes the device and discards what is in buffers and counts, with an entry in the ledger. Does nothing if the
+    /// device isn't open.
     pub fn close(&mut self) {
         if let Some(session) = self.session.take() {
             self.last_ledger = session.close();
         }
     }
 
-    /// Takes in ticks of the clock. They are ignored while the device isn't open, and after
-    /// `PCS_STOP`.
+    /// Takes ticks of the clock. They are ignored while the device isn't open, and after `PCS_STOP`.
     pub fn feed(&mut self, ticks: &Ticks) {
         if let Some(session) = &mut self.session {
             session.feed(ticks);
@@ -103,8 +99,8 @@ impl Pcs {
         self.session.as_mut().ok_or(Errno::EBADF)?.read(limit, out)
     }
 
-    /// Carries out `command`; see `kvmprof_abi::pcs` for each one's argument and errors.
-    /// `PCS_SETHZ` notes the clock's new rate only: [`Pcs::clock_wish`] comes first.
+    /// Executes `command`; see `kvmprof_abi::pcs` for its argument and errors. `PCS_SETHZ` only stores the clock's new
+    /// rate: call [`Pcs::clock_request`] first.
     ///
     /// # Errors
     /// EINVAL, EBUSY and EFAULT as documented there, EBADF when the device isn't open.
@@ -115,26 +111,30 @@ impl Pcs {
             .ioctl(command, argument, data)
     }
 
-    /// What the owner of the clock has to do before it calls [`Pcs::ioctl`] with the same
-    /// arguments, if anything. When it can't, it answers the client itself (EBUSY) and leaves that call out.
+    /// What the owner of the clock must do before it calls [`Pcs::ioctl`] with the same arguments, if anything. If it
+    /// can't, it answers the client with EBUSY and leaves that call out.
     ///
     /// # Errors
-    /// What the ioctl would fail with; then there is nothing to do.
-    pub fn clock_wish(&self, command: u32, argument: i64) -> Result<Option<ClockWish>, Errno> {
+    /// The ioctl's error; there is nothing to do then.
+    pub fn clock_request(
+        &self,
+        command: u32,
+        argument: i64,
+    ) -> Result<Option<ClockRequest>, Errno> {
         self.session
             .as_ref()
             .ok_or(Errno::EBADF)?
-            .clock_wish(command, argument)
+            .clock_request(command, argument)
     }
 
-    /// Ends the sampling as `PCS_STOP` does; for the end of the VM. Settle the clock first.
+    /// Ends the sampling like `PCS_STOP`, at the end of the VM. Flush the clock first.
     pub fn stop(&mut self) {
         if let Some(session) = &mut self.session {
             session.stop();
         }
     }
 
-    /// The rate at which it counts, in Hz per vCPU; 0 when it isn't open.
+    /// The device's rate, in Hz per vCPU; 0 if it isn't open.
     pub fn hz(&self) -> u32 {
         self.session.as_ref().map_or(0, Session::hz)
     }
@@ -149,7 +149,7 @@ impl Pcs {
         self.session.is_some()
     }
 
-    /// True while it counts ticks, so that the clock has to run: from open to `PCS_STOP` or close.
+    /// True while it needs ticks, so that the clock must run: from open to `PCS_STOP` or close.
     pub fn wants_ticks(&self) -> bool {
         self.session.as_ref().is_some_and(Session::wants_ticks)
     }
@@ -159,14 +159,14 @@ impl Pcs {
         self.session.as_ref().is_some_and(Session::is_gathering)
     }
 
-    /// True while samples are chosen by their process group, so that capture has to look it up.
+    /// True while samples are selected by process group, so that capture must look it up.
     pub fn wants_process_group(&self) -> bool {
         self.session
             .as_ref()
             .is_some_and(Session::wants_process_group)
     }
 
-    /// The account of this open, or of the last one when it is closed.
+    /// The account of this open, or of the last one if the device is closed.
     pub fn ledger(&self) -> ConsumerLedger {
         self.session
             .as_ref()
@@ -183,7 +183,7 @@ mod tests {
         let mut pcs = Pcs::new(1);
         assert_eq!(pcs.read(1, &mut Vec::new()), Err(Errno::EBADF));
         assert_eq!(pcs.ioctl(0, 0, &[]), Err(Errno::EBADF));
-        assert_eq!(pcs.clock_wish(0, 0), Err(Errno::EBADF));
+        assert_eq!(pcs.clock_request(0, 0), Err(Errno::EBADF));
         pcs.close();
         pcs.stop();
         pcs.feed(&Ticks {

@@ -1,4 +1,4 @@
-//! Which samples a client asked for.
+//! The samples that a client has selected.
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{MAX_LIST, PROF_ALL, PROF_GROUP, PROF_KERNEL, PROF_LIST, PROF_MASK, kind};
@@ -8,7 +8,7 @@ use kvmprof_recording::{Mode, Sample};
 /// The modes in effect: `d_flag`, `d_group` and `d_list` of the page.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Selection {
-    /// The `PROF_*` commands made, under `PROF_MASK`.
+    /// The bits of the `PROF_*` commands so far, under `PROF_MASK`.
     modes: u32,
     group: Option<i32>,
     list: Vec<i32>,
@@ -46,7 +46,7 @@ impl Selection {
         self.list = list;
     }
 
-    /// The type of the record that `sample` becomes, `None` when it is to be merged.
+    /// The type of the record for `sample`, `None` if it is to be merged.
     pub(super) fn record_kind(&self, sample: &Sample) -> Option<u8> {
         let (kind, wanted) = match sample.mode {
             Mode::Idle => return None,
@@ -68,10 +68,10 @@ impl Selection {
     }
 }
 
-/// How a sample says that its process or group isn't known.
+/// The value of an unknown process or group in a sample.
 const UNKNOWN: i32 = -1;
 
-/// The list that `PROF_LIST` points to: a count and that many process ids.
+/// The list that `PROF_LIST` points to: a count, then the process ids.
 pub(super) fn parse_list(data: &[u8]) -> Result<Vec<i32>, Errno> {
     let (words, _) = data.as_chunks::<4>();
     let mut words = words.iter().map(|word| i32::from_le_bytes(*word));

@@ -1,4 +1,4 @@
-//! One open of the device, from open to close.
+//! One use of the device, from open to close.
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{Psample, Record, kind};
@@ -66,7 +66,7 @@ impl Session {
         self.buffers.has_ready() || self.at_end()
     }
 
-    /// True when the end of file is all that is left to read.
+    /// True if only the end of file is left to read.
     fn at_end(&self) -> bool {
         self.stopped && self.merges.is_empty() && self.buffers.is_drained()
     }
@@ -78,7 +78,7 @@ impl Session {
         self.ledger.ticks += ticks.total();
         self.ledger.stolen += ticks.stolen;
         if !self.is_gathering() {
-            // The lost ones too: no header's h_numlost can count what nobody has asked for.
+            // Lost ticks too: no header reports them before the first `PROF_*`.
             let sampled = u64::from(ticks.sample.is_some());
             self.ledger.ungathered += ticks.idle + ticks.lost + sampled;
             return;
@@ -148,7 +148,7 @@ impl Session {
         self.hand_over();
     }
 
-    /// After a stop: makes ready as much of what is left as there are free buffers for.
+    /// After a stop, makes ready what is left, as far as there are free buffers.
     fn hand_over(&mut self) {
         if self.merges.flush(&mut self.buffers) {
             while self.buffers.seal() {}

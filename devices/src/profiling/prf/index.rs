@@ -1,22 +1,22 @@
 //! Finds an address in a long ascending array.
 
-/// Addresses that one step looks at: two cache lines. 65,536 addresses take four steps.
+/// Number of addresses that one step compares: two cache lines. 65,536 addresses take four steps.
 const FAN_OUT: usize = 16;
 
-/// The upper levels of a search tree whose lowest level is the array itself: each level has every
-/// [`FAN_OUT`]th entry of the one below.
+/// The upper levels of a search tree. The array itself is the lowest level; each level has every [`FAN_OUT`]th entry of
+/// the one below.
 ///
-/// Unlike buckets by an address's high bits it doesn't depend on how the addresses are spread (a
-/// kernel's table starts with address 0, far below all others), and unlike a plain binary search it
-/// reads each cache line for four comparisons, not one.
+/// Unlike buckets by an address's high bits it doesn't depend on the distribution of the addresses (a kernel's table
+/// starts with address 0, far below all others), and unlike a plain binary search it reads each cache line for four
+/// comparisons, not one.
 #[derive(Debug)]
 pub(super) struct Index {
-    /// From the top, which has at most [`FAN_OUT`] entries, down.
+    /// From the top, with at most [`FAN_OUT`] entries, down.
     levels: Vec<Vec<u64>>,
 }
 
 impl Index {
-    /// The index of `addresses`, which ascend.
+    /// The index of `addresses`, which must ascend.
     pub(super) fn new(addresses: &[u64]) -> Self {
         let mut levels: Vec<Vec<u64>> = Vec::new();
         let mut below = addresses;
@@ -28,7 +28,7 @@ impl Index {
         Self { levels }
     }
 
-    /// Entries that the index of so many addresses has.
+    /// The number of entries of the index of `addresses` addresses.
     pub(super) fn entries(addresses: usize) -> usize {
         let mut total = 0;
         let mut below = addresses;
@@ -39,8 +39,8 @@ impl Index {
         total
     }
 
-    /// Where in `addresses`, for which the index was made, the last one is that isn't above
-    /// `address`; 0 if all of them are.
+    /// The position in `addresses`, which must be those of [`Index::new`], of the last one at or below `address`; 0 if
+    /// all are above.
     pub(super) fn find(&self, addresses: &[u64], address: u64) -> usize {
         let upper = self.levels.iter().map(Vec::as_slice);
         upper

@@ -1,15 +1,14 @@
-//! One minor: its table, its state, its account.
+//! One minor: its table, its state, its ledger.
 
 use kvmprof_abi::prf::{STATUS_LOADED, STATUS_ON};
 
 use super::table::Table;
 use kvmprof_recording::{ConsumerLedger, Sample};
 
-/// A run of one vCPU's ticks as a minor sees it: only those that are counted have a part in
-/// anything but `total`.
+/// Consecutive ticks of one vCPU as a minor sees them. All members but `total` have only ticks that count for prf.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counted<'a> {
-    /// All ticks of the run, counted or not.
+    /// All of the ticks.
     pub total: u64,
     pub idle: u64,
     pub stolen: u64,
@@ -34,7 +33,7 @@ impl Minor {
         self.table.as_ref()
     }
 
-    /// Bits of `PRF_GETSTATUS`.
+    /// The bits of `PRF_GETSTATUS`.
     pub(super) fn status(&self) -> u32 {
         let bit = |is: bool, bit: u32| if is { bit } else { 0 };
         bit(self.on, STATUS_ON) | bit(self.table.is_some(), STATUS_LOADED)
@@ -44,12 +43,12 @@ impl Minor {
         self.table.as_ref().map_or(0, Table::len)
     }
 
-    /// The account since it was last turned on.
+    /// The ledger since it was last turned on.
     pub(super) fn ledger(&self) -> ConsumerLedger {
         self.ledger
     }
 
-    /// Takes another table, or none. It must not be on.
+    /// Replaces the table. The minor must be off.
     pub(super) fn load(&mut self, table: Option<Table>) {
         self.table = table;
     }
@@ -62,7 +61,7 @@ impl Minor {
         self.on = on;
     }
 
-    /// Takes in ticks, if it is on.
+    /// Takes ticks, if it is on.
     pub(super) fn feed(&mut self, ticks: &Counted<'_>) {
         let (true, Some(table)) = (self.on, &mut self.table) else {
             return;

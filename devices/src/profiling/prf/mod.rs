@@ -1,28 +1,25 @@
 //! The kernel profiler, `prf(7)`, as a plain state machine: ticks and requests in, bytes and error
 //! numbers out.
 //!
-//! The manual page is the specification. What it leaves open is settled like this:
+//! The manual page is the specification. It leaves some details open, which this device defines:
 //!
-//! - **Minors.** Each vCPU has one, and 255 stands for all together; others are ENXIO. Each has a
-//!   table, a state and counters of its own. Opening isn't exclusive, and leaves no trace here.
-//! - **Counting** goes on 100 times a second on each vCPU, whatever the clock's rate: of a faster
-//!   clock every n-th tick of a vCPU counts. All of its ticks advance that count, those that were
-//!   idle, stolen or lost too. It is one count for all minors, so that over the same time the
-//!   counters of 255 are the sums of those of the vCPUs. With a rate that 100 doesn't divide, or
-//!   without a clock, a minor can't be turned on: EINVAL.
-//! - **What is counted.** A kernel or interrupt tick counts at the last address that isn't above
-//!   its program counter (a function's first instruction belongs to it), at the first one if all
-//!   are above. Of equal addresses the last has the hits. A user tick counts in the counter after
-//!   the last address, an idle one in the counter after that.
+//! - **Minors.** Each vCPU has one, and 255 stands for all together; others are ENXIO. Each has a table, a state and
+//!   counters of its own. Opening isn't exclusive, and changes nothing here.
+//! - **Counting** is at 100 Hz on each vCPU at any rate of the clock: of a faster clock every n-th tick of a vCPU
+//!   counts, where idle, stolen and lost ticks are ticks too. All minors count the same ticks, so that over the same
+//!   time the counters of 255 are the sums of those of the vCPUs. A minor can't be turned on (EINVAL) with a rate that
+//!   isn't a multiple of 100, or without a clock.
+//! - **Counters.** A kernel or interrupt tick counts at the last address at or below its program counter (a function's
+//!   first instruction belongs to it), or at the first address if all are above. Of equal addresses the last one
+//!   counts. A user tick counts in the counter after the last address, an idle one in the next.
 //! - **Writing** checks in the order ENOSPC, E2BIG, EBUSY, which change nothing, then EINVAL, which
 //!   leaves no valid table. ENOSPC also stands for more memory than all minors may take together.
-//! - **Reading** gives the table from its start, always, cut at any byte; it is never at its end.
-//!   ENXIO without a valid table. All counters are of the same moment.
-//! - **Turning on** keeps the counters, and does nothing without a valid table. It stays on when
-//!   whoever turned it on has gone.
-//! - **The ledger** starts when a minor is turned on, and keeps still when it is turned off. What a
-//!   counter has taken is `recorded`, a tick that isn't to be counted `ungathered`, and those to be
-//!   counted that the clock has no sample of are `stolen` and `lost`.
+//! - **Reading** always gives the table from its start, in any length; there is no end of file. ENXIO without a valid
+//!   table. All counters are of the same moment.
+//! - **Turning on** keeps the counters, and does nothing without a valid table. The minor stays on when the client has
+//!   gone.
+//! - **The ledger** starts when a minor is turned on, and stops when it is turned off. Ticks in counters are
+//!   `recorded`, ticks between the n-th ones `ungathered`, and n-th ticks without a sample `stolen` or `lost`.
 
 mod index;
 mod minor;
@@ -43,30 +40,29 @@ use self::table::Table;
 use crate::endpoint::IoctlReply;
 use kvmprof_recording::{ConsumerLedger, Ticks};
 
-/// Memory that the tables of all minors take together at most, in bytes: enough for 65,536
-/// addresses on each of 64 vCPUs and on 255 (some 70 MB), and for the largest table on 30 of them.
-/// A guest may load tables too.
+/// Maximum memory of the tables of all minors together, in bytes: enough for 65,536 addresses on each of 64 vCPUs and
+/// on 255 (some 70 MB), and for the largest table on 30 of them. Guests may load tables too.
 pub const MAX_MEMORY: usize = 128 << 20;
 
-/// What a request does to a minor that counts ticks, or will.
+/// What a request does to a minor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switch {
-    /// It is off and will be on.
+    /// Turns it on.
     On,
-    /// It is on and will be off.
+    /// Turns it off.
     Off,
 }
 
-/// A minor as reports show it.
+/// A minor for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinorReport {
     /// Its number.
     pub minor: u16,
-    /// Whether it counts.
+    /// Whether it is on.
     pub on: bool,
     /// Addresses in the table.
     pub addresses: usize,
-    /// Its account since it was last turned on.
+    /// Its ledger since it was last turned on.
     pub ledger: ConsumerLedger,
 }
 
@@ -77,14 +73,14 @@ pub struct Prf {
     max_addresses: usize,
     max_memory: usize,
     phases: Phases,
-    // Only those that have been loaded or refused a table.
+    // Only minors that have been written to.
     minors: BTreeMap<u16, Minor>,
     has_ended: bool,
 }
 
 impl Prf {
-    /// The device of a guest with `vcpus` vCPUs. A table may have `max_addresses` addresses, at
-    /// least 3 and at most [`MAX_ADDRESSES`] whatever it says.
+    /// The device of a guest with `vcpus` vCPUs. `max_addresses` limits the addresses of a table; it is adjusted to 3
+    /// to [`MAX_ADDRESSES`].
     pub fn new(vcpus: u16, max_addresses: usize) -> Self {
         Self {
             vcpus,
@@ -99,7 +95,7 @@ impl Prf {
     /// Checks that `minor` can be opened.
     ///
     /// # Errors
-    /// ENXIO when there is no such minor.
+    /// ENXIO if there is no such minor.
     pub fn check_minor(&self, minor: u16) -> Result<(), Errno> {
         if minor < self.vcpus || minor == ALL_VCPUS {
             return Ok(());
@@ -107,13 +103,11 @@ impl Prf {
         Err(Errno::ENXIO)
     }
 
-    /// Loads the table that `bytes` are, and zeroes its counters; returns how many bytes those
-    /// were.
+    /// Loads the table in `bytes` and clears its counters; returns the number of bytes.
     ///
     /// # Errors
-    /// ENOSPC for too many addresses, E2BIG for too few or a part of one, EBUSY while `minor` is
-    /// on: nothing has changed then. EINVAL when they don't ascend: there is no valid table then.
-    /// ENXIO when there is no such minor.
+    /// ENOSPC for too many addresses, E2BIG for too few or an incomplete one, EBUSY while `minor` is on: nothing has
+    /// changed then. EINVAL if they don't ascend: there is no valid table then. ENXIO if there is no such minor.
     pub fn write(&mut self, minor: u16, bytes: &[u8]) -> Result<usize, Errno> {
         self.check_minor(minor)?;
         let addresses = bytes.len() / WORD_SIZE;
@@ -137,7 +131,7 @@ impl Prf {
         }
     }
 
-    /// True when a table of so many addresses may take the place of `minor`'s.
+    /// True if there is memory for a table of `addresses` addresses instead of `minor`'s.
     fn has_room(&self, minor: u16, addresses: usize) -> bool {
         let others = self.minors.iter().filter(|(other, _)| **other != minor);
         let taken: usize = others
@@ -146,8 +140,7 @@ impl Prf {
         taken + Table::memory(addresses) <= self.max_memory
     }
 
-    /// Appends at most `limit` bytes of the table and its counters, from the start, to `out`; how
-    /// many there were.
+    /// Appends at most `limit` bytes of the table and its counters, from the start, to `out`, and returns their number.
     ///
     /// # Errors
     /// ENXIO without a valid table.
@@ -156,12 +149,12 @@ impl Prf {
         Ok(table.ok_or(Errno::ENXIO)?.read(limit, out))
     }
 
-    /// Carries out `command`; see `kvmprof_abi::prf` for each one's argument. What a command stores
-    /// comes back as the reply's data, and its value is 0.
+    /// Executes `command`; see `kvmprof_abi::prf` for its argument. The reply's data is what the command stores, and
+    /// its value is 0.
     ///
     /// # Errors
-    /// EINVAL for an unknown command, and for turning `minor` on when the clock's rate isn't a
-    /// multiple of 100 Hz; ENXIO for turning it on when the guest has ended.
+    /// EINVAL for an unknown command, and for turning `minor` on if the clock's rate isn't a multiple of 100 Hz; ENXIO
+    /// for turning it on after the guest's end.
     pub fn ioctl(&mut self, minor: u16, command: u32, argument: i64) -> Result<IoctlReply, Errno> {
         let known = self.minors.get(&minor);
         let value = match command {
@@ -196,8 +189,8 @@ impl Prf {
         Ok(())
     }
 
-    /// Whether the same ioctl would turn `minor` on or off. If so, all ticks up to now have to be
-    /// fed first, so that it acts at its own time, and [`Prf::set_hz`] called if it is to be on.
+    /// Whether this ioctl would turn `minor` on or off. If so, the caller must first feed all ticks up to now, and for
+    /// turning on call [`Prf::set_hz`].
     pub fn switch(&self, minor: u16, command: u32, argument: i64) -> Option<Switch> {
         let minor = self.minors.get(&minor)?;
         minor.table()?;
@@ -208,13 +201,12 @@ impl Prf {
         }
     }
 
-    /// Notes that the clock runs at `hz` Hz per vCPU from now on, or will when it is started. Not
-    /// to be changed while a minor is on.
+    /// Sets the clock's rate, now or at its start, in Hz per vCPU. It must not change while a minor is on.
     pub fn set_hz(&mut self, hz: u32) {
         self.phases.set_hz(hz);
     }
 
-    /// Takes in ticks of the clock.
+    /// Takes ticks of the clock.
     pub fn feed(&mut self, ticks: &Ticks) {
         let Some(counted) = self.phases.pick(ticks) else {
             return;
@@ -226,7 +218,7 @@ impl Prf {
         }
     }
 
-    /// Turns all minors off, for good: the guest has ended. Their counters can still be read.
+    /// Turns all minors off for good, at the guest's end. Their counters can still be read.
     pub fn end(&mut self) {
         self.has_ended = true;
         for minor in self.minors.values_mut() {
@@ -234,17 +226,17 @@ impl Prf {
         }
     }
 
-    /// True while `minor` counts.
+    /// True while `minor` is on.
     pub fn is_on(&self, minor: u16) -> bool {
         self.minors.get(&minor).is_some_and(Minor::is_on)
     }
 
-    /// True while any minor counts, so that the clock has to run.
+    /// True while any minor is on, so that the clock must run.
     pub fn wants_ticks(&self) -> bool {
         self.minors.values().any(Minor::is_on)
     }
 
-    /// All minors that have a valid table, in their order.
+    /// All minors with a valid table, by number.
     pub fn reports(&self) -> impl Iterator<Item = MinorReport> {
         self.minors
             .iter()
@@ -258,7 +250,7 @@ impl Prf {
     }
 }
 
-/// A number of addresses as the ioctls give it.
+/// A number of addresses in the type of the ioctls.
 fn length(addresses: usize) -> u32 {
     u32::try_from(addresses).unwrap_or(u32::MAX)
 }
@@ -301,7 +293,7 @@ mod tests {
         assert_eq!(prf.write(0, &long), Ok(long.len()));
         assert_eq!(prf.write(1, &bytes(&[1; 4])), Err(Errno::ENOSPC));
         assert_eq!(prf.write(1, &bytes(&[1; 3])), Ok(24));
-        // A minor's own table makes room for its next, and an invalid one takes none.
+        // The new table may use the old one's memory, and an invalid table uses none.
         assert_eq!(prf.write(0, &bytes(&[7; 21])), Err(Errno::ENOSPC));
         assert_eq!(prf.write(0, &long), Ok(long.len()));
         assert_eq!(prf.write(0, &bytes(&[3, 2, 1])), Err(Errno::EINVAL));

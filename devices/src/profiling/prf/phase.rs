@@ -1,19 +1,19 @@
-//! Which ticks of a clock that is faster than prf are counted.
+//! Selects the ticks that prf counts of a faster clock.
 
 use kvmprof_abi::prf::RATE_HZ;
 
 use super::minor::Counted;
 use kvmprof_recording::Ticks;
 
-/// Picks every n-th tick of each vCPU. All minors share it, so that those of the vCPUs and the one
-/// for all of them count the same ticks.
+/// Selects every n-th tick of each vCPU. All minors share it, so that those of the vCPUs and the one for all count the
+/// same ticks.
 #[derive(Debug)]
 pub(super) struct Phases {
     /// The clock's rate, in Hz.
     hz: u32,
-    /// Ticks from one that is counted to the next.
+    /// The n of every n-th tick.
     period: u64,
-    /// Ticks of each vCPU since the last one that was counted; below `period`.
+    /// Ticks of each vCPU since the last counted one; below `period`.
     passed: Vec<u64>,
 }
 
@@ -26,7 +26,7 @@ impl Phases {
         }
     }
 
-    /// The clock's rate is `hz` from here on. With another rate, a new period starts on each vCPU.
+    /// Sets the clock's rate to `hz`. If that changes it, a new period starts on each vCPU.
     pub(super) fn set_hz(&mut self, hz: u32) {
         if hz != self.hz {
             self.hz = hz;
@@ -35,24 +35,24 @@ impl Phases {
         }
     }
 
-    /// True when some of the clock's ticks come 100 times a second.
+    /// True if the clock's rate is a multiple of 100 Hz.
     pub(super) fn is_countable(&self) -> bool {
         self.hz != 0 && self.hz.is_multiple_of(RATE_HZ)
     }
 
-    /// What of `ticks` is counted; `None` for a vCPU that the guest hasn't got.
+    /// The counted ones of `ticks`; `None` for an unknown vCPU.
     pub(super) fn pick<'a>(&mut self, ticks: &'a Ticks) -> Option<Counted<'a>> {
         let passed = self.passed.get_mut(usize::from(ticks.vcpu))?;
         let mut pass = |ticks: u64| {
             let whole = ticks / self.period;
-            // Below two periods, so that this can't overflow.
+            // Less than two periods, so this can't overflow.
             let rest = *passed + ticks % self.period;
             *passed = rest % self.period;
             whole + rest / self.period
         };
         Some(Counted {
             total: ticks.total(),
-            // In the order in which they came.
+            // In the order of the ticks.
             idle: pass(ticks.idle),
             stolen: pass(ticks.stolen),
             lost: pass(ticks.lost),

@@ -17,8 +17,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// The table that `bytes` hold, little-endian, with all counters zero; `None` if an address is
-    /// lower than the one before it.
+    /// The table in `bytes`, little-endian, with all counters zero; `None` if an address is lower than the one before
+    /// it.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let addresses: Vec<u64> = bytes
             .as_chunks::<WORD_SIZE>()
@@ -35,12 +35,12 @@ impl Table {
         })
     }
 
-    /// Bytes of memory that a table of so many addresses takes.
+    /// Bytes of memory of a table of `addresses` addresses.
     pub(super) fn memory(addresses: usize) -> usize {
         (2 * addresses + Index::entries(addresses)) * size_of::<u64>()
     }
 
-    /// How many addresses it has.
+    /// The number of addresses.
     pub(super) fn len(&self) -> usize {
         self.addresses.len()
     }
@@ -59,17 +59,17 @@ impl Table {
         }
     }
 
-    /// Counts idle ticks that took no sample.
+    /// Counts idle ticks, which have no sample.
     pub(super) fn count_idle(&mut self, ticks: u64) {
         self.idle += ticks;
     }
 
-    /// Appends the first `limit` bytes of addresses and counters to `out`; how many there were.
+    /// Appends the first `limit` bytes of addresses and counters to `out`, and returns their number.
     pub(super) fn read(&self, limit: usize, out: &mut Vec<u8>) -> usize {
         let extra: [u64; EXTRA_COUNTERS] = [self.user, self.idle];
         let count = limit.min(read_size(self.len()));
         let start = out.len();
-        // A word that the limit cuts through is written whole, then cut.
+        // A word across the limit is written whole, then cut.
         out.reserve(count + WORD_SIZE);
         let words = self.addresses.iter().chain(&self.counters).chain(&extra);
         for word in words.take(count.div_ceil(WORD_SIZE)) {

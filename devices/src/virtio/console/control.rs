@@ -1,14 +1,14 @@
-//! Messages of the control queues (section 5.3.6.2), and what is yet to be told to the driver.
+//! Messages of the control queues (section 5.3.6.2), and the events that are still to be sent.
 
-/// Bytes of a message without what follows it.
+/// Bytes of a message's header.
 pub(super) const MESSAGE_SIZE: usize = 8;
 
-/// What a message is about.
+/// The event of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// Driver: it is ready to hear of ports (1), or failed (0).
+    /// Driver: it is ready for ports (1), or failed (0).
     DeviceReady,
-    /// Device: there is such a port.
+    /// Device: the port exists.
     PortAdd,
     /// Driver: the port can be used (1), or failed (0).
     PortReady,
@@ -16,9 +16,9 @@ pub(super) enum Event {
     ConsolePort,
     /// Device: the console has a new size; followed by columns and rows.
     Resize,
-    /// Both: somebody has opened (1) or closed (0) the port on this side.
+    /// Both: the port was opened (1) or closed (0) on this side.
     PortOpen,
-    /// Device: the port has a name, which follows.
+    /// Device: the port's name follows.
     PortName,
 }
 
@@ -35,7 +35,7 @@ impl Event {
         }
     }
 
-    /// One of those that a driver may send.
+    /// The event with this number, if a driver may send it.
     fn from_driver(number: u16) -> Option<Self> {
         [Self::DeviceReady, Self::PortReady, Self::PortOpen]
             .into_iter()
@@ -47,7 +47,7 @@ impl Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FromDriver {
     pub port: u32,
-    /// None: of no meaning here.
+    /// `None`: unknown.
     pub event: Option<Event>,
     pub value: u16,
 }
@@ -73,10 +73,10 @@ pub(super) fn encode(port: u32, event: Event, value: u16, rest: &[u8]) -> Vec<u8
     bytes
 }
 
-/// What the driver hasn't been told yet of one port. Flags, not a queue of messages: a driver that
-/// asks again and again and takes no answer must not make it grow.
+/// The events of one port that are still to be sent to the driver. Flags, not a queue of messages: a driver that asks
+/// repeatedly without taking answers must not make it grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Untold {
+pub(super) struct PendingEvents {
     pub add: bool,
     pub console: bool,
     pub size: bool,
@@ -84,23 +84,23 @@ pub(super) struct Untold {
     pub open: bool,
 }
 
-impl Untold {
-    /// The first of them, in the order in which the driver has to hear them.
+impl PendingEvents {
+    /// The first of them, in the order for the driver.
     pub fn first(self) -> Option<Event> {
         [
             (self.add, Event::PortAdd),
             (self.console, Event::ConsolePort),
             (self.size, Event::Resize),
-            // Before the name: who waits for that to appear may use the port at once.
+            // Before the name: when that appears, programs may use the port at once.
             (self.open, Event::PortOpen),
             (self.name, Event::PortName),
         ]
         .into_iter()
-        .find_map(|(untold, event)| untold.then_some(event))
+        .find_map(|(pending, event)| pending.then_some(event))
     }
 
-    /// That one has been told.
-    pub fn told(&mut self, event: Event) {
+    /// Clears `event`, which has been sent.
+    pub fn clear(&mut self, event: Event) {
         match event {
             Event::PortAdd => self.add = false,
             Event::ConsolePort => self.console = false,

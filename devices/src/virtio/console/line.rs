@@ -1,23 +1,21 @@
-//! One port as the device knows it: who has it open, and the way of the bytes between its queues and
-//! the host's end.
+//! One port of the device: its state, and the transfer between its queues and the host's end.
 
-use super::control::Untold;
+use super::control::PendingEvents;
 use super::port::{Port, PortError};
 use crate::endpoint::Backend;
 use crate::virtio::{Direction, GuestMemory, QueueError, Virtqueue};
 
-/// Bytes moved at a time.
+/// Maximum number of bytes moved in one step.
 const STEP: usize = 16 << 10;
-/// Bytes moved before other ports have their turn: as many as the host socket takes from a client at
-/// a time.
+/// Bytes moved before other ports have their turn: the same as the host socket takes from a client at a time.
 const BUDGET: usize = 64 << 10;
-/// What even a single byte costs of that: so many bytes in chains of their own are work, too.
+/// The minimum that a step counts towards the budget: many tiny chains are work, too.
 const STEP_COST: usize = 1 << 10;
 
-/// How far the serving of something has got.
+/// The progress of serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// All that could be done is done.
+    /// Everything possible is done.
     Done,
     /// There is more to do, after others have had their turn.
     More,
@@ -38,40 +36,40 @@ pub(super) struct PortQueues<'a> {
     pub memory: &'a GuestMemory,
 }
 
-/// What has happened to a port's conversation.
+/// The state of a port's conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// The guest hasn't opened it.
     Closed,
-    /// Bytes flow.
+    /// Bytes are transferred.
     Open,
-    /// The host has hung up, and the guest hasn't closed it since.
+    /// The host has hung up, and the guest hasn't closed it yet.
     HungUp,
 }
 
-/// What has gone wrong on a port since the start.
+/// Errors of a port since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortFaults {
-    /// Chains and rings that couldn't be used.
+    /// Unusable chains and rings.
     pub queue: u64,
     /// Conversations that broke the protocol.
     pub protocol: u64,
 }
 
-/// See the module's documentation.
+/// A port's state, and its two ends.
 pub(super) struct Line {
     pub number: usize,
-    /// None: it is a console.
+    /// `None`: it is a console.
     pub name: Option<String>,
-    pub untold: Untold,
+    pub pending: PendingEvents,
     pub faults: PortFaults,
     port: Box<dyn Port>,
     state: State,
-    /// A queue of it can't be used any more; only a reset helps.
+    /// One of its queues is unusable until a reset.
     broken: bool,
-    /// The guest has gone from it, and the host's end doesn't know yet.
+    /// The guest has reset the device, and the host's end doesn't know yet.
     abandoned: bool,
-    /// Chains that are still read before a close is acted on.
+    /// Maximum number of chains that are still read before a close takes effect.
     draining: Option<u16>,
     complained: bool,
 }
@@ -81,7 +79,7 @@ impl Line {
         Self {
             number,
             name,
-            untold: Untold::default(),
+            pending: PendingEvents::default(),
             faults: PortFaults::default(),
             port,
             state: State::Closed,
@@ -92,7 +90,7 @@ impl Line {
         }
     }
 
-    /// What people call it.
+    /// Its name in messages.
     pub fn title(&self) -> &str {
         self.name.as_deref().unwrap_or("console")
     }
@@ -102,16 +100,16 @@ impl Line {
         self.state != State::HungUp && !self.broken
     }
 
-    /// The driver has reset the device.
+    /// Handles a reset of the device.
     pub fn reset(&mut self) {
         self.abandoned |= self.state == State::Open;
         self.state = State::Closed;
         self.broken = false;
         self.draining = None;
-        self.untold = Untold::default();
+        self.pending = PendingEvents::default();
     }
 
-    /// Does what a reset has left to be done.
+    /// Completes a reset.
     pub fn release(&mut self, backend: &mut dyn Backend) {
         if std::mem::take(&mut self.abandoned) {
             self.port.closed(backend);
@@ -125,7 +123,7 @@ impl Line {
         self.state = State::HungUp;
     }
 
-    /// The guest has opened it.
+    /// Handles the guest's opening.
     pub fn open(&mut self) {
         if self.state == State::Closed && !self.broken {
             self.port.opened();
@@ -133,7 +131,7 @@ impl Line {
         }
     }
 
-    /// The guest has closed it: that is acted on when what was sent before has been read.
+    /// Handles the guest's closing. It takes effect after the data sent before it has been read.
     pub fn close(&mut self, queues: &mut PortQueues<'_>, backend: &mut dyn Backend) -> Progress {
         if self.state == State::Closed {
             return Progress::Done;
@@ -145,17 +143,17 @@ impl Line {
         if self.state == State::Open {
             self.port.closed(backend);
         } else if !self.broken {
-            self.untold.open = true;
+            self.pending.open = true;
         }
         self.state = State::Closed;
         Progress::Done
     }
 
-    /// Moves bytes in both directions.
+    /// Transfers bytes in both directions.
     pub fn serve(&mut self, queues: &mut PortQueues<'_>, backend: &mut dyn Backend) -> Progress {
         let mut progress = Progress::Done;
         let mut left = BUDGET;
-        // What is being closed is read by that, and counted.
+        // While the port is being closed, `close` reads its data within a limit.
         while self.state == State::Open && self.draining.is_none() {
             if let Err(error) = self.port.wake(backend) {
                 self.hang_up(&error, backend);
@@ -177,8 +175,8 @@ impl Line {
         progress.and(self.give_back(queues, left, backend))
     }
 
-    /// Gives back unread what the guest sends to a port that the host has hung up on: a driver may wait
-    /// for that without end (Linux does, in a write(2) that blocks).
+    /// Returns chains of a port that the host has hung up on unread: a driver may wait for them forever (Linux does, in
+    /// a blocking write(2)).
     fn give_back(
         &mut self,
         queues: &mut PortQueues<'_>,
@@ -198,7 +196,7 @@ impl Line {
         Progress::Done
     }
 
-    /// Reads one piece of what the guest has sent; returns its bytes.
+    /// Reads one piece of the guest's data; returns its number of bytes.
     fn transmit(
         &mut self,
         queues: &mut PortQueues<'_>,
@@ -221,7 +219,7 @@ impl Line {
         Ok(count)
     }
 
-    /// Writes what there is for the guest into one buffer of its; returns the bytes.
+    /// Writes available data into one buffer of the guest; returns the number of bytes.
     fn receive(&mut self, queues: &mut PortQueues<'_>) -> Result<usize, QueueError> {
         let (queue, memory) = (&mut *queues.receive, queues.memory);
         if !self.port.has_output() || !queue.begin(memory, Direction::ToDriver)? {
@@ -242,7 +240,7 @@ impl Line {
         Ok(moved)
     }
 
-    /// Reads what the guest had sent when it closed, as far as the host's end wants it.
+    /// Reads the data from before the guest's closing, as far as the host's end accepts it.
     fn drain(&mut self, queues: &mut PortQueues<'_>, backend: &mut dyn Backend) -> Progress {
         // A driver that goes on sending must not be able to keep it open.
         let mut chains = self.draining.unwrap_or(queues.transmit.size());
@@ -276,10 +274,10 @@ impl Line {
         self.complain(&format!("the guest broke the protocol: {error}{cause}"));
         self.port.closed(backend);
         self.state = State::HungUp;
-        self.untold.open = true;
+        self.pending.open = true;
     }
 
-    /// One of the queues can't be used any more.
+    /// Gives up a queue that has become unusable.
     fn break_off(&mut self, error: QueueError, backend: &mut dyn Backend) {
         self.faults.queue += 1;
         self.complain(&format!("not served before the next reset: {error}"));
@@ -288,10 +286,10 @@ impl Line {
             self.port.closed(backend);
         }
         self.state = State::HungUp;
-        self.untold.open = true;
+        self.pending.open = true;
     }
 
-    /// Once is enough: a hostile guest must not be able to fill the log.
+    /// Logs only the first problem: a hostile guest must not be able to fill the log.
     fn complain(&mut self, what: &str) {
         if !std::mem::replace(&mut self.complained, true) {
             log::warn!(
@@ -303,7 +301,7 @@ impl Line {
     }
 }
 
-/// Gives the next chain back unread; returns its bytes.
+/// Returns the next chain unread; returns its number of bytes.
 fn discard(queues: &mut PortQueues<'_>) -> Result<usize, QueueError> {
     let (queue, memory) = (&mut *queues.transmit, queues.memory);
     if !queue.begin(memory, Direction::ToDevice)? {

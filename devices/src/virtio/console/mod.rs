@@ -1,12 +1,11 @@
-//! The console device (section 5.3): several ports, each a stream of bytes in both directions. Port 0 is
-//! the guest's console; the others carry the framed protocol and have names, by which the guest
-//! finds them.
+//! The console device (section 5.3) with several ports, each a stream of bytes in both directions. Port 0 is the
+//! guest's console; the others carry the framed protocol, and the guest finds them by name.
 //!
-//! Queues: 0 and 1 are port 0's, 2 and 3 carry control messages, the following pairs are the other
-//! ports'. The first of a pair goes to the driver, the second comes from it.
+//! Queues 0 and 1 are port 0's, 2 and 3 carry control messages, further pairs are the other ports'. The first of a pair
+//! goes to the driver, the second comes from it.
 //!
-//! What the guest does wrong costs it the port in question: its queues aren't served any more before the
-//! next reset, and what it had open is closed. The other ports go on.
+//! After an error of the guest the port's queues aren't served until the next reset, and its devices are closed. Other
+//! ports aren't affected.
 
 mod control;
 mod line;
@@ -14,7 +13,7 @@ mod port;
 
 use virtio_bindings::virtio_ids::VIRTIO_ID_CONSOLE;
 
-use self::control::{Event, FromDriver, MESSAGE_SIZE, Untold};
+use self::control::{Event, FromDriver, MESSAGE_SIZE, PendingEvents};
 use self::line::{Line, PortQueues, Progress};
 use super::{Direction, GuestMemory, MmioTransport, QueueError, VirtioDevice, Virtqueue};
 use crate::endpoint::Backend;
@@ -22,19 +21,19 @@ use crate::endpoint::Backend;
 pub use line::PortFaults;
 pub use port::{EndpointPort, Port, PortError};
 
-/// Feature: the configuration tells the console's size (section 5.3.3).
+/// Feature: the configuration has the console's size (section 5.3.3).
 pub const F_SIZE: u32 = 0;
-/// Feature: there are several ports, and the control queues.
+/// Feature: there are several ports, and control queues.
 pub const F_MULTIPORT: u32 = 1;
 
-/// Most entries of each queue.
+/// Maximum number of entries of each queue.
 const QUEUE_SIZE_MAX: u16 = 64;
-/// Control messages taken before the ports have their turn.
+/// Maximum number of control messages before the ports have their turn.
 const CONTROL_BUDGET: usize = 64;
-/// Index of the queue of control messages to the driver; those from it are next.
+/// Index of the queue of control messages to the driver; the next one comes from it.
 const CONTROL_QUEUE: usize = 2;
 
-/// The size of a console, in characters; zeros when it isn't known.
+/// The size of a console, in characters; zeros if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConsoleSize {
     /// Characters in a line.
@@ -43,25 +42,25 @@ pub struct ConsoleSize {
     pub rows: u16,
 }
 
-/// What the guest's driver has done wrong since the start.
+/// Errors of the guest's driver since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConsoleFaults {
-    /// Chains and control queues that couldn't be used.
+    /// Unusable chains and control queues.
     pub control: u64,
-    /// Of each port there is: its name (port 0 is `console`), and its faults.
+    /// Each port's name (port 0 is `console`), and its errors.
     pub ports: Vec<(String, PortFaults)>,
 }
 
 /// The device.
 pub struct Console {
-    /// By number; None where there is no port.
+    /// By number; `None` for missing ports.
     lines: Vec<Option<Line>>,
     size: ConsoleSize,
     multiport: bool,
-    /// The control queues can't be used any more; only a reset helps.
+    /// The control queues are unusable until a reset.
     control_broken: bool,
     control_faults: u64,
-    /// The control message whose effect takes more than one turn.
+    /// The control message that takes more than one turn.
     unanswered: Option<FromDriver>,
     /// The configuration has changed, and the transport doesn't know yet.
     reconfigured: bool,
@@ -69,7 +68,7 @@ pub struct Console {
 }
 
 impl Console {
-    /// A device with `console` as its port 0, if there is one, and ports from 1 on with these names.
+    /// A device with `console` as its port 0, if there is one, and ports with these names from 1 on.
     #[must_use]
     pub fn new(console: Option<Box<dyn Port>>, ports: Vec<(String, Box<dyn Port>)>) -> Self {
         let console = console.map(|port| Line::new(0, None, port));
@@ -89,7 +88,7 @@ impl Console {
         }
     }
 
-    /// What the guest has done wrong since the start.
+    /// The guest's errors since the start.
     #[must_use]
     pub fn faults(&self) -> ConsoleFaults {
         let lines = self.lines.iter().flatten();
@@ -101,7 +100,7 @@ impl Console {
         }
     }
 
-    /// The console's size has changed, which the guest hears when it is served next.
+    /// Changes the console's size. The guest is informed when it is served next.
     pub fn resize(&mut self, size: ConsoleSize) {
         if self.size == size {
             return;
@@ -109,7 +108,7 @@ impl Console {
         self.size = size;
         self.reconfigured = true;
         if let Some(Some(console)) = self.lines.first_mut() {
-            console.untold.size = self.multiport && !console.untold.add;
+            console.pending.size = self.multiport && !console.pending.add;
         }
     }
 
@@ -127,12 +126,12 @@ impl Console {
         memory: &GuestMemory,
         backend: &mut dyn Backend,
     ) -> Progress {
-        // Whether a port is open decides what becomes of the bytes, so control messages come first.
+        // Control messages come first: they open and close ports, which decides what happens to data.
         let mut progress = Progress::Done;
         if self.multiport {
             progress = self.guarded(|console| console.take_control(queues, memory, backend));
         } else if let Some(Some(console)) = self.lines.first_mut() {
-            // Without control messages there is nobody who could say that it is open.
+            // Without control messages the guest can't open it.
             console.open();
         }
         for index in 0..self.lines.len() {
@@ -149,7 +148,7 @@ impl Console {
         progress
     }
 
-    /// Does something with the control queues, unless they are beyond use, or turn out to be.
+    /// Calls `action` on the control queues unless they are unusable. Gives them up after an error.
     fn guarded(
         &mut self,
         action: impl FnOnce(&mut Self) -> Result<Progress, QueueError>,
@@ -169,7 +168,7 @@ impl Console {
         })
     }
 
-    /// Takes the driver's control messages.
+    /// Handles the driver's control messages.
     fn take_control(
         &mut self,
         queues: &mut [Virtqueue],
@@ -180,7 +179,7 @@ impl Console {
             let Some(queue) = queues.get_mut(CONTROL_QUEUE + 1) else {
                 return Ok(Progress::Done);
             };
-            // What was left of a chain that is no more was about nothing.
+            // The message of an unfinished chain is dropped with the chain.
             let unanswered = self.unanswered.take().filter(|_| queue.in_progress());
             if !queue.begin(memory, Direction::ToDevice)? {
                 return Ok(Progress::Done);
@@ -199,7 +198,7 @@ impl Console {
                 self.unanswered = Some(message);
                 return Ok(Progress::More);
             }
-            // Linux takes this for the sign that the message has been acted on.
+            // Linux takes the returned buffer for the sign that the message has taken effect.
             if let Some(queue) = queues.get_mut(CONTROL_QUEUE + 1) {
                 queue.finish(memory)?;
             }
@@ -218,7 +217,7 @@ impl Console {
         let on = message.value != 0;
         if message.event == Some(Event::DeviceReady) {
             for line in self.lines.iter_mut().flatten() {
-                line.untold.add |= on;
+                line.pending.add |= on;
             }
             return Progress::Done;
         }
@@ -228,8 +227,8 @@ impl Console {
         match message.event {
             Some(Event::PortReady) if on => {
                 let is_console = line.name.is_none();
-                line.untold = Untold {
-                    add: line.untold.add,
+                line.pending = PendingEvents {
+                    add: line.pending.add,
                     console: is_console,
                     size: is_console && self.size != ConsoleSize::default(),
                     name: !is_console,
@@ -247,7 +246,7 @@ impl Console {
         Progress::Done
     }
 
-    /// Tells the driver what it doesn't know yet, as far as it has provided buffers.
+    /// Sends pending events to the driver, as far as it has provided buffers.
     fn tell(
         &mut self,
         queues: &mut [Virtqueue],
@@ -258,7 +257,7 @@ impl Console {
         };
         let size = self.size;
         for line in self.lines.iter_mut().flatten() {
-            while let Some(event) = line.untold.first() {
+            while let Some(event) = line.pending.first() {
                 if !queue.begin(memory, Direction::ToDriver)? {
                     return Ok(Progress::Done);
                 }
@@ -268,14 +267,14 @@ impl Console {
                 }
                 queue.write(memory, &message)?;
                 queue.finish(memory)?;
-                line.untold.told(event);
+                line.pending.clear(event);
             }
         }
         Ok(Progress::Done)
     }
 }
 
-/// What `event` of this port is for the driver.
+/// The message for `event` of this port.
 fn message(line: &Line, event: Event, size: ConsoleSize) -> Vec<u8> {
     let number = u32::try_from(line.number).unwrap_or(u32::MAX);
     match event {
@@ -283,8 +282,8 @@ fn message(line: &Line, event: Event, size: ConsoleSize) -> Vec<u8> {
             let name = line.name.as_deref().unwrap_or_default();
             control::encode(number, event, 1, name.as_bytes())
         }
-        // Columns first, as section 5.3.6.2 has it. Linux took them the other way round until 2025
-        // (its commit 5326ab737a47); which one a guest does can't be known.
+        // Columns first, by section 5.3.6.2. Linux had the other order until 2025 (its commit 5326ab737a47); the
+        // guest's version is unknown.
         Event::Resize => {
             let [c0, c1] = size.columns.to_le_bytes();
             let [r0, r1] = size.rows.to_le_bytes();
@@ -301,7 +300,7 @@ fn port_queues<'a>(
     memory: &'a GuestMemory,
     port: usize,
 ) -> Option<PortQueues<'a>> {
-    // The control queues lie between those of port 0 and those of port 1.
+    // The control queues are between those of port 0 and port 1.
     let first = if port == 0 { 0 } else { 2 * port + 2 };
     match queues.get_mut(first..first + 2)? {
         [receive, transmit] => Some(PortQueues {
@@ -354,10 +353,9 @@ impl VirtioDevice for Console {
 }
 
 impl MmioTransport<Console> {
-    /// Serves the device for a bounded time: moves bytes between the guest and the ports, and lets
-    /// what waits for `backend` try again. True if there is more to do at once, after others have had
-    /// their turn. To be called when the driver has notified a queue or the transport says so, and
-    /// whenever the ports or the devices behind them have changed.
+    /// Serves the device for a bounded time: transfers bytes between the guest and the ports, and retries what waits
+    /// for `backend`. True if there is more to do after others have had their turn. Call it when the driver has
+    /// notified a queue or the transport says so, and after each change of the ports or their devices.
     pub fn serve(&mut self, memory: &GuestMemory, backend: &mut dyn Backend) -> bool {
         self.device_mut().release(backend);
         let mut progress = Progress::Done;
@@ -374,7 +372,7 @@ impl MmioTransport<Console> {
         progress == Progress::More
     }
 
-    /// Hangs up on all ports, for good: the guest has ended.
+    /// Hangs up on all ports for good, at the guest's end.
     pub fn end(&mut self, backend: &mut dyn Backend) {
         for line in self.device_mut().lines.iter_mut().flatten() {
             line.end(backend);

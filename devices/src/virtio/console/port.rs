@@ -1,8 +1,8 @@
-//! What is at the host's end of a port.
+//! The host's end of a port.
 
-use crate::endpoint::{Backend, Endpoint, EndpointError, Facts};
+use crate::endpoint::{Backend, Endpoint, EndpointError, HelloInfo};
 
-/// Why the host hangs up: the guest broke the protocol of this port.
+/// Why the host hangs up: the guest broke the port's protocol.
 pub type PortError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The host's end of a port: a stream of bytes in each direction.
@@ -10,44 +10,44 @@ pub trait Port: Send {
     /// The guest has opened the port: a new conversation begins.
     fn opened(&mut self);
 
-    /// The guest has closed the port, or has gone: frees all that belonged to the conversation.
+    /// The guest has closed the port, or is gone: frees the conversation's resources.
     fn closed(&mut self, backend: &mut dyn Backend);
 
-    /// True while more bytes can be taken.
+    /// True while the port accepts bytes.
     fn wants_input(&self) -> bool;
 
-    /// Takes bytes from the guest, cut anywhere.
+    /// Takes bytes from the guest, in any pieces.
     ///
     /// # Errors
-    /// The host has to hang up.
+    /// The host must hang up.
     fn receive(&mut self, bytes: &[u8], backend: &mut dyn Backend) -> Result<(), PortError>;
 
-    /// Goes on with what waited for the devices behind it, or for room in the output.
+    /// Continues what waited for devices, or for room in the output.
     ///
     /// # Errors
-    /// The host has to hang up.
+    /// The host must hang up.
     fn wake(&mut self, backend: &mut dyn Backend) -> Result<(), PortError>;
 
-    /// Moves the next bytes for the guest into `bytes` and returns how many: 0 if there are none.
+    /// Moves the next bytes for the guest into `bytes` and returns their number, 0 if there are none.
     fn send(&mut self, bytes: &mut [u8]) -> usize;
 
-    /// True while there is something for the guest.
+    /// True while there are bytes for the guest.
     fn has_output(&self) -> bool;
 }
 
 /// A port that carries the framed protocol.
 #[derive(Debug)]
 pub struct EndpointPort {
-    facts: Facts,
+    info: HelloInfo,
     endpoint: Option<Endpoint>,
 }
 
 impl EndpointPort {
-    /// A port that nobody has opened yet; `facts` go into the answer to a hello.
+    /// A closed port; `info` are for the reply to a hello.
     #[must_use]
-    pub fn new(facts: Facts) -> Self {
+    pub fn new(info: HelloInfo) -> Self {
         Self {
-            facts,
+            info,
             endpoint: None,
         }
     }
@@ -59,7 +59,7 @@ fn hang_up(error: EndpointError) -> PortError {
 
 impl Port for EndpointPort {
     fn opened(&mut self) {
-        self.endpoint = Some(Endpoint::new(self.facts));
+        self.endpoint = Some(Endpoint::new(self.info));
     }
 
     fn closed(&mut self, backend: &mut dyn Backend) {

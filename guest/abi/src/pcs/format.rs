@@ -2,20 +2,20 @@
 
 use core::ops::Deref;
 
-/// Which form of `pcs.h` the records follow.
+/// The form of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Format {
     /// For 64-bit guests, the default: 8-byte header
     /// `{ u16 h_unused, u16 pad, u32 h_numlost }`, 16-byte records.
     #[default]
     Native,
-    /// Bit for bit the page's `pcs.h` with a 32-bit `unsigned`: 4-byte header
+    /// The page's `pcs.h` with a 32-bit `unsigned`, bit for bit: 4-byte header
     /// `{ u16 h_unused, i16 h_numlost }`, 8-byte records; pid and pc are truncated.
     Classic,
 }
 
 impl Format {
-    /// The number that stands for it in `PCS_SETFORMAT` and in statuses.
+    /// Its number in `PCS_SETFORMAT` and in statuses.
     pub const fn number(self) -> u32 {
         match self {
             Self::Native => 0,
@@ -23,7 +23,7 @@ impl Format {
         }
     }
 
-    /// The format that `number` stands for.
+    /// The format with this `number`.
     pub const fn from_number(number: u32) -> Option<Self> {
         match number {
             0 => Some(Self::Native),
@@ -58,16 +58,16 @@ impl Format {
         buffer_size.saturating_sub(self.header_size()) % self.record_size()
     }
 
-    /// The largest `h_numlost` of one header; what is beyond goes into the next.
-    pub const fn most_lost(self) -> u32 {
+    /// The largest `h_numlost` of one header; the rest goes into the next.
+    pub const fn max_lost(self) -> u32 {
         match self {
             Self::Native => u32::MAX,
             Self::Classic => 0x7fff,
         }
     }
 
-    /// The largest count of one merged record; what is beyond goes into another record.
-    pub const fn most_merged(self) -> u32 {
+    /// The largest count of one merged record; the rest goes into another record.
+    pub const fn max_merged(self) -> u32 {
         match self {
             Self::Native => 0x7fff_ffff,
             Self::Classic => 0x7fff,
@@ -75,21 +75,21 @@ impl Format {
     }
 }
 
-/// `LOGBUF_HDR`: what stands at the start of a buffer.
+/// `LOGBUF_HDR`: the header of a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// `h_unused`: unused bytes at the end of the buffer; they are zero.
     pub unused: u16,
-    /// `h_numlost`: samples lost since the last buffer. Never above [`Format::most_lost`].
+    /// `h_numlost`: samples lost since the last buffer. Never above [`Format::max_lost`].
     pub lost: u32,
 }
 
 impl Header {
-    /// The header's bytes. A `lost` above [`Format::most_lost`] saturates.
+    /// The header's bytes. A `lost` above [`Format::max_lost`] saturates.
     pub fn encode(&self, format: Format) -> Encoded<8> {
         let mut bytes = Encoded::new();
         bytes.push(&self.unused.to_le_bytes());
-        let lost = self.lost.min(format.most_lost());
+        let lost = self.lost.min(format.max_lost());
         match format {
             Format::Native => bytes.push(&[0; 2]).push(&lost.to_le_bytes()),
             Format::Classic => bytes.push(&low_u16(lost).to_le_bytes()),
@@ -97,8 +97,8 @@ impl Header {
         bytes
     }
 
-    /// The header at the start of `buffer`; `None` when that is too short for one, or no
-    /// device's (a negative count).
+    /// The header at the start of `buffer`; `None` if the buffer is too short, or the header invalid (a negative
+    /// count).
     pub fn decode(format: Format, buffer: &[u8]) -> Option<Self> {
         let unused = u16::from_le_bytes(array(buffer, 0)?);
         let lost = match format {
@@ -109,7 +109,7 @@ impl Header {
     }
 }
 
-/// Up to `N` bytes that something was encoded to.
+/// Up to `N` encoded bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoded<const N: usize> {
     bytes: [u8; N],
@@ -124,7 +124,7 @@ impl<const N: usize> Encoded<N> {
         }
     }
 
-    /// Appends `more`; what is beyond the capacity is left out.
+    /// Appends `more`, up to the capacity.
     pub(crate) fn push(&mut self, more: &[u8]) -> &mut Self {
         for (to, from) in self.bytes.iter_mut().skip(self.length).zip(more) {
             *to = *from;
@@ -147,7 +147,7 @@ pub(crate) fn array<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; 
     bytes.get(offset..)?.first_chunk().copied()
 }
 
-/// The low 16 bits, as the classic format truncates.
+/// The low 16 bits, for the classic format.
 pub(crate) const fn low_u16(value: u32) -> u16 {
     let [first, second, ..] = value.to_le_bytes();
     u16::from_le_bytes([first, second])
@@ -179,7 +179,7 @@ mod tests {
         for format in [Format::Native, Format::Classic] {
             let header = Header {
                 unused: 65528,
-                lost: format.most_lost(),
+                lost: format.max_lost(),
             };
             let bytes = header.encode(format);
             assert_eq!(bytes.len(), format.header_size());

@@ -1,10 +1,10 @@
-//! The records that the device puts out: `PSAMPLE` and `MSAMPLE`.
+//! The records of the device: `PSAMPLE` and `MSAMPLE`.
 
 use super::format::{Encoded, Format, array, low_u16};
 
 /// The types of the records of a pcs stream: byte 0 of each.
 ///
-/// The device puts out 1 to 5, 9 and 10; `getpc` adds the others (see [`crate::stream`]).
+/// The device writes 1 to 5, 9 and 10; `getpc` adds the others (see [`crate::stream`]).
 pub mod kind {
     /// A sample of the kernel.
     pub const KERNEL: u8 = 1;
@@ -12,9 +12,9 @@ pub mod kind {
     pub const USER: u8 = 2;
     /// A count of idle ticks.
     pub const IDLE: u8 = 3;
-    /// A count of kernel ticks that nobody asked for one by one.
+    /// A count of kernel ticks that weren't selected.
     pub const MKERNEL: u8 = 4;
-    /// A count of user ticks that nobody asked for one by one.
+    /// A count of user ticks that weren't selected.
     pub const MUSER: u8 = 5;
     /// The start of a `getpc` run.
     pub const START: u8 = 6;
@@ -24,7 +24,7 @@ pub mod kind {
     pub const IOCTL: u8 = 8;
     /// A sample of the kernel servicing an interrupt.
     pub const KERNELI: u8 = 9;
-    /// A count of interrupt ticks that nobody asked for one by one.
+    /// A count of interrupt ticks that weren't selected.
     pub const MKERNELI: u8 = 10;
     /// The accounts of a `getpc` run (native streams only).
     pub const PSTAT: u8 = 11;
@@ -43,7 +43,7 @@ pub struct Psample {
     /// The interrupt priority level in the high 4 bits, 0 in the others. Meaningful for kernel
     /// samples only; 0 in user samples.
     pub sspace: u8,
-    /// The vCPU, from 0. The classic form hasn't got it (0 when decoded).
+    /// The vCPU, from 0. The classic form lacks it (0 when decoded).
     pub cpu: u16,
     /// The interrupted process; -1 when unknown.
     pub pid: i32,
@@ -59,9 +59,9 @@ pub struct Psample {
 pub struct Msample {
     /// [`kind::IDLE`], [`kind::MKERNEL`], [`kind::MKERNELI`] or [`kind::MUSER`].
     pub kind: u8,
-    /// The vCPU, from 0. The classic form hasn't got it (0 when decoded).
+    /// The vCPU, from 0. The classic form lacks it (0 when decoded).
     pub cpu: u16,
-    /// How many ticks; from 1 to [`Format::most_merged`].
+    /// The number of ticks, from 1 to [`Format::max_merged`].
     pub count: u32,
 }
 
@@ -76,7 +76,7 @@ pub enum Record {
 
 impl Record {
     /// The record's bytes, [`Format::record_size`] of them. The classic form truncates pid and
-    /// pc; a count above [`Format::most_merged`] saturates.
+    /// pc; a count above [`Format::max_merged`] saturates.
     pub fn encode(&self, format: Format) -> Encoded<16> {
         match self {
             Self::Sample(sample) => sample.encode(format),
@@ -84,8 +84,8 @@ impl Record {
         }
     }
 
-    /// The record at the start of `bytes`; `None` when they are too short, or their first one
-    /// isn't a type of the device's, or a count is negative.
+    /// The record at the start of `bytes`; `None` if they are too short, their first byte isn't a type of the device,
+    /// or a count is negative.
     pub fn decode(format: Format, bytes: &[u8]) -> Option<Self> {
         let kind = *bytes.first()?;
         match kind {
@@ -99,7 +99,7 @@ impl Record {
         }
     }
 
-    /// How many ticks the record stands for.
+    /// The number of ticks that the record stands for.
     pub fn ticks(&self) -> u64 {
         match self {
             Self::Sample(_) => 1,
@@ -149,7 +149,7 @@ impl Msample {
     fn encode(&self, format: Format) -> Encoded<16> {
         let mut bytes = Encoded::new();
         bytes.push(&[self.kind, 0]);
-        let count = self.count.min(format.most_merged());
+        let count = self.count.min(format.max_merged());
         match format {
             Format::Native => bytes
                 .push(&self.cpu.to_le_bytes())
@@ -161,7 +161,7 @@ impl Msample {
     }
 
     fn decode(format: Format, bytes: &[u8]) -> Option<Self> {
-        // A record is there as a whole or not at all, its padding included.
+        // A record must be complete, with its padding.
         let bytes = bytes.get(..format.record_size())?;
         let kind = *bytes.first()?;
         Some(match format {
@@ -244,7 +244,7 @@ mod tests {
             let decoded = Record::decode(format, &Record::Merged(many).encode(format));
             assert_eq!(
                 decoded.map(|record| record.ticks()),
-                Some(format.most_merged().into())
+                Some(format.max_merged().into())
             );
         }
     }

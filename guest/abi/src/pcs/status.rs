@@ -1,9 +1,9 @@
-//! What `PCS_GETSTAT` stores.
+//! The result of `PCS_GETSTAT`.
 
 use super::format::{Encoded, Format, array};
 
-/// The account of a consumer of ticks from its own start, such as an open pcs, at every moment:
-/// `ticks == recorded + merged + ungathered + stolen + lost + pending + discarded`.
+/// The account of a consumer of ticks, such as an open pcs, from its own start. At every moment `ticks == recorded +
+/// merged + ungathered + stolen + lost + pending + discarded`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     /// All ticks since the start, of all vCPUs.
@@ -12,15 +12,15 @@ pub struct Ledger {
     pub recorded: u64,
     /// Ticks handed over within a merged count.
     pub merged: u64,
-    /// Ticks that no mode asked for: those before the first `PROF_*`.
+    /// Ticks that weren't selected: those before the first `PROF_*`.
     pub ungathered: u64,
     /// Ticks on which the host didn't run the vCPU.
     pub stolen: u64,
-    /// Ticks that the clock lost, and samples for which no buffer was free.
+    /// Ticks that the clock lost, and samples without a free buffer.
     pub lost: u64,
     /// Ticks in buffers and merged counts that haven't been read yet.
     pub pending: u64,
-    /// Ticks thrown away at close.
+    /// Ticks discarded at close.
     pub discarded: u64,
 }
 
@@ -28,7 +28,7 @@ pub struct Ledger {
 pub(crate) const LEDGER_SIZE: usize = 64;
 
 impl Ledger {
-    /// All fields in their order, each with its name: first the ticks, then what became of them.
+    /// All fields in their order, with their names: first the ticks, then their parts.
     pub const fn fields(&self) -> [(&'static str, u64); 8] {
         [
             ("ticks", self.ticks),
@@ -74,21 +74,21 @@ impl Ledger {
     }
 }
 
-/// What `PCS_GETSTAT` stores: the eight `u64` of the [`Ledger`] in their order, then, as `u32`
-/// each: hz, vcpus, format, buffer size, buffers, modes.
+/// The result of `PCS_GETSTAT`: the eight `u64` of the [`Ledger`] in their order, then, as `u32` each: hz, vcpus,
+/// format, buffer size, buffers, modes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Where every tick went.
+    /// The account of the ticks.
     pub ledger: Ledger,
     /// The clock's rate, in Hz per vCPU.
     pub hz: u32,
-    /// How many vCPUs the guest has.
+    /// The number of vCPUs of the guest.
     pub vcpus: u32,
     /// The form of the records.
     pub format: Format,
     /// Bytes in a buffer.
     pub buffer_size: u32,
-    /// How many buffers the device has.
+    /// The number of buffers of the device.
     pub buffers: u32,
     /// The `PROF_*` calls made, each as the command under `PROF_MASK`, ORed together.
     pub modes: u32,
@@ -115,8 +115,8 @@ impl Status {
         bytes
     }
 
-    /// The status that `bytes` hold; `None` when they are too few, or the format is unknown.
-    /// Bytes beyond [`STATUS_SIZE`] are ignored.
+    /// The status in `bytes`; `None` if they are too few, or the format is unknown. Bytes beyond [`STATUS_SIZE`] are
+    /// ignored.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let field = |index: usize| array(bytes, LEDGER_SIZE + index * 4).map(u32::from_le_bytes);
         Some(Self {

@@ -1,33 +1,33 @@
-//! What can be wrong with a frame.
+//! The errors of frames.
 
 use core::fmt;
 
-/// A frame that breaks the protocol, or doesn't fit where it should go.
+/// A frame that violates the protocol, or doesn't fit into its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireError {
-    /// No frame is of this kind, or not in this direction.
+    /// No frame is of this kind in this direction.
     UnknownKind(u16),
     /// The body is shorter or longer than its kind allows.
     BodyLength {
-        /// The kind, as it stands in the frame.
+        /// The kind in the frame.
         kind: u16,
-        /// The length that the header announces, in bytes.
+        /// The length in the header, in bytes.
         length: usize,
         /// The shortest body allowed, in bytes.
         minimum: usize,
         /// The longest body allowed, in bytes.
         maximum: usize,
     },
-    /// A field that has to be zero isn't.
+    /// A reserved field isn't zero.
     Reserved {
-        /// The kind, as it stands in the frame.
+        /// The kind in the frame.
         kind: u16,
     },
-    /// A hello without the magic: the peer speaks something else.
+    /// A hello without the magic: the peer has another protocol.
     Magic,
-    /// The buffer that should take the frame is too small.
+    /// The buffer for the frame is too small.
     BufferTooSmall {
-        /// How many bytes the frame takes.
+        /// Bytes of the frame.
         needed: usize,
     },
 }

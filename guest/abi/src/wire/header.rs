@@ -1,4 +1,4 @@
-//! The header that every frame starts with, and the fields behind it.
+//! The header of frames, and the fields after it.
 
 use core::ops::RangeInclusive;
 
@@ -10,11 +10,11 @@ pub const HEADER_LENGTH: usize = 16;
 /// Set in the kind of a reply.
 const REPLY: u16 = 0x8000;
 
-/// What a request asks for; the reply carries the same with the highest bit set.
+/// The kind of a request; the reply has the same with the highest bit set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum Kind {
-    /// Agree on a version; first on every connection.
+    /// Agree on a version; the first request of every connection.
     Hello = 1,
     /// Open a device.
     Open = 2,
@@ -22,11 +22,11 @@ pub enum Kind {
     Read = 3,
     /// Write to an open device.
     Write = 4,
-    /// Carry out a device's own command.
+    /// Execute a device's own command.
     Ioctl = 5,
     /// Wait until a device is ready.
     Poll = 6,
-    /// Take back a request that waits.
+    /// Cancel a request that waits.
     Cancel = 7,
     /// Close an open device.
     Close = 8,
@@ -62,7 +62,7 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.reply() == number)
     }
 
-    /// How long the body of a request may be.
+    /// The allowed lengths of a request's body.
     pub(super) const fn request_body(self) -> RangeInclusive<usize> {
         match self {
             Self::Hello => 16..=MAX_HELLO,
@@ -74,7 +74,7 @@ impl Kind {
         }
     }
 
-    /// How long the body of a reply without an error may be.
+    /// The allowed lengths of the body of a reply without an error.
     pub(super) const fn reply_body(self) -> RangeInclusive<usize> {
         match self {
             Self::Hello => 32..=MAX_HELLO,
@@ -86,12 +86,12 @@ impl Kind {
     }
 }
 
-/// A header as it stands in the frame.
+/// A header as it is in the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     /// Bytes of the body.
     pub length: usize,
-    /// The request's name, chosen by the client.
+    /// The request's number, chosen by the client.
     pub tag: u32,
     /// Kind with the direction's bit.
     pub kind: u16,
@@ -100,7 +100,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Reads the header in front of `bytes`; `None` when it isn't all there.
+    /// Reads the header at the front of `bytes`; `None` if it is incomplete.
     pub fn decode(bytes: &[u8]) -> Result<Option<Self>, WireError> {
         let Some((header, _)) = bytes.split_first_chunk::<HEADER_LENGTH>() else {
             return Ok(None);
@@ -113,8 +113,7 @@ impl Header {
             return Err(WireError::Reserved { kind });
         }
         Ok(Some(Self {
-            // A u32 fits in the usize of every target that kvmprof builds for; if not, the
-            // length is beyond every bound anyway.
+            // A u32 fits into usize on all targets of kvmprof; if not, the length exceeds every limit anyway.
             length: usize::try_from(length).unwrap_or(usize::MAX),
             tag,
             kind,
@@ -135,16 +134,16 @@ impl Header {
         })
     }
 
-    /// The body behind the header in `bytes`, and the whole frame's length; `None` when it isn't
-    /// all there. The length has been checked before.
+    /// The body after the header in `bytes`, and the whole frame's length; `None` if it is incomplete. The length must
+    /// have been checked.
     pub fn body<'a>(&self, bytes: &'a [u8]) -> Option<(&'a [u8], usize)> {
         let end = HEADER_LENGTH.checked_add(self.length)?;
         Some((bytes.get(HEADER_LENGTH..end)?, end))
     }
 }
 
-/// Reads little-endian fields off the front of a slice; a missing one reads as zero, because
-/// lengths have been checked before.
+/// Reads little-endian fields from the front of a slice; a missing one reads as zero, because lengths are checked
+/// before.
 pub(super) struct Fields<'a>(pub &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -189,8 +188,7 @@ pub(super) struct FrameWriter<'a> {
 }
 
 impl<'a> FrameWriter<'a> {
-    /// Starts a frame of kind `kind` whose body will have `body` bytes, `allowed` being the
-    /// lengths that its kind permits.
+    /// Starts a frame of kind `kind` with a body of `body` bytes. `allowed` is the kind's range of lengths.
     pub fn new(
         buffer: &'a mut [u8],
         header: Header,
@@ -202,7 +200,7 @@ impl<'a> FrameWriter<'a> {
             return Err(WireError::BufferTooSmall { needed });
         }
         let mut writer = Self { buffer, length: 0 };
-        // The bound that was just checked is far below 4 GiB.
+        // The length that was just checked is far below 4 GiB.
         writer.put(
             &u32::try_from(header.length)
                 .unwrap_or(u32::MAX)
@@ -218,14 +216,14 @@ impl<'a> FrameWriter<'a> {
     /// Appends `bytes`.
     pub fn put(&mut self, bytes: &[u8]) {
         let end = self.length + bytes.len();
-        // `new` has made sure that the announced body fits.
+        // `new` has checked that the announced body fits.
         if let Some(place) = self.buffer.get_mut(self.length..end) {
             place.copy_from_slice(bytes);
             self.length = end;
         }
     }
 
-    /// How long the frame is.
+    /// The frame's length.
     pub fn finish(self) -> usize {
         self.length
     }

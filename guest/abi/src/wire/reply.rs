@@ -1,4 +1,4 @@
-//! From kvmprof to the client.
+//! Frames from kvmprof to the client.
 
 use core::ops::RangeInclusive;
 
@@ -8,80 +8,80 @@ use super::{
 };
 use crate::errno::Errno;
 
-/// A reply: what became of the request that had this tag.
+/// A reply to the request with this tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyFrame<'a> {
     /// The request's tag.
     pub tag: u32,
     /// The request's kind.
     pub kind: Kind,
-    /// What it gave back. An `Ok` is of the frame's kind.
+    /// The result. An `Ok` is of the frame's kind.
     pub result: Result<Reply<'a>, Errno>,
 }
 
-/// What a request that succeeded gave back.
+/// The result of a successful request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
-    /// The version agreed on, the server's limits and what it is looking at.
+    /// The agreed version, the server's limits and the guest's properties.
     Hello(HelloReply),
-    /// The name of the device that is open now.
+    /// The device is open now.
     Open {
-        /// For the requests that follow; never 0.
+        /// The device's handle for later requests; never 0.
         handle: u32,
     },
-    /// What was read; nothing is the end of file.
+    /// The data; empty is the end of file.
     Read {
-        /// At most as many bytes as were asked for.
+        /// At most as many bytes as requested.
         data: &'a [u8],
     },
-    /// How much was written.
+    /// The data was written.
     Write {
-        /// Bytes.
+        /// Number of bytes.
         count: u32,
     },
-    /// What the command gave back.
+    /// The result of the command.
     Ioctl {
         /// The return value of ioctl(2).
         value: i64,
-        /// What the command stored through its argument.
+        /// The data that the command stores through its argument.
         data: &'a [u8],
     },
-    /// What would not block.
+    /// The events that would not block.
     Poll {
         /// [`super::READABLE`], [`super::WRITABLE`], [`super::HANG_UP`].
         events: u32,
     },
-    /// The request with the tag given isn't outstanding any more.
+    /// The request with this tag no longer waits.
     Cancel,
-    /// The handle is free.
+    /// The device is closed.
     Close,
 }
 
-/// The answer to a hello.
+/// The reply to a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HelloReply {
-    /// The version that both will speak; 0 when there is none that both know.
+    /// The version for this connection; 0 if client and server have none in common.
     pub version: u16,
-    /// The lowest version that the server speaks.
+    /// The lowest version of the server.
     pub lowest: u16,
-    /// The highest version that the server speaks.
+    /// The highest version of the server.
     pub highest: u16,
-    /// Bytes of data in a read or a write, at most.
+    /// Maximum number of bytes of data in a read or a write.
     pub max_data: u32,
-    /// Bytes of data that an ioctl takes or gives, at most.
+    /// Maximum number of bytes of data of an ioctl in either direction.
     pub max_ioctl_data: u32,
-    /// Requests that may wait at once.
+    /// Maximum number of waiting requests.
     pub max_outstanding: u32,
-    /// Devices that may be open at once.
+    /// Maximum number of open devices.
     pub max_handles: u32,
     /// Virtual CPUs of the guest.
     pub vcpus: u32,
-    /// The profiling clock's rate in Hz that kvmprof was started with; 0: it has no clock.
+    /// The configured rate of the profiling clock in Hz; 0 without a clock.
     pub hz: u32,
 }
 
 impl HelloReply {
-    /// The answer of this version's server to a client that speaks `lowest` to `highest`.
+    /// The reply of this version's server to a client with versions `lowest` to `highest`.
     pub fn answer(lowest: u16, highest: u16, vcpus: u32, hz: u32) -> Self {
         let known = (lowest..=highest).contains(&super::VERSION);
         let limit = |limit: usize| u32::try_from(limit).unwrap_or(u32::MAX);
@@ -125,7 +125,7 @@ impl Reply<'_> {
 }
 
 impl<'a> ReplyFrame<'a> {
-    /// A reply that gives `reply` back.
+    /// A successful reply.
     pub fn success(tag: u32, reply: Reply<'a>) -> Self {
         Self {
             tag,
@@ -134,7 +134,7 @@ impl<'a> ReplyFrame<'a> {
         }
     }
 
-    /// A reply that says why a request of kind `kind` failed.
+    /// The reply to a request of kind `kind` that failed with `errno`.
     pub fn failure(tag: u32, kind: Kind, errno: Errno) -> Self {
         Self {
             tag,
@@ -179,7 +179,7 @@ impl<'a> ReplyFrame<'a> {
         Ok(writer.finish())
     }
 
-    /// The frame in front of `bytes` and its length in bytes; `None` when more bytes are needed.
+    /// The frame at the front of `bytes` and its length in bytes; `None` if more bytes are needed.
     ///
     /// # Errors
     /// [`WireError::UnknownKind`], [`WireError::BodyLength`], [`WireError::Reserved`], as soon as
@@ -214,7 +214,7 @@ impl<'a> ReplyFrame<'a> {
     }
 }
 
-/// The body of a reply with an error: there is none.
+/// A reply with an error has no body.
 const FAILURE_BODY: RangeInclusive<usize> = 0..=0;
 
 fn put_hello(writer: &mut FrameWriter<'_>, hello: &HelloReply) {

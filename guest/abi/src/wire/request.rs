@@ -1,25 +1,25 @@
-//! From the client to kvmprof.
+//! Frames from the client to kvmprof.
 
 use super::header::{Fields, FrameWriter, Header};
 use super::{HEADER_LENGTH, Kind, MAGIC, WireError};
 
-/// A request and the tag that its reply will carry.
+/// A request and the tag for its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestFrame<'a> {
-    /// Chosen by the client; no other waiting request of the connection has it.
+    /// Chosen by the client; different from those of its other waiting requests.
     pub tag: u32,
-    /// What is asked for.
+    /// The request.
     pub request: Request<'a>,
 }
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// Agree on a version; first on every connection.
+    /// Agree on a version; the first request of every connection.
     Hello {
-        /// The lowest version that the client speaks.
+        /// The lowest version of the client.
         lowest: u16,
-        /// The highest version that the client speaks.
+        /// The highest version of the client.
         highest: u16,
     },
     /// Open a device.
@@ -33,59 +33,58 @@ pub enum Request<'a> {
     },
     /// Read from an open device.
     Read {
-        /// From the reply to open.
+        /// The handle from the reply to open.
         handle: u32,
-        /// Bytes at most; more than [`super::MAX_DATA`] counts as that.
+        /// Maximum number of bytes, limited to [`super::MAX_DATA`].
         limit: u32,
         /// [`super::NONBLOCKING`] or 0.
         flags: u32,
     },
     /// Write to an open device.
     Write {
-        /// From the reply to open.
+        /// The handle from the reply to open.
         handle: u32,
-        /// 0; none is defined yet.
+        /// 0; no flags are defined yet.
         flags: u32,
         /// At most [`super::MAX_DATA`] bytes.
         data: &'a [u8],
     },
-    /// Carry out a device's own command.
+    /// Execute a device's own command.
     Ioctl {
-        /// From the reply to open.
+        /// The handle from the reply to open.
         handle: u32,
         /// The command's number.
         command: u32,
-        /// The third argument of ioctl(2) where that is a number.
+        /// The third argument of ioctl(2) if it is a number.
         argument: i64,
-        /// Bytes that the client has room for; longer results are cut off.
+        /// Maximum number of bytes for the client; longer results are cut off.
         limit: u32,
-        /// What the third argument points to where it is a pointer: at most
-        /// [`super::MAX_IOCTL_DATA`] bytes.
+        /// The data that the third argument points to if it is a pointer: at most [`super::MAX_IOCTL_DATA`] bytes.
         data: &'a [u8],
     },
     /// Wait until a device is ready for one of the events.
     Poll {
-        /// From the reply to open.
+        /// The handle from the reply to open.
         handle: u32,
         /// [`super::READABLE`], [`super::WRITABLE`].
         events: u32,
         /// [`super::NONBLOCKING`] or 0.
         flags: u32,
     },
-    /// Take back a read or poll that waits; it is answered with EINTR.
+    /// Cancel a read or poll that waits; it is answered with EINTR.
     Cancel {
-        /// The tag of the request to take back.
+        /// The tag of the request to cancel.
         tag: u32,
     },
     /// Close an open device.
     Close {
-        /// From the reply to open.
+        /// The handle from the reply to open.
         handle: u32,
     },
 }
 
 impl Request<'_> {
-    /// What it asks for.
+    /// The kind of the request.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Hello { .. } => Kind::Hello,
@@ -187,11 +186,11 @@ impl<'a> RequestFrame<'a> {
         Ok(writer.finish())
     }
 
-    /// The frame in front of `bytes` and its length in bytes; `None` when more bytes are needed.
+    /// The frame at the front of `bytes` and its length in bytes; `None` if more bytes are needed.
     ///
     /// # Errors
-    /// Every [`WireError`] but `BufferTooSmall`; as soon as the header shows it, so that nobody
-    /// waits for, or makes room for, a body that will be refused.
+    /// Every [`WireError`] but `BufferTooSmall`, as soon as the header shows it, so that callers neither wait for nor
+    /// allocate a body that will be refused.
     pub fn decode(bytes: &'a [u8]) -> Result<Option<(Self, usize)>, WireError> {
         let Some(header) = Header::decode(bytes)? else {
             return Ok(None);
@@ -223,7 +222,7 @@ fn decode_body(kind: Kind, handle: u32, body: &[u8]) -> Result<Request<'_>, Wire
             if fields.bytes() != MAGIC {
                 return Err(WireError::Magic);
             }
-            // What follows is for later versions, which the server's answer excludes.
+            // Further fields are for later versions, which the server's reply excludes.
             Request::Hello {
                 lowest: fields.u16(),
                 highest: fields.u16(),

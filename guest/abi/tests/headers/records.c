@@ -1,4 +1,4 @@
-/* Prints every number of the headers, and every structure with a value of its own in each field. */
+/* Prints every number of the headers, and every structure with a different value in each field. */
 #include "pcs.h"
 #include "prf.h"
 #include "pcs.h"

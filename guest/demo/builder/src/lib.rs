@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// General registers only: on a host without VT-x or SVM kernel mode is interpreted, without SSE.
+/// General registers only: on a host without VT-x or SVM, kernel mode is interpreted, without SSE.
 const FLAGS: &[&str] = &[
     "-std=c11",
     "-O2",
@@ -22,13 +22,13 @@ const FLAGS: &[&str] = &[
     "-mcmodel=small",
 ];
 
-/// Builds the image `name` in `OUT_DIR`, a static ELF64 executable, and has cargo build it again when a source changes.
+/// Builds the image `name` in `OUT_DIR`, a static ELF64 executable, and makes cargo rebuild it when a source changes.
 ///
-/// The folder `kernel` holds the kernel's sources and its linker script `link.ld`; its headers are on the include path.
-/// Each of `folders` holds more sources, its subfolders aside. All are relative to the package that is built.
+/// The folder `kernel` has the kernel's sources and its linker script `link.ld`; its headers are on the include path.
+/// `folders` have further sources, without their subfolders. All are relative to the package that is built.
 ///
 /// # Errors
-/// A folder can't be read, the C compiler or the linker fails, or no build script calls this.
+/// A folder can't be read, the C compiler or the linker fails, or the caller isn't a build script.
 pub fn build(name: &str, kernel: &str, folders: &[&str]) -> io::Result<()> {
     let mut sources = Vec::new();
     for folder in [kernel].iter().chain(folders) {
@@ -46,7 +46,7 @@ pub fn build(name: &str, kernel: &str, folders: &[&str]) -> io::Result<()> {
     for flag in FLAGS {
         compile.flag(flag);
     }
-    // GCC would else make calls of memset out of loops; Clang knows no such flag.
+    // GCC would turn loops into calls of memset; Clang has no such flag.
     compile.flag_if_supported("-fno-tree-loop-distribute-patterns");
     let objects = compile
         .try_compile_intermediates()

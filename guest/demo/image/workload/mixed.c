@@ -1,13 +1,12 @@
 /*
- * The demo's workload: everything that the profiler tells apart, in known
- * shares. Each cycle takes about 40 ms, in random order and with slices of
- * random lengths.
+ * The demo's workload: everything that the profiler distinguishes, in known shares. A cycle takes
+ * about 40 ms, in random order and with slices of random lengths.
  */
 #include "kernel.h"
 
 #define CYCLE_MS 40
 
-/* Percent of a cycle. The weaver's slice also pays for the interrupt that falls into it. */
+/* Percent of a cycle. The weaver's slice includes the interrupt. */
 #define WEAVER 30
 #define SPINNER 20
 #define CARDER 10
@@ -24,7 +23,7 @@ static uint64_t percent(uint64_t share)
     return random_length(kvmprof_truth.tsc_khz * CYCLE_MS / 100 * share);
 }
 
-/* Runs a thread until it yields, and does what it asks for in between. */
+/* Runs a thread until it yields, and does its system calls. */
 static void run(struct thread *thread, uint64_t length)
 {
     for (;;) {

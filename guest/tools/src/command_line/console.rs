@@ -1,11 +1,11 @@
-//! Where a command prints to.
+//! The output of a command.
 
 use std::fmt::Display;
 use std::io::Write;
 
 /// Standard output and standard error of a command.
 pub struct Console<'a> {
-    /// Standard output. It is buffered: a command that somebody watches flushes it.
+    /// Standard output. It is buffered: a command with live output flushes it.
     pub output: &'a mut dyn Write,
     messages: &'a mut dyn Write,
     name: &'a str,
@@ -28,20 +28,19 @@ impl<'a> Console<'a> {
         }
     }
 
-    /// The command line of the whole program.
+    /// The whole program's command line.
     pub fn program(&self) -> &'a clap::Command {
         self.program
     }
 
-    /// Prints `message` to standard error, behind the program's name and what was printed before. A message that
-    /// can't be written is no reason to fail.
+    /// Prints `message` to standard error, after the program's name and earlier output. Ignores write errors.
     pub fn say(&mut self, message: impl Display) {
-        // An error stays with the output, and shows when the command ends.
+        // The output keeps an error until the command ends.
         let _ = self.output.flush();
         let _ = writeln!(self.messages, "{}: {message}", self.name);
     }
 
-    /// As [`say`](Self::say), for a warning.
+    /// Like [`say`](Self::say), for a warning.
     pub fn warn(&mut self, message: impl Display) {
         self.say(format_args!("warning: {message}"));
     }

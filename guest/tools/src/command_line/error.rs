@@ -1,11 +1,10 @@
-//! Errors that have an exit status of their own.
+//! Errors with an exit status of their own.
 
 use std::fmt::Display;
 
 use super::ExitStatus;
 
-/// The arguments are wrong, which showed after they were parsed. The program ends with [`ExitStatus::USAGE`] and
-/// says where the help is.
+/// Wrong arguments that were found after parsing. The program ends with [`ExitStatus::USAGE`] and refers to the help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
@@ -15,17 +14,17 @@ pub fn usage(message: impl Display) -> anyhow::Error {
     UsageError(message.to_string()).into()
 }
 
-/// An error with the exit status that it stands for.
+/// An error with an exit status.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct WithStatus {
-    /// What is printed.
+    /// The message to print.
     pub message: String,
     /// The program's exit status.
     pub status: ExitStatus,
 }
 
-/// The exit status that `error` stands for.
+/// The exit status for `error`.
 pub(super) fn status_of(error: &anyhow::Error) -> ExitStatus {
     if error.is::<UsageError>() {
         return ExitStatus::USAGE;

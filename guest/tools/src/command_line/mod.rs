@@ -1,5 +1,5 @@
-//! What the commands of the programs `kvmprof` and `kvmprof-tools` share: one trait, one way to print and to warn, the
-//! options and values that many of them have, and the exit statuses.
+//! Shared parts of the commands of `kvmprof` and `kvmprof-tools`: a trait, output and warnings, common options and
+//! values, and the exit statuses.
 
 mod console;
 mod error;
@@ -20,10 +20,10 @@ pub use usage::{parse, program_name, usage_error};
 
 /// A command with its arguments.
 pub trait Command {
-    /// Carries the command out. Results go to the console's output, warnings to its messages.
+    /// Executes the command. Results go to the console's output, warnings to its messages.
     ///
     /// # Errors
-    /// Why there is no result. The program prints the error with its causes on one line, and ends with the status of
-    /// the [`WithStatus`] or [`UsageError`] in it, else with [`ExitStatus::FAILURE`].
+    /// The reason for the failure. The program prints the error with its causes on one line, and ends with the status
+    /// of the [`WithStatus`] or [`UsageError`] in it, else with [`ExitStatus::FAILURE`].
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus>;
 }

@@ -1,14 +1,14 @@
-//! Output into a pipe whose reader may leave, as head(1) does.
+//! Output to a pipe that the reader may close, as head(1) does.
 
 use std::io::{self, ErrorKind, Write};
 
-/// Marks an error as that of a pipe for output, so that it isn't taken for the end of a connection.
+/// Marks an error of an output pipe, to distinguish it from the end of a connection.
 #[derive(Debug, thiserror::Error)]
 #[error("nobody reads the output any more")]
 struct ReaderGone;
 
-/// Writes to standard output, or to a file that may be a pipe. When the reader has left, writes fail with an error that
-/// [`is_reader_gone`] knows.
+/// Writes to standard output, or to a file that may be a pipe. After the reader has closed it, writes fail with an
+/// error that [`is_reader_gone`] recognizes.
 #[derive(Debug)]
 pub struct PipeWriter<W>(pub W);
 
@@ -29,8 +29,7 @@ fn marked(error: io::Error) -> io::Error {
     }
 }
 
-/// Whether `error` comes from a [`PipeWriter`] whose reader has left. The command has nothing more to do then, and
-/// has not failed.
+/// Whether `error` comes from a closed [`PipeWriter`]. The command then has nothing more to do, and hasn't failed.
 pub fn is_reader_gone(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let cause = cause.downcast_ref::<io::Error>();
@@ -46,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_that_left_is_told_from_other_ends() {
+    fn a_closed_pipe_differs_from_other_ends() {
         let (reader, writer) = io::pipe().unwrap();
         drop(reader);
         let mut output = io::BufWriter::new(PipeWriter(writer));

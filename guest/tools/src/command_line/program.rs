@@ -1,4 +1,4 @@
-//! From arguments to an exit status.
+//! Runs a program from its arguments to its exit status.
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, IsTerminal};
@@ -11,13 +11,13 @@ use super::error::status_of;
 use super::usage::{help_hint, parse, program_name, refuse};
 use super::{Command, Console, ExitStatus, PipeWriter, UsageError, is_reader_gone};
 
-/// A program: a command line that chooses one command.
+/// A program: a command line that selects one command.
 pub trait Program: Parser {
-    /// The command that was chosen.
+    /// The selected command.
     fn chosen(&self) -> &dyn Command;
 }
 
-/// Parses the arguments of the process, carries the command out, prints its error if it has one, and returns the exit
+/// Parses the arguments of the process, executes the command, prints its error if there is one, and returns the exit
 /// status.
 pub fn main<P: Program>() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
@@ -37,7 +37,7 @@ pub fn main<P: Program>() -> ExitCode {
         flushed
             .context("Cannot write to standard output")
             .or_else(|error| {
-                // A terminal that has gone takes nothing more (EIO), like a pipe whose reader has left.
+                // A terminal that has gone gives EIO, and counts like a closed pipe.
                 let is_gone = is_reader_gone(&error) || on_terminal && is_io_error(&error);
                 is_gone.then_some(()).ok_or(error)
             })?;

@@ -1,4 +1,4 @@
-//! Which guest, as a command line says it.
+//! Selects a guest on the command line.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use kvmprof_client::{ClientError, Connection};
 
 use super::usage;
 
-/// The option `--socket` of each command that talks to a guest.
+/// The option `--socket` of each command that connects to a guest.
 #[derive(Args, Clone, Debug, Default)]
 pub struct SocketArgs {
     /// The socket of the running guest: the path that kvmprof run was given as --socket
@@ -20,7 +20,7 @@ pub struct SocketArgs {
 }
 
 impl SocketArgs {
-    /// The socket's path. An empty option or environment variable counts as none.
+    /// The socket's path. An empty option or environment variable counts as missing.
     pub fn path(&self) -> Option<&Path> {
         self.socket
             .as_deref()
@@ -30,7 +30,7 @@ impl SocketArgs {
     /// Connects to the guest.
     ///
     /// # Errors
-    /// [`UsageError`](super::UsageError) if no socket is named; [`ClientError`] if there is no guest behind it.
+    /// [`UsageError`](super::UsageError) without a socket; [`ClientError`] if no guest answers at it.
     pub fn connect(&self) -> anyhow::Result<Connection> {
         let path = self.path().ok_or_else(|| {
             usage(

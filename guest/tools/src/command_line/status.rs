@@ -2,20 +2,20 @@
 
 use std::process::ExitCode;
 
-/// How a program ends.
+/// A program's exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExitStatus(u8);
 
 impl ExitStatus {
-    /// The command did what it was asked for, or nobody reads its output any more.
+    /// The command succeeded, or its output was closed.
     pub const SUCCESS: Self = Self(0);
     /// Something failed.
     pub const FAILURE: Self = Self(1);
     /// The arguments are wrong.
     pub const USAGE: Self = Self(2);
-    /// The host has no KVM that can be used.
+    /// The host has no usable KVM.
     pub const NO_KVM: Self = Self(2);
-    /// No vCPU of the guest could go on: triple fault, emulation failure.
+    /// No vCPU of the guest could continue: triple fault, emulation failure.
     pub const GUEST_FAILURE: Self = Self(3);
     /// The guest's kernel panicked.
     pub const GUEST_PANIC: Self = Self(4);

@@ -1,4 +1,4 @@
-//! Command lines: by which name the program was called, and what is wrong with its arguments.
+//! Parses command lines, with the name by which the program was called, and formats errors about arguments.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -10,16 +10,16 @@ use clap::{Command, Parser};
 use super::ExitStatus;
 use crate::program::Tool;
 
-/// Parses `arguments`, the program's name first: called by a tool's name, the program is that tool.
+/// Parses `arguments`, which begin with the program's name. Called by a tool's name, the program is that tool.
 ///
 /// # Errors
-/// What is wrong with them, or the help that was asked for.
+/// An error about the arguments, or the requested help.
 pub fn parse<P: Parser>(arguments: &[OsString]) -> Result<P, clap::Error> {
     let command = P::command().multicall(called_as_tool(arguments).is_some());
     P::from_arg_matches(&command.try_get_matches_from(arguments)?)
 }
 
-/// The name before the program's messages: the tool that it was called as, else `program`.
+/// The prefix of the program's messages: the name of the tool if it was called by that, else `program`.
 pub fn program_name<'a>(arguments: &[OsString], program: &'a str) -> &'a str {
     called_as_tool(arguments).unwrap_or(program)
 }
@@ -29,9 +29,9 @@ fn called_as_tool(arguments: &[OsString]) -> Option<&'static str> {
     Tool::NAMES.into_iter().find(|tool| *tool == name)
 }
 
-/// Prints what is wrong with the arguments (see [`usage_error`]), or the help that was asked for.
+/// Prints the error about the arguments (see [`usage_error`]), or the requested help.
 pub(super) fn refuse(error: &clap::Error, command: &Command, arguments: &[OsString]) -> ExitStatus {
-    // Standard output and standard error may be closed: then nobody reads them.
+    // Standard output and standard error may be closed: ignore errors.
     let _ = match usage_error(error, command, arguments) {
         Some(line) => writeln!(io::stderr(), "{line}"),
         None => error.print(),
@@ -43,9 +43,8 @@ pub(super) fn refuse(error: &clap::Error, command: &Command, arguments: &[OsStri
     }
 }
 
-/// The one line that says what is wrong and where help is; `None` if help or a version was asked
-/// for, or no argument was given at all, which gets help too. `arguments` are as the program was given
-/// them, its name first.
+/// A line with the error and a reference to the help; `None` if help or a version was requested, or no argument was
+/// given, which gives help too. `arguments` are those of the program, with its name first.
 pub fn usage_error(
     error: &clap::Error,
     command: &Command,
@@ -60,7 +59,7 @@ pub fn usage_error(
         return None;
     }
     let program = program_name(arguments, command.get_name());
-    // Its last paragraphs are the usage and a hint at help.
+    // Its last paragraphs are the usage and a reference to help.
     let text = error.to_string();
     let parts: Vec<&str> = text
         .split("\n\n")
@@ -87,7 +86,7 @@ pub fn usage_error(
     Some(format!("{program}: {line}{hint}"))
 }
 
-/// Where the help is, to be put behind an error about arguments.
+/// A reference to the help, to append to an error about arguments.
 pub(super) fn help_hint(command: &Command, arguments: &[OsString]) -> String {
     let program = program_name(arguments, command.get_name());
     let named = arguments

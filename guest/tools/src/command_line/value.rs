@@ -1,17 +1,16 @@
-//! Values as people write them on a command line: the parsers for clap's `value_parser`. Each error says what a value
-//! has to be.
+//! Parsers of command-line values, for clap's `value_parser`. Each error describes the valid values.
 
 use std::time::Duration;
 
 use kvmprof_abi::pcs::{MAX_HZ, MIN_HZ};
 
-/// The longest time that is waited for, in seconds: a year. Later moments may be more than the clock can count.
+/// Maximum waiting time, in seconds: a year. Later times might overflow the clock.
 const YEAR: u64 = 366 * 24 * 3600;
 
-/// The id of a process of the guest; -1 is a process that isn't known, 0 the idle one.
+/// The id of a process of the guest; -1 is an unknown process, 0 the idle one.
 ///
 /// # Errors
-/// What is wrong with `text`.
+/// `text` is invalid.
 pub fn pid(text: &str) -> Result<i32, String> {
     text.parse().map_err(|_| {
         "a process id has to be a number, such as ps in the guest prints it".to_owned()
@@ -21,7 +20,7 @@ pub fn pid(text: &str) -> Result<i32, String> {
 /// A time in seconds, more than 0 and at most a year.
 ///
 /// # Errors
-/// What is wrong with `text`.
+/// `text` is invalid.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     duration(text, 1, YEAR, "seconds")
 }
@@ -29,7 +28,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 /// A time in seconds, more than 0 and at most a day.
 ///
 /// # Errors
-/// What is wrong with `text`.
+/// `text` is invalid.
 pub fn seconds_of_a_day(text: &str) -> Result<Duration, String> {
     duration(text, 1, 24 * 3600, "seconds")
 }
@@ -37,7 +36,7 @@ pub fn seconds_of_a_day(text: &str) -> Result<Duration, String> {
 /// A time in seconds, more than 0 and at most an hour.
 ///
 /// # Errors
-/// What is wrong with `text`.
+/// `text` is invalid.
 pub fn seconds_of_an_hour(text: &str) -> Result<Duration, String> {
     duration(text, 1, 3600, "seconds")
 }
@@ -45,12 +44,12 @@ pub fn seconds_of_an_hour(text: &str) -> Result<Duration, String> {
 /// A time in minutes, more than 0 and at most a year.
 ///
 /// # Errors
-/// What is wrong with `text`.
+/// `text` is invalid.
 pub fn minutes(text: &str) -> Result<Duration, String> {
     duration(text, 60, YEAR, "minutes")
 }
 
-/// `text` in a `unit` of so many seconds, more than 0 and at most so many seconds.
+/// A time of `text` units of `seconds` seconds, more than 0 and at most `most` units.
 fn duration(text: &str, seconds: u32, most: u64, unit: &str) -> Result<Duration, String> {
     let number: Option<f64> = text.parse().ok();
     number
@@ -65,16 +64,16 @@ fn duration(text: &str, seconds: u32, most: u64, unit: &str) -> Result<Duration,
 /// A rate of the profiling clock in Hz, 1 to 10000.
 ///
 /// # Errors
-/// What is wrong with `text`.
+/// `text` is invalid.
 pub fn rate(text: &str) -> Result<u32, String> {
     rate_at_least(text, MIN_HZ)
         .ok_or_else(|| format!("a rate in Hz is needed, from {MIN_HZ} to {MAX_HZ}"))
 }
 
-/// As [`rate`], or 0 for no clock.
+/// Like [`rate`], or 0 for no clock.
 ///
 /// # Errors
-/// What is wrong with `text`.
+/// `text` is invalid.
 pub fn rate_or_none(text: &str) -> Result<u32, String> {
     rate_at_least(text, 0).ok_or_else(|| {
         format!("a rate in Hz is needed, from {MIN_HZ} to {MAX_HZ}, or 0 for no clock")

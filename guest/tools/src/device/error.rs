@@ -1,4 +1,4 @@
-//! What can go wrong with an open device, or with opening one.
+//! The errors of devices.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use super::DeviceKind;
 /// Why a device couldn't be opened or used.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// Somebody has it open.
+    /// Another client has it open.
     #[error("{device} is in use by another client (EBUSY)")]
     InUse {
         /// The device.
@@ -19,22 +19,22 @@ pub enum DeviceError {
     /// There is no clock.
     #[error("The guest runs without a profiling clock (ENXIO): start it with --hz other than 0")]
     NoClock,
-    /// prf knows no such minor.
+    /// prf has no such minor.
     #[error(
         "prf has no minor {minor} (ENXIO): the guest has {vcpus} vCPUs, counted from 0, and {ALL_VCPUS} stands for all of them"
     )]
     NoMinor {
-        /// What was asked for.
+        /// The requested minor.
         minor: u16,
-        /// How many vCPUs the guest has.
+        /// The number of the guest's vCPUs.
         vcpus: u32,
     },
-    /// The name says no minor.
+    /// The name isn't a minor's.
     #[error(
         "'{name}' doesn't say which prf: write {NODE} for all vCPUs, {NODE}0 for the first, or just its number"
     )]
     NoSuchName {
-        /// What was given.
+        /// The given name.
         name: String,
     },
     /// There is no node.
@@ -43,7 +43,7 @@ pub enum DeviceError {
         path.display()
     )]
     NoNode {
-        /// Where it was looked for.
+        /// The path.
         path: PathBuf,
     },
     /// The node may not be opened.
@@ -71,7 +71,7 @@ pub enum DeviceError {
     Refused {
         /// The device.
         device: DeviceKind,
-        /// Why.
+        /// The device's errno.
         errno: Errno,
     },
     /// The device can't be reached any more.
@@ -79,13 +79,13 @@ pub enum DeviceError {
     Failed {
         /// The device.
         device: DeviceKind,
-        /// What happened.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
 impl DeviceError {
-    /// What it means that opening `device` failed with `errno`.
+    /// The error for `errno` from opening `device`.
     pub fn from_open(device: DeviceKind, errno: Errno) -> Self {
         match (device, errno) {
             (_, Errno::EBUSY) => Self::InUse { device },
@@ -94,7 +94,7 @@ impl DeviceError {
         }
     }
 
-    /// The errno that the device gave, if that is what happened.
+    /// The errno of the device, if it refused an operation.
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Self::InUse { .. } => Some(Errno::EBUSY),

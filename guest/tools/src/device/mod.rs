@@ -1,4 +1,4 @@
-//! An open device, wherever it is: behind a node of the guest or on the host's socket.
+//! An open device: a node in the guest, or on the host's socket.
 
 mod error;
 mod node;
@@ -30,14 +30,13 @@ impl fmt::Display for DeviceKind {
     }
 }
 
-/// An open device. Several threads may use it at a time: while one is blocked in a read, another
-/// may stop it with an ioctl. Dropping it closes it.
+/// An open device. Several threads may use it at a time: while one is blocked in a read, another can stop it with an
+/// ioctl. Dropping it closes it.
 pub trait Device: Sync {
-    /// Reads at most `limit` bytes, waiting until there are some; none is the end of file.
+    /// Reads at most `limit` bytes, and waits until there are some; empty is the end of file.
     ///
     /// # Errors
-    /// [`DeviceError::Refused`] with the device's errno, [`DeviceError::Failed`] when it can't be
-    /// reached any more.
+    /// [`DeviceError::Refused`] with the device's errno, [`DeviceError::Failed`] if it can't be reached any more.
     fn read(&self, limit: usize) -> Result<Vec<u8>, DeviceError>;
 
     /// Writes `data` in one operation and returns how many bytes the device took.
@@ -46,10 +45,10 @@ pub trait Device: Sync {
     /// As [`Device::read`].
     fn write(&self, data: &[u8]) -> Result<usize, DeviceError>;
 
-    /// Carries out `command` and returns its value and what it stored.
+    /// Executes `command` and returns its value and the data that it stores.
     ///
-    /// The third argument of ioctl(2) is `argument` if `data` is empty and `limit` is 0, else
-    /// a pointer to `data`, where at most `limit` bytes will be stored.
+    /// The third argument of ioctl(2) is `argument` if `data` is empty and `limit` is 0, else a pointer to `data`,
+    /// where the command may store at most `limit` bytes.
     ///
     /// # Errors
     /// As [`Device::read`].

@@ -1,4 +1,4 @@
-//! A device node, as a guest has it.
+//! A device node of a guest.
 
 use std::ffi::c_void;
 use std::fs::{File, OpenOptions};
@@ -12,12 +12,12 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
 
 use super::{Device, DeviceError, DeviceKind};
 
-/// What a node is opened for.
+/// The access to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Reads and ioctls.
     Read,
-    /// Writes too.
+    /// Writes as well.
     ReadWrite,
 }
 
@@ -29,11 +29,10 @@ pub struct Node {
 }
 
 impl Node {
-    /// Opens the node at `path`, which is of a `kind`.
+    /// Opens the node at `path` of a device of this `kind`.
     ///
     /// # Errors
-    /// [`DeviceError::NoNode`], [`DeviceError::NodePermission`], and what [`DeviceError::from_open`]
-    /// makes of other errors.
+    /// [`DeviceError::NoNode`], [`DeviceError::NodePermission`], and others by [`DeviceError::from_open`].
     pub fn open(kind: DeviceKind, path: &Path, access: Access) -> Result<Self, DeviceError> {
         let file = OpenOptions::new()
             .read(true)
@@ -77,7 +76,7 @@ impl Device for Node {
                     bytes.truncate(count);
                     return Ok(bytes);
                 }
-                // Nothing was lost by it, says the device's page.
+                // Nothing was lost, by the device's page.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
                 Err(error) => return Err(self.refused(error)),
             }
@@ -88,7 +87,7 @@ impl Device for Node {
         loop {
             match (&self.file).write(data) {
                 Ok(count) => return Ok(count),
-                // Nothing was taken.
+                // Nothing was written.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
                 Err(error) => return Err(self.refused(error)),
             }
@@ -102,9 +101,9 @@ impl Device for Node {
         data: &[u8],
         limit: usize,
     ) -> Result<(i64, Vec<u8>), DeviceError> {
-        let operand = Operand::of(self.kind, command).filter(|operand| operand.fits(data, limit));
+        let operand = Operand::new(self.kind, command).filter(|operand| operand.fits(data, limit));
         let Some(operand) = operand else {
-            // As the device answers a command that it doesn't know.
+            // The device's answer to an unknown command.
             return Err(DeviceError::Refused {
                 device: self.kind,
                 errno: Errno::EINVAL,
@@ -127,27 +126,26 @@ impl Device for Node {
     }
 }
 
-/// Bytes of memory that a command gets, whatever it reads or stores: more than any command of pcs and prf has use for.
-/// A page, because the node may be another driver's: old drivers too have commands by these numbers, which store some
-/// hundred bytes.
+/// Bytes of memory for each command: more than any command of pcs and prf needs. It is a page, because the node may be
+/// another driver's: old drivers have commands with these numbers that store some hundred bytes.
 const MEMORY_SIZE: usize = 4096;
 /// Bytes of an `int`.
 const INT: usize = size_of::<i32>();
 
-/// What the third argument of ioctl(2) is for a command.
+/// The third argument of ioctl(2) for a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operand {
     /// A number.
     Number,
-    /// A pointer to memory of which the command reads at most so many bytes.
+    /// A pointer to memory that the command reads, at most this many bytes.
     Reads(usize),
-    /// A pointer to memory where the command stores so many bytes.
+    /// A pointer to memory where the command stores this many bytes.
     Stores(usize),
 }
 
 impl Operand {
-    /// That of a command of `device`; `None` for a command that the device doesn't have.
-    fn of(device: DeviceKind, command: u32) -> Option<Self> {
+    /// The operand of a command of `device`; `None` if the device has no such command.
+    fn new(device: DeviceKind, command: u32) -> Option<Self> {
         match (device, command) {
             (DeviceKind::Pcs, pcs::PROF_LIST) => Some(Self::Reads(INT * (1 + pcs::MAX_LIST))),
             (DeviceKind::Pcs, pcs::PCS_GETSTAT) => Some(Self::Stores(pcs::STATUS_SIZE)),
@@ -160,7 +158,7 @@ impl Operand {
         }
     }
 
-    /// Whether `data` and room for `limit` bytes are what the command takes.
+    /// Whether `data` and room for `limit` bytes fit the command.
     fn fits(self, data: &[u8], limit: usize) -> bool {
         match self {
             Self::Number => data.is_empty() && limit == 0,
@@ -170,7 +168,7 @@ impl Operand {
     }
 }
 
-/// A command on its way through [`rustix::ioctl`].
+/// A command for [`rustix::ioctl`].
 struct Carrier {
     command: u32,
     /// The number, or the address of the memory.
@@ -245,7 +243,7 @@ mod tests {
     #[test]
     fn a_command_takes_less_memory_than_it_gets() {
         let commands = (0..=0xffff_u32).flat_map(|command| {
-            [DeviceKind::Pcs, DeviceKind::Prf].map(|device| Operand::of(device, command))
+            [DeviceKind::Pcs, DeviceKind::Prf].map(|device| Operand::new(device, command))
         });
         let mut known = 0;
         for operand in commands.flatten() {

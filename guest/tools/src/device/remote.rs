@@ -1,4 +1,4 @@
-//! The device behind the host's socket.
+//! A device on the host's socket.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ impl Remote {
     /// Opens pcs on `connection`.
     ///
     /// # Errors
-    /// [`DeviceError::InUse`], [`DeviceError::NoClock`]; or what ended the connection.
+    /// [`DeviceError::InUse`], [`DeviceError::NoClock`]; or the error that ended the connection.
     pub fn pcs(connection: &Connection) -> Result<Self, DeviceError> {
         let kind = DeviceKind::Pcs;
         let device = connection.open(device::PCS, 0);
@@ -26,10 +26,10 @@ impl Remote {
         Ok(Self { kind, device })
     }
 
-    /// Opens prf on `connection`: `minor` is a vCPU, or 255 for all of them.
+    /// Opens prf on `connection`: `minor` is a vCPU, or 255 for all.
     ///
     /// # Errors
-    /// [`DeviceError::NoMinor`]; or what ended the connection.
+    /// [`DeviceError::NoMinor`]; or the error that ended the connection.
     pub fn prf(connection: &Connection, minor: u16) -> Result<Self, DeviceError> {
         let kind = DeviceKind::Prf;
         let device = connection.open(device::PRF, minor);
@@ -55,7 +55,7 @@ impl Remote {
 /// Connects to the socket at `path`.
 ///
 /// # Errors
-/// What the client says, as [`DeviceError::Unreachable`].
+/// The client's error, as [`DeviceError::Unreachable`].
 pub fn connect(path: &Path) -> Result<Connection, DeviceError> {
     Connection::connect(path).map_err(DeviceError::Unreachable)
 }

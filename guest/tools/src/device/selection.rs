@@ -1,4 +1,4 @@
-//! Which prf, and on which side, as a command line says it.
+//! Selects a prf, in the guest or on the host, by the command line.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub struct DeviceOptions {
     pub socket: SocketArgs,
 }
 
-/// A prf by number or by its node.
+/// A prf by its number or its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceName {
     /// The minor number.
@@ -54,7 +54,7 @@ impl FromStr for DeviceName {
 }
 
 impl DeviceName {
-    /// The minor number, which a path has at its end.
+    /// The minor number, also from the end of a path.
     fn minor(&self) -> Result<u16, DeviceError> {
         let path = match self {
             Self::Minor(minor) => return Ok(*minor),
@@ -80,7 +80,7 @@ impl DeviceName {
     }
 }
 
-/// The side on which the tool runs.
+/// The side on which the device is opened.
 pub enum GuestSide {
     /// On the host, connected to the kvmprof that runs the guest.
     Host(Connection),
@@ -93,7 +93,7 @@ impl GuestSide {
     ///
     /// # Errors
     /// [`DeviceError::Unreachable`].
-    pub fn of(socket: Option<&Path>) -> Result<Self, DeviceError> {
+    pub fn from_socket(socket: Option<&Path>) -> Result<Self, DeviceError> {
         Ok(match socket {
             Some(path) => Self::Host(connect(path)?),
             None => Self::Guest,
@@ -102,15 +102,15 @@ impl GuestSide {
 }
 
 impl DeviceOptions {
-    /// The side that the options choose.
+    /// The selected side.
     ///
     /// # Errors
     /// [`DeviceError::Unreachable`].
     pub fn side(&self) -> Result<GuestSide, DeviceError> {
-        GuestSide::of(self.socket.path())
+        GuestSide::from_socket(self.socket.path())
     }
 
-    /// Opens the prf that the options choose, on `side`.
+    /// Opens the selected prf on `side`.
     ///
     /// # Errors
     /// As [`Node::open`] and [`Remote::prf`]; [`UsageError`](crate::command_line::UsageError) for a name without a
@@ -125,7 +125,7 @@ impl DeviceOptions {
         })
     }
 
-    /// Opens the prf that the options choose, for reads and ioctls.
+    /// Opens the selected prf for reads and ioctls.
     ///
     /// # Errors
     /// As [`side`](Self::side) and [`open_on`](Self::open_on).

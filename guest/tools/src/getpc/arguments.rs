@@ -17,7 +17,7 @@ use crate::command_line::{SocketArgs, value};
 /// end getpc; the file then has all samples until that moment.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Exit status: 0, also when samples were lost, of which standard error has a warning; 1 when the \
+    after_help = "Exit status: 0, also when samples were lost (with a warning on standard error); 1 when the \
     device is in use or cannot be reached, or the file cannot be written; 2 for wrong options.\n\n\
     Examples:\n  getpc --all 5 | pcstat\n  getpc --kernel --buffers 10 -o samples 60\n  \
     getpc --pid 1,57 --hz 1000 -o samples"
@@ -76,7 +76,7 @@ pub struct Arguments {
     pub seconds: Option<Duration>,
 }
 
-/// The form of the records, as the command line says it.
+/// The form of the records on the command line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum FormatName {
     /// 16-byte records for 64-bit guests
@@ -110,10 +110,10 @@ fn parse_buffer_size(text: &str) -> Result<u32, String> {
 }
 
 impl Arguments {
-    /// What to ask of the device.
+    /// The requests to the device.
     ///
     /// # Errors
-    /// When there are too many pids, in words.
+    /// A message about too many pids.
     pub fn plan(&self) -> Result<Plan, String> {
         if self.pid.len() > MAX_LIST {
             let count = self.pid.len();

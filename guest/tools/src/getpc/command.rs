@@ -14,15 +14,15 @@ use crate::device::{Access, DeviceKind, Node, Remote, connect};
 use crate::interrupt::Interrupt;
 
 impl Command for Arguments {
-    /// Runs getpc: on the socket that the arguments name, else on the guest's node. SIGINT and
-    /// SIGTERM end it cleanly. Warns of samples that were lost.
+    /// Runs getpc on the socket of the arguments, or on the guest's node. SIGINT and SIGTERM end it cleanly. Warns of
+    /// lost samples.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let plan = self.plan().map_err(usage)?;
         let path = self
             .output
             .as_deref()
             .filter(|path| *path != Path::new("-"));
-        // Before the device is taken from anybody else.
+        // Check this before the exclusive device is opened.
         if path.is_none() && io::stdout().is_terminal() {
             bail!(
                 "Standard output is a terminal, and the stream isn't text: write to a file with -o FILE, or pipe it \

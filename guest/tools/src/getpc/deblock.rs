@@ -1,24 +1,24 @@
-//! From the device's buffers to the records in them.
+//! Extracts the records from the device's buffers.
 
 use kvmprof_abi::pcs::{Format, Header};
 
-/// Takes buffers apart that come in pieces of any length.
+/// Splits a byte stream, in pieces of any length, into buffers.
 #[derive(Debug)]
 pub struct Deblocker {
     format: Format,
     buffer_size: usize,
     pending: Vec<u8>,
-    /// The sum of the headers' counts of lost samples.
+    /// The sum of the lost samples in all headers.
     lost: u64,
 }
 
-/// A buffer whose header contradicts its length.
+/// The header of a buffer contradicts its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("pcs delivered a malformed buffer")]
 pub struct BadBuffer;
 
 impl Deblocker {
-    /// For buffers of `buffer_size` bytes, their headers included.
+    /// A deblocker for buffers of `buffer_size` bytes, their headers included.
     pub fn new(format: Format, buffer_size: usize) -> Self {
         Self {
             format,
@@ -28,20 +28,20 @@ impl Deblocker {
         }
     }
 
-    /// Samples that the device has lost, by the headers so far.
+    /// The number of samples that the device has lost, by the headers so far.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// True unless the last buffer is incomplete.
+    /// True if the last buffer is complete.
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// Takes in `bytes` and appends the records of complete buffers to `records`.
+    /// Takes `bytes` and appends the records of complete buffers to `records`.
     ///
     /// # Errors
-    /// [`BadBuffer`]; what follows it can't be made sense of.
+    /// [`BadBuffer`]; the rest of the stream is unusable then.
     pub fn push(&mut self, bytes: &[u8], records: &mut Vec<u8>) -> Result<(), BadBuffer> {
         self.pending.extend_from_slice(bytes);
         let complete = self.pending.len() - self.pending.len() % self.buffer_size.max(1);

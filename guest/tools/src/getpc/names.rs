@@ -8,19 +8,18 @@ use kvmprof_abi::wire::device::PROCESSES;
 
 use kvmprof_client::Connection;
 
-/// The longest list of processes that is looked at, in bytes.
-const MOST_BYTES: usize = 64 << 20;
+/// Maximum length of the list of processes, in bytes.
+const MAX_BYTES: usize = 64 << 20;
 
-/// The names of the processes that the guest has now, as far as kvmprof knows them; a
-/// process is called what its first thread is called. None when they can't be had: they are a courtesy, and a
-/// run goes on without.
+/// The names of the guest's present processes that kvmprof knows; a process has its main thread's name. Empty on
+/// errors: a run works without names.
 pub fn fetch_names(connection: &Connection) -> Vec<(i32, [u8; COMM_SIZE])> {
-    let lines = connection.snapshot(PROCESSES, MOST_BYTES);
+    let lines = connection.snapshot(PROCESSES, MAX_BYTES);
     parse_processes(&lines.unwrap_or_default())
 }
 
-/// The names of the processes that run now where getpc runs, out of `/proc/PID/comm`: in the guest, those
-/// that the samples are of. None where there is no /proc.
+/// The names of the processes on this machine by `/proc/PID/comm`: if getpc runs in the guest, they are the sampled
+/// ones. Empty without /proc.
 pub fn own_names() -> Vec<(i32, [u8; COMM_SIZE])> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes
@@ -32,7 +31,7 @@ pub fn own_names() -> Vec<(i32, [u8; COMM_SIZE])> {
         .collect()
 }
 
-/// The names in lines `pid\ttid\tcomm\n`; lines that aren't such are left out.
+/// The names in lines `pid\ttid\tcomm\n`; other lines are ignored.
 fn parse_processes(lines: &[u8]) -> Vec<(i32, [u8; COMM_SIZE])> {
     let mut names = BTreeMap::new();
     for line in lines.split(|byte| *byte == b'\n') {
@@ -52,7 +51,7 @@ fn parse_line(line: &[u8]) -> Option<(i32, i32, [u8; COMM_SIZE])> {
     Some((pid, tid, padded(fields.next()?)))
 }
 
-/// A name as records carry it: cut off, or padded with NULs.
+/// A name for records: cut off, or padded with NULs.
 fn padded(name: &[u8]) -> [u8; COMM_SIZE] {
     let mut comm = [0; COMM_SIZE];
     for (to, from) in comm.iter_mut().zip(name) {

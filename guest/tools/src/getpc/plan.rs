@@ -1,4 +1,4 @@
-//! What a run asks of the device.
+//! A run's requests to the device.
 
 use std::time::Duration;
 
@@ -8,26 +8,26 @@ use kvmprof_abi::pcs::{
 };
 use kvmprof_abi::stream::Isample;
 
-/// What a run asks of the device, and how long it takes.
+/// A run's requests to the device, and its duration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Ask for the kernel.
+    /// Sample the kernel.
     pub kernel: bool,
-    /// Ask for everything.
+    /// Sample everything.
     pub all: bool,
-    /// Ask for these processes; at most `MAX_LIST`.
+    /// Sample these processes; at most `MAX_LIST`.
     pub pids: Vec<i32>,
-    /// Ask for this process group.
+    /// Sample this process group.
     pub group: Option<i32>,
     /// Buffers beyond the device's default.
     pub more_buffers: usize,
-    /// Bytes in a buffer, unless the device's default will do.
+    /// Bytes in a buffer, if not the default.
     pub buffer_size: Option<u32>,
     /// The form of the records.
     pub format: Format,
-    /// The clock's rate, unless it is to stay as it is, in Hz.
+    /// The clock's rate in Hz, if it is to change.
     pub hz: Option<u32>,
-    /// How long to sample; `None` is until interrupted.
+    /// The duration; `None` is until interrupted.
     pub duration: Option<Duration>,
 }
 
@@ -67,7 +67,7 @@ impl Call {
         call
     }
 
-    /// The record that tells of it.
+    /// Its record in the stream.
     pub(super) fn record(&self) -> Isample {
         Isample {
             command: self.command,
@@ -77,8 +77,7 @@ impl Call {
 }
 
 impl Plan {
-    /// The calls that set the device up, in the order in which they have to be made: those
-    /// that start the gathering come last.
+    /// The calls that set the device up, in the required order: those that start the gathering come last.
     pub(super) fn calls(&self) -> Vec<Call> {
         let mut calls = Vec::new();
         if self.format != Format::default() {
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_differs_from_the_default_is_called_for() {
+    fn only_settings_that_differ_from_the_default_need_calls() {
         let plan = Plan {
             all: true,
             ..Plan::default()

@@ -1,4 +1,4 @@
-//! One run: set up, gather, stop, drain, account.
+//! One run: set-up, sampling, stop, reading to the end, trailer.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Write};
@@ -15,11 +15,10 @@ use super::plan::{Call, Plan};
 use crate::device::{Device, DeviceError};
 use crate::interrupt::{Interrupt, Woken};
 
-/// Bytes asked for at a time; the device gives what it has.
+/// Bytes requested in one read; the device gives what it has.
 const READ_SIZE: usize = 65536;
 
-/// Looks up the names of the processes that the guest has now, as far as they are known: pairs of
-/// process id and name, padded with NULs.
+/// Looks up the known names of the guest's present processes: pairs of process id and name, padded with NULs.
 pub type Names<'a> = &'a mut dyn FnMut() -> Vec<(i32, [u8; COMM_SIZE])>;
 
 /// Why a run failed.
@@ -28,26 +27,26 @@ pub enum GetpcError {
     /// An ioctl of the set-up failed.
     #[error("Cannot {purpose}")]
     SetUp {
-        /// What it was for.
+        /// The purpose.
         purpose: String,
-        /// What the device said.
+        /// The device's error.
         source: DeviceError,
     },
     /// The clock's rate can't be changed.
     #[error("Cannot {purpose}: another consumer runs on the same clock (EBUSY)")]
     ClockInUse {
-        /// What was tried.
+        /// The purpose.
         purpose: String,
     },
-    /// The device couldn't be read, stopped or asked any more.
+    /// A later operation of the device failed.
     #[error("Cannot {operation}; the stream ends before its time")]
     Device {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// What the device said.
+        /// The device's error.
         source: DeviceError,
     },
-    /// The device sent what can't be a buffer.
+    /// The device sent an invalid buffer.
     #[error("Device sent a buffer that makes no sense: are getpc and kvmprof of one release?")]
     BadBuffer,
     /// The stream couldn't be written.
@@ -55,24 +54,23 @@ pub enum GetpcError {
     Write(#[from] io::Error),
 }
 
-/// What a run has gathered.
+/// The results of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Where every tick went, at the end.
+    /// The account of all ticks at the end.
     pub ledger: Ledger,
     /// The sum of `h_numlost` over the buffers.
     pub lost: u64,
-    /// How long the device was open until it was stopped.
+    /// The time from the device's open to its stop.
     pub span: Duration,
 }
 
-/// Gathers samples from `device`, which was opened just now, into `output`: until
-/// `plan.duration` has passed, `interrupt` is set off or the guest has ended. What is in
-/// the device's buffers then is read to its end.
+/// Gathers samples from `device`, which has just been opened, into `output`: until `plan.duration` has passed,
+/// `interrupt` is raised or the guest has ended. Then reads the device's buffers to the end.
 ///
 /// # Errors
-/// What went wrong with the device or the output. The stream has a STOP record even so if it has a
-/// START record and can be written to.
+/// An error of the device or the output. Even then the stream has a STOP record if it has a START record and can be
+/// written to.
 pub fn run(
     device: &dyn Device,
     plan: &Plan,
@@ -136,8 +134,7 @@ fn status(device: &dyn Device) -> Result<Status, GetpcError> {
     Status::decode(&data).ok_or(GetpcError::BadBuffer)
 }
 
-/// Reads to the end of file, which another thread brings about when it is time. Returns when
-/// the sampling ended.
+/// Reads to the end of file, which another thread causes in time. Returns the time when the sampling ended.
 fn gather(
     device: &dyn Device,
     duration: Option<Duration>,
@@ -155,7 +152,7 @@ fn gather(
         let read = read_to_end(device, writer);
         let ended = Instant::now();
         over.done();
-        // The device's own trouble, if any, shows in the read too.
+        // Errors of the device also occur in the read.
         let stopped = waiting.join().ok().and_then(Result::ok).flatten();
         read.map(|()| stopped.unwrap_or(ended))
     })
@@ -177,7 +174,7 @@ fn read_to_end(device: &dyn Device, writer: &mut StreamWriter<'_>) -> Result<(),
     }
 }
 
-/// Writes a stream, and keeps in mind what its trailer needs.
+/// Writes a stream, and collects data for its trailer.
 struct StreamWriter<'a> {
     format: Format,
     output: &'a mut dyn Write,
@@ -218,17 +215,17 @@ impl<'a> StreamWriter<'a> {
             }
         }
         self.output.write_all(&records)?;
-        // At once, so that a run that is killed leaves what it had.
+        // Flush at once, so that a killed run leaves what it had.
         self.output.flush()?;
         Ok(())
     }
 
-    /// Takes in names; later ones count.
+    /// Adds names; later ones replace earlier ones.
     fn learn(&mut self, names: Vec<(i32, [u8; COMM_SIZE])>) {
         self.names.extend(names);
     }
 
-    /// Accounts for the run, and writes that as the trailer.
+    /// Writes the trailer with the run's account.
     fn trailer(mut self, device: &dyn Device, span: Duration) -> Result<Summary, GetpcError> {
         let status = status(device)?;
         let nanoseconds = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);

@@ -13,7 +13,7 @@ use crate::interrupt::ignore_first_interrupt;
 
 /// Report what getpc has gathered
 ///
-/// The report says how long getpc ran, what it asked for, where every tick of the clock went, and which processes and
+/// The report says how long getpc ran, what it sampled, where every tick of the clock went, and which processes and
 /// program counters had the most samples. If many ticks were lost or stolen it warns that the shares mislead.
 #[derive(Args, Clone, Debug)]
 #[command(
@@ -39,8 +39,7 @@ pub struct Arguments {
 }
 
 impl Command for Arguments {
-    /// Reads the stream and prints the report. The exit status is 1 if something is wrong with the stream, which is
-    /// warned of.
+    /// Reads the stream and prints the report. Warns of problems of the stream, and returns exit status 1 for them.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let (mut input, name) = self.open_input()?;
         let profile = read_profile(&mut *input, &name, self.format.map(Into::into))?;
@@ -68,8 +67,7 @@ impl Arguments {
         if io::stdin().is_terminal() {
             return Err(PcstatError::Terminal);
         }
-        // The interrupt that ends getpc in a pipe reaches this end of it too, which has yet
-        // to report.
+        // In a pipe, the SIGINT that ends getpc also reaches this process, which must still report.
         ignore_first_interrupt().map_err(PcstatError::Signals)?;
         Ok((Box::new(io::stdin()), "standard input".to_owned()))
     }

@@ -6,15 +6,15 @@ use super::profile::TYPES;
 use super::{Mode, Profile, loss};
 use kvmprof_abi::pcs::Format;
 
-/// The version of the object's form. Members may be added without a new one.
+/// The version of the object's format. New members don't change it.
 const SCHEMA: u32 = 1;
 
-/// One object that says what `profile` holds, with at most `top` program counters. What the stream
-/// doesn't tell is null; program counters are strings in hexadecimal.
+/// `profile` as a JSON object with at most `top` program counters. Unknown values are null; program counters are
+/// hexadecimal strings.
 pub fn to_json(profile: &Profile, top: usize) -> Value {
     let types = TYPES
         .iter()
-        .map(|(kind, name)| ((*name).to_owned(), profile.tally.of(*kind).into()));
+        .map(|(kind, name)| ((*name).to_owned(), profile.tally.count(*kind).into()));
     json!({
         "schema": SCHEMA,
         "format": match profile.format {
@@ -47,15 +47,15 @@ pub fn to_json(profile: &Profile, top: usize) -> Value {
             "kernel": hits.kernel,
             "interrupt": hits.interrupt,
         })).collect::<Vec<_>>(),
-        "program_counters": profile.ranked_places(top).into_iter().map(|(place, hits)| json!({
-            "pc": format!("{:#x}", place.pc),
+        "program_counters": profile.ranked_program_counters(top).into_iter().map(|(counter, hits)| json!({
+            "pc": format!("{:#x}", counter.pc),
             "hits": hits,
-            "mode": match place.mode {
+            "mode": match counter.mode {
                 Mode::User => "user",
                 Mode::Kernel => "kernel",
                 Mode::Interrupt => "interrupt",
             },
-            "pid": place.pid,
+            "pid": counter.pid,
         })).collect::<Vec<_>>(),
         "problems": profile.problems,
         "warnings": loss::warning(profile).into_iter().collect::<Vec<_>>(),

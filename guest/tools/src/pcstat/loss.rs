@@ -1,20 +1,19 @@
-//! Ticks that left no sample, and what they make of the shares.
+//! Warns of ticks without samples, which distort the shares.
 
 use kvmprof_abi::pcs::Ledger;
 
 use super::Profile;
 use super::profile::to_f64;
 
-/// The share of ticks without a sample from which on the shares of the others mislead.
+/// From this share of lost or stolen ticks on the shares are misleading.
 const MISLEADING: f64 = 0.05;
 
-/// What a reader of the shares has to know of the ticks that were lost or stolen; `None` if these are few, or the
-/// stream doesn't tell.
+/// A warning about lost or stolen ticks; `None` if there are few, or the stream lacks the numbers.
 pub(super) fn warning(profile: &Profile) -> Option<String> {
-    of_ledger(&profile.pstat?.status.ledger)
+    warning_about(&profile.pstat?.status.ledger)
 }
 
-fn of_ledger(ledger: &Ledger) -> Option<String> {
+fn warning_about(ledger: &Ledger) -> Option<String> {
     let share = |ticks: u64| to_f64(ticks) / to_f64(ledger.ticks.max(1));
     let (lost, stolen) = (share(ledger.lost), share(ledger.stolen));
     (lost + stolen >= MISLEADING).then(|| {
@@ -32,22 +31,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loss_that_misleads_is_told_and_a_small_one_is_not() {
+    fn a_misleading_loss_gives_a_warning_and_a_small_one_does_not() {
         let ledger = |lost, stolen| Ledger {
             ticks: 1000,
             lost,
             stolen,
             ..Ledger::default()
         };
-        assert_eq!(of_ledger(&ledger(20, 29)), None);
-        assert_eq!(of_ledger(&Ledger::default()), None);
-        let warning = of_ledger(&ledger(520, 30)).unwrap();
+        assert_eq!(warning_about(&ledger(20, 29)), None);
+        assert_eq!(warning_about(&Ledger::default()), None);
+        let warning = warning_about(&ledger(520, 30)).unwrap();
         assert!(
             warning.starts_with("52.0 % of the ticks were lost and 3.0 % stolen"),
             "{warning}"
         );
-        assert!(of_ledger(&ledger(0, 50)).is_some());
-        // Classic streams don't tell.
+        assert!(warning_about(&ledger(0, 50)).is_some());
+        // Classic streams lack the numbers.
         assert_eq!(super::warning(&Profile::default()), None);
     }
 }

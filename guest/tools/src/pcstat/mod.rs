@@ -1,4 +1,4 @@
-//! pcstat: reports what a stream of getpc holds.
+//! pcstat: reports the contents of a stream of getpc.
 
 mod arguments;
 mod json;
@@ -9,6 +9,6 @@ mod report;
 
 pub use arguments::Arguments;
 pub use json::to_json;
-pub use profile::{Mode, Place, ProcessHits, Profile, Tally};
+pub use profile::{Mode, ProcessHits, Profile, ProgramCounter, Tally};
 pub use reader::{PcstatError, read_profile};
 pub use report::write_report;

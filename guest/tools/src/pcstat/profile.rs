@@ -1,14 +1,14 @@
-//! What a stream holds, added up.
+//! Sums up the contents of a stream.
 
 use std::collections::HashMap;
 
 use kvmprof_abi::pcs::{Format, Psample, Record, kind};
 use kvmprof_abi::stream::{COMM_SIZE, Isample, Pstat, StreamRecord};
 
-/// The mode of a tick that was sampled.
+/// The mode of a sampled tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mode {
-    /// In a process.
+    /// In user mode.
     User,
     /// In the kernel.
     Kernel,
@@ -16,12 +16,12 @@ pub enum Mode {
     Interrupt,
 }
 
-/// A program counter, with the process in whose address space it is.
+/// A program counter with its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
-    /// What the vCPU was doing there.
+pub struct ProgramCounter {
+    /// The vCPU's mode.
     pub mode: Mode,
-    /// The process; `None` in the kernel, which is the same for all.
+    /// The process; `None` in the kernel, which all processes share.
     pub pid: Option<i32>,
     /// The program counter.
     pub pc: u64,
@@ -33,7 +33,7 @@ pub struct Tally {
     counts: [u64; TYPES.len()],
 }
 
-/// The types that stand for ticks, in the order of the report, with their names.
+/// The types of records of ticks, in the order of the report, with their names.
 pub(super) const TYPES: [(u8, &str); 7] = [
     (kind::USER, "USER"),
     (kind::KERNEL, "KERNEL"),
@@ -45,8 +45,8 @@ pub(super) const TYPES: [(u8, &str); 7] = [
 ];
 
 impl Tally {
-    /// Ticks in records of type `kind`; 0 for a type that doesn't stand for ticks.
-    pub fn of(&self, kind: u8) -> u64 {
+    /// Ticks in records of type `kind`; 0 for other types.
+    pub fn count(&self, kind: u8) -> u64 {
         let pairs = TYPES.iter().zip(self.counts);
         let found = pairs.into_iter().find(|((number, _), _)| *number == kind);
         found.map_or(0, |(_, count)| count)
@@ -57,10 +57,10 @@ impl Tally {
         self.counts.iter().sum()
     }
 
-    /// Ticks that have a record of their own.
+    /// Ticks with a record of their own.
     pub fn samples(&self) -> u64 {
         [kind::USER, kind::KERNEL, kind::KERNELI]
-            .map(|kind| self.of(kind))
+            .map(|kind| self.count(kind))
             .iter()
             .sum()
     }
@@ -81,7 +81,7 @@ pub struct ProcessHits {
     pub user: u64,
     /// In the kernel on its behalf.
     pub kernel: u64,
-    /// In interrupts that came while it ran.
+    /// In interrupts while it was current.
     pub interrupt: u64,
 }
 
@@ -92,7 +92,7 @@ impl ProcessHits {
     }
 }
 
-/// What a stream holds.
+/// The contents of a stream.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
     /// The form of its records.
@@ -108,12 +108,12 @@ pub struct Profile {
     /// Samples by process.
     pub processes: HashMap<i32, ProcessHits>,
     /// Samples by program counter.
-    pub places: HashMap<Place, u64>,
+    pub program_counters: HashMap<ProgramCounter, u64>,
     /// The names of processes.
     pub names: HashMap<i32, String>,
-    /// The accounts of the run. Classic streams have none.
+    /// The account of the run. Classic streams have none.
     pub pstat: Option<Pstat>,
-    /// What is wrong with the stream, in words.
+    /// Problems of the stream, in words.
     pub problems: Vec<String>,
 }
 
@@ -144,15 +144,15 @@ impl Profile {
             _ => (Mode::Kernel, &mut process.kernel),
         };
         *hits += 1;
-        let place = Place {
+        let counter = ProgramCounter {
             mode,
             pid: (mode == Mode::User).then_some(sample.pid),
             pc: sample.pc,
         };
-        *self.places.entry(place).or_default() += 1;
+        *self.program_counters.entry(counter).or_default() += 1;
     }
 
-    /// How long the run took, in seconds: exactly if the stream has its accounts, else to the second.
+    /// The run's duration in seconds: exact if the stream has its account, else in whole seconds.
     pub fn span(&self) -> Option<f64> {
         match (&self.pstat, self.start, self.stop) {
             (Some(pstat), _, _) => Some(std::time::Duration::from_nanos(pstat.span).as_secs_f64()),
@@ -163,7 +163,7 @@ impl Profile {
         }
     }
 
-    /// Ticks per second and vCPU as they really came; `None` when the stream doesn't tell.
+    /// The actual rate in ticks per second and vCPU; `None` if the stream lacks the numbers.
     pub fn real_rate(&self) -> Option<f64> {
         let pstat = self.pstat.as_ref()?;
         let seconds = self.span().filter(|seconds| *seconds > 0.0)?;
@@ -171,7 +171,7 @@ impl Profile {
         Some(to_f64(pstat.status.ledger.ticks) / seconds / f64::from(vcpus))
     }
 
-    /// Processes by falling hits, then by pid.
+    /// Processes by descending hits, then by pid.
     pub fn ranked_processes(&self) -> Vec<(i32, ProcessHits)> {
         let mut ranked: Vec<_> = self
             .processes
@@ -182,19 +182,19 @@ impl Profile {
         ranked
     }
 
-    /// The `top` places by falling hits, then by place.
-    pub fn ranked_places(&self, top: usize) -> Vec<(Place, u64)> {
+    /// The first `top` program counters by descending hits, then in order.
+    pub fn ranked_program_counters(&self, top: usize) -> Vec<(ProgramCounter, u64)> {
         let mut ranked: Vec<_> = self
-            .places
+            .program_counters
             .iter()
-            .map(|(place, hits)| (*place, *hits))
+            .map(|(counter, hits)| (*counter, *hits))
             .collect();
-        ranked.sort_by_key(|(place, hits)| (std::cmp::Reverse(*hits), *place));
+        ranked.sort_by_key(|(counter, hits)| (std::cmp::Reverse(*hits), *counter));
         ranked.truncate(top);
         ranked
     }
 
-    /// The name of a process, as far as the stream tells.
+    /// The name of a process, if the stream has it.
     pub fn name(&self, pid: i32) -> Option<&str> {
         self.names.get(&pid).map(String::as_str)
     }
@@ -209,7 +209,7 @@ pub(super) fn to_f64(count: u64) -> f64 {
     count as f64
 }
 
-/// A name as text for a terminal. The guest chooses names, so nothing of it is trusted.
+/// A name as text for a terminal. The guest chooses names, so they are untrusted.
 fn printable(comm: &[u8; COMM_SIZE]) -> String {
     comm.iter()
         .take_while(|byte| **byte != 0)

@@ -1,4 +1,4 @@
-//! Reads a stream, whatever it turns out to be.
+//! Reads a stream, also a damaged one.
 
 use std::io::{self, Read};
 
@@ -13,21 +13,21 @@ pub enum PcstatError {
     /// The input can't be read.
     #[error("Cannot read {name}")]
     Read {
-        /// What was to be read.
+        /// The input's name.
         name: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The input doesn't begin like a stream.
     #[error("{name} is no stream of getpc: it doesn't begin with a START record")]
     NotAStream {
-        /// What was read.
+        /// The input's name.
         name: String,
     },
     /// The input is empty.
     #[error("{name} is empty: getpc wrote nothing, see its message")]
     Empty {
-        /// What was read.
+        /// The input's name.
         name: String,
     },
     /// There is no input.
@@ -41,14 +41,14 @@ pub enum PcstatError {
     Write(#[source] io::Error),
 }
 
-/// Bytes read at a time; more than any record has.
+/// Bytes in one read; more than any record has.
 const READ_SIZE: u64 = 65536;
 
-/// Reads `input`, which error messages call `name`. A damaged stream is read as far as it
-/// makes sense, and [`Profile::problems`] says so.
+/// Reads `input`, called `name` in error messages. A damaged stream is read up to the damage, which
+/// [`Profile::problems`] describes.
 ///
 /// # Errors
-/// When the input can't be read, or isn't a stream at all.
+/// The input can't be read, or isn't a stream.
 pub fn read_profile(
     input: &mut dyn Read,
     name: &str,
@@ -110,7 +110,7 @@ fn describe(malformed: Malformed, offset: u64) -> String {
     }
 }
 
-/// What is wrong with `record` after those before it, if anything.
+/// The problem of `record` after those before it, if any.
 fn out_of_place(profile: &Profile, record: &StreamRecord) -> Option<&'static str> {
     let trailing = matches!(record, StreamRecord::Pstat(_) | StreamRecord::Comm(_));
     match record {
@@ -121,10 +121,10 @@ fn out_of_place(profile: &Profile, record: &StreamRecord) -> Option<&'static str
     }
 }
 
-/// Adds what is missing or doesn't add up at the end.
+/// Adds the problems that show at the end: missing records and wrong sums.
 fn judge(profile: &mut Profile) {
     let Some(pstat) = &profile.pstat else {
-        // One reason is enough for a stream without an end.
+        // One problem is enough for a stream without an end.
         if profile.problems.is_empty() {
             if profile.stop.is_none() {
                 profile
@@ -155,19 +155,19 @@ fn judge(profile: &mut Profile) {
     }
 }
 
-/// Takes records off an input.
+/// Reads records from an input.
 struct StreamReader<'a> {
     input: &'a mut dyn Read,
     bytes: Vec<u8>,
-    /// Where in `bytes` the next record starts.
+    /// The offset of the next record in `bytes`.
     position: usize,
-    /// Where in the stream it starts.
+    /// Its offset in the stream.
     offset: u64,
     ended: bool,
 }
 
 impl StreamReader<'_> {
-    /// Reads on, unless the input has ended.
+    /// Reads more, unless the input has ended.
     fn fill(&mut self) -> io::Result<()> {
         self.bytes.drain(..self.position);
         self.position = 0;

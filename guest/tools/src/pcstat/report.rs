@@ -13,10 +13,10 @@ use super::profile::{TYPES, to_f64};
 use super::{Mode, Profile, loss};
 use crate::table::{Align, write_table};
 
-/// Writes the report about `profile`, with at most `top` program counters.
+/// Writes the report of `profile`, with at most `top` program counters.
 ///
 /// # Errors
-/// When it can't be written.
+/// Writing failed.
 pub fn write_report(profile: &Profile, top: usize, output: &mut dyn Write) -> io::Result<()> {
     write_head(profile, output)?;
     write_ledger(profile, output)?;
@@ -65,9 +65,9 @@ fn write_head(profile: &Profile, output: &mut dyn Write) -> io::Result<()> {
 
 const UNKNOWN: &str = "unknown";
 
-/// A time in UTC; `None` when it can't be one.
+/// A time in UTC; `None` if it is invalid.
 fn utc(time: i64) -> Option<String> {
-    // Years above 9999 don't print.
+    // Years above 9999 can't be printed.
     let seconds = u64::try_from(time)
         .ok()
         .filter(|time| *time < 250_000_000_000)?;
@@ -151,7 +151,7 @@ fn write_types(profile: &Profile, output: &mut dyn Write) -> io::Result<()> {
     let total = profile.tally.total();
     let rows: Vec<[String; 3]> = TYPES
         .into_iter()
-        .map(|(kind, name)| (name, profile.tally.of(kind)))
+        .map(|(kind, name)| (name, profile.tally.count(kind)))
         .filter(|(_, hits)| *hits > 0)
         .map(|(name, hits)| [name.to_owned(), hits.to_string(), percent(hits, total)])
         .collect();
@@ -209,19 +209,19 @@ fn describe_pid(pid: i32) -> String {
 
 fn write_places(profile: &Profile, top: usize, output: &mut dyn Write) -> io::Result<()> {
     let total = profile.tally.total();
-    let ranked = profile.ranked_places(top);
+    let ranked = profile.ranked_program_counters(top);
     let rows: Vec<[String; 6]> = ranked
         .iter()
-        .map(|(place, hits)| {
-            let mode = match place.mode {
+        .map(|(counter, hits)| {
+            let mode = match counter.mode {
                 Mode::User => "user",
                 Mode::Kernel => "kernel",
                 Mode::Interrupt => "interrupt",
             };
-            let pid = place.pid.map_or_else(|| "-".to_owned(), describe_pid);
-            let name = place.pid.and_then(|pid| profile.name(pid)).unwrap_or("-");
+            let pid = counter.pid.map_or_else(|| "-".to_owned(), describe_pid);
+            let name = counter.pid.and_then(|pid| profile.name(pid)).unwrap_or("-");
             [
-                format!("{:#018x}", place.pc),
+                format!("{:#018x}", counter.pc),
                 hits.to_string(),
                 percent(*hits, total),
                 mode.to_owned(),
@@ -243,7 +243,7 @@ fn write_places(profile: &Profile, top: usize, output: &mut dyn Write) -> io::Re
     ];
     writeln!(output)?;
     write_table(output, headings, rows)?;
-    let others = profile.places.len() - ranked.len();
+    let others = profile.program_counters.len() - ranked.len();
     if others > 0 {
         let plural = if others == 1 { "" } else { "s" };
         writeln!(

@@ -1,4 +1,4 @@
-//! Why a command of prf failed.
+//! The errors of the commands of prf.
 
 use std::io;
 
@@ -17,12 +17,12 @@ pub enum PrfError {
     /// A command of the device failed.
     #[error("Cannot {purpose}")]
     Command {
-        /// What it was for.
+        /// The purpose.
         purpose: &'static str,
-        /// What the device said.
+        /// The device's error.
         source: DeviceError,
     },
-    /// The device gave what can't be.
+    /// The device gave invalid data.
     #[error("prf gave data that makes no sense: use tools and kvmprof of one release")]
     Nonsense,
     /// The table changes faster than it can be read.
@@ -35,7 +35,7 @@ pub enum PrfError {
     TooMany {
         /// Addresses in the table.
         addresses: usize,
-        /// What the device takes.
+        /// The device's limit.
         most: usize,
     },
     /// ENOSPC for a table that isn't too large by itself.
@@ -60,12 +60,12 @@ pub enum PrfError {
     /// EINVAL at a write.
     #[error("Addresses don't ascend (EINVAL): prf has dropped its table, load one anew")]
     NotAscending,
-    /// The device took a part only.
+    /// The device took only a part.
     #[error("prf took {taken} of {size} bytes of addresses: load them anew")]
     ShortWrite {
-        /// Bytes that it took.
+        /// Number of bytes that it took.
         taken: usize,
-        /// Bytes that were given.
+        /// Number of bytes of the addresses.
         size: usize,
     },
     /// Nothing is loaded.
@@ -76,16 +76,16 @@ pub enum PrfError {
         "Cannot turn profiling on (EINVAL): prf counts at {RATE_HZ} Hz, and the guest's profiling clock runs at another rate than a multiple of that; start the guest with --hz 100 or 1000, say"
     )]
     Rate,
-    /// prfstat was told something else than on or off.
+    /// The argument of prfstat is neither on nor off.
     #[error("eh? Say on or off, not '{word}'")]
     Eh {
-        /// What it was told.
+        /// The argument.
         word: String,
     },
     /// There are no symbols.
     #[error(transparent)]
     Symbols(#[from] SymbolsError),
-    /// The log makes trouble.
+    /// The log has an error.
     #[error(transparent)]
     Log(#[from] LogError),
     /// The report can't be written.

@@ -1,8 +1,8 @@
-//! Times as the user's clock shows them.
+//! Times in the local time zone.
 
 use std::fmt;
 
-/// A moment in the local time zone.
+/// A time in the local time zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalTime {
     year: i64,
@@ -15,8 +15,8 @@ pub struct LocalTime {
 }
 
 impl LocalTime {
-    /// The moment `seconds` after 1970 began in UTC; `None` where the calendar ends.
-    pub fn of(seconds: i64) -> Option<Self> {
+    /// The time `seconds` after the begin of 1970 in UTC; `None` outside the calendar's range.
+    pub fn from_unix(seconds: i64) -> Option<Self> {
         let time: libc::time_t = seconds;
         let mut parts = std::mem::MaybeUninit::<libc::tm>::zeroed();
         // SAFETY: both pointers are to live values of the right types.
@@ -60,12 +60,12 @@ mod tests {
 
     #[test]
     fn a_moment_is_shown_as_date_and_time() {
-        // Which zone this machine is in isn't known: no zone is more than 14 hours away.
-        let time = LocalTime::of(1_000_000_000 + 12 * 3600).unwrap();
+        // This machine's zone is unknown: no zone is more than 14 hours away.
+        let time = LocalTime::from_unix(1_000_000_000 + 12 * 3600).unwrap();
         assert!((0..24).contains(&time.hour));
         let text = time.to_string();
         assert!(text.starts_with("2001-09-"), "{text}");
         assert_eq!(text.len(), "2001-09-09 13:46:40".len());
-        assert_eq!(LocalTime::of(i64::MAX), None);
+        assert_eq!(LocalTime::from_unix(i64::MAX), None);
     }
 }

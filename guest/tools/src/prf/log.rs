@@ -1,8 +1,8 @@
 //! The log that prfdc and prfsnap write and prfpr reads.
 //!
-//! All numbers have 64 bits and are little-endian: N, N addresses in ascending order, then any number
-//! of records, each a time (in seconds since 1970 began) and N + 2 counters. A writer that was
-//! killed leaves a part of a record at the end, which doesn't count.
+//! All numbers are 64-bit and little-endian: N, N addresses in ascending order, then any number of records, each a time
+//! (in seconds since the begin of 1970) and N + 2 counters. A killed writer leaves an incomplete record at the end,
+//! which doesn't count.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, Write};
@@ -19,14 +19,14 @@ pub enum LogError {
     /// The file can't be opened, read or written.
     #[error("Cannot {operation} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
-    /// prfdc begins a file of its own.
+    /// prfdc needs a new file.
     #[error("{} exists already: prfdc writes a new file; name another, or add to this one with prfsnap", path.display())]
     Exists {
         /// The file.
@@ -37,10 +37,10 @@ pub enum LogError {
     NoLog {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
-    /// There is nothing to compare.
+    /// There are no two records to compare.
     #[error("{} has less than two records: add one with prfsnap", path.display())]
     TooFewRecords {
         /// The file.
@@ -64,7 +64,7 @@ pub enum LogError {
 /// One record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// When it was made, in seconds since 1970 began in UTC.
+    /// Its time, in seconds since the begin of 1970 in UTC.
     pub time: i64,
     /// The counters of the addresses, then user mode, then idle.
     pub counters: Vec<u64>,
@@ -90,7 +90,7 @@ impl Log<BufReader<File>> {
 }
 
 impl<R: Read> Log<R> {
-    /// Reads the header from `input`, which comes from `path`.
+    /// Reads the header from `input`, the file at `path`.
     ///
     /// # Errors
     /// [`LogError::Io`], [`LogError::NoLog`].
@@ -150,34 +150,34 @@ impl<R: Read> Log<R> {
         }))
     }
 
-    /// Whether the end was in the middle of a record.
+    /// Whether the file ended within a record.
     pub fn is_cut_off(&self) -> bool {
         self.partial
     }
 }
 
-/// What [`append`] has found in the file.
+/// What [`append`] found at the end of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Appended {
-    /// Whole records, or nothing.
+    /// A complete record, or nothing.
     Cleanly,
-    /// A part of a record at its end, which the new record replaces.
+    /// An incomplete record, which the new record replaces.
     OverPart,
 }
 
-/// Appends a record of `counters` at `time` to `file`, which was opened for reading and writing; an empty
-/// file gets a header first.
+/// Appends a record of `counters` at `time` to `file`, which must be open for reading and writing; an empty file gets a
+/// header first.
 ///
 /// # Errors
-/// [`LogError::OtherTable`], [`LogError::NoLog`], [`LogError::Io`]; the file has what it had before then, and
-/// perhaps a part of a record, which doesn't count.
+/// [`LogError::OtherTable`], [`LogError::NoLog`], [`LogError::Io`]; the file has its former contents then, and perhaps
+/// an incomplete record, which doesn't count.
 pub fn append(
     file: &mut File,
     path: &Path,
     time: i64,
     counters: &Counters,
 ) -> Result<Appended, LogError> {
-    // prfdc and prfsnap may write to one file. Where the file system knows no locks, it goes without.
+    // prfdc and prfsnap may write to one file. File systems without locks are used without them.
     let _ = flock(&*file, FlockOperation::LockExclusive);
     let appended = append_alone(file, path, time, counters);
     let _ = flock(&*file, FlockOperation::Unlock);
@@ -229,7 +229,7 @@ fn append_alone(
     })
 }
 
-/// Opens the log at `path` to append to it; it is made if there is none, or has to be, if it must be `new`.
+/// Opens the log at `path` for appending, and creates it if there is none. If it must be `new`, it must not exist.
 ///
 /// # Errors
 /// [`LogError::Exists`], [`LogError::Io`].
@@ -270,7 +270,7 @@ fn push(bytes: &mut Vec<u8>, word: u64) {
     bytes.extend(word.to_le_bytes());
 }
 
-/// Reads `size` bytes, or less if the end comes before.
+/// Reads `size` bytes, or less at the end.
 fn read_up_to(input: &mut impl Read, size: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(size);
     input.take(length(size)).read_to_end(&mut bytes)?;
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_log_is_told_and_left_alone() {
+    fn a_file_that_is_no_log_is_refused_and_unchanged() {
         let absurd = words(&[u64::MAX, 0, 16, 32]);
         for (bytes, reason) in [
             (vec![], "it is empty"),

@@ -1,4 +1,4 @@
-//! prfdc: a record of the counters every few minutes.
+//! prfdc: records the counters every few minutes.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -46,22 +46,24 @@ pub struct PrfdcArguments {
 }
 
 impl Command for PrfdcArguments {
-    /// Records until the hour has come or a signal does.
+    /// Records until the hour or a signal.
     fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let device = self.device.open()?;
         let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
         let profiler = Profiler::new(&*device);
-        let over = |time: i64| LocalTime::of(time).is_some_and(|time| time.hour == self.off_hour);
+        let over =
+            |time: i64| LocalTime::from_unix(time).is_some_and(|time| time.hour == self.off_hour);
         record_periodically(&profiler, &self.file, self.period, &interrupt, &over)?;
         Ok(ExitStatus::SUCCESS)
     }
 }
 
-/// Turns profiling on and records into a new log at `path`, at once and then each `period`, until `over`
-/// is true of a record's time, or until an `interrupt`.
+/// Turns profiling on and records into a new log at `path`, at once and then each `period`, until `over` is true for a
+/// record's time, or until an `interrupt`.
 ///
 /// # Errors
-/// [`PrfError::NotLoaded`], [`PrfError::Log`], or what the device says; the log has whole records then, or doesn't exist.
+/// [`PrfError::NotLoaded`], [`PrfError::Log`], or the device's error; the log has complete records then, or doesn't
+/// exist.
 pub fn record_periodically(
     profiler: &Profiler<'_>,
     path: &Path,
@@ -72,7 +74,7 @@ pub fn record_periodically(
     let mut file = open_to_append(path, true)?;
     let first = profiler.turn_on().and_then(|()| profiler.read());
     let mut counters = first.inspect_err(|_| {
-        // Nothing is in it. Where it can't be removed, an empty file is no harm.
+        // It has no records. If it can't be removed, an empty file is harmless.
         let _ = std::fs::remove_file(path);
     })?;
     let mut next = Some(Instant::now());
@@ -82,7 +84,7 @@ pub fn record_periodically(
         if over(time) {
             return Ok(());
         }
-        // A period that was missed, the machine having slept, isn't made up for.
+        // Periods that were missed while the machine slept are skipped.
         next = next.and_then(|last| Some(last.checked_add(period)?.max(Instant::now())));
         if interrupt.comes_before(next) {
             return Ok(());

@@ -68,7 +68,7 @@ impl PrfldArguments {
     }
 }
 
-/// What has to be added to the addresses of a file's `symbols`, and what to warn of, if anything.
+/// The distance to add to the addresses of `symbols`, and a warning if there is one.
 fn distance(
     symbols: &[Symbol],
     running: Result<Vec<Symbol>, SymbolsError>,

@@ -1,4 +1,4 @@
-//! prfpr: prints what prfdc and prfsnap have recorded.
+//! prfpr: prints the records of prfdc and prfsnap.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::symbols::{Symbol, SymbolsError, read_namelist, running_symbols, slide
 
 /// Print where the kernel spent its time, from a file of prfdc or prfsnap
 ///
-/// For each two consecutive records prfpr prints their times, and the share of each function in the samples between them,
+/// For each pair of consecutive records prfpr prints their times, and the share of each function in the samples between them,
 /// in percent, if it is greater than the cutoff. A function reaches from one address of the table to the next. The last
 /// rows are user (time in user mode) and idle. Names come from the namelist, or from the running guest if none is given,
 /// also when the kernel was at other addresses when the file was written. 0x0 stands for code below the first symbol.
@@ -53,7 +53,7 @@ fn parse_cutoff(text: &str) -> Result<f64, String> {
 }
 
 impl Command for PrfprArguments {
-    /// Prints the shares between each two records.
+    /// Prints the shares between consecutive records.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let mut log = Log::open(&self.file)?;
         let names = self.names(log.addresses(), console)?;
@@ -96,12 +96,12 @@ impl PrfprArguments {
 
     /// The running guest's symbols.
     fn running(&self) -> anyhow::Result<Vec<Symbol>> {
-        let side = GuestSide::of(self.socket.path())?;
+        let side = GuestSide::from_socket(self.socket.path())?;
         Ok(running_symbols(&side)?)
     }
 }
 
-/// Prints each pair of consecutive records and returns how many there were.
+/// Prints each pair of consecutive records and returns the number of pairs.
 fn print<R: io::Read>(
     log: &mut Log<R>,
     names: &Names,

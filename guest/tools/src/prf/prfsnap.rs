@@ -1,4 +1,4 @@
-//! prfsnap: one record of the counters.
+//! prfsnap: adds one record of the counters to a file.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -14,7 +14,7 @@ use crate::device::DeviceOptions;
 ///
 /// prfsnap turns profiling on if it is off, and leaves it on. A new or empty file gets the table of addresses first; prfpr
 /// compares consecutive records. The file consists of 64-bit little-endian numbers: N, N addresses, then records of a time
-/// (seconds since 1970) and N + 2 counters, the last two of which are user mode and idle.
+/// (seconds since 1970) and N + 2 counters; the last two are user mode and idle.
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "Exit status: 0; 1 when no table is loaded, when the file was written with another \
@@ -47,7 +47,7 @@ impl Command for PrfsnapArguments {
 /// Turns profiling on and appends a record to the log at `path`; returns what it found there.
 ///
 /// # Errors
-/// [`PrfError::NotLoaded`], [`PrfError::Log`]; or what the device says.
+/// [`PrfError::NotLoaded`], [`PrfError::Log`]; or the device's error.
 pub fn snap(profiler: &Profiler<'_>, path: &Path) -> Result<Appended, PrfError> {
     profiler.turn_on()?;
     let counters = profiler.read()?;
@@ -55,7 +55,7 @@ pub fn snap(profiler: &Profiler<'_>, path: &Path) -> Result<Appended, PrfError> 
     Ok(append(&mut file, path, now(), &counters)?)
 }
 
-/// Seconds since 1970 began in UTC.
+/// Seconds since the begin of 1970 in UTC.
 pub(super) fn now() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since

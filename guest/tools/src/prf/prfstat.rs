@@ -30,7 +30,7 @@ pub struct PrfstatArguments {
 }
 
 impl Command for PrfstatArguments {
-    /// Sets the state, if that is asked for, and prints it.
+    /// Sets the state, if requested, and prints it.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let wanted = match self.state.as_deref() {
             None => None,
@@ -47,10 +47,10 @@ impl Command for PrfstatArguments {
     }
 }
 
-/// Sets the state to `wanted`, if there is one, and writes what it is then.
+/// Sets the state to `wanted`, if there is one, and writes the resulting state.
 ///
 /// # Errors
-/// [`PrfError::NotLoaded`] for on without a table; or what the device says.
+/// [`PrfError::NotLoaded`] for on without a table; or the device's error.
 pub fn set_and_show(
     profiler: &Profiler<'_>,
     wanted: Option<bool>,

@@ -9,28 +9,28 @@ use kvmprof_abi::prf::{
 use super::PrfError;
 use crate::device::{Device, DeviceError};
 
-/// How often a read is tried that another client's prfld gets in the way of.
+/// Number of tries of a read that another client's prfld interferes with.
 const ATTEMPTS: usize = 5;
 
 /// An open prf.
 pub struct Profiler<'a>(&'a dyn Device);
 
-/// The table and what has been counted so far.
+/// The table and its counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// The addresses, ascending.
     pub addresses: Vec<u64>,
-    /// A counter for each address, then that of user mode, then that of idle.
+    /// A counter for each address, then those of user mode and idle.
     pub counters: Vec<u64>,
 }
 
 impl<'a> Profiler<'a> {
-    /// The prf behind `device`.
+    /// The prf of `device`.
     pub fn new(device: &'a dyn Device) -> Self {
         Self(device)
     }
 
-    /// The state, as (is on, is loaded).
+    /// The state: whether it is on, and whether a table is loaded.
     ///
     /// # Errors
     /// [`PrfError::Command`], [`PrfError::Nonsense`].
@@ -39,7 +39,7 @@ impl<'a> Profiler<'a> {
         Ok((status & STATUS_ON != 0, status & STATUS_LOADED != 0))
     }
 
-    /// Addresses in the table.
+    /// The number of addresses in the table.
     ///
     /// # Errors
     /// [`PrfError::Command`], [`PrfError::Nonsense`].
@@ -51,16 +51,16 @@ impl<'a> Profiler<'a> {
             .ok_or(PrfError::Nonsense)
     }
 
-    /// Addresses that a table can have.
+    /// The maximum number of addresses of a table.
     ///
     /// # Errors
     /// [`PrfError::Command`], [`PrfError::Nonsense`].
-    pub fn most(&self) -> Result<usize, PrfError> {
+    pub fn max_addresses(&self) -> Result<usize, PrfError> {
         let most = self.number(PRF_GETMAX, "read the table's largest size")?;
         Ok(usize::try_from(most).unwrap_or(usize::MAX))
     }
 
-    /// Turns counting on or off; without a table it has no effect.
+    /// Turns counting on or off. Has no effect without a table.
     ///
     /// # Errors
     /// [`PrfError::Rate`], [`PrfError::Command`].
@@ -89,7 +89,7 @@ impl<'a> Profiler<'a> {
         }
     }
 
-    /// Loads a table, in one write; all counters are 0 then.
+    /// Loads a table in one write, and sets all counters to 0.
     ///
     /// # Errors
     /// [`PrfError::TooMany`], [`PrfError::NoRoom`], [`PrfError::TooFew`], [`PrfError::Enabled`], which leave the old table;
@@ -98,8 +98,8 @@ impl<'a> Profiler<'a> {
         let purpose = "load the table of addresses";
         let addresses = table.len();
         if addresses > MAX_ADDRESSES {
-            // More than a frame of the wire holds: the device could answer nothing else.
-            let most = self.most()?;
+            // It doesn't fit into a frame of the wire, so the device can't answer.
+            let most = self.max_addresses()?;
             return Err(PrfError::TooMany { addresses, most });
         }
         let bytes: Vec<u8> = table.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -108,7 +108,7 @@ impl<'a> Profiler<'a> {
             Ok(taken) if taken == size => Ok(()),
             Ok(taken) => Err(PrfError::ShortWrite { taken, size }),
             Err(source) => Err(match source.errno() {
-                Some(Errno::ENOSPC) => match self.most()? {
+                Some(Errno::ENOSPC) => match self.max_addresses()? {
                     most if addresses > most => PrfError::TooMany { addresses, most },
                     _ => PrfError::NoRoom { addresses },
                 },
@@ -123,12 +123,12 @@ impl<'a> Profiler<'a> {
     /// The table and its counters.
     ///
     /// # Errors
-    /// [`PrfError::NotLoaded`], [`PrfError::Unsteady`]; or what the device says.
+    /// [`PrfError::NotLoaded`], [`PrfError::Unsteady`]; or the device's error.
     pub fn read(&self) -> Result<Counters, PrfError> {
         for _ in 0..ATTEMPTS {
             let addresses = self.size()?;
             let expected = read_size(addresses);
-            // Room for one word more: a table that has grown meanwhile shows by it.
+            // Room for one more word shows whether the table has grown meanwhile.
             let bytes = match self.0.read(expected + WORD_SIZE) {
                 Ok(bytes) => bytes,
                 Err(error) if error.errno() == Some(Errno::ENXIO) => {
@@ -150,7 +150,7 @@ impl<'a> Profiler<'a> {
         Err(PrfError::Unsteady)
     }
 
-    /// What `command` stores: a 32-bit integer.
+    /// The 32-bit integer that `command` stores.
     fn number(&self, command: u32, purpose: &'static str) -> Result<u32, PrfError> {
         let limit = size_of::<u32>();
         let failed = |source: DeviceError| PrfError::Command { purpose, source };
@@ -160,7 +160,7 @@ impl<'a> Profiler<'a> {
     }
 }
 
-/// Eight bytes as a number; what is missing counts as 0.
+/// Eight bytes as a number; missing bytes count as 0.
 pub(super) fn word(bytes: &[u8]) -> u64 {
     let mut word = [0; WORD_SIZE];
     for (to, from) in word.iter_mut().zip(bytes) {

@@ -1,4 +1,4 @@
-//! What prfpr prints of two records.
+//! Prints the shares between two records for prfpr.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use super::log::Record;
 use crate::symbols::Symbol;
 use crate::table::{Align, Spacing, write_rows};
 
-/// That of the original prfpr.
+/// The spacing of the original prfpr.
 const SPACING: Spacing = Spacing {
     margin: "",
     gap: " ",
@@ -19,8 +19,8 @@ const SPACING: Spacing = Spacing {
 pub struct Names(Vec<(u64, String)>);
 
 impl Names {
-    /// The names of `symbols`, which lie `slide` (modulo 2^64) above their addresses. Of several
-    /// symbols at one address the first global one counts, else the first.
+    /// The names of `symbols` with `slide` added (modulo 2^64) to their addresses. Of several symbols at one address
+    /// the first global one counts, else the first.
     pub fn new(symbols: Vec<Symbol>, slide: u64) -> Self {
         let mut best: HashMap<u64, (bool, String)> = HashMap::new();
         for symbol in symbols {
@@ -38,9 +38,8 @@ impl Names {
         Self(names)
     }
 
-    /// What `address` is called: a symbol's name, `name+0x10` between two symbols, a number below
-    /// all of them.
-    pub fn of(&self, address: u64) -> String {
+    /// The name for `address`: a symbol's name, `name+0x10` between two symbols, a number below all symbols.
+    pub fn name_at(&self, address: u64) -> String {
         let after = self.0.partition_point(|(start, _)| *start <= address);
         match after.checked_sub(1).and_then(|at| self.0.get(at)) {
             Some((start, name)) if *start == address => name.clone(),
@@ -50,12 +49,11 @@ impl Names {
     }
 }
 
-/// Prints where the time between two records of a log with this table of `addresses` went: two
-/// times, an empty line, and a row for each counter whose share is greater than `cutoff` percent.
-/// Counters that have become less began at 0 in between.
+/// Prints the interval between two records of a log with this table of `addresses`: two times, an empty line, and a row
+/// for each counter with a share greater than `cutoff` percent. Counters that have decreased began at 0 in between.
 ///
 /// # Errors
-/// When `output` can't be written to.
+/// Writing to `output` failed.
 pub fn write_interval(
     output: &mut dyn Write,
     addresses: &[u64],
@@ -78,7 +76,7 @@ pub fn write_interval(
         .filter(|(_, percent)| *percent > cutoff)
         .map(|(index, percent)| {
             let name = match addresses.get(index) {
-                Some(address) => names.of(*address),
+                Some(address) => names.name_at(*address),
                 None if index == addresses.len() => "user".to_owned(),
                 None => "idle".to_owned(),
             };
@@ -114,12 +112,12 @@ fn ticks_between(before: &Record, after: &Record) -> Vec<u64> {
     reason = "2^53 ticks are millions of years"
 )]
 fn percent(count: u64, all: u128) -> f64 {
-    // Multiplied first, so that a share which is a whole number of percent comes out as that.
+    // Multiplied first, so that a whole number of percent is exact.
     (100.0 * count as f64) / all as f64
 }
 
 fn time(seconds: i64) -> String {
-    match LocalTime::of(seconds) {
+    match LocalTime::from_unix(seconds) {
         Some(time) => time.to_string(),
         None => format!("{seconds} seconds after 1970"),
     }
@@ -154,7 +152,7 @@ mod tests {
         }
     }
 
-    /// What is printed below the two times and the empty line.
+    /// The output after the two times and the empty line.
     fn rows(before: &[u64], after: &[u64], cutoff: f64) -> String {
         let mut output = Vec::new();
         let addresses = [0, 0x1100, 0x1200, 0x1240];
@@ -179,9 +177,9 @@ mod tests {
             (0x10ff, "0x10ff"),
             (0, "0x0"),
         ] {
-            assert_eq!(names.of(address), name);
+            assert_eq!(names.name_at(address), name);
         }
-        assert_eq!(Names::default().of(0x1100), "0x1100");
+        assert_eq!(Names::default().name_at(0x1100), "0x1100");
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use crate::symbols::Symbol;
 
-/// The addresses of `symbols` moved by `slide` (modulo 2^64), in ascending order and each once, behind
-/// address 0, whose counter takes what lies below the first symbol.
+/// The addresses of `symbols` plus `slide` (modulo 2^64), in ascending order without duplicates. The first address is
+/// 0, which counts everything below the first symbol.
 pub fn table(symbols: &[Symbol], slide: u64) -> Vec<u64> {
     let mut addresses: Vec<u64> = std::iter::once(0)
         .chain(

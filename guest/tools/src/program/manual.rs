@@ -1,4 +1,4 @@
-//! Manual pages.
+//! Writes manual pages.
 
 use std::fs;
 use std::io;
@@ -11,14 +11,14 @@ use clap_mangen::roff::{Roff, bold, roman};
 use super::setup::make_folder;
 use super::{SetupError, Tool};
 
-/// The sections that begin with these words in what a command's help ends with.
+/// Sections for the paragraphs at the end of a command's help that begin with these words.
 const SECTIONS: [(&str, &str); 3] = [
     ("Exit status: ", "EXIT STATUS"),
     ("Examples:\n", "EXAMPLES"),
     ("Example: ", "EXAMPLES"),
 ];
 
-/// The command line of the tool that the program is when it is called by that name.
+/// The command line of the tool `name`.
 pub(super) fn tool_command(command: &Command, name: &str) -> Option<Command> {
     let tool = command.find_subcommand(name)?.clone();
     let version = command.get_version().unwrap_or_default().to_owned();
@@ -38,7 +38,7 @@ pub(super) fn write_pages(command: &Command, folder: &Path) -> Result<(), SetupE
     Ok(())
 }
 
-/// The pages' titles, and what each is about.
+/// The titles of the pages, and their commands.
 fn pages(command: &Command) -> Vec<(String, Command)> {
     let program = command.get_name();
     let version = command.get_version().unwrap_or_default().to_owned();
@@ -78,7 +78,7 @@ fn render(program: &str, page: Command, title: &str, output: &mut Vec<u8>) -> io
     man.render_version_section(output)
 }
 
-/// What a part of the program has its page under.
+/// The title of the page for a part of the program.
 fn page_of(program: &str, part: &str) -> String {
     if Tool::NAMES.contains(&part) {
         part.to_owned()
@@ -87,7 +87,7 @@ fn page_of(program: &str, part: &str) -> String {
     }
 }
 
-/// The program's commands, by their pages.
+/// The program's commands, with their pages.
 fn commands(program: &Command) -> Roff {
     let mut roff = Roff::default();
     roff.control("SH", ["COMMANDS"]);
@@ -101,7 +101,7 @@ fn commands(program: &Command) -> Roff {
     roff
 }
 
-/// The pages of the program and its tools, without the one that has this title.
+/// The other pages of the program and its tools.
 fn see_also(program: &str, title: &str) -> Roff {
     let mut text = Vec::new();
     let pages = std::iter::once(program).chain(Tool::NAMES);
@@ -117,7 +117,7 @@ fn see_also(program: &str, title: &str) -> Roff {
     roff
 }
 
-/// A paragraph that a command's help ends with, as a section.
+/// A paragraph at the end of a command's help, as a section.
 fn section(paragraph: &str) -> Roff {
     let mut roff = Roff::default();
     for (start, heading) in SECTIONS {

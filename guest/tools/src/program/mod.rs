@@ -1,4 +1,4 @@
-//! The commands that both programs, `kvmprof` and `kvmprof-tools`, have: the tools, and those for an installation.
+//! The commands that `kvmprof` and `kvmprof-tools` share: the tools, and the commands for an installation.
 
 mod manual;
 mod setup;

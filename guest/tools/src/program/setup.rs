@@ -1,4 +1,4 @@
-//! What belongs to an installation: links, manual pages, completions.
+//! Installs links, manual pages and completions.
 
 use std::fs;
 use std::io;
@@ -48,33 +48,33 @@ pub enum Setup {
     },
 }
 
-/// Why such a command failed.
+/// Why an installation command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// A file or folder can't be made.
     #[error("Cannot write {}", path.display())]
     Write {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// There is something else.
+    /// There is another file.
     #[error("{} exists, and is no link to this program: remove it first", path.display())]
     InTheWay {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
-    /// The system doesn't tell which file the program is.
+    /// The path of the program's file is unknown.
     #[error("Cannot find this program's own file")]
     Program(#[source] io::Error),
-    /// Standard output failed.
+    /// Writing to standard output failed.
     #[error("Cannot write the completions")]
     Output(#[source] io::Error),
-    /// Completions are asked for a name that means nothing.
+    /// Completions for an unknown name.
     #[error("'{name}' is neither {program} nor one of its tools: {}", Tool::NAMES.join(", "))]
     NoSuchName {
-        /// What was asked for.
+        /// The name.
         name: String,
         /// The program.
         program: String,
@@ -99,8 +99,8 @@ impl command_line::Command for Setup {
     }
 }
 
-/// The running program's file; where there is no /proc (in an early init, in a chroot), the one that a
-/// shell would have found by the name it was called by.
+/// The running program's file; without /proc (in an early init, in a chroot), the one that a shell finds by the name of
+/// the call.
 fn own_file() -> io::Result<PathBuf> {
     std::env::current_exe().or_else(|error| {
         let name = PathBuf::from(std::env::args_os().next().unwrap_or_default());
@@ -149,7 +149,7 @@ fn install_links(program: &Path, folder: &Path) -> Result<(), SetupError> {
         match symlink(program, &path) {
             Ok(()) => (),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                // Wherever it goes through, it has to arrive at the same file.
+                // The link must lead to the same file.
                 let arrives = fs::canonicalize(&path).ok();
                 if arrives.is_none() || arrives != fs::canonicalize(program).ok() {
                     return Err(SetupError::InTheWay { path });

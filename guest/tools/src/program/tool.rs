@@ -25,12 +25,12 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// The tools' names, under which the program is a tool itself.
+    /// The names of the tools. Called by one of them, the program is that tool.
     pub const NAMES: [&str; 7] = [
         "getpc", "pcstat", "prfld", "prfstat", "prfdc", "prfsnap", "prfpr",
     ];
 
-    /// The tool that was chosen.
+    /// The selected tool.
     pub fn chosen(&self) -> &dyn Command {
         match self {
             Self::Getpc(arguments) => arguments,

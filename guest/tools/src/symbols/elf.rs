@@ -8,7 +8,7 @@ use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
 
 use super::{Symbol, SymbolsError};
 
-/// Reads `.symtab`; the rest of the file, which may be large, is left alone.
+/// Reads `.symtab`, without the rest of the file, which may be large.
 pub(super) fn read_elf(file: File, path: &Path) -> Result<Vec<Symbol>, SymbolsError> {
     read(&ReadCache::new(file), path)
 }
@@ -31,13 +31,13 @@ fn read<R: ReadCacheOps>(data: &ReadCache<R>, path: &Path) -> Result<Vec<Symbol>
         .collect();
     let mut symbols = Vec::new();
     for symbol in elf.symbols() {
-        // Labels of assembly are text too, though they have no type.
+        // Assembly labels are text too, though they have no type.
         let in_text = symbol.section_index().is_some_and(|at| text.contains(&at));
         if !in_text || matches!(symbol.kind(), SymbolKind::Section | SymbolKind::File) {
             continue;
         }
         let name = symbol.name_bytes().map_err(damaged)?;
-        // Empty names and the assembler's own labels tell nothing.
+        // Empty names and the assembler's own labels are useless.
         if name.is_empty() || name.starts_with(b".L") {
             continue;
         }

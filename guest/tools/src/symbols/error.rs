@@ -1,11 +1,11 @@
-//! Why there are no symbols.
+//! The errors of reading symbols.
 
 use std::io;
 use std::path::PathBuf;
 
 use kvmprof_client::ClientError;
 
-/// Why a kernel's symbols can't be had.
+/// Why a kernel's symbols are unavailable.
 #[derive(Debug, thiserror::Error)]
 pub enum SymbolsError {
     /// The file can't be read.
@@ -13,10 +13,10 @@ pub enum SymbolsError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The file is something else.
+    /// The file has another format.
     #[error(
         "{} is neither an ELF file nor a System.map; a compressed kernel (bzImage, vmlinuz) has no symbols that can be read",
         path.display()
@@ -25,10 +25,10 @@ pub enum SymbolsError {
         /// The file.
         path: PathBuf,
     },
-    /// A line in the middle of a listing makes no sense.
+    /// A line in the middle of a listing is invalid.
     #[error("Line {line} of {source_name} is not 'ADDRESS TYPE NAME'")]
     Line {
-        /// What was read.
+        /// The listing's name.
         source_name: String,
         /// The line, counted from 1.
         line: usize,
@@ -36,9 +36,9 @@ pub enum SymbolsError {
     /// The listing is larger than any kernel's.
     #[error("{source_name} has more than {limit} bytes: that is no kernel's list of symbols")]
     TooLong {
-        /// What was read.
+        /// The listing's name.
         source_name: String,
-        /// The most that is read, in bytes.
+        /// The limit, in bytes.
         limit: usize,
     },
     /// The ELF file is damaged.
@@ -46,7 +46,7 @@ pub enum SymbolsError {
     Elf {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         source: object::Error,
     },
     /// The ELF file has been stripped.
@@ -55,12 +55,12 @@ pub enum SymbolsError {
         /// The file.
         path: PathBuf,
     },
-    /// There is nothing in it.
+    /// It has no text symbols.
     #[error(
         "There are no text symbols in {source_name} (of Debian's kernels, the System.map in /boot is a stub; the real one is in the -dbg package)"
     )]
     NoText {
-        /// What was read.
+        /// The name of the file or listing.
         source_name: String,
     },
     /// The kernel hides the addresses.
@@ -73,7 +73,7 @@ pub enum SymbolsError {
         "The running guest's symbols aren't known (ENXIO): its kernel isn't up yet, or carries none; name a file of symbols"
     )]
     Unknown,
-    /// kvmprof doesn't answer.
+    /// The request to kvmprof failed.
     #[error("Cannot get the running guest's symbols")]
     Client(#[source] ClientError),
 }

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use super::{Symbol, SymbolsError};
 
-/// The longest listing that is read, in bytes; a distribution's kernel has some 10 MiB.
-pub(super) const MOST_BYTES: usize = 128 << 20;
+/// Maximum length of a listing, in bytes; a distribution's kernel has some 10 MiB.
+pub(super) const MAX_BYTES: usize = 128 << 20;
 
-/// Reads a listing from a file whose first bytes are in `bytes`.
+/// Reads a listing from a file with the first bytes `bytes`.
 pub(super) fn read_file(
     mut bytes: Vec<u8>,
     file: File,
@@ -24,7 +24,7 @@ pub(super) fn read_file(
         },
     })?;
     parse_listing(&bytes, &name).map_err(|error| match error {
-        // Nothing in it looks like a listing.
+        // The first line is invalid, so it isn't a listing.
         SymbolsError::Line { line: 1, .. } => SymbolsError::NoNamelist {
             path: path.to_path_buf(),
         },
@@ -38,22 +38,21 @@ pub(super) enum RestError {
     Io(io::Error),
 }
 
-/// Reads all of `file` behind what is in `bytes` already.
+/// Reads the rest of `file` after `bytes`.
 pub(super) fn read_rest(bytes: &mut Vec<u8>, file: File, name: &str) -> Result<(), RestError> {
-    let limit = u64::try_from(MOST_BYTES + 1).unwrap_or(u64::MAX);
+    let limit = u64::try_from(MAX_BYTES + 1).unwrap_or(u64::MAX);
     file.take(limit).read_to_end(bytes).map_err(RestError::Io)?;
-    if bytes.len() > MOST_BYTES {
+    if bytes.len() > MAX_BYTES {
         return Err(RestError::TooLong(SymbolsError::TooLong {
             source_name: name.to_owned(),
-            limit: MOST_BYTES,
+            limit: MAX_BYTES,
         }));
     }
     Ok(())
 }
 
-/// The text symbols of lines `address type name`, the address in hexadecimal; what follows, a
-/// module in brackets, is ignored. Types are nm(1)'s: `t`, `T`, `w` and `W` are text. `name` is what
-/// is read, for errors.
+/// The text symbols of lines `address type name` with a hexadecimal address; a module in brackets after that is
+/// ignored. Types are nm(1)'s: `t`, `T`, `w` and `W` are text. `name` is the listing's name for errors.
 ///
 /// # Errors
 /// [`SymbolsError::Line`].
@@ -113,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_none_is_named() {
+    fn an_invalid_line_is_named() {
         for wrong in ["xyz T name", "10 T", "10 TT name", "10", "-1 T name"] {
             let lines = format!("10 T name\n{wrong}\n");
             let error = parse_listing(lines.as_bytes(), "list").unwrap_err();

@@ -1,4 +1,4 @@
-//! A kernel's text symbols: of the running guest, or out of a file.
+//! A kernel's text symbols, of the running guest or from a file.
 
 mod elf;
 mod error;
@@ -15,14 +15,14 @@ pub use listing::parse_listing;
 pub use running::running_symbols;
 pub use slide::{Slide, slide_of_table, slide_to};
 
-/// A text symbol: a function, or a label among them.
+/// A text symbol: a function, or a label within one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Symbol {
     /// Its address, in the kernel's address space.
     pub address: u64,
     /// Its name.
     pub name: String,
-    /// Whether it is visible outside its file; such a name tells more than a local one.
+    /// Whether it is visible outside its file; such names are preferred.
     pub global: bool,
 }
 
@@ -30,7 +30,7 @@ pub struct Symbol {
 /// (`System.map`, a copy of `/proc/kallsyms`).
 ///
 /// # Errors
-/// When the file can't be read, is neither, or has no text symbol.
+/// The file can't be read, has another format, or has no text symbols.
 pub fn read_namelist(path: &Path) -> Result<Vec<Symbol>, SymbolsError> {
     let unreadable = |source| SymbolsError::Read {
         path: path.to_path_buf(),

@@ -1,4 +1,4 @@
-//! The symbols of the guest as it runs, at their real addresses.
+//! The symbols of the running guest at their run-time addresses.
 
 use std::fs::File;
 use std::path::Path;
@@ -8,25 +8,23 @@ use std::time::{Duration, Instant};
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::device;
 
-use super::listing::{MOST_BYTES, RestError, parse_listing, read_rest};
+use super::listing::{MAX_BYTES, RestError, parse_listing, read_rest};
 use super::{Symbol, SymbolsError};
 use crate::device::GuestSide;
 use kvmprof_client::Connection;
 
-/// Where a Linux guest shows its own symbols.
+/// The symbols of a Linux guest.
 const PROC_KALLSYMS: &str = "/proc/kallsyms";
 
-/// How long a guest that was just started may take to be known.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// Between two looks at whether it is.
+/// The time in which the symbols of a guest that has just started must be known.
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// The pause between two requests.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The text symbols of the running guest: found by kvmprof, or in the guest's own
-/// `/proc/kallsyms`.
+/// The text symbols of the running guest: from kvmprof, or from the guest's own `/proc/kallsyms`.
 ///
 /// # Errors
-/// [`SymbolsError::Unknown`] or [`SymbolsError::Hidden`] where they can't be seen; or what
-/// went wrong on the way.
+/// [`SymbolsError::Unknown`] or [`SymbolsError::Hidden`] if they aren't accessible; or another error.
 pub fn running_symbols(side: &GuestSide) -> Result<Vec<Symbol>, SymbolsError> {
     let (bytes, name) = match side {
         GuestSide::Host(connection) => {
@@ -37,11 +35,11 @@ pub fn running_symbols(side: &GuestSide) -> Result<Vec<Symbol>, SymbolsError> {
     known(parse_listing(&bytes, name)?, name)
 }
 
-/// Asks kvmprof, which doesn't know them before it has read the image and met the running kernel.
+/// Asks kvmprof, which knows them after it has read the image and found the running kernel.
 fn found_by_kvmprof(connection: &Connection) -> Result<Vec<u8>, SymbolsError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
-        match connection.snapshot(device::KALLSYMS, MOST_BYTES) {
+        match connection.snapshot(device::KALLSYMS, MAX_BYTES) {
             Ok(lines) => return Ok(lines),
             Err(error) if error.errno() != Some(Errno::ENXIO) => {
                 return Err(SymbolsError::Client(error));
@@ -66,8 +64,7 @@ fn read_proc(path: &Path) -> Result<Vec<u8>, SymbolsError> {
     }
 }
 
-/// `symbols`, if there are some and they have addresses: to a process without the privilege the
-/// kernel shows zeros.
+/// `symbols`, if there are any with addresses: a process without the privilege gets zeros.
 fn known(symbols: Vec<Symbol>, name: &str) -> Result<Vec<Symbol>, SymbolsError> {
     if symbols.is_empty() {
         return Err(SymbolsError::NoText {

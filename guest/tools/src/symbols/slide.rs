@@ -1,27 +1,26 @@
-//! How far a kernel lies from where it was linked to.
+//! The distance between a kernel's link-time and run-time addresses.
 
 use std::collections::{HashMap, HashSet};
 
 use super::Symbol;
 
-/// What linkers call the start of the kernel's text.
+/// Linkers' names for the start of the kernel's text.
 const ANCHORS: [&str; 2] = ["_text", "_stext"];
 
-/// Where a running kernel lies, seen from a file of its symbols.
+/// The distance of a running kernel from a file of its symbols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slide {
-    /// What has to be added (modulo 2^64) to the file's addresses.
+    /// The number to add (modulo 2^64) to the file's addresses.
     pub distance: u64,
-    /// Whether most of the names that both have lie that far from each other: else the file is of another
-    /// kernel.
+    /// Whether most common names have this distance: if not, the file is of another kernel.
     pub fits: bool,
 }
 
-/// How far `running` lies from `file`: the difference of `_text`, of `_stext`, or else of the first
-/// name that each has once. `None` if they have no such name.
+/// The distance from `file` to `running`: that of `_text`, of `_stext`, or else of the first name that occurs once in
+/// each. `None` if there is no such name.
 pub fn slide_to(file: &[Symbol], running: &[Symbol]) -> Option<Slide> {
     let (file, running) = (unique(file), unique(running));
-    // Each name's address in the file, and how far it is from that in the guest.
+    // The address of each common name in the file, and its distance.
     let common: HashMap<&str, (u64, u64)> = file
         .into_iter()
         .filter_map(|(name, address)| {
@@ -52,9 +51,8 @@ fn unique(symbols: &[Symbol]) -> HashMap<&str, u64> {
         .collect()
 }
 
-/// What has to be added (modulo 2^64) to the addresses of `symbols` for most of the addresses in
-/// `table`, which ascend, to be some symbol's; `None` if they don't fit. A log tells by this where the
-/// kernel lay when it was written.
+/// The number to add (modulo 2^64) to the addresses of `symbols` so that most of the addresses in `table`, which
+/// ascend, are a symbol's; `None` if they don't fit. For a log this is the kernel's distance when it was written.
 pub fn slide_of_table(table: &[u64], symbols: &[Symbol]) -> Option<u64> {
     let lowest = symbols.iter().map(|symbol| symbol.address).min()?;
     let known: HashSet<u64> = symbols.iter().map(|symbol| symbol.address).collect();
@@ -99,13 +97,13 @@ mod tests {
         let file = symbols(&[(0x1000, "_text"), (0x1010, "first"), (0x1020, "second")]);
         let running = symbols(&[(0x5010, "first"), (0x5000, "_text")]);
         assert_eq!(slide_to(&file, &running), fitting(0x4000));
-        // Downwards too.
+        // In the other direction too.
         let down = 0x4000_u64.wrapping_neg();
         assert_eq!(slide_to(&running, &file), fitting(down));
     }
 
     #[test]
-    fn without_it_a_name_that_each_has_once_does() {
+    fn without_anchors_a_common_unique_name_is_enough() {
         let file = symbols(&[(0x10, "twice"), (0x20, "twice"), (0x30, "once")]);
         let running = symbols(&[(0x110, "twice"), (0x150, "once")]);
         assert_eq!(slide_to(&file, &running), fitting(0x120));

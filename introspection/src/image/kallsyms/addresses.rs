@@ -1,14 +1,14 @@
-//! The symbols' addresses, in the encodings that kernels have had.
+//! The symbols' addresses, in the five encodings of the kernel's versions.
 
 use super::Stretch;
 use super::names::Names;
 use super::tokens::Tokens;
 use crate::bytes::{i32_at, u32_at, u64_at};
 
-/// Addresses that fail to ascend are forgiven when they are this rare: one in so many.
+/// One address in this many may fail to ascend.
 const FORGIVEN: usize = 1024;
 
-/// Finds the addresses of `names`, as many, such that they ascend and `accepts` them.
+/// Finds as many addresses as `names` has, such that they ascend and `accepts` them.
 pub fn find(
     stretch: Stretch<'_>,
     names: &Names<'_>,
@@ -35,7 +35,7 @@ pub fn find(
         let base = (start + count * 4).next_multiple_of(alignment);
         relative(data, count, start, base, &believable)
             .or_else(|| believable(absolute(data, count, start)))
-            .or_else(|| believable(place_relative(stretch, count, start)))
+            .or_else(|| believable(self_relative(stretch, count, start)))
     };
     before().or_else(|| after(8)).or_else(|| after(4))
 }
@@ -54,8 +54,8 @@ fn relative(
             .map(|index| i32_at(data, offsets + index * 4).map(decode))
             .collect()
     };
-    // 4.6 to 6.14 with SMP (CONFIG_KALLSYMS_ABSOLUTE_PERCPU): what is not negative is an address
-    // itself, the rest counts down from the base.
+    // 4.6 to 6.14 with SMP (CONFIG_KALLSYMS_ABSOLUTE_PERCPU): a non-negative offset is an address itself, a negative
+    // one counts down from the base.
     let signed = |offset: i32| match u64::try_from(offset) {
         Ok(address) => address,
         Err(_) => base.wrapping_sub(1).wrapping_add_signed(-i64::from(offset)),
@@ -64,26 +64,26 @@ fn relative(
     believable(read(&signed)).or_else(|| believable(read(&unsigned)))
 }
 
-/// 64-bit addresses: up to 6.10, where CONFIG_KALLSYMS_BASE_RELATIVE is off.
+/// 64-bit addresses: up to 6.10 without CONFIG_KALLSYMS_BASE_RELATIVE.
 fn absolute(data: &[u8], count: usize, start: usize) -> Option<Vec<u64>> {
     (0..count)
         .map(|index| u64_at(data, start + index * 8))
         .collect()
 }
 
-/// 32-bit offsets, each from where it is itself: since 7.0.
-fn place_relative(stretch: Stretch<'_>, count: usize, start: usize) -> Option<Vec<u64>> {
+/// 32-bit offsets, each relative to its own address: since 7.0.
+fn self_relative(stretch: Stretch<'_>, count: usize, start: usize) -> Option<Vec<u64>> {
     (0..count)
         .map(|index| {
             let position = start + index * 4;
             let offset = u32_at(stretch.data, position)?.cast_signed();
-            let place = stretch.address.wrapping_add(position as u64);
-            Some(place.wrapping_add_signed(i64::from(offset)))
+            let address = stretch.address.wrapping_add(position as u64);
+            Some(address.wrapping_add_signed(i64::from(offset)))
         })
         .collect()
 }
 
-/// True when `addresses` ascend, but for a few.
+/// True when nearly all `addresses` ascend.
 fn ascend(addresses: &[u64]) -> bool {
     let descents = addresses
         .windows(2)

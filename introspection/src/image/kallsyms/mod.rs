@@ -1,11 +1,10 @@
-//! The symbol table that a kernel carries for itself (`kernel/kallsyms.c`, written by
-//! `scripts/kallsyms.c`), found in an image by the shape of its parts.
+//! Finds the kernel's own symbol table (`kernel/kallsyms.c`, written by `scripts/kallsyms.c`) in an image, by the shape
+//! of its parts.
 //!
-//! Nothing in an image says where the parts are. The token table gives itself away: 256 strings, the
-//! digits among them in a row, and an index of where each starts. Counting backwards from it leads to
-//! the compressed names, whose own index of markers proves them right. The addresses lie before or
-//! after, in one of five encodings; the right one gives ascending addresses, and puts a symbol with
-//! known contents where the image has these.
+//! Nothing in an image points to the parts. The token table can be recognized: 256 strings, with the digits in a row,
+//! and an index of their offsets. A backward search from it leads to the compressed names; their index of markers
+//! confirms them. The addresses lie before or after the names, in one of five encodings. In the right one addresses
+//! ascend, and a symbol with known contents has the address at which the image holds these.
 
 mod addresses;
 mod names;
@@ -14,7 +13,7 @@ mod tokens;
 use super::symbols::{Symbol, Symbols};
 use tokens::Tokens;
 
-/// A stretch of an image, as it lies in memory.
+/// A contiguous range of an image, as it is in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Stretch<'a> {
     /// The link-time virtual address of its first byte.
@@ -23,16 +22,15 @@ pub struct Stretch<'a> {
     pub data: &'a [u8],
 }
 
-/// A symbol that proves a table right.
+/// A symbol with known contents, which confirms a table.
 pub struct Anchor<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Whether it can be at a link-time address.
+    /// Whether the symbol can be at a link-time address.
     pub fits: &'a dyn Fn(u64) -> bool,
 }
 
-/// Finds and reads the symbol table in `stretch`. `None` when there is no table in it that puts `anchor`
-/// where it fits.
+/// Finds and reads the symbol table in `stretch`. `None` if no table there gives `anchor` an address that fits.
 pub fn find(stretch: Stretch<'_>, anchor: &Anchor<'_>) -> Option<Symbols> {
     tokens::find(stretch.data).find_map(|tokens| read(stretch, &tokens, anchor))
 }

@@ -3,35 +3,35 @@
 use super::tokens::Tokens;
 use crate::bytes::{index_at, u8_at, u64_at};
 
-/// Fewest symbols of a table that is believed.
+/// Minimum number of symbols in a table.
 const MIN_SYMBOLS: usize = 256;
-/// Most symbols of a table that is believed; a kernel with everything built in has some 400,000.
+/// Maximum number of symbols in a table; a kernel with everything built in has some 400,000.
 const MAX_SYMBOLS: usize = 4 << 20;
 /// Symbols between two markers.
 const MARKER_DISTANCE: usize = 256;
-/// Longest name that is believed, in bytes; `KSYM_NAME_LEN` is 512.
+/// Maximum length of a name, in bytes; `KSYM_NAME_LEN` is 512.
 const MAX_NAME: usize = 2048;
-/// Most bytes that all names may take.
+/// Maximum number of bytes of all names.
 const MAX_TEXT: usize = 256 << 20;
-/// How far before the token table the names may start, in bytes.
+/// Maximum distance from the names to the token table, in bytes.
 const MAX_DISTANCE: usize = 64 << 20;
 
-/// Most names that are walked over before the search is given up: enough for a hundred false starts.
+/// Maximum number of names that a search visits: enough for a hundred false starts.
 const MAX_STEPS: usize = 32 << 20;
 
 /// The compressed names.
 #[derive(Debug)]
 pub struct Names<'a> {
     data: &'a [u8],
-    /// How many there are.
+    /// The number of names.
     pub count: usize,
-    /// Where `kallsyms_num_syms` is within the bytes searched.
+    /// The offset of `kallsyms_num_syms` within the searched bytes.
     pub count_position: usize,
-    /// Where the first name is.
+    /// The offset of the first name.
     start: usize,
 }
 
-/// One name, decoded: a part of [`Decoded::text`].
+/// One decoded name: a part of [`Decoded::text`].
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     pub start: u32,
@@ -50,7 +50,7 @@ pub struct Decoded {
 /// Finds the names before `tokens`.
 pub fn find<'a>(data: &'a [u8], tokens: &Tokens<'_>) -> Option<Names<'a>> {
     let mut steps = MAX_STEPS;
-    // Where the markers lie right before the tokens, all but 6.2 and 6.3, they tell the count nearly.
+    // In all versions but 6.2 and 6.3 the markers are right before the tokens, so their number gives the count nearly.
     let markers = markers_before(data, tokens.start);
     find_with(data, tokens, &mut steps, &|count| {
         count.div_ceil(MARKER_DISTANCE) == markers
@@ -58,7 +58,7 @@ pub fn find<'a>(data: &'a [u8], tokens: &Tokens<'_>) -> Option<Names<'a>> {
     .or_else(|| find_with(data, tokens, &mut steps, &|_| true))
 }
 
-/// How many 32-bit numbers in a row ascend from 0 and end at `end`, but for padding.
+/// The number of consecutive 32-bit numbers that ascend from 0 and end at `end`, apart from padding.
 fn markers_before(data: &[u8], end: usize) -> usize {
     let at = |position: Option<usize>| index_at(data, position?).filter(|marker| *marker != 0);
     let padded = at(end.checked_sub(4)).is_none();
@@ -72,7 +72,7 @@ fn markers_before(data: &[u8], end: usize) -> usize {
     count + 1
 }
 
-/// Finds the names before `tokens`, as many as `expected` accepts.
+/// Finds the names before `tokens`. `expected` says which counts are possible.
 fn find_with<'a>(
     data: &'a [u8],
     tokens: &Tokens<'_>,
@@ -86,11 +86,11 @@ fn find_with<'a>(
         if !(MIN_SYMBOLS..=MAX_SYMBOLS).contains(&count) || !expected(count) {
             return None;
         }
-        // The count is a 64-bit number, or padded like one, wherever the table is aligned to 8.
+        // The count is a 64-bit number, or padded like one, if the table is aligned to 8 bytes.
         let padded = index_at(data, position + 4)? == 0;
         let start = position + if padded { 8 } else { 4 };
         let room = tokens.start.checked_sub(start)?;
-        // Each name takes at least its length, its type and a character.
+        // Each name takes at least a length, a type and a character.
         if room / count < 2 {
             return None;
         }
@@ -105,8 +105,8 @@ fn find_with<'a>(
 }
 
 impl<'a> Names<'a> {
-    /// The tokens of the name at `position`, and where the next name is. Lengths above 127 take two
-    /// bytes (since 6.1; before, there are none).
+    /// The tokens of the name at `position`, and the offset of the next name. Lengths above 127 take two bytes (since
+    /// 6.1; there were none before).
     fn at(&self, position: usize) -> Option<(&'a [u8], usize)> {
         let low = usize::from(u8_at(self.data, position)?);
         let (length, start) = if low < 0x80 {
@@ -120,7 +120,7 @@ impl<'a> Names<'a> {
         (length > 0).then_some((tokens, end))
     }
 
-    /// True when the markers that follow the names agree with them: where every 256th name starts.
+    /// True if the markers after the names hold the offset of every 256th name.
     fn is_marked(&self, limit: usize, steps: &mut usize) -> bool {
         let mut positions = Vec::new();
         let mut position = self.start;
@@ -137,7 +137,7 @@ impl<'a> Names<'a> {
                 _ => return false,
             }
         }
-        // Markers are 32 bits wide since 5.0, 64 before.
+        // Markers are 32 bits wide since 5.0, and were 64 before.
         let matches = |start: usize, width: usize| {
             positions.iter().enumerate().all(|(index, expected)| {
                 let at = start + index * width;
@@ -153,7 +153,7 @@ impl<'a> Names<'a> {
         })
     }
 
-    /// All names in full.
+    /// Decodes all names.
     pub fn decode(&self, tokens: &Tokens<'_>) -> Option<Decoded> {
         let mut text = Vec::with_capacity(self.count.saturating_mul(24));
         let mut entries = Vec::with_capacity(self.count);
@@ -179,14 +179,14 @@ impl<'a> Names<'a> {
             position = next;
         }
         let text = String::from_utf8(text).ok()?;
-        // Later slices can't fall within a character when every type is ASCII.
+        // If every type is ASCII, later slices can't begin within a character.
         let sound = entries.iter().all(|entry| entry.kind.is_ascii());
         sound.then_some(Decoded { text, entries })
     }
 }
 
 impl Decoded {
-    /// Where among the entries the first one called `name` is.
+    /// The index of the first entry called `name`.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.entries.iter().position(|entry| {
             let start = entry.start as usize;

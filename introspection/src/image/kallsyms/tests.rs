@@ -38,7 +38,7 @@ fn symbols(layout: Layout) -> Vec<(u64, char, String)> {
     symbols
 }
 
-/// A table of `layout`, and what holds it.
+/// An image that holds a table of `layout`.
 fn image(layout: Layout) -> Vec<u8> {
     let symbols = symbols(layout);
     let symbols: Vec<_> = symbols

@@ -1,46 +1,46 @@
-//! The token table: what each byte of a compressed name stands for.
+//! The token table: the text that each byte of a compressed name stands for.
 
 use crate::bytes::u16_at;
 
 /// Tokens in a table.
 const COUNT: usize = 256;
-/// The tokens "0" to "9". A byte that occurs in symbol names stands for itself, so these are always
-/// where ASCII has them, and nothing else in a kernel looks like them.
+/// The tokens "0" to "9". Each byte that occurs in symbol names stands for itself, so the digits have their ASCII codes
+/// as indices. Nothing else in a kernel looks like them.
 const DIGITS: &[u8] = b"0\x001\x002\x003\x004\x005\x006\x007\x008\x009\x00";
-/// Which token "0" is.
+/// The index of token "0".
 const FIRST_DIGIT: usize = b'0' as usize;
-/// Longest token that is believed, in bytes (`KSYM_NAME_LEN`).
+/// Maximum length of a token, in bytes (`KSYM_NAME_LEN`).
 const MAX_TOKEN: usize = 512;
-/// Most places that are looked at.
+/// Maximum number of candidates.
 const MAX_PLACES: usize = 64;
-/// Most padding between the table and its index, in bytes.
+/// Maximum padding between the table and its index, in bytes.
 const MAX_PADDING: usize = 8;
 
 /// A token table.
 #[derive(Debug)]
 pub struct Tokens<'a> {
-    /// Where the table starts within the bytes searched.
+    /// The table's offset within the searched bytes.
     pub start: usize,
-    /// Where the index that follows it ends.
+    /// The end of the index that follows the table.
     pub end: usize,
     tokens: [&'a [u8]; COUNT],
 }
 
 impl<'a> Tokens<'a> {
-    /// What `byte` stands for.
+    /// The text that `byte` stands for.
     pub fn expand(&self, byte: u8) -> &'a [u8] {
         self.tokens[usize::from(byte)]
     }
 }
 
-/// Everything in `data` that has a token table's shape.
+/// All parts of `data` that have the shape of a token table.
 pub fn find(data: &[u8]) -> impl Iterator<Item = Tokens<'_>> {
     memchr::memmem::find_iter(data, DIGITS)
         .take(MAX_PLACES)
         .filter_map(|digits| at(data, digits))
 }
 
-/// The table whose digits are at `digits`.
+/// The table with its digits at `digits`.
 fn at(data: &[u8], digits: usize) -> Option<Tokens<'_>> {
     let mut end = digits;
     for _ in FIRST_DIGIT..COUNT {
@@ -51,7 +51,7 @@ fn at(data: &[u8], digits: usize) -> Option<Tokens<'_>> {
         .find_map(|index| with_index(data, digits, index))
 }
 
-/// The table whose digits are at `digits`, if what is at `index` is its index.
+/// The table with its digits at `digits`, if its index is at `index`.
 fn with_index(data: &[u8], digits: usize, index: usize) -> Option<Tokens<'_>> {
     let entry = |token: usize| Some(usize::from(u16_at(data, index + token * 2)?));
     let start = digits.checked_sub(entry(FIRST_DIGIT)?)?;

@@ -1,4 +1,4 @@
-//! Which modules there have been, for those who want to hear of each.
+//! A log of all modules that the guest has loaded, for recorders.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -7,24 +7,24 @@ use std::sync::Arc;
 use super::LoadedModules;
 use super::module::Module;
 
-/// Most bytes of text that are kept for those who ask late.
+/// Maximum number of bytes of text that are kept for late readers.
 const MAX_KEPT: usize = 32 << 20;
-/// Most modules of which text is kept.
+/// Maximum number of modules with text that is kept.
 const MAX_ENTRIES: usize = 4096;
-/// Most bytes of text that are ever handed out: a guest that makes up modules must not fill recordings.
+/// Maximum number of bytes of text that are ever handed out: a guest that makes up modules must not fill recordings.
 const MAX_EVER: u64 = 256 << 20;
 
-/// Most bytes of text that are handed out at once, if a module doesn't have more.
+/// Maximum number of bytes of text that are handed out at once, unless a single module has more.
 const MAX_AT_ONCE: usize = 4 << 20;
-/// Most modules that are handed out at once.
+/// Maximum number of modules that are handed out at once.
 const MAX_MODULES_AT_ONCE: usize = 512;
 
-/// Functions of modules that were learned of since somebody last asked.
+/// Functions of modules that were loaded since the reader's last request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NewFunctions {
     /// The functions, in the form of `/proc/kallsyms`.
     pub text: String,
-    /// What to say the next time.
+    /// The position to continue from at the next request.
     pub known: u64,
 }
 
@@ -33,14 +33,14 @@ pub struct NewFunctions {
 pub struct Entry {
     /// Its functions.
     pub text: Arc<str>,
-    /// Where its code is.
+    /// The addresses of its code.
     pub code: Vec<Range<u64>>,
-    /// The bytes of text up to its end, of all modules that there have been.
+    /// The number of bytes of text of all modules so far, this one included.
     pub end: u64,
 }
 
 impl Entry {
-    /// What has to be known of `module`.
+    /// The entry of `module`.
     pub fn new(module: &Module) -> Self {
         Self {
             text: Arc::clone(&module.functions),
@@ -51,7 +51,7 @@ impl Entry {
         }
     }
 
-    /// Whether it lies where one of `others` does.
+    /// Whether its code overlaps one of `others`.
     fn overlaps(&self, others: &[Range<u64>]) -> bool {
         let mut own = self.code.iter();
         own.any(|own| {
@@ -61,14 +61,14 @@ impl Entry {
     }
 }
 
-/// See the module's documentation.
+/// The functions of all modules so far, oldest first, with a limit.
 #[derive(Debug, Default)]
 pub struct ModuleLog {
-    /// The newest.
+    /// The newest modules.
     entries: VecDeque<Entry>,
     kept: usize,
     end: u64,
-    /// What vCPUs may still use, so that it isn't they who free it.
+    /// Former lists that vCPUs may still use. They are freed here, not by a vCPU's thread.
     retired: Vec<Arc<LoadedModules>>,
 }
 
@@ -92,8 +92,8 @@ impl ModuleLog {
         }
     }
 
-    /// The text behind the first `known` bytes, if there is more and it is still there. There may be even more: a module
-    /// that took another one's place isn't handed out together with that.
+    /// The text after the first `known` bytes, if there is more and it is still kept. It may not be all: a module that
+    /// overlaps an earlier one is handed out by itself.
     pub fn after(&self, known: u64) -> Option<NewFunctions> {
         let mut new = NewFunctions {
             text: String::new(),
@@ -113,7 +113,7 @@ impl ModuleLog {
         (!new.text.is_empty()).then_some(new)
     }
 
-    /// Keeps `loaded` until nobody else has it.
+    /// Keeps `loaded` until nothing else uses it.
     pub fn retire(&mut self, loaded: Arc<LoadedModules>) {
         self.retired.retain(|loaded| Arc::strong_count(loaded) > 1);
         self.retired.push(loaded);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_and_handed_out_is_bounded() {
+    fn the_log_and_its_replies_are_bounded() {
         let mut log = ModuleLog::default();
         let text = "x".repeat(3 << 20);
         let entries = (0..200).map(|number| entry(&text, number * 10));
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!((many.entries.len(), many.kept), (MAX_ENTRIES, MAX_ENTRIES));
         let most = many.after(0).unwrap().text.len();
         assert_eq!(most, MAX_MODULES_AT_ONCE);
-        // One by one, up to the end, beginning with the oldest that is left.
+        // One by one to the end, from the oldest that is left.
         let (mut known, mut handed_out) = (0, 0);
         while let Some(new) = log.after(known) {
             assert_eq!(new.text.len(), text.len());
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn small_ones_go_together_but_for_those_in_one_place() {
+    fn small_modules_go_together_unless_they_overlap() {
         let mut log = ModuleLog::default();
         log.add(
             [("a\n", 0), ("b\n", 20), ("c\n", 9)]

@@ -1,10 +1,8 @@
-//! The modules of a running kernel, read out of its memory: where they are, what their functions are called, how their
-//! stacks are unwound.
+//! The modules of a running kernel, read from its memory: their addresses, their functions, and their unwind tables.
 //!
-//! They come and go while the guest runs. A sample in code outside the kernel's image looks whether the list is still as
-//! it was when it was read ([`ListSign`], three numbers); if it isn't, a thread of its own reads the list anew
-//! ([`Modules::serve`]), and only what it doesn't know yet. Until then stacks through modules are broken, and nothing is
-//! guessed.
+//! Modules come and go while the guest runs. A sample in code outside the kernel's image checks whether the list has
+//! changed since it was read ([`ListFingerprint`], three numbers). If so, a separate thread reads the changed part of the list
+//! ([`Modules::serve`]). Until then stacks through modules are broken; nothing is guessed.
 
 mod loaded;
 mod log;
@@ -34,15 +32,15 @@ use watch::Watch;
 pub use loaded::LoadedModules;
 pub use log::NewFunctions;
 
-/// How often a list is read that changes meanwhile.
+/// How often reading a list is tried if it changes meanwhile.
 const MAX_TRIES: usize = 3;
 
-/// What tells a list from what it was before.
+/// Distinguishes a list from its former states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListSign {
-    /// The module that came last, and the one that came first.
+pub struct ListFingerprint {
+    /// The first and the last module of the list.
     ends: [u64; 2],
-    /// A number that is another one after each change, if the kernel has one.
+    /// A number that changes with each change of the list, if the kernel has one.
     changes: u32,
 }
 
@@ -51,7 +49,7 @@ pub struct ListSign {
 pub struct Modules {
     layout: Option<ModuleLayout>,
     five_levels: AtomicBool,
-    /// How often `loaded` has been replaced.
+    /// The number of times that `loaded` has been replaced.
     generation: AtomicU64,
     loaded: Mutex<Arc<LoadedModules>>,
     log: Mutex<ModuleLog>,
@@ -59,7 +57,7 @@ pub struct Modules {
 }
 
 impl Modules {
-    /// Of a kernel whose symbols and types these are. If they don't say where modules are, none will be found.
+    /// `symbols` and `btf` are the kernel's. If they lack what locates the modules, none will be found.
     pub fn new(symbols: &Symbols, btf: &Btf<'_>) -> Self {
         Self {
             layout: ModuleLayout::find(symbols, btf),
@@ -71,40 +69,40 @@ impl Modules {
         }
     }
 
-    /// Whether the kernel says where its modules are.
+    /// Whether the kernel's symbols and types locate its modules.
     pub fn can_be_found(&self) -> bool {
         self.layout.is_some()
     }
 
-    /// Learns how deep the kernel's page tables are, from any vCPU's registers.
+    /// Learns the number of levels of the kernel's page tables from any vCPU's registers.
     pub fn learn_paging(&self, registers: &Registers) {
         let five_levels = registers.cr4 & CR4_LA57 != 0;
         self.five_levels.store(five_levels, Ordering::Relaxed);
     }
 
-    /// How often the modules that are known have changed.
+    /// The number of times that the known modules have changed.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The modules as they were when the list was last read.
+    /// The modules at the last reading of the list.
     pub fn loaded(&self) -> Arc<LoadedModules> {
         Arc::clone(&self.loaded.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Brings `known` up to date, which a vCPU's thread keeps, without ever waiting.
+    /// Updates `known`, which a vCPU's thread keeps. Never waits.
     pub fn follow(&self, known: &mut KnownModules) {
         let generation = self.generation();
         if known.generation != generation
             && let Ok(loaded) = self.loaded.try_lock()
         {
-            // Whoever replaced it keeps the old one for as long as it is in use: nothing is freed here.
+            // The thread that replaced it keeps the old one while it is in use: nothing is freed here.
             known.loaded = Arc::clone(&loaded);
             known.generation = generation;
         }
     }
 
-    /// Whether `loaded` is how the list is now. If it isn't, asks for it to be read.
+    /// Whether `loaded` is the list's present state. If not, requests a reading.
     pub fn check<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -114,15 +112,15 @@ impl Modules {
         let Some(layout) = &self.layout else {
             return true;
         };
-        let sign = sign(layout, memory, placement);
-        let is_current = sign.is_some() && sign == loaded.sign();
-        if !is_current || !loaded.is_settled() {
+        let fingerprint = fingerprint(layout, memory, placement);
+        let is_current = fingerprint.is_some() && fingerprint == loaded.fingerprint();
+        if !is_current || !loaded.is_complete() {
             self.watch.request();
         }
         is_current
     }
 
-    /// Whether all modules of `loaded` that `frames` lie in are still there: their structures say what they said.
+    /// Whether all modules of `loaded` that `frames` are in are still loaded and unchanged.
     pub fn still_has<M: PhysicalMemory>(
         &self,
         view: &KernelView<'_, M>,
@@ -139,17 +137,17 @@ impl Modules {
             };
             let is_known = last.is_some_and(|last| std::ptr::eq(last, module));
             last = Some(module);
-            is_known || module.facts.still_hold(layout, view)
+            is_known || module.info.is_unchanged(layout, view)
         })
     }
 
-    /// Functions of modules that were learned of after the first `known` bytes of such text.
+    /// The functions of modules after the first `known` bytes of the log.
     pub fn functions_after(&self, known: u64) -> Option<NewFunctions> {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.after(known)
     }
 
-    /// Reads the list, unless it is as it was.
+    /// Reads the list if it has changed.
     pub(crate) fn read<M: PhysicalMemory>(&self, linux: &LinuxKnowledge, memory: &M) {
         let (Some(layout), Some(placement)) = (&self.layout, linux.placement.get()) else {
             return;
@@ -159,23 +157,30 @@ impl Modules {
         let before = self.loaded();
         let mut loaded = Arc::clone(&before);
         for _ in 0..MAX_TRIES {
-            let sign = sign(layout, memory, placement);
-            if sign.is_none() || (sign == loaded.sign() && loaded.is_settled()) {
+            let fingerprint = fingerprint(layout, memory, placement);
+            if fingerprint.is_none()
+                || (fingerprint == loaded.fingerprint() && loaded.is_complete())
+            {
                 break;
             }
             let format = linux.orc.as_ref().map(|orc| orc.format());
             let head = layout.head.wrapping_add(placement.slide);
             loaded = Arc::new(LoadedModules::read(
-                layout, &view, head, format, sign, &loaded,
+                layout,
+                &view,
+                head,
+                format,
+                fingerprint,
+                &loaded,
             ));
-            if sign == self::sign(layout, memory, placement) {
+            if fingerprint == self::fingerprint(layout, memory, placement) {
                 self.publish(loaded, &before);
                 break;
             }
         }
     }
 
-    /// Makes `loaded` known, instead of `before`.
+    /// Replaces `before` with `loaded`.
     fn publish(&self, loaded: Arc<LoadedModules>, before: &Arc<LoadedModules>) {
         let new = loaded.not_in(before);
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
@@ -186,7 +191,7 @@ impl Modules {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Registers that select the kernel's own page tables, which have all modules at any time.
+    /// Registers that select the kernel's own page tables, which map all modules.
     fn kernel_registers(&self, layout: &ModuleLayout, placement: Placement) -> Registers {
         let five_levels = self.five_levels.load(Ordering::Relaxed);
         Registers {
@@ -199,7 +204,7 @@ impl Modules {
     }
 }
 
-/// What one vCPU's thread knows of the modules.
+/// One vCPU thread's view of the modules.
 #[derive(Debug, Default)]
 pub struct KnownModules {
     generation: u64,
@@ -213,19 +218,19 @@ impl KnownModules {
     }
 }
 
-/// What the list looks like now.
-fn sign<M: PhysicalMemory>(
+/// The list's present fingerprint.
+fn fingerprint<M: PhysicalMemory>(
     layout: &ModuleLayout,
     memory: &M,
     placement: Placement,
-) -> Option<ListSign> {
+) -> Option<ListFingerprint> {
     let head = placement.physical(layout.head);
     let previous = placement.physical(layout.head.wrapping_add(8));
     let mut changes = [0; 4];
     if let Some(address) = layout.changes {
         memory.read_physical(placement.physical(address), &mut changes)?;
     }
-    Some(ListSign {
+    Some(ListFingerprint {
         ends: [read_u64(memory, head)?, read_u64(memory, previous)?],
         changes: u32::from_le_bytes(changes),
     })

@@ -1,4 +1,4 @@
-//! One module: what its `struct module` says, and what that leads to.
+//! One module: its `struct module`, its functions and its unwind tables.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -7,16 +7,18 @@ use std::sync::Arc;
 use crate::PhysicalMemory;
 
 use super::super::view::KernelView;
-use super::module_layout::{BUILD_ID_LENGTH, ModuleLayout, NAME_LENGTH, OrcPlace, SymbolsPlace};
+use super::module_layout::{
+    BUILD_ID_LENGTH, ModuleLayout, NAME_LENGTH, OrcOffsets, SymbolsOffsets,
+};
 use super::reader::BoundedReader;
 use crate::bytes::{array_at, u16_at, u32_at, u64_at};
 use crate::unwind::{CodeRegion, MODULES, OrcFormat, OrcTable};
 
-/// Longest stretch of code, in bytes.
+/// Maximum length of a contiguous range of code, in bytes.
 const MAX_TEXT: u64 = 64 << 20;
-/// Most symbols of a module: the largest have some 50,000.
+/// Maximum number of symbols of a module: the largest have some 50,000.
 const MAX_SYMBOLS: usize = 1 << 18;
-/// Most entries for unwinding.
+/// Maximum number of ORC entries.
 const MAX_ORC: usize = 1 << 21;
 /// Bytes of an `Elf64_Sym`, which starts with `st_name`, `st_info`, `st_other`, `st_shndx`, `st_value`.
 const SYMBOL: usize = 24;
@@ -28,20 +30,20 @@ const FUNCTION: u8 = 2;
 /// `STB_LOCAL`.
 const LOCAL: u8 = 0;
 
-/// What a `struct module` says. While it says the same, what it leads to is the same.
+/// The members of a `struct module`. While they are the same, so is what they point to.
 #[derive(Debug, PartialEq, Eq)]
-pub struct ModuleFacts {
-    /// Where the structure is.
+pub struct ModuleInfo {
+    /// The structure's address.
     address: u64,
     name: String,
     build_id: Option<[u8; BUILD_ID_LENGTH]>,
     texts: Vec<Range<u64>>,
-    symbols: Option<SymbolsFacts>,
-    orc: Option<OrcFacts>,
+    symbols: Option<SymbolsInfo>,
+    orc: Option<OrcInfo>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct SymbolsFacts {
+struct SymbolsInfo {
     table: u64,
     count: usize,
     names: u64,
@@ -49,33 +51,33 @@ struct SymbolsFacts {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct OrcFacts {
+struct OrcInfo {
     addresses: u64,
     entries: u64,
     count: usize,
 }
 
-/// A `struct module` as it was found in the list.
+/// A `struct module` in the list.
 pub enum Found {
-    /// It has only been announced.
+    /// It is still loading (`MODULE_STATE_UNFORMED`).
     Unformed,
-    /// It makes no sense.
+    /// It is invalid.
     Nonsense,
-    Module(ModuleFacts),
+    Module(ModuleInfo),
 }
 
 /// A module.
 #[derive(Debug)]
 pub struct Module {
-    pub facts: ModuleFacts,
-    /// Its code, and the tables for unwinding it.
+    pub info: ModuleInfo,
+    /// Its code with its unwind tables.
     pub code: Vec<CodeRegion>,
-    /// Its functions, in the form of `/proc/kallsyms`: those of each stretch of its code by address, and an empty line.
+    /// Its functions, in the form of `/proc/kallsyms`: each range of code by address, followed by an empty line.
     pub functions: Arc<str>,
 }
 
-impl ModuleFacts {
-    /// Reads the structure at kernel address `address`, of which these are the bytes.
+impl ModuleInfo {
+    /// Reads the structure at kernel address `address` from its `bytes`.
     pub fn read<M: PhysicalMemory>(
         layout: &ModuleLayout,
         address: u64,
@@ -86,7 +88,7 @@ impl ModuleFacts {
             return Found::Unformed;
         }
         let texts: Vec<_> = (layout.texts.iter())
-            .filter_map(|place| text(bytes, place.base, place.length))
+            .filter_map(|offsets| text(bytes, offsets.base, offsets.length))
             .collect();
         let Some(name) = name(bytes, layout.name).filter(|_| !texts.is_empty()) else {
             return Found::Nonsense;
@@ -98,41 +100,40 @@ impl ModuleFacts {
             texts,
             symbols: layout
                 .symbols
-                .and_then(|place| SymbolsFacts::read(place, bytes, reader)),
-            orc: layout.orc.and_then(|place| OrcFacts::read(place, bytes)),
+                .and_then(|offsets| SymbolsInfo::read(offsets, bytes, reader)),
+            orc: layout.orc.and_then(|offsets| OrcInfo::read(offsets, bytes)),
         })
     }
 }
 
-impl ModuleFacts {
+impl ModuleInfo {
     /// Whether `address` is in the module's code.
     pub fn has_code_at(&self, address: u64) -> bool {
         self.texts.iter().any(|text| text.contains(&address))
     }
 
-    /// Whether the module is still there, as far as few reads can tell: its name, its code, its build id. Allocates
-    /// nothing.
-    pub fn still_hold<M: PhysicalMemory>(
+    /// Whether the module is still loaded, by a few reads: its name, its code, its build id. Allocates nothing.
+    pub fn is_unchanged<M: PhysicalMemory>(
         &self,
         layout: &ModuleLayout,
         view: &KernelView<'_, M>,
     ) -> bool {
-        let place = |offset: usize| self.address.wrapping_add(offset as u64);
+        let at = |offset: usize| self.address.wrapping_add(offset as u64);
         let is_build = || {
             let (Some(offset), Some(known)) = (layout.build_id, self.build_id) else {
                 return true;
             };
             let mut build_id = [0; BUILD_ID_LENGTH];
-            (view.read(place(offset), &mut build_id)).is_some() && build_id == known
+            (view.read(at(offset), &mut build_id)).is_some() && build_id == known
         };
         let has_code = || {
-            let bases = layout.texts.map(|text| view.u64(place(text.base)));
+            let bases = layout.texts.map(|text| view.u64(at(text.base)));
             self.texts
                 .iter()
                 .all(|text| bases.contains(&Some(text.start)))
         };
         let mut name = [0; NAME_LENGTH];
-        view.read(place(layout.name), &mut name).is_some()
+        view.read(at(layout.name), &mut name).is_some()
             && (name.split(|byte| *byte == 0).next()) == Some(self.name.as_bytes())
             && has_code()
             && is_build()
@@ -140,29 +141,29 @@ impl ModuleFacts {
 }
 
 impl Module {
-    /// Reads what `facts` lead to. What can't be read is missing.
+    /// Reads what `info` point to. Unreadable parts are left out.
     pub fn read<M: PhysicalMemory>(
-        facts: ModuleFacts,
+        info: ModuleInfo,
         format: Option<OrcFormat>,
         reader: &mut BoundedReader<'_, M>,
     ) -> Self {
-        let functions = facts.functions(reader).unwrap_or_default();
-        let tables = format.and_then(|format| facts.orc_tables(format, reader));
+        let functions = info.functions(reader).unwrap_or_default();
+        let tables = format.and_then(|format| info.orc_tables(format, reader));
         let mut tables = tables.unwrap_or_default().into_iter();
-        let code = (facts.texts.iter())
+        let code = (info.texts.iter())
             .map(|range| CodeRegion {
                 range: range.clone(),
                 orc: tables.next().flatten().map(Arc::new),
             })
             .collect();
         Self {
-            facts,
+            info,
             code,
             functions: functions.into(),
         }
     }
 
-    /// About how much memory it takes, in bytes.
+    /// Its approximate memory use, in bytes.
     pub fn footprint(&self) -> usize {
         let tables = self.code.iter().filter_map(|region| region.orc.as_ref());
         let tables: usize = tables.map(|orc| orc.footprint()).sum();
@@ -170,13 +171,13 @@ impl Module {
     }
 }
 
-impl ModuleFacts {
-    /// The functions in the module's code, a line each, and an empty line behind each stretch.
+impl ModuleInfo {
+    /// The functions in the module's code, a line each, and an empty line after each range of code.
     fn functions<M: PhysicalMemory>(&self, reader: &mut BoundedReader<'_, M>) -> Option<String> {
-        let facts = self.symbols.as_ref()?;
-        let table = reader.bytes(facts.table, facts.count * SYMBOL)?;
-        let letters = match facts.letters {
-            Some(address) => Some(reader.bytes(address, facts.count)?),
+        let symbols = self.symbols.as_ref()?;
+        let table = reader.bytes(symbols.table, symbols.count * SYMBOL)?;
+        let letters = match symbols.letters {
+            Some(address) => Some(reader.bytes(address, symbols.count)?),
             None => None,
         };
         let mut functions = Vec::new();
@@ -193,9 +194,9 @@ impl ModuleFacts {
             if !is_defined || !is_here || !matches!(letter, b't' | b'T' | b'w' | b'W') {
                 continue;
             }
-            let place = facts.names.checked_add(u32_at(symbol, 0)?.into())?;
-            if let Some(name) = reader.word(place) {
-                // Of several names the last one is shown: init_module is another one's, and global.
+            let name = symbols.names.checked_add(u32_at(symbol, 0)?.into())?;
+            if let Some(name) = reader.word(name) {
+                // The last of several names at one address is shown: init_module is a global alias.
                 functions.push((address, info >> 4 == LOCAL, letter, name));
             }
         }
@@ -210,7 +211,7 @@ impl ModuleFacts {
                     let _ = writeln!(text, "{address:016x} {letter} {name}\t[{}]", self.name);
                 }
             }
-            // Whatever comes next isn't side by side with it.
+            // The next range isn't adjacent to this one.
             if text.len() > begun {
                 text.push('\n');
             }
@@ -218,34 +219,34 @@ impl ModuleFacts {
         Some(text)
     }
 
-    /// The tables for unwinding each stretch of code.
+    /// The unwind tables of each range of code.
     fn orc_tables<M: PhysicalMemory>(
         &self,
         format: OrcFormat,
         reader: &mut BoundedReader<'_, M>,
     ) -> Option<Vec<Option<OrcTable>>> {
-        let facts = self.orc.as_ref()?;
-        let addresses = reader.bytes(facts.addresses, facts.count * OrcTable::ADDRESS)?;
-        let entries = reader.bytes(facts.entries, facts.count * OrcTable::ENTRY)?;
+        let info = self.orc.as_ref()?;
+        let addresses = reader.bytes(info.addresses, info.count * OrcTable::ADDRESS)?;
+        let entries = reader.bytes(info.entries, info.count * OrcTable::ENTRY)?;
         let table = |range: &Range<u64>| {
-            OrcTable::parse_within(facts.addresses, &addresses, &entries, format, range)
+            OrcTable::parse_within(info.addresses, &addresses, &entries, format, range)
         };
         Some(self.texts.iter().map(table).collect())
     }
 }
 
-impl SymbolsFacts {
+impl SymbolsInfo {
     fn read<M: PhysicalMemory>(
-        place: SymbolsPlace,
+        offsets: SymbolsOffsets,
         module: &[u8],
         reader: &mut BoundedReader<'_, M>,
     ) -> Option<Self> {
-        let bytes = reader.bytes(u64_at(module, place.pointer)?, place.length)?;
+        let bytes = reader.bytes(u64_at(module, offsets.pointer)?, offsets.length)?;
         Some(Self {
-            table: u64_at(&bytes, place.table)?,
-            count: count(&bytes, place.count, MAX_SYMBOLS)?,
-            names: u64_at(&bytes, place.names)?,
-            letters: match place.letters {
+            table: u64_at(&bytes, offsets.table)?,
+            count: count(&bytes, offsets.count, MAX_SYMBOLS)?,
+            names: u64_at(&bytes, offsets.names)?,
+            letters: match offsets.letters {
                 Some(offset) => Some(u64_at(&bytes, offset)?),
                 None => None,
             },
@@ -253,17 +254,17 @@ impl SymbolsFacts {
     }
 }
 
-impl OrcFacts {
-    fn read(place: OrcPlace, module: &[u8]) -> Option<Self> {
+impl OrcInfo {
+    fn read(offsets: OrcOffsets, module: &[u8]) -> Option<Self> {
         Some(Self {
-            addresses: u64_at(module, place.addresses)?,
-            entries: u64_at(module, place.entries)?,
-            count: count(module, place.count, MAX_ORC)?,
+            addresses: u64_at(module, offsets.addresses)?,
+            entries: u64_at(module, offsets.entries)?,
+            count: count(module, offsets.count, MAX_ORC)?,
         })
     }
 }
 
-/// A stretch of code, if it is where modules are.
+/// A range of code, if it is in the range of modules.
 fn text(bytes: &[u8], base: usize, length: usize) -> Option<Range<u64>> {
     let start = u64_at(bytes, base)?;
     let length = u64::from(u32_at(bytes, length)?);
@@ -272,13 +273,13 @@ fn text(bytes: &[u8], base: usize, length: usize) -> Option<Range<u64>> {
     is_sound.then_some(start..end)
 }
 
-/// The number of 32 bits at `offset`, if it isn't too large.
+/// The 32-bit number at `offset`, if it is at most `most`.
 fn count(bytes: &[u8], offset: usize, most: usize) -> Option<usize> {
     let count = usize::try_from(u32_at(bytes, offset)?).ok()?;
     (1..=most).contains(&count).then_some(count)
 }
 
-/// The module's name, if it is one.
+/// The module's name, if it is valid.
 fn name(bytes: &[u8], offset: usize) -> Option<String> {
     let name: [u8; NAME_LENGTH] = array_at(bytes, offset)?;
     let name = name.split(|byte| *byte == 0).next()?;

@@ -1,69 +1,69 @@
-//! Where a kernel keeps what it knows of its modules: addresses out of kallsyms, offsets out of BTF.
+//! The layout of a kernel's data about its modules: addresses from kallsyms, offsets from BTF.
 
 use crate::Symbols;
 use crate::image::btf::Btf;
 
-/// Where BTF doesn't tell: `MODULE_STATE_UNFORMED` (`enum module_state`), `MOD_TEXT` and `MOD_INIT_TEXT`
-/// (`enum mod_mem_type`), all in `include/linux/module.h`.
+/// Values for kernels whose BTF lacks them: `MODULE_STATE_UNFORMED` (`enum module_state`), `MOD_TEXT` and
+/// `MOD_INIT_TEXT` (`enum mod_mem_type`), all in `include/linux/module.h`.
 const UNFORMED: u32 = 3;
 const CORE_TEXT: u32 = 0;
 const INIT_TEXT: u32 = 4;
-/// Longest `struct module` that is read, in bytes: it has some 1,300.
+/// Maximum length of a `struct module`, in bytes: it has some 1,300.
 const MAX_LENGTH: usize = 4096;
 /// Bytes of a module's name, a NUL included (`MODULE_NAME_LEN`).
 pub const NAME_LENGTH: usize = 56;
 /// Bytes of a build id (`BUILD_ID_SIZE_MAX`).
 pub const BUILD_ID_LENGTH: usize = 20;
 
-/// Where things are: offsets are in bytes from the start of a `struct module`, addresses are link-time ones.
+/// Offsets in bytes from the start of a `struct module`, and link-time addresses.
 #[derive(Debug)]
 pub struct ModuleLayout {
     /// The list's head, `modules`.
     pub head: u64,
-    /// A number that changes with every module that comes or goes: the sequence of `mod_tree`.
+    /// A number that changes with every module that is loaded or unloaded: the sequence of `mod_tree`.
     pub changes: Option<u64>,
-    /// The kernel's own page tables, `init_top_pgt`, which have all modules.
+    /// The kernel's own page tables, `init_top_pgt`, which map all modules.
     pub page_tables: u64,
-    /// How much of the structure has to be read.
+    /// The number of bytes of the structure that are read.
     pub length: usize,
     pub state: usize,
-    /// The state of a module that has only been announced.
+    /// The state of a module that is still loading.
     pub unformed: u32,
     pub list: usize,
     pub name: usize,
     pub build_id: Option<usize>,
-    /// Its code, and that which goes after it was initialised.
-    pub texts: [TextPlace; 2],
-    pub symbols: Option<SymbolsPlace>,
-    pub orc: Option<OrcPlace>,
+    /// Its code, and its code for initialization, which the kernel frees afterwards.
+    pub texts: [TextOffsets; 2],
+    pub symbols: Option<SymbolsOffsets>,
+    pub orc: Option<OrcOffsets>,
 }
 
-/// Where the address and the length of a stretch of code are.
+/// Offsets of the address and the length of a range of code.
 #[derive(Clone, Copy, Debug)]
-pub struct TextPlace {
+pub struct TextOffsets {
     pub base: usize,
     /// 32 bits.
     pub length: usize,
 }
 
-/// Where a module's symbol table is: all but `pointer` are offsets from the start of a `struct mod_kallsyms`.
+/// Offsets of a module's symbol table: all but `pointer` from the start of a `struct mod_kallsyms`.
 #[derive(Clone, Copy, Debug)]
-pub struct SymbolsPlace {
+pub struct SymbolsOffsets {
     /// `module.kallsyms`.
     pub pointer: usize,
     pub table: usize,
     /// 32 bits.
     pub count: usize,
     pub names: usize,
-    /// A letter for each symbol; from 5.2 on.
+    /// A type letter for each symbol; from 5.2 on.
     pub letters: Option<usize>,
-    /// How much has to be read.
+    /// The number of bytes that are read.
     pub length: usize,
 }
 
-/// Where the tables for unwinding are.
+/// Offsets of the unwind tables.
 #[derive(Clone, Copy, Debug)]
-pub struct OrcPlace {
+pub struct OrcOffsets {
     pub addresses: usize,
     pub entries: usize,
     /// 32 bits.
@@ -71,7 +71,7 @@ pub struct OrcPlace {
 }
 
 impl ModuleLayout {
-    /// Looks it up. `None` for a kernel that doesn't say enough, or was built without modules.
+    /// Finds the layout. `None` for a kernel without modules or with too little information.
     pub fn find(symbols: &Symbols, btf: &Btf<'_>) -> Option<Self> {
         let [head, tree, page_tables] =
             symbols.addresses_of(["modules", "mod_tree", "init_top_pgt"]);
@@ -106,69 +106,69 @@ impl ModuleLayout {
             name,
             build_id,
             texts,
-            symbols: pointer.and_then(|pointer| SymbolsPlace::find(btf, pointer)),
+            symbols: pointer.and_then(|pointer| SymbolsOffsets::find(btf, pointer)),
             orc,
         })
     }
 }
 
-/// Where the code is: `mem[]` from 6.4 on, `core_layout` and `init_layout` before.
-fn texts(btf: &Btf<'_>) -> Option<[TextPlace; 2]> {
+/// The offsets of the code: `mem[]` from 6.4 on, `core_layout` and `init_layout` before.
+fn texts(btf: &Btf<'_>) -> Option<[TextOffsets; 2]> {
     let offset = |structure, member| usize::try_from(btf.offset_of(structure, member)?).ok();
     if let Some(memories) = offset("module", "mem") {
         let stride = usize::try_from(btf.size_of("module_memory")?).ok()?;
         let base = offset("module_memory", "base")?;
         let length = offset("module_memory", "size")?;
-        let place = |name, otherwise| {
+        let range = |name, otherwise| {
             let kind = btf.enumerator("mod_mem_type", name).unwrap_or(otherwise);
             let start = stride.checked_mul(usize::try_from(kind).ok()?)?;
             let start = start.checked_add(memories)?;
-            Some(TextPlace {
+            Some(TextOffsets {
                 base: start.checked_add(base)?,
                 length: start.checked_add(length)?,
             })
         };
         return Some([
-            place("MOD_TEXT", CORE_TEXT)?,
-            place("MOD_INIT_TEXT", INIT_TEXT)?,
+            range("MOD_TEXT", CORE_TEXT)?,
+            range("MOD_INIT_TEXT", INIT_TEXT)?,
         ]);
     }
     let base = offset("module_layout", "base")?;
     let length = offset("module_layout", "text_size")?;
-    let place = |member| {
+    let range = |member| {
         let start = offset("module", member)?;
-        Some(TextPlace {
+        Some(TextOffsets {
             base: start + base,
             length: start + length,
         })
     };
-    Some([place("core_layout")?, place("init_layout")?])
+    Some([range("core_layout")?, range("init_layout")?])
 }
 
-/// Where the sequence is in a `struct mod_tree_root`.
+/// The offset of the sequence in a `struct mod_tree_root`.
 fn sequence(btf: &Btf<'_>) -> Option<u64> {
     let root = btf.offset_of("mod_tree_root", "root")?;
     root.checked_add(btf.offset_of("latch_tree_root", "seq")?)
 }
 
-fn orc(btf: &Btf<'_>) -> Option<OrcPlace> {
+fn orc(btf: &Btf<'_>) -> Option<OrcOffsets> {
     let start = btf.offset_of("module", "arch")?;
-    let place = |member| {
+    let offset = |member| {
         let offset = start.checked_add(btf.offset_of("mod_arch_specific", member)?)?;
         usize::try_from(offset).ok()
     };
-    Some(OrcPlace {
-        addresses: place("orc_unwind_ip")?,
-        entries: place("orc_unwind")?,
-        count: place("num_orcs")?,
+    Some(OrcOffsets {
+        addresses: offset("orc_unwind_ip")?,
+        entries: offset("orc_unwind")?,
+        count: offset("num_orcs")?,
     })
 }
 
-impl SymbolsPlace {
+impl SymbolsOffsets {
     fn find(btf: &Btf<'_>, pointer: usize) -> Option<Self> {
-        let place = |member| usize::try_from(btf.offset_of("mod_kallsyms", member)?).ok();
-        let (table, count, names) = (place("symtab")?, place("num_symtab")?, place("strtab")?);
-        let letters = place("typetab");
+        let offset = |member| usize::try_from(btf.offset_of("mod_kallsyms", member)?).ok();
+        let (table, count, names) = (offset("symtab")?, offset("num_symtab")?, offset("strtab")?);
+        let letters = offset("typetab");
         let length = table.max(count).max(names).max(letters.unwrap_or(0)) + 8;
         (length <= MAX_LENGTH).then_some(Self {
             pointer,

@@ -1,25 +1,25 @@
-//! Reading the kernel's memory with a limit: whoever says how much there is can't be believed.
+//! Reads the kernel's memory with a limit: lengths that the guest gives aren't trusted.
 
 use crate::PhysicalMemory;
 
 use super::super::view::KernelView;
 use crate::memory::PAGE;
 
-/// What a read costs beside its bytes, as so many bytes: the walk of the page tables.
+/// What a read counts in addition to its bytes, for the walk of the page tables.
 const COST: usize = 64;
-/// Longest string that is read, in bytes (`KSYM_NAME_LEN`).
+/// Maximum length of a string, in bytes (`KSYM_NAME_LEN`).
 const MAX_STRING: usize = 512;
 
 /// A view of the kernel's memory that can be read a limited number of times.
 pub struct BoundedReader<'a, M> {
     view: &'a KernelView<'a, M>,
     left: usize,
-    /// The page that the last string lay in.
+    /// The page of the last string.
     page: Option<(u64, Vec<u8>)>,
 }
 
 impl<'a, M: PhysicalMemory> BoundedReader<'a, M> {
-    /// Reads at most `limit` bytes.
+    /// A reader of at most `limit` bytes.
     pub fn new(view: &'a KernelView<'a, M>, limit: usize) -> Self {
         Self {
             view,
@@ -28,7 +28,7 @@ impl<'a, M: PhysicalMemory> BoundedReader<'a, M> {
         }
     }
 
-    /// `length` bytes from kernel address `address`. `None` when they aren't all there, or aren't allowed.
+    /// The `length` bytes at kernel address `address`. `None` if some are unreadable or beyond the limit.
     pub fn bytes(&mut self, address: u64, length: usize) -> Option<Vec<u8>> {
         if address >> 63 == 0 {
             return None;
@@ -39,7 +39,7 @@ impl<'a, M: PhysicalMemory> BoundedReader<'a, M> {
         Some(bytes)
     }
 
-    /// The string at kernel address `address`, if it is one without blanks.
+    /// The string at kernel address `address`. `None` if it has blanks or is unreadable.
     pub fn word(&mut self, mut address: u64) -> Option<String> {
         let mut word = String::new();
         loop {

@@ -10,7 +10,7 @@ use crate::testing::linux_guest::{DIRECT_MAP, IMAGE, LinuxGuest, MODULES, SLIDE}
 use crate::testing::modules::{HEAD, INIT, KALLSYMS, START, STRIDE, STRUCTURE, TestModule};
 use crate::{Stack, VcpuIntrospector};
 
-/// Where the stack of a vCPU in a module is, by physical address.
+/// The physical address of the stack of a vCPU in a module.
 const STACK: u64 = 0x50_0000;
 
 fn located(kernel: Kernel) -> LinuxGuest {
@@ -23,7 +23,7 @@ fn modules(guest: &LinuxGuest) -> &Modules {
     guest.knowledge.modules().unwrap()
 }
 
-/// The names of all functions, in the order of their addresses.
+/// The names of all functions, by address.
 fn names(guest: &LinuxGuest) -> Vec<String> {
     let functions = modules(guest).loaded().functions();
     let mut addresses = Vec::new();
@@ -65,7 +65,7 @@ fn modules_are_found_in_every_generation() {
             "init_module\t[second]",
         ];
         assert_eq!(names(&guest), expected, "{kernel:?}");
-        // Each stretch of code has an end: a module may lie between two of another one's.
+        // Each range of code has an end: a module may lie between two ranges of another one.
         let text = modules(&guest).functions_after(0).unwrap().text;
         let stretches: Vec<usize> = text
             .split_terminator("\n\n")
@@ -76,7 +76,7 @@ fn modules_are_found_in_every_generation() {
 }
 
 #[test]
-fn what_has_not_changed_is_not_read_again() {
+fn unchanged_modules_are_not_read_again() {
     let guest = located(HOT);
     let (first, second) = (TestModule::new("first", 3), TestModule::new("second", 2));
     guest.load(std::slice::from_ref(&first));
@@ -94,14 +94,14 @@ fn what_has_not_changed_is_not_read_again() {
     assert_eq!(after.not_in(&before).len(), 1);
     let new = modules(&guest).functions_after(log.known).unwrap();
     assert!(new.text.contains("second_1\t[second]\n") && !new.text.contains("first"));
-    // One that has gone isn't forgotten by those who ask late.
+    // A module that was unloaded stays in the log for late readers.
     guest.load(&[]);
     guest.read_modules();
     assert_eq!(names(&guest), [""; 0]);
     let all = modules(&guest).functions_after(0).unwrap();
     assert_eq!(all.text, log.text + &new.text);
     assert_eq!(all.known, new.known);
-    // What took its place isn't mixed with it.
+    // A module at the same address isn't mixed with it.
     guest.load(&[TestModule::new("other", 1)]);
     guest.read_modules();
     assert_eq!(modules(&guest).functions_after(0), Some(all));
@@ -110,14 +110,14 @@ fn what_has_not_changed_is_not_read_again() {
 }
 
 #[test]
-fn another_module_in_the_same_place_is_another_one() {
+fn another_module_at_the_same_address_is_another_one() {
     let guest = located(OLD);
     guest.load(&[TestModule::new("first", 2)]);
     guest.read_modules();
     guest.load(&[TestModule::new("other", 2)]);
     guest.read_modules();
     assert_eq!(names(&guest), ["other_0\t[other]", "other_1\t[other]"]);
-    // Even of the same name: it was built anew.
+    // Also with the same name: it is a new load.
     let known = modules(&guest).functions_after(0).unwrap().known;
     guest.load(&[TestModule::new("other", 2)]);
     guest.write(MODULES + STRUCTURE + module::BUILD_ID, &[8; 20]);
@@ -133,15 +133,15 @@ fn a_module_that_is_only_announced_is_left_for_later() {
     guest.load(&[TestModule::new("first", 1), announced]);
     guest.read_modules();
     assert_eq!(names(&guest), ["first_0\t[first]"]);
-    assert!(!modules(&guest).loaded().is_settled());
-    // Nothing of the list itself changes when it is there.
+    assert!(!modules(&guest).loaded().is_complete());
+    // The list itself doesn't change when the module becomes live.
     guest.write(MODULES + STRIDE + STRUCTURE + module::STATE, &[1]);
     guest.read_modules();
     assert_eq!(modules(&guest).loaded().len(), 2);
-    assert!(modules(&guest).loaded().is_settled());
+    assert!(modules(&guest).loaded().is_complete());
 }
 
-/// A vCPU in the second function of the first module, which the kernel called.
+/// A vCPU in the second function of the first module, called by the kernel.
 fn in_module(guest: &LinuxGuest) -> Registers {
     let text = TEXT + SLIDE;
     let framed = text + offsets::FRAMED + 1;
@@ -181,12 +181,12 @@ fn stacks_lead_through_modules_as_long_as_they_are_there() {
         guest.read_modules();
         let whole = (3, StackEnd::Complete);
         assert_eq!(unwind(&mut introspector, &guest, &registers), whole);
-        // It is still there when another one comes.
+        // The first module is still there when the second is loaded.
         let (first, second) = (TestModule::new("first", 2), TestModule::new("second", 1));
         guest.load(&[first, second]);
         assert_eq!(unwind(&mut introspector, &guest, &registers), whole);
         guest.read_modules();
-        // It has gone, and another one may be there by now.
+        // The first module was unloaded, and another one may be at its address.
         guest.load(&[]);
         guest.write(MODULES, &[0; 0x6000]);
         assert_eq!(unwind(&mut introspector, &guest, &registers), broken);
@@ -207,7 +207,7 @@ fn a_sample_in_a_module_has_the_list_read() {
     std::thread::scope(|scope| {
         scope.spawn(|| modules(&guest).serve(linux, &guest.memory, &stopping));
         let mut introspector = guest.introspector(0);
-        // In the kernel's own code nothing is asked for.
+        // In the kernel's own code no reading is requested.
         for registers in [guest.kernel(0), guest.user()] {
             introspector.identify(&guest.memory, &registers, false, false);
         }
@@ -216,7 +216,7 @@ fn a_sample_in_a_module_has_the_list_read() {
             introspector.identify(&guest.memory, &registers, false, false);
             std::thread::yield_now();
         }
-        // Whoever asks for symbols waits until they are those of now.
+        // A reader of symbols waits until they are current.
         guest.load(&[TestModule::new("first", 2), TestModule::new("second", 1)]);
         let number = modules(&guest).refresh().unwrap();
         while !modules(&guest).is_refreshed(number) {
@@ -250,14 +250,14 @@ fn circles_and_nonsense_end() {
     let guest = located(HOT);
     let structure = MODULES + STRUCTURE;
     let own_link = START + STRUCTURE + module::LIST;
-    // A list that leads into itself, one that leads nowhere, and no list at all.
+    // A list that points to itself, an invalid pointer, and no list at all.
     for next in [own_link, 0x1234, HEAD + 1] {
         guest.load(&[TestModule::new("first", 2)]);
         guest.words(structure + module::LIST, &[next]);
         guest.read_modules();
         assert!(!names(&guest).is_empty(), "{next:#x}");
     }
-    // A name that would be more than a name, and code that is anywhere.
+    // An invalid name, and code outside the range of modules.
     let text = structure + module::TEXT;
     for (place, bytes) in [
         (structure + module::NAME, b"a\n0".as_slice()),
@@ -271,7 +271,7 @@ fn circles_and_nonsense_end() {
         guest.read_modules();
         assert_eq!(names(&guest), [""; 0]);
     }
-    // More symbols than there are, names that are none.
+    // More symbols than there are, invalid names.
     guest.load(&[TestModule::new("first", 2)]);
     guest.write(MODULES + KALLSYMS + 8, &[0xff; 4]);
     guest.read_modules();
@@ -301,7 +301,7 @@ proptest! {
         }
         for (index, value, kind) in scribbles {
             let base = MODULES + u64::from(choice >> 2 & 1) * STRIDE;
-            // What is pointed to matters most.
+            // Mostly damage what pointers lead to.
             let (start, length) = match kind {
                 0 => (IMAGE + offsets::MODULES, 0x20),
                 1 => (base + STRUCTURE, 0x280),

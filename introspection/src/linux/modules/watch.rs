@@ -1,4 +1,4 @@
-//! The thread that reads the list of modules, and how the others ask it to.
+//! The thread that reads the list of modules, and requests to it.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,32 +10,32 @@ use crate::PhysicalMemory;
 use super::super::LinuxKnowledge;
 use super::Modules;
 
-/// Least time between two readings. While a guest boots it loads many modules in a row.
+/// Minimum time between two readings. A booting guest loads many modules in a row.
 const MIN_PAUSE: Duration = Duration::from_millis(5);
-/// The pause after a reading is so many times as long as that was: a guest whose list changes all the time must not take
-/// a processor away.
+/// The pause after a reading, as a multiple of the reading's duration: a guest that changes its list all the time must
+/// not occupy a host CPU.
 const PAUSES: u32 = 4;
 
-/// What the thread has been asked for.
+/// Requests to the thread.
 #[derive(Debug, Default)]
 pub struct Watch {
     wanted: AtomicBool,
-    /// How often somebody has asked who waits for it.
+    /// The number of requests with a waiting client.
     asked: AtomicU64,
-    /// How many of these have been answered.
+    /// The number of these that have been answered.
     answered: AtomicU64,
     worker: OnceLock<Thread>,
 }
 
 impl Watch {
-    /// Has the list read soon. Never waits.
+    /// Requests a reading. Never waits.
     pub fn request(&self) {
         if !self.wanted.swap(true, Ordering::AcqRel) {
             self.wake();
         }
     }
 
-    /// Whether it has been asked for.
+    /// Whether a reading has been requested.
     #[cfg(test)]
     pub fn is_requested(&self) -> bool {
         self.wanted.load(Ordering::Acquire)
@@ -53,7 +53,7 @@ impl Watch {
 }
 
 impl Modules {
-    /// Reads the list whenever that is asked for, until `stopping` is set and [`Modules::wake`] called.
+    /// Reads the list on request, until `stopping` is set and [`Modules::wake`] is called.
     pub fn serve<M: PhysicalMemory>(
         &self,
         linux: &LinuxKnowledge,
@@ -82,8 +82,7 @@ impl Modules {
         }
     }
 
-    /// Has the list read. The result is what [`Modules::is_refreshed`] is asked by whether that has happened; `None`
-    /// where nobody reads it.
+    /// Requests a reading. The result is a number for [`Modules::is_refreshed`]; `None` if no thread reads the list.
     pub fn refresh(&self) -> Option<u64> {
         let watch = &self.watch;
         watch.worker.get()?;
@@ -92,12 +91,12 @@ impl Modules {
         Some(number)
     }
 
-    /// Whether the list has been read since [`Modules::refresh`] gave `number`.
+    /// Whether the list has been read since [`Modules::refresh`] returned `number`.
     pub fn is_refreshed(&self, number: u64) -> bool {
         self.watch.answered.load(Ordering::Acquire) >= number
     }
 
-    /// Has the thread look whether it is to stop.
+    /// Makes the thread check whether it is to stop.
     pub fn wake(&self) {
         self.watch.wake();
     }

@@ -8,9 +8,9 @@ use crate::bytes::u64_at;
 use crate::linux::view::KernelView;
 use crate::memory::PAGE;
 
-/// Most areas that are looked at.
+/// Maximum number of areas that are visited.
 const MAX_VISITED: usize = 16_384;
-/// Most executable ones that are taken.
+/// Maximum number of executable areas that are returned.
 const MAX_TAKEN: usize = 2048;
 /// `VM_EXEC` (`include/linux/mm.h`).
 const EXECUTABLE: u64 = 4;
@@ -22,7 +22,7 @@ pub enum Visit {
     Enough,
 }
 
-/// An executable area as the kernel has it.
+/// An executable area as the kernel describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawArea {
     pub begin: u64,
@@ -33,7 +33,7 @@ pub struct RawArea {
     pub file: u64,
 }
 
-/// Fills `areas` with the executable areas of the address space at `mm`. `None` when these can't be read.
+/// Fills `areas` with the executable areas of the address space at `mm`. `None` if it is unreadable.
 pub fn read<M: PhysicalMemory>(
     view: &KernelView<'_, M>,
     layout: &ProcessLayout,
@@ -68,14 +68,14 @@ struct Taken<'t, 'a, M> {
     layout: &'t ProcessLayout,
     areas: &'t mut Vec<RawArea>,
     visited: usize,
-    /// The end of the last one.
+    /// The end of the last area.
     last: u64,
 }
 
 impl<M: PhysicalMemory> Taken<'_, '_, M> {
     fn visit(&mut self, address: u64) -> Visit {
         self.visited += 1;
-        // They are sorted: anything else is a circle, or being changed at this moment.
+        // Areas are sorted. If not, the list is circular or is just being changed.
         let next = match self.area(address) {
             Some((begin, end)) if begin >= self.last && begin < end && end >> 63 == 0 => end,
             _ => return Visit::Enough,
@@ -87,7 +87,7 @@ impl<M: PhysicalMemory> Taken<'_, '_, M> {
         Visit::Next
     }
 
-    /// Takes the area at `address` if it is executable. The result is where it lies.
+    /// Adds the area at `address` if it is executable. Returns the area's range.
     fn area(&mut self, address: u64) -> Option<(u64, u64)> {
         let layout = &self.layout.area;
         let mut bytes = [0; MAX_READ];
@@ -98,7 +98,7 @@ impl<M: PhysicalMemory> Taken<'_, '_, M> {
         let is_sane = begin >= self.last && begin < end;
         if is_sane && field(layout.flags)? & EXECUTABLE != 0 {
             let file = field(layout.file)?;
-            // Memory of the process's own counts by addresses.
+            // The offset of anonymous memory is its address.
             let pages = if file == 0 {
                 0
             } else {

@@ -1,4 +1,4 @@
-//! Which file a mapping shows: its path by the names of directory entries, its inode.
+//! Identifies the file of a mapping: its path by the names of directory entries, its inode.
 
 use crate::PhysicalMemory;
 
@@ -6,14 +6,14 @@ use super::process_layout::ProcessLayout;
 use super::{FileIdentity, MappedFile};
 use crate::linux::view::KernelView;
 
-/// Most names in a path.
+/// Maximum number of names in a path.
 const MAX_NAMES: usize = 64;
-/// Longest path, in bytes (`PATH_MAX`).
+/// Maximum length of a path, in bytes (`PATH_MAX`).
 const MAX_PATH: usize = 4096;
-/// Longest name (`NAME_MAX`).
+/// Maximum length of a name (`NAME_MAX`).
 const MAX_NAME: usize = 255;
 
-/// The file at `file` (`struct file`). `None` when that can't be read.
+/// The file at `file` (`struct file`). `None` if it is unreadable.
 pub fn read<M: PhysicalMemory>(
     view: &KernelView<'_, M>,
     layout: &ProcessLayout,
@@ -26,7 +26,7 @@ pub fn read<M: PhysicalMemory>(
     })
 }
 
-/// Which file the inode at `inode` is.
+/// The identity of the file with the inode at `inode`.
 pub fn identity<M: PhysicalMemory>(
     view: &KernelView<'_, M>,
     layout: &ProcessLayout,
@@ -44,7 +44,7 @@ pub fn identity<M: PhysicalMemory>(
     })
 }
 
-/// The path of the file at `file`, from the root of the topmost mount on.
+/// The path of the file at `file`, from the root of the topmost mount.
 fn path<M: PhysicalMemory>(
     view: &KernelView<'_, M>,
     layout: &ProcessLayout,
@@ -53,7 +53,7 @@ fn path<M: PhysicalMemory>(
     let mut dentry = view.u64(file.wrapping_add(layout.file.dentry))?;
     let mut mount = view.u64(file.wrapping_add(layout.file.mount))?;
     let mut names: Vec<String> = Vec::new();
-    // Each step goes to a parent, or over to the mount above.
+    // Each step goes to a parent directory or to the parent mount.
     for _ in 0..2 * MAX_NAMES {
         if names.len() >= MAX_NAMES {
             break;
@@ -77,8 +77,8 @@ fn path<M: PhysicalMemory>(
     (path.len() <= MAX_PATH).then_some(path)
 }
 
-/// What the mount at `mount` (`struct vfsmount`) lies on, if `dentry` is its root and it lies on another one: that
-/// mount, and the directory entry there.
+/// The parent of the mount at `mount` (`struct vfsmount`), and the directory entry that it is mounted on. `None` if
+/// `dentry` isn't its root, or it has no parent.
 fn mounted_on<M: PhysicalMemory>(
     view: &KernelView<'_, M>,
     layout: &ProcessLayout,
@@ -96,7 +96,7 @@ fn mounted_on<M: PhysicalMemory>(
     (parent != outer && parent >> 63 == 1).then(|| (parent.wrapping_add(layout.within), point))
 }
 
-/// The name of the directory entry at `dentry`. Bytes that would break a line or a terminal are shown as `?`.
+/// The name of the directory entry at `dentry`, with `?` for bytes that would break a line or a terminal.
 fn name<M: PhysicalMemory>(
     view: &KernelView<'_, M>,
     layout: &ProcessLayout,

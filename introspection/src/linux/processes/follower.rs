@@ -1,4 +1,4 @@
-//! Notices when a process has other executable mappings than before.
+//! Notices changes of a process's executable mappings.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use crate::linux::view::KernelView;
 use crate::memory::{FRAME, PTI_USER};
 use crate::unwind::UnwindCache;
 
-/// Address spaces that one vCPU remembers.
+/// Number of address spaces that one vCPU remembers.
 const MAX_SPACES: usize = 64;
-/// Most files of one address space that are looked at.
+/// Maximum number of files of one address space.
 const MAX_FILES: usize = 512;
-/// Most bytes of all names in one map.
+/// Maximum number of bytes of all names in one map.
 const MAX_NAMES: usize = 256 << 10;
-/// How often an address space is walked whose executable memory has the same size as before, in ns: with other areas
-/// than before, and with as many and as large ones.
+/// How often the areas of an address space are read again while the size of its executable memory is unchanged, in ns:
+/// if other areas have changed, and if none have.
 const RECHECK_CHANGED: u64 = 100_000_000;
 const RECHECK_SAME: u64 = 1_000_000_000;
 
-/// A task that runs: its `task_struct`, and its process.
+/// A running task: its `task_struct`, and its process.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
     /// Its guest virtual address.
@@ -33,8 +33,8 @@ pub struct Seen {
     pub pid: i32,
 }
 
-/// What changes when executable mappings do. An address space that has ended may come back as another one at the
-/// same place: each has its own process, or its own arguments.
+/// Values that change with the executable mappings. A new address space may have the same address as an earlier one,
+/// but it has another process or other arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Signature {
     mm: u64,
@@ -44,7 +44,7 @@ struct Signature {
     arguments: u64,
 }
 
-/// What changes with any mapping.
+/// Values that change with any mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Extent {
     areas: i32,
@@ -55,7 +55,7 @@ struct Extent {
 struct Space {
     signature: Signature,
     extent: Extent,
-    /// When it was last walked, and when it was last seen.
+    /// When its areas were last read, and when it was last seen running.
     walked: u64,
     seen: u64,
     areas: Vec<RawArea>,
@@ -63,7 +63,7 @@ struct Space {
     cache: UnwindCache,
 }
 
-/// Follows the processes that one vCPU runs.
+/// Follows the processes on one vCPU.
 #[derive(Debug, Default)]
 pub struct ProcessFollower {
     spaces: Vec<Space>,
@@ -72,8 +72,8 @@ pub struct ProcessFollower {
 }
 
 impl ProcessFollower {
-    /// Looks at the process of a vCPU that stands still at `time` with `registers`. The result is its map, if it is
-    /// new or has changed.
+    /// Checks the process of a vCPU that is stopped at `time` with `registers`. Returns the process's map if it is new
+    /// or has changed.
     pub fn follow<M: PhysicalMemory>(
         &mut self,
         linux: &LinuxKnowledge,
@@ -84,7 +84,7 @@ impl ProcessFollower {
     ) -> Option<Arc<ProcessMap>> {
         self.current = None;
         let layout = linux.processes.as_ref()?;
-        let memory = UserMemory::of_task(view, layout, registers, seen.task)?;
+        let memory = UserMemory::from_task(view, layout, registers, seen.task)?;
         let UserMemory::Loaded(mm) = memory else {
             return None;
         };
@@ -150,7 +150,7 @@ impl ProcessFollower {
         self.current = Some(index);
     }
 
-    /// The map that was found last couldn't be passed on: it will be found again.
+    /// Forgets the last map, which couldn't be passed on, so that it is returned again.
     pub fn forget_current(&mut self) {
         if let Some(index) = self.current.take()
             && index < self.spaces.len()
@@ -159,13 +159,13 @@ impl ProcessFollower {
         }
     }
 
-    /// The map of the process that runs, and what remembers how its stacks were unwound.
+    /// The running process's map, and the cache for unwinding its stacks.
     pub fn current(&mut self) -> Option<(&ProcessMap, &mut UnwindCache)> {
         let space = self.spaces.get_mut(self.current?)?;
         Some((&space.map, &mut space.cache))
     }
 
-    /// No process is known to run.
+    /// No known process is running.
     pub fn leave(&mut self) {
         self.current = None;
     }
@@ -193,7 +193,7 @@ fn signature<M: PhysicalMemory>(
     Some((signature, extent))
 }
 
-/// The same areas with what they show; those of which that can't be told are left out.
+/// The areas with their backing. Areas whose backing is unreadable are left out.
 fn named<M: PhysicalMemory>(
     view: &KernelView<'_, M>,
     layout: &ProcessLayout,
@@ -202,7 +202,7 @@ fn named<M: PhysicalMemory>(
 ) -> Vec<Area> {
     let vdso = layout.address_space.vdso;
     let vdso = vdso.and_then(|offset| view.u64(mm.wrapping_add(offset)));
-    // Most files are mapped in several pieces.
+    // Most files have several mappings.
     let mut files: Vec<(u64, Option<Backing>)> = Vec::new();
     let mut backing = |area: &RawArea| {
         if area.file == 0 && vdso == Some(area.begin) {

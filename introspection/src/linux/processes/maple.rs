@@ -1,4 +1,4 @@
-//! The maple tree that keeps an address space's areas (`lib/maple_tree.c`).
+//! The maple tree of an address space's areas (`lib/maple_tree.c`).
 
 use crate::PhysicalMemory;
 
@@ -7,18 +7,18 @@ use super::process_layout::{MAX_READ, MapleLayout};
 use crate::bytes::u64_at;
 use crate::linux::view::KernelView;
 
-/// Deepest tree that is followed: each level has at least 4 times as many entries as the one above.
+/// Maximum depth: each level has at least 4 times as many entries as the one above.
 const MAX_DEPTH: usize = 16;
-/// Most nodes that are read.
+/// Maximum number of nodes that are read.
 const MAX_NODES: usize = 8192;
-/// Nodes are aligned to this; the lower bits of a pointer say of which type its node is.
+/// Nodes are aligned to this; the lower bits of a pointer are the node's type.
 const ALIGNMENT: u64 = 256;
 /// `maple_leaf_64`, `maple_range_64`, `maple_arange_64` (`enum maple_type`, `include/linux/maple_tree.h`).
 const LEAF: u64 = 1;
 const RANGE: u64 = 2;
 const ALLOCATION_RANGE: u64 = 3;
 
-/// Hands each entry of the tree whose root is `root` to `visit`, in the order of addresses, until that has enough.
+/// Passes the entries of the tree at `root` to `visit`, by address, until `visit` stops the walk.
 pub fn walk<M: PhysicalMemory>(
     view: &KernelView<'_, M>,
     layout: &MapleLayout,
@@ -26,7 +26,7 @@ pub fn walk<M: PhysicalMemory>(
     mut visit: impl FnMut(u64) -> Visit,
 ) -> Option<()> {
     if !is_node(root) {
-        // A single entry, or none.
+        // The tree is a single entry, or empty.
         if root != 0 {
             visit(root);
         }
@@ -41,7 +41,7 @@ pub fn walk<M: PhysicalMemory>(
     Some(())
 }
 
-/// True for an entry that leads to a node (`xa_is_node`, `include/linux/xarray.h`).
+/// True for an entry that points to a node (`xa_is_node`, `include/linux/xarray.h`).
 fn is_node(entry: u64) -> bool {
     entry & 3 == 2 && entry > 4096
 }
@@ -49,12 +49,12 @@ fn is_node(entry: u64) -> bool {
 struct Walk<'w, 'a, M> {
     view: &'w KernelView<'a, M>,
     layout: &'w MapleLayout,
-    /// How many more nodes may be read.
+    /// The number of nodes that may still be read.
     nodes: usize,
 }
 
 impl<M: PhysicalMemory> Walk<'_, '_, M> {
-    /// Visits what is below the node that `entry` leads to, whose last index is `last`.
+    /// Visits the subtree of the node that `entry` points to. `last` is its last index.
     fn node(
         &mut self,
         entry: u64,
@@ -77,7 +77,7 @@ impl<M: PhysicalMemory> Walk<'_, '_, M> {
             let pivot = (index < layout.count)
                 .then(|| u64_at(node, layout.pivots + index * 8))
                 .flatten();
-            // The last one in use needs no pivot.
+            // The last slot in use needs no pivot.
             let pivot = pivot.filter(|pivot| index == 0 || *pivot != 0);
             let pivot = pivot.unwrap_or(last);
             let slot = u64_at(node, layout.slots + index * 8)?;

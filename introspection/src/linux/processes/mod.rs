@@ -1,9 +1,7 @@
-//! The processes of a Linux guest: which files are mapped where into their address spaces, and what is in
-//! those files.
+//! The processes of a Linux guest: their mappings, and the contents of the mapped files.
 //!
-//! vCPU threads find the mappings ([`ProcessFollower`]), while their vCPU stands still; the contents of files are
-//! read elsewhere, while the guest goes on. All of it is the guest's memory, and none of it is believed: walks are
-//! bounded, and what makes no sense means fewer mappings.
+//! vCPU threads find the mappings ([`ProcessFollower`]) while their vCPU is stopped. Other threads read the contents of
+//! files while the guest runs. Guest memory is untrusted: walks are bounded, and invalid data means fewer mappings.
 
 mod areas;
 mod files;
@@ -24,37 +22,36 @@ pub use follower::{ProcessFollower, Seen};
 pub use process_layout::ProcessLayout;
 pub use user_memory::UserMemory;
 
-/// The executable mappings of one address space, as they were at one moment.
+/// The executable mappings of one address space at one moment.
 #[derive(Debug)]
 pub struct ProcessMap {
-    /// The physical address of its page tables, with bit 12 cleared: those that KPTI gives the kernel lie side by
-    /// side with the user's.
+    /// The physical address of its page tables, with bit 12 cleared: KPTI's kernel half is beside the user's half.
     pub root: u64,
     /// The process that was running.
     pub pid: i32,
-    /// When, in ns of CLOCK_MONOTONIC.
+    /// The time of reading, in ns of CLOCK_MONOTONIC.
     pub time: u64,
-    /// By address; they don't overlap.
+    /// Sorted by address, without overlaps.
     pub areas: Vec<Area>,
-    /// The way back of what unwinds its stacks.
+    /// Receives the unwinder of its stacks.
     pub unwinder: Arc<UnwinderSlot>,
 }
 
-/// The way of an unwinder from the thread that reads the files of a process to the vCPU's thread that has met it.
+/// Passes an unwinder from the thread that reads a process's files to the vCPU's thread that found the process.
 ///
-/// The map of a process goes to the other thread by way of the profiler, with this slot; the unwinder comes back in it,
-/// once, and the vCPU's thread finds it there at one of the next ticks. Neither side ever waits.
+/// The profiler takes a process's map with this slot to the other thread. That thread stores the unwinder in the slot,
+/// once, and the vCPU's thread finds it there at a later tick. Neither side ever waits.
 #[derive(Debug, Default)]
 pub struct UnwinderSlot(OnceLock<UserUnwinder>);
 
 impl UnwinderSlot {
-    /// Hands `unwinder` over. Of several calls the first counts.
+    /// Stores `unwinder`. Only the first call has an effect.
     pub fn put(&self, unwinder: UserUnwinder) {
-        // One that is there already may be in use.
+        // An unwinder that is already there may be in use.
         let _already = self.0.set(unwinder);
     }
 
-    /// What unwinds the stacks of the process, once its files have been read.
+    /// The unwinder of the process's stacks, once its files have been read.
     pub fn get(&self) -> Option<&UserUnwinder> {
         self.0.get()
     }
@@ -67,49 +64,49 @@ pub struct Area {
     pub begin: u64,
     /// The first address after it.
     pub end: u64,
-    /// Where its first byte lies in what is mapped, in bytes.
+    /// The file offset of its first byte, in bytes.
     pub offset: u64,
-    /// What is mapped.
+    /// The content.
     pub backing: Backing,
 }
 
-/// What a mapping shows.
+/// The content of a mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// A file.
     File(Arc<MappedFile>),
-    /// The code that the kernel gives to each process (vdso(7)).
+    /// The kernel's code for user mode (vdso(7)).
     Vdso,
-    /// Memory of the process's own: code that was made at run time.
+    /// Anonymous memory: code that was generated at run time.
     Anonymous,
 }
 
-/// A file that is mapped.
+/// A mapped file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MappedFile {
     /// Its path in the guest.
     pub path: String,
-    /// Which file that was then.
+    /// The file's identity when it was mapped.
     pub identity: FileIdentity,
 }
 
-/// What tells a file from others, and from itself with other contents.
+/// Distinguishes a file from other files, and from itself with other contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FileIdentity {
     /// The guest virtual address of its inode.
     pub inode: u64,
     /// The inode's number.
     pub number: u64,
-    /// Its file system's device number, as the kernel has it.
+    /// Its file system's device number, in the kernel's encoding.
     pub device: u32,
     /// Its length in bytes.
     pub length: u64,
-    /// When it was last changed, by the guest's clock, in whatever form the kernel keeps that.
+    /// The time of its last change by the guest's clock, in the kernel's own format.
     pub modified: u64,
 }
 
 impl ProcessMap {
-    /// What process `pid` had in its address space at `root` at `time`: `areas`, by address.
+    /// The mappings `areas`, by address, of process `pid` with the page tables at `root` at `time`.
     pub fn new(root: u64, pid: i32, time: u64, areas: Vec<Area>) -> Self {
         Self {
             root,
@@ -120,7 +117,7 @@ impl ProcessMap {
         }
     }
 
-    /// About how many bytes it takes.
+    /// Its approximate memory use, in bytes.
     pub fn bytes(&self) -> usize {
         let area = |area: &Area| size_of::<Area>() + area.name().len();
         self.areas.iter().map(area).sum()

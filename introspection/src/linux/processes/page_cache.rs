@@ -1,7 +1,7 @@
-//! The contents of files that the guest has in its memory (`struct address_space`): all of those in an initramfs or
-//! a tmpfs, and of others what was read last.
+//! Reads files from the guest's page cache (`struct address_space`): everything in an initramfs or a tmpfs, and parts
+//! of other files that were read recently.
 //!
-//! It is read while the guest goes on: what doesn't fit together any more is no file.
+//! The guest runs meanwhile: inconsistent data means no file.
 
 use vm_memory::GuestAddress;
 
@@ -14,22 +14,22 @@ use crate::linux::LinuxKnowledge;
 use crate::linux::view::KernelView;
 use crate::memory::{CR0_PG, PAGE};
 
-/// Longest file that is read, in bytes.
+/// Maximum length of a file, in bytes.
 const MAX_FILE: u64 = 512 << 20;
-/// Bytes of a page, which is what is read at once.
+/// Bytes of a page. Pages are read one at a time.
 const PAGE_BYTES: usize = 4096;
-/// Slots of a node, a power of two, and its logarithm (`XA_CHUNK_SHIFT`, `include/linux/xarray.h`).
+/// Number of slots of a node, a power of two, and its logarithm (`XA_CHUNK_SHIFT`, `include/linux/xarray.h`).
 const SLOTS: u64 = 64;
 const SLOT_BITS: u32 = 6;
-/// Deepest tree: 11 levels of 6 bits cover all indices.
+/// Maximum depth: 11 levels of 6 bits cover all indices.
 const MAX_LEVELS: usize = 11;
-/// Where `struct page`s are without CONFIG_DYNAMIC_MEMORY_LAYOUT, with 4 levels of page tables
+/// The start of the `struct page`s without CONFIG_DYNAMIC_MEMORY_LAYOUT, with 4 levels of page tables
 /// (`Documentation/arch/x86/x86_64/mm.rst`).
 const FIXED_PAGES: u64 = 0xffff_ea00_0000_0000;
 
 impl LinuxKnowledge {
-    /// The contents of the file that `wanted` was, at most `limit` bytes. `None` when these aren't all in the guest's
-    /// memory, or it is another file by now.
+    /// The contents of `wanted`, at most `limit` bytes. `None` if they aren't all in guest memory, or the inode is
+    /// another file's by now.
     pub fn file_contents<M: PhysicalMemory>(
         &self,
         memory: &M,
@@ -38,7 +38,7 @@ impl LinuxKnowledge {
     ) -> Option<Vec<u8>> {
         let layout = self.processes.as_ref()?;
         let cache = layout.page_cache.as_ref()?;
-        // All of it lies in the direct map: page tables aren't needed, and no vCPU's are.
+        // All of it is in the direct map: no page tables are needed.
         let nowhere_else = Registers {
             cr0: CR0_PG,
             ..Registers::default()
@@ -82,15 +82,15 @@ struct Reader<'r, 'a, M> {
 }
 
 impl<M: PhysicalMemory> Reader<'_, '_, M> {
-    /// Where page `index` of the file is.
+    /// The physical address of the file's page `index`.
     fn page(&self, index: u64) -> Option<GuestAddress> {
         let mut entry = self.view.u64(self.mapping.wrapping_add(self.layout.head))?;
-        // The indices that `entry` stands for begin there: at page 0, without a node.
+        // The first index that `entry` covers: 0 if there is no node.
         let mut first = 0;
         let mut below = u32::MAX;
         for _ in 0..MAX_LEVELS {
             if !is_node(entry) {
-                // Without a node there is only the first page.
+                // Without a node there is only page 0.
                 let is_there = below != u32::MAX || index == 0;
                 return self.frame(entry, index.checked_sub(first).filter(|_| is_there)?);
             }
@@ -99,7 +99,7 @@ impl<M: PhysicalMemory> Reader<'_, '_, M> {
             self.view
                 .read(node.wrapping_add(self.layout.shift), &mut shift)?;
             let shift = u32::from(shift[0]);
-            // Each level is below the one before.
+            // Each level must be below the one before.
             if shift >= below || shift > 60 || below == u32::MAX && index >> shift >= SLOTS {
                 return None;
             }
@@ -110,7 +110,7 @@ impl<M: PhysicalMemory> Reader<'_, '_, M> {
                 slot = canonical;
                 entry = self.slot(node, slot)?;
             }
-            // Such as have the same indices above this level.
+            // All indices below a node have the same bits above this level.
             let above = index.checked_shr(shift + SLOT_BITS).unwrap_or(0);
             first = above.checked_shl(shift + SLOT_BITS).unwrap_or(0) + (slot << shift);
         }
@@ -122,10 +122,10 @@ impl<M: PhysicalMemory> Reader<'_, '_, M> {
             .u64(node.wrapping_add(self.layout.slots + slot * 8))
     }
 
-    /// Where the page is that lies `distance` behind the one whose `struct page` is `entry`: one entry may stand for
-    /// a row of them (a folio).
+    /// The physical address of the page `distance` pages after the one with its `struct page` at `entry`: one entry may
+    /// stand for several pages (a folio).
     fn frame(&self, entry: u64, distance: u64) -> Option<GuestAddress> {
-        // Values stand for pages that aren't there (`xa_is_value`).
+        // Values stand for absent pages (`xa_is_value`).
         if entry & 3 != 0 || entry >> 63 == 0 {
             return None;
         }
@@ -139,12 +139,12 @@ impl<M: PhysicalMemory> Reader<'_, '_, M> {
     }
 }
 
-/// True for an entry that leads to a node (`xa_is_node`).
+/// True for an entry that points to a node (`xa_is_node`).
 fn is_node(entry: u64) -> bool {
     entry & 3 == 2 && entry > 4096
 }
 
-/// The slot of the same node that has the entry for this one, too (`xa_is_sibling`).
+/// The slot in the same node that holds the entry for this slot too (`xa_is_sibling`).
 fn sibling_of(entry: u64) -> Option<u64> {
     (entry & 3 == 2 && entry < SLOTS << 2).then_some(entry >> 2)
 }

@@ -1,8 +1,8 @@
-//! Where the kernel keeps what a process has mapped: offsets out of BTF.
+//! Offsets from BTF of the kernel's data about processes and mappings.
 
 use crate::image::btf::Btf;
 
-/// Most bytes of one structure that are read at once.
+/// Maximum number of bytes of one structure that are read at once.
 pub const MAX_READ: usize = 256;
 
 /// Offsets in bytes, each from the start of its structure.
@@ -13,9 +13,9 @@ pub struct ProcessLayout {
     pub address_space: AddressSpaceLayout,
     pub area: AreaLayout,
     pub file: FileLayout,
-    /// What names have beyond their own file system; without it a path begins at its mount.
+    /// For paths beyond the file's own mount; without it a path begins at its mount.
     pub mount: Option<MountLayout>,
-    /// Where the contents of files are, if that is known.
+    /// For the contents of files, if known.
     pub page_cache: Option<PageCacheLayout>,
 }
 
@@ -33,12 +33,12 @@ pub struct AddressSpaceLayout {
     pub areas: Areas,
 }
 
-/// How an address space keeps its areas.
+/// How the kernel stores an address space's areas.
 #[derive(Debug)]
 pub enum Areas {
-    /// From 6.1 on: in a tree, whose root is there.
+    /// From 6.1 on: in a tree with its root at this offset.
     Tree { root: u64, nodes: MapleLayout },
-    /// Before: in a list, whose head is there.
+    /// Before: in a list with its head at this offset.
     List { head: u64, next: u64 },
 }
 
@@ -49,12 +49,12 @@ pub struct MapleLayout {
     pub allocation: NodeLayout,
 }
 
-/// Where a node has its pivots and slots.
+/// Offsets of a node's pivots and slots.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeLayout {
     pub pivots: usize,
     pub slots: usize,
-    /// How many pivots there are: one less than slots.
+    /// The number of pivots: one less than slots.
     pub count: usize,
 }
 
@@ -66,7 +66,7 @@ pub struct AreaLayout {
     pub flags: usize,
     pub page_offset: usize,
     pub file: usize,
-    /// How many bytes have all of these.
+    /// The number of bytes that contain all of these.
     pub length: usize,
 }
 
@@ -87,7 +87,7 @@ pub struct FileLayout {
     pub modified: Option<u64>,
 }
 
-/// `struct vfsmount` and `struct mount`, which has one.
+/// `struct vfsmount`, and `struct mount`, which contains it.
 #[derive(Debug)]
 pub struct MountLayout {
     pub root: u64,
@@ -110,7 +110,7 @@ pub struct PageCacheLayout {
 }
 
 impl ProcessLayout {
-    /// Looks it up. `None` for a kernel that keeps these things in another way.
+    /// Finds the layout. `None` for a kernel with other structures.
     pub fn find(btf: &Btf<'_>) -> Option<Self> {
         Some(Self {
             mm: btf.offset_of("task_struct", "mm")?,
@@ -212,7 +212,7 @@ impl FileLayout {
 
 impl MountLayout {
     fn find(btf: &Btf<'_>) -> Option<Self> {
-        // Others are called so, too.
+        // There are other structures of this name.
         let mount = btf.structures("mount");
         Some(Self {
             root: btf.offset_of("vfsmount", "mnt_root")?,

@@ -20,7 +20,7 @@ fn area(begin: u64, pages: u64, executable: bool, offset: u64, file: u64) -> Are
     }
 }
 
-/// What `introspector` finds on vCPU 0 in user mode at `time`.
+/// The result of `introspector` on vCPU 0 in user mode at `time`.
 fn look(
     introspector: &mut VcpuIntrospector,
     guest: &LinuxGuest,
@@ -81,7 +81,7 @@ fn finds_executable_mappings_in_trees_and_lists() {
             area(0x50_0000, 1, false, 3, program),
             area(0x7f00_0000_0000, 3, true, 0x7f0_0000_0000, 0),
         ];
-        // More than one leaf has room for.
+        // More areas than one leaf holds.
         plans.extend(
             (0..20).map(|index| area(0x7f10_0000_0000 + index * 0x10_0000, 4, index == 19, 0, 0)),
         );
@@ -118,7 +118,7 @@ fn finds_executable_mappings_in_trees_and_lists() {
 }
 
 #[test]
-fn news_come_once_and_again_after_changes() {
+fn a_map_comes_once_and_again_after_changes() {
     for (kernel, areas) in [(OLD, Areas::List), (HOT, Areas::Tree)] {
         let guest = LinuxGuest::new(kernel);
         let mut room = Room::new(&guest, areas);
@@ -133,7 +133,7 @@ fn news_come_once_and_again_after_changes() {
         let second = [first[0], area(0x50_0000, 1, true, 0, 0)];
         room.map(mm, &second);
         assert_eq!(look(SECOND + 1).unwrap().areas.len(), 2);
-        // As much as before, elsewhere: noticed a little later.
+        // The same amount at other addresses: noticed a little later.
         let third = [
             first[0],
             area(0x60_0000, 1, true, 0, 0),
@@ -142,11 +142,11 @@ fn news_come_once_and_again_after_changes() {
         room.map(mm, &third);
         assert!(look(SECOND + 2).is_none());
         assert_eq!(look(2 * SECOND).unwrap().areas[1].begin, 0x60_0000);
-        // Other memory only.
+        // Only other memory changes.
         let fourth = [third[0], third[1], area(0x70_0000, 2, false, 0, 0)];
         room.map(mm, &fourth);
         assert!(look(3 * SECOND).is_none());
-        // The same in other places.
+        // The same sizes at other addresses.
         let fifth = [third[0], area(0x65_0000, 1, true, 0, 0), fourth[2]];
         room.map(mm, &fifth);
         assert!(look(4 * SECOND - 1).is_none());
@@ -160,7 +160,7 @@ fn news_come_once_and_again_after_changes() {
 }
 
 #[test]
-fn what_could_not_be_passed_on_comes_again() {
+fn a_map_that_was_not_passed_on_comes_again() {
     let guest = LinuxGuest::new(HOT);
     let mut room = Room::new(&guest, Areas::Tree);
     room.process(1, &[area(0x40_0000, 4, true, 0, 0)]);
@@ -175,7 +175,7 @@ fn what_could_not_be_passed_on_comes_again() {
 fn tasks_in_borrowed_address_spaces_have_no_mappings() {
     let guest = LinuxGuest::new(HOT);
     let mut introspector = guest.introspector(0);
-    // A thread of the kernel's.
+    // A kernel thread.
     assert!(look(&mut introspector, &guest, 0).is_none());
     let mut room = Room::new(&guest, Areas::Tree);
     room.process(1, &[area(0x40_0000, 4, true, 0, 0)]);
@@ -241,7 +241,7 @@ fn circles_end() {
     let guest = LinuxGuest::new(HOT);
     let mut room = Room::new(&guest, Areas::Tree);
     let mm = room.process(1, &plans);
-    // Nodes that lead to themselves, many times each.
+    // Nodes with many pointers to themselves.
     for kind in [2, 3] {
         let node = room.take(256);
         let root = node | kind << 3 | 2;
@@ -264,7 +264,7 @@ fn reads_files_out_of_the_page_cache() {
     let single = room.pages(&bytes[..1]);
     let row = room.pages(&bytes);
     let page = |index: u64| row + index * 64;
-    // A folio of four pages from page 4 on: three slots say where it is.
+    // A folio of four pages from page 4 on: three sibling slots refer to it.
     let mut entries: Vec<_> = (0..64).map(|index| (index, page(index))).collect();
     for (sibling, entry) in &mut entries[5..8] {
         (*sibling, *entry) = (*sibling, 4 << 2 | 2);
@@ -272,7 +272,7 @@ fn reads_files_out_of_the_page_cache() {
     let low = room.node(0, &entries);
     let high = room.node(0, &[(0, page(64)), (1, page(65)), (3, page(67))]);
     let whole = room.node(6, &[(0, low), (1, high)]);
-    // One of 64 pages without a node of its own.
+    // A folio of 64 pages without a node of its own.
     let large = room.node(6, &[(0, page(0)), (1, high)]);
     let contents = |head, length, room: &mut Room<'_>| {
         let inode = room.inode(9, length, head);
@@ -288,7 +288,7 @@ fn reads_files_out_of_the_page_cache() {
         assert_eq!(read, expected(66));
     }
     assert!(contents(0, 0, &mut room).unwrap().is_empty());
-    // Pages that aren't there: behind the first, in no slot, behind the tree's end, swapped out.
+    // Absent pages: after the first, in no slot, after the tree's end, swapped out.
     for (head, length) in [
         (single, 2),
         (whole, 67),
@@ -299,7 +299,7 @@ fn reads_files_out_of_the_page_cache() {
     ] {
         assert_eq!(contents(head, length * PAGE, &mut room), None, "{head:#x}");
     }
-    // What lies outside guest memory, a node that leads to itself, a shift that makes no sense.
+    // A pointer outside guest memory, a node that points to itself, an invalid shift.
     let circle = room.node(6, &[]);
     room.put(circle - 2 + 0x28, circle);
     let shift = room.node(200, &[(0, single)]);
@@ -312,7 +312,7 @@ fn reads_files_out_of_the_page_cache() {
     ] {
         assert_eq!(contents(head, PAGE, &mut room), None, "{head:#x}");
     }
-    // Only the start; and no other file than the one that was asked for.
+    // Only the beginning; and no other file than the requested one.
     let inode = room.inode(9, 68 * PAGE, whole);
     let identity = identity(&guest, inode);
     let start = linux.file_contents(&guest.memory, &identity, PAGE);
@@ -371,7 +371,7 @@ proptest! {
         room.process(1, &plans);
         let known = identity(&guest, inode);
         for (index, value, kind) in seeds {
-            // Most go to what was just made, and lead there, too.
+            // Most writes go to the structures, and point there, too.
             let place = 0x43_0000 + index.index(0x4000) as u64 * 8;
             let value = match kind {
                 0 => value,

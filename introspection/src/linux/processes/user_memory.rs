@@ -1,9 +1,9 @@
-//! Whether the user memory that the page tables in force map is that of the task that runs.
+//! Tells whether the active page tables map the running task's user memory.
 //!
-//! In the kernel that isn't so at any moment: a switch of tasks first loads the next task's page tables, then its stack,
-//! and makes it the current one last (`context_switch`, `kernel/sched/core.c`); a task that exits, and the kernel's own
-//! threads, run with whatever was loaded before (lazy TLB, `Documentation/mm/active_mm.rst`). The kernel asks the same
-//! question before it looks at user memory in an NMI (`nmi_uaccess_okay`, `arch/x86/mm/tlb.c`).
+//! In the kernel this isn't always so. A task switch first loads the next task's page tables, then its stack, and makes
+//! it the current task last (`context_switch`, `kernel/sched/core.c`). Exiting tasks and kernel threads run with the
+//! page tables of an earlier task (lazy TLB, `Documentation/mm/active_mm.rst`). The kernel makes the same check before
+//! it reads user memory in an NMI (`nmi_uaccess_okay`, `arch/x86/mm/tlb.c`).
 
 use crate::PhysicalMemory;
 use kvmprof_recording::StackEnd;
@@ -16,17 +16,18 @@ use crate::memory::{FRAME, PTI_USER};
 /// The user memory of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UserMemory {
-    /// It has none: it is the kernel's own, or exits.
+    /// It has none: it is a kernel thread, or exits.
     Absent,
-    /// It is what the page tables in force map: that of the `struct mm_struct` at this kernel address.
+    /// The active page tables map it. It belongs to the `struct mm_struct` at this kernel address.
     Loaded(u64),
-    /// The page tables in force are another one's.
+    /// The active page tables are another task's.
     NotLoaded,
 }
 
 impl UserMemory {
-    /// That of the task at kernel address `task`, on a vCPU with `registers`. `None` if it can't be read.
-    pub fn of_task<M: PhysicalMemory>(
+    /// The user memory of the task at kernel address `task`, on a vCPU with `registers`. `None` if the task is
+    /// unreadable.
+    pub fn from_task<M: PhysicalMemory>(
         view: &KernelView<'_, M>,
         layout: &ProcessLayout,
         registers: &Registers,
@@ -39,8 +40,8 @@ impl UserMemory {
         let own = view.u64(mm.wrapping_add(layout.address_space.pgd))?;
         let own = view.translate(own)?.0;
         let loaded = registers.cr3 & FRAME;
-        // Without KPTI, the page beside the tables may well be another process's. The user's half of a pair doesn't
-        // map the kernel's structures.
+        // Without KPTI, the page beside the tables may be another process's. The user half of a pair doesn't map the
+        // kernel's structures.
         let is_users_half = || loaded == own | PTI_USER && !view.is_mapped(task);
         if loaded == own || is_users_half() {
             Some(Self::Loaded(mm))
@@ -49,8 +50,8 @@ impl UserMemory {
         }
     }
 
-    /// How the user's part of a stack ends that leads through the kernel of a task with this memory: before its first
-    /// frame. `None` if it can be walked.
+    /// Why the user part of a stack is missing for a task with this memory that is in the kernel. `None` if it can be
+    /// unwound.
     pub fn end_of_stack<M: PhysicalMemory>(
         self,
         view: &KernelView<'_, M>,
@@ -60,8 +61,8 @@ impl UserMemory {
             Self::Absent => Some(StackEnd::Absent),
             Self::NotLoaded => Some(StackEnd::Broken),
             Self::Loaded(mm) => {
-                // execve(2) gives a task new memory, and says last where the new program's code is. Until then the
-                // user's registers are those of the program before, whose memory is gone.
+                // execve(2) gives a task new memory first, and sets the new program's code address last. Until then the
+                // user's registers are the old program's, with memory that no longer exists.
                 let code = view.u64(mm.wrapping_add(layout.address_space.start_code));
                 match code {
                     Some(0) => Some(StackEnd::Absent),

@@ -1,18 +1,17 @@
-//! The code that the kernel gives to each process: it lies in the kernel's own image (`struct vdso_image`,
-//! `arch/x86/include/asm/vdso.h`).
+//! Reads the vdso, which is part of the kernel's image (`struct vdso_image`, `arch/x86/include/asm/vdso.h`).
 
 use crate::PhysicalMemory;
 
 use crate::linux::LinuxKnowledge;
 
-/// Most bytes that it may have.
+/// Maximum size of the vdso, in bytes.
 const MAX_LENGTH: u64 = 64 << 10;
 
 impl LinuxKnowledge {
-    /// The 64-bit vdso, an ELF file, out of guest memory. `None` while it isn't known where the kernel is.
+    /// The 64-bit vdso, an ELF file, from guest memory. `None` while the kernel's slide is unknown.
     pub fn vdso<M: PhysicalMemory>(&self, memory: &M) -> Option<Vec<u8>> {
         let placement = self.placement.get()?;
-        // It begins with the address and the length of its contents.
+        // The structure begins with the address and the length of the vdso.
         let mut fields = [0; 16];
         memory.read_physical(placement.physical(self.addresses.vdso?), &mut fields)?;
         let [data, length] = [0, 8].map(|start| {

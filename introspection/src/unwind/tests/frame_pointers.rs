@@ -16,7 +16,7 @@ fn without_orc_frame_pointers_lead_to_marked_registers() {
 
 #[test]
 fn without_orc_a_system_call_leads_to_the_registers_at_the_stacks_end() {
-    // The outermost frame of a system call, whose caller has cleared RBP.
+    // The outermost frame of a system call: entry code has cleared RBP.
     let top = 0xffff_c900_0000_4000;
     for (padding, ip, is_user) in [
         (0, 0x40_1234, true),
@@ -37,7 +37,7 @@ fn without_orc_a_system_call_leads_to_the_registers_at_the_stacks_end() {
             assert_eq!((user.ip, user.bp), (0x40_1234, 0x7fff_0040));
         }
     }
-    // A kernel's thread has registers there, too: none of anybody's.
+    // A kernel thread has zeroed registers there.
     let mut memory = Words::default();
     memory.registers(top - 168, 0, 0, 0, 0);
     memory.set(top - 168 - 16, &[0, at(ENTRY) + 1]);
@@ -53,7 +53,7 @@ fn without_orc_a_system_call_leads_to_the_registers_at_the_stacks_end() {
 fn without_orc_an_interrupts_stack_leads_to_the_one_that_it_came_from() {
     let mut memory = Words::default();
     let far = STACK + 0x10_0000;
-    // The handler's frame, whose caller's is on the other stack, which the first word here points to.
+    // The handler's frame. Its caller's frame is on the other stack; the first word here points to it.
     memory.set(IRQ_STACK, &[far, at(SWITCH) + 1, far - 0x40]);
     memory.set(far, &[(far + 0x40) | 1, at(INTERRUPT) + 1]);
     memory.registers(far + 0x40, at(CALLER), 0x10, far + 0x200, 0);
@@ -64,7 +64,7 @@ fn without_orc_an_interrupts_stack_leads_to_the_one_that_it_came_from() {
         [at(LEAF), at(SWITCH), at(INTERRUPT), at(CALLER)]
     );
     assert_eq!(stack.summary().kernel_end, StackEnd::Complete);
-    // Anything else there leads nowhere.
+    // Any other value there leads nowhere.
     memory.set(IRQ_STACK + 16, &[far + 0x40]);
     let (stack, _) = walk(None, &registers, &mut memory);
     assert_eq!(stack.frames(), [at(LEAF), at(SWITCH)]);

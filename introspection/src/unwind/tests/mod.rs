@@ -16,7 +16,7 @@ const TABLE: u64 = TEXT + 0x10_0000;
 const STACK: u64 = 0xffff_c900_0000_3000;
 const IRQ_STACK: u64 = 0xffff_c900_0000_1000;
 
-/// Where the functions of the test's kernel are, above [`TEXT`].
+/// Offsets of the test kernel's functions from [`TEXT`].
 const LEAF: u64 = 0x100;
 const CALLER: u64 = 0x200;
 const FRAMED: u64 = 0x300;
@@ -31,7 +31,7 @@ const CALL: u8 = 2;
 const REGISTERS: u8 = 3;
 const PROCESSOR_FRAME: u8 = 4;
 
-/// Offsets, flags of the form of 6.4: address, sp offset, bp offset, sp and bp bases, kind.
+/// Offsets and flags in the format of 6.4: address, sp offset, bp offset, sp and bp bases, kind.
 const ROWS: [(u64, i16, i16, u8, u8); 9] = [
     (LEAF, 8, 0, 5, CALL),
     (CALLER, 24, 0, 5, CALL),
@@ -44,7 +44,7 @@ const ROWS: [(u64, i16, i16, u8, u8); 9] = [
     (EXCEPTION, 40, 0, 5, PROCESSOR_FRAME),
 ];
 
-/// [`ROWS`] with the numbers that registers have from 7.1 on.
+/// [`ROWS`] with the register numbers of 7.1.
 fn renumbered() -> [(u64, i16, i16, u8, u8); 9] {
     const NUMBERS: [u8; 11] = [0, 8, 2, 5, 4, 3, 6, 7, 10, 9, 1];
     let number = |old: u8| NUMBERS[usize::from(old)];
@@ -63,7 +63,7 @@ fn table(rows: &[(u64, i16, i16, u8, u8)], release: &str) -> Option<OrcTable> {
         entries.extend(row.2.to_le_bytes());
         entries.extend([row.3, row.4]);
     }
-    let format = OrcFormat::of_kernel(release, &entries)?;
+    let format = OrcFormat::from_kernel(release, &entries)?;
     OrcTable::parse(TABLE, &addresses, &entries, format)
 }
 
@@ -124,7 +124,7 @@ fn walk(
     (stack, user)
 }
 
-/// A system call's stack, from `LEAF`, to the user's registers.
+/// The stack of a system call, from `LEAF` to the user's registers.
 fn system_call() -> Words {
     let mut memory = Words::default();
     // LEAF's return address; CALLER keeps 16 bytes; FRAMED has a frame pointer.
@@ -166,11 +166,11 @@ fn an_interrupt_is_crossed_to_what_it_interrupted() {
 
 fn check_interrupt(orc: &OrcTable) {
     let mut memory = system_call();
-    // The interrupt's own stack points to the one that it came from.
+    // The interrupt's stack points to the interrupted stack.
     memory.set(IRQ_STACK, &[at(SWITCH) + 5]);
     memory.set(IRQ_STACK + 8, &[STACK - 0x200]);
     memory.set(STACK - 0x200, &[at(INTERRUPT) + 1]);
-    // SWITCH's caller keeps its registers where its stack pointer is then.
+    // SWITCH's caller has its registers at its own stack pointer.
     memory.registers(STACK - 0x1f8, at(LEAF) + 3, 0x10, STACK, STACK + 0x80);
     let registers = in_kernel(at(LEAF) + 1, IRQ_STACK, 7);
     let (stack, user) = walk(Some(orc), &registers, &mut memory);
@@ -193,7 +193,7 @@ fn check_interrupt(orc: &OrcTable) {
 fn a_processor_frame_keeps_the_other_registers() {
     let orc = table(&ROWS, "6.12.9").unwrap();
     let mut memory = system_call();
-    // The entry says where the frame would end if all registers were there.
+    // The entry gives the end of a frame with all registers.
     let frame = STACK - 0x100;
     memory.set(frame + 40, &[at(CALLER) + 9, 0x10, 0x246, STACK + 8, 0x18]);
     let registers = in_kernel(at(EXCEPTION), frame, STACK + 0x80);
@@ -216,7 +216,7 @@ fn kernel_threads_end_and_unknown_code_breaks() {
         assert_eq!(stack.frames(), [at(LEAF), at(function)]);
         assert_eq!((stack.summary().kernel_end, user), (end, None));
     }
-    // An entry point, and a thunk that says the same of itself though it was called.
+    // An entry point, and a thunk with the same mark that was called.
     for (back, end) in [
         (0x40_1000, StackEnd::Complete),
         (at(CALLER), StackEnd::Broken),
@@ -227,7 +227,7 @@ fn kernel_threads_end_and_unknown_code_breaks() {
         let (stack, _) = walk(Some(&orc), &registers, &mut memory);
         assert_eq!(stack.summary().kernel_end, end);
     }
-    // Code outside the image, of which nothing is known, even with what looks like a frame pointer.
+    // Unknown code outside the image, even with what looks like a frame pointer.
     let mut memory = Words::default();
     let module = 0xffff_ffff_c012_3456;
     memory.set(STACK, &[module, 0, STACK + 0x40, at(CALLER) + 1]);
@@ -235,7 +235,7 @@ fn kernel_threads_end_and_unknown_code_breaks() {
     let (stack, _) = walk(Some(&orc), &registers, &mut memory);
     assert_eq!(stack.frames(), [at(LEAF), module - 1]);
     assert_eq!(stack.summary().kernel_end, StackEnd::Broken);
-    // A return address that is none, and memory that isn't there.
+    // An invalid return address, and unreadable memory.
     let mut memory = Words::default();
     memory.set(STACK, &[0x1234]);
     for registers in [in_kernel(at(LEAF), STACK, 0), in_kernel(at(LEAF), 0x10, 0)] {
@@ -256,7 +256,7 @@ fn endless_stacks_are_cut_short() {
     let (stack, _) = walk(Some(&orc), &registers, &mut deep);
     assert_eq!(stack.frames().len(), MAX_KERNEL_FRAMES);
     assert_eq!(stack.summary().kernel_end, StackEnd::Truncated);
-    // Registers that were interrupted where they themselves are.
+    // Saved registers that point to themselves.
     let mut circular = Words::default();
     circular.registers(STACK, at(ENTRY), 0x10, STACK, 0);
     let registers = in_kernel(at(ENTRY), STACK, 0);
@@ -300,7 +300,7 @@ fn entries_are_read_in_the_form_of_their_kernel() {
     for unknown in ["4.9", "", "six"] {
         assert!(table(&rows, unknown).is_none(), "{unknown}");
     }
-    // No kernel is known whose commonest register is this one.
+    // No known kernel uses this register most.
     assert!(table(&rows.map(|row| (row.0, 8, 0, 7, 0)), "7.9.1").is_none());
 }
 
@@ -322,7 +322,7 @@ fn tables_are_sorted_and_bounded() {
     assert!(OrcTable::parse(TABLE, &[0; 8], &[0; 6], format).is_none());
 }
 
-/// A user's stack of three calls, each of another form.
+/// A user stack of three calls, each with another instruction.
 fn user() -> (UserRegisters, Words) {
     let mut memory = Words::default();
     let frames = 0x7fff_0000;
@@ -382,7 +382,7 @@ fn user_stacks_that_make_no_sense_are_marked() {
         ..start
     };
     assert_eq!(ended(narrow, &mut memory), (1, StackEnd::Unsupported));
-    // No call lies before the second return address.
+    // There is no call before the second return address.
     memory.set(0x40_2008, &[0]);
     assert_eq!(ended(start, &mut memory), (2, StackEnd::Broken));
     // A frame that is its own caller.
@@ -390,7 +390,7 @@ fn user_stacks_that_make_no_sense_are_marked() {
     assert_eq!(ended(start, &mut memory), (2, StackEnd::Broken));
 }
 
-/// Memory full of what a hostile guest would like to be followed.
+/// Memory full of pointers that a hostile guest would like the unwinder to follow.
 struct Hostile<'a> {
     words: &'a [u64],
     reads: usize,

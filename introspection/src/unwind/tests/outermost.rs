@@ -1,9 +1,9 @@
-//! Where stacks that go by frame pointers end.
+//! Tests of the ends of stacks that are unwound by frame pointers.
 
 use super::*;
 
 const FRAME: u64 = 0x7fff_0000;
-/// Where a call leads back to, and where none does.
+/// A return address after a call, and one without a call.
 const BACK: u64 = 0x40_1010;
 const ELSEWHERE: u64 = 0x40_2011;
 
@@ -16,7 +16,7 @@ fn code() -> Words {
     memory
 }
 
-/// How many frames there are from `bp` on, and how they end.
+/// The number of frames from `bp` on, and how they end.
 fn ended(bp: u64, memory: &mut Words) -> (u8, StackEnd) {
     let start = UserRegisters {
         ip: 0x40_0123,
@@ -31,7 +31,7 @@ fn ended(bp: u64, memory: &mut Words) -> (u8, StackEnd) {
 
 #[test]
 fn a_register_alone_says_of_no_stack_that_it_is_whole() {
-    // Threads begin with 0, and code without frame pointers leaves it there.
+    // Threads begin with 0, and code without frame pointers leaves it unchanged.
     let mut memory = code();
     assert_eq!(ended(0, &mut memory), (1, StackEnd::Broken));
     // It may point to anything.
@@ -46,11 +46,11 @@ fn a_register_alone_says_of_no_stack_that_it_is_whole() {
 }
 
 #[test]
-fn behind_a_frame_the_outermost_one_is_the_last() {
+fn after_a_frame_the_outermost_one_is_the_last() {
     let mut memory = code();
     memory.set(FRAME, &[0, BACK]);
     assert_eq!(ended(FRAME, &mut memory), (2, StackEnd::Complete));
-    // A frame that nobody called, or that returns nowhere.
+    // A frame that no call made, or that returns nowhere.
     memory.set(FRAME, &[FRAME + 0x10, BACK]);
     for words in [[0, ELSEWHERE], [0, 0], [FRAME + 0x20, 0]] {
         memory.set(FRAME + 0x10, &words);
@@ -60,7 +60,7 @@ fn behind_a_frame_the_outermost_one_is_the_last() {
             "{words:x?}"
         );
     }
-    // What is no code, and a caller that goes on in spite of that.
+    // Invalid code addresses, and a caller with further frames.
     for words in [[0, 0x1234_5678], [0, 1 << 63], [FRAME + 0x20, ELSEWHERE]] {
         memory.set(FRAME + 0x10, &words);
         assert_eq!(
@@ -73,7 +73,7 @@ fn behind_a_frame_the_outermost_one_is_the_last() {
 
 #[test]
 fn a_goroutine_ends_with_the_function_that_it_was_started_with() {
-    // `runtime.goexit`: NOP, CALL, NOP; goroutines return behind the first instruction.
+    // `runtime.goexit`: NOP, CALL, NOP; goroutines return to the address after the first instruction.
     let mut memory = code();
     let goexit = 0x40_3000;
     let instructions = [0xcc, 0xcc, 0xcc, 0x90, 0xe8, 5, 6, 7];

@@ -82,7 +82,7 @@ impl Flames {
         }
         self.recorder.ioctl(REC_STOP, 0)?;
         self.read(RemoteDevice::read)?;
-        let profile = Profile::of_file(&self.path, &[])?;
+        let profile = Profile::from_file(&self.path, &[])?;
         let graph = Graph {
             title: TITLE.to_owned(),
             subtitle: account(&profile),

@@ -92,7 +92,7 @@ impl Command for DiffArguments {
                 })?;
             }
             None => {
-                let colours = Look::of_terminal(std::io::stdout().is_terminal()).colours;
+                let colours = Look::for_terminal(std::io::stdout().is_terminal()).colours;
                 let changes = changes(&before, &after, self.sort);
                 print(
                     &changes,

@@ -42,7 +42,7 @@ impl Command for HtmlArguments {
         check_output(&self.output, &[&self.file], self.force)?;
         let input = self.input.open(&self.file, console)?;
         let profile = &input.profile;
-        let timeline = Timeline::of(&input.recording, profile).map_err(CommandError::from)?;
+        let timeline = Timeline::new(&input.recording, profile).map_err(CommandError::from)?;
         let title = self.title.clone().unwrap_or_else(|| title(profile));
         let page = page(profile, &timeline, &title);
         let packed = is_packed_name(&self.output);

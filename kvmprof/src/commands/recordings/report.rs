@@ -87,7 +87,7 @@ impl Command for ReportArguments {
                 sections: self.by.clone(),
                 sort: self.sort,
                 top: self.top,
-                look: Look::of_terminal(std::io::stdout().is_terminal()),
+                look: Look::for_terminal(std::io::stdout().is_terminal()),
             };
             print(&profile, &layout, &relatives, out)
         };
@@ -143,7 +143,7 @@ impl ReportArguments {
             .filter_map(|(function, relation)| Some((function.as_ref()?, relation)));
         wanted
             .map(|(function, relation)| {
-                Relatives::of(profile, function, relation)
+                Relatives::new(profile, function, relation)
                     .ok_or_else(|| CommandError::NoSuchFunction(function.clone()))
             })
             .collect()

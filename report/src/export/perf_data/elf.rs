@@ -1,4 +1,4 @@
-//! ELF files that have symbols and nothing else (System V ABI, gABI 4.1).
+//! ELF files with symbols only (System V ABI, gABI 4.1).
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,11 @@ const GLOBAL_FUNCTION: u8 = 1 << 4 | 2;
 /// A section: offset of its name, type, flags, offset, length, link, info, bytes of an entry.
 type Section = (u32, u32, u64, usize, u64, u32, u32, u64);
 
-/// A file whose `functions` lie where they say: its text is everywhere, at the file's offset of the same number, as
-/// it is mapped.
+/// A file with `functions` at their addresses. Its text covers all addresses, with equal file offsets, as it is mapped.
 pub fn file(functions: &BTreeMap<u64, Function>) -> Vec<u8> {
     let (mut symbols, mut names) = (vec![0; SYMBOL], vec![0]);
     for (begin, function) in functions {
-        // More than 4 GiB of names aren't in a recording; such symbols would go without one.
+        // A recording has less than 4 GiB of names; symbols beyond that would have no name.
         let name = u32::try_from(names.len()).unwrap_or_default();
         symbols.extend(name.to_le_bytes());
         symbols.extend([GLOBAL_FUNCTION, 0, 1, 0]);
@@ -74,7 +73,8 @@ fn header(at_sections: usize) -> Vec<u8> {
         bytes.extend(number.to_le_bytes());
     }
     bytes.extend(0_u32.to_le_bytes());
-    // Bytes of this header, of a program header, their number; the same of sections; which has their names.
+    // Bytes of this header and of a program header, the number of program headers; the same for sections; the index of
+    // the section with their names.
     for number in [64_u16, 56, 0, 64, 5, 4] {
         bytes.extend(number.to_le_bytes());
     }

@@ -1,4 +1,4 @@
-//! The file around the records: header, attributes, data.
+//! The parts of the file around the records: header, attributes, data.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -10,14 +10,14 @@ use super::records::{FLAGS, SAMPLE_TYPE};
 const HEADER_LENGTH: u64 = 104;
 /// Bytes of `struct perf_event_attr` (`PERF_ATTR_SIZE_VER5`).
 const ATTRIBUTES_LENGTH: u32 = 112;
-/// Those, and where the event's ids would be.
+/// Bytes of `struct perf_event_attr` and of the position of the event's ids.
 const FILE_ATTRIBUTES_LENGTH: u64 = ATTRIBUTES_LENGTH as u64 + 16;
 /// `PERF_TYPE_SOFTWARE`; its event 0 is `PERF_COUNT_SW_CPU_CLOCK`.
 const SOFTWARE: u32 = 1;
 /// `CLOCK_MONOTONIC`.
 const CLOCK_MONOTONIC: u32 = 1;
 
-/// A file in the making. Until it is finished, perf takes it for an empty one.
+/// A file that is being written. Until it is finished, perf takes it for empty.
 #[derive(Debug)]
 pub struct PerfFile {
     out: BufWriter<File>,
@@ -25,7 +25,7 @@ pub struct PerfFile {
 }
 
 impl PerfFile {
-    /// Makes the file at `path` anew, for one event that comes every `period` ns.
+    /// Creates the file at `path`, for one event with a period of `period` ns.
     pub fn create(path: &Path, period: u64) -> io::Result<Self> {
         let mut out = BufWriter::new(File::create(path)?);
         out.write_all(&header(0))?;
@@ -36,7 +36,7 @@ impl PerfFile {
         })
     }
 
-    /// Closes it: what has been written are its data.
+    /// Completes the header.
     pub fn finish(mut self) -> io::Result<()> {
         self.out.seek(SeekFrom::Start(0))?;
         self.out.write_all(&header(self.data_length))?;
@@ -61,7 +61,7 @@ fn header(data_length: u64) -> Vec<u8> {
     let sections = [
         (HEADER_LENGTH, FILE_ATTRIBUTES_LENGTH),
         (HEADER_LENGTH + FILE_ATTRIBUTES_LENGTH, data_length),
-        // Event types, which no perf writes any more.
+        // Event types, which perf no longer writes.
         (0, 0),
     ];
     for number in [HEADER_LENGTH, FILE_ATTRIBUTES_LENGTH] {
@@ -76,7 +76,7 @@ fn header(data_length: u64) -> Vec<u8> {
     bytes
 }
 
-/// `struct perf_event_attr`, and no ids: there is one event.
+/// `struct perf_event_attr`, without ids: there is one event.
 fn attributes(period: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     for number in [SOFTWARE, ATTRIBUTES_LENGTH] {

@@ -1,13 +1,13 @@
 //! The file that `perf report` and `perf script` read (`tools/perf/Documentation/perf.data-file-format.txt` of the Linux
 //! sources; `include/uapi/linux/perf_event.h` has the records).
 //!
-//! An event is a tick of the clock, `cpu-clock` with its period in ns. Ticks of a halted vCPU are one event with the
-//! period of all, in the function `[halted]` of the process that perf calls `swapper`. perf has no place for the mode: kernel and
-//! user are told apart by the context of the frames, and interrupts by their entry among them.
+//! An event is a tick of the clock, `cpu-clock` with its period in ns. Ticks of a halted vCPU are one event with their
+//! total period, in the function `[halted]` of the process that perf calls `swapper`. perf has no field for the mode:
+//! the context of the frames shows kernel and user, and an entry function among the frames shows interrupts.
 //!
-//! perf takes names from files. They lie in a folder beside: `kallsyms`, for perf's option of that name, and for each
-//! process an ELF file that has nothing but symbols, and whose whole path the events have. Only what was sampled is in
-//! them, so that what perf shows is what `kvmprof report` shows.
+//! perf takes names from files in a folder beside the output: `kallsyms`, for perf's option of that name, and for each
+//! process an ELF file with symbols only; events have its whole path. The files have only sampled functions, so that
+//! perf shows the same as `kvmprof report`.
 
 mod elf;
 mod file;
@@ -25,11 +25,10 @@ use file::PerfFile;
 use records::Records;
 use symbols::{ANCHOR, CUT_SHORT_AT, HALTED_AT, KALLSYMS, SymbolFolder};
 
-/// A round is over when time has gone on by so much, in ns: perf keeps two of them in memory to put events into
-/// order. vCPUs are never that far apart.
+/// The length of a round, in ns: perf keeps two rounds in memory to sort events. vCPUs are never that far apart.
 const ROUND: u64 = 2_000_000_000;
 
-/// The folder of what perf takes names from, beside the file at `path`.
+/// The folder with perf's symbol files, beside the file at `path`.
 pub fn symbols_beside(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(".symbols");
@@ -45,7 +44,7 @@ pub fn reading_command(path: &Path) -> String {
     )
 }
 
-/// `path` as one word of a shell's command.
+/// `path` as one word of a shell command.
 fn word(path: &Path) -> String {
     let text = path.to_string_lossy();
     let is_plain = |character: char| character.is_alphanumeric() || "/._-+:@%".contains(character);
@@ -57,7 +56,7 @@ fn word(path: &Path) -> String {
 
 /// Writes `source` to the file at `path`, and its symbols beside it.
 pub fn write(source: &Source, path: &Path) -> Result<(), ExportError> {
-    // Made before its whole path can be told.
+    // Created first, since only existing files have a canonical path.
     let mut file = PerfFile::create(path, source.period_ns())?;
     let folder = SymbolFolder::create(&symbols_beside(path))?;
     let mut export = Export {
@@ -85,7 +84,7 @@ struct Export<'a> {
     records: Records,
     // The names of threads, by pid and tid.
     comms: HashMap<(i32, i32), String>,
-    // Stacks of each process whose functions are known to the folder.
+    // Stacks of each process with functions that the folder has already.
     known: HashMap<i32, HashSet<Stack>>,
     round_end: Option<u64>,
     latest: u64,
@@ -124,7 +123,7 @@ impl Export<'_> {
         }
     }
 
-    /// perf knows pid 0 by a name of its own.
+    /// perf has a name of its own for pid 0.
     fn name_thread(&mut self, event: &Event) {
         let thread = (event.pid, event.tid);
         if thread == (0, 0) || self.comms.get(&thread) == Some(&event.comm) {
@@ -132,7 +131,7 @@ impl Export<'_> {
         }
         self.records.comm(event);
         if self.comms.insert(thread, event.comm.clone()).is_some() {
-            // Another program, perhaps, with functions of its own.
+            // It may be another program, with other functions.
             self.known.remove(&event.pid);
         }
     }
@@ -161,7 +160,7 @@ impl Export<'_> {
     }
 }
 
-/// A call chain: addresses with a context before those of the kernel, and before those of the user.
+/// A call chain: addresses, with a context marker before the kernel's and before the user's.
 #[derive(Debug, Default)]
 struct Chain {
     entries: Vec<u64>,
@@ -193,9 +192,9 @@ mod tests {
 
     #[test]
     fn the_command_can_be_typed() {
-        let told = reading_command(Path::new("/tmp/my file's.data"));
+        let command = reading_command(Path::new("/tmp/my file's.data"));
         let symbols = "'/tmp/my file'\\''s.data.symbols/kallsyms'";
-        assert!(told.ends_with(symbols), "{told}");
+        assert!(command.ends_with(symbols), "{command}");
         assert_eq!(
             reading_command(Path::new("a.data")),
             "perf report -i a.data --kallsyms a.data.symbols/kallsyms"

@@ -1,4 +1,4 @@
-//! The records: who is called what, what is mapped where, and samples (`perf_event_open(2)`).
+//! The records: names of threads, mappings, and samples (`perf_event_open(2)`).
 
 use std::io::{self, Write};
 
@@ -15,7 +15,7 @@ mod kind {
     pub const MMAP: u32 = 1;
     pub const COMM: u32 = 3;
     pub const SAMPLE: u32 = 9;
-    /// perf's own: what came before the last one may be put into order now.
+    /// perf's own: events before the last such record can be sorted now.
     pub const FINISHED_ROUND: u32 = 68;
 }
 
@@ -23,14 +23,14 @@ mod kind {
 const KERNEL: u16 = 1;
 /// `PERF_RECORD_MISC_USER`.
 const USER: u16 = 2;
-/// Bytes of a name with the NUL behind it (`TASK_COMM_LEN`).
+/// Bytes of a name with its NUL (`TASK_COMM_LEN`).
 const COMM_LENGTH: usize = 16;
-/// perf's first word for a kernel that runs on its own, before the name of a symbol.
+/// perf's name for a kernel that runs on its own, followed by the name of a symbol.
 const KERNEL_NAME: &str = "[kernel.kallsyms]";
-/// Everything is mapped but the addresses that stand for contexts.
+/// The length of mappings: all addresses but the context markers.
 const MAPPED: u64 = 0xffff_ffff_ffff_0000;
 
-/// What stands before addresses of the kernel (`PERF_CONTEXT_KERNEL`), or of the user (`PERF_CONTEXT_USER`).
+/// The marker before kernel addresses (`PERF_CONTEXT_KERNEL`) or user addresses (`PERF_CONTEXT_USER`).
 pub fn context(is_kernel: bool) -> u64 {
     if is_kernel {
         0_u64.wrapping_sub(128)
@@ -39,29 +39,29 @@ pub fn context(is_kernel: bool) -> u64 {
     }
 }
 
-/// Records on their way into the file.
+/// Records that haven't been written yet.
 #[derive(Debug, Default)]
 pub struct Records {
     bytes: Vec<u8>,
 }
 
 impl Records {
-    /// Hands all of them over.
+    /// Writes all records to `file`.
     pub fn hand_over(&mut self, file: &mut PerfFile) -> io::Result<()> {
         file.write_all(&self.bytes)?;
         self.bytes.clear();
         Ok(())
     }
 
-    /// The kernel is mapped everywhere; `anchor` is the symbol, and its address, by which perf tells whether
-    /// kallsyms have moved.
+    /// Maps the kernel at all addresses. perf compares `anchor`, a symbol and its address, with kallsyms to see whether
+    /// the kernel has moved.
     pub fn kernel_mapping(&mut self, anchor: (&str, u64)) {
         let (symbol, address) = anchor;
         let name = format!("{KERNEL_NAME}{symbol}");
         self.mapping(KERNEL, (-1, 0, 0), address, name.as_bytes());
     }
 
-    /// The process of `event` has the file at `path` mapped everywhere from then on.
+    /// Maps the file at `path` at all addresses of the process of `event`, from then on.
     pub fn user_mapping(&mut self, event: &Event, path: &[u8]) {
         self.mapping(USER, (event.pid, event.pid, event.time), 0, path);
     }
@@ -83,7 +83,7 @@ impl Records {
         });
     }
 
-    /// The thread of `event` has its name from then on.
+    /// Names the thread of `event` from then on.
     pub fn comm(&mut self, event: &Event) {
         self.record(kind::COMM, 0, |bytes| {
             ids(bytes, event.pid, event.tid);
@@ -94,7 +94,7 @@ impl Records {
         });
     }
 
-    /// `event`, which stands for `period` ns.
+    /// Adds a sample of `event` with a period of `period` ns.
     pub fn sample(&mut self, event: &Event, period: u64, chain: &Chain) {
         let misc = if chain.starts_in_kernel { KERNEL } else { USER };
         self.record(kind::SAMPLE, misc, |bytes| {
@@ -110,7 +110,7 @@ impl Records {
         });
     }
 
-    /// A round is over.
+    /// Ends a round.
     pub fn round(&mut self) {
         self.record(kind::FINISHED_ROUND, 0, |_| {});
     }
@@ -121,7 +121,7 @@ impl Records {
         self.bytes.extend(misc.to_le_bytes());
         self.bytes.extend([0; 2]);
         body(&mut self.bytes);
-        // Paths and stacks are bounded far below that.
+        // Paths and stacks are limited to much less.
         let length = u16::try_from(self.bytes.len() - begin).unwrap_or(u16::MAX);
         self.bytes[begin + 6..begin + 8].copy_from_slice(&length.to_le_bytes());
     }
@@ -136,13 +136,13 @@ fn ids(bytes: &mut Vec<u8>, pid: i32, tid: i32) {
     bytes.extend(tid.to_le_bytes());
 }
 
-/// Text with a NUL behind it, and more up to a multiple of 8 bytes.
+/// Appends text with a NUL, padded to a multiple of 8 bytes.
 fn text(bytes: &mut Vec<u8>, text: &[u8]) {
     bytes.extend(text);
     bytes.extend(std::iter::repeat_n(0, 8 - text.len() % 8));
 }
 
-/// What `sample_id_all` has behind every record that is no sample.
+/// Appends what `sample_id_all` adds to all records but samples.
 fn sample_id(bytes: &mut Vec<u8>, (pid, tid): (i32, i32), time: u64, cpu: u64) {
     ids(bytes, pid, tid);
     push(bytes, time);

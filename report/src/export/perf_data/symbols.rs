@@ -1,4 +1,4 @@
-//! The folder that perf takes names from.
+//! The folder with perf's symbol files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -13,45 +13,46 @@ use crate::text::visible;
 
 /// The kernel's functions.
 pub const KALLSYMS: &str = "kallsyms";
-/// A symbol of ours in the kernel, that is where it is. perf holds kallsyms against it.
+/// A symbol that this export adds to the kernel. perf compares it with kallsyms.
 pub const ANCHOR: (&str, u64) = ("kvmprof_anchor", 0xffff_ffff_fffe_0000);
-/// Stands for the code of a halted vCPU. No code lies so high.
+/// Stands for the code of a halted vCPU. No code has such a high address.
 pub const HALTED_AT: u64 = 0xffff_ffff_fffe_1000;
-/// Stands for what is missing of a stack.
+/// Stands for the missing part of a stack.
 pub const CUT_SHORT_AT: u64 = 0xffff_ffff_fffe_2000;
 
-/// Most files of processes.
+/// Maximum number of files of processes.
 const MAX_FILES: usize = 65_536;
-/// Most bytes of a function's name that perf reads from kallsyms (`KSYM_NAME_LEN`), with room for the line's rest.
+/// Maximum number of bytes of a function's name that perf reads from kallsyms (`KSYM_NAME_LEN`), with room for the rest
+/// of the line.
 const MAX_NAME: usize = 480;
 
-/// A function that was sampled.
+/// A sampled function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
     /// Its name.
     pub name: String,
-    /// Bytes up to the last address that was seen in it.
+    /// Bytes up to its last sampled address.
     pub length: u64,
 }
 
 type Functions = BTreeMap<u64, Function>;
 
-/// See the module's documentation.
+/// The symbol files of all processes and of the kernel.
 #[derive(Debug)]
 pub struct SymbolFolder {
     path: PathBuf,
     kernel: Functions,
-    // What each process runs now.
+    // The current file of each process.
     processes: HashMap<i32, (PathBuf, Functions)>,
     files: usize,
 }
 
 impl SymbolFolder {
-    /// Makes the folder at `path`, if it isn't there.
+    /// Creates the folder at `path` if there is none.
     pub fn create(path: &Path) -> io::Result<Self> {
         fs::create_dir_all(path)?;
         Ok(Self {
-            // perf is run wherever its user is.
+            // perf may run in another directory.
             path: fs::canonicalize(path)?,
             kernel: Functions::new(),
             processes: HashMap::new(),
@@ -59,8 +60,8 @@ impl SymbolFolder {
         })
     }
 
-    /// Takes the functions of `frames` of process `pid`, called `name`. The result is a new file that the process has
-    /// from now on.
+    /// Adds the functions of `frames` of process `pid` with name `name`. Returns the process's new file if it needs
+    /// one.
     pub fn note(
         &mut self,
         pid: i32,
@@ -68,7 +69,7 @@ impl SymbolFolder {
         frames: &[Frame<'_>],
     ) -> Result<Option<PathBuf>, ExportError> {
         let mut new = None;
-        // perf knows one function of an address: the one that the code is in.
+        // perf wants one function of an address: the one with the code.
         let known = |frame: &&Frame<'_>| frame.address != 0 && !frame.is_inlined;
         for frame in frames.iter().filter(known) {
             if frame.is_kernel {
@@ -89,7 +90,7 @@ impl SymbolFolder {
         Ok(new)
     }
 
-    /// The process has another program, or its first: with a file of its own.
+    /// Begins a file for the process, which has just executed a program.
     fn begin_file(&mut self, pid: i32, name: &str) -> Result<PathBuf, ExportError> {
         if self.files == MAX_FILES {
             return Err(ExportError::TooMany("programs"));
@@ -113,7 +114,7 @@ impl SymbolFolder {
         Ok(path)
     }
 
-    /// Writes everything.
+    /// Writes all files.
     pub fn finish(mut self) -> io::Result<()> {
         for (path, functions) in self.processes.values() {
             fs::write(path, elf::file(functions))?;
@@ -137,7 +138,7 @@ fn note(name: &str) -> Function {
     }
 }
 
-/// Adds the function of `frame`; false if another one is there already.
+/// Adds the function of `frame`; false if there is another one at its address.
 fn add(functions: &mut Functions, frame: &Frame<'_>) -> bool {
     let offset = frame.offset.unwrap_or_default();
     let begin = frame.address.wrapping_sub(offset);
@@ -151,7 +152,7 @@ fn add(functions: &mut Functions, frame: &Frame<'_>) -> bool {
     function.name == name
 }
 
-/// A name as it can stand on a line of kallsyms.
+/// A name that is valid in a line of kallsyms.
 fn symbol_name(name: &str) -> String {
     let mut name = visible(name);
     let end = (0..=MAX_NAME.min(name.len())).rev();

@@ -1,4 +1,4 @@
-//! Valgrind's own reader.
+//! Reads the export with `callgrind_annotate`.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -51,7 +51,7 @@ fn callgrind_rows(text: &str) -> Vec<(String, String, u64)> {
     let rows = text.lines().filter_map(|line| {
         let (ticks, rest) = line.trim_start().split_once(' ')?;
         let ticks = ticks.replace(',', "").parse().ok()?;
-        // The share is in parentheses; the file stands before the function, the object in brackets after it.
+        // The share is in parentheses; the file is before the function, the object in brackets after it.
         let rest = rest.trim_start().strip_prefix('(')?.split_once(')')?.1;
         let (_, rest) = rest.split_once(':')?;
         let (function, object) = rest.split_once(" [")?;

@@ -1,4 +1,4 @@
-//! The Firefox Profiler's own command line.
+//! Reads the export with the Firefox Profiler's command line.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{ROUNDS, exported, first, node, npm_readers, run};
 
-/// A profile that the reader has open, in a process of its own.
+/// A profile that the reader's background process has open.
 struct Session<'a> {
     home: &'a Path,
 }
@@ -43,7 +43,7 @@ impl<'a> Session<'a> {
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        // Also of a test that fails.
+        // Also if the test fails.
         let _ = self.command(&["stop", "--all"]).output();
     }
 }

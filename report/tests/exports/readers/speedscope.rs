@@ -1,4 +1,4 @@
-//! The schema that comes with speedscope, and speedscope itself in a browser.
+//! Checks the export with speedscope's schema, and reads it with speedscope in a browser.
 
 use std::collections::HashMap;
 use std::fs;
@@ -39,7 +39,7 @@ fn speedscope_takes_its_format() {
     assert_eq!(first(own), expected);
 }
 
-/// The texts of speedscope's page, where its table of functions of the profile that `document` wants active is shown.
+/// The texts of speedscope's page with the table of functions of the active profile in `document`.
 fn page(folder: &Path, document: &Value) -> Vec<String> {
     let script = folder.join("load.js");
     let text = Value::String(document.to_string());

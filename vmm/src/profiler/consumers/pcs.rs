@@ -4,7 +4,7 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::PCS_STOP;
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Handle, Readiness};
-use kvmprof_devices::profiling::{ClockWish, Pcs};
+use kvmprof_devices::profiling::{ClockRequest, Pcs};
 use kvmprof_recording::Ticks;
 use kvmprof_recording::status::{ConsumerStatus, PcsStatus};
 
@@ -86,14 +86,14 @@ impl Device for PcsConsumer {
             Request::Read { .. } => TicksBefore::Any,
             Request::Ioctl {
                 command, argument, ..
-            } => match self.pcs.clock_wish(command, argument)? {
-                Some(ClockWish::Settle) if command == PCS_STOP => {
+            } => match self.pcs.clock_request(command, argument)? {
+                Some(ClockRequest::Flush) if command == PCS_STOP => {
                     TicksBefore::Last { others: false }
                 }
-                Some(ClockWish::Settle) => TicksBefore::All,
+                Some(ClockRequest::Flush) => TicksBefore::All,
                 // Somebody else's clock too.
-                Some(ClockWish::Rate(_)) if context.is_shared => return Err(Errno::EBUSY),
-                Some(ClockWish::Rate(_)) => TicksBefore::All,
+                Some(ClockRequest::Rate(_)) if context.is_shared => return Err(Errno::EBUSY),
+                Some(ClockRequest::Rate(_)) => TicksBefore::All,
                 None => TicksBefore::Any,
             },
             Request::Close => TicksBefore::Last { others: false },
