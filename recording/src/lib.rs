@@ -31,7 +31,7 @@
 //!         *samples.entry(sample.pid).or_default() += 1;
 //!     }
 //! })?;
-//! println!("{} ticks of {}: {samples:?}", contents.account.ticks, contents.facts.kernel);
+//! println!("{} ticks of {}: {samples:?}", contents.account.ticks, contents.info.kernel);
 //! # Ok::<(), kvmprof_recording::file::FileError>(())
 //! ```
 

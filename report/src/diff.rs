@@ -153,7 +153,7 @@ pub fn print(
         writeln!(
             out,
             "{when:<6}  {}: {account}{}",
-            visible(&profile.contents.facts.kernel),
+            visible(&profile.contents.info.kernel),
             match (profile.contents.unread, profile.contents.closed) {
                 (0, Some(_)) => "",
                 (0, None) => "; the recording was cut off",

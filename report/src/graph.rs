@@ -52,7 +52,7 @@ impl Graph {
 
 /// The default title for `profile`.
 pub fn title(profile: &Profile) -> String {
-    let kernel = Path::new(&profile.contents.facts.kernel).file_name();
+    let kernel = Path::new(&profile.contents.info.kernel).file_name();
     let kernel = kernel.and_then(OsStr::to_str).unwrap_or("A guest");
     format!("{kernel}, seen from the hypervisor")
 }
@@ -62,7 +62,7 @@ pub fn account(profile: &Profile) -> String {
     let account = profile.contents.account;
     let mut text = format!(
         "{} samples and {} idle ticks at {} Hz; {} stolen, {} lost",
-        account.samples, account.idle, profile.contents.facts.hz, account.stolen, account.lost
+        account.samples, account.idle, profile.contents.info.hz, account.stolen, account.lost
     );
     if account.ungathered > 0 {
         text += &format!(", {} of others", account.ungathered);

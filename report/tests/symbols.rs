@@ -8,7 +8,7 @@ use std::process::Command;
 
 use kvmprof_recording::elf::{self, ParsedBinary};
 use kvmprof_recording::file::{
-    BinaryFacts, Block, Facts, KernelFacts, Kind, Mapping, ProcessMappings, Recording,
+    BinaryInfo, Block, KernelInfo, Kind, Mapping, ProcessMappings, Recording, RecordingInfo,
     SamplesEncoder, Unobserved, header,
 };
 use kvmprof_recording::{Mode, Sample, StackEnd, StackSummary, Ticks};
@@ -107,8 +107,8 @@ impl Guest {
         }
     }
 
-    fn facts(&self, build_id: &str) -> BinaryFacts {
-        BinaryFacts {
+    fn info(&self, build_id: &str) -> BinaryInfo {
+        BinaryInfo {
             id: 1,
             file: "/usr/bin/work".to_owned(),
             build_id: build_id.to_owned(),
@@ -148,9 +148,9 @@ impl Guest {
             encoder.push(&ticks, &frames);
         }
         let path = self.folder.path().join("recording");
-        let facts = serde_json::to_vec(&Facts::default()).unwrap();
+        let info = serde_json::to_vec(&RecordingInfo::default()).unwrap();
         let mut bytes = header().to_vec();
-        bytes.extend(Block::encode(Kind::Facts, &facts).unwrap());
+        bytes.extend(Block::encode(Kind::Info, &info).unwrap());
         bytes.extend(Block::encode(Kind::Samples, &encoder.take().bytes).unwrap());
         bytes.extend(blocks.concat());
         fs::write(&path, bytes).unwrap();
@@ -199,7 +199,7 @@ fn a_program_in_the_sysroot_brings_inlined_functions_and_lines() {
         guest.mapped(inner_address(&guest)),
         guest.mapped(guest.address("main")),
     ];
-    let binary = guest.facts("0badc0de").to_block(&guest.program.functions);
+    let binary = guest.info("0badc0de").to_block(&guest.program.functions);
     let blocks = [guest.mappings(Some(1)).to_block().unwrap(), binary.unwrap()];
     let path = guest.recording(&[(&[], &user)], &blocks);
 
@@ -244,7 +244,7 @@ fn another_build_of_a_program_is_not_used_with_one_warning() {
     let guest = Guest::new();
     let user = [guest.mapped(inner_address(&guest))];
     let other = [guest.mapped(guest.address("main"))];
-    let binary = guest.facts("ffffffff").to_block(&guest.program.functions);
+    let binary = guest.info("ffffffff").to_block(&guest.program.functions);
     let blocks = [guest.mappings(Some(1)).to_block().unwrap(), binary.unwrap()];
     let path = guest.recording(&[(&[], &user), (&[], &other)], &blocks);
     let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
@@ -309,7 +309,7 @@ fn packed_debug_information_is_read() {
 fn a_damaged_debug_file_brings_nothing() {
     let guest = Guest::new();
     let user = [guest.mapped(inner_address(&guest))];
-    let binary = guest.facts("0badc0de").to_block(&guest.program.functions);
+    let binary = guest.info("0badc0de").to_block(&guest.program.functions);
     let blocks = [guest.mappings(Some(1)).to_block().unwrap(), binary.unwrap()];
     let path = guest.recording(&[(&[], &user)], &blocks);
     let whole = fs::read(guest.program_file()).unwrap();
@@ -337,7 +337,7 @@ fn a_debug_file_is_found_by_its_build_id() {
     let user = [guest.mapped(inner_address(&guest))];
     let blocks = [
         guest.mappings(Some(1)).to_block().unwrap(),
-        guest.facts("0badc0de").to_block(&[]).unwrap(),
+        guest.info("0badc0de").to_block(&[]).unwrap(),
     ];
     let path = guest.recording(&[(&[], &user)], &blocks);
     let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
@@ -349,12 +349,12 @@ fn the_kernel_s_debug_file_is_used_where_the_kernel_ran() {
     let guest = Guest::new();
     let kernel =
         [inner_address(&guest), guest.address("main")].map(|address| address.wrapping_add(SLIDE));
-    let facts = |build_id: &str| KernelFacts {
+    let info = |build_id: &str| KernelInfo {
         release: "6.12.0".to_owned(),
         build_id: build_id.to_owned(),
         slide: SLIDE,
     };
-    let blocks = [guest.kallsyms(), facts("0badc0de").to_block().unwrap()];
+    let blocks = [guest.kallsyms(), info("0badc0de").to_block().unwrap()];
     let path = guest.recording(&[(&kernel, &[])], &blocks);
     let vmlinux = sources(Some(guest.program_file()), None);
     let found = profile(&path, &vmlinux).unwrap();
@@ -371,7 +371,7 @@ fn the_kernel_s_debug_file_is_used_where_the_kernel_ran() {
         Err(SymbolError::NoSlide(_))
     ));
 
-    let other = [guest.kallsyms(), facts("12").to_block().unwrap()];
+    let other = [guest.kallsyms(), info("12").to_block().unwrap()];
     let path = guest.recording(&[(&kernel, &[])], &other);
     let error = profile(&path, &vmlinux).unwrap_err().to_string();
     assert!(

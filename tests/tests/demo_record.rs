@@ -185,7 +185,7 @@ fn clients_record_over_the_socket() {
         for (path, kernel) in [(&long, true), (&short, false)] {
             let (samples, contents) = samples(path);
             assert_eq!(contents.closed, Some(contents.account));
-            assert_eq!(contents.facts.stacks.kernel, kernel);
+            assert_eq!(contents.info.stacks.kernel, kernel);
             assert!(!samples.is_empty() && !contents.symbols.is_empty());
         }
         guest.stop();

@@ -74,7 +74,7 @@ fn a_recording_of_some_processes_counts_the_others() {
         let (all, of_all) = record(&[]);
         assert_eq!(of_all.account.ungathered, 0);
         let (some, of_some) = record(&["101", "103"]);
-        assert_eq!(of_some.facts.pids, [101, 103]);
+        assert_eq!(of_some.info.pids, [101, 103]);
         assert!(some.iter().all(|sample| [101, 103].contains(&sample.pid)));
         for pid in [101, 103] {
             assert!(some.iter().any(|sample| sample.pid == pid), "{pid}");

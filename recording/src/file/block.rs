@@ -19,7 +19,7 @@ const LEVEL: i32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// What the recording is about: JSON.
-    Facts,
+    Info,
     /// The symbols of the guest's kernel: text in the form of `/proc/kallsyms`, packed.
     Symbols,
     /// Samples, packed.
@@ -36,7 +36,7 @@ pub enum Kind {
 
 impl Kind {
     const ALL: [Self; 7] = [
-        Self::Facts,
+        Self::Info,
         Self::Symbols,
         Self::Samples,
         Self::End,
@@ -47,7 +47,7 @@ impl Kind {
 
     fn number(self) -> u32 {
         match self {
-            Self::Facts => 1,
+            Self::Info => 1,
             Self::Symbols => 2,
             Self::Samples => 3,
             Self::End => 4,

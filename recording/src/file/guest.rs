@@ -34,14 +34,14 @@ pub struct Mapping {
     pub offset: u64,
     /// The file's path in the guest, or what it is otherwise in brackets: `[vdso]`, `[anon]`.
     pub file: String,
-    /// [`BinaryFacts::id`] of the file; the block may come later in the recording.
+    /// [`BinaryInfo::id`] of the file; the block may come later in the recording.
     pub binary: Option<u32>,
 }
 
 /// A file that code was executed from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct BinaryFacts {
+pub struct BinaryInfo {
     /// What mappings refer to it by.
     pub id: u32,
     /// Its path in the guest.
@@ -69,7 +69,7 @@ pub struct Segment {
 /// The guest's kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct KernelFacts {
+pub struct KernelInfo {
     /// Its release, as `uname -r` prints it.
     pub release: String,
     /// Its build id in hexadecimal; empty if it has none.
@@ -93,7 +93,7 @@ pub struct BinaryFunction {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Binary {
     /// What file it is.
-    pub facts: BinaryFacts,
+    pub info: BinaryInfo,
     /// Its functions, a line each: hexadecimal address, hexadecimal length, name.
     pub functions: String,
 }
@@ -111,14 +111,14 @@ impl ProcessMappings {
     }
 }
 
-impl KernelFacts {
+impl KernelInfo {
     /// The block for it. `None` when it would be too long.
     pub fn to_block(&self) -> Option<Vec<u8>> {
         Block::encode(Kind::Kernel, &serde_json::to_vec(self).ok()?)
     }
 }
 
-impl BinaryFacts {
+impl BinaryInfo {
     /// The block for this file with `functions`. `None` when it would be too long.
     pub fn to_block(&self, functions: &[BinaryFunction]) -> Option<Vec<u8>> {
         let mut text = serde_json::to_string(self).ok()?;
@@ -140,12 +140,12 @@ impl Binary {
     /// Reads a block's contents.
     pub(crate) fn decode(contents: Vec<u8>) -> Option<Self> {
         let mut text = String::from_utf8(contents).ok()?;
-        let (facts, functions) = text.split_once('\n')?;
-        let facts = serde_json::from_str(facts).ok()?;
+        let (info, functions) = text.split_once('\n')?;
+        let info = serde_json::from_str(info).ok()?;
         let begin = text.len() - functions.len();
         text.drain(..begin);
         Some(Self {
-            facts,
+            info,
             functions: text,
         })
     }
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn functions_come_back_as_they_were() {
-        let facts = BinaryFacts {
+        let info = BinaryInfo {
             id: 7,
             file: "/bin/a file".to_owned(),
             build_id: "00ff".to_owned(),
@@ -188,9 +188,9 @@ mod tests {
             function(0x40_1020, 0, "a\nb"),
             function(u64::MAX, 1, ""),
         ];
-        let block = Block::decode(&facts.to_block(&functions).unwrap()).unwrap();
+        let block = Block::decode(&info.to_block(&functions).unwrap()).unwrap();
         let binary = Binary::decode(block.contents).unwrap();
-        assert_eq!(binary.facts, facts);
+        assert_eq!(binary.info, info);
         assert_eq!(
             binary.functions().collect::<Vec<_>>(),
             [

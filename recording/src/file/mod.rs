@@ -7,8 +7,8 @@ mod block;
 mod budget;
 mod encoder;
 mod error;
-mod facts;
 mod guest;
+mod info;
 mod intake;
 mod new_file;
 mod piece;
@@ -22,11 +22,11 @@ pub use block::{Block, HEADER, Kind, MAGIC, MAX_BLOCK, VERSION, header};
 pub use budget::Budget;
 pub use encoder::Encoder;
 pub use error::{FileError, ReadError};
-pub use facts::{Account, Facts};
 pub use guest::{
-    Binary, BinaryFacts, BinaryFunction, KernelFacts, Mapping, ProcessMappings, Segment,
+    Binary, BinaryFunction, BinaryInfo, KernelInfo, Mapping, ProcessMappings, Segment,
     address_space_key,
 };
+pub use info::{Account, RecordingInfo};
 pub use new_file::NewFile;
 pub use piece::{Piece, Samples};
 pub use reader::Reader;

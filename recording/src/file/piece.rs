@@ -4,16 +4,16 @@ use serde::de::DeserializeOwned;
 
 use super::block::Kind;
 use super::samples::decode;
-use super::{Account, Binary, Facts, KernelFacts, ProcessMappings, ReadError};
+use super::{Account, Binary, KernelInfo, ProcessMappings, ReadError, RecordingInfo};
 use crate::Ticks;
 
 /// What one block says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
     /// What the recording is about.
-    Facts(Facts),
+    Info(RecordingInfo),
     /// The guest's kernel.
-    Kernel(KernelFacts),
+    Kernel(KernelInfo),
     /// Functions of the guest's kernel or its modules, in the form of `/proc/kallsyms`.
     Symbols(String),
     /// The executable mappings of an address space.
@@ -53,7 +53,10 @@ impl Piece {
     /// It makes no sense; the result says why.
     pub(super) fn decode(kind: Kind, contents: Vec<u8>, offset: u64) -> Result<Self, &'static str> {
         Ok(match kind {
-            Kind::Facts => Self::Facts(json(&contents, "its facts are no JSON of that form")?),
+            Kind::Info => Self::Info(json(
+                &contents,
+                "the properties of the recording are no JSON of that form",
+            )?),
             Kind::Kernel => Self::Kernel(json(&contents, "its kernel is no JSON of that form")?),
             Kind::Symbols => {
                 Self::Symbols(String::from_utf8(contents).map_err(|_| "its symbols are no text")?)

@@ -74,14 +74,14 @@ fn check(header: &[u8; HEADER]) -> Result<(), ReadError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file::{Account, Facts, Piece, header};
+    use crate::file::{Account, Piece, RecordingInfo, header};
 
     fn recording() -> Vec<u8> {
-        let facts = serde_json::to_vec(&Facts::default()).unwrap();
+        let info = serde_json::to_vec(&RecordingInfo::default()).unwrap();
         let account = serde_json::to_vec(&Account::default()).unwrap();
         let mut bytes = header().to_vec();
         for (kind, contents) in [
-            (Kind::Facts, facts.as_slice()),
+            (Kind::Info, info.as_slice()),
             (Kind::Symbols, b"1000 T f\n"),
             (Kind::Samples, &[1, 2, 3]),
             (Kind::End, &account),
@@ -125,7 +125,7 @@ mod tests {
             }
             let mut pieces = blocks.into_iter().map(|block| block.piece().unwrap());
             let mut next = || pieces.next().flatten();
-            assert_eq!(next(), Some(Piece::Facts(Facts::default())));
+            assert_eq!(next(), Some(Piece::Info(RecordingInfo::default())));
             assert_eq!(next(), Some(Piece::Symbols("1000 T f\n".to_owned())));
             let Some(Piece::Samples(samples)) = next() else {
                 panic!("no samples");

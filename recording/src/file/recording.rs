@@ -9,7 +9,7 @@ use super::block::{Block, HEADER, Kind};
 use super::budget::Budget;
 use super::piece::{Piece, Samples};
 use super::reader::Reader;
-use super::{Account, Binary, Facts, FileError, KernelFacts, ProcessMappings, ReadError};
+use super::{Account, Binary, FileError, KernelInfo, ProcessMappings, ReadError, RecordingInfo};
 use crate::Ticks;
 
 /// Bytes that are taken apart at a time.
@@ -44,14 +44,14 @@ pub struct Recording {
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
     /// What the recording is about.
-    pub facts: Facts,
+    pub info: RecordingInfo,
     /// The symbols of the guest's kernel and its modules, in the form of `/proc/kallsyms`, in the order in which they
     /// came; empty when they weren't known.
     pub symbols: String,
     /// Where in `symbols` each block of them ends, in bytes.
     pub symbol_ends: Vec<usize>,
     /// The guest's kernel, when it is known.
-    pub kernel: Option<KernelFacts>,
+    pub kernel: Option<KernelInfo>,
     /// Executable mappings, in the order of the file.
     pub mappings: Vec<ProcessMappings>,
     /// Files that code was executed from.
@@ -158,7 +158,7 @@ impl Recording {
                 Err(ReadError::CutOff { .. }) => break,
                 Err(error) => return Err(FileError::at(&self.path, error)),
             };
-            has_facts |= block.kind == Some(Kind::Facts);
+            has_facts |= block.kind == Some(Kind::Info);
             let taken = contents.take(block, &mut budget, &mut each);
             taken.map_err(|error| FileError::at(&self.path, error))?;
             let progress = observer.advance(reader.offset(), self.bytes.len() as u64);
@@ -202,7 +202,7 @@ impl Contents {
             return Ok(());
         }
         match block.piece()? {
-            Some(Piece::Facts(facts)) => self.facts = facts,
+            Some(Piece::Info(info)) => self.info = info,
             Some(Piece::Kernel(kernel)) => self.kernel = Some(kernel),
             Some(Piece::Symbols(text)) => {
                 if !self.symbols.is_empty() && !self.symbols.ends_with('\n') {
@@ -223,19 +223,19 @@ impl Contents {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BinaryFacts, Mapping, SamplesEncoder, header};
+    use super::super::{BinaryInfo, Mapping, SamplesEncoder, header};
     use super::*;
     use crate::Sample;
 
     fn recording() -> (Vec<u8>, Vec<usize>) {
         let mut bytes = header().to_vec();
         let mut ends = Vec::new();
-        let facts = serde_json::to_vec(&Facts::default()).unwrap();
+        let info = serde_json::to_vec(&RecordingInfo::default()).unwrap();
         let mut add = |kind, contents: &[u8]| {
             bytes.extend(Block::encode(kind, contents).unwrap());
             ends.push(bytes.len());
         };
-        add(Kind::Facts, &facts);
+        add(Kind::Info, &info);
         add(Kind::Symbols, b"ffffffff81000000 T _text\n");
         for count in 1..4 {
             let mut encoder = SamplesEncoder::default();
@@ -297,7 +297,7 @@ mod tests {
     fn symbols_mappings_and_files_add_up() {
         let (mut bytes, _) = recording();
         bytes.extend(Block::encode(Kind::Symbols, b"ffffffffc0000000 t poll\t[net]\n").unwrap());
-        let kernel = KernelFacts {
+        let kernel = KernelInfo {
             release: "6.12.0".to_owned(),
             build_id: "ab".to_owned(),
             slide: 0x1000_0000,
@@ -315,17 +315,17 @@ mod tests {
             };
             bytes.extend(mappings.to_block().unwrap());
         }
-        let facts = BinaryFacts {
+        let info = BinaryInfo {
             id: 4,
-            ..BinaryFacts::default()
+            ..BinaryInfo::default()
         };
-        bytes.extend(facts.to_block(&[]).unwrap());
+        bytes.extend(info.to_block(&[]).unwrap());
         let contents = read(&bytes).unwrap();
         assert_eq!(contents.symbols.lines().count(), 2);
         assert_eq!(contents.kernel, Some(kernel));
         let times: Vec<u64> = contents.mappings.iter().map(|set| set.time).collect();
         assert_eq!(times, [3, 9]);
-        assert_eq!(contents.binaries[0].facts, facts);
+        assert_eq!(contents.binaries[0].info, info);
         assert_eq!(contents.left_out, 0);
     }
 

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use kvmprof_recording::file::{Account, Block, Facts, Kind, SamplesEncoder, header};
+use kvmprof_recording::file::{Account, Block, Kind, RecordingInfo, SamplesEncoder, header};
 use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
 
 use super::Result;
@@ -97,12 +97,12 @@ pub fn write(path: &Path, samples: u64) -> Result<f64> {
         let block = Block::encode(kind, contents).ok_or("a block is too long")?;
         Ok(file.write_all(&block)?)
     };
-    let facts = Facts {
+    let info = RecordingInfo {
         hz: HZ,
         vcpus: VCPUS.into(),
-        ..Facts::default()
+        ..RecordingInfo::default()
     };
-    add(Kind::Facts, &serde_json::to_vec(&facts)?)?;
+    add(Kind::Info, &serde_json::to_vec(&info)?)?;
     add(Kind::Symbols, symbols().as_bytes())?;
     let (mut encoder, mut frames) = (SamplesEncoder::default(), 0);
     for number in 0..samples {

@@ -110,19 +110,19 @@ fn write_costs(
     costs: &Costs,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let facts = &source.profile().contents.facts;
+    let info = &source.profile().contents.info;
     let mut all = Cost::default();
     for cost in costs.own.values() {
         add(&mut all, *cost);
     }
     writeln!(out, "# callgrind format")?;
     writeln!(out, "version: 1")?;
-    writeln!(out, "creator: kvmprof {}", line(&facts.program))?;
-    writeln!(out, "cmd: {}", line(&facts.kernel))?;
+    writeln!(out, "creator: kvmprof {}", line(&info.program))?;
+    writeln!(out, "cmd: {}", line(&info.kernel))?;
     writeln!(
         out,
         "desc: Timerange: ticks of a {} Hz clock on {} vCPU(s)",
-        facts.hz, facts.vcpus
+        info.hz, info.vcpus
     )?;
     writeln!(out, "positions: line")?;
     writeln!(out, "events: Ticks User Kernel Interrupt Idle")?;

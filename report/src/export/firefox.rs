@@ -59,10 +59,10 @@ pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
 
 impl<'a> Builder<'a> {
     fn new(source: &'a Source) -> Self {
-        let facts = &source.profile().contents.facts;
-        let began = Duration::from_nanos(facts.began_ns);
+        let info = &source.profile().contents.info;
+        let began = Duration::from_nanos(info.began_ns);
         let mut profile = Profile::new(
-            &format!("{}, seen from the hypervisor", facts.kernel),
+            &format!("{}, seen from the hypervisor", info.kernel),
             ReferenceTimestamp::from_duration_since_unix_epoch(began),
             SamplingInterval::from_nanos(source.period_ns()),
         );
@@ -87,7 +87,7 @@ impl<'a> Builder<'a> {
     }
 
     fn add(&mut self, event: &Event) {
-        let began = self.source.profile().contents.facts.began_monotonic_ns;
+        let began = self.source.profile().contents.info.began_monotonic_ns;
         let time = Timestamp::from_nanos_since_reference(event.time.saturating_sub(began));
         let on_vcpu = (event.pid <= 0).then_some(event.vcpu);
         let key = (event.pid, event.tid, on_vcpu);

@@ -164,10 +164,10 @@ pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
         builder.add(event)
     })?;
     let (begin, end) = times.unwrap_or_default();
-    let facts = &source.profile().contents.facts;
+    let info = &source.profile().contents.info;
     let mut profile = builder.profile;
-    let after = begin.saturating_sub(facts.began_monotonic_ns);
-    profile.time_nanos = signed(facts.began_ns.saturating_add(after));
+    let after = begin.saturating_sub(info.began_monotonic_ns);
+    profile.time_nanos = signed(info.began_ns.saturating_add(after));
     profile.duration_nanos = signed((end - begin).saturating_add(source.period_ns()));
     profile.string_table = builder.strings.into_ordered();
     let mut packer = GzEncoder::new(out, Compression::default());
@@ -303,7 +303,7 @@ impl<'a> Builder<'a> {
                 (true, KERNEL) => {
                     let kernel = contents.kernel.as_ref();
                     let id = kernel.map_or("", |kernel| kernel.build_id.as_str());
-                    (format!("{} (guest kernel)", contents.facts.kernel), id)
+                    (format!("{} (guest kernel)", contents.info.kernel), id)
                 }
                 (_, USER) => ("guest user".to_owned(), ""),
                 _ => (module.to_owned(), ""),

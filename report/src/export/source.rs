@@ -160,7 +160,7 @@ impl Source {
 
     /// Time between two ticks of a vCPU, in ns, at least 1.
     pub fn period_ns(&self) -> u64 {
-        period_ns(&self.profile.contents.facts)
+        period_ns(&self.profile.contents.info)
     }
 
     /// Calls `each` for all events. Events of one vCPU are in the order of time.
@@ -177,7 +177,7 @@ impl Source {
             resolver,
             ..
         } = &self.profile;
-        let mut selector = Selector::new(&contents.facts, selection.time);
+        let mut selector = Selector::new(&contents.info, selection.time);
         let mut result = Ok(());
         self.recording.read(|ticks, frames| {
             let (ticks, begin) = selector.select(ticks);

@@ -148,14 +148,14 @@ fn write_document(
     vcpus: &BTreeMap<u16, Vec<Run>>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let facts = &tables.source.profile().contents.facts;
+    let info = &tables.source.profile().contents.info;
     let period = tables.source.period_ns();
     write!(
         out,
         "{{\"$schema\":{},\"exporter\":{},\"name\":{},\"activeProfileIndex\":0,\n\"shared\":{{\"frames\":",
         json!(SCHEMA),
-        json!(format!("kvmprof@{}", facts.program)),
-        json!(facts.kernel)
+        json!(format!("kvmprof@{}", info.program)),
+        json!(info.kernel)
     )?;
     serde_json::to_writer(&mut *out, &tables.frames.into_ordered())?;
     write!(out, "}},\n\"profiles\":[")?;

@@ -62,7 +62,7 @@ fn body(profile: &Profile, timeline: &Timeline, title: &str) -> String {
         timeline_svg::draw(timeline, profile),
         tables::processes(profile),
         tables::functions_table(profile),
-        tables::facts(profile),
+        tables::info(profile),
         tables::account(profile),
     );
     out

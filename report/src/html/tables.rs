@@ -76,28 +76,28 @@ fn key(function: &Function) -> (&str, &str, bool) {
 }
 
 /// The table of the recording's properties.
-pub fn facts(profile: &Profile) -> String {
-    let facts = &profile.contents.facts;
-    let began = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(facts.began_ns));
+pub fn info(profile: &Profile) -> String {
+    let info = &profile.contents.info;
+    let began = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(info.began_ns));
     let began = began.map_or(String::new(), |time| {
         humantime::format_rfc3339_seconds(time).to_string()
     });
-    let stacks = match (facts.stacks.kernel, facts.stacks.user) {
+    let stacks = match (info.stacks.kernel, info.stacks.user) {
         (true, true) => "kernel, user",
         (true, false) => "kernel",
         (false, true) => "user",
         (false, false) => "none",
     };
-    let phase = if facts.jitter { ", random phase" } else { "" };
+    let phase = if info.jitter { ", random phase" } else { "" };
     let mut out = String::from("<table class=facts><tbody>\n");
     for (name, value) in [
-        ("kernel", facts.kernel.clone()),
+        ("kernel", info.kernel.clone()),
         ("began", began),
-        ("vCPUs", facts.vcpus.to_string()),
-        ("memory", format!("{} MiB", facts.memory_bytes >> 20)),
-        ("clock", format!("{}, {} Hz{phase}", facts.clock, facts.hz)),
+        ("vCPUs", info.vcpus.to_string()),
+        ("memory", format!("{} MiB", info.memory_bytes >> 20)),
+        ("clock", format!("{}, {} Hz{phase}", info.clock, info.hz)),
         ("stacks", stacks.to_owned()),
-        ("recorded by", format!("kvmprof {}", facts.program)),
+        ("recorded by", format!("kvmprof {}", info.program)),
     ] {
         let _ = writeln!(out, "<tr><th scope=row>{name}</th>{}</tr>", text(&value));
     }

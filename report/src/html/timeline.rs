@@ -88,7 +88,7 @@ impl Timeline {
     /// As [`Recording::read`].
     pub fn new(recording: &Recording, profile: &Profile) -> Result<Self, FileError> {
         let mut timeline = Self::empty(profile);
-        let mut selector = Selector::new(&profile.contents.facts, profile.selection.time);
+        let mut selector = Selector::new(&profile.contents.info, profile.selection.time);
         recording.read(|ticks, _| timeline.add(&selector.select(ticks).0))?;
         timeline.finish(profile);
         Ok(timeline)
@@ -105,7 +105,7 @@ impl Timeline {
             .collect();
         busiest.sort_unstable();
         busiest.truncate(MAX_PROCESSES);
-        let hz = profile.contents.facts.hz.into();
+        let hz = profile.contents.info.hz.into();
         let width = (LEAST_TICKS * 1_000_000_000).checked_div(hz);
         Self {
             width: width.unwrap_or_default().max(LEAST_WIDTH),
@@ -113,7 +113,7 @@ impl Timeline {
                 .into_iter()
                 .map(|(_, pid)| (pid, Lane::default()))
                 .collect(),
-            start: (profile.contents.facts.began_monotonic_ns).saturating_add(begin),
+            start: (profile.contents.info.began_monotonic_ns).saturating_add(begin),
             selection: profile.selection.clone(),
             ..Self::default()
         }
@@ -206,8 +206,8 @@ impl Timeline {
     /// Distributes the ticks after the last samples. The recording's length is given by its last sample, or by the
     /// clock's ticks if they went on.
     fn finish(&mut self, profile: &Profile) {
-        let facts = &profile.contents.facts;
-        let rate = u64::from(facts.hz).saturating_mul(facts.vcpus.into());
+        let info = &profile.contents.info;
+        let rate = u64::from(info.hz).saturating_mul(info.vcpus.into());
         let ticks = u128::from(profile.contents.account.ticks);
         if let Some(length) = (ticks * 1_000_000_000).checked_div(rate.into()) {
             self.reach(u64::try_from(length).unwrap_or(self.length));
@@ -235,7 +235,7 @@ mod tests {
     use kvmprof_recording::Sample;
 
     use super::*;
-    use kvmprof_recording::file::Facts;
+    use kvmprof_recording::file::RecordingInfo;
 
     fn sample(vcpu: u16, time: u64, pid: i32, mode: Mode) -> Ticks {
         Ticks {
@@ -253,9 +253,9 @@ mod tests {
 
     fn profile() -> Profile {
         let mut profile = Profile::default();
-        profile.contents.facts = Facts {
+        profile.contents.info = RecordingInfo {
             began_monotonic_ns: 1_000_000_000,
-            ..Facts::default()
+            ..RecordingInfo::default()
         };
         profile.processes.entry(7).or_default().modes[0] = 2;
         profile.processes.entry(0).or_default().modes[3] = 9;

@@ -152,8 +152,8 @@ impl Profile {
         resolver: Resolver,
         observer: &dyn Observer,
     ) -> Result<Self, FileError> {
-        let facts = recording.contents()?.facts;
-        let mut selector = Selector::new(&facts, selection.time);
+        let info = recording.contents()?.info;
+        let mut selector = Selector::new(&info, selection.time);
         let mut sums = Sums::new(Limits::NONE);
         let mut contents = recording.read_observed(observer, |ticks, frames| {
             let ticks = selection.only(&selector.select(ticks).0);

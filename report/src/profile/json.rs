@@ -11,7 +11,7 @@ use super::{Profile, Relatives, Row, Share, SortBy, functions, lines, modules};
 pub fn document(profile: &Profile, sort: SortBy, top: usize) -> Value {
     let contents = &profile.contents;
     json!({
-        "facts": contents.facts,
+        "facts": contents.info,
         "kernel": contents.kernel,
         "account": contents.account,
         "complete": contents.closed.is_some(),

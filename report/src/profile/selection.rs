@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kvmprof_recording::{IDLE_PID, Ticks};
 
-use kvmprof_recording::file::{Account, Facts};
+use kvmprof_recording::file::{Account, RecordingInfo};
 
 /// The selected processes and time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -103,14 +103,14 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Selects `time` of the recording with properties `facts`.
-    pub fn new(facts: &Facts, time: TimeRange) -> Self {
-        let began = facts.began_monotonic_ns;
+    /// Selects `time` of the recording with properties `info`.
+    pub fn new(info: &RecordingInfo, time: TimeRange) -> Self {
+        let began = info.began_monotonic_ns;
         let at = |time: Duration| {
             began.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
         };
         Self {
-            period: period_ns(facts),
+            period: period_ns(info),
             began,
             begin: time.begin.map_or(0, at),
             end: time.end.map_or(u64::MAX, at),
@@ -165,8 +165,8 @@ impl Selector {
 }
 
 /// Time between two ticks of a vCPU, in ns, at least 1.
-pub fn period_ns(facts: &Facts) -> u64 {
-    (1_000_000_000 / u64::from(facts.hz.max(1))).max(1)
+pub fn period_ns(info: &RecordingInfo) -> u64 {
+    (1_000_000_000 / u64::from(info.hz.max(1))).max(1)
 }
 
 fn missed(ticks: &Ticks) -> u64 {
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
     use kvmprof_recording::Sample;
 
-    const FACTS: Facts = Facts {
+    const INFO: RecordingInfo = RecordingInfo {
         program: String::new(),
         kernel: String::new(),
         vcpus: 1,
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn ticks_without_a_sample_lie_between_those_with_one() {
-        let mut selector = Selector::new(&FACTS, TimeRange::default());
+        let mut selector = Selector::new(&INFO, TimeRange::default());
         let idle = Ticks {
             idle: u64::MAX,
             ..Ticks::default()
@@ -234,7 +234,7 @@ mod tests {
             begin: Some(Duration::from_nanos(20)),
             end: Some(Duration::from_nanos(60)),
         };
-        let mut selector = Selector::new(&FACTS, time);
+        let mut selector = Selector::new(&INFO, time);
         // Idle at 110, 120, 130; a sample at 140.
         let (first, begin) = selector.select(&sampled(140));
         assert_eq!((first.idle, first.sample.is_some(), begin), (2, true, 120));

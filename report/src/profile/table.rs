@@ -129,7 +129,7 @@ pub fn print(
 /// The tables with contents.
 fn telling(profile: &Profile) -> Vec<Section> {
     let mut sections = vec![Section::Mode];
-    if profile.contents.facts.vcpus > 1 {
+    if profile.contents.info.vcpus > 1 {
         sections.push(Section::Vcpu);
     }
     sections.extend([Section::Process, Section::Module, Section::Function]);
@@ -141,17 +141,17 @@ fn telling(profile: &Profile) -> Vec<Section> {
 
 fn print_account(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     let contents = &profile.contents;
-    let facts = &contents.facts;
+    let info = &contents.info;
     let release = contents.kernel.as_ref().map(|kernel| &kernel.release);
     let release = release.filter(|release| !release.is_empty());
     writeln!(
         out,
         "{}{}, {} vCPU{}, {} Hz",
-        visible(&facts.kernel),
+        visible(&info.kernel),
         release.map_or_else(String::new, |release| format!(" ({})", visible(release))),
-        facts.vcpus,
-        if facts.vcpus == 1 { "" } else { "s" },
-        facts.hz
+        info.vcpus,
+        if info.vcpus == 1 { "" } else { "s" },
+        info.hz
     )?;
     writeln!(out, "{}", contents.account)?;
     let time = profile.selection.time;

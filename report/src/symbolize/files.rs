@@ -43,14 +43,14 @@ impl LoadedFile {
         let mut file = Self {
             number,
             name: visible(module_name(&mapping.file)).into(),
-            segments: recorded.map_or_else(Vec::new, |recorded| recorded.facts().segments.clone()),
+            segments: recorded.map_or_else(Vec::new, |recorded| recorded.info().segments.clone()),
             debug: None,
             functions: FunctionTable::default(),
         };
         if let Some(sysroot) = sysroot
             && mapping.file.starts_with('/')
         {
-            let id = recorded.map_or("", |recorded| recorded.facts().build_id.as_str());
+            let id = recorded.map_or("", |recorded| recorded.info().build_id.as_str());
             file.debug = debug_file(sysroot, &mapping.file, id, notes);
             if recorded.is_none() {
                 file.read_functions(sysroot, &mapping.file);

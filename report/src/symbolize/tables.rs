@@ -23,8 +23,8 @@ impl RecordedFile {
     }
 
     /// Its name, build id and segments.
-    pub fn facts(&self) -> &kvmprof_recording::file::BinaryFacts {
-        &self.binary.facts
+    pub fn info(&self) -> &kvmprof_recording::file::BinaryInfo {
+        &self.binary.info
     }
 }
 
@@ -76,7 +76,7 @@ impl Tables {
             functions: OnceLock::new(),
             binary,
         };
-        self.files.insert(file.facts().id, Arc::new(file));
+        self.files.insert(file.info().id, Arc::new(file));
     }
 
     /// The file of `mapping`, if the recording has it.

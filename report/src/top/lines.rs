@@ -29,13 +29,13 @@ pub fn percent(part: u64, whole: u64) -> f64 {
 
 /// The title of the screen.
 pub fn title(snapshot: &Snapshot) -> String {
-    let facts = &snapshot.facts;
-    if facts.vcpus == 0 {
+    let info = &snapshot.info;
+    if info.vcpus == 0 {
         return "kvmprof top: waiting for the guest".to_owned();
     }
-    let plural = if facts.vcpus == 1 { "" } else { "s" };
+    let plural = if info.vcpus == 1 { "" } else { "s" };
     // The guest's owner chose this name.
-    let kernel = visible(&facts.kernel);
+    let kernel = visible(&info.kernel);
     let ended = if snapshot.has_ended {
         "the guest has ended: "
     } else {
@@ -48,7 +48,7 @@ pub fn title(snapshot: &Snapshot) -> String {
     };
     format!(
         "kvmprof top: {ended}{kernel}, {} vCPU{plural}, {} Hz{symbols}",
-        facts.vcpus, facts.hz
+        info.vcpus, info.hz
     )
 }
 

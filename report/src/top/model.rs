@@ -7,7 +7,9 @@ use std::time::Duration;
 use super::snapshot::Snapshot;
 use crate::profile::{Limits, Sums};
 use crate::symbolize::Resolver;
-use kvmprof_recording::file::{Block, Budget, Facts, Kind, Piece, ReadError, Reader, Samples};
+use kvmprof_recording::file::{
+    Block, Budget, Kind, Piece, ReadError, Reader, RecordingInfo, Samples,
+};
 
 /// The window slides by this fraction of its length.
 const SLOTS: u32 = 20;
@@ -38,7 +40,7 @@ pub struct Model {
     window: Duration,
     reader: Reader,
     budget: Budget,
-    facts: Facts,
+    info: RecordingInfo,
     resolver: Rc<Resolver>,
     slots: VecDeque<Slot>,
     /// The arrival of the last samples.
@@ -53,7 +55,7 @@ impl Model {
             window,
             reader: Reader::default(),
             budget: Budget::default(),
-            facts: Facts::default(),
+            info: RecordingInfo::default(),
             resolver: Rc::default(),
             slots: VecDeque::new(),
             last: now,
@@ -85,7 +87,7 @@ impl Model {
             self.budget.take(&block);
         }
         match block.piece()? {
-            Some(Piece::Facts(facts)) => self.facts = facts,
+            Some(Piece::Info(info)) => self.info = info,
             Some(Piece::Symbols(text)) => self.names().add_symbols(&text),
             Some(Piece::Binary(binary)) => self.names().add_file(binary),
             Some(Piece::Mappings(mappings)) => self.names().add_mappings(&mappings),
@@ -142,7 +144,7 @@ impl Model {
     pub fn snapshot(&self) -> Snapshot {
         self.resolver.forget_beyond(MAX_FOUND);
         Snapshot::new(
-            &self.facts,
+            &self.info,
             &self.resolver,
             self.slots.iter(),
             self.has_ended,
@@ -155,7 +157,7 @@ mod tests {
     use super::super::testing::{process, stream};
     use super::*;
     use crate::top::Target;
-    use kvmprof_recording::file::{BinaryFacts, BinaryFunction, Mapping, ProcessMappings, Segment};
+    use kvmprof_recording::file::{BinaryFunction, BinaryInfo, Mapping, ProcessMappings, Segment};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -248,14 +250,14 @@ mod tests {
             }],
             ..ProcessMappings::default()
         };
-        let binary = BinaryFacts {
+        let binary = BinaryInfo {
             id: 1,
             segments: vec![Segment {
                 offset: 0,
                 address: 0x1000,
                 length: 0x2000,
             }],
-            ..BinaryFacts::default()
+            ..BinaryInfo::default()
         };
         let function = |address, name: &str| BinaryFunction {
             address,

@@ -11,7 +11,7 @@ use crate::profile::{
     VcpuTicks, sum, sum_modes,
 };
 use crate::symbolize::Resolver;
-use kvmprof_recording::file::{Contents, Facts};
+use kvmprof_recording::file::{Contents, RecordingInfo};
 
 /// A process in the window.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub enum Target {
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The recording's properties.
-    pub facts: Facts,
+    pub info: RecordingInfo,
     /// The time in which these ticks arrived.
     pub span: Duration,
     /// By vCPU.
@@ -107,7 +107,7 @@ pub struct Snapshot {
 impl Snapshot {
     /// The sum of `slots`. `resolver` names the frames.
     pub(super) fn new<'a>(
-        facts: &Facts,
+        info: &RecordingInfo,
         resolver: &Rc<Resolver>,
         slots: impl Iterator<Item = &'a Slot>,
         has_ended: bool,
@@ -121,7 +121,7 @@ impl Snapshot {
         // Each vCPU has a bar from the start.
         let seen = sums.vcpus.keys().last();
         let count = seen.map_or(0, |last| u32::from(*last) + 1);
-        let count = count.max(facts.vcpus.min(u16::MAX.into()));
+        let count = count.max(info.vcpus.min(u16::MAX.into()));
         let vcpus = (0..count).map(|vcpu| {
             let ticks = u16::try_from(vcpu)
                 .ok()
@@ -129,7 +129,7 @@ impl Snapshot {
             ticks.copied().unwrap_or_default()
         });
         let mut snapshot = Self {
-            facts: facts.clone(),
+            info: info.clone(),
             span,
             vcpus: vcpus.collect(),
             processes: Vec::new(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
 
 use super::{Model, Snapshot};
-use kvmprof_recording::file::{Account, Block, Facts, Kind, SamplesEncoder, header};
+use kvmprof_recording::file::{Account, Block, Kind, RecordingInfo, SamplesEncoder, header};
 
 /// A recorder's stream.
 pub struct Stream {
@@ -20,17 +20,17 @@ pub fn stream() -> Stream {
 
 impl Stream {
     pub fn begin(&self) -> Vec<u8> {
-        let facts = Facts {
+        let info = RecordingInfo {
             kernel: "vmlinuz-6.1".to_owned(),
             vcpus: 2,
             hz: 100,
-            ..Facts::default()
+            ..RecordingInfo::default()
         };
-        let facts = serde_json::to_vec(&facts).unwrap();
+        let info = serde_json::to_vec(&info).unwrap();
         let symbols = b"1000 T do_syscall\n2000 t copy_page\n3000 t handle_irq\n";
         [
             header().to_vec(),
-            Block::encode(Kind::Facts, &facts).unwrap(),
+            Block::encode(Kind::Info, &info).unwrap(),
             Block::encode(Kind::Symbols, symbols).unwrap(),
         ]
         .concat()

@@ -1,13 +1,13 @@
 //! Checks that each format is well-formed whatever names and numbers a guest puts into a recording.
 
 use clap::ValueEnum;
-use kvmprof_recording::file::Facts;
+use kvmprof_recording::file::RecordingInfo;
 use kvmprof_recording::{Mode, Sample, StackEnd, StackSummary, Ticks};
 use kvmprof_report::export::{Format, Source};
 use proptest::prelude::*;
 
 use crate::export;
-use crate::recording::{facts, write};
+use crate::recording::{info, write};
 
 /// Numbers, often extreme ones.
 fn number() -> impl Strategy<Value = u64> {
@@ -86,13 +86,13 @@ proptest! {
         hz in prop_oneof![Just(0_u32), Just(100), Just(u32::MAX)],
         began in number(),
     ) {
-        let facts = Facts {
+        let info = RecordingInfo {
             hz,
             began_ns: began,
             began_monotonic_ns: began,
-            ..facts()
+            ..info()
         };
-        let (_folder, path) = write(&facts, &all);
+        let (_folder, path) = write(&info, &all);
         for format in Format::value_variants() {
             if *format == Format::PerfData {
                 let source = Source::open(&path, &[]).unwrap();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use kvmprof_recording::file::{
-    BinaryFacts, BinaryFunction, Block, Facts, KernelFacts, Kind, Mapping, ProcessMappings,
+    BinaryFunction, BinaryInfo, Block, KernelInfo, Kind, Mapping, ProcessMappings, RecordingInfo,
     SamplesEncoder, Segment, header,
 };
 use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackParts, StackSummary, Ticks};
@@ -196,7 +196,7 @@ fn ticks(rounds: u64) -> Vec<(Ticks, Vec<u64>)> {
 
 /// The kernel's symbols, and the server's mappings and program; nothing about the batch job.
 fn blocks() -> Vec<Vec<u8>> {
-    let kernel = KernelFacts {
+    let kernel = KernelInfo {
         release: "6.1.0-test".to_owned(),
         build_id: "00c0ffee".to_owned(),
         slide: 0,
@@ -217,7 +217,7 @@ fn blocks() -> Vec<Vec<u8>> {
             mapping(0x7f00_0000_0000, 0x7f00_0010_0000, 0, "[anon]", None),
         ],
     };
-    let facts = BinaryFacts {
+    let info = BinaryInfo {
         id: 3,
         file: "/usr/bin/server".to_owned(),
         build_id: "0123456789abcdef".to_owned(),
@@ -233,7 +233,7 @@ fn blocks() -> Vec<Vec<u8>> {
         length,
         name: name.to_owned(),
     });
-    let binary = facts.to_block(&functions);
+    let binary = info.to_block(&functions);
     [kernel.to_block(), mappings.to_block(), binary]
         .into_iter()
         .flatten()
@@ -241,8 +241,8 @@ fn blocks() -> Vec<Vec<u8>> {
 }
 
 /// The properties of these recordings.
-pub fn facts() -> Facts {
-    Facts {
+pub fn info() -> RecordingInfo {
+    RecordingInfo {
         program: "1.2.3".to_owned(),
         kernel: "vmlinuz-6.1.0".to_owned(),
         vcpus: 2,
@@ -254,22 +254,22 @@ pub fn facts() -> Facts {
             kernel: true,
             user: true,
         },
-        ..Facts::default()
+        ..RecordingInfo::default()
     }
 }
 
 /// Writes a recording of `rounds` rounds.
 pub fn recording(rounds: u64) -> (TempDir, PathBuf) {
-    write(&facts(), &ticks(rounds))
+    write(&info(), &ticks(rounds))
 }
 
 /// Writes a recording of `all` ticks and the frames of their samples.
-pub fn write(facts: &Facts, all: &[(Ticks, Vec<u64>)]) -> (TempDir, PathBuf) {
+pub fn write(info: &RecordingInfo, all: &[(Ticks, Vec<u64>)]) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("test.kvmprof");
     let mut bytes = header().to_vec();
     let mut add = |kind, contents: &[u8]| bytes.extend(Block::encode(kind, contents).unwrap());
-    add(Kind::Facts, &serde_json::to_vec(facts).unwrap());
+    add(Kind::Info, &serde_json::to_vec(info).unwrap());
     let mut encoder = SamplesEncoder::default();
     for (ticks, frames) in all {
         encoder.push(ticks, frames);

@@ -3,7 +3,9 @@
 
 use std::path::Path;
 
-use kvmprof_recording::file::{Account, Block, Facts, Kind, SampleBlock, SamplesEncoder, header};
+use kvmprof_recording::file::{
+    Account, Block, Kind, RecordingInfo, SampleBlock, SamplesEncoder, header,
+};
 use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackParts, StackSummary, Ticks};
 
 /// The begin of recordings, in ns.
@@ -104,7 +106,7 @@ impl Written {
     /// The same, and returns the blocks in the order of the file.
     pub fn write_blocks(mut self, path: &Path) -> Vec<WrittenBlock> {
         self.end_block();
-        let facts = Facts {
+        let info = RecordingInfo {
             program: "0.1.0".to_owned(),
             kernel: "bzImage".to_owned(),
             vcpus: 1,
@@ -118,7 +120,7 @@ impl Written {
                 kernel: true,
                 user: true,
             },
-            ..Facts::default()
+            ..RecordingInfo::default()
         };
         let mut bytes = header().to_vec();
         let mut written = Vec::new();
@@ -129,7 +131,7 @@ impl Written {
                 samples,
             });
         };
-        add(Kind::Facts, &serde_json::to_vec(&facts).unwrap(), 0);
+        add(Kind::Info, &serde_json::to_vec(&info).unwrap(), 0);
         add(Kind::Symbols, self.symbols.as_bytes(), 0);
         for block in self.blocks {
             add(Kind::Samples, &block.bytes, block.samples);

@@ -322,20 +322,20 @@ fn the_programs_are_there_for_a_late_recorder(run: &Run) {
 /// Every program is there by its path, with its functions, and the kernel by its build id.
 fn check_binaries(contents: &Contents) {
     for binary in &contents.binaries {
-        let facts = &binary.facts;
+        let info = &binary.info;
         println!(
             "{}: {} functions, build id {:?}, from {}",
-            facts.file,
+            info.file,
             binary.functions().count(),
-            facts.build_id,
-            facts.source
+            info.build_id,
+            info.source
         );
     }
     let binary = |file: &str| {
         let found = contents
             .binaries
             .iter()
-            .find(|binary| binary.facts.file == file);
+            .find(|binary| binary.info.file == file);
         found.unwrap_or_else(|| panic!("{file} isn't there"))
     };
     // On the host is what plain was stripped of, and another program by the name of calls.
@@ -348,8 +348,8 @@ fn check_binaries(contents: &Contents) {
         for function in ["inner", "middle", "outer", "main"] {
             assert!(binary.functions().any(|(_, _, name)| name == function));
         }
-        assert_eq!(binary.facts.source, source);
-        assert!(!binary.facts.build_id.is_empty(), "{program}");
+        assert_eq!(binary.info.source, source);
+        assert!(!binary.info.build_id.is_empty(), "{program}");
     }
     binary("/bin/busybox");
     for (library, function) in [
@@ -359,9 +359,9 @@ fn check_binaries(contents: &Contents) {
         let mut names = binary(library).functions().map(|(_, _, name)| name);
         assert!(names.any(|name| name.starts_with(function)), "{library}");
     }
-    assert_eq!(binary("[vdso]").facts.source, "guest memory");
+    assert_eq!(binary("[vdso]").info.source, "guest memory");
     let kernel = contents.kernel.as_ref().unwrap();
-    assert!(contents.facts.kernel.ends_with("vmlinuz"));
+    assert!(contents.info.kernel.ends_with("vmlinuz"));
     assert!(kernel.release.starts_with("6."), "{kernel:?}");
     assert!(
         kernel.build_id.len() == 40 && kernel.slide != 0,

@@ -23,12 +23,12 @@ impl<'a> Users<'a> {
         let files = contents.binaries.iter().map(|binary| {
             let functions = binary.functions();
             let file = File {
-                segments: binary.facts.segments.clone(),
+                segments: binary.info.segments.clone(),
                 functions: functions
                     .map(|(address, length, name)| (address, (length, name.to_owned())))
                     .collect(),
             };
-            (binary.facts.id, file)
+            (binary.info.id, file)
         });
         Self {
             mappings: &contents.mappings,

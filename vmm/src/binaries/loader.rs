@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, channel, sync_channel};
 
 use kvmprof_recording::elf;
-use kvmprof_recording::file::BinaryFacts;
+use kvmprof_recording::file::BinaryInfo;
 
 use super::BinarySources;
 use kvmprof_introspection::{Area, Backing, ProcessMap, UnwindTable, UserUnwinder};
 
-/// What mappings refer to a file by (`BinaryFacts::id`).
+/// What mappings refer to a file by (`BinaryInfo::id`).
 pub type FileId = u32;
 
 /// Maps that may wait for the thread. Where there is no room, stacks go by frame pointers, and functions are shown by
@@ -160,13 +160,13 @@ impl Thread {
             self.tables_bytes += table.bytes();
             self.tables.insert(id, Some(Arc::new(table)));
         }
-        let facts = BinaryFacts {
+        let info = BinaryInfo {
             id,
             file: area.name().to_owned(),
             build_id: parsed.build_id,
             segments: parsed.segments,
             source: found.source.to_owned(),
         };
-        Some(facts.to_block(&parsed.functions)?.into())
+        Some(info.to_block(&parsed.functions)?.into())
     }
 }

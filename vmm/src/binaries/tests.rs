@@ -58,10 +58,10 @@ fn source(guest: &LinuxGuest, file: &MappedFile, initrd: &Path, sysroot: &Path) 
     let block = Block::decode(blocks.first()?).unwrap();
     assert_eq!(block.kind, Some(Kind::Binary));
     let text = String::from_utf8(block.contents).unwrap();
-    let facts: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
-    assert_eq!(facts["id"], 3);
-    assert_eq!(facts["file"], "/bin/tool");
-    Some(facts["source"].as_str().unwrap().to_owned())
+    let info: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    assert_eq!(info["id"], 3);
+    assert_eq!(info["file"], "/bin/tool");
+    Some(info["source"].as_str().unwrap().to_owned())
 }
 
 #[test]

@@ -35,8 +35,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub fn new(socket: OwnedFd, facts: HelloInfo) -> Self {
-        let endpoint = Endpoint::new(facts);
+    pub fn new(socket: OwnedFd, info: HelloInfo) -> Self {
+        let endpoint = Endpoint::new(info);
         Self {
             socket,
             endpoint,

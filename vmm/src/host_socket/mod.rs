@@ -40,7 +40,7 @@ pub struct HostSocket {
     epoll: Epoll,
     connections: BTreeMap<u64, (Connection, EventSet)>,
     last_name: u64,
-    facts: HelloInfo,
+    info: HelloInfo,
     backend: Rc<RefCell<dyn Backend>>,
     /// Given up for a moment to accept, and turn away, a client when no descriptor is left;
     /// else the listener would report it for ever.
@@ -48,13 +48,13 @@ pub struct HostSocket {
 }
 
 impl HostSocket {
-    /// Serves `backend` to the clients of `listener`; `facts` go into the hello.
+    /// Serves `backend` to the clients of `listener`; `info` go into the hello.
     ///
     /// # Errors
     /// [`HostSocketError::System`] when there is no epoll instance to be had.
     pub fn new(
         listener: HostListener,
-        facts: HelloInfo,
+        info: HelloInfo,
         backend: Rc<RefCell<dyn Backend>>,
     ) -> Result<Self, HostSocketError> {
         let failed = |error| HostSocketError::io("wait for clients of", listener.path(), error);
@@ -68,7 +68,7 @@ impl HostSocket {
             epoll,
             connections: BTreeMap::new(),
             last_name: LISTENER,
-            facts,
+            info,
             backend,
             spare: spare(),
         })
@@ -189,7 +189,7 @@ impl HostSocket {
         if self.connections.len() >= MAX_CONNECTIONS {
             return Err(format!("there are {MAX_CONNECTIONS} already"));
         }
-        let connection = Connection::new(socket, self.facts);
+        let connection = Connection::new(socket, self.info);
         let interest = connection.interest();
         let name = self.last_name + 1;
         self.epoll

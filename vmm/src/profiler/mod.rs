@@ -33,8 +33,8 @@ use processes::Processes;
 use server::Handles;
 
 pub use clocks::ClockPlan;
-pub use consumers::{FileRecorder, RecordPlan, recording_facts};
-pub use status::MachineFacts;
+pub use consumers::{FileRecorder, RecordPlan, recording_info};
+pub use status::MachineInfo;
 
 /// How long recordings may wait, after the guest's end, for the files that are still being read.
 const MAX_WAIT_FOR_FILES: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ pub struct Profiler {
     kernel_text: KernelText,
     handles: Handles,
     gate: Arc<Gate>,
-    facts: MachineFacts,
+    info: MachineInfo,
     has_ended: bool,
     /// Once the guest has ended: how long recordings may go on.
     recordings_end: Option<Instant>,
@@ -65,7 +65,7 @@ impl Profiler {
         vcpus: Vec<(Arc<VcpuShared>, TickReceiver)>,
         plan: ClockPlan,
         gate: Arc<Gate>,
-        facts: MachineFacts,
+        info: MachineInfo,
         prf_addresses: usize,
         sources: BinarySources,
     ) -> Self {
@@ -78,7 +78,7 @@ impl Profiler {
             kernel_text: KernelText::default(),
             handles: Handles::default(),
             gate,
-            facts,
+            info,
             has_ended: false,
             recordings_end: None,
         }
@@ -102,7 +102,7 @@ impl Profiler {
             processes,
             names,
             kernel_text,
-            facts,
+            info,
             ..
         } = self;
         let any = clocks.drain(|maps, ticks, frames| {
@@ -123,7 +123,7 @@ impl Profiler {
             consumers.iter_mut().for_each(|one| one.take_block(&block));
         }
         for consumer in consumers.iter_mut() {
-            consumer.advance(kernel_text, &facts.knowledge);
+            consumer.advance(kernel_text, &info.knowledge);
         }
         any
     }
@@ -228,7 +228,7 @@ impl Profiler {
             has_ended: self.has_ended,
             vcpus: self.clocks.ledgers().len(),
             plan,
-            machine: &self.facts,
+            machine: &self.info,
             processes: &self.processes,
         };
         let device = self.consumers.device(index);

@@ -352,7 +352,7 @@ impl Profiler {
                 ..Wait::default()
             },
             device::KALLSYMS if !self.has_ended => {
-                let knowledge = &self.facts.knowledge;
+                let knowledge = &self.info.knowledge;
                 Wait {
                     // Each vCPU looks where the kernel is when it answers.
                     flush: knowledge.is_unlocated().then(|| self.clocks.ask_all()),
@@ -374,7 +374,7 @@ impl Profiler {
             ModuleList::NotNeeded => true,
             ModuleList::Needed => false,
             ModuleList::Asked(number) => {
-                let modules = self.facts.knowledge.modules();
+                let modules = self.info.knowledge.modules();
                 modules.is_none_or(|modules| modules.is_refreshed(number))
             }
         };
@@ -391,7 +391,7 @@ impl Profiler {
     }
 
     fn ask_for_modules(&self) -> ModuleList {
-        let modules = self.facts.knowledge.modules();
+        let modules = self.info.knowledge.modules();
         let asked = modules.and_then(|modules| modules.refresh());
         asked.map_or(ModuleList::NotNeeded, ModuleList::Asked)
     }
@@ -428,7 +428,7 @@ impl Profiler {
                 Ok(self.names.table().into_bytes().into())
             }
             _ => {
-                let text = self.kernel_text.whole(&self.facts.knowledge);
+                let text = self.kernel_text.whole(&self.info.knowledge);
                 text.ok_or(Errno::ENXIO)
             }
         }

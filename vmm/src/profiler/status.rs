@@ -13,7 +13,7 @@ use crate::machine::MachineDevices;
 use crate::virtio::ConsoleRecord;
 
 /// The machine as the status shows it.
-pub struct MachineFacts {
+pub struct MachineInfo {
     /// The kernel's file, or what stands for it.
     pub kernel: String,
     /// Guest memory in bytes.
@@ -38,13 +38,13 @@ impl Profiler {
     }
 
     fn machine_status(&self) -> MachineStatus {
-        let unclaimed = self.facts.devices.unclaimed_accesses();
+        let unclaimed = self.info.devices.unclaimed_accesses();
         MachineStatus {
-            kernel: self.facts.kernel.clone(),
-            memory_bytes: self.facts.memory_bytes,
+            kernel: self.info.kernel.clone(),
+            memory_bytes: self.info.memory_bytes,
             vcpus: self.clocks.ledgers().len(),
-            introspection: self.facts.knowledge.describe(),
-            linux: self.facts.knowledge.linux().map(|linux| LinuxStatus {
+            introspection: self.info.knowledge.describe(),
+            linux: self.info.knowledge.linux().map(|linux| LinuxStatus {
                 release: linux.release().to_owned(),
                 slide: linux.slide(),
             }),
@@ -54,7 +54,7 @@ impl Profiler {
                 mmio_reads: unclaimed.mmio_reads,
                 mmio_writes: unclaimed.mmio_writes,
             },
-            virtio: (self.facts.devices.virtio()).map(|device| virtio_status(&device.record())),
+            virtio: (self.info.devices.virtio()).map(|device| virtio_status(&device.record())),
             held: !self.gate.is_open(),
             ended: self.has_ended,
         }
@@ -73,7 +73,7 @@ impl Profiler {
             source: plan.source.name().to_owned(),
             jitter: plan.jitter,
             registers: plan.registers.name().to_owned(),
-            halted_ticks: self.facts.halted_ticks.to_owned(),
+            halted_ticks: self.info.halted_ticks.to_owned(),
             ledger: self.clock_ledger(),
             vcpus: self.clocks.ledgers().collect(),
         }

@@ -26,7 +26,7 @@ pub struct ConsolePorts {
 }
 
 impl ConsolePorts {
-    /// The ports of a guest with this access and this console; None if there would be none. `facts` go
+    /// The ports of a guest with this access and this console; None if there would be none. `info` go
     /// into the answer to a hello.
     ///
     /// Without `hvc` the guest never hears of a port 0: init systems start a login on every console
@@ -37,7 +37,7 @@ impl ConsolePorts {
     pub fn new(
         hvc: Option<&Arc<HvcConsole>>,
         access: GuestAccess,
-        facts: HelloInfo,
+        info: HelloInfo,
     ) -> io::Result<Option<Self>> {
         let count = match access {
             GuestAccess::None => 0,
@@ -47,7 +47,7 @@ impl ConsolePorts {
             return Ok(None);
         }
         let named = |number| {
-            let port: Box<dyn Port> = Box::new(EndpointPort::new(facts));
+            let port: Box<dyn Port> = Box::new(EndpointPort::new(info));
             (format!("kvmprof.{number}"), port)
         };
         let work = match hvc {

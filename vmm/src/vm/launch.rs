@@ -21,9 +21,7 @@ use crate::clock::{ClockSource, HaltedTicks, Ticker};
 use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, WindowWatch};
 use crate::host_socket::{HostListener, HostSocket};
 use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_kvm};
-use crate::profiler::{
-    ClockPlan, FileRecorder, MachineFacts, Profiler, RecordPlan, recording_facts,
-};
+use crate::profiler::{ClockPlan, FileRecorder, MachineInfo, Profiler, RecordPlan, recording_info};
 use crate::vcpu::{Doorbell, Ending, Gate, RegisterSource, VcpuCommon, VcpuShared, signals};
 use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
 use kvmprof_introspection::GuestKnowledge;
@@ -95,7 +93,7 @@ impl Vm {
             jitter: config.jitter,
             registers: register_source(&kvm),
         };
-        let facts = machine_facts(&config.machine, &machine, &knowledge);
+        let info = machine_facts(&config.machine, &machine, &knowledge);
         let termination = Termination::new().map_err(VmError::host("to catch signals"))?;
         let stop_request = termination
             .stop_request()
@@ -108,7 +106,7 @@ impl Vm {
             .transpose()?;
         let recorder = config
             .record
-            .map(|record| start_recorder(record, config.machine.cpus, &facts, &plan))
+            .map(|record| start_recorder(record, config.machine.cpus, &info, &plan))
             .transpose()?;
         let held = config.hold || recorder.is_some();
         // Not before: a guest that can't start leaves an older one's output alone.
@@ -123,7 +121,7 @@ impl Vm {
             hello,
             doorbell,
             plan,
-            facts,
+            info,
             prf_addresses: config.prf_addresses,
             sources: BinarySources::new(
                 memory.clone(),
@@ -187,8 +185,8 @@ fn machine_facts(
     config: &MachineConfig,
     machine: &Machine,
     knowledge: &Arc<GuestKnowledge>,
-) -> MachineFacts {
-    MachineFacts {
+) -> MachineInfo {
+    MachineInfo {
         kernel: config.kernel.name(),
         memory_bytes: config.memory_bytes,
         devices: Arc::clone(&machine.devices),
@@ -208,12 +206,12 @@ fn open_sysroot(path: &Path) -> Result<Sysroot, VmError> {
 fn start_recorder(
     record: RecordPlan,
     vcpus: u16,
-    machine: &MachineFacts,
+    machine: &MachineInfo,
     clock: &ClockPlan,
 ) -> Result<FileRecorder, VmError> {
-    let facts = recording_facts(machine, clock, clock.hz, vcpus.into(), record.stacks, &[]);
+    let info = recording_info(machine, clock, clock.hz, vcpus.into(), record.stacks, &[]);
     let path = record.path.clone();
-    FileRecorder::create(record, &facts).map_err(|source| VmError::Record { path, source })
+    FileRecorder::create(record, &info).map_err(|source| VmError::Record { path, source })
 }
 
 /// The registers come from the run page where KVM has one.
@@ -309,7 +307,7 @@ struct EventThread {
     hello: HelloInfo,
     doorbell: Arc<Doorbell>,
     plan: ClockPlan,
-    facts: MachineFacts,
+    info: MachineInfo,
     prf_addresses: usize,
     sources: BinarySources,
     recorder: Option<FileRecorder>,
@@ -318,12 +316,12 @@ struct EventThread {
 impl EventThread {
     fn serve(self, vcpus: VcpuThreads, rings: Vec<Profiled>) -> Result<Option<Ending>, VmError> {
         take_signals_here().map_err(VmError::host("to take signals"))?;
-        let devices = Arc::clone(&self.facts.devices);
+        let devices = Arc::clone(&self.info.devices);
         let profiler = Rc::new(RefCell::new(Profiler::new(
             rings,
             self.plan,
             vcpus.gate(),
-            self.facts,
+            self.info,
             self.prf_addresses,
             self.sources,
         )));

@@ -144,7 +144,7 @@ fn renamed(error: FileError, name: &Path) -> FileError {
 mod tests {
     use flate2::Compression;
     use flate2::write::GzEncoder;
-    use kvmprof_recording::file::{Block, Facts, Kind, header};
+    use kvmprof_recording::file::{Block, Kind, RecordingInfo, header};
 
     use super::*;
 
@@ -162,18 +162,18 @@ mod tests {
 
     #[test]
     fn a_packed_recording_opens_also_where_it_is_cut_off() {
-        let facts = Facts {
+        let info = RecordingInfo {
             kernel: "guest".to_owned(),
-            ..Facts::default()
+            ..RecordingInfo::default()
         };
-        let block = Block::encode(Kind::Facts, &serde_json::to_vec(&facts).unwrap()).unwrap();
+        let block = Block::encode(Kind::Info, &serde_json::to_vec(&info).unwrap()).unwrap();
         let recording = [header().as_slice(), &block].concat();
         let read = |bytes: &[u8]| open_bytes(bytes).unwrap().recording.contents().unwrap();
         let whole = packed(&recording);
-        assert_eq!(read(&recording).facts.kernel, "guest");
-        assert_eq!(read(&whole).facts.kernel, "guest");
+        assert_eq!(read(&recording).info.kernel, "guest");
+        assert_eq!(read(&whole).info.kernel, "guest");
         let cut = &whole[..whole.len() - 6];
-        assert_eq!(read(cut).facts.kernel, "guest");
+        assert_eq!(read(cut).info.kernel, "guest");
     }
 
     #[test]

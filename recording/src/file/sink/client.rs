@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{Delivered, Part, Sink, beginning};
-use crate::file::Facts;
+use crate::file::RecordingInfo;
 
 /// Encoded bytes, and the ticks that are accounted for when they have been read.
 #[derive(Debug)]
@@ -26,9 +26,9 @@ pub struct ClientSink {
 }
 
 impl ClientSink {
-    /// A recording that begins with `facts`.
-    pub fn new(facts: &Facts) -> Self {
-        let bytes = beginning(facts);
+    /// A recording that begins with `info`.
+    pub fn new(info: &RecordingInfo) -> Self {
+        let bytes = beginning(info);
         Self {
             queued: bytes.len(),
             queue: VecDeque::from([Waiting {

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
 use super::{Delivered, Part, Sink, beginning};
-use crate::file::{Facts, NewFile};
+use crate::file::{NewFile, RecordingInfo};
 
 /// Hands a recording's blocks to the thread that writes them.
 #[derive(Debug)]
@@ -22,21 +22,21 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Makes the file at `path`, which begins with `facts`. An older file is replaced when the first samples are written.
+    /// Makes the file at `path`, which begins with `info`. An older file is replaced when the first samples are written.
     ///
     /// # Errors
     /// The file can't be made or written to, or there is no thread.
-    pub fn create(path: &Path, facts: &Facts) -> io::Result<Self> {
-        Self::to(NewFile::create(path)?, path, facts)
+    pub fn create(path: &Path, info: &RecordingInfo) -> io::Result<Self> {
+        Self::to(NewFile::create(path)?, path, info)
     }
 
     /// Writes to `file`; `path` is for messages.
     pub(super) fn to<W: RecordingFile + Send + 'static>(
         mut file: W,
         path: &Path,
-        facts: &Facts,
+        info: &RecordingInfo,
     ) -> io::Result<Self> {
-        file.write_all(&beginning(facts))?;
+        file.write_all(&beginning(info))?;
         file.flush()?;
         let progress = Arc::new(Progress::default());
         let (queue, parts) = channel();

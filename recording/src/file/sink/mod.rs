@@ -8,7 +8,7 @@ mod tests;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::{Account, Block, Facts, Kind, SampleBlock, header};
+use super::{Account, Block, Kind, RecordingInfo, SampleBlock, header};
 
 pub use client::ClientSink;
 pub use file::FileSink;
@@ -95,9 +95,9 @@ pub trait Sink {
     fn finish(&mut self);
 }
 
-/// The bytes that a recording begins with: its header, and `facts`.
-fn beginning(facts: &Facts) -> Vec<u8> {
-    let facts = serde_json::to_vec(facts).unwrap_or_default();
-    let facts = Block::encode(Kind::Facts, &facts).unwrap_or_default();
-    [header().as_slice(), &facts].concat()
+/// The bytes that a recording begins with: its header, and `info`.
+fn beginning(info: &RecordingInfo) -> Vec<u8> {
+    let info = serde_json::to_vec(info).unwrap_or_default();
+    let info = Block::encode(Kind::Info, &info).unwrap_or_default();
+    [header().as_slice(), &info].concat()
 }

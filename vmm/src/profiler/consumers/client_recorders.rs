@@ -12,7 +12,7 @@ use kvmprof_recording::file::{ClientSink, Encoder, Sink};
 use kvmprof_recording::status::{ConsumerStatus, RecorderStatus};
 use kvmprof_recording::{StackParts, Ticks};
 
-use super::recording::{add_symbols, recording_facts};
+use super::recording::{add_symbols, recording_info};
 use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
 use crate::profiler::kernel_text::KernelText;
 
@@ -115,8 +115,8 @@ impl ClientRecorders {
             vcpus,
             ..
         } = *context;
-        let facts = recording_facts(machine, plan, hz, vcpus, stacks, &pids);
-        let mut encoder = Encoder::new(ClientSink::new(&facts), &pids);
+        let info = recording_info(machine, plan, hz, vcpus, stacks, &pids);
+        let mut encoder = Encoder::new(ClientSink::new(&info), &pids);
         for block in context.processes.known() {
             encoder.add_block(Arc::clone(block));
         }

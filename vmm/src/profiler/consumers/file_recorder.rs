@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvmprof_introspection::GuestKnowledge;
-use kvmprof_recording::file::{Encoder, Facts, FileSink};
+use kvmprof_recording::file::{Encoder, FileSink, RecordingInfo};
 use kvmprof_recording::status::{ConsumerStatus, RecorderStatus};
 use kvmprof_recording::{StackParts, Ticks};
 
@@ -32,15 +32,15 @@ pub struct FileRecorder {
 }
 
 impl FileRecorder {
-    /// Makes the file of `plan`, which begins with `facts`. An older file is replaced when the first samples are written.
+    /// Makes the file of `plan`, which begins with `info`. An older file is replaced when the first samples are written.
     ///
     /// # Errors
     /// The file can't be made or written to, or there is no thread that writes it.
-    pub fn create(plan: RecordPlan, facts: &Facts) -> io::Result<Self> {
+    pub fn create(plan: RecordPlan, info: &RecordingInfo) -> io::Result<Self> {
         Ok(Self {
-            encoder: Encoder::new(FileSink::create(&plan.path, facts)?, &[]),
+            encoder: Encoder::new(FileSink::create(&plan.path, info)?, &[]),
             plan,
-            hz: facts.hz,
+            hz: info.hz,
         })
     }
 }

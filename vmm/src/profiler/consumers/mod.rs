@@ -17,14 +17,14 @@ use kvmprof_recording::{StackParts, Ticks};
 
 use super::kernel_text::KernelText;
 use super::processes::Processes;
-use super::{ClockPlan, MachineFacts};
+use super::{ClockPlan, MachineInfo};
 use crate::clock::ClockSetting;
 use client_recorders::ClientRecorders;
 use pcs::PcsConsumer;
 use prf::PrfConsumer;
 
 pub use file_recorder::{FileRecorder, RecordPlan};
-pub use recording::recording_facts;
+pub use recording::recording_info;
 
 /// What a consumer needs of the clocks at this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -151,7 +151,7 @@ pub struct Context<'a> {
     /// How the clocks are to run.
     pub plan: &'a ClockPlan,
     /// The machine.
-    pub machine: &'a MachineFacts,
+    pub machine: &'a MachineInfo,
     /// What is known of processes.
     pub processes: &'a Processes,
 }

@@ -5,24 +5,24 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::StackParts;
-use kvmprof_recording::file::{Encoder, Facts, KernelFacts, Sink};
+use kvmprof_recording::file::{Encoder, KernelInfo, RecordingInfo, Sink};
 
 use crate::clock::monotonic_ns;
 use crate::profiler::kernel_text::KernelText;
-use crate::profiler::{ClockPlan, MachineFacts};
+use crate::profiler::{ClockPlan, MachineInfo};
 
-/// The facts of a recording that begins now, of ticks at `hz` Hz on each of `vcpus` vCPUs, with these parts of stacks; of
+/// The properties of a recording that begins now, of ticks at `hz` Hz on each of `vcpus` vCPUs, with these parts of stacks; of
 /// `pids`, or of all processes if there are none.
-pub fn recording_facts(
-    machine: &MachineFacts,
+pub fn recording_info(
+    machine: &MachineInfo,
     clock: &ClockPlan,
     hz: u32,
     vcpus: usize,
     stacks: StackParts,
     pids: &[i32],
-) -> Facts {
+) -> RecordingInfo {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    Facts {
+    RecordingInfo {
         program: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: machine.kernel.clone(),
         vcpus: u32::try_from(vcpus).unwrap_or(u32::MAX),
@@ -64,12 +64,12 @@ pub fn add_symbols<S: Sink>(
 /// The block about the guest's kernel, once it is known where that runs.
 fn kernel_block(knowledge: &GuestKnowledge) -> Option<Arc<[u8]>> {
     let linux = knowledge.linux()?;
-    let facts = KernelFacts {
+    let info = KernelInfo {
         release: linux.release().to_owned(),
         build_id: linux.build_id().to_owned(),
         slide: linux.slide()?,
     };
-    Some(facts.to_block()?.into())
+    Some(info.to_block()?.into())
 }
 
 #[cfg(test)]
@@ -85,7 +85,7 @@ mod tests {
         let guest = LinuxGuest::new(HOT);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
-        let sink = FileSink::create(&path, &Facts::default()).unwrap();
+        let sink = FileSink::create(&path, &RecordingInfo::default()).unwrap();
         let mut recording = Encoder::new(sink, &[]);
         let mut kernel_text = KernelText::default();
         // Nobody knows yet where the kernel is.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// What a recording is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Facts {
+pub struct RecordingInfo {
     /// The version of the program that made it.
     pub program: String,
     /// The guest kernel's file.
