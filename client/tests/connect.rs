@@ -1,5 +1,4 @@
 //! Why there is no connection.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
 use std::os::unix::net::UnixListener;

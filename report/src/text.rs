@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use kvmprof_abi::text::is_visible;
+
 /// `text` with U+FFFD instead of invisible characters: control characters, which terminals execute and XML forbids, and
 /// characters that change the direction of text.
 pub fn visible(text: &str) -> String {
@@ -14,15 +16,6 @@ pub fn visible(text: &str) -> String {
             }
         })
         .collect()
-}
-
-fn is_visible(character: char) -> bool {
-    let turns_direction = matches!(
-        character,
-        '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-    );
-    let is_no_character = u32::from(character) & 0xfffe == 0xfffe;
-    !(character.is_control() || turns_direction || is_no_character)
 }
 
 /// `text` as HTML, for contents and quoted attributes.

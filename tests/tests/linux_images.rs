@@ -1,5 +1,4 @@
 //! What kvmprof learns from Debian's kernel images before anything runs, and from damaged ones.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::fs;
 

@@ -16,9 +16,11 @@
 #![no_std]
 
 pub mod errno;
+pub mod kallsyms;
 pub mod note;
 pub mod pcs;
 pub mod prf;
 pub mod recorder;
 pub mod stream;
+pub mod text;
 pub mod wire;

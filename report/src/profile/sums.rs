@@ -4,6 +4,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
+use kvmprof_abi::text;
 use kvmprof_recording::file::Contents;
 use kvmprof_recording::{COMM_LENGTH, IDLE_PID, Mode, Sample, Ticks};
 
@@ -202,15 +203,9 @@ impl Sums {
     }
 }
 
-/// A task's name, with `?` for bytes that would break a line or a terminal.
+/// A task's name for display.
 pub fn task_name(comm: &[u8; COMM_LENGTH]) -> String {
-    comm.iter()
-        .take_while(|byte| **byte != 0)
-        .map(|byte| match byte {
-            b' '..=b'~' => char::from(*byte),
-            _ => '?',
-        })
-        .collect()
+    text::task_name(comm).collect()
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use kvmprof_abi::kallsyms::KernelSymbol;
+
 /// Assumed length of the last function of the kernel or a module, in bytes: kallsyms has no lengths.
 const LAST: u64 = 64 << 10;
 /// The module name of the kernel itself.
@@ -65,21 +67,19 @@ impl Symbols {
             if line.is_empty() {
                 end_stretch(&mut stretch, &mut added);
             }
-            let mut words = line.split_ascii_whitespace();
-            let address = words.next().map(|word| u64::from_str_radix(word, 16));
-            let (Some(Ok(begin)), Some(name)) = (address, words.nth(1)) else {
+            let Some(symbol) = KernelSymbol::parse(line.as_bytes()) else {
                 continue;
             };
-            let module = match words.next().filter(|word| word.starts_with('[')) {
-                None => 0,
-                Some(module) => *numbers.entry(module.into()).or_insert_with(|| {
-                    self.modules.push(module.into());
+            let module = symbol.module.map_or(0, |module| {
+                let module: Arc<str> = String::from_utf8_lossy(module).into();
+                *numbers.entry(Arc::clone(&module)).or_insert_with(|| {
+                    self.modules.push(module);
                     self.modules.len() - 1
-                }),
-            };
+                })
+            });
             stretch.push(Function {
-                begin,
-                name: name.to_owned(),
+                begin: symbol.address,
+                name: String::from_utf8_lossy(symbol.name).into_owned(),
                 module,
                 is_last: false,
             });

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use kvmprof_abi::text::task_name;
 use kvmprof_recording::{COMM_LENGTH, Sample};
 
 /// The processes that are remembered at most: a guest can make up any number.
@@ -46,15 +47,7 @@ impl Names {
     pub fn table(&self) -> String {
         let mut table = String::new();
         for (pid, name) in &self.processes {
-            let comm: String = name
-                .comm
-                .iter()
-                .take_while(|&&byte| byte != 0)
-                .map(|&byte| match byte {
-                    b' '..=b'~' => char::from(byte),
-                    _ => '?',
-                })
-                .collect();
+            let comm: String = task_name(&name.comm).collect();
             // Writing to a String cannot fail.
             let _ = writeln!(table, "{pid}\t{}\t{comm}", name.tid);
         }

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use kvmprof_abi::kallsyms::KernelSymbol;
+
 use super::{Symbol, SymbolsError};
 
 /// Maximum length of a listing, in bytes; a distribution's kernel has some 10 MiB.
@@ -62,34 +64,19 @@ pub fn parse_listing(bytes: &[u8], name: &str) -> Result<Vec<Symbol>, SymbolsErr
         if line.trim_ascii().is_empty() {
             continue;
         }
-        let (kind, symbol) = parse_line(line).ok_or_else(|| SymbolsError::Line {
+        let symbol = KernelSymbol::parse(line).ok_or_else(|| SymbolsError::Line {
             source_name: name.to_owned(),
             line: index + 1,
         })?;
-        if matches!(kind, b't' | b'T' | b'w' | b'W') {
-            symbols.push(symbol);
+        if matches!(symbol.kind, b't' | b'T' | b'w' | b'W') {
+            symbols.push(Symbol {
+                address: symbol.address,
+                name: String::from_utf8_lossy(symbol.name).into_owned(),
+                global: symbol.kind.is_ascii_uppercase(),
+            });
         }
     }
     Ok(symbols)
-}
-
-fn parse_line(line: &[u8]) -> Option<(u8, Symbol)> {
-    let mut words = line
-        .split(u8::is_ascii_whitespace)
-        .filter(|word| !word.is_empty());
-    let address = str::from_utf8(words.next()?).ok()?;
-    let address = u64::from_str_radix(address, 16).ok()?;
-    let &[kind] = words.next()? else {
-        return None;
-    };
-    let name = String::from_utf8_lossy(words.next()?).into_owned();
-    let global = kind.is_ascii_uppercase();
-    let symbol = Symbol {
-        address,
-        name,
-        global,
-    };
-    Some((kind, symbol))
 }
 
 #[cfg(test)]

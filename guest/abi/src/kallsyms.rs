@@ -1,0 +1,68 @@
+//! Lines of `/proc/kallsyms`, of `System.map`, and of nm(1).
+
+/// A symbol of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelSymbol<'a> {
+    /// Its address.
+    pub address: u64,
+    /// nm(1)'s letter for its type: `t`, `T`, `w` and `W` are code, capital letters global symbols.
+    pub kind: u8,
+    /// Its name.
+    pub name: &'a [u8],
+    /// Its module, with brackets; `None` for the kernel itself.
+    pub module: Option<&'a [u8]>,
+}
+
+impl<'a> KernelSymbol<'a> {
+    /// Reads `ADDRESS TYPE NAME [MODULE]`, the address in hexadecimal; words behind that are ignored. `None` for a line of
+    /// another form.
+    pub fn parse(line: &'a [u8]) -> Option<Self> {
+        let mut words = line
+            .split(u8::is_ascii_whitespace)
+            .filter(|word| !word.is_empty());
+        let address = core::str::from_utf8(words.next()?).ok()?;
+        let address = u64::from_str_radix(address, 16).ok()?;
+        let &[kind] = words.next()? else {
+            return None;
+        };
+        Some(Self {
+            address,
+            kind,
+            name: words.next()?,
+            module: words.next().filter(|word| word.starts_with(b"[")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_an_address_a_type_a_name_and_perhaps_a_module() {
+        let symbol = |module| {
+            Some(KernelSymbol {
+                address: 0xffff_ffff_c000_1000,
+                kind: b't',
+                name: b"init",
+                module,
+            })
+        };
+        for (line, expected) in [
+            (
+                "ffffffffc0001000 t init\t[fuse]\n",
+                symbol(Some(&b"[fuse]"[..])),
+            ),
+            (" ffffffffc0001000  t init", symbol(None)),
+            ("ffffffffc0001000 t init fuse", symbol(None)),
+            ("xyz T name", None),
+            ("10 T", None),
+            ("10 TT name", None),
+            ("10", None),
+            ("-1 T name", None),
+            ("", None),
+        ] {
+            assert_eq!(KernelSymbol::parse(line.as_bytes()), expected, "{line}");
+        }
+    }
+}

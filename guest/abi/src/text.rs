@@ -1,0 +1,52 @@
+//! Names that a guest chose, as text that is safe to show: on a terminal, control characters are commands.
+
+/// Whether `character` has only its shape: control characters act on terminals, and others change the direction of the
+/// text around them.
+pub fn is_visible(character: char) -> bool {
+    let changes_direction = matches!(
+        character,
+        '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
+    let is_noncharacter = u32::from(character) & 0xfffe == 0xfffe;
+    !(character.is_control() || changes_direction || is_noncharacter)
+}
+
+/// The characters of a task's name (`comm`), up to its first NUL, with `?` for what is not UTF-8 or not visible.
+pub fn task_name(comm: &[u8]) -> impl Iterator<Item = char> + '_ {
+    let end = comm.iter().position(|byte| *byte == 0);
+    let name = comm.get(..end.unwrap_or(comm.len())).unwrap_or_default();
+    name.utf8_chunks().flat_map(|chunk| {
+        let shown = |character| {
+            if is_visible(character) {
+                character
+            } else {
+                '?'
+            }
+        };
+        let invalid = (!chunk.invalid().is_empty()).then_some('?');
+        chunk.valid().chars().map(shown).chain(invalid)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::string::String;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_visible_is_a_question_mark() {
+        for (comm, shown) in [
+            (&b"sh\x1b[2J\xff\0rest____"[..], "sh?[2J?"),
+            (b"xxxxxxxxxxxxxxxx", "xxxxxxxxxxxxxxxx"),
+            ("käse-λ\u{202e}".as_bytes(), "käse-λ?"),
+            // Cut off within a character, as the kernel does.
+            (&"schäl-großé".as_bytes()[..13], "schäl-groß?"),
+            (b"", ""),
+        ] {
+            assert_eq!(task_name(comm).collect::<String>(), shown);
+        }
+    }
+}
