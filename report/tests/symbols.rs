@@ -99,6 +99,7 @@ impl Guest {
         ProcessMappings {
             address_space: 0x8000,
             pid: 77,
+            name: String::new(),
             time: 1000,
             mappings: vec![
                 mapping(BASE, segment.offset & !0xfff, "/usr/bin/work", binary),

@@ -87,7 +87,7 @@ impl Cpu {
             });
             identity.pid = task.process;
             identity.tid = task.thread;
-            identity.comm = comm(linux, &view, task);
+            identity.comm = comm(linux, &view, task.address);
             if want_process_group {
                 identity.process_group = process_group(linux, &view, task).unwrap_or(-1);
             }
@@ -244,17 +244,31 @@ fn task<M: PhysicalMemory>(
     })
 }
 
-/// The name of `task`.
+/// The name of the task at `task`. All zeros when it can't be read.
 fn comm<M: PhysicalMemory>(
     linux: &LinuxKnowledge,
     view: &KernelView<'_, M>,
-    task: &Task,
+    task: u64,
 ) -> [u8; COMM_LENGTH] {
     let mut comm = [0; COMM_LENGTH];
-    match view.read(task.address.wrapping_add(linux.tasks.comm), &mut comm) {
+    match view.read(task.wrapping_add(linux.tasks.comm), &mut comm) {
         Some(()) => padded(comm),
         None => [0; COMM_LENGTH],
     }
+}
+
+/// The name of the main thread of the process of the task at `task`. All zeros when it can't be read.
+pub fn process_name<M: PhysicalMemory>(
+    linux: &LinuxKnowledge,
+    view: &KernelView<'_, M>,
+    task: u64,
+) -> [u8; COMM_LENGTH] {
+    let leader = linux
+        .tasks
+        .leader
+        .and_then(|leader| view.u64(task.wrapping_add(leader)));
+    let leader = leader.filter(|leader| leader >> 63 == 1 && leader.is_multiple_of(8));
+    leader.map_or([0; COMM_LENGTH], |leader| comm(linux, view, leader))
 }
 
 /// The id of `task`'s process group. An exiting task has none.

@@ -154,6 +154,8 @@ pub struct TaskLayout {
     /// `task_struct.tgid`: the process's id.
     pub tgid: u64,
     pub comm: u64,
+    /// `task_struct.group_leader`: the process's main thread.
+    pub leader: Option<u64>,
     pub signal: u64,
     /// `signal_struct.pids[PIDTYPE_PGID]`.
     pub process_group: u64,
@@ -174,6 +176,7 @@ impl TaskLayout {
             pid: offset("task_struct", "pid")?,
             tgid: offset("task_struct", "tgid")?,
             comm: offset("task_struct", "comm")?,
+            leader: btf.offset_of("task_struct", "group_leader"),
             signal: offset("task_struct", "signal")?,
             process_group: offset("signal_struct", "pids")? + PIDTYPE_PGID * 8,
             number: offset("pid", "numbers")? + offset("upid", "nr")?,

@@ -125,6 +125,8 @@ pub mod task {
     pub const SIGNAL: u64 = 0x48;
     /// `task_struct.comm`, 16 bytes.
     pub const COMM: u64 = 0x50;
+    /// `task_struct.group_leader`, a pointer.
+    pub const LEADER: u64 = 0x70;
     /// `task_struct.mm`, a pointer.
     pub const MM: u64 = 0x60;
     /// `signal_struct.pids[PIDTYPE_PGID]`, a pointer.
@@ -256,6 +258,7 @@ impl Kernel {
                 ("tgid", 1, bits(task::TGID)),
                 ("signal", 1, bits(task::SIGNAL)),
                 ("comm", 1, bits(task::COMM)),
+                ("group_leader", 1, bits(task::LEADER)),
                 ("mm", 1, bits(task::MM)),
             ],
         );

@@ -151,12 +151,20 @@ impl LinuxGuest {
         let length = name.len().min(comm.len());
         comm[..length].copy_from_slice(&name.as_bytes()[..length]);
         self.write(at + task::COMM, &comm);
+        self.leader(index, index);
         self.write(at + task::SIGNAL, &(DIRECT_MAP + at + 0x400).to_le_bytes());
         self.write(
             at + 0x400 + task::GROUP,
             &(DIRECT_MAP + at + 0x800).to_le_bytes(),
         );
         self.write(at + 0x800 + task::NUMBER, &group.to_le_bytes());
+    }
+
+    /// Makes `task` a thread of the process whose main thread is task `leader`.
+    pub fn leader(&self, task: u64, leader: u64) {
+        let leader = DIRECT_MAP + TASKS + leader * 0x1000;
+        let at = TASKS + task * 0x1000 + task::LEADER;
+        self.write(at, &leader.to_le_bytes());
     }
 
     /// Makes task `index` current on `cpu`.

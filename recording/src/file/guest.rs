@@ -16,6 +16,9 @@ pub struct ProcessMappings {
     pub address_space: u64,
     /// The process that was seen in it.
     pub pid: i32,
+    /// The name of the process's main thread at that time; empty when unknown.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
     /// Since when, in ns of CLOCK_MONOTONIC.
     pub time: u64,
     /// The mappings.

@@ -307,6 +307,7 @@ mod tests {
             let mappings = ProcessMappings {
                 address_space: 0x2000,
                 pid: 7,
+                name: "server".to_owned(),
                 time,
                 mappings: vec![Mapping {
                     binary: Some(4),

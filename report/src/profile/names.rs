@@ -3,8 +3,9 @@
 use kvmprof_recording::{COMM_LENGTH, Sample};
 
 use super::sums::task_name;
+use crate::text::visible;
 
-/// A process's name: its main thread's if that was ever sampled, else another thread's.
+/// A process's name: its main thread's if that is known, else that of another thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessNames {
     comm: [u8; COMM_LENGTH],
@@ -27,8 +28,38 @@ impl ProcessNames {
         }
     }
 
-    /// The name; empty when unknown.
-    pub fn text(&self) -> String {
-        task_name(&self.comm)
+    /// The name; empty when unknown. `leader` is the main thread's, as far as its mappings tell.
+    pub fn text(&self, leader: Option<&str>) -> String {
+        match leader {
+            Some(leader) if !self.is_of_main_thread => visible(leader),
+            _ => task_name(&self.comm),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_main_thread_names_the_process_sampled_or_not() {
+        let mut names = ProcessNames::default();
+        let note = |names: &mut ProcessNames, tid, name: &[u8]| {
+            let mut comm = [0; COMM_LENGTH];
+            comm[..name.len()].copy_from_slice(name);
+            names.note(&Sample {
+                pid: 7,
+                tid,
+                comm,
+                ..Sample::default()
+            });
+        };
+        assert_eq!(names.text(None), "");
+        note(&mut names, 9, b"worker");
+        assert_eq!(names.text(None), "worker");
+        assert_eq!(names.text(Some("server\x1b")), "server\u{fffd}");
+        note(&mut names, 7, b"renamed");
+        note(&mut names, 9, b"worker");
+        assert_eq!(names.text(Some("server")), "renamed");
     }
 }

@@ -184,9 +184,10 @@ impl Sums {
         selection: Selection,
     ) -> Profile {
         let processes = self.processes.into_iter().map(|(pid, (process, names))| {
-            let name = names.text();
+            let name = names.text(resolver.process_name(pid));
             (pid, Process { name, ..process })
         });
+        let processes = processes.collect();
         let vcpus = self
             .vcpus
             .into_iter()
@@ -195,7 +196,7 @@ impl Sums {
             contents,
             resolver,
             selection,
-            processes: processes.collect(),
+            processes,
             vcpus: vcpus.filter(|(_, modes)| sum_modes(modes) > 0).collect(),
             stacks: self.stacks,
             idle: self.idle,

@@ -130,6 +130,11 @@ impl Resolver {
         }
     }
 
+    /// The name of the main thread of process `pid`, as far as its mappings tell.
+    pub fn process_name(&self, pid: i32) -> Option<&str> {
+        self.tables.spaces.process_name(pid)
+    }
+
     /// The mappings of the sampled process at the time of `sample`.
     pub fn mappings_of(&self, sample: &Sample) -> MappingSet {
         let Sample {

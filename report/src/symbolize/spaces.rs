@@ -29,6 +29,8 @@ pub struct Spaces {
     numbers: HashMap<Arc<[Mapping]>, MappingSet>,
     /// The mappings of each address space, in the order of time.
     spaces: HashMap<u64, Vec<Since>>,
+    /// The last known name of each process's main thread.
+    names: HashMap<i32, String>,
 }
 
 impl Default for Spaces {
@@ -38,6 +40,7 @@ impl Default for Spaces {
             sets: vec![Arc::default()],
             numbers: HashMap::new(),
             spaces: HashMap::new(),
+            names: HashMap::new(),
         }
     }
 }
@@ -68,6 +71,9 @@ impl Spaces {
 
     /// Appends `mappings` without sorting.
     fn push(&mut self, mappings: &ProcessMappings) {
+        if !mappings.name.is_empty() {
+            self.names.insert(mappings.pid, mappings.name.clone());
+        }
         let key = address_space_key(mappings.address_space);
         let (time, pid) = (mappings.time, mappings.pid);
         let mut sorted = mappings.mappings.clone();
@@ -87,6 +93,11 @@ impl Spaces {
         };
         let times = self.spaces.entry(key).or_default();
         times.push(Since { time, pid, set });
+    }
+
+    /// The last known name of the main thread of process `pid`.
+    pub fn process_name(&self, pid: i32) -> Option<&str> {
+        self.names.get(&pid).map(String::as_str)
     }
 
     /// Removes all mappings. Earlier results of [`Self::at`] are empty from now on.
@@ -137,6 +148,7 @@ mod tests {
         ProcessMappings {
             address_space,
             pid,
+            name: format!("main-{pid}"),
             time,
             mappings: vec![mapping(0x8000, "other"), mapping(0x1000, file)],
         }

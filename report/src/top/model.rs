@@ -241,6 +241,7 @@ mod tests {
         model.feed(&stream.begin(), Duration::ZERO).unwrap();
         let mappings = ProcessMappings {
             pid: 7,
+            name: String::new(),
             mappings: vec![Mapping {
                 begin: 0x20_7000,
                 end: 0x20_9000,
@@ -295,6 +296,7 @@ mod tests {
             let mappings = ProcessMappings {
                 address_space: 0x2000 * u64::from(pid.unsigned_abs()),
                 pid,
+                name: String::new(),
                 time: 1,
                 mappings: vec![mapping],
             };

@@ -108,6 +108,7 @@ impl Profiler {
         let any = clocks.drain(|maps, ticks, frames| {
             // What a sample needs goes before it.
             for map in maps.drain(..) {
+                names.note_main_thread(map.pid, map.name);
                 if let Some(block) = processes.enter(map) {
                     consumers.iter_mut().for_each(|one| one.take_block(&block));
                 }

@@ -42,6 +42,16 @@ impl Names {
         }
     }
 
+    /// Notes the name of the main thread of process `pid`, which need not have been sampled.
+    pub fn note_main_thread(&mut self, pid: i32, comm: [u8; COMM_LENGTH]) {
+        self.note(&Sample {
+            pid,
+            tid: pid,
+            comm,
+            ..Sample::default()
+        });
+    }
+
     /// One line a process: pid, tid of the thread that the name is from, name; tabs between them.
     /// Bytes of a name that would break a line or a terminal are shown as `?`.
     pub fn table(&self) -> String {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use kvmprof_abi::text::task_name;
 use kvmprof_recording::file::{Mapping, ProcessMappings};
 
 use crate::binaries::{BinaryLoader, BinarySources, FileId};
@@ -70,7 +71,10 @@ impl Processes {
         self.loader.load(Arc::clone(&map), files.clone());
         let known = self.spaces.get(&map.root);
         // Another vCPU may have found the same.
-        if known.is_some_and(|space| space.map.pid == map.pid && space.map.areas == map.areas) {
+        if known.is_some_and(|space| {
+            let found = &space.map;
+            found.pid == map.pid && found.name == map.name && found.areas == map.areas
+        }) {
             return None;
         }
         let block: Arc<[u8]> = mappings(&map, &files).to_block()?.into();
@@ -149,6 +153,7 @@ fn mappings(map: &ProcessMap, files: &[Option<FileId>]) -> ProcessMappings {
     ProcessMappings {
         address_space: map.root,
         pid: map.pid,
+        name: task_name(&map.name).collect(),
         time: map.time,
         mappings: mappings.collect(),
     }

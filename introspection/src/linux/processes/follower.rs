@@ -9,6 +9,7 @@ use super::process_layout::ProcessLayout;
 use super::{Area, Backing, ProcessMap, UserMemory, files};
 use crate::Registers;
 use crate::linux::LinuxKnowledge;
+use crate::linux::cpu::process_name;
 use crate::linux::view::KernelView;
 use crate::memory::{FRAME, PTI_USER};
 use crate::unwind::UnwindCache;
@@ -115,7 +116,10 @@ impl ProcessFollower {
             }
         }
         let areas = named(view, layout, mm, &self.areas);
-        let map = Arc::new(ProcessMap::new(root, seen.pid, time, areas));
+        let map = Arc::new(ProcessMap {
+            name: process_name(linux, view, seen.task),
+            ..ProcessMap::new(root, seen.pid, time, areas)
+        });
         self.remember(
             known,
             Space {

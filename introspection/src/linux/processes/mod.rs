@@ -16,6 +16,8 @@ mod vdso;
 
 use std::sync::{Arc, OnceLock};
 
+use kvmprof_recording::COMM_LENGTH;
+
 use crate::unwind::UserUnwinder;
 
 pub use follower::{ProcessFollower, Seen};
@@ -29,6 +31,8 @@ pub struct ProcessMap {
     pub root: u64,
     /// The process that was running.
     pub pid: i32,
+    /// The name (`comm`) of its main thread, padded with NULs; all zeros when unknown.
+    pub name: [u8; COMM_LENGTH],
     /// The time of reading, in ns of CLOCK_MONOTONIC.
     pub time: u64,
     /// Sorted by address, without overlaps.
@@ -111,6 +115,7 @@ impl ProcessMap {
         Self {
             root,
             pid,
+            name: [0; COMM_LENGTH],
             time,
             areas,
             unwinder: Arc::default(),

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
-use crate::testing::kernel::{Areas, HOT, Kernel, NEW, OLD, TEXT, offsets};
-use crate::testing::linux_guest::{DIRECT_MAP, IMAGE, LinuxGuest, MEMORY, SLIDE};
+use crate::testing::kernel::{Areas, HOT, Kernel, NEW, OLD, TEXT, offsets, task};
+use crate::testing::linux_guest::{DIRECT_MAP, IMAGE, LinuxGuest, MEMORY, SLIDE, TASKS};
 use crate::testing::processes::{AreaPlan, PAGE, PAGES, Room};
 use crate::{Registers, VcpuIntrospector};
 
@@ -115,6 +115,26 @@ fn finds_executable_mappings_in_trees_and_lists() {
             assert_eq!(file.identity, expected);
         }
     }
+}
+
+#[test]
+fn a_process_is_named_by_its_main_thread() {
+    let guest = LinuxGuest::new(HOT);
+    let mut room = Room::new(&guest, Areas::Tree);
+    room.process(1, &[area(0x40_0000, 4, true, 0, 0)]);
+    let name = |time| {
+        let map = look(&mut guest.introspector(0), &guest, time).unwrap();
+        let end = map.name.iter().position(|byte| *byte == 0).unwrap();
+        String::from_utf8(map.name[..end].to_vec()).unwrap()
+    };
+    assert_eq!(name(0), "task-41");
+    // Another task is the main thread.
+    guest.task(2, 77, 77, 77);
+    guest.leader(1, 2);
+    assert_eq!(name(1), "task-77");
+    // What is no task has no name.
+    guest.write(TASKS + 0x1000 + task::LEADER, &0x1234_u64.to_le_bytes());
+    assert_eq!(name(2), "");
 }
 
 #[test]
