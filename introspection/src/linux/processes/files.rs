@@ -64,6 +64,10 @@ fn path<M: PhysicalMemory>(
         }
         let parent = view.u64(dentry.wrapping_add(layout.file.parent))?;
         if parent == dentry {
+            // A file without a directory has only a name: `memfd:NAME` of memfd_create(2).
+            if names.is_empty() {
+                names.push(name(view, layout, dentry)?);
+            }
             break;
         }
         names.push(name(view, layout, dentry)?);

@@ -118,6 +118,20 @@ fn finds_executable_mappings_in_trees_and_lists() {
 }
 
 #[test]
+fn a_file_without_a_directory_has_its_name() {
+    let guest = LinuxGuest::new(HOT);
+    let mut room = Room::new(&guest, Areas::Tree);
+    let root = room.dentry(0, "/");
+    let mount = room.mount(root, 0, 0);
+    let dentry = room.dentry(0, "memfd:code");
+    let inode = room.inode(5, PAGE, 0);
+    let program = room.file(mount, dentry, inode);
+    room.process(1, &[area(0x40_0000, 1, true, 0, program)]);
+    let map = look(&mut guest.introspector(0), &guest, 0).unwrap();
+    assert_eq!(map.areas[0].name(), "/memfd:code");
+}
+
+#[test]
 fn a_process_is_named_by_its_main_thread() {
     let guest = LinuxGuest::new(HOT);
     let mut room = Room::new(&guest, Areas::Tree);
