@@ -167,10 +167,10 @@ fn prof_group_outputs_the_group() {
         (kind::MUSER, 1),
     ];
     assert_eq!(kinds(&client.rest()), expected);
-    assert_eq!(
-        Client::open(1).ioctl(PROF_GROUP, 1 << 32),
-        Err(Errno::EINVAL)
-    );
+    for none in [0, -1, i64::from(i32::MIN), 1 << 32] {
+        let refused = Client::open(1).ioctl(PROF_GROUP, none);
+        assert_eq!(refused, Err(Errno::EINVAL), "{none}");
+    }
 }
 
 /// The commands are flags under PROF_MASK, and d_flag is the "type of profiling being done": they add up, and a new

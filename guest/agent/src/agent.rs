@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::cuse::protocol::{REQUEST_BUFFER, Request};
 use crate::cuse::{Channel, Permissions};
 use crate::lookers::Lookers;
-use crate::nodes::{Direction, Forwarder, Node, Outside};
+use crate::nodes::{Forwarder, Node, Outside};
 use crate::port::{Connection, ConnectionError, Outgoing, Place, PlaceError};
 use crate::{daemon, modules};
 
@@ -69,8 +69,8 @@ impl Outside for World {
         }
     }
 
-    fn look(&mut self, number: u64, thread: u32, direction: Direction, shown: usize) {
-        self.lookers.look(number, thread, direction, shown);
+    fn look(&mut self, number: u64, thread: u32) {
+        self.lookers.look(number, thread);
     }
 }
 

@@ -10,6 +10,7 @@ use crate::agent::{Agent, Settings};
 use crate::cuse::Permissions;
 use crate::daemon::{Process, Readiness, go_to_background};
 use crate::kernel_log;
+use crate::other;
 use crate::port::Place;
 
 /// Makes /dev/pcs, /dev/prf and /dev/prf0.. in a guest of kvmprof's
@@ -85,7 +86,10 @@ pub fn run(arguments: Arguments) -> anyhow::Result<bool> {
             Process::Background(readiness) => readiness,
         }
     };
-    let mut agent = Agent::start(settings)?;
+    let mut agent = Agent::start(settings).map_err(|error| match other::running() {
+        Some(pid) => error.context(format!("Another pcsd runs, process {pid}")),
+        None => error,
+    })?;
     readiness.tell().context("Cannot go to the background")?;
     agent.run()?;
     Ok(true)

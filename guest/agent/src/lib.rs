@@ -13,4 +13,5 @@ pub mod kernel_log;
 mod lookers;
 mod modules;
 pub mod nodes;
+mod other;
 pub mod port;

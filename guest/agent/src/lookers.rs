@@ -1,4 +1,5 @@
-//! Threads that look at callers: that can take as long as a caller wants it to.
+//! Threads that look at callers: a caller's memory appears when it likes (userfaultfd(2), a mapped file of a slow file system), and the
+//! agent serves others meanwhile.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -6,13 +7,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::nodes::{Direction, WholeCall, whole_call};
+use crate::nodes::{WholeWrite, whole_write};
 
 /// Looks at a time; further ones find nothing.
 const LOOKS_MAX: usize = 64;
 
 /// What a look has found, and its number.
-type Finding = (u64, Option<WholeCall>);
+type Finding = (u64, WholeWrite);
 
 /// The threads, and what they have found.
 #[derive(Debug)]
@@ -39,8 +40,8 @@ impl Lookers {
         })
     }
 
-    /// Starts to find out the whole of a thread's call.
-    pub fn look(&self, number: u64, thread: u32, direction: Direction, shown: usize) {
+    /// Starts to find out what a thread's call writes.
+    pub fn look(&self, number: u64, thread: u32) {
         let ringer = Arc::clone(&self.ringer);
         let sender = self.sender.clone();
         let tell = move |whole| {
@@ -55,7 +56,7 @@ impl Lookers {
         let tell_failure = tell.clone();
         let started = std::thread::Builder::new()
             .name("caller".into())
-            .spawn(move || tell(whole_call(thread, direction, shown)));
+            .spawn(move || tell(whole_write(thread)));
         if started.is_err() {
             tell_failure(None);
         }
@@ -86,7 +87,7 @@ mod tests {
         let numbers: Vec<u64> = (1..200).collect();
         for number in &numbers {
             // No thread has this number.
-            lookers.look(*number, u32::MAX, Direction::Write, 1);
+            lookers.look(*number, u32::MAX);
         }
         let mut found = Vec::new();
         while found.len() < numbers.len() {

@@ -29,6 +29,7 @@ agent() { pidof pcsd; }
 no_agent() { [ -z "$(agent)" ]; }
 is_held() { grep -q holding "$1"; }
 opens() { true </dev/pcs; }
+first_is_named() { dmesg | grep -q "pcsd: Another pcsd runs, process $(agent): "; }
 
 # hold NAME: starts a process that waits in a read.
 hold() {
@@ -66,6 +67,7 @@ for size in 1 333 1000 1024 4097 200000; do
 done
 kill $hog
 expect 'a second pcsd says no' [ "$(pcsd && echo started)" = '' ]
+expect 'it names the first one' first_is_named
 expect 'the first one goes on' opens
 
 hold killed

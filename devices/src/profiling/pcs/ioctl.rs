@@ -115,7 +115,11 @@ impl Session {
             PROF_KERNEL => selection.add_kernel(),
             PROF_ALL => selection.add_all(),
             PROF_GROUP => {
-                selection.set_group(i32::try_from(argument).map_err(|_| Errno::EINVAL)?);
+                let group = i32::try_from(argument).map_err(|_| Errno::EINVAL)?;
+                if group <= 0 {
+                    return Err(Errno::EINVAL);
+                }
+                selection.set_group(group);
             }
             _ => selection.set_list(parse_list(data)?),
         }

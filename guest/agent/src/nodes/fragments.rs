@@ -98,6 +98,11 @@ impl Fragments {
         }
     }
 
+    /// Forgets the owner's call: it begins another one.
+    pub fn end(&mut self, owner: Owner) {
+        self.take(owner);
+    }
+
     /// Ends the owner's call.
     fn take(&mut self, owner: Owner) -> Option<Call> {
         let index = self.calls.iter().position(|call| call.owner == owner)?;

@@ -10,7 +10,7 @@ mod tests;
 
 use kvmprof_abi::{prf, wire::device};
 
-pub use caller::{Direction, WholeCall, whole_call};
+pub use caller::{WholeWrite, whole_write};
 pub use forwarder::{Forwarder, Outside};
 
 use crate::cuse::DeviceNumber;

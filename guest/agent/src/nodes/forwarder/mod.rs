@@ -11,7 +11,7 @@ use kvmprof_abi::wire::{Request as WireRequest, device};
 
 use super::fragments::{Fragments, Owner};
 use super::ioctl::{self, Step};
-use super::{Direction, Node, WholeCall, readiness};
+use super::{Node, WholeWrite, readiness};
 use crate::cuse::protocol::{self, Operation, Request};
 
 /// What the forwarder acts on.
@@ -22,9 +22,9 @@ pub trait Outside {
     /// Sends a request to kvmprof under this tag.
     fn send(&mut self, tag: u32, request: &WireRequest<'_>);
 
-    /// Has somebody find out what the whole of a thread's call is, of which `shown` bytes are known, and
-    /// tell [`Forwarder::seen`] under this number. The forwarder doesn't wait for it.
-    fn look(&mut self, number: u64, thread: u32, direction: Direction, shown: usize);
+    /// Has somebody find out what the call that a thread is in writes, and tell [`Forwarder::seen`]
+    /// under this number. The forwarder doesn't wait for it.
+    fn look(&mut self, number: u64, thread: u32);
 }
 
 /// A request of the kernel that has to be answered.
@@ -89,18 +89,12 @@ struct OpenFile {
     watch: Option<Watch>,
 }
 
-/// A read or write of which the whole isn't known yet.
+/// A write of which only the first piece is known yet.
 #[derive(Debug)]
 struct Beginning {
     call: Call,
     owner: Owner,
-    transfer: Transfer,
-}
-
-#[derive(Debug)]
-enum Transfer {
-    Read { size: usize, flags: u32 },
-    Write(Vec<u8>),
+    piece: Vec<u8>,
 }
 
 /// All nodes, their open files, and what is under way.
@@ -202,10 +196,10 @@ impl Forwarder {
         files.filter_map(move |(number, file)| (file.node == node).then_some(*number))
     }
 
-    /// Goes on with a read or write whose caller was looked at. `None`: nothing is known of the whole.
-    pub fn seen(&mut self, number: u64, whole: Option<WholeCall>, outside: &mut impl Outside) {
+    /// Goes on with a write whose caller was looked at.
+    pub fn seen(&mut self, number: u64, whole: WholeWrite, outside: &mut impl Outside) {
         if let Some(beginning) = self.beginnings.remove(&number) {
-            self.transfer(beginning, whole, outside);
+            self.write_whole(beginning, whole, outside);
         }
     }
 
@@ -228,7 +222,7 @@ impl Forwarder {
                 flags,
             } => {
                 self.finish_staged(file, outside);
-                self.begin(call, owner(file), Transfer::Read { size, flags }, outside);
+                self.read(call, owner(file), (size, flags), outside);
             }
             Operation::Read {
                 file, offset, size, ..
@@ -239,7 +233,7 @@ impl Forwarder {
                 data,
             } => {
                 self.finish_staged(file, outside);
-                self.begin(call, owner(file), Transfer::Write(data.to_vec()), outside);
+                self.begin_write(call, owner(file), data, outside);
             }
             Operation::Write { file, offset, data } => {
                 self.continue_write(call, owner(file), (offset, data), outside);

@@ -3,10 +3,14 @@
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{MAX_DATA, NONBLOCKING, Request as WireRequest};
 
+use super::super::WholeWrite;
 use super::super::fragments::{Continued, Owner};
-use super::super::{Direction, WholeCall};
-use super::{Beginning, Call, Forwarder, Outside, Pending, Transfer, fail};
-use crate::cuse::protocol::{self, LAST_FRAGMENT};
+use super::{Beginning, Call, Forwarder, Outside, Pending, fail};
+use crate::cuse::protocol::{self, LAST_FRAGMENT, MAX_FRAGMENT};
+
+/// A first piece of no more than this has all that its caller wants to read: the kernel splits a call after 32 pages, each
+/// of which may be used in part where the caller's memory is in several pieces.
+const SINGLE_READ: usize = MAX_FRAGMENT / 2;
 
 impl Forwarder {
     /// Writes the calls whose end couldn't be told from their pieces. Nobody waits for the outcome.
@@ -19,67 +23,17 @@ impl Forwarder {
         }
     }
 
-    /// Starts the first piece of a read or write. Of prf's, the whole call has to be known.
-    pub(super) fn begin(
+    /// Reads the first piece of a call, of `size` bytes. Of prf's, what follows it may be asked for too.
+    pub(super) fn read(
         &mut self,
         call: Call,
         owner: Owner,
-        transfer: Transfer,
+        (size, flags): (usize, u32),
         outside: &mut impl Outside,
     ) {
-        if self.is_prf(call.node) {
-            let (direction, shown) = match &transfer {
-                Transfer::Read { size, .. } => (Direction::Read, *size),
-                Transfer::Write(data) => (Direction::Write, data.len()),
-            };
-            self.last_look += 1;
-            let beginning = Beginning {
-                call,
-                owner,
-                transfer,
-            };
-            self.beginnings.insert(self.last_look, beginning);
-            outside.look(self.last_look, owner.thread, direction, shown);
-            return;
-        }
-        match transfer {
-            Transfer::Read { size, flags } => {
-                self.read(call, owner, (size, size, flags), outside);
-            }
-            Transfer::Write(data) => self.write(call, owner, (&data, data.len()), outside),
-        }
-    }
-
-    /// Carries out a transfer of prf's, of which the whole is known, or can't be.
-    pub(super) fn transfer(
-        &mut self,
-        beginning: Beginning,
-        whole: Option<WholeCall>,
-        outside: &mut impl Outside,
-    ) {
-        let Beginning {
-            call,
-            owner,
-            transfer,
-        } = beginning;
-        match transfer {
-            Transfer::Read { size, flags } => {
-                let limit = whole.map_or(MAX_DATA, |whole| whole.total);
-                let limit = limit.clamp(size.min(MAX_DATA), MAX_DATA);
-                self.read(call, owner, (size, limit, flags), outside);
-            }
-            Transfer::Write(piece) => self.write_whole(call, owner, &piece, whole, outside),
-        }
-    }
-
-    /// Reads at most `limit` bytes, of which the caller gets `size` now.
-    fn read(
-        &mut self,
-        call: Call,
-        owner: Owner,
-        (size, limit, flags): (usize, usize, u32),
-        outside: &mut impl Outside,
-    ) {
+        self.fragments.end(owner);
+        let goes_on = self.is_prf(call.node) && size > SINGLE_READ;
+        let limit = if goes_on { MAX_DATA } else { size };
         let nonblocking = flags & u32::try_from(libc::O_NONBLOCK).unwrap_or(0) != 0;
         self.start_read(call, owner, (size, limit, nonblocking, false), outside);
     }
@@ -127,6 +81,28 @@ impl Forwarder {
         }
     }
 
+    /// Starts a write. Of prf's, the whole call has to be known.
+    pub(super) fn begin_write(
+        &mut self,
+        call: Call,
+        owner: Owner,
+        piece: &[u8],
+        outside: &mut impl Outside,
+    ) {
+        if !self.is_prf(call.node) {
+            return self.write(call, owner, (piece, piece.len()), outside);
+        }
+        self.fragments.end(owner);
+        self.last_look += 1;
+        let beginning = Beginning {
+            call,
+            owner,
+            piece: piece.to_vec(),
+        };
+        self.beginnings.insert(self.last_look, beginning);
+        outside.look(self.last_look, owner.thread);
+    }
+
     /// Writes `data`, of which the kernel has shown the first `piece` bytes.
     fn write(
         &mut self,
@@ -150,32 +126,20 @@ impl Forwarder {
 
     /// Writes all of a call that the kernel has shown the first piece of, so that its outcome is that
     /// of the whole.
-    fn write_whole(
+    pub(super) fn write_whole(
         &mut self,
-        call: Call,
-        owner: Owner,
-        piece: &[u8],
-        whole: Option<WholeCall>,
+        beginning: Beginning,
+        whole: WholeWrite,
         outside: &mut impl Outside,
     ) {
+        let Beginning { call, owner, piece } = beginning;
         match whole {
-            Some(whole) if whole.total <= piece.len() => {
-                self.write(call, owner, (piece, piece.len()), outside);
-            }
-            // More than any table may have.
-            Some(whole) if whole.total > MAX_DATA => fail(call, Errno::ENOSPC, outside),
-            Some(WholeCall {
-                data: Some(Ok(data)),
-                ..
-            }) if data.starts_with(piece) => {
+            Some(Ok(data)) if data.starts_with(&piece) => {
                 self.write(call, owner, (&data, piece.len()), outside);
             }
-            Some(WholeCall {
-                data: Some(Err(Errno::EFAULT)),
-                ..
-            }) => fail(call, Errno::EFAULT, outside),
+            Some(Err(errno)) => fail(call, errno, outside),
             // Somebody changes it just now, or this isn't the call, or it may not be known.
-            _ => self.stage(call, owner, (Vec::new(), piece), outside),
+            _ => self.stage(call, owner, (Vec::new(), &piece), outside),
         }
     }
 

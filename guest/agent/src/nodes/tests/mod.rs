@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Kind, MAX_DATA, Reply, ReplyFrame, Request as WireRequest, RequestFrame};
 
-use super::{Direction, Forwarder, Node, Outside, WholeCall};
+use super::{Forwarder, Node, Outside, WholeWrite};
 use crate::cuse::protocol::{self, MAX_FRAGMENT, Operation, Request};
 
 const PCS: usize = 0;
@@ -43,7 +43,7 @@ impl Outside for World {
         self.sent.push_back(bytes);
     }
 
-    fn look(&mut self, number: u64, thread: u32, _direction: Direction, _shown: usize) {
+    fn look(&mut self, number: u64, thread: u32) {
         assert_eq!(thread, THREAD);
         self.looks.push_back(number);
     }
@@ -152,14 +152,14 @@ impl Bench {
         assert!(self.reply(tag, Reply::Write { count }));
     }
 
-    /// The caller that is looked at is found to be in this call.
-    fn seen(&mut self, whole: Option<WholeCall>) {
+    /// The caller that is looked at is found to write this.
+    fn seen(&mut self, whole: WholeWrite) {
         let number = self.world.looks.pop_front().expect("a look");
         self.forwarder.seen(number, whole, &mut self.world);
     }
 
-    /// The first piece of a write by a caller that is in this call.
-    fn write_of(&mut self, file: u64, piece: &[u8], whole: Option<WholeCall>) -> u64 {
+    /// The first piece of a write by a caller that is found to write `whole`.
+    fn write_of(&mut self, file: u64, piece: &[u8], whole: WholeWrite) -> u64 {
         let unique = self.write(file, 0, piece);
         self.nothing_more();
         self.seen(whole);

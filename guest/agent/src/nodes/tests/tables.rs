@@ -3,9 +3,8 @@
 use super::*;
 use crate::cuse::protocol::LAST_FRAGMENT;
 
-fn whole(total: usize, data: Result<&[u8], Errno>) -> Option<WholeCall> {
-    let data = Some(data.map(<[u8]>::to_vec));
-    Some(WholeCall { total, data })
+fn whole(data: &[u8]) -> WholeWrite {
+    Some(Ok(data.to_vec()))
 }
 
 /// A table of more than one fragment.
@@ -20,8 +19,7 @@ fn a_table_is_written_whole_with_its_first_fragment() {
     let mut bench = Bench::new();
     let file = bench.open(PRF);
     let table = table();
-    let call = whole(table.len(), Ok(&table));
-    let first = bench.write_of(file, &table[..MAX_FRAGMENT], call);
+    let first = bench.write_of(file, &table[..MAX_FRAGMENT], whole(&table));
     bench.takes_write(&table);
     bench.answered(PRF, &protocol::written(first, MAX_FRAGMENT));
     let rest = [
@@ -45,21 +43,15 @@ fn a_table_is_refused_with_its_first_fragment() {
     let table = table();
     let fragment = &table[..MAX_FRAGMENT];
 
-    let unique = bench.write_of(file, fragment, whole(table.len(), Ok(&table)));
+    let unique = bench.write_of(file, fragment, whole(&table));
     let (tag, _) = bench.sent_kind();
     bench.refuse(tag, Kind::Write, Errno::EINVAL);
     bench.answered(PRF, &protocol::failed(unique, Errno::EINVAL));
 
-    let too_large = WholeCall {
-        total: MAX_DATA + 8,
-        data: None,
-    };
-    let unique = bench.write_of(file, fragment, Some(too_large));
-    bench.answered(PRF, &protocol::failed(unique, Errno::ENOSPC));
-
-    let call = whole(table.len(), Err(Errno::EFAULT));
-    let unique = bench.write_of(file, fragment, call);
-    bench.answered(PRF, &protocol::failed(unique, Errno::EFAULT));
+    for errno in [Errno::ENOSPC, Errno::EFAULT] {
+        let unique = bench.write_of(file, fragment, Some(Err(errno)));
+        bench.answered(PRF, &protocol::failed(unique, errno));
+    }
     bench.nothing_more();
 }
 
@@ -122,7 +114,7 @@ fn staging_is_bounded_and_for_what_may_go_on() {
     loop {
         let unique = bench.write(file, offset, &fragment);
         if offset == 0 {
-            bench.seen(whole(other.len(), Ok(&other)));
+            bench.seen(whole(&other));
         }
         let (_, answer) = bench.world.answers.pop_front().unwrap();
         if answer != protocol::written(unique, MAX_FRAGMENT) {
@@ -141,16 +133,11 @@ fn a_read_of_a_table_is_one_snapshot() {
     let file = bench.open(PRF);
     let table = table();
     let first = bench.read(PRF, file, 0, MAX_FRAGMENT);
-    let call = WholeCall {
-        total: 2 * MAX_FRAGMENT,
-        data: None,
-    };
-    bench.seen(Some(call));
     let (tag, limit) = bench.sent(|request| match request {
         WireRequest::Read { limit, .. } => limit,
         other => panic!("{other:?}"),
     });
-    assert_eq!(usize::try_from(limit).unwrap(), 2 * MAX_FRAGMENT);
+    assert_eq!(usize::try_from(limit).unwrap(), MAX_DATA);
     let data = &table[..2 * MAX_FRAGMENT];
     assert!(bench.reply(tag, Reply::Read { data }));
     bench.answered(PRF, &protocol::read(first, &table[..MAX_FRAGMENT]));
@@ -160,4 +147,20 @@ fn a_read_of_a_table_is_one_snapshot() {
     let end = bench.read(PRF, file, 2 * MAX_FRAGMENT as u64, 8);
     bench.answered(PRF, &protocol::read(end, &[]));
     bench.nothing_more();
+
+    // A short one asks for no more than it is, and ends a call before it whose rest wasn't asked for.
+    bench.read(PRF, file, 0, MAX_FRAGMENT);
+    let (tag, _) = bench.sent_kind();
+    assert!(bench.reply(tag, Reply::Read { data }));
+    bench.read(PRF, file, 0, 11);
+    let (tag, limit) = bench.sent(|request| match request {
+        WireRequest::Read { limit, .. } => limit,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(limit, 11);
+    let data = &table[..11];
+    assert!(bench.reply(tag, Reply::Read { data }));
+    bench.world.answers.clear();
+    let next = bench.read(PRF, file, MAX_FRAGMENT as u64, MAX_FRAGMENT);
+    bench.answered(PRF, &protocol::read(next, &[]));
 }
