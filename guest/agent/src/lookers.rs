@@ -1,5 +1,5 @@
-//! Threads that look at callers: a caller's memory appears when it likes (userfaultfd(2), a mapped file of a slow file system), and the
-//! agent serves others meanwhile.
+//! Threads that look at callers: a caller's memory appears when it likes (userfaultfd(2), a mapped file
+//! of a slow file system), and the agent serves others meanwhile.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};

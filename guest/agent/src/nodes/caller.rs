@@ -1,10 +1,11 @@
 //! The whole of a write of which the kernel shows a piece at a time.
 //!
-//! A table of prf is one write(2), and its errors are those of the whole table. CUSE hands it over in pieces of at most 32 pages, and
-//! a call fails only by its first piece: once one is taken, an error is a short count to the program, without its errno. Tables of
-//! real kernels are larger than a piece, so a program would get a short count for each of ENOSPC, E2BIG, EBUSY and EINVAL, and a
-//! table that ends with a piece would be loaded late. Hence the caller's memory is read with the first piece. Reads need
-//! nothing like it.
+//! A table of prf is one write(2), and its errors are those of the whole table. CUSE hands it over in
+//! pieces of at most 32 pages, and a call fails only by its first piece: once one is taken, an error is
+//! a short count to the program, without its errno. Tables of real kernels are larger than a piece, so
+//! a program would get a short count for each of ENOSPC, E2BIG, EBUSY and EINVAL, and a table that ends
+//! with a whole piece would be loaded late. Hence the caller's memory is read with the first piece.
+//! Reads need nothing like it.
 
 use std::fs;
 use std::io;

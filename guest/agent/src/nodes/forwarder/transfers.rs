@@ -8,8 +8,8 @@ use super::super::fragments::{Continued, Owner};
 use super::{Beginning, Call, Forwarder, Outside, Pending, fail};
 use crate::cuse::protocol::{self, LAST_FRAGMENT, MAX_FRAGMENT};
 
-/// A first piece of no more than this has all that its caller wants to read: the kernel splits a call after 32 pages, each
-/// of which may be used in part where the caller's memory is in several pieces.
+/// A first piece of no more than this has all that its caller wants to read: the kernel splits a call
+/// after 32 pages, each of which may be used in part where the caller's memory is in several pieces.
 const SINGLE_READ: usize = MAX_FRAGMENT / 2;
 
 impl Forwarder {
