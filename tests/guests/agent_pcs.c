@@ -194,6 +194,20 @@ static void reading(void)
 	check("read until nothing is left", errno == EAGAIN, "errno %d", errno);
 	check("epoll until there is something", epoll_wait(queue, &event, 1, NO_LIMIT) == 1, "errno %d", errno);
 	check("read after epoll", read(fd, buffer, sizeof buffer) > 0, "errno %d", errno);
+	close(queue);
+
+	/* Each time only once for what has come, as mio and tokio wait. */
+	queue = epoll_create1(0);
+	event.events = EPOLLIN | EPOLLET;
+	epoll_ctl(queue, EPOLL_CTL_ADD, fd, &event);
+	int edges = 0;
+	while (edges < 3 && epoll_wait(queue, &event, 1, NO_LIMIT) == 1) {
+		while (read(fd, buffer, sizeof buffer) > 0)
+			;
+		edges++;
+	}
+	check("edge-triggered epoll", edges == 3 && errno == EAGAIN, "%d times, errno %d", edges, errno);
+	close(queue);
 	fcntl(fd, F_SETFL, 0);
 	static unsigned char large[1 << 20];
 	ssize_t count = read(fd, large, sizeof large);

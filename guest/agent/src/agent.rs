@@ -16,7 +16,7 @@ use crate::port::{Connection, ConnectionError, Outgoing, Place, PlaceError};
 use crate::{daemon, modules};
 
 /// How long kvmprof may take to answer the hello.
-const HELLO_LIMIT: Duration = Duration::from_secs(5);
+const HELLO_LIMIT: Duration = Duration::from_secs(30);
 /// How long to wait before the port is looked for again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 /// Whoever else sets permissions of new nodes (udev) does so within this time.

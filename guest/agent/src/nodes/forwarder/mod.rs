@@ -87,6 +87,15 @@ struct OpenFile {
     /// As kvmprof calls it; `None` since the connection to the kvmprof that knew it has ended.
     handle: Option<u32>,
     watch: Option<Watch>,
+    /// A poll that found it ready. An edge-triggered epoll waits on: it is to be told of what comes after the next read.
+    next_edge: Option<PollInterest>,
+}
+
+/// The events that a poll asks for, and the kernel's handle for waking it up.
+#[derive(Clone, Copy, Debug)]
+struct PollInterest {
+    events: u32,
+    kernel_handle: u64,
 }
 
 /// A write of which only the first piece is known yet.

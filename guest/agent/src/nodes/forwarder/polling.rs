@@ -3,7 +3,7 @@
 use kvmprof_abi::wire::{NONBLOCKING, Request as WireRequest};
 
 use super::super::readiness;
-use super::{Call, Forwarder, Outside, Pending, Watch};
+use super::{Call, Forwarder, Outside, Pending, PollInterest, Watch};
 use crate::cuse::protocol::{self, Operation};
 
 impl Forwarder {
@@ -46,10 +46,13 @@ impl Forwarder {
     pub(super) fn watch(
         &mut self,
         number: u64,
-        mut events: u32,
-        kernel_handle: u64,
+        interest: PollInterest,
         outside: &mut impl Outside,
     ) {
+        let PollInterest {
+            mut events,
+            kernel_handle,
+        } = interest;
         let Some(file) = self.files.get_mut(&number) else {
             return;
         };
@@ -78,6 +81,25 @@ impl Forwarder {
                 events,
                 kernel_handle,
             });
+        }
+    }
+
+    /// A poll found the file ready, and may wait on for it to become so again. Tables of prf always are.
+    pub(super) fn watch_after_read(&mut self, number: u64, interest: PollInterest) {
+        let Some(node) = self.files.get(&number).map(|file| file.node) else {
+            return;
+        };
+        let is_prf = self.is_prf(node);
+        if let Some(file) = self.files.get_mut(&number).filter(|_| !is_prf) {
+            file.next_edge = Some(interest);
+        }
+    }
+
+    /// The file was read: whoever waits for it is to be told when there is more.
+    pub(super) fn watch_next(&mut self, number: u64, outside: &mut impl Outside) {
+        let file = self.files.get_mut(&number);
+        if let Some(interest) = file.and_then(|file| file.next_edge.take()) {
+            self.watch(number, interest, outside);
         }
     }
 

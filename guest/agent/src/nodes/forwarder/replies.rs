@@ -4,7 +4,7 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Reply, ReplyFrame, Request as WireRequest};
 
 use super::super::readiness;
-use super::{Call, Forwarder, OpenFile, Outside, Pending, fail};
+use super::{Call, Forwarder, OpenFile, Outside, Pending, PollInterest, fail};
 use crate::cuse::protocol;
 
 impl Forwarder {
@@ -25,12 +25,18 @@ impl Forwarder {
             (
                 Pending::Read {
                     call,
-                    continued: true,
+                    owner,
+                    continued,
                     ..
                 },
                 Err(Errno::EAGAIN),
             ) => {
-                outside.answer(call.node, &protocol::read(call.unique, &[]));
+                if continued {
+                    outside.answer(call.node, &protocol::read(call.unique, &[]));
+                } else {
+                    fail(call, Errno::EAGAIN, outside);
+                }
+                self.watch_next(owner.file, outside);
             }
             (pending, Err(errno)) => match pending.call() {
                 Some(call) => fail(call, errno, outside),
@@ -58,6 +64,7 @@ impl Forwarder {
                 if !rest.is_empty() {
                     self.fragments.keep_read(owner, now.len(), rest);
                 }
+                self.watch_next(owner.file, outside);
             }
             (
                 Pending::Write {
@@ -93,8 +100,14 @@ impl Forwarder {
             ) => {
                 let revents = readiness::from_wire(events);
                 outside.answer(call.node, &protocol::polled(call.unique, revents));
-                if events == 0 && notify {
-                    self.watch(file, wanted, kernel_handle, outside);
+                let interest = PollInterest {
+                    events: wanted,
+                    kernel_handle,
+                };
+                match (notify, events) {
+                    (false, _) => {}
+                    (true, 0) => self.watch(file, interest, outside),
+                    (true, _) => self.watch_after_read(file, interest),
                 }
             }
             (pending, _) => {
@@ -112,6 +125,7 @@ impl Forwarder {
             node: call.node,
             handle: Some(handle),
             watch: None,
+            next_edge: None,
         };
         self.files.insert(number, file);
         if !outside.answer(call.node, &protocol::opened(call.unique, number)) {

@@ -272,6 +272,53 @@ fn who_polls_is_woken_up_once_it_is_ready() {
 }
 
 #[test]
+fn an_edge_triggered_epoll_is_woken_up_after_each_read() {
+    let mut bench = Bench::new();
+    let file = bench.open(PCS);
+    for round in 0..3 {
+        let unique = bench.ask(PCS, poll(file, 1));
+        let (tag, _) = bench.sent_kind();
+        assert!(bench.reply(tag, Reply::Poll { events: 1 }));
+        bench.answered(PCS, &protocol::polled(unique, 0x41));
+        // Ready: nothing has to be told before it is read.
+        bench.nothing_more();
+        let read = bench.read(PCS, file, 0, 100);
+        let (tag, _) = bench.sent_kind();
+        if round == 0 {
+            bench.refuse(tag, Kind::Read, Errno::EAGAIN);
+            bench.answered(PCS, &protocol::failed(read, Errno::EAGAIN));
+        } else {
+            assert!(bench.reply(tag, Reply::Read { data: b"buffer" }));
+            bench.answered(PCS, &protocol::read(read, b"buffer"));
+        }
+        let (watch, flags) = bench.sent(|request| match request {
+            WireRequest::Poll { flags, .. } => flags,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(flags, 0, "it waits");
+        bench.nothing_more();
+        assert!(bench.reply(watch, Reply::Poll { events: 1 }));
+        bench.answered(PCS, &protocol::wake_up(4242));
+    }
+    // Without another poll nobody waits.
+    bench.read(PCS, file, 0, 100);
+    let (tag, _) = bench.sent_kind();
+    assert!(bench.reply(tag, Reply::Read { data: b"buffer" }));
+    bench.world.answers.clear();
+    bench.nothing_more();
+    // A table of prf is always ready: that would go on for ever.
+    let file = bench.open(PRF);
+    bench.ask(PRF, poll(file, 1));
+    let (tag, _) = bench.sent_kind();
+    assert!(bench.reply(tag, Reply::Poll { events: 1 }));
+    bench.read(PRF, file, 0, 100);
+    let (tag, _) = bench.sent_kind();
+    assert!(bench.reply(tag, Reply::Read { data: b"table" }));
+    bench.world.answers.clear();
+    bench.nothing_more();
+}
+
+#[test]
 fn everything_is_answered_when_the_connection_ends() {
     let mut bench = Bench::new();
     let (pcs, prf) = (bench.open(PCS), bench.open(PRF));
