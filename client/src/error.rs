@@ -36,7 +36,7 @@ pub enum ClientError {
         source: io::Error,
     },
     /// The server closed the connection without an answer to the hello.
-    #[error("Connection to {} was turned away: wrong user, or too many clients", path.display())]
+    #[error("Connection to {} was turned away: wrong user, or too many open files", path.display())]
     TurnedAway {
         /// The path.
         path: PathBuf,

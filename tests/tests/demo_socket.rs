@@ -8,10 +8,11 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
+use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{PCS_GETHZ, PROF_ALL};
 use kvmprof_abi::wire::{HEADER_LENGTH, Request, RequestFrame, VERSION, device};
-use kvmprof_client::{ClientError, Connection};
-use kvmprof_tests::{Accounts, Boot, Guest, kvmprof, on_kvm, run_command, until};
+use kvmprof_client::Connection;
+use kvmprof_tests::{Accounts, Boot, Guest, errno_of, kvmprof, on_kvm, run_command, until};
 use rustix::process::Signal;
 
 const NOBODY: u32 = 65_534;
@@ -206,13 +207,19 @@ fn half_a_frame_and_gone() {
 }
 
 #[test]
-fn many_clients_are_served_and_too_many_turned_away() {
+fn many_clients_are_served_and_more_get_the_status() {
     on_kvm(|| {
         let guest = guest();
         let mut clients: Vec<Connection> = (0..CLIENTS - 1).map(|_| guest.connect()).collect();
         let mut pcs = guest.open();
-        let error = Connection::connect(&guest.socket()).err().unwrap();
-        assert!(matches!(error, ClientError::TurnedAway { .. }), "{error}");
+        // Any number of others, one after the other, can ask for the status, and for nothing else.
+        for _ in 0..10 {
+            let other = guest.connect();
+            Accounts::of(&other).check();
+            let error = errno_of(other.open(device::PROCESSES, 0));
+            assert_eq!(error, Errno::EMFILE);
+            std::mem::forget(other);
+        }
         pcs.ioctl(PROF_ALL, 0);
         for client in &clients {
             Accounts::of(client).check();
@@ -220,9 +227,26 @@ fn many_clients_are_served_and_too_many_turned_away() {
         pcs.read_ticks(200);
         clients.truncate(1);
         until("there is room again", || {
-            Connection::connect(&guest.socket()).ok()
+            guest.connect().open(device::PROCESSES, 0).ok()
         });
         pcs.stop();
         guest.signal(Signal::TERM);
+    });
+}
+
+#[test]
+fn clients_that_say_nothing_give_way() {
+    on_kvm(|| {
+        let guest = guest();
+        let pcs = guest.open();
+        let silent: Vec<UnixStream> = (0..3 * CLIENTS)
+            .map(|_| UnixStream::connect(guest.socket()).unwrap())
+            .collect();
+        let other = guest.connect();
+        assert!(other.open(device::PROCESSES, 0).is_ok());
+        assert_eq!(pcs.ioctl(PCS_GETHZ, 0), 1000);
+        drop(silent);
+        drop(pcs);
+        guest.stop();
     });
 }

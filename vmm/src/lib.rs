@@ -17,6 +17,7 @@ pub mod console;
 pub mod host_socket;
 pub mod machine;
 pub mod profiler;
+mod restricted;
 pub mod vcpu;
 pub mod virtio;
 pub mod vm;

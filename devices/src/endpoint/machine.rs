@@ -103,6 +103,11 @@ impl Endpoint {
         self.output.consume(count);
     }
 
+    /// True once the client has said hello.
+    pub fn is_greeted(&self) -> bool {
+        self.greeted
+    }
+
     /// The number of devices that the connection has open.
     pub fn open_devices(&self) -> usize {
         self.devices.len()

@@ -8,7 +8,7 @@
 //!
 //! use kvmprof_tools::pcstat::{read_profile, write_report};
 //!
-//! This is what `pcstat samples` does.
+//! // This is what `pcstat samples` does.
 //! let profile = read_profile(&mut File::open("samples")?, "samples", None)?;
 //! write_report(&profile, 10, &mut std::io::stdout())?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())

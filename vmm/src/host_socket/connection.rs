@@ -20,6 +20,9 @@ pub(super) enum Ended {
     /// The client broke the protocol.
     #[error("Client broke the protocol")]
     Protocol(#[from] EndpointError),
+    /// It made room for another client.
+    #[error("Client made room for another one")]
+    GaveWay,
     /// The socket failed.
     #[error("Socket failed")]
     Socket(#[source] io::Error),
@@ -32,16 +35,37 @@ pub(super) struct Connection {
     endpoint: Endpoint,
     /// Bytes that the socket has taken.
     sent: u64,
+    kind: Kind,
+}
+
+/// What a connection may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Everything.
+    Full,
+    /// Open the status: all other places were taken.
+    StatusOnly,
 }
 
 impl Connection {
-    pub fn new(socket: OwnedFd, info: HelloInfo) -> Self {
+    pub fn new(socket: OwnedFd, info: HelloInfo, kind: Kind) -> Self {
         let endpoint = Endpoint::new(info);
         Self {
             socket,
             endpoint,
             sent: 0,
+            kind,
         }
+    }
+
+    /// What it may do.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// True until the client has said hello.
+    pub fn is_silent(&self) -> bool {
+        !self.endpoint.is_greeted()
     }
 
     /// Bytes that the client was sent.

@@ -3,6 +3,7 @@
 mod connection;
 mod error;
 mod listener;
+mod log_limit;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,16 +12,22 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
 use event_manager::{EventOps, EventSet, Events, MutEventSubscriber};
+use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use rustix::io::Errno;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent};
 
-use connection::{Connection, Ended};
+use connection::{Connection, Ended, Kind};
 pub use error::HostSocketError;
 pub use listener::HostListener;
+use log_limit::LogLimit;
+
+use crate::restricted::Restricted;
 
 /// Clients at a time.
 pub const MAX_CONNECTIONS: usize = 64;
+/// Clients beyond those, which may only ask for the status.
+const MAX_STATUS_CONNECTIONS: usize = 4;
 
 /// Events handled before other subscribers have their turn.
 const BATCH: usize = 32;
@@ -45,6 +52,7 @@ pub struct HostSocket {
     /// Given up for a moment to accept, and turn away, a client when no descriptor is left;
     /// else the listener would report it for ever.
     spare: Option<File>,
+    turned_away: LogLimit,
 }
 
 impl HostSocket {
@@ -71,6 +79,7 @@ impl HostSocket {
             info,
             backend,
             spare: spare(),
+            turned_away: LogLimit::default(),
         })
     }
 
@@ -103,7 +112,7 @@ impl HostSocket {
         let backend = &mut *backend.borrow_mut();
         for event in events.iter().take(count) {
             match event.data() {
-                LISTENER => self.accept(),
+                LISTENER => self.accept(backend),
                 name => self.with_connection(name, backend, |connection, backend| {
                     connection.handle(event.event_set(), backend)
                 }),
@@ -131,7 +140,17 @@ impl HostSocket {
         let Some((connection, interest)) = self.connections.get_mut(&name) else {
             return;
         };
-        let result = action(connection, backend).and_then(|()| {
+        let result = match connection.kind() {
+            Kind::Full => action(connection, backend),
+            Kind::StatusOnly => action(
+                connection,
+                &mut Restricted {
+                    backend: &mut *backend,
+                    check: &status_only,
+                },
+            ),
+        };
+        let result = result.and_then(|()| {
             let wanted = connection.interest();
             if wanted != *interest {
                 let event = EpollEvent::new(wanted, name);
@@ -152,7 +171,7 @@ impl HostSocket {
             return;
         };
         match ended {
-            Ended::ByClient => log::debug!("Host socket: client {name}: {ended}"),
+            Ended::ByClient | Ended::GaveWay => log::debug!("Host socket: client {name}: {ended}"),
             Ended::Protocol(error) => {
                 let cause = std::error::Error::source(error);
                 let cause = cause.map_or(String::new(), |cause| format!(": {cause}"));
@@ -164,20 +183,54 @@ impl HostSocket {
     }
 
     /// Accepts one client; when more wait, the listener says so again.
-    fn accept(&mut self) {
+    fn accept(&mut self, backend: &mut dyn Backend) {
         let socket = match self.listener.accept() {
             Ok(socket) => socket,
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
             Err(Errno::MFILE | Errno::NFILE) => return self.turn_away(),
             Err(errno) => return log::warn!("Host socket: cannot accept a client: {errno}"),
         };
-        match self.admit(socket) {
-            Ok(()) => {}
-            Err(reason) => log::warn!("Host socket: client turned away: {reason}"),
+        if let Err(reason) = self.admit(socket, backend) {
+            self.log_turned_away(&reason);
         }
     }
 
-    fn admit(&mut self, socket: OwnedFd) -> Result<(), String> {
+    fn log_turned_away(&mut self, reason: &str) {
+        if let Some(more) = self.turned_away.take() {
+            log::warn!("Host socket: client turned away: {reason}{more}");
+        }
+    }
+
+    /// Finds a place for one more client: a free one, that of the client that has been silent for longest, or one for the
+    /// status only, which its last holder gives up.
+    fn make_room(&mut self, backend: &mut dyn Backend) -> Kind {
+        let oldest = |socket: &Self, is_it: &dyn Fn(&Connection) -> bool| {
+            let mut connections = socket.connections.iter();
+            connections
+                .find(|(_, (connection, _))| is_it(connection))
+                .map(|(name, _)| *name)
+        };
+        let count = |socket: &Self, kind: Kind| {
+            let kinds = socket.connections.values();
+            kinds.filter(|(one, _)| one.kind() == kind).count()
+        };
+        if count(self, Kind::Full) < MAX_CONNECTIONS {
+            return Kind::Full;
+        }
+        let silent = |one: &Connection| one.kind() == Kind::Full && one.is_silent();
+        if let Some(name) = oldest(self, &silent) {
+            self.end(name, &Ended::GaveWay, backend);
+            return Kind::Full;
+        }
+        if count(self, Kind::StatusOnly) >= MAX_STATUS_CONNECTIONS
+            && let Some(name) = oldest(self, &|one| one.kind() == Kind::StatusOnly)
+        {
+            self.end(name, &Ended::GaveWay, backend);
+        }
+        Kind::StatusOnly
+    }
+
+    fn admit(&mut self, socket: OwnedFd, backend: &mut dyn Backend) -> Result<(), String> {
         let peer = rustix::net::sockopt::socket_peercred(&socket)
             .map_err(|errno| format!("its user is unknown: {errno}"))?;
         if !(peer.uid.is_root() || peer.uid == rustix::process::geteuid()) {
@@ -186,10 +239,8 @@ impl HostSocket {
                 peer.uid.as_raw()
             ));
         }
-        if self.connections.len() >= MAX_CONNECTIONS {
-            return Err(format!("there are {MAX_CONNECTIONS} already"));
-        }
-        let connection = Connection::new(socket, self.info);
+        let kind = self.make_room(backend);
+        let connection = Connection::new(socket, self.info, kind);
         let interest = connection.interest();
         let name = self.last_name + 1;
         self.epoll
@@ -206,10 +257,19 @@ impl HostSocket {
 
     /// Out of descriptors: uses the spare one to get the client out of the queue.
     fn turn_away(&mut self) {
-        log::warn!("Host socket: client turned away: too many open files");
+        self.log_turned_away("too many open files");
         self.spare = None;
         drop(self.listener.accept());
         self.spare = spare();
+    }
+}
+
+/// Whether a client may open device `number` when there are too many of them.
+fn status_only(number: u16) -> Result<(), kvmprof_abi::errno::Errno> {
+    if number == device::STATUS {
+        Ok(())
+    } else {
+        Err(kvmprof_abi::errno::Errno::EMFILE)
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use event_manager::{EventOps, EventSet, Events, MutEventSubscriber};
 use kvmprof_devices::endpoint::Backend;
 
-use super::access::Restricted;
 use super::{ConsoleDevice, GuestAccess};
+use crate::restricted::Restricted;
 
 /// Serves the ports of the virtio console device: a subscriber of the event manager.
 ///
@@ -40,7 +40,7 @@ impl ConsoleService {
         let backend = Rc::clone(&self.backend);
         self.device.serve(&mut Restricted {
             backend: &mut *backend.borrow_mut(),
-            access: self.access,
+            check: &|device| self.access.check(device),
         });
     }
 
