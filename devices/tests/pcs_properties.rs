@@ -117,9 +117,12 @@ impl Pair {
                 self.model.gathering = true;
             }
             Step::Group(group) => {
-                self.pcs.ioctl(PROF_GROUP, i64::from(*group), &[]).unwrap();
-                self.model.group = Some(*group);
-                self.model.gathering = true;
+                let result = self.pcs.ioctl(PROF_GROUP, i64::from(*group), &[]);
+                assert_eq!(result.is_ok(), *group > 0, "{result:?}");
+                if *group > 0 {
+                    self.model.group = Some(*group);
+                    self.model.gathering = true;
+                }
             }
             Step::List(list) => self.list(list),
             Step::MoreBuffers(more) => self.more_buffers(*more),

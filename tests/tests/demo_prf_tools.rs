@@ -243,6 +243,27 @@ fn prfdc_records_until_a_signal() {
     });
 }
 
+#[test]
+fn prfdc_makes_a_last_record_at_the_guests_end() {
+    on_kvm(|| {
+        let mut guest = guest(&[]);
+        tool(&guest, "prfld", &[]);
+        let log = guest.folder().join("log");
+        let mut prfdc = spawn(&guest, &["prfdc", path(&log), "1000", "24"]);
+        until("prfdc has made its first record", || {
+            let length = std::fs::metadata(&log).ok()?.len();
+            (length > 0).then_some(())
+        });
+        guest.signal(Signal::TERM);
+        assert!(prfdc.wait().unwrap().success());
+        assert_eq!(guest.wait().status, 0);
+        // Two records make an interval.
+        let report = run(["prfpr", path(&log), "0"]);
+        assert_eq!(report.status, 0, "{report:?}");
+        assert!(report.stdout.contains("user"), "{report:?}");
+    });
+}
+
 /// Each is one line that says what to do.
 #[test]
 fn wrong_uses_of_the_tools() {

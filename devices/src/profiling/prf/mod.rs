@@ -218,6 +218,11 @@ impl Prf {
         }
     }
 
+    /// True after [`Prf::end`].
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
     /// Turns all minors off for good, at the guest's end. Their counters can still be read.
     pub fn end(&mut self) {
         self.has_ended = true;

@@ -59,4 +59,9 @@ pub trait Device: Sync {
         data: &[u8],
         limit: usize,
     ) -> Result<(i64, Vec<u8>), DeviceError>;
+
+    /// True once the guest has ended; false if that can't be found out.
+    fn has_ended(&self) -> bool {
+        false
+    }
 }

@@ -6,7 +6,7 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::device;
 
 use super::{Device, DeviceError, DeviceKind};
-use kvmprof_client::{ClientError, Connection, RemoteDevice};
+use kvmprof_client::{ClientError, Connection, Readiness, RemoteDevice};
 
 /// A device that is open on a connection.
 pub struct Remote {
@@ -94,5 +94,10 @@ impl Device for Remote {
         self.device
             .ioctl_with(command, argument, data, limit)
             .map_err(|error| self.refused(error))
+    }
+
+    fn has_ended(&self) -> bool {
+        let readiness = self.device.readiness(Readiness::default());
+        readiness.is_ok_and(|readiness| readiness.hang_up)
     }
 }

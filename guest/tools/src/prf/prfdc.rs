@@ -14,10 +14,13 @@ use crate::command_line::{Command, Console, ExitStatus, value};
 use crate::device::DeviceOptions;
 use crate::interrupt::Interrupt;
 
+/// The time between two looks whether the guest has ended: its counters can be read for 2 s more.
+const LOOK: Duration = Duration::from_millis(500);
+
 /// Record the profiler's counters into a new file every few minutes, for prfpr
 ///
 /// prfdc turns profiling on, makes a record at once and another after each period. It ends when it has made a record in
-/// the hour off_hour of the local time, or by SIGINT or SIGTERM, which leave the file complete. Profiling stays on:
+/// the hour off_hour of the local time, at the guest's end with a last record, or by SIGINT or SIGTERM, which leave the file complete. Profiling stays on:
 /// prfstat off turns it off. The file has the form that prfsnap writes.
 #[derive(Args, Clone, Debug)]
 #[command(
@@ -59,7 +62,7 @@ impl Command for PrfdcArguments {
 }
 
 /// Turns profiling on and records into a new log at `path`, at once and then each `period`, until `over` is true for a
-/// record's time, or until an `interrupt`.
+/// record's time, until the guest's end, or until an `interrupt`.
 ///
 /// # Errors
 /// [`PrfError::NotLoaded`], [`PrfError::Log`], or the device's error; the log has complete records then, or doesn't
@@ -86,9 +89,40 @@ pub fn record_periodically(
         }
         // Periods that were missed while the machine slept are skipped.
         next = next.and_then(|last| Some(last.checked_add(period)?.max(Instant::now())));
-        if interrupt.comes_before(next) {
-            return Ok(());
+        match wait(profiler, next, interrupt) {
+            Wait::Interrupted => return Ok(()),
+            Wait::GuestEnded => {
+                append(&mut file, path, now(), &profiler.read()?)?;
+                return Ok(());
+            }
+            Wait::NextPeriod => counters = profiler.read()?,
         }
-        counters = profiler.read()?;
+    }
+}
+
+/// Why prfdc goes on.
+enum Wait {
+    NextPeriod,
+    Interrupted,
+    GuestEnded,
+}
+
+/// Waits for the next period. The guest's end is noticed early enough for a last record.
+fn wait(profiler: &Profiler<'_>, next: Option<Instant>, interrupt: &Interrupt) -> Wait {
+    loop {
+        let look = Instant::now().checked_add(LOOK);
+        let until = match (next, look) {
+            (Some(next), Some(look)) => Some(next.min(look)),
+            (next, look) => next.or(look),
+        };
+        if interrupt.comes_before(until) {
+            return Wait::Interrupted;
+        }
+        if profiler.has_ended() {
+            return Wait::GuestEnded;
+        }
+        if next.is_some_and(|next| Instant::now() >= next) {
+            return Wait::NextPeriod;
+        }
     }
 }

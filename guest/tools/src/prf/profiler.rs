@@ -120,6 +120,11 @@ impl<'a> Profiler<'a> {
         }
     }
 
+    /// True once the guest has ended: its counters can still be read for a moment.
+    pub fn has_ended(&self) -> bool {
+        self.0.has_ended()
+    }
+
     /// The table and its counters.
     ///
     /// # Errors

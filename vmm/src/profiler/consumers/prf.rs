@@ -171,7 +171,7 @@ impl Device for PrfConsumer {
         Readiness {
             readable: true,
             writable: true,
-            hang_up: false,
+            hang_up: self.prf.has_ended(),
         }
     }
 }
