@@ -48,9 +48,9 @@ fn a_hostile_guest_is_ended_like_any_other() {
             Boot::Test("workload=hostile"),
             ["--hz", "10000", "--cpus", "2", "--record", recording],
         );
-        for command in [PROF_ALL, PROF_KERNEL, PROF_GROUP] {
+        for (command, argument) in [(PROF_ALL, 0), (PROF_KERNEL, 0), (PROF_GROUP, 1)] {
             let mut pcs = guest.open();
-            pcs.ioctl(command, 0);
+            pcs.ioctl(command, argument);
             pcs.read_ticks(1000);
             pcs.stop();
             assert_eq!(guest.command("status", &[]).status, 0);
