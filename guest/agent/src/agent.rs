@@ -8,11 +8,11 @@ use anyhow::{Context, bail};
 use kvmprof_abi::wire::{HelloReply, Request as WireRequest, RequestFrame};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::caller_reader::CallerReader;
 use crate::cuse::protocol::{REQUEST_BUFFER, Request};
 use crate::cuse::{Channel, Permissions};
-use crate::lookers::Lookers;
-use crate::nodes::{Forwarder, Node, Outside};
-use crate::port::{Connection, ConnectionError, Outgoing, Place, PlaceError};
+use crate::nodes::{Environment, Forwarder, Node};
+use crate::port::{Connection, ConnectionError, Outgoing, PortLocation, PortLocationError};
 use crate::{daemon, modules};
 
 /// How long kvmprof may take to answer the hello.
@@ -30,22 +30,22 @@ const REQUESTS_IN_TURN: usize = 32;
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Where the port is.
-    pub place: Place,
+    pub port: PortLocation,
     /// Who may use the nodes.
     pub permissions: Permissions,
     /// How long to wait for the port and for kvmprof at the start.
-    pub patience: Duration,
+    pub attach_timeout: Duration,
 }
 
 /// The kernel and kvmprof.
 #[derive(Debug)]
-struct World {
+struct AgentEnvironment {
     channels: Vec<Channel>,
     outgoing: Outgoing,
-    lookers: Lookers,
+    caller_reader: CallerReader,
 }
 
-impl Outside for World {
+impl Environment for AgentEnvironment {
     fn answer(&mut self, node: usize, bytes: &[u8]) -> bool {
         let Some(channel) = self.channels.get_mut(node) else {
             return false;
@@ -70,7 +70,7 @@ impl Outside for World {
     }
 
     fn look(&mut self, number: u64, thread: u32) {
-        self.lookers.look(number, thread);
+        self.caller_reader.look(number, thread);
     }
 }
 
@@ -78,7 +78,7 @@ impl Outside for World {
 #[derive(Debug)]
 pub struct Agent {
     settings: Settings,
-    world: World,
+    environment: AgentEnvironment,
     connection: Option<Connection>,
     forwarder: Forwarder,
     nodes: Vec<Node>,
@@ -111,10 +111,10 @@ impl Agent {
         let stop = daemon::stop_signals().context("Cannot handle signals")?;
         let now = Instant::now();
         let mut agent = Self {
-            world: World {
+            environment: AgentEnvironment {
                 channels: Vec::new(),
                 outgoing: Outgoing::default(),
-                lookers: Lookers::new().context("Cannot make a pair of sockets")?,
+                caller_reader: CallerReader::new().context("Cannot make a pair of sockets")?,
             },
             connection: None,
             forwarder: Forwarder::new(Vec::new()),
@@ -144,7 +144,7 @@ impl Agent {
 
     /// Waits for kvmprof's answer to the first hello.
     fn first_hello(&mut self) -> anyhow::Result<HelloReply> {
-        let deadline = Instant::now() + self.settings.patience;
+        let deadline = Instant::now() + self.settings.attach_timeout;
         let mut loaded = false;
         loop {
             let error = match self.try_hello(deadline) {
@@ -152,7 +152,7 @@ impl Agent {
                 Err(error) => error,
             };
             self.connection = None;
-            if !loaded && matches!(error.downcast_ref(), Some(PlaceError::NoPort)) {
+            if !loaded && matches!(error.downcast_ref(), Some(PortLocationError::NoPort)) {
                 modules::load_port();
                 loaded = true;
             }
@@ -185,7 +185,7 @@ impl Agent {
             ];
             wait(&mut fds, left)?;
             self.check_stop()?;
-            connection.flush(&mut self.world.outgoing)?;
+            connection.flush(&mut self.environment.outgoing)?;
             connection.receive()?;
         }
     }
@@ -209,7 +209,7 @@ impl Agent {
             if node.number(1).major != 0 {
                 prf_major = channel.number().major;
             }
-            self.world.channels.push(channel);
+            self.environment.channels.push(channel);
         }
         self.set_permissions();
         Ok(())
@@ -232,8 +232,8 @@ impl Agent {
             for node in ready.nodes {
                 self.node_is_ready(node)?;
             }
-            while let Some((number, whole)) = self.world.lookers.next() {
-                self.forwarder.seen(number, whole, &mut self.world);
+            while let Some((number, whole)) = self.environment.caller_reader.next() {
+                self.forwarder.seen(number, whole, &mut self.environment);
             }
             self.flush();
             self.reconnect_in_time();
@@ -262,15 +262,15 @@ impl Agent {
         let connection = self.connection.as_ref();
         let mut fds = vec![
             PollFd::new(&self.stop, PollFlags::IN),
-            PollFd::new(&self.world.lookers, PollFlags::IN),
+            PollFd::new(&self.environment.caller_reader, PollFlags::IN),
         ];
         if let Some(connection) = connection {
             fds.push(PollFd::new(connection, self.wanted()));
         }
         let before_nodes = fds.len();
         // Who sends faster than kvmprof takes it has to wait.
-        if !self.world.outgoing.is_full() {
-            let channels = self.world.channels.iter();
+        if !self.environment.outgoing.is_full() {
+            let channels = self.environment.channels.iter();
             fds.extend(channels.map(|channel| PollFd::new(channel, PollFlags::IN)));
         }
         wait(&mut fds, self.timeout())?;
@@ -296,7 +296,7 @@ impl Agent {
         let Some(connection) = &mut self.connection else {
             return Ok(());
         };
-        connection.flush(&mut self.world.outgoing)?;
+        connection.flush(&mut self.environment.outgoing)?;
         connection.receive()?;
         if !connection.is_ready() {
             if connection.hello()?.is_none() {
@@ -308,7 +308,7 @@ impl Agent {
         }
         loop {
             match connection.next_reply()? {
-                Some(frame) if self.forwarder.reply(&frame, &mut self.world) => {}
+                Some(frame) if self.forwarder.reply(&frame, &mut self.environment) => {}
                 Some(_) => return Err(ConnectionError::Unasked),
                 None => return Ok(()),
             }
@@ -317,12 +317,14 @@ impl Agent {
 
     fn node_is_ready(&mut self, node: usize) -> anyhow::Result<()> {
         for _ in 0..REQUESTS_IN_TURN {
-            let Some(channel) = self.world.channels.get_mut(node) else {
+            let Some(channel) = self.environment.channels.get_mut(node) else {
                 return Ok(());
             };
             match channel.receive(&mut self.buffer) {
                 Ok(Some(bytes)) => match Request::decode(bytes) {
-                    Some(request) => self.forwarder.request(node, &request, &mut self.world),
+                    Some(request) => self
+                        .forwarder
+                        .request(node, &request, &mut self.environment),
                     None => log::warn!("{}: malformed request", channel.name()),
                 },
                 Ok(None) => return Ok(()),
@@ -334,8 +336,8 @@ impl Agent {
 
     /// Makes a node anew that the kernel has taken away.
     fn renew(&mut self, node: usize, error: &io::Error) -> anyhow::Result<()> {
-        self.forwarder.node_ended(node, &mut self.world);
-        let Some(channel) = self.world.channels.get_mut(node) else {
+        self.forwarder.node_ended(node, &mut self.environment);
+        let Some(channel) = self.environment.channels.get_mut(node) else {
             return Ok(());
         };
         log::warn!("{}: ended ({error}), made anew", channel.name());
@@ -346,7 +348,7 @@ impl Agent {
 
     fn flush(&mut self) {
         if let Some(connection) = &mut self.connection
-            && let Err(error) = connection.flush(&mut self.world.outgoing)
+            && let Err(error) = connection.flush(&mut self.environment.outgoing)
         {
             self.disconnect(&error);
         }
@@ -355,9 +357,9 @@ impl Agent {
     fn disconnect(&mut self, error: &dyn std::error::Error) {
         let was_ready = self.connection.as_ref().is_some_and(Connection::is_ready);
         self.connection = None;
-        self.world.outgoing = Outgoing::default();
+        self.environment.outgoing = Outgoing::default();
         self.reconnect_at = Instant::now() + RECONNECT_PAUSE;
-        self.forwarder.disconnect(&mut self.world);
+        self.forwarder.disconnect(&mut self.environment);
         if was_ready || !self.complained {
             log::warn!("not connected: {}", chain(error));
         }
@@ -365,8 +367,8 @@ impl Agent {
     }
 
     fn start_connection(&mut self) -> anyhow::Result<Connection> {
-        let port = self.settings.place.open()?;
-        let outgoing = &mut self.world.outgoing;
+        let port = self.settings.port.open()?;
+        let outgoing = &mut self.environment.outgoing;
         Ok(Connection::start(port, hello_tag(), outgoing)?)
     }
 
@@ -403,7 +405,7 @@ impl Agent {
     }
 
     fn apply_permissions(&self) {
-        for channel in &self.world.channels {
+        for channel in &self.environment.channels {
             if let Err(error) = self.settings.permissions.apply(&channel.node()) {
                 log::warn!("{}: permissions: {error}", channel.name());
             }
@@ -411,7 +413,7 @@ impl Agent {
     }
 
     fn wanted(&self) -> PollFlags {
-        if self.world.outgoing.is_empty() {
+        if self.environment.outgoing.is_empty() {
             PollFlags::IN
         } else {
             PollFlags::IN | PollFlags::OUT

@@ -11,7 +11,7 @@ use crate::cuse::Permissions;
 use crate::daemon::{Process, Readiness, go_to_background};
 use crate::kernel_log;
 use crate::other;
-use crate::port::Place;
+use crate::port::PortLocation;
 
 /// Makes /dev/pcs, /dev/prf and /dev/prf0.. in a guest of kvmprof's
 ///
@@ -71,12 +71,14 @@ fn find_group(groups: &str, group: &str) -> Option<u32> {
 pub fn run(arguments: Arguments) -> anyhow::Result<bool> {
     kernel_log::start(arguments.foreground);
     let settings = Settings {
-        place: arguments.port.map_or(Place::Named, Place::Path),
+        port: arguments
+            .port
+            .map_or(PortLocation::Named, PortLocation::Path),
         permissions: Permissions {
             mode: arguments.mode,
             group: arguments.group.as_deref().map(group_id).transpose()?,
         },
-        patience: Duration::from_secs(arguments.wait),
+        attach_timeout: Duration::from_secs(arguments.wait),
     };
     let readiness = if arguments.foreground {
         Readiness::Foreground

@@ -6,11 +6,11 @@
 //! caller could draw out, a look into its memory, is left to others.
 
 pub mod agent;
+mod caller_reader;
 pub mod cli;
 pub mod cuse;
 pub mod daemon;
 pub mod kernel_log;
-mod lookers;
 mod modules;
 pub mod nodes;
 mod other;

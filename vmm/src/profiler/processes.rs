@@ -18,7 +18,7 @@ const MAX_FILES: usize = 16_384;
 /// Bytes of files' blocks that are kept for recorders that start later.
 const MAX_KEPT: usize = 256 << 20;
 
-/// See the module's documentation.
+/// The address spaces and files of the processes that vCPUs have met, as blocks for recordings.
 #[derive(Debug)]
 pub struct Processes {
     /// By page-table root.

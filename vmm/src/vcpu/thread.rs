@@ -27,9 +27,9 @@ const LEARNING_PAUSE: Duration = Duration::from_millis(10);
 /// What the other threads hold of one vCPU.
 #[derive(Debug, Default)]
 pub struct VcpuShared {
-    /// Kicks it.
+    /// Makes the thread leave KVM_RUN.
     pub kicker: Arc<Kicker>,
-    /// Sets its clock.
+    /// Sets the clock.
     pub control: ClockControl,
     in_exit: AtomicBool,
 }

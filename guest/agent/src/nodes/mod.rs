@@ -11,7 +11,7 @@ mod tests;
 use kvmprof_abi::{prf, wire::device};
 
 pub use caller::{WholeWrite, whole_write};
-pub use forwarder::{Forwarder, Outside};
+pub use forwarder::{Environment, Forwarder};
 
 use crate::cuse::DeviceNumber;
 

@@ -1,7 +1,7 @@
 //! The way to kvmprof: a port of the virtio console, or kvmprof's socket.
 
 mod connection;
-mod place;
+mod location;
 
 pub use connection::{Connection, ConnectionError, Outgoing};
-pub use place::{PORT_NAME, Place, PlaceError};
+pub use location::{PORT_NAME, PortLocation, PortLocationError};

@@ -5,34 +5,34 @@
 #include "../text.h"
 
 /* Far beyond what any answer takes, on a loaded machine too. */
-#define PATIENCE_MS 10000
+#define TIMEOUT_MS 10000
 /* The device's status is worth an exit once in so many looks. */
 #define LOOKS_PER_STATUS 2048
 
-struct patience patience_starts(void)
+struct timeout start_timeout(void)
 {
-    return (struct patience){ rdtsc(), 0 };
+    return (struct timeout){ rdtsc(), 0 };
 }
 
 /* To be called between two looks: 0, or why there is no point in looking on. */
-int patience_ends(struct console *console, struct patience *patience)
+int check_timeout(struct console *console, struct timeout *timeout)
 {
     __asm__ volatile("pause");
-    if (++patience->looks % LOOKS_PER_STATUS != 0)
+    if (++timeout->looks % LOOKS_PER_STATUS != 0)
         return 0;
     if (console->gives_up && register_read(console->base, REGISTER_STATUS) & (STATUS_NEEDS_RESET | STATUS_FAILED))
         return NEEDS_RESET;
-    return rdtsc() - patience->since > kvmprof_truth.tsc_khz * PATIENCE_MS ? TIMED_OUT : 0;
+    return rdtsc() - timeout->since > kvmprof_truth.tsc_khz * TIMEOUT_MS ? TIMED_OUT : 0;
 }
 
 void console_reset(struct console *console)
 {
-    struct patience patience = patience_starts();
+    struct timeout timeout = start_timeout();
 
     register_write(console->base, REGISTER_STATUS, STATUS_RESET);
     /* The device has let go of the queues once it shows 0. */
     while (register_read(console->base, REGISTER_STATUS) != STATUS_RESET) {
-        if (patience_ends(console, &patience) == TIMED_OUT)
+        if (check_timeout(console, &timeout) == TIMED_OUT)
             break;
     }
     console->running = 0;
@@ -174,7 +174,7 @@ void console_poll(struct console *console)
 static int transmit(struct console *console, uint32_t number, const void *bytes, uint32_t length)
 {
     struct virtqueue *queue = &console->queues[number];
-    struct patience patience = patience_starts();
+    struct timeout timeout = start_timeout();
     uint32_t head, used;
     int outcome = 0;
 
@@ -182,7 +182,7 @@ static int transmit(struct console *console, uint32_t number, const void *bytes,
     queue_offer(queue, 0);
     console_notify(console, number);
     while (outcome == 0 && !queue_take(queue, &head, &used))
-        outcome = patience_ends(console, &patience);
+        outcome = check_timeout(console, &timeout);
     return outcome;
 }
 
@@ -197,10 +197,10 @@ int console_control(struct console *console, uint32_t port, uint16_t event, uint
 /* Waits until the device has told of a port with this name. */
 int console_find(struct console *console, const char *name, struct port **found)
 {
-    struct patience patience = patience_starts();
+    struct timeout timeout = start_timeout();
     int outcome = 0;
 
-    for (; outcome == 0; outcome = patience_ends(console, &patience)) {
+    for (; outcome == 0; outcome = check_timeout(console, &timeout)) {
         console_poll(console);
         for (uint32_t number = 0; number < PORTS; number++) {
             *found = &console->ports[number];
@@ -223,7 +223,7 @@ static void offer_receive_buffer(struct port *port, uint32_t buffer)
 /* Tells the host that somebody is there, with room for what it sends, and waits until it is there too. */
 int port_open(struct port *port)
 {
-    struct patience patience = patience_starts();
+    struct timeout timeout = start_timeout();
     int outcome;
 
     if (!port->filled) {
@@ -233,7 +233,7 @@ int port_open(struct port *port)
         console_notify(port->console, receive_queue(port));
     }
     outcome = console_control(port->console, port->number, CONTROL_PORT_OPEN, 1);
-    for (; outcome == 0 && !port->host_open; outcome = patience_ends(port->console, &patience))
+    for (; outcome == 0 && !port->host_open; outcome = check_timeout(port->console, &timeout))
         console_poll(port->console);
     return outcome;
 }

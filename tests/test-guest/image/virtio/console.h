@@ -75,7 +75,7 @@ struct console {
 };
 
 /* How long something has been waited for. */
-struct patience {
+struct timeout {
     uint64_t since;
     uint32_t looks;
 };
@@ -108,7 +108,7 @@ int port_close(struct port *port);
 int port_send(struct port *port, const void *bytes, uint32_t length);
 uint32_t port_receive(struct port *port, void *to, uint32_t room);
 
-struct patience patience_starts(void);
-int patience_ends(struct console *console, struct patience *patience);
+struct timeout start_timeout(void);
+int check_timeout(struct console *console, struct timeout *timeout);
 
 #endif

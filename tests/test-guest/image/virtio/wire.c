@@ -65,14 +65,14 @@ int wire_look(struct connection *connection, int *complete)
 /* Waits for the reply to what was sent last. */
 int wire_wait(struct connection *connection)
 {
-    struct patience patience = patience_starts();
+    struct timeout timeout = start_timeout();
     int complete, outcome;
 
     for (;;) {
         outcome = wire_look(connection, &complete);
         if (complete || outcome != 0)
             return outcome;
-        outcome = patience_ends(connection->port->console, &patience);
+        outcome = check_timeout(connection->port->console, &timeout);
         if (outcome != 0)
             return outcome;
     }

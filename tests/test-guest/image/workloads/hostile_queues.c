@@ -35,12 +35,12 @@ static int connect_good(void)
 /* Opens pcs. Where the attacker had it open until now, that takes a moment to end. */
 static int open_pcs(uint32_t *handle)
 {
-    struct patience patience = patience_starts();
+    struct timeout timeout = start_timeout();
     int outcome, patient;
 
     do {
         outcome = wire_open(&good, DEVICE_PCS, 0, handle);
-        patient = patience_ends(&console, &patience);
+        patient = check_timeout(&console, &timeout);
     } while (outcome == EBUSY && patient == 0);
     return outcome;
 }
@@ -74,13 +74,13 @@ static int start_over(void)
 /* Whether the host has closed the attacker's port; where it has to, that is waited for. */
 static uint32_t is_closed(const struct port *port, uint32_t flags)
 {
-    struct patience patience = patience_starts();
+    struct timeout timeout = start_timeout();
     int patient = flags & CLOSES_PORT ? 0 : NOT_TRIED;
 
     do {
         console_poll(&console);
         if (patient == 0)
-            patient = patience_ends(&console, &patience);
+            patient = check_timeout(&console, &timeout);
     } while (port->host_open && patient == 0);
     return port->present && !port->host_open;
 }

@@ -110,7 +110,7 @@ static void run_processes(void)
 /* Reads a buffer of pcs while the processes run. Its length is in the reply; 0 is the end of file. */
 static int read_buffer(uint32_t handle, int running)
 {
-    struct patience patience = patience_starts();
+    struct timeout timeout = start_timeout();
     int complete = 0;
     int outcome = wire_start_read(&connection, handle, PCS_BUFFER);
 
@@ -119,7 +119,7 @@ static int read_buffer(uint32_t handle, int running)
             run_processes();
         outcome = wire_look(&connection, &complete);
         if (outcome == 0 && !complete)
-            outcome = patience_ends(&console, &patience);
+            outcome = check_timeout(&console, &timeout);
     }
     if (outcome == 0 && connection.reply.header.length != 0) {
         if (connection.reply.header.length != PCS_BUFFER)

@@ -15,7 +15,7 @@ use super::{Node, WholeWrite, readiness};
 use crate::cuse::protocol::{self, Operation, Request};
 
 /// What the forwarder acts on.
-pub trait Outside {
+pub trait Environment {
     /// Answers a request of the node with this number. False when nobody waits for it any more.
     fn answer(&mut self, node: usize, bytes: &[u8]) -> bool;
 
@@ -146,46 +146,46 @@ impl Forwarder {
     }
 
     /// There is none any more: what is under way fails, and so do open files from now on.
-    pub fn disconnect(&mut self, outside: &mut impl Outside) {
+    pub fn disconnect(&mut self, environment: &mut impl Environment) {
         self.connected = false;
         self.waiting.clear();
         self.fragments.clear();
         for (_, pending) in std::mem::take(&mut self.pending) {
-            self.lose(pending, outside);
+            self.lose(pending, environment);
         }
         for (_, beginning) in std::mem::take(&mut self.beginnings) {
-            fail(beginning.call, Errno::EIO, outside);
+            fail(beginning.call, Errno::EIO, environment);
         }
         for file in self.files.values_mut() {
             file.handle = None;
             if let Some(watch) = file.watch.take() {
-                outside.answer(file.node, &protocol::wake_up(watch.kernel_handle));
+                environment.answer(file.node, &protocol::wake_up(watch.kernel_handle));
             }
         }
     }
 
     /// Answers what will have no reply.
-    fn lose(&mut self, pending: Pending, outside: &mut impl Outside) {
+    fn lose(&mut self, pending: Pending, environment: &mut impl Environment) {
         match pending {
-            Pending::Open(call) => fail(call, Errno::ENXIO, outside),
+            Pending::Open(call) => fail(call, Errno::ENXIO, environment),
             Pending::Read { call, .. }
             | Pending::Write { call, .. }
-            | Pending::Ioctl { call, .. } => fail(call, Errno::EIO, outside),
+            | Pending::Ioctl { call, .. } => fail(call, Errno::EIO, environment),
             Pending::Poll { call, .. } => {
-                outside.answer(call.node, &protocol::polled(call.unique, readiness::LOST));
+                environment.answer(call.node, &protocol::polled(call.unique, readiness::LOST));
             }
             Pending::Release(call) => {
-                outside.answer(call.node, &protocol::released(call.unique));
+                environment.answer(call.node, &protocol::released(call.unique));
             }
             Pending::AbandonedOpen | Pending::Watch(_) | Pending::Nothing => {}
         }
     }
 
     /// The node's channel has ended, and all that was open on it with it.
-    pub fn node_ended(&mut self, node: usize, outside: &mut impl Outside) {
+    pub fn node_ended(&mut self, node: usize, environment: &mut impl Environment) {
         let ended: Vec<u64> = self.files_of(node).collect();
         for file in ended {
-            self.close(file, Pending::Nothing, outside);
+            self.close(file, Pending::Nothing, environment);
         }
         self.beginnings
             .retain(|_, beginning| beginning.call.node != node);
@@ -206,14 +206,19 @@ impl Forwarder {
     }
 
     /// Goes on with a write whose caller was looked at.
-    pub fn seen(&mut self, number: u64, whole: WholeWrite, outside: &mut impl Outside) {
+    pub fn seen(&mut self, number: u64, whole: WholeWrite, environment: &mut impl Environment) {
         if let Some(beginning) = self.beginnings.remove(&number) {
-            self.write_whole(beginning, whole, outside);
+            self.write_whole(beginning, whole, environment);
         }
     }
 
     /// Acts on a request of the node with this number.
-    pub fn request(&mut self, node: usize, request: &Request<'_>, outside: &mut impl Outside) {
+    pub fn request(
+        &mut self,
+        node: usize,
+        request: &Request<'_>,
+        environment: &mut impl Environment,
+    ) {
         let call = Call {
             node,
             unique: request.unique,
@@ -223,51 +228,53 @@ impl Forwarder {
             thread: request.thread,
         };
         match request.operation {
-            Operation::Open => self.open(call, outside),
+            Operation::Open => self.open(call, environment),
             Operation::Read {
                 file,
                 offset: 0,
                 size,
                 flags,
             } => {
-                self.finish_staged(file, outside);
-                self.read(call, owner(file), (size, flags), outside);
+                self.finish_staged(file, environment);
+                self.read(call, owner(file), (size, flags), environment);
             }
             Operation::Read {
                 file, offset, size, ..
-            } => self.continue_read(call, owner(file), (offset, size), outside),
+            } => self.continue_read(call, owner(file), (offset, size), environment),
             Operation::Write {
                 file,
                 offset: 0,
                 data,
             } => {
-                self.finish_staged(file, outside);
-                self.begin_write(call, owner(file), data, outside);
+                self.finish_staged(file, environment);
+                self.begin_write(call, owner(file), data, environment);
             }
             Operation::Write { file, offset, data } => {
-                self.continue_write(call, owner(file), (offset, data), outside);
+                self.continue_write(call, owner(file), (offset, data), environment);
             }
             Operation::Ioctl { file, .. } => {
-                self.finish_staged(file, outside);
-                self.ioctl(call, request.operation, outside);
+                self.finish_staged(file, environment);
+                self.ioctl(call, request.operation, environment);
             }
             Operation::Poll { file, .. } => {
-                self.finish_staged(file, outside);
-                self.poll(call, request.operation, outside);
+                self.finish_staged(file, environment);
+                self.poll(call, request.operation, environment);
             }
             Operation::Release { file } => {
-                self.finish_staged(file, outside);
-                self.close(file, Pending::Release(call), outside);
+                self.finish_staged(file, environment);
+                self.close(file, Pending::Release(call), environment);
             }
-            Operation::Interrupt { unique } => self.interrupt(Call { node, unique }, outside),
+            Operation::Interrupt { unique } => self.interrupt(Call { node, unique }, environment),
             Operation::Notice => {}
-            Operation::Init { .. } | Operation::Unknown => fail(call, Errno(libc::ENOSYS), outside),
+            Operation::Init { .. } | Operation::Unknown => {
+                fail(call, Errno(libc::ENOSYS), environment)
+            }
         }
     }
 
-    fn open(&mut self, call: Call, outside: &mut impl Outside) {
+    fn open(&mut self, call: Call, environment: &mut impl Environment) {
         let Some(node) = self.nodes.get(call.node).filter(|_| self.connected) else {
-            return fail(call, Errno::ENXIO, outside);
+            return fail(call, Errno::ENXIO, environment);
         };
         let request = WireRequest::Open {
             device: node.device,
@@ -275,7 +282,7 @@ impl Forwarder {
             // Whether to wait is said with every read: it can change while the file is open.
             flags: 0,
         };
-        self.send(Pending::Open(call), &request, outside);
+        self.send(Pending::Open(call), &request, environment);
     }
 
     /// The handle of an open file.
@@ -289,7 +296,7 @@ impl Forwarder {
         node.is_some_and(|node| node.device == device::PRF)
     }
 
-    fn ioctl(&mut self, call: Call, operation: Operation<'_>, outside: &mut impl Outside) {
+    fn ioctl(&mut self, call: Call, operation: Operation<'_>, environment: &mut impl Environment) {
         let Operation::Ioctl {
             file,
             command,
@@ -302,13 +309,13 @@ impl Forwarder {
         };
         let handle = match self.handle(file) {
             Ok(handle) => handle,
-            Err(errno) => return fail(call, errno, outside),
+            Err(errno) => return fail(call, errno, environment),
         };
         let device = self.nodes.get(call.node).map_or(0, |node| node.device);
         match ioctl::step(device, command, argument, data, out_size) {
             Step::Fetch { reads, stores } => {
                 let answer = protocol::ioctl_retry(call.unique, reads, stores);
-                outside.answer(call.node, &answer);
+                environment.answer(call.node, &answer);
             }
             Step::Go { argument, limit } => {
                 let request = WireRequest::Ioctl {
@@ -318,32 +325,32 @@ impl Forwarder {
                     limit: u32::try_from(limit).unwrap_or(u32::MAX),
                     data,
                 };
-                self.send(Pending::Ioctl { call, limit }, &request, outside);
+                self.send(Pending::Ioctl { call, limit }, &request, environment);
             }
         }
     }
 
-    fn close(&mut self, number: u64, pending: Pending, outside: &mut impl Outside) {
+    fn close(&mut self, number: u64, pending: Pending, environment: &mut impl Environment) {
         self.fragments.forget(number);
         match self.files.remove(&number).and_then(|file| file.handle) {
             Some(handle) => {
-                self.send(pending, &WireRequest::Close { handle }, outside);
+                self.send(pending, &WireRequest::Close { handle }, environment);
             }
-            None => self.lose(pending, outside),
+            None => self.lose(pending, environment),
         }
     }
 
     /// A caller has got a signal: takes its request back if it waits. It is answered in any case.
-    fn interrupt(&mut self, call: Call, outside: &mut impl Outside) {
+    fn interrupt(&mut self, call: Call, environment: &mut impl Environment) {
         if let Some(tag) = self.waiting.remove(&call) {
-            self.send(Pending::Nothing, &WireRequest::Cancel { tag }, outside);
+            self.send(Pending::Nothing, &WireRequest::Cancel { tag }, environment);
         }
         // The look at its caller may take for ever.
         let mut begun = self
             .beginnings
             .extract_if(|_, beginning| beginning.call == call);
         if begun.next().is_some() {
-            fail(call, Errno::EINTR, outside);
+            fail(call, Errno::EINTR, environment);
         }
     }
 
@@ -351,7 +358,7 @@ impl Forwarder {
         &mut self,
         pending: Pending,
         request: &WireRequest<'_>,
-        outside: &mut impl Outside,
+        environment: &mut impl Environment,
     ) -> u32 {
         loop {
             self.last_tag = self.last_tag.wrapping_add(1);
@@ -360,7 +367,7 @@ impl Forwarder {
             }
         }
         self.pending.insert(self.last_tag, pending);
-        outside.send(self.last_tag, request);
+        environment.send(self.last_tag, request);
         self.last_tag
     }
 }
@@ -380,6 +387,6 @@ impl Pending {
     }
 }
 
-fn fail(call: Call, errno: Errno, outside: &mut impl Outside) {
-    outside.answer(call.node, &protocol::failed(call.unique, errno));
+fn fail(call: Call, errno: Errno, environment: &mut impl Environment) {
+    environment.answer(call.node, &protocol::failed(call.unique, errno));
 }

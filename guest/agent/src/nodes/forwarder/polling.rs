@@ -3,7 +3,7 @@
 use kvmprof_abi::wire::{NONBLOCKING, Request as WireRequest};
 
 use super::super::readiness;
-use super::{Call, Forwarder, Outside, Pending, PollInterest, Watch};
+use super::{Call, Environment, Forwarder, Pending, PollInterest, Watch};
 use crate::cuse::protocol::{self, Operation};
 
 impl Forwarder {
@@ -11,7 +11,7 @@ impl Forwarder {
         &mut self,
         call: Call,
         operation: Operation<'_>,
-        outside: &mut impl Outside,
+        environment: &mut impl Environment,
     ) {
         let Operation::Poll {
             file,
@@ -23,7 +23,7 @@ impl Forwarder {
             return;
         };
         let Ok(handle) = self.handle(file) else {
-            outside.answer(call.node, &protocol::polled(call.unique, readiness::LOST));
+            environment.answer(call.node, &protocol::polled(call.unique, readiness::LOST));
             return;
         };
         let events = readiness::to_wire(events);
@@ -39,7 +39,7 @@ impl Forwarder {
             events,
             flags: NONBLOCKING,
         };
-        self.send(pending, &request, outside);
+        self.send(pending, &request, environment);
     }
 
     /// Has kvmprof tell when the file is ready, for those who wait.
@@ -47,7 +47,7 @@ impl Forwarder {
         &mut self,
         number: u64,
         interest: PollInterest,
-        outside: &mut impl Outside,
+        environment: &mut impl Environment,
     ) {
         let PollInterest {
             mut events,
@@ -57,7 +57,7 @@ impl Forwarder {
             return;
         };
         let Some(handle) = file.handle else {
-            outside.answer(file.node, &protocol::wake_up(kernel_handle));
+            environment.answer(file.node, &protocol::wake_up(kernel_handle));
             return;
         };
         if let Some(watch) = &mut file.watch {
@@ -67,14 +67,14 @@ impl Forwarder {
                 return;
             }
             let tag = watch.tag;
-            self.send(Pending::Nothing, &WireRequest::Cancel { tag }, outside);
+            self.send(Pending::Nothing, &WireRequest::Cancel { tag }, environment);
         }
         let request = WireRequest::Poll {
             handle,
             events,
             flags: 0,
         };
-        let tag = self.send(Pending::Watch(number), &request, outside);
+        let tag = self.send(Pending::Watch(number), &request, environment);
         if let Some(file) = self.files.get_mut(&number) {
             file.watch = Some(Watch {
                 tag,
@@ -96,21 +96,21 @@ impl Forwarder {
     }
 
     /// The file was read: whoever waits for it is to be told when there is more.
-    pub(super) fn watch_next(&mut self, number: u64, outside: &mut impl Outside) {
+    pub(super) fn watch_next(&mut self, number: u64, environment: &mut impl Environment) {
         let file = self.files.get_mut(&number);
         if let Some(interest) = file.and_then(|file| file.next_edge.take()) {
-            self.watch(number, interest, outside);
+            self.watch(number, interest, environment);
         }
     }
 
     /// A file is ready, or it can't be told any more.
-    pub(super) fn wake_up(&mut self, tag: u32, number: u64, outside: &mut impl Outside) {
+    pub(super) fn wake_up(&mut self, tag: u32, number: u64, environment: &mut impl Environment) {
         let Some(file) = self.files.get_mut(&number) else {
             return;
         };
         // One that was replaced says nothing.
         if let Some(watch) = file.watch.take_if(|watch| watch.tag == tag) {
-            outside.answer(file.node, &protocol::wake_up(watch.kernel_handle));
+            environment.answer(file.node, &protocol::wake_up(watch.kernel_handle));
         }
     }
 }

@@ -4,12 +4,12 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Reply, ReplyFrame, Request as WireRequest};
 
 use super::super::readiness;
-use super::{Call, Forwarder, OpenFile, Outside, Pending, PollInterest, fail};
+use super::{Call, Environment, Forwarder, OpenFile, Pending, PollInterest, fail};
 use crate::cuse::protocol;
 
 impl Forwarder {
     /// Acts on a reply of kvmprof's. False when nobody has asked for it: it breaks the protocol.
-    pub fn reply(&mut self, frame: &ReplyFrame<'_>, outside: &mut impl Outside) -> bool {
+    pub fn reply(&mut self, frame: &ReplyFrame<'_>, environment: &mut impl Environment) -> bool {
         let Some(pending) = self.pending.remove(&frame.tag) else {
             return false;
         };
@@ -18,9 +18,9 @@ impl Forwarder {
         }
         match (pending, frame.result) {
             (Pending::Nothing, _) | (Pending::AbandonedOpen, Err(_)) => {}
-            (Pending::Watch(file), _) => self.wake_up(frame.tag, file, outside),
+            (Pending::Watch(file), _) => self.wake_up(frame.tag, file, environment),
             (Pending::Release(call), _) => {
-                outside.answer(call.node, &protocol::released(call.unique));
+                environment.answer(call.node, &protocol::released(call.unique));
             }
             (
                 Pending::Read {
@@ -32,26 +32,35 @@ impl Forwarder {
                 Err(Errno::EAGAIN),
             ) => {
                 if continued {
-                    outside.answer(call.node, &protocol::read(call.unique, &[]));
+                    environment.answer(call.node, &protocol::read(call.unique, &[]));
                 } else {
-                    fail(call, Errno::EAGAIN, outside);
+                    fail(call, Errno::EAGAIN, environment);
                 }
-                self.watch_next(owner.file, outside);
+                self.watch_next(owner.file, environment);
             }
             (pending, Err(errno)) => match pending.call() {
-                Some(call) => fail(call, errno, outside),
+                Some(call) => fail(call, errno, environment),
                 None => return false,
             },
-            (pending, Ok(reply)) => return self.success(pending, reply, outside),
+            (pending, Ok(reply)) => return self.success(pending, reply, environment),
         }
         true
     }
 
-    fn success(&mut self, pending: Pending, reply: Reply<'_>, outside: &mut impl Outside) -> bool {
+    fn success(
+        &mut self,
+        pending: Pending,
+        reply: Reply<'_>,
+        environment: &mut impl Environment,
+    ) -> bool {
         match (pending, reply) {
-            (Pending::Open(call), Reply::Open { handle }) => self.opened(call, handle, outside),
+            (Pending::Open(call), Reply::Open { handle }) => self.opened(call, handle, environment),
             (Pending::AbandonedOpen, Reply::Open { handle }) => {
-                self.send(Pending::Nothing, &WireRequest::Close { handle }, outside);
+                self.send(
+                    Pending::Nothing,
+                    &WireRequest::Close { handle },
+                    environment,
+                );
             }
             (
                 Pending::Read {
@@ -60,11 +69,11 @@ impl Forwarder {
                 Reply::Read { data },
             ) => {
                 let (now, rest) = data.split_at(size.min(data.len()));
-                outside.answer(call.node, &protocol::read(call.unique, now));
+                environment.answer(call.node, &protocol::read(call.unique, now));
                 if !rest.is_empty() {
                     self.fragments.keep_read(owner, now.len(), rest);
                 }
-                self.watch_next(owner.file, outside);
+                self.watch_next(owner.file, environment);
             }
             (
                 Pending::Write {
@@ -80,13 +89,13 @@ impl Forwarder {
                     let total = (piece as u64).saturating_add(ahead);
                     self.fragments.keep_written(owner, piece, total);
                 }
-                outside.answer(call.node, &protocol::written(call.unique, piece.min(count)));
+                environment.answer(call.node, &protocol::written(call.unique, piece.min(count)));
             }
             (Pending::Ioctl { call, limit }, Reply::Ioctl { value, data }) => {
                 let value = i32::try_from(value).unwrap_or(i32::MAX);
                 let data = data.get(..limit.min(data.len())).unwrap_or_default();
                 let answer = protocol::ioctl_done(call.unique, value, data);
-                outside.answer(call.node, &answer);
+                environment.answer(call.node, &answer);
             }
             (
                 Pending::Poll {
@@ -99,26 +108,26 @@ impl Forwarder {
                 Reply::Poll { events },
             ) => {
                 let revents = readiness::from_wire(events);
-                outside.answer(call.node, &protocol::polled(call.unique, revents));
+                environment.answer(call.node, &protocol::polled(call.unique, revents));
                 let interest = PollInterest {
                     events: wanted,
                     kernel_handle,
                 };
                 match (notify, events) {
                     (false, _) => {}
-                    (true, 0) => self.watch(file, interest, outside),
+                    (true, 0) => self.watch(file, interest, environment),
                     (true, _) => self.watch_after_read(file, interest),
                 }
             }
             (pending, _) => {
-                self.lose(pending, outside);
+                self.lose(pending, environment);
                 return false;
             }
         }
         true
     }
 
-    fn opened(&mut self, call: Call, handle: u32, outside: &mut impl Outside) {
+    fn opened(&mut self, call: Call, handle: u32, environment: &mut impl Environment) {
         self.last_file += 1;
         let number = self.last_file;
         let file = OpenFile {
@@ -128,9 +137,9 @@ impl Forwarder {
             next_edge: None,
         };
         self.files.insert(number, file);
-        if !outside.answer(call.node, &protocol::opened(call.unique, number)) {
+        if !environment.answer(call.node, &protocol::opened(call.unique, number)) {
             // The caller has gone, and will never release it.
-            self.close(number, Pending::Nothing, outside);
+            self.close(number, Pending::Nothing, environment);
         }
     }
 }

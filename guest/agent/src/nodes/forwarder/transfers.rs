@@ -5,7 +5,7 @@ use kvmprof_abi::wire::{MAX_DATA, NONBLOCKING, Request as WireRequest};
 
 use super::super::WholeWrite;
 use super::super::fragments::{Continued, Owner};
-use super::{Beginning, Call, Forwarder, Outside, Pending, fail};
+use super::{Beginning, Call, Environment, Forwarder, Pending, fail};
 use crate::cuse::protocol::{self, LAST_FRAGMENT, MAX_FRAGMENT};
 
 /// A first piece of no more than this has all that its caller wants to read: the kernel splits a call
@@ -14,11 +14,11 @@ const SINGLE_READ: usize = MAX_FRAGMENT / 2;
 
 impl Forwarder {
     /// Writes the calls whose end couldn't be told from their pieces. Nobody waits for the outcome.
-    pub(super) fn finish_staged(&mut self, file: u64, outside: &mut impl Outside) {
+    pub(super) fn finish_staged(&mut self, file: u64, environment: &mut impl Environment) {
         for data in self.fragments.take_staged(file) {
             if let Ok(handle) = self.handle(file) {
                 let request = write_request(handle, &data);
-                self.send(Pending::Nothing, &request, outside);
+                self.send(Pending::Nothing, &request, environment);
             }
         }
     }
@@ -29,13 +29,13 @@ impl Forwarder {
         call: Call,
         owner: Owner,
         (size, flags): (usize, u32),
-        outside: &mut impl Outside,
+        environment: &mut impl Environment,
     ) {
         self.fragments.end(owner);
         let goes_on = self.is_prf(call.node) && size > SINGLE_READ;
         let limit = if goes_on { MAX_DATA } else { size };
         let nonblocking = flags & u32::try_from(libc::O_NONBLOCK).unwrap_or(0) != 0;
-        self.start_read(call, owner, (size, limit, nonblocking, false), outside);
+        self.start_read(call, owner, (size, limit, nonblocking, false), environment);
     }
 
     fn start_read(
@@ -43,11 +43,11 @@ impl Forwarder {
         call: Call,
         owner: Owner,
         (size, limit, nonblocking, continued): (usize, usize, bool, bool),
-        outside: &mut impl Outside,
+        environment: &mut impl Environment,
     ) {
         let handle = match self.handle(owner.file) {
             Ok(handle) => handle,
-            Err(errno) => return fail(call, errno, outside),
+            Err(errno) => return fail(call, errno, environment),
         };
         let request = WireRequest::Read {
             handle,
@@ -60,7 +60,7 @@ impl Forwarder {
             size,
             continued,
         };
-        let tag = self.send(pending, &request, outside);
+        let tag = self.send(pending, &request, environment);
         self.waiting.insert(call, tag);
     }
 
@@ -70,14 +70,14 @@ impl Forwarder {
         call: Call,
         owner: Owner,
         (offset, size): (u64, usize),
-        outside: &mut impl Outside,
+        environment: &mut impl Environment,
     ) {
         if self.is_prf(call.node) {
             let data = self.fragments.continue_read(owner, offset, size);
-            outside.answer(call.node, &protocol::read(call.unique, &data));
+            environment.answer(call.node, &protocol::read(call.unique, &data));
         } else {
             // It has something to return, so it doesn't wait for more.
-            self.start_read(call, owner, (size, size, true, true), outside);
+            self.start_read(call, owner, (size, size, true, true), environment);
         }
     }
 
@@ -87,10 +87,10 @@ impl Forwarder {
         call: Call,
         owner: Owner,
         piece: &[u8],
-        outside: &mut impl Outside,
+        environment: &mut impl Environment,
     ) {
         if !self.is_prf(call.node) {
-            return self.write(call, owner, (piece, piece.len()), outside);
+            return self.write(call, owner, (piece, piece.len()), environment);
         }
         self.fragments.end(owner);
         self.last_look += 1;
@@ -100,7 +100,7 @@ impl Forwarder {
             piece: piece.to_vec(),
         };
         self.beginnings.insert(self.last_look, beginning);
-        outside.look(self.last_look, owner.thread);
+        environment.look(self.last_look, owner.thread);
     }
 
     /// Writes `data`, of which the kernel has shown the first `piece` bytes.
@@ -109,11 +109,11 @@ impl Forwarder {
         call: Call,
         owner: Owner,
         (data, piece): (&[u8], usize),
-        outside: &mut impl Outside,
+        environment: &mut impl Environment,
     ) {
         let handle = match self.handle(owner.file) {
             Ok(handle) => handle,
-            Err(errno) => return fail(call, errno, outside),
+            Err(errno) => return fail(call, errno, environment),
         };
         let pending = Pending::Write {
             call,
@@ -121,7 +121,7 @@ impl Forwarder {
             piece,
             ahead: data.len().saturating_sub(piece) as u64,
         };
-        self.send(pending, &write_request(handle, data), outside);
+        self.send(pending, &write_request(handle, data), environment);
     }
 
     /// Writes all of a call that the kernel has shown the first piece of, so that its outcome is that
@@ -130,16 +130,16 @@ impl Forwarder {
         &mut self,
         beginning: Beginning,
         whole: WholeWrite,
-        outside: &mut impl Outside,
+        environment: &mut impl Environment,
     ) {
         let Beginning { call, owner, piece } = beginning;
         match whole {
             Some(Ok(data)) if data.starts_with(&piece) => {
-                self.write(call, owner, (&data, piece.len()), outside);
+                self.write(call, owner, (&data, piece.len()), environment);
             }
-            Some(Err(errno)) => fail(call, errno, outside),
+            Some(Err(errno)) => fail(call, errno, environment),
             // Somebody changes it just now, or this isn't the call, or it may not be known.
-            _ => self.stage(call, owner, (Vec::new(), &piece), outside),
+            _ => self.stage(call, owner, (Vec::new(), &piece), environment),
         }
     }
 
@@ -149,14 +149,14 @@ impl Forwarder {
         call: Call,
         owner: Owner,
         (offset, data): (u64, &[u8]),
-        outside: &mut impl Outside,
+        environment: &mut impl Environment,
     ) {
         match self.fragments.continue_write(owner, offset, data.len()) {
             Continued::Done => {
-                outside.answer(call.node, &protocol::written(call.unique, data.len()));
+                environment.answer(call.node, &protocol::written(call.unique, data.len()));
             }
-            Continued::Staged(staged) => self.stage(call, owner, (staged, data), outside),
-            Continued::Unknown => fail(call, Errno::EIO, outside),
+            Continued::Staged(staged) => self.stage(call, owner, (staged, data), environment),
+            Continued::Unknown => fail(call, Errno::EIO, environment),
         }
     }
 
@@ -166,22 +166,22 @@ impl Forwarder {
         call: Call,
         owner: Owner,
         (mut staged, piece): (Vec<u8>, &[u8]),
-        outside: &mut impl Outside,
+        environment: &mut impl Environment,
     ) {
         if staged.len() + piece.len() > MAX_DATA {
-            return fail(call, Errno::ENOSPC, outside);
+            return fail(call, Errno::ENOSPC, environment);
         }
         let before = staged.len();
         staged.extend_from_slice(piece);
         if piece.len() > LAST_FRAGMENT {
             self.fragments.stage(owner, staged);
-            outside.answer(call.node, &protocol::written(call.unique, piece.len()));
+            environment.answer(call.node, &protocol::written(call.unique, piece.len()));
         } else if before == 0 {
-            self.write(call, owner, (piece, piece.len()), outside);
+            self.write(call, owner, (piece, piece.len()), environment);
         } else {
             let handle = match self.handle(owner.file) {
                 Ok(handle) => handle,
-                Err(errno) => return fail(call, errno, outside),
+                Err(errno) => return fail(call, errno, environment),
             };
             let pending = Pending::Write {
                 call,
@@ -189,7 +189,7 @@ impl Forwarder {
                 piece: piece.len(),
                 ahead: 0,
             };
-            self.send(pending, &write_request(handle, &staged), outside);
+            self.send(pending, &write_request(handle, &staged), environment);
         }
     }
 }

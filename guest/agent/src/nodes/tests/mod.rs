@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Kind, MAX_DATA, Reply, ReplyFrame, Request as WireRequest, RequestFrame};
 
-use super::{Forwarder, Node, Outside, WholeWrite};
+use super::{Environment, Forwarder, Node, WholeWrite};
 use crate::cuse::protocol::{self, MAX_FRAGMENT, Operation, Request};
 
 const PCS: usize = 0;
@@ -16,7 +16,7 @@ const THREAD: u32 = 77;
 
 /// What the forwarder did, and what it will find.
 #[derive(Default)]
-struct World {
+struct TestEnvironment {
     answers: VecDeque<(usize, Vec<u8>)>,
     /// Requests to kvmprof, encoded.
     sent: VecDeque<Vec<u8>>,
@@ -25,7 +25,7 @@ struct World {
     nobody_waits: bool,
 }
 
-impl Outside for World {
+impl Environment for TestEnvironment {
     fn answer(&mut self, node: usize, bytes: &[u8]) -> bool {
         if !self.nobody_waits {
             self.answers.push_back((node, bytes.to_vec()));
@@ -51,7 +51,7 @@ impl Outside for World {
 
 struct Bench {
     forwarder: Forwarder,
-    world: World,
+    environment: TestEnvironment,
     last_unique: u64,
 }
 
@@ -61,7 +61,7 @@ impl Bench {
         forwarder.connect();
         Self {
             forwarder,
-            world: World::default(),
+            environment: TestEnvironment::default(),
             last_unique: 0,
         }
     }
@@ -74,13 +74,18 @@ impl Bench {
             thread: THREAD,
             operation,
         };
-        self.forwarder.request(node, &request, &mut self.world);
+        self.forwarder
+            .request(node, &request, &mut self.environment);
         self.last_unique
     }
 
     /// The next request to kvmprof: its tag, and what `look` makes of it.
     fn sent<T>(&mut self, look: impl FnOnce(WireRequest<'_>) -> T) -> (u32, T) {
-        let bytes = self.world.sent.pop_front().expect("a request to kvmprof");
+        let bytes = self
+            .environment
+            .sent
+            .pop_front()
+            .expect("a request to kvmprof");
         let (frame, _) = RequestFrame::decode(&bytes).unwrap().unwrap();
         (frame.tag, look(frame.request))
     }
@@ -91,23 +96,31 @@ impl Bench {
 
     fn reply(&mut self, tag: u32, reply: Reply<'_>) -> bool {
         let frame = ReplyFrame::success(tag, reply);
-        self.forwarder.reply(&frame, &mut self.world)
+        self.forwarder.reply(&frame, &mut self.environment)
     }
 
     fn refuse(&mut self, tag: u32, kind: Kind, errno: Errno) {
         let frame = ReplyFrame::failure(tag, kind, errno);
-        assert!(self.forwarder.reply(&frame, &mut self.world));
+        assert!(self.forwarder.reply(&frame, &mut self.environment));
     }
 
     fn answered(&mut self, node: usize, expected: &[u8]) {
-        let (at, bytes) = self.world.answers.pop_front().expect("an answer");
+        let (at, bytes) = self.environment.answers.pop_front().expect("an answer");
         assert_eq!(at, node);
         assert!(bytes == expected, "{bytes:x?} instead of {expected:x?}");
     }
 
     fn nothing_more(&self) {
-        assert!(self.world.answers.is_empty(), "{:?}", self.world.answers);
-        assert!(self.world.sent.is_empty(), "{:?}", self.world.sent);
+        assert!(
+            self.environment.answers.is_empty(),
+            "{:?}",
+            self.environment.answers
+        );
+        assert!(
+            self.environment.sent.is_empty(),
+            "{:?}",
+            self.environment.sent
+        );
     }
 
     /// Opens a node; the result is the file. kvmprof's handle is 100 more than the node.
@@ -120,7 +133,7 @@ impl Bench {
         assert_eq!((device, minor), [(1, 0), (2, 255)][node]);
         let handle = 100 + u32::try_from(node).unwrap();
         assert!(self.reply(tag, Reply::Open { handle }));
-        let (_, bytes) = self.world.answers.pop_front().unwrap();
+        let (_, bytes) = self.environment.answers.pop_front().unwrap();
         let file = u64::from_ne_bytes(*bytes[16..].first_chunk().unwrap());
         assert_eq!(bytes, protocol::opened(unique, file));
         file
@@ -154,8 +167,8 @@ impl Bench {
 
     /// The caller that is looked at is found to write this.
     fn seen(&mut self, whole: WholeWrite) {
-        let number = self.world.looks.pop_front().expect("a look");
-        self.forwarder.seen(number, whole, &mut self.world);
+        let number = self.environment.looks.pop_front().expect("a look");
+        self.forwarder.seen(number, whole, &mut self.environment);
     }
 
     /// The first piece of a write by a caller that is found to write `whole`.
@@ -253,9 +266,9 @@ fn who_polls_is_woken_up_once_it_is_ready() {
         bench.ask(PCS, poll(file, events));
         let (tag, _) = bench.sent_kind();
         assert!(bench.reply(tag, Reply::Poll { events: 0 }));
-        assert_eq!(bench.world.sent.len(), requests);
+        assert_eq!(bench.environment.sent.len(), requests);
     }
-    bench.world.answers.clear();
+    bench.environment.answers.clear();
     let (cancel, kind) = bench.sent_kind();
     assert_eq!(kind, Kind::Cancel);
     let (second_watch, events) = bench.sent(|request| match request {
@@ -304,7 +317,7 @@ fn an_edge_triggered_epoll_is_woken_up_after_each_read() {
     bench.read(PCS, file, 0, 100);
     let (tag, _) = bench.sent_kind();
     assert!(bench.reply(tag, Reply::Read { data: b"buffer" }));
-    bench.world.answers.clear();
+    bench.environment.answers.clear();
     bench.nothing_more();
     // A table of prf is always ready: that would go on for ever.
     let file = bench.open(PRF);
@@ -314,7 +327,7 @@ fn an_edge_triggered_epoll_is_woken_up_after_each_read() {
     bench.read(PRF, file, 0, 100);
     let (tag, _) = bench.sent_kind();
     assert!(bench.reply(tag, Reply::Read { data: b"table" }));
-    bench.world.answers.clear();
+    bench.environment.answers.clear();
     bench.nothing_more();
 }
 
@@ -333,12 +346,12 @@ fn everything_is_answered_when_the_connection_ends() {
         .find(|(_, kind)| *kind == Kind::Poll)
         .unwrap();
     assert!(bench.reply(tag, Reply::Poll { events: 0 }));
-    bench.world.answers.clear();
+    bench.environment.answers.clear();
 
-    bench.forwarder.disconnect(&mut bench.world);
-    bench.world.sent.clear();
+    bench.forwarder.disconnect(&mut bench.environment);
+    bench.environment.sent.clear();
     let mut answers: Vec<Vec<u8>> = bench
-        .world
+        .environment
         .answers
         .drain(..)
         .map(|(_, bytes)| bytes)
@@ -373,17 +386,17 @@ fn what_nobody_waits_for_is_closed() {
     let mut bench = Bench::new();
     bench.ask(PCS, Operation::Open);
     let (tag, _) = bench.sent_kind();
-    bench.world.nobody_waits = true;
+    bench.environment.nobody_waits = true;
     assert!(bench.reply(tag, Reply::Open { handle: 5 }));
     assert_eq!(bench.sent_kind().1, Kind::Close);
 
-    bench.world.nobody_waits = false;
+    bench.environment.nobody_waits = false;
     let file = bench.open(PCS);
     bench.read(PCS, file, 0, 10);
     let (read, _) = bench.sent_kind();
     bench.ask(PCS, Operation::Open);
     let (open, _) = bench.sent_kind();
-    bench.forwarder.node_ended(PCS, &mut bench.world);
+    bench.forwarder.node_ended(PCS, &mut bench.environment);
     assert_eq!(bench.sent_kind().1, Kind::Close);
     // The new channel counts its requests from the start: old answers aren't for it.
     bench.refuse(read, Kind::Read, Errno::EBADF);
@@ -400,7 +413,11 @@ fn replies_that_nobody_asked_for_break_the_protocol() {
     bench.ask(PCS, Operation::Open);
     let (tag, _) = bench.sent_kind();
     assert!(!bench.reply(tag, Reply::Write { count: 1 }));
-    assert_eq!(bench.world.answers.len(), 1, "it is answered all the same");
+    assert_eq!(
+        bench.environment.answers.len(),
+        1,
+        "it is answered all the same"
+    );
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn a_table_of_unknown_length_is_staged() {
     // Its end isn't seen: it is written before what comes next.
     let whole = &table[..MAX_FRAGMENT];
     bench.write_of(file, whole, None);
-    bench.world.answers.clear();
+    bench.environment.answers.clear();
     bench.nothing_more();
     let unique = bench.ask(PRF, Operation::Release { file });
     bench.takes_write(whole);
@@ -116,7 +116,7 @@ fn staging_is_bounded_and_for_what_may_go_on() {
         if offset == 0 {
             bench.seen(whole(&other));
         }
-        let (_, answer) = bench.world.answers.pop_front().unwrap();
+        let (_, answer) = bench.environment.answers.pop_front().unwrap();
         if answer != protocol::written(unique, MAX_FRAGMENT) {
             assert_eq!(answer, protocol::failed(unique, Errno::ENOSPC));
             break;
@@ -160,7 +160,7 @@ fn a_read_of_a_table_is_one_snapshot() {
     assert_eq!(limit, 11);
     let data = &table[..11];
     assert!(bench.reply(tag, Reply::Read { data }));
-    bench.world.answers.clear();
+    bench.environment.answers.clear();
     let next = bench.read(PRF, file, MAX_FRAGMENT as u64, MAX_FRAGMENT);
     bench.answered(PRF, &protocol::read(next, &[]));
 }

@@ -17,7 +17,7 @@ type Finding = (u64, WholeWrite);
 
 /// The threads, and what they have found.
 #[derive(Debug)]
-pub(crate) struct Lookers {
+pub(crate) struct CallerReader {
     sender: Sender<Finding>,
     findings: Receiver<Finding>,
     /// Has a byte for each finding.
@@ -25,7 +25,7 @@ pub(crate) struct Lookers {
     ringer: Arc<UnixStream>,
 }
 
-impl Lookers {
+impl CallerReader {
     /// None yet.
     pub fn new() -> io::Result<Self> {
         let (sender, findings) = channel();
@@ -71,7 +71,7 @@ impl Lookers {
     }
 }
 
-impl AsFd for Lookers {
+impl AsFd for CallerReader {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -83,15 +83,15 @@ mod tests {
 
     #[test]
     fn every_look_has_a_finding() {
-        let mut lookers = Lookers::new().unwrap();
+        let mut caller_reader = CallerReader::new().unwrap();
         let numbers: Vec<u64> = (1..200).collect();
         for number in &numbers {
             // No thread has this number.
-            lookers.look(*number, u32::MAX);
+            caller_reader.look(*number, u32::MAX);
         }
         let mut found = Vec::new();
         while found.len() < numbers.len() {
-            if let Some((number, whole)) = lookers.next() {
+            if let Some((number, whole)) = caller_reader.next() {
                 assert_eq!(whole, None);
                 found.push(number);
             }

@@ -18,7 +18,7 @@ const LINKS: &str = "/dev/virtio-ports";
 
 /// Why there is no port.
 #[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
+pub enum PortLocationError {
     /// Nothing has the port's name.
     #[error(
         "No virtio console port is named {PORT_NAME}: is this a guest of kvmprof, is the module \
@@ -37,24 +37,26 @@ pub enum PlaceError {
 
 /// Where to look for the port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PortLocation {
     /// By its name.
     Named,
     /// A device node, or a Unix socket.
     Path(PathBuf),
 }
 
-impl Place {
+impl PortLocation {
     /// Opens it for reading and writing without waiting.
     ///
     /// # Errors
-    /// [`PlaceError`].
-    pub fn open(&self) -> Result<OwnedFd, PlaceError> {
+    /// [`PortLocationError`].
+    pub fn open(&self) -> Result<OwnedFd, PortLocationError> {
         let path = match self {
             Self::Path(path) => path.clone(),
-            Self::Named => named(Path::new(LISTED), Path::new(LINKS)).ok_or(PlaceError::NoPort)?,
+            Self::Named => {
+                named(Path::new(LISTED), Path::new(LINKS)).ok_or(PortLocationError::NoPort)?
+            }
         };
-        open(&path).map_err(|source| PlaceError::Open { path, source })
+        open(&path).map_err(|source| PortLocationError::Open { path, source })
     }
 }
 
@@ -107,7 +109,9 @@ mod tests {
 
     #[test]
     fn a_missing_path_is_named() {
-        let error = Place::Path("/nonexistent/port".into()).open().unwrap_err();
+        let error = PortLocation::Path("/nonexistent/port".into())
+            .open()
+            .unwrap_err();
         assert!(error.to_string().contains("/nonexistent/port"), "{error}");
     }
 }
