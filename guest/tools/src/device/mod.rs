@@ -60,7 +60,7 @@ pub trait Device: Sync {
         limit: usize,
     ) -> Result<(i64, Vec<u8>), DeviceError>;
 
-    /// True once the guest has ended; false if that can't be found out.
+    /// True once the guest has ended, or can't be reached any more; false if that can't be found out.
     fn has_ended(&self) -> bool {
         false
     }

@@ -98,6 +98,7 @@ impl Device for Remote {
 
     fn has_ended(&self) -> bool {
         let readiness = self.device.readiness(Readiness::default());
-        readiness.is_ok_and(|readiness| readiness.hang_up)
+        // Without a connection the next request says what is wrong.
+        readiness.map_or(true, |readiness| readiness.hang_up)
     }
 }
