@@ -1,0 +1,189 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn ledger() -> impl Strategy<Value = ConsumerLedger> {
+    any::<[u64; 8]>().prop_map(
+        |[
+            ticks,
+            recorded,
+            merged,
+            ungathered,
+            stolen,
+            lost,
+            pending,
+            discarded,
+        ]| {
+            ConsumerLedger {
+                ticks,
+                recorded,
+                merged,
+                ungathered,
+                stolen,
+                lost,
+                pending,
+                discarded,
+            }
+        },
+    )
+}
+
+fn clock_ledger() -> impl Strategy<Value = ClockLedger> {
+    any::<[u64; 5]>().prop_map(|[ticks, sampled, idle, stolen, lost]| ClockLedger {
+        ticks,
+        sampled,
+        idle,
+        stolen,
+        lost,
+    })
+}
+
+fn consumer() -> impl Strategy<Value = ConsumerStatus> {
+    let path = prop::option::of(".*");
+    let pids = prop::collection::vec(any::<i32>(), 0..3);
+    let flags = any::<[bool; 3]>();
+    (0..4_u8, any::<u16>(), flags, path, pids, ledger()).prop_map(
+        |(kind, number, [one, two, three], path, pids, ledger)| match kind {
+            0 => ConsumerStatus::Pcs(PcsStatus::new(one, two, ledger)),
+            1 => ConsumerStatus::Prf(PrfStatus::new(number, one, number.into(), ledger)),
+            2 => ConsumerStatus::Recorder(RecorderStatus {
+                path,
+                pids,
+                ..RecorderStatus::new(
+                    one,
+                    StackParts {
+                        kernel: two,
+                        user: three,
+                    },
+                    ledger,
+                )
+            }),
+            _ => ConsumerStatus::Other(OtherStatus {
+                name: "pmc".to_owned(),
+                ledger,
+            }),
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn a_document_comes_back_as_it_was(
+        consumers in prop::collection::vec(consumer(), 0..5),
+        vcpus in prop::collection::vec(clock_ledger(), 0..3),
+        counts in any::<[u64; 4]>(),
+        port in prop::option::of(".*"),
+    ) {
+        let mut status = Status { consumers, ..Status::default() };
+        status.clock.ledger = vcpus.first().copied().unwrap_or_default();
+        status.clock.vcpus = vcpus;
+        status.machine.linux = port.clone().map(|release| LinuxStatus {
+            release,
+            slide: counts[0].is_multiple_of(2).then_some(counts[1]),
+        });
+        status.machine.virtio = port.map(|name| VirtioStatus {
+            resets: counts[0],
+            refused_queues: counts[1],
+            control_faults: counts[2],
+            ports: vec![PortStatus { name, queue_faults: counts[3], protocol_faults: 0 }],
+        });
+        let document = status.to_json().unwrap();
+        prop_assert_eq!(Status::from_json(document.as_bytes()).unwrap(), status);
+    }
+}
+
+/// The members' names and types, which clients in other languages go by.
+#[test]
+fn a_document_has_this_form() {
+    let ledger = ConsumerLedger {
+        ticks: 5,
+        recorded: 2,
+        pending: 3,
+        ..ConsumerLedger::default()
+    };
+    let sum = ClockLedger {
+        ticks: 5,
+        sampled: 4,
+        lost: 1,
+        ..ClockLedger::default()
+    };
+    let stacks = StackParts {
+        kernel: true,
+        user: false,
+    };
+    let status = Status {
+        version: "0.1.0".to_owned(),
+        machine: MachineStatus {
+            kernel: "bzImage".to_owned(),
+            memory_bytes: 1 << 20,
+            vcpus: 1,
+            introspection: "not at all".to_owned(),
+            linux: Some(LinuxStatus {
+                release: "6.1.0".to_owned(),
+                slide: Some(2 << 20),
+            }),
+            ..MachineStatus::default()
+        },
+        clock: ClockStatus {
+            hz: 100,
+            running: true,
+            source: "thread".to_owned(),
+            registers: "run page".to_owned(),
+            halted_ticks: "without a wake-up".to_owned(),
+            ledger: sum,
+            vcpus: vec![sum],
+            ..ClockStatus::default()
+        },
+        consumers: vec![
+            ConsumerStatus::Pcs(PcsStatus::new(true, false, ledger)),
+            ConsumerStatus::Prf(PrfStatus::new(3, true, 40, ledger)),
+            ConsumerStatus::Recorder(RecorderStatus {
+                path: Some("a.kvmprof".to_owned()),
+                ..RecorderStatus::new(true, stacks, ledger)
+            }),
+            ConsumerStatus::Recorder(RecorderStatus {
+                pids: vec![7],
+                ..RecorderStatus::new(false, stacks, ledger)
+            }),
+        ],
+    };
+    let account = r#""ledger":{"discarded":0,"lost":0,"merged":0,"pending":3,"recorded":2,"stolen":0,"ticks":5,"ungathered":0}"#;
+    let clock = r#"{"idle":0,"lost":1,"sampled":4,"stolen":0,"ticks":5}"#;
+    let expected = [
+        r#"{"clock":{"halted_ticks":"without a wake-up","hz":100,"jitter":false,"#,
+        &format!(r#""ledger":{clock},"registers":"run page","running":true,"source":"thread","vcpus":[{clock}]}},"#),
+        &format!(r#""consumers":[{{"gathering":false,{account},"name":"pcs","open":true}},"#),
+        &format!(r#"{{"addresses":40,{account},"loaded":true,"minor":3,"name":"prf 3","on":true}},"#),
+        &format!(r#"{{{account},"name":"recorder","path":"a.kvmprof","pids":[],"recording":true,"stacks":{{"kernel":true,"user":false}}}},"#),
+        &format!(r#"{{{account},"name":"recorder","path":null,"pids":[7],"recording":false,"stacks":{{"kernel":true,"user":false}}}}],"#),
+        r#""machine":{"ended":false,"held":false,"introspection":"not at all","kernel":"bzImage","#,
+        r#""linux":{"release":"6.1.0","slide":2097152},"memory_bytes":1048576,"#,
+        r#""unclaimed_accesses":{"mmio_reads":0,"mmio_writes":0,"port_reads":0,"port_writes":0},"vcpus":1,"virtio":null},"#,
+        r#""version":"0.1.0"}"#,
+    ]
+    .concat();
+    assert_eq!(status.to_json().unwrap(), expected);
+}
+
+#[test]
+fn a_document_of_another_version_is_read() {
+    let document = br#"{
+        "version": "9", "clock": { "hz": 50, "phase": 1 }, "extra": [],
+        "consumers": [
+            { "name": "pmc", "counters": 4, "ledger": { "ticks": 1, "recorded": 1, "spilt": 0 } },
+            { "name": "pcs", "open": true, "gathering": true, "format": "native", "ledger": {} }
+        ]
+    }"#;
+    let status = Status::from_json(document).unwrap();
+    assert_eq!((status.clock.hz, status.clock.running), (50, false));
+    let [pmc, pcs] = status.consumers.as_slice() else {
+        panic!("{status:?}");
+    };
+    assert_eq!((pmc.name(), pmc.ledger().ticks), ("pmc", 1));
+    assert!(pmc.ledger().balances());
+    assert_eq!(pcs.name(), "pcs");
+    assert!(status.pcs().unwrap().gathering);
+    assert_eq!(status.prf().count() + status.recorders().count(), 0);
+    assert!(Status::from_json(br#"{"clock": {"hz": "fast"}}"#).is_err());
+    assert!(Status::from_json(b"no guest").is_err());
+}
