@@ -1,5 +1,7 @@
 //! Where every tick of the clock went.
 
+use std::iter::Sum;
+
 use serde::{Deserialize, Serialize};
 
 use super::Ticks;
@@ -19,6 +21,18 @@ pub struct ClockLedger {
     pub stolen: u64,
     /// Ticks missed for another reason, a full ring among them.
     pub lost: u64,
+}
+
+impl Sum for ClockLedger {
+    fn sum<I: Iterator<Item = Self>>(ledgers: I) -> Self {
+        ledgers.fold(Self::default(), |sum, ledger| Self {
+            ticks: sum.ticks + ledger.ticks,
+            sampled: sum.sampled + ledger.sampled,
+            idle: sum.idle + ledger.idle,
+            stolen: sum.stolen + ledger.stolen,
+            lost: sum.lost + ledger.lost,
+        })
+    }
 }
 
 impl ClockLedger {

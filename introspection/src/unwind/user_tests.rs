@@ -3,6 +3,7 @@ use std::collections::HashMap;
 use kvmprof_recording::{MAX_STACK_FRAMES, StackEnd};
 use proptest::prelude::*;
 
+use super::tests::Hostile;
 use super::*;
 use crate::testing::eh_frame::eh_frame;
 
@@ -305,25 +306,6 @@ fn reads_the_unwind_information_of_a_program() {
     let table = UnwindTable::from_elf(&file).unwrap();
     assert!(table.functions() > 1000, "{}", table.functions());
     assert!(UnwindTable::from_elf(b"\x7fELF").is_none());
-}
-
-/// Memory full of values that lead to further frames.
-struct Hostile<'a> {
-    words: &'a [u64],
-    reads: usize,
-}
-
-impl StackMemory for Hostile<'_> {
-    fn word(&mut self, address: u64) -> Option<u64> {
-        self.reads += 1;
-        let index = usize::try_from(address >> 3).ok()? % self.words.len();
-        self.words.get(index).copied()
-    }
-
-    fn code_before(&mut self, _address: u64) -> Option<[u8; 8]> {
-        self.reads += 1;
-        Some([0xe8; 8])
-    }
 }
 
 proptest! {

@@ -38,13 +38,7 @@ impl Intake {
     /// Takes `ticks`, and the frames of their sample's stack. The result is a block that is full now.
     pub fn feed(&mut self, ticks: &Ticks, frames: &[u64]) -> Option<SampleBlock> {
         let mut ticks = self.wanted(ticks);
-        let account = &mut self.account;
-        account.ticks += ticks.total();
-        account.samples += u64::from(ticks.sample.is_some());
-        account.idle += ticks.idle;
-        account.stolen += ticks.stolen;
-        account.lost += ticks.lost;
-        account.ungathered += ticks.ungathered;
+        self.account.enter(&ticks);
         if ticks.total() == ticks.ungathered {
             *self.others.entry(ticks.vcpu).or_default() += ticks.ungathered;
         } else {

@@ -16,3 +16,22 @@ pub use once::{once, turn};
 pub use programs::{Program, SharedProgram, guest_program, shared_program};
 pub use scenario::{Finished, Scenario, guest_builder, guest_init};
 pub use stream::{Stream, pcs_kind, print_losses};
+
+/// Makes each check a test for each kernel that all tests of guests run: it is given what the test program's function `run`
+/// returns for the series.
+#[macro_export]
+macro_rules! in_each_kernel {
+    ($($check:ident)*) => {
+        $(mod $check {
+            #[test]
+            fn in_linux_6_1() {
+                super::$check(&super::run("6.1"));
+            }
+
+            #[test]
+            fn in_linux_6_12() {
+                super::$check(&super::run("6.12"));
+            }
+        })*
+    };
+}

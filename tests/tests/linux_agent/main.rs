@@ -8,24 +8,7 @@ const MODULES: [&str; 4] = ["virtio_mmio", "virtio_console", "fuse", "cuse"];
 /// Where the programs are linked to; nothing depends on it.
 const ADDRESS: u64 = 0x40_0000;
 
-/// Each check as a test for each kernel.
-macro_rules! tests {
-    ($($check:ident)*) => {
-        $(mod $check {
-            #[test]
-            fn in_linux_6_1() {
-                super::$check(&super::run("6.1"));
-            }
-
-            #[test]
-            fn in_linux_6_12() {
-                super::$check(&super::run("6.12"));
-            }
-        })*
-    };
-}
-
-tests! {
+kvmprof_tests::in_each_kernel! {
     nodes_behave
     reads_of_any_size_give_what_is_there
     the_host_decides_what_the_agent_opens

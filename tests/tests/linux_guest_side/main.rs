@@ -70,24 +70,7 @@ fn run(series: &str) -> Run {
     }
 }
 
-/// Each check as a test for each kernel.
-macro_rules! tests {
-    ($($check:ident)*) => {
-        $(mod $check {
-            #[test]
-            fn in_linux_6_1() {
-                super::$check(&super::run("6.1"));
-            }
-
-            #[test]
-            fn in_linux_6_12() {
-                super::$check(&super::run("6.12"));
-            }
-        })*
-    };
-}
-
-tests! {
+kvmprof_tests::in_each_kernel! {
     both_sides_see_the_same
     each_cpus_counts_are_within_those_of_all
     only_the_groups_processes_are_recorded

@@ -46,25 +46,7 @@ struct Run {
     finished: Finished,
 }
 
-/// Each check as a test for each kernel.
-macro_rules! tests {
-    ($($check:ident)*) => {
-        $(mod $check {
-            #[test]
-            fn in_linux_6_1() {
-                super::$check(&super::run("6.1", ""));
-            }
-
-            #[test]
-            fn in_linux_6_12() {
-                // With page tables of their own for user mode.
-                super::$check(&super::run("6.12", "pti=on"));
-            }
-        })*
-    };
-}
-
-tests! {
+kvmprof_tests::in_each_kernel! {
     an_exec_changes_the_functions
     interrupted_programs_lead_to_main
     interrupts_lead_to_what_they_interrupted
@@ -82,12 +64,15 @@ tests! {
     user_stacks_without_frame_pointers_are_whole
 }
 
-/// A guest of that series of kernels, with more words on its command line.
-fn run(series: &str, words: &str) -> Run {
+/// A guest of that series of kernels.
+fn run(series: &str) -> Run {
+    // The newer one has page tables of their own for user mode.
+    let words = if series == "6.12" { "pti=on" } else { "" };
     let finished = once(&format!("record-{series}"), || boot(series, words));
     Run { finished }
 }
 
+/// Boots it with more words on its command line.
 fn boot(series: &str, words: &str) -> Finished {
     let calls = guest_program("calls.c", CALLS, &["-fno-omit-frame-pointer"]);
     let build = |address| guest_program("calls.c", address, &["-O2", "-fomit-frame-pointer"]);

@@ -204,30 +204,34 @@ impl HostSocket {
     /// Finds a place for one more client: a free one, that of the client that has been silent for longest, or one for the
     /// status only, which its last holder gives up.
     fn make_room(&mut self, backend: &mut dyn Backend) -> Kind {
-        let oldest = |socket: &Self, is_it: &dyn Fn(&Connection) -> bool| {
-            let mut connections = socket.connections.iter();
-            connections
-                .find(|(_, (connection, _))| is_it(connection))
-                .map(|(name, _)| *name)
-        };
-        let count = |socket: &Self, kind: Kind| {
-            let kinds = socket.connections.values();
-            kinds.filter(|(one, _)| one.kind() == kind).count()
-        };
-        if count(self, Kind::Full) < MAX_CONNECTIONS {
+        if self.with_kind(Kind::Full).count() < MAX_CONNECTIONS {
             return Kind::Full;
         }
-        let silent = |one: &Connection| one.kind() == Kind::Full && one.is_silent();
-        if let Some(name) = oldest(self, &silent) {
-            self.end(name, &Ended::GaveWay, backend);
+        let silent = self
+            .with_kind(Kind::Full)
+            .find_map(|(name, connection)| connection.is_silent().then_some(name));
+        if let Some(oldest) = silent {
+            self.end(oldest, &Ended::GaveWay, backend);
             return Kind::Full;
         }
-        if count(self, Kind::StatusOnly) >= MAX_STATUS_CONNECTIONS
-            && let Some(name) = oldest(self, &|one| one.kind() == Kind::StatusOnly)
-        {
-            self.end(name, &Ended::GaveWay, backend);
+        if self.with_kind(Kind::StatusOnly).count() >= MAX_STATUS_CONNECTIONS {
+            let oldest = self
+                .with_kind(Kind::StatusOnly)
+                .map(|(name, _)| name)
+                .next();
+            if let Some(oldest) = oldest {
+                self.end(oldest, &Ended::GaveWay, backend);
+            }
         }
         Kind::StatusOnly
+    }
+
+    /// The connections of `kind` with their names, the oldest first.
+    fn with_kind(&self, kind: Kind) -> impl Iterator<Item = (u64, &Connection)> {
+        let connections = self.connections.iter();
+        connections
+            .map(|(name, (connection, _))| (*name, connection))
+            .filter(move |(_, connection)| connection.kind() == kind)
     }
 
     fn admit(&mut self, socket: OwnedFd, backend: &mut dyn Backend) -> Result<(), String> {

@@ -166,15 +166,7 @@ impl Profiler {
 
     /// The clock's account, summed over the vCPUs.
     pub fn clock_ledger(&self) -> ClockLedger {
-        let mut sum = ClockLedger::default();
-        for ledger in self.clocks.ledgers() {
-            sum.ticks += ledger.ticks;
-            sum.sampled += ledger.sampled;
-            sum.idle += ledger.idle;
-            sum.stolen += ledger.stolen;
-            sum.lost += ledger.lost;
-        }
-        sum
+        self.clocks.ledgers().sum()
     }
 
     /// The VM has ended and its vCPU threads too: acts as PCS_STOP. Recordings end as soon as the files have been read

@@ -24,32 +24,28 @@ pub struct Names {
 impl Names {
     /// Notes the process that `sample` met, if it has a name.
     pub fn note(&mut self, sample: &Sample) {
-        if sample.pid < 0 || sample.comm == [0; COMM_LENGTH] {
-            return;
-        }
-        let name = Name {
-            tid: sample.tid,
-            comm: sample.comm,
-        };
-        let room = self.processes.len() < MAX_PROCESSES;
-        match self.processes.get_mut(&sample.pid) {
-            Some(known) if known.tid != sample.pid || name.tid == sample.pid => *known = name,
-            Some(_) => {}
-            None if room => {
-                self.processes.insert(sample.pid, name);
-            }
-            None => {}
-        }
+        let Sample { pid, tid, comm, .. } = *sample;
+        self.add(pid, Name { tid, comm });
     }
 
     /// Notes the name of the main thread of process `pid`, which need not have been sampled.
     pub fn note_main_thread(&mut self, pid: i32, comm: [u8; COMM_LENGTH]) {
-        self.note(&Sample {
-            pid,
-            tid: pid,
-            comm,
-            ..Sample::default()
-        });
+        self.add(pid, Name { tid: pid, comm });
+    }
+
+    fn add(&mut self, pid: i32, name: Name) {
+        if pid < 0 || name.comm == [0; COMM_LENGTH] {
+            return;
+        }
+        let room = self.processes.len() < MAX_PROCESSES;
+        match self.processes.get_mut(&pid) {
+            Some(known) if known.tid != pid || name.tid == pid => *known = name,
+            Some(_) => {}
+            None if room => {
+                self.processes.insert(pid, name);
+            }
+            None => {}
+        }
     }
 
     /// One line a process: pid, tid of the thread that the name is from, name; tabs between them.

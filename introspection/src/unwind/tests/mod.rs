@@ -391,9 +391,9 @@ fn user_stacks_that_make_no_sense_are_marked() {
 }
 
 /// Memory full of pointers that a hostile guest would like the unwinder to follow.
-struct Hostile<'a> {
-    words: &'a [u64],
-    reads: usize,
+pub(super) struct Hostile<'a> {
+    pub words: &'a [u64],
+    pub reads: usize,
 }
 
 impl StackMemory for Hostile<'_> {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use indicatif::{DecimalBytes, HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use kvmprof_recording::Ticks;
-use kvmprof_recording::file::{Piece, ReadError, Reader};
+
+use kvmprof_recording::file::{Account, Piece, ReadError, Reader};
 
 /// How often the time is shown anew.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -21,9 +21,7 @@ pub struct Progress {
 #[derive(Debug, Default)]
 struct Counts {
     bytes: u64,
-    ticks: u64,
-    samples: u64,
-    lost: u64,
+    account: Account,
 }
 
 impl Progress {
@@ -68,7 +66,7 @@ impl Progress {
     /// Whether there are ticks in the recording so far. True also of a recording that can't be understood: it has
     /// something that the user wants to keep.
     pub fn has_ticks(&self) -> bool {
-        self.counts.ticks > 0 || self.reader.is_none()
+        self.counts.account.ticks > 0 || self.reader.is_none()
     }
 
     /// Removes the line, and returns what was recorded, in words.
@@ -90,16 +88,10 @@ impl Counts {
         reader.push(bytes);
         while let Some(block) = reader.next_block()? {
             if let Some(Piece::Samples(samples)) = block.piece()? {
-                samples.read(|ticks, _| self.add(ticks))?;
+                samples.read(|ticks, _| self.account.enter(ticks))?;
             }
         }
         Ok(())
-    }
-
-    fn add(&mut self, ticks: &Ticks) {
-        self.ticks = self.ticks.saturating_add(ticks.total());
-        self.samples += u64::from(ticks.sample.is_some());
-        self.lost = self.lost.saturating_add(ticks.lost);
     }
 
     #[expect(
@@ -107,10 +99,10 @@ impl Counts {
         reason = "it is shown with one decimal place"
     )]
     fn text(&self) -> String {
-        let share = self.lost as f64 / self.ticks.max(1) as f64;
+        let share = self.account.lost as f64 / self.account.ticks.max(1) as f64;
         format!(
             "{} samples, {}, {:.1} % lost",
-            HumanCount(self.samples),
+            HumanCount(self.account.samples),
             DecimalBytes(self.bytes),
             share * 100.0
         )
@@ -126,7 +118,7 @@ impl Drop for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvmprof_recording::Sample;
+    use kvmprof_recording::{Sample, Ticks};
 
     #[test]
     fn counts_are_told() {
@@ -139,7 +131,7 @@ mod tests {
             ..Ticks::default()
         };
         for _ in 0..1200 {
-            counts.add(&ticks);
+            counts.account.enter(&ticks);
         }
         counts.bytes = 12_345;
         assert_eq!(counts.text(), "1,200 samples, 12.35 kB, 25.0 % lost");
