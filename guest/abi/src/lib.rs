@@ -1,7 +1,7 @@
 //! Record layouts, ioctl numbers and wire frames: one definition for guest, host and tests.
 //!
 //! This crate only converts between bytes and values; invalid bytes are an error. The pages `PCS.md`, `PRF.md`,
-//! `RECORDER.md` and `WIRE.md` in its folder describe the same for programs in any language; tests compare them with
+//! `PROFIL.md`, `RECORDER.md` and `WIRE.md` in its folder describe the same for programs in any language; tests compare them with
 //! this code.
 //!
 //! ```
@@ -15,12 +15,16 @@
 //! ```
 #![no_std]
 
+mod encoded;
 pub mod errno;
 pub mod kallsyms;
 pub mod note;
 pub mod pcs;
 pub mod prf;
+pub mod profil;
 pub mod recorder;
 pub mod stream;
 pub mod text;
 pub mod wire;
+
+pub use encoded::Encoded;

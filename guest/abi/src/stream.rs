@@ -16,8 +16,9 @@
 //! `stime` is in seconds since 1970 (UTC), `span` in ns. Padding is zero, which also distinguishes the formats
 //! ([`detect`]). If `getpc` was killed, the stream ends anywhere.
 
-use crate::pcs::{Encoded, Format, Ledger, MAX_LIST, Record, Status, kind};
-use crate::pcs::{array, low_u16};
+use crate::encoded::{Encoded, array};
+use crate::pcs::low_u16;
+use crate::pcs::{Format, Ledger, MAX_LIST, Record, Status, kind};
 
 /// Bytes in a process's name (`TASK_COMM_LEN`, `include/linux/sched.h`).
 pub const COMM_SIZE: usize = 16;

@@ -12,8 +12,8 @@ mod ioctl;
 mod record;
 mod status;
 
-pub use format::{Encoded, Format, Header};
-pub(crate) use format::{array, low_u16};
+pub(crate) use format::low_u16;
+pub use format::{Format, Header};
 pub use ioctl::{
     BUF_INCR, PCS_FLUSH, PCS_GETHZ, PCS_GETSTAT, PCS_SETBSIZE, PCS_SETFORMAT, PCS_SETHZ, PCS_STOP,
     PROF_ALL, PROF_GROUP, PROF_KERNEL, PROF_LIST, PROF_MASK, is_defined,

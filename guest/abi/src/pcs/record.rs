@@ -1,6 +1,7 @@
 //! The records of the device: `PSAMPLE` and `MSAMPLE`.
 
-use super::format::{Encoded, Format, array, low_u16};
+use super::format::{Format, low_u16};
+use crate::encoded::{Encoded, array};
 
 /// The types of the records of a pcs stream: byte 0 of each.
 ///

@@ -1,6 +1,7 @@
 //! The result of `PCS_GETSTAT`.
 
-use super::format::{Encoded, Format, array};
+use super::format::Format;
+use crate::encoded::{Encoded, array};
 
 /// The account of a consumer of ticks, such as an open pcs, from its own start. At every moment `ticks == recorded +
 /// merged + ungathered + stolen + lost + pending + discarded`.

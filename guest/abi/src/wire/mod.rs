@@ -61,6 +61,8 @@ pub mod device {
     pub const KALLSYMS: u16 = 5;
     /// A recording of every tick, a separate one for each open; minor 0.
     pub const RECORDER: u16 = 6;
+    /// profil(2) and pcsample(2) for one process, a separate one for each open; minor 0.
+    pub const PROFIL: u16 = 7;
 }
 
 /// A flag of open, read and poll: answer EAGAIN (poll: what is ready now) instead of waiting.
