@@ -38,25 +38,22 @@ impl<M: WritableMemory> AddressSpace<'_, M> {
         if address >> 63 != 0 || !is_canonical(address, levels) {
             return Err(NotWritable::Forbidden);
         }
-        // Of each level, where its entry is.
-        let mut entries = [GuestAddress(0); 5];
+        // Of each level that was walked, where its entry is, and the entry.
+        let mut walked = [(GuestAddress(0), 0); 5];
         let mut table = root;
-        for (level, place) in (1..=levels).rev().zip(&mut entries) {
+        for (depth, level) in (1..=levels).rev().enumerate() {
             let shift = 12 + 9 * (level - 1);
-            *place = GuestAddress(table + (address >> shift & 0x1ff) * 8);
-            let entry = read_u64(self.memory, *place).ok_or(NotWritable::Absent)?;
+            let place = GuestAddress(table + (address >> shift & 0x1ff) * 8);
+            let entry = read_u64(self.memory, place).ok_or(NotWritable::Absent)?;
             check(entry)?;
+            if let Some(step) = walked.get_mut(depth) {
+                *step = (place, entry);
+            }
             let is_large = matches!(level, 2 | 3) && entry & LARGE != 0;
             if is_large || level == 1 {
                 let within = (1 << shift) - 1;
                 let physical = GuestAddress(entry & FRAME & !within | address & within);
-                let (last, upper) = entries[..=(levels - level) as usize]
-                    .split_last()
-                    .ok_or(NotWritable::Absent)?;
-                for place in upper {
-                    self.mark(*place, ACCESSED)?;
-                }
-                self.mark(*last, ACCESSED | DIRTY)?;
+                self.mark(walked.get(..=depth).unwrap_or_default())?;
                 return Ok(physical);
             }
             table = entry & FRAME;
@@ -64,14 +61,19 @@ impl<M: WritableMemory> AddressSpace<'_, M> {
         Err(NotWritable::Absent)
     }
 
-    /// Sets `bits` in the entry at `place`, unless they are set.
-    fn mark(&self, place: GuestAddress, bits: u64) -> Result<(), NotWritable> {
-        let entry = read_u64(self.memory, place).ok_or(NotWritable::Absent)?;
-        // Another vCPU may have changed it since.
-        check(entry)?;
-        if entry & bits != bits {
-            let marked = self.memory.exchange(place, entry, entry | bits);
-            marked.ok_or(NotWritable::Absent)?;
+    /// Sets the accessed bits of all entries and the dirty bit of the last, where they aren't set.
+    fn mark(&self, walked: &[(GuestAddress, u64)]) -> Result<(), NotWritable> {
+        for (depth, (place, entry)) in walked.iter().enumerate() {
+            let bits = if depth + 1 == walked.len() {
+                ACCESSED | DIRTY
+            } else {
+                ACCESSED
+            };
+            if entry & bits != bits {
+                // Another vCPU may have changed the entry since.
+                let marked = self.memory.exchange(*place, *entry, entry | bits);
+                marked.ok_or(NotWritable::Absent)?;
+            }
         }
         Ok(())
     }

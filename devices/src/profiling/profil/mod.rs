@@ -12,6 +12,7 @@
 //!   turned off, or when it stops, is lost.
 
 mod histogram;
+mod kept;
 mod memory;
 
 use std::collections::VecDeque;
@@ -20,6 +21,7 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::profil::{Call, Function, MAX_RANGES, Range, State, Status, WORD_SIZE};
 
 use histogram::{Counted, Histogram, System};
+pub use kept::KeptProfile;
 pub use memory::{Blocked, KeptBuffer, ProcessMemory};
 
 /// Maximum number of stores of a process that wait.
@@ -295,6 +297,14 @@ fn increment(system: System, address: u64, memory: &mut impl ProcessMemory) -> O
         Ok(()) => Outcome::Stored,
         Err(blocked) => blocked.into(),
     }
+}
+
+/// Whether `call`, with its `ranges`, turns profiling on, or off.
+///
+/// # Errors
+/// EINVAL for what the function's page refuses.
+pub fn turns_on(call: &Call, ranges: &[Range]) -> Result<bool, Errno> {
+    Ok(target(call, ranges)?.is_some())
 }
 
 /// What `call` turns on; `None` if it turns profiling off.
