@@ -250,6 +250,7 @@ mod tests {
                 entry(LEAF_EXTENDED_FEATURES, 0, all),
                 entry(LEAF_EXTENDED_FEATURES, 1, all),
                 entry(LEAF_TOPOLOGY, 0, all),
+                entry(LEAF_KVM_FEATURES, 0, all),
                 entry(LEAF_AMD_FEATURES, 0, all),
                 entry(LEAF_SVM, 0, all),
                 entry(LEAF_AMD_TOPOLOGY, 0, all),
@@ -314,6 +315,13 @@ mod tests {
         let table = template(1).for_vcpu(0).unwrap();
         assert_eq!(find(&table, 1, 0).unwrap().edx & 1 << 28, 0);
         assert_eq!(find(&table, LEAF_AMD_FEATURES, 0).unwrap().ecx & 1 << 1, 0);
+    }
+
+    #[test]
+    fn what_profil_and_samples_rely_on_is_hidden() {
+        let table = template(1).for_vcpu(0).unwrap();
+        let kvm = find(&table, LEAF_KVM_FEATURES, 0).unwrap().eax;
+        assert_eq!(kvm & (1 << 9 | 1 << 16 | 1 << 17), 0);
     }
 
     #[test]
