@@ -5,11 +5,13 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::profil::{Call, Function, Range, State, Status};
 use kvmprof_abi::wire::device;
 use kvmprof_demo_guest::{Mode, function_at, rows, symbol};
+use kvmprof_test_guest::Stage;
 use kvmprof_tests::{
     Boot, Clock, CpuPressure, Guest, Machine, Profil, Sampled, assert_share, errno_of, on_kvm,
     profil_call, sampling_rate, share, until,
 };
 use kvmprof_vmm::clock::ClockSource;
+use kvmprof_vmm::virtio::GuestAccess;
 use rustix::process::Signal;
 
 /// The demo guest's processes, in the order of their memory.
@@ -423,5 +425,69 @@ fn the_rate_has_to_be_a_multiple_of_100() {
         let ran = guest.wait();
         assert_eq!(ran.status, 0);
         assert!(ran.stderr.contains("a multiple of 100"), "{}", ran.stderr);
+    });
+}
+
+/// A process that calls profil and one that calls pcsample, both in the guest: by the time that the guest itself says they
+/// have run, and in their own memory.
+#[test]
+fn processes_of_the_guest_profile_themselves() {
+    on_kvm(|| {
+        let clock = Clock {
+            hz: sampling_rate(500),
+            source: ClockSource::Thread,
+            jitter: true,
+        };
+        let boot = Boot::Test("workload=profil");
+        let machine = Machine::start_with_ports(boot, 1, clock, GuestAccess::Profil);
+        machine.until_stage(Stage::Open);
+        machine.allow(Stage::Open);
+        let stored = || {
+            let counts = private(&machine, 0);
+            let counts = counts[UNUSED..].as_chunks::<2>().0.iter();
+            let counted: u64 = counts
+                .map(|count| u64::from(u16::from_le_bytes(*count)))
+                .sum();
+            let samples = private(&machine, 1);
+            let samples = samples[UNUSED..].as_chunks::<8>().0.iter();
+            let samples: Vec<u64> = samples.map(|pc| u64::from_le_bytes(*pc)).collect();
+            let filled = samples.iter().position(|pc| *pc == 0);
+            let filled = filled.unwrap_or(samples.len());
+            assert!(samples[filled..].iter().all(|pc| *pc == 0));
+            let image = &kvmprof_test_guest::IMAGE;
+            for pc in &samples[..filled] {
+                let name = image.function_at(*pc).unwrap_or_default();
+                assert!(["turn_wheel", "spinner"].contains(&name), "{pc:#x} {name}");
+            }
+            (counted, filled as u64)
+        };
+        machine.truth();
+        let pressure = CpuPressure::begin();
+        let (before, cycles_before) = (stored(), machine.truth());
+        let after = until("ticks were stored", || {
+            let now = stored();
+            (now.0 + now.1 >= before.0 + before.1 + 500).then_some(now)
+        });
+        let cycles = machine.truth().cycles_since(&cycles_before);
+        let (counted, sampled) = (after.0 - before.0, after.1 - before.1);
+        let shares = (
+            share(counted, counted + sampled),
+            share(cycles[0], cycles[0] + cycles[1]),
+        );
+        let seen = Sampled::new(counted + sampled, 0, 0, &pressure);
+        assert_share("profil beside pcsample", shares, seen);
+        for process in [2, 3] {
+            assert!(unused(&machine, process).iter().all(|byte| *byte == 0));
+        }
+        let names: Vec<String> = machine.status()["consumers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|consumer| Some(consumer["name"].as_str()?.to_owned()))
+            .collect();
+        assert!(
+            names.contains(&"profil 101".to_owned()) && names.contains(&"profil 102".to_owned())
+        );
+        machine.stop();
     });
 }
