@@ -67,6 +67,7 @@ impl Machine {
                 kernel: true,
                 user: true,
             },
+            event: None,
         };
         Self::launch(boot, vcpus, clock, |config| VmConfig {
             record: Some(plan),

@@ -20,7 +20,7 @@ mod vcpu_clock;
 
 pub use account::ElapsedTicks;
 pub use backend::{ClockBackend, ThreadBackend};
-pub use control::{ClockControl, ClockSetting, Generation};
+pub use control::{ClockControl, ClockSetting, Generation, TickSource};
 pub use grid::Grid;
 pub use halted::HaltedTicks;
 pub use ticker::Ticker;

@@ -147,7 +147,7 @@ impl Profiler {
         }
     }
 
-    /// True while the clocks run.
+    /// True while something makes ticks.
     pub fn is_ticking(&self) -> bool {
         self.clocks.is_ticking()
     }
@@ -214,9 +214,8 @@ impl Profiler {
         act: impl FnOnce(&mut dyn Device, &Context<'_>) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let plan = self.clocks.plan();
-        let used = self.consumers.hz();
         let context = Context {
-            hz: if used == 0 { plan.hz } else { used },
+            source: self.consumers.source(),
             is_shared: self.consumers.others_count(index),
             has_ended: self.has_ended,
             vcpus: self.clocks.ledgers().len(),

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
 use super::capture::RegisterSource;
+use super::exits::{ExitCounter, GuestExit};
 use super::sampler::Sampler;
 use super::{Gate, Kicker, TickSender, signals};
 use crate::clock::{ClockControl, Ticker, VcpuClock};
@@ -124,6 +125,7 @@ impl VcpuThread {
             vcpu,
             memory: common.memory.clone(),
             clock,
+            exits: ExitCounter::default(),
             shared: Arc::clone(&shared),
             knowledge: Arc::clone(&common.knowledge),
             introspector: VcpuIntrospector::new(Arc::clone(&common.knowledge), vcpu),
@@ -155,7 +157,12 @@ fn run_guest(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) -> End
         match fd.run() {
             Ok(exit) => {
                 sampler.shared.in_exit.store(true, Ordering::Relaxed);
-                if let ControlFlow::Break(request) = answer(exit, &common.devices) {
+                let caused = GuestExit::of(&exit);
+                let answered = answer(exit, &common.devices);
+                if let Some(caused) = caused {
+                    sampler.exited(fd, caused);
+                }
+                if let ControlFlow::Break(request) = answered {
                     return match request {
                         Stop::Power(PowerRequest::PowerOff) => Ending::PowerOff,
                         Stop::Power(PowerRequest::Reset) => {
