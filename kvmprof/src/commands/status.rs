@@ -103,7 +103,11 @@ fn machine_lines(machine: &MachineStatus) -> Vec<String> {
 
 fn clock_lines(clock: &ClockStatus) -> Vec<String> {
     let jitter = if clock.jitter { " with jitter" } else { "" };
-    let state = if clock.running { "running" } else { "stopped" };
+    let state = match (clock.running, clock.event) {
+        (true, _) => "running".to_owned(),
+        (false, None) => "stopped".to_owned(),
+        (false, Some(event)) => format!("stopped: a tick {} instead", event.describe()),
+    };
     let mut lines = vec![
         format!(
             "clock      {} Hz by {}{jitter}, {state}; registers from the {}; ticks of halted vCPUs: {}",
