@@ -165,13 +165,19 @@ pub enum EventError {
     #[error("'{0}' is no number of events from 1 to {MAX_PERIOD}")]
     Period(String),
     /// The kind is unknown.
-    #[error("'{0}' is no event: use exits, port, port-read, port-write, mmio, mmio-read or mmio-write")]
+    #[error(
+        "'{0}' is no event: use exits, port, port-read, port-write, mmio, mmio-read or mmio-write"
+    )]
     Unknown(String),
     /// KVM tells nobody about halts.
-    #[error("Halts can't be counted: KVM answers HLT itself, without an exit to kvmprof. The clock tells how long vCPUs are halted")]
+    #[error(
+        "Halts can't be counted: KVM answers HLT itself, without an exit to kvmprof. The clock tells how long vCPUs are halted"
+    )]
     Halt,
     /// That is what the clock is for.
-    #[error("Guest time is no event: leave the event out to sample by the clock, whose rate is that of run --hz")]
+    #[error(
+        "Guest time is no event: leave the event out to sample by the clock, whose rate is that of run --hz"
+    )]
     Time,
 }
 
@@ -226,7 +232,18 @@ mod tests {
         for text in ["", "exit:1", "cycles:1000", ":5", "EXITS:1", " exits:1"] {
             assert!(matches!(parsed(text), EventError::Unknown(_)), "{text}");
         }
-        for period in ["", "0", "-1", "+1", "1.5", "1k", "10000001", "99999999999", "1 ", "1:1"] {
+        for period in [
+            "",
+            "0",
+            "-1",
+            "+1",
+            "1.5",
+            "1k",
+            "10000001",
+            "99999999999",
+            "1 ",
+            "1:1",
+        ] {
             let expected = EventError::Period(period.to_owned());
             assert_eq!(parsed(&format!("mmio:{period}")), expected);
         }

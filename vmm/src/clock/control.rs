@@ -200,9 +200,9 @@ mod tests {
     #[test]
     fn every_source_of_ticks_arrives_as_it_was_asked_for() {
         let control = ClockControl::default();
-        let events = EventKind::ALL.into_iter().flat_map(|kind| {
-            [1, 1000, MAX_PERIOD].map(|period| SamplingEvent::new(kind, period))
-        });
+        let events = EventKind::ALL
+            .into_iter()
+            .flat_map(|kind| [1, 1000, MAX_PERIOD].map(|period| SamplingEvent::new(kind, period)));
         let events = events.map(|event| event.map(TickSource::Event));
         let clocks = [0, 1, MAXIMUM_HZ].map(TickSource::clock);
         for source in events.chain(clocks) {

@@ -57,7 +57,9 @@ impl GuestExit {
         let stays = match self {
             Self::PortRead | Self::MmioRead => true,
             Self::PortWrite => next_opcode(registers, memory).is_some_and(Opcode::is_out),
-            Self::MmioWrite => next_opcode(registers, memory).is_some_and(Opcode::is_repeated_store),
+            Self::MmioWrite => {
+                next_opcode(registers, memory).is_some_and(Opcode::is_repeated_store)
+            }
         };
         registers.rip.wrapping_sub(u64::from(!stays))
     }

@@ -133,7 +133,9 @@ impl ClientRecorders {
         }
         let source = match choice.event {
             None => TickSource::clock(context.clock()?).ok_or(Errno::EINVAL)?,
-            Some(event) => context.can_count(event).map(|()| TickSource::Event(event))?,
+            Some(event) => context
+                .can_count(event)
+                .map(|()| TickSource::Event(event))?,
         };
         let pids = std::mem::take(&mut choice.pids);
         let stacks = StackParts {
