@@ -91,7 +91,8 @@ impl EventKind {
     }
 }
 
-/// An event that takes samples: each vCPU counts it for itself, and every `period`-th one is a tick.
+/// An event that takes samples: each vCPU counts it for itself, and of every `period` one is a tick, chosen at random so
+/// that ticks aren't in step with what the guest does again and again.
 ///
 /// ```
 /// use kvmprof_recording::{EventKind, SamplingEvent};
@@ -108,7 +109,7 @@ pub struct SamplingEvent {
 }
 
 impl SamplingEvent {
-    /// Every `period`-th event of this kind; `None` unless `period` is 1 to [`MAX_PERIOD`].
+    /// One of every `period` events of this kind; `None` unless `period` is 1 to [`MAX_PERIOD`].
     pub fn new(kind: EventKind, period: u32) -> Option<Self> {
         (1..=MAX_PERIOD)
             .contains(&period)
@@ -120,16 +121,16 @@ impl SamplingEvent {
         self.kind
     }
 
-    /// How many of them make a tick, 1 to [`MAX_PERIOD`].
+    /// How many of them there are to a tick, 1 to [`MAX_PERIOD`].
     pub fn period(self) -> u32 {
         self.period
     }
 
-    /// What makes a tick, in words: `every 100 exits`.
+    /// What makes a tick, in words: `every exit`, `one of every 100 exits`.
     pub fn describe(self) -> String {
         match self.period {
             1 => format!("every {}", self.kind.singular()),
-            period => format!("every {period} {}", self.kind.plural()),
+            period => format!("one of every {period} {}", self.kind.plural()),
         }
     }
 }
@@ -159,7 +160,9 @@ impl TryFrom<String> for SamplingEvent {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EventError {
     /// There is no period behind it.
-    #[error("How many make a sample? Write '{0}:1' to sample every one, or '{0}:100', say")]
+    #[error(
+        "How many to a sample? Write '{0}:1' to sample every one, or '{0}:100' for one of every 100"
+    )]
     NoPeriod(String),
     /// The period is out of range, or no number.
     #[error("'{0}' is no number of events from 1 to {MAX_PERIOD}")]
@@ -252,7 +255,7 @@ mod tests {
     #[test]
     fn words_say_what_makes_a_tick() {
         let words = |text: &str| text.parse::<SamplingEvent>().unwrap().describe();
-        assert_eq!(words("exits:100"), "every 100 exits");
+        assert_eq!(words("exits:100"), "one of every 100 exits");
         assert_eq!(words("mmio-read:1"), "every MMIO read");
     }
 

@@ -71,7 +71,7 @@ pub fn account(profile: &Profile) -> String {
             account.lost
         ),
         Some(event) => format!(
-            "{} samples, one {}, whatever time it took; {} lost",
+            "{} samples: {}, whatever time it took; {} lost",
             account.samples,
             event.describe(),
             account.lost

@@ -22,7 +22,7 @@ pub const REC_PIDS: u32 = command(3);
 pub const MAX_PIDS: usize = 1024;
 
 /// `REC_EVENT`: has an event of the guest make the ticks, instead of the clock. The data are its number, a u32, one of
-/// `EVENT_*`, and the argument is how many of them make a tick on a vCPU, 1 to [`MAX_PERIOD`]. Without data the clock
+/// `EVENT_*`, and of every so many as the argument says, 1 to [`MAX_PERIOD`], one makes a tick on its vCPU. Without data the clock
 /// makes them, which is the default. EBUSY after [`REC_START`]; ENODEV for an event that there isn't; EINVAL for another
 /// length of the data, and for another argument. [`REC_START`] is EBUSY while ticks are made by something else.
 pub const REC_EVENT: u32 = command(4);

@@ -70,7 +70,7 @@ pub struct RunArguments {
     /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or none
     #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks, requires = "record")]
     stacks: StackParts,
-    /// Have --record take a sample at every Nth event of a vCPU instead of by the clock, as kvmprof record does
+    /// Have --record sample one of every N events of a vCPU instead of by the clock, as kvmprof record does
     #[arg(long, value_name = "EVENT:N", requires = "record")]
     event: Option<SamplingEvent>,
     /// A folder with the guest's files, or some of them: programs in recordings are looked for there first. Files are

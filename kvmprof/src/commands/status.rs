@@ -106,7 +106,7 @@ fn clock_lines(clock: &ClockStatus) -> Vec<String> {
     let state = match (clock.running, clock.event) {
         (true, _) => "running".to_owned(),
         (false, None) => "stopped".to_owned(),
-        (false, Some(event)) => format!("stopped: a tick {} instead", event.describe()),
+        (false, Some(event)) => format!("stopped, ticks are {}", event.describe()),
     };
     let mut lines = vec![
         format!(

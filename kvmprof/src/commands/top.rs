@@ -34,7 +34,7 @@ pub struct TopArguments {
     /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or none
     #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks)]
     stacks: StackParts,
-    /// Take a sample at every Nth event of a vCPU instead of by the clock, as kvmprof record does
+    /// Sample one of every N events of a vCPU instead of by the clock, as kvmprof record does
     #[arg(long, value_name = "EVENT:N")]
     event: Option<SamplingEvent>,
     /// In a pipe: time between two tables, in seconds

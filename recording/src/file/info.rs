@@ -37,11 +37,11 @@ pub struct RecordingInfo {
 }
 
 impl RecordingInfo {
-    /// What makes a tick, in words: `100 Hz`, or `a tick every 100 exits`.
+    /// What makes a tick, in words: `100 Hz`, or `sampled: every exit`.
     pub fn rate(&self) -> String {
         match self.event {
             None => format!("{} Hz", self.hz),
-            Some(event) => format!("a tick {}", event.describe()),
+            Some(event) => format!("sampled: {}", event.describe()),
         }
     }
 }

@@ -127,7 +127,7 @@ fn write_costs(
         )?,
         Some(event) => writeln!(
             out,
-            "desc: Trigger: a tick {} on each of {} vCPU(s)",
+            "desc: Trigger: {} of each of {} vCPU(s)",
             event.describe(),
             info.vcpus
         )?,

@@ -210,7 +210,7 @@ fn title(info: &RecordingInfo) -> String {
     let title = format!("{}, seen from the hypervisor", info.kernel);
     match info.event {
         None => title,
-        Some(event) => format!("{title}: a sample {}", event.describe()),
+        Some(event) => format!("{title}, samples: {}", event.describe()),
     }
 }
 

@@ -4,6 +4,7 @@ use kvm_ioctls::VcpuExit;
 use kvmprof_introspection::{AddressSpace, Registers};
 use kvmprof_recording::{EventKind, SamplingEvent};
 
+use crate::clock::Jitter;
 use crate::machine::GuestMemory;
 
 /// Bytes of the longest instruction (SDM volume 2, 2.3.11).
@@ -102,14 +103,28 @@ fn next_opcode(registers: &Registers, memory: &GuestMemory) -> Option<Opcode> {
     None
 }
 
-/// Counts exits of a vCPU up to the next tick.
-#[derive(Debug, Default)]
+/// Counts exits of a vCPU, and says which ones make a tick: of each `period` events one, at random. A guest does the same
+/// again and again: with a fixed distance some of its exits would make all the ticks, and others none.
+#[derive(Debug)]
 pub struct ExitCounter {
     event: Option<SamplingEvent>,
-    left: u32,
+    // Within the present period: events so far, and the one that makes the tick, from 1.
+    counted: u32,
+    chosen: u32,
+    jitter: Jitter,
 }
 
 impl ExitCounter {
+    /// One that counts nothing at first. `seed` should differ between vCPUs.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            event: None,
+            counted: 0,
+            chosen: 0,
+            jitter: Jitter::new(seed),
+        }
+    }
+
     /// The event that is counted.
     pub fn event(&self) -> Option<SamplingEvent> {
         self.event
@@ -118,20 +133,28 @@ impl ExitCounter {
     /// Counts `event` from now on, or nothing.
     pub fn restart(&mut self, event: Option<SamplingEvent>) {
         self.event = event;
-        self.left = event.map_or(0, SamplingEvent::period);
+        if let Some(event) = event {
+            self.begin_period(event);
+        }
     }
 
-    /// Counts `exit`, if it is one of what is counted. True if that makes a tick.
+    /// Counts `exit`, if it is one of what is counted. True if it makes a tick.
     pub fn count(&mut self, exit: GuestExit) -> bool {
         let Some(event) = self.event.filter(|event| exit.is_of(event.kind())) else {
             return false;
         };
-        self.left = self.left.saturating_sub(1);
-        if self.left > 0 {
-            return false;
+        self.counted += 1;
+        let is_tick = self.counted == self.chosen;
+        if self.counted >= event.period() {
+            self.begin_period(event);
         }
-        self.left = event.period();
-        true
+        is_tick
+    }
+
+    fn begin_period(&mut self, event: SamplingEvent) {
+        let offset = self.jitter.below(event.period().into());
+        self.counted = 0;
+        self.chosen = u32::try_from(offset).unwrap_or(0) + 1;
     }
 }
 
@@ -149,7 +172,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_nth_exit_of_the_kind_makes_a_tick() {
+    fn one_exit_of_each_period_makes_a_tick() {
         for (kind, of) in [
             (EventKind::Exits, [true, true, true, true]),
             (EventKind::Port, [true, true, false, false]),
@@ -160,14 +183,19 @@ mod tests {
             (EventKind::MmioWrite, [false, false, false, true]),
         ] {
             for period in [1, 2, 7] {
-                let mut counter = ExitCounter::default();
+                let mut counter = ExitCounter::new(period.into());
                 counter.restart(SamplingEvent::new(kind, period));
                 let (mut counted, mut ticks) = (0, 0);
                 for round in 0..100 {
                     let exit = ALL[round % 4];
                     counted += u32::from(of[round % 4]);
                     ticks += u32::from(counter.count(exit));
-                    assert_eq!(ticks, counted / period, "{kind:?} {period}");
+                    // That of a period that has begun may have come.
+                    let whole = counted / period..=counted.div_ceil(period);
+                    assert!(
+                        whole.contains(&ticks),
+                        "{kind:?} {period}: {ticks} of {counted}"
+                    );
                 }
             }
         }
@@ -175,14 +203,35 @@ mod tests {
 
     #[test]
     fn without_an_event_nothing_is_counted_and_a_new_one_starts_anew() {
-        let mut counter = ExitCounter::default();
+        let mut counter = ExitCounter::new(1);
         assert!(!ALL.into_iter().any(|exit| counter.count(exit)));
-        counter.restart(SamplingEvent::new(EventKind::Exits, 3));
-        assert!(!counter.count(GuestExit::PortRead) && !counter.count(GuestExit::PortRead));
-        counter.restart(SamplingEvent::new(EventKind::Exits, 2));
-        assert!(!counter.count(GuestExit::PortRead) && counter.count(GuestExit::PortRead));
+        for _ in 0..100 {
+            counter.restart(SamplingEvent::new(EventKind::Exits, 9));
+            let _ = counter.count(GuestExit::PortRead);
+            counter.restart(SamplingEvent::new(EventKind::Exits, 2));
+            let [first, second] = [(); 2].map(|()| counter.count(GuestExit::PortRead));
+            assert_ne!(first, second);
+            counter.restart(SamplingEvent::new(EventKind::Exits, 1));
+            assert!(counter.count(GuestExit::PortRead) && counter.count(GuestExit::MmioRead));
+        }
         counter.restart(None);
         assert!(!counter.count(GuestExit::PortRead) && counter.event().is_none());
+    }
+
+    /// The exits of this guest come in the order of their kinds, in step with the period.
+    #[test]
+    fn no_exit_is_preferred_by_its_place() {
+        let mut counter = ExitCounter::new(3);
+        counter.restart(SamplingEvent::new(EventKind::Exits, 8));
+        let mut ticks = [0_u32; 4];
+        for round in 0..80_000 {
+            ticks[round % 4] += u32::from(counter.count(ALL[round % 4]));
+        }
+        assert_eq!(ticks.iter().sum::<u32>(), 10_000);
+        assert!(
+            ticks.iter().all(|count| (2300..2700).contains(count)),
+            "{ticks:?}"
+        );
     }
 
     #[test]

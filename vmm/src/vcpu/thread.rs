@@ -13,7 +13,7 @@ use super::capture::RegisterSource;
 use super::exits::{ExitCounter, GuestExit};
 use super::sampler::Sampler;
 use super::{Gate, Kicker, TickSender, signals};
-use crate::clock::{ClockControl, Ticker, VcpuClock};
+use crate::clock::{ClockControl, Ticker, VcpuClock, monotonic_ns};
 use crate::machine::failure::{FailureCause, GuestFailure};
 use crate::machine::{GuestMemory, MachineDevices, PowerRequest};
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError, VcpuIntrospector};
@@ -125,7 +125,7 @@ impl VcpuThread {
             vcpu,
             memory: common.memory.clone(),
             clock,
-            exits: ExitCounter::default(),
+            exits: ExitCounter::new(monotonic_ns() ^ u64::from(vcpu)),
             shared: Arc::clone(&shared),
             knowledge: Arc::clone(&common.knowledge),
             introspector: VcpuIntrospector::new(Arc::clone(&common.knowledge), vcpu),
@@ -141,7 +141,7 @@ impl VcpuThread {
         common.gate.pass();
         shared.kicker.attach();
         // Requests from before the kicker knew this thread.
-        sampler.follow_requests(&mut fd, crate::clock::monotonic_ns());
+        sampler.follow_requests(&mut fd, monotonic_ns());
         let ending = run_guest(&mut fd, &mut sampler, &common);
         sampler.finish();
         shared.kicker.detach();

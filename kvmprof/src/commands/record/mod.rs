@@ -49,8 +49,8 @@ pub struct RecordArguments {
     /// counted
     #[arg(long, value_name = "PID", value_parser = value::pid, value_delimiter = ',', allow_negative_numbers = true)]
     pid: Vec<i32>,
-    /// Take a sample at every Nth event of a vCPU instead of by the clock, to see what causes it: exits:N (all exits of
-    /// the guest to kvmprof), port:N, port-read:N, port-write:N, mmio:N, mmio-read:N or mmio-write:N
+    /// Sample one of every N events of a vCPU instead of by the clock, to see what causes them: exits:N (all exits of the
+    /// guest to kvmprof), port:N, port-read:N, port-write:N, mmio:N, mmio-read:N or mmio-write:N
     #[arg(long, value_name = "EVENT:N")]
     event: Option<SamplingEvent>,
 }
