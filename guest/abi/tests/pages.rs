@@ -1,4 +1,4 @@
-//! Compares WIRE.md, PCS.md and PRF.md with the code: every dump with the encoder, every number with its constant.
+//! Compares WIRE.md, PCS.md, PRF.md and RECORDER.md with the code: every dump with the encoder, every number with its constant.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{self, Format, Header, Msample, Psample, Record};
 use kvmprof_abi::prf;
+use kvmprof_abi::recorder;
 use kvmprof_abi::wire::{
     self, HelloReply, Kind, READABLE, Reply, ReplyFrame, Request, RequestFrame, VERSION,
 };
@@ -13,6 +14,7 @@ use kvmprof_abi::wire::{
 const WIRE: &str = include_str!("../WIRE.md");
 const PCS: &str = include_str!("../PCS.md");
 const PRF: &str = include_str!("../PRF.md");
+const RECORDER: &str = include_str!("../RECORDER.md");
 
 /// The dumps of a page by name.
 fn dumps(page: &str) -> BTreeMap<&str, Vec<u8>> {
@@ -307,6 +309,39 @@ fn dump_of_a_read() {
     let bytes = words.into_iter().flat_map(u64::to_le_bytes).collect();
     assert_eq!(prf::read_size(3), 8 * words.len());
     compare(PRF, &[("read-3-addresses", bytes)]);
+}
+
+#[test]
+fn numbers_of_the_recorder() {
+    for (name, command) in [
+        ("REC_START", recorder::REC_START),
+        ("REC_STOP", recorder::REC_STOP),
+        ("REC_PIDS", recorder::REC_PIDS),
+        ("REC_EVENT", recorder::REC_EVENT),
+    ] {
+        says(RECORDER, &format!("| {name} | {command:#06x} |"));
+    }
+    for (name, event) in [
+        ("EVENT_EXITS", recorder::EVENT_EXITS),
+        ("EVENT_PORT", recorder::EVENT_PORT),
+        ("EVENT_PORT_READ", recorder::EVENT_PORT_READ),
+        ("EVENT_PORT_WRITE", recorder::EVENT_PORT_WRITE),
+        ("EVENT_MMIO", recorder::EVENT_MMIO),
+        ("EVENT_MMIO_READ", recorder::EVENT_MMIO_READ),
+        ("EVENT_MMIO_WRITE", recorder::EVENT_MMIO_WRITE),
+    ] {
+        says(RECORDER, &format!("| {name} | {event} |"));
+    }
+    says(RECORDER, &format!("1 to {}", recorder::MAX_PERIOD));
+    says(RECORDER, &format!("more than {}", recorder::MAX_PIDS));
+    let parts = [recorder::STACK_KERNEL, recorder::STACK_USER];
+    says(
+        RECORDER,
+        &format!(
+            "{}: the kernel's frames, {}: the user's",
+            parts[0], parts[1]
+        ),
+    );
 }
 
 #[test]

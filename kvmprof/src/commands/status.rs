@@ -3,6 +3,7 @@
 use anyhow::Context;
 use clap::Args;
 use kvmprof_abi::wire::device;
+use kvmprof_recording::SamplingEvent;
 use kvmprof_recording::status::{
     ClockStatus, ConsumerStatus, MachineStatus, PcsStatus, PrfStatus, RecorderStatus, Status,
 };
@@ -103,10 +104,14 @@ fn machine_lines(machine: &MachineStatus) -> Vec<String> {
 
 fn clock_lines(clock: &ClockStatus) -> Vec<String> {
     let jitter = if clock.jitter { " with jitter" } else { "" };
-    let state = match (clock.running, clock.event) {
+    let state = match (clock.running, &clock.event) {
         (true, _) => "running".to_owned(),
         (false, None) => "stopped".to_owned(),
-        (false, Some(event)) => format!("stopped, ticks are {}", event.describe()),
+        (false, Some(event)) => {
+            let known = event.parse::<SamplingEvent>();
+            let words = known.map_or_else(|_| event.clone(), SamplingEvent::describe);
+            format!("stopped, ticks are {words}")
+        }
     };
     let mut lines = vec![
         format!(

@@ -70,7 +70,9 @@ impl Profiler {
                 Some(TickSource::Event(_)) | None => plan.hz,
             },
             running: matches!(source, Some(TickSource::Clock(_))),
-            event: source.and_then(TickSource::event),
+            event: source
+                .and_then(TickSource::event)
+                .map(|event| event.to_string()),
             source: plan.source.name().to_owned(),
             jitter: plan.jitter,
             registers: plan.registers.name().to_owned(),
