@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 /// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Align {
+pub enum Align {
     /// To the left.
     Left,
     /// To the right.
@@ -13,7 +13,7 @@ pub(crate) enum Align {
 
 /// The spacing of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spacing {
+pub struct Spacing {
     /// Before each line.
     pub margin: &'static str,
     /// Between two columns.
@@ -21,7 +21,7 @@ pub(crate) struct Spacing {
 }
 
 /// Writes `rows` in columns with this alignment.
-pub(crate) fn write_rows<const N: usize>(
+pub fn write_rows<const N: usize>(
     output: &mut dyn Write,
     spacing: Spacing,
     aligns: [Align; N],
@@ -50,7 +50,7 @@ pub(crate) fn write_rows<const N: usize>(
 }
 
 /// Writes `rows` below their headings.
-pub(crate) fn write_table<const N: usize>(
+pub fn write_table<const N: usize>(
     output: &mut dyn Write,
     headings: [(&str, Align); N],
     mut rows: Vec<[String; N]>,

@@ -3,6 +3,7 @@
 mod clock;
 mod demo;
 mod exit;
+mod pmc;
 mod record;
 mod recorder;
 pub mod recordings;
@@ -56,6 +57,7 @@ enum Command {
     /// Any number of recordings can run at once, beside pcs and prf. Ctrl-C ends the recording and closes its file. A file
     /// that was cut off can be read up to that point.
     Record(record::RecordArguments),
+    Pmc(pmc::PmcArguments),
     /// Show live where a running guest spends its time
     ///
     /// A terminal shows processes, functions, call stacks and vCPUs over the last seconds; the key h lists the keys. A pipe
@@ -79,6 +81,7 @@ impl Program for Arguments {
             Command::Demo(arguments) => arguments,
             Command::Status(arguments) => arguments,
             Command::Record(arguments) => arguments,
+            Command::Pmc(arguments) => arguments,
             Command::Top(arguments) => arguments,
             Command::Report(arguments) => arguments,
             Command::Export(arguments) => arguments,
