@@ -1,11 +1,14 @@
 //! The counters of a running guest, against what the guest has counted itself.
 
+use std::ffi::OsStr;
+
 use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
 use kvmprof_recording::counters::Counters;
 use kvmprof_test_guest::EXIT_ROUNDS;
-use kvmprof_tests::{Boot, Clock, Guest, Machine, errno_of, on_kvm, until};
+use kvmprof_tests::{Boot, Clock, Guest, Machine, errno_of, on_kvm, run, until};
 use kvmprof_vmm::clock::ClockSource;
 
 const MAX_COUNTERS: usize = 1 << 20;
@@ -45,7 +48,9 @@ fn exits_are_counted_by_kind_and_vcpu() {
             jitter: false,
         };
         let machine = Machine::start(boot, 2, clock);
+        // The guest is held until somebody gathers.
         let pcs = machine.open();
+        pcs.ioctl(PROF_ALL, 0);
         let exits = until("the guest is done", || {
             let counters = machine.counters();
             let all = counters.iter().all(|one| one.rounds == EXIT_ROUNDS);
@@ -117,7 +122,16 @@ fn the_other_counters_are_the_clocks_and_the_hosts() {
 fn the_command_lists_and_counts() {
     on_kvm(|| {
         let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
-        let list = guest.command("pmc", &["list"]);
+        let socket = guest.socket();
+        let pmc = |arguments: &[&str]| {
+            let arguments = arguments.iter().map(OsStr::new);
+            let socket = [OsStr::new("--socket"), socket.as_os_str()];
+            run([OsStr::new("pmc")]
+                .into_iter()
+                .chain(arguments)
+                .chain(socket))
+        };
+        let list = pmc(&["list"]);
         assert_eq!((list.status, list.stderr.as_str()), (0, ""));
         for name in ["cpu-time", "port-writes", "halts"] {
             assert!(list.stdout.contains(name), "{}", list.stdout);
@@ -130,7 +144,7 @@ fn the_command_lists_and_counts() {
             "halts,ticks",
             "--per-vcpu",
         ];
-        let stat = guest.command("pmc", &chosen);
+        let stat = pmc(&chosen);
         let names = stat
             .stdout
             .lines()
@@ -143,10 +157,10 @@ fn the_command_lists_and_counts() {
             "{}",
             stat.stdout
         );
-        let json = guest.command("pmc", &["stat", "--seconds", "0.1", "--json"]);
+        let json = pmc(&["stat", "--seconds", "0.1", "--json"]);
         let counted = Counters::from_json(json.stdout.as_bytes()).expect("a document");
         assert!(counted.time > 0);
-        let unknown = guest.command("pmc", &["stat", "--event", "nonsense"]);
+        let unknown = pmc(&["stat", "--event", "nonsense"]);
         assert_eq!(unknown.status, 2);
         assert!(
             unknown.stderr.contains("no counter 'nonsense'"),
