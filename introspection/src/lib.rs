@@ -37,10 +37,10 @@ pub use error::IntrospectionError;
 pub use image::{MAX_UNPACKED, Symbols, notes, unpack as unpack_kernel, unpack_archive};
 pub use knowledge::GuestKnowledge;
 pub use linux::{
-    Area, Backing, FileIdentity, LinuxKnowledge, MappedFile, Modules, NewFunctions, ProcessMap,
-    UnwinderSlot,
+    Area, Backing, FileIdentity, LinuxKnowledge, MappedFile, Modules, NewFunctions,
+    ProcessInstance, ProcessMap, ProcessOrigin, UnwinderSlot,
 };
-pub use memory::{AddressSpace, PhysicalMemory};
+pub use memory::{AddressSpace, NotWritable, PhysicalMemory, WritableMemory};
 pub use noted::{PidAtError, parse as parse_pid_at};
 pub use unwind::{OrcTable, Stack, UnwindTable, UserUnwinder};
 pub use vcpu::VcpuIntrospector;

@@ -7,7 +7,7 @@ use crate::PhysicalMemory;
 use kvmprof_recording::{StackEnd, StackParts};
 
 use super::knowledge::{Guest, GuestKnowledge};
-use super::linux::{Cpu, ProcessMap};
+use super::linux::{Cpu, ProcessInstance, ProcessMap, ProcessOrigin};
 use super::{Identity, Registers, Stack, bare_mode, noted};
 
 /// Identifies what one vCPU is running. It belongs to that vCPU's thread.
@@ -61,6 +61,68 @@ impl VcpuIntrospector {
     ) -> Option<Arc<ProcessMap>> {
         let linux = self.knowledge.linux()?;
         self.cpu.follow_process(linux, memory, registers, time)
+    }
+
+    /// The process that [`VcpuIntrospector::identify`] has just found with this `pid`. `None` when it can't be told from
+    /// later ones with the same pid.
+    pub fn instance<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+        pid: i32,
+    ) -> Option<ProcessInstance> {
+        match self.knowledge.guest() {
+            Guest::Linux(linux) => self.cpu.instance(linux, memory, registers),
+            Guest::Note(..) if pid >= 0 => Some(ProcessInstance::from_pid(pid)),
+            Guest::Note(..) | Guest::Unknown(_) => None,
+        }
+    }
+
+    /// Where the process that [`VcpuIntrospector::identify`] has just found comes from, in a Linux guest.
+    pub fn origin<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+    ) -> Option<ProcessOrigin> {
+        let linux = self.knowledge.linux()?;
+        self.cpu.origin(linux, memory, registers)
+    }
+
+    /// Whether the process that [`VcpuIntrospector::identify`] has just found may write at `address`, where no writable page
+    /// is at the moment. `None` when that is unknown. In guests other than Linux it may not.
+    pub fn can_write<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+        address: u64,
+    ) -> Option<bool> {
+        match self.knowledge.linux() {
+            Some(linux) => self.cpu.can_write(linux, memory, registers, address),
+            None => Some(false),
+        }
+    }
+
+    /// Whether `instance` has not ended. `None` when that is unknown.
+    pub fn is_alive<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+        instance: &ProcessInstance,
+    ) -> Option<bool> {
+        let linux = self.knowledge.linux()?;
+        linux.is_alive(memory, registers, instance)
+    }
+
+    /// The process `pid` of a Linux guest; `Some(None)` if there is none. `None` when that is unknown. Visits up to 4096
+    /// processes.
+    pub fn find_process<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+        pid: i32,
+    ) -> Option<Option<ProcessInstance>> {
+        let linux = self.knowledge.linux()?;
+        linux.find_process(memory, registers, pid)
     }
 
     /// Forgets the last process's mappings, which couldn't be passed on, so that they are returned again.

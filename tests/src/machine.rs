@@ -154,6 +154,27 @@ impl Machine {
         bytes
     }
 
+    /// The bytes that an object of the guest's image has in memory now.
+    ///
+    /// # Panics
+    /// When there is no such object.
+    pub fn object(&self, name: &'static str) -> Vec<u8> {
+        let area = self.image.area(name).unwrap();
+        let mut bytes = vec![0; usize::try_from(area.end - area.start).unwrap()];
+        assert!(self.copy(area.start, &mut bytes));
+        bytes
+    }
+
+    /// Overwrites the start of an object of the guest's image, while the guest runs.
+    ///
+    /// # Panics
+    /// When there is no such object.
+    pub fn overwrite(&self, name: &'static str, offset: u64, bytes: &[u8]) {
+        let area = self.image.area(name).unwrap();
+        let address = GuestAddress(area.start + offset);
+        self.vm.memory().write_slice(bytes, address).unwrap();
+    }
+
     /// What the workload `port` has found out so far.
     ///
     /// # Panics

@@ -119,7 +119,11 @@ fn machines_that_cannot_be() {
                 USAGE,
                 "stdio, hvc, none or file:PATH",
             ),
-            (["--guest-access", "status"], USAGE, "none, pcs, prf or all"),
+            (
+                ["--guest-access", "status"],
+                USAGE,
+                "none, pcs, prf, profil or all",
+            ),
             (["--cmdline", "bell \u{7}"], USAGE, "printable ASCII"),
         ] {
             run_kernel(&folder, "demo.elf", &words).assert_refused(status, &[expected]);

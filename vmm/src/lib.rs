@@ -16,6 +16,7 @@ pub mod clock;
 pub mod console;
 pub mod host_socket;
 pub mod machine;
+pub mod profil;
 pub mod profiler;
 mod restricted;
 pub mod vcpu;

@@ -1,7 +1,11 @@
 //! The profiling devices, fed with the ticks of the virtual clock.
 
 pub mod pcs;
+mod phase;
 pub mod prf;
+pub mod profil;
 
 pub use pcs::{ClockRequest, Pcs};
+pub use phase::Phase;
 pub use prf::{Prf, Switch};
+pub use profil::Profile;

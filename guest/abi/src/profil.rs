@@ -200,6 +200,19 @@ impl State {
         Self::Executed,
         Self::Ended,
     ];
+
+    /// It in words.
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::On => "on",
+            Self::Full => "off: the array is full",
+            Self::Saturated => "off: a count has reached its maximum",
+            Self::Fault => "off: an update would have caused a memory fault",
+            Self::Executed => "off: the process has executed another program",
+            Self::Ended => "off: the process has ended",
+        }
+    }
 }
 
 /// What became of the ticks that found the process in user mode, of those that are to be stored:

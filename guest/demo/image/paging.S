@@ -66,6 +66,8 @@ process_pdpt_\number:
 process_pd_\number:
     .quad process_pt_\number + (PRESENT | WRITE | USER)
     .fill 511, 8, 0
+    .type process_pt_\number, @object
+    .size process_pt_\number, 4096
 process_pt_\number:
     .set page, 0
     .rept USER_PRIVATE_PAGES
@@ -88,6 +90,8 @@ process_pml4:
 
     .bss
     .balign 4096
+    .type process_memory, @object
+    .size process_memory, PROCESSES * USER_PRIVATE_PAGES * 4096
 process_memory:
     .skip PROCESSES * USER_PRIVATE_PAGES * 4096
 

@@ -7,11 +7,12 @@ use kvmprof_recording::{COMM_LENGTH, Mode, StackParts};
 
 use super::modules::KnownModules;
 use super::placement::Placement;
-use super::processes::{ProcessFollower, ProcessMap, Seen};
+use super::processes::{self, ProcessFollower, ProcessInstance, ProcessMap, ProcessOrigin, Seen};
 use super::stacks::KnownCode;
 use super::task_layout::SOFTIRQ;
 use super::view::KernelView;
 use super::{KERNEL_MAP, LinuxKnowledge};
+use crate::memory::AddressSpace;
 use crate::{Identity, Registers, Stack, bare_mode, padded};
 
 /// The highest process id plus one (`PID_MAX_LIMIT`, `include/linux/threads.h`).
@@ -130,6 +131,45 @@ impl Cpu {
         let view = linux.view(memory, registers)?;
         self.follower
             .follow(linux, &view, registers, self.seen?, time)
+    }
+
+    /// The process that [`Cpu::identify`] has just found.
+    pub fn instance<M: PhysicalMemory>(
+        &self,
+        linux: &LinuxKnowledge,
+        memory: &M,
+        registers: &Registers,
+    ) -> Option<ProcessInstance> {
+        let view = linux.view(memory, registers)?;
+        linux.instances.as_ref()?.instance(&view, self.seen?.task)
+    }
+
+    /// Where that process comes from.
+    pub fn origin<M: PhysicalMemory>(
+        &self,
+        linux: &LinuxKnowledge,
+        memory: &M,
+        registers: &Registers,
+    ) -> Option<ProcessOrigin> {
+        let view = linux.view(memory, registers)?;
+        let task = self.seen?.task;
+        let mm = view.u64(task.wrapping_add(linux.processes.as_ref()?.mm))?;
+        let space = AddressSpace::new(memory, registers);
+        (linux.instances.as_ref()?).origin(&view, &space, task, mm)
+    }
+
+    /// Whether that process may write at `address`.
+    pub fn can_write<M: PhysicalMemory>(
+        &self,
+        linux: &LinuxKnowledge,
+        memory: &M,
+        registers: &Registers,
+        address: u64,
+    ) -> Option<bool> {
+        let view = linux.view(memory, registers)?;
+        let layout = linux.processes.as_ref()?;
+        let mm = view.u64(self.seen?.task.wrapping_add(layout.mm))?;
+        processes::can_write(&view, layout, mm, address)
     }
 
     /// Forgets the last process's mappings, which couldn't be passed on, so that they are read again.

@@ -27,12 +27,15 @@ use crate::memory::AddressSpace;
 use crate::unwind::{MODULES, OrcTable};
 use crate::{IntrospectionError, Registers, Symbols};
 use placement::{Placement, PlacementCell};
-use processes::ProcessLayout;
+use processes::{InstanceLayout, ProcessLayout};
 use task_layout::{Addresses, TaskLayout};
 
 pub use cpu::Cpu;
 pub use modules::{Modules, NewFunctions};
-pub use processes::{Area, Backing, FileIdentity, MappedFile, ProcessMap, UnwinderSlot};
+pub use processes::{
+    Area, Backing, FileIdentity, MappedFile, ProcessInstance, ProcessMap, ProcessOrigin,
+    UnwinderSlot,
+};
 
 /// The start of the kernel's mapping (`__START_KERNEL_map`, `arch/x86/include/asm/page_64_types.h`).
 const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
@@ -65,6 +68,8 @@ pub struct LinuxKnowledge {
     orc: Option<OrcTable>,
     /// The offsets for reading processes' mappings, if known.
     processes: Option<ProcessLayout>,
+    /// The offsets for telling processes apart, if known.
+    instances: Option<InstanceLayout>,
     build_id: String,
     placement: PlacementCell,
     /// The start of the direct mapping of all memory, 0 while unknown (`page_offset_base`).
@@ -110,6 +115,7 @@ impl LinuxKnowledge {
             tasks: TaskLayout::find(&btf)?,
             orc: stacks::find(&vmlinux, &symbols, &release),
             processes: ProcessLayout::find(&btf),
+            instances: InstanceLayout::find(&symbols, &btf),
             build_id: build_id(&unpacked),
             release,
             symbols,
@@ -187,6 +193,28 @@ impl LinuxKnowledge {
             self.placement.set(placement);
             Some(placement)
         })
+    }
+
+    /// Whether `instance` has not ended; `None` when that is unknown. `registers` are those of any vCPU.
+    pub(crate) fn is_alive<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+        instance: &ProcessInstance,
+    ) -> Option<bool> {
+        let view = self.view(memory, registers)?;
+        self.instances.as_ref()?.is_alive(&view, instance)
+    }
+
+    /// The process `pid`; `Some(None)` if there is none, `None` when that is unknown.
+    pub(crate) fn find_process<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+        pid: i32,
+    ) -> Option<Option<ProcessInstance>> {
+        let view = self.view(memory, registers)?;
+        self.instances.as_ref()?.find_process(&view, pid)
     }
 
     /// Whether `address` is in the range of modules and outside the kernel's image, which may reach into that range.

@@ -84,6 +84,11 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
         self.space.translate(address).is_some()
     }
 
+    /// The kernel address of the variable with link-time address `address`.
+    pub fn linked(&self, address: u64) -> u64 {
+        address.wrapping_add(self.placement.slide)
+    }
+
     /// Fills `buffer` from kernel address `address`.
     pub fn read(&self, address: u64, buffer: &mut [u8]) -> Option<()> {
         read_paged(self.memory, address, buffer, |address| {

@@ -1,13 +1,17 @@
 //! A guest's physical memory, and its virtual memory by its page tables.
 
 mod paging;
+mod user_store;
 
-use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, VolatileMemory};
 
 pub use paging::AddressSpace;
 pub(crate) use paging::{CR0_PG, CR4_LA57, EFER_LMA, FRAME, PAGE, PTI_USER, read_paged, read_u64};
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use paging::{LARGE, PRESENT};
+pub use user_store::NotWritable;
 
 /// A guest's physical memory. The guest may change it at any moment.
 pub trait PhysicalMemory {
@@ -19,6 +23,17 @@ pub trait PhysicalMemory {
     fn contains(&self, address: GuestAddress) -> bool;
 }
 
+/// Physical memory that can be written too: that of a guest that this process runs.
+pub trait WritableMemory: PhysicalMemory {
+    /// Writes `bytes` to guest-physical address `address`; 2 or 8 bytes at a multiple of their number are written at once.
+    /// `None` if a part isn't guest memory; nothing was written then.
+    fn write_physical(&self, address: GuestAddress, bytes: &[u8]) -> Option<()>;
+
+    /// Replaces the 64-bit number at guest-physical address `address`, a multiple of 8, by `new`, if it is `current`.
+    /// `None` if it is another one, or isn't in guest memory.
+    fn exchange(&self, address: GuestAddress, current: u64, new: u64) -> Option<()>;
+}
+
 /// Memory that this process has mapped.
 impl PhysicalMemory for GuestMemoryMmap<()> {
     fn read_physical(&self, address: GuestAddress, buffer: &mut [u8]) -> Option<()> {
@@ -28,5 +43,32 @@ impl PhysicalMemory for GuestMemoryMmap<()> {
 
     fn contains(&self, address: GuestAddress) -> bool {
         self.address_in_range(address)
+    }
+}
+
+impl WritableMemory for GuestMemoryMmap<()> {
+    fn write_physical(&self, address: GuestAddress, bytes: &[u8]) -> Option<()> {
+        let slice = self.get_slice(address, bytes.len()).ok()?;
+        let is_aligned = address.0.is_multiple_of(bytes.len() as u64);
+        match *bytes {
+            [a, b] if is_aligned => {
+                let place = slice.get_atomic_ref::<AtomicU16>(0).ok()?;
+                place.store(u16::from_ne_bytes([a, b]), Ordering::Relaxed);
+            }
+            [a, b, c, d, e, f, g, h] if is_aligned => {
+                let place = slice.get_atomic_ref::<AtomicU64>(0).ok()?;
+                let word = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
+                place.store(word, Ordering::Relaxed);
+            }
+            _ => slice.write_slice(bytes, 0).ok()?,
+        }
+        Some(())
+    }
+
+    fn exchange(&self, address: GuestAddress, current: u64, new: u64) -> Option<()> {
+        let slice = self.get_slice(address, size_of::<u64>()).ok()?;
+        let place = slice.get_atomic_ref::<AtomicU64>(0).ok()?;
+        let exchanged = place.compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed);
+        exchanged.ok().map(|_| ())
     }
 }

@@ -27,8 +27,8 @@ pub const PTI_USER: u64 = 1 << 12;
 /// A vCPU's translation of virtual addresses, as of the moment when its registers were read.
 #[derive(Debug)]
 pub struct AddressSpace<'a, M> {
-    memory: &'a M,
-    paging: Paging,
+    pub(super) memory: &'a M,
+    pub(super) paging: Paging,
 }
 
 impl<M> Clone for AddressSpace<'_, M> {
@@ -40,7 +40,7 @@ impl<M> Clone for AddressSpace<'_, M> {
 impl<M> Copy for AddressSpace<'_, M> {}
 
 #[derive(Clone, Copy, Debug)]
-enum Paging {
+pub(super) enum Paging {
     /// Virtual addresses are physical ones.
     Off,
     /// The 32-bit modes. Guests of interest use them only while they boot.
@@ -122,7 +122,7 @@ impl<'a, M: PhysicalMemory> AddressSpace<'a, M> {
 }
 
 /// True if the bits above those that `levels` levels of page tables translate equal the highest translated bit.
-fn is_canonical(address: u64, levels: u32) -> bool {
+pub(super) fn is_canonical(address: u64, levels: u32) -> bool {
     let unused = 64 - (12 + 9 * levels);
     let extended = (address << unused).cast_signed() >> unused;
     extended.cast_unsigned() == address

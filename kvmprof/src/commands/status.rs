@@ -4,7 +4,8 @@ use anyhow::Context;
 use clap::Args;
 use kvmprof_abi::wire::device;
 use kvmprof_recording::status::{
-    ClockStatus, ConsumerStatus, MachineStatus, PcsStatus, PrfStatus, RecorderStatus, Status,
+    ClockStatus, ConsumerStatus, MachineStatus, PcsStatus, PrfStatus, ProfilStatus, RecorderStatus,
+    Status,
 };
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs};
 
@@ -129,6 +130,14 @@ fn consumer_state(consumer: &ConsumerStatus) -> String {
         }) => {
             let state = if *recording { "recording" } else { "ended" };
             format!("{state}, {}", path.as_deref().unwrap_or("to a client"))
+        }
+        ConsumerStatus::Profil(ProfilStatus { state, kept, .. }) => {
+            let place = if *kept {
+                "to a client"
+            } else {
+                "into its memory"
+            };
+            format!("{state}, {place}")
         }
         ConsumerStatus::Other(_) => "of a kind that this kvmprof does not know".to_owned(),
     }

@@ -5,6 +5,7 @@
 //! missing has its default value.
 
 use kvmprof_abi::pcs::Ledger as ConsumerLedger;
+use kvmprof_abi::profil;
 use serde::{Deserialize, Serialize};
 
 use crate::{ClockLedger, StackParts};
@@ -129,6 +130,8 @@ pub enum ConsumerStatus {
     Prf(PrfStatus),
     /// A recorder.
     Recorder(RecorderStatus),
+    /// A process that profil or pcsample profiles.
+    Profil(ProfilStatus),
     /// A kind that a later version has added.
     Other(OtherStatus),
 }
@@ -180,6 +183,24 @@ pub struct RecorderStatus {
     pub pids: Vec<i32>,
     /// Its account. `recorded` samples and `merged` idle ticks are in the file, or the client has read them; `discarded`
     /// ticks are those that the disk refused.
+    #[serde(with = "LedgerMembers")]
+    pub ledger: ConsumerLedger,
+}
+
+/// A process that profil or pcsample profiles. Only the ticks are in its account that find the process in user mode and
+/// are to be stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfilStatus {
+    /// `profil` and the process's id.
+    pub name: String,
+    /// The process's id.
+    pub pid: i32,
+    /// `on`, or why nothing is stored any more.
+    pub state: String,
+    /// Whether kvmprof keeps the buffer for a client; else it is the process's own.
+    pub kept: bool,
+    /// Its account: `recorded` ticks were stored, `ungathered` ones were outside the profiled region, `pending` ones wait
+    /// for their page, and the stores of `discarded` ones were given up.
     #[serde(with = "LedgerMembers")]
     pub ledger: ConsumerLedger,
 }
@@ -266,6 +287,7 @@ impl ConsumerStatus {
             Self::Pcs(pcs) => &pcs.name,
             Self::Prf(prf) => &prf.name,
             Self::Recorder(recorder) => &recorder.name,
+            Self::Profil(profil) => &profil.name,
             Self::Other(other) => &other.name,
         }
     }
@@ -276,6 +298,7 @@ impl ConsumerStatus {
             Self::Pcs(pcs) => &pcs.ledger,
             Self::Prf(prf) => &prf.ledger,
             Self::Recorder(recorder) => &recorder.ledger,
+            Self::Profil(profil) => &profil.ledger,
             Self::Other(other) => &other.ledger,
         }
     }
@@ -303,6 +326,26 @@ impl PrfStatus {
             loaded: true,
             addresses,
             ledger,
+        }
+    }
+}
+
+impl ProfilStatus {
+    /// The profile of process `pid`, with its name.
+    pub fn new(pid: i32, kept: bool, status: &profil::Status) -> Self {
+        Self {
+            name: format!("profil {pid}"),
+            pid,
+            state: status.state.describe().to_owned(),
+            kept,
+            ledger: ConsumerLedger {
+                ticks: status.ticks,
+                recorded: status.stored,
+                ungathered: status.outside,
+                pending: status.waiting,
+                discarded: status.lost,
+                ..ConsumerLedger::default()
+            },
         }
     }
 }

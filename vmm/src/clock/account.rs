@@ -15,6 +15,13 @@ pub struct ElapsedTicks {
     pub sample: bool,
 }
 
+impl ElapsedTicks {
+    /// How many ticks took no sample.
+    pub fn without_sample(&self) -> u64 {
+        self.idle + self.stolen + self.lost
+    }
+}
+
 /// A tick that is seen later than this, in ns, may have come while the host did not run the thread:
 /// a sample would then tell where the vCPU was preempted, not what it did on the tick.
 pub(super) const LATE_NS: u64 = 100_000;

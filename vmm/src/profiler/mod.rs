@@ -24,6 +24,7 @@ use kvmprof_recording::ClockLedger;
 
 use crate::binaries::BinarySources;
 use crate::clock::ClockSetting;
+use crate::profil::ProfiledProcesses;
 use crate::vcpu::{Gate, TickReceiver, VcpuShared};
 use clocks::{Clocks, Flush};
 use consumers::{Consumer, Consumers, Context, Device};
@@ -59,20 +60,21 @@ pub struct Profiler {
 
 impl Profiler {
     /// A profiler of the vCPUs whose threads have the other ends of these; `gate` holds them
-    /// until something is counted. A table of prf may have `prf_addresses` addresses. The files that the guest executes
-    /// are looked for in `sources`.
+    /// until something is counted. A table of prf may have `prf_addresses` addresses. The vCPUs' threads store the ticks of
+    /// the processes in `profiled`. The files that the guest executes are looked for in `sources`.
     pub fn new(
         vcpus: Vec<(Arc<VcpuShared>, TickReceiver)>,
         plan: ClockPlan,
         gate: Arc<Gate>,
         info: MachineInfo,
         prf_addresses: usize,
+        profiled: Arc<ProfiledProcesses>,
         sources: BinarySources,
     ) -> Self {
         let count = u16::try_from(vcpus.len()).unwrap_or(u16::MAX);
         Self {
             clocks: Clocks::new(vcpus, plan),
-            consumers: Consumers::new(count, prf_addresses),
+            consumers: Consumers::new(count, prf_addresses, profiled),
             processes: Processes::new(sources),
             names: Names::default(),
             kernel_text: KernelText::default(),
@@ -125,6 +127,10 @@ impl Profiler {
         }
         for consumer in consumers.iter_mut() {
             consumer.advance(kernel_text, &info.knowledge);
+        }
+        if self.is_ticking() && self.consumers.hz() == 0 {
+            // The last consumer has ended by itself, as a full array of pcsample does.
+            let _ = self.stop_clocks();
         }
         any
     }

@@ -10,6 +10,7 @@ use super::capture::{RegisterSource, interrupt_priority_level, page_table_root, 
 use super::{TickSender, VcpuShared};
 use crate::clock::{ElapsedTicks, Generation, VcpuClock, monotonic_ns};
 use crate::machine::GuestMemory;
+use crate::profil::{StoppedVcpu, VcpuStores};
 use kvmprof_introspection::{AddressSpace, GuestKnowledge, Registers, Stack, VcpuIntrospector};
 
 const HLT: u8 = 0xf4;
@@ -24,6 +25,7 @@ pub struct Sampler {
     pub(super) knowledge: Arc<GuestKnowledge>,
     pub(super) introspector: VcpuIntrospector,
     pub(super) ticks: TickSender,
+    pub(super) stores: VcpuStores,
     pub(super) registers: RegisterSource,
     // An application processor that has not had its SIPI yet has no meaningful registers.
     pub(super) started: bool,
@@ -42,7 +44,10 @@ impl Sampler {
         let now = monotonic_ns();
         match self.clock.on_interrupt(now, signal) {
             Some(elapsed) if elapsed.sample => self.sample(fd, now, elapsed),
-            Some(elapsed) => self.send(elapsed, None),
+            Some(elapsed) => {
+                self.stores.pass(elapsed.without_sample());
+                self.send(elapsed, None);
+            }
             None => {}
         }
         self.follow_requests(fd, now);
@@ -66,6 +71,7 @@ impl Sampler {
         self.processes = setting.processes;
         if setting.hz != self.clock.hz() {
             self.clock.restart(setting.hz, monotonic_ns());
+            self.stores.set_hz(setting.hz);
             self.shared.control.set_halted(false);
             self.registers.enable(fd, setting.hz != 0);
         }
@@ -94,8 +100,10 @@ impl Sampler {
     }
 
     fn sample(&mut self, fd: &mut VcpuFd, time: u64, mut elapsed: ElapsedTicks) {
+        self.stores.pass(elapsed.without_sample());
         let Some((sample, halted)) = self.look(fd, time) else {
             elapsed.lost += 1;
+            self.stores.pass(1);
             self.send(elapsed, None);
             return;
         };
@@ -153,6 +161,12 @@ impl Sampler {
             address_space: page_table_root(registers.cr3),
             stack: self.stack.summary(),
         };
+        let vcpu = StoppedVcpu {
+            memory: &self.memory,
+            registers: &registers,
+            introspector: &self.introspector,
+        };
+        self.stores.tick(&sample, vcpu);
         Some((sample, halted))
     }
 

@@ -15,6 +15,7 @@ use super::{Gate, Kicker, TickSender, signals};
 use crate::clock::{ClockControl, Ticker, VcpuClock};
 use crate::machine::failure::{FailureCause, GuestFailure};
 use crate::machine::{GuestMemory, MachineDevices, PowerRequest};
+use crate::profil::{ProfiledProcesses, VcpuStores};
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError, VcpuIntrospector};
 use kvmprof_recording::StackParts;
 
@@ -72,6 +73,8 @@ pub struct VcpuCommon {
     pub jitter: bool,
     /// Where registers are read.
     pub registers: RegisterSource,
+    /// The processes that profil and pcsample profile.
+    pub profiled: Arc<ProfiledProcesses>,
     /// Held until the guest may start.
     pub gate: Arc<Gate>,
     /// Set, and each vCPU kicked, to end all threads.
@@ -128,6 +131,7 @@ impl VcpuThread {
             knowledge: Arc::clone(&common.knowledge),
             introspector: VcpuIntrospector::new(Arc::clone(&common.knowledge), vcpu),
             ticks,
+            stores: VcpuStores::new(Arc::clone(&common.profiled)),
             registers: common.registers,
             started: vcpu == 0,
             process_group: false,

@@ -16,14 +16,16 @@ pub enum GuestAccess {
     Pcs,
     /// Only prf.
     Prf,
-    /// pcs and prf.
+    /// Only profil.
+    Profil,
+    /// pcs, prf and profil.
     #[default]
     All,
 }
 
 /// A word that is no [`GuestAccess`].
 #[derive(Debug, Error)]
-#[error("'{0}' is no guest access: it must be none, pcs, prf or all")]
+#[error("'{0}' is no guest access: it must be none, pcs, prf, profil or all")]
 pub struct UnknownGuestAccess(String);
 
 impl FromStr for GuestAccess {
@@ -34,6 +36,7 @@ impl FromStr for GuestAccess {
             "none" => Ok(Self::None),
             "pcs" => Ok(Self::Pcs),
             "prf" => Ok(Self::Prf),
+            "profil" => Ok(Self::Profil),
             "all" => Ok(Self::All),
             _ => Err(UnknownGuestAccess(text.to_owned())),
         }
@@ -49,6 +52,7 @@ impl GuestAccess {
         let allowed = match number {
             device::PCS => matches!(self, Self::Pcs | Self::All),
             device::PRF => matches!(self, Self::Prf | Self::All),
+            device::PROFIL => matches!(self, Self::Profil | Self::All),
             _ => false,
         };
         if allowed { Ok(()) } else { Err(Errno::EACCES) }
@@ -70,7 +74,9 @@ mod tests {
         assert!(opened(GuestAccess::None).is_empty());
         assert_eq!(opened(GuestAccess::Pcs), [device::PCS]);
         assert_eq!(opened(GuestAccess::Prf), [device::PRF]);
-        assert_eq!(opened(GuestAccess::All), [device::PCS, device::PRF]);
+        assert_eq!(opened(GuestAccess::Profil), [device::PROFIL]);
+        let all = [device::PCS, device::PRF, device::PROFIL];
+        assert_eq!(opened(GuestAccess::All), all);
     }
 
     #[test]
@@ -78,6 +84,6 @@ mod tests {
         assert_eq!("none".parse::<GuestAccess>().unwrap(), GuestAccess::None);
         assert_eq!("prf".parse::<GuestAccess>().unwrap(), GuestAccess::Prf);
         let error = "status".parse::<GuestAccess>().unwrap_err();
-        assert!(error.to_string().contains("none, pcs, prf or all"));
+        assert!(error.to_string().contains("none, pcs, prf, profil or all"));
     }
 }

@@ -21,6 +21,7 @@ use crate::clock::{ClockSource, HaltedTicks, Ticker};
 use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, WindowWatch};
 use crate::host_socket::{HostListener, HostSocket};
 use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_kvm};
+use crate::profil::ProfiledProcesses;
 use crate::profiler::{ClockPlan, FileRecorder, MachineInfo, Profiler, RecordPlan, recording_info};
 use crate::vcpu::{Doorbell, Ending, Gate, RegisterSource, VcpuCommon, VcpuShared, signals};
 use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
@@ -111,7 +112,8 @@ impl Vm {
         let held = config.hold || recorder.is_some();
         // Not before: a guest that can't start leaves an older one's output alone.
         config.console.empty()?;
-        let (vcpus, rings) = start_vcpus(machine, &plan, &knowledge, held, &doorbell)?;
+        let profiled = Arc::<ProfiledProcesses>::default();
+        let (vcpus, rings) = start_vcpus(machine, &plan, &knowledge, &profiled, held, &doorbell)?;
         let event_thread = EventThread {
             listener,
             termination,
@@ -123,6 +125,7 @@ impl Vm {
             plan,
             info,
             prf_addresses: config.prf_addresses,
+            profiled,
             sources: BinarySources::new(
                 memory.clone(),
                 Arc::clone(&knowledge),
@@ -259,6 +262,7 @@ fn start_vcpus(
     mut machine: Machine,
     plan: &ClockPlan,
     knowledge: &Arc<GuestKnowledge>,
+    profiled: &Arc<ProfiledProcesses>,
     held: bool,
     doorbell: &Arc<Doorbell>,
 ) -> Result<(VcpuThreads, Vec<Profiled>), VmError> {
@@ -284,6 +288,7 @@ fn start_vcpus(
         ticker,
         jitter: plan.jitter,
         registers: plan.registers,
+        profiled: Arc::clone(profiled),
         gate: Arc::new(gate),
         stopping: Arc::default(),
     };
@@ -309,6 +314,7 @@ struct EventThread {
     plan: ClockPlan,
     info: MachineInfo,
     prf_addresses: usize,
+    profiled: Arc<ProfiledProcesses>,
     sources: BinarySources,
     recorder: Option<FileRecorder>,
 }
@@ -323,6 +329,7 @@ impl EventThread {
             vcpus.gate(),
             self.info,
             self.prf_addresses,
+            self.profiled,
             self.sources,
         )));
         if let Some(recorder) = self.recorder {

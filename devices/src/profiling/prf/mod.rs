@@ -23,7 +23,7 @@
 
 mod index;
 mod minor;
-mod phase;
+mod phases;
 mod table;
 
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ use kvmprof_abi::prf::{
 };
 
 use self::minor::Minor;
-use self::phase::Phases;
+use self::phases::Phases;
 use self::table::Table;
 use crate::endpoint::IoctlReply;
 use kvmprof_recording::{ConsumerLedger, Ticks};

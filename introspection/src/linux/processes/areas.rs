@@ -12,7 +12,8 @@ use crate::memory::PAGE;
 const MAX_VISITED: usize = 16_384;
 /// Maximum number of executable areas that are returned.
 const MAX_TAKEN: usize = 2048;
-/// `VM_EXEC` (`include/linux/mm.h`).
+/// `VM_WRITE` and `VM_EXEC` (`include/linux/mm.h`).
+const WRITABLE: u64 = 2;
 const EXECUTABLE: u64 = 4;
 
 /// Whether a walk goes on.
@@ -41,21 +42,90 @@ pub fn read<M: PhysicalMemory>(
     areas: &mut Vec<RawArea>,
 ) -> Option<()> {
     areas.clear();
-    let mut taken = Taken {
-        view,
-        layout,
-        areas,
-        visited: 0,
-        last: 0,
+    walk(view, layout, mm, |area| {
+        if area.flags & EXECUTABLE != 0 {
+            let raw = area.raw();
+            areas.extend(raw);
+            if raw.is_none() || areas.len() >= MAX_TAKEN {
+                return Visit::Enough;
+            }
+        }
+        Visit::Next
+    })
+}
+
+/// Whether the process with the address space at `mm` may write at `address`; a page need not be there yet. `None` if that
+/// is unreadable.
+pub fn can_write<M: PhysicalMemory>(
+    view: &KernelView<'_, M>,
+    layout: &ProcessLayout,
+    mm: u64,
+    address: u64,
+) -> Option<bool> {
+    let mut found = false;
+    walk(view, layout, mm, |area| {
+        if area.end <= address {
+            return Visit::Next;
+        }
+        found = area.begin <= address && area.flags & WRITABLE != 0;
+        Visit::Enough
+    })?;
+    Some(found)
+}
+
+/// The members of an area that were read.
+struct Visited {
+    begin: u64,
+    end: u64,
+    flags: u64,
+    pages: u64,
+    file: u64,
+}
+
+impl Visited {
+    fn raw(&self) -> Option<RawArea> {
+        // The offset of anonymous memory is its address.
+        let pages = if self.file == 0 { 0 } else { self.pages };
+        Some(RawArea {
+            begin: self.begin,
+            end: self.end,
+            offset: pages.checked_mul(PAGE)?,
+            file: self.file,
+        })
+    }
+}
+
+/// Passes the areas of the address space at `mm` to `visit`, by address.
+fn walk<M: PhysicalMemory>(
+    view: &KernelView<'_, M>,
+    layout: &ProcessLayout,
+    mm: u64,
+    mut visit: impl FnMut(&Visited) -> Visit,
+) -> Option<()> {
+    let (mut visited, mut last) = (0, 0);
+    let mut visit = |address| {
+        visited += 1;
+        // Areas are sorted. If not, the list is circular or is just being changed.
+        let area = area(view, layout, address);
+        let area =
+            area.filter(|area| area.begin >= last && area.begin < area.end && area.end >> 63 == 0);
+        let Some(area) = area else {
+            return Visit::Enough;
+        };
+        last = area.end;
+        if visit(&area) == Visit::Enough || visited >= MAX_VISITED {
+            return Visit::Enough;
+        }
+        Visit::Next
     };
     match &layout.address_space.areas {
         Areas::Tree { root, nodes } => {
             let root = view.u64(mm.wrapping_add(*root))?;
-            maple::walk(view, nodes, root, |area| taken.visit(area))
+            maple::walk(view, nodes, root, visit)
         }
         Areas::List { head, next } => {
             let mut area = view.u64(mm.wrapping_add(*head))?;
-            while area != 0 && taken.visit(area) == Visit::Next {
+            while area != 0 && visit(area) == Visit::Next {
                 area = view.u64(area.wrapping_add(*next))?;
             }
             Some(())
@@ -63,54 +133,21 @@ pub fn read<M: PhysicalMemory>(
     }
 }
 
-struct Taken<'t, 'a, M> {
-    view: &'t KernelView<'a, M>,
-    layout: &'t ProcessLayout,
-    areas: &'t mut Vec<RawArea>,
-    visited: usize,
-    /// The end of the last area.
-    last: u64,
-}
-
-impl<M: PhysicalMemory> Taken<'_, '_, M> {
-    fn visit(&mut self, address: u64) -> Visit {
-        self.visited += 1;
-        // Areas are sorted. If not, the list is circular or is just being changed.
-        let next = match self.area(address) {
-            Some((begin, end)) if begin >= self.last && begin < end && end >> 63 == 0 => end,
-            _ => return Visit::Enough,
-        };
-        self.last = next;
-        if self.visited >= MAX_VISITED || self.areas.len() >= MAX_TAKEN {
-            return Visit::Enough;
-        }
-        Visit::Next
-    }
-
-    /// Adds the area at `address` if it is executable. Returns the area's range.
-    fn area(&mut self, address: u64) -> Option<(u64, u64)> {
-        let layout = &self.layout.area;
-        let mut bytes = [0; MAX_READ];
-        let bytes = bytes.get_mut(..layout.length)?;
-        self.view.read(address, bytes)?;
-        let field = |offset| u64_at(bytes, offset);
-        let (begin, end) = (field(layout.start)?, field(layout.end)?);
-        let is_sane = begin >= self.last && begin < end;
-        if is_sane && field(layout.flags)? & EXECUTABLE != 0 {
-            let file = field(layout.file)?;
-            // The offset of anonymous memory is its address.
-            let pages = if file == 0 {
-                0
-            } else {
-                field(layout.page_offset)?
-            };
-            self.areas.push(RawArea {
-                begin,
-                end,
-                offset: pages.checked_mul(PAGE)?,
-                file,
-            });
-        }
-        Some((begin, end))
-    }
+/// The area at `address`.
+fn area<M: PhysicalMemory>(
+    view: &KernelView<'_, M>,
+    layout: &ProcessLayout,
+    address: u64,
+) -> Option<Visited> {
+    let layout = &layout.area;
+    let mut bytes = [0; MAX_READ];
+    let bytes = bytes.get_mut(..layout.length)?;
+    view.read(address, bytes)?;
+    Some(Visited {
+        begin: u64_at(bytes, layout.start)?,
+        end: u64_at(bytes, layout.end)?,
+        flags: u64_at(bytes, layout.flags)?,
+        pages: u64_at(bytes, layout.page_offset)?,
+        file: u64_at(bytes, layout.file)?,
+    })
 }

@@ -6,6 +6,7 @@
 mod areas;
 mod files;
 mod follower;
+mod instance;
 mod maple;
 mod page_cache;
 mod process_layout;
@@ -20,7 +21,9 @@ use kvmprof_recording::COMM_LENGTH;
 
 use crate::unwind::UserUnwinder;
 
+pub use areas::can_write;
 pub use follower::{ProcessFollower, Seen};
+pub use instance::{InstanceLayout, ProcessInstance, ProcessOrigin};
 pub use process_layout::ProcessLayout;
 pub use user_memory::UserMemory;
 

@@ -5,6 +5,7 @@ mod client_recorders;
 mod file_recorder;
 mod pcs;
 mod prf;
+mod profil;
 mod recording;
 
 use std::sync::Arc;
@@ -19,9 +20,11 @@ use super::kernel_text::KernelText;
 use super::processes::Processes;
 use super::{ClockPlan, MachineInfo};
 use crate::clock::ClockSetting;
+use crate::profil::ProfiledProcesses;
 use client_recorders::ClientRecorders;
 use pcs::PcsConsumer;
 use prf::PrfConsumer;
+use profil::ProfilConsumer;
 
 pub use file_recorder::{FileRecorder, RecordPlan};
 pub use recording::recording_info;
@@ -198,12 +201,14 @@ pub struct Consumers {
 }
 
 impl Consumers {
-    /// Those that clients reach, for a guest with `vcpus` vCPUs; a table of prf may have `prf_addresses` addresses.
-    pub fn new(vcpus: u16, prf_addresses: usize) -> Self {
+    /// Those that clients reach, for a guest with `vcpus` vCPUs; a table of prf may have `prf_addresses` addresses, and
+    /// the vCPUs' threads store the ticks of the processes in `profiled`.
+    pub fn new(vcpus: u16, prf_addresses: usize, profiled: Arc<ProfiledProcesses>) -> Self {
         Self {
             list: vec![
                 Box::new(PcsConsumer::new(vcpus)),
                 Box::new(PrfConsumer::new(vcpus, prf_addresses)),
+                Box::new(ProfilConsumer::new(profiled)),
                 Box::new(ClientRecorders::default()),
             ],
         }
@@ -294,7 +299,7 @@ mod tests {
     }
 
     fn consumers(all: impl IntoIterator<Item = ClockNeeds>) -> Consumers {
-        let mut consumers = Consumers::new(2, 100);
+        let mut consumers = Consumers::new(2, 100, Arc::default());
         for needs in all {
             consumers.add(Box::new(Counter { needs }));
         }
@@ -339,10 +344,10 @@ mod tests {
         };
         assert_eq!(all.setting(), expected);
         assert!(all.start_guest());
-        // Behind the three that are always there.
-        assert!(all.others_count(3) && all.others_count(4));
+        // Behind the four that are always there.
+        assert!(all.others_count(4) && all.others_count(5));
         let alone = consumers([first]);
-        assert!(!alone.others_count(3) && !alone.start_guest());
+        assert!(!alone.others_count(4) && !alone.start_guest());
         assert_eq!(alone.setting().stacks, stacks(true, false));
     }
 
@@ -351,7 +356,7 @@ mod tests {
         use kvmprof_abi::wire::device;
 
         let mut consumers = consumers([]);
-        for number in [device::PCS, device::PRF, device::RECORDER] {
+        for number in [device::PCS, device::PRF, device::RECORDER, device::PROFIL] {
             let index = consumers.with_device(number).unwrap();
             assert!(consumers.device(index).is_some());
         }

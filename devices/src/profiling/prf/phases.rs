@@ -3,6 +3,7 @@
 use kvmprof_abi::prf::RATE_HZ;
 
 use super::minor::Counted;
+use crate::profiling::phase::Phase;
 use kvmprof_recording::Ticks;
 
 /// Selects every n-th tick of each vCPU. All minors share it, so that those of the vCPUs and the one for all count the
@@ -11,18 +12,14 @@ use kvmprof_recording::Ticks;
 pub(super) struct Phases {
     /// The clock's rate, in Hz.
     hz: u32,
-    /// The n of every n-th tick.
-    period: u64,
-    /// Ticks of each vCPU since the last counted one; below `period`.
-    passed: Vec<u64>,
+    vcpus: Vec<Phase>,
 }
 
 impl Phases {
     pub(super) fn new(vcpus: u16) -> Self {
         Self {
             hz: 0,
-            period: 1,
-            passed: vec![0; usize::from(vcpus)],
+            vcpus: vec![Phase::new(0, RATE_HZ); usize::from(vcpus)],
         }
     }
 
@@ -30,8 +27,7 @@ impl Phases {
     pub(super) fn set_hz(&mut self, hz: u32) {
         if hz != self.hz {
             self.hz = hz;
-            self.period = u64::from((hz / RATE_HZ).max(1));
-            self.passed.fill(0);
+            self.vcpus.fill(Phase::new(hz, RATE_HZ));
         }
     }
 
@@ -42,21 +38,14 @@ impl Phases {
 
     /// The counted ones of `ticks`; `None` for an unknown vCPU.
     pub(super) fn pick<'a>(&mut self, ticks: &'a Ticks) -> Option<Counted<'a>> {
-        let passed = self.passed.get_mut(usize::from(ticks.vcpu))?;
-        let mut pass = |ticks: u64| {
-            let whole = ticks / self.period;
-            // Less than two periods, so this can't overflow.
-            let rest = *passed + ticks % self.period;
-            *passed = rest % self.period;
-            whole + rest / self.period
-        };
+        let phase = self.vcpus.get_mut(usize::from(ticks.vcpu))?;
         Some(Counted {
             total: ticks.total(),
             // In the order of the ticks.
-            idle: pass(ticks.idle),
-            stolen: pass(ticks.stolen),
-            lost: pass(ticks.lost),
-            sample: ticks.sample.as_ref().filter(|_| pass(1) == 1),
+            idle: phase.pass(ticks.idle),
+            stolen: phase.pass(ticks.stolen),
+            lost: phase.pass(ticks.lost),
+            sample: ticks.sample.as_ref().filter(|_| phase.pass(1) == 1),
         })
     }
 }

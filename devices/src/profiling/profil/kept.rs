@@ -1,0 +1,99 @@
+//! A profile whose buffer the device keeps, fed with ticks.
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::profil::{Call, Function, MAX_KEPT, RATE_HZ, State, Status, WORD_SIZE};
+use kvmprof_recording::{Mode, Ticks};
+
+use super::{KeptBuffer, Profile};
+use crate::profiling::Phase;
+
+/// The profile of one process, and its buffer.
+#[derive(Debug)]
+pub struct KeptProfile {
+    pid: i32,
+    profile: Profile,
+    buffer: KeptBuffer,
+    /// Of each vCPU.
+    phases: Vec<Phase>,
+}
+
+impl KeptProfile {
+    /// Bytes of the buffer that `call` asks for.
+    ///
+    /// # Errors
+    /// EINVAL if that can't be kept.
+    pub fn size(call: &Call) -> Result<usize, Errno> {
+        let size = match call.function {
+            Function::Profil | Function::AixProfil => Some(call.size),
+            Function::Pcsample => call.size.checked_mul(WORD_SIZE),
+            Function::AixRanges => None,
+        };
+        let size = size.filter(|size| *size <= MAX_KEPT && call.buffer == 0);
+        size.and_then(|size| usize::try_from(size).ok())
+            .ok_or(Errno::EINVAL)
+    }
+
+    /// Carries out `call`, whose buffer is zeroed, in a guest with `vcpus` vCPUs and a clock at `hz` ticks a second.
+    ///
+    /// # Errors
+    /// EINVAL for what the function's page refuses, or what can't be kept.
+    pub fn new(call: &Call, vcpus: usize, hz: u32) -> Result<Self, Errno> {
+        let buffer = KeptBuffer::new(Self::size(call)?);
+        let mut profile = Profile::default();
+        profile.call(call, &[])?;
+        Ok(Self {
+            pid: call.pid,
+            profile,
+            buffer,
+            phases: vec![Phase::new(hz, RATE_HZ); vcpus],
+        })
+    }
+
+    /// The process.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Its state and account.
+    pub fn status(&self) -> Status {
+        self.profile.status()
+    }
+
+    /// Whether ticks are stored.
+    pub fn is_on(&self) -> bool {
+        self.profile.is_on()
+    }
+
+    /// Bytes of its buffer.
+    pub fn memory(&self) -> usize {
+        self.buffer.bytes().len()
+    }
+
+    /// What has been stored: all counts, or the samples so far.
+    pub fn stored(&self) -> &[u8] {
+        let all = self.buffer.bytes();
+        let filled = self.profile.filled_bytes();
+        let filled = filled.and_then(|filled| usize::try_from(filled).ok());
+        filled.and_then(|filled| all.get(..filled)).unwrap_or(all)
+    }
+
+    /// Takes ticks of the clock.
+    pub fn feed(&mut self, ticks: &Ticks) {
+        let Some(phase) = self.phases.get_mut(usize::from(ticks.vcpu)) else {
+            return;
+        };
+        phase.pass(ticks.total() - u64::from(ticks.sample.is_some()));
+        let Some(sample) = &ticks.sample else {
+            return;
+        };
+        let is_counted = phase.pass(1) == 1 || self.profile.takes_every_tick();
+        if is_counted && sample.mode == Mode::User && sample.pid == self.pid {
+            self.profile.tick(sample.pc, &mut self.buffer);
+        }
+    }
+
+    /// Nothing more is stored: the guest has ended.
+    pub fn end(&mut self) {
+        self.profile.stop(State::Ended);
+    }
+}

@@ -1,0 +1,365 @@
+//! profil(2) and pcsample(2) of one process, as a plain state machine: calls and ticks in, stores out.
+//!
+//! The manual pages of Solaris and AIX are the specification, and `guest/abi/PROFIL.md` describes the device. What they
+//! leave open, this device defines:
+//!
+//! - **Bounds.** A count is stored only if both of its bytes are in the buffer, also where a page checks only the first
+//!   one. A scale of 2 maps all code to the first count.
+//! - **AIX.** A call with a buffer of 0 bytes turns nothing on. What a function of Solaris has turned on is on for AIX
+//!   too, and in another form.
+//! - **pcsample** numbers its samples in the order in which they are stored, so that the array has no gaps.
+//! - **A store that waits** is tried again at the process's next ticks, the oldest first. What waits when profiling is
+//!   turned off, or when it stops, is lost.
+
+mod histogram;
+mod kept;
+mod memory;
+
+use std::collections::VecDeque;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::profil::{Call, Function, MAX_RANGES, Range, State, Status, WORD_SIZE};
+
+use histogram::{Counted, Histogram, System};
+pub use kept::KeptProfile;
+pub use memory::{Blocked, KeptBuffer, ProcessMemory};
+
+/// Maximum number of stores of a process that wait.
+pub const MAX_WAITING: usize = 1024;
+/// Maximum number of waiting stores that one tick tries again.
+const MAX_TRIED: usize = 16;
+
+/// What is stored at a tick.
+#[derive(Clone, Debug)]
+enum Target {
+    /// Counts, by the rule of a system, of one or several regions.
+    Counts {
+        system: System,
+        regions: Vec<Histogram>,
+    },
+    /// Program counters, into an array of so many elements, of which the first ones are filled.
+    Samples {
+        buffer: u64,
+        capacity: u64,
+        filled: u64,
+    },
+}
+
+/// A store that waits for its page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Store {
+    /// One more in the count at this address.
+    Count(u64),
+    /// A program counter in the next element.
+    Sample(u64),
+}
+
+/// What a store has come to.
+enum Outcome {
+    Stored,
+    /// Nothing more is stored, for this reason.
+    Stopped(State),
+    NotYet,
+}
+
+/// The profile of one process.
+#[derive(Debug, Default)]
+pub struct Profile {
+    /// The function that was called last.
+    function: Option<Function>,
+    target: Option<Target>,
+    every_tick: bool,
+    waiting: VecDeque<Store>,
+    status: Status,
+}
+
+impl Profile {
+    /// Carries out `call`, with its `ranges`. Returns what the function returns.
+    ///
+    /// # Errors
+    /// EINVAL for what the function's page refuses. Nothing has changed then.
+    pub fn call(&mut self, call: &Call, ranges: &[Range]) -> Result<i64, Errno> {
+        let target = target(call, ranges)?;
+        if !self.has_effect(call.function, target.is_some()) {
+            return Ok(0);
+        }
+        let returned = self.samples().unwrap_or_default();
+        self.stop(State::Off);
+        let state = if target.is_some() {
+            State::On
+        } else {
+            State::Off
+        };
+        // The account begins anew, and so does the array.
+        self.status = Status {
+            state,
+            ..Status::default()
+        };
+        self.function = Some(call.function);
+        self.every_tick = call.flags & Call::EVERY_TICK != 0;
+        self.target = target;
+        Ok(match call.function {
+            Function::Pcsample => i64::try_from(returned).unwrap_or(i64::MAX),
+            Function::Profil | Function::AixProfil | Function::AixRanges => 0,
+        })
+    }
+
+    /// AIX: turning on what is on, or off what is off or was turned on by another function, has no effect.
+    fn has_effect(&self, function: Function, turns_on: bool) -> bool {
+        match function {
+            Function::Profil | Function::Pcsample => true,
+            Function::AixProfil | Function::AixRanges if turns_on => !self.is_on(),
+            Function::AixProfil | Function::AixRanges => {
+                self.is_on() && self.function == Some(function)
+            }
+        }
+    }
+
+    /// The number of samples that the last call of pcsample has stored; `None` if another function was called last.
+    fn samples(&self) -> Option<u64> {
+        match (self.function?, &self.target) {
+            (Function::Pcsample, Some(Target::Samples { filled, .. })) => Some(*filled),
+            (Function::Pcsample, _) => Some(0),
+            _ => None,
+        }
+    }
+
+    /// The number of bytes from the start of the buffer that have been stored: all of a histogram.
+    pub fn filled_bytes(&self) -> Option<u64> {
+        self.samples().map(|samples| samples * WORD_SIZE)
+    }
+
+    /// Whether ticks are stored.
+    pub fn is_on(&self) -> bool {
+        self.status.state == State::On
+    }
+
+    /// Whether every tick of the clock is stored, or 100 a second.
+    pub fn takes_every_tick(&self) -> bool {
+        self.every_tick
+    }
+
+    /// Its state and account.
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
+    /// The profile of a process that has just been forked from this one: what is on goes on, with an account of its own.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self {
+            function: self.function,
+            target: self.target.clone(),
+            every_tick: self.every_tick,
+            waiting: VecDeque::new(),
+            status: Status {
+                state: State::On,
+                ..Status::default()
+            },
+        }
+    }
+
+    /// Stops for the reason `state`, if it is on.
+    pub fn stop(&mut self, state: State) {
+        if self.is_on() {
+            self.status.state = state;
+            self.status.lost += self.status.waiting;
+            self.status.waiting = 0;
+            self.waiting.clear();
+        }
+    }
+
+    /// The process runs in user mode at `pc`, and the tick is to be stored.
+    pub fn tick(&mut self, pc: u64, memory: &mut impl ProcessMemory) {
+        self.try_waiting(memory);
+        if !self.is_on() {
+            return;
+        }
+        self.status.ticks += 1;
+        let store = match &self.target {
+            Some(Target::Counts { system, regions }) => {
+                let mut counts = regions.iter().map(|region| region.count_of(pc, *system));
+                counts.find_map(|count| count).map(Store::Count)
+            }
+            Some(Target::Samples { .. }) => Some(Store::Sample(pc)),
+            None => None,
+        };
+        match store {
+            None => self.status.outside += 1,
+            // Samples keep their order.
+            Some(store @ Store::Sample(_)) if !self.waiting.is_empty() => self.wait(store),
+            Some(store) => match self.store(store, memory) {
+                Outcome::Stored => self.status.stored += 1,
+                Outcome::NotYet => self.wait(store),
+                Outcome::Stopped(state) => {
+                    self.status.lost += 1;
+                    self.stop(state);
+                }
+            },
+        }
+        self.stop_when_full();
+    }
+
+    fn wait(&mut self, store: Store) {
+        if self.waiting.len() < MAX_WAITING {
+            self.waiting.push_back(store);
+            self.status.waiting += 1;
+        } else {
+            self.status.lost += 1;
+        }
+    }
+
+    /// Tries the oldest of the waiting stores.
+    pub fn try_waiting(&mut self, memory: &mut impl ProcessMemory) {
+        for _ in 0..self.waiting.len().min(MAX_TRIED) {
+            let Some(store) = self.waiting.pop_front() else {
+                return;
+            };
+            match self.store(store, memory) {
+                Outcome::Stored => {
+                    self.status.waiting -= 1;
+                    self.status.stored += 1;
+                }
+                Outcome::NotYet if matches!(store, Store::Sample(_)) => {
+                    self.waiting.push_front(store);
+                    return;
+                }
+                // Others may be on another page.
+                Outcome::NotYet => self.waiting.push_back(store),
+                Outcome::Stopped(state) => return self.stop(state),
+            }
+        }
+        self.stop_when_full();
+    }
+
+    fn store(&mut self, store: Store, memory: &mut impl ProcessMemory) -> Outcome {
+        match (store, &mut self.target) {
+            (Store::Count(address), Some(Target::Counts { system, .. })) => {
+                increment(*system, address, memory)
+            }
+            (
+                Store::Sample(pc),
+                Some(Target::Samples {
+                    buffer,
+                    capacity,
+                    filled,
+                }),
+            ) => {
+                if *filled >= *capacity {
+                    return Outcome::Stopped(State::Full);
+                }
+                let address = buffer.wrapping_add(filled.wrapping_mul(WORD_SIZE));
+                match memory.store_word(address, pc) {
+                    Ok(()) => {
+                        *filled += 1;
+                        Outcome::Stored
+                    }
+                    Err(blocked) => blocked.into(),
+                }
+            }
+            // The target has changed; what waited for the old one was lost then.
+            _ => Outcome::Stopped(State::Off),
+        }
+    }
+
+    fn stop_when_full(&mut self) {
+        if let Some(Target::Samples {
+            capacity, filled, ..
+        }) = &self.target
+            && filled >= capacity
+        {
+            self.stop(State::Full);
+        }
+    }
+}
+
+impl From<Blocked> for Outcome {
+    fn from(blocked: Blocked) -> Self {
+        match blocked {
+            Blocked::NotYet => Self::NotYet,
+            Blocked::Fault => Self::Stopped(State::Fault),
+        }
+    }
+}
+
+fn increment(system: System, address: u64, memory: &mut impl ProcessMemory) -> Outcome {
+    let mut stops = false;
+    let updated = memory.update_count(address, &mut |count| match system.increment(count) {
+        Counted::To(more) => Some(more),
+        Counted::Saturated => None,
+        Counted::Stop => {
+            stops = true;
+            None
+        }
+    });
+    match updated {
+        Ok(()) if stops => Outcome::Stopped(State::Saturated),
+        Ok(()) => Outcome::Stored,
+        Err(blocked) => blocked.into(),
+    }
+}
+
+/// Whether `call`, with its `ranges`, turns profiling on, or off.
+///
+/// # Errors
+/// EINVAL for what the function's page refuses.
+pub fn turns_on(call: &Call, ranges: &[Range]) -> Result<bool, Errno> {
+    Ok(target(call, ranges)?.is_some())
+}
+
+/// What `call` turns on; `None` if it turns profiling off.
+///
+/// # Errors
+/// EINVAL for what the function's page refuses.
+fn target(call: &Call, ranges: &[Range]) -> Result<Option<Target>, Errno> {
+    let counts = |system, regions| Target::Counts { system, regions };
+    let region = |scale| Histogram {
+        buffer: call.buffer,
+        size: call.size,
+        offset: call.offset,
+        last: u64::MAX,
+        scale,
+    };
+    let target = match call.function {
+        Function::Profil => {
+            let is_on = !Histogram::is_off(call.scale);
+            is_on.then(|| counts(System::Solaris, vec![region(call.scale)]))
+        }
+        Function::AixProfil => {
+            let scale = call.scale & 0xffff;
+            let is_on = !Histogram::is_off(scale) && call.size != 0;
+            is_on.then(|| counts(System::Aix, vec![region(scale)]))
+        }
+        Function::AixRanges => {
+            let regions = regions(ranges)?;
+            (!regions.is_empty()).then(|| counts(System::Aix, regions))
+        }
+        Function::Pcsample => {
+            let capacity = call.size.cast_signed();
+            let capacity = u64::try_from(capacity).map_err(|_| Errno::EINVAL)?;
+            (capacity != 0).then_some(Target::Samples {
+                buffer: call.buffer,
+                capacity,
+                filled: 0,
+            })
+        }
+    };
+    Ok(target)
+}
+
+/// The regions of AIX's second form, up to the one that ends the array.
+fn regions(ranges: &[Range]) -> Result<Vec<Histogram>, Errno> {
+    if ranges.len() > MAX_RANGES {
+        return Err(Errno::EINVAL);
+    }
+    let mut regions = Vec::new();
+    let mut last = 0;
+    for range in ranges.iter().take_while(|range| range.high != 0) {
+        if range.high <= last {
+            return Err(Errno::EINVAL);
+        }
+        last = range.high;
+        regions.push(Histogram::from_range(range));
+    }
+    Ok(regions)
+}

@@ -1,0 +1,181 @@
+//! Tells processes apart for longer than a moment: by whom they were started, whether they have executed another program,
+//! and whether they still live.
+
+use crate::PhysicalMemory;
+use crate::bytes::u64_at;
+use crate::image::Symbols;
+use crate::image::btf::Btf;
+use crate::linux::view::KernelView;
+use crate::memory::AddressSpace;
+
+/// `AT_RANDOM` (`include/uapi/linux/auxvec.h`).
+const AT_RANDOM: u64 = 25;
+/// Bytes of the auxiliary vector that are read: more than any kernel's.
+const MAX_VECTOR: usize = 64 * 8;
+/// Maximum number of processes that a search visits.
+const MAX_PROCESSES: usize = 4096;
+
+/// A process of a guest. Its pid may be another process's later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessInstance {
+    /// Its id.
+    pub pid: i32,
+    /// When it was started, in ns of the guest's CLOCK_MONOTONIC; 0 when unknown.
+    pub started: u64,
+    /// How many programs it and its ancestors have executed; 0 when unknown.
+    pub programs: u64,
+    /// The guest virtual address of its main thread's `task_struct`; 0 when unknown.
+    leader: u64,
+}
+
+impl ProcessInstance {
+    /// A process of which only the id is known.
+    pub fn from_pid(pid: i32) -> Self {
+        Self {
+            pid,
+            ..Self::default()
+        }
+    }
+
+    /// Whether `other` is the same process, perhaps with another program.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (self.pid, self.started) == (other.pid, other.started)
+    }
+}
+
+/// Where a process comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessOrigin {
+    /// The 16 bytes at `AT_RANDOM`, which the kernel gives a program at its start. Processes that were forked since have
+    /// the same.
+    pub program: [u8; 16],
+    /// The pid of its parent.
+    pub parent: i32,
+}
+
+/// Offsets in bytes, each from the start of its structure.
+#[derive(Debug)]
+pub struct InstanceLayout {
+    /// `task_struct.start_time`, `self_exec_id`, `exit_state`, `real_parent`, `tgid`, `group_leader`, `signal` and `tasks`.
+    started: u64,
+    programs: u64,
+    exit_state: u64,
+    parent: u64,
+    pid: u64,
+    leader: u64,
+    signal: u64,
+    next: u64,
+    /// `signal_struct.live`.
+    live: u64,
+    /// `mm_struct.saved_auxv`.
+    vector: u64,
+    /// The link-time address of `init_task`.
+    first: u64,
+}
+
+impl InstanceLayout {
+    /// Finds the layout. `None` for a kernel with other structures.
+    pub fn find(symbols: &Symbols, btf: &Btf<'_>) -> Option<Self> {
+        let [first] = symbols.addresses_of(["init_task"]);
+        let task = btf.structures("task_struct");
+        Some(Self {
+            started: task.offset_of("start_time")?,
+            programs: task.offset_of("self_exec_id")?,
+            exit_state: task.offset_of("exit_state")?,
+            parent: task.offset_of("real_parent")?,
+            pid: task.offset_of("tgid")?,
+            leader: task.offset_of("group_leader")?,
+            signal: task.offset_of("signal")?,
+            next: task.offset_of("tasks")?,
+            live: btf.offset_of("signal_struct", "live")?,
+            vector: btf.offset_of("mm_struct", "saved_auxv")?,
+            first: first?,
+        })
+    }
+
+    /// The process of the task at `task`.
+    pub fn instance<M: PhysicalMemory>(
+        &self,
+        view: &KernelView<'_, M>,
+        task: u64,
+    ) -> Option<ProcessInstance> {
+        let leader = kernel_pointer(view.u64(task.wrapping_add(self.leader))?)?;
+        Some(ProcessInstance {
+            pid: view.i32(leader.wrapping_add(self.pid))?,
+            started: view.u64(leader.wrapping_add(self.started))?,
+            programs: view.u64(leader.wrapping_add(self.programs))? & u64::from(u32::MAX),
+            leader,
+        })
+    }
+
+    /// Where the process of the task at `task` comes from. `mm` is its `mm_struct`, and `space` its memory.
+    pub fn origin<M: PhysicalMemory>(
+        &self,
+        view: &KernelView<'_, M>,
+        space: &AddressSpace<'_, M>,
+        task: u64,
+        mm: u64,
+    ) -> Option<ProcessOrigin> {
+        let mut vector = [0; MAX_VECTOR];
+        view.read(mm.wrapping_add(self.vector), &mut vector)?;
+        let pairs = (0..MAX_VECTOR).step_by(16);
+        let address = pairs
+            .map_while(|at| Some((u64_at(&vector, at)?, u64_at(&vector, at + 8)?)))
+            .take_while(|(kind, _)| *kind != 0)
+            .find_map(|(kind, value)| (kind == AT_RANDOM).then_some(value))?;
+        let mut program = [0; 16];
+        if address >> 63 != 0 {
+            return None;
+        }
+        space.read(address, &mut program)?;
+        let parent = kernel_pointer(view.u64(task.wrapping_add(self.parent))?)?;
+        Some(ProcessOrigin {
+            program,
+            parent: view.i32(parent.wrapping_add(self.pid))?,
+        })
+    }
+
+    /// Whether `instance` still has a thread. `None` when that can't be told.
+    pub fn is_alive<M: PhysicalMemory>(
+        &self,
+        view: &KernelView<'_, M>,
+        instance: &ProcessInstance,
+    ) -> Option<bool> {
+        kernel_pointer(instance.leader)?;
+        // The structure may have been freed, and used again for another task.
+        if !self.instance(view, instance.leader)?.is_same(instance) {
+            return Some(false);
+        }
+        if view.i32(instance.leader.wrapping_add(self.exit_state))? == 0 {
+            return Some(true);
+        }
+        // The main thread may have ended before others.
+        let signal = kernel_pointer(view.u64(instance.leader.wrapping_add(self.signal))?)?;
+        Some(view.i32(signal.wrapping_add(self.live))? > 0)
+    }
+
+    /// The process `pid`; `Some(None)` if there is none. `None` when that can't be told.
+    pub fn find_process<M: PhysicalMemory>(
+        &self,
+        view: &KernelView<'_, M>,
+        pid: i32,
+    ) -> Option<Option<ProcessInstance>> {
+        let first = view.linked(self.first);
+        let mut task = first;
+        for _ in 0..MAX_PROCESSES {
+            let next = kernel_pointer(view.u64(task.wrapping_add(self.next))?)?;
+            task = next.wrapping_sub(self.next);
+            if task == first {
+                return Some(None);
+            }
+            if view.i32(task.wrapping_add(self.pid))? == pid {
+                return self.instance(view, task).map(Some);
+            }
+        }
+        None
+    }
+}
+
+fn kernel_pointer(pointer: u64) -> Option<u64> {
+    (pointer >> 63 == 1 && pointer.is_multiple_of(8)).then_some(pointer)
+}

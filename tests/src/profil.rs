@@ -1,0 +1,102 @@
+//! profil as a client has it open.
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::profil::{Call, Function, PROFIL_CALL, PROFIL_GETSTAT, Range, Status};
+use kvmprof_abi::wire::{MAX_DATA, device};
+use kvmprof_client::{ClientError, Connection, RemoteDevice};
+
+use crate::errno_of;
+
+/// profil, open.
+pub struct Profil(pub RemoteDevice);
+
+/// A call of `function` for process `pid`, whose other members are 0.
+pub fn profil_call(function: Function, pid: i32) -> Call {
+    Call {
+        function,
+        flags: 0,
+        pid,
+        ranges: 0,
+        buffer: 0,
+        size: 0,
+        offset: 0,
+        scale: 0,
+        time: u64::MAX,
+        program: [0; 16],
+    }
+}
+
+impl Profil {
+    /// Opens it.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub fn open(connection: &Connection) -> Self {
+        Self(connection.open(device::PROFIL, 0).unwrap())
+    }
+
+    fn try_call(&self, call: &Call, ranges: &[Range]) -> Result<i64, ClientError> {
+        let call = Call {
+            ranges: u32::try_from(ranges.len()).unwrap(),
+            ..*call
+        };
+        let mut data = call.encode().to_vec();
+        for range in ranges {
+            data.extend_from_slice(&range.encode());
+        }
+        self.0
+            .ioctl_with(PROFIL_CALL, 0, &data, 0)
+            .map(|(value, _)| value)
+    }
+
+    /// Makes `call`, with its `ranges`; returns what the function returns.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn call(&self, call: &Call, ranges: &[Range]) -> i64 {
+        self.try_call(call, ranges).unwrap()
+    }
+
+    /// Makes a call that has to fail.
+    ///
+    /// # Panics
+    /// When it doesn't.
+    pub fn refused(&self, call: &Call, ranges: &[Range]) -> Errno {
+        errno_of(self.try_call(call, ranges))
+    }
+
+    /// The state and the account of the last call's process.
+    ///
+    /// # Panics
+    /// When that fails, or when they don't balance.
+    pub fn status(&self) -> Status {
+        let (_, data) = self
+            .0
+            .ioctl_with(PROFIL_GETSTAT, 0, &[], Status::SIZE)
+            .unwrap();
+        let status = Status::decode(&data).unwrap();
+        let parts = status.stored + status.outside + status.waiting + status.lost;
+        assert_eq!(status.ticks, parts, "{status:?}");
+        status
+    }
+
+    /// The counts of a kept histogram.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn counts(&self) -> Vec<u16> {
+        let bytes = self.0.read(MAX_DATA).unwrap();
+        let counts = bytes.as_chunks::<2>().0.iter();
+        counts.map(|count| u16::from_le_bytes(*count)).collect()
+    }
+
+    /// The samples of a kept array.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn samples(&self) -> Vec<u64> {
+        let bytes = self.0.read(MAX_DATA).unwrap();
+        let samples = bytes.as_chunks::<8>().0.iter();
+        samples.map(|pc| u64::from_le_bytes(*pc)).collect()
+    }
+}

@@ -1,0 +1,427 @@
+//! profil and pcsample against a running guest: buffers that kvmprof keeps, and stores into a process's own memory.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::profil::{Call, Function, Range, State, Status};
+use kvmprof_abi::wire::device;
+use kvmprof_demo_guest::{Mode, function_at, rows, symbol};
+use kvmprof_tests::{
+    Boot, Clock, CpuPressure, Guest, Machine, Profil, Sampled, assert_share, errno_of, on_kvm,
+    profil_call, sampling_rate, share, until,
+};
+use kvmprof_vmm::clock::ClockSource;
+use rustix::process::Signal;
+
+/// The demo guest's processes, in the order of their memory.
+const PIDS: [i32; 4] = [101, 102, 103, 201];
+/// Where each process has its private memory, and how much of it (`guest/demo/image/layout.h`).
+const PRIVATE: u64 = 0x80_0000_0000;
+const PAGE: usize = 4096;
+const PRIVATE_LENGTH: usize = 8 * PAGE;
+/// Private memory that no stack of two vCPUs reaches.
+const UNUSED: usize = 4 * PAGE;
+/// The 2 MiB with all code of user mode.
+const USER_CODE: u64 = 0x60_0000;
+const USER_CODE_LENGTH: u64 = 0x20_0000;
+/// A page-table entry's accessed and dirty bits.
+const ACCESSED: u64 = 1 << 5;
+const DIRTY: u64 = 1 << 6;
+
+fn machine(vcpus: u16, hz: u32) -> Machine {
+    let clock = Clock {
+        hz,
+        source: ClockSource::Thread,
+        // The guest's own timer would run in step.
+        jitter: true,
+    };
+    Machine::start(Boot::Demo, vcpus, clock)
+}
+
+/// Waits until so many ticks of the last call's process were stored, or storing has stopped.
+fn until_stored(profil: &Profil, count: u64) -> Status {
+    until("ticks were stored", || {
+        let status = profil.status();
+        let is_enough = status.stored >= count || status.state != State::On;
+        is_enough.then_some(status)
+    })
+}
+
+/// A histogram of all user code, with a count for each 8 bytes.
+fn histogram(pid: i32) -> Call {
+    Call {
+        size: USER_CODE_LENGTH / 4,
+        offset: USER_CODE,
+        scale: 0x4000,
+        ..profil_call(Function::Profil, pid)
+    }
+}
+
+fn kept(call: Call) -> Call {
+    Call {
+        flags: call.flags | Call::KEEP,
+        ..call
+    }
+}
+
+/// The private memory of process number `process`.
+fn private(machine: &Machine, process: usize) -> Vec<u8> {
+    let all = machine.object("process_memory");
+    all[process * PRIVATE_LENGTH..][..PRIVATE_LENGTH].to_vec()
+}
+
+/// What a process has behind its stacks; nobody but profil writes there.
+fn unused(machine: &Machine, process: usize) -> Vec<u8> {
+    private(machine, process)[UNUSED..].to_vec()
+}
+
+/// "During program execution, the kernel samples the program counter of the process": only in user mode of that process,
+/// in its own code. Processes have the shares that the guest itself says.
+#[test]
+fn each_process_has_its_share_of_the_ticks() {
+    on_kvm(|| {
+        let machine = machine(2, sampling_rate(1000));
+        let profils = PIDS.map(|pid| {
+            let profil = Profil::open(&machine.connect());
+            let every = Call {
+                flags: Call::EVERY_TICK,
+                size: 500_000,
+                ..profil_call(Function::Pcsample, pid)
+            };
+            profil.call(&kept(every), &[]);
+            profil
+        });
+        machine.truth();
+        let pressure = CpuPressure::begin();
+        let samples = |profil: &Profil| profil.status().stored;
+        let before = (machine.truth(), profils.each_ref().map(samples));
+        until("ticks were stored", || {
+            let stored: u64 = profils.iter().map(samples).sum();
+            (stored >= before.1.iter().sum::<u64>() + 1500).then_some(())
+        });
+        let after = (machine.truth(), profils.each_ref().map(samples));
+        let stored: [u64; 4] = std::array::from_fn(|process| after.1[process] - before.1[process]);
+        let cycles = after.0.cycles_since(&before.0);
+        let user = rows().iter().zip(cycles);
+        let user: Vec<_> = user.filter(|(row, _)| row.mode == Mode::User).collect();
+        let all: u64 = user.iter().map(|(_, cycles)| cycles).sum();
+        for ((pid, stored_one), profil) in PIDS.iter().zip(stored).zip(&profils) {
+            let (row, own) = user.iter().find(|(row, _)| row.pid == Some(*pid)).unwrap();
+            let total = stored.iter().sum();
+            let shares = (share(stored_one, total), share(*own, all));
+            let sampled = Sampled::new(total, 0, 0, &pressure);
+            assert_share(row.name, shares, sampled);
+            let pcs = profil.samples();
+            let in_user_code = |pc: &u64| (USER_CODE..USER_CODE + USER_CODE_LENGTH).contains(pc);
+            assert!(pcs.iter().all(in_user_code), "{pid}: {pcs:x?}");
+        }
+        machine.stop();
+    });
+}
+
+/// A count for each 8 bytes of code, 100 times a second, whatever the clock's rate.
+#[test]
+fn a_histogram_has_its_counts_in_the_processes_functions() {
+    on_kvm(|| {
+        let machine = machine(1, 1000);
+        let profil = Profil::open(&machine.connect());
+        profil.call(&kept(histogram(101)), &[]);
+        until_stored(&profil, 20);
+        profil.call(
+            &kept(Call {
+                scale: 0,
+                ..histogram(101)
+            }),
+            &[],
+        );
+        assert_eq!(profil.status().state, State::Off);
+        let profil = Profil::open(&machine.connect());
+        profil.call(&kept(histogram(101)), &[]);
+        let before = machine.status()["clock"]["ledger"]["ticks"]
+            .as_u64()
+            .unwrap();
+        let status = until_stored(&profil, 20);
+        let ticks = machine.status()["clock"]["ledger"]["ticks"]
+            .as_u64()
+            .unwrap()
+            - before;
+        let counts = profil.counts();
+        assert_eq!(counts.len() as u64, USER_CODE_LENGTH / 8);
+        let stored: u64 = counts.iter().map(|count| u64::from(*count)).sum();
+        assert!(stored >= status.stored);
+        assert!(
+            status.ticks <= ticks / 10 + 1,
+            "{} of {ticks}",
+            status.ticks
+        );
+        for (address, count) in (USER_CODE..).step_by(8).zip(counts) {
+            // A function may begin in the middle of the 8 bytes.
+            let names = [address, address + 7].map(|pc| function_at(pc).unwrap_or_default());
+            let own = names.iter().any(|name| ["weave", "weaver"].contains(name));
+            assert!(count == 0 || own, "{count} in {names:?}");
+        }
+        machine.stop();
+    });
+}
+
+/// Stores go into the process's own memory, by way of its page tables, whose accessed and dirty bits are set, and
+/// nowhere else.
+#[test]
+fn stores_go_into_the_memory_of_the_process_alone() {
+    on_kvm(|| {
+        let machine = machine(2, sampling_rate(1000));
+        let before = [0, 1, 2, 3].map(|process| unused(&machine, process));
+        assert!(before.iter().flatten().all(|byte| *byte == 0));
+        let profil = Profil::open(&machine.connect());
+        // Over the border of two pages, at an odd address.
+        let capacity = 40;
+        let start = UNUSED + PAGE - 13;
+        let pcsample = Call {
+            buffer: PRIVATE + start as u64,
+            size: capacity,
+            ..profil_call(Function::Pcsample, 102)
+        };
+        assert_eq!(profil.call(&pcsample, &[]), 0);
+        let status = until_stored(&profil, capacity);
+        assert_eq!((status.state, status.stored), (State::Full, capacity));
+        let memory = private(&machine, 1);
+        let (array, behind) = memory[start..].split_at(capacity as usize * 8);
+        for pc in array.as_chunks::<8>().0 {
+            let name = function_at(u64::from_le_bytes(*pc));
+            assert!(
+                name.is_some_and(|name| ["turn_wheel", "spinner"].contains(&name)),
+                "{name:?}"
+            );
+        }
+        assert!(behind.iter().all(|byte| *byte == 0));
+        assert!(memory[UNUSED..start].iter().all(|byte| *byte == 0));
+        for (process, before) in before.iter().enumerate() {
+            assert!(process == 1 || unused(&machine, process) == *before);
+        }
+        let tables = machine.object("process_pt_1");
+        let entries = tables
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|entry| u64::from_le_bytes(*entry));
+        let marked: Vec<bool> = entries
+            .take(8)
+            .map(|entry| entry & (ACCESSED | DIRTY) == ACCESSED | DIRTY)
+            .collect();
+        // The stacks', and the two that were stored to.
+        assert_eq!(marked[1..], [false, false, false, true, true, false, false]);
+        // "On subsequent calls, it returns the number of samples that were stored".
+        let off = Call {
+            size: 0,
+            ..pcsample
+        };
+        assert_eq!(profil.call(&off, &[]), i64::try_from(capacity).unwrap());
+        machine.stop();
+    });
+}
+
+/// Both systems' histograms, and AIX's ranges, count in the process's memory.
+#[test]
+fn all_histograms_count_in_the_process() {
+    on_kvm(|| {
+        let machine = machine(1, sampling_rate(1000));
+        let size = 64_u64;
+        let wheel = symbol("turn_wheel").unwrap();
+        let range = Range {
+            low: wheel.address,
+            high: wheel.address + wheel.size,
+            buffer: PRIVATE + UNUSED as u64,
+            size: i32::try_from(size).unwrap(),
+            scale: u32::MAX,
+        };
+        for function in [Function::Profil, Function::AixProfil, Function::AixRanges] {
+            let profil = Profil::open(&machine.connect());
+            let ranges: &[Range] = match function {
+                Function::AixRanges => &[range],
+                _ => &[],
+            };
+            let on = Call {
+                flags: Call::EVERY_TICK,
+                buffer: PRIVATE + UNUSED as u64,
+                size,
+                offset: USER_CODE,
+                scale: 2,
+                ..profil_call(function, 102)
+            };
+            assert_eq!(profil.call(&on, ranges), 0);
+            until_stored(&profil, 20);
+            assert_eq!(profil.call(&Call { scale: 0, ..on }, &[]), 0);
+            assert_eq!(profil.status().state, State::Off, "{function:?}");
+            let counts = unused(&machine, 1);
+            let counts = counts.as_chunks::<2>().0.iter();
+            let counted: u64 = counts
+                .map(|count| u64::from(u16::from_le_bytes(*count)))
+                .sum();
+            assert!(counted >= 20, "{function:?}: {counted}");
+            let other = &unused(&machine, 1)[size as usize..];
+            assert!(other.iter().all(|byte| *byte == 0), "{function:?}");
+            machine.overwrite("process_memory", (PRIVATE_LENGTH + UNUSED) as u64, &[0; 64]);
+        }
+        machine.stop();
+    });
+}
+
+/// "Profiling is turned off if a buff update would cause a memory fault": where the process has no memory, where it is
+/// the kernel's, and where a page can't be written at one of its levels.
+#[test]
+fn a_buffer_that_the_process_cannot_write_turns_profiling_off() {
+    on_kvm(|| {
+        let machine = machine(1, sampling_rate(1000));
+        let kernel_data = symbol("kvmprof_truth").unwrap().address;
+        let read_only = PRIVATE + 6 * PAGE as u64;
+        let entry = u64::from_le_bytes(machine.object("process_pt_2")[48..56].try_into().unwrap());
+        machine.overwrite("process_pt_2", 48, &(entry & !2).to_le_bytes());
+        let before = machine.object("process_memory");
+        for buffer in [
+            0,
+            kernel_data,
+            0xfee0_0000,
+            PRIVATE + PRIVATE_LENGTH as u64,
+            PRIVATE + PRIVATE_LENGTH as u64 - 4,
+            read_only,
+            0x7fff_ffff_fffc,
+            0xffff_8000_0000_0000,
+            0x1000_0000_0000_0000,
+            u64::MAX - 3,
+        ] {
+            let profil = Profil::open(&machine.connect());
+            let on = Call {
+                buffer,
+                size: 8,
+                ..profil_call(Function::Pcsample, 103)
+            };
+            profil.call(&on, &[]);
+            let status = until_stored(&profil, 1);
+            assert_eq!(
+                (status.state, status.lost),
+                (State::Fault, 1),
+                "{buffer:#x}"
+            );
+        }
+        let stacks = UNUSED..PRIVATE_LENGTH;
+        let now = machine.object("process_memory");
+        for process in 0..PIDS.len() {
+            let own = process * PRIVATE_LENGTH;
+            let range = own + stacks.start..own + stacks.end;
+            assert_eq!(now[range.clone()], before[range]);
+        }
+        machine.stop();
+    });
+}
+
+/// The clock runs only while ticks are stored, and what ends by itself stops it.
+#[test]
+fn the_clock_stops_with_the_last_profile() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
+        let is_running = || guest.status()["clock"]["running"] == true;
+        let profil = Profil::open(&guest.connect());
+        let three = Call {
+            size: 3,
+            ..profil_call(Function::Pcsample, 101)
+        };
+        profil.call(&kept(three), &[]);
+        assert!(is_running());
+        assert_eq!(until_stored(&profil, 3).state, State::Full);
+        until("the clock stands still", || (!is_running()).then_some(()));
+        assert_eq!(profil.samples().len(), 3);
+        profil.call(
+            &kept(Call {
+                size: 1000,
+                ..three
+            }),
+            &[],
+        );
+        assert!(is_running());
+        // A kept buffer ends with its handle.
+        profil.0.close().unwrap();
+        assert!(!is_running());
+        guest.stop();
+    });
+}
+
+/// What can't be right is refused, and changes nothing.
+#[test]
+fn wrong_calls_are_refused() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
+        let connection = guest.connect();
+        assert_eq!(errno_of(connection.open(device::PROFIL, 1)), Errno::ENXIO);
+        let profil = Profil::open(&connection);
+        let good = histogram(101);
+        for wrong in [
+            Call { pid: 0, ..good },
+            Call { pid: -1, ..good },
+            // Kept, with an address, too long, or with ranges.
+            kept(Call { buffer: 8, ..good }),
+            kept(Call {
+                size: (4 << 20) + 1,
+                ..good
+            }),
+            kept(profil_call(Function::AixRanges, 101)),
+            Call {
+                size: u64::MAX,
+                ..profil_call(Function::Pcsample, 101)
+            },
+        ] {
+            assert_eq!(profil.refused(&wrong, &[]), Errno::EINVAL, "{wrong:?}");
+        }
+        let range = Range {
+            low: 0,
+            high: 8,
+            buffer: 0,
+            size: 8,
+            scale: 2,
+        };
+        let ranges = profil_call(Function::AixRanges, 101);
+        assert_eq!(profil.refused(&ranges, &[range, range]), Errno::EINVAL);
+        let too_many = vec![range; 257];
+        assert_eq!(profil.refused(&ranges, &too_many), Errno::EINVAL);
+        assert_eq!(errno_of(profil.0.read(8)), Errno::EINVAL);
+        assert_eq!(errno_of(profil.0.ioctl(0x5503, 0)), Errno::EINVAL);
+        let short = profil
+            .0
+            .ioctl_with(kvmprof_abi::profil::PROFIL_CALL, 0, &[0; 71], 0);
+        assert_eq!(errno_of(short), Errno::EFAULT);
+        assert!(guest.status()["clock"]["running"] == false);
+        // 64 MiB of buffers are kept, no more.
+        let longest = kept(Call {
+            size: 4 << 20,
+            ..good
+        });
+        let sixteen: Vec<Profil> = (0..16).map(|_| Profil::open(&connection)).collect();
+        for profil in &sixteen {
+            profil.call(&longest, &[]);
+        }
+        assert_eq!(profil.refused(&longest, &[]), Errno::ENOSPC);
+        sixteen[0].call(&longest, &[]);
+        guest.stop();
+    });
+}
+
+/// 100 ticks a second can't be told from a clock whose rate 100 doesn't divide; every tick can.
+#[test]
+fn the_rate_has_to_be_a_multiple_of_100() {
+    on_kvm(|| {
+        let mut guest = Guest::start(Boot::Demo, ["--hz", "250"]);
+        let profil = Profil::open(&guest.connect());
+        let call = kept(histogram(101));
+        assert_eq!(profil.refused(&call, &[]), Errno::EINVAL);
+        let off = Call { scale: 0, ..call };
+        assert_eq!(profil.call(&off, &[]), 0);
+        let every = Call {
+            flags: call.flags | Call::EVERY_TICK,
+            ..call
+        };
+        assert_eq!(profil.call(&every, &[]), 0);
+        until_stored(&profil, 5);
+        guest.signal(Signal::TERM);
+        let ran = guest.wait();
+        assert_eq!(ran.status, 0);
+        assert!(ran.stderr.contains("a multiple of 100"), "{}", ran.stderr);
+    });
+}

@@ -1,0 +1,149 @@
+//! profil(2) and pcsample(2): the processes of the guest that are profiled, and the stores into their memory.
+//!
+//! The event thread carries out calls ([`ProfiledProcesses`]). A tick is stored by the thread of the vCPU that takes it,
+//! while the vCPU stands still ([`VcpuStores`]). Both share each process's [`Profile`], under a lock that nobody holds for
+//! longer than a store takes.
+
+mod call;
+mod process_memory;
+mod vcpu_stores;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use kvmprof_abi::profil::{State, Status};
+use kvmprof_devices::profiling::Profile;
+use kvmprof_introspection::ProcessInstance;
+
+pub use vcpu_stores::{StoppedVcpu, VcpuStores};
+
+/// Maximum number of processes that are profiled at once.
+const MAX_PROCESSES: usize = 1024;
+/// How long a process is remembered that has ended: a process that it has forked may not have run yet.
+const MEMORY_OF_ENDED: Duration = Duration::from_secs(2);
+
+/// A process that is profiled, or was.
+#[derive(Debug)]
+struct ProfiledProcess {
+    pid: i32,
+    /// The bytes that tell its program from others; all zeros when unknown.
+    program: [u8; 16],
+    account: Mutex<Account>,
+}
+
+/// What changes of a [`ProfiledProcess`].
+#[derive(Debug)]
+struct Account {
+    profile: Profile,
+    /// The process, once a tick has met it.
+    instance: Option<ProcessInstance>,
+    /// When the profile was turned on and off, in ns of the guest's CLOCK_MONOTONIC: processes that were forked in between
+    /// are profiled too.
+    on_from: u64,
+    on_until: u64,
+    ended: Option<Instant>,
+}
+
+impl ProfiledProcess {
+    fn account(&self) -> MutexGuard<'_, Account> {
+        lock(&self.account)
+    }
+}
+
+impl Account {
+    /// The process has ended, or has executed another program.
+    fn end(&mut self, state: State) {
+        self.profile.stop(state);
+        self.ended.get_or_insert_with(Instant::now);
+    }
+
+    fn was_on_at(&self, time: u64) -> bool {
+        (self.on_from..self.on_until).contains(&time)
+    }
+}
+
+/// All processes that are profiled.
+#[derive(Debug, Default)]
+pub struct ProfiledProcesses {
+    list: Mutex<Arc<[Arc<ProfiledProcess>]>>,
+    /// Counts the changes of the list; 0: nothing was ever profiled.
+    version: AtomicU64,
+}
+
+/// A profiled process for reports.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessReport {
+    /// Its id.
+    pub pid: i32,
+    /// Its profile's state and account.
+    pub status: Status,
+    /// Whether every tick is stored, or 100 a second.
+    pub every_tick: bool,
+}
+
+impl ProfiledProcesses {
+    /// All of them, in the order of their first calls.
+    pub fn reports(&self) -> Vec<ProcessReport> {
+        let report = |process: &Arc<ProfiledProcess>| {
+            let account = process.account();
+            ProcessReport {
+                pid: process.pid,
+                status: account.profile.status(),
+                every_tick: account.profile.takes_every_tick(),
+            }
+        };
+        self.current().iter().map(report).collect()
+    }
+
+    /// The state and the account of the newest profile of process `pid`.
+    pub fn status(&self, pid: i32) -> Option<Status> {
+        let reports = self.reports();
+        let mut newest = reports.iter().rev();
+        Some(newest.find(|report| report.pid == pid)?.status)
+    }
+
+    /// Whether ticks of any process are stored.
+    pub fn any_is_on(&self) -> bool {
+        let list = self.current();
+        list.iter().any(|process| process.account().profile.is_on())
+    }
+
+    /// Forgets processes that have ended some time ago.
+    pub fn forget_ended(&self) {
+        if self.version.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let is_old = |process: &ProfiledProcess| {
+            let ended = process.account().ended;
+            ended.is_some_and(|ended| ended.elapsed() >= MEMORY_OF_ENDED)
+        };
+        if self.current().iter().any(|process| is_old(process)) {
+            self.change(|list| list.retain(|process| !is_old(process)));
+        }
+    }
+
+    /// The guest has ended.
+    pub fn end(&self) {
+        for process in self.current().iter() {
+            process.account().end(State::Ended);
+        }
+    }
+
+    fn current(&self) -> Arc<[Arc<ProfiledProcess>]> {
+        Arc::clone(&lock(&self.list))
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<Arc<ProfiledProcess>>)) {
+        let mut list = lock(&self.list);
+        let mut changed = list.to_vec();
+        change(&mut changed);
+        *list = changed.into();
+        self.version.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Nothing panics while it holds one of these locks, and their contents would still be sound.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,206 @@
+//! What a vCPU's thread stores at its ticks.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use kvmprof_abi::profil::{RATE_HZ, State};
+use kvmprof_devices::profiling::Phase;
+use kvmprof_introspection::{ProcessInstance, Registers, VcpuIntrospector};
+use kvmprof_recording::{Mode, Sample};
+
+use super::process_memory::StoppedProcess;
+use super::{Account, ProfiledProcess, ProfiledProcesses};
+use crate::machine::GuestMemory;
+
+/// A process that no tick has met is looked for once in so many of its turns.
+const SEARCH_PERIOD: u64 = 64;
+
+/// A stopped vCPU, and what has been found of it.
+#[derive(Clone, Copy)]
+pub struct StoppedVcpu<'a> {
+    /// Guest memory.
+    pub memory: &'a GuestMemory,
+    /// The vCPU's registers.
+    pub registers: &'a Registers,
+    /// Has identified what the vCPU runs.
+    pub introspector: &'a VcpuIntrospector,
+}
+
+/// Stores the ticks of one vCPU that find a profiled process in user mode.
+#[derive(Debug)]
+pub struct VcpuStores {
+    processes: Arc<ProfiledProcesses>,
+    phase: Phase,
+    /// The list of processes as of this version.
+    version: u64,
+    list: Arc<[Arc<ProfiledProcess>]>,
+    /// The process of the last tick in user mode, and its profile if it has one.
+    last: Option<(ProcessInstance, Option<Arc<ProfiledProcess>>)>,
+    ticks: u64,
+}
+
+impl VcpuStores {
+    /// Stores ticks of `processes`.
+    pub fn new(processes: Arc<ProfiledProcesses>) -> Self {
+        Self {
+            processes,
+            phase: Phase::new(0, RATE_HZ),
+            version: 0,
+            list: Arc::default(),
+            last: None,
+            ticks: 0,
+        }
+    }
+
+    /// The clock runs at `hz` ticks a second from now on.
+    pub fn set_hz(&mut self, hz: u32) {
+        self.phase = Phase::new(hz, RATE_HZ);
+    }
+
+    /// So many ticks have passed that took no sample.
+    pub fn pass(&mut self, ticks: u64) {
+        self.phase.pass(ticks);
+    }
+
+    /// A tick has found `sample` on `vcpu`.
+    pub fn tick(&mut self, sample: &Sample, vcpu: StoppedVcpu<'_>) {
+        let is_counted = self.phase.pass(1) == 1;
+        self.follow();
+        if self.list.is_empty() {
+            return;
+        }
+        self.ticks += 1;
+        self.check_one(vcpu);
+        if sample.mode != Mode::User {
+            return;
+        }
+        let instance = (vcpu.introspector).instance(vcpu.memory, vcpu.registers, sample.pid);
+        let Some(instance) = instance else {
+            return;
+        };
+        let process = match &self.last {
+            Some((last, process)) if *last == instance => process.clone(),
+            _ => self.find(&instance, vcpu),
+        };
+        if let Some(process) = &process {
+            let mut memory = StoppedProcess {
+                memory: vcpu.memory,
+                registers: vcpu.registers,
+                introspector: vcpu.introspector,
+            };
+            let profile = &mut process.account().profile;
+            if is_counted || profile.takes_every_tick() {
+                profile.tick(sample.pc, &mut memory);
+            } else {
+                profile.try_waiting(&mut memory);
+            }
+        }
+        self.last = Some((instance, process));
+    }
+
+    /// Takes the newest list of processes.
+    fn follow(&mut self) {
+        let version = self.processes.version.load(Ordering::Acquire);
+        if version != self.version {
+            self.version = version;
+            self.list = self.processes.current();
+            self.last = None;
+        }
+    }
+
+    /// The profile of the process that the vCPU runs.
+    fn find(
+        &self,
+        instance: &ProcessInstance,
+        vcpu: StoppedVcpu<'_>,
+    ) -> Option<Arc<ProfiledProcess>> {
+        let origin = vcpu.introspector.origin(vcpu.memory, vcpu.registers);
+        let newest = self.list.iter().rev();
+        for process in newest.filter(|process| process.pid == instance.pid) {
+            let mut account = process.account();
+            if account.ended.is_some() {
+                continue;
+            }
+            let known = account.instance;
+            let is_known = known.is_none_or(|known| known.is_same(instance));
+            let has_executed = known.is_some_and(|known| known.programs != instance.programs)
+                || origin.is_some_and(|origin| !process.has_program(&origin.program));
+            if !is_known {
+                account.end(State::Ended);
+            } else if has_executed {
+                account.end(State::Executed);
+            } else {
+                account.instance = Some(*instance);
+                return Some(Arc::clone(process));
+            }
+        }
+        self.find_forked(instance, &origin?.program, origin?.parent)
+    }
+
+    /// The profile of a process that a profiled one has forked, which hasn't run before.
+    fn find_forked(
+        &self,
+        instance: &ProcessInstance,
+        program: &[u8; 16],
+        parent: i32,
+    ) -> Option<Arc<ProfiledProcess>> {
+        if *program == [0; 16] {
+            return None;
+        }
+        let has_forked = |process: &&Arc<ProfiledProcess>| {
+            process.program == *program && process.account().was_on_at(instance.started)
+        };
+        let mut relatives = self.list.iter().filter(has_forked);
+        // Those whose parent has ended belong to another one.
+        let by_parent = relatives.clone().find(|process| process.pid == parent);
+        let relative = by_parent.or_else(|| relatives.next())?;
+        let account = relative.account();
+        let forked = ProfiledProcess {
+            pid: instance.pid,
+            program: *program,
+            account: Mutex::new(Account {
+                profile: account.profile.fork(),
+                instance: Some(*instance),
+                on_from: instance.started,
+                on_until: u64::MAX,
+                ended: None,
+            }),
+        };
+        drop(account);
+        self.processes.add(forked).ok()
+    }
+
+    /// Looks whether one of the processes still lives, in turn.
+    fn check_one(&self, vcpu: StoppedVcpu<'_>) {
+        let processes = self.list.len() as u64;
+        let turn = usize::try_from(self.ticks % processes).unwrap_or_default();
+        let Some(process) = self.list.get(turn) else {
+            return;
+        };
+        let mut account = process.account();
+        if account.ended.is_some() {
+            return;
+        }
+        let lives = match &account.instance {
+            Some(instance) => vcpu
+                .introspector
+                .is_alive(vcpu.memory, vcpu.registers, instance),
+            None if (self.ticks / processes).is_multiple_of(SEARCH_PERIOD) => {
+                let found =
+                    (vcpu.introspector).find_process(vcpu.memory, vcpu.registers, process.pid);
+                found.map(|found| found.is_some())
+            }
+            None => None,
+        };
+        if lives == Some(false) {
+            account.end(State::Ended);
+        }
+    }
+}
+
+impl ProfiledProcess {
+    /// Whether its program can be the one with these bytes.
+    fn has_program(&self, program: &[u8; 16]) -> bool {
+        self.program == [0; 16] || self.program == *program
+    }
+}

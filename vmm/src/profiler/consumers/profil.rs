@@ -1,0 +1,262 @@
+//! profil and pcsample: calls of clients, and the profiles whose buffers are kept for them.
+//!
+//! Ticks of other profiles are stored by the vCPUs' threads (`crate::profil`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::profil::{Call, MAX_RANGES, PROFIL_CALL, PROFIL_GETSTAT, RATE_HZ, Range};
+use kvmprof_abi::wire::device;
+use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
+use kvmprof_devices::profiling::profil::{KeptProfile, turns_on};
+use kvmprof_introspection::GuestKnowledge;
+use kvmprof_recording::Ticks;
+use kvmprof_recording::status::{ConsumerStatus, ProfilStatus};
+
+use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
+use crate::profil::ProfiledProcesses;
+use crate::profiler::kernel_text::KernelText;
+
+/// Maximum number of bytes of all kept buffers.
+const MAX_MEMORY: usize = 64 << 20;
+
+/// What the last call of a handle was for.
+#[derive(Debug)]
+enum Open {
+    /// There was none.
+    Idle,
+    /// A process, which has the buffer.
+    Process(i32),
+    /// A buffer that is kept here.
+    Kept(Box<KeptProfile>),
+}
+
+/// All that clients have open.
+#[derive(Debug)]
+pub struct ProfilConsumer {
+    processes: Arc<ProfiledProcesses>,
+    open: BTreeMap<Handle, Open>,
+    /// The clocks' rate at the last call that turned something on, in Hz.
+    hz: u32,
+    /// The last rate that was refused, in Hz.
+    refused_hz: Option<u32>,
+}
+
+impl ProfilConsumer {
+    /// Has ticks of `processes` stored.
+    pub fn new(processes: Arc<ProfiledProcesses>) -> Self {
+        Self {
+            processes,
+            open: BTreeMap::new(),
+            hz: 0,
+            refused_hz: None,
+        }
+    }
+
+    fn kept(&self) -> impl Iterator<Item = &KeptProfile> {
+        self.open.values().filter_map(|open| match open {
+            Open::Kept(kept) => Some(&**kept),
+            Open::Idle | Open::Process(_) => None,
+        })
+    }
+
+    fn kept_mut(&mut self) -> impl Iterator<Item = &mut KeptProfile> {
+        self.open.values_mut().filter_map(|open| match open {
+            Open::Kept(kept) => Some(&mut **kept),
+            Open::Idle | Open::Process(_) => None,
+        })
+    }
+
+    fn is_on(&self) -> bool {
+        self.kept().any(KeptProfile::is_on) || self.processes.any_is_on()
+    }
+
+    fn call(&mut self, handle: Handle, data: &[u8], context: &Context<'_>) -> Result<i64, Errno> {
+        let (call, ranges) = decode(data)?;
+        if context.has_ended {
+            return Err(Errno::ENXIO);
+        }
+        if turns_on(&call, &ranges)? {
+            self.check_rate(&call, context.hz)?;
+            self.hz = context.hz;
+        }
+        let (value, open) = if call.flags & Call::KEEP == 0 {
+            let value = self.processes.call(&call, &ranges)?;
+            (value, Open::Process(call.pid))
+        } else {
+            self.check_memory(handle, &call)?;
+            let kept = KeptProfile::new(&call, context.vcpus, context.hz)?;
+            (0, Open::Kept(Box::new(kept)))
+        };
+        self.open.insert(handle, open);
+        Ok(value)
+    }
+
+    /// Checks that the clock's rate allows `call`.
+    fn check_rate(&mut self, call: &Call, hz: u32) -> Result<(), Errno> {
+        let is_countable = hz.is_multiple_of(RATE_HZ) || call.flags & Call::EVERY_TICK != 0;
+        if hz != 0 && is_countable {
+            return Ok(());
+        }
+        if self.refused_hz.replace(hz) != Some(hz) {
+            // Once for each rate: a guest may go on trying.
+            log::warn!(
+                "profil and pcsample store {RATE_HZ} ticks a second and can't be turned on with the clock at {hz} Hz: \
+                 give run --hz (or pcs, if that has changed the rate) a multiple of {RATE_HZ}"
+            );
+        }
+        Err(Errno::EINVAL)
+    }
+
+    /// Checks that there is memory for the buffer of `call`, in place of the one of `handle`.
+    fn check_memory(&self, handle: Handle, call: &Call) -> Result<(), Errno> {
+        let size = KeptProfile::size(call)?;
+        let others = self.open.iter().filter(|(other, _)| **other != handle);
+        let taken: usize = others
+            .map(|(_, open)| match open {
+                Open::Kept(kept) => kept.memory(),
+                Open::Idle | Open::Process(_) => 0,
+            })
+            .sum();
+        if taken + size > MAX_MEMORY {
+            return Err(Errno::ENOSPC);
+        }
+        Ok(())
+    }
+
+    fn status_of(&self, handle: Handle) -> Result<Vec<u8>, Errno> {
+        let status = match self.open.get(&handle).ok_or(Errno::EBADF)? {
+            Open::Idle => return Err(Errno::EINVAL),
+            // One that was forgotten, or that the call has turned off before it was ever on.
+            Open::Process(pid) => self.processes.status(*pid).unwrap_or_default(),
+            Open::Kept(kept) => kept.status(),
+        };
+        Ok(status.encode().to_vec())
+    }
+
+    fn read(&self, handle: Handle, limit: usize) -> Result<Vec<u8>, Errno> {
+        let Open::Kept(kept) = self.open.get(&handle).ok_or(Errno::EBADF)? else {
+            return Err(Errno::EINVAL);
+        };
+        let stored = kept.stored();
+        Ok(stored.get(..limit).unwrap_or(stored).to_vec())
+    }
+}
+
+/// The call in `data`, and its ranges.
+fn decode(data: &[u8]) -> Result<(Call, Vec<Range>), Errno> {
+    let (head, mut rest) = data.split_at_checked(Call::SIZE).ok_or(Errno::EFAULT)?;
+    let call = Call::decode(head).ok_or(Errno::EINVAL)?;
+    let count = usize::try_from(call.ranges).map_err(|_| Errno::EINVAL)?;
+    if call.pid < 1 || count > MAX_RANGES {
+        return Err(Errno::EINVAL);
+    }
+    let mut ranges = Vec::new();
+    for _ in 0..count {
+        ranges.push(Range::decode(rest).ok_or(Errno::EFAULT)?);
+        rest = rest.get(Range::SIZE..).unwrap_or_default();
+    }
+    Ok((call, ranges))
+}
+
+impl Consumer for ProfilConsumer {
+    fn needs(&self) -> ClockNeeds {
+        let is_on = self.is_on();
+        ClockNeeds {
+            hz: if is_on { self.hz } else { 0 },
+            starts_guest: is_on,
+            ..ClockNeeds::default()
+        }
+    }
+
+    fn take(&mut self, ticks: &Ticks, _frames: &[u64]) {
+        self.kept_mut().for_each(|kept| kept.feed(ticks));
+    }
+
+    fn advance(&mut self, _kernel_text: &mut KernelText, _knowledge: &GuestKnowledge) {
+        self.processes.forget_ended();
+    }
+
+    fn end(&mut self) {
+        self.kept_mut().for_each(KeptProfile::end);
+        self.processes.end();
+    }
+
+    fn status(&self) -> Vec<ConsumerStatus> {
+        let kept = self
+            .kept()
+            .map(|kept| ProfilStatus::new(kept.pid(), true, &kept.status()));
+        let own = self.processes.reports().into_iter();
+        let own = own.map(|report| ProfilStatus::new(report.pid, false, &report.status));
+        kept.chain(own).map(ConsumerStatus::Profil).collect()
+    }
+
+    fn device_number(&self) -> Option<u16> {
+        Some(device::PROFIL)
+    }
+
+    fn device(&mut self) -> Option<&mut dyn Device> {
+        Some(self)
+    }
+}
+
+impl Device for ProfilConsumer {
+    fn prepare(
+        &self,
+        _handle: Handle,
+        request: &Request<'_>,
+        context: &Context<'_>,
+    ) -> Result<Preparation, Errno> {
+        let ticks = match *request {
+            Request::Open { minor } if minor != 0 || context.has_ended => {
+                return Err(Errno::ENXIO);
+            }
+            Request::Open { .. } | Request::Close => TicksBefore::Any,
+            // A call acts at its own time, and what is read is of the time of the read.
+            Request::Read { .. } | Request::Ioctl { .. } => TicksBefore::All,
+        };
+        Ok(Preparation::ticks(ticks))
+    }
+
+    fn carry_out(
+        &mut self,
+        handle: Handle,
+        request: &Request<'_>,
+        context: &Context<'_>,
+    ) -> Result<Reply, Errno> {
+        match *request {
+            Request::Open { .. } => {
+                self.open.insert(handle, Open::Idle);
+                Ok(Reply::Done)
+            }
+            Request::Read { limit } => self.read(handle, limit).map(Reply::Read),
+            Request::Ioctl { command, data, .. } => {
+                let reply = match command {
+                    PROFIL_CALL => IoctlReply {
+                        value: self.call(handle, data, context)?,
+                        data: Vec::new(),
+                    },
+                    PROFIL_GETSTAT => IoctlReply {
+                        value: 0,
+                        data: self.status_of(handle)?,
+                    },
+                    _ => return Err(Errno::EINVAL),
+                };
+                Ok(Reply::Ioctl(reply))
+            }
+            Request::Close => {
+                self.open.remove(&handle);
+                Ok(Reply::Done)
+            }
+        }
+    }
+
+    fn readiness(&self, _handle: Handle) -> Readiness {
+        // No request ever waits.
+        Readiness {
+            readable: true,
+            ..Readiness::default()
+        }
+    }
+}
