@@ -142,7 +142,7 @@ int kvmprof_aix_profil(void *buffer, unsigned int size, unsigned long offset, un
 	struct call call = call_of(function, buffer, function == AIX_RANGES ? 0 : size, offset, scale);
 	uintptr_t start = (uintptr_t)buffer;
 	size_t length = size;
-	int off = is_off(scale & 0xffff);
+	int off = is_off(scale & 0xffff) || size == 0;
 	long result;
 
 	if (function == AIX_RANGES)
