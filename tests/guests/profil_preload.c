@@ -1,8 +1,6 @@
-/* Calls profil as glibc declares it, and isn't linked with libkvmprof. With PROFILED, and compiled by -pg, it calls nothing itself:
- * it is profiled from its start to its end. */
+/* Calls profil as glibc declares it, and isn't linked with libkvmprof. */
 
 #include <sys/time.h>
-#include <time.h>
 
 #include "profil_work.h"
 
@@ -14,15 +12,10 @@ int main(void)
 	struct itimerval timer;
 	struct result result = { 0 };
 
-#ifdef PROFILED
-	while (clock() < 5 * CLOCKS_PER_SEC)
-		turn(&result);
-#else
 	profil(counts, sizeof counts, code_start(), 0x4000);
 	while (sum(counts, COUNTS) < ENOUGH)
 		turn(&result);
 	profil(counts, 0, 0, 0);
-#endif
 	attribute(&result, counts, COUNTS);
 	getitimer(ITIMER_PROF, &timer);
 	printf("timer %ld\n", (long)timer.it_interval.tv_usec);

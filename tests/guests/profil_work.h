@@ -14,16 +14,20 @@
 /* Of a share of 1/4, four standard errors are then less than 9 points. */
 #define ENOUGH 400
 
-/* One turn of each is the same work. A section of its own tells where a function begins and ends. */
-#define TURN(name)                                                                                   \
-	extern const char __start_##name##_code[], __stop_##name##_code[];                           \
-	__attribute__((noinline, aligned(256), section(#name "_code"))) static void name(void)       \
-	{                                                                                            \
-		unsigned long rounds = 20000;                                                        \
-		do                                                                                   \
-			__asm__ volatile("" : "+r"(rounds));                                         \
-		while (--rounds);                                                                    \
+/* One turn of each is the same work. */
+#define ROUNDS                                               \
+	{                                                    \
+		unsigned long rounds = 20000;                \
+		do                                           \
+			__asm__ volatile("" : "+r"(rounds)); \
+		while (--rounds);                            \
 	}
+
+/* A section of its own tells where a function begins and ends. */
+#define TURN(name)                                                                             \
+	extern const char __start_##name##_code[], __stop_##name##_code[];                     \
+	__attribute__((noinline, aligned(256), section(#name "_code"))) static void name(void) \
+	ROUNDS
 
 TURN(light)
 TURN(heavy)

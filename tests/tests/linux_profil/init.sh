@@ -18,9 +18,9 @@ profil_aix
 profil_hostile
 LD_PRELOAD=/lib/libkvmprof.so.1 profil_preload
 cd /run || exit
-profil_pg | sed 's/preload/pg/'
+profil_pg
 echo 'gmon begin'
-base64 gmon.out
+gzip -c gmon.out | base64
 echo 'gmon end'
 profil_life
 dmesg | grep 'pcsd:'
