@@ -18,7 +18,7 @@ const ADDRESS: u64 = 0x40_0000;
 /// How far a share may be from the truth, beside four standard errors.
 const APART: f64 = 0.03;
 /// Samples of each program, at least, of which some are outside its two functions.
-const SAMPLES: f64 = 300.0;
+const SAMPLES: f64 = 200.0;
 /// Processes of `profil_life` that are profiled while the host looks: a parent and its children.
 const FAMILY: usize = 51;
 /// Counts of each child, at least.
