@@ -35,6 +35,7 @@ use object::{Object, ObjectSegment};
 /// | `halt` | halted but for a timer interrupt a second; counts those |
 /// | `hostile` | circular and damaged page tables, wild pointers where the note leads, absurd counts; counts |
 /// | `port` | profiles itself by the framed protocol on a port of the virtio console ([`PortResults`]) |
+/// | `profil` | has process 101 profiled by profil and 102 by pcsample, in their private memory, by the framed protocol on a port, and runs them ([`PortResults`]) |
 /// | `hostile-queues` | attacks the virtio console at the level of its queues ([`AttackResults`]); `attack=N` tries only that one |
 /// | `poweroff`, `reboot`, `triple-fault` | end the machine that way after the greeting |
 /// | `bad-instruction` | runs an instruction that a KVM which interprets kernel mode lacks; powers off where it works |
@@ -53,6 +54,7 @@ pub const WORKLOADS: &[&str] = &[
     "halt",
     "hostile",
     "port",
+    "profil",
     "hostile-queues",
     "poweroff",
     "reboot",

@@ -16,6 +16,7 @@ static const struct workload workloads[] = {
     { "halt", halt },
     { "hostile", hostile },
     { "port", port },
+    { "profil", profil },
     { "hostile-queues", hostile_queues },
     { "poweroff", end_by_power_off },
     { "reboot", end_by_reboot },

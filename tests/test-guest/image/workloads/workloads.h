@@ -23,6 +23,7 @@ void irqoff(void);
 void halt(void);
 void hostile(void);
 void port(void);
+void profil(void);
 void hostile_queues(void);
 void end_by_power_off(void);
 void end_by_reboot(void);
