@@ -4,6 +4,7 @@
 #include <linux/userfaultfd.h>
 #include <pcsample.h>
 #include <poll.h>
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 
 #include "agent_checks.h"
@@ -101,6 +102,19 @@ static void a_process_is_itself(int device)
 	call.size = 0;
 	long stored = ioctl(device, PROFIL_CALL, &call);
 	check("the number of samples", stored >= 4, "%ld", stored);
+}
+
+/* A program whose random bytes are zero can't be told from others. */
+static void who_hides_is_refused(void)
+{
+	pid_t child = fork();
+
+	if (child == 0) {
+		memset((void *)getauxval(AT_RANDOM), 0, 16);
+		_exit(pcsample(samples, 64) != -1 || errno != EPERM);
+	}
+	int status = status_of(child);
+	check("a program without a mark", status == 0, "%#x", status);
 }
 
 /* Memory that never appears: who touches it waits for ever. */
@@ -215,6 +229,7 @@ int main(void)
 	the_device_refuses(device);
 	a_process_is_itself(device);
 	close(device);
+	who_hides_is_refused();
 	others_go_on();
 	files_are_left_for_others();
 	return finish("profil_hostile");

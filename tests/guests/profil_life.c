@@ -39,12 +39,11 @@ static void samples_until(int count)
 /* One of many children, which has its own copy of the counts. */
 static void be_child(long before, int ready, int stop)
 {
-	char word = 'y';
+	long inherited = sum(counts, COUNTS);
+	char word = inherited < before ? 'n' : 'y';
 
-	if (sum(counts, COUNTS) < before)
-		word = 'n';
-	memset(counts, 0, sizeof counts);
-	until(OWN);
+	/* It doesn't write there itself. */
+	until(inherited + OWN);
 	if (write(ready, &word, 1) != 1 || read(stop, &word, 1) != 0)
 		_exit(1);
 	_exit(0);
@@ -122,8 +121,7 @@ static void orphan(void)
 		close(ready[0]);
 		profil(counts, sizeof counts, code_start(), 0x4000);
 		if (fork() == 0) {
-			memset(counts, 0, sizeof counts);
-			until(OWN);
+			until(sum(counts, COUNTS) + OWN);
 			_exit(write(ready[1], "y", 1) != 1);
 		}
 		_exit(0);
@@ -171,17 +169,17 @@ static void threads(void)
 	profil(counts, 0, 0, 0);
 }
 
-static int status_of_program(const char *mode, int with_samples)
+/* What a program comes to that is executed after a call of pcsample, if there is one, once so many samples were stored. */
+static int status_of_program(const char *mode, int calls, int stored)
 {
 	pid_t child = fork();
 
 	if (child == 0) {
 		memset(samples, 0, sizeof samples);
-		if (with_samples) {
-			if (pcsample(samples, SAMPLES) != 0)
-				_exit(5);
-			samples_until(3);
-		}
+		if (calls && pcsample(samples, SAMPLES) != 0)
+			_exit(5);
+		if (stored)
+			samples_until(stored);
 		execl("/proc/self/exe", "profil_life", mode, NULL);
 		_exit(6);
 	}
@@ -273,9 +271,11 @@ int main(int count, char **words)
 	orphan();
 	threads();
 	a_killed_process();
-	int status = status_of_program("executed", 1);
+	int status = status_of_program("executed", 1, 3);
 	check("exec ends it", status == 0, "%d", status);
-	status = status_of_program("executed", 0);
+	status = status_of_program("executed", 1, 0);
+	check("exec at once ends it", status == 0, "%d", status);
+	status = status_of_program("executed", 0, 0);
 	check("exec without it", status == 0, "%d", status);
 	others();
 	return finish("profil_life");

@@ -19,7 +19,8 @@
  *     EACCES      the host doesn't let this guest profile itself (kvmprof run --guest-access)
  *     ENXIO, EIO  pcsd has no connection to kvmprof
  *     ENOSPC      the host profiles 1024 processes already
- *     EMFILE, ENFILE, ENOMEM, ESRCH  as of open(2); the caller isn't in pcsd's pid namespace
+ *     EMFILE, ENFILE, ENOMEM  as of open(2)
+ *     ESRCH, EPERM  pcsd can't tell who calls: its pid namespace doesn't have the caller, or it may not look at other processes
  *
  * It may be called in a signal handler. Link with -lkvmprof.
  */

@@ -16,7 +16,7 @@
  *     EFAULT  the buffer, the array or a p_buff isn't memory of the process that it can write
  *     EINVAL  p_high isn't in ascending order, there are more than 256 ranges, or kvmprof's clock has no rate that 100
  *             divides
- *     ENODEV, EACCES, ENXIO, EIO, ENOSPC, EMFILE, ENFILE, ENOMEM, ESRCH  as of pcsample (pcsample.h)
+ *     ENODEV, EACCES, ENXIO, EIO, ENOSPC, EMFILE, ENFILE, ENOMEM, ESRCH, EPERM  as of pcsample (pcsample.h)
  *
  * <unistd.h> declares a function profil of another type, that of glibc. This header includes it, and lets the name stand
  * for kvmprof_aix_profil.

@@ -24,17 +24,20 @@ const LOWEST_SCALE: u32 = 2;
 /// The data of `PROFIL_CALL` for a call that the thread is in.
 ///
 /// # Errors
-/// ESRCH when the caller can't be found, EINVAL for what only others may say, EFAULT when memory that AIX's functions name isn't
+/// ESRCH when the caller can't be found, EPERM when its program can't be told from others, EINVAL for what only others may say, EFAULT when memory that AIX's functions name isn't
 /// there or can't be written.
 pub(super) fn complete(thread: u32, call: Call) -> Result<Vec<u8>, Errno> {
     if call.flags & Call::KEEP != 0 || call.ranges != 0 {
         return Err(Errno::EINVAL);
     }
     let pid = process_of(thread).ok_or(Errno(libc::ESRCH))?;
+    // Without these bytes kvmprof would take a program that the process executes at once, a privileged one perhaps, for the one
+    // that has called. The process itself may have zeroed them, which stands for unknown.
+    let program = program(thread).filter(|program| *program != [0; 16]);
     let mut call = Call {
         pid,
         time: now(),
-        program: program(thread).unwrap_or_default(),
+        program: program.ok_or(Errno::EPERM)?,
         ..call
     };
     let mut ranges = Vec::new();
