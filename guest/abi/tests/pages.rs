@@ -1,4 +1,5 @@
-//! Compares WIRE.md, PCS.md, PRF.md and PROFIL.md with the code: every dump with the encoder, every number with its constant.
+//! Compares WIRE.md, PCS.md, PRF.md, PROFIL.md and RECORDER.md with the code: every dump with the encoder, every number
+//! with its constant.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -7,6 +8,7 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{self, Format, Header, Msample, Psample, Record};
 use kvmprof_abi::prf;
 use kvmprof_abi::profil::{self, Call, Function, State, Status};
+use kvmprof_abi::recorder;
 use kvmprof_abi::wire::{
     self, HelloReply, Kind, READABLE, Reply, ReplyFrame, Request, RequestFrame, VERSION,
 };
@@ -15,6 +17,7 @@ const WIRE: &str = include_str!("../WIRE.md");
 const PCS: &str = include_str!("../PCS.md");
 const PRF: &str = include_str!("../PRF.md");
 const PROFIL: &str = include_str!("../PROFIL.md");
+const RECORDER: &str = include_str!("../RECORDER.md");
 
 /// The dumps of a page by name.
 fn dumps(page: &str) -> BTreeMap<&str, Vec<u8>> {
@@ -383,6 +386,39 @@ fn dumps_of_profil() {
             ("call-profil-101", call.encode().to_vec()),
             ("state", status.encode().to_vec()),
         ],
+    );
+}
+
+#[test]
+fn numbers_of_the_recorder() {
+    for (name, command) in [
+        ("REC_START", recorder::REC_START),
+        ("REC_STOP", recorder::REC_STOP),
+        ("REC_PIDS", recorder::REC_PIDS),
+        ("REC_EVENT", recorder::REC_EVENT),
+    ] {
+        says(RECORDER, &format!("| {name} | {command:#06x} |"));
+    }
+    for (name, event) in [
+        ("EVENT_EXITS", recorder::EVENT_EXITS),
+        ("EVENT_PORT", recorder::EVENT_PORT),
+        ("EVENT_PORT_READ", recorder::EVENT_PORT_READ),
+        ("EVENT_PORT_WRITE", recorder::EVENT_PORT_WRITE),
+        ("EVENT_MMIO", recorder::EVENT_MMIO),
+        ("EVENT_MMIO_READ", recorder::EVENT_MMIO_READ),
+        ("EVENT_MMIO_WRITE", recorder::EVENT_MMIO_WRITE),
+    ] {
+        says(RECORDER, &format!("| {name} | {event} |"));
+    }
+    says(RECORDER, &format!("1 to {}", recorder::MAX_PERIOD));
+    says(RECORDER, &format!("more than {}", recorder::MAX_PIDS));
+    let parts = [recorder::STACK_KERNEL, recorder::STACK_USER];
+    says(
+        RECORDER,
+        &format!(
+            "{}: the kernel's frames, {}: the user's",
+            parts[0], parts[1]
+        ),
     );
 }
 

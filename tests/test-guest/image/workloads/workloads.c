@@ -12,6 +12,7 @@ static const struct workload workloads[] = {
     { "kernel-pio", kernel_pio },
     { "mmio", memory_io },
     { "string-io", string_io },
+    { "exits", exits },
     { "irqoff", irqoff },
     { "halt", halt },
     { "hostile", hostile },

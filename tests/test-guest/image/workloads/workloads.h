@@ -19,6 +19,7 @@ void pio(void);
 void kernel_pio(void);
 void memory_io(void);
 void string_io(void);
+void exits(void);
 void irqoff(void);
 void halt(void);
 void hostile(void);
