@@ -144,10 +144,12 @@ fn packages_can_be_installed_used_and_removed() {
     pages_are_there(&root);
     the_service_is_enabled(&root);
     debug_lines_are_found_by_build_id(&root);
+    programs_can_profile_themselves(&root);
     let installed = root.files();
     for file in [
         "usr/include/kvmprof/pcs.h",
         "usr/include/kvmprof/prf.h",
+        "usr/lib/x86_64-linux-gnu/libkvmprof.so.1",
         "usr/share/bash-completion/completions/kvmprof",
         "usr/share/zsh/vendor-completions/_getpc",
         "usr/share/fish/vendor_completions.d/prfld.fish",
@@ -180,6 +182,10 @@ fn pages_are_there(root: &Root) {
         let text = root.unpacked(&format!("usr/share/man/man1/{page}.1.gz"));
         assert!(text.contains(".SH NAME"), "{page}: {text}");
     }
+    for (page, name) in [("profil", "PROFIL"), ("pcsample", "PCSAMPLE")] {
+        let text = root.unpacked(&format!("usr/share/man/man3/{page}.3kvmprof.gz"));
+        assert!(text.starts_with(&format!(".TH {name} ")), "{page}: {text}");
+    }
     // pcsd's is written by hand: it has to have each option.
     let text = root
         .unpacked("usr/share/man/man8/pcsd.8.gz")
@@ -204,6 +210,40 @@ fn the_service_is_enabled(root: &Root) {
     assert!(root.path(program).is_file(), "{program}");
     let link = root.path("etc/systemd/system/multi-user.target.wants/pcsd.service");
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+}
+
+/// Programs in C are compiled and linked with what is installed.
+fn programs_can_profile_themselves(root: &Root) {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("program.c");
+    let program = folder.path().join("program");
+    let headers = root.path("usr/include/kvmprof");
+    let libraries = root.path("usr/lib/x86_64-linux-gnu");
+    for (header, kind) in [
+        ("profil.h", "-rdynamic"),
+        ("pcsample.h", "-static"),
+        ("mon.h", "-rdynamic"),
+    ] {
+        let call = match header {
+            "pcsample.h" => "pcsample(0, -1) == -1",
+            "mon.h" => "profil(0, 0, 0, 0) == -1",
+            _ => "(profil(0, 0, 0, 0), 1)",
+        };
+        let text = format!("#include <{header}>\nint main(void) {{ return !({call}); }}\n");
+        fs::write(&source, text).unwrap();
+        let mut compiler = Command::new("cc");
+        compiler
+            .arg("-I")
+            .arg(&headers)
+            .arg("-I")
+            .arg(headers.join("aix"));
+        compiler.arg(kind).arg("-o").arg(&program).arg(&source);
+        compiler.arg("-L").arg(&libraries).arg("-lkvmprof");
+        succeeded(&run_command(&mut compiler));
+        succeeded(&run_command(
+            Command::new(&program).env("LD_LIBRARY_PATH", &libraries),
+        ));
+    }
 }
 
 fn debug_lines_are_found_by_build_id(root: &Root) {

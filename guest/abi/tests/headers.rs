@@ -295,7 +295,14 @@ fn the_headers_say_what_the_definitions_do() {
 #[test]
 fn each_header_is_complete() {
     let scratch = Scratch::new("alone");
-    for header in ["pcs.h", "prf.h"] {
+    for header in [
+        "pcs.h",
+        "prf.h",
+        "pcsample.h",
+        "profil.h",
+        "kvmprof.h",
+        "aix/mon.h",
+    ] {
         let source = scratch.0.join("alone.c");
         std::fs::write(
             &source,

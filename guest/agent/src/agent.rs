@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::caller_reader::CallerReader;
 use crate::cuse::protocol::{REQUEST_BUFFER, Request};
 use crate::cuse::{Channel, Permissions};
-use crate::nodes::{Environment, Forwarder, Node};
+use crate::nodes::{Environment, Forwarder, Look, Node};
 use crate::port::{Connection, ConnectionError, Outgoing, PortLocation, PortLocationError};
 use crate::{daemon, modules};
 
@@ -69,8 +69,8 @@ impl Environment for AgentEnvironment {
         }
     }
 
-    fn look(&mut self, number: u64, thread: u32) {
-        self.caller_reader.look(number, thread);
+    fn look(&mut self, number: u64, look: Look) {
+        self.caller_reader.look(number, look);
     }
 }
 
@@ -405,8 +405,9 @@ impl Agent {
     }
 
     fn apply_permissions(&self) {
-        for channel in &self.environment.channels {
-            if let Err(error) = self.settings.permissions.apply(&channel.node()) {
+        for (channel, node) in self.environment.channels.iter().zip(&self.nodes) {
+            let permissions = node.permissions(self.settings.permissions);
+            if let Err(error) = permissions.apply(&channel.node()) {
                 log::warn!("{}: permissions: {error}", channel.name());
             }
         }

@@ -7,10 +7,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::nodes::{WholeWrite, whole_write};
+use crate::nodes::{Look, WholeWrite};
 
-/// Looks at a time; further ones find nothing.
-const LOOKS_MAX: usize = 64;
+/// Looks at a time; further ones find nothing. Of calls of profil there are never so many.
+const LOOKS_MAX: usize = 96;
 
 /// What a look has found, and its number.
 type Finding = (u64, WholeWrite);
@@ -40,8 +40,8 @@ impl CallerReader {
         })
     }
 
-    /// Starts to find out what a thread's call writes.
-    pub fn look(&self, number: u64, thread: u32) {
+    /// Starts a look.
+    pub fn look(&self, number: u64, look: Look) {
         let ringer = Arc::clone(&self.ringer);
         let sender = self.sender.clone();
         let tell = move |whole| {
@@ -51,14 +51,14 @@ impl CallerReader {
         };
         // Each thread has the ringer, and so have this and the one about to start.
         if Arc::strong_count(&self.ringer) > LOOKS_MAX + 1 {
-            return tell(None);
+            return tell(look.given_up());
         }
         let tell_failure = tell.clone();
         let started = std::thread::Builder::new()
             .name("caller".into())
-            .spawn(move || tell(whole_write(thread)));
+            .spawn(move || tell(look.carry_out()));
         if started.is_err() {
-            tell_failure(None);
+            tell_failure(look.given_up());
         }
     }
 
@@ -87,7 +87,7 @@ mod tests {
         let numbers: Vec<u64> = (1..200).collect();
         for number in &numbers {
             // No thread has this number.
-            caller_reader.look(*number, u32::MAX);
+            caller_reader.look(*number, Look::WholeWrite { thread: u32::MAX });
         }
         let mut found = Vec::new();
         while found.len() < numbers.len() {

@@ -13,7 +13,7 @@ use crate::kernel_log;
 use crate::other;
 use crate::port::PortLocation;
 
-/// Makes /dev/pcs, /dev/prf and /dev/prf0.. in a guest of kvmprof's
+/// Makes /dev/pcs, /dev/prf, /dev/prf0.. and /dev/profil in a guest of kvmprof's
 ///
 /// Ends when the nodes are there, and goes on serving them in the background. Messages go to the
 /// kernel's log (dmesg).
@@ -26,10 +26,10 @@ pub struct Arguments {
     /// The port to kvmprof: a device node, or a Unix socket [default: the port named kvmprof.0]
     #[arg(long, value_name = "PATH")]
     port: Option<PathBuf>,
-    /// Permissions of the nodes, in octal
+    /// Permissions of the nodes but /dev/profil, in octal
     #[arg(long, value_name = "MODE", default_value = "0600", value_parser = parse_mode)]
     mode: u32,
-    /// Group of the nodes, a name or a number
+    /// Group of the nodes but /dev/profil, a name or a number
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
     /// How long to wait for the port and for kvmprof

@@ -94,10 +94,11 @@ fn compile(source: &str, link: &[&str], more: &[&str]) -> Vec<u8> {
     let compiled = Command::new("cc")
         .args(["-O1", "-Wall", "-Werror"])
         .args(link)
-        .args(more)
         .arg("-o")
         .arg(&executable)
         .arg(&source)
+        // Libraries come behind what needs them.
+        .args(more)
         .output()
         .expect("cc: apt-get install gcc libc6-dev");
     let said = String::from_utf8_lossy(&compiled.stderr);

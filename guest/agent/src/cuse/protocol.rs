@@ -32,6 +32,8 @@ const OPEN_FLAGS: u32 = (1 << 0) | (1 << 2);
 const UNRESTRICTED_IOCTL: u32 = 1 << 0;
 /// In the flags of the answer to an ioctl: fetch this memory and ask again (`FUSE_IOCTL_RETRY`).
 const IOCTL_RETRY: u32 = 1 << 2;
+/// In the flags of an ioctl: its caller is a 32-bit program (`FUSE_IOCTL_COMPAT`).
+const IOCTL_COMPAT: u32 = 1 << 0;
 /// In the flags of poll: somebody waits, so tell when it is ready (`FUSE_POLL_SCHEDULE_NOTIFY`).
 const POLL_SCHEDULE_NOTIFY: u32 = 1 << 0;
 /// `FUSE_NOTIFY_POLL`.
@@ -57,6 +59,8 @@ pub struct Request<'a> {
     pub unique: u64,
     /// The thread that made the call, as this process's pid namespace numbers it; 0 when it isn't in it.
     pub thread: u32,
+    /// The id of that thread's user.
+    pub user: u32,
     /// What is asked for.
     pub operation: Operation<'a>,
 }
@@ -105,6 +109,8 @@ pub enum Operation<'a> {
         data: &'a [u8],
         /// Bytes of memory to store to that were named by [`ioctl_retry`].
         out_size: usize,
+        /// Whether the caller is a 32-bit program.
+        compat: bool,
     },
     /// Ask what it is ready for.
     Poll {
@@ -164,13 +170,14 @@ impl<'a> Request<'a> {
         let code = header.u32()?;
         let unique = header.u64()?;
         let _node = header.u64()?;
-        let _user = header.u32()?;
+        let user = header.u32()?;
         let _group = header.u32()?;
         let thread = header.u32()?;
         let body = bytes.get(IN_HEADER..length)?;
         Some(Self {
             unique,
             thread,
+            user,
             operation: decode_operation(code, Fields(body))?,
         })
     }
@@ -206,7 +213,7 @@ fn decode_operation(code: u32, mut body: Fields<'_>) -> Option<Operation<'_>> {
         }
         opcode::IOCTL => {
             let file = body.u64()?;
-            let _flags = body.u32()?;
+            let flags = body.u32()?;
             let command = body.u32()?;
             let argument = body.u64()?;
             let (in_size, out_size) = (body.size()?, body.size()?);
@@ -216,6 +223,7 @@ fn decode_operation(code: u32, mut body: Fields<'_>) -> Option<Operation<'_>> {
                 argument,
                 data: body.0.get(..in_size)?,
                 out_size,
+                compat: flags & IOCTL_COMPAT != 0,
             }
         }
         opcode::POLL => {
@@ -363,7 +371,7 @@ pub(crate) mod testing {
         let mut bytes = words([length, code]);
         bytes.extend_from_slice(&unique.to_ne_bytes());
         bytes.extend_from_slice(&1_u64.to_ne_bytes());
-        bytes.extend_from_slice(&words([0, 0, thread, 0]));
+        bytes.extend_from_slice(&words([1000, 0, thread, 0]));
         bytes.extend_from_slice(body);
         bytes
     }
@@ -404,7 +412,8 @@ mod tests {
         body.extend_from_slice(&131_072_u64.to_ne_bytes());
         body.extend_from_slice(&words([3, 0, 0, 0, 0o4000, 0]));
         let read = request(opcode::READ, 4, 77, &body);
-        assert_eq!(Request::decode(&read).unwrap().thread, 77);
+        let caller = Request::decode(&read).map(|read| (read.thread, read.user));
+        assert_eq!(caller, Some((77, 1000)));
         let expected = Operation::Read {
             file: 5,
             offset: 131_072,
@@ -436,12 +445,14 @@ mod tests {
             argument,
             data,
             out_size,
+            compat,
             ..
         } = decoded(&bytes)
         else {
             panic!("{bytes:?}");
         };
         assert_eq!((command, argument, out_size), (0x5010, 0xffff_ffff, 88));
+        assert!(!compat, "unrestricted only");
         assert_eq!(data, 9_u32.to_ne_bytes());
 
         let retry = ioctl_retry(

@@ -1,5 +1,6 @@
 //! Which memory of the caller a command's third argument stands for.
 
+use kvmprof_abi::profil::{self, Call};
 use kvmprof_abi::wire::device;
 use kvmprof_abi::{pcs, prf};
 
@@ -46,6 +47,11 @@ pub(super) fn step(device: u16, command: u32, argument: u64, data: &[u8], out_si
             },
             None => pointer(0),
         },
+        (device::PROFIL, profil::PROFIL_CALL) if data.len() < Call::SIZE => Step::Fetch {
+            reads: piece(Call::SIZE),
+            stores: None,
+        },
+        (device::PROFIL, profil::PROFIL_CALL) => pointer(0),
         _ => match stored(device, command) {
             Some(length) if out_size < length => Step::Fetch {
                 reads: None,
@@ -64,6 +70,7 @@ pub(super) fn step(device: u16, command: u32, argument: u64, data: &[u8], out_si
 fn stored(device: u16, command: u32) -> Option<usize> {
     match (device, command) {
         (device::PCS, pcs::PCS_GETSTAT) => Some(pcs::STATUS_SIZE),
+        (device::PROFIL, profil::PROFIL_GETSTAT) => Some(profil::Status::SIZE),
         (device::PRF, prf::PRF_GETSTATUS | prf::PRF_GETSIZE | prf::PRF_GETMAX) => Some(INT),
         _ => None,
     }
@@ -153,9 +160,24 @@ mod tests {
     }
 
     #[test]
+    fn a_call_of_profil_is_fetched() {
+        let next = |data: &[u8]| step(device::PROFIL, profil::PROFIL_CALL, 0x3000, data, 0);
+        let expected = Step::Fetch {
+            reads: Some(Piece {
+                address: 0x3000,
+                length: 72,
+            }),
+            stores: None,
+        };
+        assert_eq!(next(&[]), expected);
+        assert!(matches!(next(&[0; 72]), Step::Go { limit: 0, .. }));
+    }
+
+    #[test]
     fn what_is_stored_has_its_size() {
         let sizes = [
             (device::PCS, pcs::PCS_GETSTAT, pcs::STATUS_SIZE),
+            (device::PROFIL, profil::PROFIL_GETSTAT, 48),
             (device::PRF, prf::PRF_GETSTATUS, 4),
             (device::PRF, prf::PRF_GETSIZE, 4),
             (device::PRF, prf::PRF_GETMAX, 4),

@@ -7,13 +7,17 @@ mod ioctl;
 mod readiness;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use kvmprof_abi::{prf, wire::device};
 
-pub use caller::{WholeWrite, whole_write};
+pub use caller::{Look, WholeWrite, whole_write};
 pub use forwarder::{Environment, Forwarder};
 
-use crate::cuse::DeviceNumber;
+use crate::cuse::{DeviceNumber, Permissions};
+
+/// The mode of a node that everybody may use.
+const FOR_EVERYBODY: u32 = 0o666;
 
 /// A device node of the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +31,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// All nodes of a guest that has so many vCPUs: pcs, prf, and a prf for each vCPU.
+    /// All nodes of a guest that has so many vCPUs: pcs, prf, profil, and a prf for each vCPU.
     pub fn all(vcpus: u32) -> Vec<Self> {
         let node = |name: String, device, minor| Self {
             name,
@@ -38,6 +42,7 @@ impl Node {
         [
             node("pcs".to_owned(), device::PCS, 0),
             node("prf".to_owned(), device::PRF, prf::ALL_VCPUS),
+            node("profil".to_owned(), device::PROFIL, 0),
         ]
         .into_iter()
         .chain(single.map(|vcpu| node(format!("prf{vcpu}"), device::PRF, vcpu)))
@@ -51,6 +56,19 @@ impl Node {
         DeviceNumber {
             major: if is_prf { prf_major } else { 0 },
             minor: self.minor.into(),
+        }
+    }
+
+    /// Who may use the node, if the others have these permissions. profil is for everybody: a process can profile nothing
+    /// but itself.
+    pub fn permissions(&self, of_others: Permissions) -> Permissions {
+        if self.device == device::PROFIL {
+            Permissions {
+                mode: FOR_EVERYBODY,
+                group: None,
+            }
+        } else {
+            of_others
         }
     }
 }

@@ -9,6 +9,9 @@ const POLLHUP: u32 = 0x010;
 const POLLRDNORM: u32 = 0x040;
 const POLLWRNORM: u32 = 0x100;
 
+/// What poll says of a device that never makes anybody wait.
+pub(super) const ALWAYS: u32 = POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM;
+
 /// What poll says of a file that kvmprof doesn't know any more.
 pub(super) const LOST: u32 = POLLERR | POLLHUP;
 

@@ -1,6 +1,7 @@
 //! Requests of the kernel in, requests to kvmprof out, and the answers back.
 
 mod polling;
+mod profil;
 mod replies;
 mod transfers;
 
@@ -9,9 +10,11 @@ use std::collections::HashMap;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Request as WireRequest, device};
 
+use self::profil::Profil;
 use super::fragments::{Fragments, Owner};
 use super::ioctl::{self, Step};
-use super::{Node, WholeWrite, readiness};
+use super::turns::Turn;
+use super::{Look, Node, WholeWrite, readiness};
 use crate::cuse::protocol::{self, Operation, Request};
 
 /// What the forwarder acts on.
@@ -22,9 +25,9 @@ pub trait Environment {
     /// Sends a request to kvmprof under this tag.
     fn send(&mut self, tag: u32, request: &WireRequest<'_>);
 
-    /// Has somebody find out what the call that a thread is in writes, and tell [`Forwarder::seen`]
-    /// under this number. The forwarder doesn't wait for it.
-    fn look(&mut self, number: u64, thread: u32);
+    /// Has somebody look at a caller, and tell [`Forwarder::seen`] under this number what was found. The
+    /// forwarder doesn't wait for it.
+    fn look(&mut self, number: u64, look: Look);
 }
 
 /// A request of the kernel that has to be answered.
@@ -37,7 +40,11 @@ struct Call {
 /// What a reply of kvmprof is for.
 #[derive(Debug)]
 enum Pending {
-    Open(Call),
+    Open {
+        call: Call,
+        /// That of a file of profil's.
+        turn: Option<Turn>,
+    },
     /// Nobody waits for it, but it has to be closed.
     AbandonedOpen,
     Read {
@@ -58,6 +65,8 @@ enum Pending {
     Ioctl {
         call: Call,
         limit: usize,
+        /// That of a call of profil's; it ends with the reply.
+        _turn: Option<Turn>,
     },
     Poll {
         call: Call,
@@ -68,7 +77,11 @@ enum Pending {
     },
     /// Somebody waits in poll.
     Watch(u64),
-    Release(Call),
+    Release {
+        call: Call,
+        /// That of a file of profil's.
+        _turn: Option<Turn>,
+    },
     /// Nobody waits for it.
     Nothing,
 }
@@ -89,6 +102,8 @@ struct OpenFile {
     watch: Option<Watch>,
     /// A poll that found it ready. An edge-triggered epoll waits on: it is to be told of what comes after the next read.
     next_edge: Option<PollInterest>,
+    /// That of a file of profil's.
+    turn: Option<Turn>,
 }
 
 /// The events that a poll asks for, and the kernel's handle for waking it up.
@@ -119,6 +134,7 @@ pub struct Forwarder {
     /// By the number of the look at its caller.
     beginnings: HashMap<u64, Beginning>,
     last_look: u64,
+    profil: Profil,
     last_tag: u32,
     last_file: u64,
 }
@@ -135,6 +151,7 @@ impl Forwarder {
             fragments: Fragments::default(),
             beginnings: HashMap::new(),
             last_look: 0,
+            profil: Profil::default(),
             last_tag: 0,
             last_file: 0,
         }
@@ -156,6 +173,7 @@ impl Forwarder {
         for (_, beginning) in std::mem::take(&mut self.beginnings) {
             fail(beginning.call, Errno::EIO, environment);
         }
+        self.lose_profil(environment);
         for file in self.files.values_mut() {
             file.handle = None;
             if let Some(watch) = file.watch.take() {
@@ -167,14 +185,14 @@ impl Forwarder {
     /// Answers what will have no reply.
     fn lose(&mut self, pending: Pending, environment: &mut impl Environment) {
         match pending {
-            Pending::Open(call) => fail(call, Errno::ENXIO, environment),
+            Pending::Open { call, .. } => fail(call, Errno::ENXIO, environment),
             Pending::Read { call, .. }
             | Pending::Write { call, .. }
             | Pending::Ioctl { call, .. } => fail(call, Errno::EIO, environment),
             Pending::Poll { call, .. } => {
                 environment.answer(call.node, &protocol::polled(call.unique, readiness::LOST));
             }
-            Pending::Release(call) => {
+            Pending::Release { call, .. } => {
                 environment.answer(call.node, &protocol::released(call.unique));
             }
             Pending::AbandonedOpen | Pending::Watch(_) | Pending::Nothing => {}
@@ -189,10 +207,11 @@ impl Forwarder {
         }
         self.beginnings
             .retain(|_, beginning| beginning.call.node != node);
+        self.forget_profil(node);
         for pending in self.pending.values_mut() {
             if pending.call().is_some_and(|call| call.node == node) {
                 *pending = match pending {
-                    Pending::Open(_) => Pending::AbandonedOpen,
+                    Pending::Open { .. } => Pending::AbandonedOpen,
                     _ => Pending::Nothing,
                 };
             }
@@ -205,11 +224,14 @@ impl Forwarder {
         files.filter_map(move |(number, file)| (file.node == node).then_some(*number))
     }
 
-    /// Goes on with a write whose caller was looked at.
-    pub fn seen(&mut self, number: u64, whole: WholeWrite, environment: &mut impl Environment) {
+    /// Goes on with a write, or a call of profil, whose caller was looked at.
+    pub fn seen(&mut self, number: u64, found: WholeWrite, environment: &mut impl Environment) {
         if let Some(beginning) = self.beginnings.remove(&number) {
-            self.write_whole(beginning, whole, environment);
+            self.write_whole(beginning, found, environment);
+        } else {
+            self.profil_seen(number, found, environment);
         }
+        self.give_turns(environment);
     }
 
     /// Acts on a request of the node with this number.
@@ -219,6 +241,15 @@ impl Forwarder {
         request: &Request<'_>,
         environment: &mut impl Environment,
     ) {
+        if self.device(node) == device::PROFIL {
+            self.profil_request(node, request, environment);
+            self.give_turns(environment);
+        } else {
+            self.act(node, request, environment);
+        }
+    }
+
+    fn act(&mut self, node: usize, request: &Request<'_>, environment: &mut impl Environment) {
         let call = Call {
             node,
             unique: request.unique,
@@ -228,7 +259,7 @@ impl Forwarder {
             thread: request.thread,
         };
         match request.operation {
-            Operation::Open => self.open(call, environment),
+            Operation::Open => self.open(call, None, environment),
             Operation::Read {
                 file,
                 offset: 0,
@@ -262,7 +293,8 @@ impl Forwarder {
             }
             Operation::Release { file } => {
                 self.finish_staged(file, environment);
-                self.close(file, Pending::Release(call), environment);
+                let _turn = self.turn_of(file);
+                self.close(file, Pending::Release { call, _turn }, environment);
             }
             Operation::Interrupt { unique } => self.interrupt(Call { node, unique }, environment),
             Operation::Notice => {}
@@ -272,7 +304,7 @@ impl Forwarder {
         }
     }
 
-    fn open(&mut self, call: Call, environment: &mut impl Environment) {
+    fn open(&mut self, call: Call, turn: Option<Turn>, environment: &mut impl Environment) {
         let Some(node) = self.nodes.get(call.node).filter(|_| self.connected) else {
             return fail(call, Errno::ENXIO, environment);
         };
@@ -282,7 +314,7 @@ impl Forwarder {
             // Whether to wait is said with every read: it can change while the file is open.
             flags: 0,
         };
-        self.send(Pending::Open(call), &request, environment);
+        self.send(Pending::Open { call, turn }, &request, environment);
     }
 
     /// The handle of an open file.
@@ -291,9 +323,18 @@ impl Forwarder {
         file.handle.ok_or(Errno::EIO)
     }
 
+    /// The device of a node, as kvmprof numbers it.
+    fn device(&self, node: usize) -> u16 {
+        self.nodes.get(node).map_or(0, |node| node.device)
+    }
+
     fn is_prf(&self, node: usize) -> bool {
-        let node = self.nodes.get(node);
-        node.is_some_and(|node| node.device == device::PRF)
+        self.device(node) == device::PRF
+    }
+
+    /// Takes the turn that a file has.
+    fn turn_of(&mut self, file: u64) -> Option<Turn> {
+        self.files.get_mut(&file)?.turn.take()
     }
 
     fn ioctl(&mut self, call: Call, operation: Operation<'_>, environment: &mut impl Environment) {
@@ -303,6 +344,7 @@ impl Forwarder {
             argument,
             data,
             out_size,
+            ..
         } = operation
         else {
             return;
@@ -311,8 +353,7 @@ impl Forwarder {
             Ok(handle) => handle,
             Err(errno) => return fail(call, errno, environment),
         };
-        let device = self.nodes.get(call.node).map_or(0, |node| node.device);
-        match ioctl::step(device, command, argument, data, out_size) {
+        match ioctl::step(self.device(call.node), command, argument, data, out_size) {
             Step::Fetch { reads, stores } => {
                 let answer = protocol::ioctl_retry(call.unique, reads, stores);
                 environment.answer(call.node, &answer);
@@ -325,7 +366,12 @@ impl Forwarder {
                     limit: u32::try_from(limit).unwrap_or(u32::MAX),
                     data,
                 };
-                self.send(Pending::Ioctl { call, limit }, &request, environment);
+                let pending = Pending::Ioctl {
+                    call,
+                    limit,
+                    _turn: None,
+                };
+                self.send(pending, &request, environment);
             }
         }
     }
@@ -376,12 +422,12 @@ impl Pending {
     /// The request that waits for this.
     fn call(&self) -> Option<Call> {
         match self {
-            Self::Open(call)
+            Self::Open { call, .. }
             | Self::Read { call, .. }
             | Self::Write { call, .. }
             | Self::Ioctl { call, .. }
             | Self::Poll { call, .. }
-            | Self::Release(call) => Some(*call),
+            | Self::Release { call, .. } => Some(*call),
             Self::AbandonedOpen | Self::Watch(_) | Self::Nothing => None,
         }
     }

@@ -4,12 +4,20 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Reply, ReplyFrame, Request as WireRequest};
 
 use super::super::readiness;
+use super::super::turns::Turn;
 use super::{Call, Environment, Forwarder, OpenFile, Pending, PollInterest, fail};
 use crate::cuse::protocol;
 
 impl Forwarder {
     /// Acts on a reply of kvmprof's. False when nobody has asked for it: it breaks the protocol.
     pub fn reply(&mut self, frame: &ReplyFrame<'_>, environment: &mut impl Environment) -> bool {
+        let was_asked = self.act_on(frame, environment);
+        // One of profil's may have ended with it.
+        self.give_turns(environment);
+        was_asked
+    }
+
+    fn act_on(&mut self, frame: &ReplyFrame<'_>, environment: &mut impl Environment) -> bool {
         let Some(pending) = self.pending.remove(&frame.tag) else {
             return false;
         };
@@ -19,7 +27,7 @@ impl Forwarder {
         match (pending, frame.result) {
             (Pending::Nothing, _) | (Pending::AbandonedOpen, Err(_)) => {}
             (Pending::Watch(file), _) => self.wake_up(frame.tag, file, environment),
-            (Pending::Release(call), _) => {
+            (Pending::Release { call, .. }, _) => {
                 environment.answer(call.node, &protocol::released(call.unique));
             }
             (
@@ -54,7 +62,9 @@ impl Forwarder {
         environment: &mut impl Environment,
     ) -> bool {
         match (pending, reply) {
-            (Pending::Open(call), Reply::Open { handle }) => self.opened(call, handle, environment),
+            (Pending::Open { call, turn }, Reply::Open { handle }) => {
+                self.opened(call, (handle, turn), environment);
+            }
             (Pending::AbandonedOpen, Reply::Open { handle }) => {
                 self.send(
                     Pending::Nothing,
@@ -91,7 +101,7 @@ impl Forwarder {
                 }
                 environment.answer(call.node, &protocol::written(call.unique, piece.min(count)));
             }
-            (Pending::Ioctl { call, limit }, Reply::Ioctl { value, data }) => {
+            (Pending::Ioctl { call, limit, .. }, Reply::Ioctl { value, data }) => {
                 let value = i32::try_from(value).unwrap_or(i32::MAX);
                 let data = data.get(..limit.min(data.len())).unwrap_or_default();
                 let answer = protocol::ioctl_done(call.unique, value, data);
@@ -127,7 +137,12 @@ impl Forwarder {
         true
     }
 
-    fn opened(&mut self, call: Call, handle: u32, environment: &mut impl Environment) {
+    fn opened(
+        &mut self,
+        call: Call,
+        (handle, turn): (u32, Option<Turn>),
+        environment: &mut impl Environment,
+    ) {
         self.last_file += 1;
         let number = self.last_file;
         let file = OpenFile {
@@ -135,6 +150,7 @@ impl Forwarder {
             handle: Some(handle),
             watch: None,
             next_edge: None,
+            turn,
         };
         self.files.insert(number, file);
         if !environment.answer(call.node, &protocol::opened(call.unique, number)) {

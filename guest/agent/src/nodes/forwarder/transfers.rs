@@ -3,8 +3,8 @@
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{MAX_DATA, NONBLOCKING, Request as WireRequest};
 
-use super::super::WholeWrite;
 use super::super::fragments::{Continued, Owner};
+use super::super::{Look, WholeWrite};
 use super::{Beginning, Call, Environment, Forwarder, Pending, fail};
 use crate::cuse::protocol::{self, LAST_FRAGMENT, MAX_FRAGMENT};
 
@@ -100,7 +100,8 @@ impl Forwarder {
             piece: piece.to_vec(),
         };
         self.beginnings.insert(self.last_look, beginning);
-        environment.look(self.last_look, owner.thread);
+        let thread = owner.thread;
+        environment.look(self.last_look, Look::WholeWrite { thread });
     }
 
     /// Writes `data`, of which the kernel has shown the first `piece` bytes.

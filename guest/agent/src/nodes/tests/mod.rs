@@ -1,5 +1,6 @@
 //! The forwarder between a kernel and a kvmprof that the tests play.
 
+mod profil;
 mod tables;
 
 use std::collections::VecDeque;
@@ -7,11 +8,12 @@ use std::collections::VecDeque;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Kind, MAX_DATA, Reply, ReplyFrame, Request as WireRequest, RequestFrame};
 
-use super::{Environment, Forwarder, Node, WholeWrite};
+use super::{Environment, Forwarder, Look, Node, WholeWrite};
 use crate::cuse::protocol::{self, MAX_FRAGMENT, Operation, Request};
 
 const PCS: usize = 0;
 const PRF: usize = 1;
+const PROFIL: usize = 2;
 const THREAD: u32 = 77;
 
 /// What the forwarder did, and what it will find.
@@ -21,7 +23,7 @@ struct TestEnvironment {
     /// Requests to kvmprof, encoded.
     sent: VecDeque<Vec<u8>>,
     /// Looks at callers that aren't answered yet.
-    looks: VecDeque<u64>,
+    looks: VecDeque<(u64, Look)>,
     nobody_waits: bool,
 }
 
@@ -43,9 +45,8 @@ impl Environment for TestEnvironment {
         self.sent.push_back(bytes);
     }
 
-    fn look(&mut self, number: u64, thread: u32) {
-        assert_eq!(thread, THREAD);
-        self.looks.push_back(number);
+    fn look(&mut self, number: u64, look: Look) {
+        self.looks.push_back((number, look));
     }
 }
 
@@ -53,6 +54,8 @@ struct Bench {
     forwarder: Forwarder,
     environment: TestEnvironment,
     last_unique: u64,
+    /// Who asks.
+    user: u32,
 }
 
 impl Bench {
@@ -63,6 +66,7 @@ impl Bench {
             forwarder,
             environment: TestEnvironment::default(),
             last_unique: 0,
+            user: 0,
         }
     }
 
@@ -72,6 +76,7 @@ impl Bench {
         let request = Request {
             unique: self.last_unique,
             thread: THREAD,
+            user: self.user,
             operation,
         };
         self.forwarder
@@ -130,7 +135,7 @@ impl Bench {
             WireRequest::Open { device, minor, .. } => (device, minor),
             other => panic!("{other:?}"),
         });
-        assert_eq!((device, minor), [(1, 0), (2, 255)][node]);
+        assert_eq!((device, minor), [(1, 0), (2, 255), (7, 0)][node]);
         let handle = 100 + u32::try_from(node).unwrap();
         assert!(self.reply(tag, Reply::Open { handle }));
         let (_, bytes) = self.environment.answers.pop_front().unwrap();
@@ -167,7 +172,12 @@ impl Bench {
 
     /// The caller that is looked at is found to write this.
     fn seen(&mut self, whole: WholeWrite) {
-        let number = self.environment.looks.pop_front().expect("a look");
+        let (number, look) = self.environment.looks.pop_front().expect("a look");
+        match look {
+            Look::WholeWrite { thread } | Look::ProfilCall { thread, .. } => {
+                assert_eq!(thread, THREAD);
+            }
+        }
         self.forwarder.seen(number, whole, &mut self.environment);
     }
 

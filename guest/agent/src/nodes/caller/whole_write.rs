@@ -8,11 +8,12 @@
 //! Reads need nothing like it.
 
 use std::fs;
-use std::io;
 use std::time::Duration;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::MAX_DATA;
+
+use super::memory::{Part, memory};
 
 /// All that a call writes; the errno that it has to fail with; or `None` when neither can be known.
 pub type WholeWrite = Option<Result<Vec<u8>, Errno>>;
@@ -32,13 +33,6 @@ const WRITE: [u64; 4] = [1, 18, 4, 181];
 const WRITEV: [u64; 3] = [20, 296, 328];
 /// Bytes of each of the two words of a `struct iovec`.
 const WORD: usize = 8;
-
-/// A part of another process's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
-    address: usize,
-    length: usize,
-}
 
 /// A write, with the registers that tell of its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,40 +103,6 @@ fn parts(thread: u32, buffer: Buffer) -> Option<Vec<Part>> {
         })
     });
     pairs.collect()
-}
-
-/// The contents of parts of the thread's memory, one after the other, which are `total` bytes
-/// (process_vm_readv(2)).
-///
-/// # Errors
-/// EFAULT when not all of it is there, another when it may not be looked into.
-fn memory(thread: u32, parts: &[Part], total: usize) -> Result<Vec<u8>, Errno> {
-    let thread = i32::try_from(thread).map_err(|_| Errno::EINVAL)?;
-    let mut bytes = vec![0_u8; total];
-    let local = libc::iovec {
-        iov_base: bytes.as_mut_ptr().cast(),
-        iov_len: bytes.len(),
-    };
-    let remote: Vec<libc::iovec> = parts
-        .iter()
-        .map(|part| libc::iovec {
-            iov_base: std::ptr::without_provenance_mut(part.address),
-            iov_len: part.length,
-        })
-        .collect();
-    let count = libc::c_ulong::try_from(remote.len()).map_err(|_| Errno::EINVAL)?;
-    // SAFETY: `local` is `bytes`, which nobody else uses meanwhile, and `remote` has `count` elements.
-    // These are addresses of another process, which the kernel checks.
-    let read =
-        unsafe { libc::process_vm_readv(thread, &raw const local, 1, remote.as_ptr(), count, 0) };
-    match usize::try_from(read) {
-        Ok(read) if read == total => Ok(bytes),
-        Ok(_) => Err(Errno::EFAULT),
-        Err(_) => {
-            let error = io::Error::last_os_error();
-            Err(error.raw_os_error().map_or(Errno::EIO, Errno))
-        }
-    }
 }
 
 #[cfg(test)]

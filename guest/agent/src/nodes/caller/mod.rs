@@ -1,0 +1,46 @@
+//! What has to be known of a caller that the kernel doesn't hand over: found in `/proc` and in the caller's memory, which
+//! may take as long as the caller likes.
+
+mod memory;
+mod profil_call;
+mod whole_write;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::profil::Call;
+
+pub use whole_write::{WholeWrite, whole_write};
+
+/// What to find out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// All that the write writes that a thread is in.
+    WholeWrite {
+        /// The thread.
+        thread: u32,
+    },
+    /// The data of `PROFIL_CALL` for kvmprof, of a thread's call.
+    ProfilCall {
+        /// The thread.
+        thread: u32,
+        /// What it has handed over.
+        call: Call,
+    },
+}
+
+impl Look {
+    /// Finds it out. It takes as long as the caller lets it.
+    pub fn carry_out(self) -> WholeWrite {
+        match self {
+            Self::WholeWrite { thread } => whole_write(thread),
+            Self::ProfilCall { thread, call } => Some(profil_call::complete(thread, call)),
+        }
+    }
+
+    /// What is found when there can't be another look now.
+    pub fn given_up(self) -> WholeWrite {
+        match self {
+            Self::WholeWrite { .. } => None,
+            Self::ProfilCall { .. } => Some(Err(Errno::ENOMEM)),
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Calls of profil and pcsample, by programs of any user.
+
+use kvmprof_abi::profil::{self, Call, Function};
+
+use super::*;
+
+/// Open files and calls that one user has at a time.
+const FILES_OF_USER: u64 = 24;
+const CALLS_OF_USER: u64 = 8;
+
+fn call() -> Call {
+    Call {
+        function: Function::Pcsample,
+        flags: 0,
+        pid: 0,
+        ranges: 0,
+        buffer: 0x1000,
+        size: 100,
+        offset: 0,
+        scale: 0,
+        time: 0,
+        program: [0; 16],
+    }
+}
+
+fn ioctl(file: u64, command: u32, data: &[u8], out_size: usize) -> Operation<'_> {
+    Operation::Ioctl {
+        file,
+        command,
+        argument: 0x3000,
+        data,
+        out_size,
+        compat: false,
+    }
+}
+
+impl Bench {
+    /// A call with all its data.
+    fn calls(&mut self, file: u64) -> u64 {
+        let data = call().encode();
+        self.ask(PROFIL, ioctl(file, profil::PROFIL_CALL, &data, 0))
+    }
+
+    /// kvmprof gets an ioctl with this data, and returns `value`.
+    fn takes_ioctl(&mut self, command: u32, expected: &[u8], value: i64, data: &[u8]) {
+        let tag = self.gets_ioctl(command, expected);
+        assert!(self.reply(tag, Reply::Ioctl { value, data }));
+    }
+
+    fn gets_ioctl(&mut self, expected_command: u32, expected: &[u8]) -> u32 {
+        let (tag, ()) = self.sent(|request| match request {
+            WireRequest::Ioctl {
+                handle,
+                command,
+                argument,
+                data,
+                ..
+            } => {
+                assert_eq!((handle, command, argument), (102, expected_command, 0));
+                assert_eq!(data, expected);
+            }
+            other => panic!("{other:?}"),
+        });
+        tag
+    }
+}
+
+#[test]
+fn a_call_goes_to_kvmprof_as_the_look_at_its_caller_has_it() {
+    let mut bench = Bench::new();
+    let file = bench.open(PROFIL);
+    let first = bench.ask(PROFIL, ioctl(file, profil::PROFIL_CALL, &[], 0));
+    let piece = protocol::Piece {
+        address: 0x3000,
+        length: Call::SIZE,
+    };
+    bench.answered(PROFIL, &protocol::ioctl_retry(first, Some(piece), None));
+
+    let unique = bench.calls(file);
+    bench.nothing_more();
+    let (_, look) = bench.environment.looks[0];
+    let expected = Look::ProfilCall {
+        thread: THREAD,
+        call: call(),
+    };
+    assert_eq!(look, expected);
+    bench.seen(Some(Ok(b"completed".to_vec())));
+    bench.takes_ioctl(profil::PROFIL_CALL, b"completed", 41, &[]);
+    bench.answered(PROFIL, &protocol::ioctl_done(unique, 41, &[]));
+
+    let unique = bench.calls(file);
+    bench.seen(Some(Ok(b"completed".to_vec())));
+    let tag = bench.gets_ioctl(profil::PROFIL_CALL, b"completed");
+    bench.refuse(tag, Kind::Ioctl, Errno::ENOSPC);
+    bench.answered(PROFIL, &protocol::failed(unique, Errno::ENOSPC));
+
+    let unique = bench.calls(file);
+    bench.seen(Some(Err(Errno::EFAULT)));
+    bench.answered(PROFIL, &protocol::failed(unique, Errno::EFAULT));
+
+    let unique = bench.ask(PROFIL, ioctl(file, profil::PROFIL_GETSTAT, &[], 48));
+    bench.takes_ioctl(profil::PROFIL_GETSTAT, &[], 0, &[5; 48]);
+    bench.answered(PROFIL, &protocol::ioctl_done(unique, 0, &[5; 48]));
+    bench.nothing_more();
+}
+
+#[test]
+fn what_the_node_has_not_is_refused_without_kvmprof() {
+    let mut bench = Bench::new();
+    let file = bench.open(PROFIL);
+    let unique = bench.read(PROFIL, file, 0, 100);
+    bench.answered(PROFIL, &protocol::failed(unique, Errno::EINVAL));
+    let data = b"counts";
+    let write = Operation::Write {
+        file,
+        offset: 0,
+        data,
+    };
+    let unique = bench.ask(PROFIL, write);
+    bench.answered(PROFIL, &protocol::failed(unique, Errno::EINVAL));
+    let unique = bench.ask(PROFIL, poll(file, 1));
+    bench.answered(PROFIL, &protocol::polled(unique, 0x145));
+    let unique = bench.ask(PROFIL, ioctl(file, 0x5503, &[], 0));
+    bench.answered(PROFIL, &protocol::failed(unique, Errno::EINVAL));
+    let unknown = [9; Call::SIZE];
+    let unique = bench.ask(PROFIL, ioctl(file, profil::PROFIL_CALL, &unknown, 0));
+    bench.answered(PROFIL, &protocol::failed(unique, Errno::EINVAL));
+    let narrow = Operation::Ioctl {
+        file,
+        command: profil::PROFIL_CALL,
+        argument: 0x3000,
+        data: &[],
+        out_size: 0,
+        compat: true,
+    };
+    let unique = bench.ask(PROFIL, narrow);
+    bench.answered(PROFIL, &protocol::failed(unique, Errno(libc::EOPNOTSUPP)));
+    let unique = bench.calls(999);
+    bench.seen(Some(Ok(Vec::new())));
+    bench.answered(PROFIL, &protocol::failed(unique, Errno::EBADF));
+    bench.nothing_more();
+}
+
+#[test]
+fn a_call_whose_caller_cannot_be_looked_at_can_be_killed() {
+    let mut bench = Bench::new();
+    let file = bench.open(PROFIL);
+    let looked = bench.calls(file);
+    bench.ask(PROFIL, Operation::Interrupt { unique: looked });
+    bench.answered(PROFIL, &protocol::failed(looked, Errno::EINTR));
+    bench.seen(Some(Ok(b"late".to_vec())));
+    bench.nothing_more();
+
+    // Those that wait for a turn can, too.
+    let calls: Vec<u64> = (0..=CALLS_OF_USER).map(|_| bench.calls(file)).collect();
+    let last = *calls.last().unwrap();
+    bench.ask(PROFIL, Operation::Interrupt { unique: last });
+    bench.answered(PROFIL, &protocol::failed(last, Errno::EINTR));
+    bench.nothing_more();
+    // kvmprof answers soon: what it has isn't taken back.
+    bench.seen(Some(Ok(b"completed".to_vec())));
+    bench.ask(PROFIL, Operation::Interrupt { unique: calls[0] });
+    bench.takes_ioctl(profil::PROFIL_CALL, b"completed", 0, &[]);
+    bench.answered(PROFIL, &protocol::ioctl_done(calls[0], 0, &[]));
+    bench.nothing_more();
+}
+
+#[test]
+fn one_users_calls_leave_room_for_others() {
+    let mut bench = Bench::new();
+    let file = bench.open(PROFIL);
+    bench.user = 1000;
+    let hostile: Vec<u64> = (0..2 * CALLS_OF_USER).map(|_| bench.calls(file)).collect();
+    assert_eq!(bench.environment.looks.len() as u64, CALLS_OF_USER);
+    // To be killed doesn't end the look, so neither the turn.
+    for unique in &hostile[..2] {
+        bench.ask(PROFIL, Operation::Interrupt { unique: *unique });
+        bench.answered(PROFIL, &protocol::failed(*unique, Errno::EINTR));
+    }
+    bench.calls(file);
+    assert_eq!(bench.environment.looks.len() as u64, CALLS_OF_USER);
+    bench.user = 1001;
+    bench.calls(file);
+    assert_eq!(bench.environment.looks.len() as u64, CALLS_OF_USER + 1);
+    bench.seen(Some(Err(Errno::EFAULT)));
+    assert_eq!(bench.environment.looks.len() as u64, CALLS_OF_USER + 1);
+    // A turn lasts until kvmprof's reply.
+    bench.seen(None);
+    bench.seen(Some(Ok(b"completed".to_vec())));
+    let before = bench.environment.looks.len();
+    bench.takes_ioctl(profil::PROFIL_CALL, b"completed", 0, &[]);
+    assert_eq!(bench.environment.looks.len(), before + 1);
+}
+
+#[test]
+fn one_users_files_leave_room_for_others() {
+    let mut bench = Bench::new();
+    bench.user = 1000;
+    let files: Vec<u64> = (0..FILES_OF_USER).map(|_| bench.open(PROFIL)).collect();
+    let waiting = bench.ask(PROFIL, Operation::Open);
+    let given_up = bench.ask(PROFIL, Operation::Open);
+    bench.nothing_more();
+    bench.ask(PROFIL, Operation::Interrupt { unique: given_up });
+    bench.answered(PROFIL, &protocol::failed(given_up, Errno::EINTR));
+    bench.user = 1001;
+    bench.open(PROFIL);
+    bench.nothing_more();
+
+    // The place is free when kvmprof has closed it.
+    let release = bench.ask(PROFIL, Operation::Release { file: files[0] });
+    let (tag, kind) = bench.sent_kind();
+    assert_eq!(kind, Kind::Close);
+    bench.nothing_more();
+    assert!(bench.reply(tag, Reply::Close));
+    bench.answered(PROFIL, &protocol::released(release));
+    let (tag, kind) = bench.sent_kind();
+    assert_eq!(kind, Kind::Open);
+    bench.refuse(tag, Kind::Open, Errno::EACCES);
+    bench.answered(PROFIL, &protocol::failed(waiting, Errno::EACCES));
+    bench.nothing_more();
+}
+
+#[test]
+fn who_waits_is_answered_when_the_connection_ends() {
+    let mut bench = Bench::new();
+    let files: Vec<u64> = (0..FILES_OF_USER).map(|_| bench.open(PROFIL)).collect();
+    let open = bench.ask(PROFIL, Operation::Open);
+    let calls: Vec<u64> = (0..=CALLS_OF_USER).map(|_| bench.calls(files[0])).collect();
+    bench.forwarder.disconnect(&mut bench.environment);
+    let mut expected: Vec<Vec<u8>> = calls
+        .iter()
+        .map(|unique| protocol::failed(*unique, Errno::EIO))
+        .collect();
+    expected.push(protocol::failed(open, Errno::ENXIO));
+    let answers = bench.environment.answers.drain(..);
+    let mut answers: Vec<Vec<u8>> = answers.map(|(_, bytes)| bytes).collect();
+    answers.sort();
+    expected.sort();
+    assert_eq!(answers, expected);
+    for _ in 0..CALLS_OF_USER {
+        bench.seen(Some(Ok(Vec::new())));
+    }
+    let open = bench.ask(PROFIL, Operation::Open);
+    bench.answered(PROFIL, &protocol::failed(open, Errno::ENXIO));
+    bench.nothing_more();
+
+    // The node ends: nobody is there to be answered.
+    bench.forwarder.connect();
+    let file = {
+        let release = bench.ask(PROFIL, Operation::Release { file: files[0] });
+        bench.answered(PROFIL, &protocol::released(release));
+        bench.open(PROFIL)
+    };
+    bench.calls(file);
+    bench.forwarder.node_ended(PROFIL, &mut bench.environment);
+    assert_eq!(bench.sent_kind().1, Kind::Close);
+    bench.seen(Some(Ok(Vec::new())));
+    bench.nothing_more();
+}

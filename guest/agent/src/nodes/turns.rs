@@ -1,0 +1,166 @@
+//! Turns at what there is little of, for programs of any user: so many at a time in all, and so many of one user. Who
+//! waits for one gets it when another has ended; no user keeps the others from theirs.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound::{Excluded, Unbounded};
+use std::rc::Rc;
+
+/// How many turns there are at a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub total: usize,
+    pub of_one_user: usize,
+}
+
+/// Turns that are taken, by user.
+type Taken = Rc<RefCell<HashMap<u32, usize>>>;
+
+/// A turn, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Turn {
+    user: u32,
+    taken: Taken,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut taken = self.taken.borrow_mut();
+        if let Some(count) = taken.get_mut(&self.user) {
+            *count -= 1;
+            if *count == 0 {
+                taken.remove(&self.user);
+            }
+        }
+    }
+}
+
+/// Those who wait for a turn.
+#[derive(Debug)]
+pub(super) struct Queue<T> {
+    limits: Limits,
+    taken: Taken,
+    /// By user, and by the number of the kernel's request: those come in ascending order.
+    waiting: BTreeMap<u32, BTreeMap<u64, T>>,
+    /// Whose turn was the last one.
+    last: u32,
+}
+
+impl<T> Queue<T> {
+    /// Nobody waits yet.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            taken: Taken::default(),
+            waiting: BTreeMap::new(),
+            last: 0,
+        }
+    }
+
+    /// Adds one of `user`'s, whose request has the number `unique`.
+    pub fn add(&mut self, user: u32, unique: u64, item: T) {
+        self.waiting.entry(user).or_default().insert(unique, item);
+    }
+
+    /// The next one that has a turn, one user after the other.
+    pub fn next(&mut self) -> Option<(Turn, T)> {
+        let user = self.next_user()?;
+        let of_user = self.waiting.get_mut(&user)?;
+        let (_, item) = of_user.pop_first()?;
+        if of_user.is_empty() {
+            self.waiting.remove(&user);
+        }
+        *self.taken.borrow_mut().entry(user).or_default() += 1;
+        self.last = user;
+        let taken = Rc::clone(&self.taken);
+        Some((Turn { user, taken }, item))
+    }
+
+    fn next_user(&self) -> Option<u32> {
+        let taken = self.taken.borrow();
+        if taken.values().sum::<usize>() >= self.limits.total {
+            return None;
+        }
+        let after = self.waiting.range((Excluded(self.last), Unbounded));
+        let mut users = after.chain(self.waiting.range(..=self.last));
+        let is_free = |user| taken.get(&user).copied().unwrap_or(0) < self.limits.of_one_user;
+        users.find_map(|(user, _)| is_free(*user).then_some(*user))
+    }
+
+    /// Takes out the one whose request has this number, if it waits.
+    pub fn remove(&mut self, unique: u64) -> Option<T> {
+        let mut found = None;
+        self.waiting.retain(|_, of_user| {
+            found = found.take().or_else(|| of_user.remove(&unique));
+            !of_user.is_empty()
+        });
+        found
+    }
+
+    /// Takes out all that wait.
+    pub fn take_all(&mut self) -> impl Iterator<Item = T> {
+        let waiting = std::mem::take(&mut self.waiting);
+        waiting.into_values().flat_map(BTreeMap::into_values)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue() -> Queue<u64> {
+        let limits = Limits {
+            total: 4,
+            of_one_user: 2,
+        };
+        Queue::new(limits)
+    }
+
+    #[test]
+    fn one_user_leaves_turns_to_others() {
+        let mut queue = queue();
+        for unique in 0..10 {
+            queue.add(7, unique, unique);
+        }
+        let (first, item) = queue.next().unwrap();
+        assert_eq!(item, 0);
+        let (_second, item) = queue.next().unwrap();
+        assert_eq!(item, 1);
+        assert!(queue.next().is_none());
+        queue.add(8, 100, 100);
+        let (_other, item) = queue.next().unwrap();
+        assert_eq!(item, 100);
+        assert!(queue.next().is_none());
+        drop(first);
+        assert_eq!(queue.next().unwrap().1, 2);
+    }
+
+    #[test]
+    fn users_come_one_after_the_other_within_the_total() {
+        let mut queue = queue();
+        for user in [3, 5, 9] {
+            for number in 0..2 {
+                queue.add(user, u64::from(user) * 10 + number, u64::from(user));
+            }
+        }
+        let turns: Vec<(Turn, u64)> = std::iter::from_fn(|| queue.next()).collect();
+        let order: Vec<u64> = turns.iter().map(|(_, user)| *user).collect();
+        assert_eq!(order, [3, 5, 9, 3]);
+        drop(turns);
+        let order: Vec<u64> = std::iter::from_fn(|| Some(queue.next()?.1)).collect();
+        assert_eq!(order, [5, 9]);
+    }
+
+    #[test]
+    fn who_does_not_wait_any_more_gets_no_turn() {
+        let mut queue = queue();
+        queue.add(1, 10, 10);
+        queue.add(2, 20, 20);
+        queue.add(2, 21, 21);
+        assert_eq!(queue.remove(20), Some(20));
+        assert_eq!(queue.remove(20), None);
+        assert_eq!(queue.next().unwrap().1, 10);
+        assert_eq!(queue.take_all().collect::<Vec<_>>(), [21]);
+        assert!(queue.next().is_none());
+    }
+}

@@ -1,0 +1,261 @@
+/* profil and pcsample of Solaris, as their manual page has them. */
+
+#include <errno.h>
+#include <pcsample.h>
+#include <profil.h>
+#include <kvmprof.h>
+
+#include "agent_checks.h"
+#include "profil_work.h"
+
+#define COUNTS 256
+
+static unsigned short counts[COUNTS];
+static uintptr_t samples[ENOUGH];
+
+/* A count for each 8 bytes of code. */
+static void start_profil(void)
+{
+	profil(counts, sizeof counts, code_start(), 0x4000);
+}
+
+static void with_profil(struct result *result)
+{
+	start_profil();
+	result->between = 1;
+	while (sum(counts, COUNTS) < ENOUGH)
+		turn(result);
+	result->between = 0;
+	profil(counts, 0, 0, 0);
+	attribute(result, counts, COUNTS);
+}
+
+static void with_pcsample(struct result *result)
+{
+	volatile uintptr_t *last = &samples[ENOUGH - 1];
+
+	pcsample(samples, ENOUGH);
+	result->between = 1;
+	while (!*last)
+		turn(result);
+	result->between = 0;
+	if (pcsample(NULL, 0) != ENOUGH)
+		_exit(1);
+	for (size_t i = 0; i < ENOUGH; i++) {
+		if (IS_IN(light, samples[i]))
+			result->light++;
+		else if (IS_IN(heavy, samples[i]))
+			result->heavy++;
+		else
+			result->other++;
+	}
+}
+
+/* What counts system calls counts one. */
+static void with_a_call(struct result *result)
+{
+	result->between = 1;
+	getppid();
+	result->between = 0;
+}
+
+/* Works until the histogram has so many counts more. */
+static void until(long more)
+{
+	struct result result = { 0 };
+	long enough = sum(counts, COUNTS) + more;
+
+	while (sum(counts, COUNTS) < enough)
+		turn(&result);
+}
+
+static void samples_until(size_t count)
+{
+	struct result result = { 0 };
+
+	while (!((volatile uintptr_t *)samples)[count - 1])
+		turn(&result);
+}
+
+static long filled(void)
+{
+	long count = 0;
+
+	while (count < ENOUGH && ((volatile uintptr_t *)samples)[count])
+		count++;
+	return count;
+}
+
+static void pcsample_has_its_page(void)
+{
+	memset(samples, 0, sizeof samples);
+	check("the first call returns 0", pcsample(samples, ENOUGH) == 0, "it doesn't");
+	samples_until(3);
+	errno = 0;
+	fails("a negative number", pcsample(samples, -1), EINVAL);
+	samples_until(5);
+	long stored = pcsample(samples, 2);
+	check("what the call before has stored", stored >= 5 && stored < ENOUGH && !samples[stored], "%ld", stored);
+	samples[0] = samples[1] = 0;
+	samples[2] = 7;
+	samples_until(2);
+	stored = pcsample(samples, 0);
+	check("a full array", stored == 2 && samples[2] == 7, "%ld", stored);
+	stored = pcsample(samples, 0);
+	check("off while off", stored == 0, "%ld", stored);
+}
+
+static void one_excludes_the_other(void)
+{
+	start_profil();
+	until(3);
+	memset(samples, 0, sizeof samples);
+	check("pcsample after profil", pcsample(samples, ENOUGH) == 0, "it fails");
+	long before = sum(counts, COUNTS);
+	samples_until(5);
+	check("pcsample ends profil", sum(counts, COUNTS) == before, "%ld", sum(counts, COUNTS) - before);
+	start_profil();
+	before = sum(counts, COUNTS);
+	until(3);
+	long old = filled();
+	until(3);
+	check("profil ends pcsample", filled() == old, "%ld", filled() - old);
+	profil(counts, sizeof counts, code_start(), 1);
+	before = sum(counts, COUNTS);
+	memset(samples, 0, sizeof samples);
+	pcsample(samples, ENOUGH);
+	samples_until(3);
+	pcsample(NULL, 0);
+	check("a scale of 1 turns off", sum(counts, COUNTS) == before, "%ld", sum(counts, COUNTS) - before);
+}
+
+/* Programs with such buffers go on, though nothing is stored. */
+static void wrong_buffers_harm_nobody(void)
+{
+	static const unsigned short constant[64];
+	char *gone = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	unsigned short *wrong[] = { NULL, (unsigned short *)constant, (unsigned short *)gone,
+		                    (unsigned short *)code_start(), (unsigned short *)-4096 };
+
+	munmap(gone, 4096);
+	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+		errno = 77;
+		profil(wrong[i], 128, code_start(), 2);
+		check("profil leaves errno", errno == 77, "%d", errno);
+		pcsample((uintptr_t *)wrong[i], 0);
+		check("pcsample takes any array", pcsample((uintptr_t *)wrong[i], 10) == 0, "errno %d", errno);
+		if (fork() == 0)
+			_exit(0);
+		wait(NULL);
+	}
+	memset(samples, 0, sizeof samples);
+	check("a right one is right after them", pcsample(samples, ENOUGH) == 0, "errno %d", errno);
+	samples_until(3);
+	pcsample(NULL, 0);
+	/* The page that the buffer was on goes, while it is in use. */
+	uintptr_t *lost = (uintptr_t *)mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	pcsample(lost, 512);
+	munmap(lost, 4096);
+	if (fork() == 0)
+		_exit(0);
+	check("a fork without the array", status_of(-1) == 0, "it ended");
+	struct result result = { 0 };
+	while (result.heavy_turns < 1000)
+		turn(&result);
+	check("its count is told", pcsample(NULL, 0) < 512, "errno %d", errno);
+}
+
+/* At an address that nothing is aligned to, and across pages. */
+static void buffers_lie_anywhere(void)
+{
+	char *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uintptr_t sample = 0;
+	struct result result = { 0 };
+
+	check("an odd address across pages", pcsample((uintptr_t *)(pages + 4096 - 3), 1) == 0, "errno %d", errno);
+	while (!sample) {
+		turn(&result);
+		memcpy(&sample, pages + 4096 - 3, sizeof sample);
+	}
+	check("it is a program counter", pcsample(NULL, 0) == 1 && sample > 0x1000 && sample < 1ul << 47, "%lx", sample);
+	uintptr_t on_the_stack[3] = { 0 };
+	pcsample(on_the_stack, 3);
+	while (!((volatile uintptr_t *)on_the_stack)[2])
+		turn(&result);
+	check("the stack", pcsample(NULL, 0) == 3, "errno %d", errno);
+}
+
+static volatile long in_handler = -1;
+
+static void call_in_handler(int signal)
+{
+	(void)signal;
+	in_handler = pcsample(samples, ENOUGH);
+}
+
+/* A fast timer interrupts whatever can be interrupted. */
+static void signals_interrupt_no_call(void)
+{
+	struct sigaction action = { .sa_handler = call_in_handler };
+	long failed = 0;
+
+	for (int i = 0; i < 100; i++) {
+		ring_after(1);
+		failed += pcsample(samples, ENOUGH) < 0;
+		failed += pcsample(NULL, 0) < 0;
+		be_quiet();
+	}
+	check("no call is interrupted", failed == 0, "%ld are", failed);
+	sigaction(SIGUSR1, &action, NULL);
+	raise(SIGUSR1);
+	check("a handler may call it", in_handler == 0, "%ld", in_handler);
+	memset(samples, 0, sizeof samples);
+	pcsample(samples, ENOUGH);
+	samples_until(2);
+	raise(SIGUSR1);
+	check("its call counts", in_handler >= 2, "%ld", in_handler);
+	pcsample(NULL, 0);
+}
+
+/* The host's clock has three times the rate. */
+static void each_tick_is_stored(void)
+{
+	struct result result = { 0 };
+	long stored[2];
+
+	for (int every = 0; every < 2; every++) {
+		kvmprof_profil_every_tick(every);
+		memset(samples, 0, sizeof samples);
+		pcsample(samples, ENOUGH);
+		result.heavy_turns = 0;
+		while (every ? result.heavy_turns < result.other : !((volatile uintptr_t *)samples)[ENOUGH / 5])
+			turn(&result);
+		result.other = result.heavy_turns;
+		stored[every] = pcsample(NULL, 0);
+	}
+	kvmprof_profil_every_tick(0);
+	printf("rates %ld %ld\n", stored[0], stored[1]);
+}
+
+int main(int count, char **words)
+{
+	/* Where it can't be had. */
+	if (count == 2) {
+		long result = pcsample(samples, ENOUGH);
+
+		start_profil();
+		printf("%s: errno %d\n", words[1], result == -1 ? errno : 0);
+		return 0;
+	}
+	start();
+	print_shares("control", with_a_call);
+	print_shares("profil", with_profil);
+	print_shares("pcsample", with_pcsample);
+	pcsample_has_its_page();
+	one_excludes_the_other();
+	wrong_buffers_harm_nobody();
+	buffers_lie_anywhere();
+	signals_interrupt_no_call();
+	each_tick_is_stored();
+	return finish("profil_solaris");
+}

@@ -1,0 +1,12 @@
+cp /lab/series "$LAB_OUT"
+start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --cpus 2 --memory 512M --hz 300 \
+    --cmdline 'console=ttyS0 quiet panic=-1'
+says 'children have counted'
+status children || fail 93 "no status"
+cp /run/children "$LAB_OUT/children.status"
+tell go on
+ended
+
+start limited --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 512M --guest-access prf \
+    --cmdline 'console=ttyS0 quiet panic=-1 limited'
+ended
