@@ -343,7 +343,7 @@ impl Resolver {
         frames
     }
 
-    fn file(&self, mapping: &Mapping) -> Rc<LoadedFile> {
+    pub(super) fn file(&self, mapping: &Mapping) -> Rc<LoadedFile> {
         let key = (mapping.binary, mapping.file.clone());
         if let Some(known) = self.files.borrow().get(&key) {
             return Rc::clone(known);
@@ -394,7 +394,7 @@ fn plain(line: SourceLine) -> SourceLine {
 }
 
 /// Whether the mapping has no file that the recording knows: `[anon]`, but not `[vdso]`, which has functions.
-fn is_nameless(mapping: &Mapping) -> bool {
+pub(super) fn is_nameless(mapping: &Mapping) -> bool {
     mapping.binary.is_none() && (mapping.file.starts_with('[') || mapping.file.is_empty())
 }
 
