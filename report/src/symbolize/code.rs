@@ -3,7 +3,11 @@
 use kvmprof_recording::file::{Mapping, Segment};
 
 use super::resolver::is_nameless;
-use super::{MappingSet, Resolver, USER, demangle};
+use super::{MappingSet, Resolver, USER, demangle, module_name};
+use crate::text::visible;
+
+/// Bytes of a page of x86.
+const PAGE: u64 = 4096;
 
 /// A stretch of code of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +21,16 @@ pub struct Code {
 }
 
 impl Code {
+    /// Its file's path, for people: guests choose paths.
+    pub fn shown_file(&self) -> String {
+        visible(&self.file)
+    }
+
+    /// Whether `file` is its file's path, or the last part of that.
+    pub fn is_of(&self, file: &str) -> bool {
+        self.file == file || module_name(&self.file) == file
+    }
+
     /// The file's begin to its end in memory, with what lies between its mappings.
     fn join(&mut self, mapping: &Mapping) {
         self.begin = self.begin.min(mapping.begin);
@@ -74,6 +88,30 @@ impl Resolver {
             }
         }
         found
+    }
+
+    /// The address that `address` in memory with `mappings` has in its file, by which the file's own symbols go. Outside
+    /// of files it is the same; `None` if the file's segments aren't known.
+    pub fn linked_address(&self, mappings: MappingSet, address: u64) -> Option<u64> {
+        let Some(mapping) = self.tables().spaces.find(mappings, address) else {
+            return Some(address);
+        };
+        if is_nameless(mapping) {
+            return Some(address);
+        }
+        let byte = (address - mapping.begin).wrapping_add(mapping.offset);
+        let file = self.file(mapping);
+        let mut segments = file.segments.iter();
+        // Whole pages are mapped, with what lies before and behind the segment.
+        let segment = segments.find(|segment| {
+            let begin = segment.offset - segment.offset % PAGE;
+            let end = segment.offset.saturating_add(segment.length);
+            (begin..end.checked_next_multiple_of(PAGE).unwrap_or(end)).contains(&byte)
+        })?;
+        Some(
+            byte.wrapping_sub(segment.offset)
+                .wrapping_add(segment.address),
+        )
     }
 }
 
@@ -193,10 +231,41 @@ mod tests {
     }
 
     #[test]
+    fn symbols_of_files_go_by_the_files_own_addresses() {
+        let (mut resolver, set) = resolver();
+        let linked = |resolver: &Resolver, address| resolver.linked_address(set, address);
+        assert_eq!(linked(&resolver, 0x5000_1010), Some(0x40_1010));
+        assert_eq!(linked(&resolver, 0x7000_0100), Some(0x100));
+        // Neither mapped, nor in a file.
+        assert_eq!(linked(&resolver, 0x1000), Some(0x1000));
+        assert_eq!(linked(&resolver, 0x4000_0010), Some(0x4000_0010));
+        // The segment begins in the middle of a page, and is mapped from that page's begin.
+        resolver.add_file(Binary {
+            info: BinaryInfo {
+                id: 2,
+                segments: vec![Segment {
+                    offset: 0x5f0,
+                    address: 0x15f0,
+                    length: 0x100,
+                }],
+                ..BinaryInfo::default()
+            },
+            functions: String::new(),
+        });
+        assert_eq!(linked(&resolver, 0x7000_0000), Some(0x1000));
+        assert_eq!(linked(&resolver, 0x7000_0600), Some(0x1600));
+        assert_eq!(linked(&resolver, 0x7000_1000), None);
+    }
+
+    #[test]
     fn files_reach_from_their_first_to_their_last_mapping() {
         let (resolver, set) = resolver();
+        let files = resolver.files_in(set);
+        assert!(
+            files[0].is_of("weaver") && files[0].is_of("/bin/weaver") && !files[0].is_of("/bin")
+        );
         assert_eq!(
-            found(&resolver.files_in(set)),
+            found(&files),
             [
                 (0x5000_1000, 0x5000_4000, "/bin/weaver"),
                 (0x7000_0000, 0x7000_2000, "/lib/libc.so")
