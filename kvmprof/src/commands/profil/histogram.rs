@@ -125,12 +125,13 @@ impl Layout {
         }
         let (_, last) = self.range(counts.saturating_sub(1));
         let (scale, offset) = (self.scale, self.offset);
+        let plural = if counts == 1 { "" } else { "s" };
         let bytes = match self.bytes_per_count() {
             Some(bytes) => format!("{bytes} bytes"),
             None => format!("about {:.1} bytes", f64::from(1 << 17) / f64::from(scale)),
         };
         format!(
-            "{counts} counts of {bytes} from {offset:#x} to {last:#x}, scale {scale:#x} ({system})"
+            "{counts} count{plural} of {bytes} from {offset:#x} to {last:#x}, scale {scale:#x} ({system})"
         )
     }
 }

@@ -196,3 +196,131 @@ fn place(resolved: &Resolved) -> Place {
         },
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use kvmprof_recording::file::{
+        BinaryFunction, BinaryInfo, Block, Kind, Mapping, ProcessMappings, SamplesEncoder, Segment,
+        header,
+    };
+    use kvmprof_recording::{Sample, Ticks};
+
+    use super::*;
+
+    const PID: i32 = 7;
+    const SPACE: u64 = 0x2000;
+    const CODE: u64 = 0x5000_1000;
+
+    /// A block of a sample of process `pid` in user mode.
+    fn sample(pid: i32, space: u64, pc: u64) -> Vec<u8> {
+        let mut encoder = SamplesEncoder::default();
+        let sample = Sample {
+            pid,
+            pc,
+            mode: Mode::User,
+            address_space: space,
+            ..Sample::default()
+        };
+        let ticks = Ticks {
+            sample: Some(sample),
+            ..Ticks::default()
+        };
+        encoder.push(&ticks, &[pc]);
+        Block::encode(Kind::Samples, &encoder.take().bytes).unwrap()
+    }
+
+    fn mappings(pid: i32, space: u64) -> Vec<u8> {
+        let mapping = Mapping {
+            begin: CODE,
+            end: CODE + 0x1000,
+            offset: 0x1000,
+            file: "/bin/loom".to_owned(),
+            binary: Some(1),
+        };
+        let mappings = ProcessMappings {
+            address_space: space,
+            pid,
+            mappings: vec![mapping],
+            ..ProcessMappings::default()
+        };
+        mappings.to_block().unwrap()
+    }
+
+    fn functions() -> Vec<u8> {
+        let info = BinaryInfo {
+            id: 1,
+            segments: vec![Segment {
+                offset: 0x1000,
+                address: 0x40_1000,
+                length: 0x1000,
+            }],
+            ..BinaryInfo::default()
+        };
+        let function = |address, length, name: &str| BinaryFunction {
+            address,
+            length,
+            name: name.to_owned(),
+        };
+        let functions = [
+            function(0x40_1000, 0x1c, "weave"),
+            function(0x40_1020, 0x20, "card"),
+        ];
+        info.to_block(&functions).unwrap()
+    }
+
+    fn process(blocks: &[Vec<u8>]) -> Process {
+        let mut process = Process::new(PID, None).unwrap();
+        process.feed(&header()).unwrap();
+        for block in blocks {
+            process.feed(block).unwrap();
+        }
+        process
+    }
+
+    #[test]
+    fn code_is_known_when_a_sample_is_in_a_mapping() {
+        let seen = || sample(PID, SPACE, CODE);
+        let own = || mappings(PID, SPACE);
+        for (blocks, expected) in [
+            (vec![own()], Knowledge::Unseen),
+            (vec![sample(8, SPACE, CODE)], Knowledge::Unseen),
+            (vec![seen()], Knowledge::Unknown),
+            (vec![seen(), mappings(8, SPACE)], Knowledge::Unknown),
+            (vec![seen(), own()], Knowledge::Known),
+            (vec![seen(), seen(), seen()], Knowledge::Hopeless),
+            (vec![seen(), seen(), seen(), own()], Knowledge::Known),
+        ] {
+            assert_eq!(process(&blocks).knowledge(), expected, "{}", blocks.len());
+        }
+    }
+
+    #[test]
+    fn other_page_tables_are_another_program_on_linux() {
+        let blocks = [sample(PID, SPACE, CODE), mappings(PID, SPACE)];
+        let mut linux = process(&blocks);
+        assert!(!linux.has_executed());
+        // The other half under KPTI, and another process.
+        linux.feed(&sample(PID, SPACE | 0x1000, CODE)).unwrap();
+        linux.feed(&sample(8, 0x6000, CODE)).unwrap();
+        assert!(!linux.has_executed());
+        linux.feed(&sample(PID, 0x4000, CODE)).unwrap();
+        linux.feed(&mappings(PID, 0x4000)).unwrap();
+        assert!(linux.has_executed());
+        let blocks = [sample(PID, SPACE, CODE), sample(PID, 0x4000, CODE)];
+        assert!(!process(&blocks).has_executed());
+    }
+
+    #[test]
+    fn code_is_called_by_its_functions() {
+        let blocks = [sample(PID, SPACE, CODE), mappings(PID, SPACE), functions()];
+        let process = process(&blocks);
+        let name = |begin, last| process.place(CODE + begin, CODE + last).function;
+        assert_eq!(name(0x10, 0x17), "weave");
+        // From one function, over the gap, and into the next one.
+        assert_eq!(name(0x18, 0x1f), "weave");
+        assert_eq!(name(0x1c, 0x23), "card");
+        assert_eq!(name(0x10, 0x2f), "weave..card");
+        assert_eq!(name(0x80, 0x87), "loom+0x401080");
+        assert_eq!(process.place(CODE, CODE).module, "loom");
+    }
+}
