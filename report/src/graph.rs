@@ -60,10 +60,23 @@ pub fn title(profile: &Profile) -> String {
 /// The account of `profile`'s ticks, as a line of text.
 pub fn account(profile: &Profile) -> String {
     let account = profile.contents.account;
-    let mut text = format!(
-        "{} samples and {} idle ticks at {} Hz; {} stolen, {} lost",
-        account.samples, account.idle, profile.contents.info.hz, account.stolen, account.lost
-    );
+    let info = &profile.contents.info;
+    let mut text = match info.event {
+        None => format!(
+            "{} samples and {} idle ticks at {}; {} stolen, {} lost",
+            account.samples,
+            account.idle,
+            info.rate(),
+            account.stolen,
+            account.lost
+        ),
+        Some(event) => format!(
+            "{} samples: {}, whatever time it took; {} lost",
+            account.samples,
+            event.describe(),
+            account.lost
+        ),
+    };
     if account.ungathered > 0 {
         text += &format!(", {} of others", account.ungathered);
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kvmprof_client::Connection;
 use kvmprof_demo_guest::{Image, Truth};
-use kvmprof_recording::StackParts;
+use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_test_guest::{
     AttackResults, Counter, PortResults, Stage, allow_stage, attack_results_area, counters,
     counters_area, port_results_area,
@@ -61,12 +61,27 @@ impl Machine {
     /// # Panics
     /// When it can't be started.
     pub fn recorded(boot: Boot, vcpus: u16, clock: Clock, path: &Path) -> Self {
+        Self::recorded_by(boot, vcpus, clock, None, path)
+    }
+
+    /// The same with `event` in place of the clock.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    pub fn recorded_by(
+        boot: Boot,
+        vcpus: u16,
+        clock: Clock,
+        event: Option<SamplingEvent>,
+        path: &Path,
+    ) -> Self {
         let plan = RecordPlan {
             path: path.to_owned(),
             stacks: StackParts {
                 kernel: true,
                 user: true,
             },
+            event,
         };
         Self::launch(boot, vcpus, clock, |config| VmConfig {
             record: Some(plan),

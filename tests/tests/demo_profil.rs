@@ -1,15 +1,16 @@
 //! profil and pcsample against a running guest: buffers that kvmprof keeps, and stores into a process's own memory.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::profil::{Call, Function, Range, State, Status};
 use kvmprof_abi::wire::device;
 use kvmprof_demo_guest::{Mode, function_at, rows, symbol};
+use kvmprof_test_guest::Stage;
 use kvmprof_tests::{
     Boot, Clock, CpuPressure, Guest, Machine, Profil, Sampled, assert_share, errno_of, on_kvm,
     profil_call, sampling_rate, share, until,
 };
 use kvmprof_vmm::clock::ClockSource;
+use kvmprof_vmm::virtio::GuestAccess;
 use rustix::process::Signal;
 
 /// The demo guest's processes, in the order of their memory.
@@ -173,18 +174,21 @@ fn stores_go_into_the_memory_of_the_process_alone() {
         assert!(before.iter().flatten().all(|byte| *byte == 0));
         let profil = Profil::open(&machine.connect());
         // Over the border of two pages, at an odd address.
-        let capacity = 40;
+        let capacity = 40_u16;
         let start = UNUSED + PAGE - 13;
         let pcsample = Call {
             buffer: PRIVATE + start as u64,
-            size: capacity,
+            size: capacity.into(),
             ..profil_call(Function::Pcsample, 102)
         };
         assert_eq!(profil.call(&pcsample, &[]), 0);
-        let status = until_stored(&profil, capacity);
-        assert_eq!((status.state, status.stored), (State::Full, capacity));
+        let status = until_stored(&profil, capacity.into());
+        assert_eq!(
+            (status.state, status.stored),
+            (State::Full, capacity.into())
+        );
         let memory = private(&machine, 1);
-        let (array, behind) = memory[start..].split_at(capacity as usize * 8);
+        let (array, behind) = memory[start..].split_at(usize::from(capacity) * 8);
         for pc in array.as_chunks::<8>().0 {
             let name = function_at(u64::from_le_bytes(*pc));
             assert!(
@@ -214,7 +218,7 @@ fn stores_go_into_the_memory_of_the_process_alone() {
             size: 0,
             ..pcsample
         };
-        assert_eq!(profil.call(&off, &[]), i64::try_from(capacity).unwrap());
+        assert_eq!(profil.call(&off, &[]), i64::from(capacity));
         machine.stop();
     });
 }
@@ -224,13 +228,13 @@ fn stores_go_into_the_memory_of_the_process_alone() {
 fn all_histograms_count_in_the_process() {
     on_kvm(|| {
         let machine = machine(1, sampling_rate(1000));
-        let size = 64_u64;
+        let size = 64_u8;
         let wheel = symbol("turn_wheel").unwrap();
         let range = Range {
             low: wheel.address,
             high: wheel.address + wheel.size,
             buffer: PRIVATE + UNUSED as u64,
-            size: i32::try_from(size).unwrap(),
+            size: size.into(),
             scale: u32::MAX,
         };
         for function in [Function::Profil, Function::AixProfil, Function::AixRanges] {
@@ -242,7 +246,7 @@ fn all_histograms_count_in_the_process() {
             let on = Call {
                 flags: Call::EVERY_TICK,
                 buffer: PRIVATE + UNUSED as u64,
-                size,
+                size: size.into(),
                 offset: USER_CODE,
                 scale: 2,
                 ..profil_call(function, 102)
@@ -257,7 +261,7 @@ fn all_histograms_count_in_the_process() {
                 .map(|count| u64::from(u16::from_le_bytes(*count)))
                 .sum();
             assert!(counted >= 20, "{function:?}: {counted}");
-            let other = &unused(&machine, 1)[size as usize..];
+            let other = &unused(&machine, 1)[usize::from(size)..];
             assert!(other.iter().all(|byte| *byte == 0), "{function:?}");
             machine.overwrite("process_memory", (PRIVATE_LENGTH + UNUSED) as u64, &[0; 64]);
         }
@@ -309,6 +313,56 @@ fn a_buffer_that_the_process_cannot_write_turns_profiling_off() {
             let range = own + stacks.start..own + stacks.end;
             assert_eq!(now[range.clone()], before[range]);
         }
+        machine.stop();
+    });
+}
+
+/// A page may be another one at the next tick, or lie where there is no memory.
+#[test]
+fn a_page_that_is_remapped_between_two_ticks_is_followed() {
+    on_kvm(|| {
+        let machine = machine(1, sampling_rate(1000));
+        let page = UNUSED as u64 / PAGE as u64;
+        let entry = |machine: &Machine, page: u64| {
+            let tables = machine.object("process_pt_3");
+            let (entries, _) = tables.as_chunks::<8>();
+            u64::from_le_bytes(entries[usize::try_from(page).unwrap()])
+        };
+        let remap = |to: u64| machine.overwrite("process_pt_3", page * 8, &to.to_le_bytes());
+        let profil = Profil::open(&machine.connect());
+        let on = Call {
+            flags: Call::EVERY_TICK,
+            buffer: PRIVATE + UNUSED as u64,
+            size: 2,
+            scale: 2,
+            offset: USER_CODE,
+            ..profil_call(Function::AixProfil, 201)
+        };
+        profil.call(&on, &[]);
+        until_stored(&profil, 3);
+        let count = |page: usize| {
+            let counts = private(&machine, 3);
+            u16::from_le_bytes([counts[page * PAGE], counts[page * PAGE + 1]])
+        };
+        let (first, other) = (entry(&machine, page), entry(&machine, page + 1));
+        remap(other);
+        until_stored(&profil, profil.status().stored + 3);
+        let page = UNUSED / PAGE;
+        let before = count(page);
+        assert!(before >= 3 && count(page + 1) >= 2);
+        until_stored(&profil, profil.status().stored + 3);
+        assert_eq!(count(page), before);
+        // Devices, which user mode may write by these tables, and no memory at all.
+        for nowhere in [0xfee0_0000, 0x000f_ffff_ffff_f000] {
+            remap(nowhere | other & 0xfff);
+            let stopped = until("storing has stopped", || {
+                let status = profil.status();
+                (status.state != State::On).then_some(status)
+            });
+            assert_eq!(stopped.state, State::Fault);
+            profil.call(&on, &[]);
+        }
+        remap(first);
         machine.stop();
     });
 }
@@ -423,5 +477,69 @@ fn the_rate_has_to_be_a_multiple_of_100() {
         let ran = guest.wait();
         assert_eq!(ran.status, 0);
         assert!(ran.stderr.contains("a multiple of 100"), "{}", ran.stderr);
+    });
+}
+
+/// A process that calls profil and one that calls pcsample, both in the guest: by the time that the guest itself says they
+/// have run, and in their own memory.
+#[test]
+fn processes_of_the_guest_profile_themselves() {
+    on_kvm(|| {
+        let clock = Clock {
+            hz: sampling_rate(500),
+            source: ClockSource::Thread,
+            jitter: true,
+        };
+        let boot = Boot::Test("workload=profil");
+        let machine = Machine::start_with_ports(boot, 1, clock, GuestAccess::Profil);
+        machine.until_stage(Stage::Open);
+        machine.allow(Stage::Open);
+        let stored = || {
+            let counts = private(&machine, 0);
+            let counts = counts[UNUSED..].as_chunks::<2>().0.iter();
+            let counted: u64 = counts
+                .map(|count| u64::from(u16::from_le_bytes(*count)))
+                .sum();
+            let samples = private(&machine, 1);
+            let samples = samples[UNUSED..].as_chunks::<8>().0.iter();
+            let samples: Vec<u64> = samples.map(|pc| u64::from_le_bytes(*pc)).collect();
+            let filled = samples.iter().position(|pc| *pc == 0);
+            let filled = filled.unwrap_or(samples.len());
+            assert!(samples[filled..].iter().all(|pc| *pc == 0));
+            let image = &kvmprof_test_guest::IMAGE;
+            for pc in &samples[..filled] {
+                let name = image.function_at(*pc).unwrap_or_default();
+                assert!(["turn_wheel", "spinner"].contains(&name), "{pc:#x} {name}");
+            }
+            (counted, filled as u64)
+        };
+        machine.truth();
+        let pressure = CpuPressure::begin();
+        let (before, cycles_before) = (stored(), machine.truth());
+        let after = until("ticks were stored", || {
+            let now = stored();
+            (now.0 + now.1 >= before.0 + before.1 + 500).then_some(now)
+        });
+        let cycles = machine.truth().cycles_since(&cycles_before);
+        let (counted, sampled) = (after.0 - before.0, after.1 - before.1);
+        let shares = (
+            share(counted, counted + sampled),
+            share(cycles[0], cycles[0] + cycles[1]),
+        );
+        let seen = Sampled::new(counted + sampled, 0, 0, &pressure);
+        assert_share("profil beside pcsample", shares, seen);
+        for process in [2, 3] {
+            assert!(unused(&machine, process).iter().all(|byte| *byte == 0));
+        }
+        let names: Vec<String> = machine.status()["consumers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|consumer| Some(consumer["name"].as_str()?.to_owned()))
+            .collect();
+        assert!(
+            names.contains(&"profil 101".to_owned()) && names.contains(&"profil 102".to_owned())
+        );
+        machine.stop();
     });
 }

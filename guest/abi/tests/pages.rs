@@ -1,4 +1,5 @@
-//! Compares WIRE.md, PCS.md and PRF.md with the code: every dump with the encoder, every number with its constant.
+//! Compares WIRE.md, PCS.md, PRF.md, PROFIL.md and RECORDER.md with the code: every dump with the encoder, every number
+//! with its constant.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -6,6 +7,8 @@ use std::collections::BTreeMap;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{self, Format, Header, Msample, Psample, Record};
 use kvmprof_abi::prf;
+use kvmprof_abi::profil::{self, Call, Function, State, Status};
+use kvmprof_abi::recorder;
 use kvmprof_abi::wire::{
     self, HelloReply, Kind, READABLE, Reply, ReplyFrame, Request, RequestFrame, VERSION,
 };
@@ -13,6 +16,8 @@ use kvmprof_abi::wire::{
 const WIRE: &str = include_str!("../WIRE.md");
 const PCS: &str = include_str!("../PCS.md");
 const PRF: &str = include_str!("../PRF.md");
+const PROFIL: &str = include_str!("../PROFIL.md");
+const RECORDER: &str = include_str!("../RECORDER.md");
 
 /// The dumps of a page by name.
 fn dumps(page: &str) -> BTreeMap<&str, Vec<u8>> {
@@ -307,6 +312,114 @@ fn dump_of_a_read() {
     let bytes = words.into_iter().flat_map(u64::to_le_bytes).collect();
     assert_eq!(prf::read_size(3), 8 * words.len());
     compare(PRF, &[("read-3-addresses", bytes)]);
+}
+
+#[test]
+fn numbers_of_profil() {
+    for (name, command) in [
+        ("PROFIL_CALL", profil::PROFIL_CALL),
+        ("PROFIL_GETSTAT", profil::PROFIL_GETSTAT),
+    ] {
+        says(PROFIL, &format!("| `{name}` | {command:#06x} |"));
+    }
+    for errno in [Errno::ENXIO, Errno::EFAULT, Errno::EINVAL, Errno::ENOSPC] {
+        let (name, _) = errno.describe().unwrap();
+        says(PROFIL, &format!("| {} | {name} |", errno.0));
+    }
+    let device = wire::device::PROFIL;
+    says(PROFIL, &format!("(device {device}, minor 0)"));
+    says(PROFIL, &format!("`{}`", profil::NODE));
+    says(PROFIL, &format!("{} times a second", profil::RATE_HZ));
+    says(PROFIL, &format!("{} bytes, little-endian", Call::SIZE));
+    says(
+        PROFIL,
+        &format!("function 3, {} bytes", profil::Range::SIZE),
+    );
+    says(PROFIL, &format!("stores {} bytes", Status::SIZE));
+    says(PROFIL, &format!("more than {}", profil::MAX_RANGES));
+    says(PROFIL, &format!("would pass {}", profil::SOLARIS_MAX_COUNT));
+    says(
+        PROFIL,
+        &format!("longer than {} MiB", profil::MAX_KEPT >> 20),
+    );
+    for (number, function) in [
+        (1, Function::Profil),
+        (2, Function::AixProfil),
+        (3, Function::AixRanges),
+        (4, Function::Pcsample),
+    ] {
+        assert_eq!(Function::from_number(number), Some(function));
+    }
+    for state in State::ALL {
+        says(
+            PROFIL,
+            &format!("| {} | {} |", state as u32, state.describe()),
+        );
+    }
+}
+
+#[test]
+fn dumps_of_profil() {
+    let call = Call {
+        function: Function::Profil,
+        flags: Call::KEEP,
+        pid: 101,
+        ranges: 0,
+        buffer: 0,
+        size: 0x8_0000,
+        offset: 0x60_0000,
+        scale: 0x4000,
+        time: u64::MAX,
+        program: [0; 16],
+    };
+    let status = Status {
+        state: State::On,
+        ticks: 120,
+        stored: 100,
+        outside: 15,
+        waiting: 5,
+        lost: 0,
+    };
+    compare(
+        PROFIL,
+        &[
+            ("call-profil-101", call.encode().to_vec()),
+            ("state", status.encode().to_vec()),
+        ],
+    );
+}
+
+#[test]
+fn numbers_of_the_recorder() {
+    for (name, command) in [
+        ("REC_START", recorder::REC_START),
+        ("REC_STOP", recorder::REC_STOP),
+        ("REC_PIDS", recorder::REC_PIDS),
+        ("REC_EVENT", recorder::REC_EVENT),
+    ] {
+        says(RECORDER, &format!("| {name} | {command:#06x} |"));
+    }
+    for (name, event) in [
+        ("EVENT_EXITS", recorder::EVENT_EXITS),
+        ("EVENT_PORT", recorder::EVENT_PORT),
+        ("EVENT_PORT_READ", recorder::EVENT_PORT_READ),
+        ("EVENT_PORT_WRITE", recorder::EVENT_PORT_WRITE),
+        ("EVENT_MMIO", recorder::EVENT_MMIO),
+        ("EVENT_MMIO_READ", recorder::EVENT_MMIO_READ),
+        ("EVENT_MMIO_WRITE", recorder::EVENT_MMIO_WRITE),
+    ] {
+        says(RECORDER, &format!("| {name} | {event} |"));
+    }
+    says(RECORDER, &format!("1 to {}", recorder::MAX_PERIOD));
+    says(RECORDER, &format!("more than {}", recorder::MAX_PIDS));
+    let parts = [recorder::STACK_KERNEL, recorder::STACK_USER];
+    says(
+        RECORDER,
+        &format!(
+            "{}: the kernel's frames, {}: the user's",
+            parts[0], parts[1]
+        ),
+    );
 }
 
 #[test]

@@ -91,3 +91,153 @@ fn check(entry: u64) -> Result<(), NotWritable> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use vm_memory::Bytes;
+
+    use super::*;
+    use crate::testing::page_tables::{Memory, Tables, long_mode};
+
+    const ROOT: u64 = 0x1_0000;
+    const ALL: u64 = PRESENT | WRITABLE | USER;
+
+    fn memory() -> Memory {
+        Memory::from_ranges(&[(GuestAddress(0), 4 << 20)]).unwrap()
+    }
+
+    /// Tables in which user mode may write everything that is mapped.
+    fn user_tables(levels: u32) -> Tables {
+        let mut tables = Tables::new(memory(), ROOT, levels);
+        tables.map(0x40_0000, 0x5000, 1);
+        tables.map(0x60_0000, 0x20_0000, 2);
+        tables.map(0x8000_0000, 0, 3);
+        for address in (ROOT..tables.end()).step_by(8) {
+            let entry = entry_at(&tables, address);
+            if entry != 0 {
+                let place = GuestAddress(address);
+                tables.memory.write_obj(entry | ALL, place).unwrap();
+            }
+        }
+        tables
+    }
+
+    fn entry_at(tables: &Tables, address: u64) -> u64 {
+        tables.memory.read_obj(GuestAddress(address)).unwrap()
+    }
+
+    /// Where the entries are that lead to `address`, from the root on.
+    fn entries(tables: &Tables, address: u64, levels: u32) -> Vec<u64> {
+        let mut table = ROOT;
+        let mut places = Vec::new();
+        for level in (1..=levels).rev() {
+            let place = table + (address >> (12 + 9 * (level - 1)) & 0x1ff) * 8;
+            let entry = entry_at(tables, place);
+            places.push(place);
+            if entry & LARGE != 0 {
+                break;
+            }
+            table = entry & FRAME;
+        }
+        places
+    }
+
+    #[test]
+    fn marks_every_level_as_the_processor_does() {
+        for levels in [4, 5] {
+            for (address, physical) in [
+                (0x40_0123, 0x5123),
+                (0x60_4567, 0x20_4567),
+                (0x8012_3456, 0x12_3456),
+            ] {
+                let tables = user_tables(levels);
+                let registers = long_mode(ROOT, levels == 5);
+                let space = AddressSpace::new(&tables.memory, &registers);
+                let places = entries(&tables, address, levels);
+                let before: Vec<u64> = places.iter().map(|at| entry_at(&tables, *at)).collect();
+                assert_eq!(space.user_store(address), Ok(GuestAddress(physical)));
+                for (depth, (place, before)) in places.iter().zip(&before).enumerate() {
+                    let last = depth + 1 == places.len();
+                    let bits = if last { ACCESSED | DIRTY } else { ACCESSED };
+                    assert_eq!(entry_at(&tables, *place), before | bits);
+                }
+                assert_eq!(space.user_store(address), Ok(GuestAddress(physical)));
+            }
+        }
+    }
+
+    #[test]
+    fn every_level_has_its_say() {
+        for address in [0x40_0123, 0x60_4567, 0x8012_3456] {
+            for (bit, reason) in [
+                (PRESENT, NotWritable::Absent),
+                (WRITABLE, NotWritable::ReadOnly),
+                (USER, NotWritable::Forbidden),
+            ] {
+                let count = entries(&user_tables(4), address, 4).len();
+                for depth in 0..count {
+                    let tables = user_tables(4);
+                    let place = entries(&tables, address, 4)[depth];
+                    let entry = entry_at(&tables, place) & !bit;
+                    tables.memory.write_obj(entry, GuestAddress(place)).unwrap();
+                    let before = contents(&tables.memory);
+                    let space = AddressSpace::new(&tables.memory, &long_mode(ROOT, false));
+                    assert_eq!(space.user_store(address), Err(reason), "{address:#x}");
+                    assert!(contents(&tables.memory) == before, "nothing has changed");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_addresses_of_user_mode_are_written() {
+        let tables = user_tables(4);
+        let registers = long_mode(ROOT, false);
+        let space = AddressSpace::new(&tables.memory, &registers);
+        for address in [1 << 47, 1 << 62, 0xffff_8000_0040_0000, u64::MAX] {
+            assert_eq!(space.user_store(address), Err(NotWritable::Forbidden));
+        }
+        assert_eq!(space.user_store(0x50_0000), Err(NotWritable::Absent));
+        let unpaged = crate::Registers::default();
+        let space = AddressSpace::new(&tables.memory, &unpaged);
+        assert_eq!(space.user_store(0x5000), Err(NotWritable::Forbidden));
+    }
+
+    fn contents(memory: &Memory) -> Vec<u8> {
+        let mut bytes = vec![0; 4 << 20];
+        memory.read_slice(&mut bytes, GuestAddress(0)).unwrap();
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_tables_get_only_accessed_and_dirty_bits(
+            pages in prop::collection::vec(any::<u64>(), 512),
+            cr3 in any::<u64>(),
+            address in any::<u64>(),
+            five_levels in any::<bool>(),
+        ) {
+            let memory = memory();
+            for (index, entry) in (0..).zip(pages) {
+                // Most entries allow everything, and half of them point to other tables.
+                let entry = if entry & 8 == 0 { entry & 0x3f_f0ff } else { entry };
+                let entry = if entry & 16 == 0 { entry | ALL } else { entry };
+                memory.write_obj(entry, GuestAddress(index * 8)).unwrap();
+            }
+            let before = contents(&memory);
+            for cr3 in [cr3, cr3 & 0xfff] {
+                let registers = long_mode(cr3, five_levels);
+                let space = AddressSpace::new(&memory, &registers);
+                // Where it leads is checked when it is written.
+                let _ = space.user_store(address & i64::MAX.cast_unsigned());
+            }
+            let after = contents(&memory);
+            let words = before.as_chunks::<8>().0.iter().zip(after.as_chunks::<8>().0);
+            for (before, after) in words {
+                let changed = u64::from_le_bytes(*before) ^ u64::from_le_bytes(*after);
+                prop_assert_eq!(changed & !(ACCESSED | DIRTY), 0);
+            }
+        }
+    }
+}

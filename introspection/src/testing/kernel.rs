@@ -79,6 +79,8 @@ pub mod offsets {
     pub const PAGE_OFFSET_BASE: u64 = 0x4108;
     /// `vmemmap_base`, 8 bytes.
     pub const VMEMMAP_BASE: u64 = 0x4110;
+    /// `init_task`.
+    pub const INIT_TASK: u64 = 0x4200;
     /// `vdso_image_64`, 16 bytes.
     pub const VDSO_IMAGE: u64 = 0x4118;
     /// The per-CPU variables in the image, which the kernel uses until the areas are set up.
@@ -129,6 +131,18 @@ pub mod task {
     pub const LEADER: u64 = 0x70;
     /// `task_struct.mm`, a pointer.
     pub const MM: u64 = 0x60;
+    /// `task_struct.start_time`, 8 bytes.
+    pub const START_TIME: u64 = 0x78;
+    /// `task_struct.self_exec_id`, 4 bytes.
+    pub const EXEC_ID: u64 = 0x80;
+    /// `task_struct.exit_state`, 4 bytes.
+    pub const EXIT_STATE: u64 = 0x88;
+    /// `task_struct.real_parent`, a pointer.
+    pub const PARENT: u64 = 0x90;
+    /// `task_struct.tasks`, the processes' list.
+    pub const TASKS: u64 = 0x98;
+    /// `signal_struct.live`, 4 bytes.
+    pub const LIVE: u64 = 8;
     /// `signal_struct.pids[PIDTYPE_PGID]`, a pointer.
     pub const GROUP: u64 = 0x20 + 16;
     /// `pid.numbers[0].nr`.
@@ -260,10 +274,16 @@ impl Kernel {
                 ("comm", 1, bits(task::COMM)),
                 ("group_leader", 1, bits(task::LEADER)),
                 ("mm", 1, bits(task::MM)),
+                ("start_time", 1, bits(task::START_TIME)),
+                ("self_exec_id", 1, bits(task::EXEC_ID)),
+                ("exit_state", 1, bits(task::EXIT_STATE)),
+                ("real_parent", 1, bits(task::PARENT)),
+                ("tasks", 1, bits(task::TASKS)),
             ],
         );
         super::processes::describe(&mut builder, self.areas);
-        builder.structure("signal_struct", &[("pids", 1, bits(0x20))]);
+        let signal = [("live", 1, bits(task::LIVE)), ("pids", 1, bits(0x20))];
+        builder.structure("signal_struct", &signal);
         builder.structure("pid", &[("numbers", 1, bits(0x18))]);
         builder.structure("upid", &[("nr", 1, bits(4))]);
         let hot = builder.structure("", &[("current_task", 1, 0), ("preempt_count", 1, 64)]);
@@ -296,6 +316,7 @@ impl Kernel {
             (offsets::BTF, 'R', "__start_BTF"),
             (offsets::BTF + btf_length, 'R', "__stop_BTF"),
             (offsets::MODULES, 'd', "modules"),
+            (offsets::INIT_TASK, 'D', "init_task"),
             (offsets::MODULE_TREE, 'd', "mod_tree"),
             (offsets::PAGE_TABLES, 'D', "init_top_pgt"),
             (offsets::ORC[0], 'r', "__start_orc_unwind_ip"),

@@ -45,6 +45,11 @@ impl Tables {
         self.next = next;
     }
 
+    /// Where the next table would be.
+    pub fn end(&self) -> u64 {
+        self.next
+    }
+
     /// Maps `address` to `physical` at `level`: 1 is 4 KiB, 2 is 2 MiB, 3 is 1 GiB.
     pub fn map(&mut self, address: u64, physical: u64, level: u32) {
         let mut table = self.root;

@@ -29,6 +29,7 @@ mod at {
     pub const START_CODE: u64 = 0x78;
     pub const ARG_START: u64 = 0x80;
     pub const VDSO: u64 = 0x98;
+    pub const AUXV: u64 = 0x100;
     pub const START: u64 = 0;
     pub const END: u64 = 8;
     pub const NEXT: u64 = 0x10;
@@ -68,6 +69,7 @@ pub(super) fn describe(builder: &mut Builder, areas: Areas) {
         ("start_code", 0, bits(at::START_CODE)),
         ("arg_start", 0, bits(at::ARG_START)),
         ("context", context, bits(at::VDSO - 8)),
+        ("saved_auxv", 0, bits(at::AUXV)),
     ];
     let mut area = vec![
         ("vm_start", 0, bits(at::START)),
@@ -178,7 +180,7 @@ impl<'g> Room<'g> {
 
     /// Gives task `index` an address space with `areas`; the result is its `mm_struct`.
     pub fn process(&mut self, index: u64, areas: &[AreaPlan]) -> u64 {
-        let mm = self.take(0x200);
+        let mm = self.take(0x400);
         self.put(DIRECT_MAP + TASKS + index * 0x1000 + task::MM, mm);
         let numbers = [
             (at::PGD, DIRECT_MAP + TABLES),
@@ -193,6 +195,13 @@ impl<'g> Room<'g> {
     /// Gives the address space at `mm` the page tables at physical address `root`.
     pub fn page_tables(&self, mm: u64, root: u64) {
         self.put(mm + at::PGD, DIRECT_MAP + root);
+    }
+
+    /// Sets the auxiliary vector of the address space at `mm`: pairs of type and value.
+    pub fn auxiliary_vector(&self, mm: u64, pairs: &[(u64, u64)]) {
+        for (index, (kind, value)) in (0..).zip(pairs) {
+            self.put_all(mm + at::AUXV + index * 16, &[(0, *kind), (8, *value)]);
+        }
     }
 
     /// Sets the start of the program's code in the address space at `mm`; 0: there is no program yet.
@@ -233,7 +242,8 @@ impl<'g> Room<'g> {
         let numbers = [
             (at::START, plan.begin),
             (at::END, plan.end),
-            (at::FLAGS, if plan.executable { 0x75 } else { 0x71 }),
+            // Executable areas can't be written.
+            (at::FLAGS, if plan.executable { 0x75 } else { 0x73 }),
             (at::PAGE_OFFSET, plan.offset),
             (at::FILE, plan.file),
         ];

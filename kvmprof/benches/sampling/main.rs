@@ -10,6 +10,7 @@ mod guest;
 mod lookup;
 mod start_up;
 mod steal;
+mod stores;
 
 use std::time::Duration;
 
@@ -72,6 +73,7 @@ fn main() -> anyhow::Result<()> {
         percent(stolen, all)
     );
     lookup::print()?;
+    stores::print()?;
     start_up::print()?;
     for source in SOURCES {
         let at_1_khz = series

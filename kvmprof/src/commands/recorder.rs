@@ -4,10 +4,10 @@ use std::sync::mpsc::SyncSender;
 
 use anyhow::Context;
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::recorder::{REC_PIDS, REC_START, STACK_KERNEL, STACK_USER};
+use kvmprof_abi::recorder::{REC_EVENT, REC_PIDS, REC_START, STACK_KERNEL, STACK_USER};
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
 
-use kvmprof_recording::StackParts;
+use kvmprof_recording::{SamplingEvent, StackParts};
 
 /// Bytes of the stream that are read at a time.
 const PIECE: usize = 256 << 10;
@@ -27,24 +27,40 @@ pub fn choose(recorder: &RemoteDevice, pids: &[i32]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts `recorder`, with these parts of call stacks.
+/// Starts `recorder`, with these parts of call stacks, and with `event` in place of the clock if there is one.
 ///
 /// # Errors
-/// The guest has no clock; or another error, with `otherwise` as its context.
+/// The guest has no clock, or is sampled by something else; or another error, with `otherwise` as its context.
 pub fn start(
     recorder: &RemoteDevice,
     stacks: StackParts,
+    event: Option<SamplingEvent>,
     otherwise: &'static str,
 ) -> anyhow::Result<()> {
+    if let Some(event) = event {
+        let kind = event.kind().number().to_le_bytes();
+        recorder
+            .ioctl_with(REC_EVENT, event.period().into(), &kind, 0)
+            .context("The guest's recorder doesn't know this event: use the kvmprof of the release that runs the guest")?;
+    }
     let part = |wanted, part| if wanted { part } else { 0 };
     let parts = part(stacks.kernel, STACK_KERNEL) | part(stacks.user, STACK_USER);
     if let Err(error) = recorder.ioctl(REC_START, parts) {
-        let no_clock = error.errno() == Some(Errno::EINVAL);
-        return Err(error).context(if no_clock {
-            "The guest's clock is off: start the guest with another --hz than 0"
-        } else {
-            otherwise
-        });
+        let words = match (error.errno(), event) {
+            (Some(Errno::EINVAL), None) => {
+                "The guest's clock is off: start the guest with another --hz than 0"
+            }
+            (Some(Errno::EBUSY), None) => {
+                "The guest is being sampled by an event, not by the clock: wait until that recording has ended, or \
+                 give the same --event (kvmprof status tells it)"
+            }
+            (Some(Errno::EBUSY), Some(_)) => {
+                "The guest is being sampled by the clock, or by another event: wait until other recordings have \
+                 ended, close pcs and turn prf off (kvmprof status tells who counts)"
+            }
+            _ => otherwise,
+        };
+        return Err(error).context(words);
     }
     Ok(())
 }

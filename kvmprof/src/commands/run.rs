@@ -10,7 +10,7 @@ use super::clock::ClockOptions;
 use super::exit::{start_error, status_of_guest};
 use super::units::{parse_memory, parse_stacks};
 use kvmprof_introspection::GuestKnowledge;
-use kvmprof_recording::StackParts;
+use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage, value};
 use kvmprof_vmm::clock::{DEFAULT_HZ, MAXIMUM_HZ};
 use kvmprof_vmm::console::{self, ESCAPE_HELP, RawTerminal};
@@ -70,6 +70,9 @@ pub struct RunArguments {
     /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or none
     #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks, requires = "record")]
     stacks: StackParts,
+    /// Have --record sample one of every N events of a vCPU instead of by the clock, as kvmprof record does
+    #[arg(long, value_name = "EVENT:N", requires = "record")]
+    event: Option<SamplingEvent>,
     /// A folder with the guest's files, or some of them: programs in recordings are looked for there first. Files are
     /// used whose build id, or else whose length, is that of the file in the guest
     #[arg(long, value_name = "DIR")]
@@ -107,9 +110,9 @@ impl RunArguments {
                 "--wait without --socket would wait for ever: no client could start the guest",
             ));
         }
-        if self.record.is_some() && self.hz == 0 {
+        if self.record.is_some() && self.event.is_none() && self.hz == 0 {
             return Err(usage(format_args!(
-                "--record needs a clock: give --hz a number from 1 to {MAXIMUM_HZ}"
+                "--record needs a clock or an --event: give --hz a number from 1 to {MAXIMUM_HZ}"
             )));
         }
         let knowledge = self.pid_at.as_deref().map(pid_at).transpose();
@@ -133,6 +136,7 @@ impl RunArguments {
             record: self.record.clone().map(|path| RecordPlan {
                 path,
                 stacks: self.stacks,
+                event: self.event,
             }),
             sysroot: self.sysroot.clone(),
             knowledge: knowledge.map_err(usage)?,

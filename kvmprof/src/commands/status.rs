@@ -3,6 +3,7 @@
 use anyhow::Context;
 use clap::Args;
 use kvmprof_abi::wire::device;
+use kvmprof_recording::SamplingEvent;
 use kvmprof_recording::status::{
     ClockStatus, ConsumerStatus, MachineStatus, PcsStatus, PrfStatus, ProfilStatus, RecorderStatus,
     Status,
@@ -104,7 +105,15 @@ fn machine_lines(machine: &MachineStatus) -> Vec<String> {
 
 fn clock_lines(clock: &ClockStatus) -> Vec<String> {
     let jitter = if clock.jitter { " with jitter" } else { "" };
-    let state = if clock.running { "running" } else { "stopped" };
+    let state = match (clock.running, &clock.event) {
+        (true, _) => "running".to_owned(),
+        (false, None) => "stopped".to_owned(),
+        (false, Some(event)) => {
+            let known = event.parse::<SamplingEvent>();
+            let words = known.map_or_else(|_| event.clone(), SamplingEvent::describe);
+            format!("stopped, ticks are {words}")
+        }
+    };
     let mut lines = vec![
         format!(
             "clock      {} Hz by {}{jitter}, {state}; registers from the {}; ticks of halted vCPUs: {}",

@@ -10,7 +10,7 @@ use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, valu
 
 use super::recorder;
 use super::units::parse_stacks;
-use kvmprof_recording::StackParts;
+use kvmprof_recording::{SamplingEvent, StackParts};
 
 /// Pieces that wait to be shown; the rest waits in the guest's recorder, which counts what it has to drop.
 const PIECES: usize = 8;
@@ -31,6 +31,9 @@ pub struct TopArguments {
     /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or none
     #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks)]
     stacks: StackParts,
+    /// Sample one of every N events of a vCPU instead of by the clock, as kvmprof record does
+    #[arg(long, value_name = "EVENT:N")]
+    event: Option<SamplingEvent>,
     /// In a pipe: time between two tables, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = value::seconds_of_an_hour)]
     interval: Duration,
@@ -50,7 +53,12 @@ impl Command for TopArguments {
     fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let connection = self.socket.connect()?;
         let recorder = connection.open(device::RECORDER, 0)?;
-        recorder::start(&recorder, self.stacks, "Cannot start to record the guest")?;
+        recorder::start(
+            &recorder,
+            self.stacks,
+            self.event,
+            "Cannot start to record the guest",
+        )?;
         let options = TopOptions {
             window: self.window,
             interval: self.interval,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{StackParts, Ticks};
+use crate::{SamplingEvent, StackParts, Ticks};
 use serde::{Deserialize, Serialize};
 
 /// What a recording is about.
@@ -15,8 +15,11 @@ pub struct RecordingInfo {
     pub kernel: String,
     /// How many vCPUs the guest has.
     pub vcpus: u32,
-    /// Ticks a second on each vCPU.
+    /// Ticks a second on each vCPU; 0 if an event makes them.
     pub hz: u32,
+    /// The event that makes ticks; `None`: the clock does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event: Option<SamplingEvent>,
     /// What drives the clock.
     pub clock: String,
     /// Whether ticks have a random phase.
@@ -31,6 +34,16 @@ pub struct RecordingInfo {
     pub stacks: StackParts,
     /// The processes that were asked for, by pid; none: all of them.
     pub pids: Vec<i32>,
+}
+
+impl RecordingInfo {
+    /// What makes a tick, in words: `100 Hz`, or `sampled: every exit`.
+    pub fn rate(&self) -> String {
+        match self.event {
+            None => format!("{} Hz", self.hz),
+            Some(event) => format!("sampled: {}", event.describe()),
+        }
+    }
 }
 
 /// Where every tick of a recording went: `ticks == samples + idle + stolen + lost + ungathered`.

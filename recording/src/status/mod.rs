@@ -106,6 +106,11 @@ pub struct ClockStatus {
     pub hz: u32,
     /// Whether it runs.
     pub running: bool,
+    /// The event that makes ticks while the clock stands still, as a [`SamplingEvent`] is written: a later version may
+    /// have more of them.
+    ///
+    /// [`SamplingEvent`]: crate::SamplingEvent
+    pub event: Option<String>,
     /// What drives it: `thread` or `ticker`.
     pub source: String,
     /// Whether ticks have a random phase.

@@ -150,7 +150,7 @@ fn a_document_has_this_form() {
     let account = r#""ledger":{"discarded":0,"lost":0,"merged":0,"pending":3,"recorded":2,"stolen":0,"ticks":5,"ungathered":0}"#;
     let clock = r#"{"idle":0,"lost":1,"sampled":4,"stolen":0,"ticks":5}"#;
     let expected = [
-        r#"{"clock":{"halted_ticks":"without a wake-up","hz":100,"jitter":false,"#,
+        r#"{"clock":{"event":null,"halted_ticks":"without a wake-up","hz":100,"jitter":false,"#,
         &format!(r#""ledger":{clock},"registers":"run page","running":true,"source":"thread","vcpus":[{clock}]}},"#),
         &format!(r#""consumers":[{{"gathering":false,{account},"name":"pcs","open":true}},"#),
         &format!(r#"{{"addresses":40,{account},"loaded":true,"minor":3,"name":"prf 3","on":true}},"#),
@@ -168,7 +168,7 @@ fn a_document_has_this_form() {
 #[test]
 fn a_document_of_another_version_is_read() {
     let document = br#"{
-        "version": "9", "clock": { "hz": 50, "phase": 1 }, "extra": [],
+        "version": "9", "clock": { "hz": 50, "phase": 1, "event": "cycles:1000" }, "extra": [],
         "consumers": [
             { "name": "pmc", "counters": 4, "ledger": { "ticks": 1, "recorded": 1, "spilt": 0 } },
             { "name": "pcs", "open": true, "gathering": true, "format": "native", "ledger": {} }
@@ -176,6 +176,7 @@ fn a_document_of_another_version_is_read() {
     }"#;
     let status = Status::from_json(document).unwrap();
     assert_eq!((status.clock.hz, status.clock.running), (50, false));
+    assert_eq!(status.clock.event.as_deref(), Some("cycles:1000"));
     let [pmc, pcs] = status.consumers.as_slice() else {
         panic!("{status:?}");
     };

@@ -1,7 +1,7 @@
 //! Callgrind's profile format (<https://valgrind.org/docs/manual/cl-format.html>), for `callgrind_annotate` and
 //! KCachegrind.
 //!
-//! The cost is in ticks: all ticks, and those of each mode. An object (`ob=`) is a module in a process, so that a
+//! The cost is in ticks of the clock, or of the event that takes the samples: all ticks, and those of each mode. An object (`ob=`) is a module in a process, so that a
 //! function has a row for each process; a file (`fl=`) is the source file, with lines, or the module if the source file
 //! is unknown. The format has neither threads within one profile nor vCPUs: those are summed up. Samples don't count
 //! calls, so a call's count is the number of its ticks.
@@ -119,11 +119,19 @@ fn write_costs(
     writeln!(out, "version: 1")?;
     writeln!(out, "creator: kvmprof {}", line(&info.program))?;
     writeln!(out, "cmd: {}", line(&info.kernel))?;
-    writeln!(
-        out,
-        "desc: Timerange: ticks of a {} Hz clock on {} vCPU(s)",
-        info.hz, info.vcpus
-    )?;
+    match info.event {
+        None => writeln!(
+            out,
+            "desc: Timerange: ticks of a {} Hz clock on {} vCPU(s)",
+            info.hz, info.vcpus
+        )?,
+        Some(event) => writeln!(
+            out,
+            "desc: Trigger: {} of each of {} vCPU(s)",
+            event.describe(),
+            info.vcpus
+        )?,
+    }
     writeln!(out, "positions: line")?;
     writeln!(out, "events: Ticks User Kernel Interrupt Idle")?;
     writeln!(out, "summary: {}", columns(&all))?;

@@ -4,7 +4,8 @@
 //!
 //! Processes and threads are the guest's. A sample's category, and so its colour, is its mode. A marker shows each stay
 //! of a thread on a vCPU, from the first sample there to the last. Halted vCPUs are threads of process 0. Modules are
-//! libraries, with the names of sampled functions.
+//! libraries, with the names of sampled functions. Where an event takes the samples, the title says so, and there is no
+//! CPU usage: the samples tell nothing of it.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -17,10 +18,14 @@ use fxprof_processed_profile::{
     Timestamp, WeightType,
 };
 use kvmprof_recording::Mode;
+use kvmprof_recording::file::RecordingInfo;
 
 use super::libraries::Libraries;
 use super::{Event, ExportError, Source};
 use crate::profile::Stack;
+
+/// The interval of samples that have none, in ns: the format wants one.
+const NO_INTERVAL: u64 = 1_000_000;
 
 /// A thread's identity: pid, tid, and the vCPU if pid and tid don't distinguish threads.
 type ThreadKey = (i32, i32, Option<u16>);
@@ -62,9 +67,12 @@ impl<'a> Builder<'a> {
         let info = &source.profile().contents.info;
         let began = Duration::from_nanos(info.began_ns);
         let mut profile = Profile::new(
-            &format!("{}, seen from the hypervisor", info.kernel),
+            &title(info),
             ReferenceTimestamp::from_duration_since_unix_epoch(began),
-            SamplingInterval::from_nanos(source.period_ns()),
+            SamplingInterval::from_nanos(match source.weight().time_ns() {
+                0 => NO_INTERVAL,
+                time => time,
+            }),
         );
         // A symbol server has nothing to add.
         profile.set_symbolicated(true);
@@ -121,7 +129,7 @@ impl<'a> Builder<'a> {
         };
         let busy = match event.mode {
             Mode::Idle => CpuDelta::ZERO,
-            _ => CpuDelta::from_nanos(self.source.period_ns()),
+            _ => CpuDelta::from_nanos(self.source.weight().time_ns()),
         };
         let weight = i32::try_from(event.ticks).unwrap_or(i32::MAX);
         self.profile
@@ -195,6 +203,14 @@ impl<'a> Builder<'a> {
             mark(&mut self.profile, thread);
         }
         self.profile
+    }
+}
+
+fn title(info: &RecordingInfo) -> String {
+    let title = format!("{}, seen from the hypervisor", info.kernel);
+    match info.event {
+        None => title,
+        Some(event) => format!("{title}, samples: {}", event.describe()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Text like that of `perf script -F comm,pid,tid,cpu,time,period,event,ip,sym,symoff,dso`
 //! (`tools/perf/Documentation/perf-script.txt` of the Linux sources; `tools/perf/builtin-script.c` defines the form).
 //!
-//! An event is a tick of the clock, `cpu-clock` with its period in ns. Ticks of a halted vCPU are one event with their
+//! An event is a tick: of the clock, `cpu-clock` with its period in ns, or by its own name with their number. Ticks of a halted vCPU are one event with their
 //! total period. perf has no field for the mode: the frames' objects show kernel and user (`[guest.kernel.kallsyms]`,
 //! modules in brackets, files by their names), and an entry function among the frames shows interrupts. An inlined
 //! function has `inlined` as its object, as in perf.
@@ -9,7 +9,7 @@
 use std::io::{self, Write};
 
 use super::{Event, ExportError, Frame, Source};
-use crate::profile::HALTED_MODULE;
+use crate::profile::{HALTED_MODULE, Weight};
 use crate::symbolize;
 
 /// perf's name for a guest's kernel (`machine__mmap_name`, `tools/perf/util/machine.c`).
@@ -21,9 +21,9 @@ const ANONYMOUS: &str = "//anon";
 
 /// Writes `source` to `out`, in the order of its events.
 pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
-    let period = source.period_ns();
+    let weight = source.weight();
     source.for_each(|event| {
-        write_head(event, period, out)?;
+        write_head(event, weight, out)?;
         for frame in source.frames(event) {
             write_frame(&frame, out)?;
         }
@@ -31,18 +31,19 @@ pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
     })
 }
 
-fn write_head(event: &Event, period: u64, out: &mut dyn Write) -> io::Result<()> {
+fn write_head(event: &Event, weight: Weight, out: &mut dyn Write) -> io::Result<()> {
     let microseconds = event.time / 1000;
     writeln!(
         out,
-        "{:>16} {:>5}/{:<5} [{:03}] {:>5}.{:06}: {:>10} cpu-clock: ",
+        "{:>16} {:>5}/{:<5} [{:03}] {:>5}.{:06}: {:>10} {}: ",
         event.comm,
         number(event.pid),
         number(event.tid),
         event.vcpu,
         microseconds / 1_000_000,
         microseconds % 1_000_000,
-        period.saturating_mul(event.ticks)
+        weight.of(event.ticks),
+        weight.perf_name()
     )
 }
 

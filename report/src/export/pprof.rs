@@ -1,6 +1,6 @@
 //! pprof's `profile.proto` (<https://github.com/google/pprof/blob/main/proto/profile.proto>), packed by gzip.
 //!
-//! Each sample has two values, ticks and ns, and the labels `pid`, `tid`, `vcpu`, `comm` and `mode`
+//! Each sample has two values, ticks and ns (or events, where those take the samples), and the labels `pid`, `tid`, `vcpu`, `comm` and `mode`
 //! (`go tool pprof -tagfocus=mode=interrupt`, `-tagroot=comm`).
 
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use prost::Message;
 
 use super::interned::Interned;
 use super::{Event, ExportError, Frame, Source};
-use crate::profile::Stack;
+use crate::profile::{Quantity, Stack, Weight};
 use crate::symbolize::{KERNEL, USER};
 
 /// The parts of the messages that are written. Fields have the names and numbers of the format's source.
@@ -144,7 +144,7 @@ type Location = (u64, u64, Vec<(u64, i64)>);
 
 struct Builder<'a> {
     source: &'a Source,
-    period: i64,
+    weight: Weight,
     strings: Interned<String>,
     mappings: Interned<(String, bool)>,
     functions: Interned<Function>,
@@ -168,7 +168,7 @@ pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut profile = builder.profile;
     let after = begin.saturating_sub(info.began_monotonic_ns);
     profile.time_nanos = signed(info.began_ns.saturating_add(after));
-    profile.duration_nanos = signed((end - begin).saturating_add(source.period_ns()));
+    profile.duration_nanos = signed((end - begin).saturating_add(source.weight().time_ns()));
     profile.string_table = builder.strings.into_ordered();
     let mut packer = GzEncoder::new(out, Compression::default());
     packer.write_all(&profile.encode_to_vec())?;
@@ -180,7 +180,7 @@ impl<'a> Builder<'a> {
     fn new(source: &'a Source) -> Result<Self, ExportError> {
         let mut builder = Self {
             source,
-            period: signed(source.period_ns()),
+            weight: source.weight(),
             strings: Interned::new("strings"),
             mappings: Interned::new("modules"),
             functions: Interned::new("functions"),
@@ -193,10 +193,13 @@ impl<'a> Builder<'a> {
         // Readers take the first mapping for the main program.
         builder.mapping(KERNEL, true)?;
         let samples = builder.value_type("samples", "count")?;
-        let time = builder.value_type("cpu", "nanoseconds")?;
-        builder.profile.sample_type = vec![samples, time];
-        builder.profile.period_type = Some(time);
-        builder.profile.period = builder.period;
+        let measured = match builder.weight.quantity {
+            Quantity::Time => builder.value_type("cpu", "nanoseconds")?,
+            Quantity::Events(name) => builder.value_type(name, "count")?,
+        };
+        builder.profile.sample_type = vec![samples, measured];
+        builder.profile.period_type = Some(measured);
+        builder.profile.period = signed(builder.weight.per_tick);
         Ok(builder)
     }
 
@@ -232,7 +235,7 @@ impl<'a> Builder<'a> {
         };
         let values = &mut self.profile.sample[index].value;
         let ticks = values[0].saturating_add(signed(event.ticks));
-        *values = vec![ticks, ticks.saturating_mul(self.period)];
+        *values = vec![ticks, signed(self.weight.of(ticks.unsigned_abs()))];
         Ok(())
     }
 

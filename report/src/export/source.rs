@@ -7,7 +7,7 @@ use kvmprof_recording::{Mode, Sample};
 
 use super::ExportError;
 use crate::profile::{
-    CUT_SHORT, HALTED, HALTED_MODULE, Profile, Selector, Stack, StackFrame, period_ns, task_name,
+    CUT_SHORT, HALTED, HALTED_MODULE, Profile, Selector, Stack, StackFrame, Weight, task_name,
 };
 use crate::symbolize::MappingSet;
 use kvmprof_recording::file::{FileError, Recording};
@@ -158,9 +158,9 @@ impl Source {
         &self.profile
     }
 
-    /// Time between two ticks of a vCPU, in ns, at least 1.
-    pub fn period_ns(&self) -> u64 {
-        period_ns(&self.profile.contents.info)
+    /// What a tick stands for.
+    pub fn weight(&self) -> Weight {
+        Weight::of_tick(&self.profile.contents.info)
     }
 
     /// Calls `each` for all events. Events of one vCPU are in the order of time.

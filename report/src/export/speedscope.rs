@@ -1,7 +1,7 @@
 //! speedscope's own format (<https://www.speedscope.app/file-format-schema.json>,
 //! <https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources>).
 //!
-//! Each vCPU is a profile: all its ticks in a row, in ns. The outermost frames are the thread and the mode. `file` is
+//! Each vCPU is a profile: all its ticks in a row, in ns or in events. The outermost frames are the thread and the mode. `file` is
 //! the source file, or the module if the source file is unknown; `line` is the lowest sampled line of the function:
 //! speedscope takes functions with different lines for different ones.
 
@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::interned::Interned;
 use super::{Event, ExportError, Source};
-use crate::profile::Stack;
+use crate::profile::{Quantity, Stack};
 
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 
@@ -149,7 +149,12 @@ fn write_document(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let info = &tables.source.profile().contents.info;
-    let period = tables.source.period_ns();
+    let weight = tables.source.weight();
+    let (name, unit) = match weight.quantity {
+        Quantity::Time => ("", "nanoseconds"),
+        Quantity::Events(name) => (name, "none"),
+    };
+    let separator = if name.is_empty() { "" } else { ": " };
     write!(
         out,
         "{{\"$schema\":{},\"exporter\":{},\"name\":{},\"activeProfileIndex\":0,\n\"shared\":{{\"frames\":",
@@ -163,14 +168,14 @@ fn write_document(
         let ticks: u64 = runs.iter().map(|run| u64::from(run.ticks)).sum();
         write!(
             out,
-            "{}\n{{\"type\":\"sampled\",\"name\":\"vCPU {vcpu}\",\"unit\":\"nanoseconds\",\"startValue\":0,\"endValue\":{},\n\"samples\":",
+            "{}\n{{\"type\":\"sampled\",\"name\":\"vCPU {vcpu}{separator}{name}\",\"unit\":\"{unit}\",\"startValue\":0,\"endValue\":{},\n\"samples\":",
             if index == 0 { "" } else { "," },
-            ticks.saturating_mul(period)
+            weight.of(ticks)
         )?;
         let samples = runs.iter().map(|run| &tables.stacks[run.stack as usize]);
         write_list(samples, out)?;
         write!(out, ",\n\"weights\":")?;
-        let weights = runs.iter().map(|run| u64::from(run.ticks) * period);
+        let weights = runs.iter().map(|run| weight.of(run.ticks.into()));
         write_list(weights, out)?;
         write!(out, "}}")?;
     }

@@ -89,13 +89,17 @@ pub fn info(profile: &Profile) -> String {
         (false, false) => "none",
     };
     let phase = if info.jitter { ", random phase" } else { "" };
+    let source = match info.event {
+        None => ("clock", format!("{}, {} Hz{phase}", info.clock, info.hz)),
+        Some(event) => ("samples", event.describe()),
+    };
     let mut out = String::from("<table class=facts><tbody>\n");
     for (name, value) in [
         ("kernel", info.kernel.clone()),
         ("began", began),
         ("vCPUs", info.vcpus.to_string()),
         ("memory", format!("{} MiB", info.memory_bytes >> 20)),
-        ("clock", format!("{}, {} Hz{phase}", info.clock, info.hz)),
+        source,
         ("stacks", stacks.to_owned()),
         ("recorded by", format!("kvmprof {}", info.program)),
     ] {

@@ -11,6 +11,7 @@ mod selection;
 mod share;
 mod sums;
 mod table;
+mod weight;
 
 pub use crate::symbolize::Symbols;
 pub use collect::{Process, Profile, Stack, StackFrame};
@@ -22,9 +23,9 @@ pub use json::{document, relatives_document};
 pub use modes::ModeCounts;
 pub(crate) use modes::sum_modes;
 pub use relatives::{Relation, Relatives};
-pub(crate) use selection::period_ns;
 pub use selection::{NotATimeRange, Selection, Selector, TimeRange};
 pub use share::Share;
 pub use sums::VcpuTicks;
 pub(crate) use sums::{Limits, Sums, task_name};
 pub use table::{Layout, Look, Section, print};
+pub use weight::{Quantity, Weight};

@@ -8,6 +8,8 @@ use kvmprof_recording::{IDLE_PID, Ticks};
 
 use kvmprof_recording::file::{Account, RecordingInfo};
 
+use super::Weight;
+
 /// The selected processes and time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
@@ -110,7 +112,7 @@ impl Selector {
             began.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
         };
         Self {
-            period: period_ns(info),
+            period: Weight::of_tick(info).interval_ns(),
             began,
             begin: time.begin.map_or(0, at),
             end: time.end.map_or(u64::MAX, at),
@@ -164,11 +166,6 @@ impl Selector {
     }
 }
 
-/// Time between two ticks of a vCPU, in ns, at least 1.
-pub fn period_ns(info: &RecordingInfo) -> u64 {
-    (1_000_000_000 / u64::from(info.hz.max(1))).max(1)
-}
-
 fn missed(ticks: &Ticks) -> u64 {
     (ticks.idle)
         .saturating_add(ticks.stolen)
@@ -192,6 +189,7 @@ mod tests {
         kernel: String::new(),
         vcpus: 1,
         hz: 100_000_000,
+        event: None,
         clock: String::new(),
         jitter: false,
         memory_bytes: 0,

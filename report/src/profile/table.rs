@@ -146,12 +146,12 @@ fn print_account(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     let release = release.filter(|release| !release.is_empty());
     writeln!(
         out,
-        "{}{}, {} vCPU{}, {} Hz",
+        "{}{}, {} vCPU{}, {}",
         visible(&info.kernel),
         release.map_or_else(String::new, |release| format!(" ({})", visible(release))),
         info.vcpus,
         if info.vcpus == 1 { "" } else { "s" },
-        info.hz
+        info.rate()
     )?;
     writeln!(out, "{}", contents.account)?;
     let time = profile.selection.time;

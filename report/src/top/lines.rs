@@ -47,8 +47,9 @@ pub fn title(snapshot: &Snapshot) -> String {
         ", no symbols yet"
     };
     format!(
-        "kvmprof top: {ended}{kernel}, {} vCPU{plural}, {} Hz{symbols}",
-        info.vcpus, info.hz
+        "kvmprof top: {ended}{kernel}, {} vCPU{plural}, {}{symbols}",
+        info.vcpus,
+        info.rate()
     )
 }
 

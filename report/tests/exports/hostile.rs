@@ -84,10 +84,12 @@ proptest! {
     fn every_format_takes_any_recording(
         all in prop::collection::vec(ticks(), 0..20),
         hz in prop_oneof![Just(0_u32), Just(100), Just(u32::MAX)],
+        event in prop::option::of(prop::sample::select(vec!["exits:1", "mmio:10000000"])),
         began in number(),
     ) {
         let info = RecordingInfo {
             hz,
+            event: event.map(|event| event.parse().unwrap()),
             began_ns: began,
             began_monotonic_ns: began,
             ..info()
@@ -108,7 +110,8 @@ proptest! {
                 let samples = all.iter().filter(|(ticks, _)| ticks.sample.is_some()).count();
                 let halts = all.iter().filter(|(ticks, _)| ticks.idle > 0).count();
                 let text = String::from_utf8(out).unwrap();
-                prop_assert_eq!(text.matches("cpu-clock: \n").count(), samples + halts);
+                let name = info.event.map_or("cpu-clock", |event| event.kind().name());
+                prop_assert_eq!(text.matches(&format!("{name}: \n")).count(), samples + halts);
             }
         }
     }

@@ -6,6 +6,7 @@
 mod browser;
 #[path = "../shared/data.rs"]
 mod data;
+mod events;
 mod golden;
 mod hostile;
 mod readers;

@@ -169,7 +169,7 @@ impl SampleKind {
 }
 
 /// All ticks of `rounds` rounds. In each round every kind of sample has its share, and each vCPU is halted for a while.
-fn ticks(rounds: u64) -> Vec<(Ticks, Vec<u64>)> {
+pub fn ticks(rounds: u64) -> Vec<(Ticks, Vec<u64>)> {
     let mut all = Vec::new();
     let mut times = [BEGAN; 2];
     for round in 0..rounds {

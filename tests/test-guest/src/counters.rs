@@ -8,6 +8,19 @@ use crate::IMAGE;
 
 const COUNTER_BYTES: usize = 64;
 
+/// Exits that `exits` has made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exits {
+    /// By process 102, in `exit_by_port_read`.
+    pub port_reads: u64,
+    /// By process 101, in `exit_by_port_write`, in user mode.
+    pub port_writes: u64,
+    /// By process 103, in `exit_by_mmio_read`.
+    pub mmio_reads: u64,
+    /// By process 201, in `exit_by_mmio_write`.
+    pub mmio_writes: u64,
+}
+
 /// A vCPU's counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
@@ -20,6 +33,8 @@ pub struct Counter {
     pub gaps: u64,
     /// TSC cycles of those gaps in all.
     pub gap_cycles: u64,
+    /// Exits made on purpose.
+    pub exits: Exits,
 }
 
 /// The guest-physical addresses of the counters of so many vCPUs, for [`counters`].
@@ -45,6 +60,12 @@ pub fn counters(bytes: &[u8]) -> Vec<Counter> {
             errors: u64_at(counter, 8),
             gaps: u64_at(counter, 16),
             gap_cycles: u64_at(counter, 24),
+            exits: Exits {
+                port_reads: u64_at(counter, 32),
+                port_writes: u64_at(counter, 40),
+                mmio_reads: u64_at(counter, 48),
+                mmio_writes: u64_at(counter, 56),
+            },
         })
         .collect()
 }
@@ -68,6 +89,8 @@ mod tests {
         bytes[72] = 8;
         bytes[80] = 9;
         bytes[88] = 10;
+        bytes[96] = 11;
+        bytes[120] = 12;
         let expected = [
             Counter::default(),
             Counter {
@@ -75,6 +98,11 @@ mod tests {
                 errors: 8,
                 gaps: 9,
                 gap_cycles: 10,
+                exits: Exits {
+                    port_reads: 11,
+                    mmio_writes: 12,
+                    ..Exits::default()
+                },
             },
         ];
         assert_eq!(counters(&bytes), expected);

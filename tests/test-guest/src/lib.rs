@@ -14,7 +14,7 @@ mod counters;
 mod ports;
 
 pub use attacks::{AttackResult, AttackResults, Victim, attack_results_area};
-pub use counters::{Counter, counters, counters_area};
+pub use counters::{Counter, Exits, counters, counters_area};
 pub use ports::{Outcome, PortResults, Stage, Step, allow_stage, port_results_area};
 
 use kvmprof_demo_guest::{Image, PageAligned};
@@ -31,10 +31,12 @@ use object::{Object, ObjectSegment};
 /// | `kernel-pio` | the same in the kernel; counts |
 /// | `mmio` | reads and writes of several sizes at [`UNCLAIMED_MMIO`], checked; counts, halts on an error |
 /// | `string-io` | `rep insb` and `rep outsb` at [`UNCLAIMED_PORT`], checked; counts, halts on an error |
+/// | `exits` | a known number of exits of each kind, on behalf of a process each ([`Exits`]); counts, then halts |
 /// | `irqoff` | the kernel with interrupts off; counts |
 /// | `halt` | halted but for a timer interrupt a second; counts those |
 /// | `hostile` | circular and damaged page tables, wild pointers where the note leads, absurd counts; counts |
 /// | `port` | profiles itself by the framed protocol on a port of the virtio console ([`PortResults`]) |
+/// | `profil` | has process 101 profiled by profil and 102 by pcsample, in their private memory, by the framed protocol on a port, and runs them ([`PortResults`]) |
 /// | `hostile-queues` | attacks the virtio console at the level of its queues ([`AttackResults`]); `attack=N` tries only that one |
 /// | `poweroff`, `reboot`, `triple-fault` | end the machine that way after the greeting |
 /// | `bad-instruction` | runs an instruction that a KVM which interprets kernel mode lacks; powers off where it works |
@@ -49,10 +51,12 @@ pub const WORKLOADS: &[&str] = &[
     "kernel-pio",
     "mmio",
     "string-io",
+    "exits",
     "irqoff",
     "halt",
     "hostile",
     "port",
+    "profil",
     "hostile-queues",
     "poweroff",
     "reboot",
@@ -62,6 +66,9 @@ pub const WORKLOADS: &[&str] = &[
 
 /// The port that `pio`, `kernel-pio` and `string-io` use: nothing may claim it, reads have to give all-ones.
 pub const UNCLAIMED_PORT: u16 = 0x510;
+
+/// How many rounds `exits` counts before it halts, as in `image/workloads/exits.c`.
+pub const EXIT_ROUNDS: u64 = 300;
 
 /// The guest-physical address that `mmio` and `hostile` use: nothing may claim it, reads have to give all-ones.
 pub const UNCLAIMED_MMIO: u64 = 0xe000_0000;

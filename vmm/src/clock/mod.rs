@@ -20,9 +20,10 @@ mod vcpu_clock;
 
 pub use account::ElapsedTicks;
 pub use backend::{ClockBackend, ThreadBackend};
-pub use control::{ClockControl, ClockSetting, Generation};
+pub use control::{ClockControl, ClockSetting, Generation, TickSource};
 pub use grid::Grid;
 pub use halted::HaltedTicks;
+pub use jitter::Jitter;
 pub use ticker::Ticker;
 pub use vcpu_clock::VcpuClock;
 

@@ -95,6 +95,9 @@ impl CpuidTemplate {
         // KVM_FEATURE_HC_MAP_GPA_RANGE and KVM_FEATURE_MIGRATION_CONTROL: for guests that are
         // encrypted or moved.
         const KVM_MOVING: u32 = 1 << 16 | 1 << 17;
+        // KVM_FEATURE_PV_TLB_FLUSH: a kernel with it doesn't wait for a vCPU that stands still before it uses a page again
+        // that the vCPU's process has given back. What profil stores at that moment would go into the page.
+        const KVM_TLB_FLUSH: u32 = 1 << 9;
 
         // A guest that ran guests of its own would have us sample their registers: hide VMX
         // and SVM. MONITOR would let it idle without our seeing it halted.
@@ -110,7 +113,7 @@ impl CpuidTemplate {
             leaf.ecx &= !SVM;
         }
         if let Some(leaf) = self.leaf(LEAF_KVM_FEATURES) {
-            leaf.eax &= !KVM_MOVING;
+            leaf.eax &= !(KVM_MOVING | KVM_TLB_FLUSH);
         }
         for entry in &mut self.entries {
             if entry.function == LEAF_EXTENDED_FEATURES && entry.index == 0 {
@@ -247,6 +250,7 @@ mod tests {
                 entry(LEAF_EXTENDED_FEATURES, 0, all),
                 entry(LEAF_EXTENDED_FEATURES, 1, all),
                 entry(LEAF_TOPOLOGY, 0, all),
+                entry(LEAF_KVM_FEATURES, 0, all),
                 entry(LEAF_AMD_FEATURES, 0, all),
                 entry(LEAF_SVM, 0, all),
                 entry(LEAF_AMD_TOPOLOGY, 0, all),
@@ -311,6 +315,13 @@ mod tests {
         let table = template(1).for_vcpu(0).unwrap();
         assert_eq!(find(&table, 1, 0).unwrap().edx & 1 << 28, 0);
         assert_eq!(find(&table, LEAF_AMD_FEATURES, 0).unwrap().ecx & 1 << 1, 0);
+    }
+
+    #[test]
+    fn what_profil_and_samples_rely_on_is_hidden() {
+        let table = template(1).for_vcpu(0).unwrap();
+        let kvm = find(&table, LEAF_KVM_FEATURES, 0).unwrap().eax;
+        assert_eq!(kvm & (1 << 9 | 1 << 16 | 1 << 17), 0);
     }
 
     #[test]

@@ -89,9 +89,9 @@ impl Clocks {
         self.setting
     }
 
-    /// True while the clocks run.
+    /// True while something makes ticks.
     pub fn is_ticking(&self) -> bool {
-        self.setting.hz != 0
+        self.setting.source.is_some()
     }
 
     /// Asks all vCPUs for `setting`. They hand over every tick that is due before they follow it.
@@ -181,6 +181,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+    use crate::clock::TickSource;
     use crate::vcpu::{Doorbell, TickSender, tick_ring};
 
     /// Clocks of vCPUs without threads, and the threads' ends.
@@ -207,7 +208,7 @@ mod tests {
 
     fn setting(hz: u32) -> ClockSetting {
         ClockSetting {
-            hz,
+            source: TickSource::clock(hz),
             ..ClockSetting::default()
         }
     }

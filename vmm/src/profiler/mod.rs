@@ -128,7 +128,7 @@ impl Profiler {
         for consumer in consumers.iter_mut() {
             consumer.advance(kernel_text, &info.knowledge);
         }
-        if self.is_ticking() && self.consumers.hz() == 0 {
+        if self.is_ticking() && self.consumers.source().is_none() {
             // The last consumer has ended by itself, as a full array of pcsample does.
             let _ = self.stop_clocks();
         }
@@ -153,7 +153,7 @@ impl Profiler {
         }
     }
 
-    /// True while the clocks run.
+    /// True while something makes ticks.
     pub fn is_ticking(&self) -> bool {
         self.clocks.is_ticking()
     }
@@ -220,9 +220,8 @@ impl Profiler {
         act: impl FnOnce(&mut dyn Device, &Context<'_>) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let plan = self.clocks.plan();
-        let used = self.consumers.hz();
         let context = Context {
-            hz: if used == 0 { plan.hz } else { used },
+            source: self.consumers.source(),
             is_shared: self.consumers.others_count(index),
             has_ended: self.has_ended,
             vcpus: self.clocks.ledgers().len(),

@@ -9,6 +9,7 @@ use kvmprof_recording::status::{
 
 use super::Profiler;
 use super::consumers::Consumer;
+use crate::clock::TickSource;
 use crate::machine::MachineDevices;
 use crate::virtio::ConsoleRecord;
 
@@ -62,14 +63,16 @@ impl Profiler {
 
     fn clock_status(&self) -> ClockStatus {
         let plan = self.clocks.plan();
-        let running = self.is_ticking();
+        let source = self.clocks.setting().source;
         ClockStatus {
-            hz: if running {
-                self.clocks.setting().hz
-            } else {
-                plan.hz
+            hz: match source {
+                Some(TickSource::Clock(hz)) => hz,
+                Some(TickSource::Event(_)) | None => plan.hz,
             },
-            running,
+            running: matches!(source, Some(TickSource::Clock(_))),
+            event: source
+                .and_then(TickSource::event)
+                .map(|event| event.to_string()),
             source: plan.source.name().to_owned(),
             jitter: plan.jitter,
             registers: plan.registers.name().to_owned(),

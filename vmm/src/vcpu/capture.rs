@@ -42,8 +42,9 @@ impl RegisterSource {
         }
     }
 
-    /// The registers as of the last return of KVM_RUN, which must have been EINTR: after an
-    /// unfinished I/O exit they aren't settled. None if KVM won't tell.
+    /// The registers as of the last return of KVM_RUN. After an exit of the guest's own its instruction may be
+    /// unfinished: the program counter then stands at it, or behind it already, and what it reads hasn't arrived. `None`
+    /// if KVM won't tell.
     pub fn read(self, vcpu: &mut VcpuFd) -> Option<Registers> {
         match self {
             Self::RunPage => {

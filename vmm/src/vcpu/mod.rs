@@ -1,6 +1,7 @@
 //! vCPU threads: running the guest, and looking at it when a tick is due.
 
 mod capture;
+mod exits;
 mod gate;
 mod kicker;
 mod ring;

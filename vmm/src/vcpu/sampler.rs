@@ -1,4 +1,4 @@
-//! What a vCPU's thread does when KVM_RUN was interrupted: ticks, samples, requests.
+//! What a vCPU's thread does when KVM_RUN was interrupted, or an event makes a tick: ticks, samples, requests.
 
 use std::sync::Arc;
 
@@ -7,8 +7,9 @@ use kvm_ioctls::VcpuFd;
 use kvmprof_recording::{Mode, Sample, StackParts, Ticks};
 
 use super::capture::{RegisterSource, interrupt_priority_level, page_table_root, read_by_ioctls};
+use super::exits::{ExitCounter, GuestExit};
 use super::{TickSender, VcpuShared};
-use crate::clock::{ElapsedTicks, Generation, VcpuClock, monotonic_ns};
+use crate::clock::{ElapsedTicks, Generation, TickSource, VcpuClock, monotonic_ns};
 use crate::machine::GuestMemory;
 use crate::profil::{StoppedVcpu, VcpuStores};
 use kvmprof_introspection::{AddressSpace, GuestKnowledge, Registers, Stack, VcpuIntrospector};
@@ -21,6 +22,8 @@ pub struct Sampler {
     pub(super) vcpu: u16,
     pub(super) memory: GuestMemory,
     pub(super) clock: VcpuClock,
+    // In place of the clock, where an event makes the ticks.
+    pub(super) exits: ExitCounter,
     pub(super) shared: Arc<VcpuShared>,
     pub(super) knowledge: Arc<GuestKnowledge>,
     pub(super) introspector: VcpuIntrospector,
@@ -69,15 +72,45 @@ impl Sampler {
         self.process_group = setting.process_group;
         self.stacks = setting.stacks;
         self.processes = setting.processes;
-        if setting.hz != self.clock.hz() {
-            self.clock.restart(setting.hz, monotonic_ns());
-            self.stores.set_hz(setting.hz);
-            self.shared.control.set_halted(false);
-            self.registers.enable(fd, setting.hz != 0);
-        }
+        self.take_ticks_from(fd, setting.source);
         self.generation = generation;
         self.shared.control.acknowledge(generation);
         self.ticks.ring();
+    }
+
+    fn take_ticks_from(&mut self, fd: &mut VcpuFd, source: Option<TickSource>) {
+        let hz = source.map_or(0, TickSource::hz);
+        let event = source.and_then(TickSource::event);
+        if hz == self.clock.hz() && event == self.exits.event() {
+            return;
+        }
+        self.clock.restart(hz, monotonic_ns());
+        self.stores.set_hz(hz);
+        self.exits.restart(event);
+        self.shared.control.set_halted(false);
+        self.registers.enable(fd, source.is_some());
+    }
+
+    /// KVM_RUN returned with `exit`, which the guest has caused.
+    pub fn exited(&mut self, fd: &mut VcpuFd, exit: GuestExit) {
+        if self.exits.count(exit) {
+            self.sample_exit(fd, exit);
+        }
+    }
+
+    /// A tick that `exit` makes. Nothing is stolen or idle: the guest was just running.
+    fn sample_exit(&mut self, fd: &mut VcpuFd, exit: GuestExit) {
+        self.started = true;
+        self.stack.clear();
+        let sample = self.registers.read(fd).map(|mut registers| {
+            registers.rip = exit.instruction(&registers, &self.memory);
+            self.capture(&registers, false, monotonic_ns())
+        });
+        let elapsed = ElapsedTicks {
+            lost: u64::from(sample.is_none()),
+            ..ElapsedTicks::default()
+        };
+        self.send(elapsed, sample);
     }
 
     /// The thread ends: no tick follows, and nobody needs to wait.
@@ -133,34 +166,11 @@ impl Sampler {
         let behind_hlt = self.is_behind_hlt(&registers);
         // Asking KVM costs a system call: only where it can be so.
         let halted = behind_hlt && mp_state(fd) == Some(KVM_MP_STATE_HALTED);
-        let mut identity =
-            self.introspector
-                .identify(&self.memory, &registers, halted, self.process_group);
+        let mut sample = self.capture(&registers, halted, time);
         // Woken up, but nothing has been executed since.
-        if behind_hlt && identity.pid == 0 && identity.mode == Mode::Kernel {
-            identity.mode = Mode::Idle;
+        if behind_hlt && sample.pid == 0 && sample.mode == Mode::Kernel {
+            sample.mode = Mode::Idle;
         }
-        if self.processes {
-            self.follow_process(&registers, time);
-        }
-        if self.stacks != StackParts::default() {
-            self.introspector
-                .unwind(&self.memory, &registers, self.stacks, &mut self.stack);
-        }
-        let sample = Sample {
-            time,
-            pc: registers.rip,
-            pid: identity.pid,
-            tid: identity.tid,
-            process_group: identity.process_group,
-            vcpu: self.vcpu,
-            cpl: registers.cpl,
-            ipl: interrupt_priority_level(&registers),
-            mode: identity.mode,
-            comm: identity.comm,
-            address_space: page_table_root(registers.cr3),
-            stack: self.stack.summary(),
-        };
         let vcpu = StoppedVcpu {
             memory: &self.memory,
             registers: &registers,
@@ -168,6 +178,34 @@ impl Sampler {
         };
         self.stores.tick(&sample, vcpu);
         Some((sample, halted))
+    }
+
+    /// What the guest does that stands still with these registers. Its stack goes into `self.stack`, which is empty.
+    fn capture(&mut self, registers: &Registers, halted: bool, time: u64) -> Sample {
+        let identity =
+            self.introspector
+                .identify(&self.memory, registers, halted, self.process_group);
+        if self.processes {
+            self.follow_process(registers, time);
+        }
+        if self.stacks != StackParts::default() {
+            self.introspector
+                .unwind(&self.memory, registers, self.stacks, &mut self.stack);
+        }
+        Sample {
+            time,
+            pc: registers.rip,
+            pid: identity.pid,
+            tid: identity.tid,
+            process_group: identity.process_group,
+            vcpu: self.vcpu,
+            cpl: registers.cpl,
+            ipl: interrupt_priority_level(registers),
+            mode: identity.mode,
+            comm: identity.comm,
+            address_space: page_table_root(registers.cr3),
+            stack: self.stack.summary(),
+        }
     }
 
     /// Hands on where the process has its code, if that is news.

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
 use super::capture::RegisterSource;
+use super::exits::{ExitCounter, GuestExit};
 use super::sampler::Sampler;
 use super::{Gate, Kicker, TickSender, signals};
-use crate::clock::{ClockControl, Ticker, VcpuClock};
+use crate::clock::{ClockControl, Ticker, VcpuClock, monotonic_ns};
 use crate::machine::failure::{FailureCause, GuestFailure};
 use crate::machine::{GuestMemory, MachineDevices, PowerRequest};
 use crate::profil::{ProfiledProcesses, VcpuStores};
@@ -127,6 +128,7 @@ impl VcpuThread {
             vcpu,
             memory: common.memory.clone(),
             clock,
+            exits: ExitCounter::new(monotonic_ns() ^ u64::from(vcpu)),
             shared: Arc::clone(&shared),
             knowledge: Arc::clone(&common.knowledge),
             introspector: VcpuIntrospector::new(Arc::clone(&common.knowledge), vcpu),
@@ -143,7 +145,7 @@ impl VcpuThread {
         common.gate.pass();
         shared.kicker.attach();
         // Requests from before the kicker knew this thread.
-        sampler.follow_requests(&mut fd, crate::clock::monotonic_ns());
+        sampler.follow_requests(&mut fd, monotonic_ns());
         let ending = run_guest(&mut fd, &mut sampler, &common);
         sampler.finish();
         shared.kicker.detach();
@@ -159,7 +161,12 @@ fn run_guest(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) -> End
         match fd.run() {
             Ok(exit) => {
                 sampler.shared.in_exit.store(true, Ordering::Relaxed);
-                if let ControlFlow::Break(request) = answer(exit, &common.devices) {
+                let caused = GuestExit::of(&exit);
+                let answered = answer(exit, &common.devices);
+                if let Some(caused) = caused {
+                    sampler.exited(fd, caused);
+                }
+                if let ControlFlow::Break(request) = answered {
                     return match request {
                         Stop::Power(PowerRequest::PowerOff) => Ending::PowerOff,
                         Stop::Power(PowerRequest::Reset) => {

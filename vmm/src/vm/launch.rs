@@ -212,7 +212,8 @@ fn start_recorder(
     machine: &MachineInfo,
     clock: &ClockPlan,
 ) -> Result<FileRecorder, VmError> {
-    let info = recording_info(machine, clock, clock.hz, vcpus.into(), record.stacks, &[]);
+    let source = record.source(clock.hz);
+    let info = recording_info(machine, clock, source, vcpus.into(), record.stacks, &[]);
     let path = record.path.clone();
     FileRecorder::create(record, &info).map_err(|source| VmError::Record { path, source })
 }

@@ -7,6 +7,8 @@ mod areas;
 mod files;
 mod follower;
 mod instance;
+#[cfg(test)]
+mod instance_tests;
 mod maple;
 mod page_cache;
 mod process_layout;

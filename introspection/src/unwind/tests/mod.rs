@@ -91,7 +91,8 @@ impl StackMemory for Words {
     }
 
     fn code_before(&mut self, address: u64) -> Option<[u8; 8]> {
-        self.0.get(&(address - 8)).map(|word| word.to_le_bytes())
+        let word = self.0.get(&address.checked_sub(8)?)?;
+        Some(word.to_le_bytes())
     }
 }
 

@@ -41,7 +41,7 @@ impl Flames {
             kernel: true,
             user: true,
         };
-        recorder::start(&recorder, stacks, "Cannot start to record")?;
+        recorder::start(&recorder, stacks, None, "Cannot start to record")?;
         Ok(Self {
             recorder,
             file,

@@ -78,7 +78,12 @@ pub fn with_session<T>(
     let connection = arguments.socket.connect()?;
     let device = connection.open(device::RECORDER, 0)?;
     recorder::choose(&device, &[arguments.pid])?;
-    recorder::start(&device, StackParts::default(), "Cannot look at the process")?;
+    recorder::start(
+        &device,
+        StackParts::default(),
+        None,
+        "Cannot look at the process",
+    )?;
     let (connection, device) = (&connection, &device);
     std::thread::scope(|scope| {
         let (sender, feed) = sync_channel(PIECES);

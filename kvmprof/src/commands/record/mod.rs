@@ -22,14 +22,15 @@ use progress::Progress;
 use super::recorder;
 use super::recordings::is_standard;
 use super::units::parse_stacks;
-use kvmprof_recording::StackParts;
+use kvmprof_recording::{SamplingEvent, StackParts};
 
 /// Options of `kvmprof record`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0; 1 when there is no guest at the socket, it has no clock, no tick came, or the file \
     cannot be written; 2 for wrong options.\n\n\
-    Example: kvmprof record --socket /run/guest.sock --output out.kvmprof --seconds 10 --pid 101,230"
+    Examples:\n  kvmprof record --socket /run/guest.sock --output out.kvmprof --seconds 10 --pid 101,230\n  \
+    kvmprof record --socket /run/guest.sock --output exits.kvmprof --seconds 10 --event exits:10"
 )]
 pub struct RecordArguments {
     #[command(flatten)]
@@ -48,6 +49,10 @@ pub struct RecordArguments {
     /// counted
     #[arg(long, value_name = "PID", value_parser = value::pid, value_delimiter = ',', allow_negative_numbers = true)]
     pid: Vec<i32>,
+    /// Sample one of every N events of a vCPU instead of by the clock, to see what causes them: exits:N (all exits of the
+    /// guest to kvmprof), port:N, port-read:N, port-write:N, mmio:N, mmio-read:N or mmio-write:N
+    #[arg(long, value_name = "EVENT:N")]
+    event: Option<SamplingEvent>,
 }
 
 impl Command for RecordArguments {
@@ -61,7 +66,7 @@ impl Command for RecordArguments {
         let file = (!to_output).then(|| NewFile::create(&self.output));
         let file = file.transpose().with_context(|| self.writing())?;
         recorder::choose(&recorder, &self.pid)?;
-        recorder::start(&recorder, self.stacks, "Cannot start to record")?;
+        recorder::start(&recorder, self.stacks, self.event, "Cannot start to record")?;
         let mut progress = Progress::on_terminal(self.seconds);
         std::thread::scope(|scope| {
             let (device, over, time) = (&recorder, interrupt.clone(), self.seconds);

@@ -9,7 +9,7 @@ use super::output::{check_output, is_packed_name, is_standard, write_to};
 use super::{CommandError, InputArguments};
 use kvmprof_report::diff::{changes, folded_changes, print};
 use kvmprof_report::graph::Graph;
-use kvmprof_report::profile::{Look, Profile, SortBy};
+use kvmprof_report::profile::{Look, Profile, SortBy, Weight};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
 
 /// Show what changed from one recording to another
@@ -82,6 +82,11 @@ impl Command for DiffArguments {
             if profile.samples() == 0 {
                 return Err(CommandError::NoSamples(path.clone()).into());
             }
+        }
+        let [kind, other] =
+            [&before, &after].map(|one| Weight::of_tick(&one.contents.info).quantity);
+        if kind != other {
+            return Err(CommandError::DifferentEvents.into());
         }
         match &self.output {
             Some(output) => {

@@ -59,6 +59,11 @@ pub enum CommandError {
         "No sample has a function called {0} on its stack: kvmprof report --sort total lists them"
     )]
     NoSuchFunction(String),
+    /// The shares of two recordings are shares of different things.
+    #[error(
+        "One recording was sampled by another event than the other, or by the clock: compare recordings of the same --event"
+    )]
+    DifferentEvents,
     /// There is nothing to draw.
     #[error("There are no samples to draw: {0} has none")]
     NoSamples(PathBuf),

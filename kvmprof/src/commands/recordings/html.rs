@@ -1,12 +1,9 @@
 //! `kvmprof html`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
-use super::output::{check_output, is_packed_name, write_to};
-use super::{CommandError, InputArguments};
-use kvmprof_report::graph::title;
+use super::CommandError;
+use super::picture::PictureArguments;
 use kvmprof_report::html::{Timeline, page};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
@@ -20,35 +17,18 @@ use kvmprof_tools::command_line::{Command, Console, ExitStatus};
     Example: kvmprof html out.kvmprof --output out.html"
 )]
 pub struct HtmlArguments {
-    /// The recording; - is standard input
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-    /// The HTML file; - is standard output; a name that ends in .gz has it packed by gzip
-    #[arg(short, long, value_name = "PATH")]
-    output: PathBuf,
-    /// Replace the output file even if it is a recording
-    #[arg(long)]
-    force: bool,
     #[command(flatten)]
-    input: InputArguments,
-    /// The title above it
-    #[arg(long, value_name = "TEXT")]
-    title: Option<String>,
+    picture: PictureArguments,
 }
 
 impl Command for HtmlArguments {
     /// Reads the recording and writes the page.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        check_output(&self.output, &[&self.file], self.force)?;
-        let input = self.input.open(&self.file, console)?;
+        let input = self.picture.open(console)?;
         let profile = &input.profile;
         let timeline = Timeline::new(&input.recording, profile).map_err(CommandError::from)?;
-        let title = self.title.clone().unwrap_or_else(|| title(profile));
-        let page = page(profile, &timeline, &title);
-        let packed = is_packed_name(&self.output);
-        write_to(&self.output, packed, console.output, |out| {
-            out.write_all(page.as_bytes()).map_err(CommandError::Output)
-        })?;
+        let page = page(profile, &timeline, &self.picture.title(profile));
+        self.picture.write(page.as_bytes(), console)?;
         Ok(ExitStatus::SUCCESS)
     }
 }

@@ -1,7 +1,7 @@
 //! The file that `perf report` and `perf script` read (`tools/perf/Documentation/perf.data-file-format.txt` of the Linux
 //! sources; `include/uapi/linux/perf_event.h` has the records).
 //!
-//! An event is a tick of the clock, `cpu-clock` with its period in ns. Ticks of a halted vCPU are one event with their
+//! An event is a tick: of the clock, `cpu-clock` with its period in ns, or by its own name with their number. Ticks of a halted vCPU are one event with their
 //! total period, in the function `[halted]` of the process that perf calls `swapper`. perf has no field for the mode:
 //! the context of the frames shows kernel and user, and an entry function among the frames shows interrupts.
 //!
@@ -57,7 +57,7 @@ fn word(path: &Path) -> String {
 /// Writes `source` to the file at `path`, and its symbols beside it.
 pub fn write(source: &Source, path: &Path) -> Result<(), ExportError> {
     // Created first, since only existing files have a canonical path.
-    let mut file = PerfFile::create(path, source.period_ns())?;
+    let mut file = PerfFile::create(path, source.weight())?;
     let folder = SymbolFolder::create(&symbols_beside(path))?;
     let mut export = Export {
         source,
@@ -107,7 +107,7 @@ impl Export<'_> {
                 }
             }
         }
-        let period = self.source.period_ns().saturating_mul(event.ticks);
+        let period = self.source.weight().of(event.ticks);
         self.records.sample(event, period, &chain);
         Ok(())
     }

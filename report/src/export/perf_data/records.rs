@@ -94,7 +94,7 @@ impl Records {
         });
     }
 
-    /// Adds a sample of `event` with a period of `period` ns.
+    /// Adds a sample of `event` with a period of `period`, in ns or events.
     pub fn sample(&mut self, event: &Event, period: u64, chain: &Chain) {
         let misc = if chain.starts_in_kernel { KERNEL } else { USER };
         self.record(kind::SAMPLE, misc, |bytes| {

@@ -50,7 +50,7 @@ fn first(rows: HashMap<String, u64>) -> Vec<(String, u64)> {
 }
 
 /// The output of `command`.
-fn run(command: &mut Command) -> String {
+pub fn run(command: &mut Command) -> String {
     let output = command
         .output()
         .unwrap_or_else(|error| panic!("{command:?}: {error}: tests/run installs it"));

@@ -23,6 +23,7 @@ enum {
     DEVICE_PRF = 2,
     DEVICE_STATUS = 3,
     DEVICE_PROCESSES = 4,
+    DEVICE_PROFIL = 7,
 };
 
 struct frame_header {

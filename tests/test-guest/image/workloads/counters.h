@@ -9,7 +9,12 @@ struct counter {
     uint64_t errors;
     uint64_t gaps;       /* times that a program without system calls was kept from running */
     uint64_t gap_cycles; /* for so many TSC cycles in all */
-    uint64_t reserved[4];
+    struct {
+        uint64_t port_reads;
+        uint64_t port_writes;
+        uint64_t mmio_reads;
+        uint64_t mmio_writes;
+    } exits; /* that were made on purpose */
 };
 
 extern struct counter kvmprof_counters[VCPUS];

@@ -5,8 +5,7 @@
  * its own in between.
  */
 #include "memory.h"
-#include "../virtio/results.h"
-#include "../virtio/wire.h"
+#include "port.h"
 #include "workloads.h"
 
 #define BUF_INCR 0x5001
@@ -48,14 +47,13 @@ struct port_results kvmprof_port_results;
 static struct console console;
 static struct connection connection;
 
-static int try(enum step step, int outcome)
+int try(enum step step, int outcome)
 {
     kvmprof_port_results.outcomes[step] = outcome;
     return outcome;
 }
 
-/* Says how far it is, and waits until it may go on. */
-static void reach(enum stage stage)
+void reach(enum stage stage)
 {
     __atomic_store_n(&kvmprof_port_results.stage, stage, __ATOMIC_RELEASE);
     while (__atomic_load_n(&kvmprof_port_results.allowed, __ATOMIC_ACQUIRE) < stage)
@@ -92,8 +90,7 @@ static void count_buffer(const uint8_t *buffer, uint32_t length)
         count_record((const struct pcs_record *)(buffer + at));
 }
 
-/* A turn of user mode for each process. */
-static void run_processes(void)
+void run_processes(void)
 {
     static const uint32_t tenths_of_ms[PROCESSES] = { 30, 20, 10, 5 };
 
@@ -129,16 +126,16 @@ static int read_buffer(uint32_t handle, int running)
     return outcome;
 }
 
-static int say_hello(void)
+int say_hello(struct console *console, struct connection *connection)
 {
     struct port *port;
-    const struct hello_reply *hello = (const struct hello_reply *)connection.reply.body;
-    int outcome = console_start(&console);
+    const struct hello_reply *hello = (const struct hello_reply *)connection->reply.body;
+    int outcome = console_start(console);
 
     if (outcome == 0)
-        outcome = console_find(&console, "kvmprof.0", &port);
+        outcome = console_find(console, "kvmprof.0", &port);
     if (outcome == 0)
-        outcome = wire_connect(&connection, port);
+        outcome = wire_connect(connection, port);
     if (outcome == 0) {
         kvmprof_port_results.vcpus = hello->vcpus;
         kvmprof_port_results.hz = hello->hz;
@@ -205,7 +202,7 @@ static int profile(void)
 {
     uint32_t handle = 0;
 
-    if (try(STEP_HELLO, say_hello()) != 0)
+    if (try(STEP_HELLO, say_hello(&console, &connection)) != 0)
         return -1;
     try_the_impossible();
     reach(STAGE_CONNECTED);
@@ -222,10 +219,8 @@ static int profile(void)
     return 0;
 }
 
-void port(void)
+void begin(struct console *console)
 {
-    if (this_vcpu()->index != 0)
-        return;
     for (uint32_t step = 0; step < STEPS_ROOM; step++)
         try(step, NOT_TRIED);
     for (uint32_t process = 0; process < PROCESSES; process++) {
@@ -233,7 +228,14 @@ void port(void)
         switch_to(thread);
         run_slice(thread, 0); /* up to its first yield */
     }
-    console.base = options.console;
+    console->base = options.console;
+}
+
+void port(void)
+{
+    if (this_vcpu()->index != 0)
+        return;
+    begin(&console);
     reach(STAGE_START);
     reach(profile() == 0 ? STAGE_CLOSED : STAGE_FAILED);
 }

@@ -4,16 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::recorder::{MAX_PIDS, REC_PIDS, REC_START, REC_STOP, STACK_KERNEL, STACK_USER};
+use kvmprof_abi::recorder::{
+    MAX_PIDS, REC_EVENT, REC_PIDS, REC_START, REC_STOP, STACK_KERNEL, STACK_USER,
+};
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::file::{ClientSink, Encoder, Sink};
 use kvmprof_recording::status::{ConsumerStatus, RecorderStatus};
-use kvmprof_recording::{StackParts, Ticks};
+use kvmprof_recording::{EventKind, SamplingEvent, StackParts, Ticks};
 
 use super::recording::{add_symbols, recording_info};
 use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
+use crate::clock::TickSource;
 use crate::profiler::kernel_text::KernelText;
 
 /// A recording that a client has started.
@@ -22,15 +25,24 @@ struct Recorder {
     encoder: Encoder<ClientSink>,
     stacks: StackParts,
     pids: Vec<i32>,
-    /// At which rate it records, in Hz.
-    hz: u32,
+    /// What makes its ticks.
+    source: TickSource,
+}
+
+/// What is to be recorded.
+#[derive(Debug, Default)]
+struct Choice {
+    /// These processes; none: all of them.
+    pids: Vec<i32>,
+    /// The event that makes the ticks; `None`: the clock does.
+    event: Option<SamplingEvent>,
 }
 
 /// What a client has open.
 #[derive(Debug)]
 enum Open {
-    /// Not started yet, and the processes that are to be recorded.
-    Idle { pids: Vec<i32> },
+    /// Not started yet.
+    Idle(Choice),
     /// Started; perhaps it is over.
     Started(Box<Recorder>),
 }
@@ -51,14 +63,14 @@ impl ClientRecorders {
     fn started(&self) -> impl Iterator<Item = &Recorder> {
         self.open.values().filter_map(|open| match open {
             Open::Started(recorder) => Some(&**recorder),
-            Open::Idle { .. } => None,
+            Open::Idle(_) => None,
         })
     }
 
     fn encoders(&mut self) -> impl Iterator<Item = &mut Encoder<ClientSink>> {
         self.open.values_mut().filter_map(|open| match open {
             Open::Started(recorder) => Some(&mut recorder.encoder),
-            Open::Idle { .. } => None,
+            Open::Idle(_) => None,
         })
     }
 
@@ -76,17 +88,38 @@ impl ClientRecorders {
         }
     }
 
-    fn choose_processes(&mut self, handle: Handle, data: &[u8]) -> Result<(), Errno> {
-        let Some(Open::Idle { pids }) = self.open.get_mut(&handle) else {
-            return Err(Errno::EBUSY);
+    /// What a recorder is to record that hasn't been started.
+    fn choice(&mut self, handle: Handle) -> Result<&mut Choice, Errno> {
+        match self.open.get_mut(&handle) {
+            Some(Open::Idle(choice)) => Ok(choice),
+            Some(Open::Started(_)) | None => Err(Errno::EBUSY),
+        }
+    }
+
+    fn choose_event(&mut self, handle: Handle, period: i64, data: &[u8]) -> Result<(), Errno> {
+        let choice = self.choice(handle)?;
+        choice.event = match data {
+            [] => None,
+            _ => {
+                let number = data.try_into().map_err(|_| Errno::EINVAL)?;
+                let kind = EventKind::from_number(u32::from_le_bytes(number));
+                let kind = kind.ok_or(Errno::ENODEV)?;
+                let period = u32::try_from(period).map_err(|_| Errno::EINVAL)?;
+                Some(SamplingEvent::new(kind, period).ok_or(Errno::EINVAL)?)
+            }
         };
+        Ok(())
+    }
+
+    fn choose_processes(&mut self, handle: Handle, data: &[u8]) -> Result<(), Errno> {
+        let choice = self.choice(handle)?;
         let (chosen, []) = data.as_chunks::<4>() else {
             return Err(Errno::EINVAL);
         };
         if chosen.len() > MAX_PIDS {
             return Err(Errno::EINVAL);
         }
-        *pids = chosen.iter().copied().map(i32::from_le_bytes).collect();
+        choice.pids = chosen.iter().copied().map(i32::from_le_bytes).collect();
         Ok(())
     }
 
@@ -94,16 +127,17 @@ impl ClientRecorders {
         if context.has_ended {
             return Err(Errno::ENXIO);
         }
-        let Some(open @ Open::Idle { .. }) = self.open.get_mut(&handle) else {
-            return Err(Errno::EBUSY);
-        };
-        if argument & !(STACK_KERNEL | STACK_USER) != 0 || context.hz == 0 {
+        let choice = self.choice(handle)?;
+        if argument & !(STACK_KERNEL | STACK_USER) != 0 {
             return Err(Errno::EINVAL);
         }
-        let pids = match open {
-            Open::Idle { pids } => std::mem::take(pids),
-            Open::Started(_) => Vec::new(),
+        let source = match choice.event {
+            None => TickSource::clock(context.clock()?).ok_or(Errno::EINVAL)?,
+            Some(event) => context
+                .can_count(event)
+                .map(|()| TickSource::Event(event))?,
         };
+        let pids = std::mem::take(&mut choice.pids);
         let stacks = StackParts {
             kernel: argument & STACK_KERNEL != 0,
             user: argument & STACK_USER != 0,
@@ -111,21 +145,21 @@ impl ClientRecorders {
         let Context {
             machine,
             plan,
-            hz,
             vcpus,
             ..
         } = *context;
-        let info = recording_info(machine, plan, hz, vcpus, stacks, &pids);
+        let info = recording_info(machine, plan, Some(source), vcpus, stacks, &pids);
         let mut encoder = Encoder::new(ClientSink::new(&info), &pids);
         for block in context.processes.known() {
             encoder.add_block(Arc::clone(block));
         }
-        *open = Open::Started(Box::new(Recorder {
+        let recorder = Recorder {
             encoder,
             stacks,
             pids,
-            hz,
-        }));
+            source,
+        };
+        self.open.insert(handle, Open::Started(Box::new(recorder)));
         Ok(())
     }
 
@@ -136,7 +170,7 @@ impl ClientRecorders {
                 recorder.encoder.finish();
                 Ok(())
             }
-            Some(Open::Idle { .. }) | None => Err(Errno::EINVAL),
+            Some(Open::Idle(_)) | None => Err(Errno::EINVAL),
         }
     }
 }
@@ -145,7 +179,7 @@ impl Consumer for ClientRecorders {
     fn needs(&self) -> ClockNeeds {
         let mut needs = ClockNeeds::default();
         for recorder in self.started().filter(|one| one.encoder.is_recording()) {
-            needs.hz = recorder.hz;
+            needs.source = Some(recorder.source);
             needs.starts_guest = true;
             needs.processes = true;
             needs.stacks.kernel |= recorder.stacks.kernel;
@@ -235,7 +269,7 @@ impl Device for ClientRecorders {
     ) -> Result<Reply, Errno> {
         match *request {
             Request::Open { .. } => {
-                self.open.insert(handle, Open::Idle { pids: Vec::new() });
+                self.open.insert(handle, Open::Idle(Choice::default()));
                 Ok(Reply::Done)
             }
             Request::Read { limit } => match self.open.get_mut(&handle) {
@@ -243,7 +277,7 @@ impl Device for ClientRecorders {
                     let bytes = recorder.encoder.sink_mut().read(limit);
                     bytes.map(Reply::Read).ok_or(Errno::EAGAIN)
                 }
-                Some(Open::Idle { .. }) | None => Err(Errno::EINVAL),
+                Some(Open::Idle(_)) | None => Err(Errno::EINVAL),
             },
             Request::Ioctl {
                 command,
@@ -251,6 +285,7 @@ impl Device for ClientRecorders {
                 data,
             } => {
                 match command {
+                    REC_EVENT => self.choose_event(handle, argument, data)?,
                     REC_PIDS => self.choose_processes(handle, data)?,
                     REC_START => self.start(handle, argument, context)?,
                     REC_STOP => self.stop(handle)?,
@@ -270,7 +305,7 @@ impl Device for ClientRecorders {
         let readable = match self.open.get(&handle) {
             Some(Open::Started(recorder)) => recorder.encoder.sink().is_readable(),
             // Before it was started a read fails, and doesn't wait.
-            Some(Open::Idle { .. }) | None => true,
+            Some(Open::Idle(_)) | None => true,
         };
         Readiness {
             readable,

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::file::{Encoder, FileSink, RecordingInfo};
 use kvmprof_recording::status::{ConsumerStatus, RecorderStatus};
-use kvmprof_recording::{StackParts, Ticks};
+use kvmprof_recording::{SamplingEvent, StackParts, Ticks};
 
 use super::recording::add_symbols;
 use super::{ClockNeeds, Consumer};
+use crate::clock::TickSource;
 use crate::profiler::kernel_text::KernelText;
 
 /// Where to record, and what.
@@ -20,6 +21,18 @@ pub struct RecordPlan {
     pub path: PathBuf,
     /// The parts of the stacks that are taken.
     pub stacks: StackParts,
+    /// The event that makes the ticks; `None`: the clock does.
+    pub event: Option<SamplingEvent>,
+}
+
+impl RecordPlan {
+    /// What makes the ticks, where the clock has `hz` a second; `None` if there is no clock, and it should.
+    pub fn source(&self, hz: u32) -> Option<TickSource> {
+        match self.event {
+            Some(event) => Some(TickSource::Event(event)),
+            None => TickSource::clock(hz),
+        }
+    }
 }
 
 /// A recorder that nobody can stop.
@@ -27,8 +40,8 @@ pub struct RecordPlan {
 pub struct FileRecorder {
     encoder: Encoder<FileSink>,
     plan: RecordPlan,
-    /// At which rate it records, in Hz; 0 after the end.
-    hz: u32,
+    /// What makes its ticks; `None` after the end.
+    source: Option<TickSource>,
 }
 
 impl FileRecorder {
@@ -39,8 +52,8 @@ impl FileRecorder {
     pub fn create(plan: RecordPlan, info: &RecordingInfo) -> io::Result<Self> {
         Ok(Self {
             encoder: Encoder::new(FileSink::create(&plan.path, info)?, &[]),
+            source: plan.source(info.hz),
             plan,
-            hz: info.hz,
         })
     }
 }
@@ -48,7 +61,7 @@ impl FileRecorder {
 impl Consumer for FileRecorder {
     fn needs(&self) -> ClockNeeds {
         ClockNeeds {
-            hz: self.hz,
+            source: self.source,
             starts_guest: true,
             process_group: false,
             stacks: self.plan.stacks,
@@ -70,7 +83,7 @@ impl Consumer for FileRecorder {
     }
 
     fn end(&mut self) {
-        self.hz = 0;
+        self.source = None;
         self.encoder.finish();
     }
 

@@ -14,12 +14,12 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::status::ConsumerStatus;
-use kvmprof_recording::{StackParts, Ticks};
+use kvmprof_recording::{SamplingEvent, StackParts, Ticks};
 
 use super::kernel_text::KernelText;
 use super::processes::Processes;
 use super::{ClockPlan, MachineInfo};
-use crate::clock::ClockSetting;
+use crate::clock::{ClockSetting, TickSource};
 use crate::profil::ProfiledProcesses;
 use client_recorders::ClientRecorders;
 use pcs::PcsConsumer;
@@ -32,8 +32,8 @@ pub use recording::recording_info;
 /// What a consumer needs of the clocks at this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockNeeds {
-    /// At which rate it counts, in Hz; 0: it counts nothing.
-    pub hz: u32,
+    /// What makes the ticks that it counts; `None`: it counts nothing.
+    pub source: Option<TickSource>,
     /// Whether a guest that is held may start.
     pub starts_guest: bool,
     /// Whether samples need their process group.
@@ -142,9 +142,8 @@ impl Preparation {
 
 /// What a device is told with a request.
 pub struct Context<'a> {
-    /// The rate for one more consumer, in Hz: that of those who use the clocks already, else the one that kvmprof was
-    /// started with. 0: there is no clock.
-    pub hz: u32,
+    /// What makes the ticks that are counted now; `None` while nobody counts.
+    pub source: Option<TickSource>,
     /// Whether another consumer counts ticks.
     pub is_shared: bool,
     /// Whether the guest has ended.
@@ -157,6 +156,33 @@ pub struct Context<'a> {
     pub machine: &'a MachineInfo,
     /// What is known of processes.
     pub processes: &'a Processes,
+}
+
+impl Context<'_> {
+    /// The rate for one more consumer of the clock, in Hz: that of those who use it already, else the one that kvmprof
+    /// was started with. 0: there is no clock.
+    ///
+    /// # Errors
+    /// EBUSY while an event makes the ticks: those would be no measure of time.
+    pub fn clock(&self) -> Result<u32, Errno> {
+        match self.source {
+            None => Ok(self.plan.hz),
+            Some(TickSource::Clock(hz)) => Ok(hz),
+            Some(TickSource::Event(_)) => Err(Errno::EBUSY),
+        }
+    }
+
+    /// Whether one more consumer may count the ticks of `event`.
+    ///
+    /// # Errors
+    /// EBUSY while something else makes the ticks.
+    pub fn can_count(&self, event: SamplingEvent) -> Result<(), Errno> {
+        let source = TickSource::Event(event);
+        match self.source {
+            Some(other) if other != source => Err(Errno::EBUSY),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A device that clients open. No call blocks.
@@ -240,16 +266,16 @@ impl Consumers {
         self.list.get_mut(index)?.device()
     }
 
-    /// The rate at which they count, in Hz; 0 while none does. Whoever starts to count while others do takes theirs.
-    pub fn hz(&self) -> u32 {
-        let mut rates = self.iter().map(|consumer| consumer.needs().hz);
-        rates.find(|hz| *hz != 0).unwrap_or_default()
+    /// What makes the ticks that they count; `None` while none does. Whoever starts to count while others do takes
+    /// theirs, or can't start.
+    pub fn source(&self) -> Option<TickSource> {
+        self.iter().find_map(|consumer| consumer.needs().source)
     }
 
     /// Whether a consumer other than `index` counts.
     pub fn others_count(&self, index: usize) -> bool {
         let mut others = self.list.iter().enumerate();
-        others.any(|(other, consumer)| other != index && consumer.needs().hz != 0)
+        others.any(|(other, consumer)| other != index && consumer.needs().source.is_some())
     }
 
     /// Whether a guest that is held may start.
@@ -260,11 +286,11 @@ impl Consumers {
     /// The setting of the clocks that serves all of them.
     pub fn setting(&self) -> ClockSetting {
         let mut setting = ClockSetting {
-            hz: self.hz(),
+            source: self.source(),
             ..ClockSetting::default()
         };
         let needs = self.iter().map(Consumer::needs);
-        for needs in needs.filter(|needs| needs.hz != 0) {
+        for needs in needs.filter(|needs| needs.source.is_some()) {
             setting.process_group |= needs.process_group;
             setting.stacks.kernel |= needs.stacks.kernel;
             setting.stacks.user |= needs.stacks.user;
@@ -323,13 +349,13 @@ mod tests {
     fn the_setting_serves_all_who_count() {
         let stacks = |kernel, user| StackParts { kernel, user };
         let first = ClockNeeds {
-            hz: 250,
+            source: TickSource::clock(250),
             process_group: true,
             stacks: stacks(true, false),
             ..ClockNeeds::default()
         };
         let second = ClockNeeds {
-            hz: 250,
+            source: TickSource::clock(250),
             starts_guest: true,
             stacks: stacks(false, true),
             processes: true,
@@ -337,7 +363,7 @@ mod tests {
         };
         let all = consumers([first, second]);
         let expected = ClockSetting {
-            hz: 250,
+            source: TickSource::clock(250),
             process_group: true,
             stacks: stacks(true, true),
             processes: true,

@@ -9,6 +9,7 @@ use kvmprof_recording::Ticks;
 use kvmprof_recording::status::{ConsumerStatus, PcsStatus};
 
 use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
+use crate::clock::TickSource;
 
 /// The device and its account.
 #[derive(Debug)]
@@ -28,10 +29,10 @@ impl PcsConsumer {
 impl Consumer for PcsConsumer {
     fn needs(&self) -> ClockNeeds {
         ClockNeeds {
-            hz: if self.pcs.wants_ticks() {
-                self.pcs.hz()
+            source: if self.pcs.wants_ticks() {
+                TickSource::clock(self.pcs.hz())
             } else {
-                0
+                None
             },
             // Before its first PROF_* nothing is gathered, so that the guest's first instructions would be missed.
             starts_guest: self.pcs.is_gathering(),
@@ -108,7 +109,7 @@ impl Device for PcsConsumer {
         context: &Context<'_>,
     ) -> Result<Reply, Errno> {
         match *request {
-            Request::Open { .. } => self.pcs.open(context.hz).map(|()| Reply::Done),
+            Request::Open { .. } => self.pcs.open(context.clock()?).map(|()| Reply::Done),
             Request::Read { limit } => {
                 let mut bytes = Vec::new();
                 self.pcs.read(limit, &mut bytes)?;

@@ -11,6 +11,7 @@ use kvmprof_recording::Ticks;
 use kvmprof_recording::status::{ConsumerStatus, PrfStatus};
 
 use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
+use crate::clock::TickSource;
 
 /// The device, and which minor each client has open.
 #[derive(Debug)]
@@ -56,7 +57,11 @@ impl Consumer for PrfConsumer {
     fn needs(&self) -> ClockNeeds {
         let counts = self.prf.wants_ticks();
         ClockNeeds {
-            hz: if counts { self.hz } else { 0 },
+            source: if counts {
+                TickSource::clock(self.hz)
+            } else {
+                None
+            },
             starts_guest: counts,
             ..ClockNeeds::default()
         }
@@ -149,7 +154,7 @@ impl Device for PrfConsumer {
             } => {
                 let minor = self.minor(handle)?;
                 if self.prf.switch(minor, command, argument) == Some(Switch::On) {
-                    self.take_rate(context.hz);
+                    self.take_rate(context.clock()?);
                 }
                 let reply = self.prf.ioctl(minor, command, argument);
                 reply.map(Reply::Ioctl)

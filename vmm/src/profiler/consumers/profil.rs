@@ -15,6 +15,7 @@ use kvmprof_recording::Ticks;
 use kvmprof_recording::status::{ConsumerStatus, ProfilStatus};
 
 use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
+use crate::clock::TickSource;
 use crate::profil::ProfiledProcesses;
 use crate::profiler::kernel_text::KernelText;
 
@@ -78,15 +79,16 @@ impl ProfilConsumer {
             return Err(Errno::ENXIO);
         }
         if turns_on(&call, &ranges)? {
-            self.check_rate(&call, context.hz)?;
-            self.hz = context.hz;
+            let hz = context.clock()?;
+            self.check_rate(&call, hz)?;
+            self.hz = hz;
         }
         let (value, open) = if call.flags & Call::KEEP == 0 {
             let value = self.processes.call(&call, &ranges)?;
             (value, Open::Process(call.pid))
         } else {
             self.check_memory(handle, &call)?;
-            let kept = KeptProfile::new(&call, context.vcpus, context.hz)?;
+            let kept = KeptProfile::new(&call, context.vcpus, self.hz)?;
             (0, Open::Kept(Box::new(kept)))
         };
         self.open.insert(handle, open);
@@ -164,7 +166,7 @@ impl Consumer for ProfilConsumer {
     fn needs(&self) -> ClockNeeds {
         let is_on = self.is_on();
         ClockNeeds {
-            hz: if is_on { self.hz } else { 0 },
+            source: TickSource::clock(if is_on { self.hz } else { 0 }),
             starts_guest: is_on,
             ..ClockNeeds::default()
         }

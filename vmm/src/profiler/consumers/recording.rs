@@ -7,16 +7,16 @@ use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::StackParts;
 use kvmprof_recording::file::{Encoder, KernelInfo, RecordingInfo, Sink};
 
-use crate::clock::monotonic_ns;
+use crate::clock::{TickSource, monotonic_ns};
 use crate::profiler::kernel_text::KernelText;
 use crate::profiler::{ClockPlan, MachineInfo};
 
-/// The properties of a recording that begins now, of ticks at `hz` Hz on each of `vcpus` vCPUs, with these parts of stacks; of
+/// The properties of a recording that begins now, of the ticks of `source` on each of `vcpus` vCPUs, with these parts of stacks; of
 /// `pids`, or of all processes if there are none.
 pub fn recording_info(
     machine: &MachineInfo,
     clock: &ClockPlan,
-    hz: u32,
+    source: Option<TickSource>,
     vcpus: usize,
     stacks: StackParts,
     pids: &[i32],
@@ -26,7 +26,8 @@ pub fn recording_info(
         program: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: machine.kernel.clone(),
         vcpus: u32::try_from(vcpus).unwrap_or(u32::MAX),
-        hz,
+        hz: source.map_or(0, TickSource::hz),
+        event: source.and_then(TickSource::event),
         clock: clock.source.name().to_owned(),
         jitter: clock.jitter,
         memory_bytes: machine.memory_bytes,

@@ -1,0 +1,163 @@
+//! Processes that are told apart, in guests built by hand.
+
+use vm_memory::{Bytes, GuestAddress};
+
+use crate::testing::kernel::TEXT;
+use crate::testing::kernel::{Areas, HOT, NEW, OLD, offsets, task};
+use crate::testing::linux_guest::{DIRECT_MAP, IMAGE, LinuxGuest, SLIDE, TASKS, USER_TABLES};
+use crate::testing::page_tables::Tables;
+use crate::testing::processes::{AreaPlan, PAGE, Room};
+use crate::{ProcessInstance, ProcessOrigin, VcpuIntrospector};
+
+/// Where the random bytes are, in the process and in physical memory.
+const RANDOM: u64 = 0x7fff_0000_2010;
+const RANDOM_PAGE: u64 = 0x50_0000;
+const AT_RANDOM: u64 = 25;
+
+/// The guest virtual address of task `index`.
+fn address_of(index: u64) -> u64 {
+    DIRECT_MAP + TASKS + index * 0x1000
+}
+
+fn put(guest: &LinuxGuest, index: u64, member: u64, value: u64) {
+    guest.write(TASKS + index * 0x1000 + member, &value.to_le_bytes());
+}
+
+/// An introspector that has found the process on vCPU 0.
+fn looked(guest: &LinuxGuest) -> VcpuIntrospector {
+    let mut introspector = guest.introspector(0);
+    // The kernel first, which is found by its own registers.
+    introspector.identify(&guest.memory, &guest.kernel(0), false, false);
+    introspector.identify(&guest.memory, &guest.user(), false, false);
+    introspector
+}
+
+fn instance(guest: &LinuxGuest) -> Option<ProcessInstance> {
+    looked(guest).instance(&guest.memory, &guest.user(), 41)
+}
+
+/// Task 1, process 41, was started at 5 s, by task 2, process 42.
+fn guest(kernel: crate::testing::kernel::Kernel) -> LinuxGuest {
+    let guest = LinuxGuest::new(kernel);
+    put(&guest, 1, task::START_TIME, 5_000_000_000);
+    put(&guest, 1, task::EXEC_ID, 7);
+    put(&guest, 1, task::PARENT, address_of(2));
+    guest
+}
+
+#[test]
+fn an_instance_is_a_process_with_its_start_and_its_programs() {
+    for kernel in [OLD, HOT, NEW] {
+        let guest = guest(kernel);
+        let first = instance(&guest).unwrap();
+        assert_eq!(
+            (first.pid, first.started, first.programs),
+            (41, 5_000_000_000, 7)
+        );
+        assert_eq!(instance(&guest), Some(first));
+        put(&guest, 1, task::EXEC_ID, 8);
+        let second = instance(&guest).unwrap();
+        assert!(second != first && second.is_same(&first));
+        put(&guest, 1, task::START_TIME, 6_000_000_000);
+        assert!(!instance(&guest).unwrap().is_same(&first));
+    }
+}
+
+#[test]
+fn an_origin_is_what_the_kernel_has_given_the_program() {
+    for (kernel, areas) in [(OLD, Areas::List), (NEW, Areas::Tree)] {
+        let guest = guest(kernel);
+        let mut user = Tables::new(guest.memory.clone(), USER_TABLES, 4);
+        user.skip_to(0x58_0000);
+        user.map(RANDOM & !0xfff, RANDOM_PAGE, 1);
+        let program = *b"sixteen letters!";
+        guest.write(RANDOM_PAGE + 0x10, &program);
+        let mut room = Room::new(&guest, areas);
+        let mm = room.process(1, &[]);
+        let origin = |guest: &LinuxGuest| looked(guest).origin(&guest.memory, &guest.user());
+        assert_eq!(origin(&guest), None);
+        room.auxiliary_vector(mm, &[(33, 1), (AT_RANDOM, RANDOM), (0, 0)]);
+        let expected = ProcessOrigin {
+            program,
+            parent: 42,
+        };
+        assert_eq!(origin(&guest), Some(expected));
+        // Behind the end, in the kernel, or nowhere.
+        for vector in [
+            [(0, 0), (AT_RANDOM, RANDOM)],
+            [(AT_RANDOM, TEXT + SLIDE), (0, 0)],
+            [(AT_RANDOM, 0x1000), (0, 0)],
+        ] {
+            room.auxiliary_vector(mm, &vector);
+            assert_eq!(origin(&guest), None, "{vector:x?}");
+        }
+    }
+}
+
+#[test]
+fn a_process_lives_until_its_last_thread_has_ended() {
+    let guest = guest(NEW);
+    let first = instance(&guest).unwrap();
+    let is_alive =
+        |guest: &LinuxGuest| looked(guest).is_alive(&guest.memory, &guest.user(), &first);
+    assert_eq!(is_alive(&guest), Some(true));
+    // The main thread is a zombie; another one lives.
+    put(&guest, 1, task::EXIT_STATE, 0x20);
+    guest.write(TASKS + 0x1000 + 0x400 + task::LIVE, &1_u32.to_le_bytes());
+    assert_eq!(is_alive(&guest), Some(true));
+    guest.write(TASKS + 0x1000 + 0x400 + task::LIVE, &0_u32.to_le_bytes());
+    assert_eq!(is_alive(&guest), Some(false));
+    // Its memory is another process's now.
+    put(&guest, 1, task::EXIT_STATE, 0);
+    put(&guest, 1, task::START_TIME, 9);
+    assert_eq!(is_alive(&guest), Some(false));
+}
+
+#[test]
+fn processes_are_found_in_the_kernels_list() {
+    let guest = guest(HOT);
+    let head = TEXT + SLIDE + offsets::INIT_TASK + task::TASKS;
+    let link = |index: u64| address_of(index) + task::TASKS;
+    let set_head = |next: u64| {
+        let place = GuestAddress(IMAGE + offsets::INIT_TASK + task::TASKS);
+        guest.memory.write_obj(next, place).unwrap();
+    };
+    set_head(link(2));
+    put(&guest, 2, task::TASKS, link(1));
+    put(&guest, 1, task::TASKS, head);
+    let find = |pid| looked(&guest).find_process(&guest.memory, &guest.user(), pid);
+    assert_eq!(find(41), Some(instance(&guest)));
+    assert_eq!(find(43), Some(None));
+    // A list that never ends, or leads nowhere, tells nothing of those that aren't in it.
+    put(&guest, 1, task::TASKS, link(2));
+    assert_eq!(
+        (find(43), find(42).flatten().map(|found| found.pid)),
+        (None, Some(42))
+    );
+    put(&guest, 1, task::TASKS, 0x1000);
+    assert_eq!(find(43), None);
+}
+
+#[test]
+fn what_can_be_written_is_told_by_the_mappings() {
+    for (kernel, areas) in [(OLD, Areas::List), (NEW, Areas::Tree)] {
+        let guest = guest(kernel);
+        let mut room = Room::new(&guest, areas);
+        let area = |begin: u64, executable| AreaPlan {
+            begin,
+            end: begin + 2 * PAGE,
+            executable,
+            offset: 0,
+            file: 0,
+        };
+        room.process(1, &[area(0x40_0000, true), area(0x60_0000, false)]);
+        let introspector = looked(&guest);
+        let can_write = |address| introspector.can_write(&guest.memory, &guest.user(), address);
+        assert_eq!(can_write(0x40_0000), Some(false), "only executable");
+        assert_eq!(can_write(0x60_0000), Some(true));
+        assert_eq!(can_write(0x60_1fff), Some(true));
+        for outside in [0, 0x5f_ffff, 0x60_2000, u64::MAX] {
+            assert_eq!(can_write(outside), Some(false), "{outside:#x}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What the commands have in common that make one picture of a recording.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::input::Input;
+use super::output::{check_output, is_packed_name, write_to};
+use super::{CommandError, InputArguments};
+use kvmprof_report::graph::title;
+use kvmprof_report::profile::Profile;
+use kvmprof_tools::command_line::Console;
+
+/// A recording, and the file that is made of it.
+#[derive(Debug, Args)]
+pub struct PictureArguments {
+    /// The recording; - is standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The file to write; - is standard output; a name that ends in .gz has it packed by gzip
+    #[arg(short, long, value_name = "PATH")]
+    output: PathBuf,
+    /// Replace the output file even if it is a recording
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    input: InputArguments,
+    /// The title above it
+    #[arg(long, value_name = "TEXT")]
+    title: Option<String>,
+}
+
+impl PictureArguments {
+    /// Opens the recording.
+    ///
+    /// # Errors
+    /// It can't be read, or the output file may not be replaced.
+    pub fn open(&self, console: &mut Console<'_>) -> anyhow::Result<Input> {
+        check_output(&self.output, &[&self.file], self.force)?;
+        Ok(self.input.open(&self.file, console)?)
+    }
+
+    /// The title that was chosen, or the usual one.
+    pub fn title(&self, profile: &Profile) -> String {
+        self.title.clone().unwrap_or_else(|| title(profile))
+    }
+
+    /// Writes the `picture`.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn write(&self, picture: &[u8], console: &mut Console<'_>) -> Result<(), CommandError> {
+        let packed = is_packed_name(&self.output);
+        write_to(&self.output, packed, console.output, |out| {
+            out.write_all(picture).map_err(CommandError::Output)
+        })
+    }
+}

@@ -1,0 +1,126 @@
+//! Which code of Debian's kernels makes a guest exit. KASLR is on.
+//!
+//! A process writes to the log, which goes out by the serial port; another one uses most of the time without an exit.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use kvmprof_recording::file::{Contents, Recording};
+use kvmprof_recording::{Sample, StackEnd};
+use kvmprof_report::profile::Symbols;
+use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, once};
+use kvmprof_tests::share;
+
+const SUCCESS: u8 = 0;
+
+/// A sample, and the names of its frames in the kernel, innermost first.
+struct Seen {
+    sample: Sample,
+    frames: Vec<String>,
+}
+
+impl Seen {
+    fn has(&self, function: &str) -> bool {
+        self.frames.iter().any(|frame| frame == function)
+    }
+
+    fn is_of(&self, name: &str) -> bool {
+        self.sample.comm.starts_with(name.as_bytes())
+    }
+
+    /// Whether it is in the loop that writes a message to the serial port.
+    fn is_message(&self) -> bool {
+        self.has("serial8250_console_write")
+    }
+}
+
+kvmprof_tests::in_each_kernel! {
+    exits_are_in_the_code_that_makes_them
+    exits_are_of_the_process_that_has_the_kernel_make_them
+    port_reads_are_at_reads_of_ports
+}
+
+fn run(series: &str) -> Finished {
+    once(&format!("events-{series}"), || {
+        Scenario::new()
+            .kernel("vmlinuz", &debian(series))
+            .file("guest.cpio", guest_init(include_str!("init.sh"), &[]))
+            .run(include_str!("driver.sh"))
+    })
+}
+
+fn read(run: &Finished, name: &str) -> (Contents, Vec<Seen>) {
+    let recording = Recording::open(&run.path(name)).unwrap();
+    let mut samples = Vec::new();
+    let contents = recording
+        .read(|ticks, frames| {
+            samples.extend(ticks.sample.map(|sample| (sample, frames.to_vec())));
+        })
+        .unwrap();
+    assert_eq!(contents.closed, Some(contents.account));
+    assert!(contents.account.balances());
+    let kernel = Symbols::parse(&contents.symbols);
+    let seen = samples.into_iter().map(|(sample, frames)| Seen {
+        frames: frames[..usize::from(sample.stack.kernel)]
+            .iter()
+            .map(|frame| kernel.find(*frame).unwrap_or("?").to_owned())
+            .collect(),
+        sample,
+    });
+    let seen = seen.collect();
+    (contents, seen)
+}
+
+/// The part of `seen` that is `good`, of which a few that aren't are printed.
+fn part(what: &str, seen: &[&Seen], good: impl Fn(&Seen) -> bool) -> f64 {
+    let bad: Vec<_> = seen.iter().filter(|seen| !good(seen)).collect();
+    println!("{what}: {} of {}", seen.len() - bad.len(), seen.len());
+    for seen in bad.iter().take(8) {
+        println!("  {:?} {:?}", seen.sample, seen.frames);
+    }
+    assert!(seen.len() >= 100, "{what}: only {} samples", seen.len());
+    share((seen.len() - bad.len()) as u64, seen.len() as u64)
+}
+
+/// The messages go out byte by byte: each byte waits by reads of a port, and is written to one.
+fn exits_are_in_the_code_that_makes_them(run: &Finished) {
+    assert_eq!(run.status("guest"), SUCCESS, "{}", run.text("guest.stderr"));
+    println!("{}", run.text("guest.report"));
+    let status = run.json("guest.status.json");
+    assert_eq!(status["clock"]["event"], "exits:3");
+    let (contents, seen) = read(run, "guest.kvmprof");
+    assert_eq!(contents.account.idle + contents.account.stolen, 0);
+    let messages: Vec<&Seen> = seen.iter().filter(|seen| seen.is_message()).collect();
+    let at = part("at port I/O", &messages, |seen| {
+        ["io_serial_in", "io_serial_out"].contains(&seen.frames[0].as_str())
+    });
+    assert!(at >= 0.95, "{at}");
+    let whole = part("whole stacks", &messages, |seen| {
+        seen.sample.stack.kernel_end == StackEnd::Complete
+    });
+    assert!(whole >= 0.95, "{whole}");
+}
+
+/// By exits the one who writes to the log is seen, by time the other one.
+fn exits_are_of_the_process_that_has_the_kernel_make_them(run: &Finished) {
+    let (_, seen) = read(run, "guest.kvmprof");
+    let messages: Vec<&Seen> = seen.iter().filter(|seen| seen.is_message()).collect();
+    let of_writer = part("of init", &messages, |seen| {
+        seen.is_of("init") && seen.has("devkmsg_write")
+    });
+    assert!(of_writer >= 0.9, "{of_writer}");
+    assert!(
+        !seen
+            .iter()
+            .any(|seen| seen.is_of("dd") && seen.has("vfs_read"))
+    );
+    let (by_clock, timed) = read(run, "clock.kvmprof");
+    assert_eq!(by_clock.info.event, None);
+    assert!(timed.iter().any(|seen| seen.is_of("dd")));
+}
+
+fn port_reads_are_at_reads_of_ports(run: &Finished) {
+    let (contents, seen) = read(run, "reads.kvmprof");
+    assert_eq!(contents.info.event, Some("port-read:1".parse().unwrap()));
+    let all: Vec<&Seen> = seen.iter().collect();
+    let at = part("at reads", &all, |seen| seen.frames[0] == "io_serial_in");
+    assert!(at >= 0.95, "{at}");
+}

@@ -1,0 +1,275 @@
+//! Exits that the guest causes: which event they are, and which instruction it was.
+
+use kvm_ioctls::VcpuExit;
+use kvmprof_introspection::{AddressSpace, Registers};
+use kvmprof_recording::{EventKind, SamplingEvent};
+
+use crate::clock::Jitter;
+use crate::machine::GuestMemory;
+
+/// Bytes of the longest instruction (SDM volume 2, 2.3.11).
+const MAX_INSTRUCTION: u64 = 15;
+
+/// An exit to kvmprof that an instruction of the guest has caused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuestExit {
+    /// IN, INS.
+    PortRead,
+    /// OUT, OUTS.
+    PortWrite,
+    /// A read of an address without memory.
+    MmioRead,
+    /// A write to an address without memory.
+    MmioWrite,
+}
+
+impl GuestExit {
+    /// `None` for an exit that has another cause: a kick, or a failure.
+    pub fn of(exit: &VcpuExit<'_>) -> Option<Self> {
+        match exit {
+            VcpuExit::IoIn(..) => Some(Self::PortRead),
+            VcpuExit::IoOut(..) => Some(Self::PortWrite),
+            VcpuExit::MmioRead(..) => Some(Self::MmioRead),
+            VcpuExit::MmioWrite(..) => Some(Self::MmioWrite),
+            _ => None,
+        }
+    }
+
+    fn is_of(self, kind: EventKind) -> bool {
+        match kind {
+            EventKind::Exits => true,
+            EventKind::Port => matches!(self, Self::PortRead | Self::PortWrite),
+            EventKind::PortRead => self == Self::PortRead,
+            EventKind::PortWrite => self == Self::PortWrite,
+            EventKind::Mmio => matches!(self, Self::MmioRead | Self::MmioWrite),
+            EventKind::MmioRead => self == Self::MmioRead,
+            EventKind::MmioWrite => self == Self::MmioWrite,
+        }
+    }
+
+    /// An address inside the instruction that has caused this exit, with the `registers` as they are until KVM_RUN is
+    /// entered again: its first byte, or its last one.
+    ///
+    /// Whether the program counter has already moved on depends on what the instruction does (Linux,
+    /// `x86_emulate_instruction` and `kvm_fast_pio` in `arch/x86/kvm/x86.c`): a read waits for its value and stays where
+    /// it is; an emulated write has been completed; OUT by VMX and SVM without emulation stays, and is completed later.
+    /// A repeated string instruction stays until its last round.
+    pub fn instruction(self, registers: &Registers, memory: &GuestMemory) -> u64 {
+        let stays = match self {
+            Self::PortRead | Self::MmioRead => true,
+            Self::PortWrite => next_opcode(registers, memory).is_some_and(Opcode::is_out),
+            Self::MmioWrite => {
+                next_opcode(registers, memory).is_some_and(Opcode::is_repeated_store)
+            }
+        };
+        registers.rip.wrapping_sub(u64::from(!stays))
+    }
+}
+
+/// An instruction's opcode of one byte, and whether it is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Opcode {
+    byte: u8,
+    is_repeated: bool,
+}
+
+impl Opcode {
+    /// OUT and OUTS (SDM volume 2, chapter 4).
+    fn is_out(self) -> bool {
+        matches!(self.byte, 0xe6 | 0xe7 | 0xee | 0xef | 0x6e | 0x6f)
+    }
+
+    /// REP MOVS, REP STOS and REP INS.
+    fn is_repeated_store(self) -> bool {
+        self.is_repeated && matches!(self.byte, 0xa4 | 0xa5 | 0xaa | 0xab | 0x6c | 0x6d)
+    }
+}
+
+/// The opcode at the program counter; `None` if it can't be read.
+fn next_opcode(registers: &Registers, memory: &GuestMemory) -> Option<Opcode> {
+    let code = AddressSpace::new(memory, registers);
+    let mut is_repeated = false;
+    for offset in 0..MAX_INSTRUCTION {
+        let mut byte = [0];
+        code.read(registers.rip.wrapping_add(offset), &mut byte)?;
+        match byte {
+            [0xf2 | 0xf3] => is_repeated = true,
+            [0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0] => {}
+            // REX (SDM volume 2, 2.2.1).
+            [0x40..=0x4f] if registers.is_64_bit_code => {}
+            [byte] => return Some(Opcode { byte, is_repeated }),
+        }
+    }
+    None
+}
+
+/// Counts exits of a vCPU, and says which ones make a tick: of each `period` events one, at random. A guest does the same
+/// again and again: with a fixed distance some of its exits would make all the ticks, and others none.
+#[derive(Debug)]
+pub struct ExitCounter {
+    event: Option<SamplingEvent>,
+    // Within the present period: events so far, and the one that makes the tick, from 1.
+    counted: u32,
+    chosen: u32,
+    jitter: Jitter,
+}
+
+impl ExitCounter {
+    /// One that counts nothing at first. `seed` should differ between vCPUs.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            event: None,
+            counted: 0,
+            chosen: 0,
+            jitter: Jitter::new(seed),
+        }
+    }
+
+    /// The event that is counted.
+    pub fn event(&self) -> Option<SamplingEvent> {
+        self.event
+    }
+
+    /// Counts `event` from now on, or nothing.
+    pub fn restart(&mut self, event: Option<SamplingEvent>) {
+        self.event = event;
+        if let Some(event) = event {
+            self.begin_period(event);
+        }
+    }
+
+    /// Counts `exit`, if it is one of what is counted. True if it makes a tick.
+    pub fn count(&mut self, exit: GuestExit) -> bool {
+        let Some(event) = self.event.filter(|event| exit.is_of(event.kind())) else {
+            return false;
+        };
+        self.counted += 1;
+        let is_tick = self.counted == self.chosen;
+        if self.counted >= event.period() {
+            self.begin_period(event);
+        }
+        is_tick
+    }
+
+    fn begin_period(&mut self, event: SamplingEvent) {
+        let offset = self.jitter.below(event.period().into());
+        self.counted = 0;
+        self.chosen = u32::try_from(offset).unwrap_or(0) + 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vm_memory::{Bytes, GuestAddress};
+
+    use super::*;
+
+    const ALL: [GuestExit; 4] = [
+        GuestExit::PortRead,
+        GuestExit::PortWrite,
+        GuestExit::MmioRead,
+        GuestExit::MmioWrite,
+    ];
+
+    #[test]
+    fn one_exit_of_each_period_makes_a_tick() {
+        for (kind, of) in [
+            (EventKind::Exits, [true, true, true, true]),
+            (EventKind::Port, [true, true, false, false]),
+            (EventKind::PortRead, [true, false, false, false]),
+            (EventKind::PortWrite, [false, true, false, false]),
+            (EventKind::Mmio, [false, false, true, true]),
+            (EventKind::MmioRead, [false, false, true, false]),
+            (EventKind::MmioWrite, [false, false, false, true]),
+        ] {
+            for period in [1, 2, 7] {
+                let mut counter = ExitCounter::new(period.into());
+                counter.restart(SamplingEvent::new(kind, period));
+                let (mut counted, mut ticks) = (0, 0);
+                for round in 0..100 {
+                    let exit = ALL[round % 4];
+                    counted += u32::from(of[round % 4]);
+                    ticks += u32::from(counter.count(exit));
+                    // That of a period that has begun may have come.
+                    let whole = counted / period..=counted.div_ceil(period);
+                    assert!(
+                        whole.contains(&ticks),
+                        "{kind:?} {period}: {ticks} of {counted}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn without_an_event_nothing_is_counted_and_a_new_one_starts_anew() {
+        let mut counter = ExitCounter::new(1);
+        assert!(!ALL.into_iter().any(|exit| counter.count(exit)));
+        for _ in 0..100 {
+            counter.restart(SamplingEvent::new(EventKind::Exits, 9));
+            let _ = counter.count(GuestExit::PortRead);
+            counter.restart(SamplingEvent::new(EventKind::Exits, 2));
+            let [first, second] = [(); 2].map(|()| counter.count(GuestExit::PortRead));
+            assert_ne!(first, second);
+            counter.restart(SamplingEvent::new(EventKind::Exits, 1));
+            assert!(counter.count(GuestExit::PortRead) && counter.count(GuestExit::MmioRead));
+        }
+        counter.restart(None);
+        assert!(!counter.count(GuestExit::PortRead) && counter.event().is_none());
+    }
+
+    /// The exits of this guest come in the order of their kinds, in step with the period.
+    #[test]
+    fn no_exit_is_preferred_by_its_place() {
+        let mut counter = ExitCounter::new(3);
+        counter.restart(SamplingEvent::new(EventKind::Exits, 8));
+        let mut ticks = [0_u32; 4];
+        for round in 0..80_000 {
+            ticks[round % 4] += u32::from(counter.count(ALL[round % 4]));
+        }
+        assert_eq!(ticks.iter().sum::<u32>(), 10_000);
+        assert!(
+            ticks.iter().all(|count| (2300..2700).contains(count)),
+            "{ticks:?}"
+        );
+    }
+
+    #[test]
+    fn the_instruction_is_found_wherever_the_program_counter_stands() {
+        const RIP: u64 = 0x1000;
+        let memory = GuestMemory::from_ranges(&[(GuestAddress(0), 0x2000)]).unwrap();
+        let registers = Registers {
+            rip: RIP,
+            is_64_bit_code: true,
+            ..Registers::default()
+        };
+        let at = |exit: GuestExit, code: &[u8]| {
+            memory.write_slice(&[0x90; 16], GuestAddress(RIP)).unwrap();
+            memory.write_slice(code, GuestAddress(RIP)).unwrap();
+            exit.instruction(&registers, &memory)
+        };
+        // in, mov
+        assert_eq!(at(GuestExit::PortRead, &[0xec]), RIP);
+        assert_eq!(at(GuestExit::MmioRead, &[0x8b, 0x07]), RIP);
+        // out %al, %dx; out %ax, %dx; rex outsl; rep outsb
+        for code in [&[0xee][..], &[0x66, 0xef], &[0x48, 0x6f], &[0xf3, 0x6e]] {
+            assert_eq!(at(GuestExit::PortWrite, code), RIP);
+        }
+        // It has moved on, to a nop, an inc.
+        assert_eq!(at(GuestExit::PortWrite, &[0x90]), RIP - 1);
+        assert_eq!(at(GuestExit::PortWrite, &[0x48, 0xff, 0xc0]), RIP - 1);
+        // mov; stos without rep; then rep stosq, and rep movsb with a segment.
+        assert_eq!(at(GuestExit::MmioWrite, &[0x89, 0x07]), RIP - 1);
+        assert_eq!(at(GuestExit::MmioWrite, &[0xaa]), RIP - 1);
+        assert_eq!(at(GuestExit::MmioWrite, &[0xf3, 0x48, 0xab]), RIP);
+        assert_eq!(at(GuestExit::MmioWrite, &[0x65, 0xf3, 0xa4]), RIP);
+        // Prefixes without an end, and code that can't be read.
+        assert_eq!(at(GuestExit::PortWrite, &[0x66; 16]), RIP - 1);
+        let elsewhere = Registers {
+            rip: u64::MAX,
+            ..registers
+        };
+        let exit = GuestExit::PortWrite;
+        assert_eq!(exit.instruction(&elsewhere, &memory), u64::MAX - 1);
+    }
+}
