@@ -20,7 +20,22 @@ pub struct Spacing {
     pub gap: &'static str,
 }
 
+/// `part` of `whole` in percent, with one decimal place; `-` of nothing.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "it is shown with one decimal place"
+)]
+pub fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "-".to_owned();
+    }
+    format!("{:.1} %", part as f64 * 100.0 / whole as f64)
+}
+
 /// Writes `rows` in columns with this alignment.
+///
+/// # Errors
+/// Writing to `output` failed.
 pub fn write_rows<const N: usize>(
     output: &mut dyn Write,
     spacing: Spacing,
@@ -50,6 +65,9 @@ pub fn write_rows<const N: usize>(
 }
 
 /// Writes `rows` below their headings.
+///
+/// # Errors
+/// Writing to `output` failed.
 pub fn write_table<const N: usize>(
     output: &mut dyn Write,
     headings: [(&str, Align); N],
@@ -66,6 +84,12 @@ pub fn write_table<const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shares_of_nothing_are_none() {
+        assert_eq!(percent(0, 0), "-");
+        assert_eq!(percent(1, 3), "33.3 %");
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
