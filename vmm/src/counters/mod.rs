@@ -213,14 +213,28 @@ impl VcpuSources {
             }
             _ => format!("the host refuses perf_event_open: {error}"),
         };
-        let counter = self.hardware.get(event as usize).and_then(|counter| {
-            let thread = self.shared.kicker.thread();
-            Some(counter.get_or_init(|| HardwareCounter::open(event, thread.unwrap_or(-1))))
-        });
-        match counter {
-            Some(Ok(counter)) => Ok(counter.value().unwrap_or_default()),
-            Some(Err(error)) => Err(why(error)),
-            None => Err("there is no such counter".to_owned()),
+        let [
+            cycles,
+            instructions,
+            references,
+            misses,
+            branches,
+            mispredicted,
+        ] = &self.hardware;
+        let counter = match event {
+            HardwareEvent::Cycles => cycles,
+            HardwareEvent::Instructions => instructions,
+            HardwareEvent::CacheReferences => references,
+            HardwareEvent::CacheMisses => misses,
+            HardwareEvent::Branches => branches,
+            HardwareEvent::BranchMisses => mispredicted,
+        };
+        let Some(thread) = self.shared.kicker.thread() else {
+            return Err("the vCPU doesn't run".to_owned());
+        };
+        match counter.get_or_init(|| HardwareCounter::open(event, thread)) {
+            Ok(counter) => Ok(counter.value().unwrap_or_default()),
+            Err(error) => Err(why(error)),
         }
     }
 }
