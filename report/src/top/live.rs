@@ -151,7 +151,8 @@ fn on_terminal<E: std::error::Error + 'static>(
         let mut is_changed = false;
         // Keys come first: a flood of data mustn't keep the user from quitting.
         for _ in 0..KEYS {
-            if !event::poll(Duration::ZERO)? {
+            // The terminal may have disappeared since the last look.
+            if !keyboard.wait(Duration::ZERO)? || !event::poll(Duration::ZERO)? {
                 break;
             }
             is_changed = true;
