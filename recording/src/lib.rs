@@ -35,6 +35,7 @@
 //! # Ok::<(), kvmprof_recording::file::FileError>(())
 //! ```
 
+pub mod counters;
 pub mod elf;
 mod event;
 pub mod file;

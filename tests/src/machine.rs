@@ -1,7 +1,7 @@
 //! A bare-metal guest in this process, so that its own count of its time can be read.
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kvmprof_client::Connection;
 use kvmprof_demo_guest::{Image, Truth};
@@ -246,7 +246,12 @@ impl Machine {
     /// # Panics
     /// When it isn't let in.
     pub fn connect(&self) -> Connection {
-        Connection::connect(&self.folder.path().join("socket")).unwrap()
+        Connection::connect(&self.socket()).unwrap()
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
     }
 
     /// The status document.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kvmprof_lab::{Lab, probe_kvm};
 
 use crate::not_run::not_run_in_lab;
-use crate::program::{EXAMPLES, example_path, kvmprof, python_for_lab};
+use crate::program::{EXAMPLES, example_path, gprof_for_lab, kvmprof, python_for_lab};
 
 /// Set for the tests that run inside the lab.
 const IN_LAB: &str = "KVMPROF_TESTS_IN_LAB";
@@ -35,6 +35,18 @@ pub fn on_kvm<F: FnOnce()>(body: F) {
 pub fn on_kvm_with_python<F: FnOnce()>(body: F) {
     let mut lab = Lab::new();
     for (from, to) in python_for_lab() {
+        lab = lab.add(from, &to);
+    }
+    run_test(&test_name(type_name::<F>()), body, lab);
+}
+
+/// As [`on_kvm`], with the host's gprof in the lab too.
+///
+/// # Panics
+/// As [`on_kvm`].
+pub fn on_kvm_with_gprof<F: FnOnce()>(body: F) {
+    let mut lab = Lab::new();
+    for (from, to) in gprof_for_lab() {
         lab = lab.add(from, &to);
     }
     run_test(&test_name(type_name::<F>()), body, lab);

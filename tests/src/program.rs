@@ -75,6 +75,24 @@ pub fn python() -> Command {
     command
 }
 
+/// binutils' gprof on this host.
+const GPROF: &str = "/usr/bin/gprof";
+
+/// gprof, which reads histograms.
+pub fn gprof() -> Command {
+    if in_lab() {
+        return Command::new(lab_file("gprof"));
+    }
+    Command::new(GPROF)
+}
+
+/// What the lab needs to run gprof.
+pub(crate) fn gprof_for_lab() -> Vec<(PathBuf, String)> {
+    let mut files = shared_libraries(Path::new(GPROF));
+    files.push((PathBuf::from(GPROF), "/lab/gprof".to_owned()));
+    files
+}
+
 /// Runs `kvmprof` with `arguments`, to its end, without standard input.
 pub fn run<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Ran {
     run_command(Command::new(kvmprof()).args(arguments))

@@ -318,11 +318,23 @@ fn record_and_report_name_the_event() {
         ];
         let ran = guest.command("record", &words);
         assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
-        let (samples, _) = samples(Path::new(path));
+        let (all, _) = samples(Path::new(path));
         let function = IMAGE.symbol("write_port_in_kernel").unwrap();
         let there = function.address..function.address + function.size;
-        assert!(samples.iter().all(|sample| there.contains(&sample.pc)));
-        assert!(samples.iter().all(|sample| sample.pid == 102));
+        assert!(!all.is_empty());
+        assert!(all.iter().all(|sample| there.contains(&sample.pc)));
+        assert!(all.iter().all(|sample| sample.pid == 102));
+
+        // Of another process there is nothing but the number of its ticks.
+        let of_another = [&words[..], &["--pid", "101"]].concat();
+        let ran = guest.command("record", &of_another);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        let (samples, contents) = samples(Path::new(path));
+        assert!(samples.is_empty() && contents.account.ungathered > 0);
+        assert_eq!(
+            contents.account.lost + contents.account.ungathered,
+            contents.account.ticks
+        );
 
         let pcs = guest.open();
         pcs.ioctl(PROF_ALL, 0);

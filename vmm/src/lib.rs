@@ -14,8 +14,10 @@
 pub mod binaries;
 pub mod clock;
 pub mod console;
+pub mod counters;
 pub mod host_socket;
 pub mod machine;
+mod perf_event;
 pub mod profil;
 pub mod profiler;
 mod restricted;

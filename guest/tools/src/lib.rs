@@ -22,4 +22,4 @@ pub mod pcstat;
 pub mod prf;
 pub mod program;
 pub mod symbols;
-mod table;
+pub mod table;

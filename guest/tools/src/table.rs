@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 /// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Align {
+pub enum Align {
     /// To the left.
     Left,
     /// To the right.
@@ -13,15 +13,30 @@ pub(crate) enum Align {
 
 /// The spacing of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spacing {
+pub struct Spacing {
     /// Before each line.
     pub margin: &'static str,
     /// Between two columns.
     pub gap: &'static str,
 }
 
+/// `part` of `whole` in percent, with one decimal place; `-` of nothing.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "it is shown with one decimal place"
+)]
+pub fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "-".to_owned();
+    }
+    format!("{:.1} %", part as f64 * 100.0 / whole as f64)
+}
+
 /// Writes `rows` in columns with this alignment.
-pub(crate) fn write_rows<const N: usize>(
+///
+/// # Errors
+/// Writing to `output` failed.
+pub fn write_rows<const N: usize>(
     output: &mut dyn Write,
     spacing: Spacing,
     aligns: [Align; N],
@@ -50,7 +65,10 @@ pub(crate) fn write_rows<const N: usize>(
 }
 
 /// Writes `rows` below their headings.
-pub(crate) fn write_table<const N: usize>(
+///
+/// # Errors
+/// Writing to `output` failed.
+pub fn write_table<const N: usize>(
     output: &mut dyn Write,
     headings: [(&str, Align); N],
     mut rows: Vec<[String; N]>,
@@ -66,6 +84,12 @@ pub(crate) fn write_table<const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shares_of_nothing_are_none() {
+        assert_eq!(percent(0, 0), "-");
+        assert_eq!(percent(1, 3), "33.3 %");
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {

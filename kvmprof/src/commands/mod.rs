@@ -1,8 +1,12 @@
 //! The program's commands: arguments in, exit status out.
 
+mod bar;
 mod clock;
 mod demo;
 mod exit;
+mod live_line;
+mod pmc;
+mod profil;
 mod record;
 mod recorder;
 pub mod recordings;
@@ -17,6 +21,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use kvmprof_tools::command_line::{self, Program};
 use kvmprof_tools::program::{Setup, Tool};
+use profil::{PcsampleArguments, ProfilArguments};
 use recordings::{
     DiffArguments, ExportArguments, FlamegraphArguments, HtmlArguments, ReportArguments,
 };
@@ -56,11 +61,14 @@ enum Command {
     /// Any number of recordings can run at once, beside pcs and prf. Ctrl-C ends the recording and closes its file. A file
     /// that was cut off can be read up to that point.
     Record(record::RecordArguments),
+    Pmc(pmc::PmcArguments),
     /// Show live where a running guest spends its time
     ///
     /// A terminal shows processes, functions, call stacks and vCPUs over the last seconds; the key h lists the keys. A pipe
     /// gets plain tables, one after the other.
     Top(top::TopArguments),
+    Profil(ProfilArguments),
+    Pcsample(PcsampleArguments),
     Report(ReportArguments),
     Export(ExportArguments),
     Flamegraph(FlamegraphArguments),
@@ -79,7 +87,10 @@ impl Program for Arguments {
             Command::Demo(arguments) => arguments,
             Command::Status(arguments) => arguments,
             Command::Record(arguments) => arguments,
+            Command::Pmc(arguments) => arguments,
             Command::Top(arguments) => arguments,
+            Command::Profil(arguments) => arguments,
+            Command::Pcsample(arguments) => arguments,
             Command::Report(arguments) => arguments,
             Command::Export(arguments) => arguments,
             Command::Flamegraph(arguments) => arguments,

@@ -1,11 +1,16 @@
 //! A recorder of the guest behind a socket, for the commands that read one.
 
+use std::sync::mpsc::SyncSender;
+
 use anyhow::Context;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::recorder::{REC_EVENT, REC_PIDS, REC_START, STACK_KERNEL, STACK_USER};
-use kvmprof_client::RemoteDevice;
+use kvmprof_client::{ClientError, Connection, RemoteDevice};
 
 use kvmprof_recording::{SamplingEvent, StackParts};
+
+/// Bytes of the stream that are read at a time.
+const PIECE: usize = 256 << 10;
 
 /// Limits `recorder`, which isn't started yet, to these processes; an empty list stands for all of them.
 ///
@@ -58,4 +63,25 @@ pub fn start(
         return Err(error).context(words);
     }
     Ok(())
+}
+
+/// Ends the connection when it is dropped, also by a panic: [`read`] waits no longer then.
+pub struct Disconnect<'a>(pub &'a Connection);
+
+impl Drop for Disconnect<'_> {
+    fn drop(&mut self) {
+        self.0.disconnect();
+    }
+}
+
+/// Hands on all that comes, to the recording's end.
+pub fn read(recorder: &RemoteDevice, sender: &SyncSender<Result<Vec<u8>, ClientError>>) {
+    loop {
+        let result = recorder.read(PIECE);
+        let (is_end, has_failed) = (result.as_ref().is_ok_and(Vec::is_empty), result.is_err());
+        // Nobody takes it any more when the command has ended.
+        if is_end || sender.send(result).is_err() || has_failed {
+            return;
+        }
+    }
 }

@@ -1,11 +1,10 @@
 //! `kvmprof top`.
 
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use clap::Args;
 use kvmprof_abi::wire::device;
-use kvmprof_client::{ClientError, Connection, RemoteDevice};
 use kvmprof_report::top::{TopOptions, run};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, value};
 
@@ -13,8 +12,6 @@ use super::recorder;
 use super::units::parse_stacks;
 use kvmprof_recording::{SamplingEvent, StackParts};
 
-/// Bytes of the stream that are read at a time.
-const PIECE: usize = 256 << 10;
 /// Pieces that wait to be shown; the rest waits in the guest's recorder, which counts what it has to drop.
 const PIECES: usize = 8;
 
@@ -75,31 +72,10 @@ impl Command for TopArguments {
         std::thread::scope(|scope| {
             // In here, so that it is gone when the view ends, whatever ends it: the reader must not wait for it.
             let (sender, feed) = sync_channel(PIECES);
-            let _end = Disconnect(&connection);
-            scope.spawn(move || read(device, &sender));
+            let _end = recorder::Disconnect(&connection);
+            scope.spawn(move || recorder::read(device, &sender));
             run(&feed, &options)
         })?;
         Ok(ExitStatus::SUCCESS)
-    }
-}
-
-/// Ends the connection when the view ends, also by a panic: the reader waits no longer then.
-struct Disconnect<'a>(&'a Connection);
-
-impl Drop for Disconnect<'_> {
-    fn drop(&mut self) {
-        self.0.disconnect();
-    }
-}
-
-/// Hands on all that comes, to the recording's end.
-fn read(recorder: &RemoteDevice, sender: &SyncSender<Result<Vec<u8>, ClientError>>) {
-    loop {
-        let result = recorder.read(PIECE);
-        let (is_end, has_failed) = (result.as_ref().is_ok_and(Vec::is_empty), result.is_err());
-        // Nobody takes it any more when the view has ended.
-        if is_end || sender.send(result).is_err() || has_failed {
-            return;
-        }
     }
 }

@@ -46,6 +46,47 @@ fn wrong_options_end_with_the_status_that_the_help_says() {
         (&["report", "x", "--time", "4:3"], "range of seconds"),
         (&["diff", "-", "-"], "Only one"),
         (&["prfdc", "log", "0"], "more than 0"),
+        (&["profil"], "--pid <PID>"),
+        (&["profil", "--pid", "weaver"], "has to be a number"),
+        (&["profil", "--pid", "0"], "above 0"),
+        (&["profil", "--pid", "7", "--scale", "1"], "from 2"),
+        (
+            &["profil", "--pid", "7", "--offset", "main"],
+            "an address is needed",
+        ),
+        (
+            &["profil", "--pid", "7", "--offset", "0x401000"],
+            "--bufsiz <BYTES>",
+        ),
+        (
+            &["profil", "--pid", "7", "--bufsiz", "4K"],
+            "--offset <ADDRESS>",
+        ),
+        (
+            &["profil", "--pid", "7", "--offset", "0", "--bufsiz", "8M"],
+            "at most 4M",
+        ),
+        (
+            &[
+                "profil",
+                "--pid",
+                "7",
+                "--function",
+                "f",
+                "--offset",
+                "0",
+                "--bufsiz",
+                "8",
+            ],
+            "cannot be used with",
+        ),
+        (
+            &["profil", "--pid", "7", "--scale", "0xffff", "-o", "x"],
+            "equally many bytes of code in each count",
+        ),
+        (&["profil", "--pid", "7", "-o", "-"], "gprof reads files"),
+        (&["pcsample", "--pid", "7"], "--nsamples <K>"),
+        (&["pcsample", "--pid", "7", "-n", "0"], "1..=524288"),
         (&["sing"], "'sing'"),
     ] {
         run(words).assert_refused(USAGE, &["kvmprof: ", expected, "--help"]);
@@ -74,7 +115,13 @@ fn memory_that_is_no_machine_is_a_wrong_option() {
 
 #[test]
 fn without_a_socket_the_commands_say_what_to_do() {
-    for words in [&["status"][..], &["top"], &["record", "-o", "x"]] {
+    for words in [
+        &["status"][..],
+        &["top"],
+        &["record", "-o", "x"],
+        &["profil", "--pid", "7"],
+        &["pcsample", "--pid", "7", "-n", "5"],
+    ] {
         for socket in [None, Some("")] {
             let mut command = kvmprof(words);
             if let Some(socket) = socket {
@@ -99,6 +146,8 @@ fn every_command_that_talks_to_a_guest_takes_a_socket() {
         &["status"][..],
         &["top"],
         &["record", "-o", "/dev/null"],
+        &["profil", "--pid", "7"],
+        &["pcsample", "--pid", "7", "-n", "5"],
         &["getpc", "-o", "/dev/null"],
         &["prfld"],
         &["prfstat"],

@@ -87,6 +87,27 @@ impl LoadedFile {
             .or_else(|| recorded?.functions().find(address))
             .or_else(|| self.functions.find(address))
     }
+
+    /// The begin and the length in bytes of each function that `is_wanted` by its name.
+    pub fn wanted(
+        &self,
+        recorded: Option<&RecordedFile>,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> Vec<(u64, u64)> {
+        let tables = [
+            self.debug.as_ref().map(|debug| &debug.functions),
+            recorded.map(RecordedFile::functions),
+            Some(&self.functions),
+        ];
+        let tables = tables.into_iter().flatten();
+        let mut wanted: Vec<_> = tables.flat_map(|table| table.wanted(&is_wanted)).collect();
+        wanted.sort_unstable();
+        // The longest of those that begin together.
+        wanted.reverse();
+        wanted.dedup_by_key(|(begin, _)| *begin);
+        wanted.reverse();
+        wanted
+    }
 }
 
 /// The debug information of the guest's file at `path` with build id `id`; any build id matches an empty `id`.

@@ -49,6 +49,26 @@ impl FunctionTable {
         None
     }
 
+    /// The begin and the length in bytes of each function that `is_wanted` by its name. A length that is unknown reaches to
+    /// the next function, and is 0 for the last one.
+    pub fn wanted(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<(u64, u64)> {
+        let next = self.functions.iter().skip(1).map(Some).chain([None]);
+        let wanted = self
+            .functions
+            .iter()
+            .zip(next)
+            .filter(|((.., first, last), _)| {
+                let name = self.names.get(*first as usize..*last as usize);
+                name.is_some_and(&is_wanted)
+            });
+        wanted
+            .map(|((begin, length, ..), next)| match (length, next) {
+                (0, Some((next, ..))) => (*begin, next - begin),
+                _ => (*begin, *length),
+            })
+            .collect()
+    }
+
     /// True if there are no functions.
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty()
@@ -78,5 +98,7 @@ mod tests {
         assert_eq!(found(0x40f), Some(("", 0x400)));
         assert_eq!(found(0x410), None);
         assert_eq!(found(0x501), None);
+        let wanted = table.wanted(|name| ["outer", "open", "end"].contains(&name));
+        assert_eq!(wanted, [(0x100, 0x100), (0x300, 0x100), (0x500, 0)]);
     }
 }

@@ -121,6 +121,29 @@ impl Symbols {
         Some(function.begin)
     }
 
+    /// The begin and the end of each function that `is_wanted` by its name.
+    pub(super) fn wanted(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<(u64, u64)> {
+        let numbered = self.functions.iter().enumerate();
+        let wanted = numbered.filter(|(_, function)| is_wanted(&function.name));
+        wanted
+            .map(|(index, function)| (function.begin, self.end_of(index, function)))
+            .collect()
+    }
+
+    /// Where all functions begin and end; `None` if there are none.
+    pub(super) fn span(&self) -> Option<(u64, u64)> {
+        let last = self.functions.len().checked_sub(1)?;
+        let end = self.end_of(last, self.functions.get(last)?);
+        Some((self.functions.first()?.begin, end))
+    }
+
+    /// The end of the function with this index.
+    fn end_of(&self, index: usize, function: &Function) -> u64 {
+        let next = self.functions.get(index + 1);
+        let next = next.filter(|next| !function.is_last && next.module == function.module);
+        next.map_or(function.begin.saturating_add(LAST), |next| next.begin)
+    }
+
     /// The number of functions.
     pub fn len(&self) -> usize {
         self.functions.len()

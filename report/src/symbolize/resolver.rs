@@ -17,7 +17,7 @@ use super::tables::{AddressLocation, Tables, file_address, module_name};
 use super::{KERNEL_BEGIN, MappingSet, SymbolError, USER, demangle, perf_map};
 use crate::text::visible;
 use kvmprof_recording::Sysroot;
-use kvmprof_recording::file::{Binary, Contents, Mapping, ProcessMappings};
+use kvmprof_recording::file::{Binary, Contents, Mapping, Piece, ProcessMappings};
 
 /// Maximum number of bytes of a `perf-PID.map` that are read.
 const MAX_MAP: u64 = 256 << 20;
@@ -166,6 +166,16 @@ impl Resolver {
     /// Adds `mappings` to those of their address space.
     pub fn add_mappings(&mut self, mappings: &ProcessMappings) {
         self.tables.spaces.add(mappings);
+    }
+
+    /// Adds what a piece of a recording tells of names. Other pieces have no effect.
+    pub fn add_piece(&mut self, piece: Piece) {
+        match piece {
+            Piece::Symbols(text) => self.add_symbols(&text),
+            Piece::Binary(binary) => self.add_file(binary),
+            Piece::Mappings(mappings) => self.add_mappings(&mappings),
+            Piece::Info(_) | Piece::Kernel(_) | Piece::Samples(_) | Piece::End(_) => {}
+        }
     }
 
     /// Removes all mappings. Earlier results of [`Self::mappings_of`] are empty from now on.
@@ -343,7 +353,7 @@ impl Resolver {
         frames
     }
 
-    fn file(&self, mapping: &Mapping) -> Rc<LoadedFile> {
+    pub(super) fn file(&self, mapping: &Mapping) -> Rc<LoadedFile> {
         let key = (mapping.binary, mapping.file.clone());
         if let Some(known) = self.files.borrow().get(&key) {
             return Rc::clone(known);
@@ -394,7 +404,7 @@ fn plain(line: SourceLine) -> SourceLine {
 }
 
 /// Whether the mapping has no file that the recording knows: `[anon]`, but not `[vdso]`, which has functions.
-fn is_nameless(mapping: &Mapping) -> bool {
+pub(super) fn is_nameless(mapping: &Mapping) -> bool {
     mapping.binary.is_none() && (mapping.file.starts_with('[') || mapping.file.is_empty())
 }
 

@@ -124,10 +124,17 @@ impl Spaces {
         found.map_or(MappingSet::default(), |since| since.set)
     }
 
+    /// The mappings of `set`, by their addresses.
+    pub fn mappings(&self, set: MappingSet) -> &[Mapping] {
+        let index = set.0.checked_sub(self.first);
+        let index = index.and_then(|index| usize::try_from(index).ok());
+        let mappings = index.and_then(|index| self.sets.get(index));
+        mappings.map_or(&[], |mappings| mappings)
+    }
+
     /// The mapping that contains `address` in `set`.
     pub fn find(&self, set: MappingSet, address: u64) -> Option<&Mapping> {
-        let index = set.0.checked_sub(self.first)?;
-        let mappings = self.sets.get(usize::try_from(index).ok()?)?;
+        let mappings = self.mappings(set);
         let after = mappings.partition_point(|mapping| mapping.begin <= address);
         let mapping = mappings.get(after.checked_sub(1)?)?;
         (address < mapping.end).then_some(mapping)

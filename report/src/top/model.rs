@@ -88,12 +88,10 @@ impl Model {
         }
         match block.piece()? {
             Some(Piece::Info(info)) => self.info = info,
-            Some(Piece::Symbols(text)) => self.names().add_symbols(&text),
-            Some(Piece::Binary(binary)) => self.names().add_file(binary),
-            Some(Piece::Mappings(mappings)) => self.names().add_mappings(&mappings),
             Some(Piece::Samples(samples)) => self.add(&samples, now)?,
             Some(Piece::End(_)) => self.has_ended = true,
-            Some(Piece::Kernel(_)) | None => {}
+            Some(names) => self.names().add_piece(names),
+            None => {}
         }
         Ok(())
     }

@@ -5,39 +5,20 @@
 //! many pieces. What lies between is idle time.
 
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::io;
+use std::os::fd::AsRawFd;
 
+use crate::perf_event::{self, Attributes};
 use crate::vcpu::signals;
 
-const PERF_TYPE_SOFTWARE: u32 = 1;
 const PERF_COUNT_SW_TASK_CLOCK: u64 = 1;
 const PERF_EVENT_IOC_DISABLE: libc::Ioctl = 0x2401;
 const PERF_EVENT_IOC_REFRESH: libc::Ioctl = 0x2402;
 const PERF_EVENT_IOC_RESET: libc::Ioctl = 0x2403;
 const PERF_EVENT_IOC_PERIOD: libc::Ioctl = 0x4008_2404;
-const PERF_ATTR_FLAG_DISABLED: u64 = 1;
-const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
 const F_SETSIG: i32 = 10;
 const F_SETOWN_EX: i32 = 15;
 const F_OWNER_TID: i32 = 0;
-
-/// The first published form of `struct perf_event_attr` (`include/uapi/linux/perf_event.h`,
-/// PERF_ATTR_SIZE_VER0): later fields have no part in a task clock.
-#[repr(C)]
-#[derive(Default)]
-struct PerfEventAttr {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup_events: u32,
-    breakpoint_type: u32,
-    breakpoint_address: u64,
-}
 
 #[repr(C)]
 struct OwnerEx {
@@ -84,33 +65,12 @@ impl RunTimeAlarm {
     /// # Errors
     /// What perf_event_open(2) says: EACCES or EPERM where the host forbids it.
     pub fn for_this_thread(signal: i32) -> io::Result<Self> {
-        let attributes = PerfEventAttr {
-            kind: PERF_TYPE_SOFTWARE,
-            size: u32::try_from(size_of::<PerfEventAttr>()).unwrap_or_default(),
-            config: PERF_COUNT_SW_TASK_CLOCK,
-            sample_period: 1_000_000,
-            flags: PERF_ATTR_FLAG_DISABLED,
-            wakeup_events: 1,
-            ..PerfEventAttr::default()
-        };
-        // SAFETY: the attributes are valid for the size they state; 0 and -1 mean this thread on
-        // any processor, -1 no group.
-        let descriptor = unsafe {
-            libc::syscall(
-                libc::SYS_perf_event_open,
-                &raw const attributes,
-                0,
-                -1,
-                -1,
-                PERF_FLAG_FD_CLOEXEC,
-            )
-        };
-        let descriptor = i32::try_from(descriptor).unwrap_or(-1);
-        if descriptor < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor was just made and nobody else owns it.
-        let event = unsafe { File::from_raw_fd(descriptor) };
+        let mut attributes = Attributes::new(perf_event::SOFTWARE, PERF_COUNT_SW_TASK_CLOCK);
+        attributes.sample_period = 1_000_000;
+        attributes.flags = perf_event::DISABLED;
+        attributes.wakeup_events = 1;
+        let event = attributes.open(0)?;
+        let descriptor = event.as_raw_fd();
         let owner = OwnerEx {
             kind: F_OWNER_TID,
             // SAFETY: gettid has no arguments and cannot fail.
@@ -143,9 +103,7 @@ impl RunTimeAlarm {
 
     /// For how long the thread has run since it was armed, in ns; None if the kernel won't say.
     pub fn run_time(&self) -> Option<u64> {
-        let mut count = [0; 8];
-        (&self.event).read_exact(&mut count).ok()?;
-        Some(u64::from_ne_bytes(count))
+        perf_event::count(&self.event)
     }
 
     /// Disarms the alarm. A signal that is already pending stays pending.

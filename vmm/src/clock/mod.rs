@@ -79,6 +79,19 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
+/// The processor time that thread `tid` of this process has used, in ns; `None` once it has ended.
+pub fn thread_cpu_ns(tid: libc::pid_t) -> Option<u64> {
+    // MAKE_THREAD_CPUCLOCK with CPUCLOCK_SCHED (`include/linux/posix-timers_types.h`).
+    let clock = (!tid << 3) | 6;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a valid timespec to write to; the kernel checks the clock.
+    let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    (result == 0).then(|| time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
+}
+
 /// `ns` as the seconds and nanoseconds that timer calls take.
 fn timespec(ns: u64) -> libc::timespec {
     libc::timespec {

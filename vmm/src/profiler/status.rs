@@ -10,6 +10,7 @@ use kvmprof_recording::status::{
 use super::Profiler;
 use super::consumers::Consumer;
 use crate::clock::TickSource;
+use crate::counters::MachineCounters;
 use crate::machine::MachineDevices;
 use crate::virtio::ConsoleRecord;
 
@@ -21,6 +22,8 @@ pub struct MachineInfo {
     pub memory_bytes: u64,
     /// Counts accesses that no device answers.
     pub devices: Arc<MachineDevices>,
+    /// What can be counted of it.
+    pub counters: MachineCounters,
     /// How processes are told apart.
     pub knowledge: Arc<GuestKnowledge>,
     /// How ticks of halted vCPUs are counted.

@@ -1,5 +1,7 @@
 //! Exits that the guest causes: which event they are, and which instruction it was.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use kvm_ioctls::VcpuExit;
 use kvmprof_introspection::{AddressSpace, Registers};
 use kvmprof_recording::{EventKind, SamplingEvent};
@@ -101,6 +103,40 @@ fn next_opcode(registers: &Registers, memory: &GuestMemory) -> Option<Opcode> {
         }
     }
     None
+}
+
+/// How often KVM_RUN has returned, by the cause. Only the vCPU's thread counts.
+#[derive(Debug, Default)]
+pub struct ExitTotals {
+    caused: [AtomicU64; 4],
+    interrupted: AtomicU64,
+}
+
+impl ExitTotals {
+    /// Counts an exit that the guest has caused.
+    pub fn count(&self, exit: GuestExit) {
+        increment(&self.caused[exit as usize]);
+    }
+
+    /// Counts one that kvmprof has caused: for a tick, or to ask something.
+    pub fn count_interrupted(&self) {
+        increment(&self.interrupted);
+    }
+
+    /// How many of this kind the guest has caused.
+    pub fn of(&self, exit: GuestExit) -> u64 {
+        self.caused[exit as usize].load(Ordering::Relaxed)
+    }
+
+    /// How many kvmprof has caused.
+    pub fn interrupted(&self) -> u64 {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+}
+
+/// Nobody else writes, so this needs no locked instruction.
+fn increment(total: &AtomicU64) {
+    total.store(total.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
 /// Counts exits of a vCPU, and says which ones make a tick: of each `period` events one, at random. A guest does the same

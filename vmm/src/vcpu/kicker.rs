@@ -29,7 +29,13 @@ impl Kicker {
 
     /// True between [`attach`](Self::attach) and [`detach`](Self::detach).
     pub fn is_attached(&self) -> bool {
-        self.tid.load(Ordering::Acquire) != 0
+        self.thread().is_some()
+    }
+
+    /// The thread, between [`attach`](Self::attach) and [`detach`](Self::detach).
+    pub fn thread(&self) -> Option<libc::pid_t> {
+        let tid = self.tid.load(Ordering::Acquire);
+        (tid != 0).then_some(tid)
     }
 
     /// Kicks.

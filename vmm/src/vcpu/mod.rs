@@ -10,6 +10,7 @@ pub mod signals;
 mod thread;
 
 pub use capture::RegisterSource;
+pub use exits::{ExitTotals, GuestExit};
 pub use gate::Gate;
 pub use kicker::Kicker;
 pub use ring::{Doorbell, RING_ENTRIES, TickReceiver, TickSender, tick_ring};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
 use super::capture::RegisterSource;
-use super::exits::{ExitCounter, GuestExit};
+use super::exits::{ExitCounter, ExitTotals, GuestExit};
 use super::sampler::Sampler;
 use super::{Gate, Kicker, TickSender, signals};
 use crate::clock::{ClockControl, Ticker, VcpuClock, monotonic_ns};
@@ -33,6 +33,8 @@ pub struct VcpuShared {
     pub kicker: Arc<Kicker>,
     /// Sets the clock.
     pub control: ClockControl,
+    /// Counts why KVM_RUN has returned.
+    pub exits: ExitTotals,
     in_exit: AtomicBool,
 }
 
@@ -164,6 +166,7 @@ fn run_guest(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) -> End
                 let caused = GuestExit::of(&exit);
                 let answered = answer(exit, &common.devices);
                 if let Some(caused) = caused {
+                    sampler.shared.exits.count(caused);
                     sampler.exited(fd, caused);
                 }
                 if let ControlFlow::Break(request) = answered {
@@ -180,6 +183,7 @@ fn run_guest(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) -> End
                 sampler.shared.in_exit.store(false, Ordering::Relaxed);
             }
             Err(error) if error.errno() == libc::EINTR => {
+                sampler.shared.exits.count_interrupted();
                 sampler.interrupted(fd, signals::take_pending());
             }
             // An application processor that was woken up but has not been started.

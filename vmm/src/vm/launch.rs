@@ -19,6 +19,7 @@ use super::{VmEnd, VmError};
 use crate::binaries::BinarySources;
 use crate::clock::{ClockSource, HaltedTicks, Ticker};
 use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, WindowWatch};
+use crate::counters::MachineCounters;
 use crate::host_socket::{HostListener, HostSocket};
 use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_kvm};
 use crate::profil::ProfiledProcesses;
@@ -94,7 +95,8 @@ impl Vm {
             jitter: config.jitter,
             registers: register_source(&kvm),
         };
-        let info = machine_facts(&config.machine, &machine, &knowledge);
+        let shared: Vec<Arc<VcpuShared>> = machine.vcpus.iter().map(|_| Arc::default()).collect();
+        let info = machine_info(&config.machine, &machine, &shared, &knowledge);
         let termination = Termination::new().map_err(VmError::host("to catch signals"))?;
         let stop_request = termination
             .stop_request()
@@ -113,7 +115,9 @@ impl Vm {
         // Not before: a guest that can't start leaves an older one's output alone.
         config.console.empty()?;
         let profiled = Arc::<ProfiledProcesses>::default();
-        let (vcpus, rings) = start_vcpus(machine, &plan, &knowledge, &profiled, held, &doorbell)?;
+        let (vcpus, rings) = start_vcpus(
+            machine, shared, &plan, &knowledge, &profiled, held, &doorbell,
+        )?;
         let event_thread = EventThread {
             listener,
             termination,
@@ -184,15 +188,17 @@ fn known_at_once(said: Option<GuestKnowledge>, image: &[u8]) -> Result<GuestKnow
     Ok(known.unwrap_or_else(GuestKnowledge::pending))
 }
 
-fn machine_facts(
+fn machine_info(
     config: &MachineConfig,
     machine: &Machine,
+    shared: &[Arc<VcpuShared>],
     knowledge: &Arc<GuestKnowledge>,
 ) -> MachineInfo {
     MachineInfo {
         kernel: config.kernel.name(),
         memory_bytes: config.memory_bytes,
         devices: Arc::clone(&machine.devices),
+        counters: MachineCounters::new(machine.vcpus.iter().zip(shared.iter().cloned())),
         knowledge: Arc::clone(knowledge),
         halted_ticks: HaltedTicks::of_this_host().name(),
     }
@@ -261,6 +267,7 @@ fn console_input(
 /// is learned beside them.
 fn start_vcpus(
     mut machine: Machine,
+    shared: Vec<Arc<VcpuShared>>,
     plan: &ClockPlan,
     knowledge: &Arc<GuestKnowledge>,
     profiled: &Arc<ProfiledProcesses>,
@@ -273,7 +280,6 @@ fn start_vcpus(
     }
     let image = Arc::clone(&machine.image);
     let fds = std::mem::take(&mut machine.vcpus);
-    let shared: Vec<Arc<VcpuShared>> = fds.iter().map(|_| Arc::default()).collect();
     let ticker = match plan.source {
         ClockSource::Thread => None,
         ClockSource::Ticker => {

@@ -63,6 +63,8 @@ pub mod device {
     pub const RECORDER: u16 = 6;
     /// profil(2) and pcsample(2) for one process, a separate one for each open; minor 0.
     pub const PROFIL: u16 = 7;
+    /// The guest's counters of `kvmprof pmc` as one JSON object, from the moment of the open; minor 0.
+    pub const PMC: u16 = 8;
 }
 
 /// A flag of open, read and poll: answer EAGAIN (poll: what is ready now) instead of waiting.

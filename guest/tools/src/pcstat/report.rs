@@ -9,9 +9,9 @@ use kvmprof_abi::pcs::{
 };
 use kvmprof_abi::stream::Isample;
 
-use super::profile::{TYPES, to_f64};
+use super::profile::TYPES;
 use super::{Mode, Profile, loss};
-use crate::table::{Align, write_table};
+use crate::table::{Align, percent, write_table};
 
 /// Writes the report of `profile`, with at most `top` program counters.
 ///
@@ -92,13 +92,6 @@ fn describe_call(call: &Isample) -> String {
         PCS_SETHZ => format!("PCS_SETHZ {first}"),
         command => format!("ioctl {command:#x}"),
     }
-}
-
-fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 {
-        return "-".to_owned();
-    }
-    format!("{:.1} %", to_f64(part) * 100.0 / to_f64(whole))
 }
 
 fn write_ledger(profile: &Profile, output: &mut dyn Write) -> io::Result<()> {
@@ -265,11 +258,5 @@ mod tests {
         assert_eq!(utc(-1), None);
         assert_eq!(utc(i64::MAX), None);
         assert!(utc(249_999_999_999).is_some());
-    }
-
-    #[test]
-    fn shares_of_nothing_are_none() {
-        assert_eq!(percent(0, 0), "-");
-        assert_eq!(percent(1, 3), "33.3 %");
     }
 }

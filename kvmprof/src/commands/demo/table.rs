@@ -7,9 +7,7 @@ use kvmprof_demo_guest::{Mode, ROWS, Row, rows};
 use serde_json::{Value, json};
 
 use super::Findings;
-
-/// Columns of the longest bar, which stands for the largest share.
-const BAR_COLUMNS: f64 = 24.0;
+use crate::commands::bar::bar;
 
 /// Each row of the truth with its share of the time, expected and observed, as parts of 1.
 fn shares(findings: &Findings) -> Vec<(&'static Row, f64, f64)> {
@@ -73,7 +71,7 @@ pub fn text(findings: &Findings, time: Duration) -> String {
             row.name,
             expected * 100.0,
             observed * 100.0,
-            bar(observed / largest * BAR_COLUMNS),
+            bar(observed / largest),
         );
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{}", line.trim_end());
@@ -85,18 +83,6 @@ pub fn text(findings: &Findings, time: Duration) -> String {
         "expected: what the guest itself counted; observed: samples taken from outside\n",
     );
     text
-}
-
-/// A bar of so many columns, to an eighth of one.
-fn bar(columns: f64) -> String {
-    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "at most 24 columns, and shares aren't negative"
-    )]
-    let eighths = (columns * 8.0).round() as usize;
-    "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
 }
 
 /// The version of the object's form. Members may be added without a new one.

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use indicatif::{DecimalBytes, HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{DecimalBytes, HumanCount, ProgressBar};
 
 use kvmprof_recording::file::{Account, Piece, ReadError, Reader};
 
-/// How often the time is shown anew.
-const INTERVAL: Duration = Duration::from_millis(250);
+use crate::commands::live_line::live_line;
 
 /// Counts what comes, and shows it as a line on standard error if that is a terminal.
 pub struct Progress {
@@ -27,21 +26,10 @@ struct Counts {
 impl Progress {
     /// Begins to show a recording that takes this time, or until it is ended.
     pub fn on_terminal(time: Option<Duration>) -> Self {
-        // Hidden where standard error is no terminal.
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        let bar = (!bar.is_hidden()).then(|| {
-            let end = match time {
-                Some(time) => format!("of {:.0} s", time.as_secs_f64().ceil()),
-                None => "(Ctrl-C ends it)".to_owned(),
-            };
-            let style = ProgressStyle::with_template("recording {elapsed} {prefix}: {msg}");
-            let bar = bar
-                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
-                .with_prefix(end)
-                .with_message(Counts::default().text());
-            bar.enable_steady_tick(INTERVAL);
-            bar
-        });
+        let bar = live_line("recording", time);
+        if let Some(bar) = &bar {
+            bar.set_message(Counts::default().text());
+        }
         Self {
             bar,
             reader: Some(Reader::default()),

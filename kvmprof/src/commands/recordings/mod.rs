@@ -18,6 +18,6 @@ pub use export::ExportArguments;
 pub use flamegraph::FlamegraphArguments;
 pub use html::HtmlArguments;
 pub use input::InputArguments;
-pub use output::{is_standard, refuse_recording};
+pub use output::{check_output, is_standard, refuse_recording};
 pub use progress::{Part, Progress};
 pub use report::ReportArguments;

@@ -1,0 +1,50 @@
+//! `kvmprof pmc`.
+
+mod list;
+mod stat;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use kvmprof_abi::wire::device;
+use kvmprof_client::Connection;
+use kvmprof_recording::counters::Counters;
+use kvmprof_tools::command_line::{Command, Console, ExitStatus};
+
+use list::ListArguments;
+use stat::StatArguments;
+
+/// A document of counters is some KiB even with 64 vCPUs.
+const MAX_COUNTERS: usize = 1 << 20;
+
+/// Show what kvmprof, KVM and the processor count of a running guest
+#[derive(Debug, Args)]
+pub struct PmcArguments {
+    #[command(subcommand)]
+    command: PmcCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum PmcCommand {
+    /// List the counters, and why this host hasn't got some of them
+    List(ListArguments),
+    /// Show how much each counter has counted in some time
+    Stat(StatArguments),
+}
+
+impl Command for PmcArguments {
+    /// Carries out the chosen one.
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        match &self.command {
+            PmcCommand::List(arguments) => arguments.execute(console),
+            PmcCommand::Stat(arguments) => arguments.execute(console),
+        }
+    }
+}
+
+/// The counters of the guest at the other end, now.
+fn read(connection: &Connection) -> anyhow::Result<Counters> {
+    let document = connection.snapshot(device::PMC, MAX_COUNTERS)?;
+    Counters::from_json(&document).context(
+        "The guest's counters cannot be read: use the kvmprof of the release that runs the guest",
+    )
+}

@@ -1,0 +1,141 @@
+//! `kvmprof pmc stat`.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use kvmprof_recording::counters::Counters;
+use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, usage, value};
+use kvmprof_tools::interrupt::Interrupt;
+use kvmprof_tools::table::{Align, write_table};
+
+use super::read;
+
+/// Options of `kvmprof pmc stat`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0; 1 when there is no guest at the socket, or it ends meanwhile; 2 for wrong options.\n\n\
+    Example: kvmprof pmc stat --socket /run/guest.sock --seconds 5"
+)]
+pub struct StatArguments {
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// How long to count, in seconds; if not given, until Ctrl-C
+    #[arg(long, value_name = "N", value_parser = value::seconds)]
+    seconds: Option<Duration>,
+    /// Show only these counters, by the names that pmc list has, separated by commas
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
+    event: Vec<String>,
+    /// Show each vCPU by itself, not only all of them together
+    #[arg(long)]
+    per_vcpu: bool,
+    /// Print a JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+impl Command for StatArguments {
+    /// Prints what was counted between two moments.
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
+        let connection = self.socket.connect()?;
+        let before = read(&connection)?;
+        self.check(&before)?;
+        interrupt.wait(self.seconds);
+        let after = read(&connection).context("The guest has ended meanwhile")?;
+        let mut counted = after.since(&before);
+        if !self.event.is_empty() {
+            counted
+                .counters
+                .retain(|counter| self.event.contains(&counter.name));
+        }
+        let written = if self.json {
+            let document = serde_json::to_string(&counted)?;
+            writeln!(console.output, "{document}")
+        } else {
+            self.write(&counted, console.output)
+        };
+        written.context("Cannot write the counters")?;
+        Ok(ExitStatus::SUCCESS)
+    }
+}
+
+impl StatArguments {
+    /// Checks that the chosen counters can be shown.
+    fn check(&self, counters: &Counters) -> anyhow::Result<()> {
+        for name in &self.event {
+            let mut all = counters.counters.iter();
+            let Some(counter) = all.find(|counter| counter.name == *name) else {
+                return Err(usage(format_args!(
+                    "There is no counter '{name}': kvmprof pmc list shows their names"
+                )));
+            };
+            if let Some(why) = &counter.missing {
+                anyhow::bail!("The host has no counter {name}: {why}");
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, counted: &Counters, output: &mut dyn Write) -> std::io::Result<()> {
+        let mut rows = Vec::new();
+        for counter in &counted.counters {
+            let Some(total) = counter.total() else {
+                continue;
+            };
+            let row = |name: String, count| {
+                [
+                    name,
+                    count_in(count, &counter.unit),
+                    rate(count, counted.time),
+                ]
+            };
+            rows.push(row(counter.name.clone(), total));
+            if self.per_vcpu {
+                let vcpus = counter.vcpus.iter().enumerate();
+                rows.extend(vcpus.map(|(vcpu, count)| row(format!("  vCPU {vcpu}"), *count)));
+            }
+        }
+        let headings = [
+            ("NAME", Align::Left),
+            ("COUNT", Align::Right),
+            ("A SECOND", Align::Right),
+        ];
+        write_table(output, headings, rows)?;
+        writeln!(output, "\nin {:.3} s", seconds(counted.time))
+    }
+}
+
+fn count_in(count: u64, unit: &str) -> String {
+    if unit.is_empty() {
+        count.to_string()
+    } else {
+        format!("{count} {unit}")
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "it is shown with few digits")]
+fn rate(count: u64, time: u64) -> String {
+    if time == 0 {
+        return "-".to_owned();
+    }
+    format!("{:.0}", count as f64 / seconds(time))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "it is shown with few digits")]
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_by_the_time_between_the_moments() {
+        assert_eq!(rate(500, 2_000_000_000), "250");
+        assert_eq!(rate(1, 0), "-");
+        assert_eq!(count_in(5, "ns"), "5 ns");
+    }
+}

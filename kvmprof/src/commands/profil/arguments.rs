@@ -1,0 +1,131 @@
+//! The options that profil and pcsample have in common, and their values.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use kvmprof_abi::profil::MAX_KEPT;
+use kvmprof_tools::command_line::{SocketArgs, value};
+
+use crate::commands::units::{format_memory, parse_memory};
+
+/// Which process, for how long, and where names come from.
+#[derive(Debug, Args)]
+pub struct ProcessArguments {
+    #[command(flatten)]
+    pub socket: SocketArgs,
+    /// The process, by the guest's own pid
+    #[arg(long, short, value_name = "PID", value_parser = process_id, allow_negative_numbers = true)]
+    pub pid: i32,
+    /// How long to collect, in seconds; if not given, until Ctrl-C, or the guest or the process's program ends
+    #[arg(long, value_name = "N", value_parser = value::seconds)]
+    pub seconds: Option<Duration>,
+    /// Take every tick of the clock instead of 100 a second on each vCPU
+    #[arg(long)]
+    pub every_tick: bool,
+    /// The most rows that the table has
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub top: usize,
+    /// A folder with the guest's files, for the functions of programs that the guest has no symbols of
+    #[arg(long, value_name = "DIR")]
+    pub sysroot: Option<PathBuf>,
+}
+
+/// The id of a process that can be profiled.
+fn process_id(text: &str) -> Result<i32, String> {
+    let pid = value::pid(text)?;
+    if pid < 1 {
+        return Err("a process id above 0 is needed: idle time and what runs in the kernel alone have no user mode".to_owned());
+    }
+    Ok(pid)
+}
+
+/// An address or a scale: hexadecimal with 0x before it, else decimal.
+fn number(text: &str) -> Option<u64> {
+    let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    match hexadecimal {
+        // from_str_radix takes a sign, too.
+        Some(digits) if digits.starts_with('+') => None,
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+/// The first address of a region.
+pub fn address(text: &str) -> Result<u64, String> {
+    number(text).ok_or_else(|| "an address is needed, such as 0x401000".to_owned())
+}
+
+/// A scale that profiles.
+pub fn scale(text: &str) -> Result<u32, String> {
+    let scale = number(text).and_then(|scale| u32::try_from(scale).ok());
+    let scale = scale.filter(|scale| (2..=0xffff).contains(scale));
+    scale.ok_or_else(|| {
+        "a scale is a number from 2 (all code in one count) to 0xffff (2 bytes of code in each); 0x4000 stands for 8 bytes"
+            .to_owned()
+    })
+}
+
+/// The bytes of a histogram.
+pub fn buffer_size(text: &str) -> Result<u64, String> {
+    let size = parse_memory(text)?;
+    if (2..=MAX_KEPT).contains(&size) {
+        Ok(size)
+    } else {
+        let most = format_memory(MAX_KEPT);
+        Err(format!(
+            "a histogram has 2 bytes for each count, and at most {most}"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_scales_are_hexadecimal_or_decimal() {
+        assert_eq!(address("0x401000"), Ok(0x40_1000));
+        assert_eq!(address("4198400"), Ok(0x40_1000));
+        assert_eq!(scale("0xFFFF"), Ok(0xffff));
+        assert_eq!(scale("16384"), Ok(0x4000));
+        for wrong in [
+            "",
+            "401000h",
+            "0x",
+            "0x+1",
+            "-1",
+            "main",
+            "0x10000000000000000",
+        ] {
+            assert!(address(wrong).unwrap_err().contains("address"), "{wrong}");
+        }
+        for wrong in ["0", "1", "0x10000", "1/8", "-2"] {
+            assert!(scale(wrong).unwrap_err().contains("from 2"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_those_that_can_be_kept() {
+        assert_eq!(buffer_size("4K"), Ok(4096));
+        assert_eq!(buffer_size("4M"), Ok(4 << 20));
+        for wrong in ["0", "1", "5M"] {
+            assert!(
+                buffer_size(wrong).unwrap_err().contains("at most 4M"),
+                "{wrong}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_process_has_a_pid_above_0() {
+        assert_eq!(process_id("101"), Ok(101));
+        for wrong in ["0", "-1"] {
+            assert!(
+                process_id(wrong).unwrap_err().contains("above 0"),
+                "{wrong}"
+            );
+        }
+        assert!(process_id("weaver").unwrap_err().contains("number"));
+    }
+}

@@ -1,0 +1,113 @@
+//! profil and pcsample of a process, with a buffer that the guest's kvmprof keeps.
+
+use anyhow::{Context, anyhow};
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::profil::{Call, Function, MAX_KEPT, PROFIL_CALL, PROFIL_GETSTAT, RATE_HZ, Status};
+use kvmprof_abi::wire::device;
+use kvmprof_client::{Connection, RemoteDevice};
+
+const OTHER_RELEASE: &str =
+    "The guest's profil cannot be understood: use the kvmprof of the release that runs the guest";
+
+/// What is to be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Of the functions with one buffer.
+    pub function: Function,
+    /// The process.
+    pub pid: i32,
+    /// Bytes of the histogram, or number of samples.
+    pub size: u64,
+    /// The region's first address.
+    pub offset: u64,
+    /// The contraction factor.
+    pub scale: u32,
+    /// Every tick instead of 100 a second.
+    pub every_tick: bool,
+}
+
+/// A profile that goes on, until this is dropped.
+pub struct RunningProfile(RemoteDevice);
+
+impl RunningProfile {
+    /// Starts `profile`.
+    ///
+    /// # Errors
+    /// The clock's rate doesn't allow it, there is no memory for it, or the guest has ended.
+    pub fn start(connection: &Connection, profile: &Profile) -> anyhow::Result<Self> {
+        let device = connection.open(device::PROFIL, 0).map_err(|error| {
+            let is_unknown = error.errno() == Some(Errno::ENODEV);
+            let error = anyhow::Error::from(error);
+            if is_unknown {
+                error.context(OTHER_RELEASE)
+            } else {
+                error
+            }
+        })?;
+        let every_tick = if profile.every_tick {
+            Call::EVERY_TICK
+        } else {
+            0
+        };
+        let call = Call {
+            function: profile.function,
+            flags: Call::KEEP | every_tick,
+            pid: profile.pid,
+            ranges: 0,
+            buffer: 0,
+            size: profile.size,
+            offset: profile.offset,
+            scale: profile.scale,
+            time: u64::MAX,
+            program: [0; 16],
+        };
+        let started = device.ioctl_with(PROFIL_CALL, 0, &call.encode(), 0);
+        started.map_err(|error| match error.errno() {
+            // The clock runs, for a recorder: it is its rate.
+            Some(Errno::EINVAL) => anyhow!(
+                "The rate of the guest's clock is no multiple of {RATE_HZ} Hz: give --every-tick, or start the guest with \
+                 another --hz"
+            ),
+            Some(Errno::ENOSPC) => anyhow!(
+                "The guest's kvmprof keeps no more histograms (ENOSPC): end another profil or pcsample, or choose a \
+                 smaller one"
+            ),
+            _ => anyhow::Error::from(error).context("Cannot profile the process"),
+        })?;
+        Ok(Self(device))
+    }
+
+    /// Its state and its account.
+    ///
+    /// # Errors
+    /// The guest's kvmprof has gone.
+    pub fn status(&self) -> anyhow::Result<Status> {
+        let (_, bytes) = self.0.ioctl_with(PROFIL_GETSTAT, 0, &[], Status::SIZE)?;
+        Status::decode(&bytes).context(OTHER_RELEASE)
+    }
+
+    /// The counts of its histogram.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status).
+    pub fn counts(&self) -> anyhow::Result<Vec<u16>> {
+        let bytes = self.read()?;
+        let (counts, _) = bytes.as_chunks();
+        Ok(counts.iter().copied().map(u16::from_le_bytes).collect())
+    }
+
+    /// The program counters that it has stored.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status).
+    pub fn samples(&self) -> anyhow::Result<Vec<u64>> {
+        let bytes = self.read()?;
+        let (samples, _) = bytes.as_chunks();
+        Ok(samples.iter().copied().map(u64::from_le_bytes).collect())
+    }
+
+    fn read(&self) -> anyhow::Result<Vec<u8>> {
+        let most = usize::try_from(MAX_KEPT).unwrap_or(usize::MAX);
+        Ok(self.0.read(most)?)
+    }
+}

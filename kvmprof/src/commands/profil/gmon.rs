@@ -1,0 +1,116 @@
+//! The file that gprof reads: a histogram in the form of GNU's gmon.out (`gmon_out.h` of glibc and binutils).
+
+use std::io::{self, Write};
+
+use super::histogram::Layout;
+
+const MAGIC: &[u8; 4] = b"gmon";
+const VERSION: u32 = 1;
+/// Bytes behind the version that are kept for later.
+const SPARE: [u8; 12] = [0; 12];
+/// The tag of a histogram.
+const TIME_HIST: u8 = 0;
+/// What a tick is a part of: its name in 15 bytes, and its abbreviation.
+const DIMENSION: &[u8; 15] = b"seconds\0\0\0\0\0\0\0\0";
+const ABBREVIATION: u8 = b's';
+
+/// A histogram for gprof.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gmon {
+    /// The first address of the first count, by the file itself: where it was linked to.
+    low: u64,
+    /// The first address behind the last count.
+    high: u64,
+    /// Ticks a second.
+    hz: u32,
+}
+
+impl Gmon {
+    /// The form of a histogram with `layout`, which begins at address `linked` of its file, of a clock at `hz` ticks a
+    /// second. `None` if its counts don't stand for equally many bytes each, or begin below address 0.
+    pub fn new(layout: &Layout, linked: u64, hz: u32) -> Option<Self> {
+        let bytes = layout.bytes_per_count()?;
+        // A count of AIX has the code around its address.
+        let low = linked.checked_sub(if layout.aix { bytes / 2 } else { 0 })?;
+        let high = low.checked_add(layout.size / 2 * bytes)?;
+        Some(Self { low, high, hz })
+    }
+
+    /// Writes the file, with these `counts`.
+    ///
+    /// # Errors
+    /// Writing to `out` failed.
+    pub fn write(&self, counts: &[u16], out: &mut dyn Write) -> io::Result<()> {
+        let length = u32::try_from(counts.len()).map_err(io::Error::other)?;
+        out.write_all(MAGIC)?;
+        out.write_all(&VERSION.to_le_bytes())?;
+        out.write_all(&SPARE)?;
+        out.write_all(&[TIME_HIST])?;
+        out.write_all(&self.low.to_le_bytes())?;
+        out.write_all(&self.high.to_le_bytes())?;
+        out.write_all(&length.to_le_bytes())?;
+        out.write_all(&self.hz.to_le_bytes())?;
+        out.write_all(DIMENSION)?;
+        out.write_all(&[ABBREVIATION])?;
+        for count in counts {
+            out.write_all(&count.to_le_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(scale: u32, aix: bool) -> Layout {
+        Layout {
+            offset: 0x5555_0000_1000,
+            scale,
+            size: 6,
+            aix,
+        }
+    }
+
+    #[test]
+    fn the_file_has_the_form_that_gprof_reads() {
+        let gmon = Gmon::new(&layout(0x4000, false), 0x1000, 100).unwrap();
+        let mut file = Vec::new();
+        gmon.write(&[1, 0, 0xfffe], &mut file).unwrap();
+        let expected = [
+            b"gmon\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0".as_slice(),
+            b"\0",
+            b"\0\x10\0\0\0\0\0\0",
+            b"\x18\x10\0\0\0\0\0\0",
+            b"\x03\0\0\0",
+            b"\x64\0\0\0",
+            b"seconds\0\0\0\0\0\0\0\0s",
+            b"\x01\0\0\0\xfe\xff",
+        ];
+        assert_eq!(file, expected.concat());
+    }
+
+    #[test]
+    fn counts_of_aix_begin_half_a_count_earlier() {
+        let gmon = Gmon::new(&layout(0x4000, true), 0x1000, 100).unwrap();
+        assert_eq!((gmon.low, gmon.high), (0xffc, 0x1014));
+        assert_eq!(Gmon::new(&layout(0x4000, true), 0, 100), None);
+    }
+
+    #[test]
+    fn scales_that_divide_unevenly_have_no_such_file() {
+        for scale in [0xffff, 0x3000, 3, 2] {
+            assert_eq!(
+                Gmon::new(&layout(scale, false), 0x1000, 100),
+                None,
+                "{scale:#x}"
+            );
+        }
+        for scale in [0x8000, 0x4000, 4] {
+            assert!(
+                Gmon::new(&layout(scale, false), 0x1000, 100).is_some(),
+                "{scale:#x}"
+            );
+        }
+    }
+}

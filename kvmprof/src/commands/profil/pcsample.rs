@@ -1,0 +1,106 @@
+//! `kvmprof pcsample`.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use anyhow::Context;
+use clap::Args;
+use kvmprof_abi::profil::{Function, MAX_KEPT, RATE_HZ, WORD_SIZE};
+use kvmprof_tools::command_line::{Command, Console, ExitStatus};
+
+use super::arguments::ProcessArguments;
+use super::device::Profile;
+use super::histogram::Hit;
+use super::session::with_session;
+use super::table::{account, function_rows, write_rows};
+
+/// Collect program counters of a process of a running guest
+///
+/// As pcsample(2) of Solaris: while the process runs in user mode, its program counter is stored, 100 times a second on
+/// each vCPU, until there are as many as were asked for. The result is a table of its functions. The guest's kernel does
+/// nothing for it, and the process notices nothing.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0, also after Ctrl-C; 1 when there is no guest at the socket, it has no clock, or the \
+    process did not run; 2 for wrong options.\n\n\
+    Examples:\n  kvmprof pcsample --socket /run/guest.sock --pid 230 --nsamples 1000\n  \
+    kvmprof pcsample --pid 230 --nsamples 500000 --every-tick --seconds 10 --raw | sort | uniq -c"
+)]
+pub struct PcsampleArguments {
+    #[command(flatten)]
+    process: ProcessArguments,
+    /// How many program counters to collect, at most
+    #[arg(long, short, value_name = "K", value_parser = clap::value_parser!(u64).range(1..=MAX_KEPT / WORD_SIZE))]
+    nsamples: u64,
+    /// Print the program counters, one on each line, in the order in which they were stored
+    #[arg(long)]
+    raw: bool,
+}
+
+impl Command for PcsampleArguments {
+    /// Collects the program counters and prints them.
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let pid = self.process.pid;
+        let profile = Profile {
+            function: Function::Pcsample,
+            pid,
+            size: self.nsamples,
+            offset: 0,
+            scale: 0,
+            every_tick: self.process.every_tick,
+        };
+        with_session(&self.process, |session| {
+            let (running, ending) = session.collect(&profile)?;
+            let (status, samples) = (running.status()?, running.samples()?);
+            drop(running);
+            session.finish(&status)?;
+            if self.raw {
+                print_raw(console.output, &samples)?;
+            } else {
+                let hits = hits(&samples);
+                let process = &session.process;
+                let rows = function_rows(&hits, |hit| process.place(hit.begin, hit.last));
+                let print = |out: &mut dyn Write| {
+                    let rate = self.process.rate(process.hz());
+                    writeln!(out, "process {pid}: program counters, {rate}\n")?;
+                    write_rows(out, &rows, self.process.top)?;
+                    writeln!(out, "\n{}", account(pid, &status))
+                };
+                print(console.output).context("Cannot write to standard output")?;
+            }
+            session.say_ending(ending, console);
+            Ok(ExitStatus::SUCCESS)
+        })
+    }
+}
+
+fn print_raw(out: &mut dyn Write, samples: &[u64]) -> anyhow::Result<()> {
+    for pc in samples {
+        writeln!(out, "{pc:#x}").context("Cannot write to standard output")?;
+    }
+    Ok(())
+}
+
+/// How often each program counter was stored.
+fn hits(samples: &[u64]) -> Vec<Hit> {
+    let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
+    for pc in samples {
+        *counts.entry(*pc).or_default() += 1;
+    }
+    let counts = counts.into_iter();
+    counts
+        .map(|(pc, count)| Hit {
+            begin: pc,
+            last: pc,
+            count,
+        })
+        .collect()
+}
+
+impl ProcessArguments {
+    /// How often ticks are stored of a clock at `hz` ticks a second, in words.
+    pub fn rate(&self, hz: u32) -> String {
+        let hz = if self.every_tick { hz } else { RATE_HZ };
+        format!("{hz} ticks a second on each vCPU")
+    }
+}

@@ -1,0 +1,326 @@
+//! What a recorder's stream tells of one process: its code, and that it executes another program.
+
+use std::path::Path;
+
+use kvmprof_recording::Mode;
+use kvmprof_recording::file::{
+    Budget, Piece, ReadError, Reader, RecordingInfo, Samples, address_space_key,
+};
+use kvmprof_report::symbolize::{
+    AddressLocation, Asked, MappingSet, Resolved, Resolver, Sources, SymbolError,
+};
+
+/// Blocks of samples of the process whose code remains unknown, after which nothing is expected any more. There is
+/// about one a second.
+const PATIENCE: u32 = 3;
+
+/// A process of the guest, as far as it is known.
+#[derive(Debug)]
+pub struct Process {
+    pid: i32,
+    reader: Reader,
+    budget: Budget,
+    info: RecordingInfo,
+    resolver: Resolver,
+    /// The page tables with which it was first seen.
+    first_space: Option<u64>,
+    /// Those with which it was last seen.
+    space: u64,
+    /// Where it was last seen in user mode.
+    last_pc: Option<u64>,
+    blocks: u32,
+}
+
+/// What is known of a process's code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knowledge {
+    /// It wasn't seen in user mode yet.
+    Unseen,
+    /// It was seen in code of which nothing is known so far.
+    Unknown,
+    /// The file with the code is known.
+    Known,
+    /// It was seen, and more isn't to be expected.
+    Hopeless,
+}
+
+/// The code at an address.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The file's name, or what it is otherwise in brackets.
+    pub module: String,
+    /// The function, or the address.
+    pub function: String,
+}
+
+impl Process {
+    /// Process `pid`, of which nothing is known. Files are looked for in the folder `sysroot`, too.
+    ///
+    /// # Errors
+    /// The folder can't be opened.
+    pub fn new(pid: i32, sysroot: Option<&Path>) -> Result<Self, SymbolError> {
+        let sources = Sources {
+            vmlinux: None,
+            sysroot: sysroot.map(Path::to_owned),
+        };
+        Ok(Self {
+            pid,
+            reader: Reader::default(),
+            budget: Budget::default(),
+            info: RecordingInfo::default(),
+            resolver: Resolver::new(&Default::default(), &sources)?,
+            first_space: None,
+            space: 0,
+            last_pc: None,
+            blocks: 0,
+        })
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Ticks of the clock a second; 0 as long as that isn't known.
+    pub fn hz(&self) -> u32 {
+        self.info.hz
+    }
+
+    /// Where names come from.
+    pub fn resolver(&self) -> &Resolver {
+        &self.resolver
+    }
+
+    /// Takes bytes of the stream.
+    ///
+    /// # Errors
+    /// They are no recording of a known format, or are damaged.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), ReadError> {
+        self.reader.push(bytes);
+        while let Some(block) = self.reader.next_block()? {
+            if !self.budget.take(&block) {
+                continue;
+            }
+            match block.piece()? {
+                Some(Piece::Info(info)) => self.info = info,
+                Some(Piece::Samples(samples)) => self.see(&samples)?,
+                // Those of others would fill the memory.
+                Some(Piece::Mappings(mappings)) if mappings.pid != self.pid => {}
+                Some(piece) => self.resolver.add_piece(piece),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn see(&mut self, samples: &Samples) -> Result<(), ReadError> {
+        let mut is_there = false;
+        samples.read(|ticks, _| {
+            let Some(sample) = &ticks.sample else {
+                return;
+            };
+            if sample.pid == self.pid && sample.mode == Mode::User {
+                self.space = address_space_key(sample.address_space);
+                self.first_space.get_or_insert(self.space);
+                self.last_pc = Some(sample.pc);
+                is_there = true;
+            }
+        })?;
+        self.blocks += u32::from(is_there);
+        Ok(())
+    }
+
+    /// Its mappings, as they are now.
+    pub fn mappings(&self) -> MappingSet {
+        let spaces = &self.resolver.tables().spaces;
+        spaces.at(self.space, self.pid, u64::MAX)
+    }
+
+    /// What is known of its code.
+    pub fn knowledge(&self) -> Knowledge {
+        let Some(pc) = self.last_pc else {
+            return Knowledge::Unseen;
+        };
+        let located = self.resolver.tables().locate(self.mappings(), pc, false);
+        match located {
+            AddressLocation::Unknown if self.blocks < PATIENCE => Knowledge::Unknown,
+            AddressLocation::Unknown => Knowledge::Hopeless,
+            AddressLocation::Kernel(_) | AddressLocation::Mapping(_) => Knowledge::Known,
+        }
+    }
+
+    /// Whether it has executed another program since it was first seen: Linux gives it other page tables then.
+    pub fn has_executed(&self) -> bool {
+        let is_linux = self.mappings() != MappingSet::default();
+        is_linux && self.first_space.is_some_and(|first| first != self.space)
+    }
+
+    /// What is at `address`.
+    pub fn resolve(&self, address: u64) -> Resolved {
+        self.resolver.resolve(Asked {
+            pid: self.pid,
+            mappings: self.mappings(),
+            address,
+            is_kernel: false,
+        })
+    }
+
+    /// The function, or the functions, from `begin` to `last`.
+    pub fn place(&self, begin: u64, last: u64) -> Place {
+        let (first, last) = (self.resolve(begin), self.resolve(last));
+        let (at_begin, at_end) = (place(&first), place(&last));
+        match (first.offset, last.offset) {
+            _ if at_begin == at_end => at_begin,
+            // Between two functions there is nothing to execute.
+            (None, Some(_)) => at_end,
+            (_, None) => at_begin,
+            (Some(_), Some(_)) => Place {
+                function: format!("{}..{}", at_begin.function, at_end.function),
+                ..at_begin
+            },
+        }
+    }
+}
+
+/// The function, without those that are inlined into it.
+fn place(resolved: &Resolved) -> Place {
+    let frame = resolved.frames.last();
+    frame.map_or_else(
+        || Place {
+            module: String::new(),
+            function: String::new(),
+        },
+        |frame| Place {
+            module: frame.module.to_string(),
+            function: frame.function.to_string(),
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmprof_recording::file::{
+        BinaryFunction, BinaryInfo, Block, Kind, Mapping, ProcessMappings, SamplesEncoder, Segment,
+        header,
+    };
+    use kvmprof_recording::{Sample, Ticks};
+
+    use super::*;
+
+    const PID: i32 = 7;
+    const SPACE: u64 = 0x2000;
+    const CODE: u64 = 0x5000_1000;
+
+    /// A block of a sample of process `pid` in user mode.
+    fn sample(pid: i32, space: u64, pc: u64) -> Vec<u8> {
+        let mut encoder = SamplesEncoder::default();
+        let sample = Sample {
+            pid,
+            pc,
+            mode: Mode::User,
+            address_space: space,
+            ..Sample::default()
+        };
+        let ticks = Ticks {
+            sample: Some(sample),
+            ..Ticks::default()
+        };
+        encoder.push(&ticks, &[pc]);
+        Block::encode(Kind::Samples, &encoder.take().bytes).unwrap()
+    }
+
+    fn mappings(pid: i32, space: u64) -> Vec<u8> {
+        let mapping = Mapping {
+            begin: CODE,
+            end: CODE + 0x1000,
+            offset: 0x1000,
+            file: "/bin/loom".to_owned(),
+            binary: Some(1),
+        };
+        let mappings = ProcessMappings {
+            address_space: space,
+            pid,
+            mappings: vec![mapping],
+            ..ProcessMappings::default()
+        };
+        mappings.to_block().unwrap()
+    }
+
+    fn functions() -> Vec<u8> {
+        let info = BinaryInfo {
+            id: 1,
+            segments: vec![Segment {
+                offset: 0x1000,
+                address: 0x40_1000,
+                length: 0x1000,
+            }],
+            ..BinaryInfo::default()
+        };
+        let function = |address, length, name: &str| BinaryFunction {
+            address,
+            length,
+            name: name.to_owned(),
+        };
+        let functions = [
+            function(0x40_1000, 0x1c, "weave"),
+            function(0x40_1020, 0x20, "card"),
+        ];
+        info.to_block(&functions).unwrap()
+    }
+
+    fn process(blocks: &[Vec<u8>]) -> Process {
+        let mut process = Process::new(PID, None).unwrap();
+        process.feed(&header()).unwrap();
+        for block in blocks {
+            process.feed(block).unwrap();
+        }
+        process
+    }
+
+    #[test]
+    fn code_is_known_when_a_sample_is_in_a_mapping() {
+        let seen = || sample(PID, SPACE, CODE);
+        let own = || mappings(PID, SPACE);
+        for (blocks, expected) in [
+            (vec![own()], Knowledge::Unseen),
+            (vec![sample(8, SPACE, CODE)], Knowledge::Unseen),
+            (vec![seen()], Knowledge::Unknown),
+            (vec![seen(), mappings(8, SPACE)], Knowledge::Unknown),
+            (vec![seen(), own()], Knowledge::Known),
+            (vec![seen(), seen(), seen()], Knowledge::Hopeless),
+            (vec![seen(), seen(), seen(), own()], Knowledge::Known),
+        ] {
+            assert_eq!(process(&blocks).knowledge(), expected, "{}", blocks.len());
+        }
+    }
+
+    #[test]
+    fn other_page_tables_are_another_program_on_linux() {
+        let blocks = [sample(PID, SPACE, CODE), mappings(PID, SPACE)];
+        let mut linux = process(&blocks);
+        assert!(!linux.has_executed());
+        // The other half under KPTI, and another process.
+        linux.feed(&sample(PID, SPACE | 0x1000, CODE)).unwrap();
+        linux.feed(&sample(8, 0x6000, CODE)).unwrap();
+        assert!(!linux.has_executed());
+        linux.feed(&sample(PID, 0x4000, CODE)).unwrap();
+        linux.feed(&mappings(PID, 0x4000)).unwrap();
+        assert!(linux.has_executed());
+        let blocks = [sample(PID, SPACE, CODE), sample(PID, 0x4000, CODE)];
+        assert!(!process(&blocks).has_executed());
+    }
+
+    #[test]
+    fn code_is_called_by_its_functions() {
+        let blocks = [sample(PID, SPACE, CODE), mappings(PID, SPACE), functions()];
+        let process = process(&blocks);
+        let name = |begin, last| process.place(CODE + begin, CODE + last).function;
+        assert_eq!(name(0x10, 0x17), "weave");
+        // From one function, over the gap, and into the next one.
+        assert_eq!(name(0x18, 0x1f), "weave");
+        assert_eq!(name(0x1c, 0x23), "card");
+        assert_eq!(name(0x10, 0x2f), "weave..card");
+        assert_eq!(name(0x80, 0x87), "loom+0x401080");
+        assert_eq!(process.place(CODE, CODE).module, "loom");
+    }
+}

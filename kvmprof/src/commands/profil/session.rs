@@ -1,0 +1,231 @@
+//! Collects ticks of a process, from the first one to the end that the user, the process or the guest makes.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use indicatif::ProgressBar;
+use kvmprof_abi::profil::{State, Status};
+use kvmprof_abi::recorder::REC_STOP;
+use kvmprof_abi::wire::device;
+use kvmprof_client::{ClientError, Connection, RemoteDevice};
+use kvmprof_recording::StackParts;
+use kvmprof_tools::command_line::Console;
+use kvmprof_tools::interrupt::Interrupt;
+
+use super::arguments::ProcessArguments;
+use super::device::{Profile, RunningProfile};
+use super::process::{Knowledge, Process};
+use crate::commands::live_line::live_line;
+use crate::commands::recorder;
+
+/// How often is looked whether the profile still goes on.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// After this time the user learns that a process is waited for.
+const SILENCE: Duration = Duration::from_secs(2);
+/// Pieces of the recorder's stream that wait.
+const PIECES: usize = 8;
+
+/// Why no more is collected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The user wanted it, or the time is up.
+    Wanted,
+    /// The profile has stopped by itself.
+    Stopped(State),
+    /// The process has executed another program.
+    Executed,
+    /// The guest has ended.
+    GuestEnded,
+}
+
+impl Ending {
+    /// It in words; `None` if that is no news to the user.
+    pub fn describe(self) -> Option<&'static str> {
+        match self {
+            Self::Wanted | Self::Stopped(State::Full) => None,
+            Self::Stopped(State::Ended) | Self::GuestEnded => Some("the guest has ended"),
+            Self::Stopped(state) => Some(state.describe().trim_start_matches("off: ")),
+            Self::Executed => Some(
+                "the process has executed another program; up to a second of that may be counted",
+            ),
+        }
+    }
+}
+
+/// A connection to the guest, with a recorder that tells of the process.
+pub struct Session<'a> {
+    arguments: &'a ProcessArguments,
+    connection: &'a Connection,
+    recorder: &'a RemoteDevice,
+    feed: &'a Receiver<Result<Vec<u8>, ClientError>>,
+    interrupt: Interrupt,
+    /// What is known of the process.
+    pub process: Process,
+    has_ended: bool,
+}
+
+/// Connects to the guest and has `work` done.
+///
+/// # Errors
+/// The guest can't be reached, or has no clock; what `work` says.
+pub fn with_session<T>(
+    arguments: &ProcessArguments,
+    work: impl FnOnce(&mut Session<'_>) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let process = Process::new(arguments.pid, arguments.sysroot.as_deref())?;
+    let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
+    let connection = arguments.socket.connect()?;
+    let device = connection.open(device::RECORDER, 0)?;
+    recorder::choose(&device, &[arguments.pid])?;
+    recorder::start(
+        &device,
+        StackParts::default(),
+        None,
+        "Cannot look at the process",
+    )?;
+    let (connection, device) = (&connection, &device);
+    std::thread::scope(|scope| {
+        let (sender, feed) = sync_channel(PIECES);
+        let _end = recorder::Disconnect(connection);
+        scope.spawn(move || recorder::read(device, &sender));
+        work(&mut Session {
+            arguments,
+            connection,
+            recorder: device,
+            feed: &feed,
+            interrupt,
+            process,
+            has_ended: false,
+        })
+    })
+}
+
+impl Session<'_> {
+    /// Waits until the process runs in user mode, and it is known what code that is.
+    ///
+    /// # Errors
+    /// It doesn't in this time, or nothing is known of its code; the guest can't be reached any more.
+    pub fn wait_for_code(&mut self, console: &mut Console<'_>) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        let end = self.end_of_time();
+        let mut is_told = false;
+        loop {
+            match self.process.knowledge() {
+                Knowledge::Known => return Ok(()),
+                Knowledge::Hopeless => bail!(
+                    "Nothing is known of the code of process {}: give --offset ADDRESS and --bufsiz BYTES",
+                    self.arguments.pid
+                ),
+                Knowledge::Unseen | Knowledge::Unknown => {}
+            }
+            if self.interrupt.is_raised() || is_past(end) || self.has_ended {
+                return Err(self.nothing_found());
+            }
+            if !is_told && begin.elapsed() >= SILENCE {
+                is_told = true;
+                console.say(format_args!(
+                    "waiting until process {} runs in user mode (Ctrl-C ends it)",
+                    self.arguments.pid
+                ));
+            }
+            self.receive()?;
+        }
+    }
+
+    /// Runs `profile` to its end.
+    ///
+    /// # Errors
+    /// It can't be started, or the guest can't be reached any more.
+    pub fn collect(&mut self, profile: &Profile) -> anyhow::Result<(RunningProfile, Ending)> {
+        let running = RunningProfile::start(self.connection, profile)?;
+        let end = self.end_of_time();
+        let what = format!("profiling process {}", self.arguments.pid);
+        let line = live_line(&what, self.arguments.seconds);
+        let ending = self.collect_until(&running, end, line.as_ref());
+        if let Some(line) = line {
+            line.finish_and_clear();
+        }
+        Ok((running, ending?))
+    }
+
+    fn collect_until(
+        &mut self,
+        running: &RunningProfile,
+        end: Option<Instant>,
+        line: Option<&ProgressBar>,
+    ) -> anyhow::Result<Ending> {
+        loop {
+            let status = running.status()?;
+            if let Some(line) = line {
+                line.set_message(format!("{} ticks", status.ticks));
+            }
+            if self.has_ended {
+                return Ok(Ending::GuestEnded);
+            }
+            if status.state != State::On {
+                return Ok(Ending::Stopped(status.state));
+            }
+            if self.process.has_executed() {
+                return Ok(Ending::Executed);
+            }
+            if self.interrupt.is_raised() || is_past(end) {
+                return Ok(Ending::Wanted);
+            }
+            self.receive()?;
+        }
+    }
+
+    /// Takes the rest of what the recorder tells: the functions of the process's files may come last.
+    ///
+    /// # Errors
+    /// The guest can't be reached any more; no tick of `status` found the process.
+    pub fn finish(&mut self, status: &Status) -> anyhow::Result<()> {
+        if status.ticks == 0 {
+            return Err(self.nothing_found());
+        }
+        // A guest that has ended has ended its recordings, too.
+        let _ = self.recorder.ioctl(REC_STOP, 0);
+        while !self.has_ended {
+            self.receive()?;
+        }
+        Ok(())
+    }
+
+    /// Tells why no more was collected, and what is missing of the names.
+    pub fn say_ending(&self, ending: Ending, console: &mut Console<'_>) {
+        if let Some(words) = ending.describe() {
+            console.say(format_args!("ended early: {words}"));
+        }
+        for note in self.process.resolver().take_notes() {
+            console.say(note);
+        }
+    }
+
+    /// Takes what the recorder tells, or waits for a moment.
+    fn receive(&mut self) -> anyhow::Result<()> {
+        match self.feed.recv_timeout(INTERVAL) {
+            Ok(bytes) => self.process.feed(&bytes?)?,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => self.has_ended = true,
+        }
+        Ok(())
+    }
+
+    /// When to end, if collecting begins now. A time that the clock can't represent never comes.
+    fn end_of_time(&self) -> Option<Instant> {
+        let time = self.arguments.seconds;
+        time.and_then(|time| Instant::now().checked_add(time))
+    }
+
+    fn nothing_found(&self) -> anyhow::Error {
+        anyhow::anyhow!(
+            "Process {} did not run in user mode in this time, if the guest has one: kvmprof top shows those that run",
+            self.arguments.pid
+        )
+    }
+}
+
+fn is_past(moment: Option<Instant>) -> bool {
+    moment.is_some_and(|moment| Instant::now() >= moment)
+}

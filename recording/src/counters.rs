@@ -1,0 +1,129 @@
+//! The counters of a running guest, as the host socket's device `pmc` gives them.
+//!
+//! `guest/abi/WIRE.md` describes the JSON form. Later versions may add counters and members, which a reader ignores.
+
+use serde::{Deserialize, Serialize};
+
+/// All counters at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counters {
+    /// When they were read, in ns of the host's CLOCK_MONOTONIC.
+    pub time: u64,
+    /// The counters, by their numbers.
+    pub counters: Vec<Counter>,
+}
+
+/// One counter. It counts from the guest's start, or from some time after it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counter {
+    /// What it is called.
+    pub name: String,
+    /// What is counted, in words.
+    pub description: String,
+    /// `ns`, or empty for a number of events.
+    pub unit: String,
+    /// Who counts: `kvmprof`, `kvm` or `processor`.
+    pub source: String,
+    /// Of each vCPU, by its index; none where [`Counter::missing`] tells why.
+    pub vcpus: Vec<u64>,
+    /// Why this host hasn't got it.
+    pub missing: Option<String>,
+}
+
+impl Counter {
+    /// The sum over all vCPUs; `None` where this host hasn't got it.
+    pub fn total(&self) -> Option<u64> {
+        let sum = |sum: u64, one: &u64| sum.saturating_add(*one);
+        (self.missing.is_none()).then(|| self.vcpus.iter().fold(0, sum))
+    }
+}
+
+impl Counters {
+    /// Reads a document.
+    ///
+    /// # Errors
+    /// It isn't JSON, or a member has another type.
+    pub fn from_json(document: &[u8]) -> serde_json::Result<Self> {
+        serde_json::from_slice(document)
+    }
+
+    /// What each counter has counted since `earlier`, by its name; none for one that wasn't there.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let counters = self.counters.iter().map(|now| {
+            let mut before = earlier.counters.iter();
+            let before = before.find(|before| before.name == now.name);
+            let before = before
+                .map(|before| before.vcpus.as_slice())
+                .unwrap_or_default();
+            let pairs = now.vcpus.iter().zip(before);
+            let vcpus = pairs.map(|(now, before)| now.saturating_sub(*before));
+            Counter {
+                vcpus: vcpus.collect(),
+                ..now.clone()
+            }
+        });
+        Self {
+            time: self.time.saturating_sub(earlier.time),
+            counters: counters.collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counter(name: &str, vcpus: &[u64]) -> Counter {
+        Counter {
+            name: name.to_owned(),
+            vcpus: vcpus.to_vec(),
+            ..Counter::default()
+        }
+    }
+
+    #[test]
+    fn differences_are_by_name_and_vcpu() {
+        let first = Counters {
+            time: 100,
+            counters: vec![counter("halts", &[5, 7]), counter("ticks", &[1, 1])],
+        };
+        let second = Counters {
+            time: 350,
+            counters: vec![counter("ticks", &[4, 1]), counter("halts", &[5, 9])],
+        };
+        let between = second.since(&first);
+        assert_eq!(between.time, 250);
+        let [ticks, halts] = between.counters.as_slice() else {
+            panic!("{between:?}")
+        };
+        assert_eq!(
+            (ticks.vcpus.as_slice(), halts.vcpus.as_slice()),
+            (&[3, 0][..], &[0, 2][..])
+        );
+        assert_eq!((ticks.total(), halts.total()), (Some(3), Some(2)));
+    }
+
+    #[test]
+    fn a_missing_counter_has_no_total() {
+        let missing = Counter {
+            missing: Some("no PMU".to_owned()),
+            ..counter("cycles", &[])
+        };
+        assert_eq!(missing.total(), None);
+    }
+
+    #[test]
+    fn a_document_survives_json() {
+        let counters = Counters {
+            time: 7,
+            counters: vec![counter("halts", &[1, 2])],
+        };
+        let text = serde_json::to_vec(&counters).unwrap();
+        assert_eq!(Counters::from_json(&text).unwrap(), counters);
+        let later = br#"{"time": 1, "news": [], "counters": [{"name": "x", "more": 1}]}"#;
+        assert_eq!(Counters::from_json(later).unwrap().counters[0].name, "x");
+    }
+}

@@ -1,0 +1,172 @@
+//! The counters of a running guest, against what the guest has counted itself.
+
+use std::ffi::OsStr;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::PROF_ALL;
+use kvmprof_abi::wire::device;
+use kvmprof_client::Connection;
+use kvmprof_recording::counters::Counters;
+use kvmprof_test_guest::EXIT_ROUNDS;
+use kvmprof_tests::{Boot, Clock, Guest, Machine, errno_of, on_kvm, run, until};
+use kvmprof_vmm::clock::ClockSource;
+
+const MAX_COUNTERS: usize = 1 << 20;
+/// What the processor counts, where the host has it.
+const HARDWARE: [&str; 6] = [
+    "cycles",
+    "instructions",
+    "branches",
+    "branch-misses",
+    "cache-references",
+    "cache-misses",
+];
+
+fn counters(connection: &Connection) -> Counters {
+    let document = connection.snapshot(device::PMC, MAX_COUNTERS);
+    Counters::from_json(&document.expect("the device pmc")).expect("its document")
+}
+
+/// What each vCPU has counted.
+fn vcpus<'a>(counters: &'a Counters, name: &str) -> &'a [u64] {
+    let mut all = counters.counters.iter();
+    let counter = all.find(|counter| counter.name == name);
+    let counter = counter.unwrap_or_else(|| panic!("no counter {name}"));
+    assert_eq!(counter.missing, None, "{name}");
+    &counter.vcpus
+}
+
+/// Each vCPU's exits are those that the guest says it has made; besides, the guest has only written its greeting, on the
+/// first vCPU.
+#[test]
+fn exits_are_counted_by_kind_and_vcpu() {
+    on_kvm(|| {
+        let boot = Boot::Test("workload=exits");
+        let clock = Clock {
+            hz: 100,
+            source: ClockSource::Thread,
+            jitter: false,
+        };
+        let machine = Machine::start(boot, 2, clock);
+        // The guest is held until somebody gathers.
+        let pcs = machine.open();
+        pcs.ioctl(PROF_ALL, 0);
+        let exits = until("the guest is done", || {
+            let counters = machine.counters();
+            let all = counters.iter().all(|one| one.rounds == EXIT_ROUNDS);
+            all.then(|| {
+                counters
+                    .iter()
+                    .map(|counter| counter.exits)
+                    .collect::<Vec<_>>()
+            })
+        });
+        let counters = counters(&machine.connect());
+        for (vcpu, exits) in exits.iter().enumerate() {
+            let counted = |name| vcpus(&counters, name)[vcpu];
+            assert_eq!(counted("port-reads"), exits.port_reads);
+            assert_eq!(counted("mmio-reads"), exits.mmio_reads);
+            assert_eq!(counted("mmio-writes"), exits.mmio_writes);
+            let greeting = counted("port-writes") - exits.port_writes;
+            assert!(greeting < 100 && (vcpu == 0 || greeting == 0), "{greeting}");
+            // KVM has counted those, and more.
+            let all = [
+                exits.port_reads,
+                exits.port_writes,
+                exits.mmio_reads,
+                exits.mmio_writes,
+            ];
+            assert!(counted("exits") >= all.iter().sum());
+            assert!(counted("cpu-time") > 0 && counted("halts") > 0);
+        }
+        pcs.device.close().expect("pcs is open");
+        machine.stop();
+    });
+}
+
+/// Ticks are the clock's, and what the host hasn't got says why.
+#[test]
+fn the_other_counters_are_the_clocks_and_the_hosts() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "100", "--cpus", "2"]);
+        let connection = guest.connect();
+        assert_eq!(errno_of(connection.open(device::PMC, 1)), Errno::ENXIO);
+        assert_eq!(vcpus(&counters(&connection), "ticks"), [0, 0]);
+        let pcs = guest.open();
+        let ticking = until("the clock ticks", || {
+            let counters = counters(&connection);
+            let ticks = vcpus(&counters, "ticks").to_vec();
+            ticks.iter().all(|ticks| *ticks >= 5).then_some(counters)
+        });
+        assert!(
+            vcpus(&ticking, "interrupted")
+                .iter()
+                .all(|count| *count > 0)
+        );
+        for name in HARDWARE {
+            let mut all = ticking.counters.iter();
+            let counter = all.find(|counter| counter.name == name);
+            let counter = counter.unwrap_or_else(|| panic!("no counter {name}"));
+            match &counter.missing {
+                Some(why) => assert!(!why.is_empty() && counter.vcpus.is_empty()),
+                None => assert_eq!(counter.vcpus.len(), 2),
+            }
+        }
+        pcs.device.close().expect("pcs is open");
+        guest.stop();
+    });
+}
+
+/// The command shows them, and says what it can't show.
+#[test]
+fn the_command_lists_and_counts() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
+        let socket = guest.socket();
+        let pmc = |arguments: &[&str]| {
+            let arguments = arguments.iter().map(OsStr::new);
+            let socket = [OsStr::new("--socket"), socket.as_os_str()];
+            run([OsStr::new("pmc")]
+                .into_iter()
+                .chain(arguments)
+                .chain(socket))
+        };
+        let list = pmc(&["list"]);
+        assert_eq!((list.status, list.stderr.as_str()), (0, ""));
+        for name in ["cpu-time", "port-writes", "halts"] {
+            assert!(list.stdout.contains(name), "{}", list.stdout);
+        }
+        let chosen = [
+            "stat",
+            "--seconds",
+            "0.2",
+            "--event",
+            "halts,ticks",
+            "--per-vcpu",
+        ];
+        let stat = pmc(&chosen);
+        let names = stat
+            .stdout
+            .lines()
+            .skip(1)
+            .map(|line| line.trim().split("  ").next());
+        let names: Vec<&str> = names.flatten().take(4).collect();
+        assert_eq!(
+            names,
+            ["ticks", "vCPU 0", "halts", "vCPU 0"],
+            "{}",
+            stat.stdout
+        );
+        let json = pmc(&["stat", "--seconds", "0.1", "--json"]);
+        let counted = Counters::from_json(json.stdout.as_bytes()).expect("a document");
+        assert!(counted.time > 0);
+        let unknown = pmc(&["stat", "--event", "nonsense"]);
+        assert_eq!(unknown.status, 2);
+        assert!(
+            unknown.stderr.contains("no counter 'nonsense'"),
+            "{}",
+            unknown.stderr
+        );
+        guest.stop();
+    });
+}

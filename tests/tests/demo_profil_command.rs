@@ -1,0 +1,379 @@
+//! `kvmprof profil` and `kvmprof pcsample` with the demo guest: tables of its processes, and histograms that gprof reads.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use kvmprof_demo_guest::{Mode, function_at, rows, symbol};
+use kvmprof_tests::{
+    Boot, Clock, CpuPressure, Guest, Machine, Ran, Sampled, Terminal, assert_share, gprof, kvmprof,
+    on_kvm, on_kvm_with_gprof, run_command, sampling_rate, share, until,
+};
+use kvmprof_vmm::clock::ClockSource;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The demo guest's processes, and the functions in which each of them spends its time.
+const PROCESSES: [(&str, [&str; 2]); 4] = [
+    ("101", ["weave", "weaver"]),
+    ("102", ["turn_wheel", "spinner"]),
+    ("103", ["card", "carder"]),
+    ("201", ["dye", "dyer"]),
+];
+
+fn guest() -> Guest {
+    let hz = sampling_rate(1000).to_string();
+    Guest::start(Boot::Demo, ["--hz", &hz, "--jitter"])
+}
+
+/// Starts a command with the guest's `socket`.
+fn start(socket: &Path, command: &str, words: &[&str], stderr: Stdio) -> Child {
+    Command::new(kvmprof())
+        .args([command, "--socket"])
+        .arg(socket)
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(stderr)
+        .spawn()
+        .unwrap()
+}
+
+fn end(child: Child) -> Ran {
+    let output: Output = child.wait_with_output().unwrap();
+    Ran::from(output)
+}
+
+/// The rows of a table: each with its count, and its function.
+fn table(text: &str) -> Vec<(u64, String)> {
+    let rows = text.lines().filter(|line| line.starts_with("  0x"));
+    rows.map(|row| {
+        let words: Vec<&str> = row.split_whitespace().collect();
+        let count = words[1].parse().unwrap();
+        (count, words.last().unwrap().to_string())
+    })
+    .collect()
+}
+
+/// The numbers of the equation at the end of a table: ticks, and those that were stored.
+fn account(text: &str) -> (u64, u64) {
+    let line = text
+        .lines()
+        .find(|line| line.contains(" ticks of process "));
+    let line = line.unwrap_or_else(|| panic!("no account: {text}"));
+    let (ticks, rest) = line.split_once(' ').unwrap();
+    let stored = rest.split_once("= ").unwrap().1;
+    let stored = stored.split(' ').next().unwrap();
+    (ticks.parse().unwrap(), stored.parse().unwrap())
+}
+
+/// Waits until so many ticks of processes are stored.
+fn until_stored(guest: &Guest, count: u64) {
+    until("ticks are stored", || {
+        let status = guest.status();
+        let consumers = status["consumers"].as_array().unwrap();
+        let profils = consumers.iter().filter(|one| one["name"] == "profil");
+        let recorded = profils.map(|one| one["ledger"]["recorded"].as_u64().unwrap());
+        (recorded.sum::<u64>() >= count).then_some(())
+    });
+}
+
+/// The functions of gprof's flat profile, and the share of each in percent.
+fn flat_profile(program: &Path, histograms: &[PathBuf]) -> BTreeMap<String, f64> {
+    let ran = run_command(gprof().args(["-b", "-p"]).arg(program).args(histograms));
+    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+    println!("{}", ran.stdout);
+    let rows = ran.stdout.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let share = words.first()?.parse().ok()?;
+        Some((words.last()?.to_string(), share))
+    });
+    rows.collect()
+}
+
+/// gprof names the functions of all processes with their shares, which are those that the guest itself counted.
+#[test]
+fn gprof_names_the_functions_with_their_shares() {
+    on_kvm_with_gprof(|| {
+        let clock = Clock {
+            hz: sampling_rate(1000),
+            source: ClockSource::Thread,
+            jitter: true,
+        };
+        let machine = Machine::start(Boot::Demo, 1, clock);
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("demo.elf");
+        fs::write(&program, kvmprof_demo_guest::ELF).unwrap();
+        let pressure = CpuPressure::begin();
+        let profiles = PROCESSES.map(|(pid, _)| {
+            let file = folder.path().join(pid);
+            let words = ["--pid", pid, "--seconds", "5", "--every-tick", "--output"];
+            let words = [&words[..], &[file.to_str().unwrap()]].concat();
+            let child = start(&machine.socket(), "profil", &words, Stdio::piped());
+            (child, file)
+        });
+        // The guest was held until the first of them sampled it.
+        let before = (machine.truth(), machine.status());
+        let mut files = Vec::new();
+        let mut samples = 0;
+        for (child, file) in profiles {
+            let ran = end(child);
+            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+            println!("{}", ran.stdout);
+            let (_, stored) = account(&ran.stdout);
+            let counted: u64 = table(&ran.stdout).iter().map(|(count, _)| count).sum();
+            assert_eq!(counted, stored);
+            samples += stored;
+            files.push(file);
+        }
+        let after = (machine.truth(), machine.status());
+        let cycles = after.0.cycles_since(&before.0);
+        let user = rows().iter().zip(cycles);
+        let user: Vec<_> = user.filter(|(row, _)| row.mode == Mode::User).collect();
+        let all: u64 = user.iter().map(|(_, cycles)| cycles).sum();
+        let unseen = |name: &str| {
+            let count =
+                |status: &serde_json::Value| status["clock"]["ledger"][name].as_u64().unwrap();
+            count(&after.1) - count(&before.1)
+        };
+        let sampled = Sampled::new(samples, unseen("stolen"), unseen("lost"), &pressure);
+        let profile = flat_profile(&program, &files);
+        for ((pid, functions), (row, own)) in PROCESSES.iter().zip(&user) {
+            assert_eq!(row.pid.unwrap().to_string(), *pid);
+            let found = functions.iter().filter_map(|name| profile.get(*name));
+            let found: f64 = found.sum();
+            assert_share(row.name, (found / 100.0, share(*own, all)), sampled);
+        }
+        let known: Vec<&str> = PROCESSES.iter().flat_map(|(_, names)| *names).collect();
+        assert!(
+            profile.keys().all(|name| known.contains(&name.as_str())),
+            "{profile:?}"
+        );
+        machine.stop();
+    });
+}
+
+/// The same region as Solaris and AIX round, with its name or its addresses, by function or by count.
+#[test]
+fn tables_have_the_functions_of_the_process() {
+    on_kvm(|| {
+        let guest = guest();
+        let wheel = symbol("turn_wheel").unwrap();
+        let address = format!("{:#x}", wheel.address);
+        let size = (wheel.size.next_multiple_of(8) / 4).to_string();
+        let all = "counts of 8 bytes from 0x200000";
+        let function = format!("counts of 8 bytes from {address}");
+        for (words, heading) in [
+            (&[][..], all),
+            (&["--module", "[user]", "--aix"], all),
+            (&["--function", "turn_wheel"], &function),
+            (
+                &["--function", "turn_wheel", "--aix", "--scale", "0x8000"],
+                "counts of 4 bytes",
+            ),
+            (
+                &["--offset", &address, "--bufsiz", &size, "--counts"],
+                &function,
+            ),
+            (
+                &["--offset", &address, "--bufsiz", "2", "--scale", "2"],
+                "in one count (Solaris)",
+            ),
+        ] {
+            let words = [&["--pid", "102", "--seconds", "1", "--every-tick"], words].concat();
+            let ran = guest.command("profil", &words);
+            assert_eq!(
+                (ran.status, ran.stderr.as_str()),
+                (0, ""),
+                "{words:?}: {ran:?}"
+            );
+            assert!(ran.stdout.starts_with("process 102: "), "{ran:?}");
+            assert!(ran.stdout.contains(heading), "{words:?}: {ran:?}");
+            let (ticks, stored) = account(&ran.stdout);
+            let rows = table(&ran.stdout);
+            assert_eq!(rows.iter().map(|(count, _)| count).sum::<u64>(), stored);
+            // Little of its time the process is outside of its main function.
+            let own = rows
+                .iter()
+                .filter(|(_, name)| name.starts_with("turn_wheel"));
+            let own: u64 = own.map(|(count, _)| count).sum();
+            assert!(own * 10 >= ticks * 9 && own > 0, "{words:?}: {ran:?}");
+        }
+        guest.stop();
+    });
+}
+
+/// A region that the process is never in has no counts, and every tick is still accounted for.
+#[test]
+fn ticks_outside_the_region_are_counted() {
+    on_kvm(|| {
+        let guest = guest();
+        let words = ["--pid", "101", "--function", "card", "--seconds", "1"];
+        let ran = guest.command("profil", &words);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+        assert!(
+            ran.stdout.contains("  No ticks in the region.\n"),
+            "{ran:?}"
+        );
+        let (ticks, stored) = account(&ran.stdout);
+        assert!(ticks > 0 && stored == 0, "{ran:?}");
+        let outside = format!("0 stored + {ticks} outside the region\n");
+        assert!(ran.stdout.ends_with(&outside), "{ran:?}");
+        guest.stop();
+    });
+}
+
+#[test]
+fn pcsample_ends_when_it_has_enough() {
+    on_kvm(|| {
+        let guest = guest();
+        let words = ["--pid", "103", "--nsamples", "50"];
+        let ran = guest.command("pcsample", &words);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+        assert_eq!(account(&ran.stdout), (50, 50), "{ran:?}");
+        let rows = table(&ran.stdout);
+        assert_eq!(rows.iter().map(|(count, _)| count).sum::<u64>(), 50);
+        assert_eq!(rows[0].1, "card", "{ran:?}");
+
+        let raw = [&words[..], &["--raw", "--every-tick"]].concat();
+        let ran = guest.command("pcsample", &raw);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+        assert_eq!(ran.stdout.lines().count(), 50, "{ran:?}");
+        for line in ran.stdout.lines() {
+            let pc = u64::from_str_radix(line.strip_prefix("0x").unwrap(), 16).unwrap();
+            let name = function_at(pc).unwrap_or_default();
+            assert!(["card", "carder"].contains(&name), "{line}: {name}");
+        }
+        guest.stop();
+    });
+}
+
+/// Ctrl-C ends it with what there is, which a terminal shows the number of meanwhile; so does the guest's end.
+#[test]
+fn what_was_collected_is_printed_at_the_end() {
+    on_kvm(|| {
+        let mut guest = guest();
+        for command in ["profil", "pcsample"] {
+            let words: &[&str] = match command {
+                "profil" => &["--pid", "101"],
+                _ => &["--pid", "101", "--nsamples", "500000"],
+            };
+            let mut terminal = Terminal::open(100, 24);
+            let mut child = start(&guest.socket(), command, words, terminal.stdio());
+            terminal.until_shown("profiling process 101", &mut child);
+            until_stored(&guest, 20);
+            kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+            let ran = end(child);
+            assert_eq!(ran.status, 0, "{ran:?}");
+            assert!(account(&ran.stdout).1 >= 20, "{ran:?}");
+            until("nothing is profiled", || {
+                let is_running = guest.status()["clock"]["running"] == true;
+                (!is_running).then_some(())
+            });
+        }
+        let child = start(&guest.socket(), "profil", &["--pid", "101"], Stdio::piped());
+        until_stored(&guest, 20);
+        guest.signal(Signal::TERM);
+        let ran = end(child);
+        assert_eq!(ran.status, 0, "{ran:?}");
+        assert_eq!(ran.stderr, "kvmprof: ended early: the guest has ended\n");
+        assert!(account(&ran.stdout).1 >= 20, "{ran:?}");
+        assert_eq!(guest.wait().status, 0);
+    });
+}
+
+/// A later Ctrl-C ends the program, also while the guest's kvmprof doesn't answer.
+#[test]
+fn a_second_interrupt_ends_the_program() {
+    on_kvm(|| {
+        let guest = guest();
+        let mut child = start(&guest.socket(), "profil", &["--pid", "101"], Stdio::piped());
+        until_stored(&guest, 1);
+        guest.signal(Signal::STOP);
+        let pid = Pid::from_child(&child);
+        let ended = until("the program ends", || {
+            kill_process(pid, Signal::INT).unwrap();
+            child.try_wait().unwrap()
+        });
+        assert_eq!(ended.signal(), Some(Signal::INT.as_raw()));
+        guest.signal(Signal::CONT);
+        guest.stop();
+    });
+}
+
+/// As a new user would try it.
+#[test]
+fn wrong_uses_are_told() {
+    on_kvm(|| {
+        let guest = guest();
+        let file = |name: &str| guest.folder().join(name).to_str().unwrap().to_owned();
+        let recording = file("recording");
+        let ran = guest.command("record", &["--seconds", "0.5", "-o", &recording]);
+        assert_eq!(ran.status, 0, "{ran:?}");
+        let before = fs::read(&recording).unwrap();
+        for (words, expected) in [
+            (&["--function", "sing"][..], "has no function called sing"),
+            (
+                &["--module", "libc.so.6"],
+                "no file called libc.so.6: it has [user]",
+            ),
+            (&["--sysroot", "/nonexistent"], "/nonexistent"),
+            (
+                &["--output", &recording],
+                "is a recording, which would be lost",
+            ),
+            (
+                &["--output", "/nonexistent/gmon.out"],
+                "Cannot write /nonexistent/gmon.out",
+            ),
+        ] {
+            let words = [&["--pid", "101", "--seconds", "1"], words].concat();
+            guest
+                .command("profil", &words)
+                .assert_refused(1, &[expected]);
+        }
+        assert_eq!(fs::read(&recording).unwrap(), before);
+        // Nobody has this pid. An older file stays.
+        let older = file("older");
+        fs::write(&older, "older").unwrap();
+        let nobody = "Process 999 did not run in user mode in this time";
+        let nowhere = ["--offset", "0", "--bufsiz", "2", "--output", &older];
+        let words = [&["--pid", "999", "--seconds", "0.5"], &nowhere[..]].concat();
+        guest
+            .command("profil", &words)
+            .assert_refused(1, &[nobody, "kvmprof top"]);
+        assert_eq!(fs::read_to_string(&older).unwrap(), "older");
+        let words = ["--pid", "999", "--seconds", "0.5"];
+        guest.command("profil", &words).assert_refused(1, &[nobody]);
+        let words = ["--pid", "999", "--seconds", "0.5", "--nsamples", "5"];
+        guest
+            .command("pcsample", &words)
+            .assert_refused(1, &[nobody]);
+        guest.stop();
+    });
+}
+
+#[test]
+fn clocks_that_do_not_fit_are_told() {
+    on_kvm(|| {
+        let without = Guest::start(Boot::Demo, ["--hz", "0"]);
+        let pcsample = ["--pid", "101", "--nsamples", "5"];
+        for (command, words) in [("profil", &["--pid", "101"][..]), ("pcsample", &pcsample)] {
+            let ran = without.command(command, words);
+            ran.assert_refused(1, &["clock is off"]);
+        }
+        without.stop();
+        let mut odd = Guest::start(Boot::Demo, ["--hz", "250"]);
+        let ran = odd.command("pcsample", &pcsample);
+        ran.assert_refused(1, &["no multiple of 100 Hz", "--every-tick"]);
+        let every = [&pcsample[..], &["--every-tick"]].concat();
+        let ran = odd.command("pcsample", &every);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+        assert!(ran.stdout.contains("250 ticks a second"), "{ran:?}");
+        // It has told of the refusal, too.
+        odd.signal(Signal::TERM);
+        assert_eq!(odd.wait().status, 0);
+    });
+}
