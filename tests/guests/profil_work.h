@@ -14,13 +14,13 @@
 /* Of a share of 1/4, four standard errors are then less than 9 points. */
 #define ENOUGH 400
 
-/* One turn of each is the same work. */
-#define ROUNDS                                               \
-	{                                                    \
-		unsigned long rounds = 20000;                \
-		do                                           \
-			__asm__ volatile("" : "+r"(rounds)); \
-		while (--rounds);                            \
+/* One turn of each is the same work. Meanwhile memory changes, of which the compiler has to know. */
+#define ROUNDS                                                            \
+	{                                                                 \
+		unsigned long rounds = 20000;                             \
+		do                                                        \
+			__asm__ volatile("" : "+r"(rounds) : : "memory"); \
+		while (--rounds);                                         \
 	}
 
 /* A section of its own tells where a function begins and ends. */
