@@ -346,6 +346,12 @@ fn record_and_report_name_the_event() {
         start(&recorder).unwrap();
         let ran = guest.command("record", &["--output", path]);
         ran.assert_refused(1, &["sampled by an event", "EBUSY"]);
+        let ran = guest.command("getpc", &["--all", "1"]);
+        ran.assert_refused(1, &["sampled by an event", "EBUSY"]);
+        let ran = guest.command("prfld", &[]);
+        assert_eq!(ran.status, 0, "{ran:?}");
+        let ran = guest.command("prfstat", &["on"]);
+        ran.assert_refused(1, &["sampled by an event", "EBUSY"]);
         let ran = guest.command("status", &[]);
         let words = "stopped, ticks are every port access";
         assert!(ran.stdout.contains(words), "{ran:?}");
