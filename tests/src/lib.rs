@@ -32,7 +32,7 @@ pub use pcs::{Pcs, Recorded, errno_of};
 pub use place::{in_lab, on_kvm, on_kvm_with_gprof, on_kvm_with_python};
 pub use pressure::CpuPressure;
 pub use prf::{Counts, Prf, PrfAccount, table};
-pub use profil::{Profil, profil_call};
+pub use profil::{Profil, kept, profil_call};
 pub use program::{Ran, example_path, gprof, kvmprof, python, run, run_command, shared_libraries};
 pub use shares::{Sampled, assert_share, sampling_rate, share, standard_error};
 pub use stream::{Block, decode_blocks, ticks_by_kind};

@@ -1,11 +1,11 @@
 //! profil as a client has it open.
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::profil::{Call, Function, PROFIL_CALL, PROFIL_GETSTAT, Range, Status};
+use kvmprof_abi::profil::{Call, Function, PROFIL_CALL, PROFIL_GETSTAT, Range, State, Status};
 use kvmprof_abi::wire::{MAX_DATA, device};
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
 
-use crate::errno_of;
+use crate::{errno_of, until};
 
 /// profil, open.
 pub struct Profil(pub RemoteDevice);
@@ -23,6 +23,14 @@ pub fn profil_call(function: Function, pid: i32) -> Call {
         scale: 0,
         time: u64::MAX,
         program: [0; 16],
+    }
+}
+
+/// `call` with a buffer that the device keeps.
+pub fn kept(call: Call) -> Call {
+    Call {
+        flags: call.flags | Call::KEEP,
+        ..call
     }
 }
 
@@ -78,6 +86,15 @@ impl Profil {
         let parts = status.stored + status.outside + status.waiting + status.lost;
         assert_eq!(status.ticks, parts, "{status:?}");
         status
+    }
+
+    /// Waits until so many ticks of the last call's process were stored, or storing has stopped.
+    pub fn until_stored(&self, count: u64) -> Status {
+        until("ticks were stored", || {
+            let status = self.status();
+            let is_enough = status.stored >= count || status.state != State::On;
+            is_enough.then_some(status)
+        })
     }
 
     /// The counts of a kept histogram.

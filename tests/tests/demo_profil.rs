@@ -1,17 +1,14 @@
 //! profil and pcsample against a running guest: buffers that kvmprof keeps, and stores into a process's own memory.
 
-use kvmprof_abi::errno::Errno;
-use kvmprof_abi::profil::{Call, Function, Range, State, Status};
-use kvmprof_abi::wire::device;
+use kvmprof_abi::profil::{Call, Function, Range, State};
 use kvmprof_demo_guest::{Mode, function_at, rows, symbol};
 use kvmprof_test_guest::Stage;
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Guest, Machine, Profil, Sampled, assert_share, errno_of, on_kvm,
-    profil_call, sampling_rate, share, until,
+    Boot, Clock, CpuPressure, Machine, Profil, Sampled, assert_share, kept, on_kvm, profil_call,
+    sampling_rate, share, until,
 };
 use kvmprof_vmm::clock::ClockSource;
 use kvmprof_vmm::virtio::GuestAccess;
-use rustix::process::Signal;
 
 /// The demo guest's processes, in the order of their memory.
 const PIDS: [i32; 4] = [101, 102, 103, 201];
@@ -38,15 +35,6 @@ fn machine(vcpus: u16, hz: u32) -> Machine {
     Machine::start(Boot::Demo, vcpus, clock)
 }
 
-/// Waits until so many ticks of the last call's process were stored, or storing has stopped.
-fn until_stored(profil: &Profil, count: u64) -> Status {
-    until("ticks were stored", || {
-        let status = profil.status();
-        let is_enough = status.stored >= count || status.state != State::On;
-        is_enough.then_some(status)
-    })
-}
-
 /// A histogram of all user code, with a count for each 8 bytes.
 fn histogram(pid: i32) -> Call {
     Call {
@@ -54,13 +42,6 @@ fn histogram(pid: i32) -> Call {
         offset: USER_CODE,
         scale: 0x4000,
         ..profil_call(Function::Profil, pid)
-    }
-}
-
-fn kept(call: Call) -> Call {
-    Call {
-        flags: call.flags | Call::KEEP,
-        ..call
     }
 }
 
@@ -126,7 +107,7 @@ fn a_histogram_has_its_counts_in_the_processes_functions() {
         let machine = machine(1, 1000);
         let profil = Profil::open(&machine.connect());
         profil.call(&kept(histogram(101)), &[]);
-        until_stored(&profil, 20);
+        profil.until_stored(20);
         profil.call(
             &kept(Call {
                 scale: 0,
@@ -140,7 +121,7 @@ fn a_histogram_has_its_counts_in_the_processes_functions() {
         let before = machine.status()["clock"]["ledger"]["ticks"]
             .as_u64()
             .unwrap();
-        let status = until_stored(&profil, 20);
+        let status = profil.until_stored(20);
         let ticks = machine.status()["clock"]["ledger"]["ticks"]
             .as_u64()
             .unwrap()
@@ -182,7 +163,7 @@ fn stores_go_into_the_memory_of_the_process_alone() {
             ..profil_call(Function::Pcsample, 102)
         };
         assert_eq!(profil.call(&pcsample, &[]), 0);
-        let status = until_stored(&profil, capacity.into());
+        let status = profil.until_stored(capacity.into());
         assert_eq!(
             (status.state, status.stored),
             (State::Full, capacity.into())
@@ -252,7 +233,7 @@ fn all_histograms_count_in_the_process() {
                 ..profil_call(function, 102)
             };
             assert_eq!(profil.call(&on, ranges), 0);
-            until_stored(&profil, 20);
+            profil.until_stored(20);
             assert_eq!(profil.call(&Call { scale: 0, ..on }, &[]), 0);
             assert_eq!(profil.status().state, State::Off, "{function:?}");
             let counts = unused(&machine, 1);
@@ -299,7 +280,7 @@ fn a_buffer_that_the_process_cannot_write_turns_profiling_off() {
                 ..profil_call(Function::Pcsample, 103)
             };
             profil.call(&on, &[]);
-            let status = until_stored(&profil, 1);
+            let status = profil.until_stored(1);
             assert_eq!(
                 (status.state, status.lost),
                 (State::Fault, 1),
@@ -339,18 +320,18 @@ fn a_page_that_is_remapped_between_two_ticks_is_followed() {
             ..profil_call(Function::AixProfil, 201)
         };
         profil.call(&on, &[]);
-        until_stored(&profil, 3);
+        profil.until_stored(3);
         let count = |page: usize| {
             let counts = private(&machine, 3);
             u16::from_le_bytes([counts[page * PAGE], counts[page * PAGE + 1]])
         };
         let (first, other) = (entry(&machine, page), entry(&machine, page + 1));
         remap(other);
-        until_stored(&profil, profil.status().stored + 3);
+        profil.until_stored(profil.status().stored + 3);
         let page = UNUSED / PAGE;
         let before = count(page);
         assert!(before >= 3 && count(page + 1) >= 2);
-        until_stored(&profil, profil.status().stored + 3);
+        profil.until_stored(profil.status().stored + 3);
         assert_eq!(count(page), before);
         // Devices, which user mode may write by these tables, and no memory at all.
         for nowhere in [0xfee0_0000, 0x000f_ffff_ffff_f000] {
@@ -364,119 +345,6 @@ fn a_page_that_is_remapped_between_two_ticks_is_followed() {
         }
         remap(first);
         machine.stop();
-    });
-}
-
-/// The clock runs only while ticks are stored, and what ends by itself stops it.
-#[test]
-fn the_clock_stops_with_the_last_profile() {
-    on_kvm(|| {
-        let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
-        let is_running = || guest.status()["clock"]["running"] == true;
-        let profil = Profil::open(&guest.connect());
-        let three = Call {
-            size: 3,
-            ..profil_call(Function::Pcsample, 101)
-        };
-        profil.call(&kept(three), &[]);
-        assert!(is_running());
-        assert_eq!(until_stored(&profil, 3).state, State::Full);
-        until("the clock stands still", || (!is_running()).then_some(()));
-        assert_eq!(profil.samples().len(), 3);
-        profil.call(
-            &kept(Call {
-                size: 1000,
-                ..three
-            }),
-            &[],
-        );
-        assert!(is_running());
-        // A kept buffer ends with its handle.
-        profil.0.close().unwrap();
-        assert!(!is_running());
-        guest.stop();
-    });
-}
-
-/// What can't be right is refused, and changes nothing.
-#[test]
-fn wrong_calls_are_refused() {
-    on_kvm(|| {
-        let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
-        let connection = guest.connect();
-        assert_eq!(errno_of(connection.open(device::PROFIL, 1)), Errno::ENXIO);
-        let profil = Profil::open(&connection);
-        let good = histogram(101);
-        for wrong in [
-            Call { pid: 0, ..good },
-            Call { pid: -1, ..good },
-            // Kept, with an address, too long, or with ranges.
-            kept(Call { buffer: 8, ..good }),
-            kept(Call {
-                size: (4 << 20) + 1,
-                ..good
-            }),
-            kept(profil_call(Function::AixRanges, 101)),
-            Call {
-                size: u64::MAX,
-                ..profil_call(Function::Pcsample, 101)
-            },
-        ] {
-            assert_eq!(profil.refused(&wrong, &[]), Errno::EINVAL, "{wrong:?}");
-        }
-        let range = Range {
-            low: 0,
-            high: 8,
-            buffer: 0,
-            size: 8,
-            scale: 2,
-        };
-        let ranges = profil_call(Function::AixRanges, 101);
-        assert_eq!(profil.refused(&ranges, &[range, range]), Errno::EINVAL);
-        let too_many = vec![range; 257];
-        assert_eq!(profil.refused(&ranges, &too_many), Errno::EINVAL);
-        assert_eq!(errno_of(profil.0.read(8)), Errno::EINVAL);
-        assert_eq!(errno_of(profil.0.ioctl(0x5503, 0)), Errno::EINVAL);
-        let short = profil
-            .0
-            .ioctl_with(kvmprof_abi::profil::PROFIL_CALL, 0, &[0; 71], 0);
-        assert_eq!(errno_of(short), Errno::EFAULT);
-        assert!(guest.status()["clock"]["running"] == false);
-        // 64 MiB of buffers are kept, no more.
-        let longest = kept(Call {
-            size: 4 << 20,
-            ..good
-        });
-        let sixteen: Vec<Profil> = (0..16).map(|_| Profil::open(&connection)).collect();
-        for profil in &sixteen {
-            profil.call(&longest, &[]);
-        }
-        assert_eq!(profil.refused(&longest, &[]), Errno::ENOSPC);
-        sixteen[0].call(&longest, &[]);
-        guest.stop();
-    });
-}
-
-/// 100 ticks a second can't be told from a clock whose rate 100 doesn't divide; every tick can.
-#[test]
-fn the_rate_has_to_be_a_multiple_of_100() {
-    on_kvm(|| {
-        let mut guest = Guest::start(Boot::Demo, ["--hz", "250"]);
-        let profil = Profil::open(&guest.connect());
-        let call = kept(histogram(101));
-        assert_eq!(profil.refused(&call, &[]), Errno::EINVAL);
-        let off = Call { scale: 0, ..call };
-        assert_eq!(profil.call(&off, &[]), 0);
-        let every = Call {
-            flags: call.flags | Call::EVERY_TICK,
-            ..call
-        };
-        assert_eq!(profil.call(&every, &[]), 0);
-        until_stored(&profil, 5);
-        guest.signal(Signal::TERM);
-        let ran = guest.wait();
-        assert_eq!(ran.status, 0);
-        assert!(ran.stderr.contains("a multiple of 100"), "{}", ran.stderr);
     });
 }
 
