@@ -74,7 +74,7 @@ fn until_stored(guest: &Guest, count: u64) {
     until("ticks are stored", || {
         let status = guest.status();
         let consumers = status["consumers"].as_array().unwrap();
-        let profils = consumers.iter().filter(|one| one["name"] == "profil");
+        let profils = consumers.iter().filter(|one| one["kept"] == true);
         let recorded = profils.map(|one| one["ledger"]["recorded"].as_u64().unwrap());
         (recorded.sum::<u64>() >= count).then_some(())
     });
