@@ -23,6 +23,9 @@ use crate::commands::recorder;
 const INTERVAL: Duration = Duration::from_millis(100);
 /// After this time the user learns that a process is waited for.
 const SILENCE: Duration = Duration::from_secs(2);
+/// A process that runs is waited for at least so long, however short the time is for which it is to be profiled: the
+/// recorder tells of it about once a second.
+const LEAST_WAIT: Duration = Duration::from_secs(5);
 /// Pieces of the recorder's stream that wait.
 const PIECES: usize = 8;
 
@@ -108,7 +111,7 @@ impl Session<'_> {
     /// It doesn't in this time, or nothing is known of its code; the guest can't be reached any more.
     pub fn wait_for_code(&mut self, console: &mut Console<'_>) -> anyhow::Result<()> {
         let begin = Instant::now();
-        let end = self.end_of_time();
+        let end = end_of(self.arguments.seconds.map(|time| time.max(LEAST_WAIT)));
         let mut is_told = false;
         loop {
             match self.process.knowledge() {
@@ -139,7 +142,7 @@ impl Session<'_> {
     /// It can't be started, or the guest can't be reached any more.
     pub fn collect(&mut self, profile: &Profile) -> anyhow::Result<(RunningProfile, Ending)> {
         let running = RunningProfile::start(self.connection, profile)?;
-        let end = self.end_of_time();
+        let end = end_of(self.arguments.seconds);
         let what = format!("profiling process {}", self.arguments.pid);
         let line = live_line(&what, self.arguments.seconds);
         let ending = self.collect_until(&running, end, line.as_ref());
@@ -212,18 +215,17 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// When to end, if collecting begins now. A time that the clock can't represent never comes.
-    fn end_of_time(&self) -> Option<Instant> {
-        let time = self.arguments.seconds;
-        time.and_then(|time| Instant::now().checked_add(time))
-    }
-
     fn nothing_found(&self) -> anyhow::Error {
         anyhow::anyhow!(
             "Process {} did not run in user mode in this time, if the guest has one: kvmprof top shows those that run",
             self.arguments.pid
         )
     }
+}
+
+/// When `time` is over that begins now. A time that the clock can't represent never is.
+fn end_of(time: Option<Duration>) -> Option<Instant> {
+    time.and_then(|time| Instant::now().checked_add(time))
 }
 
 fn is_past(moment: Option<Instant>) -> bool {
