@@ -385,9 +385,7 @@ fn wrong_uses_are_told() {
             ),
         ] {
             let words = [&["--pid", "101"], words].concat();
-            guest
-                .command("profil", &words)
-                .assert_refused(1, &[expected]);
+            command(&guest, "profil", &words).assert_refused(1, &[expected]);
         }
         assert_eq!(fs::read(&recording).unwrap(), before);
         // Nobody has this pid. An older file stays.
@@ -396,16 +394,12 @@ fn wrong_uses_are_told() {
         let nobody = "Process 999 did not run in user mode in this time";
         let nowhere = ["--offset", "0", "--bufsiz", "2", "--output", &older];
         let words = [&["--pid", "999", "--seconds", "0.5"], &nowhere[..]].concat();
-        guest
-            .command("profil", &words)
-            .assert_refused(1, &[nobody, "kvmprof top"]);
+        command(&guest, "profil", &words).assert_refused(1, &[nobody, "kvmprof top"]);
         assert_eq!(fs::read_to_string(&older).unwrap(), "older");
         let words = ["--pid", "999", "--seconds", "0.5"];
         command(&guest, "profil", &words).assert_refused(1, &[nobody]);
         let words = ["--pid", "999", "--seconds", "0.5", "--nsamples", "5"];
-        guest
-            .command("pcsample", &words)
-            .assert_refused(1, &[nobody]);
+        command(&guest, "pcsample", &words).assert_refused(1, &[nobody]);
         guest.stop();
     });
 }
