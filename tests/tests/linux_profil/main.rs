@@ -168,8 +168,8 @@ fn the_pages_sentences_hold(run: &Finished) {
 fn the_rate_is_that_of_the_pages_or_of_the_clock(run: &Finished) {
     let said = numbers(run, "rates ");
     let ratio = said[1] / said[0];
-    // 300 to 100 Hz. Both are counted one after the other, and a busy host loses ticks of one more than of the other.
-    assert!((1.2..7.5).contains(&ratio), "{said:?}");
+    // 300 to 100 Hz: what is to be told is 3 from 1. Emulation loses ticks, of the faster clock the more.
+    assert!(ratio > 1.5, "{said:?}");
 }
 
 /// Each of the forked processes has an account, in which every tick is.
