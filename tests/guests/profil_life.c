@@ -108,28 +108,33 @@ static void vforks(void)
 	profil(counts, 0, 0, 0);
 }
 
-/* A grandchild whose parent has ended goes on, too. */
+/* A grandchild that a tick has met goes on when its parent has ended. */
 static void orphan(void)
 {
-	int ready[2];
+	int ready[2], met[2];
 	char word = 0;
 
 	memset(counts, 0, sizeof counts);
-	if (pipe(ready))
+	if (pipe(ready) || pipe(met))
 		stop("pipe");
 	if (fork() == 0) {
 		close(ready[0]);
 		profil(counts, sizeof counts, code_start(), 0x4000);
 		if (fork() == 0) {
+			until(sum(counts, COUNTS) + 1);
+			if (write(met[1], "m", 1) != 1)
+				_exit(1);
 			until(sum(counts, COUNTS) + OWN);
 			_exit(write(ready[1], "y", 1) != 1);
 		}
-		_exit(0);
+		_exit(read(met[0], &word, 1) != 1);
 	}
 	wait(NULL);
-	check("an orphan counts", read(ready[0], &word, 1) == 1 && word == 'y', "it doesn't");
-	close(ready[0]);
+	close(met[1]);
 	close(ready[1]);
+	check("an orphan counts", read(ready[0], &word, 1) == 1 && word == 'y', "it doesn't");
+	close(met[0]);
+	close(ready[0]);
 }
 
 static volatile int both;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use kvmprof_abi::profil::{RATE_HZ, State};
 use kvmprof_devices::profiling::Phase;
-use kvmprof_introspection::{ProcessInstance, Registers, VcpuIntrospector};
+use kvmprof_introspection::{ProcessInstance, ProcessOrigin, Registers, VcpuIntrospector};
 use kvmprof_recording::{Mode, Sample};
 
 use super::process_memory::StoppedProcess;
@@ -123,6 +123,10 @@ impl VcpuStores {
             }
             let known = account.instance;
             let is_known = known.is_none_or(|known| known.is_same(instance));
+            if is_known && known.is_none() && origin.is_none() && process.program != [0; 16] {
+                // Its program can't be told now. Until it can, this may be another one.
+                return None;
+            }
             let has_executed = known.is_some_and(|known| known.programs != instance.programs)
                 || origin.is_some_and(|origin| !process.has_program(&origin.program));
             if !is_known {
@@ -134,26 +138,33 @@ impl VcpuStores {
                 return Some(Arc::clone(process));
             }
         }
-        self.find_forked(instance, &origin?.program, origin?.parent)
+        self.find_forked(instance, &origin?)
     }
 
-    /// The profile of a process that a profiled one has forked, which hasn't run before.
+    /// The profile of a process that a profiled one has forked, which hasn't run before. Its parent has to be that one: other
+    /// processes with the same program may have other rights.
     fn find_forked(
         &self,
         instance: &ProcessInstance,
-        program: &[u8; 16],
-        parent: i32,
+        origin: &ProcessOrigin,
     ) -> Option<Arc<ProfiledProcess>> {
+        let ProcessOrigin { program, parent } = origin;
         if *program == [0; 16] {
             return None;
         }
         let has_forked = |process: &&Arc<ProfiledProcess>| {
-            process.program == *program && process.account().was_on_at(instance.started)
+            let account = process.account();
+            let is_parent = match &account.instance {
+                Some(known) => known.is_same(parent),
+                // No tick has met the one that was on under this pid; who was started before is the same.
+                None => parent.started <= account.on_from,
+            };
+            process.pid == parent.pid
+                && process.program == *program
+                && is_parent
+                && account.was_on_at(instance.started)
         };
-        let mut relatives = self.list.iter().filter(has_forked);
-        // Those whose parent has ended belong to another one.
-        let by_parent = relatives.clone().find(|process| process.pid == parent);
-        let relative = by_parent.or_else(|| relatives.next())?;
+        let relative = self.list.iter().find(has_forked)?;
         let account = relative.account();
         let forked = ProfiledProcess {
             pid: instance.pid,

@@ -49,8 +49,8 @@ pub struct ProcessOrigin {
     /// The 16 bytes at `AT_RANDOM`, which the kernel gives a program at its start. Processes that were forked since have
     /// the same.
     pub program: [u8; 16],
-    /// The pid of its parent.
-    pub parent: i32,
+    /// Its parent, which lives: the kernel gives a process whose parent has ended another one.
+    pub parent: ProcessInstance,
 }
 
 /// Offsets in bytes, each from the start of its structure.
@@ -131,7 +131,7 @@ impl InstanceLayout {
         let parent = kernel_pointer(view.u64(task.wrapping_add(self.parent))?)?;
         Some(ProcessOrigin {
             program,
-            parent: view.i32(parent.wrapping_add(self.pid))?,
+            parent: self.instance(view, parent)?,
         })
     }
 

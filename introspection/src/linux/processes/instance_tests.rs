@@ -7,7 +7,7 @@ use crate::testing::kernel::{Areas, HOT, NEW, OLD, offsets, task};
 use crate::testing::linux_guest::{DIRECT_MAP, IMAGE, LinuxGuest, SLIDE, TASKS, USER_TABLES};
 use crate::testing::page_tables::Tables;
 use crate::testing::processes::{AreaPlan, PAGE, Room};
-use crate::{ProcessInstance, ProcessOrigin, VcpuIntrospector};
+use crate::{ProcessInstance, VcpuIntrospector};
 
 /// Where the random bytes are, in the process and in physical memory.
 const RANDOM: u64 = 0x7fff_0000_2010;
@@ -77,11 +77,13 @@ fn an_origin_is_what_the_kernel_has_given_the_program() {
         let origin = |guest: &LinuxGuest| looked(guest).origin(&guest.memory, &guest.user());
         assert_eq!(origin(&guest), None);
         room.auxiliary_vector(mm, &[(33, 1), (AT_RANDOM, RANDOM), (0, 0)]);
-        let expected = ProcessOrigin {
-            program,
-            parent: 42,
-        };
-        assert_eq!(origin(&guest), Some(expected));
+        put(&guest, 2, task::START_TIME, 3_000_000_000);
+        let found = origin(&guest).unwrap();
+        assert_eq!(found.program, program);
+        assert_eq!(
+            (found.parent.pid, found.parent.started),
+            (42, 3_000_000_000)
+        );
         // Behind the end, in the kernel, or nowhere.
         for vector in [
             [(0, 0), (AT_RANDOM, RANDOM)],
