@@ -222,6 +222,41 @@ static void files_are_left_for_others(void)
 	check("who waits for a file can be killed", status == SIGKILL, "%#x", status);
 }
 
+/* A daemon forks two processes. One has become another user's, and has itself sampled; the other has the same random
+ * bytes and addresses, but isn't its child. */
+static void a_sibling_is_left_alone(void)
+{
+	struct result result = { 0 };
+	int ready[2];
+	char word;
+
+	if (pipe(ready))
+		stop("pipe");
+	pid_t hostile = fork();
+	if (hostile == 0) {
+		if (setgid(HOSTILE_USER) || setuid(HOSTILE_USER) || pcsample(samples, 64) != 0 ||
+		    write(ready[1], "y", 1) != 1)
+			_exit(1);
+		for (;;)
+			pause();
+	}
+	check("a hostile sibling", read(ready[0], &word, 1) == 1, "errno %d", errno);
+	pid_t child = fork();
+	if (child == 0) {
+		memset(samples, 0, sizeof samples);
+		while (result.heavy_turns < 5000)
+			turn(&result);
+		for (size_t i = 0; i < sizeof samples / sizeof *samples; i++)
+			if (((volatile uintptr_t *)samples)[i])
+				_exit(1);
+		_exit(0);
+	}
+	int status = status_of(child);
+	check("a sibling's memory", status == 0, "%#x: it was written to", status);
+	kill(hostile, SIGKILL);
+	status_of(hostile);
+}
+
 int main(void)
 {
 	start();
@@ -230,6 +265,7 @@ int main(void)
 	a_process_is_itself(device);
 	close(device);
 	who_hides_is_refused();
+	a_sibling_is_left_alone();
 	others_go_on();
 	files_are_left_for_others();
 	return finish("profil_hostile");
