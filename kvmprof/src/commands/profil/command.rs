@@ -10,7 +10,7 @@ use kvmprof_recording::file::NewFile;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
 
 use super::arguments::{ProcessArguments, address, buffer_size, scale};
-use super::device::Profile;
+use super::device::{Profile, RunningProfile};
 use super::gmon::Gmon;
 use super::histogram::{Hit, Layout};
 use super::process::{Place, Process};
@@ -83,7 +83,7 @@ impl Command for ProfilArguments {
             let file = file.transpose()?;
             let layout = self.layout(session, console)?;
             let (running, ending) = session.collect(&self.profile(&layout))?;
-            let (status, counts) = (running.status()?, running.counts()?);
+            let (status, counts) = running.at_once(RunningProfile::counts)?;
             drop(running);
             session.finish(&status)?;
             let process = &session.process;

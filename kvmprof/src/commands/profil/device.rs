@@ -6,6 +6,9 @@ use kvmprof_abi::profil::{Call, Function, MAX_KEPT, PROFIL_CALL, PROFIL_GETSTAT,
 use kvmprof_abi::wire::device;
 use kvmprof_client::{Connection, RemoteDevice};
 
+/// How often a histogram is read again because a tick came meanwhile.
+const MAX_LOOKS: usize = 1000;
+
 const OTHER_RELEASE: &str =
     "The guest's profil cannot be understood: use the kvmprof of the release that runs the guest";
 
@@ -104,6 +107,27 @@ impl RunningProfile {
         let bytes = self.read()?;
         let (samples, _) = bytes.as_chunks();
         Ok(samples.iter().copied().map(u64::from_le_bytes).collect())
+    }
+
+    /// What `read` gives, with the account of the same moment: ticks go on to be stored between two requests.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status).
+    pub fn at_once<T>(
+        &self,
+        read: impl Fn(&Self) -> anyhow::Result<T>,
+    ) -> anyhow::Result<(Status, T)> {
+        let mut before = self.status()?;
+        for _ in 0..MAX_LOOKS {
+            let result = read(self)?;
+            let after = self.status()?;
+            if after == before {
+                return Ok((after, result));
+            }
+            before = after;
+        }
+        // A fast clock and a slow guest: they differ by a tick or two.
+        Ok((before, read(self)?))
     }
 
     fn read(&self) -> anyhow::Result<Vec<u8>> {

@@ -9,7 +9,7 @@ use kvmprof_abi::profil::{Function, MAX_KEPT, RATE_HZ, WORD_SIZE};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
 use super::arguments::ProcessArguments;
-use super::device::Profile;
+use super::device::{Profile, RunningProfile};
 use super::histogram::Hit;
 use super::session::with_session;
 use super::table::{account, function_rows, write_rows};
@@ -51,7 +51,7 @@ impl Command for PcsampleArguments {
         };
         with_session(&self.process, |session| {
             let (running, ending) = session.collect(&profile)?;
-            let (status, samples) = (running.status()?, running.samples()?);
+            let (status, samples) = running.at_once(RunningProfile::samples)?;
             drop(running);
             session.finish(&status)?;
             if self.raw {
