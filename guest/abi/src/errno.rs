@@ -37,6 +37,7 @@ errnos! {
     EMFILE = 24, "too many open files";
     ENOSPC = 28, "no space left on device";
     ENOBUFS = 105, "no buffer space available";
+    EINPROGRESS = 115, "operation now in progress";
     ECANCELED = 125, "operation canceled";
 }
 

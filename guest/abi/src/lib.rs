@@ -20,6 +20,7 @@ pub mod errno;
 pub mod kallsyms;
 pub mod note;
 pub mod pcs;
+pub mod pmc;
 pub mod prf;
 pub mod profil;
 pub mod recorder;

@@ -1,4 +1,4 @@
-//! Compares WIRE.md, PCS.md, PRF.md, PROFIL.md and RECORDER.md with the code: every dump with the encoder, every number
+//! Compares WIRE.md, PCS.md, PRF.md, PROFIL.md, PMC.md and RECORDER.md with the code: every dump with the encoder, every number
 //! with its constant.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{self, Format, Header, Msample, Psample, Record};
+use kvmprof_abi::pmc::{self, CounterId};
 use kvmprof_abi::prf;
 use kvmprof_abi::profil::{self, Call, Function, State, Status};
 use kvmprof_abi::recorder;
@@ -17,6 +18,7 @@ const WIRE: &str = include_str!("../WIRE.md");
 const PCS: &str = include_str!("../PCS.md");
 const PRF: &str = include_str!("../PRF.md");
 const PROFIL: &str = include_str!("../PROFIL.md");
+const PMC: &str = include_str!("../PMC.md");
 const RECORDER: &str = include_str!("../RECORDER.md");
 
 /// The dumps of a page by name.
@@ -387,6 +389,52 @@ fn dumps_of_profil() {
             ("state", status.encode().to_vec()),
         ],
     );
+}
+
+#[test]
+fn numbers_of_pmc() {
+    for (name, command) in [
+        ("PMC_CALL", pmc::PMC_CALL),
+        ("PMC_ACCOUNT", pmc::PMC_ACCOUNT),
+    ] {
+        says(PMC, &format!("| `{name}` | {command:#06x} |"));
+    }
+    for errno in [
+        Errno::EPERM,
+        Errno::ENXIO,
+        Errno::ENOMEM,
+        Errno::EFAULT,
+        Errno::EBUSY,
+        Errno::ENODEV,
+        Errno::EINVAL,
+        Errno::EINPROGRESS,
+    ] {
+        let (name, _) = errno.describe().unwrap();
+        says(PMC, &format!("| {} | {name} |", errno.0));
+    }
+    let device = wire::device::PMC;
+    says(PMC, &format!("(device {device}, minor 0)"));
+    says(PMC, &format!("`{}`", pmc::NODE));
+    says(PMC, &format!("{} bytes, little-endian", pmc::Call::SIZE));
+    says(PMC, &format!("returns {} |", pmc::COUNTERS));
+    for counter in CounterId::ALL {
+        let (number, name) = (counter.number(), counter.name());
+        let (source, what) = (counter.source().name(), counter.description());
+        says(PMC, &format!("| {number} | {name} | {source} | {what} |"));
+    }
+    for function in pmc::Function::ALL {
+        says(PMC, &format!("\n| {} | `", function as u32));
+    }
+}
+
+#[test]
+fn dump_of_a_call_of_pmc() {
+    let call = pmc::Call {
+        flags: pmc::VALUE_FLAGS_CHILDREN,
+        value: 42,
+        ..pmc::Call::new(pmc::Function::Value, 101, 3)
+    };
+    compare(PMC, &[("call-value-101", call.encode().to_vec())]);
 }
 
 #[test]

@@ -63,7 +63,7 @@ pub mod device {
     pub const RECORDER: u16 = 6;
     /// profil(2) and pcsample(2) for one process, a separate one for each open; minor 0.
     pub const PROFIL: u16 = 7;
-    /// The guest's counters of `kvmprof pmc` as one JSON object, from the moment of the open; minor 0.
+    /// pmc(9): counters of the guest and of its processes; read as one JSON object; minor 0.
     pub const PMC: u16 = 8;
 }
 
