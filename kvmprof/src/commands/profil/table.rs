@@ -71,7 +71,7 @@ pub fn write_rows(out: &mut dyn Write, rows: &[Row], top: usize) -> io::Result<(
         ("MODULE", Align::Left),
         ("FUNCTION", Align::Left),
     ];
-    write_table(out, headings, cells.collect())?;
+    write_table(out, &headings, &cells.collect::<Vec<_>>())?;
     match rows.len().saturating_sub(top) {
         0 => Ok(()),
         more => writeln!(out, "  and {more} more (--top shows them)"),
