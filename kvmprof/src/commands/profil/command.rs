@@ -12,16 +12,13 @@ use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
 use super::arguments::{ProcessArguments, address, buffer_size, scale};
 use super::device::{Profile, RunningProfile};
 use super::gmon::Gmon;
-use super::histogram::{Hit, Layout};
+use super::histogram::{Hit, Layout, USUAL_SCALE};
 use super::process::{Place, Process};
 use super::region::{self, NamedCode};
 use super::session::{Session, with_session};
 use super::table::{account, function_rows, single_rows, write_rows};
 use crate::commands::recordings::{check_output, is_standard};
 use crate::commands::units::format_memory;
-
-/// The scale that is used when only addresses are given: that of `cc -qp`.
-const USUAL_SCALE: u32 = 0x4000;
 
 /// Make a histogram of where a process of a running guest spends its time
 ///
