@@ -126,8 +126,8 @@ const COUNTERS: [Definition; 19] = [
 struct VcpuSources {
     shared: Arc<VcpuShared>,
     kvm: io::Result<KvmStats>,
-    /// Opened when somebody asks for the first time.
-    hardware: [OnceLock<io::Result<HardwareCounter>>; 6],
+    /// By event; opened when somebody asks for the first time.
+    hardware: [OnceLock<io::Result<HardwareCounter>>; HardwareEvent::COUNT],
 }
 
 /// The counters of a machine.
@@ -213,26 +213,10 @@ impl VcpuSources {
             }
             _ => format!("the host refuses perf_event_open: {error}"),
         };
-        let [
-            cycles,
-            instructions,
-            references,
-            misses,
-            branches,
-            mispredicted,
-        ] = &self.hardware;
-        let counter = match event {
-            HardwareEvent::Cycles => cycles,
-            HardwareEvent::Instructions => instructions,
-            HardwareEvent::CacheReferences => references,
-            HardwareEvent::CacheMisses => misses,
-            HardwareEvent::Branches => branches,
-            HardwareEvent::BranchMisses => mispredicted,
-        };
         let Some(thread) = self.shared.kicker.thread() else {
             return Err("the vCPU doesn't run".to_owned());
         };
-        match counter.get_or_init(|| HardwareCounter::open(event, thread)) {
+        match self.hardware[event as usize].get_or_init(|| HardwareCounter::open(event, thread)) {
             Ok(counter) => Ok(counter.value().unwrap_or_default()),
             Err(error) => Err(why(error)),
         }
