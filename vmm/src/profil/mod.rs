@@ -96,11 +96,16 @@ impl ProfiledProcesses {
         self.current().iter().map(report).collect()
     }
 
+    /// The newest profile of process `pid`.
+    fn newest(&self, pid: i32) -> Option<Arc<ProfiledProcess>> {
+        let list = self.current();
+        let mut newest = list.iter().rev();
+        newest.find(|process| process.pid == pid).cloned()
+    }
+
     /// The state and the account of the newest profile of process `pid`.
     pub fn status(&self, pid: i32) -> Option<Status> {
-        let reports = self.reports();
-        let mut newest = reports.iter().rev();
-        Some(newest.find(|report| report.pid == pid)?.status)
+        Some(self.newest(pid)?.account().profile.status())
     }
 
     /// Whether ticks of any process are stored.
