@@ -6,6 +6,7 @@ mod file_recorder;
 mod pcs;
 mod prf;
 mod profil;
+mod rate;
 mod recording;
 
 use std::sync::Arc;

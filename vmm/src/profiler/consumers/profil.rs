@@ -14,6 +14,7 @@ use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::Ticks;
 use kvmprof_recording::status::{ConsumerStatus, ProfilStatus};
 
+use super::rate::RateCheck;
 use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
 use crate::clock::TickSource;
 use crate::profil::ProfiledProcesses;
@@ -40,8 +41,7 @@ pub struct ProfilConsumer {
     open: BTreeMap<Handle, Open>,
     /// The clocks' rate at the last call that turned something on, in Hz.
     hz: u32,
-    /// The last rate that was refused, in Hz.
-    refused_hz: Option<u32>,
+    rates: RateCheck,
 }
 
 impl ProfilConsumer {
@@ -51,7 +51,7 @@ impl ProfilConsumer {
             processes,
             open: BTreeMap::new(),
             hz: 0,
-            refused_hz: None,
+            rates: RateCheck::default(),
         }
     }
 
@@ -97,18 +97,9 @@ impl ProfilConsumer {
 
     /// Checks that the clock's rate allows `call`.
     fn check_rate(&mut self, call: &Call, hz: u32) -> Result<(), Errno> {
-        let is_countable = hz.is_multiple_of(RATE_HZ) || call.flags & Call::EVERY_TICK != 0;
-        if hz != 0 && is_countable {
-            return Ok(());
-        }
-        if self.refused_hz.replace(hz) != Some(hz) {
-            // Once for each rate: a guest may go on trying.
-            log::warn!(
-                "profil and pcsample store {RATE_HZ} ticks a second and can't be turned on with the clock at {hz} Hz: \
-                 give run --hz (or pcs, if that has changed the rate) a multiple of {RATE_HZ}"
-            );
-        }
-        Err(Errno::EINVAL)
+        let takes_all = hz != 0 && call.flags & Call::EVERY_TICK != 0;
+        let may = takes_all || (self.rates).divides(hz, RATE_HZ, "profil and pcsample store");
+        may.then_some(()).ok_or(Errno::EINVAL)
     }
 
     /// Checks that there is memory for the buffer of `call`, in place of the one of `handle`.
