@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -346,14 +345,7 @@ fn a_second_interrupt_ends_the_program() {
         let guest = guest();
         let mut child = start(&guest.socket(), "profil", &["--pid", "101"], Stdio::piped());
         until_found(&guest, 1);
-        guest.signal(Signal::STOP);
-        let pid = Pid::from_child(&child);
-        let ended = until("the program ends", || {
-            kill_process(pid, Signal::INT).unwrap();
-            child.try_wait().unwrap()
-        });
-        assert_eq!(ended.signal(), Some(Signal::INT.as_raw()));
-        guest.signal(Signal::CONT);
+        guest.interrupt_unanswered(&mut child);
         guest.stop();
     });
 }
