@@ -5,11 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use kvmprof_abi::profil::{RATE_HZ, State};
 use kvmprof_devices::profiling::Phase;
-use kvmprof_introspection::{ProcessInstance, ProcessOrigin, Registers, VcpuIntrospector};
+use kvmprof_introspection::{
+    ProcessFate, ProcessInstance, ProcessOrigin, Registers, VcpuIntrospector,
+};
 use kvmprof_recording::{Mode, Sample};
 
 use super::process_memory::StoppedProcess;
-use super::{Account, ProfiledProcess, ProfiledProcesses};
+use super::{Account, ProfiledProcess, ProfiledProcesses, WatchedProcess};
 use crate::machine::GuestMemory;
 
 /// A process that no tick has met is looked for once in so many of its turns.
@@ -34,6 +36,7 @@ pub struct VcpuStores {
     /// The list of processes as of this version.
     version: u64,
     list: Arc<[Arc<ProfiledProcess>]>,
+    watched: Arc<[Arc<WatchedProcess>]>,
     /// The process of the last tick in user mode, and its profile if it has one.
     last: Option<(ProcessInstance, Option<Arc<ProfiledProcess>>)>,
     ticks: u64,
@@ -47,6 +50,7 @@ impl VcpuStores {
             phase: Phase::new(0, RATE_HZ),
             version: 0,
             list: Arc::default(),
+            watched: Arc::default(),
             last: None,
             ticks: 0,
         }
@@ -66,11 +70,12 @@ impl VcpuStores {
     pub fn tick(&mut self, sample: &Sample, vcpu: StoppedVcpu<'_>) {
         let is_counted = self.phase.pass(1) == 1;
         self.follow();
-        if self.list.is_empty() {
+        if self.list.is_empty() && self.watched.is_empty() {
             return;
         }
         self.ticks += 1;
         self.check_one(vcpu);
+        self.check_watched(vcpu, sample.time);
         if sample.mode != Mode::User {
             return;
         }
@@ -78,6 +83,13 @@ impl VcpuStores {
         let Some(instance) = instance else {
             return;
         };
+        let watched = self.watched.iter();
+        for process in watched.filter(|process| process.pid() == instance.pid) {
+            process.meet(&instance, sample.time);
+        }
+        if self.list.is_empty() {
+            return;
+        }
         let process = match &self.last {
             Some((last, process)) if *last == instance => process.clone(),
             _ => self.find(&instance, vcpu),
@@ -98,12 +110,26 @@ impl VcpuStores {
         self.last = Some((instance, process));
     }
 
-    /// Takes the newest list of processes.
+    /// Whether processes are watched, which are to be looked at now and then also while no tick comes.
+    pub fn are_watching(&mut self) -> bool {
+        self.follow();
+        !self.watched.is_empty()
+    }
+
+    /// Looks at `time` whether the watched processes live, from `vcpu`, which may have been halted for long.
+    pub fn look(&self, vcpu: StoppedVcpu<'_>, time: u64) {
+        self.watched
+            .iter()
+            .for_each(|process| process.check(vcpu, time));
+    }
+
+    /// Takes the newest lists of processes.
     fn follow(&mut self) {
         let version = self.processes.version.load(Ordering::Acquire);
         if version != self.version {
             self.version = version;
             self.list = self.processes.current();
+            self.watched = self.processes.watched();
             self.last = None;
         }
     }
@@ -183,30 +209,48 @@ impl VcpuStores {
 
     /// Looks whether one of the processes still lives, in turn.
     fn check_one(&self, vcpu: StoppedVcpu<'_>) {
-        let processes = self.list.len() as u64;
-        let turn = usize::try_from(self.ticks % processes).unwrap_or_default();
-        let Some(process) = self.list.get(turn) else {
+        let Some((process, round)) = in_turn(&self.list, self.ticks) else {
             return;
         };
         let mut account = process.account();
         if account.ended.is_some() {
             return;
         }
-        let lives = match &account.instance {
-            Some(instance) => vcpu
-                .introspector
-                .is_alive(vcpu.memory, vcpu.registers, instance),
-            None if (self.ticks / processes).is_multiple_of(SEARCH_PERIOD) => {
+        match &account.instance {
+            Some(instance) => {
+                let fate = (vcpu.introspector).fate(vcpu.memory, vcpu.registers, instance);
+                match fate {
+                    Some(ProcessFate::Ended) => account.end(State::Ended),
+                    Some(ProcessFate::Executed) => account.end(State::Executed),
+                    Some(ProcessFate::Lives) | None => {}
+                }
+            }
+            None if round.is_multiple_of(SEARCH_PERIOD) => {
                 let found =
                     (vcpu.introspector).find_process(vcpu.memory, vcpu.registers, process.pid);
-                found.map(|found| found.is_some())
+                if found == Some(None) {
+                    account.end(State::Ended);
+                }
             }
-            None => None,
-        };
-        if lives == Some(false) {
-            account.end(State::Ended);
+            None => {}
         }
     }
+
+    /// Looks at `time` whether one of the watched processes still lives, in turn.
+    fn check_watched(&self, vcpu: StoppedVcpu<'_>, time: u64) {
+        if let Some((process, round)) = in_turn(&self.watched, self.ticks)
+            && (process.is_found() || round.is_multiple_of(SEARCH_PERIOD))
+        {
+            process.check(vcpu, time);
+        }
+    }
+}
+
+/// The element of `list` whose turn it is at tick number `tick`, and how many turns it has had.
+fn in_turn<T>(list: &[T], tick: u64) -> Option<(&T, u64)> {
+    let length = list.len() as u64;
+    let turn = usize::try_from(tick.checked_rem(length)?).ok()?;
+    Some((list.get(turn)?, tick / length))
 }
 
 impl ProfiledProcess {

@@ -3,6 +3,7 @@
 
 mod client_recorders;
 mod file_recorder;
+mod kept_profile;
 mod pcs;
 mod prf;
 mod profil;
