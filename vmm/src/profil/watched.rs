@@ -51,7 +51,7 @@ impl WatchedProcess {
     }
 
     /// A tick at `time` has met `instance`, whose pid is this one's, in user mode.
-    pub(super) fn meet(&self, instance: &ProcessInstance, time: u64) {
+    pub(crate) fn meet(&self, instance: &ProcessInstance, time: u64) {
         let mut found = lock(&self.found);
         match found.instance {
             None => found.instance = Some(*instance),
