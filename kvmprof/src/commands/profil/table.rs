@@ -13,8 +13,10 @@ use crate::commands::bar::bar;
 /// Code, with what it is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    hit: Hit,
-    place: Place,
+    /// The code, and its ticks.
+    pub hit: Hit,
+    /// What it is called.
+    pub place: Place,
 }
 
 /// A row for each hit, called as `place` says.
