@@ -12,6 +12,21 @@ pub struct Counters {
     pub time: u64,
     /// The counters, by their numbers.
     pub counters: Vec<Counter>,
+    /// The events that samples can be taken by.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Event>,
+}
+
+/// An event that samples can be taken by, instead of by the clock ([`EventKind`](crate::EventKind)).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Event {
+    /// What it is called.
+    pub name: String,
+    /// What is counted, in words.
+    pub description: String,
+    /// Why this host hasn't got it, and what to do.
+    pub missing: Option<String>,
 }
 
 /// One counter. It counts from the guest's start, or from some time after it.
@@ -68,6 +83,7 @@ impl Counters {
         Self {
             time: self.time.saturating_sub(earlier.time),
             counters: counters.collect(),
+            events: Vec::new(),
         }
     }
 }
@@ -89,10 +105,12 @@ mod tests {
         let first = Counters {
             time: 100,
             counters: vec![counter("halts", &[5, 7]), counter("ticks", &[1, 1])],
+            events: Vec::new(),
         };
         let second = Counters {
             time: 350,
             counters: vec![counter("ticks", &[4, 1]), counter("halts", &[5, 9])],
+            events: Vec::new(),
         };
         let between = second.since(&first);
         assert_eq!(between.time, 250);
@@ -120,6 +138,11 @@ mod tests {
         let counters = Counters {
             time: 7,
             counters: vec![counter("halts", &[1, 2])],
+            events: vec![Event {
+                name: "halt".to_owned(),
+                missing: Some("no tracefs".to_owned()),
+                ..Event::default()
+            }],
         };
         let text = serde_json::to_vec(&counters).unwrap();
         assert_eq!(Counters::from_json(&text).unwrap(), counters);

@@ -29,7 +29,7 @@ pub use guest::{Guest, python_client};
 pub use machine::{Clock, Machine};
 pub use not_run::not_run;
 pub use pcs::{Pcs, Recorded, errno_of};
-pub use place::{in_lab, on_kvm, on_kvm_with_gprof, on_kvm_with_python};
+pub use place::{in_lab, on_kvm, on_kvm_that_counts, on_kvm_with_gprof, on_kvm_with_python};
 pub use pressure::CpuPressure;
 pub use prf::{Counts, Prf, PrfAccount, table};
 pub use profil::{Profil, kept, profil_call};

@@ -7,12 +7,14 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, OnceLock};
 
-use kvmprof_recording::ClockLedger;
-use kvmprof_recording::counters::{Counter, Counters};
+use kvmprof_recording::counters::{Counter, Counters, Event};
+use kvmprof_recording::{ClockLedger, EventKind};
 
 use crate::clock::{monotonic_ns, thread_cpu_ns};
+use crate::kernel_events;
+use crate::perf_event::{self, HardwareEvent};
 use crate::vcpu::{GuestExit, VcpuShared};
-use hardware::{HardwareCounter, HardwareEvent};
+use hardware::HardwareCounter;
 use kvm_stats::KvmStats;
 
 /// Where a counter's values come from.
@@ -121,6 +123,15 @@ const COUNTERS: [Definition; 19] = [
     ),
 ];
 
+/// What the document says of an event.
+fn event(kind: EventKind) -> Event {
+    Event {
+        name: kind.name().to_owned(),
+        description: kind.plural().to_owned(),
+        missing: kernel_events::missing(kind),
+    }
+}
+
 /// KVM's statistics and the processor's counters of one vCPU.
 #[derive(Debug)]
 struct VcpuSources {
@@ -178,6 +189,7 @@ impl MachineCounters {
         Counters {
             time: monotonic_ns(),
             counters: COUNTERS.iter().map(counter).collect(),
+            events: EventKind::ALL.map(event).into(),
         }
     }
 }
@@ -207,12 +219,6 @@ impl VcpuSources {
     }
 
     fn hardware(&self, event: HardwareEvent) -> Result<u64, String> {
-        let why = |error: &io::Error| match error.raw_os_error() {
-            Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => {
-                "the host's processor has no such counter, or doesn't show it".to_owned()
-            }
-            _ => format!("the host refuses perf_event_open: {error}"),
-        };
         let [
             cycles,
             instructions,
@@ -234,7 +240,7 @@ impl VcpuSources {
         };
         match counter.get_or_init(|| HardwareCounter::open(event, thread)) {
             Ok(counter) => Ok(counter.value().unwrap_or_default()),
-            Err(error) => Err(why(error)),
+            Err(error) => Err(perf_event::why_not(error)),
         }
     }
 }

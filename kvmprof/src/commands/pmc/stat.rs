@@ -10,7 +10,7 @@ use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, usag
 use kvmprof_tools::interrupt::Interrupt;
 use kvmprof_tools::table::{Align, write_table};
 
-use super::read;
+use super::read_counters;
 
 /// Options of `kvmprof pmc stat`.
 #[derive(Debug, Args)]
@@ -40,10 +40,10 @@ impl Command for StatArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
         let connection = self.socket.connect()?;
-        let before = read(&connection)?;
+        let before = read_counters(&connection)?;
         self.check(&before)?;
         interrupt.wait(self.seconds);
-        let after = read(&connection).context("The guest has ended meanwhile")?;
+        let after = read_counters(&connection).context("The guest has ended meanwhile")?;
         let mut counted = after.since(&before);
         if !self.event.is_empty() {
             counted

@@ -89,7 +89,7 @@ impl Command for ProfilArguments {
             let process = &session.process;
             let rows = self.rows(process, &layout.hits(&counts));
             let print = |out: &mut dyn Write| {
-                let rate = self.process.rate(process.hz());
+                let rate = self.process.rate(process);
                 let pid = self.process.pid;
                 writeln!(out, "process {pid}: {}, {rate}\n", layout.describe())?;
                 let top = if self.counts {
@@ -197,10 +197,10 @@ impl ProfilArguments {
         path: &Path,
         console: &mut Console<'_>,
     ) -> anyhow::Result<()> {
-        let hz = if self.process.every_tick {
-            process.hz()
-        } else {
-            RATE_HZ
+        let hz = match process.event() {
+            Some(_) => None,
+            None if self.process.every_tick => Some(process.hz()),
+            None => Some(RATE_HZ),
         };
         let linked = process
             .resolver()

@@ -11,6 +11,7 @@ use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 use super::arguments::ProcessArguments;
 use super::device::{Profile, RunningProfile};
 use super::histogram::Hit;
+use super::process::Process;
 use super::session::with_session;
 use super::table::{account, function_rows, write_rows};
 
@@ -61,7 +62,7 @@ impl Command for PcsampleArguments {
                 let process = &session.process;
                 let rows = function_rows(&hits, |hit| process.place(hit.begin, hit.last));
                 let print = |out: &mut dyn Write| {
-                    let rate = self.process.rate(process.hz());
+                    let rate = self.process.rate(process);
                     writeln!(out, "process {pid}: program counters, {rate}\n")?;
                     write_rows(out, &rows, self.process.top)?;
                     writeln!(out, "\n{}", account(pid, &status))
@@ -98,9 +99,16 @@ fn hits(samples: &[u64]) -> Vec<Hit> {
 }
 
 impl ProcessArguments {
-    /// How often ticks are stored of a clock at `hz` ticks a second, in words.
-    pub fn rate(&self, hz: u32) -> String {
-        let hz = if self.every_tick { hz } else { RATE_HZ };
+    /// Which ticks of `process` are stored, in words.
+    pub fn rate(&self, process: &Process) -> String {
+        if let Some(event) = process.event() {
+            return format!("ticks are {}", event.describe());
+        }
+        let hz = if self.every_tick {
+            process.hz()
+        } else {
+            RATE_HZ
+        };
         format!("{hz} ticks a second on each vCPU")
     }
 }
