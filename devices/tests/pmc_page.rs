@@ -313,11 +313,11 @@ fn profiling_takes_a_counter_that_nobody_uses() {
         simple(&mut pmc, StopProfiling, 0, WRITES),
         Err(Errno::ENXIO)
     );
-    for reset_value in [0, 10_000_001, u64::MAX] {
+    for reset_value in [0, 10_000_000_001, u64::MAX] {
         let refused = call(&mut pmc, start_with(reset_value, WRITES));
         assert_eq!(refused, Err(Errno::EINVAL));
     }
-    assert_eq!(call(&mut pmc, start_with(999, TIME)), Err(Errno::EINVAL));
+    assert_eq!(call(&mut pmc, start_with(99_999, TIME)), Err(Errno::EINVAL));
     let halts = start_with(1, CounterId::Halts);
     assert_eq!(call(&mut pmc, halts), Err(Errno::ENODEV));
     start(&mut pmc, 5);
@@ -328,7 +328,7 @@ fn profiling_takes_a_counter_that_nobody_uses() {
     assert_eq!(pmc.profiling(), Some((WRITES, 10)));
     let again = call(&mut pmc, start_with(10, WRITES));
     assert_eq!(again, Err(Errno::EINPROGRESS));
-    assert_eq!(call(&mut pmc, start_with(1000, TIME)), Err(Errno::EBUSY));
+    assert_eq!(call(&mut pmc, start_with(100_000, TIME)), Err(Errno::EBUSY));
     assert_eq!(simple(&mut pmc, AllocKernel, 0, WRITES), Err(Errno::EBUSY));
     assert_eq!(simple(&mut pmc, FreeKernel, 0, WRITES), Err(Errno::EBUSY));
     assert_eq!(simple(&mut pmc, StopProfiling, 0, WRITES), Ok(0));

@@ -12,6 +12,9 @@ pub struct Counters {
     pub time: u64,
     /// The counters, by their numbers.
     pub counters: Vec<Counter>,
+    /// The events that samples can be taken by.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Event>,
     /// The processes, if they were asked for, by their pids.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processes: Option<Vec<ProcessCounters>>,
@@ -29,6 +32,18 @@ pub struct ProcessCounters {
     pub started: u64,
     /// By the numbers of the counters; `None` for those that weren't asked for.
     pub counts: Vec<Option<u64>>,
+}
+
+/// An event that samples can be taken by, instead of by the clock ([`EventKind`](crate::EventKind)).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Event {
+    /// What it is called.
+    pub name: String,
+    /// What is counted, in words.
+    pub description: String,
+    /// Why this host hasn't got it, and what to do.
+    pub missing: Option<String>,
 }
 
 /// One counter. It counts from the guest's start, or from some time after it.
@@ -87,6 +102,7 @@ impl Counters {
             time: self.time.saturating_sub(earlier.time),
             counters: counters.collect(),
             processes: self.processes.clone(),
+            events: Vec::new(),
         }
     }
 }
@@ -109,11 +125,13 @@ mod tests {
             time: 100,
             counters: vec![counter("halts", &[5, 7]), counter("ticks", &[1, 1])],
             processes: None,
+            events: Vec::new(),
         };
         let second = Counters {
             time: 350,
             counters: vec![counter("ticks", &[4, 1]), counter("halts", &[5, 9])],
             processes: None,
+            events: Vec::new(),
         };
         let between = second.since(&first);
         assert_eq!(between.time, 250);
@@ -147,6 +165,11 @@ mod tests {
                 started: 5,
                 counts: vec![Some(3), None],
             }]),
+            events: vec![Event {
+                name: "halt".to_owned(),
+                missing: Some("no tracefs".to_owned()),
+                ..Event::default()
+            }],
         };
         let text = serde_json::to_vec(&counters).unwrap();
         assert_eq!(Counters::from_json(&text).unwrap(), counters);

@@ -6,7 +6,7 @@ use std::path::Path;
 use inferno::flamegraph::color::MultiPalette;
 use inferno::flamegraph::{Direction, Options, Palette, TextTruncateDirection, from_lines};
 
-use crate::profile::Profile;
+use crate::profile::{Profile, Weight};
 use crate::text::visible;
 
 /// The appearance of a flame graph.
@@ -71,9 +71,14 @@ pub fn account(profile: &Profile) -> String {
             account.lost
         ),
         Some(event) => format!(
-            "{} samples: {}, whatever time it took; {} lost",
+            "{} samples: {}{}; {} lost",
             account.samples,
             event.describe(),
+            if Weight::of_tick(info).quantity.is_time() {
+                ""
+            } else {
+                ", whatever time it took"
+            },
             account.lost
         ),
     };

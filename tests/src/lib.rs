@@ -30,7 +30,7 @@ pub use guest::{Guest, python_client};
 pub use machine::{Clock, Machine};
 pub use not_run::not_run;
 pub use pcs::{Pcs, Recorded, errno_of};
-pub use place::{in_lab, on_kvm, on_kvm_with_gprof, on_kvm_with_python};
+pub use place::{in_lab, on_kvm, on_kvm_that_counts, on_kvm_with_gprof, on_kvm_with_python};
 pub use pmc::{Pmc, count_of, pmc_call};
 pub use pressure::CpuPressure;
 pub use prf::{Counts, Prf, PrfAccount, table};

@@ -5,6 +5,8 @@ use std::env;
 use std::time::Duration;
 
 use kvmprof_lab::{Lab, probe_kvm};
+use kvmprof_recording::EventKind;
+use kvmprof_vmm::kernel_events::missing;
 
 use crate::not_run::not_run_in_lab;
 use crate::program::{EXAMPLES, example_path, gprof_for_lab, kvmprof, python_for_lab};
@@ -26,6 +28,22 @@ pub fn in_lab() -> bool {
 /// When the test fails there, or the lab doesn't start.
 pub fn on_kvm<F: FnOnce()>(body: F) {
     run_test(&test_name(type_name::<F>()), body, Lab::new());
+}
+
+/// As [`on_kvm`], also in the lab where this host doesn't count one of the events `kinds`.
+///
+/// # Panics
+/// As [`on_kvm`]; also when the lab doesn't count them.
+pub fn on_kvm_that_counts<F: FnOnce()>(kinds: &[EventKind], body: F) {
+    let name = test_name(type_name::<F>());
+    match kinds.iter().find_map(|kind| missing(*kind)) {
+        None => run_test(&name, body, Lab::new()),
+        Some(why) => {
+            assert!(!in_lab(), "{name}: not in the lab: {why}");
+            println!("{name}: in the lab, because on this host: {why}");
+            run_in_lab(&name, Lab::new());
+        }
+    }
 }
 
 /// As [`on_kvm`], with the host's Python in the lab too.

@@ -5,10 +5,9 @@ use std::path::Path;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::PROF_ALL;
-use kvmprof_abi::prf::{ALL_VCPUS, PRF_SETSTATE};
 use kvmprof_abi::recorder::{
-    EVENT_EXITS, EVENT_MMIO_WRITE, EVENT_PORT, MAX_PERIOD, REC_EVENT, REC_START, REC_STOP,
-    STACK_KERNEL, STACK_USER,
+    EVENT_CACHE_MISSES, EVENT_CYCLES, EVENT_EXITS, EVENT_GUEST_TIME, EVENT_PORT, MAX_PERIOD,
+    MIN_CYCLES, MIN_GUEST_TIME, REC_EVENT, REC_START, REC_STOP, STACK_KERNEL, STACK_USER,
 };
 use kvmprof_abi::wire::device;
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
@@ -16,8 +15,7 @@ use kvmprof_recording::file::{Contents, Recording};
 use kvmprof_recording::{ConsumerLedger, Mode, Sample, SamplingEvent};
 use kvmprof_test_guest::{EXIT_ROUNDS, Exits, IMAGE};
 use kvmprof_tests::{
-    Boot, Clock, Guest, Machine, Pcs, Prf, errno_of, ledger_of, on_kvm, share, standard_error,
-    until,
+    Boot, Clock, Guest, Machine, errno_of, ledger_of, on_kvm, run, share, standard_error, until,
 };
 use kvmprof_vmm::virtio::GuestAccess;
 use serde_json::Value;
@@ -204,13 +202,21 @@ fn an_event_is_chosen_before_the_start() {
         let guest = Guest::start(Boot::Test("workload=kernel-pio"), ["--hz", "0"]);
         let connection = guest.connect();
         let recorder = open(&connection);
-        for kind in [0, EVENT_MMIO_WRITE + 1, u32::MAX] {
+        for kind in [0, EVENT_CACHE_MISSES + 1, u32::MAX] {
             assert_eq!(errno_of(choose(&recorder, kind, 1)), Errno::ENODEV);
         }
-        let beyond = i64::from(MAX_PERIOD) + 1;
-        for period in [0, -1, beyond, 1 << 32 | 1, i64::MAX, i64::MIN] {
+        let most = i64::try_from(MAX_PERIOD).unwrap();
+        let beyond = most + 1;
+        for period in [0, -1, beyond, 1 << 40, i64::MAX, i64::MIN] {
             let refused = choose(&recorder, EVENT_EXITS, period);
             assert_eq!(errno_of(refused), Errno::EINVAL, "{period}");
+        }
+        for (kind, least) in [
+            (EVENT_GUEST_TIME, MIN_GUEST_TIME),
+            (EVENT_CYCLES, MIN_CYCLES),
+        ] {
+            let below = i64::try_from(least).unwrap() - 1;
+            assert_eq!(errno_of(choose(&recorder, kind, below)), Errno::EINVAL);
         }
         for data in [&[1][..], &[1, 0, 0], &[1, 0, 0, 0, 0]] {
             let refused = recorder.ioctl_with(REC_EVENT, 1, data, 0);
@@ -220,7 +226,7 @@ fn an_event_is_chosen_before_the_start() {
         choose(&recorder, EVENT_EXITS, 1).unwrap();
         recorder.ioctl(REC_EVENT, 0).unwrap();
         assert_eq!(errno_of(start(&recorder)), Errno::EINVAL, "no clock");
-        choose(&recorder, EVENT_EXITS, i64::from(MAX_PERIOD)).unwrap();
+        choose(&recorder, EVENT_EXITS, most).unwrap();
         choose(&recorder, EVENT_EXITS, 10).unwrap();
         start(&recorder).unwrap();
         assert_eq!(errno_of(choose(&recorder, EVENT_EXITS, 10)), Errno::EBUSY);
@@ -230,32 +236,32 @@ fn an_event_is_chosen_before_the_start() {
     });
 }
 
-/// One source makes all ticks: whoever wants another has to wait, and nobody's ledger has ticks of it.
+/// One source makes all ticks: who starts while an event does takes its ticks, and an event has to wait for who counts
+/// the clock's.
 #[test]
 fn a_clock_and_events_do_not_mix() {
     on_kvm(|| {
         let guest = Guest::start(Boot::Test("workload=kernel-pio"), ["--hz", "1000"]);
         let connection = guest.connect();
-        let [first, same, other, by_clock] = [(); 4].map(|()| open(&connection));
+        let [first, same, other, any] = [(); 4].map(|()| open(&connection));
         choose(&first, EVENT_PORT, 5).unwrap();
         choose(&same, EVENT_PORT, 5).unwrap();
         choose(&other, EVENT_PORT, 6).unwrap();
         start(&first).unwrap();
         until_ticks(&guest, 0, 100);
-        for recorder in [&other, &by_clock] {
-            assert_eq!(errno_of(start(recorder)), Errno::EBUSY);
-        }
-        assert_eq!(errno_of(Pcs::open(guest.connect())), Errno::EBUSY);
-        let prf = Prf::open(&connection, ALL_VCPUS).unwrap();
-        prf.load(&[0, 0x20_0000, 0x30_0000]);
-        let on = prf.device.ioctl(PRF_SETSTATE, 1);
-        assert_eq!(errno_of(on), Errno::EBUSY);
+        assert_eq!(errno_of(start(&other)), Errno::EBUSY);
         start(&same).unwrap();
         until_ticks(&guest, 1, 100);
         first.ioctl(REC_STOP, 0).unwrap();
         let stopped = ledgers(&guest.status())[0];
         until_ticks(&guest, 1, ledgers(&guest.status())[1].ticks + 100);
+        // It hasn't asked for an event, and takes the one that goes on, also when who asked for that has ended.
+        start(&any).unwrap();
         same.ioctl(REC_STOP, 0).unwrap();
+        until_ticks(&guest, 2, 100);
+        assert_eq!(guest.status()["clock"]["event"], "port:5");
+        assert_eq!(errno_of(start(&other)), Errno::EBUSY);
+        any.ioctl(REC_STOP, 0).unwrap();
         assert_eq!(ledgers(&guest.status())[0], stopped);
         assert_eq!(guest.status()["clock"]["event"], Value::Null);
         let all = guest.status()["clock"]["ledger"]["ticks"].clone();
@@ -264,14 +270,15 @@ fn a_clock_and_events_do_not_mix() {
         // Now the clock, and no event beside it.
         let pcs = guest.open();
         assert_eq!(errno_of(start(&other)), Errno::EBUSY);
+        let by_clock = open(&connection);
         start(&by_clock).unwrap();
-        until_ticks(&guest, 2, 100);
+        until_ticks(&guest, 3, 100);
         by_clock.ioctl(REC_STOP, 0).unwrap();
         assert_eq!(ledgers(&guest.status())[0], stopped);
         pcs.device.close().unwrap();
         start(&other).unwrap();
-        until_ticks(&guest, 2, 100);
-        drop(prf);
+        let started = ledgers(&guest.status()).len() - 3;
+        until_ticks(&guest, started, 100);
         guest.stop();
     });
 }
@@ -344,14 +351,15 @@ fn record_and_report_name_the_event() {
         let recorder = open(&guest.connect());
         choose(&recorder, EVENT_PORT, 1).unwrap();
         start(&recorder).unwrap();
-        let ran = guest.command("record", &["--output", path]);
-        ran.assert_refused(1, &["sampled by an event", "EBUSY"]);
-        let ran = guest.command("getpc", &["--all", "1"]);
-        ran.assert_refused(1, &["sampled by an event", "EBUSY"]);
-        let ran = guest.command("prfld", &[]);
-        assert_eq!(ran.status, 0, "{ran:?}");
-        let ran = guest.command("prfstat", &["on"]);
-        ran.assert_refused(1, &["sampled by an event", "EBUSY"]);
+        let without = ["--output", path, "--seconds", "0.5"];
+        let ran = guest.command("record", &without);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        assert!(
+            ran.stdout.contains("samples of every port access"),
+            "{ran:?}"
+        );
+        let ran = run(["report", path]);
+        assert!(ran.stdout.contains("sampled: every port access"), "{ran:?}");
         let ran = guest.command("status", &[]);
         let words = "stopped, ticks are every port access";
         assert!(ran.stdout.contains(words), "{ran:?}");

@@ -16,6 +16,7 @@ pub mod clock;
 pub mod console;
 pub mod counters;
 pub mod host_socket;
+pub mod kernel_events;
 pub mod machine;
 mod perf_event;
 pub mod profil;

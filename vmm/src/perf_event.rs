@@ -2,22 +2,49 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 
-/// `PERF_TYPE_HARDWARE` and `PERF_TYPE_SOFTWARE` (`include/uapi/linux/perf_event.h`).
+/// `PERF_TYPE_HARDWARE`, `PERF_TYPE_SOFTWARE` and `PERF_TYPE_TRACEPOINT` (`include/uapi/linux/perf_event.h`).
 pub const HARDWARE: u32 = 0;
 pub const SOFTWARE: u32 = 1;
+pub const TRACEPOINT: u32 = 2;
 /// Members of the attributes' bit field, by their order there.
 pub const DISABLED: u64 = 1;
 pub const EXCLUDE_HOST: u64 = 1 << 19;
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
+const F_SETSIG: i32 = 10;
+const F_SETOWN_EX: i32 = 15;
+const F_OWNER_TID: i32 = 0;
+
+/// `struct f_owner_ex` (fcntl(2)).
+#[repr(C)]
+struct OwnerEx {
+    kind: i32,
+    pid: libc::pid_t,
+}
+
+/// An event that processors count (`enum perf_hw_id`, `include/uapi/linux/perf_event.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HardwareEvent {
+    Cycles = 0,
+    Instructions = 1,
+    CacheReferences = 2,
+    CacheMisses = 3,
+    Branches = 4,
+    BranchMisses = 5,
+}
+
+impl HardwareEvent {
+    /// How many events there are; their numbers are below this.
+    pub const COUNT: usize = Self::BranchMisses as usize + 1;
+}
 
 /// The first published form of `struct perf_event_attr` (`include/uapi/linux/perf_event.h`, PERF_ATTR_SIZE_VER0):
 /// later fields have no part in what is counted here.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attributes {
-    /// [`HARDWARE`] or [`SOFTWARE`].
+    /// [`HARDWARE`], [`SOFTWARE`] or [`TRACEPOINT`].
     pub kind: u32,
     size: u32,
     /// Which one of that kind.
@@ -76,4 +103,43 @@ pub fn count(mut event: &File) -> Option<u64> {
     let mut count = [0; 8];
     event.read_exact(&mut count).ok()?;
     Some(u64::from_ne_bytes(count))
+}
+
+/// Has each overflow of `event` send `signal` to the calling thread.
+///
+/// # Errors
+/// What fcntl(2) says.
+pub fn signal_this_thread(event: &File, signal: i32) -> io::Result<()> {
+    let descriptor = event.as_raw_fd();
+    let owner = OwnerEx {
+        kind: F_OWNER_TID,
+        // SAFETY: gettid has no arguments and cannot fail.
+        pid: unsafe { libc::gettid() },
+    };
+    // SAFETY: plain fcntl calls on a descriptor of ours; `owner` lives through its call.
+    let results = unsafe {
+        [
+            libc::fcntl(descriptor, F_SETOWN_EX, &raw const owner),
+            libc::fcntl(descriptor, F_SETSIG, signal),
+            libc::fcntl(descriptor, libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK),
+        ]
+    };
+    if results.iter().any(|&result| result < 0) {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Why the host didn't open an event, and what to do, in words.
+pub fn why_not(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => {
+            "the host's processor has no such counter, or doesn't show it".to_owned()
+        }
+        Some(libc::EACCES | libc::EPERM) => format!(
+            "the host refuses perf_event_open: {error}; run kvmprof with CAP_PERFMON, or set the host's sysctl \
+             kernel.perf_event_paranoid to 1"
+        ),
+        _ => format!("the host refuses perf_event_open: {error}"),
+    }
 }

@@ -22,8 +22,10 @@ pub const REC_PIDS: u32 = command(3);
 pub const MAX_PIDS: usize = 1024;
 
 /// `REC_EVENT`: has an event of the guest make the ticks, instead of the clock. The data are its number, a u32, one of
-/// `EVENT_*`, and of every so many as the argument says, 1 to [`MAX_PERIOD`], one makes a tick on its vCPU. Without data the clock
-/// makes them, which is the default. EBUSY after [`REC_START`]; ENODEV for an event that there isn't; EINVAL for another
+/// `EVENT_*`, and of every so many as the argument says, 1 to [`MAX_PERIOD`], one makes a tick on its vCPU; of
+/// [`EVENT_GUEST_TIME`] it is a time in ns, [`MIN_GUEST_TIME`] at least, of [`EVENT_CYCLES`] [`MIN_CYCLES`] at least. Without
+/// data the ticks are the clock's, or those of the event that makes them already; that is the default. EBUSY after
+/// [`REC_START`]; ENODEV for an event that there isn't, or that this host doesn't count; EINVAL for another
 /// length of the data, and for another argument. [`REC_START`] is EBUSY while ticks are made by something else.
 pub const REC_EVENT: u32 = command(4);
 
@@ -42,8 +44,35 @@ pub const EVENT_MMIO_READ: u32 = 6;
 /// In [`REC_EVENT`]: writes to addresses without memory.
 pub const EVENT_MMIO_WRITE: u32 = 7;
 
+/// In [`REC_EVENT`]: processor time of the vCPU's thread, in ns.
+pub const EVENT_GUEST_TIME: u32 = 8;
+/// In [`REC_EVENT`]: halts that an interrupt has ended.
+pub const EVENT_HALT: u32 = 9;
+/// In [`REC_EVENT`]: faults of guest memory that KVM has handled.
+pub const EVENT_PAGE_FAULTS: u32 = 10;
+/// In [`REC_EVENT`]: all exits of the guest to KVM.
+pub const EVENT_KVM_EXITS: u32 = 11;
+/// In [`REC_EVENT`]: processor cycles in the guest.
+pub const EVENT_CYCLES: u32 = 12;
+/// In [`REC_EVENT`]: instructions in the guest.
+pub const EVENT_INSTRUCTIONS: u32 = 13;
+/// In [`REC_EVENT`]: branches in the guest.
+pub const EVENT_BRANCHES: u32 = 14;
+/// In [`REC_EVENT`]: branches in the guest that were mispredicted.
+pub const EVENT_BRANCH_MISSES: u32 = 15;
+/// In [`REC_EVENT`]: cache accesses in the guest.
+pub const EVENT_CACHE_REFERENCES: u32 = 16;
+/// In [`REC_EVENT`]: cache misses in the guest.
+pub const EVENT_CACHE_MISSES: u32 = 17;
+
 /// Maximum argument of [`REC_EVENT`].
-pub const MAX_PERIOD: u32 = 10_000_000;
+pub const MAX_PERIOD: u64 = 10_000_000_000;
+/// Minimum argument of [`REC_EVENT`] for [`EVENT_GUEST_TIME`], in ns: with less between two samples, a guest on a slow KVM
+/// would do nothing else.
+pub const MIN_GUEST_TIME: u64 = 100_000;
+/// Minimum argument of [`REC_EVENT`] for [`EVENT_CYCLES`]: with less a guest could be interrupted again before its next
+/// instruction.
+pub const MIN_CYCLES: u64 = 10_000;
 
 /// In [`REC_START`]: the kernel's frames.
 pub const STACK_KERNEL: i64 = 1;

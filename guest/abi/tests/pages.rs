@@ -455,10 +455,22 @@ fn numbers_of_the_recorder() {
         ("EVENT_MMIO", recorder::EVENT_MMIO),
         ("EVENT_MMIO_READ", recorder::EVENT_MMIO_READ),
         ("EVENT_MMIO_WRITE", recorder::EVENT_MMIO_WRITE),
+        ("EVENT_GUEST_TIME", recorder::EVENT_GUEST_TIME),
+        ("EVENT_HALT", recorder::EVENT_HALT),
+        ("EVENT_PAGE_FAULTS", recorder::EVENT_PAGE_FAULTS),
+        ("EVENT_KVM_EXITS", recorder::EVENT_KVM_EXITS),
+        ("EVENT_CYCLES", recorder::EVENT_CYCLES),
+        ("EVENT_INSTRUCTIONS", recorder::EVENT_INSTRUCTIONS),
+        ("EVENT_BRANCHES", recorder::EVENT_BRANCHES),
+        ("EVENT_BRANCH_MISSES", recorder::EVENT_BRANCH_MISSES),
+        ("EVENT_CACHE_REFERENCES", recorder::EVENT_CACHE_REFERENCES),
+        ("EVENT_CACHE_MISSES", recorder::EVENT_CACHE_MISSES),
     ] {
         says(RECORDER, &format!("| {name} | {event} |"));
     }
     says(RECORDER, &format!("1 to {}", recorder::MAX_PERIOD));
+    says(RECORDER, &format!("{} at least", recorder::MIN_GUEST_TIME));
+    says(RECORDER, &format!("{} at least", recorder::MIN_CYCLES));
     says(RECORDER, &format!("more than {}", recorder::MAX_PIDS));
     let parts = [recorder::STACK_KERNEL, recorder::STACK_USER];
     says(

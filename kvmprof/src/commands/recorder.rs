@@ -2,11 +2,12 @@
 
 use std::sync::mpsc::SyncSender;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::recorder::{REC_EVENT, REC_PIDS, REC_START, STACK_KERNEL, STACK_USER};
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
 
+use super::pmc::read_counters;
 use kvmprof_recording::{SamplingEvent, StackParts};
 
 /// Bytes of the stream that are read at a time.
@@ -27,21 +28,21 @@ pub fn choose(recorder: &RemoteDevice, pids: &[i32]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts `recorder`, with these parts of call stacks, and with `event` in place of the clock if there is one.
+/// Starts `recorder`, which was opened by `connection`, with these parts of call stacks. If `event` isn't given, the ticks are those
+/// of whatever makes them already, else the clock's.
 ///
 /// # Errors
-/// The guest has no clock, or is sampled by something else; or another error, with `otherwise` as its context.
+/// The guest has no clock, the host doesn't count the event, or the guest is sampled by something else; or another error, with
+/// `otherwise` as its context.
 pub fn start(
+    connection: &Connection,
     recorder: &RemoteDevice,
     stacks: StackParts,
     event: Option<SamplingEvent>,
     otherwise: &'static str,
 ) -> anyhow::Result<()> {
     if let Some(event) = event {
-        let kind = event.kind().number().to_le_bytes();
-        recorder
-            .ioctl_with(REC_EVENT, event.period().into(), &kind, 0)
-            .context("The guest's recorder doesn't know this event: use the kvmprof of the release that runs the guest")?;
+        choose_event(connection, recorder, event)?;
     }
     let part = |wanted, part| if wanted { part } else { 0 };
     let parts = part(stacks.kernel, STACK_KERNEL) | part(stacks.user, STACK_USER);
@@ -50,19 +51,37 @@ pub fn start(
             (Some(Errno::EINVAL), None) => {
                 "The guest's clock is off: start the guest with another --hz than 0"
             }
-            (Some(Errno::EBUSY), None) => {
-                "The guest is being sampled by an event, not by the clock: wait until that recording has ended, or \
-                 give the same --event (kvmprof status tells it)"
-            }
             (Some(Errno::EBUSY), Some(_)) => {
                 "The guest is being sampled by the clock, or by another event: wait until other recordings have \
-                 ended, close pcs and turn prf off (kvmprof status tells who counts)"
+                 ended, close pcs, turn prf and profil off (kvmprof status tells who counts), or give the same --event"
             }
             _ => otherwise,
         };
         return Err(error).context(words);
     }
     Ok(())
+}
+
+fn choose_event(
+    connection: &Connection,
+    recorder: &RemoteDevice,
+    event: SamplingEvent,
+) -> anyhow::Result<()> {
+    let (kind, period) = (event.kind(), i64::try_from(event.period())?);
+    let chosen = recorder.ioctl_with(REC_EVENT, period, &kind.number().to_le_bytes(), 0);
+    let Err(error) = chosen else {
+        return Ok(());
+    };
+    if error.errno() == Some(Errno::ENODEV)
+        && let Ok(counters) = read_counters(connection)
+    {
+        let mut events = counters.events.into_iter();
+        let event = events.find(|event| event.name == kind.name());
+        if let Some(why) = event.and_then(|event| event.missing) {
+            bail!("The guest can't be sampled by {}: {why}", kind.name());
+        }
+    }
+    Err(error).context("The guest's recorder doesn't know this event: use the kvmprof of the release that runs the guest")
 }
 
 /// Ends the connection when it is dropped, also by a panic: [`read`] waits no longer then.

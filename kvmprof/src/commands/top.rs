@@ -54,6 +54,7 @@ impl Command for TopArguments {
         let connection = self.socket.connect()?;
         let recorder = connection.open(device::RECORDER, 0)?;
         recorder::start(
+            &connection,
             &recorder,
             self.stacks,
             self.event,

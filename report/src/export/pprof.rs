@@ -195,6 +195,7 @@ impl<'a> Builder<'a> {
         let samples = builder.value_type("samples", "count")?;
         let measured = match builder.weight.quantity {
             Quantity::Time => builder.value_type("cpu", "nanoseconds")?,
+            Quantity::GuestTime => builder.value_type("guest-time", "nanoseconds")?,
             Quantity::Events(name) => builder.value_type(name, "count")?,
         };
         builder.profile.sample_type = vec![samples, measured];

@@ -152,6 +152,7 @@ fn write_document(
     let weight = tables.source.weight();
     let (name, unit) = match weight.quantity {
         Quantity::Time => ("", "nanoseconds"),
+        Quantity::GuestTime => ("guest-time", "nanoseconds"),
         Quantity::Events(name) => (name, "none"),
     };
     let separator = if name.is_empty() { "" } else { ": " };

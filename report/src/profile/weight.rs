@@ -1,5 +1,6 @@
 //! What a recording's ticks measure: time, or events of the guest.
 
+use kvmprof_recording::EventKind;
 use kvmprof_recording::file::RecordingInfo;
 
 /// What one tick stands for.
@@ -16,8 +17,26 @@ pub struct Weight {
 pub enum Quantity {
     /// Time on a vCPU, in ns.
     Time,
+    /// Processor time of a vCPU's thread, in ns.
+    GuestTime,
     /// Events; their name.
     Events(&'static str),
+}
+
+impl Quantity {
+    /// The event that the ticks are of; `None`: they are the clock's.
+    pub fn event(self) -> Option<&'static str> {
+        match self {
+            Self::Time => None,
+            Self::GuestTime => Some(EventKind::GuestTime.name()),
+            Self::Events(name) => Some(name),
+        }
+    }
+
+    /// Whether it is measured in ns.
+    pub fn is_time(self) -> bool {
+        matches!(self, Self::Time | Self::GuestTime)
+    }
 }
 
 impl Weight {
@@ -29,8 +48,11 @@ impl Weight {
                 quantity: Quantity::Time,
             },
             Some(event) => Self {
-                per_tick: event.period().into(),
-                quantity: Quantity::Events(event.kind().name()),
+                per_tick: event.period(),
+                quantity: match event.kind() {
+                    EventKind::GuestTime => Quantity::GuestTime,
+                    kind => Quantity::Events(kind.name()),
+                },
             },
         }
     }
@@ -45,24 +67,21 @@ impl Weight {
     pub fn interval_ns(self) -> u64 {
         match self.quantity {
             Quantity::Time => self.per_tick,
-            Quantity::Events(_) => 1,
+            Quantity::GuestTime | Quantity::Events(_) => 1,
         }
     }
 
-    /// The time that a tick stands for, in ns; 0 for an event.
+    /// The time that a tick stands for, in ns; 0 for an event, guest time among them: that passes only while the guest runs.
     pub fn time_ns(self) -> u64 {
         match self.quantity {
             Quantity::Time => self.per_tick,
-            Quantity::Events(_) => 0,
+            Quantity::GuestTime | Quantity::Events(_) => 0,
         }
     }
 
     /// perf's name for the event that takes the samples.
     pub fn perf_name(self) -> &'static str {
-        match self.quantity {
-            Quantity::Time => "cpu-clock",
-            Quantity::Events(name) => name,
-        }
+        self.quantity.event().unwrap_or("cpu-clock")
     }
 }
 
@@ -87,6 +106,22 @@ mod tests {
         assert_eq!(events.quantity, Quantity::Events("mmio-read"));
         assert_eq!(events.of(3), 90);
         assert_eq!((events.interval_ns(), events.time_ns()), (1, 0));
+    }
+
+    #[test]
+    fn guest_time_is_measured_in_ns_and_is_no_time_between_ticks() {
+        let info = RecordingInfo {
+            event: Some("guest-time:2ms".parse().unwrap()),
+            ..RecordingInfo::default()
+        };
+        let weight = Weight::of_tick(&info);
+        assert_eq!(
+            (weight.of(3), weight.quantity),
+            (6_000_000, Quantity::GuestTime)
+        );
+        assert!(weight.quantity.is_time());
+        assert_eq!((weight.interval_ns(), weight.time_ns()), (1, 0));
+        assert_eq!(weight.perf_name(), "guest-time");
     }
 
     #[test]

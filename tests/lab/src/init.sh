@@ -6,6 +6,7 @@ export PATH=/lab:/bin HOME=/root LAB_OUT=/out
 mount -t devtmpfs none /dev
 mount -t proc none /proc
 mount -t sysfs none /sys
+mount -t tracefs none /sys/kernel/tracing
 mkdir -p /dev/pts /dev/shm /out /lab
 mount -t devpts none /dev/pts
 mount -t tmpfs none /dev/shm

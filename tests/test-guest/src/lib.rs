@@ -32,6 +32,9 @@ use object::{Object, ObjectSegment};
 /// | `mmio` | reads and writes of several sizes at [`UNCLAIMED_MMIO`], checked; counts, halts on an error |
 /// | `string-io` | `rep insb` and `rep outsb` at [`UNCLAIMED_PORT`], checked; counts, halts on an error |
 /// | `exits` | a known number of exits of each kind, on behalf of a process each ([`Exits`]); counts, then halts |
+/// | `endless-exits` | the same without an end |
+/// | `halts` | [`HALT_ROUNDS`] times [`TURNS`] halts on behalf of processes 101, 102 and 103, in `halt_once`; counts, then halts for good |
+/// | `touches` | [`TOUCH_ROUNDS`] times [`TURNS`] first touches of memory on behalf of the same, in `touch_memory`; for one vCPU; counts, then halts |
 /// | `irqoff` | the kernel with interrupts off; counts |
 /// | `halt` | halted but for a timer interrupt a second; counts those |
 /// | `hostile` | circular and damaged page tables, wild pointers where the note leads, absurd counts; counts |
@@ -52,6 +55,9 @@ pub const WORKLOADS: &[&str] = &[
     "mmio",
     "string-io",
     "exits",
+    "endless-exits",
+    "halts",
+    "touches",
     "irqoff",
     "halt",
     "hostile",
@@ -69,6 +75,16 @@ pub const UNCLAIMED_PORT: u16 = 0x510;
 
 /// How many rounds `exits` counts before it halts, as in `image/workloads/exits.c`.
 pub const EXIT_ROUNDS: u64 = 300;
+
+/// How often processes 101, 102 and 103 halt, or touch memory, in a round of `halts` or `touches`, as in
+/// `image/workloads/events.c`.
+pub const TURNS: [u64; 3] = [3, 2, 1];
+
+/// How many rounds `halts` counts before it is done.
+pub const HALT_ROUNDS: u64 = 100;
+
+/// How many rounds `touches` counts before it is done.
+pub const TOUCH_ROUNDS: u64 = 3;
 
 /// The guest-physical address that `mmio` and `hostile` use: nothing may claim it, reads have to give all-ones.
 pub const UNCLAIMED_MMIO: u64 = 0xe000_0000;

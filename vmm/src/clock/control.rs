@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use kvmprof_abi::recorder::MAX_PERIOD;
 use kvmprof_recording::{EventKind, SamplingEvent, StackParts};
 
-use super::MAXIMUM_HZ;
-
-/// Counts the requests to one vCPU's clock.
+/// Counts the requests to one vCPU's clock; it starts anew after 2^21.
 pub type Generation = u32;
 
 /// What makes the ticks of a vCPU.
@@ -62,28 +60,32 @@ pub struct ClockSetting {
 /// brings the account up to date.
 #[derive(Debug, Default)]
 pub struct ClockControl {
-    // Generation in the upper half; what is read besides in bits 28 to 31; the event's number, 0 for the clock, in
-    // bits 25 to 27, and its period or the clock's hz in the bits below.
+    // From the top: the generation, 21 bits; what is read besides, 4; the event's number, 0 for the clock, 5; and its
+    // period or the clock's hz, 34.
     request: AtomicU64,
     acknowledged: AtomicU32,
     halted: AtomicBool,
 }
 
-const PROCESS_GROUP: u32 = 1 << 31;
-const KERNEL_STACK: u32 = 1 << 30;
-const USER_STACK: u32 = 1 << 29;
-const PROCESSES: u32 = 1 << 28;
-const EVENT_SHIFT: u32 = 25;
-const EVENT: u32 = (PROCESSES - 1) >> EVENT_SHIFT;
-const RATE: u32 = (1 << EVENT_SHIFT) - 1;
+const RATE_BITS: u32 = 34;
+const RATE: u64 = (1 << RATE_BITS) - 1;
+const EVENT_BITS: u32 = 5;
+const EVENT: u64 = (1 << EVENT_BITS) - 1;
+const PROCESSES: u64 = 1 << 39;
+const USER_STACK: u64 = 1 << 40;
+const KERNEL_STACK: u64 = 1 << 41;
+const PROCESS_GROUP: u64 = 1 << 42;
+const GENERATION_SHIFT: u32 = 43;
+/// Generations differ up to this.
+const GENERATIONS: Generation = (1 << (64 - GENERATION_SHIFT)) - 1;
 
-const _: () = assert!(MAX_PERIOD <= RATE && MAXIMUM_HZ <= RATE);
-const _: () = assert!(EventKind::ALL.len() <= EVENT as usize);
+const _: () = assert!(MAX_PERIOD <= RATE && EVENT << RATE_BITS < PROCESSES);
+const _: () = assert!(EventKind::ALL.len() < 1 << EVENT_BITS);
 
 impl ClockControl {
     /// Asks for `setting`; the vCPU's thread must be kicked after that. Only the profiler calls it.
     pub fn request(&self, setting: ClockSetting) -> Generation {
-        let generation = self.generation().wrapping_add(1);
+        let generation = self.generation().wrapping_add(1) & GENERATIONS;
         let flag = |wanted, flag| if wanted { flag } else { 0 };
         let low = encode(setting.source)
             | flag(setting.process_group, PROCESS_GROUP)
@@ -91,7 +93,7 @@ impl ClockControl {
             | flag(setting.stacks.user, USER_STACK)
             | flag(setting.processes, PROCESSES);
         self.request.store(
-            u64::from(generation) << 32 | u64::from(low),
+            u64::from(generation) << GENERATION_SHIFT | low,
             Ordering::Release,
         );
         generation
@@ -99,8 +101,7 @@ impl ClockControl {
 
     /// The newest request.
     pub fn requested(&self) -> (Generation, ClockSetting) {
-        let request = self.request.load(Ordering::Acquire);
-        let [generation, low] = halves(request);
+        let low = self.request.load(Ordering::Acquire);
         let setting = ClockSetting {
             source: decode(low),
             process_group: low & PROCESS_GROUP != 0,
@@ -110,12 +111,12 @@ impl ClockControl {
             },
             processes: low & PROCESSES != 0,
         };
-        (generation, setting)
+        (generation_of(low), setting)
     }
 
     /// The newest request's number.
     pub fn generation(&self) -> Generation {
-        halves(self.request.load(Ordering::Relaxed))[0]
+        generation_of(self.request.load(Ordering::Relaxed))
     }
 
     /// Acknowledges all requests up to `generation`. Only the vCPU's thread calls it.
@@ -130,7 +131,7 @@ impl ClockControl {
             .load(Ordering::Acquire)
             .wrapping_sub(generation);
         // Generations wrap around: what is ahead by more than half of them lies behind.
-        since <= Generation::MAX / 2
+        since & GENERATIONS <= GENERATIONS / 2
     }
 
     /// Marks the vCPU as halted with no wake-up for its ticks, or as running.
@@ -144,30 +145,28 @@ impl ClockControl {
     }
 }
 
-fn encode(source: Option<TickSource>) -> u32 {
+fn encode(source: Option<TickSource>) -> u64 {
     match source {
         None => 0,
-        Some(TickSource::Clock(hz)) => hz & RATE,
+        Some(TickSource::Clock(hz)) => u64::from(hz),
         Some(TickSource::Event(event)) => {
-            ((event.kind().number() & EVENT) << EVENT_SHIFT) | (event.period() & RATE)
+            u64::from(event.kind().number()) << RATE_BITS | event.period()
         }
     }
 }
 
-fn decode(low: u32) -> Option<TickSource> {
-    let rate = low & RATE;
-    match EventKind::from_number((low >> EVENT_SHIFT) & EVENT) {
-        None => TickSource::clock(rate),
+fn decode(request: u64) -> Option<TickSource> {
+    let rate = request & RATE;
+    let number = u32::try_from(request >> RATE_BITS & EVENT).ok()?;
+    match EventKind::from_number(number) {
+        None => TickSource::clock(u32::try_from(rate).ok()?),
         Some(kind) => SamplingEvent::new(kind, rate).map(TickSource::Event),
     }
 }
 
-fn halves(word: u64) -> [u32; 2] {
-    let bytes = word.to_be_bytes();
-    [
-        u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
-        u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
-    ]
+fn generation_of(request: u64) -> Generation {
+    // 21 bits are left.
+    Generation::try_from(request >> GENERATION_SHIFT).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -198,13 +197,28 @@ mod tests {
     }
 
     #[test]
+    fn generations_start_anew() {
+        let control = ClockControl::default();
+        let setting = ClockSetting::default();
+        let mut last = control.request(setting);
+        for _ in 0..=GENERATIONS {
+            control.acknowledge(last);
+            let next = control.request(setting);
+            assert!(control.has_acknowledged(last) && !control.has_acknowledged(next));
+            last = next;
+        }
+        assert_eq!(last, 1);
+    }
+
+    #[test]
     fn every_source_of_ticks_arrives_as_it_was_asked_for() {
         let control = ClockControl::default();
-        let events = EventKind::ALL
-            .into_iter()
-            .flat_map(|kind| [1, 1000, MAX_PERIOD].map(|period| SamplingEvent::new(kind, period)));
+        let events = EventKind::ALL.into_iter().flat_map(|kind| {
+            [kind.least_period(), 1_000_000, MAX_PERIOD]
+                .map(|period| SamplingEvent::new(kind, period))
+        });
         let events = events.map(|event| event.map(TickSource::Event));
-        let clocks = [0, 1, MAXIMUM_HZ].map(TickSource::clock);
+        let clocks = [0, 1, u32::MAX].map(TickSource::clock);
         for source in events.chain(clocks) {
             for process_group in [false, true] {
                 let setting = ClockSetting {

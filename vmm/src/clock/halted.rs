@@ -1,4 +1,4 @@
-//! The alarm of a halted vCPU: rings after one tick of the thread's own processor time.
+//! The alarm of a halted vCPU: rings after one tick of the thread's own processor time. Events of guest time use it too.
 //!
 //! While the vCPU is halted its thread sleeps in KVM_RUN and uses none, so the alarm costs no
 //! wake-ups; once the guest runs again, it rings when the guest has run for one tick, in however
@@ -16,15 +16,6 @@ const PERF_EVENT_IOC_DISABLE: libc::Ioctl = 0x2401;
 const PERF_EVENT_IOC_REFRESH: libc::Ioctl = 0x2402;
 const PERF_EVENT_IOC_RESET: libc::Ioctl = 0x2403;
 const PERF_EVENT_IOC_PERIOD: libc::Ioctl = 0x4008_2404;
-const F_SETSIG: i32 = 10;
-const F_SETOWN_EX: i32 = 15;
-const F_OWNER_TID: i32 = 0;
-
-#[repr(C)]
-struct OwnerEx {
-    kind: i32,
-    pid: libc::pid_t,
-}
 
 /// How the ticks of a halted vCPU are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,23 +61,7 @@ impl RunTimeAlarm {
         attributes.flags = perf_event::DISABLED;
         attributes.wakeup_events = 1;
         let event = attributes.open(0)?;
-        let descriptor = event.as_raw_fd();
-        let owner = OwnerEx {
-            kind: F_OWNER_TID,
-            // SAFETY: gettid has no arguments and cannot fail.
-            pid: unsafe { libc::gettid() },
-        };
-        // SAFETY: plain fcntl calls on a descriptor of ours; `owner` lives through its call.
-        let results = unsafe {
-            [
-                libc::fcntl(descriptor, F_SETOWN_EX, &raw const owner),
-                libc::fcntl(descriptor, F_SETSIG, signal),
-                libc::fcntl(descriptor, libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK),
-            ]
-        };
-        if results.iter().any(|&result| result < 0) {
-            return Err(io::Error::last_os_error());
-        }
+        perf_event::signal_this_thread(&event, signal)?;
         Ok(Self { event })
     }
 

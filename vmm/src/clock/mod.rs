@@ -22,7 +22,7 @@ pub use account::ElapsedTicks;
 pub use backend::{ClockBackend, ThreadBackend};
 pub use control::{ClockControl, ClockSetting, Generation, TickSource};
 pub use grid::Grid;
-pub use halted::HaltedTicks;
+pub use halted::{HaltedTicks, RunTimeAlarm};
 pub use jitter::Jitter;
 pub use ticker::Ticker;
 pub use vcpu_clock::VcpuClock;

@@ -3,23 +3,7 @@
 use std::fs::File;
 use std::io;
 
-use crate::perf_event::{self, Attributes};
-
-/// An event that processors count (`enum perf_hw_id`, `include/uapi/linux/perf_event.h`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HardwareEvent {
-    Cycles = 0,
-    Instructions = 1,
-    CacheReferences = 2,
-    CacheMisses = 3,
-    Branches = 4,
-    BranchMisses = 5,
-}
-
-impl HardwareEvent {
-    /// How many events there are; their numbers are below this.
-    pub const COUNT: usize = Self::BranchMisses as usize + 1;
-}
+use crate::perf_event::{self, Attributes, HardwareEvent};
 
 /// A counter of one vCPU. It counts while the vCPU's thread runs the guest.
 #[derive(Debug)]

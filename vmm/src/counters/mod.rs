@@ -10,14 +10,25 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use kvmprof_abi::pmc::CounterId;
-use kvmprof_recording::counters::{Counter, Counters};
+use kvmprof_recording::EventKind;
+use kvmprof_recording::counters::{Counter, Counters, Event};
 
 use crate::clock::monotonic_ns;
+use crate::kernel_events;
 use crate::vcpu::VcpuShared;
 use sources::VcpuSources;
 
 pub use processes::{CountedProcess, KnownProcess, ProcessCounts};
 pub use vcpu_counting::VcpuCounting;
+
+/// What the document says of an event.
+fn event(kind: EventKind) -> Event {
+    Event {
+        name: kind.name().to_owned(),
+        description: kind.plural().to_owned(),
+        missing: kernel_events::missing(kind),
+    }
+}
 
 /// The counters of a machine.
 #[derive(Debug)]
@@ -64,6 +75,7 @@ impl MachineCounters {
         Counters {
             time: monotonic_ns(),
             counters: CounterId::ALL.into_iter().map(counter).collect(),
+            events: EventKind::ALL.map(event).into(),
             processes: None,
         }
     }

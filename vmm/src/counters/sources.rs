@@ -6,9 +6,10 @@ use std::sync::{Arc, OnceLock};
 
 use kvmprof_abi::pmc::CounterId;
 
-use super::hardware::{HardwareCounter, HardwareEvent};
+use super::hardware::HardwareCounter;
 use super::kvm_stats::KvmStats;
 use crate::clock::thread_cpu_ns;
+use crate::perf_event::{self, HardwareEvent};
 use crate::vcpu::{GuestExit, VcpuShared};
 
 /// The statistics that are counters here, by KVM's names.
@@ -124,18 +125,12 @@ impl VcpuSources {
     }
 
     fn hardware(&self, event: HardwareEvent) -> Result<u64, String> {
-        let why = |error: &io::Error| match error.raw_os_error() {
-            Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => {
-                "the host's processor has no such counter, or doesn't show it".to_owned()
-            }
-            _ => format!("the host refuses perf_event_open: {error}"),
-        };
         let Some(thread) = self.shared.kicker.thread() else {
             return Err("the vCPU doesn't run".to_owned());
         };
         match self.hardware[event as usize].get_or_init(|| HardwareCounter::open(event, thread)) {
             Ok(counter) => Ok(counter.value().unwrap_or_default()),
-            Err(error) => Err(why(error)),
+            Err(error) => Err(perf_event::why_not(error)),
         }
     }
 }

@@ -26,6 +26,7 @@ pub use image::{ImageKind, KernelSource};
 pub use kvmprof_devices::legacy::power::PowerRequest;
 use kvmprof_devices::virtio::REGISTERS_SIZE;
 pub use memory::GuestMemory;
+pub(crate) use memory::register as register_memory;
 
 use crate::console::{ConsoleOutput, SerialConsole};
 use crate::virtio::{ConsoleDevice, ConsolePorts};

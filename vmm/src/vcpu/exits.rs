@@ -46,6 +46,8 @@ impl GuestExit {
             EventKind::Mmio => matches!(self, Self::MmioRead | Self::MmioWrite),
             EventKind::MmioRead => self == Self::MmioRead,
             EventKind::MmioWrite => self == Self::MmioWrite,
+            // The host's kernel counts the others (`KernelEvent`).
+            _ => false,
         }
     }
 
@@ -145,8 +147,8 @@ fn increment(total: &AtomicU64) {
 pub struct ExitCounter {
     event: Option<SamplingEvent>,
     // Within the present period: events so far, and the one that makes the tick, from 1.
-    counted: u32,
-    chosen: u32,
+    counted: u64,
+    chosen: u64,
     jitter: Jitter,
 }
 
@@ -161,7 +163,7 @@ impl ExitCounter {
         }
     }
 
-    /// The event that is counted.
+    /// The event that makes ticks, also one that the host's kernel counts.
     pub fn event(&self) -> Option<SamplingEvent> {
         self.event
     }
@@ -188,9 +190,8 @@ impl ExitCounter {
     }
 
     fn begin_period(&mut self, event: SamplingEvent) {
-        let offset = self.jitter.below(event.period().into());
         self.counted = 0;
-        self.chosen = u32::try_from(offset).unwrap_or(0) + 1;
+        self.chosen = self.jitter.below(event.period()) + 1;
     }
 }
 
@@ -219,13 +220,13 @@ mod tests {
             (EventKind::MmioWrite, [false, false, false, true]),
         ] {
             for period in [1, 2, 7] {
-                let mut counter = ExitCounter::new(period.into());
+                let mut counter = ExitCounter::new(period);
                 counter.restart(SamplingEvent::new(kind, period));
                 let (mut counted, mut ticks) = (0, 0);
                 for round in 0..100 {
                     let exit = ALL[round % 4];
-                    counted += u32::from(of[round % 4]);
-                    ticks += u32::from(counter.count(exit));
+                    counted += u64::from(of[round % 4]);
+                    ticks += u64::from(counter.count(exit));
                     // That of a period that has begun may have come.
                     let whole = counted / period..=counted.div_ceil(period);
                     assert!(

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
 use kvm_ioctls::VcpuFd;
-use kvmprof_recording::{Mode, Sample, StackParts, Ticks};
+use kvmprof_recording::{EventKind, Mode, Sample, StackParts, Ticks};
 
 use super::capture::{RegisterSource, interrupt_priority_level, page_table_root, read_by_ioctls};
 use super::exits::{ExitCounter, GuestExit};
-use super::{StoppedVcpu, TickSender, VcpuShared};
+use super::{StoppedVcpu, TickSender, VcpuShared, signals};
 use crate::clock::{ElapsedTicks, Generation, TickSource, VcpuClock, monotonic_ns};
 use crate::counters::VcpuCounting;
+use crate::kernel_events::KernelEvent;
 use crate::machine::GuestMemory;
 use crate::profil::VcpuStores;
 use kvmprof_introspection::{AddressSpace, GuestKnowledge, Registers, Stack, VcpuIntrospector};
@@ -25,6 +26,8 @@ pub struct Sampler {
     pub(super) clock: VcpuClock,
     // In place of the clock, where an event makes the ticks.
     pub(super) exits: ExitCounter,
+    // The event, where the host's kernel counts it.
+    pub(super) event: Option<KernelEvent>,
     pub(super) shared: Arc<VcpuShared>,
     pub(super) knowledge: Arc<GuestKnowledge>,
     pub(super) introspector: VcpuIntrospector,
@@ -56,6 +59,12 @@ impl Sampler {
                 self.send(elapsed, None);
             }
             None => {}
+        }
+        let is_overflow = signal.is_some_and(signals::is_overflow);
+        // One that stays pending would interrupt a halted vCPU again, and be counted again as the end of a halt.
+        if self.event.is_some() && signals::take_overflows() | is_overflow {
+            let is_kicked = signal == Some(signals::kick());
+            self.sample_counted(fd, now, None, is_kicked);
         }
         self.follow_requests(fd, now);
     }
@@ -106,18 +115,47 @@ impl Sampler {
         if hz == self.clock.hz() && event == self.exits.event() {
             return;
         }
+        self.end_event();
         self.clock.restart(hz, monotonic_ns());
+        // While an event makes the ticks, all of them count.
         self.stores.set_hz(hz);
         self.exits.restart(event);
         self.shared.control.set_halted(false);
         self.is_sampling = source.is_some();
         self.registers.enable(fd, self.is_sampling);
+        let started = event.map_or(Ok(None), KernelEvent::start);
+        self.event = started.unwrap_or_else(|why| {
+            // It could be opened when that was asked for.
+            log::warn!("vCPU {} makes no ticks by the event: {why}", self.vcpu);
+            None
+        });
+    }
+
+    /// Ends an event that the host's kernel counts. A tick that has no sample yet gets none.
+    fn end_event(&mut self) {
+        let Some(mut event) = self.event.take() else {
+            return;
+        };
+        let lost = if signals::take_overflows() {
+            event.take()
+        } else {
+            0
+        };
+        let elapsed = ElapsedTicks {
+            lost,
+            ..ElapsedTicks::default()
+        };
+        self.stores.pass(lost);
+        self.send(elapsed, None);
     }
 
     /// KVM_RUN returned with `exit`, which the guest has caused.
     pub fn exited(&mut self, fd: &mut VcpuFd, exit: GuestExit) {
         if self.exits.count(exit) {
-            self.sample_exit(fd, exit);
+            self.sample_events(fd, monotonic_ns(), 1, Some(exit));
+        } else if self.event.is_some() && signals::take_overflows() {
+            // Before KVM_RUN goes on behind the instruction.
+            self.sample_counted(fd, monotonic_ns(), Some(exit), false);
         }
         if self.counting.is_on() {
             self.count_exit(fd, exit);
@@ -145,18 +183,45 @@ impl Sampler {
         }
     }
 
-    /// A tick that `exit` makes. Nothing is stolen or idle: the guest was just running.
-    fn sample_exit(&mut self, fd: &mut VcpuFd, exit: GuestExit) {
-        self.started = true;
-        self.stack.clear();
-        let sample = self.registers.read(fd).map(|mut registers| {
-            registers.rip = exit.instruction(&registers, &self.memory);
-            let sample = self.capture(&registers, false, monotonic_ns());
-            self.count_tick(&sample, &registers);
-            sample
-        });
+    /// The host's kernel has counted up to a tick, perhaps when the guest made `exit`, or when a kick has interrupted it.
+    fn sample_counted(
+        &mut self,
+        fd: &mut VcpuFd,
+        time: u64,
+        exit: Option<GuestExit>,
+        is_kicked: bool,
+    ) {
+        let Some(event) = &mut self.event else {
+            return;
+        };
+        let taken = event.take();
+        if taken == 0 {
+            return;
+        }
+        // The kick has woken the thread up, not the vCPU: that is no end of a halt.
+        let is_interrupted =
+            is_kicked && self.counts_halts() && mp_state(fd) == Some(KVM_MP_STATE_HALTED);
+        let ticks = taken - u64::from(is_interrupted);
+        if ticks > 0 {
+            self.sample_events(fd, time, ticks, exit);
+        }
+        if let Some(event) = &mut self.event {
+            event.resume();
+        }
+    }
+
+    /// Some ticks that an event makes, for the last of which there can be a sample. Nothing is stolen or idle: the guest was
+    /// just running.
+    fn sample_events(&mut self, fd: &mut VcpuFd, time: u64, ticks: u64, exit: Option<GuestExit>) {
+        let missed = ticks - 1;
+        self.stores.pass(missed);
+        let sample = self.look(fd, time, exit).map(|(sample, _)| sample);
+        if sample.is_none() {
+            self.stores.pass(1);
+        }
+        let lost = missed + u64::from(sample.is_none());
         let elapsed = ElapsedTicks {
-            lost: u64::from(sample.is_none()),
+            lost,
             ..ElapsedTicks::default()
         };
         self.send(elapsed, sample);
@@ -166,6 +231,7 @@ impl Sampler {
     pub fn finish(&mut self) {
         let elapsed = self.clock.account_halted(monotonic_ns());
         self.send(elapsed, None);
+        self.end_event();
         self.clock.stop();
         self.shared.control.set_halted(false);
         let (generation, _) = self.shared.control.requested();
@@ -183,7 +249,7 @@ impl Sampler {
 
     fn sample(&mut self, fd: &mut VcpuFd, time: u64, mut elapsed: ElapsedTicks) {
         self.stores.pass(elapsed.without_sample());
-        let Some((sample, halted)) = self.look(fd, time) else {
+        let Some((sample, halted)) = self.look(fd, time, None) else {
             elapsed.lost += 1;
             self.stores.pass(1);
             self.send(elapsed, None);
@@ -196,9 +262,15 @@ impl Sampler {
         self.shared.control.set_halted(self.clock.is_halted());
     }
 
-    /// The sample, and whether the vCPU is halted.
-    fn look(&mut self, fd: &mut VcpuFd, time: u64) -> Option<(Sample, bool)> {
+    /// The sample, and whether the vCPU is halted. After `exit` it is of the instruction that has made it.
+    fn look(
+        &mut self,
+        fd: &mut VcpuFd,
+        time: u64,
+        exit: Option<GuestExit>,
+    ) -> Option<(Sample, bool)> {
         self.stack.clear();
+        self.started |= exit.is_some();
         if !self.has_started(fd) {
             let sample = Sample {
                 time,
@@ -211,10 +283,18 @@ impl Sampler {
             };
             return Some((sample, true));
         }
-        let registers = self.registers.read(fd)?;
-        let behind_hlt = self.is_behind_hlt(&registers);
-        // Asking KVM costs a system call: only where it can be so.
-        let halted = behind_hlt && mp_state(fd) == Some(KVM_MP_STATE_HALTED);
+        let mut registers = self.registers.read(fd)?;
+        if let Some(exit) = exit {
+            registers.rip = exit.instruction(&registers, &self.memory);
+        }
+        let behind_hlt = exit.is_none() && self.is_behind_hlt(&registers);
+        let is_end_of_halt = behind_hlt && self.counts_halts();
+        if is_end_of_halt {
+            registers.rip = registers.rip.wrapping_sub(1);
+        }
+        // Asking KVM costs a system call: only where it can be so. A vCPU that an interrupt has just woken up may still
+        // pass for halted.
+        let halted = behind_hlt && !is_end_of_halt && mp_state(fd) == Some(KVM_MP_STATE_HALTED);
         let mut sample = self.capture(&registers, halted, time);
         // Woken up, but nothing has been executed since.
         if behind_hlt && sample.pid == 0 && sample.mode == Mode::Kernel {
@@ -291,6 +371,11 @@ impl Sampler {
             };
         }
         self.started
+    }
+
+    /// Whether the ends of halts make the ticks.
+    fn counts_halts(&self) -> bool {
+        self.event.as_ref().map(KernelEvent::kind) == Some(EventKind::Halt)
     }
 
     /// True when the byte before the program counter is HLT. It may also be the end of another

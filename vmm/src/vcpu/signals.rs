@@ -31,13 +31,23 @@ pub fn alarm() -> i32 {
     libc::SIGRTMIN() + 1
 }
 
-/// Blocks both signals in the calling thread and all that it makes from now on. To be called
+/// The signal of an event that the host's kernel counts.
+pub fn overflow() -> i32 {
+    libc::SIGRTMIN() + 2
+}
+
+/// All of them. The kernel sends SIGIO for a signal of a perf event that finds no room (fcntl(2), F_SETSIG).
+fn all() -> [i32; 4] {
+    [kick(), alarm(), overflow(), libc::SIGIO]
+}
+
+/// Blocks these signals in the calling thread and all that it makes from now on. To be called
 /// before any other thread exists.
 ///
 /// # Errors
 /// What pthread_sigmask(3) says.
 pub fn block() -> io::Result<()> {
-    let set = kick_set();
+    let set = set_of(&all());
     // SAFETY: `set` is an initialised signal set; the old one isn't wanted.
     let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut()) };
     if error != 0 {
@@ -46,18 +56,19 @@ pub fn block() -> io::Result<()> {
     Ok(())
 }
 
-fn kick_set() -> libc::sigset_t {
+fn set_of(signals: &[i32]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: sigemptyset initialises the set; both signal numbers are valid.
+    // SAFETY: sigemptyset initialises the set; all signal numbers are valid.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), kick());
-        libc::sigaddset(set.as_mut_ptr(), alarm());
+        for signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), *signal);
+        }
         set.assume_init()
     }
 }
 
-/// Lets both signals, and no others, interrupt KVM_RUN on `vcpu`.
+/// Lets these signals, and no others, interrupt KVM_RUN on `vcpu`.
 ///
 /// # Errors
 /// What the ioctl says.
@@ -70,7 +81,8 @@ pub fn let_through_in_kvm_run(vcpu: &VcpuFd) -> io::Result<()> {
         header: kvm_signal_mask,
         set: [u8; 8],
     }
-    let blocked = !(1u64 << (kick() - 1) | 1u64 << (alarm() - 1));
+    let through = all().map(|signal| 1_u64 << (signal - 1));
+    let blocked = !through.into_iter().fold(0, |set, signal| set | signal);
     let mut mask = SignalMask {
         header: kvm_signal_mask::default(),
         set: blocked.to_le_bytes(),
@@ -85,9 +97,28 @@ pub fn let_through_in_kvm_run(vcpu: &VcpuFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes one pending signal of the two off the calling thread; none if none is pending.
+/// Takes one of these signals off the calling thread; none if none is pending.
 pub fn take_pending() -> Option<i32> {
-    let set = kick_set();
+    take_one_of(&all())
+}
+
+/// Takes all signals of events that the host's kernel counts off the calling thread; true if there were any. There can't be many: the
+/// thread has to run the guest for another one.
+pub fn take_overflows() -> bool {
+    let mut any = false;
+    while take_one_of(&[overflow(), libc::SIGIO]).is_some() {
+        any = true;
+    }
+    any
+}
+
+/// Whether `signal` is that of an event that the host's kernel counts.
+pub fn is_overflow(signal: i32) -> bool {
+    signal == overflow() || signal == libc::SIGIO
+}
+
+fn take_one_of(signals: &[i32]) -> Option<i32> {
+    let set = set_of(signals);
     let at_once = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

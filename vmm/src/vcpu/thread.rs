@@ -135,6 +135,7 @@ impl VcpuThread {
             memory: common.memory.clone(),
             clock,
             exits: ExitCounter::new(monotonic_ns() ^ u64::from(vcpu)),
+            event: None,
             shared: Arc::clone(&shared),
             knowledge: Arc::clone(&common.knowledge),
             introspector: VcpuIntrospector::new(Arc::clone(&common.knowledge), vcpu),

@@ -31,6 +31,14 @@ pub enum VmError {
         /// The system's answer.
         source: io::Error,
     },
+    /// The host doesn't count the event that the recording is to be made by.
+    #[error("The guest can't be sampled by {event}: {why}")]
+    Event {
+        /// The event's name.
+        event: &'static str,
+        /// Why, and what to do.
+        why: String,
+    },
     /// The folder with the guest's files can't be opened.
     #[error("Cannot open the guest's files in {path}", path = .path.display())]
     Sysroot {

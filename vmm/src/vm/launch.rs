@@ -21,6 +21,7 @@ use crate::clock::{ClockSource, HaltedTicks, Ticker};
 use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, WindowWatch};
 use crate::counters::{MachineCounters, VcpuCounting};
 use crate::host_socket::{HostListener, HostSocket};
+use crate::kernel_events;
 use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_kvm};
 use crate::profiler::{
     ClockPlan, FileRecorder, MachineInfo, OnVcpus, Profiler, RecordPlan, recording_info,
@@ -221,6 +222,10 @@ fn start_recorder(
     machine: &MachineInfo,
     clock: &ClockPlan,
 ) -> Result<FileRecorder, VmError> {
+    if let Some(event) = record.event {
+        let (kind, event) = (event.kind(), event.kind().name());
+        kernel_events::missing(kind).map_or(Ok(()), |why| Err(VmError::Event { event, why }))?;
+    }
     let source = record.source(clock.hz);
     let info = recording_info(machine, clock, source, vcpus.into(), record.stacks, &[]);
     let path = record.path.clone();

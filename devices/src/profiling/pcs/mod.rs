@@ -75,6 +75,19 @@ impl Pcs {
         Ok(())
     }
 
+    /// Opens the device while an event of the guest makes the ticks, and clears the ledger. The clock stands still: its
+    /// rate is 0.
+    ///
+    /// # Errors
+    /// EBUSY if it is already open.
+    pub fn open_by_event(&mut self) -> Result<(), Errno> {
+        if self.session.is_some() {
+            return Err(Errno::EBUSY);
+        }
+        self.session = Some(Session::new(self.vcpus, 0));
+        Ok(())
+    }
+
     /// Closes the device and discards what is in buffers and counts, with an entry in the ledger. Does nothing if the
     /// device isn't open.
     pub fn close(&mut self) {

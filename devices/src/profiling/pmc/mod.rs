@@ -8,6 +8,7 @@ mod process;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pmc::{COUNTERS, Call, CounterId, Function, KERNEL, VALUE_FLAGS_CHILDREN};
+use kvmprof_abi::recorder::{MAX_PERIOD, MIN_CYCLES, MIN_GUEST_TIME};
 
 pub use account::{Account, Row};
 use process::Process;
@@ -18,10 +19,6 @@ const _: () = assert!(NUMBER.cast_unsigned() == COUNTERS as u64);
 
 /// Maximum number of processes that have counters.
 const MAX_PROCESSES: usize = 1024;
-/// The reset values for profiling: numbers of events, and ns of [`CounterId::CpuTime`].
-const RESET_EVENTS: std::ops::RangeInclusive<u64> = 1..=10_000_000;
-const RESET_NS: std::ops::RangeInclusive<u64> = 1000..=10_000_000_000;
-
 /// A process of the guest. Its pid may be another process's later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProcessKey {
@@ -386,12 +383,14 @@ fn reset_value(call: &Call, id: CounterId, totals: &dyn Totals) -> Result<u64, E
     if !totals.can_sample(id) {
         return Err(Errno::ENODEV);
     }
-    let range = match id {
-        CounterId::CpuTime => RESET_NS,
-        _ => RESET_EVENTS,
+    let least = match id {
+        CounterId::CpuTime => MIN_GUEST_TIME,
+        CounterId::Cycles => MIN_CYCLES,
+        _ => 1,
     };
     let value = call.reset_value;
-    range.contains(&value).then_some(value).ok_or(Errno::EINVAL)
+    let is_allowed = (least..=MAX_PERIOD).contains(&value);
+    is_allowed.then_some(value).ok_or(Errno::EINVAL)
 }
 
 fn counter_type(counter: i32, totals: &dyn Totals) -> Result<i64, Errno> {

@@ -10,10 +10,8 @@ use super::DeviceKind;
 /// Why a device couldn't be opened or used.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// Another client has it open, or ticks are no time now.
-    #[error(
-        "{device} is in use by another client, or the guest is being sampled by an event (EBUSY)"
-    )]
+    /// Another client has it open.
+    #[error("{device} is in use by another client (EBUSY)")]
     InUse {
         /// The device.
         device: DeviceKind,

@@ -33,7 +33,9 @@ pub enum GetpcError {
         source: DeviceError,
     },
     /// The clock's rate can't be changed.
-    #[error("Cannot {purpose}: another consumer runs on the same clock (EBUSY)")]
+    #[error(
+        "Cannot {purpose}: another consumer runs on the same clock, or an event makes the ticks (EBUSY)"
+    )]
     ClockInUse {
         /// The purpose.
         purpose: String,

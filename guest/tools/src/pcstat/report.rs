@@ -43,13 +43,17 @@ fn write_head(profile: &Profile, output: &mut dyn Write) -> io::Result<()> {
         Some(pstat) => {
             let status = &pstat.status;
             let plural = if status.vcpus == 1 { "" } else { "s" };
-            let real = profile
-                .real_rate()
-                .map_or_else(|| UNKNOWN.to_owned(), |rate| format!("{rate:.1} Hz"));
-            format!(
-                "{} Hz nominal, {real} real, {} vCPU{plural}",
-                status.hz, status.vcpus
-            )
+            let vcpus = format!("{} vCPU{plural}", status.vcpus);
+            let real = profile.real_rate();
+            let in_words =
+                |unit| real.map_or_else(|| UNKNOWN.to_owned(), |rate| format!("{rate:.1}{unit}"));
+            match status.hz {
+                0 => format!(
+                    "none, an event makes the ticks: {}, {vcpus}",
+                    in_words(" a second")
+                ),
+                hz => format!("{hz} Hz nominal, {} real, {vcpus}", in_words(" Hz")),
+            }
         }
         None => UNKNOWN.to_owned(),
     };

@@ -76,11 +76,6 @@ pub enum PrfError {
         "Cannot turn profiling on (EINVAL): prf counts at {RATE_HZ} Hz, and the guest's profiling clock runs at another rate than a multiple of that; start the guest with --hz 100 or 1000, say"
     )]
     Rate,
-    /// EBUSY at on.
-    #[error(
-        "Cannot turn profiling on (EBUSY): the guest is being sampled by an event, not by the clock; wait until that recording has ended"
-    )]
-    SampledByEvent,
     /// The argument of prfstat is neither on nor off.
     #[error("eh? Say on or off, not '{word}'")]
     Eh {

@@ -63,7 +63,7 @@ impl<'a> Profiler<'a> {
     /// Turns counting on or off. Has no effect without a table.
     ///
     /// # Errors
-    /// [`PrfError::Rate`], [`PrfError::SampledByEvent`], [`PrfError::Command`].
+    /// [`PrfError::Rate`], [`PrfError::Command`].
     pub fn turn(&self, on: bool) -> Result<(), PrfError> {
         let purpose = if on {
             "turn profiling on"
@@ -73,9 +73,6 @@ impl<'a> Profiler<'a> {
         match self.0.ioctl(PRF_SETSTATE, i64::from(on), &[], 0) {
             Ok(_) => Ok(()),
             Err(error) if on && error.errno() == Some(Errno::EINVAL) => Err(PrfError::Rate),
-            Err(error) if on && error.errno() == Some(Errno::EBUSY) => {
-                Err(PrfError::SampledByEvent)
-            }
             Err(source) => Err(PrfError::Command { purpose, source }),
         }
     }

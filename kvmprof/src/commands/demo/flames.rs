@@ -41,7 +41,8 @@ impl Flames {
             kernel: true,
             user: true,
         };
-        recorder::start(&recorder, stacks, None, "Cannot start to record")?;
+        let otherwise = "Cannot start to record";
+        recorder::start(connection, &recorder, stacks, None, otherwise)?;
         Ok(Self {
             recorder,
             file,

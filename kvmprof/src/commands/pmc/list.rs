@@ -4,11 +4,11 @@ use std::io::Write;
 
 use anyhow::Context;
 use clap::Args;
-use kvmprof_recording::counters::Counters;
+use kvmprof_recording::counters::{Counters, Event};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs};
 use kvmprof_tools::table::{Align, write_table};
 
-use super::read;
+use super::read_counters;
 
 /// Options of `kvmprof pmc list`.
 #[derive(Debug, Args)]
@@ -27,7 +27,7 @@ pub struct ListArguments {
 impl Command for ListArguments {
     /// Prints all counters, with what they have counted so far.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let counters = read(&self.socket.connect()?)?;
+        let counters = read_counters(&self.socket.connect()?)?;
         let written = if self.json {
             let document = serde_json::to_string(&counters)?;
             writeln!(console.output, "{document}")
@@ -41,7 +41,7 @@ impl Command for ListArguments {
 
 fn write(counters: &Counters, output: &mut dyn Write) -> std::io::Result<()> {
     let mut rows = Vec::new();
-    let mut missing: Vec<(&str, Vec<&str>)> = Vec::new();
+    let mut missing = Missing::default();
     for (number, counter) in counters.counters.iter().enumerate() {
         let total = counter.total().map(|total| total.to_string());
         rows.push([
@@ -52,12 +52,7 @@ fn write(counters: &Counters, output: &mut dyn Write) -> std::io::Result<()> {
             counter.source.clone(),
             counter.description.clone(),
         ]);
-        if let Some(why) = &counter.missing {
-            match missing.iter_mut().find(|(known, _)| known == why) {
-                Some((_, names)) => names.push(&counter.name),
-                None => missing.push((why, vec![&counter.name])),
-            }
-        }
+        missing.add(&counter.name, counter.missing.as_deref());
     }
     let headings = [
         ("NUMBER", Align::Right),
@@ -68,10 +63,45 @@ fn write(counters: &Counters, output: &mut dyn Write) -> std::io::Result<()> {
         ("WHAT", Align::Left),
     ];
     write_table(output, &headings, &rows)?;
-    for (why, names) in missing {
-        writeln!(output, "\nNot on this host: {}: {why}", names.join(", "))?;
+    missing.write("Not on this host", output)?;
+    let (there, others): (Vec<&Event>, Vec<&Event>) =
+        (counters.events.iter()).partition(|event| event.missing.is_none());
+    if !there.is_empty() {
+        let names: Vec<&str> = there.iter().map(|event| event.name.as_str()).collect();
+        let names = names.join(", ");
+        writeln!(
+            output,
+            "\nEvents that record --event takes samples by: {names}"
+        )?;
     }
-    Ok(())
+    let mut missing = Missing::default();
+    for event in others {
+        missing.add(&event.name, event.missing.as_deref());
+    }
+    missing.write("No events on this host", output)
+}
+
+/// Names of what isn't there, by the reasons.
+#[derive(Default)]
+struct Missing<'a>(Vec<(&'a str, Vec<&'a str>)>);
+
+impl<'a> Missing<'a> {
+    fn add(&mut self, name: &'a str, why: Option<&'a str>) {
+        let Some(why) = why else {
+            return;
+        };
+        match self.0.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, names)) => names.push(name),
+            None => self.0.push((why, vec![name])),
+        }
+    }
+
+    fn write(&self, heading: &str, output: &mut dyn Write) -> std::io::Result<()> {
+        for (why, names) in &self.0 {
+            writeln!(output, "\n{heading}: {}: {why}", names.join(", "))?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -88,6 +118,11 @@ mod tests {
             missing: missing.map(str::to_owned),
             ..Counter::default()
         };
+        let event = |name: &str, missing: Option<&str>| Event {
+            name: name.to_owned(),
+            missing: missing.map(str::to_owned),
+            ..Event::default()
+        };
         let counters = Counters {
             time: 1,
             counters: vec![
@@ -96,6 +131,11 @@ mod tests {
                 counter("branches", Some("no PMU")),
             ],
             processes: None,
+            events: vec![
+                event("exits", None),
+                event("halt", Some("no tracefs")),
+                event("guest-time", None),
+            ],
         };
         let mut output = Vec::new();
         write(&counters, &mut output).unwrap();
@@ -103,7 +143,11 @@ mod tests {
         assert!(text.contains("0  halts         7"), "{text}");
         assert!(text.contains("1  cycles        -"), "{text}");
         assert!(
-            text.ends_with("\nNot on this host: cycles, branches: no PMU\n"),
+            text.ends_with(
+                "\nNot on this host: cycles, branches: no PMU\n\
+                 \nEvents that record --event takes samples by: exits, guest-time\n\
+                 \nNo events on this host: halt: no tracefs\n"
+            ),
             "{text}"
         );
     }

@@ -52,8 +52,11 @@ impl Command for PmcArguments {
     }
 }
 
-/// The counters of the guest at the other end, now.
-fn read(connection: &Connection) -> anyhow::Result<Counters> {
+/// The counters of the guest at the other end, now, and its events.
+///
+/// # Errors
+/// There are none, or this program can't read them.
+pub fn read_counters(connection: &Connection) -> anyhow::Result<Counters> {
     let document = connection.snapshot(device::PMC, MAX_COUNTERS)?;
     Counters::from_json(&document).context(
         "The guest's counters cannot be read: use the kvmprof of the release that runs the guest",

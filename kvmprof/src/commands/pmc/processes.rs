@@ -213,6 +213,7 @@ mod tests {
         Counters {
             time: 1,
             counters: vec![counter("cpu-time", "ns"), counter("exits", "")],
+            events: Vec::new(),
             processes: Some(processes.iter().map(process).collect()),
         }
     }

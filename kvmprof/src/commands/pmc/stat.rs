@@ -11,7 +11,7 @@ use kvmprof_tools::interrupt::Interrupt;
 use kvmprof_tools::table::{Align, write_table};
 
 use super::processes::{Account, Layout, between, choose, write};
-use super::{read, seconds};
+use super::{read_counters, seconds};
 
 /// Options of `kvmprof pmc stat`.
 #[derive(Debug, Args)]
@@ -50,7 +50,7 @@ impl Command for StatArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
         let connection = self.socket.connect()?;
-        let mut before = read(&connection)?;
+        let mut before = read_counters(&connection)?;
         let chosen = choose(&before, &self.event)?;
         let account = (self.processes || !self.pid.is_empty())
             .then(|| Account::begin(&connection, &chosen))
@@ -61,7 +61,7 @@ impl Command for StatArguments {
         interrupt.wait(self.seconds);
         let after = match &account {
             Some(account) => account.read(),
-            None => read(&connection),
+            None => read_counters(&connection),
         };
         let after = after.context("The guest has ended meanwhile")?;
         let mut counted = after.since(&before);

@@ -10,7 +10,7 @@ use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, valu
 use kvmprof_tools::interrupt::Interrupt;
 
 use super::processes::{Account, Layout, between, choose, write};
-use super::{read, seconds};
+use super::{read_counters, seconds};
 
 /// Moves a terminal's cursor to the top left, and clears what is behind it (ECMA-48, CUP and ED).
 const CLEAR: &str = "\x1b[H\x1b[2J";
@@ -45,7 +45,7 @@ impl Command for TopArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
         let connection = self.socket.connect()?;
-        let chosen = choose(&read(&connection)?, &self.event)?;
+        let chosen = choose(&read_counters(&connection)?, &self.event)?;
         let account = Account::begin(&connection, &chosen)?;
         let is_terminal = std::io::stdout().is_terminal();
         let layout = Layout {

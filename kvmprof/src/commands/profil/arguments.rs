@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use kvmprof_abi::profil::MAX_KEPT;
+use kvmprof_abi::profil::{MAX_KEPT, RATE_HZ};
+use kvmprof_recording::SamplingEvent;
 use kvmprof_tools::command_line::{SocketArgs, value};
 
+use super::process::Process;
 use crate::commands::units::{format_memory, parse_memory};
 
 /// Which process, for how long, and where names come from.
@@ -130,5 +132,43 @@ mod tests {
             );
         }
         assert!(process_id("weaver").unwrap_err().contains("number"));
+    }
+}
+
+/// Which ticks are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredTicks {
+    /// So many of the clock's a second on each vCPU.
+    Rate(u32),
+    /// Those that an event makes.
+    Event(SamplingEvent),
+}
+
+impl StoredTicks {
+    /// How many a second on each vCPU, in Hz; `None` for an event's.
+    pub fn hz(self) -> Option<u32> {
+        match self {
+            Self::Rate(hz) => Some(hz),
+            Self::Event(_) => None,
+        }
+    }
+
+    /// In words.
+    pub fn describe(self) -> String {
+        match self {
+            Self::Rate(hz) => format!("{hz} ticks a second on each vCPU"),
+            Self::Event(event) => format!("ticks are {}", event.describe()),
+        }
+    }
+}
+
+impl ProcessArguments {
+    /// Which ticks of `process` are stored.
+    pub fn stored_ticks(&self, process: &Process) -> StoredTicks {
+        match process.event() {
+            Some(event) => StoredTicks::Event(event),
+            None if self.every_tick => StoredTicks::Rate(process.hz()),
+            None => StoredTicks::Rate(RATE_HZ),
+        }
     }
 }

@@ -14,7 +14,6 @@ use super::device::{ProcessProfile, Profile};
 use super::document::Collected;
 use super::gmon::Gmon;
 use super::histogram::{Hit, Layout, USUAL_SCALE};
-use super::pcsample::rate;
 use super::process::{Place, Process};
 use super::region::{self, NamedCode};
 use super::session::{Session, with_session};
@@ -88,7 +87,7 @@ impl Command for ProfilArguments {
             let rows = self.rows(process, &layout.hits(&counts));
             let collected = Collected {
                 pid: self.process.pid,
-                hz: self.process.stored_hz(process.hz()),
+                stored: self.process.stored_ticks(process),
                 ending,
                 status: &status,
                 layout: Some(&layout),
@@ -200,7 +199,7 @@ impl ProfilArguments {
         path: &Path,
         console: &mut Console<'_>,
     ) -> anyhow::Result<()> {
-        let hz = self.process.stored_hz(process.hz());
+        let hz = self.process.stored_ticks(process).hz();
         let linked = process
             .resolver()
             .linked_address(process.mappings(), layout.offset);
@@ -235,7 +234,7 @@ impl ProfilArguments {
 /// Prints the table, with what it is of and its account.
 fn print(collected: &Collected<'_>, layout: &Layout, out: &mut dyn Write) -> std::io::Result<()> {
     let pid = collected.pid;
-    let rate = rate(collected.hz);
+    let rate = collected.stored.describe();
     writeln!(out, "process {pid}: {}, {rate}\n", layout.describe())?;
     write_rows(out, collected.rows, collected.top)?;
     writeln!(out, "\n{}", account(pid, collected.status))

@@ -3,6 +3,7 @@
 use kvmprof_abi::profil::{State, Status};
 use serde_json::{Value, json};
 
+use super::arguments::StoredTicks;
 use super::histogram::Layout;
 use super::session::Ending;
 use super::table::Row;
@@ -14,8 +15,8 @@ const SCHEMA: u32 = 1;
 pub struct Collected<'a> {
     /// The process.
     pub pid: i32,
-    /// How often ticks were stored on each vCPU, in Hz.
-    pub hz: u32,
+    /// Which ticks were stored.
+    pub stored: StoredTicks,
     /// Why no more was collected.
     pub ending: Ending,
     /// The account.
@@ -36,7 +37,11 @@ impl Collected<'_> {
             "schema": SCHEMA,
             "function": if self.layout.is_some() { "profil" } else { "pcsample" },
             "pid": self.pid,
-            "hz": self.hz,
+            "hz": self.stored.hz(),
+            "event": match self.stored {
+                StoredTicks::Rate(_) => None,
+                StoredTicks::Event(event) => Some(event.to_string()),
+            },
             "ended": word(self.ending),
             "ticks": self.status.ticks,
             "stored": self.status.stored,
@@ -115,7 +120,7 @@ mod tests {
         };
         let mut collected = Collected {
             pid: 7,
-            hz: 100,
+            stored: StoredTicks::Rate(100),
             ending: Ending::Stopped(status.state),
             status: &status,
             layout: Some(&layout),
@@ -123,7 +128,7 @@ mod tests {
             top: 1,
         };
         let mut expected = json!({
-            "schema": 1, "function": "profil", "pid": 7, "hz": 100, "ended": "executed",
+            "schema": 1, "function": "profil", "pid": 7, "hz": 100, "event": null, "ended": "executed",
             "ticks": 20, "stored": 15, "outside": 3, "waiting": 0, "lost": 2,
             "histogram": { "system": "aix", "offset": 4096, "bufsiz": 4, "scale": 16384 },
             "rows": [{ "begin": 4096, "last": 4103, "count": 12, "module": "loom", "function": "weave" }],

@@ -10,9 +10,10 @@ const VERSION: u32 = 1;
 const SPARE: [u8; 12] = [0; 12];
 /// The tag of a histogram.
 const TIME_HIST: u8 = 0;
-/// What a tick is a part of: its name in 15 bytes, and its abbreviation.
-const DIMENSION: &[u8; 15] = b"seconds\0\0\0\0\0\0\0\0";
-const ABBREVIATION: u8 = b's';
+/// What a tick of the clock is a part of: its name in 15 bytes, and its abbreviation.
+const SECONDS: (&[u8; 15], u8) = (b"seconds\0\0\0\0\0\0\0\0", b's');
+/// What a tick is that an event makes.
+const TICKS: (&[u8; 15], u8) = (b"ticks\0\0\0\0\0\0\0\0\0\0", b't');
 
 /// A histogram for gprof.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,14 +22,14 @@ pub struct Gmon {
     low: u64,
     /// The first address behind the last count.
     high: u64,
-    /// Ticks a second.
-    hz: u32,
+    /// Ticks a second; `None`: an event makes them.
+    hz: Option<u32>,
 }
 
 impl Gmon {
     /// The form of a histogram with `layout`, which begins at address `linked` of its file, of a clock at `hz` ticks a
-    /// second. `None` if its counts don't stand for equally many bytes each, or begin below address 0.
-    pub fn new(layout: &Layout, linked: u64, hz: u32) -> Option<Self> {
+    /// second, or of an event without that. `None` if its counts don't stand for equally many bytes each, or begin below address 0.
+    pub fn new(layout: &Layout, linked: u64, hz: Option<u32>) -> Option<Self> {
         let bytes = layout.bytes_per_count()?;
         // A count of AIX has the code around its address.
         let low = linked.checked_sub(if layout.aix { bytes / 2 } else { 0 })?;
@@ -49,9 +50,13 @@ impl Gmon {
         out.write_all(&self.low.to_le_bytes())?;
         out.write_all(&self.high.to_le_bytes())?;
         out.write_all(&length.to_le_bytes())?;
-        out.write_all(&self.hz.to_le_bytes())?;
-        out.write_all(DIMENSION)?;
-        out.write_all(&[ABBREVIATION])?;
+        let (rate, (dimension, abbreviation)) = match self.hz {
+            Some(hz) => (hz, SECONDS),
+            None => (1, TICKS),
+        };
+        out.write_all(&rate.to_le_bytes())?;
+        out.write_all(dimension)?;
+        out.write_all(&[abbreviation])?;
         for count in counts {
             out.write_all(&count.to_le_bytes())?;
         }
@@ -74,7 +79,7 @@ mod tests {
 
     #[test]
     fn the_file_has_the_form_that_gprof_reads() {
-        let gmon = Gmon::new(&layout(0x4000, false), 0x1000, 100).unwrap();
+        let gmon = Gmon::new(&layout(0x4000, false), 0x1000, Some(100)).unwrap();
         let mut file = Vec::new();
         gmon.write(&[1, 0, 0xfffe], &mut file).unwrap();
         let expected = [
@@ -91,24 +96,33 @@ mod tests {
     }
 
     #[test]
+    fn ticks_of_an_event_are_no_seconds() {
+        let gmon = Gmon::new(&layout(0x4000, false), 0x1000, None).unwrap();
+        let mut file = Vec::new();
+        gmon.write(&[1, 0, 2], &mut file).unwrap();
+        let expected = b"\x01\0\0\0ticks\0\0\0\0\0\0\0\0\0\0t\x01\0\0\0\x02\0";
+        assert!(file.ends_with(expected), "{file:?}");
+    }
+
+    #[test]
     fn counts_of_aix_begin_half_a_count_earlier() {
-        let gmon = Gmon::new(&layout(0x4000, true), 0x1000, 100).unwrap();
+        let gmon = Gmon::new(&layout(0x4000, true), 0x1000, Some(100)).unwrap();
         assert_eq!((gmon.low, gmon.high), (0xffc, 0x1014));
-        assert_eq!(Gmon::new(&layout(0x4000, true), 0, 100), None);
+        assert_eq!(Gmon::new(&layout(0x4000, true), 0, Some(100)), None);
     }
 
     #[test]
     fn scales_that_divide_unevenly_have_no_such_file() {
         for scale in [0xffff, 0x3000, 3, 2] {
             assert_eq!(
-                Gmon::new(&layout(scale, false), 0x1000, 100),
+                Gmon::new(&layout(scale, false), 0x1000, Some(100)),
                 None,
                 "{scale:#x}"
             );
         }
         for scale in [0x8000, 0x4000, 4] {
             assert!(
-                Gmon::new(&layout(scale, false), 0x1000, 100).is_some(),
+                Gmon::new(&layout(scale, false), 0x1000, Some(100)).is_some(),
                 "{scale:#x}"
             );
         }

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use anyhow::Context;
 use clap::Args;
-use kvmprof_abi::profil::{Function, MAX_KEPT, RATE_HZ, WORD_SIZE};
+use kvmprof_abi::profil::{Function, MAX_KEPT, WORD_SIZE};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
 use super::arguments::ProcessArguments;
@@ -54,7 +54,7 @@ impl Command for PcsampleArguments {
             let (status, samples) = session.profile.at_once(ProcessProfile::samples)?;
             session.finish(&status, ending)?;
             let process = &session.process;
-            let hz = self.process.stored_hz(process.hz());
+            let ticks = self.process.stored_ticks(process);
             let print = |out: &mut dyn Write| {
                 if self.raw {
                     return samples.iter().try_for_each(|pc| writeln!(out, "{pc:#x}"));
@@ -65,7 +65,7 @@ impl Command for PcsampleArguments {
                 if self.process.json {
                     let collected = Collected {
                         pid,
-                        hz,
+                        stored: ticks,
                         ending,
                         status: &status,
                         layout: None,
@@ -74,7 +74,11 @@ impl Command for PcsampleArguments {
                     };
                     return writeln!(out, "{}", collected.document());
                 }
-                writeln!(out, "process {pid}: program counters, {}\n", rate(hz))?;
+                writeln!(
+                    out,
+                    "process {pid}: program counters, {}\n",
+                    ticks.describe()
+                )?;
                 write_rows(out, &rows, top)?;
                 writeln!(out, "\n{}", account(pid, &status))
             };
@@ -99,16 +103,4 @@ fn hits(samples: &[u64]) -> Vec<Hit> {
             count,
         })
         .collect()
-}
-
-impl ProcessArguments {
-    /// How often ticks are stored of a clock at `hz` ticks a second, in Hz.
-    pub fn stored_hz(&self, hz: u32) -> u32 {
-        if self.every_tick { hz } else { RATE_HZ }
-    }
-}
-
-/// A rate in words.
-pub fn rate(hz: u32) -> String {
-    format!("{hz} ticks a second on each vCPU")
 }

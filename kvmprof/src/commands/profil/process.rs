@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use kvmprof_recording::Mode;
 use kvmprof_recording::file::{
     Budget, Piece, ReadError, Reader, RecordingInfo, Samples, address_space_key,
 };
+use kvmprof_recording::{Mode, SamplingEvent};
 use kvmprof_report::symbolize::{
     AddressLocation, Asked, MappingSet, Resolved, Resolver, Sources, SymbolError,
 };
@@ -84,6 +84,11 @@ impl Process {
     /// Ticks of the clock a second; 0 as long as that isn't known.
     pub fn hz(&self) -> u32 {
         self.info.hz
+    }
+
+    /// The event that makes the ticks, if one does.
+    pub fn event(&self) -> Option<SamplingEvent> {
+        self.info.event
     }
 
     /// Where names come from.

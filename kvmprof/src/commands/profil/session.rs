@@ -84,6 +84,7 @@ pub fn with_session<T>(
     let device = connection.open(device::RECORDER, 0)?;
     recorder::choose(&device, &[arguments.pid])?;
     recorder::start(
+        &connection,
         &device,
         StackParts::default(),
         None,

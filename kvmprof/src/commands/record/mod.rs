@@ -27,8 +27,8 @@ use kvmprof_recording::{SamplingEvent, StackParts};
 /// Options of `kvmprof record`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0; 1 when there is no guest at the socket, it has no clock, no tick came, or the file \
-    cannot be written; 2 for wrong options.\n\n\
+    after_help = "Exit status: 0; 1 when there is no guest at the socket, it has no clock, its host \
+    doesn't count the event, no tick came, or the file cannot be written; 2 for wrong options.\n\n\
     Examples:\n  kvmprof record --socket /run/guest.sock --output out.kvmprof --seconds 10 --pid 101,230\n  \
     kvmprof record --socket /run/guest.sock --output exits.kvmprof --seconds 10 --event exits:10"
 )]
@@ -49,8 +49,11 @@ pub struct RecordArguments {
     /// counted
     #[arg(long, value_name = "PID", value_parser = value::pid, value_delimiter = ',', allow_negative_numbers = true)]
     pub(super) pid: Vec<i32>,
-    /// Sample one of every N events of a vCPU instead of by the clock, to see what causes them: exits:N (all exits of the
-    /// guest to kvmprof), port:N, port-read:N, port-write:N, mmio:N, mmio-read:N or mmio-write:N
+    /// Sample one of every N events of a vCPU instead of by the clock, to see what causes them. Exits of the guest to
+    /// kvmprof: exits:N (all of them), port:N, port-read:N, port-write:N, mmio:N, mmio-read:N, mmio-write:N. What the host's
+    /// kernel counts: halt:N, page-faults:N (of guest memory), kvm-exits:N (all exits to KVM), guest-time:1ms. What its
+    /// processor counts: cycles:N, instructions:N, branches:N, branch-misses:N, cache-references:N, cache-misses:N. If not
+    /// given, by whatever the guest is sampled by already, else by the clock
     #[arg(long, value_name = "EVENT:N")]
     pub(super) event: Option<SamplingEvent>,
 }
@@ -83,7 +86,8 @@ impl RecordArguments {
         let file = (!to_output).then(|| NewFile::create(&self.output));
         let file = file.transpose().with_context(|| self.writing())?;
         recorder::choose(&recorder, &self.pid)?;
-        recorder::start(&recorder, self.stacks, self.event, "Cannot start to record")?;
+        let otherwise = "Cannot start to record";
+        recorder::start(&connection, &recorder, self.stacks, self.event, otherwise)?;
         let mut progress = Progress::on_terminal(self.seconds);
         std::thread::scope(|scope| {
             let (device, over, time) = (&recorder, interrupt.clone(), self.seconds);

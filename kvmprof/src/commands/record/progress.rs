@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use indicatif::{DecimalBytes, HumanCount, ProgressBar};
 
+use kvmprof_recording::SamplingEvent;
 use kvmprof_recording::file::{Account, Piece, ReadError, Reader};
 
 use crate::commands::live_line::live_line;
@@ -21,6 +22,8 @@ pub struct Progress {
 struct Counts {
     bytes: u64,
     account: Account,
+    /// The event that makes the ticks, in words; `None`: the clock does.
+    event: Option<String>,
 }
 
 impl Progress {
@@ -75,8 +78,12 @@ impl Counts {
     fn read(&mut self, reader: &mut Reader, bytes: &[u8]) -> Result<(), ReadError> {
         reader.push(bytes);
         while let Some(block) = reader.next_block()? {
-            if let Some(Piece::Samples(samples)) = block.piece()? {
-                samples.read(|ticks, _| self.account.enter(ticks))?;
+            match block.piece()? {
+                Some(Piece::Samples(samples)) => {
+                    samples.read(|ticks, _| self.account.enter(ticks))?;
+                }
+                Some(Piece::Info(info)) => self.event = info.event.map(SamplingEvent::describe),
+                _ => {}
             }
         }
         Ok(())
@@ -88,9 +95,11 @@ impl Counts {
     )]
     fn text(&self) -> String {
         let share = self.account.lost as f64 / self.account.ticks.max(1) as f64;
+        let by_event = self.event.as_ref();
         format!(
-            "{} samples, {}, {:.1} % lost",
+            "{} samples{}, {}, {:.1} % lost",
             HumanCount(self.account.samples),
+            by_event.map_or_else(String::new, |event| format!(" of {event}")),
             DecimalBytes(self.bytes),
             share * 100.0
         )

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use super::records::{FLAGS, SAMPLE_TYPE};
-use crate::profile::{Quantity, Weight};
+use crate::profile::Weight;
 
 /// Bytes of `struct perf_file_header`.
 const HEADER_LENGTH: u64 = 104;
@@ -87,9 +87,9 @@ fn header(data_length: u64, weight: Weight) -> Vec<u8> {
         bytes.extend(u64::to_le_bytes(length));
     }
     // A bit for each feature.
-    let features = match weight.quantity {
-        Quantity::Time => 0,
-        Quantity::Events(_) => 1_u64 << EVENT_DESCRIPTION,
+    let features = match weight.quantity.event() {
+        None => 0,
+        Some(_) => 1_u64 << EVENT_DESCRIPTION,
     };
     bytes.extend(features.to_le_bytes());
     bytes.extend([0; 24]);
@@ -99,7 +99,7 @@ fn header(data_length: u64, weight: Weight) -> Vec<u8> {
 /// What is behind the data, which end at `offset`: a name for an event that perf has none for. First there is where each
 /// feature lies.
 fn features(offset: u64, weight: Weight) -> Vec<u8> {
-    let Quantity::Events(name) = weight.quantity else {
+    let Some(name) = weight.quantity.event() else {
         return Vec::new();
     };
     let mut description = Vec::new();
@@ -122,9 +122,9 @@ fn features(offset: u64, weight: Weight) -> Vec<u8> {
 
 /// `struct perf_event_attr`.
 fn attributes(weight: Weight) -> Vec<u8> {
-    let event = match weight.quantity {
-        Quantity::Time => CPU_CLOCK,
-        Quantity::Events(_) => DUMMY,
+    let event = match weight.quantity.event() {
+        None => CPU_CLOCK,
+        Some(_) => DUMMY,
     };
     let mut bytes = Vec::new();
     for number in [SOFTWARE, ATTRIBUTES_LENGTH] {
@@ -144,6 +144,7 @@ fn attributes(weight: Weight) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::Quantity;
 
     #[test]
     fn parts_are_as_long_as_they_say() {

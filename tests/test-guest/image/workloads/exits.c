@@ -49,7 +49,8 @@ static void repeat(void (*exit)(uint64_t, uint64_t *), uint32_t process, uint32_
     truth_leave(ROW_SWITCHING);
 }
 
-void exits(void)
+/* Rounds up to that number. */
+static void make_exits(uint64_t rounds)
 {
     struct thread *writer = &threads[0][this_vcpu()->index];
     struct counter *counter = this_counter();
@@ -57,7 +58,7 @@ void exits(void)
     _Static_assert(UNCLAIMED_PORT < BITMAP_PORTS, "layout.h");
     this_vcpu()->tss.forbidden_ports[UNCLAIMED_PORT / 8] &= (uint8_t)~(1 << UNCLAIMED_PORT % 8);
     set_program(writer, write_ports);
-    while (counter->rounds < ROUNDS) {
+    while (counter->rounds < rounds) {
         switch_to(writer);
         run_slice(writer, (uint64_t)counter);
         repeat(count_port_read, 1, PORT_READS, &counter->exits.port_reads);
@@ -66,4 +67,14 @@ void exits(void)
         counter->rounds++;
     }
     switch_to(&idle_threads[this_vcpu()->index]);
+}
+
+void exits(void)
+{
+    make_exits(ROUNDS);
+}
+
+void endless_exits(void)
+{
+    make_exits(UINT64_MAX);
 }

@@ -15,7 +15,9 @@ use kvmprof_recording::status::{ConsumerStatus, RecorderStatus};
 use kvmprof_recording::{EventKind, SamplingEvent, StackParts, Ticks};
 
 use super::recording::{add_symbols, recording_info};
-use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
+use super::{
+    ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore, check_event,
+};
 use crate::clock::TickSource;
 use crate::profiler::kernel_text::KernelText;
 
@@ -34,7 +36,7 @@ struct Recorder {
 struct Choice {
     /// These processes; none: all of them.
     pids: Vec<i32>,
-    /// The event that makes the ticks; `None`: the clock does.
+    /// The event that is to make the ticks; `None`: what makes them already, else the clock.
     event: Option<SamplingEvent>,
 }
 
@@ -104,8 +106,10 @@ impl ClientRecorders {
                 let number = data.try_into().map_err(|_| Errno::EINVAL)?;
                 let kind = EventKind::from_number(u32::from_le_bytes(number));
                 let kind = kind.ok_or(Errno::ENODEV)?;
-                let period = u32::try_from(period).map_err(|_| Errno::EINVAL)?;
-                Some(SamplingEvent::new(kind, period).ok_or(Errno::EINVAL)?)
+                let period = u64::try_from(period).map_err(|_| Errno::EINVAL)?;
+                let event = SamplingEvent::new(kind, period).ok_or(Errno::EINVAL)?;
+                check_event(kind)?;
+                Some(event)
             }
         };
         Ok(())
@@ -132,7 +136,7 @@ impl ClientRecorders {
             return Err(Errno::EINVAL);
         }
         let source = match choice.event {
-            None => TickSource::clock(context.clock()?).ok_or(Errno::EINVAL)?,
+            None => context.ticks().ok_or(Errno::EINVAL)?,
             Some(event) => context
                 .can_count(event)
                 .map(|()| TickSource::Event(event))?,

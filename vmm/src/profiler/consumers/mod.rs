@@ -17,13 +17,14 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::status::ConsumerStatus;
-use kvmprof_recording::{SamplingEvent, StackParts, Ticks};
+use kvmprof_recording::{EventKind, SamplingEvent, StackParts, Ticks};
 
 use super::kernel_text::KernelText;
 use super::processes::Processes;
 use super::{ClockPlan, MachineInfo};
 use crate::clock::{ClockSetting, TickSource};
 use crate::counters::ProcessCounts;
+use crate::kernel_events;
 use crate::profil::ProfiledProcesses;
 use client_recorders::ClientRecorders;
 use pcs::PcsConsumer;
@@ -166,29 +167,34 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// The rate for one more consumer of the clock, in Hz: that of those who use it already, else the one that kvmprof
-    /// was started with. 0: there is no clock.
-    ///
-    /// # Errors
-    /// EBUSY while an event makes the ticks: those would be no measure of time.
-    pub fn clock(&self) -> Result<u32, Errno> {
-        match self.source {
-            None => Ok(self.plan.hz),
-            Some(TickSource::Clock(hz)) => Ok(hz),
-            Some(TickSource::Event(_)) => Err(Errno::EBUSY),
-        }
+    /// What makes the ticks of one more consumer that asks for no event: what makes those of the others already, else the
+    /// clock at the rate that kvmprof was started with. `None`: there is no clock.
+    pub fn ticks(&self) -> Option<TickSource> {
+        self.source.or_else(|| TickSource::clock(self.plan.hz))
     }
 
     /// Whether one more consumer may count the ticks of `event`.
     ///
     /// # Errors
-    /// EBUSY while something else makes the ticks.
+    /// ENODEV if this host doesn't count it; EBUSY while something else makes the ticks.
     pub fn can_count(&self, event: SamplingEvent) -> Result<(), Errno> {
+        check_event(event.kind())?;
         let source = TickSource::Event(event);
         match self.source {
             Some(other) if other != source => Err(Errno::EBUSY),
             _ => Ok(()),
         }
+    }
+}
+
+/// Whether this host counts events of `kind`.
+///
+/// # Errors
+/// ENODEV if not. The document of counters says why.
+pub fn check_event(kind: EventKind) -> Result<(), Errno> {
+    match kernel_events::missing(kind) {
+        None => Ok(()),
+        Some(_) => Err(Errno::ENODEV),
     }
 }
 
@@ -402,6 +408,24 @@ mod tests {
         let alone = consumers([first]);
         assert!(!alone.others_count(5) && !alone.start_guest());
         assert_eq!(alone.setting().stacks, stacks(true, false));
+    }
+
+    /// As pmc does it: one that has an event make the ticks, whether somebody else counts or not.
+    #[test]
+    fn an_event_is_the_source_of_all() {
+        let event = "exits:10".parse().map(TickSource::Event).unwrap();
+        let needs = ClockNeeds {
+            source: Some(event),
+            ..ClockNeeds::default()
+        };
+        let alone = consumers([needs]);
+        let expected = ClockSetting {
+            source: Some(event),
+            ..ClockSetting::default()
+        };
+        assert_eq!(alone.setting(), expected);
+        assert_eq!(alone.source(), Some(event));
+        assert!(!alone.start_guest() && !alone.others_count(4));
     }
 
     #[test]

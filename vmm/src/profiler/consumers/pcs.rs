@@ -5,8 +5,8 @@ use kvmprof_abi::pcs::PCS_STOP;
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Handle, Readiness};
 use kvmprof_devices::profiling::{ClockRequest, Pcs};
-use kvmprof_recording::Ticks;
 use kvmprof_recording::status::{ConsumerStatus, PcsStatus};
+use kvmprof_recording::{SamplingEvent, Ticks};
 
 use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
 use crate::clock::TickSource;
@@ -15,6 +15,8 @@ use crate::clock::TickSource;
 #[derive(Debug)]
 pub struct PcsConsumer {
     pcs: Pcs,
+    /// The event that makes the ticks since it was opened; `None`: the clock does.
+    event: Option<SamplingEvent>,
 }
 
 impl PcsConsumer {
@@ -22,17 +24,28 @@ impl PcsConsumer {
     pub fn new(vcpus: u16) -> Self {
         Self {
             pcs: Pcs::new(vcpus),
+            event: None,
         }
+    }
+
+    fn open(&mut self, ticks: Option<TickSource>) -> Result<(), Errno> {
+        let event = ticks.and_then(TickSource::event);
+        match event {
+            Some(_) => self.pcs.open_by_event()?,
+            None => self.pcs.open(ticks.map_or(0, TickSource::hz))?,
+        }
+        self.event = event;
+        Ok(())
     }
 }
 
 impl Consumer for PcsConsumer {
     fn needs(&self) -> ClockNeeds {
         ClockNeeds {
-            source: if self.pcs.wants_ticks() {
-                TickSource::clock(self.pcs.hz())
-            } else {
-                None
+            source: match self.event {
+                _ if !self.pcs.wants_ticks() => None,
+                Some(event) => Some(TickSource::Event(event)),
+                None => TickSource::clock(self.pcs.hz()),
             },
             // Before its first PROF_* nothing is gathered, so that the guest's first instructions would be missed.
             starts_guest: self.pcs.is_gathering(),
@@ -92,8 +105,10 @@ impl Device for PcsConsumer {
                     TicksBefore::Last { others: false }
                 }
                 Some(ClockRequest::Flush) => TicksBefore::All,
-                // Somebody else's clock too.
-                Some(ClockRequest::Rate(_)) if context.is_shared => return Err(Errno::EBUSY),
+                // Somebody else's clock too, or none.
+                Some(ClockRequest::Rate(_)) if context.is_shared || self.event.is_some() => {
+                    return Err(Errno::EBUSY);
+                }
                 Some(ClockRequest::Rate(_)) => TicksBefore::All,
                 None => TicksBefore::Any,
             },
@@ -109,7 +124,7 @@ impl Device for PcsConsumer {
         context: &Context<'_>,
     ) -> Result<Reply, Errno> {
         match *request {
-            Request::Open { .. } => self.pcs.open(context.clock()?).map(|()| Reply::Done),
+            Request::Open { .. } => self.open(context.ticks()).map(|()| Reply::Done),
             Request::Read { limit } => {
                 let mut bytes = Vec::new();
                 self.pcs.read(limit, &mut bytes)?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::Ledger;
 use kvmprof_abi::pmc::{Call, CounterId, Function, PMC_ACCOUNT, PMC_CALL, VALUE_FLAGS_CHILDREN};
+use kvmprof_abi::recorder::MAX_PERIOD;
 use kvmprof_abi::text::task_name;
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
@@ -16,7 +17,9 @@ use kvmprof_recording::counters::ProcessCounters;
 use kvmprof_recording::status::{ConsumerStatus, PmcStatus};
 use kvmprof_recording::{EventKind, SamplingEvent, Ticks};
 
-use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
+use super::{
+    ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore, check_event,
+};
 use crate::clock::TickSource;
 use crate::counters::{KnownProcess, MachineCounters, ProcessCounts};
 use crate::profiler::kernel_text::KernelText;
@@ -146,8 +149,7 @@ impl PmcConsumer {
         if self.wanted() == 0 {
             self.source = None;
         } else if self.source.is_none() {
-            let clock = TickSource::clock(context.plan.hz);
-            self.source = context.source.or(clock);
+            self.source = context.ticks();
         }
     }
 
@@ -241,9 +243,23 @@ fn event(counter: CounterId, period: u64) -> Option<SamplingEvent> {
         CounterId::PortWrites => EventKind::PortWrite,
         CounterId::MmioReads => EventKind::MmioRead,
         CounterId::MmioWrites => EventKind::MmioWrite,
-        _ => return None,
+        CounterId::CpuTime => EventKind::GuestTime,
+        CounterId::Exits => EventKind::KvmExits,
+        CounterId::Halts => EventKind::Halt,
+        CounterId::PageFaults => EventKind::PageFaults,
+        CounterId::Cycles => EventKind::Cycles,
+        CounterId::Instructions => EventKind::Instructions,
+        CounterId::Branches => EventKind::Branches,
+        CounterId::BranchMisses => EventKind::BranchMisses,
+        CounterId::CacheReferences => EventKind::CacheReferences,
+        CounterId::CacheMisses => EventKind::CacheMisses,
+        CounterId::Ticks
+        | CounterId::Interrupted
+        | CounterId::Interrupts
+        | CounterId::TlbFlushes
+        | CounterId::Emulated => return None,
     };
-    SamplingEvent::new(kind, u32::try_from(period).ok()?)
+    SamplingEvent::new(kind, period)
 }
 
 /// What counts on this host.
@@ -259,7 +275,8 @@ impl Totals for HostTotals<'_> {
     }
 
     fn can_sample(&self, counter: CounterId) -> bool {
-        event(counter, 1).is_some()
+        let event = event(counter, MAX_PERIOD);
+        event.is_some_and(|event| check_event(event.kind()).is_ok())
     }
 
     fn total(&self, counter: CounterId) -> u64 {

@@ -18,8 +18,8 @@ use crate::clock::TickSource;
 #[derive(Debug)]
 pub struct PrfConsumer {
     prf: Prf,
-    /// The clocks' rate when a minor was last turned on, in Hz.
-    hz: u32,
+    /// What made the ticks when a minor was last turned on.
+    source: Option<TickSource>,
     rates: RateCheck,
     open: BTreeMap<Handle, u16>,
 }
@@ -29,7 +29,7 @@ impl PrfConsumer {
     pub fn new(vcpus: u16, max_addresses: usize) -> Self {
         Self {
             prf: Prf::new(vcpus, max_addresses),
-            hz: 0,
+            source: None,
             rates: RateCheck::default(),
             open: BTreeMap::new(),
         }
@@ -39,9 +39,15 @@ impl PrfConsumer {
         self.open.get(&handle).copied().ok_or(Errno::EBADF)
     }
 
-    /// A minor is turned on: it starts with the ticks from now on, at the rate of whoever uses the clocks already.
-    fn take_rate(&mut self, hz: u32) {
-        self.hz = hz;
+    /// A minor is turned on: it starts with the ticks from now on, of whatever makes them.
+    fn take_ticks_of(&mut self, source: Option<TickSource>) {
+        self.source = source;
+        let hz = match source {
+            // All of them count, as of a clock at that rate.
+            Some(TickSource::Event(_)) => RATE_HZ,
+            Some(TickSource::Clock(hz)) => hz,
+            None => 0,
+        };
         self.prf.set_hz(hz);
         // prf itself refuses it.
         let _ = self.rates.divides(hz, RATE_HZ, "prf counts");
@@ -52,11 +58,7 @@ impl Consumer for PrfConsumer {
     fn needs(&self) -> ClockNeeds {
         let counts = self.prf.wants_ticks();
         ClockNeeds {
-            source: if counts {
-                TickSource::clock(self.hz)
-            } else {
-                None
-            },
+            source: self.source.filter(|_| counts),
             starts_guest: counts,
             ..ClockNeeds::default()
         }
@@ -149,7 +151,7 @@ impl Device for PrfConsumer {
             } => {
                 let minor = self.minor(handle)?;
                 if self.prf.switch(minor, command, argument) == Some(Switch::On) {
-                    self.take_rate(context.clock()?);
+                    self.take_ticks_of(context.ticks());
                 }
                 let reply = self.prf.ioctl(minor, command, argument);
                 reply.map(Reply::Ioctl)

@@ -40,8 +40,8 @@ enum Open {
 pub struct ProfilConsumer {
     processes: Arc<ProfiledProcesses>,
     open: BTreeMap<Handle, Open>,
-    /// The clocks' rate at the last call that turned something on, in Hz.
-    hz: u32,
+    /// What made the ticks at the last call that turned something on.
+    source: Option<TickSource>,
     rates: RateCheck,
 }
 
@@ -51,7 +51,7 @@ impl ProfilConsumer {
         Self {
             processes,
             open: BTreeMap::new(),
-            hz: 0,
+            source: None,
             rates: RateCheck::default(),
         }
     }
@@ -80,16 +80,17 @@ impl ProfilConsumer {
             return Err(Errno::ENXIO);
         }
         if turns_on(&call, &ranges)? {
-            let hz = context.clock()?;
-            self.check_rate(&call, hz)?;
-            self.hz = hz;
+            let source = context.ticks();
+            self.check_rate(&call, ticks_a_second(source))?;
+            self.source = source;
         }
         let (value, open) = if call.flags & Call::KEEP == 0 {
             let value = self.processes.call(&call, &ranges)?;
             (value, Open::Process(call.pid))
         } else {
             self.check_memory(handle, &call)?;
-            let profile = KeptProfile::new(&call, context.vcpus, self.hz)?;
+            let hz = ticks_a_second(self.source);
+            let profile = KeptProfile::new(&call, context.vcpus, hz)?;
             let watch = self.watch(handle, call.pid)?;
             (0, Open::Kept(Box::new(Kept::new(profile, watch))))
         };
@@ -155,6 +156,15 @@ impl ProfilConsumer {
     }
 }
 
+/// The rate that ticks count at. Of an event all of them count, as of a clock at [`RATE_HZ`].
+fn ticks_a_second(source: Option<TickSource>) -> u32 {
+    match source {
+        Some(TickSource::Event(_)) => RATE_HZ,
+        Some(TickSource::Clock(hz)) => hz,
+        None => 0,
+    }
+}
+
 /// The call in `data`, and its ranges.
 fn decode(data: &[u8]) -> Result<(Call, Vec<Range>), Errno> {
     let (head, mut rest) = data.split_at_checked(Call::SIZE).ok_or(Errno::EFAULT)?;
@@ -175,7 +185,7 @@ impl Consumer for ProfilConsumer {
     fn needs(&self) -> ClockNeeds {
         let is_on = self.is_on();
         ClockNeeds {
-            source: TickSource::clock(if is_on { self.hz } else { 0 }),
+            source: self.source.filter(|_| is_on),
             starts_guest: is_on,
             ..ClockNeeds::default()
         }

@@ -1,0 +1,322 @@
+//! Events that the host's kernel counts for a vCPU's thread, which make ticks in place of the clock.
+//!
+//! Every so many of them the kernel signals the thread, so that KVM_RUN returns and the sample is taken where the vCPU
+//! stands. No guest code runs between the signal and the sample, and signals don't pile up: what has been counted is read
+//! from the event, however many signals there were. An event that is frequent slows the guest down, and no more.
+
+mod probe;
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+use kvmprof_abi::recorder::MAX_PERIOD;
+use kvmprof_recording::{EventKind, SamplingEvent};
+
+use crate::clock::RunTimeAlarm;
+use crate::perf_event::{self, Attributes, HardwareEvent};
+use crate::vcpu::signals;
+
+/// Where tracefs is (Linux `Documentation/trace/ftrace.rst`): the second one is its place in debugfs.
+const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+/// What the kernel counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counted {
+    /// Processor time of the thread.
+    RunTime,
+    /// How often the thread passes this tracepoint of KVM (`arch/x86/kvm/trace.h`, `include/trace/events/kvm.h`).
+    Tracepoint(&'static str),
+    /// What the processor counts in the guest.
+    Hardware(HardwareEvent),
+}
+
+impl Counted {
+    /// `None`: kvmprof counts it itself.
+    fn of(kind: EventKind) -> Option<Self> {
+        Some(match kind {
+            EventKind::GuestTime => Self::RunTime,
+            // At the end of a halt, whatever the processor calls its exits.
+            EventKind::Halt => Self::Tracepoint("kvm_vcpu_wakeup"),
+            EventKind::PageFaults => Self::Tracepoint("kvm_page_fault"),
+            EventKind::KvmExits => Self::Tracepoint("kvm_exit"),
+            EventKind::Cycles => Self::Hardware(HardwareEvent::Cycles),
+            EventKind::Instructions => Self::Hardware(HardwareEvent::Instructions),
+            EventKind::Branches => Self::Hardware(HardwareEvent::Branches),
+            EventKind::BranchMisses => Self::Hardware(HardwareEvent::BranchMisses),
+            EventKind::CacheReferences => Self::Hardware(HardwareEvent::CacheReferences),
+            EventKind::CacheMisses => Self::Hardware(HardwareEvent::CacheMisses),
+            EventKind::Exits
+            | EventKind::Port
+            | EventKind::PortRead
+            | EventKind::PortWrite
+            | EventKind::Mmio
+            | EventKind::MmioRead
+            | EventKind::MmioWrite => return None,
+        })
+    }
+
+    /// Whether KVM passes the tracepoint at all; else why not.
+    fn try_out(self) -> Result<(), String> {
+        let Self::Tracepoint(name @ ("kvm_exit" | "kvm_page_fault")) = self else {
+            // The others are the same code in every KVM.
+            return Ok(());
+        };
+        match probe::passes(name, tracepoint_id(name)?)? {
+            true => Ok(()),
+            false => Err(format!(
+                "the host's KVM is a variety that doesn't pass its tracepoint kvm:{name}"
+            )),
+        }
+    }
+}
+
+/// Why this host can't take samples by events of `kind`, and what to do, in words; `None` if it can. Finds out by opening
+/// one for the calling thread, and for some of them by running a guest of a few instructions, once.
+pub fn missing(kind: EventKind) -> Option<String> {
+    let counted = Counted::of(kind)?;
+    let opened = Meter::open(counted, MAX_PERIOD);
+    opened.and_then(|_| counted.try_out()).err()
+}
+
+/// An event of the calling thread, which counts.
+#[derive(Debug)]
+pub(crate) struct KernelEvent {
+    kind: EventKind,
+    period: u64,
+    meter: Meter,
+}
+
+#[derive(Debug)]
+enum Meter {
+    /// Is started for each tick anew, so that taking the sample isn't part of the time. With it: what is left over of the
+    /// ticks before, in ns, or not yet run if that is below 0.
+    RunTime { alarm: RunTimeAlarm, rest: i64 },
+    /// Counts all along. With it: how many ticks have been taken.
+    Count { event: File, taken: u64 },
+}
+
+impl Meter {
+    /// Or why not.
+    fn open(counted: Counted, period: u64) -> Result<Self, String> {
+        let count = |attributes| {
+            let event = open_counting(attributes, period);
+            event.map(|event| Self::Count { event, taken: 0 })
+        };
+        let meter = match counted {
+            Counted::RunTime => RunTimeAlarm::for_this_thread(signals::overflow())
+                .map(|alarm| Self::RunTime { alarm, rest: 0 }),
+            Counted::Tracepoint(name) => count(Attributes::new(
+                perf_event::TRACEPOINT,
+                tracepoint_id(name)?,
+            )),
+            Counted::Hardware(event) => {
+                let mut attributes = Attributes::new(perf_event::HARDWARE, event as u64);
+                attributes.flags = perf_event::EXCLUDE_HOST;
+                count(attributes)
+            }
+        };
+        meter.map_err(|error| perf_event::why_not(&error))
+    }
+}
+
+/// An event of the calling thread with these attributes, that signals it after each `period`.
+fn open_counting(mut attributes: Attributes, period: u64) -> io::Result<File> {
+    attributes.sample_period = period;
+    attributes.wakeup_events = 1;
+    let event = attributes.open(0)?;
+    perf_event::signal_this_thread(&event, signals::overflow())?;
+    Ok(event)
+}
+
+/// The number by which perf knows KVM's tracepoint `name`; or why there is none.
+fn tracepoint_id(name: &str) -> Result<u64, String> {
+    let folders = TRACEFS.map(Path::new);
+    let mut failure = None;
+    for folder in folders {
+        let events = folder.join("events");
+        match fs::read_to_string(events.join("kvm").join(name).join("id")) {
+            Ok(id) => {
+                let id = id.trim().parse();
+                return id
+                    .map_err(|_| format!("{} has no number for kvm:{name}", folder.display()));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if events.exists() {
+                    failure = Some(format!("the host's KVM has no tracepoint kvm:{name}"));
+                }
+            }
+            Err(error) => {
+                let words = format!(
+                    "the host doesn't let kvmprof read {}: {error}; run it as root",
+                    folder.display()
+                );
+                failure.get_or_insert(words);
+            }
+        }
+    }
+    Err(failure.unwrap_or_else(|| {
+        "the host's tracefs isn't mounted: mount -t tracefs tracefs /sys/kernel/tracing".to_owned()
+    }))
+}
+
+impl KernelEvent {
+    /// Has the calling thread, which is a vCPU's, count `event` from now on; `None` if kvmprof counts that itself.
+    ///
+    /// # Errors
+    /// Why it can't, in words.
+    pub fn start(event: SamplingEvent) -> Result<Option<Self>, String> {
+        let kind = event.kind();
+        let Some(counted) = Counted::of(kind) else {
+            return Ok(None);
+        };
+        let period = event.period();
+        let mut started = Self {
+            kind,
+            period,
+            meter: Meter::open(counted, period)?,
+        };
+        started.resume();
+        Ok(Some(started))
+    }
+
+    /// What is counted.
+    pub fn kind(&self) -> EventKind {
+        self.kind
+    }
+
+    /// How many ticks there have been since the last call. When there were any, [`resume`](Self::resume) has to follow once
+    /// the sample has been taken.
+    pub fn take(&mut self) -> u64 {
+        let period = self.period;
+        match &mut self.meter {
+            Meter::RunTime { alarm, rest } => {
+                let Some(run_time) = alarm.run_time() else {
+                    return 0;
+                };
+                let time = rest.saturating_add_unsigned(run_time);
+                let (ticks, left) = whole_ticks(time, period);
+                if ticks > 0 {
+                    *rest = left;
+                }
+                ticks
+            }
+            Meter::Count { event, taken } => {
+                let ticks = perf_event::count(event).unwrap_or_default() / period;
+                let new = ticks.saturating_sub(*taken);
+                *taken += new;
+                new
+            }
+        }
+    }
+
+    /// The guest goes on.
+    pub fn resume(&mut self) {
+        if let Meter::RunTime { alarm, rest } = &self.meter
+            && let Err(error) = alarm.arm(next_alarm(*rest, self.period))
+        {
+            log::warn!("The perf task clock failed ({error}): there are no more samples by it");
+        }
+    }
+}
+
+/// The ticks in `time` ns, and what is left over: an alarm that is early by a sixteenth of a period rings for the tick
+/// that is due then.
+fn whole_ticks(time: i64, period: u64) -> (u64, i64) {
+    let early = period / 16;
+    let reached = u64::try_from(time)
+        .unwrap_or_default()
+        .saturating_add(early);
+    let ticks = reached / period;
+    let taken = i64::try_from(ticks * period).unwrap_or(i64::MAX);
+    (ticks, time.saturating_sub(taken))
+}
+
+/// After how much more time the next alarm is due, in ns, when `rest` ns have passed of its period. Less than half a period
+/// might not even get the guest going: then it is the tick after that one.
+fn next_alarm(rest: i64, period: u64) -> u64 {
+    let left = period.saturating_add_signed(rest.saturating_neg());
+    if left < period / 2 {
+        left + period
+    } else {
+        left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guest_time_is_counted_to_the_end() {
+        let period = 1_000_000;
+        // In time, late, early, far too late.
+        for (time, expected) in [
+            (1_000_000, (1, 0)),
+            (1_003_000, (1, 3000)),
+            (999_000, (1, -1000)),
+            (3_500_000, (3, 500_000)),
+            (900_000, (0, 900_000)),
+            (-5, (0, -5)),
+        ] {
+            assert_eq!(whole_ticks(time, period), expected);
+        }
+        assert_eq!(next_alarm(0, period), 1_000_000);
+        assert_eq!(next_alarm(3000, period), 997_000);
+        assert_eq!(next_alarm(-1000, period), 1_001_000);
+        assert_eq!(next_alarm(500_000, period), 500_000);
+        assert_eq!(next_alarm(900_000, period), 1_100_000);
+    }
+
+    #[test]
+    fn what_kvmprof_counts_every_host_has() {
+        for kind in EventKind::ALL
+            .into_iter()
+            .filter(|kind| !kind.is_counted_by_kernel())
+        {
+            assert_eq!(missing(kind), None);
+            let event = SamplingEvent::new(kind, 1).unwrap();
+            assert!(KernelEvent::start(event).unwrap().is_none());
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_has_a_reason() {
+        let why = tracepoint_id("no_such_tracepoint").unwrap_err();
+        assert!(
+            why.contains("tracepoint") || why.contains("tracefs") || why.contains("root"),
+            "{why}"
+        );
+        for kind in EventKind::ALL
+            .into_iter()
+            .filter(|kind| kind.is_counted_by_kernel())
+        {
+            let event = SamplingEvent::new(kind, MAX_PERIOD).unwrap();
+            let started = KernelEvent::start(event);
+            // A tracepoint may be there, and never be passed.
+            assert!(
+                started.is_ok() || started.err() == missing(kind),
+                "{kind:?}"
+            );
+        }
+    }
+
+    /// This thread runs on until its own time has made the ticks.
+    #[test]
+    fn guest_time_makes_ticks_while_the_thread_runs() {
+        signals::block().unwrap();
+        let event = SamplingEvent::new(EventKind::GuestTime, 1_000_000).unwrap();
+        let Ok(Some(mut event)) = KernelEvent::start(event) else {
+            panic!("{:?}", missing(EventKind::GuestTime))
+        };
+        let mut ticks = 0;
+        while ticks < 20 {
+            if signals::take_overflows() {
+                let new = event.take();
+                assert!(new > 0, "each signal is a tick");
+                ticks += new;
+                event.resume();
+            }
+        }
+    }
+}
