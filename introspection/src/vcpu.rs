@@ -88,6 +88,16 @@ impl VcpuIntrospector {
         self.cpu.origin(linux, memory, registers)
     }
 
+    /// The parent of the process that [`VcpuIntrospector::identify`] has just found, in a Linux guest.
+    pub fn parent<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+    ) -> Option<ProcessInstance> {
+        let linux = self.knowledge.linux()?;
+        self.cpu.parent(linux, memory, registers)
+    }
+
     /// Whether the process that [`VcpuIntrospector::identify`] has just found may write at `address`, where no writable page
     /// is at the moment. `None` when that is unknown. In guests other than Linux it may not.
     pub fn can_write<M: PhysicalMemory>(

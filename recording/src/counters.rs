@@ -12,6 +12,23 @@ pub struct Counters {
     pub time: u64,
     /// The counters, by their numbers.
     pub counters: Vec<Counter>,
+    /// The processes, if they were asked for, by their pids.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes: Option<Vec<ProcessCounters>>,
+}
+
+/// What was counted of one process since it was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessCounters {
+    /// Its id; -1: all that belongs to no process that can be told, or to too many of them.
+    pub pid: i32,
+    /// Its last name.
+    pub comm: String,
+    /// When it was started, in ns of the guest's CLOCK_MONOTONIC; 0 if unknown.
+    pub started: u64,
+    /// By the numbers of the counters; `None` for those that weren't asked for.
+    pub counts: Vec<Option<u64>>,
 }
 
 /// One counter. It counts from the guest's start, or from some time after it.
@@ -49,7 +66,8 @@ impl Counters {
         serde_json::from_slice(document)
     }
 
-    /// What each counter has counted since `earlier`, by its name; none for one that wasn't there.
+    /// What each counter has counted since `earlier`, by its name; none for one that wasn't there. The processes are as they
+    /// are.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let counters = self.counters.iter().map(|now| {
@@ -68,6 +86,7 @@ impl Counters {
         Self {
             time: self.time.saturating_sub(earlier.time),
             counters: counters.collect(),
+            processes: self.processes.clone(),
         }
     }
 }
@@ -89,10 +108,12 @@ mod tests {
         let first = Counters {
             time: 100,
             counters: vec![counter("halts", &[5, 7]), counter("ticks", &[1, 1])],
+            processes: None,
         };
         let second = Counters {
             time: 350,
             counters: vec![counter("ticks", &[4, 1]), counter("halts", &[5, 9])],
+            processes: None,
         };
         let between = second.since(&first);
         assert_eq!(between.time, 250);
@@ -120,6 +141,12 @@ mod tests {
         let counters = Counters {
             time: 7,
             counters: vec![counter("halts", &[1, 2])],
+            processes: Some(vec![ProcessCounters {
+                pid: 7,
+                comm: "worker".to_owned(),
+                started: 5,
+                counts: vec![Some(3), None],
+            }]),
         };
         let text = serde_json::to_vec(&counters).unwrap();
         assert_eq!(Counters::from_json(&text).unwrap(), counters);

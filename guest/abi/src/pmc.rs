@@ -309,7 +309,8 @@ pub struct Call {
     /// The flags of the configuration, which mean nothing.
     pub configuration_flags: u32,
     /// When the call was made, in ns of the guest's CLOCK_MONOTONIC: it is about the process with this pid that was started
-    /// before. `u64::MAX`: about the one that is met first.
+    /// before, and processes that it forks later inherit its counters. `u64::MAX`: it is about the one that is met first,
+    /// and nothing is inherited.
     pub time: u64,
     /// The value of the counter, in what comes back.
     pub value: u64,

@@ -158,6 +158,17 @@ impl Cpu {
         (linux.instances.as_ref()?).origin(&view, &space, task, mm)
     }
 
+    /// That process's parent.
+    pub fn parent<M: PhysicalMemory>(
+        &self,
+        linux: &LinuxKnowledge,
+        memory: &M,
+        registers: &Registers,
+    ) -> Option<ProcessInstance> {
+        let view = linux.view(memory, registers)?;
+        (linux.instances.as_ref()?).parent(&view, self.seen?.task)
+    }
+
     /// Whether that process may write at `address`.
     pub fn can_write<M: PhysicalMemory>(
         &self,

@@ -11,7 +11,8 @@ use kvmprof_introspection::testing::linux_guest::{LinuxGuest, USER_TABLES};
 use kvmprof_introspection::testing::page_tables::Tables;
 use kvmprof_introspection::{Registers, VcpuIntrospector};
 use kvmprof_recording::{Mode, Sample};
-use kvmprof_vmm::profil::{ProfiledProcesses, StoppedVcpu, VcpuStores};
+use kvmprof_vmm::profil::{ProfiledProcesses, VcpuStores};
+use kvmprof_vmm::vcpu::StoppedVcpu;
 use vm_memory::{Bytes, GuestAddress};
 
 use crate::median;

@@ -5,8 +5,8 @@ use clap::Args;
 use kvmprof_abi::wire::device;
 use kvmprof_recording::SamplingEvent;
 use kvmprof_recording::status::{
-    ClockStatus, ConsumerStatus, MachineStatus, PcsStatus, PrfStatus, ProfilStatus, RecorderStatus,
-    Status,
+    ClockStatus, ConsumerStatus, MachineStatus, PcsStatus, PmcStatus, PrfStatus, ProfilStatus,
+    RecorderStatus, Status,
 };
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs};
 
@@ -148,8 +148,20 @@ fn consumer_state(consumer: &ConsumerStatus) -> String {
             };
             format!("{state}, {place}")
         }
+        ConsumerStatus::Pmc(pmc) => pmc_state(pmc),
         ConsumerStatus::Other(_) => "of a kind that this kvmprof does not know".to_owned(),
     }
+}
+
+fn pmc_state(pmc: &PmcStatus) -> String {
+    let mut state = format!("{} processes have counters", pmc.processes);
+    if pmc.accounts > 0 {
+        state += ", all processes are counted";
+    }
+    if !pmc.kernel.is_empty() {
+        state += &format!(", the kernel uses {}", pmc.kernel.join(", "));
+    }
+    state
 }
 
 fn pcs_state(pcs: &PcsStatus) -> &'static str {

@@ -137,6 +137,8 @@ pub enum ConsumerStatus {
     Recorder(RecorderStatus),
     /// A process that profil or pcsample profiles.
     Profil(ProfilStatus),
+    /// The device pmc.
+    Pmc(PmcStatus),
     /// A kind that a later version has added.
     Other(OtherStatus),
 }
@@ -206,6 +208,22 @@ pub struct ProfilStatus {
     pub kept: bool,
     /// Its account: `recorded` ticks were stored, `ungathered` ones were outside the profiled region, `pending` ones wait
     /// for their page, and the stores of `discarded` ones were given up.
+    #[serde(with = "LedgerMembers")]
+    pub ledger: ConsumerLedger,
+}
+
+/// The device pmc, while it counts anything.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PmcStatus {
+    /// `pmc`.
+    pub name: String,
+    /// How many processes have counters.
+    pub processes: usize,
+    /// How many clients have all processes counted.
+    pub accounts: usize,
+    /// The names of the counters that the kernel uses.
+    pub kernel: Vec<String>,
+    /// Its account: `recorded` ticks have found a process.
     #[serde(with = "LedgerMembers")]
     pub ledger: ConsumerLedger,
 }
@@ -293,6 +311,7 @@ impl ConsumerStatus {
             Self::Prf(prf) => &prf.name,
             Self::Recorder(recorder) => &recorder.name,
             Self::Profil(profil) => &profil.name,
+            Self::Pmc(pmc) => &pmc.name,
             Self::Other(other) => &other.name,
         }
     }
@@ -304,6 +323,7 @@ impl ConsumerStatus {
             Self::Prf(prf) => &prf.ledger,
             Self::Recorder(recorder) => &recorder.ledger,
             Self::Profil(profil) => &profil.ledger,
+            Self::Pmc(pmc) => &pmc.ledger,
             Self::Other(other) => &other.ledger,
         }
     }
@@ -351,6 +371,24 @@ impl ProfilStatus {
                 discarded: status.lost,
                 ..ConsumerLedger::default()
             },
+        }
+    }
+}
+
+impl PmcStatus {
+    /// The device pmc, with its name.
+    pub fn new(
+        processes: usize,
+        accounts: usize,
+        kernel: Vec<String>,
+        ledger: ConsumerLedger,
+    ) -> Self {
+        Self {
+            name: "pmc".to_owned(),
+            processes,
+            accounts,
+            kernel,
+            ledger,
         }
     }
 }

@@ -17,20 +17,20 @@ const DESCRIPTOR: usize = 16;
 const MAX_DESCRIPTORS: u32 = 4096;
 const MAX_NAME: u32 = 1024;
 
-/// The statistics that KVM sums up over time.
+/// Some of the statistics that KVM sums up over time.
 #[derive(Debug)]
 pub struct KvmStats {
     file: File,
-    /// The name of each, and where its value is in the file.
-    values: Vec<(String, u64)>,
+    /// Where the value of each is in the file, if it is there.
+    offsets: Vec<Option<u64>>,
 }
 
 impl KvmStats {
-    /// Those of the virtual machine or vCPU with this descriptor.
+    /// Those with these names, of the virtual machine or vCPU with this descriptor.
     ///
     /// # Errors
     /// What KVM says: ENOTTY before Linux 5.14.
-    pub fn open(of: &impl AsRawFd) -> io::Result<Self> {
+    pub fn open(of: &impl AsRawFd, names: &[&str]) -> io::Result<Self> {
         // SAFETY: the command has no argument, and makes a descriptor or fails.
         let descriptor = unsafe { libc::ioctl(of.as_raw_fd(), KVM_GET_STATS_FD, 0) };
         if descriptor < 0 {
@@ -39,15 +39,19 @@ impl KvmStats {
         // SAFETY: the descriptor was just made and nobody else owns it.
         let file = unsafe { File::from_raw_fd(descriptor) };
         let values = values(&file)?;
-        Ok(Self { file, values })
+        let offset = |name: &&str| {
+            let value = values.iter().find(|(known, _)| known == name);
+            value.map(|(_, offset)| *offset)
+        };
+        let offsets = names.iter().map(offset).collect();
+        Ok(Self { file, offsets })
     }
 
-    /// The value of the statistic `name`; `None` if this KVM hasn't got it.
-    pub fn value(&self, name: &str) -> Option<u64> {
-        let mut values = self.values.iter();
-        let (_, offset) = values.find(|(known, _)| known == name)?;
+    /// The value of the statistic with the name at `index`; `None` if this KVM hasn't got it.
+    pub fn value(&self, index: usize) -> Option<u64> {
+        let offset = self.offsets.get(index).copied().flatten()?;
         let mut value = [0; 8];
-        self.file.read_exact_at(&mut value, *offset).ok()?;
+        self.file.read_exact_at(&mut value, offset).ok()?;
         Some(u64::from_ne_bytes(value))
     }
 }

@@ -16,7 +16,7 @@ use kvmprof_abi::profil::{State, Status};
 use kvmprof_devices::profiling::Profile;
 use kvmprof_introspection::ProcessInstance;
 
-pub use vcpu_stores::{StoppedVcpu, VcpuStores};
+pub use vcpu_stores::VcpuStores;
 
 /// Maximum number of processes that are profiled at once.
 const MAX_PROCESSES: usize = 1024;

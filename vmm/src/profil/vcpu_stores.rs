@@ -5,26 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use kvmprof_abi::profil::{RATE_HZ, State};
 use kvmprof_devices::profiling::Phase;
-use kvmprof_introspection::{ProcessInstance, ProcessOrigin, Registers, VcpuIntrospector};
+use kvmprof_introspection::{ProcessInstance, ProcessOrigin};
 use kvmprof_recording::{Mode, Sample};
 
 use super::process_memory::StoppedProcess;
 use super::{Account, ProfiledProcess, ProfiledProcesses};
-use crate::machine::GuestMemory;
-
-/// A process that no tick has met is looked for once in so many of its turns.
-const SEARCH_PERIOD: u64 = 64;
-
-/// A stopped vCPU, and what has been found of it.
-#[derive(Clone, Copy)]
-pub struct StoppedVcpu<'a> {
-    /// Guest memory.
-    pub memory: &'a GuestMemory,
-    /// The vCPU's registers.
-    pub registers: &'a Registers,
-    /// Has identified what the vCPU runs.
-    pub introspector: &'a VcpuIntrospector,
-}
+use crate::vcpu::{LifeCheck, StoppedVcpu, WatchedProcess};
 
 /// Stores the ticks of one vCPU that find a profiled process in user mode.
 #[derive(Debug)]
@@ -36,7 +22,7 @@ pub struct VcpuStores {
     list: Arc<[Arc<ProfiledProcess>]>,
     /// The process of the last tick in user mode, and its profile if it has one.
     last: Option<(ProcessInstance, Option<Arc<ProfiledProcess>>)>,
-    ticks: u64,
+    life_check: LifeCheck,
 }
 
 impl VcpuStores {
@@ -48,7 +34,7 @@ impl VcpuStores {
             version: 0,
             list: Arc::default(),
             last: None,
-            ticks: 0,
+            life_check: LifeCheck::default(),
         }
     }
 
@@ -69,7 +55,6 @@ impl VcpuStores {
         if self.list.is_empty() {
             return;
         }
-        self.ticks += 1;
         self.check_one(vcpu);
         if sample.mode != Mode::User {
             return;
@@ -181,30 +166,26 @@ impl VcpuStores {
         self.processes.add(forked).ok()
     }
 
-    /// Looks whether one of the processes still lives, in turn.
-    fn check_one(&self, vcpu: StoppedVcpu<'_>) {
-        let processes = self.list.len() as u64;
-        let turn = usize::try_from(self.ticks % processes).unwrap_or_default();
-        let Some(process) = self.list.get(turn) else {
-            return;
+    /// Looks whether one of the processes still lives.
+    fn check_one(&mut self, vcpu: StoppedVcpu<'_>) {
+        let list = &self.list;
+        let watched = |index: usize| {
+            let process = list.get(index)?;
+            let account = process.account();
+            account.ended.is_none().then_some(WatchedProcess {
+                pid: process.pid,
+                instance: account.instance,
+            })
         };
-        let mut account = process.account();
-        if account.ended.is_some() {
-            return;
-        }
-        let lives = match &account.instance {
-            Some(instance) => vcpu
-                .introspector
-                .is_alive(vcpu.memory, vcpu.registers, instance),
-            None if (self.ticks / processes).is_multiple_of(SEARCH_PERIOD) => {
-                let found =
-                    (vcpu.introspector).find_process(vcpu.memory, vcpu.registers, process.pid);
-                found.map(|found| found.is_some())
+        let ended = self.life_check.ended(list.len(), watched, vcpu);
+        if let Some((index, checked)) = ended
+            && let Some(process) = list.get(index)
+        {
+            let mut account = process.account();
+            // Another vCPU may have met it meanwhile.
+            if account.instance == checked.instance {
+                account.end(State::Ended);
             }
-            None => None,
-        };
-        if lives == Some(false) {
-            account.end(State::Ended);
         }
     }
 }

@@ -24,7 +24,6 @@ use kvmprof_recording::ClockLedger;
 
 use crate::binaries::BinarySources;
 use crate::clock::ClockSetting;
-use crate::profil::ProfiledProcesses;
 use crate::vcpu::{Gate, TickReceiver, VcpuShared};
 use clocks::{Clocks, Flush};
 use consumers::{Consumer, Consumers, Context, Device};
@@ -34,7 +33,7 @@ use processes::Processes;
 use server::Handles;
 
 pub use clocks::ClockPlan;
-pub use consumers::{FileRecorder, RecordPlan, recording_info};
+pub use consumers::{FileRecorder, OnVcpus, RecordPlan, recording_info};
 pub use status::MachineInfo;
 
 /// How long recordings may wait, after the guest's end, for the files that are still being read.
@@ -60,21 +59,21 @@ pub struct Profiler {
 
 impl Profiler {
     /// A profiler of the vCPUs whose threads have the other ends of these; `gate` holds them
-    /// until something is counted. A table of prf may have `prf_addresses` addresses. The vCPUs' threads store the ticks of
-    /// the processes in `profiled`. The files that the guest executes are looked for in `sources`.
+    /// until something is counted. A table of prf may have `prf_addresses` addresses. `on_vcpus` is what the vCPUs' threads do
+    /// for consumers. The files that the guest executes are looked for in `sources`.
     pub fn new(
         vcpus: Vec<(Arc<VcpuShared>, TickReceiver)>,
         plan: ClockPlan,
         gate: Arc<Gate>,
         info: MachineInfo,
         prf_addresses: usize,
-        profiled: Arc<ProfiledProcesses>,
+        on_vcpus: OnVcpus,
         sources: BinarySources,
     ) -> Self {
         let count = u16::try_from(vcpus.len()).unwrap_or(u16::MAX);
         Self {
             clocks: Clocks::new(vcpus, plan),
-            consumers: Consumers::new(count, prf_addresses, profiled),
+            consumers: Consumers::new(count, prf_addresses, on_vcpus),
             processes: Processes::new(sources),
             names: Names::default(),
             kernel_text: KernelText::default(),

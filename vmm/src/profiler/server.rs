@@ -13,8 +13,6 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Backend, Handle, IoctlReply, Readiness};
 
-use kvmprof_recording::ClockLedger;
-
 use super::Profiler;
 use super::clocks::Flush;
 use super::consumers::{Preparation, Reply, Request, TicksBefore};
@@ -130,12 +128,10 @@ impl Handles {
 impl Backend for Profiler {
     fn open(&mut self, number: u16, minor: u16) -> Result<Handle, Errno> {
         let target = match number {
-            device::STATUS | device::PROCESSES | device::KALLSYMS | device::PMC if minor != 0 => {
+            device::STATUS | device::PROCESSES | device::KALLSYMS if minor != 0 => {
                 return Err(Errno::ENXIO);
             }
-            device::STATUS | device::PROCESSES | device::KALLSYMS | device::PMC => {
-                Target::Text(number)
-            }
+            device::STATUS | device::PROCESSES | device::KALLSYMS => Target::Text(number),
             _ => Target::Device {
                 consumer: self.consumers.with_device(number).ok_or(Errno::ENODEV)?,
                 minor,
@@ -350,8 +346,7 @@ impl Profiler {
     fn before_text(&mut self, number: u16) -> Wait {
         let within = |time| Instant::now().checked_add(time);
         match number {
-            // The one has ledgers, the other the clock's ticks.
-            device::STATUS | device::PMC => Wait {
+            device::STATUS => Wait {
                 flush: Some(self.clocks.flush()),
                 deadline: within(MAX_WAIT_OF_STATUS),
                 ..Wait::default()
@@ -426,11 +421,6 @@ impl Profiler {
         match number {
             device::STATUS => {
                 let document = serde_json::to_vec(&self.status());
-                document.map(Arc::from).map_err(|_| Errno::EIO)
-            }
-            device::PMC => {
-                let ledgers: Vec<ClockLedger> = self.clocks.ledgers().collect();
-                let document = serde_json::to_vec(&self.info.counters.read(&ledgers));
                 document.map(Arc::from).map_err(|_| Errno::EIO)
             }
             device::PROCESSES => {

@@ -7,6 +7,7 @@ mod kicker;
 mod ring;
 mod sampler;
 pub mod signals;
+mod stopped;
 mod thread;
 
 pub use capture::RegisterSource;
@@ -14,4 +15,5 @@ pub use exits::{ExitTotals, GuestExit};
 pub use gate::Gate;
 pub use kicker::Kicker;
 pub use ring::{Doorbell, RING_ENTRIES, TickReceiver, TickSender, tick_ring};
+pub use stopped::{LifeCheck, StoppedVcpu, WatchedProcess};
 pub use thread::{Ending, VcpuCommon, VcpuShared, VcpuThread};

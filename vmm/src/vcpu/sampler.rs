@@ -8,10 +8,11 @@ use kvmprof_recording::{Mode, Sample, StackParts, Ticks};
 
 use super::capture::{RegisterSource, interrupt_priority_level, page_table_root, read_by_ioctls};
 use super::exits::{ExitCounter, GuestExit};
-use super::{TickSender, VcpuShared};
+use super::{StoppedVcpu, TickSender, VcpuShared};
 use crate::clock::{ElapsedTicks, Generation, TickSource, VcpuClock, monotonic_ns};
+use crate::counters::VcpuCounting;
 use crate::machine::GuestMemory;
-use crate::profil::{StoppedVcpu, VcpuStores};
+use crate::profil::VcpuStores;
 use kvmprof_introspection::{AddressSpace, GuestKnowledge, Registers, Stack, VcpuIntrospector};
 
 const HLT: u8 = 0xf4;
@@ -29,6 +30,7 @@ pub struct Sampler {
     pub(super) introspector: VcpuIntrospector,
     pub(super) ticks: TickSender,
     pub(super) stores: VcpuStores,
+    pub(super) counting: VcpuCounting,
     pub(super) registers: RegisterSource,
     // An application processor that has not had its SIPI yet has no meaningful registers.
     pub(super) started: bool,
@@ -38,6 +40,8 @@ pub struct Sampler {
     // Of the last sample. A fixed place, so that nothing is allocated.
     pub(super) stack: Box<Stack>,
     pub(super) generation: Generation,
+    // Whether anything makes ticks: KVM leaves the registers in the run page then.
+    pub(super) is_sampling: bool,
 }
 
 impl Sampler {
@@ -88,13 +92,38 @@ impl Sampler {
         self.stores.set_hz(hz);
         self.exits.restart(event);
         self.shared.control.set_halted(false);
-        self.registers.enable(fd, source.is_some());
+        self.is_sampling = source.is_some();
+        self.registers.enable(fd, self.is_sampling);
     }
 
     /// KVM_RUN returned with `exit`, which the guest has caused.
     pub fn exited(&mut self, fd: &mut VcpuFd, exit: GuestExit) {
         if self.exits.count(exit) {
             self.sample_exit(fd, exit);
+        }
+        if self.counting.is_on() {
+            self.count_exit(fd, exit);
+        }
+    }
+
+    /// Counts `exit` for the process that has caused it.
+    fn count_exit(&mut self, fd: &mut VcpuFd, exit: GuestExit) {
+        // Nothing is in the run page while nobody takes samples.
+        let registers = if self.is_sampling {
+            self.registers.read(fd)
+        } else {
+            read_by_ioctls(fd)
+        };
+        let Some(registers) = registers else { return };
+        let identity = (self.introspector).identify(&self.memory, &registers, false, false);
+        let vcpu = StoppedVcpu {
+            memory: &self.memory,
+            registers: &registers,
+            introspector: &self.introspector,
+        };
+        let is_urgent = (self.counting).exited(exit, identity.pid, identity.comm, vcpu);
+        if is_urgent {
+            self.ticks.ring();
         }
     }
 
@@ -104,7 +133,9 @@ impl Sampler {
         self.stack.clear();
         let sample = self.registers.read(fd).map(|mut registers| {
             registers.rip = exit.instruction(&registers, &self.memory);
-            self.capture(&registers, false, monotonic_ns())
+            let sample = self.capture(&registers, false, monotonic_ns());
+            self.count_tick(&sample, &registers);
+            sample
         });
         let elapsed = ElapsedTicks {
             lost: u64::from(sample.is_none()),
@@ -177,7 +208,21 @@ impl Sampler {
             introspector: &self.introspector,
         };
         self.stores.tick(&sample, vcpu);
+        self.count_tick(&sample, &registers);
         Some((sample, halted))
+    }
+
+    /// Counts what has passed until the tick that has found `sample`.
+    fn count_tick(&mut self, sample: &Sample, registers: &Registers) {
+        let vcpu = StoppedVcpu {
+            memory: &self.memory,
+            registers,
+            introspector: &self.introspector,
+        };
+        let is_urgent = self.counting.tick(sample.pid, sample.comm, vcpu);
+        if is_urgent {
+            self.ticks.ring();
+        }
     }
 
     /// What the guest does that stands still with these registers. Its stack goes into `self.stack`, which is empty.

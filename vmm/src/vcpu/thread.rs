@@ -14,6 +14,7 @@ use super::exits::{ExitCounter, ExitTotals, GuestExit};
 use super::sampler::Sampler;
 use super::{Gate, Kicker, TickSender, signals};
 use crate::clock::{ClockControl, Ticker, VcpuClock, monotonic_ns};
+use crate::counters::VcpuCounting;
 use crate::machine::failure::{FailureCause, GuestFailure};
 use crate::machine::{GuestMemory, MachineDevices, PowerRequest};
 use crate::profil::{ProfiledProcesses, VcpuStores};
@@ -94,6 +95,8 @@ pub struct VcpuThread {
     pub shared: Arc<VcpuShared>,
     /// The way for its ticks.
     pub ticks: TickSender,
+    /// Counts for processes.
+    pub counting: VcpuCounting,
     /// What it shares with its like.
     pub common: Arc<VcpuCommon>,
 }
@@ -118,6 +121,7 @@ impl VcpuThread {
             mut fd,
             shared,
             ticks,
+            counting,
             common,
         } = self;
         let prepared = signals::let_through_in_kvm_run(&fd)
@@ -136,6 +140,7 @@ impl VcpuThread {
             introspector: VcpuIntrospector::new(Arc::clone(&common.knowledge), vcpu),
             ticks,
             stores: VcpuStores::new(Arc::clone(&common.profiled)),
+            counting,
             registers: common.registers,
             started: vcpu == 0,
             process_group: false,
@@ -143,6 +148,7 @@ impl VcpuThread {
             processes: false,
             stack: Box::default(),
             generation: 0,
+            is_sampling: false,
         };
         common.gate.pass();
         shared.kicker.attach();

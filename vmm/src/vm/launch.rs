@@ -19,11 +19,12 @@ use super::{VmEnd, VmError};
 use crate::binaries::BinarySources;
 use crate::clock::{ClockSource, HaltedTicks, Ticker};
 use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, WindowWatch};
-use crate::counters::MachineCounters;
+use crate::counters::{MachineCounters, VcpuCounting};
 use crate::host_socket::{HostListener, HostSocket};
 use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_kvm};
-use crate::profil::ProfiledProcesses;
-use crate::profiler::{ClockPlan, FileRecorder, MachineInfo, Profiler, RecordPlan, recording_info};
+use crate::profiler::{
+    ClockPlan, FileRecorder, MachineInfo, OnVcpus, Profiler, RecordPlan, recording_info,
+};
 use crate::vcpu::{Doorbell, Ending, Gate, RegisterSource, VcpuCommon, VcpuShared, signals};
 use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
 use kvmprof_introspection::GuestKnowledge;
@@ -114,9 +115,11 @@ impl Vm {
         let held = config.hold || recorder.is_some();
         // Not before: a guest that can't start leaves an older one's output alone.
         config.console.empty()?;
-        let profiled = Arc::<ProfiledProcesses>::default();
+        let on_vcpus = OnVcpus::new(config.machine.cpus.into());
+        let counting = info.counters.of_processes(&on_vcpus.counts);
+        let shared = shared.into_iter().zip(counting).collect();
         let (vcpus, rings) = start_vcpus(
-            machine, shared, &plan, &knowledge, &profiled, held, &doorbell,
+            machine, shared, &plan, &knowledge, &on_vcpus, held, &doorbell,
         )?;
         let event_thread = EventThread {
             listener,
@@ -129,7 +132,7 @@ impl Vm {
             plan,
             info,
             prf_addresses: config.prf_addresses,
-            profiled,
+            on_vcpus,
             sources: BinarySources::new(
                 memory.clone(),
                 Arc::clone(&knowledge),
@@ -267,10 +270,10 @@ fn console_input(
 /// is learned beside them.
 fn start_vcpus(
     mut machine: Machine,
-    shared: Vec<Arc<VcpuShared>>,
+    shared: Vec<(Arc<VcpuShared>, VcpuCounting)>,
     plan: &ClockPlan,
     knowledge: &Arc<GuestKnowledge>,
-    profiled: &Arc<ProfiledProcesses>,
+    on_vcpus: &OnVcpus,
     held: bool,
     doorbell: &Arc<Doorbell>,
 ) -> Result<(VcpuThreads, Vec<Profiled>), VmError> {
@@ -283,7 +286,10 @@ fn start_vcpus(
     let ticker = match plan.source {
         ClockSource::Thread => None,
         ClockSource::Ticker => {
-            let kickers: Vec<_> = shared.iter().map(|vcpu| Arc::clone(&vcpu.kicker)).collect();
+            let kickers: Vec<_> = shared
+                .iter()
+                .map(|vcpu| Arc::clone(&vcpu.0.kicker))
+                .collect();
             let ticker = Ticker::start(&kickers).map_err(VmError::host("a thread"))?;
             Some(Arc::new(ticker))
         }
@@ -295,7 +301,7 @@ fn start_vcpus(
         ticker,
         jitter: plan.jitter,
         registers: plan.registers,
-        profiled: Arc::clone(profiled),
+        profiled: Arc::clone(&on_vcpus.profiled),
         gate: Arc::new(gate),
         stopping: Arc::default(),
     };
@@ -321,7 +327,7 @@ struct EventThread {
     plan: ClockPlan,
     info: MachineInfo,
     prf_addresses: usize,
-    profiled: Arc<ProfiledProcesses>,
+    on_vcpus: OnVcpus,
     sources: BinarySources,
     recorder: Option<FileRecorder>,
 }
@@ -336,7 +342,7 @@ impl EventThread {
             vcpus.gate(),
             self.info,
             self.prf_addresses,
-            self.profiled,
+            self.on_vcpus,
             self.sources,
         )));
         if let Some(recorder) = self.recorder {

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use kvm_ioctls::VcpuFd;
 
+use crate::counters::VcpuCounting;
 use crate::machine::Machine;
 use crate::vcpu::{
     Doorbell, Ending, Gate, TickReceiver, VcpuCommon, VcpuShared, VcpuThread, tick_ring,
@@ -36,11 +37,12 @@ impl VcpuThreads {
     pub fn start(
         machine: Machine,
         fds: Vec<VcpuFd>,
-        shared: Vec<Arc<VcpuShared>>,
+        vcpus: Vec<(Arc<VcpuShared>, VcpuCounting)>,
         common: VcpuCommon,
         doorbell: &Arc<Doorbell>,
     ) -> io::Result<(Self, Vec<Profiled>)> {
         let (sender, endings) = mpsc::channel();
+        let (shared, counting): (Vec<_>, Vec<_>) = vcpus.into_iter().unzip();
         let mut all = Self {
             shared,
             common: Arc::new(common),
@@ -50,13 +52,15 @@ impl VcpuThreads {
             _machine: machine,
         };
         let mut profiled = Vec::new();
-        for ((fd, shared), vcpu) in fds.into_iter().zip(&all.shared).zip(0..) {
+        let vcpus = fds.into_iter().zip(&all.shared).zip(counting);
+        for (((fd, shared), counting), vcpu) in vcpus.zip(0..) {
             let (ticks, ring) = tick_ring(vcpu, Arc::clone(doorbell));
             let thread = VcpuThread {
                 vcpu,
                 fd,
                 shared: Arc::clone(shared),
                 ticks,
+                counting,
                 common: Arc::clone(&all.common),
             };
             let sender = all.sender.clone();

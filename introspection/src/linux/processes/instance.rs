@@ -128,11 +128,20 @@ impl InstanceLayout {
             return None;
         }
         space.read(address, &mut program)?;
-        let parent = kernel_pointer(view.u64(task.wrapping_add(self.parent))?)?;
         Some(ProcessOrigin {
             program,
-            parent: self.instance(view, parent)?,
+            parent: self.parent(view, task)?,
         })
+    }
+
+    /// The parent of the process of the task at `task`.
+    pub fn parent<M: PhysicalMemory>(
+        &self,
+        view: &KernelView<'_, M>,
+        task: u64,
+    ) -> Option<ProcessInstance> {
+        let parent = kernel_pointer(view.u64(task.wrapping_add(self.parent))?)?;
+        self.instance(view, parent)
     }
 
     /// Whether `instance` still has a thread. `None` when that can't be told.

@@ -95,6 +95,7 @@ mod tests {
                 counter("cycles", Some("no PMU")),
                 counter("branches", Some("no PMU")),
             ],
+            processes: None,
         };
         let mut output = Vec::new();
         write(&counters, &mut output).unwrap();

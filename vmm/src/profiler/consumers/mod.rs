@@ -4,6 +4,7 @@
 mod client_recorders;
 mod file_recorder;
 mod pcs;
+mod pmc;
 mod prf;
 mod profil;
 mod recording;
@@ -20,9 +21,11 @@ use super::kernel_text::KernelText;
 use super::processes::Processes;
 use super::{ClockPlan, MachineInfo};
 use crate::clock::{ClockSetting, TickSource};
+use crate::counters::ProcessCounts;
 use crate::profil::ProfiledProcesses;
 use client_recorders::ClientRecorders;
 use pcs::PcsConsumer;
+use pmc::PmcConsumer;
 use prf::PrfConsumer;
 use profil::ProfilConsumer;
 
@@ -221,6 +224,25 @@ pub trait Device {
     fn readiness(&self, handle: Handle) -> Readiness;
 }
 
+/// What the vCPUs' threads do for consumers while the vCPUs stand still.
+#[derive(Debug)]
+pub struct OnVcpus {
+    /// They store ticks into the memory of these processes.
+    pub profiled: Arc<ProfiledProcesses>,
+    /// They count for processes.
+    pub counts: Arc<ProcessCounts>,
+}
+
+impl OnVcpus {
+    /// For a guest with `vcpus` vCPUs.
+    pub fn new(vcpus: usize) -> Self {
+        Self {
+            profiled: Arc::default(),
+            counts: Arc::new(ProcessCounts::new(vcpus)),
+        }
+    }
+}
+
 /// All consumers.
 pub struct Consumers {
     list: Vec<Box<dyn Consumer>>,
@@ -228,13 +250,14 @@ pub struct Consumers {
 
 impl Consumers {
     /// Those that clients reach, for a guest with `vcpus` vCPUs; a table of prf may have `prf_addresses` addresses, and
-    /// the vCPUs' threads store the ticks of the processes in `profiled`.
-    pub fn new(vcpus: u16, prf_addresses: usize, profiled: Arc<ProfiledProcesses>) -> Self {
+    /// the vCPUs' threads do what is in `on_vcpus`.
+    pub fn new(vcpus: u16, prf_addresses: usize, on_vcpus: OnVcpus) -> Self {
         Self {
             list: vec![
                 Box::new(PcsConsumer::new(vcpus)),
                 Box::new(PrfConsumer::new(vcpus, prf_addresses)),
-                Box::new(ProfilConsumer::new(profiled)),
+                Box::new(ProfilConsumer::new(on_vcpus.profiled)),
+                Box::new(PmcConsumer::new(vcpus, on_vcpus.counts)),
                 Box::new(ClientRecorders::default()),
             ],
         }
@@ -325,7 +348,7 @@ mod tests {
     }
 
     fn consumers(all: impl IntoIterator<Item = ClockNeeds>) -> Consumers {
-        let mut consumers = Consumers::new(2, 100, Arc::default());
+        let mut consumers = Consumers::new(2, 100, OnVcpus::new(2));
         for needs in all {
             consumers.add(Box::new(Counter { needs }));
         }
@@ -370,10 +393,10 @@ mod tests {
         };
         assert_eq!(all.setting(), expected);
         assert!(all.start_guest());
-        // Behind the four that are always there.
-        assert!(all.others_count(4) && all.others_count(5));
+        // Behind the five that are always there.
+        assert!(all.others_count(5) && all.others_count(6));
         let alone = consumers([first]);
-        assert!(!alone.others_count(4) && !alone.start_guest());
+        assert!(!alone.others_count(5) && !alone.start_guest());
         assert_eq!(alone.setting().stacks, stacks(true, false));
     }
 
@@ -382,7 +405,13 @@ mod tests {
         use kvmprof_abi::wire::device;
 
         let mut consumers = consumers([]);
-        for number in [device::PCS, device::PRF, device::RECORDER, device::PROFIL] {
+        for number in [
+            device::PCS,
+            device::PRF,
+            device::RECORDER,
+            device::PROFIL,
+            device::PMC,
+        ] {
             let index = consumers.with_device(number).unwrap();
             assert!(consumers.device(index).is_some());
         }

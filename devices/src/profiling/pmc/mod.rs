@@ -1,0 +1,406 @@
+//! pmc(9): counters of processes, of the kernel, and profiling by a counter's overflow.
+//!
+//! [`Pmc`] carries out the calls of `PMC.md`, and takes what was counted of which process. It knows neither how that is
+//! found out, nor who makes ticks. [`Account`] counts all processes for one client.
+
+mod account;
+mod process;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pmc::{COUNTERS, Call, CounterId, Function, KERNEL, VALUE_FLAGS_CHILDREN};
+
+pub use account::{Account, Row};
+use process::Process;
+
+/// What `pmc_get_num_counters` returns.
+const NUMBER: i64 = CounterId::CacheMisses as i64 + 1;
+const _: () = assert!(NUMBER.cast_unsigned() == COUNTERS as u64);
+
+/// Maximum number of processes that have counters.
+const MAX_PROCESSES: usize = 1024;
+/// The reset values for profiling: numbers of events, and ns of [`CounterId::CpuTime`].
+const RESET_EVENTS: std::ops::RangeInclusive<u64> = 1..=10_000_000;
+const RESET_NS: std::ops::RangeInclusive<u64> = 1000..=10_000_000_000;
+
+/// A process of the guest. Its pid may be another process's later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProcessKey {
+    /// Its id.
+    pub pid: i32,
+    /// When it was started, in ns of the guest's CLOCK_MONOTONIC; 0 when unknown.
+    pub started: u64,
+}
+
+/// What was counted while a process ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// The process.
+    pub process: ProcessKey,
+    /// Its parent, if that is known.
+    pub parent: Option<ProcessKey>,
+    /// Its name.
+    pub comm: [u8; 16],
+    /// How much, by the numbers of the counters.
+    pub counts: [u64; COUNTERS],
+}
+
+/// What a call gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Called {
+    /// What the function returns.
+    pub returned: i64,
+    /// The counter's value.
+    pub value: u64,
+}
+
+/// What counts for the whole guest.
+pub trait Totals {
+    /// Whether the host can count it.
+    fn can_count(&self, counter: CounterId) -> bool;
+
+    /// Whether its overflow can make ticks.
+    fn can_sample(&self, counter: CounterId) -> bool;
+
+    /// What `counter` has counted since the guest's start.
+    fn total(&self, counter: CounterId) -> u64;
+}
+
+/// The kernel's use of a counter.
+#[derive(Clone, Copy, Debug)]
+struct KernelUse {
+    /// The counter's total when it was allocated.
+    base: u64,
+    /// The number of events to a tick, if its overflow makes ticks.
+    profiling: Option<u64>,
+}
+
+/// The counters of all processes and of the kernel.
+#[derive(Debug)]
+pub struct Pmc {
+    processes: Vec<Process>,
+    kernel: [Option<KernelUse>; COUNTERS],
+}
+
+impl Default for Pmc {
+    fn default() -> Self {
+        Self {
+            processes: Vec::new(),
+            kernel: [None; COUNTERS],
+        }
+    }
+}
+
+impl Pmc {
+    /// Carries out `call`.
+    ///
+    /// # Errors
+    /// Those of `PMC.md`. Nothing has changed then.
+    pub fn call(&mut self, call: &Call, totals: &dyn Totals) -> Result<Called, Errno> {
+        let returned = |returned| Called { returned, value: 0 };
+        match call.function {
+            Function::NumCounters => Ok(returned(NUMBER)),
+            Function::CounterType => counter_type(call.counter, totals).map(returned),
+            Function::AllocKernel
+            | Function::FreeKernel
+            | Function::StartProfiling
+            | Function::StopProfiling => self.kernel_call(call, totals).map(|()| returned(0)),
+            Function::Value if call.pid == KERNEL => {
+                let value = self.kernel_value(call, totals)?;
+                Ok(Called { returned: 0, value })
+            }
+            _ if call.pid < 1 => Err(Errno::EINVAL),
+            Function::Value => {
+                let children = match call.flags {
+                    0 => false,
+                    VALUE_FLAGS_CHILDREN => true,
+                    _ => return Err(Errno::EINVAL),
+                };
+                let id = counter(call)?;
+                let process = self.newest(call).ok_or(Errno::ENXIO)?;
+                let value = process.value(id, children)?;
+                Ok(Called { returned: 0, value })
+            }
+            Function::IsRunning | Function::IsConfigured | Function::Enabled => {
+                Ok(returned(self.is(call).into()))
+            }
+            Function::SaveContext | Function::RestoreContext => {
+                let is_saved = call.function == Function::SaveContext;
+                if let Some(process) = self.newest_mut(call) {
+                    process.set_saved(is_saved);
+                }
+                Ok(returned(0))
+            }
+            Function::Configure => self.configure(call, totals).map(|()| returned(0)),
+            Function::Enable | Function::Disable => self.switch(call).map(|()| returned(0)),
+            Function::Accumulate => self.accumulate(call).map(|()| returned(0)),
+        }
+    }
+
+    /// Something was counted while a process ran.
+    pub fn count(&mut self, counted: &Counted) {
+        let key = counted.process;
+        if !self.processes.iter().any(|process| process.is(key)) {
+            self.forget_predecessors(key);
+            self.inherit(counted);
+        }
+        let mut newest = self.processes.iter_mut().rev();
+        if let Some(process) = newest.find(|process| process.is(key)) {
+            process.meet(key, counted.parent);
+            process.count(&counted.counts);
+        }
+    }
+
+    /// The process `pid` has ended that was started then, or that was never met (`None`). It may be unknown here.
+    pub fn end(&mut self, pid: i32, started: Option<u64>) {
+        let is_it = |process: &Process| {
+            process.pid() == pid && process.key().map(|key| key.started) == started
+        };
+        while let Some(index) = self.processes.iter().position(is_it) {
+            let mut ended = self.processes.remove(index);
+            let counts = ended.take_counts();
+            let parent = ended.parent();
+            let mut others = self.processes.iter_mut();
+            if let Some(parent) = others.find(|process| parent.is_some_and(|key| process.is(key))) {
+                parent.accumulate(&counts);
+            }
+        }
+    }
+
+    /// The guest has ended: there are no processes any more.
+    pub fn end_all(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The processes that have counters: their pids, and when they were started once they were met.
+    pub fn processes(&self) -> impl ExactSizeIterator<Item = (i32, Option<u64>)> {
+        let key = |process: &Process| (process.pid(), process.key().map(|key| key.started));
+        self.processes.iter().map(key)
+    }
+
+    /// The bits of the counters that count for processes now.
+    pub fn wanted(&self) -> u32 {
+        let wanted = self.processes.iter().map(Process::wanted);
+        wanted.fold(0, |all, one| all | one)
+    }
+
+    /// The counters that the kernel uses.
+    pub fn kernel_counters(&self) -> impl Iterator<Item = CounterId> {
+        let pairs = CounterId::ALL.into_iter().zip(&self.kernel);
+        pairs.filter_map(|(id, used)| used.is_some().then_some(id))
+    }
+
+    /// The counter whose overflow makes ticks, and the number of events to a tick.
+    pub fn profiling(&self) -> Option<(CounterId, u64)> {
+        let mut pairs = CounterId::ALL.into_iter().zip(&self.kernel);
+        pairs.find_map(|(id, used)| Some((id, (*used)?.profiling?)))
+    }
+
+    fn newest(&self, call: &Call) -> Option<&Process> {
+        let mut newest = self.processes.iter().rev();
+        newest.find(|process| is_meant(process, call))
+    }
+
+    fn newest_mut(&mut self, call: &Call) -> Option<&mut Process> {
+        let mut newest = self.processes.iter_mut().rev();
+        newest.find(|process| is_meant(process, call))
+    }
+
+    fn kernel_use(&mut self, id: CounterId) -> Result<&mut Option<KernelUse>, Errno> {
+        self.kernel.get_mut(id.number()).ok_or(Errno::EINVAL)
+    }
+
+    fn is_kernels(&self, id: CounterId) -> bool {
+        self.kernel.get(id.number()).is_some_and(Option::is_some)
+    }
+
+    fn is(&self, call: &Call) -> bool {
+        let process = self.newest(call);
+        let id = CounterId::from_number(call.counter.into());
+        match (call.function, id) {
+            (Function::Enabled, _) => {
+                let is_kernel = self.kernel.iter().any(Option::is_some);
+                let mut all = CounterId::ALL.into_iter();
+                let has_any = process.is_some_and(|process| all.any(|id| process.is_enabled(id)));
+                is_kernel || has_any
+            }
+            (Function::IsRunning, Some(id)) => {
+                self.is_kernels(id) || process.is_some_and(|process| process.is_enabled(id))
+            }
+            (_, Some(id)) => {
+                self.is_kernels(id) || process.is_some_and(|process| process.is_configured(id))
+            }
+            (_, None) => false,
+        }
+    }
+
+    fn configure(&mut self, call: &Call, totals: &dyn Totals) -> Result<(), Errno> {
+        let id = configured(call, totals)?;
+        if self.is_kernels(id) {
+            return Err(Errno::EBUSY);
+        }
+        if self.newest(call).is_none() {
+            self.add(Process::new(call.pid, call.time))?;
+        }
+        let process = self.newest_mut(call).ok_or(Errno::ENXIO)?;
+        process.configure(id)
+    }
+
+    fn switch(&mut self, call: &Call) -> Result<(), Errno> {
+        let id = counter(call)?;
+        if call.function == Function::Disable {
+            let process = self.newest_mut(call).ok_or(Errno::ENXIO)?;
+            return process.disable(id);
+        }
+        if self.is_kernels(id) {
+            return Err(Errno::EBUSY);
+        }
+        let process = self.newest_mut(call).ok_or(Errno::ENXIO)?;
+        process.enable(id, call.time)
+    }
+
+    fn accumulate(&mut self, call: &Call) -> Result<(), Errno> {
+        if call.parent < 1 {
+            return Err(Errno::EINVAL);
+        }
+        let parent = Call {
+            pid: call.parent,
+            ..*call
+        };
+        if self.newest(&parent).is_none() {
+            return Ok(());
+        }
+        let Some(exiting) = self.newest_mut(call) else {
+            return Ok(());
+        };
+        let counts = exiting.take_counts();
+        if let Some(parent) = self.newest_mut(&parent) {
+            parent.accumulate(&counts);
+        }
+        Ok(())
+    }
+
+    fn kernel_call(&mut self, call: &Call, totals: &dyn Totals) -> Result<(), Errno> {
+        match call.function {
+            Function::AllocKernel | Function::StartProfiling => {
+                let id = configured(call, totals)?;
+                let profiling = (call.function == Function::StartProfiling)
+                    .then(|| reset_value(call, id, totals))
+                    .transpose()?;
+                self.check_free(id, profiling.is_some())?;
+                *self.kernel_use(id)? = Some(KernelUse {
+                    base: totals.total(id),
+                    profiling,
+                });
+            }
+            Function::FreeKernel => match self.kernel_use(counter(call)?)? {
+                None => return Err(Errno::ENXIO),
+                Some(used) if used.profiling.is_some() => return Err(Errno::EBUSY),
+                used => *used = None,
+            },
+            _ => match self.kernel_use(counter(call)?)? {
+                used if used.is_some_and(|used| used.profiling.is_some()) => *used = None,
+                _ => return Err(Errno::ENXIO),
+            },
+        }
+        Ok(())
+    }
+
+    /// Whether the kernel may take this counter, for profiling or not.
+    fn check_free(&self, id: CounterId, for_profiling: bool) -> Result<(), Errno> {
+        match self.profiling() {
+            Some((other, _)) if for_profiling && other == id => return Err(Errno::EINPROGRESS),
+            // There is one source of ticks.
+            Some(_) if for_profiling => return Err(Errno::EBUSY),
+            _ => {}
+        }
+        let mut processes = self.processes.iter();
+        if self.is_kernels(id) || processes.any(|process| process.is_configured(id)) {
+            return Err(Errno::EBUSY);
+        }
+        Ok(())
+    }
+
+    fn kernel_value(&self, call: &Call, totals: &dyn Totals) -> Result<u64, Errno> {
+        let id = counter(call)?;
+        if call.flags & !VALUE_FLAGS_CHILDREN != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let used = self.kernel.get(id.number()).copied().flatten();
+        let base = used.ok_or(Errno::ENXIO)?.base;
+        Ok(totals.total(id).saturating_sub(base))
+    }
+
+    /// Adds a process; if there is no room, in place of one that has nothing configured.
+    fn add(&mut self, process: Process) -> Result<(), Errno> {
+        if self.processes.len() >= MAX_PROCESSES {
+            let unused = self.processes.iter().position(|process| !process.is_used());
+            self.processes.remove(unused.ok_or(Errno::ENOMEM)?);
+        }
+        self.processes.push(process);
+        Ok(())
+    }
+
+    /// Under this pid there is another process now.
+    fn forget_predecessors(&mut self, key: ProcessKey) {
+        let ended = |process: &&Process| process.pid() == key.pid;
+        let ended: Vec<_> = self.processes.iter().filter(ended).collect();
+        let ended: Vec<_> = ended.into_iter().map(|old| old.key()).collect();
+        for old in ended {
+            self.end(key.pid, old.map(|old| old.started));
+        }
+    }
+
+    /// A process that wasn't met before may have been forked by one with counters.
+    fn inherit(&mut self, counted: &Counted) {
+        let Some(parent) = counted.parent else { return };
+        let mut processes = self.processes.iter();
+        let forked = processes
+            .find(|process| process.is(parent))
+            .and_then(|process| process.fork(counted.process));
+        if let Some(forked) = forked {
+            // Where there is no room it isn't counted.
+            let _ = self.add(forked);
+        }
+    }
+}
+
+/// Whether a call is about `process`.
+fn is_meant(process: &Process, call: &Call) -> bool {
+    process.pid() == call.pid && process.key().is_none_or(|key| key.started <= call.time)
+}
+
+fn counter(call: &Call) -> Result<CounterId, Errno> {
+    CounterId::from_number(call.counter.into()).ok_or(Errno::EINVAL)
+}
+
+/// The counter that a configuration is for, which has to name its event.
+fn configured(call: &Call, totals: &dyn Totals) -> Result<CounterId, Errno> {
+    let id = counter(call)?;
+    if CounterId::from_number(call.event.into()) != Some(id) || !totals.can_count(id) {
+        return Err(Errno::ENODEV);
+    }
+    Ok(id)
+}
+
+fn reset_value(call: &Call, id: CounterId, totals: &dyn Totals) -> Result<u64, Errno> {
+    if !totals.can_sample(id) {
+        return Err(Errno::ENODEV);
+    }
+    let range = match id {
+        CounterId::CpuTime => RESET_NS,
+        _ => RESET_EVENTS,
+    };
+    let value = call.reset_value;
+    range.contains(&value).then_some(value).ok_or(Errno::EINVAL)
+}
+
+fn counter_type(counter: i32, totals: &dyn Totals) -> Result<i64, Errno> {
+    if counter == -1 {
+        let all = CounterId::ALL.into_iter();
+        let sources = all.filter(|id| totals.can_count(*id));
+        let bits = sources.fold(0, |bits, id| bits | id.source().bit());
+        return Ok(bits.into());
+    }
+    let id = CounterId::from_number(counter.into()).ok_or(Errno::EINVAL)?;
+    Ok(id.source() as i64)
+}

@@ -1,0 +1,225 @@
+//! The counters of one process.
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pmc::{COUNTERS, CounterId};
+
+use super::ProcessKey;
+
+/// A counter of a process.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counter {
+    is_configured: bool,
+    is_enabled: bool,
+    value: u64,
+    /// Of children that have ended, and of theirs.
+    children: u64,
+    /// When it was enabled, in ns of the guest's CLOCK_MONOTONIC.
+    enabled_from: u64,
+}
+
+/// A process that has counters.
+#[derive(Clone, Debug)]
+pub struct Process {
+    pid: i32,
+    /// When it was started, once it was met.
+    started: Option<u64>,
+    /// Not a process that was started later than this.
+    before: u64,
+    parent: Option<ProcessKey>,
+    is_saved: bool,
+    counters: [Counter; COUNTERS],
+}
+
+impl Process {
+    /// The process with this pid that was started before `time`, in ns of the guest's CLOCK_MONOTONIC.
+    pub fn new(pid: i32, time: u64) -> Self {
+        Self {
+            pid,
+            started: None,
+            before: time,
+            parent: None,
+            is_saved: false,
+            counters: [Counter::default(); COUNTERS],
+        }
+    }
+
+    /// Its id.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Which process it is, once it was met.
+    pub fn key(&self) -> Option<ProcessKey> {
+        let started = self.started?;
+        Some(ProcessKey {
+            pid: self.pid,
+            started,
+        })
+    }
+
+    /// Its parent, as it was last met.
+    pub fn parent(&self) -> Option<ProcessKey> {
+        self.parent
+    }
+
+    /// Whether `key` is this process.
+    pub fn is(&self, key: ProcessKey) -> bool {
+        let is_its_time = match self.started {
+            Some(started) => started == key.started,
+            None => key.started <= self.before,
+        };
+        key.pid == self.pid && is_its_time
+    }
+
+    /// It was met.
+    pub fn meet(&mut self, key: ProcessKey, parent: Option<ProcessKey>) {
+        self.started = Some(key.started);
+        self.parent = parent.or(self.parent);
+    }
+
+    /// The process `key`, which this one has forked; `None` if no counter was enabled then.
+    pub fn fork(&self, key: ProcessKey) -> Option<Self> {
+        let inherit = |counter: &Counter| {
+            let is_inherited = counter.is_enabled && counter.enabled_from <= key.started;
+            Counter {
+                is_configured: is_inherited,
+                is_enabled: is_inherited,
+                enabled_from: key.started,
+                ..Counter::default()
+            }
+        };
+        let counters = self.counters.each_ref().map(inherit);
+        let has_any = counters.iter().any(|counter| counter.is_enabled);
+        let parent = self.key();
+        has_any.then(|| Self {
+            parent,
+            counters,
+            started: Some(key.started),
+            ..Self::new(key.pid, key.started)
+        })
+    }
+
+    fn counter(&self, id: CounterId) -> Option<&Counter> {
+        self.counters.get(id.number())
+    }
+
+    fn counter_mut(&mut self, id: CounterId) -> Result<&mut Counter, Errno> {
+        self.counters.get_mut(id.number()).ok_or(Errno::EINVAL)
+    }
+
+    /// Configures a counter; it stands still, at 0. What its children have counted stays.
+    pub fn configure(&mut self, id: CounterId) -> Result<(), Errno> {
+        let counter = self.counter_mut(id)?;
+        *counter = Counter {
+            is_configured: true,
+            children: counter.children,
+            ..Counter::default()
+        };
+        Ok(())
+    }
+
+    /// Starts a counter, at `time` in ns of the guest's CLOCK_MONOTONIC.
+    ///
+    /// # Errors
+    /// ENXIO if it isn't configured, EINPROGRESS if it runs.
+    pub fn enable(&mut self, id: CounterId, time: u64) -> Result<(), Errno> {
+        let counter = self.counter_mut(id)?;
+        if !counter.is_configured {
+            return Err(Errno::ENXIO);
+        }
+        if counter.is_enabled {
+            return Err(Errno::EINPROGRESS);
+        }
+        counter.is_enabled = true;
+        counter.enabled_from = time;
+        Ok(())
+    }
+
+    /// Stops a counter.
+    ///
+    /// # Errors
+    /// ENXIO if it isn't configured.
+    pub fn disable(&mut self, id: CounterId) -> Result<(), Errno> {
+        let counter = self.counter_mut(id)?;
+        if !counter.is_configured {
+            return Err(Errno::ENXIO);
+        }
+        counter.is_enabled = false;
+        Ok(())
+    }
+
+    /// What it has counted, or its children that have ended.
+    ///
+    /// # Errors
+    /// ENXIO if it isn't configured.
+    pub fn value(&self, id: CounterId, children: bool) -> Result<u64, Errno> {
+        match self.counter(id) {
+            Some(counter) if counter.is_configured && children => Ok(counter.children),
+            Some(counter) if counter.is_configured => Ok(counter.value),
+            _ => Err(Errno::ENXIO),
+        }
+    }
+
+    /// Its counters stand still, or go on.
+    pub fn set_saved(&mut self, is_saved: bool) {
+        self.is_saved = is_saved;
+    }
+
+    /// Whether a counter is configured.
+    pub fn is_configured(&self, id: CounterId) -> bool {
+        self.counter(id)
+            .is_some_and(|counter| counter.is_configured)
+    }
+
+    /// Whether a counter is enabled.
+    pub fn is_enabled(&self, id: CounterId) -> bool {
+        self.counter(id).is_some_and(|counter| counter.is_enabled)
+    }
+
+    /// Whether any counter is configured.
+    pub fn is_used(&self) -> bool {
+        let mut counters = self.counters.iter();
+        counters.any(|counter| counter.is_configured)
+    }
+
+    /// The bits of the counters that count now.
+    pub fn wanted(&self) -> u32 {
+        if self.is_saved {
+            return 0;
+        }
+        let all = CounterId::ALL.into_iter();
+        let enabled = all.filter(|id| self.is_enabled(*id));
+        enabled.fold(0, |bits, id| bits | id.bit())
+    }
+
+    /// `counts` have passed while it ran.
+    pub fn count(&mut self, counts: &[u64; COUNTERS]) {
+        if self.is_saved {
+            return;
+        }
+        for (counter, count) in self.counters.iter_mut().zip(counts) {
+            if counter.is_enabled {
+                counter.value = counter.value.saturating_add(*count);
+            }
+        }
+    }
+
+    /// What it and its children have counted; it begins at 0 again.
+    pub fn take_counts(&mut self) -> [u64; COUNTERS] {
+        let mut counts = [0; COUNTERS];
+        for (counter, count) in self.counters.iter_mut().zip(&mut counts) {
+            *count = counter.value.saturating_add(counter.children);
+            (counter.value, counter.children) = (0, 0);
+        }
+        counts
+    }
+
+    /// A child has ended that has counted this.
+    pub fn accumulate(&mut self, counts: &[u64; COUNTERS]) {
+        for (counter, count) in self.counters.iter_mut().zip(counts) {
+            if counter.is_configured {
+                counter.children = counter.children.saturating_add(*count);
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! What the vCPUs' threads count for processes, shared with the event thread.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kvmprof_devices::profiling::pmc::{Counted, ProcessKey};
+use kvmprof_introspection::ProcessInstance;
+
+use crate::vcpu::WatchedProcess;
+
+/// How many processes a vCPU can count between two times at which the event thread takes the counts. More are counted
+/// together.
+const CAPACITY: usize = 256;
+/// From so many on the event thread should take them soon.
+const MANY: usize = CAPACITY / 2;
+/// Stands for processes that there is no room for.
+const OTHERS: i32 = -1;
+
+/// What a vCPU has counted for one process.
+#[derive(Clone, Copy, Debug)]
+pub struct CountedProcess {
+    /// The process.
+    pub instance: ProcessInstance,
+    /// What was counted.
+    pub counted: Counted,
+}
+
+/// All that was counted for processes and not taken yet, and what is to be counted.
+#[derive(Debug)]
+pub struct ProcessCounts {
+    wanted: AtomicU32,
+    /// By the indexes of the vCPUs. A vCPU's thread has its own locked for as long as an addition takes, the event thread
+    /// for as long as it takes to exchange it.
+    tables: Vec<Mutex<Vec<CountedProcess>>>,
+    watched: Mutex<Arc<[WatchedProcess]>>,
+    /// Counts the changes of what is watched.
+    version: AtomicU64,
+    ended: Mutex<Vec<WatchedProcess>>,
+}
+
+impl ProcessCounts {
+    /// Those of a guest with `vcpus` vCPUs.
+    pub fn new(vcpus: usize) -> Self {
+        let table = || Mutex::new(Vec::with_capacity(CAPACITY));
+        Self {
+            wanted: AtomicU32::new(0),
+            tables: std::iter::repeat_with(table).take(vcpus).collect(),
+            watched: Mutex::default(),
+            version: AtomicU64::new(0),
+            ended: Mutex::default(),
+        }
+    }
+
+    /// Has the counters counted whose bits are set.
+    pub fn want(&self, counters: u32) {
+        self.wanted.store(counters, Ordering::Relaxed);
+    }
+
+    /// The bits of the counters that are counted.
+    pub fn wanted(&self) -> u32 {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// Has the vCPUs look whether these processes still live.
+    pub fn watch(&self, processes: Vec<WatchedProcess>) {
+        *lock(&self.watched) = processes.into();
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// What is watched, if that has changed since `version`.
+    pub(super) fn watched(&self, version: &mut u64) -> Option<Arc<[WatchedProcess]>> {
+        let now = self.version.load(Ordering::Acquire);
+        if now == *version {
+            return None;
+        }
+        *version = now;
+        Some(Arc::clone(&lock(&self.watched)))
+    }
+
+    /// A watched process has ended.
+    pub(super) fn end(&self, process: WatchedProcess) {
+        let mut ended = lock(&self.ended);
+        // Each vCPU may find that out.
+        if ended.len() < CAPACITY && !ended.contains(&process) {
+            ended.push(process);
+        }
+    }
+
+    /// Adds to what vCPU `vcpu` has counted for a process. `parent` is asked for when it is a new one. True if the counts
+    /// should be taken soon.
+    pub(super) fn add(
+        &self,
+        vcpu: usize,
+        one: CountedProcess,
+        parent: impl FnOnce() -> Option<ProcessKey>,
+    ) -> bool {
+        let Some(table) = self.tables.get(vcpu) else {
+            return false;
+        };
+        let mut table = lock(table);
+        let process = one.counted.process;
+        let is_it = |row: &&mut CountedProcess| row.counted.process == process;
+        if let Some(row) = table.iter_mut().rev().find(is_it) {
+            row.add(&one);
+        } else if table.len() < CAPACITY - 1 {
+            table.push(one.with_parent(parent()));
+        } else {
+            let others = one.of_others();
+            match table.last_mut().filter(|row| row.is_of_others()) {
+                Some(row) => row.add(&others),
+                None => table.push(others),
+            }
+        }
+        table.len() >= MANY
+    }
+
+    /// Takes what was counted: the processes that have ended, and before that each count of theirs and of others.
+    pub fn take(&self, mut each: impl FnMut(&CountedProcess)) -> Vec<WatchedProcess> {
+        // First, so that all they have counted is in the tables.
+        let ended = std::mem::take(&mut *lock(&self.ended));
+        let mut spare = Vec::new();
+        for table in &self.tables {
+            if lock(table).is_empty() {
+                continue;
+            }
+            if spare.capacity() == 0 {
+                spare.reserve_exact(CAPACITY);
+            }
+            std::mem::swap(&mut *lock(table), &mut spare);
+            spare.drain(..).for_each(|one| each(&one));
+        }
+        ended
+    }
+}
+
+impl CountedProcess {
+    fn with_parent(mut self, parent: Option<ProcessKey>) -> Self {
+        self.counted.parent = parent;
+        self
+    }
+
+    fn of_others(mut self) -> Self {
+        self.instance = ProcessInstance::from_pid(OTHERS);
+        self.counted.process = ProcessKey {
+            pid: OTHERS,
+            started: 0,
+        };
+        self.counted.comm = Default::default();
+        self
+    }
+
+    fn is_of_others(&self) -> bool {
+        self.counted.process.pid == OTHERS
+    }
+
+    fn add(&mut self, more: &Self) {
+        self.instance = more.instance;
+        self.counted.comm = more.counted.comm;
+        for (sum, count) in self.counted.counts.iter_mut().zip(more.counted.counts) {
+            *sum = sum.saturating_add(count);
+        }
+    }
+}
+
+/// Nothing panics while it holds one of these locks, and their contents would still be sound.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(pid: i32, count: u64) -> CountedProcess {
+        let mut counted = Counted {
+            process: ProcessKey { pid, started: 1 },
+            ..Counted::default()
+        };
+        counted.counts[3] = count;
+        CountedProcess {
+            instance: ProcessInstance::from_pid(pid),
+            counted,
+        }
+    }
+
+    #[test]
+    fn counts_are_summed_up_until_they_are_taken() {
+        let counts = ProcessCounts::new(2);
+        let parent = ProcessKey { pid: 1, started: 0 };
+        for _ in 0..3 {
+            assert!(!counts.add(0, one(5, 10), || Some(parent)));
+            assert!(!counts.add(1, one(5, 1), || None));
+        }
+        assert!(!counts.add(2, one(5, 1), || None), "there is no such vCPU");
+        let mut taken = Vec::new();
+        let ended = counts.take(|one| taken.push(one.counted));
+        assert!(ended.is_empty());
+        let all: Vec<_> = taken
+            .iter()
+            .map(|one| (one.parent, one.counts[3]))
+            .collect();
+        assert_eq!(all, [(Some(parent), 30), (None, 3)]);
+        counts.take(|_| panic!("they were taken"));
+    }
+
+    #[test]
+    fn too_many_processes_are_counted_together() {
+        let counts = ProcessCounts::new(1);
+        for pid in 0..1000 {
+            let is_urgent = counts.add(0, one(pid, 1), || None);
+            assert_eq!(is_urgent, pid >= 127);
+        }
+        let mut taken = Vec::new();
+        counts.take(|one| taken.push((one.counted.process.pid, one.counted.counts[3])));
+        assert_eq!(taken.len(), CAPACITY);
+        assert_eq!(taken.last(), Some(&(OTHERS, 1000 - 255)));
+    }
+
+    #[test]
+    fn each_process_ends_once() {
+        let counts = ProcessCounts::new(1);
+        let process = WatchedProcess {
+            pid: 5,
+            instance: None,
+        };
+        let mut version = 0;
+        assert!(counts.watched(&mut version).is_none());
+        counts.watch(vec![process]);
+        assert_eq!(*counts.watched(&mut version).unwrap(), [process]);
+        assert!(counts.watched(&mut version).is_none());
+        counts.end(process);
+        counts.end(process);
+        assert_eq!(counts.take(|_| {}), [process]);
+        assert!(counts.take(|_| {}).is_empty());
+    }
+}

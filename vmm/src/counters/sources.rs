@@ -1,0 +1,143 @@
+//! Where the values of one vCPU's counters come from.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, OnceLock};
+
+use kvmprof_abi::pmc::CounterId;
+
+use super::hardware::{HardwareCounter, HardwareEvent};
+use super::kvm_stats::KvmStats;
+use crate::clock::thread_cpu_ns;
+use crate::vcpu::{GuestExit, VcpuShared};
+
+/// The statistics that are counters here, by KVM's names.
+const STATISTICS: [&str; 6] = [
+    "exits",
+    "halt_exits",
+    "irq_injections",
+    "tlb_flush",
+    "insn_emulation",
+    "pf_taken",
+];
+
+/// Where a counter's values come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Processor time of the vCPU's thread.
+    CpuTime,
+    /// The profiling clock's ticks.
+    Ticks,
+    /// Exits to kvmprof that the guest has caused.
+    Exits(GuestExit),
+    /// Exits that kvmprof has caused.
+    Interrupted,
+    /// This one of KVM's statistics.
+    Kvm(usize),
+    /// The processor's counter.
+    Hardware(HardwareEvent),
+}
+
+impl Source {
+    /// That of `counter`.
+    pub fn of(counter: CounterId) -> Self {
+        match counter {
+            CounterId::CpuTime => Self::CpuTime,
+            CounterId::Ticks => Self::Ticks,
+            CounterId::PortReads => Self::Exits(GuestExit::PortRead),
+            CounterId::PortWrites => Self::Exits(GuestExit::PortWrite),
+            CounterId::MmioReads => Self::Exits(GuestExit::MmioRead),
+            CounterId::MmioWrites => Self::Exits(GuestExit::MmioWrite),
+            CounterId::Interrupted => Self::Interrupted,
+            CounterId::Exits => Self::Kvm(0),
+            CounterId::Halts => Self::Kvm(1),
+            CounterId::Interrupts => Self::Kvm(2),
+            CounterId::TlbFlushes => Self::Kvm(3),
+            CounterId::Emulated => Self::Kvm(4),
+            CounterId::PageFaults => Self::Kvm(5),
+            CounterId::Cycles => Self::Hardware(HardwareEvent::Cycles),
+            CounterId::Instructions => Self::Hardware(HardwareEvent::Instructions),
+            CounterId::Branches => Self::Hardware(HardwareEvent::Branches),
+            CounterId::BranchMisses => Self::Hardware(HardwareEvent::BranchMisses),
+            CounterId::CacheReferences => Self::Hardware(HardwareEvent::CacheReferences),
+            CounterId::CacheMisses => Self::Hardware(HardwareEvent::CacheMisses),
+        }
+    }
+}
+
+/// KVM's statistics and the processor's counters of one vCPU, and what kvmprof counts of it.
+#[derive(Debug)]
+pub struct VcpuSources {
+    shared: Arc<VcpuShared>,
+    kvm: io::Result<KvmStats>,
+    /// Opened when somebody asks for the first time.
+    hardware: [OnceLock<io::Result<HardwareCounter>>; 6],
+}
+
+impl VcpuSources {
+    /// Those of the vCPU with this descriptor.
+    pub fn new(descriptor: &impl AsRawFd, shared: Arc<VcpuShared>) -> Self {
+        Self {
+            shared,
+            kvm: KvmStats::open(descriptor, &STATISTICS),
+            hardware: Default::default(),
+        }
+    }
+
+    /// The value of `counter`, or why there is none. `ticks` is how many the vCPU's clock has made.
+    pub fn value(&self, counter: CounterId, ticks: u64) -> Result<u64, String> {
+        match Source::of(counter) {
+            Source::CpuTime => {
+                let time = self.shared.kicker.thread().and_then(thread_cpu_ns);
+                // A thread that has ended has no clock any more.
+                Ok(time.unwrap_or_default())
+            }
+            Source::Ticks => Ok(ticks),
+            Source::Exits(exit) => Ok(self.shared.exits.of(exit)),
+            Source::Interrupted => Ok(self.shared.exits.interrupted()),
+            Source::Kvm(index) => match &self.kvm {
+                Ok(stats) => stats.value(index).ok_or_else(|| {
+                    let name = STATISTICS.get(index).copied().unwrap_or_default();
+                    format!("this KVM has no statistic {name}")
+                }),
+                Err(error) => Err(format!(
+                    "KVM gives no statistics (KVM_GET_STATS_FD): {error}"
+                )),
+            },
+            Source::Hardware(event) => self.hardware(event),
+        }
+    }
+
+    /// The value of `counter` now, on the vCPU's own thread; `None` for one that has to be counted by each event, or
+    /// isn't there. A counter of the processor is there once somebody has asked for its [`VcpuSources::value`].
+    pub fn value_on_thread(&self, counter: CounterId) -> Option<u64> {
+        match Source::of(counter) {
+            // The calling thread's.
+            Source::CpuTime => thread_cpu_ns(0),
+            Source::Kvm(index) => self.kvm.as_ref().ok()?.value(index),
+            Source::Hardware(event) => {
+                let counter = self.hardware.get(event as usize)?.get()?;
+                counter.as_ref().ok()?.value()
+            }
+            Source::Ticks | Source::Exits(_) | Source::Interrupted => None,
+        }
+    }
+
+    fn hardware(&self, event: HardwareEvent) -> Result<u64, String> {
+        let why = |error: &io::Error| match error.raw_os_error() {
+            Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => {
+                "the host's processor has no such counter, or doesn't show it".to_owned()
+            }
+            _ => format!("the host refuses perf_event_open: {error}"),
+        };
+        let Some(thread) = self.shared.kicker.thread() else {
+            return Err("the vCPU doesn't run".to_owned());
+        };
+        let [.., counter] = &self.hardware;
+        let counter = self.hardware.get(event as usize).unwrap_or(counter);
+        match counter.get_or_init(|| HardwareCounter::open(event, thread)) {
+            Ok(counter) => Ok(counter.value().unwrap_or_default()),
+            Err(error) => Err(why(error)),
+        }
+    }
+}

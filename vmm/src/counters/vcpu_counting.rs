@@ -1,0 +1,152 @@
+//! What a vCPU's thread counts for processes.
+
+use std::sync::Arc;
+
+use kvmprof_abi::pmc::{COUNTERS, CounterId, CounterSource};
+use kvmprof_devices::profiling::pmc::{Counted, ProcessKey};
+use kvmprof_introspection::ProcessInstance;
+
+use super::processes::{CountedProcess, ProcessCounts};
+use super::sources::{Source, VcpuSources};
+use crate::vcpu::{GuestExit, LifeCheck, StoppedVcpu, WatchedProcess};
+
+/// Counts, on its thread, what passes on one vCPU for the process that is found there.
+///
+/// KVM's counters are read at each exit that the guest causes and at each tick; the others whose values grow by themselves
+/// only at ticks: exits are caused by some processes more than by others, and time would go to those who cause them.
+#[derive(Debug)]
+pub struct VcpuCounting {
+    vcpu: usize,
+    sources: Arc<VcpuSources>,
+    counts: Arc<ProcessCounts>,
+    /// The values of the last time, of the counters whose bits are set in `known`.
+    last: [u64; COUNTERS],
+    known: u32,
+    version: u64,
+    watched: Arc<[WatchedProcess]>,
+    life_check: LifeCheck,
+}
+
+impl VcpuCounting {
+    /// Counts for `counts` what passes on the vCPU with this index.
+    pub fn new(vcpu: usize, sources: Arc<VcpuSources>, counts: Arc<ProcessCounts>) -> Self {
+        Self {
+            vcpu,
+            sources,
+            counts,
+            last: [0; COUNTERS],
+            known: 0,
+            version: 0,
+            watched: Arc::default(),
+            life_check: LifeCheck::default(),
+        }
+    }
+
+    /// Whether anything is counted for processes.
+    pub fn is_on(&self) -> bool {
+        self.counts.wanted() != 0
+    }
+
+    /// The process `pid`, with the name `comm`, has made `exit`. True if the counts should be taken soon.
+    pub fn exited(
+        &mut self,
+        exit: GuestExit,
+        pid: i32,
+        comm: [u8; 16],
+        vcpu: StoppedVcpu<'_>,
+    ) -> bool {
+        let counts = self.passed(|id| match Source::of(id) {
+            Source::Exits(kind) => Some(u64::from(kind == exit)),
+            _ if id.source() == CounterSource::Kvm => None,
+            _ => Some(0),
+        });
+        self.add(pid, comm, counts, vcpu)
+    }
+
+    /// A tick has found the process `pid`, with the name `comm`. True if the counts should be taken soon.
+    pub fn tick(&mut self, pid: i32, comm: [u8; 16], vcpu: StoppedVcpu<'_>) -> bool {
+        self.check_one(vcpu);
+        if !self.is_on() {
+            self.known = 0;
+            return false;
+        }
+        let counts = self.passed(|id| match Source::of(id) {
+            Source::Exits(_) => Some(0),
+            Source::Ticks | Source::Interrupted => Some(1),
+            Source::CpuTime | Source::Kvm(_) | Source::Hardware(_) => None,
+        });
+        self.add(pid, comm, counts, vcpu)
+    }
+
+    /// How much each counter has counted since the last time. `count` gives it, or `None` for a counter whose value has to
+    /// be read.
+    fn passed(&mut self, count: impl Fn(CounterId) -> Option<u64>) -> [u64; COUNTERS] {
+        let wanted = self.counts.wanted();
+        self.known &= wanted;
+        let mut counts = [0; COUNTERS];
+        let places = counts.iter_mut().zip(&mut self.last);
+        for (id, (passed, last)) in CounterId::ALL.into_iter().zip(places) {
+            if wanted & id.bit() == 0 {
+                continue;
+            }
+            if let Some(count) = count(id) {
+                *passed = count;
+            } else if let Some(value) = self.sources.value_on_thread(id) {
+                if self.known & id.bit() != 0 {
+                    *passed = value.saturating_sub(*last);
+                }
+                *last = value;
+                self.known |= id.bit();
+            }
+        }
+        counts
+    }
+
+    fn add(
+        &self,
+        pid: i32,
+        comm: [u8; 16],
+        counts: [u64; COUNTERS],
+        vcpu: StoppedVcpu<'_>,
+    ) -> bool {
+        if counts.iter().all(|count| *count == 0) {
+            return false;
+        }
+        let instance = vcpu
+            .introspector
+            .instance(vcpu.memory, vcpu.registers, pid)
+            .unwrap_or(ProcessInstance::from_pid(pid));
+        let counted = Counted {
+            process: key(&instance),
+            parent: None,
+            comm,
+            counts,
+        };
+        let parent = || {
+            let parent = vcpu.introspector.parent(vcpu.memory, vcpu.registers)?;
+            Some(key(&parent))
+        };
+        let one = CountedProcess { instance, counted };
+        self.counts.add(self.vcpu, one, parent)
+    }
+
+    /// Looks whether one of the watched processes still lives.
+    fn check_one(&mut self, vcpu: StoppedVcpu<'_>) {
+        if let Some(watched) = self.counts.watched(&mut self.version) {
+            self.watched = watched;
+        }
+        let watched = &self.watched;
+        let get = |index: usize| watched.get(index).copied();
+        let ended = self.life_check.ended(watched.len(), get, vcpu);
+        if let Some((_, process)) = ended {
+            self.counts.end(process);
+        }
+    }
+}
+
+fn key(instance: &ProcessInstance) -> ProcessKey {
+    ProcessKey {
+        pid: instance.pid,
+        started: instance.started,
+    }
+}

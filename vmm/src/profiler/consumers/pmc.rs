@@ -1,0 +1,383 @@
+//! pmc: calls of clients, and what the vCPUs' threads have counted for processes (`crate::counters`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::Ledger;
+use kvmprof_abi::pmc::{Call, CounterId, Function, PMC_ACCOUNT, PMC_CALL};
+use kvmprof_abi::text::task_name;
+use kvmprof_abi::wire::device;
+use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
+use kvmprof_devices::profiling::Pmc;
+use kvmprof_devices::profiling::pmc::{Account, ProcessKey, Row, Totals};
+use kvmprof_introspection::{GuestKnowledge, ProcessInstance};
+use kvmprof_recording::counters::ProcessCounters;
+use kvmprof_recording::status::{ConsumerStatus, PmcStatus};
+use kvmprof_recording::{EventKind, SamplingEvent, Ticks};
+
+use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
+use crate::clock::TickSource;
+use crate::counters::{MachineCounters, ProcessCounts};
+use crate::profiler::kernel_text::KernelText;
+use crate::vcpu::WatchedProcess;
+
+/// What a client has open.
+#[derive(Debug, Default)]
+struct Open {
+    account: Option<Account>,
+    /// The document that is being read, and how much of it has been.
+    document: Option<(Vec<u8>, usize)>,
+}
+
+/// The device, and what clients have open.
+#[derive(Debug)]
+pub struct PmcConsumer {
+    pmc: Pmc,
+    counts: Arc<ProcessCounts>,
+    open: BTreeMap<Handle, Open>,
+    /// The processes that have counters and were met.
+    instances: BTreeMap<ProcessKey, ProcessInstance>,
+    watched: Vec<WatchedProcess>,
+    /// What makes the ticks by which processes are counted.
+    source: Option<TickSource>,
+    /// How many ticks each vCPU's clock has made.
+    ticks: Vec<u64>,
+    ledger: Ledger,
+}
+
+impl PmcConsumer {
+    /// That of a guest with `vcpus` vCPUs, whose threads count in `counts`.
+    pub fn new(vcpus: u16, counts: Arc<ProcessCounts>) -> Self {
+        Self {
+            pmc: Pmc::default(),
+            counts,
+            open: BTreeMap::new(),
+            instances: BTreeMap::new(),
+            watched: Vec::new(),
+            source: None,
+            ticks: vec![0; vcpus.into()],
+            ledger: Ledger::default(),
+        }
+    }
+
+    fn accounts(&self) -> impl Iterator<Item = &Account> {
+        self.open.values().filter_map(|open| open.account.as_ref())
+    }
+
+    /// The bits of the counters that count for processes.
+    fn wanted(&self) -> u32 {
+        let accounts = self.accounts().map(Account::counters);
+        accounts.fold(self.pmc.wanted(), |all, one| all | one)
+    }
+
+    /// Takes in what the vCPUs' threads have counted and found.
+    fn absorb(&mut self) {
+        let Self {
+            pmc,
+            counts,
+            open,
+            instances,
+            ..
+        } = self;
+        let ended = counts.take(|one| {
+            pmc.count(&one.counted);
+            for account in open.values_mut().filter_map(|open| open.account.as_mut()) {
+                account.count(&one.counted);
+            }
+            if pmc.processes().len() > 0 {
+                instances.insert(one.counted.process, one.instance);
+            }
+        });
+        for WatchedProcess { pid, instance } in ended {
+            pmc.end(pid, instance.map(|instance| instance.started));
+        }
+        self.follow();
+    }
+
+    /// Has the vCPUs' threads count what is wanted now, and watch those who have counters.
+    fn follow(&mut self) {
+        let mut instances = BTreeMap::new();
+        let mut watched = Vec::new();
+        for (pid, started) in self.pmc.processes() {
+            let key = started.map(|started| ProcessKey { pid, started });
+            let instance = key.and_then(|key| self.instances.get(&key).copied());
+            watched.push(WatchedProcess { pid, instance });
+            instances.extend(key.zip(instance));
+        }
+        self.instances = instances;
+        if watched != self.watched {
+            self.counts.watch(watched.clone());
+            self.watched = watched;
+        }
+        self.counts.want(self.wanted());
+    }
+
+    fn call(&mut self, data: &[u8], context: &Context<'_>) -> Result<IoctlReply, Errno> {
+        if data.len() < Call::SIZE {
+            return Err(Errno::EFAULT);
+        }
+        let mut call = Call::decode(data).ok_or(Errno::EINVAL)?;
+        if context.has_ended {
+            return Err(Errno::ENXIO);
+        }
+        let is_start = call.function == Function::StartProfiling;
+        if is_start && self.pmc.profiling().is_none() {
+            let counter = CounterId::from_number(call.counter.into()).ok_or(Errno::EINVAL)?;
+            if let Some(event) = event(counter, call.reset_value) {
+                context.can_count(event)?;
+            }
+        }
+        let totals = HostTotals {
+            counters: &context.machine.counters,
+            ticks: &self.ticks,
+        };
+        let called = self.pmc.call(&call, &totals)?;
+        call.value = called.value;
+        self.take_source(context);
+        self.follow();
+        Ok(IoctlReply {
+            value: called.returned,
+            data: call.encode().to_vec(),
+        })
+    }
+
+    /// Counts by the ticks that there are, or the clock's.
+    fn take_source(&mut self, context: &Context<'_>) {
+        if self.wanted() == 0 {
+            self.source = None;
+        } else if self.source.is_none() {
+            let clock = TickSource::clock(context.plan.hz);
+            self.source = context.source.or(clock);
+        }
+    }
+
+    fn account(
+        &mut self,
+        handle: Handle,
+        counters: i64,
+        context: &Context<'_>,
+    ) -> Result<IoctlReply, Errno> {
+        let all = CounterId::ALL
+            .into_iter()
+            .fold(0, |all, counter| all | counter.bit());
+        let counters = u32::try_from(counters).map_err(|_| Errno::EINVAL)?;
+        if counters & !all != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if context.has_ended {
+            return Err(Errno::ENXIO);
+        }
+        let totals = HostTotals {
+            counters: &context.machine.counters,
+            ticks: &self.ticks,
+        };
+        let mut chosen = CounterId::ALL.into_iter();
+        if chosen.any(|id| counters & id.bit() != 0 && !totals.can_count(id)) {
+            return Err(Errno::ENODEV);
+        }
+        let open = self.open.get_mut(&handle).ok_or(Errno::EBADF)?;
+        open.account = (counters != 0).then(|| Account::new(counters));
+        self.take_source(context);
+        self.follow();
+        Ok(IoctlReply::default())
+    }
+
+    fn read(
+        &mut self,
+        handle: Handle,
+        limit: usize,
+        context: &Context<'_>,
+    ) -> Result<Vec<u8>, Errno> {
+        let open = self.open.get_mut(&handle).ok_or(Errno::EBADF)?;
+        let (document, read) = match &mut open.document {
+            Some(document) => document,
+            document => {
+                let mut counters = context.machine.counters.read(&self.ticks);
+                counters.processes = open.account.as_ref().map(processes);
+                let text = serde_json::to_vec(&counters).map_err(|_| Errno::EIO)?;
+                document.insert((text, 0))
+            }
+        };
+        let rest = document.get(*read..).unwrap_or_default();
+        let bytes = rest.get(..limit).unwrap_or(rest).to_vec();
+        *read += bytes.len();
+        if bytes.is_empty() && limit > 0 {
+            open.document = None;
+        }
+        Ok(bytes)
+    }
+}
+
+/// What was counted of each process.
+fn processes(account: &Account) -> Vec<ProcessCounters> {
+    let process = |(key, row): (&ProcessKey, &Row)| {
+        let counts = CounterId::ALL.into_iter().zip(row.counts);
+        let counts = counts.map(|(id, count)| account.has(id).then_some(count));
+        ProcessCounters {
+            pid: key.pid,
+            comm: task_name(&row.comm).collect(),
+            started: key.started,
+            counts: counts.collect(),
+        }
+    };
+    account.rows().map(process).collect()
+}
+
+/// The event whose every `period`th makes a tick when `counter` overflows.
+fn event(counter: CounterId, period: u64) -> Option<SamplingEvent> {
+    let kind = match counter {
+        CounterId::PortReads => EventKind::PortRead,
+        CounterId::PortWrites => EventKind::PortWrite,
+        CounterId::MmioReads => EventKind::MmioRead,
+        CounterId::MmioWrites => EventKind::MmioWrite,
+        _ => return None,
+    };
+    SamplingEvent::new(kind, u32::try_from(period).ok()?)
+}
+
+/// What counts on this host.
+struct HostTotals<'a> {
+    counters: &'a MachineCounters,
+    /// How many ticks each vCPU's clock has made.
+    ticks: &'a [u64],
+}
+
+impl Totals for HostTotals<'_> {
+    fn can_count(&self, counter: CounterId) -> bool {
+        self.counters.values(counter, self.ticks).is_ok()
+    }
+
+    fn can_sample(&self, counter: CounterId) -> bool {
+        event(counter, 1).is_some()
+    }
+
+    fn total(&self, counter: CounterId) -> u64 {
+        let values = self.counters.values(counter, self.ticks);
+        let sum = |sum: u64, one: u64| sum.saturating_add(one);
+        values.map_or(0, |values| values.into_iter().fold(0, sum))
+    }
+}
+
+impl Consumer for PmcConsumer {
+    fn needs(&self) -> ClockNeeds {
+        let profiling = self.pmc.profiling();
+        let event = profiling.and_then(|(counter, period)| event(counter, period));
+        ClockNeeds {
+            source: event.map(TickSource::Event).or(self.source),
+            ..ClockNeeds::default()
+        }
+    }
+
+    fn take(&mut self, ticks: &Ticks, _frames: &[u64]) {
+        if let Some(sum) = self.ticks.get_mut(usize::from(ticks.vcpu)) {
+            *sum += ticks.total();
+        }
+        if self.needs().source.is_some() {
+            let ledger = &mut self.ledger;
+            ledger.ticks += ticks.total();
+            ledger.recorded += u64::from(ticks.sample.is_some());
+            ledger.merged += ticks.idle;
+            ledger.ungathered += ticks.ungathered;
+            ledger.stolen += ticks.stolen;
+            ledger.lost += ticks.lost;
+        }
+    }
+
+    fn advance(&mut self, _kernel_text: &mut KernelText, _knowledge: &GuestKnowledge) {
+        self.absorb();
+    }
+
+    fn end(&mut self) {
+        self.absorb();
+        self.pmc.end_all();
+        self.source = None;
+        self.follow();
+    }
+
+    fn status(&self) -> Vec<ConsumerStatus> {
+        let kernel = self.pmc.kernel_counters().map(|id| id.name().to_owned());
+        let kernel: Vec<String> = kernel.collect();
+        let processes = self.pmc.processes().len();
+        let accounts = self.accounts().count();
+        if kernel.is_empty() && processes == 0 && accounts == 0 {
+            return Vec::new();
+        }
+        let status = PmcStatus::new(processes, accounts, kernel, self.ledger);
+        vec![ConsumerStatus::Pmc(status)]
+    }
+
+    fn device_number(&self) -> Option<u16> {
+        Some(device::PMC)
+    }
+
+    fn device(&mut self) -> Option<&mut dyn Device> {
+        Some(self)
+    }
+}
+
+impl Device for PmcConsumer {
+    fn prepare(
+        &self,
+        handle: Handle,
+        request: &Request<'_>,
+        _context: &Context<'_>,
+    ) -> Result<Preparation, Errno> {
+        let ticks = match *request {
+            Request::Open { minor } if minor != 0 => return Err(Errno::ENXIO),
+            Request::Open { .. } | Request::Close => TicksBefore::Any,
+            Request::Read { .. } => match self.open.get(&handle) {
+                // The rest of what was made then.
+                Some(open) if open.document.is_some() => TicksBefore::Any,
+                _ => TicksBefore::All,
+            },
+            Request::Ioctl { .. } => TicksBefore::All,
+        };
+        Ok(Preparation::ticks(ticks))
+    }
+
+    fn carry_out(
+        &mut self,
+        handle: Handle,
+        request: &Request<'_>,
+        context: &Context<'_>,
+    ) -> Result<Reply, Errno> {
+        match *request {
+            Request::Open { .. } => {
+                self.open.insert(handle, Open::default());
+                Ok(Reply::Done)
+            }
+            Request::Read { limit } => {
+                self.absorb();
+                self.read(handle, limit, context).map(Reply::Read)
+            }
+            Request::Ioctl {
+                command,
+                argument,
+                data,
+            } => {
+                self.absorb();
+                let reply = match command {
+                    PMC_CALL => self.call(data, context)?,
+                    PMC_ACCOUNT => self.account(handle, argument, context)?,
+                    _ => return Err(Errno::EINVAL),
+                };
+                Ok(Reply::Ioctl(reply))
+            }
+            Request::Close => {
+                self.open.remove(&handle);
+                self.take_source(context);
+                self.follow();
+                Ok(Reply::Done)
+            }
+        }
+    }
+
+    fn readiness(&self, _handle: Handle) -> Readiness {
+        // No request ever waits.
+        Readiness {
+            readable: true,
+            ..Readiness::default()
+        }
+    }
+}
