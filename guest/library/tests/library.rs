@@ -167,6 +167,23 @@ fn pmc_is_used_from_c_and_cpp() {
     }
 }
 
+/// As `docs/pmc.md` has it.
+#[test]
+fn the_example_of_the_page_is_a_program() {
+    let page = include_str!("../../../docs/pmc.md");
+    let (_, rest) = page.split_once("\n```c\n").unwrap();
+    let (example, _) = rest.split_once("\n```\n").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("example.c");
+    std::fs::write(&source, example).unwrap();
+    for language in LANGUAGES {
+        let program = compile(language, source.to_str().unwrap(), &[STATIC]);
+        let ran = run(&mut Command::new(&program.file));
+        assert_eq!(ran.status.code(), Some(ENODEV), "{ran:?}");
+        assert_eq!(text(&ran.stdout), "No such device\n");
+    }
+}
+
 #[test]
 fn both_profils_cannot_be_in_one_file() {
     let aix = format!("-I{}", headers().join("aix").display());
