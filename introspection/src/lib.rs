@@ -37,7 +37,7 @@ pub use error::IntrospectionError;
 pub use image::{MAX_UNPACKED, Symbols, notes, unpack as unpack_kernel, unpack_archive};
 pub use knowledge::GuestKnowledge;
 pub use linux::{
-    Area, Backing, FileIdentity, LinuxKnowledge, MappedFile, Modules, NewFunctions,
+    Area, Backing, FileIdentity, LinuxKnowledge, MappedFile, Modules, NewFunctions, ProcessFate,
     ProcessInstance, ProcessMap, ProcessOrigin, UnwinderSlot,
 };
 pub use memory::{AddressSpace, NotWritable, PhysicalMemory, WritableMemory};

@@ -7,7 +7,7 @@ use crate::PhysicalMemory;
 use kvmprof_recording::{StackEnd, StackParts};
 
 use super::knowledge::{Guest, GuestKnowledge};
-use super::linux::{Cpu, ProcessInstance, ProcessMap, ProcessOrigin};
+use super::linux::{Cpu, ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin};
 use super::{Identity, Registers, Stack, bare_mode, noted};
 
 /// Identifies what one vCPU is running. It belongs to that vCPU's thread.
@@ -112,15 +112,15 @@ impl VcpuIntrospector {
         }
     }
 
-    /// Whether `instance` has not ended. `None` when that is unknown.
-    pub fn is_alive<M: PhysicalMemory>(
+    /// What has become of `instance`. `None` when that is unknown. Visits up to 4096 processes.
+    pub fn fate<M: PhysicalMemory>(
         &self,
         memory: &M,
         registers: &Registers,
         instance: &ProcessInstance,
-    ) -> Option<bool> {
+    ) -> Option<ProcessFate> {
         let linux = self.knowledge.linux()?;
-        linux.is_alive(memory, registers, instance)
+        linux.fate(memory, registers, instance)
     }
 
     /// The process `pid` of a Linux guest; `Some(None)` if there is none. `None` when that is unknown. Visits up to 4096

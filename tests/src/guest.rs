@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -157,6 +158,21 @@ impl Guest {
     /// When it has gone.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Has `client` end by Ctrl-C, more than once, while kvmprof doesn't answer.
+    ///
+    /// # Panics
+    /// When it goes on, or ends in another way.
+    pub fn interrupt_unanswered(&self, client: &mut Child) {
+        self.signal(Signal::STOP);
+        let pid = Pid::from_child(client);
+        let ended = until("the program ends", || {
+            kill_process(pid, Signal::INT).unwrap();
+            client.try_wait().unwrap()
+        });
+        assert_eq!(ended.signal(), Some(Signal::INT.as_raw()));
+        self.signal(Signal::CONT);
     }
 
     /// Waits for kvmprof's end.

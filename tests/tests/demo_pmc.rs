@@ -117,6 +117,45 @@ fn the_other_counters_are_the_clocks_and_the_hosts() {
     });
 }
 
+/// A profile by exits shows who makes them, and at which functions.
+#[test]
+fn a_profile_by_an_event_shows_who_causes_it() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Test("workload=kernel-pio"), ["--hz", "0"]);
+        let socket = guest.socket();
+        let socket = socket.to_str().expect("a path");
+        let profile = |event: &str| {
+            run([
+                "pmc",
+                "profile",
+                event,
+                "--socket",
+                socket,
+                "--seconds",
+                "0.5",
+            ])
+        };
+        let writes = profile("port-write:5");
+        assert_eq!((writes.status, writes.stderr.as_str()), (0, ""));
+        assert!(
+            writes.stdout.contains("one of every 5 port writes"),
+            "{}",
+            writes.stdout
+        );
+        let functions = writes.stdout.split("FUNCTION").nth(1).expect("functions");
+        let busiest = functions.lines().nth(1).unwrap_or_default();
+        assert!(busiest.contains("100.0 %"), "{}", writes.stdout);
+        let none = profile("mmio-read:10000000");
+        assert_eq!(none.status, 1);
+        assert!(
+            none.stderr.contains("10000000 MMIO reads to one"),
+            "{}",
+            none.stderr
+        );
+        guest.stop();
+    });
+}
+
 /// The command shows them, and says what it can't show.
 #[test]
 fn the_command_lists_and_counts() {
@@ -160,6 +199,37 @@ fn the_command_lists_and_counts() {
         let json = pmc(&["stat", "--seconds", "0.1", "--json"]);
         let counted = Counters::from_json(json.stdout.as_bytes()).expect("a document");
         assert!(counted.time > 0);
+        let by_process = pmc(&[
+            "stat",
+            "--seconds",
+            "0.3",
+            "--processes",
+            "--event",
+            "ticks,cpu-time",
+        ]);
+        let mut lines = by_process.stdout.lines();
+        let headings: Vec<&str> = lines
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+            .collect();
+        assert_eq!(headings, ["PID", "COMMAND", "TICKS", "CPU-TIME", "ms"]);
+        assert!(
+            by_process.stdout.contains("weaver"),
+            "{}",
+            by_process.stdout
+        );
+        let one = pmc(&["stat", "--seconds", "0.3", "--pid", "101", "--json"]);
+        let counted = Counters::from_json(one.stdout.as_bytes()).expect("a document");
+        let processes = counted.processes.expect("processes");
+        assert!(
+            processes.iter().all(|process| process.pid == 101),
+            "{processes:?}"
+        );
+        let top = pmc(&["top", "--count", "2", "--interval", "0.3"]);
+        assert_eq!((top.status, top.stderr.as_str()), (0, ""));
+        assert_eq!(top.stdout.matches("in the last").count(), 2);
+        assert_eq!(top.stdout.matches("COMMAND").count(), 2);
         let unknown = pmc(&["stat", "--event", "nonsense"]);
         assert_eq!(unknown.status, 2);
         assert!(

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -305,6 +304,62 @@ fn pcsample_ends_when_it_has_enough() {
     });
 }
 
+#[test]
+fn documents_have_what_tables_have() {
+    on_kvm(|| {
+        let guest = guest();
+        let document = |ran: &Ran| -> serde_json::Value {
+            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+            serde_json::from_str(&ran.stdout).unwrap()
+        };
+        let sum = |document: &serde_json::Value| -> u64 {
+            let rows = document["rows"].as_array().unwrap().iter();
+            rows.map(|row| row["count"].as_u64().unwrap()).sum()
+        };
+        let words = ["--pid", "103", "--nsamples", "50", "--json"];
+        let samples = document(&command(&guest, "pcsample", &words));
+        for (member, expected) in [
+            ("schema", 1),
+            ("pid", 103),
+            ("hz", 100),
+            ("ticks", 50),
+            ("stored", 50),
+        ] {
+            assert_eq!(samples[member], expected, "{samples}");
+        }
+        assert_eq!(
+            (samples["function"].as_str(), sum(&samples)),
+            (Some("pcsample"), 50)
+        );
+        assert_eq!(
+            (&samples["ended"], &samples["rows"][0]["function"]),
+            (&"full".into(), &"card".into())
+        );
+
+        let file = guest.folder().join("gmon.out");
+        let words = ["--pid", "102", "--json", "--aix", "--top", "1", "--output"];
+        let words = [&words[..], &[file.to_str().unwrap()]].concat();
+        let counts = document(&interrupted(&guest, "profil", &words, 30));
+        assert_eq!(
+            (&counts["ended"], &counts["function"]),
+            (&"wanted".into(), &"profil".into())
+        );
+        assert_eq!(counts["rows"].as_array().unwrap().len(), 1, "{counts}");
+        assert!(
+            sum(&counts) > 0 && counts["rows_left_out"].is_u64(),
+            "{counts}"
+        );
+        let histogram = &counts["histogram"];
+        assert_eq!(
+            (&histogram["system"], &histogram["scale"]),
+            (&"aix".into(), &0x4000.into())
+        );
+        assert!(histogram["offset"].as_u64() <= counts["rows"][0]["begin"].as_u64());
+        assert!(file.is_file());
+        guest.stop();
+    });
+}
+
 /// Ctrl-C ends it with what there is, which a terminal shows the number of meanwhile; so does the guest's end.
 #[test]
 fn what_was_collected_is_printed_at_the_end() {
@@ -346,14 +401,7 @@ fn a_second_interrupt_ends_the_program() {
         let guest = guest();
         let mut child = start(&guest.socket(), "profil", &["--pid", "101"], Stdio::piped());
         until_found(&guest, 1);
-        guest.signal(Signal::STOP);
-        let pid = Pid::from_child(&child);
-        let ended = until("the program ends", || {
-            kill_process(pid, Signal::INT).unwrap();
-            child.try_wait().unwrap()
-        });
-        assert_eq!(ended.signal(), Some(Signal::INT.as_raw()));
-        guest.signal(Signal::CONT);
+        guest.interrupt_unanswered(&mut child);
         guest.stop();
     });
 }

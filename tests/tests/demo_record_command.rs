@@ -2,7 +2,6 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -232,14 +231,7 @@ fn a_second_interrupt_ends_the_program() {
         let path = guest.folder().join("ended");
         let mut child = record(&guest, &path, Stdio::piped());
         until_recorded(&guest, 100);
-        guest.signal(Signal::STOP);
-        let pid = Pid::from_child(&child);
-        let ended = until("the program ends", || {
-            kill_process(pid, Signal::INT).unwrap();
-            child.try_wait().unwrap()
-        });
-        assert_eq!(ended.signal(), Some(Signal::INT.as_raw()));
-        guest.signal(Signal::CONT);
+        guest.interrupt_unanswered(&mut child);
         // What came until then is a recording that was cut off.
         let contents = Recording::open(&path).unwrap().read(|_, _| {}).unwrap();
         assert!(contents.account.samples > 0 && contents.closed.is_none());

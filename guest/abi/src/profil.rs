@@ -31,6 +31,27 @@ pub const WORD_SIZE: u64 = 8;
 /// The Solaris histogram's highest count; profiling stops instead of passing it.
 pub const SOLARIS_MAX_COUNT: u16 = i16::MAX as u16;
 
+/// Bytes of a count of a histogram.
+pub const COUNT_SIZE: u64 = 2;
+/// The scale that maps all code to the first count. Smaller ones turn profiling off.
+pub const WHOLE_SCALE: u32 = 2;
+
+/// Where a histogram has the count for the code `delta` bytes into its region, in bytes: Solaris rounds down to a whole
+/// count, AIX up. `scale` is a fraction of 65,536, from [`WHOLE_SCALE`] on. `None` if no 64-bit number says it.
+pub fn count_offset(delta: u64, scale: u32, rounds_up: bool) -> Option<u64> {
+    if scale == WHOLE_SCALE {
+        return Some(0);
+    }
+    // The page's formula in two parts, (delta >> 16) * scale + (((delta & 0xffff) * scale) >> 16), is this.
+    let byte = (u128::from(delta) * u128::from(scale)) >> 16;
+    let byte = u64::try_from(byte).ok()?;
+    if rounds_up {
+        byte.checked_next_multiple_of(COUNT_SIZE)
+    } else {
+        Some(byte - byte % COUNT_SIZE)
+    }
+}
+
 /// A function of one of the manual pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Function {

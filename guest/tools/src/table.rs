@@ -32,25 +32,26 @@ pub fn percent(part: u64, whole: u64) -> String {
     format!("{:.1} %", part as f64 * 100.0 / whole as f64)
 }
 
-/// Writes `rows` in columns with this alignment.
+/// Writes `rows` in columns with this alignment; cells beyond these are left out.
 ///
 /// # Errors
 /// Writing to `output` failed.
-pub fn write_rows<const N: usize>(
+pub fn write_rows<R: AsRef<[String]>>(
     output: &mut dyn Write,
     spacing: Spacing,
-    aligns: [Align; N],
-    rows: &[[String; N]],
+    aligns: &[Align],
+    rows: &[R],
 ) -> io::Result<()> {
-    let mut widths = [0; N];
+    let mut widths = vec![0; aligns.len()];
     for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
+        for (width, cell) in widths.iter_mut().zip(row.as_ref()) {
             *width = (*width).max(cell.chars().count());
         }
     }
     for row in rows {
         let mut line = String::from(spacing.margin);
-        for (index, ((cell, width), align)) in row.iter().zip(widths).zip(aligns).enumerate() {
+        let columns = widths.iter().copied().zip(aligns);
+        for (index, (cell, (width, align))) in row.as_ref().iter().zip(columns).enumerate() {
             if index > 0 {
                 line += spacing.gap;
             }
@@ -68,17 +69,22 @@ pub fn write_rows<const N: usize>(
 ///
 /// # Errors
 /// Writing to `output` failed.
-pub fn write_table<const N: usize>(
+pub fn write_table<R: AsRef<[String]>>(
     output: &mut dyn Write,
-    headings: [(&str, Align); N],
-    mut rows: Vec<[String; N]>,
+    headings: &[(&str, Align)],
+    rows: &[R],
 ) -> io::Result<()> {
     const SPACING: Spacing = Spacing {
         margin: "  ",
         gap: "  ",
     };
-    rows.insert(0, headings.map(|(heading, _)| heading.to_owned()));
-    write_rows(output, SPACING, headings.map(|(_, align)| align), &rows)
+    let (names, aligns): (Vec<String>, Vec<Align>) = headings
+        .iter()
+        .map(|(heading, align)| ((*heading).to_owned(), *align))
+        .unzip();
+    let rows = rows.iter().map(AsRef::as_ref);
+    let all: Vec<&[String]> = [names.as_slice()].into_iter().chain(rows).collect();
+    write_rows(output, SPACING, &aligns, &all)
 }
 
 #[cfg(test)]
@@ -96,14 +102,14 @@ mod tests {
         let rows = [["1", "größer"], ["100", "b"]].map(|row| row.map(str::to_owned));
         let mut output = Vec::new();
         let headings = [("PID", Align::Right), ("NAME", Align::Left)];
-        write_table(&mut output, headings, rows.to_vec()).unwrap();
+        write_table(&mut output, &headings, &rows).unwrap();
         let expected = "  PID  NAME\n    1  größer\n  100  b\n";
         assert_eq!(String::from_utf8(output).unwrap(), expected);
 
         let mut output = Vec::new();
         let (margin, gap) = ("", " ");
         let aligns = [Align::Right, Align::Right];
-        write_rows(&mut output, Spacing { margin, gap }, aligns, &rows).unwrap();
+        write_rows(&mut output, Spacing { margin, gap }, &aligns, &rows).unwrap();
         let expected = "  1 größer\n100      b\n";
         assert_eq!(String::from_utf8(output).unwrap(), expected);
     }

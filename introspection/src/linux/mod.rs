@@ -33,8 +33,8 @@ use task_layout::{Addresses, TaskLayout};
 pub use cpu::Cpu;
 pub use modules::{Modules, NewFunctions};
 pub use processes::{
-    Area, Backing, FileIdentity, MappedFile, ProcessInstance, ProcessMap, ProcessOrigin,
-    UnwinderSlot,
+    Area, Backing, FileIdentity, MappedFile, ProcessFate, ProcessInstance, ProcessMap,
+    ProcessOrigin, UnwinderSlot,
 };
 
 /// The start of the kernel's mapping (`__START_KERNEL_map`, `arch/x86/include/asm/page_64_types.h`).
@@ -195,15 +195,15 @@ impl LinuxKnowledge {
         })
     }
 
-    /// Whether `instance` has not ended; `None` when that is unknown. `registers` are those of any vCPU.
-    pub(crate) fn is_alive<M: PhysicalMemory>(
+    /// What has become of `instance`; `None` when that is unknown. `registers` are those of any vCPU.
+    pub(crate) fn fate<M: PhysicalMemory>(
         &self,
         memory: &M,
         registers: &Registers,
         instance: &ProcessInstance,
-    ) -> Option<bool> {
+    ) -> Option<ProcessFate> {
         let view = self.view(memory, registers)?;
-        self.instances.as_ref()?.is_alive(&view, instance)
+        self.instances.as_ref()?.fate(&view, instance)
     }
 
     /// The process `pid`; `Some(None)` if there is none, `None` when that is unknown.

@@ -158,7 +158,7 @@ mod tests {
     use vm_memory::Bytes;
 
     use super::*;
-    use crate::testing::page_tables::{Memory, Tables, long_mode};
+    use crate::testing::page_tables::{HostileTables, Memory, Tables, long_mode};
 
     fn memory() -> Memory {
         Memory::from_ranges(&[(GuestAddress(0), 1 << 20), (GuestAddress(1 << 32), 1 << 16)])
@@ -233,25 +233,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_tables_end_and_stay_inside(
-            pages in prop::collection::vec(any::<u64>(), 512),
-            cr3 in any::<u64>(),
-            address in any::<u64>(),
-            five_levels in any::<bool>(),
-        ) {
+        fn hostile_tables_end_and_stay_inside(tables in HostileTables::any()) {
             let memory = memory();
-            for (index, entry) in (0..).zip(pages) {
-                // Half of the entries point to other tables, the rest anywhere.
-                let entry = if entry & 2 == 0 { entry & 0xf_f0ff } else { entry };
-                memory.write_obj(entry, GuestAddress(index * 8)).unwrap();
-            }
-            for cr3 in [cr3, cr3 & 0xf_ffff] {
-                let registers = long_mode(cr3, five_levels);
+            // Half of the entries point to other tables, the rest anywhere.
+            tables.write(&memory, |entry| if entry & 2 == 0 { entry & 0xf_f0ff } else { entry });
+            for registers in tables.registers(0xf_ffff) {
                 let space = AddressSpace::new(&memory, &registers);
                 let mut buffer = [0; 64];
-                space.read(address, &mut buffer);
+                space.read(tables.address, &mut buffer);
                 space.read(u64::MAX - 3, &mut buffer);
-                space.translate(address);
+                space.translate(tables.address);
             }
         }
     }

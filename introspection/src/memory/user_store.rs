@@ -98,7 +98,7 @@ mod tests {
     use vm_memory::Bytes;
 
     use super::*;
-    use crate::testing::page_tables::{Memory, Tables, long_mode};
+    use crate::testing::page_tables::{HostileTables, Memory, Tables, long_mode};
 
     const ROOT: u64 = 0x1_0000;
     const ALL: u64 = PRESENT | WRITABLE | USER;
@@ -212,25 +212,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_tables_get_only_accessed_and_dirty_bits(
-            pages in prop::collection::vec(any::<u64>(), 512),
-            cr3 in any::<u64>(),
-            address in any::<u64>(),
-            five_levels in any::<bool>(),
-        ) {
+        fn hostile_tables_get_only_accessed_and_dirty_bits(tables in HostileTables::any()) {
             let memory = memory();
-            for (index, entry) in (0..).zip(pages) {
+            tables.write(&memory, |entry| {
                 // Most entries allow everything, and half of them point to other tables.
                 let entry = if entry & 8 == 0 { entry & 0x3f_f0ff } else { entry };
-                let entry = if entry & 16 == 0 { entry | ALL } else { entry };
-                memory.write_obj(entry, GuestAddress(index * 8)).unwrap();
-            }
+                if entry & 16 == 0 { entry | ALL } else { entry }
+            });
             let before = contents(&memory);
-            for cr3 in [cr3, cr3 & 0xfff] {
-                let registers = long_mode(cr3, five_levels);
+            for registers in tables.registers(0xfff) {
                 let space = AddressSpace::new(&memory, &registers);
                 // Where it leads is checked when it is written.
-                let _ = space.user_store(address & i64::MAX.cast_unsigned());
+                let _ = space.user_store(tables.address & i64::MAX.cast_unsigned());
             }
             let after = contents(&memory);
             let words = before.as_chunks::<8>().0.iter().zip(after.as_chunks::<8>().0);

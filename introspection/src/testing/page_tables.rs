@@ -1,5 +1,7 @@
 //! Page tables in guest memory, and the registers that select them.
 
+#[cfg(test)]
+use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use crate::Registers;
@@ -68,5 +70,44 @@ impl Tables {
         self.memory
             .write_obj(physical | large | 1 << 63 | 3, slot)
             .unwrap();
+    }
+}
+
+/// Page tables, an address and registers that are anything.
+#[cfg(test)]
+#[derive(Debug)]
+pub struct HostileTables {
+    entries: Vec<u64>,
+    cr3: u64,
+    /// The address that is looked up.
+    pub address: u64,
+    five_levels: bool,
+}
+
+#[cfg(test)]
+impl HostileTables {
+    /// Any of them.
+    pub fn any() -> impl Strategy<Value = Self> {
+        let entries = prop::collection::vec(any::<u64>(), 512);
+        let all = (entries, any::<u64>(), any::<u64>(), any::<bool>());
+        all.prop_map(|(entries, cr3, address, five_levels)| Self {
+            entries,
+            cr3,
+            address,
+            five_levels,
+        })
+    }
+
+    /// Writes the entries to the start of `memory`, each as `change` makes it.
+    pub fn write(&self, memory: &Memory, change: impl Fn(u64) -> u64) {
+        for (index, entry) in (0..).zip(&self.entries) {
+            let place = GuestAddress(index * 8);
+            memory.write_obj(change(*entry), place).unwrap();
+        }
+    }
+
+    /// Registers that select tables anywhere, and some whose tables lie at an address with no bits but those of `mask`.
+    pub fn registers(&self, mask: u64) -> [Registers; 2] {
+        [self.cr3, self.cr3 & mask].map(|cr3| long_mode(cr3, self.five_levels))
     }
 }

@@ -57,6 +57,12 @@ impl Console {
         self.lines.iter().any(|line| line.contains(words))
     }
 
+    /// The lines of checks that programs of the guest made, and that failed.
+    pub fn failed_checks(&self) -> Vec<&str> {
+        let lines = self.lines.iter().map(String::as_str);
+        lines.filter(|line| line.contains(": failed:")).collect()
+    }
+
     /// What follows `start` on the first line that begins so.
     ///
     /// # Panics

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kvmprof_lab::{InitramfsBuilder, Kernel, Lab};
+use kvmprof_recording::Sample;
+use kvmprof_recording::file::{Contents, Recording};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -228,6 +230,22 @@ impl Finished {
     pub fn stream(&self, name: &str) -> Stream {
         let path = self.path(&format!("{name}.samples"));
         Stream::decode(&fs::read(path).unwrap_or_else(|error| panic!("{name}: {error}")))
+    }
+
+    /// A recording: all samples in their order, each with its frames.
+    ///
+    /// # Panics
+    /// When it is none.
+    pub fn recording(&self, name: &str) -> (Contents, Vec<(Sample, Vec<u64>)>) {
+        let recording = Recording::open(&self.path(name));
+        let mut samples = Vec::new();
+        let contents = recording.and_then(|recording| {
+            recording.read(|ticks, frames| {
+                samples.extend(ticks.sample.map(|sample| (sample, frames.to_vec())));
+            })
+        });
+        let contents = contents.unwrap_or_else(|error| panic!("{name}: {error}"));
+        (contents, samples)
     }
 
     /// A JSON document.

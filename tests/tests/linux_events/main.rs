@@ -2,9 +2,8 @@
 //! kernel's version.
 //!
 //! A process writes to the log, which goes out by the serial port; another one uses most of the time without an exit.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-use kvmprof_recording::file::{Contents, Recording};
+use kvmprof_recording::file::Contents;
 use kvmprof_recording::{Sample, StackEnd};
 use kvmprof_report::profile::Symbols;
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, once};
@@ -48,13 +47,7 @@ fn run() -> Finished {
 }
 
 fn read(run: &Finished, name: &str) -> (Contents, Vec<Seen>) {
-    let recording = Recording::open(&run.path(name)).unwrap();
-    let mut samples = Vec::new();
-    let contents = recording
-        .read(|ticks, frames| {
-            samples.extend(ticks.sample.map(|sample| (sample, frames.to_vec())));
-        })
-        .unwrap();
+    let (contents, samples) = run.recording(name);
     assert_eq!(contents.closed, Some(contents.account));
     assert!(contents.account.balances());
     let kernel = Symbols::parse(&contents.symbols);

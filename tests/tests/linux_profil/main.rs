@@ -137,10 +137,7 @@ fn the_pages_sentences_hold(run: &Finished) {
     let text = console.text();
     println!("{text}");
     assert_eq!(run.status("guest"), 0, "{}", run.text("guest.stderr"));
-    let failed: Vec<&str> = text
-        .lines()
-        .filter(|line| line.contains(": failed:"))
-        .collect();
+    let failed = console.failed_checks();
     assert!(failed.is_empty(), "{failed:#?}");
     for name in [
         "profil_solaris",

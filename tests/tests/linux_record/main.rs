@@ -5,7 +5,7 @@
 
 mod users;
 
-use kvmprof_recording::file::{Contents, Recording};
+use kvmprof_recording::file::Contents;
 use kvmprof_recording::{Mode, Sample, StackEnd};
 use kvmprof_report::profile::Symbols;
 use kvmprof_tests::linux::{
@@ -144,13 +144,7 @@ fn the_lab_reads_its_own_recording(run: &Run) {
 
 /// What a recording has, and all samples.
 fn read(run: &Finished, name: &str) -> (Contents, Vec<Seen>) {
-    let recording = Recording::open(&run.path(name)).unwrap();
-    let mut samples = Vec::new();
-    let contents = recording
-        .read(|ticks, frames| {
-            samples.extend(ticks.sample.map(|sample| (sample, frames.to_vec())));
-        })
-        .unwrap();
+    let (contents, samples) = run.recording(name);
     let account = contents.account;
     print_losses(name, account.ticks, account.stolen, account.lost);
     let kernel = Symbols::parse(&contents.symbols);

@@ -16,6 +16,11 @@ pub enum HardwareEvent {
     BranchMisses = 5,
 }
 
+impl HardwareEvent {
+    /// How many events there are; their numbers are below this.
+    pub const COUNT: usize = Self::BranchMisses as usize + 1;
+}
+
 /// A counter of one vCPU. It counts while the vCPU's thread runs the guest.
 #[derive(Debug)]
 pub struct HardwareCounter(File);

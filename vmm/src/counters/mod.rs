@@ -16,7 +16,7 @@ use crate::clock::monotonic_ns;
 use crate::vcpu::VcpuShared;
 use sources::VcpuSources;
 
-pub use processes::{CountedProcess, ProcessCounts};
+pub use processes::{CountedProcess, KnownProcess, ProcessCounts};
 pub use vcpu_counting::VcpuCounting;
 
 /// The counters of a machine.

@@ -6,8 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kvmprof_devices::profiling::pmc::{Counted, ProcessKey};
 use kvmprof_introspection::ProcessInstance;
 
-use crate::vcpu::WatchedProcess;
-
 /// How many processes a vCPU can count between two times at which the event thread takes the counts. More are counted
 /// together.
 const CAPACITY: usize = 256;
@@ -15,6 +13,15 @@ const CAPACITY: usize = 256;
 const MANY: usize = CAPACITY / 2;
 /// Stands for processes that there is no room for.
 const OTHERS: i32 = -1;
+
+/// A process that has counters until it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownProcess {
+    /// Its id.
+    pub pid: i32,
+    /// The process, once it was met.
+    pub instance: Option<ProcessInstance>,
+}
 
 /// What a vCPU has counted for one process.
 #[derive(Clone, Copy, Debug)]
@@ -32,10 +39,10 @@ pub struct ProcessCounts {
     /// By the indexes of the vCPUs. A vCPU's thread has its own locked for as long as an addition takes, the event thread
     /// for as long as it takes to exchange it.
     tables: Vec<Mutex<Vec<CountedProcess>>>,
-    watched: Mutex<Arc<[WatchedProcess]>>,
+    watched: Mutex<Arc<[KnownProcess]>>,
     /// Counts the changes of what is watched.
     version: AtomicU64,
-    ended: Mutex<Vec<WatchedProcess>>,
+    ended: Mutex<Vec<KnownProcess>>,
 }
 
 impl ProcessCounts {
@@ -62,13 +69,13 @@ impl ProcessCounts {
     }
 
     /// Has the vCPUs look whether these processes still live.
-    pub fn watch(&self, processes: Vec<WatchedProcess>) {
+    pub fn watch(&self, processes: Vec<KnownProcess>) {
         *lock(&self.watched) = processes.into();
         self.version.fetch_add(1, Ordering::Release);
     }
 
     /// What is watched, if that has changed since `version`.
-    pub(super) fn watched(&self, version: &mut u64) -> Option<Arc<[WatchedProcess]>> {
+    pub(super) fn watched(&self, version: &mut u64) -> Option<Arc<[KnownProcess]>> {
         let now = self.version.load(Ordering::Acquire);
         if now == *version {
             return None;
@@ -78,7 +85,7 @@ impl ProcessCounts {
     }
 
     /// A watched process has ended.
-    pub(super) fn end(&self, process: WatchedProcess) {
+    pub(super) fn end(&self, process: KnownProcess) {
         let mut ended = lock(&self.ended);
         // Each vCPU may find that out.
         if ended.len() < CAPACITY && !ended.contains(&process) {
@@ -115,7 +122,7 @@ impl ProcessCounts {
     }
 
     /// Takes what was counted: the processes that have ended, and before that each count of theirs and of others.
-    pub fn take(&self, mut each: impl FnMut(&CountedProcess)) -> Vec<WatchedProcess> {
+    pub fn take(&self, mut each: impl FnMut(&CountedProcess)) -> Vec<KnownProcess> {
         // First, so that all they have counted is in the tables.
         let ended = std::mem::take(&mut *lock(&self.ended));
         let mut spare = Vec::new();
@@ -219,7 +226,7 @@ mod tests {
     #[test]
     fn each_process_ends_once() {
         let counts = ProcessCounts::new(1);
-        let process = WatchedProcess {
+        let process = KnownProcess {
             pid: 5,
             instance: None,
         };

@@ -71,7 +71,7 @@ pub struct VcpuSources {
     shared: Arc<VcpuShared>,
     kvm: io::Result<KvmStats>,
     /// Opened when somebody asks for the first time.
-    hardware: [OnceLock<io::Result<HardwareCounter>>; 6],
+    hardware: [OnceLock<io::Result<HardwareCounter>>; HardwareEvent::COUNT],
 }
 
 impl VcpuSources {
@@ -116,7 +116,7 @@ impl VcpuSources {
             Source::CpuTime => thread_cpu_ns(0),
             Source::Kvm(index) => self.kvm.as_ref().ok()?.value(index),
             Source::Hardware(event) => {
-                let counter = self.hardware.get(event as usize)?.get()?;
+                let counter = self.hardware[event as usize].get()?;
                 counter.as_ref().ok()?.value()
             }
             Source::Ticks | Source::Exits(_) | Source::Interrupted => None,
@@ -133,9 +133,7 @@ impl VcpuSources {
         let Some(thread) = self.shared.kicker.thread() else {
             return Err("the vCPU doesn't run".to_owned());
         };
-        let [.., counter] = &self.hardware;
-        let counter = self.hardware.get(event as usize).unwrap_or(counter);
-        match counter.get_or_init(|| HardwareCounter::open(event, thread)) {
+        match self.hardware[event as usize].get_or_init(|| HardwareCounter::open(event, thread)) {
             Ok(counter) => Ok(counter.value().unwrap_or_default()),
             Err(error) => Err(why(error)),
         }

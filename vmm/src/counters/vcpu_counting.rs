@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use kvmprof_abi::pmc::{COUNTERS, CounterId, CounterSource};
 use kvmprof_devices::profiling::pmc::{Counted, ProcessKey};
-use kvmprof_introspection::ProcessInstance;
+use kvmprof_introspection::{ProcessFate, ProcessInstance};
 
-use super::processes::{CountedProcess, ProcessCounts};
+use super::processes::{CountedProcess, KnownProcess, ProcessCounts};
 use super::sources::{Source, VcpuSources};
-use crate::vcpu::{GuestExit, LifeCheck, StoppedVcpu, WatchedProcess};
+use crate::vcpu::{GuestExit, StoppedVcpu, in_turn};
 
 /// Counts, on its thread, what passes on one vCPU for the process that is found there.
 ///
@@ -23,8 +23,8 @@ pub struct VcpuCounting {
     last: [u64; COUNTERS],
     known: u32,
     version: u64,
-    watched: Arc<[WatchedProcess]>,
-    life_check: LifeCheck,
+    watched: Arc<[KnownProcess]>,
+    ticks: u64,
 }
 
 impl VcpuCounting {
@@ -38,7 +38,7 @@ impl VcpuCounting {
             known: 0,
             version: 0,
             watched: Arc::default(),
-            life_check: LifeCheck::default(),
+            ticks: 0,
         }
     }
 
@@ -130,16 +130,39 @@ impl VcpuCounting {
         self.counts.add(self.vcpu, one, parent)
     }
 
-    /// Looks whether one of the watched processes still lives.
-    fn check_one(&mut self, vcpu: StoppedVcpu<'_>) {
+    /// Whether processes have counters, whose ends are to be noticed.
+    pub fn are_watching(&mut self) -> bool {
+        self.follow();
+        !self.watched.is_empty()
+    }
+
+    /// Looks whether the processes that have counters still live.
+    pub fn look(&self, vcpu: StoppedVcpu<'_>) {
+        for process in self.watched.iter() {
+            self.check(process, 0, vcpu);
+        }
+    }
+
+    /// Takes the newest list of processes.
+    fn follow(&mut self) {
         if let Some(watched) = self.counts.watched(&mut self.version) {
             self.watched = watched;
         }
-        let watched = &self.watched;
-        let get = |index: usize| watched.get(index).copied();
-        let ended = self.life_check.ended(watched.len(), get, vcpu);
-        if let Some((_, process)) = ended {
-            self.counts.end(process);
+    }
+
+    fn check(&self, process: &KnownProcess, turns: u64, vcpu: StoppedVcpu<'_>) {
+        let fate = vcpu.fate(process.pid, process.instance.as_ref(), turns);
+        if fate == Some(ProcessFate::Ended) {
+            self.counts.end(*process);
+        }
+    }
+
+    /// Looks whether one of the processes still lives, in turn.
+    fn check_one(&mut self, vcpu: StoppedVcpu<'_>) {
+        self.follow();
+        self.ticks += 1;
+        if let Some((process, turns)) = in_turn(&self.watched, self.ticks) {
+            self.check(process, turns, vcpu);
         }
     }
 }

@@ -14,10 +14,7 @@ impl ProfiledProcesses {
     /// # Errors
     /// EINVAL for what the function's page refuses; ENOSPC when too many processes are profiled. Nothing has changed then.
     pub fn call(&self, call: &Call, ranges: &[Range]) -> Result<i64, Errno> {
-        let list = self.current();
-        let mut newest = list.iter().rev();
-        let known = newest.find(|process| process.pid == call.pid);
-        if let Some(process) = known {
+        if let Some(process) = self.newest(call.pid) {
             let mut account = process.account();
             // Under this pid there is another program now, or another process.
             if account.ended.is_none() && process.program != call.program {

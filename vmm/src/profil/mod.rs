@@ -3,10 +3,13 @@
 //! The event thread carries out calls ([`ProfiledProcesses`]). A tick is stored by the thread of the vCPU that takes it,
 //! while the vCPU stands still ([`VcpuStores`]). Both share each process's [`Profile`], under a lock that nobody holds for
 //! longer than a store takes.
+//!
+//! Buffers that the device keeps are filled elsewhere; when their processes end is noticed here ([`Watch`]).
 
 mod call;
 mod process_memory;
 mod vcpu_stores;
+mod watched;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +20,8 @@ use kvmprof_devices::profiling::Profile;
 use kvmprof_introspection::ProcessInstance;
 
 pub use vcpu_stores::VcpuStores;
+use watched::WatchedProcess;
+pub use watched::{ProgramEnd, Watch};
 
 /// Maximum number of processes that are profiled at once.
 const MAX_PROCESSES: usize = 1024;
@@ -67,7 +72,8 @@ impl Account {
 #[derive(Debug, Default)]
 pub struct ProfiledProcesses {
     list: Mutex<Arc<[Arc<ProfiledProcess>]>>,
-    /// Counts the changes of the list; 0: nothing was ever profiled.
+    watched: Mutex<Arc<[Arc<WatchedProcess>]>>,
+    /// Counts the changes of the lists; 0: nothing was ever profiled.
     version: AtomicU64,
 }
 
@@ -96,11 +102,16 @@ impl ProfiledProcesses {
         self.current().iter().map(report).collect()
     }
 
+    /// The newest profile of process `pid`.
+    fn newest(&self, pid: i32) -> Option<Arc<ProfiledProcess>> {
+        let list = self.current();
+        let mut newest = list.iter().rev();
+        newest.find(|process| process.pid == pid).cloned()
+    }
+
     /// The state and the account of the newest profile of process `pid`.
     pub fn status(&self, pid: i32) -> Option<Status> {
-        let reports = self.reports();
-        let mut newest = reports.iter().rev();
-        Some(newest.find(|report| report.pid == pid)?.status)
+        Some(self.newest(pid)?.account().profile.status())
     }
 
     /// Whether ticks of any process are stored.
@@ -135,12 +146,25 @@ impl ProfiledProcesses {
     }
 
     fn change(&self, change: impl FnOnce(&mut Vec<Arc<ProfiledProcess>>)) {
-        let mut list = lock(&self.list);
-        let mut changed = list.to_vec();
-        change(&mut changed);
-        *list = changed.into();
+        change_list(&self.list, change);
         self.version.fetch_add(1, Ordering::Release);
     }
+
+    fn watched(&self) -> Arc<[Arc<WatchedProcess>]> {
+        Arc::clone(&lock(&self.watched))
+    }
+
+    fn change_watched(&self, change: impl FnOnce(&mut Vec<Arc<WatchedProcess>>)) {
+        change_list(&self.watched, change);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+}
+
+fn change_list<T: Clone>(list: &Mutex<Arc<[T]>>, change: impl FnOnce(&mut Vec<T>)) {
+    let mut list = lock(list);
+    let mut changed = list.to_vec();
+    change(&mut changed);
+    *list = changed.into();
 }
 
 /// Nothing panics while it holds one of these locks, and their contents would still be sound.

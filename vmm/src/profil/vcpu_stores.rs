@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use kvmprof_abi::profil::{RATE_HZ, State};
 use kvmprof_devices::profiling::Phase;
-use kvmprof_introspection::{ProcessInstance, ProcessOrigin};
+use kvmprof_introspection::{ProcessFate, ProcessInstance, ProcessOrigin};
 use kvmprof_recording::{Mode, Sample};
 
 use super::process_memory::StoppedProcess;
-use super::{Account, ProfiledProcess, ProfiledProcesses};
-use crate::vcpu::{LifeCheck, StoppedVcpu, WatchedProcess};
+use super::{Account, ProfiledProcess, ProfiledProcesses, WatchedProcess};
+use crate::vcpu::{SEARCH_PERIOD, StoppedVcpu, in_turn};
 
 /// Stores the ticks of one vCPU that find a profiled process in user mode.
 #[derive(Debug)]
@@ -20,9 +20,10 @@ pub struct VcpuStores {
     /// The list of processes as of this version.
     version: u64,
     list: Arc<[Arc<ProfiledProcess>]>,
+    watched: Arc<[Arc<WatchedProcess>]>,
     /// The process of the last tick in user mode, and its profile if it has one.
     last: Option<(ProcessInstance, Option<Arc<ProfiledProcess>>)>,
-    life_check: LifeCheck,
+    ticks: u64,
 }
 
 impl VcpuStores {
@@ -33,8 +34,9 @@ impl VcpuStores {
             phase: Phase::new(0, RATE_HZ),
             version: 0,
             list: Arc::default(),
+            watched: Arc::default(),
             last: None,
-            life_check: LifeCheck::default(),
+            ticks: 0,
         }
     }
 
@@ -52,10 +54,12 @@ impl VcpuStores {
     pub fn tick(&mut self, sample: &Sample, vcpu: StoppedVcpu<'_>) {
         let is_counted = self.phase.pass(1) == 1;
         self.follow();
-        if self.list.is_empty() {
+        if self.list.is_empty() && self.watched.is_empty() {
             return;
         }
+        self.ticks += 1;
         self.check_one(vcpu);
+        self.check_watched(vcpu, sample.time);
         if sample.mode != Mode::User {
             return;
         }
@@ -63,6 +67,13 @@ impl VcpuStores {
         let Some(instance) = instance else {
             return;
         };
+        let watched = self.watched.iter();
+        for process in watched.filter(|process| process.pid() == instance.pid) {
+            process.meet(&instance, sample.time);
+        }
+        if self.list.is_empty() {
+            return;
+        }
         let process = match &self.last {
             Some((last, process)) if *last == instance => process.clone(),
             _ => self.find(&instance, vcpu),
@@ -83,12 +94,26 @@ impl VcpuStores {
         self.last = Some((instance, process));
     }
 
-    /// Takes the newest list of processes.
+    /// Whether processes are watched, which are to be looked at now and then also while no tick comes.
+    pub fn are_watching(&mut self) -> bool {
+        self.follow();
+        !self.watched.is_empty()
+    }
+
+    /// Looks at `time` whether the watched processes live, from `vcpu`, which may have been halted for long.
+    pub fn look(&self, vcpu: StoppedVcpu<'_>, time: u64) {
+        self.watched
+            .iter()
+            .for_each(|process| process.check(vcpu, time));
+    }
+
+    /// Takes the newest lists of processes.
     fn follow(&mut self) {
         let version = self.processes.version.load(Ordering::Acquire);
         if version != self.version {
             self.version = version;
             self.list = self.processes.current();
+            self.watched = self.processes.watched();
             self.last = None;
         }
     }
@@ -166,26 +191,28 @@ impl VcpuStores {
         self.processes.add(forked).ok()
     }
 
-    /// Looks whether one of the processes still lives.
-    fn check_one(&mut self, vcpu: StoppedVcpu<'_>) {
-        let list = &self.list;
-        let watched = |index: usize| {
-            let process = list.get(index)?;
-            let account = process.account();
-            account.ended.is_none().then_some(WatchedProcess {
-                pid: process.pid,
-                instance: account.instance,
-            })
+    /// Looks whether one of the processes still lives, in turn.
+    fn check_one(&self, vcpu: StoppedVcpu<'_>) {
+        let Some((process, round)) = in_turn(&self.list, self.ticks) else {
+            return;
         };
-        let ended = self.life_check.ended(list.len(), watched, vcpu);
-        if let Some((index, checked)) = ended
-            && let Some(process) = list.get(index)
+        let mut account = process.account();
+        if account.ended.is_some() {
+            return;
+        }
+        match vcpu.fate(process.pid, account.instance.as_ref(), round) {
+            Some(ProcessFate::Ended) => account.end(State::Ended),
+            Some(ProcessFate::Executed) => account.end(State::Executed),
+            Some(ProcessFate::Lives) | None => {}
+        }
+    }
+
+    /// Looks at `time` whether one of the watched processes still lives, in turn.
+    fn check_watched(&self, vcpu: StoppedVcpu<'_>, time: u64) {
+        if let Some((process, round)) = in_turn(&self.watched, self.ticks)
+            && (process.is_found() || round.is_multiple_of(SEARCH_PERIOD))
         {
-            let mut account = process.account();
-            // Another vCPU may have met it meanwhile.
-            if account.instance == checked.instance {
-                account.end(State::Ended);
-            }
+            process.check(vcpu, time);
         }
     }
 }

@@ -331,6 +331,7 @@ impl Profiler {
         let flush = match ticks {
             TicksBefore::Any => None,
             TicksBefore::All => Some(self.clocks.flush()),
+            TicksBefore::AllAndEnds => Some(self.clocks.ask_all()),
             TicksBefore::Last { others } if others || self.consumers.others_count(consumer) => {
                 Some(self.clocks.flush())
             }

@@ -15,5 +15,5 @@ pub use exits::{ExitTotals, GuestExit};
 pub use gate::Gate;
 pub use kicker::Kicker;
 pub use ring::{Doorbell, RING_ENTRIES, TickReceiver, TickSender, tick_ring};
-pub use stopped::{LifeCheck, StoppedVcpu, WatchedProcess};
+pub use stopped::{SEARCH_PERIOD, StoppedVcpu, in_turn};
 pub use thread::{Ending, VcpuCommon, VcpuShared, VcpuThread};

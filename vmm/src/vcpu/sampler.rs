@@ -71,7 +71,11 @@ impl Sampler {
         if self.knowledge.is_unlocated() {
             self.locate_kernel(fd);
         }
+        if self.stores.are_watching() || self.counting.are_watching() {
+            self.look_at_watched(fd, now);
+        }
         let elapsed = self.clock.account_halted(now);
+        self.stores.pass(elapsed.without_sample());
         self.send(elapsed, None);
         self.process_group = setting.process_group;
         self.stacks = setting.stacks;
@@ -80,6 +84,20 @@ impl Sampler {
         self.generation = generation;
         self.shared.control.acknowledge(generation);
         self.ticks.ring();
+    }
+
+    /// Looks whether watched processes live. While the vCPU was halted no tick did.
+    fn look_at_watched(&self, fd: &VcpuFd, now: u64) {
+        let Some(registers) = read_by_ioctls(fd) else {
+            return;
+        };
+        let vcpu = StoppedVcpu {
+            memory: &self.memory,
+            registers: &registers,
+            introspector: &self.introspector,
+        };
+        self.stores.look(vcpu, now);
+        self.counting.look(vcpu);
     }
 
     fn take_ticks_from(&mut self, fd: &mut VcpuFd, source: Option<TickSource>) {

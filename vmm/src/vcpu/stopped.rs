@@ -1,8 +1,11 @@
 //! A vCPU that stands still.
 
-use kvmprof_introspection::{ProcessInstance, Registers, VcpuIntrospector};
+use kvmprof_introspection::{ProcessFate, ProcessInstance, Registers, VcpuIntrospector};
 
 use crate::machine::GuestMemory;
+
+/// A process that was never met is looked for once in so many of its turns: that takes longer than to look at one.
+pub const SEARCH_PERIOD: u64 = 64;
 
 /// A stopped vCPU, and what has been found of it.
 #[derive(Clone, Copy)]
@@ -15,48 +18,29 @@ pub struct StoppedVcpu<'a> {
     pub introspector: &'a VcpuIntrospector,
 }
 
-/// A process that has something until it ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WatchedProcess {
-    /// Its id.
-    pub pid: i32,
-    /// The process, once it was met.
-    pub instance: Option<ProcessInstance>,
-}
-
-/// A process that was never met is looked for once in so many of its turns: that takes longer.
-const SEARCH_PERIOD: u64 = 64;
-
-/// Looks at each tick whether one of some processes still lives, in turn.
-#[derive(Debug, Default)]
-pub struct LifeCheck {
-    ticks: u64,
-}
-
-impl LifeCheck {
-    /// The one of so many processes whose turn it is at this tick, and its index, if it has ended. `process` gives one by
-    /// its index.
-    pub fn ended(
-        &mut self,
-        processes: usize,
-        process: impl FnOnce(usize) -> Option<WatchedProcess>,
-        vcpu: StoppedVcpu<'_>,
-    ) -> Option<(usize, WatchedProcess)> {
-        let count = processes as u64;
-        self.ticks += 1;
-        let turn = usize::try_from(self.ticks.checked_rem(count)?).ok()?;
-        let process = process(turn)?;
-        let (memory, registers) = (vcpu.memory, vcpu.registers);
-        let lives = match &process.instance {
-            Some(instance) => vcpu.introspector.is_alive(memory, registers, instance)?,
-            None if (self.ticks / count).is_multiple_of(SEARCH_PERIOD) => {
-                let found = vcpu
-                    .introspector
-                    .find_process(memory, registers, process.pid)?;
-                found.is_some()
-            }
-            None => true,
-        };
-        (!lives).then_some((turn, process))
+impl StoppedVcpu<'_> {
+    /// What has become of process `pid`, which is `instance` if it was met. It has had so many turns before. `None` when that
+    /// is unknown, or is not looked for in this turn.
+    pub fn fate(
+        &self,
+        pid: i32,
+        instance: Option<&ProcessInstance>,
+        turns: u64,
+    ) -> Option<ProcessFate> {
+        if let Some(instance) = instance {
+            return (self.introspector).fate(self.memory, self.registers, instance);
+        }
+        if !turns.is_multiple_of(SEARCH_PERIOD) {
+            return None;
+        }
+        let found = (self.introspector).find_process(self.memory, self.registers, pid)?;
+        found.is_none().then_some(ProcessFate::Ended)
     }
+}
+
+/// The element of `list` whose turn it is at tick number `tick`, and how many turns it has had.
+pub fn in_turn<T>(list: &[T], tick: u64) -> Option<(&T, u64)> {
+    let length = list.len() as u64;
+    let turn = usize::try_from(tick.checked_rem(length)?).ok()?;
+    Some((list.get(turn)?, tick / length))
 }

@@ -1,11 +1,6 @@
 //! Which count of a histogram belongs to a program counter.
 
-use kvmprof_abi::profil::{Range, SOLARIS_MAX_COUNT};
-
-/// Bytes of a count.
-const COUNT: u64 = 2;
-/// The scale that maps all code to the first count.
-const WHOLE: u32 = 2;
+use kvmprof_abi::profil::{COUNT_SIZE, Range, SOLARIS_MAX_COUNT, WHOLE_SCALE, count_offset};
 
 /// How a system rounds, and what happens to a full count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +49,7 @@ pub(super) struct Histogram {
 impl Histogram {
     /// Whether `scale` turns profiling off.
     pub(super) fn is_off(scale: u32) -> bool {
-        scale < WHOLE
+        scale < WHOLE_SCALE
     }
 
     /// A range of AIX's second form. The scale is computed, so that the range fills its counts, if `p_scale` is -1.
@@ -84,18 +79,8 @@ impl Histogram {
             return None;
         }
         let delta = pc.checked_sub(self.offset)?;
-        let byte = if self.scale == WHOLE {
-            0
-        } else {
-            // The page's formula in two parts, (delta >> 16) * scale + (((delta & 0xffff) * scale) >> 16), is this.
-            let byte = (u128::from(delta) * u128::from(self.scale)) >> 16;
-            u64::try_from(byte).ok()?
-        };
-        let byte = match system {
-            System::Solaris => byte - byte % COUNT,
-            System::Aix => byte.checked_next_multiple_of(COUNT)?,
-        };
-        let is_inside = byte.checked_add(COUNT)? <= self.size;
+        let byte = count_offset(delta, self.scale, system == System::Aix)?;
+        let is_inside = byte.checked_add(COUNT_SIZE)? <= self.size;
         is_inside.then_some(self.buffer.wrapping_add(byte))
     }
 }

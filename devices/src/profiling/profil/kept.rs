@@ -92,8 +92,8 @@ impl KeptProfile {
         }
     }
 
-    /// Nothing more is stored: the guest has ended.
-    pub fn end(&mut self) {
-        self.profile.stop(State::Ended);
+    /// Nothing more is stored, for the reason `state`, which stands even if nothing is turned on.
+    pub fn end(&mut self, state: State) {
+        self.profile.end(state);
     }
 }

@@ -169,6 +169,14 @@ impl Profile {
         }
     }
 
+    /// The process's program has ended, for the reason `state`. A profile that has stopped before keeps its reason.
+    pub fn end(&mut self, state: State) {
+        self.stop(state);
+        if self.status.state == State::Off {
+            self.status.state = state;
+        }
+    }
+
     /// The process runs in user mode at `pc`, and the tick is to be stored.
     pub fn tick(&mut self, pc: u64, memory: &mut impl ProcessMemory) {
         self.try_waiting(memory);

@@ -189,6 +189,7 @@ unsafe impl Ioctl for Carrier {
         self.pointer
     }
 
+    // SAFETY: the pointer isn't used.
     unsafe fn output_from_ptr(output: IoctlOutput, _: *mut c_void) -> rustix::io::Result<i32> {
         Ok(output)
     }

@@ -133,7 +133,7 @@ fn write_ledger(profile: &Profile, output: &mut dyn Write) -> io::Result<()> {
             ]
         }
     };
-    write_table(output, headings, rows)?;
+    write_table(output, &headings, &rows)?;
     match loss::warning(profile) {
         Some(warning) => writeln!(output, "\n  Warning: {warning}"),
         None => Ok(()),
@@ -157,7 +157,7 @@ fn write_types(profile: &Profile, output: &mut dyn Write) -> io::Result<()> {
         ("HITS", Align::Right),
         ("SHARE", Align::Right),
     ];
-    write_table(output, headings, rows)
+    write_table(output, &headings, &rows)
 }
 
 fn write_processes(profile: &Profile, output: &mut dyn Write) -> io::Result<()> {
@@ -190,7 +190,7 @@ fn write_processes(profile: &Profile, output: &mut dyn Write) -> io::Result<()> 
         ("INTERRUPT", Align::Right),
     ];
     writeln!(output)?;
-    write_table(output, headings, rows)
+    write_table(output, &headings, &rows)
 }
 
 fn describe_pid(pid: i32) -> String {
@@ -235,7 +235,7 @@ fn write_places(profile: &Profile, top: usize, output: &mut dyn Write) -> io::Re
         ("NAME", Align::Left),
     ];
     writeln!(output)?;
-    write_table(output, headings, rows)?;
+    write_table(output, &headings, &rows)?;
     let others = profile.program_counters.len() - ranked.len();
     if others > 0 {
         let plural = if others == 1 { "" } else { "s" };

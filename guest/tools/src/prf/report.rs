@@ -83,7 +83,7 @@ pub fn write_interval(
             [name, format!("{percent:6.2}")]
         })
         .collect();
-    write_rows(output, SPACING, [Align::Left, Align::Right], &rows)
+    write_rows(output, SPACING, &[Align::Left, Align::Right], &rows)
 }
 
 /// Whether a table was loaded between the records, which sets all counters to 0.

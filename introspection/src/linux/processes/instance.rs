@@ -43,6 +43,17 @@ impl ProcessInstance {
     }
 }
 
+/// What has become of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessFate {
+    /// It executes the same program.
+    Lives,
+    /// It has executed another program since.
+    Executed,
+    /// It has no thread any more.
+    Ended,
+}
+
 /// Where a process comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessOrigin {
@@ -144,23 +155,34 @@ impl InstanceLayout {
         self.instance(view, parent)
     }
 
-    /// Whether `instance` still has a thread. `None` when that can't be told.
-    pub fn is_alive<M: PhysicalMemory>(
+    /// What has become of `instance`. `None` when that can't be told.
+    pub fn fate<M: PhysicalMemory>(
         &self,
         view: &KernelView<'_, M>,
         instance: &ProcessInstance,
-    ) -> Option<bool> {
+    ) -> Option<ProcessFate> {
         kernel_pointer(instance.leader)?;
-        // The structure may have been freed, and used again for another task.
-        if !self.instance(view, instance.leader)?.is_same(instance) {
-            return Some(false);
+        let mut now = self.instance(view, instance.leader)?;
+        if !now.is_same(instance) {
+            // The structure has been freed, and used again for another task. If another thread than the main one has executed
+            // a program, the process has that thread's structure now.
+            match self.find_process(view, instance.pid) {
+                Some(Some(found)) if found.is_same(instance) => now = found,
+                _ => return Some(ProcessFate::Ended),
+            }
         }
-        if view.i32(instance.leader.wrapping_add(self.exit_state))? == 0 {
-            return Some(true);
+        if view.i32(now.leader.wrapping_add(self.exit_state))? != 0 {
+            // The main thread may have ended before others.
+            let signal = kernel_pointer(view.u64(now.leader.wrapping_add(self.signal))?)?;
+            if view.i32(signal.wrapping_add(self.live))? <= 0 {
+                return Some(ProcessFate::Ended);
+            }
         }
-        // The main thread may have ended before others.
-        let signal = kernel_pointer(view.u64(instance.leader.wrapping_add(self.signal))?)?;
-        Some(view.i32(signal.wrapping_add(self.live))? > 0)
+        Some(if now.programs == instance.programs {
+            ProcessFate::Lives
+        } else {
+            ProcessFate::Executed
+        })
     }
 
     /// The process `pid`; `Some(None)` if there is none. `None` when that can't be told.

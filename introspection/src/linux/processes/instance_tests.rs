@@ -2,6 +2,7 @@
 
 use vm_memory::{Bytes, GuestAddress};
 
+use crate::ProcessFate::{Ended, Executed, Lives};
 use crate::testing::kernel::TEXT;
 use crate::testing::kernel::{Areas, HOT, NEW, OLD, offsets, task};
 use crate::testing::linux_guest::{DIRECT_MAP, IMAGE, LinuxGuest, SLIDE, TASKS, USER_TABLES};
@@ -99,39 +100,59 @@ fn an_origin_is_what_the_kernel_has_given_the_program() {
 #[test]
 fn a_process_lives_until_its_last_thread_has_ended() {
     let guest = guest(NEW);
+    list_of_two(&guest);
     let first = instance(&guest).unwrap();
-    let is_alive =
-        |guest: &LinuxGuest| looked(guest).is_alive(&guest.memory, &guest.user(), &first);
-    assert_eq!(is_alive(&guest), Some(true));
+    let fate = |guest: &LinuxGuest| looked(guest).fate(&guest.memory, &guest.user(), &first);
+    assert_eq!(fate(&guest), Some(Lives));
     // The main thread is a zombie; another one lives.
     put(&guest, 1, task::EXIT_STATE, 0x20);
     guest.write(TASKS + 0x1000 + 0x400 + task::LIVE, &1_u32.to_le_bytes());
-    assert_eq!(is_alive(&guest), Some(true));
+    assert_eq!(fate(&guest), Some(Lives));
     guest.write(TASKS + 0x1000 + 0x400 + task::LIVE, &0_u32.to_le_bytes());
-    assert_eq!(is_alive(&guest), Some(false));
+    assert_eq!(fate(&guest), Some(Ended));
     // Its memory is another process's now.
     put(&guest, 1, task::EXIT_STATE, 0);
     put(&guest, 1, task::START_TIME, 9);
-    assert_eq!(is_alive(&guest), Some(false));
+    assert_eq!(fate(&guest), Some(Ended));
+}
+
+#[test]
+fn a_process_that_has_executed_a_program_is_told_by_any_of_its_threads() {
+    let guest = guest(NEW);
+    list_of_two(&guest);
+    let first = instance(&guest).unwrap();
+    let fate = |guest: &LinuxGuest| looked(guest).fate(&guest.memory, &guest.user(), &first);
+    put(&guest, 1, task::EXEC_ID, 8);
+    assert_eq!(fate(&guest), Some(Executed));
+    // The thread of task 2 has, and takes the place of the main thread, whose structure has gone.
+    put(&guest, 1, task::START_TIME, 9);
+    put(&guest, 2, task::START_TIME, 5_000_000_000);
+    put(&guest, 2, task::EXEC_ID, 8);
+    guest.write(TASKS + 2 * 0x1000 + task::TGID, &41_u32.to_le_bytes());
+    assert_eq!(fate(&guest), Some(Executed));
+    put(&guest, 2, task::EXEC_ID, 7);
+    assert_eq!(fate(&guest), Some(Lives));
+}
+
+/// The kernel's list of processes has tasks 2 and 1.
+fn list_of_two(guest: &LinuxGuest) {
+    let head = TEXT + SLIDE + offsets::INIT_TASK + task::TASKS;
+    let link = |index: u64| address_of(index) + task::TASKS;
+    let place = GuestAddress(IMAGE + offsets::INIT_TASK + task::TASKS);
+    guest.memory.write_obj(link(2), place).unwrap();
+    put(guest, 2, task::TASKS, link(1));
+    put(guest, 1, task::TASKS, head);
 }
 
 #[test]
 fn processes_are_found_in_the_kernels_list() {
     let guest = guest(HOT);
-    let head = TEXT + SLIDE + offsets::INIT_TASK + task::TASKS;
-    let link = |index: u64| address_of(index) + task::TASKS;
-    let set_head = |next: u64| {
-        let place = GuestAddress(IMAGE + offsets::INIT_TASK + task::TASKS);
-        guest.memory.write_obj(next, place).unwrap();
-    };
-    set_head(link(2));
-    put(&guest, 2, task::TASKS, link(1));
-    put(&guest, 1, task::TASKS, head);
+    list_of_two(&guest);
     let find = |pid| looked(&guest).find_process(&guest.memory, &guest.user(), pid);
     assert_eq!(find(41), Some(instance(&guest)));
     assert_eq!(find(43), Some(None));
     // A list that never ends, or leads nowhere, tells nothing of those that aren't in it.
-    put(&guest, 1, task::TASKS, link(2));
+    put(&guest, 1, task::TASKS, address_of(2) + task::TASKS);
     assert_eq!(
         (find(43), find(42).flatten().map(|found| found.pid)),
         (None, Some(42))

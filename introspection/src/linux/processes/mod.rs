@@ -25,7 +25,7 @@ use crate::unwind::UserUnwinder;
 
 pub use areas::can_write;
 pub use follower::{ProcessFollower, Seen};
-pub use instance::{InstanceLayout, ProcessInstance, ProcessOrigin};
+pub use instance::{InstanceLayout, ProcessFate, ProcessInstance, ProcessOrigin};
 pub use process_layout::ProcessLayout;
 pub use user_memory::UserMemory;
 

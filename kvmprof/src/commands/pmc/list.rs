@@ -67,7 +67,7 @@ fn write(counters: &Counters, output: &mut dyn Write) -> std::io::Result<()> {
         ("BY", Align::Left),
         ("WHAT", Align::Left),
     ];
-    write_table(output, headings, rows)?;
+    write_table(output, &headings, &rows)?;
     for (why, names) in missing {
         writeln!(output, "\nNot on this host: {}: {why}", names.join(", "))?;
     }

@@ -1,7 +1,10 @@
 //! `kvmprof pmc`.
 
 mod list;
+mod processes;
+mod profile;
 mod stat;
+mod top;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -11,10 +14,12 @@ use kvmprof_recording::counters::Counters;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
 use list::ListArguments;
+use profile::ProfileArguments;
 use stat::StatArguments;
+use top::TopArguments;
 
-/// A document of counters is some KiB even with 64 vCPUs.
-const MAX_COUNTERS: usize = 1 << 20;
+/// A document of counters is some KiB even with 64 vCPUs, and some 300 bytes for each of 4096 processes.
+const MAX_COUNTERS: usize = 4 << 20;
 
 /// Show what kvmprof, KVM and the processor count of a running guest
 #[derive(Debug, Args)]
@@ -29,6 +34,10 @@ enum PmcCommand {
     List(ListArguments),
     /// Show how much each counter has counted in some time
     Stat(StatArguments),
+    /// Show what each process counts, again and again
+    Top(TopArguments),
+    /// Show which processes and functions cause an event
+    Profile(Box<ProfileArguments>),
 }
 
 impl Command for PmcArguments {
@@ -37,6 +46,8 @@ impl Command for PmcArguments {
         match &self.command {
             PmcCommand::List(arguments) => arguments.execute(console),
             PmcCommand::Stat(arguments) => arguments.execute(console),
+            PmcCommand::Top(arguments) => arguments.execute(console),
+            PmcCommand::Profile(arguments) => arguments.execute(console),
         }
     }
 }
@@ -47,4 +58,10 @@ fn read(connection: &Connection) -> anyhow::Result<Counters> {
     Counters::from_json(&document).context(
         "The guest's counters cannot be read: use the kvmprof of the release that runs the guest",
     )
+}
+
+/// `ns` in seconds.
+#[expect(clippy::cast_precision_loss, reason = "it is shown with few digits")]
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
 }

@@ -6,11 +6,12 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use kvmprof_recording::counters::Counters;
-use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, usage, value};
+use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, value};
 use kvmprof_tools::interrupt::Interrupt;
 use kvmprof_tools::table::{Align, write_table};
 
-use super::read;
+use super::processes::{Account, Layout, between, choose, write};
+use super::{read, seconds};
 
 /// Options of `kvmprof pmc stat`.
 #[derive(Debug, Args)]
@@ -30,6 +31,15 @@ pub struct StatArguments {
     /// Show each vCPU by itself, not only all of them together
     #[arg(long)]
     per_vcpu: bool,
+    /// Show what was counted of each process
+    #[arg(long, conflicts_with = "per_vcpu")]
+    processes: bool,
+    /// Show what was counted of these processes, by the guest's own pids (0: idle), separated by commas
+    #[arg(long, value_name = "PID", value_parser = value::pid, value_delimiter = ',', allow_negative_numbers = true, conflicts_with = "per_vcpu")]
+    pid: Vec<i32>,
+    /// With --processes: the most rows of the table
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    top: usize,
     /// Print a JSON document
     #[arg(long)]
     json: bool,
@@ -40,12 +50,39 @@ impl Command for StatArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
         let connection = self.socket.connect()?;
-        let before = read(&connection)?;
-        self.check(&before)?;
+        let mut before = read(&connection)?;
+        let chosen = choose(&before, &self.event)?;
+        let account = (self.processes || !self.pid.is_empty())
+            .then(|| Account::begin(&connection, &chosen))
+            .transpose()?;
+        if let Some(account) = &account {
+            before = account.read()?;
+        }
         interrupt.wait(self.seconds);
-        let after = read(&connection).context("The guest has ended meanwhile")?;
+        let after = match &account {
+            Some(account) => account.read(),
+            None => read(&connection),
+        };
+        let after = after.context("The guest has ended meanwhile")?;
         let mut counted = after.since(&before);
-        if !self.event.is_empty() {
+        if !self.pid.is_empty()
+            && let Some(processes) = &mut counted.processes
+        {
+            processes.retain(|process| self.pid.contains(&process.pid));
+        }
+        if account.is_some() && !self.json {
+            let layout = Layout {
+                counters: &chosen,
+                pids: &self.pid,
+                rows: self.top,
+            };
+            let processes = between(&before, &after);
+            let written = write(&processes, &after, layout, console.output)
+                .and_then(|()| writeln!(console.output, "\nin {:.3} s", seconds(counted.time)));
+            written.context("Cannot write the counters")?;
+            return Ok(ExitStatus::SUCCESS);
+        }
+        if !self.event.is_empty() && account.is_none() {
             counted
                 .counters
                 .retain(|counter| self.event.contains(&counter.name));
@@ -62,22 +99,6 @@ impl Command for StatArguments {
 }
 
 impl StatArguments {
-    /// Checks that the chosen counters can be shown.
-    fn check(&self, counters: &Counters) -> anyhow::Result<()> {
-        for name in &self.event {
-            let mut all = counters.counters.iter();
-            let Some(counter) = all.find(|counter| counter.name == *name) else {
-                return Err(usage(format_args!(
-                    "There is no counter '{name}': kvmprof pmc list shows their names"
-                )));
-            };
-            if let Some(why) = &counter.missing {
-                anyhow::bail!("The host has no counter {name}: {why}");
-            }
-        }
-        Ok(())
-    }
-
     fn write(&self, counted: &Counters, output: &mut dyn Write) -> std::io::Result<()> {
         let mut rows = Vec::new();
         for counter in &counted.counters {
@@ -102,7 +123,7 @@ impl StatArguments {
             ("COUNT", Align::Right),
             ("A SECOND", Align::Right),
         ];
-        write_table(output, headings, rows)?;
+        write_table(output, &headings, &rows)?;
         writeln!(output, "\nin {:.3} s", seconds(counted.time))
     }
 }
@@ -121,11 +142,6 @@ fn rate(count: u64, time: u64) -> String {
         return "-".to_owned();
     }
     format!("{:.0}", count as f64 / seconds(time))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "it is shown with few digits")]
-fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
 }
 
 #[cfg(test)]

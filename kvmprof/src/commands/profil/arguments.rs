@@ -23,6 +23,9 @@ pub struct ProcessArguments {
     /// Take every tick of the clock instead of 100 a second on each vCPU
     #[arg(long)]
     pub every_tick: bool,
+    /// Print a JSON document instead of the table
+    #[arg(long)]
+    pub json: bool,
     /// The most rows that the table has
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,

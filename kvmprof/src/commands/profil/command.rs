@@ -5,23 +5,22 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use kvmprof_abi::profil::{Function, MAX_KEPT, RATE_HZ};
+use kvmprof_abi::profil::{Function, MAX_KEPT};
 use kvmprof_recording::file::NewFile;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
 
 use super::arguments::{ProcessArguments, address, buffer_size, scale};
-use super::device::{Profile, RunningProfile};
+use super::device::{ProcessProfile, Profile};
+use super::document::Collected;
 use super::gmon::Gmon;
-use super::histogram::{Hit, Layout};
+use super::histogram::{Hit, Layout, USUAL_SCALE};
+use super::pcsample::rate;
 use super::process::{Place, Process};
 use super::region::{self, NamedCode};
 use super::session::{Session, with_session};
 use super::table::{account, function_rows, single_rows, write_rows};
 use crate::commands::recordings::{check_output, is_standard};
 use crate::commands::units::format_memory;
-
-/// The scale that is used when only addresses are given: that of `cc -qp`.
-const USUAL_SCALE: u32 = 0x4000;
 
 /// Make a histogram of where a process of a running guest spends its time
 ///
@@ -82,25 +81,30 @@ impl Command for ProfilArguments {
             });
             let file = file.transpose()?;
             let layout = self.layout(session, console)?;
-            let (running, ending) = session.collect(&self.profile(&layout))?;
-            let (status, counts) = running.at_once(RunningProfile::counts)?;
-            drop(running);
-            session.finish(&status)?;
+            let ending = session.collect(&self.profile(&layout))?;
+            let (status, counts) = session.profile.at_once(ProcessProfile::counts)?;
+            session.finish(&status, ending)?;
             let process = &session.process;
             let rows = self.rows(process, &layout.hits(&counts));
-            let print = |out: &mut dyn Write| {
-                let rate = self.process.rate(process.hz());
-                let pid = self.process.pid;
-                writeln!(out, "process {pid}: {}, {rate}\n", layout.describe())?;
-                let top = if self.counts {
+            let collected = Collected {
+                pid: self.process.pid,
+                hz: self.process.stored_hz(process.hz()),
+                ending,
+                status: &status,
+                layout: Some(&layout),
+                rows: &rows,
+                top: if self.counts {
                     rows.len()
                 } else {
                     self.process.top
-                };
-                write_rows(out, &rows, top)?;
-                writeln!(out, "\n{}", account(pid, &status))
+                },
             };
-            print(console.output).context("Cannot write to standard output")?;
+            let printed = if self.process.json {
+                writeln!(console.output, "{}", collected.document())
+            } else {
+                print(&collected, &layout, console.output)
+            };
+            printed.context("Cannot write to standard output")?;
             session.say_ending(ending, console);
             if let Some((file, path)) = file.zip(self.output.as_deref()) {
                 self.write_gmon(&session.process, &layout, &counts, file, path, console)?;
@@ -170,7 +174,6 @@ impl ProfilArguments {
             } else {
                 Function::Profil
             },
-            pid: self.process.pid,
             size: layout.size,
             offset: layout.offset,
             scale: layout.scale,
@@ -197,11 +200,7 @@ impl ProfilArguments {
         path: &Path,
         console: &mut Console<'_>,
     ) -> anyhow::Result<()> {
-        let hz = if self.process.every_tick {
-            process.hz()
-        } else {
-            RATE_HZ
-        };
+        let hz = self.process.stored_hz(process.hz());
         let linked = process
             .resolver()
             .linked_address(process.mappings(), layout.offset);
@@ -221,6 +220,9 @@ impl ProfilArguments {
         });
         let kept = file.and_then(|mut file| file.keep());
         kept.with_context(|| cannot_write(path))?;
+        if self.process.json {
+            return Ok(());
+        }
         let line = writeln!(
             console.output,
             "\n{}: read it by gprof -b -p PROGRAM {0}",
@@ -228,6 +230,15 @@ impl ProfilArguments {
         );
         line.context("Cannot write to standard output")
     }
+}
+
+/// Prints the table, with what it is of and its account.
+fn print(collected: &Collected<'_>, layout: &Layout, out: &mut dyn Write) -> std::io::Result<()> {
+    let pid = collected.pid;
+    let rate = rate(collected.hz);
+    writeln!(out, "process {pid}: {}, {rate}\n", layout.describe())?;
+    write_rows(out, collected.rows, collected.top)?;
+    writeln!(out, "\n{}", account(pid, collected.status))
 }
 
 fn cannot_write(path: &Path) -> String {

@@ -17,8 +17,6 @@ const OTHER_RELEASE: &str =
 pub struct Profile {
     /// Of the functions with one buffer.
     pub function: Function,
-    /// The process.
-    pub pid: i32,
     /// Bytes of the histogram, or number of samples.
     pub size: u64,
     /// The region's first address.
@@ -29,15 +27,30 @@ pub struct Profile {
     pub every_tick: bool,
 }
 
-/// A profile that goes on, until this is dropped.
-pub struct RunningProfile(RemoteDevice);
+impl Profile {
+    /// Turns nothing on.
+    const OFF: Self = Self {
+        function: Function::Profil,
+        size: 0,
+        offset: 0,
+        scale: 0,
+        every_tick: false,
+    };
+}
 
-impl RunningProfile {
-    /// Starts `profile`.
+/// The profile of a process's program: not started, and later going on until this is dropped. Its state tells from the
+/// beginning when the process ends, or executes another program.
+pub struct ProcessProfile {
+    device: RemoteDevice,
+    pid: i32,
+}
+
+impl ProcessProfile {
+    /// The profile of process `pid`, which nothing is stored for yet.
     ///
     /// # Errors
-    /// The clock's rate doesn't allow it, there is no memory for it, or the guest has ended.
-    pub fn start(connection: &Connection, profile: &Profile) -> anyhow::Result<Self> {
+    /// The guest has ended, or too much is profiled already.
+    pub fn open(connection: &Connection, pid: i32) -> anyhow::Result<Self> {
         let device = connection.open(device::PROFIL, 0).map_err(|error| {
             let is_unknown = error.errno() == Some(Errno::ENODEV);
             let error = anyhow::Error::from(error);
@@ -47,6 +60,20 @@ impl RunningProfile {
                 error
             }
         })?;
+        let opened = Self { device, pid };
+        opened.call(&Profile::OFF)?;
+        Ok(opened)
+    }
+
+    /// Starts `profile`.
+    ///
+    /// # Errors
+    /// The clock's rate doesn't allow it, there is no memory for it, or the guest has ended.
+    pub fn start(&self, profile: &Profile) -> anyhow::Result<()> {
+        self.call(profile)
+    }
+
+    fn call(&self, profile: &Profile) -> anyhow::Result<()> {
         let every_tick = if profile.every_tick {
             Call::EVERY_TICK
         } else {
@@ -55,7 +82,7 @@ impl RunningProfile {
         let call = Call {
             function: profile.function,
             flags: Call::KEEP | every_tick,
-            pid: profile.pid,
+            pid: self.pid,
             ranges: 0,
             buffer: 0,
             size: profile.size,
@@ -64,7 +91,7 @@ impl RunningProfile {
             time: u64::MAX,
             program: [0; 16],
         };
-        let started = device.ioctl_with(PROFIL_CALL, 0, &call.encode(), 0);
+        let started = (self.device).ioctl_with(PROFIL_CALL, 0, &call.encode(), 0);
         started.map_err(|error| match error.errno() {
             // The clock runs, for a recorder: it is its rate.
             Some(Errno::EINVAL) => anyhow!(
@@ -77,7 +104,7 @@ impl RunningProfile {
             ),
             _ => anyhow::Error::from(error).context("Cannot profile the process"),
         })?;
-        Ok(Self(device))
+        Ok(())
     }
 
     /// Its state and its account.
@@ -85,7 +112,9 @@ impl RunningProfile {
     /// # Errors
     /// The guest's kvmprof has gone.
     pub fn status(&self) -> anyhow::Result<Status> {
-        let (_, bytes) = self.0.ioctl_with(PROFIL_GETSTAT, 0, &[], Status::SIZE)?;
+        let (_, bytes) = self
+            .device
+            .ioctl_with(PROFIL_GETSTAT, 0, &[], Status::SIZE)?;
         Status::decode(&bytes).context(OTHER_RELEASE)
     }
 
@@ -132,6 +161,6 @@ impl RunningProfile {
 
     fn read(&self) -> anyhow::Result<Vec<u8>> {
         let most = usize::try_from(MAX_KEPT).unwrap_or(usize::MAX);
-        Ok(self.0.read(most)?)
+        Ok(self.device.read(most)?)
     }
 }

@@ -1,13 +1,9 @@
 //! The counts of a histogram, and the code that each stands for.
 
-use kvmprof_abi::profil::MAX_KEPT;
+use kvmprof_abi::profil::{COUNT_SIZE, MAX_KEPT, WHOLE_SCALE, count_offset};
 
-/// Bytes of a count.
-const COUNT: u64 = 2;
-/// The scale that maps all code to the first count.
-const WHOLE: u32 = 2;
 /// The scale of `cc -qp`: 8 bytes of code for each count.
-const USUAL_SCALE: u32 = 0x4000;
+pub const USUAL_SCALE: u32 = 0x4000;
 
 /// How a histogram divides code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +34,7 @@ impl Layout {
     /// for each count, or 16, 32 and so on, allow. `None` if that is more than can be kept.
     pub fn of_region(begin: u64, end: u64, scale: Option<u32>, aix: bool) -> Option<Self> {
         let coarser = std::iter::successors(Some(USUAL_SCALE), |scale| Some(scale / 2));
-        let usual = coarser.take_while(|scale| *scale > WHOLE);
+        let usual = coarser.take_while(|scale| *scale > WHOLE_SCALE);
         let mut scales: Box<dyn Iterator<Item = u32>> = match scale {
             Some(scale) => Box::new(std::iter::once(scale)),
             None => Box::new(usual),
@@ -51,28 +47,23 @@ impl Layout {
                 aix,
             };
             let last = end.saturating_sub(begin).saturating_sub(1);
-            let size = layout.index_of(last).checked_add(1)?.checked_mul(COUNT)?;
+            let size = layout
+                .index_of(last)
+                .checked_add(1)?
+                .checked_mul(COUNT_SIZE)?;
             (size <= MAX_KEPT).then_some(Self { size, ..layout })
         })
     }
 
     /// The number of the count for the code `delta` bytes into the region.
     fn index_of(&self, delta: u64) -> u64 {
-        if self.scale == WHOLE {
-            return 0;
-        }
-        let byte = (u128::from(delta) * u128::from(self.scale)) >> 16;
-        let byte = if self.aix {
-            byte.next_multiple_of(2)
-        } else {
-            byte
-        };
-        u64::try_from(byte / 2).unwrap_or(u64::MAX)
+        let byte = count_offset(delta, self.scale, self.aix);
+        byte.map_or(u64::MAX, |byte| byte / COUNT_SIZE)
     }
 
     /// The first and the last address that count number `index` stands for.
     fn range(&self, index: u64) -> (u64, u64) {
-        if self.scale == WHOLE {
+        if self.scale == WHOLE_SCALE {
             return (self.offset, u64::MAX);
         }
         // The first byte of counts that is rounded to this one.
@@ -112,15 +103,15 @@ impl Layout {
 
     /// Bytes of code for each count, if that is the same whole number for all of them.
     pub fn bytes_per_count(&self) -> Option<u64> {
-        let is_even = self.scale.is_power_of_two() && self.scale > WHOLE;
-        is_even.then(|| (COUNT << 16) / u64::from(self.scale))
+        let is_even = self.scale.is_power_of_two() && self.scale > WHOLE_SCALE;
+        is_even.then(|| (COUNT_SIZE << 16) / u64::from(self.scale))
     }
 
     /// It in words.
     pub fn describe(&self) -> String {
         let system = if self.aix { "AIX" } else { "Solaris" };
-        let counts = self.size / COUNT;
-        if self.scale == WHOLE {
+        let counts = self.size / COUNT_SIZE;
+        if self.scale == WHOLE_SCALE {
             return format!("all code from {:#x} in one count ({system})", self.offset);
         }
         let (_, last) = self.range(counts.saturating_sub(1));

@@ -3,6 +3,7 @@
 mod arguments;
 mod command;
 mod device;
+mod document;
 mod gmon;
 mod histogram;
 mod pcsample;

@@ -9,7 +9,8 @@ use kvmprof_abi::profil::{Function, MAX_KEPT, RATE_HZ, WORD_SIZE};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
 use super::arguments::ProcessArguments;
-use super::device::{Profile, RunningProfile};
+use super::device::{ProcessProfile, Profile};
+use super::document::Collected;
 use super::histogram::Hit;
 use super::session::with_session;
 use super::table::{account, function_rows, write_rows};
@@ -33,7 +34,7 @@ pub struct PcsampleArguments {
     #[arg(long, short, value_name = "K", value_parser = clap::value_parser!(u64).range(1..=MAX_KEPT / WORD_SIZE))]
     nsamples: u64,
     /// Print the program counters, one on each line, in the order in which they were stored
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     raw: bool,
 }
 
@@ -43,42 +44,45 @@ impl Command for PcsampleArguments {
         let pid = self.process.pid;
         let profile = Profile {
             function: Function::Pcsample,
-            pid,
             size: self.nsamples,
             offset: 0,
             scale: 0,
             every_tick: self.process.every_tick,
         };
         with_session(&self.process, |session| {
-            let (running, ending) = session.collect(&profile)?;
-            let (status, samples) = running.at_once(RunningProfile::samples)?;
-            drop(running);
-            session.finish(&status)?;
-            if self.raw {
-                print_raw(console.output, &samples)?;
-            } else {
-                let hits = hits(&samples);
-                let process = &session.process;
-                let rows = function_rows(&hits, |hit| process.place(hit.begin, hit.last));
-                let print = |out: &mut dyn Write| {
-                    let rate = self.process.rate(process.hz());
-                    writeln!(out, "process {pid}: program counters, {rate}\n")?;
-                    write_rows(out, &rows, self.process.top)?;
-                    writeln!(out, "\n{}", account(pid, &status))
-                };
-                print(console.output).context("Cannot write to standard output")?;
-            }
+            let ending = session.collect(&profile)?;
+            let (status, samples) = session.profile.at_once(ProcessProfile::samples)?;
+            session.finish(&status, ending)?;
+            let process = &session.process;
+            let hz = self.process.stored_hz(process.hz());
+            let print = |out: &mut dyn Write| {
+                if self.raw {
+                    return samples.iter().try_for_each(|pc| writeln!(out, "{pc:#x}"));
+                }
+                let place = |hit: &Hit| process.place(hit.begin, hit.last);
+                let rows = function_rows(&hits(&samples), place);
+                let top = self.process.top;
+                if self.process.json {
+                    let collected = Collected {
+                        pid,
+                        hz,
+                        ending,
+                        status: &status,
+                        layout: None,
+                        rows: &rows,
+                        top,
+                    };
+                    return writeln!(out, "{}", collected.document());
+                }
+                writeln!(out, "process {pid}: program counters, {}\n", rate(hz))?;
+                write_rows(out, &rows, top)?;
+                writeln!(out, "\n{}", account(pid, &status))
+            };
+            print(console.output).context("Cannot write to standard output")?;
             session.say_ending(ending, console);
             Ok(ExitStatus::SUCCESS)
         })
     }
-}
-
-fn print_raw(out: &mut dyn Write, samples: &[u64]) -> anyhow::Result<()> {
-    for pc in samples {
-        writeln!(out, "{pc:#x}").context("Cannot write to standard output")?;
-    }
-    Ok(())
 }
 
 /// How often each program counter was stored.
@@ -98,9 +102,13 @@ fn hits(samples: &[u64]) -> Vec<Hit> {
 }
 
 impl ProcessArguments {
-    /// How often ticks are stored of a clock at `hz` ticks a second, in words.
-    pub fn rate(&self, hz: u32) -> String {
-        let hz = if self.every_tick { hz } else { RATE_HZ };
-        format!("{hz} ticks a second on each vCPU")
+    /// How often ticks are stored of a clock at `hz` ticks a second, in Hz.
+    pub fn stored_hz(&self, hz: u32) -> u32 {
+        if self.every_tick { hz } else { RATE_HZ }
     }
+}
+
+/// A rate in words.
+pub fn rate(hz: u32) -> String {
+    format!("{hz} ticks a second on each vCPU")
 }

@@ -149,6 +149,11 @@ impl Process {
         }
     }
 
+    /// It has executed another program: what was seen of it is of the one before.
+    pub fn restart(&mut self) {
+        (self.first_space, self.last_pc, self.blocks) = (None, None, 0);
+    }
+
     /// Whether it has executed another program since it was first seen: Linux gives it other page tables then.
     pub fn has_executed(&self) -> bool {
         let is_linux = self.mappings() != MappingSet::default();

@@ -14,7 +14,7 @@ use kvmprof_tools::command_line::Console;
 use kvmprof_tools::interrupt::Interrupt;
 
 use super::arguments::ProcessArguments;
-use super::device::{Profile, RunningProfile};
+use super::device::{ProcessProfile, Profile};
 use super::process::{Knowledge, Process};
 use crate::commands::live_line::live_line;
 use crate::commands::recorder;
@@ -36,7 +36,7 @@ pub enum Ending {
     Wanted,
     /// The profile has stopped by itself.
     Stopped(State),
-    /// The process has executed another program.
+    /// The recorder has shown another program of the process before the profile did.
     Executed,
     /// The guest has ended.
     GuestEnded,
@@ -47,7 +47,7 @@ impl Ending {
     pub fn describe(self) -> Option<&'static str> {
         match self {
             Self::Wanted | Self::Stopped(State::Full) => None,
-            Self::Stopped(State::Ended) | Self::GuestEnded => Some("the guest has ended"),
+            Self::GuestEnded => Some("the guest has ended"),
             Self::Stopped(state) => Some(state.describe().trim_start_matches("off: ")),
             Self::Executed => Some(
                 "the process has executed another program; up to a second of that may be counted",
@@ -65,6 +65,8 @@ pub struct Session<'a> {
     interrupt: Interrupt,
     /// What is known of the process.
     pub process: Process,
+    /// What is stored of it.
+    pub profile: ProcessProfile,
     has_ended: bool,
 }
 
@@ -87,6 +89,7 @@ pub fn with_session<T>(
         None,
         "Cannot look at the process",
     )?;
+    let profile = ProcessProfile::open(&connection, arguments.pid)?;
     let (connection, device) = (&connection, &device);
     std::thread::scope(|scope| {
         let (sender, feed) = sync_channel(PIECES);
@@ -99,6 +102,7 @@ pub fn with_session<T>(
             feed: &feed,
             interrupt,
             process,
+            profile,
             has_ended: false,
         })
     })
@@ -114,6 +118,17 @@ impl Session<'_> {
         let end = end_of(self.arguments.seconds.map(|time| time.max(LEAST_WAIT)));
         let mut is_told = false;
         loop {
+            match self.profile.status()?.state {
+                State::Ended if !self.guest_has_ended() => bail!(
+                    "The guest has no process {} any more, if it had one: kvmprof top shows those that run",
+                    self.arguments.pid
+                ),
+                State::Executed => {
+                    self.profile = ProcessProfile::open(self.connection, self.arguments.pid)?;
+                    self.process.restart();
+                }
+                _ => {}
+            }
             match self.process.knowledge() {
                 Knowledge::Known => return Ok(()),
                 Knowledge::Hopeless => bail!(
@@ -140,34 +155,35 @@ impl Session<'_> {
     ///
     /// # Errors
     /// It can't be started, or the guest can't be reached any more.
-    pub fn collect(&mut self, profile: &Profile) -> anyhow::Result<(RunningProfile, Ending)> {
-        let running = RunningProfile::start(self.connection, profile)?;
+    pub fn collect(&mut self, profile: &Profile) -> anyhow::Result<Ending> {
+        self.profile.start(profile)?;
         let end = end_of(self.arguments.seconds);
         let what = format!("profiling process {}", self.arguments.pid);
         let line = live_line(&what, self.arguments.seconds);
-        let ending = self.collect_until(&running, end, line.as_ref());
+        let ending = self.collect_until(end, line.as_ref());
         if let Some(line) = line {
             line.finish_and_clear();
         }
-        Ok((running, ending?))
+        ending
     }
 
     fn collect_until(
         &mut self,
-        running: &RunningProfile,
         end: Option<Instant>,
         line: Option<&ProgressBar>,
     ) -> anyhow::Result<Ending> {
         loop {
-            let status = running.status()?;
+            let status = self.profile.status()?;
             if let Some(line) = line {
                 line.set_message(format!("{} ticks", status.ticks));
             }
             if self.has_ended {
                 return Ok(Ending::GuestEnded);
             }
-            if status.state != State::On {
-                return Ok(Ending::Stopped(status.state));
+            match status.state {
+                State::On => {}
+                State::Ended if self.guest_has_ended() => return Ok(Ending::GuestEnded),
+                state => return Ok(Ending::Stopped(state)),
             }
             if self.process.has_executed() {
                 return Ok(Ending::Executed);
@@ -182,10 +198,16 @@ impl Session<'_> {
     /// Takes the rest of what the recorder tells: the functions of the process's files may come last.
     ///
     /// # Errors
-    /// The guest can't be reached any more; no tick of `status` found the process.
-    pub fn finish(&mut self, status: &Status) -> anyhow::Result<()> {
-        if status.ticks == 0 {
-            return Err(self.nothing_found());
+    /// The guest can't be reached any more; no tick of `status` found the process, until `ending`.
+    pub fn finish(&mut self, status: &Status, ending: Ending) -> anyhow::Result<()> {
+        match (status.ticks, ending) {
+            (0, Ending::Stopped(State::Ended)) => bail!(
+                "Process {} has ended before a tick found it in user mode, if the guest had one: kvmprof top shows those that \
+                 run",
+                self.arguments.pid
+            ),
+            (0, _) => return Err(self.nothing_found()),
+            _ => {}
         }
         // A guest that has ended has ended its recordings, too.
         let _ = self.recorder.ioctl(REC_STOP, 0);
@@ -213,6 +235,12 @@ impl Session<'_> {
             Err(RecvTimeoutError::Disconnected) => self.has_ended = true,
         }
         Ok(())
+    }
+
+    /// Whether it is the guest that has ended, when a process has.
+    fn guest_has_ended(&self) -> bool {
+        // ENXIO, or there is no connection any more.
+        self.connection.open(device::PROFIL, 0).is_err()
     }
 
     fn nothing_found(&self) -> anyhow::Error {

@@ -13,8 +13,10 @@ use crate::commands::bar::bar;
 /// Code, with what it is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    hit: Hit,
-    place: Place,
+    /// The code, and its ticks.
+    pub hit: Hit,
+    /// What it is called.
+    pub place: Place,
 }
 
 /// A row for each hit, called as `place` says.
@@ -71,7 +73,7 @@ pub fn write_rows(out: &mut dyn Write, rows: &[Row], top: usize) -> io::Result<(
         ("MODULE", Align::Left),
         ("FUNCTION", Align::Left),
     ];
-    write_table(out, headings, cells.collect())?;
+    write_table(out, &headings, &cells.collect::<Vec<_>>())?;
     match rows.len().saturating_sub(top) {
         0 => Ok(()),
         more => writeln!(out, "  and {more} more (--top shows them)"),

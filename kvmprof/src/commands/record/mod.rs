@@ -34,30 +34,47 @@ use kvmprof_recording::{SamplingEvent, StackParts};
 )]
 pub struct RecordArguments {
     #[command(flatten)]
-    socket: SocketArgs,
+    pub(super) socket: SocketArgs,
     /// The file; - is standard output. An older file is replaced when the first samples come
     #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
+    pub(super) output: PathBuf,
     /// How long to record, in seconds; if not given, until the guest ends or Ctrl-C
     #[arg(long, value_name = "N", value_parser = value::seconds)]
-    seconds: Option<Duration>,
+    pub(super) seconds: Option<Duration>,
     /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or
     /// none
     #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks)]
-    stacks: StackParts,
+    pub(super) stacks: StackParts,
     /// Record only these processes, by the guest's own pids (0: idle), separated by commas. Ticks of the others are only
     /// counted
     #[arg(long, value_name = "PID", value_parser = value::pid, value_delimiter = ',', allow_negative_numbers = true)]
-    pid: Vec<i32>,
+    pub(super) pid: Vec<i32>,
     /// Sample one of every N events of a vCPU instead of by the clock, to see what causes them: exits:N (all exits of the
     /// guest to kvmprof), port:N, port-read:N, port-write:N, mmio:N, mmio-read:N or mmio-write:N
     #[arg(long, value_name = "EVENT:N")]
-    event: Option<SamplingEvent>,
+    pub(super) event: Option<SamplingEvent>,
 }
 
 impl Command for RecordArguments {
     /// Records a running guest.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let summary = self.record(console)?;
+        if is_standard(&self.output) {
+            console.say(summary);
+        } else {
+            let line = writeln!(console.output, "{}: {summary}", self.output.display());
+            line.context("Cannot write to standard output")?;
+        }
+        Ok(ExitStatus::SUCCESS)
+    }
+}
+
+impl RecordArguments {
+    /// Records a running guest; returns what is in the recording, in words.
+    ///
+    /// # Errors
+    /// What keeps it from being recorded, or written.
+    pub(super) fn record(&self, console: &mut Console<'_>) -> anyhow::Result<String> {
         let to_output = is_standard(&self.output);
         self.check()?;
         let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
@@ -78,18 +95,9 @@ impl Command for RecordArguments {
             interrupt.done();
             result
         })?;
-        let summary = progress.finish();
-        if to_output {
-            console.say(summary);
-        } else {
-            let line = writeln!(console.output, "{}: {summary}", self.output.display());
-            line.context("Cannot write to standard output")?;
-        }
-        Ok(ExitStatus::SUCCESS)
+        Ok(progress.finish())
     }
-}
 
-impl RecordArguments {
     /// Checks what shows before there is a guest.
     fn check(&self) -> anyhow::Result<()> {
         if is_standard(&self.output) && io::stdout().is_terminal() {

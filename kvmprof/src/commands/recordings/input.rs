@@ -38,7 +38,7 @@ pub struct InputArguments {
 }
 
 /// A recording and its sums.
-pub(super) struct Input {
+pub struct Input {
     /// The recording.
     pub recording: Recording,
     /// The sums of the part that was chosen.
@@ -53,11 +53,7 @@ impl InputArguments {
     /// # Errors
     /// The recording can't be read, nothing in it is of the part that was chosen, or the files that names come from
     /// aren't there or are of another kernel.
-    pub(super) fn open(
-        &self,
-        path: &Path,
-        console: &mut Console<'_>,
-    ) -> Result<Input, CommandError> {
+    pub fn open(&self, path: &Path, console: &mut Console<'_>) -> Result<Input, CommandError> {
         let progress = Progress::for_terminal();
         let OpenRecording { recording, copy } = source::open(path, progress.interrupt())?;
         let sources = Sources {

@@ -3,10 +3,12 @@
 
 mod client_recorders;
 mod file_recorder;
+mod kept_profile;
 mod pcs;
 mod pmc;
 mod prf;
 mod profil;
+mod rate;
 mod recording;
 
 use std::sync::Arc;
@@ -119,6 +121,8 @@ pub enum TicksBefore {
     Any,
     /// All until now, so that it acts at its own time.
     All,
+    /// All until now, and every vCPU looks which of the processes have ended that consumers know.
+    AllAndEnds,
     /// All until now, and with this request the consumer stops to count: unless others count, the clocks stop first,
     /// so that they count the same ticks as their last consumer. `others`: this consumer goes on to count for others.
     Last { others: bool },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::Ledger;
-use kvmprof_abi::pmc::{Call, CounterId, Function, PMC_ACCOUNT, PMC_CALL};
+use kvmprof_abi::pmc::{Call, CounterId, Function, PMC_ACCOUNT, PMC_CALL, VALUE_FLAGS_CHILDREN};
 use kvmprof_abi::text::task_name;
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
@@ -18,9 +18,8 @@ use kvmprof_recording::{EventKind, SamplingEvent, Ticks};
 
 use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
 use crate::clock::TickSource;
-use crate::counters::{MachineCounters, ProcessCounts};
+use crate::counters::{KnownProcess, MachineCounters, ProcessCounts};
 use crate::profiler::kernel_text::KernelText;
-use crate::vcpu::WatchedProcess;
 
 /// What a client has open.
 #[derive(Debug, Default)]
@@ -38,7 +37,7 @@ pub struct PmcConsumer {
     open: BTreeMap<Handle, Open>,
     /// The processes that have counters and were met.
     instances: BTreeMap<ProcessKey, ProcessInstance>,
-    watched: Vec<WatchedProcess>,
+    watched: Vec<KnownProcess>,
     /// What makes the ticks by which processes are counted.
     source: Option<TickSource>,
     /// How many ticks each vCPU's clock has made.
@@ -89,7 +88,7 @@ impl PmcConsumer {
                 instances.insert(one.counted.process, one.instance);
             }
         });
-        for WatchedProcess { pid, instance } in ended {
+        for KnownProcess { pid, instance } in ended {
             pmc.end(pid, instance.map(|instance| instance.started));
         }
         self.follow();
@@ -102,7 +101,7 @@ impl PmcConsumer {
         for (pid, started) in self.pmc.processes() {
             let key = started.map(|started| ProcessKey { pid, started });
             let instance = key.and_then(|key| self.instances.get(&key).copied());
-            watched.push(WatchedProcess { pid, instance });
+            watched.push(KnownProcess { pid, instance });
             instances.extend(key.zip(instance));
         }
         self.instances = instances;
@@ -207,6 +206,17 @@ impl PmcConsumer {
         }
         Ok(bytes)
     }
+}
+
+/// Whether the call in `data` depends on which processes have ended.
+fn asks_for_children(data: &[u8]) -> bool {
+    Call::decode(data).is_some_and(|call| match call.function {
+        Function::Value => call.flags & VALUE_FLAGS_CHILDREN != 0,
+        Function::Accumulate => true,
+        // A counter of a process that has ended is free.
+        Function::AllocKernel | Function::StartProfiling => true,
+        _ => false,
+    })
 }
 
 /// What was counted of each process.
@@ -331,6 +341,12 @@ impl Device for PmcConsumer {
                 Some(open) if open.document.is_some() => TicksBefore::Any,
                 _ => TicksBefore::All,
             },
+            // Counts of a process that has just ended are its parent's.
+            Request::Ioctl {
+                command: PMC_CALL,
+                data,
+                ..
+            } if asks_for_children(data) => TicksBefore::AllAndEnds,
             Request::Ioctl { .. } => TicksBefore::All,
         };
         Ok(Preparation::ticks(ticks))

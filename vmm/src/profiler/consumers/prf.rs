@@ -10,6 +10,7 @@ use kvmprof_devices::profiling::{Prf, Switch};
 use kvmprof_recording::Ticks;
 use kvmprof_recording::status::{ConsumerStatus, PrfStatus};
 
+use super::rate::RateCheck;
 use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
 use crate::clock::TickSource;
 
@@ -19,8 +20,7 @@ pub struct PrfConsumer {
     prf: Prf,
     /// The clocks' rate when a minor was last turned on, in Hz.
     hz: u32,
-    /// The last rate with which no minor could be turned on, in Hz.
-    refused_hz: Option<u32>,
+    rates: RateCheck,
     open: BTreeMap<Handle, u16>,
 }
 
@@ -30,7 +30,7 @@ impl PrfConsumer {
         Self {
             prf: Prf::new(vcpus, max_addresses),
             hz: 0,
-            refused_hz: None,
+            rates: RateCheck::default(),
             open: BTreeMap::new(),
         }
     }
@@ -43,13 +43,8 @@ impl PrfConsumer {
     fn take_rate(&mut self, hz: u32) {
         self.hz = hz;
         self.prf.set_hz(hz);
-        if (hz == 0 || !hz.is_multiple_of(RATE_HZ)) && self.refused_hz.replace(hz) != Some(hz) {
-            // Once for each rate: a guest may go on trying.
-            log::warn!(
-                "prf counts {RATE_HZ} times a second and can't be turned on with the clock at {hz} Hz: give \
-                 run --hz (or pcs, if that has changed the rate) a multiple of {RATE_HZ}"
-            );
-        }
+        // prf itself refuses it.
+        let _ = self.rates.divides(hz, RATE_HZ, "prf counts");
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::profil::{Call, MAX_RANGES, PROFIL_CALL, PROFIL_GETSTAT, RATE_HZ, Range};
+use kvmprof_abi::profil::{Call, MAX_RANGES, PROFIL_CALL, PROFIL_GETSTAT, RATE_HZ, Range, State};
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
 use kvmprof_devices::profiling::profil::{KeptProfile, turns_on};
@@ -14,9 +14,11 @@ use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::Ticks;
 use kvmprof_recording::status::{ConsumerStatus, ProfilStatus};
 
+use super::kept_profile::Kept;
+use super::rate::RateCheck;
 use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
 use crate::clock::TickSource;
-use crate::profil::ProfiledProcesses;
+use crate::profil::{ProfiledProcesses, Watch};
 use crate::profiler::kernel_text::KernelText;
 
 /// Maximum number of bytes of all kept buffers.
@@ -30,7 +32,7 @@ enum Open {
     /// A process, which has the buffer.
     Process(i32),
     /// A buffer that is kept here.
-    Kept(Box<KeptProfile>),
+    Kept(Box<Kept>),
 }
 
 /// All that clients have open.
@@ -40,8 +42,7 @@ pub struct ProfilConsumer {
     open: BTreeMap<Handle, Open>,
     /// The clocks' rate at the last call that turned something on, in Hz.
     hz: u32,
-    /// The last rate that was refused, in Hz.
-    refused_hz: Option<u32>,
+    rates: RateCheck,
 }
 
 impl ProfilConsumer {
@@ -51,18 +52,18 @@ impl ProfilConsumer {
             processes,
             open: BTreeMap::new(),
             hz: 0,
-            refused_hz: None,
+            rates: RateCheck::default(),
         }
     }
 
-    fn kept(&self) -> impl Iterator<Item = &KeptProfile> {
+    fn kept(&self) -> impl Iterator<Item = &Kept> {
         self.open.values().filter_map(|open| match open {
             Open::Kept(kept) => Some(&**kept),
             Open::Idle | Open::Process(_) => None,
         })
     }
 
-    fn kept_mut(&mut self) -> impl Iterator<Item = &mut KeptProfile> {
+    fn kept_mut(&mut self) -> impl Iterator<Item = &mut Kept> {
         self.open.values_mut().filter_map(|open| match open {
             Open::Kept(kept) => Some(&mut **kept),
             Open::Idle | Open::Process(_) => None,
@@ -70,7 +71,7 @@ impl ProfilConsumer {
     }
 
     fn is_on(&self) -> bool {
-        self.kept().any(KeptProfile::is_on) || self.processes.any_is_on()
+        self.kept().any(|kept| kept.profile.is_on()) || self.processes.any_is_on()
     }
 
     fn call(&mut self, handle: Handle, data: &[u8], context: &Context<'_>) -> Result<i64, Errno> {
@@ -88,27 +89,35 @@ impl ProfilConsumer {
             (value, Open::Process(call.pid))
         } else {
             self.check_memory(handle, &call)?;
-            let kept = KeptProfile::new(&call, context.vcpus, self.hz)?;
-            (0, Open::Kept(Box::new(kept)))
+            let profile = KeptProfile::new(&call, context.vcpus, self.hz)?;
+            let watch = self.watch(handle, call.pid)?;
+            (0, Open::Kept(Box::new(Kept::new(profile, watch))))
         };
         self.open.insert(handle, open);
         Ok(value)
     }
 
+    /// Has process `pid` watched: by what watches it for `handle` already, so that no end goes unnoticed between two
+    /// calls.
+    fn watch(&mut self, handle: Handle, pid: i32) -> Result<Watch, Errno> {
+        match self.open.remove(&handle) {
+            Some(Open::Kept(kept)) if kept.profile.pid() == pid => Ok(kept.into_watch()),
+            other => {
+                let watch = Watch::begin(&self.processes, pid);
+                if let Some(open) = other {
+                    // A call that fails changes nothing.
+                    self.open.insert(handle, open);
+                }
+                watch
+            }
+        }
+    }
+
     /// Checks that the clock's rate allows `call`.
     fn check_rate(&mut self, call: &Call, hz: u32) -> Result<(), Errno> {
-        let is_countable = hz.is_multiple_of(RATE_HZ) || call.flags & Call::EVERY_TICK != 0;
-        if hz != 0 && is_countable {
-            return Ok(());
-        }
-        if self.refused_hz.replace(hz) != Some(hz) {
-            // Once for each rate: a guest may go on trying.
-            log::warn!(
-                "profil and pcsample store {RATE_HZ} ticks a second and can't be turned on with the clock at {hz} Hz: \
-                 give run --hz (or pcs, if that has changed the rate) a multiple of {RATE_HZ}"
-            );
-        }
-        Err(Errno::EINVAL)
+        let takes_all = hz != 0 && call.flags & Call::EVERY_TICK != 0;
+        let may = takes_all || (self.rates).divides(hz, RATE_HZ, "profil and pcsample store");
+        may.then_some(()).ok_or(Errno::EINVAL)
     }
 
     /// Checks that there is memory for the buffer of `call`, in place of the one of `handle`.
@@ -117,7 +126,7 @@ impl ProfilConsumer {
         let others = self.open.iter().filter(|(other, _)| **other != handle);
         let taken: usize = others
             .map(|(_, open)| match open {
-                Open::Kept(kept) => kept.memory(),
+                Open::Kept(kept) => kept.profile.memory(),
                 Open::Idle | Open::Process(_) => 0,
             })
             .sum();
@@ -132,7 +141,7 @@ impl ProfilConsumer {
             Open::Idle => return Err(Errno::EINVAL),
             // One that was forgotten, or that the call has turned off before it was ever on.
             Open::Process(pid) => self.processes.status(*pid).unwrap_or_default(),
-            Open::Kept(kept) => kept.status(),
+            Open::Kept(kept) => kept.profile.status(),
         };
         Ok(status.encode().to_vec())
     }
@@ -141,7 +150,7 @@ impl ProfilConsumer {
         let Open::Kept(kept) = self.open.get(&handle).ok_or(Errno::EBADF)? else {
             return Err(Errno::EINVAL);
         };
-        let stored = kept.stored();
+        let stored = kept.profile.stored();
         Ok(stored.get(..limit).unwrap_or(stored).to_vec())
     }
 }
@@ -177,18 +186,20 @@ impl Consumer for ProfilConsumer {
     }
 
     fn advance(&mut self, _kernel_text: &mut KernelText, _knowledge: &GuestKnowledge) {
+        self.kept_mut().for_each(Kept::follow);
         self.processes.forget_ended();
     }
 
     fn end(&mut self) {
-        self.kept_mut().for_each(KeptProfile::end);
+        let kept = self.kept_mut();
+        kept.for_each(|kept| kept.profile.end(State::Ended));
         self.processes.end();
     }
 
     fn status(&self) -> Vec<ConsumerStatus> {
         let kept = self
             .kept()
-            .map(|kept| ProfilStatus::new(kept.pid(), true, &kept.status()));
+            .map(|kept| ProfilStatus::new(kept.profile.pid(), true, &kept.profile.status()));
         let own = self.processes.reports().into_iter();
         let own = own.map(|report| ProfilStatus::new(report.pid, false, &report.status));
         kept.chain(own).map(ConsumerStatus::Profil).collect()

@@ -31,10 +31,10 @@ pub(super) fn memory(thread: u32, parts: &[Part], total: usize) -> Result<Vec<u8
         })
         .collect();
     let count = libc::c_ulong::try_from(remote.len()).map_err(|_| Errno::EINVAL)?;
+    let (local, remote) = (&raw const local, remote.as_ptr());
     // SAFETY: `local` is `bytes`, which nobody else uses meanwhile, and `remote` has `count` elements.
     // These are addresses of another process, which the kernel checks.
-    let read =
-        unsafe { libc::process_vm_readv(thread, &raw const local, 1, remote.as_ptr(), count, 0) };
+    let read = unsafe { libc::process_vm_readv(thread, local, 1, remote, count, 0) };
     match usize::try_from(read) {
         Ok(read) if read == total => Ok(bytes),
         Ok(_) => Err(Errno::EFAULT),

@@ -1,0 +1,75 @@
+//! `kvmprof pmc profile`.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use kvmprof_recording::{SamplingEvent, StackParts};
+use kvmprof_report::profile::{Layout, Look, Section, SortBy, print};
+use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, value};
+
+use crate::commands::record::RecordArguments;
+use crate::commands::recordings::{CommandError, InputArguments};
+
+/// Samples a running guest by an event, and shows which processes and functions cause it
+///
+/// It is a recording that isn't kept: kvmprof record --event keeps one, with which there are flame graphs and call stacks.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0; 1 when there is no guest at the socket, no such event came, or something else samples the guest; 2 \
+    for wrong options.\n\n\
+    Example: kvmprof pmc profile exits:10 --socket /run/guest.sock --seconds 5"
+)]
+pub struct ProfileArguments {
+    /// The event, and how many of them there are to a sample, as for kvmprof record --event
+    #[arg(value_name = "EVENT:N")]
+    event: SamplingEvent,
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// How long to sample, in seconds; if not given, until the guest ends or Ctrl-C
+    #[arg(long, value_name = "N", value_parser = value::seconds)]
+    seconds: Option<Duration>,
+    /// Only these processes, by the guest's own pids (0: idle), separated by commas
+    #[arg(long, value_name = "PID", value_parser = value::pid, value_delimiter = ',', allow_negative_numbers = true)]
+    pid: Vec<i32>,
+    /// The most rows that a table has
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    top: usize,
+}
+
+impl Command for ProfileArguments {
+    /// Records to a file that is gone afterwards, and prints a report of it.
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let folder = tempfile::tempdir().context("Cannot make a folder for the samples")?;
+        let path = folder.path().join("samples");
+        let recorder = RecordArguments {
+            socket: self.socket.clone(),
+            output: path.clone(),
+            seconds: self.seconds,
+            stacks: StackParts {
+                kernel: true,
+                user: true,
+            },
+            pid: self.pid.clone(),
+            event: Some(self.event),
+        };
+        recorder.record(console)?;
+        let profile = InputArguments::default().open(&path, console)?.profile;
+        if profile.contents.account.ticks == 0 {
+            anyhow::bail!(
+                "The guest has made no sample in this time: it takes {} {} to one",
+                self.event.period(),
+                self.event.kind().plural()
+            );
+        }
+        let layout = Layout {
+            sections: vec![Section::Process, Section::Function],
+            sort: SortBy::Own,
+            top: self.top,
+            look: Look::for_terminal(std::io::stdout().is_terminal()),
+        };
+        print(&profile, &layout, &[], console.output).map_err(CommandError::Output)?;
+        Ok(ExitStatus::SUCCESS)
+    }
+}

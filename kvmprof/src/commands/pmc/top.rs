@@ -1,0 +1,89 @@
+//! `kvmprof pmc top`.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use kvmprof_recording::counters::Counters;
+use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, value};
+use kvmprof_tools::interrupt::Interrupt;
+
+use super::processes::{Account, Layout, between, choose, write};
+use super::{read, seconds};
+
+/// Moves a terminal's cursor to the top left, and clears what is behind it (ECMA-48, CUP and ED).
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// Options of `kvmprof pmc top`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 when the user ended it, the tables were printed or the guest ended; 1 when there is no guest at \
+    the socket; 2 for wrong options.\n\n\
+    Example: kvmprof pmc top --socket /run/guest.sock --event exits,cpu-time"
+)]
+pub struct TopArguments {
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// The counters, by the names that pmc list has, separated by commas; the first one gives the order [default: cpu-time, exits
+    /// and others that say what makes them]
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
+    event: Vec<String>,
+    /// Time between two tables, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = value::seconds_of_an_hour)]
+    interval: Duration,
+    /// End after this many tables; if not given, by Ctrl-C
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// The most rows that a table has
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    top: usize,
+}
+
+impl Command for TopArguments {
+    /// Prints a table of the processes again and again: what each has counted since the last one.
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
+        let connection = self.socket.connect()?;
+        let chosen = choose(&read(&connection)?, &self.event)?;
+        let account = Account::begin(&connection, &chosen)?;
+        let is_terminal = std::io::stdout().is_terminal();
+        let layout = Layout {
+            counters: &chosen,
+            pids: &[],
+            rows: self.top,
+        };
+        let mut before = account.read()?;
+        let mut shown = 0;
+        while self.count.is_none_or(|count| shown < count) {
+            interrupt.wait(Some(self.interval));
+            if interrupt.is_raised() {
+                break;
+            }
+            // A guest that has ended has nothing more to show.
+            let Ok(now) = account.read() else { break };
+            let written = show(&before, &now, layout, is_terminal, console.output);
+            written.context("Cannot write the counters")?;
+            before = now;
+            shown += 1;
+        }
+        Ok(ExitStatus::SUCCESS)
+    }
+}
+
+fn show(
+    before: &Counters,
+    now: &Counters,
+    layout: Layout<'_>,
+    is_terminal: bool,
+    output: &mut dyn Write,
+) -> std::io::Result<()> {
+    if is_terminal {
+        write!(output, "{CLEAR}")?;
+    }
+    let time = now.time.saturating_sub(before.time);
+    writeln!(output, "in the last {:.1} s", seconds(time))?;
+    write(&between(before, now), now, layout, output)?;
+    writeln!(output)?;
+    output.flush()
+}

@@ -1,0 +1,138 @@
+//! What was profiled as a JSON document.
+
+use kvmprof_abi::profil::{State, Status};
+use serde_json::{Value, json};
+
+use super::histogram::Layout;
+use super::session::Ending;
+use super::table::Row;
+
+/// The version of the document's form. Members may be added without a new one.
+const SCHEMA: u32 = 1;
+
+/// What a command has collected.
+pub struct Collected<'a> {
+    /// The process.
+    pub pid: i32,
+    /// How often ticks were stored on each vCPU, in Hz.
+    pub hz: u32,
+    /// Why no more was collected.
+    pub ending: Ending,
+    /// The account.
+    pub status: &'a Status,
+    /// How the code was divided; `None`: it is pcsample's.
+    pub layout: Option<&'a Layout>,
+    /// The rows of the table.
+    pub rows: &'a [Row],
+    /// How many of them there are to be, at most.
+    pub top: usize,
+}
+
+impl Collected<'_> {
+    /// It as one JSON object, as `docs/profil.md` describes it.
+    pub fn document(&self) -> Value {
+        let rows: Vec<Value> = self.rows.iter().take(self.top).map(row).collect();
+        let mut document = json!({
+            "schema": SCHEMA,
+            "function": if self.layout.is_some() { "profil" } else { "pcsample" },
+            "pid": self.pid,
+            "hz": self.hz,
+            "ended": word(self.ending),
+            "ticks": self.status.ticks,
+            "stored": self.status.stored,
+            "outside": self.status.outside,
+            "waiting": self.status.waiting,
+            "lost": self.status.lost,
+            "rows": rows,
+            "rows_left_out": self.rows.len().saturating_sub(self.top),
+        });
+        if let Some(layout) = self.layout {
+            document["histogram"] = json!({
+                "system": if layout.aix { "aix" } else { "solaris" },
+                "offset": layout.offset,
+                "bufsiz": layout.size,
+                "scale": layout.scale,
+            });
+        }
+        document
+    }
+}
+
+fn row(Row { hit, place }: &Row) -> Value {
+    json!({
+        "begin": hit.begin,
+        "last": hit.last,
+        "count": hit.count,
+        "module": place.module,
+        "function": place.function,
+    })
+}
+
+fn word(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Wanted => "wanted",
+        Ending::GuestEnded => "guest-ended",
+        Ending::Executed | Ending::Stopped(State::Executed) => "executed",
+        Ending::Stopped(State::Ended) => "ended",
+        Ending::Stopped(State::Full) => "full",
+        Ending::Stopped(State::Saturated) => "saturated",
+        Ending::Stopped(State::Fault) => "fault",
+        Ending::Stopped(State::Off | State::On) => "off",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::histogram::Hit;
+    use super::super::process::Place;
+    use super::super::table::single_rows;
+    use super::*;
+
+    #[test]
+    fn the_document_has_the_account_and_the_rows() {
+        let status = Status {
+            state: State::Executed,
+            ticks: 20,
+            stored: 15,
+            outside: 3,
+            lost: 2,
+            ..Status::default()
+        };
+        let hits = [(0x1000, 12), (0x1008, 3)].map(|(begin, count)| Hit {
+            begin,
+            last: begin + 7,
+            count,
+        });
+        let rows = single_rows(&hits, |_| Place {
+            module: "loom".to_owned(),
+            function: "weave".to_owned(),
+        });
+        let layout = Layout {
+            offset: 0x1000,
+            scale: 0x4000,
+            size: 4,
+            aix: true,
+        };
+        let mut collected = Collected {
+            pid: 7,
+            hz: 100,
+            ending: Ending::Stopped(status.state),
+            status: &status,
+            layout: Some(&layout),
+            rows: &rows,
+            top: 1,
+        };
+        let mut expected = json!({
+            "schema": 1, "function": "profil", "pid": 7, "hz": 100, "ended": "executed",
+            "ticks": 20, "stored": 15, "outside": 3, "waiting": 0, "lost": 2,
+            "histogram": { "system": "aix", "offset": 4096, "bufsiz": 4, "scale": 16384 },
+            "rows": [{ "begin": 4096, "last": 4103, "count": 12, "module": "loom", "function": "weave" }],
+            "rows_left_out": 1,
+        });
+        assert_eq!(collected.document(), expected);
+        collected.layout = None;
+        expected["function"] = "pcsample".into();
+        expected.as_object_mut().unwrap().remove("histogram");
+        assert_eq!(collected.document(), expected);
+    }
+}
