@@ -11,7 +11,7 @@
 #define WRITES PMC_EVENT_PORT_WRITES
 
 /* Where there is no memory, nor a device. */
-#define HOLE 0xd0000000ul
+#define HOLE 0xe0000000ul
 
 static int counters;
 

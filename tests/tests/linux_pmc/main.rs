@@ -5,8 +5,8 @@
 use kvmprof_abi::pmc::{COUNTERS, CounterId, CounterSource};
 use kvmprof_library::{SHARED, STATIC, headers};
 use kvmprof_tests::linux::{
-    Finished, Program, Scenario, SharedProgram, debian, guest_builder, guest_program, once,
-    shared_program,
+    Console, Finished, Program, Scenario, SharedProgram, debian, guest_builder, guest_program,
+    once, shared_program,
 };
 
 /// Modules of a stock kernel that the agent needs in a guest.
@@ -89,10 +89,8 @@ fn held(run: &Finished, program: &str) {
         .rsplit_once(" ended with ")
         .map_or(said, |(_, own)| own);
     println!("{said}");
-    let failed: Vec<&str> = said
-        .lines()
-        .filter(|line| line.contains(": failed:"))
-        .collect();
+    let own = Console::new(said);
+    let failed = own.failed_checks();
     assert!(failed.is_empty(), "{failed:#?}");
     assert!(said.contains(&format!("{program}: ")), "{said}");
     let last = console.after(&format!("{program}: "));
