@@ -122,7 +122,7 @@ fn machines_that_cannot_be() {
             (
                 ["--guest-access", "status"],
                 USAGE,
-                "none, pcs, prf, profil or all",
+                "none, pcs, prf, profil, pmc or all",
             ),
             (["--cmdline", "bell \u{7}"], USAGE, "printable ASCII"),
         ] {

@@ -182,7 +182,14 @@ fn pages_are_there(root: &Root) {
         let text = root.unpacked(&format!("usr/share/man/man1/{page}.1.gz"));
         assert!(text.contains(".SH NAME"), "{page}: {text}");
     }
-    for (page, name) in [("profil", "PROFIL"), ("pcsample", "PCSAMPLE")] {
+    for (page, name) in [
+        ("profil", "PROFIL"),
+        ("pcsample", "PCSAMPLE"),
+        ("pmc", "PMC"),
+        ("pmc_lwp", "PMC"),
+        ("pmc_stop_profiling", "PMC"),
+        ("PMC_ENABLED", "PMC"),
+    ] {
         let text = root.unpacked(&format!("usr/share/man/man3/{page}.3kvmprof.gz"));
         assert!(text.starts_with(&format!(".TH {name} ")), "{page}: {text}");
     }
@@ -223,10 +230,13 @@ fn programs_can_profile_themselves(root: &Root) {
         ("profil.h", "-rdynamic"),
         ("pcsample.h", "-static"),
         ("mon.h", "-rdynamic"),
+        ("sys/pmc.h", "-rdynamic"),
+        ("sys/pmc.h", "-static"),
     ] {
         let call = match header {
             "pcsample.h" => "pcsample(0, -1) == -1",
             "mon.h" => "profil(0, 0, 0, 0) == -1",
+            "sys/pmc.h" => "pmc_get_num_counters() == 0",
             _ => "(profil(0, 0, 0, 0), 1)",
         };
         let text = format!("#include <{header}>\nint main(void) {{ return !({call}); }}\n");

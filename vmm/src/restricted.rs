@@ -11,6 +11,8 @@ pub struct Restricted<'a> {
     pub backend: &'a mut dyn Backend,
     /// Whether a device, by its number, may be opened; the error is the client's.
     pub check: &'a dyn Fn(u16) -> Result<(), Errno>,
+    /// Whether an ioctl's command may be made; the error is the client's.
+    pub check_command: &'a dyn Fn(u32) -> Result<(), Errno>,
 }
 
 impl Backend for Restricted<'_> {
@@ -38,6 +40,9 @@ impl Backend for Restricted<'_> {
         argument: i64,
         data: &[u8],
     ) -> Poll<Result<IoctlReply, Errno>> {
+        if let Err(errno) = (self.check_command)(command) {
+            return Poll::Ready(Err(errno));
+        }
         self.backend.ioctl(handle, command, argument, data)
     }
 

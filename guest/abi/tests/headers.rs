@@ -1,4 +1,4 @@
-//! Compares `pcs.h` and `prf.h` with the Rust definitions: a program that prints every number, and every structure with
+//! Compares `pcs.h`, `prf.h` and `sys/pmc.h` with the Rust definitions: a program that prints every number, and every structure with
 //! a value in each field, is compiled as C and as C++.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,6 +9,7 @@ use std::process::Command;
 use kvmprof_abi::pcs::{
     self, Format, Header, Ledger, MAX_LIST, Msample, Psample, Record, Status, kind,
 };
+use kvmprof_abi::pmc::{self, CounterId, CounterSource};
 use kvmprof_abi::prf;
 use kvmprof_abi::stream::{Comm, Isample, Pstat, StreamRecord};
 
@@ -140,6 +141,42 @@ fn numbers_of_prf() -> Vec<(&'static str, u64)> {
     ]
 }
 
+fn numbers_of_pmc() -> Vec<(String, u64)> {
+    let upper = |name: &str| name.to_uppercase().replace('-', "_");
+    let events = CounterId::ALL.map(|counter| {
+        let name = format!("PMC_EVENT_{}", upper(counter.name()));
+        (name, counter.number() as u64)
+    });
+    let sources = [
+        CounterSource::Kvmprof,
+        CounterSource::Kvm,
+        CounterSource::Processor,
+    ];
+    let types = sources.map(|source| {
+        let name = format!("PMC_TYPE_{}", upper(source.name()));
+        (name, source as u64)
+    });
+    let bits = sources.map(|source| {
+        let name = format!("PMC_HAS_{}", upper(source.name()));
+        (name, source.bit().into())
+    });
+    let children = pmc::VALUE_FLAGS_CHILDREN.into();
+    let others = [
+        ("PMC_VALUE_FLAGS_CHILDREN".to_owned(), children),
+        ("sizeof(curlwp) == sizeof(struct lwp *)".to_owned(), 1),
+    ];
+    let all = events.into_iter().chain(types).chain(bits);
+    all.chain(others).collect()
+}
+
+/// The bytes of a `struct pmc_counter_cfg` with the program's values.
+fn configuration() -> Vec<u8> {
+    let event = 0x0102_0304_u64.to_le_bytes();
+    let reset_value = 0x1112_1314_1516_1718_u64.to_le_bytes();
+    let flags = 0x2122_2324_u64.to_le_bytes();
+    [event, reset_value, flags].concat()
+}
+
 /// The sizes of the historical names in `format`.
 fn sizes(format: Format) -> Vec<(&'static str, u64)> {
     let size = |size| u64::try_from(size).unwrap();
@@ -255,23 +292,24 @@ fn others() -> Vec<(&'static str, Vec<u8>)> {
 #[track_caller]
 fn check(mut printed: BTreeMap<String, String>, format: Format) {
     let mut expected = vec![
-        ("PCS_NODE", pcs::NODE.to_owned()),
-        ("PRF_NODE", prf::NODE.to_owned()),
+        ("PCS_NODE".to_owned(), pcs::NODE.to_owned()),
+        ("PRF_NODE".to_owned(), prf::NODE.to_owned()),
+        ("pmc_counter_cfg".to_owned(), hexadecimal(&configuration())),
     ];
     let numbers = [numbers_of_pcs(), numbers_of_prf(), sizes(format)].concat();
-    expected.extend(
-        numbers
-            .iter()
-            .map(|(name, value)| (*name, value.to_string())),
-    );
+    let numbers = numbers
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .chain(numbers_of_pmc());
+    expected.extend(numbers.map(|(name, value)| (name, value.to_string())));
     let dumps = [records(Format::Native), records(Format::Classic), others()].concat();
     expected.extend(
         dumps
             .iter()
-            .map(|(name, bytes)| (*name, hexadecimal(bytes))),
+            .map(|(name, bytes)| ((*name).to_owned(), hexadecimal(bytes))),
     );
     for (name, value) in expected {
-        assert_eq!(printed.remove(name).as_ref(), Some(&value), "{name}");
+        assert_eq!(printed.remove(&name).as_ref(), Some(&value), "{name}");
     }
     assert!(printed.is_empty(), "nothing to compare with: {printed:?}");
 }
@@ -302,6 +340,8 @@ fn each_header_is_complete() {
         "profil.h",
         "kvmprof.h",
         "aix/mon.h",
+        "sys/pmc.h",
+        "machine/pmc.h",
     ] {
         let source = scratch.0.join("alone.c");
         std::fs::write(
@@ -319,13 +359,18 @@ fn each_header_is_complete() {
 #[test]
 fn every_definition_is_compared() {
     let program = std::fs::read_to_string(folder("tests/headers/records.c")).unwrap();
-    for header in ["include/pcs.h", "include/prf.h"] {
+    for header in [
+        "include/pcs.h",
+        "include/prf.h",
+        "include/sys/pmc.h",
+        "include/machine/pmc.h",
+    ] {
         let text = std::fs::read_to_string(folder(header)).unwrap();
         let defined = text.lines().filter_map(|line| {
             let name = line
                 .strip_prefix("#define ")
                 .or_else(|| line.strip_prefix("struct "))?;
-            name.split([' ', '(']).next()
+            name.split([' ', '(', ';']).next()
         });
         for name in defined.filter(|name| !name.starts_with("KVMPROF_") && *name != "LOGBUF_HDR") {
             let used = program

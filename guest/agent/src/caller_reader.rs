@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::nodes::{Look, WholeWrite};
 
-/// Looks at a time; further ones find nothing. Of calls of profil there are never so many.
+/// Looks at a time; further ones find nothing. Of calls of nodes for everybody there are never so many.
 const LOOKS_MAX: usize = 96;
 
 /// What a look has found, and its number.

@@ -1,4 +1,4 @@
-//! pcsd: gives a Linux guest of kvmprof's the nodes `/dev/pcs`, `/dev/prf`, `/dev/prf0`... and `/dev/profil`.
+//! pcsd: gives a Linux guest of kvmprof's the nodes `/dev/pcs`, `/dev/prf`, `/dev/prf0`..., `/dev/profil` and `/dev/pmc`.
 //!
 //! The kernel's CUSE makes the nodes and brings what is done to them here ([`cuse`]); each operation
 //! becomes a request to kvmprof ([`nodes`]), which travels over a port of the virtio console

@@ -1,12 +1,8 @@
 /*
- * What is said to /dev/profil (guest/abi/PROFIL.md). tests/call.rs compares it with the definitions of the wire.
+ * What is said to /dev/profil (guest/abi/PROFIL.md). tests/library.rs compares it with the definitions of the wire.
  */
 #ifndef KVMPROF_CALL_H
 #define KVMPROF_CALL_H
-
-#if !defined __x86_64__ || defined __ILP32__
-#error "kvmprof's guests are x86-64, and /dev/profil takes no calls of 32-bit programs"
-#endif
 
 #include <stdint.h>
 
@@ -39,25 +35,5 @@ struct call {
 	uint64_t time;
 	unsigned char program[16];
 };
-
-#define INTERNAL __attribute__((visibility("hidden")))
-
-/* Carries out a call. The result is the function's, or a negative errno. */
-INTERNAL long kvmprof_carry_out(const struct call *call);
-
-/* Makes a system call. The result is the kernel's: a negative errno if it failed. errno stays as it is. */
-static inline long system_call(long number, long a, long b, long c, long d, long e, long f)
-{
-	register long fourth __asm__("r10") = d;
-	register long fifth __asm__("r8") = e;
-	register long sixth __asm__("r9") = f;
-	long result;
-
-	__asm__ volatile("syscall"
-	                 : "=a"(result)
-	                 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth), "r"(fifth), "r"(sixth)
-	                 : "rcx", "r11", "memory");
-	return result;
-}
 
 #endif /* KVMPROF_CALL_H */

@@ -1,5 +1,5 @@
 /*
- * The way to /dev/profil. It is open during a call only: so there is nothing to be shared by threads, inherited by fork, or
+ * The way to the devices. One is open during a call only: so there is nothing to be shared by threads, inherited by fork, or
  * closed by a program that closes all that it doesn't know. Nothing here takes memory or a lock, so that signal handlers may
  * call it. The C library isn't used for it: its open(2) is a cancellation point.
  */
@@ -7,9 +7,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <sys/syscall.h>
 
-#include "call.h"
+#include "device.h"
 
 /* Bytes of the kernel's set of signals. */
 #define SIGNALS 8
@@ -30,7 +32,7 @@ static long whole_call(long number, long a, long b, long c)
 	return result;
 }
 
-long kvmprof_carry_out(const struct call *call)
+long kvmprof_carry_out(const char *node, unsigned long command, void *data)
 {
 	const uint64_t all = UINT64_MAX;
 	uint64_t before = 0;
@@ -38,10 +40,10 @@ long kvmprof_carry_out(const struct call *call)
 
 	/* A signal takes back a call that is under way. A program with a fast timer would never get one done. */
 	set_signals(SIG_BLOCK, &all, &before);
-	device = whole_call(SYS_openat, AT_FDCWD, (long)PROFIL_NODE, O_RDWR | O_CLOEXEC);
+	device = whole_call(SYS_openat, AT_FDCWD, (long)node, O_RDWR | O_CLOEXEC);
 	result = device == -ENOENT ? -ENODEV : device;
 	if (device >= 0) {
-		result = whole_call(SYS_ioctl, device, PROFIL_CALL, (long)call);
+		result = whole_call(SYS_ioctl, device, (long)command, (long)data);
 		system_call(SYS_close, device, 0, 0, 0, 0, 0);
 	}
 	set_signals(SIG_SETMASK, &before, NULL);

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "call.h"
+#include "device.h"
 
 /* What a function has turned on stores to this memory. Threads may change it at the same time: a mixture of two buffers costs
  * page faults, nothing else. */

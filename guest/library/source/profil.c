@@ -6,11 +6,11 @@
 #include <limits.h>
 #include <stddef.h>
 
+#include "call.h"
+#include "device.h"
 #include "kvmprof.h"
 #include "pcsample.h"
 #include "presence.h"
-
-#define EXPORTED __attribute__((visibility("default")))
 
 /* <unistd.h> has profil by its own type, and profil.h and mon.h have two other functions by that name: so they are
  * declared here, and the tests compare them with the headers. */
@@ -49,6 +49,12 @@ static struct call call_of(uint32_t function, const void *buffer, uint64_t size,
 	return call;
 }
 
+/* The function's result, or a negative errno. */
+static long carry_out(struct call *call)
+{
+	return kvmprof_carry_out(PROFIL_NODE, PROFIL_CALL, call);
+}
+
 /* What a function returns that tells of errors as system calls do. */
 static long outcome(long result)
 {
@@ -68,7 +74,7 @@ static void solaris_profil(unsigned short *buffer, size_t size, size_t offset, u
 {
 	struct call call = call_of(SOLARIS_PROFIL, buffer, size, offset, scale);
 
-	if (kvmprof_carry_out(&call) >= 0)
+	if (carry_out(&call) >= 0)
 		kvmprof_set_target(&kvmprof_solaris, SOLARIS_PROFIL, (uintptr_t)buffer, is_off(scale) ? 0 : size);
 }
 
@@ -95,7 +101,7 @@ long pcsample(uintptr_t samples[], long nsamples)
 
 	if (nsamples < 0)
 		return outcome(-EINVAL);
-	result = kvmprof_carry_out(&call);
+	result = carry_out(&call);
 	if (result >= 0) {
 		size_t count = (size_t)nsamples < most ? (size_t)nsamples : most;
 
@@ -147,7 +153,7 @@ int kvmprof_aix_profil(void *buffer, unsigned int size, unsigned long offset, un
 
 	if (function == AIX_RANGES)
 		call.offset = call.scale = 0;
-	result = kvmprof_carry_out(&call);
+	result = carry_out(&call);
 	if (result < 0)
 		return (int)outcome(result);
 	if (function == AIX_RANGES) {

@@ -1,6 +1,6 @@
-//! libkvmprof: the functions profil and pcsample for programs of a guest, in C, for programs in C and C++.
+//! libkvmprof: the functions profil, pcsample and those of pmc for programs of a guest, in C, for programs in C and C++.
 //!
-//! The library itself is in `source`, its headers are in `guest/abi/include`, and `docs/profil.md` is about its use. This
+//! The library itself is in `source`, its headers are in `guest/abi/include`, and `docs/profil.md` and `docs/pmc.md` are about its use. This
 //! crate only builds it, and says where it is: for tests and for guests of tests.
 
 use std::path::Path;

@@ -1,10 +1,11 @@
-//! The library and its headers, as programs in C and C++ on a machine without `/dev/profil` see them. What it does where there is
-//! one, `tests/tests/linux_profil` of the whole system's tests is about.
+//! The library and its headers, as programs in C and C++ on a machine without `/dev/profil` and `/dev/pmc` see them. What it does
+//! where they are, `tests/tests/linux_profil` and `linux_pmc` of the whole system's tests are about.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use kvmprof_abi::pmc;
 use kvmprof_abi::profil::{self, Call, Function};
 use kvmprof_library::{SHARED, STATIC, folder, headers};
 use tempfile::TempDir;
@@ -85,6 +86,7 @@ fn from_folder() -> String {
     format!("-L{}", folder().display())
 }
 
+const EFAULT: i32 = 14;
 const ENODEV: i32 = 19;
 const EINVAL: i32 = 22;
 
@@ -149,6 +151,40 @@ fn aix_profil_is_used_from_c_and_cpp() {
 }
 
 #[test]
+fn pmc_is_used_from_c_and_cpp() {
+    let expected = format!(
+        "0 -1 -1\n{ENODEV} {ENODEV} 0 0 \n{ENODEV} {EFAULT}\n{ENODEV} {EFAULT}\n{ENODEV}\n\
+        {ENODEV} {EFAULT} {ENODEV} {EFAULT} {ENODEV} {ENODEV} \n0\nvalue 5, errno 99, cfg 1\n0 1\n"
+    );
+    for language in LANGUAGES {
+        for library in [vec![STATIC], vec!["-static", STATIC], vec![SHARED]] {
+            for define in ["-DMACHINE", "-DALONE"] {
+                let options = [vec![define], library.clone()].concat();
+                let program = compile(language, "pmc.c", &options);
+                assert_eq!(program.prints(&loads()), expected);
+            }
+        }
+    }
+}
+
+/// As `docs/pmc.md` has it.
+#[test]
+fn the_example_of_the_page_is_a_program() {
+    let page = include_str!("../../../docs/pmc.md");
+    let (_, rest) = page.split_once("\n```c\n").unwrap();
+    let (example, _) = rest.split_once("\n```\n").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("example.c");
+    std::fs::write(&source, example).unwrap();
+    for language in LANGUAGES {
+        let program = compile(language, source.to_str().unwrap(), &[STATIC]);
+        let ran = run(&mut Command::new(&program.file));
+        assert_eq!(ran.status.code(), Some(ENODEV), "{ran:?}");
+        assert_eq!(text(&ran.stdout), "No such device\n");
+    }
+}
+
+#[test]
 fn both_profils_cannot_be_in_one_file() {
     let aix = format!("-I{}", headers().join("aix").display());
     for [first, second] in [["profil.h", "mon.h"], ["mon.h", "profil.h"]] {
@@ -194,11 +230,30 @@ fn the_library_exports_its_functions_and_needs_any_glibc() {
             _ => assert!(words.contains(&"w"), "{line}"),
         }
     }
+    // nm sorts them by this machine's language.
+    exported.sort_unstable();
     let expected = [
+        "PMC_ENABLED",
         "kvmprof_aix_profil",
         "kvmprof_profil",
         "kvmprof_profil_every_tick",
         "pcsample",
+        "pmc_accumulate",
+        "pmc_alloc_kernel_counter",
+        "pmc_configure_counter",
+        "pmc_counter_isconfigured",
+        "pmc_counter_isrunning",
+        "pmc_disable_counter",
+        "pmc_enable_counter",
+        "pmc_free_kernel_counter",
+        "pmc_get_counter_type",
+        "pmc_get_counter_value",
+        "pmc_get_num_counters",
+        "pmc_lwp",
+        "pmc_restore_context",
+        "pmc_save_context",
+        "pmc_start_profiling",
+        "pmc_stop_profiling",
         "profil",
     ];
     assert_eq!(exported, expected);
@@ -239,6 +294,32 @@ fn the_call_is_that_of_the_wire() {
         "{bytes}\n{numbers}{:#x} {}\n",
         profil::PROFIL_CALL,
         profil::NODE
+    );
+    assert_eq!(program.prints(&[]), expected);
+}
+
+#[test]
+fn the_call_of_pmc_is_that_of_the_wire() {
+    let source = format!("-I{}", here("source").display());
+    let program = compile(LANGUAGES[1], "pmc_call.c", &[&source]);
+    let call = pmc::Call {
+        flags: 1,
+        parent: 0x0102_0304,
+        event: 0x1112_1314,
+        reset_value: 0x2122_2324_2526_2728,
+        configuration_flags: 0x3132_3334,
+        time: 0x4142_4344_4546_4748,
+        value: 0x5152_5354_5556_5758,
+        ..pmc::Call::new(pmc::Function::Enabled, -2, -3)
+    };
+    let bytes = call.encode();
+    let bytes: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let functions = pmc::Function::ALL.map(|function| format!("{} ", function as u32));
+    let (functions, command) = (functions.concat(), pmc::PMC_CALL);
+    let expected = format!(
+        "{bytes}\n{functions}{command:#x} {} {}\n",
+        pmc::NODE,
+        pmc::KERNEL
     );
     assert_eq!(program.prints(&[]), expected);
 }

@@ -45,8 +45,8 @@ pub struct RunArguments {
     /// input and output), none or file:PATH, which is emptied when the guest starts
     #[arg(long, value_name = "WHERE", default_value = "stdio")]
     console: console::Console,
-    /// What the guest may do with the profiling devices through its own ports: none, pcs, prf or
-    /// all
+    /// What the guest may do with the profiling devices through its own ports: none, pcs, prf,
+    /// profil, pmc or all
     #[arg(long, value_name = "DEVICES", default_value = "all")]
     guest_access: GuestAccess,
     /// Listen at this path for clients, such as getpc, record and status

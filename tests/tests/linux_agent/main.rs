@@ -88,7 +88,7 @@ fn nodes_behave(run: &Finished) {
     assert!(passed >= 110, "{passed} checks");
     let series = run.text("series");
     assert!(console.after("release ").starts_with(&format!("{series}.")));
-    assert!(text.contains("pcsd: 5 nodes for 2 vCPUs at 100 Hz"));
+    assert!(text.contains("pcsd: 6 nodes for 2 vCPUs at 100 Hz"));
 }
 
 fn reads_of_any_size_give_what_is_there(run: &Finished) {

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pmc::PMC_ACCOUNT;
 use kvmprof_abi::wire::device;
 use thiserror::Error;
 
@@ -18,14 +19,16 @@ pub enum GuestAccess {
     Prf,
     /// Only profil.
     Profil,
-    /// pcs, prf and profil.
+    /// Only pmc.
+    Pmc,
+    /// pcs, prf, profil and pmc.
     #[default]
     All,
 }
 
 /// A word that is no [`GuestAccess`].
 #[derive(Debug, Error)]
-#[error("'{0}' is no guest access: it must be none, pcs, prf, profil or all")]
+#[error("'{0}' is no guest access: it must be none, pcs, prf, profil, pmc or all")]
 pub struct UnknownGuestAccess(String);
 
 impl FromStr for GuestAccess {
@@ -37,6 +40,7 @@ impl FromStr for GuestAccess {
             "pcs" => Ok(Self::Pcs),
             "prf" => Ok(Self::Prf),
             "profil" => Ok(Self::Profil),
+            "pmc" => Ok(Self::Pmc),
             "all" => Ok(Self::All),
             _ => Err(UnknownGuestAccess(text.to_owned())),
         }
@@ -53,9 +57,22 @@ impl GuestAccess {
             device::PCS => matches!(self, Self::Pcs | Self::All),
             device::PRF => matches!(self, Self::Prf | Self::All),
             device::PROFIL => matches!(self, Self::Profil | Self::All),
+            device::PMC => matches!(self, Self::Pmc | Self::All),
             _ => false,
         };
         if allowed { Ok(()) } else { Err(Errno::EACCES) }
+    }
+
+    /// Whether `command` may be made on an open device. Commands have numbers of their own on each device.
+    ///
+    /// # Errors
+    /// EACCES if it may not.
+    pub(super) fn check_command(command: u32) -> Result<(), Errno> {
+        match command {
+            // It keeps an account of each process for whoever looks at the guest, at the host's expense.
+            PMC_ACCOUNT => Err(Errno::EACCES),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -75,15 +92,36 @@ mod tests {
         assert_eq!(opened(GuestAccess::Pcs), [device::PCS]);
         assert_eq!(opened(GuestAccess::Prf), [device::PRF]);
         assert_eq!(opened(GuestAccess::Profil), [device::PROFIL]);
-        let all = [device::PCS, device::PRF, device::PROFIL];
+        assert_eq!(opened(GuestAccess::Pmc), [device::PMC]);
+        let all = [device::PCS, device::PRF, device::PROFIL, device::PMC];
         assert_eq!(opened(GuestAccess::All), all);
+    }
+
+    #[test]
+    fn an_account_of_all_processes_is_the_hosts() {
+        use kvmprof_abi::{pcs, pmc, prf, profil};
+        let check = GuestAccess::check_command;
+        assert_eq!(check(pmc::PMC_ACCOUNT), Err(Errno::EACCES));
+        for command in [
+            pmc::PMC_CALL,
+            profil::PROFIL_CALL,
+            pcs::PROF_ALL,
+            prf::PRF_GETMAX,
+        ] {
+            assert_eq!(check(command), Ok(()), "{command:#x}");
+        }
     }
 
     #[test]
     fn the_words_are_those_of_the_option() {
         assert_eq!("none".parse::<GuestAccess>().unwrap(), GuestAccess::None);
         assert_eq!("prf".parse::<GuestAccess>().unwrap(), GuestAccess::Prf);
+        assert_eq!("pmc".parse::<GuestAccess>().unwrap(), GuestAccess::Pmc);
         let error = "status".parse::<GuestAccess>().unwrap_err();
-        assert!(error.to_string().contains("none, pcs, prf, profil or all"));
+        assert!(
+            error
+                .to_string()
+                .contains("none, pcs, prf, profil, pmc or all")
+        );
     }
 }

@@ -41,6 +41,7 @@ impl ConsoleService {
         self.device.serve(&mut Restricted {
             backend: &mut *backend.borrow_mut(),
             check: &|device| self.access.check(device),
+            check_command: &GuestAccess::check_command,
         });
     }
 

@@ -1,8 +1,11 @@
 /* Prints every number of the headers, and every structure with a different value in each field. */
 #include "pcs.h"
 #include "prf.h"
+#include "sys/pmc.h"
 #include "pcs.h"
 #include "prf.h"
+#include "machine/pmc.h"
+#include "sys/pmc.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -80,6 +83,48 @@ static void numbers(void)
 	NUMBER(NUMSAMPS);
 	NUMBER(NUMWASTE);
 	NUMBER(sizeof(struct LOGBUF));
+}
+
+static void numbers_of_pmc(void)
+{
+	NUMBER(PMC_EVENT_CPU_TIME);
+	NUMBER(PMC_EVENT_TICKS);
+	NUMBER(PMC_EVENT_PORT_READS);
+	NUMBER(PMC_EVENT_PORT_WRITES);
+	NUMBER(PMC_EVENT_MMIO_READS);
+	NUMBER(PMC_EVENT_MMIO_WRITES);
+	NUMBER(PMC_EVENT_INTERRUPTED);
+	NUMBER(PMC_EVENT_EXITS);
+	NUMBER(PMC_EVENT_HALTS);
+	NUMBER(PMC_EVENT_INTERRUPTS);
+	NUMBER(PMC_EVENT_TLB_FLUSHES);
+	NUMBER(PMC_EVENT_EMULATED);
+	NUMBER(PMC_EVENT_PAGE_FAULTS);
+	NUMBER(PMC_EVENT_CYCLES);
+	NUMBER(PMC_EVENT_INSTRUCTIONS);
+	NUMBER(PMC_EVENT_BRANCHES);
+	NUMBER(PMC_EVENT_BRANCH_MISSES);
+	NUMBER(PMC_EVENT_CACHE_REFERENCES);
+	NUMBER(PMC_EVENT_CACHE_MISSES);
+	NUMBER(PMC_TYPE_KVMPROF);
+	NUMBER(PMC_TYPE_KVM);
+	NUMBER(PMC_TYPE_PROCESSOR);
+	NUMBER(PMC_HAS_KVMPROF);
+	NUMBER(PMC_HAS_KVM);
+	NUMBER(PMC_HAS_PROCESSOR);
+	NUMBER(PMC_VALUE_FLAGS_CHILDREN);
+	/* curlwp is a call of the library's, and isn't made. */
+	NUMBER(sizeof(curlwp) == sizeof(struct lwp *));
+}
+
+static void configuration(void)
+{
+	CLEARED(pmc_counter_cfg, pmc_counter_cfg);
+
+	pmc_counter_cfg.event_id = (pmc_evid_t)0x01020304;
+	pmc_counter_cfg.reset_value = (pmc_ctr_t)0x1112131415161718;
+	pmc_counter_cfg.flags = 0x21222324;
+	DUMP(pmc_counter_cfg);
 }
 
 static void list(void)
@@ -214,6 +259,8 @@ static void names(void)
 int main(void)
 {
 	numbers();
+	numbers_of_pmc();
+	configuration();
 	list();
 	native();
 	classic();

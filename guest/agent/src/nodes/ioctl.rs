@@ -1,8 +1,7 @@
 //! Which memory of the caller a command's third argument stands for.
 
-use kvmprof_abi::profil::{self, Call};
 use kvmprof_abi::wire::device;
-use kvmprof_abi::{pcs, prf};
+use kvmprof_abi::{pcs, pmc, prf, profil};
 
 use crate::cuse::protocol::Piece;
 
@@ -47,11 +46,17 @@ pub(super) fn step(device: u16, command: u32, argument: u64, data: &[u8], out_si
             },
             None => pointer(0),
         },
-        (device::PROFIL, profil::PROFIL_CALL) if data.len() < Call::SIZE => Step::Fetch {
-            reads: piece(Call::SIZE),
+        (device::PROFIL, profil::PROFIL_CALL) if data.len() < profil::Call::SIZE => Step::Fetch {
+            reads: piece(profil::Call::SIZE),
             stores: None,
         },
         (device::PROFIL, profil::PROFIL_CALL) => pointer(0),
+        // What it reads is stored there again.
+        (device::PMC, pmc::PMC_CALL) if data.len().min(out_size) < pmc::Call::SIZE => Step::Fetch {
+            reads: piece(pmc::Call::SIZE),
+            stores: piece(pmc::Call::SIZE),
+        },
+        (device::PMC, pmc::PMC_CALL) => pointer(pmc::Call::SIZE),
         _ => match stored(device, command) {
             Some(length) if out_size < length => Step::Fetch {
                 reads: None,
@@ -171,6 +176,35 @@ mod tests {
         };
         assert_eq!(next(&[]), expected);
         assert!(matches!(next(&[0; 72]), Step::Go { limit: 0, .. }));
+    }
+
+    #[test]
+    fn a_call_of_pmc_is_fetched_and_stored_again() {
+        let next = |length: usize, out_size| {
+            step(
+                device::PMC,
+                pmc::PMC_CALL,
+                0x3000,
+                &[0; 56][..length],
+                out_size,
+            )
+        };
+        let piece = Some(Piece {
+            address: 0x3000,
+            length: 56,
+        });
+        let fetch = Step::Fetch {
+            reads: piece,
+            stores: piece,
+        };
+        for (length, out_size) in [(0, 0), (55, 56), (56, 55), (56, 0), (0, 56)] {
+            assert_eq!(next(length, out_size), fetch, "{length} {out_size}");
+        }
+        let go = Step::Go {
+            argument: 0,
+            limit: 56,
+        };
+        assert_eq!(next(56, 56), go);
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// All nodes of a guest that has so many vCPUs: pcs, prf, profil, and a prf for each vCPU.
+    /// All nodes of a guest that has so many vCPUs: pcs, prf, profil, pmc, and a prf for each vCPU.
     pub fn all(vcpus: u32) -> Vec<Self> {
         let node = |name: String, device, minor| Self {
             name,
@@ -43,6 +43,7 @@ impl Node {
             node("pcs".to_owned(), device::PCS, 0),
             node("prf".to_owned(), device::PRF, prf::ALL_VCPUS),
             node("profil".to_owned(), device::PROFIL, 0),
+            node("pmc".to_owned(), device::PMC, 0),
         ]
         .into_iter()
         .chain(single.map(|vcpu| node(format!("prf{vcpu}"), device::PRF, vcpu)))
@@ -59,10 +60,15 @@ impl Node {
         }
     }
 
-    /// Who may use the node, if the others have these permissions. profil is for everybody: a process can profile nothing
-    /// but itself.
+    /// Whether every program may open it: by profil and pmc a process profiles and counts nothing but itself, unless it is the
+    /// superuser's.
+    pub fn is_for_everybody(&self) -> bool {
+        matches!(self.device, device::PROFIL | device::PMC)
+    }
+
+    /// Who may use the node, if those that aren't for everybody have these permissions.
     pub fn permissions(&self, of_others: Permissions) -> Permissions {
-        if self.device == device::PROFIL {
+        if self.is_for_everybody() {
             Permissions {
                 mode: FOR_EVERYBODY,
                 group: None,

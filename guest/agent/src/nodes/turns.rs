@@ -2,7 +2,7 @@
 //! waits for one gets it when another has ended; no user keeps the others from theirs.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::rc::Rc;
 
@@ -40,8 +40,8 @@ impl Drop for Turn {
 pub(super) struct Queue<T> {
     limits: Limits,
     taken: Taken,
-    /// By user, and by the number of the kernel's request: those come in ascending order.
-    waiting: BTreeMap<u32, BTreeMap<u64, T>>,
+    /// By user, in the order in which they came; a user without any isn't there.
+    waiting: BTreeMap<u32, VecDeque<T>>,
     /// Whose turn was the last one.
     last: u32,
 }
@@ -57,16 +57,16 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Adds one of `user`'s, whose request has the number `unique`.
-    pub fn add(&mut self, user: u32, unique: u64, item: T) {
-        self.waiting.entry(user).or_default().insert(unique, item);
+    /// Adds one of `user`'s.
+    pub fn add(&mut self, user: u32, item: T) {
+        self.waiting.entry(user).or_default().push_back(item);
     }
 
     /// The next one that has a turn, one user after the other.
     pub fn next(&mut self) -> Option<(Turn, T)> {
         let user = self.next_user()?;
         let of_user = self.waiting.get_mut(&user)?;
-        let (_, item) = of_user.pop_first()?;
+        let item = of_user.pop_front()?;
         if of_user.is_empty() {
             self.waiting.remove(&user);
         }
@@ -87,20 +87,16 @@ impl<T> Queue<T> {
         users.find_map(|(user, _)| is_free(*user).then_some(*user))
     }
 
-    /// Takes out the one whose request has this number, if it waits.
-    pub fn remove(&mut self, unique: u64) -> Option<T> {
-        let mut found = None;
+    /// Takes out those that it is so of.
+    pub fn take_if(&mut self, is_so: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut taken = Vec::new();
         self.waiting.retain(|_, of_user| {
-            found = found.take().or_else(|| of_user.remove(&unique));
+            let (out, stays) = std::mem::take(of_user).into_iter().partition(&is_so);
+            *of_user = stays;
+            taken.extend::<VecDeque<T>>(out);
             !of_user.is_empty()
         });
-        found
-    }
-
-    /// Takes out all that wait.
-    pub fn take_all(&mut self) -> impl Iterator<Item = T> {
-        let waiting = std::mem::take(&mut self.waiting);
-        waiting.into_values().flat_map(BTreeMap::into_values)
+        taken
     }
 }
 
@@ -120,14 +116,14 @@ mod tests {
     fn one_user_leaves_turns_to_others() {
         let mut queue = queue();
         for unique in 0..10 {
-            queue.add(7, unique, unique);
+            queue.add(7, unique);
         }
         let (first, item) = queue.next().unwrap();
         assert_eq!(item, 0);
         let (_second, item) = queue.next().unwrap();
         assert_eq!(item, 1);
         assert!(queue.next().is_none());
-        queue.add(8, 100, 100);
+        queue.add(8, 100);
         let (_other, item) = queue.next().unwrap();
         assert_eq!(item, 100);
         assert!(queue.next().is_none());
@@ -139,8 +135,8 @@ mod tests {
     fn users_come_one_after_the_other_within_the_total() {
         let mut queue = queue();
         for user in [3, 5, 9] {
-            for number in 0..2 {
-                queue.add(user, u64::from(user) * 10 + number, u64::from(user));
+            for _ in 0..2 {
+                queue.add(user, u64::from(user));
             }
         }
         let turns: Vec<(Turn, u64)> = std::iter::from_fn(|| queue.next()).collect();
@@ -154,13 +150,13 @@ mod tests {
     #[test]
     fn who_does_not_wait_any_more_gets_no_turn() {
         let mut queue = queue();
-        queue.add(1, 10, 10);
-        queue.add(2, 20, 20);
-        queue.add(2, 21, 21);
-        assert_eq!(queue.remove(20), Some(20));
-        assert_eq!(queue.remove(20), None);
-        assert_eq!(queue.next().unwrap().1, 10);
-        assert_eq!(queue.take_all().collect::<Vec<_>>(), [21]);
+        for item in [10, 20, 21, 22] {
+            queue.add(u32::from(item > 15), item);
+        }
+        assert_eq!(queue.take_if(|item| *item == 20), [20]);
+        assert!(queue.take_if(|item| *item == 20).is_empty());
+        assert_eq!(queue.next().unwrap().1, 21);
+        assert_eq!(queue.take_if(|_| true), [10, 22]);
         assert!(queue.next().is_none());
     }
 }

@@ -1,12 +1,14 @@
 //! What has to be known of a caller that the kernel doesn't hand over: found in `/proc` and in the caller's memory, which
 //! may take as long as the caller likes.
 
+mod identity;
 mod memory;
+mod pmc_call;
 mod profil_call;
 mod whole_write;
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::profil::Call;
+use kvmprof_abi::{pmc, profil};
 
 pub use whole_write::{WholeWrite, whole_write};
 
@@ -23,7 +25,16 @@ pub enum Look {
         /// The thread.
         thread: u32,
         /// What it has handed over.
-        call: Call,
+        call: profil::Call,
+    },
+    /// The data of `PMC_CALL` for kvmprof, of a thread's call.
+    PmcCall {
+        /// The thread.
+        thread: u32,
+        /// Whether its user may count other processes than its own, and for the kernel.
+        is_superuser: bool,
+        /// What it has handed over.
+        call: pmc::Call,
     },
 }
 
@@ -33,6 +44,11 @@ impl Look {
         match self {
             Self::WholeWrite { thread } => whole_write(thread),
             Self::ProfilCall { thread, call } => Some(profil_call::complete(thread, call)),
+            Self::PmcCall {
+                thread,
+                is_superuser,
+                call,
+            } => Some(pmc_call::complete(thread, is_superuser, call)),
         }
     }
 
@@ -40,7 +56,7 @@ impl Look {
     pub fn given_up(self) -> WholeWrite {
         match self {
             Self::WholeWrite { .. } => None,
-            Self::ProfilCall { .. } => Some(Err(Errno::ENOMEM)),
+            Self::ProfilCall { .. } | Self::PmcCall { .. } => Some(Err(Errno::ENOMEM)),
         }
     }
 }

@@ -7,14 +7,13 @@ use std::ops::Range as Span;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::profil::{Call, Function, MAX_RANGES, Range};
 
+use super::identity::{now, process_of};
 use super::memory::{Part, memory};
 
 /// `AT_RANDOM` (getauxval(3)).
 const AT_RANDOM: u64 = 25;
 /// Bytes of an auxiliary vector, at most; the kernel's have some 20 entries of 16 bytes.
 const AUXV_MAX: u64 = 4096;
-/// Bytes of `/proc/PID/status`, at most.
-const STATUS_MAX: u64 = 64 << 10;
 /// Bytes of a line of `/proc/PID/maps`, at most: a path has at most 4096, some written as four.
 const LINE_MAX: u64 = 20_000;
 const PAGE: usize = 4096;
@@ -62,33 +61,6 @@ pub(super) fn complete(thread: u32, call: Call) -> Result<Vec<u8>, Errno> {
         data.extend_from_slice(&range.encode());
     }
     Ok(data)
-}
-
-/// The process of a thread, as this process's `/proc` numbers it.
-fn process_of(thread: u32) -> Option<i32> {
-    // A caller in another pid namespace has no number here.
-    if thread == 0 {
-        return None;
-    }
-    let file = File::open(format!("/proc/{thread}/status")).ok()?;
-    let mut text = Vec::new();
-    file.take(STATUS_MAX).read_to_end(&mut text).ok()?;
-    let text = String::from_utf8_lossy(&text);
-    let number = text.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
-    number.trim().parse().ok()
-}
-
-/// Nanoseconds of CLOCK_MONOTONIC.
-fn now() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is written to, and read only afterwards. This clock is always there.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
-    seconds * 1_000_000_000 + nanoseconds
 }
 
 /// The 16 bytes that the kernel has given the thread's program at its start.

@@ -1,7 +1,7 @@
 //! Requests of the kernel in, requests to kvmprof out, and the answers back.
 
+mod everybody;
 mod polling;
-mod profil;
 mod replies;
 mod transfers;
 
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Request as WireRequest, device};
 
-use self::profil::Profil;
+use self::everybody::Everybody;
 use super::fragments::{Fragments, Owner};
 use super::ioctl::{self, Step};
 use super::turns::Turn;
@@ -42,7 +42,7 @@ struct Call {
 enum Pending {
     Open {
         call: Call,
-        /// That of a file of profil's.
+        /// That of a file of a node for everybody.
         turn: Option<Turn>,
     },
     /// Nobody waits for it, but it has to be closed.
@@ -65,7 +65,7 @@ enum Pending {
     Ioctl {
         call: Call,
         limit: usize,
-        /// That of a call of profil's; it ends with the reply.
+        /// That of a call of a node for everybody; it ends with the reply.
         _turn: Option<Turn>,
     },
     Poll {
@@ -79,7 +79,7 @@ enum Pending {
     Watch(u64),
     Release {
         call: Call,
-        /// That of a file of profil's.
+        /// That of a file of a node for everybody.
         _turn: Option<Turn>,
     },
     /// Nobody waits for it.
@@ -102,7 +102,7 @@ struct OpenFile {
     watch: Option<Watch>,
     /// A poll that found it ready. An edge-triggered epoll waits on: it is to be told of what comes after the next read.
     next_edge: Option<PollInterest>,
-    /// That of a file of profil's.
+    /// That of a file of a node for everybody.
     turn: Option<Turn>,
 }
 
@@ -134,7 +134,7 @@ pub struct Forwarder {
     /// By the number of the look at its caller.
     beginnings: HashMap<u64, Beginning>,
     last_look: u64,
-    profil: Profil,
+    everybody: Everybody,
     last_tag: u32,
     last_file: u64,
 }
@@ -151,7 +151,7 @@ impl Forwarder {
             fragments: Fragments::default(),
             beginnings: HashMap::new(),
             last_look: 0,
-            profil: Profil::default(),
+            everybody: Everybody::default(),
             last_tag: 0,
             last_file: 0,
         }
@@ -173,7 +173,7 @@ impl Forwarder {
         for (_, beginning) in std::mem::take(&mut self.beginnings) {
             fail(beginning.call, Errno::EIO, environment);
         }
-        self.lose_profil(environment);
+        self.lose_everybody(environment);
         for file in self.files.values_mut() {
             file.handle = None;
             if let Some(watch) = file.watch.take() {
@@ -207,7 +207,7 @@ impl Forwarder {
         }
         self.beginnings
             .retain(|_, beginning| beginning.call.node != node);
-        self.forget_profil(node);
+        self.forget_everybody(node);
         for pending in self.pending.values_mut() {
             if pending.call().is_some_and(|call| call.node == node) {
                 *pending = match pending {
@@ -224,12 +224,12 @@ impl Forwarder {
         files.filter_map(move |(number, file)| (file.node == node).then_some(*number))
     }
 
-    /// Goes on with a write, or a call of profil, whose caller was looked at.
+    /// Goes on with a write, or a call of a node for everybody, whose caller was looked at.
     pub fn seen(&mut self, number: u64, found: WholeWrite, environment: &mut impl Environment) {
         if let Some(beginning) = self.beginnings.remove(&number) {
             self.write_whole(beginning, found, environment);
         } else {
-            self.profil_seen(number, found, environment);
+            self.call_seen(number, found, environment);
         }
         self.give_turns(environment);
     }
@@ -241,8 +241,8 @@ impl Forwarder {
         request: &Request<'_>,
         environment: &mut impl Environment,
     ) {
-        if self.device(node) == device::PROFIL {
-            self.profil_request(node, request, environment);
+        if self.is_for_everybody(node) {
+            self.request_of_everybody(node, request, environment);
             self.give_turns(environment);
         } else {
             self.act(node, request, environment);

@@ -12,7 +12,7 @@ impl Forwarder {
     /// Acts on a reply of kvmprof's. False when nobody has asked for it: it breaks the protocol.
     pub fn reply(&mut self, frame: &ReplyFrame<'_>, environment: &mut impl Environment) -> bool {
         let was_asked = self.act_on(frame, environment);
-        // One of profil's may have ended with it.
+        // A turn may have ended with it.
         self.give_turns(environment);
         was_asked
     }

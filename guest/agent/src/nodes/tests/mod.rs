@@ -1,5 +1,6 @@
 //! The forwarder between a kernel and a kvmprof that the tests play.
 
+mod pmc;
 mod profil;
 mod tables;
 
@@ -14,6 +15,7 @@ use crate::cuse::protocol::{self, MAX_FRAGMENT, Operation, Request};
 const PCS: usize = 0;
 const PRF: usize = 1;
 const PROFIL: usize = 2;
+const PMC: usize = 3;
 const THREAD: u32 = 77;
 
 /// What the forwarder did, and what it will find.
@@ -135,7 +137,7 @@ impl Bench {
             WireRequest::Open { device, minor, .. } => (device, minor),
             other => panic!("{other:?}"),
         });
-        assert_eq!((device, minor), [(1, 0), (2, 255), (7, 0)][node]);
+        assert_eq!((device, minor), [(1, 0), (2, 255), (7, 0), (8, 0)][node]);
         let handle = 100 + u32::try_from(node).unwrap();
         assert!(self.reply(tag, Reply::Open { handle }));
         let (_, bytes) = self.environment.answers.pop_front().unwrap();
@@ -174,7 +176,9 @@ impl Bench {
     fn seen(&mut self, whole: WholeWrite) {
         let (number, look) = self.environment.looks.pop_front().expect("a look");
         match look {
-            Look::WholeWrite { thread } | Look::ProfilCall { thread, .. } => {
+            Look::WholeWrite { thread }
+            | Look::ProfilCall { thread, .. }
+            | Look::PmcCall { thread, .. } => {
                 assert_eq!(thread, THREAD);
             }
         }

@@ -23,7 +23,7 @@ fn call() -> Call {
     }
 }
 
-fn ioctl(file: u64, command: u32, data: &[u8], out_size: usize) -> Operation<'_> {
+pub(super) fn ioctl(file: u64, command: u32, data: &[u8], out_size: usize) -> Operation<'_> {
     Operation::Ioctl {
         file,
         command,
@@ -36,18 +36,23 @@ fn ioctl(file: u64, command: u32, data: &[u8], out_size: usize) -> Operation<'_>
 
 impl Bench {
     /// A call with all its data.
-    fn calls(&mut self, file: u64) -> u64 {
+    pub(super) fn calls(&mut self, file: u64) -> u64 {
         let data = call().encode();
         self.ask(PROFIL, ioctl(file, profil::PROFIL_CALL, &data, 0))
     }
 
     /// kvmprof gets an ioctl with this data, and returns `value`.
     fn takes_ioctl(&mut self, command: u32, expected: &[u8], value: i64, data: &[u8]) {
-        let tag = self.gets_ioctl(command, expected);
+        let tag = self.gets_ioctl(PROFIL, command, expected);
         assert!(self.reply(tag, Reply::Ioctl { value, data }));
     }
 
-    fn gets_ioctl(&mut self, expected_command: u32, expected: &[u8]) -> u32 {
+    pub(super) fn gets_ioctl(
+        &mut self,
+        node: usize,
+        expected_command: u32,
+        expected: &[u8],
+    ) -> u32 {
         let (tag, ()) = self.sent(|request| match request {
             WireRequest::Ioctl {
                 handle,
@@ -56,7 +61,8 @@ impl Bench {
                 data,
                 ..
             } => {
-                assert_eq!((handle, command, argument), (102, expected_command, 0));
+                assert_eq!(handle as usize, 100 + node);
+                assert_eq!((command, argument), (expected_command, 0));
                 assert_eq!(data, expected);
             }
             other => panic!("{other:?}"),
@@ -90,7 +96,7 @@ fn a_call_goes_to_kvmprof_as_the_look_at_its_caller_has_it() {
 
     let unique = bench.calls(file);
     bench.seen(Some(Ok(b"completed".to_vec())));
-    let tag = bench.gets_ioctl(profil::PROFIL_CALL, b"completed");
+    let tag = bench.gets_ioctl(PROFIL, profil::PROFIL_CALL, b"completed");
     bench.refuse(tag, Kind::Ioctl, Errno::ENOSPC);
     bench.answered(PROFIL, &protocol::failed(unique, Errno::ENOSPC));
 

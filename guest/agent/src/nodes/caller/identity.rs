@@ -1,0 +1,34 @@
+//! Who calls, and when.
+
+use std::fs::File;
+use std::io::Read;
+
+/// Bytes of `/proc/PID/status`, at most.
+const STATUS_MAX: u64 = 64 << 10;
+
+/// The process of a thread, as this process's `/proc` numbers it.
+pub(super) fn process_of(thread: u32) -> Option<i32> {
+    // A caller in another pid namespace has no number here.
+    if thread == 0 {
+        return None;
+    }
+    let file = File::open(format!("/proc/{thread}/status")).ok()?;
+    let mut text = Vec::new();
+    file.take(STATUS_MAX).read_to_end(&mut text).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    let number = text.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    number.trim().parse().ok()
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+pub(super) fn now() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is written to, and read only afterwards. This clock is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
+    seconds * 1_000_000_000 + nanoseconds
+}

@@ -1,0 +1,156 @@
+//! Calls of pmc, by programs of any user.
+
+use kvmprof_abi::pmc::{self, Call, Function};
+
+use super::profil::ioctl;
+use super::*;
+
+fn call() -> Call {
+    Call::new(Function::Value, 0, 3)
+}
+
+impl Bench {
+    /// A call with all its data, and room for it.
+    fn calls_pmc(&mut self, file: u64) -> u64 {
+        let data = call().encode();
+        let operation = ioctl(file, pmc::PMC_CALL, &data, Call::SIZE);
+        self.ask(PMC, operation)
+    }
+}
+
+#[test]
+fn a_call_comes_back_with_its_value() {
+    let mut bench = Bench::new();
+    bench.user = 1000;
+    let file = bench.open(PMC);
+    let first = bench.ask(PMC, ioctl(file, pmc::PMC_CALL, &[], 0));
+    let piece = Some(protocol::Piece {
+        address: 0x3000,
+        length: Call::SIZE,
+    });
+    bench.answered(PMC, &protocol::ioctl_retry(first, piece, piece));
+
+    let unique = bench.calls_pmc(file);
+    bench.nothing_more();
+    let (_, look) = bench.environment.looks[0];
+    let expected = Look::PmcCall {
+        thread: THREAD,
+        is_superuser: false,
+        call: call(),
+    };
+    assert_eq!(look, expected);
+    bench.seen(Some(Ok(b"completed".to_vec())));
+    let tag = bench.gets_ioctl(PMC, pmc::PMC_CALL, b"completed");
+    let data = &[7; Call::SIZE];
+    assert!(bench.reply(tag, Reply::Ioctl { value: 1, data }));
+    bench.answered(PMC, &protocol::ioctl_done(unique, 1, data));
+
+    let unique = bench.calls_pmc(file);
+    bench.seen(Some(Ok(b"completed".to_vec())));
+    let tag = bench.gets_ioctl(PMC, pmc::PMC_CALL, b"completed");
+    bench.refuse(tag, Kind::Ioctl, Errno::EINPROGRESS);
+    bench.answered(PMC, &protocol::failed(unique, Errno::EINPROGRESS));
+
+    let unique = bench.calls_pmc(file);
+    bench.seen(Some(Err(Errno::EPERM)));
+    bench.answered(PMC, &protocol::failed(unique, Errno::EPERM));
+    bench.nothing_more();
+}
+
+/// Who the superuser is, the kernel says with each request, not who has opened the file.
+#[test]
+fn the_superuser_is_told_by_each_request() {
+    let mut bench = Bench::new();
+    let file = bench.open(PMC);
+    for (user, expected) in [(0, true), (1, false), (u32::MAX, false)] {
+        bench.user = user;
+        bench.calls_pmc(file);
+        let (_, look) = bench.environment.looks.pop_front().unwrap();
+        assert!(
+            matches!(look, Look::PmcCall { is_superuser, .. } if is_superuser == expected),
+            "{user}: {look:?}"
+        );
+    }
+}
+
+#[test]
+fn what_the_node_has_not_is_refused_without_kvmprof() {
+    let mut bench = Bench::new();
+    let file = bench.open(PMC);
+    let unique = bench.read(PMC, file, 0, 100);
+    bench.answered(PMC, &protocol::failed(unique, Errno::EINVAL));
+    let unique = bench.ask(PMC, ioctl(file, pmc::PMC_ACCOUNT, &[], 0));
+    bench.answered(PMC, &protocol::failed(unique, Errno::EACCES));
+    let unique = bench.ask(PMC, ioctl(file, 0x5603, &[], 0));
+    bench.answered(PMC, &protocol::failed(unique, Errno::EINVAL));
+    let unknown = [9; Call::SIZE];
+    let operation = ioctl(file, pmc::PMC_CALL, &unknown, Call::SIZE);
+    let unique = bench.ask(PMC, operation);
+    bench.answered(PMC, &protocol::failed(unique, Errno::EINVAL));
+    let unique = bench.ask(PMC, poll(file, 1));
+    bench.answered(PMC, &protocol::polled(unique, 0x145));
+    bench.nothing_more();
+}
+
+/// Structures of 32-bit programs are the same.
+#[test]
+fn a_32_bit_program_may_call() {
+    let mut bench = Bench::new();
+    let file = bench.open(PMC);
+    let data = call().encode();
+    let operation = Operation::Ioctl {
+        file,
+        command: pmc::PMC_CALL,
+        argument: 0x3000,
+        data: &data,
+        out_size: Call::SIZE,
+        compat: true,
+    };
+    bench.ask(PMC, operation);
+    assert_eq!(bench.environment.looks.len(), 1);
+    bench.nothing_more();
+}
+
+/// The kernel numbers each node's requests for itself.
+#[test]
+fn nodes_do_not_take_back_each_others_requests() {
+    let mut bench = Bench::new();
+    let (profil, pmc) = (bench.open(PROFIL), bench.open(PMC));
+    let call = bench.calls_pmc(pmc);
+    bench.ask(PROFIL, Operation::Interrupt { unique: call });
+    bench.nothing_more();
+    bench.forwarder.node_ended(PROFIL, &mut bench.environment);
+    assert_eq!(bench.sent_kind().1, Kind::Close);
+    bench.seen(Some(Ok(b"completed".to_vec())));
+    let tag = bench.gets_ioctl(PMC, pmc::PMC_CALL, b"completed");
+    let data = &[7; Call::SIZE];
+    assert!(bench.reply(tag, Reply::Ioctl { value: 0, data }));
+    bench.answered(PMC, &protocol::ioctl_done(call, 0, data));
+
+    let call = bench.calls_pmc(pmc);
+    bench.ask(PMC, Operation::Interrupt { unique: call });
+    bench.answered(PMC, &protocol::failed(call, Errno::EINTR));
+    let release = bench.ask(PROFIL, Operation::Release { file: profil });
+    bench.answered(PROFIL, &protocol::released(release));
+    bench.nothing_more();
+}
+
+/// The nodes share what there is.
+#[test]
+fn one_users_calls_of_both_nodes_leave_room_for_others() {
+    let mut bench = Bench::new();
+    let file = bench.open(PMC);
+    bench.user = 1000;
+    for _ in 0..20 {
+        bench.calls_pmc(file);
+    }
+    let of_one_user = bench.environment.looks.len();
+    assert!((1..20).contains(&of_one_user), "{of_one_user}");
+    let profil = bench.open(PROFIL);
+    bench.calls(profil);
+    bench.nothing_more();
+    assert_eq!(bench.environment.looks.len(), of_one_user);
+    bench.user = 1001;
+    bench.calls_pmc(file);
+    assert_eq!(bench.environment.looks.len(), of_one_user + 1);
+}
