@@ -313,7 +313,7 @@ fn a_set_up_that_fails_writes_nothing_and_says_why() {
     let message = result.unwrap_err().to_string();
     assert_eq!(
         message,
-        "Cannot set the clock to 1000 Hz: another consumer runs on the same clock (EBUSY)"
+        "Cannot set the clock to 1000 Hz: another consumer runs on the same clock, or an event makes the ticks (EBUSY)"
     );
     assert!(output.is_empty());
 }

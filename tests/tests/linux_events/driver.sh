@@ -20,5 +20,12 @@ stop_recording
 record reads.kvmprof --event port-read:1
 sampled 500
 stop_recording
+# What only the kernel around the guest counts.
+record all.kvmprof --event kvm-exits:3
+sampled 1000
+stop_recording
+record time.kvmprof --event guest-time:10ms
+sampled 200
+stop_recording
 kill $machine
 ended

@@ -22,6 +22,11 @@ impl Seen {
         self.frames.iter().any(|frame| frame == function)
     }
 
+    /// The innermost one; empty in user mode.
+    fn innermost(&self) -> &str {
+        self.frames.first().map_or("", String::as_str)
+    }
+
     /// As `has`, also for a part of the function that the compiler has moved elsewhere (`.cold`).
     fn has_one_like(&self, function: &str) -> bool {
         self.frames.iter().any(|frame| frame.starts_with(function))
@@ -122,4 +127,36 @@ fn port_reads_are_at_reads_of_ports() {
     let all: Vec<&Seen> = seen.iter().collect();
     let at = part("at reads", &all, |seen| seen.frames[0] == "io_serial_in");
     assert!(at >= 0.95, "{at}");
+}
+
+/// Exits that KVM answers itself are seen too: those to kvmprof are only a part of all.
+#[test]
+fn exits_to_kvm_are_more_than_those_to_kvmprof() {
+    let run = &run();
+    let (contents, seen) = read(run, "all.kvmprof");
+    assert_eq!(contents.info.event, Some("kvm-exits:3".parse().unwrap()));
+    assert_eq!(contents.account.idle + contents.account.stolen, 0);
+    let ports = |seen: &&Seen| ["io_serial_in", "io_serial_out"].contains(&seen.innermost());
+    let at_ports: Vec<&Seen> = seen.iter().filter(ports).collect();
+    assert!(!at_ports.is_empty() && at_ports.len() < seen.len());
+    let of_writer = part("of init", &at_ports, |seen| seen.is_of("init"));
+    assert!(of_writer >= 0.9, "{of_writer}");
+}
+
+/// The one who uses the processor has the time, and the one who waits for its port has some, too.
+#[test]
+fn guest_time_is_of_who_runs() {
+    let run = &run();
+    let (contents, seen) = read(run, "time.kvmprof");
+    assert_eq!(
+        contents.info.event,
+        Some("guest-time:10ms".parse().unwrap())
+    );
+    assert_eq!(contents.account.idle + contents.account.stolen, 0);
+    let all: Vec<&Seen> = seen.iter().collect();
+    let of_both = part("of dd and init", &all, |seen| {
+        seen.is_of("dd") || seen.is_of("init")
+    });
+    assert!(of_both >= 0.9, "{of_both}");
+    assert!(all.iter().any(|seen| seen.is_of("dd")));
 }
