@@ -11,6 +11,7 @@ use kvmprof_tests::{
     sampling_rate, share, until,
 };
 use kvmprof_vmm::clock::ClockSource;
+use kvmprof_vmm::virtio::GuestAccess;
 use serde_json::Value;
 
 /// The workload `exits`, on two vCPUs, before it has begun.
@@ -160,6 +161,65 @@ fn processor_time_is_shared_as_the_guest_says() {
             assert_share(&what, (part(observed), part(expected)), sampled);
         }
         pcs.device.close().unwrap();
+        machine.stop();
+    });
+}
+
+/// The overflow of a counter makes the ticks, with nobody else to ask for it; pcs then sees who causes the event.
+#[test]
+fn profiling_by_a_counter_shows_who_causes_its_event() {
+    on_kvm(|| {
+        let boot = Boot::Test("workload=endless-exits");
+        let machine = Machine::start_with_ports(boot, 2, Clock::default(), GuestAccess::None);
+        let pmc = Pmc::open(&machine.connect());
+        let profiling = |function, counter, reset_value| Call {
+            reset_value,
+            ..pmc_call(function, 0, counter)
+        };
+        let (start, stop) = (Function::StartProfiling, Function::StopProfiling);
+        let writes = profiling(start, CounterId::MmioWrites, 2);
+        let none = profiling(start, CounterId::MmioWrites, 0);
+        assert_eq!(pmc.refused(&none), Errno::EINVAL);
+        let cannot = profiling(start, CounterId::Emulated, 2);
+        assert_eq!(pmc.refused(&cannot), Errno::ENODEV);
+        assert_eq!(pmc.call(&writes), (0, 0));
+        assert_eq!(pmc.refused(&writes), Errno::EINPROGRESS);
+        let other = profiling(start, CounterId::PortReads, 2);
+        assert_eq!(pmc.refused(&other), Errno::EBUSY);
+        let clock = until("the event makes ticks", || {
+            let status = machine.status();
+            let ticks = status["clock"]["ledger"]["ticks"].as_u64().unwrap();
+            (ticks > 10).then(|| status["clock"].clone())
+        });
+        assert_eq!(clock["event"], "mmio-write:2");
+        let mut pcs = machine.open();
+        pcs.ioctl(PROF_ALL, 0);
+        pcs.read_ticks(500);
+        let recorded = pcs.stop();
+        let mut samples = recorded.samples();
+        assert!(samples.all(|sample| sample.pid == 201), "only it writes");
+        assert_eq!(pmc.call(&profiling(stop, CounterId::MmioWrites, 0)), (0, 0));
+        let stopped = profiling(stop, CounterId::MmioWrites, 0);
+        assert_eq!(pmc.refused(&stopped), Errno::ENXIO);
+        assert_eq!(machine.status()["clock"]["event"], Value::Null);
+        machine.stop();
+    });
+}
+
+/// While processes are counted by the clock no event makes ticks.
+#[test]
+fn an_event_waits_for_those_who_count_by_the_clock() {
+    on_kvm(|| {
+        let machine = held_guest(100);
+        let pmc = Pmc::open(&machine.connect());
+        pmc.account(&[CounterId::Ticks]);
+        let start = Call {
+            reset_value: 2,
+            ..pmc_call(Function::StartProfiling, 0, CounterId::PortWrites)
+        };
+        assert_eq!(pmc.refused(&start), Errno::EBUSY);
+        pmc.account(&[]);
+        assert_eq!(pmc.call(&start), (0, 0));
         machine.stop();
     });
 }
