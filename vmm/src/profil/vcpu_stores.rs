@@ -17,6 +17,9 @@ use crate::machine::GuestMemory;
 /// A process that no tick has met is looked for once in so many of its turns.
 const SEARCH_PERIOD: u64 = 64;
 
+/// Maximum number of watched processes that are looked at when a vCPU is asked something: each may take a search.
+const MAX_LOOKS: usize = 16;
+
 /// A stopped vCPU, and what has been found of it.
 #[derive(Clone, Copy)]
 pub struct StoppedVcpu<'a> {
@@ -116,11 +119,14 @@ impl VcpuStores {
         !self.watched.is_empty()
     }
 
-    /// Looks at `time` whether the watched processes live, from `vcpu`, which may have been halted for long.
-    pub fn look(&self, vcpu: StoppedVcpu<'_>, time: u64) {
-        self.watched
-            .iter()
-            .for_each(|process| process.check(vcpu, time));
+    /// Looks at `time` whether watched processes live, a few in turn, from `vcpu`, which may have been halted for long.
+    pub fn look(&mut self, vcpu: StoppedVcpu<'_>, time: u64) {
+        for _ in 0..self.watched.len().min(MAX_LOOKS) {
+            self.ticks += 1;
+            if let Some((process, _)) = in_turn(&self.watched, self.ticks) {
+                process.check(vcpu, time);
+            }
+        }
     }
 
     /// Takes the newest lists of processes.
