@@ -123,6 +123,18 @@ impl VcpuIntrospector {
         linux.fate(memory, registers, instance)
     }
 
+    /// Whether `instance` lives, told by its structure alone. `None` when that has another use now, so that only
+    /// [`VcpuIntrospector::fate`] can tell, or nobody.
+    pub fn lives<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+        instance: &ProcessInstance,
+    ) -> Option<bool> {
+        let linux = self.knowledge.linux()?;
+        linux.lives(memory, registers, instance)
+    }
+
     /// The process `pid` of a Linux guest; `Some(None)` if there is none. `None` when that is unknown. Visits up to 4096
     /// processes.
     pub fn find_process<M: PhysicalMemory>(

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <pcsample.h>
 #include <profil.h>
-#include <kvmprof.h>
 
 #include "agent_checks.h"
 #include "profil_work.h"
@@ -217,36 +216,6 @@ static void signals_interrupt_no_call(void)
 	pcsample(NULL, 0);
 }
 
-/* Works until so many samples are stored, or if it is to be none, for so many turns. Returns what was stored. */
-static long store(int samples_wanted, long *turns)
-{
-	struct result result = { 0 };
-
-	memset(samples, 0, sizeof samples);
-	pcsample(samples, ENOUGH);
-	while (samples_wanted ? !((volatile uintptr_t *)samples)[samples_wanted - 1]
-	                      : result.light_turns + result.heavy_turns < *turns)
-		turn(&result);
-	*turns = result.light_turns + result.heavy_turns;
-	return pcsample(NULL, 0);
-}
-
-/* The host's clock has three times the rate. Both rates take turns at the same work, so that both have the same share of a
- * host that is busy at times. */
-static void each_tick_is_stored(void)
-{
-	long stored[2] = { 0 }, turns = 0;
-
-	for (int round = 0; round < 20; round++) {
-		kvmprof_profil_every_tick(0);
-		stored[0] += store(5, &turns);
-		kvmprof_profil_every_tick(1);
-		stored[1] += store(0, &turns);
-	}
-	kvmprof_profil_every_tick(0);
-	printf("rates %ld %ld\n", stored[0], stored[1]);
-}
-
 int main(int count, char **words)
 {
 	/* Where it can't be had. */
@@ -266,6 +235,5 @@ int main(int count, char **words)
 	wrong_buffers_harm_nobody();
 	buffers_lie_anywhere();
 	signals_interrupt_no_call();
-	each_tick_is_stored();
 	return finish("profil_solaris");
 }

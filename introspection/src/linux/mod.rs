@@ -206,6 +206,17 @@ impl LinuxKnowledge {
         self.instances.as_ref()?.fate(&view, instance)
     }
 
+    /// Whether `instance` lives; `None` when only a search could tell.
+    pub(crate) fn lives<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+        instance: &ProcessInstance,
+    ) -> Option<bool> {
+        let view = self.view(memory, registers)?;
+        self.instances.as_ref()?.lives(&view, instance)
+    }
+
     /// The process `pid`; `Some(None)` if there is none, `None` when that is unknown.
     pub(crate) fn find_process<M: PhysicalMemory>(
         &self,

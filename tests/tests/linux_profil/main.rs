@@ -3,9 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::fs;
+use std::ops::Range;
 use std::process::Command;
 
+use kvmprof_abi::profil::RATE_HZ;
+use kvmprof_devices::profiling::Phase;
 use kvmprof_library::{SHARED, STATIC, headers};
+use kvmprof_recording::Mode;
+use kvmprof_recording::file::Recording;
 use kvmprof_tests::linux::{
     Finished, Program, Scenario, SharedProgram, debian, guest_builder, guest_program, once,
     shared_program,
@@ -19,6 +24,8 @@ const ADDRESS: u64 = 0x40_0000;
 const APART: f64 = 0.03;
 /// Samples of each program, at least, of which some are outside its two functions.
 const SAMPLES: f64 = 200.0;
+/// The rate of the guest's clock.
+const HZ: u32 = 300;
 /// Processes of `profil_life` that are profiled while the host looks: a parent and its children.
 const FAMILY: usize = 51;
 /// Counts of each child, at least.
@@ -55,6 +62,7 @@ fn run(series: &str) -> Finished {
     once(&format!("profil-{series}"), || {
         let kernel = debian(series);
         let names = [
+            "profil_rates",
             "profil_solaris",
             "profil_aix",
             "profil_hostile",
@@ -162,11 +170,54 @@ fn the_pages_sentences_hold(run: &Finished) {
     assert!(text.contains("without pcsd: errno 19"));
 }
 
+/// A recording has all ticks: of those in a function that worked while pcsample was on, exactly every third one of the clock's, or
+/// every one, was stored. Whatever the emulation loses, it loses for both.
 fn the_rate_is_that_of_the_pages_or_of_the_clock(run: &Finished) {
-    let said = numbers(run, "rates ");
-    let ratio = said[1] / said[0];
-    // 300 to 100 Hz: what is to be told is 3 from 1. Emulation loses ticks, of the faster clock the more.
-    assert!(ratio > 1.5, "{said:?}");
+    let pid = run.console("guest").number("rates of ");
+    for (name, rate_hz) in [("limited", RATE_HZ), ("all", HZ)] {
+        let console = run.console("guest");
+        let said = console.after(&format!("rate {name} "));
+        let words: Vec<&str> = said.split_whitespace().collect();
+        let address = |word: &&str| u64::from_str_radix(word, 16).unwrap();
+        assert_eq!(words[0], "1", "{name}: {said}");
+        let code = address(&words[2])..address(&words[3]);
+        let stored: Vec<u64> = words[4..].iter().map(address).collect();
+        let (all, due) = recorded(run, pid, &code, rate_hz);
+        println!(
+            "{name}: {} stored, {} due of {all} recorded",
+            stored.len(),
+            due.len()
+        );
+        assert!(stored.len() >= 50, "{name}: {}", stored.len());
+        assert_eq!(stored, due, "{name}");
+        assert!(name == "all" || all > due.len(), "{name}: {all}");
+    }
+}
+
+/// The samples of process `pid` in `code`: how many there are, and the program counters of those that are to be stored at a rate.
+fn recorded(run: &Finished, pid: i32, code: &Range<u64>, rate_hz: u32) -> (usize, Vec<u64>) {
+    let recording = Recording::open(&run.path("rates.kvmprof")).unwrap();
+    // The recording begins with the clock.
+    let mut phases = [Phase::new(HZ, rate_hz); 2];
+    let (mut all, mut due) = (0, Vec::new());
+    let contents = recording.read(|ticks, _| {
+        let phase = &mut phases[usize::from(ticks.vcpu)];
+        phase.pass(ticks.total() - u64::from(ticks.sample.is_some()));
+        let Some(sample) = &ticks.sample else {
+            return;
+        };
+        let is_due = phase.pass(1) == 1;
+        if sample.pid == pid && sample.mode == Mode::User && code.contains(&sample.pc) {
+            all += 1;
+            if is_due {
+                due.push((sample.time, sample.pc));
+            }
+        }
+    });
+    assert_eq!(contents.unwrap().info.hz, HZ);
+    // It may have run on one vCPU after the other.
+    due.sort_unstable();
+    (all, due.into_iter().map(|(_, pc)| pc).collect())
 }
 
 /// Each of the forked processes has an account, in which every tick is.

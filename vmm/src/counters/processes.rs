@@ -11,6 +11,8 @@ use kvmprof_introspection::ProcessInstance;
 const CAPACITY: usize = 256;
 /// From so many on the event thread should take them soon.
 const MANY: usize = CAPACITY / 2;
+/// How many processes may have ended that the event thread hasn't taken yet. Others are found again.
+const MAX_ENDED: usize = 1024;
 /// Stands for processes that there is no room for.
 const OTHERS: i32 = -1;
 
@@ -88,7 +90,7 @@ impl ProcessCounts {
     pub(super) fn end(&self, process: KnownProcess) {
         let mut ended = lock(&self.ended);
         // Each vCPU may find that out.
-        if ended.len() < CAPACITY && !ended.contains(&process) {
+        if ended.len() < MAX_ENDED && !ended.contains(&process) {
             ended.push(process);
         }
     }

@@ -10,6 +10,9 @@ use super::processes::{CountedProcess, KnownProcess, ProcessCounts};
 use super::sources::{Source, VcpuSources};
 use crate::vcpu::{GuestExit, StoppedVcpu, in_turn};
 
+/// Maximum number of searches for processes when a vCPU is asked something.
+const MAX_SEARCHES: usize = 16;
+
 /// Counts, on its thread, what passes on one vCPU for the process that is found there.
 ///
 /// KVM's counters are read at each exit that the guest causes and at each tick; the others whose values grow by themselves
@@ -136,10 +139,23 @@ impl VcpuCounting {
         !self.watched.is_empty()
     }
 
-    /// Looks whether the processes that have counters still live.
+    /// Looks whether the processes that have counters still live. Of those of which only a search can tell, some are looked
+    /// for.
     pub fn look(&self, vcpu: StoppedVcpu<'_>) {
+        let mut searches = 0;
         for process in self.watched.iter() {
-            self.check(process, 0, vcpu);
+            let Some(instance) = &process.instance else {
+                continue;
+            };
+            match (vcpu.introspector).lives(vcpu.memory, vcpu.registers, instance) {
+                Some(true) => {}
+                Some(false) => self.counts.end(*process),
+                None if searches < MAX_SEARCHES => {
+                    searches += 1;
+                    self.check(process, 0, vcpu);
+                }
+                None => {}
+            }
         }
     }
 

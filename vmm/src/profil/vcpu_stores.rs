@@ -12,6 +12,9 @@ use super::process_memory::StoppedProcess;
 use super::{Account, ProfiledProcess, ProfiledProcesses, WatchedProcess};
 use crate::vcpu::{SEARCH_PERIOD, StoppedVcpu, in_turn};
 
+/// Maximum number of watched processes that are looked at when a vCPU is asked something: each may take a search.
+const MAX_LOOKS: usize = 16;
+
 /// Stores the ticks of one vCPU that find a profiled process in user mode.
 #[derive(Debug)]
 pub struct VcpuStores {
@@ -100,11 +103,14 @@ impl VcpuStores {
         !self.watched.is_empty()
     }
 
-    /// Looks at `time` whether the watched processes live, from `vcpu`, which may have been halted for long.
-    pub fn look(&self, vcpu: StoppedVcpu<'_>, time: u64) {
-        self.watched
-            .iter()
-            .for_each(|process| process.check(vcpu, time));
+    /// Looks at `time` whether watched processes live, a few in turn, from `vcpu`, which may have been halted for long.
+    pub fn look(&mut self, vcpu: StoppedVcpu<'_>, time: u64) {
+        for _ in 0..self.watched.len().min(MAX_LOOKS) {
+            self.ticks += 1;
+            if let Some((process, _)) = in_turn(&self.watched, self.ticks) {
+                process.check(vcpu, time);
+            }
+        }
     }
 
     /// Takes the newest lists of processes.

@@ -96,7 +96,7 @@ impl Sampler {
     }
 
     /// Looks whether watched processes live. While the vCPU was halted no tick did.
-    fn look_at_watched(&self, fd: &VcpuFd, now: u64) {
+    fn look_at_watched(&mut self, fd: &VcpuFd, now: u64) {
         let Some(registers) = read_by_ioctls(fd) else {
             return;
         };

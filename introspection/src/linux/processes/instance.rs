@@ -171,18 +171,38 @@ impl InstanceLayout {
                 _ => return Some(ProcessFate::Ended),
             }
         }
-        if view.i32(now.leader.wrapping_add(self.exit_state))? != 0 {
-            // The main thread may have ended before others.
-            let signal = kernel_pointer(view.u64(now.leader.wrapping_add(self.signal))?)?;
-            if view.i32(signal.wrapping_add(self.live))? <= 0 {
-                return Some(ProcessFate::Ended);
-            }
+        if !self.has_thread(view, now.leader)? {
+            return Some(ProcessFate::Ended);
         }
         Some(if now.programs == instance.programs {
             ProcessFate::Lives
         } else {
             ProcessFate::Executed
         })
+    }
+
+    /// Whether `instance` lives, without a search: `None` when only that could tell.
+    pub fn lives<M: PhysicalMemory>(
+        &self,
+        view: &KernelView<'_, M>,
+        instance: &ProcessInstance,
+    ) -> Option<bool> {
+        kernel_pointer(instance.leader)?;
+        let now = self.instance(view, instance.leader)?;
+        if !now.is_same(instance) {
+            return None;
+        }
+        self.has_thread(view, instance.leader)
+    }
+
+    /// Whether the process with this main thread has a thread that hasn't ended.
+    fn has_thread<M: PhysicalMemory>(&self, view: &KernelView<'_, M>, leader: u64) -> Option<bool> {
+        if view.i32(leader.wrapping_add(self.exit_state))? == 0 {
+            return Some(true);
+        }
+        // The main thread may have ended before others.
+        let signal = kernel_pointer(view.u64(leader.wrapping_add(self.signal))?)?;
+        Some(view.i32(signal.wrapping_add(self.live))? > 0)
     }
 
     /// The process `pid`; `Some(None)` if there is none. `None` when that can't be told.

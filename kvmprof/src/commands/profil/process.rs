@@ -135,10 +135,11 @@ impl Process {
         Ok(())
     }
 
-    /// Its mappings, as they are now.
+    /// The mappings of the program that was first seen, as they were last: what it may have executed since is another one.
     pub fn mappings(&self) -> MappingSet {
         let spaces = &self.resolver.tables().spaces;
-        spaces.at(self.space, self.pid, u64::MAX)
+        let space = self.first_space.unwrap_or(self.space);
+        spaces.at(space, self.pid, u64::MAX)
     }
 
     /// What is known of its code.
@@ -318,6 +319,20 @@ mod tests {
         assert!(linux.has_executed());
         let blocks = [sample(PID, SPACE, CODE), sample(PID, 0x4000, CODE)];
         assert!(!process(&blocks).has_executed());
+    }
+
+    #[test]
+    fn code_keeps_its_name_when_another_program_is_executed() {
+        let blocks = [sample(PID, SPACE, CODE), mappings(PID, SPACE), functions()];
+        let mut process = process(&blocks);
+        process.feed(&sample(PID, 0x4000, CODE)).unwrap();
+        process.feed(&mappings(PID, 0x4000)).unwrap();
+        assert!(process.has_executed());
+        assert_eq!(process.place(CODE, CODE).function, "weave");
+        // Of the next program nothing is known by then.
+        process.restart();
+        assert!(!process.has_executed());
+        assert_eq!(process.knowledge(), Knowledge::Unseen);
     }
 
     #[test]

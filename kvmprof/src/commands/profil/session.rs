@@ -81,6 +81,8 @@ pub fn with_session<T>(
     let process = Process::new(arguments.pid, arguments.sysroot.as_deref())?;
     let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
     let connection = arguments.socket.connect()?;
+    // First of all: what the recorder shows later is the same program, or the profile knows of another one.
+    let profile = ProcessProfile::open(&connection, arguments.pid)?;
     let device = connection.open(device::RECORDER, 0)?;
     recorder::choose(&device, &[arguments.pid])?;
     recorder::start(
@@ -90,7 +92,6 @@ pub fn with_session<T>(
         None,
         "Cannot look at the process",
     )?;
-    let profile = ProcessProfile::open(&connection, arguments.pid)?;
     let (connection, device) = (&connection, &device);
     std::thread::scope(|scope| {
         let (sender, feed) = sync_channel(PIECES);
