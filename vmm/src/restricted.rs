@@ -54,3 +54,75 @@ impl Backend for Restricted<'_> {
         self.backend.close(handle)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device that does all.
+    struct Whole;
+
+    impl Backend for Whole {
+        fn open(&mut self, device: u16, _minor: u16) -> Result<Handle, Errno> {
+            Ok(Handle(device.into()))
+        }
+
+        fn opened(&mut self, _handle: Handle) -> Poll<Result<(), Errno>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn read(&mut self, _handle: Handle, _limit: usize) -> Poll<Result<Vec<u8>, Errno>> {
+            Poll::Ready(Ok(Vec::new()))
+        }
+
+        fn write(&mut self, _handle: Handle, bytes: &[u8]) -> Result<usize, Errno> {
+            Ok(bytes.len())
+        }
+
+        fn ioctl(
+            &mut self,
+            _handle: Handle,
+            command: u32,
+            _argument: i64,
+            _data: &[u8],
+        ) -> Poll<Result<IoctlReply, Errno>> {
+            Poll::Ready(Ok(IoctlReply {
+                value: command.into(),
+                data: Vec::new(),
+            }))
+        }
+
+        fn poll(&mut self, _handle: Handle) -> Readiness {
+            Readiness::default()
+        }
+
+        fn close(&mut self, _handle: Handle) -> Poll<()> {
+            Poll::Ready(())
+        }
+    }
+
+    #[test]
+    fn only_what_is_allowed_is_opened_and_commanded() {
+        let refused = |is_refused| {
+            if is_refused {
+                Err(Errno::EACCES)
+            } else {
+                Ok(())
+            }
+        };
+        let mut part = Restricted {
+            backend: &mut Whole,
+            check: &|device| refused(device == 3),
+            check_command: &|command| refused(command == 5),
+        };
+        assert_eq!(part.open(3, 0), Err(Errno::EACCES));
+        let handle = part.open(4, 0).unwrap();
+        assert_eq!(handle, Handle(4));
+        let mut value = |command| {
+            part.ioctl(handle, command, 0, &[])
+                .map_ok(|reply| reply.value)
+        };
+        assert_eq!(value(5), Poll::Ready(Err(Errno::EACCES)));
+        assert_eq!(value(6), Poll::Ready(Ok(6)));
+    }
+}
