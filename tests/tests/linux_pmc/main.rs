@@ -148,7 +148,7 @@ fn counters_are_shared_as_the_work_was(run: &Finished) {
         let apart = (share(&counts) - truth).abs();
         assert!(apart < APART + 4.0 * error, "{name}: {counts:?}, {turns:?}");
     }
-    // In ns: an hour of a tick each would be none.
+    // A tick stands for some 3 ms: in any other unit than ns that is less.
     let nanoseconds: f64 = of(CounterId::CpuTime).iter().sum();
     assert!(
         nanoseconds / ticks > 1e5,
