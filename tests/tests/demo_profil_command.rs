@@ -340,7 +340,16 @@ fn documents_have_what_tables_have() {
         );
 
         let file = guest.folder().join("gmon.out");
-        let words = ["--pid", "102", "--json", "--aix", "--top", "1", "--output"];
+        let words = [
+            "--pid",
+            "102",
+            "--every-tick",
+            "--json",
+            "--aix",
+            "--top",
+            "1",
+            "--output",
+        ];
         let words = [&words[..], &[file.to_str().unwrap()]].concat();
         let counts = document(&interrupted(&guest, "profil", &words, 30));
         assert_eq!(
