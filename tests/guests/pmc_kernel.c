@@ -1,6 +1,7 @@
 /* pmc(9) for the whole guest: counters of the kernel, and sampling by a counter's overflow. */
 
 #include <errno.h>
+#include <pcs.h>
 
 #include "agent_checks.h"
 #include "pmc_work.h"
@@ -119,8 +120,33 @@ static void processes_come_first(void)
 	returns("no clock any more", pmc_disable_counter(curlwp, PMC_EVENT_TICKS), 0);
 }
 
+/* Reads a buffer of pcs, and counts the samples of this process, and those of others. */
+static int own_samples(int pcs, int *others)
+{
+	struct LOGBUF buffer;
+	int own = 0;
+
+	if (read(pcs, &buffer, sizeof buffer) < (ssize_t)sizeof buffer.lb_buf_hdr)
+		return -1;
+	size_t count = (BSIZE - sizeof buffer.lb_buf_hdr - buffer.lb_buf_hdr.h_unused) / sizeof *buffer.lb_data;
+	for (size_t i = 0; i < count; i++) {
+		if (buffer.lb_data[i].type == USER && buffer.lb_data[i].pid == getpid())
+			own++;
+		else if (buffer.lb_data[i].type == USER || buffer.lb_data[i].type == KERNEL)
+			++*others;
+	}
+	return own;
+}
+
+static int are_samples(int64_t number)
+{
+	return number >= SAMPLES - 2 && number <= SAMPLES + 2;
+}
+
 static void overflow_makes_the_ticks(void)
 {
+	int pcs, own, others = 0;
+
 	returns("profile", start_profiling(WRITES, PERIOD), 0);
 	returns("profile again", start_profiling(WRITES, PERIOD), EINPROGRESS);
 	returns("profile with another one", start_profiling(READS, PERIOD), EBUSY);
@@ -129,25 +155,69 @@ static void overflow_makes_the_ticks(void)
 	returns("configure what profiles", configure(curlwp, WRITES), EBUSY);
 	has_value("it runs", pmc_counter_isrunning(curlwp, WRITES), 1);
 	returns("a counter of the ticks", begin(curlwp, PMC_EVENT_TICKS), 0);
+	if ((pcs = open(PCS_NODE, O_RDONLY)) < 0 || ioctl(pcs, PROF_ALL, 0))
+		stop("/dev/pcs");
 	write_port(PERIOD * SAMPLES);
 	int64_t ticks = value_of(curlwp, PMC_EVENT_TICKS, 0);
-	check("each so many events a tick", ticks >= SAMPLES - 2 && ticks <= SAMPLES + 2, "%ld", (long)ticks);
+	check("each so many events a tick", are_samples(ticks), "%ld", (long)ticks);
 	int64_t counted = value_of(NULL, WRITES, 0);
 	check("the events are counted", counted >= PERIOD * SAMPLES, "%ld", (long)counted);
+	if (ioctl(pcs, PCS_FLUSH, 0))
+		stop("a flush");
+	own = own_samples(pcs, &others);
+	check("samples are of who writes", are_samples(own) && others <= 2, "%d, and %d of others", own, others);
+	close(pcs);
+}
+
+/* Who counts such ticks already goes on to do so; who begins then counts the clock's. */
+static void the_clock_comes_back(void)
+{
+	int64_t before = value_of(curlwp, PMC_EVENT_TICKS, 0);
+
 	returns("stop", pmc_stop_profiling(WRITES), 0);
 	returns("stop again", pmc_stop_profiling(WRITES), ENXIO);
 	has_value("it is free", pmc_counter_isconfigured(curlwp, WRITES), 0);
-	/* By the clock this would be hundreds. */
-	int64_t value = ticks;
-	for (int turns = 0; turns < 2000 && value < ticks + 5; turns++) {
-		work();
-		value = value_of(curlwp, PMC_EVENT_TICKS, 0);
-	}
-	check("the clock makes ticks again", value >= ticks + 5, "%ld after %ld", (long)value, (long)ticks);
+	write_port(PERIOD * SAMPLES);
+	int64_t more = value_of(curlwp, PMC_EVENT_TICKS, 0) - before;
+	check("a counter of such ticks goes on", are_samples(more), "%ld", (long)more);
+	/* To configure it is to stop it. */
+	returns("the clock", begin(curlwp, PMC_EVENT_TICKS), 0);
+	int64_t value = until(curlwp, PMC_EVENT_TICKS, 0, 5);
+	check("the clock makes ticks again", value >= 5, "%ld", (long)value);
 	returns("no clock at last", pmc_disable_counter(curlwp, PMC_EVENT_TICKS), 0);
-	returns("profile by the other one", start_profiling(READS, PERIOD), 0);
-	returns("stop the other one", pmc_stop_profiling(READS), 0);
+	returns("profile by another one", start_profiling(READS, PERIOD), 0);
+	returns("stop that one", pmc_stop_profiling(READS), 0);
 	has_value("nothing is used", PMC_ENABLED(curlwp), 0);
+}
+
+/* What this host has of these. */
+static void other_events_make_ticks(void)
+{
+	const struct {
+		int ctr;
+		pmc_ctr_t reset_value;
+	} others[] = {
+		{ PMC_EVENT_CPU_TIME, 1000000 }, { PMC_EVENT_EXITS, 100 },     { PMC_EVENT_HALTS, 100 },
+		{ PMC_EVENT_PAGE_FAULTS, 100 },  { PMC_EVENT_CYCLES, 1000000 },
+	};
+
+	for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+		int error = start_profiling(others[i].ctr, others[i].reset_value);
+
+		printf("profiling by %d: error %d\n", others[i].ctr, error);
+		check("another event", error == 0 || error == ENODEV, "%d: %d", others[i].ctr, error);
+		returns("its stop", pmc_stop_profiling(others[i].ctr), error ? ENXIO : 0);
+	}
+	int error = start_profiling(PMC_EVENT_CPU_TIME, 999);
+	check("a sample of too little time", error == EINVAL || error == ENODEV, "%d", error);
+	returns("no overflow of these is told", start_profiling(PMC_EVENT_EMULATED, PERIOD), ENODEV);
+	if (start_profiling(PMC_EVENT_CPU_TIME, 1000000) == 0) {
+		returns("a counter of time's ticks", begin(curlwp, PMC_EVENT_TICKS), 0);
+		int64_t value = until(curlwp, PMC_EVENT_TICKS, 0, 5);
+		check("time makes ticks", value >= 5, "%ld", (long)value);
+		returns("disabled", pmc_disable_counter(curlwp, PMC_EVENT_TICKS), 0);
+		returns("time's stop", pmc_stop_profiling(PMC_EVENT_CPU_TIME), 0);
+	}
 }
 
 int main(void)
@@ -158,5 +228,7 @@ int main(void)
 	errors_have_their_numbers();
 	processes_come_first();
 	overflow_makes_the_ticks();
+	the_clock_comes_back();
+	other_events_make_ticks();
 	return finish("pmc_kernel");
 }
