@@ -90,6 +90,22 @@ impl Terminal {
         String::from_utf8_lossy(&self.shown).into_owned()
     }
 
+    /// Reads what was shown meanwhile: a program that shows much waits for a terminal that nobody reads.
+    ///
+    /// # Panics
+    /// When it can't be read.
+    pub fn catch_up(&mut self) {
+        let mut bytes = [0; 4096];
+        loop {
+            let mut readable = [PollFd::new(&self.controller, PollFlags::IN)];
+            if poll(&mut readable, Some(&Timespec::default())).unwrap() == 0 {
+                return;
+            }
+            let count = self.controller.read(&mut bytes).unwrap();
+            self.shown.extend(&bytes[..count]);
+        }
+    }
+
     /// Reads on until `child` has shown `word`. What doesn't change isn't drawn again.
     ///
     /// # Panics

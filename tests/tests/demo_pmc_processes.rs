@@ -3,12 +3,12 @@
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::PROF_ALL;
-use kvmprof_abi::pmc::{Call, CounterId, Function, KERNEL, VALUE_FLAGS_CHILDREN};
+use kvmprof_abi::pmc::{Call, CounterId, Function, KERNEL, PMC_ACCOUNT, VALUE_FLAGS_CHILDREN};
 use kvmprof_demo_guest::rows;
 use kvmprof_test_guest::{EXIT_ROUNDS, Exits};
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Machine, Pmc, Sampled, assert_share, count_of, on_kvm, pmc_call,
-    sampling_rate, share, until,
+    Boot, Clock, CpuPressure, Machine, Pmc, Sampled, assert_share, count_of, errno_of, on_kvm,
+    pmc_call, sampling_rate, share, until,
 };
 use kvmprof_vmm::clock::ClockSource;
 use kvmprof_vmm::virtio::GuestAccess;
@@ -220,6 +220,29 @@ fn an_event_waits_for_those_who_count_by_the_clock() {
         assert_eq!(pmc.refused(&start), Errno::EBUSY);
         pmc.account(&[]);
         assert_eq!(pmc.call(&start), (0, 0));
+        machine.stop();
+    });
+}
+
+/// What each client has counted takes memory, of which there is only so much.
+#[test]
+fn no_more_than_32_clients_have_all_processes_counted() {
+    on_kvm(|| {
+        let machine = held_guest(100);
+        let connection = machine.connect();
+        let mut clients: Vec<Pmc> = (0..33).map(|_| Pmc::open(&connection)).collect();
+        let last = clients.pop().unwrap();
+        for client in &clients {
+            client.account(&[CounterId::Ticks]);
+        }
+        let refused = last.0.ioctl(PMC_ACCOUNT, CounterId::Ticks.bit().into());
+        assert_eq!(errno_of(refused), Errno::ENOMEM);
+        // One that counts already may count something else.
+        clients[0].account(&[CounterId::Exits]);
+        clients.pop().unwrap().0.close().unwrap();
+        last.account(&[CounterId::Ticks]);
+        let wrong = last.0.ioctl(PMC_ACCOUNT, 1 << 19);
+        assert_eq!(errno_of(wrong), Errno::EINVAL);
         machine.stop();
     });
 }

@@ -88,12 +88,15 @@ fn profiles(status: &serde_json::Value) -> BTreeMap<String, u64> {
     profiles.collect()
 }
 
+/// Whether so many ticks have found a process.
+fn is_found(guest: &Guest, count: u64) -> Option<()> {
+    let found: u64 = profiles(&guest.status()).values().sum();
+    (found >= count).then_some(())
+}
+
 /// Waits until so many ticks have found a process.
 fn until_found(guest: &Guest, count: u64) {
-    until("ticks find the process", || {
-        let found: u64 = profiles(&guest.status()).values().sum();
-        (found >= count).then_some(())
-    });
+    until("ticks find the process", || is_found(guest, count));
 }
 
 /// The rows of a table: each with its count, and its function.
@@ -316,28 +319,37 @@ fn documents_have_what_tables_have() {
             let rows = document["rows"].as_array().unwrap().iter();
             rows.map(|row| row["count"].as_u64().unwrap()).sum()
         };
-        let words = ["--pid", "103", "--nsamples", "50", "--json"];
+        let words = ["--pid", "102", "--nsamples", "20", "--json"];
         let samples = document(&command(&guest, "pcsample", &words));
         for (member, expected) in [
             ("schema", 1),
-            ("pid", 103),
+            ("pid", 102),
             ("hz", 100),
-            ("ticks", 50),
-            ("stored", 50),
+            ("ticks", 20),
+            ("stored", 20),
         ] {
             assert_eq!(samples[member], expected, "{samples}");
         }
         assert_eq!(
             (samples["function"].as_str(), sum(&samples)),
-            (Some("pcsample"), 50)
+            (Some("pcsample"), 20)
         );
         assert_eq!(
             (&samples["ended"], &samples["rows"][0]["function"]),
-            (&"full".into(), &"card".into())
+            (&"full".into(), &"turn_wheel".into())
         );
 
         let file = guest.folder().join("gmon.out");
-        let words = ["--pid", "102", "--json", "--aix", "--top", "1", "--output"];
+        let words = [
+            "--pid",
+            "102",
+            "--every-tick",
+            "--json",
+            "--aix",
+            "--top",
+            "1",
+            "--output",
+        ];
         let words = [&words[..], &[file.to_str().unwrap()]].concat();
         let counts = document(&interrupted(&guest, "profil", &words, 30));
         assert_eq!(
@@ -373,7 +385,10 @@ fn what_was_collected_is_printed_at_the_end() {
             let mut terminal = Terminal::open(100, 24);
             let mut child = start(&guest.socket(), command, words, terminal.stdio());
             terminal.until_shown("profiling process 101", &mut child);
-            until_found(&guest, 20);
+            until("ticks find the process", || {
+                terminal.catch_up();
+                is_found(&guest, 20)
+            });
             interrupt(&child);
             let ran = end(child);
             assert_eq!(ran.status, 0, "{ran:?}");

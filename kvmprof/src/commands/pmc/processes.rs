@@ -238,7 +238,7 @@ mod tests {
             (3, "c", 0, 0),
         ]);
         let processes = between(&before, &now);
-        let expected = "  PID  COMMAND  CPU-TIME MS  EXITS\n    2  b              9.000      0\n    1  a              1.500      1\n";
+        let expected = "  PID  COMMAND  CPU-TIME ms  EXITS\n    2  b              9.000      0\n    1  a              1.500      1\n";
         assert_eq!(table(&processes, &now, &[], 9), expected);
         let one = table(&processes, &now, &[], 1);
         assert!(one.ends_with("and 1 more (--top shows them)\n"), "{one}");

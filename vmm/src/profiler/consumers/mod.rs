@@ -425,7 +425,7 @@ mod tests {
         };
         assert_eq!(alone.setting(), expected);
         assert_eq!(alone.source(), Some(event));
-        assert!(!alone.start_guest() && !alone.others_count(4));
+        assert!(!alone.start_guest() && !alone.others_count(5));
     }
 
     #[test]

@@ -24,6 +24,9 @@ use crate::clock::TickSource;
 use crate::counters::{KnownProcess, MachineCounters, ProcessCounts};
 use crate::profiler::kernel_text::KernelText;
 
+/// Maximum number of clients that have all processes counted: each may take most of a megabyte, and as much for its document.
+const MAX_ACCOUNTS: usize = 32;
+
 /// What a client has open.
 #[derive(Debug, Default)]
 struct Open {
@@ -176,6 +179,11 @@ impl PmcConsumer {
         let mut chosen = CounterId::ALL.into_iter();
         if chosen.any(|id| counters & id.bit() != 0 && !totals.can_count(id)) {
             return Err(Errno::ENODEV);
+        }
+        let others = self.open.iter().filter(|(other, _)| **other != handle);
+        let others = others.filter(|(_, open)| open.account.is_some());
+        if counters != 0 && others.count() >= MAX_ACCOUNTS {
+            return Err(Errno::ENOMEM);
         }
         let open = self.open.get_mut(&handle).ok_or(Errno::EBADF)?;
         open.account = (counters != 0).then(|| Account::new(counters));
