@@ -256,7 +256,9 @@ fn guest_time_is_the_threads_processor_time() {
 /// However often an event is to be sampled, the guest goes on.
 #[test]
 fn no_event_holds_the_guest_up() {
-    on_kvm(|| sample_each_event_as_often_as_possible());
+    on_kvm(|| {
+        sample_each_event_as_often_as_possible();
+    });
 }
 
 /// The same where KVM passes its tracepoints.
