@@ -254,3 +254,16 @@ fn stolen_and_lost_ticks_are_part_of_the_hundred() {
     client.ioctl(PCS_FLUSH, 0).unwrap();
     assert_eq!(kinds(&client.records()), [(kind::IDLE, 10)]);
 }
+
+/// While an event makes the ticks, pcs is open as by a clock, but for the rate.
+#[test]
+fn an_event_has_no_rate() {
+    let mut pcs = kvmprof_devices::profiling::Pcs::new(1);
+    pcs.open_by_event().unwrap();
+    assert_eq!(pcs.open_by_event(), Err(Errno::EBUSY));
+    assert_eq!(pcs.open(100), Err(Errno::EBUSY));
+    assert!(pcs.is_open() && pcs.wants_ticks());
+    assert_eq!(pcs.ioctl(PCS_GETHZ, 0, &[]).unwrap().value, 0);
+    pcs.feed(&tick(0, Mode::User, 70));
+    assert_eq!(pcs.ledger().ticks, 1);
+}

@@ -84,7 +84,7 @@ proptest! {
     fn every_format_takes_any_recording(
         all in prop::collection::vec(ticks(), 0..20),
         hz in prop_oneof![Just(0_u32), Just(100), Just(u32::MAX)],
-        event in prop::option::of(prop::sample::select(vec!["exits:1", "mmio:10000000"])),
+        event in prop::option::of(prop::sample::select(vec!["exits:1", "mmio:10000000", "guest-time:1ms", "halt:3"])),
         began in number(),
     ) {
         let info = RecordingInfo {
