@@ -1,5 +1,5 @@
 cp /lab/series "$LAB_OUT"
-start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --cpus 2 --memory 512M --hz 300 \
+start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --cpus 2 --memory 512M --hz 100 \
     --cmdline 'console=ttyS0 quiet panic=-1'
 ended
 

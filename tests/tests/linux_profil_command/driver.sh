@@ -39,7 +39,7 @@ found() {
     done
 }
 
-start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --cpus 2 --memory 512M --hz 500 \
+start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --cpus 2 --memory 512M --hz 200 \
     --cmdline 'console=ttyS0 quiet panic=-1'
 says 'workload running'
 fixed=$(pid fixed) pie=$(pid pie)

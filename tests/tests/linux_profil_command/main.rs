@@ -200,7 +200,7 @@ fn gprof_names_the_functions_with_their_shares(run: &Finished) {
         );
         println!("{histogram}:\n{}{}", ran.stdout, ran.stderr);
         assert_eq!(ran.status, 0);
-        assert!(ran.stdout.contains("Each sample counts as 0.002 seconds"));
+        assert!(ran.stdout.contains("Each sample counts as 0.005 seconds"));
         // Percent, seconds in all, seconds in the function; the name is last.
         let ticks = |name: &str| {
             let mut rows = ran
@@ -210,9 +210,9 @@ fn gprof_names_the_functions_with_their_shares(run: &Finished) {
             let row: Vec<&str> = rows
                 .find(|row: &Vec<&str>| row.last() == Some(&name))
                 .unwrap();
-            // Hundredths of a second, of ticks that are 500 a second.
+            // Hundredths of a second, of ticks that are 200 a second.
             let hundredths: String = row[2].split('.').collect();
-            hundredths.parse::<u64>().unwrap() * 5
+            hundredths.parse::<u64>().unwrap() * 2
         };
         let [light, heavy] = ["light", "heavy"].map(ticks);
         check_share(
