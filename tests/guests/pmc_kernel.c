@@ -74,7 +74,7 @@ static void errors_have_their_numbers(void)
 	returns("profile with no counter", start_profiling(counters, PERIOD), EINVAL);
 	returns("profile by the clock's ticks", start_profiling(PMC_EVENT_TICKS, PERIOD), ENODEV);
 	returns("a sample of no events", start_profiling(WRITES, 0), EINVAL);
-	returns("a sample of too many events", start_profiling(WRITES, 10000001), EINVAL);
+	returns("a sample of too many events", start_profiling(WRITES, 10000000001), EINVAL);
 	has_value("errors allocate nothing", PMC_ENABLED(curlwp), 0);
 }
 

@@ -140,14 +140,13 @@ impl VcpuCounting {
     }
 
     /// Looks whether the processes that have counters still live. Of those of which only a search can tell, some are looked
-    /// for.
+    /// for, as of those that were never met.
     pub fn look(&self, vcpu: StoppedVcpu<'_>) {
         let mut searches = 0;
         for process in self.watched.iter() {
-            let Some(instance) = &process.instance else {
-                continue;
-            };
-            match (vcpu.introspector).lives(vcpu.memory, vcpu.registers, instance) {
+            let instance = process.instance.as_ref();
+            let lives = |instance| (vcpu.introspector).lives(vcpu.memory, vcpu.registers, instance);
+            match instance.and_then(lives) {
                 Some(true) => {}
                 Some(false) => self.counts.end(*process),
                 None if searches < MAX_SEARCHES => {
