@@ -77,6 +77,37 @@ fn every_exit_is_counted_for_its_process() {
     });
 }
 
+/// There is no clock to be run, and no tick: exits alone are looked at.
+#[test]
+fn without_a_clock_exits_are_counted_all_the_same() {
+    on_kvm(|| {
+        let boot = Boot::Test("workload=endless-exits");
+        let machine = Machine::start_with_ports(boot, 2, Clock::default(), GuestAccess::None);
+        machine.until_rounds(10, || {});
+        let pmc = Pmc::open(&machine.connect());
+        let kinds = exit_rows(&[]).map(|(counter, ..)| counter);
+        pmc.account(&kinds);
+        let writes = |document| count_of(document, 201, CounterId::MmioWrites);
+        let document = until("there are enough rounds", || {
+            let document = pmc.document();
+            (writes(&document) >= 100).then_some(document)
+        });
+        assert_eq!(machine.status()["clock"]["running"], false);
+        let rounds = writes(&document);
+        for ((counter, pid, _), in_round) in exit_rows(&[]).into_iter().zip([4, 3, 2, 1]) {
+            let count = count_of(&document, pid, counter);
+            // Each vCPU's first and last round may be there in part.
+            let allowed = 4 * in_round;
+            let expected = rounds * in_round;
+            assert!(
+                count.abs_diff(expected) <= allowed,
+                "{pid}: {count} {expected}"
+            );
+        }
+        machine.stop();
+    });
+}
+
 /// The functions for one process: only what was enabled is counted.
 #[test]
 fn the_counters_of_a_process_are_its_own() {
