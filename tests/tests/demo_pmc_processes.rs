@@ -5,6 +5,7 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_abi::pmc::{Call, CounterId, Function, KERNEL, PMC_ACCOUNT, VALUE_FLAGS_CHILDREN};
 use kvmprof_demo_guest::rows;
+use kvmprof_recording::counters::Counters;
 use kvmprof_test_guest::{EXIT_ROUNDS, Exits};
 use kvmprof_tests::{
     Boot, Clock, CpuPressure, Machine, Pmc, Sampled, assert_share, count_of, errno_of, on_kvm,
@@ -87,7 +88,7 @@ fn without_a_clock_exits_are_counted_all_the_same() {
         let pmc = Pmc::open(&machine.connect());
         let kinds = exit_rows(&[]).map(|(counter, ..)| counter);
         pmc.account(&kinds);
-        let writes = |document| count_of(document, 201, CounterId::MmioWrites);
+        let writes = |document: &Counters| count_of(document, 201, CounterId::MmioWrites);
         let document = until("there are enough rounds", || {
             let document = pmc.document();
             (writes(&document) >= 100).then_some(document)
