@@ -216,42 +216,6 @@ static void a_file_gets_what_is_stored(void)
 	close(file);
 }
 
-#define HUGE_PAGE (2ul << 20)
-
-/* Bytes of huge pages that the process has. */
-static long huge_bytes(void)
-{
-	FILE *maps = fopen("/proc/self/smaps", "r");
-	char line[256];
-	long sum = 0, one;
-
-	if (!maps)
-		stop("smaps");
-	while (fgets(line, sizeof line, maps))
-		if (sscanf(line, "AnonHugePages: %ld kB", &one) == 1)
-			sum += one << 10;
-	fclose(maps);
-	return sum;
-}
-
-static void a_huge_page_is_stored_to(void)
-{
-	long before = huge_bytes();
-	char *region = mmap(NULL, 2 * HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	char *page = (char *)(((uintptr_t)region + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1));
-
-	if (region == MAP_FAILED || madvise(page, HUGE_PAGE, MADV_HUGEPAGE))
-		stop("madvise");
-	page[0] = 1;
-	check("a page is huge", huge_bytes() > before, "%ld bytes", huge_bytes());
-	/* Across two of the small pages that it isn't made of. */
-	uintptr_t *samples_there = (uintptr_t *)(page + HUGE_PAGE / 2 - 16);
-	sample_into(samples_there, 5);
-	check("a huge page", samples_there[4] > 0x1000 && samples_there[4] < 1ul << 47 && huge_bytes() > before, "%lx",
-	      samples_there[4]);
-	munmap(region, 2 * HUGE_PAGE);
-}
-
 static volatile long in_handler = -1;
 
 static void call_in_handler(int signal)
@@ -303,7 +267,6 @@ int main(int count, char **words)
 	wrong_buffers_harm_nobody();
 	buffers_lie_anywhere();
 	a_file_gets_what_is_stored();
-	a_huge_page_is_stored_to();
 	signals_interrupt_no_call();
 	return finish("profil_solaris");
 }
