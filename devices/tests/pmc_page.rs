@@ -6,6 +6,7 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pmc::{COUNTERS, Call, CounterId, Function, KERNEL, VALUE_FLAGS_CHILDREN};
 use kvmprof_devices::profiling::Pmc;
 use kvmprof_devices::profiling::pmc::{Account, Counted, ProcessKey, Totals};
+use kvmprof_recording::{EventKind, SamplingEvent};
 use proptest::prelude::*;
 
 const WRITES: CounterId = CounterId::PortWrites;
@@ -20,8 +21,8 @@ impl Totals for Host {
         counter < CYCLES
     }
 
-    fn can_sample(&self, counter: CounterId) -> bool {
-        [TIME, WRITES].contains(&counter)
+    fn can_sample(&self, kind: EventKind) -> bool {
+        [EventKind::GuestTime, EventKind::PortWrite].contains(&kind)
     }
 
     fn total(&self, _counter: CounterId) -> u64 {
@@ -325,7 +326,8 @@ fn profiling_takes_a_counter_that_nobody_uses() {
     assert_eq!(busy, Err(Errno::EBUSY), "a process uses it");
     pmc.end(5, None);
     assert_eq!(call(&mut pmc, start_with(10, WRITES)), Ok(0));
-    assert_eq!(pmc.profiling(), Some((WRITES, 10)));
+    let event = SamplingEvent::new(EventKind::PortWrite, 10);
+    assert!(event.is_some() && pmc.profiling() == event);
     let again = call(&mut pmc, start_with(10, WRITES));
     assert_eq!(again, Err(Errno::EINPROGRESS));
     assert_eq!(call(&mut pmc, start_with(100_000, TIME)), Err(Errno::EBUSY));

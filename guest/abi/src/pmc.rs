@@ -69,6 +69,8 @@ pub enum CounterId {
 
 /// How many counters there are.
 pub const COUNTERS: usize = CounterId::ALL.len();
+/// The bits of all counters.
+pub const ALL_COUNTERS: u32 = (1 << COUNTERS) - 1;
 
 impl CounterId {
     /// All of them, by their numbers.

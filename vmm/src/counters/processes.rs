@@ -87,7 +87,7 @@ impl ProcessCounts {
     }
 
     /// A watched process has ended.
-    pub(super) fn end(&self, process: KnownProcess) {
+    pub fn end(&self, process: KnownProcess) {
         let mut ended = lock(&self.ended);
         // Each vCPU may find that out.
         if ended.len() < MAX_ENDED && !ended.contains(&process) {

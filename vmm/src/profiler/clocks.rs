@@ -170,6 +170,11 @@ impl Clocks {
         any
     }
 
+    /// How many ticks each vCPU's clock has made.
+    pub fn ticks(&self) -> Vec<u64> {
+        self.ledgers().map(|ledger| ledger.ticks).collect()
+    }
+
     /// The account of each vCPU's clock.
     pub fn ledgers(&self) -> impl ExactSizeIterator<Item = ClockLedger> {
         self.vcpus.iter().map(|vcpu| vcpu.ledger)

@@ -218,13 +218,11 @@ impl Profiler {
         index: usize,
         act: impl FnOnce(&mut dyn Device, &Context<'_>) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        let plan = self.clocks.plan();
         let context = Context {
             source: self.consumers.source(),
             is_shared: self.consumers.others_count(index),
             has_ended: self.has_ended,
-            vcpus: self.clocks.ledgers().len(),
-            plan,
+            clocks: &self.clocks,
             machine: &self.info,
             processes: &self.processes,
         };

@@ -8,7 +8,7 @@ mod process;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pmc::{COUNTERS, Call, CounterId, Function, KERNEL, VALUE_FLAGS_CHILDREN};
-use kvmprof_abi::recorder::{MAX_PERIOD, MIN_CYCLES, MIN_GUEST_TIME};
+use kvmprof_recording::{EventKind, SamplingEvent};
 
 pub use account::{Account, Row};
 use process::Process;
@@ -19,6 +19,7 @@ const _: () = assert!(NUMBER.cast_unsigned() == COUNTERS as u64);
 
 /// Maximum number of processes that have counters.
 const MAX_PROCESSES: usize = 1024;
+
 /// A process of the guest. Its pid may be another process's later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProcessKey {
@@ -55,8 +56,8 @@ pub trait Totals {
     /// Whether the host can count it.
     fn can_count(&self, counter: CounterId) -> bool;
 
-    /// Whether its overflow can make ticks.
-    fn can_sample(&self, counter: CounterId) -> bool;
+    /// Whether events of this kind can make ticks.
+    fn can_sample(&self, kind: EventKind) -> bool;
 
     /// What `counter` has counted since the guest's start.
     fn total(&self, counter: CounterId) -> u64;
@@ -67,8 +68,8 @@ pub trait Totals {
 struct KernelUse {
     /// The counter's total when it was allocated.
     base: u64,
-    /// The number of events to a tick, if its overflow makes ticks.
-    profiling: Option<u64>,
+    /// What makes ticks, if its overflow does.
+    profiling: Option<SamplingEvent>,
 }
 
 /// The counters of all processes and of the kernel.
@@ -186,10 +187,9 @@ impl Pmc {
         pairs.filter_map(|(id, used)| used.is_some().then_some(id))
     }
 
-    /// The counter whose overflow makes ticks, and the number of events to a tick.
-    pub fn profiling(&self) -> Option<(CounterId, u64)> {
-        let mut pairs = CounterId::ALL.into_iter().zip(&self.kernel);
-        pairs.find_map(|(id, used)| Some((id, (*used)?.profiling?)))
+    /// What makes ticks, if a counter's overflow does.
+    pub fn profiling(&self) -> Option<SamplingEvent> {
+        self.kernel.iter().find_map(|used| (*used)?.profiling)
     }
 
     fn newest(&self, call: &Call) -> Option<&Process> {
@@ -281,7 +281,7 @@ impl Pmc {
             Function::AllocKernel | Function::StartProfiling => {
                 let id = configured(call, totals)?;
                 let profiling = (call.function == Function::StartProfiling)
-                    .then(|| reset_value(call, id, totals))
+                    .then(|| sampling_event(call, id, totals))
                     .transpose()?;
                 self.check_free(id, profiling.is_some())?;
                 *self.kernel_use(id)? = Some(KernelUse {
@@ -304,14 +304,14 @@ impl Pmc {
 
     /// Whether the kernel may take this counter, for profiling or not.
     fn check_free(&self, id: CounterId, for_profiling: bool) -> Result<(), Errno> {
-        match self.profiling() {
-            Some((other, _)) if for_profiling && other == id => return Err(Errno::EINPROGRESS),
-            // There is one source of ticks.
-            Some(_) if for_profiling => return Err(Errno::EBUSY),
-            _ => {}
+        let used = self.kernel.get(id.number()).copied().flatten();
+        if for_profiling && used.is_some_and(|used| used.profiling.is_some()) {
+            return Err(Errno::EINPROGRESS);
         }
+        // There is one source of ticks.
+        let has_source = for_profiling && self.profiling().is_some();
         let mut processes = self.processes.iter();
-        if self.is_kernels(id) || processes.any(|process| process.is_configured(id)) {
+        if has_source || used.is_some() || processes.any(|process| process.is_configured(id)) {
             return Err(Errno::EBUSY);
         }
         Ok(())
@@ -327,11 +327,9 @@ impl Pmc {
         Ok(totals.total(id).saturating_sub(base))
     }
 
-    /// Adds a process; if there is no room, in place of one that has nothing configured.
     fn add(&mut self, process: Process) -> Result<(), Errno> {
         if self.processes.len() >= MAX_PROCESSES {
-            let unused = self.processes.iter().position(|process| !process.is_used());
-            self.processes.remove(unused.ok_or(Errno::ENOMEM)?);
+            return Err(Errno::ENOMEM);
         }
         self.processes.push(process);
         Ok(())
@@ -339,11 +337,9 @@ impl Pmc {
 
     /// Under this pid there is another process now.
     fn forget_predecessors(&mut self, key: ProcessKey) {
-        let ended = |process: &&Process| process.pid() == key.pid;
-        let ended: Vec<_> = self.processes.iter().filter(ended).collect();
-        let ended: Vec<_> = ended.into_iter().map(|old| old.key()).collect();
-        for old in ended {
-            self.end(key.pid, old.map(|old| old.started));
+        let ended = self.processes().filter(|(pid, _)| *pid == key.pid);
+        for (pid, started) in ended.collect::<Vec<_>>() {
+            self.end(pid, started);
         }
     }
 
@@ -379,18 +375,36 @@ fn configured(call: &Call, totals: &dyn Totals) -> Result<CounterId, Errno> {
     Ok(id)
 }
 
-fn reset_value(call: &Call, id: CounterId, totals: &dyn Totals) -> Result<u64, Errno> {
-    if !totals.can_sample(id) {
-        return Err(Errno::ENODEV);
+/// What makes ticks when the counter overflows at the call's reset value.
+fn sampling_event(call: &Call, id: CounterId, totals: &dyn Totals) -> Result<SamplingEvent, Errno> {
+    let kind = event_kind(id).filter(|kind| totals.can_sample(*kind));
+    let kind = kind.ok_or(Errno::ENODEV)?;
+    SamplingEvent::new(kind, call.reset_value).ok_or(Errno::EINVAL)
+}
+
+/// The kind of events whose ticks `counter` makes by its overflow; `None` if it can't.
+pub fn event_kind(counter: CounterId) -> Option<EventKind> {
+    match counter {
+        CounterId::PortReads => Some(EventKind::PortRead),
+        CounterId::PortWrites => Some(EventKind::PortWrite),
+        CounterId::MmioReads => Some(EventKind::MmioRead),
+        CounterId::MmioWrites => Some(EventKind::MmioWrite),
+        CounterId::CpuTime => Some(EventKind::GuestTime),
+        CounterId::Exits => Some(EventKind::KvmExits),
+        CounterId::Halts => Some(EventKind::Halt),
+        CounterId::PageFaults => Some(EventKind::PageFaults),
+        CounterId::Cycles => Some(EventKind::Cycles),
+        CounterId::Instructions => Some(EventKind::Instructions),
+        CounterId::Branches => Some(EventKind::Branches),
+        CounterId::BranchMisses => Some(EventKind::BranchMisses),
+        CounterId::CacheReferences => Some(EventKind::CacheReferences),
+        CounterId::CacheMisses => Some(EventKind::CacheMisses),
+        CounterId::Ticks
+        | CounterId::Interrupted
+        | CounterId::Interrupts
+        | CounterId::TlbFlushes
+        | CounterId::Emulated => None,
     }
-    let least = match id {
-        CounterId::CpuTime => MIN_GUEST_TIME,
-        CounterId::Cycles => MIN_CYCLES,
-        _ => 1,
-    };
-    let value = call.reset_value;
-    let is_allowed = (least..=MAX_PERIOD).contains(&value);
-    is_allowed.then_some(value).ok_or(Errno::EINVAL)
 }
 
 fn counter_type(counter: i32, totals: &dyn Totals) -> Result<i64, Errno> {

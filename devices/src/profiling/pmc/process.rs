@@ -176,12 +176,6 @@ impl Process {
         self.counter(id).is_some_and(|counter| counter.is_enabled)
     }
 
-    /// Whether any counter is configured.
-    pub fn is_used(&self) -> bool {
-        let mut counters = self.counters.iter();
-        counters.any(|counter| counter.is_configured)
-    }
-
     /// The bits of the counters that count now.
     pub fn wanted(&self) -> u32 {
         if self.is_saved {

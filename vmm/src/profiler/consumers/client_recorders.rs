@@ -147,11 +147,9 @@ impl ClientRecorders {
             user: argument & STACK_USER != 0,
         };
         let Context {
-            machine,
-            plan,
-            vcpus,
-            ..
+            machine, clocks, ..
         } = *context;
+        let (plan, vcpus) = (clocks.plan(), clocks.ledgers().len());
         let info = recording_info(machine, plan, Some(source), vcpus, stacks, &pids);
         let mut encoder = Encoder::new(ClientSink::new(&info), &pids);
         for block in context.processes.known() {

@@ -19,9 +19,10 @@ use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::status::ConsumerStatus;
 use kvmprof_recording::{EventKind, SamplingEvent, StackParts, Ticks};
 
+use super::MachineInfo;
+use super::clocks::Clocks;
 use super::kernel_text::KernelText;
 use super::processes::Processes;
-use super::{ClockPlan, MachineInfo};
 use crate::clock::{ClockSetting, TickSource};
 use crate::counters::ProcessCounts;
 use crate::kernel_events;
@@ -156,10 +157,8 @@ pub struct Context<'a> {
     pub is_shared: bool,
     /// Whether the guest has ended.
     pub has_ended: bool,
-    /// How many vCPUs there are.
-    pub vcpus: usize,
-    /// How the clocks are to run.
-    pub plan: &'a ClockPlan,
+    /// The vCPUs' clocks.
+    pub clocks: &'a Clocks,
     /// The machine.
     pub machine: &'a MachineInfo,
     /// What is known of processes.
@@ -170,7 +169,8 @@ impl Context<'_> {
     /// What makes the ticks of one more consumer that asks for no event: what makes those of the others already, else the
     /// clock at the rate that kvmprof was started with. `None`: there is no clock.
     pub fn ticks(&self) -> Option<TickSource> {
-        self.source.or_else(|| TickSource::clock(self.plan.hz))
+        self.source
+            .or_else(|| TickSource::clock(self.clocks.plan().hz))
     }
 
     /// Whether one more consumer may count the ticks of `event`.
@@ -267,7 +267,7 @@ impl Consumers {
                 Box::new(PcsConsumer::new(vcpus)),
                 Box::new(PrfConsumer::new(vcpus, prf_addresses)),
                 Box::new(ProfilConsumer::new(on_vcpus.profiled)),
-                Box::new(PmcConsumer::new(vcpus, on_vcpus.counts)),
+                Box::new(PmcConsumer::new(on_vcpus.counts)),
                 Box::new(ClientRecorders::default()),
             ],
         }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::Ledger;
-use kvmprof_abi::pmc::{Call, CounterId, Function, PMC_ACCOUNT, PMC_CALL, VALUE_FLAGS_CHILDREN};
-use kvmprof_abi::recorder::MAX_PERIOD;
+use kvmprof_abi::pmc::{
+    ALL_COUNTERS, Call, CounterId, Function, PMC_ACCOUNT, PMC_CALL, VALUE_FLAGS_CHILDREN,
+};
 use kvmprof_abi::text::task_name;
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
 use kvmprof_devices::profiling::Pmc;
-use kvmprof_devices::profiling::pmc::{Account, ProcessKey, Row, Totals};
+use kvmprof_devices::profiling::pmc::{Account, ProcessKey, Row, Totals, event_kind};
 use kvmprof_introspection::{GuestKnowledge, ProcessInstance};
 use kvmprof_recording::counters::ProcessCounters;
 use kvmprof_recording::status::{ConsumerStatus, PmcStatus};
@@ -44,16 +45,14 @@ pub struct PmcConsumer {
     /// The processes that have counters and were met.
     instances: BTreeMap<ProcessKey, ProcessInstance>,
     watched: Vec<KnownProcess>,
-    /// What makes the ticks by which processes are counted.
+    /// What made the ticks when something began to be counted for a process.
     source: Option<TickSource>,
-    /// How many ticks each vCPU's clock has made.
-    ticks: Vec<u64>,
     ledger: Ledger,
 }
 
 impl PmcConsumer {
-    /// That of a guest with `vcpus` vCPUs, whose threads count in `counts`.
-    pub fn new(vcpus: u16, counts: Arc<ProcessCounts>) -> Self {
+    /// That of a guest whose vCPUs' threads count in `counts`.
+    pub fn new(counts: Arc<ProcessCounts>) -> Self {
         Self {
             pmc: Pmc::default(),
             counts,
@@ -61,7 +60,6 @@ impl PmcConsumer {
             instances: BTreeMap::new(),
             watched: Vec::new(),
             source: None,
-            ticks: vec![0; vcpus.into()],
             ledger: Ledger::default(),
         }
     }
@@ -129,17 +127,14 @@ impl PmcConsumer {
         let is_start = call.function == Function::StartProfiling;
         if is_start && self.pmc.profiling().is_none() {
             let counter = CounterId::from_number(call.counter.into()).ok_or(Errno::EINVAL)?;
-            if let Some(event) = event(counter, call.reset_value) {
+            let kind = event_kind(counter);
+            if let Some(event) = kind.and_then(|kind| SamplingEvent::new(kind, call.reset_value)) {
                 context.can_count(event)?;
             }
         }
-        let totals = HostTotals {
-            counters: &context.machine.counters,
-            ticks: &self.ticks,
-        };
-        let called = self.pmc.call(&call, &totals)?;
-        call.value = called.value;
         self.take_source(context);
+        let called = self.pmc.call(&call, &HostTotals::new(context))?;
+        call.value = called.value;
         self.follow();
         Ok(IoctlReply {
             value: called.returned,
@@ -147,11 +142,9 @@ impl PmcConsumer {
         })
     }
 
-    /// Counts by the ticks that there are, or the clock's.
+    /// What counts from now on, if nothing has until now, counts by the ticks that there are, or the clock's.
     fn take_source(&mut self, context: &Context<'_>) {
         if self.wanted() == 0 {
-            self.source = None;
-        } else if self.source.is_none() {
             self.source = context.ticks();
         }
     }
@@ -162,20 +155,14 @@ impl PmcConsumer {
         counters: i64,
         context: &Context<'_>,
     ) -> Result<IoctlReply, Errno> {
-        let all = CounterId::ALL
-            .into_iter()
-            .fold(0, |all, counter| all | counter.bit());
         let counters = u32::try_from(counters).map_err(|_| Errno::EINVAL)?;
-        if counters & !all != 0 {
+        if counters & !ALL_COUNTERS != 0 {
             return Err(Errno::EINVAL);
         }
         if context.has_ended {
             return Err(Errno::ENXIO);
         }
-        let totals = HostTotals {
-            counters: &context.machine.counters,
-            ticks: &self.ticks,
-        };
+        let totals = HostTotals::new(context);
         let mut chosen = CounterId::ALL.into_iter();
         if chosen.any(|id| counters & id.bit() != 0 && !totals.can_count(id)) {
             return Err(Errno::ENODEV);
@@ -185,9 +172,9 @@ impl PmcConsumer {
         if counters != 0 && others.count() >= MAX_ACCOUNTS {
             return Err(Errno::ENOMEM);
         }
+        self.take_source(context);
         let open = self.open.get_mut(&handle).ok_or(Errno::EBADF)?;
         open.account = (counters != 0).then(|| Account::new(counters));
-        self.take_source(context);
         self.follow();
         Ok(IoctlReply::default())
     }
@@ -202,7 +189,7 @@ impl PmcConsumer {
         let (document, read) = match &mut open.document {
             Some(document) => document,
             document => {
-                let mut counters = context.machine.counters.read(&self.ticks);
+                let mut counters = context.machine.counters.read(&context.clocks.ticks());
                 counters.processes = open.account.as_ref().map(processes);
                 let text = serde_json::to_vec(&counters).map_err(|_| Errno::EIO)?;
                 document.insert((text, 0))
@@ -244,51 +231,33 @@ fn processes(account: &Account) -> Vec<ProcessCounters> {
     account.rows().map(process).collect()
 }
 
-/// The event whose every `period`th makes a tick when `counter` overflows.
-fn event(counter: CounterId, period: u64) -> Option<SamplingEvent> {
-    let kind = match counter {
-        CounterId::PortReads => EventKind::PortRead,
-        CounterId::PortWrites => EventKind::PortWrite,
-        CounterId::MmioReads => EventKind::MmioRead,
-        CounterId::MmioWrites => EventKind::MmioWrite,
-        CounterId::CpuTime => EventKind::GuestTime,
-        CounterId::Exits => EventKind::KvmExits,
-        CounterId::Halts => EventKind::Halt,
-        CounterId::PageFaults => EventKind::PageFaults,
-        CounterId::Cycles => EventKind::Cycles,
-        CounterId::Instructions => EventKind::Instructions,
-        CounterId::Branches => EventKind::Branches,
-        CounterId::BranchMisses => EventKind::BranchMisses,
-        CounterId::CacheReferences => EventKind::CacheReferences,
-        CounterId::CacheMisses => EventKind::CacheMisses,
-        CounterId::Ticks
-        | CounterId::Interrupted
-        | CounterId::Interrupts
-        | CounterId::TlbFlushes
-        | CounterId::Emulated => return None,
-    };
-    SamplingEvent::new(kind, period)
-}
-
 /// What counts on this host.
 struct HostTotals<'a> {
     counters: &'a MachineCounters,
     /// How many ticks each vCPU's clock has made.
-    ticks: &'a [u64],
+    ticks: Vec<u64>,
+}
+
+impl<'a> HostTotals<'a> {
+    fn new(context: &Context<'a>) -> Self {
+        Self {
+            counters: &context.machine.counters,
+            ticks: context.clocks.ticks(),
+        }
+    }
 }
 
 impl Totals for HostTotals<'_> {
     fn can_count(&self, counter: CounterId) -> bool {
-        self.counters.values(counter, self.ticks).is_ok()
+        self.counters.values(counter, &self.ticks).is_ok()
     }
 
-    fn can_sample(&self, counter: CounterId) -> bool {
-        let event = event(counter, MAX_PERIOD);
-        event.is_some_and(|event| check_event(event.kind()).is_ok())
+    fn can_sample(&self, kind: EventKind) -> bool {
+        check_event(kind).is_ok()
     }
 
     fn total(&self, counter: CounterId) -> u64 {
-        let values = self.counters.values(counter, self.ticks);
+        let values = self.counters.values(counter, &self.ticks);
         let sum = |sum: u64, one: u64| sum.saturating_add(one);
         values.map_or(0, |values| values.into_iter().fold(0, sum))
     }
@@ -296,18 +265,14 @@ impl Totals for HostTotals<'_> {
 
 impl Consumer for PmcConsumer {
     fn needs(&self) -> ClockNeeds {
-        let profiling = self.pmc.profiling();
-        let event = profiling.and_then(|(counter, period)| event(counter, period));
+        let event = self.pmc.profiling().map(TickSource::Event);
         ClockNeeds {
-            source: event.map(TickSource::Event).or(self.source),
+            source: event.or(self.source.filter(|_| self.wanted() != 0)),
             ..ClockNeeds::default()
         }
     }
 
     fn take(&mut self, ticks: &Ticks, _frames: &[u64]) {
-        if let Some(sum) = self.ticks.get_mut(usize::from(ticks.vcpu)) {
-            *sum += ticks.total();
-        }
         if self.needs().source.is_some() {
             let ledger = &mut self.ledger;
             ledger.ticks += ticks.total();
@@ -326,7 +291,6 @@ impl Consumer for PmcConsumer {
     fn end(&mut self) {
         self.absorb();
         self.pmc.end_all();
-        self.source = None;
         self.follow();
     }
 
@@ -388,16 +352,12 @@ impl Device for PmcConsumer {
                 self.open.insert(handle, Open::default());
                 Ok(Reply::Done)
             }
-            Request::Read { limit } => {
-                self.absorb();
-                self.read(handle, limit, context).map(Reply::Read)
-            }
+            Request::Read { limit } => self.read(handle, limit, context).map(Reply::Read),
             Request::Ioctl {
                 command,
                 argument,
                 data,
             } => {
-                self.absorb();
                 let reply = match command {
                     PMC_CALL => self.call(data, context)?,
                     PMC_ACCOUNT => self.account(handle, argument, context)?,
@@ -407,7 +367,6 @@ impl Device for PmcConsumer {
             }
             Request::Close => {
                 self.open.remove(&handle);
-                self.take_source(context);
                 self.follow();
                 Ok(Reply::Done)
             }
@@ -420,5 +379,46 @@ impl Device for PmcConsumer {
             readable: true,
             ..Readiness::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host that can count all.
+    struct Host;
+
+    impl Totals for Host {
+        fn can_count(&self, _counter: CounterId) -> bool {
+            true
+        }
+
+        fn can_sample(&self, _kind: EventKind) -> bool {
+            false
+        }
+
+        fn total(&self, _counter: CounterId) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn the_clock_stops_with_the_last_process_that_counts() {
+        let counts = Arc::new(ProcessCounts::new(1));
+        let mut consumer = PmcConsumer::new(Arc::clone(&counts));
+        consumer.source = TickSource::clock(100);
+        assert_eq!(consumer.needs().source, None);
+        for function in [Function::Configure, Function::Enable] {
+            let call = Call::new(function, 7, 0);
+            consumer.pmc.call(&call, &Host).unwrap();
+        }
+        assert_eq!(consumer.needs().source, TickSource::clock(100));
+        counts.end(KnownProcess {
+            pid: 7,
+            instance: None,
+        });
+        consumer.absorb();
+        assert_eq!(consumer.needs().source, None);
     }
 }

@@ -90,7 +90,7 @@ impl ProfilConsumer {
         } else {
             self.check_memory(handle, &call)?;
             let hz = ticks_a_second(self.source);
-            let profile = KeptProfile::new(&call, context.vcpus, hz)?;
+            let profile = KeptProfile::new(&call, context.clocks.ledgers().len(), hz)?;
             let watch = self.watch(handle, call.pid)?;
             (0, Open::Kept(Box::new(Kept::new(profile, watch))))
         };
