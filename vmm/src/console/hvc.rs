@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use kvmprof_devices::endpoint::Backend;
@@ -13,6 +13,7 @@ use super::output::ConsoleOutput;
 use super::output_thread::OutputThread;
 use super::panic_watch::PanicWatch;
 use super::room::{InputTarget, RoomForInput};
+use crate::lock::lock;
 
 /// Bytes of input that may wait for the guest.
 const INPUT_MAX: usize = 4096;
@@ -83,9 +84,8 @@ impl HvcConsole {
         self.output.finish(LAST_WORDS_PATIENCE);
     }
 
-    /// A panic elsewhere leaves the console in a state that is still good.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use vmm_sys_util::eventfd::EventFd;
 
 use super::output::ConsoleOutput;
+use crate::lock::lock;
 
 /// Bytes that may wait before no more are wanted.
 const HIGH_WATER: usize = 64 << 10;
@@ -29,9 +30,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// A panic elsewhere leaves the queue one that is still good.
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 }
 

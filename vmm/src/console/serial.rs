@@ -4,7 +4,7 @@
 use std::io;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use vm_superio::Trigger;
 use vm_superio::serial::{Serial, SerialEvents};
@@ -14,6 +14,7 @@ use super::listening::Listening;
 use super::output::ConsoleOutput;
 use super::panic_watch::PanicWatch;
 use super::room::{InputTarget, RoomForInput};
+use crate::lock::lock;
 
 // Registers of a 16550.
 const DATA: u8 = 0;
@@ -249,11 +250,6 @@ impl InputTarget for SerialConsole {
     fn room_event(&self) -> &EventFd {
         self.room.event()
     }
-}
-
-/// A panic elsewhere leaves the port in a state that is still a serial port's.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Deref for InterruptLine {

@@ -1,10 +1,12 @@
 //! What the vCPUs' threads count for processes, shared with the event thread.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use kvmprof_devices::profiling::pmc::{Counted, ProcessKey};
 use kvmprof_introspection::ProcessInstance;
+
+use crate::lock::lock;
 
 /// How many processes a vCPU can count between two times at which the event thread takes the counts. More are counted
 /// together.
@@ -169,11 +171,6 @@ impl CountedProcess {
             *sum = sum.saturating_add(count);
         }
     }
-}
-
-/// Nothing panics while it holds one of these locks, and their contents would still be sound.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

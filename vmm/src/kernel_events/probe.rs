@@ -1,11 +1,12 @@
 //! Finds out whether this host's KVM passes its tracepoints: modules other than kvm-intel and kvm-amd may leave out those
 //! of the processor's architecture, though the tracepoints are there. A guest of three instructions shows it.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use vm_memory::{Bytes, GuestAddress};
 
+use crate::lock::lock;
 use crate::machine::{GuestMemory, open_kvm, register_memory};
 use crate::perf_event::{self, Attributes};
 
@@ -24,7 +25,7 @@ static KNOWN: Mutex<Vec<(&str, bool)>> = Mutex::new(Vec::new());
 /// # Errors
 /// Why that can't be found out, in words.
 pub fn passes(name: &'static str, id: u64) -> Result<bool, String> {
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = lock(&KNOWN);
     if let Some((_, passes)) = known.iter().find(|(known, _)| *known == name) {
         return Ok(*passes);
     }

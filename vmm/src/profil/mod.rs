@@ -12,13 +12,14 @@ mod vcpu_stores;
 mod watched;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use kvmprof_abi::profil::{State, Status};
 use kvmprof_devices::profiling::Profile;
 use kvmprof_introspection::ProcessInstance;
 
+use crate::lock::lock;
 pub use vcpu_stores::VcpuStores;
 use watched::WatchedProcess;
 pub use watched::{ProgramEnd, Watch};
@@ -165,9 +166,4 @@ fn change_list<T: Clone>(list: &Mutex<Arc<[T]>>, change: impl FnOnce(&mut Vec<T>
     let mut changed = list.to_vec();
     change(&mut changed);
     *list = changed.into();
-}
-
-/// Nothing panics while it holds one of these locks, and their contents would still be sound.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

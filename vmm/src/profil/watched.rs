@@ -6,7 +6,8 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::profil::State;
 use kvmprof_introspection::{ProcessFate, ProcessInstance};
 
-use super::{MAX_PROCESSES, ProfiledProcesses, lock};
+use super::{MAX_PROCESSES, ProfiledProcesses};
+use crate::lock::lock;
 use crate::vcpu::StoppedVcpu;
 
 /// A search that doesn't find a process is repeated before that is believed: other vCPUs change the list meanwhile.

@@ -2,6 +2,8 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
+use crate::lock::lock;
+
 /// A gate that opens once and stays open.
 #[derive(Debug, Default)]
 pub struct Gate {
@@ -12,18 +14,18 @@ pub struct Gate {
 impl Gate {
     /// Opens it.
     pub fn open(&self) {
-        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *lock(&self.open) = true;
         self.opened.notify_all();
     }
 
     /// True once it is open.
     pub fn is_open(&self) -> bool {
-        *self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.open)
     }
 
     /// Waits until it is open.
     pub fn pass(&self) {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = lock(&self.open);
         drop(
             self.opened
                 .wait_while(open, |open| !*open)

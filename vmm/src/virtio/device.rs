@@ -2,7 +2,7 @@
 //! serves its queues.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use kvm_ioctls::{IoEventAddress, NoDatamatch, VmFd};
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
@@ -14,6 +14,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::GuestAccess;
 use crate::console::HvcConsole;
+use crate::lock::lock;
 use crate::machine::{GuestMemory, MachineError, layout};
 
 /// How many ports carry the framed protocol.
@@ -191,11 +192,6 @@ fn record(transport: &MmioTransport<Console>) -> ConsoleRecord {
         transport: transport.counts(),
         console: transport.device().faults(),
     }
-}
-
-/// A panic elsewhere leaves the device in a state that is still a device's.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

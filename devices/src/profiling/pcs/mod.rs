@@ -65,9 +65,7 @@ impl Pcs {
     /// # Errors
     /// EBUSY if it is already open, ENXIO if `hz` is 0: there is no clock.
     pub fn open(&mut self, hz: u32) -> Result<(), Errno> {
-        if self.session.is_some() {
-            return Err(Errno::EBUSY);
-        }
+        self.check_closed()?;
         if hz == 0 {
             return Err(Errno::ENXIO);
         }
@@ -81,10 +79,15 @@ impl Pcs {
     /// # Errors
     /// EBUSY if it is already open.
     pub fn open_by_event(&mut self) -> Result<(), Errno> {
-        if self.session.is_some() {
+        self.check_closed()?;
+        self.session = Some(Session::new(self.vcpus, 0));
+        Ok(())
+    }
+
+    fn check_closed(&self) -> Result<(), Errno> {
+        if self.is_open() {
             return Err(Errno::EBUSY);
         }
-        self.session = Some(Session::new(self.vcpus, 0));
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use kvmprof_devices::profiling::{Prf, Switch};
 use kvmprof_recording::Ticks;
 use kvmprof_recording::status::{ConsumerStatus, PrfStatus};
 
-use super::rate::RateCheck;
+use super::rate::{RateCheck, ticks_a_second};
 use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
 use crate::clock::TickSource;
 
@@ -42,12 +42,7 @@ impl PrfConsumer {
     /// A minor is turned on: it starts with the ticks from now on, of whatever makes them.
     fn take_ticks_of(&mut self, source: Option<TickSource>) {
         self.source = source;
-        let hz = match source {
-            // All of them count, as of a clock at that rate.
-            Some(TickSource::Event(_)) => RATE_HZ,
-            Some(TickSource::Clock(hz)) => hz,
-            None => 0,
-        };
+        let hz = ticks_a_second(source, RATE_HZ);
         self.prf.set_hz(hz);
         // prf itself refuses it.
         let _ = self.rates.divides(hz, RATE_HZ, "prf counts");

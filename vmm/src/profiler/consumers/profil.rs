@@ -15,7 +15,7 @@ use kvmprof_recording::Ticks;
 use kvmprof_recording::status::{ConsumerStatus, ProfilStatus};
 
 use super::kept_profile::Kept;
-use super::rate::RateCheck;
+use super::rate::{RateCheck, ticks_a_second};
 use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
 use crate::clock::TickSource;
 use crate::profil::{ProfiledProcesses, Watch};
@@ -81,7 +81,7 @@ impl ProfilConsumer {
         }
         if turns_on(&call, &ranges)? {
             let source = context.ticks();
-            self.check_rate(&call, ticks_a_second(source))?;
+            self.check_rate(&call, ticks_a_second(source, RATE_HZ))?;
             self.source = source;
         }
         let (value, open) = if call.flags & Call::KEEP == 0 {
@@ -89,7 +89,7 @@ impl ProfilConsumer {
             (value, Open::Process(call.pid))
         } else {
             self.check_memory(handle, &call)?;
-            let hz = ticks_a_second(self.source);
+            let hz = ticks_a_second(self.source, RATE_HZ);
             let profile = KeptProfile::new(&call, context.clocks.ledgers().len(), hz)?;
             let watch = self.watch(handle, call.pid)?;
             (0, Open::Kept(Box::new(Kept::new(profile, watch))))
@@ -153,15 +153,6 @@ impl ProfilConsumer {
         };
         let stored = kept.profile.stored();
         Ok(stored.get(..limit).unwrap_or(stored).to_vec())
-    }
-}
-
-/// The rate that ticks count at. Of an event all of them count, as of a clock at [`RATE_HZ`].
-fn ticks_a_second(source: Option<TickSource>) -> u32 {
-    match source {
-        Some(TickSource::Event(_)) => RATE_HZ,
-        Some(TickSource::Clock(hz)) => hz,
-        None => 0,
     }
 }
 

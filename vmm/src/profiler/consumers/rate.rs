@@ -1,5 +1,17 @@
 //! Rates of the clock for consumers that count at a rate of their own.
 
+use crate::clock::TickSource;
+
+/// How often ticks of `source` come for a consumer that counts `rate_hz` times a second, in Hz: all of an event count, as of
+/// a clock at that rate. 0: there are none.
+pub(super) fn ticks_a_second(source: Option<TickSource>, rate_hz: u32) -> u32 {
+    match source {
+        Some(TickSource::Event(_)) => rate_hz,
+        Some(TickSource::Clock(hz)) => hz,
+        None => 0,
+    }
+}
+
 /// Checks rates of the clock, and tells in the log of those that won't do.
 #[derive(Debug, Default)]
 pub(super) struct RateCheck {
