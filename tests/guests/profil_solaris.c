@@ -216,6 +216,25 @@ static void a_file_gets_what_is_stored(void)
 	close(file);
 }
 
+/* One entry of the page tables maps all of it. */
+static void huge_pages_are_stored_into(void)
+{
+	const size_t length = 2 << 20, count = 5;
+	uintptr_t *page = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+
+	if (page == MAP_FAILED)
+		stop("a huge page");
+	uintptr_t *end = page + length / sizeof *page, *array = end - count;
+	size_t others = 0;
+
+	*page = 0; /* It is there from the first store on. */
+	sample_into(array, count);
+	for (const uintptr_t *word = page; word < array; word++)
+		others += *word != 0;
+	check("a huge page", array[0] && end[-1] && !others, "%zu words besides", others);
+	munmap(page, length);
+}
+
 static volatile long in_handler = -1;
 
 static void call_in_handler(int signal)
@@ -267,6 +286,7 @@ int main(int count, char **words)
 	wrong_buffers_harm_nobody();
 	buffers_lie_anywhere();
 	a_file_gets_what_is_stored();
+	huge_pages_are_stored_into();
 	signals_interrupt_no_call();
 	return finish("profil_solaris");
 }

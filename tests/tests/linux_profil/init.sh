@@ -13,6 +13,7 @@ uname -r | sed 's/^/release /'
 profil_solaris "without pcsd"
 pcsd --mode 0640 --group 7 || poweroff -f
 ls -l /dev/profil /dev/pcs
+echo 1 > /proc/sys/vm/nr_hugepages
 # Nothing has been profiled before: the host's clock starts with the recorder that waits for this.
 echo 'the rates are next'
 read -r word
