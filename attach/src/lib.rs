@@ -1,0 +1,3 @@
+//! Guests of other VMMs on this host: finds them, and reads their memory and registers.
+
+pub mod tracer;

@@ -1,0 +1,287 @@
+//! A stopped thread that does system calls for the one who has stopped it.
+
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libc::{c_int, c_void, iovec, pid_t, user_regs_struct};
+
+use super::TraceError;
+use super::code::ThreadCode;
+use super::frame::ReturnFrame;
+use super::ptrace::Traced;
+
+/// Looks at a thread that hasn't stopped yet without a pause, and how long the others are apart.
+const LOOKS: u32 = 50;
+const FIRST_PAUSE: Duration = Duration::from_micros(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+/// How long a thread may take to stop. One that waits for a disk, or is frozen, takes longer.
+const MAX_WAIT: Duration = Duration::from_millis(200);
+/// Stops of a thread for other reasons, such as signals and the system calls of their handlers, during one system call.
+const MAX_STOPS: u32 = 10_000;
+/// Bytes that system calls may write for their caller.
+pub const ROOM: u64 = 1024;
+
+/// `PTRACE_EVENT_STOP << 16` and the bit of PTRACE_O_TRACESYSGOOD (ptrace(2)).
+const EVENT_STOP: c_int = 128;
+const SYSTEM_CALL_STOP: c_int = libc::SIGTRAP | 0x80;
+/// What a system call returns inside the kernel that is to be restarted (`include/linux/errno.h`).
+const ERESTARTSYS: i64 = 512;
+const ERESTART_RESTARTBLOCK: i64 = 516;
+
+/// Why a traced thread has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// It was interrupted.
+    Interrupted,
+    /// Its process was stopped, by SIGSTOP or the like.
+    Suspended,
+    /// It enters a system call or returns from one.
+    SystemCall,
+    /// It is to be given this signal.
+    Signal(c_int),
+    /// It has ended.
+    Gone,
+}
+
+/// Waits until the thread stops; `None` if it takes too long.
+pub fn wait(traced: &Traced) -> Result<Option<Stop>, TraceError> {
+    let begin = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    for look in 0_u32.. {
+        match traced.wait() {
+            Ok(Some(status)) => return Ok(Some(stop(status))),
+            Ok(None) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
+                return Ok(Some(Stop::Gone));
+            }
+            Err(error) => return Err(TraceError::Wait(error)),
+        }
+        if look < LOOKS {
+            thread::yield_now();
+        } else if begin.elapsed() < MAX_WAIT {
+            thread::sleep(pause);
+            pause = LONGEST_PAUSE.min(pause * 2);
+        } else {
+            break;
+        }
+    }
+    Ok(None)
+}
+
+fn stop(status: c_int) -> Stop {
+    if !libc::WIFSTOPPED(status) {
+        return Stop::Gone;
+    }
+    let signal = libc::WSTOPSIG(status);
+    match (status >> 16, signal) {
+        (EVENT_STOP, libc::SIGTRAP) => Stop::Interrupted,
+        (EVENT_STOP, _) => Stop::Suspended,
+        (_, SYSTEM_CALL_STOP) => Stop::SystemCall,
+        _ => Stop::Signal(signal),
+    }
+}
+
+/// A thread that stands still until this is over.
+#[derive(Debug)]
+pub struct StoppedThread<'a> {
+    traced: &'a Traced,
+    pid: pid_t,
+    code: ThreadCode,
+    registers: user_regs_struct,
+    /// What brings it back by itself, once it has been sent elsewhere.
+    frame: Option<ReturnFrame>,
+}
+
+impl<'a> StoppedThread<'a> {
+    /// The thread that `traced` has just seen stop, of process `pid`.
+    pub fn new(traced: &'a Traced, pid: pid_t, code: ThreadCode) -> Result<Self, TraceError> {
+        Ok(Self {
+            traced,
+            pid,
+            code,
+            registers: traced.registers().map_err(TraceError::Registers)?,
+            frame: None,
+        })
+    }
+
+    /// Its own registers.
+    pub fn registers(&self) -> &user_regs_struct {
+        &self.registers
+    }
+
+    /// Has it do ioctl(2) with `command` on its `descriptor`, which fills `answer`, of up to [`ROOM`] bytes.
+    ///
+    /// # Errors
+    /// The thread couldn't be made to, or what the kernel has answered.
+    pub fn ioctl(
+        &mut self,
+        descriptor: i32,
+        command: u64,
+        answer: &mut [u8],
+    ) -> Result<(), TraceError> {
+        let (stack, room) = self.lay_frame()?;
+        let call = user_regs_struct {
+            rip: self.code.system_call,
+            rsp: stack,
+            rax: libc::SYS_ioctl.unsigned_abs(),
+            // It is in no system call that could be restarted.
+            orig_rax: u64::MAX,
+            rdi: u64::from(descriptor.unsigned_abs()),
+            rsi: command,
+            rdx: room,
+            ..self.registers
+        };
+        let result = self.call(&call)?;
+        if result < 0 {
+            let errno = i32::try_from(-result).unwrap_or(libc::EIO);
+            return Err(TraceError::Kvm(io::Error::from_raw_os_error(errno)));
+        }
+        read(self.pid, room, answer).map_err(TraceError::Stack)
+    }
+
+    /// Lays the frame below its stack, once; the stack pointer for system calls, and the room for their answers.
+    fn lay_frame(&mut self) -> Result<(u64, u64), TraceError> {
+        if let Some(frame) = &self.frame {
+            return Ok((frame.address, frame.room));
+        }
+        let extended = self.traced.extended_registers();
+        let blocked = self.traced.blocked_signals();
+        let frame = ReturnFrame::new(
+            &resumed(&self.registers),
+            extended.map_err(TraceError::Registers)?,
+            blocked.map_err(TraceError::Registers)?,
+            self.code.signal_return,
+            ROOM,
+        );
+        let frame = frame.ok_or(TraceError::Unknown)?;
+        write(self.pid, frame.address, &frame.bytes).map_err(TraceError::Stack)?;
+        let places = (frame.address, frame.room);
+        self.frame = Some(frame);
+        Ok(places)
+    }
+
+    /// Has it do the system call of `call`; the result is what that returns.
+    fn call(&self, call: &user_regs_struct) -> Result<i64, TraceError> {
+        self.traced
+            .set_registers(call)
+            .map_err(TraceError::Registers)?;
+        let behind = call.rip + 2;
+        let mut signal = 0;
+        let mut is_inside = false;
+        for _ in 0..MAX_STOPS {
+            let proceeded = self.traced.proceed_to_system_call(signal);
+            proceeded.map_err(TraceError::Wait)?;
+            signal = 0;
+            match wait(self.traced)? {
+                Some(Stop::SystemCall) => {
+                    let registers = self.traced.registers().map_err(TraceError::Registers)?;
+                    // Handlers of signals do system calls of their own.
+                    let is_ours = registers.rip == behind && registers.rsp == call.rsp;
+                    if is_ours && is_inside {
+                        return Ok(registers.rax.cast_signed());
+                    }
+                    is_inside = is_ours;
+                }
+                Some(Stop::Signal(number)) => signal = number,
+                Some(Stop::Interrupted | Stop::Suspended) => {}
+                Some(Stop::Gone) => return Err(TraceError::Gone),
+                None => break,
+            }
+        }
+        Err(TraceError::Slow)
+    }
+
+    /// Sets it back where it was, and lets it go on.
+    pub fn resume(self) -> Result<(), TraceError> {
+        if self.frame.is_some() {
+            let set = self.traced.set_registers(&self.registers);
+            set.map_err(TraceError::Registers)?;
+            if is_to_be_restarted(&self.registers) {
+                self.pass_signals()?;
+            }
+        }
+        self.traced.detach().map_err(TraceError::Wait)
+    }
+
+    /// Has the kernel look for signals, as it did when the thread was stopped: there it restarts what a signal has
+    /// interrupted.
+    fn pass_signals(&self) -> Result<(), TraceError> {
+        self.traced.interrupt().map_err(TraceError::Wait)?;
+        let mut signal = 0;
+        for _ in 0..MAX_STOPS {
+            self.traced.proceed(signal).map_err(TraceError::Wait)?;
+            signal = 0;
+            match wait(self.traced)? {
+                Some(Stop::Interrupted | Stop::Suspended) => return Ok(()),
+                Some(Stop::Signal(number)) => signal = number,
+                Some(Stop::SystemCall) => {}
+                Some(Stop::Gone) => return Err(TraceError::Gone),
+                None => break,
+            }
+        }
+        Err(TraceError::Slow)
+    }
+}
+
+/// Whether the kernel is to restart the system call that the thread was stopped in.
+fn is_to_be_restarted(registers: &user_regs_struct) -> bool {
+    let result = registers.rax.cast_signed();
+    registers.orig_rax.cast_signed() >= 0 && (ERESTARTSYS..=ERESTART_RESTARTBLOCK).contains(&-result)
+}
+
+/// The registers by which a thread goes on whose system call is restarted.
+fn resumed(registers: &user_regs_struct) -> user_regs_struct {
+    if !is_to_be_restarted(registers) {
+        return *registers;
+    }
+    let number = if registers.rax.cast_signed() == -ERESTART_RESTARTBLOCK {
+        libc::SYS_restart_syscall.unsigned_abs()
+    } else {
+        registers.orig_rax
+    };
+    user_regs_struct {
+        rip: registers.rip.wrapping_sub(2),
+        rax: number,
+        ..*registers
+    }
+}
+
+fn read(pid: pid_t, address: u64, buffer: &mut [u8]) -> io::Result<()> {
+    let local = iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    let remote = remote(address, buffer.len());
+    // SAFETY: `local` is a buffer that is valid to write to; the kernel checks the other process's address.
+    let read = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    whole(read, buffer.len())
+}
+
+fn write(pid: pid_t, address: u64, bytes: &[u8]) -> io::Result<()> {
+    let local = iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let remote = remote(address, bytes.len());
+    // SAFETY: `local` is a buffer that is valid to read; the kernel checks the other process's address, which is memory
+    // below the stack of a stopped thread, where nobody keeps anything.
+    let written =
+        unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    whole(written, bytes.len())
+}
+
+fn remote(address: u64, length: usize) -> iovec {
+    iovec {
+        iov_base: address as *mut c_void,
+        iov_len: length,
+    }
+}
+
+fn whole(done: isize, length: usize) -> io::Result<()> {
+    match usize::try_from(done) {
+        Ok(done) if done == length => Ok(()),
+        Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,245 @@
+//! A vCPU of another process.
+
+use std::fs;
+use std::io;
+
+use kvm_bindings::{kvm_mp_state, kvm_regs, kvm_sregs};
+use libc::{c_uint, pid_t};
+
+use super::code::ThreadCode;
+use super::ptrace::Traced;
+use super::thread::{StoppedThread, Stop, wait};
+
+/// `KVM_RUN`, `KVM_GET_REGS`, `KVM_GET_SREGS` and `KVM_GET_MP_STATE` (`include/uapi/linux/kvm.h`).
+const KVM_RUN: u64 = 0xae80;
+const KVM_GET_REGS: u64 = 0x8090_ae81;
+const KVM_GET_SREGS: u64 = 0x8138_ae83;
+const KVM_GET_MP_STATE: u64 = 0x8004_ae98;
+
+/// Why a vCPU couldn't be looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// ptrace(2) is refused.
+    #[error(
+        "Thread {tid} can't be traced ({source}): that takes CAP_SYS_PTRACE, and CAP_SYS_ADMIN where the thread has a \
+         seccomp filter"
+    )]
+    Refused {
+        /// The thread.
+        tid: pid_t,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The thread has ended.
+    #[error("The thread has ended")]
+    Gone,
+    /// The thread hasn't stopped in time.
+    #[error("The thread doesn't stop")]
+    Slow,
+    /// ptrace(2) has failed on a traced thread.
+    #[error("The thread can't be controlled: {0}")]
+    Wait(io::Error),
+    /// The thread's registers can't be had.
+    #[error("The thread's registers can't be read or set: {0}")]
+    Registers(io::Error),
+    /// The thread's stack can't be used.
+    #[error("The memory below the thread's stack can't be used: {0}")]
+    Stack(io::Error),
+    /// The thread's registers have an unknown form.
+    #[error("The processor's extended registers have an unknown form")]
+    Unknown,
+    /// KVM has refused the vCPU's registers.
+    #[error("KVM doesn't tell the vCPU's registers: {0}")]
+    Kvm(io::Error),
+}
+
+/// What has come of a look at a vCPU.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Look<T> {
+    /// It was stopped, and this was seen.
+    Seen(T),
+    /// Its process is stopped, by SIGSTOP or the like.
+    Suspended,
+    /// Somebody else traces its thread.
+    Busy,
+    /// Its thread has ended.
+    Gone,
+}
+
+/// A vCPU that stands still.
+#[derive(Debug)]
+pub struct State<'a> {
+    thread: StoppedThread<'a>,
+    descriptor: i32,
+}
+
+impl State<'_> {
+    /// Whether its thread was in KVM_RUN: it was executing the guest, or was halted.
+    pub fn is_in_guest(&self) -> bool {
+        let registers = self.thread.registers();
+        registers.orig_rax == libc::SYS_ioctl.unsigned_abs()
+            && registers.rsi & u64::from(u32::MAX) == KVM_RUN
+            && registers.rdi == u64::from(self.descriptor.unsigned_abs())
+    }
+
+    /// Its registers, as KVM_GET_REGS and KVM_GET_SREGS tell them.
+    ///
+    /// # Errors
+    /// The thread can't be made to ask, or KVM doesn't tell.
+    pub fn registers(&mut self) -> Result<(kvm_regs, kvm_sregs), TraceError> {
+        Ok((self.ask(KVM_GET_REGS)?, self.ask(KVM_GET_SREGS)?))
+    }
+
+    /// Whether it runs or is halted, as KVM_GET_MP_STATE tells it.
+    ///
+    /// # Errors
+    /// The thread can't be made to ask, or KVM doesn't tell.
+    pub fn mp_state(&mut self) -> Result<u32, TraceError> {
+        Ok(self.ask::<kvm_mp_state>(KVM_GET_MP_STATE)?.mp_state)
+    }
+
+    fn ask<T: Answer>(&mut self, command: u64) -> Result<T, TraceError> {
+        let mut answer = T::default();
+        // SAFETY: `answer` is alive, and is plain numbers without padding, which any bytes are valid for (see Answer).
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut((&raw mut answer).cast::<u8>(), size_of::<T>())
+        };
+        self.thread.ioctl(self.descriptor, command, bytes)?;
+        Ok(answer)
+    }
+}
+
+/// A structure that KVM fills.
+///
+/// # Safety
+/// It consists of numbers, without padding.
+unsafe trait Answer: Default {}
+
+// SAFETY: 18 numbers of 64 bits.
+unsafe impl Answer for kvm_regs {}
+// SAFETY: bindgen's structures of numbers; what pads them has fields of its own.
+unsafe impl Answer for kvm_sregs {}
+// SAFETY: a number of 32 bits.
+unsafe impl Answer for kvm_mp_state {}
+
+/// A vCPU whose thread is stopped for each look. All looks are made by the same thread.
+#[derive(Debug)]
+pub struct TracedVcpu {
+    pid: pid_t,
+    tid: pid_t,
+    descriptor: i32,
+    code: ThreadCode,
+    options: c_uint,
+    /// A thread that was interrupted and hasn't stopped yet.
+    slow: Option<Traced>,
+}
+
+impl TracedVcpu {
+    /// The vCPU of process `pid` with that descriptor, which the thread `tid` runs. The process has this `code`.
+    pub fn new(pid: pid_t, tid: pid_t, descriptor: i32, code: ThreadCode) -> Self {
+        let filtered = has_seccomp_filter(pid, tid);
+        let suspended = if filtered {
+            libc::PTRACE_O_SUSPEND_SECCOMP
+        } else {
+            0
+        };
+        Self {
+            pid,
+            tid,
+            descriptor,
+            code,
+            options: (libc::PTRACE_O_TRACESYSGOOD | suspended).unsigned_abs(),
+            slow: None,
+        }
+    }
+
+    /// Stops the vCPU, has `see` look at it, and lets it go on.
+    ///
+    /// # Errors
+    /// It can't be stopped. It goes on in any case.
+    pub fn look<T>(
+        &mut self,
+        see: impl FnOnce(&mut State<'_>) -> Result<T, TraceError>,
+    ) -> Result<Look<T>, TraceError> {
+        let traced = match self.slow.take() {
+            Some(traced) => traced,
+            None => match self.interrupt()? {
+                Look::Seen(traced) => traced,
+                Look::Suspended => return Ok(Look::Suspended),
+                Look::Busy => return Ok(Look::Busy),
+                Look::Gone => return Ok(Look::Gone),
+            },
+        };
+        loop {
+            match wait(&traced)? {
+                Some(Stop::Interrupted) => break,
+                // The end of the tracing leaves it suspended.
+                Some(Stop::Suspended) => return Ok(Look::Suspended),
+                Some(Stop::Signal(signal)) => traced.proceed(signal).map_err(TraceError::Wait)?,
+                Some(Stop::SystemCall) => traced.proceed(0).map_err(TraceError::Wait)?,
+                Some(Stop::Gone) => return Ok(Look::Gone),
+                None => {
+                    self.slow = Some(traced);
+                    return Err(TraceError::Slow);
+                }
+            }
+        }
+        let mut state = State {
+            thread: StoppedThread::new(&traced, self.pid, self.code)?,
+            descriptor: self.descriptor,
+        };
+        let seen = see(&mut state);
+        if matches!(seen, Err(TraceError::Gone)) {
+            return Ok(Look::Gone);
+        }
+        if matches!(seen, Err(TraceError::Slow)) {
+            // It is in a handler of a signal, and gets back by the frame.
+            traced.interrupt().map_err(TraceError::Wait)?;
+            self.slow = Some(traced);
+            return Err(TraceError::Slow);
+        }
+        state.thread.resume()?;
+        seen.map(Look::Seen)
+    }
+
+    /// Begins to trace the thread, which stops soon.
+    fn interrupt(&self) -> Result<Look<Traced>, TraceError> {
+        let traced = match Traced::seize(self.tid, self.options) {
+            Ok(traced) => traced,
+            Err(error) => return self.explain(error),
+        };
+        traced.interrupt().map_err(TraceError::Wait)?;
+        Ok(Look::Seen(traced))
+    }
+
+    /// What it means that the thread can't be traced. A thread that is ending gives EPERM too.
+    fn explain<T>(&self, source: io::Error) -> Result<Look<T>, TraceError> {
+        let status = thread_status(self.pid, self.tid).unwrap_or_default();
+        let field = |name| field(&status, name);
+        let is_ending = field("State:").is_none_or(|state| state.starts_with(['Z', 'X']));
+        if is_ending || source.raw_os_error() == Some(libc::ESRCH) {
+            return Ok(Look::Gone);
+        }
+        if field("TracerPid:").is_some_and(|tracer| tracer != "0") {
+            return Ok(Look::Busy);
+        }
+        let tid = self.tid;
+        Err(TraceError::Refused { tid, source })
+    }
+}
+
+fn has_seccomp_filter(pid: pid_t, tid: pid_t) -> bool {
+    let status = thread_status(pid, tid).unwrap_or_default();
+    field(&status, "Seccomp:").is_some_and(|mode| mode != "0")
+}
+
+fn thread_status(pid: pid_t, tid: pid_t) -> io::Result<String> {
+    let status = fs::read(format!("/proc/{pid}/task/{tid}/status"))?;
+    Ok(String::from_utf8_lossy(&status).into_owned())
+}
+
+/// The value of the line that begins with `name` (proc(5)).
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    let value = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(value.trim())
+}
