@@ -40,7 +40,7 @@ pub use linux::{
     Area, Backing, FileIdentity, LinuxKnowledge, MappedFile, Modules, NewFunctions, ProcessFate,
     ProcessInstance, ProcessMap, ProcessOrigin, UnwinderSlot,
 };
-pub use memory::{AddressSpace, NotWritable, PhysicalMemory, WritableMemory};
+pub use memory::{AddressSpace, NotWritable, PhysicalMemory, SharedMemory, WritableMemory};
 pub use noted::{PidAtError, parse as parse_pid_at};
 pub use unwind::{OrcTable, Stack, UnwindTable, UserUnwinder};
 pub use vcpu::VcpuIntrospector;

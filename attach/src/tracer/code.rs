@@ -109,7 +109,9 @@ mod tests {
         let code = ThreadCode::find(pid).unwrap();
         let memory = fs::File::open("/proc/self/mem").unwrap();
         let mut bytes = [0; 9];
-        memory.read_exact_at(&mut bytes, code.signal_return).unwrap();
+        memory
+            .read_exact_at(&mut bytes, code.signal_return)
+            .unwrap();
         assert_eq!(bytes, SIGNAL_RETURN);
         memory.read_exact_at(&mut bytes, code.system_call).unwrap();
         assert_eq!(bytes[..3], *SYSTEM_CALL);

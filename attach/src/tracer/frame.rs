@@ -51,10 +51,8 @@ impl ReturnFrame {
     ) -> Option<Self> {
         let extended = with_software_bytes(extended)?;
         let room = aligned(registers.rsp.checked_sub(RED_ZONE + room)?, 16);
-        let extended_address = aligned(
-            room.checked_sub(extended.len() as u64)?,
-            EXTENDED_ALIGNMENT,
-        );
+        let extended_address =
+            aligned(room.checked_sub(extended.len() as u64)?, EXTENDED_ALIGNMENT);
         let head = size_of::<u64>() + UCONTEXT;
         // Functions expect the stack as a call leaves it.
         let address = aligned(extended_address.checked_sub(head as u64 + 16)?, 16) + 8;
@@ -68,8 +66,8 @@ impl ReturnFrame {
         put(24, NO_STACK_MODE);
         let r = registers;
         let general = [
-            r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx, r.rdx,
-            r.rax, r.rcx, r.rsp, r.rip, r.eflags,
+            r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx,
+            r.rdx, r.rax, r.rcx, r.rsp, r.rip, r.eflags,
         ];
         for (index, value) in general.into_iter().enumerate() {
             put(CONTEXT + 8 * index, value);

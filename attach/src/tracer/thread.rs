@@ -227,7 +227,8 @@ impl<'a> StoppedThread<'a> {
 /// Whether the kernel is to restart the system call that the thread was stopped in.
 fn is_to_be_restarted(registers: &user_regs_struct) -> bool {
     let result = registers.rax.cast_signed();
-    registers.orig_rax.cast_signed() >= 0 && (ERESTARTSYS..=ERESTART_RESTARTBLOCK).contains(&-result)
+    registers.orig_rax.cast_signed() >= 0
+        && (ERESTARTSYS..=ERESTART_RESTARTBLOCK).contains(&-result)
 }
 
 /// The registers by which a thread goes on whose system call is restarted.

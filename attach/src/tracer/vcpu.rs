@@ -8,7 +8,7 @@ use libc::{c_uint, pid_t};
 
 use super::code::ThreadCode;
 use super::ptrace::Traced;
-use super::thread::{StoppedThread, Stop, wait};
+use super::thread::{Stop, StoppedThread, wait};
 
 /// `KVM_RUN`, `KVM_GET_REGS`, `KVM_GET_SREGS` and `KVM_GET_MP_STATE` (`include/uapi/linux/kvm.h`).
 const KVM_RUN: u64 = 0xae80;

@@ -3,6 +3,7 @@
 mod paging;
 mod user_store;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, VolatileMemory};
@@ -32,6 +33,19 @@ pub trait WritableMemory: PhysicalMemory {
     /// Replaces the 64-bit number at guest-physical address `address`, a multiple of 8, by `new`, if it is `current`.
     /// `None` if it is another one, or isn't in guest memory.
     fn exchange(&self, address: GuestAddress, current: u64, new: u64) -> Option<()>;
+}
+
+/// The memory of a guest that others use too, whoever runs it.
+pub type SharedMemory = Arc<dyn PhysicalMemory + Send + Sync>;
+
+impl PhysicalMemory for SharedMemory {
+    fn read_physical(&self, address: GuestAddress, buffer: &mut [u8]) -> Option<()> {
+        (**self).read_physical(address, buffer)
+    }
+
+    fn contains(&self, address: GuestAddress) -> bool {
+        (**self).contains(address)
+    }
 }
 
 /// Memory that this process has mapped.

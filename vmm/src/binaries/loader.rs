@@ -35,7 +35,6 @@ enum Done {
 }
 
 /// Reads files, each once, and makes known what unwinds the stacks of those who have mapped them.
-#[derive(Debug)]
 pub struct BinaryLoader {
     sources: Option<BinarySources>,
     queue: Option<SyncSender<Request>>,

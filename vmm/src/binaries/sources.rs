@@ -8,8 +8,7 @@ use std::sync::{Arc, OnceLock};
 use kvmprof_recording::{Sysroot, elf};
 
 use super::initrd::Initrd;
-use crate::machine::GuestMemory;
-use kvmprof_introspection::{GuestKnowledge, LinuxKnowledge, MappedFile};
+use kvmprof_introspection::{GuestKnowledge, LinuxKnowledge, MappedFile, SharedMemory};
 
 /// Longest file that is read of a folder on the host, in bytes.
 const MAX_FILE: u64 = 512 << 20;
@@ -17,10 +16,9 @@ const MAX_FILE: u64 = 512 << 20;
 const START: u64 = 4096;
 
 /// What there is of the guest's files on the host.
-#[derive(Debug)]
 pub struct BinarySources {
     /// Guest memory, where the kernel keeps files that are in use.
-    memory: GuestMemory,
+    memory: SharedMemory,
     /// What is known of the kernel.
     knowledge: Arc<GuestKnowledge>,
     /// The initial RAM disk that the guest was started with.
@@ -43,7 +41,7 @@ pub struct Found {
 impl BinarySources {
     /// All of these; `sysroot` takes precedence, whose files may tell more than those in the guest.
     pub fn new(
-        memory: GuestMemory,
+        memory: SharedMemory,
         knowledge: Arc<GuestKnowledge>,
         initrd: Option<PathBuf>,
         sysroot: Option<Sysroot>,

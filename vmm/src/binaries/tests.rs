@@ -30,7 +30,7 @@ fn archive(path: &str, contents: &[u8]) -> Vec<u8> {
 /// What is read of `file`: the source that it names.
 fn source(guest: &LinuxGuest, file: &MappedFile, initrd: &Path, sysroot: &Path) -> Option<String> {
     let sources = BinarySources::new(
-        guest.memory.clone(),
+        Arc::new(guest.memory.clone()),
         guest.knowledge.clone(),
         Some(initrd.to_owned()),
         Some(Sysroot::open(sysroot).unwrap()),

@@ -44,6 +44,8 @@ pub enum ClockSource {
     Thread,
     /// One thread that kicks all vCPUs: less guest time a sample, but time of another core.
     Ticker,
+    /// For the vCPUs of another program: a thread for each of them stops it by ptrace(2).
+    Ptrace,
 }
 
 impl ClockSource {
@@ -52,6 +54,7 @@ impl ClockSource {
         match self {
             Self::Thread => "thread",
             Self::Ticker => "ticker",
+            Self::Ptrace => "ptrace",
         }
     }
 }

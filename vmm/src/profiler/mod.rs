@@ -60,14 +60,14 @@ pub struct Profiler {
 impl Profiler {
     /// A profiler of the vCPUs whose threads have the other ends of these; `gate` holds them
     /// until something is counted. A table of prf may have `prf_addresses` addresses. `on_vcpus` is what the vCPUs' threads do
-    /// for consumers. The files that the guest executes are looked for in `sources`.
+    /// for consumers; `None`: they are another program's. The files that the guest executes are looked for in `sources`.
     pub fn new(
         vcpus: Vec<(Arc<VcpuShared>, TickReceiver)>,
         plan: ClockPlan,
         gate: Arc<Gate>,
         info: MachineInfo,
         prf_addresses: usize,
-        on_vcpus: OnVcpus,
+        on_vcpus: Option<OnVcpus>,
         sources: BinarySources,
     ) -> Self {
         let count = u16::try_from(vcpus.len()).unwrap_or(u16::MAX);

@@ -19,7 +19,6 @@ const MAX_FILES: usize = 16_384;
 const MAX_KEPT: usize = 256 << 20;
 
 /// The address spaces and files of the processes that vCPUs have met, as blocks for recordings.
-#[derive(Debug)]
 pub struct Processes {
     /// By page-table root.
     spaces: BTreeMap<u64, Space>,
@@ -170,7 +169,7 @@ mod tests {
     fn processes() -> Processes {
         let memory = GuestMemory::from_ranges(&[(GuestAddress(0), 4096)]).unwrap();
         let knowledge = Arc::new(GuestKnowledge::unknown());
-        Processes::new(BinarySources::new(memory, knowledge, None, None))
+        Processes::new(BinarySources::new(Arc::new(memory), knowledge, None, None))
     }
 
     fn file(path: &str, number: u64) -> Backing {

@@ -20,8 +20,8 @@ pub struct MachineInfo {
     pub kernel: String,
     /// Guest memory in bytes.
     pub memory_bytes: u64,
-    /// Counts accesses that no device answers.
-    pub devices: Arc<MachineDevices>,
+    /// Its devices, which count accesses that none of them answers. `None`: the guest is another program's.
+    pub devices: Option<Arc<MachineDevices>>,
     /// What can be counted of it.
     pub counters: MachineCounters,
     /// How processes are told apart.
@@ -42,7 +42,9 @@ impl Profiler {
     }
 
     fn machine_status(&self) -> MachineStatus {
-        let unclaimed = self.info.devices.unclaimed_accesses();
+        let devices = self.info.devices.as_ref();
+        let unclaimed = devices.map(|devices| devices.unclaimed_accesses());
+        let unclaimed = unclaimed.unwrap_or_default();
         MachineStatus {
             kernel: self.info.kernel.clone(),
             memory_bytes: self.info.memory_bytes,
@@ -58,7 +60,9 @@ impl Profiler {
                 mmio_reads: unclaimed.mmio_reads,
                 mmio_writes: unclaimed.mmio_writes,
             },
-            virtio: (self.info.devices.virtio()).map(|device| virtio_status(&device.record())),
+            virtio: devices
+                .and_then(|devices| devices.virtio())
+                .map(|device| virtio_status(&device.record())),
             held: !self.gate.is_open(),
             ended: self.has_ended,
         }

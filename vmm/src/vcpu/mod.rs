@@ -9,6 +9,7 @@ mod sampler;
 pub mod signals;
 mod stopped;
 mod thread;
+mod view;
 
 pub use capture::RegisterSource;
 pub use exits::{ExitTotals, GuestExit};
@@ -17,3 +18,4 @@ pub use kicker::Kicker;
 pub use ring::{Doorbell, RING_ENTRIES, TickReceiver, TickSender, tick_ring};
 pub use stopped::{SEARCH_PERIOD, StoppedVcpu, in_turn};
 pub use thread::{Ending, VcpuCommon, VcpuShared, VcpuThread};
+pub(crate) use view::VcpuView;

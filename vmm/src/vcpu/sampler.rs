@@ -4,25 +4,23 @@ use std::sync::Arc;
 
 use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
 use kvm_ioctls::VcpuFd;
-use kvmprof_recording::{EventKind, Mode, Sample, StackParts, Ticks};
+use kvmprof_recording::{EventKind, Sample};
 
-use super::capture::{RegisterSource, interrupt_priority_level, page_table_root, read_by_ioctls};
+use super::capture::{RegisterSource, read_by_ioctls};
 use super::exits::{ExitCounter, GuestExit};
+use super::view::VcpuView;
 use super::{StoppedVcpu, TickSender, VcpuShared, signals};
 use crate::clock::{ElapsedTicks, Generation, TickSource, VcpuClock, monotonic_ns};
 use crate::counters::VcpuCounting;
 use crate::kernel_events::KernelEvent;
 use crate::machine::GuestMemory;
 use crate::profil::VcpuStores;
-use kvmprof_introspection::{AddressSpace, GuestKnowledge, Registers, Stack, VcpuIntrospector};
-
-const HLT: u8 = 0xf4;
+use kvmprof_introspection::{GuestKnowledge, Registers};
 
 /// A vCPU's clock, its capture and the ring that takes the samples away.
 #[derive(Debug)]
 pub struct Sampler {
-    pub(super) vcpu: u16,
-    pub(super) memory: GuestMemory,
+    pub(super) view: VcpuView<GuestMemory>,
     pub(super) clock: VcpuClock,
     // In place of the clock, where an event makes the ticks.
     pub(super) exits: ExitCounter,
@@ -30,18 +28,12 @@ pub struct Sampler {
     pub(super) event: Option<KernelEvent>,
     pub(super) shared: Arc<VcpuShared>,
     pub(super) knowledge: Arc<GuestKnowledge>,
-    pub(super) introspector: VcpuIntrospector,
     pub(super) ticks: TickSender,
     pub(super) stores: VcpuStores,
     pub(super) counting: VcpuCounting,
     pub(super) registers: RegisterSource,
     // An application processor that has not had its SIPI yet has no meaningful registers.
     pub(super) started: bool,
-    pub(super) process_group: bool,
-    pub(super) stacks: StackParts,
-    pub(super) processes: bool,
-    // Of the last sample. A fixed place, so that nothing is allocated.
-    pub(super) stack: Box<Stack>,
     pub(super) generation: Generation,
     // Whether anything makes ticks: KVM leaves the registers in the run page then.
     pub(super) is_sampling: bool,
@@ -86,9 +78,7 @@ impl Sampler {
         let elapsed = self.clock.account_halted(now);
         self.stores.pass(elapsed.without_sample());
         self.send(elapsed, None);
-        self.process_group = setting.process_group;
-        self.stacks = setting.stacks;
-        self.processes = setting.processes;
+        self.view.follow(&setting);
         self.take_ticks_from(fd, setting.source);
         self.generation = generation;
         self.shared.control.acknowledge(generation);
@@ -101,9 +91,9 @@ impl Sampler {
             return;
         };
         let vcpu = StoppedVcpu {
-            memory: &self.memory,
+            memory: &self.view.memory,
             registers: &registers,
-            introspector: &self.introspector,
+            introspector: &self.view.introspector,
         };
         self.stores.look(vcpu, now);
         self.counting.look(vcpu);
@@ -126,7 +116,7 @@ impl Sampler {
         let started = event.map_or(Ok(None), KernelEvent::start);
         self.event = started.unwrap_or_else(|why| {
             // It could be opened when that was asked for.
-            log::warn!("vCPU {} makes no ticks by the event: {why}", self.vcpu);
+            log::warn!("vCPU {} makes no ticks by the event: {why}", self.view.vcpu);
             None
         });
     }
@@ -171,11 +161,12 @@ impl Sampler {
             read_by_ioctls(fd)
         };
         let Some(registers) = registers else { return };
-        let identity = (self.introspector).identify(&self.memory, &registers, false, false);
+        let identity =
+            (self.view.introspector).identify(&self.view.memory, &registers, false, false);
         let vcpu = StoppedVcpu {
-            memory: &self.memory,
+            memory: &self.view.memory,
             registers: &registers,
-            introspector: &self.introspector,
+            introspector: &self.view.introspector,
         };
         let is_urgent = (self.counting).exited(exit, identity.pid, identity.comm, vcpu);
         if is_urgent {
@@ -243,7 +234,7 @@ impl Sampler {
     /// chance to, to tell a panic by.
     pub fn locate_kernel(&self, fd: &VcpuFd) {
         if let Some(registers) = read_by_ioctls(fd) {
-            self.knowledge.locate(&self.memory, &registers);
+            self.knowledge.locate(&self.view.memory, &registers);
         }
     }
 
@@ -269,25 +260,17 @@ impl Sampler {
         time: u64,
         exit: Option<GuestExit>,
     ) -> Option<(Sample, bool)> {
-        self.stack.clear();
+        self.view.clear();
         self.started |= exit.is_some();
         if !self.has_started(fd) {
-            let sample = Sample {
-                time,
-                pid: -1,
-                tid: -1,
-                process_group: -1,
-                vcpu: self.vcpu,
-                mode: Mode::Idle,
-                ..Sample::default()
-            };
+            let sample = self.view.not_started(time);
             return Some((sample, true));
         }
         let mut registers = self.registers.read(fd)?;
         if let Some(exit) = exit {
-            registers.rip = exit.instruction(&registers, &self.memory);
+            registers.rip = exit.instruction(&registers, &self.view.memory);
         }
-        let behind_hlt = exit.is_none() && self.is_behind_hlt(&registers);
+        let behind_hlt = exit.is_none() && self.view.is_behind_hlt(&registers);
         let is_end_of_halt = behind_hlt && self.counts_halts();
         if is_end_of_halt {
             registers.rip = registers.rip.wrapping_sub(1);
@@ -295,15 +278,12 @@ impl Sampler {
         // Asking KVM costs a system call: only where it can be so. A vCPU that an interrupt has just woken up may still
         // pass for halted.
         let halted = behind_hlt && !is_end_of_halt && mp_state(fd) == Some(KVM_MP_STATE_HALTED);
-        let mut sample = self.capture(&registers, halted, time);
-        // Woken up, but nothing has been executed since.
-        if behind_hlt && sample.pid == 0 && sample.mode == Mode::Kernel {
-            sample.mode = Mode::Idle;
-        }
+        let (ticks, view) = (&mut self.ticks, &mut self.view);
+        let sample = view.capture(&registers, halted, behind_hlt && !halted, time, ticks);
         let vcpu = StoppedVcpu {
-            memory: &self.memory,
+            memory: &self.view.memory,
             registers: &registers,
-            introspector: &self.introspector,
+            introspector: &self.view.introspector,
         };
         self.stores.tick(&sample, vcpu);
         self.count_tick(&sample, &registers);
@@ -313,53 +293,13 @@ impl Sampler {
     /// Counts what has passed until the tick that has found `sample`.
     fn count_tick(&mut self, sample: &Sample, registers: &Registers) {
         let vcpu = StoppedVcpu {
-            memory: &self.memory,
+            memory: &self.view.memory,
             registers,
-            introspector: &self.introspector,
+            introspector: &self.view.introspector,
         };
         let is_urgent = self.counting.tick(sample.pid, sample.comm, vcpu);
         if is_urgent {
             self.ticks.ring();
-        }
-    }
-
-    /// What the guest does that stands still with these registers. Its stack goes into `self.stack`, which is empty.
-    fn capture(&mut self, registers: &Registers, halted: bool, time: u64) -> Sample {
-        let identity =
-            self.introspector
-                .identify(&self.memory, registers, halted, self.process_group);
-        if self.processes {
-            self.follow_process(registers, time);
-        }
-        if self.stacks != StackParts::default() {
-            self.introspector
-                .unwind(&self.memory, registers, self.stacks, &mut self.stack);
-        }
-        Sample {
-            time,
-            pc: registers.rip,
-            pid: identity.pid,
-            tid: identity.tid,
-            process_group: identity.process_group,
-            vcpu: self.vcpu,
-            cpl: registers.cpl,
-            ipl: interrupt_priority_level(registers),
-            mode: identity.mode,
-            comm: identity.comm,
-            address_space: page_table_root(registers.cr3),
-            stack: self.stack.summary(),
-        }
-    }
-
-    /// Hands on where the process has its code, if that is news.
-    fn follow_process(&mut self, registers: &Registers, time: u64) {
-        let news = self
-            .introspector
-            .follow_process(&self.memory, registers, time);
-        if let Some(map) = news
-            && !self.ticks.send_map(map)
-        {
-            self.introspector.forget_process();
         }
     }
 
@@ -378,30 +318,8 @@ impl Sampler {
         self.event.as_ref().map(KernelEvent::kind) == Some(EventKind::Halt)
     }
 
-    /// True when the byte before the program counter is HLT. It may also be the end of another
-    /// instruction.
-    fn is_behind_hlt(&self, registers: &Registers) -> bool {
-        if registers.cpl != 0 {
-            return false;
-        }
-        let mut byte = [0u8];
-        let last = registers.rip.wrapping_sub(1);
-        AddressSpace::new(&self.memory, registers)
-            .read(last, &mut byte)
-            .is_some()
-            && byte == [HLT]
-    }
-
     fn send(&mut self, elapsed: ElapsedTicks, sample: Option<Sample>) {
-        let ticks = Ticks {
-            vcpu: self.vcpu,
-            idle: elapsed.idle,
-            stolen: elapsed.stolen,
-            lost: elapsed.lost,
-            ungathered: 0,
-            sample,
-        };
-        self.ticks.send(&ticks, self.stack.frames());
+        self.view.send(&mut self.ticks, elapsed, sample);
     }
 }
 

@@ -12,14 +12,14 @@ use kvm_ioctls::{VcpuExit, VcpuFd};
 use super::capture::RegisterSource;
 use super::exits::{ExitCounter, ExitTotals, GuestExit};
 use super::sampler::Sampler;
+use super::view::VcpuView;
 use super::{Gate, Kicker, TickSender, signals};
 use crate::clock::{ClockControl, Ticker, VcpuClock, monotonic_ns};
 use crate::counters::VcpuCounting;
 use crate::machine::failure::{FailureCause, GuestFailure};
 use crate::machine::{GuestMemory, MachineDevices, PowerRequest};
 use crate::profil::{ProfiledProcesses, VcpuStores};
-use kvmprof_introspection::{GuestKnowledge, IntrospectionError, VcpuIntrospector};
-use kvmprof_recording::StackParts;
+use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
 
 /// How long a guest's end may wait for what is learned from its image, which takes 0.1 to 0.7 s of processor
 /// time and begins with the guest.
@@ -131,23 +131,17 @@ impl VcpuThread {
             Err(error) => return Ending::HostFailure(error),
         };
         let mut sampler = Sampler {
-            vcpu,
-            memory: common.memory.clone(),
+            view: VcpuView::new(vcpu, common.memory.clone(), Arc::clone(&common.knowledge)),
             clock,
             exits: ExitCounter::new(monotonic_ns() ^ u64::from(vcpu)),
             event: None,
             shared: Arc::clone(&shared),
             knowledge: Arc::clone(&common.knowledge),
-            introspector: VcpuIntrospector::new(Arc::clone(&common.knowledge), vcpu),
             ticks,
             stores: VcpuStores::new(Arc::clone(&common.profiled)),
             counting,
             registers: common.registers,
             started: vcpu == 0,
-            process_group: false,
-            stacks: StackParts::default(),
-            processes: false,
-            stack: Box::default(),
             generation: 0,
             is_sampling: false,
         };
@@ -184,7 +178,7 @@ fn run_guest(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) -> End
                             sampler.locate_kernel(fd);
                             Ending::Reset
                         }
-                        Stop::Failure => failure(fd, sampler.vcpu, &common.memory),
+                        Stop::Failure => failure(fd, sampler.view.vcpu, &common.memory),
                     };
                 }
                 sampler.shared.in_exit.store(false, Ordering::Relaxed);

@@ -127,6 +127,7 @@ impl Vm {
             termination,
             console,
             hvc: hvc.clone(),
+            devices: Arc::clone(&devices),
             guest_access: config.guest_access,
             hello,
             doorbell,
@@ -135,7 +136,7 @@ impl Vm {
             prf_addresses: config.prf_addresses,
             on_vcpus,
             sources: BinarySources::new(
-                memory.clone(),
+                Arc::new(memory.clone()),
                 Arc::clone(&knowledge),
                 config.machine.initrd,
                 sysroot,
@@ -201,7 +202,7 @@ fn machine_info(
     MachineInfo {
         kernel: config.kernel.name(),
         memory_bytes: config.memory_bytes,
-        devices: Arc::clone(&machine.devices),
+        devices: Some(Arc::clone(&machine.devices)),
         counters: MachineCounters::new(machine.vcpus.iter().zip(shared.iter().cloned())),
         knowledge: Arc::clone(knowledge),
         halted_ticks: HaltedTicks::of_this_host().name(),
@@ -289,7 +290,7 @@ fn start_vcpus(
     let image = Arc::clone(&machine.image);
     let fds = std::mem::take(&mut machine.vcpus);
     let ticker = match plan.source {
-        ClockSource::Thread => None,
+        ClockSource::Thread | ClockSource::Ptrace => None,
         ClockSource::Ticker => {
             let kickers: Vec<_> = shared
                 .iter()
@@ -326,6 +327,7 @@ struct EventThread {
     termination: Termination,
     console: Option<ConsoleInput>,
     hvc: Option<Arc<HvcConsole>>,
+    devices: Arc<MachineDevices>,
     guest_access: GuestAccess,
     hello: HelloInfo,
     doorbell: Arc<Doorbell>,
@@ -340,14 +342,13 @@ struct EventThread {
 impl EventThread {
     fn serve(self, vcpus: VcpuThreads, rings: Vec<Profiled>) -> Result<Option<Ending>, VmError> {
         take_signals_here().map_err(VmError::host("to take signals"))?;
-        let devices = Arc::clone(&self.info.devices);
         let profiler = Rc::new(RefCell::new(Profiler::new(
             rings,
             self.plan,
             vcpus.gate(),
             self.info,
             self.prf_addresses,
-            self.on_vcpus,
+            Some(self.on_vcpus),
             self.sources,
         )));
         if let Some(recorder) = self.recorder {
@@ -358,6 +359,7 @@ impl EventThread {
             .listener
             .map(|listener| HostSocket::new(listener, self.hello, Rc::clone(&backend)))
             .transpose()?;
+        let devices = self.devices;
         let ports = (devices.virtio())
             .map(|device| ConsoleService::new(Arc::clone(device), backend, self.guest_access));
         let mut subscribers: Vec<Box<dyn MutEventSubscriber>> = Vec::new();

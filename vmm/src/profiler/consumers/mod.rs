@@ -176,8 +176,11 @@ impl Context<'_> {
     /// Whether one more consumer may count the ticks of `event`.
     ///
     /// # Errors
-    /// ENODEV if this host doesn't count it; EBUSY while something else makes the ticks.
+    /// ENODEV if this host doesn't count it, or another program runs the guest; EBUSY while something else makes the ticks.
     pub fn can_count(&self, event: SamplingEvent) -> Result<(), Errno> {
+        if self.machine.devices.is_none() {
+            return Err(Errno::ENODEV);
+        }
         check_event(event.kind())?;
         let source = TickSource::Event(event);
         match self.source {
@@ -260,17 +263,18 @@ pub struct Consumers {
 
 impl Consumers {
     /// Those that clients reach, for a guest with `vcpus` vCPUs; a table of prf may have `prf_addresses` addresses, and
-    /// the vCPUs' threads do what is in `on_vcpus`.
-    pub fn new(vcpus: u16, prf_addresses: usize, on_vcpus: OnVcpus) -> Self {
-        Self {
-            list: vec![
-                Box::new(PcsConsumer::new(vcpus)),
-                Box::new(PrfConsumer::new(vcpus, prf_addresses)),
-                Box::new(ProfilConsumer::new(on_vcpus.profiled)),
-                Box::new(PmcConsumer::new(on_vcpus.counts)),
-                Box::new(ClientRecorders::default()),
-            ],
+    /// the vCPUs' threads do what is in `on_vcpus`; without that there is neither profil nor pmc.
+    pub fn new(vcpus: u16, prf_addresses: usize, on_vcpus: Option<OnVcpus>) -> Self {
+        let mut list: Vec<Box<dyn Consumer>> = vec![
+            Box::new(PcsConsumer::new(vcpus)),
+            Box::new(PrfConsumer::new(vcpus, prf_addresses)),
+            Box::new(ClientRecorders::default()),
+        ];
+        if let Some(on_vcpus) = on_vcpus {
+            list.push(Box::new(ProfilConsumer::new(on_vcpus.profiled)));
+            list.push(Box::new(PmcConsumer::new(on_vcpus.counts)));
         }
+        Self { list }
     }
 
     /// Adds one more.
@@ -358,7 +362,7 @@ mod tests {
     }
 
     fn consumers(all: impl IntoIterator<Item = ClockNeeds>) -> Consumers {
-        let mut consumers = Consumers::new(2, 100, OnVcpus::new(2));
+        let mut consumers = Consumers::new(2, 100, Some(OnVcpus::new(2)));
         for needs in all {
             consumers.add(Box::new(Counter { needs }));
         }

@@ -1,0 +1,147 @@
+//! What is seen of a vCPU that stands still.
+
+use std::sync::Arc;
+
+use kvmprof_introspection::{
+    AddressSpace, GuestKnowledge, PhysicalMemory, Registers, Stack, VcpuIntrospector,
+};
+use kvmprof_recording::{Mode, Sample, StackParts, Ticks};
+
+use super::TickSender;
+use super::capture::{interrupt_priority_level, page_table_root};
+use crate::clock::{ClockSetting, ElapsedTicks};
+
+const HLT: u8 = 0xf4;
+
+/// One vCPU's view of its guest, whose memory is an `M`. It takes what consumers need, and no more.
+#[derive(Debug)]
+pub struct VcpuView<M> {
+    pub vcpu: u16,
+    pub memory: M,
+    pub introspector: VcpuIntrospector,
+    process_group: bool,
+    stacks: StackParts,
+    processes: bool,
+    // Of the last sample. A fixed place, so that nothing is allocated.
+    stack: Box<Stack>,
+}
+
+impl<M: PhysicalMemory> VcpuView<M> {
+    /// That of vCPU number `vcpu`.
+    pub fn new(vcpu: u16, memory: M, knowledge: Arc<GuestKnowledge>) -> Self {
+        Self {
+            vcpu,
+            memory,
+            introspector: VcpuIntrospector::new(knowledge, vcpu),
+            process_group: false,
+            stacks: StackParts::default(),
+            processes: false,
+            stack: Box::default(),
+        }
+    }
+
+    /// Takes what `setting` asks for from now on.
+    pub fn follow(&mut self, setting: &ClockSetting) {
+        self.process_group = setting.process_group;
+        self.stacks = setting.stacks;
+        self.processes = setting.processes;
+    }
+
+    /// Forgets the stack of the last sample.
+    pub fn clear(&mut self) {
+        self.stack.clear();
+    }
+
+    /// The sample of a vCPU that hasn't been started yet.
+    pub fn not_started(&self, time: u64) -> Sample {
+        Sample {
+            time,
+            pid: -1,
+            tid: -1,
+            process_group: -1,
+            vcpu: self.vcpu,
+            mode: Mode::Idle,
+            ..Sample::default()
+        }
+    }
+
+    /// What the guest does that stands still with these registers: `halted`, or just behind a HLT all the same. Its stack
+    /// goes to [`VcpuView::send`]. Where the process has its code goes into `ticks`, if that is news.
+    pub fn capture(
+        &mut self,
+        registers: &Registers,
+        halted: bool,
+        behind_hlt: bool,
+        time: u64,
+        ticks: &mut TickSender,
+    ) -> Sample {
+        let identity =
+            self.introspector
+                .identify(&self.memory, registers, halted, self.process_group);
+        if self.processes {
+            self.follow_process(registers, time, ticks);
+        }
+        if self.stacks != StackParts::default() {
+            self.introspector
+                .unwind(&self.memory, registers, self.stacks, &mut self.stack);
+        }
+        // Woken up, but nothing has been executed since.
+        let is_still_idle = behind_hlt && identity.pid == 0 && identity.mode == Mode::Kernel;
+        Sample {
+            time,
+            pc: registers.rip,
+            pid: identity.pid,
+            tid: identity.tid,
+            process_group: identity.process_group,
+            vcpu: self.vcpu,
+            cpl: registers.cpl,
+            ipl: interrupt_priority_level(registers),
+            mode: if is_still_idle {
+                Mode::Idle
+            } else {
+                identity.mode
+            },
+            comm: identity.comm,
+            address_space: page_table_root(registers.cr3),
+            stack: self.stack.summary(),
+        }
+    }
+
+    fn follow_process(&mut self, registers: &Registers, time: u64, ticks: &mut TickSender) {
+        let news = self
+            .introspector
+            .follow_process(&self.memory, registers, time);
+        if let Some(map) = news
+            && !ticks.send_map(map)
+        {
+            self.introspector.forget_process();
+        }
+    }
+
+    /// True when the byte before the program counter is HLT. It may also be the end of another
+    /// instruction.
+    pub fn is_behind_hlt(&self, registers: &Registers) -> bool {
+        if registers.cpl != 0 {
+            return false;
+        }
+        let mut byte = [0u8];
+        let last = registers.rip.wrapping_sub(1);
+        AddressSpace::new(&self.memory, registers)
+            .read(last, &mut byte)
+            .is_some()
+            && byte == [HLT]
+    }
+
+    /// Hands over what became of ticks, and the sample with its stack.
+    pub fn send(&self, ticks: &mut TickSender, elapsed: ElapsedTicks, sample: Option<Sample>) {
+        let passed = Ticks {
+            vcpu: self.vcpu,
+            idle: elapsed.idle,
+            stolen: elapsed.stolen,
+            lost: elapsed.lost,
+            ungathered: 0,
+            sample,
+        };
+        ticks.send(&passed, self.stack.frames());
+    }
+}
