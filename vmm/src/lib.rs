@@ -11,6 +11,7 @@
 //! }
 //! ```
 
+pub mod attached;
 pub mod binaries;
 pub mod clock;
 pub mod console;

@@ -12,6 +12,7 @@ mod grid;
 mod halted;
 mod jitter;
 mod run_delay;
+mod schedstat;
 #[cfg(test)]
 mod tests;
 mod ticker;
@@ -24,6 +25,8 @@ pub use control::{ClockControl, ClockSetting, Generation, TickSource};
 pub use grid::Grid;
 pub use halted::{HaltedTicks, RunTimeAlarm};
 pub use jitter::Jitter;
+pub(crate) use run_delay::RunDelay;
+pub(crate) use schedstat::ThreadTimes;
 pub use ticker::Ticker;
 pub use vcpu_clock::VcpuClock;
 
@@ -96,7 +99,7 @@ pub fn thread_cpu_ns(tid: libc::pid_t) -> Option<u64> {
 }
 
 /// `ns` as the seconds and nanoseconds that timer calls take.
-fn timespec(ns: u64) -> libc::timespec {
+pub(crate) fn timespec(ns: u64) -> libc::timespec {
     libc::timespec {
         tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
         tv_nsec: i64::try_from(ns % 1_000_000_000).unwrap_or(0),

@@ -60,6 +60,16 @@ impl<B: ClockBackend> VcpuClock<B> {
         }
     }
 
+    /// What it runs on.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// What it runs on.
+    pub fn backend_mut(&mut self) -> &mut B {
+        &mut self.backend
+    }
+
     /// Ticks a second; 0 while it is stopped.
     pub fn hz(&self) -> u32 {
         self.hz

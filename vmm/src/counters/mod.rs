@@ -30,8 +30,8 @@ fn event(kind: EventKind) -> Event {
     }
 }
 
-/// The counters of a machine.
-#[derive(Debug)]
+/// The counters of a machine. By default it has none: those of another program's guest.
+#[derive(Debug, Default)]
 pub struct MachineCounters {
     vcpus: Vec<Arc<VcpuSources>>,
 }

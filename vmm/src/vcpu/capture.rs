@@ -49,7 +49,7 @@ impl RegisterSource {
         match self {
             Self::RunPage => {
                 let page = vcpu.sync_regs_mut();
-                Some(select(&page.regs, &page.sregs))
+                Some(select_registers(&page.regs, &page.sregs))
             }
             Self::Ioctls => read_by_ioctls(vcpu),
         }
@@ -58,10 +58,14 @@ impl RegisterSource {
 
 /// The registers by KVM_GET_REGS and KVM_GET_SREGS; after an I/O exit, some are still unsettled.
 pub fn read_by_ioctls(vcpu: &VcpuFd) -> Option<Registers> {
-    Some(select(&vcpu.get_regs().ok()?, &vcpu.get_sregs().ok()?))
+    Some(select_registers(
+        &vcpu.get_regs().ok()?,
+        &vcpu.get_sregs().ok()?,
+    ))
 }
 
-fn select(regs: &kvm_regs, sregs: &kvm_sregs) -> Registers {
+/// What introspection needs of the registers that KVM tells.
+pub fn select_registers(regs: &kvm_regs, sregs: &kvm_sregs) -> Registers {
     let real_mode = sregs.cr0 & CR0_PROTECTION_ENABLE == 0;
     Registers {
         // A linear address: only 64-bit code ignores the segment's base.
@@ -128,13 +132,13 @@ mod tests {
     fn privilege_level_is_that_of_the_stack_segment() {
         let (mut regs, mut sregs) = protected_mode();
         sregs.ss.dpl = 3;
-        assert_eq!(select(&regs, &sregs).cpl, 3);
+        assert_eq!(select_registers(&regs, &sregs).cpl, 3);
         sregs.cr0 = 0;
-        assert_eq!(select(&regs, &sregs).cpl, 0);
+        assert_eq!(select_registers(&regs, &sregs).cpl, 0);
         sregs.cr0 = CR0_PROTECTION_ENABLE;
         sregs.ss.dpl = 0;
         regs.rflags = RFLAGS_VIRTUAL_8086;
-        assert_eq!(select(&regs, &sregs).cpl, 3);
+        assert_eq!(select_registers(&regs, &sregs).cpl, 3);
     }
 
     #[test]
@@ -142,17 +146,17 @@ mod tests {
         let (mut regs, mut sregs) = protected_mode();
         regs.rip = 0xfff0;
         sregs.cs.base = 0xffff_0000;
-        assert_eq!(select(&regs, &sregs).rip, 0xfff0);
+        assert_eq!(select_registers(&regs, &sregs).rip, 0xfff0);
         sregs.cs.l = 0;
-        assert_eq!(select(&regs, &sregs).rip, 0xffff_fff0);
+        assert_eq!(select_registers(&regs, &sregs).rip, 0xffff_fff0);
     }
 
     #[test]
     fn priority_level_is_highest_with_interrupts_off() {
         let (mut regs, mut sregs) = protected_mode();
         sregs.cr8 = 4;
-        assert_eq!(interrupt_priority_level(&select(&regs, &sregs)), 15);
+        assert_eq!(interrupt_priority_level(&select_registers(&regs, &sregs)), 15);
         regs.rflags = RFLAGS_INTERRUPT_ENABLE;
-        assert_eq!(interrupt_priority_level(&select(&regs, &sregs)), 4);
+        assert_eq!(interrupt_priority_level(&select_registers(&regs, &sregs)), 4);
     }
 }

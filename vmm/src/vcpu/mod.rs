@@ -11,7 +11,7 @@ mod stopped;
 mod thread;
 mod view;
 
-pub use capture::RegisterSource;
+pub use capture::{RegisterSource, select_registers};
 pub use exits::{ExitTotals, GuestExit};
 pub use gate::Gate;
 pub use kicker::Kicker;

@@ -8,11 +8,14 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::time::Duration;
 
 use kvm_bindings::{KVMIO, kvm_signal_mask};
 use kvm_ioctls::VcpuFd;
 use vmm_sys_util::ioctl::ioctl_with_ref;
 use vmm_sys_util::ioctl_iow_nr;
+
+use crate::clock::timespec;
 
 /// Keeps the undocumented function that the macro makes out of the crate's surface.
 mod request {
@@ -117,14 +120,20 @@ pub fn is_overflow(signal: i32) -> bool {
     signal == overflow() || signal == libc::SIGIO
 }
 
+/// Waits until the calling thread is kicked, but no longer than `timeout`.
+pub fn wait_for_kick(timeout: Duration) {
+    wait_for(&[kick()], timeout);
+}
+
 fn take_one_of(signals: &[i32]) -> Option<i32> {
+    wait_for(signals, Duration::ZERO)
+}
+
+fn wait_for(signals: &[i32], timeout: Duration) -> Option<i32> {
     let set = set_of(signals);
-    let at_once = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `set` and `at_once` are valid; no siginfo is wanted.
-    let signal = unsafe { libc::sigtimedwait(&raw const set, ptr::null_mut(), &raw const at_once) };
+    let timeout = timespec(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+    // SAFETY: `set` and `timeout` are valid; no siginfo is wanted.
+    let signal = unsafe { libc::sigtimedwait(&raw const set, ptr::null_mut(), &raw const timeout) };
     (signal > 0).then_some(signal)
 }
 

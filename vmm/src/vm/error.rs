@@ -62,7 +62,7 @@ pub enum VmError {
 
 impl VmError {
     /// For `map_err`: the host refused `what`.
-    pub(super) fn host(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn host(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Host { what, source }
     }
 

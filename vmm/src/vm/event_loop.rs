@@ -9,11 +9,10 @@ use event_manager::{EventManager, EventOps, EventSet, Events, MutEventSubscriber
 
 use super::VmError;
 use super::termination::Termination;
-use super::threads::VcpuThreads;
 use crate::console::HvcConsole;
 use crate::host_socket::HostSocket;
 use crate::profiler::SharedProfiler;
-use crate::vcpu::{Doorbell, Ending};
+use crate::vcpu::Doorbell;
 use crate::virtio::ConsoleService;
 
 /// Between two looks at the rings while ticks come in, in ms: well under what a ring holds.
@@ -30,8 +29,20 @@ const DRAIN_POLL_MS: i32 = 20;
 /// Whatever the event manager calls.
 type Subscriber = Box<dyn MutEventSubscriber>;
 
+/// The threads that sample a guest.
+pub(crate) trait GuestThreads {
+    /// Why they have ended by themselves.
+    type End;
+
+    /// Why the first of them has, if one has.
+    fn ended(&self) -> Option<Self::End>;
+
+    /// Ends them all.
+    fn stop(&mut self);
+}
+
 /// Who answers from outside the guest.
-pub(super) struct Services {
+pub(crate) struct Services {
     pub profiler: SharedProfiler,
     pub socket: Option<HostSocket>,
     pub ports: Option<ConsoleService>,
@@ -39,7 +50,7 @@ pub(super) struct Services {
 }
 
 /// Everything the event thread works with.
-pub(super) struct EventLoop {
+pub(crate) struct EventLoop {
     manager: EventManager<Subscriber>,
     profiler: SharedProfiler,
     socket: Option<Rc<RefCell<HostSocket>>>,
@@ -87,7 +98,7 @@ impl EventLoop {
     }
 
     /// Runs until the guest ends or is told to; then lets clients read what is left.
-    pub fn run(mut self, mut vcpus: VcpuThreads) -> Result<Option<Ending>, VmError> {
+    pub fn run<T: GuestThreads>(mut self, mut vcpus: T) -> Result<Option<T::End>, VmError> {
         let result = self.serve(&vcpus);
         vcpus.stop();
         self.profiler.borrow_mut().end();
@@ -103,7 +114,7 @@ impl EventLoop {
         Ok(ending)
     }
 
-    fn serve(&mut self, vcpus: &VcpuThreads) -> Result<Option<Ending>, VmError> {
+    fn serve<T: GuestThreads>(&mut self, vcpus: &T) -> Result<Option<T::End>, VmError> {
         loop {
             self.wait_for_work()?;
             if let Some(ending) = vcpus.ended() {
@@ -217,7 +228,7 @@ impl MutEventSubscriber for DoorbellEvents {
 }
 
 /// Registers `events`; a failure leaves that source unheard, so it is reported.
-pub(super) fn add(ops: &mut EventOps, events: Events) {
+pub(crate) fn add(ops: &mut EventOps, events: Events) {
     if let Err(error) = ops.add(events) {
         log::error!("Cannot wait for an event source: {error}");
     }

@@ -209,7 +209,7 @@ fn machine_info(
     }
 }
 
-fn open_sysroot(path: &Path) -> Result<Sysroot, VmError> {
+pub(crate) fn open_sysroot(path: &Path) -> Result<Sysroot, VmError> {
     Sysroot::open(path).map_err(|source| VmError::Sysroot {
         path: path.to_owned(),
         source,

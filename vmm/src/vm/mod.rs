@@ -10,5 +10,8 @@ mod threads;
 
 pub use end::VmEnd;
 pub use error::VmError;
+pub(crate) use event_loop::{EventLoop, GuestThreads, Services, add};
+pub(crate) use launch::open_sysroot;
 pub use launch::{Vm, VmConfig};
 pub use termination::block_signals;
+pub(crate) use termination::{Termination, take_signals_here};

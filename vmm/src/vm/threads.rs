@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use kvm_ioctls::VcpuFd;
 
+use super::event_loop::GuestThreads;
 use crate::counters::VcpuCounting;
 use crate::machine::Machine;
 use crate::vcpu::{
@@ -82,11 +83,6 @@ impl VcpuThreads {
         Arc::clone(&self.common.gate)
     }
 
-    /// Why the first of them has ended by itself, if one has.
-    pub fn ended(&self) -> Option<Ending> {
-        self.endings.try_recv().ok()
-    }
-
     /// Learns from the guest's image on a thread of its own: unpacking takes about as long here as it
     /// takes the guest. An image that tells nothing ends the guest. The thread then learns of the kernel's modules,
     /// whenever a vCPU runs one that isn't known, until all are stopped.
@@ -119,8 +115,16 @@ impl VcpuThreads {
         Ok(())
     }
 
-    /// Ends them all.
-    pub fn stop(&mut self) {
+}
+
+impl GuestThreads for VcpuThreads {
+    type End = Ending;
+
+    fn ended(&self) -> Option<Ending> {
+        self.endings.try_recv().ok()
+    }
+
+    fn stop(&mut self) {
         self.common.stopping.store(true, Ordering::SeqCst);
         self.common.gate.open();
         self.common.devices.serial().close_output();

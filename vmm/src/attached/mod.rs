@@ -1,0 +1,245 @@
+//! A guest that another program runs: its vCPUs are stopped by ptrace(2) for each sample, and everything else is as for
+//! a guest of our own.
+
+mod backend;
+mod error;
+mod learn;
+mod threads;
+mod vcpu;
+mod vmm_watch;
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use event_manager::MutEventSubscriber;
+use kvmprof_attach::tracer::{Look, ThreadCode, TracedVcpu};
+use kvmprof_attach::{AttachedMemory, HostKernel, Machine};
+use kvmprof_devices::endpoint::{Backend, HelloInfo};
+use kvmprof_introspection::GuestKnowledge;
+
+use crate::binaries::BinarySources;
+use crate::clock::{ClockSource, HaltedTicks};
+use crate::counters::MachineCounters;
+use crate::host_socket::{HostListener, HostSocket};
+use crate::profiler::{ClockPlan, FileRecorder, MachineInfo, Profiler, RecordPlan, recording_info};
+use crate::vcpu::{Doorbell, Gate, RegisterSource, TickReceiver, VcpuShared, signals};
+use crate::vm::{EventLoop, Services, Termination, VmError, open_sysroot, take_signals_here};
+use learn::Learner;
+use threads::AttachedThreads;
+use vcpu::AttachedCommon;
+use vmm_watch::VmmWatch;
+
+pub use error::AttachedError;
+
+/// A guest to be attached to, and how it is profiled.
+#[derive(Debug)]
+pub struct AttachConfig {
+    /// The guest.
+    pub machine: Machine,
+    /// The host's kernel, which knows where the guest's memory is.
+    pub host: Arc<HostKernel>,
+    /// The guest's kernel file, if it isn't to be found in the guest's memory.
+    pub kernel: Option<PathBuf>,
+    /// What is known of the guest, if it isn't to be learned.
+    pub knowledge: Option<GuestKnowledge>,
+    /// Ticks a second on each vCPU.
+    pub hz: u32,
+    /// Whether ticks have a random phase.
+    pub jitter: bool,
+    /// Where clients connect.
+    pub socket: Option<PathBuf>,
+    /// Addresses that a table of prf may have; 3 to [`kvmprof_abi::prf::MAX_ADDRESSES`].
+    pub prf_addresses: usize,
+    /// Where every tick is recorded, if anywhere.
+    pub record: Option<RecordPlan>,
+    /// A folder on the host with the guest's files.
+    pub sysroot: Option<PathBuf>,
+}
+
+/// Why it is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachedEnd {
+    /// It was told to end: by a signal.
+    Stopped,
+    /// The VMM, or the guest in it, has ended.
+    Vmm,
+}
+
+/// Profiles the guest of `config` until it ends, or one of the signals of [`crate::vm::block_signals`] comes. `attached`
+/// is called when clients can connect, with a description of the guest.
+///
+/// # Errors
+/// The guest can't be attached to.
+pub fn attach(config: AttachConfig, attached: impl FnOnce(&str)) -> Result<AttachedEnd, AttachedError> {
+    signals::block().map_err(VmError::host("to block signals"))?;
+    let pid = config.machine.pid;
+    let watch = VmmWatch::new(pid).map_err(VmError::host("to watch the VMM"))?;
+    let memory = Arc::new(AttachedMemory::open(&config.machine, Arc::clone(&config.host))?);
+    let code = ThreadCode::find(pid)?;
+    let vcpus = vcpus_with_threads(&config.machine)?;
+    let mut first = TracedVcpu::new(pid, vcpus[0].1, vcpus[0].0, code);
+    check(&mut first, pid)?;
+    let socket = config.socket.as_deref();
+    let listener = socket.map(HostListener::bind).transpose()?;
+    let knowledge = Arc::new(known(&config)?);
+    let plan = ClockPlan {
+        hz: config.hz,
+        source: ClockSource::Ptrace,
+        jitter: config.jitter,
+        registers: RegisterSource::Ioctls,
+    };
+    let info = MachineInfo {
+        kernel: name(&config.machine),
+        memory_bytes: memory.slots().bytes(),
+        devices: None,
+        counters: MachineCounters::default(),
+        knowledge: Arc::clone(&knowledge),
+        halted_ticks: HaltedTicks::AtWakeUp.name(),
+    };
+    let sysroot = config.sysroot.as_deref().map(open_sysroot).transpose()?;
+    let sources = BinarySources::new(memory.clone(), Arc::clone(&knowledge), None, sysroot);
+    let recorder = config
+        .record
+        .map(|record| recorder(record, &info, &plan, vcpus.len()))
+        .transpose()?;
+    let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
+    let common = AttachedCommon {
+        memory,
+        knowledge: Arc::clone(&knowledge),
+        jitter: config.jitter,
+        stopping: Arc::new(AtomicBool::new(false)),
+    };
+    let (mut threads, rings) =
+        AttachedThreads::start(&vcpus, code, common, watch.has_ended(), &doorbell)
+            .map_err(VmError::host("a thread"))?;
+    threads
+        .learn(Learner::new(first))
+        .map_err(VmError::host("a thread"))?;
+    let server = Server {
+        listener,
+        plan,
+        info,
+        prf_addresses: config.prf_addresses,
+        sources,
+        recorder,
+        watch,
+        doorbell,
+    };
+    attached(&knowledge.describe());
+    server.serve(threads, rings)
+}
+
+/// The descriptors and threads of the vCPUs, by their numbers.
+fn vcpus_with_threads(machine: &Machine) -> Result<Vec<(i32, i32)>, AttachedError> {
+    let with_thread = |vcpu: &kvmprof_attach::Vcpu| Some((vcpu.descriptor, vcpu.thread?));
+    let vcpus: Vec<_> = machine.vcpus.iter().filter_map(with_thread).collect();
+    if vcpus.is_empty() {
+        return Err(AttachedError::NoVcpus(machine.pid));
+    }
+    Ok(vcpus)
+}
+
+/// Whether the vCPU's registers can be had: better now than at the first tick.
+fn check(vcpu: &mut TracedVcpu, pid: i32) -> Result<(), AttachedError> {
+    match vcpu.look(|vcpu| vcpu.registers()) {
+        Ok(Look::Gone) => Err(kvmprof_attach::AttachError::Ended(pid).into()),
+        Ok(_) => Ok(()),
+        Err(source) => Err(AttachedError::Trace { pid, source }),
+    }
+}
+
+/// What is known of the guest before its memory is looked through.
+fn known(config: &AttachConfig) -> Result<GuestKnowledge, AttachedError> {
+    let Some(path) = &config.kernel else {
+        return Ok(GuestKnowledge::pending());
+    };
+    let file = fs::read(path).map_err(|source| AttachedError::Read {
+        path: path.clone(),
+        source,
+    })?;
+    GuestKnowledge::from_image(&file).map_err(|source| AttachedError::Kernel {
+        path: path.clone(),
+        source,
+    })
+}
+
+/// What recordings and the status call the guest's kernel.
+fn name(machine: &Machine) -> String {
+    let pid = machine.pid;
+    match &machine.name {
+        Some(name) => format!("guest {name} of process {pid}"),
+        None => format!("guest of process {pid}"),
+    }
+}
+
+fn recorder(
+    record: RecordPlan,
+    info: &MachineInfo,
+    plan: &ClockPlan,
+    vcpus: usize,
+) -> Result<FileRecorder, VmError> {
+    let source = record.source(plan.hz);
+    let info = recording_info(info, plan, source, vcpus, record.stacks, &[]);
+    let path = record.path.clone();
+    FileRecorder::create(record, &info).map_err(|source| VmError::Record { path, source })
+}
+
+/// What the event loop starts with.
+struct Server {
+    listener: Option<HostListener>,
+    plan: ClockPlan,
+    info: MachineInfo,
+    prf_addresses: usize,
+    sources: BinarySources,
+    recorder: Option<FileRecorder>,
+    watch: VmmWatch,
+    doorbell: Arc<Doorbell>,
+}
+
+impl Server {
+    fn serve(
+        self,
+        threads: AttachedThreads,
+        rings: Vec<(Arc<VcpuShared>, TickReceiver)>,
+    ) -> Result<AttachedEnd, AttachedError> {
+        let termination = Termination::new().map_err(VmError::host("to catch signals"))?;
+        take_signals_here().map_err(VmError::host("to take signals"))?;
+        let hello = HelloInfo {
+            vcpus: u16::try_from(rings.len()).unwrap_or(u16::MAX),
+            hz: self.plan.hz,
+        };
+        // The guest runs already.
+        let gate = Gate::default();
+        gate.open();
+        let profiler = Rc::new(RefCell::new(Profiler::new(
+            rings,
+            self.plan,
+            Arc::new(gate),
+            self.info,
+            self.prf_addresses,
+            None,
+            self.sources,
+        )));
+        if let Some(recorder) = self.recorder {
+            profiler.borrow_mut().record(recorder);
+        }
+        let backend: Rc<RefCell<dyn Backend>> = profiler.clone();
+        let socket = self
+            .listener
+            .map(|listener| HostSocket::new(listener, hello, backend))
+            .transpose()?;
+        let services = Services {
+            profiler,
+            socket,
+            ports: None,
+            hvc: None,
+        };
+        let watch: Box<dyn MutEventSubscriber> = Box::new(self.watch);
+        let events = EventLoop::new(services, self.doorbell, termination, vec![watch])?;
+        Ok(events.run(threads)?.unwrap_or(AttachedEnd::Stopped))
+    }
+}

@@ -1,0 +1,116 @@
+//! The threads of a guest that another program runs: one for each vCPU, and one that learns of the guest.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+
+use kvmprof_attach::tracer::{ThreadCode, TracedVcpu};
+
+use super::AttachedEnd;
+use super::learn::Learner;
+use super::vcpu::{AttachedCommon, AttachedVcpu};
+use crate::vcpu::{Doorbell, TickReceiver, VcpuShared, tick_ring};
+use crate::vm::GuestThreads;
+
+/// All of them. Dropped, they end.
+pub struct AttachedThreads {
+    shared: Vec<Arc<VcpuShared>>,
+    common: Arc<AttachedCommon>,
+    /// How many of the vCPUs' threads are left in the VMM.
+    left: Arc<AtomicUsize>,
+    vmm_has_ended: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl AttachedThreads {
+    /// Starts a thread for each of `vcpus`: a vCPU's descriptor and its thread in the VMM, whose code is `code`. They ring
+    /// `doorbell` when those have ended. `vmm_has_ended` is set by whoever sees the VMM's end.
+    ///
+    /// # Errors
+    /// When the host gives no thread.
+    pub fn start(
+        vcpus: &[(i32, i32)],
+        code: ThreadCode,
+        common: AttachedCommon,
+        vmm_has_ended: Arc<AtomicBool>,
+        doorbell: &Arc<Doorbell>,
+    ) -> io::Result<(Self, Vec<(Arc<VcpuShared>, TickReceiver)>)> {
+        let pid = common.memory.machine().pid;
+        let mut all = Self {
+            shared: Vec::new(),
+            common: Arc::new(common),
+            left: Arc::new(AtomicUsize::new(vcpus.len())),
+            vmm_has_ended,
+            threads: Vec::new(),
+        };
+        let mut profiled = Vec::new();
+        for ((descriptor, tid), vcpu) in vcpus.iter().copied().zip(0..) {
+            let (ticks, ring) = tick_ring(vcpu, Arc::clone(doorbell));
+            let shared = Arc::<VcpuShared>::default();
+            let thread = AttachedVcpu {
+                vcpu,
+                tid,
+                traced: TracedVcpu::new(pid, tid, descriptor, code),
+                shared: Arc::clone(&shared),
+                ticks,
+                common: Arc::clone(&all.common),
+            };
+            let (left, doorbell) = (Arc::clone(&all.left), Arc::clone(doorbell));
+            all.threads.push(thread.start(move || {
+                left.fetch_sub(1, Ordering::Relaxed);
+                doorbell.ring_anyway();
+            })?);
+            all.shared.push(Arc::clone(&shared));
+            profiled.push((shared, ring));
+        }
+        Ok((all, profiled))
+    }
+
+    /// Has `learner` learn of the guest on a thread of its own, until the end.
+    ///
+    /// # Errors
+    /// When the host gives no thread.
+    pub fn learn(&mut self, learner: Learner) -> io::Result<()> {
+        let common = Arc::clone(&self.common);
+        let builder = thread::Builder::new().name("introspection".into());
+        self.threads.push(builder.spawn(move || {
+            learner.learn(&common.memory, &common.knowledge, &common.stopping);
+            common
+                .knowledge
+                .serve_modules(&common.memory, &common.stopping);
+        })?);
+        Ok(())
+    }
+}
+
+impl GuestThreads for AttachedThreads {
+    type End = AttachedEnd;
+
+    fn ended(&self) -> Option<AttachedEnd> {
+        let is_over =
+            self.vmm_has_ended.load(Ordering::Relaxed) || self.left.load(Ordering::Relaxed) == 0;
+        is_over.then_some(AttachedEnd::Vmm)
+    }
+
+    fn stop(&mut self) {
+        self.common.stopping.store(true, Ordering::SeqCst);
+        if let Some(modules) = self.common.knowledge.modules() {
+            modules.wake();
+        }
+        for vcpu in &self.shared {
+            vcpu.kicker.kick();
+        }
+        for thread in self.threads.drain(..) {
+            thread.thread().unpark();
+            // A panic of that thread has been reported already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for AttachedThreads {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

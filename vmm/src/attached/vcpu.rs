@@ -1,0 +1,263 @@
+//! The thread that samples one vCPU of another program.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
+use kvmprof_attach::AttachedMemory;
+use kvmprof_attach::tracer::{Look, State, TraceError, TracedVcpu};
+use kvmprof_introspection::GuestKnowledge;
+use kvmprof_recording::Sample;
+
+use super::backend::AttachedBackend;
+use crate::clock::{ElapsedTicks, Generation, TickSource, VcpuClock, monotonic_ns};
+use crate::vcpu::{TickSender, VcpuShared, VcpuView, select_registers, signals};
+
+/// What the threads of all vCPUs of a guest share.
+pub struct AttachedCommon {
+    /// Guest memory.
+    pub memory: Arc<AttachedMemory>,
+    /// What is known of the guest.
+    pub knowledge: Arc<GuestKnowledge>,
+    /// Whether ticks have a random phase.
+    pub jitter: bool,
+    /// Set, and each vCPU's thread kicked, to end all of them.
+    pub stopping: Arc<AtomicBool>,
+}
+
+/// All that the thread owns.
+pub struct AttachedVcpu {
+    /// The vCPU's number, from 0.
+    pub vcpu: u16,
+    /// The vCPU's thread in its VMM.
+    pub tid: i32,
+    /// The vCPU itself.
+    pub traced: TracedVcpu,
+    /// What other threads hold of it.
+    pub shared: Arc<VcpuShared>,
+    /// The way for its ticks.
+    pub ticks: TickSender,
+    /// What it shares with its like.
+    pub common: Arc<AttachedCommon>,
+}
+
+impl AttachedVcpu {
+    /// Starts the thread. `ended` is called on it once the vCPU's thread has ended.
+    ///
+    /// # Errors
+    /// When no thread can be made, or the vCPU's thread has ended.
+    pub fn start(
+        self,
+        ended: impl FnOnce() + Send + 'static,
+    ) -> io::Result<thread::JoinHandle<()>> {
+        let pid = self.common.memory.machine().pid;
+        let tid = self.tid;
+        let mut sampler = Sampler {
+            view: VcpuView::new(
+                self.vcpu,
+                Arc::clone(&self.common.memory),
+                Arc::clone(&self.common.knowledge),
+            ),
+            traced: self.traced,
+            ticks: self.ticks,
+            shared: self.shared,
+            knowledge: Arc::clone(&self.common.knowledge),
+            generation: 0,
+            started: false,
+            failures: Failures::default(),
+        };
+        let common = self.common;
+        let spawned = thread::Builder::new().name(format!("tracer {}", self.vcpu));
+        spawned.spawn(move || {
+            let backend = AttachedBackend::new(pid, tid);
+            if let Ok(backend) = backend {
+                let clock = VcpuClock::with_backend(sampler.view.vcpu, backend, common.jitter);
+                sampler.run(clock, &common.stopping);
+            }
+            if !common.stopping.load(Ordering::Relaxed) {
+                ended();
+            }
+        })
+    }
+}
+
+/// Errors that were reported: one of each kind is enough.
+#[derive(Debug, Default)]
+struct Failures {
+    reported: Vec<std::mem::Discriminant<TraceError>>,
+}
+
+impl Failures {
+    fn report(&mut self, vcpu: u16, error: &TraceError) {
+        let kind = std::mem::discriminant(error);
+        if !self.reported.contains(&kind) {
+            self.reported.push(kind);
+            log::warn!("A tick of vCPU {vcpu} is lost: {error}");
+        }
+    }
+}
+
+/// Whether the vCPU's thread is still there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    There,
+    Gone,
+}
+
+struct Sampler {
+    view: VcpuView<Arc<AttachedMemory>>,
+    traced: TracedVcpu,
+    ticks: TickSender,
+    shared: Arc<VcpuShared>,
+    knowledge: Arc<GuestKnowledge>,
+    generation: Generation,
+    // An application processor that has not had its SIPI yet has no meaningful registers.
+    started: bool,
+    failures: Failures,
+}
+
+impl Sampler {
+    /// Samples until the end, or until the vCPU's thread has gone.
+    fn run(&mut self, mut clock: VcpuClock<AttachedBackend>, stopping: &AtomicBool) {
+        self.shared.kicker.attach();
+        let mut presence = self.follow_requests(&mut clock, monotonic_ns());
+        while presence == Presence::There && !stopping.load(Ordering::Relaxed) {
+            signals::wait_for_kick(clock.backend().sleep(monotonic_ns()));
+            self.shared.kicker.seen();
+            let now = monotonic_ns();
+            clock.backend_mut().pass(now);
+            let signal = clock.backend().rings().then(signals::alarm);
+            presence = match clock.on_interrupt(now, signal) {
+                Some(elapsed) if elapsed.sample => self.sample(&mut clock, now, elapsed),
+                Some(elapsed) => {
+                    self.view.send(&mut self.ticks, elapsed, None);
+                    Presence::There
+                }
+                None => Presence::There,
+            };
+            if presence == Presence::There {
+                presence = self.follow_requests(&mut clock, now);
+            }
+        }
+        self.finish(&mut clock);
+    }
+
+    /// Does what the profiler wants, and acknowledges it.
+    fn follow_requests(&mut self, clock: &mut VcpuClock<AttachedBackend>, now: u64) -> Presence {
+        let (generation, setting) = self.shared.control.requested();
+        if generation == self.generation {
+            return Presence::There;
+        }
+        let presence = if self.knowledge.is_unlocated() {
+            self.locate_kernel()
+        } else {
+            Presence::There
+        };
+        let elapsed = clock.account_halted(now);
+        self.view.send(&mut self.ticks, elapsed, None);
+        self.view.follow(&setting);
+        let hz = setting.source.map_or(0, TickSource::hz);
+        if hz != clock.hz() {
+            clock.restart(hz, monotonic_ns());
+            self.shared.control.set_halted(false);
+        }
+        self.generation = generation;
+        self.shared.control.acknowledge(generation);
+        self.ticks.ring();
+        presence
+    }
+
+    /// Learns where the guest's kernel is, without a sample.
+    fn locate_kernel(&mut self) -> Presence {
+        let (view, knowledge) = (&self.view, &self.knowledge);
+        let looked = self.traced.look(|vcpu| {
+            let (regs, sregs) = vcpu.registers()?;
+            knowledge.locate(&view.memory, &select_registers(&regs, &sregs));
+            Ok(())
+        });
+        match looked {
+            Ok(Look::Gone) => Presence::Gone,
+            Ok(_) => Presence::There,
+            Err(error) => {
+                self.failures.report(self.view.vcpu, &error);
+                Presence::There
+            }
+        }
+    }
+
+    fn sample(
+        &mut self,
+        clock: &mut VcpuClock<AttachedBackend>,
+        time: u64,
+        mut elapsed: ElapsedTicks,
+    ) -> Presence {
+        let (view, ticks, started) = (&mut self.view, &mut self.ticks, &mut self.started);
+        view.clear();
+        let looked = self
+            .traced
+            .look(|vcpu| capture(vcpu, view, ticks, started, time));
+        let mut presence = Presence::There;
+        let mut seen = None;
+        match looked {
+            Ok(Look::Seen(sample)) => seen = Some(sample),
+            // The host doesn't let it run.
+            Ok(Look::Suspended) => elapsed.stolen += 1,
+            Ok(Look::Busy) => elapsed.lost += 1,
+            Ok(Look::Gone) => {
+                elapsed.lost += 1;
+                presence = Presence::Gone;
+            }
+            Err(error) => {
+                elapsed.lost += 1;
+                self.failures.report(self.view.vcpu, &error);
+            }
+        }
+        let sample = seen.map(|(sample, _)| sample);
+        self.view.send(&mut self.ticks, elapsed, sample);
+        if seen.is_some_and(|(_, halted)| halted) {
+            clock.halt();
+        }
+        self.shared.control.set_halted(clock.is_halted());
+        presence
+    }
+
+    /// The thread ends: no tick follows, and nobody needs to wait.
+    fn finish(&mut self, clock: &mut VcpuClock<AttachedBackend>) {
+        let elapsed = clock.account_halted(monotonic_ns());
+        self.view.send(&mut self.ticks, elapsed, None);
+        clock.stop();
+        self.shared.control.set_halted(false);
+        let (generation, _) = self.shared.control.requested();
+        self.shared.control.acknowledge(generation);
+        self.shared.kicker.detach();
+        self.ticks.ring();
+    }
+}
+
+/// The sample of a vCPU that stands still, and whether it is halted.
+fn capture(
+    vcpu: &mut State<'_>,
+    view: &mut VcpuView<Arc<AttachedMemory>>,
+    ticks: &mut TickSender,
+    started: &mut bool,
+    time: u64,
+) -> Result<(Sample, bool), TraceError> {
+    if !*started {
+        *started = matches!(
+            vcpu.mp_state()?,
+            KVM_MP_STATE_RUNNABLE | KVM_MP_STATE_HALTED
+        );
+    }
+    if !*started {
+        return Ok((view.not_started(time), true));
+    }
+    let (regs, sregs) = vcpu.registers()?;
+    let registers = select_registers(&regs, &sregs);
+    let behind_hlt = view.is_behind_hlt(&registers);
+    // A VMM that answers HLT itself waits outside KVM_RUN.
+    let halted = behind_hlt && (!vcpu.is_in_guest() || vcpu.mp_state()? == KVM_MP_STATE_HALTED);
+    let sample = view.capture(&registers, halted, behind_hlt, time, ticks);
+    Ok((sample, halted))
+}
