@@ -1,3 +1,22 @@
 //! Guests of other VMMs on this host: finds them, and reads their memory and registers.
+//!
+//! [`find_machines`] lists every KVM guest of the host. What only the host's kernel knows (which thread runs a vCPU,
+//! where guest memory is) comes from [`HostKernel`], which reads `struct kvm` and its neighbours through a small eBPF
+//! program, by the offsets of the host's own BTF. [`AttachedMemory`] reads a guest's physical memory out of its VMM, and
+//! never writes. A [`tracer`] stops vCPUs for a moment and reads their registers.
+//!
+//! The VMM is untrusted, and changes what it likes at any moment: lengths, loops and walks are bounded, and what doesn't
+//! fit together is reported and not followed.
 
+mod host_kernel;
+mod kernel_memory;
+mod machines;
+mod memory;
+mod slots;
 pub mod tracer;
+
+pub use host_kernel::{HostKernel, HostKernelError};
+pub use kernel_memory::{KernelMemory, KernelMemoryError};
+pub use machines::{Found, Machine, Obstacle, Vcpu, find_machines};
+pub use memory::{AttachError, AttachedMemory};
+pub use slots::{Slot, Slots};

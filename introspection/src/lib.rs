@@ -21,7 +21,7 @@
 //! assert_eq!(identity.pid, 42);
 //! ```
 
-mod bytes;
+pub mod bytes;
 mod error;
 mod image;
 mod knowledge;
@@ -34,6 +34,7 @@ mod unwind;
 mod vcpu;
 
 pub use error::IntrospectionError;
+pub use image::btf::{Btf, Structures, join as join_btf};
 pub use image::{MAX_UNPACKED, Symbols, notes, unpack as unpack_kernel, unpack_archive};
 pub use knowledge::GuestKnowledge;
 pub use linux::{

@@ -8,6 +8,9 @@ use crate::bytes::{index_at, u16_at, u32_at};
 
 /// The magic number at the start of a section.
 pub const MAGIC: u16 = 0xeb9f;
+/// The version of the format, and the bytes of its header (`struct btf_header`).
+const VERSION: u8 = 1;
+const HEADER_LENGTH: u32 = 24;
 /// Bytes of `struct btf_type`.
 const TYPE_LENGTH: usize = 12;
 /// Maximum number of types.
@@ -46,6 +49,49 @@ pub struct Btf<'a> {
     starts: Vec<u32>,
 }
 
+/// Joins the split BTF of a module (`/sys/kernel/btf/NAME`) to that of the kernel that it goes on from
+/// (`/sys/kernel/btf/vmlinux`): its type numbers and string offsets continue those of the kernel
+/// (`Documentation/bpf/btf.rst`). The result is one section with the types of both.
+///
+/// # Errors
+/// A header points outside its section, or the result is too long for its header.
+pub fn join(base: &[u8], split: &[u8]) -> Result<Vec<u8>, IntrospectionError> {
+    let (base_types, base_strings) = parts(base)?;
+    let (split_types, split_strings) = parts(split)?;
+    let length = |one: &[u8], other: &[u8]| {
+        u32::try_from(one.len() + other.len())
+            .map_err(|_| IntrospectionError::Btf("it is too long"))
+    };
+    let types = length(base_types, split_types)?;
+    let strings = length(base_strings, split_strings)?;
+    let mut section = MAGIC.to_le_bytes().to_vec();
+    section.extend_from_slice(&[VERSION, 0]);
+    for word in [HEADER_LENGTH, 0, types, types, strings] {
+        section.extend_from_slice(&word.to_le_bytes());
+    }
+    for part in [base_types, split_types, base_strings, split_strings] {
+        section.extend_from_slice(part);
+    }
+    Ok(section)
+}
+
+/// The types and the strings of a section.
+fn parts(section: &[u8]) -> Result<(&[u8], &[u8]), IntrospectionError> {
+    if u16_at(section, 0) != Some(MAGIC) {
+        return Err(IntrospectionError::Btf(
+            "it doesn't start with its magic number",
+        ));
+    }
+    let part = |offset_field: usize| {
+        let header = index_at(section, 4)?;
+        let start = header.checked_add(index_at(section, offset_field)?)?;
+        let length = index_at(section, offset_field + 4)?;
+        section.get(start..start.checked_add(length)?)
+    };
+    let cut = IntrospectionError::Btf("its header points outside the section");
+    part(8).zip(part(16)).ok_or(cut)
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Type {
     name: usize,
@@ -66,21 +112,7 @@ impl<'a> Btf<'a> {
     /// # Errors
     /// The header or a type is malformed.
     pub fn parse(section: &'a [u8]) -> Result<Self, IntrospectionError> {
-        if u16_at(section, 0) != Some(MAGIC) {
-            return Err(IntrospectionError::Btf(
-                "it doesn't start with its magic number",
-            ));
-        }
-        let part = |offset_field: usize| {
-            let header = index_at(section, 4)?;
-            let start = header.checked_add(index_at(section, offset_field)?)?;
-            let length = index_at(section, offset_field + 4)?;
-            section.get(start..start.checked_add(length)?)
-        };
-        let cut = IntrospectionError::Btf("its header points outside the section");
-        let (Some(types), Some(strings)) = (part(8), part(16)) else {
-            return Err(cut);
-        };
+        let (types, strings) = parts(section)?;
         let starts = starts(types)?;
         Ok(Self {
             types,
@@ -347,6 +379,25 @@ mod tests {
         assert_eq!(mm.offset_within("context", "none"), None);
         assert_eq!((mm.offset_of("pgd"), mm.size()), (Some(8), Some(8)));
         assert_eq!(btf.structures("none").size(), None);
+    }
+
+    #[test]
+    fn a_modules_types_go_on_from_the_kernels() {
+        let mut builder = Builder::new();
+        let list = builder.structure("list_head", &[("next", 0, 0), ("prev", 0, 64)]);
+        let base = builder.section();
+        let mut builder = builder.split();
+        // Type 3 is the module's, type 1 the kernel's; each has the name of one of its own strings.
+        let arch = builder.structure("kvm_arch", &[("vm_type", 0, 64)]);
+        builder.structure("kvm", &[("vm_list", list, 128), ("arch", arch, 256)]);
+        let joined = join(&base, &builder.section()).unwrap();
+        let btf = Btf::parse(&joined).unwrap();
+        let kvm = btf.structures("kvm");
+        assert_eq!(kvm.offset_within("vm_list", "prev"), Some(16 + 8));
+        assert_eq!(kvm.offset_within("arch", "vm_type"), Some(32 + 8));
+        assert_eq!(btf.offset_of("list_head", "prev"), Some(8));
+        assert!(join(&base, b"").is_err());
+        assert!(join(&base[..40], &base).is_err());
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub trait WritableMemory: PhysicalMemory {
 /// The memory of a guest that others use too, whoever runs it.
 pub type SharedMemory = Arc<dyn PhysicalMemory + Send + Sync>;
 
-impl PhysicalMemory for SharedMemory {
+impl<M: PhysicalMemory + ?Sized> PhysicalMemory for Arc<M> {
     fn read_physical(&self, address: GuestAddress, buffer: &mut [u8]) -> Option<()> {
         (**self).read_physical(address, buffer)
     }

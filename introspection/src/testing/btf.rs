@@ -8,6 +8,8 @@ pub struct Builder {
     types: Vec<u8>,
     strings: Vec<u8>,
     count: u32,
+    /// Bytes of the strings that come before these.
+    base_strings: u32,
 }
 
 impl Builder {
@@ -19,11 +21,20 @@ impl Builder {
         }
     }
 
+    /// A module's section, whose types and strings go on from these.
+    pub fn split(&self) -> Self {
+        Self {
+            base_strings: self.base_strings + u32::try_from(self.strings.len()).unwrap(),
+            count: self.count,
+            ..Self::default()
+        }
+    }
+
     fn string(&mut self, string: &str) -> u32 {
         if string.is_empty() {
             return 0;
         }
-        let offset = u32::try_from(self.strings.len()).unwrap();
+        let offset = self.base_strings + u32::try_from(self.strings.len()).unwrap();
         self.strings.extend_from_slice(string.as_bytes());
         self.strings.push(0);
         offset

@@ -1,5 +1,6 @@
 //! The program's commands: arguments in, exit status out.
 
+mod attach;
 mod bar;
 mod clock;
 mod demo;
@@ -49,6 +50,11 @@ enum Command {
     /// Boots an unmodified Linux bzImage, or another kernel in an ELF file. The clock runs only while pcs is open, a minor
     /// of prf is on, or a recording is made.
     Run(run::RunArguments),
+    /// Profile a guest that another program runs, such as QEMU
+    ///
+    /// Serves the same socket as kvmprof run, but profil and pmc, without the guest's or the VMM's help. Each vCPU's thread
+    /// is stopped at each tick by ptrace(2). The guest and its VMM go on when kvmprof ends, however it does.
+    Attach(attach::AttachArguments),
     /// Run the embedded guest and compare who used the time with what the guest itself counted
     Demo(demo::DemoArguments),
     /// Show the machine, the clock and where every tick went
@@ -84,6 +90,7 @@ impl Program for Arguments {
     fn chosen(&self) -> &dyn command_line::Command {
         match &self.command {
             Command::Run(arguments) => arguments,
+            Command::Attach(arguments) => arguments,
             Command::Demo(arguments) => arguments,
             Command::Status(arguments) => arguments,
             Command::Record(arguments) => arguments,

@@ -153,7 +153,7 @@ fn default_command_line(console: &console::Console) -> String {
 }
 
 /// What `--pid-at` says of the guest.
-fn pid_at(place: &str) -> Result<GuestKnowledge, String> {
+pub(super) fn pid_at(place: &str) -> Result<GuestKnowledge, String> {
     if place == "none" {
         return Ok(GuestKnowledge::unknown());
     }

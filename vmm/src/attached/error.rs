@@ -28,7 +28,9 @@ pub enum AttachedError {
         source: TraceError,
     },
     /// No vCPU has a thread.
-    #[error("No vCPU of the guest of process {0} has run yet, or their threads can't be found: try again later")]
+    #[error(
+        "No vCPU of the guest of process {0} has run yet, or their threads can't be found: try again later"
+    )]
     NoVcpus(i32),
     /// The file that is said to be its kernel isn't one.
     #[error("Cannot learn of the guest from {path}", path = .path.display())]

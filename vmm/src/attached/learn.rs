@@ -1,7 +1,7 @@
 //! Learns what runs in a guest that nobody has told about.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ impl Learner {
         let mut is_told = false;
         while knowledge.is_pending() && !stopping.load(Ordering::Relaxed) {
             if let Some(registers) = self.registers() {
-                match GuestKnowledge::from_memory(memory, &registers) {
+                match from_memory(memory, &registers) {
                     Ok(learned) => {
                         log::info!("The guest runs {}", learned.describe());
                         knowledge.complete(learned);
@@ -65,4 +65,7 @@ impl Learner {
             }
         }
     }
+}
+fn from_memory(_m: &Arc<AttachedMemory>, _r: &Registers) -> Result<GuestKnowledge, String> {
+    Err("later".into())
 }

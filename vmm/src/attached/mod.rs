@@ -65,27 +65,29 @@ pub struct AttachConfig {
 pub enum AttachedEnd {
     /// It was told to end: by a signal.
     Stopped,
-    /// The VMM, or the guest in it, has ended.
-    Vmm,
+    /// The guest has ended, or its VMM.
+    Guest,
 }
 
-/// Profiles the guest of `config` until it ends, or one of the signals of [`crate::vm::block_signals`] comes. `attached`
-/// is called when clients can connect, with a description of the guest.
+/// Profiles the guest of `config` until it ends, or one of the signals of [`crate::vm::block_signals`] comes.
 ///
 /// # Errors
 /// The guest can't be attached to.
-pub fn attach(config: AttachConfig, attached: impl FnOnce(&str)) -> Result<AttachedEnd, AttachedError> {
+pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     signals::block().map_err(VmError::host("to block signals"))?;
     let pid = config.machine.pid;
     let watch = VmmWatch::new(pid).map_err(VmError::host("to watch the VMM"))?;
-    let memory = Arc::new(AttachedMemory::open(&config.machine, Arc::clone(&config.host))?);
+    let memory = Arc::new(AttachedMemory::open(
+        &config.machine,
+        Arc::clone(&config.host),
+    )?);
     let code = ThreadCode::find(pid)?;
     let vcpus = vcpus_with_threads(&config.machine)?;
     let mut first = TracedVcpu::new(pid, vcpus[0].1, vcpus[0].0, code);
     check(&mut first, pid)?;
     let socket = config.socket.as_deref();
     let listener = socket.map(HostListener::bind).transpose()?;
-    let knowledge = Arc::new(known(&config)?);
+    let knowledge = Arc::new(known(&mut config)?);
     let plan = ClockPlan {
         hz: config.hz,
         source: ClockSource::Ptrace,
@@ -129,7 +131,6 @@ pub fn attach(config: AttachConfig, attached: impl FnOnce(&str)) -> Result<Attac
         watch,
         doorbell,
     };
-    attached(&knowledge.describe());
     server.serve(threads, rings)
 }
 
@@ -153,7 +154,10 @@ fn check(vcpu: &mut TracedVcpu, pid: i32) -> Result<(), AttachedError> {
 }
 
 /// What is known of the guest before its memory is looked through.
-fn known(config: &AttachConfig) -> Result<GuestKnowledge, AttachedError> {
+fn known(config: &mut AttachConfig) -> Result<GuestKnowledge, AttachedError> {
+    if let Some(knowledge) = config.knowledge.take() {
+        return Ok(knowledge);
+    }
     let Some(path) = &config.kernel else {
         return Ok(GuestKnowledge::pending());
     };
@@ -209,7 +213,7 @@ impl Server {
         let termination = Termination::new().map_err(VmError::host("to catch signals"))?;
         take_signals_here().map_err(VmError::host("to take signals"))?;
         let hello = HelloInfo {
-            vcpus: u16::try_from(rings.len()).unwrap_or(u16::MAX),
+            vcpus: u32::try_from(rings.len()).unwrap_or(u32::MAX),
             hz: self.plan.hz,
         };
         // The guest runs already.

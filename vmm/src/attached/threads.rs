@@ -90,7 +90,7 @@ impl GuestThreads for AttachedThreads {
     fn ended(&self) -> Option<AttachedEnd> {
         let is_over =
             self.vmm_has_ended.load(Ordering::Relaxed) || self.left.load(Ordering::Relaxed) == 0;
-        is_over.then_some(AttachedEnd::Vmm)
+        is_over.then_some(AttachedEnd::Guest)
     }
 
     fn stop(&mut self) {

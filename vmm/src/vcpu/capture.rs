@@ -155,8 +155,14 @@ mod tests {
     fn priority_level_is_highest_with_interrupts_off() {
         let (mut regs, mut sregs) = protected_mode();
         sregs.cr8 = 4;
-        assert_eq!(interrupt_priority_level(&select_registers(&regs, &sregs)), 15);
+        assert_eq!(
+            interrupt_priority_level(&select_registers(&regs, &sregs)),
+            15
+        );
         regs.rflags = RFLAGS_INTERRUPT_ENABLE;
-        assert_eq!(interrupt_priority_level(&select_registers(&regs, &sregs)), 4);
+        assert_eq!(
+            interrupt_priority_level(&select_registers(&regs, &sregs)),
+            4
+        );
     }
 }

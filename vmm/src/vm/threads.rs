@@ -114,7 +114,6 @@ impl VcpuThreads {
             })?;
         Ok(())
     }
-
 }
 
 impl GuestThreads for VcpuThreads {

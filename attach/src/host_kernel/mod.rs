@@ -1,0 +1,219 @@
+//! What the host's kernel knows about processes and their guests, read from its memory.
+//!
+//! Nothing is locked: what is read may be changed or freed meanwhile. Each walk is bounded, and what doesn't lead anywhere
+//! is `None`. Who uses a result checks that it fits.
+
+mod error;
+mod layout;
+
+use std::fs;
+use std::io;
+
+pub use error::HostKernelError;
+pub(crate) use layout::{Layout, SlotLayout, SlotOrder};
+
+use kvmprof_introspection::{Btf, join_btf};
+
+use crate::KernelMemory;
+
+/// The types of the kernel, and of KVM where that is a module.
+const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
+const KVM_TYPES: &str = "/sys/kernel/btf/kvm";
+
+/// Most levels of namespaces of processes (`MAX_PID_NS_LEVEL`, `kernel/pid_namespace.c`).
+const MAX_LEVEL: u32 = 32;
+/// Most levels of an xarray that holds 32-bit numbers.
+const MAX_TREE: usize = 16;
+/// Low bits of an entry of an xarray that mark the address of a node (`xa_is_internal`, `include/linux/xarray.h`).
+const NODE_MASK: u64 = 3;
+const NODE: u64 = 2;
+
+/// The host's kernel. It can be shared by threads.
+#[derive(Debug)]
+pub struct HostKernel {
+    memory: KernelMemory,
+    layout: Layout,
+    /// The namespace whose numbers this process sees, and its level.
+    namespace: u64,
+    level: u32,
+}
+
+/// A process, as the kernel has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Process {
+    /// `struct task_struct` of its main thread.
+    task: u64,
+    /// Its address space, `struct mm_struct`.
+    pub mm: u64,
+}
+
+impl HostKernel {
+    /// Loads the program that reads the kernel's memory, and finds the offsets of what is read; some 100 ms.
+    ///
+    /// # Errors
+    /// There is no eBPF, or this process may not use it, or the kernel isn't one that is known.
+    pub fn open() -> Result<Self, HostKernelError> {
+        let memory = KernelMemory::open()?;
+        let layout = Layout::find(&Btf::parse(&types()?)?)?;
+        let mut kernel = Self {
+            memory,
+            layout,
+            namespace: 0,
+            level: 0,
+        };
+        (kernel.namespace, kernel.level) = kernel
+            .own_namespace()
+            .ok_or(HostKernelError::Implausible("this thread isn't there"))?;
+        let own = i32::try_from(std::process::id()).unwrap_or_default();
+        kernel.process(own).ok_or(HostKernelError::Implausible(
+            "this process isn't among the others",
+        ))?;
+        Ok(kernel)
+    }
+
+    /// The kernel's memory.
+    pub fn memory(&self) -> &KernelMemory {
+        &self.memory
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The namespace and the level of the calling thread's numbers, checked against its thread id.
+    fn own_namespace(&self) -> Option<(u64, u32)> {
+        let layout = &self.layout.task;
+        let task = self.memory.own_task().ok()?;
+        let pid = self
+            .memory
+            .read_pointer(task.checked_add(layout.thread_pid)?)?;
+        let level = self.memory.read_u32(pid.checked_add(layout.level)?)?;
+        let entry = self.number_entry(pid, level)?;
+        let number = self.memory.read_u32(entry.checked_add(layout.number)?)?;
+        let namespace = self
+            .memory
+            .read_pointer(entry.checked_add(layout.namespace)?)?;
+        let own = rustix::thread::gettid().as_raw_nonzero().get();
+        (number == own.cast_unsigned()).then_some((namespace, level))
+    }
+
+    fn number_entry(&self, pid: u64, level: u32) -> Option<u64> {
+        let layout = &self.layout.task;
+        let offset = u64::from(level) * layout.number_size;
+        (level <= MAX_LEVEL).then_some(())?;
+        pid.checked_add(layout.numbers)?.checked_add(offset)
+    }
+
+    /// The number that this process sees for the `struct pid` at `pid`.
+    fn number(&self, pid: u64) -> Option<i32> {
+        let layout = &self.layout.task;
+        let level = self.memory.read_u32(pid.checked_add(layout.level)?)?;
+        (level >= self.level).then_some(())?;
+        let entry = self.number_entry(pid, self.level)?;
+        let namespace = self
+            .memory
+            .read_pointer(entry.checked_add(layout.namespace)?)?;
+        (namespace == self.namespace).then_some(())?;
+        let number = self.memory.read_u32(entry.checked_add(layout.number)?)?;
+        i32::try_from(number).ok().filter(|number| *number > 0)
+    }
+
+    /// The process with this number; `None` if there is none, or it has ended, or it has no address space.
+    pub(crate) fn process(&self, pid: i32) -> Option<Process> {
+        let layout = &self.layout.task;
+        let structure = self.pid_structure(pid)?;
+        (self.number(structure)? == pid).then_some(())?;
+        let link = self
+            .memory
+            .read_pointer(structure.checked_add(layout.processes)?)?;
+        let task = link.checked_sub(layout.process_link)?;
+        let own_pid = self
+            .memory
+            .read_pointer(task.checked_add(layout.thread_pid)?)?;
+        (own_pid == structure).then_some(())?;
+        let mm = self.memory.read_pointer(task.checked_add(layout.mm)?)?;
+        Some(Process { task, mm })
+    }
+
+    /// The `struct pid` with this number, out of the namespace's tree (`xas_load`, `lib/xarray.c`).
+    fn pid_structure(&self, pid: i32) -> Option<u64> {
+        let layout = &self.layout.pids;
+        let index = u64::try_from(pid).ok()?;
+        let mut entry = self
+            .memory
+            .read_pointer(self.namespace.checked_add(layout.root)?)?;
+        for _ in 0..MAX_TREE {
+            if entry & NODE_MASK != NODE {
+                return (entry & NODE_MASK == 0).then_some(entry);
+            }
+            let node = entry - NODE;
+            let mut shift = [0];
+            self.memory
+                .read(node.checked_add(layout.shift)?, &mut shift)?;
+            let slot = index.checked_shr(shift[0].into())? & (layout.slot_count - 1);
+            let place = node.checked_add(layout.slots)?.checked_add(slot * 8)?;
+            entry = self.memory.read_pointer(place)?;
+        }
+        None
+    }
+
+    /// `private_data` of the file behind a descriptor: for a KVM guest its `struct kvm`, for a vCPU its `struct kvm_vcpu`.
+    pub(crate) fn private_data(&self, process: Process, descriptor: i32) -> Option<u64> {
+        let layout = &self.layout.files;
+        let files = process.task.checked_add(self.layout.task.files)?;
+        let files = self.memory.read_pointer(files)?;
+        let table = self.memory.read_pointer(files.checked_add(layout.table)?)?;
+        let max = self.memory.read_u32(table.checked_add(layout.max)?)?;
+        let descriptor = u32::try_from(descriptor).ok().filter(|it| *it < max)?;
+        let all = self.memory.read_pointer(table.checked_add(layout.files)?)?;
+        let entry = all.checked_add(u64::from(descriptor) * 8)?;
+        let file = self.memory.read_pointer(entry)?;
+        self.memory
+            .read_pointer(file.checked_add(layout.private_data)?)
+    }
+
+    /// The address space that the guest at `kvm` is in.
+    pub(crate) fn mm_of(&self, kvm: u64) -> Option<u64> {
+        self.memory
+            .read_pointer(kvm.checked_add(self.layout.kvm.mm)?)
+    }
+
+    /// `KVM_X86_*_VM` (`arch/x86/include/uapi/asm/kvm.h`) of the guest at `kvm`: 0 is a guest like any other. `None` where
+    /// the kernel doesn't say.
+    pub(crate) fn vm_type(&self, kvm: u64) -> Option<u8> {
+        let mut kind = [0];
+        self.memory
+            .read(kvm.checked_add(self.layout.kvm.vm_type?)?, &mut kind)?;
+        Some(kind[0])
+    }
+
+    /// The guest that the vCPU at `vcpu` belongs to, if its index is `index`.
+    pub(crate) fn guest_of(&self, vcpu: u64, index: u32) -> Option<u64> {
+        let layout = &self.layout.kvm;
+        let found = self.memory.read_u32(vcpu.checked_add(layout.vcpu_id)?)?;
+        (found == index).then_some(())?;
+        self.memory.read_pointer(vcpu.checked_add(layout.vcpu_kvm)?)
+    }
+
+    /// The thread that ran the vCPU at `vcpu` last; `None` if it hasn't run yet.
+    pub(crate) fn thread_of(&self, vcpu: u64) -> Option<i32> {
+        let pid = vcpu.checked_add(self.layout.kvm.vcpu_pid)?;
+        self.number(self.memory.read_pointer(pid)?)
+    }
+}
+
+/// The types of the kernel, with those of KVM where that is a module.
+fn types() -> Result<Vec<u8>, HostKernelError> {
+    let base = fs::read(KERNEL_TYPES).map_err(|error| HostKernelError::NoTypes {
+        path: KERNEL_TYPES,
+        error,
+    })?;
+    match fs::read(KVM_TYPES) {
+        Ok(split) => Ok(join_btf(&base, &split)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(base),
+        Err(error) => Err(HostKernelError::NoTypes {
+            path: KVM_TYPES,
+            error,
+        }),
+    }
+}

@@ -1,0 +1,135 @@
+//! The calls of bpf(2) that are needed, and their numbers (`include/uapi/linux/bpf.h`).
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+const MAP_CREATE: libc::c_int = 0;
+const PROG_LOAD: libc::c_int = 5;
+const PROG_TEST_RUN: libc::c_int = 10;
+const MAP_TYPE_ARRAY: u32 = 2;
+/// The values can be mapped.
+const F_MMAPABLE: u32 = 1 << 10;
+const PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
+/// `bpf_probe_read_kernel` is for programs under the GPL, or under it and another licence (`license_is_gpl_compatible`,
+/// `include/linux/license.h`).
+const LICENSE: &CStr = c"Dual MIT/GPL";
+
+/// One instruction (`struct bpf_insn`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instruction {
+    pub code: u8,
+    /// The destination register in the low half, the source register in the high half.
+    pub registers: u8,
+    pub offset: i16,
+    pub immediate: i32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct MapCreate {
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    map_flags: u32,
+    inner_map: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct ProgramLoad {
+    program_type: u32,
+    instruction_count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log_buffer: u64,
+    kernel_version: u32,
+    program_flags: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct TestRun {
+    program: u32,
+    result: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    context_size_in: u32,
+    context_size_out: u32,
+    context_in: u64,
+    context_out: u64,
+    flags: u32,
+    cpu: u32,
+}
+
+/// Calls bpf(2).
+///
+/// # Safety
+/// Pointers among the attributes must be valid for what `command` does with them.
+unsafe fn bpf<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::c_int> {
+    // SAFETY: the attributes are valid for the size that is stated; the caller answers for pointers in them.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            std::ptr::from_mut(attributes),
+            size_of::<T>(),
+        )
+    };
+    libc::c_int::try_from(result)
+        .ok()
+        .filter(|result| *result >= 0)
+        .ok_or_else(io::Error::last_os_error)
+}
+
+/// A map of one value of `bytes` bytes that can be mapped at offset 0.
+pub fn create_map(bytes: usize) -> io::Result<OwnedFd> {
+    let mut attributes = MapCreate {
+        map_type: MAP_TYPE_ARRAY,
+        key_size: 4,
+        value_size: u32::try_from(bytes).map_err(io::Error::other)?,
+        max_entries: 1,
+        map_flags: F_MMAPABLE,
+        ..MapCreate::default()
+    };
+    // SAFETY: there are no pointers among the attributes.
+    let descriptor = unsafe { bpf(MAP_CREATE, &mut attributes)? };
+    // SAFETY: the descriptor was just made and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// Has the kernel check and take over a program for raw tracepoints.
+pub fn load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
+    let mut attributes = ProgramLoad {
+        program_type: PROG_TYPE_RAW_TRACEPOINT,
+        instruction_count: u32::try_from(instructions.len()).map_err(io::Error::other)?,
+        instructions: instructions.as_ptr() as u64,
+        license: LICENSE.as_ptr() as u64,
+        ..ProgramLoad::default()
+    };
+    // SAFETY: instructions and licence live through the call, which only reads them.
+    let descriptor = unsafe { bpf(PROG_LOAD, &mut attributes)? };
+    // SAFETY: the descriptor was just made and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// Runs a program for raw tracepoints once, in the calling thread, with `arguments`; the result is what it returns.
+pub fn run(program: &OwnedFd, arguments: [u64; 2]) -> io::Result<i32> {
+    let mut attributes = TestRun {
+        program: u32::try_from(program.as_raw_fd()).map_err(io::Error::other)?,
+        context_size_in: u32::try_from(size_of_val(&arguments)).map_err(io::Error::other)?,
+        context_in: arguments.as_ptr() as u64,
+        ..TestRun::default()
+    };
+    // SAFETY: the arguments live through the call, which only reads them, and have the size that is stated.
+    unsafe { bpf(PROG_TEST_RUN, &mut attributes)? };
+    Ok(attributes.result.cast_signed())
+}

@@ -1,0 +1,168 @@
+//! Reads the host kernel's memory, by a small eBPF program that is made here and run by BPF_PROG_TEST_RUN.
+
+mod bpf;
+mod capabilities;
+mod error;
+mod program;
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+
+pub use error::KernelMemoryError;
+
+/// Most bytes that one run of the program reads.
+const AT_ONCE: usize = 4096;
+
+/// The host kernel's memory, for reading. It can be shared by threads, which take turns.
+#[derive(Debug)]
+pub struct KernelMemory {
+    program: OwnedFd,
+    /// Where the program puts what it has read. The program holds the map itself.
+    place: Mutex<Place>,
+}
+
+impl KernelMemory {
+    /// Loads the program.
+    ///
+    /// # Errors
+    /// The kernel has no eBPF, this process lacks a capability for it, or the kernel lets nobody read its memory.
+    pub fn open() -> Result<Self, KernelMemoryError> {
+        let map = bpf::create_map(AT_ONCE).map_err(refused)?;
+        let limit = i32::try_from(AT_ONCE).unwrap_or_default();
+        let instructions = program::instructions(map.as_raw_fd(), limit);
+        let program = bpf::load(&instructions).map_err(refused)?;
+        let place = Place::map(&map).map_err(|error| KernelMemoryError::Failed {
+            what: "map what the eBPF program reads",
+            error,
+        })?;
+        let memory = Self {
+            program,
+            place: Mutex::new(place),
+        };
+        // A sandbox that lets programs be loaded and not run is found here.
+        memory.own_task().map_err(refused)?;
+        Ok(memory)
+    }
+
+    /// The address of the calling thread's `struct task_struct`.
+    ///
+    /// # Errors
+    /// What bpf(2) says.
+    pub fn own_task(&self) -> io::Result<u64> {
+        let mut address = [0; 8];
+        self.run([0, 0], &mut address)?;
+        Ok(u64::from_ne_bytes(address))
+    }
+
+    /// Fills `buffer` from kernel address `address`. `None` if a part isn't the kernel's memory; the buffer's contents are
+    /// unspecified then. The kernel changes its memory meanwhile: up to 4096 bytes are read within a microsecond.
+    pub fn read(&self, address: u64, buffer: &mut [u8]) -> Option<()> {
+        let mut address = address;
+        for part in buffer.chunks_mut(AT_ONCE) {
+            let bytes = u64::try_from(part.len()).ok()?;
+            // Address 0 asks for something else; nothing can be read there.
+            (address != 0).then_some(())?;
+            self.run([address, bytes], part).ok()?;
+            address = address.checked_add(bytes)?;
+        }
+        Some(())
+    }
+
+    /// The 64-bit number at kernel address `address`.
+    pub fn read_u64(&self, address: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.read(address, &mut bytes)?;
+        Some(u64::from_ne_bytes(bytes))
+    }
+
+    /// The 32-bit number at kernel address `address`.
+    pub fn read_u32(&self, address: u64) -> Option<u32> {
+        let mut bytes = [0; 4];
+        self.read(address, &mut bytes)?;
+        Some(u32::from_ne_bytes(bytes))
+    }
+
+    /// The pointer at kernel address `address`; `None` if it is null, too.
+    pub fn read_pointer(&self, address: u64) -> Option<u64> {
+        self.read_u64(address).filter(|pointer| *pointer != 0)
+    }
+
+    fn run(&self, arguments: [u64; 2], result: &mut [u8]) -> io::Result<()> {
+        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        match bpf::run(&self.program, arguments)? {
+            0 => place.copy_to(result),
+            error => Err(io::Error::from_raw_os_error(error.saturating_neg())),
+        }
+    }
+}
+
+/// What the failure of a call of bpf(2) means.
+fn refused(error: io::Error) -> KernelMemoryError {
+    match error.raw_os_error() {
+        Some(libc::ENOSYS) => KernelMemoryError::NoBpf,
+        Some(libc::EPERM | libc::EACCES) => {
+            let missing = capabilities::missing();
+            if missing.is_empty() {
+                KernelMemoryError::Forbidden
+            } else {
+                KernelMemoryError::MissingCapabilities(missing)
+            }
+        }
+        Some(libc::EINVAL) => KernelMemoryError::Refused(error),
+        _ => KernelMemoryError::Failed {
+            what: "load and run an eBPF program that reads the host kernel's memory",
+            error,
+        },
+    }
+}
+
+/// The mapped value of a map.
+#[derive(Debug)]
+struct Place(NonNull<u8>);
+
+// SAFETY: the mapping belongs to the whole process, and this is its only owner.
+unsafe impl Send for Place {}
+
+impl Place {
+    fn map(map: &OwnedFd) -> io::Result<Self> {
+        // SAFETY: a new mapping at a place that the kernel chooses; nothing of this process is changed.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                AT_ONCE,
+                libc::PROT_READ,
+                libc::MAP_SHARED,
+                map.as_raw_fd(),
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        NonNull::new(address.cast())
+            .map(Self)
+            .ok_or_else(|| io::Error::other("it is mapped at address 0"))
+    }
+
+    /// Copies its first bytes.
+    fn copy_to(&self, buffer: &mut [u8]) -> io::Result<()> {
+        if buffer.len() > AT_ONCE {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: the mapping has AT_ONCE readable bytes as long as `self` lives; only the program writes there, which
+        // has been run under the lock that the caller holds.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.0.as_ptr(), buffer.as_mut_ptr(), buffer.len())
+        };
+        Ok(())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `map` with this length, and isn't used any more.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), AT_ONCE) };
+    }
+}

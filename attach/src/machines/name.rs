@@ -1,0 +1,133 @@
+//! The name that a VMM's command line gives its guest.
+
+/// Longest name, in bytes; what is longer is cut.
+const MAX_NAME: usize = 256;
+
+/// The guest's name by `command_line`, the VMM's arguments with a NUL behind each (`/proc/PID/cmdline`): QEMU's `-name`,
+/// crosvm's and kvmtool's `--name`, Firecracker's `--id`. `None` if there is none of these.
+pub fn name_of(command_line: &[u8]) -> Option<String> {
+    let mut arguments = command_line.split(|byte| *byte == 0).skip(1);
+    while let Some(argument) = arguments.next() {
+        let option = argument
+            .strip_prefix(b"--")
+            .or_else(|| argument.strip_prefix(b"-"));
+        let Some(option) = option else {
+            continue;
+        };
+        let (option, value) = match option.iter().position(|byte| *byte == b'=') {
+            Some(equals) => (option.get(..equals)?, option.get(equals + 1..)),
+            None => (option, None),
+        };
+        let is_name = option == b"name";
+        if !is_name && option != b"id" {
+            continue;
+        }
+        let value = value.or_else(|| arguments.next())?;
+        let name = if is_name {
+            guest(value)
+        } else {
+            value.to_vec()
+        };
+        if !name.is_empty() {
+            let name = name.get(..MAX_NAME).unwrap_or(&name);
+            return Some(String::from_utf8_lossy(name).into_owned());
+        }
+    }
+    None
+}
+
+/// The guest's name in a value of QEMU's `-name`: `NAME`, or `guest=NAME`, among other options, with each comma of the
+/// name doubled.
+fn guest(value: &[u8]) -> Vec<u8> {
+    let options = options(value);
+    let named = options
+        .iter()
+        .find_map(|option| option.strip_prefix(b"guest="));
+    let first = options.first().filter(|first| {
+        // The first option may come without its key.
+        let keys: [&[u8]; 2] = [b"process=", b"debug-threads="];
+        !keys.iter().any(|key| first.starts_with(key))
+    });
+    named
+        .or(first.map(Vec::as_slice))
+        .unwrap_or_default()
+        .to_vec()
+}
+
+/// The options of `value`, which commas separate; a doubled comma is one in the option.
+fn options(value: &[u8]) -> Vec<Vec<u8>> {
+    let mut options = vec![Vec::new()];
+    let mut rest = value.iter().peekable();
+    while let Some(&byte) = rest.next() {
+        let is_separator = byte == b',' && rest.next_if(|next| **next == b',').is_none();
+        if is_separator {
+            options.push(Vec::new());
+        } else if let Some(last) = options.last_mut() {
+            last.push(byte);
+        }
+    }
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn name(arguments: &[&str]) -> Option<String> {
+        let mut line = arguments.join("\0").into_bytes();
+        line.push(0);
+        name_of(&line)
+    }
+
+    #[test]
+    fn qemus_names() {
+        let qemu = |value| {
+            name(&[
+                "qemu-system-x86_64",
+                "-m",
+                "512",
+                "-name",
+                value,
+                "-nographic",
+            ])
+        };
+        assert_eq!(qemu("db1").as_deref(), Some("db1"));
+        assert_eq!(qemu("guest=db1,debug-threads=on").as_deref(), Some("db1"));
+        assert_eq!(qemu("debug-threads=on,guest=db1").as_deref(), Some("db1"));
+        assert_eq!(qemu("db1,process=vm").as_deref(), Some("db1"));
+        assert_eq!(qemu("a,,b,process=vm").as_deref(), Some("a,b"));
+        assert_eq!(qemu("debug-threads=on"), None);
+        assert_eq!(
+            name(&["qemu-system-x86_64", "--name", "x"]).as_deref(),
+            Some("x")
+        );
+    }
+
+    #[test]
+    fn names_of_others() {
+        assert_eq!(
+            name(&["firecracker", "--api-sock", "/s", "--id", "vm-7"]).as_deref(),
+            Some("vm-7")
+        );
+        assert_eq!(name(&["firecracker", "--id=vm=7"]).as_deref(), Some("vm=7"));
+        assert_eq!(
+            name(&["crosvm", "run", "--name=box"]).as_deref(),
+            Some("box")
+        );
+        assert_eq!(name(&["kvmprof", "run", "--kernel", "k"]), None);
+        assert_eq!(name(&["--name", "program's own name is none"]), None);
+        assert_eq!(name(&["qemu", "-name"]).as_deref(), None);
+        assert_eq!(name(&["qemu", "-device", "id=x", "-id"]), None);
+        assert_eq!(name_of(b""), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_give_a_short_name_or_none(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+            let line = [b"x\0-name\0".as_slice(), &bytes].concat();
+            prop_assert!(name_of(&line).is_none_or(|name| name.len() <= MAX_NAME * 3));
+        }
+    }
+}

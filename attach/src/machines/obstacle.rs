@@ -1,0 +1,49 @@
+//! What keeps a guest from being attached to.
+
+use crate::{HostKernel, Slots};
+
+/// From this `KVM_X86_*_VM` on memory is encrypted: SEV, SEV-ES, SEV-SNP, TDX (`arch/x86/include/uapi/asm/kvm.h`).
+const SEV: u8 = 2;
+
+/// What keeps a guest from being attached to, in words for the user.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Obstacle {
+    /// The host's kernel can't be asked where guest memory is.
+    #[error("{0}")]
+    HostKernel(String),
+    /// The VMM's memory may not be read.
+    #[error(
+        "no permission to read its VMM's memory: kvmprof needs CAP_SYS_PTRACE, or the VMM's user and kernel.yama.ptrace_scope=0"
+    )]
+    Permission,
+    /// Another process has the guest's memory: this one was only handed its descriptor.
+    #[error("the process only holds its descriptor, and another one its memory")]
+    Elsewhere,
+    /// The guest's memory is encrypted.
+    #[error("its memory is encrypted (SEV or TDX)")]
+    Encrypted,
+    /// The guest's memory is in a guest_memfd.
+    #[error("its memory is private to it (guest_memfd)")]
+    Private,
+    /// The guest has no memory slot.
+    #[error("it has no memory yet, or its memory slots can't be read")]
+    NoMemory,
+    /// The guest has no vCPU.
+    #[error("it has no vCPU yet")]
+    NoVcpu,
+    /// No thread is known to run one of the guest's vCPUs.
+    #[error("none of its vCPUs has run yet")]
+    NoThread,
+}
+
+/// What keeps the memory of the guest at `kvm` from being read, as far as the kernel knows.
+pub fn obstacle_of_memory(kernel: &HostKernel, kvm: u64, slots: &Slots) -> Option<Obstacle> {
+    if kernel.vm_type(kvm).is_some_and(|kind| kind >= SEV) {
+        return Some(Obstacle::Encrypted);
+    }
+    match (slots.bytes(), slots.private_bytes()) {
+        (0, 0) => Some(Obstacle::NoMemory),
+        (0, _) => Some(Obstacle::Private),
+        _ => None,
+    }
+}

@@ -1,0 +1,211 @@
+//! What /proc says of processes. They come and go: what isn't there is `None`, or nothing.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// Longest part of a command line that is read, in bytes.
+const MAX_COMMAND_LINE: u64 = 1 << 20;
+/// Most descriptors of guests and vCPUs of one process.
+const MAX_DESCRIPTORS: usize = 1 << 16;
+
+/// What a descriptor of KVM stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A guest (KVM_CREATE_VM).
+    Guest,
+    /// The guest's vCPU with this id (KVM_CREATE_VCPU).
+    Vcpu(u32),
+    /// /dev/sev: the process makes encrypted guests.
+    Sev,
+}
+
+/// A descriptor of KVM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    pub number: i32,
+    pub kind: Kind,
+}
+
+/// What a descriptor is by its link in /proc/PID/fd (`virt/kvm/kvm_main.c`: names of anonymous inodes). No file has such
+/// a name: the links of files begin with a slash.
+pub fn kind(link: &[u8]) -> Option<Kind> {
+    match link {
+        b"anon_inode:kvm-vm" => return Some(Kind::Guest),
+        b"/dev/sev" => return Some(Kind::Sev),
+        _ => {}
+    }
+    let index = link.strip_prefix(b"anon_inode:kvm-vcpu:")?;
+    number(index).map(Kind::Vcpu)
+}
+
+fn number<T: std::str::FromStr>(digits: &[u8]) -> Option<T> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+fn folder(pid: i32) -> PathBuf {
+    Path::new("/proc").join(pid.to_string())
+}
+
+/// The numbers that are names of entries of `folder`.
+fn numbers(folder: &Path) -> io::Result<impl Iterator<Item = i32> + use<>> {
+    use std::os::unix::ffi::OsStrExt;
+    let entries = fs::read_dir(folder)?;
+    Ok(entries.filter_map(|entry| number(entry.ok()?.file_name().as_bytes())))
+}
+
+/// All processes.
+pub fn pids() -> Vec<i32> {
+    numbers(Path::new("/proc")).map_or_else(|_| Vec::new(), Iterator::collect)
+}
+
+/// The threads of a process.
+pub fn threads(pid: i32) -> Vec<i32> {
+    let found = numbers(&folder(pid).join("task"));
+    found.map_or_else(|_| Vec::new(), Iterator::collect)
+}
+
+/// The descriptors of KVM that a process holds, in order.
+///
+/// # Errors
+/// This process may not look, or the other one has ended.
+pub fn descriptors(pid: i32) -> io::Result<Vec<Descriptor>> {
+    let folder = folder(pid).join("fd");
+    let found = numbers(&folder)?.filter_map(|number| {
+        let link = rustix::fs::readlink(folder.join(number.to_string()), Vec::new()).ok()?;
+        let kind = kind(link.as_bytes())?;
+        Some(Descriptor { number, kind })
+    });
+    let mut found: Vec<Descriptor> = found.take(MAX_DESCRIPTORS).collect();
+    found.sort_unstable_by_key(|descriptor| descriptor.number);
+    Ok(found)
+}
+
+/// Whether descriptor `number` of a process is a guest.
+pub fn is_guest(pid: i32, number: i32) -> bool {
+    let link = folder(pid).join("fd").join(number.to_string());
+    let link = rustix::fs::readlink(link, Vec::new());
+    link.is_ok_and(|link| kind(link.as_bytes()) == Some(Kind::Guest))
+}
+
+/// When a process was started, in clock ticks since the host's start: with the pid, this tells processes apart that
+/// have one pid after the other.
+pub fn start_time(pid: i32) -> Option<u64> {
+    start_time_of(&fs::read(folder(pid).join("stat")).ok()?)
+}
+
+/// Field 22 of a process's status (proc_pid_stat(5)).
+fn start_time_of(stat: &[u8]) -> Option<u64> {
+    // The name is in parentheses and can have any characters in it, these among them.
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let behind = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
+    behind.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// The name of the program that a process runs: its file's, else what the process calls itself.
+pub fn program(pid: i32) -> Option<String> {
+    let folder = folder(pid);
+    if let Ok(file) = fs::read_link(folder.join("exe"))
+        && let Some(name) = file.file_name()
+    {
+        let name = name.to_string_lossy();
+        let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
+        return Some(name.to_owned());
+    }
+    let comm = fs::read(folder.join("comm")).ok()?;
+    Some(String::from_utf8_lossy(&comm).trim_end().to_owned())
+}
+
+/// A process's arguments, with a NUL behind each.
+pub fn command_line(pid: i32) -> Vec<u8> {
+    let mut line = Vec::new();
+    if let Ok(file) = File::open(folder(pid).join("cmdline")) {
+        // What was read before an error is as good as a command line that was changed.
+        let _ = file.take(MAX_COMMAND_LINE).read_to_end(&mut line);
+    }
+    line
+}
+
+/// Whether this process may read the memory of another one.
+pub fn can_read_memory(pid: i32) -> bool {
+    File::open(folder(pid).join("mem")).is_ok()
+}
+
+/// The descriptor of the vCPU that a thread is running just now, as /proc/PID/task/TID/syscall shows it.
+pub fn running_vcpu(pid: i32, tid: i32) -> Option<i32> {
+    let call = folder(pid)
+        .join("task")
+        .join(tid.to_string())
+        .join("syscall");
+    running_vcpu_of(&fs::read_to_string(call).ok()?)
+}
+
+/// The same by the file's contents (proc_pid_syscall(5)): the call's number and its arguments.
+fn running_vcpu_of(call: &str) -> Option<i32> {
+    let mut words = call.split_ascii_whitespace();
+    let mut word = || words.next();
+    let hexadecimal = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+    let call: libc::c_long = word()?.parse().ok()?;
+    let descriptor = hexadecimal(word()?)?;
+    let is_run = call == libc::SYS_ioctl && hexadecimal(word()?)? == KVM_RUN;
+    is_run.then_some(i32::try_from(descriptor).ok()?)
+}
+
+/// `include/uapi/linux/kvm.h`
+const KVM_RUN: u64 = 0xae80;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_of_kvm_are_known_exactly() {
+        assert_eq!(kind(b"anon_inode:kvm-vm"), Some(Kind::Guest));
+        assert_eq!(kind(b"anon_inode:kvm-vcpu:11"), Some(Kind::Vcpu(11)));
+        assert_eq!(kind(b"/dev/sev"), Some(Kind::Sev));
+        for other in [
+            b"anon_inode:kvm-vm-stats".as_slice(),
+            b"anon_inode:kvm-vcpu-stats:0",
+            b"anon_inode:kvm-vcpu:",
+            b"anon_inode:kvm-vcpu:-1",
+            b"anon_inode:kvm-vcpu:99999999999",
+            b"/home/anon_inode:kvm-vm",
+            b"/dev/kvm",
+            b"",
+        ] {
+            assert_eq!(kind(other), None, "{}", other.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_start_time_is_found_behind_any_name() {
+        let stat = b"7 (a) 1 2) S 1 7 7 0 -1 4194560 1 0 0 0 3 4 0 0 20 0 1 0 98765 1 2\n";
+        assert_eq!(start_time_of(stat), Some(98_765));
+        assert_eq!(start_time_of(b"7 (a) S 1"), None);
+        assert_eq!(start_time_of(b""), None);
+    }
+
+    #[test]
+    fn a_thread_in_kvm_run_tells_its_vcpu() {
+        let line = "16 0x1b 0xae80 0x0 0x0 0x0 0x0 0x7f0 0x7f1\n";
+        assert_eq!(running_vcpu_of(line), Some(27));
+        assert_eq!(running_vcpu_of("16 0x1b 0xae81 0x0\n"), None);
+        assert_eq!(running_vcpu_of("17 0x1b 0xae80 0x0\n"), None);
+        assert_eq!(running_vcpu_of("16 0x1ffffffff 0xae80 0x0\n"), None);
+        for other in ["running\n", "-1 0x7f 0x0", "16 0x1b", "16", ""] {
+            assert_eq!(running_vcpu_of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn this_process_is_there() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(pids().contains(&own));
+        assert!(threads(own).contains(&rustix::thread::gettid().as_raw_nonzero().get()));
+        assert!(start_time(own).is_some());
+        assert!(program(own).unwrap().starts_with("kvmprof_attach"));
+        assert!(command_line(own).ends_with(b"\0"));
+        assert!(can_read_memory(own));
+        assert_eq!(descriptors(own).unwrap(), []);
+    }
+}

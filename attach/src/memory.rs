@@ -1,0 +1,153 @@
+//! The physical memory of a guest that another process runs, for reading.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use kvmprof_introspection::PhysicalMemory;
+use vm_memory::GuestAddress;
+
+use crate::machines::{self, Machine};
+use crate::{HostKernel, Obstacle, Slot, Slots};
+
+/// Why a guest's memory can't be read.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// The guest has ended, or its VMM made a new one in its place.
+    #[error("The guest of process {0} has ended")]
+    Ended(i32),
+    /// Something is in the way.
+    #[error("Cannot attach to the guest of process {pid}: {obstacle}")]
+    Obstacle {
+        /// The VMM.
+        pid: i32,
+        /// What is in the way.
+        obstacle: Obstacle,
+    },
+    /// The memory slots can't be read.
+    #[error(
+        "The memory slots of the guest of process {0} can't be read: they change all the time, or don't fit together"
+    )]
+    Slots(i32),
+}
+
+/// The physical memory of a guest that another process runs. It is only read, never written. Threads can share it.
+#[derive(Debug)]
+pub struct AttachedMemory {
+    kernel: Arc<HostKernel>,
+    machine: Machine,
+    /// `struct kvm`.
+    kvm: u64,
+    /// The VMM's address space.
+    ///
+    /// /proc/PID/mem and not process_vm_readv(2): the open file stays with the address space that it was opened for, while
+    /// a pid can become another process's between any two calls. The permission is checked once, not at each read. A read
+    /// of a few bytes is as quick; large ones are copied twice, which nobody needs often.
+    memory: File,
+    slots: RwLock<Arc<Slots>>,
+}
+
+impl AttachedMemory {
+    /// Opens the memory of `machine`, one of those that [`crate::find_machines`] has found.
+    ///
+    /// # Errors
+    /// The guest has ended meanwhile, or its memory can't be read.
+    pub fn open(machine: &Machine, kernel: Arc<HostKernel>) -> Result<Self, AttachError> {
+        let pid = machine.pid;
+        let memory =
+            File::open(format!("/proc/{pid}/mem")).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => AttachError::Ended(pid),
+                _ => AttachError::Obstacle {
+                    pid,
+                    obstacle: Obstacle::Permission,
+                },
+            })?;
+        // Who has the same start time now is the process that the file was opened for.
+        let kvm = guest_of(&kernel, machine).ok_or(AttachError::Ended(pid))?;
+        let slots = read_slots(&kernel, machine, kvm)?;
+        Ok(Self {
+            kernel,
+            machine: machine.clone(),
+            kvm,
+            memory,
+            slots: RwLock::new(Arc::new(slots)),
+        })
+    }
+
+    /// The guest whose memory this is.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// The memory slots as they were read last.
+    pub fn slots(&self) -> Arc<Slots> {
+        Arc::clone(&self.slots.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Reads the memory slots again if they have changed; whether they have. Two short reads of the host kernel's memory
+    /// if they haven't.
+    ///
+    /// # Errors
+    /// The guest has ended, or has no memory that can be read any more; what was read last stays.
+    pub fn refresh(&self) -> Result<bool, AttachError> {
+        let current = Slots::current_version(&self.kernel, self.kvm);
+        if current == Some(self.slots().version()) {
+            return Ok(false);
+        }
+        // They have changed, or what was a guest's is now something else's.
+        if guest_of(&self.kernel, &self.machine) != Some(self.kvm) {
+            return Err(AttachError::Ended(self.machine.pid));
+        }
+        let slots = read_slots(&self.kernel, &self.machine, self.kvm)?;
+        *self.slots.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(slots);
+        Ok(true)
+    }
+
+    fn slot(&self, address: u64) -> Option<Slot> {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        slots.find(GuestAddress(address)).copied()
+    }
+}
+
+impl PhysicalMemory for AttachedMemory {
+    /// One system call, but for a read over several slots. A page that the VMM's kernel hasn't brought in yet is brought in
+    /// by that, as by any read of the VMM.
+    fn read_physical(&self, address: GuestAddress, buffer: &mut [u8]) -> Option<()> {
+        let mut address = address.0;
+        let mut rest = buffer;
+        while !rest.is_empty() {
+            let slot = self.slot(address)?;
+            let within = address.checked_sub(slot.address.0)?;
+            let room = usize::try_from(slot.bytes.checked_sub(within)?).ok()?;
+            let (part, behind) = rest.split_at_mut_checked(room.min(rest.len()))?;
+            let host_address = slot.host_address.checked_add(within)?;
+            self.memory.read_exact_at(part, host_address).ok()?;
+            address = address.checked_add(u64::try_from(part.len()).ok()?)?;
+            rest = behind;
+        }
+        Some(())
+    }
+
+    fn contains(&self, address: GuestAddress) -> bool {
+        self.slot(address.0).is_some()
+    }
+}
+
+/// The address of the `struct kvm` of `machine`, if it still is the process's own.
+fn guest_of(kernel: &HostKernel, machine: &Machine) -> Option<u64> {
+    let process = kernel.process(machine.pid)?;
+    let kvm = kernel.private_data(process, machine.descriptor)?;
+    let is_own = kernel.mm_of(kvm)? == process.mm;
+    // Last: a process that is still the same has been so at all that was read.
+    (is_own && machines::is_same_process(machine)).then_some(kvm)
+}
+
+fn read_slots(kernel: &HostKernel, machine: &Machine, kvm: u64) -> Result<Slots, AttachError> {
+    let pid = machine.pid;
+    let slots = Slots::read(kernel, kvm).ok_or(AttachError::Slots(pid))?;
+    match machines::obstacle_of_memory(kernel, kvm, &slots) {
+        Some(obstacle) => Err(AttachError::Obstacle { pid, obstacle }),
+        None => Ok(slots),
+    }
+}

@@ -1,0 +1,133 @@
+//! `kvmprof attach`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use kvmprof_abi::prf::MAX_ADDRESSES;
+use kvmprof_attach::{HostKernel, Machine, find_machines};
+use kvmprof_recording::StackParts;
+use kvmprof_report::text::visible;
+use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage, value};
+use kvmprof_vmm::attached::{AttachConfig, AttachedEnd, attach};
+use kvmprof_vmm::clock::DEFAULT_HZ;
+use kvmprof_vmm::profiler::RecordPlan;
+use kvmprof_vmm::vm::block_signals;
+
+use super::run::pid_at;
+use super::units::parse_stacks;
+
+/// Options of `kvmprof attach`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 when the guest has ended, or a signal has ended kvmprof; 1 for an error; 2 for wrong options.\n\n\
+    Examples:\n  \
+      kvmprof attach 1234 --record guest.kvmprof\n  \
+      kvmprof attach debian12 --socket /run/debian12.sock"
+)]
+pub struct AttachArguments {
+    /// The guest, as kvmprof list shows it: the pid of its VMM, or its name
+    #[arg(value_name = "PID|NAME")]
+    guest: String,
+    /// Listen at this path for clients, such as getpc, record, top and status
+    #[arg(long, short, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Record every tick to this file, until the guest or kvmprof ends; see kvmprof report
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or none
+    #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks, requires = "record")]
+    stacks: StackParts,
+    /// Ticks of the profiling clock a second on each vCPU
+    #[arg(long, value_name = "HZ", default_value_t = DEFAULT_HZ, value_parser = value::rate)]
+    hz: u32,
+    /// Give ticks a random phase, so that periodic work of the guest doesn't run in step with the clock
+    #[arg(long)]
+    jitter: bool,
+    /// The guest's kernel, a Linux bzImage or an ELF file, if it isn't to be found in the guest's memory
+    #[arg(long, value_name = "FILE")]
+    kernel: Option<PathBuf>,
+    /// A folder with the guest's files, or some of them: programs in recordings are looked for there first. Files are
+    /// used whose build id, or else whose length, is that of the file in the guest
+    #[arg(long, value_name = "DIR")]
+    sysroot: Option<PathBuf>,
+    /// Where a guest other than Linux keeps the pid of the running process:
+    /// absolute:ADDRESS[,OFFSET...]:BYTES, gs:OFFSET[,OFFSET...]:BYTES, or none
+    #[arg(long, value_name = "PLACE", conflicts_with = "kernel")]
+    pid_at: Option<String>,
+}
+
+impl Command for AttachArguments {
+    /// Profiles the guest until it ends.
+    fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        if self.socket.is_none() && self.record.is_none() {
+            return Err(usage(
+                "attach needs --socket or --record: without them nobody would get the samples",
+            ));
+        }
+        let knowledge = self.pid_at.as_deref().map(pid_at).transpose();
+        let knowledge = knowledge.map_err(usage)?;
+        let host = HostKernel::open()
+            .context("The host's kernel doesn't tell where guests have their memory")?;
+        let host = Arc::new(host);
+        let machine = choose(find_machines(Ok(&host)).machines, &self.guest)?;
+        if let Some(obstacle) = &machine.obstacle {
+            bail!(
+                "Cannot attach to the guest of process {}: {obstacle}",
+                machine.pid
+            );
+        }
+        block_signals().context("Cannot block signals")?;
+        let pid = machine.pid;
+        let config = AttachConfig {
+            machine,
+            host,
+            kernel: self.kernel.clone(),
+            knowledge,
+            hz: self.hz,
+            jitter: self.jitter,
+            socket: self.socket.clone(),
+            prf_addresses: MAX_ADDRESSES,
+            record: self.record.clone().map(|path| RecordPlan {
+                path,
+                stacks: self.stacks,
+                event: None,
+            }),
+            sysroot: self.sysroot.clone(),
+        };
+        let end = attach(config)?;
+        if end == AttachedEnd::Guest {
+            eprintln!("The guest of process {pid} has ended.");
+        }
+        Ok(ExitStatus::SUCCESS)
+    }
+}
+
+/// The machine that is meant by `guest`, its VMM's pid or its name.
+fn choose(machines: Vec<Machine>, guest: &str) -> anyhow::Result<Machine> {
+    let by_pid = guest.parse::<i32>().ok();
+    let is_meant =
+        |machine: &Machine| Some(machine.pid) == by_pid || machine.name.as_deref() == Some(guest);
+    let mut meant: Vec<Machine> = machines.into_iter().filter(is_meant).collect();
+    match (meant.pop(), meant.len()) {
+        (Some(machine), 0) => Ok(machine),
+        (Some(machine), others) => {
+            let pids: Vec<String> = meant
+                .iter()
+                .chain([&machine])
+                .map(|machine| machine.pid.to_string())
+                .collect();
+            bail!(
+                "{} guests are meant by {}, of the processes {}: give the pid of one that has a single guest",
+                others + 1,
+                visible(guest),
+                pids.join(", ")
+            )
+        }
+        (None, _) => bail!(
+            "There is no guest {} on this host: see kvmprof list",
+            visible(guest)
+        ),
+    }
+}
