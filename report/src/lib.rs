@@ -19,5 +19,5 @@ pub mod graph;
 pub mod html;
 pub mod profile;
 pub mod symbolize;
-mod text;
+pub mod text;
 pub mod top;

@@ -3,11 +3,22 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 /// Longest part of a command line that is read, in bytes.
 const MAX_COMMAND_LINE: u64 = 1 << 20;
 /// Most descriptors of guests and vCPUs of one process.
 const MAX_DESCRIPTORS: usize = 1 << 16;
+
+/// Fields of a process's or a thread's status (proc_pid_stat(5)): the first one behind the name, and two more.
+const STATE: usize = 3;
+const FLAGS: usize = 9;
+const START_TIME: usize = 22;
+/// Flags of threads that the kernel runs its own code in (`PF_IO_WORKER` and `PF_USER_WORKER`, `include/linux/sched.h`).
+const IO_WORKER: u32 = 0x10;
+const USER_WORKER: u32 = 0x4000;
+/// `include/uapi/linux/kvm.h`
+const KVM_RUN: u64 = 0xae80;
 
 /// What a descriptor of KVM stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +50,7 @@ pub fn kind(link: &[u8]) -> Option<Kind> {
     number(index).map(Kind::Vcpu)
 }
 
-fn number<T: std::str::FromStr>(digits: &[u8]) -> Option<T> {
+fn number<T: FromStr>(digits: &[u8]) -> Option<T> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
@@ -91,15 +102,16 @@ pub fn is_guest(pid: i32, number: i32) -> bool {
 /// When a process was started, in clock ticks since the host's start: with the pid, this tells processes apart that
 /// have one pid after the other.
 pub fn start_time(pid: i32) -> Option<u64> {
-    start_time_of(&fs::read(folder(pid).join("stat")).ok()?)
+    stat_field(&fs::read(folder(pid).join("stat")).ok()?, START_TIME)
 }
 
-/// Field 22 of a process's status (proc_pid_stat(5)).
-fn start_time_of(stat: &[u8]) -> Option<u64> {
+/// A field of the status of a process or a thread, by its number in proc_pid_stat(5); those behind the name.
+fn stat_field<T: FromStr>(stat: &[u8], field: usize) -> Option<T> {
     // The name is in parentheses and can have any characters in it, these among them.
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     let behind = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
-    behind.split_ascii_whitespace().nth(19)?.parse().ok()
+    let index = field.checked_sub(STATE)?;
+    behind.split_ascii_whitespace().nth(index)?.parse().ok()
 }
 
 /// The name of the program that a process runs: its file's, else what the process calls itself.
@@ -133,11 +145,12 @@ pub fn can_read_memory(pid: i32) -> bool {
 
 /// The descriptor of the vCPU that a thread is running just now, as /proc/PID/task/TID/syscall shows it.
 pub fn running_vcpu(pid: i32, tid: i32) -> Option<i32> {
-    let call = folder(pid)
-        .join("task")
-        .join(tid.to_string())
-        .join("syscall");
-    running_vcpu_of(&fs::read_to_string(call).ok()?)
+    let folder = folder(pid).join("task").join(tid.to_string());
+    let call = fs::read_to_string(folder.join("syscall")).ok()?;
+    let descriptor = running_vcpu_of(&call)?;
+    // KVM's own worker in the VMM (kvm-nx-lpage-recovery) has its maker's registers, and so the same system call.
+    let flags: u32 = stat_field(&fs::read(folder.join("stat")).ok()?, FLAGS)?;
+    (flags & (IO_WORKER | USER_WORKER) == 0).then_some(descriptor)
 }
 
 /// The same by the file's contents (proc_pid_syscall(5)): the call's number and its arguments.
@@ -150,9 +163,6 @@ fn running_vcpu_of(call: &str) -> Option<i32> {
     let is_run = call == libc::SYS_ioctl && hexadecimal(word()?)? == KVM_RUN;
     is_run.then_some(i32::try_from(descriptor).ok()?)
 }
-
-/// `include/uapi/linux/kvm.h`
-const KVM_RUN: u64 = 0xae80;
 
 #[cfg(test)]
 mod tests {
@@ -180,9 +190,10 @@ mod tests {
     #[test]
     fn a_start_time_is_found_behind_any_name() {
         let stat = b"7 (a) 1 2) S 1 7 7 0 -1 4194560 1 0 0 0 3 4 0 0 20 0 1 0 98765 1 2\n";
-        assert_eq!(start_time_of(stat), Some(98_765));
-        assert_eq!(start_time_of(b"7 (a) S 1"), None);
-        assert_eq!(start_time_of(b""), None);
+        assert_eq!(stat_field(stat, START_TIME), Some(98_765_u64));
+        assert_eq!(stat_field(stat, FLAGS), Some(4_194_560_u32));
+        assert_eq!(stat_field::<u64>(b"7 (a) S 1", START_TIME), None);
+        assert_eq!(stat_field::<u64>(b"", START_TIME), None);
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod bar;
 mod clock;
 mod demo;
 mod exit;
+mod list;
 mod live_line;
 mod pmc;
 mod profil;
@@ -57,6 +58,11 @@ enum Command {
     Attach(attach::AttachArguments),
     /// Run the embedded guest and compare who used the time with what the guest itself counted
     Demo(demo::DemoArguments),
+    /// List the KVM guests of this host, whatever program runs them
+    ///
+    /// Each with its VMM's process, its name, its memory, and the threads of its vCPUs. Memory and threads of guests that
+    /// kvmprof did not start come from the host's kernel, by eBPF: that needs CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE, or root.
+    List(list::ListArguments),
     /// Show the machine, the clock and where every tick went
     ///
     /// All counts are ticks of the clock, since the guest was started or since a consumer began. In each equation the
@@ -92,6 +98,7 @@ impl Program for Arguments {
             Command::Run(arguments) => arguments,
             Command::Attach(arguments) => arguments,
             Command::Demo(arguments) => arguments,
+            Command::List(arguments) => arguments,
             Command::Status(arguments) => arguments,
             Command::Record(arguments) => arguments,
             Command::Pmc(arguments) => arguments,

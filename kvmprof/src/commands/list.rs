@@ -1,0 +1,219 @@
+//! `kvmprof list`.
+
+use std::io::{self, Write};
+
+use anyhow::Context;
+use clap::Args;
+use kvmprof_attach::{Found, HostKernel, Machine, Obstacle, find_machines};
+use kvmprof_report::text::visible;
+use kvmprof_tools::command_line::{Command, Console, ExitStatus};
+use kvmprof_tools::table::{Align, write_table};
+use serde_json::{Value, json};
+
+use super::units::format_memory;
+
+/// Options of `kvmprof list`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0, with guests or without; 1 when the list cannot be written; 2 for wrong options.\n\n\
+    Example: kvmprof list"
+)]
+pub struct ListArguments {
+    /// Print a JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+impl Command for ListArguments {
+    /// Prints the guests of the host.
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let kernel = HostKernel::open();
+        let found = find_machines(kernel.as_ref());
+        let written = if self.json {
+            writeln!(console.output, "{}", document(&found))
+        } else {
+            write(&found, console.output)
+        };
+        written.context("Cannot write the list of guests")?;
+        Ok(ExitStatus::SUCCESS)
+    }
+}
+
+fn document(found: &Found) -> Value {
+    let guest = |machine: &Machine| {
+        let vcpus = machine.vcpus.iter().map(|vcpu| {
+            json!({
+                "index": vcpu.index,
+                "descriptor": vcpu.descriptor,
+                "thread": vcpu.thread,
+            })
+        });
+        json!({
+            "pid": machine.pid,
+            "start_time": machine.start_time,
+            "program": machine.program,
+            "name": machine.name,
+            "descriptor": machine.descriptor,
+            "vcpus": vcpus.collect::<Vec<_>>(),
+            "memory_bytes": machine.memory_bytes,
+            "attachable": machine.obstacle.is_none(),
+            "obstacle": machine.obstacle.as_ref().map(Obstacle::to_string),
+        })
+    };
+    json!({
+        "guests": found.machines.iter().map(guest).collect::<Vec<_>>(),
+        "hidden_processes": found.hidden,
+    })
+}
+
+fn write(found: &Found, output: &mut dyn Write) -> io::Result<()> {
+    if found.machines.is_empty() {
+        writeln!(output, "No KVM guest was found on this host.")?;
+    } else {
+        write_guests(&found.machines, output)?;
+    }
+    if found.hidden > 0 {
+        writeln!(
+            output,
+            "\n{} processes of other users may have guests, too: run kvmprof list as root.",
+            found.hidden
+        )?;
+    }
+    Ok(())
+}
+
+fn write_guests(machines: &[Machine], output: &mut dyn Write) -> io::Result<()> {
+    let mut rows = Vec::new();
+    let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
+    for machine in machines {
+        rows.push(row(machine));
+        let Some(obstacle) = &machine.obstacle else {
+            continue;
+        };
+        let (reason, pid) = (obstacle.to_string(), machine.pid.to_string());
+        match reasons.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, pids)) => pids.push(pid),
+            None => reasons.push((reason, vec![pid])),
+        }
+    }
+    let headings = [
+        ("PID", Align::Right),
+        ("PROGRAM", Align::Left),
+        ("NAME", Align::Left),
+        ("MEMORY", Align::Right),
+        ("ATTACH", Align::Left),
+        ("VCPUS", Align::Right),
+        ("VCPU:THREAD", Align::Left),
+    ];
+    write_table(output, &headings, &rows)?;
+    for (reason, pids) in reasons {
+        writeln!(output, "\nCannot attach to {}: {reason}", pids.join(", "))?;
+    }
+    Ok(())
+}
+
+fn row(machine: &Machine) -> [String; 7] {
+    let unknown = || "-".to_owned();
+    let thread = |thread: Option<i32>| thread.map_or_else(unknown, |thread| thread.to_string());
+    let threads: Vec<String> = machine
+        .vcpus
+        .iter()
+        .map(|vcpu| format!("{}:{}", vcpu.index, thread(vcpu.thread)))
+        .collect();
+    let can_attach = if machine.obstacle.is_none() {
+        "yes"
+    } else {
+        "no"
+    };
+    [
+        machine.pid.to_string(),
+        visible(&machine.program),
+        machine.name.as_deref().map_or_else(unknown, visible),
+        machine.memory_bytes.map_or_else(unknown, rounded),
+        can_attach.to_owned(),
+        machine.vcpus.len().to_string(),
+        threads.join(" "),
+    ]
+}
+
+/// `bytes`, in whole MiB: video memory and parts of ROMs make sizes uneven.
+fn rounded(bytes: u64) -> String {
+    format_memory(bytes.div_ceil(1 << 20) << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmprof_attach::Vcpu;
+
+    use super::*;
+
+    fn machine(pid: i32, obstacle: Option<Obstacle>) -> Machine {
+        let vcpu = |index, thread| Vcpu {
+            index,
+            descriptor: 20,
+            thread,
+        };
+        Machine {
+            pid,
+            start_time: 7,
+            program: "qemu-system-x86_64".to_owned(),
+            name: Some("db\x1b[2J".to_owned()),
+            descriptor: 11,
+            vcpus: vec![vcpu(0, Some(pid + 1)), vcpu(1, None)],
+            memory_bytes: Some((512 << 20) - 1),
+            obstacle,
+        }
+    }
+
+    fn text(found: &Found) -> Vec<String> {
+        let mut output = Vec::new();
+        write(found, &mut output).unwrap();
+        let text = String::from_utf8(output).unwrap();
+        text.lines().map(|line| line.trim().to_owned()).collect()
+    }
+
+    #[test]
+    fn guests_are_shown_with_what_keeps_them_from_being_attached_to() {
+        let found = Found {
+            machines: vec![
+                machine(100, None),
+                machine(200, Some(Obstacle::Encrypted)),
+                machine(300, Some(Obstacle::Encrypted)),
+            ],
+            hidden: 2,
+        };
+        let text = text(&found);
+        assert_eq!(
+            text[1],
+            "100  qemu-system-x86_64  db\u{fffd}[2J    512M  yes         2  0:101 1:-"
+        );
+        assert_eq!(
+            text[4..],
+            [
+                "",
+                "Cannot attach to 200, 300: its memory is encrypted (SEV or TDX)",
+                "",
+                "2 processes of other users may have guests, too: run kvmprof list as root."
+            ]
+        );
+        let document = document(&found);
+        let guests = document["guests"].as_array().unwrap();
+        assert_eq!(guests[0]["vcpus"][0]["thread"], 101);
+        assert_eq!(guests[0]["attachable"], true);
+        assert_eq!(guests[1]["attachable"], false);
+        assert_eq!(
+            guests[1]["obstacle"],
+            "its memory is encrypted (SEV or TDX)"
+        );
+        assert_eq!(document["hidden_processes"], 2);
+    }
+
+    #[test]
+    fn no_guest_is_said_in_words() {
+        assert_eq!(
+            text(&Found::default()),
+            ["No KVM guest was found on this host."]
+        );
+        assert_eq!(document(&Found::default())["guests"], json!([]));
+    }
+}
