@@ -1,4 +1,4 @@
-//! The errors of reading a guest image.
+//! The errors of reading a guest's image, from its file or its memory.
 
 use std::io;
 
@@ -77,6 +77,22 @@ pub enum IntrospectionError {
         /// Its member.
         member: &'static str,
     },
+    /// A vCPU runs no kernel that could be found: it is in its firmware, a boot loader or Linux's decompressor, or
+    /// doesn't use long mode. A kernel may run later.
+    #[error(
+        "No Linux kernel is running yet: the guest is still in its firmware or boot loader, or runs a 32-bit system"
+    )]
+    NoKernelYet,
+    /// A vCPU runs a kernel that isn't Linux.
+    #[error(
+        "The guest runs another kernel than Linux: only --pid-at can say where its processes are"
+    )]
+    OtherKernel,
+    /// The running kernel was found, but its memory doesn't have what is needed.
+    #[error(
+        "The guest's memory doesn't tell enough about its kernel; --kernel FILE may, with the file that it was booted from"
+    )]
+    IncompleteInMemory(#[source] Box<IntrospectionError>),
     /// A `kvmprof` note is malformed.
     #[error("The guest's note doesn't say where its processes are")]
     Note(#[from] NoteError),

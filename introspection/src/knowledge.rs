@@ -1,4 +1,4 @@
-//! What is known about a guest before it runs.
+//! What is known about a guest: before it runs from its image, or from its memory.
 
 use std::fmt::Write;
 use std::sync::OnceLock;
@@ -69,6 +69,25 @@ impl GuestKnowledge {
     pub fn from_kernel_image(file: &[u8]) -> Result<Self, IntrospectionError> {
         Ok(Self::new(Guest::Linux(Box::new(
             LinuxKnowledge::from_image(file)?,
+        ))))
+    }
+
+    /// Learns what Linux kernel runs from guest memory alone, and where it is. `registers` are those of any vCPU, in
+    /// kernel or user mode. Copies the kernel's image, some 60 MB and at most 256 MiB, and takes 0.1 to 0.4 s of
+    /// processor time; the guest may run meanwhile.
+    ///
+    /// Symbols get link-time addresses, as from the kernel's file, if the kernel was linked to the usual address.
+    ///
+    /// # Errors
+    /// [`IntrospectionError::NoKernelYet`] while the vCPU is in firmware or a boot loader: later registers may lead to
+    /// a kernel. [`IntrospectionError::OtherKernel`] if it runs a kernel that isn't Linux.
+    /// [`IntrospectionError::IncompleteInMemory`] if the kernel has no kallsyms or BTF in memory.
+    pub fn from_memory<M: PhysicalMemory>(
+        memory: &M,
+        registers: &Registers,
+    ) -> Result<Self, IntrospectionError> {
+        Ok(Self::new(Guest::Linux(Box::new(
+            LinuxKnowledge::from_memory(memory, registers)?,
         ))))
     }
 

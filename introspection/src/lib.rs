@@ -1,7 +1,7 @@
 //! Finds what a guest is running, from a vCPU's registers and guest memory alone, without help from the guest.
 //!
-//! [`GuestKnowledge`] is read from the guest's image before it runs; [`VcpuIntrospector`] applies it to one vCPU, at
-//! every tick. Everything read from a guest is untrusted: walks are bounded, addresses are checked against guest
+//! [`GuestKnowledge`] is read from the guest's image before it runs, or from the memory of a Linux guest that runs
+//! already; [`VcpuIntrospector`] applies it to one vCPU, at every tick. Everything read from a guest is untrusted: walks are bounded, addresses are checked against guest
 //! memory, and implausible values become "unknown". This crate doesn't use KVM: it reads memory through
 //! [`PhysicalMemory`].
 //!

@@ -65,21 +65,14 @@ impl<'a> Vmlinux<'a> {
         &self.segments
     }
 
-    /// The file's bytes from link-time virtual address `address` to the end of its segment.
-    pub fn bytes_from(&self, address: u64) -> Option<&'a [u8]> {
-        self.segments.iter().find_map(|segment| {
-            let offset = usize::try_from(address.checked_sub(segment.address)?).ok()?;
-            segment.data.get(offset..).filter(|bytes| !bytes.is_empty())
-        })
+    /// The notes of `owner`, as for [`notes`].
+    pub fn notes(&self, owner: &[u8]) -> Vec<(u32, &'a [u8])> {
+        notes(self.file, owner)
     }
 
-    /// The data of the section `name`. `None` if there is no such section, or the file has no data for it.
-    pub fn section(&self, name: &[u8]) -> Option<&'a [u8]> {
-        self.linked_section(name).map(|(_, data)| data)
-    }
-
-    /// The link-time address and the data of the section `name`, as for [`Vmlinux::section`].
-    pub fn linked_section(&self, name: &[u8]) -> Option<(u64, &'a [u8])> {
+    /// The link-time address and the data of the section `name`. `None` if there is no such section, or the file has no
+    /// data for it.
+    pub fn section(&self, name: &[u8]) -> Option<(u64, &'a [u8])> {
         let endian = self.header.endian().ok()?;
         let sections = self.header.sections(endian, self.file).ok()?;
         let (_, section) = sections.section_by_name(endian, name)?;
@@ -140,16 +133,34 @@ pub fn notes<'a>(elf: &'a [u8], owner: &[u8]) -> Vec<(u32, &'a [u8])> {
     let programs = header.program_headers(endian, elf).unwrap_or(&[]);
     let mut budget = MAX_NOTES;
     for program in programs.iter().take(MAX_SEGMENTS) {
-        let Ok(Some(mut notes)) = program.notes(endian, elf) else {
-            continue;
-        };
-        while let Some(note) = next_note(&mut notes, &mut budget) {
-            if note.name() == owner {
-                found.push((note.n_type(endian).0, note.desc()));
-            }
+        if let Ok(Some(notes)) = program.notes(endian, elf) {
+            add_notes(notes, owner, &mut budget, &mut found);
         }
     }
     found
+}
+
+/// The notes of `owner` in `section`, as for [`notes`], whose alignment is 4 bytes.
+pub fn notes_in_section<'a>(section: &'a [u8], owner: &[u8]) -> Vec<(u32, &'a [u8])> {
+    let mut found = Vec::new();
+    if let Ok(notes) = NoteIterator::new(LittleEndian, 4, section) {
+        add_notes(notes, owner, &mut { MAX_NOTES }, &mut found);
+    }
+    found
+}
+
+/// Adds the notes of `owner` among `notes`.
+fn add_notes<'a>(
+    mut notes: NoteIterator<'a, Header>,
+    owner: &[u8],
+    budget: &mut usize,
+    found: &mut Vec<(u32, &'a [u8])>,
+) {
+    while let Some(note) = next_note(&mut notes, budget) {
+        if note.name() == owner {
+            found.push((note.n_type(LittleEndian).0, note.desc()));
+        }
+    }
 }
 
 fn next_note<'a>(
@@ -228,6 +239,7 @@ mod tests {
             notes(&file, b"kvmprof"),
             [(1, b"where".as_slice()), (9, b"")]
         );
+        assert_eq!(notes_in_section(&all, b"kvmprof"), notes(&file, b"kvmprof"));
         assert_eq!(notes(&file, b"kvm"), []);
         assert_eq!(notes(b"no ELF file", b"kvmprof"), []);
     }
@@ -252,7 +264,7 @@ mod tests {
         assert!(
             vmlinux
                 .section(b".text")
-                .is_some_and(|text| !text.is_empty())
+                .is_some_and(|(_, text)| !text.is_empty())
         );
         assert!(vmlinux.section(b".bss").is_none());
         assert!(vmlinux.section(b".no-such-section").is_none());

@@ -1,10 +1,11 @@
-//! Unpacks the kernel image that the VMM loads.
+//! A kernel's image: the file that the VMM loads, which is unpacked, or what a running guest has in memory.
 
 pub(crate) mod btf;
 mod bzimage;
 mod decompress;
 mod elf;
 pub(crate) mod kallsyms;
+mod kernel_image;
 mod symbols;
 
 use std::borrow::Cow;
@@ -12,7 +13,8 @@ use std::borrow::Cow;
 use crate::IntrospectionError;
 
 pub use decompress::decompress as unpack_archive;
-pub use elf::{Vmlinux, notes};
+pub use elf::{Segment, Vmlinux, notes};
+pub use kernel_image::KernelImage;
 pub use symbols::Symbols;
 
 /// An ELF file's first bytes (`ELFMAG`, elf(5)).

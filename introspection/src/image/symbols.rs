@@ -61,6 +61,17 @@ impl Symbols {
         Self::new(symbols, text)
     }
 
+    /// Subtracts `distance` from all addresses that are at least `start`.
+    pub(crate) fn moved_down(self, start: u64, distance: u64) -> Self {
+        let mut symbols = self.symbols;
+        for symbol in &mut symbols {
+            if symbol.address >= start {
+                symbol.address = symbol.address.wrapping_sub(distance);
+            }
+        }
+        Self::new(symbols, self.text)
+    }
+
     /// The number of symbols.
     pub fn len(&self) -> usize {
         self.symbols.len()
@@ -168,6 +179,19 @@ mod tests {
             symbols.addresses_of(["twice", "zzz", "_text"]),
             [Some(0x2400), None, Some(0x1000)]
         );
+    }
+
+    #[test]
+    fn moves_the_addresses_above_a_bound() {
+        let symbols = symbols().moved_down(0x2800, 0x500);
+        let names = ["_text", "schedule", "jiffies"];
+        assert_eq!(
+            symbols.addresses_of(names),
+            [Some(0x1000), Some(0x2000), Some(0x2b00)]
+        );
+        // The two of one name have changed places.
+        assert_eq!(symbols.address_of("twice"), Some(0x2300));
+        assert_eq!(symbols.function_at(0x2302), Some(("twice", 2)));
     }
 
     #[test]

@@ -1,9 +1,13 @@
 //! Linux guests: what the kernel's image says, and where the running kernel is.
 
 mod cpu;
+mod learn;
 mod modules;
 mod placement;
 mod processes;
+mod running;
+#[cfg(test)]
+mod running_tests;
 mod stacks;
 mod task_layout;
 #[cfg(test)]
@@ -12,7 +16,6 @@ mod tests;
 mod user_stack_tests;
 mod view;
 
-use std::fmt::Write;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,12 +23,9 @@ use vm_memory::GuestAddress;
 
 use crate::PhysicalMemory;
 
-use crate::image::btf::Btf;
-use crate::image::kallsyms::{self, Anchor, Stretch};
-use crate::image::{self, Vmlinux};
 use crate::memory::AddressSpace;
 use crate::unwind::{MODULES, OrcTable};
-use crate::{IntrospectionError, Registers, Symbols};
+use crate::{Registers, Symbols};
 use placement::{Placement, PlacementCell};
 use processes::{InstanceLayout, ProcessLayout};
 use task_layout::{Addresses, TaskLayout};
@@ -46,10 +46,6 @@ const KERNEL_MAP_LENGTH: u64 = 1 << 30;
 const FIXED_DIRECT_MAPS: [u64; 2] = [0xffff_8880_0000_0000, 0xff11_0000_0000_0000];
 /// `PANIC_CPU_INVALID` (`include/linux/panic.h`).
 const NO_PANIC_CPU: i32 = -1;
-/// The start of the kernel's banner (`init/version-timestamp.c`).
-const BANNER_START: &[u8] = b"Linux version ";
-/// The note with an ELF file's build id (elf(5)).
-const NT_GNU_BUILD_ID: u32 = 3;
 /// Maximum number of bytes of the banner that are compared.
 const MAX_BANNER: usize = 128;
 
@@ -78,56 +74,6 @@ pub struct LinuxKnowledge {
 }
 
 impl LinuxKnowledge {
-    /// Learns from a kernel file, a bzImage or an ELF vmlinux.
-    ///
-    /// # Errors
-    /// The file isn't a Linux kernel, is damaged, or lacks kallsyms or BTF.
-    pub fn from_image(file: &[u8]) -> Result<Self, IntrospectionError> {
-        let unpacked = image::unpack(file)?;
-        let vmlinux = Vmlinux::parse(&unpacked)?;
-        let release = release(&vmlinux).ok_or(IntrospectionError::NotAKernel)?;
-        let image = extent(&vmlinux).ok_or(IntrospectionError::NotAKernel)?;
-        let symbols = find_symbols(&vmlinux).ok_or_else(|| IntrospectionError::NoSymbols {
-            kernel: release.clone(),
-        })?;
-        let btf = find_btf(&vmlinux, &symbols).ok_or_else(|| IntrospectionError::NoBtf {
-            kernel: release.clone(),
-        })?;
-        let btf = Btf::parse(btf)?;
-        let addresses = Addresses::find(&symbols, &btf, &vmlinux, &release)?;
-        let banner = vmlinux
-            .bytes_from(addresses.banner)
-            .map(|bytes| &bytes[..bytes.len().min(MAX_BANNER)])
-            .filter(|bytes| bytes.starts_with(BANNER_START))
-            .map(|bytes| {
-                bytes
-                    .split(|byte| *byte == 0)
-                    .next()
-                    .unwrap_or_default()
-                    .to_vec()
-            })
-            .ok_or_else(|| IntrospectionError::MissingSymbol {
-                kernel: release.clone(),
-                symbol: "linux_banner",
-            })?;
-        let modules = Modules::new(&symbols, &btf);
-        Ok(Self {
-            tasks: TaskLayout::find(&btf)?,
-            orc: stacks::find(&vmlinux, &symbols, &release),
-            processes: ProcessLayout::find(&btf),
-            instances: InstanceLayout::find(&symbols, &btf),
-            build_id: build_id(&unpacked),
-            release,
-            symbols,
-            image,
-            banner,
-            addresses,
-            placement: PlacementCell::default(),
-            direct_map: AtomicU64::new(0),
-            modules,
-        })
-    }
-
     /// The kernel's release, as `uname -r` prints it.
     pub fn release(&self) -> &str {
         &self.release
@@ -195,6 +141,15 @@ impl LinuxKnowledge {
         })
     }
 
+    /// Makes the kernel's placement known if it has this `slide` on a vCPU with `registers`.
+    fn locate_at<M: PhysicalMemory>(&self, memory: &M, registers: &Registers, slide: u64) {
+        let space = AddressSpace::new(memory, registers);
+        if let Some(placement) = self.verify(&space, slide) {
+            self.modules.learn_paging(registers);
+            self.placement.set(placement);
+        }
+    }
+
     /// What has become of `instance`; `None` when that is unknown. `registers` are those of any vCPU.
     pub(crate) fn fate<M: PhysicalMemory>(
         &self,
@@ -257,79 +212,4 @@ impl LinuxKnowledge {
             self.direct_map.store(base, Ordering::Relaxed);
         }
     }
-}
-
-/// The kernel's release, from the first banner in the image.
-fn release(vmlinux: &Vmlinux<'_>) -> Option<String> {
-    vmlinux.segments().iter().find_map(|segment| {
-        memchr::memmem::find_iter(segment.data, BANNER_START).find_map(|start| {
-            let rest = &segment.data[start + BANNER_START.len()..];
-            let length = rest.iter().take(128).position(|byte| *byte == b' ')?;
-            let release = std::str::from_utf8(&rest[..length]).ok()?;
-            release
-                .starts_with(|first: char| first.is_ascii_digit())
-                .then(|| release.to_owned())
-        })
-    })
-}
-
-/// The build id in hexadecimal.
-fn build_id(file: &[u8]) -> String {
-    let mut text = String::new();
-    for (kind, id) in image::notes(file, b"GNU") {
-        if kind == NT_GNU_BUILD_ID && text.is_empty() {
-            for byte in id {
-                // Writing to a String cannot fail.
-                let _ = write!(text, "{byte:02x}");
-            }
-        }
-    }
-    text
-}
-
-/// The image's range within the kernel's mapping.
-fn extent(vmlinux: &Vmlinux<'_>) -> Option<Range<u64>> {
-    let inside = || {
-        vmlinux.segments().iter().filter_map(|segment| {
-            let end = segment.address.checked_add(segment.memory_length)?;
-            (segment.address >= KERNEL_MAP && end - KERNEL_MAP <= KERNEL_MAP_LENGTH)
-                .then_some(segment.address..end)
-        })
-    };
-    let start = inside().map(|range| range.start).min()?;
-    let end = inside().map(|range| range.end).max()?;
-    Some(start..end)
-}
-
-/// The kernel's symbols: its kallsyms, or the file's symbol table if it wasn't stripped.
-fn find_symbols(vmlinux: &Vmlinux<'_>) -> Option<Symbols> {
-    let is_banner = |address| {
-        vmlinux
-            .bytes_from(address)
-            .is_some_and(|bytes| bytes.starts_with(BANNER_START))
-    };
-    let anchor = Anchor {
-        name: "linux_banner",
-        fits: &is_banner,
-    };
-    let carried = vmlinux.segments().iter().find_map(|segment| {
-        let stretch = Stretch {
-            address: segment.address,
-            data: segment.data,
-        };
-        kallsyms::find(stretch, &anchor)
-    });
-    carried.or_else(|| {
-        let symbols = Symbols::from_elf(vmlinux.symbols());
-        (!symbols.is_empty()).then_some(symbols)
-    })
-}
-
-/// The kernel's BTF: its section, or the bytes between its two symbols.
-fn find_btf<'a>(vmlinux: &Vmlinux<'a>, symbols: &Symbols) -> Option<&'a [u8]> {
-    vmlinux.section(b".BTF").or_else(|| {
-        let [start, stop] = symbols.addresses_of(["__start_BTF", "__stop_BTF"]);
-        let length = usize::try_from(stop?.checked_sub(start?)?).ok()?;
-        vmlinux.bytes_from(start?)?.get(..length)
-    })
 }

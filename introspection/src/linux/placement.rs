@@ -6,17 +6,18 @@ use vm_memory::GuestAddress;
 
 use crate::PhysicalMemory;
 
-use super::task_layout::Gate;
 use super::{KERNEL_MAP, KERNEL_MAP_LENGTH, LinuxKnowledge, MAX_BANNER};
 use crate::Registers;
 use crate::memory::AddressSpace;
 
 /// The slide is a multiple of this, in bytes (the least CONFIG_PHYSICAL_ALIGN on x86-64).
-const ALIGNMENT: u64 = 2 << 20;
+pub const ALIGNMENT: u64 = 2 << 20;
 /// Maximum number of slides that one sample tries.
 const MAX_TRIES: u64 = 64;
 /// Bytes of a gate in long mode's interrupt descriptor table (SDM volume 3, section 7.14.1).
 const GATE_LENGTH: u64 = 16;
+/// A gate's present bit, in its sixth byte.
+const GATE_PRESENT: u8 = 1 << 7;
 
 /// The running kernel's location in virtual and physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +69,7 @@ impl LinuxKnowledge {
         registers: &Registers,
     ) -> Option<Placement> {
         let by_gate = self.addresses.gates.iter().flatten().find_map(|gate| {
-            let handler = handler(space, registers.idt_base, *gate)?;
+            let handler = handler(space, registers.idt_base, gate.vector)?;
             self.verify(space, handler.wrapping_sub(gate.handler))
         });
         by_gate.or_else(|| {
@@ -86,7 +87,7 @@ impl LinuxKnowledge {
     }
 
     /// The placement with `slide`, if the kernel's banner is at the resulting address.
-    fn verify<M: PhysicalMemory>(
+    pub(super) fn verify<M: PhysicalMemory>(
         &self,
         space: &AddressSpace<'_, M>,
         slide: u64,
@@ -109,12 +110,16 @@ impl LinuxKnowledge {
     }
 }
 
-/// The handler of `gate` in the interrupt descriptor table.
-fn handler<M: PhysicalMemory>(space: &AddressSpace<'_, M>, table: u64, gate: Gate) -> Option<u64> {
+/// The handler of `vector` in the interrupt descriptor table at `table`. `None` if there is none.
+pub fn handler<M: PhysicalMemory>(
+    space: &AddressSpace<'_, M>,
+    table: u64,
+    vector: u8,
+) -> Option<u64> {
     let mut entry = [0; 16];
-    let address = table.checked_add(u64::from(gate.vector) * GATE_LENGTH)?;
+    let address = table.checked_add(u64::from(vector) * GATE_LENGTH)?;
     space.read(address, &mut entry)?;
     // The offset is in three parts: bits 0-15, 16-31 and 32-63.
-    let [a, b, _, _, _, _, c, d, e, f, g, h, ..] = entry;
-    Some(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+    let [a, b, _, _, _, flags, c, d, e, f, g, h, ..] = entry;
+    (flags & GATE_PRESENT != 0).then(|| u64::from_le_bytes([a, b, c, d, e, f, g, h]))
 }

@@ -1,7 +1,5 @@
 //! Finds the kernel's unwind table, and unwinds stacks of Linux guests.
 
-use std::ops::Range;
-
 use crate::PhysicalMemory;
 use kvmprof_recording::{StackEnd, StackParts};
 
@@ -11,7 +9,7 @@ use super::processes::UserMemory;
 use super::view::KernelView;
 use crate::Registers;
 use crate::Symbols;
-use crate::image::Vmlinux;
+use crate::image::KernelImage;
 use crate::memory::AddressSpace;
 use crate::unwind::{
     KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, UnwindCache, UserRegisters,
@@ -19,19 +17,17 @@ use crate::unwind::{
 };
 
 /// The unwind table in a kernel's image: in its sections, or between its symbols.
-pub fn find(vmlinux: &Vmlinux<'_>, symbols: &Symbols, release: &str) -> Option<OrcTable> {
-    let part = |section: &[u8], bounds: Range<&str>| {
-        vmlinux.linked_section(section).or_else(|| {
-            let [start, stop] = symbols.addresses_of([bounds.start, bounds.end]);
-            let length = usize::try_from(stop?.checked_sub(start?)?).ok()?;
-            Some((start?, vmlinux.bytes_from(start?)?.get(..length)?))
-        })
-    };
-    let (address, addresses) = part(
-        b".orc_unwind_ip",
-        "__start_orc_unwind_ip".."__stop_orc_unwind_ip",
+pub fn find(image: &KernelImage<'_>, symbols: &Symbols, release: &str) -> Option<OrcTable> {
+    let (address, addresses) = image.part(
+        ".orc_unwind_ip",
+        symbols,
+        ["__start_orc_unwind_ip", "__stop_orc_unwind_ip"],
     )?;
-    let (_, entries) = part(b".orc_unwind", "__start_orc_unwind".."__stop_orc_unwind")?;
+    let (_, entries) = image.part(
+        ".orc_unwind",
+        symbols,
+        ["__start_orc_unwind", "__stop_orc_unwind"],
+    )?;
     let format = OrcFormat::from_kernel(release, entries)?;
     OrcTable::parse(address, addresses, entries, format)
 }

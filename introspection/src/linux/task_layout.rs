@@ -1,9 +1,8 @@
 //! Addresses from kallsyms and offsets from BTF that identify tasks.
 
+use super::KERNEL_MAP;
 use crate::IntrospectionError;
 use crate::Symbols;
-use crate::bytes::u64_at;
-use crate::image::Vmlinux;
 use crate::image::btf::Btf;
 
 /// `SYSTEM_SCHEDULING` for kernels whose BTF lacks it (`enum system_states`, `include/linux/kernel.h`).
@@ -66,7 +65,6 @@ impl Addresses {
     pub fn find(
         symbols: &Symbols,
         btf: &Btf<'_>,
-        vmlinux: &Vmlinux<'_>,
         kernel: &str,
     ) -> Result<Self, IntrospectionError> {
         let [
@@ -93,22 +91,18 @@ impl Addresses {
         };
         // 6.2 to 6.14 have frequently used variables in one structure.
         let hot = |member| Some(pcpu_hot?.wrapping_add(btf.offset_of("pcpu_hot", member)?));
-        let (cpus, boot_offset) = match per_cpu_offset {
-            Some(start) => {
-                let end = symbols.address_after(start).unwrap_or(start);
-                let first = vmlinux.bytes_from(start).and_then(|bytes| u64_at(bytes, 0));
-                (((end - start) / 8).clamp(1, MAX_CPUS), first.unwrap_or(0))
-            }
-            None => (0, 0),
-        };
+        let current = hot("current_task").or(current_task);
+        let current = current.ok_or_else(|| missing("current_task"))?;
+        let cpus = per_cpu_offset.map_or(0, |start| {
+            let end = symbols.address_after(start).unwrap_or(start);
+            ((end - start) / 8).clamp(1, MAX_CPUS)
+        });
         Ok(Self {
             banner: banner.ok_or_else(|| missing("linux_banner"))?,
             per_cpu_offset,
             cpus,
-            boot_offset,
-            current: hot("current_task")
-                .or(current_task)
-                .ok_or_else(|| missing("current_task"))?,
+            boot_offset: boot_offset(symbols, current),
+            current,
             preempt_count: hot("preempt_count").or(preempt_count),
             interrupts: interrupts(symbols),
             system_state,
@@ -122,6 +116,14 @@ impl Addresses {
             gates: gates(symbols),
         })
     }
+}
+
+/// The value of all entries of `__per_cpu_offset` before the per-CPU areas are set up (`BOOT_PERCPU_OFFSET`,
+/// `arch/x86/kernel/setup_percpu.c`), in a kernel with the per-CPU variable `current`: where the image has their first
+/// values if per-CPU symbols count from 0, else 0. A running kernel's table has other values by then.
+fn boot_offset(symbols: &Symbols, current: u64) -> u64 {
+    let [load] = symbols.addresses_of(["__per_cpu_load"]);
+    load.filter(|_| current < KERNEL_MAP).unwrap_or(0)
 }
 
 /// The gates of divide errors, set up twice as the kernel boots, and of page faults.

@@ -1,5 +1,6 @@
 //! A guest's physical memory, and its virtual memory by its page tables.
 
+mod mapped;
 mod paging;
 mod user_store;
 
@@ -8,6 +9,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, VolatileMemory};
 
+pub(crate) use mapped::MappedRange;
 pub use paging::AddressSpace;
 pub(crate) use paging::{CR0_PG, CR4_LA57, EFER_LMA, FRAME, PAGE, PTI_USER, read_paged, read_u64};
 #[cfg(any(test, feature = "testing"))]

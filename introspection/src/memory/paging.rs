@@ -69,6 +69,11 @@ impl<'a, M: PhysicalMemory> AddressSpace<'a, M> {
         Self { memory, paging }
     }
 
+    /// Whether the vCPU uses long mode's page tables.
+    pub fn is_long_mode(&self) -> bool {
+        matches!(self.paging, Paging::Long { .. })
+    }
+
     /// The kernel half of a pair of page tables under KPTI, if this can be the user half.
     pub fn kernel_half(&self) -> Option<Self> {
         match self.paging {

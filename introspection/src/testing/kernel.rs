@@ -63,6 +63,8 @@ pub const NEW: Kernel = Kernel {
 pub mod offsets {
     /// `linux_banner`.
     pub const BANNER: u64 = 0x1000;
+    /// The notes, one of which has the build id.
+    pub const NOTES: u64 = 0x1100;
     /// `asm_exc_divide_error`.
     pub const DIVIDE_ERROR: u64 = 0x2000;
     /// `asm_exc_page_fault`.
@@ -174,6 +176,12 @@ pub mod module {
     /// `module_layout.text_size`, 4 bytes after the base and the total size.
     pub const TEXT_SIZE: u64 = 12;
 }
+
+/// The build id of all kernels.
+pub const BUILD_ID: &[u8; 20] = b"0123456789abcdefghij";
+/// The notes of all kernels: one of Linux, and GNU's build id (elf(5)).
+const NOTES: &[u8] = b"\x06\0\0\0\x01\0\0\0\0\x01\0\0Linux\0\0\0\0\0\0\0\
+    \x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\x000123456789abcdefghij";
 
 impl Kernel {
     /// Whether its modules have `mem[]`, not `core_layout`.
@@ -323,6 +331,9 @@ impl Kernel {
             (offsets::ORC[0] + 12, 'r', "__stop_orc_unwind_ip"),
             (offsets::ORC[1], 'r', "__start_orc_unwind"),
             (offsets::ORC[1] + 18, 'r', "__stop_orc_unwind"),
+            (offsets::NOTES, 'R', "__start_notes"),
+            (offsets::NOTES + NOTES.len() as u64, 'R', "__stop_notes"),
+            (offsets::END, 'B', "_end"),
         ]
         .into_iter()
         .map(|(offset, kind, name)| (TEXT + offset, kind, name.to_owned()))
@@ -334,7 +345,13 @@ impl Kernel {
                 (per_cpu::PREEMPT_COUNT, "__preempt_count"),
             ],
         };
-        let kind = if self.per_cpu_is_linked() { 'D' } else { 'A' };
+        let kind = if self.per_cpu_is_linked() {
+            'D'
+        } else {
+            let load = TEXT + offsets::PER_CPU_LOAD;
+            symbols.push((load, 'D', "__per_cpu_load".to_owned()));
+            'A'
+        };
         if self.counts_disabled {
             names.push((per_cpu::DISABLE_STATE, "local_interrupt_disable_state"));
         }
@@ -351,6 +368,11 @@ impl Kernel {
 
     /// The bytes to load at [`TEXT`].
     pub fn image(self) -> Vec<u8> {
+        self.image_at(0)
+    }
+
+    /// The bytes that it has in memory once it has been relocated to [`TEXT`] and `slide`.
+    pub fn image_at(self, slide: u64) -> Vec<u8> {
         let mut image = vec![0; usize::try_from(offsets::END).unwrap()];
         let mut put = |offset: u64, bytes: &[u8]| {
             let offset = usize::try_from(offset).unwrap();
@@ -360,7 +382,8 @@ impl Kernel {
             offsets::BANNER,
             b"Linux version 6.99.0-test (nobody) #1 SMP\n\0",
         );
-        let boot = self.boot_offset(0);
+        put(offsets::NOTES, NOTES);
+        let boot = self.boot_offset(slide);
         for cpu in 0..2 {
             put(offsets::PER_CPU_OFFSET + cpu * 8, &boot.to_le_bytes());
         }
@@ -388,15 +411,18 @@ impl Kernel {
         let symbols: Vec<_> = symbols
             .iter()
             .filter(|(_, _, name)| self.btf || !name.ends_with("_BTF"))
-            .map(|(address, kind, name)| (*address, *kind, name.as_str()))
+            .map(|(address, kind, name)| {
+                let slide = if *address >= TEXT { slide } else { 0 };
+                (*address + slide, *kind, name.as_str())
+            })
             .collect();
-        let table = kallsyms(self.layout, &symbols, TEXT + offsets::SYMBOLS);
+        let table = kallsyms(self.layout, &symbols, TEXT + slide + offsets::SYMBOLS);
         assert!(offsets::SYMBOLS + table.len() as u64 <= offsets::PAGE_TABLES);
         put(offsets::SYMBOLS, &table);
         image
     }
 
-    /// The kernel's file: an ELF header, one loadable segment.
+    /// The kernel's file: an ELF header, one loadable segment, its notes.
     pub fn file(self) -> Vec<u8> {
         let image = self.image();
         let length = image.len() as u64;
@@ -419,7 +445,7 @@ impl Kernel {
             (64, 2),
             (56, 2),
         ]);
-        words(&[(1, 2), (64, 2), (0, 2), (0, 2)]);
+        words(&[(2, 2), (64, 2), (0, 2), (0, 2)]);
         // Elf64_Phdr: PT_LOAD.
         words(&[
             (1, 4),
@@ -430,6 +456,18 @@ impl Kernel {
             (length, 8),
             (length, 8),
             (4096, 8),
+        ]);
+        // Elf64_Phdr: PT_NOTE.
+        let notes = NOTES.len() as u64;
+        words(&[
+            (4, 4),
+            (4, 4),
+            (4096 + offsets::NOTES, 8),
+            (TEXT + offsets::NOTES, 8),
+            (0, 8),
+            (notes, 8),
+            (notes, 8),
+            (4, 8),
         ]);
         file.resize(4096, 0);
         file.extend_from_slice(&image);

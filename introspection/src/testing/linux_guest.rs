@@ -71,7 +71,7 @@ impl LinuxGuest {
             memory,
             knowledge: Arc::new(GuestKnowledge::from_kernel_image(&kernel.file()).unwrap()),
         };
-        guest.write(IMAGE, &kernel.image());
+        guest.write(IMAGE, &kernel.image_at(SLIDE));
         guest.share_page_tables();
         guest.gate(14, offsets::PAGE_FAULT);
         guest.set(offsets::PAGE_OFFSET_BASE, DIRECT_MAP);

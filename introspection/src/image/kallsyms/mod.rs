@@ -16,7 +16,7 @@ use tokens::Tokens;
 /// A contiguous range of an image, as it is in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Stretch<'a> {
-    /// The link-time virtual address of its first byte.
+    /// The virtual address of its first byte: where it was linked to, or where it runs.
     pub address: u64,
     /// Its bytes.
     pub data: &'a [u8],
@@ -26,18 +26,41 @@ pub struct Stretch<'a> {
 pub struct Anchor<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Whether the symbol can be at a link-time address.
+    /// Whether the symbol can be at an address.
     pub fits: &'a dyn Fn(u64) -> bool,
 }
 
-/// Finds and reads the symbol table in `stretch`. `None` if no table there gives `anchor` an address that fits.
-pub fn find(stretch: Stretch<'_>, anchor: &Anchor<'_>) -> Option<Symbols> {
-    tokens::find(stretch.data).find_map(|tokens| read(stretch, &tokens, anchor))
+/// The work that searches through an image may do, so that an image made on purpose doesn't take minutes: numbers
+/// looked at, names visited and bytes decoded. A search of a distribution's kernel takes a twentieth.
+#[derive(Debug)]
+pub struct Budget(usize);
+
+impl Budget {
+    /// For all searches in one image.
+    pub fn new() -> Self {
+        Self(256 << 20)
+    }
+
+    /// Takes `amount`. `None` once nothing is left.
+    fn spend(&mut self, amount: usize) -> Option<()> {
+        self.0 = self.0.saturating_sub(amount);
+        (self.0 > 0).then_some(())
+    }
 }
 
-fn read(stretch: Stretch<'_>, tokens: &Tokens<'_>, anchor: &Anchor<'_>) -> Option<Symbols> {
-    let names = names::find(stretch.data, tokens)?;
-    let decoded = names.decode(tokens)?;
+/// Finds and reads the symbol table in `stretch`. `None` if no table there gives `anchor` an address that fits.
+pub fn find(stretch: Stretch<'_>, anchor: &Anchor<'_>, budget: &mut Budget) -> Option<Symbols> {
+    tokens::find(stretch.data).find_map(|tokens| read(stretch, &tokens, anchor, budget))
+}
+
+fn read(
+    stretch: Stretch<'_>,
+    tokens: &Tokens<'_>,
+    anchor: &Anchor<'_>,
+    budget: &mut Budget,
+) -> Option<Symbols> {
+    let names = names::find(stretch.data, tokens, budget)?;
+    let decoded = names.decode(tokens, budget)?;
     let position = decoded.position(anchor.name)?;
     let addresses = addresses::find(stretch, &names, tokens, &|addresses| {
         addresses

@@ -1,5 +1,6 @@
 //! The compressed names: for each symbol a length, then that many tokens.
 
+use super::Budget;
 use super::tokens::Tokens;
 use crate::bytes::{index_at, u8_at, u64_at};
 
@@ -15,9 +16,6 @@ const MAX_NAME: usize = 2048;
 const MAX_TEXT: usize = 256 << 20;
 /// Maximum distance from the names to the token table, in bytes.
 const MAX_DISTANCE: usize = 64 << 20;
-
-/// Maximum number of names that a search visits: enough for a hundred false starts.
-const MAX_STEPS: usize = 32 << 20;
 
 /// The compressed names.
 #[derive(Debug)]
@@ -48,14 +46,13 @@ pub struct Decoded {
 }
 
 /// Finds the names before `tokens`.
-pub fn find<'a>(data: &'a [u8], tokens: &Tokens<'_>) -> Option<Names<'a>> {
-    let mut steps = MAX_STEPS;
+pub fn find<'a>(data: &'a [u8], tokens: &Tokens<'_>, budget: &mut Budget) -> Option<Names<'a>> {
     // In all versions but 6.2 and 6.3 the markers are right before the tokens, so their number gives the count nearly.
     let markers = markers_before(data, tokens.start);
-    find_with(data, tokens, &mut steps, &|count| {
+    find_with(data, tokens, budget, &|count| {
         count.div_ceil(MARKER_DISTANCE) == markers
     })
-    .or_else(|| find_with(data, tokens, &mut steps, &|_| true))
+    .or_else(|| find_with(data, tokens, budget, &|_| true))
 }
 
 /// The number of consecutive 32-bit numbers that ascend from 0 and end at `end`, apart from padding.
@@ -76,12 +73,14 @@ fn markers_before(data: &[u8], end: usize) -> usize {
 fn find_with<'a>(
     data: &'a [u8],
     tokens: &Tokens<'_>,
-    steps: &mut usize,
+    budget: &mut Budget,
     expected: &dyn Fn(usize) -> bool,
 ) -> Option<Names<'a>> {
     let last = tokens.start & !3;
     let first = last.saturating_sub(MAX_DISTANCE);
-    (first..last).rev().skip(3).step_by(4).find_map(|position| {
+    let mut positions = (first..last).rev().skip(3).step_by(4);
+    positions.find_map(|position| {
+        budget.spend(1)?;
         let count = index_at(data, position)?;
         if !(MIN_SYMBOLS..=MAX_SYMBOLS).contains(&count) || !expected(count) {
             return None;
@@ -100,7 +99,7 @@ fn find_with<'a>(
             count_position: position,
             start,
         };
-        names.is_marked(tokens.start, steps).then_some(names)
+        names.is_marked(tokens.start, budget).then_some(names)
     })
 }
 
@@ -121,14 +120,13 @@ impl<'a> Names<'a> {
     }
 
     /// True if the markers after the names hold the offset of every 256th name.
-    fn is_marked(&self, limit: usize, steps: &mut usize) -> bool {
+    fn is_marked(&self, limit: usize, budget: &mut Budget) -> bool {
         let mut positions = Vec::new();
         let mut position = self.start;
         for number in 0..self.count {
-            if *steps == 0 {
+            if budget.spend(1).is_none() {
                 return false;
             }
-            *steps -= 1;
             if number % MARKER_DISTANCE == 0 {
                 positions.push(position - self.start);
             }
@@ -154,7 +152,7 @@ impl<'a> Names<'a> {
     }
 
     /// Decodes all names.
-    pub fn decode(&self, tokens: &Tokens<'_>) -> Option<Decoded> {
+    pub fn decode(&self, tokens: &Tokens<'_>, budget: &mut Budget) -> Option<Decoded> {
         let mut text = Vec::with_capacity(self.count.saturating_mul(24));
         let mut entries = Vec::with_capacity(self.count);
         let mut position = self.start;
@@ -170,6 +168,7 @@ impl<'a> Names<'a> {
             if text.len() > MAX_TEXT {
                 return None;
             }
+            budget.spend(text.len() - start)?;
             // The first character is the symbol's type.
             entries.push(Entry {
                 kind: *text.get(start)?,

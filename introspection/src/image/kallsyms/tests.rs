@@ -19,6 +19,7 @@ fn find_with(image: &[u8], address: u64) -> Option<Symbols> {
             data: image,
         },
         &anchor,
+        &mut Budget::new(),
     )
 }
 

@@ -1,0 +1,86 @@
+//! The bytes of a kernel by their addresses, and its named parts.
+
+use super::Symbols;
+use super::elf::{Segment, Vmlinux, notes_in_section};
+
+/// A kernel's image: its file, or a copy of what a running guest has in memory.
+#[derive(Debug)]
+pub struct KernelImage<'a> {
+    segments: Vec<Segment<'a>>,
+    /// The file; a running kernel has no sections and no symbol table of ELF.
+    file: Option<Vmlinux<'a>>,
+}
+
+impl<'a> KernelImage<'a> {
+    /// The image in `file`.
+    pub fn from_file(file: Vmlinux<'a>) -> Self {
+        Self {
+            segments: file.segments().to_vec(),
+            file: Some(file),
+        }
+    }
+
+    /// The image of a running kernel. The addresses of `segments` are those at which it runs.
+    pub fn from_memory(segments: Vec<Segment<'a>>) -> Self {
+        Self {
+            segments,
+            file: None,
+        }
+    }
+
+    /// True if this is the image of a running kernel.
+    pub fn is_running(&self) -> bool {
+        self.file.is_none()
+    }
+
+    /// The file, if the image is one.
+    pub fn file(&self) -> Option<&Vmlinux<'a>> {
+        self.file.as_ref()
+    }
+
+    /// The contiguous parts of the image.
+    pub fn segments(&self) -> &[Segment<'a>] {
+        &self.segments
+    }
+
+    /// Subtracts `distance` from the addresses of all segments.
+    pub fn move_down(&mut self, distance: u64) {
+        for segment in &mut self.segments {
+            segment.address = segment.address.wrapping_sub(distance);
+        }
+    }
+
+    /// The bytes from virtual address `address` to the end of its segment.
+    pub fn bytes_from(&self, address: u64) -> Option<&'a [u8]> {
+        self.segments.iter().find_map(|segment| {
+            let offset = usize::try_from(address.checked_sub(segment.address)?).ok()?;
+            segment.data.get(offset..).filter(|bytes| !bytes.is_empty())
+        })
+    }
+
+    /// The address and the bytes of the file's section `name`, or of what is between the two symbols `bounds`.
+    pub fn part(
+        &self,
+        name: &str,
+        symbols: &Symbols,
+        bounds: [&str; 2],
+    ) -> Option<(u64, &'a [u8])> {
+        let section = self.file.as_ref();
+        let section = section.and_then(|file| file.section(name.as_bytes()));
+        section.or_else(|| {
+            let [start, stop] = symbols.addresses_of(bounds);
+            let (start, stop) = (start?, stop?);
+            let length = usize::try_from(stop.checked_sub(start)?).ok()?;
+            Some((start, self.bytes_from(start)?.get(..length)?))
+        })
+    }
+
+    /// The notes of `owner`: their types and descriptors.
+    pub fn notes(&self, symbols: &Symbols, owner: &[u8]) -> Vec<(u32, &'a [u8])> {
+        if let Some(file) = &self.file {
+            return file.notes(owner);
+        }
+        let section = self.part(".notes", symbols, ["__start_notes", "__stop_notes"]);
+        section.map_or_else(Vec::new, |(_, section)| notes_in_section(section, owner))
+    }
+}

@@ -1,0 +1,194 @@
+//! Learns about a kernel from its image: a file, or what a running guest has in memory.
+
+use std::fmt::Write;
+use std::ops::Range;
+use std::sync::atomic::AtomicU64;
+
+use super::modules::Modules;
+use super::placement::{ALIGNMENT, PlacementCell};
+use super::processes::{InstanceLayout, ProcessLayout};
+use super::running::RunningImage;
+use super::task_layout::{Addresses, TaskLayout};
+use super::{KERNEL_MAP, KERNEL_MAP_LENGTH, LinuxKnowledge, MAX_BANNER, stacks};
+use crate::image::btf::Btf;
+use crate::image::kallsyms::{self, Anchor, Budget, Stretch};
+use crate::image::{self, KernelImage, Vmlinux};
+use crate::{IntrospectionError, PhysicalMemory, Registers, Symbols};
+
+/// The start of the kernel's banner (`init/version-timestamp.c`).
+const BANNER_START: &[u8] = b"Linux version ";
+/// The note with an ELF file's build id (elf(5)).
+const NT_GNU_BUILD_ID: u32 = 3;
+/// The link-time address of `_text` with the default CONFIG_PHYSICAL_START (`arch/x86/Kconfig`).
+const LINKED_TEXT: u64 = KERNEL_MAP + 0x100_0000;
+
+impl LinuxKnowledge {
+    /// Learns from a kernel file, a bzImage or an ELF vmlinux.
+    ///
+    /// # Errors
+    /// The file isn't a Linux kernel, is damaged, or lacks kallsyms or BTF.
+    pub fn from_image(file: &[u8]) -> Result<Self, IntrospectionError> {
+        let unpacked = image::unpack(file)?;
+        let image = KernelImage::from_file(Vmlinux::parse(&unpacked)?);
+        let (learned, _) = Self::learn(image)?;
+        Ok(learned)
+    }
+
+    /// Learns from the kernel that runs in `memory`, where a vCPU has `registers`.
+    ///
+    /// # Errors
+    /// No Linux kernel runs yet, another kernel does, or what is in memory lacks kallsyms or BTF.
+    pub fn from_memory<M: PhysicalMemory>(
+        memory: &M,
+        registers: &Registers,
+    ) -> Result<Self, IntrospectionError> {
+        let running = RunningImage::read(memory, registers)?;
+        let (learned, slide) = Self::learn(running.image())
+            .map_err(|error| IntrospectionError::IncompleteInMemory(Box::new(error)))?;
+        learned.locate_at(memory, registers, slide);
+        Ok(learned)
+    }
+
+    /// Learns from `image`. Gives the slide too: that of a running kernel, 0 for a file.
+    fn learn(mut image: KernelImage<'_>) -> Result<(Self, u64), IntrospectionError> {
+        let kernel = release(&image).ok_or(IntrospectionError::NotAKernel)?;
+        let mut symbols = find_symbols(&image).ok_or_else(|| IntrospectionError::NoSymbols {
+            kernel: kernel.clone(),
+        })?;
+        let mut slide = 0;
+        if image.is_running() {
+            // What boots has relocated the image and its symbols. From here on, all addresses are link-time ones.
+            slide = slide_of(&symbols);
+            symbols = symbols.moved_down(KERNEL_MAP + slide, slide);
+            image.move_down(slide);
+        }
+        let btf = image.part(".BTF", &symbols, ["__start_BTF", "__stop_BTF"]);
+        let (_, btf) = btf.ok_or_else(|| IntrospectionError::NoBtf {
+            kernel: kernel.clone(),
+        })?;
+        let btf = Btf::parse(btf)?;
+        let addresses = Addresses::find(&symbols, &btf, &kernel)?;
+        let banner = banner_at(&image, addresses.banner);
+        let banner = banner.ok_or_else(|| IntrospectionError::MissingSymbol {
+            kernel: kernel.clone(),
+            symbol: "linux_banner",
+        })?;
+        // What was found first may have been left in reused memory.
+        let release = release_in(banner).map_or(kernel, str::to_owned);
+        let learned = Self {
+            image: extent(&image, &symbols).ok_or(IntrospectionError::NotAKernel)?,
+            modules: Modules::new(&symbols, &btf),
+            tasks: TaskLayout::find(&btf)?,
+            orc: stacks::find(&image, &symbols, &release),
+            processes: ProcessLayout::find(&btf),
+            instances: InstanceLayout::find(&symbols, &btf),
+            build_id: build_id(&image, &symbols),
+            release,
+            banner: banner.to_vec(),
+            addresses,
+            placement: PlacementCell::default(),
+            direct_map: AtomicU64::new(0),
+            symbols,
+        };
+        Ok((learned, slide))
+    }
+}
+
+/// The kernel's release, from the first banner in the image.
+pub fn release(image: &KernelImage<'_>) -> Option<String> {
+    image.segments().iter().find_map(|segment| {
+        memchr::memmem::find_iter(segment.data, BANNER_START)
+            .find_map(|start| release_in(&segment.data[start..]))
+            .map(str::to_owned)
+    })
+}
+
+/// The release in the banner at the start of `bytes`.
+fn release_in(bytes: &[u8]) -> Option<&str> {
+    let rest = bytes.strip_prefix(BANNER_START)?;
+    let length = rest.iter().take(128).position(|byte| *byte == b' ')?;
+    let release = std::str::from_utf8(&rest[..length]).ok()?;
+    release
+        .starts_with(|first: char| first.is_ascii_digit())
+        .then_some(release)
+}
+
+/// The start of the banner at `address`.
+fn banner_at<'a>(image: &KernelImage<'a>, address: u64) -> Option<&'a [u8]> {
+    let bytes = image.bytes_from(address)?;
+    let bytes = &bytes[..bytes.len().min(MAX_BANNER)];
+    if !bytes.starts_with(BANNER_START) {
+        return None;
+    }
+    bytes.split(|byte| *byte == 0).next()
+}
+
+/// The slide of a running kernel with `symbols`. If the kernel was linked to another address than usual, all link-time
+/// addresses are wrong by the same distance, which only shows in the slide that is told.
+fn slide_of(symbols: &Symbols) -> u64 {
+    let [text] = symbols.addresses_of(["_text"]);
+    let slide = text.and_then(|text| text.checked_sub(LINKED_TEXT));
+    slide
+        .filter(|slide| slide.is_multiple_of(ALIGNMENT) && *slide < KERNEL_MAP_LENGTH)
+        .unwrap_or(0)
+}
+
+/// The build id in hexadecimal; empty if there is none.
+fn build_id(image: &KernelImage<'_>, symbols: &Symbols) -> String {
+    let mut text = String::new();
+    for (kind, id) in image.notes(symbols, b"GNU") {
+        if kind == NT_GNU_BUILD_ID && text.is_empty() {
+            for byte in id {
+                // Writing to a String cannot fail.
+                let _ = write!(text, "{byte:02x}");
+            }
+        }
+    }
+    text
+}
+
+/// The image's range within the kernel's mapping: all its segments, but not what else a running kernel has mapped
+/// around its image.
+fn extent(image: &KernelImage<'_>, symbols: &Symbols) -> Option<Range<u64>> {
+    let inside = || {
+        image.segments().iter().filter_map(|segment| {
+            let end = segment.address.checked_add(segment.memory_length)?;
+            (segment.address >= KERNEL_MAP && end - KERNEL_MAP <= KERNEL_MAP_LENGTH)
+                .then_some(segment.address..end)
+        })
+    };
+    let start = inside().map(|range| range.start).min()?;
+    let end = inside().map(|range| range.end).max()?;
+    if !image.is_running() {
+        return Some(start..end);
+    }
+    let [text, last] = symbols.addresses_of(["_text", "_end"]);
+    let start = text.map_or(start, |text| text.clamp(start, end));
+    let end = last.map_or(end, |last| last.clamp(start, end));
+    Some(start..end)
+}
+
+/// The kernel's symbols: its kallsyms, or the file's symbol table if it wasn't stripped.
+fn find_symbols(image: &KernelImage<'_>) -> Option<Symbols> {
+    let is_banner = |address| {
+        image
+            .bytes_from(address)
+            .is_some_and(|bytes| bytes.starts_with(BANNER_START))
+    };
+    let anchor = Anchor {
+        name: "linux_banner",
+        fits: &is_banner,
+    };
+    let mut budget = Budget::new();
+    let carried = image.segments().iter().find_map(|segment| {
+        let stretch = Stretch {
+            address: segment.address,
+            data: segment.data,
+        };
+        kallsyms::find(stretch, &anchor, &mut budget)
+    });
+    carried.or_else(|| {
+        let symbols = Symbols::from_elf(image.file()?.symbols());
+        (!symbols.is_empty()).then_some(symbols)
+    })
+}

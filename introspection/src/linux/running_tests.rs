@@ -1,0 +1,354 @@
+use proptest::prelude::*;
+use vm_memory::{Bytes, GuestAddress};
+
+use super::*;
+use crate::testing::kallsyms::Layout;
+use crate::testing::kernel::{BUILD_ID, HOT, Kernel, NEW, OLD, TEXT, offsets};
+use crate::testing::linux_guest::{IDT, IDT_PAGE, IMAGE, LinuxGuest, MEMORY, SLIDE};
+use crate::testing::page_tables::{Memory, Tables, long_mode};
+use crate::{GuestKnowledge, IntrospectionError, VcpuIntrospector};
+use std::sync::Arc;
+
+/// Free memory of guests, for page tables.
+const FREE: u64 = 0x80_0000;
+/// The kernel's mapping in the guests.
+const MAPPING: u64 = TEXT + SLIDE;
+
+fn learn(guest: &LinuxGuest, registers: &Registers) -> GuestKnowledge {
+    GuestKnowledge::from_memory(&guest.memory, registers).unwrap()
+}
+
+fn refused(memory: &Memory, registers: &Registers) -> IntrospectionError {
+    GuestKnowledge::from_memory(memory, registers).unwrap_err()
+}
+
+/// Checks that both kinds of knowledge about `guest` are the same.
+fn agree(guest: &LinuxGuest, learned: GuestKnowledge, what: &str) {
+    guest.knowledge.locate(&guest.memory, &guest.kernel(0));
+    let (ours, image) = (learned.linux().unwrap(), guest.knowledge.linux().unwrap());
+    assert_eq!(ours.release(), image.release(), "{what}");
+    assert_eq!(ours.slide(), Some(SLIDE), "{what}");
+    assert_eq!(ours.placement.get(), image.placement.get(), "{what}");
+    assert_eq!(ours.image(), image.image(), "{what}");
+    assert_eq!(ours.banner, image.banner, "{what}");
+    assert_eq!(ours.symbols().len(), image.symbols().len(), "{what}");
+    assert_eq!(learned.kallsyms(), guest.knowledge.kallsyms(), "{what}");
+    let id: String = BUILD_ID.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!((ours.build_id(), image.build_id()), (&*id, &*id), "{what}");
+    let facts = |linux: &LinuxKnowledge| format!("{:?} {:?}", linux.addresses, linux.tasks);
+    assert_eq!(facts(ours), facts(image), "{what}");
+    let facts = |linux: &LinuxKnowledge| format!("{:?} {:?}", linux.processes, linux.instances);
+    assert_eq!(facts(ours), facts(image), "{what}");
+    let (orc, expected) = (ours.orc().unwrap(), image.orc().unwrap());
+    assert_eq!(orc.len(), expected.len(), "{what}");
+    for function in [offsets::FRAMED, offsets::ENTRY, offsets::STACK_END] {
+        assert_eq!(orc.find(TEXT + function), expected.find(TEXT + function));
+    }
+    let learned = Arc::new(learned);
+    for (cpu, pid) in [(0, 41), (1, 42)] {
+        for registers in [guest.user(), guest.kernel(usize::from(cpu))] {
+            let registers = Registers {
+                cr4: long_mode(0, guest.levels() == 5).cr4,
+                ..registers
+            };
+            let mut vcpu = VcpuIntrospector::new(Arc::clone(&learned), cpu);
+            let identity = vcpu.identify(&guest.memory, &registers, false, true);
+            assert_eq!((identity.pid, identity.tid), (pid, pid + 100), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_running_kernel_tells_what_its_file_tells() {
+    for kernel in [OLD, HOT, NEW] {
+        for layout in Layout::ALL {
+            let kernel = Kernel { layout, ..kernel };
+            let guest = LinuxGuest::new(kernel);
+            for registers in [guest.user(), guest.kernel(0)] {
+                let what = format!("{kernel:?}, CPL {}", registers.cpl);
+                agree(&guest, learn(&guest, &registers), &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_running_kernel_is_found_with_five_levels_of_page_tables() {
+    let guest = LinuxGuest::with_levels(HOT, 5);
+    let cr4 = long_mode(0, true).cr4;
+    let registers = Registers {
+        cr4,
+        ..guest.user()
+    };
+    let learned = learn(&guest, &registers);
+    assert_eq!(learned.slide(), Some(SLIDE));
+    assert_eq!(learned.linux().unwrap().release(), "6.99.0-test");
+}
+
+#[test]
+fn a_running_kernel_is_found_without_its_exception_handlers() {
+    let guest = LinuxGuest::new(HOT);
+    guest.write(IDT_PAGE, &[0; 4096]);
+    // By the program counter, and in user mode by the page tables alone.
+    for registers in [guest.kernel(0), guest.user()] {
+        assert_eq!(learn(&guest, &registers).slide(), Some(SLIDE));
+    }
+}
+
+/// Registers of a vCPU in `guest`'s kernel, with page tables at `root` that map the image by 4 KiB pages: each to the
+/// physical address that `place` gives for its offset.
+fn small_pages(guest: &LinuxGuest, root: u64, place: impl Fn(u64) -> Option<u64>) -> Registers {
+    let mut tables = Tables::new(guest.memory.clone(), root, 4);
+    tables.map(IDT, IDT_PAGE, 1);
+    for page in (0..offsets::END).step_by(4096) {
+        if let Some(physical) = place(page) {
+            tables.map(MAPPING + page, physical, 1);
+        }
+    }
+    Registers {
+        cr3: root,
+        ..guest.kernel(0)
+    }
+}
+
+#[test]
+fn pages_of_any_size_and_holes_are_no_obstacle() {
+    for kernel in [OLD, HOT, NEW] {
+        let guest = LinuxGuest::new(kernel);
+        let registers = small_pages(&guest, FREE, |page| Some(IMAGE + page));
+        agree(&guest, learn(&guest, &registers), "4 KiB pages");
+        // What was only needed to boot has been unmapped.
+        let registers = small_pages(&guest, FREE + 0x10_0000, |page| {
+            (page != offsets::PER_CPU_LOAD).then_some(IMAGE + page)
+        });
+        agree(&guest, learn(&guest, &registers), "with a hole");
+        // Or is no guest memory.
+        let registers = small_pages(&guest, FREE + 0x20_0000, |page| {
+            let outside = page == offsets::PER_CPU_LOAD;
+            Some(if outside { 1 << 40 } else { IMAGE + page })
+        });
+        agree(&guest, learn(&guest, &registers), "without a page");
+    }
+}
+
+#[test]
+fn what_is_left_in_reused_memory_isnt_the_kernels_release() {
+    let guest = LinuxGuest::new(HOT);
+    guest.write(IMAGE + 0x800, b"Linux version 4.9.0-stale (somebody)\0");
+    let learned = learn(&guest, &guest.kernel(0));
+    agree(&guest, learned, "a stale banner");
+}
+
+#[test]
+fn a_large_page_may_reach_beyond_memory() {
+    let guest = LinuxGuest::new(OLD);
+    // The image at the end of memory, whose last large page isn't whole.
+    let memory = Memory::from_ranges(&[(GuestAddress(0), MEMORY + 0x10_0000)]).unwrap();
+    let mut tables = Tables::new(memory.clone(), FREE, 4);
+    tables.map(MAPPING, MEMORY as u64, 2);
+    tables.map(IDT, IDT_PAGE, 1);
+    let mut page = [0; 4096];
+    guest
+        .memory
+        .read_slice(&mut page, GuestAddress(IDT_PAGE))
+        .unwrap();
+    memory.write_slice(&page, GuestAddress(IDT_PAGE)).unwrap();
+    let image = OLD.image_at(SLIDE);
+    memory
+        .write_slice(&image, GuestAddress(MEMORY as u64))
+        .unwrap();
+    let registers = Registers {
+        cr3: FREE,
+        ..guest.kernel(0)
+    };
+    let learned = GuestKnowledge::from_memory(&memory, &registers).unwrap();
+    assert_eq!(learned.slide(), Some(SLIDE));
+    let linux = learned.linux().unwrap();
+    assert_eq!(linux.image(), TEXT..TEXT + offsets::END);
+}
+
+#[test]
+fn what_lies_far_from_the_image_isnt_copied() {
+    let guest = LinuxGuest::new(OLD);
+    let mut registers = small_pages(&guest, FREE, |page| Some(IMAGE + page));
+    let mut tables = Tables::new(guest.memory.clone(), FREE + 0x10_0000, 4);
+    tables.map(MAPPING, IMAGE, 2);
+    tables.map(MAPPING - 0x800_0000, 0, 2);
+    tables.map(MAPPING + 0x800_0000, 0, 2);
+    tables.map(IDT, IDT_PAGE, 1);
+    registers.cr3 = FREE + 0x10_0000;
+    let image = running::RunningImage::read(&guest.memory, &registers).unwrap();
+    let image = image.image();
+    let [segment] = image.segments() else {
+        panic!("{} segments", image.segments().len());
+    };
+    assert_eq!((segment.address, segment.data.len()), (MAPPING, 2 << 20));
+}
+
+#[test]
+fn firmware_and_boot_loaders_are_no_kernel_yet() {
+    let guest = LinuxGuest::new(OLD);
+    let nothing = |registers: &Registers| {
+        let error = refused(&guest.memory, registers);
+        assert!(matches!(error, IntrospectionError::NoKernelYet), "{error}");
+        assert!(error.to_string().contains("yet"));
+    };
+    nothing(&Registers::default());
+    // In protected mode, with garbage where long mode would have gates.
+    guest.write(0, &[0xff; 512]);
+    nothing(&Registers {
+        cr0: 1,
+        rip: 0xffff_fff0,
+        ..Registers::default()
+    });
+    nothing(&Registers {
+        efer: 0,
+        ..guest.kernel(0)
+    });
+    // In long mode, as UEFI's firmware is: everything is mapped where it is, with handlers there.
+    let mut tables = Tables::new(guest.memory.clone(), FREE, 4);
+    tables.map(0, 0, 2);
+    let registers = Registers {
+        rip: 0x7000,
+        idt_base: 0x3000,
+        ..long_mode(FREE, false)
+    };
+    nothing(&registers);
+    guest.write(0x3000, &[0, 0x70, 8, 0, 0, 0x8e, 0, 0]);
+    nothing(&registers);
+    // Page tables that aren't in memory.
+    nothing(&long_mode(1 << 45, false));
+}
+
+#[test]
+fn other_kernels_are_told_apart() {
+    let guest = LinuxGuest::new(OLD);
+    let other = |registers: &Registers| {
+        let error = refused(&guest.memory, registers);
+        assert!(matches!(error, IntrospectionError::OtherKernel), "{error}");
+    };
+    // In the upper half, with nothing where Linux is.
+    let mut tables = Tables::new(guest.memory.clone(), FREE, 4);
+    tables.map(0xffff_f800_1234_0000, 0, 2);
+    other(&Registers {
+        rip: 0xffff_f800_1234_5678,
+        ..long_mode(FREE, false)
+    });
+    // Where Linux is, without its banner.
+    guest.write(IMAGE + offsets::BANNER, b"FreeBSD 14.2-RELEASE");
+    for registers in [guest.user(), guest.kernel(0)] {
+        other(&registers);
+    }
+}
+
+#[test]
+fn a_kernel_that_lacks_something_in_memory_says_what_helps() {
+    let told = |guest: &LinuxGuest| {
+        let error = refused(&guest.memory, &guest.kernel(0));
+        let hint = error.to_string();
+        assert!(hint.contains("--kernel FILE"), "{hint}");
+        std::error::Error::source(&error).unwrap().to_string()
+    };
+    let guest = LinuxGuest::new(OLD);
+    guest.write(IMAGE + offsets::BTF, &[0; 64]);
+    assert!(told(&guest).contains("BTF"));
+    let guest = LinuxGuest::new(OLD);
+    let table = usize::try_from(offsets::PAGE_TABLES - offsets::SYMBOLS).unwrap();
+    guest.write(IMAGE + offsets::SYMBOLS, &vec![0; table]);
+    assert_eq!(
+        told(&guest),
+        "Kernel 6.99.0-test carries no symbol table: it needs CONFIG_KALLSYMS=y and CONFIG_KALLSYMS_ALL=y"
+    );
+}
+
+#[test]
+fn huge_and_circular_page_tables_are_bounded() {
+    let guest = LinuxGuest::new(OLD);
+    let hostile = |level: u32| {
+        // All addresses of the kernel's mapping lead to the same page, or to more than there is.
+        let mut tables = Tables::new(guest.memory.clone(), FREE, 4);
+        tables.map(IDT, IDT_PAGE, 1);
+        match level {
+            1 => {
+                // A table of the pages of which all entries of the table above are.
+                let (above, below) = (FREE + 0x10_0000, FREE + 0x10_1000);
+                tables.map(KERNEL_MAP, 0, 3);
+                let third = third_table(&guest.memory);
+                let slot = GuestAddress(third + 510 * 8);
+                guest.memory.write_obj(above | 3, slot).unwrap();
+                for index in 0..512 {
+                    let slots = [above, below].map(|table| GuestAddress(table + index * 8));
+                    guest.memory.write_obj(below | 3, slots[0]).unwrap();
+                    let page = (IMAGE + index * 4096) | 3;
+                    guest.memory.write_obj(page, slots[1]).unwrap();
+                }
+            }
+            2 => {
+                for address in (KERNEL_MAP..KERNEL_MAP + KERNEL_MAP_LENGTH).step_by(2 << 20) {
+                    tables.map(address, IMAGE, 2);
+                }
+            }
+            _ => tables.map(KERNEL_MAP, 0, 3),
+        }
+        Registers {
+            cr3: FREE,
+            ..guest.kernel(0)
+        }
+    };
+    for level in 1..=3 {
+        let registers = hostile(level);
+        if let Ok(image) = running::RunningImage::read(&guest.memory, &registers) {
+            let image = image.image();
+            let total: usize = (image.segments().iter())
+                .map(|segment| segment.data.len())
+                .sum();
+            assert!(total <= 256 << 20, "{total}");
+        }
+        let _either = GuestKnowledge::from_memory(&guest.memory, &registers);
+    }
+    // A table that is its own entry.
+    for index in 0..512 {
+        let slot = GuestAddress(FREE + index * 8);
+        guest.memory.write_obj(FREE | 3, slot).unwrap();
+    }
+    let _either = GuestKnowledge::from_memory(&guest.memory, &long_mode(FREE, false));
+}
+
+/// The table of level 3 for the kernel's mapping, in tables at [`FREE`].
+fn third_table(memory: &Memory) -> u64 {
+    let entry: u64 = memory.read_obj(GuestAddress(FREE + 511 * 8)).unwrap();
+    entry & 0xf_ffff_f000
+}
+
+proptest! {
+    #[test]
+    fn a_damaged_kernel_in_memory_gives_an_error_or_knowledge(
+        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..16),
+        tables in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>()), 0..4),
+        cr3 in any::<u64>(),
+        idt_base in any::<u64>(),
+        choice in any::<u8>(),
+    ) {
+        let guest = LinuxGuest::new(HOT);
+        for (index, value) in flips {
+            let at = index.index(usize::try_from(offsets::END).unwrap()) as u64;
+            guest.write(IMAGE + at, &[value]);
+        }
+        for (index, value) in tables {
+            // The guest's page tables, with entries that may be in memory.
+            let value = if value & 1 == 0 { (value % MEMORY as u64) | 3 } else { value };
+            let at = 0x1_0000 + index.index(0x8000 / 8) as u64 * 8;
+            guest.memory.write_obj(value, GuestAddress(at)).unwrap();
+        }
+        let mut registers = if choice & 1 == 0 { guest.user() } else { guest.kernel(0) };
+        if choice & 2 != 0 { registers.cr3 = cr3; }
+        if choice & 4 != 0 { registers.cr3 = cr3 % MEMORY as u64; }
+        if choice & 8 != 0 { registers.idt_base = idt_base; }
+        if let Ok(learned) = GuestKnowledge::from_memory(&guest.memory, &registers) {
+            prop_assert!(learned.symbols().is_some_and(|symbols| !symbols.is_empty()));
+            learned.kallsyms();
+            let mut vcpu = VcpuIntrospector::new(Arc::new(learned), 0);
+            vcpu.identify(&guest.memory, &registers, false, true);
+        }
+    }
+}
