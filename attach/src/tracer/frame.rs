@@ -24,8 +24,8 @@ const NO_STACK_MODE: u64 = 4;
 const SOFTWARE_BYTES: usize = 464;
 const MAGIC_BEGIN: u32 = 0x4650_5853;
 const MAGIC_END: u32 = 0x4650_5845;
-/// The legacy part and the header of what XSAVE writes.
-const LEAST_EXTENDED: usize = 512 + 64;
+/// What FXSAVE writes; XSAVE adds a header of 64 bytes, and more.
+const LEGACY: usize = 512;
 
 /// A frame, and the room beside it for what system calls are to write.
 #[derive(Debug)]
@@ -89,10 +89,14 @@ fn aligned(address: u64, alignment: u64) -> u64 {
     address - address % alignment
 }
 
-/// The extended registers as rt_sigreturn(2) takes them: with the size and the components that they have.
+/// The extended registers as rt_sigreturn(2) takes them: those of XSAVE with the size and the components that they have.
 fn with_software_bytes(mut extended: Vec<u8>) -> Option<Vec<u8>> {
     let length = u32::try_from(extended.len()).ok()?;
-    if extended.len() < LEAST_EXTENDED {
+    if extended.len() == LEGACY {
+        extended.get_mut(SOFTWARE_BYTES..)?.fill(0);
+        return Some(extended);
+    }
+    if extended.len() < LEGACY + 64 {
         return None;
     }
     // There ptrace(2) tells the components (XCR0).

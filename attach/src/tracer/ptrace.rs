@@ -8,6 +8,8 @@ use libc::{c_int, c_uint, c_void, iovec, pid_t, user_regs_struct};
 
 /// `NT_X86_XSTATE` (`include/uapi/linux/elf.h`): the extended registers, as XSAVE lays them out.
 const NT_X86_XSTATE: usize = 0x202;
+/// `NT_PRFPREG`: as FXSAVE lays them out.
+const NT_PRFPREG: usize = 2;
 /// More than the extended registers of any processor take, in bytes.
 const MAX_EXTENDED: usize = 64 << 10;
 
@@ -102,8 +104,18 @@ impl Traced {
         check(result)
     }
 
-    /// The extended registers of a stopped thread (floating point and vectors), as XSAVE lays them out.
+    /// The extended registers of a stopped thread (floating point and vectors), as XSAVE lays them out, or FXSAVE on a
+    /// processor that is older.
     pub fn extended_registers(&self) -> io::Result<Vec<u8>> {
+        match self.register_set(NT_X86_XSTATE) {
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
+                self.register_set(NT_PRFPREG)
+            }
+            result => result,
+        }
+    }
+
+    fn register_set(&self, kind: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; MAX_EXTENDED];
         let mut buffer = iovec {
             iov_base: bytes.as_mut_ptr().cast(),
@@ -114,7 +126,7 @@ impl Traced {
             libc::ptrace(
                 libc::PTRACE_GETREGSET,
                 self.tid,
-                NT_X86_XSTATE as *mut c_void,
+                kind as *mut c_void,
                 (&raw mut buffer).cast::<c_void>(),
             )
         };

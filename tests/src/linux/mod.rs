@@ -7,6 +7,7 @@ mod console;
 mod kernel;
 mod once;
 mod programs;
+mod qemu;
 mod scenario;
 mod stream;
 

@@ -80,6 +80,13 @@ impl Scenario {
         self
     }
 
+    /// Puts a file of this machine at the same place.
+    #[must_use]
+    pub fn installed(mut self, file: &Path) -> Self {
+        self.lab = self.lab.add(file, &file.to_string_lossy());
+        self
+    }
+
     /// Puts a file at `/lab/NAME`.
     #[must_use]
     pub fn file(mut self, name: &str, contents: Vec<u8>) -> Self {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::time::Duration;
 
-use crate::clock::{ClockBackend, Grid, RunDelay, ThreadTimes};
+use crate::clock::{ClockBackend, Grid, RunDelay, ThreadTimes, thread_cpu_ns};
 
 /// How long a thread sleeps that waits for nothing, unless it is kicked.
 const LONG: Duration = Duration::from_secs(3600);
@@ -31,6 +31,8 @@ pub struct AttachedBackend {
     timer: Option<Timer>,
     alarm: Option<Alarm>,
     delay_seen: u64,
+    /// The processor time of the calling thread when that was read, in ns.
+    own_time_seen: u64,
     /// Of the calling thread, which makes the ticks.
     own_delay: RunDelay,
 }
@@ -48,6 +50,7 @@ impl AttachedBackend {
             timer: None,
             alarm: None,
             delay_seen,
+            own_time_seen: own_time(),
             own_delay: RunDelay::of_this_thread(),
         })
     }
@@ -82,6 +85,11 @@ impl AttachedBackend {
         // A thread that has ended leaves nothing to read.
         ThreadTimes::read(&self.schedstat).ok()
     }
+}
+
+/// The processor time of the calling thread, in ns.
+fn own_time() -> u64 {
+    thread_cpu_ns(0).unwrap_or_default()
 }
 
 impl ClockBackend for AttachedBackend {
@@ -124,7 +132,11 @@ impl ClockBackend for AttachedBackend {
         let delay = self.times().map_or(self.delay_seen, |times| times.delay);
         let grown = delay.saturating_sub(self.delay_seen);
         self.delay_seen = delay;
-        grown
+        let own_time = own_time();
+        let own_grown = own_time.saturating_sub(self.own_time_seen);
+        self.own_time_seen = own_time;
+        // For so long the vCPU may have waited for this thread's own work.
+        grown.saturating_sub(own_grown)
     }
 
     fn take_ticker_delay(&mut self) -> u64 {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kvmprof_attach::AttachedMemory;
 use kvmprof_attach::tracer::{Look, TracedVcpu};
-use kvmprof_introspection::{GuestKnowledge, Registers};
+use kvmprof_introspection::{GuestKnowledge, IntrospectionError, Registers};
 
 use crate::vcpu::select_registers;
 
@@ -25,31 +25,34 @@ impl Learner {
         Self { vcpu }
     }
 
-    /// Completes `knowledge`, if that is pending. A guest that runs no kernel yet is looked at again and again, until
-    /// `stopping` is set.
+    /// Completes `knowledge` if that is pending, and a kernel runs.
+    ///
+    /// # Errors
+    /// What keeps the kernel from being found now.
+    pub fn look(
+        &mut self,
+        memory: &Arc<AttachedMemory>,
+        knowledge: &GuestKnowledge,
+    ) -> Result<(), IntrospectionError> {
+        if knowledge.is_pending()
+            && let Some(registers) = self.registers()
+        {
+            knowledge.complete(GuestKnowledge::from_memory(memory, &registers)?);
+        }
+        Ok(())
+    }
+
+    /// Looks again and again, until `knowledge` is complete, or `stopping` is set.
     pub fn learn(
         mut self,
         memory: &Arc<AttachedMemory>,
         knowledge: &GuestKnowledge,
         stopping: &AtomicBool,
     ) {
-        let mut is_told = false;
         while knowledge.is_pending() && !stopping.load(Ordering::Relaxed) {
-            if let Some(registers) = self.registers() {
-                match from_memory(memory, &registers) {
-                    Ok(learned) => {
-                        log::info!("The guest runs {}", learned.describe());
-                        knowledge.complete(learned);
-                    }
-                    Err(error) if !is_told => {
-                        is_told = true;
-                        log::warn!("{error}");
-                    }
-                    Err(_) => {}
-                }
-            }
-            if knowledge.is_pending() {
-                thread::park_timeout(PAUSE);
+            thread::park_timeout(PAUSE);
+            if let Err(error) = self.look(memory, knowledge) {
+                log::debug!("{error}");
             }
         }
     }
@@ -65,7 +68,4 @@ impl Learner {
             }
         }
     }
-}
-fn from_memory(_m: &Arc<AttachedMemory>, _r: &Registers) -> Result<GuestKnowledge, String> {
-    Err("later".into())
 }

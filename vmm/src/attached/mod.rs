@@ -82,12 +82,19 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         Arc::clone(&config.host),
     )?);
     let code = ThreadCode::find(pid)?;
-    let vcpus = vcpus_with_threads(&config.machine)?;
-    let mut first = TracedVcpu::new(pid, vcpus[0].1, vcpus[0].0, code);
+    let vcpus = vcpus_with_threads(&config.machine);
+    let [(descriptor, tid), ..] = vcpus[..] else {
+        return Err(AttachedError::NoVcpus(pid));
+    };
+    let mut first = TracedVcpu::new(pid, tid, descriptor, code);
     check(&mut first, pid)?;
     let socket = config.socket.as_deref();
     let listener = socket.map(HostListener::bind).transpose()?;
     let knowledge = Arc::new(known(&mut config)?);
+    let mut learner = Learner::new(first);
+    if let Err(error) = learner.look(&memory, &knowledge) {
+        log::warn!("Samples have no processes for now: {error}");
+    }
     let plan = ClockPlan {
         hz: config.hz,
         source: ClockSource::Ptrace,
@@ -118,9 +125,7 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     let (mut threads, rings) =
         AttachedThreads::start(&vcpus, code, common, watch.has_ended(), &doorbell)
             .map_err(VmError::host("a thread"))?;
-    threads
-        .learn(Learner::new(first))
-        .map_err(VmError::host("a thread"))?;
+    threads.learn(learner).map_err(VmError::host("a thread"))?;
     let server = Server {
         listener,
         plan,
@@ -134,14 +139,12 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     server.serve(threads, rings)
 }
 
-/// The descriptors and threads of the vCPUs, by their numbers.
-fn vcpus_with_threads(machine: &Machine) -> Result<Vec<(i32, i32)>, AttachedError> {
-    let with_thread = |vcpu: &kvmprof_attach::Vcpu| Some((vcpu.descriptor, vcpu.thread?));
-    let vcpus: Vec<_> = machine.vcpus.iter().filter_map(with_thread).collect();
-    if vcpus.is_empty() {
-        return Err(AttachedError::NoVcpus(machine.pid));
-    }
-    Ok(vcpus)
+/// The descriptors and threads of the vCPUs that have any, by their numbers.
+fn vcpus_with_threads(machine: &Machine) -> Vec<(i32, i32)> {
+    let vcpus = machine.vcpus.iter();
+    vcpus
+        .filter_map(|vcpu| Some((vcpu.descriptor, vcpu.thread?)))
+        .collect()
 }
 
 /// Whether the vCPU's registers can be had: better now than at the first tick.
