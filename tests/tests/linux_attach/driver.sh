@@ -1,39 +1,76 @@
-# attach NAME ARGUMENT...: attaches to the guest that runs, and waits until it has so many samples.
+# qemu NAME VCPUS WORDS ARGUMENT...: a guest of QEMU's, with more words on its kernel's command line.
+qemu() {
+    name=$1 vcpus=$2 words=$3
+    shift 3
+    console=$LAB_OUT/$name.console
+    mkfifo "/run/$name.input"
+    exec 3<>"/run/$name.input"
+    : >"$console"
+    /usr/bin/qemu-system-x86_64 -name "guest=$name" -accel kvm -cpu host -smp "$vcpus" "$@" \
+        -nic none -vga none -display none -serial stdio \
+        -kernel /lab/vmlinuz -initrd /lab/guest.cpio -append "console=ttyS0 quiet panic=-1 $words" \
+        <"/run/$name.input" >"$console" 2>"$LAB_OUT/$name.stderr" 3>&- &
+    machine=$!
+}
+
+# attach NAME GUEST ARGUMENT...: attaches to a guest, by its name or its VMM's pid.
 attach() {
-    what=$1
-    shift
-    name=$what
+    what=$1 guest=$2
+    shift 2
     socket=/run/$what.attached
-    kvmprof attach "$machine" --socket "$socket" --record "$LAB_OUT/$what.kvmprof" "$@" \
-        2>"$LAB_OUT/$what.attach.stderr" 3>&- &
+    kvmprof attach "$guest" --socket "$socket" --record "$LAB_OUT/$what.kvmprof" --hz 50 "$@" \
+        2>"$LAB_OUT/$what.attach" 3>&- &
     attached=$!
+    gathered_before=0
     until status attached; do
-        [ -e "/proc/$attached/exe" ] || fail 92 "attach ended: $(cat "$LAB_OUT/$what.attach.stderr")"
+        [ -e "/proc/$attached/exe" ] || fail 92 "attach ended: $(cat "$LAB_OUT/$what.attach")"
         usleep 50000
     done
 }
 
+# ticks: how many the clock has made.
+ticks() {
+    until status ticks; do usleep 50000; done
+    sed 's/^{"clock":{[^}]*"ticks":\([0-9]*\).*/\1/' /run/ticks
+}
+
 # detach: ends it.
 detach() {
-    cp /run/attached "$LAB_OUT/$what.before.json"
     kvmprof status --socket "$socket" --json >"$LAB_OUT/$what.json"
     kill -TERM $attached
+    attach_ended
+}
+
+attach_ended() {
     wait $attached
     echo $? >"$LAB_OUT/$what.attach.status"
 }
 
-cp /lab/series "$LAB_OUT"
-gathered_before=0
+# profile_it NAME GUEST: the guest's processes, then the guest while it is halted, and until it ends.
+profile_it() {
+    says 'workload running'
+    kvmprof list --json >"$LAB_OUT/$1.list.json"
+    attach "$1" "$2"
+    sampled 600
+    detach
+    tell halt
+    says halted
+    attach "$1.halted" "$2"
+    until now=$(ticks) && [ "$now" -ge 200 ]; do
+        alive "$now ticks while it is halted"
+        usleep 500000
+    done
+    tell over
+    attach_ended
+    ended
+}
 
-# A guest of kvmprof's.
 start own --kernel /lab/vmlinuz --initrd /lab/guest.cpio --cpus 2 --memory 512M --hz 50 \
     --cmdline 'console=ttyS0 quiet panic=-1'
-says 'workload running'
-kvmprof list --json >"$LAB_OUT/own.list.json"
-attach own_attached --hz 50
-sampled 1000
-detach
-name=own
-tell go on
-says counted
-ended
+profile_it own "$machine"
+
+qemu qemu 2 '' -M pc -m 512
+profile_it qemu qemu
+
+qemu memfd 1 pti=on -M q35,memory-backend=ram -m 4608 -object memory-backend-memfd,id=ram,size=4608M
+profile_it memfd memfd

@@ -1,9 +1,19 @@
 # Two processes that are busy in user mode, and one now and then; the kernel works for another.
-one & echo "pid one $!"
-two & echo "pid two $!"
-( while :; do sometimes; sleep 1; done ) & echo "pid sometimes $!"
-dd if=/dev/zero of=/dev/null bs=64k 2>/dev/null & echo "pid dd $!"
+one & one=$!
+two & two=$!
+( while :; do sometimes; sleep 1; done ) & sometimes=$!
+dd if=/dev/zero of=/dev/null bs=64k 2>/dev/null & dd=$!
+echo "pid one $one"
+echo "pid two $two"
+echo "pid dd $dd"
 echo workload running
-read -r word
-echo counted
-poweroff -f
+while read -r word; do
+    case $word in
+    halt)
+        kill $one $two $sometimes $dd
+        wait
+        echo halted
+        ;;
+    over) poweroff -f ;;
+    esac
+done

@@ -1,31 +1,247 @@
-//! Guests of other VMMs, attached to: what runs in them is found in their memory alone.
+//! Guests of other VMMs, attached to while they run: kvmprof's own in another process, and QEMU's. What they run is found in
+//! their memory alone. KASLR is on.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-use std::fs;
+use std::ops::Range;
 
-use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, guest_program, once};
+use kvmprof_recording::file::Contents;
+use kvmprof_recording::{Mode, Sample, StackEnd};
+use kvmprof_tests::linux::{
+    Finished, Scenario, debian, guest_init, guest_program, kernel_knowledge, once,
+};
 
-fn run(series: &str) -> Finished {
-    once(&format!("attach-{series}"), || {
-        let kernel = debian(series);
-        let one = guest_program("spin.c", 0x1000_0000, &[]);
-        let two = guest_program("spin.c", 0x2000_0000, &[]);
-        let sometimes = guest_program("brief.c", 0x3000_0000, &[]);
-        let programs = [("one", &one), ("two", &two), ("sometimes", &sometimes)];
-        Scenario::new()
-            .kernel("vmlinuz", &kernel)
-            .file("guest.cpio", guest_init(include_str!("init.sh"), &programs))
-            .file("series", series.into())
-            .qemu()
-            .run(include_str!("driver.sh"))
-    })
+/// The guests: their names, vCPUs and memory in bytes. The last one has memory on both sides of the 32-bit gap, and page
+/// tables of their own for user mode.
+const GUESTS: [(&str, usize, u64); 3] = [
+    ("own", 2, 512 << 20),
+    ("qemu", 2, 512 << 20),
+    ("memfd", 1, 4608 << 20),
+];
+const ONE: u64 = 0x1000_0000;
+const TWO: u64 = 0x2000_0000;
+const SOMETIMES: u64 = 0x3000_0000;
+
+kvmprof_tests::in_each_kernel! {
+    a_halted_guest_stays_halted
+    guests_are_listed_with_their_vcpus_and_memory
+    guests_go_on_and_their_end_is_noticed
+    kernel_stacks_are_whole
+    the_kernels_functions_are_those_of_its_file
+    user_samples_name_their_process
 }
 
-#[test]
-fn it_runs() {
-    let run = run("6.1");
-    println!("{}", run.text("own_attached.json"));
-    println!("{}", run.text("own.list.json"));
-    println!("{}", run.text("own_attached.attach.stderr"));
-    let _ = fs::metadata(run.path("x"));
+/// What was seen of guests with that series of kernels.
+struct Run {
+    finished: Finished,
+    series: String,
+}
+
+fn run(series: &str) -> Run {
+    let finished = once(&format!("attach-{series}"), || {
+        let one = guest_program("spin.c", ONE, &[]);
+        let two = guest_program("spin.c", TWO, &[]);
+        let sometimes = guest_program("brief.c", SOMETIMES, &[]);
+        let programs = [("one", &one), ("two", &two), ("sometimes", &sometimes)];
+        Scenario::new()
+            .memory(8192)
+            .kernel("vmlinuz", &debian(series))
+            .file("guest.cpio", guest_init(include_str!("init.sh"), &programs))
+            .qemu()
+            .run(include_str!("driver.sh"))
+    });
+    Run {
+        finished,
+        series: series.to_owned(),
+    }
+}
+
+impl Run {
+    /// A recording of an attached guest.
+    fn recording(&self, name: &str) -> (Contents, Vec<(Sample, Vec<u64>)>) {
+        let (contents, samples) = self.finished.recording(&format!("{name}.kvmprof"));
+        assert!(!samples.is_empty(), "{}", self.said(name));
+        (contents, samples)
+    }
+
+    /// What kvmprof attach has said.
+    fn said(&self, name: &str) -> String {
+        self.finished.text(&format!("{name}.attach"))
+    }
+
+    /// The pid of a process, as the guest's shell says it.
+    fn pid(&self, guest: &str, process: &str) -> i32 {
+        let console = self.finished.console(guest).text();
+        let prefix = format!("pid {process} ");
+        let line = console.lines().find_map(|line| line.strip_prefix(&prefix));
+        line.unwrap_or_else(|| panic!("{console}"))
+            .trim()
+            .parse()
+            .unwrap()
+    }
+}
+
+fn guests_are_listed_with_their_vcpus_and_memory(run: &Run) {
+    for (guest, vcpus, memory) in GUESTS {
+        let list = run.finished.json(&format!("{guest}.list.json"));
+        let machines = list["guests"].as_array().unwrap().iter();
+        let [machine] = machines
+            .filter(|one| one["attachable"] == true)
+            .collect::<Vec<_>>()[..]
+        else {
+            panic!("{list}");
+        };
+        let name = (guest != "own").then_some(guest);
+        assert_eq!(machine["name"].as_str(), name);
+        assert_eq!(machine["vcpus"].as_array().unwrap().len(), vcpus);
+        assert!(
+            machine["vcpus"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|vcpu| vcpu["thread"].is_number())
+        );
+        // Firmware is memory, too.
+        let bytes = machine["memory_bytes"].as_u64().unwrap();
+        assert!((memory..memory + (16 << 20)).contains(&bytes), "{machine}");
+    }
+}
+
+/// A program counter tells whose it is by where the programs were linked to.
+fn user_samples_name_their_process(run: &Run) {
+    for (guest, ..) in GUESTS {
+        let (_, samples) = run.recording(guest);
+        let text = |start: u64| start..start + 0x100_0000;
+        let programs: [(Range<u64>, i32); 2] = [
+            (text(ONE), run.pid(guest, "one")),
+            (text(TWO), run.pid(guest, "two")),
+        ];
+        for (text, pid) in programs {
+            let user = samples
+                .iter()
+                .filter(|(sample, _)| sample.mode == Mode::User && text.contains(&sample.pc));
+            let pids: Vec<i32> = user.map(|(sample, _)| sample.pid).collect();
+            let right = pids.iter().filter(|other| **other == pid).count();
+            println!(
+                "{guest}: {right} of {} at {text:x?} are of {pid}",
+                pids.len()
+            );
+            assert!(pids.len() >= 50 && right * 100 >= pids.len() * 99);
+        }
+        let brief = text(SOMETIMES);
+        let known = samples
+            .iter()
+            .filter(|(sample, _)| brief.contains(&sample.pc));
+        assert!(known.clone().count() > 0 && known.into_iter().all(|(one, _)| one.pid > 0));
+    }
+}
+
+fn kernel_stacks_are_whole(run: &Run) {
+    for (guest, ..) in GUESTS {
+        let (_, samples) = run.recording(guest);
+        let kernel = samples
+            .iter()
+            .filter(|(sample, _)| sample.mode == Mode::Kernel);
+        let ends: Vec<StackEnd> = kernel.map(|(sample, _)| sample.stack.kernel_end).collect();
+        let whole = ends
+            .iter()
+            .filter(|end| **end == StackEnd::Complete)
+            .count();
+        println!("{guest}: {whole} of {} kernel stacks are whole", ends.len());
+        assert!(ends.len() >= 50 && whole * 100 >= ends.len() * 95);
+    }
+}
+
+/// Nobody has told where the kernel is, nor which one it is.
+fn the_kernels_functions_are_those_of_its_file(run: &Run) {
+    let kernel = debian(&run.series);
+    let knowledge = kernel_knowledge(&kernel);
+    let linux = knowledge.linux().unwrap();
+    for (guest, ..) in GUESTS {
+        let (contents, samples) = run.recording(guest);
+        let found = contents.kernel.as_ref().unwrap();
+        assert_eq!(found.release, linux.release(), "{guest}");
+        assert_eq!(found.build_id, linux.build_id(), "{guest}");
+        for name in ["vfs_read", "do_syscall_64", "schedule", "start_kernel"] {
+            let linked = linux.symbols().address_of(name).unwrap();
+            let line = format!("{:016x} ", linked.wrapping_add(found.slide));
+            let here = contents
+                .symbols
+                .lines()
+                .find(|line| line.ends_with(&format!(" {name}")));
+            assert!(
+                here.is_some_and(|here| here.starts_with(&line)),
+                "{guest} {name}: {here:?}"
+            );
+        }
+        // dd works in the kernel.
+        let dd = run.pid(guest, "dd");
+        let vfs_read = linux.symbols().address_of("vfs_read").unwrap();
+        let is_reading = |frames: &[u64]| {
+            frames.iter().any(|frame| {
+                let linked = frame.wrapping_sub(found.slide);
+                linux
+                    .symbols()
+                    .function_at(linked)
+                    .is_some_and(|(name, _)| name == "vfs_read")
+            })
+        };
+        let of_dd = samples
+            .iter()
+            .filter(|(one, _)| one.pid == dd && one.mode == Mode::Kernel);
+        let reading = of_dd
+            .clone()
+            .filter(|(_, frames)| is_reading(frames))
+            .count();
+        let all = of_dd.count();
+        println!("{guest}: {reading} of {all} of dd's samples read ({vfs_read:x})");
+        assert!(all >= 20 && reading * 100 >= all * 80);
+    }
+}
+
+/// While a guest is halted its ticks are idle, and most of them wake nobody up.
+fn a_halted_guest_stays_halted(run: &Run) {
+    for (guest, ..) in GUESTS {
+        let (contents, samples) = run.recording(&format!("{guest}.halted"));
+        let account = contents.account;
+        assert!(account.balances(), "{account:?}");
+        let halted = samples
+            .iter()
+            .filter(|(one, _)| one.mode == Mode::Idle)
+            .count() as u64;
+        let unseen = account.stolen + account.lost;
+        println!(
+            "{guest}: {halted} of {} samples are idle, {account:?}",
+            samples.len()
+        );
+        // The end of the guest is in it.
+        assert!((halted + account.idle) * 100 >= (account.ticks - unseen) * 70);
+        assert!(account.idle > halted, "a halted vCPU is left alone");
+    }
+}
+
+fn guests_go_on_and_their_end_is_noticed(run: &Run) {
+    for (guest, ..) in GUESTS {
+        for name in [guest.to_owned(), format!("{guest}.halted")] {
+            let status = run.finished.text(&format!("{name}.attach.status"));
+            assert_eq!(status.trim(), "0", "{name}: {}", run.said(&name));
+            let (contents, _) = run.recording(&name);
+            assert_eq!(contents.closed, Some(contents.account), "{name}");
+            assert!(
+                contents.account.balances(),
+                "{name}: {:?}",
+                contents.account
+            );
+        }
+        assert!(run.said(&format!("{guest}.halted")).contains("has ended"));
+        assert!(run.finished.console(guest).has("halted"));
+        assert_eq!(
+            run.finished.status(guest),
+            0,
+            "{}",
+            run.finished.text(&format!("{guest}.stderr"))
+        );
+        let status = run.finished.json(&format!("{guest}.json"));
+        assert_eq!(status["clock"]["source"], "ptrace");
+        assert_eq!(status["machine"]["linux"]["release"].is_string(), true);
+    }
 }
