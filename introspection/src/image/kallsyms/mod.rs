@@ -31,7 +31,7 @@ pub struct Anchor<'a> {
 }
 
 /// The work that searches through an image may do, so that an image made on purpose doesn't take minutes: numbers
-/// looked at, names visited and bytes decoded. A search of a distribution's kernel takes a twentieth.
+/// looked at, names visited and bytes decoded. A distribution's kernel takes a few percent of it.
 #[derive(Debug)]
 pub struct Budget(usize);
 

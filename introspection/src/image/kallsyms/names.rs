@@ -62,7 +62,9 @@ fn markers_before(data: &[u8], end: usize) -> usize {
     let last = end.saturating_sub(if padded { 8 } else { 4 });
     let mut above = usize::MAX;
     let mut count = 0;
-    while let Some(marker) = at(last.checked_sub(count * 4)).filter(|marker| *marker < above) {
+    while let Some(marker) = at(last.checked_sub(count * 4)).filter(|marker| *marker < above)
+        && count <= MAX_SYMBOLS / MARKER_DISTANCE
+    {
         above = marker;
         count += 1;
     }
@@ -78,9 +80,26 @@ fn find_with<'a>(
 ) -> Option<Names<'a>> {
     let last = tokens.start & !3;
     let first = last.saturating_sub(MAX_DISTANCE);
-    let mut positions = (first..last).rev().skip(3).step_by(4);
-    positions.find_map(|position| {
+    for position in (first..last).rev().skip(3).step_by(4) {
         budget.spend(1)?;
+        let names = Names::with_count_at(data, position, tokens.start, expected);
+        if let Some(names) = names
+            && names.is_marked(tokens.start, budget)
+        {
+            return Some(names);
+        }
+    }
+    None
+}
+
+impl<'a> Names<'a> {
+    /// The names that follow their count at `position` and end before `limit`, if the count is possible.
+    fn with_count_at(
+        data: &'a [u8],
+        position: usize,
+        limit: usize,
+        expected: &dyn Fn(usize) -> bool,
+    ) -> Option<Self> {
         let count = index_at(data, position)?;
         if !(MIN_SYMBOLS..=MAX_SYMBOLS).contains(&count) || !expected(count) {
             return None;
@@ -88,22 +107,16 @@ fn find_with<'a>(
         // The count is a 64-bit number, or padded like one, if the table is aligned to 8 bytes.
         let padded = index_at(data, position + 4)? == 0;
         let start = position + if padded { 8 } else { 4 };
-        let room = tokens.start.checked_sub(start)?;
+        let room = limit.checked_sub(start)?;
         // Each name takes at least a length, a type and a character.
-        if room / count < 2 {
-            return None;
-        }
-        let names = Names {
+        (room / count >= 2).then_some(Self {
             data,
             count,
             count_position: position,
             start,
-        };
-        names.is_marked(tokens.start, budget).then_some(names)
-    })
-}
+        })
+    }
 
-impl<'a> Names<'a> {
     /// The tokens of the name at `position`, and the offset of the next name. Lengths above 127 take two bytes (since
     /// 6.1; there were none before).
     fn at(&self, position: usize) -> Option<(&'a [u8], usize)> {

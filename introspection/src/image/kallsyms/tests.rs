@@ -74,6 +74,29 @@ fn a_table_that_puts_the_anchor_elsewhere_is_not_believed() {
 }
 
 #[test]
+fn a_search_ends_with_its_budget() {
+    let image = image(Layout::Relative64);
+    let stretch = Stretch {
+        address: START,
+        data: &image,
+    };
+    let anchor = Anchor {
+        name: "init_task",
+        fits: &|found| found == INIT_TASK,
+    };
+    let mut budget = Budget::new();
+    assert!(find(stretch, &anchor, &mut budget).is_some());
+    let Budget(left) = budget;
+    let needed = (256 << 20) - left;
+    // The names alone are that many bytes.
+    assert!((10_000..100_000).contains(&needed), "{needed}");
+    for budget in [1, needed / 2, needed] {
+        assert!(find(stretch, &anchor, &mut Budget(budget)).is_none());
+    }
+    assert!(find(stretch, &anchor, &mut Budget(needed + 1)).is_some());
+}
+
+#[test]
 fn digits_alone_are_no_table() {
     let mut data = vec![0; 4096];
     for digit in 0..10 {

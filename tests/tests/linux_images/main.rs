@@ -1,5 +1,8 @@
 //! What kvmprof learns from Debian's kernel images before anything runs, and from damaged ones.
 
+mod memory;
+mod running;
+
 use std::fs;
 
 use kvmprof_introspection::{GuestKnowledge, notes};
