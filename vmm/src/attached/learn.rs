@@ -14,15 +14,17 @@ use crate::vcpu::select_registers;
 /// Between two looks for a kernel, in a guest that hasn't started one yet.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Finds the guest's kernel from what its first vCPU runs.
+/// Finds the guest's kernel from what its vCPUs run.
 pub struct Learner {
-    vcpu: TracedVcpu,
+    vcpus: Vec<TracedVcpu>,
+    /// How many looks there were.
+    looks: usize,
 }
 
 impl Learner {
-    /// By this vCPU.
-    pub fn new(vcpu: TracedVcpu) -> Self {
-        Self { vcpu }
+    /// By these vCPUs, in turn: one may run a guest of its own, or nothing yet.
+    pub fn new(vcpus: Vec<TracedVcpu>) -> Self {
+        Self { vcpus, looks: 0 }
     }
 
     /// Completes `knowledge` if that is pending, and a kernel runs.
@@ -58,8 +60,9 @@ impl Learner {
     }
 
     fn registers(&mut self) -> Option<Registers> {
-        let looked = self.vcpu.look(|vcpu| vcpu.registers());
-        match looked {
+        let turn = self.looks.checked_rem(self.vcpus.len())?;
+        self.looks += 1;
+        match self.vcpus.get_mut(turn)?.look(|vcpu| vcpu.registers()) {
             Ok(Look::Seen((regs, sregs))) => Some(select_registers(&regs, &sregs)),
             Ok(_) => None,
             Err(error) => {

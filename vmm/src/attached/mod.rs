@@ -26,8 +26,10 @@ use crate::clock::{ClockSource, HaltedTicks};
 use crate::counters::MachineCounters;
 use crate::host_socket::{HostListener, HostSocket};
 use crate::profiler::{ClockPlan, FileRecorder, MachineInfo, Profiler, RecordPlan, recording_info};
-use crate::vcpu::{Doorbell, Gate, RegisterSource, TickReceiver, VcpuShared, signals};
-use crate::vm::{EventLoop, Services, Termination, VmError, open_sysroot, take_signals_here};
+use crate::vcpu::{Doorbell, Gate, RegisterSource, signals};
+use crate::vm::{
+    EventLoop, Profiled, Services, Termination, VmError, open_sysroot, take_signals_here,
+};
 use learn::Learner;
 use threads::AttachedThreads;
 use vcpu::AttachedCommon;
@@ -83,15 +85,15 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     )?);
     let code = ThreadCode::find(pid)?;
     let vcpus = vcpus_with_threads(&config.machine);
-    let [(descriptor, tid), ..] = vcpus[..] else {
-        return Err(AttachedError::NoVcpus(pid));
-    };
-    let mut first = TracedVcpu::new(pid, tid, descriptor, code);
-    check(&mut first, pid)?;
+    let traced = vcpus
+        .iter()
+        .map(|(descriptor, tid)| TracedVcpu::new(pid, *tid, *descriptor, code));
+    let mut traced: Vec<TracedVcpu> = traced.collect();
+    check(&mut traced, pid)?;
     let socket = config.socket.as_deref();
     let listener = socket.map(HostListener::bind).transpose()?;
     let knowledge = Arc::new(known(&mut config)?);
-    let mut learner = Learner::new(first);
+    let mut learner = Learner::new(traced);
     if let Err(error) = learner.look(&memory, &knowledge) {
         log::warn!("Samples have no processes for now: {error}");
     }
@@ -147,9 +149,10 @@ fn vcpus_with_threads(machine: &Machine) -> Vec<(i32, i32)> {
         .collect()
 }
 
-/// Whether the vCPU's registers can be had: better now than at the first tick.
-fn check(vcpu: &mut TracedVcpu, pid: i32) -> Result<(), AttachedError> {
-    match vcpu.look(|vcpu| vcpu.registers()) {
+/// Whether the vCPUs' registers can be had: better now than at the first tick.
+fn check(vcpus: &mut [TracedVcpu], pid: i32) -> Result<(), AttachedError> {
+    let first = vcpus.first_mut().ok_or(AttachedError::NoVcpus(pid))?;
+    match first.look(|vcpu| vcpu.registers()) {
         Ok(Look::Gone) => Err(kvmprof_attach::AttachError::Ended(pid).into()),
         Ok(_) => Ok(()),
         Err(source) => Err(AttachedError::Trace { pid, source }),
@@ -211,7 +214,7 @@ impl Server {
     fn serve(
         self,
         threads: AttachedThreads,
-        rings: Vec<(Arc<VcpuShared>, TickReceiver)>,
+        rings: Vec<Profiled>,
     ) -> Result<AttachedEnd, AttachedError> {
         let termination = Termination::new().map_err(VmError::host("to catch signals"))?;
         take_signals_here().map_err(VmError::host("to take signals"))?;

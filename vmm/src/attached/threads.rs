@@ -10,8 +10,8 @@ use kvmprof_attach::tracer::{ThreadCode, TracedVcpu};
 use super::AttachedEnd;
 use super::learn::Learner;
 use super::vcpu::{AttachedCommon, AttachedVcpu};
-use crate::vcpu::{Doorbell, TickReceiver, VcpuShared, tick_ring};
-use crate::vm::GuestThreads;
+use crate::vcpu::{Doorbell, VcpuShared, tick_ring};
+use crate::vm::{GuestThreads, Profiled};
 
 /// All of them. Dropped, they end.
 pub struct AttachedThreads {
@@ -35,7 +35,7 @@ impl AttachedThreads {
         common: AttachedCommon,
         vmm_has_ended: Arc<AtomicBool>,
         doorbell: &Arc<Doorbell>,
-    ) -> io::Result<(Self, Vec<(Arc<VcpuShared>, TickReceiver)>)> {
+    ) -> io::Result<(Self, Vec<Profiled>)> {
         let pid = common.memory.machine().pid;
         let mut all = Self {
             shared: Vec::new(),

@@ -15,3 +15,4 @@ pub(crate) use launch::open_sysroot;
 pub use launch::{Vm, VmConfig};
 pub use termination::block_signals;
 pub(crate) use termination::{Termination, take_signals_here};
+pub(crate) use threads::Profiled;
