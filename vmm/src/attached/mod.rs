@@ -171,7 +171,12 @@ fn known(config: &mut AttachConfig) -> Result<GuestKnowledge, AttachedError> {
         path: path.clone(),
         source,
     })?;
-    GuestKnowledge::from_image(&file).map_err(|source| AttachedError::Kernel {
+    let learned = match GuestKnowledge::from_noted_image(&file) {
+        Ok(Some(noted)) => Ok(noted),
+        Ok(None) => GuestKnowledge::from_kernel_image(&file),
+        Err(error) => Err(error),
+    };
+    learned.map_err(|source| AttachedError::Kernel {
         path: path.clone(),
         source,
     })
