@@ -85,19 +85,19 @@ impl AttachedMemory {
         Arc::clone(&self.slots.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reads the memory slots again if they have changed; whether they have. Two short reads of the host kernel's memory
-    /// if they haven't.
+    /// Reads the memory slots again if they have changed; whether they have. If they haven't, it takes some 20 short reads
+    /// of the host kernel's memory and of /proc.
     ///
     /// # Errors
     /// The guest has ended, or has no memory that can be read any more; what was read last stays.
     pub fn refresh(&self) -> Result<bool, AttachError> {
+        // First: the structures of a guest that has ended stay readable for a while, with the same version of the slots.
+        if guest_of(&self.kernel, &self.machine) != Some(self.kvm) {
+            return Err(AttachError::Ended(self.machine.pid));
+        }
         let current = Slots::current_version(&self.kernel, self.kvm);
         if current == Some(self.slots().version()) {
             return Ok(false);
-        }
-        // They have changed, or what was a guest's is now something else's.
-        if guest_of(&self.kernel, &self.machine) != Some(self.kvm) {
-            return Err(AttachError::Ended(self.machine.pid));
         }
         let slots = read_slots(&self.kernel, &self.machine, self.kvm)?;
         *self.slots.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(slots);

@@ -1,0 +1,255 @@
+//! Guests are found from outside by their descriptors, with the threads of their vCPUs and their memory.
+
+use std::fs;
+use std::sync::Arc;
+
+use kvmprof_attach::{
+    AttachError, AttachedMemory, HostKernel, Machine as Found, Obstacle, find_machines,
+};
+use kvmprof_demo_guest::IMAGE;
+use kvmprof_introspection::PhysicalMemory;
+use kvmprof_tests::{Boot, Clock, Guest, Machine, Ran, on_kvm, run, until};
+use kvmprof_vmm::virtio::GuestAccess;
+use rustix::process::Signal;
+use serde_json::Value;
+use vm_memory::GuestAddress;
+
+/// The memory of all guests here.
+const MEMORY: u64 = 64 << 20;
+/// A guest-physical address that the guest doesn't use.
+const MARK: u64 = 48 << 20;
+/// Parts of the guest's image that it doesn't change.
+const CONSTANTS: [&str; 4] = ["compute", "kernel_main", "run_workload", "build_idt"];
+
+fn start(vcpus: u16) -> Machine {
+    let machine = Machine::start_with_ports(Boot::Demo, vcpus, Clock::default(), GuestAccess::None);
+    machine.truth();
+    machine
+}
+
+/// The guests of process `pid`.
+fn guests_of(kernel: &HostKernel, pid: u32) -> Vec<Found> {
+    let mut found = find_machines(Ok(kernel)).machines;
+    found.retain(|machine| u32::try_from(machine.pid) == Ok(pid));
+    found
+}
+
+/// The one guest of process `pid`, as soon as all its vCPUs have run.
+fn guest_of(kernel: &HostKernel, pid: u32, vcpus: usize) -> Found {
+    until("all vCPUs have run", || {
+        let [guest] = guests_of(kernel, pid).try_into().ok()?;
+        let Found { vcpus: all, .. } = &guest;
+        let has_run = all.len() == vcpus && all.iter().all(|vcpu| vcpu.thread.is_some());
+        has_run.then_some(guest)
+    })
+}
+
+/// Checks that each vCPU has its number, and the thread that kvmprof calls by that number.
+fn check_threads(guest: &Found) {
+    for (number, vcpu) in (0..).zip(&guest.vcpus) {
+        assert_eq!(vcpu.index, number, "{guest:?}");
+        let (pid, tid) = (guest.pid, vcpu.thread.unwrap());
+        let comm = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).unwrap();
+        assert_eq!(comm.trim_end(), format!("vcpu {number}"));
+    }
+}
+
+fn read(memory: &AttachedMemory, address: u64, bytes: u64) -> Option<Vec<u8>> {
+    let mut buffer = vec![0; usize::try_from(bytes).unwrap()];
+    memory.read_physical(GuestAddress(address), &mut buffer)?;
+    Some(buffer)
+}
+
+fn read_object(memory: &AttachedMemory, name: &'static str) -> Vec<u8> {
+    let area = IMAGE.area(name).unwrap();
+    read(memory, area.start, area.end - area.start).unwrap()
+}
+
+/// Two guests of one process are told apart, and each one's memory is its own.
+#[test]
+fn guests_of_one_process_are_told_apart() {
+    on_kvm(|| {
+        let kernel = Arc::new(HostKernel::open().unwrap());
+        let own = std::process::id();
+        let machines = [start(1), start(2)];
+        let mut found = guests_of(&kernel, own);
+        found.sort_by_key(|guest| guest.vcpus.len());
+        assert_eq!(found.len(), 2, "{found:?}");
+        for (vcpus, (machine, guest)) in (1..).zip(machines.iter().zip(&found)) {
+            assert_eq!(guest.vcpus.len(), vcpus, "{guest:?}");
+            assert_eq!(guest.memory_bytes, Some(MEMORY));
+            assert_eq!(guest.obstacle, None);
+            check_threads(guest);
+            let memory = AttachedMemory::open(guest, Arc::clone(&kernel)).unwrap();
+            for name in CONSTANTS {
+                assert_eq!(read_object(&memory, name), machine.object(name), "{name}");
+            }
+            // Only this guest's memory has this.
+            let mark = u64::try_from(vcpus).unwrap().to_le_bytes();
+            machine.overwrite(
+                "compute",
+                MARK - IMAGE.area("compute").unwrap().start,
+                &mark,
+            );
+        }
+        let marks = found.iter().map(|guest| {
+            let memory = AttachedMemory::open(guest, Arc::clone(&kernel)).unwrap();
+            read(&memory, MARK, 1).unwrap()[0]
+        });
+        assert_eq!(marks.collect::<Vec<_>>(), [1, 2]);
+
+        let memory = AttachedMemory::open(&found[0], Arc::clone(&kernel)).unwrap();
+        assert!(!memory.refresh().unwrap());
+        machines.map(Machine::stop);
+        assert_eq!(guests_of(&kernel, own).len(), 0);
+        let ended = memory.refresh();
+        assert!(matches!(ended, Err(AttachError::Ended(_))), "{ended:?}");
+        let again = AttachedMemory::open(&found[0], kernel);
+        assert!(matches!(again, Err(AttachError::Ended(_))), "{again:?}");
+    });
+}
+
+/// A guest of another process: found by the program, and its memory read until it ends.
+#[test]
+fn a_guest_of_another_process_is_listed_and_read() {
+    on_kvm(|| {
+        let kernel = Arc::new(HostKernel::open().unwrap());
+        let mut guest = Guest::start(Boot::Demo, ["--cpus", "2"]);
+        let found = guest_of(&kernel, guest.pid(), 2);
+        assert_eq!(
+            (found.program.as_str(), &found.name, found.memory_bytes),
+            ("kvmprof", &None, Some(MEMORY))
+        );
+        check_threads(&found);
+        check_list(&found);
+
+        let memory = AttachedMemory::open(&found, kernel).unwrap();
+        let magic = IMAGE.area("kvmprof_truth").unwrap().start;
+        until("the guest counts its time", || {
+            (read(&memory, magic, 8)? == b"KVMTRUTH").then_some(())
+        });
+        assert!(read(&memory, MEMORY - 16, 16).is_some());
+        assert_eq!(read(&memory, MEMORY - 16, 17), None);
+        assert_eq!(read(&memory, MEMORY, 1), None);
+        assert_eq!(read(&memory, u64::MAX, 2), None);
+        assert!(memory.contains(GuestAddress(MEMORY - 1)));
+        assert!(!memory.contains(GuestAddress(MEMORY)));
+
+        guest.signal(Signal::KILL);
+        guest.wait();
+        assert_eq!(read(&memory, magic, 8), None);
+        let ended = memory.refresh();
+        assert!(matches!(ended, Err(AttachError::Ended(_))), "{ended:?}");
+    });
+}
+
+/// What `kvmprof list` says of `guest`.
+fn check_list(guest: &Found) {
+    let Ran { status, stdout, .. } = run(["list", "--json"]);
+    assert_eq!(status, 0);
+    let document: Value = serde_json::from_str(&stdout).unwrap();
+    let guests = document["guests"].as_array().unwrap();
+    let entry = guests.iter().find(|it| it["pid"] == guest.pid).unwrap();
+    assert_eq!(entry["memory_bytes"], MEMORY);
+    assert_eq!(entry["attachable"], true);
+    assert_eq!(entry["start_time"], guest.start_time);
+    let threads: Vec<i64> = guest
+        .vcpus
+        .iter()
+        .filter_map(|vcpu| vcpu.thread)
+        .map(i64::from)
+        .collect();
+    let listed = entry["vcpus"].as_array().unwrap().iter();
+    let listed: Vec<i64> = listed.filter_map(|vcpu| vcpu["thread"].as_i64()).collect();
+    assert_eq!(listed, threads);
+
+    let Ran {
+        status,
+        stdout,
+        stderr,
+    } = run(["list"]);
+    assert_eq!((status, stderr.as_str()), (0, ""));
+    let pid = guest.pid.to_string();
+    let mut lines = stdout
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let line = lines
+        .find(|words| words.first() == Some(&pid.as_str()))
+        .unwrap();
+    let places = [format!("0:{}", threads[0]), format!("1:{}", threads[1])];
+    let rest = ["kvmprof", "-", "64M", "yes", "2", &places[0], &places[1]];
+    assert_eq!(line[1..], rest, "{stdout}");
+}
+
+/// Slots in any order, with holes, and changed meanwhile: each address is where it is then.
+#[test]
+fn slots_that_change_are_read_again() {
+    on_kvm(|| {
+        let kernel = Arc::new(HostKernel::open().unwrap());
+        let vm = kvm_ioctls::Kvm::new().unwrap().create_vm().unwrap();
+        let pages: Vec<u8> = (0..5_u8).flat_map(|page| [page; 4096]).collect();
+        let mut backing = vec![0_u8; pages.len() + 4096];
+        let start = backing.as_ptr().align_offset(4096);
+        backing[start..start + pages.len()].copy_from_slice(&pages);
+        let host = backing.as_ptr() as u64 + start as u64;
+        // (slot, flags, guest page, host page, pages): out of order on purpose.
+        let set = |slot, flags, guest: u64, page: u64, pages: u64| {
+            let region = kvm_bindings::kvm_userspace_memory_region {
+                slot,
+                flags,
+                guest_phys_addr: guest << 12,
+                memory_size: pages << 12,
+                userspace_addr: host + (page << 12),
+            };
+            // SAFETY: the memory lives as long as the guest, which has no vCPU that could write to it.
+            unsafe { vm.set_user_memory_region(region).unwrap() };
+        };
+        set(7, 0, 0x10_0000, 4, 1);
+        set(1, 0, 1, 0, 1);
+        set(0, 0, 0, 2, 1);
+        set(2, kvm_bindings::KVM_MEM_READONLY, 3, 3, 1);
+
+        let found = guests_of(&kernel, std::process::id());
+        let [guest] = found.as_slice() else {
+            panic!("{found:?}");
+        };
+        assert_eq!(guest.memory_bytes, Some(3 << 12));
+        assert_eq!(guest.obstacle, Some(Obstacle::NoVcpu));
+        let memory = AttachedMemory::open(guest, kernel).unwrap();
+        let first = |page: u64| read(&memory, page << 12, 1).map(|bytes| bytes[0]);
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(first),
+            [Some(2), Some(0), None, Some(3), None]
+        );
+        assert_eq!(first(0x10_0000), Some(4));
+        // Over two slots that are elsewhere in the VMM.
+        assert_eq!(read(&memory, 0xffe, 4).unwrap(), [2, 2, 0, 0]);
+        assert_eq!(read(&memory, 0x1ffe, 4), None);
+
+        assert!(!memory.refresh().unwrap());
+        set(1, 0, 1, 0, 0);
+        set(3, 0, 2, 1, 1);
+        assert!(memory.refresh().unwrap());
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(first),
+            [Some(2), None, Some(1), Some(3), None]
+        );
+        assert!(!memory.refresh().unwrap());
+        let slots = memory.slots();
+        assert_eq!((slots.bytes(), slots.iter().count()), (3 << 12, 4));
+        for (slot, page) in [(0, 0), (3, 2), (7, 0x10_0000)] {
+            set(slot, 0, page, 0, 0);
+        }
+        let gone = memory.refresh();
+        let is_gone = |it: &Result<bool, AttachError>| {
+            matches!(
+                it,
+                Err(AttachError::Obstacle {
+                    obstacle: Obstacle::NoMemory,
+                    ..
+                })
+            )
+        };
+        assert!(is_gone(&gone), "{gone:?}");
+    });
+}
