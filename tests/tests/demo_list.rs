@@ -100,7 +100,9 @@ fn guests_of_one_process_are_told_apart() {
 
         let memory = AttachedMemory::open(&found[0], Arc::clone(&kernel)).unwrap();
         assert!(!memory.refresh().unwrap());
-        machines.map(Machine::stop);
+        for machine in machines {
+            machine.stop();
+        }
         assert_eq!(guests_of(&kernel, own).len(), 0);
         let ended = memory.refresh();
         assert!(matches!(ended, Err(AttachError::Ended(_))), "{ended:?}");
@@ -192,19 +194,24 @@ fn slots_that_change_are_read_again() {
         let start = backing.as_ptr().align_offset(4096);
         backing[start..start + pages.len()].copy_from_slice(&pages);
         let host = backing.as_ptr() as u64 + start as u64;
-        // (slot, flags, guest page, host page, pages): out of order on purpose.
-        let set = |slot, flags, guest: u64, page: u64, pages: u64| {
+        let set_at = |slot, flags, guest: u64, userspace_addr, pages: u64| {
             let region = kvm_bindings::kvm_userspace_memory_region {
                 slot,
                 flags,
                 guest_phys_addr: guest << 12,
                 memory_size: pages << 12,
-                userspace_addr: host + (page << 12),
+                userspace_addr,
             };
             // SAFETY: the memory lives as long as the guest, which has no vCPU that could write to it.
             unsafe { vm.set_user_memory_region(region).unwrap() };
         };
+        // (slot, flags, guest page, host page, pages): out of order on purpose.
+        let set = |slot, flags, guest, page: u64, pages| {
+            set_at(slot, flags, guest, host + (page << 12), pages);
+        };
         set(7, 0, 0x10_0000, 4, 1);
+        // Nothing is at this address of this process.
+        set_at(8, 0, 0x10_0001, 0x1000, 1);
         set(1, 0, 1, 0, 1);
         set(0, 0, 0, 2, 1);
         set(2, kvm_bindings::KVM_MEM_READONLY, 3, 3, 1);
@@ -213,7 +220,7 @@ fn slots_that_change_are_read_again() {
         let [guest] = found.as_slice() else {
             panic!("{found:?}");
         };
-        assert_eq!(guest.memory_bytes, Some(3 << 12));
+        assert_eq!(guest.memory_bytes, Some(4 << 12));
         assert_eq!(guest.obstacle, Some(Obstacle::NoVcpu));
         let memory = AttachedMemory::open(guest, kernel).unwrap();
         let first = |page: u64| read(&memory, page << 12, 1).map(|bytes| bytes[0]);
@@ -222,6 +229,9 @@ fn slots_that_change_are_read_again() {
             [Some(2), Some(0), None, Some(3), None]
         );
         assert_eq!(first(0x10_0000), Some(4));
+        assert!(memory.contains(GuestAddress(0x10_0001 << 12)));
+        assert_eq!(first(0x10_0001), None);
+        assert_eq!(read(&memory, (0x10_0001 << 12) - 2, 4), None);
         // Over two slots that are elsewhere in the VMM.
         assert_eq!(read(&memory, 0xffe, 4).unwrap(), [2, 2, 0, 0]);
         assert_eq!(read(&memory, 0x1ffe, 4), None);
@@ -236,8 +246,8 @@ fn slots_that_change_are_read_again() {
         );
         assert!(!memory.refresh().unwrap());
         let slots = memory.slots();
-        assert_eq!((slots.bytes(), slots.iter().count()), (3 << 12, 4));
-        for (slot, page) in [(0, 0), (3, 2), (7, 0x10_0000)] {
+        assert_eq!((slots.bytes(), slots.iter().count()), (4 << 12, 5));
+        for (slot, page) in [(0, 0), (3, 2), (7, 0x10_0000), (8, 0x10_0001)] {
             set(slot, 0, page, 0, 0);
         }
         let gone = memory.refresh();
