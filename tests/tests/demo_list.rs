@@ -1,8 +1,11 @@
 //! Guests are found from outside by their descriptors, with the threads of their vCPUs and their memory.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::fs;
 use std::sync::Arc;
 
+use kvm_bindings::{KVM_MEM_READONLY, kvm_userspace_memory_region};
+use kvm_ioctls::{Kvm, VmFd};
 use kvmprof_attach::{
     AttachError, AttachedMemory, HostKernel, Machine as Found, Obstacle, find_machines,
 };
@@ -18,6 +21,8 @@ use vm_memory::GuestAddress;
 const MEMORY: u64 = 64 << 20;
 /// A guest-physical address that the guest doesn't use.
 const MARK: u64 = 48 << 20;
+/// A page of a guest's memory at 4 GiB.
+const HIGH: u64 = 1 << 20;
 /// Parts of the guest's image that it doesn't change.
 const CONSTANTS: [&str; 4] = ["compute", "kernel_main", "run_workload", "build_idt"];
 
@@ -183,38 +188,66 @@ fn check_list(guest: &Found) {
     assert_eq!(line[1..], rest, "{stdout}");
 }
 
+/// A guest of this process without a vCPU, whose memory is made of pages that begin with their number.
+struct Pages {
+    vm: VmFd,
+    /// What the first page is at, in the backing memory.
+    start: u64,
+    _backing: Vec<u8>,
+}
+
+impl Pages {
+    fn new(count: u8) -> Self {
+        let pages: Vec<u8> = (0..count).flat_map(|page| [page; 4096]).collect();
+        let mut backing = vec![0; pages.len() + 4096];
+        let offset = backing.as_ptr().align_offset(4096);
+        backing[offset..offset + pages.len()].copy_from_slice(&pages);
+        Self {
+            vm: Kvm::new().unwrap().create_vm().unwrap(),
+            start: backing[offset..].as_ptr() as u64,
+            _backing: backing,
+        }
+    }
+
+    /// Makes page `page` the memory at the guest's page `guest`.
+    fn set(&self, slot: u32, flags: u32, guest: u64, page: u64) {
+        self.set_at(slot, flags, guest, self.start + (page << 12), 1);
+    }
+
+    fn remove(&self, slot: u32) {
+        self.set_at(slot, 0, 0, self.start, 0);
+    }
+
+    fn set_at(&self, slot: u32, flags: u32, guest: u64, host_address: u64, pages: u64) {
+        let region = kvm_userspace_memory_region {
+            slot,
+            flags,
+            guest_phys_addr: guest << 12,
+            memory_size: pages << 12,
+            userspace_addr: host_address,
+        };
+        // SAFETY: no vCPU can write to what is there.
+        unsafe { self.vm.set_user_memory_region(region).unwrap() };
+    }
+}
+
+/// What each of the guest's pages begins with.
+fn first_bytes<const N: usize>(memory: &AttachedMemory, pages: [u64; N]) -> [Option<u8>; N] {
+    pages.map(|page| Some(read(memory, page << 12, 1)?[0]))
+}
+
 /// Slots in any order, with holes, and changed meanwhile: each address is where it is then.
 #[test]
 fn slots_that_change_are_read_again() {
     on_kvm(|| {
         let kernel = Arc::new(HostKernel::open().unwrap());
-        let vm = kvm_ioctls::Kvm::new().unwrap().create_vm().unwrap();
-        let pages: Vec<u8> = (0..5_u8).flat_map(|page| [page; 4096]).collect();
-        let mut backing = vec![0_u8; pages.len() + 4096];
-        let start = backing.as_ptr().align_offset(4096);
-        backing[start..start + pages.len()].copy_from_slice(&pages);
-        let host = backing.as_ptr() as u64 + start as u64;
-        let set_at = |slot, flags, guest: u64, userspace_addr, pages: u64| {
-            let region = kvm_bindings::kvm_userspace_memory_region {
-                slot,
-                flags,
-                guest_phys_addr: guest << 12,
-                memory_size: pages << 12,
-                userspace_addr,
-            };
-            // SAFETY: the memory lives as long as the guest, which has no vCPU that could write to it.
-            unsafe { vm.set_user_memory_region(region).unwrap() };
-        };
-        // (slot, flags, guest page, host page, pages): out of order on purpose.
-        let set = |slot, flags, guest, page: u64, pages| {
-            set_at(slot, flags, guest, host + (page << 12), pages);
-        };
-        set(7, 0, 0x10_0000, 4, 1);
+        let vm = Pages::new(5);
+        vm.set(7, 0, HIGH, 4);
         // Nothing is at this address of this process.
-        set_at(8, 0, 0x10_0001, 0x1000, 1);
-        set(1, 0, 1, 0, 1);
-        set(0, 0, 0, 2, 1);
-        set(2, kvm_bindings::KVM_MEM_READONLY, 3, 3, 1);
+        vm.set_at(8, 0, HIGH + 1, 0x1000, 1);
+        vm.set(1, 0, 1, 0);
+        vm.set(0, 0, 0, 2);
+        vm.set(2, KVM_MEM_READONLY, 3, 3);
 
         let found = guests_of(&kernel, std::process::id());
         let [guest] = found.as_slice() else {
@@ -223,43 +256,36 @@ fn slots_that_change_are_read_again() {
         assert_eq!(guest.memory_bytes, Some(4 << 12));
         assert_eq!(guest.obstacle, Some(Obstacle::NoVcpu));
         let memory = AttachedMemory::open(guest, kernel).unwrap();
-        let first = |page: u64| read(&memory, page << 12, 1).map(|bytes| bytes[0]);
-        assert_eq!(
-            [0, 1, 2, 3, 4].map(first),
-            [Some(2), Some(0), None, Some(3), None]
-        );
-        assert_eq!(first(0x10_0000), Some(4));
-        assert!(memory.contains(GuestAddress(0x10_0001 << 12)));
-        assert_eq!(first(0x10_0001), None);
-        assert_eq!(read(&memory, (0x10_0001 << 12) - 2, 4), None);
+        let pages = [0, 1, 2, 3, 4, HIGH, HIGH + 1];
+        let expected = [Some(2), Some(0), None, Some(3), None, Some(4), None];
+        assert_eq!(first_bytes(&memory, pages), expected);
+        assert!(memory.contains(GuestAddress((HIGH + 1) << 12)));
+        assert_eq!(read(&memory, ((HIGH + 1) << 12) - 2, 4), None);
         // Over two slots that are elsewhere in the VMM.
         assert_eq!(read(&memory, 0xffe, 4).unwrap(), [2, 2, 0, 0]);
         assert_eq!(read(&memory, 0x1ffe, 4), None);
 
         assert!(!memory.refresh().unwrap());
-        set(1, 0, 1, 0, 0);
-        set(3, 0, 2, 1, 1);
+        vm.remove(1);
+        vm.set(3, 0, 2, 1);
         assert!(memory.refresh().unwrap());
-        assert_eq!(
-            [0, 1, 2, 3, 4].map(first),
-            [Some(2), None, Some(1), Some(3), None]
-        );
+        let expected = [Some(2), None, Some(1), Some(3), None, Some(4), None];
+        assert_eq!(first_bytes(&memory, pages), expected);
         assert!(!memory.refresh().unwrap());
         let slots = memory.slots();
         assert_eq!((slots.bytes(), slots.iter().count()), (4 << 12, 5));
-        for (slot, page) in [(0, 0), (3, 2), (7, 0x10_0000), (8, 0x10_0001)] {
-            set(slot, 0, page, 0, 0);
+
+        for slot in [0, 3, 7, 8] {
+            vm.remove(slot);
         }
         let gone = memory.refresh();
-        let is_gone = |it: &Result<bool, AttachError>| {
-            matches!(
-                it,
-                Err(AttachError::Obstacle {
-                    obstacle: Obstacle::NoMemory,
-                    ..
-                })
-            )
-        };
-        assert!(is_gone(&gone), "{gone:?}");
+        let is_gone = matches!(
+            gone,
+            Err(AttachError::Obstacle {
+                obstacle: Obstacle::NoMemory,
+                ..
+            })
+        );
+        assert!(is_gone, "{gone:?}");
     });
 }
