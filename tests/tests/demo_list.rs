@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::Arc;
 
 use kvm_bindings::{KVM_MEM_READONLY, kvm_userspace_memory_region};
@@ -11,7 +13,7 @@ use kvmprof_attach::{
 };
 use kvmprof_demo_guest::IMAGE;
 use kvmprof_introspection::PhysicalMemory;
-use kvmprof_tests::{Boot, Clock, Guest, Machine, Ran, on_kvm, run, until};
+use kvmprof_tests::{Boot, Clock, Guest, Machine, Ran, kvmprof, on_kvm, run, run_command, until};
 use kvmprof_vmm::virtio::GuestAccess;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -186,6 +188,64 @@ fn check_list(guest: &Found) {
     let places = [format!("0:{}", threads[0]), format!("1:{}", threads[1])];
     let rest = ["kvmprof", "-", "64M", "yes", "2", &places[0], &places[1]];
     assert_eq!(line[1..], rest, "{stdout}");
+}
+
+/// Numbers of capabilities (capabilities(7), `include/uapi/linux/capability.h`).
+const SYS_PTRACE: libc::c_ulong = 19;
+const PERFMON: libc::c_ulong = 38;
+const BPF: libc::c_ulong = 39;
+/// Those that a kernel may have.
+const ALL: std::ops::Range<libc::c_ulong> = 0..64;
+
+/// `kvmprof list --json` by root with these capabilities alone.
+fn list_with(capabilities: &'static [libc::c_ulong]) -> Value {
+    let mut command = Command::new(kvmprof());
+    command.args(["list", "--json"]);
+    let drop_others = move || {
+        for capability in ALL.filter(|it| !capabilities.contains(it)) {
+            // SAFETY: it changes nothing but which capabilities the program gets. One that the kernel hasn't is refused.
+            unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+        }
+        Ok(())
+    };
+    // SAFETY: the closure only makes system calls, which may be made between fork and exec.
+    unsafe { command.pre_exec(drop_others) };
+    let ran = run_command(&mut command);
+    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+    serde_json::from_str(&ran.stdout).unwrap()
+}
+
+/// Three capabilities are enough; without one of them the list says which.
+#[test]
+fn three_capabilities_are_enough_and_a_missing_one_is_named() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Demo, ["--cpus", "1"]);
+        guest_of(&HostKernel::open().unwrap(), guest.pid(), 1);
+        let entry = |capabilities| {
+            let mut document = list_with(capabilities);
+            let guests = document["guests"].as_array_mut().unwrap();
+            guests.retain(|entry| entry["pid"] == guest.pid());
+            (guests.pop(), document["hidden_processes"].as_u64().unwrap())
+        };
+        let (entry_with_all, _) = entry(&[SYS_PTRACE, PERFMON, BPF]);
+        assert_eq!(entry_with_all.unwrap()["attachable"], true);
+        for (capabilities, missing) in [
+            (&[SYS_PTRACE, BPF][..], "lacks CAP_PERFMON;"),
+            (&[SYS_PTRACE, PERFMON], "lacks CAP_BPF;"),
+            (&[SYS_PTRACE], "lacks CAP_PERFMON and CAP_BPF;"),
+        ] {
+            let (entry, _) = entry(capabilities);
+            let entry = entry.unwrap();
+            let obstacle = entry["obstacle"].as_str().unwrap();
+            assert!(obstacle.contains(missing), "{entry}");
+            assert_eq!(entry["vcpus"][0]["index"], 0);
+            assert_eq!(entry["attachable"], false);
+        }
+        let (entry, hidden) = entry(&[PERFMON, BPF]);
+        assert_eq!(entry, None);
+        assert!(hidden > 0);
+        guest.stop();
+    });
 }
 
 /// A guest of this process without a vCPU, whose memory is made of pages that begin with their number.
