@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use kvm_bindings::{KVM_MEM_READONLY, kvm_userspace_memory_region};
@@ -15,6 +15,7 @@ use kvmprof_demo_guest::IMAGE;
 use kvmprof_introspection::PhysicalMemory;
 use kvmprof_tests::{Boot, Clock, Guest, Machine, Ran, kvmprof, on_kvm, run, run_command, until};
 use kvmprof_vmm::virtio::GuestAccess;
+use rustix::io::FdFlags;
 use rustix::process::Signal;
 use serde_json::Value;
 use vm_memory::GuestAddress;
@@ -347,5 +348,32 @@ fn slots_that_change_are_read_again() {
             })
         );
         assert!(is_gone, "{gone:?}");
+    });
+}
+
+/// A process that inherited a guest's descriptor isn't its VMM: its own memory isn't the guest's.
+#[test]
+fn a_guest_belongs_to_the_process_that_has_its_memory() {
+    on_kvm(|| {
+        let kernel = Arc::new(HostKernel::open().unwrap());
+        let vm = Pages::new(1);
+        vm.set(0, 0, 0, 0);
+        rustix::io::fcntl_setfd(&vm.vm, FdFlags::empty()).unwrap();
+        let mut heir = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        until("the other program runs", || {
+            let comm = fs::read_to_string(format!("/proc/{}/comm", heir.id())).unwrap();
+            (comm == "cat\n").then_some(())
+        });
+        assert_eq!(guests_of(&kernel, heir.id()).len(), 0);
+        assert_eq!(guests_of(&kernel, std::process::id()).len(), 1);
+        drop(vm);
+        assert_eq!(guests_of(&kernel, std::process::id()).len(), 0);
+        let found = guests_of(&kernel, heir.id());
+        let obstacles: Vec<_> = found.iter().map(|guest| &guest.obstacle).collect();
+        assert_eq!(obstacles, [&Some(Obstacle::Elsewhere)]);
+        let opened = AttachedMemory::open(&found[0], kernel);
+        assert!(matches!(opened, Err(AttachError::Ended(_))), "{opened:?}");
+        drop(heir.stdin.take());
+        heir.wait().unwrap();
     });
 }
