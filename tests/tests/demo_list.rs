@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -15,7 +16,6 @@ use kvmprof_demo_guest::IMAGE;
 use kvmprof_introspection::PhysicalMemory;
 use kvmprof_tests::{Boot, Clock, Guest, Machine, Ran, kvmprof, on_kvm, run, run_command, until};
 use kvmprof_vmm::virtio::GuestAccess;
-use rustix::io::FdFlags;
 use rustix::process::Signal;
 use serde_json::Value;
 use vm_memory::GuestAddress;
@@ -358,7 +358,9 @@ fn a_guest_belongs_to_the_process_that_has_its_memory() {
         let kernel = Arc::new(HostKernel::open().unwrap());
         let vm = Pages::new(1);
         vm.set(0, 0, 0, 0);
-        rustix::io::fcntl_setfd(&vm.vm, FdFlags::empty()).unwrap();
+        // SAFETY: the descriptor is open; only its own flags are changed.
+        let kept = unsafe { libc::fcntl(vm.vm.as_raw_fd(), libc::F_SETFD, 0) };
+        assert_eq!(kept, 0);
         let mut heir = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         until("the other program runs", || {
             let comm = fs::read_to_string(format!("/proc/{}/comm", heir.id())).unwrap();
