@@ -15,6 +15,9 @@ const PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
 /// `include/linux/license.h`).
 const LICENSE: &CStr = c"Dual MIT/GPL";
 
+/// How often the kernel is asked to check a program.
+const LOAD_TRIES: u32 = 8;
+
 /// One instruction (`struct bpf_insn`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,8 +118,16 @@ pub fn load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
         license: LICENSE.as_ptr() as u64,
         ..ProgramLoad::default()
     };
-    // SAFETY: instructions and licence live through the call, which only reads them.
-    let descriptor = unsafe { bpf(PROG_LOAD, &mut attributes)? };
+    // A signal interrupts the check with EAGAIN.
+    let mut tries = LOAD_TRIES;
+    let descriptor = loop {
+        tries -= 1;
+        // SAFETY: instructions and licence live through the call, which only reads them.
+        match unsafe { bpf(PROG_LOAD, &mut attributes) } {
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && tries > 0 => {}
+            result => break result?,
+        }
+    };
     // SAFETY: the descriptor was just made and nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
