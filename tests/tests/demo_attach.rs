@@ -204,7 +204,7 @@ fn what_takes_a_vmm_of_ones_own_is_refused() {
             "record",
             &["--event", "exits:1", "--output", &file, "--seconds", "1"],
         );
-        ran.assert_refused(1, &["exits"]);
+        ran.assert_refused(1, &["--event", "attach"]);
         attached.stop();
         machine.stop();
     });

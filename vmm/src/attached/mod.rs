@@ -122,11 +122,11 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         memory,
         knowledge: Arc::clone(&knowledge),
         jitter: config.jitter,
+        guest_has_ended: watch.has_ended(),
         stopping: Arc::new(AtomicBool::new(false)),
     };
-    let (mut threads, rings) =
-        AttachedThreads::start(&vcpus, code, common, watch.has_ended(), &doorbell)
-            .map_err(VmError::host("a thread"))?;
+    let (mut threads, rings) = AttachedThreads::start(&vcpus, code, common, &doorbell)
+        .map_err(VmError::host("a thread"))?;
     threads.learn(learner).map_err(VmError::host("a thread"))?;
     let server = Server {
         listener,
