@@ -1,18 +1,16 @@
 //! `kvmprof attach`: guests that another process runs, this one or a `kvmprof run`.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-use std::path::Path;
 use std::process;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::PROF_ALL;
 use kvmprof_abi::wire::device;
-use kvmprof_demo_guest::{Mode, ROWS, row_of, rows};
-use kvmprof_recording::file::{Contents, Recording};
-use kvmprof_recording::{Mode as SampleMode, Sample};
+use kvmprof_demo_guest::{Mode, ROWS, rows};
+use kvmprof_recording::Mode as SampleMode;
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Guest, Machine, Sampled, assert_share, on_kvm, run, sampling_rate,
-    share, until,
+    Boot, Clock, CpuPressure, Guest, Machine, Sampled, assert_share, demo_row, on_kvm, recorded,
+    run, sampling_rate, share, until,
 };
 use kvmprof_vmm::virtio::GuestAccess;
 use rustix::process::Signal;
@@ -45,24 +43,6 @@ fn until_sampled(guest: &Guest, samples: u64) {
     });
 }
 
-fn read(path: &Path) -> (Vec<Sample>, Contents) {
-    let mut samples = Vec::new();
-    let recording = Recording::open(path).unwrap();
-    let contents = recording.read(|ticks, _| samples.extend(ticks.sample));
-    let contents = contents.unwrap();
-    assert!(contents.account.balances(), "{:?}", contents.account);
-    (samples, contents)
-}
-
-fn mode(sample: &Sample) -> Mode {
-    match sample.mode {
-        SampleMode::User => Mode::User,
-        SampleMode::Kernel => Mode::Kernel,
-        SampleMode::Interrupt => Mode::Interrupt,
-        SampleMode::Idle => Mode::Idle,
-    }
-}
-
 /// As [`machine`]'s own clock would see it.
 #[test]
 fn a_recording_agrees_with_the_guests_own_count() {
@@ -83,12 +63,12 @@ fn a_recording_agrees_with_the_guests_own_count() {
         assert_eq!(status["machine"]["memory_bytes"], 64 << 20);
         attached.stop();
         machine.stop();
-        let (samples, contents) = read(&path);
+        let (samples, contents) = recorded(&path);
         let account = contents.account;
         assert_eq!(contents.closed, Some(account));
         let mut counts = [0; ROWS];
         for sample in &samples {
-            counts[row_of(mode(sample), sample.pid, sample.pc).unwrap()] += 1;
+            counts[demo_row(sample)] += 1;
         }
         let idle = rows().iter().position(|row| row.mode == Mode::Idle);
         counts[idle.unwrap()] += account.idle;
@@ -250,7 +230,7 @@ fn a_guest_without_linux_is_sampled_without_processes() {
         assert_eq!(attached.status()["machine"]["linux"], Value::Null);
         attached.stop();
         machine.stop();
-        let (samples, _) = read(&path);
+        let (samples, _) = recorded(&path);
         assert!(samples.iter().all(|sample| sample.pid == -1));
         assert!(samples.iter().any(|sample| sample.mode == SampleMode::User));
     });

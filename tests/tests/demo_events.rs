@@ -11,11 +11,12 @@ use kvmprof_abi::recorder::{
 };
 use kvmprof_abi::wire::device;
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
-use kvmprof_recording::file::{Contents, Recording};
+use kvmprof_recording::file::Contents;
 use kvmprof_recording::{ConsumerLedger, Mode, Sample, SamplingEvent};
 use kvmprof_test_guest::{EXIT_ROUNDS, Exits, IMAGE};
 use kvmprof_tests::{
-    Boot, Clock, Guest, Machine, errno_of, ledger_of, on_kvm, run, share, standard_error, until,
+    Boot, Clock, Guest, Machine, errno_of, ledger_of, on_kvm, recorded_with_frames, run, share,
+    standard_error, until,
 };
 use kvmprof_vmm::virtio::GuestAccess;
 use serde_json::Value;
@@ -26,21 +27,19 @@ fn event(text: &str) -> SamplingEvent {
 
 /// The samples of a recording that is whole, and where its first frames are.
 fn samples(path: &Path) -> (Vec<Sample>, Contents) {
-    let mut samples = Vec::new();
-    let contents = Recording::open(path)
-        .unwrap()
-        .read(|ticks, frames| {
-            samples.extend(ticks.sample);
-            assert_eq!((ticks.idle, ticks.stolen), (0, 0), "an event is neither");
-            if let (Some(sample), [first, ..]) = (ticks.sample, frames) {
-                assert_eq!(sample.pc, *first);
-            }
-        })
-        .unwrap();
-    assert_eq!(contents.closed, Some(contents.account));
-    assert!(contents.account.balances());
-    assert_eq!(contents.account.samples, samples.len() as u64);
-    (samples, contents)
+    let (samples, contents) = recorded_with_frames(path);
+    let account = contents.account;
+    assert_eq!(contents.closed, Some(account));
+    assert_eq!(
+        (account.idle, account.stolen),
+        (0, 0),
+        "an event is neither"
+    );
+    for (sample, frames) in &samples {
+        assert_eq!(frames.first().unwrap_or(&sample.pc), &sample.pc);
+    }
+    let samples = samples.into_iter().map(|(sample, _)| sample);
+    (samples.collect(), contents)
 }
 
 /// Runs the workload `exits` to its end on two vCPUs without a clock, recorded by `event`; with the samples comes what

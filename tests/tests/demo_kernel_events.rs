@@ -10,12 +10,12 @@ use kvmprof_abi::recorder::{REC_EVENT, REC_START, STACK_KERNEL};
 use kvmprof_abi::wire::device;
 use kvmprof_client::{Connection, RemoteDevice};
 use kvmprof_demo_guest::{Mode as GuestMode, row_of, rows};
-use kvmprof_recording::file::{Contents, Recording};
+use kvmprof_recording::file::Contents;
 use kvmprof_recording::{ConsumerLedger, EventKind, Mode, Sample, SamplingEvent};
 use kvmprof_test_guest::{EXIT_ROUNDS, HALT_ROUNDS, IMAGE, TOUCH_ROUNDS, TURNS};
 use kvmprof_tests::{
     Boot, Clock, CpuPressure, Guest, Machine, Sampled, assert_share, errno_of, ledger_of, on_kvm,
-    on_kvm_that_counts, run, share, standard_error, until,
+    on_kvm_that_counts, recorded, run, share, standard_error, until,
 };
 use kvmprof_vmm::kernel_events::missing;
 use kvmprof_vmm::virtio::GuestAccess;
@@ -29,20 +29,14 @@ fn event(text: &str) -> SamplingEvent {
 
 /// The samples of a recording that is whole.
 fn samples(path: &Path) -> (Vec<Sample>, Contents) {
-    let mut samples = Vec::new();
-    let contents = Recording::open(path)
-        .unwrap()
-        .read(|ticks, _| samples.extend(ticks.sample))
-        .unwrap();
-    assert_eq!(contents.closed, Some(contents.account));
+    let (samples, contents) = recorded(path);
     let account = contents.account;
-    assert!(account.balances());
+    assert_eq!(contents.closed, Some(account));
     assert_eq!(
         (account.idle, account.stolen),
         (0, 0),
         "an event is neither"
     );
-    assert_eq!(account.samples, samples.len() as u64);
     (samples, contents)
 }
 

@@ -10,13 +10,13 @@ use kvmprof_abi::prf::ALL_VCPUS;
 use kvmprof_abi::recorder::{REC_START, REC_STOP, STACK_KERNEL, STACK_USER};
 use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
-use kvmprof_demo_guest::{Mode, ROWS, function_at, row_of, rows};
+use kvmprof_demo_guest::{Mode, ROWS, function_at, rows};
+use kvmprof_recording::Sample;
 use kvmprof_recording::file::{Contents, Recording};
-use kvmprof_recording::{Mode as SampleMode, Sample};
 use kvmprof_report::profile::{Profile, Symbols};
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Guest, Machine, Prf, Ran, Sampled, assert_share, ledger_of, on_kvm,
-    run, sampling_rate, share, until,
+    Boot, Clock, CpuPressure, Guest, Machine, Prf, Ran, Sampled, assert_share, demo_row, ledger_of,
+    on_kvm, recorded, run, sampling_rate, share, until,
 };
 use kvmprof_vmm::clock::ClockSource;
 use rustix::process::Signal;
@@ -54,26 +54,6 @@ fn until_recorded(connection: &Connection, ticks: u64) {
     });
 }
 
-fn samples(path: &Path) -> (Vec<Sample>, Contents) {
-    let mut samples = Vec::new();
-    let contents = Recording::open(path)
-        .unwrap()
-        .read(|ticks, _| samples.extend(ticks.sample))
-        .unwrap();
-    assert!(contents.account.balances());
-    assert_eq!(contents.account.samples, samples.len() as u64);
-    (samples, contents)
-}
-
-fn mode(sample: &Sample) -> Mode {
-    match sample.mode {
-        SampleMode::User => Mode::User,
-        SampleMode::Kernel => Mode::Kernel,
-        SampleMode::Interrupt => Mode::Interrupt,
-        SampleMode::Idle => Mode::Idle,
-    }
-}
-
 #[test]
 fn a_recording_agrees_with_the_guests_own_count() {
     on_kvm(|| {
@@ -88,7 +68,7 @@ fn a_recording_agrees_with_the_guests_own_count() {
         until_recorded(&machine.connect(), 2000);
         let cycles = machine.truth().cycles();
         machine.stop();
-        let (samples, contents) = samples(&path);
+        let (samples, contents) = recorded(&path);
         let account = contents.account;
         assert_eq!(contents.closed, Some(account));
         check_rows(&samples, &contents, cycles, &pressure);
@@ -111,7 +91,7 @@ fn check_rows(
 ) {
     let mut counts = [0; ROWS];
     for sample in samples {
-        counts[row_of(mode(sample), sample.pid, sample.pc).unwrap()] += 1;
+        counts[demo_row(sample)] += 1;
     }
     let idle = rows().iter().position(|row| row.mode == Mode::Idle);
     counts[idle.unwrap()] += contents.account.idle;
@@ -156,7 +136,7 @@ fn a_recorder_runs_beside_pcs_and_prf() {
         until_recorded(&connection, ledger(&connection).ticks + 200);
         let ticks = ledger(&connection).ticks;
         machine.stop();
-        let (_, contents) = samples(&path);
+        let (_, contents) = recorded(&path);
         assert_eq!(contents.closed, Some(contents.account));
         assert!(contents.account.ticks >= ticks);
     });
@@ -183,7 +163,7 @@ fn clients_record_over_the_socket() {
             (guest.status()["clock"]["running"] == false).then_some(())
         });
         for (path, kernel) in [(&long, true), (&short, false)] {
-            let (samples, contents) = samples(path);
+            let (samples, contents) = recorded(path);
             assert_eq!(contents.closed, Some(contents.account));
             assert_eq!(contents.info.stacks.kernel, kernel);
             assert!(!samples.is_empty() && !contents.symbols.is_empty());
@@ -238,7 +218,7 @@ fn a_recording_ends_with_the_guest_and_with_its_client() {
         guest.signal(Signal::TERM);
         let bytes = recorder.read_to_end(1 << 20).unwrap();
         fs::write(&path, bytes).unwrap();
-        let (_, contents) = samples(&path);
+        let (_, contents) = recorded(&path);
         assert_eq!(contents.closed, Some(contents.account));
     });
 }
@@ -258,7 +238,7 @@ fn what_was_cut_off_opens_up_to_there() {
         until_recorded(&guest.connect(), 1000);
         guest.signal(Signal::KILL);
         drop(guest);
-        let (all, contents) = samples(&path);
+        let (all, contents) = recorded(&path);
         assert_eq!(contents.closed, None);
         assert!(contents.account.samples + contents.account.idle >= 1000);
         let ran = kvmprof_on(&path, &["report"]);

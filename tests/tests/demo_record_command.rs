@@ -10,22 +10,17 @@ use kvmprof_abi::recorder::{MAX_PIDS, REC_PIDS, REC_START};
 use kvmprof_abi::wire::device;
 use kvmprof_recording::Sample;
 use kvmprof_recording::file::{Contents, Recording};
-use kvmprof_tests::{Boot, Guest, Terminal, kvmprof, ledger_of, on_kvm, share, until};
+use kvmprof_tests::{Boot, Guest, Terminal, kvmprof, ledger_of, on_kvm, recorded, share, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn guest() -> Guest {
     Guest::start(Boot::Demo, ["--hz", "1000", "--cpus", "2", "--jitter"])
 }
 
+/// The samples of a recording that was closed.
 fn samples(path: &Path) -> (Vec<Sample>, Contents) {
-    let mut samples = Vec::new();
-    let contents = Recording::open(path)
-        .unwrap()
-        .read(|ticks, _| samples.extend(ticks.sample))
-        .unwrap();
+    let (samples, contents) = recorded(path);
     assert_eq!(contents.closed, Some(contents.account));
-    assert!(contents.account.balances(), "{:?}", contents.account);
-    assert_eq!(contents.account.samples, samples.len() as u64);
     (samples, contents)
 }
 
