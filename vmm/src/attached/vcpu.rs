@@ -7,6 +7,7 @@ use std::thread;
 
 use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
 use kvmprof_attach::AttachedMemory;
+use kvmprof_attach::sampling::SamplingHost;
 use kvmprof_attach::tracer::{Look, State, TraceError, TracedVcpu};
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::Sample;
@@ -23,6 +24,8 @@ pub struct AttachedCommon {
     pub knowledge: Arc<GuestKnowledge>,
     /// Whether ticks have a random phase.
     pub jitter: bool,
+    /// What takes samples in the host's kernel, if not this process takes them.
+    pub sampling: Option<Arc<SamplingHost>>,
     /// Set, and each vCPU's thread kicked, to end all of them.
     pub stopping: Arc<AtomicBool>,
 }
