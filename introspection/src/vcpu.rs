@@ -59,7 +59,7 @@ impl VcpuIntrospector {
     ) -> Option<ProcessPlaces> {
         match self.knowledge.guest() {
             Guest::Linux(linux) => self.cpu.places(linux, memory, registers),
-            Guest::Note(note, _) => Some(noted::places(note, memory, registers)),
+            Guest::Note(note, _) => noted::places(note, memory, registers),
             Guest::Unknown(_) => None,
         }
     }

@@ -53,7 +53,7 @@ impl Capture {
         period: u64,
     ) -> Result<Self, KernelCaptureError> {
         let output = open_output(thread.tid).map_err(KernelCaptureError::Event)?;
-        let ring = PerfRing::map(&output).map_err(KernelCaptureError::Event)?;
+        let ring = PerfRing::map(&output).map_err(KernelCaptureError::Ring)?;
         let program = host.program(memory, thread.descriptor, places, output.as_fd())?;
         let clock = start_clock(thread.tid, period, &program).map_err(KernelCaptureError::Event)?;
         Ok(Self {
