@@ -8,7 +8,7 @@
 mod error;
 mod layout;
 mod program;
-mod record;
+pub mod record;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
