@@ -3,23 +3,32 @@
 use kvmprof_introspection::ProcessPlaces;
 use kvmprof_introspection::bytes::{array_at, u64_at};
 
-/// Offsets in a record. Each is of 8 bytes but for the values.
+/// Where in a record is when it was made, in ns of CLOCK_MONOTONIC; 8 bytes, as each of the following.
 pub const TIME: usize = 0;
+/// The guest's RIP at its last exit.
 pub const RIP: usize = 8;
+/// KVM's copy of CR3.
 pub const CR3: usize = 16;
+/// The privilege level at the last exit.
 pub const CPL: usize = 24;
+/// `KVM_MP_STATE_*`.
 pub const MP_STATE: usize = 32;
+/// `kvm_vcpu_arch.regs_avail`: which registers are valid.
 pub const AVAILABLE: usize = 40;
+/// What the record has: [`LOADED`], [`OWN`], [`FIRST_VALUE`].
 pub const FLAGS: usize = 48;
+/// The values, [`VALUE`] bytes for each.
 pub const VALUES: usize = 56;
 /// Bytes of a value's place.
 pub const VALUE: usize = 16;
 /// Bytes of a record.
 pub const RECORD_BYTES: usize = VALUES + VALUE * ProcessPlaces::MAX;
 
-/// Flags: the vCPU is loaded by the thread, it is the guest's, and the first value was read.
+/// A flag: the vCPU is loaded by the thread.
 pub const LOADED: i32 = 1;
+/// A flag: the vCPU is the guest's.
 pub const OWN: i32 = 2;
+/// A flag: the first value was read. The next values' follow.
 pub const FIRST_VALUE: i32 = 1 << 8;
 
 /// The bit of RIP in `regs_avail`.

@@ -24,7 +24,7 @@ enum CaptureWay {
     /// kvmprof stops the vCPU for each sample, by ptrace: everything that can be seen of a guest
     #[default]
     Ptrace,
-    /// The host's kernel takes samples in an interrupt, by eBPF: a third of the guest's time, and nothing is stopped
+    /// The host's kernel takes samples in an interrupt, by eBPF: nothing is stopped, and there are no call stacks
     Kernel,
 }
 
@@ -46,7 +46,7 @@ pub struct AttachArguments {
     /// Record every tick to this file, until the guest or kvmprof ends; see kvmprof report
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Who takes samples; with kernel there are no call stacks, only program counters
+    /// Who takes samples
     #[arg(long, value_name = "WAY", value_enum, default_value_t)]
     capture: CaptureWay,
     /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or none
