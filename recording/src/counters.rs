@@ -2,6 +2,8 @@
 //!
 //! `guest/abi/WIRE.md` describes the JSON form. Later versions may add counters and members, which a reader ignores.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// All counters at one moment.
@@ -81,8 +83,8 @@ impl Counters {
         serde_json::from_slice(document)
     }
 
-    /// What each counter has counted since `earlier`, by its name; none for one that wasn't there. The processes are as they
-    /// are.
+    /// What each counter has counted since `earlier`, by its name; none for one that wasn't there. So for the processes; one that
+    /// wasn't there has all of its counts.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let counters = self.counters.iter().map(|now| {
@@ -101,9 +103,25 @@ impl Counters {
         Self {
             time: self.time.saturating_sub(earlier.time),
             counters: counters.collect(),
-            processes: self.processes.clone(),
+            processes: self.processes_since(earlier),
             events: Vec::new(),
         }
+    }
+
+    fn processes_since(&self, earlier: &Self) -> Option<Vec<ProcessCounters>> {
+        let before: BTreeMap<(i32, u64), &ProcessCounters> = (earlier.processes.iter().flatten())
+            .map(|process| ((process.pid, process.started), process))
+            .collect();
+        let mut processes = self.processes.clone()?;
+        for process in &mut processes {
+            let Some(before) = before.get(&(process.pid, process.started)) else {
+                continue;
+            };
+            for (count, before) in process.counts.iter_mut().zip(&before.counts) {
+                *count = count.map(|count| count.saturating_sub(before.unwrap_or_default()));
+            }
+        }
+        Some(processes)
     }
 }
 
@@ -143,6 +161,33 @@ mod tests {
             (&[3, 0][..], &[0, 2][..])
         );
         assert_eq!((ticks.total(), halts.total()), (Some(3), Some(2)));
+    }
+
+    #[test]
+    fn differences_of_processes_are_by_pid_and_start() {
+        let process = |pid, started, counts: [Option<u64>; 2]| ProcessCounters {
+            pid,
+            comm: String::new(),
+            started,
+            counts: counts.to_vec(),
+        };
+        let document = |processes| Counters {
+            processes: Some(processes),
+            ..Counters::default()
+        };
+        let first = document(vec![
+            process(1, 5, [Some(3), None]),
+            process(2, 6, [Some(9), None]),
+        ]);
+        let second = document(vec![
+            process(1, 5, [Some(7), None]),
+            process(2, 8, [Some(1), None]),
+        ]);
+        let expected = vec![
+            process(1, 5, [Some(4), None]),
+            process(2, 8, [Some(1), None]),
+        ];
+        assert_eq!(second.since(&first).processes, Some(expected));
     }
 
     #[test]

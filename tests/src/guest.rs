@@ -1,4 +1,4 @@
-//! A bare-metal guest that runs under `kvmprof run`, for clients to connect to.
+//! A bare-metal guest that runs under `kvmprof run`, or that `kvmprof attach` is attached to, for clients to connect to.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use crate::{Accounts, Boot, Pcs, Ran, until};
 /// A status document is some KiB.
 const MAX_STATUS: usize = 1 << 20;
 
-/// A bare-metal guest under `kvmprof run`. Dropped, it is killed.
+/// A bare-metal guest under `kvmprof run` or `kvmprof attach`. Dropped, that program is killed.
 pub struct Guest {
     child: Child,
     folder: TempDir,
@@ -31,13 +31,40 @@ impl Guest {
     /// When it ends instead.
     pub fn start<S: AsRef<OsStr>>(boot: Boot, options: impl IntoIterator<Item = S>) -> Self {
         let mut guest = Self::launch(boot, options);
-        until("the guest's socket answers", || {
-            if let Some(status) = guest.child.try_wait().unwrap() {
-                panic!("the guest has ended: {status}, {}", guest.stderr());
-            }
-            Connection::connect(&guest.socket()).ok()
-        });
+        guest.until_it_answers();
         guest
+    }
+
+    /// Attaches to the guest of process `pid`, which is told to be `boot`'s if that is known, with further `options` of
+    /// `kvmprof attach`, and waits until its socket answers.
+    ///
+    /// # Panics
+    /// When it ends instead.
+    pub fn attach<S: AsRef<OsStr>>(
+        pid: u32,
+        boot: Option<Boot>,
+        options: impl IntoIterator<Item = S>,
+    ) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(kvmprof());
+        command.args(["attach", &pid.to_string()]);
+        if let Some(boot) = boot {
+            command
+                .arg("--kernel")
+                .arg(write_kernel(boot, folder.path()));
+        }
+        let mut guest = Self::spawn(&mut command, options, folder);
+        guest.until_it_answers();
+        guest
+    }
+
+    fn until_it_answers(&mut self) {
+        until("the guest's socket answers", || {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                panic!("kvmprof has ended: {status}, {}", self.stderr());
+            }
+            Connection::connect(&self.socket()).ok()
+        });
     }
 
     /// Starts it and waits for nothing.
@@ -48,12 +75,22 @@ impl Guest {
         let folder = tempfile::tempdir().unwrap();
         let kernel = write_kernel(boot, folder.path());
         let console = format!("file:{}", folder.path().join("console").display());
-        let child = Command::new(kvmprof())
+        let mut command = Command::new(kvmprof());
+        command
             .args(["run", "--memory", "64M", "--cmdline"])
             .arg(boot.command_line())
             .args(["--console", &console])
             .arg("--kernel")
-            .arg(&kernel)
+            .arg(&kernel);
+        Self::spawn(&mut command, options, folder)
+    }
+
+    fn spawn<S: AsRef<OsStr>>(
+        command: &mut Command,
+        options: impl IntoIterator<Item = S>,
+        folder: TempDir,
+    ) -> Self {
+        let child = command
             .arg("--socket")
             .arg(folder.path().join("socket"))
             .args(options)

@@ -48,7 +48,7 @@ pub(crate) struct Process {
 }
 
 impl HostKernel {
-    /// Loads the program that reads the kernel's memory, and finds the offsets of what is read; some 100 ms.
+    /// Loads the program that reads the kernel's memory, and finds the offsets of what is read; some 10 ms.
     ///
     /// # Errors
     /// There is no eBPF, or this process may not use it, or the kernel isn't one that is known.

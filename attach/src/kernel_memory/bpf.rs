@@ -20,6 +20,9 @@ const LOG_BYTES: usize = 64 << 10;
 /// `include/linux/license.h`).
 const LICENSE: &CStr = c"Dual MIT/GPL";
 
+/// How often the kernel is asked to check a program.
+const LOAD_TRIES: u32 = 8;
+
 /// One instruction (`struct bpf_insn`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,9 +147,17 @@ fn load_type(
         attributes.log_size = u32::try_from(log.len()).map_err(io::Error::other)?;
         attributes.log_buffer = log.as_mut_ptr() as u64;
     }
-    // SAFETY: instructions, licence and log live through the call, which reads the former and writes to the latter within
-    // its length.
-    let descriptor = unsafe { bpf(PROG_LOAD, &mut attributes)? };
+    // A signal interrupts the check with EAGAIN.
+    let mut tries = LOAD_TRIES;
+    let descriptor = loop {
+        tries -= 1;
+        // SAFETY: instructions, licence and log live through the call, which reads the former and writes to the latter
+        // within its length.
+        match unsafe { bpf(PROG_LOAD, &mut attributes) } {
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && tries > 0 => {}
+            result => break result?,
+        }
+    };
     // SAFETY: the descriptor was just made and nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }

@@ -173,11 +173,15 @@ fn by_kernel(
     machines: Vec<Machine>,
     descriptors: &[Descriptor],
 ) -> Vec<Candidate> {
-    let Some(process) = machines
-        .first()
-        .and_then(|machine| kernel.process(machine.pid))
-    else {
+    let Some(first) = machines.first() else {
         return Vec::new();
+    };
+    let Some(process) = kernel.process(first.pid) else {
+        let without = |mut machine: Machine| {
+            machine.obstacle = Some(Obstacle::NoMainThread);
+            Candidate { machine, kvm: None }
+        };
+        return machines.into_iter().map(without).collect();
     };
     let vcpus = vcpus_by_kernel(kernel, process, descriptors);
     let complete = |mut machine: Machine| {

@@ -13,11 +13,16 @@ pub enum Obstacle {
     HostKernel(String),
     /// The VMM's memory may not be read.
     #[error(
-        "no permission to read its VMM's memory: kvmprof needs CAP_SYS_PTRACE, or the VMM's user and kernel.yama.ptrace_scope=0"
+        "no permission to read its VMM's memory: kvmprof needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or to be root"
     )]
     Permission,
+    /// The VMM's main thread, through which its address space is found, has ended.
+    #[error("its VMM's main thread has ended, or is just ending")]
+    NoMainThread,
     /// Another process has the guest's memory: this one was only handed its descriptor.
-    #[error("the process only holds its descriptor, and another one its memory")]
+    #[error(
+        "the process only holds its descriptor; its memory is another one's, or has gone with that"
+    )]
     Elsewhere,
     /// The guest's memory is encrypted.
     #[error("its memory is encrypted (SEV or TDX)")]

@@ -5,6 +5,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use rustix::io::Errno;
+
 /// Longest part of a command line that is read, in bytes.
 const MAX_COMMAND_LINE: u64 = 1 << 20;
 /// Most descriptors of guests and vCPUs of one process.
@@ -82,12 +84,19 @@ pub fn threads(pid: i32) -> Vec<i32> {
 /// This process may not look, or the other one has ended.
 pub fn descriptors(pid: i32) -> io::Result<Vec<Descriptor>> {
     let folder = folder(pid).join("fd");
-    let found = numbers(&folder)?.filter_map(|number| {
-        let link = rustix::fs::readlink(folder.join(number.to_string()), Vec::new()).ok()?;
-        let kind = kind(link.as_bytes())?;
-        Some(Descriptor { number, kind })
-    });
-    let mut found: Vec<Descriptor> = found.take(MAX_DESCRIPTORS).collect();
+    let mut found = Vec::new();
+    for number in numbers(&folder)? {
+        match rustix::fs::readlink(folder.join(number.to_string()), Vec::new()) {
+            Ok(link) => found.extend(kind(link.as_bytes()).map(|kind| Descriptor { number, kind })),
+            // The folder can be readable where its links aren't.
+            Err(error @ (Errno::ACCESS | Errno::PERM)) => return Err(error.into()),
+            // It was closed meanwhile.
+            Err(_) => {}
+        }
+        if found.len() == MAX_DESCRIPTORS {
+            break;
+        }
+    }
     found.sort_unstable_by_key(|descriptor| descriptor.number);
     Ok(found)
 }

@@ -4,8 +4,7 @@
 //! go on as if nothing had been. Nothing of the other process has to be known or changed for that.
 //!
 //! The thread isn't traced between two samples: its signals take their way without this process. And whenever this process
-//! is killed, the thread goes on by itself where it was stopped, by a return frame that is laid below its stack; see
-//! [`frame`].
+//! is killed, the thread goes on by itself where it was stopped, by a return frame that is laid below its stack.
 
 mod code;
 mod frame;

@@ -16,6 +16,9 @@ const KVM_GET_REGS: u64 = 0x8090_ae81;
 const KVM_GET_SREGS: u64 = 0x8138_ae83;
 const KVM_GET_MP_STATE: u64 = 0x8004_ae98;
 
+/// How often it is tried to trace a thread that seems to be refused.
+const MAX_ATTEMPTS: u32 = 5;
+
 /// Why a vCPU couldn't be looked at.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
@@ -204,12 +207,21 @@ impl TracedVcpu {
 
     /// Begins to trace the thread, which stops soon.
     fn interrupt(&self) -> Result<Look<Traced>, TraceError> {
-        let traced = match Traced::seize(self.tid, self.options) {
-            Ok(traced) => traced,
-            Err(error) => return self.explain(error),
-        };
-        traced.interrupt().map_err(TraceError::Wait)?;
-        Ok(Look::Seen(traced))
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            match Traced::seize(self.tid, self.options) {
+                Ok(traced) => {
+                    traced.interrupt().map_err(TraceError::Wait)?;
+                    return Ok(Look::Seen(traced));
+                }
+                Err(error) => match self.explain(error) {
+                    // Another tracer may have let it go just before its reason was looked for.
+                    Err(_) if attempts < MAX_ATTEMPTS => {}
+                    explained => return explained,
+                },
+            }
+        }
     }
 
     /// What it means that the thread can't be traced. A thread that is ending gives EPERM too.

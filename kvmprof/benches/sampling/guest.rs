@@ -105,6 +105,11 @@ impl Guest {
         Ok(())
     }
 
+    /// How many rounds it has counted.
+    pub fn rounds(&self) -> anyhow::Result<u64> {
+        Ok(self.counter()?.rounds)
+    }
+
     fn counter(&self) -> anyhow::Result<Counter> {
         let mut bytes = vec![0; usize::try_from(self.counters.end - self.counters.start)?];
         let address = GuestAddress(self.counters.start);

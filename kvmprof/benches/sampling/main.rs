@@ -6,6 +6,7 @@
 //! them between two of bare exits, so that the ratios hold on a machine whose speed changes. The look-up of a process is measured by itself
 //! as well, without KVM.
 
+mod attached;
 mod guest;
 mod lookup;
 mod start_up;
@@ -74,6 +75,7 @@ fn main() -> anyhow::Result<()> {
     );
     lookup::print()?;
     stores::print()?;
+    attached::print()?;
     start_up::print()?;
     for source in SOURCES {
         let at_1_khz = series

@@ -75,7 +75,7 @@ fn write(found: &Found, output: &mut dyn Write) -> io::Result<()> {
     if found.hidden > 0 {
         writeln!(
             output,
-            "\n{} processes of other users may have guests, too: run kvmprof list as root.",
+            "\nProcesses that may not be looked into: {}. They may have guests, too: run kvmprof list as root.",
             found.hidden
         )?;
     }
@@ -193,7 +193,7 @@ mod tests {
                 "",
                 "Cannot attach to 200, 300: its memory is encrypted (SEV or TDX)",
                 "",
-                "2 processes of other users may have guests, too: run kvmprof list as root."
+                "Processes that may not be looked into: 2. They may have guests, too: run kvmprof list as root."
             ]
         );
         let document = document(&found);

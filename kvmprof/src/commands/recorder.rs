@@ -55,6 +55,9 @@ pub fn start(
                 "The guest is being sampled by the clock, or by another event: wait until other recordings have \
                  ended, close pcs, turn prf and profil off (kvmprof status tells who counts), or give the same --event"
             }
+            (Some(Errno::ENODEV), Some(_)) => {
+                "The guest is another program's: kvmprof attach samples it by the clock only, without --event"
+            }
             _ => otherwise,
         };
         return Err(error).context(words);

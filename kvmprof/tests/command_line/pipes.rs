@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use super::{FAILURE, Folder, SUCCESS, USAGE, kvmprof, read};
 
 /// Commands that print to standard output, with their statuses, in a [`Folder`].
-const PRINTING: [(&[&str], i32); 10] = [
+const PRINTING: [(&[&str], i32); 12] = [
     (&["report", "before"], SUCCESS),
     (&["report", "before", "--json"], SUCCESS),
     (&["diff", "before", "after"], SUCCESS),
@@ -21,6 +21,8 @@ const PRINTING: [(&[&str], i32); 10] = [
     (&["flamegraph", "before", "-o", "-"], SUCCESS),
     (&["html", "before", "-o", "/dev/stdout"], SUCCESS),
     (&["completions", "bash"], SUCCESS),
+    (&["list"], SUCCESS),
+    (&["list", "--json"], SUCCESS),
 ];
 
 /// Commands that print to standard error.

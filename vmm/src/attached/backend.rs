@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use crate::clock::{ClockBackend, Grid, RunDelay, ThreadTimes, thread_cpu_ns};
@@ -9,18 +10,11 @@ use crate::clock::{ClockBackend, Grid, RunDelay, ThreadTimes, thread_cpu_ns};
 /// How long a thread sleeps that waits for nothing, unless it is kicked.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// The clock's timer, which its thread waits for by itself.
+/// When ticks are due, for which the clock's thread waits by itself.
 #[derive(Clone, Copy, Debug)]
-struct Timer {
+struct Due {
     next: u64,
     period: u64,
-}
-
-/// Rings once a halted vCPU's thread has run for so long, in ns.
-#[derive(Clone, Copy, Debug)]
-struct Alarm {
-    run_before: u64,
-    run_time: u64,
 }
 
 /// Of one vCPU.
@@ -28,8 +22,11 @@ struct Alarm {
 pub struct AttachedBackend {
     /// Of the vCPU's thread.
     schedstat: File,
-    timer: Option<Timer>,
-    alarm: Option<Alarm>,
+    /// The same.
+    stat: File,
+    timer: Option<Due>,
+    /// While the vCPU is halted. At each tick its thread is looked at, which doesn't wake it up.
+    halted: Option<Due>,
     delay_seen: u64,
     /// The processor time of the calling thread when that was read, in ns.
     own_time_seen: u64,
@@ -43,12 +40,14 @@ impl AttachedBackend {
     /// # Errors
     /// There is no such thread, or the host's kernel keeps no statistics of threads.
     pub fn new(pid: i32, tid: i32) -> io::Result<Self> {
-        let schedstat = File::open(format!("/proc/{pid}/task/{tid}/schedstat"))?;
+        let open = |name| File::open(format!("/proc/{pid}/task/{tid}/{name}"));
+        let schedstat = open("schedstat")?;
         let delay_seen = ThreadTimes::read(&schedstat)?.delay;
         Ok(Self {
             schedstat,
+            stat: open("stat")?,
             timer: None,
-            alarm: None,
+            halted: None,
             delay_seen,
             own_time_seen: own_time(),
             own_delay: RunDelay::of_this_thread(),
@@ -57,34 +56,47 @@ impl AttachedBackend {
 
     /// How long the clock's thread may sleep from `now` on.
     pub fn sleep(&self, now: u64) -> Duration {
-        let due = match (&self.timer, &self.alarm) {
-            (Some(timer), _) => Duration::from_nanos(timer.next.saturating_sub(now)),
-            // Looking at a halted vCPU's thread doesn't wake it up.
-            (None, Some(alarm)) => Duration::from_nanos(alarm.run_time),
-            (None, None) => LONG,
-        };
-        due.min(LONG)
+        let due = self.timer.as_ref().or(self.halted.as_ref());
+        let sleep = |due: &Due| Duration::from_nanos(due.next.saturating_sub(now));
+        due.map_or(LONG, sleep).min(LONG)
     }
 
-    /// It is `now`, in ns: what was due before has been seen.
-    pub fn pass(&mut self, now: u64) {
-        if let Some(timer) = &mut self.timer
-            && let Some(late) = now.checked_sub(timer.next)
-        {
-            timer.next += (late / timer.period + 1) * timer.period;
-        }
+    /// It is `now`, in ns: what was due before has been seen. True when a tick is due on which a halted vCPU isn't halted any
+    /// more.
+    pub fn pass(&mut self, now: u64) -> bool {
+        let timer = self.timer.as_mut().map(|due| due.pass(now));
+        let halted = self.halted.as_mut().map(|due| due.pass(now));
+        timer.is_none() && halted == Some(true) && !self.is_asleep()
     }
 
-    /// Whether the alarm rings now.
-    pub fn rings(&self) -> bool {
-        let alarm = self.alarm.as_ref();
-        alarm.is_some_and(|alarm| self.run_time() >= alarm.run_time)
+    /// Whether the vCPU's thread waits for something, as it does while the vCPU is halted.
+    fn is_asleep(&self) -> bool {
+        let mut line = [0; 512];
+        let length = self.stat.read_at(&mut line, 0).unwrap_or_default();
+        state(line.get(..length).unwrap_or_default()) == Some(b'S')
     }
 
     fn times(&self) -> Option<ThreadTimes> {
         // A thread that has ended leaves nothing to read.
         ThreadTimes::read(&self.schedstat).ok()
     }
+}
+
+impl Due {
+    /// Whether a tick was due by `now`; the next one is later.
+    fn pass(&mut self, now: u64) -> bool {
+        let Some(late) = now.checked_sub(self.next) else {
+            return false;
+        };
+        self.next += (late / self.period + 1) * self.period;
+        true
+    }
+}
+
+/// A thread's state in its line of /proc/PID/stat (proc_pid_stat(5)). Its name, in parentheses, may have any bytes.
+fn state(line: &[u8]) -> Option<u8> {
+    let name_end = line.iter().rposition(|byte| *byte == b')')?;
+    line.get(name_end + 2).copied()
 }
 
 /// The processor time of the calling thread, in ns.
@@ -94,9 +106,8 @@ fn own_time() -> u64 {
 
 impl ClockBackend for AttachedBackend {
     fn start_timer(&mut self, _hz: u32, first: u64, grid: &Grid) {
-        // An alarm that has rung.
-        self.alarm = None;
-        self.timer = Some(Timer {
+        self.halted = None;
+        self.timer = Some(Due {
             next: first,
             period: grid.period(),
         });
@@ -106,26 +117,19 @@ impl ClockBackend for AttachedBackend {
         self.timer = None;
     }
 
-    fn start_alarm(&mut self, run_time: u64) -> bool {
-        let Some(times) = self.times() else {
-            return false;
-        };
-        self.alarm = Some(Alarm {
-            run_before: times.run,
-            run_time,
-        });
-        true
+    /// Here it rings on the first tick on which the thread runs.
+    fn start_alarm(&mut self, _run_time: u64) -> bool {
+        self.halted = self.timer;
+        self.halted.is_some()
     }
 
     fn stop_alarm(&mut self) {
-        self.alarm = None;
+        self.halted = None;
     }
 
+    /// On each tick since the alarm was started the thread has waited.
     fn run_time(&self) -> u64 {
-        match (&self.alarm, self.times()) {
-            (Some(alarm), Some(times)) => times.run.saturating_sub(alarm.run_before),
-            _ => 0,
-        }
+        0
     }
 
     fn take_run_delay(&mut self) -> u64 {
@@ -141,5 +145,30 @@ impl ClockBackend for AttachedBackend {
 
     fn take_ticker_delay(&mut self) -> u64 {
         self.own_delay.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_asleep_by_its_state_whatever_its_name() {
+        assert_eq!(state(b"12 (CPU 0/KVM) S 1 2"), Some(b'S'));
+        assert_eq!(state(b"12 (a) R (b) R 1 2"), Some(b'R'));
+        assert_eq!(state(b"12 (a"), None);
+        assert_eq!(state(b"12 (a)"), None);
+    }
+
+    #[test]
+    fn every_tick_is_due_once() {
+        let mut due = Due {
+            next: 100,
+            period: 10,
+        };
+        assert!(!due.pass(99));
+        assert!(due.pass(100) && !due.pass(109));
+        assert!(due.pass(135));
+        assert_eq!(due.next, 140);
     }
 }

@@ -147,12 +147,12 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         memory,
         knowledge: Arc::clone(&knowledge),
         jitter: config.jitter,
+        guest_has_ended: watch.has_ended(),
         stopping: Arc::new(AtomicBool::new(false)),
         sampling,
     };
-    let (mut threads, rings) =
-        AttachedThreads::start(&vcpus, code, common, watch.has_ended(), &doorbell)
-            .map_err(VmError::host("a thread"))?;
+    let (mut threads, rings) = AttachedThreads::start(&vcpus, code, common, &doorbell)
+        .map_err(VmError::host("a thread"))?;
     threads.learn(learner).map_err(VmError::host("a thread"))?;
     let server = Server {
         listener,
@@ -217,7 +217,12 @@ fn known(config: &mut AttachConfig) -> Result<GuestKnowledge, AttachedError> {
         path: path.clone(),
         source,
     })?;
-    GuestKnowledge::from_image(&file).map_err(|source| AttachedError::Kernel {
+    let learned = match GuestKnowledge::from_noted_image(&file) {
+        Ok(Some(noted)) => Ok(noted),
+        Ok(None) => GuestKnowledge::from_kernel_image(&file),
+        Err(error) => Err(error),
+    };
+    learned.map_err(|source| AttachedError::Kernel {
         path: path.clone(),
         source,
     })

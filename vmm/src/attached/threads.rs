@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 
 use kvmprof_attach::tracer::{ThreadCode, TracedVcpu};
@@ -20,13 +20,12 @@ pub struct AttachedThreads {
     common: Arc<AttachedCommon>,
     /// How many of the vCPUs' threads are left in the VMM.
     left: Arc<AtomicUsize>,
-    vmm_has_ended: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl AttachedThreads {
     /// Starts a thread for each of `vcpus`: a vCPU's descriptor and its thread in the VMM, whose code is `code`. They ring
-    /// `doorbell` when those have ended. `vmm_has_ended` is set by whoever sees the VMM's end.
+    /// `doorbell` when those have ended.
     ///
     /// # Errors
     /// When the host gives no thread.
@@ -34,7 +33,6 @@ impl AttachedThreads {
         vcpus: &[(i32, i32)],
         code: ThreadCode,
         common: AttachedCommon,
-        vmm_has_ended: Arc<AtomicBool>,
         doorbell: &Arc<Doorbell>,
     ) -> io::Result<(Self, Vec<Profiled>)> {
         let pid = common.memory.machine().pid;
@@ -42,7 +40,6 @@ impl AttachedThreads {
             shared: Vec::new(),
             common: Arc::new(common),
             left: Arc::new(AtomicUsize::new(vcpus.len())),
-            vmm_has_ended,
             threads: Vec::new(),
         };
         let mut profiled = Vec::new();
@@ -106,8 +103,8 @@ impl GuestThreads for AttachedThreads {
     type End = AttachedEnd;
 
     fn ended(&self) -> Option<AttachedEnd> {
-        let is_over =
-            self.vmm_has_ended.load(Ordering::Relaxed) || self.left.load(Ordering::Relaxed) == 0;
+        let is_over = self.common.guest_has_ended.load(Ordering::Relaxed)
+            || self.left.load(Ordering::Relaxed) == 0;
         is_over.then_some(AttachedEnd::Guest)
     }
 

@@ -6,15 +6,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
-use kvmprof_attach::AttachedMemory;
 use kvmprof_attach::sampling::SamplingHost;
 use kvmprof_attach::tracer::{Look, State, TraceError, TracedVcpu};
+use kvmprof_attach::{AttachError, AttachedMemory};
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::Sample;
 
 use super::backend::AttachedBackend;
 use crate::clock::{ElapsedTicks, Generation, TickSource, VcpuClock, monotonic_ns};
 use crate::vcpu::{TickSender, VcpuShared, VcpuView, select_registers, signals};
+
+/// How often the memory slots are looked at, in ns.
+const REFRESH_NS: u64 = 1_000_000_000;
 
 /// What the threads of all vCPUs of a guest share.
 pub struct AttachedCommon {
@@ -24,6 +27,8 @@ pub struct AttachedCommon {
     pub knowledge: Arc<GuestKnowledge>,
     /// Whether ticks have a random phase.
     pub jitter: bool,
+    /// Set by whoever sees that the guest has ended.
+    pub guest_has_ended: Arc<AtomicBool>,
     /// What takes samples in the host's kernel, if not this process takes them.
     pub sampling: Option<Arc<SamplingHost>>,
     /// Set, and each vCPU's thread kicked, to end all of them.
@@ -70,6 +75,8 @@ impl AttachedVcpu {
             generation: 0,
             started: false,
             failures: Failures::default(),
+            refreshed: 0,
+            guest_has_ended: Arc::clone(&self.common.guest_has_ended),
         };
         let common = self.common;
         let spawned = thread::Builder::new().name(format!("tracer {}", self.vcpu));
@@ -119,6 +126,9 @@ struct Sampler {
     // An application processor that has not had its SIPI yet has no meaningful registers.
     started: bool,
     failures: Failures,
+    // When the guest's memory slots were read last, in ns.
+    refreshed: u64,
+    guest_has_ended: Arc<AtomicBool>,
 }
 
 impl Sampler {
@@ -130,8 +140,10 @@ impl Sampler {
             signals::wait_for_kick(clock.backend().sleep(monotonic_ns()));
             self.shared.kicker.seen();
             let now = monotonic_ns();
-            clock.backend_mut().pass(now);
-            let signal = clock.backend().rings().then(signals::alarm);
+            let signal = clock.backend_mut().pass(now).then(signals::alarm);
+            if self.refresh_memory(now) == Presence::Gone {
+                break;
+            }
             presence = match clock.on_interrupt(now, signal) {
                 Some(elapsed) if elapsed.sample => self.sample(&mut clock, now, elapsed),
                 Some(elapsed) => {
@@ -145,6 +157,25 @@ impl Sampler {
             }
         }
         self.finish(&mut clock);
+    }
+
+    /// Notices now and then that the VMM has changed the guest's memory slots, or ended the guest.
+    fn refresh_memory(&mut self, now: u64) -> Presence {
+        if self.view.vcpu != 0 || now.saturating_sub(self.refreshed) < REFRESH_NS {
+            return Presence::There;
+        }
+        self.refreshed = now;
+        match self.view.memory.refresh() {
+            Err(AttachError::Ended(_)) => {
+                self.guest_has_ended.store(true, Ordering::Relaxed);
+                Presence::Gone
+            }
+            Err(error) => {
+                log::debug!("{error}");
+                Presence::There
+            }
+            Ok(_) => Presence::There,
+        }
     }
 
     /// Does what the profiler wants, and acknowledges it.

@@ -1,6 +1,5 @@
 //! What was counted of each process.
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use anyhow::Context;
@@ -94,32 +93,11 @@ impl Account {
     }
 }
 
-/// What each process has counted since `earlier`.
-pub fn between(earlier: &Counters, now: &Counters) -> Vec<ProcessCounters> {
-    let processes = |counters: &Counters| counters.processes.clone().unwrap_or_default();
-    let before: BTreeMap<(i32, u64), ProcessCounters> = processes(earlier)
-        .into_iter()
-        .map(|process| ((process.pid, process.started), process))
-        .collect();
-    let mut since = processes(now);
-    for process in &mut since {
-        let Some(before) = before.get(&(process.pid, process.started)) else {
-            continue;
-        };
-        for (count, before) in process.counts.iter_mut().zip(&before.counts) {
-            *count = count.map(|count| count.saturating_sub(before.unwrap_or_default()));
-        }
-    }
-    since
-}
-
 /// How processes are shown.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout<'a> {
     /// The numbers of the counters; the first one gives the order.
     pub counters: &'a [usize],
-    /// Only these processes; none: all of them.
-    pub pids: &'a [i32],
     /// The most rows.
     pub rows: usize,
 }
@@ -139,7 +117,6 @@ pub fn write(
     };
     let mut shown: Vec<&ProcessCounters> = processes
         .iter()
-        .filter(|process| layout.pids.is_empty() || layout.pids.contains(&process.pid))
         .filter(|process| {
             layout
                 .counters
@@ -218,10 +195,9 @@ mod tests {
         }
     }
 
-    fn table(processes: &[ProcessCounters], all: &Counters, pids: &[i32], rows: usize) -> String {
+    fn table(processes: &[ProcessCounters], all: &Counters, rows: usize) -> String {
         let layout = Layout {
             counters: &[0, 1],
-            pids,
             rows,
         };
         let mut output = Vec::new();
@@ -237,13 +213,12 @@ mod tests {
             (2, "b", 9_000_000, 0),
             (3, "c", 0, 0),
         ]);
-        let processes = between(&before, &now);
+        let processes = now.since(&before).processes.unwrap();
         let expected = "  PID  COMMAND  CPU-TIME ms  EXITS\n    2  b              9.000      0\n    1  a              1.500      1\n";
-        assert_eq!(table(&processes, &now, &[], 9), expected);
-        let one = table(&processes, &now, &[], 1);
+        assert_eq!(table(&processes, &now, 9), expected);
+        let one = table(&processes, &now, 1);
         assert!(one.ends_with("and 1 more (--top shows them)\n"), "{one}");
-        assert!(!table(&processes, &now, &[1], 9).contains(" b "));
-        assert!(table(&processes, &now, &[3], 9).contains("Nothing was counted"));
+        assert!(table(&processes[2..], &now, 9).contains("Nothing was counted"));
     }
 
     #[test]

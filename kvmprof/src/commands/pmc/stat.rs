@@ -10,7 +10,7 @@ use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, valu
 use kvmprof_tools::interrupt::Interrupt;
 use kvmprof_tools::table::{Align, write_table};
 
-use super::processes::{Account, Layout, between, choose, write};
+use super::processes::{Account, Layout, choose, write};
 use super::{read_counters, seconds};
 
 /// Options of `kvmprof pmc stat`.
@@ -73,11 +73,10 @@ impl Command for StatArguments {
         if account.is_some() && !self.json {
             let layout = Layout {
                 counters: &chosen,
-                pids: &self.pid,
                 rows: self.top,
             };
-            let processes = between(&before, &after);
-            let written = write(&processes, &after, layout, console.output)
+            let processes = counted.processes.as_deref().unwrap_or_default();
+            let written = write(processes, &after, layout, console.output)
                 .and_then(|()| writeln!(console.output, "\nin {:.3} s", seconds(counted.time)));
             written.context("Cannot write the counters")?;
             return Ok(ExitStatus::SUCCESS);

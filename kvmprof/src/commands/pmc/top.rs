@@ -9,7 +9,7 @@ use kvmprof_recording::counters::Counters;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, value};
 use kvmprof_tools::interrupt::Interrupt;
 
-use super::processes::{Account, Layout, between, choose, write};
+use super::processes::{Account, Layout, choose, write};
 use super::{read_counters, seconds};
 
 /// Moves a terminal's cursor to the top left, and clears what is behind it (ECMA-48, CUP and ED).
@@ -50,7 +50,6 @@ impl Command for TopArguments {
         let is_terminal = std::io::stdout().is_terminal();
         let layout = Layout {
             counters: &chosen,
-            pids: &[],
             rows: self.top,
         };
         let mut before = account.read()?;
@@ -81,9 +80,10 @@ fn show(
     if is_terminal {
         write!(output, "{CLEAR}")?;
     }
-    let time = now.time.saturating_sub(before.time);
-    writeln!(output, "in the last {:.1} s", seconds(time))?;
-    write(&between(before, now), now, layout, output)?;
+    let counted = now.since(before);
+    writeln!(output, "in the last {:.1} s", seconds(counted.time))?;
+    let processes = counted.processes.as_deref().unwrap_or_default();
+    write(processes, now, layout, output)?;
     writeln!(output)?;
     output.flush()
 }

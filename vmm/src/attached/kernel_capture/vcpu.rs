@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use kvmprof_attach::Slots;
 use kvmprof_attach::sampling::SamplingHost;
 use kvmprof_attach::tracer::{Look, TracedVcpu};
+use kvmprof_attach::{AttachError, Slots};
 use kvmprof_introspection::{ProcessPlaces, VcpuIntrospector};
 use kvmprof_recording::Ticks;
 
@@ -246,8 +246,14 @@ impl Sampler {
             is_news = self.places.is_some();
         }
         let memory = &self.vcpu.common.memory;
-        if let Err(error) = memory.refresh() {
-            log::debug!("{error}");
+        match memory.refresh() {
+            Err(AttachError::Ended(_)) => {
+                let has_ended = &self.vcpu.common.guest_has_ended;
+                has_ended.store(true, Ordering::Relaxed);
+                return None;
+            }
+            Err(error) => log::debug!("{error}"),
+            Ok(_) => {}
         }
         let slots = memory.slots();
         let clock = self.clock.as_ref()?;

@@ -1,0 +1,63 @@
+//! Compares WIRE.md and the pages of the devices with the code: every dump with the encoder, every number with its constant.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod pcs;
+mod pmc;
+mod prf;
+mod profil;
+mod recorder;
+mod wire;
+
+use std::collections::BTreeMap;
+
+use kvmprof_abi::wire::{Reply, ReplyFrame, Request, RequestFrame};
+
+/// The dumps of a page by name.
+fn dumps(page: &str) -> BTreeMap<&str, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        let Some(name) = line.strip_prefix("```hexdump ") else {
+            continue;
+        };
+        let bytes = lines
+            .by_ref()
+            .take_while(|line| *line != "```")
+            .flat_map(|line| line.split('#').next().unwrap().split_whitespace())
+            .map(|byte| u8::from_str_radix(byte, 16).unwrap())
+            .collect();
+        assert_eq!(all.insert(name, bytes), None, "{name} is there twice");
+    }
+    all
+}
+
+fn request(tag: u32, request: Request<'_>) -> Vec<u8> {
+    let frame = RequestFrame { tag, request };
+    let mut bytes = vec![0; frame.encoded_length()];
+    frame.encode(&mut bytes).unwrap();
+    bytes
+}
+
+fn reply(frame: ReplyFrame<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; frame.encoded_length()];
+    frame.encode(&mut bytes).unwrap();
+    bytes
+}
+
+fn success(tag: u32, what: Reply<'_>) -> Vec<u8> {
+    reply(ReplyFrame::success(tag, what))
+}
+
+#[track_caller]
+fn compare(page: &str, expected: &[(&str, Vec<u8>)]) {
+    let mut found = dumps(page);
+    for (name, bytes) in expected {
+        let dump = found.remove(name);
+        assert_eq!(dump.as_ref(), Some(bytes), "{name} should be {bytes:02x?}");
+    }
+    assert!(found.is_empty(), "nothing to compare with: {found:?}");
+}
+
+fn says(page: &str, text: &str) {
+    assert!(page.contains(text), "the page doesn't say {text:?}");
+}

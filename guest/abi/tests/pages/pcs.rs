@@ -1,0 +1,83 @@
+//! PCS.md.
+
+use kvmprof_abi::pcs::{self, Format, Header, Msample, Psample, Record};
+
+use super::{compare, says};
+
+pub const PCS: &str = include_str!("../../PCS.md");
+
+#[test]
+fn dumps_of_records() {
+    let sample = Record::Sample(Psample {
+        kind: pcs::kind::USER,
+        sspace: 0,
+        cpu: 1,
+        pid: 42,
+        pc: 0x40_1000,
+    });
+    let merged = Record::Merged(Msample {
+        kind: pcs::kind::IDLE,
+        cpu: 1,
+        count: 100,
+    });
+    let header = |format: Format| {
+        let unused = u16::try_from(format.wasted_per_buffer(pcs::BSIZE)).unwrap();
+        Header { unused, lost: 3 }.encode(format).to_vec()
+    };
+    let record = |record: Record, format| record.encode(format).to_vec();
+    compare(
+        PCS,
+        &[
+            ("native-psample", record(sample, Format::Native)),
+            ("native-msample", record(merged, Format::Native)),
+            ("classic-psample", record(sample, Format::Classic)),
+            ("native-header", header(Format::Native)),
+            ("classic-header", header(Format::Classic)),
+        ],
+    );
+}
+
+#[track_caller]
+#[test]
+fn numbers_of_pcs() {
+    for (name, command) in [
+        ("BUF_INCR", pcs::BUF_INCR),
+        ("PROF_KERNEL", pcs::PROF_KERNEL),
+        ("PROF_ALL", pcs::PROF_ALL),
+        ("PROF_GROUP", pcs::PROF_GROUP),
+        ("PROF_LIST", pcs::PROF_LIST),
+        ("PCS_FLUSH", pcs::PCS_FLUSH),
+        ("PCS_SETFORMAT", pcs::PCS_SETFORMAT),
+        ("PCS_SETBSIZE", pcs::PCS_SETBSIZE),
+        ("PCS_GETHZ", pcs::PCS_GETHZ),
+        ("PCS_SETHZ", pcs::PCS_SETHZ),
+        ("PCS_STOP", pcs::PCS_STOP),
+        ("PCS_GETSTAT", pcs::PCS_GETSTAT),
+    ] {
+        says(PCS, &format!("| `{name}` | {command:#06x} |"));
+    }
+    for (kind, name) in [
+        (pcs::kind::KERNEL, "KERNEL"),
+        (pcs::kind::USER, "USER"),
+        (pcs::kind::IDLE, "IDLE"),
+        (pcs::kind::MKERNEL, "MKERNEL"),
+        (pcs::kind::MUSER, "MUSER"),
+        (pcs::kind::KERNELI, "KERNELI"),
+        (pcs::kind::MKERNELI, "MKERNELI"),
+    ] {
+        says(PCS, &format!("| {kind} | {name} |"));
+    }
+    says(PCS, &format!("more than its {}", pcs::DEF_BUFNO));
+    says(PCS, &format!("more than {} in all", pcs::MAX_BUFS));
+    says(PCS, &format!("1 to {} processes", pcs::MAX_LIST));
+    let (least, most) = (pcs::MIN_BSIZE, pcs::MAX_BSIZE);
+    says(PCS, &format!("a power of two, {least} to {most}"));
+    says(PCS, &format!("{} to {} Hz", pcs::MIN_HZ, pcs::MAX_HZ));
+    says(PCS, &format!("stores {} bytes", pcs::STATUS_SIZE));
+    says(PCS, &format!("sequence of buffers, {} bytes", pcs::BSIZE));
+    says(PCS, &format!("every {} ticks", pcs::MERGE_TICKS));
+    says(PCS, &format!("below {}", pcs::UNUSED_BOUND));
+    for (format, name) in [(Format::Native, "native"), (Format::Classic, "classic")] {
+        says(PCS, &format!("{} {name}", format.number()));
+    }
+}

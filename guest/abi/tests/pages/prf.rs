@@ -1,0 +1,54 @@
+//! PRF.md.
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::prf;
+
+use super::{compare, says};
+
+const PRF: &str = include_str!("../../PRF.md");
+
+#[test]
+fn numbers_of_prf() {
+    for (name, command) in [
+        ("PRF_GETSTATUS", prf::PRF_GETSTATUS),
+        ("PRF_GETSIZE", prf::PRF_GETSIZE),
+        ("PRF_SETSTATE", prf::PRF_SETSTATE),
+        ("PRF_GETMAX", prf::PRF_GETMAX),
+    ] {
+        says(PRF, &format!("| `{name}` | {command:#06x} |"));
+    }
+    for errno in [Errno::ENOSPC, Errno::E2BIG, Errno::EBUSY, Errno::EINVAL] {
+        let (name, _) = errno.describe().unwrap();
+        says(PRF, &format!("| {} | {name} |", errno.0));
+    }
+    let (least, most) = (prf::MIN_ADDRESSES, prf::MAX_ADDRESSES);
+    says(PRF, &format!("{least} to `PRF_GETMAX` addresses"));
+    says(PRF, &format!("fewer than {least} addresses"));
+    says(PRF, &format!("may have {most} addresses"));
+    says(PRF, &format!("and {} bytes long", prf::WORD_SIZE));
+    says(PRF, &format!("| {} | `{}` |", prf::ALL_VCPUS, prf::NODE));
+    says(PRF, &format!("\n{} times a second", prf::RATE_HZ));
+    assert_eq!((prf::STATUS_ON, prf::STATUS_LOADED), (1, 2));
+    let (each, more) = (prf::read_size(1) - prf::read_size(0), prf::read_size(0));
+    says(
+        PRF,
+        &format!("{each} bytes for each address and {more} more"),
+    );
+}
+
+#[test]
+fn dump_of_a_read() {
+    let words: [u64; 8] = [
+        0,
+        0xffff_ffff_8100_0000,
+        0xffff_ffff_8100_1240,
+        0,
+        7,
+        300,
+        1000,
+        16,
+    ];
+    let bytes = words.into_iter().flat_map(u64::to_le_bytes).collect();
+    assert_eq!(prf::read_size(3), 8 * words.len());
+    compare(PRF, &[("read-3-addresses", bytes)]);
+}

@@ -1,0 +1,84 @@
+//! PROFIL.md.
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::profil::{self, Call, Function, State, Status};
+use kvmprof_abi::wire;
+
+use super::{compare, says};
+
+const PROFIL: &str = include_str!("../../PROFIL.md");
+
+#[test]
+fn numbers_of_profil() {
+    for (name, command) in [
+        ("PROFIL_CALL", profil::PROFIL_CALL),
+        ("PROFIL_GETSTAT", profil::PROFIL_GETSTAT),
+    ] {
+        says(PROFIL, &format!("| `{name}` | {command:#06x} |"));
+    }
+    for errno in [Errno::ENXIO, Errno::EFAULT, Errno::EINVAL, Errno::ENOSPC] {
+        let (name, _) = errno.describe().unwrap();
+        says(PROFIL, &format!("| {} | {name} |", errno.0));
+    }
+    let device = wire::device::PROFIL;
+    says(PROFIL, &format!("(device {device}, minor 0)"));
+    says(PROFIL, &format!("`{}`", profil::NODE));
+    says(PROFIL, &format!("{} times a second", profil::RATE_HZ));
+    says(PROFIL, &format!("{} bytes, little-endian", Call::SIZE));
+    says(
+        PROFIL,
+        &format!("function 3, {} bytes", profil::Range::SIZE),
+    );
+    says(PROFIL, &format!("stores {} bytes", Status::SIZE));
+    says(PROFIL, &format!("more than {}", profil::MAX_RANGES));
+    says(PROFIL, &format!("would pass {}", profil::SOLARIS_MAX_COUNT));
+    says(
+        PROFIL,
+        &format!("longer than {} MiB", profil::MAX_KEPT >> 20),
+    );
+    for (number, function) in [
+        (1, Function::Profil),
+        (2, Function::AixProfil),
+        (3, Function::AixRanges),
+        (4, Function::Pcsample),
+    ] {
+        assert_eq!(Function::from_number(number), Some(function));
+    }
+    for state in State::ALL {
+        says(
+            PROFIL,
+            &format!("| {} | {} |", state as u32, state.describe()),
+        );
+    }
+}
+
+#[test]
+fn dumps_of_profil() {
+    let call = Call {
+        function: Function::Profil,
+        flags: Call::KEEP,
+        pid: 101,
+        ranges: 0,
+        buffer: 0,
+        size: 0x8_0000,
+        offset: 0x60_0000,
+        scale: 0x4000,
+        time: u64::MAX,
+        program: [0; 16],
+    };
+    let status = Status {
+        state: State::On,
+        ticks: 120,
+        stored: 100,
+        outside: 15,
+        waiting: 5,
+        lost: 0,
+    };
+    compare(
+        PROFIL,
+        &[
+            ("call-profil-101", call.encode().to_vec()),
+            ("state", status.encode().to_vec()),
+        ],
+    );
+}

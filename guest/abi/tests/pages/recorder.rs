@@ -1,0 +1,108 @@
+//! RECORDER.md.
+
+use kvmprof_abi::pcs::{self, Format};
+use kvmprof_abi::recorder;
+
+use super::pcs::PCS;
+use super::says;
+
+const RECORDER: &str = include_str!("../../RECORDER.md");
+
+#[test]
+fn numbers_of_the_recorder() {
+    for (name, command) in [
+        ("REC_START", recorder::REC_START),
+        ("REC_STOP", recorder::REC_STOP),
+        ("REC_PIDS", recorder::REC_PIDS),
+        ("REC_EVENT", recorder::REC_EVENT),
+    ] {
+        says(RECORDER, &format!("| {name} | {command:#06x} |"));
+    }
+    for (name, event) in [
+        ("EVENT_EXITS", recorder::EVENT_EXITS),
+        ("EVENT_PORT", recorder::EVENT_PORT),
+        ("EVENT_PORT_READ", recorder::EVENT_PORT_READ),
+        ("EVENT_PORT_WRITE", recorder::EVENT_PORT_WRITE),
+        ("EVENT_MMIO", recorder::EVENT_MMIO),
+        ("EVENT_MMIO_READ", recorder::EVENT_MMIO_READ),
+        ("EVENT_MMIO_WRITE", recorder::EVENT_MMIO_WRITE),
+        ("EVENT_GUEST_TIME", recorder::EVENT_GUEST_TIME),
+        ("EVENT_HALT", recorder::EVENT_HALT),
+        ("EVENT_PAGE_FAULTS", recorder::EVENT_PAGE_FAULTS),
+        ("EVENT_KVM_EXITS", recorder::EVENT_KVM_EXITS),
+        ("EVENT_CYCLES", recorder::EVENT_CYCLES),
+        ("EVENT_INSTRUCTIONS", recorder::EVENT_INSTRUCTIONS),
+        ("EVENT_BRANCHES", recorder::EVENT_BRANCHES),
+        ("EVENT_BRANCH_MISSES", recorder::EVENT_BRANCH_MISSES),
+        ("EVENT_CACHE_REFERENCES", recorder::EVENT_CACHE_REFERENCES),
+        ("EVENT_CACHE_MISSES", recorder::EVENT_CACHE_MISSES),
+    ] {
+        says(RECORDER, &format!("| {name} | {event} |"));
+    }
+    says(RECORDER, &format!("1 to {}", recorder::MAX_PERIOD));
+    says(RECORDER, &format!("{} at least", recorder::MIN_GUEST_TIME));
+    says(RECORDER, &format!("{} at least", recorder::MIN_CYCLES));
+    says(RECORDER, &format!("more than {}", recorder::MAX_PIDS));
+    let parts = [recorder::STACK_KERNEL, recorder::STACK_USER];
+    says(
+        RECORDER,
+        &format!(
+            "{}: the kernel's frames, {}: the user's",
+            parts[0], parts[1]
+        ),
+    );
+}
+
+#[test]
+fn account_lies_where_the_page_says() {
+    let ledger = pcs::Ledger {
+        ticks: 0,
+        recorded: 8,
+        merged: 16,
+        ungathered: 24,
+        stolen: 32,
+        lost: 40,
+        pending: 48,
+        discarded: 56,
+    };
+    let status = pcs::Status {
+        ledger,
+        hz: 64,
+        vcpus: 68,
+        format: Format::Classic,
+        buffer_size: 76,
+        buffers: 80,
+        modes: 84,
+    };
+    // Every field holds its own offset, except the format.
+    let bytes = status.encode().to_vec();
+    let row = |offset: usize, kind, name| says(PCS, &format!("| {offset} | {kind} | {name} |"));
+    for (index, name) in [
+        "ticks",
+        "recorded",
+        "merged",
+        "ungathered",
+        "stolen",
+        "lost",
+        "pending",
+        "discarded",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert_eq!(usize::from(bytes[index * 8]), index * 8);
+        row(index * 8, "u64", name);
+    }
+    for (index, name) in ["hz", "vcpus", "format", "bsize", "bufno", "modes"]
+        .into_iter()
+        .enumerate()
+    {
+        let offset = 64 + index * 4;
+        if name == "format" {
+            assert_eq!(u32::from(bytes[offset]), Format::Classic.number());
+        } else {
+            assert_eq!(usize::from(bytes[offset]), offset);
+        }
+        row(offset, "u32", name);
+    }
+}
