@@ -12,6 +12,7 @@ mod host_kernel;
 mod kernel_memory;
 mod machines;
 mod memory;
+pub mod sampling;
 mod slots;
 pub mod tracer;
 

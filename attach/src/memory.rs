@@ -81,6 +81,15 @@ impl AttachedMemory {
         &self.machine
     }
 
+    pub(crate) fn kernel(&self) -> &HostKernel {
+        &self.kernel
+    }
+
+    /// The address of the guest's `struct kvm`.
+    pub(crate) fn kvm(&self) -> u64 {
+        self.kvm
+    }
+
     /// The memory slots as they were read last.
     pub fn slots(&self) -> Arc<Slots> {
         Arc::clone(&self.slots.read().unwrap_or_else(PoisonError::into_inner))

@@ -129,6 +129,13 @@ impl Slots {
         is_disjoint.then_some(all)
     }
 
+    /// Those with these slots.
+    #[cfg(test)]
+    pub(crate) fn for_tests(slots: &[Slot]) -> Self {
+        let entries: Vec<Entry> = slots.iter().copied().map(Entry::Usable).collect();
+        Self::arrange(&entries, Version::default()).unwrap_or_default()
+    }
+
     /// The slot with guest-physical address `address`.
     pub fn find(&self, address: GuestAddress) -> Option<&Slot> {
         let behind = self.slots.partition_point(|slot| slot.address <= address);

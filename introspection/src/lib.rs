@@ -28,6 +28,7 @@ mod knowledge;
 mod linux;
 mod memory;
 mod noted;
+mod places;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod unwind;
@@ -43,6 +44,7 @@ pub use linux::{
 };
 pub use memory::{AddressSpace, NotWritable, PhysicalMemory, SharedMemory, WritableMemory};
 pub use noted::{PidAtError, parse as parse_pid_at};
+pub use places::{LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace};
 pub use unwind::{OrcTable, Stack, UnwindTable, UserUnwinder};
 pub use vcpu::VcpuIntrospector;
 

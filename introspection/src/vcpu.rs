@@ -8,6 +8,7 @@ use kvmprof_recording::{StackEnd, StackParts};
 
 use super::knowledge::{Guest, GuestKnowledge};
 use super::linux::{Cpu, ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin};
+use super::places::ProcessPlaces;
 use super::{Identity, Registers, Stack, bare_mode, noted};
 
 /// Identifies what one vCPU is running. It belongs to that vCPU's thread.
@@ -46,6 +47,20 @@ impl VcpuIntrospector {
                 noted::identify(note, memory, registers, halted, want_process_group)
             }
             Guest::Unknown(_) => Identity::unknown(bare_mode(registers, halted)),
+        }
+    }
+
+    /// Where to read who runs on this vCPU, from now on and without its registers. `None` until
+    /// [`VcpuIntrospector::identify`] has found a process, and for guests of which nothing is known.
+    pub fn places<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+    ) -> Option<ProcessPlaces> {
+        match self.knowledge.guest() {
+            Guest::Linux(linux) => self.cpu.places(linux, memory, registers),
+            Guest::Note(note, _) => noted::places(note, memory, registers),
+            Guest::Unknown(_) => None,
         }
     }
 

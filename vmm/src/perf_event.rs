@@ -51,7 +51,8 @@ pub struct Attributes {
     pub config: u64,
     /// Overflows after so much; 0: never.
     pub sample_period: u64,
-    sample_type: u64,
+    /// What a record of an overflow has (`PERF_SAMPLE_*`).
+    pub sample_type: u64,
     read_format: u64,
     /// [`DISABLED`], [`EXCLUDE_HOST`].
     pub flags: u64,
@@ -72,7 +73,7 @@ impl Attributes {
         }
     }
 
-    /// Opens the event for thread `tid` of this process, on any processor; 0 is the calling thread.
+    /// Opens the event for thread `tid`, on any processor; 0 is the calling thread.
     ///
     /// # Errors
     /// What perf_event_open(2) says: EACCES or EPERM where the host forbids it, ENOENT where it hasn't got it.

@@ -203,7 +203,7 @@ impl HostKernel {
 }
 
 /// The types of the kernel, with those of KVM where that is a module.
-fn types() -> Result<Vec<u8>, HostKernelError> {
+pub(crate) fn types() -> Result<Vec<u8>, HostKernelError> {
     let base = fs::read(KERNEL_TYPES).map_err(|error| HostKernelError::NoTypes {
         path: KERNEL_TYPES,
         error,

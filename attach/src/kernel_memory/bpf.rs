@@ -2,15 +2,20 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const MAP_CREATE: libc::c_int = 0;
+const MAP_UPDATE_ELEMENT: libc::c_int = 2;
 const PROG_LOAD: libc::c_int = 5;
 const PROG_TEST_RUN: libc::c_int = 10;
 const MAP_TYPE_ARRAY: u32 = 2;
+const MAP_TYPE_PERF_EVENT_ARRAY: u32 = 4;
 /// The values can be mapped.
 const F_MMAPABLE: u32 = 1 << 10;
+const PROG_TYPE_PERF_EVENT: u32 = 7;
 const PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
+/// Bytes for what the verifier says.
+const LOG_BYTES: usize = 64 << 10;
 /// `bpf_probe_read_kernel` is for programs under the GPL, or under it and another licence (`license_is_gpl_compatible`,
 /// `include/linux/license.h`).
 const LICENSE: &CStr = c"Dual MIT/GPL";
@@ -38,6 +43,16 @@ struct MapCreate {
     max_entries: u32,
     map_flags: u32,
     inner_map: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct MapElement {
+    map: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
 }
 
 #[repr(C)]
@@ -111,18 +126,33 @@ pub fn create_map(bytes: usize) -> io::Result<OwnedFd> {
 
 /// Has the kernel check and take over a program for raw tracepoints.
 pub fn load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
+    load_type(PROG_TYPE_RAW_TRACEPOINT, instructions, &mut [])
+}
+
+/// Has the kernel check and take over a program of this type. The verifier writes to `log`, if that isn't empty.
+fn load_type(
+    program_type: u32,
+    instructions: &[Instruction],
+    log: &mut [u8],
+) -> io::Result<OwnedFd> {
     let mut attributes = ProgramLoad {
-        program_type: PROG_TYPE_RAW_TRACEPOINT,
+        program_type,
         instruction_count: u32::try_from(instructions.len()).map_err(io::Error::other)?,
         instructions: instructions.as_ptr() as u64,
         license: LICENSE.as_ptr() as u64,
         ..ProgramLoad::default()
     };
+    if !log.is_empty() {
+        attributes.log_level = 1;
+        attributes.log_size = u32::try_from(log.len()).map_err(io::Error::other)?;
+        attributes.log_buffer = log.as_mut_ptr() as u64;
+    }
     // A signal interrupts the check with EAGAIN.
     let mut tries = LOAD_TRIES;
     let descriptor = loop {
         tries -= 1;
-        // SAFETY: instructions and licence live through the call, which only reads them.
+        // SAFETY: instructions, licence and log live through the call, which reads the former and writes to the latter
+        // within its length.
         match unsafe { bpf(PROG_LOAD, &mut attributes) } {
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && tries > 0 => {}
             result => break result?,
@@ -130,6 +160,73 @@ pub fn load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
     };
     // SAFETY: the descriptor was just made and nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// Why a program for events isn't loaded.
+#[derive(Debug)]
+pub enum LoadError {
+    /// The verifier refuses it; the last line of what it says.
+    Verifier(String),
+    /// Programs aren't allowed at all, or another failure.
+    System(io::Error),
+}
+
+/// An array of one perf event. The entry is removed when this descriptor is closed.
+pub fn create_event_array() -> io::Result<OwnedFd> {
+    let mut attributes = MapCreate {
+        map_type: MAP_TYPE_PERF_EVENT_ARRAY,
+        key_size: 4,
+        value_size: 4,
+        max_entries: 1,
+        ..MapCreate::default()
+    };
+    // SAFETY: there are no pointers among the attributes.
+    let descriptor = unsafe { bpf(MAP_CREATE, &mut attributes)? };
+    // SAFETY: the descriptor was just made and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// Puts `event` into an array of one.
+pub fn set_event(array: &OwnedFd, event: BorrowedFd<'_>) -> io::Result<()> {
+    let key = 0_u32;
+    let value = event.as_raw_fd();
+    let mut attributes = MapElement {
+        map: u32::try_from(array.as_raw_fd()).map_err(io::Error::other)?,
+        key: std::ptr::from_ref(&key) as u64,
+        value: std::ptr::from_ref(&value) as u64,
+        ..MapElement::default()
+    };
+    // SAFETY: key and value have the map's sizes and live through the call, which only reads them.
+    unsafe { bpf(MAP_UPDATE_ELEMENT, &mut attributes)? };
+    Ok(())
+}
+
+/// Has the kernel check and take over a program for perf events. What the verifier says is asked for only once it has
+/// refused the program: otherwise it costs time.
+pub fn load_for_event(instructions: &[Instruction]) -> Result<OwnedFd, LoadError> {
+    let first = match load_type(PROG_TYPE_PERF_EVENT, instructions, &mut []) {
+        Ok(program) => return Ok(program),
+        Err(error) => error,
+    };
+    if first.raw_os_error() == Some(libc::EPERM) || first.raw_os_error() == Some(libc::ENOSYS) {
+        return Err(LoadError::System(first));
+    }
+    let mut log = vec![0; LOG_BYTES];
+    match load_type(PROG_TYPE_PERF_EVENT, instructions, &mut log) {
+        Ok(program) => Ok(program),
+        Err(error) => Err(LoadError::Verifier(
+            last_line(&log).unwrap_or(error.to_string()),
+        )),
+    }
+}
+
+/// The last line of a verifier's log that says what was wrong: statistics follow it.
+fn last_line(log: &[u8]) -> Option<String> {
+    let text = log.split(|byte| *byte == 0).next()?;
+    let text = String::from_utf8_lossy(text);
+    let mut lines = text.lines().rev().map(str::trim);
+    let line = lines.find(|line| !line.is_empty() && !line.starts_with("processed "))?;
+    Some(line.to_owned())
 }
 
 /// Runs a program for raw tracepoints once, in the calling thread, with `arguments`; the result is what it returns.

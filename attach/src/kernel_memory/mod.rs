@@ -1,9 +1,9 @@
 //! Reads the host kernel's memory, by a small eBPF program that is made here and run by BPF_PROG_TEST_RUN.
 
-mod bpf;
+pub(crate) mod bpf;
 mod capabilities;
 mod error;
-mod program;
+pub(crate) mod program;
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -29,10 +29,10 @@ impl KernelMemory {
     /// # Errors
     /// The kernel has no eBPF, this process lacks a capability for it, or the kernel lets nobody read its memory.
     pub fn open() -> Result<Self, KernelMemoryError> {
-        let map = bpf::create_map(AT_ONCE).map_err(refused)?;
+        let map = bpf::create_map(AT_ONCE).map_err(why_refused)?;
         let limit = i32::try_from(AT_ONCE).unwrap_or_default();
         let instructions = program::instructions(map.as_raw_fd(), limit);
-        let program = bpf::load(&instructions).map_err(refused)?;
+        let program = bpf::load(&instructions).map_err(why_refused)?;
         let place = Place::map(&map).map_err(|error| KernelMemoryError::Failed {
             what: "map what the eBPF program reads",
             error,
@@ -42,7 +42,7 @@ impl KernelMemory {
             place: Mutex::new(place),
         };
         // A sandbox that lets programs be loaded and not run is found here.
-        memory.own_task().map_err(refused)?;
+        memory.own_task().map_err(why_refused)?;
         Ok(memory)
     }
 
@@ -99,7 +99,7 @@ impl KernelMemory {
 }
 
 /// What the failure of a call of bpf(2) means.
-fn refused(error: io::Error) -> KernelMemoryError {
+pub(crate) fn why_refused(error: io::Error) -> KernelMemoryError {
     match error.raw_os_error() {
         Some(libc::ENOSYS) => KernelMemoryError::NoBpf,
         Some(libc::EPERM | libc::EACCES) => {
@@ -112,7 +112,7 @@ fn refused(error: io::Error) -> KernelMemoryError {
         }
         Some(libc::EINVAL) => KernelMemoryError::Refused(error),
         _ => KernelMemoryError::Failed {
-            what: "load and run an eBPF program that reads the host kernel's memory",
+            what: "load and run an eBPF program",
             error,
         },
     }

@@ -3,21 +3,21 @@
 use super::bpf::Instruction;
 
 /// Numbers of helpers (`include/uapi/linux/bpf.h`).
-const HELPER_GET_CURRENT_TASK: i32 = 35;
-const HELPER_PROBE_READ_KERNEL: i32 = 113;
+pub const HELPER_GET_CURRENT_TASK: i32 = 35;
+pub const HELPER_PROBE_READ_KERNEL: i32 = 113;
 /// The source register of a 64-bit load that says: the address of a map's value.
 const PSEUDO_MAP_VALUE: u8 = 2;
 
 /// Opcodes.
-const LOAD_64: u8 = 0x79;
-const STORE_64: u8 = 0x7b;
-const LOAD_IMMEDIATE_64: u8 = 0x18;
-const MOVE_REGISTER: u8 = 0xbf;
-const MOVE_IMMEDIATE: u8 = 0xb7;
+pub const LOAD_64: u8 = 0x79;
+pub const STORE_64: u8 = 0x7b;
+pub const LOAD_IMMEDIATE_64: u8 = 0x18;
+pub const MOVE_REGISTER: u8 = 0xbf;
+pub const MOVE_IMMEDIATE: u8 = 0xb7;
 const JUMP_IF_NOT: u8 = 0x55;
 const JUMP_IF_ABOVE: u8 = 0x25;
-const CALL: u8 = 0x85;
-const EXIT: u8 = 0x95;
+pub const CALL: u8 = 0x85;
+pub const EXIT: u8 = 0x95;
 
 /// The program's result when a length is too large. Errors of the helper are other negative numbers.
 const TOO_LONG: i32 = -1;
@@ -50,7 +50,8 @@ pub fn instructions(map: i32, limit: i32) -> Vec<Instruction> {
     ]
 }
 
-fn op(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> Instruction {
+/// One instruction.
+pub fn op(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> Instruction {
     Instruction {
         code,
         registers: destination | source << 4,

@@ -28,7 +28,7 @@ const MIN_SIGHTINGS: u8 = 8;
 pub struct Cpu {
     vcpu: u16,
     /// The offset of its per-CPU area, once the areas are set up.
-    base: Option<u64>,
+    pub(super) base: Option<u64>,
     /// This thread's view of the kernel's modules.
     modules: KnownModules,
     /// Another CPU's offset that was in the GS base instead, and how many times in a row.
@@ -259,7 +259,7 @@ impl LinuxKnowledge {
 
 /// The address of the per-CPU variable `symbol` in the area at `base`. Before 6.15 per-CPU symbols are offsets from 0;
 /// since then they are ordinary addresses, and `base` is the distance from there.
-fn per_cpu(symbol: u64, placement: Placement, base: u64) -> u64 {
+pub fn per_cpu(symbol: u64, placement: Placement, base: u64) -> u64 {
     if symbol >= KERNEL_MAP {
         symbol.wrapping_add(placement.slide).wrapping_add(base)
     } else {

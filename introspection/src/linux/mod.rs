@@ -4,6 +4,7 @@ mod cpu;
 mod learn;
 mod modules;
 mod placement;
+mod places;
 mod processes;
 mod running;
 #[cfg(test)]

@@ -34,7 +34,8 @@ pub fn name<M: PhysicalMemory>(
     Some(bytes)
 }
 
-fn address<M: PhysicalMemory>(
+/// The address of the value at `location`. `None` if an address of its chain isn't mapped.
+pub fn address<M: PhysicalMemory>(
     location: &Location,
     space: &AddressSpace<'_, M>,
     registers: &Registers,

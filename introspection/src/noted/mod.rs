@@ -3,6 +3,8 @@
 mod location;
 mod note;
 mod pid_at;
+mod places;
 
 pub use note::identify;
 pub use pid_at::{PidAtError, parse};
+pub use places::places;

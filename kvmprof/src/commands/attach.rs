@@ -4,19 +4,29 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use kvmprof_abi::prf::MAX_ADDRESSES;
 use kvmprof_attach::{HostKernel, Machine, find_machines};
 use kvmprof_recording::StackParts;
 use kvmprof_report::text::visible;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage, value};
-use kvmprof_vmm::attached::{AttachConfig, AttachedEnd, attach};
+use kvmprof_vmm::attached::{AttachConfig, AttachedEnd, Capture, attach};
 use kvmprof_vmm::clock::DEFAULT_HZ;
 use kvmprof_vmm::profiler::RecordPlan;
 use kvmprof_vmm::vm::block_signals;
 
 use super::run::pid_at;
 use super::units::parse_stacks;
+
+/// The argument of `--capture`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum CaptureWay {
+    /// kvmprof stops the vCPU for each sample, by ptrace: everything that can be seen of a guest
+    #[default]
+    Ptrace,
+    /// The host's kernel takes samples in an interrupt, by eBPF: nothing is stopped, and there are no call stacks
+    Kernel,
+}
 
 /// Options of `kvmprof attach`.
 #[derive(Debug, Args)]
@@ -36,6 +46,9 @@ pub struct AttachArguments {
     /// Record every tick to this file, until the guest or kvmprof ends; see kvmprof report
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    /// Who takes samples
+    #[arg(long, value_name = "WAY", value_enum, default_value_t)]
+    capture: CaptureWay,
     /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or none
     #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks, requires = "record")]
     stacks: StackParts,
@@ -66,6 +79,11 @@ impl Command for AttachArguments {
                 "attach needs --socket or --record: without them nobody would get the samples",
             ));
         }
+        if self.jitter && self.capture == CaptureWay::Kernel {
+            return Err(usage(
+                "--jitter needs --capture ptrace: the host's kernel has no clock with a random phase",
+            ));
+        }
         let knowledge = self.pid_at.as_deref().map(pid_at).transpose();
         let knowledge = knowledge.map_err(usage)?;
         let host = HostKernel::open()
@@ -85,6 +103,10 @@ impl Command for AttachArguments {
             host,
             kernel: self.kernel.clone(),
             knowledge,
+            capture: match self.capture {
+                CaptureWay::Ptrace => Capture::Ptrace,
+                CaptureWay::Kernel => Capture::Kernel,
+            },
             hz: self.hz,
             jitter: self.jitter,
             socket: self.socket.clone(),

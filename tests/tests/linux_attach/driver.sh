@@ -46,11 +46,14 @@ attach_ended() {
     echo $? >"$LAB_OUT/$what.attach.status"
 }
 
-# profile_it NAME GUEST: the guest's processes, then the guest while it is halted, and until it ends.
+# profile_it NAME GUEST: the guest's processes, by ptrace and by the host's kernel, then the guest while it is halted, and until it ends.
 profile_it() {
     says 'workload running'
     kvmprof list --json >"$LAB_OUT/$1.list.json"
     attach "$1" "$2"
+    sampled 600
+    detach
+    attach "$1.kernel" "$2" --capture kernel
     sampled 600
     detach
     tell halt

@@ -106,10 +106,17 @@ fn guests_are_listed_with_their_vcpus_and_memory(run: &Run) {
     }
 }
 
+/// The recordings of busy guests, by ptrace and by the host's kernel: the guest and the recording's name.
+fn captures() -> impl Iterator<Item = (&'static str, String)> {
+    GUESTS.into_iter().flat_map(|(guest, ..)| {
+        [guest.to_owned(), format!("{guest}.kernel")].map(|name| (guest, name))
+    })
+}
+
 /// A program counter tells whose it is by where the programs were linked to.
 fn user_samples_name_their_process(run: &Run) {
-    for (guest, ..) in GUESTS {
-        let (_, samples) = run.recording(guest);
+    for (guest, name) in captures() {
+        let (_, samples) = run.recording(&name);
         let text = |start: u64| start..start + 0x100_0000;
         let programs: [(Range<u64>, i32); 2] = [
             (text(ONE), run.pid(guest, "one")),
@@ -122,7 +129,7 @@ fn user_samples_name_their_process(run: &Run) {
             let pids: Vec<i32> = user.map(|(sample, _)| sample.pid).collect();
             let right = pids.iter().filter(|other| **other == pid).count();
             println!(
-                "{guest}: {right} of {} at {text:x?} are of {pid}",
+                "{name}: {right} of {} at {text:x?} are of {pid}",
                 pids.len()
             );
             assert!(pids.len() >= 50 && right * 100 >= pids.len() * 99);
@@ -131,7 +138,14 @@ fn user_samples_name_their_process(run: &Run) {
         let known = samples
             .iter()
             .filter(|(sample, _)| brief.contains(&sample.pc));
-        assert!(known.clone().count() > 0 && known.into_iter().all(|(one, _)| one.pid > 0));
+        let (known, all) = (
+            known.clone().filter(|(one, _)| one.pid > 0).count(),
+            known.count(),
+        );
+        println!("{name}: {known} of {all} of the part-time process have a pid");
+        // The host's kernel doesn't wait for memory that isn't there.
+        let least = if name == guest { 100 } else { 99 };
+        assert!(all > 0 && known * 100 >= all * least);
     }
 }
 
@@ -223,7 +237,11 @@ fn a_halted_guest_stays_halted(run: &Run) {
 
 fn guests_go_on_and_their_end_is_noticed(run: &Run) {
     for (guest, ..) in GUESTS {
-        for name in [guest.to_owned(), format!("{guest}.halted")] {
+        for name in [
+            guest.to_owned(),
+            format!("{guest}.kernel"),
+            format!("{guest}.halted"),
+        ] {
             let status = run.finished.text(&format!("{name}.attach.status"));
             assert_eq!(status.trim(), "0", "{name}: {}", run.said(&name));
             let (contents, _) = run.recording(&name);
@@ -244,6 +262,8 @@ fn guests_go_on_and_their_end_is_noticed(run: &Run) {
         );
         let status = run.finished.json(&format!("{guest}.json"));
         assert_eq!(status["clock"]["source"], "ptrace");
+        let by_kernel = run.finished.json(&format!("{guest}.kernel.json"));
+        assert_eq!(by_kernel["clock"]["source"], "kernel");
         assert!(status["machine"]["linux"]["release"].is_string());
     }
 }

@@ -7,6 +7,7 @@ use kvmprof_attach::AttachError;
 use kvmprof_attach::tracer::{CodeError, TraceError};
 use kvmprof_introspection::IntrospectionError;
 
+use super::kernel_capture::KernelCaptureError;
 use crate::host_socket::HostSocketError;
 use crate::vm::VmError;
 
@@ -27,6 +28,9 @@ pub enum AttachedError {
         /// What has happened.
         source: TraceError,
     },
+    /// The host's kernel takes no samples of it.
+    #[error(transparent)]
+    Capture(#[from] KernelCaptureError),
     /// No vCPU has a thread.
     #[error(
         "No vCPU of the guest of process {0} has run yet, or their threads can't be found: try again later"

@@ -1,8 +1,9 @@
-//! A guest that another program runs: its vCPUs are stopped by ptrace(2) for each sample, and everything else is as for
-//! a guest of our own.
+//! A guest that another program runs: its vCPUs are stopped by ptrace(2) for each sample, or the host's kernel takes samples,
+//! and everything else is as for a guest of our own.
 
 mod backend;
 mod error;
+mod kernel_capture;
 mod learn;
 mod threads;
 mod vcpu;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use event_manager::MutEventSubscriber;
+use kvmprof_attach::sampling::SamplingHost;
 use kvmprof_attach::tracer::{Look, ThreadCode, TracedVcpu};
 use kvmprof_attach::{AttachedMemory, HostKernel, Machine};
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
@@ -36,6 +38,26 @@ use vcpu::AttachedCommon;
 use vmm_watch::VmmWatch;
 
 pub use error::AttachedError;
+pub use kernel_capture::KernelCaptureError;
+
+/// Who takes samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Capture {
+    /// This process, which stops the vCPU by ptrace(2) for each.
+    #[default]
+    Ptrace,
+    /// The host's kernel, without stopping the vCPU's thread: less guest time a sample, and no call stacks.
+    Kernel,
+}
+
+impl Capture {
+    fn clock_source(self) -> ClockSource {
+        match self {
+            Self::Ptrace => ClockSource::Ptrace,
+            Self::Kernel => ClockSource::Kernel,
+        }
+    }
+}
 
 /// A guest to be attached to, and how it is profiled.
 #[derive(Debug)]
@@ -48,9 +70,11 @@ pub struct AttachConfig {
     pub kernel: Option<PathBuf>,
     /// What is known of the guest, if it isn't to be learned.
     pub knowledge: Option<GuestKnowledge>,
+    /// Who takes samples.
+    pub capture: Capture,
     /// Ticks a second on each vCPU.
     pub hz: u32,
-    /// Whether ticks have a random phase.
+    /// Whether ticks have a random phase; with [`Capture::Kernel`] they never have.
     pub jitter: bool,
     /// Where clients connect.
     pub socket: Option<PathBuf>,
@@ -97,9 +121,10 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     if let Err(error) = learner.look(&memory, &knowledge) {
         log::warn!("Samples have no processes for now: {error}");
     }
+    let sampling = sampling_host(config.capture, &memory, &knowledge, &vcpus)?;
     let plan = ClockPlan {
         hz: config.hz,
-        source: ClockSource::Ptrace,
+        source: config.capture.clock_source(),
         jitter: config.jitter,
         registers: RegisterSource::Ioctls,
     };
@@ -124,6 +149,7 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         jitter: config.jitter,
         guest_has_ended: watch.has_ended(),
         stopping: Arc::new(AtomicBool::new(false)),
+        sampling,
     };
     let (mut threads, rings) = AttachedThreads::start(&vcpus, code, common, &doorbell)
         .map_err(VmError::host("a thread"))?;
@@ -157,6 +183,26 @@ fn check(vcpus: &mut [TracedVcpu], pid: i32) -> Result<(), AttachedError> {
         Ok(_) => Ok(()),
         Err(source) => Err(AttachedError::Trace { pid, source }),
     }
+}
+
+/// What makes the programs that take samples, if the host's kernel is to take them and can.
+fn sampling_host(
+    capture: Capture,
+    memory: &AttachedMemory,
+    knowledge: &GuestKnowledge,
+    vcpus: &[(i32, i32)],
+) -> Result<Option<Arc<SamplingHost>>, KernelCaptureError> {
+    if capture == Capture::Ptrace {
+        return Ok(None);
+    }
+    let host = SamplingHost::new(memory)?;
+    // Nothing but Linux is ever learned later on.
+    let may_be_linux = knowledge.is_pending() || knowledge.linux().is_some();
+    if !host.knows_privilege() && !may_be_linux {
+        return Err(KernelCaptureError::NoPrivilege);
+    }
+    kernel_capture::check(&host, memory, vcpus)?;
+    Ok(Some(Arc::new(host)))
 }
 
 /// What is known of the guest before its memory is looked through.

@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use kvmprof_attach::tracer::{ThreadCode, TracedVcpu};
 
 use super::AttachedEnd;
+use super::kernel_capture::KernelVcpu;
 use super::learn::Learner;
 use super::vcpu::{AttachedCommon, AttachedVcpu};
 use crate::vcpu::{Doorbell, VcpuShared, tick_ring};
@@ -45,19 +46,36 @@ impl AttachedThreads {
         for ((descriptor, tid), vcpu) in vcpus.iter().copied().zip(0..) {
             let (ticks, ring) = tick_ring(vcpu, Arc::clone(doorbell));
             let shared = Arc::<VcpuShared>::default();
-            let thread = AttachedVcpu {
-                vcpu,
-                tid,
-                traced: TracedVcpu::new(pid, tid, descriptor, code),
-                shared: Arc::clone(&shared),
-                ticks,
-                common: Arc::clone(&all.common),
-            };
             let (left, doorbell) = (Arc::clone(&all.left), Arc::clone(doorbell));
-            all.threads.push(thread.start(move || {
+            let ended = move || {
                 left.fetch_sub(1, Ordering::Relaxed);
                 doorbell.ring_anyway();
-            })?);
+            };
+            let traced = TracedVcpu::new(pid, tid, descriptor, code);
+            let (common, thread_shared) = (Arc::clone(&all.common), Arc::clone(&shared));
+            let thread = match all.common.sampling.clone() {
+                None => AttachedVcpu {
+                    vcpu,
+                    tid,
+                    traced,
+                    shared: thread_shared,
+                    ticks,
+                    common,
+                }
+                .start(ended),
+                Some(host) => KernelVcpu {
+                    vcpu,
+                    tid,
+                    descriptor,
+                    traced,
+                    shared: thread_shared,
+                    ticks,
+                    common,
+                    host,
+                }
+                .start(ended),
+            };
+            all.threads.push(thread?);
             all.shared.push(Arc::clone(&shared));
             profiled.push((shared, ring));
         }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
+use kvmprof_attach::sampling::SamplingHost;
 use kvmprof_attach::tracer::{Look, State, TraceError, TracedVcpu};
 use kvmprof_attach::{AttachError, AttachedMemory};
 use kvmprof_introspection::GuestKnowledge;
@@ -28,6 +29,8 @@ pub struct AttachedCommon {
     pub jitter: bool,
     /// Set by whoever sees that the guest has ended.
     pub guest_has_ended: Arc<AtomicBool>,
+    /// What takes samples in the host's kernel, if not this process takes them.
+    pub sampling: Option<Arc<SamplingHost>>,
     /// Set, and each vCPU's thread kicked, to end all of them.
     pub stopping: Arc<AtomicBool>,
 }

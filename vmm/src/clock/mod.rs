@@ -49,6 +49,8 @@ pub enum ClockSource {
     Ticker,
     /// For the vCPUs of another program: a thread for each of them stops it by ptrace(2).
     Ptrace,
+    /// For the vCPUs of another program: the host's kernel takes samples in the interrupt of a perf clock.
+    Kernel,
 }
 
 impl ClockSource {
@@ -58,6 +60,7 @@ impl ClockSource {
             Self::Thread => "thread",
             Self::Ticker => "ticker",
             Self::Ptrace => "ptrace",
+            Self::Kernel => "kernel",
         }
     }
 }

@@ -11,6 +11,7 @@ mod stopped;
 mod thread;
 mod view;
 
+pub(crate) use capture::page_table_root;
 pub use capture::{RegisterSource, select_registers};
 pub use exits::{ExitTotals, GuestExit};
 pub use gate::Gate;

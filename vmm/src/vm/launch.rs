@@ -290,7 +290,7 @@ fn start_vcpus(
     let image = Arc::clone(&machine.image);
     let fds = std::mem::take(&mut machine.vcpus);
     let ticker = match plan.source {
-        ClockSource::Thread | ClockSource::Ptrace => None,
+        ClockSource::Thread | ClockSource::Ptrace | ClockSource::Kernel => None,
         ClockSource::Ticker => {
             let kickers: Vec<_> = shared
                 .iter()

@@ -1,0 +1,39 @@
+//! Why the host's kernel takes no samples.
+
+use std::io;
+
+use crate::kernel_memory::{KernelMemoryError, why_refused};
+use crate::{HostKernelError, kernel_memory::bpf::LoadError};
+
+/// Why the host's kernel takes no samples.
+#[derive(Debug, thiserror::Error)]
+pub enum SamplingError {
+    /// The types of the host's kernel don't say where registers are.
+    #[error(transparent)]
+    Host(#[from] HostKernelError),
+    /// eBPF isn't allowed.
+    #[error(transparent)]
+    Bpf(#[from] KernelMemoryError),
+    /// The verifier doesn't accept the program.
+    #[error(
+        "The host's kernel refuses the eBPF program that takes samples ({0}): use --capture ptrace"
+    )]
+    Verifier(String),
+    /// The vCPU has gone.
+    #[error("A vCPU of the guest has gone")]
+    NoVcpu,
+}
+
+/// What the failure of a call of bpf(2) means.
+pub fn refused(error: io::Error) -> SamplingError {
+    why_refused(error).into()
+}
+
+impl From<LoadError> for SamplingError {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::Verifier(said) => Self::Verifier(said),
+            LoadError::System(error) => refused(error),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+use kvmprof_introspection::{LinearMap, TaskPointer, ValueKind, ValuePlace};
+use vm_memory::GuestAddress;
+
+use super::*;
+use crate::Slot;
+use record::{FLAGS, LOADED, OWN, VALUES};
+
+const HIGH: u64 = 1 << 32;
+
+fn slots() -> Slots {
+    let slot = |address, bytes, host_address| Slot {
+        address: GuestAddress(address),
+        bytes,
+        host_address,
+        is_read_only: false,
+    };
+    Slots::for_tests(&[
+        slot(0, 64 << 20, 0x7000_0000_0000),
+        slot(HIGH, 32 << 20, 0x7100_0000_0000),
+        slot(0xfffc_0000, 256 << 10, 0x7200_0000_0000),
+    ])
+}
+
+fn places() -> ProcessPlaces {
+    let value = |kind, at, width| ValuePlace { kind, at, width };
+    ProcessPlaces {
+        task: Some(TaskPointer {
+            at: GuestAddress(0x1000),
+            maps: vec![
+                LinearMap {
+                    address: 0xffff_8880_0000_0000,
+                    physical: GuestAddress(0),
+                    bytes: 1 << 46,
+                },
+                LinearMap {
+                    address: 0xffff_ffff_8100_0000,
+                    physical: GuestAddress(16 << 20),
+                    bytes: 8 << 20,
+                },
+            ],
+        }),
+        values: vec![
+            value(ValueKind::Pid, ValueAt::Task(0x500), 4),
+            value(
+                ValueKind::Interrupts(1),
+                ValueAt::Physical(GuestAddress(HIGH + 8)),
+                4,
+            ),
+            // Half of it is behind the end.
+            value(
+                ValueKind::Comm,
+                ValueAt::Physical(GuestAddress((64 << 20) - 8)),
+                16,
+            ),
+        ],
+        is_linux: true,
+    }
+}
+
+#[test]
+fn guest_addresses_become_the_vmms() {
+    let pointer = pointer(&places(), &slots()).unwrap();
+    assert_eq!(pointer.at, 0x7000_0000_1000);
+    let range = |guest, bytes, host| Range { guest, bytes, host };
+    assert_eq!(
+        pointer.ranges,
+        [
+            range(0xffff_8880_0000_0000, 64 << 20, 0x7000_0000_0000),
+            range(0xffff_8881_0000_0000, 32 << 20, 0x7100_0000_0000),
+            range(0xffff_ffff_8100_0000, 8 << 20, 0x7000_0100_0000),
+        ]
+    );
+    let sources: Vec<(usize, Source)> = reads(&places(), &slots())
+        .iter()
+        .map(|read| (read.index, read.source))
+        .collect();
+    let host = Source::Host(0x7100_0000_0008);
+    assert_eq!(sources, [(0, Source::Pointer(0x500)), (1, host)]);
+}
+
+#[test]
+fn a_record_has_what_was_read() {
+    let mut bytes = [0; RECORD_BYTES + 4];
+    bytes[..8].copy_from_slice(&77_u64.to_le_bytes());
+    bytes[8..16].copy_from_slice(&0x1234_u64.to_le_bytes());
+    bytes[VALUES + 16] = 9;
+    bytes[FLAGS] = u8::try_from(LOADED | OWN).unwrap();
+    bytes[FLAGS + 1] = 2;
+    let record = Record::parse(&bytes).unwrap();
+    assert_eq!(record.time(), 77);
+    assert!(record.is_own() && record.is_loaded());
+    assert_eq!(record.rip(), None);
+    assert_eq!(record.value(0), None);
+    assert_eq!(record.value(1).unwrap()[0], 9);
+    assert_eq!(record.value(ProcessPlaces::MAX), None);
+    assert_eq!(record.value(usize::MAX), None);
+    assert_eq!(Record::parse(&bytes[..RECORD_BYTES - 1]), None);
+}
+
+/// The host's kernel itself checks every instruction.
+#[test]
+fn the_kernel_accepts_the_program() {
+    let types = types().unwrap();
+    let layout = VcpuLayout::find(&Btf::parse(&types).unwrap()).unwrap();
+    let outputs = bpf::create_event_array().unwrap();
+    let (places, slots) = (places(), slots());
+    for with_places in [false, true] {
+        let plan = Plan {
+            vcpu: 0xffff_8880_0000_1000,
+            kvm: 0xffff_8880_0000_2000,
+            outputs: outputs.as_raw_fd(),
+            pointer: pointer(&places, &slots).filter(|_| with_places),
+            reads: reads(&places, &slots)
+                .into_iter()
+                .filter(|_| with_places)
+                .collect(),
+        };
+        bpf::load_for_event(&program::instructions(&layout, &plan)).unwrap();
+    }
+}
+
+#[test]
+fn the_verifiers_last_line_is_reported() {
+    let [instruction] = [bpf::Instruction {
+        code: 0xff,
+        registers: 0,
+        offset: 0,
+        immediate: 0,
+    }];
+    let refused = bpf::load_for_event(&[instruction]).unwrap_err();
+    let message = SamplingError::from(refused).to_string();
+    assert!(message.contains("--capture ptrace"), "{message}");
+    assert!(message.contains("(last insn is not an exit"), "{message}");
+}

@@ -1,0 +1,95 @@
+//! Where a Linux guest says who runs on a vCPU.
+
+use std::sync::atomic::Ordering;
+
+use kvmprof_recording::COMM_LENGTH;
+use vm_memory::GuestAddress;
+
+use super::cpu::per_cpu;
+use super::task_layout::SOFTIRQ;
+use super::{Cpu, LinuxKnowledge};
+use crate::places::{LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, ValuePlace};
+use crate::{PhysicalMemory, Registers};
+
+/// The longest direct mapping, in bytes (`Documentation/arch/x86/x86_64/mm.rst`, 5 levels).
+const DIRECT_MAP_LENGTH: u64 = 1 << 55;
+/// Fields of a task are within this many bytes of its start.
+const MAX_TASK: u64 = 1 << 20;
+
+impl Cpu {
+    /// Where this CPU's running task is. `None` until [`Cpu::identify`] has found one, and while the kernel starts up.
+    pub fn places<M: PhysicalMemory>(
+        &self,
+        linux: &LinuxKnowledge,
+        memory: &M,
+        registers: &Registers,
+    ) -> Option<ProcessPlaces> {
+        let placement = linux.placement.get()?;
+        let view = linux.view(memory, registers)?;
+        let base = match linux.addresses.per_cpu_offset {
+            Some(_) => self.base?,
+            None => 0,
+        };
+        // Before tasks are scheduled, pid 0 is the kernel's start-up and not idle.
+        let state = linux.addresses.system_state;
+        let state = state.and_then(|state| view.variable_u32(state));
+        if state.is_some_and(|state| state < linux.addresses.scheduling) {
+            return None;
+        }
+        let direct_map = linux.direct_map.load(Ordering::Relaxed);
+        (direct_map != 0).then_some(())?;
+        let place = |symbol| view.translate(per_cpu(symbol, placement, base));
+        let image = linux.image();
+        let maps = vec![
+            LinearMap {
+                address: direct_map,
+                physical: GuestAddress(0),
+                bytes: DIRECT_MAP_LENGTH,
+            },
+            // The first idle task is a variable of the kernel's.
+            LinearMap {
+                address: image.start.wrapping_add(placement.slide),
+                physical: placement.physical(image.start),
+                bytes: image.end.saturating_sub(image.start),
+            },
+        ];
+        let task = TaskPointer {
+            at: place(linux.addresses.current)?,
+            maps,
+        };
+        let preempt_count = linux.addresses.preempt_count.and_then(place);
+        Some(ProcessPlaces {
+            task: Some(task),
+            values: linux.values(preempt_count),
+            is_linux: true,
+        })
+    }
+}
+
+impl LinuxKnowledge {
+    fn values(&self, preempt_count: Option<GuestAddress>) -> Vec<ValuePlace> {
+        let in_task = |kind, offset: u64, width| {
+            (offset < MAX_TASK).then_some(ValuePlace {
+                kind,
+                at: ValueAt::Task(offset),
+                width,
+            })
+        };
+        let comm = u8::try_from(COMM_LENGTH).unwrap_or_default();
+        let softirqs = ValueKind::Interrupts(SOFTIRQ.into());
+        let interrupts = preempt_count.map(|address| ValuePlace {
+            kind: ValueKind::Interrupts(self.addresses.interrupts.into()),
+            at: ValueAt::Physical(address),
+            width: 4,
+        });
+        let count = self.tasks.softirq_count;
+        let all = [
+            in_task(ValueKind::Pid, self.tasks.tgid, 4),
+            in_task(ValueKind::Tid, self.tasks.pid, 4),
+            in_task(ValueKind::Comm, self.tasks.comm, comm),
+            count.and_then(|offset| in_task(softirqs, offset, 4)),
+            interrupts,
+        ];
+        all.into_iter().flatten().collect()
+    }
+}

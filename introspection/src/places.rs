@@ -1,0 +1,190 @@
+//! Where guest memory says who runs on a vCPU, for whoever reads it at a moment when nothing can be looked up.
+
+use kvmprof_recording::{COMM_LENGTH, Mode};
+use vm_memory::GuestAddress;
+
+use crate::{Identity, padded};
+
+/// The highest process id plus one (`PID_MAX_LIMIT`, `include/linux/threads.h`).
+const PID_LIMIT: i64 = 4 << 20;
+
+/// Guest-virtual addresses that are contiguous in physical memory, and stay so while the guest runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinearMap {
+    /// The first address.
+    pub address: u64,
+    /// Where that is in physical memory.
+    pub physical: GuestAddress,
+    /// How many bytes are mapped at most; there need not be memory for all.
+    pub bytes: u64,
+}
+
+/// Where the pointer to the running task is, and which addresses it can have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskPointer {
+    /// The pointer, 8 bytes.
+    pub at: GuestAddress,
+    /// The memory that tasks are in.
+    pub maps: Vec<LinearMap>,
+}
+
+/// Where a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueAt {
+    /// At this address, always.
+    Physical(GuestAddress),
+    /// So many bytes behind the start of the running task; less than 2^31.
+    Task(u64),
+}
+
+/// What a value says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueKind {
+    /// The process's id.
+    Pid,
+    /// The thread's id.
+    Tid,
+    /// The id of the process group.
+    ProcessGroup,
+    /// The name; it has [`COMM_LENGTH`] bytes.
+    Comm,
+    /// An interrupt is being serviced if one of these bits is set.
+    Interrupts(u64),
+}
+
+/// One value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValuePlace {
+    /// What it says.
+    pub kind: ValueKind,
+    /// Where it is.
+    pub at: ValueAt,
+    /// Its size in bytes: 1, 2, 4 or 8, or [`COMM_LENGTH`] for a name.
+    pub width: u8,
+}
+
+/// Where to read who runs on one vCPU. It holds while the guest's kernel runs, and the vCPU keeps its number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessPlaces {
+    /// The running task, where values are in that.
+    pub task: Option<TaskPointer>,
+    /// The values; no more than [`ProcessPlaces::MAX`].
+    pub values: Vec<ValuePlace>,
+    /// Whether it is Linux: its kernel has the upper half of all addresses, and thread 0 is idle.
+    pub is_linux: bool,
+}
+
+impl ProcessPlaces {
+    /// Most values that there are.
+    pub const MAX: usize = 6;
+
+    /// Who runs on a vCPU at privilege level `cpl`, which is halted or not. `value` gives the bytes of a value by its index,
+    /// as they were at that moment, or `None` if they couldn't be read.
+    pub fn identity(
+        &self,
+        cpl: u8,
+        halted: bool,
+        value: impl Fn(usize) -> Option<[u8; COMM_LENGTH]>,
+    ) -> Identity {
+        let mut identity = Identity::unknown(match (halted, cpl) {
+            (true, _) => Mode::Idle,
+            (false, 3) => Mode::User,
+            (false, _) => Mode::Kernel,
+        });
+        for (index, place) in self.values.iter().enumerate() {
+            let Some(bytes) = value(index) else {
+                continue;
+            };
+            let number = number(bytes, place.width);
+            match place.kind {
+                ValueKind::Pid => identity.pid = self.id(number),
+                ValueKind::Tid => identity.tid = self.id(number),
+                ValueKind::ProcessGroup => identity.process_group = self.id(number),
+                ValueKind::Comm => identity.comm = padded(bytes),
+                ValueKind::Interrupts(bits) => {
+                    let is_servicing = number.cast_unsigned() & bits != 0;
+                    if identity.mode == Mode::Kernel && is_servicing {
+                        identity.mode = Mode::Interrupt;
+                    }
+                }
+            }
+        }
+        if identity.tid == -1 {
+            identity.tid = identity.pid;
+        }
+        if self.is_linux && identity.mode == Mode::Kernel && identity.tid == 0 {
+            identity.mode = Mode::Idle;
+        }
+        identity
+    }
+
+    fn id(&self, number: i64) -> i32 {
+        let limit = if self.is_linux { PID_LIMIT } else { i64::MAX };
+        let id = Some(number).filter(|id| (0..limit).contains(id));
+        id.and_then(|id| i32::try_from(id).ok()).unwrap_or(-1)
+    }
+}
+
+/// The number in the first `width` bytes, sign-extended.
+fn number(bytes: [u8; COMM_LENGTH], width: u8) -> i64 {
+    let [a, b, c, d, e, f, g, h, ..] = bytes;
+    let unused = 64 - 8 * u32::from(width.clamp(1, 8));
+    i64::from_le_bytes([a, b, c, d, e, f, g, h]) << unused >> unused
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(is_linux: bool) -> ProcessPlaces {
+        let value = |kind, width| ValuePlace {
+            kind,
+            at: ValueAt::Task(0),
+            width,
+        };
+        ProcessPlaces {
+            task: None,
+            values: vec![
+                value(ValueKind::Pid, 4),
+                value(ValueKind::Tid, 4),
+                value(ValueKind::Interrupts(0xff00), 4),
+                value(ValueKind::Comm, 16),
+            ],
+            is_linux,
+        }
+    }
+
+    fn bytes(number: i32) -> [u8; COMM_LENGTH] {
+        let mut bytes = [0xee; COMM_LENGTH];
+        bytes[..4].copy_from_slice(&number.to_le_bytes());
+        bytes
+    }
+
+    fn identity(is_linux: bool, cpl: u8, numbers: [i32; 3]) -> Identity {
+        places(is_linux).identity(cpl, false, |index| match index {
+            3 => Some(*b"spinner\0leftover"),
+            _ => Some(bytes(numbers[index])),
+        })
+    }
+
+    #[test]
+    fn values_say_who_runs() {
+        let found = identity(true, 3, [12, 13, 0]);
+        assert_eq!((found.pid, found.tid, found.mode), (12, 13, Mode::User));
+        assert_eq!(found.comm, *b"spinner\0\0\0\0\0\0\0\0\0");
+        assert_eq!(identity(true, 0, [12, 13, 0x100]).mode, Mode::Interrupt);
+        assert_eq!(identity(true, 0, [12, 13, 0xff]).mode, Mode::Kernel);
+        assert_eq!(identity(true, 3, [12, 13, 0x100]).mode, Mode::User);
+        assert_eq!(identity(true, 0, [0, 0, 0]).mode, Mode::Idle);
+        assert_eq!(identity(false, 0, [0, 0, 0]).mode, Mode::Kernel);
+    }
+
+    #[test]
+    fn what_cannot_be_an_id_is_unknown() {
+        assert_eq!(identity(true, 3, [-5, 4 << 20, 0]).pid, -1);
+        assert_eq!(identity(true, 3, [-5, 4 << 20, 0]).tid, -1);
+        assert_eq!(identity(false, 3, [4 << 20, -1, 0]).tid, 4 << 20);
+        let none = places(true).identity(0, true, |_| None);
+        assert_eq!(none, Identity::unknown(Mode::Idle));
+    }
+}

@@ -1,0 +1,112 @@
+//! The events of one vCPU's thread: the clock, and the ring that its program writes to.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use kvmprof_attach::AttachedMemory;
+use kvmprof_attach::sampling::{SamplingHost, SamplingProgram};
+use kvmprof_introspection::ProcessPlaces;
+
+use super::error::KernelCaptureError;
+use super::ring::{Entry, PerfRing};
+use crate::perf_event::{Attributes, DISABLED, SOFTWARE};
+
+/// Events and their attributes (`include/uapi/linux/perf_event.h`).
+const CPU_CLOCK: u64 = 0;
+const BPF_OUTPUT: u64 = 10;
+const SAMPLE_IP: u64 = 1;
+const SAMPLE_RAW: u64 = 1 << 10;
+const WATERMARK: u64 = 1 << 14;
+const IOC_ENABLE: libc::Ioctl = 0x2400;
+const IOC_SET_BPF: libc::Ioctl = 0x4004_2408;
+
+/// A vCPU's thread.
+#[derive(Clone, Copy, Debug)]
+pub struct VcpuThreadId {
+    /// The vCPU's descriptor in its VMM.
+    pub descriptor: i32,
+    /// The thread.
+    pub tid: i32,
+}
+
+/// Takes samples as long as it lives.
+#[derive(Debug)]
+pub struct Capture {
+    // The clock ends before the ring that it writes to.
+    _clock: File,
+    _program: SamplingProgram,
+    ring: PerfRing,
+    _output: File,
+}
+
+impl Capture {
+    /// Has `thread` sampled each `period` ns that it runs, with the values of `places`.
+    ///
+    /// # Errors
+    /// The host's kernel refuses the program or an event.
+    pub fn start(
+        host: &SamplingHost,
+        memory: &AttachedMemory,
+        thread: VcpuThreadId,
+        places: Option<&ProcessPlaces>,
+        period: u64,
+    ) -> Result<Self, KernelCaptureError> {
+        let output = open_output(thread.tid).map_err(KernelCaptureError::Event)?;
+        let ring = PerfRing::map(&output).map_err(KernelCaptureError::Ring)?;
+        let program = host.program(memory, thread.descriptor, places, output.as_fd())?;
+        let clock = start_clock(thread.tid, period, &program).map_err(KernelCaptureError::Event)?;
+        Ok(Self {
+            _clock: clock,
+            _program: program,
+            ring,
+            _output: output,
+        })
+    }
+
+    /// Takes what was sampled until now.
+    pub fn drain(&mut self, each: impl FnMut(Entry)) {
+        self.ring.drain(each);
+    }
+}
+
+/// Whether the host's kernel takes samples of these threads: better now than at the first tick.
+///
+/// # Errors
+/// Why not.
+pub fn check(
+    host: &SamplingHost,
+    memory: &AttachedMemory,
+    vcpus: &[(i32, i32)],
+) -> Result<(), KernelCaptureError> {
+    for (descriptor, tid) in vcpus.iter().copied() {
+        let thread = VcpuThreadId { descriptor, tid };
+        Capture::start(host, memory, thread, None, 1_000_000_000)?;
+    }
+    Ok(())
+}
+
+fn open_output(tid: i32) -> io::Result<File> {
+    let mut attributes = Attributes::new(SOFTWARE, BPF_OUTPUT);
+    attributes.sample_period = 1;
+    attributes.sample_type = SAMPLE_IP | SAMPLE_RAW;
+    attributes.flags = WATERMARK;
+    // Nobody is to be woken up.
+    attributes.wakeup_events = u32::MAX;
+    attributes.open(tid)
+}
+
+fn start_clock(tid: i32, period: u64, program: &SamplingProgram) -> io::Result<File> {
+    let mut attributes = Attributes::new(SOFTWARE, CPU_CLOCK);
+    attributes.sample_period = period;
+    attributes.flags = DISABLED;
+    let clock = attributes.open(tid)?;
+    let program = program.as_fd().as_raw_fd();
+    for (request, argument) in [(IOC_SET_BPF, program), (IOC_ENABLE, 0)] {
+        // SAFETY: both requests take a number, on a descriptor of ours.
+        if unsafe { libc::ioctl(clock.as_raw_fd(), request, argument) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(clock)
+}

@@ -1,0 +1,29 @@
+//! Why the host's kernel takes no samples.
+
+use std::io;
+
+use kvmprof_attach::sampling::SamplingError;
+
+use crate::perf_event;
+
+/// Why the host's kernel takes no samples.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelCaptureError {
+    /// It refuses the program, or doesn't know the vCPU.
+    #[error(transparent)]
+    Program(#[from] SamplingError),
+    /// It refuses the clock's event or its ring.
+    #[error("--capture kernel needs perf's clock on the vCPUs' threads, but {}", perf_event::why_not(.0))]
+    Event(io::Error),
+    /// There is no room for samples.
+    #[error(
+        "Cannot map the ring for samples: {0}; give kvmprof CAP_IPC_LOCK, or set the host's sysctl kernel.perf_event_mlock_kb \
+         to more"
+    )]
+    Ring(io::Error),
+    /// Nothing tells user mode from kernel mode.
+    #[error(
+        "On this host's processor the host's kernel tells the mode only of Linux guests: use --capture ptrace"
+    )]
+    NoPrivilege,
+}

@@ -1,0 +1,219 @@
+//! What became of the ticks of a clock that advances only while its thread runs.
+//!
+//! The grid of ticks is in wall-clock time. Where the thread runs there is a sample for each period; what the host's
+//! scheduler says of the time between tells stolen ticks from idle ones. All of it is reckoned now and then, in whole
+//! periods: up to [`SLACK`] ticks stay open from one time to the next.
+
+use crate::clock::{ElapsedTicks, ThreadTimes};
+
+/// Ticks that may be open because what explains them isn't a whole period yet.
+const SLACK: i64 = 2;
+/// How far the scheduler's time of a running thread is behind, in ns: a tick of a host with 100 Hz, and some.
+const LAG: i64 = 20_000_000;
+
+/// The account of one vCPU's thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Reckoning {
+    /// In ns.
+    period: i64,
+    at: u64,
+    times: ThreadTimes,
+    /// Ticks of the grid that nothing is known of yet; below 0, samples that are ahead of the grid.
+    open: i64,
+    /// Samples that found no room in the ring, and aren't accounted for.
+    lost: i64,
+    /// Time that the thread waited for a processor, or slept, and that no tick was accounted for, in ns.
+    delay: i64,
+    asleep: i64,
+}
+
+impl Reckoning {
+    /// From `now` (ns) on, when the thread's times were `times`. The grid's period is in ns, and not 0.
+    pub fn new(period: u64, now: u64, times: ThreadTimes) -> Self {
+        Self {
+            period: signed(period).max(1),
+            at: now,
+            times,
+            open: 0,
+            lost: 0,
+            delay: 0,
+            asleep: 0,
+        }
+    }
+
+    /// `ticks` of the grid have passed until `now`, when the thread's times are `times`; `sampled` of them brought a sample,
+    /// and `lost` samples found no room. What became of the others.
+    pub fn account(
+        &mut self,
+        now: u64,
+        times: ThreadTimes,
+        ticks: u64,
+        sampled: u64,
+        lost: u64,
+    ) -> ElapsedTicks {
+        let grown = |new: u64, old: u64| signed(new.saturating_sub(old));
+        let delay = grown(times.delay, self.times.delay);
+        let run = grown(times.run, self.times.run);
+        self.delay += delay;
+        self.asleep += grown(now, self.at) - run - delay;
+        (self.at, self.times) = (now, times);
+        self.open += signed(ticks) - signed(sampled);
+        self.lost += signed(lost);
+        let lost = self.lost.min(self.open).max(0);
+        self.lost -= lost;
+        self.open -= lost;
+        let stolen = take(&mut self.open, &mut self.delay, self.period);
+        let idle = take(&mut self.open, &mut self.asleep, self.period);
+        // The interrupts of a busy host come late, so that several ticks make one sample.
+        let unexplained = (self.open - SLACK).max(0);
+        self.open -= unexplained;
+        self.forget();
+        ElapsedTicks {
+            idle: unsigned(idle),
+            stolen: unsigned(stolen),
+            lost: unsigned(lost + unexplained),
+            sample: false,
+        }
+    }
+
+    /// What was explained by samples must not explain other ticks later.
+    fn forget(&mut self) {
+        let most = LAG + SLACK * self.period;
+        self.delay = self.delay.min(most);
+        self.asleep = self.asleep.clamp(-most, most);
+        self.lost = self.lost.min(SLACK);
+    }
+}
+
+/// Takes as many of the open ticks as `time` has periods.
+fn take(open: &mut i64, time: &mut i64, period: i64) -> i64 {
+    let ticks = (*time / period).min(*open).max(0);
+    *open -= ticks;
+    *time -= ticks * period;
+    ticks
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PERIOD: u64 = 1_000_000;
+
+    /// Time in which the thread ran, waited and slept, in ns, with as many samples and records lost.
+    struct Span {
+        run: u64,
+        delay: u64,
+        asleep: u64,
+        sampled: u64,
+        lost: u64,
+    }
+
+    fn account(spans: &[Span]) -> ([u64; 3], u64) {
+        let mut reckoning = Reckoning::new(PERIOD, 0, ThreadTimes::default());
+        let (mut now, mut ticks, mut times) = (0, 0, ThreadTimes::default());
+        let mut sums = [0; 3];
+        for span in spans {
+            now += span.run + span.delay + span.asleep;
+            times.run += span.run;
+            times.delay += span.delay;
+            let passed = now / PERIOD - ticks;
+            ticks += passed;
+            let elapsed = reckoning.account(now, times, passed, span.sampled, span.lost);
+            for (sum, more) in sums
+                .iter_mut()
+                .zip([elapsed.idle, elapsed.stolen, elapsed.lost])
+            {
+                *sum += more;
+            }
+        }
+        (sums, ticks)
+    }
+
+    fn span(run: u64, delay: u64, asleep: u64, sampled: u64, lost: u64) -> Span {
+        let [run, delay, asleep] = [run, delay, asleep].map(|ticks| ticks * PERIOD);
+        Span {
+            run,
+            delay,
+            asleep,
+            sampled,
+            lost,
+        }
+    }
+
+    #[test]
+    fn ticks_go_to_what_the_scheduler_says() {
+        assert_eq!(account(&[span(10, 0, 0, 10, 0)]).0, [0, 0, 0]);
+        assert_eq!(account(&[span(0, 0, 10, 0, 0)]).0, [10, 0, 0]);
+        assert_eq!(account(&[span(4, 3, 3, 4, 0)]).0, [3, 3, 0]);
+        assert_eq!(account(&[span(10, 0, 0, 5, 5)]).0, [0, 0, 5]);
+        // What nothing explains, but for the slack.
+        assert_eq!(account(&[span(10, 0, 0, 0, 0)]).0, [0, 0, 8]);
+    }
+
+    #[test]
+    fn many_short_waits_add_up() {
+        let spans: Vec<Span> = (0..100)
+            .map(|_| Span {
+                run: 0,
+                delay: PERIOD / 4,
+                asleep: PERIOD / 4,
+                sampled: 0,
+                lost: 0,
+            })
+            .collect();
+        let ([idle, stolen, lost], ticks) = account(&spans);
+        assert_eq!(ticks, 50);
+        assert!(
+            (24..=25).contains(&idle) && (24..=25).contains(&stolen),
+            "{idle} {stolen}"
+        );
+        assert_eq!(lost, 0);
+    }
+
+    #[test]
+    fn a_thread_whose_time_is_told_late_was_not_asleep_twice() {
+        // 4 ms are told later than they were sampled.
+        let early = Span {
+            run: 0,
+            asleep: 4 * PERIOD,
+            ..span(0, 0, 0, 4, 0)
+        };
+        let mut reckoning = Reckoning::new(PERIOD, 0, ThreadTimes::default());
+        let times = ThreadTimes::default();
+        let first = reckoning.account(4 * PERIOD, times, 4, early.sampled, 0);
+        assert_eq!(first, ElapsedTicks::default());
+        let told = ThreadTimes {
+            run: 4 * PERIOD,
+            delay: 0,
+        };
+        let second = reckoning.account(8 * PERIOD, told, 4, 0, 0);
+        assert_eq!(second.idle, 4);
+    }
+
+    proptest! {
+        /// Whatever is told, no tick is counted twice, and all but a few are.
+        #[test]
+        fn every_tick_is_counted_once(
+            spans in prop::collection::vec((0_u64..50, 0_u64..50, 0_u64..50, 0_u64..20), 1..50),
+        ) {
+            let spans: Vec<Span> = spans
+                .into_iter()
+                .map(|(run, delay, asleep, lost)| span(run, delay, asleep, run, lost))
+                .collect();
+            let sampled: u64 = spans.iter().map(|span| span.sampled).sum();
+            let (sums, ticks) = account(&spans);
+            let counted = sampled + sums.iter().sum::<u64>();
+            prop_assert!(counted <= ticks && ticks - counted <= 2, "{counted} {ticks} {sums:?}");
+        }
+    }
+}

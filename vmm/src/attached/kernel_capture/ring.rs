@@ -1,0 +1,188 @@
+//! The ring of a perf event (`struct perf_event_mmap_page`, `include/uapi/linux/perf_event.h`).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kvmprof_attach::sampling::{RECORD_BYTES, Record};
+use kvmprof_introspection::bytes::{array_at, u32_at, u64_at};
+
+const PAGE: usize = 4096;
+/// Bytes of the ring behind its first page: a power of 2. Half of what each processor may have without a privilege
+/// (kernel.perf_event_mlock_kb) holds 0.08 s of samples at 10 kHz.
+const RING_BYTES: usize = 32 * PAGE;
+/// Offsets in the first page.
+const DATA_HEAD: usize = 1024;
+const DATA_TAIL: usize = 1032;
+/// Types of records.
+const RECORD_LOST: u32 = 2;
+const RECORD_SAMPLE: u32 = 9;
+/// Bytes of a record's header.
+const HEADER_BYTES: usize = 8;
+/// A sample has its address and its length before what the program wrote.
+const SAMPLE_BYTES: usize = HEADER_BYTES + 8 + 4;
+/// The longest record that is looked at.
+const MAX_RECORD: usize = 256;
+/// What the processor did, in a record's `misc`.
+const CPU_MODE: u16 = 7;
+const GUEST_KERNEL: u16 = 4;
+const GUEST_USER: u16 = 5;
+
+const _: () = assert!(SAMPLE_BYTES + RECORD_BYTES <= MAX_RECORD);
+
+/// Where the clock's interrupt came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interrupted {
+    /// The guest's kernel, at this address.
+    GuestKernel(u64),
+    /// A guest's program, at this address.
+    GuestUser(u64),
+    /// The host, on behalf of the guest or not.
+    Host,
+}
+
+/// What is taken out of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A sample.
+    Sample(Interrupted, Record),
+    /// So many samples found no room, or can't be read.
+    Lost(u64),
+}
+
+/// The ring of one event.
+#[derive(Debug)]
+pub struct PerfRing(NonNull<u8>);
+
+// SAFETY: the mapping belongs to the whole process, and this is its only owner.
+unsafe impl Send for PerfRing {}
+
+impl PerfRing {
+    /// Maps the ring of `event`.
+    ///
+    /// # Errors
+    /// What mmap(2) says: EPERM beyond kernel.perf_event_mlock_kb.
+    pub fn map(event: &File) -> io::Result<Self> {
+        // SAFETY: a new mapping at a place that the kernel chooses; nothing of this process is changed.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                PAGE + RING_BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                event.as_raw_fd(),
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        NonNull::new(address.cast())
+            .map(Self)
+            .ok_or_else(|| io::Error::other("it is mapped at address 0"))
+    }
+
+    /// Takes all entries that are there now.
+    pub fn drain(&mut self, mut each: impl FnMut(Entry)) {
+        let head = self.position(DATA_HEAD).load(Ordering::Acquire);
+        let mut tail = self.position(DATA_TAIL).load(Ordering::Relaxed);
+        while head.wrapping_sub(tail) >= HEADER_BYTES as u64 {
+            let mut bytes = [0; MAX_RECORD];
+            self.copy(tail, &mut bytes);
+            let length = u16::from_le_bytes(array_at(&bytes, 6).unwrap_or_default());
+            if usize::from(length) < HEADER_BYTES {
+                // No record follows one without a length.
+                tail = head;
+                break;
+            }
+            let whole = bytes.get(..usize::from(length)).unwrap_or(&bytes);
+            if let Some(entry) = parse(whole) {
+                each(entry);
+            }
+            tail = tail.wrapping_add(length.into());
+        }
+        self.position(DATA_TAIL).store(tail, Ordering::Release);
+    }
+
+    fn position(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: both offsets are within the first page, aligned to 8 bytes, and mapped as long as `self` lives; the kernel
+        // accesses them atomically.
+        unsafe { AtomicU64::from_ptr(self.0.as_ptr().add(offset).cast()) }
+    }
+
+    fn copy(&self, from: u64, buffer: &mut [u8; MAX_RECORD]) {
+        let start = usize::try_from(from % RING_BYTES as u64).unwrap_or_default();
+        let first = MAX_RECORD.min(RING_BYTES - start);
+        let (before, behind) = buffer.split_at_mut(first);
+        // SAFETY: both parts are within the mapped ring; the kernel doesn't write to what lies between tail and head, and
+        // what is copied beyond the head isn't used.
+        unsafe {
+            let data = self.0.as_ptr().add(PAGE);
+            std::ptr::copy_nonoverlapping(data.add(start), before.as_mut_ptr(), before.len());
+            std::ptr::copy_nonoverlapping(data, behind.as_mut_ptr(), behind.len());
+        }
+    }
+}
+
+impl Drop for PerfRing {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `map` with this length, and isn't used any more.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE + RING_BYTES) };
+    }
+}
+
+/// What a record says; `None` for those of no interest.
+fn parse(bytes: &[u8]) -> Option<Entry> {
+    match u32_at(bytes, 0)? {
+        RECORD_LOST => Some(Entry::Lost(u64_at(bytes, HEADER_BYTES + 8)?)),
+        RECORD_SAMPLE => Some(sample(bytes).unwrap_or(Entry::Lost(1))),
+        _ => None,
+    }
+}
+
+fn sample(bytes: &[u8]) -> Option<Entry> {
+    let misc = u16::from_le_bytes(array_at(bytes, 4)?);
+    let address = u64_at(bytes, HEADER_BYTES)?;
+    let record = Record::parse(bytes.get(SAMPLE_BYTES..)?)?;
+    let interrupted = match misc & CPU_MODE {
+        GUEST_KERNEL => Interrupted::GuestKernel(address),
+        GUEST_USER => Interrupted::GuestUser(address),
+        _ => Interrupted::Host,
+    };
+    Some(Entry::Sample(interrupted, record))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kind: u32, misc: u16, rest: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(HEADER_BYTES + rest.len()).unwrap();
+        let mut bytes = kind.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&misc.to_le_bytes());
+        bytes.extend_from_slice(&length.to_le_bytes());
+        bytes.extend_from_slice(rest);
+        bytes
+    }
+
+    #[test]
+    fn records_say_what_was_interrupted_and_what_was_lost() {
+        let mut rest = 0x1234_u64.to_le_bytes().to_vec();
+        rest.extend_from_slice(&[0; 4 + RECORD_BYTES]);
+        let interrupted = |misc| match parse(&record(RECORD_SAMPLE, misc, &rest)) {
+            Some(Entry::Sample(interrupted, _)) => interrupted,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(interrupted(5 | 1 << 14), Interrupted::GuestUser(0x1234));
+        assert_eq!(interrupted(4), Interrupted::GuestKernel(0x1234));
+        assert_eq!(interrupted(1), Interrupted::Host);
+        let short = record(RECORD_SAMPLE, 5, &rest[..100]);
+        assert_eq!(parse(&short), Some(Entry::Lost(1)));
+        let lost = [7_u64.to_le_bytes(), 5_u64.to_le_bytes()].concat();
+        assert_eq!(parse(&record(RECORD_LOST, 0, &lost)), Some(Entry::Lost(5)));
+        assert_eq!(parse(&record(5, 0, &lost)), None);
+        assert_eq!(parse(&[]), None);
+    }
+}
