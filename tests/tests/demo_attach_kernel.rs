@@ -8,12 +8,12 @@ use std::process::{Child, Command, Stdio};
 
 use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
-use kvmprof_demo_guest::{ELF, Mode, ROWS, function_at, row_of, rows};
-use kvmprof_recording::file::{Contents, Recording};
+use kvmprof_demo_guest::{ELF, Mode, ROWS, function_at, rows};
+use kvmprof_recording::file::Contents;
 use kvmprof_recording::{Mode as SampleMode, Sample, StackEnd};
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Machine, Sampled, assert_share, kvmprof, on_kvm, run, sampling_rate,
-    share, until,
+    Boot, Clock, CpuPressure, Machine, Sampled, assert_share, demo_row, kvmprof, on_kvm,
+    recorded_with_frames, run, sampling_rate, share, until,
 };
 use kvmprof_vmm::virtio::GuestAccess;
 use rustix::process::{Pid, Signal, kill_process};
@@ -96,14 +96,7 @@ impl Attached {
         let status = until("attach ends", || self.child.try_wait().unwrap());
         assert!(status.success(), "{status} {}", self.stderr());
         assert_eq!(self.stderr(), "");
-        let mut samples = Vec::new();
-        let contents = Recording::open(&self.file("recording"))
-            .unwrap()
-            .read(|ticks, frames| {
-                samples.extend(ticks.sample.map(|sample| (sample, frames.to_vec())));
-            })
-            .unwrap();
-        assert!(contents.account.balances());
+        let (samples, contents) = recorded_with_frames(&self.file("recording"));
         assert_eq!(contents.closed, Some(contents.account));
         (contents, samples)
     }
@@ -114,15 +107,6 @@ impl Drop for Attached {
         // It may have ended, and been waited for, already.
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-fn mode(sample: &Sample) -> Mode {
-    match sample.mode {
-        SampleMode::User => Mode::User,
-        SampleMode::Kernel => Mode::Kernel,
-        SampleMode::Interrupt => Mode::Interrupt,
-        SampleMode::Idle => Mode::Idle,
     }
 }
 
@@ -154,7 +138,7 @@ fn check_shares(
 ) {
     let mut counts = [0; ROWS];
     for (sample, _) in samples {
-        counts[row_of(mode(sample), sample.pid, sample.pc).unwrap()] += 1;
+        counts[demo_row(sample)] += 1;
     }
     let account = contents.account;
     let whole = counts.iter().sum::<u64>() + account.idle;
