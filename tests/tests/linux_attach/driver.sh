@@ -7,7 +7,7 @@ qemu() {
     exec 3<>"/run/$name.input"
     : >"$console"
     /usr/bin/qemu-system-x86_64 -name "guest=$name" -accel kvm -cpu host -smp "$vcpus" "$@" \
-        -nic none -vga none -display none -serial stdio \
+        -no-reboot -nic none -vga none -display none -serial stdio \
         -kernel /lab/vmlinuz -initrd /lab/guest.cpio -append "console=ttyS0 quiet panic=-1 $words" \
         <"/run/$name.input" >"$console" 2>"$LAB_OUT/$name.stderr" 3>&- &
     machine=$!
@@ -68,12 +68,21 @@ profile_it() {
     ended
 }
 
-start own --kernel /lab/vmlinuz --initrd /lab/guest.cpio --cpus 2 --memory 512M --hz 50 \
-    --cmdline 'console=ttyS0 quiet panic=-1'
-profile_it own "$machine"
-
-qemu qemu 2 '' -M pc -m 512
-profile_it qemu qemu
-
-qemu memfd 1 pti=on -M q35,memory-backend=ram -m 4608 -object memory-backend-memfd,id=ram,size=4608M
-profile_it memfd memfd
+for guest in $(cat /lab/guests); do
+    case $guest in
+    own)
+        start own --kernel /lab/vmlinuz --initrd /lab/guest.cpio --cpus 2 --memory 512M --hz 50 \
+            --cmdline 'console=ttyS0 quiet panic=-1'
+        profile_it own "$machine"
+        ;;
+    qemu)
+        qemu qemu 2 '' -M pc -m 512
+        profile_it qemu qemu
+        ;;
+    memfd)
+        qemu memfd 1 pti=on -M q35,memory-backend=ram -m 4608 \
+            -object memory-backend-memfd,id=ram,size=4608M
+        profile_it memfd memfd
+        ;;
+    esac
+done
