@@ -118,14 +118,14 @@ impl Identity {
             comm: [0; COMM_LENGTH],
         }
     }
-}
 
-/// The mode by the registers alone.
-fn bare_mode(registers: &Registers, halted: bool) -> Mode {
-    match (halted, registers.cpl) {
-        (true, _) => Mode::Idle,
-        (false, 3) => Mode::User,
-        (false, _) => Mode::Kernel,
+    /// An unknown process on a vCPU at privilege level `cpl`, which is halted or not.
+    pub fn at_level(cpl: u8, halted: bool) -> Self {
+        Self::unknown(match (halted, cpl) {
+            (true, _) => Mode::Idle,
+            (false, 3) => Mode::User,
+            (false, _) => Mode::Kernel,
+        })
     }
 }
 

@@ -86,11 +86,7 @@ impl ProcessPlaces {
         halted: bool,
         value: impl Fn(usize) -> Option<[u8; COMM_LENGTH]>,
     ) -> Identity {
-        let mut identity = Identity::unknown(match (halted, cpl) {
-            (true, _) => Mode::Idle,
-            (false, 3) => Mode::User,
-            (false, _) => Mode::Kernel,
-        });
+        let mut identity = Identity::at_level(cpl, halted);
         for (index, place) in self.values.iter().enumerate() {
             let Some(bytes) = value(index) else {
                 continue;

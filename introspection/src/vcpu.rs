@@ -9,7 +9,7 @@ use kvmprof_recording::{StackEnd, StackParts};
 use super::knowledge::{Guest, GuestKnowledge};
 use super::linux::{Cpu, ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin};
 use super::places::ProcessPlaces;
-use super::{Identity, Registers, Stack, bare_mode, noted};
+use super::{Identity, Registers, Stack, noted};
 
 /// Identifies what one vCPU is running. It belongs to that vCPU's thread.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl VcpuIntrospector {
             Guest::Note(note, _) => {
                 noted::identify(note, memory, registers, halted, want_process_group)
             }
-            Guest::Unknown(_) => Identity::unknown(bare_mode(registers, halted)),
+            Guest::Unknown(_) => Identity::at_level(registers.cpl, halted),
         }
     }
 

@@ -265,10 +265,10 @@ fn write(pid: pid_t, address: u64, bytes: &[u8]) -> io::Result<()> {
         iov_len: bytes.len(),
     };
     let remote = remote(address, bytes.len());
+    let (local, remote) = (&raw const local, &raw const remote);
     // SAFETY: `local` is a buffer that is valid to read; the kernel checks the other process's address, which is memory
     // below the stack of a stopped thread, where nobody keeps anything.
-    let written =
-        unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    let written = unsafe { libc::process_vm_writev(pid, local, 1, remote, 1, 0) };
     whole(written, bytes.len())
 }
 

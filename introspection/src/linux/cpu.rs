@@ -13,7 +13,7 @@ use super::task_layout::SOFTIRQ;
 use super::view::KernelView;
 use super::{KERNEL_MAP, LinuxKnowledge};
 use crate::memory::AddressSpace;
-use crate::{Identity, Registers, Stack, bare_mode, padded};
+use crate::{Identity, Registers, Stack, padded};
 
 /// The highest process id plus one (`PID_MAX_LIMIT`, `include/linux/threads.h`).
 const PID_LIMIT: i32 = 4 << 20;
@@ -60,7 +60,7 @@ impl Cpu {
         halted: bool,
         want_process_group: bool,
     ) -> Identity {
-        let mut identity = Identity::unknown(bare_mode(registers, halted));
+        let mut identity = Identity::at_level(registers.cpl, halted);
         self.seen = None;
         let Some(placement) = linux.locate(memory, registers) else {
             return identity;

@@ -6,7 +6,7 @@ use kvmprof_recording::{COMM_LENGTH, Mode};
 
 use super::location;
 use crate::memory::AddressSpace;
-use crate::{Identity, Registers, bare_mode, padded};
+use crate::{Identity, Registers, padded};
 
 /// Finds the running process and thread by `note`. Ids that the note lacks stay unknown, but a missing thread id is the
 /// process id.
@@ -25,7 +25,7 @@ pub fn identify<M: PhysicalMemory>(
             .and_then(|value| i32::try_from(value).ok())
             .filter(|id| *id >= 0)
     };
-    let mut mode = bare_mode(registers, halted);
+    let mut mode = Identity::at_level(registers.cpl, halted).mode;
     if mode == Mode::Kernel && number(&note.interrupt_nesting).is_some_and(|depth| depth > 0) {
         mode = Mode::Interrupt;
     }

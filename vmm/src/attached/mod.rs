@@ -27,10 +27,11 @@ use crate::binaries::BinarySources;
 use crate::clock::{ClockSource, HaltedTicks};
 use crate::counters::MachineCounters;
 use crate::host_socket::{HostListener, HostSocket};
-use crate::profiler::{ClockPlan, FileRecorder, MachineInfo, Profiler, RecordPlan, recording_info};
+use crate::profiler::{ClockPlan, FileRecorder, MachineInfo, Profiler, RecordPlan};
 use crate::vcpu::{Doorbell, Gate, RegisterSource, signals};
 use crate::vm::{
-    EventLoop, Profiled, Services, Termination, VmError, open_sysroot, take_signals_here,
+    EventLoop, Profiled, Services, Termination, VmError, open_sysroot, start_recorder,
+    take_signals_here,
 };
 use learn::Learner;
 use threads::AttachedThreads;
@@ -140,7 +141,7 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     let sources = BinarySources::new(memory.clone(), Arc::clone(&knowledge), None, sysroot);
     let recorder = config
         .record
-        .map(|record| recorder(record, &info, &plan, vcpus.len()))
+        .map(|record| start_recorder(record, vcpus.len(), &info, &plan))
         .transpose()?;
     let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
     let common = AttachedCommon {
@@ -235,18 +236,6 @@ fn name(machine: &Machine) -> String {
         Some(name) => format!("guest {name} of process {pid}"),
         None => format!("guest of process {pid}"),
     }
-}
-
-fn recorder(
-    record: RecordPlan,
-    info: &MachineInfo,
-    plan: &ClockPlan,
-    vcpus: usize,
-) -> Result<FileRecorder, VmError> {
-    let source = record.source(plan.hz);
-    let info = recording_info(info, plan, source, vcpus, record.stacks, &[]);
-    let path = record.path.clone();
-    FileRecorder::create(record, &info).map_err(|source| VmError::Record { path, source })
 }
 
 /// What the event loop starts with.

@@ -14,7 +14,7 @@ use kvmprof_recording::Sample;
 
 use super::backend::AttachedBackend;
 use crate::clock::{ElapsedTicks, Generation, TickSource, VcpuClock, monotonic_ns};
-use crate::vcpu::{TickSender, VcpuShared, VcpuView, select_registers, signals};
+use crate::vcpu::{TickSender, VcpuShared, VcpuView, not_started, select_registers, signals};
 
 /// How often the memory slots are looked at, in ns.
 const REFRESH_NS: u64 = 1_000_000_000;
@@ -33,6 +33,21 @@ pub struct AttachedCommon {
     pub sampling: Option<Arc<SamplingHost>>,
     /// Set, and each vCPU's thread kicked, to end all of them.
     pub stopping: Arc<AtomicBool>,
+}
+
+impl AttachedCommon {
+    /// Takes the memory slots that the VMM has changed. `None` if the guest has ended.
+    pub fn refresh_memory(&self) -> Option<()> {
+        match self.memory.refresh() {
+            Err(AttachError::Ended(_)) => {
+                self.guest_has_ended.store(true, Ordering::Relaxed);
+                return None;
+            }
+            Err(error) => log::debug!("{error}"),
+            Ok(_) => {}
+        }
+        Some(())
+    }
 }
 
 /// All that the thread owns.
@@ -76,7 +91,7 @@ impl AttachedVcpu {
             started: false,
             failures: Failures::default(),
             refreshed: 0,
-            guest_has_ended: Arc::clone(&self.common.guest_has_ended),
+            common: Arc::clone(&self.common),
         };
         let common = self.common;
         let spawned = thread::Builder::new().name(format!("tracer {}", self.vcpu));
@@ -128,7 +143,7 @@ struct Sampler {
     failures: Failures,
     // When the guest's memory slots were read last, in ns.
     refreshed: u64,
-    guest_has_ended: Arc<AtomicBool>,
+    common: Arc<AttachedCommon>,
 }
 
 impl Sampler {
@@ -165,16 +180,9 @@ impl Sampler {
             return Presence::There;
         }
         self.refreshed = now;
-        match self.view.memory.refresh() {
-            Err(AttachError::Ended(_)) => {
-                self.guest_has_ended.store(true, Ordering::Relaxed);
-                Presence::Gone
-            }
-            Err(error) => {
-                log::debug!("{error}");
-                Presence::There
-            }
-            Ok(_) => Presence::There,
+        match self.common.refresh_memory() {
+            None => Presence::Gone,
+            Some(()) => Presence::There,
         }
     }
 
@@ -262,9 +270,7 @@ impl Sampler {
         let elapsed = clock.account_halted(monotonic_ns());
         self.view.send(&mut self.ticks, elapsed, None);
         clock.stop();
-        self.shared.control.set_halted(false);
-        let (generation, _) = self.shared.control.requested();
-        self.shared.control.acknowledge(generation);
+        self.shared.control.finish();
         self.shared.kicker.detach();
         self.ticks.ring();
     }
@@ -285,7 +291,7 @@ fn capture(
         );
     }
     if !*started {
-        return Ok((view.not_started(time), true));
+        return Ok((not_started(view.vcpu, time), true));
     }
     let (regs, sregs) = vcpu.registers()?;
     let registers = select_registers(&regs, &sregs);

@@ -134,6 +134,12 @@ impl ClockControl {
         since & GENERATIONS <= GENERATIONS / 2
     }
 
+    /// The vCPU's thread ends: nobody needs to wait for it.
+    pub fn finish(&self) {
+        self.set_halted(false);
+        self.acknowledge(self.requested().0);
+    }
+
     /// Marks the vCPU as halted with no wake-up for its ticks, or as running.
     pub fn set_halted(&self, halted: bool) {
         self.halted.store(halted, Ordering::Release);

@@ -8,7 +8,7 @@ use kvmprof_recording::{EventKind, Sample};
 
 use super::capture::{RegisterSource, read_by_ioctls};
 use super::exits::{ExitCounter, GuestExit};
-use super::view::VcpuView;
+use super::view::{VcpuView, not_started};
 use super::{StoppedVcpu, TickSender, VcpuShared, signals};
 use crate::clock::{ElapsedTicks, Generation, TickSource, VcpuClock, monotonic_ns};
 use crate::counters::VcpuCounting;
@@ -224,9 +224,7 @@ impl Sampler {
         self.send(elapsed, None);
         self.end_event();
         self.clock.stop();
-        self.shared.control.set_halted(false);
-        let (generation, _) = self.shared.control.requested();
-        self.shared.control.acknowledge(generation);
+        self.shared.control.finish();
         self.ticks.ring();
     }
 
@@ -263,7 +261,7 @@ impl Sampler {
         self.view.clear();
         self.started |= exit.is_some();
         if !self.has_started(fd) {
-            let sample = self.view.not_started(time);
+            let sample = not_started(self.view.vcpu, time);
             return Some((sample, true));
         }
         let mut registers = self.registers.read(fd)?;

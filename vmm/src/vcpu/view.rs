@@ -13,6 +13,19 @@ use crate::clock::{ClockSetting, ElapsedTicks};
 
 const HLT: u8 = 0xf4;
 
+/// The sample of a vCPU that hasn't been started yet: an application processor that has not had its SIPI.
+pub fn not_started(vcpu: u16, time: u64) -> Sample {
+    Sample {
+        time,
+        pid: -1,
+        tid: -1,
+        process_group: -1,
+        vcpu,
+        mode: Mode::Idle,
+        ..Sample::default()
+    }
+}
+
 /// One vCPU's view of its guest, whose memory is an `M`. It takes what consumers need, and no more.
 #[derive(Debug)]
 pub struct VcpuView<M> {
@@ -50,19 +63,6 @@ impl<M: PhysicalMemory> VcpuView<M> {
     /// Forgets the stack of the last sample.
     pub fn clear(&mut self) {
         self.stack.clear();
-    }
-
-    /// The sample of a vCPU that hasn't been started yet.
-    pub fn not_started(&self, time: u64) -> Sample {
-        Sample {
-            time,
-            pid: -1,
-            tid: -1,
-            process_group: -1,
-            vcpu: self.vcpu,
-            mode: Mode::Idle,
-            ..Sample::default()
-        }
     }
 
     /// What the guest does that stands still with these registers: `halted`, or just behind a HLT all the same. Its stack

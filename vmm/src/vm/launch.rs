@@ -111,7 +111,7 @@ impl Vm {
             .transpose()?;
         let recorder = config
             .record
-            .map(|record| start_recorder(record, config.machine.cpus, &info, &plan))
+            .map(|record| start_recorder(record, config.machine.cpus.into(), &info, &plan))
             .transpose()?;
         let held = config.hold || recorder.is_some();
         // Not before: a guest that can't start leaves an older one's output alone.
@@ -217,9 +217,9 @@ pub(crate) fn open_sysroot(path: &Path) -> Result<Sysroot, VmError> {
 }
 
 /// Makes the recording's file, which begins now.
-fn start_recorder(
+pub(crate) fn start_recorder(
     record: RecordPlan,
-    vcpus: u16,
+    vcpus: usize,
     machine: &MachineInfo,
     clock: &ClockPlan,
 ) -> Result<FileRecorder, VmError> {
@@ -228,7 +228,7 @@ fn start_recorder(
         kernel_events::missing(kind).map_or(Ok(()), |why| Err(VmError::Event { event, why }))?;
     }
     let source = record.source(clock.hz);
-    let info = recording_info(machine, clock, source, vcpus.into(), record.stacks, &[]);
+    let info = recording_info(machine, clock, source, vcpus, record.stacks, &[]);
     let path = record.path.clone();
     FileRecorder::create(record, &info).map_err(|source| VmError::Record { path, source })
 }

@@ -3,11 +3,11 @@
 use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
 use kvmprof_attach::sampling::Record;
 use kvmprof_introspection::{Identity, ProcessPlaces};
-use kvmprof_recording::{Mode, Sample, StackEnd, StackParts, StackSummary};
+use kvmprof_recording::{Sample, StackEnd, StackParts, StackSummary};
 
 use super::ring::Interrupted;
 use crate::clock::ClockSetting;
-use crate::vcpu::page_table_root;
+use crate::vcpu::{not_started, page_table_root};
 
 /// What is known of a vCPU when its records are read.
 #[derive(Clone, Copy, Debug)]
@@ -35,16 +35,8 @@ impl Reader<'_> {
             record.mp_state(),
             KVM_MP_STATE_RUNNABLE | KVM_MP_STATE_HALTED
         );
-        let mut sample = Sample {
-            time: record.time(),
-            pid: -1,
-            tid: -1,
-            process_group: -1,
-            vcpu: self.vcpu,
-            mode: Mode::Idle,
-            ..Sample::default()
-        };
-        // An application processor that has not had its SIPI yet has no meaningful registers.
+        let mut sample = not_started(self.vcpu, record.time());
+        // Such a vCPU has no meaningful registers.
         if !is_started {
             return Some((sample, None));
         }
@@ -83,11 +75,7 @@ impl Reader<'_> {
     fn identity(&self, cpl: u8, halted: bool, record: &Record) -> Identity {
         match self.places {
             Some(places) => places.identity(cpl, halted, |index| record.value(index)),
-            None => Identity::unknown(match (halted, cpl) {
-                (true, _) => Mode::Idle,
-                (false, 3) => Mode::User,
-                (false, _) => Mode::Kernel,
-            }),
+            None => Identity::at_level(cpl, halted),
         }
     }
 }
@@ -105,6 +93,8 @@ fn only_frame(cpl: u8, wanted: StackParts) -> StackSummary {
 
 #[cfg(test)]
 mod tests {
+    use kvmprof_recording::Mode;
+
     use kvmprof_attach::sampling::RECORD_BYTES;
     use kvmprof_attach::sampling::record::{AVAILABLE, CPL, FLAGS, MP_STATE, OWN, RIP, VALUES};
     use kvmprof_introspection::{ValueAt, ValueKind, ValuePlace};

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use kvmprof_attach::Slots;
 use kvmprof_attach::sampling::SamplingHost;
 use kvmprof_attach::tracer::{Look, TracedVcpu};
-use kvmprof_attach::{AttachError, Slots};
 use kvmprof_introspection::{ProcessPlaces, VcpuIntrospector};
 use kvmprof_recording::Ticks;
 
@@ -245,17 +245,8 @@ impl Sampler {
             self.look(now)?;
             is_news = self.places.is_some();
         }
-        let memory = &self.vcpu.common.memory;
-        match memory.refresh() {
-            Err(AttachError::Ended(_)) => {
-                let has_ended = &self.vcpu.common.guest_has_ended;
-                has_ended.store(true, Ordering::Relaxed);
-                return None;
-            }
-            Err(error) => log::debug!("{error}"),
-            Ok(_) => {}
-        }
-        let slots = memory.slots();
+        self.vcpu.common.refresh_memory()?;
+        let slots = self.vcpu.common.memory.slots();
         let clock = self.clock.as_ref()?;
         if is_news || !Arc::ptr_eq(&slots, &clock.slots) {
             let capture = self.capture(clock.grid.period());
@@ -306,9 +297,7 @@ impl Sampler {
         let _ = self.take();
         self.clock = None;
         let shared = &self.vcpu.shared;
-        shared.control.set_halted(false);
-        let (generation, _) = shared.control.requested();
-        shared.control.acknowledge(generation);
+        shared.control.finish();
         shared.kicker.detach();
         self.vcpu.ticks.ring();
     }
