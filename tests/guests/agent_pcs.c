@@ -1,9 +1,11 @@
 /* Uses /dev/pcs as a program would that was written against the manual page. */
 
+#define _GNU_SOURCE
 #include "agent_checks.h"
 
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 
@@ -16,6 +18,7 @@
 #define PCS_GETHZ 0x5084
 #define PCS_STOP 0x5086
 #define PCS_GETSTAT 0x5087
+#define USER 2
 
 #define NODE "/dev/pcs"
 #define BSIZE 1024
@@ -95,6 +98,84 @@ static void lists(void)
 	close(fd);
 }
 
+static unsigned unused_of(const unsigned char *buffer)
+{
+	return buffer[0] | buffer[1] << 8;
+}
+
+/* Selects by its own number the process that does so, in a namespace where that is 1. */
+static int select_oneself(int fd, int command)
+{
+	int list[] = { 2, getpid(), 4242 };
+	if (getpid() != 1 || setpgid(0, 0) != 0)
+		return 2;
+	if (ioctl(fd, PROF_LIST, list) != -1 || errno != ESRCH)
+		return 3;
+	if (ioctl(fd, PROF_GROUP, 4242) != -1 || errno != ESRCH)
+		return 4;
+	list[0] = 1;
+	long argument = command == PROF_LIST ? (long)list : getpgrp();
+	return ioctl(fd, command, argument) == 0 ? 0 : 5;
+}
+
+static pid_t start_in_namespace(int fd, int command, int answers)
+{
+	pid_t child = fork();
+	if (child != 0)
+		return child;
+	if (unshare(CLONE_NEWPID) != 0)
+		_exit(1);
+	child = fork();
+	if (child != 0)
+		_exit(status_of(child) == SIGKILL ? 0 : 1);
+	int answer = select_oneself(fd, command);
+	write(answers, &answer, sizeof answer);
+	for (;;)
+		;
+}
+
+/* The only child of a process; 0 if it can't be told. */
+static pid_t child_of(pid_t parent)
+{
+	char name[60];
+	int child = 0;
+	snprintf(name, sizeof name, "/proc/%d/task/%d/children", parent, parent);
+	FILE *file = fopen(name, "r");
+	if (file == NULL || fscanf(file, "%d", &child) != 1)
+		child = 0;
+	if (file != NULL)
+		fclose(file);
+	return child;
+}
+
+static void in_namespace(const char *name, int command)
+{
+	unsigned char buffer[BSIZE];
+	int answers[2], answer = 0, found = 0, others = 0;
+	if (pipe(answers) != 0)
+		stop("pipe");
+	int fd = open_pcs(0);
+	pid_t holder = start_in_namespace(fd, command, answers[1]);
+	if (read(answers[0], &answer, sizeof answer) != sizeof answer)
+		stop("read of the pipe");
+	check(name, answer == 0, "%d", answer);
+	pid_t selected = child_of(holder);
+	while (answer == 0 && found < 3 && read(fd, buffer, sizeof buffer) == sizeof buffer)
+		for (unsigned at = 8; at + 16 <= BSIZE - unused_of(buffer); at += 16) {
+			int pid;
+			memcpy(&pid, buffer + at + 4, sizeof pid);
+			if (buffer[at] == USER)
+				*(pid == selected ? &found : &others) += 1;
+		}
+	check("records have the number outside", found >= 3 && others == 0, "%d, and %d of others than %d",
+	      found, others, selected);
+	close(fd);
+	kill(selected, SIGKILL);
+	check("it ran until then", status_of(holder) == 0, "it didn't");
+	close(answers[0]);
+	close(answers[1]);
+}
+
 static void accounts(void)
 {
 	int fd = open_pcs(0);
@@ -137,11 +218,6 @@ static void without_waiting(void)
 	check("open for writing", fd >= 0, "errno %d", errno);
 	fails("write", write(fd, buffer, 8), EBADF);
 	close(fd);
-}
-
-static unsigned unused_of(const unsigned char *buffer)
-{
-	return buffer[0] | buffer[1] << 8;
 }
 
 /* Has buffers fill: an idle guest gives a record a second. */
@@ -276,6 +352,8 @@ int main(void)
 	opening();
 	integers();
 	lists();
+	in_namespace("PROF_LIST in a pid namespace", PROF_LIST);
+	in_namespace("PROF_GROUP in a pid namespace", PROF_GROUP);
 	accounts();
 	without_waiting();
 	reading();

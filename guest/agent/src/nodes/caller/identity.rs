@@ -12,12 +12,17 @@ pub(super) fn process_of(thread: u32) -> Option<i32> {
     if thread == 0 {
         return None;
     }
-    let file = File::open(format!("/proc/{thread}/status")).ok()?;
+    status_of(&thread.to_string(), "Tgid:")?.trim().parse().ok()
+}
+
+/// What `/proc/PROCESS/status` says behind `name`.
+pub(super) fn status_of(process: &str, name: &str) -> Option<String> {
+    let file = File::open(format!("/proc/{process}/status")).ok()?;
     let mut text = Vec::new();
     file.take(STATUS_MAX).read_to_end(&mut text).ok()?;
     let text = String::from_utf8_lossy(&text);
-    let number = text.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
-    number.trim().parse().ok()
+    let value = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(value.to_owned())
 }
 
 /// Nanoseconds of CLOCK_MONOTONIC.

@@ -3,13 +3,15 @@
 
 mod identity;
 mod memory;
+mod pids;
 mod pmc_call;
 mod profil_call;
 mod whole_write;
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::{pmc, profil};
+use kvmprof_abi::{pcs, pmc, profil};
 
+pub use pids::PidKind;
 pub use whole_write::{WholeWrite, whole_write};
 
 /// What to find out.
@@ -36,6 +38,17 @@ pub enum Look {
         /// What it has handed over.
         call: pmc::Call,
     },
+    /// The numbers, as bytes, that processes or groups have in this process's pid namespace, of those in a thread's.
+    Pids {
+        /// The thread.
+        thread: u32,
+        /// What they are numbers of.
+        kind: PidKind,
+        /// So many of them count.
+        count: usize,
+        /// The numbers in the thread's namespace.
+        pids: [i32; pcs::MAX_LIST],
+    },
 }
 
 impl Look {
@@ -49,6 +62,18 @@ impl Look {
                 is_superuser,
                 call,
             } => Some(pmc_call::complete(thread, is_superuser, call)),
+            Self::Pids {
+                thread,
+                kind,
+                count,
+                pids,
+            } => {
+                let pids = pids.get(..count).unwrap_or(&pids);
+                let translated = pids::translated(thread, kind, pids);
+                let bytes =
+                    |pids: Vec<i32>| pids.iter().flat_map(|pid| pid.to_ne_bytes()).collect();
+                Some(translated.map(bytes))
+            }
         }
     }
 
@@ -56,7 +81,9 @@ impl Look {
     pub fn given_up(self) -> WholeWrite {
         match self {
             Self::WholeWrite { .. } => None,
-            Self::ProfilCall { .. } | Self::PmcCall { .. } => Some(Err(Errno::ENOMEM)),
+            Self::ProfilCall { .. } | Self::PmcCall { .. } | Self::Pids { .. } => {
+                Some(Err(Errno::ENOMEM))
+            }
         }
     }
 }

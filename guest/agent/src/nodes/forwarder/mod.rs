@@ -1,6 +1,7 @@
 //! Requests of the kernel in, requests to kvmprof out, and the answers back.
 
 mod everybody;
+mod pid_commands;
 mod polling;
 mod replies;
 mod transfers;
@@ -11,6 +12,7 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Request as WireRequest, device};
 
 use self::everybody::Everybody;
+use self::pid_commands::PidCommand;
 use super::fragments::{Fragments, Owner};
 use super::ioctl::{self, Step};
 use super::turns::Turn;
@@ -113,12 +115,20 @@ struct PollInterest {
     kernel_handle: u64,
 }
 
-/// A write of which only the first piece is known yet.
+/// A call whose caller has to be looked at.
 #[derive(Debug)]
 struct Beginning {
     call: Call,
-    owner: Owner,
-    piece: Vec<u8>,
+    operation: BegunOperation,
+}
+
+/// What it goes on with.
+#[derive(Debug)]
+enum BegunOperation {
+    /// A write of which only the first piece is known yet.
+    Write { owner: Owner, piece: Vec<u8> },
+    /// A command about processes.
+    PidCommand(PidCommand),
 }
 
 /// All nodes, their open files, and what is under way.
@@ -224,12 +234,18 @@ impl Forwarder {
         files.filter_map(move |(number, file)| (file.node == node).then_some(*number))
     }
 
-    /// Goes on with a write, or a call of a node for everybody, whose caller was looked at.
+    /// Goes on with a call whose caller was looked at.
     pub fn seen(&mut self, number: u64, found: WholeWrite, environment: &mut impl Environment) {
-        if let Some(beginning) = self.beginnings.remove(&number) {
-            self.write_whole(beginning, found, environment);
-        } else {
-            self.call_seen(number, found, environment);
+        match self.beginnings.remove(&number) {
+            Some(Beginning { call, operation }) => match operation {
+                BegunOperation::Write { owner, piece } => {
+                    self.write_whole(call, (owner, piece), found, environment);
+                }
+                BegunOperation::PidCommand(command) => {
+                    self.send_pid_command(call, command, found, environment);
+                }
+            },
+            None => self.call_seen(number, found, environment),
         }
         self.give_turns(environment);
     }
@@ -285,7 +301,7 @@ impl Forwarder {
             }
             Operation::Ioctl { file, .. } => {
                 self.finish_staged(file, environment);
-                self.ioctl(call, request.operation, environment);
+                self.ioctl(call, request, environment);
             }
             Operation::Poll { file, .. } => {
                 self.finish_staged(file, environment);
@@ -337,7 +353,7 @@ impl Forwarder {
         self.files.get_mut(&file)?.turn.take()
     }
 
-    fn ioctl(&mut self, call: Call, operation: Operation<'_>, environment: &mut impl Environment) {
+    fn ioctl(&mut self, call: Call, request: &Request<'_>, environment: &mut impl Environment) {
         let Operation::Ioctl {
             file,
             command,
@@ -345,7 +361,7 @@ impl Forwarder {
             data,
             out_size,
             ..
-        } = operation
+        } = request.operation
         else {
             return;
         };
@@ -353,12 +369,16 @@ impl Forwarder {
             Ok(handle) => handle,
             Err(errno) => return fail(call, errno, environment),
         };
-        match ioctl::step(self.device(call.node), command, argument, data, out_size) {
+        let device = self.device(call.node);
+        match ioctl::step(device, command, argument, data, out_size) {
             Step::Fetch { reads, stores } => {
                 let answer = protocol::ioctl_retry(call.unique, reads, stores);
                 environment.answer(call.node, &answer);
             }
             Step::Go { argument, limit } => {
+                if let Some(begun) = PidCommand::of(device, (file, command), argument, data) {
+                    return self.begin_pid_command(call, request.thread, begun, environment);
+                }
                 let request = WireRequest::Ioctl {
                     handle,
                     command,

@@ -5,7 +5,7 @@ use kvmprof_abi::wire::{MAX_DATA, NONBLOCKING, Request as WireRequest};
 
 use super::super::fragments::{Continued, Owner};
 use super::super::{Look, WholeWrite};
-use super::{Beginning, Call, Environment, Forwarder, Pending, fail};
+use super::{Beginning, BegunOperation, Call, Environment, Forwarder, Pending, fail};
 use crate::cuse::protocol::{self, LAST_FRAGMENT, MAX_FRAGMENT};
 
 /// A first piece of no more than this has all that its caller wants to read: the kernel splits a call
@@ -96,8 +96,10 @@ impl Forwarder {
         self.last_look += 1;
         let beginning = Beginning {
             call,
-            owner,
-            piece: piece.to_vec(),
+            operation: BegunOperation::Write {
+                owner,
+                piece: piece.to_vec(),
+            },
         };
         self.beginnings.insert(self.last_look, beginning);
         let thread = owner.thread;
@@ -129,11 +131,11 @@ impl Forwarder {
     /// of the whole.
     pub(super) fn write_whole(
         &mut self,
-        beginning: Beginning,
+        call: Call,
+        (owner, piece): (Owner, Vec<u8>),
         whole: WholeWrite,
         environment: &mut impl Environment,
     ) {
-        let Beginning { call, owner, piece } = beginning;
         match whole {
             Some(Ok(data)) if data.starts_with(&piece) => {
                 self.write(call, owner, (&data, piece.len()), environment);

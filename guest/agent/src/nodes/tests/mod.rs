@@ -1,5 +1,6 @@
 //! The forwarder between a kernel and a kvmprof that the tests play.
 
+mod pids;
 mod pmc;
 mod profil;
 mod tables;
@@ -178,7 +179,8 @@ impl Bench {
         match look {
             Look::WholeWrite { thread }
             | Look::ProfilCall { thread, .. }
-            | Look::PmcCall { thread, .. } => {
+            | Look::PmcCall { thread, .. }
+            | Look::Pids { thread, .. } => {
                 assert_eq!(thread, THREAD);
             }
         }

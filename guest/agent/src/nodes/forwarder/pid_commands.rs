@@ -1,0 +1,127 @@
+//! Commands of pcs that name processes. A program in a pid namespace of its own has other numbers for them than kvmprof.
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::{self, PROF_GROUP, PROF_LIST};
+use kvmprof_abi::wire::{Request as WireRequest, device};
+
+use super::super::{Look, PidKind, WholeWrite};
+use super::{Beginning, BegunOperation, Call, Environment, Forwarder, Pending, fail};
+
+/// Bytes of a number, and of the count before a list of them.
+const NUMBER: usize = 4;
+
+/// A command, with numbers that there can be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PidCommand {
+    file: u64,
+    command: u32,
+    kind: PidKind,
+    count: usize,
+    pids: [i32; pcs::MAX_LIST],
+}
+
+impl PidCommand {
+    /// The command on this file with this argument; `None` if it names no processes, or is one that kvmprof refuses anyway.
+    pub fn of(
+        device: u16,
+        (file, command): (u64, u32),
+        argument: i64,
+        data: &[u8],
+    ) -> Option<Self> {
+        let mut pids = [0; pcs::MAX_LIST];
+        let (kind, count) = match (device, command) {
+            (device::PCS, PROF_GROUP) => {
+                *pids.first_mut()? = i32::try_from(argument).ok()?;
+                (PidKind::Group, 1)
+            }
+            (device::PCS, PROF_LIST) => {
+                let (count, list) = data.split_first_chunk::<NUMBER>()?;
+                let count = usize::try_from(i32::from_ne_bytes(*count)).ok()?;
+                let (list, _) = list.as_chunks::<NUMBER>();
+                let list = list.get(..count)?;
+                for (pid, number) in pids.get_mut(..count)?.iter_mut().zip(list) {
+                    *pid = i32::from_ne_bytes(*number);
+                }
+                (PidKind::Process, count)
+            }
+            _ => return None,
+        };
+        let named = pids.get(..count)?;
+        (count > 0 && named.iter().all(|pid| *pid > 0)).then_some(Self {
+            file,
+            command,
+            kind,
+            count,
+            pids,
+        })
+    }
+}
+
+impl Forwarder {
+    /// Has the thread looked at that has made the call: what its numbers are for kvmprof.
+    pub(super) fn begin_pid_command(
+        &mut self,
+        call: Call,
+        thread: u32,
+        begun: PidCommand,
+        environment: &mut impl Environment,
+    ) {
+        self.last_look += 1;
+        let beginning = Beginning {
+            call,
+            operation: BegunOperation::PidCommand(begun),
+        };
+        self.beginnings.insert(self.last_look, beginning);
+        let look = Look::Pids {
+            thread,
+            kind: begun.kind,
+            count: begun.count,
+            pids: begun.pids,
+        };
+        environment.look(self.last_look, look);
+    }
+
+    /// Sends a command with the numbers that were found.
+    pub(super) fn send_pid_command(
+        &mut self,
+        call: Call,
+        begun: PidCommand,
+        found: WholeWrite,
+        environment: &mut impl Environment,
+    ) {
+        let PidCommand {
+            file,
+            command,
+            kind,
+            count,
+            ..
+        } = begun;
+        let found = found.unwrap_or(Err(Errno::EIO));
+        let (handle, pids) = match self.handle(file).and_then(|handle| Ok((handle, found?))) {
+            Ok(known) => known,
+            Err(errno) => return fail(call, errno, environment),
+        };
+        let count = i32::try_from(count).unwrap_or_default().to_ne_bytes();
+        let list = [count.as_slice(), &pids].concat();
+        let (argument, data) = match kind {
+            PidKind::Process => (0, list.as_slice()),
+            PidKind::Group => {
+                let group = pids.first_chunk().copied().map_or(0, i32::from_ne_bytes);
+                (i64::from(group), [].as_slice())
+            }
+        };
+        let request = WireRequest::Ioctl {
+            handle,
+            command,
+            argument,
+            limit: 0,
+            data,
+        };
+        let pending = Pending::Ioctl {
+            call,
+            limit: 0,
+            _turn: None,
+        };
+        self.send(pending, &request, environment);
+    }
+}

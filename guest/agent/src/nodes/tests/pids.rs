@@ -1,0 +1,113 @@
+//! Commands of pcs that name processes.
+
+use kvmprof_abi::pcs::{PROF_GROUP, PROF_KERNEL, PROF_LIST};
+
+use super::profil::ioctl;
+use super::*;
+use crate::nodes::PidKind;
+
+fn bytes(numbers: &[i32]) -> Vec<u8> {
+    numbers
+        .iter()
+        .flat_map(|number| number.to_ne_bytes())
+        .collect()
+}
+
+fn group(file: u64, argument: u64) -> Operation<'static> {
+    Operation::Ioctl {
+        file,
+        command: PROF_GROUP,
+        argument,
+        data: &[],
+        out_size: 0,
+        compat: false,
+    }
+}
+
+impl Bench {
+    /// kvmprof gets this command, with this argument and data, and takes it.
+    fn takes_command(&mut self, unique: u64, expected: (u32, i64), expected_data: &[u8]) {
+        let (tag, ()) = self.sent(|request| match request {
+            WireRequest::Ioctl {
+                command,
+                argument,
+                data,
+                ..
+            } => assert_eq!(((command, argument), data), (expected, expected_data)),
+            other => panic!("{other:?}"),
+        });
+        let reply = Reply::Ioctl {
+            value: 0,
+            data: &[],
+        };
+        assert!(self.reply(tag, reply));
+        self.answered(PCS, &protocol::ioctl_done(unique, 0, &[]));
+    }
+}
+
+#[test]
+fn kvmprof_gets_the_numbers_that_it_knows() {
+    let mut bench = Bench::new();
+    let file = bench.open(PCS);
+    let unique = bench.ask(PCS, ioctl(file, PROF_LIST, &bytes(&[2, 1, 17]), 0));
+    bench.nothing_more();
+    let expected = Look::Pids {
+        thread: THREAD,
+        kind: PidKind::Process,
+        count: 2,
+        pids: [1, 17, 0, 0, 0],
+    };
+    assert_eq!(bench.environment.looks[0].1, expected);
+    bench.seen(Some(Ok(bytes(&[901, 917]))));
+    bench.takes_command(unique, (PROF_LIST, 0), &bytes(&[2, 901, 917]));
+
+    let unique = bench.ask(PCS, group(file, 5));
+    let expected = Look::Pids {
+        thread: THREAD,
+        kind: PidKind::Group,
+        count: 1,
+        pids: [5, 0, 0, 0, 0],
+    };
+    assert_eq!(bench.environment.looks[0].1, expected);
+    bench.seen(Some(Ok(bytes(&[905]))));
+    bench.takes_command(unique, (PROF_GROUP, 905), &[]);
+}
+
+#[test]
+fn what_the_callers_namespace_has_not_is_refused_without_kvmprof() {
+    let mut bench = Bench::new();
+    let file = bench.open(PCS);
+    let unique = bench.ask(PCS, group(file, 5));
+    bench.seen(Some(Err(Errno(libc::ESRCH))));
+    bench.answered(PCS, &protocol::failed(unique, Errno(libc::ESRCH)));
+    bench.nothing_more();
+}
+
+#[test]
+fn what_kvmprof_refuses_anyway_names_nobody() {
+    let mut bench = Bench::new();
+    let file = bench.open(PCS);
+    for list in [&[6][..], &[0], &[-1], &[2, 1, -1], &[1, 0]] {
+        let unique = bench.ask(PCS, ioctl(file, PROF_LIST, &bytes(list), 0));
+        bench.takes_command(unique, (PROF_LIST, 0), &bytes(list));
+    }
+    for number in [0, u64::MAX] {
+        let unique = bench.ask(PCS, group(file, number));
+        let argument = number.cast_signed();
+        bench.takes_command(unique, (PROF_GROUP, argument), &[]);
+    }
+    let unique = bench.ask(PCS, ioctl(file, PROF_KERNEL, &[], 0));
+    bench.takes_command(unique, (PROF_KERNEL, 0x3000), &[]);
+    assert!(bench.environment.looks.is_empty());
+}
+
+#[test]
+fn a_signal_takes_the_call_back() {
+    let mut bench = Bench::new();
+    let file = bench.open(PCS);
+    let unique = bench.ask(PCS, group(file, 5));
+    bench.ask(PCS, Operation::Interrupt { unique });
+    bench.answered(PCS, &protocol::failed(unique, Errno::EINTR));
+    bench.seen(Some(Ok(bytes(&[905]))));
+    bench.nothing_more();
+}
