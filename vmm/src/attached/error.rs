@@ -7,8 +7,8 @@ use kvmprof_attach::AttachError;
 use kvmprof_attach::tracer::{CodeError, TraceError};
 use kvmprof_introspection::IntrospectionError;
 
-use super::kernel_capture::KernelCaptureError;
 use crate::host_socket::HostSocketError;
+use crate::kernel_capture::KernelCaptureError;
 use crate::vm::VmError;
 
 /// Why a guest can't be attached to, or not any longer.

@@ -3,7 +3,7 @@
 
 mod backend;
 mod error;
-mod kernel_capture;
+mod kernel_vcpu;
 mod learn;
 mod threads;
 mod vcpu;
@@ -27,6 +27,7 @@ use crate::binaries::BinarySources;
 use crate::clock::{ClockSource, HaltedTicks};
 use crate::counters::MachineCounters;
 use crate::host_socket::{HostListener, HostSocket};
+use crate::kernel_capture::{self, KernelCaptureError};
 use crate::profiler::{ClockPlan, FileRecorder, MachineInfo, Profiler, RecordPlan};
 use crate::vcpu::{Doorbell, Gate, RegisterSource, signals};
 use crate::vm::{
@@ -39,7 +40,6 @@ use vcpu::AttachedCommon;
 use vmm_watch::VmmWatch;
 
 pub use error::AttachedError;
-pub use kernel_capture::KernelCaptureError;
 
 /// Who takes samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,12 +13,9 @@ use kvmprof_attach::tracer::{Look, TracedVcpu};
 use kvmprof_introspection::{ProcessPlaces, VcpuIntrospector};
 use kvmprof_recording::Ticks;
 
-use super::capture::{Capture, VcpuThreadId};
-use super::reckoning::Reckoning;
-use super::ring::Entry;
-use super::sample::Reader;
-use crate::attached::vcpu::AttachedCommon;
+use super::vcpu::AttachedCommon;
 use crate::clock::{ClockSetting, Generation, Grid, ThreadTimes, TickSource, monotonic_ns};
+use crate::kernel_capture::{Capture, Entry, Reader, Reckoning, VcpuThreadId};
 use crate::vcpu::{TickSender, VcpuShared, select_registers, signals};
 
 /// How long a thread sleeps that waits for nothing, unless it is kicked.
