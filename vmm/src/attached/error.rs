@@ -29,8 +29,8 @@ pub enum AttachedError {
         source: TraceError,
     },
     /// The host's kernel takes no samples of it.
-    #[error(transparent)]
-    Capture(#[from] KernelCaptureError),
+    #[error("{0}; --capture ptrace needs none of that")]
+    Capture(KernelCaptureError),
     /// No vCPU has a thread.
     #[error(
         "No vCPU of the guest of process {0} has run yet, or their threads can't be found: try again later"

@@ -229,7 +229,7 @@ impl Sampler {
         };
         let memory = &self.vcpu.common.memory;
         let places = self.places.as_ref();
-        let started = Capture::start(&self.vcpu.host, memory, thread, places, period);
+        let started = Capture::start(&self.vcpu.host, &memory.slots(), thread, places, period);
         let warn = |error: &_| log::warn!("Ticks of vCPU {} are lost: {error}", self.vcpu.vcpu);
         started.inspect_err(warn).ok()
     }

@@ -122,7 +122,8 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     if let Err(error) = learner.look(&memory, &knowledge) {
         log::warn!("Samples have no processes for now: {error}");
     }
-    let sampling = sampling_host(config.capture, &memory, &knowledge, &vcpus)?;
+    let sampling = sampling_host(config.capture, &memory, &knowledge, &vcpus)
+        .map_err(AttachedError::Capture)?;
     let plan = ClockPlan {
         hz: config.hz,
         source: config.capture.clock_source(),
@@ -196,13 +197,13 @@ fn sampling_host(
     if capture == Capture::Ptrace {
         return Ok(None);
     }
-    let host = SamplingHost::new(memory)?;
+    let host = SamplingHost::attached(memory)?;
     // Nothing but Linux is ever learned later on.
     let may_be_linux = knowledge.is_pending() || knowledge.linux().is_some();
     if !host.knows_privilege() && !may_be_linux {
         return Err(KernelCaptureError::NoPrivilege);
     }
-    kernel_capture::check(&host, memory, vcpus)?;
+    kernel_capture::check(&host, &memory.slots(), vcpus)?;
     Ok(Some(Arc::new(host)))
 }
 
