@@ -62,11 +62,11 @@ impl SamplingHost {
     ///
     /// # Errors
     /// The host's kernel isn't one that is known.
-    pub fn own(kernel: Arc<HostKernel>, vm: BorrowedFd<'_>) -> Result<Self, SamplingError> {
+    pub fn own(kernel: Arc<HostKernel>, vm: i32) -> Result<Self, SamplingError> {
         let pid = i32::try_from(std::process::id()).unwrap_or_default();
         let process = kernel.process(pid);
         let kvm = process.and_then(|process| {
-            let kvm = kernel.private_data(process, vm.as_raw_fd())?;
+            let kvm = kernel.private_data(process, vm)?;
             (kernel.mm_of(kvm)? == process.mm).then_some(kvm)
         });
         Self::new(kernel, pid, kvm.ok_or(SamplingError::NoGuest)?)

@@ -127,6 +127,7 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     let plan = ClockPlan {
         hz: config.hz,
         source: config.capture.clock_source(),
+        fallback: config.capture.clock_source(),
         jitter: config.jitter,
         registers: RegisterSource::Ioctls,
     };
@@ -198,12 +199,7 @@ fn sampling_host(
         return Ok(None);
     }
     let host = SamplingHost::attached(memory)?;
-    // Nothing but Linux is ever learned later on.
-    let may_be_linux = knowledge.is_pending() || knowledge.linux().is_some();
-    if !host.knows_privilege() && !may_be_linux {
-        return Err(KernelCaptureError::NoPrivilege);
-    }
-    kernel_capture::check(&host, &memory.slots(), vcpus)?;
+    kernel_capture::check(&host, &memory.slots(), vcpus, knowledge)?;
     Ok(Some(Arc::new(host)))
 }
 

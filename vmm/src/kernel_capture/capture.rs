@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use kvmprof_attach::Slots;
 use kvmprof_attach::sampling::{SamplingHost, SamplingProgram};
-use kvmprof_introspection::ProcessPlaces;
+use kvmprof_introspection::{GuestKnowledge, ProcessPlaces};
 
 use super::error::KernelCaptureError;
 use super::ring::{Entry, PerfRing};
@@ -70,8 +70,8 @@ impl Capture {
     }
 }
 
-/// Whether the host's kernel takes samples of these vCPUs, each given by its descriptor and a thread: better now than at the
-/// first tick.
+/// Whether the host's kernel takes samples of these vCPUs, each given by its descriptor and a thread, in a guest of which `knowledge` is
+/// known: better now than at the first tick.
 ///
 /// # Errors
 /// Why not.
@@ -79,7 +79,13 @@ pub fn check(
     host: &SamplingHost,
     slots: &Slots,
     vcpus: &[(i32, i32)],
+    knowledge: &GuestKnowledge,
 ) -> Result<(), KernelCaptureError> {
+    // Nothing but Linux is ever learned later on.
+    let may_be_linux = knowledge.is_pending() || knowledge.linux().is_some();
+    if !host.knows_privilege() && !may_be_linux {
+        return Err(KernelCaptureError::NoPrivilege);
+    }
     for (descriptor, tid) in vcpus.iter().copied() {
         let thread = VcpuThreadId { descriptor, tid };
         Capture::start(host, slots, thread, None, 1_000_000_000)?;

@@ -21,6 +21,9 @@ pub enum KernelCaptureError {
          to more"
     )]
     Ring(io::Error),
+    /// It doesn't say for how long the thread has run.
+    #[error("The host's kernel doesn't tell a thread's times: {0}")]
+    Times(io::Error),
     /// Nothing tells user mode from kernel mode.
     #[error("On this host's processor the host's kernel tells the mode only of Linux guests")]
     NoPrivilege,

@@ -6,9 +6,10 @@ mod error;
 mod reckoning;
 mod ring;
 mod sample;
+mod ticks;
 
 pub(crate) use capture::{Capture, VcpuThreadId, check};
 pub use error::KernelCaptureError;
-pub(crate) use reckoning::Reckoning;
-pub(crate) use ring::Entry;
+pub(crate) use ring::CAPACITY;
 pub(crate) use sample::Reader;
+pub(crate) use ticks::KernelTicks;
