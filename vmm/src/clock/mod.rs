@@ -8,6 +8,7 @@
 mod account;
 mod backend;
 mod control;
+mod elsewhere;
 mod grid;
 mod halted;
 mod jitter;
