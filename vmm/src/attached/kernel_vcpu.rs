@@ -209,7 +209,7 @@ impl Sampler {
             self.look(now)?;
             is_news = self.places.is_some();
         }
-        self.vcpu.common.refresh_memory()?;
+        self.vcpu.common.refresh_memory(now, LONGEST)?;
         let slots = self.vcpu.common.memory.slots();
         let clock = self.clock.as_ref()?;
         if is_news || !Arc::ptr_eq(&slots, &clock.slots) {

@@ -14,7 +14,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use event_manager::MutEventSubscriber;
 use kvmprof_attach::sampling::SamplingHost;
@@ -150,6 +150,7 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         memory,
         knowledge: Arc::clone(&knowledge),
         jitter: config.jitter,
+        refreshed: AtomicU64::new(0),
         guest_has_ended: watch.has_ended(),
         stopping: Arc::new(AtomicBool::new(false)),
         sampling,
