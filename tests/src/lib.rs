@@ -43,7 +43,7 @@ pub use program::{
     Ran, example_path, gprof, keep_capabilities, kvmprof, python, run, run_command,
     shared_libraries,
 };
-pub use recordings::{demo_row, recorded, recorded_with_frames};
+pub use recordings::{check_demo_processes, demo_row, recorded, recorded_with_frames};
 pub use shares::{Sampled, assert_share, sampling_rate, share, standard_error};
 pub use stream::{Block, decode_blocks, ticks_by_kind};
 pub use terminal::Terminal;

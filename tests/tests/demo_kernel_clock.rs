@@ -6,21 +6,13 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL, kind};
-use kvmprof_demo_guest::function_at;
 use kvmprof_tests::{
-    Accounts, Boot, Guest, Recorded, is_kernel_clock_for_demo, keep_capabilities, kvmprof, on_kvm,
-    run_command, until,
+    Accounts, Boot, Guest, Recorded, check_demo_processes, is_kernel_clock_for_demo,
+    keep_capabilities, kvmprof, on_kvm, run_command, until,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
 const BSIZE: i64 = 65_536;
-/// The programs' functions, and whose they are.
-const FUNCTIONS: [(i32, [&str; 2]); 4] = [
-    (101, ["weave", "weaver"]),
-    (102, ["turn_wheel", "spinner"]),
-    (103, ["card", "carder"]),
-    (201, ["dye", "dyer"]),
-];
 /// Numbers of capabilities (capabilities(7), `include/uapi/linux/capability.h`).
 const PERFMON: libc::c_ulong = 38;
 const BPF: libc::c_ulong = 39;
@@ -41,23 +33,10 @@ fn until_source(guest: &Guest, expected: &str) {
     });
 }
 
-/// A program counter in a process's own code is that process's, and nobody else's. The guest's first instructions are
-/// nobody's.
 fn check_processes(recorded: &Recorded) {
-    let user = recorded
-        .samples()
-        .filter(|sample| sample.kind == kind::USER);
-    let (mut all, mut own) = (0, 0);
-    for sample in user {
-        let function = function_at(sample.pc).unwrap_or_default();
-        let owner = FUNCTIONS
-            .iter()
-            .find(|(_, names)| names.contains(&function));
-        all += 1;
-        own += usize::from(owner.is_some_and(|(pid, _)| *pid == sample.pid));
-    }
-    println!("{own} of {all} user samples name their process");
-    assert!(all >= 500 && own * 100 >= all * 99);
+    let samples = recorded.samples();
+    let user = samples.filter(|sample| sample.kind == kind::USER);
+    check_demo_processes(user.map(|sample| (sample.pc, sample.pid)));
 }
 
 #[test]

@@ -260,6 +260,7 @@ tests! {
     the_clock_is_the_one_that_was_asked_for: the_clock;
     the_machine_ends_well: the_end;
     work_has_the_guests_idle_time: work::check_idle;
+    work_has_the_guests_shares: work::check_shares;
     work_is_named_as_ps_does: work::check_ps;
     work_of_the_first_program_is_its_own: work::check_first;
     work_of_the_second_program_is_its_own: work::check_second;
