@@ -81,7 +81,7 @@ impl AttachedMemory {
         &self.machine
     }
 
-    pub(crate) fn kernel(&self) -> &HostKernel {
+    pub(crate) fn kernel(&self) -> &Arc<HostKernel> {
         &self.kernel
     }
 

@@ -129,11 +129,10 @@ impl Slots {
         is_disjoint.then_some(all)
     }
 
-    /// Those with these slots.
-    #[cfg(test)]
-    pub(crate) fn for_tests(slots: &[Slot]) -> Self {
+    /// Those that a VMM knows it has; `None` if they overlap.
+    pub fn new(slots: &[Slot]) -> Option<Self> {
         let entries: Vec<Entry> = slots.iter().copied().map(Entry::Usable).collect();
-        Self::arrange(&entries, Version::default()).unwrap_or_default()
+        Self::arrange(&entries, Version::default())
     }
 
     /// The slot with guest-physical address `address`.
@@ -262,17 +261,12 @@ mod tests {
         }
     }
 
-    fn arranged(slots: &[Slot]) -> Option<Slots> {
-        let entries: Vec<Entry> = slots.iter().copied().map(Entry::Usable).collect();
-        Slots::arrange(&entries, Version::default())
-    }
-
     #[test]
     fn addresses_are_found_in_their_slots_and_not_in_holes() {
         let high = slot(1 << 32, 0x2000, 0x7000_0000);
         let low = slot(0x1000, 0x3000, 0x5000_0000);
         let next = slot(0x4000, 0x1000, 0x6000_0000);
-        let slots = arranged(&[high, next, low]).unwrap();
+        let slots = Slots::new(&[high, next, low]).unwrap();
         assert_eq!(slots.iter().collect::<Vec<_>>(), [&low, &next, &high]);
         let find = |address| slots.find(GuestAddress(address)).copied();
         assert_eq!(find(0xfff), None);
@@ -289,9 +283,9 @@ mod tests {
 
     #[test]
     fn slots_that_overlap_are_refused() {
-        assert!(arranged(&[slot(0, 0x2000, 0), slot(0x1000, 0x1000, 0x9000)]).is_none());
-        assert!(arranged(&[slot(0, 0x2000, 0), slot(0, 0x1000, 0x9000)]).is_none());
-        assert!(arranged(&[slot(0, 0x2000, 0x9000), slot(0x2000, 0x1000, 0x9000)]).is_some());
+        assert!(Slots::new(&[slot(0, 0x2000, 0), slot(0x1000, 0x1000, 0x9000)]).is_none());
+        assert!(Slots::new(&[slot(0, 0x2000, 0), slot(0, 0x1000, 0x9000)]).is_none());
+        assert!(Slots::new(&[slot(0, 0x2000, 0x9000), slot(0x2000, 0x1000, 0x9000)]).is_some());
     }
 
     const LAYOUT: SlotLayout = SlotLayout {
@@ -352,7 +346,7 @@ mod tests {
                 end = begin + bytes;
                 slot(begin, *bytes, begin)
             }).collect();
-            let slots = arranged(&all).unwrap();
+            let slots = Slots::new(&all).unwrap();
             let expected = all.iter().find(|slot| (slot.address.0..slot.end()).contains(&address));
             prop_assert_eq!(slots.find(GuestAddress(address)), expected);
         }

@@ -217,6 +217,11 @@ impl GuestKnowledge {
         self.guest.get().is_none()
     }
 
+    /// False for a guest of whose processes nothing is known, or nothing yet.
+    pub fn tells_processes(&self) -> bool {
+        !matches!(self.guest(), Guest::Unknown(_))
+    }
+
     /// True for a Linux guest whose slide isn't known yet.
     pub fn is_unlocated(&self) -> bool {
         self.linux().is_some_and(|linux| linux.slide().is_none())

@@ -31,13 +31,19 @@ pub use guest::{Guest, python_client};
 pub use machine::{Clock, Machine};
 pub use not_run::not_run;
 pub use pcs::{Pcs, Recorded, errno_of};
-pub use place::{in_lab, on_kvm, on_kvm_that_counts, on_kvm_with_gprof, on_kvm_with_python};
+pub use place::{
+    in_lab, is_kernel_clock_for_demo, on_kvm, on_kvm_that_counts, on_kvm_with_gprof,
+    on_kvm_with_python,
+};
 pub use pmc::{Pmc, count_of, pmc_call};
 pub use pressure::CpuPressure;
 pub use prf::{Counts, Prf, PrfAccount, table};
 pub use profil::{Profil, kept, profil_call};
-pub use program::{Ran, example_path, gprof, kvmprof, python, run, run_command, shared_libraries};
-pub use recordings::{demo_row, recorded, recorded_with_frames};
+pub use program::{
+    Ran, example_path, gprof, keep_capabilities, kvmprof, python, run, run_command,
+    shared_libraries,
+};
+pub use recordings::{check_demo_processes, demo_row, recorded, recorded_with_frames};
 pub use shares::{Sampled, assert_share, sampling_rate, share, standard_error};
 pub use stream::{Block, decode_blocks, ticks_by_kind};
 pub use terminal::Terminal;

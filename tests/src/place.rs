@@ -7,8 +7,9 @@ use std::time::Duration;
 use kvmprof_lab::{Lab, probe_kvm};
 use kvmprof_recording::EventKind;
 use kvmprof_vmm::kernel_events::missing;
+use kvmprof_vmm::machine::has_hardware_virtualization;
 
-use crate::not_run::not_run_in_lab;
+use crate::not_run::{not_run, not_run_in_lab};
 use crate::program::{EXAMPLES, example_path, gprof_for_lab, kvmprof, python_for_lab};
 
 /// Set for the tests that run inside the lab.
@@ -44,6 +45,16 @@ pub fn on_kvm_that_counts<F: FnOnce()>(kinds: &[EventKind], body: F) {
             run_in_lab(&name, Lab::new());
         }
     }
+}
+
+/// Whether the host's kernel can sample guests other than Linux (`--clock kernel`): it can where their privilege level is in
+/// its memory. Where it can't the test is not run, in part.
+pub fn is_kernel_clock_for_demo() -> bool {
+    let is = !has_hardware_virtualization();
+    if !is {
+        not_run("--clock kernel: with VT-x and SVM it is for Linux guests");
+    }
+    is
 }
 
 /// As [`on_kvm`], with the host's Python in the lab too.

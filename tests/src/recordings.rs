@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kvmprof_demo_guest::{Mode, row_of};
+use kvmprof_demo_guest::{Mode, function_at, row_of};
 use kvmprof_recording::file::{Contents, Recording};
 use kvmprof_recording::{Mode as SampleMode, Sample};
 
@@ -31,6 +31,32 @@ pub fn recorded(path: &Path) -> (Vec<Sample>, Contents) {
     let (samples, contents) = recorded_with_frames(path);
     let samples = samples.into_iter().map(|(sample, _)| sample);
     (samples.collect(), contents)
+}
+
+/// The programs' functions of the demo guest, and whose they are.
+const FUNCTIONS: [(i32, [&str; 2]); 4] = [
+    (101, ["weave", "weaver"]),
+    (102, ["turn_wheel", "spinner"]),
+    (103, ["card", "carder"]),
+    (201, ["dye", "dyer"]),
+];
+
+/// Checks user samples of the demo guest, each a program counter and a pid: a program counter in a process's own code is that
+/// process's, and nobody else's.
+///
+/// # Panics
+/// When there are too few, or some have another process.
+pub fn check_demo_processes(samples: impl Iterator<Item = (u64, i32)>) {
+    let (mut all, mut own) = (0, 0);
+    for (pc, pid) in samples {
+        let function = function_at(pc).unwrap_or_default();
+        let mut functions = FUNCTIONS.iter();
+        let owner = functions.find(|(_, names)| names.contains(&function));
+        all += 1;
+        own += usize::from(owner.is_some_and(|(owner, _)| *owner == pid));
+    }
+    println!("{own} of {all} user samples name their process");
+    assert!(all >= 500 && own * 100 >= all * 99);
 }
 
 /// The row of the demo guest's truth that a sample of it belongs to.

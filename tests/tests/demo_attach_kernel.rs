@@ -2,81 +2,39 @@
 //! the guest has counted itself, and with where its programs are.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-use std::fs::{self, File};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::ffi::OsStr;
 
-use kvmprof_abi::wire::device;
-use kvmprof_client::Connection;
-use kvmprof_demo_guest::{ELF, Mode, ROWS, function_at, rows};
+use kvmprof_demo_guest::{Mode, ROWS, rows};
 use kvmprof_recording::file::Contents;
 use kvmprof_recording::{Mode as SampleMode, Sample, StackEnd};
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Machine, Sampled, assert_share, demo_row, kvmprof, on_kvm,
-    recorded_with_frames, run, sampling_rate, share, until,
+    Boot, Clock, CpuPressure, Guest, Machine, Sampled, assert_share, check_demo_processes,
+    demo_row, on_kvm, recorded_with_frames, run, sampling_rate, share, until,
 };
 use kvmprof_vmm::virtio::GuestAccess;
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-const MAX_STATUS: usize = 1 << 20;
-/// The programs' functions, and whose they are.
-const FUNCTIONS: [(i32, [&str; 2]); 4] = [
-    (101, ["weave", "weaver"]),
-    (102, ["turn_wheel", "spinner"]),
-    (103, ["card", "carder"]),
-    (201, ["dye", "dyer"]),
-];
-
-/// kvmprof, attached to the guest of this process. Dropped, it is killed.
+/// kvmprof, attached to the guest of this process, which records it.
 struct Attached {
-    child: Child,
-    folder: TempDir,
+    guest: Guest,
+    recording: TempDir,
 }
 
 impl Attached {
     fn start(hz: u32) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let file = |name: &str| folder.path().join(name);
-        fs::write(file("demo.elf"), ELF).unwrap();
-        let child = Command::new(kvmprof())
-            .args(["attach", &std::process::id().to_string()])
-            .args(["--capture", "kernel", "--hz", &hz.to_string()])
-            .arg("--kernel")
-            .arg(file("demo.elf"))
-            .arg("--record")
-            .arg(file("recording"))
-            .arg("--socket")
-            .arg(file("socket"))
-            .stdin(Stdio::null())
-            .stderr(File::create(file("stderr")).unwrap())
-            .spawn()
-            .unwrap();
-        let mut attached = Self { child, folder };
-        until("attach answers", || {
-            if let Some(status) = attached.child.try_wait().unwrap() {
-                panic!("attach has ended: {status}, {}", attached.stderr());
-            }
-            Connection::connect(&attached.file("socket")).ok()
-        });
-        attached
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn stderr(&self) -> String {
-        fs::read_to_string(self.file("stderr")).unwrap()
+        let recording = tempfile::tempdir().unwrap();
+        let path = recording.path().join("recording");
+        let hz = hz.to_string();
+        let options = ["--capture", "kernel", "--hz", &hz, "--record"].map(OsStr::new);
+        let options = options.into_iter().chain([path.as_os_str()]);
+        let guest = Guest::attach(std::process::id(), Some(Boot::Demo), options);
+        Self { guest, recording }
     }
 
     /// The status's part of the clock, whose account balances.
     fn clock(&self) -> Value {
-        let connection = Connection::connect(&self.file("socket")).unwrap();
-        let document = connection.snapshot(device::STATUS, MAX_STATUS).unwrap();
-        let status: Value = serde_json::from_slice(&document).unwrap();
-        let clock = status["clock"].clone();
+        let clock = self.guest.status()["clock"].clone();
         let count = |name: &str| clock["ledger"][name].as_u64().unwrap();
         let parts = ["sampled", "idle", "stolen", "lost"].map(count);
         assert_eq!(count("ticks"), parts.iter().sum::<u64>(), "{clock}");
@@ -90,43 +48,19 @@ impl Attached {
         })
     }
 
-    /// Ends it by Ctrl-C; what it has recorded.
-    fn stop(mut self) -> (Contents, Vec<(Sample, Vec<u64>)>) {
-        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
-        let status = until("attach ends", || self.child.try_wait().unwrap());
-        assert!(status.success(), "{status} {}", self.stderr());
-        assert_eq!(self.stderr(), "");
-        let (samples, contents) = recorded_with_frames(&self.file("recording"));
+    /// Ends it; what it has recorded.
+    fn stop(self) -> (Contents, Vec<(Sample, Vec<u64>)>) {
+        self.guest.stop();
+        let (samples, contents) = recorded_with_frames(&self.recording.path().join("recording"));
         assert_eq!(contents.closed, Some(contents.account));
         (contents, samples)
     }
 }
 
-impl Drop for Attached {
-    fn drop(&mut self) {
-        // It may have ended, and been waited for, already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A program counter in a process's own code is that process's, and nobody else's.
 fn check_processes(samples: &[(Sample, Vec<u64>)]) {
-    let user: Vec<&Sample> = samples
-        .iter()
-        .map(|(sample, _)| sample)
-        .filter(|sample| sample.mode == SampleMode::User)
-        .collect();
-    let is_own = |sample: &&&Sample| {
-        let function = function_at(sample.pc).unwrap_or_default();
-        let owner = FUNCTIONS
-            .iter()
-            .find(|(_, names)| names.contains(&function));
-        owner.is_some_and(|(pid, _)| *pid == sample.pid)
-    };
-    let own = user.iter().filter(is_own).count();
-    println!("{own} of {} user samples name their process", user.len());
-    assert!(user.len() >= 500 && own * 100 >= user.len() * 99);
+    let user = samples.iter().map(|(sample, _)| sample);
+    let user = user.filter(|sample| sample.mode == SampleMode::User);
+    check_demo_processes(user.map(|sample| (sample.pc, sample.pid)));
 }
 
 /// Each process has the share of all ticks that the guest has counted itself.

@@ -7,7 +7,7 @@ use kvmprof_abi::pcs::{BUF_INCR, PCS_SETBSIZE, PROF_ALL, kind};
 use kvmprof_demo_guest::{Mode, ROWS, function_at, rows};
 use kvmprof_tests::{
     Accounts, Boot, Clock, CpuPressure, Guest, Machine, Recorded, Sampled, assert_share, in_lab,
-    on_kvm, run, sampling_rate, share, threads, ticks_by_kind, until,
+    is_kernel_clock_for_demo, on_kvm, run, sampling_rate, share, threads, ticks_by_kind, until,
 };
 use kvmprof_vmm::clock::ClockSource;
 use serde_json::Value;
@@ -22,7 +22,10 @@ fn every_row_of_the_guest_has_its_share() {
         const TICKS: u32 = 3000;
         let hz = sampling_rate(1000);
         let [seconds, hz] = [TICKS / hz, hz].map(|number| number.to_string());
-        for clock in ["thread", "ticker"] {
+        for clock in ["thread", "ticker", "kernel"] {
+            if clock == "kernel" && !is_kernel_clock_for_demo() {
+                continue;
+            }
             for cpus in ["1", "2"] {
                 let words = ["demo", "--json", "--seconds", &seconds, "--hz", &hz];
                 let options = ["--cpus", cpus, "--clock", clock];
@@ -169,6 +172,20 @@ fn idle_time_is_right_with_the_ticker() {
     });
 }
 
+#[test]
+fn idle_time_is_right_by_the_hosts_kernel() {
+    on_kvm(|| {
+        if !is_kernel_clock_for_demo() {
+            return;
+        }
+        let exit_cost = exit_cost();
+        let source = ClockSource::Kernel;
+        for (duty, period) in [(20, 300), (20, 2000), (80, 2000), (50, 33_000)] {
+            check_duty(duty, period, Clock { source, ..UNEVEN }, exit_cost);
+        }
+    });
+}
+
 /// What the random phase is for: work in step with the clock.
 #[test]
 fn jitter_is_right_for_a_guest_in_step() {
@@ -189,35 +206,43 @@ fn jitter_is_right_for_a_guest_in_step() {
 #[test]
 fn a_halted_guest_sleeps_through_its_ticks() {
     on_kvm(|| {
-        const READ: u64 = 63 * 100;
-        let guest = Guest::start(Boot::Test("workload=halt"), ["--hz", "2000"]);
-        let pcs = guest.open();
-        let halted_ticks = guest.status()["clock"]["halted_ticks"].clone();
-        pcs.ioctl(PROF_ALL, 0);
-        until("the guest is halted", || {
-            let accounts = Accounts::of(&pcs.connection);
-            (accounts.clock.idle > 0 || halted_ticks != "all at the next wake-up").then_some(())
-        });
-        let before = &threads(guest.pid(), "vcpu")[0];
-        // A buffer full of idle counts. Asking for the account would wake the vCPU up.
-        let (first, second) = (
-            pcs.device.read(1024).unwrap(),
-            pcs.device.read(1024).unwrap(),
-        );
-        assert_eq!((first.len(), second.len()), (1024, 1024));
-        let after = &threads(guest.pid(), "vcpu")[0];
-        let wakeups = after.voluntary_switches - before.voluntary_switches;
-        let ledger = pcs.status().ledger;
-        assert!(ledger.merged >= READ, "{ledger:?}");
-        assert!(ledger.recorded * 20 < ledger.merged, "{ledger:?}");
-        println!("{wakeups} wake-ups, {ledger:?}");
-        if halted_ticks == "all at the next wake-up" {
-            assert!(wakeups < READ / 10, "{wakeups} wake-ups");
-        } else {
-            kvmprof_tests::not_run("the number of wake-ups: this host refuses perf_event_open");
+        check_sleep("thread");
+        if is_kernel_clock_for_demo() {
+            check_sleep("kernel");
         }
-        guest.stop();
     });
+}
+
+fn check_sleep(clock: &str) {
+    const READ: u64 = 63 * 100;
+    let options = ["--clock", clock, "--hz", "2000"];
+    let guest = Guest::start(Boot::Test("workload=halt"), options);
+    let pcs = guest.open();
+    let halted_ticks = guest.status()["clock"]["halted_ticks"].clone();
+    pcs.ioctl(PROF_ALL, 0);
+    until("the guest is halted", || {
+        let accounts = Accounts::of(&pcs.connection);
+        (accounts.clock.idle > 0 || halted_ticks != "all at the next wake-up").then_some(())
+    });
+    let before = &threads(guest.pid(), "vcpu")[0];
+    // A buffer full of idle counts. Asking for the account would wake the vCPU up.
+    let (first, second) = (
+        pcs.device.read(1024).unwrap(),
+        pcs.device.read(1024).unwrap(),
+    );
+    assert_eq!((first.len(), second.len()), (1024, 1024));
+    let after = &threads(guest.pid(), "vcpu")[0];
+    let wakeups = after.voluntary_switches - before.voluntary_switches;
+    let ledger = pcs.status().ledger;
+    assert!(ledger.merged >= READ, "{ledger:?}");
+    assert!(ledger.recorded * 20 < ledger.merged, "{ledger:?}");
+    println!("{wakeups} wake-ups, {ledger:?}");
+    if halted_ticks == "all at the next wake-up" {
+        assert!(wakeups < READ / 10, "{wakeups} wake-ups");
+    } else {
+        kvmprof_tests::not_run("the number of wake-ups: this host refuses perf_event_open");
+    }
+    guest.stop();
 }
 
 /// Without a consumer no clock runs: nothing is counted, and nobody wakes up.

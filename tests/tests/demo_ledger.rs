@@ -2,7 +2,9 @@
 
 use kvmprof_abi::pcs::{PCS_SETBSIZE, PCS_SETHZ, PCS_STOP, PROF_ALL, PROF_KERNEL};
 use kvmprof_client::Connection;
-use kvmprof_tests::{Accounts, Boot, Guest, Pcs, Recorded, on_kvm, until};
+use kvmprof_tests::{
+    Accounts, Boot, Guest, Pcs, Recorded, is_kernel_clock_for_demo, on_kvm, until,
+};
 
 /// Looks at the accounts in each phase of an open.
 const LOOKS: usize = 40;
@@ -27,8 +29,12 @@ fn watch(connection: &Connection, mut between: impl FnMut()) {
 #[test]
 fn accounts_balance_at_every_moment() {
     on_kvm(|| {
-        for cpus in ["1", "2"] {
-            let guest = Guest::start(Boot::Demo, ["--hz", "1000", "--cpus", cpus]);
+        for (clock, cpus) in [("thread", "1"), ("thread", "2"), ("kernel", "2")] {
+            if clock == "kernel" && !is_kernel_clock_for_demo() {
+                continue;
+            }
+            let options = ["--clock", clock, "--hz", "1000", "--cpus", cpus];
+            let guest = Guest::start(Boot::Demo, options);
             let witness = guest.connect();
             let mut pcs = guest.open();
             watch(&witness, || ());
@@ -94,7 +100,12 @@ fn clock_and_consumer_agree_over_an_open() {
             &["--clock", "thread", "--cpus", "2"],
             &["--clock", "thread", "--cpus", "2", "--jitter"],
             &["--clock", "ticker", "--cpus", "2"],
+            &["--clock", "kernel"],
+            &["--clock", "kernel", "--cpus", "2"],
         ] {
+            if options[1] == "kernel" && !is_kernel_clock_for_demo() {
+                continue;
+            }
             let guest = Guest::start(Boot::Demo, options);
             for (hz, ticks) in [(100, 60), (1000, 400), (10_000, 2000)] {
                 let mut pcs = guest.open();
@@ -117,16 +128,22 @@ fn clock_and_consumer_agree_over_an_open() {
 #[test]
 fn a_halted_guest_is_accounted_for() {
     on_kvm(|| {
-        let boot = Boot::Test("workload=halt");
-        let guest = Guest::start(boot, ["--hz", "1000", "--cpus", "2"]);
-        let witness = guest.connect();
-        let mut pcs = guest.open();
-        let before = Accounts::of(&witness);
-        pcs.ioctl(PROF_ALL, 0);
-        watch(&witness, || pcs.read_available());
-        pcs.read_ticks(4000);
-        let recorded = pcs.stop();
-        check_open(&before, &recorded);
-        guest.stop();
+        for clock in ["thread", "kernel"] {
+            if clock == "kernel" && !is_kernel_clock_for_demo() {
+                continue;
+            }
+            let boot = Boot::Test("workload=halt");
+            let options = ["--clock", clock, "--hz", "1000", "--cpus", "2"];
+            let guest = Guest::start(boot, options);
+            let witness = guest.connect();
+            let mut pcs = guest.open();
+            let before = Accounts::of(&witness);
+            pcs.ioctl(PROF_ALL, 0);
+            watch(&witness, || pcs.read_available());
+            pcs.read_ticks(4000);
+            let recorded = pcs.stop();
+            check_open(&before, &recorded);
+            guest.stop();
+        }
     });
 }

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
@@ -14,7 +13,9 @@ use kvmprof_attach::{
 };
 use kvmprof_demo_guest::IMAGE;
 use kvmprof_introspection::PhysicalMemory;
-use kvmprof_tests::{Boot, Clock, Guest, Machine, Ran, kvmprof, on_kvm, run, run_command, until};
+use kvmprof_tests::{
+    Boot, Clock, Guest, Machine, Ran, keep_capabilities, kvmprof, on_kvm, run, run_command, until,
+};
 use kvmprof_vmm::virtio::GuestAccess;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -195,22 +196,12 @@ fn check_list(guest: &Found) {
 const SYS_PTRACE: libc::c_ulong = 19;
 const PERFMON: libc::c_ulong = 38;
 const BPF: libc::c_ulong = 39;
-/// Those that a kernel may have.
-const ALL: std::ops::Range<libc::c_ulong> = 0..64;
 
 /// `kvmprof list --json` by root with these capabilities alone.
 fn list_with(capabilities: &'static [libc::c_ulong]) -> Value {
     let mut command = Command::new(kvmprof());
     command.args(["list", "--json"]);
-    let drop_others = move || {
-        for capability in ALL.filter(|it| !capabilities.contains(it)) {
-            // SAFETY: it changes nothing but which capabilities the program gets. One that the kernel hasn't is refused.
-            unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
-        }
-        Ok(())
-    };
-    // SAFETY: the closure only makes system calls, which may be made between fork and exec.
-    unsafe { command.pre_exec(drop_others) };
+    keep_capabilities(&mut command, capabilities);
     let ran = run_command(&mut command);
     assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
     serde_json::from_str(&ran.stdout).unwrap()

@@ -15,6 +15,7 @@ pub(crate) use layout::{Layout, SlotLayout, SlotOrder};
 use kvmprof_introspection::{Btf, join_btf};
 
 use crate::KernelMemory;
+use crate::sampling::VcpuLayout;
 
 /// The types of the kernel, and of KVM where that is a module.
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
@@ -33,6 +34,8 @@ const NODE: u64 = 2;
 pub struct HostKernel {
     memory: KernelMemory,
     layout: Layout,
+    /// Only samples need it.
+    vcpu_layout: Result<VcpuLayout, HostKernelError>,
     /// The namespace whose numbers this process sees, and its level.
     namespace: u64,
     level: u32,
@@ -54,10 +57,12 @@ impl HostKernel {
     /// There is no eBPF, or this process may not use it, or the kernel isn't one that is known.
     pub fn open() -> Result<Self, HostKernelError> {
         let memory = KernelMemory::open()?;
-        let layout = Layout::find(&Btf::parse(&types()?)?)?;
+        let types = types()?;
+        let types = Btf::parse(&types)?;
         let mut kernel = Self {
             memory,
-            layout,
+            layout: Layout::find(&types)?,
+            vcpu_layout: VcpuLayout::find(&types),
             namespace: 0,
             level: 0,
         };
@@ -78,6 +83,11 @@ impl HostKernel {
 
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Where a vCPU's registers are, or why that isn't known.
+    pub(crate) fn vcpu_layout(&self) -> Result<&VcpuLayout, &HostKernelError> {
+        self.vcpu_layout.as_ref()
     }
 
     /// The namespace and the level of the calling thread's numbers, checked against its thread id.

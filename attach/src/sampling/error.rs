@@ -9,19 +9,23 @@ use crate::{HostKernelError, kernel_memory::bpf::LoadError};
 #[derive(Debug, thiserror::Error)]
 pub enum SamplingError {
     /// The types of the host's kernel don't say where registers are.
+    #[error("{0}")]
+    Layout(String),
+    /// The host's kernel can't be asked about the guest.
     #[error(transparent)]
     Host(#[from] HostKernelError),
     /// eBPF isn't allowed.
     #[error(transparent)]
     Bpf(#[from] KernelMemoryError),
     /// The verifier doesn't accept the program.
-    #[error(
-        "The host's kernel refuses the eBPF program that takes samples ({0}): use --capture ptrace"
-    )]
+    #[error("The host's kernel refuses the eBPF program that takes samples ({0})")]
     Verifier(String),
     /// The vCPU has gone.
     #[error("A vCPU of the guest has gone")]
     NoVcpu,
+    /// The guest of this process isn't where the host's kernel keeps guests.
+    #[error("The host's kernel doesn't know the guest of this process")]
+    NoGuest,
 }
 
 /// What the failure of a call of bpf(2) means.

@@ -10,7 +10,7 @@ use crate::HostKernelError;
 pub const RIP: u64 = 16;
 
 /// `struct kvm_vcpu`, and the way to it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct VcpuLayout {
     /// `task_struct.preempt_notifiers`: the first is the vCPU that the thread has loaded.
     pub notifiers: u64,

@@ -11,16 +11,16 @@ mod program;
 pub mod record;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 pub use error::SamplingError;
 pub use record::{RECORD_BYTES, Record};
 
-use kvmprof_introspection::{Btf, ProcessPlaces, ValueAt};
+use kvmprof_introspection::{ProcessPlaces, ValueAt};
 
-use crate::host_kernel::types;
 use crate::kernel_memory::bpf;
 use crate::{AttachedMemory, HostKernel, Slots};
-use layout::VcpuLayout;
+pub(crate) use layout::VcpuLayout;
 use program::{Plan, Range, Read, Source};
 
 /// Most parts of guest memory that tasks are looked for in: a guest has one below 4 GiB and one above, and its kernel's
@@ -32,9 +32,12 @@ const MIN_SLOT: u64 = 1 << 20;
 /// Makes programs for the vCPUs of one guest.
 #[derive(Debug)]
 pub struct SamplingHost {
-    layout: VcpuLayout,
+    kernel: Arc<HostKernel>,
+    /// The guest's VMM.
+    pid: i32,
     /// `struct kvm`.
     kvm: u64,
+    layout: VcpuLayout,
 }
 
 /// A program for one vCPU. Once it is set on an event it lives as long as that.
@@ -46,16 +49,37 @@ pub struct SamplingProgram {
 }
 
 impl SamplingHost {
-    /// For the guest whose memory is `memory`. Takes some 100 ms.
+    /// For the guest whose memory is `memory`.
     ///
     /// # Errors
     /// The host's kernel isn't one that is known.
-    pub fn new(memory: &AttachedMemory) -> Result<Self, SamplingError> {
-        let types = types()?;
-        let btf = Btf::parse(&types).map_err(crate::HostKernelError::from)?;
+    pub fn attached(memory: &AttachedMemory) -> Result<Self, SamplingError> {
+        let kernel = Arc::clone(memory.kernel());
+        Self::new(kernel, memory.machine().pid, memory.kvm())
+    }
+
+    /// For the guest of this process behind the descriptor `vm`.
+    ///
+    /// # Errors
+    /// The host's kernel isn't one that is known.
+    pub fn own(kernel: Arc<HostKernel>, vm: i32) -> Result<Self, SamplingError> {
+        let pid = i32::try_from(std::process::id()).unwrap_or_default();
+        let process = kernel.process(pid);
+        let kvm = process.and_then(|process| {
+            let kvm = kernel.private_data(process, vm)?;
+            (kernel.mm_of(kvm)? == process.mm).then_some(kvm)
+        });
+        Self::new(kernel, pid, kvm.ok_or(SamplingError::NoGuest)?)
+    }
+
+    fn new(kernel: Arc<HostKernel>, pid: i32, kvm: u64) -> Result<Self, SamplingError> {
+        let layout = kernel.vcpu_layout();
+        let layout = layout.map_err(|error| SamplingError::Layout(error.to_string()))?;
         Ok(Self {
-            layout: VcpuLayout::find(&btf)?,
-            kvm: memory.kvm(),
+            layout: *layout,
+            kernel,
+            pid,
+            kvm,
         })
     }
 
@@ -65,30 +89,28 @@ impl SamplingHost {
         self.layout.cpl.is_some()
     }
 
-    /// The program for the vCPU behind `descriptor` of the guest's VMM, which writes to `output`, an event of type
-    /// `PERF_COUNT_SW_BPF_OUTPUT` on the vCPU's thread. Records have the values of `places`, by their order there; `None`:
-    /// registers only.
+    /// The program for the vCPU behind `descriptor` of the guest's VMM, which has guest memory at `slots` and writes to
+    /// `output`, an event of type `PERF_COUNT_SW_BPF_OUTPUT` on the vCPU's thread. Records have the values of `places`, by
+    /// their order there; `None`: registers only.
     ///
     /// # Errors
     /// The vCPU is gone, or the host's kernel refuses the program.
     pub fn program(
         &self,
-        memory: &AttachedMemory,
+        slots: &Slots,
         descriptor: i32,
         places: Option<&ProcessPlaces>,
         output: BorrowedFd<'_>,
     ) -> Result<SamplingProgram, SamplingError> {
-        let kernel = memory.kernel();
-        let vcpu = self.vcpu(memory, kernel, descriptor)?;
-        let slots = memory.slots();
+        let vcpu = self.vcpu(descriptor)?;
         let outputs = bpf::create_event_array().map_err(error::refused)?;
         bpf::set_event(&outputs, output).map_err(error::refused)?;
         let plan = Plan {
             vcpu,
             kvm: self.kvm,
             outputs: outputs.as_raw_fd(),
-            pointer: places.and_then(|places| pointer(places, &slots)),
-            reads: places.map_or_else(Vec::new, |places| reads(places, &slots)),
+            pointer: places.and_then(|places| pointer(places, slots)),
+            reads: places.map_or_else(Vec::new, |places| reads(places, slots)),
         };
         let program = bpf::load_for_event(&program::instructions(&self.layout, &plan))?;
         Ok(SamplingProgram {
@@ -98,13 +120,9 @@ impl SamplingHost {
     }
 
     /// The `struct kvm_vcpu` behind `descriptor`.
-    fn vcpu(
-        &self,
-        memory: &AttachedMemory,
-        kernel: &HostKernel,
-        descriptor: i32,
-    ) -> Result<u64, SamplingError> {
-        let process = kernel.process(memory.machine().pid);
+    fn vcpu(&self, descriptor: i32) -> Result<u64, SamplingError> {
+        let kernel = &self.kernel;
+        let process = kernel.process(self.pid);
         let vcpu = process.and_then(|process| kernel.private_data(process, descriptor));
         let of_guest = |vcpu: &u64| {
             let kvm = vcpu.checked_add(self.layout.kvm)?;

@@ -28,10 +28,16 @@ const ROUNDS: usize = 41;
 const ROUNDS_VARIABLE: &str = "KVMPROF_BENCH_ROUNDS";
 /// The length of each window.
 const WINDOW: Duration = Duration::from_millis(60);
+/// Its length where samples are taken out of the host's kernel in batches: longer than a batch waits.
+const WINDOW_OF_BATCHES: Duration = Duration::from_millis(300);
 /// The rates that are measured, in Hz.
 const RATES: [u32; 3] = [100, 1_000, 5_000];
 /// What drives the clock.
-const SOURCES: [ClockSource; 2] = [ClockSource::Thread, ClockSource::Ticker];
+const SOURCES: [ClockSource; 3] = [
+    ClockSource::Thread,
+    ClockSource::Ticker,
+    ClockSource::Kernel,
+];
 
 /// All rounds' figures for one source at one rate.
 #[derive(Default)]
@@ -97,12 +103,16 @@ fn measure_round(
 ) -> anyhow::Result<()> {
     for source in SOURCES {
         let exit_before = bare_exit_us()?;
+        let window = match source {
+            ClockSource::Kernel => WINDOW_OF_BATCHES,
+            _ => WINDOW,
+        };
         let guest = Guest::start("gaps", source)?;
         let mut measured = Vec::new();
         for (_, hz, series) in series.iter_mut().filter(|(other, ..)| *other == source) {
-            let before = guest.quiet(WINDOW)?;
-            let sampled = guest.sampled(WINDOW, *hz)?;
-            let after = guest.quiet(WINDOW)?;
+            let before = guest.quiet(window)?;
+            let sampled = guest.sampled(window, *hz)?;
+            let after = guest.quiet(window)?;
             measured.push((series, before, sampled, after));
         }
         guest.stop()?;

@@ -7,12 +7,13 @@ use kvmprof_vmm::clock::ClockSource;
 /// What drives the clock, and how.
 #[derive(Clone, Debug, Args)]
 pub struct ClockOptions {
-    /// What drives the clock: thread (a timer on each vCPU's thread) or ticker (one thread for all vCPUs, which costs
-    /// the guest less and another core more)
+    /// What drives the clock: thread (a timer on each vCPU's thread), ticker (one thread for all vCPUs, which costs
+    /// the guest less and another core more) or kernel (the host's kernel takes the samples by eBPF, which costs the guest
+    /// least; call stacks, profil and pmc are taken as with thread)
     #[arg(long = "clock", value_name = "SOURCE", default_value = "thread")]
     pub source: ClockSource,
-    /// Give ticks a random phase, so that periodic work of the guest doesn't run in step with the clock; not with
-    /// --clock ticker, which kicks all vCPUs at once
+    /// Give ticks a random phase, so that periodic work of the guest doesn't run in step with the clock; only with
+    /// --clock thread
     #[arg(long)]
     pub jitter: bool,
 }
@@ -23,10 +24,13 @@ impl ClockOptions {
     /// # Errors
     /// [`UsageError`](kvmprof_tools::command_line::UsageError).
     pub fn check(&self) -> anyhow::Result<()> {
-        if self.jitter && self.source == ClockSource::Ticker {
-            return Err(usage(
-                "--jitter needs --clock thread: the ticker kicks all vCPUs at once",
-            ));
+        let why = match self.source {
+            ClockSource::Ticker => "the ticker kicks all vCPUs at once",
+            ClockSource::Kernel => "the host's kernel has no clock with a random phase",
+            ClockSource::Thread | ClockSource::Ptrace => return Ok(()),
+        };
+        if self.jitter {
+            return Err(usage(format_args!("--jitter needs --clock thread: {why}")));
         }
         Ok(())
     }

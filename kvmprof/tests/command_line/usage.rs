@@ -21,6 +21,7 @@ fn wrong_options_end_with_the_status_that_the_help_says() {
         ),
         (&["run", "--kernel", "x", "--hz", "10001"], "1 to 10000"),
         (&["demo", "--jitter", "--clock", "ticker"], "--jitter needs"),
+        (&["demo", "--jitter", "--clock", "kernel"], "--jitter needs"),
         (&["demo", "--seconds", "0"], "more than 0"),
         (&["demo", "--socket", "x", "--json"], "--json"),
         (&["getpc", "-p", "1,2,3,4,5,6"], "at most 5"),

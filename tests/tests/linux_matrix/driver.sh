@@ -10,6 +10,8 @@ gather work --all --hz 80
 tell work
 says 'idle is'
 sampled 400
+until status working; do usleep 50000; done
+cp /run/working "$stream.working"
 tell enough
 says 'work done'
 stop_gathering

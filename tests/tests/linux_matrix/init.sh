@@ -13,6 +13,7 @@ echo "two is $two"
 echo "threads are $three"
 echo "idle is $idle"
 read -r word
+accounts busy
 processes
 kill $one $two $three
 wait $one $two $three

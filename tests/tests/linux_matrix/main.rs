@@ -156,6 +156,17 @@ fn the_accounts(run: &Run) {
     }
 }
 
+/// What drives the clock is what was asked for, once processes run.
+fn the_clock(run: &Run) {
+    let working = run.finished.json("guest.work.working");
+    let options: Vec<&str> = run.case.options.split(' ').collect();
+    let asked = match options[..] {
+        ["--clock", source] => source,
+        _ => "thread",
+    };
+    assert_eq!(working["clock"]["source"], asked);
+}
+
 /// The share of `part` in `whole`.
 #[expect(
     clippy::cast_precision_loss,
@@ -189,6 +200,15 @@ const LINUX_6_12_WITH_TWO_VCPUS: Case = Case {
     options: "--clock ticker",
 };
 
+/// The process group isn't in records of the host's kernel, nor is the guest's start: exits go on there.
+const LINUX_6_12_BY_THE_HOSTS_KERNEL: Case = Case {
+    name: "6.12-kernel",
+    series: "6.12",
+    cpus: 2,
+    command_line: "pti=on",
+    options: "--clock kernel",
+};
+
 const LINUX_6_12_WITH_ONE_VCPU_AND_KPTI: Case = Case {
     name: "6.12-1",
     series: "6.12",
@@ -219,6 +239,11 @@ macro_rules! tests {
             }
 
             #[test]
+            fn in_linux_6_12_by_the_hosts_kernel() {
+                $check(&Run::of(LINUX_6_12_BY_THE_HOSTS_KERNEL));
+            }
+
+            #[test]
             fn in_linux_6_12_with_two_vcpus() {
                 $check(&Run::of(LINUX_6_12_WITH_TWO_VCPUS));
             }
@@ -232,8 +257,10 @@ tests! {
     boot_comes_in_its_order: boot::check_order;
     boot_has_no_pid_that_was_never_given: boot::check_pids;
     boot_lies_in_the_kernels_functions: boot::check_symbols;
+    the_clock_is_the_one_that_was_asked_for: the_clock;
     the_machine_ends_well: the_end;
     work_has_the_guests_idle_time: work::check_idle;
+    work_has_the_guests_shares: work::check_shares;
     work_is_named_as_ps_does: work::check_ps;
     work_of_the_first_program_is_its_own: work::check_first;
     work_of_the_second_program_is_its_own: work::check_second;

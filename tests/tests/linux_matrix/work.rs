@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use kvmprof_tests::linux::{Program, Stream, pcs_kind};
+use kvmprof_tests::standard_error;
 
 use super::{FIRST_THREAD, Run, SECOND_THREAD, share};
 
@@ -57,6 +58,32 @@ fn check_hog(run: &Run, name: &str, said: &str, program: &Program) {
         strange <= 2 + inside / 100,
         "{strange} samples of {name} are others'"
     );
+}
+
+/// Beside four standard errors: samples go on for a moment when the guest has looked, and its own account of its time, which
+/// goes by its own clock ticks, is as blurred in the lab as ours.
+const MARGIN: f64 = 0.05;
+
+/// Each busy process's share of the time of all of them is the one that the guest's kernel says.
+pub fn check_shares(run: &Run) {
+    let stream = run.stream("work");
+    let pids = ["one is ", "two is ", "threads are "].map(|said| run.console.number(said));
+    let busy = run.console.accounts("busy");
+    let times = pids.map(|pid| {
+        let process = &busy.processes[&pid];
+        process.user + process.kernel
+    });
+    let samples = pids.map(|pid| {
+        let own = stream.samples.iter().filter(|sample| sample.pid == pid);
+        own.count() as u64
+    });
+    let all: u64 = samples.iter().sum();
+    for ((pid, time), sampled) in pids.into_iter().zip(times).zip(samples) {
+        let (expected, observed) = (share(time, times.iter().sum()), share(sampled, all));
+        let allowed = 4.0 * standard_error(expected, all) + MARGIN;
+        println!("{pid}: {observed:.3} of {all}, {expected:.3} expected, {allowed:.3} allowed");
+        assert!((observed - expected).abs() <= allowed, "{pid}");
+    }
 }
 
 /// Both threads are of one process; its id is the first one's.

@@ -7,8 +7,8 @@ use kvmprof_attach::AttachError;
 use kvmprof_attach::tracer::{CodeError, TraceError};
 use kvmprof_introspection::IntrospectionError;
 
-use super::kernel_capture::KernelCaptureError;
 use crate::host_socket::HostSocketError;
+use crate::kernel_capture::KernelCaptureError;
 use crate::vm::VmError;
 
 /// Why a guest can't be attached to, or not any longer.
@@ -29,8 +29,8 @@ pub enum AttachedError {
         source: TraceError,
     },
     /// The host's kernel takes no samples of it.
-    #[error(transparent)]
-    Capture(#[from] KernelCaptureError),
+    #[error("{0}; --capture ptrace needs none of that")]
+    Capture(KernelCaptureError),
     /// No vCPU has a thread.
     #[error(
         "No vCPU of the guest of process {0} has run yet, or their threads can't be found: try again later"

@@ -3,7 +3,7 @@
 
 mod backend;
 mod error;
-mod kernel_capture;
+mod kernel_vcpu;
 mod learn;
 mod threads;
 mod vcpu;
@@ -14,7 +14,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use event_manager::MutEventSubscriber;
 use kvmprof_attach::sampling::SamplingHost;
@@ -27,6 +27,7 @@ use crate::binaries::BinarySources;
 use crate::clock::{ClockSource, HaltedTicks};
 use crate::counters::MachineCounters;
 use crate::host_socket::{HostListener, HostSocket};
+use crate::kernel_capture::{self, KernelCaptureError};
 use crate::profiler::{ClockPlan, FileRecorder, MachineInfo, Profiler, RecordPlan};
 use crate::vcpu::{Doorbell, Gate, RegisterSource, signals};
 use crate::vm::{
@@ -39,7 +40,6 @@ use vcpu::AttachedCommon;
 use vmm_watch::VmmWatch;
 
 pub use error::AttachedError;
-pub use kernel_capture::KernelCaptureError;
 
 /// Who takes samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,10 +122,12 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     if let Err(error) = learner.look(&memory, &knowledge) {
         log::warn!("Samples have no processes for now: {error}");
     }
-    let sampling = sampling_host(config.capture, &memory, &knowledge, &vcpus)?;
+    let sampling = sampling_host(config.capture, &memory, &knowledge, &vcpus)
+        .map_err(AttachedError::Capture)?;
     let plan = ClockPlan {
         hz: config.hz,
         source: config.capture.clock_source(),
+        fallback: config.capture.clock_source(),
         jitter: config.jitter,
         registers: RegisterSource::Ioctls,
     };
@@ -148,6 +150,7 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         memory,
         knowledge: Arc::clone(&knowledge),
         jitter: config.jitter,
+        refreshed: AtomicU64::new(0),
         guest_has_ended: watch.has_ended(),
         stopping: Arc::new(AtomicBool::new(false)),
         sampling,
@@ -196,13 +199,8 @@ fn sampling_host(
     if capture == Capture::Ptrace {
         return Ok(None);
     }
-    let host = SamplingHost::new(memory)?;
-    // Nothing but Linux is ever learned later on.
-    let may_be_linux = knowledge.is_pending() || knowledge.linux().is_some();
-    if !host.knows_privilege() && !may_be_linux {
-        return Err(KernelCaptureError::NoPrivilege);
-    }
-    kernel_capture::check(&host, memory, vcpus)?;
+    let host = SamplingHost::attached(memory)?;
+    kernel_capture::check(&host, &memory.slots(), vcpus, knowledge)?;
     Ok(Some(Arc::new(host)))
 }
 

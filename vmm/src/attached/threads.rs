@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use kvmprof_attach::tracer::{ThreadCode, TracedVcpu};
 
 use super::AttachedEnd;
-use super::kernel_capture::KernelVcpu;
+use super::kernel_vcpu::KernelVcpu;
 use super::learn::Learner;
 use super::vcpu::{AttachedCommon, AttachedVcpu};
 use crate::vcpu::{Doorbell, VcpuShared, tick_ring};

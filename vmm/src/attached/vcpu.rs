@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
@@ -27,6 +27,8 @@ pub struct AttachedCommon {
     pub knowledge: Arc<GuestKnowledge>,
     /// Whether ticks have a random phase.
     pub jitter: bool,
+    /// When the guest's memory slots were read last, in ns.
+    pub refreshed: AtomicU64,
     /// Set by whoever sees that the guest has ended.
     pub guest_has_ended: Arc<AtomicBool>,
     /// What takes samples in the host's kernel, if not this process takes them.
@@ -36,8 +38,15 @@ pub struct AttachedCommon {
 }
 
 impl AttachedCommon {
-    /// Takes the memory slots that the VMM has changed. `None` if the guest has ended.
-    pub fn refresh_memory(&self) -> Option<()> {
+    /// Takes the memory slots that the VMM has changed, if `pause` ns have passed at `now` (ns) since a vCPU's thread did so
+    /// last. `None` if the guest has ended.
+    pub fn refresh_memory(&self, now: u64, pause: u64) -> Option<()> {
+        let last = self.refreshed.load(Ordering::Relaxed);
+        let is_due = now.saturating_sub(last) >= pause;
+        let order = Ordering::Relaxed;
+        if !is_due || (self.refreshed.compare_exchange(last, now, order, order)).is_err() {
+            return Some(());
+        }
         match self.memory.refresh() {
             Err(AttachError::Ended(_)) => {
                 self.guest_has_ended.store(true, Ordering::Relaxed);
@@ -90,7 +99,6 @@ impl AttachedVcpu {
             generation: 0,
             started: false,
             failures: Failures::default(),
-            refreshed: 0,
             common: Arc::clone(&self.common),
         };
         let common = self.common;
@@ -141,8 +149,6 @@ struct Sampler {
     // An application processor that has not had its SIPI yet has no meaningful registers.
     started: bool,
     failures: Failures,
-    // When the guest's memory slots were read last, in ns.
-    refreshed: u64,
     common: Arc<AttachedCommon>,
 }
 
@@ -156,7 +162,8 @@ impl Sampler {
             self.shared.kicker.seen();
             let now = monotonic_ns();
             let signal = clock.backend_mut().pass(now).then(signals::alarm);
-            if self.refresh_memory(now) == Presence::Gone {
+            // The VMM may have changed the guest's memory slots, or ended the guest.
+            if self.common.refresh_memory(now, REFRESH_NS).is_none() {
                 break;
             }
             presence = match clock.on_interrupt(now, signal) {
@@ -172,18 +179,6 @@ impl Sampler {
             }
         }
         self.finish(&mut clock);
-    }
-
-    /// Notices now and then that the VMM has changed the guest's memory slots, or ended the guest.
-    fn refresh_memory(&mut self, now: u64) -> Presence {
-        if self.view.vcpu != 0 || now.saturating_sub(self.refreshed) < REFRESH_NS {
-            return Presence::There;
-        }
-        self.refreshed = now;
-        match self.common.refresh_memory() {
-            None => Presence::Gone,
-            Some(()) => Presence::There,
-        }
     }
 
     /// Does what the profiler wants, and acknowledges it.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use kvmprof_abi::recorder::MAX_PERIOD;
 use kvmprof_recording::{EventKind, SamplingEvent, StackParts};
 
-/// Counts the requests to one vCPU's clock; it starts anew after 2^21.
+/// Counts the requests to one vCPU's clock; it starts anew after 2^20.
 pub type Generation = u32;
 
 /// What makes the ticks of a vCPU.
@@ -51,6 +51,15 @@ pub struct ClockSetting {
     pub stacks: StackParts,
     /// Follow the mappings of processes at each tick: recorders ask for it.
     pub processes: bool,
+    /// Have the vCPU stand still at each tick: profil stores and pmc counts there.
+    pub exits: bool,
+}
+
+impl ClockSetting {
+    /// Whether more is asked for than the host's kernel can tell of a vCPU that it doesn't stop.
+    pub fn needs_exits(&self) -> bool {
+        self.exits || self.processes || self.stacks != StackParts::default()
+    }
 }
 
 /// Shared by the profiler, which asks, and one vCPU's thread, which answers.
@@ -60,11 +69,12 @@ pub struct ClockSetting {
 /// brings the account up to date.
 #[derive(Debug, Default)]
 pub struct ClockControl {
-    // From the top: the generation, 21 bits; what is read besides, 4; the event's number, 0 for the clock, 5; and its
+    // From the top: the generation, 20 bits; what is read besides, 5; the event's number, 0 for the clock, 5; and its
     // period or the clock's hz, 34.
     request: AtomicU64,
     acknowledged: AtomicU32,
     halted: AtomicBool,
+    in_kernel: AtomicBool,
 }
 
 const RATE_BITS: u32 = 34;
@@ -75,7 +85,8 @@ const PROCESSES: u64 = 1 << 39;
 const USER_STACK: u64 = 1 << 40;
 const KERNEL_STACK: u64 = 1 << 41;
 const PROCESS_GROUP: u64 = 1 << 42;
-const GENERATION_SHIFT: u32 = 43;
+const EXITS: u64 = 1 << 43;
+const GENERATION_SHIFT: u32 = 44;
 /// Generations differ up to this.
 const GENERATIONS: Generation = (1 << (64 - GENERATION_SHIFT)) - 1;
 
@@ -91,7 +102,8 @@ impl ClockControl {
             | flag(setting.process_group, PROCESS_GROUP)
             | flag(setting.stacks.kernel, KERNEL_STACK)
             | flag(setting.stacks.user, USER_STACK)
-            | flag(setting.processes, PROCESSES);
+            | flag(setting.processes, PROCESSES)
+            | flag(setting.exits, EXITS);
         self.request.store(
             u64::from(generation) << GENERATION_SHIFT | low,
             Ordering::Release,
@@ -110,6 +122,7 @@ impl ClockControl {
                 user: low & USER_STACK != 0,
             },
             processes: low & PROCESSES != 0,
+            exits: low & EXITS != 0,
         };
         (generation_of(low), setting)
     }
@@ -140,14 +153,25 @@ impl ClockControl {
         self.acknowledge(self.requested().0);
     }
 
-    /// Marks the vCPU as halted with no wake-up for its ticks, or as running.
+    /// Marks the vCPU as one whose ticks are accounted later, because it is halted with no wake-up for them or the host's
+    /// kernel samples it; or as one that accounts for each tick when that is due.
     pub fn set_halted(&self, halted: bool) {
         self.halted.store(halted, Ordering::Release);
     }
 
-    /// True while the vCPU is halted and its ticks are accounted later.
+    /// True while the vCPU's ticks are accounted later.
     pub fn is_halted(&self) -> bool {
         self.halted.load(Ordering::Acquire)
+    }
+
+    /// Says whether the host's kernel takes the vCPU's samples.
+    pub fn set_in_kernel(&self, in_kernel: bool) {
+        self.in_kernel.store(in_kernel, Ordering::Relaxed);
+    }
+
+    /// Whether the host's kernel takes the vCPU's samples.
+    pub fn is_in_kernel(&self) -> bool {
+        self.in_kernel.load(Ordering::Relaxed)
     }
 }
 
@@ -171,7 +195,7 @@ fn decode(request: u64) -> Option<TickSource> {
 }
 
 fn generation_of(request: u64) -> Generation {
-    // 21 bits are left.
+    // 20 bits are left.
     Generation::try_from(request >> GENERATION_SHIFT).unwrap_or_default()
 }
 
@@ -191,6 +215,7 @@ mod tests {
                 user: true,
             },
             processes: true,
+            exits: true,
         };
         let first = control.request(setting);
         assert!(!control.has_acknowledged(control.generation()));

@@ -8,6 +8,7 @@
 mod account;
 mod backend;
 mod control;
+mod elsewhere;
 mod grid;
 mod halted;
 mod jitter;
@@ -23,6 +24,7 @@ pub use account::ElapsedTicks;
 pub use backend::{ClockBackend, ThreadBackend};
 pub use control::{ClockControl, ClockSetting, Generation, TickSource};
 pub use grid::Grid;
+pub(crate) use grid::aligned_start;
 pub use halted::{HaltedTicks, RunTimeAlarm};
 pub use jitter::Jitter;
 pub(crate) use run_delay::RunDelay;
@@ -49,7 +51,7 @@ pub enum ClockSource {
     Ticker,
     /// For the vCPUs of another program: a thread for each of them stops it by ptrace(2).
     Ptrace,
-    /// For the vCPUs of another program: the host's kernel takes samples in the interrupt of a perf clock.
+    /// The host's kernel takes samples in the interrupt of a perf clock, without an exit.
     Kernel,
 }
 
@@ -72,7 +74,10 @@ impl FromStr for ClockSource {
         match word {
             "thread" => Ok(Self::Thread),
             "ticker" => Ok(Self::Ticker),
-            _ => Err(format!("'{word}' is no clock: use thread or ticker")),
+            "kernel" => Ok(Self::Kernel),
+            _ => Err(format!(
+                "'{word}' is no clock: use thread, ticker or kernel"
+            )),
         }
     }
 }

@@ -6,9 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use super::elsewhere::Elsewhere;
 use super::grid::aligned_start;
 use super::monotonic_ns;
 use crate::vcpu::Kicker;
+
+/// Between two looks at where vCPUs run, in ns.
+const PAUSE: u64 = 10_000_000;
 
 /// Shared by the ticker's thread and the vCPU threads.
 #[derive(Debug)]
@@ -17,6 +21,14 @@ struct Shared {
     stopping: AtomicBool,
     // How long after its time the host ran the ticker's thread, in ns: of whole periods.
     delay: AtomicU64,
+}
+
+impl Shared {
+    /// The vCPUs that want ticks.
+    fn ticked(&self) -> impl Iterator<Item = &Ticked> {
+        let vcpus = self.vcpus.iter();
+        vcpus.filter(|ticked| ticked.hz.load(Ordering::Relaxed) != 0)
+    }
 }
 
 #[derive(Debug)]
@@ -98,11 +110,12 @@ impl Drop for Ticker {
 }
 
 fn run(shared: &Shared) {
+    let mut elsewhere = Elsewhere::of_this_thread();
+    let mut looked = 0;
     while !shared.stopping.load(Ordering::Relaxed) {
         // All vCPUs share one rate, but a change reaches them one after the other.
         let rate = shared
-            .vcpus
-            .iter()
+            .ticked()
             .map(|ticked| ticked.hz.load(Ordering::Relaxed))
             .max();
         let Some(hz @ 1..) = rate else {
@@ -123,11 +136,18 @@ fn run(shared: &Shared) {
         if late >= period {
             shared.delay.fetch_add(late, Ordering::Relaxed);
         }
-        for ticked in &shared.vcpus {
-            let wanted = ticked.hz.load(Ordering::Relaxed) != 0;
-            if wanted && due >= ticked.first.load(Ordering::Relaxed) {
+        for ticked in shared.ticked() {
+            if due >= ticked.first.load(Ordering::Relaxed) {
                 ticked.kicker.kick();
             }
+        }
+        if due - looked >= PAUSE {
+            looked = due;
+            let began = aligned_start(monotonic_ns(), hz);
+            elsewhere.avoid(shared.ticked().filter_map(|ticked| ticked.kicker.thread()));
+            // Its way to another processor may have taken it past further ticks.
+            let missed = aligned_start(monotonic_ns(), hz) - began;
+            shared.delay.fetch_add(missed, Ordering::Relaxed);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use kvmprof_introspection::ProcessMap;
 use kvmprof_recording::{ClockLedger, Ticks};
 
-use crate::clock::{ClockSetting, ClockSource, Generation};
+use crate::clock::{ClockSetting, ClockSource, Generation, TickSource};
 use crate::vcpu::{RING_ENTRIES, RegisterSource, TickReceiver, VcpuShared};
 
 /// How long a vCPU's thread may take to answer that is busy with an exit: one that is stuck there (a
@@ -21,8 +21,10 @@ const MAX_WAIT: Duration = Duration::from_secs(10);
 pub struct ClockPlan {
     /// Ticks a second on each vCPU; 0: there is no clock.
     pub hz: u32,
-    /// What makes a vCPU exit.
+    /// What takes samples.
     pub source: ClockSource,
+    /// What takes them while more is asked for than that can tell.
+    pub fallback: ClockSource,
     /// Whether ticks have a random phase.
     pub jitter: bool,
     /// Where registers are read.
@@ -87,6 +89,22 @@ impl Clocks {
     /// What the vCPUs have been asked for.
     pub fn setting(&self) -> ClockSetting {
         self.setting
+    }
+
+    /// What takes samples now: [`ClockPlan::fallback`] if it does so on any vCPU.
+    pub fn source(&self) -> ClockSource {
+        let is_in_kernel = || {
+            let mut vcpus = self.vcpus.iter();
+            vcpus.all(|vcpu| vcpu.shared.control.is_in_kernel())
+        };
+        match self.setting.source {
+            Some(TickSource::Clock(_))
+                if self.plan.source == ClockSource::Kernel && !is_in_kernel() =>
+            {
+                self.plan.fallback
+            }
+            _ => self.plan.source,
+        }
     }
 
     /// True while something makes ticks.
@@ -186,7 +204,6 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
-    use crate::clock::TickSource;
     use crate::vcpu::{Doorbell, TickSender, tick_ring};
 
     /// Clocks of vCPUs without threads, and the threads' ends.
@@ -205,6 +222,7 @@ mod tests {
         let plan = ClockPlan {
             hz: 100,
             source: ClockSource::Thread,
+            fallback: ClockSource::Thread,
             jitter: false,
             registers: RegisterSource::Ioctls,
         };

@@ -80,7 +80,7 @@ impl Profiler {
             event: source
                 .and_then(TickSource::event)
                 .map(|event| event.to_string()),
-            source: plan.source.name().to_owned(),
+            source: self.clocks.source().name().to_owned(),
             jitter: plan.jitter,
             registers: plan.registers.name().to_owned(),
             halted_ticks: self.info.halted_ticks.to_owned(),

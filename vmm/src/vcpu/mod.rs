@@ -3,6 +3,8 @@
 mod capture;
 mod exits;
 mod gate;
+mod kernel_clock;
+mod kernel_sampler;
 mod kicker;
 mod ring;
 mod sampler;
@@ -15,6 +17,7 @@ pub(crate) use capture::page_table_root;
 pub use capture::{RegisterSource, select_registers};
 pub use exits::{ExitTotals, GuestExit};
 pub use gate::Gate;
+pub use kernel_clock::KernelSampling;
 pub use kicker::Kicker;
 pub use ring::{Doorbell, RING_ENTRIES, TickReceiver, TickSender, tick_ring};
 pub use stopped::{SEARCH_PERIOD, StoppedVcpu, in_turn};

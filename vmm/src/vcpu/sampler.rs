@@ -8,9 +8,10 @@ use kvmprof_recording::{EventKind, Sample};
 
 use super::capture::{RegisterSource, read_by_ioctls};
 use super::exits::{ExitCounter, GuestExit};
+use super::kernel_clock::KernelClock;
 use super::view::{VcpuView, not_started};
 use super::{StoppedVcpu, TickSender, VcpuShared, signals};
-use crate::clock::{ElapsedTicks, Generation, TickSource, VcpuClock, monotonic_ns};
+use crate::clock::{ClockSetting, ElapsedTicks, Generation, TickSource, VcpuClock, monotonic_ns};
 use crate::counters::VcpuCounting;
 use crate::kernel_events::KernelEvent;
 use crate::machine::GuestMemory;
@@ -22,6 +23,10 @@ use kvmprof_introspection::{GuestKnowledge, Registers};
 pub struct Sampler {
     pub(super) view: VcpuView<GuestMemory>,
     pub(super) clock: VcpuClock,
+    // In place of the clock, where the host's kernel takes the samples.
+    pub(super) kernel: Option<KernelClock>,
+    // What the profiler wants.
+    pub(super) setting: ClockSetting,
     // In place of the clock, where an event makes the ticks.
     pub(super) exits: ExitCounter,
     // The event, where the host's kernel counts it.
@@ -43,6 +48,7 @@ impl Sampler {
     /// KVM_RUN returned EINTR; `signal` is what was pending.
     pub fn interrupted(&mut self, fd: &mut VcpuFd, signal: Option<i32>) {
         self.shared.kicker.seen();
+        self.take_kernel_ticks(fd);
         let now = monotonic_ns();
         match self.clock.on_interrupt(now, signal) {
             Some(elapsed) if elapsed.sample => self.sample(fd, now, elapsed),
@@ -59,6 +65,7 @@ impl Sampler {
             self.sample_counted(fd, now, None, is_kicked);
         }
         self.follow_requests(fd, now);
+        self.enter_kernel(fd, now);
     }
 
     /// Does what the profiler wants, and acknowledges it.
@@ -79,7 +86,10 @@ impl Sampler {
         self.stores.pass(elapsed.without_sample());
         self.send(elapsed, None);
         self.view.follow(&setting);
-        self.take_ticks_from(fd, setting.source);
+        self.setting = setting;
+        if !self.stays_in_kernel(&setting) {
+            self.take_ticks_from(fd, setting.source);
+        }
         self.generation = generation;
         self.shared.control.acknowledge(generation);
         self.ticks.ring();
@@ -222,6 +232,7 @@ impl Sampler {
     pub fn finish(&mut self) {
         let elapsed = self.clock.account_halted(monotonic_ns());
         self.send(elapsed, None);
+        self.finish_kernel();
         self.end_event();
         self.clock.stop();
         self.shared.control.finish();

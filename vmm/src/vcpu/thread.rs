@@ -11,10 +11,11 @@ use kvm_ioctls::{VcpuExit, VcpuFd};
 
 use super::capture::RegisterSource;
 use super::exits::{ExitCounter, ExitTotals, GuestExit};
+use super::kernel_clock::{KernelClock, KernelSampling};
 use super::sampler::Sampler;
 use super::view::VcpuView;
 use super::{Gate, Kicker, TickSender, signals};
-use crate::clock::{ClockControl, Ticker, VcpuClock, monotonic_ns};
+use crate::clock::{ClockControl, ClockSetting, Ticker, VcpuClock, monotonic_ns};
 use crate::counters::VcpuCounting;
 use crate::machine::failure::{FailureCause, GuestFailure};
 use crate::machine::{GuestMemory, MachineDevices, PowerRequest};
@@ -73,6 +74,8 @@ pub struct VcpuCommon {
     pub knowledge: Arc<GuestKnowledge>,
     /// Drives the clocks, if they have no timers of their own.
     pub ticker: Option<Arc<Ticker>>,
+    /// Has the host's kernel take samples, where it can.
+    pub sampling: Option<Arc<KernelSampling>>,
     /// Whether ticks have a random phase.
     pub jitter: bool,
     /// Where registers are read.
@@ -126,13 +129,17 @@ impl VcpuThread {
         } = self;
         let prepared = signals::let_through_in_kvm_run(&fd)
             .and_then(|()| VcpuClock::for_this_thread(vcpu, common.ticker.clone(), common.jitter));
-        let clock = match prepared {
-            Ok(clock) => clock,
-            Err(error) => return Ending::HostFailure(error),
+        let kernel = common.sampling.clone();
+        let kernel = kernel.map(|sampling| KernelClock::for_this_thread(vcpu, &fd, sampling));
+        let (clock, kernel) = match (prepared, kernel.transpose()) {
+            (Ok(clock), Ok(kernel)) => (clock, kernel),
+            (Err(error), _) | (_, Err(error)) => return Ending::HostFailure(error),
         };
         let mut sampler = Sampler {
             view: VcpuView::new(vcpu, common.memory.clone(), Arc::clone(&common.knowledge)),
             clock,
+            kernel,
+            setting: ClockSetting::default(),
             exits: ExitCounter::new(monotonic_ns() ^ u64::from(vcpu)),
             event: None,
             shared: Arc::clone(&shared),

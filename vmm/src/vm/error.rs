@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::console::ConsoleError;
 use crate::host_socket::HostSocketError;
+use crate::kernel_capture::KernelCaptureError;
 use crate::machine::MachineError;
 use kvmprof_introspection::IntrospectionError;
 
@@ -47,6 +48,9 @@ pub enum VmError {
         /// The system's answer.
         source: io::Error,
     },
+    /// The host's kernel takes no samples.
+    #[error("{0}; --clock thread needs none of that")]
+    KernelClock(KernelCaptureError),
     /// The host refused a resource (thread, timer, descriptor).
     #[error("The host refused {what}")]
     Host {

@@ -26,7 +26,9 @@ use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_k
 use crate::profiler::{
     ClockPlan, FileRecorder, MachineInfo, OnVcpus, Profiler, RecordPlan, recording_info,
 };
-use crate::vcpu::{Doorbell, Ending, Gate, RegisterSource, VcpuCommon, VcpuShared, signals};
+use crate::vcpu::{
+    Doorbell, Ending, Gate, KernelSampling, RegisterSource, VcpuCommon, VcpuShared, signals,
+};
 use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::Sysroot;
@@ -94,9 +96,17 @@ impl Vm {
         let plan = ClockPlan {
             hz: config.hz,
             source: config.clock_source,
+            fallback: match config.clock_source {
+                ClockSource::Kernel => ClockSource::Thread,
+                source => source,
+            },
             jitter: config.jitter,
             registers: register_source(&kvm),
         };
+        let sampling = (plan.source == ClockSource::Kernel)
+            .then(|| KernelSampling::new(&machine, &knowledge).map(Arc::new))
+            .transpose()
+            .map_err(VmError::KernelClock)?;
         let shared: Vec<Arc<VcpuShared>> = machine.vcpus.iter().map(|_| Arc::default()).collect();
         let info = machine_info(&config.machine, &machine, &shared, &knowledge);
         let termination = Termination::new().map_err(VmError::host("to catch signals"))?;
@@ -120,7 +130,13 @@ impl Vm {
         let counting = info.counters.of_processes(&on_vcpus.counts);
         let shared = shared.into_iter().zip(counting).collect();
         let (vcpus, rings) = start_vcpus(
-            machine, shared, &plan, &knowledge, &on_vcpus, held, &doorbell,
+            machine,
+            shared,
+            (&plan, sampling),
+            &knowledge,
+            &on_vcpus,
+            held,
+            &doorbell,
         )?;
         let event_thread = EventThread {
             listener,
@@ -277,7 +293,7 @@ fn console_input(
 fn start_vcpus(
     mut machine: Machine,
     shared: Vec<(Arc<VcpuShared>, VcpuCounting)>,
-    plan: &ClockPlan,
+    (plan, sampling): (&ClockPlan, Option<Arc<KernelSampling>>),
     knowledge: &Arc<GuestKnowledge>,
     on_vcpus: &OnVcpus,
     held: bool,
@@ -305,6 +321,7 @@ fn start_vcpus(
         devices: Arc::clone(&machine.devices),
         knowledge: Arc::clone(knowledge),
         ticker,
+        sampling,
         jitter: plan.jitter,
         registers: plan.registers,
         profiled: Arc::clone(&on_vcpus.profiled),

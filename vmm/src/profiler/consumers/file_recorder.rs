@@ -66,6 +66,7 @@ impl Consumer for FileRecorder {
             process_group: false,
             stacks: self.plan.stacks,
             processes: true,
+            exits: false,
         }
     }
 

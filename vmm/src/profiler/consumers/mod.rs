@@ -49,6 +49,8 @@ pub struct ClockNeeds {
     pub stacks: StackParts,
     /// Whether it needs the mappings of processes.
     pub processes: bool,
+    /// Whether something is done on the vCPU's thread at each tick.
+    pub exits: bool,
 }
 
 /// Counts ticks.
@@ -332,6 +334,7 @@ impl Consumers {
             setting.stacks.kernel |= needs.stacks.kernel;
             setting.stacks.user |= needs.stacks.user;
             setting.processes |= needs.processes;
+            setting.exits |= needs.exits;
         }
         setting
     }
@@ -396,6 +399,7 @@ mod tests {
             starts_guest: true,
             stacks: stacks(false, true),
             processes: true,
+            exits: true,
             ..ClockNeeds::default()
         };
         let all = consumers([first, second]);
@@ -404,6 +408,7 @@ mod tests {
             process_group: true,
             stacks: stacks(true, true),
             processes: true,
+            exits: true,
         };
         assert_eq!(all.setting(), expected);
         assert!(all.start_guest());

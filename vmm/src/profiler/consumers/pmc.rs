@@ -268,6 +268,7 @@ impl Consumer for PmcConsumer {
         let event = self.pmc.profiling().map(TickSource::Event);
         ClockNeeds {
             source: event.or(self.source.filter(|_| self.wanted() != 0)),
+            exits: true,
             ..ClockNeeds::default()
         }
     }

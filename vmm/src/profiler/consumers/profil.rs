@@ -178,6 +178,7 @@ impl Consumer for ProfilConsumer {
         ClockNeeds {
             source: self.source.filter(|_| is_on),
             starts_guest: is_on,
+            exits: true,
             ..ClockNeeds::default()
         }
     }

@@ -11,14 +11,10 @@ use kvmprof_attach::Slots;
 use kvmprof_attach::sampling::SamplingHost;
 use kvmprof_attach::tracer::{Look, TracedVcpu};
 use kvmprof_introspection::{ProcessPlaces, VcpuIntrospector};
-use kvmprof_recording::Ticks;
 
-use super::capture::{Capture, VcpuThreadId};
-use super::reckoning::Reckoning;
-use super::ring::Entry;
-use super::sample::Reader;
-use crate::attached::vcpu::AttachedCommon;
+use super::vcpu::AttachedCommon;
 use crate::clock::{ClockSetting, Generation, Grid, ThreadTimes, TickSource, monotonic_ns};
+use crate::kernel_capture::{Capture, KernelTicks, Reader, VcpuThreadId};
 use crate::vcpu::{TickSender, VcpuShared, select_registers, signals};
 
 /// How long a thread sleeps that waits for nothing, unless it is kicked.
@@ -88,10 +84,7 @@ impl KernelVcpu {
 /// While ticks are made.
 struct Clock {
     hz: u32,
-    grid: Grid,
-    reckoning: Reckoning,
-    /// `None`: the host's kernel has refused it meanwhile.
-    capture: Option<Capture>,
+    ticks: KernelTicks,
     /// The memory slots that the program knows.
     slots: Arc<Slots>,
 }
@@ -122,7 +115,7 @@ impl Sampler {
 
     fn sleep(&self) -> Duration {
         self.clock.as_ref().map_or(LONG, |clock| {
-            let periods = clock.grid.period().saturating_mul(PERIODS);
+            let periods = clock.ticks.period().saturating_mul(PERIODS);
             Duration::from_nanos(periods.clamp(SHORTEST, LONGEST))
         })
     }
@@ -148,38 +141,11 @@ impl Sampler {
             knows_privilege: self.vcpu.host.knows_privilege(),
             setting: self.setting,
         };
-        let (mut sampled, mut lost) = (0, 0);
-        let sender = &mut self.vcpu.ticks;
-        if let Some(capture) = &mut clock.capture {
-            capture.drain(|entry| match entry {
-                Entry::Lost(count) => lost += count,
-                Entry::Sample(interrupted, record) => match reader.sample(interrupted, &record) {
-                    None => lost += 1,
-                    Some((sample, frame)) => {
-                        sampled += 1;
-                        let ticks = Ticks {
-                            vcpu: reader.vcpu,
-                            sample: Some(sample),
-                            ..Ticks::default()
-                        };
-                        sender.send(&ticks, frame.as_slice());
-                    }
-                },
-            });
-        }
-        let times = ThreadTimes::read(&self.schedstat).ok()?;
-        let now = monotonic_ns();
-        let passed = clock.grid.take(now);
-        let elapsed = (clock.reckoning).account(now, times, passed, sampled, lost);
-        let ticks = Ticks {
-            vcpu: reader.vcpu,
-            idle: elapsed.idle,
-            stolen: elapsed.stolen,
-            lost: elapsed.lost,
-            ..Ticks::default()
-        };
-        sender.send(&ticks, &[]);
-        Some(())
+        let schedstat = &self.schedstat;
+        let times = || ThreadTimes::read(schedstat);
+        (clock.ticks)
+            .take(&reader, times, &mut self.vcpu.ticks)
+            .ok()
     }
 
     fn follow_requests(&mut self) -> Option<()> {
@@ -217,9 +183,7 @@ impl Sampler {
         let slots = self.vcpu.common.memory.slots();
         self.clock = Some(Clock {
             hz,
-            grid,
-            reckoning: Reckoning::new(grid.period(), now, times),
-            capture: self.capture(grid.period()),
+            ticks: KernelTicks::new(grid, now, times, self.capture(grid.period())),
             slots,
         });
         Some(())
@@ -232,7 +196,7 @@ impl Sampler {
         };
         let memory = &self.vcpu.common.memory;
         let places = self.places.as_ref();
-        let started = Capture::start(&self.vcpu.host, memory, thread, places, period);
+        let started = Capture::start(&self.vcpu.host, &memory.slots(), thread, places, period);
         let warn = |error: &_| log::warn!("Ticks of vCPU {} are lost: {error}", self.vcpu.vcpu);
         started.inspect_err(warn).ok()
     }
@@ -245,15 +209,15 @@ impl Sampler {
             self.look(now)?;
             is_news = self.places.is_some();
         }
-        self.vcpu.common.refresh_memory()?;
+        self.vcpu.common.refresh_memory(now, LONGEST)?;
         let slots = self.vcpu.common.memory.slots();
         let clock = self.clock.as_ref()?;
         if is_news || !Arc::ptr_eq(&slots, &clock.slots) {
-            let capture = self.capture(clock.grid.period());
+            let capture = self.capture(clock.ticks.period());
             // What the old program has sampled is read by what it was told.
             self.take_old(is_news)?;
             let clock = self.clock.as_mut()?;
-            (clock.capture, clock.slots) = (capture, slots);
+            (clock.ticks.capture, clock.slots) = (capture, slots);
         }
         Some(())
     }

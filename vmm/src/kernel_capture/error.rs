@@ -13,7 +13,7 @@ pub enum KernelCaptureError {
     #[error(transparent)]
     Program(#[from] SamplingError),
     /// It refuses the clock's event or its ring.
-    #[error("--capture kernel needs perf's clock on the vCPUs' threads, but {}", perf_event::why_not(.0))]
+    #[error("The host's kernel takes samples by perf's clock on the vCPUs' threads, but {}", perf_event::why_not(.0))]
     Event(io::Error),
     /// There is no room for samples.
     #[error(
@@ -21,9 +21,10 @@ pub enum KernelCaptureError {
          to more"
     )]
     Ring(io::Error),
+    /// It doesn't say for how long the thread has run.
+    #[error("The host's kernel doesn't tell a thread's times: {0}")]
+    Times(io::Error),
     /// Nothing tells user mode from kernel mode.
-    #[error(
-        "On this host's processor the host's kernel tells the mode only of Linux guests: use --capture ptrace"
-    )]
+    #[error("On this host's processor the host's kernel tells the mode only of Linux guests")]
     NoPrivilege,
 }

@@ -31,6 +31,8 @@ const GUEST_KERNEL: u16 = 4;
 const GUEST_USER: u16 = 5;
 
 const _: () = assert!(SAMPLE_BYTES + RECORD_BYTES <= MAX_RECORD);
+/// Samples that a ring has room for. Records are aligned to 8 bytes.
+pub const CAPACITY: usize = RING_BYTES / (SAMPLE_BYTES + RECORD_BYTES).next_multiple_of(8);
 
 /// Where the clock's interrupt came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use kvmprof_attach::AttachedMemory;
+use kvmprof_attach::Slots;
 use kvmprof_attach::sampling::{SamplingHost, SamplingProgram};
-use kvmprof_introspection::ProcessPlaces;
+use kvmprof_introspection::{GuestKnowledge, ProcessPlaces};
 
 use super::error::KernelCaptureError;
 use super::ring::{Entry, PerfRing};
@@ -41,20 +41,20 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Has `thread` sampled each `period` ns that it runs, with the values of `places`.
+    /// Has `thread` sampled each `period` ns that it runs, with the values of `places`, in a guest with these memory slots.
     ///
     /// # Errors
     /// The host's kernel refuses the program or an event.
     pub fn start(
         host: &SamplingHost,
-        memory: &AttachedMemory,
+        slots: &Slots,
         thread: VcpuThreadId,
         places: Option<&ProcessPlaces>,
         period: u64,
     ) -> Result<Self, KernelCaptureError> {
         let output = open_output(thread.tid).map_err(KernelCaptureError::Event)?;
         let ring = PerfRing::map(&output).map_err(KernelCaptureError::Ring)?;
-        let program = host.program(memory, thread.descriptor, places, output.as_fd())?;
+        let program = host.program(slots, thread.descriptor, places, output.as_fd())?;
         let clock = start_clock(thread.tid, period, &program).map_err(KernelCaptureError::Event)?;
         Ok(Self {
             _clock: clock,
@@ -70,18 +70,25 @@ impl Capture {
     }
 }
 
-/// Whether the host's kernel takes samples of these threads: better now than at the first tick.
+/// Whether the host's kernel takes samples of these vCPUs, each given by its descriptor and a thread, in a guest of which `knowledge` is
+/// known: better now than at the first tick.
 ///
 /// # Errors
 /// Why not.
 pub fn check(
     host: &SamplingHost,
-    memory: &AttachedMemory,
+    slots: &Slots,
     vcpus: &[(i32, i32)],
+    knowledge: &GuestKnowledge,
 ) -> Result<(), KernelCaptureError> {
+    // Nothing but Linux is ever learned later on.
+    let may_be_linux = knowledge.is_pending() || knowledge.linux().is_some();
+    if !host.knows_privilege() && !may_be_linux {
+        return Err(KernelCaptureError::NoPrivilege);
+    }
     for (descriptor, tid) in vcpus.iter().copied() {
         let thread = VcpuThreadId { descriptor, tid };
-        Capture::start(host, memory, thread, None, 1_000_000_000)?;
+        Capture::start(host, slots, thread, None, 1_000_000_000)?;
     }
     Ok(())
 }

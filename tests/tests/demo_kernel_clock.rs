@@ -1,0 +1,115 @@
+//! `--clock kernel`: samples agree with where the guest's programs are, what needs exits gets them for as long as it is wanted,
+//! and a host that doesn't allow it is told apart.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL, kind};
+use kvmprof_tests::{
+    Accounts, Boot, Guest, Recorded, check_demo_processes, is_kernel_clock_for_demo,
+    keep_capabilities, kvmprof, on_kvm, run_command, until,
+};
+use rustix::process::{Pid, Signal, kill_process};
+
+const BSIZE: i64 = 65_536;
+/// Numbers of capabilities (capabilities(7), `include/uapi/linux/capability.h`).
+const PERFMON: libc::c_ulong = 38;
+const BPF: libc::c_ulong = 39;
+
+fn guest(options: &[&str]) -> Guest {
+    let always = ["--clock", "kernel", "--hz", "1000"];
+    Guest::start(Boot::Demo, always.iter().chain(options))
+}
+
+fn source(guest: &Guest) -> String {
+    let status = guest.status();
+    status["clock"]["source"].as_str().unwrap().to_owned()
+}
+
+fn until_source(guest: &Guest, expected: &str) {
+    until("the clock is driven otherwise", || {
+        (source(guest) == expected).then_some(())
+    });
+}
+
+fn check_processes(recorded: &Recorded) {
+    let samples = recorded.samples();
+    let user = samples.filter(|sample| sample.kind == kind::USER);
+    check_demo_processes(user.map(|sample| (sample.pc, sample.pid)));
+}
+
+#[test]
+fn samples_name_their_process_on_each_vcpu() {
+    on_kvm(|| {
+        if !is_kernel_clock_for_demo() {
+            return;
+        }
+        let guest = guest(&["--cpus", "2"]);
+        let mut pcs = guest.open();
+        pcs.ioctl(PCS_SETBSIZE, BSIZE);
+        pcs.ioctl(PROF_ALL, 0);
+        pcs.read_ticks(6000);
+        assert_eq!(source(&guest), "kernel");
+        let recorded = pcs.stop();
+        check_processes(&recorded);
+        let vcpus: BTreeSet<u16> = recorded.samples().map(|sample| sample.cpu).collect();
+        assert_eq!(vcpus, BTreeSet::from([0, 1]));
+        guest.stop();
+    });
+}
+
+/// Stacks take exits. Nothing is counted twice or not at all on the way there and back, and samples are as good.
+#[test]
+fn a_recorder_has_exits_for_as_long_as_it_records() {
+    on_kvm(|| {
+        if !is_kernel_clock_for_demo() {
+            return;
+        }
+        let guest = guest(&["--cpus", "2"]);
+        let mut pcs = guest.open();
+        let before = Accounts::of(&pcs.connection);
+        pcs.ioctl(PCS_SETBSIZE, BSIZE);
+        pcs.ioctl(PROF_ALL, 0);
+        let recording = guest.folder().join("recording");
+        for _ in 0..3 {
+            until_source(&guest, "kernel");
+            let mut recorder = Command::new(kvmprof())
+                .args(["record", "--socket"])
+                .arg(guest.socket())
+                .arg("--output")
+                .arg(&recording)
+                .spawn()
+                .unwrap();
+            until_source(&guest, "thread");
+            pcs.read_available();
+            kill_process(Pid::from_child(&recorder), Signal::INT).unwrap();
+            let status = until("the recorder ends", || recorder.try_wait().unwrap());
+            assert!(status.success(), "{status}");
+            Accounts::of(&pcs.connection).check();
+        }
+        until_source(&guest, "kernel");
+        pcs.read_ticks(6000);
+        let recorded = pcs.stop();
+        check_processes(&recorded);
+        let clock = recorded.accounts.clock.since(&before.clock);
+        assert_eq!(clock.ticks, recorded.status.ledger.ticks);
+        guest.stop();
+    });
+}
+
+#[test]
+fn a_host_that_does_not_allow_it_is_named() {
+    on_kvm(|| {
+        for (kept, missing) in [
+            (&[BPF][..], "lacks CAP_PERFMON;"),
+            (&[PERFMON], "lacks CAP_BPF;"),
+            (&[], "lacks CAP_PERFMON and CAP_BPF;"),
+        ] {
+            let mut command = Command::new(kvmprof());
+            command.args(["demo", "--seconds", "1", "--json", "--clock", "kernel"]);
+            keep_capabilities(&mut command, kept);
+            run_command(&mut command).assert_refused(1, &[missing, "--clock thread"]);
+        }
+    });
+}

@@ -1,0 +1,15 @@
+//! Samples that the host's kernel takes, without stopping the vCPU's thread: the kernel puts them into a ring, from where they
+//! are taken now and then, and the account of ticks is reckoned.
+
+mod capture;
+mod error;
+mod reckoning;
+mod ring;
+mod sample;
+mod ticks;
+
+pub(crate) use capture::{Capture, VcpuThreadId, check};
+pub use error::KernelCaptureError;
+pub(crate) use ring::CAPACITY;
+pub(crate) use sample::Reader;
+pub(crate) use ticks::KernelTicks;

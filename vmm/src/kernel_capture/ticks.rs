@@ -1,0 +1,75 @@
+//! The ticks of one vCPU that the host's kernel samples.
+
+use super::capture::Capture;
+use super::reckoning::Reckoning;
+use super::ring::Entry;
+use super::sample::Reader;
+use crate::clock::{Grid, ThreadTimes, monotonic_ns};
+use crate::vcpu::TickSender;
+use kvmprof_recording::Ticks;
+
+/// The ticks of one vCPU: those that were sampled, and those that the thread's times explain.
+#[derive(Debug)]
+pub struct KernelTicks {
+    grid: Grid,
+    reckoning: Reckoning,
+    /// Who samples; `None`: the host's kernel refuses to, and ticks are lost.
+    pub capture: Option<Capture>,
+}
+
+impl KernelTicks {
+    /// The ticks of `grid`, of which none has passed at `now` (ns), when the vCPU's thread's times are `times`.
+    pub fn new(grid: Grid, now: u64, times: ThreadTimes, capture: Option<Capture>) -> Self {
+        Self {
+            reckoning: Reckoning::new(grid.period(), now, times),
+            grid,
+            capture,
+        }
+    }
+
+    /// The time between ticks, in ns.
+    pub fn period(&self) -> u64 {
+        self.grid.period()
+    }
+
+    /// Hands over all samples, which `reader` reads, and what became of the other ticks until now. `times` reads the thread's
+    /// times; where it fails the other ticks stay open.
+    pub fn take<E>(
+        &mut self,
+        reader: &Reader<'_>,
+        times: impl FnOnce() -> Result<ThreadTimes, E>,
+        sender: &mut TickSender,
+    ) -> Result<(), E> {
+        let (mut sampled, mut lost) = (0, 0);
+        if let Some(capture) = &mut self.capture {
+            capture.drain(|entry| match entry {
+                Entry::Lost(count) => lost += count,
+                Entry::Sample(interrupted, record) => match reader.sample(interrupted, &record) {
+                    None => lost += 1,
+                    Some((sample, frame)) => {
+                        sampled += 1;
+                        let ticks = Ticks {
+                            vcpu: reader.vcpu,
+                            sample: Some(sample),
+                            ..Ticks::default()
+                        };
+                        sender.send(&ticks, frame.as_slice());
+                    }
+                },
+            });
+        }
+        let times = times()?;
+        let now = monotonic_ns();
+        let passed = self.grid.take(now);
+        let elapsed = (self.reckoning).account(now, times, passed, sampled, lost);
+        let ticks = Ticks {
+            vcpu: reader.vcpu,
+            idle: elapsed.idle,
+            stolen: elapsed.stolen,
+            lost: elapsed.lost,
+            ..Ticks::default()
+        };
+        sender.send(&ticks, &[]);
+        Ok(())
+    }
+}

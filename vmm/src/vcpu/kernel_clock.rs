@@ -1,0 +1,327 @@
+//! The clock of a vCPU whose samples the host's kernel takes, without an exit for each: they wait in a ring until the vCPU's
+//! thread takes them, when an alarm of its own run time rings, or somebody asks.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use kvm_ioctls::VcpuFd;
+use kvmprof_attach::sampling::{SamplingError, SamplingHost};
+use kvmprof_attach::{HostKernel, Slot, Slots};
+use kvmprof_introspection::{GuestKnowledge, ProcessPlaces, ValueKind};
+use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
+
+use super::{TickSender, signals};
+use crate::clock::{ClockSetting, Grid, RunTimeAlarm, ThreadTimes, aligned_start, thread_cpu_ns};
+use crate::kernel_capture::{
+    self, CAPACITY, Capture, KernelCaptureError, KernelTicks, Reader, VcpuThreadId,
+};
+use crate::machine::{GuestMemory, Machine};
+
+/// Samples wait for so long at most while the vCPU runs, in ns. Each batch costs the guest an exit.
+const LONGEST_WAIT: u64 = 250_000_000;
+
+/// What takes samples of all vCPUs of a guest of this process.
+#[derive(Debug)]
+pub struct KernelSampling {
+    host: SamplingHost,
+    slots: Slots,
+}
+
+impl KernelSampling {
+    /// Asks the host's kernel to sample `machine`, in which runs what `knowledge` says.
+    ///
+    /// # Errors
+    /// Why it won't.
+    pub fn new(machine: &Machine, knowledge: &GuestKnowledge) -> Result<Self, KernelCaptureError> {
+        let kernel = HostKernel::open().map_err(SamplingError::from)?;
+        let sampling = Self {
+            host: SamplingHost::own(Arc::new(kernel), machine.vm.as_raw_fd())?,
+            slots: slots(&machine.memory),
+        };
+        // SAFETY: gettid has no arguments and cannot fail.
+        let tid = unsafe { libc::gettid() };
+        let vcpus = machine.vcpus.iter().map(|fd| (fd.as_raw_fd(), tid));
+        let vcpus: Vec<(i32, i32)> = vcpus.collect();
+        kernel_capture::check(&sampling.host, &sampling.slots, &vcpus, knowledge)?;
+        Ok(sampling)
+    }
+}
+
+/// Where guest memory is in this process.
+fn slots(memory: &GuestMemory) -> Slots {
+    let slot = |region: &vm_memory::GuestRegionMmap<()>| Slot {
+        address: region.start_addr(),
+        bytes: region.len(),
+        host_address: region.as_ptr() as u64,
+        is_read_only: false,
+    };
+    let slots: Vec<Slot> = memory.iter().map(slot).collect();
+    // Regions of one memory don't overlap.
+    Slots::new(&slots).unwrap_or_default()
+}
+
+/// The clock of one vCPU. All of it is the business of the vCPU's thread.
+#[derive(Debug)]
+pub struct KernelClock {
+    sampling: Arc<KernelSampling>,
+    vcpu: u16,
+    thread: VcpuThreadId,
+    schedstat: File,
+    // Rings when a batch is complete.
+    alarm: RunTimeAlarm,
+    running: Option<Running>,
+    // Whether the host's kernel has refused it after all.
+    is_refused: bool,
+}
+
+#[derive(Debug)]
+struct Running {
+    hz: u32,
+    setting: ClockSetting,
+    places: Option<ProcessPlaces>,
+    ticks: KernelTicks,
+}
+
+impl KernelClock {
+    /// That of vCPU number `vcpu`, which the calling thread runs by `fd`. It stands still at first.
+    ///
+    /// # Errors
+    /// The host refuses what tells the thread's time.
+    pub fn for_this_thread(
+        vcpu: u16,
+        fd: &VcpuFd,
+        sampling: Arc<KernelSampling>,
+    ) -> io::Result<Self> {
+        let thread = VcpuThreadId {
+            descriptor: fd.as_raw_fd(),
+            // SAFETY: gettid has no arguments and cannot fail.
+            tid: unsafe { libc::gettid() },
+        };
+        Ok(Self {
+            sampling,
+            vcpu,
+            thread,
+            schedstat: File::open("/proc/thread-self/schedstat")?,
+            alarm: RunTimeAlarm::for_this_thread(signals::alarm())?,
+            running: None,
+            is_refused: false,
+        })
+    }
+
+    /// Whether it makes ticks.
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Whether it stands still and can be started.
+    pub fn is_ready(&self) -> bool {
+        self.running.is_none() && !self.is_refused
+    }
+
+    /// Whether more is known of where values are than the program reads.
+    pub fn is_news(&self, places: &ProcessPlaces) -> bool {
+        let known = self.running.as_ref().and_then(|it| it.places.as_ref());
+        known.is_none_or(|known| known.values.len() < places.values.len())
+    }
+
+    /// Makes ticks for `setting` from `now` (ns) on, `hz` a second. Samples have the values of `places`. False if the host's
+    /// kernel refuses that.
+    pub fn start(
+        &mut self,
+        hz: u32,
+        setting: ClockSetting,
+        places: Option<ProcessPlaces>,
+        now: u64,
+    ) -> bool {
+        let grid = Grid::new(aligned_start(now, hz), hz, None);
+        let started = self
+            .capture(places.as_ref(), grid.period())
+            .and_then(|capture| {
+                let times = self.times().map_err(KernelCaptureError::Times)?;
+                Ok(KernelTicks::new(grid, now, times, Some(capture)))
+            });
+        match started {
+            Ok(ticks) => {
+                self.running = Some(Running {
+                    hz,
+                    setting,
+                    places,
+                    ticks,
+                });
+                self.await_batch();
+            }
+            Err(error) => {
+                log::warn!("vCPU {} is sampled by exits: {error}", self.vcpu);
+                self.is_refused = true;
+            }
+        }
+        self.is_running()
+    }
+
+    fn capture(
+        &self,
+        places: Option<&ProcessPlaces>,
+        period: u64,
+    ) -> Result<Capture, KernelCaptureError> {
+        let KernelSampling { host, slots } = &*self.sampling;
+        Capture::start(host, slots, self.thread, places, period)
+    }
+
+    /// Goes on for `setting` at `hz` ticks a second, if it runs and can. The ticks until now have been taken.
+    pub fn follow(&mut self, hz: u32, setting: ClockSetting) -> bool {
+        match &mut self.running {
+            Some(running) if running.hz == hz && running.can_serve(&setting) => {
+                running.setting = setting;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Has the values of `places` read from now on. The ticks until now have been taken.
+    pub fn learn(&mut self, places: ProcessPlaces) {
+        let period = self.running.as_ref().map(|running| running.ticks.period());
+        let Some(period) = period else { return };
+        match self.capture(Some(&places), period) {
+            Ok(capture) => {
+                if let Some(running) = &mut self.running {
+                    (running.ticks.capture, running.places) = (Some(capture), Some(places));
+                }
+            }
+            Err(error) => log::debug!("vCPU {} is sampled as before: {error}", self.vcpu),
+        }
+    }
+
+    /// Hands over all samples until now, and what became of the other ticks.
+    pub fn take(&mut self, ticks: &mut TickSender) {
+        let Some(mut running) = self.running.take() else {
+            return;
+        };
+        let reader = Reader {
+            vcpu: self.vcpu,
+            places: running.places.as_ref(),
+            knows_privilege: self.sampling.host.knows_privilege(),
+            setting: running.setting,
+        };
+        if let Err(error) = running.ticks.take(&reader, || self.times(), ticks) {
+            log::debug!(
+                "Ticks of vCPU {} are accounted for later: {error}",
+                self.vcpu
+            );
+        }
+        self.running = Some(running);
+        self.await_batch();
+    }
+
+    /// Stops it. Ticks that haven't been taken never will be.
+    pub fn stop(&mut self) {
+        self.running = None;
+        self.alarm.disarm();
+    }
+
+    fn await_batch(&self) {
+        let Some(running) = &self.running else { return };
+        if let Err(error) = self.alarm.arm(batch_ns(running.ticks.period())) {
+            log::debug!(
+                "Samples of vCPU {} wait until somebody asks: {error}",
+                self.vcpu
+            );
+        }
+    }
+
+    /// The thread's times, of which the one that it has run is exact.
+    fn times(&self) -> io::Result<ThreadTimes> {
+        let told = ThreadTimes::read(&self.schedstat)?;
+        Ok(ThreadTimes {
+            run: thread_cpu_ns(self.thread.tid).unwrap_or(told.run),
+            ..told
+        })
+    }
+}
+
+impl Running {
+    fn can_serve(&self, setting: &ClockSetting) -> bool {
+        can_serve(self.places.as_ref(), setting)
+    }
+}
+
+/// Whether records with the values of `places` have what `setting` asks for.
+pub fn can_serve(places: Option<&ProcessPlaces>, setting: &ClockSetting) -> bool {
+    let has_group = || {
+        places.is_none_or(|places| {
+            let mut values = places.values.iter();
+            values.any(|value| value.kind == ValueKind::ProcessGroup)
+        })
+    };
+    !setting.needs_exits() && (!setting.process_group || has_group())
+}
+
+/// How long the thread runs until its samples are taken: half of the ring is left for a thread that takes them late.
+fn batch_ns(period: u64) -> u64 {
+    let room = u64::try_from(CAPACITY / 2).unwrap_or(1);
+    let most = period.saturating_mul(room);
+    LONGEST_WAIT.min(most).max(period)
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmprof_introspection::{ValueAt, ValuePlace};
+    use kvmprof_recording::StackParts;
+
+    use super::*;
+
+    fn places(kinds: &[ValueKind]) -> ProcessPlaces {
+        let value = |kind: &ValueKind| ValuePlace {
+            kind: *kind,
+            at: ValueAt::Task(0),
+            width: 4,
+        };
+        ProcessPlaces {
+            task: None,
+            values: kinds.iter().map(value).collect(),
+            is_linux: true,
+        }
+    }
+
+    #[test]
+    fn what_records_lack_takes_exits() {
+        let setting = ClockSetting::default();
+        let grouped = ClockSetting {
+            process_group: true,
+            ..setting
+        };
+        let pid = places(&[ValueKind::Pid]);
+        let group = places(&[ValueKind::Pid, ValueKind::ProcessGroup]);
+        assert!(can_serve(Some(&pid), &setting) && can_serve(None, &setting));
+        assert!(!can_serve(Some(&pid), &grouped) && can_serve(Some(&group), &grouped));
+        let stacks = StackParts {
+            kernel: false,
+            user: true,
+        };
+        for asked in [
+            ClockSetting { stacks, ..setting },
+            ClockSetting {
+                processes: true,
+                ..setting
+            },
+            ClockSetting {
+                exits: true,
+                ..setting
+            },
+        ] {
+            assert!(!can_serve(Some(&group), &asked), "{asked:?}");
+        }
+    }
+
+    #[test]
+    fn a_batch_fits_into_half_of_the_ring() {
+        for hz in [1, 2, 10, 100, 1_000, 5_000, 10_000] {
+            let period = 1_000_000_000 / hz;
+            let samples = batch_ns(period) / period;
+            assert!((1..=CAPACITY as u64 / 2).contains(&samples), "{hz}");
+            assert!(batch_ns(period) <= LONGEST_WAIT.max(period));
+        }
+    }
+}

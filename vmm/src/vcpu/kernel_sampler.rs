@@ -1,0 +1,91 @@
+//! When a vCPU is sampled by the host's kernel (`--clock kernel`), and when by exits.
+//!
+//! By exits it is while the guest hasn't shown yet where its processes are, and while somebody wants more than a record of
+//! the host's kernel has: then as with `--clock thread`.
+
+use kvm_ioctls::VcpuFd;
+
+use super::capture::read_by_ioctls;
+use super::kernel_clock::can_serve;
+use super::sampler::Sampler;
+use crate::clock::{ClockSetting, TickSource};
+
+impl Sampler {
+    /// Hands over what the host's kernel has sampled until now.
+    pub(super) fn take_kernel_ticks(&mut self, fd: &VcpuFd) {
+        let Some(kernel) = self.kernel.as_mut().filter(|kernel| kernel.is_running()) else {
+            return;
+        };
+        kernel.take(&mut self.ticks);
+        // What wasn't mapped when the guest began may be mapped now.
+        if self.knowledge.linux().is_none()
+            && let Some(registers) = read_by_ioctls(fd)
+            && let Some(places) = (self.view.introspector).places(&self.view.memory, &registers)
+            && kernel.is_news(&places)
+        {
+            kernel.learn(places);
+        }
+    }
+
+    /// Has the host's kernel take the samples from `now` (ns) on, if that can give what is asked for. All ticks until then
+    /// have been taken.
+    pub(super) fn enter_kernel(&mut self, fd: &mut VcpuFd, now: u64) {
+        let setting = self.setting;
+        let Some(kernel) = self.kernel.as_mut().filter(|kernel| kernel.is_ready()) else {
+            return;
+        };
+        let Some(TickSource::Clock(hz)) = setting.source else {
+            return;
+        };
+        // A halted vCPU's ticks are accounted for when it has run again.
+        if setting.needs_exits()
+            || self.clock.is_halted()
+            || !self.started
+            || self.knowledge.is_pending()
+        {
+            return;
+        }
+        let Some(registers) = read_by_ioctls(fd) else {
+            return;
+        };
+        let places = (self.view.introspector).places(&self.view.memory, &registers);
+        let is_complete = places.is_some() || !self.knowledge.tells_processes();
+        if !is_complete || !can_serve(places.as_ref(), &setting) {
+            return;
+        }
+        self.clock.stop();
+        if !kernel.start(hz, setting, places, now) {
+            self.clock.restart(hz, now);
+            return;
+        }
+        self.is_sampling = false;
+        self.registers.enable(fd, false);
+        let control = &self.shared.control;
+        control.set_in_kernel(true);
+        control.set_halted(true);
+    }
+
+    /// Whether the host's kernel goes on taking the samples for `setting`. If not it takes none from here on.
+    pub(super) fn stays_in_kernel(&mut self, setting: &ClockSetting) -> bool {
+        let Some(kernel) = self.kernel.as_mut().filter(|kernel| kernel.is_running()) else {
+            return false;
+        };
+        let hz = setting.source.map_or(0, TickSource::hz);
+        if kernel.follow(hz, *setting) {
+            return true;
+        }
+        kernel.stop();
+        let control = &self.shared.control;
+        control.set_in_kernel(false);
+        control.set_halted(false);
+        false
+    }
+
+    /// The thread ends: what the host's kernel has sampled until now is all.
+    pub(super) fn finish_kernel(&mut self) {
+        if let Some(kernel) = &mut self.kernel {
+            kernel.take(&mut self.ticks);
+            kernel.stop();
+        }
+    }
+}
