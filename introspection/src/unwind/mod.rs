@@ -25,6 +25,7 @@ pub(super) use code_regions::{CodeRegion, MODULES, ModuleCode};
 pub(super) use kernel::KernelUnwinder;
 pub(super) use orc::OrcFormat;
 pub use orc::OrcTable;
+pub use stack_memory::StackCopy;
 pub(super) use stack_memory::{PagedMemory, StackMemory};
 pub use unwind_table::UnwindTable;
 pub(super) use user::UnwindCache;
@@ -98,6 +99,15 @@ impl Stack {
     /// Sets how the user part ends, which has no frames.
     pub(super) fn end_user(&mut self, end: StackEnd) {
         self.summary.user_end = end;
+    }
+
+    /// What follows the last frame wasn't copied.
+    pub(super) fn cut_short(&mut self) {
+        for end in [&mut self.summary.kernel_end, &mut self.summary.user_end] {
+            if *end == StackEnd::Broken {
+                *end = StackEnd::Truncated;
+            }
+        }
     }
 
     /// Keeps only the innermost kernel frame.
