@@ -87,6 +87,8 @@ fn a_record_has_what_was_read() {
     bytes[FLAGS] = u8::try_from(LOADED | OWN).unwrap();
     bytes[FLAGS + 1] = 2;
     let record = Record::parse(&bytes).unwrap();
+    assert_eq!((record.cpl(), record.task()), (None, None));
+    assert_eq!(record.copies().map(|copy| copy.bytes.len()), [0, 0]);
     assert_eq!(record.time(), 77);
     assert!(record.is_own() && record.is_loaded());
     assert_eq!(record.rip(), None);
@@ -101,21 +103,53 @@ fn a_record_has_what_was_read() {
 #[test]
 fn the_kernel_accepts_the_program() {
     let types = types().unwrap();
-    let layout = VcpuLayout::find(&Btf::parse(&types).unwrap()).unwrap();
+    let mut layout = VcpuLayout::find(&Btf::parse(&types).unwrap()).unwrap();
     let outputs = bpf::create_event_array().unwrap();
     let (places, slots) = (places(), slots());
-    for with_places in [false, true] {
-        let plan = Plan {
+    let copied = |bytes, user, levels, ranges: u64| {
+        Some(Stacks {
+            bytes,
+            user,
+            levels,
+            memory: (0..ranges)
+                .map(|index| Range {
+                    guest: index << 30,
+                    bytes: 1 << 20,
+                    host: (1 << 40) + (index << 30),
+                })
+                .collect(),
+        })
+    };
+    let svm = State::Svm { vmcb: 0x1000 };
+    let software = State::Software { cpl: 4, code: 8 };
+    let programs = [
+        (State::Unknown, false, None),
+        (software, true, None),
+        (svm, true, copied(4096, false, 4, 1)),
+        (software, true, copied(4096, true, 4, 3)),
+        (svm, true, copied(8192, true, 5, MAX_RANGES as u64)),
+    ];
+    for (state, with_places, stacks) in programs {
+        layout.state = state;
+        let mut plan = Plan {
             vcpu: 0xffff_8880_0000_1000,
             kvm: 0xffff_8880_0000_2000,
             outputs: outputs.as_raw_fd(),
+            has_nested_paging: true,
+            record: -1,
             pointer: pointer(&places, &slots).filter(|_| with_places),
             reads: reads(&places, &slots)
                 .into_iter()
                 .filter(|_| with_places)
                 .collect(),
+            stacks,
         };
-        bpf::load_for_event(&program::instructions(&layout, &plan)).unwrap();
+        let record = bpf::create_map(plan.room()).unwrap();
+        plan.record = record.as_raw_fd();
+        let instructions = program::instructions(&layout, &plan);
+        let begun = std::time::Instant::now();
+        bpf::load_for_event(&instructions).unwrap();
+        println!("{} {:?}", instructions.len(), begun.elapsed());
     }
 }
 
