@@ -245,4 +245,6 @@ fn reads(places: &ProcessPlaces, slots: &Slots) -> Vec<Read> {
 }
 
 #[cfg(test)]
+mod stack_tests;
+#[cfg(test)]
 mod tests;

@@ -117,7 +117,7 @@ impl Stack {
     }
 
     /// Sets the program counter as the only frame, of a vCPU at privilege level `cpl`.
-    pub(super) fn only(&mut self, pc: u64, cpl: u8, end: StackEnd) {
+    pub fn only(&mut self, pc: u64, cpl: u8, end: StackEnd) {
         self.clear();
         if cpl == 3 {
             self.push_user(pc);

@@ -168,8 +168,8 @@ fn user_samples_name_their_process(run: &Run) {
 }
 
 fn kernel_stacks_are_whole(run: &Run) {
-    for (guest, ..) in run.guests() {
-        let (_, samples) = run.recording(guest);
+    for (_, name) in captures(run) {
+        let (_, samples) = run.recording(&name);
         let kernel = samples
             .iter()
             .filter(|(sample, _)| sample.mode == Mode::Kernel);
@@ -178,7 +178,16 @@ fn kernel_stacks_are_whole(run: &Run) {
             .iter()
             .filter(|end| **end == StackEnd::Complete)
             .count();
-        println!("{guest}: {whole} of {} kernel stacks are whole", ends.len());
+        for mode in Mode::ALL {
+            let stacks = samples.iter().filter(|(sample, _)| sample.mode == mode);
+            let mut counts = std::collections::BTreeMap::new();
+            for (sample, _) in stacks {
+                let ends = (sample.stack.kernel_end as u8, sample.stack.user_end as u8);
+                *counts.entry(ends).or_insert(0) += 1;
+            }
+            println!("{name}: {mode:?} {counts:?}");
+        }
+        println!("{name}: {whole} of {} kernel stacks are whole", ends.len());
         assert!(ends.len() >= 50 && whole * 100 >= ends.len() * 95);
     }
 }
