@@ -33,7 +33,7 @@ use stacks::Stacks;
 const MAX_RANGES: usize = 8;
 /// Smaller slots are firmware and devices.
 const MIN_SLOT: u64 = 1 << 20;
-/// Most bytes that are copied of each stack: whole pages. A kernel's stacks have 16 KiB, and use a tenth of that as a rule.
+/// Most bytes that are copied of each stack. A kernel's stacks have 16 KiB, and use a tenth of that as a rule.
 const STACK_BYTES: i32 = 4096;
 /// CR4.LA57: 5 levels of page tables.
 const LA57: u64 = 1 << 12;

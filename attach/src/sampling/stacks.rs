@@ -42,7 +42,7 @@ const SAVED: i16 = -64;
 /// What is copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stacks {
-    /// Most bytes of each stack: whole pages.
+    /// Most bytes of each stack.
     pub bytes: i32,
     /// Whether the stack in user mode is, too.
     pub user: bool,
@@ -65,7 +65,7 @@ impl Stacks {
 
     /// A stack may begin anywhere in a page.
     fn pieces(&self) -> i32 {
-        self.bytes / PAGE + 1
+        (self.bytes + PAGE - 1) / PAGE + 1
     }
 }
 
