@@ -39,7 +39,7 @@ const STACK_BYTES: i32 = 4096;
 const LA57: u64 = 1 << 12;
 
 /// The longest record.
-pub const MAX_RECORD_BYTES: usize = record::STACK_BYTES + 2 * STACK_BYTES as usize;
+pub const MAX_RECORD_BYTES: usize = record::STACK_BYTES + stacks::MOST * STACK_BYTES as usize;
 
 /// Makes programs for the vCPUs of one guest.
 #[derive(Debug)]
@@ -105,7 +105,14 @@ impl SamplingHost {
         let outputs = bpf::create_event_array().map_err(error::refused)?;
         bpf::set_event(&outputs, output).map_err(error::refused)?;
         let linux = places.filter(|places| places.is_linux);
-        let stacks = linux.and_then(|_| self.stacks(kernel, vcpu, stacks, &slots));
+        let stacks = linux.and_then(|places| {
+            let stacks = self.stacks(kernel, vcpu, stacks, &slots)?;
+            let interrupt_stack = places.interrupt_stack;
+            Some(Stacks {
+                interrupt_stack: interrupt_stack.and_then(|at| host_address(&slots, at.0, 8)),
+                ..stacks
+            })
+        });
         let mut plan = Plan {
             vcpu,
             kvm: self.kvm,
@@ -143,6 +150,7 @@ impl SamplingHost {
             bytes: STACK_BYTES,
             user: parts.user,
             levels: if cr4 & LA57 == 0 { 4 } else { 5 },
+            interrupt_stack: None,
             memory: physical_memory(slots),
         })
     }

@@ -37,8 +37,13 @@ pub const GENERAL_BYTES: i32 = 16 * 8;
 pub const COPIES: usize = GENERAL + 16 * 8;
 /// Bytes of a copy's place.
 pub const COPY: usize = 16;
-/// How many copies there are: of the stack in the kernel, and of that in user mode.
-const MAX_COPIES: usize = 2;
+/// The number of the copy of the stack that the guest's kernel services interrupts on.
+pub const INTERRUPT: usize = 0;
+/// The number of the copy of the task's stack in the kernel.
+pub const KERNEL: usize = 1;
+/// The number of the copy of the task's stack in user mode.
+pub const USER: usize = 2;
+const MAX_COPIES: usize = 3;
 /// Where copies begin.
 pub const STACK_BYTES: usize = COPIES + COPY * MAX_COPIES;
 
@@ -157,10 +162,10 @@ impl<'a> Record<'a> {
         self.has(STACKS) && self.u64(CODE).to_le_bytes()[0] & mask != 0
     }
 
-    /// What was copied of the stacks in the kernel and in user mode; none of what wasn't.
+    /// What was copied of the stacks, by their numbers: [`INTERRUPT`] and so on. Nothing of what wasn't.
     pub fn copies(&self) -> [StackCopy<'a>; MAX_COPIES] {
         let mut rest = self.0.get(STACK_BYTES..).unwrap_or_default();
-        [0, 1].map(|index| {
+        [INTERRUPT, KERNEL, USER].map(|index| {
             let place = COPIES + COPY * index;
             let length = match self.has(STACKS) {
                 true => usize::try_from(self.u64(place + 8)).unwrap_or(usize::MAX),

@@ -10,7 +10,8 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};
 
 use super::assembly::{CONTEXT, Program, RECORD, Range, offset16};
 use super::record::{
-    AVAILABLE, CODE, COPIES, CR3, FLAGS, GENERAL, OWN, RSP, STACK_BYTES, STACKS, TIME,
+    AVAILABLE, CODE, COPIES, CR3, FLAGS, GENERAL, INTERRUPT, KERNEL, OWN, RSP, STACK_BYTES, STACKS,
+    TIME, USER,
 };
 use super::{Record, Stacks};
 use crate::kernel_memory::bpf;
@@ -23,7 +24,7 @@ const TABLES: u64 = 0x1_0000;
 const KERNEL_END: u64 = 0xffff_c900_0001_4000;
 const KERNEL_PAGES: [u64; 3] = [HIGH + 0x7000, 0x9000, HIGH + 0x3000];
 /// The last 2 MiB of a program's addresses.
-const USER: u64 = 0x7fff_ffe0_0000;
+const USER_STACK: u64 = 0x7fff_ffe0_0000;
 const USER_PAGE: u64 = HIGH + (2 << 20);
 
 fn memory() -> Memory {
@@ -51,12 +52,13 @@ fn stacks(memory: &Memory, levels: i32) -> Stacks {
         bytes: 4096,
         user: true,
         levels,
+        interrupt_stack: None,
         memory: ranges.to_vec(),
     }
 }
 
 /// The addresses and bytes that are copied of the stacks at `rsp`, with page tables at `cr3`.
-fn copy(stacks: &Stacks, rsp: u64, cr3: u64) -> [(u64, Vec<u8>); 2] {
+fn copy(stacks: &Stacks, rsp: u64, cr3: u64) -> [(u64, Vec<u8>); 3] {
     let map = bpf::create_map(stacks.room()).unwrap();
     let mut program = Program::default();
     program.registers(MOVE_REGISTER, CONTEXT, 1);
@@ -103,7 +105,7 @@ fn tables(levels: u32) -> Tables {
     {
         tables.map(end - 4096, page, 1);
     }
-    tables.map(USER, USER_PAGE, 2);
+    tables.map(USER_STACK, USER_PAGE, 2);
     tables
 }
 
@@ -121,7 +123,7 @@ fn both_stacks_are_copied_by_the_page_tables() {
         let stacks = stacks(&tables.memory, levels.cast_signed());
         let registers = long_mode(TABLES, levels == 5);
         let space = AddressSpace::new(&tables.memory, &registers);
-        let user = USER + 0x1_2ff8;
+        let user = USER_STACK + 0x1_2ff8;
         enter(&tables.memory, 0x33, user);
         // The low bits of CR3 are other things.
         for (rsp, length) in [
@@ -130,7 +132,7 @@ fn both_stacks_are_copied_by_the_page_tables() {
             (KERNEL_END - 0x1238, 4096),
             (KERNEL_END - 168, 168),
         ] {
-            let [kernel, users] = copy(&stacks, rsp, TABLES | 0x8000_0000_0000_0003);
+            let [_, kernel, users] = copy(&stacks, rsp, TABLES | 0x8000_0000_0000_0003);
             assert_eq!(kernel, (rsp, read(&space, rsp, length)));
             assert_eq!(kernel.1.len() as u64, length);
             assert_eq!(users, (user, read(&space, user, 4096)));
@@ -138,9 +140,9 @@ fn both_stacks_are_copied_by_the_page_tables() {
         }
         // The last page below the hole, and none.
         let rsp = KERNEL_END - 0x3000;
-        assert_eq!(copy(&stacks, rsp - 16, TABLES)[0], (rsp - 16, vec![]));
-        let end = USER + (2 << 20) - 0x120;
-        let [users, kernel] = [1, 0].map(|index| copy(&stacks, end + 3, TABLES)[index].clone());
+        assert_eq!(copy(&stacks, rsp - 16, TABLES)[KERNEL], (rsp - 16, vec![]));
+        let end = USER_STACK + (2 << 20) - 0x120;
+        let [_, kernel, users] = copy(&stacks, end + 3, TABLES);
         assert_eq!(users, (end, read(&space, end, 0x120)));
         assert_eq!(kernel, (0, vec![]));
     }
@@ -151,24 +153,58 @@ fn what_was_not_saved_by_a_program_leads_to_no_stack() {
     let tables = tables(4);
     let mut stacks = stacks(&tables.memory, 4);
     let rsp = KERNEL_END - 0x200;
-    let user = |stacks: &Stacks| copy(stacks, rsp, TABLES)[1].1.len();
+    let user = |stacks: &Stacks| copy(stacks, rsp, TABLES)[USER].1.len();
     for (cs, saved, length) in [
-        (0x33, USER, 4096),
-        (0x23, USER, 4096),
-        (0x10, USER, 0),
+        (0x33, USER_STACK, 4096),
+        (0x23, USER_STACK, 4096),
+        (0x10, USER_STACK, 0),
         (0x33, KERNEL_END - 0x200, 0),
-        (0x33, 0x0100_0000_0000_0000 | USER, 0),
+        (0x33, 0x0100_0000_0000_0000 | USER_STACK, 0),
     ] {
         enter(&tables.memory, cs, saved);
         assert_eq!(user(&stacks), length, "{cs:x} {saved:x}");
     }
-    enter(&tables.memory, 0x33, USER);
+    enter(&tables.memory, 0x33, USER_STACK);
     stacks.user = false;
     assert_eq!(user(&stacks), 0);
-    assert_eq!(copy(&stacks, USER, TABLES)[1].1.len(), 0);
-    assert_eq!(copy(&stacks, rsp, TABLES)[0].1.len(), 0x200);
+    assert_eq!(copy(&stacks, USER_STACK, TABLES)[USER].1.len(), 0);
+    assert_eq!(copy(&stacks, rsp, TABLES)[KERNEL].1.len(), 0x200);
     // The tables aren't in memory.
-    assert_eq!(copy(&stacks, rsp, 2 * HIGH)[0], (rsp, vec![]));
+    assert_eq!(copy(&stacks, rsp, 2 * HIGH)[KERNEL], (rsp, vec![]));
+}
+
+#[test]
+fn an_interrupts_stack_leads_to_that_of_the_task() {
+    let mut tables = tables(4);
+    // It ends at the end of a page, not at a multiple of a stack's size.
+    let end = 0xffff_c900_0030_6000;
+    let place = |offset: u64| GuestAddress(HIGH + 0xb000 + offset);
+    tables.map(end - 4096, place(0).0, 1);
+    let mut stacks = stacks(&tables.memory, 4);
+    let host = tables.memory.get_host_address(place(0)).unwrap() as u64;
+    stacks.interrupt_stack = Some(host);
+    enter(&tables.memory, 0x33, USER_STACK);
+    let registers = long_mode(TABLES, false);
+    let space = AddressSpace::new(&tables.memory, &registers);
+    let task = KERNEL_END - 0x438;
+    tables.memory.write_obj(task, place(4088)).unwrap();
+    // The pointer of kernels from 5.12 on, and of older ones.
+    for pointer in [end - 8, end] {
+        tables.memory.write_obj(pointer, place(0)).unwrap();
+        let rsp = end - 0x208;
+        let copies = copy(&stacks, rsp, TABLES);
+        assert_eq!(copies[INTERRUPT], (rsp, read(&space, rsp, 0x208)));
+        assert_eq!(copies[KERNEL], (task, read(&space, task, 0x438)));
+        assert_eq!(copies[USER].1.len(), 4096);
+        // The task's own stack.
+        let copies = copy(&stacks, task + 8, TABLES);
+        assert_eq!(copies[INTERRUPT], (0, vec![]));
+        assert_eq!(copies[KERNEL].0, task + 8);
+    }
+    // It leads to user mode.
+    tables.memory.write_obj(USER_STACK, place(4088)).unwrap();
+    let lengths = copy(&stacks, end - 16, TABLES).map(|(_, bytes)| bytes.len());
+    assert_eq!(lengths, [16, 0, 0]);
 }
 
 proptest! {
@@ -196,7 +232,7 @@ proptest! {
         let copies = copy(&stacks, address, 0x1000);
         let is_kernels = address >> 63 == 1;
         let length = if is_kernels { (0x4000 - address % 0x4000).min(4096) } else { 4096 };
-        let own = &copies[usize::from(!is_kernels)];
+        let own = &copies[if is_kernels { KERNEL } else { USER }];
         prop_assert_eq!(own, &(address, read(&space, address, length)));
     }
 }

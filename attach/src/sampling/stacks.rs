@@ -9,7 +9,9 @@ use super::assembly::{
     JUMP_IF_NOT_BELOW, JUMP_IF_NOT_EQUAL, OR_IMMEDIATE, OR_REGISTER, Program, RECORD, Range,
     SHIFT_LEFT, SHIFT_RIGHT, SHIFT_RIGHT_SIGNED, STACK, SUBTRACT_REGISTER, offset16,
 };
-use super::record::{AVAILABLE, COPIES, COPY, CR3, GENERAL, RSP, STACK_BYTES};
+use super::record::{
+    AVAILABLE, COPIES, COPY, CR3, GENERAL, INTERRUPT, KERNEL, RSP, STACK_BYTES, USER,
+};
 use crate::kernel_memory::program::{LOAD_64, MOVE_IMMEDIATE, MOVE_REGISTER, STORE_64};
 
 /// Bytes of the smallest page.
@@ -22,6 +24,8 @@ const PAGE_SHIFT: i32 = 12;
 const LEVEL_SHIFT: i32 = 9;
 /// A task's stack in the kernel ends at a multiple of this (`THREAD_SIZE`, `arch/x86/include/asm/page_64_types.h`).
 const KERNEL_STACK: i32 = 16 << 10;
+/// The outermost word of an interrupt's stack is the last one of a page.
+const LAST_WORD: i32 = 0xff8;
 /// What entering the kernel from user mode saves last, at the end of that stack: SS, RSP, RFLAGS and CS.
 const SAVED_BYTES: i32 = 32;
 /// Segments of user code, but for this bit (`__USER32_CS`, `__USER_CS`).
@@ -32,12 +36,18 @@ const USER_CODE_BIT: i32 = 0x10;
 const ADDRESS: u8 = 7;
 const TABLE: u8 = 8;
 /// Places on the program's own stack: an entry of a table; where the part that is copied ends; how much has been copied in
-/// all; how much the next piece has; and the end of what was saved.
+/// all; how much the next piece has; what was saved; an address on the task's stack; and the outermost word of the
+/// interrupt's.
 const ENTRY: i16 = -8;
 const END: i16 = -16;
 const USED: i16 = -24;
 const PIECE: i16 = -32;
 const SAVED: i16 = -64;
+const TASK_STACK: i16 = -72;
+const OUTERMOST: i16 = -80;
+
+/// How many stacks there are.
+pub const MOST: usize = 3;
 
 /// What is copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +58,8 @@ pub struct Stacks {
     pub user: bool,
     /// 4 or 5 levels of page tables.
     pub levels: i32,
+    /// Where in the VMM the pointer to the interrupts' stack is.
+    pub interrupt_stack: Option<u64>,
     /// Guest memory, by physical address.
     pub memory: Vec<Range>,
 }
@@ -60,7 +72,7 @@ impl Stacks {
     }
 
     fn most(&self) -> i32 {
-        2 * self.bytes
+        3 * self.bytes
     }
 
     /// A stack may begin anywhere in a page.
@@ -84,8 +96,12 @@ impl Program {
         let is_kernels = self.jump(JUMP_IF_NEGATIVE, ADDRESS, 0, 0);
         let is_users = self.jump(JUMP, 0, 0, 0);
         self.land(is_kernels);
-        self.copy_kernel_stack(stacks);
         let mut ends = vec![no_pointer];
+        if let Some(pointer) = stacks.interrupt_stack {
+            ends.extend(self.copy_interrupt_stack(stacks, pointer));
+        }
+        self.add(STORE_64, STACK, ADDRESS, TASK_STACK, 0);
+        self.copy_kernel_stack(stacks);
         if stacks.user {
             ends.extend(self.find_user_stack(stacks));
         } else {
@@ -95,9 +111,54 @@ impl Program {
         if stacks.user {
             self.registers(MOVE_REGISTER, 1, ADDRESS);
             self.immediate(ADD_IMMEDIATE, 1, stacks.bytes);
-            self.copy(stacks, 1, 1);
+            self.copy(stacks, USER, 1);
         }
         self.land_all(ends);
+    }
+
+    /// If [`ADDRESS`] is on the interrupts' stack, copies that and sets the address to where the interrupted stack goes on.
+    /// The jumps that are returned are taken where that isn't known.
+    fn copy_interrupt_stack(&mut self, stacks: &Stacks, pointer: u64) -> [usize; 2] {
+        self.load_immediate(3, pointer);
+        self.read_word(ENTRY);
+        let unknown = self.jump(JUMP_IF_NOT, 0, 0, 0);
+        self.add(LOAD_64, 1, STACK, ENTRY, 0);
+        self.immediate(ADD_IMMEDIATE, 1, -8);
+        self.immediate(OR_IMMEDIATE, 1, LAST_WORD);
+        self.add(STORE_64, STACK, 1, OUTERMOST, 0);
+        self.registers(MOVE_REGISTER, 2, 1);
+        self.registers(SUBTRACT_REGISTER, 2, ADDRESS);
+        let is_elsewhere = self.jump(JUMP_IF_ABOVE_IMMEDIATE, 2, 0, KERNEL_STACK);
+        self.immediate(ADD_IMMEDIATE, 1, 8);
+        self.limit(stacks);
+        self.copy(stacks, INTERRUPT, 1);
+        self.add(LOAD_64, ADDRESS, STACK, OUTERMOST, 0);
+        self.translate(stacks);
+        self.read_word(ENTRY);
+        let unreadable = self.jump(JUMP_IF_NOT, 0, 0, 0);
+        self.add(LOAD_64, ADDRESS, STACK, ENTRY, 0);
+        self.immediate(AND_IMMEDIATE, ADDRESS, -8);
+        let is_kernels = self.jump(JUMP_IF_NEGATIVE, ADDRESS, 0, 0);
+        let is_none = self.jump(JUMP, 0, 0, 0);
+        self.land_all([unknown, is_elsewhere, is_kernels]);
+        [unreadable, is_none]
+    }
+
+    /// Reads a word at the address in register 3, to the program's own stack.
+    fn read_word(&mut self, place: i16) {
+        self.registers(MOVE_REGISTER, 1, STACK);
+        self.immediate(ADD_IMMEDIATE, 1, place.into());
+        self.immediate(MOVE_IMMEDIATE, 2, 8);
+        self.call(HELPER_PROBE_READ_USER);
+    }
+
+    /// Lowers the address in register 1 to the last one that is copied from [`ADDRESS`] on.
+    fn limit(&mut self, stacks: &Stacks) {
+        self.registers(MOVE_REGISTER, 2, ADDRESS);
+        self.immediate(ADD_IMMEDIATE, 2, stacks.bytes);
+        let is_nearer = self.jump(JUMP_IF_NOT_ABOVE, 1, 2, 0);
+        self.registers(MOVE_REGISTER, 1, 2);
+        self.land(is_nearer);
     }
 
     /// Puts the record's length into `register`.
@@ -111,19 +172,15 @@ impl Program {
         self.immediate(ADD_IMMEDIATE, register, offset16(STACK_BYTES).into());
     }
 
-    /// Copies from the stack pointer up to the end of a task's stack at most.
+    /// Copies from [`ADDRESS`] up to the end of a task's stack at most.
     fn copy_kernel_stack(&mut self, stacks: &Stacks) {
         self.end_of_kernel_stack(1);
-        self.registers(MOVE_REGISTER, 2, ADDRESS);
-        self.immediate(ADD_IMMEDIATE, 2, stacks.bytes);
-        let is_longer = self.jump(JUMP_IF_NOT_ABOVE, 1, 2, 0);
-        self.registers(MOVE_REGISTER, 1, 2);
-        self.land(is_longer);
-        self.copy(stacks, 0, 1);
+        self.limit(stacks);
+        self.copy(stacks, KERNEL, 1);
     }
 
     fn end_of_kernel_stack(&mut self, register: u8) {
-        self.load(register, GENERAL + 8 * RSP);
+        self.add(LOAD_64, register, STACK, TASK_STACK, 0);
         self.immediate(OR_IMMEDIATE, register, KERNEL_STACK - 1);
         self.immediate(ADD_IMMEDIATE, register, 1);
     }
@@ -214,10 +271,7 @@ impl Program {
             self.immediate(SHIFT_LEFT, 1, 3);
             self.registers(ADD_REGISTER, 1, TABLE);
             self.find(1, &stacks.memory);
-            self.registers(MOVE_REGISTER, 1, STACK);
-            self.immediate(ADD_IMMEDIATE, 1, ENTRY.into());
-            self.immediate(MOVE_IMMEDIATE, 2, 8);
-            self.call(HELPER_PROBE_READ_USER);
+            self.read_word(ENTRY);
             nowhere.push(self.jump(JUMP_IF_NOT, 0, 0, 0));
             self.add(LOAD_64, TABLE, STACK, ENTRY, 0);
             let is_present = self.jump(JUMP_IF_ANY_BIT, TABLE, 0, PRESENT);

@@ -136,6 +136,7 @@ mod tests {
                 at: ValueAt::Task(0),
                 width: 4,
             }],
+            interrupt_stack: None,
             is_linux: true,
         }
     }
