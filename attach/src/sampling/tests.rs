@@ -1,9 +1,12 @@
-use kvmprof_introspection::{LinearMap, TaskPointer, ValueKind, ValuePlace};
+use kvmprof_introspection::{LinearMap, Registers, TaskPointer, ValueKind, ValuePlace};
 use vm_memory::GuestAddress;
 
 use super::*;
 use crate::Slot;
-use record::{FLAGS, LOADED, OWN, VALUES};
+use record::{
+    AVAILABLE, CODE, COPIES, COPY, CPL, FLAGS, GENERAL, KERNEL, LOADED, OWN, PRIVILEGE, RSP,
+    STACK_BYTES, STACKS, TASK, USER, VALUES,
+};
 
 const HIGH: u64 = 1 << 32;
 
@@ -98,6 +101,46 @@ fn a_record_has_what_was_read() {
     assert_eq!(record.value(ProcessPlaces::MAX), None);
     assert_eq!(record.value(usize::MAX), None);
     assert_eq!(Record::parse(&bytes[..RECORD_BYTES - 1]), None);
+}
+
+#[test]
+fn a_record_with_stacks_has_registers_and_copies() {
+    let mut bytes = vec![0; STACK_BYTES + 24];
+    let mut put = |offset: usize, number: u64| {
+        bytes[offset..offset + 8].copy_from_slice(&number.to_le_bytes());
+    };
+    put(FLAGS, u64::from((OWN | STACKS | PRIVILEGE).cast_unsigned()));
+    put(CPL, 0xff00 | 3);
+    put(TASK, 0x77);
+    put(CODE, 2);
+    put(GENERAL + 8 * RSP, 0x44);
+    put(GENERAL + 8 * 13, 0xdd);
+    put(COPIES + COPY * KERNEL, 0x1000);
+    put(COPIES + COPY * KERNEL + 8, 16);
+    put(STACK_BYTES + 8, 0x55);
+    // More than there is.
+    put(COPIES + COPY * USER + 8, 9);
+    let record = Record::parse(&bytes).unwrap();
+    assert_eq!((record.cpl(), record.task()), (Some(3), Some(0x77)));
+    assert!(record.is_64_bit_code(2) && !record.is_64_bit_code(1));
+    let [interrupt, kernel, user] = record.copies();
+    assert_eq!((interrupt.bytes, user.bytes), (&[][..], &[][..]));
+    assert_eq!(
+        (kernel.address, kernel.bytes[8], kernel.bytes.len()),
+        (0x1000, 0x55, 16)
+    );
+    // KVM doesn't have the stack pointer.
+    let mut registers = Registers::default();
+    assert_eq!(record.fill_general(&mut registers), None);
+    bytes[AVAILABLE] = 1 << RSP;
+    let record = Record::parse(&bytes).unwrap();
+    record.fill_general(&mut registers).unwrap();
+    assert_eq!((registers.rsp, registers.r13), (0x44, 0xdd));
+    // Without the flag there are none.
+    bytes[FLAGS] = u8::try_from(OWN).unwrap();
+    let record = Record::parse(&bytes).unwrap();
+    assert_eq!(record.fill_general(&mut registers), None);
+    assert_eq!(record.copies()[KERNEL].bytes.len(), 0);
 }
 
 /// The host's kernel itself checks every instruction.

@@ -157,7 +157,7 @@ mod tests {
             },
         };
         let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
-        let knowledge = Arc::new(GuestKnowledge::from_pid_at("none").unwrap());
+        let knowledge = Arc::new(GuestKnowledge::unknown());
         let mut view = VcpuView::new(3, memory, knowledge);
         view.follow(&reader.setting);
         let doorbell = Arc::new(Doorbell::new().unwrap());
