@@ -70,6 +70,9 @@ pub struct ProcessPlaces {
     pub task: Option<TaskPointer>,
     /// The values; no more than [`ProcessPlaces::MAX`].
     pub values: Vec<ValuePlace>,
+    /// A pointer, 8 bytes, to the outermost word of Linux's stack for interrupts, or right behind that word, where the stack
+    /// ends. The word is the stack pointer of what was interrupted.
+    pub interrupt_stack: Option<GuestAddress>,
     /// Whether it is Linux: its kernel has the upper half of all addresses, and thread 0 is idle.
     pub is_linux: bool,
 }
@@ -146,6 +149,7 @@ mod tests {
                 value(ValueKind::Interrupts(0xff00), 4),
                 value(ValueKind::Comm, 16),
             ],
+            interrupt_stack: None,
             is_linux,
         }
     }

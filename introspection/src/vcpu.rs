@@ -7,9 +7,10 @@ use crate::PhysicalMemory;
 use kvmprof_recording::{StackEnd, StackParts};
 
 use super::knowledge::{Guest, GuestKnowledge};
+use super::linux::StackPlace;
 use super::linux::{Cpu, ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin};
 use super::places::ProcessPlaces;
-use super::{Identity, Registers, Stack, noted};
+use super::{Identity, Registers, Stack, StackCopy, noted};
 
 /// Identifies what one vCPU is running. It belongs to that vCPU's thread.
 #[derive(Debug)]
@@ -61,6 +62,21 @@ impl VcpuIntrospector {
             Guest::Linux(linux) => self.cpu.places(linux, memory, registers),
             Guest::Note(note, _) => noted::places(note, memory, registers),
             Guest::Unknown(_) => None,
+        }
+    }
+
+    /// Takes the task at guest-virtual address `task`, of the process `pid`, for the one that
+    /// [`VcpuIntrospector::identify`] would have found when the vCPU was stopped with `registers`, not long ago. If that task
+    /// has ended since, none is found.
+    pub fn recall<M: PhysicalMemory>(
+        &mut self,
+        memory: &M,
+        registers: &Registers,
+        task: u64,
+        pid: i32,
+    ) {
+        if let Some(linux) = self.knowledge.linux() {
+            self.cpu.recall(linux, memory, registers, task, pid);
         }
     }
 
@@ -176,9 +192,35 @@ impl VcpuIntrospector {
         parts: StackParts,
         stack: &mut Stack,
     ) {
+        let copies = None;
+        self.unwind_at(memory, registers, StackPlace { parts, copies }, stack);
+    }
+
+    /// Unwinds the selected parts of the call stack that a vCPU had when it was stopped with `registers`, out of `copies` that
+    /// were made of it then; memory has what else doesn't change. A part that goes on where nothing was copied is truncated.
+    /// Bounded like [`VcpuIntrospector::identify`].
+    pub fn unwind_copies<M: PhysicalMemory>(
+        &mut self,
+        memory: &M,
+        registers: &Registers,
+        parts: StackParts,
+        copies: &[StackCopy<'_>],
+        stack: &mut Stack,
+    ) {
+        let copies = Some(copies);
+        self.unwind_at(memory, registers, StackPlace { parts, copies }, stack);
+    }
+
+    fn unwind_at<M: PhysicalMemory>(
+        &mut self,
+        memory: &M,
+        registers: &Registers,
+        place: StackPlace<'_>,
+        stack: &mut Stack,
+    ) {
         stack.clear();
         match self.knowledge.guest() {
-            Guest::Linux(linux) => (self.cpu).unwind(linux, memory, registers, parts, stack),
+            Guest::Linux(linux) => (self.cpu).unwind(linux, memory, registers, place, stack),
             Guest::Note(..) | Guest::Unknown(_) => {
                 stack.only(registers.rip, registers.cpl, StackEnd::Unsupported);
             }

@@ -120,6 +120,7 @@ fn vcpus_are_accounted_for_each() {
         attached.until_ticks(1500);
         let (contents, samples) = attached.stop();
         machine.stop();
+        println!("{:?}", contents.account);
         assert!(contents.account.ticks >= 1500);
         for vcpu in [0, 1] {
             let own = samples.iter().filter(|(sample, _)| sample.vcpu == vcpu);

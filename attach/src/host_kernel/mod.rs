@@ -17,9 +17,10 @@ use kvmprof_introspection::{Btf, join_btf};
 use crate::KernelMemory;
 use crate::sampling::VcpuLayout;
 
-/// The types of the kernel, and of KVM where that is a module.
+/// The types of the kernel, of KVM where that is a module, and of its part for SVM.
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 const KVM_TYPES: &str = "/sys/kernel/btf/kvm";
+const SVM_TYPES: &str = "/sys/kernel/btf/kvm_amd";
 
 /// Most levels of namespaces of processes (`MAX_PID_NS_LEVEL`, `kernel/pid_namespace.c`).
 const MAX_LEVEL: u32 = 32;
@@ -214,15 +215,24 @@ impl HostKernel {
 
 /// The types of the kernel, with those of KVM where that is a module.
 pub(crate) fn types() -> Result<Vec<u8>, HostKernelError> {
+    types_with(KVM_TYPES)
+}
+
+/// The types of the kernel, with those of KVM's part for SVM where that is a module.
+pub(crate) fn svm_types() -> Result<Vec<u8>, HostKernelError> {
+    types_with(SVM_TYPES)
+}
+
+fn types_with(module: &'static str) -> Result<Vec<u8>, HostKernelError> {
     let base = fs::read(KERNEL_TYPES).map_err(|error| HostKernelError::NoTypes {
         path: KERNEL_TYPES,
         error,
     })?;
-    match fs::read(KVM_TYPES) {
+    match fs::read(module) {
         Ok(split) => Ok(join_btf(&base, &split)?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(base),
         Err(error) => Err(HostKernelError::NoTypes {
-            path: KVM_TYPES,
+            path: module,
             error,
         }),
     }

@@ -124,6 +124,24 @@ pub fn create_map(bytes: usize) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
+/// The value of a map of one, of `bytes` bytes.
+#[cfg(test)]
+pub fn value(map: &OwnedFd, bytes: usize) -> io::Result<Vec<u8>> {
+    const MAP_LOOKUP_ELEMENT: libc::c_int = 1;
+    let key = 0_u32;
+    // The kernel writes multiples of 8 bytes.
+    let mut value = vec![0_u8; bytes.next_multiple_of(8)];
+    let mut attributes = MapElement {
+        map: u32::try_from(map.as_raw_fd()).map_err(io::Error::other)?,
+        key: std::ptr::from_ref(&key) as u64,
+        value: value.as_mut_ptr() as u64,
+        ..MapElement::default()
+    };
+    // SAFETY: key and value have the map's sizes and live through the call, which reads the former and writes the latter.
+    unsafe { bpf(MAP_LOOKUP_ELEMENT, &mut attributes)? };
+    Ok(value)
+}
+
 /// Has the kernel check and take over a program for raw tracepoints.
 pub fn load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
     load_type(PROG_TYPE_RAW_TRACEPOINT, instructions, &mut [])

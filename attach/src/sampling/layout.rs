@@ -5,6 +5,7 @@ use std::fs;
 use kvmprof_introspection::Btf;
 
 use crate::HostKernelError;
+use crate::host_kernel::svm_types;
 
 /// The index of RIP in `kvm_vcpu_arch.regs` (`VCPU_REGS_RIP`, `arch/x86/include/asm/kvm_host.h`).
 pub const RIP: u64 = 16;
@@ -18,16 +19,86 @@ pub struct VcpuLayout {
     pub link: u64,
     /// `kvm_vcpu.kvm`.
     pub kvm: u64,
-    /// `kvm_vcpu.arch.regs[VCPU_REGS_RIP]`.
-    pub rip: u64,
+    /// `kvm_vcpu.arch.regs`.
+    pub registers: u64,
     /// `kvm_vcpu.arch.regs_avail`: which of them are valid.
     pub available: u64,
-    /// `kvm_vcpu.arch.cr3`.
+    /// `kvm_vcpu.arch.cr3` and `cr4`.
     pub cr3: u64,
+    pub cr4: u64,
     /// `kvm_vcpu.arch.mp_state`.
     pub mp_state: u64,
-    /// The privilege level, an `int`, where it is in memory: `vcpu_pvm.cpl`, whose first member is the vCPU.
-    pub cpl: Option<u64>,
+    /// Where the rest is.
+    pub state: State,
+}
+
+/// Where a vCPU's registers are that KVM doesn't keep for all processors alike, in bytes from the start of `struct kvm_vcpu`,
+/// which is the first member of what surrounds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Without VT-x and SVM: `vcpu_pvm.cpl`, an `int`, and `vcpu_pvm.seg[VCPU_SREG_CS].l`. CR3 is current.
+    Software { cpl: u64, code: u64 },
+    /// SVM: `vcpu_svm.vmcb`, a pointer to what the processor has written.
+    Svm { vmcb: u64 },
+    /// VT-x has them in the processor.
+    Unknown,
+}
+
+/// Offsets in a VMCB, in bytes (AMD APM volume 2, appendix B).
+pub mod vmcb {
+    /// Bit 0: nested paging.
+    pub const NESTED_CONTROL: u64 = 0x90;
+    const SAVED: i32 = 0x400;
+    /// The upper byte of CS's attributes.
+    pub const CODE_ATTRIBUTES: i32 = SAVED + 0x13;
+    pub const CPL: i32 = SAVED + 0xcb;
+    pub const CR3: i32 = SAVED + 0x150;
+}
+
+/// The number of CS in `vcpu_pvm.seg` (`VCPU_SREG_CS`).
+const CS: u64 = 1;
+/// The bit of a code segment's 64-bit code, in the upper byte of its attributes in a VMCB, and in `kvm_segment.l`.
+const LONG_VMCB: u8 = 1 << 1;
+const LONG_SEGMENT: u8 = 1;
+
+impl State {
+    /// Where they are on this host, if `types` are those of its kernel.
+    fn of_host(types: &Btf<'_>) -> Option<Self> {
+        let processor = processor(&fs::read_to_string("/proc/cpuinfo").ok()?)?;
+        if processor != Processor::Svm {
+            return Self::find(types, processor);
+        }
+        let types = svm_types().ok()?;
+        Self::find(&Btf::parse(&types).ok()?, processor)
+    }
+
+    fn find(btf: &Btf<'_>, processor: Processor) -> Option<Self> {
+        match processor {
+            Processor::Software => {
+                let segment = btf.structures("kvm_segment");
+                let code = btf.offset_of("vcpu_pvm", "seg")?
+                    + CS * segment.size()?
+                    + segment.offset_of("l")?;
+                Some(Self::Software {
+                    cpl: btf.offset_of("vcpu_pvm", "cpl")?,
+                    code,
+                })
+            }
+            Processor::Svm => Some(Self::Svm {
+                vmcb: btf.offset_of("vcpu_svm", "vmcb")?,
+            }),
+            Processor::Vmx => None,
+        }
+    }
+
+    /// The bit of 64-bit code in a record's [`super::record::CODE`].
+    pub fn long_mask(self) -> u8 {
+        match self {
+            Self::Svm { .. } => LONG_VMCB,
+            Self::Software { .. } => LONG_SEGMENT,
+            Self::Unknown => 0,
+        }
+    }
 }
 
 impl VcpuLayout {
@@ -39,29 +110,44 @@ impl VcpuLayout {
         };
         let arch = offset("kvm_vcpu", "arch")?;
         let in_arch = |member| Ok::<_, HostKernelError>(arch + offset("kvm_vcpu_arch", member)?);
-        let software = is_software_guest(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default());
         Ok(Self {
             notifiers: offset("task_struct", "preempt_notifiers")?,
             link: offset("kvm_vcpu", "preempt_notifier")? + offset("preempt_notifier", "link")?,
             kvm: offset("kvm_vcpu", "kvm")?,
-            rip: in_arch("regs")? + RIP * 8,
+            registers: in_arch("regs")?,
             available: in_arch("regs_avail")?,
             cr3: in_arch("cr3")?,
+            cr4: in_arch("cr4")?,
             mp_state: in_arch("mp_state")?,
-            cpl: btf.offset_of("vcpu_pvm", "cpl").filter(|_| software),
+            state: State::of_host(btf).unwrap_or(State::Unknown),
         })
+    }
+
+    /// `kvm_vcpu.arch.regs[VCPU_REGS_RIP]`.
+    pub fn rip(&self) -> u64 {
+        self.registers + RIP * 8
     }
 }
 
-/// Whether the processor has neither VT-x nor SVM, by /proc/cpuinfo.
-fn is_software_guest(info: &str) -> bool {
+/// What a processor has for guests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Processor {
+    Software,
+    Svm,
+    Vmx,
+}
+
+/// That of the host, by /proc/cpuinfo.
+fn processor(info: &str) -> Option<Processor> {
     let flags = info
         .lines()
         .find_map(|line| line.strip_prefix("flags")?.split_once(':'));
-    flags.is_some_and(|(_, flags)| {
-        flags
-            .split_ascii_whitespace()
-            .all(|flag| !["vmx", "svm"].contains(&flag))
+    let (_, flags) = flags?;
+    let has = |name| flags.split_ascii_whitespace().any(|flag| flag == name);
+    Some(match (has("vmx"), has("svm")) {
+        (true, _) => Processor::Vmx,
+        (_, true) => Processor::Svm,
+        _ => Processor::Software,
     })
 }
 
@@ -71,11 +157,10 @@ mod tests {
 
     #[test]
     fn the_processors_flags_tell_what_runs_guests() {
-        assert!(is_software_guest(
-            "vendor: x\nflags\t\t: fpu vme svm_lock\n"
-        ));
-        assert!(!is_software_guest("flags\t\t: fpu svm vme\n"));
-        assert!(!is_software_guest("flags\t\t: fpu vmx\n"));
-        assert!(!is_software_guest(""));
+        let software = "vendor: x\nflags\t\t: fpu vme svm_lock\n";
+        assert_eq!(processor(software), Some(Processor::Software));
+        assert_eq!(processor("flags\t\t: fpu svm vme\n"), Some(Processor::Svm));
+        assert_eq!(processor("flags\t\t: fpu vmx\n"), Some(Processor::Vmx));
+        assert_eq!(processor(""), None);
     }
 }

@@ -5,10 +5,12 @@
 //! registers that KVM keeps in memory, and who runs out of guest memory through the VMM's mapping, at addresses that were
 //! found before and are constants of the program.
 
+mod assembly;
 mod error;
 mod layout;
 mod program;
 pub mod record;
+mod stacks;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -17,17 +19,28 @@ pub use error::SamplingError;
 pub use record::{RECORD_BYTES, Record};
 
 use kvmprof_introspection::{ProcessPlaces, ValueAt};
+use kvmprof_recording::StackParts;
 
 use crate::kernel_memory::bpf;
 use crate::{AttachedMemory, HostKernel, Slots};
+use assembly::Range;
 pub(crate) use layout::VcpuLayout;
-use program::{Plan, Range, Read, Source};
+use layout::{State, vmcb};
+use program::{Plan, Read, Source};
+use stacks::Stacks;
 
 /// Most parts of guest memory that tasks are looked for in: a guest has one below 4 GiB and one above, and its kernel's
 /// image.
 const MAX_RANGES: usize = 8;
 /// Smaller slots are firmware and devices.
 const MIN_SLOT: u64 = 1 << 20;
+/// Most bytes that are copied of each stack. A kernel's stacks have 16 KiB, and use a tenth of that as a rule.
+const STACK_BYTES: i32 = 4096;
+/// CR4.LA57: 5 levels of page tables.
+const LA57: u64 = 1 << 12;
+
+/// The longest record.
+pub const MAX_RECORD_BYTES: usize = record::STACK_BYTES + stacks::MOST * STACK_BYTES as usize;
 
 /// Makes programs for the vCPUs of one guest.
 #[derive(Debug)]
@@ -46,6 +59,8 @@ pub struct SamplingProgram {
     program: OwnedFd,
     /// The array with the event that records go to. An entry is removed as the descriptor is closed by which it was made.
     _outputs: OwnedFd,
+    /// Where it puts a record together.
+    _record: OwnedFd,
 }
 
 impl SamplingHost {
@@ -86,12 +101,18 @@ impl SamplingHost {
     /// Whether a vCPU's privilege level is in every record. Without it a guest's mode is told by its addresses, which only
     /// Linux has apart.
     pub fn knows_privilege(&self) -> bool {
-        self.layout.cpl.is_some()
+        self.layout.state != State::Unknown
+    }
+
+    /// The bit that says in a record that the code segment is 64-bit code.
+    pub fn long_mask(&self) -> u8 {
+        self.layout.state.long_mask()
     }
 
     /// The program for the vCPU behind `descriptor` of the guest's VMM, which has guest memory at `slots` and writes to
     /// `output`, an event of type `PERF_COUNT_SW_BPF_OUTPUT` on the vCPU's thread. Records have the values of `places`, by
-    /// their order there; `None`: registers only.
+    /// their order there; `None`: registers only. `stacks`: which parts of the stacks of Linux guests they have, where the
+    /// host's kernel has the stack pointer in memory.
     ///
     /// # Errors
     /// The vCPU is gone, or the host's kernel refuses the program.
@@ -100,23 +121,65 @@ impl SamplingHost {
         slots: &Slots,
         descriptor: i32,
         places: Option<&ProcessPlaces>,
+        stacks: StackParts,
         output: BorrowedFd<'_>,
     ) -> Result<SamplingProgram, SamplingError> {
         let vcpu = self.vcpu(descriptor)?;
         let outputs = bpf::create_event_array().map_err(error::refused)?;
         bpf::set_event(&outputs, output).map_err(error::refused)?;
-        let plan = Plan {
+        let linux = places.filter(|places| places.is_linux);
+        let stacks = linux.and_then(|places| {
+            let stacks = self.stacks(vcpu, stacks, slots)?;
+            let interrupt_stack = places.interrupt_stack;
+            Some(Stacks {
+                interrupt_stack: interrupt_stack.and_then(|at| host_address(slots, at.0, 8)),
+                ..stacks
+            })
+        });
+        let mut plan = Plan {
             vcpu,
             kvm: self.kvm,
+            has_nested_paging: self.has_nested_paging(vcpu),
             outputs: outputs.as_raw_fd(),
+            record: -1,
             pointer: places.and_then(|places| pointer(places, slots)),
             reads: places.map_or_else(Vec::new, |places| reads(places, slots)),
+            stacks,
         };
+        let record = bpf::create_map(plan.room()).map_err(error::refused)?;
+        plan.record = record.as_raw_fd();
         let program = bpf::load_for_event(&program::instructions(&self.layout, &plan))?;
         Ok(SamplingProgram {
             program,
             _outputs: outputs,
+            _record: record,
         })
+    }
+
+    /// What to copy of stacks; nothing where that isn't wanted, or the stack pointer isn't in memory.
+    fn stacks(&self, vcpu: u64, parts: StackParts, slots: &Slots) -> Option<Stacks> {
+        let is_wanted = parts != StackParts::default() && self.knows_privilege();
+        is_wanted.then_some(())?;
+        let cr4 = (self.kernel.memory()).read_u64(vcpu.checked_add(self.layout.cr4)?)?;
+        Some(Stacks {
+            bytes: STACK_BYTES,
+            user: parts.user,
+            levels: if cr4 & LA57 == 0 { 4 } else { 5 },
+            interrupt_stack: None,
+            memory: physical_memory(slots),
+        })
+    }
+
+    fn has_nested_paging(&self, vcpu: u64) -> bool {
+        let State::Svm { vmcb } = self.layout.state else {
+            return false;
+        };
+        let control = || {
+            let memory = self.kernel.memory();
+            let vmcb = memory.read_pointer(vcpu.checked_add(vmcb)?)?;
+            memory.read_u32(vmcb.checked_add(vmcb::NESTED_CONTROL)?)
+        };
+        control().is_some_and(|control| control & 1 == 1)
     }
 
     /// The `struct kvm_vcpu` behind `descriptor`.
@@ -145,6 +208,22 @@ fn host_address(slots: &Slots, address: u64, bytes: u64) -> Option<u64> {
     let within = address.checked_sub(slot.address.0)?;
     (within.checked_add(bytes)? <= slot.bytes).then_some(())?;
     slot.host_address.checked_add(within)
+}
+
+/// The largest parts of guest memory, by physical address.
+fn physical_memory(slots: &Slots) -> Vec<Range> {
+    let mut memory: Vec<Range> = slots
+        .iter()
+        .filter(|slot| slot.bytes >= MIN_SLOT && !slot.is_read_only)
+        .map(|slot| Range {
+            guest: slot.address.0,
+            bytes: slot.bytes,
+            host: slot.host_address,
+        })
+        .collect();
+    memory.sort_by_key(|range| std::cmp::Reverse(range.bytes));
+    memory.truncate(MAX_RANGES);
+    memory
 }
 
 fn pointer(places: &ProcessPlaces, slots: &Slots) -> Option<program::Pointer> {
@@ -185,5 +264,7 @@ fn reads(places: &ProcessPlaces, slots: &Slots) -> Vec<Read> {
     values.enumerate().filter_map(read).collect()
 }
 
+#[cfg(test)]
+mod stack_tests;
 #[cfg(test)]
 mod tests;

@@ -1,51 +1,89 @@
 //! What the program puts into the ring.
 
-use kvmprof_introspection::ProcessPlaces;
 use kvmprof_introspection::bytes::{array_at, u64_at};
+use kvmprof_introspection::{ProcessPlaces, Registers, StackCopy};
 
 /// Where in a record is when it was made, in ns of CLOCK_MONOTONIC; 8 bytes, as each of the following.
 pub const TIME: usize = 0;
 /// The guest's RIP at its last exit.
 pub const RIP: usize = 8;
-/// KVM's copy of CR3.
+/// CR3, or KVM's copy of it.
 pub const CR3: usize = 16;
-/// The privilege level at the last exit.
+/// The privilege level at the last exit, in the lowest byte.
 pub const CPL: usize = 24;
 /// `KVM_MP_STATE_*`.
 pub const MP_STATE: usize = 32;
 /// `kvm_vcpu_arch.regs_avail`: which registers are valid.
 pub const AVAILABLE: usize = 40;
-/// What the record has: [`LOADED`], [`OWN`], [`FIRST_VALUE`].
+/// What the record has: [`LOADED`], [`OWN`], [`PRIVILEGE`], [`STACKS`], [`FIRST_VALUE`].
 pub const FLAGS: usize = 48;
+/// The guest-virtual address of the running task; 0: it wasn't read.
+pub const TASK: usize = 56;
 /// The values, [`VALUE`] bytes for each.
-pub const VALUES: usize = 56;
+pub const VALUES: usize = 64;
 /// Bytes of a value's place.
 pub const VALUE: usize = 16;
-/// Bytes of a record.
+/// Bytes of a record without stacks. The following are in records with stacks.
 pub const RECORD_BYTES: usize = VALUES + VALUE * ProcessPlaces::MAX;
+
+/// A byte in which a bit says that the code segment is 64-bit code.
+pub const CODE: usize = RECORD_BYTES;
+/// The general registers, by their numbers in instructions.
+pub const GENERAL: usize = CODE + 8;
+/// Bytes of the general registers.
+pub const GENERAL_BYTES: i32 = 16 * 8;
+/// The copies, [`COPY`] bytes for each: the guest-virtual address, and how many bytes there are. What was copied follows all
+/// else, without gaps.
+pub const COPIES: usize = GENERAL + 16 * 8;
+/// Bytes of a copy's place.
+pub const COPY: usize = 16;
+/// The number of the copy of the stack that the guest's kernel services interrupts on.
+pub const INTERRUPT: usize = 0;
+/// The number of the copy of the task's stack in the kernel.
+pub const KERNEL: usize = 1;
+/// The number of the copy of the task's stack in user mode.
+pub const USER: usize = 2;
+const MAX_COPIES: usize = 3;
+/// Where copies begin.
+pub const STACK_BYTES: usize = COPIES + COPY * MAX_COPIES;
+
+/// Numbers of general registers (`VCPU_REGS_*`).
+const RAX: usize = 0;
+const RDX: usize = 2;
+/// That of the stack pointer.
+pub const RSP: usize = 4;
+const RBP: usize = 5;
+const RDI: usize = 7;
+const R10: usize = 10;
+const R13: usize = 13;
 
 /// A flag: the vCPU is loaded by the thread.
 pub const LOADED: i32 = 1;
 /// A flag: the vCPU is the guest's.
 pub const OWN: i32 = 2;
+/// A flag: the privilege level was read.
+pub const PRIVILEGE: i32 = 4;
+/// A flag: there are registers, and stacks as far as they could be copied.
+pub const STACKS: i32 = 8;
 /// A flag: the first value was read. The next values' follow.
 pub const FIRST_VALUE: i32 = 1 << 8;
 
-/// The bit of RIP in `regs_avail`.
+/// Bits of `regs_avail`.
 const RIP_AVAILABLE: u64 = 1 << super::layout::RIP;
+const RSP_AVAILABLE: u64 = 1 << RSP;
 
 /// One record. All of it is of one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record([u8; RECORD_BYTES]);
+pub struct Record<'a>(&'a [u8]);
 
-impl Record {
+impl<'a> Record<'a> {
     /// That with these bytes; `None` if they are too few. More may follow.
-    pub fn parse(bytes: &[u8]) -> Option<Self> {
-        Some(Self(*bytes.first_chunk()?))
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
+        (bytes.len() >= RECORD_BYTES).then_some(Self(bytes))
     }
 
     fn u64(&self, offset: usize) -> u64 {
-        u64_at(&self.0, offset).unwrap_or_default()
+        u64_at(self.0, offset).unwrap_or_default()
     }
 
     fn has(&self, flag: i32) -> bool {
@@ -72,14 +110,19 @@ impl Record {
         (self.u64(AVAILABLE) & RIP_AVAILABLE != 0).then(|| self.u64(RIP))
     }
 
-    /// CR3 as KVM has it in memory: on SVM with nested paging that of an earlier exit.
+    /// CR3. Exact where [`super::SamplingHost::knows_privilege`]; elsewhere KVM's copy, which may be that of an earlier exit.
     pub fn cr3(&self) -> u64 {
         self.u64(CR3)
     }
 
-    /// The privilege level at the last exit, where [`super::SamplingHost::knows_privilege`].
-    pub fn cpl(&self) -> u8 {
-        self.u64(CPL).to_le_bytes()[0] & 3
+    /// The privilege level at the last exit, if it was read: where [`super::SamplingHost::knows_privilege`].
+    pub fn cpl(&self) -> Option<u8> {
+        (self.has(PRIVILEGE)).then(|| self.u64(CPL).to_le_bytes()[0] & 3)
+    }
+
+    /// The guest-virtual address of the running task, if it was read.
+    pub fn task(&self) -> Option<u64> {
+        Some(self.u64(TASK)).filter(|task| *task != 0)
     }
 
     /// `KVM_MP_STATE_*` (`include/uapi/linux/kvm.h`).
@@ -96,6 +139,45 @@ impl Record {
         if index >= ProcessPlaces::MAX || !self.has(flag) {
             return None;
         }
-        array_at(&self.0, VALUES + index * VALUE)
+        array_at(self.0, VALUES + index * VALUE)
+    }
+
+    /// Sets the general registers that unwinding stacks needs. `None` in a record without stacks, and where the host's kernel
+    /// didn't have the stack pointer in memory.
+    pub fn fill_general(&self, registers: &mut Registers) -> Option<()> {
+        (self.has(STACKS) && self.u64(AVAILABLE) & RSP_AVAILABLE != 0).then_some(())?;
+        let general = |number: usize| u64_at(self.0, GENERAL + 8 * number);
+        registers.rax = general(RAX)?;
+        registers.rdx = general(RDX)?;
+        registers.rsp = general(RSP)?;
+        registers.rbp = general(RBP)?;
+        registers.rdi = general(RDI)?;
+        registers.r10 = general(R10)?;
+        registers.r13 = general(R13)?;
+        Some(())
+    }
+
+    /// Whether the code segment is 64-bit code, by the bit in `mask`; false in a record without stacks.
+    pub fn is_64_bit_code(&self, mask: u8) -> bool {
+        self.has(STACKS) && self.u64(CODE).to_le_bytes()[0] & mask != 0
+    }
+
+    /// What was copied of the stacks, by their numbers: [`INTERRUPT`] and so on. Nothing of what wasn't.
+    pub fn copies(&self) -> [StackCopy<'a>; MAX_COPIES] {
+        let mut rest = self.0.get(STACK_BYTES..).unwrap_or_default();
+        [INTERRUPT, KERNEL, USER].map(|index| {
+            let place = COPIES + COPY * index;
+            let length = match self.has(STACKS) {
+                true => usize::try_from(self.u64(place + 8)).unwrap_or(usize::MAX),
+                false => 0,
+            };
+            // A record that was cut short has nothing of the copy that doesn't fit.
+            let (bytes, behind) = rest.split_at_checked(length).unwrap_or_default();
+            rest = behind;
+            StackCopy {
+                address: self.u64(place),
+                bytes,
+            }
+        })
     }
 }

@@ -1,10 +1,13 @@
-use kvmprof_introspection::{Btf, LinearMap, TaskPointer, ValueKind, ValuePlace};
+use kvmprof_introspection::{Btf, LinearMap, Registers, TaskPointer, ValueKind, ValuePlace};
 use vm_memory::GuestAddress;
 
 use super::*;
 use crate::Slot;
 use crate::host_kernel::types;
-use record::{FLAGS, LOADED, OWN, VALUES};
+use record::{
+    AVAILABLE, CODE, COPIES, COPY, CPL, FLAGS, GENERAL, KERNEL, LOADED, OWN, PRIVILEGE, RSP,
+    STACK_BYTES, STACKS, TASK, USER, VALUES,
+};
 
 const HIGH: u64 = 1 << 32;
 
@@ -55,6 +58,7 @@ fn places() -> ProcessPlaces {
                 16,
             ),
         ],
+        interrupt_stack: None,
         is_linux: true,
     }
 }
@@ -89,6 +93,8 @@ fn a_record_has_what_was_read() {
     bytes[FLAGS] = u8::try_from(LOADED | OWN).unwrap();
     bytes[FLAGS + 1] = 2;
     let record = Record::parse(&bytes).unwrap();
+    assert_eq!((record.cpl(), record.task()), (None, None));
+    assert_eq!(record.copies().map(|copy| copy.bytes.len()), [0, 0, 0]);
     assert_eq!(record.time(), 77);
     assert!(record.is_own() && record.is_loaded());
     assert_eq!(record.rip(), None);
@@ -99,25 +105,96 @@ fn a_record_has_what_was_read() {
     assert_eq!(Record::parse(&bytes[..RECORD_BYTES - 1]), None);
 }
 
+#[test]
+fn a_record_with_stacks_has_registers_and_copies() {
+    let mut bytes = vec![0; STACK_BYTES + 24];
+    let mut put = |offset: usize, number: u64| {
+        bytes[offset..offset + 8].copy_from_slice(&number.to_le_bytes());
+    };
+    put(FLAGS, u64::from((OWN | STACKS | PRIVILEGE).cast_unsigned()));
+    put(CPL, 0xff00 | 3);
+    put(TASK, 0x77);
+    put(CODE, 2);
+    put(GENERAL + 8 * RSP, 0x44);
+    put(GENERAL + 8 * 13, 0xdd);
+    put(COPIES + COPY * KERNEL, 0x1000);
+    put(COPIES + COPY * KERNEL + 8, 16);
+    put(STACK_BYTES + 8, 0x55);
+    // More than there is.
+    put(COPIES + COPY * USER + 8, 9);
+    let record = Record::parse(&bytes).unwrap();
+    assert_eq!((record.cpl(), record.task()), (Some(3), Some(0x77)));
+    assert!(record.is_64_bit_code(2) && !record.is_64_bit_code(1));
+    let [interrupt, kernel, user] = record.copies();
+    assert_eq!((interrupt.bytes, user.bytes), (&[][..], &[][..]));
+    assert_eq!(
+        (kernel.address, kernel.bytes[8], kernel.bytes.len()),
+        (0x1000, 0x55, 16)
+    );
+    // KVM doesn't have the stack pointer.
+    let mut registers = Registers::default();
+    assert_eq!(record.fill_general(&mut registers), None);
+    bytes[AVAILABLE] = 1 << RSP;
+    let record = Record::parse(&bytes).unwrap();
+    record.fill_general(&mut registers).unwrap();
+    assert_eq!((registers.rsp, registers.r13), (0x44, 0xdd));
+    // Without the flag there are none.
+    bytes[FLAGS] = u8::try_from(OWN).unwrap();
+    let record = Record::parse(&bytes).unwrap();
+    assert_eq!(record.fill_general(&mut registers), None);
+    assert_eq!(record.copies()[KERNEL].bytes.len(), 0);
+}
+
 /// The host's kernel itself checks every instruction.
 #[test]
 fn the_kernel_accepts_the_program() {
     let types = types().unwrap();
-    let layout = VcpuLayout::find(&Btf::parse(&types).unwrap()).unwrap();
+    let mut layout = VcpuLayout::find(&Btf::parse(&types).unwrap()).unwrap();
     let outputs = bpf::create_event_array().unwrap();
     let (places, slots) = (places(), slots());
-    for with_places in [false, true] {
-        let plan = Plan {
+    let copied = |bytes, user, levels, ranges: u64| {
+        Some(Stacks {
+            bytes,
+            user,
+            levels,
+            interrupt_stack: Some(0x1000),
+            memory: (0..ranges)
+                .map(|index| Range {
+                    guest: index << 30,
+                    bytes: 1 << 20,
+                    host: (1 << 40) + (index << 30),
+                })
+                .collect(),
+        })
+    };
+    let svm = State::Svm { vmcb: 0x1000 };
+    let software = State::Software { cpl: 4, code: 8 };
+    let programs = [
+        (State::Unknown, false, None),
+        (software, true, None),
+        (svm, true, copied(4096, false, 4, 1)),
+        (software, true, copied(4096, true, 4, 3)),
+        (svm, true, copied(8192, true, 5, MAX_RANGES as u64)),
+    ];
+    for (state, with_places, stacks) in programs {
+        layout.state = state;
+        let mut plan = Plan {
             vcpu: 0xffff_8880_0000_1000,
             kvm: 0xffff_8880_0000_2000,
             outputs: outputs.as_raw_fd(),
+            has_nested_paging: true,
+            record: -1,
             pointer: pointer(&places, &slots).filter(|_| with_places),
             reads: reads(&places, &slots)
                 .into_iter()
                 .filter(|_| with_places)
                 .collect(),
+            stacks,
         };
-        bpf::load_for_event(&program::instructions(&layout, &plan)).unwrap();
+        let record = bpf::create_map(plan.room()).unwrap();
+        plan.record = record.as_raw_fd();
+        let instructions = program::instructions(&layout, &plan);
+        bpf::load_for_event(&instructions).unwrap();
     }
 }
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use crate::PhysicalMemory;
-use kvmprof_recording::{COMM_LENGTH, Mode, StackParts};
+use kvmprof_recording::{COMM_LENGTH, Mode};
 
 use super::modules::KnownModules;
 use super::placement::Placement;
 use super::processes::{self, ProcessFollower, ProcessInstance, ProcessMap, ProcessOrigin, Seen};
-use super::stacks::KnownCode;
+use super::stacks::{KnownCode, StackPlace};
 use super::task_layout::SOFTIRQ;
 use super::view::KernelView;
 use super::{KERNEL_MAP, LinuxKnowledge};
@@ -100,13 +100,33 @@ impl Cpu {
         identity
     }
 
-    /// Unwinds the selected parts of the stack. The vCPU is stopped with `registers`.
+    /// Takes `task` for the running one, as [`Cpu::identify`] would have found it when the vCPU stood still. Nothing is the
+    /// running one if that isn't a task of the process any more.
+    pub fn recall<M: PhysicalMemory>(
+        &mut self,
+        linux: &LinuxKnowledge,
+        memory: &M,
+        registers: &Registers,
+        task: u64,
+        process: i32,
+    ) {
+        let view = linux.view(memory, registers);
+        let still = view.and_then(|view| task_at(linux, &view, task));
+        self.seen = still
+            .filter(|task| task.process == process)
+            .map(|task| Seen {
+                task: task.address,
+                pid: task.process,
+            });
+    }
+
+    /// Unwinds the stack at `place`. The vCPU is or was stopped with `registers`.
     pub fn unwind<M: PhysicalMemory>(
         &mut self,
         linux: &LinuxKnowledge,
         memory: &M,
         registers: &Registers,
-        parts: StackParts,
+        place: StackPlace<'_>,
         stack: &mut Stack,
     ) {
         linux.modules.follow(&mut self.modules);
@@ -116,7 +136,7 @@ impl Cpu {
             modules: self.modules.loaded(),
             user: process.and_then(|(map, cache)| Some((map.unwinder.get()?, cache))),
         };
-        linux.unwind(memory, registers, parts, code, stack);
+        linux.unwind(memory, registers, place, code, stack);
     }
 
     /// The mappings of the process that [`Cpu::identify`] has just found, if they are new at `time`.
@@ -280,7 +300,15 @@ fn task<M: PhysicalMemory>(
     view: &KernelView<'_, M>,
     address: u64,
 ) -> Option<Task> {
-    let task = view.u64(address)?;
+    task_at(linux, view, view.u64(address)?)
+}
+
+/// The task at `task`. `None` if that can't be a task.
+fn task_at<M: PhysicalMemory>(
+    linux: &LinuxKnowledge,
+    view: &KernelView<'_, M>,
+    task: u64,
+) -> Option<Task> {
     if task >> 63 == 0 || !task.is_multiple_of(8) {
         return None;
     }

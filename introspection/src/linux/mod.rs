@@ -37,6 +37,7 @@ pub use processes::{
     Area, Backing, FileIdentity, MappedFile, ProcessFate, ProcessInstance, ProcessMap,
     ProcessOrigin, UnwinderSlot,
 };
+pub use stacks::StackPlace;
 
 /// The start of the kernel's mapping (`__START_KERNEL_map`, `arch/x86/include/asm/page_64_types.h`).
 const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;

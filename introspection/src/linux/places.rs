@@ -61,6 +61,7 @@ impl Cpu {
         Some(ProcessPlaces {
             task: Some(task),
             values: linux.values(preempt_count),
+            interrupt_stack: linux.addresses.interrupt_stack.and_then(place),
             is_linux: true,
         })
     }

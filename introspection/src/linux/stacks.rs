@@ -12,7 +12,7 @@ use crate::Symbols;
 use crate::image::KernelImage;
 use crate::memory::AddressSpace;
 use crate::unwind::{
-    KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, UnwindCache, UserRegisters,
+    KernelUnwinder, OrcFormat, OrcTable, PagedMemory, Stack, StackCopy, UnwindCache, UserRegisters,
     UserUnwinder,
 };
 
@@ -42,20 +42,30 @@ pub struct KnownCode<'c> {
     pub user: Option<(&'c UserUnwinder, &'c mut UnwindCache)>,
 }
 
+/// Where a stack is.
+#[derive(Clone, Copy, Debug)]
+pub struct StackPlace<'c> {
+    /// Which parts are wanted.
+    pub parts: StackParts,
+    /// Copies of it, of a vCPU that runs again; `None`: in guest memory.
+    pub copies: Option<&'c [StackCopy<'c>]>,
+}
+
 impl LinuxKnowledge {
-    /// Unwinds the selected parts of the stack of a vCPU that is stopped with `registers` in `code`.
+    /// Unwinds the stack at `place`, of a vCPU that is or was stopped with `registers` in `code`.
     pub fn unwind<M: PhysicalMemory>(
         &self,
         memory: &M,
         registers: &Registers,
-        parts: StackParts,
+        place: StackPlace<'_>,
         code: KnownCode<'_>,
         stack: &mut Stack,
     ) {
+        let StackPlace { parts, copies } = place;
         let user = if registers.cpl == 3 {
             Some(UserRegisters::new(registers))
         } else {
-            let user = self.unwind_kernel(memory, registers, code.modules, stack);
+            let user = self.unwind_kernel(memory, registers, code.modules, copies, stack);
             if !parts.kernel {
                 stack.forget_kernel();
             }
@@ -69,8 +79,12 @@ impl LinuxKnowledge {
         match user {
             Some(user) if parts.user => {
                 let space = AddressSpace::new(memory, registers);
-                let mut memory = PagedMemory::new(memory, |address| space.translate(address));
+                let mut memory = PagedMemory::new(memory, |address| space.translate(address))
+                    .with_copies(copies);
                 stack.walk_user(&user, code.user, &mut memory);
+                if memory.take_left_copies() {
+                    stack.cut_short();
+                }
             }
             Some(_) if registers.cpl == 3 => stack.only(registers.rip, 3, StackEnd::Absent),
             _ => {}
@@ -102,6 +116,7 @@ impl LinuxKnowledge {
         memory: &M,
         registers: &Registers,
         modules: &LoadedModules,
+        copies: Option<&[StackCopy<'_>]>,
         stack: &mut Stack,
     ) -> Option<UserRegisters> {
         let Some(placement) = self.locate(memory, registers) else {
@@ -115,8 +130,16 @@ impl LinuxKnowledge {
             slide: placement.slide,
             image: self.image.clone(),
         };
-        let mut stack_memory = PagedMemory::new(memory, |address| view.translate(address));
-        let user = unwinder.walk(registers, &mut stack_memory, stack);
+        let mut stack_memory =
+            PagedMemory::new(memory, |address| view.translate(address)).with_copies(copies);
+        let mut walk = |unwinder: &KernelUnwinder<'_>, stack: &mut Stack| {
+            let user = unwinder.walk(registers, &mut stack_memory, stack);
+            if stack_memory.take_left_copies() {
+                stack.cut_short();
+            }
+            user
+        };
+        let user = walk(&unwinder, stack);
         let is_module_code = |frame: &u64| self.is_module_code(placement, *frame);
         let leads_through_modules = stack.frames().iter().any(is_module_code);
         if !leads_through_modules
@@ -131,6 +154,6 @@ impl LinuxKnowledge {
             modules: None,
             ..unwinder
         };
-        unwinder.walk(registers, &mut stack_memory, stack)
+        walk(&unwinder, stack)
     }
 }

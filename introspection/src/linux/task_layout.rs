@@ -46,6 +46,8 @@ pub struct Addresses {
     pub current: u64,
     /// The per-CPU preemption and interrupt count.
     pub preempt_count: Option<u64>,
+    /// The per-CPU pointer to the outermost word of the stack for interrupts, or behind it: before 5.12.
+    pub interrupt_stack: Option<u64>,
     /// The bits of that count that say an interrupt is being serviced.
     pub interrupts: u32,
     pub system_state: Option<u64>,
@@ -73,12 +75,14 @@ impl Addresses {
             pcpu_hot,
             current_task,
             preempt_count,
+            interrupt_stack,
         ] = symbols.addresses_of([
             "linux_banner",
             "__per_cpu_offset",
             "pcpu_hot",
             "current_task",
             "__preempt_count",
+            "hardirq_stack_ptr",
         ]);
         let [system_state, panic_cpu, page_offset_base] =
             symbols.addresses_of(["system_state", "panic_cpu", "page_offset_base"]);
@@ -104,6 +108,7 @@ impl Addresses {
             boot_offset: boot_offset(symbols, current),
             current,
             preempt_count: hot("preempt_count").or(preempt_count),
+            interrupt_stack: hot("hardirq_stack_ptr").or(interrupt_stack),
             interrupts: interrupts(symbols),
             system_state,
             scheduling: btf

@@ -8,7 +8,7 @@ use crate::testing::kernel::{Areas, HOT, TEXT, offsets, task};
 use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, SLIDE, TABLES, TASKS, USER_TABLES};
 use crate::testing::page_tables::Tables;
 use crate::testing::processes::Room;
-use crate::{Registers, Stack, VcpuIntrospector};
+use crate::{Registers, Stack, StackCopy, VcpuIntrospector};
 
 /// The page tables of another process, and page tables right beside those of the first one.
 const OTHER_TABLES: u64 = 0x5_0000;
@@ -162,4 +162,107 @@ fn in_user_mode_the_running_code_owns_the_memory() {
     let (frames, summary) = processes.unwind(&registers);
     assert_eq!(frames, [CODE, CODE + 0xff, CODE + 0x1ff]);
     assert_eq!((summary.kernel, summary.user_end), (0, WHOLE));
+}
+
+/// What was copied of the first process's stacks, and the task that ran.
+struct Copied {
+    kernel: [u8; 168],
+    user: [u8; 32],
+    registers: Registers,
+    task: u64,
+}
+
+impl Copied {
+    fn new(processes: &Processes) -> Self {
+        let (mut kernel, mut user) = ([0; 168], [0; 32]);
+        let memory = &processes.guest.memory;
+        let read = |buffer: &mut [u8], from| memory.read_slice(buffer, GuestAddress(from));
+        read(&mut kernel, KERNEL_STACK).unwrap();
+        read(&mut user, 0x52_1000).unwrap();
+        Self {
+            kernel,
+            user,
+            registers: Registers {
+                rip: TEXT + SLIDE + offsets::ENTRY + 4,
+                rsp: DIRECT_MAP + KERNEL_STACK,
+                cr3: TABLES,
+                ..processes.guest.kernel(0)
+            },
+            task: DIRECT_MAP + TASKS + 0x1000,
+        }
+    }
+
+    /// The stack by these copies, of which the first bytes are taken, and of a task of process `pid`.
+    fn unwind(
+        &self,
+        processes: &mut Processes,
+        pid: i32,
+        kernel: usize,
+        user: usize,
+    ) -> (Vec<u64>, StackSummary) {
+        let parts = StackParts {
+            kernel: true,
+            user: true,
+        };
+        let copies = [
+            StackCopy {
+                address: self.registers.rsp,
+                bytes: &self.kernel[..kernel],
+            },
+            StackCopy {
+                address: STACK,
+                bytes: &self.user[..user],
+            },
+        ];
+        let mut stack = Stack::default();
+        let memory = &processes.guest.memory;
+        let introspector = &mut processes.introspector;
+        introspector.recall(memory, &self.registers, self.task, pid);
+        introspector.follow_process(memory, &self.registers, 0);
+        introspector.unwind_copies(memory, &self.registers, parts, &copies, &mut stack);
+        (stack.frames().to_vec(), stack.summary())
+    }
+}
+
+#[test]
+fn copied_stacks_are_unwound_whatever_is_in_memory_since() {
+    let mut processes = Processes::new();
+    // The kernel's place in memory is known.
+    assert_eq!(processes.user_part(TABLES).1, WHOLE);
+    let copied = Copied::new(&processes);
+    processes.guest.write(KERNEL_STACK, &[0xff; 168]);
+    processes.guest.write(0x52_1000, &[0xff; 32]);
+    let (frames, summary) = copied.unwind(&mut processes, 41, 168, 32);
+    assert_eq!(frames, [copied.registers.rip, CODE, CODE + 0xff]);
+    assert_eq!((summary.kernel_end, summary.user_end), (WHOLE, WHOLE));
+}
+
+#[test]
+fn stacks_that_were_not_copied_whole_are_cut_short() {
+    let mut processes = Processes::new();
+    assert_eq!(processes.user_part(TABLES).1, WHOLE);
+    let copied = Copied::new(&processes);
+    let cut = StackEnd::Truncated;
+    let (frames, summary) = copied.unwind(&mut processes, 41, 168, 8);
+    assert_eq!(frames, [copied.registers.rip, CODE]);
+    assert_eq!((summary.kernel_end, summary.user_end), (WHOLE, cut));
+    let (frames, summary) = copied.unwind(&mut processes, 41, 128, 32);
+    assert_eq!(frames, [copied.registers.rip]);
+    let nothing = StackEnd::Absent;
+    assert_eq!((summary.kernel_end, summary.user_end), (cut, nothing));
+}
+
+#[test]
+fn the_task_of_a_process_that_has_ended_since_is_nobodys() {
+    let mut processes = Processes::new();
+    assert_eq!(processes.user_part(TABLES).1, WHOLE);
+    let copied = Copied::new(&processes);
+    let (frames, summary) = copied.unwind(&mut processes, 43, 168, 32);
+    assert_eq!(frames, [copied.registers.rip]);
+    assert_eq!(summary.user_end, StackEnd::Broken);
+    // It has the page tables of another process now.
+    let room = processes.room();
+    room.page_tables(processes.memory, OTHER_TABLES);
+    let (_, summary) = copied.unwind(&mut processes, 41, 168, 32);
+    assert_eq!(summary.user_end, StackEnd::Broken);
 }

@@ -67,6 +67,7 @@ pub fn places<M: PhysicalMemory>(
     Some(ProcessPlaces {
         task,
         values: values().filter_map(place).collect(),
+        interrupt_stack: None,
         is_linux: false,
     })
 }

@@ -25,6 +25,7 @@ pub(super) use code_regions::{CodeRegion, MODULES, ModuleCode};
 pub(super) use kernel::KernelUnwinder;
 pub(super) use orc::OrcFormat;
 pub use orc::OrcTable;
+pub use stack_memory::StackCopy;
 pub(super) use stack_memory::{PagedMemory, StackMemory};
 pub use unwind_table::UnwindTable;
 pub(super) use user::UnwindCache;
@@ -100,6 +101,15 @@ impl Stack {
         self.summary.user_end = end;
     }
 
+    /// What follows the last frame wasn't copied.
+    pub(super) fn cut_short(&mut self) {
+        for end in [&mut self.summary.kernel_end, &mut self.summary.user_end] {
+            if *end == StackEnd::Broken {
+                *end = StackEnd::Truncated;
+            }
+        }
+    }
+
     /// Keeps only the innermost kernel frame.
     pub(super) fn forget_kernel(&mut self) {
         self.summary.kernel = self.summary.kernel.min(1);
@@ -107,7 +117,7 @@ impl Stack {
     }
 
     /// Sets the program counter as the only frame, of a vCPU at privilege level `cpl`.
-    pub(super) fn only(&mut self, pc: u64, cpl: u8, end: StackEnd) {
+    pub fn only(&mut self, pc: u64, cpl: u8, end: StackEnd) {
         self.clear();
         if cpl == 3 {
             self.push_user(pc);

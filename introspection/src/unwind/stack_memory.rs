@@ -4,7 +4,24 @@ use vm_memory::GuestAddress;
 
 use crate::PhysicalMemory;
 
+use crate::bytes::u64_at;
 use crate::memory::{PAGE, read_paged};
+
+/// Part of a stack, copied while the vCPU stood still.
+#[derive(Clone, Copy, Debug)]
+pub struct StackCopy<'a> {
+    /// Where it was, a guest-virtual address.
+    pub address: u64,
+    /// What was there.
+    pub bytes: &'a [u8],
+}
+
+impl StackCopy<'_> {
+    fn word(&self, address: u64) -> Option<u64> {
+        let offset = address.checked_sub(self.address)?;
+        u64_at(self.bytes, usize::try_from(offset).ok()?)
+    }
+}
 
 /// Reads a stopped guest's virtual memory.
 pub trait StackMemory {
@@ -16,12 +33,15 @@ pub trait StackMemory {
 }
 
 /// Guest memory, read through `translate`, which turns a virtual address into a physical one. The words of a stack are
-/// close together, so the last word's page is cached.
+/// close together, so the last word's page is cached. Of a vCPU that runs again there are only copies of its stacks; its code
+/// is still where it was.
 pub struct PagedMemory<'a, M, T> {
     memory: &'a M,
     translate: T,
     // The virtual address of a page, and its physical one.
     page: Option<(u64, GuestAddress)>,
+    copies: Option<&'a [StackCopy<'a>]>,
+    has_left_copies: bool,
 }
 
 impl<'a, M: PhysicalMemory, T: Fn(u64) -> Option<GuestAddress>> PagedMemory<'a, M, T> {
@@ -31,7 +51,27 @@ impl<'a, M: PhysicalMemory, T: Fn(u64) -> Option<GuestAddress>> PagedMemory<'a, 
             memory,
             translate,
             page: None,
+            copies: None,
+            has_left_copies: false,
         }
+    }
+
+    /// Takes the words of stacks from `copies` alone, if there are any.
+    #[must_use]
+    pub fn with_copies(mut self, copies: Option<&'a [StackCopy<'a>]>) -> Self {
+        self.copies = copies;
+        self
+    }
+
+    /// Whether a word was asked for that wasn't copied, since this was called last.
+    pub fn take_left_copies(&mut self) -> bool {
+        std::mem::take(&mut self.has_left_copies)
+    }
+
+    fn copied(&mut self, copies: &[StackCopy<'_>], address: u64) -> Option<u64> {
+        let word = copies.iter().find_map(|copy| copy.word(address));
+        self.has_left_copies |= word.is_none();
+        word
     }
 
     fn page(&mut self, page: u64) -> Option<GuestAddress> {
@@ -51,6 +91,9 @@ impl<M: PhysicalMemory, T: Fn(u64) -> Option<GuestAddress>> StackMemory for Page
         // The words of a stack are aligned.
         if !address.is_multiple_of(8) {
             return None;
+        }
+        if let Some(copies) = self.copies {
+            return self.copied(copies, address);
         }
         let within = address % PAGE;
         let page = self.page(address - within)?;

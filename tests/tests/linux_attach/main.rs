@@ -2,13 +2,15 @@
 //! their memory alone. KASLR is on.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
-use kvmprof_recording::file::Contents;
+use kvmprof_recording::file::{Contents, Mapping};
 use kvmprof_recording::{Mode, Sample, StackEnd};
 use kvmprof_tests::linux::{
     Finished, Scenario, debian, guest_init, guest_program, kernel_knowledge, once,
 };
+use kvmprof_tests::{share, standard_error};
 
 /// A guest: its name, how many vCPUs it has, and its memory in bytes.
 type Guest = (&'static str, usize, u64);
@@ -28,6 +30,7 @@ kvmprof_tests::in_each_kernel! {
     guests_are_listed_with_their_vcpus_and_memory
     guests_go_on_and_their_end_is_noticed
     kernel_stacks_are_whole
+    user_stacks_are_whole
     the_kernels_functions_are_those_of_its_file
     user_samples_name_their_process
 }
@@ -168,8 +171,8 @@ fn user_samples_name_their_process(run: &Run) {
 }
 
 fn kernel_stacks_are_whole(run: &Run) {
-    for (guest, ..) in run.guests() {
-        let (_, samples) = run.recording(guest);
+    for (_, name) in captures(run) {
+        let (_, samples) = run.recording(&name);
         let kernel = samples
             .iter()
             .filter(|(sample, _)| sample.mode == Mode::Kernel);
@@ -178,8 +181,43 @@ fn kernel_stacks_are_whole(run: &Run) {
             .iter()
             .filter(|end| **end == StackEnd::Complete)
             .count();
-        println!("{guest}: {whole} of {} kernel stacks are whole", ends.len());
+        println!("{name}: {whole} of {} kernel stacks are whole", ends.len());
         assert!(ends.len() >= 50 && whole * 100 >= ends.len() * 95);
+        for mode in Mode::ALL {
+            let mut counts = BTreeMap::new();
+            for (sample, _) in samples.iter().filter(|(sample, _)| sample.mode == mode) {
+                let ends = (sample.stack.kernel_end, sample.stack.user_end);
+                *counts.entry(format!("{ends:?}")).or_insert(0) += 1;
+            }
+            println!("{name}: the parts of {} stacks end {counts:?}", mode.name());
+        }
+    }
+}
+
+/// Programs that have frame pointers or unwind information, busy in user mode.
+fn user_stacks_are_whole(run: &Run) {
+    for (guest, name) in captures(run) {
+        let (contents, samples) = run.recording(&name);
+        for (program, start) in [("one", ONE), ("two", TWO)] {
+            let pid = run.pid(guest, program);
+            let of_program = samples
+                .iter()
+                .filter(|(sample, _)| sample.pid == pid && sample.mode == Mode::User);
+            let is_whole = |(sample, _): &&(Sample, _)| sample.stack.user_end == StackEnd::Complete;
+            // It takes a while until the program's unwind information has been read.
+            let of_program = of_program.skip_while(|one| !is_whole(one));
+            let whole = of_program.clone().filter(is_whole).count();
+            let all = of_program.count();
+            println!("{name}: {whole} of {all} user stacks of {program} are whole");
+            assert!(all >= 50 && whole * 100 >= all * 95);
+            let mappings = contents.mappings.iter().filter(|found| found.pid == pid);
+            let text = start..start + 0x100_0000;
+            let is_programs = |mapping: &Mapping| {
+                text.contains(&mapping.begin) && mapping.file.ends_with(&format!("/{program}"))
+            };
+            let mut code = mappings.flat_map(|found| &found.mappings);
+            assert!(code.any(is_programs), "{name}: {:?}", contents.mappings);
+        }
     }
 }
 
@@ -188,8 +226,9 @@ fn the_kernels_functions_are_those_of_its_file(run: &Run) {
     let kernel = debian(&run.series);
     let knowledge = kernel_knowledge(&kernel);
     let linux = knowledge.linux().unwrap();
-    for (guest, ..) in run.guests() {
-        let (contents, samples) = run.recording(guest);
+    let mut shares = Vec::new();
+    for (guest, recording) in captures(run) {
+        let (contents, samples) = run.recording(&recording);
         let found = contents.kernel.as_ref().unwrap();
         assert_eq!(found.release, linux.release(), "{guest}");
         assert_eq!(found.build_id, linux.build_id(), "{guest}");
@@ -215,20 +254,28 @@ fn the_kernels_functions_are_those_of_its_file(run: &Run) {
         let named = kernel
             .clone()
             .filter(|(sample, _)| function(&sample.pc).is_some());
-        let (named, all) = (named.count(), kernel.count());
+        let (named, all) = (named.count(), kernel.clone().count());
         // dd reads in the kernel.
         let dd = run.pid(guest, "dd");
-        let reading = samples.iter().filter(|(sample, frames)| {
-            sample.pid == dd
-                && frames
-                    .iter()
-                    .any(|frame| function(frame) == Some("vfs_read"))
+        let calls = kernel.filter(|(sample, _)| sample.pid == dd);
+        let reading = calls.clone().filter(|(_, frames)| {
+            frames
+                .iter()
+                .any(|frame| function(frame) == Some("vfs_read"))
         });
-        let reading = reading.count();
+        let (reading, calls) = (reading.count() as u64, calls.count() as u64);
         println!(
-            "{guest}: {named} of {all} kernel samples have names, {reading} are of dd's reading"
+            "{recording}: {named} of {all} kernel samples have names, {reading} of dd's {calls} are of reading"
         );
         assert!(all >= 50 && named * 100 >= all * 95 && reading >= 20);
+        shares.push((reading, calls));
+    }
+    // By ptrace, and by the host's kernel.
+    for pair in shares.chunks_exact(2) {
+        let [traced, copied] = [pair[0], pair[1]];
+        let [one, other] = [traced, copied].map(|(part, all)| share(part, all));
+        let error = standard_error(one, traced.1) + standard_error(other, copied.1);
+        assert!((one - other).abs() <= 4.0 * error + 0.05, "{one} {other}");
     }
 }
 

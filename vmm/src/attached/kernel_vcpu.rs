@@ -7,19 +7,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use kvmprof_attach::Slots;
 use kvmprof_attach::sampling::SamplingHost;
 use kvmprof_attach::tracer::{Look, TracedVcpu};
-use kvmprof_introspection::{ProcessPlaces, VcpuIntrospector};
+use kvmprof_attach::{AttachedMemory, Slots};
+use kvmprof_introspection::{ProcessPlaces, Registers};
+use kvmprof_recording::StackParts;
 
 use super::vcpu::AttachedCommon;
 use crate::clock::{ClockSetting, Generation, Grid, ThreadTimes, TickSource, monotonic_ns};
-use crate::kernel_capture::{Capture, KernelTicks, Reader, VcpuThreadId};
-use crate::vcpu::{TickSender, VcpuShared, select_registers, signals};
+use crate::kernel_capture::{Capture, Contents, KernelTicks, Reader, VcpuThreadId};
+use crate::vcpu::{TickSender, VcpuShared, VcpuView, select_registers, signals};
 
 /// How long a thread sleeps that waits for nothing, unless it is kicked.
 const LONG: Duration = Duration::from_secs(3600);
-/// Periods between two looks into the ring, within these bounds.
+/// Periods between two looks into the ring, within these bounds; and half of what the ring has room for.
 const PERIODS: u64 = 100;
 const SHORTEST: u64 = 10_000_000;
 const LONGEST: u64 = 100_000_000;
@@ -57,16 +58,17 @@ impl KernelVcpu {
         let pid = self.common.memory.machine().pid;
         let stopping = Arc::clone(&self.common.stopping);
         let knowledge = Arc::clone(&self.common.knowledge);
-        let introspector = VcpuIntrospector::new(knowledge, self.vcpu);
+        let view = VcpuView::new(self.vcpu, Arc::clone(&self.common.memory), knowledge);
         let spawned = thread::Builder::new().name(format!("sampler {}", self.vcpu));
         spawned.spawn(move || {
             let schedstat = format!("/proc/{pid}/task/{}/schedstat", self.tid);
             if let Ok(schedstat) = File::open(schedstat) {
                 let mut sampler = Sampler {
                     vcpu: self,
-                    introspector,
+                    view,
                     schedstat,
                     places: None,
+                    registers: Registers::default(),
                     looked: 0,
                     generation: 0,
                     setting: ClockSetting::default(),
@@ -85,17 +87,19 @@ impl KernelVcpu {
 struct Clock {
     hz: u32,
     ticks: KernelTicks,
-    /// The memory slots that the program knows.
+    /// The memory slots that the program knows, and the parts of stacks that it copies.
     slots: Arc<Slots>,
+    stacks: StackParts,
 }
 
 struct Sampler {
     vcpu: KernelVcpu,
-    introspector: VcpuIntrospector,
+    view: VcpuView<Arc<AttachedMemory>>,
     /// Of the vCPU's thread.
     schedstat: File,
     places: Option<ProcessPlaces>,
-    /// When registers were looked at last, in ns.
+    /// The registers that were looked at last, and when, in ns.
+    registers: Registers,
     looked: u64,
     generation: Generation,
     setting: ClockSetting,
@@ -115,7 +119,9 @@ impl Sampler {
 
     fn sleep(&self) -> Duration {
         self.clock.as_ref().map_or(LONG, |clock| {
-            let periods = clock.ticks.period().saturating_mul(PERIODS);
+            let capture = clock.ticks.capture.as_ref();
+            let room = capture.map_or(PERIODS, |capture| capture.room() / 2);
+            let periods = clock.ticks.period().saturating_mul(PERIODS.min(room));
             Duration::from_nanos(periods.clamp(SHORTEST, LONGEST))
         })
     }
@@ -136,15 +142,15 @@ impl Sampler {
             return Some(());
         };
         let reader = Reader {
-            vcpu: self.vcpu.vcpu,
             places: self.places.as_ref(),
-            knows_privilege: self.vcpu.host.knows_privilege(),
+            registers: self.registers,
+            long_mask: self.vcpu.host.long_mask(),
             setting: self.setting,
         };
         let schedstat = &self.schedstat;
         let times = || ThreadTimes::read(schedstat);
         (clock.ticks)
-            .take(&reader, times, &mut self.vcpu.ticks)
+            .take(&reader, times, &mut self.view, &mut self.vcpu.ticks)
             .ok()
     }
 
@@ -155,6 +161,7 @@ impl Sampler {
         }
         let hz = setting.source.map_or(0, TickSource::hz);
         self.setting = setting;
+        self.view.follow(&setting);
         if self.vcpu.common.knowledge.is_unlocated() {
             self.look(monotonic_ns())?;
         }
@@ -163,6 +170,9 @@ impl Sampler {
             if hz != 0 {
                 self.restart(hz)?;
             }
+        }
+        if self.clock.is_some() {
+            self.keep_current()?;
         }
         let control = &self.vcpu.shared.control;
         // Its ticks are accounted for later: whoever wants them now has to ask.
@@ -185,6 +195,7 @@ impl Sampler {
             hz,
             ticks: KernelTicks::new(grid, now, times, self.capture(grid.period())),
             slots,
+            stacks: self.setting.stacks,
         });
         Some(())
     }
@@ -195,13 +206,16 @@ impl Sampler {
             tid: self.vcpu.tid,
         };
         let memory = &self.vcpu.common.memory;
-        let places = self.places.as_ref();
-        let started = Capture::start(&self.vcpu.host, &memory.slots(), thread, places, period);
+        let contents = Contents {
+            places: self.places.as_ref(),
+            stacks: self.setting.stacks,
+        };
+        let started = Capture::start(&self.vcpu.host, &memory.slots(), thread, contents, period);
         let warn = |error: &_| log::warn!("Ticks of vCPU {} are lost: {error}", self.vcpu.vcpu);
         started.inspect_err(warn).ok()
     }
 
-    /// Has the program read where processes are now, if that is news.
+    /// Has the program read where processes are now, and copy the parts of stacks that are wanted, if that is news.
     fn keep_current(&mut self) -> Option<()> {
         let now = monotonic_ns();
         let mut is_news = false;
@@ -212,12 +226,13 @@ impl Sampler {
         self.vcpu.common.refresh_memory(now, LONGEST)?;
         let slots = self.vcpu.common.memory.slots();
         let clock = self.clock.as_ref()?;
-        if is_news || !Arc::ptr_eq(&slots, &clock.slots) {
+        let stacks = self.setting.stacks;
+        if is_news || !Arc::ptr_eq(&slots, &clock.slots) || clock.stacks != stacks {
             let capture = self.capture(clock.ticks.period());
             // What the old program has sampled is read by what it was told.
             self.take_old(is_news)?;
             let clock = self.clock.as_mut()?;
-            (clock.ticks.capture, clock.slots) = (capture, slots);
+            (clock.ticks.capture, clock.slots, clock.stacks) = (capture, slots, stacks);
         }
         Some(())
     }
@@ -234,17 +249,17 @@ impl Sampler {
     fn look(&mut self, now: u64) -> Option<()> {
         self.looked = now;
         let memory = &self.vcpu.common.memory;
-        let introspector = &mut self.introspector;
+        let introspector = &mut self.view.introspector;
         let looked = self.vcpu.traced.look(|vcpu| {
             let (regs, sregs) = vcpu.registers()?;
             let registers = select_registers(&regs, &sregs);
             introspector.identify(memory, &registers, false, false);
-            Ok(introspector.places(memory, &registers))
+            Ok((introspector.places(memory, &registers), registers))
         });
         match looked {
             Ok(Look::Gone) => None,
-            Ok(Look::Seen(places)) => {
-                self.places = places;
+            Ok(Look::Seen((places, registers))) => {
+                (self.places, self.registers) = (places, registers);
                 Some(())
             }
             Ok(_) => Some(()),

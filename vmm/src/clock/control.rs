@@ -55,13 +55,6 @@ pub struct ClockSetting {
     pub exits: bool,
 }
 
-impl ClockSetting {
-    /// Whether more is asked for than the host's kernel can tell of a vCPU that it doesn't stop.
-    pub fn needs_exits(&self) -> bool {
-        self.exits || self.processes || self.stacks != StackParts::default()
-    }
-}
-
 /// Shared by the profiler, which asks, and one vCPU's thread, which answers.
 ///
 /// A request is a new generation of the setting. The vCPU's thread answers by acknowledging it,

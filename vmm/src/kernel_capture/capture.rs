@@ -5,11 +5,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use kvmprof_attach::Slots;
-use kvmprof_attach::sampling::{SamplingHost, SamplingProgram};
+use kvmprof_attach::sampling::{MAX_RECORD_BYTES, RECORD_BYTES, SamplingHost, SamplingProgram};
 use kvmprof_introspection::{GuestKnowledge, ProcessPlaces};
+use kvmprof_recording::StackParts;
 
 use super::error::KernelCaptureError;
-use super::ring::{Entry, PerfRing};
+use super::ring::{Entry, LARGE_RING_BYTES, PerfRing, RING_BYTES};
 use crate::perf_event::{Attributes, DISABLED, SOFTWARE};
 
 /// Events and their attributes (`include/uapi/linux/perf_event.h`).
@@ -30,6 +31,15 @@ pub struct VcpuThreadId {
     pub tid: i32,
 }
 
+/// What samples are to have.
+#[derive(Clone, Copy, Debug)]
+pub struct Contents<'a> {
+    /// Where to read who runs.
+    pub places: Option<&'a ProcessPlaces>,
+    /// Parts of stacks.
+    pub stacks: StackParts,
+}
+
 /// Takes samples as long as it lives.
 #[derive(Debug)]
 pub struct Capture {
@@ -38,10 +48,12 @@ pub struct Capture {
     _program: SamplingProgram,
     ring: PerfRing,
     _output: File,
+    /// Samples that the ring has room for at least.
+    room: u64,
 }
 
 impl Capture {
-    /// Has `thread` sampled each `period` ns that it runs, with the values of `places`, in a guest with these memory slots.
+    /// Has `thread` sampled each `period` ns that it runs, with these `contents`, in a guest with these memory slots.
     ///
     /// # Errors
     /// The host's kernel refuses the program or an event.
@@ -49,23 +61,30 @@ impl Capture {
         host: &SamplingHost,
         slots: &Slots,
         thread: VcpuThreadId,
-        places: Option<&ProcessPlaces>,
+        contents: Contents<'_>,
         period: u64,
     ) -> Result<Self, KernelCaptureError> {
         let output = open_output(thread.tid).map_err(KernelCaptureError::Event)?;
-        let ring = PerfRing::map(&output).map_err(KernelCaptureError::Ring)?;
-        let program = host.program(slots, thread.descriptor, places, output.as_fd())?;
+        let ring = map_ring(&output, contents.stacks).map_err(KernelCaptureError::Ring)?;
+        let Contents { places, stacks } = contents;
+        let program = host.program(slots, thread.descriptor, places, stacks, output.as_fd())?;
         let clock = start_clock(thread.tid, period, &program).map_err(KernelCaptureError::Event)?;
         Ok(Self {
             _clock: clock,
             _program: program,
+            room: room(&ring, stacks),
             ring,
             _output: output,
         })
     }
 
+    /// How many samples there is room for at least.
+    pub fn room(&self) -> u64 {
+        self.room
+    }
+
     /// Takes what was sampled until now.
-    pub fn drain(&mut self, each: impl FnMut(Entry)) {
+    pub fn drain(&mut self, each: impl FnMut(Entry<'_>)) {
         self.ring.drain(each);
     }
 }
@@ -88,9 +107,29 @@ pub fn check(
     }
     for (descriptor, tid) in vcpus.iter().copied() {
         let thread = VcpuThreadId { descriptor, tid };
-        Capture::start(host, slots, thread, None, 1_000_000_000)?;
+        let nothing = Contents {
+            places: None,
+            stacks: StackParts::default(),
+        };
+        Capture::start(host, slots, thread, nothing, 1_000_000_000)?;
     }
     Ok(())
+}
+
+/// A large ring takes more memory than everybody may lock: then a small one has to do.
+fn map_ring(output: &File, stacks: StackParts) -> io::Result<PerfRing> {
+    if stacks == StackParts::default() {
+        return PerfRing::map(output, RING_BYTES);
+    }
+    PerfRing::map(output, LARGE_RING_BYTES).or_else(|_| PerfRing::map(output, RING_BYTES))
+}
+
+fn room(ring: &PerfRing, stacks: StackParts) -> u64 {
+    let longest = match stacks == StackParts::default() {
+        true => RECORD_BYTES,
+        false => MAX_RECORD_BYTES,
+    };
+    (ring.bytes() / longest) as u64
 }
 
 fn open_output(tid: i32) -> io::Result<File> {

@@ -8,8 +8,7 @@ mod ring;
 mod sample;
 mod ticks;
 
-pub(crate) use capture::{Capture, VcpuThreadId, check};
+pub(crate) use capture::{Capture, Contents, VcpuThreadId, check};
 pub use error::KernelCaptureError;
-pub(crate) use ring::CAPACITY;
 pub(crate) use sample::Reader;
 pub(crate) use ticks::KernelTicks;

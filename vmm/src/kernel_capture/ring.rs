@@ -6,13 +6,15 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kvmprof_attach::sampling::{RECORD_BYTES, Record};
+use kvmprof_attach::sampling::Record;
 use kvmprof_introspection::bytes::{array_at, u32_at, u64_at};
 
 const PAGE: usize = 4096;
 /// Bytes of the ring behind its first page: a power of 2. Half of what each processor may have without a privilege
 /// (kernel.perf_event_mlock_kb) holds 0.08 s of samples at 10 kHz.
-const RING_BYTES: usize = 32 * PAGE;
+pub const RING_BYTES: usize = 32 * PAGE;
+/// The same for records with stacks, of up to 8 KiB each.
+pub const LARGE_RING_BYTES: usize = 256 * PAGE;
 /// Offsets in the first page.
 const DATA_HEAD: usize = 1024;
 const DATA_TAIL: usize = 1032;
@@ -23,16 +25,10 @@ const RECORD_SAMPLE: u32 = 9;
 const HEADER_BYTES: usize = 8;
 /// A sample has its address and its length before what the program wrote.
 const SAMPLE_BYTES: usize = HEADER_BYTES + 8 + 4;
-/// The longest record that is looked at.
-const MAX_RECORD: usize = 256;
 /// What the processor did, in a record's `misc`.
 const CPU_MODE: u16 = 7;
 const GUEST_KERNEL: u16 = 4;
 const GUEST_USER: u16 = 5;
-
-const _: () = assert!(SAMPLE_BYTES + RECORD_BYTES <= MAX_RECORD);
-/// Samples that a ring has room for. Records are aligned to 8 bytes.
-pub const CAPACITY: usize = RING_BYTES / (SAMPLE_BYTES + RECORD_BYTES).next_multiple_of(8);
 
 /// Where the clock's interrupt came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,31 +43,37 @@ pub enum Interrupted {
 
 /// What is taken out of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum Entry<'a> {
     /// A sample.
-    Sample(Interrupted, Record),
+    Sample(Interrupted, Record<'a>),
     /// So many samples found no room, or can't be read.
     Lost(u64),
 }
 
 /// The ring of one event.
 #[derive(Debug)]
-pub struct PerfRing(NonNull<u8>);
+pub struct PerfRing {
+    address: NonNull<u8>,
+    /// Without the first page.
+    bytes: usize,
+    /// A copy of one record.
+    record: Vec<u8>,
+}
 
 // SAFETY: the mapping belongs to the whole process, and this is its only owner.
 unsafe impl Send for PerfRing {}
 
 impl PerfRing {
-    /// Maps the ring of `event`.
+    /// Maps the ring of `event`, of [`RING_BYTES`] or [`LARGE_RING_BYTES`].
     ///
     /// # Errors
     /// What mmap(2) says: EPERM beyond kernel.perf_event_mlock_kb.
-    pub fn map(event: &File) -> io::Result<Self> {
+    pub fn map(event: &File, bytes: usize) -> io::Result<Self> {
         // SAFETY: a new mapping at a place that the kernel chooses; nothing of this process is changed.
         let address = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
-                PAGE + RING_BYTES,
+                PAGE + bytes,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED,
                 event.as_raw_fd(),
@@ -81,28 +83,42 @@ impl PerfRing {
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        NonNull::new(address.cast())
-            .map(Self)
-            .ok_or_else(|| io::Error::other("it is mapped at address 0"))
+        let address = NonNull::new(address.cast())
+            .ok_or_else(|| io::Error::other("it is mapped at address 0"))?;
+        Ok(Self {
+            address,
+            bytes,
+            // No record is longer.
+            record: vec![0; usize::from(u16::MAX)],
+        })
+    }
+
+    /// Its size, without the first page.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Takes all entries that are there now.
-    pub fn drain(&mut self, mut each: impl FnMut(Entry)) {
+    pub fn drain(&mut self, mut each: impl FnMut(Entry<'_>)) {
         let head = self.position(DATA_HEAD).load(Ordering::Acquire);
         let mut tail = self.position(DATA_TAIL).load(Ordering::Relaxed);
         while head.wrapping_sub(tail) >= HEADER_BYTES as u64 {
-            let mut bytes = [0; MAX_RECORD];
-            self.copy(tail, &mut bytes);
-            let length = u16::from_le_bytes(array_at(&bytes, 6).unwrap_or_default());
-            if usize::from(length) < HEADER_BYTES {
+            let mut header = [0; HEADER_BYTES];
+            self.copy(tail, &mut header);
+            let length = u16::from_le_bytes(array_at(&header, 6).unwrap_or_default());
+            if usize::from(length) < HEADER_BYTES || head.wrapping_sub(tail) < length.into() {
                 // No record follows one without a length.
                 tail = head;
                 break;
             }
-            let whole = bytes.get(..usize::from(length)).unwrap_or(&bytes);
-            if let Some(entry) = parse(whole) {
-                each(entry);
+            let mut record = std::mem::take(&mut self.record);
+            if let Some(whole) = record.get_mut(..length.into()) {
+                self.copy(tail, whole);
+                if let Some(entry) = parse(whole) {
+                    each(entry);
+                }
             }
+            self.record = record;
             tail = tail.wrapping_add(length.into());
         }
         self.position(DATA_TAIL).store(tail, Ordering::Release);
@@ -111,17 +127,18 @@ impl PerfRing {
     fn position(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: both offsets are within the first page, aligned to 8 bytes, and mapped as long as `self` lives; the kernel
         // accesses them atomically.
-        unsafe { AtomicU64::from_ptr(self.0.as_ptr().add(offset).cast()) }
+        unsafe { AtomicU64::from_ptr(self.address.as_ptr().add(offset).cast()) }
     }
 
-    fn copy(&self, from: u64, buffer: &mut [u8; MAX_RECORD]) {
-        let start = usize::try_from(from % RING_BYTES as u64).unwrap_or_default();
-        let first = MAX_RECORD.min(RING_BYTES - start);
+    /// Copies what is in the ring from a position on, around its end. The buffer isn't longer than the ring.
+    fn copy(&self, from: u64, buffer: &mut [u8]) {
+        let start = usize::try_from(from % self.bytes as u64).unwrap_or_default();
+        let first = buffer.len().min(self.bytes - start);
         let (before, behind) = buffer.split_at_mut(first);
-        // SAFETY: both parts are within the mapped ring; the kernel doesn't write to what lies between tail and head, and
-        // what is copied beyond the head isn't used.
+        // SAFETY: both parts are within the mapped ring; the kernel doesn't write to what lies between tail and head, which
+        // the caller has checked.
         unsafe {
-            let data = self.0.as_ptr().add(PAGE);
+            let data = self.address.as_ptr().add(PAGE);
             std::ptr::copy_nonoverlapping(data.add(start), before.as_mut_ptr(), before.len());
             std::ptr::copy_nonoverlapping(data, behind.as_mut_ptr(), behind.len());
         }
@@ -131,12 +148,12 @@ impl PerfRing {
 impl Drop for PerfRing {
     fn drop(&mut self) {
         // SAFETY: the mapping was made by `map` with this length, and isn't used any more.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE + RING_BYTES) };
+        unsafe { libc::munmap(self.address.as_ptr().cast(), PAGE + self.bytes) };
     }
 }
 
 /// What a record says; `None` for those of no interest.
-fn parse(bytes: &[u8]) -> Option<Entry> {
+fn parse(bytes: &[u8]) -> Option<Entry<'_>> {
     match u32_at(bytes, 0)? {
         RECORD_LOST => Some(Entry::Lost(u64_at(bytes, HEADER_BYTES + 8)?)),
         RECORD_SAMPLE => Some(sample(bytes).unwrap_or(Entry::Lost(1))),
@@ -144,7 +161,7 @@ fn parse(bytes: &[u8]) -> Option<Entry> {
     }
 }
 
-fn sample(bytes: &[u8]) -> Option<Entry> {
+fn sample(bytes: &[u8]) -> Option<Entry<'_>> {
     let misc = u16::from_le_bytes(array_at(bytes, 4)?);
     let address = u64_at(bytes, HEADER_BYTES)?;
     let record = Record::parse(bytes.get(SAMPLE_BYTES..)?)?;
@@ -158,6 +175,8 @@ fn sample(bytes: &[u8]) -> Option<Entry> {
 
 #[cfg(test)]
 mod tests {
+    use kvmprof_attach::sampling::RECORD_BYTES;
+
     use super::*;
 
     fn record(kind: u32, misc: u16, rest: &[u8]) -> Vec<u8> {

@@ -2,49 +2,52 @@
 
 use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
 use kvmprof_attach::sampling::Record;
-use kvmprof_introspection::{Identity, ProcessPlaces};
-use kvmprof_recording::{Sample, StackEnd, StackParts, StackSummary};
+use kvmprof_introspection::{Identity, PhysicalMemory, ProcessPlaces, Registers};
+use kvmprof_recording::Sample;
 
 use super::ring::Interrupted;
 use crate::clock::ClockSetting;
-use crate::vcpu::{not_started, page_table_root};
+use crate::vcpu::{Copied, TickSender, VcpuView, not_started, page_table_root};
 
 /// What is known of a vCPU when its records are read.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
-    /// The vCPU's number.
-    pub vcpu: u16,
     /// What the values of records are.
     pub places: Option<&'a ProcessPlaces>,
-    /// Whether records have the privilege level. If they haven't the guest is Linux, or nothing is known of it.
-    pub knows_privilege: bool,
+    /// The vCPU's registers at any time since the guest's kernel runs: records haven't those that stay the same.
+    pub registers: Registers,
+    /// The bit of records that says that the code segment is 64-bit code.
+    pub long_mask: u8,
     /// What samples have to bring.
     pub setting: ClockSetting,
 }
 
 impl Reader<'_> {
-    /// The sample of a record, and its only frame if a stack was asked for. `None` if the host's kernel didn't have the
-    /// program counter, or the vCPU has gone.
-    pub fn sample(
+    /// The sample of a record, whose stack goes to [`VcpuView::send`]. Where the process has its code goes into `ticks`, if
+    /// that is news. `None` if the host's kernel didn't have the program counter, or the vCPU has gone.
+    pub fn sample<M: PhysicalMemory>(
         &self,
+        view: &mut VcpuView<M>,
         interrupted: Interrupted,
-        record: &Record,
-    ) -> Option<(Sample, Option<u64>)> {
+        record: &Record<'_>,
+        ticks: &mut TickSender,
+    ) -> Option<Sample> {
+        view.clear();
         record.is_own().then_some(())?;
         let is_started = matches!(
             record.mp_state(),
             KVM_MP_STATE_RUNNABLE | KVM_MP_STATE_HALTED
         );
-        let mut sample = not_started(self.vcpu, record.time());
+        let mut sample = not_started(view.vcpu, record.time());
         // Such a vCPU has no meaningful registers.
         if !is_started {
-            return Some((sample, None));
+            return Some(sample);
         }
         sample.pc = match interrupted {
             Interrupted::GuestKernel(pc) | Interrupted::GuestUser(pc) => pc,
             Interrupted::Host => record.rip()?,
         };
-        sample.cpl = self.privilege(interrupted, record, sample.pc);
+        sample.cpl = privilege(record, sample.pc);
         let halted = record.mp_state() == KVM_MP_STATE_HALTED;
         let identity = self.identity(sample.cpl, halted, record);
         sample.mode = identity.mode;
@@ -55,24 +58,25 @@ impl Reader<'_> {
         }
         sample.comm = identity.comm;
         sample.address_space = page_table_root(record.cr3());
-        sample.stack = only_frame(sample.cpl, self.setting.stacks);
-        let frame = (sample.stack.frames() == 1).then_some(sample.pc);
-        Some((sample, frame))
+        let mut registers = Registers {
+            rip: sample.pc,
+            cr3: record.cr3(),
+            cpl: sample.cpl,
+            is_64_bit_code: record.is_64_bit_code(self.long_mask),
+            ..self.registers
+        };
+        let copies = record.copies();
+        let copied = Copied {
+            task: record.task().filter(|_| record.cpl().is_some()),
+            pid: sample.pid,
+            time: sample.time,
+            copies: (record.fill_general(&mut registers)).map(|()| &copies[..]),
+        };
+        sample.stack = view.capture_copied(&registers, &copied, ticks);
+        Some(sample)
     }
 
-    fn privilege(&self, interrupted: Interrupted, record: &Record, pc: u64) -> u8 {
-        match interrupted {
-            // Before 6.9 the host's kernel says what was right at an earlier interrupt, so it isn't asked where Linux is
-            // known by its addresses.
-            Interrupted::GuestUser(_) if self.knows_privilege => 3,
-            Interrupted::GuestKernel(_) if self.knows_privilege => 0,
-            Interrupted::Host if self.knows_privilege => record.cpl(),
-            _ if pc >> 63 == 1 => 0,
-            _ => 3,
-        }
-    }
-
-    fn identity(&self, cpl: u8, halted: bool, record: &Record) -> Identity {
+    fn identity(&self, cpl: u8, halted: bool, record: &Record<'_>) -> Identity {
         match self.places {
             Some(places) => places.identity(cpl, halted, |index| record.value(index)),
             None => Identity::at_level(cpl, halted),
@@ -80,38 +84,48 @@ impl Reader<'_> {
     }
 }
 
-/// The stack that is only a program counter, if that part was asked for.
-fn only_frame(cpl: u8, wanted: StackParts) -> StackSummary {
-    let mut stack = StackSummary::default();
-    if cpl == 3 && wanted.user {
-        (stack.user, stack.user_end) = (1, StackEnd::Unsupported);
-    } else if cpl != 3 && wanted.kernel {
-        (stack.kernel, stack.kernel_end) = (1, StackEnd::Unsupported);
+/// The vCPU's privilege level. Where the host's kernel hasn't read it the guest is Linux, or nothing is known of it: what perf
+/// says isn't asked, because before 6.9 that was right at an earlier interrupt.
+fn privilege(record: &Record<'_>, pc: u64) -> u8 {
+    match record.cpl() {
+        Some(cpl) => cpl,
+        None if pc >> 63 == 1 => 0,
+        None => 3,
     }
-    stack
 }
 
 #[cfg(test)]
 mod tests {
-    use kvmprof_recording::Mode;
+    use std::sync::Arc;
 
     use kvmprof_attach::sampling::RECORD_BYTES;
-    use kvmprof_attach::sampling::record::{AVAILABLE, CPL, FLAGS, MP_STATE, OWN, RIP, VALUES};
-    use kvmprof_introspection::{ValueAt, ValueKind, ValuePlace};
+    use kvmprof_attach::sampling::record::{
+        AVAILABLE, CPL, FLAGS, MP_STATE, OWN, PRIVILEGE, RIP, VALUES,
+    };
+    use kvmprof_introspection::{GuestKnowledge, ValueAt, ValueKind, ValuePlace};
+    use kvmprof_recording::{Mode, StackEnd, StackParts};
+    use vm_memory::{GuestAddress, GuestMemoryMmap};
 
     use super::*;
+    use crate::vcpu::{Doorbell, tick_ring};
 
     const PC: u64 = 0xffff_ffff_8100_0000;
 
-    /// A record with the program counter [`PC`] and the pid 7, in ring 0, and these numbers in place of others.
-    fn record(numbers: &[(usize, u64)]) -> Record {
+    /// A record with the program counter [`PC`] and the pid 7, and these numbers in place of others.
+    fn record(numbers: &[(usize, u64)]) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
         let own = u64::from(OWN.cast_unsigned()) | 1 << 8;
         let usual = [(FLAGS, own), (RIP, PC), (AVAILABLE, 1 << 16), (VALUES, 7)];
         for (offset, number) in usual.iter().chain(numbers) {
             bytes[*offset..offset + 8].copy_from_slice(&number.to_le_bytes());
         }
-        Record::parse(&bytes).unwrap()
+        bytes
+    }
+
+    /// The same at a privilege level that was read.
+    fn at_level(cpl: u64) -> [u8; RECORD_BYTES] {
+        let flags = u64::from((OWN | PRIVILEGE).cast_unsigned()) | 1 << 8;
+        record(&[(FLAGS, flags), (CPL, cpl)])
     }
 
     fn places() -> ProcessPlaces {
@@ -122,16 +136,18 @@ mod tests {
                 at: ValueAt::Task(0),
                 width: 4,
             }],
+            interrupt_stack: None,
             is_linux: true,
         }
     }
 
-    fn sample(knows_privilege: bool, at: Interrupted, record: &Record) -> Option<Sample> {
+    /// The sample of a record without stacks, of which the kernel's was asked for.
+    fn sample(at: Interrupted, record: &[u8]) -> Option<Sample> {
         let places = places();
         let reader = Reader {
-            vcpu: 3,
             places: Some(&places),
-            knows_privilege,
+            registers: Registers::default(),
+            long_mask: 1,
             setting: ClockSetting {
                 stacks: StackParts {
                     kernel: true,
@@ -140,47 +156,64 @@ mod tests {
                 ..ClockSetting::default()
             },
         };
-        let (sample, frame) = reader.sample(at, record)?;
-        let expected = (sample.cpl == 0 && sample.pc != 0).then_some(sample.pc);
-        assert_eq!(frame, expected, "{sample:?}");
+        let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
+        let knowledge = Arc::new(GuestKnowledge::unknown());
+        let mut view = VcpuView::new(3, memory, knowledge);
+        view.follow(&reader.setting);
+        let doorbell = Arc::new(Doorbell::new().unwrap());
+        let (mut ticks, _receiver) = tick_ring(3, doorbell);
+        let record = Record::parse(record).unwrap();
+        let sample = reader.sample(&mut view, at, &record, &mut ticks)?;
+        let has_counter = sample.cpl == 0 && sample.pc != 0;
+        let expected = if has_counter {
+            StackEnd::Unsupported
+        } else {
+            StackEnd::Absent
+        };
+        assert_eq!(
+            sample.stack.frames(),
+            usize::from(has_counter),
+            "{sample:?}"
+        );
+        assert_eq!(sample.stack.kernel_end, expected);
         Some(sample)
     }
 
     #[test]
     fn a_tick_in_the_guest_has_its_own_program_counter() {
-        let user = sample(true, Interrupted::GuestUser(0x40), &record(&[])).unwrap();
+        let user = sample(Interrupted::GuestUser(0x40), &at_level(3)).unwrap();
         assert_eq!((user.pc, user.mode, user.pid), (0x40, Mode::User, 7));
-        let kernel = sample(true, Interrupted::GuestKernel(0x40), &record(&[])).unwrap();
+        let kernel = sample(Interrupted::GuestKernel(0x40), &at_level(0)).unwrap();
         assert_eq!((kernel.pc, kernel.mode), (0x40, Mode::Kernel));
-        // What the host says of the mode may be old.
-        let stale = sample(false, Interrupted::GuestKernel(0x40), &record(&[])).unwrap();
+        // What perf says of the mode may be old.
+        let stale = sample(Interrupted::GuestKernel(0x40), &record(&[])).unwrap();
         assert_eq!((stale.cpl, stale.mode), (3, Mode::User));
     }
 
     #[test]
     fn a_tick_in_the_host_has_the_last_program_counter_or_none() {
-        let host = |knows, numbers: &[_]| sample(knows, Interrupted::Host, &record(numbers));
-        let kernel = host(false, &[]).unwrap();
+        let host = |record: &[u8]| sample(Interrupted::Host, record);
+        let kernel = host(&record(&[])).unwrap();
         assert_eq!((kernel.pc, kernel.mode), (PC, Mode::Kernel));
-        assert_eq!(host(true, &[(CPL, 3)]).unwrap().mode, Mode::User);
-        assert_eq!(host(true, &[(AVAILABLE, 0xffff)]), None);
-        assert_eq!(host(true, &[(FLAGS, 0)]), None);
+        assert_eq!(host(&at_level(3)).unwrap().mode, Mode::User);
+        assert_eq!(host(&record(&[(AVAILABLE, 0xffff)])), None);
+        assert_eq!(host(&record(&[(FLAGS, 0)])), None);
     }
 
     #[test]
     fn what_cannot_be_read_is_unknown() {
         let unread = record(&[(FLAGS, OWN.cast_unsigned().into())]);
-        let found = sample(true, Interrupted::GuestUser(0x40), &unread).unwrap();
+        let found = sample(Interrupted::GuestUser(0x40), &unread).unwrap();
         assert_eq!((found.pid, found.tid, found.process_group), (-1, -1, -1));
     }
 
     #[test]
     fn a_vcpu_that_does_not_run_is_idle() {
         let halted = record(&[(MP_STATE, KVM_MP_STATE_HALTED.into())]);
-        let found = sample(true, Interrupted::Host, &halted).unwrap();
+        let found = sample(Interrupted::Host, &halted).unwrap();
         assert_eq!((found.mode, found.pid), (Mode::Idle, 7));
         let uninitialized = record(&[(MP_STATE, 1)]);
-        let found = sample(true, Interrupted::Host, &uninitialized).unwrap();
+        let found = sample(Interrupted::Host, &uninitialized).unwrap();
         assert_eq!((found.mode, found.pid, found.pc), (Mode::Idle, -1, 0));
     }
 }

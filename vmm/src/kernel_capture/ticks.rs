@@ -4,8 +4,9 @@ use super::capture::Capture;
 use super::reckoning::Reckoning;
 use super::ring::Entry;
 use super::sample::Reader;
-use crate::clock::{Grid, ThreadTimes, monotonic_ns};
-use crate::vcpu::TickSender;
+use crate::clock::{ElapsedTicks, Grid, ThreadTimes, monotonic_ns};
+use crate::vcpu::{TickSender, VcpuView};
+use kvmprof_introspection::PhysicalMemory;
 use kvmprof_recording::Ticks;
 
 /// The ticks of one vCPU: those that were sampled, and those that the thread's times explain.
@@ -32,30 +33,28 @@ impl KernelTicks {
         self.grid.period()
     }
 
-    /// Hands over all samples, which `reader` reads, and what became of the other ticks until now. `times` reads the thread's
-    /// times; where it fails the other ticks stay open.
-    pub fn take<E>(
+    /// Hands over all samples, which `reader` reads as `view` sees the guest, and what became of the other ticks until now.
+    /// `times` reads the thread's times; where it fails the other ticks stay open.
+    pub fn take<E, M: PhysicalMemory>(
         &mut self,
         reader: &Reader<'_>,
         times: impl FnOnce() -> Result<ThreadTimes, E>,
+        view: &mut VcpuView<M>,
         sender: &mut TickSender,
     ) -> Result<(), E> {
         let (mut sampled, mut lost) = (0, 0);
         if let Some(capture) = &mut self.capture {
             capture.drain(|entry| match entry {
                 Entry::Lost(count) => lost += count,
-                Entry::Sample(interrupted, record) => match reader.sample(interrupted, &record) {
-                    None => lost += 1,
-                    Some((sample, frame)) => {
-                        sampled += 1;
-                        let ticks = Ticks {
-                            vcpu: reader.vcpu,
-                            sample: Some(sample),
-                            ..Ticks::default()
-                        };
-                        sender.send(&ticks, frame.as_slice());
+                Entry::Sample(interrupted, record) => {
+                    match reader.sample(view, interrupted, &record, sender) {
+                        None => lost += 1,
+                        sample => {
+                            sampled += 1;
+                            view.send(sender, ElapsedTicks::default(), sample);
+                        }
                     }
-                },
+                }
             });
         }
         let times = times()?;
@@ -63,7 +62,7 @@ impl KernelTicks {
         let passed = self.grid.take(now);
         let elapsed = (self.reckoning).account(now, times, passed, sampled, lost);
         let ticks = Ticks {
-            vcpu: reader.vcpu,
+            vcpu: view.vcpu,
             idle: elapsed.idle,
             stolen: elapsed.stolen,
             lost: elapsed.lost,

@@ -9,13 +9,16 @@ use std::sync::Arc;
 use kvm_ioctls::VcpuFd;
 use kvmprof_attach::sampling::{SamplingError, SamplingHost};
 use kvmprof_attach::{HostKernel, Slot, Slots};
-use kvmprof_introspection::{GuestKnowledge, ProcessPlaces, ValueKind};
+use kvmprof_introspection::{GuestKnowledge, ProcessPlaces, Registers, ValueKind};
+use kvmprof_recording::StackParts;
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 
-use super::{TickSender, signals};
-use crate::clock::{ClockSetting, Grid, RunTimeAlarm, ThreadTimes, aligned_start, thread_cpu_ns};
+use super::{TickSender, VcpuView, signals};
+use crate::clock::{
+    ClockSetting, Grid, RunTimeAlarm, ThreadTimes, aligned_start, monotonic_ns, thread_cpu_ns,
+};
 use crate::kernel_capture::{
-    self, CAPACITY, Capture, KernelCaptureError, KernelTicks, Reader, VcpuThreadId,
+    self, Capture, Contents, KernelCaptureError, KernelTicks, Reader, VcpuThreadId,
 };
 use crate::machine::{GuestMemory, Machine};
 
@@ -80,8 +83,17 @@ pub struct KernelClock {
 struct Running {
     hz: u32,
     setting: ClockSetting,
-    places: Option<ProcessPlaces>,
+    found: Found,
     ticks: KernelTicks,
+}
+
+/// What a vCPU that stood still has shown.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Where values are that tell who runs.
+    pub places: Option<ProcessPlaces>,
+    /// Its registers.
+    pub registers: Registers,
 }
 
 impl KernelClock {
@@ -122,32 +134,38 @@ impl KernelClock {
 
     /// Whether more is known of where values are than the program reads.
     pub fn is_news(&self, places: &ProcessPlaces) -> bool {
-        let known = self.running.as_ref().and_then(|it| it.places.as_ref());
+        let known = self
+            .running
+            .as_ref()
+            .and_then(|it| it.found.places.as_ref());
         known.is_none_or(|known| known.values.len() < places.values.len())
     }
 
-    /// Makes ticks for `setting` from `now` (ns) on, `hz` a second. Samples have the values of `places`. False if the host's
-    /// kernel refuses that.
-    pub fn start(
-        &mut self,
-        hz: u32,
-        setting: ClockSetting,
-        places: Option<ProcessPlaces>,
-        now: u64,
-    ) -> bool {
-        let grid = Grid::new(aligned_start(now, hz), hz, None);
-        let started = self
-            .capture(places.as_ref(), grid.period())
-            .and_then(|capture| {
-                let times = self.times().map_err(KernelCaptureError::Times)?;
-                Ok(KernelTicks::new(grid, now, times, Some(capture)))
-            });
+    /// Whether records have what `setting` asks for, if the guest has shown what is `found`.
+    pub fn can_serve(&self, found: &Found, setting: &ClockSetting) -> bool {
+        can_serve(
+            found.places.as_ref(),
+            setting,
+            self.sampling.host.knows_privilege(),
+        )
+    }
+
+    /// Makes ticks for `setting` from now on, `hz` a second. False if the host's kernel refuses that.
+    pub fn start(&mut self, hz: u32, setting: ClockSetting, found: Found) -> bool {
+        let period = Grid::new(0, hz, None).period();
+        let started = self.capture(&found, &setting, period).and_then(|capture| {
+            let times = self.times().map_err(KernelCaptureError::Times)?;
+            // It has taken its time.
+            let now = monotonic_ns();
+            let grid = Grid::new(aligned_start(now, hz), hz, None);
+            Ok(KernelTicks::new(grid, now, times, Some(capture)))
+        });
         match started {
             Ok(ticks) => {
                 self.running = Some(Running {
                     hz,
                     setting,
-                    places,
+                    found,
                     ticks,
                 });
                 self.await_batch();
@@ -162,50 +180,57 @@ impl KernelClock {
 
     fn capture(
         &self,
-        places: Option<&ProcessPlaces>,
+        found: &Found,
+        setting: &ClockSetting,
         period: u64,
     ) -> Result<Capture, KernelCaptureError> {
         let KernelSampling { host, slots } = &*self.sampling;
-        Capture::start(host, slots, self.thread, places, period)
+        let contents = Contents {
+            places: found.places.as_ref(),
+            stacks: setting.stacks,
+        };
+        Capture::start(host, slots, self.thread, contents, period)
     }
 
     /// Goes on for `setting` at `hz` ticks a second, if it runs and can. The ticks until now have been taken.
     pub fn follow(&mut self, hz: u32, setting: ClockSetting) -> bool {
-        match &mut self.running {
-            Some(running) if running.hz == hz && running.can_serve(&setting) => {
-                running.setting = setting;
-                true
-            }
-            _ => false,
+        let can_serve = self.running.as_ref().is_some_and(|running| {
+            // What is copied is a part of the program.
+            running.hz == hz
+                && running.setting.stacks == setting.stacks
+                && self.can_serve(&running.found, &setting)
+        });
+        if let Some(running) = self.running.as_mut().filter(|_| can_serve) {
+            running.setting = setting;
         }
+        can_serve
     }
 
-    /// Has the values of `places` read from now on. The ticks until now have been taken.
-    pub fn learn(&mut self, places: ProcessPlaces) {
-        let period = self.running.as_ref().map(|running| running.ticks.period());
-        let Some(period) = period else { return };
-        match self.capture(Some(&places), period) {
+    /// Has the values read from now on whose places were `found`. The ticks until now have been taken.
+    pub fn learn(&mut self, found: Found) {
+        let Some(running) = &self.running else { return };
+        match self.capture(&found, &running.setting, running.ticks.period()) {
             Ok(capture) => {
                 if let Some(running) = &mut self.running {
-                    (running.ticks.capture, running.places) = (Some(capture), Some(places));
+                    (running.ticks.capture, running.found) = (Some(capture), found);
                 }
             }
             Err(error) => log::debug!("vCPU {} is sampled as before: {error}", self.vcpu),
         }
     }
 
-    /// Hands over all samples until now, and what became of the other ticks.
-    pub fn take(&mut self, ticks: &mut TickSender) {
+    /// Hands over all samples until now, as `view` sees the guest, and what became of the other ticks.
+    pub fn take(&mut self, view: &mut VcpuView<GuestMemory>, ticks: &mut TickSender) {
         let Some(mut running) = self.running.take() else {
             return;
         };
         let reader = Reader {
-            vcpu: self.vcpu,
-            places: running.places.as_ref(),
-            knows_privilege: self.sampling.host.knows_privilege(),
+            places: running.found.places.as_ref(),
+            registers: running.found.registers,
+            long_mask: self.sampling.host.long_mask(),
             setting: running.setting,
         };
-        if let Err(error) = running.ticks.take(&reader, || self.times(), ticks) {
+        if let Err(error) = running.ticks.take(&reader, || self.times(), view, ticks) {
             log::debug!(
                 "Ticks of vCPU {} are accounted for later: {error}",
                 self.vcpu
@@ -223,7 +248,9 @@ impl KernelClock {
 
     fn await_batch(&self) {
         let Some(running) = &self.running else { return };
-        if let Err(error) = self.alarm.arm(batch_ns(running.ticks.period())) {
+        let capture = running.ticks.capture.as_ref();
+        let room = capture.map_or(1, Capture::room);
+        if let Err(error) = self.alarm.arm(batch_ns(running.ticks.period(), room)) {
             log::debug!(
                 "Samples of vCPU {} wait until somebody asks: {error}",
                 self.vcpu
@@ -241,38 +268,36 @@ impl KernelClock {
     }
 }
 
-impl Running {
-    fn can_serve(&self, setting: &ClockSetting) -> bool {
-        can_serve(self.places.as_ref(), setting)
-    }
-}
-
-/// Whether records with the values of `places` have what `setting` asks for.
-pub fn can_serve(places: Option<&ProcessPlaces>, setting: &ClockSetting) -> bool {
+/// Whether records with the values of `places` have what `setting` asks for; with `has_stacks` copies of the stacks of Linux
+/// guests, too.
+fn can_serve(places: Option<&ProcessPlaces>, setting: &ClockSetting, has_stacks: bool) -> bool {
     let has_group = || {
         places.is_none_or(|places| {
             let mut values = places.values.iter();
             values.any(|value| value.kind == ValueKind::ProcessGroup)
         })
     };
-    !setting.needs_exits() && (!setting.process_group || has_group())
+    // Other guests have neither stacks nor mappings by exits.
+    let is_linux = places.is_some_and(|places| places.is_linux);
+    let wants_stacks = setting.processes || setting.stacks != StackParts::default();
+    !setting.exits
+        && (!setting.process_group || has_group())
+        && (!wants_stacks || !is_linux || has_stacks)
 }
 
-/// How long the thread runs until its samples are taken: half of the ring is left for a thread that takes them late.
-fn batch_ns(period: u64) -> u64 {
-    let room = u64::try_from(CAPACITY / 2).unwrap_or(1);
-    let most = period.saturating_mul(room);
+/// How long the thread runs until its samples are taken, if there is room for so many: half of it is left for a thread that takes them late.
+fn batch_ns(period: u64, room: u64) -> u64 {
+    let most = period.saturating_mul(room / 2);
     LONGEST_WAIT.min(most).max(period)
 }
 
 #[cfg(test)]
 mod tests {
     use kvmprof_introspection::{ValueAt, ValuePlace};
-    use kvmprof_recording::StackParts;
 
     use super::*;
 
-    fn places(kinds: &[ValueKind]) -> ProcessPlaces {
+    fn places(kinds: &[ValueKind], is_linux: bool) -> ProcessPlaces {
         let value = |kind: &ValueKind| ValuePlace {
             kind: *kind,
             at: ValueAt::Task(0),
@@ -281,7 +306,8 @@ mod tests {
         ProcessPlaces {
             task: None,
             values: kinds.iter().map(value).collect(),
-            is_linux: true,
+            interrupt_stack: None,
+            is_linux,
         }
     }
 
@@ -292,36 +318,50 @@ mod tests {
             process_group: true,
             ..setting
         };
-        let pid = places(&[ValueKind::Pid]);
-        let group = places(&[ValueKind::Pid, ValueKind::ProcessGroup]);
-        assert!(can_serve(Some(&pid), &setting) && can_serve(None, &setting));
-        assert!(!can_serve(Some(&pid), &grouped) && can_serve(Some(&group), &grouped));
+        let exits = ClockSetting {
+            exits: true,
+            ..setting
+        };
+        let pid = places(&[ValueKind::Pid], true);
+        let group = places(&[ValueKind::Pid, ValueKind::ProcessGroup], true);
+        assert!(can_serve(Some(&pid), &setting, false) && can_serve(None, &setting, false));
+        assert!(!can_serve(Some(&pid), &grouped, true) && can_serve(Some(&group), &grouped, true));
+        assert!(!can_serve(Some(&group), &exits, true));
+    }
+
+    #[test]
+    fn stacks_and_mappings_of_linux_need_a_host_that_knows_the_stack_pointer() {
         let stacks = StackParts {
             kernel: false,
             user: true,
         };
-        for asked in [
-            ClockSetting { stacks, ..setting },
-            ClockSetting {
-                processes: true,
-                ..setting
-            },
-            ClockSetting {
-                exits: true,
-                ..setting
-            },
-        ] {
-            assert!(!can_serve(Some(&group), &asked), "{asked:?}");
+        let setting = ClockSetting::default();
+        let with_stacks = ClockSetting { stacks, ..setting };
+        let with_processes = ClockSetting {
+            processes: true,
+            ..setting
+        };
+        let (linux, other) = (
+            places(&[ValueKind::Pid], true),
+            places(&[ValueKind::Pid], false),
+        );
+        for asked in [with_stacks, with_processes] {
+            assert!(!can_serve(Some(&linux), &asked, false), "{asked:?}");
+            assert!(can_serve(Some(&linux), &asked, true), "{asked:?}");
+            assert!(can_serve(Some(&other), &asked, false), "{asked:?}");
+            assert!(can_serve(None, &asked, false), "{asked:?}");
         }
     }
 
     #[test]
     fn a_batch_fits_into_half_of_the_ring() {
         for hz in [1, 2, 10, 100, 1_000, 5_000, 10_000] {
-            let period = 1_000_000_000 / hz;
-            let samples = batch_ns(period) / period;
-            assert!((1..=CAPACITY as u64 / 2).contains(&samples), "{hz}");
-            assert!(batch_ns(period) <= LONGEST_WAIT.max(period));
+            for room in [1, 2, 80, 1000] {
+                let period = 1_000_000_000 / hz;
+                let samples = batch_ns(period, room) / period;
+                assert!((1..=(room / 2).max(1)).contains(&samples), "{hz} {room}");
+                assert!(batch_ns(period, room) <= LONGEST_WAIT.max(period));
+            }
         }
     }
 }

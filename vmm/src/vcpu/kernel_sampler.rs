@@ -6,9 +6,9 @@
 use kvm_ioctls::VcpuFd;
 
 use super::capture::read_by_ioctls;
-use super::kernel_clock::can_serve;
+use super::kernel_clock::Found;
 use super::sampler::Sampler;
-use crate::clock::{ClockSetting, TickSource};
+use crate::clock::{ClockSetting, TickSource, monotonic_ns};
 
 impl Sampler {
     /// Hands over what the host's kernel has sampled until now.
@@ -16,20 +16,21 @@ impl Sampler {
         let Some(kernel) = self.kernel.as_mut().filter(|kernel| kernel.is_running()) else {
             return;
         };
-        kernel.take(&mut self.ticks);
+        kernel.take(&mut self.view, &mut self.ticks);
         // What wasn't mapped when the guest began may be mapped now.
         if self.knowledge.linux().is_none()
             && let Some(registers) = read_by_ioctls(fd)
             && let Some(places) = (self.view.introspector).places(&self.view.memory, &registers)
             && kernel.is_news(&places)
         {
-            kernel.learn(places);
+            let places = Some(places);
+            kernel.learn(Found { places, registers });
         }
     }
 
-    /// Has the host's kernel take the samples from `now` (ns) on, if that can give what is asked for. All ticks until then
-    /// have been taken.
-    pub(super) fn enter_kernel(&mut self, fd: &mut VcpuFd, now: u64) {
+    /// Has the host's kernel take the samples from now on, if that can give what is asked for. All ticks until now have been
+    /// taken.
+    pub(super) fn enter_kernel(&mut self, fd: &mut VcpuFd) {
         let setting = self.setting;
         let Some(kernel) = self.kernel.as_mut().filter(|kernel| kernel.is_ready()) else {
             return;
@@ -38,11 +39,7 @@ impl Sampler {
             return;
         };
         // A halted vCPU's ticks are accounted for when it has run again.
-        if setting.needs_exits()
-            || self.clock.is_halted()
-            || !self.started
-            || self.knowledge.is_pending()
-        {
+        if setting.exits || self.clock.is_halted() || !self.started || self.knowledge.is_pending() {
             return;
         }
         let Some(registers) = read_by_ioctls(fd) else {
@@ -50,12 +47,13 @@ impl Sampler {
         };
         let places = (self.view.introspector).places(&self.view.memory, &registers);
         let is_complete = places.is_some() || !self.knowledge.tells_processes();
-        if !is_complete || !can_serve(places.as_ref(), &setting) {
+        let found = Found { places, registers };
+        if !is_complete || !kernel.can_serve(&found, &setting) {
             return;
         }
         self.clock.stop();
-        if !kernel.start(hz, setting, places, now) {
-            self.clock.restart(hz, now);
+        if !kernel.start(hz, setting, found) {
+            self.clock.restart(hz, monotonic_ns());
             return;
         }
         self.is_sampling = false;
@@ -84,7 +82,7 @@ impl Sampler {
     /// The thread ends: what the host's kernel has sampled until now is all.
     pub(super) fn finish_kernel(&mut self) {
         if let Some(kernel) = &mut self.kernel {
-            kernel.take(&mut self.ticks);
+            kernel.take(&mut self.view, &mut self.ticks);
             kernel.stop();
         }
     }

@@ -65,7 +65,7 @@ impl Sampler {
             self.sample_counted(fd, now, None, is_kicked);
         }
         self.follow_requests(fd, now);
-        self.enter_kernel(fd, now);
+        self.enter_kernel(fd);
     }
 
     /// Does what the profiler wants, and acknowledges it.

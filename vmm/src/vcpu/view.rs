@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use kvmprof_introspection::{
-    AddressSpace, GuestKnowledge, PhysicalMemory, Registers, Stack, VcpuIntrospector,
+    AddressSpace, GuestKnowledge, PhysicalMemory, Registers, Stack, StackCopy, VcpuIntrospector,
 };
-use kvmprof_recording::{Mode, Sample, StackParts, Ticks};
+use kvmprof_recording::{Mode, Sample, StackEnd, StackParts, StackSummary, Ticks};
 
 use super::TickSender;
 use super::capture::{interrupt_priority_level, page_table_root};
@@ -24,6 +24,19 @@ pub fn not_started(vcpu: u16, time: u64) -> Sample {
         mode: Mode::Idle,
         ..Sample::default()
     }
+}
+
+/// What was copied of a vCPU that runs again.
+#[derive(Clone, Copy, Debug)]
+pub struct Copied<'a> {
+    /// The task that ran, its guest-virtual address; `None`: unknown.
+    pub task: Option<u64>,
+    /// Its process.
+    pub pid: i32,
+    /// When.
+    pub time: u64,
+    /// Its stacks; `None`: they couldn't be.
+    pub copies: Option<&'a [StackCopy<'a>]>,
 }
 
 /// One vCPU's view of its guest, whose memory is an `M`. It takes what consumers need, and no more.
@@ -104,6 +117,50 @@ impl<M: PhysicalMemory> VcpuView<M> {
             comm: identity.comm,
             address_space: page_table_root(registers.cr3),
             stack: self.stack.summary(),
+        }
+    }
+
+    /// Unwinds the stack of a vCPU that runs again, and stood still with these registers when it was copied. It goes to
+    /// [`VcpuView::send`]. Where the process has its code goes into `ticks`, if that is news.
+    pub fn capture_copied(
+        &mut self,
+        registers: &Registers,
+        copied: &Copied<'_>,
+        ticks: &mut TickSender,
+    ) -> StackSummary {
+        let is_wanted = self.stacks != StackParts::default();
+        if self.processes || is_wanted {
+            let task = copied.task.unwrap_or_default();
+            (self.introspector).recall(&self.memory, registers, task, copied.pid);
+        }
+        if self.processes {
+            self.follow_process(registers, copied.time, ticks);
+        }
+        match copied.copies {
+            Some(copies) if is_wanted => {
+                let stack = &mut self.stack;
+                (self.introspector).unwind_copies(
+                    &self.memory,
+                    registers,
+                    self.stacks,
+                    copies,
+                    stack,
+                );
+            }
+            _ => self.only_counter(registers),
+        }
+        self.stack.summary()
+    }
+
+    /// The stack that is only a program counter, if that part was asked for.
+    fn only_counter(&mut self, registers: &Registers) {
+        let is_wanted = match registers.cpl {
+            3 => self.stacks.user,
+            _ => self.stacks.kernel,
+        };
+        self.stack.clear();
+        if is_wanted {
+            (self.stack).only(registers.rip, registers.cpl, StackEnd::Unsupported);
         }
     }
 

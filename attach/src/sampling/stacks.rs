@@ -1,0 +1,327 @@
+//! The part of the program that copies what is on the guest's stacks, to be unwound later.
+//!
+//! Stacks are at guest-virtual addresses, so the guest's page tables are walked, as the processor does it (AMD APM volume 2,
+//! section 5.3; Intel SDM volume 3, section 4.5). All jumps go forward: every walk ends, whatever the guest has in its tables.
+
+use super::assembly::{
+    ADD_IMMEDIATE, ADD_REGISTER, AND_IMMEDIATE, HELPER_PROBE_READ_USER, JUMP,
+    JUMP_IF_ABOVE_IMMEDIATE, JUMP_IF_ANY_BIT, JUMP_IF_NEGATIVE, JUMP_IF_NOT, JUMP_IF_NOT_ABOVE,
+    JUMP_IF_NOT_BELOW, JUMP_IF_NOT_EQUAL, OR_IMMEDIATE, OR_REGISTER, Program, RECORD, Range,
+    SHIFT_LEFT, SHIFT_RIGHT, SHIFT_RIGHT_SIGNED, STACK, SUBTRACT_REGISTER, offset16,
+};
+use super::record::{
+    AVAILABLE, COPIES, COPY, CR3, GENERAL, INTERRUPT, KERNEL, RSP, STACK_BYTES, USER,
+};
+use crate::kernel_memory::program::{LOAD_64, MOVE_IMMEDIATE, MOVE_REGISTER, STORE_64};
+
+/// Bytes of the smallest page.
+const PAGE: i32 = 4096;
+/// Bits of an entry of a page table: it is in use, and it maps a large page.
+const PRESENT: i32 = 1;
+const LARGE: i32 = 1 << 7;
+/// The bits of an address that are in the last page, and those that one level translates.
+const PAGE_SHIFT: i32 = 12;
+const LEVEL_SHIFT: i32 = 9;
+/// A task's stack in the kernel ends at a multiple of this (`THREAD_SIZE`, `arch/x86/include/asm/page_64_types.h`).
+const KERNEL_STACK: i32 = 16 << 10;
+/// The outermost word of an interrupt's stack is the last one of a page.
+const LAST_WORD: i32 = 0xff8;
+/// What entering the kernel from user mode saves last, at the end of that stack: SS, RSP, RFLAGS and CS.
+const SAVED_BYTES: i32 = 32;
+/// Segments of user code, but for this bit (`__USER32_CS`, `__USER_CS`).
+const USER_CODE: i32 = 0x23;
+const USER_CODE_BIT: i32 = 0x10;
+
+/// Registers that calls leave alone: the address that is translated or copied, and the table that translates it.
+const ADDRESS: u8 = 7;
+const TABLE: u8 = 8;
+/// Places on the program's own stack: an entry of a table; where the part that is copied ends; how much has been copied in
+/// all; how much the next piece has; what was saved; an address on the task's stack; and the outermost word of the
+/// interrupt's.
+const ENTRY: i16 = -8;
+const END: i16 = -16;
+const USED: i16 = -24;
+const PIECE: i16 = -32;
+const SAVED: i16 = -64;
+const TASK_STACK: i16 = -72;
+const OUTERMOST: i16 = -80;
+
+/// How many stacks there are.
+pub const MOST: usize = 3;
+
+/// What is copied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stacks {
+    /// Most bytes of each stack.
+    pub bytes: i32,
+    /// Whether the stack in user mode is, too.
+    pub user: bool,
+    /// 4 or 5 levels of page tables.
+    pub levels: i32,
+    /// Where in the VMM the pointer to the interrupts' stack is.
+    pub interrupt_stack: Option<u64>,
+    /// Guest memory, by physical address.
+    pub memory: Vec<Range>,
+}
+
+impl Stacks {
+    /// Bytes of a record at most, and room for a piece behind it, because the verifier sees no more than that each piece
+    /// is smaller than a page.
+    pub fn room(&self) -> usize {
+        STACK_BYTES + usize::try_from(self.most() + PAGE).unwrap_or_default()
+    }
+
+    fn most(&self) -> i32 {
+        3 * self.bytes
+    }
+
+    /// A stack may begin anywhere in a page.
+    fn pieces(&self) -> i32 {
+        (self.bytes + PAGE - 1) / PAGE + 1
+    }
+}
+
+impl Program {
+    /// Copies stacks behind the record's [`STACK_BYTES`]. Registers and CR3 are in the record; of registers only that and the
+    /// context stay.
+    pub fn copy_stacks(&mut self, stacks: &Stacks) {
+        self.immediate(MOVE_IMMEDIATE, 1, 0);
+        self.add(STORE_64, STACK, 1, USED, 0);
+        self.load(1, AVAILABLE);
+        let has_pointer = self.jump(JUMP_IF_ANY_BIT, 1, 0, 1 << RSP);
+        let no_pointer = self.jump(JUMP, 0, 0, 0);
+        self.land(has_pointer);
+        self.load(ADDRESS, GENERAL + 8 * RSP);
+        self.immediate(AND_IMMEDIATE, ADDRESS, -8);
+        let is_kernels = self.jump(JUMP_IF_NEGATIVE, ADDRESS, 0, 0);
+        let is_users = self.jump(JUMP, 0, 0, 0);
+        self.land(is_kernels);
+        let mut ends = vec![no_pointer];
+        if let Some(pointer) = stacks.interrupt_stack {
+            ends.extend(self.copy_interrupt_stack(stacks, pointer));
+        }
+        self.add(STORE_64, STACK, ADDRESS, TASK_STACK, 0);
+        self.copy_kernel_stack(stacks);
+        if stacks.user {
+            ends.extend(self.find_user_stack(stacks));
+        } else {
+            ends.push(self.jump(JUMP, 0, 0, 0));
+        }
+        self.land(is_users);
+        if stacks.user {
+            self.registers(MOVE_REGISTER, 1, ADDRESS);
+            self.immediate(ADD_IMMEDIATE, 1, stacks.bytes);
+            self.copy(stacks, USER, 1);
+        }
+        self.land_all(ends);
+    }
+
+    /// If [`ADDRESS`] is on the interrupts' stack, copies that and sets the address to where the interrupted stack goes on.
+    /// The jumps that are returned are taken where that isn't known.
+    fn copy_interrupt_stack(&mut self, stacks: &Stacks, pointer: u64) -> [usize; 2] {
+        self.load_immediate(3, pointer);
+        self.read_word(ENTRY);
+        let unknown = self.jump(JUMP_IF_NOT, 0, 0, 0);
+        self.add(LOAD_64, 1, STACK, ENTRY, 0);
+        self.immediate(ADD_IMMEDIATE, 1, -8);
+        self.immediate(OR_IMMEDIATE, 1, LAST_WORD);
+        self.add(STORE_64, STACK, 1, OUTERMOST, 0);
+        self.registers(MOVE_REGISTER, 2, 1);
+        self.registers(SUBTRACT_REGISTER, 2, ADDRESS);
+        let is_elsewhere = self.jump(JUMP_IF_ABOVE_IMMEDIATE, 2, 0, KERNEL_STACK);
+        self.immediate(ADD_IMMEDIATE, 1, 8);
+        self.limit(stacks);
+        self.copy(stacks, INTERRUPT, 1);
+        self.add(LOAD_64, ADDRESS, STACK, OUTERMOST, 0);
+        self.translate(stacks);
+        self.read_word(ENTRY);
+        let unreadable = self.jump(JUMP_IF_NOT, 0, 0, 0);
+        self.add(LOAD_64, ADDRESS, STACK, ENTRY, 0);
+        self.immediate(AND_IMMEDIATE, ADDRESS, -8);
+        let is_kernels = self.jump(JUMP_IF_NEGATIVE, ADDRESS, 0, 0);
+        let is_none = self.jump(JUMP, 0, 0, 0);
+        self.land_all([unknown, is_elsewhere, is_kernels]);
+        [unreadable, is_none]
+    }
+
+    /// Reads a word at the address in register 3, to the program's own stack.
+    fn read_word(&mut self, place: i16) {
+        self.registers(MOVE_REGISTER, 1, STACK);
+        self.immediate(ADD_IMMEDIATE, 1, place.into());
+        self.immediate(MOVE_IMMEDIATE, 2, 8);
+        self.call(HELPER_PROBE_READ_USER);
+    }
+
+    /// Lowers the address in register 1 to the last one that is copied from [`ADDRESS`] on.
+    fn limit(&mut self, stacks: &Stacks) {
+        self.registers(MOVE_REGISTER, 2, ADDRESS);
+        self.immediate(ADD_IMMEDIATE, 2, stacks.bytes);
+        let is_nearer = self.jump(JUMP_IF_NOT_ABOVE, 1, 2, 0);
+        self.registers(MOVE_REGISTER, 1, 2);
+        self.land(is_nearer);
+    }
+
+    /// Puts the record's length into `register`.
+    pub fn record_length(&mut self, register: u8, stacks: &Stacks) {
+        self.add(LOAD_64, register, STACK, USED, 0);
+        let is_beyond = self.jump(JUMP_IF_ABOVE_IMMEDIATE, register, 0, stacks.most());
+        let is_within = self.jump(JUMP, 0, 0, 0);
+        self.land(is_beyond);
+        self.immediate(MOVE_IMMEDIATE, register, 0);
+        self.land(is_within);
+        self.immediate(ADD_IMMEDIATE, register, offset16(STACK_BYTES).into());
+    }
+
+    /// Copies from [`ADDRESS`] up to the end of a task's stack at most.
+    fn copy_kernel_stack(&mut self, stacks: &Stacks) {
+        self.end_of_kernel_stack(1);
+        self.limit(stacks);
+        self.copy(stacks, KERNEL, 1);
+    }
+
+    fn end_of_kernel_stack(&mut self, register: u8) {
+        self.add(LOAD_64, register, STACK, TASK_STACK, 0);
+        self.immediate(OR_IMMEDIATE, register, KERNEL_STACK - 1);
+        self.immediate(ADD_IMMEDIATE, register, 1);
+    }
+
+    /// Sets [`ADDRESS`] to the stack pointer that was saved when the kernel was entered. The jumps that are returned are
+    /// taken where none was.
+    fn find_user_stack(&mut self, stacks: &Stacks) -> [usize; 3] {
+        self.end_of_kernel_stack(ADDRESS);
+        self.immediate(ADD_IMMEDIATE, ADDRESS, -SAVED_BYTES);
+        self.translate(stacks);
+        self.registers(MOVE_REGISTER, 1, STACK);
+        self.immediate(ADD_IMMEDIATE, 1, SAVED.into());
+        self.immediate(MOVE_IMMEDIATE, 2, SAVED_BYTES);
+        self.call(HELPER_PROBE_READ_USER);
+        let unreadable = self.jump(JUMP_IF_NOT, 0, 0, 0);
+        self.add(LOAD_64, 1, STACK, SAVED, 0);
+        self.immediate(OR_IMMEDIATE, 1, USER_CODE_BIT);
+        let is_other = self.jump(JUMP_IF_NOT, 1, 0, USER_CODE | USER_CODE_BIT);
+        self.add(LOAD_64, ADDRESS, STACK, SAVED + 16, 0);
+        self.immediate(AND_IMMEDIATE, ADDRESS, -8);
+        let is_kernels = self.jump(JUMP_IF_NEGATIVE, ADDRESS, 0, 0);
+        [unreadable, is_other, is_kernels]
+    }
+
+    /// Copies from [`ADDRESS`] up to the address in register `end`, as copy number `index`. It ends at the first page that
+    /// can't be read.
+    fn copy(&mut self, stacks: &Stacks, index: usize, end: u8) {
+        let place = COPIES + COPY * index;
+        self.add(STORE_64, STACK, end, END, 0);
+        self.add(STORE_64, RECORD, ADDRESS, offset16(place), 0);
+        let mut ends = Vec::new();
+        for _ in 0..stacks.pieces() {
+            ends.extend(self.copy_piece(stacks));
+        }
+        self.land_all(ends);
+        self.load(1, place);
+        self.registers(MOVE_REGISTER, 2, ADDRESS);
+        self.registers(SUBTRACT_REGISTER, 2, 1);
+        self.add(STORE_64, RECORD, 2, offset16(place + 8), 0);
+    }
+
+    /// Copies what the page of [`ADDRESS`] has of the part, and moves that behind it. The jumps that are returned are taken
+    /// where there is nothing more.
+    fn copy_piece(&mut self, stacks: &Stacks) -> [usize; 4] {
+        self.add(LOAD_64, 1, STACK, END, 0);
+        let is_whole = self.jump(JUMP_IF_NOT_BELOW, ADDRESS, 1, 0);
+        self.registers(SUBTRACT_REGISTER, 1, ADDRESS);
+        self.registers(MOVE_REGISTER, 2, ADDRESS);
+        self.immediate(AND_IMMEDIATE, 2, PAGE - 1);
+        self.immediate(MOVE_IMMEDIATE, 3, PAGE);
+        self.registers(SUBTRACT_REGISTER, 3, 2);
+        let is_inner = self.jump(JUMP_IF_NOT_ABOVE, 3, 1, 0);
+        self.registers(MOVE_REGISTER, 3, 1);
+        self.land(is_inner);
+        self.add(STORE_64, STACK, 3, PIECE, 0);
+        self.translate(stacks);
+        // The verifier wants to see that both are bounded.
+        self.add(LOAD_64, 2, STACK, PIECE, 0);
+        let is_long = self.jump(JUMP_IF_ABOVE_IMMEDIATE, 2, 0, PAGE);
+        self.add(LOAD_64, 1, STACK, USED, 0);
+        let is_full = self.jump(JUMP_IF_ABOVE_IMMEDIATE, 1, 0, stacks.most());
+        self.registers(ADD_REGISTER, 1, RECORD);
+        self.immediate(ADD_IMMEDIATE, 1, offset16(STACK_BYTES).into());
+        self.call(HELPER_PROBE_READ_USER);
+        let unreadable = self.jump(JUMP_IF_NOT, 0, 0, 0);
+        self.add(LOAD_64, 2, STACK, PIECE, 0);
+        self.registers(ADD_REGISTER, ADDRESS, 2);
+        self.add(LOAD_64, 1, STACK, USED, 0);
+        self.registers(ADD_REGISTER, 1, 2);
+        self.add(STORE_64, STACK, 1, USED, 0);
+        [is_whole, is_long, is_full, unreadable]
+    }
+
+    /// Turns guest-virtual [`ADDRESS`] into that in the VMM, in register 3: one that can't be read, if it isn't mapped.
+    ///
+    /// The verifier looks at all ways through the program. So that they come together again, nothing depends on which
+    /// memory an address is in: 0, of none, is read like others, and that fails.
+    fn translate(&mut self, stacks: &Stacks) {
+        let mut nowhere = vec![self.jump_unless_canonical(stacks.levels)];
+        let mut mapped = Vec::new();
+        self.load(TABLE, CR3);
+        self.frame(TABLE);
+        for level in (1..=stacks.levels).rev() {
+            let shift = PAGE_SHIFT + LEVEL_SHIFT * (level - 1);
+            self.registers(MOVE_REGISTER, 1, ADDRESS);
+            self.immediate(SHIFT_RIGHT, 1, shift);
+            self.immediate(AND_IMMEDIATE, 1, (1 << LEVEL_SHIFT) - 1);
+            self.immediate(SHIFT_LEFT, 1, 3);
+            self.registers(ADD_REGISTER, 1, TABLE);
+            self.find(1, &stacks.memory);
+            self.read_word(ENTRY);
+            nowhere.push(self.jump(JUMP_IF_NOT, 0, 0, 0));
+            self.add(LOAD_64, TABLE, STACK, ENTRY, 0);
+            let is_present = self.jump(JUMP_IF_ANY_BIT, TABLE, 0, PRESENT);
+            nowhere.push(self.jump(JUMP, 0, 0, 0));
+            self.land(is_present);
+            if matches!(level, 2 | 3) {
+                let is_large = self.jump(JUMP_IF_ANY_BIT, TABLE, 0, LARGE);
+                let is_table = self.jump(JUMP, 0, 0, 0);
+                self.land(is_large);
+                self.page(shift);
+                mapped.push(self.jump(JUMP, 0, 0, 0));
+                self.land(is_table);
+            }
+            self.frame(TABLE);
+        }
+        self.page(PAGE_SHIFT);
+        self.land_all(mapped);
+        self.find(1, &stacks.memory);
+        let found = self.jump(JUMP, 0, 0, 0);
+        self.land_all(nowhere);
+        self.immediate(MOVE_IMMEDIATE, 3, 0);
+        self.land(found);
+    }
+
+    /// A jump that is taken where the bits of [`ADDRESS`] above those that are translated differ.
+    fn jump_unless_canonical(&mut self, levels: i32) -> usize {
+        let unused = 64 - PAGE_SHIFT - LEVEL_SHIFT * levels;
+        self.registers(MOVE_REGISTER, 1, ADDRESS);
+        self.immediate(SHIFT_LEFT, 1, unused);
+        self.immediate(SHIFT_RIGHT_SIGNED, 1, unused);
+        self.jump(JUMP_IF_NOT_EQUAL, 1, ADDRESS, 0)
+    }
+
+    /// Leaves only the address in an entry of a page table, or in CR3.
+    fn frame(&mut self, register: u8) {
+        for (code, bits) in [(SHIFT_LEFT, 12), (SHIFT_RIGHT, 24), (SHIFT_LEFT, 12)] {
+            self.immediate(code, register, bits);
+        }
+    }
+
+    /// Puts the physical address into register 1 that [`ADDRESS`] has in the page of 2^`shift` bytes of the entry in
+    /// [`TABLE`].
+    fn page(&mut self, shift: i32) {
+        self.frame(TABLE);
+        self.registers(MOVE_REGISTER, 1, TABLE);
+        self.immediate(SHIFT_RIGHT, 1, shift);
+        self.immediate(SHIFT_LEFT, 1, shift);
+        self.registers(MOVE_REGISTER, 2, ADDRESS);
+        self.immediate(SHIFT_LEFT, 2, 64 - shift);
+        self.immediate(SHIFT_RIGHT, 2, 64 - shift);
+        self.registers(OR_REGISTER, 1, 2);
+    }
+}
