@@ -74,6 +74,8 @@ pub struct KernelClock {
     running: Option<Running>,
     // Whether the host's kernel has refused it after all.
     is_refused: bool,
+    // What records lack something for.
+    unserved: Option<ClockSetting>,
 }
 
 #[derive(Debug)]
@@ -107,6 +109,7 @@ impl KernelClock {
             alarm: RunTimeAlarm::for_this_thread(signals::alarm())?,
             running: None,
             is_refused: false,
+            unserved: None,
         })
     }
 
@@ -115,9 +118,17 @@ impl KernelClock {
         self.running.is_some()
     }
 
-    /// Whether it stands still and can be started.
-    pub fn is_ready(&self) -> bool {
-        self.running.is_none() && !self.is_refused
+    /// Whether it stands still and may be started for `setting`.
+    pub fn is_ready(&self, setting: &ClockSetting) -> bool {
+        let may_serve = !setting.needs_exits() && self.unserved != Some(*setting);
+        self.running.is_none() && !self.is_refused && may_serve
+    }
+
+    /// Whether records with the values of `places` have what `setting` asks for. If not it isn't ready for that again.
+    pub fn can_serve(&mut self, places: Option<&ProcessPlaces>, setting: &ClockSetting) -> bool {
+        let can = can_serve(places, setting);
+        self.unserved = (!can).then_some(*setting);
+        can
     }
 
     /// Whether more is known of where values are than the program reads.
@@ -172,7 +183,7 @@ impl KernelClock {
     /// Goes on for `setting` at `hz` ticks a second, if it runs and can. The ticks until now have been taken.
     pub fn follow(&mut self, hz: u32, setting: ClockSetting) -> bool {
         match &mut self.running {
-            Some(running) if running.hz == hz && running.can_serve(&setting) => {
+            Some(running) if running.hz == hz && can_serve(running.places.as_ref(), &setting) => {
                 running.setting = setting;
                 true
             }
@@ -241,14 +252,8 @@ impl KernelClock {
     }
 }
 
-impl Running {
-    fn can_serve(&self, setting: &ClockSetting) -> bool {
-        can_serve(self.places.as_ref(), setting)
-    }
-}
-
 /// Whether records with the values of `places` have what `setting` asks for.
-pub fn can_serve(places: Option<&ProcessPlaces>, setting: &ClockSetting) -> bool {
+fn can_serve(places: Option<&ProcessPlaces>, setting: &ClockSetting) -> bool {
     let has_group = || {
         places.is_none_or(|places| {
             let mut values = places.values.iter();

@@ -6,7 +6,6 @@
 use kvm_ioctls::VcpuFd;
 
 use super::capture::read_by_ioctls;
-use super::kernel_clock::can_serve;
 use super::sampler::Sampler;
 use crate::clock::{ClockSetting, TickSource};
 
@@ -31,18 +30,14 @@ impl Sampler {
     /// have been taken.
     pub(super) fn enter_kernel(&mut self, fd: &mut VcpuFd, now: u64) {
         let setting = self.setting;
-        let Some(kernel) = self.kernel.as_mut().filter(|kernel| kernel.is_ready()) else {
+        let Some(kernel) = self.kernel.as_mut().filter(|it| it.is_ready(&setting)) else {
             return;
         };
         let Some(TickSource::Clock(hz)) = setting.source else {
             return;
         };
         // A halted vCPU's ticks are accounted for when it has run again.
-        if setting.needs_exits()
-            || self.clock.is_halted()
-            || !self.started
-            || self.knowledge.is_pending()
-        {
+        if self.clock.is_halted() || !self.started || self.knowledge.is_pending() {
             return;
         }
         let Some(registers) = read_by_ioctls(fd) else {
@@ -50,7 +45,7 @@ impl Sampler {
         };
         let places = (self.view.introspector).places(&self.view.memory, &registers);
         let is_complete = places.is_some() || !self.knowledge.tells_processes();
-        if !is_complete || !can_serve(places.as_ref(), &setting) {
+        if !is_complete || !kernel.can_serve(places.as_ref(), &setting) {
             return;
         }
         self.clock.stop();
