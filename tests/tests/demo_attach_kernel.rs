@@ -41,10 +41,11 @@ impl Attached {
         clock
     }
 
-    fn until_ticks(&self, ticks: u64) -> Value {
-        until("enough ticks have passed", || {
+    /// A busy host steals many ticks.
+    fn until_sampled(&self, samples: u64) -> Value {
+        until("there are enough samples", || {
             let clock = self.clock();
-            (clock["ledger"]["ticks"].as_u64().unwrap() >= ticks).then_some(clock)
+            (clock["ledger"]["sampled"].as_u64().unwrap() >= samples).then_some(clock)
         })
     }
 
@@ -94,7 +95,7 @@ fn samples_of_the_hosts_kernel_agree_with_the_guests_own_count() {
         let before = machine.truth();
         let pressure = CpuPressure::begin();
         let attached = Attached::start(sampling_rate(1000));
-        let clock = attached.until_ticks(4000);
+        let clock = attached.until_sampled(3000);
         assert_eq!(clock["source"], "kernel");
         let (contents, samples) = attached.stop();
         let cycles = machine.truth().cycles_since(&before);
@@ -117,7 +118,7 @@ fn vcpus_are_accounted_for_each() {
         let machine = Machine::start_with_ports(Boot::Demo, 2, clock, GuestAccess::None);
         machine.truth();
         let attached = Attached::start(sampling_rate(500));
-        attached.until_ticks(1500);
+        attached.until_sampled(1500);
         let (contents, samples) = attached.stop();
         machine.stop();
         println!("{:?}", contents.account);

@@ -77,6 +77,8 @@ pub struct KernelClock {
     running: Option<Running>,
     // Whether the host's kernel has refused it after all.
     is_refused: bool,
+    // What records lack something for.
+    unserved: Option<ClockSetting>,
 }
 
 #[derive(Debug)]
@@ -119,6 +121,7 @@ impl KernelClock {
             alarm: RunTimeAlarm::for_this_thread(signals::alarm())?,
             running: None,
             is_refused: false,
+            unserved: None,
         })
     }
 
@@ -127,9 +130,23 @@ impl KernelClock {
         self.running.is_some()
     }
 
-    /// Whether it stands still and can be started.
-    pub fn is_ready(&self) -> bool {
-        self.running.is_none() && !self.is_refused
+    /// Whether it stands still and may be started for `setting`.
+    pub fn is_ready(&self, setting: &ClockSetting) -> bool {
+        let may_serve = !setting.exits && self.unserved != Some(*setting);
+        self.running.is_none() && !self.is_refused && may_serve
+    }
+
+    /// Whether records have what `setting` asks for, if the guest has shown what is `found`. If not it isn't ready for that
+    /// again.
+    pub fn can_serve(&mut self, found: &Found, setting: &ClockSetting) -> bool {
+        let can = self.serves(found, setting);
+        self.unserved = (!can).then_some(*setting);
+        can
+    }
+
+    fn serves(&self, found: &Found, setting: &ClockSetting) -> bool {
+        let has_stacks = self.sampling.host.knows_privilege();
+        can_serve(found.places.as_ref(), setting, has_stacks)
     }
 
     /// Whether more is known of where values are than the program reads.
@@ -139,15 +156,6 @@ impl KernelClock {
             .as_ref()
             .and_then(|it| it.found.places.as_ref());
         known.is_none_or(|known| known.values.len() < places.values.len())
-    }
-
-    /// Whether records have what `setting` asks for, if the guest has shown what is `found`.
-    pub fn can_serve(&self, found: &Found, setting: &ClockSetting) -> bool {
-        can_serve(
-            found.places.as_ref(),
-            setting,
-            self.sampling.host.knows_privilege(),
-        )
     }
 
     /// Makes ticks for `setting` from now on, `hz` a second. False if the host's kernel refuses that.
@@ -198,7 +206,7 @@ impl KernelClock {
             // What is copied is a part of the program.
             running.hz == hz
                 && running.setting.stacks == setting.stacks
-                && self.can_serve(&running.found, &setting)
+                && self.serves(&running.found, &setting)
         });
         if let Some(running) = self.running.as_mut().filter(|_| can_serve) {
             running.setting = setting;

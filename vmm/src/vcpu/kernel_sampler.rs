@@ -32,14 +32,14 @@ impl Sampler {
     /// taken.
     pub(super) fn enter_kernel(&mut self, fd: &mut VcpuFd) {
         let setting = self.setting;
-        let Some(kernel) = self.kernel.as_mut().filter(|kernel| kernel.is_ready()) else {
+        let Some(kernel) = self.kernel.as_mut().filter(|it| it.is_ready(&setting)) else {
             return;
         };
         let Some(TickSource::Clock(hz)) = setting.source else {
             return;
         };
         // A halted vCPU's ticks are accounted for when it has run again.
-        if setting.exits || self.clock.is_halted() || !self.started || self.knowledge.is_pending() {
+        if self.clock.is_halted() || !self.started || self.knowledge.is_pending() {
             return;
         }
         let Some(registers) = read_by_ioctls(fd) else {
