@@ -6,11 +6,12 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL, kind};
+use kvmprof_abi::pmc::CounterId;
+use kvmprof_recording::Mode;
 use kvmprof_tests::{
-    Accounts, Boot, Guest, Recorded, check_demo_processes, is_kernel_clock_for_demo,
-    keep_capabilities, kvmprof, on_kvm, run_command, until,
+    Accounts, Boot, Guest, Pmc, Recorded, check_demo_processes, is_kernel_clock_for_demo,
+    keep_capabilities, kvmprof, on_kvm, recorded, run_command, until,
 };
-use rustix::process::{Pid, Signal, kill_process};
 
 const BSIZE: i64 = 65_536;
 /// Numbers of capabilities (capabilities(7), `include/uapi/linux/capability.h`).
@@ -59,9 +60,9 @@ fn samples_name_their_process_on_each_vcpu() {
     });
 }
 
-/// Stacks take exits. Nothing is counted twice or not at all on the way there and back, and samples are as good.
+/// Counts of processes take exits. Nothing is counted twice or not at all on the way there and back, and samples are as good.
 #[test]
-fn a_recorder_has_exits_for_as_long_as_it_records() {
+fn what_needs_exits_has_them_for_as_long_as_it_is_wanted() {
     on_kvm(|| {
         if !is_kernel_clock_for_demo() {
             return;
@@ -71,21 +72,15 @@ fn a_recorder_has_exits_for_as_long_as_it_records() {
         let before = Accounts::of(&pcs.connection);
         pcs.ioctl(PCS_SETBSIZE, BSIZE);
         pcs.ioctl(PROF_ALL, 0);
-        let recording = guest.folder().join("recording");
         for _ in 0..3 {
             until_source(&guest, "kernel");
-            let mut recorder = Command::new(kvmprof())
-                .args(["record", "--socket"])
-                .arg(guest.socket())
-                .arg("--output")
-                .arg(&recording)
-                .spawn()
-                .unwrap();
+            let counting = guest.connect();
+            let pmc = Pmc::open(&counting);
+            pmc.account(&[CounterId::Ticks]);
             until_source(&guest, "thread");
             pcs.read_available();
-            kill_process(Pid::from_child(&recorder), Signal::INT).unwrap();
-            let status = until("the recorder ends", || recorder.try_wait().unwrap());
-            assert!(status.success(), "{status}");
+            drop(pmc);
+            drop(counting);
             Accounts::of(&pcs.connection).check();
         }
         until_source(&guest, "kernel");
@@ -95,6 +90,32 @@ fn a_recorder_has_exits_for_as_long_as_it_records() {
         let clock = recorded.accounts.clock.since(&before.clock);
         let ledger = recorded.status.ledger;
         assert_eq!(clock.ticks, ledger.ticks - before.pcs.ticks);
+        guest.stop();
+    });
+}
+
+/// A recorder wants stacks and mappings, which are another program's of the host's kernel.
+#[test]
+fn a_recorder_has_its_samples_from_the_hosts_kernel() {
+    on_kvm(|| {
+        if !is_kernel_clock_for_demo() {
+            return;
+        }
+        let guest = guest(&["--cpus", "2"]);
+        let pcs = guest.open();
+        pcs.ioctl(PROF_ALL, 0);
+        until_source(&guest, "kernel");
+        let path = guest.folder().join("recording");
+        let arguments = ["--seconds", "3", "--output", path.to_str().unwrap()];
+        let ran = guest.command("record", &arguments);
+        assert_eq!(ran.status, 0, "{ran:?}");
+        assert_eq!(source(&guest), "kernel");
+        Accounts::of(&pcs.connection).check();
+        let (samples, contents) = recorded(&path);
+        assert_eq!(contents.info.clock, "kernel");
+        let user = samples.iter().filter(|sample| sample.mode == Mode::User);
+        check_demo_processes(user.map(|sample| (sample.pc, sample.pid)));
+        drop(pcs);
         guest.stop();
     });
 }

@@ -9,7 +9,7 @@ use kvmprof_vmm::clock::ClockSource;
 pub struct ClockOptions {
     /// What drives the clock: thread (a timer on each vCPU's thread), ticker (one thread for all vCPUs, which costs
     /// the guest less and another core more) or kernel (the host's kernel takes the samples by eBPF, which costs the guest
-    /// least; call stacks, profil and pmc are taken as with thread)
+    /// least; profil and pmc take exits all the same)
     #[arg(long = "clock", value_name = "SOURCE", default_value = "thread")]
     pub source: ClockSource,
     /// Give ticks a random phase, so that periodic work of the guest doesn't run in step with the clock; only with

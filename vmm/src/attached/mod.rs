@@ -128,6 +128,7 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         hz: config.hz,
         source: config.capture.clock_source(),
         fallback: config.capture.clock_source(),
+        of_recordings: config.capture.clock_source(),
         jitter: config.jitter,
         registers: RegisterSource::Ioctls,
     };

@@ -25,6 +25,8 @@ pub struct ClockPlan {
     pub source: ClockSource,
     /// What takes them while more is asked for than that can tell.
     pub fallback: ClockSource,
+    /// What takes them for recordings, which want call stacks and mappings.
+    pub of_recordings: ClockSource,
     /// Whether ticks have a random phase.
     pub jitter: bool,
     /// Where registers are read.
@@ -223,6 +225,7 @@ mod tests {
             hz: 100,
             source: ClockSource::Thread,
             fallback: ClockSource::Thread,
+            of_recordings: ClockSource::Thread,
             jitter: false,
             registers: RegisterSource::Ioctls,
         };

@@ -50,6 +50,13 @@ impl KernelSampling {
         kernel_capture::check(&sampling.host, &sampling.slots, &vcpus, knowledge)?;
         Ok(sampling)
     }
+
+    /// Whether its samples have all that recordings want of the guest of which `knowledge` is known.
+    pub fn serves_recordings(&self, knowledge: &GuestKnowledge) -> bool {
+        // Other guests than Linux have neither stacks nor mappings by exits.
+        let may_be_linux = knowledge.is_pending() || knowledge.linux().is_some();
+        self.host.knows_privilege() || !may_be_linux
+    }
 }
 
 /// Where guest memory is in this process.

@@ -93,20 +93,27 @@ impl Vm {
         let machine = Machine::build(&kvm, &config.machine, output, ports)?;
         let sysroot = config.sysroot.as_deref().map(open_sysroot).transpose()?;
         let knowledge = Arc::new(known_at_once(config.knowledge, &machine.image)?);
+        let sampling = (config.clock_source == ClockSource::Kernel)
+            .then(|| KernelSampling::new(&machine, &knowledge).map(Arc::new))
+            .transpose()
+            .map_err(VmError::KernelClock)?;
+        let fallback = match config.clock_source {
+            ClockSource::Kernel => ClockSource::Thread,
+            source => source,
+        };
+        let serves_recordings =
+            |sampling: &Arc<KernelSampling>| sampling.serves_recordings(&knowledge);
         let plan = ClockPlan {
             hz: config.hz,
             source: config.clock_source,
-            fallback: match config.clock_source {
-                ClockSource::Kernel => ClockSource::Thread,
-                source => source,
+            fallback,
+            of_recordings: match sampling.as_ref().is_some_and(serves_recordings) {
+                true => config.clock_source,
+                false => fallback,
             },
             jitter: config.jitter,
             registers: register_source(&kvm),
         };
-        let sampling = (plan.source == ClockSource::Kernel)
-            .then(|| KernelSampling::new(&machine, &knowledge).map(Arc::new))
-            .transpose()
-            .map_err(VmError::KernelClock)?;
         let shared: Vec<Arc<VcpuShared>> = machine.vcpus.iter().map(|_| Arc::default()).collect();
         let info = machine_info(&config.machine, &machine, &shared, &knowledge);
         let termination = Termination::new().map_err(VmError::host("to catch signals"))?;

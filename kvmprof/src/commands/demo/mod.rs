@@ -18,7 +18,7 @@ use vm_memory::{Bytes, GuestAddress};
 use super::clock::ClockOptions;
 use super::exit::{machine_error, start_error, status_of_guest};
 use super::recordings::{CommandError, refuse_recording};
-use kvmprof_vmm::clock::{ClockSource, DEFAULT_HZ};
+use kvmprof_vmm::clock::DEFAULT_HZ;
 use kvmprof_vmm::console;
 use kvmprof_vmm::machine::{GuestMemory, KernelSource, MachineConfig, open_kvm};
 use kvmprof_vmm::virtio::GuestAccess;
@@ -51,7 +51,7 @@ pub struct DemoArguments {
     #[arg(long)]
     json: bool,
     /// The flame graph's file (SVG). If not given: kvmprof-demo.svg in the current folder, where only an earlier demo's
-    /// is replaced; none with --clock kernel, because call stacks would be taken as with --clock thread
+    /// is replaced
     #[arg(long, value_name = "FILE")]
     flamegraph: Option<PathBuf>,
     /// Don't sample the guest, but run it for clients that connect to this path, such as getpc, top and record, until
@@ -152,11 +152,9 @@ impl DemoArguments {
         Ok(ExitStatus::SUCCESS)
     }
 
-    /// Programs that read the object mustn't find files that they didn't ask for. With stacks
-    /// the host's kernel would take no samples.
+    /// Programs that read the object mustn't find files that they didn't ask for.
     fn wants_graph(&self) -> bool {
-        let is_free = self.clock.source != ClockSource::Kernel;
-        self.flamegraph.is_some() || (!self.json && is_free)
+        self.flamegraph.is_some() || !self.json
     }
 
     /// Saves the flame graph and says where. One that wasn't asked for may fail.

@@ -28,8 +28,7 @@ pub fn recording_info(
         vcpus: u32::try_from(vcpus).unwrap_or(u32::MAX),
         hz: source.map_or(0, TickSource::hz),
         event: source.and_then(TickSource::event),
-        // Recordings follow processes.
-        clock: clock.fallback.name().to_owned(),
+        clock: clock.of_recordings.name().to_owned(),
         jitter: clock.jitter,
         memory_bytes: machine.memory_bytes,
         began_ns: now.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
