@@ -23,7 +23,7 @@ pub struct Plan {
     /// `struct kvm_vcpu`, and the `struct kvm` that it belongs to.
     pub vcpu: u64,
     pub kvm: u64,
-    /// Whether the guest's page tables are translated by others: then KVM's copy of CR3 isn't current.
+    /// Whether SVM translates by the guest's own page tables: then KVM's copy of CR3 isn't current.
     pub has_nested_paging: bool,
     /// The descriptor of the array whose first entry is the event that records go to.
     pub outputs: i32,
@@ -118,8 +118,12 @@ impl Program {
         if has_stacks {
             self.read_kernel(GENERAL, GENERAL_BYTES, member(layout.registers));
         }
+        let mut has_current_root = true;
         match layout.state {
-            State::Svm { vmcb } => self.vmcb(member(vmcb), has_stacks),
+            State::Svm { vmcb } => {
+                has_current_root = !plan.has_nested_paging;
+                self.vmcb(member(vmcb), plan);
+            }
             State::Software { cpl, code } => {
                 self.read_kernel(CPL, 4, member(cpl));
                 self.flag_success(PRIVILEGE);
@@ -129,14 +133,13 @@ impl Program {
             }
             State::Unknown => {}
         }
-        let is_current = matches!(layout.state, State::Svm { .. }) && plan.has_nested_paging;
-        if !is_current {
+        if has_current_root {
             self.read_kernel(CR3, 8, member(layout.cr3));
         }
     }
 
     /// Reads what is in the VMCB alone; the pointer to it is at `pointer`.
-    fn vmcb(&mut self, pointer: u64, has_stacks: bool) {
+    fn vmcb(&mut self, pointer: u64, plan: &Plan) {
         self.read_kernel(FLAGS, 8, pointer);
         self.load(TARGET, FLAGS);
         let mut member = |offset: i32, place, bytes| {
@@ -144,8 +147,11 @@ impl Program {
             self.immediate(ADD_IMMEDIATE, 3, offset);
             self.read(place, bytes, HELPER_PROBE_READ_KERNEL);
         };
-        member(vmcb::CR3, CR3, 8);
-        if has_stacks {
+        // Without nested paging it is the root of KVM's own tables.
+        if plan.has_nested_paging {
+            member(vmcb::CR3, CR3, 8);
+        }
+        if plan.stacks.is_some() {
             member(vmcb::CODE_ATTRIBUTES, CODE, 1);
         }
         member(vmcb::CPL, CPL, 1);

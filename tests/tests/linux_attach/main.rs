@@ -2,7 +2,7 @@
 //! their memory alone. KASLR is on.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use kvmprof_recording::file::{Contents, Mapping};
@@ -204,10 +204,17 @@ fn user_stacks_are_whole(run: &Run) {
                 .iter()
                 .filter(|(sample, _)| sample.pid == pid && sample.mode == Mode::User);
             let is_whole = |(sample, _): &&(Sample, _)| sample.stack.user_end == StackEnd::Complete;
-            // It takes a while until the program's unwind information has been read.
-            let of_program = of_program.skip_while(|one| !is_whole(one));
-            let whole = of_program.clone().filter(is_whole).count();
-            let all = of_program.count();
+            // It takes a while until each vCPU's thread has the program's unwind information.
+            let mut informed = BTreeSet::new();
+            let of_program = of_program.filter(|one| {
+                if is_whole(one) {
+                    informed.insert(one.0.vcpu);
+                }
+                informed.contains(&one.0.vcpu)
+            });
+            let of_program: Vec<_> = of_program.collect();
+            let whole = of_program.iter().filter(|one| is_whole(one)).count();
+            let all = of_program.len();
             println!("{name}: {whole} of {all} user stacks of {program} are whole");
             assert!(all >= 50 && whole * 100 >= all * 95);
             let mappings = contents.mappings.iter().filter(|found| found.pid == pid);
