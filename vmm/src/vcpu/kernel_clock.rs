@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use kvm_ioctls::VcpuFd;
+use kvmprof_abi::pcs::{BSIZE, DEF_BUFNO};
 use kvmprof_attach::sampling::{SamplingError, SamplingHost};
 use kvmprof_attach::{HostKernel, Slot, Slots};
 use kvmprof_introspection::{GuestKnowledge, ProcessPlaces, ValueKind};
@@ -21,12 +22,20 @@ use crate::machine::{GuestMemory, Machine};
 
 /// Samples wait for so long at most while the vCPU runs, in ns. Each batch costs the guest an exit.
 const LONGEST_WAIT: u64 = 250_000_000;
+/// Bytes of a sample in pcs's records.
+const RECORD_BYTES: usize = 16;
+/// Samples that all vCPUs together may hand over at once: half of what pcs has room for when it is opened, so that a reader
+/// with the buffers that it has by itself loses none.
+const BATCH: u64 = (DEF_BUFNO * BSIZE / RECORD_BYTES / 2) as u64;
+/// Where that is less than the profiler would take at a look anyway, it needn't come more often than its looks, in ns.
+const SHORTEST_WAIT: u64 = 10_000_000;
 
 /// What takes samples of all vCPUs of a guest of this process.
 #[derive(Debug)]
 pub struct KernelSampling {
     host: SamplingHost,
     slots: Slots,
+    vcpus: usize,
 }
 
 impl KernelSampling {
@@ -39,6 +48,7 @@ impl KernelSampling {
         let sampling = Self {
             host: SamplingHost::own(Arc::new(kernel), machine.vm.as_raw_fd())?,
             slots: slots(&machine.memory),
+            vcpus: machine.vcpus.len(),
         };
         // SAFETY: gettid has no arguments and cannot fail.
         let tid = unsafe { libc::gettid() };
@@ -176,7 +186,7 @@ impl KernelClock {
         places: Option<&ProcessPlaces>,
         period: u64,
     ) -> Result<Capture, KernelCaptureError> {
-        let KernelSampling { host, slots } = &*self.sampling;
+        let KernelSampling { host, slots, .. } = &*self.sampling;
         Capture::start(host, slots, self.thread, places, period)
     }
 
@@ -234,7 +244,8 @@ impl KernelClock {
 
     fn await_batch(&self) {
         let Some(running) = &self.running else { return };
-        if let Err(error) = self.alarm.arm(batch_ns(running.ticks.period())) {
+        let wait = batch_ns(running.ticks.period(), self.sampling.vcpus);
+        if let Err(error) = self.alarm.arm(wait) {
             log::debug!(
                 "Samples of vCPU {} wait until somebody asks: {error}",
                 self.vcpu
@@ -263,11 +274,14 @@ fn can_serve(places: Option<&ProcessPlaces>, setting: &ClockSetting) -> bool {
     !setting.needs_exits() && (!setting.process_group || has_group())
 }
 
-/// How long the thread runs until its samples are taken: half of the ring is left for a thread that takes them late.
-fn batch_ns(period: u64) -> u64 {
+/// How long the thread of one of `vcpus` vCPUs runs until its samples are taken: half of the ring is left for a thread that
+/// takes them late.
+fn batch_ns(period: u64, vcpus: usize) -> u64 {
+    let samples = |count: u64| period.saturating_mul(count);
+    let share = BATCH / u64::try_from(vcpus.max(1)).unwrap_or(u64::MAX);
     let room = u64::try_from(CAPACITY / 2).unwrap_or(1);
-    let most = period.saturating_mul(room);
-    LONGEST_WAIT.min(most).max(period)
+    let wanted = samples(share).clamp(SHORTEST_WAIT, LONGEST_WAIT);
+    wanted.min(samples(room)).max(period)
 }
 
 #[cfg(test)]
@@ -323,10 +337,14 @@ mod tests {
     #[test]
     fn a_batch_fits_into_half_of_the_ring() {
         for hz in [1, 2, 10, 100, 1_000, 5_000, 10_000] {
-            let period = 1_000_000_000 / hz;
-            let samples = batch_ns(period) / period;
-            assert!((1..=CAPACITY as u64 / 2).contains(&samples), "{hz}");
-            assert!(batch_ns(period) <= LONGEST_WAIT.max(period));
+            for vcpus in [1, 2, 64] {
+                let period = 1_000_000_000 / hz;
+                let wait = batch_ns(period, vcpus);
+                let samples = wait / period;
+                assert!((1..=CAPACITY as u64 / 2).contains(&samples), "{hz}");
+                assert!(samples * vcpus as u64 <= BATCH || wait <= SHORTEST_WAIT.max(period));
+                assert!(wait <= LONGEST_WAIT.max(period));
+            }
         }
     }
 }
