@@ -29,7 +29,7 @@ pub enum AttachedError {
         source: TraceError,
     },
     /// The host's kernel takes no samples of it.
-    #[error("{0}; --capture ptrace needs none of that")]
+    #[error("{0}; use --capture ptrace")]
     Capture(KernelCaptureError),
     /// No vCPU has a thread.
     #[error(

@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use kvm_ioctls::VcpuFd;
+use kvmprof_abi::pcs::{BSIZE, DEF_BUFNO};
 use kvmprof_attach::sampling::{SamplingError, SamplingHost};
 use kvmprof_attach::{HostKernel, Slot, Slots};
 use kvmprof_introspection::{GuestKnowledge, ProcessPlaces, Registers, ValueKind};
@@ -24,12 +25,20 @@ use crate::machine::{GuestMemory, Machine};
 
 /// Samples wait for so long at most while the vCPU runs, in ns. Each batch costs the guest an exit.
 const LONGEST_WAIT: u64 = 250_000_000;
+/// Bytes of a sample in pcs's records.
+const RECORD_BYTES: usize = 16;
+/// Samples that all vCPUs together may hand over at once: half of what pcs has room for when it is opened, so that a reader
+/// with the buffers that it has by itself loses none.
+const BATCH: u64 = (DEF_BUFNO * BSIZE / RECORD_BYTES / 2) as u64;
+/// Where that is less than the profiler would take at a look anyway, it needn't come more often than its looks, in ns.
+const SHORTEST_WAIT: u64 = 10_000_000;
 
 /// What takes samples of all vCPUs of a guest of this process.
 #[derive(Debug)]
 pub struct KernelSampling {
     host: SamplingHost,
     slots: Slots,
+    vcpus: usize,
 }
 
 impl KernelSampling {
@@ -42,6 +51,7 @@ impl KernelSampling {
         let sampling = Self {
             host: SamplingHost::own(Arc::new(kernel), machine.vm.as_raw_fd())?,
             slots: slots(&machine.memory),
+            vcpus: machine.vcpus.len(),
         };
         // SAFETY: gettid has no arguments and cannot fail.
         let tid = unsafe { libc::gettid() };
@@ -199,7 +209,7 @@ impl KernelClock {
         setting: &ClockSetting,
         period: u64,
     ) -> Result<Capture, KernelCaptureError> {
-        let KernelSampling { host, slots } = &*self.sampling;
+        let KernelSampling { host, slots, .. } = &*self.sampling;
         let contents = Contents {
             places: found.places.as_ref(),
             stacks: setting.stacks,
@@ -263,9 +273,9 @@ impl KernelClock {
 
     fn await_batch(&self) {
         let Some(running) = &self.running else { return };
-        let capture = running.ticks.capture.as_ref();
-        let room = capture.map_or(1, Capture::room);
-        if let Err(error) = self.alarm.arm(batch_ns(running.ticks.period(), room)) {
+        let room = running.ticks.capture.as_ref().map_or(1, Capture::room);
+        let wait = batch_ns(running.ticks.period(), room, self.sampling.vcpus);
+        if let Err(error) = self.alarm.arm(wait) {
             log::debug!(
                 "Samples of vCPU {} wait until somebody asks: {error}",
                 self.vcpu
@@ -300,10 +310,13 @@ fn can_serve(places: Option<&ProcessPlaces>, setting: &ClockSetting, has_stacks:
         && (!wants_stacks || !is_linux || has_stacks)
 }
 
-/// How long the thread runs until its samples are taken, if there is room for so many: half of it is left for a thread that takes them late.
-fn batch_ns(period: u64, room: u64) -> u64 {
-    let most = period.saturating_mul(room / 2);
-    LONGEST_WAIT.min(most).max(period)
+/// How long the thread of one of `vcpus` vCPUs runs until its samples are taken, if its ring has `room` for so many: half of it is
+/// left for a thread that takes them late.
+fn batch_ns(period: u64, room: u64, vcpus: usize) -> u64 {
+    let samples = |count: u64| period.saturating_mul(count);
+    let share = BATCH / u64::try_from(vcpus.max(1)).unwrap_or(u64::MAX);
+    let wanted = samples(share).clamp(SHORTEST_WAIT, LONGEST_WAIT);
+    wanted.min(samples(room / 2)).max(period)
 }
 
 #[cfg(test)]
@@ -371,11 +384,13 @@ mod tests {
     #[test]
     fn a_batch_fits_into_half_of_the_ring() {
         for hz in [1, 2, 10, 100, 1_000, 5_000, 10_000] {
-            for room in [1, 2, 80, 1000] {
+            for (room, vcpus) in [(1, 1), (2, 1), (80, 2), (1000, 1), (1000, 64)] {
                 let period = 1_000_000_000 / hz;
-                let samples = batch_ns(period, room) / period;
+                let wait = batch_ns(period, room, vcpus);
+                let samples = wait / period;
                 assert!((1..=(room / 2).max(1)).contains(&samples), "{hz} {room}");
-                assert!(batch_ns(period, room) <= LONGEST_WAIT.max(period));
+                assert!(samples * vcpus as u64 <= BATCH || wait <= SHORTEST_WAIT.max(period));
+                assert!(wait <= LONGEST_WAIT.max(period));
             }
         }
     }

@@ -49,7 +49,7 @@ pub enum VmError {
         source: io::Error,
     },
     /// The host's kernel takes no samples.
-    #[error("{0}; --clock thread needs none of that")]
+    #[error("{0}; use --clock thread")]
     KernelClock(KernelCaptureError),
     /// The host refused a resource (thread, timer, descriptor).
     #[error("The host refused {what}")]
