@@ -31,7 +31,7 @@ enum CaptureWay {
 /// Options of `kvmprof attach`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 when the guest has ended, or a signal has ended kvmprof; 1 for an error; 2 for wrong options.\n\n\
+    after_help = "Exit status: 0 when the guest has ended or rebooted, or a signal has ended kvmprof; 1 for an error; 2 for wrong options.\n\n\
     Examples:\n  \
       kvmprof attach 1234 --record guest.kvmprof\n  \
       kvmprof attach debian12 --socket /run/debian12.sock"
@@ -119,8 +119,12 @@ impl Command for AttachArguments {
             sysroot: self.sysroot.clone(),
         };
         let end = attach(config)?;
-        if end == AttachedEnd::Guest {
-            eprintln!("The guest of process {pid} has ended.");
+        match end {
+            AttachedEnd::Guest => eprintln!("The guest of process {pid} has ended."),
+            AttachedEnd::Reboot => eprintln!(
+                "The guest of process {pid} has rebooted, so its kernel is another one now, or elsewhere: attach again."
+            ),
+            AttachedEnd::Stopped => {}
         }
         Ok(ExitStatus::SUCCESS)
     }

@@ -27,6 +27,10 @@ pub struct AttachedCommon {
     pub knowledge: Arc<GuestKnowledge>,
     /// Whether ticks have a random phase.
     pub jitter: bool,
+    /// Whether the guest may have rebooted, so that samples could be taken for another kernel's.
+    pub in_doubt: AtomicBool,
+    /// Set once it has.
+    pub has_rebooted: AtomicBool,
     /// Set by whoever sees that the guest has ended.
     pub guest_has_ended: Arc<AtomicBool>,
     /// What takes samples in the host's kernel, if not this process takes them.
@@ -237,6 +241,11 @@ impl Sampler {
     ) -> Presence {
         let (view, ticks, started) = (&mut self.view, &mut self.ticks, &mut self.started);
         view.clear();
+        if self.common.in_doubt.load(Ordering::Relaxed) {
+            elapsed.lost += 1;
+            view.send(ticks, elapsed, None);
+            return Presence::There;
+        }
         let looked = self
             .traced
             .look(|vcpu| capture(vcpu, view, ticks, started, time));

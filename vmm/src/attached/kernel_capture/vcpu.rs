@@ -148,11 +148,13 @@ impl Sampler {
             knows_privilege: self.vcpu.host.knows_privilege(),
             setting: self.setting,
         };
+        let in_doubt = self.vcpu.common.in_doubt.load(Ordering::Relaxed);
         let (mut sampled, mut lost) = (0, 0);
         let sender = &mut self.vcpu.ticks;
         if let Some(capture) = &mut clock.capture {
             capture.drain(|entry| match entry {
                 Entry::Lost(count) => lost += count,
+                Entry::Sample(..) if in_doubt => lost += 1,
                 Entry::Sample(interrupted, record) => match reader.sample(interrupted, &record) {
                     None => lost += 1,
                     Some((sample, frame)) => {
