@@ -8,6 +8,7 @@
 
 mod accounts;
 mod boot;
+mod capabilities;
 mod guest;
 mod machine;
 mod not_run;
@@ -27,6 +28,7 @@ mod wait;
 
 pub use accounts::{Accounts, ClockAccount, ledger_of};
 pub use boot::Boot;
+pub use capabilities::{Capability, as_nobody_with, with_seccomp_filter};
 pub use guest::{Guest, python_client};
 pub use machine::{Clock, Machine};
 pub use not_run::not_run;
