@@ -17,8 +17,10 @@ const MAX_DOUBTS: u8 = 4;
 pub enum KernelPulse {
     /// It has advanced.
     Advanced,
-    /// It stands still, as it does while all vCPUs are halted, or can't be read.
+    /// It stands still, as it does while all vCPUs are halted; or the kernel has none that is known.
     Still,
+    /// It can't be read: a VMM is just changing memory slots, or has taken the memory away.
+    Unreadable,
     /// It is behind: the kernel has started anew, or its memory has another use.
     Behind,
 }
@@ -33,12 +35,13 @@ pub struct KernelWatch {
 impl KernelWatch {
     /// Looks at the kernel's clock in `memory`: two reads at most.
     pub fn pulse<M: PhysicalMemory>(&mut self, linux: &LinuxKnowledge, memory: &M) -> KernelPulse {
-        let read = || {
-            let address = linux.placement.get()?.physical(linux.addresses.jiffies?);
-            read_u64(memory, address)
-        };
-        let (Some(mut now), before) = (read(), self.jiffies) else {
+        let (Some(placement), Some(jiffies)) = (linux.placement.get(), linux.addresses.jiffies)
+        else {
             return KernelPulse::Still;
+        };
+        let read = || read_u64(memory, placement.physical(jiffies));
+        let (Some(mut now), before) = (read(), self.jiffies) else {
+            return KernelPulse::Unreadable;
         };
         if before.is_some_and(|before| now < before) {
             // It may have been read while it was written.
@@ -82,10 +85,12 @@ impl LinuxKnowledge {
 
 #[cfg(test)]
 mod tests {
+    use vm_memory::GuestAddress;
+
     use super::*;
     use crate::testing::kernel::{HOT, NEW, OLD, offsets};
     use crate::testing::linux_guest::{IMAGE, LinuxGuest, SLIDE};
-    use crate::testing::page_tables::Tables;
+    use crate::testing::page_tables::{Memory, Tables};
 
     /// Free memory of guests, for another kernel and its page tables.
     const OTHER: u64 = 0x100_0000;
@@ -172,6 +177,8 @@ mod tests {
         // No clock leaps like that.
         assert_eq!(pulse(start << 20), KernelPulse::Still);
         assert_eq!(pulse(start), KernelPulse::Behind);
+        let nothing = Memory::from_ranges(&[(GuestAddress(0), 4096)]).unwrap();
+        assert_eq!(watch.pulse(linux, &nothing), KernelPulse::Unreadable);
     }
 
     #[test]

@@ -122,6 +122,7 @@ impl<'a> RebootWatch<'a> {
         let pulse = self.watch.pulse(self.linux, &self.common.memory);
         let has_advanced = match pulse {
             KernelPulse::Behind => return true,
+            KernelPulse::Unreadable => return false,
             KernelPulse::Advanced => true,
             KernelPulse::Still => false,
         };

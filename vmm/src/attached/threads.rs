@@ -97,7 +97,11 @@ impl AttachedThreads {
                 return;
             };
             thread::scope(|scope| {
-                scope.spawn(|| (common.knowledge).serve_modules(&common.memory, &common.stopping));
+                let modules = || (common.knowledge).serve_modules(&common.memory, &common.stopping);
+                let builder = thread::Builder::new().name("modules".into());
+                if let Err(error) = builder.spawn_scoped(scope, modules) {
+                    log::warn!("The kernel's modules aren't read: {error}");
+                }
                 if RebootWatch::new(learner.into_vcpus(), linux, &common).watch() {
                     common.has_rebooted.store(true, Ordering::Relaxed);
                     doorbell.ring_anyway();
