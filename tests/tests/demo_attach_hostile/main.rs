@@ -207,7 +207,9 @@ fn a_vcpu_may_go_away_while_it_is_attached() {
             attached.until_sampled(50);
             vmm.tell("close");
             attached.until_ticks(100);
-            let (_, samples) = attached.stop();
+            let (ran, samples) = attached.stop();
+            let says_so = ran.stderr.matches("A tick of vCPU 0 is lost").count();
+            assert_eq!(says_so, usize::from(capture == "ptrace"), "{ran:?}");
             check_samples(&samples);
 
             let mut vmm = Vmm::start();
