@@ -8,6 +8,7 @@
 //! The VMM is untrusted, and changes what it likes at any moment: lengths, loops and walks are bounded, and what doesn't
 //! fit together is reported and not followed.
 
+mod capabilities;
 mod host_kernel;
 mod kernel_memory;
 mod machines;
@@ -18,6 +19,6 @@ pub mod tracer;
 
 pub use host_kernel::{HostKernel, HostKernelError};
 pub use kernel_memory::{KernelMemory, KernelMemoryError};
-pub use machines::{Found, Machine, Obstacle, Vcpu, find_machines};
+pub use machines::{Found, Machine, Obstacle, Vcpu, find_machines, missing_to_look_into};
 pub use memory::{AttachError, AttachedMemory};
 pub use slots::{Slot, Slots};

@@ -212,6 +212,11 @@ impl Guest {
         self.signal(Signal::CONT);
     }
 
+    /// Whether kvmprof has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Waits for kvmprof's end.
     ///
     /// # Panics

@@ -8,6 +8,7 @@
 
 mod accounts;
 mod boot;
+mod capabilities;
 mod guest;
 mod machine;
 mod not_run;
@@ -27,6 +28,7 @@ mod wait;
 
 pub use accounts::{Accounts, ClockAccount, ledger_of};
 pub use boot::Boot;
+pub use capabilities::{Capability, as_nobody_with, as_root_with, with_seccomp_filter};
 pub use guest::{Guest, python_client};
 pub use machine::{Clock, Machine};
 pub use not_run::not_run;
@@ -39,10 +41,7 @@ pub use pmc::{Pmc, count_of, pmc_call};
 pub use pressure::CpuPressure;
 pub use prf::{Counts, Prf, PrfAccount, table};
 pub use profil::{Profil, kept, profil_call};
-pub use program::{
-    Ran, example_path, gprof, keep_capabilities, kvmprof, python, run, run_command,
-    shared_libraries,
-};
+pub use program::{Ran, example_path, gprof, kvmprof, python, run, run_command, shared_libraries};
 pub use recordings::{check_demo_processes, demo_row, recorded, recorded_with_frames};
 pub use shares::{Sampled, assert_share, sampling_rate, share, standard_error};
 pub use stream::{Block, decode_blocks, ticks_by_kind};

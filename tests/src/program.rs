@@ -1,7 +1,6 @@
 //! The program under test, and the others that tests run.
 
 use std::env;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -188,19 +187,4 @@ fn standard_library() -> Vec<(PathBuf, String)> {
         .filter(|name| !name.starts_with("config-") && !LEFT_OUT.contains(&name.as_str()))
         .map(|name| (Path::new(&folder).join(&name), format!("{folder}/{name}")))
         .collect()
-}
-
-/// Has a program that root starts get these capabilities alone, by their numbers (capabilities(7)).
-pub fn keep_capabilities(command: &mut Command, kept: &'static [libc::c_ulong]) {
-    // More than any kernel has.
-    let all = 0..64;
-    let drop_others = move || {
-        for capability in all.clone().filter(|it| !kept.contains(it)) {
-            // SAFETY: it changes nothing but which capabilities the program gets. One that the kernel hasn't is refused.
-            unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
-        }
-        Ok(())
-    };
-    // SAFETY: the closure only makes system calls, which may be made between fork and exec.
-    unsafe { command.pre_exec(drop_others) };
 }

@@ -1,6 +1,7 @@
 //! `kvmprof attach`: guests that another process runs, this one or a `kvmprof run`.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
+use std::fs;
 use std::process;
 
 use kvmprof_abi::errno::Errno;
@@ -133,6 +134,45 @@ fn it_attaches_again_and_again_and_twice_at_once() {
                 .all(|(now, before)| now.updates > before.updates + 10)
                 .then_some(())
         });
+        machine.stop();
+    });
+}
+
+/// What a process holds: its descriptors and its threads, none of which is traced.
+fn holdings() -> [usize; 2] {
+    let count = |folder| fs::read_dir(folder).unwrap().count();
+    for task in fs::read_dir("/proc/self/task").unwrap() {
+        let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        assert!(status.contains("TracerPid:\t0\n"), "{status}");
+    }
+    [count("/proc/self/fd"), count("/proc/self/task")]
+}
+
+/// The VMM and the guest, which checks each value that it reads, are as before.
+#[test]
+fn two_hundred_times_leave_nothing_behind() {
+    on_kvm(|| {
+        let machine = machine(CHECKED, 1);
+        machine.until_rounds(10, || {});
+        let before = holdings();
+        for round in 0..200 {
+            let capture = ["ptrace", "kernel"][round % 2];
+            let options = ["--hz", "1000", "--capture", capture];
+            let mut attached = Guest::attach(process::id(), Some(CHECKED), options);
+            let socket = attached.socket();
+            // Some end while they sample, some before they do.
+            if round % 5 < 2 {
+                let pcs = attached.open();
+                pcs.ioctl(PROF_ALL, 0);
+                until_sampled(&attached, 5);
+            }
+            attached.signal(Signal::TERM);
+            let ran = attached.wait();
+            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{round}");
+            assert!(!socket.exists(), "{round}");
+        }
+        assert_eq!(holdings(), before);
+        machine.until_rounds(1000, || {});
         machine.stop();
     });
 }

@@ -8,15 +8,13 @@ use std::process::Command;
 use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL, kind};
 use kvmprof_abi::pmc::CounterId;
 use kvmprof_recording::Mode;
+use kvmprof_tests::Capability::{Bpf, Perfmon};
 use kvmprof_tests::{
-    Accounts, Boot, Guest, Pmc, Recorded, check_demo_processes, is_kernel_clock_for_demo,
-    keep_capabilities, kvmprof, on_kvm, recorded, run_command, until,
+    Accounts, Boot, Guest, Pmc, Recorded, as_root_with, check_demo_processes,
+    is_kernel_clock_for_demo, kvmprof, on_kvm, recorded, run_command, until,
 };
 
 const BSIZE: i64 = 65_536;
-/// Numbers of capabilities (capabilities(7), `include/uapi/linux/capability.h`).
-const PERFMON: libc::c_ulong = 38;
-const BPF: libc::c_ulong = 39;
 
 fn guest(options: &[&str]) -> Guest {
     let always = ["--clock", "kernel", "--hz", "1000"];
@@ -124,13 +122,13 @@ fn a_recorder_has_its_samples_from_the_hosts_kernel() {
 fn a_host_that_does_not_allow_it_is_named() {
     on_kvm(|| {
         for (kept, missing) in [
-            (&[BPF][..], "lacks CAP_PERFMON;"),
-            (&[PERFMON], "lacks CAP_BPF;"),
+            (&[Bpf][..], "lacks CAP_PERFMON;"),
+            (&[Perfmon], "lacks CAP_BPF;"),
             (&[], "lacks CAP_PERFMON and CAP_BPF;"),
         ] {
             let mut command = Command::new(kvmprof());
             command.args(["demo", "--seconds", "1", "--json", "--clock", "kernel"]);
-            keep_capabilities(&mut command, kept);
+            as_root_with(&mut command, kept);
             run_command(&mut command).assert_refused(1, &[missing, "--clock thread"]);
         }
     });

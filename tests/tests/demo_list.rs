@@ -13,8 +13,10 @@ use kvmprof_attach::{
 };
 use kvmprof_demo_guest::IMAGE;
 use kvmprof_introspection::PhysicalMemory;
+use kvmprof_tests::Capability::{Bpf, Perfmon, SysPtrace};
 use kvmprof_tests::{
-    Boot, Clock, Guest, Machine, Ran, keep_capabilities, kvmprof, on_kvm, run, run_command, until,
+    Boot, Capability, Clock, Guest, Machine, Ran, as_root_with, kvmprof, on_kvm, run, run_command,
+    until,
 };
 use kvmprof_vmm::virtio::GuestAccess;
 use rustix::process::Signal;
@@ -192,16 +194,11 @@ fn check_list(guest: &Found) {
     assert_eq!(line[1..], rest, "{stdout}");
 }
 
-/// Numbers of capabilities (capabilities(7), `include/uapi/linux/capability.h`).
-const SYS_PTRACE: libc::c_ulong = 19;
-const PERFMON: libc::c_ulong = 38;
-const BPF: libc::c_ulong = 39;
-
 /// `kvmprof list --json` by root with these capabilities alone.
-fn list_with(capabilities: &'static [libc::c_ulong]) -> Value {
+fn list_with(capabilities: &'static [Capability]) -> Value {
     let mut command = Command::new(kvmprof());
     command.args(["list", "--json"]);
-    keep_capabilities(&mut command, capabilities);
+    as_root_with(&mut command, capabilities);
     let ran = run_command(&mut command);
     assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
     serde_json::from_str(&ran.stdout).unwrap()
@@ -219,12 +216,12 @@ fn three_capabilities_are_enough_and_a_missing_one_is_named() {
             guests.retain(|entry| entry["pid"] == guest.pid());
             (guests.pop(), document["hidden_processes"].as_u64().unwrap())
         };
-        let (entry_with_all, _) = entry(&[SYS_PTRACE, PERFMON, BPF]);
+        let (entry_with_all, _) = entry(&[SysPtrace, Perfmon, Bpf]);
         assert_eq!(entry_with_all.unwrap()["attachable"], true);
         for (capabilities, missing) in [
-            (&[SYS_PTRACE, BPF][..], "lacks CAP_PERFMON;"),
-            (&[SYS_PTRACE, PERFMON], "lacks CAP_BPF;"),
-            (&[SYS_PTRACE], "lacks CAP_PERFMON and CAP_BPF;"),
+            (&[SysPtrace, Bpf][..], "lacks CAP_PERFMON;"),
+            (&[SysPtrace, Perfmon], "lacks CAP_BPF;"),
+            (&[SysPtrace], "lacks CAP_PERFMON and CAP_BPF;"),
         ] {
             let (entry, _) = entry(capabilities);
             let entry = entry.unwrap();
@@ -233,7 +230,7 @@ fn three_capabilities_are_enough_and_a_missing_one_is_named() {
             assert_eq!(entry["vcpus"][0]["index"], 0);
             assert_eq!(entry["attachable"], false);
         }
-        let (entry, hidden) = entry(&[PERFMON, BPF]);
+        let (entry, hidden) = entry(&[Perfmon, Bpf]);
         assert_eq!(entry, None);
         assert!(hidden > 0);
         guest.stop();

@@ -1,7 +1,6 @@
 //! Reads the host kernel's memory, by a small eBPF program that is made here and run by BPF_PROG_TEST_RUN.
 
 pub(crate) mod bpf;
-mod capabilities;
 mod error;
 pub(crate) mod program;
 
@@ -11,6 +10,8 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
 pub use error::KernelMemoryError;
+
+use crate::capabilities;
 
 /// Most bytes that one run of the program reads.
 const AT_ONCE: usize = 4096;
@@ -103,7 +104,7 @@ pub(crate) fn why_refused(error: io::Error) -> KernelMemoryError {
     match error.raw_os_error() {
         Some(libc::ENOSYS) => KernelMemoryError::NoBpf,
         Some(libc::EPERM | libc::EACCES) => {
-            let missing = capabilities::missing();
+            let missing = capabilities::missing(&capabilities::EBPF);
             if missing.is_empty() {
                 KernelMemoryError::Forbidden
             } else {

@@ -11,6 +11,7 @@ pub use obstacle::Obstacle;
 pub(crate) use obstacle::obstacle_of_memory;
 use processes::{Descriptor, Kind};
 
+use crate::capabilities::{self, Capability};
 use crate::host_kernel::Process;
 use crate::{HostKernel, HostKernelError, Slots};
 
@@ -96,6 +97,23 @@ pub fn find_machines(kernel: Result<&HostKernel, &HostKernelError>) -> Found {
     let machines = candidates.into_iter().map(|candidate| candidate.machine);
     found.machines = machines.collect();
     found
+}
+
+/// The names of the capabilities that this process lacks to look into process `pid`, or, without one, into any. None if it may.
+pub fn missing_to_look_into(pid: Option<i32>) -> Vec<&'static str> {
+    let opened = pid.map(processes::descriptors);
+    if !opened.is_none_or(|opened| is_forbidden(opened.err())) {
+        return Vec::new();
+    }
+    // Files of the same user's processes can be opened, and say nothing.
+    let needs_files = pid.is_none_or(|pid| is_forbidden(processes::open_descriptors(pid).err()));
+    let files = needs_files.then_some(capabilities::FILES);
+    let needed: Vec<Capability> = [capabilities::PROCESS].into_iter().chain(files).collect();
+    capabilities::missing(&needed)
+}
+
+fn is_forbidden(error: Option<io::Error>) -> bool {
+    error.is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// Whether the process and the descriptor of `machine` are still those that were found.

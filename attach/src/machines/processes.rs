@@ -78,6 +78,14 @@ pub fn threads(pid: i32) -> Vec<i32> {
     found.map_or_else(|_| Vec::new(), Iterator::collect)
 }
 
+/// The numbers of all descriptors that a process holds.
+///
+/// # Errors
+/// This process may not open their folder, or the other one has ended.
+pub fn open_descriptors(pid: i32) -> io::Result<impl Iterator<Item = i32>> {
+    numbers(&folder(pid).join("fd"))
+}
+
 /// The descriptors of KVM that a process holds, in order.
 ///
 /// # Errors
@@ -85,7 +93,7 @@ pub fn threads(pid: i32) -> Vec<i32> {
 pub fn descriptors(pid: i32) -> io::Result<Vec<Descriptor>> {
     let folder = folder(pid).join("fd");
     let mut found = Vec::new();
-    for number in numbers(&folder)? {
+    for number in open_descriptors(pid)? {
         match rustix::fs::readlink(folder.join(number.to_string()), Vec::new()) {
             Ok(link) => found.extend(kind(link.as_bytes()).map(|kind| Descriptor { number, kind })),
             // The folder can be readable where its links aren't.

@@ -156,6 +156,11 @@ impl TracedVcpu {
         }
     }
 
+    /// The thread id of its thread.
+    pub fn thread(&self) -> pid_t {
+        self.tid
+    }
+
     /// Stops the vCPU, has `see` look at it, and lets it go on.
     ///
     /// # Errors

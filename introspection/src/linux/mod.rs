@@ -1,6 +1,7 @@
 //! Linux guests: what the kernel's image says, and where the running kernel is.
 
 mod cpu;
+mod kernel_watch;
 mod learn;
 mod modules;
 mod placement;
@@ -32,6 +33,7 @@ use processes::{InstanceLayout, ProcessLayout};
 use task_layout::{Addresses, TaskLayout};
 
 pub use cpu::Cpu;
+pub use kernel_watch::{KernelPulse, KernelWatch};
 pub use modules::{Modules, NewFunctions};
 pub use processes::{
     Area, Backing, FileIdentity, MappedFile, ProcessFate, ProcessInstance, ProcessMap,

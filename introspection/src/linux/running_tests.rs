@@ -7,6 +7,7 @@ use crate::testing::kernel::{BUILD_ID, HOT, Kernel, NEW, OLD, TEXT, offsets};
 use crate::testing::linux_guest::{IDT, IDT_PAGE, IMAGE, LinuxGuest, MEMORY, SLIDE};
 use crate::testing::page_tables::{Memory, Tables, long_mode};
 use crate::{GuestKnowledge, IntrospectionError, VcpuIntrospector};
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// Free memory of guests, for page tables.
@@ -320,6 +321,59 @@ fn third_table(memory: &Memory) -> u64 {
     entry & 0xf_ffff_f000
 }
 
+/// Guest memory, and how much of it was read.
+struct Counted<'a> {
+    memory: &'a Memory,
+    reads: Cell<u64>,
+    bytes: Cell<u64>,
+}
+
+impl<'a> Counted<'a> {
+    fn new(memory: &'a Memory) -> Self {
+        Self {
+            memory,
+            reads: Cell::new(0),
+            bytes: Cell::new(0),
+        }
+    }
+}
+
+impl PhysicalMemory for Counted<'_> {
+    fn read_physical(&self, address: GuestAddress, buffer: &mut [u8]) -> Option<()> {
+        self.reads.set(self.reads.get() + 1);
+        self.bytes.set(self.bytes.get() + buffer.len() as u64);
+        self.memory.read_physical(address, buffer)
+    }
+
+    fn contains(&self, address: GuestAddress) -> bool {
+        self.memory.contains(address)
+    }
+}
+
+/// The kernel's image and its page tables are read, whatever memory the guest has beside them.
+#[test]
+fn a_large_guest_takes_no_more_reads_than_a_small_one() {
+    let guest = LinuxGuest::new(HOT);
+    let large = [(GuestAddress(0), 3 << 30), (GuestAddress(4 << 30), 1 << 30)];
+    let large = Memory::from_ranges(&large).unwrap();
+    let mut bytes = vec![0; MEMORY];
+    let start = GuestAddress(0);
+    guest.memory.read_slice(&mut bytes, start).unwrap();
+    large.write_slice(&bytes, start).unwrap();
+    for registers in [guest.user(), guest.kernel(0)] {
+        let [small, large] = [&guest.memory, &large].map(|memory| {
+            let counted = Counted::new(memory);
+            let learned = GuestKnowledge::from_memory(&counted, &registers).unwrap();
+            assert_eq!(learned.slide(), Some(SLIDE));
+            (counted.reads.get(), counted.bytes.get())
+        });
+        assert_eq!(small, large);
+        // The image is mapped by one large page.
+        let (reads, bytes) = large;
+        assert!(reads < 1000 && bytes < 3 << 20, "{reads} {bytes}");
+    }
+}
+
 proptest! {
     #[test]
     fn a_damaged_kernel_in_memory_gives_an_error_or_knowledge(
@@ -344,7 +398,12 @@ proptest! {
         if choice & 2 != 0 { registers.cr3 = cr3; }
         if choice & 4 != 0 { registers.cr3 = cr3 % MEMORY as u64; }
         if choice & 8 != 0 { registers.idt_base = idt_base; }
-        if let Ok(learned) = GuestKnowledge::from_memory(&guest.memory, &registers) {
+        let counted = Counted::new(&guest.memory);
+        let learned = GuestKnowledge::from_memory(&counted, &registers);
+        // Both halves of the page tables, and an image of the greatest size from each.
+        prop_assert!(counted.reads.get() < 2_000_000, "{}", counted.reads.get());
+        prop_assert!(counted.bytes.get() < 600 << 20, "{}", counted.bytes.get());
+        if let Ok(learned) = learned {
             prop_assert!(learned.symbols().is_some_and(|symbols| !symbols.is_empty()));
             learned.kallsyms();
             let mut vcpu = VcpuIntrospector::new(Arc::new(learned), 0);

@@ -54,6 +54,8 @@ pub struct Addresses {
     /// From this value of `system_state` on, pid 0 is the idle task.
     pub scheduling: u32,
     pub panic_cpu: Option<u64>,
+    /// The 64-bit count of clock ticks since the kernel's start.
+    pub jiffies: Option<u64>,
     pub page_offset_base: Option<u64>,
     /// The variable that holds the start of all `struct page`s.
     pub vmemmap_base: Option<u64>,
@@ -89,6 +91,7 @@ impl Addresses {
         // The last is the vdso's name in 7.x.
         let [vmemmap_base, vdso, renamed_vdso] =
             symbols.addresses_of(["vmemmap_base", "vdso_image_64", "vdso64_image"]);
+        let [jiffies] = symbols.addresses_of(["jiffies_64"]);
         let missing = |symbol| IntrospectionError::MissingSymbol {
             kernel: kernel.to_owned(),
             symbol,
@@ -115,6 +118,7 @@ impl Addresses {
                 .enumerator("system_states", "SYSTEM_SCHEDULING")
                 .unwrap_or(SYSTEM_SCHEDULING),
             panic_cpu,
+            jiffies,
             page_offset_base,
             vmemmap_base,
             vdso: vdso.or(renamed_vdso),

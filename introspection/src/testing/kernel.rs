@@ -81,6 +81,8 @@ pub mod offsets {
     pub const PAGE_OFFSET_BASE: u64 = 0x4108;
     /// `vmemmap_base`, 8 bytes.
     pub const VMEMMAP_BASE: u64 = 0x4110;
+    /// `jiffies_64`, 8 bytes.
+    pub const JIFFIES: u64 = 0x4128;
     /// `init_task`.
     pub const INIT_TASK: u64 = 0x4200;
     /// `vdso_image_64`, 16 bytes.
@@ -320,6 +322,7 @@ impl Kernel {
             (offsets::PANIC_CPU, 'D', "panic_cpu"),
             (offsets::PAGE_OFFSET_BASE, 'R', "page_offset_base"),
             (offsets::VMEMMAP_BASE, 'R', "vmemmap_base"),
+            (offsets::JIFFIES, 'D', "jiffies_64"),
             (offsets::VDSO_IMAGE, 'R', vdso),
             (offsets::BTF, 'R', "__start_BTF"),
             (offsets::BTF + btf_length, 'R', "__stop_BTF"),

@@ -11,6 +11,7 @@ mod guest;
 mod lookup;
 mod start_up;
 mod steal;
+mod stops;
 mod stores;
 
 use std::time::Duration;
@@ -82,6 +83,7 @@ fn main() -> anyhow::Result<()> {
     lookup::print()?;
     stores::print()?;
     attached::print()?;
+    stops::print()?;
     start_up::print()?;
     for source in SOURCES {
         let at_1_khz = series

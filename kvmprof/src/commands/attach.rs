@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use kvmprof_abi::prf::MAX_ADDRESSES;
-use kvmprof_attach::{HostKernel, Machine, find_machines};
+use kvmprof_attach::{Found, HostKernel, Machine, find_machines, missing_to_look_into};
 use kvmprof_recording::StackParts;
 use kvmprof_report::text::visible;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage, value};
@@ -31,7 +31,7 @@ enum CaptureWay {
 /// Options of `kvmprof attach`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 when the guest has ended, or a signal has ended kvmprof; 1 for an error; 2 for wrong options.\n\n\
+    after_help = "Exit status: 0 when the guest has ended or rebooted, or a signal has ended kvmprof; 1 for an error; 2 for wrong options.\n\n\
     Examples:\n  \
       kvmprof attach 1234 --record guest.kvmprof\n  \
       kvmprof attach debian12 --socket /run/debian12.sock"
@@ -89,7 +89,7 @@ impl Command for AttachArguments {
         let host = HostKernel::open()
             .context("The host's kernel doesn't tell where guests have their memory")?;
         let host = Arc::new(host);
-        let machine = choose(find_machines(Ok(&host)).machines, &self.guest)?;
+        let machine = choose(find_machines(Ok(&host)), &self.guest)?;
         if let Some(obstacle) = &machine.obstacle {
             bail!(
                 "Cannot attach to the guest of process {}: {obstacle}",
@@ -119,19 +119,23 @@ impl Command for AttachArguments {
             sysroot: self.sysroot.clone(),
         };
         let end = attach(config)?;
-        if end == AttachedEnd::Guest {
-            eprintln!("The guest of process {pid} has ended.");
+        match end {
+            AttachedEnd::Guest => eprintln!("The guest of process {pid} has ended."),
+            AttachedEnd::Reboot => eprintln!(
+                "The guest of process {pid} has rebooted, so its kernel is another one now, or elsewhere: attach again."
+            ),
+            AttachedEnd::Stopped => {}
         }
         Ok(ExitStatus::SUCCESS)
     }
 }
 
 /// The machine that is meant by `guest`, its VMM's pid or its name.
-fn choose(machines: Vec<Machine>, guest: &str) -> anyhow::Result<Machine> {
+fn choose(found: Found, guest: &str) -> anyhow::Result<Machine> {
     let by_pid = guest.parse::<i32>().ok();
     let is_meant =
         |machine: &Machine| Some(machine.pid) == by_pid || machine.name.as_deref() == Some(guest);
-    let mut meant: Vec<Machine> = machines.into_iter().filter(is_meant).collect();
+    let mut meant: Vec<Machine> = found.machines.into_iter().filter(is_meant).collect();
     match (meant.pop(), meant.len()) {
         (Some(machine), 0) => Ok(machine),
         (Some(machine), others) => {
@@ -147,9 +151,23 @@ fn choose(machines: Vec<Machine>, guest: &str) -> anyhow::Result<Machine> {
                 pids.join(", ")
             )
         }
-        (None, _) => bail!(
-            "There is no guest {} on this host: see kvmprof list",
-            visible(guest)
-        ),
+        (None, _) => {
+            let missing = match found.hidden {
+                0 => Vec::new(),
+                _ => missing_to_look_into(by_pid),
+            };
+            if missing.is_empty() {
+                bail!(
+                    "There is no guest {} on this host: see kvmprof list",
+                    visible(guest)
+                );
+            }
+            bail!(
+                "Guest {} may be one of a process that kvmprof may not look into: kvmprof lacks {}; run it as root, or give \
+                 it that",
+                visible(guest),
+                missing.join(" and ")
+            )
+        }
     }
 }

@@ -3,11 +3,12 @@ qemu() {
     name=$1 vcpus=$2 words=$3
     shift 3
     console=$LAB_OUT/$name.console
-    mkfifo "/run/$name.input"
+    mkfifo "/run/$name.input" "/run/$name.qmp.in" "/run/$name.qmp.out"
     exec 3<>"/run/$name.input"
     : >"$console"
     /usr/bin/qemu-system-x86_64 -name "guest=$name" -accel kvm -cpu host -smp "$vcpus" "$@" \
         -no-reboot -nic none -vga none -display none -serial stdio \
+        -chardev "pipe,id=qmp,path=/run/$name.qmp" -mon chardev=qmp,mode=control \
         -kernel /lab/vmlinuz -initrd /lab/guest.cpio -append "console=ttyS0 quiet panic=-1 $words" \
         <"/run/$name.input" >"$console" 2>"$LAB_OUT/$name.stderr" 3>&- &
     machine=$!
@@ -46,7 +47,8 @@ attach_ended() {
     echo $? >"$LAB_OUT/$what.attach.status"
 }
 
-# profile_it NAME GUEST: the guest's processes, by ptrace and by the host's kernel, then the guest while it is halted, and until it ends.
+# profile_it NAME GUEST [COMMAND]: the guest's processes, by ptrace and by the host's kernel, what COMMAND does, then the guest while it is
+# halted, and until it ends.
 profile_it() {
     says 'workload running'
     kvmprof list --json >"$LAB_OUT/$1.list.json"
@@ -56,6 +58,7 @@ profile_it() {
     attach "$1.kernel" "$2" --capture kernel
     sampled 600
     detach
+    ${3:+"$3" "$2"}
     tell halt
     says halted
     attach "$1.halted" "$2"
@@ -68,6 +71,30 @@ profile_it() {
     ended
 }
 
+# reboot_it GUEST: a guest of QEMU's reboots under two kvmprofs, which end, and another one attaches to what it runs then.
+reboot_it() {
+    attach "$1.reboot.kernel" "$1" --capture kernel
+    by_kernel=$attached
+    attach "$1.reboot" "$1"
+    sampled 100
+    # Until now a reboot would have ended it: a guest that crashes is not to start again.
+    for command in qmp_capabilities 'set-action", "arguments": {"reboot": "reset"}, "id": "1'; do
+        echo "{\"execute\": \"$command\"}" >"/run/$1.qmp.in"
+    done
+    tell again
+    attach_ended
+    what=$1.reboot.kernel attached=$by_kernel
+    attach_ended
+    until [ "$(grep -c '^workload running' "$console")" -ge 2 ]; do
+        is_over && fail 93 "over before it had started again"
+        alive "$(wc -c <"$console") bytes on the console after its reboot"
+        usleep 50000
+    done
+    attach "$1.anew" "$1"
+    sampled 200
+    detach
+}
+
 for guest in $(cat /lab/guests); do
     case $guest in
     own)
@@ -77,7 +104,7 @@ for guest in $(cat /lab/guests); do
         ;;
     qemu)
         qemu qemu 2 '' -M pc -m 512
-        profile_it qemu qemu
+        profile_it qemu qemu reboot_it
         ;;
     memfd)
         qemu memfd 1 pti=on -M q35,memory-backend=ram -m 4608 \

@@ -14,6 +14,7 @@ while read -r word; do
         wait
         echo halted
         ;;
+    again) reboot -f ;;
     over) poweroff -f ;;
     esac
 done

@@ -28,6 +28,7 @@ const SOMETIMES: u64 = 0x3000_0000;
 kvmprof_tests::in_each_kernel! {
     a_halted_guest_stays_halted
     guests_are_listed_with_their_vcpus_and_memory
+    a_reboot_ends_what_is_attached
     guests_go_on_and_their_end_is_noticed
     kernel_stacks_are_whole
     user_stacks_are_whole
@@ -89,15 +90,19 @@ impl Run {
         self.finished.text(&format!("{name}.attach"))
     }
 
-    /// The pid of a process, as the guest's shell says it.
+    /// The pid of a process, as the guest's shell says it first.
     fn pid(&self, guest: &str, process: &str) -> i32 {
+        *self.pids(guest, process).first().unwrap()
+    }
+
+    /// The same each time that the guest has started.
+    fn pids(&self, guest: &str, process: &str) -> Vec<i32> {
         let console = self.finished.console(guest).text();
         let prefix = format!("pid {process} ");
-        let line = console.lines().find_map(|line| line.strip_prefix(&prefix));
-        line.unwrap_or_else(|| panic!("{console}"))
-            .trim()
-            .parse()
-            .unwrap()
+        let lines = console
+            .lines()
+            .filter_map(|line| line.strip_prefix(&prefix));
+        lines.map(|pid| pid.trim().parse().unwrap()).collect()
     }
 }
 
@@ -305,6 +310,54 @@ fn a_halted_guest_stays_halted(run: &Run) {
         assert!((halted + account.idle) * 100 >= (account.ticks - unseen) * 70);
         assert!(account.idle > halted, "a halted vCPU is left alone");
     }
+}
+
+/// Samples of the kernel that runs after a reboot don't get into a recording of the one before, which is whole.
+fn a_reboot_ends_what_is_attached(run: &Run) {
+    const KERNEL: Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_c000_0000;
+    let kernel = debian(&run.series);
+    let knowledge = kernel_knowledge(&kernel);
+    let image = knowledge.linux().unwrap().image();
+    let ones = run.pids("qemu", "one");
+    let [before, after] = ones[..] else {
+        panic!("{ones:?}");
+    };
+    let mut slides = Vec::new();
+    for (name, one) in [
+        ("qemu.reboot", before),
+        ("qemu.reboot.kernel", before),
+        ("qemu.anew", after),
+    ] {
+        let status = run.finished.text(&format!("{name}.attach.status"));
+        assert_eq!(status.trim(), "0", "{name}: {}", run.said(name));
+        assert_eq!(
+            run.said(name).contains("has rebooted"),
+            name != "qemu.anew",
+            "{name}: {}",
+            run.said(name)
+        );
+        let (contents, samples) = run.recording(name);
+        assert_eq!(contents.closed, Some(contents.account), "{name}");
+        let slide = contents.kernel.as_ref().unwrap().slide;
+        slides.push(slide);
+        let elsewhere = samples.iter().filter(|(sample, _)| {
+            KERNEL.contains(&sample.pc) && !image.contains(&sample.pc.wrapping_sub(slide))
+        });
+        let elsewhere = elsewhere.count();
+        let user = samples.iter().filter(|(sample, _)| {
+            sample.mode == Mode::User && (ONE..ONE + 0x100_0000).contains(&sample.pc)
+        });
+        let pids: Vec<i32> = user.map(|(sample, _)| sample.pid).collect();
+        let right = pids.iter().filter(|pid| **pid == one).count();
+        println!(
+            "{name}: slide {slide:#x}, {elsewhere} of {} samples outside of the kernel, {right} of {} are of {one}",
+            samples.len(),
+            pids.len()
+        );
+        assert_eq!(elsewhere, 0, "{name}");
+        assert!(pids.len() >= 10 && right * 100 >= pids.len() * 99, "{name}");
+    }
+    assert_eq!(slides[0], slides[1]);
 }
 
 fn guests_go_on_and_their_end_is_noticed(run: &Run) {

@@ -146,6 +146,7 @@ impl Sampler {
             registers: self.registers,
             long_mask: self.vcpu.host.long_mask(),
             setting: self.setting,
+            is_in_doubt: self.vcpu.common.in_doubt.load(Ordering::Relaxed),
         };
         let schedstat = &self.schedstat;
         let times = || ThreadTimes::read(schedstat);

@@ -44,19 +44,25 @@ impl Learner {
         Ok(())
     }
 
-    /// Looks again and again, until `knowledge` is complete, or `stopping` is set.
+    /// Looks again and again, until `knowledge` is complete, or `stopping` is set. Gives itself back.
     pub fn learn(
         mut self,
         memory: &Arc<AttachedMemory>,
         knowledge: &GuestKnowledge,
         stopping: &AtomicBool,
-    ) {
+    ) -> Self {
         while knowledge.is_pending() && !stopping.load(Ordering::Relaxed) {
             thread::park_timeout(PAUSE);
             if let Err(error) = self.look(memory, knowledge) {
                 log::debug!("{error}");
             }
         }
+        self
+    }
+
+    /// The vCPUs, for somebody else on the same thread.
+    pub fn into_vcpus(self) -> Vec<TracedVcpu> {
+        self.vcpus
     }
 
     fn registers(&mut self) -> Option<Registers> {

@@ -5,6 +5,7 @@ mod backend;
 mod error;
 mod kernel_vcpu;
 mod learn;
+mod reboot;
 mod threads;
 mod vcpu;
 mod vmm_watch;
@@ -94,6 +95,8 @@ pub enum AttachedEnd {
     Stopped,
     /// The guest has ended, or its VMM.
     Guest,
+    /// The guest has rebooted: what is known of its kernel doesn't hold any more.
+    Reboot,
 }
 
 /// Profiles the guest of `config` until it ends, or one of the signals of [`crate::vm::block_signals`] comes.
@@ -152,13 +155,17 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         knowledge: Arc::clone(&knowledge),
         jitter: config.jitter,
         refreshed: AtomicU64::new(0),
+        in_doubt: AtomicBool::new(false),
+        has_rebooted: AtomicBool::new(false),
         guest_has_ended: watch.has_ended(),
         stopping: Arc::new(AtomicBool::new(false)),
         sampling,
     };
     let (mut threads, rings) = AttachedThreads::start(&vcpus, code, common, &doorbell)
         .map_err(VmError::host("a thread"))?;
-    threads.learn(learner).map_err(VmError::host("a thread"))?;
+    threads
+        .learn(learner, &doorbell)
+        .map_err(VmError::host("a thread"))?;
     let server = Server {
         listener,
         plan,

@@ -10,6 +10,7 @@ use kvmprof_attach::tracer::{ThreadCode, TracedVcpu};
 use super::AttachedEnd;
 use super::kernel_vcpu::KernelVcpu;
 use super::learn::Learner;
+use super::reboot::RebootWatch;
 use super::vcpu::{AttachedCommon, AttachedVcpu};
 use crate::vcpu::{Doorbell, VcpuShared, tick_ring};
 use crate::vm::{GuestThreads, Profiled};
@@ -82,18 +83,30 @@ impl AttachedThreads {
         Ok((all, profiled))
     }
 
-    /// Has `learner` learn of the guest on a thread of its own, until the end.
+    /// Has `learner` learn of the guest on a thread of its own, and the guest's kernel watched and its modules read, until the
+    /// end. `doorbell` rings if the guest reboots.
     ///
     /// # Errors
     /// When the host gives no thread.
-    pub fn learn(&mut self, learner: Learner) -> io::Result<()> {
-        let common = Arc::clone(&self.common);
+    pub fn learn(&mut self, learner: Learner, doorbell: &Arc<Doorbell>) -> io::Result<()> {
+        let (common, doorbell) = (Arc::clone(&self.common), Arc::clone(doorbell));
         let builder = thread::Builder::new().name("introspection".into());
         self.threads.push(builder.spawn(move || {
-            learner.learn(&common.memory, &common.knowledge, &common.stopping);
-            common
-                .knowledge
-                .serve_modules(&common.memory, &common.stopping);
+            let learner = learner.learn(&common.memory, &common.knowledge, &common.stopping);
+            let Some(linux) = common.knowledge.linux() else {
+                return;
+            };
+            thread::scope(|scope| {
+                let modules = || (common.knowledge).serve_modules(&common.memory, &common.stopping);
+                let builder = thread::Builder::new().name("modules".into());
+                if let Err(error) = builder.spawn_scoped(scope, modules) {
+                    log::warn!("The kernel's modules aren't read: {error}");
+                }
+                if RebootWatch::new(learner.into_vcpus(), linux, &common).watch() {
+                    common.has_rebooted.store(true, Ordering::Relaxed);
+                    doorbell.ring_anyway();
+                }
+            });
         })?);
         Ok(())
     }
@@ -103,6 +116,9 @@ impl GuestThreads for AttachedThreads {
     type End = AttachedEnd;
 
     fn ended(&self) -> Option<AttachedEnd> {
+        if self.common.has_rebooted.load(Ordering::Relaxed) {
+            return Some(AttachedEnd::Reboot);
+        }
         let is_over = self.common.guest_has_ended.load(Ordering::Relaxed)
             || self.left.load(Ordering::Relaxed) == 0;
         is_over.then_some(AttachedEnd::Guest)

@@ -17,7 +17,7 @@ use crate::clock::{ElapsedTicks, Generation, TickSource, VcpuClock, monotonic_ns
 use crate::vcpu::{TickSender, VcpuShared, VcpuView, not_started, select_registers, signals};
 
 /// How often the memory slots are looked at, in ns.
-const REFRESH_NS: u64 = 1_000_000_000;
+pub(super) const REFRESH_NS: u64 = 1_000_000_000;
 
 /// What the threads of all vCPUs of a guest share.
 pub struct AttachedCommon {
@@ -29,6 +29,10 @@ pub struct AttachedCommon {
     pub jitter: bool,
     /// When the guest's memory slots were read last, in ns.
     pub refreshed: AtomicU64,
+    /// Whether the guest may have rebooted, so that samples could be taken for another kernel's.
+    pub in_doubt: AtomicBool,
+    /// Set once it has.
+    pub has_rebooted: AtomicBool,
     /// Set by whoever sees that the guest has ended.
     pub guest_has_ended: Arc<AtomicBool>,
     /// What takes samples in the host's kernel, if not this process takes them.
@@ -232,6 +236,11 @@ impl Sampler {
     ) -> Presence {
         let (view, ticks, started) = (&mut self.view, &mut self.ticks, &mut self.started);
         view.clear();
+        if self.common.in_doubt.load(Ordering::Relaxed) {
+            elapsed.lost += 1;
+            view.send(ticks, elapsed, None);
+            return Presence::There;
+        }
         let looked = self
             .traced
             .look(|vcpu| capture(vcpu, view, ticks, started, time));

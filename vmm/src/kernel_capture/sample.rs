@@ -20,6 +20,8 @@ pub struct Reader<'a> {
     pub long_mask: u8,
     /// What samples have to bring.
     pub setting: ClockSetting,
+    /// Whether the guest may run another kernel by now than the one that is known: then there are no samples.
+    pub is_in_doubt: bool,
 }
 
 impl Reader<'_> {
@@ -33,7 +35,7 @@ impl Reader<'_> {
         ticks: &mut TickSender,
     ) -> Option<Sample> {
         view.clear();
-        record.is_own().then_some(())?;
+        (record.is_own() && !self.is_in_doubt).then_some(())?;
         let is_started = matches!(
             record.mp_state(),
             KVM_MP_STATE_RUNNABLE | KVM_MP_STATE_HALTED
@@ -155,6 +157,7 @@ mod tests {
                 },
                 ..ClockSetting::default()
             },
+            is_in_doubt: false,
         };
         let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
         let knowledge = Arc::new(GuestKnowledge::unknown());

@@ -254,6 +254,7 @@ impl KernelClock {
             registers: running.found.registers,
             long_mask: self.sampling.host.long_mask(),
             setting: running.setting,
+            is_in_doubt: false,
         };
         if let Err(error) = running.ticks.take(&reader, || self.times(), view, ticks) {
             log::debug!(

@@ -1,0 +1,205 @@
+//! Notices that the kernel that is known doesn't run any more: the guest has rebooted.
+//!
+//! What a kernel has left in memory stays there until something else is put in its place, so its banner proves nothing. Two
+//! things do: the exception handlers of a vCPU lead to the kernel that it runs, and `jiffies` of a kernel that runs grow.
+
+use super::LinuxKnowledge;
+use crate::memory::{AddressSpace, read_u64};
+use crate::{PhysicalMemory, Registers};
+
+/// More jiffies at once than a kernel's clock advances between two looks: 1000 s at the highest CONFIG_HZ, 1000.
+const MAX_LEAP: u64 = 1_000_000;
+/// Rounds of looks in a row that must find nothing of the kernel before it is taken for gone.
+const MAX_DOUBTS: u8 = 4;
+
+/// What a kernel's clock did since the last look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelPulse {
+    /// It has advanced.
+    Advanced,
+    /// It stands still, as it does while all vCPUs are halted; or the kernel has none that is known.
+    Still,
+    /// It can't be read: a VMM is just changing memory slots, or has taken the memory away.
+    Unreadable,
+    /// It is behind: the kernel has started anew, or its memory has another use.
+    Behind,
+}
+
+/// Looks now and then whether a Linux guest still runs the kernel that is known.
+#[derive(Debug, Default)]
+pub struct KernelWatch {
+    jiffies: Option<u64>,
+    doubts: u8,
+}
+
+impl KernelWatch {
+    /// Looks at the kernel's clock in `memory`: two reads at most.
+    pub fn pulse<M: PhysicalMemory>(&mut self, linux: &LinuxKnowledge, memory: &M) -> KernelPulse {
+        let (Some(placement), Some(jiffies)) = (linux.placement.get(), linux.addresses.jiffies)
+        else {
+            return KernelPulse::Still;
+        };
+        let read = || read_u64(memory, placement.physical(jiffies));
+        let (Some(mut now), before) = (read(), self.jiffies) else {
+            return KernelPulse::Unreadable;
+        };
+        if before.is_some_and(|before| now < before) {
+            // It may have been read while it was written.
+            now = read().unwrap_or(now);
+        }
+        self.jiffies = Some(now);
+        match before.map(|before| now.checked_sub(before)) {
+            None | Some(Some(1..=MAX_LEAP)) => KernelPulse::Advanced,
+            Some(None) => KernelPulse::Behind,
+            Some(Some(_)) => KernelPulse::Still,
+        }
+    }
+
+    /// The kernel was seen to run: doubts are over.
+    pub fn trust(&mut self) {
+        self.doubts = 0;
+    }
+
+    /// Its clock stands still, and no vCPU that runs was found in it. True once that was so often enough: it has gone.
+    pub fn doubt(&mut self) -> bool {
+        self.doubts = self.doubts.saturating_add(1);
+        self.doubts >= MAX_DOUBTS
+    }
+
+    /// Whether there are doubts.
+    pub fn is_in_doubt(&self) -> bool {
+        self.doubts > 0
+    }
+}
+
+impl LinuxKnowledge {
+    /// Whether a vCPU with `registers` runs this kernel where it is known to be, or a program on it: by its exception handlers,
+    /// else by its program counter. False in firmware, in another kernel, and in a guest of the guest's own. Bounded,
+    /// whatever guest memory holds.
+    pub fn is_run_by<M: PhysicalMemory>(&self, memory: &M, registers: &Registers) -> bool {
+        let space = AddressSpace::new(memory, registers);
+        let known = self.placement.get();
+        space.is_long_mode() && known.is_some() && self.find(&space, registers) == known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vm_memory::GuestAddress;
+
+    use super::*;
+    use crate::testing::kernel::{HOT, NEW, OLD, offsets};
+    use crate::testing::linux_guest::{IMAGE, LinuxGuest, SLIDE};
+    use crate::testing::page_tables::{Memory, Tables};
+
+    /// Free memory of guests, for another kernel and its page tables.
+    const OTHER: u64 = 0x100_0000;
+    const OTHER_TABLES: u64 = 0x180_0000;
+
+    fn located(guest: &LinuxGuest) -> &LinuxKnowledge {
+        guest.knowledge.locate(&guest.memory, &guest.kernel(0));
+        guest.knowledge.linux().unwrap()
+    }
+
+    #[test]
+    fn a_kernel_is_run_by_vcpus_in_it_and_in_its_programs() {
+        for kernel in [OLD, HOT, NEW] {
+            let guest = LinuxGuest::new(kernel);
+            assert!(
+                !guest
+                    .knowledge
+                    .linux()
+                    .unwrap()
+                    .is_run_by(&guest.memory, &guest.user())
+            );
+            let linux = located(&guest);
+            for registers in [guest.kernel(0), guest.kernel(1), guest.user()] {
+                assert!(linux.is_run_by(&guest.memory, &registers));
+            }
+        }
+    }
+
+    #[test]
+    fn firmware_and_other_kernels_dont_run_it_though_it_is_left_in_memory() {
+        let guest = LinuxGuest::new(HOT);
+        let linux = located(&guest);
+        let firmware = [
+            Registers::default(),
+            Registers {
+                rip: 0xfff0,
+                cr0: 1,
+                ..Registers::default()
+            },
+            Registers {
+                efer: 0,
+                ..guest.kernel(0)
+            },
+            Registers {
+                cr3: 1 << 45,
+                ..guest.kernel(0)
+            },
+        ];
+        for registers in firmware {
+            assert!(
+                !linux.is_run_by(&guest.memory, &registers),
+                "{registers:x?}"
+            );
+        }
+        // The same kernel, started anew with another slide and elsewhere in memory.
+        let slide = SLIDE + 0x20_0000;
+        guest.write(OTHER, &HOT.image_at(slide));
+        let mut tables = Tables::new(guest.memory.clone(), OTHER_TABLES, 4);
+        tables.map(crate::testing::kernel::TEXT + slide, OTHER, 2);
+        let anew = Registers {
+            rip: guest.kernel(0).rip + 0x20_0000,
+            cr3: OTHER_TABLES,
+            ..guest.kernel(0)
+        };
+        assert!(!linux.is_run_by(&guest.memory, &anew));
+        assert!(linux.is_run_by(&guest.memory, &guest.user()));
+    }
+
+    #[test]
+    fn a_clock_advances_stands_still_or_is_behind() {
+        let guest = LinuxGuest::new(NEW);
+        let linux = located(&guest);
+        let mut watch = KernelWatch::default();
+        let mut pulse = |jiffies: u64| {
+            guest.set(offsets::JIFFIES, jiffies);
+            watch.pulse(linux, &guest.memory)
+        };
+        let start = 0xffff_0000;
+        assert_eq!(pulse(start), KernelPulse::Advanced);
+        assert_eq!(pulse(start), KernelPulse::Still);
+        assert_eq!(pulse(start + 1), KernelPulse::Advanced);
+        // Beyond what 32 bits hold.
+        assert_eq!(pulse(start + 0x1_0000), KernelPulse::Advanced);
+        // No clock leaps like that.
+        assert_eq!(pulse(start << 20), KernelPulse::Still);
+        assert_eq!(pulse(start), KernelPulse::Behind);
+        let nothing = Memory::from_ranges(&[(GuestAddress(0), 4096)]).unwrap();
+        assert_eq!(watch.pulse(linux, &nothing), KernelPulse::Unreadable);
+    }
+
+    #[test]
+    fn doubts_in_a_row_are_needed() {
+        let mut watch = KernelWatch::default();
+        for _ in 0..10 {
+            assert!(!watch.doubt() && watch.is_in_doubt());
+            assert!(!watch.doubt());
+            watch.trust();
+            assert!(!watch.is_in_doubt());
+        }
+        assert_eq!((0..MAX_DOUBTS).filter(|_| watch.doubt()).count(), 1);
+    }
+
+    /// What was the kernel's memory holds anything now.
+    #[test]
+    fn a_kernel_that_was_overwritten_isnt_run_any_more() {
+        let guest = LinuxGuest::new(HOT);
+        let linux = located(&guest);
+        guest.write(IMAGE, &vec![0x5a; usize::try_from(offsets::END).unwrap()]);
+        assert!(!linux.is_run_by(&guest.memory, &guest.kernel(0)));
+        assert!(!linux.is_run_by(&guest.memory, &guest.user()));
+    }
+}

@@ -1,0 +1,90 @@
+//! How long `kvmprof attach` holds a vCPU up for a sample by ptrace.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use kvmprof_attach::tracer::{Look, ThreadCode, TracedVcpu};
+use kvmprof_attach::{HostKernel, Machine, find_machines};
+use kvmprof_test_guest::IMAGE;
+
+/// How many stops are measured.
+const STOPS: usize = 5000;
+/// Between two of them.
+const PAUSE: Duration = Duration::from_millis(1);
+/// How long the guest may take to run.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A guest in another process, which ends with this.
+struct Vmm(Child);
+
+impl Vmm {
+    fn start(folder: &Path) -> anyhow::Result<Self> {
+        let kernel = folder.join("kernel");
+        std::fs::write(&kernel, IMAGE.elf()).context("Cannot write the guest's kernel")?;
+        let child = Command::new(env!("CARGO_BIN_EXE_kvmprof"))
+            .args(["run", "--memory", "64M", "--console", "none"])
+            .args(["--cmdline", "workload=spin", "--kernel"])
+            .arg(&kernel)
+            .stdin(Stdio::null())
+            .spawn();
+        Ok(Self(child.context("Cannot start kvmprof run")?))
+    }
+
+    /// Its vCPU, once that has run.
+    fn vcpu(&self) -> anyhow::Result<TracedVcpu> {
+        let host = HostKernel::open()?;
+        let deadline = Instant::now() + PATIENCE;
+        let is_it = |machine: &Machine| u32::try_from(machine.pid) == Ok(self.0.id());
+        loop {
+            let machine = find_machines(Ok(&host)).machines.into_iter().find(is_it);
+            let vcpu = machine.as_ref().and_then(|it| it.vcpus.first());
+            if let Some((machine, vcpu)) = machine.as_ref().zip(vcpu)
+                && let Some(tid) = vcpu.thread
+            {
+                let code = ThreadCode::find(machine.pid)?;
+                return Ok(TracedVcpu::new(machine.pid, tid, vcpu.descriptor, code));
+            }
+            ensure!(Instant::now() < deadline, "The guest doesn't run");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Vmm {
+    fn drop(&mut self) {
+        // It may have failed.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Measures it, from before the vCPU is interrupted until it has been let go, and prints it.
+pub fn print() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir().context("Cannot make a folder for the kernel")?;
+    let vmm = Vmm::start(folder.path())?;
+    let mut vcpu = vmm.vcpu()?;
+    let mut stops = Vec::new();
+    for _ in 0..STOPS {
+        thread::sleep(PAUSE);
+        let began = Instant::now();
+        if let Look::Seen(_) = vcpu.look(|vcpu| vcpu.registers())? {
+            stops.push(began.elapsed());
+        }
+    }
+    stops.sort_unstable();
+    let at = |part: usize| stops.get((stops.len() * part / 1000).min(stops.len() - 1));
+    ensure!(stops.len() * 10 >= STOPS * 9, "The vCPU can't be stopped");
+    let [median, most, longest] =
+        [500, 999, 1000].map(|part| at(part).copied().unwrap_or_default());
+    println!(
+        "attached by ptrace, {} stops: {} us, 99.9 % of them at most {} us, the longest {} us\n",
+        stops.len(),
+        median.as_micros(),
+        most.as_micros(),
+        longest.as_micros()
+    );
+    Ok(())
+}

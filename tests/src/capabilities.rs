@@ -1,0 +1,111 @@
+//! Programs that run with few capabilities (capabilities(7)).
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// The user `nobody`, and its group.
+const NOBODY: u32 = 65534;
+
+/// A capability, by its number (`include/uapi/linux/capability.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Capability {
+    /// Ignore permissions of files.
+    DacOverride = 1,
+    /// Read any file.
+    DacReadSearch = 2,
+    /// Look into other processes.
+    SysPtrace = 19,
+    /// Many things; here: have a seccomp filter suspended.
+    SysAdmin = 21,
+    /// Observe by perf events and eBPF.
+    Perfmon = 38,
+    /// Load eBPF programs.
+    Bpf = 39,
+}
+
+/// `_LINUX_CAPABILITY_VERSION_3`.
+const VERSION: u32 = 0x2008_0522;
+
+/// Has `command` run as [`NOBODY`] with these capabilities and no others.
+pub fn as_nobody_with(command: &mut Command, capabilities: &'static [Capability]) {
+    // SAFETY: the closure only makes system calls, which may be made between fork and exec.
+    unsafe { command.pre_exec(move || become_nobody(capabilities)) };
+}
+
+/// Has `command`, which root starts, run as root with these capabilities and no others.
+pub fn as_root_with(command: &mut Command, capabilities: &'static [Capability]) {
+    let is_kept = |number| {
+        let mut kept = capabilities.iter();
+        kept.any(|capability| libc::c_ulong::from(*capability as u8) == number)
+    };
+    let drop_others = move || {
+        // More than any kernel has.
+        for number in (0..64).filter(|number| !is_kept(*number)) {
+            // SAFETY: it changes nothing but which capabilities the program gets. One that the kernel hasn't is refused.
+            unsafe { libc::prctl(libc::PR_CAPBSET_DROP, number, 0, 0, 0) };
+        }
+        Ok(())
+    };
+    // SAFETY: the closure only makes system calls, which may be made between fork and exec.
+    unsafe { command.pre_exec(drop_others) };
+}
+
+/// Has `command` run with a seccomp filter, which allows everything.
+pub fn with_seccomp_filter(command: &mut Command) {
+    // SAFETY: the closure only makes system calls, which may be made between fork and exec.
+    unsafe { command.pre_exec(filter_nothing) };
+}
+
+fn filter_nothing() -> io::Result<()> {
+    // `return SECCOMP_RET_ALLOW` (`include/uapi/linux/filter.h`).
+    let mut allow = libc::sock_filter {
+        code: 6,
+        jt: 0,
+        jf: 0,
+        k: libc::SECCOMP_RET_ALLOW,
+    };
+    let program = libc::sock_fprog {
+        len: 1,
+        filter: &raw mut allow,
+    };
+    let mode = libc::SECCOMP_MODE_FILTER;
+    // SAFETY: the kernel copies the program, whose one instruction is alive.
+    check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) }.into())
+}
+
+fn become_nobody(capabilities: &[Capability]) -> io::Result<()> {
+    let all = capabilities
+        .iter()
+        .fold(0_u64, |all, capability| all | 1 << *capability as u8);
+    // The lower halves of the effective, permitted and inheritable ones, then the upper ones.
+    let halves = [all & u64::from(u32::MAX), all >> 32];
+    let data = halves.map(|half| [u32::try_from(half).unwrap_or_default(); 3]);
+    let header = [VERSION, 0];
+    // SAFETY: these change this process's credentials alone. capset(2) gets a header and two times three numbers of 32 bits.
+    unsafe {
+        check(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0).into())?;
+        check(libc::syscall(libc::SYS_setgroups, 0, 0))?;
+        check(libc::syscall(libc::SYS_setresgid, NOBODY, NOBODY, NOBODY))?;
+        check(libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY))?;
+        check(libc::syscall(
+            libc::SYS_capset,
+            header.as_ptr(),
+            data.as_ptr(),
+        ))?;
+        for capability in capabilities {
+            let number = libc::c_ulong::from(*capability as u8);
+            let raise = libc::PR_CAP_AMBIENT_RAISE;
+            check(libc::prctl(libc::PR_CAP_AMBIENT, raise, number, 0, 0).into())?;
+        }
+    }
+    Ok(())
+}
+
+fn check(result: libc::c_long) -> io::Result<()> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! Notices that a guest has rebooted: what is known of its kernel is wrong from then on.
+
+use std::fs::File;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
+use kvmprof_attach::tracer::{Look, TracedVcpu};
+use kvmprof_introspection::{KernelPulse, KernelWatch, LinuxKnowledge, Registers};
+
+use super::vcpu::{AttachedCommon, REFRESH_NS};
+use crate::clock::{ThreadTimes, monotonic_ns};
+use crate::vcpu::select_registers;
+
+/// Between two rounds of looks.
+const PAUSE: Duration = Duration::from_millis(250);
+/// The same while there are doubts: they last for less than half a second.
+const PAUSE_IN_DOUBT: Duration = Duration::from_millis(100);
+/// Of so many rounds one looks at a vCPU's registers though the kernel's clock has advanced.
+const ROUNDS: u32 = 8;
+/// A vCPU's thread that has run for less since the last look at it was halted but for that look, in ns.
+const LEAST_RUN: u64 = 2_000_000;
+
+/// A vCPU's thread, and how long it had run when it was looked at last, in ns.
+struct Watched {
+    traced: TracedVcpu,
+    schedstat: Option<File>,
+    run: u64,
+}
+
+impl Watched {
+    fn new(traced: TracedVcpu, pid: i32) -> Self {
+        let schedstat = format!("/proc/{pid}/task/{}/schedstat", traced.thread());
+        Self {
+            traced,
+            schedstat: File::open(schedstat).ok(),
+            run: 0,
+        }
+    }
+
+    fn run(&self) -> u64 {
+        let times = self.schedstat.as_ref().map(ThreadTimes::read);
+        times.map_or(0, |times| times.map_or(0, |times| times.run))
+    }
+
+    /// Whether it has run since the last look. Halted vCPUs are left alone: they do nothing, so they reboot nothing.
+    fn has_run(&self) -> bool {
+        self.run().saturating_sub(self.run) >= LEAST_RUN
+    }
+
+    /// Its registers, unless it hasn't been started yet or can't be stopped now.
+    fn registers(&mut self) -> Option<Registers> {
+        let looked = self.traced.look(|vcpu| {
+            let has_started = matches!(
+                vcpu.mp_state()?,
+                KVM_MP_STATE_RUNNABLE | KVM_MP_STATE_HALTED
+            );
+            let (regs, sregs) = vcpu.registers()?;
+            Ok(has_started.then(|| select_registers(&regs, &sregs)))
+        });
+        self.run = self.run();
+        match looked {
+            Ok(Look::Seen(registers)) => registers,
+            Ok(_) => None,
+            Err(error) => {
+                log::debug!("Whether the guest has rebooted isn't looked for now: {error}");
+                None
+            }
+        }
+    }
+}
+
+/// Watches the kernel of a Linux guest.
+pub struct RebootWatch<'a> {
+    vcpus: Vec<Watched>,
+    linux: &'a LinuxKnowledge,
+    common: &'a AttachedCommon,
+    watch: KernelWatch,
+    rounds: u32,
+}
+
+impl<'a> RebootWatch<'a> {
+    /// By these vCPUs, which only the calling thread stops.
+    pub fn new(
+        vcpus: Vec<TracedVcpu>,
+        linux: &'a LinuxKnowledge,
+        common: &'a AttachedCommon,
+    ) -> Self {
+        let pid = common.memory.machine().pid;
+        let watched = |traced| Watched::new(traced, pid);
+        Self {
+            vcpus: vcpus.into_iter().map(watched).collect(),
+            linux,
+            common,
+            watch: KernelWatch::default(),
+            rounds: 0,
+        }
+    }
+
+    /// Watches until the end; true if that is because the guest has rebooted. While it may have, nobody takes samples.
+    pub fn watch(mut self) -> bool {
+        while !self.common.stopping.load(Ordering::Relaxed) {
+            let has_rebooted = self.linux.slide().is_some() && self.round();
+            let is_in_doubt = has_rebooted || self.watch.is_in_doubt();
+            self.common.in_doubt.store(is_in_doubt, Ordering::Relaxed);
+            if has_rebooted {
+                return true;
+            }
+            thread::park_timeout(if is_in_doubt { PAUSE_IN_DOUBT } else { PAUSE });
+        }
+        false
+    }
+
+    /// A round of looks; true once they say that the guest has rebooted.
+    fn round(&mut self) -> bool {
+        // A VMM may give a guest that it starts anew other slots.
+        if (self.common)
+            .refresh_memory(monotonic_ns(), REFRESH_NS)
+            .is_none()
+        {
+            return false;
+        }
+        self.rounds = self.rounds.wrapping_add(1);
+        let pulse = self.watch.pulse(self.linux, &self.common.memory);
+        let has_advanced = match pulse {
+            KernelPulse::Behind => return true,
+            KernelPulse::Unreadable => return false,
+            KernelPulse::Advanced => true,
+            KernelPulse::Still => false,
+        };
+        if has_advanced {
+            // A kernel that runs a guest of its own, or calls firmware, isn't seen in registers.
+            self.watch.trust();
+            if !self.rounds.is_multiple_of(ROUNDS) {
+                return false;
+            }
+        }
+        // What has led to doubts may be halted now.
+        let only_busy = !has_advanced && !self.watch.is_in_doubt();
+        match self.sees_kernel(only_busy) {
+            Some(false) if !has_advanced => self.watch.doubt(),
+            Some(true) => {
+                self.watch.trust();
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether any vCPU runs the kernel, `only_busy`: of those that have run since they were looked at. `None` if there
+    /// is none that could be looked at.
+    fn sees_kernel(&mut self, only_busy: bool) -> Option<bool> {
+        let mut seen = None;
+        for vcpu in &mut self.vcpus {
+            if only_busy && !vcpu.has_run() {
+                continue;
+            }
+            if let Some(registers) = vcpu.registers() {
+                if self.linux.is_run_by(&self.common.memory, &registers) {
+                    return Some(true);
+                }
+                seen = Some(false);
+            }
+        }
+        seen
+    }
+}
