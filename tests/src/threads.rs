@@ -85,7 +85,12 @@ impl StoppedThread {
 
 impl Drop for StoppedThread {
     fn drop(&mut self) {
-        // SAFETY: as above. A thread that has ended meanwhile can't be detached from, and needn't be.
-        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.tid, 0, 0) };
+        // SAFETY: as above.
+        let detached = unsafe { libc::ptrace(libc::PTRACE_DETACH, self.tid, 0, 0) } == 0;
+        if !detached {
+            // It has ended meanwhile: until this is seen, its process can't be waited for.
+            // SAFETY: waitpid(2) may be given no place for the status.
+            unsafe { libc::waitpid(self.tid, std::ptr::null_mut(), libc::__WALL) };
+        }
     }
 }

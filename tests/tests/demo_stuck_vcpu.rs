@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use kvmprof_abi::wire::device;
 use kvmprof_tests::{Boot, Guest, StoppedThread, on_kvm, until};
+use rustix::process::Signal;
 
 /// How soon the status has to come. A busy host delays this test, too: the fastest answer counts.
 const SOON: Duration = Duration::from_millis(50);
@@ -68,5 +69,24 @@ fn what_is_left_behind_stuck_is_closed_when_the_vcpu_answers() {
         // The device is free again.
         drop(guest.open());
         guest.stop();
+    });
+}
+
+/// The first signal asks for an end in order, which waits for the thread that is stuck.
+#[test]
+fn a_second_signal_ends_it_whichever_thread_is_stuck() {
+    on_kvm(|| {
+        for name in ["vcpu 0", "events"] {
+            let mut guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
+            let stuck = StoppedThread::stop(guest.pid(), name);
+            guest.signal(Signal::TERM);
+            guest.signal(Signal::INT);
+            until("it says that it ends", || {
+                guest.stderr().contains("ended by force").then_some(())
+            });
+            // Until it is let go, its process can't be waited for.
+            drop(stuck);
+            assert_eq!(guest.wait().status, 1, "{name}");
+        }
     });
 }

@@ -16,6 +16,7 @@ use kvmprof_vmm::profiler::RecordPlan;
 use kvmprof_vmm::vm::block_signals;
 
 use super::run::pid_at;
+use super::thread_panics;
 use super::units::parse_stacks;
 
 /// The argument of `--capture`.
@@ -97,6 +98,7 @@ impl Command for AttachArguments {
             );
         }
         block_signals().context("Cannot block signals")?;
+        thread_panics::end_program();
         let pid = machine.pid;
         let config = AttachConfig {
             machine,

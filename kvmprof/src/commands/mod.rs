@@ -14,6 +14,7 @@ mod recorder;
 pub mod recordings;
 mod run;
 mod status;
+mod thread_panics;
 mod top;
 mod units;
 
@@ -119,7 +120,8 @@ impl Program for Arguments {
 /// Carries out the command line; the result is the program's exit status.
 pub fn main() -> ExitCode {
     start_log();
-    command_line::main::<Arguments>()
+    let status = command_line::main::<Arguments>();
+    thread_panics::status().map_or(status, ExitCode::from)
 }
 
 /// Sends warnings to standard error; `RUST_LOG` chooses other levels.

@@ -8,6 +8,7 @@ use kvmprof_abi::prf::{MAX_ADDRESSES, MIN_ADDRESSES};
 
 use super::clock::ClockOptions;
 use super::exit::{start_error, status_of_guest};
+use super::thread_panics;
 use super::units::{parse_memory, parse_stacks};
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::{SamplingEvent, StackParts};
@@ -88,6 +89,7 @@ impl Command for RunArguments {
     fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let config = self.config()?;
         block_signals().context("Cannot block signals")?;
+        thread_panics::end_program();
         let on_terminal = self.console.has_input();
         let vm = Vm::start(config).map_err(start_error)?;
         let terminal = if on_terminal {

@@ -16,6 +16,7 @@ use crate::file::{BinaryFunction, Segment};
 pub use error::BinaryError;
 use file::Elf;
 use symbols::Collected;
+pub use symbols::{MAX_NAMES_BYTES, bounded_name};
 
 /// What is of interest in a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -15,6 +15,9 @@ use crate::file::{BinaryFunction, Segment};
 pub const MAX_FUNCTIONS: usize = 1 << 20;
 /// Longest name that is kept whole, in bytes.
 const MAX_NAME: usize = 4096;
+/// Bytes of the names of a file's symbols at most, when they are kept in memory. In a hostile file all symbols share one name of
+/// half of the file.
+pub const MAX_NAMES_BYTES: usize = 256 << 20;
 /// Bytes of all names of a file, so that its block isn't too long.
 const MAX_NAMES: usize = 32 << 20;
 /// Bytes that `.gnu_debugdata` may unpack to.
@@ -28,6 +31,13 @@ struct Candidate {
     function: BinaryFunction,
     /// The higher, the better: whether it has a length, how visible it is.
     rank: (bool, u8),
+}
+
+/// As much of a symbol's name as is kept.
+pub fn bounded_name(name: &str) -> &str {
+    let mut ends = (0..=MAX_NAME.min(name.len())).rev();
+    let end = ends.find(|end| name.is_char_boundary(*end));
+    end.and_then(|end| name.get(..end)).unwrap_or_default()
 }
 
 /// Functions from all tables, with several names for one address.

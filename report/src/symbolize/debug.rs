@@ -7,14 +7,20 @@ use std::sync::Arc;
 
 use gimli::{Dwarf, EndianArcSlice, LittleEndian, SectionId};
 use object::read::elf::ElfFile64;
-use object::read::{CompressedData, ReadCache};
+use object::read::{CompressedData, CompressedFileRange, ReadCache};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
+
+use kvmprof_recording::elf::MAX_NAMES_BYTES;
 
 use super::demangle::demangle;
 use super::functions::FunctionTable;
 
 /// Maximum size of a section in bytes, compressed and uncompressed.
 const MAX_SECTION: u64 = 4 << 30;
+/// How many times its size a section unpacks to at most, and bytes that it may have in any case: debug information is packed to a
+/// third, that of many equal parts to a tenth.
+const MAX_RATIO: u64 = 64;
+const ALWAYS_ALLOWED: u64 = 16 << 20;
 /// Maximum number of functions of a file's symbol table.
 const MAX_FUNCTIONS: usize = 1 << 21;
 /// Maximum number of nested inlined functions.
@@ -90,19 +96,21 @@ impl DebugFile {
     }
 
     fn read_functions(&mut self, elf: &Parsed<'_>) {
-        let symbols = elf.symbols().take(MAX_FUNCTIONS);
-        let functions = symbols
-            .filter(|symbol| symbol.is_definition() && matches!(symbol.kind(), SymbolKind::Text));
-        let functions = functions.filter_map(|symbol| {
-            let name = symbol.name().ok().filter(|name| !name.is_empty())?;
-            Some((symbol.address(), symbol.size(), name))
+        let mut left = MAX_NAMES_BYTES;
+        let mut begin = None;
+        let symbols = elf.symbols().take(MAX_FUNCTIONS).map_while(|symbol| {
+            let name = symbol.name().unwrap_or_default();
+            left = left.checked_sub(name.len())?;
+            // `_stext` is a label, not a function.
+            if begin.is_none() && name == super::KERNEL_BEGIN {
+                begin = Some(symbol.address());
+            }
+            let is_function = symbol.is_definition() && matches!(symbol.kind(), SymbolKind::Text);
+            let is_named = is_function && !name.is_empty();
+            Some(is_named.then(|| (symbol.address(), symbol.size(), name)))
         });
-        self.functions = FunctionTable::new(functions);
-        // `_stext` is a label, not a function.
-        let mut all = elf.symbols().take(MAX_FUNCTIONS);
-        self.begin = all
-            .find(|symbol| symbol.name() == Ok(super::KERNEL_BEGIN))
-            .map(|symbol| symbol.address());
+        self.functions = FunctionTable::new(symbols.flatten());
+        self.begin = begin;
     }
 
     /// The address of `_stext`, the begin of a kernel's code.
@@ -148,6 +156,12 @@ fn dwarf(file: &File, elf: &Parsed<'_>) -> io::Result<Dwarf<Slice>> {
     Dwarf::load(|id| section(file, elf, id))
 }
 
+/// Whether `range` is more than compression makes of debug information: such a section is made to fill the memory.
+fn is_bomb(range: &CompressedFileRange) -> bool {
+    let most = range.compressed_size.saturating_mul(MAX_RATIO);
+    range.uncompressed_size > most.saturating_add(ALWAYS_ALLOWED)
+}
+
 /// The decompressed contents of a section; empty if there is none. Bypasses the cache, which would keep them too.
 fn section(file: &File, elf: &Parsed<'_>, id: SectionId) -> io::Result<Slice> {
     let empty = || Slice::new(Arc::from([]), LittleEndian);
@@ -159,6 +173,11 @@ fn section(file: &File, elf: &Parsed<'_>, id: SectionId) -> io::Result<Slice> {
     let is_there = range.compressed_size <= length.saturating_sub(range.offset);
     if !is_there || range.compressed_size.max(range.uncompressed_size) > MAX_SECTION {
         return Err(invalid("a section is larger than the file"));
+    }
+    if is_bomb(&range) {
+        return Err(invalid(
+            "a section unpacks to far more than debug information does",
+        ));
     }
     let size = usize::try_from(range.compressed_size).map_err(invalid)?;
     let mut bytes = vec![0; size];
@@ -178,4 +197,25 @@ fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use object::read::CompressionFormat;
+
+    use super::*;
+
+    #[test]
+    fn sections_that_fill_the_memory_are_refused() {
+        let range = |compressed_size, uncompressed_size| CompressedFileRange {
+            format: CompressionFormat::Zstandard,
+            offset: 0,
+            compressed_size,
+            uncompressed_size,
+        };
+        assert!(is_bomb(&range(262_000, 4 << 30)));
+        assert!(is_bomb(&range(262_000, 40 << 20)));
+        assert!(!is_bomb(&range(1000, 10 << 20)));
+        assert!(!is_bomb(&range(100 << 20, 1 << 30)));
+    }
 }

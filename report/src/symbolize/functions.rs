@@ -1,5 +1,7 @@
 //! The functions of a file or of generated code, by address.
 
+use kvmprof_recording::elf::{MAX_NAMES_BYTES, bounded_name};
+
 /// Functions sorted by address.
 #[derive(Debug, Default)]
 pub struct FunctionTable {
@@ -12,15 +14,20 @@ pub struct FunctionTable {
 const MAX_NESTED: usize = 16;
 
 impl FunctionTable {
-    /// A table of `functions`: address, length, name. Of several at one address the last one is kept.
+    /// A table of `functions`: address, length, name. Of several at one address the last one is kept. Long names are cut off, and
+    /// what is behind very many is left out.
     pub fn new<'a>(functions: impl Iterator<Item = (u64, u64, &'a str)>) -> Self {
         let mut table = Self::default();
         for (address, length, name) in functions {
+            let name = bounded_name(name);
             let begin = u32::try_from(table.names.len());
             let end = u32::try_from(table.names.len() + name.len());
             let (Ok(begin), Ok(end)) = (begin, end) else {
                 break;
             };
+            if table.names.len() + name.len() > MAX_NAMES_BYTES {
+                break;
+            }
             table.names.push_str(name);
             table.functions.push((address, length, begin, end));
         }
@@ -78,6 +85,13 @@ impl FunctionTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_that_functions_share_take_a_bounded_amount_of_memory() {
+        let long = "x".repeat(65_000);
+        let functions = (0..100_000).map(|address| (address, 1, long.as_str()));
+        assert_eq!(FunctionTable::new(functions).names.len(), MAX_NAMES_BYTES);
+    }
 
     #[test]
     fn functions_reach_as_far_as_they_say() {

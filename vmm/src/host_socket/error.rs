@@ -44,6 +44,18 @@ pub enum HostSocketError {
         /// The path.
         path: PathBuf,
     },
+    /// There is a file in place of the lock that others may have locked.
+    #[error("{} isn't kvmprof's own, with mode 0600: remove it, or choose a socket in a folder that only you can write to", path.display())]
+    StrangeLock {
+        /// The lock's path.
+        path: PathBuf,
+    },
+    /// The lock stays held.
+    #[error("Another kvmprof holds {} for too long: end it, or choose another socket", path.display())]
+    Locked {
+        /// The lock's path.
+        path: PathBuf,
+    },
     /// The system refused.
     #[error("Cannot {action} {}", path.display())]
     System {

@@ -1,27 +1,23 @@
 //! The socket file: made, taken over from the dead, removed.
 
-use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::HostSocketError;
+use super::path_lock::{Identity, PathLock};
 
 /// Bytes of the longest path: `sun_path` less its NUL (unix(7)).
 const MAX_PATH: usize = 107;
 
 /// Clients that may wait to be accepted.
 const BACKLOG: i32 = 64;
-
-/// Times that the lock file may turn out to have been removed by its last holder; each time
-/// another kvmprof got somewhere.
-const MAX_LOCK_ATTEMPTS: usize = 1000;
 
 /// A socket file that kvmprof listens on. It is removed when this is dropped, unless someone has
 /// put another in its place.
@@ -31,10 +27,6 @@ pub struct HostListener {
     path: PathBuf,
     identity: Identity,
 }
-
-/// Which file it is: device and inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity(u64, u64);
 
 impl HostListener {
     /// Makes the socket file `path`, with mode 0600 from the start, and listens on it. A socket
@@ -58,7 +50,7 @@ impl HostListener {
         })?;
         let listening = rustix::net::listen(&socket, BACKLOG)
             .map_err(Into::into)
-            .and_then(|()| identify(path));
+            .and_then(|()| Identity::of(path));
         match listening {
             Ok(identity) => Ok(Self {
                 socket,
@@ -96,7 +88,7 @@ impl Drop for HostListener {
         let Ok(_lock) = PathLock::take(&self.path) else {
             return;
         };
-        if identify(&self.path).is_ok_and(|identity| identity == self.identity) {
+        if Identity::of(&self.path).is_ok_and(|identity| identity == self.identity) {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -166,53 +158,6 @@ fn new_socket() -> Result<OwnedFd, Errno> {
         SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
         None,
     )
-}
-
-fn identify(path: &Path) -> io::Result<Identity> {
-    let metadata = fs::symlink_metadata(path)?;
-    Ok(Identity(metadata.dev(), metadata.ino()))
-}
-
-/// The right to change what is at a path. Taken for a moment only, so that waiting is short.
-struct PathLock {
-    /// Holds the lock as long as it is open.
-    _file: File,
-    path: PathBuf,
-}
-
-impl PathLock {
-    fn take(socket: &Path) -> Result<Self, HostSocketError> {
-        let mut name = OsString::from(socket);
-        name.push(".lock");
-        let path = PathBuf::from(name);
-        let failed = |action| HostSocketError::os(action, &path);
-        for _ in 0..MAX_LOCK_ATTEMPTS {
-            let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)
-                .map_err(failed("create"))?;
-            let file = File::from(file);
-            match rustix::fs::flock(&file, FlockOperation::LockExclusive) {
-                Ok(()) => {}
-                Err(Errno::INTR) => continue,
-                Err(errno) => return Err(failed("lock")(errno)),
-            }
-            // The last holder removes the file before it lets go: this may be that one.
-            let held = file.metadata().map(|data| Identity(data.dev(), data.ino()));
-            match (held, identify(&path)) {
-                (Ok(held), Ok(named)) if held == named => {
-                    return Ok(Self { _file: file, path });
-                }
-                _ => {}
-            }
-        }
-        Err(failed("lock")(Errno::AGAIN))
-    }
-}
-
-impl Drop for PathLock {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
-    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ mod connection;
 mod error;
 mod listener;
 mod log_limit;
+mod path_lock;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -4,6 +4,7 @@
 mod end;
 mod error;
 mod event_loop;
+mod forced_end;
 mod launch;
 mod termination;
 mod threads;

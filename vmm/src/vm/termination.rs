@@ -14,14 +14,16 @@ use signal_hook::low_level::{pipe, unregister};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::event_loop::add;
+use super::forced_end::ForcedEnd;
 
-const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+/// The signals that ask for the end.
+pub(super) const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// Goes to the event thread like those, for the console, but ends nothing.
 const WINDOW_CHANGE: i32 = libc::SIGWINCH;
 
 /// Blocks the signals that end the program, and SIGWINCH, in the calling thread and all that it makes from now
-/// on, but for the event thread, which takes them. To be called before any other thread exists.
+/// on, but for those that take them. To be called before any other thread exists.
 ///
 /// # Errors
 /// What pthread_sigmask(3) says.
@@ -29,7 +31,7 @@ pub fn block_signals() -> io::Result<()> {
     change_mask(libc::SIG_BLOCK)
 }
 
-/// Lets the calling thread, the event thread, take those signals.
+/// Lets the calling thread take those signals.
 ///
 /// # Errors
 /// What pthread_sigmask(3) says.
@@ -61,6 +63,8 @@ pub struct Termination {
     handlers: Vec<SigId>,
     stop_request: EventFd,
     requested: bool,
+    /// In case that nobody hears them here.
+    _forced_end: ForcedEnd,
 }
 
 impl Termination {
@@ -76,6 +80,7 @@ impl Termination {
             handlers: Vec::new(),
             stop_request: EventFd::new(EFD_NONBLOCK)?,
             requested: false,
+            _forced_end: ForcedEnd::new()?,
         };
         for signal in SIGNALS {
             let handler = pipe::register(signal, write.try_clone()?)?;

@@ -19,10 +19,18 @@ impl ExitStatus {
     pub const GUEST_FAILURE: Self = Self(3);
     /// The guest's kernel panicked.
     pub const GUEST_PANIC: Self = Self(4);
+    /// A thread of the program itself panicked.
+    pub const FAULT: Self = Self(5);
 }
 
 impl From<ExitStatus> for ExitCode {
     fn from(status: ExitStatus) -> Self {
         Self::from(status.0)
+    }
+}
+
+impl From<ExitStatus> for i32 {
+    fn from(status: ExitStatus) -> Self {
+        status.0.into()
     }
 }

@@ -8,6 +8,9 @@ use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
 
 use super::{Symbol, SymbolsError};
 
+/// Bytes of all names at most: those of a hostile file's symbols can be one, of half of the file.
+const MAX_NAMES: usize = 128 << 20;
+
 /// Reads `.symtab`, without the rest of the file, which may be large.
 pub(super) fn read_elf(file: File, path: &Path) -> Result<Vec<Symbol>, SymbolsError> {
     read(&ReadCache::new(file), path)
@@ -30,6 +33,7 @@ fn read<R: ReadCacheOps>(data: &ReadCache<R>, path: &Path) -> Result<Vec<Symbol>
         .map(|section| section.index())
         .collect();
     let mut symbols = Vec::new();
+    let mut names_bytes = 0;
     for symbol in elf.symbols() {
         // Assembly labels are text too, though they have no type.
         let in_text = symbol.section_index().is_some_and(|at| text.contains(&at));
@@ -40,6 +44,13 @@ fn read<R: ReadCacheOps>(data: &ReadCache<R>, path: &Path) -> Result<Vec<Symbol>
         // Empty names and the assembler's own labels are useless.
         if name.is_empty() || name.starts_with(b".L") {
             continue;
+        }
+        names_bytes += name.len();
+        if names_bytes > MAX_NAMES {
+            return Err(SymbolsError::TooLong {
+                source_name: path.display().to_string(),
+                limit: MAX_NAMES,
+            });
         }
         symbols.push(Symbol {
             address: symbol.address(),

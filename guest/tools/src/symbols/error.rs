@@ -33,10 +33,12 @@ pub enum SymbolsError {
         /// The line, counted from 1.
         line: usize,
     },
-    /// The listing is larger than any kernel's.
-    #[error("{source_name} has more than {limit} bytes: that is no kernel's list of symbols")]
+    /// There are more names than any kernel has.
+    #[error(
+        "{source_name} has more than {limit} bytes of symbols: that is no kernel's list of symbols"
+    )]
     TooLong {
-        /// The listing's name.
+        /// The listing's or the file's name.
         source_name: String,
         /// The limit, in bytes.
         limit: usize,

@@ -18,6 +18,7 @@ use vm_memory::{Bytes, GuestAddress};
 use super::clock::ClockOptions;
 use super::exit::{machine_error, start_error, status_of_guest};
 use super::recordings::{CommandError, refuse_recording};
+use super::thread_panics;
 use kvmprof_vmm::clock::DEFAULT_HZ;
 use kvmprof_vmm::console;
 use kvmprof_vmm::machine::{GuestMemory, KernelSource, MachineConfig, open_kvm};
@@ -79,6 +80,7 @@ impl Command for DemoArguments {
         self.clock.check()?;
         open_kvm().map_err(machine_error)?;
         block_signals().context("Cannot block signals")?;
+        thread_panics::end_program();
         match &self.socket {
             Some(socket) => self.serve(socket, console),
             None => self.sample(console),

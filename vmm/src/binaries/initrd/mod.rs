@@ -1,42 +1,35 @@
 //! Files out of an initial RAM disk: cpio archives in the "newc" form, one after the other, the last ones packed
 //! (`Documentation/driver-api/early-userspace/buffer-format.rst`).
 
-use std::collections::BTreeMap;
+mod tree;
+
+use std::collections::HashMap;
 use std::ops::Range;
 
 use kvmprof_introspection::unpack_archive;
 
+use tree::{FileTree, Node, NodeId};
+
 /// Most that it unpacks to, in bytes.
 const MAX_UNPACKED: u64 = 512 << 20;
-/// Most files in it.
-const MAX_FILES: usize = 1 << 20;
 /// Bytes of an entry's header.
 const HEADER: usize = 110;
 /// How a header begins, without and with checksums.
 const MAGICS: [&[u8]; 2] = [b"070701", b"070702"];
 /// The name of an archive's last entry.
 const TRAILER: &str = "TRAILER!!!";
-/// Longest name, in bytes (`PATH_MAX`).
+/// Longest name, and longest target of a link, in bytes (`PATH_MAX`). The kernel skips what is longer, too.
 const MAX_NAME: usize = 4096;
 /// The bits of a mode that say what a file is, and those of links and folders (inode(7)).
 const TYPE: u32 = 0o170_000;
 const LINK: u32 = 0o120_000;
 const FOLDER: u32 = 0o040_000;
-/// Most links on the way to a file (`MAXSYMLINKS`).
-const MAX_LINKS: usize = 40;
 
 /// An initial RAM disk, unpacked.
 #[derive(Debug)]
 pub struct Initrd {
     bytes: Vec<u8>,
-    /// By path, without a slash before it.
-    entries: BTreeMap<String, Entry>,
-}
-
-#[derive(Clone, Debug)]
-enum Entry {
-    File(Range<usize>),
-    Link(String),
+    files: FileTree,
 }
 
 /// What tells files apart whose names are hard links to each other: inode number, device.
@@ -59,28 +52,13 @@ impl Initrd {
             // What is behind the plain ones is packed, or damaged: then those have to do.
             bytes.extend(unpack_archive(&file[plain..], MAX_UNPACKED).unwrap_or_default());
         }
-        let entries = entries(&bytes);
-        (!entries.is_empty()).then_some(Self { bytes, entries })
+        let files = unpack_files(&bytes);
+        (!files.is_empty()).then_some(Self { bytes, files })
     }
 
     /// The contents of the file at `path`.
     pub fn read(&self, path: &str) -> Option<&[u8]> {
-        let path = resolve(path, true, |path| self.link(path))?;
-        match self.entries.get(&path)? {
-            Entry::File(place) => self.bytes.get(place.clone()),
-            Entry::Link(_) => None,
-        }
-    }
-
-    fn link(&self, path: &str) -> Option<&str> {
-        link(&self.entries, path)
-    }
-}
-
-fn link<'a>(entries: &'a BTreeMap<String, Entry>, path: &str) -> Option<&'a str> {
-    match entries.get(path)? {
-        Entry::Link(target) => Some(target),
-        Entry::File(_) => None,
+        self.bytes.get(self.files.file(path)?)
     }
 }
 
@@ -152,74 +130,48 @@ impl Header {
 }
 
 /// All files and symbolic links, as the kernel would unpack them.
-fn entries(bytes: &[u8]) -> BTreeMap<String, Entry> {
-    let mut entries = BTreeMap::new();
-    // The last of several names of a file has the contents, and the others come before it.
-    let mut linked: BTreeMap<Inode, Vec<String>> = BTreeMap::new();
+fn unpack_files(bytes: &[u8]) -> FileTree {
+    let mut files = FileTree::new();
+    // One of several names of a file has the contents, often the last one.
+    let mut linked: HashMap<Inode, NodeId> = HashMap::new();
     let mut at = 0;
-    while let Some(place) = next_entry(bytes, at).filter(|_| entries.len() < MAX_FILES) {
+    while let Some(place) = next_entry(bytes, at).filter(|_| !files.is_full()) {
         at = place.end;
-        if place.name == TRAILER {
+        let Place {
+            header,
+            name,
+            contents,
+            ..
+        } = place;
+        if name == TRAILER {
             linked.clear();
             continue;
         }
-        // Folders on the way may be links that came before.
-        let Some(path) = resolve(place.name, false, |path| link(&entries, path)) else {
-            continue;
-        };
-        let entry = match place.header.mode & TYPE {
-            FOLDER => continue,
+        match header.mode & TYPE {
+            FOLDER => {}
+            LINK if header.length > MAX_NAME => {}
             LINK => {
-                let target = String::from_utf8_lossy(&bytes[place.contents]);
-                Entry::Link(target.into_owned())
+                let target = String::from_utf8_lossy(&bytes[contents]).into();
+                files.add(name, Node::Link(target));
             }
-            _ => Entry::File(place.contents),
-        };
-        if place.header.links > 1 && matches!(entry, Entry::File(_)) {
-            let names = linked.entry(place.header.inode).or_default();
-            names.push(path.clone());
-            if place.header.length > 0 {
-                for name in names.iter() {
-                    entries.insert(name.clone(), entry.clone());
+            _ if header.links < 2 => {
+                files.add(name, Node::File(contents));
+            }
+            _ => match linked.get(&header.inode).copied() {
+                Some(id) => {
+                    files.add_name(name, id);
+                    if header.length > 0 {
+                        files.set_contents(id, contents);
+                    }
                 }
-            }
-        }
-        entries.insert(path, entry);
-    }
-    entries
-}
-
-/// `path` without links on the way; with `last`, it isn't one itself.
-fn resolve<'a>(path: &str, last: bool, link: impl Fn(&str) -> Option<&'a str>) -> Option<String> {
-    let mut ahead: Vec<String> = names(path).rev().map(str::to_owned).collect();
-    let mut resolved: Vec<String> = Vec::new();
-    let mut links = 0;
-    while let Some(name) = ahead.pop() {
-        if name == ".." {
-            resolved.pop();
-            continue;
-        }
-        resolved.push(name);
-        let so_far = resolved.join("/");
-        let target = link(&so_far).filter(|_| last || !ahead.is_empty());
-        if let Some(target) = target {
-            links += 1;
-            if links > MAX_LINKS || ahead.len() > MAX_NAME {
-                return None;
-            }
-            resolved.pop();
-            if target.starts_with('/') {
-                resolved.clear();
-            }
-            ahead.extend(names(target).rev().map(str::to_owned));
+                None => {
+                    let id = files.add(name, Node::File(contents));
+                    linked.extend(id.map(|id| (header.inode, id)));
+                }
+            },
         }
     }
-    Some(resolved.join("/"))
-}
-
-fn names(path: &str) -> impl DoubleEndedIterator<Item = &str> {
-    path.split('/')
-        .filter(|name| !name.is_empty() && *name != ".")
+    files
 }
 
 #[cfg(test)]
@@ -330,6 +282,18 @@ mod tests {
         assert!(Initrd::unpack(b"").is_none());
         assert!(Initrd::unpack(&[0; 5000]).is_none());
         assert!(Initrd::unpack(b"070701 nonsense").is_none());
+    }
+
+    /// Both took minutes: the one in one piece, the other in many.
+    #[test]
+    fn long_links_and_many_hard_links_cost_no_more_than_others() {
+        let link = "a/".repeat(80 << 10);
+        let names = (0..20_000).map(|name| entry(&name.to_string(), FILE, 5, 2, b"x"));
+        let mut entries: Vec<Vec<u8>> = vec![entry("link", 0o120_777, 1, 1, link.as_bytes())];
+        entries.extend(names);
+        let initrd = Initrd::unpack(&archive(&entries)).unwrap();
+        assert_eq!(initrd.read("link/b"), None);
+        assert_eq!(initrd.read("19999"), Some(&b"x"[..]));
     }
 
     proptest! {
