@@ -13,10 +13,6 @@ pub const RIP: u64 = 16;
 /// `struct kvm_vcpu`, and the way to it.
 #[derive(Clone, Copy, Debug)]
 pub struct VcpuLayout {
-    /// `task_struct.preempt_notifiers`: the first is the vCPU that the thread has loaded.
-    pub notifiers: u64,
-    /// `kvm_vcpu.preempt_notifier.link`.
-    pub link: u64,
     /// `kvm_vcpu.kvm`.
     pub kvm: u64,
     /// `kvm_vcpu.arch.regs`.
@@ -111,8 +107,6 @@ impl VcpuLayout {
         let arch = offset("kvm_vcpu", "arch")?;
         let in_arch = |member| Ok::<_, HostKernelError>(arch + offset("kvm_vcpu_arch", member)?);
         Ok(Self {
-            notifiers: offset("task_struct", "preempt_notifiers")?,
-            link: offset("kvm_vcpu", "preempt_notifier")? + offset("preempt_notifier", "link")?,
             kvm: offset("kvm_vcpu", "kvm")?,
             registers: in_arch("regs")?,
             available: in_arch("regs_avail")?,

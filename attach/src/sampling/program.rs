@@ -7,14 +7,13 @@ use super::assembly::{
 };
 use super::layout::{State, VcpuLayout, vmcb};
 use super::record::{
-    AVAILABLE, CODE, COPIES, CPL, CR3, FIRST_VALUE, FLAGS, GENERAL, GENERAL_BYTES, LOADED,
-    MP_STATE, OWN, PRIVILEGE, RECORD_BYTES, RIP, STACK_BYTES, STACKS, TASK, TIME, VALUE, VALUES,
+    AVAILABLE, CODE, COPIES, CPL, CR3, FIRST_VALUE, FLAGS, GENERAL, GENERAL_BYTES, MP_STATE, OWN,
+    PRIVILEGE, RECORD_BYTES, RIP, STACK_BYTES, STACKS, TASK, TIME, VALUE, VALUES,
 };
 use super::stacks::Stacks;
 use crate::kernel_memory::bpf::Instruction;
 use crate::kernel_memory::program::{
-    EXIT, HELPER_GET_CURRENT_TASK, HELPER_PROBE_READ_KERNEL, MOVE_IMMEDIATE, MOVE_REGISTER,
-    STORE_64,
+    EXIT, HELPER_PROBE_READ_KERNEL, MOVE_IMMEDIATE, MOVE_REGISTER, STORE_64,
 };
 
 /// What a program reads.
@@ -103,12 +102,6 @@ impl Program {
     /// Reads registers that KVM has in memory.
     fn vcpu(&mut self, layout: &VcpuLayout, plan: &Plan) {
         let member = |offset: u64| plan.vcpu.wrapping_add(offset);
-        self.call(HELPER_GET_CURRENT_TASK);
-        self.registers(MOVE_REGISTER, 3, 0);
-        let notifiers = i32::try_from(layout.notifiers).unwrap_or_default();
-        self.immediate(ADD_IMMEDIATE, 3, notifiers);
-        self.read(FLAGS, 8, HELPER_PROBE_READ_KERNEL);
-        self.compare(member(layout.link), LOADED);
         self.read_kernel(FLAGS, 8, member(layout.kvm));
         self.compare(plan.kvm, OWN);
         self.read_kernel(RIP, 8, member(layout.rip()));

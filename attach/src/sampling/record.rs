@@ -15,7 +15,7 @@ pub const CPL: usize = 24;
 pub const MP_STATE: usize = 32;
 /// `kvm_vcpu_arch.regs_avail`: which registers are valid.
 pub const AVAILABLE: usize = 40;
-/// What the record has: [`LOADED`], [`OWN`], [`PRIVILEGE`], [`STACKS`], [`FIRST_VALUE`].
+/// What the record has: [`OWN`], [`PRIVILEGE`], [`STACKS`], [`FIRST_VALUE`].
 pub const FLAGS: usize = 48;
 /// The guest-virtual address of the running task; 0: it wasn't read.
 pub const TASK: usize = 56;
@@ -57,14 +57,12 @@ const RDI: usize = 7;
 const R10: usize = 10;
 const R13: usize = 13;
 
-/// A flag: the vCPU is loaded by the thread.
-pub const LOADED: i32 = 1;
 /// A flag: the vCPU is the guest's.
-pub const OWN: i32 = 2;
+pub const OWN: i32 = 1;
 /// A flag: the privilege level was read.
-pub const PRIVILEGE: i32 = 4;
+pub const PRIVILEGE: i32 = 2;
 /// A flag: there are registers, and stacks as far as they could be copied.
-pub const STACKS: i32 = 8;
+pub const STACKS: i32 = 4;
 /// A flag: the first value was read. The next values' follow.
 pub const FIRST_VALUE: i32 = 1 << 8;
 
@@ -98,11 +96,6 @@ impl<'a> Record<'a> {
     /// Whether the vCPU still is the guest's. If it isn't the record says nothing else.
     pub fn is_own(&self) -> bool {
         self.has(OWN)
-    }
-
-    /// Whether the thread was in KVM with the vCPU, be it in the guest or in the host's kernel on its behalf.
-    pub fn is_loaded(&self) -> bool {
-        self.has(LOADED)
     }
 
     /// The guest's program counter at its last exit; `None` where the host's kernel doesn't have it in memory.

@@ -5,8 +5,8 @@ use super::*;
 use crate::Slot;
 use crate::host_kernel::types;
 use record::{
-    AVAILABLE, CODE, COPIES, COPY, CPL, FLAGS, GENERAL, KERNEL, LOADED, OWN, PRIVILEGE, RSP,
-    STACK_BYTES, STACKS, TASK, USER, VALUES,
+    AVAILABLE, CODE, COPIES, COPY, CPL, FLAGS, GENERAL, KERNEL, OWN, PRIVILEGE, RSP, STACK_BYTES,
+    STACKS, TASK, USER, VALUES,
 };
 
 const HIGH: u64 = 1 << 32;
@@ -90,13 +90,13 @@ fn a_record_has_what_was_read() {
     bytes[..8].copy_from_slice(&77_u64.to_le_bytes());
     bytes[8..16].copy_from_slice(&0x1234_u64.to_le_bytes());
     bytes[VALUES + 16] = 9;
-    bytes[FLAGS] = u8::try_from(LOADED | OWN).unwrap();
+    bytes[FLAGS] = u8::try_from(OWN).unwrap();
     bytes[FLAGS + 1] = 2;
     let record = Record::parse(&bytes).unwrap();
     assert_eq!((record.cpl(), record.task()), (None, None));
     assert_eq!(record.copies().map(|copy| copy.bytes.len()), [0, 0, 0]);
     assert_eq!(record.time(), 77);
-    assert!(record.is_own() && record.is_loaded());
+    assert!(record.is_own());
     assert_eq!(record.rip(), None);
     assert_eq!(record.value(0), None);
     assert_eq!(record.value(1).unwrap()[0], 9);

@@ -25,7 +25,8 @@ enum CaptureWay {
     /// kvmprof stops the vCPU for each sample, by ptrace: everything that can be seen of a guest
     #[default]
     Ptrace,
-    /// The host's kernel takes samples in an interrupt, by eBPF: nothing is stopped, and there are no call stacks
+    /// The host's kernel takes samples in an interrupt, by eBPF: nothing is stopped. On hosts with VT-x there are no call
+    /// stacks
     Kernel,
 }
 

@@ -48,7 +48,8 @@ pub enum Capture {
     /// This process, which stops the vCPU by ptrace(2) for each.
     #[default]
     Ptrace,
-    /// The host's kernel, without stopping the vCPU's thread: less guest time a sample, and no call stacks.
+    /// The host's kernel, without stopping the vCPU's thread: less guest time a sample. On hosts with
+    /// VT-x there are no call stacks.
     Kernel,
 }
 
