@@ -12,6 +12,12 @@ says 'idle is'
 sampled 400
 until status working; do usleep 50000; done
 cp /run/working "$stream.working"
+case "$options" in
+*kernel*)
+    # Of the same work, with stacks, by a recorder beside pcs.
+    kvmprof record --socket "$socket" --seconds 8 --output "$LAB_OUT/stacks.kvmprof"
+    ;;
+esac
 tell enough
 says 'work done'
 stop_gathering

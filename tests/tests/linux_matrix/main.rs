@@ -9,6 +9,7 @@ mod work;
 
 use std::ops::Range;
 
+use kvmprof_recording::{Mode, StackEnd};
 use kvmprof_tests::linux::{
     Console, Finished, Program, Scenario, Stream, debian, guest_init, guest_program,
     kernel_knowledge, once,
@@ -266,4 +267,29 @@ tests! {
     work_of_the_second_program_is_its_own: work::check_second;
     work_of_threads_is_of_one_process: work::check_threads;
     work_leaves_a_sleeper_out: work::check_sleeper;
+}
+
+/// What the host's kernel has copied of stacks while the guest ran on leads to their outermost frames.
+#[test]
+fn recordings_by_the_hosts_kernel_have_whole_stacks() {
+    let run = Run::of(LINUX_6_12_BY_THE_HOSTS_KERNEL);
+    let (contents, samples) = run.finished.recording("stacks.kvmprof");
+    assert_eq!(contents.info.clock, "kernel");
+    let ends = |mode: Mode| {
+        let of_mode = samples.iter().filter(|(sample, _)| sample.mode == mode);
+        let ends = of_mode.map(|(sample, _)| sample.stack.kernel_end);
+        let whole = |end: &StackEnd| *end == StackEnd::Complete;
+        let all: Vec<StackEnd> = ends.collect();
+        (all.iter().copied().filter(whole).count(), all.len())
+    };
+    let (whole, all) = ends(Mode::Kernel);
+    println!("{whole} of {all} kernel stacks are whole");
+    assert!(all >= 20 && whole * 100 >= all * 90);
+    let user = samples
+        .iter()
+        .filter(|(sample, _)| sample.mode == Mode::User);
+    let named = user.clone().filter(|(sample, _)| sample.pid > 0).count();
+    let user = user.count();
+    println!("{named} of {user} user samples have a process");
+    assert!(user >= 50 && named * 100 >= user * 99);
 }
