@@ -28,7 +28,7 @@ pub enum Capability {
 /// `_LINUX_CAPABILITY_VERSION_3`.
 const VERSION: u32 = 0x2008_0522;
 
-/// Has `command` run as [`NOBODY`] with these capabilities and no others.
+/// Has `command` run as the user `nobody` with these capabilities and no others.
 pub fn as_nobody_with(command: &mut Command, capabilities: &'static [Capability]) {
     // SAFETY: the closure only makes system calls, which may be made between fork and exec.
     unsafe { command.pre_exec(move || become_nobody(capabilities)) };
