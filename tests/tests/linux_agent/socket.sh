@@ -1,5 +1,5 @@
 start demo --kernel /lab/demo.elf
 pcsd --port "$socket" || exit 90
-agent_pcs >"$LAB_OUT/checks"
+agent_pcs elsewhere >"$LAB_OUT/checks"
 kill "$(pidof pcsd)" "$machine"
 ended
