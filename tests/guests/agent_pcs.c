@@ -134,7 +134,7 @@ static pid_t start_in_namespace(int fd, int command, int answers)
 		;
 }
 
-/* The only child of a process. It takes a kernel with CONFIG_PROC_CHILDREN, which Debian's cloud kernels lack. */
+/* The only child of a process. It takes a kernel with CONFIG_PROC_CHILDREN. */
 static pid_t child_of(pid_t parent)
 {
 	char name[60];
