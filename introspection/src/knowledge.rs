@@ -217,6 +217,11 @@ impl GuestKnowledge {
         self.guest.get().is_none()
     }
 
+    /// True for a Linux guest, and as long as the guest may turn out to be one.
+    pub fn may_be_linux(&self) -> bool {
+        self.is_pending() || self.linux().is_some()
+    }
+
     /// False for a guest of whose processes nothing is known, or nothing yet.
     pub fn tells_processes(&self) -> bool {
         !matches!(self.guest(), Guest::Unknown(_))

@@ -5,13 +5,12 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
 use kvmprof_attach::tracer::{Look, TracedVcpu};
 use kvmprof_introspection::{KernelPulse, KernelWatch, LinuxKnowledge, Registers};
 
 use super::vcpu::{AttachedCommon, REFRESH_NS};
 use crate::clock::{ThreadTimes, monotonic_ns};
-use crate::vcpu::select_registers;
+use crate::vcpu::{has_started, select_registers};
 
 /// Between two rounds of looks.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -52,10 +51,7 @@ impl Watched {
     /// Its registers, unless it hasn't been started yet or can't be stopped now.
     fn registers(&mut self) -> Option<Registers> {
         let looked = self.traced.look(|vcpu| {
-            let has_started = matches!(
-                vcpu.mp_state()?,
-                KVM_MP_STATE_RUNNABLE | KVM_MP_STATE_HALTED
-            );
+            let has_started = has_started(vcpu.mp_state()?);
             let (regs, sregs) = vcpu.registers()?;
             Ok(has_started.then(|| select_registers(&regs, &sregs)))
         });

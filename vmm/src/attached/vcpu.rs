@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
+use kvm_bindings::KVM_MP_STATE_HALTED;
 use kvmprof_attach::sampling::SamplingHost;
 use kvmprof_attach::tracer::{Look, State, TraceError, TracedVcpu};
 use kvmprof_attach::{AttachError, AttachedMemory};
@@ -14,7 +14,9 @@ use kvmprof_recording::Sample;
 
 use super::backend::AttachedBackend;
 use crate::clock::{ElapsedTicks, Generation, TickSource, VcpuClock, monotonic_ns};
-use crate::vcpu::{TickSender, VcpuShared, VcpuView, not_started, select_registers, signals};
+use crate::vcpu::{
+    TickSender, VcpuShared, VcpuView, has_started, not_started, select_registers, signals,
+};
 
 /// How often the memory slots are looked at, in ns.
 pub(super) const REFRESH_NS: u64 = 1_000_000_000;
@@ -289,10 +291,7 @@ fn capture(
     time: u64,
 ) -> Result<(Sample, bool), TraceError> {
     if !*started {
-        *started = matches!(
-            vcpu.mp_state()?,
-            KVM_MP_STATE_RUNNABLE | KVM_MP_STATE_HALTED
-        );
+        *started = has_started(vcpu.mp_state()?);
     }
     if !*started {
         return Ok((not_started(view.vcpu, time), true));

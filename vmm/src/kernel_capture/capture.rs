@@ -101,8 +101,7 @@ pub fn check(
     knowledge: &GuestKnowledge,
 ) -> Result<(), KernelCaptureError> {
     // Nothing but Linux is ever learned later on.
-    let may_be_linux = knowledge.is_pending() || knowledge.linux().is_some();
-    if !host.knows_privilege() && !may_be_linux {
+    if !host.knows_privilege() && !knowledge.may_be_linux() {
         return Err(KernelCaptureError::NoPrivilege);
     }
     for (descriptor, tid) in vcpus.iter().copied() {

@@ -1,13 +1,13 @@
 //! What a record of the host's kernel says of the guest.
 
-use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
+use kvm_bindings::KVM_MP_STATE_HALTED;
 use kvmprof_attach::sampling::Record;
 use kvmprof_introspection::{Identity, PhysicalMemory, ProcessPlaces, Registers};
 use kvmprof_recording::Sample;
 
 use super::ring::Interrupted;
 use crate::clock::ClockSetting;
-use crate::vcpu::{Copied, TickSender, VcpuView, not_started, page_table_root};
+use crate::vcpu::{Copied, TickSender, VcpuView, has_started, not_started, page_table_root};
 
 /// What is known of a vCPU when its records are read.
 #[derive(Clone, Copy, Debug)]
@@ -36,13 +36,9 @@ impl Reader<'_> {
     ) -> Option<Sample> {
         view.clear();
         (record.is_own() && !self.is_in_doubt).then_some(())?;
-        let is_started = matches!(
-            record.mp_state(),
-            KVM_MP_STATE_RUNNABLE | KVM_MP_STATE_HALTED
-        );
         let mut sample = not_started(view.vcpu, record.time());
         // Such a vCPU has no meaningful registers.
-        if !is_started {
+        if !has_started(record.mp_state()) {
             return Some(sample);
         }
         sample.pc = match interrupted {

@@ -64,8 +64,7 @@ impl KernelSampling {
     /// Whether its samples have all that recordings want of the guest of which `knowledge` is known.
     pub fn serves_recordings(&self, knowledge: &GuestKnowledge) -> bool {
         // Other guests than Linux have neither stacks nor mappings by exits.
-        let may_be_linux = knowledge.is_pending() || knowledge.linux().is_some();
-        self.host.knows_privilege() || !may_be_linux
+        self.host.knows_privilege() || !knowledge.may_be_linux()
     }
 }
 

@@ -22,4 +22,4 @@ pub use kicker::Kicker;
 pub use ring::{Doorbell, RING_ENTRIES, TickReceiver, TickSender, tick_ring};
 pub use stopped::{SEARCH_PERIOD, StoppedVcpu, in_turn};
 pub use thread::{Ending, VcpuCommon, VcpuShared, VcpuThread};
-pub(crate) use view::{Copied, VcpuView, not_started};
+pub(crate) use view::{Copied, VcpuView, has_started, not_started};

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
+use kvm_bindings::KVM_MP_STATE_HALTED;
 use kvm_ioctls::VcpuFd;
 use kvmprof_recording::{EventKind, Sample};
 
 use super::capture::{RegisterSource, read_by_ioctls};
 use super::exits::{ExitCounter, GuestExit};
 use super::kernel_clock::KernelClock;
-use super::view::{VcpuView, not_started};
+use super::view::{VcpuView, has_started, not_started};
 use super::{StoppedVcpu, TickSender, VcpuShared, signals};
 use crate::clock::{ClockSetting, ElapsedTicks, Generation, TickSource, VcpuClock, monotonic_ns};
 use crate::counters::VcpuCounting;
@@ -314,10 +314,7 @@ impl Sampler {
 
     fn has_started(&mut self, fd: &VcpuFd) -> bool {
         if !self.started {
-            self.started = match mp_state(fd) {
-                Some(state) => state == KVM_MP_STATE_RUNNABLE || state == KVM_MP_STATE_HALTED,
-                None => true,
-            };
+            self.started = mp_state(fd).is_none_or(has_started);
         }
         self.started
     }

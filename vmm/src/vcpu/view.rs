@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
 use kvmprof_introspection::{
     AddressSpace, GuestKnowledge, PhysicalMemory, Registers, Stack, StackCopy, VcpuIntrospector,
 };
@@ -12,6 +13,11 @@ use super::capture::{interrupt_priority_level, page_table_root};
 use crate::clock::{ClockSetting, ElapsedTicks};
 
 const HLT: u8 = 0xf4;
+
+/// Whether a vCPU in this state (`KVM_MP_STATE_*`) has been started, so that its registers mean something.
+pub fn has_started(mp_state: u32) -> bool {
+    matches!(mp_state, KVM_MP_STATE_RUNNABLE | KVM_MP_STATE_HALTED)
+}
 
 /// The sample of a vCPU that hasn't been started yet: an application processor that has not had its SIPI.
 pub fn not_started(vcpu: u16, time: u64) -> Sample {

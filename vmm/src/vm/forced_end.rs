@@ -6,10 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use signal_hook::SigId;
-use signal_hook::low_level::{pipe, unregister};
-
-use super::termination::{SIGNALS, take_signals_here};
+use super::termination::{SignalBytes, take_signals_here};
 use crate::console::restore_terminal;
 
 /// How long an end in order may still take after the second request.
@@ -20,8 +17,7 @@ const STATUS: i32 = 1;
 /// The thread that sees to it. Dropped, it ends, and signals end nothing by force.
 #[derive(Debug)]
 pub(super) struct ForcedEnd {
-    handlers: Vec<SigId>,
-    signalled: UnixStream,
+    signals: SignalBytes,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -31,32 +27,21 @@ impl ForcedEnd {
     /// # Errors
     /// When the host gives no socket or thread.
     pub fn new() -> io::Result<Self> {
-        let (signalled, write) = UnixStream::pair()?;
-        // Its handlers can't wait.
-        write.set_nonblocking(true)?;
-        let mut forced = Self {
-            handlers: Vec::new(),
-            signalled,
-            thread: None,
-        };
-        for signal in SIGNALS {
-            let handler = pipe::register(signal, write.try_clone()?)?;
-            forced.handlers.push(handler);
-        }
-        let requests = forced.signalled.try_clone()?;
+        let signals = SignalBytes::new()?;
+        let requests = signals.stream.try_clone()?;
         let builder = thread::Builder::new().name("forced end".into());
-        forced.thread = Some(builder.spawn(move || await_second(requests))?);
-        Ok(forced)
+        Ok(Self {
+            signals,
+            thread: Some(builder.spawn(move || await_second(requests))?),
+        })
     }
 }
 
 impl Drop for ForcedEnd {
     fn drop(&mut self) {
-        for handler in self.handlers.drain(..) {
-            unregister(handler);
-        }
+        self.signals.stop();
         // That can only fail if it is over already.
-        let _ = self.signalled.shutdown(Shutdown::Both);
+        let _ = self.signals.stream.shutdown(Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             // A panic of that thread has been reported already.
             let _ = thread.join();

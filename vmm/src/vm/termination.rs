@@ -17,7 +17,7 @@ use super::event_loop::add;
 use super::forced_end::ForcedEnd;
 
 /// The signals that ask for the end.
-pub(super) const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// Goes to the event thread like those, for the console, but ends nothing.
 const WINDOW_CHANGE: i32 = libc::SIGWINCH;
@@ -56,11 +56,50 @@ fn change_mask(how: i32) -> io::Result<()> {
     }
 }
 
+/// Those signals, a byte for each.
+#[derive(Debug)]
+pub(super) struct SignalBytes {
+    handlers: Vec<SigId>,
+    /// Where they are read.
+    pub stream: UnixStream,
+}
+
+impl SignalBytes {
+    /// Catches the signals from now on.
+    ///
+    /// # Errors
+    /// When the host gives no socket.
+    pub fn new() -> io::Result<Self> {
+        let (stream, write) = UnixStream::pair()?;
+        let mut bytes = Self {
+            handlers: Vec::new(),
+            stream,
+        };
+        for signal in SIGNALS {
+            let handler = pipe::register(signal, write.try_clone()?)?;
+            bytes.handlers.push(handler);
+        }
+        Ok(bytes)
+    }
+
+    /// Catches no more: for who closes the stream.
+    pub fn stop(&mut self) {
+        for handler in self.handlers.drain(..) {
+            unregister(handler);
+        }
+    }
+}
+
+impl Drop for SignalBytes {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
 /// Waits for one of those signals, and for a request of the program itself.
 #[derive(Debug)]
 pub struct Termination {
-    signalled: UnixStream,
-    handlers: Vec<SigId>,
+    signals: SignalBytes,
     stop_request: EventFd,
     requested: bool,
     /// In case that nobody hears them here.
@@ -73,20 +112,14 @@ impl Termination {
     /// # Errors
     /// When the host gives no socket or eventfd.
     pub fn new() -> io::Result<Self> {
-        let (signalled, write) = UnixStream::pair()?;
-        signalled.set_nonblocking(true)?;
-        let mut termination = Self {
-            signalled,
-            handlers: Vec::new(),
+        let signals = SignalBytes::new()?;
+        signals.stream.set_nonblocking(true)?;
+        Ok(Self {
+            signals,
             stop_request: EventFd::new(EFD_NONBLOCK)?,
             requested: false,
             _forced_end: ForcedEnd::new()?,
-        };
-        for signal in SIGNALS {
-            let handler = pipe::register(signal, write.try_clone()?)?;
-            termination.handlers.push(handler);
-        }
-        Ok(termination)
+        })
     }
 
     /// An event: writing to it ends the guest.
@@ -108,24 +141,16 @@ impl Termination {
     }
 }
 
-impl Drop for Termination {
-    fn drop(&mut self) {
-        for handler in self.handlers.drain(..) {
-            unregister(handler);
-        }
-    }
-}
-
 impl MutEventSubscriber for Termination {
     fn process(&mut self, _events: Events, _ops: &mut EventOps) {
         // Nothing in one of them is no error: the other one has called.
         let _ = self.stop_request.read();
-        while matches!(self.signalled.read(&mut [0; 16]), Ok(1..)) {}
+        while matches!(self.signals.stream.read(&mut [0; 16]), Ok(1..)) {}
         self.requested = true;
     }
 
     fn init(&mut self, ops: &mut EventOps) {
-        add(ops, Events::new(&self.signalled, EventSet::IN));
+        add(ops, Events::new(&self.signals.stream, EventSet::IN));
         add(ops, Events::new(&self.stop_request, EventSet::IN));
     }
 }
