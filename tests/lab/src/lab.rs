@@ -47,6 +47,7 @@ pub struct Lab {
     command: Vec<String>,
     out: Option<PathBuf>,
     timeout: Option<Duration>,
+    run_limit: Option<Duration>,
     quiet_limit: Duration,
     forward: bool,
     output_limit: u64,
@@ -81,6 +82,7 @@ impl Default for Lab {
             command: Vec::new(),
             out: None,
             timeout: None,
+            run_limit: None,
             quiet_limit: QUIET_LIMIT,
             forward: false,
             output_limit: 64 << 20,
@@ -176,6 +178,13 @@ impl Lab {
         self
     }
 
+    /// As [`Self::timeout`], but time in which this host was too busy to run the machine doesn't count.
+    #[must_use]
+    pub fn run_limit(mut self, limit: Duration) -> Self {
+        self.run_limit = Some(limit);
+        self
+    }
+
     /// Ends the machine when nothing has come from it for this time: neither output of the command nor lines on the console. Time
     /// in which this host was too busy to run the machine doesn't count.
     #[must_use]
@@ -234,6 +243,7 @@ impl Lab {
             out: self.out.clone(),
             out_limit: self.out_limit,
             timeout: self.timeout.and_then(deadline),
+            run_limit: self.run_limit,
             quiet_limit: self.quiet_limit,
         };
         let finished = run_until_up(&machine, &options)?;

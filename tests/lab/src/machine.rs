@@ -15,7 +15,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::error::Traces;
-use crate::quiet::Quiet;
+use crate::quiet::{OwnTime, Quiet};
 use crate::streams::{self, Counted, Progress};
 use crate::{LabError, outfolder};
 
@@ -74,6 +74,8 @@ pub(crate) struct RunOptions {
     pub out_limit: u64,
     /// After how long the machine is ended, and when that is.
     pub timeout: Option<(Duration, Instant)>,
+    /// For how long the machine may run, of the time in which the host lets it.
+    pub run_limit: Option<Duration>,
     /// For how long the machine may be silent once it is up.
     pub quiet_limit: Duration,
 }
@@ -213,10 +215,11 @@ fn follow(mut child: Child, ours: Streams, options: &RunOptions) -> Result<Finis
 
         let mut watch = Watch {
             events,
+            run: OwnTime::new(child.id()),
             quiet: Quiet::new(child.id(), &bytes),
             is_up: false,
         };
-        let end = watch.wait(options.timeout, options.quiet_limit);
+        let end = watch.wait(Some(options), options.quiet_limit);
         let stopped = match end {
             End::Silent(_) | End::Late(_) if watch.is_up => watch.stop(&mut orders),
             _ => end,
@@ -246,13 +249,14 @@ fn follow(mut child: Child, ours: Streams, options: &RunOptions) -> Result<Finis
 /// Waits for what the threads tell, and looks at the limits.
 struct Watch<'a> {
     events: Receiver<Event>,
+    run: OwnTime,
     quiet: Quiet<'a>,
     is_up: bool,
 }
 
 impl Watch<'_> {
-    /// Waits until every sender is gone, or a limit is reached.
-    fn wait(&mut self, timeout: Option<(Duration, Instant)>, quiet_limit: Duration) -> End {
+    /// Waits until every sender is gone, or a limit is reached; that of silence or, if given, one of `limits`.
+    fn wait(&mut self, limits: Option<&RunOptions>, quiet_limit: Duration) -> End {
         loop {
             match self.events.recv_timeout(LOOK) {
                 Ok(Event::Ready) => self.is_up = true,
@@ -261,15 +265,21 @@ impl Watch<'_> {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return End::Closed,
             }
-            match timeout {
-                Some((limit, deadline)) if Instant::now() >= deadline => return End::Late(limit),
-                _ => {}
+            if let Some(limit) = limits.and_then(|limits| self.reached(limits)) {
+                return End::Late(limit);
             }
             let quiet_limit = if self.is_up { quiet_limit } else { BOOT_LIMIT };
             if self.quiet.time() >= quiet_limit {
                 return End::Silent(quiet_limit);
             }
         }
+    }
+
+    /// The limit of the machine's time that is reached.
+    fn reached(&self, limits: &RunOptions) -> Option<Duration> {
+        let timeout = limits.timeout.filter(|(_, end)| Instant::now() >= *end);
+        let run_limit = || limits.run_limit.filter(|it| self.run.elapsed() >= *it);
+        timeout.map(|(limit, _)| limit).or_else(run_limit)
     }
 
     /// Has the command ended and the output folder sent.

@@ -1,4 +1,4 @@
-//! For how long nothing has come from a machine, whatever else its host has to do.
+//! For how long a machine could run, and for how long nothing has come from it, whatever else its host has to do.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,31 +8,54 @@ use std::time::{Duration, Instant};
 /// By thread id, for how long the thread has waited for a processor while it could have run, in ns.
 type RunDelays = BTreeMap<u32, u64>;
 
-/// Measures how long a process has been silent. Time in which the host gave the process no processor doesn't count: on a
-/// busy host a machine is slow, but it doesn't hang.
-pub(crate) struct Quiet<'a> {
+/// Measures for how long a process could run. Time in which the host gave it no processor doesn't count: on a busy host a machine
+/// is slow, but it doesn't hang.
+pub(crate) struct OwnTime {
     process: u32,
-    bytes: &'a AtomicU64,
-    seen: u64,
     since: Instant,
     delays: RunDelays,
+}
+
+impl OwnTime {
+    /// Begins now, for the process with that id.
+    pub(crate) fn new(process: u32) -> Self {
+        Self {
+            process,
+            since: Instant::now(),
+            delays: run_delays(process),
+        }
+    }
+
+    /// How long that has been.
+    pub(crate) fn elapsed(&self) -> Duration {
+        own_time(
+            self.since.elapsed(),
+            &self.delays,
+            &run_delays(self.process),
+        )
+    }
+}
+
+/// Measures how long a process has been silent, of the time in which it could run.
+pub(crate) struct Quiet<'a> {
+    bytes: &'a AtomicU64,
+    seen: u64,
+    time: OwnTime,
 }
 
 impl<'a> Quiet<'a> {
     /// Begins now. `bytes` counts what comes from the process with that id.
     pub(crate) fn new(process: u32, bytes: &'a AtomicU64) -> Self {
         Self {
-            process,
             bytes,
             seen: bytes.load(Ordering::Relaxed),
-            since: Instant::now(),
-            delays: run_delays(process),
+            time: OwnTime::new(process),
         }
     }
 
     /// Begins anew.
     pub(crate) fn begin(&mut self) {
-        *self = Self::new(self.process, self.bytes);
+        *self = Self::new(self.time.process, self.bytes);
     }
 
     /// How long the process has been silent. Output is noticed by these calls: they should be much more frequent than what the
@@ -41,11 +64,7 @@ impl<'a> Quiet<'a> {
         if self.bytes.load(Ordering::Relaxed) != self.seen {
             self.begin();
         }
-        own_time(
-            self.since.elapsed(),
-            &self.delays,
-            &run_delays(self.process),
-        )
+        self.time.elapsed()
     }
 }
 
@@ -103,12 +122,12 @@ mod tests {
     fn output_ends_the_silence() {
         let bytes = AtomicU64::new(7);
         let mut quiet = Quiet::new(std::process::id(), &bytes);
-        let start = quiet.since;
+        let start = quiet.time.since;
         quiet.time();
-        assert_eq!(quiet.since, start);
+        assert_eq!(quiet.time.since, start);
         bytes.store(8, Ordering::Relaxed);
         quiet.time();
-        assert!(quiet.since > start && quiet.seen == 8);
+        assert!(quiet.time.since > start && quiet.seen == 8);
     }
 
     #[test]

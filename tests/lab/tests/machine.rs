@@ -177,12 +177,10 @@ fn what_qemu_says_is_passed_on() {
 #[test]
 fn a_machine_that_runs_too_long_is_ended() {
     let limit = Duration::from_secs(1);
-    let error = Lab::new()
-        .timeout(limit)
-        .command(["sleep", "1000"])
-        .run()
-        .unwrap_err();
-    assert!(matches!(error, LabError::Timeout { .. }), "{error}");
+    for lab in [Lab::new().timeout(limit), Lab::new().run_limit(limit)] {
+        let error = lab.command(["sleep", "1000"]).run().unwrap_err();
+        assert!(matches!(error, LabError::Timeout { .. }), "{error}");
+    }
 }
 
 /// The command is ended, and what it has left so far comes back.

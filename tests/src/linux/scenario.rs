@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use kvmprof_lab::{InitramfsBuilder, Kernel, Lab};
 use kvmprof_recording::Sample;
@@ -14,6 +15,10 @@ use super::{Console, Program, Stream, turn};
 
 const DRIVER: &str = include_str!("driver.sh");
 const GUEST: &str = include_str!("guest.sh");
+
+/// Machines that run their guests at a crawl have been seen, an hour long, though every step came; the same scenario takes a minute
+/// or three otherwise. A machine that this host doesn't let run has more time.
+const RUN_LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// A guest's user space that starts with `script`, after what all of them need, and has `programs`
 /// in `/bin`, by name.
@@ -55,7 +60,8 @@ impl Scenario {
     pub fn new() -> Self {
         let kvmprof = kvmprof_lab::build_program("kvmprof").expect("kvmprof");
         let out = tempfile::tempdir().expect("temporary folder");
-        let lab = Lab::new().add(kvmprof, "/lab/kvmprof").out(out.path());
+        let lab = Lab::new().add(kvmprof, "/lab/kvmprof");
+        let lab = lab.out(out.path()).run_limit(RUN_LIMIT);
         Self { lab, out }
     }
 

@@ -12,20 +12,31 @@ says 'idle is'
 sampled 400
 until status working; do usleep 50000; done
 cp /run/working "$stream.working"
-case "$options" in
-*kernel*)
-    # Of the same work, with stacks, by a recorder beside pcs.
-    kvmprof record --socket "$socket" --seconds 8 --output "$LAB_OUT/stacks.kvmprof"
-    ;;
-esac
 tell enough
 says 'work done'
 stop_gathering
+
+case "$options" in
+*kernel*)
+    tell stacks
+    says 'stacks begin'
+    record stacks.kvmprof
+    sampled 800
+    stop_recording
+    tell enough
+    says 'stacks end'
+    ;;
+esac
 
 tell group
 says 'group is'
 gather group --group "$(sed -n 's/^group is \([0-9]*\).*/\1/p' $console)" --hz 80
 sampled 150
+# A slow machine has gathered samples of one or two by now.
+until [ "$(grep -c '^one of the group has gone' $console)" -ge 4 ]; do
+    alive "$(wc -c <"$console") bytes on the console"
+    usleep 50000
+done
 tell go
 says 'group done'
 stop_gathering

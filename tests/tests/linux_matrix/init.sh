@@ -22,9 +22,20 @@ accounts after
 echo work done
 
 read -r word
+if [ "$word" = stacks ]; then
+    # One vCPU is mostly in the kernel.
+    sh -c 'while :; do cat /proc/stat >/dev/null; done' & reader=$!
+    hog_one & one=$!
+    echo stacks begin
+    read -r word
+    kill $reader $one
+    wait $reader $one
+    echo stacks end
+    read -r word
+fi
 accounts later
 hog_one & one=$!
-setsid sh -c 'while :; do brief; done' & group=$!
+setsid sh -c 'while :; do brief; echo one of the group has gone; done' & group=$!
 # It leads its group once it has called setsid(2).
 until [ "$(cut -d ' ' -f 5 /proc/$group/stat)" = $group ]; do usleep 1000; done
 echo "group is $group"

@@ -284,7 +284,7 @@ fn recordings_by_the_hosts_kernel_have_whole_stacks() {
     };
     let (whole, all) = ends(Mode::Kernel);
     println!("{whole} of {all} kernel stacks are whole");
-    assert!(all >= 20 && whole * 100 >= all * 90);
+    assert!(all >= 100 && whole * 100 >= all * 90);
     let user = samples
         .iter()
         .filter(|(sample, _)| sample.mode == Mode::User);
