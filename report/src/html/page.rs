@@ -93,7 +93,7 @@ fn warnings(profile: &Profile) -> String {
     }
     if !profile.selection.time.is_all() {
         warn(
-            "Only a part of the time is shown; ticks without a sample are placed there by reckoning.",
+            "Only a part of the time is shown; how many ticks without a sample fall into it is an estimate.",
         );
     }
     if !profile.has_symbols() {

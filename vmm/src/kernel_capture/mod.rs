@@ -1,9 +1,9 @@
 //! Samples that the host's kernel takes, without stopping the vCPU's thread: the kernel puts them into a ring, from where they
-//! are taken now and then, and the account of ticks is reckoned.
+//! are taken now and then, and the account of the other ticks is worked out then.
 
+mod account;
 mod capture;
 mod error;
-mod reckoning;
 mod ring;
 mod sample;
 mod ticks;

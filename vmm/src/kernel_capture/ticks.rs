@@ -1,7 +1,7 @@
 //! The ticks of one vCPU that the host's kernel samples.
 
+use super::account::RunTimeAccount;
 use super::capture::Capture;
-use super::reckoning::Reckoning;
 use super::ring::Entry;
 use super::sample::Reader;
 use crate::clock::{ElapsedTicks, Grid, ThreadTimes, monotonic_ns};
@@ -13,7 +13,7 @@ use kvmprof_recording::Ticks;
 #[derive(Debug)]
 pub struct KernelTicks {
     grid: Grid,
-    reckoning: Reckoning,
+    account: RunTimeAccount,
     /// Who samples; `None`: the host's kernel refuses to, and ticks are lost.
     pub capture: Option<Capture>,
 }
@@ -22,7 +22,7 @@ impl KernelTicks {
     /// The ticks of `grid`, of which none has passed at `now` (ns), when the vCPU's thread's times are `times`.
     pub fn new(grid: Grid, now: u64, times: ThreadTimes, capture: Option<Capture>) -> Self {
         Self {
-            reckoning: Reckoning::new(grid.period(), now, times),
+            account: RunTimeAccount::new(grid.period(), now, times),
             grid,
             capture,
         }
@@ -60,7 +60,7 @@ impl KernelTicks {
         let times = times()?;
         let now = monotonic_ns();
         let passed = self.grid.take(now);
-        let elapsed = (self.reckoning).account(now, times, passed, sampled, lost);
+        let elapsed = self.account.explain(now, times, passed, sampled, lost);
         let ticks = Ticks {
             vcpu: view.vcpu,
             idle: elapsed.idle,

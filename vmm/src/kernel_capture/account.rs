@@ -1,7 +1,7 @@
 //! What became of the ticks of a clock that advances only while its thread runs.
 //!
 //! The grid of ticks is in wall-clock time. Where the thread runs there is a sample for each period; what the host's
-//! scheduler says of the time between tells stolen ticks from idle ones. All of it is reckoned now and then, in whole
+//! scheduler says of the time between tells stolen ticks from idle ones. The account is made now and then, in whole
 //! periods: up to [`SLACK`] ticks stay open from one time to the next.
 
 use crate::clock::{ElapsedTicks, ThreadTimes};
@@ -13,7 +13,7 @@ const LAG: i64 = 20_000_000;
 
 /// The account of one vCPU's thread.
 #[derive(Clone, Copy, Debug)]
-pub struct Reckoning {
+pub struct RunTimeAccount {
     /// In ns.
     period: i64,
     at: u64,
@@ -27,7 +27,7 @@ pub struct Reckoning {
     asleep: i64,
 }
 
-impl Reckoning {
+impl RunTimeAccount {
     /// From `now` (ns) on, when the thread's times were `times`. The grid's period is in ns, and not 0.
     pub fn new(period: u64, now: u64, times: ThreadTimes) -> Self {
         Self {
@@ -43,7 +43,7 @@ impl Reckoning {
 
     /// `ticks` of the grid have passed until `now`, when the thread's times are `times`; `sampled` of them brought a sample,
     /// and `lost` samples found no room. What became of the others.
-    pub fn account(
+    pub fn explain(
         &mut self,
         now: u64,
         times: ThreadTimes,
@@ -119,7 +119,7 @@ mod tests {
     }
 
     fn account(spans: &[Span]) -> ([u64; 3], u64) {
-        let mut reckoning = Reckoning::new(PERIOD, 0, ThreadTimes::default());
+        let mut account = RunTimeAccount::new(PERIOD, 0, ThreadTimes::default());
         let (mut now, mut ticks, mut times) = (0, 0, ThreadTimes::default());
         let mut sums = [0; 3];
         for span in spans {
@@ -128,7 +128,7 @@ mod tests {
             times.delay += span.delay;
             let passed = now / PERIOD - ticks;
             ticks += passed;
-            let elapsed = reckoning.account(now, times, passed, span.sampled, span.lost);
+            let elapsed = account.explain(now, times, passed, span.sampled, span.lost);
             for (sum, more) in sums
                 .iter_mut()
                 .zip([elapsed.idle, elapsed.stolen, elapsed.lost])
@@ -188,15 +188,15 @@ mod tests {
             asleep: 4 * PERIOD,
             ..span(0, 0, 0, 4, 0)
         };
-        let mut reckoning = Reckoning::new(PERIOD, 0, ThreadTimes::default());
+        let mut account = RunTimeAccount::new(PERIOD, 0, ThreadTimes::default());
         let times = ThreadTimes::default();
-        let first = reckoning.account(4 * PERIOD, times, 4, early.sampled, 0);
+        let first = account.explain(4 * PERIOD, times, 4, early.sampled, 0);
         assert_eq!(first, ElapsedTicks::default());
         let told = ThreadTimes {
             run: 4 * PERIOD,
             delay: 0,
         };
-        let second = reckoning.account(8 * PERIOD, told, 4, 0, 0);
+        let second = account.explain(8 * PERIOD, told, 4, 0, 0);
         assert_eq!(second.idle, 4);
     }
 
