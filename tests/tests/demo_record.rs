@@ -7,9 +7,9 @@ use std::path::Path;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{Ledger, PROF_ALL};
 use kvmprof_abi::prf::ALL_VCPUS;
-use kvmprof_abi::recorder::{REC_START, REC_STOP, STACK_KERNEL, STACK_USER};
+use kvmprof_abi::recorder::{MAX_RECORDINGS, REC_START, REC_STOP, STACK_KERNEL, STACK_USER};
 use kvmprof_abi::wire::device;
-use kvmprof_client::Connection;
+use kvmprof_client::{ClientError, Connection, RemoteDevice};
 use kvmprof_demo_guest::{Mode, ROWS, function_at, rows};
 use kvmprof_recording::Sample;
 use kvmprof_recording::file::{Contents, Recording};
@@ -139,6 +139,29 @@ fn a_recorder_runs_beside_pcs_and_prf() {
         let (_, contents) = recorded(&path);
         assert_eq!(contents.closed, Some(contents.account));
         assert!(contents.account.ticks >= ticks);
+    });
+}
+
+/// Not even by many connections. One that is over counts until it is closed: the client may not have read it yet.
+#[test]
+fn clients_have_a_bounded_number_of_recordings() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
+        let connections = [guest.connect(), guest.connect()];
+        let started = |connection: &Connection| -> Result<RemoteDevice, ClientError> {
+            let recorder = connection.open(device::RECORDER, 0)?;
+            recorder.ioctl(REC_START, 0).map(|_| recorder)
+        };
+        let all = connections.iter().cycle().take(MAX_RECORDINGS);
+        let mut recorders: Vec<RemoteDevice> = all.map(|one| started(one).unwrap()).collect();
+        recorders[0].ioctl(REC_STOP, 0).unwrap();
+        for connection in &connections {
+            let error = started(connection).err().unwrap();
+            assert_eq!(error.errno(), Some(Errno::ENOSPC), "{error}");
+        }
+        recorders.remove(0).close().unwrap();
+        started(&connections[1]).unwrap();
+        guest.stop();
     });
 }
 

@@ -9,7 +9,8 @@ const fn command(number: u32) -> u32 {
 }
 
 /// `REC_START`: starts recording, with the parts of call stacks in the argument, [`STACK_KERNEL`] and [`STACK_USER`].
-/// EINVAL for other bits, and without a clock; EBUSY if it was already started.
+/// EINVAL for other bits, and without a clock; EBUSY if it was already started; ENOSPC if there are
+/// [`MAX_RECORDINGS`] already.
 pub const REC_START: u32 = command(1);
 /// `REC_STOP`: ends the recording; has no effect after its end. EINVAL before [`REC_START`].
 pub const REC_STOP: u32 = command(2);
@@ -17,6 +18,9 @@ pub const REC_STOP: u32 = command(2);
 /// `REC_PIDS`: selects processes; the data are their pids, an i32 each. Without data all are selected, which is the
 /// default. EBUSY after [`REC_START`]; EINVAL if the data are no whole pids, or more than [`MAX_PIDS`].
 pub const REC_PIDS: u32 = command(3);
+
+/// Most recordings of all clients together, from their start until they are closed.
+pub const MAX_RECORDINGS: usize = 16;
 
 /// Maximum number of pids of [`REC_PIDS`].
 pub const MAX_PIDS: usize = 1024;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::recorder::{
-    MAX_PIDS, REC_EVENT, REC_PIDS, REC_START, REC_STOP, STACK_KERNEL, STACK_USER,
+    MAX_PIDS, MAX_RECORDINGS, REC_EVENT, REC_PIDS, REC_START, REC_STOP, STACK_KERNEL, STACK_USER,
 };
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
@@ -141,7 +141,11 @@ impl ClientRecorders {
                 .can_count(event)
                 .map(|()| TickSource::Event(event))?,
         };
-        let pids = std::mem::take(&mut choice.pids);
+        let pids = choice.pids.clone();
+        // Each takes work at every tick, and has up to 32 MiB waiting for its client.
+        if self.started().count() >= MAX_RECORDINGS {
+            return Err(Errno::ENOSPC);
+        }
         let stacks = StackParts {
             kernel: argument & STACK_KERNEL != 0,
             user: argument & STACK_USER != 0,
