@@ -3,6 +3,7 @@
 mod attach;
 mod bar;
 mod clock;
+mod control;
 mod demo;
 mod exit;
 mod list;
@@ -69,6 +70,7 @@ enum Command {
     /// All counts are ticks of the clock, since the guest was started or since a consumer began. In each equation the
     /// terms on the right add up to the number on the left.
     Status(status::StatusArguments),
+    Control(control::ControlArguments),
     /// Record every tick of a running guest to a file, with call stacks
     ///
     /// Any number of recordings can run at once, beside pcs and prf. Ctrl-C ends the recording and closes its file. A file
@@ -101,6 +103,7 @@ impl Program for Arguments {
             Command::Demo(arguments) => arguments,
             Command::List(arguments) => arguments,
             Command::Status(arguments) => arguments,
+            Command::Control(arguments) => arguments,
             Command::Record(arguments) => arguments,
             Command::Pmc(arguments) => arguments,
             Command::Top(arguments) => arguments,

@@ -64,6 +64,7 @@ impl Profiler {
                 .and_then(|devices| devices.virtio())
                 .map(|device| virtio_status(&device.record())),
             held: !self.gate.is_open(),
+            paused: self.wants_pause && !self.has_ended,
             ended: self.has_ended,
         }
     }

@@ -1,6 +1,8 @@
 //! What a vCPU's thread does when KVM_RUN was interrupted, or an event makes a tick: ticks, samples, requests.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
 use kvm_ioctls::VcpuFd;
@@ -17,6 +19,9 @@ use crate::kernel_events::KernelEvent;
 use crate::machine::GuestMemory;
 use crate::profil::VcpuStores;
 use kvmprof_introspection::{GuestKnowledge, Registers};
+
+/// A thread that waits to be kicked looks again after this anyway.
+const LONG: Duration = Duration::from_secs(3600);
 
 /// A vCPU's clock, its capture and the ring that takes the samples away.
 #[derive(Debug)]
@@ -87,8 +92,9 @@ impl Sampler {
         self.send(elapsed, None);
         self.view.follow(&setting);
         self.setting = setting;
-        if !self.stays_in_kernel(&setting) {
-            self.take_ticks_from(fd, setting.source);
+        let effective = setting.effective();
+        if !self.stays_in_kernel(&effective) {
+            self.take_ticks_from(fd, effective.source);
         }
         self.generation = generation;
         self.shared.control.acknowledge(generation);
@@ -107,6 +113,23 @@ impl Sampler {
         };
         self.stores.look(vcpu, now);
         self.counting.look(vcpu);
+    }
+
+    /// Stands still while that is asked for: nothing makes ticks, and requests are answered. Returns when the vCPU may go on,
+    /// or when `stopping` is set and it is kicked. To be called where KVM_RUN has returned EINTR, or before its first call: no
+    /// instruction is unfinished then.
+    pub fn stand_still(&mut self, fd: &mut VcpuFd, stopping: &AtomicBool) {
+        if !self.setting.paused {
+            return;
+        }
+        // Has the guest's watchdogs take no notice of the time that passes (kernel: Documentation/virt/kvm/api.rst,
+        // 4.70). A guest without kvmclock has nothing to take notice by: EINVAL.
+        let _ = fd.kvmclock_ctrl();
+        while self.setting.paused && !stopping.load(Ordering::Relaxed) {
+            signals::wait_for_kick(LONG);
+            self.shared.kicker.seen();
+            self.follow_requests(fd, monotonic_ns());
+        }
     }
 
     fn take_ticks_from(&mut self, fd: &mut VcpuFd, source: Option<TickSource>) {

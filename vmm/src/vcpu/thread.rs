@@ -164,6 +164,7 @@ impl VcpuThread {
 }
 
 fn run_guest(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) -> Ending {
+    sampler.stand_still(fd, &common.stopping);
     loop {
         if common.stopping.load(Ordering::Relaxed) {
             return Ending::Stopped;
@@ -193,6 +194,7 @@ fn run_guest(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) -> End
             Err(error) if error.errno() == libc::EINTR => {
                 sampler.shared.exits.count_interrupted();
                 sampler.interrupted(fd, signals::take_pending());
+                sampler.stand_still(fd, &common.stopping);
             }
             // An application processor that was woken up but has not been started.
             Err(error) if error.errno() == libc::EAGAIN => {}

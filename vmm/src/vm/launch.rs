@@ -12,6 +12,7 @@ use kvm_ioctls::{Cap, Kvm};
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use vmm_sys_util::eventfd::EventFd;
 
+use super::GuestControl;
 use super::event_loop::{EventLoop, Services};
 use super::termination::{Termination, take_signals_here};
 use super::threads::{Profiled, VcpuThreads};
@@ -145,6 +146,8 @@ impl Vm {
             held,
             &doorbell,
         )?;
+        let asked_to_stop = stop_request.try_clone();
+        let control = GuestControl::new(asked_to_stop.map_err(VmError::host("a descriptor"))?);
         let event_thread = EventThread {
             listener,
             termination,
@@ -153,6 +156,7 @@ impl Vm {
             devices: Arc::clone(&devices),
             guest_access: config.guest_access,
             hello,
+            control,
             doorbell,
             plan,
             info,
@@ -354,6 +358,7 @@ struct EventThread {
     devices: Arc<MachineDevices>,
     guest_access: GuestAccess,
     hello: HelloInfo,
+    control: GuestControl,
     doorbell: Arc<Doorbell>,
     plan: ClockPlan,
     info: MachineInfo,
@@ -375,6 +380,7 @@ impl EventThread {
             Some(self.on_vcpus),
             self.sources,
         )));
+        profiler.borrow_mut().be_controlled(self.control);
         if let Some(recorder) = self.recorder {
             profiler.borrow_mut().record(recorder);
         }
