@@ -3,6 +3,7 @@
 mod attach;
 mod bar;
 mod clock;
+mod config;
 mod control;
 mod demo;
 mod exit;
@@ -19,10 +20,11 @@ mod thread_panics;
 mod top;
 mod units;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use kvmprof_tools::command_line::{self, Program};
 use kvmprof_tools::program::{Setup, Tool};
 use profil::{PcsampleArguments, ProfilArguments};
@@ -96,6 +98,10 @@ enum Command {
 }
 
 impl Program for Arguments {
+    fn expand(arguments: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
+        config::expand(&Self::command(), arguments)
+    }
+
     fn chosen(&self) -> &dyn command_line::Command {
         match &self.command {
             Command::Run(arguments) => arguments,

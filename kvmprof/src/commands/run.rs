@@ -1,12 +1,14 @@
 //! `kvmprof run`.
 
+use std::env;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, CommandFactory};
 use kvmprof_abi::prf::{MAX_ADDRESSES, MIN_ADDRESSES};
 
 use super::clock::ClockOptions;
+use super::config;
 use super::exit::{start_error, status_of_guest};
 use super::thread_panics;
 use super::units::{parse_memory, parse_stacks};
@@ -82,12 +84,22 @@ pub struct RunArguments {
     /// absolute:ADDRESS[,OFFSET...]:BYTES, gs:OFFSET[,OFFSET...]:BYTES, or none
     #[arg(long, value_name = "PLACE")]
     pid_at: Option<String>,
+    /// Take options from this TOML file, by their names without the dashes (cpus = 2). Those that are given on the command
+    /// line too take their places
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print all options, with those of --config, in the form of such a file, and run nothing
+    #[arg(long)]
+    print_config: bool,
 }
 
 impl Command for RunArguments {
     /// Runs a guest until it ends.
-    fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let config = self.config()?;
+        if self.print_config {
+            return print_config(console);
+        }
         block_signals().context("Cannot block signals")?;
         thread_panics::end_program();
         let on_terminal = self.console.has_input();
@@ -144,6 +156,16 @@ impl RunArguments {
             knowledge: knowledge.map_err(usage)?,
         })
     }
+}
+
+/// Prints the options of this process's command line.
+fn print_config(console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+    let program = super::Arguments::command();
+    let arguments = config::expand(&program, env::args_os().collect())?;
+    let text = config::print(&program, &arguments)?;
+    let written = console.output.write_all(text.as_bytes());
+    written.context("Cannot write the options")?;
+    Ok(ExitStatus::SUCCESS)
 }
 
 /// Linux, told where its console is.
