@@ -1,6 +1,7 @@
 //! The machine: memory, kernel, tables, vCPUs and devices, made out of a [`MachineConfig`].
 
 mod acpi;
+mod boot;
 mod boot_parameters;
 mod cpuid;
 mod devices;
@@ -9,6 +10,7 @@ pub mod failure;
 mod firmware;
 mod host;
 mod image;
+mod initial_state;
 pub mod layout;
 mod memory;
 mod registers;
@@ -23,6 +25,7 @@ pub use devices::{MachineDevices, UnclaimedAccesses};
 pub use error::MachineError;
 pub use host::{has_hardware_virtualization, open_kvm};
 pub use image::{ImageKind, KernelSource};
+pub use initial_state::VcpuState;
 pub use kvmprof_devices::legacy::power::PowerRequest;
 use kvmprof_devices::virtio::REGISTERS_SIZE;
 pub use memory::GuestMemory;
@@ -31,9 +34,10 @@ pub(crate) use memory::register as register_memory;
 use crate::console::{ConsoleOutput, SerialConsole};
 use crate::virtio::{ConsoleDevice, ConsolePorts};
 use acpi::VirtioMmioDevice;
+use boot::Boot;
 use cpuid::CpuidTemplate;
 use error::kvm as kvm_error;
-use image::{Image, LoadedKernel};
+use initial_state::ChipState;
 
 /// What machine is wanted.
 #[derive(Clone, Debug)]
@@ -58,12 +62,16 @@ pub struct Machine {
     pub memory: GuestMemory,
     /// The vCPUs, whose indexes are their APIC ids.
     pub vcpus: Vec<VcpuFd>,
+    /// The state in which each of them starts.
+    pub vcpu_states: Vec<VcpuState>,
     /// The whole kernel file, for introspection.
     pub image: Arc<[u8]>,
     /// How that file is entered.
     pub kind: ImageKind,
     /// Answers the vCPUs' I/O exits.
     pub devices: Arc<MachineDevices>,
+    boot: Boot,
+    chips: ChipState,
 }
 
 impl Machine {
@@ -81,29 +89,48 @@ impl Machine {
     ) -> Result<Self, MachineError> {
         let cpus = host::check_cpus(kvm, config.cpus)?;
         let memory = memory::allocate(config.memory_bytes)?;
-        let image = Image::read(&config.kernel)?;
         let virtio = virtio
             .map(|ports| ConsoleDevice::new(ports, memory.clone()).map(Arc::new))
             .transpose()?;
         let announced = virtio.as_ref().map(|_| VIRTIO_CONSOLE);
-        let kernel = load_guest(&memory, config, &image, (cpus, announced))?;
+        let boot = Boot::new(config, cpus, announced)?;
+        let kernel = boot.load(&memory)?;
 
         let vm = create_vm(kvm, &memory)?;
+        let chips = ChipState::read(&vm)?;
         let serial = SerialConsole::new(console).map_err(MachineError::EventFd)?;
         vm.register_irqfd(serial.interrupt(), layout::COM1_IRQ)
             .map_err(kvm_error("the serial port's interrupt (KVM_IRQFD)"))?;
         if let Some(virtio) = &virtio {
             virtio.connect(&vm)?;
         }
-        let vcpus = create_vcpus(kvm, &vm, cpus, image.kind(), kernel.entry)?;
+        let vcpus = create_vcpus(kvm, &vm, cpus, boot.kind(), kernel.entry)?;
+        let msrs = initial_state::model_specific_registers(kvm)?;
+        let states = vcpus.iter().map(|vcpu| VcpuState::read(vcpu, &msrs));
         Ok(Self {
             vm,
             memory,
+            vcpu_states: states.collect::<Result<_, _>>()?,
             vcpus,
-            kind: image.kind(),
-            image: Arc::clone(image.bytes()),
+            kind: boot.kind(),
+            image: Arc::clone(boot.image().bytes()),
             devices: Arc::new(MachineDevices::new(serial, virtio)),
+            boot,
+            chips,
         })
+    }
+
+    /// Brings all but the vCPUs into the state in which the machine starts. No vCPU may run meanwhile; each has to be given
+    /// its own state before it does.
+    ///
+    /// # Errors
+    /// If the host refuses a part of it, or the initial RAM disk can't be read any more.
+    pub fn restart(&self) -> Result<(), MachineError> {
+        // Before memory: from here on no device touches that.
+        self.devices.reset();
+        memory::clear(&self.memory)?;
+        self.boot.load(&self.memory)?;
+        self.chips.restore(&self.vm)
     }
 }
 
@@ -131,34 +158,6 @@ fn command_line(asked: &str, linux: bool, virtio: Option<VirtioMmioDevice>) -> S
         }
         _ => asked.to_owned(),
     }
-}
-
-/// Fills guest memory with all that is there before the first instruction.
-fn load_guest(
-    memory: &GuestMemory,
-    config: &MachineConfig,
-    image: &Image,
-    (cpus, virtio): (u8, Option<VirtioMmioDevice>),
-) -> Result<LoadedKernel, MachineError> {
-    let low_end = config.memory_bytes.min(layout::GAP_START);
-    let kernel = image.load(memory, low_end)?;
-    let command_line = command_line(&config.command_line, image.is_linux(), virtio);
-    boot_parameters::load_command_line(memory, image, &command_line)?;
-    let initrd = match &config.initrd {
-        Some(path) => Some(boot_parameters::load_initrd(memory, image, path, low_end)?),
-        None => None,
-    };
-    let rsdp = acpi::write(memory, cpus, virtio.as_slice())?;
-    boot_parameters::write(
-        memory,
-        config.memory_bytes,
-        (image.kind(), &kernel),
-        initrd,
-        rsdp,
-    )?;
-    registers::write_boot_tables(memory, image.kind())?;
-    firmware::write(memory)?;
-    Ok(kernel)
 }
 
 /// A virtual machine with memory, in-kernel interrupt controllers and timer.
@@ -217,6 +216,7 @@ fn create_vcpus(
 
 #[cfg(test)]
 mod tests {
+    use super::image::Image;
     use super::*;
 
     const WORD: &str = "virtio_mmio.device=4K@0xd0000000:5";

@@ -1,12 +1,17 @@
 //! The device `control`: what clients of the host may have the guest do.
 
+use std::sync::Arc;
+
 use kvmprof_abi::control::{CTL_PAUSE, CTL_POWER_BUTTON, CTL_RESET, CTL_RESUME, CTL_STOP};
 use kvmprof_abi::errno::Errno;
 use kvmprof_devices::endpoint::IoctlReply;
+use kvmprof_recording::file::ResetInfo;
 
 use super::Profiler;
 use super::clocks::Flush;
 use super::consumers::{Reply, Request};
+use super::kernel_text::KernelText;
+use super::names::Names;
 use crate::vm::GuestControl;
 
 impl Profiler {
@@ -41,6 +46,22 @@ impl Profiler {
             }
             Request::Read { .. } => Err(Errno::EINVAL),
             Request::Open { .. } | Request::Close => Ok(Reply::Done),
+        }
+    }
+
+    /// Takes note of the guest's restarts: what was known of its processes holds no more, and recordings say where they were.
+    pub(super) fn note_restarts(&mut self) {
+        let Some(control) = &self.control else { return };
+        for time in control.take_restarts() {
+            self.resets += 1;
+            self.names = Names::default();
+            self.kernel_text = KernelText::default();
+            self.processes.forget_spaces();
+            if let Some(block) = (ResetInfo { time }).to_block() {
+                let block: Arc<[u8]> = block.into();
+                let consumers = self.consumers.iter_mut();
+                consumers.for_each(|one| one.take_restart(&block));
+            }
         }
     }
 

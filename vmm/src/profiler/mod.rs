@@ -56,6 +56,7 @@ pub struct Profiler {
     info: MachineInfo,
     control: Option<GuestControl>,
     wants_pause: bool,
+    resets: u64,
     has_ended: bool,
     /// Once the guest has ended: how long recordings may go on.
     recordings_end: Option<Instant>,
@@ -86,6 +87,7 @@ impl Profiler {
             info,
             control: None,
             wants_pause: false,
+            resets: 0,
             has_ended: false,
             recordings_end: None,
         }
@@ -103,6 +105,7 @@ impl Profiler {
 
     /// Takes all that the vCPUs have handed over; true if there was anything.
     pub fn drain(&mut self) -> bool {
+        self.note_restarts();
         let Self {
             clocks,
             consumers,

@@ -65,6 +65,7 @@ impl Profiler {
                 .map(|device| virtio_status(&device.record())),
             held: !self.gate.is_open(),
             paused: self.wants_pause && !self.has_ended,
+            resets: self.resets,
             ended: self.has_ended,
         }
     }

@@ -17,6 +17,9 @@ use crate::console::HvcConsole;
 use crate::lock::lock;
 use crate::machine::{GuestMemory, MachineError, layout};
 
+/// The register by which a driver resets the device when it writes 0 (virtio 1.2, section 4.2.2).
+const STATUS: u64 = 0x70;
+
 /// How many ports carry the framed protocol.
 const ENDPOINT_PORTS: u32 = 2;
 
@@ -137,6 +140,11 @@ impl ConsoleDevice {
         if effect == Effect::Serve {
             self.ask_for_service();
         }
+    }
+
+    /// Resets it, as its driver would: the ports are closed, and memory isn't touched before there is a driver again.
+    pub fn reset(&self) {
+        self.write(STATUS, &[0; 4]);
     }
 
     /// Becomes readable when the device wants to be served.

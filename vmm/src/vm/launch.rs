@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread::{self, JoinHandle};
 
 use event_manager::MutEventSubscriber;
@@ -28,7 +29,8 @@ use crate::profiler::{
     ClockPlan, FileRecorder, MachineInfo, OnVcpus, Profiler, RecordPlan, recording_info,
 };
 use crate::vcpu::{
-    Doorbell, Ending, Gate, KernelSampling, RegisterSource, VcpuCommon, VcpuShared, signals,
+    Doorbell, Ending, Gate, KernelSampling, OnReset, RegisterSource, Restart, VcpuCommon,
+    VcpuShared, signals,
 };
 use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
 use kvmprof_introspection::GuestKnowledge;
@@ -59,6 +61,8 @@ pub struct VmConfig {
     pub record: Option<RecordPlan>,
     /// A folder on the host with the guest's files, where programs are looked for that recordings have stacks of.
     pub sysroot: Option<PathBuf>,
+    /// What a reset of the guest does.
+    pub on_reset: OnReset,
     /// What is known of the guest, if it isn't to be learned from its image.
     pub knowledge: Option<GuestKnowledge>,
 }
@@ -143,11 +147,12 @@ impl Vm {
             (&plan, sampling),
             &knowledge,
             &on_vcpus,
-            held,
+            (held, config.on_reset, hvc.as_ref()),
             &doorbell,
         )?;
         let asked_to_stop = stop_request.try_clone();
-        let control = GuestControl::new(asked_to_stop.map_err(VmError::host("a descriptor"))?);
+        let asked_to_stop = asked_to_stop.map_err(VmError::host("a descriptor"))?;
+        let control = GuestControl::new(asked_to_stop, vcpus.restart());
         let event_thread = EventThread {
             listener,
             termination,
@@ -307,7 +312,7 @@ fn start_vcpus(
     (plan, sampling): (&ClockPlan, Option<Arc<KernelSampling>>),
     knowledge: &Arc<GuestKnowledge>,
     on_vcpus: &OnVcpus,
-    held: bool,
+    (held, on_reset, hvc): (bool, OnReset, Option<&Arc<HvcConsole>>),
     doorbell: &Arc<Doorbell>,
 ) -> Result<(VcpuThreads, Vec<Profiled>), VmError> {
     let gate = Gate::default();
@@ -316,6 +321,18 @@ fn start_vcpus(
     }
     let image = Arc::clone(&machine.image);
     let fds = std::mem::take(&mut machine.vcpus);
+    let states = std::mem::take(&mut machine.vcpu_states);
+    let machine = Arc::new(machine);
+    let stopping = Arc::<AtomicBool>::default();
+    let restart = Restart::new(
+        Arc::clone(&machine),
+        Arc::clone(knowledge),
+        hvc.cloned(),
+        on_reset,
+        shared.iter().map(|vcpu| Arc::clone(&vcpu.0)).collect(),
+        Arc::clone(&stopping),
+        Arc::clone(doorbell),
+    );
     let ticker = match plan.source {
         ClockSource::Thread | ClockSource::Ptrace | ClockSource::Kernel => None,
         ClockSource::Ticker => {
@@ -337,8 +354,10 @@ fn start_vcpus(
         registers: plan.registers,
         profiled: Arc::clone(&on_vcpus.profiled),
         gate: Arc::new(gate),
-        stopping: Arc::default(),
+        restart: Arc::new(restart),
+        stopping,
     };
+    let fds = fds.into_iter().zip(states).collect();
     let (vcpus, rings) = VcpuThreads::start(machine, fds, shared, common, doorbell)
         .map_err(VmError::host("a thread"))?;
     if knowledge.is_pending() {

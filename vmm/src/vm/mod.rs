@@ -10,6 +10,7 @@ mod launch;
 mod termination;
 mod threads;
 
+pub use crate::vcpu::OnReset;
 pub use end::VmEnd;
 pub use error::VmError;
 pub(crate) use event_loop::{EventLoop, GuestThreads, Services, add};
