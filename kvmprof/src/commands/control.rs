@@ -120,8 +120,15 @@ fn reason(error: &ClientError) -> Option<&'static str> {
 }
 
 fn text(machine: &MachineStatus) -> String {
+    let button = if machine.power_button {
+        "the guest's kernel listens to it"
+    } else {
+        "nobody listens to it"
+    };
     let lines = [
         format!("state         {}", machine_state(machine)),
+        format!("power button  {button}"),
+        format!("restarts      {}", machine.resets),
         format!("kernel        {}", machine.kernel),
         format!("vCPUs         {}", machine.vcpus),
         format!("memory        {}", format_memory(machine.memory_bytes)),

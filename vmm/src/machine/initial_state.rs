@@ -116,6 +116,26 @@ fn entry(index: u32) -> kvm_msr_entry {
     }
 }
 
+/// Whether the guest has the I/O APIC let the interrupt of this pin through. It doesn't before its kernel has a driver for what is
+/// connected there.
+pub(super) fn lets_through(vm: &VmFd, pin: u32) -> bool {
+    /// The mask bit of an entry (82093AA I/O APIC datasheet, section 3.2.4).
+    const MASKED: u64 = 1 << 16;
+
+    let mut controller = kvm_irqchip {
+        chip_id: KVM_IRQCHIP_IOAPIC,
+        ..Default::default()
+    };
+    if vm.get_irqchip(&mut controller).is_err() {
+        return false;
+    }
+    // SAFETY: KVM has filled in the state of the I/O APIC, which was asked for; any bits are a valid value of it.
+    let entries = unsafe { controller.chip.ioapic.redirtbl };
+    let entry = usize::try_from(pin).ok().and_then(|pin| entries.get(pin));
+    // SAFETY: all 64 bits of the entry are valid in either form.
+    entry.is_some_and(|entry| unsafe { entry.bits } & MASKED == 0)
+}
+
 /// The state of the interrupt controllers and of the interval timer.
 #[derive(Debug)]
 pub struct ChipState {

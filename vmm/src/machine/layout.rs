@@ -66,6 +66,9 @@ pub const VIRTIO_MMIO: u32 = 0xd000_0000;
 /// Interrupt (GSI) of the virtio-mmio device: the first that isn't a PC's.
 pub const VIRTIO_MMIO_GSI: u32 = 5;
 
+/// Interrupt (GSI) of the power button: the last one of the I/O APIC, far from those of virtio devices.
+pub const POWER_BUTTON_GSI: u32 = 23;
+
 /// I/O APIC registers (fixed by KVM's in-kernel I/O APIC).
 pub const IO_APIC: u32 = 0xfec0_0000;
 /// Local APIC registers (the processor's reset value).

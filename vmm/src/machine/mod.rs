@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use kvm_bindings::{KVM_PIT_SPEAKER_DUMMY, kvm_pit_config};
 use kvm_ioctls::{Kvm, VcpuFd, VmFd};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 pub use devices::{MachineDevices, UnclaimedAccesses};
 pub use error::MachineError;
@@ -72,6 +73,7 @@ pub struct Machine {
     pub devices: Arc<MachineDevices>,
     boot: Boot,
     chips: ChipState,
+    power_button: EventFd,
 }
 
 impl Machine {
@@ -104,6 +106,9 @@ impl Machine {
         if let Some(virtio) = &virtio {
             virtio.connect(&vm)?;
         }
+        let power_button = EventFd::new(EFD_NONBLOCK).map_err(MachineError::EventFd)?;
+        vm.register_irqfd(&power_button, layout::POWER_BUTTON_GSI)
+            .map_err(kvm_error("the power button's interrupt (KVM_IRQFD)"))?;
         let vcpus = create_vcpus(kvm, &vm, cpus, boot.kind(), kernel.entry)?;
         let msrs = initial_state::model_specific_registers(kvm)?;
         let states = vcpus.iter().map(|vcpu| VcpuState::read(vcpu, &msrs));
@@ -117,7 +122,20 @@ impl Machine {
             devices: Arc::new(MachineDevices::new(serial, virtio)),
             boot,
             chips,
+            power_button,
         })
+    }
+
+    /// Whether the guest's kernel has a driver for the power button's events: it lets their interrupt through.
+    #[must_use]
+    pub fn hears_power_button(&self) -> bool {
+        initial_state::lets_through(&self.vm, layout::POWER_BUTTON_GSI)
+    }
+
+    /// Presses the power button.
+    pub fn press_power_button(&self) {
+        // A full counter has raised the interrupt already.
+        let _ = self.power_button.write(1);
     }
 
     /// Brings all but the vCPUs into the state in which the machine starts. No vCPU may run meanwhile; each has to be given

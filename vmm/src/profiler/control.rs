@@ -71,8 +71,10 @@ impl Profiler {
             return Err(Errno::ENXIO);
         }
         match command {
-            CTL_PAUSE => self.wants_pause = true,
-            CTL_RESUME => self.wants_pause = false,
+            CTL_PAUSE | CTL_RESUME => {
+                self.wants_pause = command == CTL_PAUSE;
+                control.note_pause(self.wants_pause);
+            }
             // The guest couldn't answer it, and would find it pressed long ago.
             CTL_POWER_BUTTON if self.wants_pause => return Err(Errno::EBUSY),
             CTL_POWER_BUTTON => return control.press_power_button(),

@@ -5,20 +5,27 @@ use std::sync::Arc;
 use kvmprof_abi::errno::Errno;
 use vmm_sys_util::eventfd::EventFd;
 
+use super::power_button::PowerButton;
 use crate::vcpu::Restart;
 
 /// Requests to the machine, made on the event thread.
 pub struct GuestControl {
     stop_request: EventFd,
     restart: Arc<Restart>,
+    power_button: Arc<PowerButton>,
 }
 
 impl GuestControl {
-    /// Ends the guest by `stop_request`, and restarts it by `restart`.
-    pub fn new(stop_request: EventFd, restart: Arc<Restart>) -> Self {
+    /// Ends the guest by `stop_request`, restarts it by `restart`, and has it end itself by `power_button`.
+    pub fn new(
+        stop_request: EventFd,
+        restart: Arc<Restart>,
+        power_button: Arc<PowerButton>,
+    ) -> Self {
         Self {
             stop_request,
             restart,
+            power_button,
         }
     }
 
@@ -35,7 +42,21 @@ impl GuestControl {
 
     /// When the guest was restarted, in ns of CLOCK_MONOTONIC: those times that weren't taken before.
     pub fn take_restarts(&self) -> Vec<u64> {
-        self.restart.take_unnoted()
+        let restarts = self.restart.take_unnoted();
+        if !restarts.is_empty() {
+            self.power_button.note_restart();
+        }
+        restarts
+    }
+
+    /// The guest is paused, or goes on.
+    pub fn note_pause(&self, is_paused: bool) {
+        self.power_button.note_pause(is_paused);
+    }
+
+    /// Whether the guest's kernel listens to the power button.
+    pub fn hears_power_button(&self) -> bool {
+        self.power_button.is_heard()
     }
 
     /// Presses the power button.
@@ -43,6 +64,6 @@ impl GuestControl {
     /// # Errors
     /// EAGAIN while nobody listens to it.
     pub fn press_power_button(&self) -> Result<(), Errno> {
-        Err(Errno::EAGAIN)
+        self.power_button.press().then_some(()).ok_or(Errno::EAGAIN)
     }
 }

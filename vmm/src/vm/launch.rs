@@ -15,6 +15,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 use super::GuestControl;
 use super::event_loop::{EventLoop, Services};
+use super::power_button::PowerButton;
 use super::termination::{Termination, take_signals_here};
 use super::threads::{Profiled, VcpuThreads};
 use super::{VmEnd, VmError};
@@ -121,7 +122,7 @@ impl Vm {
         };
         let shared: Vec<Arc<VcpuShared>> = machine.vcpus.iter().map(|_| Arc::default()).collect();
         let info = machine_info(&config.machine, &machine, &shared, &knowledge);
-        let termination = Termination::new().map_err(VmError::host("to catch signals"))?;
+        let mut termination = Termination::new().map_err(VmError::host("to catch signals"))?;
         let stop_request = termination
             .stop_request()
             .map_err(VmError::host("a descriptor"))?;
@@ -152,7 +153,9 @@ impl Vm {
         )?;
         let asked_to_stop = stop_request.try_clone();
         let asked_to_stop = asked_to_stop.map_err(VmError::host("a descriptor"))?;
-        let control = GuestControl::new(asked_to_stop, vcpus.restart());
+        let button = Arc::new(PowerButton::new(vcpus.machine()));
+        termination.press_first(Arc::clone(&button));
+        let control = GuestControl::new(asked_to_stop, vcpus.restart(), button);
         let event_thread = EventThread {
             listener,
             termination,

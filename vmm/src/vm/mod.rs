@@ -7,6 +7,7 @@ mod event_loop;
 mod forced_end;
 mod guest_control;
 mod launch;
+mod power_button;
 mod termination;
 mod threads;
 

@@ -7,6 +7,7 @@ use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 use std::ptr;
+use std::sync::Arc;
 
 use event_manager::{EventOps, EventSet, Events, MutEventSubscriber};
 use signal_hook::SigId;
@@ -15,6 +16,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::event_loop::add;
 use super::forced_end::ForcedEnd;
+use super::power_button::PowerButton;
 
 /// The signals that ask for the end.
 pub(super) const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -57,14 +59,16 @@ fn change_mask(how: i32) -> io::Result<()> {
 }
 
 /// Waits for one of those signals, and for a request of the program itself.
-#[derive(Debug)]
 pub struct Termination {
     signalled: UnixStream,
+    // SIGTERM, which may press the guest's power button instead.
+    terminated: UnixStream,
     handlers: Vec<SigId>,
     stop_request: EventFd,
+    power_button: Option<Arc<PowerButton>>,
     requested: bool,
     /// In case that nobody hears them here.
-    _forced_end: ForcedEnd,
+    forced_end: ForcedEnd,
 }
 
 impl Termination {
@@ -75,18 +79,45 @@ impl Termination {
     pub fn new() -> io::Result<Self> {
         let (signalled, write) = UnixStream::pair()?;
         signalled.set_nonblocking(true)?;
+        let (terminated, write_term) = UnixStream::pair()?;
+        terminated.set_nonblocking(true)?;
         let mut termination = Self {
             signalled,
+            terminated,
             handlers: Vec::new(),
             stop_request: EventFd::new(EFD_NONBLOCK)?,
+            power_button: None,
             requested: false,
-            _forced_end: ForcedEnd::new()?,
+            forced_end: ForcedEnd::new()?,
         };
         for signal in SIGNALS {
+            let write = if signal == libc::SIGTERM {
+                &write_term
+            } else {
+                &write
+            };
             let handler = pipe::register(signal, write.try_clone()?)?;
             termination.handlers.push(handler);
         }
         Ok(termination)
+    }
+
+    /// Has the first SIGTERM press `button`, if the guest's kernel hears it: the guest is to end by itself then.
+    pub fn press_first(&mut self, button: Arc<PowerButton>) {
+        self.power_button = Some(button);
+    }
+
+    /// SIGTERM has come. Only the first one since the guest's start can press its button.
+    fn terminate(&mut self) {
+        let button = self.power_button.as_ref();
+        if button.is_some_and(|button| button.press_once()) {
+            self.forced_end.forgive_one();
+            log::warn!(
+                "SIGTERM has pressed the guest's power button; a second one ends the guest at once"
+            );
+        } else {
+            self.requested = true;
+        }
     }
 
     /// An event: writing to it ends the guest.
@@ -118,14 +149,21 @@ impl Drop for Termination {
 
 impl MutEventSubscriber for Termination {
     fn process(&mut self, _events: Events, _ops: &mut EventOps) {
-        // Nothing in one of them is no error: the other one has called.
-        let _ = self.stop_request.read();
-        while matches!(self.signalled.read(&mut [0; 16]), Ok(1..)) {}
-        self.requested = true;
+        // Nothing in one of them is no error: another one has called.
+        if self.stop_request.read().is_ok() {
+            self.requested = true;
+        }
+        while matches!(self.signalled.read(&mut [0; 16]), Ok(1..)) {
+            self.requested = true;
+        }
+        while matches!(self.terminated.read(&mut [0; 1]), Ok(1..)) {
+            self.terminate();
+        }
     }
 
     fn init(&mut self, ops: &mut EventOps) {
         add(ops, Events::new(&self.signalled, EventSet::IN));
+        add(ops, Events::new(&self.terminated, EventSet::IN));
         add(ops, Events::new(&self.stop_request, EventSet::IN));
     }
 }

@@ -27,7 +27,7 @@ pub struct VcpuThreads {
     threads: Vec<JoinHandle<()>>,
     sender: Sender<Ending>,
     endings: Receiver<Ending>,
-    _machine: Arc<Machine>,
+    machine: Arc<Machine>,
 }
 
 impl VcpuThreads {
@@ -50,7 +50,7 @@ impl VcpuThreads {
             threads: Vec::new(),
             sender,
             endings,
-            _machine: machine,
+            machine,
         };
         let mut profiled = Vec::new();
         let vcpus = fds.into_iter().zip(&all.shared).zip(counting);
@@ -82,6 +82,11 @@ impl VcpuThreads {
     /// What holds them until they may run.
     pub fn gate(&self) -> Arc<Gate> {
         Arc::clone(&self.common.gate)
+    }
+
+    /// Their machine.
+    pub fn machine(&self) -> Arc<Machine> {
+        Arc::clone(&self.machine)
     }
 
     /// What starts the guest anew.
