@@ -240,6 +240,14 @@ impl GuestKnowledge {
         }
     }
 
+    /// The guest starts anew: forgets where its kernel was and which modules it had. What its image says stays. No vCPU may run,
+    /// and none may use what it has found before.
+    pub fn forget_running(&self) {
+        if let Some(linux) = self.linux() {
+            linux.forget_running();
+        }
+    }
+
     /// Whether a Linux guest's kernel has panicked: its `panic_cpu` names a CPU. Distinguishes a panic's reset from a
     /// reboot. `None` if the guest isn't Linux or the kernel's slide is unknown.
     pub fn has_panicked<M: PhysicalMemory>(&self, memory: &M) -> Option<bool> {

@@ -15,7 +15,7 @@ use kvmprof_vmm::console::Console;
 use kvmprof_vmm::machine::{KernelSource, MachineConfig};
 use kvmprof_vmm::profiler::RecordPlan;
 use kvmprof_vmm::virtio::GuestAccess;
-use kvmprof_vmm::vm::{Vm, VmConfig, VmEnd};
+use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd};
 use serde_json::Value;
 use tempfile::TempDir;
 use vm_memory::{Bytes, GuestAddress};
@@ -125,6 +125,7 @@ impl Machine {
             prf_addresses: kvmprof_abi::prf::MAX_ADDRESSES,
             record: None,
             sysroot: None,
+            on_reset: OnReset::Exit,
             knowledge: None,
         };
         let vm = Vm::start(adapt(config)).unwrap();

@@ -9,7 +9,8 @@ use rustix::process::Signal;
 /// Runs a guest that ends by itself, with so many vCPUs; what became of it, and its console.
 fn ending(workload: &str, cpus: &str) -> (Ran, String) {
     let words = format!("workload={workload}");
-    let mut guest = Guest::launch(Boot::Test(&words), ["--cpus", cpus]);
+    let options = ["--cpus", cpus, "--on-reset", "exit"];
+    let mut guest = Guest::launch(Boot::Test(&words), options);
     let ran = guest.wait();
     assert!(!guest.socket().exists(), "the socket goes with the guest");
     assert!(!ran.stderr.contains("panicked"), "{ran:?}");

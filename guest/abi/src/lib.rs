@@ -15,6 +15,7 @@
 //! ```
 #![no_std]
 
+pub mod control;
 mod encoded;
 pub mod errno;
 pub mod kallsyms;

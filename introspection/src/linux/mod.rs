@@ -145,6 +145,13 @@ impl LinuxKnowledge {
         })
     }
 
+    /// Forgets what was found of the running kernel: it starts anew, maybe elsewhere.
+    pub(crate) fn forget_running(&self) {
+        self.placement.forget();
+        self.direct_map.store(0, Ordering::Relaxed);
+        self.modules.forget();
+    }
+
     /// Makes the kernel's placement known if it has this `slide` on a vCPU with `registers`.
     fn locate_at<M: PhysicalMemory>(&self, memory: &M, registers: &Registers, slide: u64) {
         let space = AddressSpace::new(memory, registers);

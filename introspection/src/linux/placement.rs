@@ -35,7 +35,7 @@ impl Placement {
     }
 }
 
-/// A placement that any vCPU sets once.
+/// A placement that any vCPU sets once for each run of the kernel.
 #[derive(Debug, Default)]
 pub struct PlacementCell {
     known: AtomicBool,
@@ -50,6 +50,11 @@ impl PlacementCell {
             slide: self.slide.load(Ordering::Relaxed),
             physical: self.physical.load(Ordering::Relaxed),
         })
+    }
+
+    /// The kernel is there no more.
+    pub fn forget(&self) {
+        self.known.store(false, Ordering::Release);
     }
 
     /// Sets the placement. vCPUs that find it at the same time find the same one.

@@ -4,7 +4,7 @@ use kvmprof_vmm::clock::ClockSource;
 use kvmprof_vmm::console::Console;
 use kvmprof_vmm::machine::{KernelSource, MachineConfig};
 use kvmprof_vmm::virtio::GuestAccess;
-use kvmprof_vmm::vm::{Vm, VmConfig};
+use kvmprof_vmm::vm::{OnReset, Vm, VmConfig};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
@@ -79,6 +79,7 @@ impl Guest {
             prf_addresses: kvmprof_abi::prf::MAX_ADDRESSES,
             record: None,
             sysroot: None,
+            on_reset: OnReset::Exit,
             knowledge: None,
         })?;
         let mut guest = Self {

@@ -3,6 +3,8 @@
 mod attach;
 mod bar;
 mod clock;
+mod config;
+mod control;
 mod demo;
 mod exit;
 mod list;
@@ -18,10 +20,11 @@ mod thread_panics;
 mod top;
 mod units;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use kvmprof_tools::command_line::{self, Program};
 use kvmprof_tools::program::{Setup, Tool};
 use profil::{PcsampleArguments, ProfilArguments};
@@ -69,6 +72,7 @@ enum Command {
     /// All counts are ticks of the clock, since the guest was started or since a consumer began. In each equation the
     /// terms on the right add up to the number on the left.
     Status(status::StatusArguments),
+    Control(control::ControlArguments),
     /// Record every tick of a running guest to a file, with call stacks
     ///
     /// Any number of recordings can run at once, beside pcs and prf. Ctrl-C ends the recording and closes its file. A file
@@ -94,6 +98,10 @@ enum Command {
 }
 
 impl Program for Arguments {
+    fn expand(arguments: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
+        config::expand(&Self::command(), arguments)
+    }
+
     fn chosen(&self) -> &dyn command_line::Command {
         match &self.command {
             Command::Run(arguments) => arguments,
@@ -101,6 +109,7 @@ impl Program for Arguments {
             Command::Demo(arguments) => arguments,
             Command::List(arguments) => arguments,
             Command::Status(arguments) => arguments,
+            Command::Control(arguments) => arguments,
             Command::Record(arguments) => arguments,
             Command::Pmc(arguments) => arguments,
             Command::Top(arguments) => arguments,

@@ -1,12 +1,14 @@
 //! `kvmprof run`.
 
+use std::env;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, CommandFactory, ValueEnum};
 use kvmprof_abi::prf::{MAX_ADDRESSES, MIN_ADDRESSES};
 
 use super::clock::ClockOptions;
+use super::config;
 use super::exit::{start_error, status_of_guest};
 use super::thread_panics;
 use super::units::{parse_memory, parse_stacks};
@@ -18,12 +20,31 @@ use kvmprof_vmm::console::{self, ESCAPE_HELP, RawTerminal};
 use kvmprof_vmm::machine::{KernelSource, MachineConfig};
 use kvmprof_vmm::profiler::RecordPlan;
 use kvmprof_vmm::virtio::GuestAccess;
-use kvmprof_vmm::vm::{Vm, VmConfig, block_signals};
+use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, block_signals};
+
+/// The argument of `--on-reset`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum ResetChoice {
+    /// The guest starts anew, with the kernel and the initial RAM disk that it was started with, and is profiled on
+    #[default]
+    Restart,
+    /// The guest has ended
+    Exit,
+}
+
+impl From<ResetChoice> for OnReset {
+    fn from(choice: ResetChoice) -> Self {
+        match choice {
+            ResetChoice::Restart => Self::Restart,
+            ResetChoice::Exit => Self::Exit,
+        }
+    }
+}
 
 /// Options of `kvmprof run`.
 #[derive(Debug, Args)]
 #[command(after_help = format!("On a terminal, {ESCAPE_HELP}.\n\n\
-    Exit status: 0 when the guest powered off, was reset or was stopped by a signal; 1 for an error; 2 for wrong \
+    Exit status: 0 when the guest powered off, was stopped, or was reset with --on-reset exit; 1 for an error; 2 for wrong \
     options, or where there is no KVM that can be used; 3 when no vCPU could go on; 4 when the guest's kernel panicked.\n\n\
     Example: kvmprof run --kernel vmlinuz --initrd initrd.img --cpus 2 --memory 1G --socket /run/guest.sock"))]
 pub struct RunArguments {
@@ -82,12 +103,25 @@ pub struct RunArguments {
     /// absolute:ADDRESS[,OFFSET...]:BYTES, gs:OFFSET[,OFFSET...]:BYTES, or none
     #[arg(long, value_name = "PLACE")]
     pid_at: Option<String>,
+    /// What a reset of the guest does
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
+    on_reset: ResetChoice,
+    /// Take options from this TOML file, by their names without the dashes (cpus = 2). Those that are given on the command
+    /// line too take their places
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print all options, with those of --config, in the form of such a file, and run nothing
+    #[arg(long)]
+    print_config: bool,
 }
 
 impl Command for RunArguments {
     /// Runs a guest until it ends.
-    fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let config = self.config()?;
+        if self.print_config {
+            return print_config(console);
+        }
         block_signals().context("Cannot block signals")?;
         thread_panics::end_program();
         let on_terminal = self.console.has_input();
@@ -141,9 +175,20 @@ impl RunArguments {
                 event: self.event,
             }),
             sysroot: self.sysroot.clone(),
+            on_reset: self.on_reset.into(),
             knowledge: knowledge.map_err(usage)?,
         })
     }
+}
+
+/// Prints the options of this process's command line.
+fn print_config(console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+    let program = super::Arguments::command();
+    let arguments = config::expand(&program, env::args_os().collect())?;
+    let text = config::print(&program, &arguments)?;
+    let written = console.output.write_all(text.as_bytes());
+    written.context("Cannot write the options")?;
+    Ok(ExitStatus::SUCCESS)
 }
 
 /// Linux, told where its console is.

@@ -3,6 +3,7 @@
 use anyhow::Context;
 use clap::Args;
 use kvmprof_abi::wire::device;
+use kvmprof_client::Connection;
 use kvmprof_recording::SamplingEvent;
 use kvmprof_recording::status::{
     ClockStatus, ConsumerStatus, MachineStatus, PcsStatus, PmcStatus, PrfStatus, ProfilStatus,
@@ -32,15 +33,11 @@ pub struct StatusArguments {
 impl Command for StatusArguments {
     /// Prints the status of a running guest.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let connection = self.socket.connect()?;
-        let document = connection.snapshot(device::STATUS, MAX_STATUS)?;
+        let (document, status) = read_status(&self.socket.connect()?)?;
         let text = if self.json {
-            // As it came: a newer kvmprof may say more than this program knows.
-            let document: serde_json::Value =
-                serde_json::from_slice(&document).context(NO_STATUS)?;
             format!("{document}\n")
         } else {
-            text(&Status::from_json(&document).context(NO_STATUS)?)
+            text(&status)
         };
         let written = console.output.write_all(text.as_bytes());
         written.context("Cannot write the status")?;
@@ -50,6 +47,18 @@ impl Command for StatusArguments {
 
 const NO_STATUS: &str =
     "The status of the guest cannot be read: use the kvmprof of the release that runs the guest";
+
+/// The status document of the guest at the other end, as it came (a newer kvmprof may say more than this program knows), and as
+/// this program knows it.
+///
+/// # Errors
+/// There is none, or this program can't read it.
+pub(super) fn read_status(connection: &Connection) -> anyhow::Result<(serde_json::Value, Status)> {
+    let document = connection.snapshot(device::STATUS, MAX_STATUS)?;
+    let status = Status::from_json(&document).context(NO_STATUS)?;
+    let document = serde_json::from_slice(&document).context(NO_STATUS)?;
+    Ok((document, status))
+}
 
 fn text(status: &Status) -> String {
     let mut lines = machine_lines(&status.machine);
@@ -65,12 +74,18 @@ fn text(status: &Status) -> String {
     lines.join("\n") + "\n"
 }
 
+/// What the machine does, in words.
+pub(super) fn machine_state(machine: &MachineStatus) -> &'static str {
+    match machine {
+        MachineStatus { ended: true, .. } => "ended",
+        MachineStatus { paused: true, .. } => "paused",
+        MachineStatus { held: true, .. } => "held until a client gathers samples",
+        _ => "running",
+    }
+}
+
 fn machine_lines(machine: &MachineStatus) -> Vec<String> {
-    let state = match (machine.ended, machine.held) {
-        (true, _) => "ended",
-        (false, true) => "held until a client gathers samples",
-        (false, false) => "running",
-    };
+    let state = machine_state(machine);
     let unclaimed = &machine.unclaimed_accesses;
     let mut lines = vec![
         format!(

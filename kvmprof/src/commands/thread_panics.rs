@@ -14,7 +14,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 static HAPPENED: AtomicBool = AtomicBool::new(false);
 
-/// From now on a panic is reported, and the process asks itself to end by SIGTERM. What takes that has to be there already.
+/// From now on a panic is reported, and the process asks itself to end by SIGINT (SIGTERM might only press
+/// the guest's power button). What takes that has to be there already.
 pub fn end_program() {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
@@ -35,7 +36,7 @@ fn start_end() {
         process::exit(ExitStatus::FAULT.into());
     });
     let process = rustix::process::getpid();
-    let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
+    let _ = rustix::process::kill_process(process, rustix::process::Signal::INT);
 }
 
 /// The exit status of a program in which a thread has panicked.
@@ -70,7 +71,7 @@ mod tests {
         command.arg("commands::thread_panics::tests::a_thread_that_panics_ends_the_program");
         let output = command.env(CHILD, "1").output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.signal(), Some(libc::SIGTERM), "{stderr}");
+        assert_eq!(output.status.signal(), Some(libc::SIGINT), "{stderr}");
         assert!(stderr.contains("on purpose"), "{stderr}");
         assert!(stderr.contains("a fault of its own"), "{stderr}");
     }

@@ -32,10 +32,12 @@ pub enum Kind {
     Binary,
     /// The guest's kernel: JSON.
     Kernel,
+    /// A restart of the guest: JSON.
+    Reset,
 }
 
 impl Kind {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Info,
         Self::Symbols,
         Self::Samples,
@@ -43,6 +45,7 @@ impl Kind {
         Self::Mappings,
         Self::Binary,
         Self::Kernel,
+        Self::Reset,
     ];
 
     fn number(self) -> u32 {
@@ -54,6 +57,7 @@ impl Kind {
             Self::Mappings => 5,
             Self::Binary => 6,
             Self::Kernel => 7,
+            Self::Reset => 8,
         }
     }
 

@@ -37,7 +37,9 @@ impl Budget {
             Some(Kind::Symbols) => (&mut self.symbols, length.max(LEAST_SYMBOLS)),
             Some(Kind::Mappings) => (&mut self.mappings, length),
             Some(Kind::Binary) => (&mut self.binaries, length),
-            Some(Kind::Info | Kind::Samples | Kind::End | Kind::Kernel) | None => return true,
+            Some(Kind::Info | Kind::Samples | Kind::End | Kind::Kernel | Kind::Reset) | None => {
+                return true;
+            }
         };
         match rest.checked_sub(length) {
             Some(less) => {

@@ -75,6 +75,12 @@ impl<S: Sink> Encoder<S> {
         }
     }
 
+    /// Takes a block that says when the guest was restarted. The kernel's functions are wanted anew.
+    pub fn add_restart(&mut self, block: Arc<[u8]>) {
+        self.add_block(block);
+        self.has_kernel = false;
+    }
+
     /// True until [`add_kernel`](Self::add_kernel).
     pub fn wants_kernel(&self) -> bool {
         !self.has_kernel && self.is_recording()

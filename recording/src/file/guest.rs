@@ -114,6 +114,21 @@ impl ProcessMappings {
     }
 }
 
+/// A restart of the guest. What follows about its kernel is about the one that has started then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ResetInfo {
+    /// When it was, in ns of CLOCK_MONOTONIC: samples before are of what ran before, later ones of what runs since.
+    pub time: u64,
+}
+
+impl ResetInfo {
+    /// The block of a recording that says this.
+    pub fn to_block(&self) -> Option<Vec<u8>> {
+        Block::encode(Kind::Reset, &serde_json::to_vec(self).ok()?)
+    }
+}
+
 impl KernelInfo {
     /// The block for it. `None` when it would be too long.
     pub fn to_block(&self) -> Option<Vec<u8>> {

@@ -23,7 +23,7 @@ pub use budget::Budget;
 pub use encoder::Encoder;
 pub use error::{FileError, ReadError};
 pub use guest::{
-    Binary, BinaryFunction, BinaryInfo, KernelInfo, Mapping, ProcessMappings, Segment,
+    Binary, BinaryFunction, BinaryInfo, KernelInfo, Mapping, ProcessMappings, ResetInfo, Segment,
     address_space_key,
 };
 pub use info::{Account, RecordingInfo};

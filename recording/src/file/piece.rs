@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 
 use super::block::Kind;
 use super::samples::decode;
-use super::{Account, Binary, KernelInfo, ProcessMappings, ReadError, RecordingInfo};
+use super::{Account, Binary, KernelInfo, ProcessMappings, ReadError, RecordingInfo, ResetInfo};
 use crate::Ticks;
 
 /// What one block says.
@@ -14,6 +14,8 @@ pub enum Piece {
     Info(RecordingInfo),
     /// The guest's kernel.
     Kernel(KernelInfo),
+    /// A restart of the guest.
+    Reset(ResetInfo),
     /// Functions of the guest's kernel or its modules, in the form of `/proc/kallsyms`.
     Symbols(String),
     /// The executable mappings of an address space.
@@ -58,6 +60,7 @@ impl Piece {
                 "the properties of the recording are no JSON of that form",
             )?),
             Kind::Kernel => Self::Kernel(json(&contents, "its kernel is no JSON of that form")?),
+            Kind::Reset => Self::Reset(json(&contents, "its reset is no JSON of that form")?),
             Kind::Symbols => {
                 Self::Symbols(String::from_utf8(contents).map_err(|_| "its symbols are no text")?)
             }

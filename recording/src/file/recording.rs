@@ -9,7 +9,9 @@ use super::block::{Block, HEADER, Kind};
 use super::budget::Budget;
 use super::piece::{Piece, Samples};
 use super::reader::Reader;
-use super::{Account, Binary, FileError, KernelInfo, ProcessMappings, ReadError, RecordingInfo};
+use super::{
+    Account, Binary, FileError, KernelInfo, ProcessMappings, ReadError, RecordingInfo, ResetInfo,
+};
 use crate::Ticks;
 
 /// Bytes that are taken apart at a time.
@@ -50,8 +52,10 @@ pub struct Contents {
     pub symbols: String,
     /// Where in `symbols` each block of them ends, in bytes.
     pub symbol_ends: Vec<usize>,
-    /// The guest's kernel, when it is known.
+    /// The guest's kernel, when it is known; after a restart, as it runs since.
     pub kernel: Option<KernelInfo>,
+    /// The guest's restarts, in the order of the file.
+    pub resets: Vec<ResetInfo>,
     /// Executable mappings, in the order of the file.
     pub mappings: Vec<ProcessMappings>,
     /// Files that code was executed from.
@@ -204,6 +208,7 @@ impl Contents {
         match block.piece()? {
             Some(Piece::Info(info)) => self.info = info,
             Some(Piece::Kernel(kernel)) => self.kernel = Some(kernel),
+            Some(Piece::Reset(reset)) => self.resets.push(reset),
             Some(Piece::Symbols(text)) => {
                 if !self.symbols.is_empty() && !self.symbols.ends_with('\n') {
                     self.symbols.push('\n');

@@ -44,6 +44,12 @@ pub struct MachineStatus {
     pub virtio: Option<VirtioStatus>,
     /// Whether the vCPUs wait for a client to gather samples or to turn prf on.
     pub held: bool,
+    /// Whether a client has paused it: the vCPUs stand still, and there are no ticks.
+    pub paused: bool,
+    /// Whether the guest's kernel listens to its power button.
+    pub power_button: bool,
+    /// How often the guest was restarted.
+    pub resets: u64,
     /// Whether the machine has ended.
     pub ended: bool,
 }

@@ -14,6 +14,7 @@ pub fn document(profile: &Profile, sort: SortBy, top: usize) -> Value {
         "facts": contents.info,
         "kernel": contents.kernel,
         "account": contents.account,
+        "resets": contents.resets.len(),
         "complete": contents.closed.is_some(),
         "interrupted": contents.unread > 0,
         "bytes_cut_off": contents.cut_off,

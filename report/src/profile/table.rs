@@ -1,6 +1,7 @@
 //! Prints the report as text.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use kvmprof_recording::Mode;
 
@@ -154,9 +155,10 @@ fn print_account(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         info.rate()
     )?;
     writeln!(out, "{}", contents.account)?;
+    print_resets(profile, out)?;
     let time = profile.selection.time;
     if !time.is_all() {
-        let seconds = |time: Option<std::time::Duration>| {
+        let seconds = |time: Option<Duration>| {
             time.map_or_else(String::new, |time| time.as_secs_f64().to_string())
         };
         let (begin, end) = (seconds(time.begin), seconds(time.end));
@@ -179,6 +181,24 @@ fn print_account(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "No symbols of the guest's kernel are in the recording")?;
     }
     Ok(())
+}
+
+/// When the guest was restarted, if it was.
+fn print_resets(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    let (info, resets) = (&profile.contents.info, &profile.contents.resets);
+    let Some(first) = resets.first() else {
+        return Ok(());
+    };
+    let after = first.time.saturating_sub(info.began_monotonic_ns);
+    let after = Duration::from_nanos(after).as_secs_f64();
+    if resets.len() == 1 {
+        return writeln!(out, "The guest restarted once, {after:.3} s from its begin");
+    }
+    let count = resets.len();
+    writeln!(
+        out,
+        "The guest restarted {count} times, first {after:.3} s from its begin"
+    )
 }
 
 /// A count as a share, and its 95 % confidence interval.

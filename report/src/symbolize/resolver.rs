@@ -174,7 +174,11 @@ impl Resolver {
             Piece::Symbols(text) => self.add_symbols(&text),
             Piece::Binary(binary) => self.add_file(binary),
             Piece::Mappings(mappings) => self.add_mappings(&mappings),
-            Piece::Info(_) | Piece::Kernel(_) | Piece::Samples(_) | Piece::End(_) => {}
+            Piece::Info(_)
+            | Piece::Kernel(_)
+            | Piece::Reset(_)
+            | Piece::Samples(_)
+            | Piece::End(_) => {}
         }
     }
 

@@ -2,7 +2,7 @@ boot() {
     name=$1 kernel=$2
     shift 2
     start "$name" --kernel "/lab/$kernel" --initrd /lab/guest.cpio --memory 128M \
-        --cmdline 'console=ttyS0 quiet panic=-1' "$@"
+        --cmdline 'console=ttyS0 quiet panic=-1' --on-reset exit "$@"
     says ready
 }
 
@@ -37,7 +37,7 @@ ended
 boot stopped vmlinuz-6.12 --cpus 2
 gather s --all --hz 40
 place
-kill -TERM $machine
+kill -HUP $machine
 gathered
 ended
 

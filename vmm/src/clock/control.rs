@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use kvmprof_abi::recorder::MAX_PERIOD;
 use kvmprof_recording::{EventKind, SamplingEvent, StackParts};
 
-/// Counts the requests to one vCPU's clock; it starts anew after 2^20.
+/// Counts the requests to one vCPU's clock; it starts anew after 2^19.
 pub type Generation = u32;
 
 /// What makes the ticks of a vCPU.
@@ -53,6 +53,18 @@ pub struct ClockSetting {
     pub processes: bool,
     /// Have the vCPU stand still at each tick: profil stores and pmc counts there.
     pub exits: bool,
+    /// Have the vCPU stand still, without ticks, until another setting.
+    pub paused: bool,
+}
+
+impl ClockSetting {
+    /// What it comes to: nothing makes ticks while the vCPU is paused.
+    pub fn effective(self) -> Self {
+        Self {
+            source: self.source.filter(|_| !self.paused),
+            ..self
+        }
+    }
 }
 
 /// Shared by the profiler, which asks, and one vCPU's thread, which answers.
@@ -62,7 +74,7 @@ pub struct ClockSetting {
 /// brings the account up to date.
 #[derive(Debug, Default)]
 pub struct ClockControl {
-    // From the top: the generation, 20 bits; what is read besides, 5; the event's number, 0 for the clock, 5; and its
+    // From the top: the generation, 19 bits; whether it is paused; what is read besides, 5; the event's number, 0 for the clock, 5; and its
     // period or the clock's hz, 34.
     request: AtomicU64,
     acknowledged: AtomicU32,
@@ -79,7 +91,8 @@ const USER_STACK: u64 = 1 << 40;
 const KERNEL_STACK: u64 = 1 << 41;
 const PROCESS_GROUP: u64 = 1 << 42;
 const EXITS: u64 = 1 << 43;
-const GENERATION_SHIFT: u32 = 44;
+const PAUSED: u64 = 1 << 44;
+const GENERATION_SHIFT: u32 = 45;
 /// Generations differ up to this.
 const GENERATIONS: Generation = (1 << (64 - GENERATION_SHIFT)) - 1;
 
@@ -96,7 +109,8 @@ impl ClockControl {
             | flag(setting.stacks.kernel, KERNEL_STACK)
             | flag(setting.stacks.user, USER_STACK)
             | flag(setting.processes, PROCESSES)
-            | flag(setting.exits, EXITS);
+            | flag(setting.exits, EXITS)
+            | flag(setting.paused, PAUSED);
         self.request.store(
             u64::from(generation) << GENERATION_SHIFT | low,
             Ordering::Release,
@@ -116,6 +130,7 @@ impl ClockControl {
             },
             processes: low & PROCESSES != 0,
             exits: low & EXITS != 0,
+            paused: low & PAUSED != 0,
         };
         (generation_of(low), setting)
     }
@@ -188,7 +203,7 @@ fn decode(request: u64) -> Option<TickSource> {
 }
 
 fn generation_of(request: u64) -> Generation {
-    // 20 bits are left.
+    // 19 bits are left.
     Generation::try_from(request >> GENERATION_SHIFT).unwrap_or_default()
 }
 
@@ -209,6 +224,7 @@ mod tests {
             },
             processes: true,
             exits: true,
+            paused: true,
         };
         let first = control.request(setting);
         assert!(!control.has_acknowledged(control.generation()));

@@ -70,6 +70,14 @@ struct Port {
 }
 
 impl Port {
+    fn new(line: InterruptLine, room: RoomForInput) -> Self {
+        Self {
+            serial: Serial::with_events(line, room, Vec::new()),
+            listening: Listening::default(),
+            received_data_enabled: false,
+        }
+    }
+
     fn read(&mut self, register: u8) -> u8 {
         if register == LINE_STATUS {
             self.listening.polled();
@@ -159,11 +167,7 @@ impl SerialConsole {
         let room = RoomForInput::new()?;
         let line = InterruptLine(interrupt.try_clone()?);
         Ok(Self {
-            port: Mutex::new(Port {
-                serial: Serial::with_events(line, room.clone(), Vec::new()),
-                listening: Listening::default(),
-                received_data_enabled: false,
-            }),
+            port: Mutex::new(Port::new(line, room.clone())),
             closing: output.closing(),
             out: Mutex::new(Out {
                 output,
@@ -172,6 +176,15 @@ impl SerialConsole {
             interrupt,
             room,
         })
+    }
+
+    /// Has the port start anew, with its registers as when power is switched on. Its output goes where it went.
+    pub fn reset(&self) {
+        let Ok(line) = self.interrupt.try_clone() else {
+            log::warn!("Serial port: not reset, for there are no more file descriptors");
+            return;
+        };
+        *self.port() = Port::new(InterruptLine(line), self.room.clone());
     }
 
     /// Becomes readable with every interrupt of the port: to be registered with KVM.

@@ -143,6 +143,7 @@ fn dsdt(virtio: &[VirtioSlot]) -> Sdt {
 
     let mut body = Vec::new();
     com1(&mut body);
+    power_button(&mut body);
     for (index, device) in (0u32..).zip(virtio) {
         virtio_mmio(&mut body, index, device);
     }
@@ -182,6 +183,37 @@ fn com1(sink: &mut Vec<u8>) {
                     &aml::Interrupt::new(true, true, false, false, layout::COM1_IRQ),
                     &aml::IO::new(layout::COM1, layout::COM1, 1, PORTS),
                 ]),
+            ),
+        ],
+    )
+    .to_aml_bytes(sink);
+}
+
+/// The power button of hardware-reduced ACPI: a control method button (ACPI 6.5, section 4.8.2.2.1.2), and a Generic Event Device
+/// (section 5.6.9), by whose interrupt the guest's kernel learns that it was pressed.
+fn power_button(sink: &mut Vec<u8>) {
+    /// "S0 power button pressed" (table 5.165).
+    const PRESSED: u8 = 0x80;
+
+    let id = aml::Name::new(aml::Path::new("_HID"), &aml::EISAName::new("PNP0C0C"));
+    let number = aml::Name::new(aml::Path::new("_UID"), &aml::ZERO);
+    aml::Device::new(aml::Path::new("_SB_.PWRB"), vec![&id, &number]).to_aml_bytes(sink);
+    let interrupt = aml::Interrupt::new(true, true, false, false, layout::POWER_BUTTON_GSI);
+    let button = aml::Path::new("\\_SB_.PWRB");
+    aml::Device::new(
+        aml::Path::new("_SB_.GED_"),
+        vec![
+            &aml::Name::new(aml::Path::new("_HID"), &"ACPI0013"),
+            &aml::Name::new(aml::Path::new("_UID"), &aml::ZERO),
+            &aml::Name::new(
+                aml::Path::new("_CRS"),
+                &aml::ResourceTemplate::new(vec![&interrupt]),
+            ),
+            &aml::Method::new(
+                aml::Path::new("_EVT"),
+                1,
+                true,
+                vec![&aml::Notify::new(&button, &PRESSED)],
             ),
         ],
     )
@@ -279,6 +311,13 @@ mod tests {
         let devices = slots(layout::VIRTIO_DEVICES_MAX).unwrap();
         let end = layout::ACPI_TABLES + build(64, &devices).len() as u64;
         assert!(end <= layout::RESET_VECTOR);
+    }
+
+    #[test]
+    fn every_machine_has_a_power_button() {
+        let tables = build(1, &[]);
+        let has = |name: &[u8]| tables.windows(name.len()).any(|window| window == name);
+        assert!(has(b"PWRB") && has(b"ACPI0013") && has(b"_EVT"));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //! the pointers to them, by the Linux boot protocol (kernel: Documentation/arch/x86/boot.rst and
 //! zero-page.rst) or the PVH one (Xen: docs/misc/pvh.pandoc).
 
+use std::fs::File;
+use std::io::Seek;
 use std::path::Path;
 
 use linux_loader::bootparam::{boot_e820_entry, boot_params};
@@ -15,7 +17,7 @@ use linux_loader::start_info::{
 use vm_memory::{Bytes, GuestAddress};
 
 use super::error::MachineError;
-use super::image::{Image, ImageKind, LoadedKernel, open_file};
+use super::image::{Image, ImageKind, LoadedKernel};
 use super::layout;
 use super::memory::{GuestMemory, memory_ranges};
 
@@ -98,10 +100,17 @@ pub(super) fn load_command_line(
 pub(super) fn load_initrd(
     memory: &GuestMemory,
     image: &Image,
-    path: &Path,
+    (path, file): (&Path, &File),
     low_end: u64,
 ) -> Result<Initrd, MachineError> {
-    let (mut file, length) = open_file("initrd", path)?;
+    let failed = |source| MachineError::ReadFile {
+        what: "initrd",
+        path: path.to_owned(),
+        source,
+    };
+    let mut file = file;
+    let length = file.metadata().map_err(failed)?.len();
+    file.rewind().map_err(failed)?;
     if length == 0 {
         return Err(MachineError::EmptyInitrd(path.to_owned()));
     }

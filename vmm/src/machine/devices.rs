@@ -68,6 +68,14 @@ impl MachineDevices {
         self.console.as_ref()
     }
 
+    /// Has all devices start anew, as when power is switched on. What is connected to them on the host stays connected.
+    pub(super) fn reset(&self) {
+        self.serial.reset();
+        for device in &self.virtio {
+            device.reset();
+        }
+    }
+
     /// The virtio device that has registers at this address, and how far they are from its first.
     fn virtio_at(&self, address: u64) -> Option<(&dyn MmioRegisters, u64)> {
         let offset = address.checked_sub(layout::VIRTIO_MMIO.into())?;

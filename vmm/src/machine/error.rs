@@ -47,6 +47,9 @@ pub enum MachineError {
     /// KVM doesn't know a model-specific register that guests need.
     #[error("KVM refused to set the model-specific register {0:#x}")]
     Msr(u32),
+    /// Guest memory can't be made zero for a restart.
+    #[error("The host refuses to empty guest memory")]
+    ClearMemory(#[source] io::Error),
 
     /// The number of vCPUs isn't usable.
     #[error("{asked} vCPUs are not possible here: the number must be between 1 and {most}")]

@@ -68,6 +68,9 @@ pub const VIRTIO_MMIO_GSI: u32 = 5;
 /// Most virtio-mmio devices.
 pub const VIRTIO_DEVICES_MAX: usize = 32;
 
+/// Interrupt (GSI) of the power button: the last one of the I/O APIC, far from those of virtio devices.
+pub const POWER_BUTTON_GSI: u32 = 23;
+
 /// I/O APIC registers (fixed by KVM's in-kernel I/O APIC).
 pub const IO_APIC: u32 = 0xfec0_0000;
 /// Local APIC registers (the processor's reset value).

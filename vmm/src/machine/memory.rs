@@ -1,5 +1,7 @@
 //! Guest memory: where it lies, whether the host has it, and its KVM slots.
 
+use std::io;
+
 use kvm_bindings::kvm_userspace_memory_region;
 use kvm_ioctls::VmFd;
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryRegion};
@@ -71,6 +73,23 @@ fn ask_for_huge_pages(memory: &GuestMemory) {
     }
 }
 
+/// Makes all of `memory` zero, and gives its pages back to the host.
+///
+/// # Errors
+/// If the host refuses that.
+pub(super) fn clear(memory: &GuestMemory) -> Result<(), MachineError> {
+    for region in memory.iter() {
+        let length = usize::try_from(region.len()).unwrap_or(0);
+        // SAFETY: the range is the region's own mapping, which is private and anonymous: it reads as zero from here on. Whoever
+        // reads it does so by volatile accesses, as of memory that a guest changes.
+        let result = unsafe { libc::madvise(region.as_ptr().cast(), length, libc::MADV_DONTNEED) };
+        if result != 0 {
+            return Err(MachineError::ClearMemory(io::Error::last_os_error()));
+        }
+    }
+    Ok(())
+}
+
 /// Hands guest memory to KVM, a slot for each region.
 ///
 /// # Errors
@@ -111,11 +130,28 @@ fn parse_available(meminfo: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use vm_memory::Bytes;
+
     use super::*;
 
     #[test]
     fn small_memory_is_one_range() {
         assert_eq!(memory_ranges(512 << 20), [(0, 512 << 20)]);
+    }
+
+    #[test]
+    fn cleared_memory_is_zero_and_can_be_used_again() {
+        let memory = allocate(layout::MEMORY_MIN).unwrap();
+        let last = GuestAddress(layout::MEMORY_MIN - 8);
+        for address in [GuestAddress(0), last] {
+            memory.write_obj(u64::MAX, address).unwrap();
+        }
+        clear(&memory).unwrap();
+        for address in [GuestAddress(0), last] {
+            assert_eq!(memory.read_obj::<u64>(address).unwrap(), 0);
+            memory.write_obj(7_u64, address).unwrap();
+            assert_eq!(memory.read_obj::<u64>(address).unwrap(), 7);
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The machine: memory, kernel, tables, vCPUs and devices, made out of a [`MachineConfig`].
 
 mod acpi;
+mod boot;
 mod boot_parameters;
 mod cpuid;
 mod devices;
@@ -9,6 +10,7 @@ pub mod failure;
 mod firmware;
 mod host;
 mod image;
+mod initial_state;
 pub mod layout;
 mod memory;
 mod registers;
@@ -16,27 +18,31 @@ mod slots;
 
 use std::fmt::Write;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use kvm_bindings::{KVM_PIT_SPEAKER_DUMMY, kvm_pit_config};
 use kvm_ioctls::{Kvm, VcpuFd, VmFd};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 pub use devices::{MachineDevices, UnclaimedAccesses};
 pub use error::MachineError;
 pub use host::{has_hardware_virtualization, open_kvm};
 pub use image::{ImageKind, KernelSource};
+pub use initial_state::VcpuState;
 pub use kvmprof_devices::legacy::power::PowerRequest;
 pub use memory::GuestMemory;
 pub(crate) use memory::register as register_memory;
 pub use slots::VirtioSlot;
 
 use crate::console::{ConsoleOutput, SerialConsole};
+use crate::lock::lock;
 use crate::virtio::{
     Assembled, ConsoleDevice, ConsolePorts, DeviceThread, MmioRegisters, VirtioParts,
 };
+use boot::Boot;
 use cpuid::CpuidTemplate;
 use error::kvm as kvm_error;
-use image::{Image, LoadedKernel};
+use initial_state::ChipState;
 
 /// What machine is wanted.
 #[derive(Clone, Debug)]
@@ -61,14 +67,19 @@ pub struct Machine {
     pub memory: GuestMemory,
     /// The vCPUs, whose indexes are their APIC ids.
     pub vcpus: Vec<VcpuFd>,
+    /// The state in which each of them starts.
+    pub vcpu_states: Vec<VcpuState>,
     /// The whole kernel file, for introspection.
     pub image: Arc<[u8]>,
     /// How that file is entered.
     pub kind: ImageKind,
     /// Answers the vCPUs' I/O exits.
     pub devices: Arc<MachineDevices>,
+    boot: Boot,
+    chips: ChipState,
+    power_button: EventFd,
     /// The threads of devices that have their own.
-    device_threads: Vec<DeviceThread>,
+    device_threads: Mutex<Vec<DeviceThread>>,
 }
 
 /// The virtio devices that a machine is to have.
@@ -94,40 +105,76 @@ impl Machine {
     ) -> Result<Self, MachineError> {
         let cpus = host::check_cpus(kvm, config.cpus)?;
         let memory = memory::allocate(config.memory_bytes)?;
-        let image = Image::read(&config.kernel)?;
         let virtio = virtio.assemble(&memory)?;
         let slots = slots::slots(virtio.registers.len())?;
-        let kernel = load_guest(&memory, config, &image, (cpus, &slots))?;
+        let boot = Boot::new(config, cpus, slots.clone())?;
+        let kernel = boot.load(&memory)?;
 
         let vm = create_vm(kvm, &memory)?;
+        let chips = ChipState::read(&vm)?;
         let serial = SerialConsole::new(console).map_err(MachineError::EventFd)?;
         vm.register_irqfd(serial.interrupt(), layout::COM1_IRQ)
             .map_err(kvm_error("the serial port's interrupt (KVM_IRQFD)"))?;
         for (device, slot) in virtio.registers.iter().zip(&slots) {
             device.connect(&vm, slot)?;
         }
-        let vcpus = create_vcpus(kvm, &vm, cpus, image.kind(), kernel.entry)?;
+        let power_button = EventFd::new(EFD_NONBLOCK).map_err(MachineError::EventFd)?;
+        vm.register_irqfd(&power_button, layout::POWER_BUTTON_GSI)
+            .map_err(kvm_error("the power button's interrupt (KVM_IRQFD)"))?;
+        let vcpus = create_vcpus(kvm, &vm, cpus, boot.kind(), kernel.entry)?;
+        let msrs = initial_state::model_specific_registers(kvm)?;
+        let states = vcpus.iter().map(|vcpu| VcpuState::read(vcpu, &msrs));
         Ok(Self {
             vm,
             memory,
+            vcpu_states: states.collect::<Result<_, _>>()?,
             vcpus,
-            kind: image.kind(),
-            image: Arc::clone(image.bytes()),
+            kind: boot.kind(),
+            image: Arc::clone(boot.image().bytes()),
             devices: Arc::new(MachineDevices::new(
                 serial,
                 virtio.console,
                 virtio.registers,
             )),
-            device_threads: virtio.threads,
+            device_threads: Mutex::new(virtio.threads),
+            boot,
+            chips,
+            power_button,
         })
     }
 
     /// Ends the devices' threads, which finish what they are at. To be called when no vCPU runs any more.
-    pub fn end_devices(&mut self) {
-        for thread in &self.device_threads {
+    pub fn end_devices(&self) {
+        let mut threads = lock(&self.device_threads);
+        for thread in &*threads {
             thread.ask_to_end();
         }
-        self.device_threads.clear();
+        threads.clear();
+    }
+
+    /// Whether the guest's kernel has a driver for the power button's events: it lets their interrupt through.
+    #[must_use]
+    pub fn hears_power_button(&self) -> bool {
+        initial_state::lets_through(&self.vm, layout::POWER_BUTTON_GSI)
+    }
+
+    /// Presses the power button.
+    pub fn press_power_button(&self) {
+        // A full counter has raised the interrupt already.
+        let _ = self.power_button.write(1);
+    }
+
+    /// Brings all but the vCPUs into the state in which the machine starts. No vCPU may run meanwhile; each has to be given
+    /// its own state before it does.
+    ///
+    /// # Errors
+    /// If the host refuses a part of it, or the initial RAM disk can't be read any more.
+    pub fn restart(&self) -> Result<(), MachineError> {
+        // Before memory: from here on no device touches that.
+        self.devices.reset();
+        memory::clear(&self.memory)?;
+        self.boot.load(&self.memory)?;
+        self.chips.restore(&self.vm)
     }
 }
 
@@ -176,34 +223,6 @@ fn command_line(asked: &str, linux: bool, virtio: &[VirtioSlot]) -> String {
     }
     line.push_str(asked);
     line.trim_end().to_owned()
-}
-
-/// Fills guest memory with all that is there before the first instruction.
-fn load_guest(
-    memory: &GuestMemory,
-    config: &MachineConfig,
-    image: &Image,
-    (cpus, virtio): (u8, &[VirtioSlot]),
-) -> Result<LoadedKernel, MachineError> {
-    let low_end = config.memory_bytes.min(layout::GAP_START);
-    let kernel = image.load(memory, low_end)?;
-    let command_line = command_line(&config.command_line, image.is_linux(), virtio);
-    boot_parameters::load_command_line(memory, image, &command_line)?;
-    let initrd = match &config.initrd {
-        Some(path) => Some(boot_parameters::load_initrd(memory, image, path, low_end)?),
-        None => None,
-    };
-    let rsdp = acpi::write(memory, cpus, virtio)?;
-    boot_parameters::write(
-        memory,
-        config.memory_bytes,
-        (image.kind(), &kernel),
-        initrd,
-        rsdp,
-    )?;
-    registers::write_boot_tables(memory, image.kind())?;
-    firmware::write(memory)?;
-    Ok(kernel)
 }
 
 /// A virtual machine with memory, in-kernel interrupt controllers and timer.
@@ -262,6 +281,7 @@ fn create_vcpus(
 
 #[cfg(test)]
 mod tests {
+    use super::image::Image;
     use super::*;
 
     const WORD: &str = "virtio_mmio.device=4K@0xd0000000:5";

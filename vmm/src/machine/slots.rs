@@ -6,8 +6,8 @@ use super::error::MachineError;
 use super::layout;
 
 /// Interrupts (GSIs) for virtio devices: pins of the I/O APIC from the first that isn't a PC's, without those of a PC's clock
-/// (8, which KVM treats apart) and coprocessor (13).
-const LINES: [u32; 17] = [
+/// (8, which KVM treats apart), coprocessor (13) and power button ([`layout::POWER_BUTTON_GSI`]).
+const LINES: [u32; 16] = [
     layout::VIRTIO_MMIO_GSI,
     6,
     7,
@@ -24,7 +24,6 @@ const LINES: [u32; 17] = [
     20,
     21,
     22,
-    23,
 ];
 
 /// A virtio-mmio device's place in the machine.
@@ -34,7 +33,7 @@ pub struct VirtioSlot {
     pub address: u32,
     /// Bytes of its registers.
     pub size: u32,
-    /// Its interrupt, edge-triggered: a GSI from 5 to 23.
+    /// Its interrupt, edge-triggered: a GSI from 5 to 22.
     pub gsi: u32,
     /// Whether another device has the same interrupt.
     pub shared: bool,
@@ -72,7 +71,7 @@ mod tests {
         let slots = slots(LINES.len()).unwrap();
         assert_eq!((slots[0].address, slots[0].gsi), (0xd000_0000, 5));
         assert_eq!((slots[1].address, slots[1].gsi), (0xd000_1000, 6));
-        assert_eq!((slots[16].address, slots[16].gsi), (0xd001_0000, 23));
+        assert_eq!((slots[15].address, slots[15].gsi), (0xd000_f000, 22));
         assert!(slots.iter().all(|slot| !slot.shared));
     }
 

@@ -45,8 +45,9 @@ struct VcpuLink {
 #[derive(Debug)]
 pub struct Clocks {
     plan: ClockPlan,
-    /// What all vCPUs have been asked for.
+    /// What all vCPUs have been asked for; while they are paused, what they go on with then.
     setting: ClockSetting,
+    is_paused: bool,
     vcpus: Vec<VcpuLink>,
     // Those that came with the last ticks; empty in between.
     maps: Vec<Arc<ProcessMap>>,
@@ -78,6 +79,7 @@ impl Clocks {
         Self {
             plan,
             setting: ClockSetting::default(),
+            is_paused: false,
             vcpus: vcpus.into_iter().map(link).collect(),
             maps: Vec::new(),
         }
@@ -88,7 +90,7 @@ impl Clocks {
         &self.plan
     }
 
-    /// What the vCPUs have been asked for.
+    /// What the vCPUs have been asked for; while they are paused, what they go on with then.
     pub fn setting(&self) -> ClockSetting {
         self.setting
     }
@@ -109,9 +111,20 @@ impl Clocks {
         }
     }
 
-    /// True while something makes ticks.
+    /// True while something makes ticks: nothing does while the vCPUs are paused.
     pub fn is_ticking(&self) -> bool {
-        self.setting.source.is_some()
+        self.setting.source.is_some() && !self.is_paused
+    }
+
+    /// True while the vCPUs are to stand still.
+    pub fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
+    /// Has all vCPUs stand still, after they have handed over every tick that is due, or go on.
+    pub fn pause(&mut self, is_paused: bool) -> Flush {
+        self.is_paused = is_paused;
+        self.ask_all()
     }
 
     /// Asks all vCPUs for `setting`. They hand over every tick that is due before they follow it.
@@ -133,11 +146,15 @@ impl Clocks {
 
     /// Asks those vCPUs, and waits for them and for those that owe an answer from before.
     fn ask(&self, chosen: impl Fn(&VcpuLink) -> bool) -> Flush {
+        let setting = ClockSetting {
+            paused: self.is_paused,
+            ..self.setting
+        };
         let mut asked = Vec::new();
         for (index, vcpu) in self.vcpus.iter().enumerate() {
             let control = &vcpu.shared.control;
             if chosen(vcpu) {
-                asked.push((index, control.request(self.setting)));
+                asked.push((index, control.request(setting)));
                 vcpu.shared.kicker.kick();
             } else if !control.has_acknowledged(control.generation()) {
                 asked.push((index, control.generation()));
@@ -256,6 +273,25 @@ mod tests {
         }
         assert!(clocks.is_over(&flush));
         assert!(clocks.is_ticking());
+    }
+
+    #[test]
+    fn a_pause_outlasts_changes_of_the_setting() {
+        let (mut clocks, threads) = clocks(1);
+        let requested = || threads[0].0.control.requested().1;
+        clocks.set(setting(100));
+        assert!(clocks.is_ticking() && !requested().paused);
+        clocks.pause(true);
+        assert!(!clocks.is_ticking() && requested().paused);
+        clocks.set(setting(200));
+        let paused = ClockSetting {
+            paused: true,
+            ..setting(200)
+        };
+        assert_eq!(requested(), paused);
+        clocks.pause(false);
+        assert!(clocks.is_ticking());
+        assert_eq!(requested(), setting(200));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 
 mod clocks;
 mod consumers;
+mod control;
 mod kernel_text;
 mod names;
 mod processes;
@@ -25,6 +26,7 @@ use kvmprof_recording::ClockLedger;
 use crate::binaries::BinarySources;
 use crate::clock::ClockSetting;
 use crate::vcpu::{Gate, TickReceiver, VcpuShared};
+use crate::vm::GuestControl;
 use clocks::{Clocks, Flush};
 use consumers::{Consumer, Consumers, Context, Device};
 use kernel_text::KernelText;
@@ -52,6 +54,9 @@ pub struct Profiler {
     handles: Handles,
     gate: Arc<Gate>,
     info: MachineInfo,
+    control: Option<GuestControl>,
+    wants_pause: bool,
+    resets: u64,
     has_ended: bool,
     /// Once the guest has ended: how long recordings may go on.
     recordings_end: Option<Instant>,
@@ -80,6 +85,9 @@ impl Profiler {
             handles: Handles::default(),
             gate,
             info,
+            control: None,
+            wants_pause: false,
+            resets: 0,
             has_ended: false,
             recordings_end: None,
         }
@@ -97,6 +105,7 @@ impl Profiler {
 
     /// Takes all that the vCPUs have handed over; true if there was anything.
     pub fn drain(&mut self) -> bool {
+        self.note_restarts();
         let Self {
             clocks,
             consumers,
@@ -202,14 +211,21 @@ impl Profiler {
         self.clocks.set(ClockSetting::default())
     }
 
-    /// Has the clocks run as the consumers need them now, and lets the guest start if anything is counted. The result
+    /// Has the clocks run as the consumers need them now, unless the guest is to be paused, and lets the guest start if anything is counted. The result
     /// is over when the vCPUs have followed; `None` when nothing changes.
     fn follow_consumers(&mut self) -> Option<Flush> {
         if self.consumers.start_guest() {
             self.gate.open();
         }
+        if self.has_ended {
+            return None;
+        }
         let setting = self.consumers.setting();
-        (!self.has_ended && setting != self.clocks.setting()).then(|| self.clocks.set(setting))
+        let changed = (setting != self.clocks.setting()).then(|| self.clocks.set(setting));
+        let is_other = self.wants_pause != self.clocks.is_paused();
+        // The later request is answered last.
+        let paused = is_other.then(|| self.clocks.pause(self.wants_pause));
+        paused.or(changed)
     }
 
     /// Lets `act` use the device of consumer `index`.

@@ -93,6 +93,12 @@ impl Processes {
         Some(block)
     }
 
+    /// The guest starts anew: forgets all address spaces. Files stay known.
+    pub fn forget_spaces(&mut self) {
+        self.spaces.clear();
+        self.spaces_bytes = 0;
+    }
+
     fn forget_oldest(&mut self) {
         let oldest = self.spaces.iter().min_by_key(|(_, space)| space.turn);
         let root = oldest.map(|(root, _)| *root);

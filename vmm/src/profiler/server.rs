@@ -29,6 +29,8 @@ const MAX_WAIT_OF_STATUS: Duration = Duration::from_millis(20);
 enum Target {
     /// The device of a consumer, by the consumer's index, and the minor.
     Device { consumer: usize, minor: u16 },
+    /// The guest as a whole.
+    Control,
     /// A text that is made at open: its device number.
     Text(u16),
 }
@@ -132,6 +134,10 @@ impl Backend for Profiler {
                 return Err(Errno::ENXIO);
             }
             device::STATUS | device::PROCESSES | device::KALLSYMS => Target::Text(number),
+            device::CONTROL => {
+                self.check_control(minor)?;
+                Target::Control
+            }
             _ => Target::Device {
                 consumer: self.consumers.with_device(number).ok_or(Errno::ENODEV)?,
                 minor,
@@ -143,7 +149,7 @@ impl Backend for Profiler {
     fn opened(&mut self, handle: Handle) -> Poll<Result<(), Errno>> {
         let minor = match self.handles.open.get(&handle).map(|open| &open.target) {
             Some(Target::Device { minor, .. }) => *minor,
-            Some(Target::Text(_)) => 0,
+            Some(Target::Text(_) | Target::Control) => 0,
             None => return Poll::Ready(Err(Errno::EBADF)),
         };
         let opened = self.proceed(handle, &Request::Open { minor });
@@ -178,7 +184,7 @@ impl Backend for Profiler {
                 device.ok_or(Errno::EBADF)?.write(handle, bytes)
             }
             // It can only be read: write(2) says EBADF then.
-            Some(Target::Text(_)) | None => Err(Errno::EBADF),
+            Some(Target::Text(_) | Target::Control) | None => Err(Errno::EBADF),
         }
     }
 
@@ -203,7 +209,7 @@ impl Backend for Profiler {
     fn poll(&mut self, handle: Handle) -> Readiness {
         let device = match self.handles.open.get(&handle).map(|open| &open.target) {
             Some(Target::Device { consumer, .. }) => self.consumers.device(*consumer),
-            Some(Target::Text(_)) => {
+            Some(Target::Text(_) | Target::Control) => {
                 return Readiness {
                     readable: true,
                     ..Readiness::default()
@@ -317,6 +323,12 @@ impl Profiler {
         let open = self.handles.open.get(&handle).ok_or(Errno::EBADF)?;
         let consumer = match open.target {
             Target::Device { consumer, .. } => consumer,
+            Target::Control => {
+                return Ok(Wait {
+                    flush: Some(self.before_control()),
+                    ..Wait::default()
+                });
+            }
             Target::Text(number) => {
                 return match request {
                     Request::Open { .. } => Ok(self.before_text(number)),
@@ -403,6 +415,7 @@ impl Profiler {
             Target::Device { consumer, .. } => self.with_device(consumer, |device, context| {
                 device.carry_out(handle, request, context)
             })?,
+            Target::Control => self.carry_out_control(request)?,
             Target::Text(number) => {
                 let text = self.text(number)?;
                 if let Some(open) = self.handles.open.get_mut(&handle) {

@@ -13,6 +13,7 @@ use crate::clock::TickSource;
 use crate::counters::MachineCounters;
 use crate::machine::MachineDevices;
 use crate::virtio::ConsoleRecord;
+use crate::vm::GuestControl;
 
 /// The machine as the status shows it.
 pub struct MachineInfo {
@@ -64,6 +65,10 @@ impl Profiler {
                 .and_then(|devices| devices.virtio_console())
                 .map(|device| virtio_status(&device.record())),
             held: !self.gate.is_open(),
+            paused: self.wants_pause && !self.has_ended,
+            power_button: !self.has_ended
+                && (self.control.as_ref()).is_some_and(GuestControl::hears_power_button),
+            resets: self.resets,
             ended: self.has_ended,
         }
     }

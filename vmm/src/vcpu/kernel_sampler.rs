@@ -31,7 +31,7 @@ impl Sampler {
     /// Has the host's kernel take the samples from now on, if that can give what is asked for. All ticks until now have been
     /// taken.
     pub(super) fn enter_kernel(&mut self, fd: &mut VcpuFd) {
-        let setting = self.setting;
+        let setting = self.setting.effective();
         let Some(kernel) = self.kernel.as_mut().filter(|it| it.is_ready(&setting)) else {
             return;
         };

@@ -1,6 +1,7 @@
 //! What a vCPU's thread does when KVM_RUN was interrupted, or an event makes a tick: ticks, samples, requests.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvm_bindings::KVM_MP_STATE_HALTED;
 use kvm_ioctls::VcpuFd;
@@ -17,6 +18,9 @@ use crate::kernel_events::KernelEvent;
 use crate::machine::GuestMemory;
 use crate::profil::VcpuStores;
 use kvmprof_introspection::{GuestKnowledge, Registers};
+
+/// A thread that waits to be kicked looks again after this anyway.
+const LONG: Duration = Duration::from_secs(3600);
 
 /// A vCPU's clock, its capture and the ring that takes the samples away.
 #[derive(Debug)]
@@ -87,8 +91,9 @@ impl Sampler {
         self.send(elapsed, None);
         self.view.follow(&setting);
         self.setting = setting;
-        if !self.stays_in_kernel(&setting) {
-            self.take_ticks_from(fd, setting.source);
+        let effective = setting.effective();
+        if !self.stays_in_kernel(&effective) {
+            self.take_ticks_from(fd, effective.source);
         }
         self.generation = generation;
         self.shared.control.acknowledge(generation);
@@ -107,6 +112,48 @@ impl Sampler {
         };
         self.stores.look(vcpu, now);
         self.counting.look(vcpu);
+    }
+
+    /// Stands still while that is asked for: nothing makes ticks, and requests are answered. Returns when the vCPU may go on,
+    /// or when `is_over` and it is kicked. To be called where KVM_RUN has returned EINTR, or before its first call: no
+    /// instruction is unfinished then.
+    pub fn stand_still(&mut self, fd: &mut VcpuFd, is_over: impl Fn() -> bool) {
+        if !self.setting.paused {
+            return;
+        }
+        // Has the guest's watchdogs take no notice of the time that passes (kernel: Documentation/virt/kvm/api.rst,
+        // 4.70). A guest without kvmclock has nothing to take notice by: EINVAL.
+        let _ = fd.kvmclock_ctrl();
+        while self.setting.paused && !is_over() {
+            signals::wait_for_kick(LONG);
+            self.shared.kicker.seen();
+            self.follow_requests(fd, monotonic_ns());
+        }
+    }
+
+    /// The vCPU is to start anew: accounts for the ticks that are due, and makes none until [`Sampler::start_anew`].
+    pub fn suspend(&mut self, fd: &mut VcpuFd) {
+        self.take_kernel_ticks(fd);
+        let elapsed = self.clock.account_halted(monotonic_ns());
+        self.stores.pass(elapsed.without_sample());
+        self.send(elapsed, None);
+        let suspended = ClockSetting {
+            source: None,
+            ..self.setting
+        };
+        if !self.stays_in_kernel(&suspended) {
+            self.take_ticks_from(fd, None);
+        }
+        self.ticks.ring();
+    }
+
+    /// The vCPU starts anew: nothing of what was found of it holds any more, and ticks are made again.
+    pub fn start_anew(&mut self, fd: &mut VcpuFd) {
+        let (vcpu, memory) = (self.view.vcpu, self.view.memory.clone());
+        self.view = VcpuView::new(vcpu, memory, Arc::clone(&self.knowledge));
+        self.view.follow(&self.setting);
+        self.started = vcpu == 0;
+        self.take_ticks_from(fd, self.setting.effective().source);
     }
 
     fn take_ticks_from(&mut self, fd: &mut VcpuFd, source: Option<TickSource>) {

@@ -12,13 +12,14 @@ use kvm_ioctls::{VcpuExit, VcpuFd};
 use super::capture::RegisterSource;
 use super::exits::{ExitCounter, ExitTotals, GuestExit};
 use super::kernel_clock::{KernelClock, KernelSampling};
+use super::restart::{OnReset, Restart, Restarted};
 use super::sampler::Sampler;
 use super::view::VcpuView;
 use super::{Gate, Kicker, TickSender, signals};
 use crate::clock::{ClockControl, ClockSetting, Ticker, VcpuClock, monotonic_ns};
 use crate::counters::VcpuCounting;
 use crate::machine::failure::{FailureCause, GuestFailure};
-use crate::machine::{GuestMemory, MachineDevices, PowerRequest};
+use crate::machine::{GuestMemory, MachineDevices, MachineError, PowerRequest, VcpuState};
 use crate::profil::{ProfiledProcesses, VcpuStores};
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError};
 
@@ -54,8 +55,10 @@ pub enum Ending {
     Stopped,
     /// The guest has powered itself off.
     PowerOff,
-    /// The guest has reset itself.
+    /// The guest was reset, and isn't to start anew.
     Reset,
+    /// The guest was reset, and couldn't be started anew.
+    NotRestarted(MachineError),
     /// The guest has failed in a way that no vCPU can go on from.
     GuestFailure(GuestFailure),
     /// The guest's image says nothing of its processes.
@@ -84,6 +87,8 @@ pub struct VcpuCommon {
     pub profiled: Arc<ProfiledProcesses>,
     /// Held until the guest may start.
     pub gate: Arc<Gate>,
+    /// Starts the guest anew.
+    pub restart: Arc<Restart>,
     /// Set, and each vCPU kicked, to end all threads.
     pub stopping: Arc<AtomicBool>,
 }
@@ -94,6 +99,8 @@ pub struct VcpuThread {
     pub vcpu: u16,
     /// KVM's descriptor of it.
     pub fd: VcpuFd,
+    /// How it starts.
+    pub initial: VcpuState,
     /// What other threads hold of it.
     pub shared: Arc<VcpuShared>,
     /// The way for its ticks.
@@ -122,6 +129,7 @@ impl VcpuThread {
         let Self {
             vcpu,
             mut fd,
+            initial,
             shared,
             ticks,
             counting,
@@ -156,17 +164,29 @@ impl VcpuThread {
         shared.kicker.attach();
         // Requests from before the kicker knew this thread.
         sampler.follow_requests(&mut fd, monotonic_ns());
-        let ending = run_guest(&mut fd, &mut sampler, &common);
+        let ending = run_guest(&mut fd, &initial, &mut sampler, &common);
         sampler.finish();
         shared.kicker.detach();
         ending
     }
 }
 
-fn run_guest(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) -> Ending {
+fn run_guest(
+    fd: &mut VcpuFd,
+    initial: &VcpuState,
+    sampler: &mut Sampler,
+    common: &VcpuCommon,
+) -> Ending {
+    stand_still(fd, sampler, common);
     loop {
         if common.stopping.load(Ordering::Relaxed) {
             return Ending::Stopped;
+        }
+        if common.restart.is_requested() {
+            match restart(fd, initial, sampler, common) {
+                ControlFlow::Continue(()) => continue,
+                ControlFlow::Break(ending) => return ending,
+            }
         }
         match fd.run() {
             Ok(exit) => {
@@ -177,22 +197,29 @@ fn run_guest(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) -> End
                     sampler.shared.exits.count(caused);
                     sampler.exited(fd, caused);
                 }
-                if let ControlFlow::Break(request) = answered {
-                    return match request {
-                        Stop::Power(PowerRequest::PowerOff) => Ending::PowerOff,
-                        Stop::Power(PowerRequest::Reset) => {
-                            await_knowledge(common);
-                            sampler.locate_kernel(fd);
-                            Ending::Reset
+                match answered {
+                    ControlFlow::Continue(()) => {}
+                    ControlFlow::Break(Stop::Power(PowerRequest::PowerOff)) => {
+                        return Ending::PowerOff;
+                    }
+                    ControlFlow::Break(Stop::Power(PowerRequest::Reset)) => {
+                        await_knowledge(common);
+                        sampler.locate_kernel(fd);
+                        if common.restart.is_end() {
+                            return Ending::Reset;
                         }
-                        Stop::Failure => failure(fd, sampler.view.vcpu, &common.memory),
-                    };
+                        common.restart.request();
+                    }
+                    ControlFlow::Break(Stop::Failure) => {
+                        return failure(fd, sampler.view.vcpu, &common.memory);
+                    }
                 }
                 sampler.shared.in_exit.store(false, Ordering::Relaxed);
             }
             Err(error) if error.errno() == libc::EINTR => {
                 sampler.shared.exits.count_interrupted();
                 sampler.interrupted(fd, signals::take_pending());
+                stand_still(fd, sampler, common);
             }
             // An application processor that was woken up but has not been started.
             Err(error) if error.errno() == libc::EAGAIN => {}
@@ -201,6 +228,60 @@ fn run_guest(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) -> End
             }
         }
     }
+}
+
+/// Where the profiler has paused the vCPU: waits until it may go on, is to start anew, or to end.
+fn stand_still(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) {
+    sampler.stand_still(fd, || {
+        common.stopping.load(Ordering::Relaxed) || common.restart.is_requested()
+    });
+}
+
+/// This vCPU's part of a restart. Afterwards it is paused if it was.
+fn restart(
+    fd: &mut VcpuFd,
+    initial: &VcpuState,
+    sampler: &mut Sampler,
+    common: &VcpuCommon,
+) -> ControlFlow<Ending> {
+    if common.restart.on_reset() == OnReset::Exit {
+        // Somebody else than the guest has asked for it.
+        await_knowledge(common);
+        sampler.locate_kernel(fd);
+        return ControlFlow::Break(Ending::Reset);
+    }
+    finish_exit(fd, sampler, common);
+    sampler.suspend(fd);
+    // It answers nobody before it has met the others.
+    sampler.shared.in_exit.store(true, Ordering::Relaxed);
+    let restarted = common.restart.carry_out(|| initial.restore(fd));
+    sampler.shared.in_exit.store(false, Ordering::Relaxed);
+    match restarted {
+        Ok(Restarted::Yes) => {}
+        Ok(Restarted::Stopped) => return ControlFlow::Break(Ending::Stopped),
+        Err(error) => return ControlFlow::Break(Ending::NotRestarted(error)),
+    }
+    sampler.start_anew(fd);
+    stand_still(fd, sampler, common);
+    ControlFlow::Continue(())
+}
+
+/// Has KVM finish the instruction that made the last exit, without another one: it would write its result into registers that are
+/// set later (kernel: Documentation/virt/kvm/api.rst, 4.10).
+fn finish_exit(fd: &mut VcpuFd, sampler: &mut Sampler, common: &VcpuCommon) {
+    /// An access of several parts exits for each; no instruction has more of them.
+    const MAX_PARTS: usize = 16;
+
+    fd.set_kvm_immediate_exit(1);
+    for _ in 0..MAX_PARTS {
+        match fd.run() {
+            // What it asks of the machine is done already.
+            Ok(exit) => drop(answer(exit, &common.devices)),
+            Err(_) => break,
+        }
+    }
+    fd.set_kvm_immediate_exit(0);
+    sampler.interrupted(fd, signals::take_pending());
 }
 
 /// A guest that resets itself while its image is still being read: without what is learned there, nobody

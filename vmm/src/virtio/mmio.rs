@@ -11,6 +11,9 @@ use super::thread::DeviceThread;
 use crate::lock::lock;
 use crate::machine::{GuestMemory, MachineError, VirtioSlot};
 
+/// The register by which a driver resets the device when it writes 0 (virtio 1.2, section 4.2.2).
+const STATUS: u64 = 0x70;
+
 /// What is to become a virtio device of a machine, before there is guest memory.
 pub trait VirtioParts: Send {
     /// Makes the device, whose queues lie in `memory`, and starts the threads that serve it, if it has its own.
@@ -42,6 +45,11 @@ pub trait MmioRegisters: Send + Sync {
     /// # Errors
     /// If KVM refuses that.
     fn connect(&self, vm: &VmFd, slot: &VirtioSlot) -> Result<(), MachineError>;
+
+    /// Resets the device, as its driver would: memory isn't touched before there is a driver again.
+    fn reset(&self) {
+        self.write(STATUS, &[0; 4]);
+    }
 }
 
 /// What becomes readable when the guest's driver notifies a queue.

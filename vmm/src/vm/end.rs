@@ -15,7 +15,7 @@ pub enum VmEnd {
     Stopped,
     /// It powered itself off.
     PowerOff,
-    /// It reset itself.
+    /// It was reset, and isn't to start anew.
     Reset,
     /// Its kernel panicked and reset the machine; what it said, if that was seen on the console.
     Panic(Option<String>),
@@ -44,6 +44,7 @@ impl VmEnd {
                     _ => Self::Reset,
                 }
             }
+            Some(Ending::NotRestarted(error)) => return Err(VmError::Restart(error)),
             Some(Ending::GuestFailure(failure)) => Self::GuestFailure(failure),
             Some(Ending::Unprofilable(error)) => return Err(error.into()),
             Some(Ending::HostFailure(error)) => Self::HostFailure(error),

@@ -15,6 +15,9 @@ pub enum VmError {
     /// The machine couldn't be built.
     #[error(transparent)]
     Machine(#[from] MachineError),
+    /// The guest was reset, and couldn't be started anew.
+    #[error("The guest cannot be started anew after its reset")]
+    Restart(#[source] MachineError),
     /// The socket couldn't be served.
     #[error(transparent)]
     Socket(#[from] HostSocketError),

@@ -3,10 +3,12 @@
 use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::termination::{SignalBytes, take_signals_here};
+use super::termination::{SIGNALS, SignalBytes, take_signals_here};
 use crate::console::restore_terminal;
 
 /// How long an end in order may still take after the second request.
@@ -18,6 +20,8 @@ const STATUS: i32 = 1;
 #[derive(Debug)]
 pub(super) struct ForcedEnd {
     signals: SignalBytes,
+    /// Requests that didn't ask for the program's end after all.
+    forgiven: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -27,13 +31,21 @@ impl ForcedEnd {
     /// # Errors
     /// When the host gives no socket or thread.
     pub fn new() -> io::Result<Self> {
-        let signals = SignalBytes::new()?;
+        let signals = SignalBytes::of(&SIGNALS)?;
         let requests = signals.stream.try_clone()?;
+        let forgiven = Arc::<AtomicUsize>::default();
+        let counted = Arc::clone(&forgiven);
         let builder = thread::Builder::new().name("forced end".into());
         Ok(Self {
             signals,
-            thread: Some(builder.spawn(move || await_second(requests))?),
+            forgiven,
+            thread: Some(builder.spawn(move || await_second(requests, &counted))?),
         })
+    }
+
+    /// One of the requests didn't ask for the program's end after all: it counts no more.
+    pub fn forgive_one(&self) {
+        self.forgiven.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -49,39 +61,57 @@ impl Drop for ForcedEnd {
     }
 }
 
-/// Waits for the second request. There is a byte for each.
-fn await_second(mut requests: UnixStream) {
+/// Waits for the second request that wasn't forgiven. There is a byte for each.
+fn await_second(mut requests: UnixStream, forgiven: &AtomicUsize) {
     // A handler runs on any thread that takes the signal: not only on the event thread, which may be stuck.
     if let Err(error) = take_signals_here() {
         log::warn!("A second signal ends nothing by force: {error}");
         return;
     }
+    let mut made = 0_usize;
+    let are_two = |made: usize| made.saturating_sub(forgiven.load(Ordering::SeqCst)) >= 2;
     let mut request = [0; 1];
-    for _ in 0..2 {
+    loop {
         if requests.read_exact(&mut request).is_err() {
             return;
         }
-    }
-    if !is_dropped_within(requests, GRACE) {
-        restore_terminal();
-        eprintln!("kvmprof: ended by force, because a second signal came before an end in order");
-        // SAFETY: it doesn't return, and what other threads are in the middle of is no matter any more.
-        unsafe { libc::_exit(STATUS) };
+        made += 1;
+        if !are_two(made) {
+            continue;
+        }
+        match more_within(&mut requests, GRACE) {
+            None => return,
+            Some(more) => made += more,
+        }
+        // The event thread may have seen to one of them meanwhile.
+        if are_two(made) {
+            restore_terminal();
+            eprintln!(
+                "kvmprof: ended by force, because a second signal came before an end in order"
+            );
+            // SAFETY: it doesn't return, and what other threads are in the middle of is no matter any more.
+            unsafe { libc::_exit(STATUS) };
+        }
     }
 }
 
-/// Whether the other end is closed before `time` has passed.
-fn is_dropped_within(mut requests: UnixStream, time: Duration) -> bool {
+/// How many further requests come before `time` has passed; `None` if the other end is closed before that.
+fn more_within(requests: &mut UnixStream, time: Duration) -> Option<usize> {
     let deadline = Instant::now() + time;
+    let mut more = 0;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         // Without a limit there would be no end by force.
         if left.is_zero() || requests.set_read_timeout(Some(left)).is_err() {
-            return false;
+            // A socket that waits with a limit gives up before the next request.
+            let _ = requests.set_read_timeout(None);
+            return Some(more);
         }
-        // Otherwise there are further requests, or the time is over.
-        if matches!(requests.read(&mut [0; 16]), Ok(0)) {
-            return true;
+        // Otherwise the time is over.
+        match requests.read(&mut [0; 16]) {
+            Ok(0) => return None,
+            Ok(count) => more += count,
+            Err(_) => {}
         }
     }
 }

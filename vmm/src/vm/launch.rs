@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread::{self, JoinHandle};
 
 use event_manager::MutEventSubscriber;
@@ -12,7 +13,9 @@ use kvm_ioctls::{Cap, Kvm};
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use vmm_sys_util::eventfd::EventFd;
 
+use super::GuestControl;
 use super::event_loop::{EventLoop, Services};
+use super::power_button::PowerButton;
 use super::termination::{Termination, take_signals_here};
 use super::threads::{Profiled, VcpuThreads};
 use super::{VmEnd, VmError};
@@ -29,7 +32,8 @@ use crate::profiler::{
     ClockPlan, FileRecorder, MachineInfo, OnVcpus, Profiler, RecordPlan, recording_info,
 };
 use crate::vcpu::{
-    Doorbell, Ending, Gate, KernelSampling, RegisterSource, VcpuCommon, VcpuShared, signals,
+    Doorbell, Ending, Gate, KernelSampling, OnReset, RegisterSource, Restart, VcpuCommon,
+    VcpuShared, signals,
 };
 use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
 use kvmprof_introspection::GuestKnowledge;
@@ -60,6 +64,8 @@ pub struct VmConfig {
     pub record: Option<RecordPlan>,
     /// A folder on the host with the guest's files, where programs are looked for that recordings have stacks of.
     pub sysroot: Option<PathBuf>,
+    /// What a reset of the guest does.
+    pub on_reset: OnReset,
     /// What is known of the guest, if it isn't to be learned from its image.
     pub knowledge: Option<GuestKnowledge>,
 }
@@ -121,7 +127,7 @@ impl Vm {
         };
         let shared: Vec<Arc<VcpuShared>> = machine.vcpus.iter().map(|_| Arc::default()).collect();
         let info = machine_info(&config.machine, &machine, &shared, &knowledge);
-        let termination = Termination::new().map_err(VmError::host("to catch signals"))?;
+        let mut termination = Termination::new().map_err(VmError::host("to catch signals"))?;
         let stop_request = termination
             .stop_request()
             .map_err(VmError::host("a descriptor"))?;
@@ -147,9 +153,14 @@ impl Vm {
             (&plan, sampling),
             &knowledge,
             &on_vcpus,
-            held,
+            (held, config.on_reset, hvc.as_ref()),
             &doorbell,
         )?;
+        let asked_to_stop = stop_request.try_clone();
+        let asked_to_stop = asked_to_stop.map_err(VmError::host("a descriptor"))?;
+        let button = Arc::new(PowerButton::new(vcpus.machine()));
+        termination.press_first(Arc::clone(&button));
+        let control = GuestControl::new(asked_to_stop, vcpus.restart(), button);
         let event_thread = EventThread {
             listener,
             termination,
@@ -158,6 +169,7 @@ impl Vm {
             devices: Arc::clone(&devices),
             guest_access: config.guest_access,
             hello,
+            control,
             doorbell,
             plan,
             info,
@@ -308,7 +320,7 @@ fn start_vcpus(
     (plan, sampling): (&ClockPlan, Option<Arc<KernelSampling>>),
     knowledge: &Arc<GuestKnowledge>,
     on_vcpus: &OnVcpus,
-    held: bool,
+    (held, on_reset, hvc): (bool, OnReset, Option<&Arc<HvcConsole>>),
     doorbell: &Arc<Doorbell>,
 ) -> Result<(VcpuThreads, Vec<Profiled>), VmError> {
     let gate = Gate::default();
@@ -317,6 +329,18 @@ fn start_vcpus(
     }
     let image = Arc::clone(&machine.image);
     let fds = std::mem::take(&mut machine.vcpus);
+    let states = std::mem::take(&mut machine.vcpu_states);
+    let machine = Arc::new(machine);
+    let stopping = Arc::<AtomicBool>::default();
+    let restart = Restart::new(
+        Arc::clone(&machine),
+        Arc::clone(knowledge),
+        hvc.cloned(),
+        on_reset,
+        shared.iter().map(|vcpu| Arc::clone(&vcpu.0)).collect(),
+        Arc::clone(&stopping),
+        Arc::clone(doorbell),
+    );
     let ticker = match plan.source {
         ClockSource::Thread | ClockSource::Ptrace | ClockSource::Kernel => None,
         ClockSource::Ticker => {
@@ -338,8 +362,10 @@ fn start_vcpus(
         registers: plan.registers,
         profiled: Arc::clone(&on_vcpus.profiled),
         gate: Arc::new(gate),
-        stopping: Arc::default(),
+        restart: Arc::new(restart),
+        stopping,
     };
+    let fds = fds.into_iter().zip(states).collect();
     let (vcpus, rings) = VcpuThreads::start(machine, fds, shared, common, doorbell)
         .map_err(VmError::host("a thread"))?;
     if knowledge.is_pending() {
@@ -359,6 +385,7 @@ struct EventThread {
     devices: Arc<MachineDevices>,
     guest_access: GuestAccess,
     hello: HelloInfo,
+    control: GuestControl,
     doorbell: Arc<Doorbell>,
     plan: ClockPlan,
     info: MachineInfo,
@@ -380,6 +407,7 @@ impl EventThread {
             Some(self.on_vcpus),
             self.sources,
         )));
+        profiler.borrow_mut().be_controlled(self.control);
         if let Some(recorder) = self.recorder {
             profiler.borrow_mut().record(recorder);
         }

@@ -5,13 +5,17 @@ mod end;
 mod error;
 mod event_loop;
 mod forced_end;
+mod guest_control;
 mod launch;
+mod power_button;
 mod termination;
 mod threads;
 
+pub use crate::vcpu::OnReset;
 pub use end::VmEnd;
 pub use error::VmError;
 pub(crate) use event_loop::{EventLoop, GuestThreads, Services, add};
+pub(crate) use guest_control::GuestControl;
 pub use launch::{Vm, VmConfig};
 pub(crate) use launch::{open_sysroot, start_recorder};
 pub use termination::block_signals;

@@ -7,6 +7,7 @@ use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 use std::ptr;
+use std::sync::Arc;
 
 use event_manager::{EventOps, EventSet, Events, MutEventSubscriber};
 use signal_hook::SigId;
@@ -15,9 +16,10 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::event_loop::add;
 use super::forced_end::ForcedEnd;
+use super::power_button::PowerButton;
 
 /// The signals that ask for the end.
-const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+pub(super) const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// Goes to the event thread like those, for the console, but ends nothing.
 const WINDOW_CHANGE: i32 = libc::SIGWINCH;
@@ -56,7 +58,7 @@ fn change_mask(how: i32) -> io::Result<()> {
     }
 }
 
-/// Those signals, a byte for each.
+/// Signals, a byte for each.
 #[derive(Debug)]
 pub(super) struct SignalBytes {
     handlers: Vec<SigId>,
@@ -65,18 +67,18 @@ pub(super) struct SignalBytes {
 }
 
 impl SignalBytes {
-    /// Catches the signals from now on.
+    /// Catches `signals` from now on.
     ///
     /// # Errors
     /// When the host gives no socket.
-    pub fn new() -> io::Result<Self> {
+    pub fn of(signals: &[i32]) -> io::Result<Self> {
         let (stream, write) = UnixStream::pair()?;
         let mut bytes = Self {
             handlers: Vec::new(),
             stream,
         };
-        for signal in SIGNALS {
-            let handler = pipe::register(signal, write.try_clone()?)?;
+        for signal in signals {
+            let handler = pipe::register(*signal, write.try_clone()?)?;
             bytes.handlers.push(handler);
         }
         Ok(bytes)
@@ -97,13 +99,15 @@ impl Drop for SignalBytes {
 }
 
 /// Waits for one of those signals, and for a request of the program itself.
-#[derive(Debug)]
 pub struct Termination {
     signals: SignalBytes,
+    // SIGTERM, which may press the guest's power button instead.
+    terminations: SignalBytes,
     stop_request: EventFd,
+    power_button: Option<Arc<PowerButton>>,
     requested: bool,
     /// In case that nobody hears them here.
-    _forced_end: ForcedEnd,
+    forced_end: ForcedEnd,
 }
 
 impl Termination {
@@ -112,14 +116,38 @@ impl Termination {
     /// # Errors
     /// When the host gives no socket or eventfd.
     pub fn new() -> io::Result<Self> {
-        let signals = SignalBytes::new()?;
-        signals.stream.set_nonblocking(true)?;
+        let [signals, terminations] =
+            [&[libc::SIGINT, libc::SIGHUP][..], &[libc::SIGTERM]].map(SignalBytes::of);
+        let (signals, terminations) = (signals?, terminations?);
+        for bytes in [&signals, &terminations] {
+            bytes.stream.set_nonblocking(true)?;
+        }
         Ok(Self {
             signals,
+            terminations,
             stop_request: EventFd::new(EFD_NONBLOCK)?,
+            power_button: None,
             requested: false,
-            _forced_end: ForcedEnd::new()?,
+            forced_end: ForcedEnd::new()?,
         })
+    }
+
+    /// Has the first SIGTERM press `button`, if the guest's kernel hears it: the guest is to end by itself then.
+    pub fn press_first(&mut self, button: Arc<PowerButton>) {
+        self.power_button = Some(button);
+    }
+
+    /// SIGTERM has come. Only the first one since the guest's start can press its button.
+    fn terminate(&mut self) {
+        let button = self.power_button.as_ref();
+        if button.is_some_and(|button| button.press_once()) {
+            self.forced_end.forgive_one();
+            log::warn!(
+                "SIGTERM has pressed the guest's power button; a second one ends the guest at once"
+            );
+        } else {
+            self.requested = true;
+        }
     }
 
     /// An event: writing to it ends the guest.
@@ -143,14 +171,21 @@ impl Termination {
 
 impl MutEventSubscriber for Termination {
     fn process(&mut self, _events: Events, _ops: &mut EventOps) {
-        // Nothing in one of them is no error: the other one has called.
-        let _ = self.stop_request.read();
-        while matches!(self.signals.stream.read(&mut [0; 16]), Ok(1..)) {}
-        self.requested = true;
+        // Nothing in one of them is no error: another one has called.
+        if self.stop_request.read().is_ok() {
+            self.requested = true;
+        }
+        while matches!(self.signals.stream.read(&mut [0; 16]), Ok(1..)) {
+            self.requested = true;
+        }
+        while matches!(self.terminations.stream.read(&mut [0; 1]), Ok(1..)) {
+            self.terminate();
+        }
     }
 
     fn init(&mut self, ops: &mut EventOps) {
         add(ops, Events::new(&self.signals.stream, EventSet::IN));
+        add(ops, Events::new(&self.terminations.stream, EventSet::IN));
         add(ops, Events::new(&self.stop_request, EventSet::IN));
     }
 }

@@ -10,9 +10,9 @@ use kvm_ioctls::VcpuFd;
 
 use super::event_loop::GuestThreads;
 use crate::counters::VcpuCounting;
-use crate::machine::Machine;
+use crate::machine::{Machine, VcpuState};
 use crate::vcpu::{
-    Doorbell, Ending, Gate, TickReceiver, VcpuCommon, VcpuShared, VcpuThread, tick_ring,
+    Doorbell, Ending, Gate, Restart, TickReceiver, VcpuCommon, VcpuShared, VcpuThread, tick_ring,
 };
 use kvmprof_introspection::GuestKnowledge;
 
@@ -27,7 +27,7 @@ pub struct VcpuThreads {
     threads: Vec<JoinHandle<()>>,
     sender: Sender<Ending>,
     endings: Receiver<Ending>,
-    machine: Machine,
+    machine: Arc<Machine>,
 }
 
 impl VcpuThreads {
@@ -36,8 +36,8 @@ impl VcpuThreads {
     /// # Errors
     /// When the host gives no thread.
     pub fn start(
-        machine: Machine,
-        fds: Vec<VcpuFd>,
+        machine: Arc<Machine>,
+        fds: Vec<(VcpuFd, VcpuState)>,
         vcpus: Vec<(Arc<VcpuShared>, VcpuCounting)>,
         common: VcpuCommon,
         doorbell: &Arc<Doorbell>,
@@ -54,11 +54,12 @@ impl VcpuThreads {
         };
         let mut profiled = Vec::new();
         let vcpus = fds.into_iter().zip(&all.shared).zip(counting);
-        for (((fd, shared), counting), vcpu) in vcpus.zip(0..) {
+        for ((((fd, initial), shared), counting), vcpu) in vcpus.zip(0..) {
             let (ticks, ring) = tick_ring(vcpu, Arc::clone(doorbell));
             let thread = VcpuThread {
                 vcpu,
                 fd,
+                initial,
                 shared: Arc::clone(shared),
                 ticks,
                 counting,
@@ -81,6 +82,16 @@ impl VcpuThreads {
     /// What holds them until they may run.
     pub fn gate(&self) -> Arc<Gate> {
         Arc::clone(&self.common.gate)
+    }
+
+    /// Their machine.
+    pub fn machine(&self) -> Arc<Machine> {
+        Arc::clone(&self.machine)
+    }
+
+    /// What starts the guest anew.
+    pub fn restart(&self) -> Arc<Restart> {
+        Arc::clone(&self.common.restart)
     }
 
     /// Learns from the guest's image on a thread of its own: unpacking takes about as long here as it
@@ -126,6 +137,7 @@ impl GuestThreads for VcpuThreads {
     fn stop(&mut self) {
         self.common.stopping.store(true, Ordering::SeqCst);
         self.common.gate.open();
+        self.common.restart.wake();
         self.common.devices.serial().close_output();
         if let Some(modules) = self.common.knowledge.modules() {
             modules.wake();

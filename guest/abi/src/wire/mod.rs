@@ -65,6 +65,8 @@ pub mod device {
     pub const PROFIL: u16 = 7;
     /// pmc(9): counters of the guest and of its processes; read as one JSON object; minor 0.
     pub const PMC: u16 = 8;
+    /// Pause, power button, reset and end of the guest; minor 0; not through a guest's port.
+    pub const CONTROL: u16 = 9;
 }
 
 /// A flag of open, read and poll: answer EAGAIN (poll: what is ready now) instead of waiting.

@@ -1,5 +1,6 @@
 //! WIRE.md.
 
+use kvmprof_abi::control;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs;
 use kvmprof_abi::wire::{self, HelloReply, Kind, READABLE, Reply, ReplyFrame, Request, VERSION};
@@ -97,6 +98,7 @@ fn numbers_of_the_wire() {
         (wire::device::STATUS, "status"),
         (wire::device::PROCESSES, "processes"),
         (wire::device::KALLSYMS, "kallsyms"),
+        (wire::device::CONTROL, "control"),
     ] {
         says(WIRE, &format!("| {number} | {name} |"));
     }
@@ -128,5 +130,18 @@ fn numbers_of_the_wire() {
     ] {
         let (name, _) = errno.describe().unwrap();
         says(WIRE, &format!("| {} | {name} |", errno.0));
+    }
+}
+
+#[test]
+fn commands_of_control() {
+    for (command, name) in [
+        (control::CTL_PAUSE, "CTL_PAUSE"),
+        (control::CTL_RESUME, "CTL_RESUME"),
+        (control::CTL_POWER_BUTTON, "CTL_POWER_BUTTON"),
+        (control::CTL_RESET, "CTL_RESET"),
+        (control::CTL_STOP, "CTL_STOP"),
+    ] {
+        says(WIRE, &format!("| {command:#06x} | `{name}` |"));
     }
 }

@@ -1,7 +1,7 @@
 //! Runs a program from its arguments to its exit status.
 
 use std::ffi::OsString;
-use std::io::{self, BufWriter, IsTerminal};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -15,6 +15,14 @@ use super::{Command, Console, ExitStatus, PipeWriter, UsageError, is_reader_gone
 pub trait Program: Parser {
     /// The selected command.
     fn chosen(&self) -> &dyn Command;
+
+    /// The arguments that stand for `arguments`, which begin with the program's name: a program may take some from a file.
+    ///
+    /// # Errors
+    /// They can't be had.
+    fn expand(arguments: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
+        Ok(arguments)
+    }
 }
 
 /// Parses the arguments of the process, executes the command, prints its error if there is one, and returns the exit
@@ -22,11 +30,20 @@ pub trait Program: Parser {
 pub fn main<P: Program>() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let program = P::command();
-    let line: P = match parse(&arguments) {
+    let name = program_name(&arguments, program.get_name());
+    let expanded = match P::expand(arguments.clone()) {
+        Ok(expanded) => expanded,
+        Err(error) => {
+            let hint = help_hint(&program, &arguments);
+            // Standard error may be closed.
+            let _ = writeln!(io::stderr(), "{name}: {error:#}{hint}");
+            return status_of(&error).into();
+        }
+    };
+    let line: P = match parse(&expanded) {
         Ok(line) => line,
         Err(error) => return refuse(&error, &program, &arguments).into(),
     };
-    let name = program_name(&arguments, program.get_name());
     let on_terminal = io::stdout().is_terminal();
     let mut output = BufWriter::new(PipeWriter(io::stdout()));
     let mut messages = io::stderr();

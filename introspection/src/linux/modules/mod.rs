@@ -180,6 +180,12 @@ impl Modules {
         }
     }
 
+    /// Forgets the modules that are loaded, for the kernel starts anew. Those that were are still handed out.
+    pub(crate) fn forget(&self) {
+        let before = self.loaded();
+        self.publish(Arc::default(), &before);
+    }
+
     /// Replaces `before` with `loaded`.
     fn publish(&self, loaded: Arc<LoadedModules>, before: &Arc<LoadedModules>) {
         let new = loaded.not_in(before);

@@ -23,7 +23,7 @@ use kvmprof_vmm::clock::DEFAULT_HZ;
 use kvmprof_vmm::console;
 use kvmprof_vmm::machine::{GuestMemory, KernelSource, MachineConfig, open_kvm};
 use kvmprof_vmm::virtio::GuestAccess;
-use kvmprof_vmm::vm::{Vm, VmConfig, VmEnd, block_signals};
+use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd, block_signals};
 
 /// Memory of the embedded guest, in bytes.
 const MEMORY_BYTES: u64 = 64 << 20;
@@ -109,6 +109,7 @@ impl DemoArguments {
             prf_addresses: kvmprof_abi::prf::MAX_ADDRESSES,
             record: None,
             sysroot: None,
+            on_reset: OnReset::Exit,
             knowledge: None,
         }
     }

@@ -206,6 +206,12 @@ impl Consumer for ClientRecorders {
         }
     }
 
+    fn take_restart(&mut self, block: &Arc<[u8]>) {
+        for encoder in self.encoders() {
+            encoder.add_restart(Arc::clone(block));
+        }
+    }
+
     fn advance(&mut self, kernel_text: &mut KernelText, knowledge: &GuestKnowledge) {
         for encoder in self.encoders() {
             add_symbols(encoder, kernel_text, knowledge);

@@ -78,6 +78,10 @@ impl Consumer for FileRecorder {
         self.encoder.add_block(Arc::clone(block));
     }
 
+    fn take_restart(&mut self, block: &Arc<[u8]>) {
+        self.encoder.add_restart(Arc::clone(block));
+    }
+
     fn advance(&mut self, kernel_text: &mut KernelText, knowledge: &GuestKnowledge) {
         add_symbols(&mut self.encoder, kernel_text, knowledge);
         self.encoder.flush_due();

@@ -64,6 +64,9 @@ pub trait Consumer {
     /// Takes a block of a recording: mappings or a file that samples refer to, which come after it.
     fn take_block(&mut self, _block: &Arc<[u8]>) {}
 
+    /// Takes a block of a recording that says when the guest was restarted: the kernel's symbols come anew after it.
+    fn take_restart(&mut self, _block: &Arc<[u8]>) {}
+
     /// Does what is due by time, and what was waiting for the kernel's symbols. Called every few ms while ticks come.
     fn advance(&mut self, _kernel_text: &mut KernelText, _knowledge: &GuestKnowledge) {}
 
@@ -409,6 +412,7 @@ mod tests {
             stacks: stacks(true, true),
             processes: true,
             exits: true,
+            paused: false,
         };
         assert_eq!(all.setting(), expected);
         assert!(all.start_guest());

@@ -1,0 +1,88 @@
+//! What guest memory has before the first instruction, kept so that it can be put there again.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use super::error::MachineError;
+use super::image::{Image, ImageKind, LoadedKernel, open_file};
+use super::memory::GuestMemory;
+use super::slots::VirtioSlot;
+use super::{MachineConfig, acpi, boot_parameters, command_line, firmware, layout, registers};
+
+/// Everything that is loaded. Files were read, or opened, once: what replaces them under their names later isn't looked at.
+#[derive(Debug)]
+pub struct Boot {
+    image: Image,
+    initrd: Option<(PathBuf, File)>,
+    command_line: String,
+    memory_bytes: u64,
+    cpus: u8,
+    virtio: Vec<VirtioSlot>,
+}
+
+impl Boot {
+    /// What `config` asks for, on a machine with so many vCPUs and virtio devices in these places.
+    ///
+    /// # Errors
+    /// A file can't be read, or is no kernel.
+    pub fn new(
+        config: &MachineConfig,
+        cpus: u8,
+        virtio: Vec<VirtioSlot>,
+    ) -> Result<Self, MachineError> {
+        let image = Image::read(&config.kernel)?;
+        let initrd = config.initrd.clone().map(|path| {
+            let (file, _) = open_file("initrd", &path)?;
+            Ok::<_, MachineError>((path, file))
+        });
+        Ok(Self {
+            command_line: command_line(&config.command_line, image.is_linux(), &virtio),
+            image,
+            initrd: initrd.transpose()?,
+            memory_bytes: config.memory_bytes,
+            cpus,
+            virtio,
+        })
+    }
+
+    /// The kernel.
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
+
+    /// How the kernel is entered.
+    pub fn kind(&self) -> ImageKind {
+        self.image.kind()
+    }
+
+    /// Fills `memory`, which is all zero, with all that is there before the first instruction.
+    ///
+    /// # Errors
+    /// It doesn't fit, or the initial RAM disk can't be read.
+    pub fn load(&self, memory: &GuestMemory) -> Result<LoadedKernel, MachineError> {
+        let image = &self.image;
+        let low_end = self.memory_bytes.min(layout::GAP_START);
+        let kernel = image.load(memory, low_end)?;
+        boot_parameters::load_command_line(memory, image, &self.command_line)?;
+        let initrd = match &self.initrd {
+            Some((path, file)) => Some(boot_parameters::load_initrd(
+                memory,
+                image,
+                (path, file),
+                low_end,
+            )?),
+            None => None,
+        };
+        let rsdp = acpi::write(memory, self.cpus, &self.virtio)?;
+        boot_parameters::write(
+            memory,
+            self.memory_bytes,
+            (image.kind(), &kernel),
+            initrd,
+            rsdp,
+        )?;
+        registers::write_boot_tables(memory, image.kind())?;
+        firmware::write(memory)?;
+        Ok(kernel)
+    }
+}

@@ -1,0 +1,87 @@
+//! The device `control`: what clients of the host may have the guest do.
+
+use std::sync::Arc;
+
+use kvmprof_abi::control::{CTL_PAUSE, CTL_POWER_BUTTON, CTL_RESET, CTL_RESUME, CTL_STOP};
+use kvmprof_abi::errno::Errno;
+use kvmprof_devices::endpoint::IoctlReply;
+use kvmprof_recording::file::ResetInfo;
+
+use super::Profiler;
+use super::clocks::Flush;
+use super::consumers::{Reply, Request};
+use super::kernel_text::KernelText;
+use super::names::Names;
+use crate::vm::GuestControl;
+
+impl Profiler {
+    /// Has `control` carry out what clients ask for from now on. Without it nobody controls the guest: it is another
+    /// program's.
+    pub fn be_controlled(&mut self, control: GuestControl) {
+        self.control = Some(control);
+    }
+
+    /// Whether the device may be opened.
+    ///
+    /// # Errors
+    /// EACCES for a guest that another program runs, ENXIO for another minor than 0.
+    pub(super) fn check_control(&self, minor: u16) -> Result<(), Errno> {
+        match (&self.control, minor) {
+            (None, _) => Err(Errno::EACCES),
+            (Some(_), 0) => Ok(()),
+            (Some(_), _) => Err(Errno::ENXIO),
+        }
+    }
+
+    /// What has to be over before a request: an older pause, whose ticks may still be on their way.
+    pub(super) fn before_control(&self) -> Flush {
+        self.clocks.flush()
+    }
+
+    pub(super) fn carry_out_control(&mut self, request: &Request<'_>) -> Result<Reply, Errno> {
+        match request {
+            Request::Ioctl { command, .. } => {
+                self.command(*command)?;
+                Ok(Reply::Ioctl(IoctlReply::default()))
+            }
+            Request::Read { .. } => Err(Errno::EINVAL),
+            Request::Open { .. } | Request::Close => Ok(Reply::Done),
+        }
+    }
+
+    /// Takes note of the guest's restarts: what was known of its processes holds no more, and recordings say where they were.
+    pub(super) fn note_restarts(&mut self) {
+        let Some(control) = &self.control else { return };
+        for time in control.take_restarts() {
+            self.resets += 1;
+            self.names = Names::default();
+            self.kernel_text = KernelText::default();
+            self.processes.forget_spaces();
+            if let Some(block) = (ResetInfo { time }).to_block() {
+                let block: Arc<[u8]> = block.into();
+                let consumers = self.consumers.iter_mut();
+                consumers.for_each(|one| one.take_restart(&block));
+            }
+        }
+    }
+
+    fn command(&mut self, command: u32) -> Result<(), Errno> {
+        let control = self.control.as_ref().ok_or(Errno::EACCES)?;
+        if self.has_ended {
+            return Err(Errno::ENXIO);
+        }
+        match command {
+            CTL_PAUSE | CTL_RESUME => {
+                self.wants_pause = command == CTL_PAUSE;
+                control.note_pause(self.wants_pause);
+            }
+            // The guest couldn't answer it, and would find it pressed long ago.
+            CTL_POWER_BUTTON if self.wants_pause => return Err(Errno::EBUSY),
+            CTL_POWER_BUTTON => return control.press_power_button(),
+            CTL_RESET => control.reset(),
+            CTL_STOP => control.stop(),
+            _ => return Err(Errno::EINVAL),
+        }
+        Ok(())
+    }
+}
