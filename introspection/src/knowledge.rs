@@ -265,6 +265,9 @@ fn symbols(image: &[u8]) -> Option<Symbols> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::kernel::HOT;
+    use crate::testing::linux_guest::LinuxGuest;
+    use crate::testing::modules::TestModule;
 
     #[test]
     fn pending_knowledge_is_completed_once() {
@@ -285,6 +288,29 @@ mod tests {
         ));
         assert!(knowledge.symbols().is_none());
         assert_eq!(knowledge.slide(), None);
+    }
+
+    #[test]
+    fn a_guest_that_starts_anew_is_found_anew() {
+        let guest = LinuxGuest::new(HOT);
+        let knowledge = &guest.knowledge;
+        knowledge.locate(&guest.memory, &guest.user());
+        let slide = knowledge.slide();
+        guest.load(&[TestModule::new("first", 2)]);
+        guest.read_modules();
+        let modules = || knowledge.modules().unwrap().loaded().functions();
+        assert!(slide.is_some() && !modules().is_empty());
+        let before = knowledge.modules().unwrap().generation();
+        knowledge.forget_running();
+        assert!(knowledge.is_unlocated() && knowledge.kallsyms().is_none());
+        assert!(modules().is_empty());
+        assert!(knowledge.modules().unwrap().generation() > before);
+        // What was handed out stays: recordings go on.
+        assert!(knowledge.modules().unwrap().functions_after(0).is_some());
+        knowledge.locate(&guest.memory, &guest.user());
+        assert_eq!(knowledge.slide(), slide);
+        guest.read_modules();
+        assert!(!modules().is_empty());
     }
 
     #[test]

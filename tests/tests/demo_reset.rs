@@ -219,3 +219,25 @@ fn ports_work_after_a_reset() {
         }
     });
 }
+
+/// The initial RAM disk is the one that was opened at the start, whatever has its name now. If that can't be loaded any more, the
+/// guest ends with the reason.
+#[test]
+fn the_initial_ram_disk_is_read_again() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, other] = ["initrd", "other"].map(|name| folder.path().join(name));
+        fs::write(&path, [7; 8192]).unwrap();
+        fs::write(&other, []).unwrap();
+        let mut guest = Guest::start(Boot::Demo, ["--initrd", path.to_str().unwrap()]);
+        let opened = fs::File::options().write(true).open(&path).unwrap();
+        fs::rename(&other, &path).unwrap();
+        reset(&guest);
+        opened.set_len(0).unwrap();
+        let ran = guest.command("control", &["reset"]);
+        assert_eq!(ran.status, 0, "{ran:?}");
+        guest
+            .wait()
+            .assert_refused(1, &["cannot be started anew", "initrd"]);
+    });
+}

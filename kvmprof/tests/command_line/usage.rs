@@ -7,6 +7,16 @@ fn wrong_options_end_with_the_status_that_the_help_says() {
     for (words, expected) in [
         (&["run"][..], "--kernel <FILE>"),
         (
+            &["run", "--config", "/nowhere/at-all"],
+            "Cannot read the options",
+        ),
+        (
+            &["run", "--kernel", "x", "--on-reset", "off"],
+            "restart, exit",
+        ),
+        (&["control"], "<ACTION>"),
+        (&["control", "pause"], "--socket"),
+        (
             &["run", "--kernel", "x", "--jitter", "--clock", "ticker"],
             "--jitter needs --clock thread",
         ),

@@ -299,6 +299,21 @@ mod tests {
     }
 
     #[test]
+    fn resets_are_told_in_their_order() {
+        let (mut bytes, _) = recording();
+        for time in [7, 9] {
+            bytes.extend((ResetInfo { time }).to_block().unwrap());
+        }
+        let times: Vec<u64> = read(&bytes)
+            .unwrap()
+            .resets
+            .iter()
+            .map(|reset| reset.time)
+            .collect();
+        assert_eq!(times, [7, 9]);
+    }
+
+    #[test]
     fn symbols_mappings_and_files_add_up() {
         let (mut bytes, _) = recording();
         bytes.extend(Block::encode(Kind::Symbols, b"ffffffffc0000000 t poll\t[net]\n").unwrap());

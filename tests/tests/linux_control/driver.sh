@@ -80,7 +80,7 @@ until status place && grep -q '"slide":[0-9]' /run/place; do
 done
 cp /run/place "$LAB_OUT/last.placement"
 gathered_before=$(count)
-sampled 80
+sampled 60
 heard
 control power-button
 ended

@@ -21,8 +21,9 @@ pub struct VcpuState {
     power: kvm_mp_state,
     events: kvm_vcpu_events,
     debug: kvm_debugregs,
-    // None where this KVM has no such state.
-    extended: Option<(kvm_xcrs, Box<kvm_xsave>)>,
+    // None where this KVM, or the processor, has no such state.
+    control: Option<kvm_xcrs>,
+    extended: Option<Box<kvm_xsave>>,
     model_specific: Vec<kvm_msr_entry>,
 }
 
@@ -32,16 +33,17 @@ impl VcpuState {
     /// # Errors
     /// KVM doesn't tell a part of it.
     pub fn read(vcpu: &VcpuFd, msrs: &[u32]) -> Result<Self, MachineError> {
-        let untold = "to read a vCPU's state (KVM_GET_REGS and others)";
-        let extended = vcpu.get_xcrs().ok().zip(vcpu.get_xsave().ok());
+        // A processor without XSAVE has none of these registers, and refuses to be given them.
+        let control = vcpu.get_xcrs().ok().filter(|xcrs| xcrs.nr_xcrs > 0);
         Ok(Self {
-            registers: vcpu.get_regs().map_err(kvm(untold))?,
-            special: vcpu.get_sregs().map_err(kvm(untold))?,
-            local_apic: vcpu.get_lapic().map_err(kvm(untold))?,
-            power: vcpu.get_mp_state().map_err(kvm(untold))?,
-            events: vcpu.get_vcpu_events().map_err(kvm(untold))?,
-            debug: vcpu.get_debug_regs().map_err(kvm(untold))?,
-            extended: extended.map(|(control, state)| (control, Box::new(state))),
+            registers: vcpu.get_regs().map_err(kvm("KVM_GET_REGS"))?,
+            special: vcpu.get_sregs().map_err(kvm("KVM_GET_SREGS"))?,
+            local_apic: vcpu.get_lapic().map_err(kvm("KVM_GET_LAPIC"))?,
+            power: vcpu.get_mp_state().map_err(kvm("KVM_GET_MP_STATE"))?,
+            events: vcpu.get_vcpu_events().map_err(kvm("KVM_GET_VCPU_EVENTS"))?,
+            debug: vcpu.get_debug_regs().map_err(kvm("KVM_GET_DEBUGREGS"))?,
+            control,
+            extended: vcpu.get_xsave().ok().map(Box::new),
             model_specific: read_msrs(vcpu, msrs),
         })
     }
@@ -51,21 +53,28 @@ impl VcpuState {
     /// # Errors
     /// KVM refuses a part of it.
     pub fn restore(&self, vcpu: &VcpuFd) -> Result<(), MachineError> {
-        let refused = "to set a vCPU's state anew (KVM_SET_REGS and others)";
         // The base of the local APIC and the mode come before what depends on them.
-        vcpu.set_sregs(&self.special).map_err(kvm(refused))?;
-        vcpu.set_regs(&self.registers).map_err(kvm(refused))?;
-        if let Some((control, state)) = &self.extended {
-            vcpu.set_xcrs(control).map_err(kvm(refused))?;
+        vcpu.set_sregs(&self.special)
+            .map_err(kvm("KVM_SET_SREGS"))?;
+        vcpu.set_regs(&self.registers)
+            .map_err(kvm("KVM_SET_REGS"))?;
+        if let Some(control) = &self.control {
+            vcpu.set_xcrs(control).map_err(kvm("KVM_SET_XCRS"))?;
+        }
+        if let Some(state) = &self.extended {
             // SAFETY: KVM reads more than the 4096 bytes of the structure only of processes that have asked for
             // dynamic features (arch_prctl(2), ARCH_REQ_XCOMP_GUEST_PERM). This one never does.
-            unsafe { vcpu.set_xsave(state) }.map_err(kvm(refused))?;
+            unsafe { vcpu.set_xsave(state) }.map_err(kvm("KVM_SET_XSAVE"))?;
         }
         write_msrs(vcpu, &self.model_specific);
-        vcpu.set_lapic(&self.local_apic).map_err(kvm(refused))?;
-        vcpu.set_vcpu_events(&self.events).map_err(kvm(refused))?;
-        vcpu.set_debug_regs(&self.debug).map_err(kvm(refused))?;
-        vcpu.set_mp_state(self.power).map_err(kvm(refused))
+        vcpu.set_lapic(&self.local_apic)
+            .map_err(kvm("KVM_SET_LAPIC"))?;
+        vcpu.set_vcpu_events(&self.events)
+            .map_err(kvm("KVM_SET_VCPU_EVENTS"))?;
+        vcpu.set_debug_regs(&self.debug)
+            .map_err(kvm("KVM_SET_DEBUGREGS"))?;
+        vcpu.set_mp_state(self.power)
+            .map_err(kvm("KVM_SET_MP_STATE"))
     }
 }
 

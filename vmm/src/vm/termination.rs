@@ -163,9 +163,10 @@ impl Termination {
         self.requested
     }
 
-    /// Waits for another request.
+    /// The guest has ended: waits for another request, of which any signal is one.
     pub fn forget(&mut self) {
         self.requested = false;
+        self.power_button = None;
     }
 }
 
