@@ -7,11 +7,12 @@ use kvmprof_client::Connection;
 use kvmprof_demo_guest::{Image, Truth};
 use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_test_guest::{
-    AttackResults, Counter, PortResults, Stage, allow_stage, attack_results_area, counters,
-    counters_area, port_results_area,
+    AttackResults, Counter, DiskResults, PortResults, Stage, allow_stage, attack_results_area,
+    counters, counters_area, disk_results_area, port_results_area,
 };
 use kvmprof_vmm::clock::ClockSource;
 use kvmprof_vmm::console::Console;
+use kvmprof_vmm::disk::DiskOptions;
 use kvmprof_vmm::machine::{KernelSource, MachineConfig};
 use kvmprof_vmm::profiler::RecordPlan;
 use kvmprof_vmm::virtio::GuestAccess;
@@ -100,6 +101,17 @@ impl Machine {
         })
     }
 
+    /// Starts it, not held, with these disks.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    pub fn start_with_disks(boot: Boot, vcpus: u16, disks: Vec<DiskOptions>) -> Self {
+        Self::launch(boot, vcpus, Clock::default(), |config| VmConfig {
+            disks,
+            ..config
+        })
+    }
+
     fn launch(
         boot: Boot,
         vcpus: u16,
@@ -115,6 +127,7 @@ impl Machine {
                 memory_bytes: MEMORY_BYTES,
                 cpus: vcpus,
             },
+            disks: Vec::new(),
             console: Console::None,
             guest_access: GuestAccess::None,
             hz: clock.hz,
@@ -224,6 +237,18 @@ impl Machine {
         let (address, bytes) = allow_stage(stage).unwrap();
         let memory = self.vm.memory();
         memory.write_slice(&bytes, GuestAddress(address)).unwrap();
+    }
+
+    /// What the workload `disk` has found out by its end.
+    ///
+    /// # Panics
+    /// When guest memory can't be read, or another guest runs.
+    pub fn until_disk_is_tried(&self) -> DiskResults {
+        until("the guest has tried its disk", || {
+            let area = self.area(disk_results_area().unwrap());
+            let results = DiskResults::parse(&area).unwrap();
+            results.finished.then_some(results)
+        })
     }
 
     /// What the workload `hostile-queues` has found out so far.

@@ -16,6 +16,7 @@ pub mod binaries;
 pub mod clock;
 pub mod console;
 pub mod counters;
+pub mod disk;
 pub mod host_socket;
 pub mod kernel_capture;
 pub mod kernel_events;

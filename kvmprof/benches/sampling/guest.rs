@@ -69,6 +69,7 @@ impl Guest {
                 memory_bytes: 64 << 20,
                 cpus: 1,
             },
+            disks: Vec::new(),
             console: Console::None,
             guest_access: GuestAccess::None,
             hz: START_HZ,

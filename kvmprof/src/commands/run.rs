@@ -17,6 +17,7 @@ use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage, value};
 use kvmprof_vmm::clock::{DEFAULT_HZ, MAXIMUM_HZ};
 use kvmprof_vmm::console::{self, ESCAPE_HELP, RawTerminal};
+use kvmprof_vmm::disk::DiskOptions;
 use kvmprof_vmm::machine::{KernelSource, MachineConfig};
 use kvmprof_vmm::profiler::RecordPlan;
 use kvmprof_vmm::virtio::GuestAccess;
@@ -63,6 +64,10 @@ pub struct RunArguments {
     /// How many vCPUs the guest has
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     cpus: u16,
+    /// A disk of the guest, up to 16 of them: an image's path, and after commas readonly, format=raw or format=qcow2,
+    /// serial=S, backing=anywhere
+    #[arg(long = "disk", value_name = "PATH[,OPTION...]")]
+    disks: Vec<DiskOptions>,
     /// Where the guest's console is: stdio (its serial port), hvc (its virtio console, on standard
     /// input and output), none or file:PATH, which is emptied when the guest starts
     #[arg(long, value_name = "WHERE", default_value = "stdio")]
@@ -161,6 +166,7 @@ impl RunArguments {
                 memory_bytes: self.memory,
                 cpus: self.cpus,
             },
+            disks: self.disks.clone(),
             console: self.console.clone(),
             guest_access: self.guest_access,
             hz: self.hz,

@@ -6,8 +6,8 @@ use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
 use kvmprof_recording::SamplingEvent;
 use kvmprof_recording::status::{
-    ClockStatus, ConsumerStatus, MachineStatus, PcsStatus, PmcStatus, PrfStatus, ProfilStatus,
-    RecorderStatus, Status,
+    ClockStatus, ConsumerStatus, DiskStatus, MachineStatus, PcsStatus, PmcStatus, PrfStatus,
+    ProfilStatus, RecorderStatus, Status,
 };
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs};
 
@@ -115,7 +115,33 @@ fn machine_lines(machine: &MachineStatus) -> Vec<String> {
             )
         }));
     }
+    lines.extend(machine.disks.iter().flat_map(disk_lines));
     lines
+}
+
+fn disk_lines(disk: &DiskStatus) -> [String; 2] {
+    let readonly = if disk.readonly { ", readonly" } else { "" };
+    [
+        format!(
+            "disk       {}, {}, {}{readonly}",
+            disk.path,
+            disk.format,
+            format_memory(disk.bytes),
+        ),
+        format!(
+            "           {} reads ({} bytes), {} writes ({} bytes), {} flushes, {} discards, {} zeroings, {} errors, {} refused, {} queue faults",
+            disk.reads,
+            disk.bytes_read,
+            disk.writes,
+            disk.bytes_written,
+            disk.flushes,
+            disk.discards,
+            disk.zeroings,
+            disk.errors,
+            disk.refused,
+            disk.queue_faults,
+        ),
+    ]
 }
 
 fn clock_lines(clock: &ClockStatus) -> Vec<String> {

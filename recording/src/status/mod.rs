@@ -42,6 +42,8 @@ pub struct MachineStatus {
     pub unclaimed_accesses: UnclaimedAccesses,
     /// The virtio console device; `None` for a machine without one.
     pub virtio: Option<VirtioStatus>,
+    /// Its disks, in the order of the command line.
+    pub disks: Vec<DiskStatus>,
     /// Whether the vCPUs wait for a client to gather samples or to turn prf on.
     pub held: bool,
     /// Whether a client has paused it: the vCPUs stand still, and there are no ticks.
@@ -90,6 +92,42 @@ pub struct VirtioStatus {
     pub control_faults: u64,
     /// The device's ports.
     pub ports: Vec<PortStatus>,
+}
+
+/// A disk: a virtio block device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DiskStatus {
+    /// Its image.
+    pub path: String,
+    /// The image's format: `raw` or `qcow2`.
+    pub format: String,
+    /// Its size in bytes, as the guest sees it.
+    pub bytes: u64,
+    /// Whether the guest can't write it.
+    pub readonly: bool,
+    /// Its serial number, which may be empty.
+    pub serial: String,
+    /// Reads performed.
+    pub reads: u64,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Writes performed.
+    pub writes: u64,
+    /// Bytes written, without those of zeroings.
+    pub bytes_written: u64,
+    /// Flushes performed.
+    pub flushes: u64,
+    /// Requests to discard sectors that were performed.
+    pub discards: u64,
+    /// Requests to zero sectors that were performed.
+    pub zeroings: u64,
+    /// Requests that failed on the host.
+    pub errors: u64,
+    /// Requests that made no sense, which the guest got an error for.
+    pub refused: u64,
+    /// Unusable chains and rings; each costs a queue until the driver resets the device.
+    pub queue_faults: u64,
 }
 
 /// A port of the virtio console device.

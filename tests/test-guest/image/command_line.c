@@ -65,6 +65,15 @@ static uint64_t device_address(const char *text)
     return address >= DEVICES && address < DEVICES_END ? address : 0;
 }
 
+static void add_device(uint64_t address)
+{
+    if (address == 0 || options.devices == DEVICES_MAX)
+        return;
+    options.device[options.devices++] = address;
+    if (options.console == 0)
+        options.console = address;
+}
+
 void parse_command_line(const char *line)
 {
     while (*line != 0) {
@@ -78,8 +87,8 @@ void parse_command_line(const char *line)
             options.period = number(value);
         } else if ((value = value_of(line, "attack=")) != NULL) {
             options.attack = number(value);
-        } else if ((value = value_of(line, "virtio_mmio.device=")) != NULL && options.console == 0) {
-            options.console = device_address(value);
+        } else if ((value = value_of(line, "virtio_mmio.device=")) != NULL) {
+            add_device(device_address(value));
         }
         while (!ends(*line))
             line++;

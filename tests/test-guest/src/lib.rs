@@ -11,10 +11,12 @@
 
 mod attacks;
 mod counters;
+mod disks;
 mod ports;
 
 pub use attacks::{AttackResult, AttackResults, Victim, attack_results_area};
 pub use counters::{Counter, Exits, counters, counters_area};
+pub use disks::{DISK_BLOCK, DiskResults, DiskStep, block_of_write, disk_results_area};
 pub use ports::{Outcome, PortResults, Stage, Step, allow_stage, port_results_area};
 
 use kvmprof_demo_guest::{Image, PageAligned};
@@ -41,6 +43,8 @@ use object::{Object, ObjectSegment};
 /// | `port` | profiles itself by the framed protocol on a port of the virtio console ([`PortResults`]) |
 /// | `profil` | has process 101 profiled by profil and 102 by pcsample, in their private memory, by the framed protocol on a port, and runs them ([`PortResults`]) |
 /// | `hostile-queues` | attacks the virtio console at the level of its queues ([`AttackResults`]); `attack=N` tries only that one |
+/// | `disk` | every kind of request to the first disk, then requests and chains that no driver should send ([`DiskResults`]) |
+/// | `disk-writes` | numbered blocks to the first disk without an end; says `flushed NUMBER` on the serial port ([`block_of_write`]) |
 /// | `poweroff`, `reboot`, `triple-fault` | end the machine that way after the greeting |
 /// | `bad-instruction` | runs an instruction that a KVM which interprets kernel mode lacks; powers off where it works |
 ///
@@ -64,6 +68,8 @@ pub const WORKLOADS: &[&str] = &[
     "port",
     "profil",
     "hostile-queues",
+    "disk",
+    "disk-writes",
     "poweroff",
     "reboot",
     "triple-fault",

@@ -142,6 +142,7 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         devices: None,
         counters: MachineCounters::default(),
         knowledge: Arc::clone(&knowledge),
+        disks: Vec::new(),
         halted_ticks: HaltedTicks::AtWakeUp.name(),
     };
     let sysroot = config.sysroot.as_deref().map(open_sysroot).transpose()?;

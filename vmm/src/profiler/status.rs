@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use kvmprof_devices::virtio::block::SECTOR;
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::status::{
-    ClockStatus, LinuxStatus, MachineStatus, PortStatus, Status, UnclaimedAccesses, VirtioStatus,
+    ClockStatus, DiskStatus, LinuxStatus, MachineStatus, PortStatus, Status, UnclaimedAccesses,
+    VirtioStatus,
 };
 
 use super::Profiler;
@@ -12,7 +14,7 @@ use super::consumers::Consumer;
 use crate::clock::TickSource;
 use crate::counters::MachineCounters;
 use crate::machine::MachineDevices;
-use crate::virtio::ConsoleRecord;
+use crate::virtio::{BlockRecord, ConsoleRecord};
 use crate::vm::GuestControl;
 
 /// The machine as the status shows it.
@@ -23,6 +25,8 @@ pub struct MachineInfo {
     pub memory_bytes: u64,
     /// Its devices, which count accesses that none of them answers. `None`: the guest is another program's.
     pub devices: Option<Arc<MachineDevices>>,
+    /// Its disks.
+    pub disks: Vec<BlockRecord>,
     /// What can be counted of it.
     pub counters: MachineCounters,
     /// How processes are told apart.
@@ -64,6 +68,7 @@ impl Profiler {
             virtio: devices
                 .and_then(|devices| devices.virtio_console())
                 .map(|device| virtio_status(&device.record())),
+            disks: self.info.disks.iter().map(disk_status).collect(),
             held: !self.gate.is_open(),
             paused: self.wants_pause && !self.has_ended,
             power_button: !self.has_ended
@@ -92,6 +97,28 @@ impl Profiler {
             ledger: self.clock_ledger(),
             vcpus: self.clocks.ledgers().collect(),
         }
+    }
+}
+
+fn disk_status(disk: &BlockRecord) -> DiskStatus {
+    let BlockRecord { description, .. } = disk;
+    let counts = disk.counts();
+    DiskStatus {
+        path: description.path.display().to_string(),
+        format: description.format.name().to_owned(),
+        bytes: description.sectors * SECTOR,
+        readonly: description.readonly,
+        serial: description.serial.clone(),
+        reads: counts.reads,
+        bytes_read: counts.bytes_read,
+        writes: counts.writes,
+        bytes_written: counts.bytes_written,
+        flushes: counts.flushes,
+        discards: counts.discards,
+        zeroings: counts.zeroings,
+        errors: counts.errors,
+        refused: counts.refused,
+        queue_faults: counts.queue_faults,
     }
 }
 

@@ -2,12 +2,14 @@
 //! is at the ports' host ends, and the serving of its queues on the event thread.
 
 mod access;
+mod block;
 mod device;
 mod mmio;
 mod service;
 mod thread;
 
 pub use access::{GuestAccess, UnknownGuestAccess};
+pub use block::{BlockParts, BlockRecord};
 pub use device::{ConsoleDevice, ConsolePorts, ConsoleRecord};
 pub use mmio::{Assembled, MmioRegisters, Notifications, VirtioMmio, VirtioParts};
 pub use service::ConsoleService;

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -13,13 +14,19 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 /// A panic of it ends the program, as that of any other thread does; here it is only not hidden.
 #[derive(Debug)]
 pub struct DeviceThread {
-    ending: Arc<EventFd>,
+    ending: Arc<EndingEvent>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// How the thread learns that it has to end.
 #[derive(Debug)]
-pub struct Ending(Arc<EventFd>);
+pub struct Ending(Arc<EndingEvent>);
+
+#[derive(Debug)]
+struct EndingEvent {
+    event: EventFd,
+    requested: AtomicBool,
+}
 
 impl DeviceThread {
     /// Starts a thread with this name (the kernel shows 15 bytes of it) that runs `serve`, which returns soon after it has
@@ -28,7 +35,10 @@ impl DeviceThread {
     /// # Errors
     /// When the host gives no thread or file descriptor.
     pub fn start(name: &str, serve: impl FnOnce(&Ending) + Send + 'static) -> io::Result<Self> {
-        let event = Arc::new(EventFd::new(EFD_NONBLOCK)?);
+        let event = Arc::new(EndingEvent {
+            event: EventFd::new(EFD_NONBLOCK)?,
+            requested: AtomicBool::new(false),
+        });
         let ending = Ending(Arc::clone(&event));
         let thread = thread::Builder::new()
             .name(name.to_owned())
@@ -41,8 +51,9 @@ impl DeviceThread {
 
     /// Asks it to end, without waiting.
     pub fn ask_to_end(&self) {
+        self.ending.requested.store(true, Ordering::SeqCst);
         // A full counter has asked already.
-        let _ = self.ending.write(1);
+        let _ = self.ending.event.write(1);
     }
 }
 
@@ -82,7 +93,12 @@ impl Ending {
 
     /// Becomes readable, and stays so, when the thread has to end: for a wait of one's own.
     pub fn event(&self) -> BorrowedFd<'_> {
-        borrowed(&self.0)
+        borrowed(&self.0.event)
+    }
+
+    /// Whether the thread has to end, without a system call: for who is busy for long.
+    pub fn is_requested(&self) -> bool {
+        self.0.requested.load(Ordering::SeqCst)
     }
 }
 

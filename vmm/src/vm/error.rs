@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::console::ConsoleError;
+use crate::disk::DiskError;
 use crate::host_socket::HostSocketError;
 use crate::kernel_capture::KernelCaptureError;
 use crate::machine::MachineError;
@@ -18,6 +19,9 @@ pub enum VmError {
     /// The guest was reset, and couldn't be started anew.
     #[error("The guest cannot be started anew after its reset")]
     Restart(#[source] MachineError),
+    /// A disk can't be used.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
     /// The socket couldn't be served.
     #[error(transparent)]
     Socket(#[from] HostSocketError),

@@ -23,6 +23,7 @@ use crate::binaries::BinarySources;
 use crate::clock::{ClockSource, HaltedTicks, Ticker};
 use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, WindowWatch};
 use crate::counters::{MachineCounters, VcpuCounting};
+use crate::disk::{DISKS_MAX, Disk, DiskError, DiskOptions};
 use crate::host_socket::{HostListener, HostSocket};
 use crate::kernel_events;
 use crate::machine::{
@@ -35,7 +36,7 @@ use crate::vcpu::{
     Doorbell, Ending, Gate, KernelSampling, OnReset, RegisterSource, Restart, VcpuCommon,
     VcpuShared, signals,
 };
-use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
+use crate::virtio::{BlockParts, ConsolePorts, ConsoleService, GuestAccess};
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::Sysroot;
 
@@ -44,6 +45,8 @@ use kvmprof_recording::Sysroot;
 pub struct VmConfig {
     /// The machine.
     pub machine: MachineConfig,
+    /// Its disks, at most [`DISKS_MAX`].
+    pub disks: Vec<DiskOptions>,
     /// Where its console is.
     pub console: Console,
     /// What it may do with the profiling devices through its ports.
@@ -97,9 +100,11 @@ impl Vm {
             hz: config.hz,
         };
         let ports = ConsolePorts::new(hvc.as_ref(), config.guest_access, hello);
+        let disks = open_disks(&config.disks, config.machine.cpus)?;
+        let disk_records = disks.iter().map(BlockParts::record).collect();
         let virtio = VirtioDevices {
             console: ports.map_err(VmError::host("an eventfd"))?,
-            others: Vec::new(),
+            others: disks.into_iter().map(|disk| Box::new(disk) as _).collect(),
         };
         let machine = Machine::build(&kvm, &config.machine, output, virtio)?;
         let sysroot = config.sysroot.as_deref().map(open_sysroot).transpose()?;
@@ -126,7 +131,10 @@ impl Vm {
             registers: register_source(&kvm),
         };
         let shared: Vec<Arc<VcpuShared>> = machine.vcpus.iter().map(|_| Arc::default()).collect();
-        let info = machine_info(&config.machine, &machine, &shared, &knowledge);
+        let info = MachineInfo {
+            disks: disk_records,
+            ..machine_info(&config.machine, &machine, &shared, &knowledge)
+        };
         let mut termination = Termination::new().map_err(VmError::host("to catch signals"))?;
         let stop_request = termination
             .stop_request()
@@ -245,8 +253,21 @@ fn machine_info(
         devices: Some(Arc::clone(&machine.devices)),
         counters: MachineCounters::new(machine.vcpus.iter().zip(shared.iter().cloned())),
         knowledge: Arc::clone(knowledge),
+        disks: Vec::new(),
         halted_ticks: HaltedTicks::of_this_host().name(),
     }
+}
+
+/// Opens the disks that `options` name.
+fn open_disks(options: &[DiskOptions], vcpus: u16) -> Result<Vec<BlockParts>, DiskError> {
+    if options.len() > DISKS_MAX {
+        let asked = options.len();
+        return Err(DiskError::TooMany { asked });
+    }
+    let disks = options.iter().enumerate();
+    disks
+        .map(|(index, options)| Ok(BlockParts::new(index, Disk::open(options)?, vcpus)))
+        .collect()
 }
 
 pub(crate) fn open_sysroot(path: &Path) -> Result<Sysroot, VmError> {

@@ -99,6 +99,7 @@ impl DemoArguments {
                 memory_bytes: MEMORY_BYTES,
                 cpus: self.cpus,
             },
+            disks: Vec::new(),
             console: console::Console::None,
             guest_access: GuestAccess::None,
             hz: self.hz,

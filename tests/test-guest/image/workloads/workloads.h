@@ -29,6 +29,8 @@ void hostile(void);
 void port(void);
 void profil(void);
 void hostile_queues(void);
+void disk_checks(void);
+void disk_writes(void);
 void end_by_power_off(void);
 void end_by_reboot(void);
 void end_by_triple_fault(void);

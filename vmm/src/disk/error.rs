@@ -1,0 +1,103 @@
+//! What can be wrong with a disk.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// Why a disk can't be used. Each message says what to do about it where something can be done.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DiskError {
+    /// More disks than a machine may have.
+    #[error("{asked} disks are too many: there may be {}", super::DISKS_MAX)]
+    TooMany {
+        /// The number asked for.
+        asked: usize,
+    },
+    /// The image can't be opened or read.
+    #[error("Cannot open the disk {}", path.display())]
+    Open {
+        /// The image.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The path leads to a folder, a pipe or the like.
+    #[error("The disk {} is neither a regular file nor a block device", .0.display())]
+    NotAnImage(PathBuf),
+    /// The image may not be written.
+    #[error("The disk {} is write-protected: add ,readonly, or allow writing it", .0.display())]
+    WriteProtected(PathBuf),
+    /// Somebody else has it.
+    #[error(
+        "The disk {} is in use: a disk can be shared only if all who use it do so with ,readonly",
+        .0.display()
+    )]
+    InUse(PathBuf),
+    /// It has no bytes.
+    #[error("The disk {} is empty", .0.display())]
+    Empty(PathBuf),
+    /// It begins as a qcow2 image does, and nobody said what it is.
+    #[error(
+        "The disk {} looks like a qcow2 image: add ,format=qcow2 to use it as one, or ,format=raw if the guest is to see its bytes",
+        .0.display()
+    )]
+    LooksLikeQcow2(PathBuf),
+    /// It is said to be qcow2, and isn't.
+    #[error("The disk {} is not a qcow2 image: leave out ,format=qcow2, or name another file", .0.display())]
+    NotQcow2(PathBuf),
+    /// A part of its tables is beyond its end.
+    #[error("The qcow2 image {} is truncated or damaged: {what}", path.display())]
+    Damaged {
+        /// The image.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// It needs what isn't there.
+    #[error("The qcow2 image {} can't be used: {what}", path.display())]
+    Unsupported {
+        /// The image.
+        path: PathBuf,
+        /// What it needs.
+        what: &'static str,
+    },
+    /// It can't be opened for another reason.
+    #[error("Cannot open the qcow2 image {}", path.display())]
+    Qcow2 {
+        /// The image.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A backing file is elsewhere.
+    #[error(
+        "The qcow2 image {} has the backing file {}, which isn't in the same folder: add ,backing=anywhere if you trust the image",
+        path.display(), backing.display()
+    )]
+    BackingElsewhere {
+        /// The disk's image.
+        path: PathBuf,
+        /// The backing file.
+        backing: PathBuf,
+    },
+    /// Backing files of backing files without an end.
+    #[error("The qcow2 image {} has too long a chain of backing files: at most {most} are possible", path.display())]
+    BackingTooDeep {
+        /// The disk's image.
+        path: PathBuf,
+        /// The most that are possible.
+        most: usize,
+    },
+}
+
+impl DiskError {
+    /// For `map_err`: the image at `path` can't be opened or read.
+    pub(super) fn open(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+        |source| Self::Open {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}

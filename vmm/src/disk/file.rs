@@ -1,0 +1,245 @@
+//! A file of the host with a disk's bytes, or a format's. Usable from several threads at once: none waits for another.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use imago::Storage;
+use imago::io_buffers::{IoVector, IoVectorMut};
+use imago::storage::drivers::CommonStorageHelper;
+use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::io::Errno;
+
+use super::{DiskError, can_be_image};
+
+/// What zeroes are written in where the host can't make them without data.
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+
+/// An open file, locked by flock(2) as long as it is open.
+#[derive(Debug)]
+pub struct HostFile {
+    file: File,
+    path: PathBuf,
+    /// How long it is: nobody else makes it longer or shorter.
+    length: AtomicU64,
+    /// Reads from here on are beyond what the image may leave out at its end. 0: there is no such limit.
+    cluster: AtomicU64,
+    helper: CommonStorageHelper,
+}
+
+impl HostFile {
+    /// Opens and locks the file at `path`.
+    ///
+    /// # Errors
+    /// It isn't there, isn't a file, can't be written, or is in use.
+    pub fn open(path: &Path, write: bool) -> Result<Self, DiskError> {
+        // Without O_NONBLOCK, a pipe would be waited for.
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(write)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(path);
+        let file = opened.map_err(|source| match source.kind() {
+            io::ErrorKind::IsADirectory => DiskError::NotAnImage(path.to_owned()),
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if write => {
+                DiskError::WriteProtected(path.to_owned())
+            }
+            _ => DiskError::open(path)(source),
+        })?;
+        let metadata = file.metadata().map_err(DiskError::open(path))?;
+        if !can_be_image(metadata.file_type()) {
+            return Err(DiskError::NotAnImage(path.to_owned()));
+        }
+        // Root could write it all the same, but somebody has said that it isn't to be written.
+        if write && metadata.is_file() && metadata.mode() & 0o222 == 0 {
+            return Err(DiskError::WriteProtected(path.to_owned()));
+        }
+        lock(&file, path, write)?;
+        let length = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0));
+        let length = length.map_err(|error| DiskError::open(path)(error.into()))?;
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            length: AtomicU64::new(length),
+            cluster: AtomicU64::new(0),
+            helper: CommonStorageHelper::default(),
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many bytes it has.
+    pub fn length(&self) -> u64 {
+        self.length.load(Ordering::Relaxed)
+    }
+
+    /// From now on a read that begins beyond the end of the file's last cluster is an error: something of the image is
+    /// missing.
+    pub fn expect_whole_clusters(&self, bytes: u64) {
+        self.cluster.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Reads all of `bytes`. What lies beyond the end is zero.
+    pub fn read_at(&self, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
+        let cluster = self.cluster.load(Ordering::Relaxed);
+        if cluster != 0 && offset >= self.length().next_multiple_of(cluster) {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the image is truncated",
+            ));
+        }
+        while !bytes.is_empty() {
+            match self.file.read_at(bytes, offset) {
+                Ok(0) => {
+                    bytes.fill(0);
+                    return Ok(());
+                }
+                Ok(count) => {
+                    bytes = bytes.get_mut(count..).unwrap_or_default();
+                    offset += count as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of `bytes`.
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)?;
+        let end = offset.saturating_add(bytes.len() as u64);
+        self.length.fetch_max(end, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Frees the space of a range, which is zero then, if the host can do that; true if it could.
+    pub fn punch(&self, offset: u64, length: u64) -> io::Result<bool> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        self.allocate(flags, offset, length)
+    }
+
+    /// Zeroes a range, and frees its space if the host can and that is wanted.
+    pub fn zero(&self, offset: u64, length: u64, free: bool) -> io::Result<()> {
+        let end = offset.saturating_add(length);
+        if free && end <= self.length() && self.punch(offset, length)? {
+            return Ok(());
+        }
+        if self.allocate(FallocateFlags::ZERO_RANGE, offset, length)? {
+            self.length.fetch_max(end, Ordering::Relaxed);
+            return Ok(());
+        }
+        let mut at = offset;
+        while at < end {
+            let step = usize::try_from(end - at)
+                .unwrap_or(usize::MAX)
+                .min(ZEROES.len());
+            self.write_at(ZEROES.get(..step).unwrap_or(&ZEROES), at)?;
+            at += step as u64;
+        }
+        Ok(())
+    }
+
+    /// Puts all that has been written onto the disk.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn allocate(&self, flags: FallocateFlags, offset: u64, length: u64) -> io::Result<bool> {
+        loop {
+            match rustix::fs::fallocate(&self.file, flags, offset, length) {
+                Ok(()) => return Ok(true),
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV) => return Ok(false),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+fn lock(file: &File, path: &Path, write: bool) -> Result<(), DiskError> {
+    let operation = if write {
+        FlockOperation::NonBlockingLockExclusive
+    } else {
+        FlockOperation::NonBlockingLockShared
+    };
+    match rustix::fs::flock(file, operation) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(DiskError::InUse(path.to_owned())),
+        Err(error) => Err(DiskError::open(path)(error.into())),
+    }
+}
+
+impl fmt::Display for HostFile {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}", self.path.display())
+    }
+}
+
+/// What imago reads and writes its formats through. All alignments are 1: the host's page cache is in between.
+impl Storage for HostFile {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.length())
+    }
+
+    fn resolve_relative_path<P: AsRef<Path>>(&self, relative: P) -> io::Result<PathBuf> {
+        let folder = self.path.parent().unwrap_or(Path::new(""));
+        std::path::absolute(folder.join(relative))
+    }
+
+    fn get_filename(&self) -> Option<PathBuf> {
+        Some(self.path.clone())
+    }
+
+    unsafe fn pure_readv(&self, bytes: IoVectorMut<'_>, mut offset: u64) -> io::Result<()> {
+        for mut slice in bytes.into_inner() {
+            self.read_at(&mut slice, offset)?;
+            offset += slice.len() as u64;
+        }
+        Ok(())
+    }
+
+    unsafe fn pure_writev(&self, bytes: IoVector<'_>, mut offset: u64) -> io::Result<()> {
+        for slice in bytes.into_inner() {
+            self.write_at(&slice, offset)?;
+            offset += slice.len() as u64;
+        }
+        Ok(())
+    }
+
+    unsafe fn pure_write_zeroes(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.zero(offset, length, true)
+    }
+
+    unsafe fn pure_write_allocated_zeroes(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.zero(offset, length, false)
+    }
+
+    unsafe fn pure_discard(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.punch(offset, length).map(|_| ())
+    }
+
+    /// There are no buffers of its own.
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Self::sync(self)
+    }
+
+    /// There is nothing to drop.
+    unsafe fn invalidate_cache(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn get_storage_helper(&self) -> &CommonStorageHelper {
+        &self.helper
+    }
+}

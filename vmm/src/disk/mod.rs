@@ -1,0 +1,103 @@
+//! Disks of the guest: image files of the host, opened, checked and locked.
+//!
+//! Images are untrusted as the guest is, who has written them: what they name or claim is bounded, and opened only within
+//! the folder that the disk is in.
+
+mod error;
+mod file;
+mod image;
+mod options;
+mod qcow2;
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+pub use error::DiskError;
+pub use image::Image;
+pub use options::{Backing, DiskFormat, DiskOptions, InvalidDisk};
+
+use file::HostFile;
+use kvmprof_devices::virtio::block::SECTOR;
+use qcow2::Qcow2Image;
+
+/// Most disks of a machine.
+pub const DISKS_MAX: usize = 16;
+
+/// A disk that is open.
+#[derive(Debug)]
+pub struct Disk {
+    /// What it is.
+    pub description: DiskDescription,
+    /// Its content.
+    pub image: Image,
+}
+
+/// What a disk is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskDescription {
+    /// Its image.
+    pub path: PathBuf,
+    /// The image's format.
+    pub format: DiskFormat,
+    /// The disk's size in sectors of 512 bytes, as the guest sees it.
+    pub sectors: u64,
+    /// Whether the guest can't write it.
+    pub readonly: bool,
+    /// Its serial number: at most 20 printable ASCII characters.
+    pub serial: String,
+}
+
+impl Disk {
+    /// Opens the image that `options` name. It is locked by flock(2) until the disk is dropped: for writing against everybody
+    /// else, else only against those who write.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the image; nothing of it has been changed then.
+    pub fn open(options: &DiskOptions) -> Result<Self, DiskError> {
+        let path = options.path.as_path();
+        let file = HostFile::open(path, !options.readonly)?;
+        let is_qcow2 = qcow2::has_magic(&file).map_err(DiskError::open(path))?;
+        let format = match options.format {
+            None if is_qcow2 => return Err(DiskError::LooksLikeQcow2(path.to_owned())),
+            None => DiskFormat::Raw,
+            Some(format) => format,
+        };
+        let image = match format {
+            DiskFormat::Raw => Image::Raw(file),
+            DiskFormat::Qcow2 if !is_qcow2 => return Err(DiskError::NotQcow2(path.to_owned())),
+            DiskFormat::Qcow2 => {
+                let folder = match options.backing {
+                    Backing::SameFolder => Some(folder_of(path)?),
+                    Backing::Anywhere => None,
+                };
+                Image::Qcow2(Qcow2Image::open(file, !options.readonly, folder)?)
+            }
+        };
+        // The rest of a last sector reads as zeroes, and a write of it makes the file longer.
+        let sectors = image.bytes().div_ceil(SECTOR);
+        if sectors == 0 {
+            return Err(DiskError::Empty(path.to_owned()));
+        }
+        Ok(Self {
+            description: DiskDescription {
+                path: path.to_owned(),
+                format,
+                sectors,
+                readonly: options.readonly,
+                serial: options.serial.clone(),
+            },
+            image,
+        })
+    }
+}
+
+/// The folder that a file really is in.
+fn folder_of(path: &Path) -> Result<PathBuf, DiskError> {
+    let real = path.canonicalize().map_err(DiskError::open(path))?;
+    Ok(real.parent().map(Path::to_owned).unwrap_or(real))
+}
+
+/// Whether a file of this type can be an image.
+fn can_be_image(kind: std::fs::FileType) -> bool {
+    kind.is_file() || kind.is_block_device()
+}

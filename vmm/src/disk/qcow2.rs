@@ -1,0 +1,320 @@
+//! qcow2 images (QEMU: docs/interop/qcow2.rst), by the crate imago: what is checked before it opens them, what they may open,
+//! and the access.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use imago::format::Format;
+use imago::format::gate::ImplicitOpenGate;
+use imago::qcow2::Qcow2;
+use imago::{FormatAccess, FormatDriverBuilder, StorageOpenOptions};
+
+use super::DiskError;
+use super::file::HostFile;
+
+const MAGIC: [u8; 4] = *b"QFI\xfb";
+/// Bytes of a header of version 2, which begins those of later versions too.
+const HEADER: usize = 72;
+/// Most backing files of an image.
+const BACKING_MAX: usize = 16;
+/// Entries of a level 1 table, as QEMU limits it: 32 MiB of it.
+const LEVEL_1_MAX: u64 = 4 << 20;
+/// The bits of an entry of a level 1 table that are an offset in the file.
+const OFFSET_MASK: u64 = 0x00ff_ffff_ffff_fe00;
+
+/// Whether the file begins as a qcow2 image does.
+pub fn has_magic(file: &HostFile) -> io::Result<bool> {
+    let mut start = [0; MAGIC.len()];
+    file.read_at(&mut start, 0)?;
+    Ok(start == MAGIC)
+}
+
+/// An open qcow2 image with its backing files.
+pub struct Qcow2Image {
+    /// Discarding excludes all other access: it moves the disk's parts within the file.
+    access: RwLock<FormatAccess<HostFile>>,
+    path: PathBuf,
+    writable: bool,
+}
+
+impl fmt::Debug for Qcow2Image {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut image = formatter.debug_struct("Qcow2Image");
+        image.field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Qcow2Image {
+    /// Opens the image in `file`. Its backing files have to be within `folder`, if that is said.
+    ///
+    /// # Errors
+    /// It is damaged, needs what isn't supported, or names backing files that can't be opened.
+    pub fn open(
+        file: HostFile,
+        writable: bool,
+        folder: Option<PathBuf>,
+    ) -> Result<Self, DiskError> {
+        let path = file.path().to_owned();
+        check(&file)?;
+        let refusal = Rc::default();
+        let gate = BackingGate {
+            disk: path.clone(),
+            folder,
+            depth: 0,
+            refusal: Rc::clone(&refusal),
+        };
+        let opened = Qcow2::<HostFile>::builder(file).write(writable).open(gate);
+        let opened = opened.map_err(|source| {
+            let refusal: Option<DiskError> = refusal.borrow_mut().take();
+            let path = path.clone();
+            refusal.unwrap_or(DiskError::Qcow2 { path, source })
+        })?;
+        Ok(Self {
+            access: RwLock::new(FormatAccess::new(opened)),
+            path,
+            writable,
+        })
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.shared().size()
+    }
+
+    pub fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        self.shared().read(bytes, offset)
+    }
+
+    pub fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.shared().write(bytes, offset)
+    }
+
+    /// First the data and the tables, then the host's disk.
+    pub fn flush(&self) -> io::Result<()> {
+        let access = self.shared();
+        access.flush()?;
+        access.sync()
+    }
+
+    pub fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.alone().discard_to_any(offset, length)
+    }
+
+    pub fn zero(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.shared().write_zeroes(offset, length)
+    }
+
+    fn shared(&self) -> RwLockReadGuard<'_, FormatAccess<HostFile>> {
+        self.access.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn alone(&self) -> RwLockWriteGuard<'_, FormatAccess<HostFile>> {
+        self.access.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Qcow2Image {
+    fn drop(&mut self) {
+        if !self.writable {
+            return;
+        }
+        if let Err(error) = self.flush() {
+            log::error!(
+                "The disk {} isn't all written: {error}",
+                self.path.display()
+            );
+        }
+    }
+}
+
+/// What a header says that matters here.
+struct Header {
+    cluster: u64,
+    encrypted: bool,
+    level_1_entries: u64,
+    level_1_offset: u64,
+    refcount_offset: u64,
+    refcount_clusters: u64,
+    external_data: bool,
+}
+
+impl Header {
+    fn decode(bytes: &[u8; HEADER + 8]) -> Result<Self, String> {
+        let word = |at: usize| {
+            let field = bytes.get(at..).and_then(|rest| rest.first_chunk());
+            u64::from(u32::from_be_bytes(*field.unwrap_or(&[0; 4])))
+        };
+        let long = |at: usize| word(at) << 32 | word(at + 4);
+        let version = word(4);
+        if version != 2 && version != 3 {
+            return Err(format!("its version is {version}, not 2 or 3"));
+        }
+        let cluster_bits = word(20);
+        if !(9..=21).contains(&cluster_bits) {
+            return Err(format!(
+                "clusters of 2^{cluster_bits} bytes aren't possible"
+            ));
+        }
+        Ok(Self {
+            cluster: 1 << cluster_bits,
+            encrypted: word(32) != 0,
+            level_1_entries: word(36),
+            level_1_offset: long(40),
+            refcount_offset: long(48),
+            refcount_clusters: word(56),
+            // Incompatible feature 2, of version 3.
+            external_data: version == 3 && long(72) & 1 << 2 != 0,
+        })
+    }
+}
+
+/// Refuses images whose tables aren't all in the file: a guest would find out late, by errors or zeroes. From now on a read
+/// of what the file lacks is an error.
+fn check(file: &HostFile) -> Result<(), DiskError> {
+    let path = file.path();
+    let damaged = |what: String| DiskError::Damaged {
+        path: path.to_owned(),
+        what,
+    };
+    let mut bytes = [0; HEADER + 8];
+    file.read_at(&mut bytes, 0).map_err(DiskError::open(path))?;
+    if file.length() < HEADER as u64 {
+        return Err(damaged("it has no whole header".to_owned()));
+    }
+    let header = Header::decode(&bytes).map_err(damaged)?;
+    let unsupported = |what| DiskError::Unsupported {
+        path: path.to_owned(),
+        what,
+    };
+    if header.encrypted {
+        return Err(unsupported("it is encrypted"));
+    }
+    if header.external_data {
+        return Err(unsupported("its data is in another file"));
+    }
+    if header.level_1_entries > LEVEL_1_MAX {
+        return Err(damaged("its level 1 table is too large".to_owned()));
+    }
+    let inside = |offset: u64, length: u64| {
+        (offset.checked_add(length)).is_some_and(|end| end <= file.length())
+    };
+    if !inside(header.level_1_offset, 8 * header.level_1_entries) {
+        return Err(damaged("its level 1 table is beyond its end".to_owned()));
+    }
+    let refcounts = header.refcount_clusters.saturating_mul(header.cluster);
+    if !inside(header.refcount_offset, refcounts) {
+        return Err(damaged("its refcount table is beyond its end".to_owned()));
+    }
+    check_level_1(file, &header).map_err(|error| match error {
+        TableError::Io(source) => DiskError::open(path)(source),
+        TableError::Beyond(offset) => damaged(format!(
+            "a level 2 table at byte {offset} is beyond its end"
+        )),
+    })?;
+    file.expect_whole_clusters(header.cluster);
+    Ok(())
+}
+
+enum TableError {
+    Io(io::Error),
+    Beyond(u64),
+}
+
+fn check_level_1(file: &HostFile, header: &Header) -> Result<(), TableError> {
+    let mut chunk = vec![0; 64 << 10];
+    let mut left = usize::try_from(8 * header.level_1_entries).unwrap_or(0);
+    let mut offset = header.level_1_offset;
+    while left > 0 {
+        let step = left.min(chunk.len());
+        let entries = chunk.get_mut(..step).unwrap_or_default();
+        file.read_at(entries, offset).map_err(TableError::Io)?;
+        for entry in entries.chunks_exact(8) {
+            let entry = entry
+                .first_chunk()
+                .map_or(0, |entry| u64::from_be_bytes(*entry));
+            let table = entry & OFFSET_MASK;
+            if table != 0
+                && table.saturating_add(header.cluster)
+                    > file.length().next_multiple_of(header.cluster)
+            {
+                return Err(TableError::Beyond(table));
+            }
+        }
+        left -= step;
+        offset += step as u64;
+    }
+    Ok(())
+}
+
+/// Decides which backing files are opened. What it refuses is kept: imago's own error would say less.
+struct BackingGate {
+    disk: PathBuf,
+    folder: Option<PathBuf>,
+    depth: usize,
+    refusal: Rc<RefCell<Option<DiskError>>>,
+}
+
+impl BackingGate {
+    fn open_backing(&self, path: &Path) -> Result<HostFile, DiskError> {
+        if self.depth >= BACKING_MAX {
+            return Err(DiskError::BackingTooDeep {
+                path: self.disk.clone(),
+                most: BACKING_MAX,
+            });
+        }
+        let real = path.canonicalize().map_err(DiskError::open(path))?;
+        if self
+            .folder
+            .as_ref()
+            .is_some_and(|folder| !real.starts_with(folder))
+        {
+            return Err(DiskError::BackingElsewhere {
+                path: self.disk.clone(),
+                backing: real,
+            });
+        }
+        HostFile::open(&real, false)
+    }
+
+    fn keep(&self, refusal: DiskError) -> io::Error {
+        let error = io::Error::other(refusal.to_string());
+        self.refusal.borrow_mut().get_or_insert(refusal);
+        error
+    }
+}
+
+impl ImplicitOpenGate<HostFile> for BackingGate {
+    fn open_format<F: FormatDriverBuilder<HostFile>>(
+        &mut self,
+        builder: F,
+    ) -> io::Result<FormatAccess<HostFile>> {
+        if F::FORMAT != Format::Raw && F::FORMAT != Format::Qcow2 {
+            return Err(io::Error::other(
+                "a backing file of this format isn't supported",
+            ));
+        }
+        let next = Self {
+            disk: self.disk.clone(),
+            folder: self.folder.clone(),
+            depth: self.depth + 1,
+            refusal: Rc::clone(&self.refusal),
+        };
+        Ok(FormatAccess::new(builder.open(next)?))
+    }
+
+    fn open_storage(&mut self, options: StorageOpenOptions) -> io::Result<HostFile> {
+        let path = options.get_filename();
+        let path = path.ok_or_else(|| io::Error::other("a backing file without a name"))?;
+        let file = self
+            .open_backing(path)
+            .map_err(|refusal| self.keep(refusal))?;
+        // What names a format that it isn't is refused by imago.
+        if has_magic(&file)? {
+            check(&file).map_err(|refusal| self.keep(refusal))?;
+        }
+        Ok(file)
+    }
+}

@@ -1,0 +1,214 @@
+//! Disks of the guest: each a block device, and a thread for each of its queues, so that no request waits for one of another
+//! queue.
+//!
+//! Data goes through a buffer: a host's disk is never waited for with the device locked, and after a driver's reset nothing
+//! touches its memory any more.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::{io, mem};
+
+use kvmprof_devices::virtio::block::{
+    Answer, Block, BlockCounts, BlockSettings, Next, Operation, Request, SERIAL_MAX,
+};
+
+use super::{Assembled, DeviceThread, Ending, Notifications, VirtioMmio, VirtioParts, borrowed};
+use crate::disk::{Disk, DiskDescription, Image};
+use crate::machine::{GuestMemory, MachineError};
+
+/// Most queues, and so threads, of a disk.
+const QUEUES_MAX: u16 = 4;
+/// A buffer for reads that is longer is given back after use, in bytes.
+const KEPT_BUFFER: usize = 1 << 20;
+
+/// A disk that is to become a device.
+pub struct BlockParts {
+    index: usize,
+    disk: Disk,
+    queues: u16,
+    record: BlockRecord,
+}
+
+/// What there is to know of a disk while the machine runs, and after it.
+#[derive(Clone)]
+pub struct BlockRecord {
+    /// What it is.
+    pub description: DiskDescription,
+    device: Arc<std::sync::OnceLock<Arc<VirtioMmio<Block>>>>,
+}
+
+impl BlockRecord {
+    /// What the guest has done with it until now. Waits for whoever works on the device's queues.
+    #[must_use]
+    pub fn counts(&self) -> BlockCounts {
+        let device = self.device.get();
+        device.map_or_else(BlockCounts::default, |device| {
+            device.with(|transport, _| transport.device().counts())
+        })
+    }
+
+    /// How often the driver has reset it.
+    #[must_use]
+    pub fn resets(&self) -> u64 {
+        let device = self.device.get();
+        device.map_or(0, |device| {
+            device.with(|transport, _| transport.counts().resets)
+        })
+    }
+}
+
+impl BlockParts {
+    /// Disk number `index` of a machine with so many vCPUs, each of which gets a queue of its own while there are some.
+    #[must_use]
+    pub fn new(index: usize, disk: Disk, vcpus: u16) -> Self {
+        let record = BlockRecord {
+            description: disk.description.clone(),
+            device: Arc::default(),
+        };
+        Self {
+            index,
+            disk,
+            queues: vcpus.clamp(1, QUEUES_MAX),
+            record,
+        }
+    }
+
+    /// What tells of the disk later.
+    #[must_use]
+    pub fn record(&self) -> BlockRecord {
+        self.record.clone()
+    }
+}
+
+impl VirtioParts for BlockParts {
+    fn assemble(self: Box<Self>, memory: &GuestMemory) -> Result<Assembled, MachineError> {
+        let description = &self.disk.description;
+        let mut serial = [0; SERIAL_MAX];
+        for (byte, given) in serial.iter_mut().zip(description.serial.bytes()) {
+            *byte = given;
+        }
+        let device = Block::new(BlockSettings {
+            sectors: description.sectors,
+            readonly: description.readonly,
+            queues: self.queues,
+            serial,
+        });
+        let notifications = Notifications::each_queue(self.queues.into());
+        let notifications = notifications.map_err(MachineError::EventFd)?;
+        let mmio = Arc::new(VirtioMmio::new(device, memory.clone(), notifications)?);
+        let _ = self.record.device.set(Arc::clone(&mmio));
+        let host = Arc::new(HostDisk {
+            image: self.disk.image,
+            name: format!("disk {}", description.path.display()),
+            has_complained: AtomicBool::new(false),
+        });
+        let threads: Result<Vec<_>, _> = (0..usize::from(self.queues))
+            .map(|queue| {
+                let server = QueueServer {
+                    mmio: Arc::clone(&mmio),
+                    host: Arc::clone(&host),
+                    queue,
+                    buffer: Vec::new(),
+                };
+                let name = format!("disk{}.{queue}", self.index);
+                DeviceThread::start(&name, |ending| server.serve(ending))
+            })
+            .collect();
+        Ok(Assembled {
+            registers: mmio,
+            threads: threads.map_err(MachineError::DeviceThread)?,
+        })
+    }
+}
+
+/// The host's side of a disk. Dropped, which the last of its threads does, it is closed.
+struct HostDisk {
+    image: Image,
+    name: String,
+    has_complained: AtomicBool,
+}
+
+impl HostDisk {
+    /// Performs `request`; what is read goes into `buffer`.
+    fn perform(&self, request: &Request, buffer: &mut Vec<u8>) -> io::Result<()> {
+        buffer.clear();
+        match &request.operation {
+            Operation::Read { offset, length } => {
+                buffer.resize(*length, 0);
+                self.image.read(buffer, *offset)?;
+            }
+            Operation::Write { offset, data } => self.image.write(data, *offset)?,
+            Operation::Flush => self.image.flush()?,
+            Operation::Discard(extents) => {
+                (extents.iter()).try_for_each(|extent| self.image.discard(*extent))?;
+            }
+            Operation::WriteZeroes(extents) => {
+                (extents.iter()).try_for_each(|extent| self.image.zero(*extent))?;
+            }
+        }
+        if request.write_through {
+            self.image.flush()?;
+        }
+        Ok(())
+    }
+
+    /// The first failure is reported; the others are counted.
+    fn complain(&self, error: &io::Error) {
+        if !self.has_complained.swap(true, Ordering::Relaxed) {
+            log::error!(
+                "The {} has failed a request, which the guest sees: {error}",
+                self.name
+            );
+        }
+    }
+}
+
+/// What serves one queue.
+struct QueueServer {
+    mmio: Arc<VirtioMmio<Block>>,
+    host: Arc<HostDisk>,
+    queue: usize,
+    buffer: Vec<u8>,
+}
+
+impl QueueServer {
+    fn serve(mut self, ending: &Ending) {
+        let mmio = Arc::clone(&self.mmio);
+        let Some(work) = mmio.work(self.queue) else {
+            return;
+        };
+        while !ending.or_readable(&[borrowed(work)]) {
+            // Before the queue is looked at, or a notification could be missed.
+            let _ = work.read();
+            while self.serve_one() && !ending.is_requested() {}
+        }
+    }
+
+    /// Serves a request; false if there is none.
+    fn serve_one(&mut self) -> bool {
+        let queue = self.queue;
+        let next = (self.mmio).with(|transport, memory| transport.next(queue, memory));
+        let request = match next {
+            Next::Nothing => return false,
+            Next::More => return true,
+            Next::Request(request) => request,
+        };
+        let result = self.host.perform(&request, &mut self.buffer);
+        if let Err(error) = &result {
+            self.host.complain(error);
+        }
+        let answer = match result {
+            Ok(()) => Answer::Done(&self.buffer),
+            Err(_) => Answer::Failed,
+        };
+        let ticket = request.ticket();
+        let freed = (self.mmio).with(|transport, memory| transport.answer(ticket, answer, memory));
+        if freed {
+            self.mmio.ask_for_service();
+        }
+        if self.buffer.capacity() > KEPT_BUFFER {
+            mem::take(&mut self.buffer);
+        }
+        true
+    }
+}
