@@ -6,7 +6,9 @@
 //! Section numbers in comments are those of *Virtual I/O Device (VIRTIO) Version 1.2*.
 
 pub mod console;
+pub mod entropy;
 mod mmio;
+pub mod net;
 mod queue;
 
 pub use mmio::{
