@@ -20,21 +20,11 @@ use vm_memory::{Bytes, GuestAddress};
 use super::error::MachineError;
 use super::layout;
 use super::memory::GuestMemory;
+use super::slots::VirtioSlot;
 
 const OEM_ID: [u8; 6] = *b"KVMPRF";
 const OEM_TABLE_ID: [u8; 8] = *b"KVMPROF ";
 const OEM_REVISION: u32 = 1;
-
-/// A virtio-mmio device as the DSDT describes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VirtioMmioDevice {
-    /// Guest-physical address of its registers, within the 32-bit gap.
-    pub address: u32,
-    /// Bytes of its registers.
-    pub size: u32,
-    /// Its interrupt, edge-triggered: a GSI from 5 to 23.
-    pub gsi: u32,
-}
 
 /// The tables of a machine, as one block that is to lie at [`layout::ACPI_TABLES`].
 struct Tables {
@@ -66,7 +56,7 @@ impl Tables {
 pub(super) fn write(
     memory: &GuestMemory,
     cpus: u8,
-    virtio: &[VirtioMmioDevice],
+    virtio: &[VirtioSlot],
 ) -> Result<u64, MachineError> {
     memory
         .write_slice(&build(cpus, virtio), GuestAddress(layout::ACPI_TABLES))
@@ -77,7 +67,7 @@ pub(super) fn write(
     Ok(layout::ACPI_TABLES)
 }
 
-fn build(cpus: u8, virtio: &[VirtioMmioDevice]) -> Vec<u8> {
+fn build(cpus: u8, virtio: &[VirtioSlot]) -> Vec<u8> {
     let mut tables = Tables::new();
     let dsdt = tables.push(&RawTable(dsdt(virtio)));
     let fadt = tables.push(&fadt(dsdt));
@@ -147,7 +137,7 @@ fn madt(cpus: u8) -> MADT {
     madt
 }
 
-fn dsdt(virtio: &[VirtioMmioDevice]) -> Sdt {
+fn dsdt(virtio: &[VirtioSlot]) -> Sdt {
     const DSDT_REVISION: u8 = 2;
     const HEADER_SIZE: u32 = 36;
 
@@ -198,7 +188,7 @@ fn com1(sink: &mut Vec<u8>) {
     .to_aml_bytes(sink);
 }
 
-fn virtio_mmio(sink: &mut Vec<u8>, index: u32, device: &VirtioMmioDevice) {
+fn virtio_mmio(sink: &mut Vec<u8>, index: u32, device: &VirtioSlot) {
     aml::Device::new(
         aml::Path::new(&format!("_SB_.VR{index:02}")),
         vec![
@@ -210,7 +200,7 @@ fn virtio_mmio(sink: &mut Vec<u8>, index: u32, device: &VirtioMmioDevice) {
                 aml::Path::new("_CRS"),
                 &aml::ResourceTemplate::new(vec![
                     &aml::Memory32Fixed::new(true, device.address, device.size),
-                    &aml::Interrupt::new(true, true, false, false, device.gsi),
+                    &aml::Interrupt::new(true, true, false, device.shared, device.gsi),
                 ]),
             ),
         ],
@@ -220,13 +210,8 @@ fn virtio_mmio(sink: &mut Vec<u8>, index: u32, device: &VirtioMmioDevice) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::slots::slots;
     use super::*;
-
-    const VIRTIO: VirtioMmioDevice = VirtioMmioDevice {
-        address: 0xd000_0000,
-        size: 0x1000,
-        gsi: 5,
-    };
 
     fn address_at(tables: &[u8], offset: usize) -> usize {
         let address = u64::from_le_bytes(tables[offset..offset + 8].try_into().unwrap());
@@ -272,7 +257,7 @@ mod tests {
 
     #[test]
     fn every_table_is_reachable_and_its_checksum_right() {
-        let tables = build(3, &[VIRTIO]);
+        let tables = build(3, &slots(1).unwrap());
         assert_eq!(signatures(&tables), [b"FACP", b"DSDT", b"APIC"]);
     }
 
@@ -291,15 +276,17 @@ mod tests {
 
     #[test]
     fn the_largest_tables_fit_into_their_area() {
-        let devices = [VIRTIO; 19];
+        let devices = slots(layout::VIRTIO_DEVICES_MAX).unwrap();
         let end = layout::ACPI_TABLES + build(64, &devices).len() as u64;
         assert!(end <= layout::RESET_VECTOR);
     }
 
     #[test]
     fn only_machines_with_virtio_devices_announce_them() {
-        let has_id = |tables: &[u8]| tables.windows(8).any(|window| window == b"LNRO0005");
-        assert!(!has_id(&build(1, &[])));
-        assert!(has_id(&build(1, &[VIRTIO])));
+        for count in [0, 1, 3] {
+            let tables = build(1, &slots(count).unwrap());
+            let ids = tables.windows(8).filter(|window| window == b"LNRO0005");
+            assert_eq!(ids.count(), count);
+        }
     }
 }

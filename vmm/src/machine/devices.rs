@@ -9,7 +9,7 @@ use kvmprof_devices::virtio::REGISTERS_SIZE;
 
 use super::layout;
 use crate::console::SerialConsole;
-use crate::virtio::ConsoleDevice;
+use crate::virtio::{ConsoleDevice, MmioRegisters};
 
 /// Accesses that no device answered: they read all ones, and writes go nowhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,14 +35,22 @@ struct Unclaimed {
 /// Answers the I/O exits of all vCPUs. Everything here may be called from any thread.
 pub struct MachineDevices {
     serial: Arc<SerialConsole>,
-    virtio: Option<Arc<ConsoleDevice>>,
+    console: Option<Arc<ConsoleDevice>>,
+    /// By slot: the first has the first registers.
+    virtio: Vec<Arc<dyn MmioRegisters>>,
     unclaimed: Unclaimed,
 }
 
 impl MachineDevices {
-    pub(super) fn new(serial: SerialConsole, virtio: Option<Arc<ConsoleDevice>>) -> Self {
+    /// `virtio` are the registers of all virtio devices by slot, those of `console` among them.
+    pub(super) fn new(
+        serial: SerialConsole,
+        console: Option<Arc<ConsoleDevice>>,
+        virtio: Vec<Arc<dyn MmioRegisters>>,
+    ) -> Self {
         Self {
             serial: Arc::new(serial),
+            console,
             virtio,
             unclaimed: Unclaimed::default(),
         }
@@ -56,15 +64,16 @@ impl MachineDevices {
 
     /// The virtio console device, if there is one.
     #[must_use]
-    pub fn virtio(&self) -> Option<&Arc<ConsoleDevice>> {
-        self.virtio.as_ref()
+    pub fn virtio_console(&self) -> Option<&Arc<ConsoleDevice>> {
+        self.console.as_ref()
     }
 
     /// The virtio device that has registers at this address, and how far they are from its first.
-    fn virtio_at(&self, address: u64) -> Option<(&ConsoleDevice, u64)> {
+    fn virtio_at(&self, address: u64) -> Option<(&dyn MmioRegisters, u64)> {
         let offset = address.checked_sub(layout::VIRTIO_MMIO.into())?;
-        let device = self.virtio.as_deref()?;
-        (offset < u64::from(REGISTERS_SIZE)).then_some((device, offset))
+        let size = u64::from(REGISTERS_SIZE);
+        let device = self.virtio.get(usize::try_from(offset / size).ok()?)?;
+        Some((&**device, offset % size))
     }
 
     /// Answers a read of an I/O port (`KVM_EXIT_IO`, in). `data` has one byte for each byte
@@ -150,7 +159,7 @@ mod tests {
 
     fn devices() -> io::Result<MachineDevices> {
         let serial = SerialConsole::new(ConsoleOutput::discard())?;
-        Ok(MachineDevices::new(serial, None))
+        Ok(MachineDevices::new(serial, None, Vec::new()))
     }
 
     #[test]
@@ -176,29 +185,33 @@ mod tests {
     }
 
     #[test]
-    fn the_virtio_device_has_its_registers_and_no_more() {
+    fn each_virtio_device_has_its_registers_and_no_more() {
         let memory = crate::machine::memory::allocate(layout::MEMORY_MIN).unwrap();
-        let ports = ConsolePorts::new(None, GuestAccess::All, HelloInfo::default()).unwrap();
-        let device = ConsoleDevice::new(ports.unwrap(), memory).unwrap();
+        let device = || {
+            let ports = ConsolePorts::new(None, GuestAccess::All, HelloInfo::default()).unwrap();
+            let device = ConsoleDevice::new(ports.unwrap(), memory.clone()).unwrap();
+            device.registers()
+        };
         let serial = SerialConsole::new(ConsoleOutput::discard()).unwrap();
-        let devices = MachineDevices::new(serial, Some(Arc::new(device)));
+        let devices = MachineDevices::new(serial, None, vec![device(), device()]);
         let first = u64::from(layout::VIRTIO_MMIO);
+        let size = u64::from(REGISTERS_SIZE);
         let read = |address| {
             let mut data = [0; 4];
             devices.mmio_read(address, &mut data);
             data
         };
-        assert_eq!(&read(first), b"virt");
-        assert_eq!(read(first + 8), [3, 0, 0, 0]);
-        assert!(
-            devices
-                .mmio_write(first + 0x70, &[1, 0, 0, 0])
-                .is_continue()
-        );
-        assert_eq!(read(first + 0x70), [1, 0, 0, 0]);
+        for start in [first, first + size] {
+            assert_eq!(&read(start), b"virt");
+            assert_eq!(read(start + 8), [3, 0, 0, 0]);
+        }
+        let status = |device| first + device * size + 0x70;
+        assert!(devices.mmio_write(status(1), &[1, 0, 0, 0]).is_continue());
+        assert_eq!(read(status(1)), [1, 0, 0, 0]);
+        assert_eq!(read(status(0)), [0; 4]);
         assert_eq!(devices.unclaimed_accesses(), UnclaimedAccesses::default());
         assert_eq!(read(first - 1), [0xff; 4]);
-        assert_eq!(read(first + u64::from(REGISTERS_SIZE)), [0xff; 4]);
+        assert_eq!(read(first + 2 * size), [0xff; 4]);
         assert_eq!(devices.unclaimed_accesses().mmio_reads, 2);
     }
 

@@ -215,8 +215,20 @@ pub enum MachineError {
     /// A host resource (an eventfd) is not to be had.
     #[error("Cannot make an event file descriptor")]
     EventFd(#[source] io::Error),
-    /// The virtio device can't be made.
-    #[error("Cannot make the virtio console device")]
+    /// A thread that serves a device is not to be had.
+    #[error("Cannot start a thread for a device")]
+    DeviceThread(#[source] io::Error),
+    /// More virtio devices than there are places for.
+    #[error(
+        "{asked} virtio devices are too many: the console, disks and the others may be {} together",
+        super::layout::VIRTIO_DEVICES_MAX
+    )]
+    TooManyDevices {
+        /// The number asked for.
+        asked: usize,
+    },
+    /// A virtio device can't be made.
+    #[error("Cannot make a virtio device")]
     Virtio(#[source] QueueError),
 }
 

@@ -61,10 +61,12 @@ pub const GAP_START: u64 = 0xc000_0000;
 /// End of the hole: memory goes on here.
 pub const GAP_END: u64 = 0x1_0000_0000;
 
-/// Registers of the virtio-mmio device, within the hole.
+/// Registers of the first virtio-mmio device, within the hole. Those of the others follow, 4 KiB apart.
 pub const VIRTIO_MMIO: u32 = 0xd000_0000;
-/// Interrupt (GSI) of the virtio-mmio device: the first that isn't a PC's.
+/// Interrupt (GSI) of the first virtio-mmio device: the first that isn't a PC's.
 pub const VIRTIO_MMIO_GSI: u32 = 5;
+/// Most virtio-mmio devices.
+pub const VIRTIO_DEVICES_MAX: usize = 32;
 
 /// I/O APIC registers (fixed by KVM's in-kernel I/O APIC).
 pub const IO_APIC: u32 = 0xfec0_0000;

@@ -12,7 +12,9 @@ mod image;
 pub mod layout;
 mod memory;
 mod registers;
+mod slots;
 
+use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -24,13 +26,14 @@ pub use error::MachineError;
 pub use host::{has_hardware_virtualization, open_kvm};
 pub use image::{ImageKind, KernelSource};
 pub use kvmprof_devices::legacy::power::PowerRequest;
-use kvmprof_devices::virtio::REGISTERS_SIZE;
 pub use memory::GuestMemory;
 pub(crate) use memory::register as register_memory;
+pub use slots::VirtioSlot;
 
 use crate::console::{ConsoleOutput, SerialConsole};
-use crate::virtio::{ConsoleDevice, ConsolePorts};
-use acpi::VirtioMmioDevice;
+use crate::virtio::{
+    Assembled, ConsoleDevice, ConsolePorts, DeviceThread, MmioRegisters, VirtioParts,
+};
 use cpuid::CpuidTemplate;
 use error::kvm as kvm_error;
 use image::{Image, LoadedKernel};
@@ -64,11 +67,21 @@ pub struct Machine {
     pub kind: ImageKind,
     /// Answers the vCPUs' I/O exits.
     pub devices: Arc<MachineDevices>,
+    /// The threads of devices that have their own.
+    device_threads: Vec<DeviceThread>,
+}
+
+/// The virtio devices that a machine is to have.
+#[derive(Default)]
+pub struct VirtioDevices {
+    /// The console device, which comes first.
+    pub console: Option<ConsolePorts>,
+    /// The others, in this order.
+    pub others: Vec<Box<dyn VirtioParts>>,
 }
 
 impl Machine {
-    /// Builds the machine that `config` describes; its console's output goes to `console`, and if
-    /// there are `virtio` ports it has a virtio console device.
+    /// Builds the machine that `config` describes, with these `virtio` devices; its console's output goes to `console`.
     ///
     /// # Errors
     /// If the configuration can't be met: unusable files, sizes or numbers, or a host that
@@ -77,23 +90,21 @@ impl Machine {
         kvm: &Kvm,
         config: &MachineConfig,
         console: ConsoleOutput,
-        virtio: Option<ConsolePorts>,
+        virtio: VirtioDevices,
     ) -> Result<Self, MachineError> {
         let cpus = host::check_cpus(kvm, config.cpus)?;
         let memory = memory::allocate(config.memory_bytes)?;
         let image = Image::read(&config.kernel)?;
-        let virtio = virtio
-            .map(|ports| ConsoleDevice::new(ports, memory.clone()).map(Arc::new))
-            .transpose()?;
-        let announced = virtio.as_ref().map(|_| VIRTIO_CONSOLE);
-        let kernel = load_guest(&memory, config, &image, (cpus, announced))?;
+        let virtio = virtio.assemble(&memory)?;
+        let slots = slots::slots(virtio.registers.len())?;
+        let kernel = load_guest(&memory, config, &image, (cpus, &slots))?;
 
         let vm = create_vm(kvm, &memory)?;
         let serial = SerialConsole::new(console).map_err(MachineError::EventFd)?;
         vm.register_irqfd(serial.interrupt(), layout::COM1_IRQ)
             .map_err(kvm_error("the serial port's interrupt (KVM_IRQFD)"))?;
-        if let Some(virtio) = &virtio {
-            virtio.connect(&vm)?;
+        for (device, slot) in virtio.registers.iter().zip(&slots) {
+            device.connect(&vm, slot)?;
         }
         let vcpus = create_vcpus(kvm, &vm, cpus, image.kind(), kernel.entry)?;
         Ok(Self {
@@ -102,35 +113,69 @@ impl Machine {
             vcpus,
             kind: image.kind(),
             image: Arc::clone(image.bytes()),
-            devices: Arc::new(MachineDevices::new(serial, virtio)),
+            devices: Arc::new(MachineDevices::new(
+                serial,
+                virtio.console,
+                virtio.registers,
+            )),
+            device_threads: virtio.threads,
         })
+    }
+
+    /// Ends the devices' threads, which finish what they are at. To be called when no vCPU runs any more.
+    pub fn end_devices(&mut self) {
+        for thread in &self.device_threads {
+            thread.ask_to_end();
+        }
+        self.device_threads.clear();
     }
 }
 
-/// Where the virtio console device is.
-const VIRTIO_CONSOLE: VirtioMmioDevice = VirtioMmioDevice {
-    address: layout::VIRTIO_MMIO,
-    size: REGISTERS_SIZE,
-    gsi: layout::VIRTIO_MMIO_GSI,
-};
+/// The virtio devices of a machine, in the order of their slots.
+struct AssembledDevices {
+    console: Option<Arc<ConsoleDevice>>,
+    registers: Vec<Arc<dyn MmioRegisters>>,
+    threads: Vec<DeviceThread>,
+}
 
-/// The command line that the kernel gets. Linux finds a virtio device by ACPI, and would find it a
-/// second time, in vain, by a word on the command line; who has no ACPI needs that word (kernel:
+impl VirtioDevices {
+    fn assemble(self, memory: &GuestMemory) -> Result<AssembledDevices, MachineError> {
+        let console = self
+            .console
+            .map(|ports| ConsoleDevice::new(ports, memory.clone()).map(Arc::new))
+            .transpose()?;
+        let mut all = AssembledDevices {
+            registers: console.iter().map(|console| console.registers()).collect(),
+            console,
+            threads: Vec::new(),
+        };
+        for parts in self.others {
+            let Assembled { registers, threads } = parts.assemble(memory)?;
+            all.registers.push(registers);
+            all.threads.extend(threads);
+        }
+        Ok(all)
+    }
+}
+
+/// The command line that the kernel gets. Linux finds virtio devices by ACPI, and would find them a
+/// second time, in vain, by words on the command line; who has no ACPI needs a word for each (kernel:
 /// Documentation/admin-guide/kernel-parameters.txt, `virtio_mmio.device`).
-fn command_line(asked: &str, linux: bool, virtio: Option<VirtioMmioDevice>) -> String {
+fn command_line(asked: &str, linux: bool, virtio: &[VirtioSlot]) -> String {
     let word = |name: &str| asked.split_whitespace().any(|word| word.starts_with(name));
     let has_acpi = linux && !word("acpi=off");
-    match virtio {
-        Some(device) if !has_acpi && !word("virtio_mmio.device=") => {
-            // In front, for what follows a lone `--` isn't the kernel's.
-            let kibibytes = device.size / 1024;
-            let VirtioMmioDevice { address, gsi, .. } = device;
-            format!("virtio_mmio.device={kibibytes}K@{address:#x}:{gsi} {asked}")
-                .trim_end()
-                .to_owned()
-        }
-        _ => asked.to_owned(),
+    if has_acpi || virtio.is_empty() || word("virtio_mmio.device=") {
+        return asked.to_owned();
     }
+    // In front, for what follows a lone `--` isn't the kernel's.
+    let mut line = String::new();
+    for slot in virtio {
+        let kibibytes = slot.size / 1024;
+        let VirtioSlot { address, gsi, .. } = slot;
+        let _ = write!(line, "virtio_mmio.device={kibibytes}K@{address:#x}:{gsi} ");
+    }
+    line.push_str(asked);
+    line.trim_end().to_owned()
 }
 
 /// Fills guest memory with all that is there before the first instruction.
@@ -138,7 +183,7 @@ fn load_guest(
     memory: &GuestMemory,
     config: &MachineConfig,
     image: &Image,
-    (cpus, virtio): (u8, Option<VirtioMmioDevice>),
+    (cpus, virtio): (u8, &[VirtioSlot]),
 ) -> Result<LoadedKernel, MachineError> {
     let low_end = config.memory_bytes.min(layout::GAP_START);
     let kernel = image.load(memory, low_end)?;
@@ -148,7 +193,7 @@ fn load_guest(
         Some(path) => Some(boot_parameters::load_initrd(memory, image, path, low_end)?),
         None => None,
     };
-    let rsdp = acpi::write(memory, cpus, virtio.as_slice())?;
+    let rsdp = acpi::write(memory, cpus, virtio)?;
     boot_parameters::write(
         memory,
         config.memory_bytes,
@@ -221,24 +266,31 @@ mod tests {
 
     const WORD: &str = "virtio_mmio.device=4K@0xd0000000:5";
 
+    fn line(asked: &str, linux: bool, devices: usize) -> String {
+        command_line(asked, linux, &slots::slots(devices).unwrap())
+    }
+
     #[test]
-    fn linux_finds_the_device_by_acpi_unless_that_is_off() {
-        let device = Some(VIRTIO_CONSOLE);
-        assert_eq!(command_line("quiet", true, device), "quiet");
-        let off = command_line("acpi=off -- acpi", true, device);
+    fn linux_finds_the_devices_by_acpi_unless_that_is_off() {
+        assert_eq!(line("quiet", true, 2), "quiet");
+        let off = line("acpi=off -- acpi", true, 1);
         assert_eq!(off, format!("{WORD} acpi=off -- acpi"));
     }
 
     #[test]
-    fn other_kernels_find_it_on_their_command_line() {
-        let device = Some(VIRTIO_CONSOLE);
-        assert_eq!(command_line("", false, device), WORD);
+    fn other_kernels_find_them_on_their_command_line() {
+        assert_eq!(line("", false, 1), WORD);
+        let two = format!("{WORD} virtio_mmio.device=4K@0xd0001000:6 quiet");
+        assert_eq!(line("quiet", false, 2), two);
         let own = "virtio_mmio.device=4K@0xd0000000:5 mine";
-        assert_eq!(command_line(own, false, device), own);
-        assert_eq!(
-            command_line("workload=mixed", false, None),
-            "workload=mixed"
-        );
+        assert_eq!(line(own, false, 1), own);
+        assert_eq!(line("workload=mixed", false, 0), "workload=mixed");
+    }
+
+    #[test]
+    fn as_many_devices_as_there_may_be_leave_room_on_the_command_line() {
+        let room = layout::COMMAND_LINE_MAX - line("", false, layout::VIRTIO_DEVICES_MAX).len();
+        assert!(room > 512, "{room} bytes");
     }
 
     #[test]

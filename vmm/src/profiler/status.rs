@@ -61,7 +61,7 @@ impl Profiler {
                 mmio_writes: unclaimed.mmio_writes,
             },
             virtio: devices
-                .and_then(|devices| devices.virtio())
+                .and_then(|devices| devices.virtio_console())
                 .map(|device| virtio_status(&device.record())),
             held: !self.gate.is_open(),
             ended: self.has_ended,

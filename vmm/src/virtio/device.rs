@@ -1,21 +1,17 @@
-//! The device between the vCPU threads, which access its registers, and the event thread, which
-//! serves its queues.
+//! The console device: its ports, and what the guest's driver has done with it.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
-use kvm_ioctls::{IoEventAddress, NoDatamatch, VmFd};
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use kvmprof_devices::virtio::console::{Console, ConsoleFaults, ConsoleSize, EndpointPort, Port};
-use kvmprof_devices::virtio::{
-    Effect, InterruptStatus, MmioTransport, QUEUE_NOTIFY, TransportCounts,
-};
+use kvmprof_devices::virtio::{MmioTransport, TransportCounts};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use super::GuestAccess;
+use super::{GuestAccess, MmioRegisters, Notifications, VirtioMmio};
 use crate::console::HvcConsole;
 use crate::lock::lock;
-use crate::machine::{GuestMemory, MachineError, layout};
+use crate::machine::{GuestMemory, MachineError};
 
 /// How many ports carry the framed protocol.
 const ENDPOINT_PORTS: u32 = 2;
@@ -64,18 +60,13 @@ impl ConsolePorts {
 
 /// A virtio console device, usable from any thread.
 ///
-/// One lock over registers and queues: once a driver's reset has returned, its memory isn't
-/// touched any more. Whoever holds it does a bounded amount of work, but may wait for vCPUs to settle
-/// their clocks: what an interrupt handler accesses needs no lock.
+/// Whoever holds the lock of its registers and queues may wait for vCPUs to settle their clocks.
 pub struct ConsoleDevice {
-    transport: Mutex<MmioTransport<Console>>,
-    interrupt_status: InterruptStatus,
-    /// As of when the device was served last, so that whoever asks needn't wait for that lock, or
-    /// hold it twice. Taken while the lock above is held, never the other way round.
+    mmio: Arc<VirtioMmio<Console>>,
+    /// As of when the device was served last, so that whoever asks needn't wait for the device's lock, or
+    /// hold it twice. Taken while that lock is held, never the other way round.
     record: Mutex<ConsoleRecord>,
-    memory: GuestMemory,
     work: EventFd,
-    interrupt: EventFd,
 }
 
 /// What the guest's driver has done until now, and what it has done wrong.
@@ -93,50 +84,20 @@ impl ConsoleDevice {
     /// # Errors
     /// If there are no more file descriptors.
     pub fn new(ports: ConsolePorts, memory: GuestMemory) -> Result<Self, MachineError> {
-        let transport = MmioTransport::new(ports.console).map_err(MachineError::Virtio)?;
+        // One event for all queues: they are looked at together, in an order of our own.
+        let work = ports.work.try_clone().map_err(MachineError::EventFd)?;
+        let notifications = Notifications::Together(ports.work);
+        let mmio = VirtioMmio::new(ports.console, memory, notifications)?;
         Ok(Self {
-            interrupt_status: transport.interrupt_status().clone(),
-            record: Mutex::new(record(&transport)),
-            transport: Mutex::new(transport),
-            memory,
-            work: ports.work,
-            interrupt: EventFd::new(EFD_NONBLOCK).map_err(MachineError::EventFd)?,
+            record: Mutex::new(mmio.with(|transport, _| record(transport))),
+            mmio: Arc::new(mmio),
+            work,
         })
     }
 
-    /// Connects it with KVM, so that neither a notification by the guest nor an interrupt for it
-    /// stops a vCPU thread.
-    ///
-    /// # Errors
-    /// If KVM refuses that.
-    pub fn connect(&self, vm: &VmFd) -> Result<(), MachineError> {
-        let refused = |operation| move |source| MachineError::Kvm { operation, source };
-        let notify = u64::from(layout::VIRTIO_MMIO) + u64::from(QUEUE_NOTIFY);
-        // One event for all queues: they are looked at together, in an order of our own.
-        vm.register_ioevent(&self.work, &IoEventAddress::Mmio(notify), NoDatamatch)
-            .map_err(refused("notifications of virtio queues (KVM_IOEVENTFD)"))?;
-        vm.register_irqfd(&self.interrupt, layout::VIRTIO_MMIO_GSI)
-            .map_err(refused("the virtio device's interrupt (KVM_IRQFD)"))
-    }
-
-    /// Answers a read of its registers.
-    pub fn read(&self, offset: u64, data: &mut [u8]) {
-        if !self.interrupt_status.read(offset, data) {
-            self.transport().read(offset, data);
-        }
-    }
-
-    /// Answers a write to its registers.
-    pub fn write(&self, offset: u64, data: &[u8]) {
-        if self.interrupt_status.write(offset, data) {
-            return;
-        }
-        let mut transport = self.transport();
-        let effect = transport.write(offset, data, &self.memory);
-        self.interrupt_if_due(&mut transport);
-        if effect == Effect::Serve {
-            self.ask_for_service();
-        }
+    /// Its registers.
+    pub fn registers(&self) -> Arc<dyn MmioRegisters> {
+        self.mmio.clone()
     }
 
     /// Becomes readable when the device wants to be served.
@@ -146,44 +107,28 @@ impl ConsoleDevice {
 
     /// Serves the queues, for a bounded time; if there is more to do then, asks for it.
     pub fn serve(&self, backend: &mut dyn Backend) {
-        let mut transport = self.transport();
-        if transport.serve(&self.memory, backend) {
-            self.ask_for_service();
-        }
-        self.interrupt_if_due(&mut transport);
-        *lock(&self.record) = record(&transport);
+        self.mmio.with(|transport, memory| {
+            if transport.serve(memory, backend) {
+                self.mmio.ask_for_service();
+            }
+            *lock(&self.record) = record(transport);
+        });
     }
 
     /// The console has another size now.
     pub fn resize(&self, size: ConsoleSize) {
-        self.transport().device_mut().resize(size);
-        self.ask_for_service();
+        (self.mmio).with(|transport, _| transport.device_mut().resize(size));
+        self.mmio.ask_for_service();
     }
 
     /// Frees what the guest had open, for good: it has ended.
     pub fn end(&self, backend: &mut dyn Backend) {
-        self.transport().end(backend);
+        self.mmio.with(|transport, _| transport.end(backend));
     }
 
     /// What the guest's driver has done until now.
     pub fn record(&self) -> ConsoleRecord {
         lock(&self.record).clone()
-    }
-
-    fn ask_for_service(&self) {
-        // A full counter has asked already.
-        let _ = self.work.write(1);
-    }
-
-    fn interrupt_if_due(&self, transport: &mut MmioTransport<Console>) {
-        if transport.take_interrupt() {
-            // As above.
-            let _ = self.interrupt.write(1);
-        }
-    }
-
-    fn transport(&self) -> MutexGuard<'_, MmioTransport<Console>> {
-        lock(&self.transport)
     }
 }
 

@@ -1,10 +1,14 @@
-//! The virtio console device in this machine: its registers and interrupt, what is at the ports'
-//! host ends, and the serving of its queues on the event thread.
+//! The virtio devices of this machine: their registers and interrupts, the threads that serve them, and of the console what
+//! is at the ports' host ends, and the serving of its queues on the event thread.
 
 mod access;
 mod device;
+mod mmio;
 mod service;
+mod thread;
 
 pub use access::{GuestAccess, UnknownGuestAccess};
 pub use device::{ConsoleDevice, ConsolePorts, ConsoleRecord};
+pub use mmio::{Assembled, MmioRegisters, Notifications, VirtioMmio, VirtioParts};
 pub use service::ConsoleService;
+pub use thread::{DeviceThread, Ending, borrowed};

@@ -22,7 +22,9 @@ use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, WindowWatch
 use crate::counters::{MachineCounters, VcpuCounting};
 use crate::host_socket::{HostListener, HostSocket};
 use crate::kernel_events;
-use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_kvm};
+use crate::machine::{
+    GuestMemory, Machine, MachineConfig, MachineDevices, VirtioDevices, open_kvm,
+};
 use crate::profiler::{
     ClockPlan, FileRecorder, MachineInfo, OnVcpus, Profiler, RecordPlan, recording_info,
 };
@@ -88,9 +90,12 @@ impl Vm {
             vcpus: config.machine.cpus.into(),
             hz: config.hz,
         };
-        let ports = ConsolePorts::new(hvc.as_ref(), config.guest_access, hello)
-            .map_err(VmError::host("an eventfd"))?;
-        let machine = Machine::build(&kvm, &config.machine, output, ports)?;
+        let ports = ConsolePorts::new(hvc.as_ref(), config.guest_access, hello);
+        let virtio = VirtioDevices {
+            console: ports.map_err(VmError::host("an eventfd"))?,
+            others: Vec::new(),
+        };
+        let machine = Machine::build(&kvm, &config.machine, output, virtio)?;
         let sysroot = config.sysroot.as_deref().map(open_sysroot).transpose()?;
         let knowledge = Arc::new(known_at_once(config.knowledge, &machine.image)?);
         let sampling = (config.clock_source == ClockSource::Kernel)
@@ -384,13 +389,13 @@ impl EventThread {
             .map(|listener| HostSocket::new(listener, self.hello, Rc::clone(&backend)))
             .transpose()?;
         let devices = self.devices;
-        let ports = (devices.virtio())
+        let ports = (devices.virtio_console())
             .map(|device| ConsoleService::new(Arc::clone(device), backend, self.guest_access));
         let mut subscribers: Vec<Box<dyn MutEventSubscriber>> = Vec::new();
         if let Some(console) = self.console {
             subscribers.push(Box::new(console));
         }
-        if let (Some(_), Some(device)) = (&self.hvc, devices.virtio()) {
+        if let (Some(_), Some(device)) = (&self.hvc, devices.virtio_console()) {
             let device = Arc::clone(device);
             let watch = WindowWatch::new(Box::new(move |size| device.resize(size)));
             subscribers.push(Box::new(

@@ -27,7 +27,7 @@ pub struct VcpuThreads {
     threads: Vec<JoinHandle<()>>,
     sender: Sender<Ending>,
     endings: Receiver<Ending>,
-    _machine: Machine,
+    machine: Machine,
 }
 
 impl VcpuThreads {
@@ -50,7 +50,7 @@ impl VcpuThreads {
             threads: Vec::new(),
             sender,
             endings,
-            _machine: machine,
+            machine,
         };
         let mut profiled = Vec::new();
         let vcpus = fds.into_iter().zip(&all.shared).zip(counting);
@@ -137,6 +137,7 @@ impl GuestThreads for VcpuThreads {
             // A panic of that thread has been reported already.
             let _ = thread.join();
         }
+        self.machine.end_devices();
     }
 }
 

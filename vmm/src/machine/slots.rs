@@ -1,0 +1,97 @@
+//! Where virtio devices are: the registers and the interrupt of each.
+
+use kvmprof_devices::virtio::REGISTERS_SIZE;
+
+use super::error::MachineError;
+use super::layout;
+
+/// Interrupts (GSIs) for virtio devices: pins of the I/O APIC from the first that isn't a PC's, without those of a PC's clock
+/// (8, which KVM treats apart) and coprocessor (13).
+const LINES: [u32; 17] = [
+    layout::VIRTIO_MMIO_GSI,
+    6,
+    7,
+    9,
+    10,
+    11,
+    12,
+    14,
+    15,
+    16,
+    17,
+    18,
+    19,
+    20,
+    21,
+    22,
+    23,
+];
+
+/// A virtio-mmio device's place in the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VirtioSlot {
+    /// Guest-physical address of its registers, within the 32-bit gap.
+    pub address: u32,
+    /// Bytes of its registers.
+    pub size: u32,
+    /// Its interrupt, edge-triggered: a GSI from 5 to 23.
+    pub gsi: u32,
+    /// Whether another device has the same interrupt.
+    pub shared: bool,
+}
+
+/// The places of `count` devices. Where there are more devices than interrupts they share some, but the first, which is the
+/// console, keeps its own.
+///
+/// # Errors
+/// If there are more than [`layout::VIRTIO_DEVICES_MAX`].
+pub fn slots(count: usize) -> Result<Vec<VirtioSlot>, MachineError> {
+    if count > layout::VIRTIO_DEVICES_MAX {
+        return Err(MachineError::TooManyDevices { asked: count });
+    }
+    let shared_lines = LINES.iter().copied().skip(1).cycle();
+    let lines = LINES.iter().take(1).copied().chain(shared_lines);
+    let taken: Vec<u32> = lines.take(count).collect();
+    let is_shared = |gsi: u32| taken.iter().filter(|line| **line == gsi).count() > 1;
+    let addresses = (layout::VIRTIO_MMIO..).step_by(REGISTERS_SIZE as usize);
+    let slot = |(address, gsi)| VirtioSlot {
+        address,
+        size: REGISTERS_SIZE,
+        gsi,
+        shared: is_shared(gsi),
+    };
+    Ok(addresses.zip(taken.iter().copied()).map(slot).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_device_has_registers_and_an_interrupt_of_its_own() {
+        let slots = slots(LINES.len()).unwrap();
+        assert_eq!((slots[0].address, slots[0].gsi), (0xd000_0000, 5));
+        assert_eq!((slots[1].address, slots[1].gsi), (0xd000_1000, 6));
+        assert_eq!((slots[16].address, slots[16].gsi), (0xd001_0000, 23));
+        assert!(slots.iter().all(|slot| !slot.shared));
+    }
+
+    #[test]
+    fn more_devices_share_interrupts_but_not_the_first_ones() {
+        let slots = slots(layout::VIRTIO_DEVICES_MAX).unwrap();
+        let with = |gsi| slots.iter().filter(move |slot| slot.gsi == gsi);
+        assert_eq!(with(5).count(), 1);
+        assert!(with(5).all(|slot| !slot.shared));
+        assert_eq!(with(6).count(), 2);
+        assert!(with(6).all(|slot| slot.shared));
+        assert!(slots.iter().all(|slot| LINES.contains(&slot.gsi)));
+        let mut ends = slots.iter().map(|slot| slot.address + slot.size);
+        assert!(ends.all(|end| end < layout::IO_APIC));
+    }
+
+    #[test]
+    fn there_is_a_limit() {
+        let error = super::slots(layout::VIRTIO_DEVICES_MAX + 1).unwrap_err();
+        assert!(error.to_string().contains("33"), "{error}");
+    }
+}
