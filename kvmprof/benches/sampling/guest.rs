@@ -71,6 +71,7 @@ impl Guest {
             },
             console: Console::None,
             guest_access: GuestAccess::None,
+            networks: Vec::new(),
             hz: START_HZ,
             clock_source: source,
             jitter: false,

@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClockLedger, StackParts};
 
+mod networks;
+
+pub use networks::{EntropyStatus, FrameCounts, NetworkStatus};
+
 /// The whole document.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -42,6 +46,10 @@ pub struct MachineStatus {
     pub unclaimed_accesses: UnclaimedAccesses,
     /// The virtio console device; `None` for a machine without one.
     pub virtio: Option<VirtioStatus>,
+    /// The network devices.
+    pub networks: Vec<NetworkStatus>,
+    /// The entropy device; `None` for a guest of another program.
+    pub entropy: Option<EntropyStatus>,
     /// Whether the vCPUs wait for a client to gather samples or to turn prf on.
     pub held: bool,
     /// Whether the machine has ended.

@@ -65,6 +65,14 @@ static uint64_t device_address(const char *text)
     return address >= DEVICES && address < DEVICES_END ? address : 0;
 }
 
+/* The first one is the console. */
+static void add_device(uint64_t address)
+{
+    if (address != 0 && options.device_count < DEVICES_NAMED)
+        options.devices[options.device_count++] = address;
+    options.console = options.devices[0];
+}
+
 void parse_command_line(const char *line)
 {
     while (*line != 0) {
@@ -78,8 +86,8 @@ void parse_command_line(const char *line)
             options.period = number(value);
         } else if ((value = value_of(line, "attack=")) != NULL) {
             options.attack = number(value);
-        } else if ((value = value_of(line, "virtio_mmio.device=")) != NULL && options.console == 0) {
-            options.console = device_address(value);
+        } else if ((value = value_of(line, "virtio_mmio.device=")) != NULL) {
+            add_device(device_address(value));
         }
         while (!ends(*line))
             line++;

@@ -11,10 +11,12 @@
 
 mod attacks;
 mod counters;
+mod network;
 mod ports;
 
 pub use attacks::{AttackResult, AttackResults, Victim, attack_results_area};
 pub use counters::{Counter, Exits, counters, counters_area};
+pub use network::{NetworkAttack, NetworkResults, network_results_area};
 pub use ports::{Outcome, PortResults, Stage, Step, allow_stage, port_results_area};
 
 use kvmprof_demo_guest::{Image, PageAligned};
@@ -41,6 +43,8 @@ use object::{Object, ObjectSegment};
 /// | `port` | profiles itself by the framed protocol on a port of the virtio console ([`PortResults`]) |
 /// | `profil` | has process 101 profiled by profil and 102 by pcsample, in their private memory, by the framed protocol on a port, and runs them ([`PortResults`]) |
 /// | `hostile-queues` | attacks the virtio console at the level of its queues ([`AttackResults`]); `attack=N` tries only that one |
+/// | `network` | sends an announcement whenever the network device's link is up, and each frame back that comes; asks for random bytes first ([`NetworkResults`]) |
+/// | `hostile-network` | attacks the network device and the entropy device at the level of their queues; whoever is at the other end has to send each frame back ([`NetworkResults`]); `attack=N` tries only that one |
 /// | `poweroff`, `reboot`, `triple-fault` | end the machine that way after the greeting |
 /// | `bad-instruction` | runs an instruction that a KVM which interprets kernel mode lacks; powers off where it works |
 ///
@@ -64,6 +68,8 @@ pub const WORKLOADS: &[&str] = &[
     "port",
     "profil",
     "hostile-queues",
+    "network",
+    "hostile-network",
     "poweroff",
     "reboot",
     "triple-fault",

@@ -3,12 +3,14 @@
 
 mod access;
 mod device;
+mod entropy;
 mod mmio;
 mod service;
 mod thread;
 
 pub use access::{GuestAccess, UnknownGuestAccess};
 pub use device::{ConsoleDevice, ConsolePorts, ConsoleRecord};
+pub use entropy::{EntropyMonitor, EntropySource};
 pub use mmio::{Assembled, MmioRegisters, Notifications, VirtioMmio, VirtioParts};
 pub use service::ConsoleService;
 pub use thread::{DeviceThread, Ending, borrowed};

@@ -7,6 +7,7 @@ use crate::console::ConsoleError;
 use crate::host_socket::HostSocketError;
 use crate::kernel_capture::KernelCaptureError;
 use crate::machine::MachineError;
+use crate::network::TapError;
 use kvmprof_introspection::IntrospectionError;
 
 /// Why a VM couldn't be started or kept running.
@@ -51,6 +52,9 @@ pub enum VmError {
     /// The host's kernel takes no samples.
     #[error("{0}; use --clock thread")]
     KernelClock(KernelCaptureError),
+    /// A network device's other end can't be opened.
+    #[error(transparent)]
+    Network(#[from] TapError),
     /// The host refused a resource (thread, timer, descriptor).
     #[error("The host refused {what}")]
     Host {

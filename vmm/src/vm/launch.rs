@@ -25,13 +25,15 @@ use crate::kernel_events;
 use crate::machine::{
     GuestMemory, Machine, MachineConfig, MachineDevices, VirtioDevices, open_kvm,
 };
+use crate::network::{Network, NetworkConfig};
 use crate::profiler::{
-    ClockPlan, FileRecorder, MachineInfo, OnVcpus, Profiler, RecordPlan, recording_info,
+    ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, OnVcpus, Profiler, RecordPlan,
+    recording_info,
 };
 use crate::vcpu::{
     Doorbell, Ending, Gate, KernelSampling, RegisterSource, VcpuCommon, VcpuShared, signals,
 };
-use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
+use crate::virtio::{ConsolePorts, ConsoleService, EntropySource, GuestAccess, VirtioParts};
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::Sysroot;
 
@@ -44,6 +46,8 @@ pub struct VmConfig {
     pub console: Console,
     /// What it may do with the profiling devices through its ports.
     pub guest_access: GuestAccess,
+    /// Its network devices.
+    pub networks: Vec<NetworkConfig>,
     /// Ticks a second on each vCPU; 0: no clock.
     pub hz: u32,
     /// What drives the clocks.
@@ -91,9 +95,16 @@ impl Vm {
             hz: config.hz,
         };
         let ports = ConsolePorts::new(hvc.as_ref(), config.guest_access, hello);
+        let networks: Result<Vec<_>, _> = config.networks.iter().map(Network::connect).collect();
+        let networks = networks?;
+        let entropy = EntropySource::default();
+        let monitors = DeviceMonitors {
+            networks: networks.iter().map(Network::monitor).collect(),
+            entropy: Some(entropy.monitor()),
+        };
         let virtio = VirtioDevices {
             console: ports.map_err(VmError::host("an eventfd"))?,
-            others: Vec::new(),
+            others: other_devices(networks, entropy),
         };
         let machine = Machine::build(&kvm, &config.machine, output, virtio)?;
         let sysroot = config.sysroot.as_deref().map(open_sysroot).transpose()?;
@@ -120,7 +131,7 @@ impl Vm {
             registers: register_source(&kvm),
         };
         let shared: Vec<Arc<VcpuShared>> = machine.vcpus.iter().map(|_| Arc::default()).collect();
-        let info = machine_info(&config.machine, &machine, &shared, &knowledge);
+        let info = machine_info(&config.machine, &machine, &shared, &knowledge, monitors);
         let termination = Termination::new().map_err(VmError::host("to catch signals"))?;
         let stop_request = termination
             .stop_request()
@@ -221,16 +232,28 @@ fn known_at_once(said: Option<GuestKnowledge>, image: &[u8]) -> Result<GuestKnow
     Ok(known.unwrap_or_else(GuestKnowledge::pending))
 }
 
+/// The virtio devices beside the console, in the order of their registers.
+fn other_devices(networks: Vec<Network>, entropy: EntropySource) -> Vec<Box<dyn VirtioParts>> {
+    let mut others: Vec<Box<dyn VirtioParts>> = Vec::new();
+    for network in networks {
+        others.push(Box::new(network));
+    }
+    others.push(Box::new(entropy));
+    others
+}
+
 fn machine_info(
     config: &MachineConfig,
     machine: &Machine,
     shared: &[Arc<VcpuShared>],
     knowledge: &Arc<GuestKnowledge>,
+    monitors: DeviceMonitors,
 ) -> MachineInfo {
     MachineInfo {
         kernel: config.kernel.name(),
         memory_bytes: config.memory_bytes,
         devices: Some(Arc::clone(&machine.devices)),
+        monitors,
         counters: MachineCounters::new(machine.vcpus.iter().zip(shared.iter().cloned())),
         knowledge: Arc::clone(knowledge),
         halted_ticks: HaltedTicks::of_this_host().name(),

@@ -101,6 +101,7 @@ impl DemoArguments {
             },
             console: console::Console::None,
             guest_access: GuestAccess::None,
+            networks: Vec::new(),
             hz: self.hz,
             clock_source: self.clock.source,
             jitter: self.clock.jitter,

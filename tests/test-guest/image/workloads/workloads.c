@@ -22,6 +22,8 @@ static const struct workload workloads[] = {
     { "port", port },
     { "profil", profil },
     { "hostile-queues", hostile_queues },
+    { "network", network },
+    { "hostile-network", hostile_network },
     { "poweroff", end_by_power_off },
     { "reboot", end_by_reboot },
     { "triple-fault", end_by_triple_fault },

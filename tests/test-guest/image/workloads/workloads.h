@@ -29,6 +29,8 @@ void hostile(void);
 void port(void);
 void profil(void);
 void hostile_queues(void);
+void network(void);
+void hostile_network(void);
 void end_by_power_off(void);
 void end_by_reboot(void);
 void end_by_triple_fault(void);
