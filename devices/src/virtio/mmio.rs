@@ -270,6 +270,15 @@ impl<D: VirtioDevice> MmioTransport<D> {
         self.device.features() | 1 << VIRTIO_F_VERSION_1
     }
 
+    /// What the driver has accepted: nothing before it has said that it is done with them.
+    fn accepted_features(&self) -> u64 {
+        if self.status & VIRTIO_CONFIG_S_FEATURES_OK == 0 {
+            0
+        } else {
+            self.driver_features
+        }
+    }
+
     fn set_driver_features(&mut self, value: u32) {
         if self.status & VIRTIO_CONFIG_S_FEATURES_OK == 0 && self.driver_features_page < 2 {
             set_half(
@@ -299,6 +308,9 @@ impl<D: VirtioDevice> MmioTransport<D> {
         }
         self.status |= added;
         if added & VIRTIO_CONFIG_S_DRIVER_OK != 0 {
+            for queue in &mut self.queues {
+                queue.accept(features);
+            }
             self.device.driver_ok(features);
             return Effect::Serve;
         }
@@ -357,6 +369,7 @@ impl<D: VirtioDevice> MmioTransport<D> {
             return Effect::None;
         };
         let overlaps = self.queues.iter().any(|queue| queue.overlaps(&layout));
+        let features = self.accepted_features();
         let Some(queue) = self.queues.get_mut(index) else {
             return Effect::None;
         };
@@ -372,6 +385,7 @@ impl<D: VirtioDevice> MmioTransport<D> {
         } else {
             queue.set_up(layout, memory)
         };
+        queue.accept(features);
         if let Err(error) = result {
             self.counts.refused_queues += 1;
             // Log only the first: a hostile guest must not be able to fill the log.

@@ -5,6 +5,8 @@
 //!
 //! Section numbers in comments are those of *Virtual I/O Device (VIRTIO) Version 1.2*.
 
+pub mod block;
+mod chain;
 pub mod console;
 pub mod entropy;
 mod mmio;
@@ -14,7 +16,7 @@ mod queue;
 pub use mmio::{
     Effect, InterruptStatus, MmioTransport, QUEUE_NOTIFY, REGISTERS_SIZE, TransportCounts,
 };
-pub use queue::{Direction, QueueError, QueueLayout, Virtqueue};
+pub use queue::{Direction, QUEUE_FEATURES, QueueError, QueueLayout, Virtqueue};
 
 /// Guest memory of the devices.
 pub type GuestMemory = vm_memory::GuestMemoryMmap<()>;
@@ -24,7 +26,7 @@ pub trait VirtioDevice {
     /// The kind of device (section 5).
     fn device_id(&self) -> u32;
 
-    /// The device's own feature bits; the transport adds its own.
+    /// The device's own feature bits, and those of [`QUEUE_FEATURES`] that it wants; the transport adds its own.
     fn features(&self) -> u64;
 
     /// The number of queues.

@@ -3,16 +3,20 @@
 use std::ops::Range;
 
 use virtio_bindings::bindings::virtio_ring::{
-    VRING_AVAIL_F_NO_INTERRUPT, VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE,
+    VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC, VRING_AVAIL_F_NO_INTERRUPT,
 };
-use virtio_queue::desc::split::Descriptor;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
-use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend};
+use vm_memory::{Bytes, GuestAddress};
 
 use super::GuestMemory;
+use super::chain::{Chain, Table, in_memory};
+
+/// Features: what a queue can do if the device offers it and the driver accepts it: indirect descriptors and the event index
+/// (sections 2.7.5.3 and 2.7.7.1).
+pub const QUEUE_FEATURES: u64 = 1 << VIRTIO_RING_F_INDIRECT_DESC | 1 << VIRTIO_RING_F_EVENT_IDX;
 
 /// Bytes of a descriptor (section 2.7.5).
-const DESCRIPTOR_SIZE: u64 = 16;
+pub(super) const DESCRIPTOR_SIZE: u64 = 16;
 /// Bytes of the available ring without its entries: flags, index, and the used event (2.7.6).
 const AVAILABLE_META: u64 = 6;
 /// Bytes of an entry of the available ring.
@@ -22,7 +26,7 @@ const USED_META: u64 = 6;
 /// Bytes of an entry of the used ring.
 const USED_ENTRY: u64 = 8;
 /// Maximum number of bytes of one chain: twice the longest frame of the wire protocol.
-const CHAIN_MAX: u64 = 8 << 20;
+pub(super) const CHAIN_MAX: u64 = 8 << 20;
 
 /// Why a queue is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,8 +52,8 @@ pub enum QueueError {
     /// A chain has more descriptors than the table: it is a loop.
     #[error("A descriptor chain is a loop")]
     Loop,
-    /// Indirect descriptors weren't offered.
-    #[error("An indirect descriptor, which wasn't offered")]
+    /// Indirect descriptors weren't negotiated, or the table is no table, or leads to another one.
+    #[error("An indirect descriptor that isn't allowed")]
     Indirect,
     /// A buffer for the device to write where one to read is expected, or vice versa.
     #[error("A buffer of the wrong direction")]
@@ -75,6 +79,8 @@ pub enum Direction {
     ToDevice,
     /// The device writes for the driver.
     ToDriver,
+    /// Each chain is a request, which the device reads, and then room for its answer, which it writes.
+    Request,
 }
 
 /// The driver's settings for a queue: guest-physical addresses.
@@ -103,25 +109,6 @@ impl QueueLayout {
     }
 }
 
-/// A piece of guest memory of a descriptor, checked to exist.
-#[derive(Clone, Copy, Debug)]
-struct Piece {
-    address: GuestAddress,
-    length: u32,
-}
-
-/// The chain in progress. It is read from guest memory once, so later changes by the driver have no effect.
-#[derive(Debug, Default)]
-struct Chain {
-    head: u16,
-    pieces: Vec<Piece>,
-    /// Index of the first incomplete piece, and the number of bytes done in it.
-    piece: usize,
-    offset: u32,
-    /// Number of bytes done of all pieces.
-    done: u32,
-}
-
 /// One queue. At most one chain of it is in progress.
 #[derive(Debug)]
 pub struct Virtqueue {
@@ -130,6 +117,7 @@ pub struct Virtqueue {
     direction: Direction,
     chain: Option<Chain>,
     used: bool,
+    indirect: bool,
 }
 
 impl Virtqueue {
@@ -144,6 +132,7 @@ impl Virtqueue {
             direction: Direction::ToDevice,
             chain: None,
             used: false,
+            indirect: false,
         })
     }
 
@@ -171,6 +160,14 @@ impl Virtqueue {
         self.layout = QueueLayout::default();
         self.chain = None;
         self.used = false;
+        self.indirect = false;
+    }
+
+    /// Turns on what the driver has accepted of [`QUEUE_FEATURES`].
+    pub(super) fn accept(&mut self, features: u64) {
+        self.indirect = features >> VIRTIO_RING_F_INDIRECT_DESC & 1 == 1;
+        let event_index = features >> VIRTIO_RING_F_EVENT_IDX & 1 == 1;
+        self.queue.set_event_idx(event_index);
     }
 
     /// Sets the queue up at `layout`.
@@ -224,18 +221,35 @@ impl Virtqueue {
     ) -> Result<bool, QueueError> {
         self.direction = direction;
         if self.chain.is_none() && self.is_ready() {
-            let head = {
-                let mut available = self
-                    .queue
-                    .iter(memory)
-                    .map_err(|_| QueueError::AvailableIndex)?;
-                available.next().map(|chain| chain.head_index())
-            };
+            let mut head = self.next_head(memory)?;
+            if head.is_none() && self.queue.event_idx_enabled() {
+                // The driver is asked to notify of the next chain; it may have come just before that.
+                let more = self.queue.enable_notification(memory);
+                if more.map_err(|_| QueueError::OutsideMemory)? {
+                    head = self.next_head(memory)?;
+                }
+            }
             if let Some(head) = head {
-                self.chain = Some(self.read_chain(memory, head)?);
+                self.chain = Some(Chain::read(memory, self.table(), head, direction)?);
             }
         }
         Ok(self.chain.is_some())
+    }
+
+    fn next_head(&mut self, memory: &GuestMemory) -> Result<Option<u16>, QueueError> {
+        let mut available = self
+            .queue
+            .iter(memory)
+            .map_err(|_| QueueError::AvailableIndex)?;
+        Ok(available.next().map(|chain| chain.head_index()))
+    }
+
+    fn table(&self) -> Table {
+        Table {
+            address: self.queue.desc_table(),
+            length: self.size(),
+            indirect_max: if self.indirect { self.size_max() } else { 0 },
+        }
     }
 
     /// True while a chain has been taken and not finished.
@@ -247,10 +261,19 @@ impl Virtqueue {
     /// Bytes that are left to read or write in the chain in progress.
     #[must_use]
     pub fn remaining(&self) -> usize {
-        let Some(chain) = &self.chain else { return 0 };
-        let rest = chain.pieces.get(chain.piece..).unwrap_or_default();
-        let bytes: usize = rest.iter().map(|piece| piece.length as usize).sum();
-        bytes.saturating_sub(chain.offset as usize)
+        self.readable() + self.writable()
+    }
+
+    /// Bytes that are left to read in the chain in progress.
+    #[must_use]
+    pub fn readable(&self) -> usize {
+        (self.chain.as_ref()).map_or(0, |chain| chain.input.remaining())
+    }
+
+    /// Bytes that are left to write in the chain in progress.
+    #[must_use]
+    pub fn writable(&self) -> usize {
+        (self.chain.as_ref()).map_or(0, |chain| chain.output.remaining())
     }
 
     /// Reads the next bytes of the chain in progress and returns their number, which is smaller than requested at its
@@ -259,7 +282,10 @@ impl Virtqueue {
     /// # Errors
     /// Guest memory can't be read.
     pub fn read(&mut self, memory: &GuestMemory, bytes: &mut [u8]) -> Result<usize, QueueError> {
-        self.advance(bytes.len(), |address, done, length| {
+        let Some(chain) = &mut self.chain else {
+            return Ok(0);
+        };
+        (chain.input).advance(bytes.len(), |address, done, length| {
             let target = bytes.get_mut(done..done + length).unwrap_or_default();
             memory.read_slice(target, address)
         })
@@ -270,10 +296,21 @@ impl Virtqueue {
     /// # Errors
     /// Guest memory can't be written.
     pub fn write(&mut self, memory: &GuestMemory, bytes: &[u8]) -> Result<usize, QueueError> {
-        self.advance(bytes.len(), |address, done, length| {
+        let Some(chain) = &mut self.chain else {
+            return Ok(0);
+        };
+        (chain.output).advance(bytes.len(), |address, done, length| {
             let source = bytes.get(done..done + length).unwrap_or_default();
             memory.write_slice(source, address)
         })
+    }
+
+    /// Passes over the next bytes to write, which keep what they have.
+    pub fn skip_output(&mut self, bytes: usize) {
+        if let Some(chain) = &mut self.chain {
+            // Nothing is moved, so that nothing fails.
+            let _ = (chain.output).advance(bytes, |_, _, _| Ok::<_, QueueError>(()));
+        }
     }
 
     /// Returns the chain in progress to the driver.
@@ -284,12 +321,8 @@ impl Virtqueue {
         let Some(chain) = self.chain.take() else {
             return Ok(());
         };
-        let written = match self.direction {
-            Direction::ToDevice => 0,
-            Direction::ToDriver => chain.done,
-        };
         self.queue
-            .add_used(memory, chain.head, written)
+            .add_used(memory, chain.head, chain.output.done)
             .map_err(|_| QueueError::OutsideMemory)?;
         self.used = true;
         Ok(())
@@ -300,106 +333,15 @@ impl Virtqueue {
         if !std::mem::take(&mut self.used) || !self.is_ready() {
             return false;
         }
+        if self.queue.event_idx_enabled() {
+            // What can't be read is taken for a wish: an interrupt too many does no harm.
+            return self.queue.needs_notification(memory).unwrap_or(true);
+        }
         // After the used index, or both sides could miss each other's change (2.7.7.2).
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         let flags = memory.read_obj::<u16>(GuestAddress(self.queue.avail_ring()));
         u32::from(flags.map_or(0, u16::from_le)) & VRING_AVAIL_F_NO_INTERRUPT == 0
     }
-
-    /// Advances by `length` bytes in the chain. `transfer` moves bytes: the guest's address, the number already moved,
-    /// the number to move.
-    fn advance<E>(
-        &mut self,
-        length: usize,
-        mut transfer: impl FnMut(GuestAddress, usize, usize) -> Result<(), E>,
-    ) -> Result<usize, QueueError> {
-        let Some(chain) = &mut self.chain else {
-            return Ok(0);
-        };
-        let mut moved = 0;
-        while moved < length {
-            let Some(piece) = chain.pieces.get(chain.piece) else {
-                break;
-            };
-            let wanted = u32::try_from(length - moved).unwrap_or(u32::MAX);
-            let step = wanted.min(piece.length - chain.offset);
-            let address = piece
-                .address
-                .checked_add(chain.offset.into())
-                .ok_or(QueueError::BufferOutsideMemory)?;
-            transfer(address, moved, step as usize).map_err(|_| QueueError::BufferOutsideMemory)?;
-            moved += step as usize;
-            chain.done += step;
-            chain.offset += step;
-            if chain.offset == piece.length {
-                chain.piece += 1;
-                chain.offset = 0;
-            }
-        }
-        Ok(moved)
-    }
-
-    /// Reads and checks all descriptors of the chain that starts with number `head`.
-    fn read_chain(&self, memory: &GuestMemory, head: u16) -> Result<Chain, QueueError> {
-        let mut chain = Chain {
-            head,
-            ..Chain::default()
-        };
-        let mut next = head;
-        let mut total = 0;
-        for _ in 0..self.size() {
-            let descriptor = self.descriptor(memory, next)?;
-            let flags = u32::from(descriptor.flags());
-            if flags & VRING_DESC_F_INDIRECT != 0 {
-                return Err(QueueError::Indirect);
-            }
-            if (flags & VRING_DESC_F_WRITE != 0) != (self.direction == Direction::ToDriver) {
-                return Err(QueueError::Direction);
-            }
-            let start = descriptor.addr().0;
-            let end = start.checked_add(descriptor.len().into());
-            let end = end.ok_or(QueueError::BufferOutsideMemory)?;
-            if start < end {
-                if !in_memory(memory, &(start..end)) {
-                    return Err(QueueError::BufferOutsideMemory);
-                }
-                chain.pieces.push(Piece {
-                    address: descriptor.addr(),
-                    length: descriptor.len(),
-                });
-            }
-            total += u64::from(descriptor.len());
-            if total > CHAIN_MAX {
-                return Err(QueueError::TooLong);
-            }
-            if flags & VRING_DESC_F_NEXT == 0 {
-                return if total == 0 {
-                    Err(QueueError::Empty)
-                } else {
-                    Ok(chain)
-                };
-            }
-            next = descriptor.next();
-        }
-        Err(QueueError::Loop)
-    }
-
-    fn descriptor(&self, memory: &GuestMemory, index: u16) -> Result<Descriptor, QueueError> {
-        if index >= self.size() {
-            return Err(QueueError::DescriptorIndex);
-        }
-        let offset = u64::from(index) * DESCRIPTOR_SIZE;
-        let address = GuestAddress(self.queue.desc_table()).checked_add(offset);
-        let address = address.ok_or(QueueError::OutsideMemory)?;
-        memory
-            .read_obj(address)
-            .map_err(|_| QueueError::OutsideMemory)
-    }
-}
-
-fn in_memory(memory: &GuestMemory, range: &Range<u64>) -> bool {
-    usize::try_from(range.end - range.start)
-        .is_ok_and(|length| memory.check_range(GuestAddress(range.start), length))
 }
 
 /// Whether any range of `some` shares a byte with one of `others`, or with another one of `some`.

@@ -1,0 +1,405 @@
+//! The block device (section 5.2): requests out of guest memory, and answers into it. What is behind it performs them, in
+//! any order and time, one of each queue at a time; the device knows no file and doesn't wait.
+//!
+//! A request that makes no sense is answered with an error and counted. A chain that is unusable costs the queue until the
+//! next reset. After a reset no memory of the old driver is touched any more: what is still being performed then has
+//! nowhere to go, and no new request is handed out before it is over, or an old write could undo a new one.
+
+mod request;
+
+use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
+
+pub use self::request::{Extent, Operation};
+use self::request::{Limits, Refusal, Taking, parse};
+use super::{Direction, GuestMemory, MmioTransport, QUEUE_FEATURES, QueueError, VirtioDevice};
+use super::{Virtqueue, block::request::status};
+
+/// Bytes of a sector, the unit of all addresses.
+pub const SECTOR: u64 = 512;
+/// Bytes of a disk's serial number.
+pub const SERIAL_MAX: usize = 20;
+/// Most queues of a device.
+pub const QUEUES_MAX: u16 = 16;
+
+/// Features (section 5.2.3).
+pub const F_SIZE_MAX: u32 = 1;
+/// How many pieces a request may have.
+pub const F_SEG_MAX: u32 = 2;
+/// The disk can't be written.
+pub const F_RO: u32 = 5;
+/// The size of a block is said.
+pub const F_BLK_SIZE: u32 = 6;
+/// Writes may be kept until a flush.
+pub const F_FLUSH: u32 = 9;
+/// There are several queues.
+pub const F_MQ: u32 = 12;
+/// Sectors can be discarded.
+pub const F_DISCARD: u32 = 13;
+/// Sectors can be zeroed without data.
+pub const F_WRITE_ZEROES: u32 = 14;
+
+/// Maximum number of entries of each queue.
+const QUEUE_SIZE_MAX: u16 = 128;
+/// Maximum number of pieces of a request's data, and of bytes of each: together less than a chain may have.
+const SEGMENTS_MAX: u32 = 126;
+const SEGMENT_SIZE_MAX: u32 = 64 << 10;
+/// Requests without sense that are answered before others have their turn.
+const BUDGET: usize = 64;
+
+/// What a disk is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockSettings {
+    /// Its size in sectors.
+    pub sectors: u64,
+    /// Whether it can't be written.
+    pub readonly: bool,
+    /// How many queues it has: 1 to [`QUEUES_MAX`].
+    pub queues: u16,
+    /// Its serial number: ASCII, the rest zero.
+    pub serial: [u8; SERIAL_MAX],
+}
+
+/// What the guest has done with a disk since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockCounts {
+    /// Reads performed, and their bytes.
+    pub reads: u64,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Writes performed.
+    pub writes: u64,
+    /// Bytes written, without those of zeroes.
+    pub bytes_written: u64,
+    /// Flushes performed.
+    pub flushes: u64,
+    /// Requests to discard that were performed.
+    pub discards: u64,
+    /// Requests to zero that were performed.
+    pub zeroings: u64,
+    /// Requests that failed on the host.
+    pub errors: u64,
+    /// Requests that made no sense: beyond the end, of no whole sectors, of an unknown kind, writes to a disk that can't be
+    /// written.
+    pub refused: u64,
+    /// Unusable chains and rings.
+    pub queue_faults: u64,
+}
+
+/// A request that is to be performed.
+#[derive(Debug)]
+pub struct Request {
+    /// What to do.
+    pub operation: Operation,
+    /// Whether it has to be on the disk before it is answered: the driver can't flush.
+    pub write_through: bool,
+    ticket: Ticket,
+}
+
+/// Whose request an answer belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    queue: usize,
+    generation: u64,
+    kind: Kind,
+}
+
+/// Kinds of requests, to count them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write(u64),
+    Flush,
+    Discard,
+    WriteZeroes,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer<'a> {
+    /// Well; a read has read this.
+    Done(&'a [u8]),
+    /// With an error of the host's.
+    Failed,
+}
+
+/// What there is to do for a queue.
+#[derive(Debug)]
+pub enum Next {
+    /// This request.
+    Request(Request),
+    /// Nothing until it is notified.
+    Nothing,
+    /// More, after others have had their turn.
+    More,
+}
+
+impl Request {
+    /// Where its answer goes.
+    #[must_use]
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+}
+
+/// The device.
+#[derive(Debug)]
+pub struct Block {
+    settings: BlockSettings,
+    /// The features that the driver has accepted.
+    features: u64,
+    /// Incremented at each reset.
+    generation: u64,
+    /// Whether a request of each queue is being performed.
+    busy: Vec<bool>,
+    /// Requests from before a reset that are still being performed.
+    stale: usize,
+    /// Queues that are unusable until a reset.
+    broken: Vec<bool>,
+    counts: BlockCounts,
+    complained: bool,
+}
+
+impl Block {
+    /// A disk like that.
+    #[must_use]
+    pub fn new(settings: BlockSettings) -> Self {
+        let settings = BlockSettings {
+            queues: settings.queues.clamp(1, QUEUES_MAX),
+            ..settings
+        };
+        let queues = usize::from(settings.queues);
+        Self {
+            settings,
+            features: 0,
+            generation: 0,
+            busy: vec![false; queues],
+            stale: 0,
+            broken: vec![false; queues],
+            counts: BlockCounts::default(),
+            complained: false,
+        }
+    }
+
+    /// What the guest has done since the start.
+    #[must_use]
+    pub fn counts(&self) -> BlockCounts {
+        self.counts
+    }
+
+    fn accepted(&self, feature: u32) -> bool {
+        self.features >> feature & 1 == 1
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            sectors: self.settings.sectors,
+            readonly: self.settings.readonly,
+            discard: self.accepted(F_DISCARD),
+            write_zeroes: self.accepted(F_WRITE_ZEROES),
+            serial: self.settings.serial,
+        }
+    }
+
+    /// The queue's next request; false in place of one that has been answered at once.
+    fn next(
+        &mut self,
+        index: usize,
+        queue: &mut Virtqueue,
+        memory: &GuestMemory,
+    ) -> Result<Option<Result<Request, ()>>, QueueError> {
+        if !queue.begin(memory, Direction::Request)? {
+            return Ok(None);
+        }
+        let operation = match parse(queue, memory, &self.limits())? {
+            Taking::Operation(operation) => operation,
+            Taking::Answered => {
+                queue.finish(memory)?;
+                return Ok(Some(Err(())));
+            }
+            Taking::Refused(refusal) => {
+                self.counts.refused += 1;
+                let code = match refusal {
+                    Refusal::Unsupported => status::UNSUPPORTED,
+                    Refusal::Invalid => status::ERROR,
+                };
+                request::answer(queue, memory, code)?;
+                queue.finish(memory)?;
+                return Ok(Some(Err(())));
+            }
+        };
+        if let Some(busy) = self.busy.get_mut(index) {
+            *busy = true;
+        }
+        Ok(Some(Ok(Request {
+            write_through: !self.accepted(F_FLUSH) && operation.changes(),
+            ticket: Ticket {
+                queue: index,
+                generation: self.generation,
+                kind: Kind::of(&operation),
+            },
+            operation,
+        })))
+    }
+
+    fn count(&mut self, kind: Kind, answer: Answer<'_>) {
+        let counts = &mut self.counts;
+        let Answer::Done(data) = answer else {
+            counts.errors += 1;
+            return;
+        };
+        match kind {
+            Kind::Read => {
+                counts.reads += 1;
+                counts.bytes_read += data.len() as u64;
+            }
+            Kind::Write(bytes) => {
+                counts.writes += 1;
+                counts.bytes_written += bytes;
+            }
+            Kind::Flush => counts.flushes += 1,
+            Kind::Discard => counts.discards += 1,
+            Kind::WriteZeroes => counts.zeroings += 1,
+        }
+    }
+
+    fn give_up(&mut self, queue: usize, error: QueueError) {
+        self.counts.queue_faults += 1;
+        if let Some(broken) = self.broken.get_mut(queue) {
+            *broken = true;
+        }
+        // Log only the first: a hostile guest must not be able to fill the log.
+        if !std::mem::replace(&mut self.complained, true) {
+            log::warn!("virtio-blk: queue {queue} not served before the next reset: {error}");
+        }
+    }
+}
+
+impl Kind {
+    fn of(operation: &Operation) -> Self {
+        match operation {
+            Operation::Read { .. } => Self::Read,
+            Operation::Write { data, .. } => Self::Write(data.len() as u64),
+            Operation::Flush => Self::Flush,
+            Operation::Discard(_) => Self::Discard,
+            Operation::WriteZeroes(_) => Self::WriteZeroes,
+        }
+    }
+}
+
+impl VirtioDevice for Block {
+    fn device_id(&self) -> u32 {
+        VIRTIO_ID_BLOCK
+    }
+
+    fn features(&self) -> u64 {
+        let always = 1 << F_SIZE_MAX | 1 << F_SEG_MAX | 1 << F_BLK_SIZE | 1 << F_MQ;
+        let other = if self.settings.readonly {
+            1 << F_RO
+        } else {
+            1 << F_FLUSH | 1 << F_DISCARD | 1 << F_WRITE_ZEROES
+        };
+        always | other | QUEUE_FEATURES
+    }
+
+    fn queue_count(&self) -> usize {
+        self.settings.queues.into()
+    }
+
+    fn queue_size_max(&self) -> u16 {
+        QUEUE_SIZE_MAX
+    }
+
+    /// `struct virtio_blk_config` (section 5.2.4).
+    fn configuration(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(60);
+        bytes.extend(self.settings.sectors.to_le_bytes());
+        bytes.extend(SEGMENT_SIZE_MAX.to_le_bytes());
+        bytes.extend(SEGMENTS_MAX.to_le_bytes());
+        // No geometry.
+        bytes.extend([0; 4]);
+        bytes.extend(512_u32.to_le_bytes());
+        // No topology, and no choice of a cache's mode.
+        bytes.extend([0; 10]);
+        bytes.extend(self.settings.queues.to_le_bytes());
+        bytes.extend(request::DISCARD_SECTORS_MAX.to_le_bytes());
+        bytes.extend(request::DISCARD_SEGMENTS_MAX.to_le_bytes());
+        // Whole blocks of most file systems: less doesn't free anything.
+        bytes.extend(8_u32.to_le_bytes());
+        bytes.extend(request::ZEROES_SECTORS_MAX.to_le_bytes());
+        bytes.extend(request::ZEROES_SEGMENTS_MAX.to_le_bytes());
+        // Zeroing may free space.
+        bytes.extend([1, 0, 0, 0]);
+        bytes
+    }
+
+    fn driver_ok(&mut self, features: u64) {
+        self.features = features;
+    }
+
+    fn reset(&mut self) {
+        self.features = 0;
+        self.generation += 1;
+        self.stale += self.busy.iter().filter(|busy| **busy).count();
+        self.busy.fill(false);
+        self.broken.fill(false);
+    }
+}
+
+impl MmioTransport<Block> {
+    /// What there is to do for the queue `index`, of which no request is being performed. Each request has to be answered by
+    /// [`MmioTransport::answer`].
+    pub fn next(&mut self, index: usize, memory: &GuestMemory) -> Next {
+        let next = self.next_of(index, memory);
+        self.note_used(memory);
+        next
+    }
+
+    fn next_of(&mut self, index: usize, memory: &GuestMemory) -> Next {
+        for _ in 0..BUDGET {
+            let Some((device, queues)) = self.running() else {
+                return Next::Nothing;
+            };
+            let Some(queue) = queues.get_mut(index) else {
+                return Next::Nothing;
+            };
+            if device.stale > 0 || device.broken.get(index) != Some(&false) {
+                return Next::Nothing;
+            }
+            match device.next(index, queue, memory) {
+                Ok(Some(Ok(request))) => return Next::Request(request),
+                Ok(Some(Err(()))) => {}
+                Ok(None) => return Next::Nothing,
+                Err(error) => {
+                    device.give_up(index, error);
+                    self.need_reset();
+                    return Next::Nothing;
+                }
+            }
+        }
+        Next::More
+    }
+
+    /// The request with this ticket is over. True if all queues want to be served because of it.
+    pub fn answer(&mut self, ticket: Ticket, answer: Answer<'_>, memory: &GuestMemory) -> bool {
+        let device = self.device_mut();
+        device.count(ticket.kind, answer);
+        if ticket.generation != device.generation {
+            device.stale = device.stale.saturating_sub(1);
+            return device.stale == 0;
+        }
+        if let Some(busy) = device.busy.get_mut(ticket.queue) {
+            *busy = false;
+        }
+        if let Some((device, queues)) = self.running()
+            && let Some(queue) = queues.get_mut(ticket.queue)
+            // The driver may have turned the queue off meanwhile.
+            && queue.in_progress()
+            && let Err(error) = request::finish(queue, memory, answer)
+        {
+            device.give_up(ticket.queue, error);
+            self.need_reset();
+        }
+        self.note_used(memory);
+        false
+    }
+}

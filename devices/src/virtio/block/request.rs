@@ -1,0 +1,291 @@
+//! Requests of the block device in guest memory (section 5.2.6).
+
+use super::{Answer, SECTOR, SERIAL_MAX};
+use crate::virtio::{GuestMemory, QueueError, Virtqueue};
+
+/// Bytes of a request's header.
+const HEADER: usize = 16;
+/// Bytes of the byte at a request's end that says how it ended.
+const STATUS: usize = 1;
+/// Bytes of a segment of a request to discard or to zero.
+const SEGMENT: usize = 16;
+
+/// Most sectors of a segment to discard, and segments of such a request.
+pub(super) const DISCARD_SECTORS_MAX: u32 = 1 << 22;
+/// Most segments of a request to discard.
+pub(super) const DISCARD_SEGMENTS_MAX: u32 = 16;
+/// Most sectors of a segment to zero: where the host has to write them it takes a while.
+pub(super) const ZEROES_SECTORS_MAX: u32 = 1 << 17;
+/// Most segments of a request to zero.
+pub(super) const ZEROES_SEGMENTS_MAX: u32 = 4;
+
+/// A segment may be freed.
+const FLAG_UNMAP: u32 = 1;
+
+/// Types of requests.
+mod kind {
+    pub const IN: u32 = 0;
+    pub const OUT: u32 = 1;
+    pub const FLUSH: u32 = 4;
+    pub const GET_ID: u32 = 8;
+    pub const DISCARD: u32 = 11;
+    pub const WRITE_ZEROES: u32 = 13;
+}
+
+/// How a request has ended.
+pub(super) mod status {
+    pub const OK: u8 = 0;
+    pub const ERROR: u8 = 1;
+    pub const UNSUPPORTED: u8 = 2;
+}
+
+/// What a request wants: bytes of the disk from its first, in whole sectors and within its end.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Read so many bytes, at most those of a descriptor chain.
+    Read {
+        /// From this byte on.
+        offset: u64,
+        /// How many.
+        length: usize,
+    },
+    /// Write these bytes.
+    Write {
+        /// From this byte on.
+        offset: u64,
+        /// The bytes.
+        data: Vec<u8>,
+    },
+    /// Put all that has been written onto the disk.
+    Flush,
+    /// These parts aren't needed any more; they may have any content then.
+    Discard(Vec<Extent>),
+    /// These parts are zero from now on.
+    WriteZeroes(Vec<Extent>),
+}
+
+/// A part of the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Its first byte.
+    pub offset: u64,
+    /// How many bytes.
+    pub length: u64,
+    /// Whether its space may be freed.
+    pub unmap: bool,
+}
+
+impl Operation {
+    /// Whether it changes the disk.
+    pub(super) fn changes(&self) -> bool {
+        !matches!(self, Self::Read { .. } | Self::Flush)
+    }
+}
+
+/// What may be asked of a disk.
+pub(super) struct Limits {
+    pub sectors: u64,
+    pub readonly: bool,
+    pub discard: bool,
+    pub write_zeroes: bool,
+    pub serial: [u8; SERIAL_MAX],
+}
+
+/// Why a request isn't performed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// Its type is unknown, or wasn't negotiated.
+    Unsupported,
+    /// It makes no sense.
+    Invalid,
+}
+
+/// What has come of a chain.
+#[derive(Debug)]
+pub(super) enum Taking {
+    Operation(Operation),
+    /// It has its answer.
+    Answered,
+    Refused(Refusal),
+}
+
+/// Reads the request of the chain in progress.
+///
+/// # Errors
+/// The chain has no room for a header or a status.
+pub(super) fn parse(
+    queue: &mut Virtqueue,
+    memory: &GuestMemory,
+    limits: &Limits,
+) -> Result<Taking, QueueError> {
+    let mut header = [0; HEADER];
+    if queue.read(memory, &mut header)? < HEADER || queue.writable() < STATUS {
+        return Err(QueueError::TooShort);
+    }
+    let (kind, sector) = decode_header(header);
+    let operation = match kind {
+        kind::IN => read(queue, sector, limits),
+        kind::OUT => write(queue, memory, sector, limits)?,
+        kind::FLUSH => Ok(Operation::Flush),
+        kind::GET_ID => return get_id(queue, memory, limits),
+        kind::DISCARD if limits.discard => {
+            segments(queue, memory, limits, DISCARD)?.map(Operation::Discard)
+        }
+        kind::WRITE_ZEROES if limits.write_zeroes => {
+            segments(queue, memory, limits, ZEROES)?.map(Operation::WriteZeroes)
+        }
+        _ => Err(Refusal::Unsupported),
+    };
+    Ok(operation.map_or_else(Taking::Refused, Taking::Operation))
+}
+
+fn decode_header(header: [u8; HEADER]) -> (u32, u64) {
+    let [k0, k1, k2, k3, _, _, _, _, sector @ ..] = header;
+    (
+        u32::from_le_bytes([k0, k1, k2, k3]),
+        u64::from_le_bytes(sector),
+    )
+}
+
+/// The first byte of `bytes` bytes from `sector` on, if they are whole sectors of the disk.
+fn checked(sector: u64, bytes: u64, limits: &Limits) -> Result<u64, Refusal> {
+    let sectors = bytes / SECTOR;
+    let end = sector.checked_add(sectors).ok_or(Refusal::Invalid)?;
+    let whole = bytes.is_multiple_of(SECTOR) && sectors > 0;
+    if !whole || end > limits.sectors {
+        return Err(Refusal::Invalid);
+    }
+    sector.checked_mul(SECTOR).ok_or(Refusal::Invalid)
+}
+
+fn read(queue: &Virtqueue, sector: u64, limits: &Limits) -> Result<Operation, Refusal> {
+    let length = queue.writable().saturating_sub(STATUS);
+    let offset = checked(sector, length as u64, limits)?;
+    Ok(Operation::Read { offset, length })
+}
+
+fn write(
+    queue: &mut Virtqueue,
+    memory: &GuestMemory,
+    sector: u64,
+    limits: &Limits,
+) -> Result<Result<Operation, Refusal>, QueueError> {
+    let length = queue.readable();
+    if limits.readonly {
+        return Ok(Err(Refusal::Invalid));
+    }
+    let offset = match checked(sector, length as u64, limits) {
+        Ok(offset) => offset,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let mut data = vec![0; length];
+    queue.read(memory, &mut data)?;
+    Ok(Ok(Operation::Write { offset, data }))
+}
+
+/// Answers with the serial number, which ends with a zero if it has less bytes than there may be.
+fn get_id(
+    queue: &mut Virtqueue,
+    memory: &GuestMemory,
+    limits: &Limits,
+) -> Result<Taking, QueueError> {
+    if queue.writable() < SERIAL_MAX + STATUS {
+        return Ok(Taking::Refused(Refusal::Invalid));
+    }
+    queue.write(memory, &limits.serial)?;
+    answer(queue, memory, status::OK)?;
+    Ok(Taking::Answered)
+}
+
+/// What segments a request may have.
+#[derive(Clone, Copy)]
+struct SegmentLimits {
+    segments: u32,
+    sectors: u32,
+    flags: u32,
+}
+
+const DISCARD: SegmentLimits = SegmentLimits {
+    segments: DISCARD_SEGMENTS_MAX,
+    sectors: DISCARD_SECTORS_MAX,
+    flags: 0,
+};
+
+const ZEROES: SegmentLimits = SegmentLimits {
+    segments: ZEROES_SEGMENTS_MAX,
+    sectors: ZEROES_SECTORS_MAX,
+    flags: FLAG_UNMAP,
+};
+
+fn segments(
+    queue: &mut Virtqueue,
+    memory: &GuestMemory,
+    limits: &Limits,
+    most: SegmentLimits,
+) -> Result<Result<Vec<Extent>, Refusal>, QueueError> {
+    let length = queue.readable();
+    let count = length / SEGMENT;
+    let too_many = u32::try_from(count).is_ok_and(|count| count > most.segments);
+    if limits.readonly || count == 0 || too_many || !length.is_multiple_of(SEGMENT) {
+        return Ok(Err(Refusal::Invalid));
+    }
+    let mut extents = Vec::with_capacity(count);
+    for _ in 0..count {
+        let mut segment = [0; SEGMENT];
+        queue.read(memory, &mut segment)?;
+        match extent(segment, limits, most) {
+            Ok(extent) => extents.push(extent),
+            Err(refusal) => return Ok(Err(refusal)),
+        }
+    }
+    Ok(Ok(extents))
+}
+
+fn extent(segment: [u8; SEGMENT], limits: &Limits, most: SegmentLimits) -> Result<Extent, Refusal> {
+    let [sector @ .., c0, c1, c2, c3, f0, f1, f2, f3] = segment;
+    let sectors = u32::from_le_bytes([c0, c1, c2, c3]);
+    let flags = u32::from_le_bytes([f0, f1, f2, f3]);
+    // Section 5.2.6.2: unknown flags, and unmap where it isn't due, are unsupported.
+    if flags & !most.flags != 0 {
+        return Err(Refusal::Unsupported);
+    }
+    if sectors > most.sectors {
+        return Err(Refusal::Invalid);
+    }
+    let length = u64::from(sectors) * SECTOR;
+    Ok(Extent {
+        offset: checked(u64::from_le_bytes(sector), length, limits)?,
+        length,
+        unmap: flags & FLAG_UNMAP != 0,
+    })
+}
+
+/// Puts `code` into the last byte of the chain in progress.
+pub(super) fn answer(
+    queue: &mut Virtqueue,
+    memory: &GuestMemory,
+    code: u8,
+) -> Result<(), QueueError> {
+    queue.skip_output(queue.writable().saturating_sub(STATUS));
+    queue.write(memory, &[code])?;
+    Ok(())
+}
+
+/// Answers the request of the chain in progress, and returns it to the driver.
+pub(super) fn finish(
+    queue: &mut Virtqueue,
+    memory: &GuestMemory,
+    how: Answer<'_>,
+) -> Result<(), QueueError> {
+    let code = match how {
+        Answer::Done(data) => {
+            // The last byte is the status' in any case.
+            let room = queue.writable().saturating_sub(STATUS);
+            queue.write(memory, data.get(..room).unwrap_or(data))?;
+            status::OK
+        }
+        Answer::Failed => status::ERROR,
+    };
+    answer(queue, memory, code)?;
+    queue.finish(memory)
+}
