@@ -7,7 +7,7 @@ use kvmprof_devices::virtio::net::{FRAME_MAX, HEADER_SIZE, Link, Net, Offloads, 
 use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::driver::{Descriptor, NEEDS_RESET, NEXT, STATUS, WRITE, queue_addresses};
+use crate::driver::{Descriptor, INDIRECT, NEEDS_RESET, NEXT, STATUS, WRITE, queue_addresses};
 use crate::simple::{SIZE, Simple};
 
 const RECEIVE: usize = 0;
@@ -132,6 +132,44 @@ fn frames_go_both_ways() {
     let counts = bench.driver.device.device().counts();
     assert_eq!((counts.sent_frames, counts.sent_bytes), (1, 60));
     assert_eq!((counts.received_frames, counts.received_bytes), (1, 1514));
+}
+
+#[test]
+fn frames_may_be_in_indirect_chains() {
+    const INDIRECT_FEATURE: u64 = 1 << 28;
+    const TABLE: u64 = 0x30_0000;
+    let mut bench = Bench::with(Offloads::default(), INDIRECT_FEATURE);
+    let bytes = packet(60, 7);
+    let (header, frame) = bytes.split_at(HEADER_SIZE);
+    for (part, at) in [(header, TABLE + 0x1000), (frame, TABLE + 0x2000)] {
+        bench
+            .driver
+            .memory
+            .write_slice(part, GuestAddress(at))
+            .unwrap();
+    }
+    // Two descriptors: address, length, flags (the first one has a next), next.
+    let table: [u64; 4] = [
+        TABLE + 0x1000,
+        12 | u64::from(NEXT) << 32 | 1 << 48,
+        TABLE + 0x2000,
+        60,
+    ];
+    bench
+        .driver
+        .memory
+        .write_obj(table, GuestAddress(TABLE))
+        .unwrap();
+    let descriptor = Descriptor {
+        address: TABLE,
+        length: 32,
+        flags: INDIRECT,
+        next: 0,
+    };
+    bench.driver.describe(TRANSMIT, 0, descriptor);
+    bench.driver.offer(TRANSMIT, 0);
+    bench.serve();
+    assert_eq!(bench.wire.sent, [bytes]);
 }
 
 #[test]

@@ -5,8 +5,8 @@ ip link set dummy0 up
 ip route add default via 10.0.2.2
 mkdir -p /run/www /run/passt
 chmod 777 /run/passt
-head -c 4M /dev/urandom >/run/www/file
-head -c 24M /dev/urandom >/run/www/long
+head -c 1M /dev/urandom >/run/www/file
+head -c 8M /dev/urandom >/run/www/long
 sha256sum /run/www/file | cut -d ' ' -f 1 >"$LAB_OUT/file.sum"
 sha256sum /run/www/long | cut -d ' ' -f 1 >"$LAB_OUT/long.sum"
 httpd -p 8080 -h /run/www
@@ -40,9 +40,13 @@ start_passt() {
     done
 }
 
+mkfifo /run/never
+exec 5<>/run/never
+
 # take NAME: what a guest sends to port 9000.
 take() {
-    nc -l -p 9000 >"/run/$1.taken" 3>&- &
+    # Its input stays open: at its end it would end the connection.
+    nc -l -p 9000 <&5 >"/run/$1.taken" 3>&- &
     taking=$!
 }
 
@@ -71,7 +75,7 @@ start passt --kernel /lab/vmlinuz --initrd /lab/passt.cpio --cmdline "$boot" --n
 says "sent all"
 taken passt
 says "fetching again"
-moved 6000000
+moved 2500000
 kill -9 $passt
 says "carrier 0"
 shares down
@@ -90,7 +94,7 @@ start tap --kernel /lab/vmlinuz --initrd /lab/tap.cpio --cmdline "$boot" --net t
 says "sent all"
 taken tap
 says "fetching again"
-moved 6000000
+moved 2500000
 ip link del tap0
 says "carrier 0"
 shares down

@@ -9,9 +9,9 @@ use serde_json::Value;
 const COMMON: &str = include_str!("common.sh");
 
 /// Bytes of the file that goes there and back.
-const FILE: u64 = 4 << 20;
+const FILE: u64 = 1 << 20;
 /// Bytes of the file that is fetched while the peer goes.
-const LONG: u64 = 24 << 20;
+const LONG: u64 = 8 << 20;
 
 /// A guest's user space with the drivers' modules.
 fn init(kernel: &Kernel, script: &str) -> Vec<u8> {

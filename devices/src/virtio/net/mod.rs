@@ -12,7 +12,9 @@ use virtio_bindings::bindings::virtio_net::{
 };
 use virtio_bindings::virtio_ids::VIRTIO_ID_NET;
 
-use super::{Direction, GuestMemory, MmioTransport, QueueError, VirtioDevice, Virtqueue};
+use super::{
+    Direction, GuestMemory, MmioTransport, QUEUE_FEATURES, QueueError, VirtioDevice, Virtqueue,
+};
 
 pub use header::{FRAME_MAX, FRAME_MIN, HEADER_SIZE, Offloads};
 pub use stream::{FrameReader, FrameWriter, StreamError};
@@ -318,7 +320,9 @@ impl VirtioDevice for Net {
     }
 
     fn features(&self) -> u64 {
-        1 << VIRTIO_NET_F_MAC | 1 << VIRTIO_NET_F_STATUS | self.offered.features()
+        let own = 1 << VIRTIO_NET_F_MAC | 1 << VIRTIO_NET_F_STATUS;
+        // Long frames come in chains of many descriptors, which would fill a queue without indirect ones.
+        own | self.offered.features() | QUEUE_FEATURES
     }
 
     fn queue_count(&self) -> usize {
