@@ -7,8 +7,9 @@ use kvmprof_client::Connection;
 use kvmprof_demo_guest::{Image, Truth};
 use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_test_guest::{
-    AttackResults, Counter, DiskResults, PortResults, Stage, allow_stage, attack_results_area,
-    counters, counters_area, disk_results_area, port_results_area,
+    AttackResults, Counter, DiskResults, NetworkResults, PortResults, Stage, allow_stage,
+    attack_results_area, counters, counters_area, disk_results_area, network_results_area,
+    port_results_area,
 };
 use kvmprof_vmm::clock::ClockSource;
 use kvmprof_vmm::console::Console;
@@ -112,6 +113,16 @@ impl Machine {
         })
     }
 
+    /// Starts it, not held, with these network devices.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    pub fn start_with_networks(boot: Boot, clock: Clock, networks: &[&str]) -> Self {
+        let networks = networks.iter().map(|network| network.parse().unwrap());
+        let networks = networks.collect();
+        Self::launch(boot, 1, clock, |config| VmConfig { networks, ..config })
+    }
+
     fn launch(
         boot: Boot,
         vcpus: u16,
@@ -130,6 +141,7 @@ impl Machine {
             disks: Vec::new(),
             console: Console::None,
             guest_access: GuestAccess::None,
+            networks: Vec::new(),
             hz: clock.hz,
             clock_source: clock.source,
             jitter: clock.jitter,
@@ -202,6 +214,14 @@ impl Machine {
         let area = self.image.area(name).unwrap();
         let address = GuestAddress(area.start + offset);
         self.vm.memory().write_slice(bytes, address).unwrap();
+    }
+
+    /// What the workloads `network` and `hostile-network` have found out so far.
+    ///
+    /// # Panics
+    /// When guest memory can't be read, or another guest runs.
+    pub fn network(&self) -> NetworkResults {
+        NetworkResults::parse(&self.area(network_results_area().unwrap())).unwrap()
     }
 
     /// What the workload `port` has found out so far.

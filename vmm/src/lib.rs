@@ -22,6 +22,7 @@ pub mod kernel_capture;
 pub mod kernel_events;
 mod lock;
 pub mod machine;
+pub mod network;
 mod perf_event;
 pub mod profil;
 pub mod profiler;

@@ -8,7 +8,9 @@
 pub mod block;
 mod chain;
 pub mod console;
+pub mod entropy;
 mod mmio;
+pub mod net;
 mod queue;
 
 pub use mmio::{

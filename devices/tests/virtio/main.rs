@@ -1,8 +1,11 @@
-//! Tests of the virtio console device, with a driver that can violate the protocol.
+//! Tests of the virtio devices, each with a driver that can violate the protocol.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod attacks;
 mod driver;
+mod entropy;
+mod net;
 mod ports;
 mod properties;
 mod registers;
+mod simple;

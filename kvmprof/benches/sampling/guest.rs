@@ -72,6 +72,7 @@ impl Guest {
             disks: Vec::new(),
             console: Console::None,
             guest_access: GuestAccess::None,
+            networks: Vec::new(),
             hz: START_HZ,
             clock_source: source,
             jitter: false,

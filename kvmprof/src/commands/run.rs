@@ -19,6 +19,7 @@ use kvmprof_vmm::clock::{DEFAULT_HZ, MAXIMUM_HZ};
 use kvmprof_vmm::console::{self, ESCAPE_HELP, RawTerminal};
 use kvmprof_vmm::disk::DiskOptions;
 use kvmprof_vmm::machine::{KernelSource, MachineConfig};
+use kvmprof_vmm::network::NetworkConfig;
 use kvmprof_vmm::profiler::RecordPlan;
 use kvmprof_vmm::virtio::GuestAccess;
 use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, block_signals};
@@ -76,6 +77,10 @@ pub struct RunArguments {
     /// profil, pmc or all
     #[arg(long, value_name = "DEVICES", default_value = "all")]
     guest_access: GuestAccess,
+    /// A network device of the guest: tap=NAME, an existing tap interface of the host, or socket=PATH, where a program
+    /// such as passt listens; with ,mac=ADDRESS to give it an address. Several are possible
+    #[arg(long = "net", value_name = "END[,mac=ADDRESS]")]
+    networks: Vec<NetworkConfig>,
     /// Listen at this path for clients, such as getpc, record and status
     #[arg(long, short, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -151,6 +156,7 @@ impl RunArguments {
                 "--wait without --socket would wait for ever: no client could start the guest",
             ));
         }
+        check_networks(&self.networks)?;
         if self.record.is_some() && self.event.is_none() && self.hz == 0 {
             return Err(usage(format_args!(
                 "--record needs a clock or an --event: give --hz a number from 1 to {MAXIMUM_HZ}"
@@ -169,6 +175,7 @@ impl RunArguments {
             disks: self.disks.clone(),
             console: self.console.clone(),
             guest_access: self.guest_access,
+            networks: self.networks.clone(),
             hz: self.hz,
             clock_source: self.clock.source,
             jitter: self.clock.jitter,
@@ -195,6 +202,25 @@ fn print_config(console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
     let written = console.output.write_all(text.as_bytes());
     written.context("Cannot write the options")?;
     Ok(ExitStatus::SUCCESS)
+}
+
+/// Checks that no two devices have the same end or the same address.
+fn check_networks(networks: &[NetworkConfig]) -> anyhow::Result<()> {
+    for (index, network) in networks.iter().enumerate() {
+        let others = || networks.iter().take(index);
+        if others().any(|other| other.peer == network.peer) {
+            let peer = &network.peer;
+            return Err(usage(format_args!("--net {peer} is there twice")));
+        }
+        if let Some(mac) = network.mac
+            && others().any(|other| other.mac == Some(mac))
+        {
+            return Err(usage(format_args!(
+                "Two networks have the address {mac}: each needs its own"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Linux, told where its console is.

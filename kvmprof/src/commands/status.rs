@@ -6,8 +6,8 @@ use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
 use kvmprof_recording::SamplingEvent;
 use kvmprof_recording::status::{
-    ClockStatus, ConsumerStatus, DiskStatus, MachineStatus, PcsStatus, PmcStatus, PrfStatus,
-    ProfilStatus, RecorderStatus, Status,
+    ClockStatus, ConsumerStatus, DiskStatus, MachineStatus, NetworkStatus, PcsStatus, PmcStatus,
+    PrfStatus, ProfilStatus, RecorderStatus, Status,
 };
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs};
 
@@ -103,6 +103,13 @@ fn machine_lines(machine: &MachineStatus) -> Vec<String> {
         ),
         format!("processes  {}", machine.introspection),
     ];
+    lines.extend(machine.networks.iter().flat_map(network_lines));
+    if let Some(entropy) = &machine.entropy {
+        lines.push(format!(
+            "entropy    {} bytes in {} requests; {} queue faults, {} errors of the host",
+            entropy.bytes, entropy.requests, entropy.queue_faults, entropy.source_errors,
+        ));
+    }
     if let Some(virtio) = &machine.virtio {
         lines.push(format!(
             "virtio     {} resets, {} refused queues, {} control faults",
@@ -140,6 +147,29 @@ fn disk_lines(disk: &DiskStatus) -> [String; 2] {
             disk.errors,
             disk.refused,
             disk.queue_faults,
+        ),
+    ]
+}
+
+fn network_lines(network: &NetworkStatus) -> Vec<String> {
+    let state = if network.up { "up" } else { "down" };
+    let NetworkStatus { received, sent, .. } = network;
+    vec![
+        format!(
+            "network    {}, {}, link {state}, {} times lost",
+            network.peer, network.mac, network.link_losses,
+        ),
+        format!(
+            "  received {} frames, {} bytes; {} dropped",
+            received.frames, received.bytes, received.dropped,
+        ),
+        format!(
+            "  sent     {} frames, {} bytes; {} dropped, {} malformed",
+            sent.frames, sent.bytes, sent.dropped, sent.malformed,
+        ),
+        format!(
+            "           {} resets, {} refused queues, {} queue faults, {} faults of the other end",
+            network.resets, network.refused_queues, network.queue_faults, network.peer_faults,
         ),
     ]
 }

@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClockLedger, StackParts};
 
+mod networks;
+
+pub use networks::{EntropyStatus, FrameCounts, NetworkStatus};
+
 /// The whole document.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -44,6 +48,10 @@ pub struct MachineStatus {
     pub virtio: Option<VirtioStatus>,
     /// Its disks, in the order of the command line.
     pub disks: Vec<DiskStatus>,
+    /// The network devices.
+    pub networks: Vec<NetworkStatus>,
+    /// The entropy device; `None` for a guest of another program.
+    pub entropy: Option<EntropyStatus>,
     /// Whether the vCPUs wait for a client to gather samples or to turn prf on.
     pub held: bool,
     /// Whether a client has paused it: the vCPUs stand still, and there are no ticks.

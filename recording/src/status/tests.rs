@@ -87,6 +87,13 @@ proptest! {
             control_faults: counts[2],
             ports: vec![PortStatus { name, queue_faults: counts[3], protocol_faults: 0 }],
         });
+        status.machine.networks = vec![NetworkStatus {
+            peer: "tap=tap0".to_owned(),
+            up: counts[0].is_multiple_of(2),
+            sent: FrameCounts { frames: counts[1], bytes: counts[2], dropped: counts[3], malformed: 1 },
+            ..NetworkStatus::default()
+        }];
+        status.machine.entropy = Some(EntropyStatus { bytes: counts[1], ..EntropyStatus::default() });
         let document = status.to_json().unwrap();
         prop_assert_eq!(Status::from_json(document.as_bytes()).unwrap(), status);
     }
@@ -156,8 +163,8 @@ fn a_document_has_this_form() {
         &format!(r#"{{"addresses":40,{account},"loaded":true,"minor":3,"name":"prf 3","on":true}},"#),
         &format!(r#"{{{account},"name":"recorder","path":"a.kvmprof","pids":[],"recording":true,"stacks":{{"kernel":true,"user":false}}}},"#),
         &format!(r#"{{{account},"name":"recorder","path":null,"pids":[7],"recording":false,"stacks":{{"kernel":true,"user":false}}}}],"#),
-        r#""machine":{"ended":false,"held":false,"introspection":"not at all","kernel":"bzImage","#,
-        r#""linux":{"release":"6.1.0","slide":2097152},"memory_bytes":1048576,"#,
+        r#""machine":{"ended":false,"entropy":null,"held":false,"introspection":"not at all","kernel":"bzImage","#,
+        r#""linux":{"release":"6.1.0","slide":2097152},"memory_bytes":1048576,"networks":[],"#,
         r#""unclaimed_accesses":{"mmio_reads":0,"mmio_writes":0,"port_reads":0,"port_writes":0},"vcpus":1,"virtio":null},"#,
         r#""version":"0.1.0"}"#,
     ]

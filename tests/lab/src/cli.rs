@@ -104,6 +104,7 @@ impl Arguments {
                     println!("Linux {}: {}", kernel.version, kernel.image.display());
                 }
                 println!("busybox: {}", kvmprof_lab::busybox()?.display());
+                println!("passt: {}", kvmprof_lab::passt()?.display());
                 Ok(0)
             }
         }

@@ -4,7 +4,7 @@
 //! to a small initramfs, loads its KVM modules and runs one command. What the
 //! command prints comes back byte for byte on virtio-serial ports of its own,
 //! so the kernel's messages never mix with it. Nothing is installed and nothing
-//! is left behind: kernels and busybox are fetched once as Debian packages into
+//! is left behind: kernels, busybox and passt are fetched once as Debian packages into
 //! a cache folder (see [`cache_folder`]).
 //!
 //! ```no_run
@@ -30,7 +30,7 @@ mod streams;
 
 pub use error::{LabError, Traces};
 pub use initramfs::InitramfsBuilder;
-pub use kernels::{Kernel, busybox, cache_folder, fetch, kernels};
+pub use kernels::{Kernel, busybox, cache_folder, fetch, kernels, passt};
 pub use lab::{Lab, Outcome};
 pub use probe::probe_kvm;
 pub use program::{build_program, build_program_of};

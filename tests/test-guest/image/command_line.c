@@ -65,13 +65,12 @@ static uint64_t device_address(const char *text)
     return address >= DEVICES && address < DEVICES_END ? address : 0;
 }
 
+/* The first one is the console. */
 static void add_device(uint64_t address)
 {
-    if (address == 0 || options.devices == DEVICES_MAX)
-        return;
-    options.device[options.devices++] = address;
-    if (options.console == 0)
-        options.console = address;
+    if (address != 0 && options.device_count < DEVICES_MAX)
+        options.devices[options.device_count++] = address;
+    options.console = options.devices[0];
 }
 
 void parse_command_line(const char *line)

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+/* As many virtio devices as a command line names here; those beyond are passed over. */
 #define DEVICES_MAX 32
 
 struct options {
@@ -11,9 +12,9 @@ struct options {
     uint64_t duty;    /* percent */
     uint64_t period;  /* microseconds */
     uint64_t attack;  /* the one to be tried, or EVERY_ATTACK */
-    uint64_t console; /* address of the first virtio device's registers, the console's; 0: there is none */
-    uint32_t devices; /* virtio devices in all */
-    uint64_t device[DEVICES_MAX]; /* the addresses of their registers */
+    uint64_t console; /* address of the virtio console's registers; 0: there is none */
+    uint64_t devices[DEVICES_MAX]; /* of all virtio devices, whatever they are; 0: no more */
+    uint32_t device_count;
 };
 
 #define EVERY_ATTACK UINT64_MAX

@@ -12,11 +12,13 @@
 mod attacks;
 mod counters;
 mod disks;
+mod network;
 mod ports;
 
 pub use attacks::{AttackResult, AttackResults, Victim, attack_results_area};
 pub use counters::{Counter, Exits, counters, counters_area};
 pub use disks::{DISK_BLOCK, DiskResults, DiskStep, block_of_write, disk_results_area};
+pub use network::{NetworkAttack, NetworkResults, network_results_area};
 pub use ports::{Outcome, PortResults, Stage, Step, allow_stage, port_results_area};
 
 use kvmprof_demo_guest::{Image, PageAligned};
@@ -45,6 +47,8 @@ use object::{Object, ObjectSegment};
 /// | `hostile-queues` | attacks the virtio console at the level of its queues ([`AttackResults`]); `attack=N` tries only that one |
 /// | `disk` | every kind of request to the first disk, then requests and chains that no driver should send ([`DiskResults`]) |
 /// | `disk-writes` | numbered blocks to the first disk without an end; says `flushed NUMBER` on the serial port ([`block_of_write`]) |
+/// | `network` | sends an announcement whenever the network device's link is up, and each frame back that comes; asks for random bytes first ([`NetworkResults`]) |
+/// | `hostile-network` | attacks the network device and the entropy device at the level of their queues; whoever is at the other end has to send each frame back ([`NetworkResults`]); `attack=N` tries only that one |
 /// | `poweroff`, `reboot`, `triple-fault` | end the machine that way after the greeting |
 /// | `bad-instruction` | runs an instruction that a KVM which interprets kernel mode lacks; powers off where it works |
 ///
@@ -70,6 +74,8 @@ pub const WORKLOADS: &[&str] = &[
     "hostile-queues",
     "disk",
     "disk-writes",
+    "network",
+    "hostile-network",
     "poweroff",
     "reboot",
     "triple-fault",

@@ -29,7 +29,7 @@ use crate::clock::{ClockSource, HaltedTicks};
 use crate::counters::MachineCounters;
 use crate::host_socket::{HostListener, HostSocket};
 use crate::kernel_capture::{self, KernelCaptureError};
-use crate::profiler::{ClockPlan, FileRecorder, MachineInfo, Profiler, RecordPlan};
+use crate::profiler::{ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, Profiler, RecordPlan};
 use crate::vcpu::{Doorbell, Gate, RegisterSource, signals};
 use crate::vm::{
     EventLoop, Profiled, Services, Termination, VmError, open_sysroot, start_recorder,
@@ -137,12 +137,12 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         registers: RegisterSource::Ioctls,
     };
     let info = MachineInfo {
+        monitors: DeviceMonitors::default(),
         kernel: name(&config.machine),
         memory_bytes: memory.slots().bytes(),
         devices: None,
         counters: MachineCounters::default(),
         knowledge: Arc::clone(&knowledge),
-        disks: Vec::new(),
         halted_ticks: HaltedTicks::AtWakeUp.name(),
     };
     let sysroot = config.sysroot.as_deref().map(open_sysroot).transpose()?;

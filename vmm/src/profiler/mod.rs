@@ -36,7 +36,7 @@ use server::Handles;
 
 pub use clocks::ClockPlan;
 pub use consumers::{FileRecorder, OnVcpus, RecordPlan, recording_info};
-pub use status::MachineInfo;
+pub use status::{DeviceMonitors, MachineInfo};
 
 /// How long recordings may wait, after the guest's end, for the files that are still being read.
 const MAX_WAIT_FOR_FILES: Duration = Duration::from_secs(5);

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use kvmprof_devices::virtio::block::SECTOR;
+use kvmprof_devices::virtio::entropy::EntropyCounts;
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::status::{
-    ClockStatus, DiskStatus, LinuxStatus, MachineStatus, PortStatus, Status, UnclaimedAccesses,
-    VirtioStatus,
+    ClockStatus, DiskStatus, EntropyStatus, FrameCounts, LinuxStatus, MachineStatus, NetworkStatus,
+    PortStatus, Status, UnclaimedAccesses, VirtioStatus,
 };
 
 use super::Profiler;
@@ -14,7 +15,8 @@ use super::consumers::Consumer;
 use crate::clock::TickSource;
 use crate::counters::MachineCounters;
 use crate::machine::MachineDevices;
-use crate::virtio::{BlockRecord, ConsoleRecord};
+use crate::network::{NetworkMonitor, NetworkRecord};
+use crate::virtio::{BlockRecord, ConsoleRecord, EntropyMonitor};
 use crate::vm::GuestControl;
 
 /// The machine as the status shows it.
@@ -25,14 +27,25 @@ pub struct MachineInfo {
     pub memory_bytes: u64,
     /// Its devices, which count accesses that none of them answers. `None`: the guest is another program's.
     pub devices: Option<Arc<MachineDevices>>,
-    /// Its disks.
-    pub disks: Vec<BlockRecord>,
+    /// What happens on devices that are served by threads of their own.
+    pub monitors: DeviceMonitors,
     /// What can be counted of it.
     pub counters: MachineCounters,
     /// How processes are told apart.
     pub knowledge: Arc<GuestKnowledge>,
     /// How ticks of halted vCPUs are counted.
     pub halted_ticks: &'static str,
+}
+
+/// Devices that are served by threads of their own, each as of when it was served last.
+#[derive(Default)]
+pub struct DeviceMonitors {
+    /// The disks.
+    pub disks: Vec<BlockRecord>,
+    /// The network devices.
+    pub networks: Vec<NetworkMonitor>,
+    /// The entropy device.
+    pub entropy: Option<EntropyMonitor>,
 }
 
 impl Profiler {
@@ -68,7 +81,12 @@ impl Profiler {
             virtio: devices
                 .and_then(|devices| devices.virtio_console())
                 .map(|device| virtio_status(&device.record())),
-            disks: self.info.disks.iter().map(disk_status).collect(),
+            disks: (self.info.monitors.disks.iter()).map(disk_status).collect(),
+            networks: (self.info.monitors.networks.iter())
+                .map(|network| network_status(&network.record()))
+                .collect(),
+            entropy: (self.info.monitors.entropy.as_ref())
+                .map(|entropy| entropy_status(entropy.counts())),
             held: !self.gate.is_open(),
             paused: self.wants_pause && !self.has_ended,
             power_button: !self.has_ended
@@ -137,5 +155,40 @@ fn virtio_status(record: &ConsoleRecord) -> VirtioStatus {
         refused_queues: record.transport.refused_queues,
         control_faults: record.console.control,
         ports: ports.collect(),
+    }
+}
+
+fn network_status(record: &NetworkRecord) -> NetworkStatus {
+    let counts = record.counts;
+    NetworkStatus {
+        peer: record.peer.clone(),
+        mac: record.mac.to_string(),
+        up: record.up,
+        link_losses: counts.link_losses,
+        received: FrameCounts {
+            frames: counts.received_frames,
+            bytes: counts.received_bytes,
+            dropped: counts.received_dropped,
+            malformed: 0,
+        },
+        sent: FrameCounts {
+            frames: counts.sent_frames,
+            bytes: counts.sent_bytes,
+            dropped: counts.sent_dropped,
+            malformed: counts.sent_malformed,
+        },
+        peer_faults: record.peer_faults,
+        queue_faults: counts.queue_faults,
+        refused_queues: record.transport.refused_queues,
+        resets: record.transport.resets,
+    }
+}
+
+fn entropy_status(counts: EntropyCounts) -> EntropyStatus {
+    EntropyStatus {
+        requests: counts.requests,
+        bytes: counts.bytes,
+        queue_faults: counts.queue_faults,
+        source_errors: counts.source_errors,
     }
 }

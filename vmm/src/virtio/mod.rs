@@ -4,6 +4,7 @@
 mod access;
 mod block;
 mod device;
+mod entropy;
 mod mmio;
 mod service;
 mod thread;
@@ -11,6 +12,7 @@ mod thread;
 pub use access::{GuestAccess, UnknownGuestAccess};
 pub use block::{BlockParts, BlockRecord};
 pub use device::{ConsoleDevice, ConsolePorts, ConsoleRecord};
+pub use entropy::{EntropyMonitor, EntropySource};
 pub use mmio::{Assembled, MmioRegisters, Notifications, VirtioMmio, VirtioParts};
 pub use service::ConsoleService;
 pub use thread::{DeviceThread, Ending, borrowed};

@@ -8,6 +8,7 @@ use crate::disk::DiskError;
 use crate::host_socket::HostSocketError;
 use crate::kernel_capture::KernelCaptureError;
 use crate::machine::MachineError;
+use crate::network::TapError;
 use kvmprof_introspection::IntrospectionError;
 
 /// Why a VM couldn't be started or kept running.
@@ -58,6 +59,9 @@ pub enum VmError {
     /// The host's kernel takes no samples.
     #[error("{0}; use --clock thread")]
     KernelClock(KernelCaptureError),
+    /// A network device's other end can't be opened.
+    #[error(transparent)]
+    Network(#[from] TapError),
     /// The host refused a resource (thread, timer, descriptor).
     #[error("The host refused {what}")]
     Host {

@@ -14,6 +14,7 @@ use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::GuestControl;
+use super::devices::virtio_devices;
 use super::event_loop::{EventLoop, Services};
 use super::power_button::PowerButton;
 use super::termination::{Termination, take_signals_here};
@@ -23,20 +24,20 @@ use crate::binaries::BinarySources;
 use crate::clock::{ClockSource, HaltedTicks, Ticker};
 use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, WindowWatch};
 use crate::counters::{MachineCounters, VcpuCounting};
-use crate::disk::{DISKS_MAX, Disk, DiskError, DiskOptions};
+use crate::disk::DiskOptions;
 use crate::host_socket::{HostListener, HostSocket};
 use crate::kernel_events;
-use crate::machine::{
-    GuestMemory, Machine, MachineConfig, MachineDevices, VirtioDevices, open_kvm,
-};
+use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_kvm};
+use crate::network::NetworkConfig;
 use crate::profiler::{
-    ClockPlan, FileRecorder, MachineInfo, OnVcpus, Profiler, RecordPlan, recording_info,
+    ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, OnVcpus, Profiler, RecordPlan,
+    recording_info,
 };
 use crate::vcpu::{
     Doorbell, Ending, Gate, KernelSampling, OnReset, RegisterSource, Restart, VcpuCommon,
     VcpuShared, signals,
 };
-use crate::virtio::{BlockParts, ConsolePorts, ConsoleService, GuestAccess};
+use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::Sysroot;
 
@@ -51,6 +52,8 @@ pub struct VmConfig {
     pub console: Console,
     /// What it may do with the profiling devices through its ports.
     pub guest_access: GuestAccess,
+    /// Its network devices.
+    pub networks: Vec<NetworkConfig>,
     /// Ticks a second on each vCPU; 0: no clock.
     pub hz: u32,
     /// What drives the clocks.
@@ -100,12 +103,8 @@ impl Vm {
             hz: config.hz,
         };
         let ports = ConsolePorts::new(hvc.as_ref(), config.guest_access, hello);
-        let disks = open_disks(&config.disks, config.machine.cpus)?;
-        let disk_records = disks.iter().map(BlockParts::record).collect();
-        let virtio = VirtioDevices {
-            console: ports.map_err(VmError::host("an eventfd"))?,
-            others: disks.into_iter().map(|disk| Box::new(disk) as _).collect(),
-        };
+        let ports = ports.map_err(VmError::host("an eventfd"))?;
+        let (virtio, monitors) = virtio_devices(&config, ports)?;
         let machine = Machine::build(&kvm, &config.machine, output, virtio)?;
         let sysroot = config.sysroot.as_deref().map(open_sysroot).transpose()?;
         let knowledge = Arc::new(known_at_once(config.knowledge, &machine.image)?);
@@ -131,10 +130,7 @@ impl Vm {
             registers: register_source(&kvm),
         };
         let shared: Vec<Arc<VcpuShared>> = machine.vcpus.iter().map(|_| Arc::default()).collect();
-        let info = MachineInfo {
-            disks: disk_records,
-            ..machine_info(&config.machine, &machine, &shared, &knowledge)
-        };
+        let info = machine_info(&config.machine, &machine, &shared, &knowledge, monitors);
         let mut termination = Termination::new().map_err(VmError::host("to catch signals"))?;
         let stop_request = termination
             .stop_request()
@@ -246,28 +242,17 @@ fn machine_info(
     machine: &Machine,
     shared: &[Arc<VcpuShared>],
     knowledge: &Arc<GuestKnowledge>,
+    monitors: DeviceMonitors,
 ) -> MachineInfo {
     MachineInfo {
         kernel: config.kernel.name(),
         memory_bytes: config.memory_bytes,
         devices: Some(Arc::clone(&machine.devices)),
+        monitors,
         counters: MachineCounters::new(machine.vcpus.iter().zip(shared.iter().cloned())),
         knowledge: Arc::clone(knowledge),
-        disks: Vec::new(),
         halted_ticks: HaltedTicks::of_this_host().name(),
     }
-}
-
-/// Opens the disks that `options` name.
-fn open_disks(options: &[DiskOptions], vcpus: u16) -> Result<Vec<BlockParts>, DiskError> {
-    if options.len() > DISKS_MAX {
-        let asked = options.len();
-        return Err(DiskError::TooMany { asked });
-    }
-    let disks = options.iter().enumerate();
-    disks
-        .map(|(index, options)| Ok(BlockParts::new(index, Disk::open(options)?, vcpus)))
-        .collect()
 }
 
 pub(crate) fn open_sysroot(path: &Path) -> Result<Sysroot, VmError> {

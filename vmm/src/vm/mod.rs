@@ -1,6 +1,7 @@
 //! A running guest: its machine, its vCPU threads, and the event thread with everything that
 //! answers from outside.
 
+mod devices;
 mod end;
 mod error;
 mod event_loop;

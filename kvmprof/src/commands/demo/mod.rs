@@ -102,6 +102,7 @@ impl DemoArguments {
             disks: Vec::new(),
             console: console::Console::None,
             guest_access: GuestAccess::None,
+            networks: Vec::new(),
             hz: self.hz,
             clock_source: self.clock.source,
             jitter: self.clock.jitter,

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-pub use packages::{busybox, cache_folder};
+pub use packages::{busybox, cache_folder, passt};
 
 use crate::LabError;
 
@@ -104,6 +104,7 @@ pub fn kernels() -> Result<Vec<Kernel>, LabError> {
 /// As for [`kernels`].
 pub fn fetch() -> Result<Vec<Kernel>, LabError> {
     busybox()?;
+    passt()?;
     kernels()
 }
 

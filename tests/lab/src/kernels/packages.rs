@@ -15,6 +15,8 @@ pub(super) enum Wanted<'a> {
     CloudKernel(&'a str),
     /// Busybox, linked statically.
     Busybox,
+    /// passt, which gives guests a network.
+    Passt,
 }
 
 impl Wanted<'_> {
@@ -28,6 +30,7 @@ impl Wanted<'_> {
                 // `6.1` is not `6.12`, and a bare series is a meta-package.
                 .is_some_and(|rest| rest.starts_with('.')),
             Self::Busybox => package == "busybox-static",
+            Self::Passt => package == "passt",
         }
     }
 
@@ -41,6 +44,7 @@ impl Wanted<'_> {
                 )
             }
             Self::Busybox => "^busybox-static$".to_owned(),
+            Self::Passt => "^passt$".to_owned(),
         }
     }
 }
@@ -75,6 +79,20 @@ pub fn busybox() -> Result<PathBuf, LabError> {
         .ok_or_else(|| LabError::PackageUnknown {
             pattern: "busybox-static with bin/busybox".to_owned(),
         })
+}
+
+/// Debian's passt, which is linked to the C library. Fetched on first use.
+///
+/// # Errors
+/// A package unknown to apt, or one that cannot be fetched.
+pub fn passt() -> Result<PathBuf, LabError> {
+    let path = unpacked(&Wanted::Passt)?.join("usr/bin/passt");
+    if path.is_file() {
+        return Ok(path);
+    }
+    Err(LabError::PackageUnknown {
+        pattern: "passt with usr/bin/passt".to_owned(),
+    })
 }
 
 /// The folder into which the newest such package is unpacked.

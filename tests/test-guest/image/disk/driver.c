@@ -12,8 +12,8 @@
 /* The first disk among the devices of the command line. */
 int disk_find(struct disk *disk)
 {
-    for (uint32_t device = 0; device < options.devices; device++) {
-        uint64_t base = options.device[device];
+    for (uint32_t device = 0; device < options.device_count; device++) {
+        uint64_t base = options.devices[device];
         if (register_read(base, REGISTER_MAGIC) == MAGIC_VALUE && register_read(base, REGISTER_DEVICE_ID) == DEVICE_ID_BLOCK) {
             disk->base = base;
             return 0;

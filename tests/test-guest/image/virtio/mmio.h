@@ -23,12 +23,15 @@ enum {
     REGISTER_QUEUE_TABLE = 0x080, /* these three: low half, then high half */
     REGISTER_QUEUE_AVAILABLE = 0x090,
     REGISTER_QUEUE_USED = 0x0a0,
+    REGISTER_CONFIGURATION_GENERATION = 0x0fc,
     REGISTER_CONFIGURATION = 0x100,
     REGISTERS_END = 0x1000,
 };
 
 #define MAGIC_VALUE 0x74726976 /* "virt" */
+#define DEVICE_ID_NETWORK 1
 #define DEVICE_ID_CONSOLE 3
+#define DEVICE_ID_ENTROPY 4
 
 /* Status */
 enum {
@@ -44,6 +47,8 @@ enum {
 /* Features, the number of the bit. */
 enum {
     FEATURE_CONSOLE_MULTIPORT = 1,
+    FEATURE_NETWORK_MAC = 5,
+    FEATURE_NETWORK_STATUS = 16,
     FEATURE_VERSION_1 = 32,
 };
 

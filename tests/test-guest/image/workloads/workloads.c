@@ -24,6 +24,8 @@ static const struct workload workloads[] = {
     { "hostile-queues", hostile_queues },
     { "disk", disk_checks },
     { "disk-writes", disk_writes },
+    { "network", network },
+    { "hostile-network", hostile_network },
     { "poweroff", end_by_power_off },
     { "reboot", end_by_reboot },
     { "triple-fault", end_by_triple_fault },

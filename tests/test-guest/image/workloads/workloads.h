@@ -31,6 +31,8 @@ void profil(void);
 void hostile_queues(void);
 void disk_checks(void);
 void disk_writes(void);
+void network(void);
+void hostile_network(void);
 void end_by_power_off(void);
 void end_by_reboot(void);
 void end_by_triple_fault(void);

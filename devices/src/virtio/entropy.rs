@@ -1,0 +1,135 @@
+//! The entropy device (section 5.4): a queue of buffers that the device fills with random bytes.
+
+use std::io;
+
+use virtio_bindings::virtio_ids::VIRTIO_ID_RNG;
+
+use super::{Direction, GuestMemory, MmioTransport, QueueError, VirtioDevice, Virtqueue};
+
+/// Maximum number of entries of the queue.
+const QUEUE_SIZE_MAX: u16 = 64;
+/// Maximum number of bytes that a request gets, however long its buffer is. The driver asks again for more.
+const REQUEST_MAX: usize = 4096;
+/// Maximum number of requests in one turn.
+const BUDGET: usize = 16;
+
+/// Where random bytes come from: fills the whole buffer, or says why it can't.
+pub type Source<'a> = &'a mut dyn FnMut(&mut [u8]) -> io::Result<()>;
+
+/// What the device has done since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EntropyCounts {
+    /// Requests that were answered.
+    pub requests: u64,
+    /// Random bytes that were given.
+    pub bytes: u64,
+    /// Unusable chains and rings of the guest's driver.
+    pub queue_faults: u64,
+    /// Failures of the source.
+    pub source_errors: u64,
+}
+
+/// The device.
+#[derive(Debug, Default)]
+pub struct Entropy {
+    counts: EntropyCounts,
+    /// The queue is unusable until a reset.
+    broken: bool,
+}
+
+impl Entropy {
+    /// What the device has done since the start.
+    #[must_use]
+    pub fn counts(&self) -> EntropyCounts {
+        self.counts
+    }
+
+    /// Answers the requests of one turn; true if there are more.
+    fn serve(
+        &mut self,
+        queue: &mut Virtqueue,
+        memory: &GuestMemory,
+        source: Source<'_>,
+    ) -> Result<bool, QueueError> {
+        let mut random = [0; REQUEST_MAX];
+        for _ in 0..BUDGET {
+            if !queue.begin(memory, Direction::ToDriver)? {
+                return Ok(false);
+            }
+            let length = queue.remaining().min(REQUEST_MAX);
+            let Some(bytes) = random.get_mut(..length) else {
+                return Ok(false);
+            };
+            if let Err(error) = source(bytes) {
+                self.counts.source_errors += 1;
+                if self.counts.source_errors == 1 {
+                    log::error!("virtio-entropy: the host gives no random bytes: {error}");
+                }
+                // The request stays in progress: the next notification tries again.
+                return Ok(false);
+            }
+            queue.write(memory, bytes)?;
+            queue.finish(memory)?;
+            self.counts.requests += 1;
+            self.counts.bytes += length as u64;
+        }
+        Ok(true)
+    }
+
+    fn break_off(&mut self, error: QueueError) {
+        self.broken = true;
+        self.counts.queue_faults += 1;
+        // Log only the first: a hostile guest must not be able to fill the log.
+        if self.counts.queue_faults == 1 {
+            log::warn!("virtio-entropy: the queue isn't served before the next reset: {error}");
+        }
+    }
+}
+
+impl VirtioDevice for Entropy {
+    fn device_id(&self) -> u32 {
+        VIRTIO_ID_RNG
+    }
+
+    fn features(&self) -> u64 {
+        0
+    }
+
+    fn queue_count(&self) -> usize {
+        1
+    }
+
+    fn queue_size_max(&self) -> u16 {
+        QUEUE_SIZE_MAX
+    }
+
+    fn configuration(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn driver_ok(&mut self, _features: u64) {}
+
+    fn reset(&mut self) {
+        self.broken = false;
+    }
+}
+
+impl MmioTransport<Entropy> {
+    /// Answers requests for a bounded time. True if there is more to do after others have had their turn.
+    pub fn serve(&mut self, memory: &GuestMemory, source: Source<'_>) -> bool {
+        let mut more = false;
+        if let Some((device, [queue, ..])) = self.running()
+            && !device.broken
+        {
+            more = device.serve(queue, memory, source).unwrap_or_else(|error| {
+                device.break_off(error);
+                false
+            });
+        }
+        if self.device().broken {
+            self.need_reset();
+        }
+        self.note_used(memory);
+        more
+    }
+}

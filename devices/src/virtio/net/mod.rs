@@ -1,0 +1,386 @@
+//! The network device (section 5.1) with one pair of queues: frames between the guest and a [`Link`].
+//!
+//! Queue 0 goes to the driver, queue 1 comes from it. Frames that can't go on are dropped and counted, as on any network:
+//! the guest's while the link is down, the link's that the guest has no long enough buffer for. As long as the guest
+//! offers no buffer at all, the link isn't read.
+
+mod header;
+mod stream;
+
+use virtio_bindings::bindings::virtio_net::{
+    VIRTIO_NET_F_MAC, VIRTIO_NET_F_STATUS, VIRTIO_NET_S_LINK_UP,
+};
+use virtio_bindings::virtio_ids::VIRTIO_ID_NET;
+
+use super::{
+    Direction, GuestMemory, MmioTransport, QUEUE_FEATURES, QueueError, VirtioDevice, Virtqueue,
+};
+
+pub use header::{FRAME_MAX, FRAME_MIN, HEADER_SIZE, Offloads};
+pub use stream::{FrameReader, FrameWriter, StreamError};
+
+/// Maximum number of entries of each queue.
+const QUEUE_SIZE_MAX: u16 = 256;
+/// Maximum number of bytes of a frame with its header.
+const PACKET_MAX: usize = HEADER_SIZE + FRAME_MAX;
+/// Bytes moved in each direction before the other one has its turn.
+const BUDGET: usize = 256 << 10;
+/// The minimum that a frame counts towards the budget: many short frames are work, too.
+const FRAME_COST: usize = 4 << 10;
+
+/// What came of a frame that was given to the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// The link has it.
+    Done,
+    /// The link has no room now: it is to be given again.
+    Later,
+    /// The link refuses it.
+    Refused,
+}
+
+/// What the device is connected to. Frames have their header in front of them in both directions; nothing here waits.
+pub trait Link {
+    /// Whether there is somebody at the other end.
+    fn is_up(&self) -> bool;
+
+    /// From now on, received frames may have `received`, and sent ones have at most `sent`.
+    fn set_offloads(&mut self, received: Offloads, sent: Offloads);
+
+    /// Takes a frame: a header, and [`FRAME_MIN`] to [`FRAME_MAX`] bytes.
+    fn send(&mut self, packet: &[u8]) -> Sent;
+
+    /// Puts the next frame that has come into `packet`, a header in front of it, and returns the number of bytes; `None`
+    /// if none has come. `packet` has room for the longest.
+    fn receive(&mut self, packet: &mut [u8]) -> Option<usize>;
+}
+
+/// What the device has done since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetCounts {
+    /// Frames that the guest has received.
+    pub received_frames: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Frames to the guest that were dropped: none of its buffers was long enough, or they were not as negotiated.
+    pub received_dropped: u64,
+    /// Frames that the guest has sent.
+    pub sent_frames: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Frames of the guest that were dropped: the link was down, or refused them.
+    pub sent_dropped: u64,
+    /// Frames of the guest that no network carries: too short, too long, or with a header that wasn't negotiated.
+    pub sent_malformed: u64,
+    /// Unusable chains and rings of the guest's driver.
+    pub queue_faults: u64,
+    /// How often the link has gone down.
+    pub link_losses: u64,
+}
+
+/// What the device waits for after a turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wants {
+    /// Nothing: it has more to do, after others have had their turn.
+    pub turn: bool,
+    /// A frame from the link.
+    pub input: bool,
+    /// Room for a frame in the link.
+    pub room: bool,
+}
+
+/// The device.
+#[derive(Debug)]
+pub struct Net {
+    mac: [u8; 6],
+    offered: Offloads,
+    received: Offloads,
+    sent: Offloads,
+    /// The link hasn't heard of the offloads yet.
+    renegotiated: bool,
+    up: bool,
+    /// The queues are unusable until a reset.
+    broken: bool,
+    counts: NetCounts,
+    incoming: Box<[u8]>,
+    outgoing: Box<[u8]>,
+    /// Bytes of the frame in `outgoing` that the link had no room for.
+    unsent: Option<usize>,
+}
+
+impl Net {
+    /// A device with this address, whose link can take over `offered` and is `up` or not.
+    #[must_use]
+    pub fn new(mac: [u8; 6], offered: Offloads, up: bool) -> Self {
+        Self {
+            mac,
+            offered,
+            received: Offloads::default(),
+            sent: Offloads::default(),
+            renegotiated: true,
+            up,
+            broken: false,
+            counts: NetCounts::default(),
+            incoming: vec![0; PACKET_MAX].into(),
+            outgoing: vec![0; PACKET_MAX].into(),
+            unsent: None,
+        }
+    }
+
+    /// What the device has done since the start.
+    #[must_use]
+    pub fn counts(&self) -> NetCounts {
+        self.counts
+    }
+
+    /// Whether the guest sees the link as up.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.up
+    }
+
+    /// Its address.
+    #[must_use]
+    pub fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    /// Moves frames in both directions, for a bounded time.
+    fn serve(
+        &mut self,
+        queues: &mut [Virtqueue],
+        memory: &GuestMemory,
+        link: &mut dyn Link,
+    ) -> Result<Wants, QueueError> {
+        let [receive, transmit, ..] = queues else {
+            return Ok(Wants::default());
+        };
+        let sending = self.transmit(transmit, memory, link)?;
+        let receiving = self.receive(receive, memory, link)?;
+        Ok(Wants {
+            turn: sending.turn || receiving.turn,
+            ..Wants {
+                input: receiving.input,
+                room: sending.room,
+                turn: false,
+            }
+        })
+    }
+
+    /// Moves frames from the guest to the link.
+    fn transmit(
+        &mut self,
+        queue: &mut Virtqueue,
+        memory: &GuestMemory,
+        link: &mut dyn Link,
+    ) -> Result<Wants, QueueError> {
+        let mut left = BUDGET;
+        loop {
+            if self.unsent.is_some() && !self.send(link) {
+                return Ok(Wants {
+                    room: true,
+                    ..Wants::default()
+                });
+            }
+            if left == 0 {
+                return Ok(Wants {
+                    turn: true,
+                    ..Wants::default()
+                });
+            }
+            if !queue.begin(memory, Direction::ToDevice)? {
+                return Ok(Wants::default());
+            }
+            let length = queue.remaining();
+            left = left.saturating_sub(length.max(FRAME_COST));
+            if self.fetch(queue, memory, length)? {
+                self.unsent = Some(length);
+            } else {
+                self.counts.sent_malformed += 1;
+            }
+            queue.finish(memory)?;
+        }
+    }
+
+    /// Reads the chain in progress, of `length` bytes. False if it has no frame that a network carries.
+    fn fetch(
+        &mut self,
+        queue: &mut Virtqueue,
+        memory: &GuestMemory,
+        length: usize,
+    ) -> Result<bool, QueueError> {
+        if length < HEADER_SIZE + FRAME_MIN {
+            return Ok(false);
+        }
+        let Some(packet) = self.outgoing.get_mut(..length) else {
+            return Ok(false);
+        };
+        queue.read(memory, packet)?;
+        let header = packet.first_chunk_mut();
+        Ok(header.is_some_and(|header| self.sent.check(header, length - HEADER_SIZE)))
+    }
+
+    /// Gives the frame that waits to the link; false if that has no room.
+    fn send(&mut self, link: &mut dyn Link) -> bool {
+        let length = self.unsent.unwrap_or_default();
+        let packet = self.outgoing.get(..length).unwrap_or_default();
+        let sent = if link.is_up() {
+            link.send(packet)
+        } else {
+            Sent::Refused
+        };
+        match sent {
+            Sent::Later => return false,
+            Sent::Refused => self.counts.sent_dropped += 1,
+            Sent::Done => {
+                self.counts.sent_frames += 1;
+                self.counts.sent_bytes += length.saturating_sub(HEADER_SIZE) as u64;
+            }
+        }
+        self.unsent = None;
+        true
+    }
+
+    /// Moves frames from the link to the guest.
+    fn receive(
+        &mut self,
+        queue: &mut Virtqueue,
+        memory: &GuestMemory,
+        link: &mut dyn Link,
+    ) -> Result<Wants, QueueError> {
+        let mut left = BUDGET;
+        while left > 0 {
+            if !queue.begin(memory, Direction::ToDriver)? {
+                return Ok(Wants::default());
+            }
+            let Some(length) = link.receive(&mut self.incoming) else {
+                return Ok(Wants {
+                    input: link.is_up(),
+                    ..Wants::default()
+                });
+            };
+            left = left.saturating_sub(length.max(FRAME_COST));
+            self.deliver(queue, memory, length)?;
+        }
+        Ok(Wants {
+            turn: true,
+            ..Wants::default()
+        })
+    }
+
+    /// Puts the frame of `length` bytes, with its header, into the chain in progress, or drops it.
+    fn deliver(
+        &mut self,
+        queue: &mut Virtqueue,
+        memory: &GuestMemory,
+        length: usize,
+    ) -> Result<(), QueueError> {
+        let fits = (HEADER_SIZE + FRAME_MIN..=queue.remaining()).contains(&length);
+        let packet = self.incoming.get_mut(..length).filter(|_| fits);
+        let packet = packet.and_then(|packet| {
+            let header = packet.first_chunk_mut()?;
+            let usable = self.received.check(header, length - HEADER_SIZE);
+            // One buffer for each frame (section 5.1.6.4.1).
+            let [.., buffers, _] = header;
+            *buffers = 1;
+            usable.then_some(packet)
+        });
+        let Some(packet) = packet else {
+            self.counts.received_dropped += 1;
+            return Ok(());
+        };
+        queue.write(memory, packet)?;
+        queue.finish(memory)?;
+        self.counts.received_frames += 1;
+        self.counts.received_bytes += (length - HEADER_SIZE) as u64;
+        Ok(())
+    }
+
+    fn break_off(&mut self, error: QueueError) {
+        self.broken = true;
+        self.counts.queue_faults += 1;
+        // Log only the first: a hostile guest must not be able to fill the log.
+        if self.counts.queue_faults == 1 {
+            log::warn!("virtio-net: the queues aren't served before the next reset: {error}");
+        }
+    }
+
+    /// Takes the link's state over; true if it has changed.
+    fn follow(&mut self, up: bool) -> bool {
+        if self.up && !up {
+            self.counts.link_losses += 1;
+        }
+        std::mem::replace(&mut self.up, up) != up
+    }
+}
+
+impl VirtioDevice for Net {
+    fn device_id(&self) -> u32 {
+        VIRTIO_ID_NET
+    }
+
+    fn features(&self) -> u64 {
+        let own = 1 << VIRTIO_NET_F_MAC | 1 << VIRTIO_NET_F_STATUS;
+        // Long frames come in chains of many descriptors, which would fill a queue without indirect ones.
+        own | self.offered.features() | QUEUE_FEATURES
+    }
+
+    fn queue_count(&self) -> usize {
+        2
+    }
+
+    fn queue_size_max(&self) -> u16 {
+        QUEUE_SIZE_MAX
+    }
+
+    fn configuration(&self) -> Vec<u8> {
+        let status = if self.up { VIRTIO_NET_S_LINK_UP } else { 0 };
+        let mut bytes = self.mac.to_vec();
+        bytes.extend(status.to_le_bytes().first_chunk::<2>().unwrap_or(&[0; 2]));
+        bytes
+    }
+
+    fn driver_ok(&mut self, features: u64) {
+        self.received = Offloads::of_received(features);
+        self.sent = Offloads::of_sent(features);
+        self.renegotiated = true;
+    }
+
+    fn reset(&mut self) {
+        self.received = Offloads::default();
+        self.sent = Offloads::default();
+        self.renegotiated = true;
+        self.broken = false;
+        self.unsent = None;
+    }
+}
+
+impl MmioTransport<Net> {
+    /// Moves frames between the guest and `link` for a bounded time, and tells the guest of the link's changes. To be
+    /// called when the driver has notified a queue or the transport says so, and when `link` has what the last call wanted,
+    /// or has gone up or down.
+    pub fn serve(&mut self, memory: &GuestMemory, link: &mut dyn Link) -> Wants {
+        let device = self.device_mut();
+        if std::mem::take(&mut device.renegotiated) {
+            link.set_offloads(device.received, device.sent);
+        }
+        let mut wants = Wants::default();
+        if let Some((device, queues)) = self.running()
+            && !device.broken
+        {
+            wants = device.serve(queues, memory, link).unwrap_or_else(|error| {
+                device.break_off(error);
+                Wants::default()
+            });
+        }
+        // Last, for it may be the turn that has found the other end gone.
+        if self.device_mut().follow(link.is_up()) {
+            self.note_configuration();
+        }
+        if self.device().broken {
+            self.need_reset();
+        }
+        self.note_used(memory);
+        wants
+    }
+}

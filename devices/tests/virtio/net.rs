@@ -1,0 +1,448 @@
+//! The network device.
+
+use std::collections::VecDeque;
+
+use kvmprof_devices::virtio::net::{FRAME_MAX, HEADER_SIZE, Link, Net, Offloads, Sent, Wants};
+
+use proptest::prelude::*;
+use vm_memory::{Bytes, GuestAddress};
+
+use crate::driver::{Descriptor, INDIRECT, NEEDS_RESET, NEXT, STATUS, WRITE, queue_addresses};
+use crate::simple::{SIZE, Simple};
+
+const RECEIVE: usize = 0;
+const TRANSMIT: usize = 1;
+const MAC: [u8; 6] = [2, 1, 2, 3, 4, 5];
+/// The configuration interrupt.
+const CONFIGURATION: u32 = 2;
+/// Features: checksums and TSO over IPv4, as received and as sent.
+const RECEIVED_OFFLOADS: u64 = 1 << 1 | 1 << 7;
+const SENT_OFFLOADS: u64 = 1 << 0 | 1 << 11;
+
+/// A link that keeps what it gets.
+struct Wire {
+    up: bool,
+    /// Frames that it has room for.
+    room: usize,
+    sent: Vec<Vec<u8>>,
+    coming: VecDeque<Vec<u8>>,
+    offloads: Option<(Offloads, Offloads)>,
+}
+
+impl Wire {
+    fn new() -> Self {
+        Self {
+            up: true,
+            room: usize::MAX,
+            sent: Vec::new(),
+            coming: VecDeque::new(),
+            offloads: None,
+        }
+    }
+}
+
+impl Link for Wire {
+    fn is_up(&self) -> bool {
+        self.up
+    }
+
+    fn set_offloads(&mut self, received: Offloads, sent: Offloads) {
+        self.offloads = Some((received, sent));
+    }
+
+    fn send(&mut self, packet: &[u8]) -> Sent {
+        if packet.ends_with(b"refuse me") {
+            return Sent::Refused;
+        }
+        if self.room == 0 {
+            return Sent::Later;
+        }
+        self.room -= 1;
+        self.sent.push(packet.to_vec());
+        Sent::Done
+    }
+
+    fn receive(&mut self, packet: &mut [u8]) -> Option<usize> {
+        let coming = self.coming.pop_front()?;
+        packet[..coming.len()].copy_from_slice(&coming);
+        Some(coming.len())
+    }
+}
+
+/// A frame of `length` bytes behind an empty header.
+fn packet(length: usize, byte: u8) -> Vec<u8> {
+    let mut bytes = vec![0; HEADER_SIZE];
+    bytes.extend(vec![byte; length]);
+    bytes
+}
+
+/// The same as the guest gets it, in one buffer.
+fn received(length: usize, byte: u8) -> Vec<u8> {
+    let mut bytes = packet(length, byte);
+    bytes[10] = 1;
+    bytes
+}
+
+struct Bench {
+    driver: Simple<Net>,
+    wire: Wire,
+}
+
+impl Bench {
+    fn with(offered: Offloads, features: u64) -> Self {
+        Self {
+            driver: Simple::running(Net::new(MAC, offered, true), features | 1 << 5 | 1 << 16),
+            wire: Wire::new(),
+        }
+    }
+
+    fn new() -> Self {
+        Self::with(Offloads::default(), 0)
+    }
+
+    fn serve(&mut self) -> Wants {
+        let memory = self.driver.memory.clone();
+        self.driver.device.serve(&memory, &mut self.wire)
+    }
+
+    /// The link's state as the guest reads it.
+    fn shown_up(&self) -> bool {
+        self.driver.read(0x104) >> 16 & 1 == 1
+    }
+}
+
+const INPUT: Wants = Wants {
+    turn: false,
+    input: true,
+    room: false,
+};
+
+#[test]
+fn frames_go_both_ways() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.driver.read(8), 1);
+    bench.driver.provide(RECEIVE, 1526);
+    bench.driver.send(TRANSMIT, &packet(60, 7));
+    bench.wire.coming.push_back(packet(1514, 8));
+    assert_eq!(bench.serve(), Wants::default());
+    assert_eq!(bench.wire.sent, [packet(60, 7)]);
+    assert_eq!(bench.driver.take(TRANSMIT).len(), 1);
+    assert_eq!(bench.driver.take(RECEIVE), [received(1514, 8)]);
+    assert!(bench.driver.device.take_interrupt());
+    let counts = bench.driver.device.device().counts();
+    assert_eq!((counts.sent_frames, counts.sent_bytes), (1, 60));
+    assert_eq!((counts.received_frames, counts.received_bytes), (1, 1514));
+}
+
+#[test]
+fn frames_may_be_in_indirect_chains() {
+    const INDIRECT_FEATURE: u64 = 1 << 28;
+    const TABLE: u64 = 0x30_0000;
+    let mut bench = Bench::with(Offloads::default(), INDIRECT_FEATURE);
+    let bytes = packet(60, 7);
+    let (header, frame) = bytes.split_at(HEADER_SIZE);
+    for (part, at) in [(header, TABLE + 0x1000), (frame, TABLE + 0x2000)] {
+        bench
+            .driver
+            .memory
+            .write_slice(part, GuestAddress(at))
+            .unwrap();
+    }
+    // Two descriptors: address, length, flags (the first one has a next), next.
+    let table: [u64; 4] = [
+        TABLE + 0x1000,
+        12 | u64::from(NEXT) << 32 | 1 << 48,
+        TABLE + 0x2000,
+        60,
+    ];
+    bench
+        .driver
+        .memory
+        .write_obj(table, GuestAddress(TABLE))
+        .unwrap();
+    let descriptor = Descriptor {
+        address: TABLE,
+        length: 32,
+        flags: INDIRECT,
+        next: 0,
+    };
+    bench.driver.describe(TRANSMIT, 0, descriptor);
+    bench.driver.offer(TRANSMIT, 0);
+    bench.serve();
+    assert_eq!(bench.wire.sent, [bytes]);
+}
+
+#[test]
+fn the_address_is_in_the_configuration() {
+    let bench = Bench::new();
+    let mut bytes = [0; 8];
+    bench.driver.device.read(0x100, &mut bytes);
+    assert_eq!(bytes, [2, 1, 2, 3, 4, 5, 1, 0]);
+}
+
+#[test]
+fn the_link_is_read_only_while_the_guest_has_buffers() {
+    let mut bench = Bench::new();
+    for byte in 0..3 {
+        bench.wire.coming.push_back(packet(60, byte));
+    }
+    assert_eq!(bench.serve(), Wants::default());
+    assert_eq!(bench.wire.coming.len(), 3);
+    for _ in 0..4 {
+        bench.driver.provide(RECEIVE, 1526);
+    }
+    assert_eq!(bench.serve(), INPUT);
+    let frames = bench.driver.take(RECEIVE);
+    assert_eq!(frames, [received(60, 0), received(60, 1), received(60, 2)]);
+}
+
+#[test]
+fn frames_without_a_long_enough_buffer_are_dropped_and_counted() {
+    let mut bench = Bench::new();
+    bench.driver.provide(RECEIVE, 100);
+    bench.wire.coming.push_back(packet(89, 1));
+    bench.wire.coming.push_back(packet(88, 2));
+    assert_eq!(bench.serve(), Wants::default());
+    assert_eq!(bench.driver.take(RECEIVE), [received(88, 2)]);
+    let counts = bench.driver.device.device().counts();
+    assert_eq!(counts.received_dropped, 1);
+}
+
+#[test]
+fn a_full_link_gets_the_same_frame_again() {
+    let mut bench = Bench::new();
+    bench.wire.room = 1;
+    for byte in 0..3 {
+        bench.driver.send(TRANSMIT, &packet(60, byte));
+    }
+    assert!(bench.serve().room);
+    assert!(bench.serve().room);
+    assert_eq!(bench.wire.sent.len(), 1);
+    bench.wire.room = 2;
+    assert!(!bench.serve().room);
+    assert_eq!(bench.wire.sent[2], packet(60, 2));
+    assert_eq!(bench.driver.device.device().counts().sent_frames, 3);
+}
+
+#[test]
+fn frames_into_a_link_that_is_down_or_refuses_them_are_dropped() {
+    let mut bench = Bench::new();
+    let mut refused = packet(60, 1);
+    refused.extend(b"refuse me");
+    bench.driver.send(TRANSMIT, &refused);
+    assert!(!bench.serve().room);
+    bench.wire.up = false;
+    bench.driver.send(TRANSMIT, &packet(60, 2));
+    bench.serve();
+    assert_eq!(bench.driver.take(TRANSMIT).len(), 2);
+    assert!(bench.wire.sent.is_empty());
+    assert_eq!(bench.driver.device.device().counts().sent_dropped, 2);
+}
+
+#[test]
+fn the_guest_hears_of_the_links_end_and_its_return() {
+    let mut bench = Bench::new();
+    assert!(bench.shown_up());
+    let generation = bench.driver.read(0xfc);
+    bench.serve();
+    assert_eq!(bench.driver.read(0xfc), generation);
+    bench.wire.up = false;
+    bench.serve();
+    assert!(!bench.shown_up());
+    assert_ne!(bench.driver.read(0xfc), generation);
+    assert_eq!(bench.driver.read(0x60), CONFIGURATION);
+    bench.driver.write(0x64, CONFIGURATION);
+    bench.wire.up = true;
+    bench.serve();
+    assert!(bench.shown_up());
+    assert_eq!(bench.driver.read(0x60), CONFIGURATION);
+    assert_eq!(bench.driver.device.device().counts().link_losses, 1);
+}
+
+#[test]
+fn a_frame_that_waits_for_room_goes_with_the_link() {
+    let mut bench = Bench::new();
+    bench.wire.room = 0;
+    bench.driver.send(TRANSMIT, &packet(60, 1));
+    assert!(bench.serve().room);
+    bench.wire.up = false;
+    assert!(!bench.serve().room);
+    bench.wire.up = true;
+    bench.wire.room = 1;
+    bench.serve();
+    assert!(bench.wire.sent.is_empty());
+    assert_eq!(bench.driver.device.device().counts().sent_dropped, 1);
+}
+
+#[test]
+fn frames_that_no_network_carries_are_counted() {
+    let mut bench = Bench::new();
+    for length in [1, HEADER_SIZE, HEADER_SIZE + 13] {
+        bench.driver.send(TRANSMIT, &vec![0; length]);
+    }
+    // More work for the host than was negotiated.
+    let mut checksum = packet(60, 1);
+    checksum[0] = 1;
+    bench.driver.send(TRANSMIT, &checksum);
+    let mut segmented = packet(60, 1);
+    segmented[1] = 1;
+    bench.driver.send(TRANSMIT, &segmented);
+    // Longer than any frame, but no longer than a chain may be.
+    let long = Descriptor {
+        address: 0,
+        length: u32::try_from(HEADER_SIZE + FRAME_MAX + 1).unwrap(),
+        flags: 0,
+        next: 0,
+    };
+    bench.driver.describe(TRANSMIT, 5, long);
+    bench.driver.offer(TRANSMIT, 5);
+    bench.driver.send(TRANSMIT, &packet(14, 9));
+    bench.serve();
+    assert_eq!(bench.wire.sent, [packet(14, 9)]);
+    assert_eq!(bench.driver.take(TRANSMIT).len(), 7);
+    assert_eq!(bench.driver.device.device().counts().sent_malformed, 6);
+    assert_eq!(bench.driver.device.device().counts().queue_faults, 0);
+}
+
+#[test]
+fn a_turn_is_bounded() {
+    let mut bench = Bench::new();
+    let length = 60_000;
+    for index in 0..SIZE {
+        let descriptor = Descriptor {
+            address: 0x20_0000,
+            length,
+            flags: 0,
+            next: 0,
+        };
+        bench.driver.describe(TRANSMIT, index, descriptor);
+        bench.driver.offer(TRANSMIT, index);
+    }
+    assert!(bench.serve().turn);
+    assert_eq!(bench.wire.sent.len(), 5);
+    for _ in 0..3 {
+        bench.serve();
+    }
+    assert_eq!(bench.wire.sent.len(), usize::from(SIZE));
+}
+
+#[test]
+fn endless_drops_are_bounded_too() {
+    let mut bench = Bench::new();
+    bench.driver.provide(RECEIVE, 20);
+    for _ in 0..1000 {
+        bench.wire.coming.push_back(packet(60, 1));
+    }
+    assert!(bench.serve().turn);
+    assert_eq!(bench.wire.coming.len(), 1000 - 64);
+}
+
+#[test]
+fn invalid_chains_cost_the_queues_until_a_reset() {
+    let chains = [
+        (0x20_0000, 60, WRITE, 0),
+        (0x20_0000, 60, NEXT, 3),
+        (0x20_0000, 60, NEXT, SIZE),
+        (u64::MAX, 60, 0, 0),
+        (0x20_0000, 0, 0, 0),
+        (0x20_0000, u32::MAX, 0, 0),
+    ];
+    let mut bench = Bench::new();
+    for (faults, (address, length, flags, next)) in (1..).zip(chains) {
+        let descriptor = Descriptor {
+            address,
+            length,
+            flags,
+            next,
+        };
+        bench.driver.describe(TRANSMIT, 3, descriptor);
+        bench.driver.offer(TRANSMIT, 3);
+        assert_eq!(bench.serve(), Wants::default());
+        let counts = bench.driver.device.device().counts();
+        assert_eq!(counts.queue_faults, faults);
+        assert_ne!(bench.driver.read(STATUS) & NEEDS_RESET, 0);
+        // Nothing more, whatever comes.
+        bench.driver.send(TRANSMIT, &packet(60, 1));
+        assert_eq!(bench.serve(), Wants::default());
+        assert!(bench.wire.sent.is_empty());
+        bench.driver.start(0);
+        bench.driver.send(TRANSMIT, &packet(60, 1));
+        bench.serve();
+        assert_eq!(std::mem::take(&mut bench.wire.sent), [packet(60, 1)]);
+        bench.driver.start(0);
+    }
+}
+
+#[test]
+fn offloads_are_those_of_the_driver() {
+    let mut bench = Bench::with(Offloads::ALL, RECEIVED_OFFLOADS);
+    bench.serve();
+    let some = Offloads {
+        checksum: true,
+        tso4: true,
+        ..Offloads::default()
+    };
+    assert_eq!(bench.wire.offloads, Some((some, Offloads::default())));
+    bench.driver.start(SENT_OFFLOADS);
+    bench.serve();
+    assert_eq!(bench.wire.offloads, Some((Offloads::default(), some)));
+    bench.wire.offloads = None;
+    bench.serve();
+    assert_eq!(bench.wire.offloads, None);
+    bench.driver.write(STATUS, 0);
+    bench.serve();
+    let none = Offloads::default();
+    assert_eq!(bench.wire.offloads, Some((none, none)));
+}
+
+#[test]
+fn segments_pass_only_where_they_were_negotiated() {
+    let mut segment = packet(4000, 1);
+    segment[..10].copy_from_slice(&[1, 1, 54, 0, 0xb4, 5, 34, 0, 16, 0]);
+    for (features, passes) in [(RECEIVED_OFFLOADS | SENT_OFFLOADS, true), (0, false)] {
+        let mut bench = Bench::with(Offloads::ALL, features);
+        bench.driver.provide(RECEIVE, 4096);
+        bench.driver.send(TRANSMIT, &segment);
+        bench.wire.coming.push_back(segment.clone());
+        bench.serve();
+        assert_eq!(!bench.wire.sent.is_empty(), passes);
+        let mut as_received = segment.clone();
+        as_received[10] = 1;
+        let expected = if passes { vec![as_received] } else { vec![] };
+        assert_eq!(bench.driver.take(RECEIVE), expected);
+        let counts = bench.driver.device.device().counts();
+        assert_eq!(counts.received_dropped, u64::from(!passes));
+        assert_eq!(counts.sent_malformed, u64::from(!passes));
+    }
+}
+
+proptest! {
+    /// Whatever is in the rings and tables, a turn ends, and after a reset the device is in order.
+    #[test]
+    fn random_rings_cost_no_more_than_the_queues(
+        bytes in prop::collection::vec(any::<u8>(), 64..512),
+        places in prop::collection::vec((0..2_usize, 0..3_usize, 0..0x140_u64), 1..8),
+        indexes in prop::collection::vec((0..2_usize, any::<u16>()), 0..4),
+    ) {
+        let mut bench = Bench::new();
+        for (queue, part, offset) in places {
+            let place = GuestAddress(queue_addresses(queue)[part] + offset);
+            bench.driver.memory.write_slice(&bytes, place).unwrap();
+        }
+        for (queue, index) in indexes {
+            let place = GuestAddress(queue_addresses(queue)[1] + 2);
+            bench.driver.memory.write_obj(index, place).unwrap();
+        }
+        for _ in 0..20 {
+            bench.wire.coming.push_back(packet(60, 1));
+        }
+        for _ in 0..10 {
+            bench.serve();
+        }
+        bench.driver.start(0);
+        bench.wire.sent.clear();
+        bench.driver.send(TRANSMIT, &packet(60, 7));
+        bench.serve();
+        prop_assert_eq!(&bench.wire.sent, &[packet(60, 7)]);
+    }
+}

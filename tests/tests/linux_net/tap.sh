@@ -1,0 +1,18 @@
+carrier 1
+features
+ip addr add 10.9.0.2/24 dev eth0
+echo "mac $(cat /sys/class/net/eth0/address)"
+fetch fetched http://10.9.0.1:8080/file
+cp /run/fetched /run/file
+until nc 10.9.0.1 9000 </run/file; do usleep 100000; done
+echo "sent all"
+
+# The tap is removed while this goes on, and made again.
+echo "fetching again"
+fetch again http://10.9.0.1:8080/long &
+carrier 0
+carrier 1
+wait
+echo "done"
+read -r _
+poweroff -f

@@ -1,0 +1,173 @@
+//! What `--net` says: what a network device of the guest is connected to, and its address.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::mac::{BadMac, MacAddress};
+
+/// Bytes of a network interface's name (kernel: `IFNAMSIZ`, with the NUL).
+const INTERFACE_NAME_MAX: usize = 15;
+
+/// A network device that a guest is to have, as `tap=NAME[,mac=M]` or `socket=PATH[,mac=M]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkConfig {
+    /// Its other end.
+    pub peer: PeerPlace,
+    /// Its address; `None`: one that is made of the other end's place.
+    pub mac: Option<MacAddress>,
+}
+
+/// Where a network device's other end is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerPlace {
+    /// The tap interface of the host with this name.
+    Tap(String),
+    /// A program that listens on this Unix stream socket, such as passt.
+    Socket(PathBuf),
+}
+
+/// A value of `--net` that can't be used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadNetwork {
+    /// Neither of the two ends is named, or both.
+    #[error("a network is tap=NAME or socket=PATH, and either can have ,mac=ADDRESS after it")]
+    Peer,
+    /// A word that means nothing here.
+    #[error("'{0}' means nothing to a network: it is tap=NAME or socket=PATH, and mac=ADDRESS")]
+    Unknown(String),
+    /// A word with a value that is there twice.
+    #[error("{0}= is there twice")]
+    Twice(&'static str),
+    /// A word without its value.
+    #[error("{0}= has no value")]
+    Empty(&'static str),
+    /// No interface can have this name.
+    #[error(
+        "'{0}' is no name of a network interface: it has 1 to {INTERFACE_NAME_MAX} bytes, none of them '/', ':' or a space"
+    )]
+    Name(String),
+    /// The address is none.
+    #[error(transparent)]
+    Mac(#[from] BadMac),
+}
+
+impl FromStr for NetworkConfig {
+    type Err = BadNetwork;
+
+    fn from_str(text: &str) -> Result<Self, BadNetwork> {
+        let (mut peer, mut mac) = (None, None);
+        for word in text.split(',') {
+            let (name, value) = word.split_once('=').unwrap_or((word, ""));
+            match name {
+                "tap" | "socket" if peer.is_some() => return Err(BadNetwork::Peer),
+                "tap" => peer = Some(PeerPlace::Tap(interface_name(value)?)),
+                "socket" => peer = Some(PeerPlace::Socket(given("socket", value)?.into())),
+                "mac" if mac.is_some() => return Err(BadNetwork::Twice("mac")),
+                "mac" => mac = Some(given("mac", value)?.parse()?),
+                _ if text.is_empty() => return Err(BadNetwork::Peer),
+                _ => return Err(BadNetwork::Unknown(word.to_owned())),
+            }
+        }
+        let peer = peer.ok_or(BadNetwork::Peer)?;
+        Ok(Self { peer, mac })
+    }
+}
+
+impl fmt::Display for NetworkConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.peer)?;
+        match self.mac {
+            Some(mac) => write!(f, ",mac={mac}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for PeerPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tap(name) => write!(f, "tap={name}"),
+            Self::Socket(path) => write!(f, "socket={}", path.display()),
+        }
+    }
+}
+
+fn given<'a>(name: &'static str, value: &'a str) -> Result<&'a str, BadNetwork> {
+    if value.is_empty() {
+        return Err(BadNetwork::Empty(name));
+    }
+    Ok(value)
+}
+
+/// An interface's name, by the kernel's `dev_valid_name`.
+fn interface_name(value: &str) -> Result<String, BadNetwork> {
+    let name = given("tap", value)?;
+    let impossible = |c: char| c == '/' || c == ':' || c == '\0' || c.is_whitespace();
+    let wrong = name.len() > INTERFACE_NAME_MAX
+        || name == "."
+        || name == ".."
+        || name.contains(impossible)
+        // The kernel would count such a name up.
+        || name.contains('%');
+    if wrong {
+        return Err(BadNetwork::Name(name.to_owned()));
+    }
+    Ok(name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<NetworkConfig, BadNetwork> {
+        text.parse()
+    }
+
+    #[test]
+    fn both_ends_are_read_and_written() {
+        for text in [
+            "tap=tap0",
+            "tap=tap0,mac=02:00:00:00:00:01",
+            "socket=/run/passt.sock",
+            "socket=a b=c,mac=52:54:00:12:34:56",
+        ] {
+            assert_eq!(parse(text).unwrap().to_string(), text);
+        }
+        let network = parse("mac=02:00:00:00:00:01,socket=x").unwrap();
+        assert_eq!(network.peer, PeerPlace::Socket("x".into()));
+    }
+
+    #[test]
+    fn what_is_no_network_is_told() {
+        let cases = [
+            ("", BadNetwork::Peer),
+            ("mac=02:00:00:00:00:01", BadNetwork::Peer),
+            ("tap=a,socket=b", BadNetwork::Peer),
+            ("tap=a,tap=b", BadNetwork::Peer),
+            ("tap", BadNetwork::Empty("tap")),
+            ("socket=", BadNetwork::Empty("socket")),
+            ("tap=a,mac=", BadNetwork::Empty("mac")),
+            ("tap=a,", BadNetwork::Unknown(String::new())),
+            ("user", BadNetwork::Unknown("user".to_owned())),
+            ("tap=a,mtu=9000", BadNetwork::Unknown("mtu=9000".to_owned())),
+            ("tap=a/b", BadNetwork::Name("a/b".to_owned())),
+            ("tap=tap%d", BadNetwork::Name("tap%d".to_owned())),
+            (
+                "tap=a234567890123456",
+                BadNetwork::Name("a234567890123456".to_owned()),
+            ),
+            (
+                "tap=a,mac=02:00:00:00:00:01,mac=02:00:00:00:00:01",
+                BadNetwork::Twice("mac"),
+            ),
+        ];
+        for (text, error) in cases {
+            assert_eq!(parse(text), Err(error), "{text}");
+        }
+        assert!(matches!(
+            parse("tap=a,mac=02:00:00:00:00"),
+            Err(BadNetwork::Mac(_))
+        ));
+    }
+}

@@ -1,0 +1,308 @@
+//! A network device of the machine, and the thread that serves it.
+
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use kvmprof_devices::virtio::net::{Net, NetCounts, Wants};
+use kvmprof_devices::virtio::{MmioTransport, TransportCounts};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+use super::config::{NetworkConfig, PeerPlace};
+use super::mac::MacAddress;
+use super::peer::Peer;
+use super::socket::SocketPeer;
+use super::tap::{TapError, TapPeer};
+use crate::lock::lock;
+use crate::machine::{GuestMemory, MachineError};
+use crate::virtio::{
+    Assembled, DeviceThread, Ending, Notifications, VirtioMmio, VirtioParts, borrowed,
+};
+
+/// How long a peer that has gone is left alone before the first attempt to reach it again, and the longest such time: it
+/// doubles while the peer stays away, or goes before it has sent a frame.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// What has happened on a network device until now.
+#[derive(Clone, Debug)]
+pub struct NetworkRecord {
+    /// Where its other end is, as `--net` names it.
+    pub peer: String,
+    /// Its address.
+    pub mac: MacAddress,
+    /// Whether the guest sees the link as up.
+    pub up: bool,
+    /// Frames, and what was wrong with them.
+    pub counts: NetCounts,
+    /// What the guest's driver has done with the device as a whole.
+    pub transport: TransportCounts,
+    /// How often the other end broke the protocol.
+    pub peer_faults: u64,
+}
+
+/// As of when a device was served last, for whoever asks.
+#[derive(Clone, Debug)]
+pub struct NetworkMonitor(Arc<Mutex<NetworkRecord>>);
+
+impl NetworkMonitor {
+    /// What has happened until now.
+    #[must_use]
+    pub fn record(&self) -> NetworkRecord {
+        lock(&self.0).clone()
+    }
+}
+
+/// A network device that a machine is to have.
+pub struct Network {
+    peer: Box<dyn Peer>,
+    mac: MacAddress,
+    monitor: NetworkMonitor,
+}
+
+impl Network {
+    /// Connects to the other end. A socket that nobody listens on is none of the errors: the link is down until somebody
+    /// does.
+    ///
+    /// # Errors
+    /// The tap can't be opened.
+    pub fn connect(config: &NetworkConfig) -> Result<Self, TapError> {
+        let mac = config.mac.unwrap_or(MacAddress::of_peer(&config.peer));
+        let peer: Box<dyn Peer> = match &config.peer {
+            PeerPlace::Tap(name) => Box::new(TapPeer::open(name)?),
+            PeerPlace::Socket(path) => Box::new(SocketPeer::new(path.clone())),
+        };
+        let record = NetworkRecord {
+            peer: config.peer.to_string(),
+            mac,
+            up: peer.is_up(),
+            counts: NetCounts::default(),
+            transport: TransportCounts::default(),
+            peer_faults: 0,
+        };
+        let monitor = NetworkMonitor(Arc::new(Mutex::new(record)));
+        Ok(Self { peer, mac, monitor })
+    }
+
+    /// What happens on it, for whoever asks while the guest runs.
+    #[must_use]
+    pub fn monitor(&self) -> NetworkMonitor {
+        self.monitor.clone()
+    }
+}
+
+impl VirtioParts for Network {
+    fn assemble(self: Box<Self>, memory: &GuestMemory) -> Result<Assembled, MachineError> {
+        let device = Net::new(self.mac.0, self.peer.offloads(), self.peer.is_up());
+        let work = EventFd::new(EFD_NONBLOCK).map_err(MachineError::EventFd)?;
+        let mine = work.try_clone().map_err(MachineError::EventFd)?;
+        let mmio = VirtioMmio::new(device, memory.clone(), Notifications::Together(work))?;
+        let mmio = Arc::new(mmio);
+        let server = Server {
+            mmio: Arc::clone(&mmio),
+            work: mine,
+            peer: self.peer,
+            record: self.monitor.0,
+            retry: Retry::new(),
+        };
+        let thread = DeviceThread::start("network", move |ending| server.run(ending))
+            .map_err(MachineError::DeviceThread)?;
+        Ok(Assembled {
+            registers: mmio,
+            threads: vec![thread],
+        })
+    }
+}
+
+/// When a peer that has gone is asked for again.
+struct Retry {
+    delay: Duration,
+    due: Option<Instant>,
+    /// Frames received when the peer came.
+    frames: u64,
+}
+
+impl Retry {
+    fn new() -> Self {
+        Self {
+            delay: RETRY_FIRST,
+            due: None,
+            frames: 0,
+        }
+    }
+
+    /// Takes note of the peer's state, and of the number of frames that it has sent until now. True if it is to be asked for
+    /// again at this moment.
+    fn is_due(&mut self, up: bool, frames: u64, now: Instant) -> bool {
+        if up {
+            if self.due.take().is_some() {
+                self.frames = frames;
+            }
+            if frames != self.frames {
+                self.delay = RETRY_FIRST;
+            }
+            return false;
+        }
+        match self.due {
+            Some(due) if now < due => false,
+            None => {
+                self.due = Some(now + self.delay);
+                false
+            }
+            Some(_) => {
+                self.delay = (2 * self.delay).min(RETRY_MAX);
+                self.due = Some(now + self.delay);
+                true
+            }
+        }
+    }
+
+    /// How long until then, from `now`.
+    fn left(&self, now: Instant) -> Option<Duration> {
+        self.due.map(|due| due.saturating_duration_since(now))
+    }
+}
+
+/// What the thread of a device works with.
+struct Server {
+    mmio: Arc<VirtioMmio<Net>>,
+    work: EventFd,
+    peer: Box<dyn Peer>,
+    record: Arc<Mutex<NetworkRecord>>,
+    retry: Retry,
+}
+
+/// What a wait has brought.
+enum Woken {
+    /// The thread has to end.
+    Ending,
+    /// There may be something to do; the other end is gone if it says so.
+    Work { gone: bool },
+}
+
+impl Server {
+    fn run(mut self, ending: &Ending) {
+        let mut gone = false;
+        loop {
+            self.peer.flush();
+            let mut wants = self.serve();
+            if gone && !wants.turn && self.peer.is_up() {
+                // What it had sent before has been read, as far as the guest has room for it.
+                self.peer.hang_up();
+                wants = self.serve();
+            }
+            let frames = lock(&self.record).counts.received_frames;
+            if self.retry.is_due(self.peer.is_up(), frames, Instant::now()) {
+                self.peer.reconnect();
+                continue;
+            }
+            match self.wait(wants, ending) {
+                Woken::Ending => return,
+                Woken::Work { gone: now } => gone = now,
+            }
+        }
+    }
+
+    /// Serves the device, for a bounded time.
+    fn serve(&mut self) -> Wants {
+        let peer = &mut self.peer;
+        self.mmio.with(|transport, memory| {
+            let wants = transport.serve(memory, &mut **peer);
+            note(&self.record, transport, peer.faults());
+            wants
+        })
+    }
+
+    fn wait(&self, wants: Wants, ending: &Ending) -> Woken {
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(ending.event(), PollFlags::IN),
+            PollFd::from_borrowed_fd(borrowed(&self.work), PollFlags::IN),
+        ];
+        let wanted = |on, flags| if on { flags } else { PollFlags::empty() };
+        let flags = PollFlags::RDHUP
+            | wanted(wants.input, PollFlags::IN)
+            | wanted(wants.room || self.peer.has_output(), PollFlags::OUT);
+        let source = self.peer.source();
+        fds.extend(source.map(|source: BorrowedFd<'_>| PollFd::from_borrowed_fd(source, flags)));
+        let timeout = if wants.turn {
+            Some(Duration::ZERO)
+        } else {
+            self.retry.left(Instant::now())
+        };
+        let timeout = timeout.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                // Without a wait there is no serving that doesn't spin.
+                log::error!("A network device isn't served any more: {error}");
+                return Woken::Ending;
+            }
+        }
+        let came = |index: usize| fds.get(index).map_or(PollFlags::empty(), PollFd::revents);
+        if !came(0).is_empty() {
+            return Woken::Ending;
+        }
+        if !came(1).is_empty() {
+            // Somebody else can't have read it.
+            let _ = self.work.read();
+        }
+        Woken::Work {
+            gone: came(2).intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP),
+        }
+    }
+}
+
+fn note(record: &Mutex<NetworkRecord>, transport: &MmioTransport<Net>, peer_faults: u64) {
+    let mut record = lock(record);
+    let device = transport.device();
+    record.up = device.is_up();
+    record.counts = device.counts();
+    record.transport = transport.counts();
+    record.peer_faults = peer_faults;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_stays_away_is_asked_for_ever_more_seldom() {
+        let mut retry = Retry::new();
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        assert!(!retry.is_due(true, 0, start));
+        assert_eq!(retry.left(start), None);
+        assert!(!retry.is_due(false, 0, start));
+        assert_eq!(retry.left(start), Some(RETRY_FIRST));
+        assert!(!retry.is_due(false, 0, at(99)));
+        assert!(retry.is_due(false, 0, at(100)));
+        assert!(!retry.is_due(false, 0, at(299)));
+        assert!(retry.is_due(false, 0, at(300)));
+        assert!(retry.is_due(false, 0, at(700)));
+        assert_eq!(retry.left(at(700)), Some(Duration::from_millis(800)));
+        for turn in 1..20 {
+            retry.is_due(false, 0, at(10_000 * turn));
+        }
+        assert_eq!(retry.left(at(190_000)), Some(RETRY_MAX));
+    }
+
+    #[test]
+    fn only_a_peer_that_sends_is_asked_for_soon_again() {
+        let mut retry = Retry::new();
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        retry.is_due(false, 5, start);
+        assert!(retry.is_due(false, 5, at(100)));
+        // It comes, and goes without a word.
+        assert!(!retry.is_due(true, 5, at(101)));
+        assert!(!retry.is_due(false, 5, at(102)));
+        assert_eq!(retry.left(at(102)), Some(2 * RETRY_FIRST));
+        assert!(retry.is_due(false, 5, at(302)));
+        // Now it sends.
+        assert!(!retry.is_due(true, 5, at(303)));
+        assert!(!retry.is_due(true, 6, at(304)));
+        assert!(!retry.is_due(false, 6, at(305)));
+        assert_eq!(retry.left(at(305)), Some(RETRY_FIRST));
+    }
+}

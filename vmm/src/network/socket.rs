@@ -1,0 +1,348 @@
+//! A program at the other end of a Unix stream socket, with the protocol of QEMU's `-netdev stream`: each frame has its
+//! length in front. passt(1) is such a program, and gives a guest the host's network without a privilege.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use kvmprof_devices::virtio::net::{
+    FrameReader, FrameWriter, HEADER_SIZE, Link, Offloads, Sent, StreamError,
+};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::peer::{Complaints, Peer};
+
+/// Reads for one frame before others have their turn.
+const READS: usize = 8;
+
+/// A connection that is made again when it is lost. Over it, no work is left to either side: headers are empty.
+pub struct SocketPeer {
+    path: PathBuf,
+    stream: Option<UnixStream>,
+    reader: FrameReader,
+    writer: FrameWriter,
+    faults: u64,
+    complaints: Complaints,
+}
+
+impl SocketPeer {
+    /// Connects to `path`. If nobody is there, or ever goes, that is tried again and again by [`Peer::reconnect`].
+    pub fn new(path: PathBuf) -> Self {
+        let mut complaints = Complaints::new(format!("socket={}", path.display()));
+        let stream = match connect(&path) {
+            Ok(stream) => Some(stream),
+            Err(error) => {
+                complaints.say(format_args!(
+                    "nobody is there yet ({error}); the guest's link is down until somebody is"
+                ));
+                None
+            }
+        };
+        Self {
+            path,
+            stream,
+            reader: FrameReader::default(),
+            writer: FrameWriter::default(),
+            faults: 0,
+            complaints,
+        }
+    }
+
+    fn close(&mut self) {
+        self.stream = None;
+        self.reader.clear();
+        self.writer.clear();
+    }
+
+    fn lose(&mut self, why: impl std::fmt::Display) {
+        if self.stream.is_some() {
+            self.complaints
+                .say(format_args!("{why}; the guest's link is down"));
+        }
+        self.close();
+    }
+
+    /// The peer has broken the protocol: where its next frame begins is unknown.
+    fn blame(&mut self, error: StreamError) {
+        self.faults += 1;
+        self.lose(format_args!("the peer has sent {error}"));
+    }
+
+    /// Reads from the stream what there is; false if that is nothing.
+    fn fill(&mut self) -> bool {
+        let Some(mut stream) = self.stream.as_ref() else {
+            return false;
+        };
+        match stream.read(self.reader.room()) {
+            Ok(0) => {
+                match self.reader.finish() {
+                    Ok(()) => self.lose("the peer has closed the connection"),
+                    Err(error) => self.blame(error),
+                }
+                false
+            }
+            Ok(bytes) => {
+                self.reader.filled(bytes);
+                true
+            }
+            Err(error) if is_later(&error) => false,
+            Err(error) => {
+                self.lose(format_args!("the connection is lost: {error}"));
+                false
+            }
+        }
+    }
+}
+
+impl Link for SocketPeer {
+    fn is_up(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    fn set_offloads(&mut self, _received: Offloads, _sent: Offloads) {}
+
+    fn send(&mut self, packet: &[u8]) -> Sent {
+        self.flush();
+        if self.stream.is_none() {
+            return Sent::Refused;
+        }
+        if self.has_output() {
+            return Sent::Later;
+        }
+        let frame = packet.get(HEADER_SIZE..).unwrap_or_default();
+        if !self.writer.take(frame) {
+            return Sent::Refused;
+        }
+        self.flush();
+        Sent::Done
+    }
+
+    fn receive(&mut self, packet: &mut [u8]) -> Option<usize> {
+        for _ in 0..READS {
+            match self.reader.next_frame() {
+                Ok(Some(frame)) => {
+                    let length = HEADER_SIZE + frame.len();
+                    let (header, rest) = packet.split_at_mut_checked(HEADER_SIZE)?;
+                    header.fill(0);
+                    rest.get_mut(..frame.len())?.copy_from_slice(frame);
+                    return Some(length);
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    self.blame(error);
+                    return None;
+                }
+            }
+            if !self.fill() {
+                return None;
+            }
+        }
+        None
+    }
+}
+
+impl Peer for SocketPeer {
+    fn offloads(&self) -> Offloads {
+        Offloads::default()
+    }
+
+    fn source(&self) -> Option<BorrowedFd<'_>> {
+        self.stream.as_ref().map(AsFd::as_fd)
+    }
+
+    fn has_output(&self) -> bool {
+        !self.writer.rest().is_empty()
+    }
+
+    fn flush(&mut self) {
+        while let (Some(stream), true) = (&self.stream, self.has_output()) {
+            match rustix::net::send(stream, self.writer.rest(), SendFlags::NOSIGNAL) {
+                Ok(bytes) => self.writer.written(bytes),
+                Err(error) if is_later(&error.into()) => return,
+                Err(error) => self.lose(format_args!("the connection is lost: {error}")),
+            }
+        }
+    }
+
+    fn hang_up(&mut self) {
+        self.lose("the peer has closed the connection");
+    }
+
+    fn reconnect(&mut self) {
+        self.close();
+        self.stream = connect(&self.path).ok();
+    }
+
+    fn faults(&self) -> u64 {
+        self.faults
+    }
+}
+
+fn is_later(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}
+
+/// Connects without waiting: a peer that doesn't accept is none.
+fn connect(path: &std::path::Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvmprof_devices::virtio::net::FRAME_MAX;
+    use std::io::Write;
+    use std::os::unix::net::UnixListener;
+    use tempfile::TempDir;
+
+    struct Bench {
+        _folder: TempDir,
+        listener: UnixListener,
+        peer: SocketPeer,
+        buffer: Vec<u8>,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("socket");
+            let listener = UnixListener::bind(&path).unwrap();
+            Self {
+                _folder: folder,
+                listener,
+                peer: SocketPeer::new(path),
+                buffer: vec![0xff; HEADER_SIZE + FRAME_MAX],
+            }
+        }
+
+        fn accept(&self) -> UnixStream {
+            self.listener.accept().unwrap().0
+        }
+
+        fn receive(&mut self) -> Option<Vec<u8>> {
+            let length = self.peer.receive(&mut self.buffer)?;
+            Some(self.buffer[..length].to_vec())
+        }
+    }
+
+    fn packet(length: usize, byte: u8) -> Vec<u8> {
+        let mut bytes = vec![0; HEADER_SIZE];
+        bytes.extend(vec![byte; length]);
+        bytes
+    }
+
+    fn framed(length: u32, byte: u8) -> Vec<u8> {
+        let mut bytes = length.to_be_bytes().to_vec();
+        bytes.extend(vec![byte; usize::try_from(length).unwrap()]);
+        bytes
+    }
+
+    #[test]
+    fn frames_go_both_ways_with_their_length_in_front() {
+        let mut bench = Bench::new();
+        let mut other = bench.accept();
+        assert_eq!(bench.peer.send(&packet(60, 1)), Sent::Done);
+        let mut bytes = [0; 64];
+        other.read_exact(&mut bytes).unwrap();
+        assert_eq!(bytes.to_vec(), framed(60, 1));
+        assert_eq!(bench.receive(), None);
+        other.write_all(&framed(60, 2)).unwrap();
+        other.write_all(&framed(70, 3)[..50]).unwrap();
+        assert_eq!(bench.receive(), Some(packet(60, 2)));
+        assert_eq!(bench.receive(), None);
+        other.write_all(&framed(70, 3)[50..]).unwrap();
+        assert_eq!(bench.receive(), Some(packet(70, 3)));
+        assert!(bench.peer.is_up());
+    }
+
+    #[test]
+    fn a_peer_that_reads_nothing_is_full_and_frames_stay_whole() {
+        let mut bench = Bench::new();
+        let mut other = bench.accept();
+        let mut sent = 0;
+        while bench.peer.send(&packet(1500, 9)) == Sent::Done {
+            sent += 1;
+        }
+        assert!(bench.peer.has_output());
+        assert!(bench.peer.is_up());
+        other.set_nonblocking(true).unwrap();
+        let mut all = Vec::new();
+        while bench.peer.has_output() {
+            let _ = other.read_to_end(&mut all);
+            bench.peer.flush();
+        }
+        let _ = other.read_to_end(&mut all);
+        assert_eq!(all, framed(1500, 9).repeat(sent));
+    }
+
+    #[test]
+    fn a_peer_that_breaks_the_protocol_is_left() {
+        for bytes in [
+            [0, 0, 0, 0],
+            [0, 0, 0, 13],
+            [0xff, 0xff, 0xff, 0xff],
+            [0, 1, 0, 18],
+        ] {
+            let mut bench = Bench::new();
+            let mut other = bench.accept();
+            other.write_all(&framed(60, 1)).unwrap();
+            other.write_all(&bytes).unwrap();
+            assert_eq!(bench.receive(), Some(packet(60, 1)));
+            assert_eq!(bench.receive(), None);
+            assert!(!bench.peer.is_up());
+            assert_eq!(bench.peer.faults(), 1);
+        }
+    }
+
+    #[test]
+    fn a_peer_that_goes_comes_back() {
+        let mut bench = Bench::new();
+        drop(bench.accept());
+        assert_eq!(bench.receive(), None);
+        assert!(!bench.peer.is_up());
+        assert_eq!(bench.peer.faults(), 0);
+        assert_eq!(bench.peer.send(&packet(60, 1)), Sent::Refused);
+        bench.peer.reconnect();
+        assert!(bench.peer.is_up());
+        let mut other = bench.accept();
+        // In mid-frame, with a frame before it that is whole.
+        other.write_all(&framed(60, 1)).unwrap();
+        other.write_all(&framed(60, 2)[..20]).unwrap();
+        drop(other);
+        assert_eq!(bench.receive(), Some(packet(60, 1)));
+        assert_eq!(bench.receive(), None);
+        assert_eq!((bench.peer.is_up(), bench.peer.faults()), (false, 1));
+        bench.peer.reconnect();
+        let mut other = bench.accept();
+        other.write_all(&framed(60, 3)).unwrap();
+        assert_eq!(bench.receive(), Some(packet(60, 3)));
+    }
+
+    #[test]
+    fn sending_to_a_peer_that_is_gone_is_no_signal() {
+        let mut bench = Bench::new();
+        drop(bench.accept());
+        bench.peer.send(&packet(60, 1));
+        assert!(!bench.peer.is_up());
+    }
+
+    #[test]
+    fn nobody_at_the_path_is_a_link_that_is_down() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let mut peer = SocketPeer::new(path.clone());
+        assert!(!peer.is_up());
+        peer.reconnect();
+        assert!(!peer.is_up());
+        let _listener = UnixListener::bind(path).unwrap();
+        peer.reconnect();
+        assert!(peer.is_up());
+    }
+}

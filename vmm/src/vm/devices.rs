@@ -1,0 +1,47 @@
+//! The virtio devices that a guest is started with.
+
+use super::{VmConfig, VmError};
+use crate::disk::{DISKS_MAX, Disk, DiskError, DiskOptions};
+use crate::machine::VirtioDevices;
+use crate::network::Network;
+use crate::profiler::DeviceMonitors;
+use crate::virtio::{BlockParts, ConsolePorts, EntropySource, VirtioParts};
+
+/// The devices that `config` asks for, those of `console` first, and what shows what happens on them.
+///
+/// # Errors
+/// An image or an end of a network can't be used.
+pub(super) fn virtio_devices(
+    config: &VmConfig,
+    console: Option<ConsolePorts>,
+) -> Result<(VirtioDevices, DeviceMonitors), VmError> {
+    let disks = open_disks(&config.disks, config.machine.cpus)?;
+    let networks: Result<Vec<_>, _> = config.networks.iter().map(Network::connect).collect();
+    let networks = networks?;
+    let entropy = EntropySource::default();
+    let monitors = DeviceMonitors {
+        disks: disks.iter().map(BlockParts::record).collect(),
+        networks: networks.iter().map(Network::monitor).collect(),
+        entropy: Some(entropy.monitor()),
+    };
+    let mut others: Vec<Box<dyn VirtioParts>> = Vec::new();
+    for disk in disks {
+        others.push(Box::new(disk));
+    }
+    for network in networks {
+        others.push(Box::new(network));
+    }
+    others.push(Box::new(entropy));
+    Ok((VirtioDevices { console, others }, monitors))
+}
+
+fn open_disks(options: &[DiskOptions], vcpus: u16) -> Result<Vec<BlockParts>, DiskError> {
+    if options.len() > DISKS_MAX {
+        let asked = options.len();
+        return Err(DiskError::TooMany { asked });
+    }
+    let disks = options.iter().enumerate();
+    disks
+        .map(|(index, options)| Ok(BlockParts::new(index, Disk::open(options)?, vcpus)))
+        .collect()
+}
