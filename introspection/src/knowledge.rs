@@ -240,6 +240,15 @@ impl GuestKnowledge {
         }
     }
 
+    /// Whether the guest's kernel has a driver for ACPI's power button. `None` if the guest isn't Linux. A module is only found once it
+    /// is known where the kernel is.
+    pub fn hears_power_button<M: PhysicalMemory>(&self, memory: &M) -> Option<bool> {
+        if self.is_pending() {
+            return Some(false);
+        }
+        Some(self.linux()?.hears_power_button(memory))
+    }
+
     /// The guest starts anew: forgets where its kernel was and which modules it had. What its image says stays. No vCPU may run,
     /// and none may use what it has found before.
     pub fn forget_running(&self) {
@@ -311,6 +320,22 @@ mod tests {
         assert_eq!(knowledge.slide(), slide);
         guest.read_modules();
         assert!(!modules().is_empty());
+    }
+
+    #[test]
+    fn a_kernel_with_the_buttons_module_hears_of_it() {
+        let guest = LinuxGuest::new(HOT);
+        let hears = || guest.knowledge.hears_power_button(&guest.memory);
+        guest.load(&[TestModule::new("first", 2), TestModule::new("button", 1)]);
+        assert_eq!(hears(), Some(false), "it isn't known where the list is");
+        guest.knowledge.locate(&guest.memory, &guest.user());
+        assert_eq!(hears(), Some(true));
+        guest.load(&[TestModule::new("buttons", 1)]);
+        assert_eq!(hears(), Some(false));
+        let pending = GuestKnowledge::pending();
+        assert_eq!(pending.hears_power_button(&guest.memory), Some(false));
+        let other = GuestKnowledge::unknown();
+        assert_eq!(other.hears_power_button(&guest.memory), None);
     }
 
     #[test]

@@ -145,6 +145,12 @@ impl LinuxKnowledge {
         })
     }
 
+    /// Whether the kernel has its driver for ACPI power buttons (`drivers/acpi/button.c`), built in or as a module.
+    pub(crate) fn hears_power_button<M: PhysicalMemory>(&self, memory: &M) -> bool {
+        let is_built_in = self.symbols.address_of("acpi_button_notify").is_some();
+        is_built_in || self.modules.has(self, memory, "button") == Some(true)
+    }
+
     /// Forgets what was found of the running kernel: it starts anew, maybe elsewhere.
     pub(crate) fn forget_running(&self) {
         self.placement.forget();

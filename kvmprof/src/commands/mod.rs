@@ -57,7 +57,7 @@ enum Command {
     Run(run::RunArguments),
     /// Profile a guest that another program runs, such as QEMU
     ///
-    /// Serves the same socket as kvmprof run, but profil and pmc, without the guest's or the VMM's help. Each vCPU's thread
+    /// Serves the same socket as kvmprof run, but profil, pmc and control, without the guest's or the VMM's help. Each vCPU's thread
     /// is stopped at each tick by ptrace(2). The guest and its VMM go on when kvmprof ends, however it does.
     Attach(attach::AttachArguments),
     /// Run the embedded guest and compare who used the time with what the guest itself counted

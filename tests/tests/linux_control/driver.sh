@@ -41,8 +41,13 @@ heard
 kill -TERM $machine
 ended
 
-# A guest that doesn't: the second signal ends it.
+# A guest without the driver: the first signal ends it.
 boot deaf deaf
+kill -TERM $machine
+ended
+
+# A guest with the driver in which nobody reacts: the second one does.
+boot idle idle
 heard
 kill -TERM $machine
 until_stderr pressed

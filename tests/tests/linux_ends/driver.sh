@@ -37,7 +37,7 @@ ended
 boot stopped vmlinuz-6.12 --cpus 2
 gather s --all --hz 40
 place
-kill -HUP $machine
+kill -TERM $machine
 gathered
 ended
 

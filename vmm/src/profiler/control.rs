@@ -1,6 +1,7 @@
 //! The device `control`: what clients of the host may have the guest do.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvmprof_abi::control::{CTL_PAUSE, CTL_POWER_BUTTON, CTL_RESET, CTL_RESUME, CTL_STOP};
 use kvmprof_abi::errno::Errno;
@@ -13,6 +14,9 @@ use super::consumers::{Reply, Request};
 use super::kernel_text::KernelText;
 use super::names::Names;
 use crate::vm::GuestControl;
+
+/// How long SIGTERM waits for vCPUs that look where the kernel is.
+const MAX_LOOK: Duration = Duration::from_millis(500);
 
 impl Profiler {
     /// Has `control` carry out what clients ask for from now on. Without it nobody controls the guest: it is another
@@ -33,9 +37,29 @@ impl Profiler {
         }
     }
 
-    /// What has to be over before a request: an older pause, whose ticks may still be on their way.
+    /// What has to be over before a request: an older pause, whose ticks may still be on their way, and each vCPU's look where
+    /// the kernel is.
     pub(super) fn before_control(&self) -> Flush {
-        self.clocks.flush()
+        if self.info.knowledge.is_unlocated() {
+            self.clocks.ask_all()
+        } else {
+            self.clocks.flush()
+        }
+    }
+
+    /// Has the vCPUs look where the guest's kernel is, if that isn't known yet; true when they have, or have taken too long for it.
+    pub fn has_looked_for_kernel(&mut self) -> bool {
+        let unlocated = self.info.knowledge.is_unlocated();
+        let look = match self.look_for_kernel.take() {
+            Some(look) => look,
+            None if unlocated => self.clocks.ask_all(),
+            None => return true,
+        };
+        let is_over = self.clocks.is_over(&look) || look.begun().elapsed() >= MAX_LOOK;
+        if !is_over {
+            self.look_for_kernel = Some(look);
+        }
+        is_over
     }
 
     pub(super) fn carry_out_control(&mut self, request: &Request<'_>) -> Result<Reply, Errno> {

@@ -57,6 +57,8 @@ pub struct Profiler {
     control: Option<GuestControl>,
     wants_pause: bool,
     resets: u64,
+    // While SIGTERM waits for it.
+    look_for_kernel: Option<Flush>,
     has_ended: bool,
     /// Once the guest has ended: how long recordings may go on.
     recordings_end: Option<Instant>,
@@ -88,6 +90,7 @@ impl Profiler {
             control: None,
             wants_pause: false,
             resets: 0,
+            look_for_kernel: None,
             has_ended: false,
             recordings_end: None,
         }
@@ -169,7 +172,7 @@ impl Profiler {
     /// True while a client's request is being carried out: [`Profiler::advance`], and the endpoint that it came from,
     /// want to be called again soon.
     pub fn is_busy(&self) -> bool {
-        self.handles.are_busy() || self.recordings_end.is_some()
+        self.handles.are_busy() || self.recordings_end.is_some() || self.look_for_kernel.is_some()
     }
 
     /// Begins to take in the ticks of halted vCPUs, so that readers see idle time pass.

@@ -360,7 +360,8 @@ impl Profiler {
         let within = |time| Instant::now().checked_add(time);
         match number {
             device::STATUS => Wait {
-                flush: Some(self.clocks.flush()),
+                // As before control: the status tells what that would do.
+                flush: Some(self.before_control()),
                 deadline: within(MAX_WAIT_OF_STATUS),
                 ..Wait::default()
             },

@@ -120,6 +120,11 @@ impl EventLoop {
             if let Some(ending) = vcpus.ended() {
                 return Ok(Some(ending));
             }
+            // Whether the guest's kernel hears of its power button is seen in its memory.
+            let is_undecided = self.termination.borrow().is_undecided();
+            if is_undecided && self.profiler.borrow_mut().has_looked_for_kernel() {
+                self.termination.borrow_mut().terminate();
+            }
             if self.termination.borrow().requested() {
                 return Ok(None);
             }

@@ -162,7 +162,7 @@ impl Vm {
         )?;
         let asked_to_stop = stop_request.try_clone();
         let asked_to_stop = asked_to_stop.map_err(VmError::host("a descriptor"))?;
-        let button = Arc::new(PowerButton::new(vcpus.machine()));
+        let button = Arc::new(PowerButton::new(vcpus.machine(), Arc::clone(&knowledge)));
         termination.press_first(Arc::clone(&button));
         let control = GuestControl::new(asked_to_stop, vcpus.restart(), button);
         let event_thread = EventThread {

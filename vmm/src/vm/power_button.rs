@@ -4,19 +4,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::machine::Machine;
+use kvmprof_introspection::GuestKnowledge;
 
 /// The power button of a machine. Clients and signals press it.
 pub struct PowerButton {
     machine: Arc<Machine>,
+    knowledge: Arc<GuestKnowledge>,
     is_paused: AtomicBool,
     was_pressed: AtomicBool,
 }
 
 impl PowerButton {
-    /// That of `machine`.
-    pub fn new(machine: Arc<Machine>) -> Self {
+    /// That of `machine`, of whose guest `knowledge` is known.
+    pub fn new(machine: Arc<Machine>, knowledge: Arc<GuestKnowledge>) -> Self {
         Self {
             machine,
+            knowledge,
             is_paused: AtomicBool::new(false),
             was_pressed: AtomicBool::new(false),
         }
@@ -24,7 +27,7 @@ impl PowerButton {
 
     /// Presses it. False if the guest's kernel has no driver that would hear of it, or can't run one: nothing happens then.
     pub fn press(&self) -> bool {
-        let is_heard = !self.is_paused.load(Ordering::Relaxed) && self.machine.hears_power_button();
+        let is_heard = !self.is_paused.load(Ordering::Relaxed) && self.is_heard();
         if is_heard {
             self.machine.press_power_button();
         }
@@ -40,9 +43,11 @@ impl PowerButton {
         is_pressed
     }
 
-    /// Whether the guest's kernel would hear of it.
+    /// Whether the guest's kernel would hear of it: it has drivers for the device whose interrupt it is, and for the button.
     pub fn is_heard(&self) -> bool {
-        self.machine.hears_power_button()
+        let has_driver = || self.knowledge.hears_power_button(&self.machine.memory);
+        // Of other guests than Linux the interrupt is all that can be seen.
+        self.machine.hears_power_button() && has_driver().unwrap_or(true)
     }
 
     /// The guest is paused, or goes on.

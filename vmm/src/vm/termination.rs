@@ -105,6 +105,8 @@ pub struct Termination {
     terminations: SignalBytes,
     stop_request: EventFd,
     power_button: Option<Arc<PowerButton>>,
+    // SIGTERM has come, and nobody has decided yet what it does.
+    is_undecided: bool,
     requested: bool,
     /// In case that nobody hears them here.
     forced_end: ForcedEnd,
@@ -127,6 +129,7 @@ impl Termination {
             terminations,
             stop_request: EventFd::new(EFD_NONBLOCK)?,
             power_button: None,
+            is_undecided: false,
             requested: false,
             forced_end: ForcedEnd::new()?,
         })
@@ -137,8 +140,15 @@ impl Termination {
         self.power_button = Some(button);
     }
 
-    /// SIGTERM has come. Only the first one since the guest's start can press its button.
-    fn terminate(&mut self) {
+    /// True when SIGTERM has come, until [`Termination::terminate`].
+    pub fn is_undecided(&self) -> bool {
+        self.is_undecided
+    }
+
+    /// Does what the SIGTERM that has come asks for, once it is known where the guest's kernel is, if that can be. Only the first one
+    /// since the guest's start can press its button.
+    pub fn terminate(&mut self) {
+        self.is_undecided = false;
         let button = self.power_button.as_ref();
         if button.is_some_and(|button| button.press_once()) {
             self.forced_end.forgive_one();
@@ -180,7 +190,9 @@ impl MutEventSubscriber for Termination {
             self.requested = true;
         }
         while matches!(self.terminations.stream.read(&mut [0; 1]), Ok(1..)) {
-            self.terminate();
+            // A second one before the first was decided on, or one without a button, isn't about that.
+            self.requested |= self.is_undecided || self.power_button.is_none();
+            self.is_undecided = true;
         }
     }
 

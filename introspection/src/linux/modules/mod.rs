@@ -26,12 +26,14 @@ use crate::Symbols;
 use crate::image::btf::Btf;
 use crate::memory::{CR0_PG, CR4_LA57, EFER_LMA, read_u64};
 use log::{Entry, ModuleLog};
-use module_layout::ModuleLayout;
+use module_layout::{ModuleLayout, NAME_LENGTH};
 use watch::Watch;
 
 pub use loaded::LoadedModules;
 pub use log::NewFunctions;
 
+/// Modules of a list whose names are looked at: far more than there are.
+const MAX_NAMED: usize = 1024;
 /// How often reading a list is tried if it changes meanwhile.
 const MAX_TRIES: usize = 3;
 
@@ -178,6 +180,36 @@ impl Modules {
                 break;
             }
         }
+    }
+
+    /// Whether a module is called `name` now; `None` while it isn't known where the list is. Reads names alone, of up to 1024
+    /// modules, whatever memory holds.
+    pub(crate) fn has<M: PhysicalMemory>(
+        &self,
+        linux: &LinuxKnowledge,
+        memory: &M,
+        name: &str,
+    ) -> Option<bool> {
+        let (layout, placement) = (self.layout.as_ref()?, linux.placement.get()?);
+        let registers = self.kernel_registers(layout, placement);
+        let view = KernelView::new(linux, placement, memory, &registers);
+        let head = layout.head.wrapping_add(placement.slide);
+        let mut link = view.u64(head);
+        for _ in 0..MAX_NAMED {
+            let Some(entry) = link.filter(|entry| *entry != head) else {
+                break;
+            };
+            let place = entry.wrapping_sub(layout.list as u64);
+            let place = place.wrapping_add(layout.name as u64);
+            let mut found = [0; NAME_LENGTH];
+            if view.read(place, &mut found).is_some()
+                && found.split(|byte| *byte == 0).next() == Some(name.as_bytes())
+            {
+                return Some(true);
+            }
+            link = view.u64(entry);
+        }
+        Some(false)
     }
 
     /// Forgets the modules that are loaded, for the kernel starts anew. Those that were are still handed out.
