@@ -101,3 +101,17 @@ impl DiskImage {
         fs::metadata(&self.path).unwrap().len()
     }
 }
+
+/// Writes a qcow2 image's disk from its first byte on, but for blocks of zeroes.
+///
+/// # Panics
+/// When that fails.
+pub fn fill_qcow2(image: &DiskImage, content: &[u8]) {
+    let disk = Disk::open(&image.parsed("")).unwrap();
+    for (block, bytes) in (0_u64..).zip(content.chunks(4096)) {
+        if bytes.iter().any(|byte| *byte != 0) {
+            disk.image.write(bytes, 4096 * block).unwrap();
+        }
+    }
+    disk.image.flush().unwrap();
+}

@@ -101,3 +101,6 @@ fn folder_of(path: &Path) -> Result<PathBuf, DiskError> {
 fn can_be_image(kind: std::fs::FileType) -> bool {
     kind.is_file() || kind.is_block_device()
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,6 +19,11 @@ use super::file::HostFile;
 const MAGIC: [u8; 4] = *b"QFI\xfb";
 /// Bytes of a header of version 2, which begins those of later versions too.
 const HEADER: usize = 72;
+/// Bytes of it that are read, up to the length of a header of version 3.
+const HEADER_READ: usize = 104;
+/// The header extension with names of features, and the bytes of each name.
+const FEATURE_NAMES: u32 = 0x6803_f857;
+const FEATURE_NAME: u64 = 48;
 /// Most backing files of an image.
 const BACKING_MAX: usize = 16;
 /// Entries of a level 1 table, as QEMU limits it: 32 MiB of it.
@@ -139,10 +144,12 @@ struct Header {
     refcount_offset: u64,
     refcount_clusters: u64,
     external_data: bool,
+    /// Bytes of the header itself; 0 in version 2, which has no extensions.
+    length: u64,
 }
 
 impl Header {
-    fn decode(bytes: &[u8; HEADER + 8]) -> Result<Self, String> {
+    fn decode(bytes: &[u8; HEADER_READ]) -> Result<Self, String> {
         let word = |at: usize| {
             let field = bytes.get(at..).and_then(|rest| rest.first_chunk());
             u64::from(u32::from_be_bytes(*field.unwrap_or(&[0; 4])))
@@ -167,6 +174,7 @@ impl Header {
             refcount_clusters: word(56),
             // Incompatible feature 2, of version 3.
             external_data: version == 3 && long(72) & 1 << 2 != 0,
+            length: if version == 3 { word(100) } else { 0 },
         })
     }
 }
@@ -179,7 +187,7 @@ fn check(file: &HostFile) -> Result<(), DiskError> {
         path: path.to_owned(),
         what,
     };
-    let mut bytes = [0; HEADER + 8];
+    let mut bytes = [0; HEADER_READ];
     file.read_at(&mut bytes, 0).map_err(DiskError::open(path))?;
     if file.length() < HEADER as u64 {
         return Err(damaged("it has no whole header".to_owned()));
@@ -205,8 +213,16 @@ fn check(file: &HostFile) -> Result<(), DiskError> {
         return Err(damaged("its level 1 table is beyond its end".to_owned()));
     }
     let refcounts = header.refcount_clusters.saturating_mul(header.cluster);
+    if refcounts == 0 || header.refcount_offset == 0 {
+        return Err(damaged("it has no refcount table".to_owned()));
+    }
     if !inside(header.refcount_offset, refcounts) {
         return Err(damaged("its refcount table is beyond its end".to_owned()));
+    }
+    if header.length != 0 {
+        check_extensions(file, &header)
+            .map_err(DiskError::open(path))?
+            .map_err(damaged)?;
     }
     check_level_1(file, &header).map_err(|error| match error {
         TableError::Io(source) => DiskError::open(path)(source),
@@ -216,6 +232,29 @@ fn check(file: &HostFile) -> Result<(), DiskError> {
     })?;
     file.expect_whole_clusters(header.cluster);
     Ok(())
+}
+
+/// The extensions behind the header: each a type, a length and data. What is wrong with them, if anything is.
+fn check_extensions(file: &HostFile, header: &Header) -> io::Result<Result<(), String>> {
+    let mut offset = header.length;
+    if offset < HEADER_READ as u64 || !offset.is_multiple_of(8) {
+        return Ok(Err(format!("its header has {offset} bytes")));
+    }
+    while offset + 8 <= header.cluster {
+        let mut bytes = [0; 8];
+        file.read_at(&mut bytes, offset)?;
+        let [kind @ .., l0, l1, l2, l3] = bytes;
+        let length = u64::from(u32::from_be_bytes([l0, l1, l2, l3]));
+        offset += 8;
+        match u32::from_be_bytes(kind) {
+            0 => return Ok(Ok(())),
+            FEATURE_NAMES if !length.is_multiple_of(FEATURE_NAME) => {
+                return Ok(Err("its names of features make no sense".to_owned()));
+            }
+            _ => offset = offset.saturating_add(length.next_multiple_of(8)),
+        }
+    }
+    Ok(Err("its header has no end".to_owned()))
 }
 
 enum TableError {

@@ -4,6 +4,7 @@
 //! Data goes through a buffer: a host's disk is never waited for with the device locked, and after a driver's reset nothing
 //! touches its memory any more.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, mem};
@@ -99,7 +100,7 @@ impl VirtioParts for BlockParts {
         let _ = self.record.device.set(Arc::clone(&mmio));
         let host = Arc::new(HostDisk {
             image: self.disk.image,
-            name: format!("disk {}", description.path.display()),
+            path: description.path.clone(),
             has_complained: AtomicBool::new(false),
         });
         let threads: Result<Vec<_>, _> = (0..usize::from(self.queues))
@@ -124,7 +125,7 @@ impl VirtioParts for BlockParts {
 /// The host's side of a disk. Dropped, which the last of its threads does, it is closed.
 struct HostDisk {
     image: Image,
-    name: String,
+    path: PathBuf,
     has_complained: AtomicBool,
 }
 
@@ -156,8 +157,8 @@ impl HostDisk {
     fn complain(&self, error: &io::Error) {
         if !self.has_complained.swap(true, Ordering::Relaxed) {
             log::error!(
-                "The {} has failed a request, which the guest sees: {error}",
-                self.name
+                "The disk {} has failed a request, which the guest sees: {error}",
+                self.path.display()
             );
         }
     }

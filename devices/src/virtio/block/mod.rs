@@ -346,8 +346,8 @@ impl VirtioDevice for Block {
 }
 
 impl MmioTransport<Block> {
-    /// What there is to do for the queue `index`, of which no request is being performed. Each request has to be answered by
-    /// [`MmioTransport::answer`].
+    /// What there is to do for the queue `index`: nothing while a request of it is being performed. Each request has to be
+    /// answered by [`MmioTransport::answer`].
     pub fn next(&mut self, index: usize, memory: &GuestMemory) -> Next {
         let next = self.next_of(index, memory);
         self.note_used(memory);
@@ -362,7 +362,8 @@ impl MmioTransport<Block> {
             let Some(queue) = queues.get_mut(index) else {
                 return Next::Nothing;
             };
-            if device.stale > 0 || device.broken.get(index) != Some(&false) {
+            let is_free = |queues: &[bool]| queues.get(index) == Some(&false);
+            if device.stale > 0 || !is_free(&device.broken) || !is_free(&device.busy) {
                 return Next::Nothing;
             }
             match device.next(index, queue, memory) {

@@ -1,0 +1,354 @@
+use std::error::Error;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+
+use imago::FormatCreateBuilder;
+use imago::qcow2::Qcow2;
+use kvmprof_devices::virtio::block::Extent;
+use tempfile::TempDir;
+
+use super::*;
+
+const BYTES: u64 = 1 << 20;
+
+struct Images {
+    folder: TempDir,
+}
+
+impl Images {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn raw(&self, name: &str, content: &[u8]) -> PathBuf {
+        fs::write(self.path(name), content).unwrap();
+        self.path(name)
+    }
+
+    /// An image on top of `backing`, a name and a format.
+    fn qcow2(&self, name: &str, backing: Option<(&str, &str)>) -> PathBuf {
+        fs::create_dir_all(self.path(name).parent().unwrap()).unwrap();
+        let path = self.path(name);
+        let file = fs::File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path);
+        let storage = imago::file::File::try_from(file.unwrap()).unwrap();
+        let mut builder = Qcow2::<imago::file::File>::create_builder(storage).size(BYTES);
+        if let Some((name, format)) = backing {
+            builder = builder.backing(name.to_owned(), format.to_owned());
+        }
+        builder.create().unwrap();
+        path
+    }
+
+    fn open(&self, words: &str) -> Result<Disk, DiskError> {
+        let options: DiskOptions = words.parse().unwrap();
+        Disk::open(&DiskOptions {
+            path: self.folder.path().join(&options.path),
+            ..options
+        })
+    }
+
+    /// What is said where this isn't opened: one line.
+    fn refusal(&self, words: &str) -> String {
+        let error = self.open(words).unwrap_err();
+        let cause = error.source().map(|cause| format!(": {cause}"));
+        let line = format!("{error}{}", cause.unwrap_or_default());
+        assert!(!line.contains('\n'), "{line}");
+        line
+    }
+}
+
+fn refuses(images: &Images, words: &str, expected: &str) {
+    let refusal = images.refusal(words);
+    assert!(refusal.contains(expected), "{words}: {refusal}");
+}
+
+fn read(disk: &Disk, offset: u64, bytes: usize) -> Vec<u8> {
+    let mut content = vec![0xa5; bytes];
+    disk.image.read(&mut content, offset).unwrap();
+    content
+}
+
+#[test]
+fn what_is_no_image_is_refused_by_name() {
+    let images = Images::new();
+    refuses(&images, "missing", "missing: No such file");
+    fs::create_dir(images.path("folder")).unwrap();
+    refuses(&images, "folder", "neither a regular file nor");
+    refuses(&images, "folder,readonly", "neither a regular file nor");
+    refuses(&images, "/dev/null", "neither a regular file nor");
+    let pipe = std::ffi::CString::new(images.path("pipe").to_str().unwrap()).unwrap();
+    // SAFETY: the path is a string that ends with a zero.
+    assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+    refuses(&images, "pipe,readonly", "neither a regular file nor");
+    images.raw("empty", b"");
+    refuses(&images, "empty", "is empty");
+    let path = images.raw("protected", &[1; 512]);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+    refuses(&images, "protected", "write-protected: add ,readonly");
+    assert!(images.open("protected,readonly").is_ok());
+}
+
+#[test]
+fn a_format_is_never_guessed() {
+    let images = Images::new();
+    images.qcow2("image", None);
+    refuses(&images, "image", "looks like a qcow2 image");
+    refuses(&images, "image,readonly", "looks like a qcow2 image");
+    let raw = images.open("image,format=raw").unwrap();
+    assert_eq!(read(&raw, 0, 4), b"QFI\xfb");
+    drop(raw);
+    let qcow2 = images.open("image,format=qcow2").unwrap();
+    assert_eq!(qcow2.description.sectors, BYTES / 512);
+    images.raw("raw", &[1; 512]);
+    refuses(&images, "raw,format=qcow2", "is not a qcow2 image");
+}
+
+#[test]
+fn a_written_image_is_one_guests_alone() {
+    let images = Images::new();
+    images.raw("image", &[1; 512]);
+    let writer = images.open("image").unwrap();
+    refuses(&images, "image", "is in use");
+    refuses(&images, "image,readonly", "is in use");
+    drop(writer);
+    let readers = ["image,readonly"; 2].map(|words| images.open(words).unwrap());
+    refuses(&images, "image", "is in use");
+    drop(readers);
+    assert!(images.open("image").is_ok());
+    // A backing file is in use, too.
+    images.qcow2("top", Some(("image", "raw")));
+    let top = images.open("top,format=qcow2").unwrap();
+    refuses(&images, "image", "is in use");
+    drop(top);
+}
+
+#[test]
+fn damaged_qcow2_images_are_refused() {
+    let images = Images::new();
+    let whole = {
+        let disk = images.qcow2("whole", None);
+        let opened = images.open("whole,format=qcow2").unwrap();
+        opened.image.write(&[7; 4096], 0).unwrap();
+        opened.image.flush().unwrap();
+        drop(opened);
+        fs::read(disk).unwrap()
+    };
+    let mut refused = 0;
+    for length in [4, 71, 72, 500, 4096, 65_536, 131_072, 196_608, 262_144] {
+        images.raw("short", &whole[..length.min(whole.len())]);
+        if let Err(error) = images.open("short,format=qcow2") {
+            let expected = matches!(error, DiskError::Damaged { .. } | DiskError::Qcow2 { .. });
+            assert!(expected, "{length}: {error}");
+            refused += 1;
+        }
+    }
+    assert!(refused >= 5, "{refused}");
+    let with = |at: usize, bytes: &[u8]| {
+        let mut damaged = whole.clone();
+        damaged[at..at + bytes.len()].copy_from_slice(bytes);
+        images.raw("damaged", &damaged);
+        images.refusal("damaged,format=qcow2")
+    };
+    assert!(with(4, &[0, 0, 0, 9]).contains("its version is 9"));
+    assert!(with(20, &[0, 0, 0, 40]).contains("clusters of 2^40 bytes"));
+    assert!(with(32, &[0, 0, 0, 1]).contains("encrypted"));
+    assert!(with(36, &[0xff; 4]).contains("level 1 table is too large"));
+    assert!(with(40, &[0xff; 8]).contains("level 1 table is beyond its end"));
+    assert!(with(48, &[0x7f; 8]).contains("refcount table is beyond its end"));
+    assert!(with(56, &[0x7f; 4]).contains("refcount table is beyond its end"));
+    assert!(with(56, &[0; 4]).contains("no refcount table"));
+    assert!(with(79, &[4]).contains("data is in another file"));
+    let level_1 = usize::try_from(u64::from_be_bytes(whole[40..48].try_into().unwrap())).unwrap();
+    assert!(with(level_1, &[0x80, 0, 0x0f, 0, 0, 0, 0, 0]).contains("a level 2 table at byte"));
+}
+
+/// Whatever one byte of an image becomes, it is refused, or errors or wrong data are all that comes of it.
+#[test]
+fn no_damage_of_a_qcow2_image_is_more_than_an_error() {
+    let images = Images::new();
+    images.qcow2("whole", None);
+    let opened = images.open("whole,format=qcow2").unwrap();
+    opened.image.write(&[7; 4096], 0).unwrap();
+    opened.image.write(&[8; 4096], BYTES - 4096).unwrap();
+    opened.image.flush().unwrap();
+    drop(opened);
+    let whole = fs::read(images.path("whole")).unwrap();
+    // Headers and the beginnings of all clusters: tables, for the most part.
+    let places = (0..112).chain(
+        (0..whole.len())
+            .step_by(65_536)
+            .flat_map(|start| start..start + 16),
+    );
+    for at in places.filter(|at| *at < whole.len()) {
+        for value in [0xff, whole[at] ^ 1] {
+            let mut damaged = whole.clone();
+            damaged[at] = value;
+            images.raw("damaged", &damaged);
+            let Ok(disk) = images.open("damaged,format=qcow2") else {
+                continue;
+            };
+            let mut bytes = [0; 8192];
+            let end = disk.image.bytes();
+            for offset in [0, end / 2, end.saturating_sub(8192)] {
+                let _ = disk.image.read(&mut bytes, offset);
+                let _ = disk.image.write(&bytes[..512], offset);
+            }
+            let _ = disk.image.flush();
+        }
+    }
+}
+
+#[test]
+fn backing_files_are_those_of_the_same_folder() {
+    let images = Images::new();
+    images.raw("folder-base", &[9; 4096]);
+    fs::create_dir_all(images.path("folder/inner")).unwrap();
+    images.raw("folder/base", &[5; 4096]);
+    images.raw("folder/inner/base", &[6; 4096]);
+    let first = |words: &str| read(&images.open(words).unwrap(), 0, 1)[0];
+    images.qcow2("folder/a", Some(("base", "raw")));
+    assert_eq!(first("folder/a,format=qcow2"), 5);
+    images.qcow2("folder/b", Some(("inner/base", "raw")));
+    assert_eq!(first("folder/b,format=qcow2"), 6);
+    images.qcow2("folder/c", Some(("a", "qcow2")));
+    assert_eq!(first("folder/c,format=qcow2"), 5);
+    images.qcow2("folder/up", Some(("../folder-base", "raw")));
+    refuses(
+        &images,
+        "folder/up,format=qcow2",
+        "isn't in the same folder",
+    );
+    assert_eq!(first("folder/up,format=qcow2,backing=anywhere"), 9);
+    images.qcow2("folder/passwd", Some(("/etc/passwd", "raw")));
+    refuses(
+        &images,
+        "folder/passwd,format=qcow2",
+        "backing file /etc/passwd",
+    );
+    symlink("../folder-base", images.path("folder/link")).unwrap();
+    images.qcow2("folder/linked", Some(("link", "raw")));
+    refuses(
+        &images,
+        "folder/linked,format=qcow2",
+        "isn't in the same folder",
+    );
+    // One hop later.
+    images.qcow2("folder/late", Some(("up", "qcow2")));
+    refuses(
+        &images,
+        "folder/late,format=qcow2",
+        "isn't in the same folder",
+    );
+    images.qcow2("folder/none", Some(("nothing", "raw")));
+    refuses(&images, "folder/none,format=qcow2", "No such file");
+    images.qcow2("folder/circle", Some(("circle", "qcow2")));
+    refuses(
+        &images,
+        "folder/circle,format=qcow2,readonly",
+        "too long a chain",
+    );
+}
+
+#[test]
+fn a_backing_file_is_only_read() {
+    let images = Images::new();
+    let base = images.raw("base", &[5; 8192]);
+    images.qcow2("top", Some(("base", "raw")));
+    let disk = images.open("top,format=qcow2").unwrap();
+    disk.image.write(&[6; 512], 512).unwrap();
+    assert_eq!(read(&disk, 0, 1024), [[5; 512], [6; 512]].concat());
+    assert_eq!(read(&disk, 8192, 512), [0; 512]);
+    disk.image.flush().unwrap();
+    drop(disk);
+    assert_eq!(fs::read(base).unwrap(), [5; 8192]);
+}
+
+#[test]
+fn zeroing_and_discarding_leave_the_rest() {
+    let images = Images::new();
+    images.raw("raw", &vec![5; usize::try_from(BYTES).unwrap()]);
+    images.qcow2("qcow2", None);
+    for words in ["raw", "qcow2,format=qcow2"] {
+        let disk = images.open(words).unwrap();
+        disk.image
+            .write(&vec![5; usize::try_from(BYTES).unwrap()], 0)
+            .unwrap();
+        for unmap in [false, true] {
+            let extent = Extent {
+                offset: 512,
+                length: 200_704,
+                unmap,
+            };
+            disk.image.zero(extent).unwrap();
+            assert_eq!(read(&disk, 0, 512), [5; 512]);
+            assert!(read(&disk, 512, 200_704).iter().all(|byte| *byte == 0));
+            assert_eq!(read(&disk, 512 + 200_704, 512), [5; 512]);
+            disk.image.write(&[5; 200_704], 512).unwrap();
+            disk.image.discard(extent).unwrap();
+            assert_eq!(read(&disk, 0, 512), [5; 512]);
+            assert_eq!(read(&disk, 512 + 200_704, 512), [5; 512]);
+            disk.image.write(&[5; 200_704], 512).unwrap();
+        }
+        disk.image.flush().unwrap();
+    }
+    assert_eq!(fs::metadata(images.path("raw")).unwrap().len(), BYTES);
+}
+
+#[test]
+fn a_last_sector_that_isnt_whole_ends_with_zeroes() {
+    let images = Images::new();
+    let path = images.raw("raw", &[5; 700]);
+    let disk = images.open("raw").unwrap();
+    assert_eq!(disk.description.sectors, 2);
+    assert_eq!(read(&disk, 512, 512), [vec![5; 188], vec![0; 324]].concat());
+    disk.image.write(&[6; 512], 512).unwrap();
+    drop(disk);
+    assert_eq!(fs::metadata(path).unwrap().len(), 1024);
+}
+
+#[test]
+fn errors_of_the_host_are_errors() {
+    let images = Images::new();
+    images.raw("raw", &[5; 4096]);
+    // Opened for reading only, so that writing fails as on a disk that is gone.
+    let disk = images.open("raw,readonly").unwrap();
+    assert!(disk.image.write(&[6; 512], 0).is_err());
+    let extent = Extent {
+        offset: 0,
+        length: 512,
+        unmap: true,
+    };
+    assert!(disk.image.zero(extent).is_err() && disk.image.discard(extent).is_err());
+}
+
+#[test]
+fn what_a_truncated_image_lacks_is_not_made_up() {
+    let images = Images::new();
+    let path = images.qcow2("whole", None);
+    let disk = images.open("whole,format=qcow2").unwrap();
+    disk.image.write(&[7; 512], 0).unwrap();
+    disk.image.flush().unwrap();
+    drop(disk);
+    let whole = fs::read(path).unwrap();
+    let mut errors = 0;
+    for length in (0..whole.len()).step_by(65_536).skip(1) {
+        images.raw("cut", &whole[..length]);
+        let mut bytes = [0xa5; 512];
+        let opened = images.open("cut,format=qcow2,readonly");
+        match opened.map(|disk| disk.image.read(&mut bytes, 0)) {
+            Ok(Ok(())) => assert_eq!(bytes, [7; 512], "{length} bytes"),
+            Ok(Err(_)) | Err(_) => errors += 1,
+        }
+    }
+    assert!(errors > 0);
+}
