@@ -5,8 +5,8 @@ ip link set dummy0 up
 ip route add default via 10.0.2.2
 mkdir -p /run/www /run/passt
 chmod 777 /run/passt
-head -c 1M /dev/urandom >/run/www/file
-head -c 8M /dev/urandom >/run/www/long
+head -c 1048576 /dev/urandom >/run/www/file
+head -c 50331648 /dev/urandom >/run/www/long
 sha256sum /run/www/file | cut -d ' ' -f 1 >"$LAB_OUT/file.sum"
 sha256sum /run/www/long | cut -d ' ' -f 1 >"$LAB_OUT/long.sum"
 httpd -p 8080 -h /run/www
@@ -75,7 +75,7 @@ start passt --kernel /lab/vmlinuz --initrd /lab/passt.cpio --cmdline "$boot" --n
 says "sent all"
 taken passt
 says "fetching again"
-moved 2500000
+moved 6000000
 kill -9 $passt
 says "carrier 0"
 shares down
@@ -94,7 +94,7 @@ start tap --kernel /lab/vmlinuz --initrd /lab/tap.cpio --cmdline "$boot" --net t
 says "sent all"
 taken tap
 says "fetching again"
-moved 2500000
+moved 6000000
 ip link del tap0
 says "carrier 0"
 shares down

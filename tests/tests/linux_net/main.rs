@@ -11,7 +11,7 @@ const COMMON: &str = include_str!("common.sh");
 /// Bytes of the file that goes there and back.
 const FILE: u64 = 1 << 20;
 /// Bytes of the file that is fetched while the peer goes.
-const LONG: u64 = 8 << 20;
+const LONG: u64 = 48 << 20;
 
 /// A guest's user space with the drivers' modules.
 fn init(kernel: &Kernel, script: &str) -> Vec<u8> {
@@ -58,6 +58,7 @@ fn check_transfers(run: &Finished, name: &str) -> Console {
     let sum = |file: &str| run.text(file).trim().to_owned();
     assert_eq!(console.after("fetched "), sum("file.sum"));
     assert_eq!(sum(&format!("{name}.taken.sum")), sum("file.sum"));
+    assert!(console.has("interrupted"), "the transfer was over before");
     assert_eq!(console.after("again "), sum("long.sum"));
     assert_eq!(run.status(name), 0);
 

@@ -7,14 +7,16 @@ echo "source $(cat /sys/class/misc/hw_random/rng_current)"
 cat >/bin/lease <<'END'
 #!/bin/sh
 [ "$1" = bound ] || exit 0
+router=${router%% *}
 ip addr add "$ip/$mask" dev eth0
-ip route add default via ${router%% *} dev eth0
+ip route add default via "$router" dev eth0
 echo "address $ip"
-echo "router ${router%% *}"
+echo "router $router"
+echo "$router" >/run/router
 END
 chmod +x /bin/lease
 udhcpc -i eth0 -n -q -t 20 -s /bin/lease 2>/run/udhcpc || cat /run/udhcpc
-router=$(ip route | sed -n 's/^default via \([0-9.]*\) .*/\1/p')
+router=$(cat /run/router)
 fetch fetched "http://$router:8080/file"
 cp /run/fetched /run/file
 until nc "$router" 9000 </run/file; do usleep 100000; done
@@ -23,8 +25,7 @@ echo "sent all"
 # The peer is killed while this goes on, and comes again.
 echo "fetching again"
 fetch again "http://$router:8080/long" &
-carrier 0
-carrier 1
+interrupted
 wait
 echo "done"
 read -r _

@@ -10,8 +10,7 @@ echo "sent all"
 # The tap is removed while this goes on, and made again.
 echo "fetching again"
 fetch again http://10.9.0.1:8080/long &
-carrier 0
-carrier 1
+interrupted
 wait
 echo "done"
 read -r _
