@@ -164,7 +164,7 @@ fn a_document_has_this_form() {
         &format!(r#"{{{account},"name":"recorder","path":"a.kvmprof","pids":[],"recording":true,"stacks":{{"kernel":true,"user":false}}}},"#),
         &format!(r#"{{{account},"name":"recorder","path":null,"pids":[7],"recording":false,"stacks":{{"kernel":true,"user":false}}}}],"#),
         r#""machine":{"disks":[],"ended":false,"entropy":null,"held":false,"introspection":"not at all","kernel":"bzImage","#,
-        r#""linux":{"release":"6.1.0","slide":2097152},"memory_bytes":1048576,"networks":[],"#,
+        r#""linux":{"release":"6.1.0","slide":2097152},"memory_bytes":1048576,"networks":[],"paused":false,"power_button":false,"resets":0,"#,
         r#""unclaimed_accesses":{"mmio_reads":0,"mmio_writes":0,"port_reads":0,"port_writes":0},"vcpus":1,"virtio":null},"#,
         r#""version":"0.1.0"}"#,
     ]
