@@ -159,11 +159,8 @@ impl Net {
         let receiving = self.receive(receive, memory, link)?;
         Ok(Wants {
             turn: sending.turn || receiving.turn,
-            ..Wants {
-                input: receiving.input,
-                room: sending.room,
-                turn: false,
-            }
+            input: receiving.input,
+            room: sending.room,
         })
     }
 
