@@ -81,7 +81,7 @@ mod tests {
         let with = |gsi| slots.iter().filter(move |slot| slot.gsi == gsi);
         assert_eq!(with(5).count(), 1);
         assert!(with(5).all(|slot| !slot.shared));
-        assert_eq!(with(6).count(), 2);
+        assert_eq!(with(6).count(), 3);
         assert!(with(6).all(|slot| slot.shared));
         assert!(slots.iter().all(|slot| LINES.contains(&slot.gsi)));
         let mut ends = slots.iter().map(|slot| slot.address + slot.size);

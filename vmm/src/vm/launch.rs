@@ -46,7 +46,7 @@ use kvmprof_recording::Sysroot;
 pub struct VmConfig {
     /// The machine.
     pub machine: MachineConfig,
-    /// Its disks, at most [`DISKS_MAX`].
+    /// Its disks, at most [`crate::disk::DISKS_MAX`].
     pub disks: Vec<DiskOptions>,
     /// Where its console is.
     pub console: Console,
