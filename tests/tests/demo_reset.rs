@@ -52,10 +52,14 @@ fn a_reset_guest_starts_anew_and_is_profiled_on() {
             pcs.read_ticks(500);
             let greeting = until("the guest has started", || {
                 let console = guest.console();
-                (!console.is_empty()).then_some(console)
+                console.ends_with('\n').then_some(console)
             });
             let before = Accounts::of(&connection);
             reset(&guest);
+            // A reset in the middle of the greeting would cut it short.
+            until("the guest has started anew", || {
+                (guest.console() == greeting.repeat(2)).then_some(())
+            });
             reset(&guest);
             let after = Accounts::of(&connection);
             after.check();
