@@ -30,6 +30,9 @@ pub const REGISTERS_SIZE: u32 = 0x1000;
 /// Offset of the register for a driver's notification of a queue.
 pub const QUEUE_NOTIFY: u32 = VIRTIO_MMIO_QUEUE_NOTIFY;
 
+/// Offset of the register for the device's status, by which a driver that writes 0 resets the device (section 4.2.2).
+pub const STATUS: u32 = VIRTIO_MMIO_STATUS;
+
 const MAGIC: u32 = u32::from_le_bytes(*b"virt");
 const VERSION: u32 = 2;
 const VENDOR: u32 = u32::from_le_bytes(*b"KVMP");

@@ -14,7 +14,7 @@ pub mod net;
 mod queue;
 
 pub use mmio::{
-    Effect, InterruptStatus, MmioTransport, QUEUE_NOTIFY, REGISTERS_SIZE, TransportCounts,
+    Effect, InterruptStatus, MmioTransport, QUEUE_NOTIFY, REGISTERS_SIZE, STATUS, TransportCounts,
 };
 pub use queue::{Direction, QUEUE_FEATURES, QueueError, QueueLayout, Virtqueue};
 

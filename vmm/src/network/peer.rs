@@ -1,5 +1,6 @@
 //! The other end of a network device, as the thread that serves the device sees it.
 
+use std::io;
 use std::os::fd::BorrowedFd;
 
 use kvmprof_devices::virtio::net::{Link, Offloads};
@@ -29,6 +30,14 @@ pub trait Peer: Link + Send {
 
     /// What it has done wrong until now.
     fn faults(&self) -> u64;
+}
+
+/// Whether reading or writing failed only because there is nothing, or no room, at this moment.
+pub fn is_later(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
 }
 
 /// Says what is wrong with the other end, a bounded number of times.

@@ -11,7 +11,7 @@ use kvmprof_devices::virtio::net::{
 };
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::peer::{Complaints, Peer};
+use super::peer::{Complaints, Peer, is_later};
 
 /// Reads for one frame before others have their turn.
 const READS: usize = 8;
@@ -177,13 +177,6 @@ impl Peer for SocketPeer {
     fn faults(&self) -> u64 {
         self.faults
     }
-}
-
-fn is_later(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-    )
 }
 
 /// Connects without waiting: a peer that doesn't accept is none.

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use kvmprof_devices::virtio::net::{HEADER_SIZE, Link, Offloads, Sent};
 use rustix::net::{AddressFamily, SocketType};
 
-use super::peer::{Complaints, Peer};
+use super::peer::{Complaints, Peer, is_later};
 
 const DEVICE: &str = "/dev/net/tun";
 
@@ -198,13 +198,6 @@ impl Peer for TapPeer {
     fn faults(&self) -> u64 {
         self.faults
     }
-}
-
-fn is_later(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-    )
 }
 
 /// The file has no interface any more.

@@ -47,15 +47,6 @@ impl BlockRecord {
             device.with(|transport, _| transport.device().counts())
         })
     }
-
-    /// How often the driver has reset it.
-    #[must_use]
-    pub fn resets(&self) -> u64 {
-        let device = self.device.get();
-        device.map_or(0, |device| {
-            device.with(|transport, _| transport.counts().resets)
-        })
-    }
 }
 
 impl BlockParts {

@@ -4,15 +4,14 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use kvm_ioctls::{IoEventAddress, NoDatamatch, VmFd};
-use kvmprof_devices::virtio::{Effect, InterruptStatus, MmioTransport, QUEUE_NOTIFY, VirtioDevice};
+use kvmprof_devices::virtio::{
+    Effect, InterruptStatus, MmioTransport, QUEUE_NOTIFY, STATUS, VirtioDevice,
+};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::thread::DeviceThread;
 use crate::lock::lock;
 use crate::machine::{GuestMemory, MachineError, VirtioSlot};
-
-/// The register by which a driver resets the device when it writes 0 (virtio 1.2, section 4.2.2).
-const STATUS: u64 = 0x70;
 
 /// What is to become a virtio device of a machine, before there is guest memory.
 pub trait VirtioParts: Send {
@@ -48,7 +47,7 @@ pub trait MmioRegisters: Send + Sync {
 
     /// Resets the device, as its driver would: memory isn't touched before there is a driver again.
     fn reset(&self) {
-        self.write(STATUS, &[0; 4]);
+        self.write(STATUS.into(), &[0; 4]);
     }
 }
 
