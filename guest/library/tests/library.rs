@@ -1,5 +1,5 @@
 //! The library and its headers, as programs in C and C++ on a machine without `/dev/profil` and `/dev/pmc` see them. What it does
-//! where they are, `tests/tests/linux_profil` and `linux_pmc` of the whole system's tests are about.
+//! where they are, `tests/tests/linux/profil` and `linux/pmc` of the whole system's tests are about.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};

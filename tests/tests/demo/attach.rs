@@ -1,0 +1,276 @@
+//! `kvmprof attach`: guests that another process runs, this one or a `kvmprof run`.
+
+use std::fs;
+use std::process;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::PROF_ALL;
+use kvmprof_abi::wire::device;
+use kvmprof_demo_guest::{Mode, ROWS, rows};
+use kvmprof_recording::Mode as SampleMode;
+use kvmprof_tests::{
+    Boot, Clock, CpuPressure, Guest, Machine, Sampled, assert_share, demo_row, on_kvm, recorded,
+    run, sampling_rate, share, until,
+};
+use kvmprof_vmm::virtio::GuestAccess;
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// It checks what it reads, and halts on an error.
+const CHECKED: Boot = Boot::Test("workload=mmio");
+const NO_OPTIONS: [&str; 0] = [];
+
+/// A guest in this process, which nobody holds or samples.
+fn machine(boot: Boot, vcpus: u16) -> Machine {
+    Machine::start_with_ports(boot, vcpus, Clock::default(), GuestAccess::None)
+}
+
+/// The clock's ledger in a status document, which balances.
+fn ledger(guest: &Guest) -> [u64; 5] {
+    let status = guest.status();
+    let ledger = &status["clock"]["ledger"];
+    let [ticks, sampled, idle, stolen, lost] =
+        ["ticks", "sampled", "idle", "stolen", "lost"].map(|name| ledger[name].as_u64().unwrap());
+    assert_eq!(ticks, sampled + idle + stolen + lost, "{ledger}");
+    [ticks, sampled, idle, stolen, lost]
+}
+
+/// Waits until the guest's clock has taken so many samples.
+fn until_sampled(guest: &Guest, samples: u64) {
+    until("enough is sampled", || {
+        let [_, sampled, ..] = ledger(guest);
+        (sampled >= samples).then_some(())
+    });
+}
+
+/// As [`machine`]'s own clock would see it.
+#[test]
+fn a_recording_agrees_with_the_guests_own_count() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        let machine = machine(Boot::Demo, 1);
+        machine.truth();
+        let hz = sampling_rate(250).to_string();
+        let pressure = CpuPressure::begin();
+        let before = machine.truth();
+        let options = ["--hz", &hz, "--jitter", "--record", path.to_str().unwrap()];
+        let attached = Guest::attach(process::id(), Some(Boot::Demo), options);
+        until_sampled(&attached, 1500);
+        let cycles = machine.truth().cycles_since(&before);
+        let status = attached.status();
+        assert_eq!(status["clock"]["source"], "ptrace");
+        assert_eq!(status["machine"]["memory_bytes"], 64 << 20);
+        attached.stop();
+        machine.stop();
+        let (samples, contents) = recorded(&path);
+        let account = contents.account;
+        assert_eq!(contents.closed, Some(account));
+        let mut counts = [0; ROWS];
+        for sample in &samples {
+            counts[demo_row(sample)] += 1;
+        }
+        let idle = rows().iter().position(|row| row.mode == Mode::Idle);
+        counts[idle.unwrap()] += account.idle;
+        let whole = counts.iter().sum();
+        let sampled = Sampled::new(whole, account.stolen, account.lost, &pressure);
+        let busy: u64 = cycles.iter().sum();
+        for (row, (count, cycles)) in rows().iter().zip(counts.into_iter().zip(cycles)) {
+            let shares = (share(count, whole), share(cycles, busy));
+            assert_share(row.name, shares, sampled);
+        }
+    });
+}
+
+/// Whatever a vCPU's thread does when kvmprof is killed, it goes on with it: the guest checks each value that it reads.
+#[test]
+fn a_killed_kvmprof_leaves_no_trace() {
+    on_kvm(|| {
+        let machine = machine(CHECKED, 2);
+        let mut delay = 1_u64;
+        for _ in 0..100 {
+            let attached = Guest::attach(process::id(), Some(CHECKED), ["--hz", "1000"]);
+            let pcs = attached.open();
+            pcs.ioctl(PROF_ALL, 0);
+            // A different number of samples each time, so that it is killed anywhere.
+            delay = delay
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            until_sampled(&attached, delay >> 61);
+            drop(attached);
+        }
+        machine.until_rounds(1000, || {});
+        machine.stop();
+    });
+}
+
+/// Each one finds the guest as the first one did.
+#[test]
+fn it_attaches_again_and_again_and_twice_at_once() {
+    on_kvm(|| {
+        let machine = machine(Boot::Demo, 2);
+        machine.truth();
+        let pid = process::id();
+        let first = Guest::attach(pid, Some(Boot::Demo), ["--hz", "100"]);
+        let second = Guest::attach(pid, Some(Boot::Demo), ["--hz", "100"]);
+        let clients = [first.open(), second.open()];
+        for client in &clients {
+            client.ioctl(PROF_ALL, 0);
+        }
+        until_sampled(&first, 100);
+        until_sampled(&second, 100);
+        drop(clients);
+        first.stop();
+        second.stop();
+        for _ in 0..30 {
+            Guest::attach(pid, Some(Boot::Demo), NO_OPTIONS).stop();
+        }
+        let before = machine.truth();
+        until("the guest goes on", || {
+            let now = machine.truth();
+            let mut vcpus = now.vcpus.iter().zip(&before.vcpus);
+            vcpus
+                .all(|(now, before)| now.updates > before.updates + 10)
+                .then_some(())
+        });
+        machine.stop();
+    });
+}
+
+/// What a process holds: its descriptors and its threads, none of which is traced.
+fn holdings() -> [usize; 2] {
+    let count = |folder| fs::read_dir(folder).unwrap().count();
+    for task in fs::read_dir("/proc/self/task").unwrap() {
+        let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        assert!(status.contains("TracerPid:\t0\n"), "{status}");
+    }
+    [count("/proc/self/fd"), count("/proc/self/task")]
+}
+
+/// The VMM and the guest, which checks each value that it reads, are as before.
+#[test]
+fn two_hundred_times_leave_nothing_behind() {
+    on_kvm(|| {
+        let machine = machine(CHECKED, 1);
+        machine.until_rounds(10, || {});
+        let before = holdings();
+        for round in 0..200 {
+            let capture = ["ptrace", "kernel"][round % 2];
+            let options = ["--hz", "1000", "--capture", capture];
+            let mut attached = Guest::attach(process::id(), Some(CHECKED), options);
+            let socket = attached.socket();
+            // Some end while they sample, some before they do.
+            if round % 5 < 2 {
+                let pcs = attached.open();
+                pcs.ioctl(PROF_ALL, 0);
+                until_sampled(&attached, 5);
+            }
+            attached.signal(Signal::TERM);
+            let ran = attached.wait();
+            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{round}");
+            assert!(!socket.exists(), "{round}");
+        }
+        assert_eq!(holdings(), before);
+        machine.until_rounds(1000, || {});
+        machine.stop();
+    });
+}
+
+/// While its VMM is stopped a guest's ticks are stolen; its end is kvmprof's.
+#[test]
+fn a_stopped_vmm_is_waited_for_and_its_end_noticed() {
+    on_kvm(|| {
+        let mut vmm = Guest::start(Boot::Demo, NO_OPTIONS);
+        let mut attached = Guest::attach(vmm.pid(), Some(Boot::Demo), ["--hz", "100"]);
+        let pcs = attached.open();
+        pcs.ioctl(PROF_ALL, 0);
+        until_sampled(&attached, 20);
+        vmm.signal(Signal::STOP);
+        let [.., before, _] = ledger(&attached);
+        until("ticks are stolen", || {
+            let [.., stolen, _] = ledger(&attached);
+            (stolen >= before + 50).then_some(())
+        });
+        vmm.signal(Signal::CONT);
+        let [_, sampled, ..] = ledger(&attached);
+        until_sampled(&attached, sampled + 20);
+        drop(pcs);
+        vmm.signal(Signal::TERM);
+        assert_eq!(vmm.wait().status, 0);
+        let ran = attached.wait();
+        assert_eq!(ran.status, 0, "{ran:?}");
+        assert!(ran.stderr.contains("has ended"), "{ran:?}");
+    });
+}
+
+/// What only a VMM can do isn't there.
+#[test]
+fn what_takes_a_vmm_of_ones_own_is_refused() {
+    on_kvm(|| {
+        let machine = machine(Boot::Demo, 1);
+        machine.truth();
+        let attached = Guest::attach(process::id(), Some(Boot::Demo), NO_OPTIONS);
+        let connection = attached.connect();
+        for number in [device::PROFIL, device::PMC] {
+            let opened = connection.open(number, 0);
+            assert_eq!(
+                opened.err().and_then(|error| error.errno()),
+                Some(Errno::ENODEV)
+            );
+        }
+        let file = attached.folder().join("events").display().to_string();
+        let ran = attached.command(
+            "record",
+            &["--event", "exits:1", "--output", &file, "--seconds", "1"],
+        );
+        ran.assert_refused(1, &["--event", "attach"]);
+        attached.stop();
+        machine.stop();
+    });
+}
+
+#[test]
+fn errors_say_what_is_wrong() {
+    on_kvm(|| {
+        run(["attach", "nobody", "--socket", "/tmp/x"])
+            .assert_refused(1, &["nobody", "kvmprof list"]);
+        let own = process::id().to_string();
+        run(["attach", &own, "--socket", "/tmp/x"]).assert_refused(1, &["kvmprof list"]);
+        run(["attach", &own]).assert_refused(2, &["--socket", "--record"]);
+        run(["attach", &own, "--socket", "/tmp/x", "--hz", "0"]).assert_refused(2, &["--hz"]);
+        let machine = machine(Boot::Demo, 1);
+        let words = ["attach", &own, "--socket", "/tmp/x", "--kernel"];
+        run(words.into_iter().chain(["/nowhere"])).assert_refused(1, &["/nowhere"]);
+        run(words.into_iter().chain(["/etc/passwd"])).assert_refused(1, &["/etc/passwd"]);
+        let there = [
+            "attach",
+            &own,
+            "--record",
+            "/nowhere/recording",
+            "--pid-at",
+            "none",
+        ];
+        run(there).assert_refused(1, &["/nowhere/recording"]);
+        machine.stop();
+    });
+}
+
+/// Without --kernel and --pid-at, a guest that runs no Linux is told so, and sampled all the same.
+#[test]
+fn a_guest_without_linux_is_sampled_without_processes() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        let machine = machine(Boot::Demo, 1);
+        machine.truth();
+        let options = ["--pid-at", "none", "--record", path.to_str().unwrap()];
+        let attached = Guest::attach(process::id(), None, options);
+        until_sampled(&attached, 50);
+        assert_eq!(attached.status()["machine"]["linux"], Value::Null);
+        attached.stop();
+        machine.stop();
+        let (samples, _) = recorded(&path);
+        assert!(samples.iter().all(|sample| sample.pid == -1));
+        assert!(samples.iter().any(|sample| sample.mode == SampleMode::User));
+    });
+}

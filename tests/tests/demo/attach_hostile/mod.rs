@@ -1,0 +1,282 @@
+//! VMMs that lie, and do at the worst moment what a VMM may do: `kvmprof attach` reports nonsense about them at most.
+
+mod vmm;
+
+use std::fs;
+
+use kvmprof_abi::wire::device;
+use kvmprof_client::Connection;
+use kvmprof_recording::Sample;
+use kvmprof_tests::{Guest, Ran, on_kvm, recorded, run, until};
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+use vmm::{Vmm, be_vmm};
+
+/// A status document is some KiB.
+const MAX_STATUS: usize = 1 << 20;
+const CAPTURES: [&str; 2] = ["ptrace", "kernel"];
+/// The pid of the process that the synthetic guest runs.
+const PID: i32 = 41;
+
+/// The VMM's process: see `vmm.rs`.
+#[test]
+fn the_vmm() {
+    be_vmm();
+}
+
+/// kvmprof, attached to the guest of a VMM and recording.
+struct Attached {
+    guest: Guest,
+    folder: TempDir,
+}
+
+impl Attached {
+    fn start(vmm: &Vmm, capture: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let record = folder.path().join("recording").display().to_string();
+        let options = ["--hz", "500", "--capture", capture, "--record", &record];
+        let guest = Guest::attach(vmm.pid(), None, options);
+        Self { guest, folder }
+    }
+
+    fn sampled(&self) -> u64 {
+        let status = self.guest.status();
+        status["clock"]["ledger"]["sampled"].as_u64().unwrap()
+    }
+
+    /// How many ticks there were; `None` once it has ended.
+    fn ticks(&self) -> Option<u64> {
+        let connection = Connection::connect(&self.guest.socket()).ok()?;
+        let document = connection.snapshot(device::STATUS, MAX_STATUS).ok()?;
+        let status: Value = serde_json::from_slice(&document).unwrap();
+        status["clock"]["ledger"]["ticks"].as_u64()
+    }
+
+    fn until_ticks(&self, more: u64) {
+        let before = self.ticks().unwrap();
+        until("the clock goes on", || {
+            (self.ticks() > Some(before + more)).then_some(())
+        });
+    }
+
+    fn until_sampled(&self, more: u64) {
+        let before = self.sampled();
+        until("enough is sampled", || {
+            (self.sampled() >= before + more).then_some(())
+        });
+    }
+
+    /// Waits for its end; its recording is whole. What it has said, and the samples.
+    fn wait(&mut self) -> (Ran, Vec<Sample>) {
+        let ran = self.guest.wait();
+        assert_eq!(ran.status, 0, "{ran:?}");
+        assert!(!ran.stderr.contains("panicked"), "{ran:?}");
+        let (samples, contents) = recorded(&self.folder.path().join("recording"));
+        assert_eq!(contents.closed, Some(contents.account));
+        assert!(contents.account.balances(), "{:?}", contents.account);
+        (ran, samples)
+    }
+
+    /// Ends it.
+    fn stop(mut self) -> (Ran, Vec<Sample>) {
+        self.guest.signal(Signal::TERM);
+        self.wait()
+    }
+}
+
+/// All samples are of the synthetic guest's process, in its kernel.
+fn check_samples(samples: &[Sample]) {
+    assert!(samples.len() >= 20, "{}", samples.len());
+    let right = samples.iter().filter(|sample| sample.pid == PID);
+    // The first ones may come before it is known where processes are.
+    assert!(right.count() * 10 >= samples.len() * 9);
+}
+
+/// What the other tests take for granted.
+#[test]
+fn the_synthetic_guest_is_known_by_its_memory() {
+    on_kvm(|| {
+        let vmm = Vmm::start();
+        for capture in CAPTURES {
+            let attached = Attached::start(&vmm, capture);
+            attached.until_sampled(100);
+            let status = attached.guest.status();
+            assert_eq!(status["machine"]["linux"]["release"], "6.99.0-test");
+            let (ran, samples) = attached.stop();
+            assert_eq!(ran.stderr, "");
+            check_samples(&samples);
+        }
+    });
+}
+
+#[test]
+fn a_reboot_ends_it() {
+    on_kvm(|| {
+        for capture in CAPTURES {
+            let mut vmm = Vmm::start();
+            let mut attached = Attached::start(&vmm, capture);
+            attached.until_sampled(100);
+            vmm.tell("reboot");
+            let (ran, samples) = attached.wait();
+            assert!(ran.stderr.contains("has rebooted"), "{ran:?}");
+            check_samples(&samples);
+            assert!(vmm.is_running());
+        }
+    });
+}
+
+#[test]
+fn a_vmm_that_executes_another_program_has_ended() {
+    on_kvm(|| {
+        for capture in CAPTURES {
+            let mut vmm = Vmm::start();
+            let mut attached = Attached::start(&vmm, capture);
+            attached.until_sampled(100);
+            vmm.begin("exec sleep 1000");
+            let (ran, samples) = attached.wait();
+            assert!(ran.stderr.contains("has ended"), "{ran:?}");
+            check_samples(&samples);
+            assert!(vmm.is_running());
+        }
+    });
+}
+
+/// Slots are removed, added and moved all the time, as by a balloon and by hotplug.
+#[test]
+fn slots_may_change_while_it_is_attached() {
+    on_kvm(|| {
+        for capture in CAPTURES {
+            let mut vmm = Vmm::start();
+            let attached = Attached::start(&vmm, capture);
+            attached.until_sampled(50);
+            vmm.tell("move-slots 25");
+            vmm.tell("alias");
+            attached.until_sampled(500);
+            let (_, samples) = attached.stop();
+            check_samples(&samples[samples.len() - 400..]);
+        }
+    });
+}
+
+/// Memory that can't be read any more is an unknown process, and no signal for kvmprof.
+#[test]
+fn memory_may_go_away_while_it_is_attached() {
+    on_kvm(|| {
+        for capture in CAPTURES {
+            // What the VMM itself may not read can still be read through /proc, and of the second the kernel's image alone is lost.
+            for (way, is_known) in [
+                ("protect", capture == "ptrace"),
+                ("cut 4194304", true),
+                ("cut 0", false),
+                ("unmap", false),
+            ] {
+                let mut vmm = Vmm::start();
+                let attached = Attached::start(&vmm, capture);
+                attached.until_sampled(50);
+                vmm.tell(way);
+                attached.until_ticks(500);
+                let (ran, samples) = attached.stop();
+                assert_eq!(ran.stderr, "", "{way}");
+                // Those before it went away.
+                check_samples(&samples[..50]);
+                let last = samples.last().unwrap();
+                assert_eq!(last.pid == PID, is_known, "{way}: {last:?}");
+                assert!(vmm.is_running());
+            }
+        }
+    });
+}
+
+/// A vCPU's thread that ends, a vCPU that is closed, and a guest of which one is left.
+#[test]
+fn a_vcpu_may_go_away_while_it_is_attached() {
+    on_kvm(|| {
+        for capture in CAPTURES {
+            let mut vmm = Vmm::start();
+            let mut attached = Attached::start(&vmm, capture);
+            attached.until_sampled(50);
+            vmm.tell("end-thread");
+            let (ran, samples) = attached.wait();
+            assert!(ran.stderr.contains("has ended"), "{ran:?}");
+            check_samples(&samples);
+
+            let mut vmm = Vmm::start();
+            let attached = Attached::start(&vmm, capture);
+            attached.until_sampled(50);
+            vmm.tell("close");
+            attached.until_ticks(100);
+            let (ran, samples) = attached.stop();
+            let says_so = ran.stderr.matches("A tick of vCPU 0 is lost").count();
+            assert_eq!(says_so, usize::from(capture == "ptrace"), "{ran:?}");
+            check_samples(&samples);
+
+            let mut vmm = Vmm::start();
+            let mut attached = Attached::start(&vmm, capture);
+            attached.until_sampled(50);
+            vmm.tell("close-vm");
+            let (ran, _) = attached.wait();
+            assert!(ran.stderr.contains("has ended"), "{ran:?}");
+        }
+    });
+}
+
+/// Kernels with wrong page tables, tasks, symbols and types are looked at within bounds, and answered for.
+#[test]
+fn nonsense_in_memory_is_nonsense_in_the_report() {
+    on_kvm(|| {
+        let places = [3, 30, 3000, 30_000].into_iter().cycle();
+        let noise = (1..=12_u64).zip(places);
+        let ways = noise.map(|(seed, places)| format!("noise {} {places}", seed * 0x9e37_79b9));
+        for (way, capture) in ways
+            .chain(["cycle".into(), "cut 0".into()])
+            .zip(CAPTURES.into_iter().cycle())
+        {
+            let mut vmm = Vmm::start();
+            vmm.tell(&way);
+            let mut attached = Attached::start(&vmm, capture);
+            // It may take the guest for one that reboots, and end.
+            let has_ended = until("ticks are counted, or it ends", || {
+                let is_over = attached.guest.has_ended();
+                (is_over || attached.ticks() > Some(100)).then_some(is_over)
+            });
+            if has_ended {
+                attached.wait();
+            } else {
+                attached.stop();
+            }
+            assert!(vmm.is_running());
+        }
+    });
+}
+
+/// Terminals, tables and walks stand what a process calls itself, how many descriptors it has, and what it pretends.
+#[test]
+fn names_and_descriptors_are_only_shown() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let evil = "\u{1b}[31mevil\n\u{7}";
+        let program = folder.path().join(evil);
+        fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        let mut vmm = Vmm::start_as(&program, evil);
+        vmm.tell("copy 900");
+        let ran = run(["list"]);
+        assert_eq!(ran.status, 0, "{ran:?}");
+        assert!(!ran.stdout.contains(['\x1b', '\x07']), "{ran:?}");
+        let pid = vmm.pid().to_string();
+        let lines = ran
+            .stdout
+            .lines()
+            .filter(|line| line.split_whitespace().next() == Some(&pid));
+        assert_eq!(lines.count(), 1, "{ran:?}");
+        let document = run(["list", "--json"]).stdout;
+        let document: Value = serde_json::from_str(&document).unwrap();
+        let mut guests = document["guests"].as_array().unwrap().iter();
+        let guest = guests.find(|guest| guest["pid"] == vmm.pid()).unwrap();
+        assert_eq!(guest["name"], evil);
+        let attached = Attached::start(&vmm, "ptrace");
+        attached.until_sampled(50);
+        let (_, samples) = attached.stop();
+        check_samples(&samples);
+    });
+}

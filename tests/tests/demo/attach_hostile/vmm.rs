@@ -1,0 +1,427 @@
+//! A VMM that does what it is told, in a process of its own: this test program, started again.
+//!
+//! Its guest is one vCPU in the kernel of a synthetic Linux guest, in an endless loop.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write, stdin};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
+use std::os::unix::thread::JoinHandleExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use kvm_bindings::{kvm_regs, kvm_segment, kvm_sregs, kvm_userspace_memory_region};
+use kvm_ioctls::{Kvm, VcpuFd, VmFd};
+use kvmprof_introspection::Registers;
+use kvmprof_introspection::testing::kernel::{HOT, offsets};
+use kvmprof_introspection::testing::linux_guest::{IMAGE, LinuxGuest, MEMORY};
+use vm_memory::{Bytes, GuestAddress};
+
+/// Set in the process that is the VMM.
+const IS_VMM: &str = "KVMPROF_TEST_VMM";
+/// What its lines for the test begin with.
+const MARK: &str = "vmm: ";
+/// Bits of the control registers that a guest in long mode has on.
+const CR0: u64 = 0x8005_0033;
+const PAE: u64 = 1 << 5;
+const LONG_MODE: u64 = 0x500;
+/// A jump to itself.
+const LOOP: [u8; 2] = [0xeb, 0xfe];
+
+/// The VMM, seen by a test. Dropped, it is killed.
+pub struct Vmm {
+    child: Child,
+    input: ChildStdin,
+    answers: Box<dyn Iterator<Item = String>>,
+}
+
+impl Vmm {
+    /// Starts it, and waits until its vCPU runs.
+    pub fn start() -> Self {
+        Self::start_as(&env::current_exe().unwrap(), "guest")
+    }
+
+    /// Starts it as `program`, a copy of this one, with `name` for its guest.
+    pub fn start_as(program: &Path, name: impl AsRef<OsStr>) -> Self {
+        let mut child = Command::new(program)
+            .args([
+                "--nocapture",
+                "--exact",
+                "attach_hostile::the_vmm",
+                "--",
+                "-name",
+            ])
+            .arg(name)
+            .env(IS_VMM, "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let answers = lines.map_while(Result::ok).filter_map(|line| {
+            let (_, answer) = line.split_once(MARK)?;
+            Some(answer.to_owned())
+        });
+        let mut vmm = Self {
+            input: child.stdin.take().unwrap(),
+            child,
+            answers: Box::new(answers),
+        };
+        assert_eq!(vmm.answers.next().as_deref(), Some("ready"));
+        vmm
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Has it do something, and waits until it has.
+    pub fn tell(&mut self, command: &str) {
+        self.begin(command);
+        assert_eq!(self.answers.next().as_deref(), Some("done"), "{command}");
+    }
+
+    /// Has it do something that it doesn't come back from.
+    pub fn begin(&mut self, command: &str) {
+        writeln!(self.input, "{command}").unwrap();
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Vmm {
+    fn drop(&mut self) {
+        // It may have ended, and been waited for, already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The life of the process that is the VMM; nothing in any other one.
+pub fn be_vmm() {
+    if env::var_os(IS_VMM).is_none() {
+        return;
+    }
+    // In a shared memory file, so that the file can be cut short under the guest.
+    let memory = Memory::new(MEMORY);
+    memory.write(0, &image());
+    let mut host = Host::new(memory);
+    say("ready");
+    for line in stdin().lock().lines().map_while(Result::ok) {
+        let words: Vec<&str> = line.split(' ').collect();
+        host.obey(&words);
+        say("done");
+    }
+}
+
+fn say(word: &str) {
+    println!("\n{MARK}{word}");
+}
+
+/// The synthetic guest's memory, with a loop where its vCPU is.
+fn image() -> Vec<u8> {
+    let guest = LinuxGuest::new(HOT);
+    guest.write(IMAGE + offsets::FRAMED, &LOOP);
+    let mut bytes = vec![0; MEMORY];
+    guest
+        .memory
+        .read_slice(&mut bytes, GuestAddress(0))
+        .unwrap();
+    bytes
+}
+
+/// Memory that the guest may get.
+struct Memory {
+    file: File,
+    address: u64,
+    length: usize,
+}
+
+impl Memory {
+    fn new(length: usize) -> Self {
+        // SAFETY: the name ends with a NUL; a new descriptor is this one's alone.
+        let file = unsafe { File::from_raw_fd(libc::memfd_create(c"kvm-vm".as_ptr(), 0)) };
+        file.set_len(length as u64).unwrap();
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let fd = file.as_raw_fd();
+        // SAFETY: a new mapping at a place that the kernel chooses.
+        let address =
+            unsafe { libc::mmap(std::ptr::null_mut(), length, both, libc::MAP_SHARED, fd, 0) };
+        assert_ne!(address, libc::MAP_FAILED);
+        Self {
+            file,
+            address: address as u64,
+            length,
+        }
+    }
+
+    /// By the file, which is there whatever became of the mapping.
+    fn write(&self, at: u64, bytes: &[u8]) {
+        self.file.write_all_at(bytes, at).unwrap();
+    }
+
+    fn protect(&self, protection: i32) {
+        // SAFETY: nothing in this process refers to this mapping but by system calls.
+        let result = unsafe { libc::mprotect(self.address as *mut _, self.length, protection) };
+        assert_eq!(result, 0);
+    }
+
+    fn unmap(&self) {
+        // SAFETY: as above.
+        let result = unsafe { libc::munmap(self.address as *mut _, self.length) };
+        assert_eq!(result, 0);
+    }
+}
+
+/// What the vCPU's thread does between two runs.
+enum Order {
+    /// Go on with these registers.
+    Registers(Box<(kvm_regs, kvm_sregs)>),
+    /// Close the vCPU and go on without it.
+    Close,
+    /// End the thread.
+    End,
+}
+
+struct Host {
+    vm: Option<VmFd>,
+    memory: Memory,
+    orders: Sender<(Order, Sender<()>)>,
+    thread: JoinHandle<()>,
+    copies: Vec<File>,
+    jiffies: Arc<Mutex<Option<u64>>>,
+}
+
+impl Host {
+    fn new(memory: Memory) -> Self {
+        catch_signal();
+        let vm = Kvm::new().unwrap().create_vm().unwrap();
+        set_slot(&vm, 0, 0, memory.address, memory.length as u64);
+        let vcpu = vm.create_vcpu(0).unwrap();
+        let registers = registers_of(&vcpu, &LinuxGuest::new(HOT).kernel(0));
+        let (orders, received) = channel();
+        let thread = thread::Builder::new().name("vcpu 0".into());
+        let thread = thread.spawn(move || run(vcpu, &received)).unwrap();
+        let host = Self {
+            vm: Some(vm),
+            memory,
+            orders,
+            thread,
+            copies: Vec::new(),
+            jiffies: Arc::new(Mutex::new(Some(1000))),
+        };
+        host.order(Order::Registers(Box::new(registers)));
+        host.keep_time();
+        host
+    }
+
+    /// Advances the guest's clock, as its timer would.
+    fn keep_time(&self) {
+        let jiffies = Arc::clone(&self.jiffies);
+        let file = self.memory.file.try_clone().unwrap();
+        thread::spawn(move || {
+            loop {
+                if let Some(now) = jiffies.lock().unwrap().as_mut() {
+                    *now += 1;
+                    let at = IMAGE + offsets::JIFFIES;
+                    file.write_all_at(&now.to_le_bytes(), at).unwrap();
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+    }
+
+    fn order(&self, order: Order) {
+        let (done, answer) = channel();
+        self.orders.send((order, done)).unwrap();
+        while answer.recv_timeout(Duration::from_millis(10)).is_err() {
+            if self.thread.is_finished() {
+                break;
+            }
+            // SAFETY: the thread is joined by nobody, so that its id is valid; the signal has a handler.
+            unsafe { libc::pthread_kill(self.thread.as_pthread_t(), libc::SIGUSR1) };
+        }
+    }
+
+    fn obey(&mut self, words: &[&str]) {
+        let number = |index: usize| words[index].parse::<u64>().unwrap();
+        match words[0] {
+            "reboot" => self.reboot(),
+            "exec" => panic!("{}", Command::new(words[1]).arg(words[2]).exec()),
+            "move-slots" => self.move_slots(number(1)),
+            "protect" => self.memory.protect(libc::PROT_NONE),
+            "unmap" => self.memory.unmap(),
+            "cut" => {
+                // What keeps the time would make it longer again.
+                *self.jiffies.lock().unwrap() = None;
+                self.memory.file.set_len(number(1)).unwrap();
+            }
+            "noise" => self.make_noise(number(1), number(2)),
+            "cycle" => self.make_cycles(),
+            "alias" => self.alias(),
+            "copy" => self.copy(number(1)),
+            "close" => self.order(Order::Close),
+            "end-thread" => self.order(Order::End),
+            "close-vm" => drop(self.vm.take()),
+            other => panic!("{other}"),
+        }
+    }
+
+    /// The vCPU is reset, as by a keyboard controller; nothing is taken out of memory.
+    fn reboot(&self) {
+        *self.jiffies.lock().unwrap() = None;
+        let vcpu = Kvm::new().unwrap().create_vm().unwrap();
+        let vcpu = vcpu.create_vcpu(0).unwrap();
+        let reset = (vcpu.get_regs().unwrap(), vcpu.get_sregs().unwrap());
+        self.order(Order::Registers(Box::new(reset)));
+    }
+
+    /// Takes all memory from the guest and gives it back, and has other slots come and go, so many times.
+    fn move_slots(&self, times: u64) {
+        let vm = self.vm.as_ref().unwrap();
+        let (address, length) = (self.memory.address, self.memory.length as u64);
+        for time in 0..times {
+            let (slot, place) = (1 + (time % 7) as u32, 1 << 32);
+            set_slot(vm, slot, place + time * 0x1000, address, 0x1000);
+            set_slot(vm, 0, 0, address, 0);
+            set_slot(vm, 0, 0, address, length);
+            set_slot(vm, slot, 0, address, 0);
+        }
+    }
+
+    /// Puts random bytes to `places` random places of the image, the page tables and the tasks.
+    fn make_noise(&self, seed: u64, places: u64) {
+        let mut state = seed | 1;
+        for place in 0..places {
+            // Marsaglia's xorshift.
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let (start, length) = match place % 4 {
+                0 => (0x1_0000, 0x8000),
+                1 => (0x20_0000, 0x3000),
+                _ => (IMAGE, offsets::END),
+            };
+            self.memory
+                .write(start + state % length / 8 * 8, &state.to_le_bytes());
+        }
+    }
+
+    /// Each page table leads to itself.
+    fn make_cycles(&self) {
+        for table in (0x1_0000..0x1_8000_u64).step_by(4096) {
+            for entry in (0..4096).step_by(8) {
+                self.memory.write(table + entry, &(table | 3).to_le_bytes());
+            }
+        }
+    }
+
+    /// Slots over other parts of this process: its stack, and what isn't mapped at all.
+    fn alias(&self) {
+        let vm = self.vm.as_ref().unwrap();
+        let own = std::ptr::from_ref(self) as u64 & !0xfff;
+        set_slot(vm, 8, 2 << 32, own, 0x1000);
+        set_slot(vm, 9, 3 << 32, 0x1000, 1 << 30);
+        set_slot(vm, 10, 4 << 32, 0x7000_0000_0000, 1 << 40);
+    }
+
+    /// So many more descriptors of the guest.
+    fn copy(&mut self, count: u64) {
+        let fd = self.vm.as_ref().unwrap().as_raw_fd();
+        for _ in 0..count {
+            // SAFETY: `fd` is open; the new descriptor is this one's alone.
+            let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+            assert!(copy >= 0, "{}", std::io::Error::last_os_error());
+            // SAFETY: as above.
+            self.copies.push(unsafe { File::from_raw_fd(copy) });
+        }
+    }
+}
+
+/// The life of the vCPU's thread: whatever the guest does, it goes on.
+fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
+    let mut vcpu = Some(vcpu);
+    loop {
+        match vcpu.as_mut().map(VcpuFd::run) {
+            Some(Err(error)) if error.errno() == libc::EINTR => {}
+            // What it does has no effect, and neither have failures; its thread is as busy as it would be.
+            Some(_) => std::hint::spin_loop(),
+            None => thread::sleep(Duration::from_millis(10)),
+        }
+        if let Ok((order, done)) = orders.try_recv() {
+            match (order, &vcpu) {
+                (Order::Registers(registers), Some(vcpu)) => {
+                    vcpu.set_sregs(&registers.1).unwrap();
+                    vcpu.set_regs(&registers.0).unwrap();
+                }
+                (Order::Registers(_), None) => {}
+                (Order::Close, _) => vcpu = None,
+                (Order::End, _) => return,
+            }
+            done.send(()).unwrap();
+        }
+    }
+}
+
+fn set_slot(vm: &VmFd, slot: u32, guest: u64, host: u64, bytes: u64) {
+    let region = kvm_userspace_memory_region {
+        slot,
+        flags: 0,
+        guest_phys_addr: guest,
+        memory_size: bytes,
+        userspace_addr: host,
+    };
+    // SAFETY: the guest writes to no memory.
+    unsafe { vm.set_user_memory_region(region).unwrap() };
+}
+
+/// Those of the vCPU that is to do what `registers` say.
+fn registers_of(vcpu: &VcpuFd, registers: &Registers) -> (kvm_regs, kvm_sregs) {
+    let mut special = vcpu.get_sregs().unwrap();
+    special.cr0 = CR0;
+    special.cr3 = registers.cr3 & !0xfff;
+    special.cr4 = PAE;
+    special.efer = LONG_MODE;
+    special.idt.base = registers.idt_base;
+    special.idt.limit = 0xfff;
+    let segment = |selector, kind, long: bool| kvm_segment {
+        selector,
+        type_: kind,
+        present: 1,
+        s: 1,
+        l: u8::from(long),
+        db: u8::from(!long),
+        g: 1,
+        limit: u32::MAX,
+        ..kvm_segment::default()
+    };
+    special.cs = segment(0x10, 11, true);
+    let data = segment(0x18, 3, false);
+    (special.ds, special.es, special.fs) = (data, data, data);
+    (special.gs, special.ss) = (data, data);
+    special.gs.base = registers.gs_base;
+    let general = kvm_regs {
+        rip: registers.rip,
+        rsp: registers.rip,
+        rflags: 2,
+        ..kvm_regs::default()
+    };
+    (general, special)
+}
+
+/// A signal for the vCPU's thread is to do nothing but end its system call.
+fn catch_signal() {
+    extern "C" fn nothing(_: i32) {}
+    let handler: extern "C" fn(i32) = nothing;
+    // SAFETY: the handler does nothing.
+    unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
+}

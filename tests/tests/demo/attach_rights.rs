@@ -1,0 +1,212 @@
+//! Which capabilities `kvmprof attach` needs, and that it names the one that lacks.
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use kvmprof_client::Connection;
+use kvmprof_tests::Capability::{Bpf, DacOverride, DacReadSearch, Perfmon, SysAdmin, SysPtrace};
+use kvmprof_tests::{
+    Boot, Capability, Ran, as_nobody_with, kvmprof, on_kvm, recorded, run_command, until,
+    with_seccomp_filter,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+const CAPTURES: [&str; 2] = ["ptrace", "kernel"];
+
+/// A folder that everybody may use, with the program in it and what it runs.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+        let place = Self(folder);
+        fs::copy(kvmprof(), place.file("kvmprof")).unwrap();
+        fs::write(place.file("kernel"), Boot::Demo.image().elf()).unwrap();
+        for (name, mode) in [("kvmprof", 0o755), ("kernel", 0o644)] {
+            fs::set_permissions(place.file(name), Permissions::from_mode(mode)).unwrap();
+        }
+        place
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The program, to be run by nobody with these capabilities.
+    fn program(&self, capabilities: &'static [Capability]) -> Command {
+        let mut command = Command::new(self.file("kvmprof"));
+        as_nobody_with(&mut command, capabilities);
+        command
+    }
+
+    /// Has `command` run a guest.
+    fn run(&self, mut command: Command) -> Running {
+        let socket = self.file("vmm");
+        command
+            .args(["run", "--memory", "64M", "--console", "none", "--kernel"])
+            .arg(self.file("kernel"))
+            .arg("--socket")
+            .arg(&socket);
+        Running::start(&mut command, &socket, self.file("vmm.stderr"))
+    }
+
+    /// `kvmprof attach` to process `pid` by nobody with these capabilities.
+    fn attach(&self, pid: u32, capture: &str, capabilities: &'static [Capability]) -> Command {
+        let mut command = self.program(capabilities);
+        command
+            .args(["attach", &pid.to_string(), "--capture", capture, "--kernel"])
+            .arg(self.file("kernel"))
+            .arg("--socket")
+            .arg(self.file("attached"))
+            .arg("--record")
+            .arg(self.file("recording"));
+        command
+    }
+
+    /// Attaches by nobody with these capabilities, and checks that samples come.
+    fn attaches(&self, pid: u32, capture: &str, capabilities: &'static [Capability]) {
+        let mut command = self.attach(pid, capture, capabilities);
+        let socket = self.file("attached");
+        let attached = Running::start(&mut command, &socket, self.file("attached.stderr"));
+        let written = || fs::metadata(self.file("recording")).map_or(0, |file| file.len());
+        let before = written();
+        until("something is recorded", || {
+            (written() > before + 512).then_some(())
+        });
+        attached.stop();
+        let (samples, contents) = recorded(&self.file("recording"));
+        assert!(!samples.is_empty(), "{capture}: {:?}", contents.account);
+        fs::remove_file(self.file("recording")).unwrap();
+    }
+
+    /// The same can't be done, and the message names what lacks.
+    fn is_refused(
+        &self,
+        pid: u32,
+        capture: &str,
+        capabilities: &'static [Capability],
+        missing: &str,
+    ) {
+        let ran: Ran = run_command(&mut self.attach(pid, capture, capabilities));
+        let lacks = format!("lacks {missing};");
+        ran.assert_refused(1, &[&lacks]);
+    }
+}
+
+/// A kvmprof whose socket answers. Dropped, it is killed.
+struct Running {
+    child: Child,
+    stderr: PathBuf,
+}
+
+impl Running {
+    fn start(command: &mut Command, socket: &Path, stderr: PathBuf) -> Self {
+        let child = command
+            .stdin(Stdio::null())
+            .stderr(File::create(&stderr).unwrap())
+            .spawn()
+            .unwrap();
+        let mut running = Self { child, stderr };
+        until("the socket answers", || {
+            if let Some(status) = running.child.try_wait().unwrap() {
+                panic!("{command:?} has ended: {status}, {}", running.said());
+            }
+            Connection::connect(socket).ok()
+        });
+        running
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.stderr).unwrap()
+    }
+
+    fn stop(mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        let status = until("it ends", || self.child.try_wait().unwrap());
+        assert!(status.success(), "{status} {}", self.said());
+        assert_eq!(self.said(), "");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended, and been waited for, already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The VMM has a capability that kvmprof hasn't, so that it isn't enough to be the same user.
+#[test]
+fn three_capabilities_are_enough_for_guests_of_the_same_user() {
+    on_kvm(|| {
+        let place = Place::new();
+        // /dev/kvm is root's on some hosts.
+        let vmm = place.run(place.program(&[DacOverride]));
+        for capture in CAPTURES {
+            place.attaches(vmm.pid(), capture, &[SysPtrace, Perfmon, Bpf]);
+            let lacks: [(&[Capability], &str); 4] = [
+                (&[Perfmon, Bpf], "CAP_SYS_PTRACE"),
+                (&[SysPtrace, Bpf], "CAP_PERFMON"),
+                (&[SysPtrace, Perfmon], "CAP_BPF"),
+                (&[], "CAP_PERFMON and CAP_BPF"),
+            ];
+            for (capabilities, missing) in lacks {
+                place.is_refused(vmm.pid(), capture, capabilities, missing);
+            }
+        }
+        // It has said that it may not use perf itself.
+        drop(vmm);
+    });
+}
+
+#[test]
+fn a_fourth_one_is_needed_for_guests_of_other_users() {
+    on_kvm(|| {
+        let place = Place::new();
+        let vmm = place.run(Command::new(kvmprof()));
+        for capture in CAPTURES {
+            place.attaches(
+                vmm.pid(),
+                capture,
+                &[SysPtrace, Perfmon, Bpf, DacReadSearch],
+            );
+            let lacks: [(&[Capability], &str); 3] = [
+                (&[SysPtrace, Perfmon, Bpf], "CAP_DAC_READ_SEARCH"),
+                (&[DacReadSearch, Perfmon, Bpf], "CAP_SYS_PTRACE"),
+                (&[Perfmon, Bpf], "CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"),
+            ];
+            for (capabilities, missing) in lacks {
+                place.is_refused(vmm.pid(), capture, capabilities, missing);
+            }
+        }
+        vmm.stop();
+    });
+}
+
+/// By ptrace, and to begin with by eBPF, too.
+#[test]
+fn a_seccomp_filter_takes_one_more() {
+    on_kvm(|| {
+        let place = Place::new();
+        let mut vmm = Command::new(kvmprof());
+        with_seccomp_filter(&mut vmm);
+        let vmm = place.run(vmm);
+        for capture in CAPTURES {
+            let enough = &[SysPtrace, Perfmon, Bpf, DacReadSearch, SysAdmin];
+            place.attaches(vmm.pid(), capture, enough);
+            let without = &enough[..4];
+            let ran: Ran = run_command(&mut place.attach(vmm.pid(), capture, without));
+            ran.assert_refused(1, &["CAP_SYS_ADMIN", "seccomp"]);
+        }
+        vmm.stop();
+    });
+}

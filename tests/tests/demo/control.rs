@@ -1,0 +1,234 @@
+//! `kvmprof control`: pause, resume, stop and info, and what becomes of ticks meanwhile.
+
+use std::time::{Duration, Instant};
+
+use kvmprof_abi::control::{CTL_PAUSE, CTL_RESET, CTL_RESUME, CTL_STOP};
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::{PCS_STOP, PROF_ALL};
+use kvmprof_abi::wire::device;
+use kvmprof_tests::{
+    Accounts, Boot, Guest, errno_of, is_kernel_clock_for_demo, on_kvm, run, until,
+};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// How long a pause lasts here: hundreds of ticks at 1000 Hz.
+const PAUSE: Duration = Duration::from_millis(400);
+const HZ: u64 = 1000;
+
+fn control(guest: &Guest, action: &str) {
+    let ran = guest.command("control", &[action]);
+    let said = (ran.status, ran.stdout.as_str(), ran.stderr.as_str());
+    assert_eq!(said, (0, "", ""), "{action}");
+}
+
+fn info(guest: &Guest) -> Value {
+    let ran = guest.command("control", &["info", "--json"]);
+    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+    serde_json::from_str(&ran.stdout).unwrap()
+}
+
+/// Lets a pause last.
+fn let_pass() {
+    let begun = Instant::now();
+    until("the pause has lasted", || {
+        (begun.elapsed() >= PAUSE).then_some(())
+    });
+}
+
+/// Guests that are busy and that are halted, on each clock: no tick is made while they are paused, and none for that time
+/// afterwards.
+#[test]
+fn a_pause_makes_no_ticks() {
+    on_kvm(|| {
+        for clock in ["thread", "ticker", "kernel"] {
+            if clock == "kernel" && !is_kernel_clock_for_demo() {
+                continue;
+            }
+            for boot in [Boot::Demo, Boot::Test("workload=halt")] {
+                let options = ["--clock", clock, "--hz", "1000", "--cpus", "2"];
+                check_pause(&Guest::start(boot, options));
+            }
+        }
+    });
+}
+
+fn check_pause(guest: &Guest) {
+    let connection = guest.connect();
+    let mut pcs = guest.open();
+    pcs.ioctl(PROF_ALL, 0);
+    pcs.read_ticks(200);
+    control(guest, "pause");
+    let paused = Accounts::of(&connection);
+    paused.check();
+    assert_eq!(info(guest)["paused"], true);
+    // Twice is as once, and clients are served as ever.
+    let_pass();
+    control(guest, "pause");
+    let still = Accounts::of(&connection);
+    still.check();
+    assert_eq!(still.vcpus, paused.vcpus, "ticks came while it was paused");
+    assert!(still.running, "the clock is to go on");
+
+    let resumed = Instant::now();
+    control(guest, "resume");
+    control(guest, "resume");
+    assert_eq!(info(guest)["paused"], false);
+    pcs.read_ticks(200);
+    pcs.ioctl(PCS_STOP, 0);
+    let after = Accounts::of(&connection);
+    let ran = u64::try_from(resumed.elapsed().as_millis()).unwrap();
+    after.check();
+    for (after, before) in after.vcpus.iter().zip(&paused.vcpus) {
+        let since = after.since(before);
+        // One tick at each end.
+        assert!(since.ticks <= ran * HZ / 1000 + 2, "{since:?} in {ran} ms");
+    }
+    let recorded = pcs.drain();
+    assert_eq!(recorded.accounts.clock.ticks, after.clock.ticks);
+}
+
+/// Whoever has asked for a pause may go: the guest stays as it is, and another client lets it go on.
+#[test]
+fn a_pause_outlasts_its_client() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
+        let client = guest.connect();
+        let device = client.open(device::CONTROL, 0).unwrap();
+        device.ioctl(CTL_PAUSE, 0).unwrap();
+        drop((device, client));
+        assert_eq!(info(&guest)["paused"], true);
+        let ran = guest.command("control", &["info"]);
+        assert!(ran.stdout.contains("state         paused\n"), "{ran:?}");
+        let ran = guest.command("status", &[]);
+        assert!(ran.stdout.contains(", paused\n"), "{ran:?}");
+        // What is opened while it is paused has its first tick afterwards.
+        let mut pcs = guest.open();
+        pcs.ioctl(PROF_ALL, 0);
+        let_pass();
+        assert_eq!(Accounts::of(&guest.connect()).pcs.ticks, 0);
+        control(&guest, "resume");
+        pcs.read_ticks(100);
+        drop(pcs);
+        guest.until_closed();
+        guest.stop();
+    });
+}
+
+/// A paused guest ends by whatever ends a running one, and clients get the rest.
+#[test]
+fn a_paused_guest_ends() {
+    on_kvm(|| {
+        for end in ["stop", "SIGTERM", "SIGINT"] {
+            let mut guest = Guest::start(Boot::Demo, ["--hz", "1000", "--cpus", "2"]);
+            let pcs = guest.open();
+            pcs.ioctl(PROF_ALL, 0);
+            pcs.stall_until("there is something left", |ledger| ledger.pending > 130);
+            control(&guest, "pause");
+            match end {
+                "stop" => control(&guest, "stop"),
+                "SIGTERM" => guest.signal(Signal::TERM),
+                _ => guest.signal(Signal::INT),
+            }
+            let recorded = pcs.drain();
+            assert!(recorded.ticks() > 130, "{:?}", recorded.status);
+            let ran = guest.wait();
+            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{end}");
+        }
+    });
+}
+
+/// A guest that is held by `--wait` and paused starts when both are over.
+#[test]
+fn a_held_guest_can_be_paused() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "1000", "--wait"]);
+        control(&guest, "pause");
+        let mut pcs = guest.open();
+        pcs.ioctl(PROF_ALL, 0);
+        let_pass();
+        assert_eq!(guest.console(), "");
+        control(&guest, "resume");
+        pcs.read_ticks(100);
+        assert_ne!(guest.console(), "");
+    });
+}
+
+/// A recording of a guest that was paused has the ticks before and after, and a whole account.
+#[test]
+fn a_recording_goes_on_over_a_pause() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("paused.kvmprof");
+        let path = file.to_str().unwrap();
+        let mut guest = Guest::start(Boot::Demo, ["--hz", "1000", "--record", path]);
+        let ticks = |guest: &Guest| guest.status()["clock"]["ledger"]["ticks"].as_u64().unwrap();
+        until("there are ticks", || (ticks(&guest) > 100).then_some(()));
+        control(&guest, "pause");
+        let before = ticks(&guest);
+        let_pass();
+        assert_eq!(ticks(&guest), before);
+        control(&guest, "resume");
+        until("there are more ticks", || {
+            (ticks(&guest) > before + 100).then_some(())
+        });
+        control(&guest, "stop");
+        assert_eq!(guest.wait().status, 0);
+        let ran = run(["report", "--json", path]);
+        assert_eq!(ran.status, 0, "{ran:?}");
+    });
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_one_line() {
+    on_kvm(|| {
+        let mut guest = Guest::start(Boot::Demo, ["--hz", "0"]);
+        let unknown = guest.command("control", &["hibernate"]);
+        assert_eq!(unknown.status, 2, "{unknown:?}");
+        assert!(unknown.stderr.contains("power-button"), "{unknown:?}");
+        guest
+            .command("control", &["pause", "--json"])
+            .assert_refused(2, &["--json", "info"]);
+        let button = guest.command("control", &["power-button"]);
+        button.assert_refused(1, &["power button", "control stop"]);
+        control(&guest, "pause");
+        let button = guest.command("control", &["power-button"]);
+        button.assert_refused(1, &["paused", "resume"]);
+
+        let client = guest.connect();
+        assert_eq!(errno_of(client.open(device::CONTROL, 1)), Errno::ENXIO);
+        let device = client.open(device::CONTROL, 0).unwrap();
+        assert_eq!(errno_of(device.ioctl(0x4300, 0)), Errno::EINVAL);
+        assert_eq!(errno_of(device.read(1)), Errno::EINVAL);
+        // While this client stays, there is a while in which the guest has ended.
+        device.ioctl(CTL_STOP, 0).unwrap();
+        let second = until("the guest has ended", || {
+            let status = client.snapshot(device::STATUS, 1 << 20).unwrap();
+            let status: Value = serde_json::from_slice(&status).unwrap();
+            (status["machine"]["ended"] == true).then(|| client.open(device::CONTROL, 0).unwrap())
+        });
+        for command in [CTL_PAUSE, CTL_RESUME, CTL_RESET] {
+            assert_eq!(errno_of(second.ioctl(command, 0)), Errno::ENXIO);
+        }
+        drop((device, second, client));
+        assert_eq!(guest.wait().status, 0);
+        run(["control", "pause"]).assert_refused(2, &["--socket"]);
+    });
+}
+
+/// The guest of another program is only looked at.
+#[test]
+fn an_attached_guest_is_not_controlled() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
+        let attached = Guest::attach(guest.pid(), Some(Boot::Demo), ["--hz", "100"]);
+        for action in ["pause", "resume", "power-button", "reset", "stop"] {
+            let ran = attached.command("control", &[action]);
+            ran.assert_refused(1, &["another program's", "kvmprof attach"]);
+        }
+        assert_eq!(info(&attached)["paused"], false);
+        // The guest's own kvmprof does it, and whoever is attached has no samples meanwhile, or of where it stands.
+        control(&guest, "pause");
+        control(&guest, "resume");
+    });
+}

@@ -1,0 +1,156 @@
+//! Disks under a guest that isn't Linux: every kind of request, requests and chains that no driver should send, and what is
+//! left on the host after the guest's end, and after kvmprof's.
+
+use std::path::Path;
+
+use kvmprof_test_guest::{DISK_BLOCK, DiskResults, block_of_write};
+use kvmprof_tests::{
+    Boot, DiskImage, Guest, Machine, disk_content, make_qcow2, make_raw, on_kvm, until,
+};
+use rustix::process::Signal;
+
+const BYTES: u64 = 1 << 20;
+const BOOT: Boot = Boot::Test("workload=disk");
+/// How often kvmprof is killed with each format.
+const KILLS: u64 = 12;
+
+/// Both formats, of which the guest sees the same.
+fn images(folder: &Path) -> [DiskImage; 2] {
+    [
+        make_raw(folder, "disk.img", BYTES),
+        make_qcow2(folder, "disk.qcow2", BYTES, None),
+    ]
+}
+
+fn check_steps(results: &DiskResults) {
+    for step in &results.steps {
+        assert_eq!(step.outcome, step.expected, "{step:?} of {results:?}");
+    }
+    // The last steps are only reached if all attacks were survived.
+    assert_eq!(results.steps.last().unwrap().name, "write for the host");
+}
+
+/// What the workload has written to each queue's place last, with all features that it knows.
+fn check_content(content: &[u8], queues: u32) {
+    const ALL: u64 = 1 << 9 | 1 << 12 | 1 << 13 | 1 << 14 | 1 << 28 | 1 << 29;
+    for queue in 0..u64::from(queues) {
+        let start = usize::try_from((64 + 64 * queue) * 512).unwrap();
+        let words = content[start..start + 16 * 512].chunks_exact(8);
+        for (word, number) in words.zip(0..) {
+            let expected = ALL << 32 | queue << 16 | number;
+            assert_eq!(u64::from_le_bytes(word.try_into().unwrap()), expected);
+        }
+    }
+}
+
+#[test]
+fn a_guest_uses_every_request_and_survives_its_own_attacks() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        for image in images(folder.path()) {
+            for vcpus in [1, 2] {
+                let disk = image.parsed(",serial=the first disk");
+                let machine = Machine::start_with_disks(BOOT, vcpus, vec![disk]);
+                let results = machine.until_disk_is_tried();
+                check_steps(&results);
+                assert_eq!(results.sectors, BYTES / 512);
+                assert_eq!(results.queues, u32::from(vcpus));
+                assert_eq!(results.serial, "the first disk");
+                let disks = machine.status()["machine"]["disks"].clone();
+                let count = |name: &str| disks[0][name].as_u64().unwrap();
+                assert_eq!(disks[0]["path"], image.path.to_str().unwrap());
+                assert_eq!(count("bytes"), BYTES);
+                let steps = |named: &str| {
+                    let named = results.steps.iter().filter(|step| step.name == named);
+                    named.count() as u64
+                };
+                assert!(count("writes") >= steps("write"), "{disks}");
+                assert!(count("flushes") == steps("flush"), "{disks}");
+                assert_eq!(count("discards"), steps("discard"), "{disks}");
+                assert_eq!(count("errors"), 0, "{disks}");
+                let chains = results.steps.iter().filter(|step| step.expected == -2);
+                assert_eq!(count("queue_faults"), chains.count() as u64, "{disks}");
+                let refused = results.steps.iter().filter(|step| step.expected > 0);
+                assert_eq!(count("refused"), refused.count() as u64, "{disks}");
+                machine.stop();
+                check_content(&disk_content(&image), results.queues);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_readonly_disk_stays_as_it_is() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        for image in images(folder.path()) {
+            let before = std::fs::read(&image.path).unwrap();
+            let disk = image.parsed(",readonly");
+            let machine = Machine::start_with_disks(BOOT, 1, vec![disk]);
+            let results = machine.until_disk_is_tried();
+            // Flush, discard and zeroing aren't offered, and each write is refused.
+            assert_eq!(results.features & (1 << 9 | 1 << 13 | 1 << 14), 0);
+            let writes = results.steps.iter().filter(|step| step.name == "write");
+            assert!(writes.clone().count() > 2 && writes.clone().all(|step| step.outcome == 1));
+            machine.stop();
+            assert_eq!(std::fs::read(&image.path).unwrap(), before);
+        }
+    });
+}
+
+/// The number of the last write that the guest has been told to be on the disk.
+fn last_flushed(console: &str) -> u64 {
+    // The last line may not be whole.
+    let (lines, _) = console.rsplit_once('\n').unwrap_or_default();
+    let mut numbers = (lines.lines().rev()).filter_map(|line| line.strip_prefix("flushed "));
+    numbers
+        .next()
+        .map_or(0, |number| number.trim().parse().unwrap())
+}
+
+/// What was flushed is there, and nothing else than what was written.
+fn check_flushed(content: &[u8], flushed: u64) {
+    let blocks = content.len() / DISK_BLOCK;
+    let mut least = vec![0; blocks];
+    for number in 1..=flushed {
+        let block = block_of_write(number, blocks as u64);
+        least[usize::try_from(block).unwrap()] = number;
+    }
+    for (place, block) in content.chunks_exact(DISK_BLOCK).enumerate() {
+        let mut words = block.chunks_exact(8);
+        let first = words.next().unwrap();
+        let number = u64::from_le_bytes(first.try_into().unwrap());
+        assert!(words.all(|word| word == first), "block {place} is mixed");
+        assert!(
+            number >= least[place],
+            "block {place}: {number}, not {}",
+            least[place]
+        );
+        if number != 0 {
+            assert_eq!(block_of_write(number, blocks as u64), place as u64);
+        }
+    }
+}
+
+#[test]
+fn what_was_flushed_survives_the_sudden_end_of_kvmprof() {
+    on_kvm(|| {
+        for round in 0..KILLS {
+            let folder = tempfile::tempdir().unwrap();
+            for image in images(folder.path()) {
+                let options = ["--disk", &image.option(""), "--cpus", "2"];
+                let mut guest = Guest::start(Boot::Test("workload=disk-writes"), options);
+                // Each time at another moment.
+                let wanted = 8 * (1 + 7 * round);
+                until("enough is flushed", || {
+                    (last_flushed(&guest.console()) >= wanted).then_some(())
+                });
+                guest.signal(Signal::KILL);
+                guest.wait();
+                let flushed = last_flushed(&guest.console());
+                assert!(flushed >= wanted);
+                check_flushed(&disk_content(&image), flushed);
+            }
+        }
+    });
+}

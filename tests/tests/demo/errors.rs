@@ -1,0 +1,316 @@
+//! Wrong uses, tried as a new user would: each is one clear line, and an exit status that isn't 0.
+
+use std::fs::{self, Permissions, set_permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL, kind};
+use kvmprof_client::Connection;
+use kvmprof_tests::{
+    Boot, Guest, Pcs, Ran, is_kernel_clock_for_demo, kvmprof, on_kvm, run, run_command, until,
+};
+use tempfile::TempDir;
+
+/// Where the kernel of [`other_elf`] is linked at: above all that the machine has for itself.
+const OTHER_ENTRY: u64 = 0x20_0000;
+
+/// The program's exit status for wrong arguments, and for a host without a KVM.
+const USAGE: i32 = 2;
+const FAILURE: i32 = 1;
+
+/// A folder with a demo kernel, and files that are none.
+fn kernels() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    fs::write(file("demo.elf"), kvmprof_demo_guest::ELF).unwrap();
+    fs::write(file("half.elf"), &kvmprof_demo_guest::ELF[..5000]).unwrap();
+    fs::write(file("text"), "Dear kernel,\n").unwrap();
+    fs::write(file("empty"), "").unwrap();
+    fs::write(file("other.elf"), other_elf()).unwrap();
+    folder
+}
+
+/// A 64-bit ELF file without a note: an endless loop.
+fn other_elf() -> Vec<u8> {
+    const CODE_AT: usize = 0x1000;
+    const CODE: [u8; 2] = [0xeb, 0xfe]; // jmp to itself
+    let mut elf = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
+    // ET_EXEC for x86-64, version 1.
+    elf.extend([2, 0, 62, 0, 1, 0, 0, 0]);
+    for word in [OTHER_ENTRY, 64, 0] {
+        elf.extend(word.to_le_bytes());
+    }
+    // No flags; the header's own size; one program header of 56 bytes; no sections.
+    elf.extend([0, 0, 0, 0, 64, 0, 56, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+    // PT_LOAD, readable and executable.
+    elf.extend([1, 0, 0, 0, 5, 0, 0, 0]);
+    let (offset, size) = (0x1000_u64, 2_u64);
+    for word in [offset, OTHER_ENTRY, OTHER_ENTRY, size, size, 0x1000] {
+        elf.extend(word.to_le_bytes());
+    }
+    elf.resize(CODE_AT, 0);
+    elf.extend(CODE);
+    elf
+}
+
+/// `kvmprof run` of a file in the folder, with further words.
+fn run_kernel(folder: &TempDir, kernel: &str, words: &[&str]) -> Ran {
+    let kernel = folder.path().join(kernel);
+    let mut all = vec!["run", "--kernel", kernel.to_str().unwrap()];
+    if !words.contains(&"--console") {
+        all.extend(["--console", "none"]);
+    }
+    all.extend(words);
+    run(all)
+}
+
+#[test]
+fn files_that_are_no_kernels() {
+    on_kvm(|| {
+        let folder = kernels();
+        for (kernel, words) in [
+            ("missing", &["missing", "No such file"][..]),
+            ("text", &["text is not a bzImage or an ELF file"]),
+            ("empty", &["empty is not a bzImage or an ELF file"]),
+            ("half.elf", &["half.elf"]),
+            ("", &["not a regular file"]),
+        ] {
+            run_kernel(&folder, kernel, &[]).assert_refused(FAILURE, words);
+        }
+        let ran = run_kernel(&folder, "demo.elf", &["--initrd", "/nonexistent/initrd"]);
+        ran.assert_refused(FAILURE, &["initrd /nonexistent/initrd", "No such file"]);
+        let ran = run_kernel(&folder, "demo.elf", &["--sysroot", "/nonexistent/root"]);
+        ran.assert_refused(FAILURE, &["files in /nonexistent/root", "No such file"]);
+        let file = folder.path().join("demo.elf");
+        let ran = run_kernel(&folder, "demo.elf", &["--sysroot", file.to_str().unwrap()]);
+        ran.assert_refused(FAILURE, &["files in", "Not a directory"]);
+    });
+}
+
+#[test]
+fn machines_that_cannot_be() {
+    on_kvm(|| {
+        let folder = kernels();
+        for (words, status, expected) in [
+            (["--memory", "1000T"], FAILURE, "too much memory"),
+            (["--memory", "1M"], USAGE, "too little"),
+            (["--memory", "lots"], USAGE, "'lots' is no amount of memory"),
+            (["--cpus", "0"], USAGE, "0 is not in 1..=64"),
+            (["--cpus", "65"], USAGE, "65 is not in 1..=64"),
+            (["--hz", "100000"], USAGE, "from 1 to 10000"),
+            (["--hz", "ten"], USAGE, "'ten'"),
+            (["--clock", "sundial"], USAGE, "thread, ticker or kernel"),
+            (
+                ["--pid-at", "somewhere"],
+                USAGE,
+                "'somewhere' is not BASE:OFFSET",
+            ),
+            (
+                ["--socket", "/nonexistent/socket"],
+                FAILURE,
+                "No folder /nonexistent",
+            ),
+            (
+                ["--console", "file:/nonexistent/log"],
+                FAILURE,
+                "/nonexistent/log",
+            ),
+            (
+                ["--console", "printer"],
+                USAGE,
+                "stdio, hvc, none or file:PATH",
+            ),
+            (
+                ["--guest-access", "status"],
+                USAGE,
+                "none, pcs, prf, profil, pmc or all",
+            ),
+            (["--cmdline", "bell \u{7}"], USAGE, "printable ASCII"),
+        ] {
+            run_kernel(&folder, "demo.elf", &words).assert_refused(status, &[expected]);
+        }
+    });
+}
+
+#[test]
+fn options_that_do_not_go_together() {
+    let folder = kernels();
+    let ran = run_kernel(&folder, "demo.elf", &["--jitter", "--clock", "ticker"]);
+    ran.assert_refused(USAGE, &["--jitter needs --clock thread"]);
+    let ran = run_kernel(&folder, "demo.elf", &["--wait"]);
+    ran.assert_refused(USAGE, &["--wait without --socket"]);
+}
+
+/// A kernel that is neither Linux nor has a note runs all the same, its processes unknown.
+#[test]
+fn a_guest_that_says_nothing_is_sampled_with_pid_minus_one() {
+    on_kvm(|| {
+        check_guest_that_says_nothing("thread");
+        if is_kernel_clock_for_demo() {
+            check_guest_that_says_nothing("kernel");
+        }
+    });
+}
+
+fn check_guest_that_says_nothing(clock: &str) {
+    let folder = kernels();
+    let socket = folder.path().join("socket");
+    let mut child = Command::new(kvmprof())
+        .args(["run", "--console", "none", "--hz", "1000"])
+        .args(["--clock", clock, "--kernel"])
+        .arg(folder.path().join("other.elf"))
+        .arg("--socket")
+        .arg(&socket)
+        .spawn()
+        .unwrap();
+    let connection = until("the socket answers", || Connection::connect(&socket).ok());
+    let mut pcs = Pcs::open(connection).unwrap();
+    pcs.ioctl(PCS_SETBSIZE, 65_536);
+    pcs.ioctl(PROF_ALL, 0);
+    pcs.read_ticks(200);
+    let recorded = pcs.stop();
+    assert!(recorded.samples().count() >= 100);
+    for sample in recorded.samples() {
+        let seen = (sample.kind, sample.pid, sample.pc);
+        assert_eq!(seen, (kind::KERNEL, -1, OTHER_ENTRY));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn getpc_without_a_guest_or_a_place_to_write() {
+    let folder = kernels();
+    let missing = folder.path().join("socket");
+    let missing = missing.to_str().unwrap();
+    let ran = run(["getpc", "--socket", missing, "--all", "1"]);
+    ran.assert_refused(FAILURE, &["No socket at", "--socket"]);
+    let ran = run(["status", "--socket", missing]);
+    ran.assert_refused(FAILURE, &["No socket at"]);
+    drop(std::os::unix::net::UnixListener::bind(missing).unwrap());
+    let ran = run(["getpc", "--socket", missing, "--all", "1"]);
+    ran.assert_refused(FAILURE, &["Nobody listens on"]);
+    let ran = run(["getpc", "--socket", missing, "--pids", "1,2,3,4,5,6", "1"]);
+    ran.assert_refused(USAGE, &["6 pids given: the device takes at most 5"]);
+    let ran = run(["getpc", "--socket", missing, "--hz", "100000", "1"]);
+    ran.assert_refused(USAGE, &["from 1 to 10000"]);
+}
+
+/// The stream isn't text: a terminal is refused before the device is taken.
+#[test]
+fn getpc_on_a_terminal() {
+    let program = kvmprof();
+    // script(1) gives it a terminal; what it says comes out of that.
+    let command = format!("{} getpc --socket /nonexistent --all 1", program.display());
+    let mut script = Command::new("script");
+    let ran = run_command(script.args(["--quiet", "--return", "--command", &command, "/dev/null"]));
+    assert_eq!(ran.status, FAILURE, "{ran:?}");
+    assert_eq!(ran.stdout.lines().count(), 1, "{ran:?}");
+    assert!(
+        ran.stdout
+            .contains("kvmprof: Standard output is a terminal"),
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn pcstat_on_what_is_no_stream() {
+    let folder = kernels();
+    let file = |name: &str| folder.path().join(name);
+    for (name, expected) in [
+        ("text", "no stream of getpc"),
+        ("empty", "empty"),
+        ("missing", "No such file"),
+        ("demo.elf", "no stream of getpc"),
+        ("", "Is a directory"),
+    ] {
+        let ran = run(["pcstat".as_ref(), file(name).as_os_str()]);
+        ran.assert_refused(FAILURE, &[expected]);
+    }
+}
+
+/// A copy of the program that any user may run.
+fn public_copy() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let copy = folder.path().join("kvmprof");
+    fs::copy(kvmprof(), &copy).unwrap();
+    set_permissions(copy, Permissions::from_mode(0o755)).unwrap();
+    folder
+}
+
+/// Runs a shell script as root of a mount namespace of its own; None where that isn't allowed.
+fn in_own_namespace(script: &str, program: &TempDir) -> Option<Ran> {
+    let unshare = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--map-root-user", "sh", "-c", script, "sh"]);
+        run_command(command.arg(program.path().join("kvmprof")))
+    };
+    (unshare("mount -t tmpfs none /dev").status == 0).then(|| unshare(script))
+}
+
+/// Without a usable KVM, `demo` and `run` say so in one line that names the lab, with status 2.
+#[test]
+fn hosts_without_a_kvm() {
+    let program = public_copy();
+    let kernel = kernels();
+    let kernel = kernel.path().join("demo.elf");
+    for (dev, expected) in [
+        ("mount -t tmpfs none /dev", "no /dev/kvm"),
+        ("mount -t tmpfs none /dev; mkdir /dev/kvm", "/dev/kvm"),
+        ("mount -t tmpfs none /dev; : >/dev/kvm", "/dev/kvm"),
+    ] {
+        let run = format!("run --console none --kernel '{}'", kernel.display());
+        for command in ["demo --seconds 1", &run] {
+            let script = format!("{dev}; exec \"$1\" {command}");
+            let Some(ran) = in_own_namespace(&script, &program) else {
+                return kvmprof_tests::not_run("this host gives no mount namespace");
+            };
+            ran.assert_refused(2, &[expected, "cargo lab"]);
+        }
+    }
+}
+
+/// As a user who may not open /dev/kvm.
+#[test]
+fn no_permission_for_kvm() {
+    if !rustix::process::geteuid().is_root() {
+        return kvmprof_tests::not_run("only root can become another user");
+    }
+    let program = public_copy();
+    let dev = "mount -t tmpfs -o mode=755 none /dev; : >/dev/kvm; chmod 600 /dev/kvm";
+    let script = format!(
+        "{dev}; exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$1\" demo --seconds 1"
+    );
+    let mut command = Command::new("unshare");
+    let ran = run_command(
+        command
+            .args(["--mount", "sh", "-c", &script, "sh"])
+            .arg(program.path().join("kvmprof")),
+    );
+    if ran.stderr.contains("unshare") {
+        let why = format!("this host gives no mount namespace: {}", ran.stderr.trim());
+        return kvmprof_tests::not_run(&why);
+    }
+    let expected = [
+        "No permission to open /dev/kvm",
+        "usermod -aG kvm",
+        "cargo lab",
+    ];
+    ran.assert_refused(2, &expected);
+}
+
+/// The guest's own words on the command line.
+#[test]
+fn an_unknown_workload_ends_well() {
+    on_kvm(|| {
+        let mut guest = Guest::launch(Boot::Test("workload=gardening"), ["--cpus", "1"]);
+        let ran = guest.wait();
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        assert!(
+            guest.console().contains("unknown workload"),
+            "{}",
+            guest.console()
+        );
+    });
+}

@@ -1,0 +1,195 @@
+//! pcs, prf and profil while an event makes the ticks: they see who causes it.
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::{PCS_GETHZ, PCS_SETHZ, PROF_ALL, Psample, kind};
+use kvmprof_abi::prf::ALL_VCPUS;
+use kvmprof_abi::profil::{Call, Function};
+use kvmprof_abi::recorder::{EVENT_EXITS, REC_EVENT, REC_START, REC_STOP, STACK_KERNEL};
+use kvmprof_abi::wire::device;
+use kvmprof_client::{ClientError, RemoteDevice};
+use kvmprof_test_guest::IMAGE;
+use kvmprof_tests::{
+    Boot, Clock, Guest, Machine, Pcs, Prf, Profil, errno_of, kept, on_kvm, profil_call, run, share,
+    standard_error, until,
+};
+use kvmprof_vmm::virtio::GuestAccess;
+
+/// What `endless-exits` does in a round: the function, its process and how many exits.
+const ROUND: [(&str, i32, u64); 4] = [
+    ("exit_by_port_write", 101, 4),
+    ("exit_by_port_read", 102, 3),
+    ("exit_by_mmio_read", 103, 2),
+    ("exit_by_mmio_write", 201, 1),
+];
+const EXITS: u64 = 10;
+
+fn machine() -> Machine {
+    let boot = Boot::Test("workload=endless-exits");
+    let machine = Machine::start_with_ports(boot, 2, Clock::default(), GuestAccess::None);
+    machine.until_rounds(10, || {});
+    machine
+}
+
+fn start(recorder: &RemoteDevice, period: i64) -> Result<(), ClientError> {
+    recorder
+        .ioctl_with(REC_EVENT, period, &EVENT_EXITS.to_le_bytes(), 0)
+        .unwrap();
+    recorder.ioctl(REC_START, STACK_KERNEL).map(|_| ())
+}
+
+fn recorder(machine: &Machine) -> RemoteDevice {
+    machine.connect().open(device::RECORDER, 0).unwrap()
+}
+
+/// Every exit makes a tick, so that a share is off only by the rounds that were cut.
+fn check_share(what: &str, count: u64, of_round: u64, all: u64) {
+    let (own, seen) = (share(of_round, EXITS), share(count, all));
+    println!("{what}: {count} of {all}, {own} expected");
+    let allowed = 3.0 * standard_error(own, all) + 0.005;
+    assert!((own - seen).abs() < allowed, "{what} {own} {seen}");
+}
+
+/// pcs has a record of each exit with its process, at its instruction.
+#[test]
+fn pcs_has_the_exits_by_process() {
+    on_kvm(|| {
+        let machine = machine();
+        let recorder = recorder(&machine);
+        start(&recorder, 1).unwrap();
+        let mut pcs = machine.open();
+        assert_eq!(pcs.ioctl(PCS_GETHZ, 0), 0, "an event has no rate");
+        assert_eq!(pcs.refused(PCS_SETHZ, 100), Errno::EBUSY);
+        pcs.ioctl(PROF_ALL, 0);
+        pcs.read_ticks(4000);
+        // It goes on without the one who has asked for the event, which nobody can change then.
+        recorder.ioctl(REC_STOP, 0).unwrap();
+        assert_eq!(pcs.refused(PCS_SETHZ, 100), Errno::EBUSY);
+        let ticks = pcs.status().ledger.ticks;
+        pcs.read_ticks(ticks + 4000);
+        assert_eq!(pcs.status().hz, 0);
+        assert_eq!(machine.status()["clock"]["event"], "exits:1");
+        let recorded = pcs.stop();
+        let ledger = recorded.status.ledger;
+        assert_eq!((ledger.stolen, ledger.merged), (0, 0), "{ledger:?}");
+        let all = recorded.samples().count() as u64;
+        for (function, pid, of_round) in ROUND {
+            let symbol = IMAGE.symbol(function).unwrap();
+            let there = symbol.address..symbol.address + symbol.size;
+            let own = recorded.samples().filter(|sample| sample.pid == pid);
+            let own: Vec<_> = own.collect();
+            assert!(own.iter().all(|sample| there.contains(&sample.pc)), "{pid}");
+            let is_user = |sample: &&Psample| sample.kind == kind::USER;
+            assert!(own.iter().all(|sample| is_user(sample) == (pid == 101)));
+            check_share(function, own.len() as u64, of_round, all);
+        }
+        assert_eq!(machine.status()["clock"]["event"], serde_json::Value::Null);
+        machine.stop();
+    });
+}
+
+/// prf counts each of them, though its own rate is 100 Hz.
+#[test]
+fn prf_counts_the_exits_by_function() {
+    on_kvm(|| {
+        let machine = machine();
+        let recorder = recorder(&machine);
+        start(&recorder, 1).unwrap();
+        let connection = machine.connect();
+        let prf = Prf::open(&connection, ALL_VCPUS).unwrap();
+        let mut functions: Vec<(u64, u64)> = ROUND[1..]
+            .iter()
+            .map(|(function, _, of_round)| (IMAGE.symbol(function).unwrap().address, *of_round))
+            .collect();
+        functions.sort_unstable();
+        let addresses = functions.iter().map(|(address, _)| *address);
+        let addresses: Vec<u64> = std::iter::once(0).chain(addresses).collect();
+        prf.load(&addresses);
+        prf.set(1);
+        let counts = until("prf has counted", || {
+            let counts = prf.counts();
+            (counts.sum() >= 4000).then_some(counts)
+        });
+        let all = counts.sum();
+        check_share("user", counts.user, ROUND[0].2, all);
+        for ((_, of_round), count) in functions.into_iter().zip(&counts.counters[1..]) {
+            check_share("kernel", *count, of_round, all);
+        }
+        assert_eq!((counts.counters[0], counts.idle), (0, 0));
+        recorder.close().unwrap();
+        let later = until("prf goes on", || {
+            let later = prf.counts().sum();
+            (later >= all + 1000).then_some(later)
+        });
+        prf.set(0);
+        assert!(prf.counts().sum() >= later);
+        machine.stop();
+    });
+}
+
+/// profil counts each exit that its process makes in user mode.
+#[test]
+fn profil_counts_the_exits_of_its_process() {
+    on_kvm(|| {
+        let machine = machine();
+        let recorder = recorder(&machine);
+        start(&recorder, 1).unwrap();
+        let connection = machine.connect();
+        let function = IMAGE.symbol("exit_by_port_write").unwrap();
+        let profil = Profil::open(&connection);
+        let call = kept(Call {
+            size: 64,
+            offset: function.address & !1,
+            scale: 0xffff,
+            ..profil_call(Function::Profil, 101)
+        });
+        profil.call(&call, &[]);
+        let status = profil.until_stored(1000);
+        assert_eq!(status.stored, status.ticks, "all are at one instruction");
+        let counts = profil.counts();
+        assert!(u64::from(counts[0]) >= status.stored, "{counts:?}");
+        assert!(counts[1..].iter().all(|count| *count == 0), "{counts:?}");
+        drop(recorder);
+        machine.stop();
+    });
+}
+
+/// Who counts the clock's ticks keeps them: an event has to wait, and the other way round a rate.
+#[test]
+fn an_event_waits_for_who_counts_the_clocks_ticks() {
+    on_kvm(|| {
+        let boot = Boot::Test("workload=endless-exits");
+        let guest = Guest::start(boot, ["--hz", "1000"]);
+        let connection = guest.connect();
+        let recorder = connection.open(device::RECORDER, 0).unwrap();
+        let prf = Prf::open(&connection, ALL_VCPUS).unwrap();
+        prf.load(&[0, 0x20_0000, 0x30_0000]);
+        prf.set(1);
+        assert_eq!(errno_of(start(&recorder, 1)), Errno::EBUSY);
+        prf.set(0);
+        let pcs = Pcs::open(guest.connect()).unwrap();
+        assert_eq!(pcs.ioctl(PCS_GETHZ, 0), 1000);
+        assert_eq!(errno_of(start(&recorder, 1)), Errno::EBUSY);
+        pcs.device.close().unwrap();
+        start(&recorder, 1).unwrap();
+
+        // Programs that know nothing of events say what they have.
+        let out = guest.folder().join("samples");
+        let out = out.to_str().unwrap();
+        let ran = guest.command("getpc", &["--all", "0.5", "--output", out]);
+        assert_eq!(ran.status, 0, "{ran:?}");
+        let ran = run(["pcstat", out]);
+        assert!(
+            ran.stdout.contains("none, an event makes the ticks"),
+            "{ran:?}"
+        );
+        let ran = guest.command("getpc", &["--all", "0.5", "--hz", "100", "--output", out]);
+        ran.assert_refused(1, &["an event makes the ticks", "EBUSY"]);
+        let ran = guest.command(
+            "pcsample",
+            &["--pid", "101", "--nsamples", "100", "--seconds", "5"],
+        );
+        assert!(ran.stdout.contains("ticks are every exit"), "{ran:?}");
+        drop(recorder);
+        guest.stop();
+    });
+}

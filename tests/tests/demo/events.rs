@@ -1,0 +1,366 @@
+//! Recordings whose ticks an event makes: the samples stand where the guest exits, as often as it counted itself.
+
+use std::path::Path;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::PROF_ALL;
+use kvmprof_abi::recorder::{
+    EVENT_CACHE_MISSES, EVENT_CYCLES, EVENT_EXITS, EVENT_GUEST_TIME, EVENT_PORT, MAX_PERIOD,
+    MIN_CYCLES, MIN_GUEST_TIME, REC_EVENT, REC_START, REC_STOP, STACK_KERNEL, STACK_USER,
+};
+use kvmprof_abi::wire::device;
+use kvmprof_client::{ClientError, Connection, RemoteDevice};
+use kvmprof_recording::file::Contents;
+use kvmprof_recording::{ConsumerLedger, Mode, Sample, SamplingEvent};
+use kvmprof_test_guest::{EXIT_ROUNDS, Exits, IMAGE};
+use kvmprof_tests::{
+    Boot, Clock, Guest, Machine, errno_of, ledger_of, on_kvm, recorded_with_frames, run, share,
+    standard_error, until,
+};
+use kvmprof_vmm::virtio::GuestAccess;
+use serde_json::Value;
+
+fn event(text: &str) -> SamplingEvent {
+    text.parse().unwrap()
+}
+
+/// The samples of a recording that is whole, and where its first frames are.
+fn samples(path: &Path) -> (Vec<Sample>, Contents) {
+    let (samples, contents) = recorded_with_frames(path);
+    let account = contents.account;
+    assert_eq!(contents.closed, Some(account));
+    assert_eq!(
+        (account.idle, account.stolen),
+        (0, 0),
+        "an event is neither"
+    );
+    for (sample, frames) in &samples {
+        assert_eq!(frames.first().unwrap_or(&sample.pc), &sample.pc);
+    }
+    let samples = samples.into_iter().map(|(sample, _)| sample);
+    (samples.collect(), contents)
+}
+
+/// Runs the workload `exits` to its end on two vCPUs without a clock, recorded by `event`; with the samples comes what
+/// each vCPU has counted itself.
+fn record_exits(event: SamplingEvent) -> (Vec<Sample>, Contents, Vec<Exits>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording");
+    let boot = Boot::Test("workload=exits");
+    let machine = Machine::recorded_by(boot, 2, Clock::default(), Some(event), &path);
+    let counters = until("the guest is done", || {
+        let counters = machine.counters();
+        let all = counters.iter().all(|one| one.rounds == EXIT_ROUNDS);
+        all.then_some(counters)
+    });
+    let status = machine.status();
+    assert_eq!(status["clock"]["running"], false);
+    assert_eq!(status["clock"]["event"], event.to_string());
+    machine.stop();
+    let (samples, contents) = samples(&path);
+    assert_eq!(contents.info.event, Some(event));
+    assert_eq!(contents.info.hz, 0);
+    let exits = counters.iter().map(|counter| counter.exits).collect();
+    (samples, contents, exits)
+}
+
+/// What an instruction of the workload `exits` did: its symbol, its process, in which mode, how often by the guest's own
+/// count.
+struct Row {
+    symbol: &'static str,
+    pid: i32,
+    mode: Mode,
+    count: u64,
+}
+
+fn rows(exits: &[Exits]) -> [Row; 4] {
+    let row = |symbol, pid, mode, count: fn(&Exits) -> u64| Row {
+        symbol,
+        pid,
+        mode,
+        count: exits.iter().map(count).sum(),
+    };
+    [
+        row("exit_by_port_write", 101, Mode::User, |vcpu| {
+            vcpu.port_writes
+        }),
+        row("exit_by_port_read", 102, Mode::Kernel, |vcpu| {
+            vcpu.port_reads
+        }),
+        row("exit_by_mmio_read", 103, Mode::Kernel, |vcpu| {
+            vcpu.mmio_reads
+        }),
+        row("exit_by_mmio_write", 201, Mode::Kernel, |vcpu| {
+            vcpu.mmio_writes
+        }),
+    ]
+}
+
+/// How many of `samples` are at the instruction of `row`. All of them are of its process, in its mode.
+fn count(samples: &[Sample], row: &Row) -> u64 {
+    let symbol = IMAGE.symbol(row.symbol).unwrap();
+    let there = symbol.address..symbol.address + symbol.size;
+    let at = samples.iter().filter(|sample| there.contains(&sample.pc));
+    at.map(|sample| assert_eq!((sample.pid, sample.mode), (row.pid, row.mode), "{sample:?}"))
+        .count() as u64
+}
+
+/// Every exit is a sample inside the instruction that made it, of the process that it was made for: as many as the guest
+/// has counted. Besides, the guest has only written its greeting.
+#[test]
+fn every_exit_is_sampled_at_its_instruction() {
+    on_kvm(|| {
+        let (samples, contents, exits) = record_exits(event("exits:1"));
+        let account = contents.account;
+        let (mut at, mut missing) = (0, 0);
+        for row in rows(&exits) {
+            let found = count(&samples, &row);
+            assert!(found <= row.count, "{} {found} {}", row.symbol, row.count);
+            assert!(found > 0, "{}", row.symbol);
+            at += found;
+            missing += row.count - found;
+        }
+        assert!(missing <= account.lost, "{missing} of {account}");
+        let of_all = share(at, account.samples);
+        assert!(of_all >= 0.95, "{of_all} of {account}");
+        // The stacks lead out of the assembly by no rule that is known, but they are there.
+        assert!(samples.iter().all(|sample| sample.stack.frames() > 0));
+    });
+}
+
+/// Each vCPU counts its own events, those of the kind only, and one of every seven is a tick.
+#[test]
+fn one_of_every_n_events_of_a_kind_makes_a_tick() {
+    on_kvm(|| {
+        for (name, row) in [("port-read:7", 1), ("mmio-read:7", 2), ("mmio-write:7", 3)] {
+            let (samples, contents, exits) = record_exits(event(name));
+            let of = |vcpu: &Exits| rows(std::slice::from_ref(vcpu))[row].count;
+            let least: u64 = exits.iter().map(|vcpu| of(vcpu) / 7).sum();
+            let most: u64 = exits.iter().map(|vcpu| of(vcpu).div_ceil(7)).sum();
+            let ticks = contents.account.ticks;
+            assert!((least..=most).contains(&ticks), "{name}: {ticks}");
+            let at = count(&samples, &rows(&exits)[row]);
+            assert_eq!(at, contents.account.samples, "{name}");
+        }
+    });
+}
+
+/// The guest makes ten exits again and again, and one of five is sampled: every instruction has its share all the same.
+#[test]
+fn samples_are_not_in_step_with_the_guest() {
+    on_kvm(|| {
+        let (samples, contents, exits) = record_exits(event("exits:5"));
+        let rows = rows(&exits);
+        let all = rows.iter().map(|row| row.count).sum();
+        for row in &rows {
+            let own = share(row.count, all);
+            let sampled = share(count(&samples, row), contents.account.samples);
+            // Besides, there is the greeting.
+            let allowed = 5.0 * standard_error(own, contents.account.samples) + 0.01;
+            assert!(
+                (own - sampled).abs() < allowed,
+                "{} {own} {sampled}",
+                row.symbol
+            );
+        }
+    });
+}
+
+fn open(connection: &Connection) -> RemoteDevice {
+    connection.open(device::RECORDER, 0).unwrap()
+}
+
+fn choose(recorder: &RemoteDevice, kind: u32, period: i64) -> Result<(), ClientError> {
+    let data = kind.to_le_bytes();
+    recorder.ioctl_with(REC_EVENT, period, &data, 0).map(|_| ())
+}
+
+fn start(recorder: &RemoteDevice) -> Result<(), ClientError> {
+    recorder.ioctl(REC_START, STACK_KERNEL).map(|_| ())
+}
+
+/// The ledgers of all recorders that have been started.
+fn ledgers(status: &Value) -> Vec<ConsumerLedger> {
+    let consumers = status["consumers"].as_array().unwrap();
+    let recorders = consumers.iter().filter(|one| one["name"] == "recorder");
+    let ledgers: Vec<_> = recorders.map(|one| ledger_of(&one["ledger"])).collect();
+    assert!(ledgers.iter().all(ConsumerLedger::balances), "{ledgers:?}");
+    ledgers
+}
+
+fn until_ticks(guest: &Guest, recorder: usize, ticks: u64) {
+    until("ticks are recorded", || {
+        (ledgers(&guest.status())[recorder].ticks >= ticks).then_some(())
+    });
+}
+
+#[test]
+fn an_event_is_chosen_before_the_start() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Test("workload=kernel-pio"), ["--hz", "0"]);
+        let connection = guest.connect();
+        let recorder = open(&connection);
+        for kind in [0, EVENT_CACHE_MISSES + 1, u32::MAX] {
+            assert_eq!(errno_of(choose(&recorder, kind, 1)), Errno::ENODEV);
+        }
+        let most = i64::try_from(MAX_PERIOD).unwrap();
+        let beyond = most + 1;
+        for period in [0, -1, beyond, 1 << 40, i64::MAX, i64::MIN] {
+            let refused = choose(&recorder, EVENT_EXITS, period);
+            assert_eq!(errno_of(refused), Errno::EINVAL, "{period}");
+        }
+        for (kind, least) in [
+            (EVENT_GUEST_TIME, MIN_GUEST_TIME),
+            (EVENT_CYCLES, MIN_CYCLES),
+        ] {
+            let below = i64::try_from(least).unwrap() - 1;
+            assert_eq!(errno_of(choose(&recorder, kind, below)), Errno::EINVAL);
+        }
+        for data in [&[1][..], &[1, 0, 0], &[1, 0, 0, 0, 0]] {
+            let refused = recorder.ioctl_with(REC_EVENT, 1, data, 0);
+            assert_eq!(errno_of(refused), Errno::EINVAL);
+        }
+        // What was refused has changed nothing, and the last choice counts.
+        choose(&recorder, EVENT_EXITS, 1).unwrap();
+        recorder.ioctl(REC_EVENT, 0).unwrap();
+        assert_eq!(errno_of(start(&recorder)), Errno::EINVAL, "no clock");
+        choose(&recorder, EVENT_EXITS, most).unwrap();
+        choose(&recorder, EVENT_EXITS, 10).unwrap();
+        start(&recorder).unwrap();
+        assert_eq!(errno_of(choose(&recorder, EVENT_EXITS, 10)), Errno::EBUSY);
+        until_ticks(&guest, 0, 100);
+        assert_eq!(guest.status()["clock"]["event"], "exits:10");
+        guest.stop();
+    });
+}
+
+/// One source makes all ticks: who starts while an event does takes its ticks, and an event has to wait for who counts
+/// the clock's.
+#[test]
+fn a_clock_and_events_do_not_mix() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Test("workload=kernel-pio"), ["--hz", "1000"]);
+        let connection = guest.connect();
+        let [first, same, other, any] = [(); 4].map(|()| open(&connection));
+        choose(&first, EVENT_PORT, 5).unwrap();
+        choose(&same, EVENT_PORT, 5).unwrap();
+        choose(&other, EVENT_PORT, 6).unwrap();
+        start(&first).unwrap();
+        until_ticks(&guest, 0, 100);
+        assert_eq!(errno_of(start(&other)), Errno::EBUSY);
+        start(&same).unwrap();
+        until_ticks(&guest, 1, 100);
+        first.ioctl(REC_STOP, 0).unwrap();
+        let stopped = ledgers(&guest.status())[0];
+        until_ticks(&guest, 1, ledgers(&guest.status())[1].ticks + 100);
+        // It hasn't asked for an event, and takes the one that goes on, also when who asked for that has ended.
+        start(&any).unwrap();
+        same.ioctl(REC_STOP, 0).unwrap();
+        until_ticks(&guest, 2, 100);
+        assert_eq!(guest.status()["clock"]["event"], "port:5");
+        assert_eq!(errno_of(start(&other)), Errno::EBUSY);
+        any.ioctl(REC_STOP, 0).unwrap();
+        assert_eq!(ledgers(&guest.status())[0], stopped);
+        assert_eq!(guest.status()["clock"]["event"], Value::Null);
+        let all = guest.status()["clock"]["ledger"]["ticks"].clone();
+        assert_eq!(guest.status()["clock"]["ledger"]["ticks"], all);
+
+        // Now the clock, and no event beside it.
+        let pcs = guest.open();
+        assert_eq!(errno_of(start(&other)), Errno::EBUSY);
+        let by_clock = open(&connection);
+        start(&by_clock).unwrap();
+        until_ticks(&guest, 3, 100);
+        by_clock.ioctl(REC_STOP, 0).unwrap();
+        assert_eq!(ledgers(&guest.status())[0], stopped);
+        pcs.device.close().unwrap();
+        start(&other).unwrap();
+        let started = ledgers(&guest.status()).len() - 3;
+        until_ticks(&guest, started, 100);
+        guest.stop();
+    });
+}
+
+/// What interrupts the guest from outside isn't an exit of its own.
+#[test]
+fn kicks_are_no_events() {
+    on_kvm(|| {
+        let boot = Boot::Test("workload=spin");
+        let machine = Machine::start_with_ports(boot, 2, Clock::default(), GuestAccess::None);
+        // From here on the guest makes no exit.
+        machine.until_rounds(1000, || {});
+        let connection = machine.connect();
+        let recorder = open(&connection);
+        choose(&recorder, EVENT_EXITS, 1).unwrap();
+        start(&recorder).unwrap();
+        for _ in 0..20 {
+            // It needs more of each sample than the other does, so that every vCPU is kicked.
+            let another = open(&connection);
+            choose(&another, EVENT_EXITS, 1).unwrap();
+            another.ioctl(REC_START, STACK_KERNEL | STACK_USER).unwrap();
+            another.close().unwrap();
+        }
+        machine.until_rounds(1000, || {});
+        assert_eq!(ledgers(&machine.status())[0], ConsumerLedger::default());
+        machine.stop();
+    });
+}
+
+/// `kvmprof record` and the commands that look at a recording name the event.
+#[test]
+fn record_and_report_name_the_event() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Test("workload=kernel-pio"), ["--hz", "100"]);
+        let path = guest.folder().join("out");
+        let path = path.to_str().unwrap();
+        let words = [
+            "--output",
+            path,
+            "--seconds",
+            "0.5",
+            "--event",
+            "port-write:20",
+        ];
+        let ran = guest.command("record", &words);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        let (all, _) = samples(Path::new(path));
+        let function = IMAGE.symbol("write_port_in_kernel").unwrap();
+        let there = function.address..function.address + function.size;
+        assert!(!all.is_empty());
+        assert!(all.iter().all(|sample| there.contains(&sample.pc)));
+        assert!(all.iter().all(|sample| sample.pid == 102));
+
+        // Of another process there is nothing but the number of its ticks.
+        let of_another = [&words[..], &["--pid", "101"]].concat();
+        let ran = guest.command("record", &of_another);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        let (samples, contents) = samples(Path::new(path));
+        assert!(samples.is_empty() && contents.account.ungathered > 0);
+        assert_eq!(
+            contents.account.lost + contents.account.ungathered,
+            contents.account.ticks
+        );
+
+        let pcs = guest.open();
+        pcs.ioctl(PROF_ALL, 0);
+        let ran = guest.command("record", &words);
+        ran.assert_refused(1, &["sampled by the clock", "EBUSY"]);
+        pcs.device.close().unwrap();
+        let recorder = open(&guest.connect());
+        choose(&recorder, EVENT_PORT, 1).unwrap();
+        start(&recorder).unwrap();
+        let without = ["--output", path, "--seconds", "0.5"];
+        let ran = guest.command("record", &without);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        assert!(
+            ran.stdout.contains("samples of every port access"),
+            "{ran:?}"
+        );
+        let ran = run(["report", path]);
+        assert!(ran.stdout.contains("sampled: every port access"), "{ran:?}");
+        let ran = guest.command("status", &[]);
+        let words = "stopped, ticks are every port access";
+        assert!(ran.stdout.contains(words), "{ran:?}");
+        guest.stop();
+    });
+}

@@ -1,0 +1,143 @@
+//! A hostile driver at the level of virtio's queues, which tries everything on one port while another
+//! one, and the host's socket, have to go on working.
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::PROF_ALL;
+use kvmprof_test_guest::{AttackResult, AttackResults, Outcome, Victim};
+use kvmprof_tests::{Accounts, Boot, Clock, Machine, Pcs, on_kvm, until};
+use kvmprof_vmm::clock::ClockSource;
+use kvmprof_vmm::virtio::GuestAccess;
+use serde_json::Value;
+
+const CLOCK: Clock = Clock {
+    hz: 1000,
+    source: ClockSource::Thread,
+    jitter: false,
+};
+
+/// Waits for the end of all attacks, and is a client on the host meanwhile.
+fn watch(machine: &Machine) -> AttackResults {
+    let witness = machine.connect();
+    let mut over = 0;
+    loop {
+        let results = until("another attack is over", || {
+            Accounts::of(&witness).check();
+            let results = machine.attacks();
+            (results.finished || results.over > over).then_some(results)
+        });
+        if results.finished {
+            return results;
+        }
+        over = results.over;
+    }
+}
+
+/// What is wrong with the outcome of an attack, if anything is.
+fn complaint(attack: &AttackResult) -> Option<&'static str> {
+    if attack.answer < 0 {
+        return Some("the attack itself has failed");
+    }
+    let during_matters = !attack.costs_device && attack.during != Outcome::NotTried;
+    if attack.after != Outcome::Done {
+        Some("the well-behaved port doesn't work any more")
+    } else if during_matters && attack.during != Outcome::Done {
+        Some("the well-behaved port took harm")
+    } else if attack.closes_port && !attack.closed {
+        Some("the host hasn't closed the attacker's port")
+    } else if attack.needs_notice && !attack.noticed() {
+        Some("the host hasn't noticed the attack")
+    } else {
+        None
+    }
+}
+
+/// What some attacks learn if all is as it should be.
+const ANSWERS: &[(&str, i32)] = &[
+    ("half a header, then another connection", 0),
+    ("hello in single bytes", 0),
+    ("too many reads that wait", Errno::ENOBUFS.0),
+    ("requests without an end", 0),
+    ("queue changed from elsewhere", 0),
+    ("notifications without an end", 0),
+    ("port closed while reading", 0),
+    ("reset while reading", 0),
+    ("queues chosen that aren't there", 0),
+    ("features beyond bit 63", 0),
+];
+
+fn check_answers(results: &AttackResults) {
+    for (name, answer) in ANSWERS {
+        let mut attacks = results.attacks.iter();
+        let attack = attacks.find(|attack| attack.name == *name).unwrap();
+        assert_eq!(attack.answer, *answer, "{attack:?}");
+    }
+}
+
+/// The host has counted every attack that it had to notice, and none of them against the well-behaved port.
+fn check_counts(machine: &Machine, results: &AttackResults) {
+    let virtio = &machine.status()["machine"]["virtio"];
+    println!("{virtio}");
+    let count = |value: &Value| value.as_u64().unwrap();
+    let faults = |port: usize| {
+        let port = &virtio["ports"][port];
+        (
+            count(&port["queue_faults"]),
+            count(&port["protocol_faults"]),
+        )
+    };
+    let (of_queues, of_protocol) = faults(1);
+    let noticed = |on: fn(&AttackResult) -> bool| {
+        let noticed = results.attacks.iter().filter(|attack| on(attack));
+        u64::try_from(noticed.count()).unwrap()
+    };
+    let chains = noticed(|one| one.needs_notice && one.closed);
+    let frames = noticed(|one| one.closes_port);
+    let others = noticed(|one| one.needs_notice && !one.closed);
+    assert!(of_queues + of_protocol >= chains + frames, "{virtio}");
+    assert!(of_protocol >= frames, "{virtio}");
+    let of_device = count(&virtio["control_faults"]) + count(&virtio["refused_queues"]);
+    assert!(of_device >= others, "{virtio}");
+    assert!(count(&virtio["resets"]) >= u64::from(results.over));
+    assert_eq!(faults(0), (0, 0), "{virtio}");
+}
+
+/// Every attack of a driver on its device is survived by the device, by the other port, by the
+/// machine and by its clients on the host.
+#[test]
+fn a_hostile_driver_harms_only_its_own_port() {
+    on_kvm(|| {
+        let boot = Boot::Test("workload=hostile-queues");
+        let machine = Machine::start_with_ports(boot, 2, CLOCK, GuestAccess::All);
+        let results = watch(&machine);
+        assert_eq!(results.first, Outcome::Done);
+        assert_eq!(usize::try_from(results.over), Ok(results.attacks.len()));
+        let mut complaints = 0;
+        for (number, attack) in results.attacks.iter().enumerate() {
+            let complaint = complaint(attack);
+            complaints += u32::from(complaint.is_some());
+            println!("{number:3} {}: {attack:?}", complaint.unwrap_or("survived"));
+        }
+        for victim in [
+            Victim::None,
+            Victim::Transmit,
+            Victim::Receive,
+            Victim::ControlTransmit,
+            Victim::ControlReceive,
+        ] {
+            let tried = results.attacks.iter().filter(|one| one.victim == victim);
+            let tried = tried.count();
+            println!("{victim:?}: {tried} attacks");
+            assert!(tried > 40, "{victim:?}");
+        }
+        assert_eq!(complaints, 0);
+        check_answers(&results);
+        check_counts(&machine, &results);
+
+        // The guest had pcs open when it reset the device for the last time.
+        let mut pcs = until("pcs is free", || Pcs::open(machine.connect()).ok());
+        pcs.ioctl(PROF_ALL, 0);
+        pcs.read_ticks(50);
+        pcs.stop();
+        machine.stop();
+    });
+}

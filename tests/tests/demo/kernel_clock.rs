@@ -1,0 +1,135 @@
+//! `--clock kernel`: samples agree with where the guest's programs are, what needs exits gets them for as long as it is wanted,
+//! and a host that doesn't allow it is told apart.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL, kind};
+use kvmprof_abi::pmc::CounterId;
+use kvmprof_recording::Mode;
+use kvmprof_tests::Capability::{Bpf, Perfmon};
+use kvmprof_tests::{
+    Accounts, Boot, Guest, Pmc, Recorded, as_root_with, check_demo_processes,
+    is_kernel_clock_for_demo, kvmprof, on_kvm, recorded, run_command, until,
+};
+
+const BSIZE: i64 = 65_536;
+
+fn guest(options: &[&str]) -> Guest {
+    let always = ["--clock", "kernel", "--hz", "1000"];
+    Guest::start(Boot::Demo, always.iter().chain(options))
+}
+
+fn source(guest: &Guest) -> String {
+    let status = guest.status();
+    status["clock"]["source"].as_str().unwrap().to_owned()
+}
+
+fn until_source(guest: &Guest, expected: &str) {
+    until("the clock is driven otherwise", || {
+        (source(guest) == expected).then_some(())
+    });
+}
+
+fn check_processes(recorded: &Recorded) {
+    let samples = recorded.samples();
+    let user = samples.filter(|sample| sample.kind == kind::USER);
+    check_demo_processes(user.map(|sample| (sample.pc, sample.pid)));
+}
+
+#[test]
+fn samples_name_their_process_on_each_vcpu() {
+    on_kvm(|| {
+        if !is_kernel_clock_for_demo() {
+            return;
+        }
+        let guest = guest(&["--cpus", "2"]);
+        let mut pcs = guest.open();
+        pcs.ioctl(PCS_SETBSIZE, BSIZE);
+        pcs.ioctl(PROF_ALL, 0);
+        pcs.read_ticks(6000);
+        assert_eq!(source(&guest), "kernel");
+        let recorded = pcs.stop();
+        check_processes(&recorded);
+        let vcpus: BTreeSet<u16> = recorded.samples().map(|sample| sample.cpu).collect();
+        assert_eq!(vcpus, BTreeSet::from([0, 1]));
+        guest.stop();
+    });
+}
+
+/// Counts of processes take exits. Nothing is counted twice or not at all on the way there and back, and samples are as good.
+#[test]
+fn what_needs_exits_has_them_for_as_long_as_it_is_wanted() {
+    on_kvm(|| {
+        if !is_kernel_clock_for_demo() {
+            return;
+        }
+        let guest = guest(&["--cpus", "2"]);
+        let mut pcs = guest.open();
+        let before = Accounts::of(&pcs.connection);
+        pcs.ioctl(PCS_SETBSIZE, BSIZE);
+        pcs.ioctl(PROF_ALL, 0);
+        for _ in 0..3 {
+            until_source(&guest, "kernel");
+            let counting = guest.connect();
+            let pmc = Pmc::open(&counting);
+            pmc.account(&[CounterId::Ticks]);
+            until_source(&guest, "thread");
+            pcs.read_available();
+            drop(pmc);
+            drop(counting);
+            Accounts::of(&pcs.connection).check();
+        }
+        until_source(&guest, "kernel");
+        pcs.read_ticks(6000);
+        let recorded = pcs.stop();
+        check_processes(&recorded);
+        let clock = recorded.accounts.clock.since(&before.clock);
+        let ledger = recorded.status.ledger;
+        assert_eq!(clock.ticks, ledger.ticks - before.pcs.ticks);
+        guest.stop();
+    });
+}
+
+/// A recorder wants stacks and mappings, which are another program's of the host's kernel.
+#[test]
+fn a_recorder_has_its_samples_from_the_hosts_kernel() {
+    on_kvm(|| {
+        if !is_kernel_clock_for_demo() {
+            return;
+        }
+        let guest = guest(&["--cpus", "2"]);
+        let pcs = guest.open();
+        pcs.ioctl(PROF_ALL, 0);
+        until_source(&guest, "kernel");
+        let path = guest.folder().join("recording");
+        let arguments = ["--seconds", "3", "--output", path.to_str().unwrap()];
+        let ran = guest.command("record", &arguments);
+        assert_eq!(ran.status, 0, "{ran:?}");
+        // Without the stacks the program is another one: exits serve until it runs.
+        until_source(&guest, "kernel");
+        Accounts::of(&pcs.connection).check();
+        let (samples, contents) = recorded(&path);
+        assert_eq!(contents.info.clock, "kernel");
+        let user = samples.iter().filter(|sample| sample.mode == Mode::User);
+        check_demo_processes(user.map(|sample| (sample.pc, sample.pid)));
+        drop(pcs);
+        guest.stop();
+    });
+}
+
+#[test]
+fn a_host_that_does_not_allow_it_is_named() {
+    on_kvm(|| {
+        for (kept, missing) in [
+            (&[Bpf][..], "lacks CAP_PERFMON;"),
+            (&[Perfmon], "lacks CAP_BPF;"),
+            (&[], "lacks CAP_PERFMON and CAP_BPF;"),
+        ] {
+            let mut command = Command::new(kvmprof());
+            command.args(["demo", "--seconds", "1", "--json", "--clock", "kernel"]);
+            as_root_with(&mut command, kept);
+            run_command(&mut command).assert_refused(1, &[missing, "--clock thread"]);
+        }
+    });
+}

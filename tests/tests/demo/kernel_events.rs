@@ -1,0 +1,337 @@
+//! Recordings by events that the host's kernel counts: the samples are of the processes that cause them, as often as the
+//! guest knows that they did.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::recorder::{REC_EVENT, REC_START, STACK_KERNEL};
+use kvmprof_abi::wire::device;
+use kvmprof_client::{Connection, RemoteDevice};
+use kvmprof_demo_guest::{Mode as GuestMode, row_of, rows};
+use kvmprof_recording::file::Contents;
+use kvmprof_recording::{ConsumerLedger, EventKind, Mode, Sample, SamplingEvent};
+use kvmprof_test_guest::{EXIT_ROUNDS, HALT_ROUNDS, IMAGE, TOUCH_ROUNDS, TURNS};
+use kvmprof_tests::{
+    Boot, Clock, CpuPressure, Guest, Machine, Sampled, assert_share, errno_of, ledger_of, on_kvm,
+    on_kvm_that_counts, recorded, run, share, standard_error, until,
+};
+use kvmprof_vmm::kernel_events::missing;
+use kvmprof_vmm::virtio::GuestAccess;
+
+/// The processes that halt and touch memory, in the order of [`TURNS`].
+const PIDS: [i32; 3] = [101, 102, 103];
+
+fn event(text: &str) -> SamplingEvent {
+    text.parse().unwrap()
+}
+
+/// The samples of a recording that is whole.
+fn samples(path: &Path) -> (Vec<Sample>, Contents) {
+    let (samples, contents) = recorded(path);
+    let account = contents.account;
+    assert_eq!(contents.closed, Some(account));
+    assert_eq!(
+        (account.idle, account.stolen),
+        (0, 0),
+        "an event is neither"
+    );
+    (samples, contents)
+}
+
+/// Runs the test guest without a clock, recorded by `event`, until each vCPU has counted so many rounds; with the samples comes
+/// what was counted.
+fn record_rounds(
+    workload: &'static str,
+    vcpus: u16,
+    event: SamplingEvent,
+    rounds: u64,
+) -> (Vec<Sample>, Contents) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording");
+    let machine = Machine::recorded_by(
+        Boot::Test(workload),
+        vcpus,
+        Clock::default(),
+        Some(event),
+        &path,
+    );
+    until("the guest is done", || {
+        let counters = machine.counters();
+        counters
+            .iter()
+            .all(|one| one.rounds >= rounds)
+            .then_some(())
+    });
+    assert_eq!(machine.status()["clock"]["event"], event.to_string());
+    machine.stop();
+    let (samples, contents) = samples(&path);
+    assert_eq!(contents.info.event, Some(event));
+    (samples, contents)
+}
+
+/// Those of `samples` that are in this function of the test guest.
+fn in_function<'a>(samples: &'a [Sample], name: &str) -> Vec<&'a Sample> {
+    let function = IMAGE.symbol(name).unwrap();
+    let there = function.address..function.address + function.size;
+    let samples = samples.iter();
+    samples
+        .filter(|sample| there.contains(&sample.pc))
+        .collect()
+}
+
+fn of_process(samples: &[&Sample], pid: i32) -> u64 {
+    samples.iter().filter(|sample| sample.pid == pid).count() as u64
+}
+
+/// Each halt is a sample at the HLT, of the process on whose behalf the kernel has halted.
+#[test]
+fn every_halt_is_sampled_where_the_vcpu_halts() {
+    on_kvm_that_counts(&[EventKind::Halt], || {
+        let vcpus = 2;
+        let (samples, contents) =
+            record_rounds("workload=halts", vcpus, event("halt:1"), HALT_ROUNDS);
+        let halts = in_function(&samples, "halt_once");
+        // Nobody else halts but the ones that are done, and those aren't woken up.
+        assert_eq!(halts.len(), samples.len());
+        for (pid, turns) in PIDS.into_iter().zip(TURNS) {
+            let made = u64::from(vcpus) * HALT_ROUNDS * turns;
+            let found = of_process(&halts, pid);
+            println!("{pid}: {found} of {made}");
+            // An interrupt that comes before the HLT makes it none.
+            let most = made + contents.account.lost;
+            let least = made * 9 / 10;
+            assert!((least..=most).contains(&found), "{pid}: {found} of {made}");
+        }
+        assert!(halts.iter().all(|sample| sample.mode == Mode::Kernel));
+    });
+}
+
+/// The last one of every seven, of each vCPU.
+#[test]
+fn one_of_every_n_halts_is_sampled() {
+    on_kvm_that_counts(&[EventKind::Halt], || {
+        let (samples, contents) = record_rounds("workload=halts", 2, event("halt:7"), HALT_ROUNDS);
+        let all: u64 = TURNS.iter().sum();
+        let ticks = contents.account.ticks;
+        let most = 2 * (HALT_ROUNDS * all / 7);
+        assert!((most * 9 / 10..=most).contains(&ticks), "{ticks} {most}");
+        let halts = in_function(&samples, "halt_once");
+        for (pid, turns) in PIDS.into_iter().zip(TURNS) {
+            let (own, sampled) = (
+                share(turns, all),
+                share(of_process(&halts, pid), samples.len() as u64),
+            );
+            let allowed = 4.0 * standard_error(own, samples.len() as u64);
+            assert!((own - sampled).abs() < allowed, "{pid} {own} {sampled}");
+        }
+    });
+}
+
+/// Memory that is touched for the first time is a fault of the process that touches it, at the instruction.
+#[test]
+fn first_touches_of_memory_are_page_faults() {
+    on_kvm_that_counts(&[EventKind::PageFaults], || {
+        let event = event("page-faults:1");
+        let (samples, contents) = record_rounds("workload=touches", 1, event, TOUCH_ROUNDS);
+        let touches = in_function(&samples, "touch_memory");
+        for (pid, turns) in PIDS.into_iter().zip(TURNS) {
+            let made = TOUCH_ROUNDS * turns;
+            let found = of_process(&touches, pid);
+            println!("{pid}: {found} of {made}, {}", contents.account);
+            // KVM may handle one again, when something else has changed its tables meanwhile.
+            let most = made + made / 3;
+            assert!((made..=most).contains(&found), "{pid}: {found} of {made}");
+        }
+    });
+}
+
+/// What exits to kvmprof has exited to KVM, at the same instruction.
+#[test]
+fn exits_to_kvm_are_sampled_at_their_instructions() {
+    on_kvm_that_counts(&[EventKind::KvmExits], || {
+        let event = event("kvm-exits:1");
+        let (samples, contents) = record_rounds("workload=exits", 2, event, EXIT_ROUNDS);
+        println!("{}", contents.account);
+        for (function, pid, in_round) in [
+            ("exit_by_port_write", 101, 4),
+            ("exit_by_port_read", 102, 3),
+            ("exit_by_mmio_read", 103, 2),
+            ("exit_by_mmio_write", 201, 1),
+        ] {
+            let made = 2 * EXIT_ROUNDS * in_round;
+            let there = in_function(&samples, function);
+            let found = of_process(&there, pid);
+            println!("{function}: {found} of {made}");
+            assert_eq!(found, there.len() as u64, "{function} is of one process");
+            // A few more are by interrupts of the host, a few less where the ring was full.
+            let least = (made * 19 / 20).saturating_sub(contents.account.lost);
+            let most = made + made / 4;
+            assert!(
+                (least..=most).contains(&found),
+                "{function}: {found} of {made}"
+            );
+        }
+    });
+}
+
+/// Of the time that the demo guest uses, its processes have the shares that it has measured itself. While it is halted no
+/// guest time passes.
+#[test]
+fn guest_time_agrees_with_the_guests_own_count() {
+    on_kvm_that_counts(&[EventKind::GuestTime], || {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        let pressure = CpuPressure::begin();
+        let event = event("guest-time:1ms");
+        let machine = Machine::recorded_by(Boot::Demo, 2, Clock::default(), Some(event), &path);
+        let connection = machine.connect();
+        until("enough is recorded", || {
+            (recorder_ledger(&connection).recorded >= 2000).then_some(())
+        });
+        let cycles = machine.truth().cycles();
+        machine.stop();
+        let (samples, contents) = samples(&path);
+        let mut counts = [0; kvmprof_demo_guest::ROWS];
+        for sample in &samples {
+            let mode = match sample.mode {
+                Mode::User => GuestMode::User,
+                Mode::Kernel => GuestMode::Kernel,
+                Mode::Interrupt => GuestMode::Interrupt,
+                Mode::Idle => GuestMode::Idle,
+            };
+            counts[row_of(mode, sample.pid, sample.pc).unwrap()] += 1;
+        }
+        let busy: Vec<usize> = (0..counts.len())
+            .filter(|row| rows()[*row].mode != GuestMode::Idle)
+            .collect();
+        let sum = |counts: &[u64]| busy.iter().map(|row| counts[*row]).sum::<u64>();
+        let (all_seen, all_own) = (sum(&counts), sum(&cycles));
+        let sampled = Sampled::new(all_seen, 0, contents.account.lost, &pressure);
+        for row in &busy {
+            let shares = (share(counts[*row], all_seen), share(cycles[*row], all_own));
+            assert_share(rows()[*row].name, shares, sampled);
+        }
+        let halted = share(counts.iter().sum::<u64>() - all_seen, samples.len() as u64);
+        assert!(halted < 0.05, "{halted} of guest time while halted");
+    });
+}
+
+/// As soon as a guest uses its processors, guest time makes so many ticks as the time holds.
+#[test]
+fn guest_time_is_the_threads_processor_time() {
+    on_kvm_that_counts(&[EventKind::GuestTime], || {
+        let boot = Boot::Test("workload=spin");
+        let machine = Machine::start_with_ports(boot, 1, Clock::default(), GuestAccess::None);
+        machine.until_rounds(1000, || {});
+        let connection = machine.connect();
+        let recorder = start(&connection, event("guest-time:1ms"));
+        let used = || {
+            let counters = connection.snapshot(device::PMC, 1 << 20).unwrap();
+            let counters = kvmprof_recording::counters::Counters::from_json(&counters).unwrap();
+            counters.counters[0].total().unwrap()
+        };
+        let ticks = || recorder_ledger(&connection).ticks;
+        let (used_before, ticks_before) = (used(), ticks());
+        until("many ticks came", || {
+            (ticks() >= ticks_before + 500).then_some(())
+        });
+        let (used, ticks) = (used() - used_before, ticks() - ticks_before);
+        // Taking samples is part of the thread's time, and not of the guest's.
+        let time = ticks * 1_000_000;
+        assert!(time <= used + 5_000_000, "{time} of {used}");
+        assert!(time >= used / 2, "{time} of {used}");
+        drop(recorder);
+        machine.stop();
+    });
+}
+
+/// However often an event is to be sampled, the guest goes on.
+#[test]
+fn no_event_holds_the_guest_up() {
+    on_kvm(|| {
+        sample_each_event_as_often_as_possible();
+    });
+}
+
+/// The same where KVM passes its tracepoints.
+#[test]
+fn no_tracepoint_holds_the_guest_up() {
+    on_kvm_that_counts(&[EventKind::KvmExits, EventKind::PageFaults], || {
+        sample_each_event_as_often_as_possible();
+    });
+}
+
+/// All that there are here, one after the other.
+fn sample_each_event_as_often_as_possible() {
+    let boot = Boot::Test("workload=endless-exits");
+    let machine = Machine::start_with_ports(boot, 2, Clock::default(), GuestAccess::None);
+    let connection = machine.connect();
+    for kind in EventKind::ALL {
+        if let Some(why) = missing(kind) {
+            println!("{}: {why}", kind.name());
+            continue;
+        }
+        let event = SamplingEvent::new(kind, kind.least_period()).unwrap();
+        let recorder = start(&connection, event);
+        // Others go on to be served, too.
+        machine.until_rounds(20, || {
+            machine.status();
+        });
+        println!("{}: {:?}", kind.name(), recorder_ledger(&connection));
+        recorder.close().unwrap();
+    }
+    machine.until_rounds(20, || {});
+    machine.stop();
+}
+
+fn start(connection: &Connection, event: SamplingEvent) -> RemoteDevice {
+    let recorder = connection.open(device::RECORDER, 0).unwrap();
+    let period = i64::try_from(event.period()).unwrap();
+    let kind = event.kind().number().to_le_bytes();
+    recorder.ioctl_with(REC_EVENT, period, &kind, 0).unwrap();
+    recorder.ioctl(REC_START, STACK_KERNEL).unwrap();
+    recorder
+}
+
+/// The ledger of the recorder, of which there is one.
+fn recorder_ledger(connection: &Connection) -> ConsumerLedger {
+    let document = connection.snapshot(device::STATUS, 1 << 20).unwrap();
+    let status: serde_json::Value = serde_json::from_slice(&document).unwrap();
+    let consumers = status["consumers"].as_array().unwrap();
+    let mut recorders = consumers.iter().filter(|one| one["name"] == "recorder");
+    let ledger = ledger_of(&recorders.next().unwrap()["ledger"]);
+    assert!(ledger.balances() && recorders.next().is_none());
+    ledger
+}
+
+/// What this host doesn't count is refused before anything is recorded, with the reason that `pmc list` gives too.
+#[test]
+fn what_the_host_does_not_count_is_refused_with_the_reason() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Test("workload=spin"), ["--hz", "100"]);
+        let connection = guest.connect();
+        let recorder = connection.open(device::RECORDER, 0).unwrap();
+        let path = guest.folder().join("out");
+        let socket = guest.socket();
+        let list = ["pmc", "list", "--socket"].map(OsStr::new);
+        let listed = run(list.into_iter().chain([socket.as_os_str()]));
+        for kind in EventKind::ALL {
+            let event = SamplingEvent::new(kind, kind.least_period()).unwrap();
+            let period = i64::try_from(event.period()).unwrap();
+            let chosen = recorder.ioctl_with(REC_EVENT, period, &kind.number().to_le_bytes(), 0);
+            let Some(why) = missing(kind) else {
+                chosen.unwrap();
+                continue;
+            };
+            assert_eq!(errno_of(chosen), Errno::ENODEV, "{}", kind.name());
+            let text = event.to_string();
+            let words = ["--output", path.to_str().unwrap(), "--event", &text];
+            let ran = guest.command("record", &words);
+            ran.assert_refused(1, &["can't be sampled by", kind.name(), &why]);
+            assert!(!path.exists());
+            assert!(listed.stdout.contains(&why), "{listed:?}");
+        }
+        guest.stop();
+    });
+}

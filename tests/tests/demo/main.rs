@@ -1,0 +1,42 @@
+//! The program with the demo guest and the test guest, on this host's KVM, or in the lab where that runs no guest.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+mod attach;
+mod attach_hostile;
+mod attach_kernel;
+mod attach_rights;
+mod clock;
+mod command;
+mod control;
+mod disks;
+mod endings;
+mod errors;
+mod event_consumers;
+mod events;
+mod hostile;
+mod hostile_queues;
+mod kernel_clock;
+mod kernel_events;
+mod ledger;
+mod list;
+mod network;
+mod pcs_data;
+mod pcs_page;
+mod pmc;
+mod pmc_processes;
+mod ports;
+mod prf;
+mod prf_counts;
+mod prf_tools;
+mod profil;
+mod profil_command;
+mod profil_refusals;
+mod python;
+mod record;
+mod record_command;
+mod reset;
+mod socket;
+mod socket_clients;
+mod stuck_vcpu;
+mod tools;
+mod top;

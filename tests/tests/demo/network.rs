@@ -1,0 +1,342 @@
+//! The network device and the entropy device, with a guest that sends back what it gets. The test is at the other end of
+//! the socket, as passt would be.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::thread;
+
+use kvmprof_test_guest::{NetworkResults, Outcome};
+use kvmprof_tests::{Boot, Clock, Machine, on_kvm, run, until};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const BOOT: Boot = Boot::Test("workload=network");
+const MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x2a];
+/// The type that the guest gives its own frames, and where what follows begins.
+const TYPE: [u8; 2] = [0x88, 0xb5];
+const PAYLOAD: usize = 14;
+const ANNOUNCEMENT: usize = 60;
+const USAGE: i32 = 2;
+
+/// A place to listen on, and the guest's network that leads there.
+struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self { folder }
+    }
+
+    fn listen(&self) -> UnixListener {
+        let path = self.folder.path().join("network");
+        let _ = std::fs::remove_file(&path);
+        UnixListener::bind(path).unwrap()
+    }
+
+    /// Starts a guest that is connected to it.
+    fn start(&self, boot: Boot) -> Machine {
+        let path = self.folder.path().join("network");
+        let network = format!("socket={},mac=02:00:00:00:00:2a", path.display());
+        Machine::start_with_networks(boot, Clock::default(), &[&network])
+    }
+}
+
+/// The other end of a connection.
+struct Peer(UnixStream);
+
+impl Peer {
+    fn accept(listener: &UnixListener) -> Self {
+        Self(listener.accept().unwrap().0)
+    }
+
+    fn send(&mut self, frame: &[u8]) {
+        let length = u32::try_from(frame.len()).unwrap();
+        self.0.write_all(&length.to_be_bytes()).unwrap();
+        self.0.write_all(frame).unwrap();
+    }
+
+    /// The next frame; `None` at the end.
+    fn receive(&mut self) -> Option<Vec<u8>> {
+        let mut length = [0; 4];
+        self.0.read_exact(&mut length).ok()?;
+        let mut frame = vec![0; usize::try_from(u32::from_be_bytes(length)).unwrap()];
+        self.0.read_exact(&mut frame).ok()?;
+        Some(frame)
+    }
+
+    /// Waits for the guest's announcement that its link is up, for the time of this number.
+    fn announced(&mut self, number: u32) {
+        let frame = self.receive().unwrap();
+        let mut expected = [0xff; 6].to_vec();
+        expected.extend(MAC);
+        expected.extend(TYPE);
+        expected.extend(number.to_le_bytes());
+        expected.resize(ANNOUNCEMENT, 0);
+        assert_eq!(frame, expected);
+    }
+}
+
+/// A frame of this length, and what the guest sends back.
+fn frame(length: usize, byte: u8) -> (Vec<u8>, Vec<u8>) {
+    let other = [2, 0, 0, 0, 0, 1];
+    let rest = vec![byte; length - PAYLOAD];
+    let with = |to: [u8; 6], from: [u8; 6]| [&to[..], &from, &TYPE, &rest].concat();
+    (with(MAC, other), with(other, MAC))
+}
+
+/// The status document's part about the network.
+fn status(machine: &Machine) -> Value {
+    machine.status()["machine"]["networks"][0].clone()
+}
+
+/// Waits for something that the guest finds out.
+fn until_guest(machine: &Machine, is: impl Fn(&NetworkResults) -> bool) -> NetworkResults {
+    until("the guest has got that far", || {
+        let results = machine.network();
+        assert_eq!(results.failure, Outcome::Done, "{results:?}");
+        is(&results).then_some(results)
+    })
+}
+
+/// Frames of all sizes go to the guest and come back as they were.
+#[test]
+fn frames_go_there_and_back() {
+    on_kvm(|| {
+        let place = Place::new();
+        let listener = place.listen();
+        let machine = place.start(BOOT);
+        let mut peer = Peer::accept(&listener);
+        peer.announced(1);
+        let lengths = [14, 15, 60, 61, 590, 1514, 1524];
+        let mut bytes = 0;
+        for (length, byte) in lengths.into_iter().zip(1..) {
+            let (there, back) = frame(length, byte);
+            peer.send(&there);
+            assert_eq!(peer.receive(), Some(back), "{length} bytes");
+            bytes += length;
+        }
+        // More at once than the guest has buffers for.
+        for byte in 0..100 {
+            peer.send(&frame(100, byte).0);
+        }
+        for byte in 0..100 {
+            assert_eq!(peer.receive(), Some(frame(100, byte).1));
+        }
+        // Longer than its buffers: dropped, and the next one arrives.
+        peer.send(&frame(9000, 1).0);
+        peer.send(&frame(65553, 2).0);
+        let (there, back) = frame(64, 3);
+        peer.send(&there);
+        assert_eq!(peer.receive(), Some(back));
+
+        let results = until_guest(&machine, |results| results.frames == 108);
+        println!("{results:?}");
+        assert_eq!((results.mac, results.errors), (MAC, 0));
+        assert_eq!((results.ups, results.downs), (1, 0));
+        let bytes = bytes + 100 * 100 + 64;
+        // The account of a turn is there when the turn is over, and its frames may be here before.
+        let status = until("all frames are counted", || {
+            let status = status(&machine);
+            (status["sent"]["frames"] == 109).then_some(status)
+        });
+        println!("{status}");
+        assert_eq!(status["mac"], "02:00:00:00:00:2a");
+        assert_eq!(status["up"], true);
+        assert_eq!(status["received"]["frames"], 108);
+        assert_eq!(status["received"]["bytes"], bytes);
+        assert_eq!(status["received"]["dropped"], 2);
+        assert_eq!(status["sent"]["bytes"], bytes + ANNOUNCEMENT);
+        for none in [
+            "peer_faults",
+            "queue_faults",
+            "refused_queues",
+            "link_losses",
+        ] {
+            assert_eq!(status[none], 0, "{none}");
+        }
+        machine.stop();
+    });
+}
+
+/// Random bytes come, as many as were asked for but for a limit.
+#[test]
+fn the_guest_gets_random_bytes() {
+    on_kvm(|| {
+        let place = Place::new();
+        let listener = place.listen();
+        let machine = place.start(BOOT);
+        Peer::accept(&listener).announced(1);
+        let results = machine.network();
+        assert_eq!(results.random_lengths, [64, 4096]);
+        let zeros = results.random.iter().filter(|byte| **byte == 0).count();
+        assert!(zeros < 16, "{:?}", results.random);
+        let entropy = until("both requests are counted", || {
+            let entropy = machine.status()["machine"]["entropy"].clone();
+            (entropy["requests"] == 2).then_some(entropy)
+        });
+        assert_eq!(entropy["bytes"], 4160, "{entropy}");
+        assert_eq!(entropy["queue_faults"], 0, "{entropy}");
+        machine.stop();
+    });
+}
+
+/// Nobody listens when the guest starts; then somebody does, goes and comes back.
+#[test]
+fn a_peer_that_goes_comes_back() {
+    on_kvm(|| {
+        let place = Place::new();
+        let machine = place.start(BOOT);
+        until_guest(&machine, |results| results.random_lengths[1] != 0);
+        assert_eq!(status(&machine)["up"], false);
+        for time in 1..4 {
+            let listener = place.listen();
+            let mut peer = Peer::accept(&listener);
+            peer.announced(time);
+            let (there, back) = frame(200, 1);
+            peer.send(&there);
+            assert_eq!(peer.receive(), Some(back));
+            until_guest(&machine, |results| results.up);
+            drop((peer, listener));
+            until_guest(&machine, |results| results.downs == time);
+        }
+        let status = until("the last loss is counted", || {
+            let status = status(&machine);
+            (status["link_losses"] == 3).then_some(status)
+        });
+        assert_eq!(status["peer_faults"], 0, "{status}");
+        assert_eq!(status["up"], false, "{status}");
+        machine.stop();
+    });
+}
+
+/// A peer that breaks the protocol loses its connection, and has another one.
+#[test]
+fn malformed_frames_cost_the_peer_its_connection() {
+    on_kvm(|| {
+        let place = Place::new();
+        let machine = place.start(BOOT);
+        let damages: [&[u8]; 5] = [
+            &[0, 0, 0, 0],
+            &[0, 0, 0, 13],
+            &[0xff; 4],
+            // One byte more than the longest frame.
+            &[0, 1, 0, 18],
+            // Cut short, by an end in the middle.
+            &[0, 0, 0, 100, 1, 2, 3],
+        ];
+        for (damage, time) in damages.into_iter().zip(1..) {
+            let listener = place.listen();
+            let mut peer = Peer::accept(&listener);
+            peer.announced(time);
+            let (there, back) = frame(100, 1);
+            peer.send(&there);
+            assert_eq!(peer.receive(), Some(back));
+            // So that the link is down until the guest has seen that.
+            drop(listener);
+            peer.0.write_all(damage).unwrap();
+            peer.0.shutdown(std::net::Shutdown::Write).unwrap();
+            assert_eq!(peer.receive(), None, "{damage:?}");
+            until_guest(&machine, |results| results.downs == time);
+            until("the fault is counted", || {
+                (status(&machine)["peer_faults"] == time).then_some(())
+            });
+        }
+        Peer::accept(&place.listen()).announced(6);
+        machine.stop();
+    });
+}
+
+/// A guest that offers no buffers isn't given frames, and the peer isn't read: it has to wait. That costs nothing.
+#[test]
+fn without_buffers_the_peer_waits() {
+    on_kvm(|| {
+        let place = Place::new();
+        let listener = place.listen();
+        let machine = place.start(Boot::Test("workload=spin"));
+        let mut peer = Peer::accept(&listener).0;
+        peer.set_nonblocking(true).unwrap();
+        let full = || match peer.write(&[0; 1000]) {
+            Ok(_) => None,
+            Err(error) => (error.kind() == ErrorKind::WouldBlock).then_some(()),
+        };
+        until("the peer's socket is full", full);
+        let status = status(&machine);
+        assert_eq!(status["received"]["frames"], 0, "{status}");
+        assert_eq!(status["up"], true, "{status}");
+        machine.stop();
+    });
+}
+
+/// Every attack on a queue is survived by the device, and noticed where it has to be.
+#[test]
+fn hostile_queues_harm_only_themselves() {
+    on_kvm(|| {
+        let place = Place::new();
+        let listener = place.listen();
+        let machine = place.start(Boot::Test("workload=hostile-network"));
+        let mut peer = Peer::accept(&listener);
+        let echo = thread::spawn(move || {
+            while let Some(frame) = peer.receive() {
+                peer.send(&frame);
+            }
+        });
+        let results = until("all attacks are over", || {
+            let results = machine.network();
+            results.finished.then_some(results)
+        });
+        assert_eq!(results.failure, Outcome::Done);
+        assert_eq!(usize::try_from(results.over), Ok(results.attacks.len()));
+        assert!(results.attacks.len() > 90);
+        let mut complaints = 0;
+        for (number, attack) in results.attacks.iter().enumerate() {
+            let outcomes = [attack.tried, attack.after, attack.random_after];
+            let survived = outcomes == [Outcome::Done; 3];
+            let noticed = attack.noticed || !attack.needs_notice;
+            complaints += u32::from(!survived || !noticed);
+            println!("{number:3} {survived} {noticed}: {attack:?}");
+        }
+        assert_eq!(complaints, 0);
+        let noticed = results.attacks.iter().filter(|attack| attack.needs_notice);
+        let noticed = u64::try_from(noticed.count()).unwrap();
+        let status = machine.status()["machine"].clone();
+        let count = |device: &Value| device["queue_faults"].as_u64().unwrap();
+        let faults = count(&status["networks"][0]) + count(&status["entropy"]);
+        assert!(faults >= noticed, "{faults} of {noticed}: {status}");
+        assert_eq!(status["networks"][0]["up"], true, "{status}");
+        machine.stop();
+        echo.join().unwrap();
+    });
+}
+
+/// What can't be used is one clear line.
+#[test]
+fn bad_networks_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = folder.path().join("kernel");
+    std::fs::write(&kernel, kvmprof_test_guest::ELF).unwrap();
+    let kernel = kernel.to_str().unwrap();
+    let refused = |networks: &[&str], status: i32, words: &[&str]| {
+        let mut arguments = vec!["run", "--kernel", kernel, "--cmdline", "workload=poweroff"];
+        for network in networks {
+            arguments.extend(["--net", network]);
+        }
+        run(arguments).assert_refused(status, words);
+    };
+    refused(&["tap=a/b"], USAGE, &["a/b", "no name"]);
+    refused(&["tap="], USAGE, &["tap= has no value"]);
+    refused(&["user"], USAGE, &["'user'", "tap=NAME or socket=PATH"]);
+    refused(&["tap=a,socket=b"], USAGE, &["tap=NAME or socket=PATH"]);
+    let group = "socket=b,mac=ff:ff:ff:ff:ff:ff";
+    refused(&[group], USAGE, &["ff:ff:ff:ff:ff:ff", "group"]);
+    let short = "socket=b,mac=02:00";
+    refused(&[short], USAGE, &["02:00", "six pairs"]);
+    refused(&["socket=b", "socket=b"], USAGE, &["socket=b", "twice"]);
+    let same = [
+        "socket=a,mac=02:00:00:00:00:01",
+        "socket=b,mac=02:00:00:00:00:01",
+    ];
+    refused(&same, USAGE, &["02:00:00:00:00:01", "its own"]);
+    on_kvm(|| refused(&["tap=kvmprof-none"], 1, &["kvmprof-none", "ip tuntap add"]));
+}

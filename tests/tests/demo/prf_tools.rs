@@ -1,0 +1,389 @@
+//! The tools of prf on a running guest, over the host's socket.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use kvmprof_abi::prf::{ALL_VCPUS, STATUS_LOADED, STATUS_ON};
+use kvmprof_demo_guest::symbol;
+use kvmprof_tests::{Boot, Guest, Prf, Ran, kvmprof, on_kvm, run, run_command, until};
+use rustix::process::{Pid, Signal, kill_process};
+
+fn guest(options: &[&str]) -> Guest {
+    Guest::start(Boot::Demo, options)
+}
+
+/// A tool on this guest, which must succeed without a word on standard error; what it prints.
+#[track_caller]
+fn tool(guest: &Guest, name: &str, arguments: &[&str]) -> String {
+    let ran = guest.command(name, arguments);
+    assert_eq!(
+        (ran.status, ran.stderr.as_str()),
+        (0, ""),
+        "{name} {arguments:?}"
+    );
+    ran.stdout
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Waits until `minor` has counted so many ticks more, of all kinds.
+fn until_counted(guest: &Guest, minor: u16, more: u64) {
+    let prf = Prf::open(&guest.connect(), minor).unwrap();
+    let before = prf.counts().sum();
+    until("prf has counted", || {
+        (prf.counts().sum() >= before + more).then_some(())
+    });
+}
+
+/// The rows of a report of one interval, which must have the form that the page gives it.
+#[track_caller]
+fn rows(report: &str) -> Vec<(String, f64)> {
+    let mut lines = report.lines();
+    for _ in 0..2 {
+        let time = lines.next().unwrap();
+        // 2001-09-09 01:46:40
+        let (date, clock) = time.split_once(' ').unwrap();
+        assert_eq!((date.split('-').count(), clock.split(':').count()), (3, 3));
+    }
+    assert_eq!(lines.next(), Some(""), "{report}");
+    lines
+        .map(|line| {
+            let (name, percent) = line.split_once(' ').unwrap();
+            let percent = percent.trim_start();
+            assert_eq!(percent.split_once('.').unwrap().1.len(), 2, "{line}");
+            (name.to_owned(), percent.parse().unwrap())
+        })
+        .collect()
+}
+
+fn share(rows: &[(String, f64)], name: &str) -> f64 {
+    let row = rows.iter().find(|row| row.0 == name);
+    row.unwrap_or_else(|| panic!("no {name} in {rows:?}")).1
+}
+
+#[test]
+fn the_kernels_functions_are_printed_with_user_and_idle() {
+    on_kvm(|| {
+        let guest = guest(&["--cpus", "2"]);
+        let log = guest.folder().join("log");
+        assert_eq!(tool(&guest, "prfld", &[]), "");
+        assert_eq!(tool(&guest, "prfsnap", &[path(&log)]), "");
+        until_counted(&guest, ALL_VCPUS, 400);
+        tool(&guest, "prfsnap", &[path(&log)]);
+
+        let all = rows(&tool(&guest, "prfpr", &[path(&log), "0"]));
+        // A process of the workload computes in the kernel, and the timer interrupts it.
+        for name in ["compute", "service_interrupt", "user", "idle"] {
+            assert!(share(&all, name) > 0.0, "{all:?}");
+        }
+        let sum: f64 = all.iter().map(|row| row.1).sum();
+        assert!((99.0..101.0).contains(&sum), "{all:?}");
+        assert_eq!(all[all.len() - 2].0, "user");
+        assert_eq!(all[all.len() - 1].0, "idle");
+        let functions = &all[..all.len() - 2];
+        let addresses: Vec<u64> = functions
+            .iter()
+            .filter_map(|(name, _)| Some(symbol(name)?.address))
+            .collect();
+        assert!(!addresses.is_empty() && addresses.is_sorted(), "{all:?}");
+
+        // Names out of a file are the same, and the cutoff leaves out what isn't above it.
+        let elf = guest.folder().join("demo.elf");
+        let named = tool(&guest, "prfpr", &[path(&log), "0", path(&elf)]);
+        assert_eq!(rows(&named), all);
+        let cut = rows(&tool(&guest, "prfpr", &[path(&log), "5"]));
+        let expected: Vec<_> = all.into_iter().filter(|row| row.1 > 5.0).collect();
+        assert_eq!(cut, expected);
+
+        // The default is 1 %, and a third record makes a second interval.
+        tool(&guest, "prfsnap", &[path(&log)]);
+        let two = tool(&guest, "prfpr", &[path(&log)]);
+        let (first, second) = two.split_once("\n\n20").unwrap();
+        assert!(rows(first).iter().all(|row| row.1 > 1.0));
+        assert!(second.contains("\n\n"), "{two}");
+        guest.stop();
+    });
+}
+
+#[test]
+fn a_profiler_is_loaded_shown_and_turned_on_by_name() {
+    on_kvm(|| {
+        let guest = guest(&["--cpus", "2"]);
+        let stat = |arguments: &[&str]| tool(&guest, "prfstat", arguments);
+        assert_eq!(stat(&[]), "profiling disabled\n");
+        tool(&guest, "prfld", &["-f", "/dev/prf1"]);
+        let loaded = stat(&["-f", "1"]);
+        let (first, second) = loaded.split_once('\n').unwrap();
+        assert_eq!(first, "profiling disabled");
+        let (count, rest) = second.split_once(' ').unwrap();
+        assert!(count.parse::<usize>().unwrap() > 20, "{loaded}");
+        assert_eq!(rest, "kernel text addresses\n");
+        let on = loaded.replace("disabled", "enabled");
+        assert_eq!(stat(&["-f", "1", "on"]), on);
+        assert_eq!(stat(&["-f", "1"]), on);
+        // The others are as they were.
+        for other in ["0", "255", "/dev/prf"] {
+            assert_eq!(stat(&["-f", other]), "profiling disabled\n");
+        }
+        let prf = Prf::open(&guest.connect(), 1).unwrap();
+        assert_eq!(prf.status(), STATUS_ON | STATUS_LOADED);
+        assert_eq!(stat(&["-f", "1", "off"]), loaded);
+        assert_eq!(prf.status(), STATUS_LOADED);
+        // The file's symbols lie where the guest's do; the table is what is loaded, unslid or not.
+        let elf = guest.folder().join("demo.elf");
+        tool(&guest, "prfld", &[path(&elf)]);
+        tool(&guest, "prfld", &["-f", "0", "--no-slide", path(&elf)]);
+        let connection = guest.connect();
+        let table = |minor| Prf::open(&connection, minor).unwrap().counts().addresses;
+        assert_eq!(table(ALL_VCPUS), table(0));
+        assert_eq!(table(0)[0], 0);
+        assert!(table(0).contains(&symbol("compute").unwrap().address));
+        guest.stop();
+    });
+}
+
+/// The guest's image and the running guest have the same functions, so that logs of either table mix.
+#[test]
+fn the_image_and_the_running_guest_give_the_same_table() {
+    on_kvm(|| {
+        let guest = guest(&[]);
+        let image = guest.folder().join("image");
+        fs::write(&image, kvmprof_demo_guest::ELF).unwrap();
+        let connection = guest.connect();
+        let prf = Prf::open(&connection, ALL_VCPUS).unwrap();
+        let log = guest.folder().join("log");
+        tool(&guest, "prfld", &[]);
+        let running = prf.counts().addresses;
+        tool(&guest, "prfsnap", &[path(&log)]);
+        tool(&guest, "prfstat", &["off"]);
+        tool(&guest, "prfld", &[path(&image)]);
+        assert_eq!(prf.counts().addresses, running);
+        tool(&guest, "prfsnap", &[path(&log)]);
+        guest.stop();
+    });
+}
+
+/// A System.map of the same kernel, linked elsewhere: prfld moves it, prfpr recognises it.
+#[test]
+fn symbols_from_elsewhere_are_slid() {
+    on_kvm(|| {
+        const DISTANCE: u64 = 0x1_0000_0000;
+        let guest = guest(&[]);
+        tool(&guest, "prfld", &[]);
+        let connection = guest.connect();
+        let prf = Prf::open(&connection, ALL_VCPUS).unwrap();
+        let expected = prf.counts().addresses;
+        let kallsyms = connection
+            .snapshot(kvmprof_abi::wire::device::KALLSYMS, 1 << 20)
+            .unwrap();
+        let map: String = String::from_utf8(kallsyms)
+            .unwrap()
+            .lines()
+            .map(|line| {
+                let (address, rest) = line.split_once(' ').unwrap();
+                let address = u64::from_str_radix(address, 16).unwrap() + DISTANCE;
+                format!("{address:016x} {rest}\n")
+            })
+            .collect();
+        let file = guest.folder().join("System.map");
+        fs::write(&file, map).unwrap();
+        tool(&guest, "prfld", &["--no-slide", path(&file)]);
+        assert_eq!(prf.counts().addresses[1], expected[1] + DISTANCE);
+        tool(&guest, "prfld", &[path(&file)]);
+        assert_eq!(prf.counts().addresses, expected);
+
+        let log = guest.folder().join("log");
+        tool(&guest, "prfsnap", &[path(&log)]);
+        until_counted(&guest, ALL_VCPUS, 100);
+        tool(&guest, "prfsnap", &[path(&log)]);
+        let report = tool(&guest, "prfpr", &[path(&log), "0", path(&file)]);
+        assert_eq!(report, tool(&guest, "prfpr", &[path(&log), "0"]));
+        assert!(report.contains("compute"), "{report}");
+        guest.stop();
+    });
+}
+
+fn spawn(guest: &Guest, words: &[&str]) -> Child {
+    Command::new(kvmprof())
+        .args(words)
+        .env("KVMPROF_SOCKET", guest.socket())
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn prfdc_records_until_a_signal() {
+    on_kvm(|| {
+        let guest = guest(&[]);
+        tool(&guest, "prfld", &[]);
+        for (number, signal) in [Signal::INT, Signal::TERM].into_iter().enumerate() {
+            let log = guest.folder().join(format!("log{number}"));
+            let mut prfdc = spawn(&guest, &["prfdc", path(&log), "0.001", "24"]);
+            until("prfdc has made three records", || {
+                let ran = guest.command("prfpr", &[path(&log)]);
+                (ran.stdout.matches("\n\n").count() > 2).then_some(())
+            });
+            kill_process(Pid::from_child(&prfdc), signal).unwrap();
+            assert!(prfdc.wait().unwrap().success());
+            let report = tool(&guest, "prfpr", &[path(&log), "0"]);
+            assert!(report.contains("user") || report.contains("no samples"));
+            let stat = tool(&guest, "prfstat", &[]);
+            assert!(stat.starts_with("profiling enabled\n"), "{stat}");
+            guest
+                .command("prfdc", &[path(&log)])
+                .assert_refused(1, &["exists already"]);
+        }
+        guest.stop();
+    });
+}
+
+#[test]
+fn prfdc_makes_a_last_record_at_the_guests_end() {
+    on_kvm(|| {
+        let mut guest = guest(&[]);
+        tool(&guest, "prfld", &[]);
+        let log = guest.folder().join("log");
+        let mut prfdc = spawn(&guest, &["prfdc", path(&log), "1000", "24"]);
+        until("prfdc has made its first record", || {
+            let length = std::fs::metadata(&log).ok()?.len();
+            (length > 0).then_some(())
+        });
+        guest.signal(Signal::TERM);
+        assert!(prfdc.wait().unwrap().success());
+        assert_eq!(guest.wait().status, 0);
+        // Two records make an interval.
+        let report = run(["prfpr", path(&log), "0"]);
+        assert_eq!(report.status, 0, "{report:?}");
+        let times = report.stdout.lines().take_while(|line| !line.is_empty());
+        assert_eq!(times.count(), 2, "{report:?}");
+    });
+}
+
+/// Each is one line that says what to do.
+#[test]
+fn wrong_uses_of_the_tools() {
+    on_kvm(|| {
+        let guest = guest(&["--hz", "150", "--prf-addresses", "5"]);
+        let log = guest.folder().join("log");
+        let refused = |name: &str, arguments: &[&str], words: &[&str]| {
+            guest.command(name, arguments).assert_refused(1, words);
+        };
+        refused("prfld", &[], &["ENOSPC", "this prf takes 5"]);
+        refused("prfstat", &["perhaps"], &["eh?", "on or off"]);
+        refused("prfstat", &["-f", "1"], &["no minor 1", "1 vCPUs"]);
+        let ran = guest.command("prfstat", &["-f", "/dev/pcs"]);
+        ran.assert_refused(2, &["/dev/pcs", "which prf", "--help"]);
+        refused("prfsnap", &[path(&log)], &["run prfld first"]);
+        refused("prfdc", &[path(&log)], &["run prfld first"]);
+        refused("prfpr", &[path(&log)], &["No such file"]);
+        assert!(!log.exists());
+        refused("prfld", &["/nonexistent/map"], &["/nonexistent/map"]);
+        refused("prfld", &["/proc/version"], &["neither an ELF file"]);
+        let map = guest.folder().join("map");
+        fs::write(&map, "10 T one\n20 T two\n").unwrap();
+        let ran = guest.command("prfld", &[path(&map)]);
+        assert_eq!((ran.status, ran.stdout.as_str()), (0, ""));
+        assert!(ran.stderr.contains("no symbol in common"), "{ran:?}");
+        refused("prfstat", &["on"], &["EINVAL", "100 Hz", "--hz"]);
+        let sparse = guest.folder().join("sparse");
+        fs::write(&sparse, "10 T one\n").unwrap();
+        let load = ["--no-slide", path(&sparse)];
+        refused("prfld", &load, &["E2BIG", "has 2"]);
+        // kvmprof has its own word to say on a clock that doesn't fit.
+        drop(guest);
+    });
+}
+
+#[test]
+fn a_table_stays_while_it_counts() {
+    on_kvm(|| {
+        let guest = guest(&[]);
+        let log = guest.folder().join("log");
+        tool(&guest, "prfld", &[]);
+        tool(&guest, "prfstat", &["on"]);
+        let ran = guest.command("prfld", &[]);
+        ran.assert_refused(1, &["EBUSY", "prfstat off"]);
+        tool(&guest, "prfsnap", &[path(&log)]);
+        guest
+            .command("prfpr", &[path(&log)])
+            .assert_refused(1, &["less than two records"]);
+        // A log belongs to its table.
+        tool(&guest, "prfstat", &["off"]);
+        let map = guest.folder().join("map");
+        fs::write(&map, "10 T one\n20 T two\n30 T three\n").unwrap();
+        tool(&guest, "prfld", &["--no-slide", path(&map)]);
+        guest
+            .command("prfsnap", &[path(&log)])
+            .assert_refused(1, &["another table", "4 in the profiler"]);
+        guest.stop();
+    });
+}
+
+/// The program is the tool that it is called as.
+#[test]
+fn links_pages_and_completions_come_with_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let bin = folder.path().join("bin");
+    let ran = run(["install-links".as_ref(), bin.as_os_str()]);
+    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+    let said = |name: &str| -> Ran {
+        let mut command = Command::new(bin.join(name));
+        run_command(command.arg("--help").env_remove("KVMPROF_SOCKET"))
+    };
+    for name in [
+        "getpc", "pcstat", "prfld", "prfstat", "prfdc", "prfsnap", "prfpr",
+    ] {
+        let help = said(name);
+        assert_eq!(help.status, 0, "{help:?}");
+        assert!(help.stdout.contains("Exit status"), "{help:?}");
+    }
+    let mut prfsnap = Command::new(bin.join("prfsnap"));
+    let ran = run_command(&mut prfsnap);
+    assert_eq!((ran.status, ran.stderr.lines().count()), (2, 1), "{ran:?}");
+    assert!(ran.stderr.starts_with("prfsnap: "), "{ran:?}");
+    // Something else by that name is left alone.
+    let other = folder.path().join("other");
+    fs::create_dir(&other).unwrap();
+    symlink("/dev/null", other.join("prfld")).unwrap();
+    let ran = run(["install-links".as_ref(), other.as_os_str()]);
+    ran.assert_refused(1, &["prfld", "no link to this program"]);
+
+    let pages = folder.path().join("man1");
+    let ran = run(["man".as_ref(), pages.as_os_str()]);
+    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+    for name in ["kvmprof", "kvmprof-run", "kvmprof-status", "getpc", "prfpr"] {
+        assert!(pages.join(format!("{name}.1")).exists(), "{name}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = run(["completions", shell]);
+        assert!(ran.stdout.contains("prfsnap"), "{shell}: {ran:?}");
+        let ran = run(["completions", shell, "prfdc"]);
+        assert!(ran.stdout.contains("prfdc"), "{shell}: {ran:?}");
+    }
+    run(["completions", "cmd"]).assert_refused(2, &["bash", "zsh", "fish"]);
+}
+
+/// Arguments that are missing, unknown or wrong.
+#[test]
+fn every_wrong_command_line_takes_one_line() {
+    for (words, expected) in [
+        (&["run"][..], "--kernel <FILE>; see kvmprof run --help"),
+        (&["run", "--kernel"], "--kernel"),
+        (&["run", "vmlinuz"], "'vmlinuz'"),
+        (&["run", "--kernle", "x"], "'--kernel'"),
+        (&["demo", "--seconds", "0"], "more than 0"),
+        (&["prfsnap"], "<FILE>; see kvmprof prfsnap --help"),
+        (&["prfld", "a", "b"], "'b'"),
+        (&["prfdc", "log", "0"], "number of minutes"),
+        (&["prfdc", "log", "1", "25"], "not in 0..=24"),
+        (&["prfpr", "log", "NaN"], "0 to 100 percent"),
+        (&["sing"], "'sing'; see kvmprof --help"),
+    ] {
+        run(words).assert_refused(2, &[expected, "--help"]);
+    }
+}

@@ -1,0 +1,490 @@
+//! `kvmprof profil` and `kvmprof pcsample` with the demo guest: tables of its processes, and histograms that gprof reads.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use kvmprof_demo_guest::{Mode, function_at, rows, symbol};
+use kvmprof_tests::{
+    Boot, Clock, CpuPressure, Guest, Machine, Ran, Sampled, Terminal, assert_share, gprof, kvmprof,
+    on_kvm, on_kvm_with_gprof, run_command, sampling_rate, share, until,
+};
+use kvmprof_vmm::clock::ClockSource;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The demo guest's processes, and the functions in which each of them spends its time.
+const PROCESSES: [(&str, [&str; 2]); 4] = [
+    ("101", ["weave", "weaver"]),
+    ("102", ["turn_wheel", "spinner"]),
+    ("103", ["card", "carder"]),
+    ("201", ["dye", "dyer"]),
+];
+
+fn guest() -> Guest {
+    let hz = sampling_rate(1000).to_string();
+    Guest::start(Boot::Demo, ["--hz", &hz, "--jitter"])
+}
+
+/// Starts a command with the guest's `socket`.
+fn start(socket: &Path, command: &str, words: &[&str], stderr: Stdio) -> Child {
+    Command::new(kvmprof())
+        .args([command, "--socket"])
+        .arg(socket)
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(stderr)
+        .spawn()
+        .unwrap()
+}
+
+/// Waits for its end. On a busy host it may have told that it waits for the process.
+fn end(child: Child) -> Ran {
+    let output: Output = child.wait_with_output().unwrap();
+    let mut ran = Ran::from(output);
+    let said = ran
+        .stderr
+        .lines()
+        .filter(|line| !line.contains("waiting until process"));
+    ran.stderr = said.map(|line| format!("{line}\n")).collect();
+    ran
+}
+
+/// Runs a command to its own end.
+fn command(guest: &Guest, command: &str, words: &[&str]) -> Ran {
+    end(start(&guest.socket(), command, words, Stdio::piped()))
+}
+
+/// Runs a command until `count` ticks have found its process, and then interrupts it.
+fn interrupted(guest: &Guest, command: &str, words: &[&str], count: u64) -> Ran {
+    until("nothing is profiled", || {
+        profiles(&guest.status()).is_empty().then_some(())
+    });
+    let child = start(&guest.socket(), command, words, Stdio::piped());
+    until_found(guest, count);
+    interrupt(&child);
+    let ran = end(child);
+    assert_eq!(
+        (ran.status, ran.stderr.as_str()),
+        (0, ""),
+        "{words:?}: {ran:?}"
+    );
+    ran
+}
+
+fn interrupt(child: &Child) {
+    kill_process(Pid::from_child(child), Signal::INT).unwrap();
+}
+
+/// The ticks that have found each process that is profiled, by the status document.
+fn profiles(status: &serde_json::Value) -> BTreeMap<String, u64> {
+    let consumers = status["consumers"].as_array().unwrap().iter();
+    let profiles = consumers.filter_map(|one| {
+        let pid = one["name"].as_str()?.strip_prefix("profil ")?;
+        Some((pid.to_owned(), one["ledger"]["ticks"].as_u64()?))
+    });
+    profiles.collect()
+}
+
+/// Whether so many ticks have found a process.
+fn is_found(guest: &Guest, count: u64) -> Option<()> {
+    let found: u64 = profiles(&guest.status()).values().sum();
+    (found >= count).then_some(())
+}
+
+/// Waits until so many ticks have found a process.
+fn until_found(guest: &Guest, count: u64) {
+    until("ticks find the process", || is_found(guest, count));
+}
+
+/// The rows of a table: each with its count, and its function.
+fn table(text: &str) -> Vec<(u64, String)> {
+    let rows = text.lines().filter(|line| line.starts_with("  0x"));
+    rows.map(|row| {
+        let words: Vec<&str> = row.split_whitespace().collect();
+        let count = words[1].parse().unwrap();
+        (count, words.last().unwrap().to_string())
+    })
+    .collect()
+}
+
+/// The numbers of the equation at the end of a table: ticks, and those that were stored.
+fn account(text: &str) -> (u64, u64) {
+    let line = text
+        .lines()
+        .find(|line| line.contains(" ticks of process "));
+    let line = line.unwrap_or_else(|| panic!("no account: {text}"));
+    let (ticks, rest) = line.split_once(' ').unwrap();
+    let stored = rest.split_once("= ").unwrap().1;
+    let stored = stored.split(' ').next().unwrap();
+    (ticks.parse().unwrap(), stored.parse().unwrap())
+}
+
+/// The functions of gprof's flat profile, and the share of each in percent.
+fn flat_profile(program: &Path, histograms: &[PathBuf]) -> BTreeMap<String, f64> {
+    let ran = run_command(gprof().args(["-b", "-p"]).arg(program).args(histograms));
+    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+    println!("{}", ran.stdout);
+    let rows = ran.stdout.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let share = words.first()?.parse().ok()?;
+        Some((words.last()?.to_string(), share))
+    });
+    rows.collect()
+}
+
+/// gprof names the functions of all processes with their shares, which are those that the guest itself counted.
+#[test]
+fn gprof_names_the_functions_with_their_shares() {
+    on_kvm_with_gprof(|| {
+        let clock = Clock {
+            hz: sampling_rate(1000),
+            source: ClockSource::Thread,
+            jitter: true,
+        };
+        let machine = Machine::start(Boot::Demo, 1, clock);
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("demo.elf");
+        fs::write(&program, kvmprof_demo_guest::ELF).unwrap();
+        let files = PROCESSES.map(|(pid, _)| folder.path().join(pid));
+        // The guest is held until the first of them samples it.
+        let children = PROCESSES.iter().zip(&files).map(|((pid, _), file)| {
+            let words = [
+                "--pid",
+                pid,
+                "--every-tick",
+                "--output",
+                file.to_str().unwrap(),
+            ];
+            start(&machine.socket(), "profil", &words, Stdio::piped())
+        });
+        let children: Vec<Child> = children.collect();
+        let now = || profiles(&machine.status());
+        until("all are profiled", || {
+            (now().len() == PROCESSES.len()).then_some(())
+        });
+        let pressure = CpuPressure::begin();
+        let before = (machine.truth(), now());
+        let found = |now: &BTreeMap<String, u64>, pid: &str| now[pid] - before.1[pid];
+        let after = until("ticks find the processes", || {
+            let now = now();
+            let all: u64 = now.keys().map(|pid| found(&now, pid)).sum();
+            (all >= 1500).then_some(now)
+        });
+        let cycles = machine.truth().cycles_since(&before.0);
+        children.iter().for_each(interrupt);
+        let tables: Vec<(u64, Vec<(u64, String)>)> = children
+            .into_iter()
+            .map(|child| {
+                let ran = end(child);
+                assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+                println!("{}", ran.stdout);
+                (account(&ran.stdout).1, table(&ran.stdout))
+            })
+            .collect();
+        let profile = flat_profile(&program, &files);
+        let user = rows().iter().zip(cycles);
+        let user: Vec<_> = user.filter(|(row, _)| row.mode == Mode::User).collect();
+        let all_cycles: u64 = user.iter().map(|(_, cycles)| cycles).sum();
+        let all_found: u64 = after.keys().map(|pid| found(&after, pid)).sum();
+        let sampled = Sampled::new(all_found, 0, 0, &pressure);
+        let all_stored = tables.iter().map(|(stored, _)| stored).sum();
+        for ((pid, _), (row, own)) in PROCESSES.iter().zip(&user) {
+            let shares = (
+                share(found(&after, pid), all_found),
+                share(*own, all_cycles),
+            );
+            assert_share(row.name, shares, sampled);
+        }
+        // gprof takes the end of the section .text for the end of the last function, which is elsewhere.
+        let counted = tables.iter().flat_map(|(_, rows)| rows);
+        for (count, function) in counted.filter(|(_, function)| function != "dyer") {
+            let expected = share(*count, all_stored) * 100.0;
+            let by_gprof = profile.get(function).copied().unwrap_or_default();
+            // It prints hundredths of a percent.
+            assert!(
+                (by_gprof - expected).abs() < 0.02,
+                "{function}: {by_gprof} %, not {expected} %"
+            );
+        }
+        let known: Vec<&str> = PROCESSES.iter().flat_map(|(_, names)| *names).collect();
+        assert!(
+            profile.keys().all(|name| known.contains(&name.as_str())),
+            "{profile:?}"
+        );
+        machine.stop();
+    });
+}
+
+/// The same region as Solaris and AIX round, with its name or its addresses, by function or by count.
+#[test]
+fn tables_have_the_functions_of_the_process() {
+    on_kvm(|| {
+        let guest = guest();
+        let wheel = symbol("turn_wheel").unwrap();
+        let address = format!("{:#x}", wheel.address);
+        let size = (wheel.size.next_multiple_of(8) / 4).to_string();
+        let all = "counts of 8 bytes from 0x200000";
+        let function = format!("counts of 8 bytes from {address}");
+        for (words, heading) in [
+            (&[][..], all),
+            (&["--module", "[user]", "--aix"], all),
+            (&["--function", "turn_wheel"], &function),
+            (
+                &["--function", "turn_wheel", "--aix", "--scale", "0x8000"],
+                "counts of 4 bytes",
+            ),
+            (
+                &["--offset", &address, "--bufsiz", &size, "--counts"],
+                &function,
+            ),
+            (
+                &["--offset", &address, "--bufsiz", "2", "--scale", "2"],
+                "in one count (Solaris)",
+            ),
+        ] {
+            let words = [&["--pid", "102", "--every-tick"], words].concat();
+            let ran = interrupted(&guest, "profil", &words, 30);
+            assert!(ran.stdout.starts_with("process 102: "), "{ran:?}");
+            assert!(ran.stdout.contains(heading), "{words:?}: {ran:?}");
+            let (ticks, stored) = account(&ran.stdout);
+            let rows = table(&ran.stdout);
+            assert_eq!(rows.iter().map(|(count, _)| count).sum::<u64>(), stored);
+            // Little of its time the process is outside of its main function.
+            let own = rows
+                .iter()
+                .filter(|(_, name)| name.starts_with("turn_wheel"));
+            let own: u64 = own.map(|(count, _)| count).sum();
+            assert!(own * 10 >= ticks * 9 && own > 0, "{words:?}: {ran:?}");
+        }
+        guest.stop();
+    });
+}
+
+/// A region that the process is never in has no counts, and every tick is still accounted for.
+#[test]
+fn ticks_outside_the_region_are_counted() {
+    on_kvm(|| {
+        let guest = guest();
+        let words = ["--pid", "101", "--function", "card", "--every-tick"];
+        let ran = interrupted(&guest, "profil", &words, 10);
+        assert!(
+            ran.stdout.contains("  No ticks in the region.\n"),
+            "{ran:?}"
+        );
+        let (ticks, stored) = account(&ran.stdout);
+        assert!(ticks > 0 && stored == 0, "{ran:?}");
+        let outside = format!("0 stored + {ticks} outside the region\n");
+        assert!(ran.stdout.ends_with(&outside), "{ran:?}");
+        guest.stop();
+    });
+}
+
+#[test]
+fn pcsample_ends_when_it_has_enough() {
+    on_kvm(|| {
+        let guest = guest();
+        let words = ["--pid", "103", "--nsamples", "50", "--every-tick"];
+        let ran = command(&guest, "pcsample", &words);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+        assert_eq!(account(&ran.stdout), (50, 50), "{ran:?}");
+        let rows = table(&ran.stdout);
+        assert_eq!(rows.iter().map(|(count, _)| count).sum::<u64>(), 50);
+        assert_eq!(rows[0].1, "card", "{ran:?}");
+
+        let raw = [&words[..], &["--raw"]].concat();
+        let ran = command(&guest, "pcsample", &raw);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+        assert_eq!(ran.stdout.lines().count(), 50, "{ran:?}");
+        for line in ran.stdout.lines() {
+            let pc = u64::from_str_radix(line.strip_prefix("0x").unwrap(), 16).unwrap();
+            let name = function_at(pc).unwrap_or_default();
+            assert!(["card", "carder"].contains(&name), "{line}: {name}");
+        }
+        guest.stop();
+    });
+}
+
+#[test]
+fn documents_have_what_tables_have() {
+    on_kvm(|| {
+        let guest = guest();
+        let document = |ran: &Ran| -> serde_json::Value {
+            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+            serde_json::from_str(&ran.stdout).unwrap()
+        };
+        let sum = |document: &serde_json::Value| -> u64 {
+            let rows = document["rows"].as_array().unwrap().iter();
+            rows.map(|row| row["count"].as_u64().unwrap()).sum()
+        };
+        let words = ["--pid", "102", "--nsamples", "20", "--json"];
+        let samples = document(&command(&guest, "pcsample", &words));
+        for (member, expected) in [
+            ("schema", 1),
+            ("pid", 102),
+            ("hz", 100),
+            ("ticks", 20),
+            ("stored", 20),
+        ] {
+            assert_eq!(samples[member], expected, "{samples}");
+        }
+        assert_eq!(
+            (samples["function"].as_str(), sum(&samples)),
+            (Some("pcsample"), 20)
+        );
+        assert_eq!(
+            (&samples["ended"], &samples["rows"][0]["function"]),
+            (&"full".into(), &"turn_wheel".into())
+        );
+
+        let file = guest.folder().join("gmon.out");
+        let words = [
+            "--pid",
+            "102",
+            "--every-tick",
+            "--json",
+            "--aix",
+            "--top",
+            "1",
+            "--output",
+        ];
+        let words = [&words[..], &[file.to_str().unwrap()]].concat();
+        let counts = document(&interrupted(&guest, "profil", &words, 30));
+        assert_eq!(
+            (&counts["ended"], &counts["function"]),
+            (&"wanted".into(), &"profil".into())
+        );
+        assert_eq!(counts["rows"].as_array().unwrap().len(), 1, "{counts}");
+        assert!(
+            sum(&counts) > 0 && counts["rows_left_out"].is_u64(),
+            "{counts}"
+        );
+        let histogram = &counts["histogram"];
+        assert_eq!(
+            (&histogram["system"], &histogram["scale"]),
+            (&"aix".into(), &0x4000.into())
+        );
+        assert!(histogram["offset"].as_u64() <= counts["rows"][0]["begin"].as_u64());
+        assert!(file.is_file());
+        guest.stop();
+    });
+}
+
+/// Ctrl-C ends it with what there is, which a terminal shows the number of meanwhile; so does the guest's end.
+#[test]
+fn what_was_collected_is_printed_at_the_end() {
+    on_kvm(|| {
+        let mut guest = guest();
+        for command in ["profil", "pcsample"] {
+            let words: &[&str] = match command {
+                "profil" => &["--pid", "101"],
+                _ => &["--pid", "101", "--nsamples", "500000"],
+            };
+            let mut terminal = Terminal::open(100, 24);
+            let mut child = start(&guest.socket(), command, words, terminal.stdio());
+            terminal.until_shown("profiling process 101", &mut child);
+            until("ticks find the process", || {
+                terminal.catch_up();
+                is_found(&guest, 20)
+            });
+            interrupt(&child);
+            let ran = end(child);
+            assert_eq!(ran.status, 0, "{ran:?}");
+            assert!(account(&ran.stdout).1 >= 20, "{ran:?}");
+            until("the clock stands still", || {
+                let is_running = guest.status()["clock"]["running"] == true;
+                (!is_running).then_some(())
+            });
+        }
+        let child = start(&guest.socket(), "profil", &["--pid", "101"], Stdio::piped());
+        until_found(&guest, 20);
+        guest.signal(Signal::TERM);
+        let ran = end(child);
+        assert_eq!(ran.status, 0, "{ran:?}");
+        assert_eq!(ran.stderr, "kvmprof: ended early: the guest has ended\n");
+        assert!(account(&ran.stdout).1 >= 20, "{ran:?}");
+        assert_eq!(guest.wait().status, 0);
+    });
+}
+
+/// A later Ctrl-C ends the program, also while the guest's kvmprof doesn't answer.
+#[test]
+fn a_second_interrupt_ends_the_program() {
+    on_kvm(|| {
+        let guest = guest();
+        let mut child = start(&guest.socket(), "profil", &["--pid", "101"], Stdio::piped());
+        until_found(&guest, 1);
+        guest.interrupt_unanswered(&mut child);
+        guest.stop();
+    });
+}
+
+/// As a new user would try it.
+#[test]
+fn wrong_uses_are_told() {
+    on_kvm(|| {
+        let guest = guest();
+        let file = |name: &str| guest.folder().join(name).to_str().unwrap().to_owned();
+        let recording = file("recording");
+        let ran = guest.command("record", &["--seconds", "0.5", "-o", &recording]);
+        assert_eq!(ran.status, 0, "{ran:?}");
+        let before = fs::read(&recording).unwrap();
+        for (words, expected) in [
+            (&["--function", "sing"][..], "has no function called sing"),
+            (
+                &["--module", "libc.so.6"],
+                "no file called libc.so.6: it has [user]",
+            ),
+            (&["--sysroot", "/nonexistent"], "/nonexistent"),
+            (
+                &["--output", &recording],
+                "is a recording, which would be lost",
+            ),
+            (
+                &["--output", "/nonexistent/gmon.out"],
+                "Cannot write /nonexistent/gmon.out",
+            ),
+        ] {
+            let words = [&["--pid", "101"], words].concat();
+            command(&guest, "profil", &words).assert_refused(1, &[expected]);
+        }
+        assert_eq!(fs::read(&recording).unwrap(), before);
+        // Nobody has this pid. An older file stays.
+        let older = file("older");
+        fs::write(&older, "older").unwrap();
+        let nobody = "Process 999 did not run in user mode in this time";
+        let nowhere = ["--offset", "0", "--bufsiz", "2", "--output", &older];
+        let words = [&["--pid", "999", "--seconds", "0.5"], &nowhere[..]].concat();
+        command(&guest, "profil", &words).assert_refused(1, &[nobody, "kvmprof top"]);
+        assert_eq!(fs::read_to_string(&older).unwrap(), "older");
+        let words = ["--pid", "999", "--seconds", "0.5"];
+        command(&guest, "profil", &words).assert_refused(1, &[nobody]);
+        let words = ["--pid", "999", "--seconds", "0.5", "--nsamples", "5"];
+        command(&guest, "pcsample", &words).assert_refused(1, &[nobody]);
+        guest.stop();
+    });
+}
+
+#[test]
+fn clocks_that_do_not_fit_are_told() {
+    on_kvm(|| {
+        let without = Guest::start(Boot::Demo, ["--hz", "0"]);
+        let pcsample = ["--pid", "101", "--nsamples", "5"];
+        for (command, words) in [("profil", &["--pid", "101"][..]), ("pcsample", &pcsample)] {
+            let ran = self::command(&without, command, words);
+            ran.assert_refused(1, &["clock is off"]);
+        }
+        without.stop();
+        let mut odd = Guest::start(Boot::Demo, ["--hz", "250"]);
+        let ran = command(&odd, "pcsample", &pcsample);
+        ran.assert_refused(1, &["no multiple of 100 Hz", "--every-tick"]);
+        let every = [&pcsample[..], &["--every-tick"]].concat();
+        let ran = command(&odd, "pcsample", &every);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+        assert!(ran.stdout.contains("250 ticks a second"), "{ran:?}");
+        // It has told of the refusal, too.
+        odd.signal(Signal::TERM);
+        assert_eq!(odd.wait().status, 0);
+    });
+}

@@ -1,0 +1,334 @@
+//! Recordings of the demo guest: what is in them agrees with what the guest counted of itself.
+
+use std::fs;
+use std::path::Path;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::{Ledger, PROF_ALL};
+use kvmprof_abi::prf::ALL_VCPUS;
+use kvmprof_abi::recorder::{MAX_RECORDINGS, REC_START, REC_STOP, STACK_KERNEL, STACK_USER};
+use kvmprof_abi::wire::device;
+use kvmprof_client::{ClientError, Connection, RemoteDevice};
+use kvmprof_demo_guest::{Mode, ROWS, function_at, rows};
+use kvmprof_recording::Sample;
+use kvmprof_recording::file::{Contents, Recording};
+use kvmprof_report::profile::{Profile, Symbols};
+use kvmprof_tests::{
+    Boot, Clock, CpuPressure, Guest, Machine, Prf, Ran, Sampled, assert_share, demo_row, ledger_of,
+    on_kvm, recorded, run, sampling_rate, share, until,
+};
+use kvmprof_vmm::clock::ClockSource;
+use rustix::process::Signal;
+use serde_json::Value;
+
+const MAX_STATUS: usize = 1 << 20;
+const CLOCK: Clock = Clock {
+    hz: 1000,
+    source: ClockSource::Thread,
+    // The guest's own timer would run in step.
+    jitter: true,
+};
+
+/// The recorder's ledger, which always balances.
+fn ledger(connection: &Connection) -> Ledger {
+    let document = connection.snapshot(device::STATUS, MAX_STATUS).unwrap();
+    let status: Value = serde_json::from_slice(&document).unwrap();
+    let consumers = status["consumers"].as_array().unwrap();
+    let recorder = consumers
+        .iter()
+        .find(|consumer| consumer["name"] == "recorder")
+        .unwrap();
+    let ledger = ledger_of(&recorder["ledger"]);
+    assert!(ledger.balances(), "{ledger:?}");
+    // Nothing else used the clock before.
+    assert_eq!(status["clock"]["ledger"]["ticks"], ledger.ticks);
+    ledger
+}
+
+/// Waits until so many ticks are in the file.
+fn until_recorded(connection: &Connection, ticks: u64) {
+    until("enough is recorded", || {
+        let ledger = ledger(connection);
+        (ledger.recorded + ledger.merged >= ticks).then_some(())
+    });
+}
+
+#[test]
+fn a_recording_agrees_with_the_guests_own_count() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        let clock = Clock {
+            hz: sampling_rate(CLOCK.hz),
+            ..CLOCK
+        };
+        let pressure = CpuPressure::begin();
+        let machine = Machine::recorded(Boot::Demo, 2, clock, &path);
+        until_recorded(&machine.connect(), 2000);
+        let cycles = machine.truth().cycles();
+        machine.stop();
+        let (samples, contents) = recorded(&path);
+        let account = contents.account;
+        assert_eq!(contents.closed, Some(account));
+        check_rows(&samples, &contents, cycles, &pressure);
+        check_functions(&samples, &Symbols::parse(&contents.symbols));
+        let profile = Profile::from_file(&path, &[]).unwrap();
+        for row in rows() {
+            if let (Mode::User, Some(pid)) = (row.mode, row.pid) {
+                assert_eq!(profile.processes[&pid].name, row.name);
+            }
+        }
+        assert_eq!(profile.samples(), account.samples + account.idle);
+    });
+}
+
+fn check_rows(
+    samples: &[Sample],
+    contents: &Contents,
+    cycles: [u64; ROWS],
+    pressure: &CpuPressure,
+) {
+    let mut counts = [0; ROWS];
+    for sample in samples {
+        counts[demo_row(sample)] += 1;
+    }
+    let idle = rows().iter().position(|row| row.mode == Mode::Idle);
+    counts[idle.unwrap()] += contents.account.idle;
+    let whole = counts.iter().sum();
+    let account = contents.account;
+    let sampled = Sampled::new(whole, account.stolen, account.lost, pressure);
+    for ((row, count), own) in rows().iter().zip(counts).zip(cycles) {
+        let shares = (share(count, whole), share(own, cycles.iter().sum()));
+        assert_share(row.name, shares, sampled);
+    }
+}
+
+/// The symbols in the recording name functions as the guest's image does.
+fn check_functions(samples: &[Sample], symbols: &Symbols) {
+    let mut named = 0;
+    for sample in samples {
+        if let Some(function) = function_at(sample.pc) {
+            assert_eq!(symbols.find(sample.pc), Some(function));
+            named += 1;
+        }
+    }
+    assert!(named * 10 > samples.len() * 9, "{named} named");
+}
+
+/// Beside others that come and go, the recorder has every tick from the first to the last.
+#[test]
+fn a_recorder_runs_beside_pcs_and_prf() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        let machine = Machine::recorded(Boot::Demo, 2, CLOCK, &path);
+        let connection = machine.connect();
+        until_recorded(&connection, 200);
+        let pcs = machine.open();
+        pcs.ioctl(PROF_ALL, 0);
+        let prf = Prf::open(&connection, ALL_VCPUS).unwrap();
+        prf.load(&[0, 0x20_0000, 0x30_0000]);
+        prf.set(1);
+        until_recorded(&connection, ledger(&connection).ticks + 200);
+        prf.set(0);
+        pcs.device.close().unwrap();
+        until_recorded(&connection, ledger(&connection).ticks + 200);
+        let ticks = ledger(&connection).ticks;
+        machine.stop();
+        let (_, contents) = recorded(&path);
+        assert_eq!(contents.closed, Some(contents.account));
+        assert!(contents.account.ticks >= ticks);
+    });
+}
+
+/// Not even by many connections. One that is over counts until it is closed: the client may not have read it yet.
+#[test]
+fn clients_have_a_bounded_number_of_recordings() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
+        let connections = [guest.connect(), guest.connect()];
+        let started = |connection: &Connection| -> Result<RemoteDevice, ClientError> {
+            let recorder = connection.open(device::RECORDER, 0)?;
+            recorder.ioctl(REC_START, 0).map(|_| recorder)
+        };
+        let all = connections.iter().cycle().take(MAX_RECORDINGS);
+        let mut recorders: Vec<RemoteDevice> = all.map(|one| started(one).unwrap()).collect();
+        recorders[0].ioctl(REC_STOP, 0).unwrap();
+        for connection in &connections {
+            let error = started(connection).err().unwrap();
+            assert_eq!(error.errno(), Some(Errno::ENOSPC), "{error}");
+        }
+        recorders.remove(0).close().unwrap();
+        started(&connections[1]).unwrap();
+        guest.stop();
+    });
+}
+
+/// Two recordings over the socket, of different length: each is whole, and the clock stops after them.
+#[test]
+fn clients_record_over_the_socket() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "1000", "--cpus", "2"]);
+        let folder = guest.folder().to_owned();
+        let (long, short) = (folder.join("long"), folder.join("short"));
+        let record = |path: &Path, more: &[&str]| {
+            let path = path.to_str().unwrap();
+            let words = [&["--output", path], more].concat();
+            let ran = guest.command("record", &words);
+            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| record(&long, &["--seconds", "1.5"]));
+            scope.spawn(|| record(&short, &["--seconds", "0.5", "--stacks", "none"]));
+        });
+        until("the clock stops", || {
+            (guest.status()["clock"]["running"] == false).then_some(())
+        });
+        for (path, kernel) in [(&long, true), (&short, false)] {
+            let (samples, contents) = recorded(path);
+            assert_eq!(contents.closed, Some(contents.account));
+            assert_eq!(contents.info.stacks.kernel, kernel);
+            assert!(!samples.is_empty() && !contents.symbols.is_empty());
+        }
+        guest.stop();
+    });
+}
+
+/// The guest's end is that of the recording, too; a client that goes away frees what it had.
+#[test]
+fn a_recording_ends_with_the_guest_and_with_its_client() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
+        let connection = guest.connect();
+        let recorder = connection.open(device::RECORDER, 0).unwrap();
+        for (command, argument, errno) in [
+            (REC_STOP, 0, Errno::EINVAL),
+            (REC_START, 4, Errno::EINVAL),
+            (REC_START - 1, 0, Errno::EINVAL),
+        ] {
+            let error = recorder.ioctl(command, argument).unwrap_err();
+            assert_eq!(error.errno(), Some(errno));
+        }
+        assert_eq!(recorder.read(1).unwrap_err().errno(), Some(Errno::EINVAL));
+        recorder
+            .ioctl(REC_START, STACK_KERNEL | STACK_USER)
+            .unwrap();
+        let again = recorder.ioctl(REC_START, 0).unwrap_err();
+        assert_eq!(again.errno(), Some(Errno::EBUSY));
+        let gone = guest.connect();
+        let other = gone.open(device::RECORDER, 0).unwrap();
+        other.ioctl(REC_START, 0).unwrap();
+        let recorders = |guest: &Guest| {
+            let status = guest.status();
+            let consumers = status["consumers"].as_array().unwrap();
+            let all = consumers
+                .iter()
+                .filter(|consumer| consumer["name"] == "recorder");
+            all.map(|recorder| ledger_of(&recorder["ledger"]))
+                .inspect(|ledger| assert!(ledger.balances(), "{ledger:?}"))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(recorders(&guest).len(), 2);
+        drop((other, gone));
+        until("the other is gone", || {
+            (recorders(&guest).len() == 1).then_some(())
+        });
+        until("something is recorded", || {
+            (recorders(&guest)[0].ticks > 100).then_some(())
+        });
+        let path = guest.folder().join("read");
+        guest.signal(Signal::TERM);
+        let bytes = recorder.read_to_end(1 << 20).unwrap();
+        fs::write(&path, bytes).unwrap();
+        let (_, contents) = recorded(&path);
+        assert_eq!(contents.closed, Some(contents.account));
+    });
+}
+
+fn kvmprof_on(path: &Path, words: &[&str]) -> Ran {
+    run(words.iter().copied().chain([path.to_str().unwrap()]))
+}
+
+/// kvmprof is killed while it records: its file, and any part of it, opens up to there.
+#[test]
+fn what_was_cut_off_opens_up_to_there() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        let options = ["--hz", "1000", "--record", path.to_str().unwrap()];
+        let guest = Guest::start(Boot::Demo, options);
+        until_recorded(&guest.connect(), 1000);
+        guest.signal(Signal::KILL);
+        drop(guest);
+        let (all, contents) = recorded(&path);
+        assert_eq!(contents.closed, None);
+        assert!(contents.account.samples + contents.account.idle >= 1000);
+        let ran = kvmprof_on(&path, &["report"]);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        assert!(ran.stdout.contains("was cut off"), "{}", ran.stdout);
+
+        let bytes = fs::read(&path).unwrap();
+        let cut = folder.path().join("cut");
+        let mut before = 0;
+        for length in (0..bytes.len()).step_by(bytes.len() / 30) {
+            fs::write(&cut, &bytes[..length]).unwrap();
+            let opened = Recording::open(&cut).and_then(|recording| recording.read(|_, _| {}));
+            let now = opened.map_or(0, |contents| contents.account.samples);
+            assert!(now >= before && now <= all.len() as u64);
+            before = now;
+        }
+        fs::write(&cut, &bytes[..7]).unwrap();
+        let ran = kvmprof_on(&cut, &["report"]);
+        assert_eq!(
+            (ran.status, ran.stderr.lines().count()),
+            (1, 1),
+            "{}",
+            ran.stderr
+        );
+    });
+}
+
+/// The commands that look at a recording say the same.
+#[test]
+fn report_folded_stacks_and_flame_graph_agree() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        let machine = Machine::recorded(Boot::Demo, 1, CLOCK, &path);
+        until_recorded(&machine.connect(), 1000);
+        machine.stop();
+
+        let ran = kvmprof_on(&path, &["report", "--json", "--top", "1000"]);
+        let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+        assert_eq!(report["complete"], true);
+        let whole = report["samples"].as_u64().unwrap();
+        let functions = report["functions"].as_array().unwrap();
+        let own = |function: &Value| function["self"].as_u64().unwrap();
+        assert_eq!(functions.iter().map(own).sum::<u64>(), whole);
+
+        let folded = kvmprof_on(&path, &["export", "--format", "folded"]).stdout;
+        let counted = |name: &str| -> u64 {
+            folded
+                .lines()
+                .filter_map(|line| line.rsplit_once(' '))
+                .filter(|(stack, _)| {
+                    let innermost = stack.rsplit(';').next().unwrap();
+                    innermost.strip_suffix("_[k]").unwrap_or(innermost) == name
+                })
+                .map(|(_, count)| count.parse::<u64>().unwrap())
+                .sum()
+        };
+        for function in functions.iter().take(8) {
+            let name = function["name"].as_str().unwrap();
+            assert_eq!(counted(name), own(function), "{name}");
+        }
+
+        let svg = folder.path().join("flames.svg");
+        let ran = kvmprof_on(&path, &["flamegraph", "-o", svg.to_str().unwrap()]);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        let svg = fs::read_to_string(svg).unwrap();
+        for name in ["weaver-101", "stretch_with_interrupts_off", "weave"] {
+            assert!(svg.contains(name), "{name}");
+        }
+    });
+}

@@ -1,0 +1,234 @@
+//! `kvmprof record`: some processes only, what a terminal shows meanwhile, and how it is ended.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::recorder::{MAX_PIDS, REC_PIDS, REC_START};
+use kvmprof_abi::wire::device;
+use kvmprof_recording::Sample;
+use kvmprof_recording::file::{Contents, Recording};
+use kvmprof_tests::{Boot, Guest, Terminal, kvmprof, ledger_of, on_kvm, recorded, share, until};
+use rustix::process::{Pid, Signal, kill_process};
+
+fn guest() -> Guest {
+    Guest::start(Boot::Demo, ["--hz", "1000", "--cpus", "2", "--jitter"])
+}
+
+/// The samples of a recording that was closed.
+fn samples(path: &Path) -> (Vec<Sample>, Contents) {
+    let (samples, contents) = recorded(path);
+    assert_eq!(contents.closed, Some(contents.account));
+    (samples, contents)
+}
+
+/// Starts `kvmprof record` without an end.
+fn record(guest: &Guest, path: &Path, stderr: Stdio) -> Child {
+    Command::new(kvmprof())
+        .args(["record", "--socket"])
+        .arg(guest.socket())
+        .arg("--output")
+        .arg(path)
+        .stdin(Stdio::null())
+        .stderr(stderr)
+        .spawn()
+        .unwrap()
+}
+
+/// Waits until the only recorder has so many samples.
+fn until_recorded(guest: &Guest, samples: u64) {
+    until("something is recorded", || {
+        let status = guest.status();
+        let consumers = status["consumers"].as_array().unwrap();
+        let recorder = consumers.iter().find(|one| one["name"] == "recorder")?;
+        (ledger_of(&recorder["ledger"]).recorded >= samples).then_some(())
+    });
+}
+
+/// The samples of those that were asked for are all there is; every other tick is still accounted for.
+#[test]
+fn a_recording_of_some_processes_counts_the_others() {
+    on_kvm(|| {
+        let guest = guest();
+        let path = guest.folder().join("some");
+        let record = |pids: &[&str]| {
+            let mut words = vec!["--seconds", "1.5", "--output", path.to_str().unwrap()];
+            words.extend(pids.iter().flat_map(|pid| ["--pid", pid]));
+            let ran = guest.command("record", &words);
+            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+            let samples = samples(&path);
+            // What was written, in words.
+            let start = format!("{}: ", path.display());
+            assert!(ran.stdout.starts_with(&start), "{ran:?}");
+            assert!(ran.stdout.ends_with(" % lost\n"), "{ran:?}");
+            samples
+        };
+        let (all, of_all) = record(&[]);
+        assert_eq!(of_all.account.ungathered, 0);
+        let (some, of_some) = record(&["101", "103"]);
+        assert_eq!(of_some.info.pids, [101, 103]);
+        assert!(some.iter().all(|sample| [101, 103].contains(&sample.pid)));
+        for pid in [101, 103] {
+            assert!(some.iter().any(|sample| sample.pid == pid), "{pid}");
+        }
+        let account = of_some.account;
+        assert_eq!(account.idle, 0);
+        // The others are there as they were before: the guest does the same again and again, however much of it is seen.
+        let others = all.iter().filter(|one| ![101, 103].contains(&one.pid));
+        let before = share(
+            others.count() as u64 + of_all.account.idle,
+            of_all.account.samples + of_all.account.idle,
+        );
+        let now = share(account.ungathered, account.samples + account.ungathered);
+        assert!(
+            now * 2.0 > before && now < before * 2.0,
+            "{account:?}, {before}"
+        );
+
+        // Pid 0 is idle time.
+        let (idle, of_idle) = record(&["0"]);
+        assert!(idle.iter().all(|sample| sample.pid == 0));
+        assert!(of_idle.account.idle > 0 && of_idle.account.ungathered > 0);
+        guest.stop();
+    });
+}
+
+#[test]
+fn processes_are_chosen_before_the_start() {
+    on_kvm(|| {
+        let guest = guest();
+        let connection = guest.connect();
+        let recorder = connection.open(device::RECORDER, 0).unwrap();
+        let choose = |data: &[u8]| {
+            let result = recorder.ioctl_with(REC_PIDS, 0, data, 0);
+            result.map_err(|error| error.errno().unwrap())
+        };
+        assert_eq!(choose(&[1, 2, 3]).unwrap_err(), Errno::EINVAL);
+        assert_eq!(choose(&[0; 4 * (MAX_PIDS + 1)]).unwrap_err(), Errno::EINVAL);
+        choose(&[0; 4 * MAX_PIDS]).unwrap();
+        choose(&102_i32.to_le_bytes()).unwrap();
+        recorder.ioctl(REC_START, 0).unwrap();
+        assert_eq!(choose(&[]).unwrap_err(), Errno::EBUSY);
+        until("ticks of others are counted", || {
+            let status = guest.status();
+            let consumers = status["consumers"].as_array().unwrap();
+            let recorder = consumers.iter().find(|one| one["name"] == "recorder")?;
+            assert_eq!(recorder["pids"], serde_json::json!([102]));
+            let ledger = ledger_of(&recorder["ledger"]);
+            assert!(ledger.balances(), "{ledger:?}");
+            (ledger.ungathered > 0 && ledger.pending > 0).then_some(())
+        });
+        guest.stop();
+    });
+}
+
+/// A terminal shows how far it has come; Ctrl-C ends it, and leaves a file that is whole.
+#[test]
+fn a_terminal_shows_progress_and_ends_it() {
+    on_kvm(|| {
+        let guest = guest();
+        let path = guest.folder().join("shown");
+        let mut terminal = Terminal::open(100, 24);
+        let mut child = record(&guest, &path, terminal.stdio());
+        terminal.until_shown("0 samples", &mut child);
+        until_recorded(&guest, 100);
+        terminal.until_shown("kB", &mut child);
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        assert!(child.wait().unwrap().success());
+        assert!(terminal.shown().contains("% lost"), "{}", terminal.shown());
+        let (samples, _) = samples(&path);
+        assert!(samples.len() >= 100);
+        guest.stop();
+    });
+}
+
+/// The same without a terminal, where nothing is shown.
+#[test]
+fn signals_end_a_recording_and_close_its_file() {
+    on_kvm(|| {
+        let guest = guest();
+        for signal in [Signal::INT, Signal::TERM] {
+            let path = guest.folder().join("ended");
+            let child = record(&guest, &path, Stdio::piped());
+            until_recorded(&guest, 100);
+            kill_process(Pid::from_child(&child), signal).unwrap();
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success());
+            assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+            let (samples, _) = samples(&path);
+            assert!(samples.len() >= 100);
+            until("the recorder has gone", || {
+                let status = guest.status();
+                (status["clock"]["running"] == false).then_some(())
+            });
+        }
+        guest.stop();
+    });
+}
+
+/// An older recording is there until the new one has ticks.
+#[test]
+fn a_recording_that_cannot_start_leaves_the_older_one() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "0"]);
+        let path = guest.folder().join("older");
+        fs::write(&path, "an older recording").unwrap();
+        let ran = guest.command("record", &["--output", path.to_str().unwrap()]);
+        ran.assert_refused(1, &["clock is off"]);
+        assert_eq!(fs::read(&path).unwrap(), b"an older recording");
+        guest.stop();
+    });
+}
+
+/// A recording on standard output is one, and what is said of it goes elsewhere.
+#[test]
+fn a_recording_goes_through_a_pipe() {
+    on_kvm(|| {
+        let guest = guest();
+        let mut command = Command::new(kvmprof());
+        command.args(["record", "--seconds", "0.5", "--output", "-", "--socket"]);
+        let output = command.arg(guest.socket()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            said.starts_with("kvmprof: ") && said.ends_with(" % lost\n"),
+            "{said}"
+        );
+        let path = guest.folder().join("piped");
+        fs::write(&path, &output.stdout).unwrap();
+        samples(&path);
+
+        // A reader that leaves ends it.
+        let mut child = command_without_end(&guest, "-")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        assert!(child.wait().unwrap().success());
+        guest.stop();
+    });
+}
+
+fn command_without_end(guest: &Guest, output: &str) -> Command {
+    let mut command = Command::new(kvmprof());
+    command.args(["record", "--output", output, "--socket"]);
+    command.arg(guest.socket()).stdin(Stdio::null());
+    command
+}
+
+/// The first Ctrl-C ends a recording, and a later one the program, also while the guest's kvmprof doesn't answer.
+#[test]
+fn a_second_interrupt_ends_the_program() {
+    on_kvm(|| {
+        let guest = guest();
+        let path = guest.folder().join("ended");
+        let mut child = record(&guest, &path, Stdio::piped());
+        until_recorded(&guest, 100);
+        guest.interrupt_unanswered(&mut child);
+        // What came until then is a recording that was cut off.
+        let contents = Recording::open(&path).unwrap().read(|_, _| {}).unwrap();
+        assert!(contents.account.samples > 0 && contents.closed.is_none());
+        guest.stop();
+    });
+}

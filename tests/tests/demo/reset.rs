@@ -1,0 +1,246 @@
+//! A guest that is reset starts anew, and is profiled on.
+
+use std::fs;
+
+use kvmprof_abi::pcs::{PCS_STOP, PROF_ALL};
+use kvmprof_recording::file::Recording;
+use kvmprof_tests::{
+    Accounts, Boot, Guest, check_demo_processes, is_kernel_clock_for_demo, on_kvm, run, until,
+};
+
+/// How often a guest of a loop resets itself here.
+const RESETS: u64 = 100;
+/// Restarts a second at most.
+const MOST: u64 = 20;
+
+fn resets(guest: &Guest) -> u64 {
+    guest.status()["machine"]["resets"].as_u64().unwrap()
+}
+
+fn reset(guest: &Guest) {
+    let before = resets(guest);
+    let ran = guest.command("control", &["reset"]);
+    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+    until("the guest is restarted", || {
+        (resets(guest) == before + 1).then_some(())
+    });
+}
+
+/// Memory in KiB that process `pid` has, and how many files it has open.
+fn resources(pid: u32) -> (u64, usize) {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let resident = line.unwrap().trim().trim_end_matches(" kB");
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    (resident.parse().unwrap(), files)
+}
+
+/// The guest's own greeting is there once for each start; ticks go on by the same account, on each clock and vCPU.
+#[test]
+fn a_reset_guest_starts_anew_and_is_profiled_on() {
+    on_kvm(|| {
+        for clock in ["thread", "ticker", "kernel"] {
+            if clock == "kernel" && !is_kernel_clock_for_demo() {
+                continue;
+            }
+            let options = ["--clock", clock, "--hz", "1000", "--cpus", "2"];
+            let guest = Guest::start(Boot::Demo, options);
+            let connection = guest.connect();
+            let mut pcs = guest.open();
+            pcs.ioctl(PROF_ALL, 0);
+            pcs.read_ticks(500);
+            let greeting = until("the guest has started", || {
+                let console = guest.console();
+                console.ends_with('\n').then_some(console)
+            });
+            let before = Accounts::of(&connection);
+            reset(&guest);
+            // A reset in the middle of the greeting would cut it short.
+            until("the guest has started anew", || {
+                (guest.console() == greeting.repeat(2)).then_some(())
+            });
+            reset(&guest);
+            let after = Accounts::of(&connection);
+            after.check();
+            assert!(after.clock.ticks >= before.clock.ticks);
+            pcs.read_ticks(2000);
+            assert_eq!(guest.console(), greeting.repeat(3), "{clock}");
+            pcs.ioctl(PCS_STOP, 0);
+            let stopped = Accounts::of(&connection);
+            stopped.check();
+            assert_eq!(stopped.clock.ticks, stopped.pcs.ticks);
+            for (now, then) in stopped.vcpus.iter().zip(&after.vcpus) {
+                assert!(now.sampled > then.sampled, "{clock}: {stopped:?}");
+            }
+            let recorded = pcs.drain();
+            let users = recorded.samples();
+            let users = users.filter(|sample| sample.kind == kvmprof_abi::pcs::kind::USER);
+            check_demo_processes(users.map(|sample| (sample.pc, sample.pid)));
+            guest.stop();
+        }
+    });
+}
+
+/// A guest that resets itself again and again is bounded in how often, and costs no more memory and files the longer it does.
+#[test]
+fn a_guest_that_resets_itself_in_a_loop_is_bounded() {
+    on_kvm(|| {
+        for cpus in ["1", "2"] {
+            let begun = std::time::Instant::now();
+            let options = ["--cpus", cpus, "--hz", "1000"];
+            let guest = Guest::start(Boot::Test("workload=reboot"), options);
+            let pcs = guest.open();
+            pcs.ioctl(PROF_ALL, 0);
+            let until_reset = |count| {
+                until("the guest has reset itself", || {
+                    (resets(&guest) >= count).then_some(())
+                });
+            };
+            until_reset(20);
+            let (memory, files) = resources(guest.pid());
+            until_reset(20 + RESETS);
+            let (memory_after, files_after) = resources(guest.pid());
+            let seconds = begun.elapsed().as_secs();
+            assert!(resets(&guest) <= (seconds + 1) * MOST + 1);
+            assert!(
+                memory_after < memory + 4096,
+                "{memory} KiB, then {memory_after} KiB"
+            );
+            // A client's connection comes and goes.
+            assert!(
+                files_after <= files + 1,
+                "{files} files, then {files_after}"
+            );
+            let accounts = Accounts::of(&guest.connect());
+            accounts.check();
+            drop(pcs);
+            guest.until_closed();
+            guest.stop();
+        }
+    });
+}
+
+/// The recording goes on over it, whole, and says where it was.
+#[test]
+fn a_recording_says_where_a_reset_was() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("reset.kvmprof");
+        let options = ["--hz", "1000", "--record", path.to_str().unwrap()];
+        let mut guest = Guest::start(Boot::Demo, options);
+        let ticks = |guest: &Guest| guest.status()["clock"]["ledger"]["ticks"].as_u64().unwrap();
+        until("there are ticks", || (ticks(&guest) > 200).then_some(()));
+        reset(&guest);
+        let before = ticks(&guest);
+        until("there are more ticks", || {
+            (ticks(&guest) > before + 200).then_some(())
+        });
+        let ran = guest.command("control", &["stop"]);
+        assert_eq!(ran.status, 0, "{ran:?}");
+        assert_eq!(guest.wait().status, 0);
+
+        let mut times = Vec::new();
+        let recording = Recording::open(&path).unwrap();
+        let contents = recording
+            .read(|ticks, _| times.extend(ticks.sample.map(|sample| sample.time)))
+            .unwrap();
+        assert_eq!(contents.closed, Some(contents.account));
+        let [reset] = contents.resets.as_slice() else {
+            panic!("{:?}", contents.resets);
+        };
+        assert!(times.iter().any(|time| *time < reset.time));
+        assert!(times.iter().any(|time| *time > reset.time));
+        let ran = run(["report", "--json", path.to_str().unwrap()]);
+        let report: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+        assert_eq!(report["resets"], 1);
+        let ran = run(["report", path.to_str().unwrap()]);
+        assert!(ran.stdout.contains("restarted once, "), "{ran:?}");
+    });
+}
+
+/// A paused guest stays so, and starts anew when it goes on; a held one starts as ever.
+#[test]
+fn a_paused_guest_can_be_reset() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "1000", "--cpus", "2"]);
+        let console = || guest.console();
+        let greeting = until("the guest has started", || {
+            Some(console()).filter(|console| !console.is_empty())
+        });
+        assert_eq!(guest.command("control", &["pause"]).status, 0);
+        reset(&guest);
+        assert_eq!(guest.status()["machine"]["paused"], true);
+        assert_eq!(console(), greeting);
+        assert_eq!(guest.command("control", &["resume"]).status, 0);
+        until("the guest has started again", || {
+            (console() == greeting.repeat(2)).then_some(())
+        });
+        guest.stop();
+    });
+}
+
+/// As before, for those who want a reset to be the end, whoever makes it.
+#[test]
+fn on_reset_exit_ends_it() {
+    on_kvm(|| {
+        let mut guest = Guest::start(Boot::Demo, ["--on-reset", "exit"]);
+        assert_eq!(guest.command("control", &["reset"]).status, 0);
+        let ran = guest.wait();
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+    });
+}
+
+/// The guest's ports are closed, and can be opened by the driver of the next start.
+#[test]
+fn ports_work_after_a_reset() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Test("workload=port"), ["--hz", "1000"]);
+        let driver_resets = || {
+            guest.status()["machine"]["virtio"]["resets"]
+                .as_u64()
+                .unwrap()
+        };
+        until("the driver has begun", || {
+            (driver_resets() > 0).then_some(())
+        });
+        for _ in 0..2 {
+            let before = driver_resets();
+            reset(&guest);
+            // The machine's own, and the one by which the driver begins.
+            until("the driver has begun again", || {
+                (driver_resets() >= before + 2).then_some(())
+            });
+        }
+        for port in guest.status()["machine"]["virtio"]["ports"]
+            .as_array()
+            .unwrap()
+        {
+            assert_eq!(
+                (&port["queue_faults"], &port["protocol_faults"]),
+                (&0.into(), &0.into())
+            );
+        }
+    });
+}
+
+/// The initial RAM disk is the one that was opened at the start, whatever has its name now. If that can't be loaded any more, the
+/// guest ends with the reason.
+#[test]
+fn the_initial_ram_disk_is_read_again() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, other] = ["initrd", "other"].map(|name| folder.path().join(name));
+        fs::write(&path, [7; 8192]).unwrap();
+        fs::write(&other, []).unwrap();
+        let mut guest = Guest::start(Boot::Demo, ["--initrd", path.to_str().unwrap()]);
+        let opened = fs::File::options().write(true).open(&path).unwrap();
+        fs::rename(&other, &path).unwrap();
+        reset(&guest);
+        opened.set_len(0).unwrap();
+        let ran = guest.command("control", &["reset"]);
+        assert_eq!(ran.status, 0, "{ran:?}");
+        guest
+            .wait()
+            .assert_refused(1, &["cannot be started anew", "initrd"]);
+    });
+}

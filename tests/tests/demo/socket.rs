@@ -1,0 +1,251 @@
+//! The host socket of a running guest: who gets in, and what clients can't do to each other.
+
+use std::fs::{self, Permissions, set_permissions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::{PCS_GETHZ, PROF_ALL};
+use kvmprof_abi::wire::{HEADER_LENGTH, Request, RequestFrame, VERSION, device};
+use kvmprof_client::Connection;
+use kvmprof_tests::{Accounts, Boot, Guest, errno_of, kvmprof, on_kvm, run_command, until};
+use rustix::process::Signal;
+
+const NOBODY: u32 = 65_534;
+/// As the wire's page says.
+const CLIENTS: usize = 64;
+
+fn guest() -> Guest {
+    Guest::start(Boot::Demo, ["--hz", "1000"])
+}
+
+#[test]
+fn the_socket_is_private() {
+    on_kvm(|| {
+        let guest = guest();
+        let metadata = fs::metadata(guest.socket()).unwrap();
+        assert!(metadata.file_type().is_socket());
+        assert_eq!(metadata.permissions().mode() & 0o7777, 0o600);
+        guest.stop();
+    });
+}
+
+#[test]
+fn a_stale_socket_is_replaced_and_a_live_one_refused() {
+    on_kvm(|| {
+        let mut guest = guest();
+        let ran = guest.run_again(Boot::Test("workload=poweroff"));
+        ran.assert_refused(1, &["listens on", "stop it or choose another path"]);
+        guest.connect();
+        guest.signal(Signal::KILL);
+        guest.wait();
+        assert!(
+            guest.socket().exists(),
+            "a killed kvmprof leaves its socket"
+        );
+        let ran = guest.run_again(Boot::Test("workload=poweroff"));
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        assert!(!guest.socket().exists());
+        // Somebody's file isn't a socket.
+        fs::write(guest.socket(), "precious").unwrap();
+        let ran = guest.run_again(Boot::Test("workload=poweroff"));
+        ran.assert_refused(1, &["isn't a socket"]);
+        assert_eq!(fs::read_to_string(guest.socket()).unwrap(), "precious");
+    });
+}
+
+/// Even where the file's mode lets them in.
+#[test]
+fn another_user_is_turned_away() {
+    on_kvm(|| {
+        if !rustix::process::geteuid().is_root() {
+            return kvmprof_tests::not_run("only root can connect as another user");
+        }
+        let guest = guest();
+        let program = guest.folder().join("kvmprof");
+        fs::copy(kvmprof(), &program).unwrap();
+        set_permissions(guest.folder(), Permissions::from_mode(0o755)).unwrap();
+        let status = || {
+            let mut command = Command::new(&program);
+            command
+                .arg("status")
+                .arg("--socket")
+                .arg(guest.socket())
+                .current_dir("/");
+            command
+        };
+        let ran = run_command(status().uid(NOBODY).gid(NOBODY));
+        ran.assert_refused(1, &["No permission"]);
+        set_permissions(guest.socket(), Permissions::from_mode(0o666)).unwrap();
+        let ran = run_command(status().uid(NOBODY).gid(NOBODY));
+        ran.assert_refused(1, &["turned away", "wrong user"]);
+        assert_eq!(run_command(&mut status()).status, 0);
+        guest.signal(Signal::TERM);
+    });
+}
+
+/// A client that is killed in the middle of a read frees pcs for the next.
+#[test]
+fn a_killed_client_frees_pcs() {
+    on_kvm(|| {
+        let guest = guest();
+        let witness = guest.connect();
+        let mut getpc = Command::new(kvmprof())
+            .args([
+                "getpc",
+                "--all",
+                "--buffers",
+                "10",
+                "--buffer-size",
+                "65536",
+                "--socket",
+            ])
+            .arg(guest.socket())
+            .arg("--output")
+            .arg(guest.folder().join("stream"))
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        until("getpc gathers", || {
+            let accounts = Accounts::of(&witness);
+            (accounts.open && accounts.pcs.pending > 50).then_some(())
+        });
+        getpc.kill().unwrap();
+        getpc.wait().unwrap();
+        let accounts = guest.until_closed();
+        accounts.check();
+        assert!(accounts.pcs.discarded > 50, "{accounts:?}");
+        assert!(!accounts.running);
+        let pcs = guest.open();
+        pcs.ioctl(PROF_ALL, 0);
+        drop(pcs);
+        guest.stop();
+    });
+}
+
+fn encode(request: Request<'_>) -> Vec<u8> {
+    let frame = RequestFrame { tag: 1, request };
+    let mut bytes = vec![0; frame.encoded_length()];
+    frame.encode(&mut bytes).unwrap();
+    bytes
+}
+
+/// A connection that speaks bytes, with the hello behind it.
+fn raw(guest: &Guest) -> UnixStream {
+    let mut stream = UnixStream::connect(guest.socket()).unwrap();
+    let (lowest, highest) = (VERSION, VERSION);
+    stream
+        .write_all(&encode(Request::Hello { lowest, highest }))
+        .unwrap();
+    stream.read_exact(&mut [0; 48]).unwrap();
+    stream
+}
+
+fn header(length: u32, kind: u16) -> Vec<u8> {
+    let mut bytes = vec![0; HEADER_LENGTH];
+    bytes[..4].copy_from_slice(&length.to_le_bytes());
+    bytes[8..10].copy_from_slice(&kind.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn malformed_frames_end_their_connection_and_no_other() {
+    on_kvm(|| {
+        let guest = guest();
+        let mut pcs = guest.open();
+        pcs.ioctl(PROF_ALL, 0);
+        for bytes in [
+            header(u32::MAX, 4),
+            header((4 << 20) + 5, 4),
+            header(3, 2),
+            header(0, 0),
+            header(0, 99),
+            header(0, 0x8008),
+            b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
+            vec![0xff; 100_000],
+        ] {
+            let mut stream = raw(&guest);
+            // It may be closed before all of it was taken.
+            let _ = stream.write_all(&bytes);
+            let mut rest = Vec::new();
+            let _ = stream.read_to_end(&mut rest);
+            assert_eq!(rest, [0; 0]);
+            pcs.read_available();
+            assert_eq!(pcs.ioctl(PCS_GETHZ, 0), 1000);
+        }
+        pcs.read_ticks(300);
+        pcs.stop();
+        guest.signal(Signal::TERM);
+    });
+}
+
+/// Half a frame, then the end: what that client had open is free.
+#[test]
+fn half_a_frame_and_gone() {
+    on_kvm(|| {
+        let guest = guest();
+        let mut stream = raw(&guest);
+        let open = Request::Open {
+            device: device::PCS,
+            minor: 0,
+            flags: 0,
+        };
+        stream.write_all(&encode(open)).unwrap();
+        stream.read_exact(&mut [0; 20]).unwrap();
+        stream.write_all(&header(1000, 4)).unwrap();
+        stream.write_all(b"half").unwrap();
+        assert!(Accounts::of(&guest.connect()).open);
+        drop(stream);
+        guest.until_closed();
+        guest.open();
+        guest.stop();
+    });
+}
+
+#[test]
+fn many_clients_are_served_and_more_get_the_status() {
+    on_kvm(|| {
+        let guest = guest();
+        let mut clients: Vec<Connection> = (0..CLIENTS - 1).map(|_| guest.connect()).collect();
+        let mut pcs = guest.open();
+        // Any number of others, one after the other, can ask for the status, and for nothing else.
+        for _ in 0..10 {
+            let other = guest.connect();
+            Accounts::of(&other).check();
+            let error = errno_of(other.open(device::PROCESSES, 0));
+            assert_eq!(error, Errno::EMFILE);
+            std::mem::forget(other);
+        }
+        pcs.ioctl(PROF_ALL, 0);
+        for client in &clients {
+            Accounts::of(client).check();
+        }
+        pcs.read_ticks(200);
+        clients.truncate(1);
+        until("there is room again", || {
+            guest.connect().open(device::PROCESSES, 0).ok()
+        });
+        pcs.stop();
+        guest.signal(Signal::TERM);
+    });
+}
+
+#[test]
+fn clients_that_say_nothing_give_way() {
+    on_kvm(|| {
+        let guest = guest();
+        let pcs = guest.open();
+        let silent: Vec<UnixStream> = (0..3 * CLIENTS)
+            .map(|_| UnixStream::connect(guest.socket()).unwrap())
+            .collect();
+        let other = guest.connect();
+        assert!(other.open(device::PROCESSES, 0).is_ok());
+        assert_eq!(pcs.ioctl(PCS_GETHZ, 0), 1000);
+        drop(silent);
+        drop(pcs);
+        guest.stop();
+    });
+}

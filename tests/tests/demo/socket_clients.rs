@@ -1,0 +1,251 @@
+//! What clients of a running guest's socket get: requests in progress, slow readers, and a host without descriptors.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::{BSIZE, PCS_GETHZ, PCS_STOP, PROF_ALL};
+use kvmprof_abi::prf::{ALL_VCPUS, MAX_ADDRESSES, read_size};
+use kvmprof_abi::wire::{HEADER_LENGTH, Request, RequestFrame, VERSION, device};
+use kvmprof_client::{ClientError, Connection, Readiness};
+use kvmprof_tests::{Accounts, Boot, Guest, Prf, on_kvm, until};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
+
+const HZ: u32 = 1000;
+
+fn guest() -> Guest {
+    Guest::start(Boot::Demo, ["--hz", "1000", "--cpus", "2"])
+}
+
+fn encode(tag: u32, request: Request<'_>) -> Vec<u8> {
+    let frame = RequestFrame { tag, request };
+    let mut bytes = vec![0; frame.encoded_length()];
+    frame.encode(&mut bytes).unwrap();
+    bytes
+}
+
+fn hello() -> Vec<u8> {
+    let (lowest, highest) = (VERSION, VERSION);
+    encode(0, Request::Hello { lowest, highest })
+}
+
+#[test]
+fn hello_says_what_is_served() {
+    on_kvm(|| {
+        let guest = guest();
+        let connection = guest.connect();
+        let hello = connection.hello();
+        assert_eq!((hello.vcpus, hello.hz), (2, HZ));
+        guest.stop();
+    });
+}
+
+#[test]
+fn a_frame_that_arrives_byte_by_byte_counts() {
+    on_kvm(|| {
+        let guest = guest();
+        let witness = guest.connect();
+        let mut stream = UnixStream::connect(guest.socket()).unwrap();
+        for byte in self::hello() {
+            stream.write_all(&[byte]).unwrap();
+            // The event loop has come round in between.
+            Accounts::of(&witness);
+        }
+        let mut reply = [0; 48];
+        stream.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[16..18], VERSION.to_le_bytes());
+        guest.stop();
+    });
+}
+
+#[test]
+fn a_snapshot_is_read_to_its_end_or_refused_as_too_long() {
+    on_kvm(|| {
+        let guest = guest();
+        let connection = guest.connect();
+        let status = connection.snapshot(device::STATUS, 1 << 20).unwrap();
+        assert!(status.ends_with(b"}"), "{status:?}");
+        let error = connection.snapshot(device::STATUS, 3).unwrap_err();
+        assert!(matches!(error, ClientError::TooMuch { .. }), "{error}");
+        guest.stop();
+    });
+}
+
+#[test]
+fn a_read_that_waits_holds_up_no_other_request_and_is_woken() {
+    on_kvm(|| {
+        let guest = guest();
+        let pcs = guest.open();
+        pcs.ioctl(PROF_ALL, 0);
+        let read = pcs.device.start_read(BSIZE).unwrap();
+        assert_eq!(pcs.ioctl(PCS_GETHZ, 0), i64::from(HZ));
+        assert_eq!(read.wait().unwrap().len(), BSIZE);
+        drop(pcs);
+        guest.stop();
+    });
+}
+
+#[test]
+fn one_thread_reads_to_the_end_while_another_stops() {
+    on_kvm(|| {
+        let guest = guest();
+        let pcs = guest.open();
+        pcs.ioctl(PROF_ALL, 0);
+        let stream = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| pcs.device.read_to_end(64 << 20).unwrap());
+            until("samples were taken", || {
+                (pcs.status().ledger.recorded > 100).then_some(())
+            });
+            pcs.ioctl(PCS_STOP, 0);
+            reader.join().unwrap()
+        });
+        assert!(stream.len().is_multiple_of(BSIZE) && !stream.is_empty());
+        let ledger = pcs.status().ledger;
+        assert_eq!((ledger.pending, ledger.discarded), (0, 0), "{ledger:?}");
+        drop(pcs);
+        guest.stop();
+    });
+}
+
+#[test]
+fn cancel_and_close_end_a_read() {
+    on_kvm(|| {
+        let guest = guest();
+        let pcs = guest.open();
+        let read = pcs.device.start_read(BSIZE).unwrap();
+        pcs.connection.cancel(read.tag()).unwrap();
+        assert_eq!(read.wait().unwrap_err().errno(), Some(Errno::EINTR));
+        let read = pcs.device.start_read(BSIZE).unwrap();
+        pcs.device.close().unwrap();
+        let closed = Some(Errno::EBADF);
+        assert_eq!(read.wait().unwrap_err().errno(), closed);
+        assert_eq!(pcs.device.close().unwrap_err().errno(), closed);
+        assert_eq!(pcs.device.try_read(1).unwrap_err().errno(), closed);
+        guest.stop();
+    });
+}
+
+#[test]
+fn poll_wakes_when_there_is_a_buffer() {
+    on_kvm(|| {
+        let guest = guest();
+        let pcs = guest.open();
+        let readable = Readiness {
+            readable: true,
+            ..Readiness::default()
+        };
+        let nothing = pcs.device.readiness(readable).unwrap();
+        assert_eq!(nothing, Readiness::default());
+        let error = pcs.device.try_read(BSIZE).unwrap_err();
+        assert_eq!(error.errno(), Some(Errno::EAGAIN));
+        pcs.ioctl(PROF_ALL, 0);
+        assert_eq!(pcs.device.poll(readable).unwrap(), readable);
+        assert_eq!(pcs.device.try_read(BSIZE).unwrap().len(), BSIZE);
+        drop(pcs);
+        guest.stop();
+    });
+}
+
+/// A connection that has pcs open, and has asked for the largest table of prf `reads` times without reading an answer.
+fn slow_reader(guest: &Guest, reads: u32) -> UnixStream {
+    let loader = guest.connect();
+    let prf = Prf::open(&loader, ALL_VCPUS).unwrap();
+    let addresses: Vec<u64> = (0..).step_by(16).take(MAX_ADDRESSES).collect();
+    prf.load(&addresses);
+    drop(prf);
+    let mut stream = UnixStream::connect(guest.socket()).unwrap();
+    stream.write_all(&hello()).unwrap();
+    stream.read_exact(&mut [0; 48]).unwrap();
+    let mut handle = 0;
+    for (device, minor) in [(device::PCS, 0), (device::PRF, ALL_VCPUS)] {
+        let open = Request::Open {
+            device,
+            minor,
+            flags: 0,
+        };
+        stream.write_all(&encode(1, open)).unwrap();
+        let mut reply = [0; 20];
+        stream.read_exact(&mut reply).unwrap();
+        handle = u32::from_le_bytes(reply[16..].try_into().unwrap());
+    }
+    for tag in 0..reads {
+        let read = Request::Read {
+            handle,
+            limit: u32::try_from(read_size(MAX_ADDRESSES)).unwrap(),
+            flags: 0,
+        };
+        stream.write_all(&encode(tag, read)).unwrap();
+    }
+    stream
+}
+
+#[test]
+fn a_slow_reader_stalls_nobody_else_and_gets_everything() {
+    const READS: u32 = 10;
+    on_kvm(|| {
+        let guest = guest();
+        let mut slow = slow_reader(&guest, READS);
+        let other = guest.connect();
+        for _ in 0..20 {
+            Accounts::of(&other).check();
+        }
+        let length = read_size(MAX_ADDRESSES);
+        let mut data = vec![0; HEADER_LENGTH + length];
+        for tag in 0..READS {
+            slow.read_exact(&mut data).unwrap();
+            assert_eq!(data[..4], u32::try_from(length).unwrap().to_le_bytes());
+            assert_eq!(data[4..8], tag.to_le_bytes());
+        }
+        guest.stop();
+    });
+}
+
+#[test]
+fn a_slow_reader_that_goes_is_noticed() {
+    on_kvm(|| {
+        let guest = guest();
+        let slow = slow_reader(&guest, 10);
+        assert!(Accounts::of(&guest.connect()).open);
+        drop(slow);
+        guest.until_closed();
+        guest.stop();
+    });
+}
+
+/// The limit of a process's descriptors is set to those that it has while it runs.
+#[test]
+fn without_descriptors_clients_are_turned_away_and_the_others_served() {
+    on_kvm(|| {
+        let guest = guest();
+        let witness = guest.connect();
+        Accounts::of(&witness).check();
+        let process = Pid::from_raw(i32::try_from(guest.pid()).unwrap()).unwrap();
+        let descriptors = PathBuf::from(format!("/proc/{}/fd", guest.pid()));
+        let target = |number: u64| fs::read_link(descriptors.join(number.to_string())).ok();
+        // The one that the socket gives up to turn a client away.
+        let spare = (3..1024).rfind(|number| target(*number).is_some_and(|to| to == *"/dev/null"));
+        let free = (spare.unwrap()..).find(|number| target(*number).is_none());
+        let limit = Rlimit {
+            current: free,
+            // Inherited from this process.
+            ..getrlimit(Resource::Nofile)
+        };
+        let before = prlimit(Some(process), Resource::Nofile, limit).unwrap();
+        // Numbers may be free below the limit.
+        let mut clients = Vec::new();
+        let error = loop {
+            match Connection::connect(&guest.socket()) {
+                Ok(client) => clients.push(client),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, ClientError::TurnedAway { .. }), "{error}");
+        assert!(clients.len() < 32, "the socket's own limit is another one");
+        Accounts::of(&witness).check();
+        prlimit(Some(process), Resource::Nofile, before).unwrap();
+        Accounts::of(&guest.connect()).check();
+        guest.signal(Signal::TERM);
+    });
+}

@@ -1,0 +1,91 @@
+//! A vCPU that doesn't answer: only those who need its answer wait for it.
+
+use std::time::{Duration, Instant};
+
+use kvmprof_abi::wire::device;
+use kvmprof_tests::{Boot, Guest, StoppedThread, on_kvm, until};
+use rustix::process::Signal;
+
+/// How soon the status has to come. A busy host delays this test, too: the fastest answer counts.
+const SOON: Duration = Duration::from_millis(50);
+/// How many answers are measured.
+const ANSWERS: usize = 20;
+
+/// The times that another client's status takes while `stuck` isn't over, fastest first.
+fn times_of_status(guest: &Guest, is_stuck: impl Fn() -> bool) -> Vec<Duration> {
+    let connection = guest.connect();
+    let mut times = Vec::new();
+    for _ in 0..ANSWERS {
+        let begun = Instant::now();
+        connection.snapshot(device::STATUS, 1 << 20).unwrap();
+        let time = begun.elapsed();
+        if is_stuck() {
+            times.push(time);
+        }
+    }
+    times.sort();
+    times
+}
+
+/// The clock's start needs the thread of the vCPU, which is stopped: the open waits, and nobody else.
+#[test]
+fn a_stopped_vcpu_holds_up_only_those_who_need_its_answer() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
+        let opening = guest.connect();
+        let vcpu = StoppedThread::stop(guest.pid(), "vcpu 0");
+        std::thread::scope(|scope| {
+            let stuck = scope.spawn(|| opening.open(device::PCS, 0).map(drop));
+            until("the request has arrived", || {
+                let status = guest.status();
+                (status["consumers"][0]["open"] == true).then_some(())
+            });
+            let times = times_of_status(&guest, || !stuck.is_finished());
+            println!("status beside a stuck request: {times:?}");
+            assert!(times.first().is_some_and(|fastest| *fastest < SOON));
+            drop(vcpu);
+            stuck.join().unwrap().unwrap();
+        });
+        guest.stop();
+    });
+}
+
+/// A client that goes away while the vCPU is stuck leaves a close behind, which needs the same answer.
+#[test]
+fn what_is_left_behind_stuck_is_closed_when_the_vcpu_answers() {
+    on_kvm(|| {
+        let guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
+        let pcs = guest.open();
+        let vcpu = StoppedThread::stop(guest.pid(), "vcpu 0");
+        drop(pcs);
+        let times = times_of_status(&guest, || true);
+        assert!(
+            times.first().is_some_and(|fastest| *fastest < SOON),
+            "{times:?}"
+        );
+        drop(vcpu);
+        guest.until_closed();
+        // The device is free again.
+        drop(guest.open());
+        guest.stop();
+    });
+}
+
+/// The first signal asks for an end in order, which waits for the thread that is stuck.
+#[test]
+fn a_second_signal_ends_it_whichever_thread_is_stuck() {
+    on_kvm(|| {
+        for name in ["vcpu 0", "events"] {
+            let mut guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
+            let stuck = StoppedThread::stop(guest.pid(), name);
+            guest.signal(Signal::TERM);
+            guest.signal(Signal::INT);
+            until("it says that it ends", || {
+                guest.stderr().contains("ended by force").then_some(())
+            });
+            // Until it is let go, its process can't be waited for.
+            drop(stuck);
+            assert_eq!(guest.wait().status, 1, "{name}");
+        }
+    });
+}

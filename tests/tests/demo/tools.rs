@@ -1,0 +1,234 @@
+//! getpc, pcstat and status on a running guest, as the README shows them.
+
+use std::process::{Command, Stdio};
+
+use kvmprof_tests::{Boot, Guest, Ran, kvmprof, ledger_of, on_kvm, run, run_command};
+use serde_json::Value;
+
+fn guest() -> Guest {
+    Guest::start(Boot::Demo, ["--hz", "1000", "--cpus", "2"])
+}
+
+/// `kvmprof getpc ... | kvmprof pcstat ...`
+fn pipeline(guest: &Guest, getpc: &[&str], pcstat: &[&str]) -> Ran {
+    let mut first = Command::new(kvmprof())
+        .arg("getpc")
+        .arg("--socket")
+        .arg(guest.socket())
+        .args(getpc)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let stream = first.stdout.take().unwrap();
+    let output = Command::new(kvmprof())
+        .arg("pcstat")
+        .args(pcstat)
+        .stdin(stream)
+        .output()
+        .unwrap();
+    assert!(first.wait().unwrap().success(), "getpc {getpc:?}");
+    output.into()
+}
+
+fn report(guest: &Guest, getpc: &[&str]) -> Value {
+    let ran = pipeline(
+        guest,
+        &[&["--buffers", "10"], getpc, &["1"]].concat(),
+        &["--json"],
+    );
+    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{getpc:?}");
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(report["problems"], serde_json::json!([]), "{getpc:?}");
+    report
+}
+
+fn pids(report: &Value) -> Vec<i64> {
+    let mut pids: Vec<i64> = report["processes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|process| process["pid"].as_i64().unwrap())
+        .collect();
+    pids.sort_unstable();
+    pids
+}
+
+fn hits(report: &Value, kind: &str) -> u64 {
+    report["types"][kind].as_u64().unwrap()
+}
+
+#[test]
+fn the_readmes_pipeline_reports_who_ran() {
+    on_kvm(|| {
+        let guest = guest();
+        let ran = pipeline(&guest, &["--all", "2"], &[]);
+        assert_eq!(ran.status, 0, "{ran:?}");
+        for word in [
+            "weaver", "spinner", "carder", "dyer", "101", "201", "PROF_ALL", "1000 Hz", "2 vCPUs",
+            "USER", "KERNEL", "KERNELI", "IDLE", "recorded", "stolen",
+        ] {
+            assert!(ran.stdout.contains(word), "{word}: {}", ran.stdout);
+        }
+        guest.stop();
+    });
+}
+
+#[test]
+fn every_choice_of_processes_is_reported() {
+    on_kvm(|| {
+        let guest = guest();
+        let all = report(&guest, &["--all"]);
+        assert!(
+            [101, 102, 103, 201]
+                .iter()
+                .all(|pid| pids(&all).contains(pid))
+        );
+        for process in all["processes"].as_array().unwrap() {
+            let expected = match process["pid"].as_i64().unwrap() {
+                101 => "weaver",
+                102 => "spinner",
+                103 => "carder",
+                201 => "dyer",
+                _ => continue,
+            };
+            assert_eq!(process["name"], expected);
+        }
+        let ledger = ledger_of(&all["ledger"]);
+        assert!(ledger.balances(), "{ledger:?}");
+        assert_eq!(
+            all["hits"].as_u64().unwrap(),
+            ledger.recorded + ledger.merged
+        );
+        assert_eq!((&all["hz"], &all["vcpus"]), (&1000.into(), &2.into()));
+
+        let kernel = report(&guest, &["--kernel"]);
+        assert_eq!((hits(&kernel, "USER"), hits(&kernel, "MKERNEL")), (0, 0));
+        assert!(hits(&kernel, "KERNEL") > 0 && hits(&kernel, "MUSER") > 0);
+
+        let listed = report(&guest, &["--pids", "101,201"]);
+        assert_eq!(pids(&listed), [101, 201]);
+        assert_eq!(hits(&listed, "KERNEL"), 0);
+        assert!(hits(&listed, "MUSER") > 0 && hits(&listed, "MKERNELI") > 0);
+
+        let group = report(&guest, &["--group", "200"]);
+        assert_eq!(pids(&group), [201]);
+        guest.stop();
+    });
+}
+
+/// The records of the original: 16-bit pids, no ledger, and pcstat says that it doesn't know.
+#[test]
+fn classic_streams_are_reported() {
+    on_kvm(|| {
+        let guest = guest();
+        let classic = report(&guest, &["--all", "--format", "classic"]);
+        assert_eq!(classic["format"], "classic");
+        assert_eq!(
+            (&classic["ledger"], &classic["hz"]),
+            (&Value::Null, &Value::Null)
+        );
+        assert!(
+            [101, 102, 103, 201]
+                .iter()
+                .all(|pid| pids(&classic).contains(pid))
+        );
+        assert!(hits(&classic, "IDLE") > 0);
+        let ran = pipeline(&guest, &["--all", "--format", "classic", "1"], &[]);
+        assert!(ran.stdout.contains("unknown"), "{}", ran.stdout);
+        guest.stop();
+    });
+}
+
+/// head(1) reads a little of a stream, and leaves.
+#[test]
+fn getpc_ends_when_its_reader_leaves() {
+    on_kvm(|| {
+        let guest = guest();
+        let script = |redirected: &str| {
+            format!(
+                "\"$0\" getpc --socket \"$1\" --all {redirected} | head -c 10 >/dev/null; echo ${{PIPESTATUS[0]}}"
+            )
+        };
+        for redirected in ["2>&1", "-o /dev/stdout 2>&1", "-o -"] {
+            let mut bash = Command::new("bash");
+            bash.args(["-c", &script(redirected)])
+                .arg(kvmprof())
+                .arg(guest.socket());
+            let ran = run_command(&mut bash);
+            assert_eq!(
+                (ran.stdout.as_str(), ran.stderr.as_str()),
+                ("0\n", ""),
+                "{redirected}"
+            );
+        }
+        guest.stop();
+    });
+}
+
+/// A file instead of a pipe, another rate, and an end by SIGINT.
+#[test]
+fn getpc_writes_a_file_until_it_is_interrupted() {
+    on_kvm(|| {
+        let guest = guest();
+        let file = guest.folder().join("stream");
+        let mut getpc = Command::new(kvmprof())
+            .args([
+                "getpc",
+                "--all",
+                "--hz",
+                "2000",
+                "--buffers",
+                "10",
+                "--socket",
+            ])
+            .arg(guest.socket())
+            .arg("--output")
+            .arg(&file)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let witness = guest.connect();
+        kvmprof_tests::until("getpc has read something", || {
+            (kvmprof_tests::Accounts::of(&witness).pcs.recorded > 300).then_some(())
+        });
+        let pid = rustix::process::Pid::from_child(&getpc);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        assert!(getpc.wait().unwrap().success());
+        let mut pcstat = Command::new(kvmprof());
+        let ran = run_command(pcstat.arg("pcstat").arg("--json").arg(&file));
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+        assert_eq!(
+            (&report["hz"], &report["ledger"]["pending"]),
+            (&2000.into(), &0.into())
+        );
+        assert!(report["ledger"]["recorded"].as_u64().unwrap() > 300);
+        guest.stop();
+    });
+}
+
+/// What `status` says, for people and for programs.
+#[test]
+fn status_tells_everything() {
+    on_kvm(|| {
+        let guest = guest();
+        let pcs = guest.open();
+        let text = guest.command("status", &[]);
+        assert_eq!((text.status, text.stderr.as_str()), (0, ""));
+        for word in [
+            "demo.elf", "2 vCPUs", "64M", "1000 Hz", "vCPU 0", "vCPU 1", "pcs", "open",
+        ] {
+            assert!(text.stdout.contains(word), "{word}: {}", text.stdout);
+        }
+        let json = guest.command("status", &["--json"]);
+        let status: Value = serde_json::from_str(&json.stdout).unwrap();
+        assert_eq!(status["machine"]["vcpus"], 2);
+        assert_eq!(status["consumers"][0]["open"], true);
+        drop(pcs);
+        let socket = guest.socket();
+        guest.stop();
+        let ran = run(["status".as_ref(), "--socket".as_ref(), socket.as_os_str()]);
+        ran.assert_refused(1, &["No socket at"]);
+    });
+}

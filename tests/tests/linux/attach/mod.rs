@@ -1,0 +1,393 @@
+//! Guests of other VMMs, attached to while they run: kvmprof's own in another process, and QEMU's. What they run is found in
+//! their memory alone. KASLR is on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use kvmprof_recording::file::{Contents, Mapping};
+use kvmprof_recording::{Mode, Sample, StackEnd};
+use kvmprof_tests::linux::{
+    Finished, Scenario, debian, guest_init, guest_program, kernel_knowledge, once,
+};
+use kvmprof_tests::{share, standard_error};
+
+/// A guest: its name, how many vCPUs it has, and its memory in bytes.
+type Guest = (&'static str, usize, u64);
+
+/// The guests. The last one has memory on both sides of the 32-bit gap, and page tables of their own for user mode.
+const GUESTS: [Guest; 3] = [
+    ("qemu", 2, 512 << 20),
+    ("own", 2, 512 << 20),
+    ("memfd", 1, 4608 << 20),
+];
+const ONE: u64 = 0x1000_0000;
+const TWO: u64 = 0x2000_0000;
+const SOMETIMES: u64 = 0x3000_0000;
+
+kvmprof_tests::in_each_kernel! {
+    a_halted_guest_stays_halted
+    guests_are_listed_with_their_vcpus_and_memory
+    a_reboot_ends_what_is_attached
+    guests_go_on_and_their_end_is_noticed
+    kernel_stacks_are_whole
+    user_stacks_are_whole
+    the_kernels_functions_are_those_of_its_file
+    user_samples_name_their_process
+}
+
+/// The guests with that series of kernels: all of them with the one that only the profile `all` runs, for they take minutes.
+fn guests(series: &str) -> &'static [Guest] {
+    if series == "6.1" {
+        &GUESTS
+    } else {
+        &GUESTS[..1]
+    }
+}
+
+/// What was seen of guests with that series of kernels.
+struct Run {
+    finished: Finished,
+    series: String,
+}
+
+fn run(series: &str) -> Run {
+    let finished = once(&format!("attach-{series}"), || {
+        let one = guest_program("spin.c", ONE, &[]);
+        let two = guest_program("spin.c", TWO, &[]);
+        let sometimes = guest_program("brief.c", SOMETIMES, &[]);
+        let programs = [("one", &one), ("two", &two), ("sometimes", &sometimes)];
+        let names = guests(series).iter().map(|(name, ..)| *name);
+        let names: Vec<&str> = names.collect();
+        Scenario::new()
+            .memory(8192)
+            .file("guests", names.join(" ").into_bytes())
+            .kernel("vmlinuz", &debian(series))
+            .file("guest.cpio", guest_init(include_str!("init.sh"), &programs))
+            .qemu()
+            .run(include_str!("driver.sh"))
+    });
+    Run {
+        finished,
+        series: series.to_owned(),
+    }
+}
+
+impl Run {
+    fn guests(&self) -> impl Iterator<Item = Guest> + Clone {
+        guests(&self.series).iter().copied()
+    }
+
+    /// A recording of an attached guest.
+    fn recording(&self, name: &str) -> (Contents, Vec<(Sample, Vec<u64>)>) {
+        let (contents, samples) = self.finished.recording(&format!("{name}.kvmprof"));
+        assert!(!samples.is_empty(), "{}", self.said(name));
+        (contents, samples)
+    }
+
+    /// What kvmprof attach has said.
+    fn said(&self, name: &str) -> String {
+        self.finished.text(&format!("{name}.attach"))
+    }
+
+    /// The pid of a process, as the guest's shell says it first.
+    fn pid(&self, guest: &str, process: &str) -> i32 {
+        *self.pids(guest, process).first().unwrap()
+    }
+
+    /// The same each time that the guest has started.
+    fn pids(&self, guest: &str, process: &str) -> Vec<i32> {
+        let console = self.finished.console(guest).text();
+        let prefix = format!("pid {process} ");
+        let lines = console
+            .lines()
+            .filter_map(|line| line.strip_prefix(&prefix));
+        lines.map(|pid| pid.trim().parse().unwrap()).collect()
+    }
+}
+
+fn guests_are_listed_with_their_vcpus_and_memory(run: &Run) {
+    for (guest, vcpus, memory) in run.guests() {
+        let list = run.finished.json(&format!("{guest}.list.json"));
+        let machines = list["guests"].as_array().unwrap().iter();
+        let [machine] = machines
+            .filter(|one| one["attachable"] == true)
+            .collect::<Vec<_>>()[..]
+        else {
+            panic!("{list}");
+        };
+        let name = (guest != "own").then_some(guest);
+        assert_eq!(machine["name"].as_str(), name);
+        assert_eq!(machine["vcpus"].as_array().unwrap().len(), vcpus);
+        assert!(
+            machine["vcpus"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|vcpu| vcpu["thread"].is_number())
+        );
+        // Firmware is memory, too.
+        let bytes = machine["memory_bytes"].as_u64().unwrap();
+        assert!((memory..memory + (16 << 20)).contains(&bytes), "{machine}");
+    }
+}
+
+/// The recordings of busy guests, by ptrace and by the host's kernel: the guest and the recording's name.
+fn captures(run: &Run) -> impl Iterator<Item = (&'static str, String)> {
+    run.guests().flat_map(|(guest, ..)| {
+        [guest.to_owned(), format!("{guest}.kernel")].map(|name| (guest, name))
+    })
+}
+
+/// A program counter tells whose it is by where the programs were linked to.
+fn user_samples_name_their_process(run: &Run) {
+    for (guest, name) in captures(run) {
+        let (_, samples) = run.recording(&name);
+        let text = |start: u64| start..start + 0x100_0000;
+        let programs: [(Range<u64>, i32); 2] = [
+            (text(ONE), run.pid(guest, "one")),
+            (text(TWO), run.pid(guest, "two")),
+        ];
+        for (text, pid) in programs {
+            let user = samples
+                .iter()
+                .filter(|(sample, _)| sample.mode == Mode::User && text.contains(&sample.pc));
+            let pids: Vec<i32> = user.map(|(sample, _)| sample.pid).collect();
+            let right = pids.iter().filter(|other| **other == pid).count();
+            println!(
+                "{name}: {right} of {} at {text:x?} are of {pid}",
+                pids.len()
+            );
+            assert!(pids.len() >= 50 && right * 100 >= pids.len() * 99);
+        }
+        let brief = text(SOMETIMES);
+        let known = samples
+            .iter()
+            .filter(|(sample, _)| brief.contains(&sample.pc));
+        let (known, all) = (
+            known.clone().filter(|(one, _)| one.pid > 0).count(),
+            known.count(),
+        );
+        println!("{name}: {known} of {all} of the part-time process have a pid");
+        // The host's kernel doesn't wait for memory that isn't there.
+        let least = if name == guest { 100 } else { 99 };
+        assert!(all > 0 && known * 100 >= all * least);
+    }
+}
+
+fn kernel_stacks_are_whole(run: &Run) {
+    for (_, name) in captures(run) {
+        let (_, samples) = run.recording(&name);
+        let kernel = samples
+            .iter()
+            .filter(|(sample, _)| sample.mode == Mode::Kernel);
+        let ends: Vec<StackEnd> = kernel.map(|(sample, _)| sample.stack.kernel_end).collect();
+        let whole = ends
+            .iter()
+            .filter(|end| **end == StackEnd::Complete)
+            .count();
+        println!("{name}: {whole} of {} kernel stacks are whole", ends.len());
+        assert!(ends.len() >= 50 && whole * 100 >= ends.len() * 95);
+        for mode in Mode::ALL {
+            let mut counts = BTreeMap::new();
+            for (sample, _) in samples.iter().filter(|(sample, _)| sample.mode == mode) {
+                let ends = (sample.stack.kernel_end, sample.stack.user_end);
+                *counts.entry(format!("{ends:?}")).or_insert(0) += 1;
+            }
+            println!("{name}: the parts of {} stacks end {counts:?}", mode.name());
+        }
+    }
+}
+
+/// Programs that have frame pointers or unwind information, busy in user mode.
+fn user_stacks_are_whole(run: &Run) {
+    for (guest, name) in captures(run) {
+        let (contents, samples) = run.recording(&name);
+        for (program, start) in [("one", ONE), ("two", TWO)] {
+            let pid = run.pid(guest, program);
+            let of_program = samples
+                .iter()
+                .filter(|(sample, _)| sample.pid == pid && sample.mode == Mode::User);
+            let is_whole = |(sample, _): &&(Sample, _)| sample.stack.user_end == StackEnd::Complete;
+            // It takes a while until each vCPU's thread has the program's unwind information.
+            let mut informed = BTreeSet::new();
+            let of_program = of_program.filter(|one| {
+                if is_whole(one) {
+                    informed.insert(one.0.vcpu);
+                }
+                informed.contains(&one.0.vcpu)
+            });
+            let of_program: Vec<_> = of_program.collect();
+            let whole = of_program.iter().filter(|one| is_whole(one)).count();
+            let all = of_program.len();
+            println!("{name}: {whole} of {all} user stacks of {program} are whole");
+            assert!(all >= 50 && whole * 100 >= all * 95);
+            let mappings = contents.mappings.iter().filter(|found| found.pid == pid);
+            let text = start..start + 0x100_0000;
+            let is_programs = |mapping: &Mapping| {
+                text.contains(&mapping.begin) && mapping.file.ends_with(&format!("/{program}"))
+            };
+            let mut code = mappings.flat_map(|found| &found.mappings);
+            assert!(code.any(is_programs), "{name}: {:?}", contents.mappings);
+        }
+    }
+}
+
+/// Nobody has told where the kernel is, nor which one it is.
+fn the_kernels_functions_are_those_of_its_file(run: &Run) {
+    let kernel = debian(&run.series);
+    let knowledge = kernel_knowledge(&kernel);
+    let linux = knowledge.linux().unwrap();
+    let mut shares = Vec::new();
+    for (guest, recording) in captures(run) {
+        let (contents, samples) = run.recording(&recording);
+        let found = contents.kernel.as_ref().unwrap();
+        assert_eq!(found.release, linux.release(), "{guest}");
+        assert_eq!(found.build_id, linux.build_id(), "{guest}");
+        for name in ["vfs_read", "do_syscall_64", "schedule", "start_kernel"] {
+            let linked = linux.symbols().address_of(name).unwrap();
+            let line = format!("{:016x} ", linked.wrapping_add(found.slide));
+            let here = contents
+                .symbols
+                .lines()
+                .find(|line| line.ends_with(&format!(" {name}")));
+            assert!(
+                here.is_some_and(|here| here.starts_with(&line)),
+                "{guest} {name}: {here:?}"
+            );
+        }
+        let function = |address: &u64| {
+            let linked = address.wrapping_sub(found.slide);
+            linux.symbols().function_at(linked).map(|(name, _)| name)
+        };
+        let kernel = samples
+            .iter()
+            .filter(|(sample, _)| sample.mode == Mode::Kernel);
+        let named = kernel
+            .clone()
+            .filter(|(sample, _)| function(&sample.pc).is_some());
+        let (named, all) = (named.count(), kernel.clone().count());
+        // dd reads in the kernel.
+        let dd = run.pid(guest, "dd");
+        let calls = kernel.filter(|(sample, _)| sample.pid == dd);
+        let reading = calls.clone().filter(|(_, frames)| {
+            frames
+                .iter()
+                .any(|frame| function(frame) == Some("vfs_read"))
+        });
+        let (reading, calls) = (reading.count() as u64, calls.count() as u64);
+        println!(
+            "{recording}: {named} of {all} kernel samples have names, {reading} of dd's {calls} are of reading"
+        );
+        assert!(all >= 50 && named * 100 >= all * 95 && reading >= 20);
+        shares.push((reading, calls));
+    }
+    // By ptrace, and by the host's kernel.
+    for pair in shares.chunks_exact(2) {
+        let [traced, copied] = [pair[0], pair[1]];
+        let [one, other] = [traced, copied].map(|(part, all)| share(part, all));
+        let error = standard_error(one, traced.1) + standard_error(other, copied.1);
+        assert!((one - other).abs() <= 4.0 * error + 0.05, "{one} {other}");
+    }
+}
+
+/// While a guest is halted its ticks are idle, and most of them wake nobody up.
+fn a_halted_guest_stays_halted(run: &Run) {
+    for (guest, ..) in run.guests() {
+        let (contents, samples) = run.recording(&format!("{guest}.halted"));
+        let account = contents.account;
+        assert!(account.balances(), "{account:?}");
+        let halted = samples
+            .iter()
+            .filter(|(one, _)| one.mode == Mode::Idle)
+            .count() as u64;
+        let unseen = account.stolen + account.lost;
+        println!(
+            "{guest}: {halted} of {} samples are idle, {account:?}",
+            samples.len()
+        );
+        // The end of the guest is in it.
+        assert!((halted + account.idle) * 100 >= (account.ticks - unseen) * 70);
+        assert!(account.idle > halted, "a halted vCPU is left alone");
+    }
+}
+
+/// Samples of the kernel that runs after a reboot don't get into a recording of the one before, which is whole.
+fn a_reboot_ends_what_is_attached(run: &Run) {
+    const KERNEL: Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_c000_0000;
+    let kernel = debian(&run.series);
+    let knowledge = kernel_knowledge(&kernel);
+    let image = knowledge.linux().unwrap().image();
+    let ones = run.pids("qemu", "one");
+    let [before, after] = ones[..] else {
+        panic!("{ones:?}");
+    };
+    let mut slides = Vec::new();
+    for (name, one) in [
+        ("qemu.reboot", before),
+        ("qemu.reboot.kernel", before),
+        ("qemu.anew", after),
+    ] {
+        let status = run.finished.text(&format!("{name}.attach.status"));
+        assert_eq!(status.trim(), "0", "{name}: {}", run.said(name));
+        assert_eq!(
+            run.said(name).contains("has rebooted"),
+            name != "qemu.anew",
+            "{name}: {}",
+            run.said(name)
+        );
+        let (contents, samples) = run.recording(name);
+        assert_eq!(contents.closed, Some(contents.account), "{name}");
+        let slide = contents.kernel.as_ref().unwrap().slide;
+        slides.push(slide);
+        let elsewhere = samples.iter().filter(|(sample, _)| {
+            KERNEL.contains(&sample.pc) && !image.contains(&sample.pc.wrapping_sub(slide))
+        });
+        let elsewhere = elsewhere.count();
+        let user = samples.iter().filter(|(sample, _)| {
+            sample.mode == Mode::User && (ONE..ONE + 0x100_0000).contains(&sample.pc)
+        });
+        let pids: Vec<i32> = user.map(|(sample, _)| sample.pid).collect();
+        let right = pids.iter().filter(|pid| **pid == one).count();
+        println!(
+            "{name}: slide {slide:#x}, {elsewhere} of {} samples outside of the kernel, {right} of {} are of {one}",
+            samples.len(),
+            pids.len()
+        );
+        assert_eq!(elsewhere, 0, "{name}");
+        assert!(pids.len() >= 10 && right * 100 >= pids.len() * 99, "{name}");
+    }
+    assert_eq!(slides[0], slides[1]);
+}
+
+fn guests_go_on_and_their_end_is_noticed(run: &Run) {
+    for (guest, ..) in run.guests() {
+        for name in [
+            guest.to_owned(),
+            format!("{guest}.kernel"),
+            format!("{guest}.halted"),
+        ] {
+            let status = run.finished.text(&format!("{name}.attach.status"));
+            assert_eq!(status.trim(), "0", "{name}: {}", run.said(&name));
+            let (contents, _) = run.recording(&name);
+            assert_eq!(contents.closed, Some(contents.account), "{name}");
+            assert!(
+                contents.account.balances(),
+                "{name}: {:?}",
+                contents.account
+            );
+        }
+        assert!(run.said(&format!("{guest}.halted")).contains("has ended"));
+        assert!(run.finished.console(guest).has("halted"));
+        assert_eq!(
+            run.finished.status(guest),
+            0,
+            "{}",
+            run.finished.text(&format!("{guest}.stderr"))
+        );
+        let status = run.finished.json(&format!("{guest}.json"));
+        assert_eq!(status["clock"]["source"], "ptrace");
+        let by_kernel = run.finished.json(&format!("{guest}.kernel.json"));
+        assert_eq!(by_kernel["clock"]["source"], "kernel");
+        assert!(status["machine"]["linux"]["release"].is_string());
+    }
+}

@@ -1,0 +1,94 @@
+//! Control of a Linux guest: its power button, pauses that its watchdog doesn't see, and resets.
+
+use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, once};
+
+/// The drivers of the button and of input devices' nodes.
+const MODULES: [&str; 2] = ["button", "evdev"];
+
+/// All guests, one after the other.
+fn run() -> Finished {
+    once("control", || {
+        let kernel = debian("6.12");
+        let guest = guest_builder(include_str!("init.sh"), &[]).modules(&kernel, &MODULES);
+        Scenario::new()
+            .kernel("vmlinuz", &kernel)
+            .file("guest.cpio", guest.build().unwrap())
+            .run(include_str!("driver.sh"))
+    })
+}
+
+#[test]
+fn sigterm_has_a_guest_power_off_in_order() {
+    let run = run();
+    assert_eq!(run.status("signal"), 0);
+    assert!(run.text("signal.console").contains("pressed"));
+    assert_eq!(run.text("signal.stderr").matches("power button").count(), 1);
+}
+
+#[test]
+fn a_second_sigterm_ends_a_guest_that_does_not_react() {
+    let run = run();
+    assert_eq!(run.status("idle"), 0);
+    let said = run.text("idle.stderr");
+    assert!(
+        said.contains("power button") && !said.contains("by force"),
+        "{said}"
+    );
+}
+
+#[test]
+fn sigterm_ends_a_guest_without_a_driver_for_the_button() {
+    let run = run();
+    assert_eq!(
+        (run.status("deaf"), run.text("deaf.stderr")),
+        (0, String::new())
+    );
+    assert!(!run.text("deaf.console").contains("pressed"));
+}
+
+#[test]
+fn a_client_presses_the_button() {
+    let run = run();
+    assert_eq!(
+        (run.status("control"), run.text("control.stderr")),
+        (0, String::new())
+    );
+    assert!(run.text("control.console").contains("pressed"));
+}
+
+#[test]
+fn a_pause_makes_no_ticks_and_no_lockups() {
+    let run = run();
+    let ledger = |name: &str| run.json(name)["clock"]["ledger"].clone();
+    assert_eq!(ledger("paused"), ledger("still"));
+    assert_eq!(run.json("still")["machine"]["paused"], true);
+    let console = run.text("control.console");
+    assert!(console.contains("lockups 0"), "{console}");
+}
+
+/// After each reset the kernel is found anew, and the recording names its functions.
+#[test]
+fn a_recording_goes_on_over_resets() {
+    let run = run();
+    let (contents, samples) = run.recording("control.kvmprof");
+    assert_eq!(contents.closed, Some(contents.account));
+    assert_eq!(contents.resets.len(), 2);
+    assert_eq!(run.json("last.placement")["machine"]["resets"], 2);
+    let (_, slide) = run.placement("last.placement");
+    assert_eq!(contents.kernel.unwrap().slide, slide.unwrap());
+    let begins = [0]
+        .into_iter()
+        .chain(contents.resets.iter().map(|reset| reset.time));
+    for begin in begins {
+        let (_, first) = samples
+            .iter()
+            .map(|(sample, _)| (sample.time, sample))
+            .find(|(time, sample)| *time > begin && sample.pid > 0)
+            .unwrap();
+        assert!(first.time > begin);
+    }
+    let last = contents.resets[1].time;
+    let named = samples.iter().filter(|(sample, _)| sample.time > last);
+    let busy = named.filter(|(sample, _)| sample.comm.starts_with(b"init"));
+    assert!(busy.count() > 20);
+}

@@ -1,0 +1,157 @@
+//! Ways to boot Linux, sizes of memory, numbers of vCPUs, depths of page tables.
+
+use kvmprof_tests::linux::{
+    Finished, Program, Scenario, debian, guest_init, guest_program, once, pcs_kind, unpacked,
+    without_pvh,
+};
+
+/// A guest of the scenario, and what it should see of itself.
+struct Expected {
+    name: &'static str,
+    cpus: i32,
+    memory_mib: i32,
+    /// How much of it the kernel may keep for itself, in MiB.
+    kept_mib: i32,
+    /// Whether KASLR moves the kernel: it does so as it unpacks itself.
+    moved: bool,
+}
+
+const GUESTS: [Expected; 4] = [
+    Expected {
+        name: "elf",
+        cpus: 1,
+        memory_mib: 128,
+        kept_mib: 70,
+        moved: false,
+    },
+    Expected {
+        name: "pvh",
+        cpus: 4,
+        memory_mib: 5120,
+        kept_mib: 300,
+        moved: false,
+    },
+    Expected {
+        name: "image",
+        cpus: 2,
+        memory_mib: 512,
+        kept_mib: 100,
+        moved: true,
+    },
+    Expected {
+        name: "shallow",
+        cpus: 1,
+        memory_mib: 256,
+        kept_mib: 80,
+        moved: true,
+    },
+];
+
+/// All guests, one after the other.
+fn run() -> Finished {
+    once("machines", || {
+        let kernel = debian("6.12");
+        let init = guest_init(include_str!("init.sh"), &[("hog", &hog())]);
+        Scenario::new()
+            // The largest guest has to fit in.
+            .memory(7168)
+            .kernel("vmlinuz", &kernel)
+            .file("vmlinux", unpacked(&kernel))
+            .file("vmlinux-without-pvh", without_pvh(&kernel))
+            .file("guest.cpio", init)
+            .run(include_str!("driver.sh"))
+    })
+}
+
+/// A process that is busy all the time.
+fn hog() -> Program {
+    guest_program("spin.c", 0x1000_0000, &[])
+}
+
+/// Both checks as tests for each guest.
+macro_rules! tests {
+    ($($guest:ident)*) => {
+        $(mod $guest {
+            #[test]
+            fn is_as_ordered() {
+                super::check_machine(&super::run(), super::expected(stringify!($guest)));
+            }
+
+            #[test]
+            fn is_sampled() {
+                super::check_samples(&super::run(), stringify!($guest));
+            }
+        })*
+    };
+}
+
+tests! { elf pvh image shallow }
+
+fn expected(name: &str) -> &'static Expected {
+    GUESTS.iter().find(|guest| guest.name == name).unwrap()
+}
+
+fn check_machine(run: &Finished, expected: &Expected) {
+    let name = expected.name;
+    assert_eq!(
+        run.status(name),
+        0,
+        "{name}: {}",
+        run.text(&format!("{name}.stderr"))
+    );
+    let console = run.console(name);
+    assert_eq!(console.number("cpus "), expected.cpus, "{name}");
+    let memory = console.number("memory ") / 1024;
+    println!("{name}: {memory} MiB");
+    let least = expected.memory_mib - expected.kept_mib;
+    assert!(
+        (least..=expected.memory_mib).contains(&memory),
+        "{name}: {memory} MiB"
+    );
+    let (release, slide) = run.placement(&format!("{name}.s.status"));
+    assert_eq!(console.after("release "), release, "{name}");
+    assert_eq!(release, debian("6.12").version, "{name}");
+    let slide = slide.unwrap();
+    assert!(expected.moved || slide == 0, "{name}: {slide:#x}");
+}
+
+/// What the busy process executes is said to be its own.
+fn check_samples(run: &Finished, name: &str) {
+    let text = hog().text;
+    let stream = run.stream(&format!("{name}.s"));
+    stream.check_accounts();
+    let pid = run.console(name).number("hog is ");
+    let inside: Vec<_> = stream
+        .of_kind(pcs_kind::USER)
+        .filter(|sample| text.contains(&sample.pc))
+        .collect();
+    let right = inside.iter().filter(|sample| sample.pid == pid).count();
+    println!(
+        "{name}: {right} of {} samples of the busy process",
+        inside.len()
+    );
+    assert!(inside.len() >= 10, "{name}: {} samples", inside.len());
+    assert!(
+        right * 100 >= inside.len() * 99,
+        "{name}: {right} of {}",
+        inside.len()
+    );
+    assert_eq!(
+        stream.names.get(&pid).map(String::as_str),
+        Some("hog"),
+        "{name}"
+    );
+}
+
+/// With five levels where the processor has them, and without where the kernel is told so.
+#[test]
+fn page_tables_are_as_deep_as_ordered() {
+    let run = run();
+    let host = run.text("host-levels");
+    let levels = ["elf", "pvh", "image", "shallow"].map(|name| run.console(name).number("levels "));
+    println!(
+        "page tables in the lab: {}, in guests: {levels:?}",
+        host.trim()
+    );
+    assert_eq!(levels[3], 4, "no5lvl");
+}

@@ -1,0 +1,22 @@
+//! Debian's kernels as guests, in the lab.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+mod agent;
+mod attach;
+mod console;
+mod control;
+mod disks;
+mod ends;
+mod events;
+mod guest_side;
+mod images;
+mod machines;
+mod matrix;
+mod net;
+mod perf;
+mod pmc;
+mod prf;
+mod profil;
+mod profil_command;
+mod record;
+mod report;

@@ -1,0 +1,293 @@
+//! Debian's kernels, with one and two vCPUs, with and without KPTI, from their first instruction
+//! to their power-off. KASLR is on.
+
+mod boot;
+mod group;
+mod work;
+
+use std::ops::Range;
+
+use kvmprof_recording::{Mode, StackEnd};
+use kvmprof_tests::linux::{
+    Console, Finished, Program, Scenario, Stream, debian, guest_init, guest_program,
+    kernel_knowledge, once,
+};
+use serde_json::Value;
+
+const DRIVER: &str = include_str!("driver.sh");
+const INIT: &str = include_str!("init.sh");
+
+/// Where the programs of the guest are linked to.
+const HOG_ONE: u64 = 0x1000_0000;
+const HOG_TWO: u64 = 0x2000_0000;
+const BRIEF: u64 = 0x3000_0000;
+const THREADS: u64 = 0x4000_0000;
+const FIRST_THREAD: Range<u64> = 0x5000_0000..0x5000_1000;
+const SECOND_THREAD: Range<u64> = 0x6000_0000..0x6000_1000;
+
+/// A guest of the matrix.
+struct Case {
+    /// For its folder.
+    name: &'static str,
+    series: &'static str,
+    cpus: u16,
+    command_line: &'static str,
+    options: &'static str,
+}
+
+/// What it left behind.
+struct Run {
+    case: Case,
+    finished: Finished,
+    console: Console,
+    hog_one: Program,
+    hog_two: Program,
+    brief: Program,
+}
+
+impl Run {
+    fn of(case: Case) -> Self {
+        let kernel = debian(case.series);
+        let hog_one = guest_program("spin.c", HOG_ONE, &[]);
+        let hog_two = guest_program("spin.c", HOG_TWO, &[]);
+        let brief = guest_program("brief.c", BRIEF, &[]);
+        let sections = [
+            format!("-Wl,--section-start=.spin_first={:#x}", FIRST_THREAD.start),
+            format!(
+                "-Wl,--section-start=.spin_second={:#x}",
+                SECOND_THREAD.start
+            ),
+        ];
+        let threads = guest_program(
+            "threads.c",
+            THREADS,
+            &sections.each_ref().map(String::as_str),
+        );
+        let programs = [
+            ("hog_one", &hog_one),
+            ("hog_two", &hog_two),
+            ("brief", &brief),
+            ("threads", &threads),
+        ];
+        let script = format!(
+            "cpus={} cmdline='{}' options='{}'\n{DRIVER}",
+            case.cpus, case.command_line, case.options
+        );
+        let finished = once(&format!("matrix-{}", case.name), || {
+            Scenario::new()
+                .kernel("vmlinuz", &kernel)
+                .file("guest.cpio", guest_init(INIT, &programs))
+                .run(&script)
+        });
+        let console = finished.console("guest");
+        Self {
+            case,
+            finished,
+            console,
+            hog_one,
+            hog_two,
+            brief,
+        }
+    }
+
+    fn stream(&self, name: &str) -> Stream {
+        let stream = self.finished.stream(&format!("guest.{name}"));
+        stream.check_accounts();
+        self.check_report(name, &stream);
+        stream
+    }
+
+    /// pcstat reads the stream as this test does.
+    fn check_report(&self, name: &str, stream: &Stream) {
+        let report = self.finished.json(&format!("guest.{name}.json"));
+        assert_eq!(report["problems"], Value::Array(Vec::new()));
+        assert_eq!(report["ledger"]["ticks"], stream.pstat.status.ledger.ticks);
+        for (kind, word) in [(1, "KERNEL"), (2, "USER"), (3, "IDLE"), (9, "KERNELI")] {
+            assert_eq!(report["types"][word], stream.ticks(kind, None), "{word}");
+        }
+    }
+
+    /// The status as of the end of a stream; every account in it balances.
+    fn check_status(&self, name: &str) {
+        let status = self.finished.json(&format!("guest.{name}.status"));
+        let clock = &status["clock"];
+        let vcpus = clock["vcpus"].as_array().unwrap();
+        assert_eq!(vcpus.len(), usize::from(self.case.cpus));
+        for ledger in vcpus.iter().chain([&clock["ledger"]]) {
+            let of = |part: &str| ledger[part].as_u64().unwrap();
+            let sum = of("sampled") + of("idle") + of("stolen") + of("lost");
+            assert_eq!(of("ticks"), sum, "{ledger}");
+        }
+        for part in ["ticks", "sampled", "idle", "stolen", "lost"] {
+            let sum: u64 = vcpus
+                .iter()
+                .map(|ledger| ledger[part].as_u64().unwrap())
+                .sum();
+            assert_eq!(clock["ledger"][part], sum, "{part}");
+        }
+        assert_eq!(clock["running"], false, "nobody listens any more");
+    }
+
+    /// How far the kernel was moved, as the status shows it.
+    fn slide(&self) -> u64 {
+        let (release, slide) = self.finished.placement("guest.boot.status");
+        assert_eq!(release, debian(self.case.series).version);
+        slide.unwrap()
+    }
+}
+
+/// It has powered itself off, and the last client saw the end of the machine.
+fn the_end(run: &Run) {
+    assert_eq!(
+        run.finished.status("guest"),
+        0,
+        "{}",
+        run.finished.text("guest.stderr")
+    );
+    let end = run.stream("end");
+    assert!(end.pstat.status.ledger.ticks > 0);
+}
+
+/// The accounts in the status at the end of each stream balance. After the guest's end nobody answers any more.
+fn the_accounts(run: &Run) {
+    for stream in ["boot", "work", "group"] {
+        run.check_status(stream);
+    }
+}
+
+/// What drives the clock is what was asked for, once processes run.
+fn the_clock(run: &Run) {
+    let working = run.finished.json("guest.work.working");
+    let options: Vec<&str> = run.case.options.split(' ').collect();
+    let asked = match options[..] {
+        ["--clock", source] => source,
+        _ => "thread",
+    };
+    assert_eq!(working["clock"]["source"], asked);
+}
+
+/// The share of `part` in `whole`.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "shares need no more than 53 bits"
+)]
+fn share(part: u64, whole: u64) -> f64 {
+    part as f64 / whole.max(1) as f64
+}
+
+const LINUX_6_1_WITH_ONE_VCPU: Case = Case {
+    name: "6.1-1",
+    series: "6.1",
+    cpus: 1,
+    command_line: "",
+    options: "",
+};
+
+const LINUX_6_1_WITH_TWO_VCPUS_AND_KPTI: Case = Case {
+    name: "6.1-2",
+    series: "6.1",
+    cpus: 2,
+    command_line: "pti=on",
+    options: "--jitter",
+};
+
+const LINUX_6_12_WITH_TWO_VCPUS: Case = Case {
+    name: "6.12-2",
+    series: "6.12",
+    cpus: 2,
+    command_line: "",
+    options: "--clock ticker",
+};
+
+/// The process group isn't in records of the host's kernel, nor is the guest's start: exits go on there.
+const LINUX_6_12_BY_THE_HOSTS_KERNEL: Case = Case {
+    name: "6.12-kernel",
+    series: "6.12",
+    cpus: 2,
+    command_line: "pti=on",
+    options: "--clock kernel",
+};
+
+const LINUX_6_12_WITH_ONE_VCPU_AND_KPTI: Case = Case {
+    name: "6.12-1",
+    series: "6.12",
+    cpus: 1,
+    command_line: "pti=on",
+    options: "--jitter",
+};
+
+/// Each check as a test for each guest, which is booted once.
+macro_rules! tests {
+    ($($name:ident: $check:path;)*) => {
+        $(mod $name {
+            use super::*;
+
+            #[test]
+            fn in_linux_6_1_with_one_vcpu() {
+                $check(&Run::of(LINUX_6_1_WITH_ONE_VCPU));
+            }
+
+            #[test]
+            fn in_linux_6_1_with_two_vcpus_and_kpti() {
+                $check(&Run::of(LINUX_6_1_WITH_TWO_VCPUS_AND_KPTI));
+            }
+
+            #[test]
+            fn in_linux_6_12_with_one_vcpu_and_kpti() {
+                $check(&Run::of(LINUX_6_12_WITH_ONE_VCPU_AND_KPTI));
+            }
+
+            #[test]
+            fn in_linux_6_12_by_the_hosts_kernel() {
+                $check(&Run::of(LINUX_6_12_BY_THE_HOSTS_KERNEL));
+            }
+
+            #[test]
+            fn in_linux_6_12_with_two_vcpus() {
+                $check(&Run::of(LINUX_6_12_WITH_TWO_VCPUS));
+            }
+        })*
+    };
+}
+
+tests! {
+    a_group_whose_members_come_and_go: group::check;
+    accounts_balance: the_accounts;
+    boot_comes_in_its_order: boot::check_order;
+    boot_has_no_pid_that_was_never_given: boot::check_pids;
+    boot_lies_in_the_kernels_functions: boot::check_symbols;
+    the_clock_is_the_one_that_was_asked_for: the_clock;
+    the_machine_ends_well: the_end;
+    work_has_the_guests_idle_time: work::check_idle;
+    work_has_the_guests_shares: work::check_shares;
+    work_is_named_as_ps_does: work::check_ps;
+    work_of_the_first_program_is_its_own: work::check_first;
+    work_of_the_second_program_is_its_own: work::check_second;
+    work_of_threads_is_of_one_process: work::check_threads;
+    work_leaves_a_sleeper_out: work::check_sleeper;
+}
+
+/// What the host's kernel has copied of stacks while the guest ran on leads to their outermost frames.
+#[test]
+fn recordings_by_the_hosts_kernel_have_whole_stacks() {
+    let run = Run::of(LINUX_6_12_BY_THE_HOSTS_KERNEL);
+    let (contents, samples) = run.finished.recording("stacks.kvmprof");
+    assert_eq!(contents.info.clock, "kernel");
+    let ends = |mode: Mode| {
+        let of_mode = samples.iter().filter(|(sample, _)| sample.mode == mode);
+        let ends = of_mode.map(|(sample, _)| sample.stack.kernel_end);
+        let whole = |end: &StackEnd| *end == StackEnd::Complete;
+        let all: Vec<StackEnd> = ends.collect();
+        (all.iter().copied().filter(whole).count(), all.len())
+    };
+    let (whole, all) = ends(Mode::Kernel);
+    println!("{whole} of {all} kernel stacks are whole");
+    assert!(all >= 100 && whole * 100 >= all * 90);
+    let user = samples
+        .iter()
+        .filter(|(sample, _)| sample.mode == Mode::User);
+    let named = user.clone().filter(|(sample, _)| sample.pid > 0).count();
+    let user = user.count();
+    println!("{named} of {user} user samples have a process");
+    assert!(user >= 50 && named * 100 >= user * 99);
+}

@@ -1,0 +1,170 @@
+//! What is seen from outside agrees with what the guest's own perf sees at the same time, on Debian's kernels.
+//!
+//! There is no PMU: perf's clock is a timer of the guest's, which waits while interrupts are off. So samples with interrupts
+//! off, and those in interrupts, are left out of what is seen from outside. What perf finds at the first instruction after,
+//! where a system call turns interrupts on, is left out on both sides.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::Path;
+
+use kvmprof_recording::file::Recording;
+use kvmprof_recording::{IPL_MASKED, Mode};
+use kvmprof_report::profile::Symbols;
+use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, print_losses};
+use kvmprof_tests::{shared_libraries, standard_error};
+
+/// Where Debian's package linux-perf has it.
+const PERF: &str = "/usr/bin/perf";
+/// The process that both look at.
+const NAME: &[u8] = b"dd\0";
+/// Where a system call turns interrupts on, in 6.1 and in 6.12.
+const INTERRUPTS_ON: [&str; 2] = ["syscall_enter_from_user_mode", "do_syscall_64"];
+/// Functions that take a smaller part of the kernel's time aren't compared.
+const LEAST: f64 = 0.05;
+/// How far shares may be apart beside four standard errors: what else interrupts that are off change.
+const MARGIN: f64 = 0.06;
+/// What each side has to have.
+const LEAST_SAMPLES: u64 = 300;
+
+/// Parts of the kernel's samples: of those in the function itself, and of those with it on the stack.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shares {
+    own: f64,
+    total: f64,
+}
+
+/// What one side has seen: the kernel's functions, by name.
+#[derive(Debug, Default)]
+struct Seen {
+    functions: BTreeMap<String, Shares>,
+    samples: u64,
+}
+
+#[test]
+fn perf_in_linux_6_1_agrees() {
+    check("6.1");
+}
+
+#[test]
+fn perf_in_linux_6_12_agrees() {
+    check("6.12");
+}
+
+/// Runs Debian's kernel of `series` and compares what perf in it and kvmprof have seen.
+fn check(series: &str) {
+    let mut guest = guest_builder(include_str!("init.sh"), &[]).add(PERF, "/bin/perf");
+    for (library, place) in shared_libraries(Path::new(PERF)) {
+        guest = guest.add(library, &place);
+    }
+    let run = Scenario::new()
+        .kernel("vmlinuz", &debian(series))
+        .file("guest.cpio", guest.build().unwrap())
+        .run(include_str!("driver.sh"));
+    let (inside, outside) = (by_perf(&run), by_kvmprof(&run));
+    for side in [&inside, &outside] {
+        assert!(side.samples >= LEAST_SAMPLES, "{side:?}");
+    }
+    println!("  own: inside outside  total: inside outside, percent");
+    let names: BTreeSet<&String> = inside
+        .functions
+        .keys()
+        .chain(outside.functions.keys())
+        .collect();
+    let compared = names
+        .into_iter()
+        .filter(|name| compare(name, &inside, &outside));
+    // Reading and writing have that many.
+    assert!(compared.count() >= 5, "{inside:?}");
+}
+
+/// Compares the two sides' shares of the function `name`, if they are large.
+fn compare(name: &str, inside: &Seen, outside: &Seen) -> bool {
+    let of = |side: &Seen| side.functions.get(name).copied().unwrap_or_default();
+    let (known, seen) = (of(inside), of(outside));
+    if known.total.max(seen.total) < LEAST {
+        return false;
+    }
+    println!(
+        "{:>13.1} {:>7.1} {:>14.1} {:>7.1}  {name}",
+        known.own * 100.0,
+        seen.own * 100.0,
+        known.total * 100.0,
+        seen.total * 100.0
+    );
+    for (known, seen) in [(known.own, seen.own), (known.total, seen.total)] {
+        let error =
+            standard_error(known, inside.samples).hypot(standard_error(seen, outside.samples));
+        assert!((known - seen).abs() <= MARGIN + 4.0 * error, "{name}");
+    }
+    true
+}
+
+impl Seen {
+    /// Of stacks, innermost function first, and how many samples had each.
+    fn new<'a>(stacks: impl IntoIterator<Item = (u64, Vec<&'a str>)>) -> Self {
+        let mut seen = Self::default();
+        let stacks = stacks.into_iter();
+        let compared = stacks.filter(|(_, stack)| !INTERRUPTS_ON.contains(&stack[0]));
+        for (samples, stack) in compared {
+            seen.samples += samples;
+            let mut functions = HashSet::new();
+            for (depth, name) in stack.into_iter().enumerate() {
+                let shares = seen.functions.entry(name.to_owned()).or_default();
+                if depth == 0 {
+                    shares.own += samples as f64;
+                }
+                if functions.insert(name) {
+                    shares.total += samples as f64;
+                }
+            }
+        }
+        for shares in seen.functions.values_mut() {
+            shares.own /= seen.samples as f64;
+            shares.total /= seen.samples as f64;
+        }
+        seen
+    }
+}
+
+/// What perf printed in the guest.
+fn by_perf(run: &Finished) -> Seen {
+    let console = run.console("guest").text();
+    println!("{console}");
+    let (_, stacks) = console.split_once("\nperf stacks\n").unwrap();
+    let (stacks, _) = stacks.split_once("perf reported").unwrap();
+    let stacks = stacks.lines().filter(|line| !line.trim().is_empty());
+    Seen::new(stacks.map(|line| {
+        let mut words = line.split_whitespace();
+        let samples = words.next().unwrap().parse().unwrap();
+        (samples, words.collect())
+    }))
+}
+
+/// The same out of the recording.
+fn by_kvmprof(run: &Finished) -> Seen {
+    let recording = Recording::open(&run.path("guest.kvmprof")).unwrap();
+    let mut stacks = Vec::new();
+    let contents = recording
+        .read(|ticks, frames| {
+            let sample = ticks.sample.filter(|sample| {
+                sample.mode == Mode::Kernel
+                    && sample.ipl != IPL_MASKED
+                    && sample.comm.starts_with(NAME)
+            });
+            if let Some(sample) = sample {
+                let kernel = frames.get(..sample.stack.kernel.into());
+                let kernel = kernel.filter(|kernel| !kernel.is_empty());
+                stacks.push(kernel.map_or_else(|| vec![sample.pc], <[u64]>::to_vec));
+            }
+        })
+        .unwrap();
+    let account = contents.account;
+    print_losses("recording", account.ticks, account.stolen, account.lost);
+    println!("{} of dd in the kernel", stacks.len());
+    let symbols = Symbols::parse(&contents.symbols);
+    Seen::new(stacks.iter().map(|stack| {
+        let names = stack.iter();
+        let names = names.map(|frame| symbols.find(*frame).unwrap_or("[unknown]"));
+        (1, names.collect())
+    }))
+}

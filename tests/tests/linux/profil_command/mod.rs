@@ -1,0 +1,286 @@
+//! `kvmprof profil` and `kvmprof pcsample` for processes of Debian's kernels, which know nothing of it: names and shares, also for
+//! gprof, and what ends them. KASLR is on.
+
+use std::fs;
+
+use kvmprof_tests::linux::{
+    Finished, Program, Scenario, SharedProgram, debian, guest_builder, guest_program, once,
+    shared_program,
+};
+use kvmprof_tests::{gprof, run_command, share, standard_error};
+
+const FIXED: u64 = 0x6000_0000;
+const AFTER: u64 = 0x7000_0000;
+/// Each function begins in a count of its own.
+const ALIGNED: &str = "-falign-functions=64";
+/// How far a share may be from the truth, beside four standard errors.
+const APART: f64 = 0.03;
+/// The least number of ticks for a share.
+const TICKS: u64 = 300;
+
+kvmprof_tests::in_each_kernel! {
+    a_process_that_is_not_there_is_told
+    an_end_is_noticed_with_all_that_came_before
+    an_exec_is_noticed_and_nothing_of_the_new_program_counts
+    functions_have_the_shares_that_the_programs_count
+    gprof_names_the_functions_with_their_shares
+    one_function_has_its_share_of_all_ticks
+}
+
+/// It is linked to its addresses.
+fn fixed() -> Program {
+    guest_program("shares.c", FIXED, &[ALIGNED])
+}
+
+/// It may be loaded anywhere.
+fn pie() -> SharedProgram {
+    shared_program("shares.c", &[ALIGNED])
+}
+
+/// A guest of that series of kernels whose processes were profiled.
+fn run(series: &str) -> Finished {
+    once(&format!("profil-command-{series}"), || {
+        let kernel = debian(series);
+        let (fixed, after) = (fixed(), guest_program("shares.c", AFTER, &[]));
+        let programs = [("fixed", &fixed), ("after", &after)];
+        let SharedProgram { file, libraries } = pie();
+        let mut guest = guest_builder(include_str!("init.sh"), &programs);
+        guest = guest.contents("/bin/pie", 0o755, file);
+        for (place, library) in libraries {
+            guest = guest.add(library, place);
+        }
+        Scenario::new()
+            .kernel("vmlinuz", &kernel)
+            .file("guest.cpio", guest.build().unwrap())
+            .run(include_str!("driver.sh"))
+    })
+}
+
+/// What a command has written.
+struct Profiled {
+    text: String,
+    stderr: String,
+    status: u8,
+}
+
+impl Profiled {
+    fn of(run: &Finished, name: &str) -> Self {
+        let profiled = Self {
+            text: run.text(&format!("{name}.stdout")),
+            // It may have told that it waits for the process.
+            stderr: run
+                .text(&format!("{name}.stderr"))
+                .lines()
+                .filter(|line| !line.contains("waiting until process"))
+                .collect::<Vec<_>>()
+                .join("\n"),
+            status: run.status(name),
+        };
+        println!(
+            "==> {name}: {}\n{}{}",
+            profiled.status, profiled.text, profiled.stderr
+        );
+        profiled
+    }
+
+    /// One that has ended well.
+    #[track_caller]
+    fn good(run: &Finished, name: &str, said: &str) -> Self {
+        let profiled = Self::of(run, name);
+        assert_eq!((profiled.status, profiled.stderr.as_str()), (0, said));
+        profiled
+    }
+
+    /// The ticks of a function in its table.
+    fn ticks_of(&self, function: &str) -> u64 {
+        let rows = self.text.lines().filter(|line| line.starts_with("  0x"));
+        let words = rows.map(|row| row.split_whitespace().collect::<Vec<_>>());
+        let found = words.filter(|words| words.last() == Some(&function));
+        found.map(|words| words[1].parse::<u64>().unwrap()).sum()
+    }
+
+    /// All counts of its table.
+    fn table_sum(&self) -> u64 {
+        let rows = self.text.lines().filter(|line| line.starts_with("  0x"));
+        let counts = rows.map(|row| row.split_whitespace().nth(1).unwrap());
+        counts.map(|count| count.parse::<u64>().unwrap()).sum()
+    }
+
+    /// The account below its table: all ticks, and those of a kind.
+    fn account(&self, kind: &str) -> (u64, u64) {
+        let mut lines = self.text.lines();
+        let line = lines.find(|line| line.contains(" ticks of process "));
+        let (all, parts) = line.unwrap().split_once(" in user mode = ").unwrap();
+        let all = all.split(' ').next().unwrap().parse().unwrap();
+        let mut parts = parts.split(" + ");
+        let part = parts.find_map(|part| part.strip_suffix(kind)?.trim().parse().ok());
+        (all, part.unwrap_or_default())
+    }
+}
+
+/// The part of its turns that a function of `program` has had.
+fn truth(run: &Finished, program: &str, function: &str) -> f64 {
+    let console = run.console("guest");
+    let turns = ["light", "heavy"].map(|name| {
+        let turns = console.after(&format!("{program} turns {name} "));
+        turns.parse::<u64>().unwrap()
+    });
+    let own = if function == "light" {
+        turns[0]
+    } else {
+        turns[1]
+    };
+    share(own, turns[0] + turns[1])
+}
+
+/// `ticks` of `all` ticks are a share of `expected`.
+#[track_caller]
+fn check_share(what: &str, ticks: u64, all: u64, expected: f64) {
+    let observed = share(ticks, all);
+    println!("{what}: {observed:.3} of {all} ticks, {expected:.3} in truth");
+    assert!(all >= TICKS, "{what}: {all} ticks");
+    let bound = 4.0 * standard_error(expected, all) + APART;
+    assert!((observed - expected).abs() < bound, "{what}");
+}
+
+fn functions_have_the_shares_that_the_programs_count(run: &Finished) {
+    assert_eq!(run.status("guest"), 0, "{}", run.text("guest.stderr"));
+    for (name, program) in [
+        ("fixed_program", "fixed"),
+        ("pie_module", "pie"),
+        ("pie_program", "pie"),
+        ("fixed_samples", "fixed"),
+        ("pie_samples", "pie"),
+    ] {
+        let profiled = Profiled::good(run, name, "");
+        let [light, heavy] = ["light", "heavy"].map(|function| profiled.ticks_of(function));
+        check_share(name, light, light + heavy, truth(run, program, "light"));
+        let (all, stored) = profiled.account(" stored");
+        assert_eq!(profiled.table_sum(), stored);
+        // They do little else.
+        assert!(
+            (light + heavy) * 10 >= all * 9,
+            "{name}: {light} {heavy} of {all}"
+        );
+    }
+    for name in ["fixed_samples", "pie_samples"] {
+        assert_eq!(Profiled::of(run, name).account(" stored"), (400, 400));
+    }
+}
+
+fn one_function_has_its_share_of_all_ticks(run: &Finished) {
+    for program in ["fixed", "pie"] {
+        let name = format!("{program}_function");
+        let profiled = Profiled::good(run, &name, "");
+        let (all, stored) = profiled.account(" stored");
+        let (_, outside) = profiled.account(" outside the region");
+        assert_eq!(
+            (profiled.ticks_of("heavy"), stored + outside),
+            (stored, all)
+        );
+        check_share(&name, stored, all, truth(run, program, "heavy"));
+    }
+}
+
+fn gprof_names_the_functions_with_their_shares(run: &Finished) {
+    for (histogram, program, file) in [
+        ("fixed.gmon", "fixed", fixed().file),
+        ("pie.gmon", "pie", pie().file),
+        ("pie_module.gmon", "pie", pie().file),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("program");
+        fs::write(&path, file).unwrap();
+        let ran = run_command(
+            gprof()
+                .args(["-b", "-p"])
+                .arg(&path)
+                .arg(run.path(histogram)),
+        );
+        println!("{histogram}:\n{}{}", ran.stdout, ran.stderr);
+        assert_eq!(ran.status, 0);
+        assert!(ran.stdout.contains("Each sample counts as 0.005 seconds"));
+        // Percent, seconds in all, seconds in the function; the name is last.
+        let ticks = |name: &str| {
+            let mut rows = ran
+                .stdout
+                .lines()
+                .map(|row| row.split_whitespace().collect());
+            let row: Vec<&str> = rows
+                .find(|row: &Vec<&str>| row.last() == Some(&name))
+                .unwrap();
+            // Hundredths of a second, of ticks that are 200 a second.
+            let hundredths: String = row[2].split('.').collect();
+            hundredths.parse::<u64>().unwrap() * 2
+        };
+        let [light, heavy] = ["light", "heavy"].map(ticks);
+        check_share(
+            histogram,
+            light,
+            light + heavy,
+            truth(run, program, "light"),
+        );
+    }
+}
+
+/// The last tick that counts is of the program before.
+fn an_exec_is_noticed_and_nothing_of_the_new_program_counts(run: &Finished) {
+    let said = "kvmprof: ended early: the process has executed another program";
+    let profiled = Profiled::good(run, "after", said);
+    let (all, stored) = profiled.account(" stored");
+    assert!(all >= 50 && stored > 0);
+    for function in ["light", "heavy"] {
+        assert_eq!(profiled.ticks_of(function), 0);
+    }
+    // Its code still has its name.
+    let rows = profiled
+        .text
+        .lines()
+        .filter(|line| line.starts_with("  0x"));
+    for row in rows {
+        assert!(row.contains(" busybox "), "{row}");
+    }
+    let raw = Profiled::good(run, "after_raw", said);
+    let after = guest_program("shares.c", AFTER, &[]).text;
+    let samples = raw.text.lines().map(|line| {
+        let digits = line.strip_prefix("0x").unwrap();
+        u64::from_str_radix(digits, 16).unwrap()
+    });
+    let samples: Vec<u64> = samples.collect();
+    assert!(samples.len() >= 50, "{}", samples.len());
+    assert!(!samples.iter().any(|pc| after.contains(pc)));
+}
+
+/// Also in a guest that does nothing else; this one's table is a document.
+fn an_end_is_noticed_with_all_that_came_before(run: &Finished) {
+    let said = "kvmprof: ended early: the process has ended";
+    for name in ["leaving", "leaving_samples"] {
+        let (all, stored) = Profiled::good(run, name, said).account(" stored");
+        assert!(all >= 50 && stored > 0, "{name}");
+    }
+    let last = Profiled::good(run, "last", said);
+    let document: serde_json::Value = serde_json::from_str(&last.text).unwrap();
+    assert_eq!(document["ended"], "ended");
+    let count = |member: &str| document[member].as_u64().unwrap();
+    assert!(count("ticks") >= 50);
+    let parts = ["stored", "outside", "waiting", "lost"].map(count);
+    assert_eq!(parts.iter().sum::<u64>(), count("ticks"));
+    assert_eq!(document["rows"][0]["module"], "busybox");
+}
+
+fn a_process_that_is_not_there_is_told(run: &Finished) {
+    for (name, expected) in [
+        (
+            "nobody",
+            "The guest has no process 30000 any more, if it had one",
+        ),
+        (
+            "nobody_sampled",
+            "Process 30000 has ended before a tick found it",
+        ),
+    ] {
+        let profiled = Profiled::of(run, name);
+        assert_eq!((profiled.status, profiled.text.as_str()), (1, ""));
+        assert!(profiled.stderr.contains(expected));
+    }
+}

@@ -1,0 +1,6 @@
+//! The repository: its pages, its dependencies, its packages.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+mod dependencies;
+mod packages;
+mod pages;

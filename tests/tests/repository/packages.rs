@@ -1,0 +1,275 @@
+//! The Debian packages: built from the programs, installed into a folder that stands for a machine's root, and removed.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kvmprof_tests::{Ran, kvmprof, run_command};
+
+/// Bytes of the largest program that is installed, at most: debug lines are in a package of their own.
+const LARGEST: u64 = 15_000_000;
+const PACKAGES: [&str; 4] = [
+    "kvmprof",
+    "kvmprof-tools",
+    "kvmprof-guest",
+    "kvmprof-dbgsym",
+];
+const TOOLS: [&str; 7] = [
+    "getpc", "pcstat", "prfld", "prfstat", "prfdc", "prfsnap", "prfpr",
+];
+/// Where dpkg and those who install services keep what they know.
+const RECORDS: [&str; 2] = ["var/lib/dpkg", "dpkg.log"];
+
+/// A folder as the root of a machine without any package.
+struct Root {
+    folder: tempfile::TempDir,
+}
+
+impl Root {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("var/lib/dpkg");
+        for part in ["info", "updates"] {
+            fs::create_dir_all(state.join(part)).unwrap();
+        }
+        for file in ["status", "available"] {
+            fs::write(state.join(file), "").unwrap();
+        }
+        Self { folder }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    /// Runs dpkg for this folder. Packages' scripts run on this machine, and know by `DPKG_ROOT` what they are for.
+    #[track_caller]
+    fn dpkg<S: AsRef<std::ffi::OsStr>>(&self, arguments: impl IntoIterator<Item = S>) {
+        let mut command = Command::new("dpkg");
+        if !rustix::process::geteuid().is_root() {
+            // Whose files they are means nothing here.
+            command = Command::new("fakeroot");
+            command.arg("dpkg");
+        }
+        let folder = self.folder.path().display();
+        command
+            .arg(format!("--root={folder}"))
+            .arg(format!("--log={folder}/dpkg.log"))
+            .args(["--force-not-root", "--force-script-chrootless"])
+            // What a machine's root has besides.
+            .args(["--force-bad-path", "--force-depends"])
+            .args(arguments)
+            .env(
+                "PATH",
+                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            );
+        succeeded(&run_command(&mut command));
+    }
+
+    /// What is there, beside the records of dpkg: files and links, by their paths.
+    fn files(&self) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        let mut folders = vec![self.folder.path().to_owned()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let entry = entry.unwrap();
+                let path = entry.path();
+                let name = path.strip_prefix(self.folder.path()).unwrap();
+                let name = name.to_str().unwrap().to_owned();
+                if RECORDS.contains(&name.as_str()) {
+                    continue;
+                }
+                if entry.file_type().unwrap().is_dir() {
+                    folders.push(path);
+                } else {
+                    found.insert(name);
+                }
+            }
+        }
+        found
+    }
+
+    /// What an installed program says when it is called with `argument`.
+    #[track_caller]
+    fn says(&self, program: &str, argument: &str) -> String {
+        let ran = run_command(Command::new(self.path(program)).arg(argument));
+        succeeded(&ran);
+        ran.stdout
+    }
+
+    /// An installed file that is packed by gzip.
+    #[track_caller]
+    fn unpacked(&self, path: &str) -> String {
+        let ran = run_command(Command::new("gzip").args(["-dc"]).arg(self.path(path)));
+        succeeded(&ran);
+        ran.stdout
+    }
+}
+
+#[track_caller]
+fn succeeded(ran: &Ran) {
+    assert_eq!(ran.status, 0, "{ran:?}");
+}
+
+/// Builds all packages into `folder`.
+fn build(folder: &Path) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/build-deb");
+    let programs = kvmprof();
+    let ran = run_command(
+        Command::new(script)
+            .arg(folder)
+            .arg(programs.parent().unwrap()),
+    );
+    succeeded(&ran);
+}
+
+/// The file of a package in `folder`.
+fn package(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}_{}_amd64.deb", env!("CARGO_PKG_VERSION")))
+}
+
+#[test]
+fn packages_can_be_installed_used_and_removed() {
+    let debs = tempfile::tempdir().unwrap();
+    build(debs.path());
+    let root = Root::new();
+    let files = PACKAGES.map(|name| package(debs.path(), name));
+    let install = PathBuf::from("--install");
+    root.dpkg([install].into_iter().chain(files));
+
+    programs_run(&root);
+    pages_are_there(&root);
+    the_service_is_enabled(&root);
+    debug_lines_are_found_by_build_id(&root);
+    programs_can_profile_themselves(&root);
+    let installed = root.files();
+    for file in [
+        "usr/include/kvmprof/pcs.h",
+        "usr/include/kvmprof/prf.h",
+        "usr/lib/x86_64-linux-gnu/libkvmprof.so.1",
+        "usr/share/bash-completion/completions/kvmprof",
+        "usr/share/zsh/vendor-completions/_getpc",
+        "usr/share/fish/vendor_completions.d/prfld.fish",
+        "usr/share/doc/kvmprof/copyright",
+        "usr/share/doc/kvmprof-guest/third-party.gz",
+    ] {
+        assert!(installed.contains(file), "no {file} in {installed:#?}");
+    }
+
+    root.dpkg(["--remove"].into_iter().chain(PACKAGES));
+    assert_eq!(root.files(), BTreeSet::new());
+}
+
+fn programs_run(root: &Root) {
+    let version = env!("CARGO_PKG_VERSION");
+    let says = root.says("usr/bin/kvmprof", "--version");
+    assert_eq!(says, format!("kvmprof {version}\n"));
+    let says = root.says("usr/sbin/pcsd", "--version");
+    assert_eq!(says, format!("pcsd {version}\n"));
+    for tool in TOOLS {
+        let says = root.says(&format!("usr/bin/{tool}"), "--version");
+        assert_eq!(says, format!("{tool} {version}\n"));
+    }
+    let length = fs::metadata(root.path("usr/bin/kvmprof")).unwrap().len();
+    assert!(length < LARGEST, "{length} bytes");
+}
+
+fn pages_are_there(root: &Root) {
+    for page in ["kvmprof", "kvmprof-run", "kvmprof-record", "getpc", "prfpr"] {
+        let text = root.unpacked(&format!("usr/share/man/man1/{page}.1.gz"));
+        assert!(text.contains(".SH NAME"), "{page}: {text}");
+    }
+    for (page, name) in [
+        ("profil", "PROFIL"),
+        ("pcsample", "PCSAMPLE"),
+        ("pmc", "PMC"),
+        ("pmc_lwp", "PMC"),
+        ("pmc_stop_profiling", "PMC"),
+        ("PMC_ENABLED", "PMC"),
+    ] {
+        let text = root.unpacked(&format!("usr/share/man/man3/{page}.3kvmprof.gz"));
+        assert!(text.starts_with(&format!(".TH {name} ")), "{page}: {text}");
+    }
+    // pcsd's is written by hand: it has to have each option.
+    let text = root
+        .unpacked("usr/share/man/man8/pcsd.8.gz")
+        .replace('\\', "");
+    let help = root.says("usr/sbin/pcsd", "--help");
+    let options: Vec<&str> = help
+        .split_whitespace()
+        .filter(|word| word.starts_with("--"))
+        .collect();
+    assert!(options.len() > 5, "{help}");
+    for option in options {
+        assert!(text.contains(option), "no {option} in {text}");
+    }
+}
+
+fn the_service_is_enabled(root: &Root) {
+    let unit = fs::read_to_string(root.path("usr/lib/systemd/system/pcsd.service")).unwrap();
+    let start = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart=/"));
+    let program = start.unwrap().split(' ').next().unwrap();
+    assert!(root.path(program).is_file(), "{program}");
+    let link = root.path("etc/systemd/system/multi-user.target.wants/pcsd.service");
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+}
+
+/// Programs in C are compiled and linked with what is installed.
+fn programs_can_profile_themselves(root: &Root) {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("program.c");
+    let program = folder.path().join("program");
+    let headers = root.path("usr/include/kvmprof");
+    let libraries = root.path("usr/lib/x86_64-linux-gnu");
+    for (header, kind) in [
+        ("profil.h", "-rdynamic"),
+        ("pcsample.h", "-static"),
+        ("mon.h", "-rdynamic"),
+        ("sys/pmc.h", "-rdynamic"),
+        ("sys/pmc.h", "-static"),
+    ] {
+        let call = match header {
+            "pcsample.h" => "pcsample(0, -1) == -1",
+            "mon.h" => "profil(0, 0, 0, 0) == -1",
+            "sys/pmc.h" => "pmc_get_num_counters() == 0",
+            _ => "(profil(0, 0, 0, 0), 1)",
+        };
+        let text = format!("#include <{header}>\nint main(void) {{ return !({call}); }}\n");
+        fs::write(&source, text).unwrap();
+        let mut compiler = Command::new("cc");
+        compiler
+            .arg("-I")
+            .arg(&headers)
+            .arg("-I")
+            .arg(headers.join("aix"));
+        compiler.arg(kind).arg("-o").arg(&program).arg(&source);
+        compiler.arg("-L").arg(&libraries).arg("-lkvmprof");
+        succeeded(&run_command(&mut compiler));
+        succeeded(&run_command(
+            Command::new(&program).env("LD_LIBRARY_PATH", &libraries),
+        ));
+    }
+}
+
+fn debug_lines_are_found_by_build_id(root: &Root) {
+    let id = build_id(&root.path("usr/bin/kvmprof"));
+    let (begin, rest) = id.split_at(2);
+    let lines = root.path(&format!("usr/lib/debug/.build-id/{begin}/{rest}.debug"));
+    assert_eq!(build_id(&lines), id);
+    let sections = run_command(Command::new("readelf").args(["-S", "-W"]).arg(&lines)).stdout;
+    assert!(sections.contains(".debug_line"), "{sections}");
+}
+
+/// The build id of an ELF file, in hexadecimal.
+fn build_id(file: &Path) -> String {
+    let ran = run_command(Command::new("readelf").arg("--notes").arg(file));
+    succeeded(&ran);
+    let id = ran
+        .stdout
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Build ID: "));
+    id.unwrap_or_else(|| panic!("{ran:?}")).to_owned()
+}

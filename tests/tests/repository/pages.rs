@@ -1,0 +1,147 @@
+//! The pages agree with the source tree: their links lead somewhere, and the messages that
+//! `docs/troubleshooting.md` explains are in the programs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Shorter pieces of a message say nothing about which message it is.
+const LEAST_PIECE: usize = 4;
+/// Most lines of the README.
+const README_LINES: usize = 180;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap()
+        .to_owned()
+}
+
+/// All files below the workspace's folder whose names end with `ending`, each with its text. Folders with packages of
+/// others and with what was built are left out.
+fn files(ending: &str) -> BTreeMap<PathBuf, String> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let is_foreign = name == "target" || name == "node_modules" || name.starts_with('.');
+            if path.is_dir() && !is_foreign {
+                folders.push(path);
+            } else if path.is_file() && name.ends_with(ending) {
+                let text = fs::read_to_string(&path).unwrap();
+                found.insert(path, text);
+            }
+        }
+    }
+    found
+}
+
+/// `text` without its blocks of code.
+fn prose(text: &str) -> String {
+    let mut in_block = false;
+    let lines = text.lines().filter(|line| {
+        let fence = line.trim_start().starts_with("```");
+        in_block ^= fence;
+        !in_block && !fence && !line.starts_with("    ")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The targets of the links in a page's text.
+fn links(text: &str) -> Vec<String> {
+    let text = prose(text);
+    let targets = text.split("](").skip(1);
+    targets
+        .filter_map(|rest| Some(rest.split_once(')')?.0.to_owned()))
+        .collect()
+}
+
+/// The anchors of a page's headings, as GitHub makes them.
+fn anchors(text: &str) -> Vec<String> {
+    let text = prose(text);
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    headings
+        .map(|line| {
+            let title = line.trim_start_matches('#').trim().to_lowercase();
+            let kept = title
+                .chars()
+                .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+            kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+        })
+        .collect()
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let pages = files(".md");
+    assert!(pages.len() > 10, "{:?}", pages.keys());
+    let mut broken = Vec::new();
+    for (page, text) in &pages {
+        for link in links(text) {
+            if link.contains("://") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = if file.is_empty() {
+                page.clone()
+            } else {
+                page.parent().unwrap().join(file)
+            };
+            let has_anchor = |target: &Path| {
+                let text = fs::read_to_string(target).unwrap_or_default();
+                anchors(&text).iter().any(|known| known == anchor)
+            };
+            if !target.exists() || !anchor.is_empty() && !has_anchor(&target) {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
+fn the_readme_is_short() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let lines = readme.lines().count();
+    assert!(lines <= README_LINES, "{lines} lines");
+}
+
+/// The messages in the first column of the page's tables, in which `…` stands for what varies.
+fn messages(page: &str) -> Vec<String> {
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+    rows.flat_map(|row| {
+        let cell = row.split(" | ").next().unwrap_or_default();
+        let spans = cell.split('`').step_by(2);
+        spans.map(str::to_owned).collect::<Vec<_>>()
+    })
+    .filter(|message| !message.is_empty())
+    .collect()
+}
+
+/// The source's text with strings that go over several lines put together.
+fn joined(source: &str) -> String {
+    let mut text = String::new();
+    let mut rest = source;
+    while let Some((before, after)) = rest.split_once("\\\n") {
+        text.push_str(before);
+        rest = after.trim_start();
+    }
+    text.push_str(rest);
+    text.replace("\\\"", "\"")
+}
+
+#[test]
+fn explained_messages_are_those_of_the_programs() {
+    let page = fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
+    let source: String = files(".rs").values().map(|text| joined(text)).collect();
+    let messages = messages(&page);
+    assert!(messages.len() > 80, "{messages:?}");
+    let pieces = messages.iter().flat_map(|message| message.split('…'));
+    let unknown: Vec<&str> = pieces
+        .map(str::trim)
+        .filter(|piece| piece.len() >= LEAST_PIECE && !source.contains(piece))
+        .collect();
+    assert!(unknown.is_empty(), "no longer in any program: {unknown:#?}");
+}
