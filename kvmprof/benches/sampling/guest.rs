@@ -2,7 +2,7 @@
 
 use kvmprof_vmm::clock::ClockSource;
 use kvmprof_vmm::console::Console;
-use kvmprof_vmm::machine::{KernelSource, MachineConfig};
+use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryOptions};
 use kvmprof_vmm::virtio::GuestAccess;
 use kvmprof_vmm::vm::{OnReset, Vm, VmConfig};
 use std::ops::Range;
@@ -66,7 +66,7 @@ impl Guest {
                 kernel: KernelSource::Embedded(IMAGE.elf()),
                 initrd: None,
                 command_line: format!("workload={workload}"),
-                memory_bytes: 64 << 20,
+                memory: MemoryOptions::private(64 << 20),
                 cpus: 1,
             },
             disks: Vec::new(),

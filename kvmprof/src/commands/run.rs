@@ -11,14 +11,14 @@ use super::clock::ClockOptions;
 use super::config;
 use super::exit::{start_error, status_of_guest};
 use super::thread_panics;
-use super::units::{parse_memory, parse_stacks};
+use super::units::{parse_guest_memory, parse_stacks};
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage, value};
 use kvmprof_vmm::clock::{DEFAULT_HZ, MAXIMUM_HZ};
 use kvmprof_vmm::console::{self, ESCAPE_HELP, RawTerminal};
 use kvmprof_vmm::disk::DiskOptions;
-use kvmprof_vmm::machine::{KernelSource, MachineConfig};
+use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryOptions};
 use kvmprof_vmm::network::NetworkConfig;
 use kvmprof_vmm::profiler::RecordPlan;
 use kvmprof_vmm::virtio::GuestAccess;
@@ -59,9 +59,10 @@ pub struct RunArguments {
     /// The kernel's command line, if not console=ttyS0 (with --console hvc: console=hvc0)
     #[arg(long, value_name = "WORDS")]
     cmdline: Option<String>,
-    /// The guest's memory, such as 512M or 4G
-    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = parse_memory)]
-    memory: u64,
+    /// The guest's memory, such as 512M or 4G, and after a comma what it is made of on the host, if not of kvmprof's own
+    /// memory: shared (a memfd), hugepages or hugepages=1G, or file=PATH
+    #[arg(long, value_name = "SIZE[,KIND]", default_value = "512M", value_parser = parse_guest_memory)]
+    memory: MemoryOptions,
     /// How many vCPUs the guest has
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     cpus: u16,
@@ -169,7 +170,7 @@ impl RunArguments {
                 initrd: self.initrd.clone(),
                 command_line: (self.cmdline.clone())
                     .unwrap_or_else(|| default_command_line(&self.console)),
-                memory_bytes: self.memory,
+                memory: self.memory.clone(),
                 cpus: self.cpus,
             },
             disks: self.disks.clone(),

@@ -246,7 +246,7 @@ fn machine_info(
 ) -> MachineInfo {
     MachineInfo {
         kernel: config.kernel.name(),
-        memory_bytes: config.memory_bytes,
+        memory_bytes: config.memory.bytes,
         devices: Some(Arc::clone(&machine.devices)),
         monitors,
         counters: MachineCounters::new(machine.vcpus.iter().zip(shared.iter().cloned())),
