@@ -142,6 +142,8 @@ impl Machine {
             console: Console::None,
             guest_access: GuestAccess::None,
             networks: Vec::new(),
+            shares: Vec::new(),
+            virtiofsd: None,
             hz: clock.hz,
             clock_source: clock.source,
             jitter: clock.jitter,

@@ -27,6 +27,7 @@ mod perf_event;
 pub mod profil;
 pub mod profiler;
 mod restricted;
+pub mod share;
 pub mod vcpu;
 pub mod virtio;
 pub mod vm;

@@ -73,6 +73,8 @@ impl Guest {
             console: Console::None,
             guest_access: GuestAccess::None,
             networks: Vec::new(),
+            shares: Vec::new(),
+            virtiofsd: None,
             hz: START_HZ,
             clock_source: source,
             jitter: false,

@@ -21,6 +21,7 @@ use kvmprof_vmm::disk::DiskOptions;
 use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryOptions};
 use kvmprof_vmm::network::NetworkConfig;
 use kvmprof_vmm::profiler::RecordPlan;
+use kvmprof_vmm::share::ShareOptions;
 use kvmprof_vmm::virtio::GuestAccess;
 use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, block_signals};
 
@@ -82,6 +83,14 @@ pub struct RunArguments {
     /// such as passt listens; with ,mac=ADDRESS to give it an address. Several are possible
     #[arg(long = "net", value_name = "END[,mac=ADDRESS]")]
     networks: Vec<NetworkConfig>,
+    /// A folder of the host that the guest can mount, up to 16 of them: DIR=TAG, where TAG is its name in the guest (mount -t
+    /// virtiofs TAG /mnt), with ,readonly if nothing in it may be changed; or socket=PATH,tag=TAG, where a vhost-user
+    /// program listens already
+    #[arg(long = "share", value_name = "DIR=TAG[,readonly]")]
+    shares: Vec<ShareOptions>,
+    /// The program virtiofsd, which serves shared folders, if not the one in PATH or where distributions put it
+    #[arg(long, value_name = "PATH")]
+    virtiofsd: Option<PathBuf>,
     /// Listen at this path for clients, such as getpc, record and status
     #[arg(long, short, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -177,6 +186,8 @@ impl RunArguments {
             console: self.console.clone(),
             guest_access: self.guest_access,
             networks: self.networks.clone(),
+            shares: self.shares.clone(),
+            virtiofsd: self.virtiofsd.clone(),
             hz: self.hz,
             clock_source: self.clock.source,
             jitter: self.clock.jitter,

@@ -101,7 +101,14 @@ mod tests {
         let file = Ok(MemoryBacking::File("/a,b=c".into()));
         assert_eq!(backing("2G,file=/a,b=c"), file);
         assert_eq!(parse_guest_memory("2G,shared").unwrap().bytes, 2 << 30);
-        for wrong in ["1G,", "1G,file", "1G,file=", "1G,hugepages=4K", "1G,shared=1", ",shared"] {
+        for wrong in [
+            "1G,",
+            "1G,file",
+            "1G,file=",
+            "1G,hugepages=4K",
+            "1G,shared=1",
+            ",shared",
+        ] {
             assert!(parse_guest_memory(wrong).is_err(), "{wrong}");
         }
     }

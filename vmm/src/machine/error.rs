@@ -126,10 +126,14 @@ pub enum MachineError {
         pages: HugePages,
     },
     /// The host has no pages of this size at all.
-    #[error("This host has no huge pages of {0}: its processor or its kernel (CONFIG_HUGETLBFS) lacks them")]
+    #[error(
+        "This host has no huge pages of {0}: its processor or its kernel (CONFIG_HUGETLBFS) lacks them"
+    )]
     NoHugePages(HugePages),
     /// The host has reserved too few huge pages.
-    #[error("The guest needs {needed} huge pages of {pages}, and the host has {available} free: reserve more by {command}")]
+    #[error(
+        "The guest needs {needed} huge pages of {pages}, and the host has {available} free: reserve more by {command}"
+    )]
     TooFewHugePages {
         /// Their size.
         pages: HugePages,

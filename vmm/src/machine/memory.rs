@@ -86,8 +86,7 @@ fn map_region(
         bytes: options.bytes,
         source,
     };
-    let size = usize::try_from(length)
-        .map_err(|_| failed(io::ErrorKind::FileTooLarge.into()))?;
+    let size = usize::try_from(length).map_err(|_| failed(io::ErrorKind::FileTooLarge.into()))?;
     // Huge pages are reserved at once, so that the host can't lack them later, when that would be the end.
     let reserve = match options.takes_free_memory() {
         true => libc::MAP_NORESERVE,

@@ -5,6 +5,7 @@ use crate::disk::{DISKS_MAX, Disk, DiskError, DiskOptions};
 use crate::machine::VirtioDevices;
 use crate::network::Network;
 use crate::profiler::DeviceMonitors;
+use crate::share;
 use crate::virtio::{BlockParts, ConsolePorts, EntropySource, VirtioParts};
 
 /// The devices that `config` asks for, those of `console` first, and what shows what happens on them.
@@ -16,6 +17,7 @@ pub(super) fn virtio_devices(
     console: Option<ConsolePorts>,
 ) -> Result<(VirtioDevices, DeviceMonitors), VmError> {
     let disks = open_disks(&config.disks, config.machine.cpus)?;
+    let shares = share::open_all(&config.shares, config.virtiofsd.as_deref())?;
     let networks: Result<Vec<_>, _> = config.networks.iter().map(Network::connect).collect();
     let networks = networks?;
     let entropy = EntropySource::default();
@@ -30,6 +32,9 @@ pub(super) fn virtio_devices(
     }
     for network in networks {
         others.push(Box::new(network));
+    }
+    for share in shares {
+        others.push(Box::new(share));
     }
     others.push(Box::new(entropy));
     Ok((VirtioDevices { console, others }, monitors))

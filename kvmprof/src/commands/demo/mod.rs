@@ -103,6 +103,8 @@ impl DemoArguments {
             console: console::Console::None,
             guest_access: GuestAccess::None,
             networks: Vec::new(),
+            shares: Vec::new(),
+            virtiofsd: None,
             hz: self.hz,
             clock_source: self.clock.source,
             jitter: self.clock.jitter,
