@@ -142,6 +142,7 @@ impl Machine {
             console: Console::None,
             guest_access: GuestAccess::None,
             networks: Vec::new(),
+            vsock: None,
             hz: clock.hz,
             clock_source: clock.source,
             jitter: clock.jitter,

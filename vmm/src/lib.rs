@@ -27,6 +27,8 @@ mod perf_event;
 pub mod profil;
 pub mod profiler;
 mod restricted;
+mod unix_socket;
 pub mod vcpu;
 pub mod virtio;
 pub mod vm;
+pub mod vsock;

@@ -12,6 +12,7 @@ pub mod entropy;
 mod mmio;
 pub mod net;
 mod queue;
+pub mod vsock;
 
 pub use mmio::{
     Effect, InterruptStatus, MmioTransport, QUEUE_NOTIFY, REGISTERS_SIZE, STATUS, TransportCounts,

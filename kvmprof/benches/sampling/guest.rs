@@ -73,6 +73,7 @@ impl Guest {
             console: Console::None,
             guest_access: GuestAccess::None,
             networks: Vec::new(),
+            vsock: None,
             hz: START_HZ,
             clock_source: source,
             jitter: false,

@@ -23,6 +23,7 @@ use kvmprof_vmm::network::NetworkConfig;
 use kvmprof_vmm::profiler::RecordPlan;
 use kvmprof_vmm::virtio::GuestAccess;
 use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, block_signals};
+use kvmprof_vmm::vsock::VsockConfig;
 
 /// The argument of `--on-reset`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -81,6 +82,10 @@ pub struct RunArguments {
     /// such as passt listens; with ,mac=ADDRESS to give it an address. Several are possible
     #[arg(long = "net", value_name = "END[,mac=ADDRESS]")]
     networks: Vec<NetworkConfig>,
+    /// A socket device (vsock) for connections between the guest, whose address is CID (3 or more), and Unix sockets of the
+    /// host: PATH for connections to the guest, PATH_PORT for the guest's own
+    #[arg(long, value_name = "CID,socket=PATH")]
+    vsock: Option<VsockConfig>,
     /// Listen at this path for clients, such as getpc, record and status
     #[arg(long, short, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -176,6 +181,7 @@ impl RunArguments {
             console: self.console.clone(),
             guest_access: self.guest_access,
             networks: self.networks.clone(),
+            vsock: self.vsock.clone(),
             hz: self.hz,
             clock_source: self.clock.source,
             jitter: self.clock.jitter,

@@ -38,6 +38,7 @@ use crate::vcpu::{
     VcpuShared, signals,
 };
 use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
+use crate::vsock::VsockConfig;
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::Sysroot;
 
@@ -54,6 +55,8 @@ pub struct VmConfig {
     pub guest_access: GuestAccess,
     /// Its network devices.
     pub networks: Vec<NetworkConfig>,
+    /// Its socket device, if it is to have one.
+    pub vsock: Option<VsockConfig>,
     /// Ticks a second on each vCPU; 0: no clock.
     pub hz: u32,
     /// What drives the clocks.

@@ -103,6 +103,7 @@ impl DemoArguments {
             console: console::Console::None,
             guest_access: GuestAccess::None,
             networks: Vec::new(),
+            vsock: None,
             hz: self.hz,
             clock_source: self.clock.source,
             jitter: self.clock.jitter,
