@@ -144,6 +144,7 @@ impl Machine {
             networks: Vec::new(),
             shares: Vec::new(),
             virtiofsd: None,
+            vsock: None,
             hz: clock.hz,
             clock_source: clock.source,
             jitter: clock.jitter,

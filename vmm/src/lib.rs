@@ -28,6 +28,8 @@ pub mod profil;
 pub mod profiler;
 mod restricted;
 pub mod share;
+mod unix_socket;
 pub mod vcpu;
 pub mod virtio;
 pub mod vm;
+pub mod vsock;

@@ -13,6 +13,7 @@ pub mod fs;
 mod mmio;
 pub mod net;
 mod queue;
+pub mod vsock;
 
 pub use mmio::{
     Effect, InterruptStatus, MmioTransport, QUEUE_NOTIFY, QUEUE_READY, REGISTERS_SIZE, STATUS,

@@ -75,6 +75,7 @@ impl Guest {
             networks: Vec::new(),
             shares: Vec::new(),
             virtiofsd: None,
+            vsock: None,
             hz: START_HZ,
             clock_source: source,
             jitter: false,

@@ -24,6 +24,7 @@ use kvmprof_vmm::profiler::RecordPlan;
 use kvmprof_vmm::share::ShareOptions;
 use kvmprof_vmm::virtio::GuestAccess;
 use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, block_signals};
+use kvmprof_vmm::vsock::VsockConfig;
 
 /// The argument of `--on-reset`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -91,6 +92,10 @@ pub struct RunArguments {
     /// The program virtiofsd, which serves shared folders, if not the one in PATH or where distributions put it
     #[arg(long, value_name = "PATH")]
     virtiofsd: Option<PathBuf>,
+    /// A socket device (vsock) for connections between the guest, whose address is CID (3 or more), and Unix sockets of the
+    /// host: PATH for connections to the guest, PATH_PORT for the guest's own
+    #[arg(long, value_name = "CID,socket=PATH")]
+    vsock: Option<VsockConfig>,
     /// Listen at this path for clients, such as getpc, record and status
     #[arg(long, short, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -188,6 +193,7 @@ impl RunArguments {
             networks: self.networks.clone(),
             shares: self.shares.clone(),
             virtiofsd: self.virtiofsd.clone(),
+            vsock: self.vsock.clone(),
             hz: self.hz,
             clock_source: self.clock.source,
             jitter: self.clock.jitter,

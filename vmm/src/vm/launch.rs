@@ -39,6 +39,7 @@ use crate::vcpu::{
     VcpuShared, signals,
 };
 use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
+use crate::vsock::VsockConfig;
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::Sysroot;
 
@@ -59,6 +60,8 @@ pub struct VmConfig {
     pub shares: Vec<ShareOptions>,
     /// The program that serves them, if it isn't to be searched for.
     pub virtiofsd: Option<PathBuf>,
+    /// Its socket device, if it is to have one.
+    pub vsock: Option<VsockConfig>,
     /// Ticks a second on each vCPU; 0: no clock.
     pub hz: u32,
     /// What drives the clocks.

@@ -105,6 +105,7 @@ impl DemoArguments {
             networks: Vec::new(),
             shares: Vec::new(),
             virtiofsd: None,
+            vsock: None,
             hz: self.hz,
             clock_source: self.clock.source,
             jitter: self.clock.jitter,
