@@ -43,7 +43,7 @@ pub use pmc::{Pmc, count_of, pmc_call};
 pub use pressure::CpuPressure;
 pub use prf::{Counts, Prf, PrfAccount, table};
 pub use profil::{Profil, kept, profil_call};
-pub use program::{Ran, example_path, gprof, kvmprof, python, run, run_command, shared_libraries};
+pub use program::{Ran, example_path, gprof, kvmprof, python, run, run_command};
 pub use recordings::{check_demo_processes, demo_row, recorded, recorded_with_frames};
 pub use shares::{Sampled, assert_share, sampling_rate, share, standard_error};
 pub use stream::{Block, decode_blocks, ticks_by_kind};

@@ -4,6 +4,8 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use kvmprof_lab::shared_libraries;
+
 use crate::in_lab;
 
 /// Where the repository's files are in the lab.
@@ -133,17 +135,6 @@ impl Ran {
             assert!(self.stderr.contains(word), "no {word:?} in {self:?}");
         }
     }
-}
-
-/// The libraries that `program` of this host is linked to, its interpreter among them, and where it looks for them.
-pub fn shared_libraries(program: &Path) -> Vec<(PathBuf, String)> {
-    let listed = Command::new("ldd").arg(program).output();
-    let listed = listed.map(|output| output.stdout).unwrap_or_default();
-    String::from_utf8_lossy(&listed)
-        .split_whitespace()
-        .filter(|word| word.starts_with('/'))
-        .map(|library| (PathBuf::from(library), library.to_owned()))
-        .collect()
 }
 
 /// What the lab needs to run the host's Python: interpreter, libraries, standard library.

@@ -128,6 +128,7 @@ fn machine_lines(machine: &MachineStatus) -> Vec<String> {
 }
 
 fn disk_lines(disk: &DiskStatus) -> [String; 2] {
+    let counts = &disk.counts;
     let readonly = if disk.readonly { ", readonly" } else { "" };
     [
         format!(
@@ -138,16 +139,16 @@ fn disk_lines(disk: &DiskStatus) -> [String; 2] {
         ),
         format!(
             "           {} reads ({} bytes), {} writes ({} bytes), {} flushes, {} discards, {} zeroings, {} errors, {} refused, {} queue faults",
-            disk.reads,
-            disk.bytes_read,
-            disk.writes,
-            disk.bytes_written,
-            disk.flushes,
-            disk.discards,
-            disk.zeroings,
-            disk.errors,
-            disk.refused,
-            disk.queue_faults,
+            counts.reads,
+            counts.bytes_read,
+            counts.writes,
+            counts.bytes_written,
+            counts.flushes,
+            counts.discards,
+            counts.zeroings,
+            counts.errors,
+            counts.refused,
+            counts.queue_faults,
         ),
     ]
 }

@@ -120,6 +120,15 @@ pub struct DiskStatus {
     pub readonly: bool,
     /// Its serial number, which may be empty.
     pub serial: String,
+    /// What the guest has done with it.
+    #[serde(flatten)]
+    pub counts: BlockCounts,
+}
+
+/// What a guest has done with a disk since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BlockCounts {
     /// Reads performed.
     pub reads: u64,
     /// Bytes read.
@@ -136,7 +145,8 @@ pub struct DiskStatus {
     pub zeroings: u64,
     /// Requests that failed on the host.
     pub errors: u64,
-    /// Requests that made no sense, which the guest got an error for.
+    /// Requests that made no sense, which the guest got an error for: beyond the end, of no whole sectors, of an unknown kind,
+    /// writes to a disk that can't be written.
     pub refused: u64,
     /// Unusable chains and rings; each costs a queue until the driver resets the device.
     pub queue_faults: u64,

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
 use kvmprof_lab::{Kernel, Lab};
 
-use crate::{demo, linux};
+use crate::{debian, demo, linux};
 
 /// How long a command may say nothing.
 const QUIET_LIMIT: Duration = Duration::from_secs(600);
@@ -30,6 +30,8 @@ enum Action {
     Run(RunArguments),
     /// Profile a real Debian kernel under kvmprof in a lab machine
     Linux(linux::LinuxArguments),
+    /// Boot a whole Debian system from a disk under kvmprof in a lab machine
+    Debian(debian::DebianArguments),
     /// Run the embedded guest under kvmprof in a lab machine
     Demo(demo::DemoArguments),
     /// Try whether this machine's /dev/kvm runs a guest; status 1 if not
@@ -88,6 +90,7 @@ impl Arguments {
         match self.action {
             Action::Run(arguments) => arguments.run(),
             Action::Linux(arguments) => arguments.run(),
+            Action::Debian(arguments) => arguments.run(),
             Action::Demo(arguments) => arguments.run(),
             Action::Probe => Ok(match kvmprof_lab::probe_kvm() {
                 Ok(()) => {

@@ -17,21 +17,25 @@
 //!
 //! Time in the lab is not real time: it shows behaviour, never speed.
 
+mod debian_disk;
 mod error;
 pub mod initramfs;
 mod kernels;
 mod lab;
 mod machine;
+mod network;
 mod outfolder;
 mod probe;
 mod program;
 mod quiet;
 mod streams;
 
+pub use debian_disk::{DebianDisk, debian_disk};
 pub use error::{LabError, Traces};
 pub use initramfs::InitramfsBuilder;
 pub use kernels::{Kernel, busybox, cache_folder, fetch, kernels, passt};
 pub use lab::{Lab, Outcome};
+pub use network::{GUEST_NETWORK, shared_libraries};
 pub use probe::probe_kvm;
 pub use program::{build_program, build_program_of};
 pub use streams::last_lines;

@@ -1,6 +1,7 @@
 //! `cargo lab`: a machine with a complete KVM in emulation.
 
 mod cli;
+mod debian;
 mod demo;
 mod linux;
 

@@ -86,6 +86,16 @@ impl Scenario {
         self
     }
 
+    /// Adds what [`GUEST_NETWORK`](kvmprof_lab::GUEST_NETWORK) needs.
+    ///
+    /// # Panics
+    /// When passt can't be had.
+    #[must_use]
+    pub fn guest_network(mut self) -> Self {
+        self.lab = self.lab.guest_network().expect("passt");
+        self
+    }
+
     /// Puts a file of this machine at the same place.
     #[must_use]
     pub fn installed(mut self, file: &Path) -> Self {

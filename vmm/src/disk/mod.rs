@@ -103,4 +103,6 @@ fn can_be_image(kind: std::fs::FileType) -> bool {
 }
 
 #[cfg(test)]
+mod damage;
+#[cfg(test)]
 mod tests;

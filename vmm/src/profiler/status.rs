@@ -124,23 +124,13 @@ impl Profiler {
 
 fn disk_status(disk: &BlockRecord) -> DiskStatus {
     let BlockRecord { description, .. } = disk;
-    let counts = disk.counts();
     DiskStatus {
         path: description.path.display().to_string(),
         format: description.format.name().to_owned(),
         bytes: description.sectors * SECTOR,
         readonly: description.readonly,
         serial: description.serial.clone(),
-        reads: counts.reads,
-        bytes_read: counts.bytes_read,
-        writes: counts.writes,
-        bytes_written: counts.bytes_written,
-        flushes: counts.flushes,
-        discards: counts.discards,
-        zeroings: counts.zeroings,
-        errors: counts.errors,
-        refused: counts.refused,
-        queue_faults: counts.queue_faults,
+        counts: disk.counts(),
     }
 }
 

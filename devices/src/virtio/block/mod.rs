@@ -7,6 +7,7 @@
 
 mod request;
 
+pub use kvmprof_recording::status::BlockCounts;
 use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
 
 pub use self::request::{Extent, Operation};
@@ -57,32 +58,6 @@ pub struct BlockSettings {
     pub queues: u16,
     /// Its serial number: ASCII, the rest zero.
     pub serial: [u8; SERIAL_MAX],
-}
-
-/// What the guest has done with a disk since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BlockCounts {
-    /// Reads performed, and their bytes.
-    pub reads: u64,
-    /// Bytes read.
-    pub bytes_read: u64,
-    /// Writes performed.
-    pub writes: u64,
-    /// Bytes written, without those of zeroes.
-    pub bytes_written: u64,
-    /// Flushes performed.
-    pub flushes: u64,
-    /// Requests to discard that were performed.
-    pub discards: u64,
-    /// Requests to zero that were performed.
-    pub zeroings: u64,
-    /// Requests that failed on the host.
-    pub errors: u64,
-    /// Requests that made no sense: beyond the end, of no whole sectors, of an unknown kind, writes to a disk that can't be
-    /// written.
-    pub refused: u64,
-    /// Unusable chains and rings.
-    pub queue_faults: u64,
 }
 
 /// A request that is to be performed.

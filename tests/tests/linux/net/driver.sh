@@ -1,44 +1,8 @@
-# A network of the lab's own, so that there is something to give to guests: passt takes address and router of the interface
-# with the default route.
-ip addr add 10.0.2.15/24 dev dummy0
-ip link set dummy0 up
-ip route add default via 10.0.2.2
-mkdir -p /run/www /run/passt
-chmod 777 /run/passt
 head -c 1048576 /dev/urandom >/run/www/file
 head -c 50331648 /dev/urandom >/run/www/long
 sha256sum /run/www/file | cut -d ' ' -f 1 >"$LAB_OUT/file.sum"
 sha256sum /run/www/long | cut -d ' ' -f 1 >"$LAB_OUT/long.sum"
 httpd -p 8080 -h /run/www
-
-# passt makes a root folder of its own by pivot_root(2), which can't be done in an initramfs. So it gets a file system, which
-# is the root of a mount namespace.
-mkdir /jail
-mount -t tmpfs none /jail
-mkdir -p /jail/run /jail/proc /jail/dev /jail/tmp /jail/etc /jail/bin
-chmod 1777 /jail/tmp
-echo 'nobody:x:65534:65534:nobody:/:/bin/sh' >/jail/etc/passwd
-cp -a /lib /lib64 /jail/ 2>/dev/null
-cp /lab/passt /jail/bin/passt
-cp /bin/busybox /jail/bin/busybox
-cat >/run/jailed <<'END'
-mount --bind /run /jail/run
-mount --bind /dev /jail/dev
-mount --bind /proc /jail/proc
-cd /jail
-mount --move . /
-exec chroot . /bin/passt --foreground -4 -s /run/passt/socket --runas 65534
-END
-
-start_passt() {
-    rm -f /run/passt/socket
-    unshare -m sh /run/jailed >>"$LAB_OUT/passt.stderr" 2>&1 3>&- &
-    passt=$!
-    until [ -S /run/passt/socket ]; do
-        [ -e "/proc/$passt/exe" ] || fail 90 "passt has ended: $(cat "$LAB_OUT/passt.stderr")"
-        usleep 20000
-    done
-}
 
 mkfifo /run/never
 exec 5<>/run/never
@@ -86,9 +50,7 @@ tell off
 ended
 kill -9 $passt
 
-tunctl -t tap0
-ip addr add 10.9.0.1/24 dev tap0
-ip link set tap0 up
+make_tap
 take tap
 start tap --kernel /lab/vmlinuz --initrd /lab/tap.cpio --cmdline "$boot" --net tap=tap0,mac=02:00:00:00:00:07
 says "sent all"
@@ -98,9 +60,7 @@ moved 6000000
 ip link del tap0
 says "carrier 0"
 shares down
-tunctl -t tap0
-ip addr add 10.9.0.1/24 dev tap0
-ip link set tap0 up
+make_tap
 says "done"
 shares end
 

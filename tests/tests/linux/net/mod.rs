@@ -1,8 +1,7 @@
 //! The network device and the entropy device, as Debian's own drivers see them: over passt and over a tap.
 
-use kvmprof_lab::{InitramfsBuilder, Kernel};
+use kvmprof_lab::{GUEST_NETWORK, InitramfsBuilder, Kernel};
 use kvmprof_tests::linux::{Console, Finished, Scenario, debian, once};
-use kvmprof_tests::shared_libraries;
 use serde_json::Value;
 
 const COMMON: &str = include_str!("common.sh");
@@ -26,18 +25,12 @@ fn init(kernel: &Kernel, script: &str) -> Vec<u8> {
 fn run() -> Finished {
     once("net", || {
         let kernel = debian("6.12");
-        let passt = kvmprof_lab::passt().unwrap();
-        let mut scenario = Scenario::new()
+        Scenario::new()
             .kernel("vmlinuz", &kernel)
-            .program("passt", &passt)
-            .module("dummy")
-            .module("tun")
+            .guest_network()
             .file("passt.cpio", init(&kernel, include_str!("passt.sh")))
-            .file("tap.cpio", init(&kernel, include_str!("tap.sh")));
-        for (library, _) in shared_libraries(&passt) {
-            scenario = scenario.installed(&library);
-        }
-        scenario.run(include_str!("driver.sh"))
+            .file("tap.cpio", init(&kernel, include_str!("tap.sh")))
+            .run(&format!("{GUEST_NETWORK}\n{}", include_str!("driver.sh")))
     })
 }
 

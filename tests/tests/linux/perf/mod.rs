@@ -7,11 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 
+use kvmprof_lab::shared_libraries;
 use kvmprof_recording::file::Recording;
 use kvmprof_recording::{IPL_MASKED, Mode};
 use kvmprof_report::profile::Symbols;
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, print_losses};
-use kvmprof_tests::{shared_libraries, standard_error};
+use kvmprof_tests::standard_error;
 
 /// Where Debian's package linux-perf has it.
 const PERF: &str = "/usr/bin/perf";

@@ -1,0 +1,21 @@
+# What is tried on the Debian system itself, as root at its console. Argument: the lab machine's address.
+set -e
+host=$1
+echo "system $(. /etc/os-release; echo "$PRETTY_NAME"), $(uname -r), $(systemctl is-system-running)"
+echo "root $(findmnt --noheadings --output FSTYPE,SOURCE /)"
+echo "address $(ip -4 -brief addr show scope global)"
+
+wget -q -O /root/file "http://$host:8080/file"
+sync
+echo 3 >/proc/sys/vm/drop_caches
+echo "fetched $(sha256sum </root/file | cut -d ' ' -f 1)"
+rm /root/file
+
+# Verified random writes: each block is read back, and its checksum compared.
+fio --name=verified --directory=/root --size=16m --bs=4k --rw=randwrite --ioengine=libaio --iodepth=8 --direct=1 \
+    --verify=crc32c --verify_fatal=1 --do_verify=1 --fsync=64 --eta=never --output=/root/fio.json --output-format=json
+echo "verified $(grep -o '"total_err" : [0-9]*\|"error" : [0-9]*' /root/fio.json | sort -u | tr '\n' ' ')"
+rm /root/verified*
+echo "failed units: $(systemctl --failed --plain --no-legend | tr '\n' ' ')"
+grep -E 'virtio[0-9]' /proc/interrupts | sed 's/  */ /g; s/^/interrupts /'
+echo "checks passed"

@@ -1,0 +1,82 @@
+# A whole Debian system under kvmprof, from its first instruction to its end, once on each of the given networks.
+# Arguments: virtual CPUs, memory, bytes of the file that it fetches, networks, and the name of a recording, if the first boot
+# is to be recorded.
+cpus=$1 memory=$2 bytes=$3 networks=$4 recording=$5
+if [ "$recording" ]; then set -- --record "$LAB_OUT/$recording"; else set --; fi
+
+head -c "$bytes" /dev/urandom >/run/www/file
+cp /lab/checks /run/www/checks
+sha256sum </run/www/file | cut -d ' ' -f 1 >"$LAB_OUT/file.sum"
+httpd -p 8080 -h /run/www
+cp /lab/debian.qcow2 /run/debian.qcow2 && rm /lab/debian.qcow2
+
+# fail STATUS WORD...: ends the script.
+fail() {
+    result=$1
+    shift
+    echo "$*" >&2
+    exit "$result"
+}
+
+# says WORD: waits until the console has a line that begins so.
+says() {
+    until grep -q "^$1" "$console"; do
+        if [ ! -e "/proc/$machine/exe" ]; then
+            grep -q "^$1" "$console" && return
+            wait $machine
+            fail 99 "kvmprof ended with status $? before its guest said: $1"
+        fi
+        usleep 200000
+    done
+}
+
+tell() { echo "$*" >&3; }
+
+# run NAME HOST ARGUMENT...: boots, logs in, has the checks run, and shuts down.
+run() {
+    name=$1 host=$2
+    shift 2
+    console=$LAB_OUT/$name.console
+    rm -f /run/input
+    mkfifo /run/input
+    # Open for writing too, so that the guest's input never ends.
+    exec 3<>/run/input
+    : >"$console"
+    kvmprof run --kernel /lab/vmlinuz --initrd /lab/initrd.img --cpus "$cpus" --memory "$memory" \
+        --cmdline 'console=ttyS0 root=/dev/vda rw' --disk /run/debian.qcow2,format=qcow2 --socket /run/kvmprof.sock \
+        "$@" </run/input >"$console" 2>"$LAB_OUT/$name.stderr" 3>&- &
+    machine=$!
+    tail -f "$console" 3>&- &
+    shown=$!
+    says 'debian login: '
+    tell root
+    says '.*root@debian:~# '
+    tell "wget -q -O checks http://$host:8080/checks && sh checks $host || echo checks failed"
+    says 'checks '
+    kvmprof status --socket /run/kvmprof.sock --json >"$LAB_OUT/$name.status.json"
+    tell shutdown now
+    wait $machine
+    status=$?
+    kill $shown
+    echo $status >"$LAB_OUT/$name.status"
+    [ $status = 0 ] || fail 98 "kvmprof ended with status $status: $(cat "$LAB_OUT/$name.stderr")"
+    grep -q '^checks passed' "$console" || fail 97 "not all checks have passed on the network $name"
+    grep -q "^fetched $(cat "$LAB_OUT/file.sum")" "$console" || fail 96 "what was fetched isn't the file"
+}
+
+for network in $networks; do
+    case $network in
+        passt)
+            start_passt
+            run passt 10.0.2.2 --net socket=/run/passt/socket "$@"
+            kill -9 $passt
+            ;;
+        tap)
+            make_tap
+            # The guest knows by the device's address that there is nobody to ask for an address.
+            run tap 10.9.0.1 --net tap=tap0,mac=02:00:00:00:00:07 "$@"
+            ;;
+    esac
+    set --
+done
+[ -z "$recording" ] || kvmprof report --sort total "$LAB_OUT/$recording"
