@@ -31,7 +31,8 @@ static _Noreturn void power_off(unsigned char status)
         CALL(SYS_exit, 1, 0, 0);
 }
 
-/* Gives the process a session of its own with the console as its terminal, so that Ctrl-C gets through. */
+/* Gives the process, and those it starts, a session with the console as its terminal, so that Ctrl-C gets through. It is this
+   process's own session: when a session's first process ends, what it has written last may not have come out yet, and is lost. */
 static void open_console(const struct settings *settings)
 {
     char path[64] = "/dev/";
@@ -72,7 +73,6 @@ static _Noreturn void run_shell(const struct settings *settings)
 {
     static const char *const shells[] = { "/bin/bash", "/bin/sh", NULL };
     const char *const *variables = environment(settings);
-    open_console(settings);
     CALL(SYS_chdir, "/root", 0, 0);
     if (settings->command) {
         const char *const arguments[] = { "/bin/sh", "-c", settings->command, NULL };
@@ -118,10 +118,13 @@ _Noreturn void start(void)
         SAY(settings.init, " can't be run: error ", digits(-result));
         power_off(1);
     }
+    open_console(&settings);
     long shell = CALL(SYS_fork, 0, 0, 0);
     if (shell == 0)
         run_shell(&settings);
     unsigned char status = shell < 0 ? 1 : wait_for(shell);
+    /* Waits until all output has gone out (tcdrain(3)). */
+    CALL(SYS_ioctl, 1, TCSBRK, 1);
     /* How a shell ends that somebody types into means nothing. */
     power_off(settings.command || status == NOT_FOUND ? status : 0);
 }

@@ -32,7 +32,7 @@ enum {
 enum { ENOENT = 2, ECHILD = 10, EEXIST = 17, ENODEV = 19, EINVAL = 22 };
 enum { O_RDONLY = 0, O_RDWR = 2 };
 enum { MS_RDONLY = 1, MS_NOSUID = 2, MS_NODEV = 4, MS_NOEXEC = 8, MS_MOVE = 8192 };
-enum { TIOCSCTTY = 0x540e, TIOCSWINSZ = 0x5414 };
+enum { TCSBRK = 0x5409, TIOCSCTTY = 0x540e, TIOCSWINSZ = 0x5414 };
 
 static inline long call5(long number, long a, long b, long c, long d, long e)
 {

@@ -86,6 +86,26 @@ impl Scenario {
         self
     }
 
+    /// Puts a folder at `/lab/NAME`.
+    #[must_use]
+    pub fn folder(mut self, name: &str, folder: &Path) -> Self {
+        self.lab = self.lab.add(folder, &format!("/lab/{name}"));
+        self
+    }
+
+    /// Puts a program of this machine at `/lab/NAME`, and the libraries that it needs at the places where they are here.
+    ///
+    /// # Panics
+    /// When it isn't there.
+    #[must_use]
+    pub fn program_with_libraries(self, name: &str, program: &Path) -> Self {
+        let libraries = crate::shared_libraries(program);
+        let scenario = self.program(name, program);
+        libraries.iter().fold(scenario, |scenario, (library, _)| {
+            scenario.installed(library)
+        })
+    }
+
     /// Puts a file of this machine at the same place.
     #[must_use]
     pub fn installed(mut self, file: &Path) -> Self {

@@ -2,7 +2,6 @@
 
 use kvmprof_lab::{InitramfsBuilder, Kernel};
 use kvmprof_tests::linux::{Console, Finished, Scenario, debian, once};
-use kvmprof_tests::shared_libraries;
 use serde_json::Value;
 
 const COMMON: &str = include_str!("common.sh");
@@ -27,17 +26,14 @@ fn run() -> Finished {
     once("net", || {
         let kernel = debian("6.12");
         let passt = kvmprof_lab::passt().unwrap();
-        let mut scenario = Scenario::new()
+        Scenario::new()
             .kernel("vmlinuz", &kernel)
-            .program("passt", &passt)
+            .program_with_libraries("passt", &passt)
             .module("dummy")
             .module("tun")
             .file("passt.cpio", init(&kernel, include_str!("passt.sh")))
-            .file("tap.cpio", init(&kernel, include_str!("tap.sh")));
-        for (library, _) in shared_libraries(&passt) {
-            scenario = scenario.installed(&library);
-        }
-        scenario.run(include_str!("driver.sh"))
+            .file("tap.cpio", init(&kernel, include_str!("tap.sh")))
+            .run(include_str!("driver.sh"))
     })
 }
 
