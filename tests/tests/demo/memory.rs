@@ -32,8 +32,8 @@ fn every_kind_of_memory_is_profiled_alike() {
         for backing in ["", ",shared", &format!(",file={}", file.display())] {
             let memory = format!("{SIZE}{backing}");
             let vcpus = VCPUS.to_string();
-            let options = ["--memory", &memory, "--cpus", &vcpus, "--hz", "200"];
-            let guest = Guest::start(Boot::Demo, options);
+            let options = ["--cpus", &vcpus, "--hz", "200"];
+            let guest = Guest::start_with_memory(Boot::Demo, &memory, options);
             let machine = guest.status()["machine"].clone();
             assert_eq!(machine["memory_bytes"], BYTES);
             assert_eq!(machine["vcpus"], VCPUS);

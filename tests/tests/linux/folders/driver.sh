@@ -8,6 +8,12 @@ sha256sum /run/work/file | cut -d ' ' -f 1 >"$LAB_OUT/file.sum"
 # What is below a folder for one guest is the root of another.
 cp /bin/busybox /lab/calls /run/root/bin/
 for applet in sh cat ls touch rm kill mount sleep free nproc tty; do ln -s busybox "/run/root/bin/$applet"; done
+# daemons FOLDER: the ids of those that serve it.
+daemons() {
+    for process in /proc/[0-9]*; do
+        tr '\0' ' ' <"$process/cmdline" 2>/dev/null | grep -q "^/bin/virtiofsd.* source=$1 *$" && echo "${process#/proc/}"
+    done
+}
 list() { (cd "$1" && find . -exec stat -c '%n %s %Y %Z' {} + | sort); }
 
 start folder --kernel /lab/vmlinuz-6.12 --initrd /lab/guest.cpio --memory 256M --cpus 2 --jitter \
@@ -18,8 +24,13 @@ gathered_before=$(count)
 sampled 300
 tell on
 says "may be killed"
-kill -9 $(pgrep -f source=/run/work)
-until grep -q "work has failed" "$LAB_OUT/folder.stderr"; do usleep 20000; done
+serving=$(daemons /run/work)
+[ "$serving" ] || fail 90 "nobody serves /run/work"
+kill -9 $serving
+until grep -q "work has failed" "$LAB_OUT/folder.stderr"; do
+    is_over && fail 89 "over before it said so"
+    usleep 100000
+done
 tell on
 says "goes on"
 tell on
@@ -67,8 +78,8 @@ cp /run/root/by-guest "$LAB_OUT/"
 # What serves the folder ends with kvmprof, however that does.
 start killed --kernel /lab/vmlinuz-6.1 --memory 256M --modules /lab/modules \
     --cmdline "console=ttyS0 quiet panic=-1 nowatchdog" --virtiofsd /run/jailed-virtiofsd --root /run/root
-pgrep -f source=/run/root >"$LAB_OUT/daemons"
+daemons /run/root >"$LAB_OUT/daemons"
 kill -9 $machine
 wait $machine
 exec 3>&-
-while pgrep -f source=/run/root >/dev/null; do usleep 20000; done
+while [ "$(daemons /run/root)" ]; do usleep 100000; done
