@@ -8,6 +8,7 @@ mod control;
 mod disks;
 mod ends;
 mod events;
+mod folders;
 mod guest_side;
 mod images;
 mod machines;

@@ -33,6 +33,8 @@ pub use image::{ImageKind, KernelSource};
 pub use initial_state::VcpuState;
 pub use kvmprof_devices::legacy::power::PowerRequest;
 pub use memory::GuestMemory;
+#[cfg(test)]
+pub(crate) use memory::allocate as allocate_memory;
 pub(crate) use memory::register as register_memory;
 pub use slots::VirtioSlot;
 

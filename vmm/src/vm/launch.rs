@@ -217,6 +217,11 @@ impl Vm {
         &self.memory
     }
 
+    /// Its devices, which know how the guest has ended.
+    pub fn devices(&self) -> &Arc<MachineDevices> {
+        &self.devices
+    }
+
     /// Asks the guest's threads to end.
     pub fn stop(&self) {
         // A full counter has asked already.
