@@ -17,7 +17,7 @@ use super::*;
 /// What a process runs: an image's path, the number of the first case, and how many.
 const CHILD: &str = "KVMPROF_DAMAGE_CHILD";
 const CASES: &str = "KVMPROF_DAMAGE_CASES";
-const CASES_DEFAULT: u64 = 250;
+const CASES_DEFAULT: u64 = 60;
 /// The most that a damaged image's disk is read from each side.
 const READ_MAX: u64 = 256 << 10;
 
@@ -26,8 +26,14 @@ const IMAGES: [(&str, &str); 5] = [
     ("plain", "compat=1.1"),
     ("old", "compat=0.10"),
     ("small", "compat=1.1,cluster_size=512,refcount_bits=1"),
-    ("wide", "compat=1.1,cluster_size=4k,refcount_bits=64,lazy_refcounts=on"),
-    ("allocated", "compat=1.1,cluster_size=1k,preallocation=metadata"),
+    (
+        "wide",
+        "compat=1.1,cluster_size=4k,refcount_bits=64,lazy_refcounts=on",
+    ),
+    (
+        "allocated",
+        "compat=1.1,cluster_size=1k,preallocation=metadata",
+    ),
 ];
 
 /// Marsaglia's xorshift.
@@ -64,7 +70,11 @@ fn tables(image: &[u8]) -> Vec<Range<usize>> {
     let level_1 = level_1..level_1 + 8 * word(36);
     let refcounts = long(image, 48).unwrap();
     let refcounts = refcounts..refcounts + cluster * word(56);
-    let mut tables = vec![0..160, level_1.clone(), refcounts.start..refcounts.start + 64];
+    let mut tables = vec![
+        0..160,
+        level_1.clone(),
+        refcounts.start..refcounts.start + 64,
+    ];
     let second = entries(level_1).into_iter().chain(entries(refcounts));
     tables.extend(second.map(|start| start..(start + cluster).min(image.len())));
     tables.retain(|table| table.start < table.end && table.end <= image.len());
@@ -79,7 +89,11 @@ fn damage(image: &mut [u8], random: &mut Random) {
         let table = &tables[random.below(tables.len())];
         let place = table.start + random.below(table.len());
         // Whole entries, but in the header, and now and then elsewhere.
-        let place = if random.below(8) == 0 { place } else { place & !7 };
+        let place = if random.below(8) == 0 {
+            place
+        } else {
+            place & !7
+        };
         let other = tables[random.below(tables.len())].start as u64;
         let old = long(image, place).unwrap_or(0) as u64;
         let value = match random.below(10) {
@@ -88,14 +102,18 @@ fn damage(image: &mut [u8], random: &mut Random) {
             2 => random.next(),
             3 => old ^ 1 << random.below(64),
             4 => (random.next() % 64) * cluster,
-            5 => (random.next() % 64) * cluster | 1 << 63,
+            5 => ((random.next() % 64) * cluster) | (1 << 63),
             6 => other & !511,
             7 => other & !511 | 1 << 63,
             8 => old.wrapping_add(512 << random.below(16)),
-            _ => 1 << 62 | random.next() % (1 << 20),
+            _ => (1 << 62) | (random.next() % (1 << 20)),
         };
         let bytes = value.to_be_bytes();
-        let count = if place < 160 && random.below(2) == 0 { 4 } else { 8 };
+        let count = if place < 160 && random.below(2) == 0 {
+            4
+        } else {
+            8
+        };
         let end = (place + count).min(image.len());
         image[place..end].copy_from_slice(&bytes[8 - count..][..end - place]);
     }
@@ -107,11 +125,17 @@ fn use_disk(disk: &Disk, random: &mut Random) {
     let mut buffer = vec![0; 8192];
     for offset in (0..bytes.min(READ_MAX)).step_by(buffer.len()) {
         let _ = disk.image.read(&mut buffer, offset);
-        let _ = disk.image.read(&mut buffer, bytes.saturating_sub(offset + 8192));
+        let _ = disk
+            .image
+            .read(&mut buffer, bytes.saturating_sub(offset + 8192));
     }
     for round in 0..40 {
-        let offset = random.next() % bytes.min(1 << 20).max(1) & !511;
-        let extent = Extent { offset, length: 4096, unmap: round % 2 == 0 };
+        let offset = (random.next() % bytes.clamp(1, 1 << 20)) & !511;
+        let extent = Extent {
+            offset,
+            length: 4096,
+            unmap: round % 2 == 0,
+        };
         let _ = match round % 8 {
             0 => disk.image.discard(extent),
             1 => disk.image.zero(extent),
@@ -147,7 +171,11 @@ fn run_cases(path: &Path, first: u64, count: u64) {
 fn no_damage_of_tables_is_more_than_an_error() {
     if let Ok(words) = env::var(CHILD) {
         let words: Vec<&str> = words.splitn(3, ' ').collect();
-        return run_cases(Path::new(words[2]), words[0].parse().unwrap(), words[1].parse().unwrap());
+        return run_cases(
+            Path::new(words[2]),
+            words[0].parse().unwrap(),
+            words[1].parse().unwrap(),
+        );
     }
     let cases = env::var(CASES).map_or(CASES_DEFAULT, |count| count.parse().unwrap());
     let folder = tempfile::tempdir().unwrap();
@@ -158,9 +186,15 @@ fn no_damage_of_tables_is_more_than_an_error() {
         let mut first = 0;
         while first < cases {
             let ran = Command::new(env::current_exe().unwrap())
-                .args(["--exact", "disk::damage::no_damage_of_tables_is_more_than_an_error"])
+                .args([
+                    "--exact",
+                    "disk::damage::no_damage_of_tables_is_more_than_an_error",
+                ])
                 .args(["--nocapture", "--test-threads=1"])
-                .env(CHILD, format!("{first} {} {}", cases - first, image.display()))
+                .env(
+                    CHILD,
+                    format!("{first} {} {}", cases - first, image.display()),
+                )
                 .output()
                 .unwrap();
             if ran.status.success() {
@@ -184,8 +218,21 @@ fn make(path: &Path, options: &str) {
     };
     let raw = path.with_extension("raw");
     let content: Vec<u8> = (0..1_u32 << 20)
-        .map(|at| if at / 65_536 % 3 == 1 { (at / 512).to_le_bytes()[0] } else { 0 })
+        .map(|at| {
+            if at / 65_536 % 3 == 1 {
+                (at / 512).to_le_bytes()[0]
+            } else {
+                0
+            }
+        })
         .collect();
     fs::write(&raw, content).unwrap();
-    qemu_img(&["convert", "-O", "qcow2", "-o", options, raw.to_str().unwrap()]);
+    qemu_img(&[
+        "convert",
+        "-O",
+        "qcow2",
+        "-o",
+        options,
+        raw.to_str().unwrap(),
+    ]);
 }

@@ -1,20 +1,21 @@
 //! The virtio devices that a guest is started with.
 
 use super::{VmConfig, VmError};
+use crate::binaries::GuestDisks;
 use crate::disk::{DISKS_MAX, Disk, DiskError, DiskOptions};
 use crate::machine::VirtioDevices;
 use crate::network::Network;
 use crate::profiler::DeviceMonitors;
 use crate::virtio::{BlockParts, ConsolePorts, EntropySource, VirtioParts};
 
-/// The devices that `config` asks for, those of `console` first, and what shows what happens on them.
+/// The devices that `config` asks for, those of `console` first, what shows what happens on them, and the disks.
 ///
 /// # Errors
 /// An image or an end of a network can't be used.
 pub(super) fn virtio_devices(
     config: &VmConfig,
     console: Option<ConsolePorts>,
-) -> Result<(VirtioDevices, DeviceMonitors), VmError> {
+) -> Result<(VirtioDevices, DeviceMonitors, GuestDisks), VmError> {
     let disks = open_disks(&config.disks, config.machine.cpus)?;
     let networks: Result<Vec<_>, _> = config.networks.iter().map(Network::connect).collect();
     let networks = networks?;
@@ -24,6 +25,9 @@ pub(super) fn virtio_devices(
         networks: networks.iter().map(Network::monitor).collect(),
         entropy: Some(entropy.monitor()),
     };
+    let contents = GuestDisks {
+        images: disks.iter().map(BlockParts::content).collect(),
+    };
     let mut others: Vec<Box<dyn VirtioParts>> = Vec::new();
     for disk in disks {
         others.push(Box::new(disk));
@@ -32,7 +36,7 @@ pub(super) fn virtio_devices(
         others.push(Box::new(network));
     }
     others.push(Box::new(entropy));
-    Ok((VirtioDevices { console, others }, monitors))
+    Ok((VirtioDevices { console, others }, monitors, contents))
 }
 
 fn open_disks(options: &[DiskOptions], vcpus: u16) -> Result<Vec<BlockParts>, DiskError> {
