@@ -1,34 +1,27 @@
-//! A driver with its own guest memory, and devices behind the ports.
+//! The console with its driver, and devices behind the ports.
 
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::{Request, RequestFrame, VERSION};
 use kvmprof_devices::endpoint::{Backend, Handle, HelloInfo, IoctlReply, Readiness};
+use kvmprof_devices::virtio::GuestMemory;
 use kvmprof_devices::virtio::console::{Console, EndpointPort, Port, PortError};
-use kvmprof_devices::virtio::{GuestMemory, MmioTransport};
 use vm_memory::{Bytes, GuestAddress};
 
-pub const MEMORY: u64 = 8 << 20;
-/// Entries of the driver's queues.
-pub const SIZE: u16 = 16;
+use crate::driver::{Driver, queue_addresses};
 
-pub const STATUS: u64 = 0x70;
-pub const FEATURES_OK: u32 = 8;
-pub const DRIVER_OK: u32 = 4;
-pub const NEEDS_RESET: u32 = 0x40;
+/// Bytes of each buffer that the device is given.
+const BUFFER: u32 = 0x400;
 
 /// Queue of control messages to the driver; the next one comes from it.
 pub const CONTROL: usize = 2;
 /// Queues of port 1.
 pub const RECEIVE_1: usize = 4;
 pub const TRANSMIT_1: usize = 5;
-
-pub const NEXT: u16 = 1;
-pub const WRITE: u16 = 2;
-pub const INDIRECT: u16 = 4;
 
 // Events of control messages.
 pub const DEVICE_READY: u16 = 0;
@@ -150,45 +143,30 @@ impl Port for TerminalPort {
     }
 }
 
-/// A descriptor in memory.
-#[derive(Clone, Copy, Debug)]
-pub struct Descriptor {
-    pub address: u64,
-    pub length: u32,
-    pub flags: u16,
-    pub next: u16,
-}
-
-/// The driver's state of a queue.
-#[derive(Clone, Copy, Debug)]
-struct Ring {
-    available: u16,
-    used: u16,
-}
-
 /// A device with a console and two ports of the framed protocol, and a driver.
-pub struct Driver {
-    pub memory: GuestMemory,
-    pub device: MmioTransport<Console>,
+pub struct ConsoleDriver {
+    driver: Driver<Console>,
     pub backend: Bench,
     pub terminal: TerminalPort,
-    rings: Vec<Ring>,
 }
 
-/// The addresses of a queue's parts: descriptors, available ring, used ring, buffers.
-pub fn queue_addresses(queue: usize) -> [u64; 4] {
-    let base = 0x1_0000 * (u64::try_from(queue).unwrap() + 1);
-    [base, base + 0x2000, base + 0x3000, base + 0x4000]
+impl Deref for ConsoleDriver {
+    type Target = Driver<Console>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.driver
+    }
 }
 
-/// Bytes of each buffer. A queue has one buffer for each entry.
-pub const BUFFER: u64 = 0x400;
+impl DerefMut for ConsoleDriver {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.driver
+    }
+}
 
-impl Driver {
+impl ConsoleDriver {
     /// A device before its driver starts.
     pub fn new() -> Self {
-        let length = usize::try_from(MEMORY).unwrap();
-        let memory = GuestMemory::from_ranges(&[(GuestAddress(0), length)]).unwrap();
         let terminal = TerminalPort::default();
         let info = HelloInfo { vcpus: 2, hz: 100 };
         let port = |number| {
@@ -197,11 +175,9 @@ impl Driver {
         };
         let console = Console::new(Some(Box::new(terminal.clone())), vec![port(0), port(1)]);
         Self {
-            memory,
-            device: MmioTransport::new(console).unwrap(),
+            driver: Driver::new(console),
             backend: Bench::default(),
             terminal,
-            rings: Vec::new(),
         }
     }
 
@@ -213,70 +189,13 @@ impl Driver {
         driver
     }
 
-    pub fn read(&self, register: u64) -> u32 {
-        let mut data = [0; 4];
-        self.device.read(register, &mut data);
-        u32::from_le_bytes(data)
-    }
-
-    pub fn write(&mut self, register: u64, value: u32) {
-        let memory = self.memory.clone();
-        self.device.write(register, &value.to_le_bytes(), &memory);
-    }
-
-    /// Requests these features; true if the device accepts them.
-    pub fn negotiate(&mut self, features: u64) -> bool {
-        self.write(STATUS, 0);
-        self.write(STATUS, 1);
-        self.write(STATUS, 3);
-        for page in 0..2u32 {
-            self.write(0x24, page);
-            let bits = features >> (32 * page) & u64::from(u32::MAX);
-            self.write(0x20, u32::try_from(bits).unwrap());
-        }
-        self.write(STATUS, 3 | FEATURES_OK);
-        self.read(STATUS) & FEATURES_OK != 0
-    }
-
-    /// Sets one queue up; true if the device accepts it.
-    pub fn set_up(
-        &mut self,
-        queue: usize,
-        size: u32,
-        [descriptors, available, used]: [u64; 3],
-    ) -> bool {
-        self.write(0x30, u32::try_from(queue).unwrap());
-        self.write(0x38, size);
-        for (register, address) in [(0x80, descriptors), (0x90, available), (0xa0, used)] {
-            self.write(register, u32::try_from(address & 0xffff_ffff).unwrap());
-            self.write(register + 4, u32::try_from(address >> 32).unwrap());
-        }
-        self.write(0x44, 1);
-        self.read(0x44) == 1
-    }
-
     /// Does everything up to DRIVER_OK, with all features.
     pub fn start(&mut self) {
-        self.start_with(1 << 32 | 0b11);
+        self.start_with(0b11);
     }
 
     pub fn start_with(&mut self, features: u64) {
-        assert!(self.negotiate(features));
-        self.rings.clear();
-        for queue in 0..8 {
-            let [descriptors, available, used, buffers] = queue_addresses(queue);
-            let length = usize::try_from(buffers - descriptors).unwrap();
-            let zeros = vec![0; length];
-            self.memory
-                .write_slice(&zeros, GuestAddress(descriptors))
-                .unwrap();
-            assert!(self.set_up(queue, SIZE.into(), [descriptors, available, used]));
-            self.rings.push(Ring {
-                available: 0,
-                used: 0,
-            });
-        }
-        self.write(STATUS, 3 | FEATURES_OK | DRIVER_OK);
+        self.driver.start(features);
     }
 
     /// Provides buffers everywhere, makes all ports ready and opens 1 and 2; discards the device's messages.
@@ -296,84 +215,27 @@ impl Driver {
         }
     }
 
+    /// Serves the device once; true if it has more to do.
+    pub fn serve_once(&mut self) -> bool {
+        let Driver { device, memory, .. } = &mut self.driver;
+        device.serve(memory, &mut self.backend)
+    }
+
     /// Serves the device until it has nothing more to do.
     pub fn serve(&mut self) {
         for _ in 0..10_000 {
-            if !self.device.serve(&self.memory, &mut self.backend) {
+            if !self.serve_once() {
                 return;
             }
         }
         panic!("the device never comes to rest");
     }
 
-    /// Stores a descriptor.
-    pub fn describe(&mut self, queue: usize, index: u16, descriptor: Descriptor) {
-        let address = queue_addresses(queue)[0] + 16 * u64::from(index);
-        let mut bytes = descriptor.address.to_le_bytes().to_vec();
-        bytes.extend(descriptor.length.to_le_bytes());
-        bytes.extend(descriptor.flags.to_le_bytes());
-        bytes.extend(descriptor.next.to_le_bytes());
-        self.memory
-            .write_slice(&bytes, GuestAddress(address))
-            .unwrap();
-    }
-
-    /// Makes the chain that begins with descriptor `head` available.
-    pub fn offer(&mut self, queue: usize, head: u16) {
-        let ring = &mut self.rings[queue];
-        let slot = queue_addresses(queue)[1] + 4 + 2 * u64::from(ring.available % SIZE);
-        ring.available = ring.available.wrapping_add(1);
-        let index = ring.available;
-        self.memory.write_obj(head, GuestAddress(slot)).unwrap();
-        self.set_available(queue, index);
-    }
-
-    pub fn set_available(&mut self, queue: usize, index: u16) {
-        let address = GuestAddress(queue_addresses(queue)[1] + 2);
-        self.memory.write_obj(index, address).unwrap();
-    }
-
-    /// The address of a queue's buffer.
-    pub fn buffer(queue: usize, index: u16) -> u64 {
-        queue_addresses(queue)[3] + BUFFER * u64::from(index)
-    }
-
     /// Gives the device `count` buffers to write into.
     pub fn provide(&mut self, queue: usize, count: u16) {
         for _ in 0..count {
-            let index = self.rings[queue].available % SIZE;
-            self.describe(
-                queue,
-                index,
-                Descriptor {
-                    address: Self::buffer(queue, index),
-                    length: u32::try_from(BUFFER).unwrap(),
-                    flags: WRITE,
-                    next: 0,
-                },
-            );
-            self.offer(queue, index);
+            self.driver.provide(queue, BUFFER);
         }
-    }
-
-    /// Sends `bytes`, which fit into one buffer.
-    pub fn send(&mut self, queue: usize, bytes: &[u8]) {
-        let index = self.rings[queue].available % SIZE;
-        let address = Self::buffer(queue, index);
-        self.memory
-            .write_slice(bytes, GuestAddress(address))
-            .unwrap();
-        self.describe(
-            queue,
-            index,
-            Descriptor {
-                address,
-                length: u32::try_from(bytes.len()).unwrap(),
-                flags: 0,
-                next: 0,
-            },
-        );
-        self.offer(queue, index);
     }
 
     /// Sends a control message.
@@ -382,26 +244,6 @@ impl Driver {
         bytes.extend(event.to_le_bytes());
         bytes.extend(value.to_le_bytes());
         self.send(CONTROL + 1, &bytes);
-    }
-
-    /// The contents of the buffers that the device has returned since the last call.
-    pub fn take(&mut self, queue: usize) -> Vec<Vec<u8>> {
-        let base = queue_addresses(queue)[2];
-        let index: u16 = self.memory.read_obj(GuestAddress(base + 2)).unwrap();
-        let mut all = Vec::new();
-        while self.rings[queue].used != index {
-            let slot = u64::from(self.rings[queue].used % SIZE);
-            self.rings[queue].used = self.rings[queue].used.wrapping_add(1);
-            let entry = GuestAddress(base + 4 + 8 * slot);
-            let [head, length]: [u32; 2] = self.memory.read_obj(entry).unwrap();
-            let mut bytes = vec![0; usize::try_from(length).unwrap()];
-            let address = Self::buffer(queue, u16::try_from(head).unwrap());
-            self.memory
-                .read_slice(&mut bytes, GuestAddress(address))
-                .unwrap();
-            all.push(bytes);
-        }
-        all
     }
 
     /// The control messages since the last call: port, event, value, and what follows.

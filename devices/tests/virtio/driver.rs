@@ -1,65 +1,109 @@
-//! A driver for devices of any kind, one descriptor for each buffer unless told otherwise.
+//! A driver for devices of any kind with a guest memory of its own, one descriptor for each buffer unless told otherwise.
 
 use kvmprof_devices::virtio::{GuestMemory, MmioTransport, VirtioDevice};
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::driver::{DRIVER_OK, Descriptor, FEATURES_OK, MEMORY, STATUS, WRITE, queue_addresses};
-
+pub const MEMORY: u64 = 8 << 20;
 /// Entries of each queue.
 pub const SIZE: u16 = 16;
-/// Bytes between two buffers.
+
+pub const STATUS: u64 = 0x70;
+pub const FEATURES_OK: u32 = 8;
+pub const DRIVER_OK: u32 = 4;
+pub const NEEDS_RESET: u32 = 0x40;
+
+pub const NEXT: u16 = 1;
+pub const WRITE: u16 = 2;
+pub const INDIRECT: u16 = 4;
+
+/// Bytes between two buffers. A queue has one buffer for each entry.
 const BUFFER: u64 = 0x1000;
-/// Where the buffers are that go to the driver, and after them those that come from it.
+/// Where the buffers are.
 const BUFFERS: u64 = 0x20_0000;
 
+/// A descriptor in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptor {
+    pub address: u64,
+    pub length: u32,
+    pub flags: u16,
+    pub next: u16,
+}
+
+/// The addresses of a queue's parts: descriptors, available ring, used ring, and their end.
+pub fn queue_addresses(queue: usize) -> [u64; 4] {
+    let base = 0x1_0000 * (u64::try_from(queue).unwrap() + 1);
+    [base, base + 0x2000, base + 0x3000, base + 0x4000]
+}
+
 /// A device, its memory, and how far its driver is with each queue: available, used.
-pub struct Simple<D> {
+pub struct Driver<D> {
     pub memory: GuestMemory,
     pub device: MmioTransport<D>,
     rings: Vec<(u16, u16)>,
 }
 
-impl<D: VirtioDevice> Simple<D> {
-    /// A running driver with these features beside version 1.
-    pub fn running(device: D, features: u64) -> Self {
+impl<D: VirtioDevice> Driver<D> {
+    /// A device before its driver starts.
+    pub fn new(device: D) -> Self {
         let length = usize::try_from(MEMORY).unwrap();
-        let mut driver = Self {
+        Self {
             memory: GuestMemory::from_ranges(&[(GuestAddress(0), length)]).unwrap(),
             rings: vec![(0, 0); device.queue_count()],
             device: MmioTransport::new(device).unwrap(),
-        };
+        }
+    }
+
+    /// A running driver with these features beside version 1.
+    pub fn running(device: D, features: u64) -> Self {
+        let mut driver = Self::new(device);
         driver.start(features);
         driver
     }
 
-    /// From a reset to DRIVER_OK.
+    /// From a reset to DRIVER_OK, with these features beside version 1.
     pub fn start(&mut self, features: u64) {
-        self.write(STATUS, 0);
-        self.write(STATUS, 3);
-        let features = features | 1 << 32;
-        for page in 0..2u32 {
-            self.write(0x24, page);
-            let bits = features >> (32 * page) & u64::from(u32::MAX);
-            self.write(0x20, u32::try_from(bits).unwrap());
-        }
-        self.write(STATUS, 3 | FEATURES_OK);
-        assert_eq!(self.read(STATUS), 3 | FEATURES_OK);
+        assert!(self.negotiate(features | 1 << 32));
         for queue in 0..self.rings.len() {
             self.rings[queue] = (0, 0);
             let [descriptors, available, used, end] = queue_addresses(queue);
             let zeros = vec![0; usize::try_from(end - descriptors).unwrap()];
             let place = GuestAddress(descriptors);
             self.memory.write_slice(&zeros, place).unwrap();
-            self.write(0x30, u32::try_from(queue).unwrap());
-            self.write(0x38, SIZE.into());
-            for (register, address) in [(0x80, descriptors), (0x90, available), (0xa0, used)] {
-                self.write(register, u32::try_from(address).unwrap());
-                self.write(register + 4, 0);
-            }
-            self.write(0x44, 1);
-            assert_eq!(self.read(0x44), 1);
+            assert!(self.set_up(queue, SIZE.into(), [descriptors, available, used]));
         }
         self.write(STATUS, 3 | FEATURES_OK | DRIVER_OK);
+    }
+
+    /// Requests these features; true if the device accepts them.
+    pub fn negotiate(&mut self, features: u64) -> bool {
+        self.write(STATUS, 0);
+        self.write(STATUS, 1);
+        self.write(STATUS, 3);
+        for page in 0..2u32 {
+            self.write(0x24, page);
+            let bits = features >> (32 * page) & u64::from(u32::MAX);
+            self.write(0x20, u32::try_from(bits).unwrap());
+        }
+        self.write(STATUS, 3 | FEATURES_OK);
+        self.read(STATUS) & FEATURES_OK != 0
+    }
+
+    /// Sets one queue up; true if the device accepts it.
+    pub fn set_up(
+        &mut self,
+        queue: usize,
+        size: u32,
+        [descriptors, available, used]: [u64; 3],
+    ) -> bool {
+        self.write(0x30, u32::try_from(queue).unwrap());
+        self.write(0x38, size);
+        for (register, address) in [(0x80, descriptors), (0x90, available), (0xa0, used)] {
+            self.write(register, u32::try_from(address & 0xffff_ffff).unwrap());
+            self.write(register + 4, u32::try_from(address >> 32).unwrap());
+        }
+        self.write(0x44, 1);
+        self.read(0x44) == 1
     }
 
     pub fn read(&self, register: u64) -> u32 {
@@ -95,9 +139,14 @@ impl<D: VirtioDevice> Simple<D> {
         let (available, _) = &mut self.rings[queue];
         let slot = GuestAddress(ring + 4 + 2 * u64::from(*available % SIZE));
         *available = available.wrapping_add(1);
+        let index = *available;
         self.memory.write_obj(head, slot).unwrap();
-        let index = GuestAddress(ring + 2);
-        self.memory.write_obj(*available, index).unwrap();
+        self.set_available(queue, index);
+    }
+
+    pub fn set_available(&mut self, queue: usize, index: u16) {
+        let address = GuestAddress(queue_addresses(queue)[1] + 2);
+        self.memory.write_obj(index, address).unwrap();
     }
 
     fn next(&self, queue: usize) -> u16 {
