@@ -17,7 +17,7 @@ use super::*;
 /// What a process runs: an image's path, the number of the first case, and how many.
 const CHILD: &str = "KVMPROF_DAMAGE_CHILD";
 const CASES: &str = "KVMPROF_DAMAGE_CASES";
-const CASES_DEFAULT: u64 = 60;
+const CASES_DEFAULT: u64 = 30;
 /// The most that a damaged image's disk is read from each side.
 const READ_MAX: u64 = 256 << 10;
 
