@@ -14,7 +14,7 @@ use kvmprof_test_guest::{
 use kvmprof_vmm::clock::ClockSource;
 use kvmprof_vmm::console::Console;
 use kvmprof_vmm::disk::DiskOptions;
-use kvmprof_vmm::machine::{KernelSource, MachineConfig};
+use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryOptions};
 use kvmprof_vmm::profiler::RecordPlan;
 use kvmprof_vmm::virtio::GuestAccess;
 use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd};
@@ -135,13 +135,16 @@ impl Machine {
                 kernel: KernelSource::Embedded(boot.image().elf()),
                 initrd: None,
                 command_line: boot.command_line().to_owned(),
-                memory_bytes: MEMORY_BYTES,
+                memory: MemoryOptions::private(MEMORY_BYTES),
                 cpus: vcpus,
             },
             disks: Vec::new(),
             console: Console::None,
             guest_access: GuestAccess::None,
             networks: Vec::new(),
+            shares: Vec::new(),
+            virtiofsd: None,
+            vsock: None,
             hz: clock.hz,
             clock_source: clock.source,
             jitter: clock.jitter,

@@ -33,6 +33,9 @@ pub const QUEUE_NOTIFY: u32 = VIRTIO_MMIO_QUEUE_NOTIFY;
 /// Offset of the register for the device's status, by which a driver that writes 0 resets the device (section 4.2.2).
 pub const STATUS: u32 = VIRTIO_MMIO_STATUS;
 
+/// Offset of the register by which a driver sets up a queue, and takes it away (section 4.2.2).
+pub const QUEUE_READY: u32 = VIRTIO_MMIO_QUEUE_READY;
+
 const MAGIC: u32 = u32::from_le_bytes(*b"virt");
 const VERSION: u32 = 2;
 const VENDOR: u32 = u32::from_le_bytes(*b"KVMP");
@@ -49,7 +52,11 @@ pub enum Effect {
 /// The two registers that a driver's interrupt handler accesses. Usable from any thread during any work on the device:
 /// a vCPU in its handler must not wait for a thread that may be waiting for that vCPU.
 #[derive(Clone, Debug, Default)]
-pub struct InterruptStatus(Arc<AtomicU32>);
+pub struct InterruptStatus {
+    pending: Arc<AtomicU32>,
+    /// Reasons that are shown at every read.
+    always: u32,
+}
 
 impl InterruptStatus {
     /// Reads at `offset` from the first register; false if that isn't the status.
@@ -72,20 +79,31 @@ impl InterruptStatus {
         false
     }
 
+    /// The registers of a device whose used buffers another program announces, by an interrupt that goes to the guest without
+    /// a way past here. So each interrupt may be about used buffers, and a driver is told so: it has to look, and may find
+    /// none, as after any interrupt that came for two uses (section 2.7.7.2).
+    #[must_use]
+    pub fn of_used_buffers_elsewhere(&self) -> Self {
+        Self {
+            pending: Arc::clone(&self.pending),
+            always: VIRTIO_MMIO_INT_VRING,
+        }
+    }
+
     fn get(&self) -> u32 {
-        self.0.load(Ordering::SeqCst)
+        self.pending.load(Ordering::SeqCst) | self.always
     }
 
     fn acknowledge(&self, bits: u32) {
-        self.0.fetch_and(!bits, Ordering::SeqCst);
+        self.pending.fetch_and(!bits, Ordering::SeqCst);
     }
 
     fn raise(&self, bits: u32) {
-        self.0.fetch_or(bits, Ordering::SeqCst);
+        self.pending.fetch_or(bits, Ordering::SeqCst);
     }
 
     fn clear(&self) {
-        self.0.store(0, Ordering::SeqCst);
+        self.pending.store(0, Ordering::SeqCst);
     }
 }
 

@@ -9,12 +9,15 @@ pub mod block;
 mod chain;
 pub mod console;
 pub mod entropy;
+pub mod fs;
 mod mmio;
 pub mod net;
 mod queue;
+pub mod vsock;
 
 pub use mmio::{
-    Effect, InterruptStatus, MmioTransport, QUEUE_NOTIFY, REGISTERS_SIZE, STATUS, TransportCounts,
+    Effect, InterruptStatus, MmioTransport, QUEUE_NOTIFY, QUEUE_READY, REGISTERS_SIZE, STATUS,
+    TransportCounts,
 };
 pub use queue::{Direction, QUEUE_FEATURES, QueueError, QueueLayout, Virtqueue};
 

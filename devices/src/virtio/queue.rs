@@ -154,6 +154,12 @@ impl Virtqueue {
         self.queue.size()
     }
 
+    /// Where a queue that is set up lies: in guest memory, and aligned.
+    #[must_use]
+    pub fn layout(&self) -> Option<QueueLayout> {
+        self.is_ready().then_some(self.layout)
+    }
+
     /// Restores the initial state, without a chain in progress.
     pub fn reset(&mut self) {
         self.queue.reset();

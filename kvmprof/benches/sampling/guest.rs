@@ -2,7 +2,7 @@
 
 use kvmprof_vmm::clock::ClockSource;
 use kvmprof_vmm::console::Console;
-use kvmprof_vmm::machine::{KernelSource, MachineConfig};
+use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryOptions};
 use kvmprof_vmm::virtio::GuestAccess;
 use kvmprof_vmm::vm::{OnReset, Vm, VmConfig};
 use std::ops::Range;
@@ -66,13 +66,16 @@ impl Guest {
                 kernel: KernelSource::Embedded(IMAGE.elf()),
                 initrd: None,
                 command_line: format!("workload={workload}"),
-                memory_bytes: 64 << 20,
+                memory: MemoryOptions::private(64 << 20),
                 cpus: 1,
             },
             disks: Vec::new(),
             console: Console::None,
             guest_access: GuestAccess::None,
             networks: Vec::new(),
+            shares: Vec::new(),
+            virtiofsd: None,
+            vsock: None,
             hz: START_HZ,
             clock_source: source,
             jitter: false,

@@ -11,18 +11,20 @@ use super::clock::ClockOptions;
 use super::config;
 use super::exit::{start_error, status_of_guest};
 use super::thread_panics;
-use super::units::{parse_memory, parse_stacks};
+use super::units::{parse_guest_memory, parse_stacks};
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage, value};
 use kvmprof_vmm::clock::{DEFAULT_HZ, MAXIMUM_HZ};
 use kvmprof_vmm::console::{self, ESCAPE_HELP, RawTerminal};
 use kvmprof_vmm::disk::DiskOptions;
-use kvmprof_vmm::machine::{KernelSource, MachineConfig};
+use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryOptions};
 use kvmprof_vmm::network::NetworkConfig;
 use kvmprof_vmm::profiler::RecordPlan;
+use kvmprof_vmm::share::ShareOptions;
 use kvmprof_vmm::virtio::GuestAccess;
 use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, block_signals};
+use kvmprof_vmm::vsock::VsockConfig;
 
 /// The argument of `--on-reset`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -59,9 +61,10 @@ pub struct RunArguments {
     /// The kernel's command line, if not console=ttyS0 (with --console hvc: console=hvc0)
     #[arg(long, value_name = "WORDS")]
     cmdline: Option<String>,
-    /// The guest's memory, such as 512M or 4G
-    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = parse_memory)]
-    memory: u64,
+    /// The guest's memory, such as 512M or 4G, and after a comma what it is made of on the host, if not of kvmprof's own
+    /// memory: shared (a memfd), hugepages or hugepages=1G, or file=PATH
+    #[arg(long, value_name = "SIZE[,KIND]", default_value = "512M", value_parser = parse_guest_memory)]
+    memory: MemoryOptions,
     /// How many vCPUs the guest has
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     cpus: u16,
@@ -81,6 +84,18 @@ pub struct RunArguments {
     /// such as passt listens; with ,mac=ADDRESS to give it an address. Several are possible
     #[arg(long = "net", value_name = "END[,mac=ADDRESS]")]
     networks: Vec<NetworkConfig>,
+    /// A folder of the host that the guest can mount, up to 16 of them: DIR=TAG, where TAG is its name in the guest (mount -t
+    /// virtiofs TAG /mnt), with ,readonly if nothing in it may be changed; or socket=PATH,tag=TAG, where a vhost-user
+    /// program listens already
+    #[arg(long = "share", value_name = "DIR=TAG[,readonly]")]
+    shares: Vec<ShareOptions>,
+    /// The program virtiofsd, which serves shared folders, if not the one in PATH or where distributions put it
+    #[arg(long, value_name = "PATH")]
+    virtiofsd: Option<PathBuf>,
+    /// A socket device (vsock) for connections between the guest, whose address is CID (3 or more), and Unix sockets of the
+    /// host: PATH for connections to the guest, PATH_PORT for the guest's own
+    #[arg(long, value_name = "CID,socket=PATH")]
+    vsock: Option<VsockConfig>,
     /// Listen at this path for clients, such as getpc, record and status
     #[arg(long, short, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -169,13 +184,16 @@ impl RunArguments {
                 initrd: self.initrd.clone(),
                 command_line: (self.cmdline.clone())
                     .unwrap_or_else(|| default_command_line(&self.console)),
-                memory_bytes: self.memory,
+                memory: self.memory.clone(),
                 cpus: self.cpus,
             },
             disks: self.disks.clone(),
             console: self.console.clone(),
             guest_access: self.guest_access,
             networks: self.networks.clone(),
+            shares: self.shares.clone(),
+            virtiofsd: self.virtiofsd.clone(),
+            vsock: self.vsock.clone(),
             hz: self.hz,
             clock_source: self.clock.source,
             jitter: self.clock.jitter,

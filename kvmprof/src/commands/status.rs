@@ -7,7 +7,7 @@ use kvmprof_client::Connection;
 use kvmprof_recording::SamplingEvent;
 use kvmprof_recording::status::{
     ClockStatus, ConsumerStatus, DiskStatus, MachineStatus, NetworkStatus, PcsStatus, PmcStatus,
-    PrfStatus, ProfilStatus, RecorderStatus, Status,
+    PrfStatus, ProfilStatus, RecorderStatus, Status, VsockStatus,
 };
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs};
 
@@ -104,6 +104,7 @@ fn machine_lines(machine: &MachineStatus) -> Vec<String> {
         format!("processes  {}", machine.introspection),
     ];
     lines.extend(machine.networks.iter().flat_map(network_lines));
+    lines.extend(machine.vsock.iter().flat_map(vsock_lines));
     if let Some(entropy) = &machine.entropy {
         lines.push(format!(
             "entropy    {} bytes in {} requests; {} queue faults, {} errors of the host",
@@ -171,6 +172,35 @@ fn network_lines(network: &NetworkStatus) -> Vec<String> {
         format!(
             "           {} resets, {} refused queues, {} queue faults, {} faults of the other end",
             network.resets, network.refused_queues, network.queue_faults, network.peer_faults,
+        ),
+    ]
+}
+
+fn vsock_lines(vsock: &VsockStatus) -> [String; 4] {
+    [
+        format!(
+            "vsock      CID {}, {}, {} connections",
+            vsock.cid, vsock.socket, vsock.connections
+        ),
+        format!(
+            "  to guest {} connections, {} refused, {} turned away; {} bytes",
+            vsock.host_connections,
+            vsock.host_refused,
+            vsock.clients_turned_away,
+            vsock.received_bytes,
+        ),
+        format!(
+            "  of guest {} connections, {} refused; {} bytes",
+            vsock.guest_connections, vsock.guest_refused, vsock.sent_bytes,
+        ),
+        format!(
+            "           {} resets, {} refused queues, {} queue faults, {} malformed, {} beyond credit, {} of no connection",
+            vsock.resets,
+            vsock.refused_queues,
+            vsock.queue_faults,
+            vsock.malformed,
+            vsock.credit_violations,
+            vsock.unknown,
         ),
     ]
 }

@@ -1,6 +1,7 @@
 //! Numbers as people write them on a command line.
 
 use kvmprof_recording::StackParts;
+use kvmprof_vmm::machine::{HugePages, MemoryBacking, MemoryOptions};
 
 /// Parses an amount of memory, such as `512M`; the suffixes are powers of 1024, and a bare number
 /// is bytes. The result is in bytes.
@@ -20,6 +21,28 @@ pub fn parse_memory(text: &str) -> Result<u64, String> {
         .ok()
         .and_then(|number| number.checked_mul(1 << shift))
         .ok_or_else(|| format!("'{text}' is no amount of memory: write 512M or 2G, say"))
+}
+
+/// What `--memory` asks for: a size, and after a comma what the memory is made of. A path has all that follows, commas too.
+pub fn parse_guest_memory(text: &str) -> Result<MemoryOptions, String> {
+    let (size, backing) = match text.split_once(',') {
+        None => (text, MemoryBacking::Private),
+        Some((size, word)) => (size, memory_backing(word)?),
+    };
+    let bytes = parse_memory(size)?;
+    Ok(MemoryOptions { bytes, backing })
+}
+
+fn memory_backing(word: &str) -> Result<MemoryBacking, String> {
+    match word.split_once('=').unwrap_or((word, "")) {
+        ("shared", "") => Ok(MemoryBacking::Shared),
+        ("hugepages", "" | "2M") => Ok(MemoryBacking::HugePages(HugePages::TwoMebibytes)),
+        ("hugepages", "1G") => Ok(MemoryBacking::HugePages(HugePages::OneGibibyte)),
+        ("file", path) if !path.is_empty() => Ok(MemoryBacking::File(path.into())),
+        _ => Err(format!(
+            "'{word}' is nothing that memory can be made of: there are shared, hugepages, hugepages=1G and file=PATH"
+        )),
+    }
 }
 
 /// `bytes` with the largest suffix that loses nothing.
@@ -64,6 +87,29 @@ mod tests {
         assert_eq!(parse_memory("4096"), Ok(4096));
         for wrong in ["", "M", "12X", "-1M", "99999999999T", "1.5G"] {
             assert!(parse_memory(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn guest_memory_is_made_of_what_follows_the_size() {
+        let backing = |text: &str| parse_guest_memory(text).map(|memory| memory.backing);
+        assert_eq!(backing("1G"), Ok(MemoryBacking::Private));
+        assert_eq!(backing("1G,shared"), Ok(MemoryBacking::Shared));
+        let huge = |pages| Ok(MemoryBacking::HugePages(pages));
+        assert_eq!(backing("8G,hugepages"), huge(HugePages::TwoMebibytes));
+        assert_eq!(backing("8G,hugepages=1G"), huge(HugePages::OneGibibyte));
+        let file = Ok(MemoryBacking::File("/a,b=c".into()));
+        assert_eq!(backing("2G,file=/a,b=c"), file);
+        assert_eq!(parse_guest_memory("2G,shared").unwrap().bytes, 2 << 30);
+        for wrong in [
+            "1G,",
+            "1G,file",
+            "1G,file=",
+            "1G,hugepages=4K",
+            "1G,shared=1",
+            ",shared",
+        ] {
+            assert!(parse_guest_memory(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -11,8 +11,10 @@ use serde::{Deserialize, Serialize};
 use crate::{ClockLedger, StackParts};
 
 mod networks;
+mod vsock;
 
 pub use networks::{EntropyStatus, FrameCounts, NetworkStatus};
+pub use vsock::VsockStatus;
 
 /// The whole document.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +52,8 @@ pub struct MachineStatus {
     pub disks: Vec<DiskStatus>,
     /// The network devices.
     pub networks: Vec<NetworkStatus>,
+    /// The socket device, if it has one.
+    pub vsock: Option<VsockStatus>,
     /// The entropy device; `None` for a guest of another program.
     pub entropy: Option<EntropyStatus>,
     /// Whether the vCPUs wait for a client to gather samples or to turn prf on.

@@ -1,6 +1,6 @@
 //! The socket file: made, taken over from the dead, removed.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
@@ -26,6 +26,9 @@ pub struct HostListener {
     socket: OwnedFd,
     path: PathBuf,
     identity: Identity,
+    /// Given up for a moment to accept, and turn away, a client when no descriptor is left;
+    /// else the listener would report it for ever.
+    spare: Option<File>,
 }
 
 impl HostListener {
@@ -56,6 +59,7 @@ impl HostListener {
                 socket,
                 path: path.into(),
                 identity,
+                spare: spare(),
             }),
             Err(error) => {
                 let _ = fs::remove_file(path);
@@ -69,10 +73,41 @@ impl HostListener {
         &self.path
     }
 
-    /// The next client, as a socket that doesn't block.
-    pub(super) fn accept(&self) -> Result<OwnedFd, Errno> {
+    /// The next client, as a socket that doesn't block. One for which no descriptor is left ([`Errno::MFILE`],
+    /// [`Errno::NFILE`]) is turned away.
+    pub(crate) fn accept(&mut self) -> Result<OwnedFd, Errno> {
+        let client = self.accept_next();
+        if matches!(client, Err(Errno::MFILE | Errno::NFILE)) {
+            self.spare = None;
+            drop(self.accept_next());
+            self.spare = spare();
+        }
+        client
+    }
+
+    fn accept_next(&self) -> Result<OwnedFd, Errno> {
         rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
     }
+}
+
+/// Checks that a client is of the user of this program, or root.
+///
+/// # Errors
+/// Why it is to be turned away.
+pub(crate) fn check_user(client: &OwnedFd) -> Result<(), String> {
+    let peer = rustix::net::sockopt::socket_peercred(client)
+        .map_err(|errno| format!("its user is unknown: {errno}"))?;
+    if peer.uid.is_root() || peer.uid == rustix::process::geteuid() {
+        return Ok(());
+    }
+    Err(format!(
+        "user {} is neither root nor the user of kvmprof",
+        peer.uid.as_raw()
+    ))
+}
+
+fn spare() -> Option<File> {
+    File::open("/dev/null").ok()
 }
 
 impl AsFd for HostListener {

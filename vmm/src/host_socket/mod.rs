@@ -8,7 +8,6 @@ mod path_lock;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
@@ -21,7 +20,8 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent};
 use connection::{Connection, Ended, Kind};
 pub use error::HostSocketError;
 pub use listener::HostListener;
-use log_limit::LogLimit;
+pub(crate) use listener::check_user;
+pub(crate) use log_limit::LogLimit;
 
 use crate::restricted::Restricted;
 
@@ -50,9 +50,6 @@ pub struct HostSocket {
     last_name: u64,
     info: HelloInfo,
     backend: Rc<RefCell<dyn Backend>>,
-    /// Given up for a moment to accept, and turn away, a client when no descriptor is left;
-    /// else the listener would report it for ever.
-    spare: Option<File>,
     turned_away: LogLimit,
 }
 
@@ -79,7 +76,6 @@ impl HostSocket {
             last_name: LISTENER,
             info,
             backend,
-            spare: spare(),
             turned_away: LogLimit::default(),
         })
     }
@@ -189,7 +185,7 @@ impl HostSocket {
         let socket = match self.listener.accept() {
             Ok(socket) => socket,
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
-            Err(Errno::MFILE | Errno::NFILE) => return self.turn_away(),
+            Err(Errno::MFILE | Errno::NFILE) => return self.log_turned_away("too many open files"),
             Err(errno) => return log::warn!("Host socket: cannot accept a client: {errno}"),
         };
         if let Err(reason) = self.admit(socket, backend) {
@@ -237,14 +233,7 @@ impl HostSocket {
     }
 
     fn admit(&mut self, socket: OwnedFd, backend: &mut dyn Backend) -> Result<(), String> {
-        let peer = rustix::net::sockopt::socket_peercred(&socket)
-            .map_err(|errno| format!("its user is unknown: {errno}"))?;
-        if !(peer.uid.is_root() || peer.uid == rustix::process::geteuid()) {
-            return Err(format!(
-                "user {} is neither root nor the user of kvmprof",
-                peer.uid.as_raw()
-            ));
-        }
+        check_user(&socket)?;
         let kind = self.make_room(backend);
         let connection = Connection::new(socket, self.info, kind);
         let interest = connection.interest();
@@ -260,14 +249,6 @@ impl HostSocket {
         self.connections.insert(name, (connection, interest));
         Ok(())
     }
-
-    /// Out of descriptors: uses the spare one to get the client out of the queue.
-    fn turn_away(&mut self) {
-        self.log_turned_away("too many open files");
-        self.spare = None;
-        drop(self.listener.accept());
-        self.spare = spare();
-    }
 }
 
 /// Whether a client may open device `number` when there are too many of them.
@@ -277,10 +258,6 @@ fn status_only(number: u16) -> Result<(), kvmprof_abi::errno::Errno> {
     } else {
         Err(kvmprof_abi::errno::Errno::EMFILE)
     }
-}
-
-fn spare() -> Option<File> {
-    File::open("/dev/null").ok()
 }
 
 impl AsRawFd for HostSocket {

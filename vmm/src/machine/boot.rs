@@ -39,7 +39,7 @@ impl Boot {
             command_line: command_line(&config.command_line, image.is_linux(), &virtio),
             image,
             initrd: initrd.transpose()?,
-            memory_bytes: config.memory_bytes,
+            memory_bytes: config.memory.bytes,
             cpus,
             virtio,
         })

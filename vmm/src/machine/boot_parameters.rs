@@ -333,7 +333,9 @@ mod tests {
 
     #[test]
     fn linux_parameters_carry_the_map_and_the_rsdp() {
-        let memory = super::super::memory::allocate(64 << 20).unwrap();
+        let memory =
+            super::super::memory::allocate(&super::super::MemoryOptions::private(64 << 20))
+                .unwrap();
         let kernel = LoadedKernel {
             entry: 0x10_0000,
             setup_header: None,

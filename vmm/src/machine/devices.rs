@@ -194,7 +194,10 @@ mod tests {
 
     #[test]
     fn each_virtio_device_has_its_registers_and_no_more() {
-        let memory = crate::machine::memory::allocate(layout::MEMORY_MIN).unwrap();
+        let memory = crate::machine::memory::allocate(&crate::machine::MemoryOptions::private(
+            layout::MEMORY_MIN,
+        ))
+        .unwrap();
         let device = || {
             let ports = ConsolePorts::new(None, GuestAccess::All, HelloInfo::default()).unwrap();
             let device = ConsoleDevice::new(ports.unwrap(), memory.clone()).unwrap();

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use kvmprof_devices::virtio::QueueError;
 use thiserror::Error;
 
+use super::backing::HugePages;
+
 /// Why no machine could be built. Each message says what to do about it where something can be done.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -93,7 +95,54 @@ pub enum MachineError {
         bytes: u64,
         /// What the host said.
         #[source]
-        source: vm_memory::mmap::FromRangesError,
+        source: io::Error,
+    },
+    /// There is no file of memory to be had.
+    #[error("The host refuses memory that can be shared (memfd_create)")]
+    MemoryFile(#[source] io::Error),
+    /// The file for guest memory can't be opened or made as long as it has to be.
+    #[error("Cannot use {} for guest memory", path.display())]
+    BackingFile {
+        /// The file.
+        path: PathBuf,
+        /// What the host said.
+        #[source]
+        source: io::Error,
+    },
+    /// The file for guest memory is something else.
+    #[error("Guest memory can't be in {}: {why}", path.display())]
+    BadBackingFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The memory is no whole number of huge pages.
+    #[error("Guest memory of {bytes} bytes is not a multiple of its huge pages, of {pages}")]
+    UnevenHugePages {
+        /// Bytes asked for.
+        bytes: u64,
+        /// Their size.
+        pages: HugePages,
+    },
+    /// The host has no pages of this size at all.
+    #[error(
+        "This host has no huge pages of {0}: its processor or its kernel (CONFIG_HUGETLBFS) lacks them"
+    )]
+    NoHugePages(HugePages),
+    /// The host has reserved too few huge pages.
+    #[error(
+        "The guest needs {needed} huge pages of {pages}, and the host has {available} free: reserve more by {command}"
+    )]
+    TooFewHugePages {
+        /// Their size.
+        pages: HugePages,
+        /// How many the guest needs.
+        needed: u64,
+        /// How many are free.
+        available: u64,
+        /// What reserves as many.
+        command: String,
     },
     /// A structure of the boot protocol doesn't fit into guest memory.
     #[error("Cannot write {what} into guest memory")]

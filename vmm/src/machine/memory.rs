@@ -1,11 +1,19 @@
 //! Guest memory: where it lies, whether the host has it, and its KVM slots.
 
 use std::io;
+use std::sync::Arc;
 
 use kvm_bindings::kvm_userspace_memory_region;
 use kvm_ioctls::VmFd;
-use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryRegion};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+use vm_memory::mmap::{MmapRegionBuilder, MmapRegionError};
+use vm_memory::{
+    Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestRegionMmap,
+    MemoryRegionAddress,
+};
 
+use super::backing::MemoryOptions;
 use super::error::{MachineError, kvm};
 use super::layout;
 
@@ -25,11 +33,12 @@ pub fn memory_ranges(bytes: u64) -> Vec<(u64, u64)> {
     ranges
 }
 
-/// Maps `bytes` of memory for a guest. Pages are taken from the host when they are touched.
+/// Maps the memory that is asked for. Pages are taken from the host when they are touched.
 ///
 /// # Errors
 /// If the size is unusable, the host doesn't have as much, or it can't be mapped.
-pub fn allocate(bytes: u64) -> Result<GuestMemory, MachineError> {
+pub fn allocate(options: &MemoryOptions) -> Result<GuestMemory, MachineError> {
+    let bytes = options.bytes;
     if bytes < layout::MEMORY_MIN {
         return Err(MachineError::TooLittleMemory {
             asked: bytes,
@@ -41,7 +50,8 @@ pub fn allocate(bytes: u64) -> Result<GuestMemory, MachineError> {
     }
     // The mapping itself would succeed (it reserves nothing), and the host would
     // kill us much later, so ask beforehand.
-    if let Some(available) = available_on_host()
+    if options.takes_free_memory()
+        && let Some(available) = available_on_host()
         && bytes > available
     {
         return Err(MachineError::TooMuchMemory {
@@ -49,18 +59,55 @@ pub fn allocate(bytes: u64) -> Result<GuestMemory, MachineError> {
             available,
         });
     }
-    let mut ranges = Vec::new();
+    let file = options.open()?.map(Arc::new);
+    let mut offset = 0;
+    let mut regions = Vec::new();
     for (address, length) in memory_ranges(bytes) {
-        let length = usize::try_from(length).map_err(|_| MachineError::TooMuchMemory {
-            asked: bytes,
-            available: u64::from(u32::MAX),
-        })?;
-        ranges.push((GuestAddress(address), length));
+        let place = file
+            .as_ref()
+            .map(|file| FileOffset::from_arc(Arc::clone(file), offset));
+        regions.push(map_region(address, length, place, options)?);
+        offset += length;
     }
-    let memory = GuestMemory::from_ranges(&ranges)
-        .map_err(|source| MachineError::MapMemory { bytes, source })?;
+    let failed = |source| MachineError::MapMemory { bytes, source };
+    let memory = GuestMemory::from_regions(regions)
+        .map_err(|error| failed(io::Error::other(error.to_string())))?;
     ask_for_huge_pages(&memory);
     Ok(memory)
+}
+
+fn map_region(
+    address: u64,
+    length: u64,
+    place: Option<FileOffset>,
+    options: &MemoryOptions,
+) -> Result<GuestRegionMmap<()>, MachineError> {
+    let failed = |source| MachineError::MapMemory {
+        bytes: options.bytes,
+        source,
+    };
+    let size = usize::try_from(length).map_err(|_| failed(io::ErrorKind::FileTooLarge.into()))?;
+    // Huge pages are reserved at once, so that the host can't lack them later, when that would be the end.
+    let reserve = match options.takes_free_memory() {
+        true => libc::MAP_NORESERVE,
+        false => 0,
+    };
+    let kind = match place {
+        Some(_) => libc::MAP_SHARED,
+        None => libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+    };
+    let mut builder = MmapRegionBuilder::new(size)
+        .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
+        .with_mmap_flags(kind | reserve);
+    if let Some(place) = place {
+        builder = builder.with_file_offset(place);
+    }
+    let region = builder.build().map_err(|error| match error {
+        MmapRegionError::Mmap(source) => failed(source),
+        other => failed(io::Error::other(other.to_string())),
+    })?;
+    let beyond = || failed(io::ErrorKind::FileTooLarge.into());
+    GuestRegionMmap::new(region, GuestAddress(address)).ok_or_else(beyond)
 }
 
 /// Guests run faster on huge pages, and a sample, which looks into guest memory with a cold TLB,
@@ -79,13 +126,40 @@ fn ask_for_huge_pages(memory: &GuestMemory) {
 /// If the host refuses that.
 pub(super) fn clear(memory: &GuestMemory) -> Result<(), MachineError> {
     for region in memory.iter() {
-        let length = usize::try_from(region.len()).unwrap_or(0);
-        // SAFETY: the range is the region's own mapping, which is private and anonymous: it reads as zero from here on. Whoever
-        // reads it does so by volatile accesses, as of memory that a guest changes.
-        let result = unsafe { libc::madvise(region.as_ptr().cast(), length, libc::MADV_DONTNEED) };
-        if result != 0 {
-            return Err(MachineError::ClearMemory(io::Error::last_os_error()));
+        match region.file_offset() {
+            Some(place) => clear_file(region, place),
+            None => clear_private(region),
         }
+        .map_err(MachineError::ClearMemory)?;
+    }
+    Ok(())
+}
+
+fn clear_private(region: &GuestRegionMmap<()>) -> io::Result<()> {
+    let length = usize::try_from(region.len()).unwrap_or(0);
+    // SAFETY: the range is the region's own mapping, which is private and anonymous: it reads as zero from here on. Whoever
+    // reads it does so by volatile accesses, as of memory that a guest changes.
+    match unsafe { libc::madvise(region.as_ptr().cast(), length, libc::MADV_DONTNEED) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Takes the file's contents away, which all who map it see.
+fn clear_file(region: &GuestRegionMmap<()>, place: &FileOffset) -> io::Result<()> {
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match fallocate(place.file(), hole, place.start(), region.len()) {
+        // A file system without holes.
+        Err(Errno::OPNOTSUPP) => {}
+        result => return Ok(result?),
+    }
+    let zeros = vec![0; 1 << 20];
+    let mut done = 0;
+    while done < region.len() {
+        let left = usize::try_from(region.len() - done).unwrap_or(usize::MAX);
+        let piece = zeros.get(..left).unwrap_or(&zeros);
+        let written = region.write(piece, MemoryRegionAddress(done));
+        done += written.map_err(io::Error::other)? as u64;
     }
     Ok(())
 }
@@ -130,9 +204,8 @@ fn parse_available(meminfo: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use vm_memory::Bytes;
-
     use super::*;
+    use crate::machine::MemoryBacking;
 
     #[test]
     fn small_memory_is_one_range() {
@@ -141,8 +214,23 @@ mod tests {
 
     #[test]
     fn cleared_memory_is_zero_and_can_be_used_again() {
-        let memory = allocate(layout::MEMORY_MIN).unwrap();
-        let last = GuestAddress(layout::MEMORY_MIN - 8);
+        let folder = tempfile::tempdir().unwrap();
+        for backing in [
+            MemoryBacking::Private,
+            MemoryBacking::Shared,
+            MemoryBacking::File(folder.path().join("memory")),
+        ] {
+            check_clear(&MemoryOptions {
+                // With memory on both sides of the gap.
+                bytes: layout::GAP_START + (1 << 20),
+                backing,
+            });
+        }
+    }
+
+    fn check_clear(options: &MemoryOptions) {
+        let memory = allocate(options).unwrap();
+        let last = GuestAddress(layout::GAP_END + (1 << 20) - 8);
         for address in [GuestAddress(0), last] {
             memory.write_obj(u64::MAX, address).unwrap();
         }
@@ -177,7 +265,7 @@ mod tests {
 
     #[test]
     fn more_than_the_host_has_is_refused() {
-        let error = allocate(1 << 50).err().unwrap();
+        let error = allocate(&MemoryOptions::private(1 << 50)).err().unwrap();
         assert!(
             error.to_string().contains("too much memory"),
             "got: {error}"
@@ -187,7 +275,7 @@ mod tests {
     #[test]
     fn too_little_memory_is_refused() {
         assert!(matches!(
-            allocate(1 << 20),
+            allocate(&MemoryOptions::private(1 << 20)),
             Err(MachineError::TooLittleMemory { .. })
         ));
     }
@@ -195,7 +283,7 @@ mod tests {
     #[test]
     fn an_odd_size_is_refused() {
         assert!(matches!(
-            allocate((64 << 20) + 1),
+            allocate(&MemoryOptions::private((64 << 20) + 1)),
             Err(MachineError::UnalignedMemory(_))
         ));
     }

@@ -1,6 +1,7 @@
 //! The machine: memory, kernel, tables, vCPUs and devices, made out of a [`MachineConfig`].
 
 mod acpi;
+mod backing;
 mod boot;
 mod boot_parameters;
 mod cpuid;
@@ -24,6 +25,7 @@ use kvm_bindings::{KVM_PIT_SPEAKER_DUMMY, kvm_pit_config};
 use kvm_ioctls::{Kvm, VcpuFd, VmFd};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
+pub use backing::{HugePages, MemoryBacking, MemoryOptions};
 pub use devices::{MachineDevices, UnclaimedAccesses};
 pub use error::MachineError;
 pub use host::{has_hardware_virtualization, open_kvm};
@@ -53,8 +55,8 @@ pub struct MachineConfig {
     pub initrd: Option<PathBuf>,
     /// Its command line: printable ASCII, at most [`layout::COMMAND_LINE_MAX`] bytes.
     pub command_line: String,
-    /// Guest memory in bytes: a multiple of 4 KiB, at least [`layout::MEMORY_MIN`].
-    pub memory_bytes: u64,
+    /// Guest memory.
+    pub memory: MemoryOptions,
     /// Number of vCPUs: 1 to [`layout::CPUS_MAX`].
     pub cpus: u16,
 }
@@ -104,7 +106,7 @@ impl Machine {
         virtio: VirtioDevices,
     ) -> Result<Self, MachineError> {
         let cpus = host::check_cpus(kvm, config.cpus)?;
-        let memory = memory::allocate(config.memory_bytes)?;
+        let memory = memory::allocate(&config.memory)?;
         let virtio = virtio.assemble(&memory)?;
         let slots = slots::slots(virtio.registers.len())?;
         let boot = Boot::new(config, cpus, slots.clone())?;

@@ -1,7 +1,7 @@
 //! A program at the other end of a Unix stream socket, with the protocol of QEMU's `-netdev stream`: each frame has its
 //! length in front. passt(1) is such a program, and gives a guest the host's network without a privilege.
 
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -9,9 +9,10 @@ use std::path::PathBuf;
 use kvmprof_devices::virtio::net::{
     FrameReader, FrameWriter, HEADER_SIZE, Link, Offloads, Sent, StreamError,
 };
-use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::SendFlags;
 
 use super::peer::{Complaints, Peer, is_later};
+use crate::unix_socket::connect;
 
 /// Reads for one frame before others have their turn.
 const READS: usize = 8;
@@ -177,14 +178,6 @@ impl Peer for SocketPeer {
     fn faults(&self) -> u64 {
         self.faults
     }
-}
-
-/// Connects without waiting: a peer that doesn't accept is none.
-fn connect(path: &std::path::Path) -> io::Result<UnixStream> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(UnixStream::from(socket))
 }
 
 #[cfg(test)]

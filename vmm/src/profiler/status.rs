@@ -7,7 +7,7 @@ use kvmprof_devices::virtio::entropy::EntropyCounts;
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::status::{
     ClockStatus, DiskStatus, EntropyStatus, FrameCounts, LinuxStatus, MachineStatus, NetworkStatus,
-    PortStatus, Status, UnclaimedAccesses, VirtioStatus,
+    PortStatus, Status, UnclaimedAccesses, VirtioStatus, VsockStatus,
 };
 
 use super::Profiler;
@@ -18,6 +18,7 @@ use crate::machine::MachineDevices;
 use crate::network::{NetworkMonitor, NetworkRecord};
 use crate::virtio::{BlockRecord, ConsoleRecord, EntropyMonitor};
 use crate::vm::GuestControl;
+use crate::vsock::{VsockMonitor, VsockRecord};
 
 /// The machine as the status shows it.
 pub struct MachineInfo {
@@ -44,6 +45,8 @@ pub struct DeviceMonitors {
     pub disks: Vec<BlockRecord>,
     /// The network devices.
     pub networks: Vec<NetworkMonitor>,
+    /// The socket device.
+    pub vsock: Option<VsockMonitor>,
     /// The entropy device.
     pub entropy: Option<EntropyMonitor>,
 }
@@ -85,6 +88,7 @@ impl Profiler {
             networks: (self.info.monitors.networks.iter())
                 .map(|network| network_status(&network.record()))
                 .collect(),
+            vsock: (self.info.monitors.vsock.as_ref()).map(|vsock| vsock_status(&vsock.record())),
             entropy: (self.info.monitors.entropy.as_ref())
                 .map(|entropy| entropy_status(entropy.counts())),
             held: !self.gate.is_open(),
@@ -145,6 +149,28 @@ fn virtio_status(record: &ConsoleRecord) -> VirtioStatus {
         refused_queues: record.transport.refused_queues,
         control_faults: record.console.control,
         ports: ports.collect(),
+    }
+}
+
+fn vsock_status(record: &VsockRecord) -> VsockStatus {
+    let VsockRecord { counts, .. } = record;
+    VsockStatus {
+        cid: record.config.cid,
+        socket: record.config.path.display().to_string(),
+        connections: record.connections,
+        guest_connections: counts.guest_connections,
+        guest_refused: counts.guest_refused,
+        host_connections: counts.host_connections,
+        host_refused: counts.host_refused,
+        clients_turned_away: record.turned_away,
+        received_bytes: counts.received_bytes,
+        sent_bytes: counts.sent_bytes,
+        malformed: counts.malformed,
+        credit_violations: counts.credit_violations,
+        unknown: counts.unknown,
+        queue_faults: counts.queue_faults,
+        refused_queues: record.transport.refused_queues,
+        resets: record.transport.resets,
     }
 }
 

@@ -57,6 +57,8 @@ pub enum Notifications {
     Together(EventFd),
     /// An event for each queue, by its index.
     EachQueue(Vec<EventFd>),
+    /// As before, but it is another program that waits for the events, and interrupts the guest by [`VirtioMmio::interrupt`].
+    Elsewhere(Vec<EventFd>),
 }
 
 impl Notifications {
@@ -72,7 +74,7 @@ impl Notifications {
     fn events(&self) -> &[EventFd] {
         match self {
             Self::Together(event) => std::slice::from_ref(event),
-            Self::EachQueue(events) => events,
+            Self::EachQueue(events) | Self::Elsewhere(events) => events,
         }
     }
 }
@@ -101,8 +103,12 @@ impl<D: VirtioDevice + Send> VirtioMmio<D> {
         notifications: Notifications,
     ) -> Result<Self, MachineError> {
         let transport = MmioTransport::new(device).map_err(MachineError::Virtio)?;
+        let status = transport.interrupt_status();
         Ok(Self {
-            interrupt_status: transport.interrupt_status().clone(),
+            interrupt_status: match notifications {
+                Notifications::Elsewhere(_) => status.of_used_buffers_elsewhere(),
+                _ => status.clone(),
+            },
             transport: Mutex::new(transport),
             memory,
             notifications,
@@ -123,8 +129,20 @@ impl<D: VirtioDevice + Send> VirtioMmio<D> {
     pub fn work(&self, queue: usize) -> Option<&EventFd> {
         match &self.notifications {
             Notifications::Together(event) => Some(event),
-            Notifications::EachQueue(events) => events.get(queue),
+            Notifications::EachQueue(events) | Notifications::Elsewhere(events) => {
+                events.get(queue)
+            }
         }
+    }
+
+    /// Interrupts the guest when it is written to: for who serves the queues in place of this program.
+    pub fn interrupt(&self) -> &EventFd {
+        &self.interrupt
+    }
+
+    /// Where its queues lie.
+    pub fn memory(&self) -> &GuestMemory {
+        &self.memory
     }
 
     /// Has all queues served.
@@ -169,7 +187,7 @@ impl<D: VirtioDevice + Send> MmioRegisters for VirtioMmio<D> {
         let notify = IoEventAddress::Mmio(u64::from(slot.address) + u64::from(QUEUE_NOTIFY));
         match &self.notifications {
             Notifications::Together(event) => vm.register_ioevent(event, &notify, NoDatamatch),
-            Notifications::EachQueue(events) => (0_u32..)
+            Notifications::EachQueue(events) | Notifications::Elsewhere(events) => (0_u32..)
                 .zip(events)
                 .try_for_each(|(queue, event)| vm.register_ioevent(event, &notify, queue)),
         }

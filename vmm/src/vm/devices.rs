@@ -6,23 +6,28 @@ use crate::disk::{DISKS_MAX, Disk, DiskError, DiskOptions};
 use crate::machine::VirtioDevices;
 use crate::network::Network;
 use crate::profiler::DeviceMonitors;
+use crate::share;
 use crate::virtio::{BlockParts, ConsolePorts, EntropySource, VirtioParts};
+use crate::vsock::VsockParts;
 
 /// The devices that `config` asks for, those of `console` first, what shows what happens on them, and the disks.
 ///
 /// # Errors
-/// An image or an end of a network can't be used.
+/// An image, an end of a network or a socket's path can't be used.
 pub(super) fn virtio_devices(
     config: &VmConfig,
     console: Option<ConsolePorts>,
 ) -> Result<(VirtioDevices, DeviceMonitors, GuestDisks), VmError> {
     let disks = open_disks(&config.disks, config.machine.cpus)?;
+    let shares = share::open_all(&config.shares, config.virtiofsd.as_deref())?;
     let networks: Result<Vec<_>, _> = config.networks.iter().map(Network::connect).collect();
     let networks = networks?;
+    let vsock = config.vsock.as_ref().map(VsockParts::listen).transpose()?;
     let entropy = EntropySource::default();
     let monitors = DeviceMonitors {
         disks: disks.iter().map(BlockParts::record).collect(),
         networks: networks.iter().map(Network::monitor).collect(),
+        vsock: vsock.as_ref().map(VsockParts::monitor),
         entropy: Some(entropy.monitor()),
     };
     let contents = GuestDisks {
@@ -34,6 +39,12 @@ pub(super) fn virtio_devices(
     }
     for network in networks {
         others.push(Box::new(network));
+    }
+    for share in shares {
+        others.push(Box::new(share));
+    }
+    if let Some(vsock) = vsock {
+        others.push(Box::new(vsock));
     }
     others.push(Box::new(entropy));
     Ok((VirtioDevices { console, others }, monitors, contents))

@@ -9,6 +9,7 @@ use crate::host_socket::HostSocketError;
 use crate::kernel_capture::KernelCaptureError;
 use crate::machine::MachineError;
 use crate::network::TapError;
+use crate::share::ShareError;
 use kvmprof_introspection::IntrospectionError;
 
 /// Why a VM couldn't be started or kept running.
@@ -62,6 +63,9 @@ pub enum VmError {
     /// A network device's other end can't be opened.
     #[error(transparent)]
     Network(#[from] TapError),
+    /// A folder can't be shared with the guest.
+    #[error(transparent)]
+    Share(#[from] ShareError),
     /// The host refused a resource (thread, timer, descriptor).
     #[error("The host refused {what}")]
     Host {

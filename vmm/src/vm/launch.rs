@@ -33,11 +33,13 @@ use crate::profiler::{
     ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, OnVcpus, Profiler, RecordPlan,
     recording_info,
 };
+use crate::share::ShareOptions;
 use crate::vcpu::{
     Doorbell, Ending, Gate, KernelSampling, OnReset, RegisterSource, Restart, VcpuCommon,
     VcpuShared, signals,
 };
 use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
+use crate::vsock::VsockConfig;
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::Sysroot;
 
@@ -54,6 +56,12 @@ pub struct VmConfig {
     pub guest_access: GuestAccess,
     /// Its network devices.
     pub networks: Vec<NetworkConfig>,
+    /// Folders of the host that it has, at most [`crate::share::SHARES_MAX`]. Its memory is shareable if there are any.
+    pub shares: Vec<ShareOptions>,
+    /// The program that serves them, if it isn't to be searched for.
+    pub virtiofsd: Option<PathBuf>,
+    /// Its socket device, if it is to have one.
+    pub vsock: Option<VsockConfig>,
     /// Ticks a second on each vCPU; 0: no clock.
     pub hz: u32,
     /// What drives the clocks.
@@ -91,7 +99,10 @@ impl Vm {
     ///
     /// # Errors
     /// Whatever keeps the guest from running, before any of it has run.
-    pub fn start(config: VmConfig) -> Result<Self, VmError> {
+    pub fn start(mut config: VmConfig) -> Result<Self, VmError> {
+        if !config.shares.is_empty() {
+            config.machine.memory = config.machine.memory.shareable();
+        }
         signals::block().map_err(VmError::host("to block signals"))?;
         let socket = config.socket.as_deref();
         let listener = socket.map(HostListener::bind).transpose()?;
@@ -247,7 +258,7 @@ fn machine_info(
 ) -> MachineInfo {
     MachineInfo {
         kernel: config.kernel.name(),
-        memory_bytes: config.memory_bytes,
+        memory_bytes: config.memory.bytes,
         devices: Some(Arc::clone(&machine.devices)),
         monitors,
         counters: MachineCounters::new(machine.vcpus.iter().zip(shared.iter().cloned())),

@@ -21,7 +21,7 @@ use super::recordings::{CommandError, refuse_recording};
 use super::thread_panics;
 use kvmprof_vmm::clock::DEFAULT_HZ;
 use kvmprof_vmm::console;
-use kvmprof_vmm::machine::{GuestMemory, KernelSource, MachineConfig, open_kvm};
+use kvmprof_vmm::machine::{GuestMemory, KernelSource, MachineConfig, MemoryOptions, open_kvm};
 use kvmprof_vmm::virtio::GuestAccess;
 use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd, block_signals};
 
@@ -96,13 +96,16 @@ impl DemoArguments {
                 kernel: KernelSource::Embedded(kvmprof_demo_guest::ELF),
                 initrd: None,
                 command_line: "workload=mixed".to_owned(),
-                memory_bytes: MEMORY_BYTES,
+                memory: MemoryOptions::private(MEMORY_BYTES),
                 cpus: self.cpus,
             },
             disks: Vec::new(),
             console: console::Console::None,
             guest_access: GuestAccess::None,
             networks: Vec::new(),
+            shares: Vec::new(),
+            virtiofsd: None,
+            vsock: None,
             hz: self.hz,
             clock_source: self.clock.source,
             jitter: self.clock.jitter,

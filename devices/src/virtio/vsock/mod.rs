@@ -1,0 +1,480 @@
+//! The socket device (section 5.10): stream connections between ports of the guest and streams of a [`Host`].
+//!
+//! Queue 0 goes to the driver, queue 1 comes from it, queue 2 is for events, of which there are none. A connection has a
+//! buffer of [`BUFFER`] bytes for what the guest sends, which is the credit that the guest gets; what the host sends is read
+//! from its stream only when the guest has room for it, so that it is kept nowhere here.
+
+mod connection;
+mod connections;
+mod packet;
+
+use std::collections::VecDeque;
+
+use virtio_bindings::virtio_ids::VIRTIO_ID_VSOCK;
+
+use super::{
+    Direction, GuestMemory, MmioTransport, QUEUE_FEATURES, QueueError, VirtioDevice, Virtqueue,
+};
+use connection::{Connection, Fault};
+use connections::Connections;
+
+pub use packet::{
+    HEADER_SIZE, HOST_CID, Header, Operation, SHUTDOWN_BOTH, SHUTDOWN_RECEIVE, SHUTDOWN_SEND,
+    TYPE_STREAM,
+};
+
+/// Most connections at a time, in both directions together.
+pub const CONNECTIONS_MAX: usize = 256;
+/// Bytes of a connection that may wait for the host's end.
+pub const BUFFER: usize = 64 << 10;
+
+/// Maximum number of entries of each queue.
+const QUEUE_SIZE_MAX: u16 = 256;
+/// Bytes of the stream in one packet to the guest. Linux offers buffers of 4 KiB, which bound them anyhow.
+const PACKET_MAX: usize = 64 << 10;
+/// Bytes moved in each direction before the other one has its turn.
+const BUDGET: usize = 256 << 10;
+/// The minimum that a packet counts towards the budget: many short ones are work, too.
+const PACKET_COST: usize = 4 << 10;
+/// Answers to packets of no connection that may wait. While there are as many, the guest's packets wait.
+const ANSWERS_MAX: usize = 64;
+
+/// What came of moving bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// So many were moved, at least one.
+    Bytes(usize),
+    /// None can be at this moment.
+    Later,
+    /// None ever can be: the other end is gone, or has ended this direction.
+    Ended,
+}
+
+/// What a stream can do, as far as somebody has noticed since the last time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readiness {
+    /// Something, or its end, can be read.
+    pub input: bool,
+    /// Something can be written, or fails.
+    pub room: bool,
+    /// The other end has ended both directions.
+    pub hung_up: bool,
+}
+
+/// The host's end of a connection. Nothing here waits. Dropped, it is closed.
+pub trait Stream {
+    /// A number that no other stream has had, by which [`MmioTransport::ready`] names it.
+    fn name(&self) -> u64;
+
+    /// Reads bytes into `buffer`, which isn't empty.
+    fn read(&mut self, buffer: &mut [u8]) -> Transfer;
+
+    /// Writes some of `bytes`, of which there is at least one.
+    fn write(&mut self, bytes: &[u8]) -> Transfer;
+
+    /// Nothing more is to be written.
+    fn end_writing(&mut self);
+}
+
+/// Where the guest's connections lead. Nothing here waits.
+pub trait Host {
+    /// An end of a connection.
+    type Stream: Stream;
+
+    /// A connection to who listens at `port`; `None` if nobody does.
+    fn connect(&mut self, port: u32) -> Option<Self::Stream>;
+}
+
+/// What the device has done since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VsockCounts {
+    /// Connections that the guest has made.
+    pub guest_connections: u64,
+    /// Connections that the guest has asked for in vain: nobody listens, or there are too many.
+    pub guest_refused: u64,
+    /// Connections that were made to the guest.
+    pub host_connections: u64,
+    /// Connections to the guest that weren't accepted: nobody listens, there are too many, or it has no driver.
+    pub host_refused: u64,
+    /// Bytes that the guest has received.
+    pub received_bytes: u64,
+    /// Bytes of the guest that the host's ends have taken.
+    pub sent_bytes: u64,
+    /// Packets of the guest that make no sense.
+    pub malformed: u64,
+    /// Packets of the guest with more bytes than it had credit for.
+    pub credit_violations: u64,
+    /// Packets of the guest of no connection, which were answered with a reset.
+    pub unknown: u64,
+    /// Unusable chains and rings of the guest's driver.
+    pub queue_faults: u64,
+}
+
+/// The device.
+#[derive(Debug)]
+pub struct Vsock<S> {
+    cid: u64,
+    connections: Connections<S>,
+    answers: VecDeque<Header>,
+    counts: VsockCounts,
+    /// The queues are unusable until a reset.
+    broken: bool,
+    buffer: Box<[u8]>,
+}
+
+impl<S: Stream> Vsock<S> {
+    /// The device of the guest with this address: from 3 to 2^32 - 2 (section 5.10.4).
+    #[must_use]
+    pub fn new(cid: u32) -> Self {
+        Self {
+            cid: cid.into(),
+            connections: Connections::default(),
+            answers: VecDeque::new(),
+            counts: VsockCounts::default(),
+            broken: false,
+            buffer: vec![0; PACKET_MAX].into(),
+        }
+    }
+
+    /// What the device has done since the start.
+    #[must_use]
+    pub fn counts(&self) -> VsockCounts {
+        self.counts
+    }
+
+    /// How many connections there are.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Takes packets of the guest, for a bounded time; true if there may be more.
+    fn take_packets(
+        &mut self,
+        queue: &mut Virtqueue,
+        memory: &GuestMemory,
+        host: &mut dyn Host<Stream = S>,
+    ) -> Result<bool, QueueError> {
+        let mut left = BUDGET;
+        while left > 0 {
+            if self.answers.len() >= ANSWERS_MAX {
+                // When the guest offers buffers for the answers, it notifies.
+                return Ok(false);
+            }
+            if !queue.begin(memory, Direction::ToDevice)? {
+                return Ok(false);
+            }
+            left = left.saturating_sub(queue.remaining().max(PACKET_COST));
+            self.take_packet(queue, memory, host)?;
+            queue.finish(memory)?;
+        }
+        Ok(true)
+    }
+
+    fn take_packet(
+        &mut self,
+        queue: &mut Virtqueue,
+        memory: &GuestMemory,
+        host: &mut dyn Host<Stream = S>,
+    ) -> Result<(), QueueError> {
+        let mut bytes = [0; HEADER_SIZE];
+        if queue.read(memory, &mut bytes)? < HEADER_SIZE {
+            self.counts.malformed += 1;
+            return Ok(());
+        }
+        let header = Header::decode(&bytes);
+        if header.source_cid != self.cid || header.destination_cid != HOST_CID {
+            // To answer it would be to believe its address.
+            self.counts.malformed += 1;
+            return Ok(());
+        }
+        let Some(operation) = Operation::from_number(header.operation) else {
+            self.fail(&header, Fault::Malformed);
+            return Ok(());
+        };
+        let ports = (header.source_port, header.destination_port);
+        if header.kind != TYPE_STREAM {
+            self.refuse(&header, operation);
+        } else if self.connections.by_ports(ports).is_none() {
+            match operation {
+                Operation::Request => self.connect(&header, host),
+                _ => self.refuse(&header, operation),
+            }
+        } else if operation == Operation::Reset {
+            self.end(ports);
+        } else {
+            self.take_known(&header, operation, queue, memory)?;
+        }
+        Ok(())
+    }
+
+    /// A packet of a connection that is there.
+    fn take_known(
+        &mut self,
+        header: &Header,
+        operation: Operation,
+        queue: &mut Virtqueue,
+        memory: &GuestMemory,
+    ) -> Result<(), QueueError> {
+        let ports = (header.source_port, header.destination_port);
+        let Some(connection) = self.connections.by_ports(ports) else {
+            return Ok(());
+        };
+        let length = match operation {
+            Operation::Data => usize::try_from(header.length).unwrap_or(usize::MAX),
+            _ => 0,
+        };
+        let buffer = self.buffer.get_mut(..length);
+        let taken = match buffer {
+            _ if length > queue.readable() => Err(Fault::Malformed),
+            Some(data) if length <= connection.room() => {
+                queue.read(memory, data)?;
+                connection.take(operation, header, data)
+            }
+            _ => Err(Fault::Credit),
+        };
+        let answered = operation == Operation::Response;
+        match taken {
+            Ok(()) => {
+                self.counts.host_connections += u64::from(answered);
+                let name = connection.name();
+                self.advance(name);
+            }
+            Err(fault) => self.fail(header, fault),
+        }
+        Ok(())
+    }
+
+    /// The guest asks for a connection.
+    fn connect(&mut self, header: &Header, host: &mut dyn Host<Stream = S>) {
+        let stream = if self.make_room() {
+            host.connect(header.destination_port)
+        } else {
+            None
+        };
+        let Some(stream) = stream else {
+            self.counts.guest_refused += 1;
+            self.answers.push_back(header.reset());
+            return;
+        };
+        self.counts.guest_connections += 1;
+        self.connections.add(Connection::of_guest(stream, header));
+    }
+
+    /// Whether there is room for a connection, for which one that is over for the host gives way.
+    fn make_room(&mut self) -> bool {
+        if self.connections.len() < CONNECTIONS_MAX {
+            return true;
+        }
+        let Some(ports) = self.connections.oldest_over() else {
+            return false;
+        };
+        self.reset(ports);
+        true
+    }
+
+    /// A packet of no connection, or of a type that there isn't.
+    fn refuse(&mut self, header: &Header, operation: Operation) {
+        self.counts.unknown += 1;
+        if operation != Operation::Reset {
+            self.answers.push_back(header.reset());
+        }
+    }
+
+    /// A packet that costs the guest its connection.
+    fn fail(&mut self, header: &Header, fault: Fault) {
+        match fault {
+            Fault::Malformed => self.counts.malformed += 1,
+            Fault::Credit => self.counts.credit_violations += 1,
+        }
+        self.end((header.source_port, header.destination_port));
+        self.answers.push_back(header.reset());
+    }
+
+    /// Ends a connection because the guest wants that.
+    fn end(&mut self, ports: (u32, u32)) {
+        if let Some(connection) = self.connections.remove(ports) {
+            self.counts.host_refused += u64::from(!connection.was_open());
+        }
+    }
+
+    /// Ends a connection, and tells the guest.
+    fn reset(&mut self, ports: (u32, u32)) {
+        self.end(ports);
+        let (guest_port, host_port) = ports;
+        self.answers.push_back(Header {
+            source_cid: HOST_CID,
+            destination_cid: self.cid,
+            source_port: host_port,
+            destination_port: guest_port,
+            kind: TYPE_STREAM,
+            operation: Operation::Reset as u16,
+            ..Header::default()
+        });
+    }
+
+    /// Writes what waits for the host's end, and has the connection's packets for the guest sent; or ends it.
+    fn advance(&mut self, name: u64) {
+        let Some(connection) = self.connections.by_name(name) else {
+            return;
+        };
+        self.counts.sent_bytes += connection.flush();
+        let ports = (connection.guest_port, connection.host_port);
+        if connection.is_over() {
+            self.reset(ports);
+        } else {
+            self.connections.queue(name);
+        }
+    }
+
+    /// Gives the guest packets, for a bounded time; true if there may be more.
+    fn give_packets(
+        &mut self,
+        queue: &mut Virtqueue,
+        memory: &GuestMemory,
+    ) -> Result<bool, QueueError> {
+        let mut left = BUDGET;
+        while left > 0 {
+            if self.answers.is_empty() && !self.connections.any_queued() {
+                return Ok(false);
+            }
+            if !queue.begin(memory, Direction::ToDriver)? {
+                return Ok(false);
+            }
+            let room = queue.remaining().checked_sub(HEADER_SIZE);
+            let room = room.ok_or(QueueError::TooShort)?;
+            let Some((header, length)) = self.next_packet(room) else {
+                continue;
+            };
+            left = left.saturating_sub(length.max(PACKET_COST));
+            queue.write(memory, &header.encode())?;
+            queue.write(memory, self.buffer.get(..length).unwrap_or_default())?;
+            queue.finish(memory)?;
+            self.counts.received_bytes += length as u64;
+        }
+        Ok(true)
+    }
+
+    /// The next packet for the guest; its bytes, at most `room`, are in the buffer. `None`: whose turn it was has none.
+    fn next_packet(&mut self, room: usize) -> Option<(Header, usize)> {
+        if let Some(answer) = self.answers.pop_front() {
+            return Some((answer, 0));
+        }
+        let buffer = self.buffer.get_mut(..room.min(PACKET_MAX))?;
+        let name = self.connections.next_queued()?;
+        let connection = self.connections.by_name(name)?;
+        let packet = connection.next(buffer)?;
+        let header = connection.header(self.cid, packet);
+        // The others have their turns first.
+        self.connections.queue(name);
+        Some((header, packet.length))
+    }
+
+    fn serve(
+        &mut self,
+        queues: &mut [Virtqueue],
+        memory: &GuestMemory,
+        host: &mut dyn Host<Stream = S>,
+    ) -> Result<bool, QueueError> {
+        let [receive, transmit, ..] = queues else {
+            return Ok(false);
+        };
+        let taking = self.take_packets(transmit, memory, host)?;
+        let was_full = self.answers.len() >= ANSWERS_MAX;
+        let giving = self.give_packets(receive, memory)?;
+        // The guest's packets may have waited for room for answers.
+        let freed = was_full && self.answers.len() < ANSWERS_MAX;
+        Ok(taking || giving || freed)
+    }
+
+    fn break_off(&mut self, error: QueueError) {
+        self.broken = true;
+        self.counts.queue_faults += 1;
+        self.drop_connections();
+        // Log only the first: a hostile guest must not be able to fill the log.
+        if self.counts.queue_faults == 1 {
+            log::warn!("virtio-vsock: the queues aren't served before the next reset: {error}");
+        }
+    }
+
+    fn drop_connections(&mut self) {
+        self.connections = Connections::default();
+        self.answers.clear();
+    }
+}
+
+impl<S: Stream> VirtioDevice for Vsock<S> {
+    fn device_id(&self) -> u32 {
+        VIRTIO_ID_VSOCK
+    }
+
+    fn features(&self) -> u64 {
+        // Without a feature bit of a socket type there are streams (section 5.10.3).
+        QUEUE_FEATURES
+    }
+
+    fn queue_count(&self) -> usize {
+        3
+    }
+
+    fn queue_size_max(&self) -> u16 {
+        QUEUE_SIZE_MAX
+    }
+
+    fn configuration(&self) -> Vec<u8> {
+        self.cid.to_le_bytes().to_vec()
+    }
+
+    fn driver_ok(&mut self, _features: u64) {}
+
+    fn reset(&mut self) {
+        self.drop_connections();
+        self.broken = false;
+    }
+}
+
+impl<S: Stream> MmioTransport<Vsock<S>> {
+    /// Moves packets for a bounded time; true if there is more to do after others have had their turn. To be called when the
+    /// driver has notified a queue or the transport says so, and after [`ready`](Self::ready) and [`accept`](Self::accept).
+    pub fn serve(&mut self, memory: &GuestMemory, host: &mut dyn Host<Stream = S>) -> bool {
+        let mut more = false;
+        if let Some((device, queues)) = self.running()
+            && !device.broken
+        {
+            more = device.serve(queues, memory, host).unwrap_or_else(|error| {
+                device.break_off(error);
+                false
+            });
+        }
+        if self.device().broken {
+            self.need_reset();
+        }
+        self.note_used(memory);
+        more
+    }
+
+    /// The stream with this name is ready for something; nothing happens if there is none.
+    pub fn ready(&mut self, name: u64, ready: Readiness) {
+        let device = self.device_mut();
+        if let Some(connection) = device.connections.by_name(name) {
+            connection.note(ready);
+            device.advance(name);
+        }
+    }
+
+    /// Somebody on the host asks for a connection to the guest's port `port`. When the guest has accepted it, `OK`, the port on
+    /// the host's side and a newline are written to `stream`; else it is dropped.
+    pub fn accept(&mut self, stream: S, port: u32) {
+        let runs = self.running().is_some();
+        let device = self.device_mut();
+        if !runs || device.broken || !device.make_room() {
+            device.counts.host_refused += 1;
+            return;
+        }
+        let host_port = device.connections.free_host_port(port);
+        let connection = Connection::of_host(stream, port, host_port);
+        let name = connection.name();
+        device.connections.add(connection);
+        device.connections.queue(name);
+    }
+}

@@ -1,0 +1,313 @@
+//! The device of a shared folder: its registers, which start and stop the program that serves the queues, and the thread that
+//! sees when that is gone.
+//!
+//! The queues themselves go past here: a notification by the guest wakes the program (KVM_IOEVENTFD), and the program's event
+//! interrupts the guest (KVM_IRQFD).
+
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex};
+
+use kvm_ioctls::VmFd;
+use kvmprof_devices::virtio::fs::{FileSystem, QUEUES, RunningQueues};
+use kvmprof_devices::virtio::{QUEUE_READY, STATUS};
+use rustix::event::{PollFd, PollFlags, poll};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+use super::ShareError;
+use super::options::{ShareOptions, ShareSource};
+use super::program::Program;
+use super::session::{Events, Session};
+use crate::lock::lock;
+use crate::machine::{GuestMemory, MachineError, VirtioSlot};
+use crate::virtio::{
+    Assembled, DeviceThread, Ending, MmioRegisters, Notifications, VirtioMmio, VirtioParts,
+    borrowed,
+};
+
+/// Lines that are shown of what a program says while the guest runs.
+const LINES_MAX: u32 = 20;
+
+/// A shared folder that is to become a device. The program that serves it runs.
+pub struct Share {
+    options: ShareOptions,
+    program: Option<Program>,
+    session: Session,
+}
+
+impl Share {
+    /// Starts or finds the program that serves the folder.
+    ///
+    /// # Errors
+    /// There is no such folder or program, or the program doesn't work.
+    pub(super) fn open(
+        options: &ShareOptions,
+        program: Option<&Program>,
+    ) -> Result<Self, ShareError> {
+        if let ShareSource::Folder { path, .. } = &options.source {
+            let failed = |source| ShareError::Folder {
+                path: path.clone(),
+                source,
+            };
+            std::fs::read_dir(path).map_err(failed)?;
+        }
+        let session = Session::open(&options.source, program);
+        Ok(Self {
+            options: options.clone(),
+            program: program.cloned(),
+            session: session.map_err(|error| error.of(&options.tag))?,
+        })
+    }
+}
+
+impl VirtioParts for Share {
+    fn assemble(self: Box<Self>, memory: &GuestMemory) -> Result<Assembled, MachineError> {
+        let features = self.session.queue_features();
+        let device = FileSystem::new(&self.options.tag, features);
+        let Notifications::EachQueue(events) =
+            Notifications::each_queue(QUEUES).map_err(MachineError::EventFd)?
+        else {
+            return Err(MachineError::EventFd(std::io::ErrorKind::Other.into()));
+        };
+        let notifications = Notifications::Elsewhere(events);
+        let folder = Arc::new(SharedFolder {
+            mmio: VirtioMmio::new(device, memory.clone(), notifications)?,
+            options: self.options,
+            program: self.program,
+            features,
+            state: Mutex::new(State {
+                session: Some(self.session),
+                running: None,
+            }),
+            changed: EventFd::new(EFD_NONBLOCK).map_err(MachineError::EventFd)?,
+        });
+        let watched = Arc::clone(&folder);
+        let watch = DeviceThread::start("share", move |ending| watched.watch(ending));
+        Ok(Assembled {
+            registers: folder,
+            threads: vec![watch.map_err(MachineError::DeviceThread)?],
+        })
+    }
+}
+
+/// A shared folder of a machine.
+struct SharedFolder {
+    mmio: VirtioMmio<FileSystem>,
+    options: ShareOptions,
+    program: Option<Program>,
+    /// What the guest has been offered.
+    features: u64,
+    /// Never locked by who holds the device's own lock.
+    state: Mutex<State>,
+    /// There is another session to watch.
+    changed: EventFd,
+}
+
+struct State {
+    session: Option<Session>,
+    /// The queues that the session serves, or served until it was lost.
+    running: Option<RunningQueues>,
+}
+
+impl MmioRegisters for SharedFolder {
+    fn read(&self, offset: u64, data: &mut [u8]) {
+        self.mmio.read(offset, data);
+    }
+
+    /// Returns when the program has done its part: after a reset it doesn't touch memory any more. That takes as long as the
+    /// requests that it is at.
+    fn write(&self, offset: u64, data: &[u8]) {
+        self.mmio.write(offset, data);
+        // Not for the others: an interrupt handler waits for nobody.
+        if [STATUS, QUEUE_READY].map(u64::from).contains(&offset) {
+            self.follow();
+        }
+    }
+
+    fn connect(&self, vm: &VmFd, slot: &VirtioSlot) -> Result<(), MachineError> {
+        self.mmio.connect(vm, slot)
+    }
+}
+
+impl SharedFolder {
+    /// Has the program serve what the driver has set up, if it doesn't already.
+    fn follow(&self) {
+        // Before the device is looked at: of two vCPUs, the last to look acts last.
+        let mut state = lock(&self.state);
+        let wanted = self.mmio.with(|transport, _| transport.running_queues());
+        if state.running == wanted {
+            return;
+        }
+        let resets = |queues: &Option<RunningQueues>| queues.as_ref().map(|queues| queues.resets);
+        let is_new = resets(&state.running) != resets(&wanted);
+        self.stop(&mut state);
+        state.running.clone_from(&wanted);
+        let Some(wanted) = wanted else { return };
+        if !is_new {
+            // Queues that have been served can't be served on from the middle: their driver has to begin anew.
+            self.need_reset();
+        } else if let Err(error) = self.start(&mut state, &wanted) {
+            self.lose(&mut state, &error);
+        }
+    }
+
+    fn start(&self, state: &mut State, queues: &RunningQueues) -> Result<(), ShareError> {
+        let session = match &mut state.session {
+            Some(session) => session,
+            none => {
+                let session = Session::open(&self.options.source, self.program.as_ref())?;
+                if self.features & !session.queue_features() != 0 {
+                    let why = "it lacks features that it had before";
+                    return Err(ShareError::Protocol(why.to_owned()));
+                }
+                none.insert(session)
+            }
+        };
+        self.wake_watch();
+        let event = |queue| self.mmio.work(queue).unwrap_or(self.mmio.interrupt());
+        let events = Events {
+            notifications: std::array::from_fn(event),
+            interrupt: self.mmio.interrupt(),
+        };
+        session.start(queues, self.mmio.memory(), &events)
+    }
+
+    /// A program of this folder's own is ended with each run of the driver: it would take the next one's requests for a
+    /// continuation.
+    fn stop(&self, state: &mut State) {
+        let (Some(mut session), Some(queues)) = (state.session.take(), state.running.take()) else {
+            return;
+        };
+        let stopped = session.stop(&queues);
+        if let Err(error) = &stopped {
+            self.complain(error);
+        }
+        if stopped.is_ok() && !session.is_own() {
+            state.session = Some(session);
+            return;
+        }
+        session.close();
+        self.wake_watch();
+    }
+
+    /// The program is of no use any more.
+    fn lose(&self, state: &mut State, error: &ShareError) {
+        if let Some(session) = state.session.take() {
+            session.close();
+        }
+        self.complain(error);
+        if state.running.is_some() {
+            self.need_reset();
+        }
+        self.wake_watch();
+    }
+
+    fn need_reset(&self) {
+        self.mmio.with(|transport, _| transport.need_reset());
+    }
+
+    fn complain(&self, error: &ShareError) {
+        log::error!(
+            "The shared folder {} has failed, and the guest can't use it until it resets the device: {error}",
+            self.options.tag
+        );
+    }
+
+    fn wake_watch(&self) {
+        // A full counter has woken it already.
+        let _ = self.changed.write(1);
+    }
+
+    /// Sees when the program is gone, until the machine ends; then it ends the program.
+    fn watch(&self, ending: &Ending) {
+        let mut lines = 0;
+        while let Some(came) = self.wait(ending) {
+            if came.words {
+                self.pass_on_words(&mut lines);
+            }
+            if came.hangup {
+                self.note_hangup();
+            }
+        }
+        if let Some(session) = lock(&self.state).session.take() {
+            session.close();
+        }
+    }
+
+    /// Waits for something to happen; `None` if the thread has to end.
+    fn wait(&self, ending: &Ending) -> Option<Came> {
+        let sources = {
+            let state = lock(&self.state);
+            let session = state.session.as_ref();
+            let connection =
+                session.map(|session| session.connection().as_fd().try_clone_to_owned());
+            let output = session.and_then(Session::output);
+            let output = output.map(|output| output.try_clone_to_owned());
+            connection
+                .into_iter()
+                .chain(output)
+                .collect::<Result<Vec<_>, _>>()
+        };
+        let sources = sources.unwrap_or_default();
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(ending.event(), PollFlags::IN),
+            PollFd::from_borrowed_fd(borrowed(&self.changed), PollFlags::IN),
+        ];
+        // Of the connection only its end: what comes on it is an answer that somebody waits for.
+        let flags = [PollFlags::RDHUP, PollFlags::IN];
+        for (source, flags) in sources.iter().zip(flags) {
+            fds.push(PollFd::new(source, flags));
+        }
+        match poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                log::error!("A shared folder isn't watched any more: {error}");
+                return None;
+            }
+        }
+        let came = |index: usize| fds.get(index).is_some_and(|fd| !fd.revents().is_empty());
+        if came(0) {
+            return None;
+        }
+        // Whoever wrote to it has done all that it tells of.
+        let _ = self.changed.read();
+        Some(Came {
+            hangup: came(2),
+            words: came(3),
+        })
+    }
+
+    fn note_hangup(&self) {
+        let mut state = lock(&self.state);
+        let Some(session) = &mut state.session else {
+            return;
+        };
+        let mut fds = [PollFd::new(session.connection(), PollFlags::RDHUP)];
+        // It may be another session by now.
+        let is_gone = matches!(
+            poll(&mut fds, Some(&rustix::event::Timespec::default())),
+            Ok(1)
+        );
+        if is_gone {
+            let error = ShareError::Gone(session.final_words());
+            self.lose(&mut state, &error);
+        }
+    }
+
+    fn pass_on_words(&self, lines: &mut u32) {
+        let mut state = lock(&self.state);
+        let Some(session) = &mut state.session else {
+            return;
+        };
+        let words = session.last_words();
+        if !words.is_empty() && *lines < LINES_MAX {
+            *lines += 1;
+            log::warn!("virtiofsd of {}: {words}", self.options.tag);
+        }
+    }
+}
+
+/// What has happened.
+struct Came {
+    hangup: bool,
+    words: bool,
+}

@@ -1,0 +1,107 @@
+//! What can go wrong with a shared folder.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use super::options::SHARES_MAX;
+
+/// Why a folder can't be shared with the guest.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ShareError {
+    /// More folders than there may be.
+    #[error("{asked} shared folders are too many: at most {SHARES_MAX} are possible")]
+    TooMany {
+        /// The number asked for.
+        asked: usize,
+    },
+    /// Two folders have the same name.
+    #[error("Two shared folders have the tag {0}: each needs its own")]
+    SameTag(String),
+    /// The folder can't be opened.
+    #[error("Cannot share the folder {}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// There is no virtiofsd.
+    #[error("Shared folders need virtiofsd, which isn't at {}: install it (Debian: virtiofsd, before Debian 13 qemu-system-common), or say where it is by --virtiofsd PATH", .0.join(" or "))]
+    NoProgram(Vec<String>),
+    /// The program that is to be virtiofsd is none, or can't be run.
+    #[error("{} is no virtiofsd that can be used: {why}", path.display())]
+    Program {
+        /// The program.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The daemon can't be started.
+    #[error("Cannot start {}", path.display())]
+    Start {
+        /// The program.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A folder that mustn't be written can't be protected.
+    #[error("{} has no --readonly, and only root can share a folder read-only without: use a newer virtiofsd (1.11 or later)", .0.display())]
+    ReadOnly(PathBuf),
+    /// The daemon's socket can't be used.
+    #[error("Cannot connect to the socket {}", path.display())]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The daemon is gone, with what it said last.
+    #[error("what serves it has ended{}", said(.0))]
+    Gone(String),
+    /// The daemon says nothing.
+    #[error("what serves it doesn't answer")]
+    Silent,
+    /// The daemon doesn't do what a vhost-user back end has to.
+    #[error("what serves it breaks the protocol (vhost-user): {0}")]
+    Protocol(String),
+    /// The host lacks something.
+    #[error("the host refuses {what}")]
+    Host {
+        /// What.
+        what: &'static str,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// A folder whose daemon doesn't work.
+    #[error("The folder {tag} can't be shared: {why}")]
+    Share {
+        /// Its tag.
+        tag: String,
+        /// What is wrong.
+        why: Box<ShareError>,
+    },
+}
+
+impl ShareError {
+    /// Which folder it is about.
+    pub(super) fn of(self, tag: &str) -> Self {
+        Self::Share {
+            tag: tag.to_owned(),
+            why: Box::new(self),
+        }
+    }
+}
+
+fn said(last: &str) -> String {
+    match last {
+        "" => String::new(),
+        last => format!(": {last}"),
+    }
+}

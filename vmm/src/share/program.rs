@@ -1,0 +1,295 @@
+//! virtiofsd: where it is, which of its two versions it is, and how it is started.
+//!
+//! There is a version in C, of QEMU before 8.0 (Debian 12: package qemu-system-common), and one in Rust, which goes on
+//! (package virtiofsd). Both serve one client on a socket that they inherit, and end when that closes it.
+
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::{env, fs, ptr};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use super::ShareError;
+
+/// Where distributions put it, beside `PATH`.
+const PLACES: [&str; 3] = [
+    "/usr/libexec/virtiofsd",
+    "/usr/lib/virtiofsd",
+    "/usr/lib/qemu/virtiofsd",
+];
+const NAME: &str = "virtiofsd";
+/// Longest text of the program that is looked at, in bytes.
+const TEXT_MAX: u64 = 64 << 10;
+/// Longest line of it that is shown, in bytes.
+const LINE_MAX: usize = 200;
+
+/// Which options it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    /// QEMU's.
+    C,
+    /// The one in Rust.
+    Rust { has_readonly: bool },
+}
+
+/// A virtiofsd that can be started.
+#[derive(Clone, Debug)]
+pub(super) struct Program {
+    path: PathBuf,
+    version: Version,
+}
+
+impl Program {
+    /// The one at `path`, or the first that is found.
+    pub fn find(path: Option<&Path>) -> Result<Self, ShareError> {
+        let path = match path {
+            Some(path) => path.to_owned(),
+            None => search()?,
+        };
+        let version = Version::of(&path)?;
+        Ok(Self { path, version })
+    }
+
+    /// Starts it for `folder`. Returns the connection to it, too. It ends when that is closed, when [`Daemon`] is dropped, and when the
+    /// thread that calls this ends, which therefore has to live as long.
+    pub fn start(&self, folder: &Path, readonly: bool) -> Result<(Daemon, UnixStream), ShareError> {
+        let failed = |source| ShareError::Start {
+            path: self.path.clone(),
+            source,
+        };
+        let has_option = matches!(self.version, Version::Rust { has_readonly: true });
+        if readonly && !has_option && !rustix::process::geteuid().is_root() {
+            return Err(ShareError::ReadOnly(self.path.clone()));
+        }
+        let (listener, stream) = connected_pair().map_err(failed)?;
+        let socket = listener.as_raw_fd();
+        let mut command = Command::new(&self.path);
+        command
+            .args(self.version.arguments(folder, socket, readonly))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            // A Ctrl-C of the terminal is the guest's or kvmprof's.
+            .process_group(0);
+        let protect = readonly && rustix::process::geteuid().is_root();
+        // SAFETY: `prepare` only makes system calls that are allowed after fork(2): it takes no lock and allocates nothing.
+        unsafe { command.pre_exec(move || prepare(socket, protect)) };
+        let mut child = command.spawn().map_err(failed)?;
+        let output = child.stderr.take();
+        let daemon = Daemon { child, output };
+        daemon.read_without_waiting().map_err(failed)?;
+        Ok((daemon, stream))
+    }
+}
+
+impl Version {
+    /// Asks the program itself.
+    fn of(path: &Path) -> Result<Self, ShareError> {
+        let wrong = |why: String| ShareError::Program {
+            path: path.to_owned(),
+            why,
+        };
+        let mut child = Command::new(path)
+            .arg("--help")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| wrong(error.to_string()))?;
+        let mut text = Vec::new();
+        if let Some(output) = child.stdout.take() {
+            // What it has said until it failed will do, or won't.
+            let _ = output.take(TEXT_MAX).read_to_end(&mut text);
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+        Self::of_help(&String::from_utf8_lossy(&text))
+            .ok_or_else(|| wrong("its --help has none of virtiofsd's options".to_owned()))
+    }
+
+    fn of_help(text: &str) -> Option<Self> {
+        if text.contains("--shared-dir") && text.contains("--fd") {
+            let has_readonly = text.contains("--readonly");
+            return Some(Self::Rust { has_readonly });
+        }
+        (text.contains("-o source=") && text.contains("--fd")).then_some(Self::C)
+    }
+
+    fn arguments(self, folder: &Path, socket: i32, readonly: bool) -> Vec<std::ffi::OsString> {
+        let mut arguments: Vec<std::ffi::OsString> = vec![format!("--fd={socket}").into()];
+        match self {
+            Self::C => {
+                let mut source = std::ffi::OsString::from("source=");
+                source.push(folder);
+                // In the foreground, with its sandbox of namespaces and seccomp, which is the default.
+                arguments.extend(["-f", "-o", "log_level=err", "-o"].map(Into::into));
+                arguments.push(source);
+            }
+            Self::Rust { has_readonly } => {
+                arguments.push("--shared-dir".into());
+                arguments.push(folder.into());
+                arguments
+                    .extend(["--log-level", "error", "--sandbox", "namespace"].map(Into::into));
+                if readonly && has_readonly {
+                    arguments.push("--readonly".into());
+                }
+            }
+        }
+        arguments
+    }
+}
+
+/// A virtiofsd that runs. Dropped, it is ended and waited for.
+pub(super) struct Daemon {
+    child: Child,
+    output: Option<ChildStderr>,
+}
+
+impl Daemon {
+    /// What it says, which is readable when there is something.
+    pub fn output(&self) -> Option<&ChildStderr> {
+        self.output.as_ref()
+    }
+
+    /// The last line that it has said and that nobody has read yet.
+    pub fn last_words(&mut self) -> String {
+        let mut text = Vec::new();
+        if let Some(output) = &mut self.output {
+            // Ends where there is nothing more now.
+            let _ = output.take(TEXT_MAX).read_to_end(&mut text);
+        }
+        let text = String::from_utf8_lossy(&text);
+        let mut lines = text.lines().rev().map(str::trim);
+        let line = lines.find(|line| !line.is_empty()).unwrap_or_default();
+        line.chars()
+            .filter(|character| !character.is_control())
+            .take(LINE_MAX)
+            .collect()
+    }
+
+    /// Waits until it has ended, or for a second: it may say why before it does.
+    pub fn ends_soon(&mut self) {
+        for _ in 0..100 {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+
+    fn read_without_waiting(&self) -> io::Result<()> {
+        if let Some(output) = &self.output {
+            let flags = fcntl_getfl(output)?;
+            fcntl_setfl(output, flags | OFlags::NONBLOCK)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn search() -> Result<PathBuf, ShareError> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let in_path = env::split_paths(&path).map(|folder| folder.join(NAME));
+    let mut places = in_path.chain(PLACES.map(PathBuf::from));
+    places
+        .find(|place| fs::metadata(place).is_ok_and(|found| found.is_file()))
+        .ok_or_else(|| {
+            let places = PLACES.map(str::to_owned);
+            ShareError::NoProgram(["PATH".to_owned()].into_iter().chain(places).collect())
+        })
+}
+
+/// A socket that listens, whose one client is connected already. Nobody else can reach it: its name was in a folder of this
+/// user's alone, and is gone.
+fn connected_pair() -> io::Result<(UnixListener, UnixStream)> {
+    let folder = tempfile::Builder::new().prefix("kvmprof-").tempdir()?;
+    let path = folder.path().join("socket");
+    let listener = UnixListener::bind(&path)?;
+    let stream = UnixStream::connect(&path)?;
+    Ok((listener, stream))
+}
+
+/// In the new process, before its program: it has the socket and nothing else that is open here, and ends with the thread that
+/// has started it. If `protect`, nothing that is mounted can be written by it.
+fn prepare(socket: i32, protect: bool) -> io::Result<()> {
+    let check = |result: libc::c_long| match result {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    };
+    // SAFETY: system calls on numbers; no memory is involved but a constant string and a structure on this stack.
+    unsafe {
+        // A kernel before 5.11 doesn't know this flag; what was opened well is closed there, too.
+        libc::syscall(
+            libc::SYS_close_range,
+            3,
+            u32::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        );
+        check(libc::fcntl(socket, libc::F_SETFD, 0).into())?;
+        check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL).into())?;
+        if protect {
+            check(libc::unshare(libc::CLONE_NEWNS).into())?;
+            let root = c"/".as_ptr();
+            let private = libc::MS_REC | libc::MS_PRIVATE;
+            check(libc::mount(ptr::null(), root, ptr::null(), private, ptr::null()).into())?;
+            let attributes = libc::mount_attr {
+                attr_set: libc::MOUNT_ATTR_RDONLY,
+                attr_clr: 0,
+                propagation: 0,
+                userns_fd: 0,
+            };
+            check(libc::syscall(
+                libc::SYS_mount_setattr,
+                libc::AT_FDCWD,
+                root,
+                libc::AT_RECURSIVE,
+                &raw const attributes,
+                size_of::<libc::mount_attr>(),
+            ))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_versions_are_known_by_their_help() {
+        let c = "    --fd=FDNUM    fd\n    -o source=PATH    shared directory tree\n";
+        assert_eq!(Version::of_help(c), Some(Version::C));
+        let rust = "  --shared-dir <SHARED_DIR>\n  --fd <FD>\n";
+        let has_readonly = false;
+        assert_eq!(Version::of_help(rust), Some(Version::Rust { has_readonly }));
+        let newer = format!("{rust}  --readonly\n");
+        let has_readonly = true;
+        assert_eq!(
+            Version::of_help(&newer),
+            Some(Version::Rust { has_readonly })
+        );
+        assert_eq!(Version::of_help("usage: cat [OPTION]... [FILE]..."), None);
+    }
+
+    #[test]
+    fn a_program_that_is_something_else_is_refused() {
+        let error = Program::find(Some(Path::new("/bin/cat"))).unwrap_err();
+        assert!(
+            error.to_string().contains("/bin/cat is no virtiofsd"),
+            "{error}"
+        );
+        let error = Program::find(Some(Path::new("/nowhere"))).unwrap_err();
+        assert!(error.to_string().contains("No such file"), "{error}");
+    }
+}

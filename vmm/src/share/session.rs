@@ -1,0 +1,286 @@
+//! A conversation with the program that serves a folder: the vhost-user protocol, in which this program is the front end (QEMU:
+//! docs/interop/vhost-user.rst).
+
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use kvmprof_devices::virtio::fs::{QUEUES, RunningQueues};
+use kvmprof_devices::virtio::{QUEUE_FEATURES, QueueLayout};
+use vhost::vhost_user::message::{
+    VhostUserHeaderFlag, VhostUserProtocolFeatures, VhostUserVirtioFeatures,
+};
+use vhost::vhost_user::{Frontend, VhostUserFrontend};
+use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
+use vm_memory::{GuestAddress, GuestMemoryBackend};
+use vmm_sys_util::eventfd::EventFd;
+
+use super::ShareError;
+use super::options::ShareSource;
+use super::program::{Daemon, Program};
+use crate::machine::GuestMemory;
+
+/// How long an answer may take: far longer than one does. A vCPU that resets or starts the device waits for it.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+/// Feature VIRTIO_F_VERSION_1 of virtio (section 6).
+const VERSION_1: u64 = 1 << 32;
+
+/// A program that serves the folder, and the connection to it.
+pub(super) struct Session {
+    frontend: Frontend,
+    stream: UnixStream,
+    daemon: Option<Daemon>,
+    features: u64,
+}
+
+/// What wakes the program, and what it wakes the guest by.
+pub(super) struct Events<'a> {
+    /// By queue.
+    pub notifications: [&'a EventFd; QUEUES],
+    /// For all queues.
+    pub interrupt: &'a EventFd,
+}
+
+impl Session {
+    /// Starts or finds the program, and agrees with it on what both can. Guest memory isn't passed yet.
+    ///
+    /// # Errors
+    /// There is none, or it doesn't keep to the protocol.
+    pub fn open(source: &ShareSource, program: Option<&Program>) -> Result<Self, ShareError> {
+        let (daemon, stream) = match (source, program) {
+            (ShareSource::Folder { path, readonly }, Some(program)) => {
+                let (daemon, stream) = program.start(path, *readonly)?;
+                (Some(daemon), stream)
+            }
+            (ShareSource::Folder { .. }, None) => return Err(ShareError::NoProgram(Vec::new())),
+            (ShareSource::Socket(path), _) => {
+                let connected = UnixStream::connect(path);
+                let failed = |source| ShareError::Connect {
+                    path: path.clone(),
+                    source,
+                };
+                (None, connected.map_err(failed)?)
+            }
+        };
+        let own = stream.try_clone().map_err(|source| ShareError::Host {
+            what: "a descriptor",
+            source,
+        })?;
+        let mut session = Self {
+            frontend: Frontend::from_stream(stream, QUEUES as u64),
+            stream: own,
+            daemon,
+            features: 0,
+        };
+        session.features = session.converse(negotiate)?;
+        Ok(session)
+    }
+
+    /// Those of [`QUEUE_FEATURES`] that the program has.
+    pub fn queue_features(&self) -> u64 {
+        self.features & QUEUE_FEATURES
+    }
+
+    /// Has the program serve these queues.
+    ///
+    /// # Errors
+    /// It is gone, or refuses.
+    pub fn start(
+        &mut self,
+        queues: &RunningQueues,
+        memory: &GuestMemory,
+        events: &Events<'_>,
+    ) -> Result<(), ShareError> {
+        let protocol = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
+        let features = queues.features | (self.features & protocol);
+        self.converse(|frontend| {
+            let unshared = |error: vhost::Error| error;
+            let regions: Result<Vec<_>, _> = memory
+                .iter()
+                .map(|region| {
+                    VhostUserMemoryRegionInfo::from_guest_region(region).map_err(unshared)
+                })
+                .collect();
+            frontend.set_features(features)?;
+            frontend.set_mem_table(&regions?)?;
+            for (index, (layout, notification)) in
+                queues.queues.iter().zip(events.notifications).enumerate()
+            {
+                let Some(layout) = layout else { continue };
+                let ring = ring(layout, memory).ok_or(vhost::Error::InvalidQueue)?;
+                frontend.set_vring_num(index, ring.queue_size)?;
+                frontend.set_vring_base(index, 0)?;
+                frontend.set_vring_addr(index, &ring)?;
+                frontend.set_vring_call(index, events.interrupt)?;
+                frontend.set_vring_kick(index, notification)?;
+                if features & protocol != 0 {
+                    frontend.set_vring_enable(index, true)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Has the program stop: when this returns well, it doesn't touch the queues' memory any more.
+    ///
+    /// # Errors
+    /// It is gone, or doesn't answer.
+    pub fn stop(&mut self, queues: &RunningQueues) -> Result<(), ShareError> {
+        self.converse(|frontend| {
+            for (index, layout) in queues.queues.iter().enumerate() {
+                if layout.is_some() {
+                    frontend.get_vring_base(index)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Hangs up, and has the program end, if it is this session's.
+    pub fn close(self) {
+        // The connection's end alone ends it, too; so what is left of a sandbox's processes goes with it.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    /// Whether the program belongs to this session alone, so that there can be another.
+    pub fn is_own(&self) -> bool {
+        self.daemon.is_some()
+    }
+
+    /// Says by a hang-up that the program is gone.
+    pub fn connection(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// Becomes readable when the program says something.
+    pub fn output(&self) -> Option<BorrowedFd<'_>> {
+        use std::os::fd::AsFd;
+        let output = self.daemon.as_ref().and_then(Daemon::output);
+        output.map(AsFd::as_fd)
+    }
+
+    /// The last line that it has said and nobody has read yet.
+    pub fn last_words(&mut self) -> String {
+        let words = self.daemon.as_mut().map(Daemon::last_words);
+        words.unwrap_or_default()
+    }
+
+    /// The same of a program that has hung up.
+    pub fn final_words(&mut self) -> String {
+        if let Some(daemon) = &mut self.daemon {
+            daemon.ends_soon();
+        }
+        self.last_words()
+    }
+
+    /// Talks with the program, which has to be done within [`ANSWER_LIMIT`].
+    fn converse<T>(
+        &mut self,
+        talk: impl FnOnce(&mut Frontend) -> Result<T, vhost::Error>,
+    ) -> Result<T, ShareError> {
+        let frontend = &mut self.frontend;
+        let said = within(ANSWER_LIMIT, &self.stream, || talk(frontend));
+        let (result, is_late) = said.map_err(|source| ShareError::Host {
+            what: "a thread",
+            source,
+        })?;
+        result.map_err(|error| match error {
+            _ if is_late => ShareError::Silent,
+            error if is_hangup(&error) => ShareError::Gone(self.final_words()),
+            error => ShareError::Protocol(error.to_string()),
+        })
+    }
+}
+
+/// What comes before memory and queues.
+fn negotiate(frontend: &mut Frontend) -> Result<u64, vhost::Error> {
+    let features = frontend.get_features()?;
+    if features & VERSION_1 == 0 {
+        return Err(vhost::Error::VhostUserProtocol(
+            vhost::vhost_user::Error::FeatureMismatch,
+        ));
+    }
+    frontend.set_owner()?;
+    if features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() != 0 {
+        let wanted = VhostUserProtocolFeatures::REPLY_ACK;
+        let agreed = frontend.get_protocol_features()? & wanted;
+        frontend.set_protocol_features(agreed)?;
+        if agreed.contains(VhostUserProtocolFeatures::REPLY_ACK) {
+            frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
+        }
+    }
+    Ok(features)
+}
+
+/// The queue by this process's addresses, as the protocol wants them.
+fn ring(layout: &QueueLayout, memory: &GuestMemory) -> Option<VringConfigData> {
+    let address = |guest| {
+        let address = memory.get_host_address(GuestAddress(guest)).ok()?;
+        Some(address as u64)
+    };
+    let size = u16::try_from(layout.size).ok()?;
+    Some(VringConfigData {
+        queue_max_size: size,
+        queue_size: size,
+        flags: 0,
+        desc_table_addr: address(layout.descriptors)?,
+        used_ring_addr: address(layout.used)?,
+        avail_ring_addr: address(layout.available)?,
+        log_addr: None,
+    })
+}
+
+fn is_hangup(error: &vhost::Error) -> bool {
+    use vhost::vhost_user::Error;
+    matches!(
+        error,
+        vhost::Error::VhostUserProtocol(
+            Error::Disconnected | Error::SocketBroken(_) | Error::PartialMessage
+        )
+    )
+}
+
+/// Does `work`, which uses `stream`. When it takes longer than `limit`, the connection is shut down, by which it fails. Tells
+/// whether that was so.
+fn within<T>(
+    limit: Duration,
+    stream: &UnixStream,
+    work: impl FnOnce() -> T,
+) -> io::Result<(T, bool)> {
+    thread::scope(|scope| {
+        let (done, waiting) = mpsc::channel::<()>();
+        let watch = thread::Builder::new().spawn_scoped(scope, move || {
+            let is_late = waiting.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
+            if is_late {
+                // It may be gone already.
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+            is_late
+        })?;
+        let result = work();
+        drop(done);
+        Ok((result, watch.join().unwrap_or(false)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn work_that_takes_too_long_is_cut_off() {
+        let (mut mine, _theirs) = UnixStream::pair().unwrap();
+        let stream = mine.try_clone().unwrap();
+        let read = || mine.read(&mut [0]).unwrap();
+        let (read, is_late) = within(Duration::from_millis(10), &stream, read).unwrap();
+        assert_eq!((read, is_late), (0, true));
+        let (value, is_late) = within(ANSWER_LIMIT, &stream, || 7).unwrap();
+        assert_eq!((value, is_late), (7, false));
+    }
+}

@@ -1,0 +1,223 @@
+//! The socket device of a machine, and the thread that serves it.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Arc, Mutex};
+
+use kvmprof_devices::virtio::vsock::{Readiness, Vsock, VsockCounts};
+use kvmprof_devices::virtio::{MmioTransport, TransportCounts};
+use rustix::io::Errno;
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+use super::clients::Clients;
+use super::config::VsockConfig;
+use super::streams::{HostStream, Streams};
+use crate::host_socket::{HostListener, HostSocketError, LogLimit, check_user};
+use crate::lock::lock;
+use crate::machine::{GuestMemory, MachineError};
+use crate::virtio::{Assembled, DeviceThread, Ending, Notifications, VirtioMmio, VirtioParts};
+
+/// Names of what is waited for beside streams, whose names follow.
+const ENDING: u64 = 0;
+const WORK: u64 = 1;
+const LISTENER: u64 = 2;
+/// Events handled before the device is served.
+const BATCH: usize = 64;
+
+/// What has happened on the device until now.
+#[derive(Clone, Debug)]
+pub struct VsockRecord {
+    /// What it is.
+    pub config: VsockConfig,
+    /// Connections at the moment.
+    pub connections: usize,
+    /// What was done on them.
+    pub counts: VsockCounts,
+    /// What the guest's driver has done with the device as a whole.
+    pub transport: TransportCounts,
+    /// Clients on the host that were turned away before they were connected to the guest.
+    pub turned_away: u64,
+}
+
+/// As of when the device was served last, for whoever asks.
+#[derive(Clone, Debug)]
+pub struct VsockMonitor(Arc<Mutex<VsockRecord>>);
+
+impl VsockMonitor {
+    /// What has happened until now.
+    #[must_use]
+    pub fn record(&self) -> VsockRecord {
+        lock(&self.0).clone()
+    }
+}
+
+/// The socket device that a machine is to have.
+pub struct VsockParts {
+    listener: HostListener,
+    monitor: VsockMonitor,
+}
+
+impl VsockParts {
+    /// Listens at the device's path.
+    ///
+    /// # Errors
+    /// [`HostSocketError`], which says what stands in the way; what was there stays as it was.
+    pub fn listen(config: &VsockConfig) -> Result<Self, HostSocketError> {
+        let listener = HostListener::bind(&config.path)?;
+        let record = VsockRecord {
+            config: config.clone(),
+            connections: 0,
+            counts: VsockCounts::default(),
+            transport: TransportCounts::default(),
+            turned_away: 0,
+        };
+        let monitor = VsockMonitor(Arc::new(Mutex::new(record)));
+        Ok(Self { listener, monitor })
+    }
+
+    /// What happens on it, for whoever asks while the guest runs.
+    #[must_use]
+    pub fn monitor(&self) -> VsockMonitor {
+        self.monitor.clone()
+    }
+}
+
+impl VirtioParts for VsockParts {
+    fn assemble(self: Box<Self>, memory: &GuestMemory) -> Result<Assembled, MachineError> {
+        let config = lock(&self.monitor.0).config.clone();
+        let work = EventFd::new(EFD_NONBLOCK).map_err(MachineError::EventFd)?;
+        let mine = work.try_clone().map_err(MachineError::EventFd)?;
+        let device = Vsock::new(config.cid);
+        let mmio = VirtioMmio::new(device, memory.clone(), Notifications::Together(work))?;
+        let mmio = Arc::new(mmio);
+        let epoll = Arc::new(Epoll::new().map_err(MachineError::EventFd)?);
+        let server = Server {
+            mmio: Arc::clone(&mmio),
+            work: mine,
+            streams: Streams::new(Arc::clone(&epoll), LISTENER, &config.path),
+            epoll,
+            listener: self.listener,
+            clients: Clients::default(),
+            turned_away: LogLimit::default(),
+            record: self.monitor.0,
+        };
+        let thread = DeviceThread::start("vsock", move |ending| {
+            if let Err(error) = server.run(ending) {
+                log::error!("The socket device isn't served any more: {error}");
+            }
+        });
+        Ok(Assembled {
+            registers: mmio,
+            threads: vec![thread.map_err(MachineError::DeviceThread)?],
+        })
+    }
+}
+
+/// What the thread of the device works with.
+struct Server {
+    mmio: Arc<VirtioMmio<Vsock<HostStream>>>,
+    work: EventFd,
+    epoll: Arc<Epoll>,
+    streams: Streams,
+    listener: HostListener,
+    clients: Clients,
+    turned_away: LogLimit,
+    record: Arc<Mutex<VsockRecord>>,
+}
+
+impl Server {
+    fn run(mut self, ending: &Ending) -> io::Result<()> {
+        let sources = [
+            (ENDING, ending.event().as_raw_fd()),
+            (WORK, self.work.as_raw_fd()),
+            (LISTENER, self.listener.as_fd().as_raw_fd()),
+        ];
+        for (name, descriptor) in sources {
+            let event = EpollEvent::new(EventSet::IN, name);
+            self.epoll.ctl(ControlOperation::Add, descriptor, event)?;
+        }
+        let mut events = [EpollEvent::default(); BATCH];
+        loop {
+            let more = self.serve();
+            let count = match self.epoll.wait(if more { 0 } else { -1 }, &mut events) {
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+                Err(error) => return Err(error),
+            };
+            for event in events.iter().take(count) {
+                match event.data() {
+                    ENDING => return Ok(()),
+                    WORK => {
+                        // Somebody else can't have read it.
+                        let _ = self.work.read();
+                    }
+                    LISTENER => self.admit(),
+                    name => self.ready(name, event.event_set()),
+                }
+            }
+        }
+    }
+
+    /// Serves the device, for a bounded time; true if there is more to do.
+    fn serve(&mut self) -> bool {
+        let (record, turned_away) = (&self.record, self.clients.turned_away);
+        let streams = &mut self.streams;
+        self.mmio.with(|transport, memory| {
+            let more = transport.serve(memory, streams);
+            note(record, transport, turned_away);
+            more
+        })
+    }
+
+    /// Takes one client; when more wait, the listener says so again.
+    fn admit(&mut self) {
+        let admitted = match self.listener.accept() {
+            Ok(client) => check_user(&client).and_then(|()| {
+                let stream = self.streams.add(client);
+                stream.map_err(|error| format!("it cannot be waited for: {error}"))
+            }),
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
+            Err(errno) => Err(errno.to_string()),
+        };
+        match admitted {
+            Ok(stream) => self.clients.add(stream),
+            Err(reason) => {
+                self.clients.turned_away += 1;
+                if let Some(more) = self.turned_away.take() {
+                    log::warn!("--vsock: client turned away: {reason}{more}");
+                }
+            }
+        }
+    }
+
+    /// The stream with this name has become ready for something.
+    fn ready(&mut self, name: u64, events: EventSet) {
+        if self.clients.has(name) {
+            let Some((stream, port)) = self.clients.request(name) else {
+                return;
+            };
+            (self.mmio).with(|transport, _| transport.accept(stream, port));
+        }
+        let gone = EventSet::HANG_UP | EventSet::ERROR;
+        let ready = Readiness {
+            input: events.intersects(EventSet::IN | EventSet::READ_HANG_UP | gone),
+            room: events.intersects(EventSet::OUT | gone),
+            hung_up: events.intersects(gone),
+        };
+        (self.mmio).with(|transport, _| transport.ready(name, ready));
+    }
+}
+
+fn note(
+    record: &Mutex<VsockRecord>,
+    transport: &MmioTransport<Vsock<HostStream>>,
+    turned_away: u64,
+) {
+    let mut record = lock(record);
+    let device = transport.device();
+    record.connections = device.connections();
+    record.counts = device.counts();
+    record.transport = transport.counts();
+    record.turned_away = turned_away;
+}

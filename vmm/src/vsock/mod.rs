@@ -1,0 +1,12 @@
+//! The guest's socket device: Unix sockets of the host at the other ends of its connections, and the thread that serves them.
+//!
+//! The mapping is Firecracker's: who connects to the socket and says `CONNECT PORT` is connected to that port of the guest, and a
+//! guest that connects to port P of the host is connected to who listens at the socket's path with `_P` after it.
+
+mod clients;
+mod config;
+mod device;
+mod streams;
+
+pub use config::{BadVsock, CID_MAX, CID_MIN, VsockConfig};
+pub use device::{VsockMonitor, VsockParts, VsockRecord};
