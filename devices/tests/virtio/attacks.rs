@@ -1,14 +1,12 @@
 //! Tests that a driver that violates the protocol on a port loses that port and nothing else.
 
-use super::driver::{
-    CONTROL, Descriptor, Driver, INDIRECT, MEMORY, NEEDS_RESET, NEXT, PORT_OPEN, SIZE, STATUS,
-    TRANSMIT_1, WRITE, hello, open_exclusive,
-};
+use super::console::{CONTROL, ConsoleDriver, PORT_OPEN, TRANSMIT_1, hello, open_exclusive};
+use super::driver::{Descriptor, INDIRECT, MEMORY, NEEDS_RESET, NEXT, SIZE, STATUS, WRITE};
 
 /// Damages a queue. `flags` gives the queue's direction.
-type Attack = fn(&mut Driver, usize, u16);
+type Attack = fn(&mut ConsoleDriver, usize, u16);
 
-fn one(driver: &mut Driver, queue: usize, descriptor: Descriptor) {
+fn one(driver: &mut ConsoleDriver, queue: usize, descriptor: Descriptor) {
     driver.describe(queue, 0, descriptor);
     driver.offer(queue, 0);
 }
@@ -71,8 +69,8 @@ const ATTACKS: [(&str, Attack); 12] = [
 ];
 
 /// A running driver with an open device on port 1, where a reply is due next.
-fn victim() -> Driver {
-    let mut driver = Driver::running();
+fn victim() -> ConsoleDriver {
+    let mut driver = ConsoleDriver::running();
     driver.send(TRANSMIT_1, &hello());
     driver.send(TRANSMIT_1, &open_exclusive());
     driver.serve();
@@ -109,7 +107,7 @@ fn a_bad_chain_costs_its_port_and_nothing_else() {
 #[test]
 fn a_bad_buffer_for_a_reply_costs_its_port_only() {
     for (what, attack) in ATTACKS {
-        let mut driver = Driver::new();
+        let mut driver = ConsoleDriver::new();
         driver.start();
         driver.provide(CONTROL, 4);
         for port in 1..3 {
@@ -129,7 +127,7 @@ fn a_bad_buffer_for_a_reply_costs_its_port_only() {
 fn bad_control_messages_cost_the_control_queues_alone() {
     for (queue, flags) in [(CONTROL, WRITE), (CONTROL + 1, 0)] {
         for (what, attack) in ATTACKS {
-            let mut driver = Driver::new();
+            let mut driver = ConsoleDriver::new();
             driver.start();
             for port in 1..3 {
                 driver.control(port, PORT_OPEN, 1);
@@ -151,12 +149,12 @@ fn bad_control_messages_cost_the_control_queues_alone() {
 
 #[test]
 fn short_control_messages_and_buffers_are_none() {
-    let mut driver = Driver::running();
+    let mut driver = ConsoleDriver::running();
     driver.send(CONTROL + 1, &[0; 7]);
     driver.serve();
     assert_eq!(driver.device.device().faults().control, 1);
 
-    let mut driver = Driver::new();
+    let mut driver = ConsoleDriver::new();
     driver.start();
     driver.describe(CONTROL, 0, descriptor(0x4000, 7, WRITE, 0));
     driver.offer(CONTROL, 0);
@@ -180,7 +178,7 @@ fn a_chain_of_more_than_any_frame_is_refused() {
 
 #[test]
 fn messages_about_what_is_not_there_mean_nothing() {
-    let mut driver = Driver::running();
+    let mut driver = ConsoleDriver::running();
     for port in [3, 4, 1000, u32::MAX] {
         for event in 0..10 {
             driver.control(port, event, 1);
@@ -201,10 +199,10 @@ fn messages_about_what_is_not_there_mean_nothing() {
 #[test]
 fn a_driver_that_writes_over_its_rings_changes_nothing_that_was_read() {
     // The first chain takes more than one turn; its descriptor changes in between.
-    let mut driver = Driver::running();
+    let mut driver = ConsoleDriver::running();
     driver.describe(1, 0, descriptor(0, 4 << 20, 0, 0));
     driver.offer(1, 0);
-    assert!(driver.device.serve(&driver.memory, &mut driver.backend));
+    assert!(driver.serve_once());
     driver.describe(1, 0, descriptor(u64::MAX, u32::MAX, 0xffff, 0xffff));
     driver.serve();
     assert_eq!(driver.terminal.0.lock().unwrap().shown.len(), 4 << 20);

@@ -4,8 +4,7 @@ use std::io;
 
 use kvmprof_devices::virtio::entropy::Entropy;
 
-use crate::driver::{NEEDS_RESET, STATUS};
-use crate::simple::Simple;
+use crate::driver::{Driver, NEEDS_RESET, STATUS};
 
 /// Fills with bytes that are all different from zero, and remembers how many.
 fn source(given: &mut usize) -> impl FnMut(&mut [u8]) -> io::Result<()> {
@@ -16,8 +15,8 @@ fn source(given: &mut usize) -> impl FnMut(&mut [u8]) -> io::Result<()> {
     }
 }
 
-fn driver() -> Simple<Entropy> {
-    Simple::running(Entropy::default(), 0)
+fn driver() -> Driver<Entropy> {
+    Driver::running(Entropy::default(), 0)
 }
 
 #[test]
@@ -81,7 +80,7 @@ fn a_buffer_to_read_costs_the_queue_until_a_reset() {
     driver.send(0, b"read this");
     driver.provide(0, 8);
     let memory = driver.memory.clone();
-    let serve = |driver: &mut Simple<Entropy>| {
+    let serve = |driver: &mut Driver<Entropy>| {
         driver.device.serve(&memory, &mut source(&mut 0));
     };
     serve(&mut driver);

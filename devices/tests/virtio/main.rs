@@ -2,10 +2,11 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod attacks;
+mod block;
+mod console;
 mod driver;
 mod entropy;
 mod net;
 mod ports;
 mod properties;
 mod registers;
-mod simple;

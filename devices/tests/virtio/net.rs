@@ -7,8 +7,9 @@ use kvmprof_devices::virtio::net::{FRAME_MAX, HEADER_SIZE, Link, Net, Offloads, 
 use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::driver::{Descriptor, INDIRECT, NEEDS_RESET, NEXT, STATUS, WRITE, queue_addresses};
-use crate::simple::{SIZE, Simple};
+use crate::driver::{
+    Descriptor, Driver, INDIRECT, NEEDS_RESET, NEXT, SIZE, STATUS, WRITE, queue_addresses,
+};
 
 const RECEIVE: usize = 0;
 const TRANSMIT: usize = 1;
@@ -84,14 +85,14 @@ fn received(length: usize, byte: u8) -> Vec<u8> {
 }
 
 struct Bench {
-    driver: Simple<Net>,
+    driver: Driver<Net>,
     wire: Wire,
 }
 
 impl Bench {
     fn with(offered: Offloads, features: u64) -> Self {
         Self {
-            driver: Simple::running(Net::new(MAC, offered, true), features | 1 << 5 | 1 << 16),
+            driver: Driver::running(Net::new(MAC, offered, true), features | 1 << 5 | 1 << 16),
             wire: Wire::new(),
         }
     }

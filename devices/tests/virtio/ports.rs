@@ -4,11 +4,11 @@ use kvmprof_abi::wire::Request;
 use kvmprof_devices::virtio::console::ConsoleSize;
 use vm_memory::{Bytes, GuestAddress};
 
-use super::driver::{
-    CONSOLE_PORT, CONTROL, DEVICE_READY, Descriptor, Driver, NEXT, PORT_ADD, PORT_NAME, PORT_OPEN,
-    PORT_READY, RECEIVE_1, RESIZE, STATUS, TRANSMIT_1, hello, open_exclusive, queue_addresses,
-    request,
+use super::console::{
+    CONSOLE_PORT, CONTROL, ConsoleDriver, DEVICE_READY, PORT_ADD, PORT_NAME, PORT_OPEN, PORT_READY,
+    RECEIVE_1, RESIZE, TRANSMIT_1, hello, open_exclusive, request,
 };
+use super::driver::{Descriptor, NEXT, STATUS, queue_addresses};
 
 fn message(port: u32, event: u16, value: u16) -> (u32, u16, u16, Vec<u8>) {
     (port, event, value, Vec::new())
@@ -16,7 +16,7 @@ fn message(port: u32, event: u16, value: u16) -> (u32, u16, u16, Vec<u8>) {
 
 #[test]
 fn ports_are_announced_and_named() {
-    let mut driver = Driver::new();
+    let mut driver = ConsoleDriver::new();
     driver.start();
     driver.provide(CONTROL, 16);
     driver.control(0, DEVICE_READY, 1);
@@ -40,7 +40,7 @@ fn ports_are_announced_and_named() {
 
 #[test]
 fn messages_wait_for_buffers_without_piling_up() {
-    let mut driver = Driver::new();
+    let mut driver = ConsoleDriver::new();
     driver.start();
     for _ in 0..100 {
         driver.control(0, DEVICE_READY, 1);
@@ -56,7 +56,7 @@ fn messages_wait_for_buffers_without_piling_up() {
 
 #[test]
 fn requests_are_answered_however_they_are_cut() {
-    let mut driver = Driver::running();
+    let mut driver = ConsoleDriver::running();
     // One chain of single bytes, then one for each other byte.
     let bytes = hello();
     let (first, rest) = bytes.split_at(10);
@@ -87,7 +87,7 @@ fn requests_are_answered_however_they_are_cut() {
 
 #[test]
 fn replies_wait_for_buffers() {
-    let mut driver = Driver::new();
+    let mut driver = ConsoleDriver::new();
     driver.start();
     driver.control(1, PORT_OPEN, 1);
     driver.send(TRANSMIT_1, &hello());
@@ -100,7 +100,7 @@ fn replies_wait_for_buffers() {
 
 #[test]
 fn data_sent_with_the_opening_is_read_and_data_before_it_waits() {
-    let mut driver = Driver::new();
+    let mut driver = ConsoleDriver::new();
     driver.start();
     driver.provide(RECEIVE_1, 4);
     driver.send(TRANSMIT_1, &hello());
@@ -113,7 +113,7 @@ fn data_sent_with_the_opening_is_read_and_data_before_it_waits() {
 
 #[test]
 fn closing_frees_what_was_open() {
-    let mut driver = Driver::running();
+    let mut driver = ConsoleDriver::running();
     driver.send(TRANSMIT_1, &hello());
     driver.send(TRANSMIT_1, &open_exclusive());
     driver.serve();
@@ -130,7 +130,7 @@ fn closing_frees_what_was_open() {
 
 #[test]
 fn data_sent_before_the_closing_is_handled() {
-    let mut driver = Driver::running();
+    let mut driver = ConsoleDriver::running();
     driver.send(TRANSMIT_1, &hello());
     driver.send(TRANSMIT_1, &open_exclusive());
     let command = Request::Ioctl {
@@ -150,7 +150,7 @@ fn data_sent_before_the_closing_is_handled() {
 
 #[test]
 fn a_reset_in_mid_request_frees_everything_and_a_new_driver_starts_anew() {
-    let mut driver = Driver::running();
+    let mut driver = ConsoleDriver::running();
     driver.send(TRANSMIT_1, &hello());
     driver.send(TRANSMIT_1, &open_exclusive());
     driver.send(TRANSMIT_1, &open_exclusive()[..5]);
@@ -166,7 +166,7 @@ fn a_reset_in_mid_request_frees_everything_and_a_new_driver_starts_anew() {
 
 #[test]
 fn a_reset_and_a_new_driver_between_two_turns_still_free_everything() {
-    let mut driver = Driver::running();
+    let mut driver = ConsoleDriver::running();
     driver.send(TRANSMIT_1, &hello());
     driver.send(TRANSMIT_1, &open_exclusive());
     driver.serve();
@@ -181,7 +181,7 @@ fn a_reset_and_a_new_driver_between_two_turns_still_free_everything() {
 
 #[test]
 fn a_port_with_invalid_data_is_hung_up_until_the_guest_closes() {
-    let mut driver = Driver::running();
+    let mut driver = ConsoleDriver::running();
     driver.send(TRANSMIT_1, &hello());
     driver.send(TRANSMIT_1, &open_exclusive());
     driver.serve();
@@ -214,7 +214,7 @@ fn a_port_with_invalid_data_is_hung_up_until_the_guest_closes() {
 
 #[test]
 fn a_guest_that_reads_no_replies_is_not_served_further() {
-    let mut driver = Driver::running();
+    let mut driver = ConsoleDriver::running();
     driver.send(TRANSMIT_1, &hello());
     driver.send(TRANSMIT_1, &open_exclusive());
     driver.serve();
@@ -253,7 +253,7 @@ fn a_guest_that_reads_no_replies_is_not_served_further() {
 
 #[test]
 fn the_console_carries_bytes_both_ways() {
-    let mut driver = Driver::running();
+    let mut driver = ConsoleDriver::running();
     driver.send(1, b"login: ");
     driver.terminal.0.lock().unwrap().typed = b"root\n".to_vec();
     driver.serve();
@@ -263,7 +263,7 @@ fn the_console_carries_bytes_both_ways() {
 
 #[test]
 fn the_console_hears_of_its_size() {
-    let mut driver = Driver::running();
+    let mut driver = ConsoleDriver::running();
     driver.device.device_mut().resize(ConsoleSize {
         columns: 80,
         rows: 25,
@@ -281,8 +281,8 @@ fn the_console_hears_of_its_size() {
 
 #[test]
 fn a_driver_without_multiport_has_an_open_console() {
-    let mut driver = Driver::new();
-    driver.start_with(1 << 32);
+    let mut driver = ConsoleDriver::new();
+    driver.start_with(0);
     driver.send(1, b"hello");
     driver.serve();
     assert_eq!(driver.terminal.0.lock().unwrap().shown, b"hello");
@@ -293,7 +293,7 @@ fn a_driver_without_multiport_has_an_open_console() {
 
 #[test]
 fn one_turn_is_bounded_and_others_have_theirs() {
-    let mut driver = Driver::running();
+    let mut driver = ConsoleDriver::running();
     // Each chain is 4 MiB of guest memory, and there are as many as fit.
     let endless = Descriptor {
         address: 0,
@@ -306,7 +306,7 @@ fn one_turn_is_bounded_and_others_have_theirs() {
         driver.offer(1, index);
     }
     driver.send(TRANSMIT_1, &hello());
-    assert!(driver.device.serve(&driver.memory, &mut driver.backend));
+    assert!(driver.serve_once());
     assert!(driver.terminal.0.lock().unwrap().shown.len() <= 128 << 10);
     assert_eq!(driver.received(RECEIVE_1).len(), 48);
     driver.serve();
@@ -316,7 +316,7 @@ fn one_turn_is_bounded_and_others_have_theirs() {
 
 #[test]
 fn a_queue_that_is_refilled_all_the_time_has_its_turn_and_no_more() {
-    let mut driver = Driver::running();
+    let mut driver = ConsoleDriver::running();
     let byte = Descriptor {
         address: 0,
         length: 1,
@@ -327,20 +327,20 @@ fn a_queue_that_is_refilled_all_the_time_has_its_turn_and_no_more() {
     driver.terminal.0.lock().unwrap().refilled = Some(driver.memory.clone());
     driver.offer(1, 0);
     driver.send(TRANSMIT_1, &hello());
-    assert!(driver.device.serve(&driver.memory, &mut driver.backend));
+    assert!(driver.serve_once());
     // Single bytes count for the budget, too.
     assert_eq!(driver.terminal.0.lock().unwrap().shown.len(), 64);
     assert_eq!(driver.received(RECEIVE_1).len(), 48);
     driver.control(0, PORT_OPEN, 0);
     for _ in 0..3 {
-        driver.device.serve(&driver.memory, &mut driver.backend);
+        driver.serve_once();
     }
     assert!(!driver.terminal.0.lock().unwrap().open);
 }
 
 #[test]
 fn closing_ends_though_the_guest_goes_on_sending() {
-    let mut driver = Driver::running();
+    let mut driver = ConsoleDriver::running();
     driver.control(0, PORT_OPEN, 0);
     let endless = Descriptor {
         address: 0,
@@ -354,7 +354,7 @@ fn closing_ends_though_the_guest_goes_on_sending() {
     }
     let mut turns = 0;
     while driver.take(CONTROL + 1).is_empty() {
-        driver.device.serve(&driver.memory, &mut driver.backend);
+        driver.serve_once();
         for _ in driver.take(1) {
             driver.offer(1, 0);
         }
@@ -367,7 +367,7 @@ fn closing_ends_though_the_guest_goes_on_sending() {
 #[test]
 fn a_driver_without_interrupts_gets_none() {
     const NO_INTERRUPT: u16 = 1;
-    let mut driver = Driver::running();
+    let mut driver = ConsoleDriver::running();
     driver.device.take_interrupt();
     for queue in [RECEIVE_1, TRANSMIT_1] {
         let flags = GuestAddress(queue_addresses(queue)[1]);
@@ -384,7 +384,7 @@ fn a_driver_without_interrupts_gets_none() {
 
 #[test]
 fn after_the_end_nothing_is_open() {
-    let mut driver = Driver::running();
+    let mut driver = ConsoleDriver::running();
     driver.send(TRANSMIT_1, &hello());
     driver.send(TRANSMIT_1, &open_exclusive());
     driver.serve();

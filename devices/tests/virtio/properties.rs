@@ -3,6 +3,9 @@
 use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
+use kvmprof_devices::virtio::console::Console;
+
+use super::console::ConsoleDriver;
 use super::driver::{DRIVER_OK, Driver, FEATURES_OK, MEMORY, STATUS, queue_addresses};
 
 #[derive(Clone, Debug)]
@@ -60,7 +63,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn take(driver: &mut Driver, step: Step) {
+fn take(driver: &mut ConsoleDriver, step: Step) {
     match step {
         Step::Write { offset, data } => {
             let memory = driver.memory.clone();
@@ -77,10 +80,10 @@ fn take(driver: &mut Driver, step: Step) {
                 driver.write(STATUS, 0);
             }
             driver.start();
-            driver.device.serve(&driver.memory, &mut driver.backend);
+            driver.serve_once();
         }
         Step::Serve => {
-            driver.device.serve(&driver.memory, &mut driver.backend);
+            driver.serve_once();
             driver.device.take_interrupt();
         }
     }
@@ -91,14 +94,14 @@ proptest! {
 
     #[test]
     fn a_driver_may_do_what_it_likes(steps in proptest::collection::vec(step(), 1..80)) {
-        let mut driver = Driver::new();
+        let mut driver = ConsoleDriver::new();
         for step in steps {
             take(&mut driver, step);
         }
         // A reset repairs everything.
         driver.start();
         driver.open_ports();
-        prop_assert!(driver.is_answered(super::driver::TRANSMIT_1));
+        prop_assert!(driver.is_answered(super::console::TRANSMIT_1));
     }
 
     #[test]
@@ -106,16 +109,18 @@ proptest! {
         bytes in proptest::collection::vec(any::<u8>(), 0x4000),
         queue in 4usize..6,
     ) {
-        let mut driver = Driver::running();
+        let mut driver = ConsoleDriver::running();
         driver.memory.write_slice(&bytes, GuestAddress(queue_addresses(queue)[0])).unwrap();
         for _ in 0..8 {
-            driver.device.serve(&driver.memory, &mut driver.backend);
+            driver.serve_once();
         }
-        prop_assert!(driver.is_answered(super::driver::TRANSMIT_1 + 2));
+        prop_assert!(driver.is_answered(super::console::TRANSMIT_1 + 2));
     }
 }
 
 #[test]
 fn the_rings_of_these_tests_lie_in_memory() {
-    assert!(queue_addresses(7)[3] + 16 * super::driver::BUFFER <= MEMORY);
+    let after_all = Driver::<Console>::buffer(8, 0);
+    assert!(queue_addresses(7)[3] <= Driver::<Console>::buffer(0, 0));
+    assert!(after_all <= MEMORY);
 }

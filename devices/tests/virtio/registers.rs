@@ -1,8 +1,7 @@
 //! Tests of the transport's registers.
 
-use super::driver::{
-    DRIVER_OK, Driver, FEATURES_OK, MEMORY, NEEDS_RESET, SIZE, STATUS, queue_addresses,
-};
+use super::console::ConsoleDriver;
+use super::driver::{DRIVER_OK, FEATURES_OK, MEMORY, NEEDS_RESET, SIZE, STATUS, queue_addresses};
 use kvmprof_devices::virtio::console::ConsoleSize;
 
 const INTERRUPT_STATUS: u64 = 0x60;
@@ -13,7 +12,7 @@ const CONFIGURATION_CHANGED: u32 = 2;
 
 #[test]
 fn it_is_a_console_behind_version_2() {
-    let driver = Driver::new();
+    let driver = ConsoleDriver::new();
     assert_eq!(driver.read(0), u32::from_le_bytes(*b"virt"));
     assert_eq!(driver.read(4), 2);
     assert_eq!(driver.read(8), 3);
@@ -23,7 +22,7 @@ fn it_is_a_console_behind_version_2() {
 
 #[test]
 fn features_are_offered_in_two_pages() {
-    let mut driver = Driver::new();
+    let mut driver = ConsoleDriver::new();
     let pages = [0, 1, 2].map(|page| {
         driver.write(0x14, page);
         driver.read(0x10)
@@ -33,7 +32,7 @@ fn features_are_offered_in_two_pages() {
 
 #[test]
 fn only_what_was_offered_is_agreed_on() {
-    let mut driver = Driver::new();
+    let mut driver = ConsoleDriver::new();
     assert!(driver.negotiate(1 << 32));
     assert!(driver.negotiate(1 << 32 | 0b11));
     assert!(!driver.negotiate(0b11), "a legacy driver");
@@ -44,7 +43,7 @@ fn only_what_was_offered_is_agreed_on() {
 
 #[test]
 fn features_stay_once_agreed_on() {
-    let mut driver = Driver::new();
+    let mut driver = ConsoleDriver::new();
     assert!(driver.negotiate(1 << 32));
     driver.write(0x24, 0);
     driver.write(0x20, u32::MAX);
@@ -87,7 +86,7 @@ fn a_queue_can_only_be_where_it_fits() {
         ("all at one place", 16, [descriptors; 3]),
     ];
     for (what, size, parts) in refused {
-        let mut driver = Driver::new();
+        let mut driver = ConsoleDriver::new();
         assert!(driver.negotiate(1 << 32));
         assert!(!driver.set_up(0, size, parts), "{what}");
         assert_ne!(driver.read(STATUS) & NEEDS_RESET, 0, "{what}");
@@ -101,7 +100,7 @@ fn a_queue_can_only_be_where_it_fits() {
 
 #[test]
 fn two_queues_cannot_share_memory() {
-    let mut driver = Driver::new();
+    let mut driver = ConsoleDriver::new();
     assert!(driver.negotiate(1 << 32));
     let [descriptors, available, used, other] = queue_addresses(0);
     assert!(driver.set_up(0, 16, [descriptors, available, used]));
@@ -110,7 +109,7 @@ fn two_queues_cannot_share_memory() {
 
 #[test]
 fn a_queue_that_is_ready_stays_where_it_is() {
-    let mut driver = Driver::new();
+    let mut driver = ConsoleDriver::new();
     assert!(driver.negotiate(1 << 32));
     let [descriptors, available, used, _] = queue_addresses(0);
     assert!(driver.set_up(0, 16, [descriptors, available, used]));
@@ -122,7 +121,7 @@ fn a_queue_that_is_ready_stays_where_it_is() {
 
 #[test]
 fn queues_beyond_the_last_do_not_exist() {
-    let mut driver = Driver::new();
+    let mut driver = ConsoleDriver::new();
     driver.write(0x30, 7);
     assert_eq!(driver.read(0x34), 64);
     for queue in [8, u32::MAX] {
@@ -135,7 +134,7 @@ fn queues_beyond_the_last_do_not_exist() {
 
 #[test]
 fn the_configuration_can_be_read_by_any_width_and_not_written() {
-    let mut driver = Driver::new();
+    let mut driver = ConsoleDriver::new();
     driver.device.device_mut().resize(ConsoleSize {
         columns: 80,
         rows: 25,
@@ -154,7 +153,7 @@ fn the_configuration_can_be_read_by_any_width_and_not_written() {
 
 #[test]
 fn another_size_is_another_generation_and_an_interrupt() {
-    let mut driver = Driver::running();
+    let mut driver = ConsoleDriver::running();
     driver.device.take_interrupt();
     driver.write(INTERRUPT_ACK, u32::MAX);
     let before = driver.read(GENERATION);
@@ -182,7 +181,7 @@ fn another_size_is_another_generation_and_an_interrupt() {
 
 #[test]
 fn registers_have_32_bits() {
-    let mut driver = Driver::new();
+    let mut driver = ConsoleDriver::new();
     let memory = driver.memory.clone();
     driver.device.write(STATUS, &[1], &memory);
     driver.device.write(STATUS, &[1; 8], &memory);
@@ -195,7 +194,7 @@ fn registers_have_32_bits() {
 
 #[test]
 fn a_reset_makes_everything_as_it_was() {
-    let mut driver = Driver::running();
+    let mut driver = ConsoleDriver::running();
     driver.write(STATUS, 0);
     assert_eq!(driver.read(STATUS), 0);
     assert_eq!(driver.read(INTERRUPT_STATUS), 0);

@@ -53,7 +53,7 @@ pub struct BinaryInfo {
     pub build_id: String,
     /// Its executable segments.
     pub segments: Vec<Segment>,
-    /// Where it was read: `initrd`, `page cache`, `sysroot`, `guest memory`.
+    /// Where it was read: `initrd`, `page cache`, `disk`, `sysroot`, `guest memory`.
     pub source: String,
 }
 

@@ -1,6 +1,6 @@
 //! The thread that reads files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, channel, sync_channel};
@@ -9,6 +9,7 @@ use kvmprof_recording::elf;
 use kvmprof_recording::file::BinaryInfo;
 
 use super::BinarySources;
+use super::disk_files::DiskFiles;
 use kvmprof_introspection::{Area, Backing, ProcessMap, UnwindTable, UserUnwinder};
 
 /// What mappings refer to a file by (`BinaryInfo::id`).
@@ -75,14 +76,15 @@ impl BinaryLoader {
     fn start(&mut self, sources: BinarySources) -> io::Result<()> {
         let (queue, requests) = sync_channel(QUEUE);
         let (sender, done) = channel();
-        let thread = Thread {
-            sources,
-            tables: BTreeMap::new(),
-            tables_bytes: 0,
-        };
         std::thread::Builder::new()
             .name("binaries".into())
             .spawn(move || {
+                let thread = Thread {
+                    sources,
+                    disks: DiskFiles::default(),
+                    tables: BTreeMap::new(),
+                    tables_bytes: 0,
+                };
                 thread.run(&requests, |result| {
                     // Nobody hears it when the guest has ended.
                     let _ = sender.send(result);
@@ -118,6 +120,7 @@ impl BinaryLoader {
 
 struct Thread {
     sources: BinarySources,
+    disks: DiskFiles,
     /// Of the files that have been read, if they have any.
     tables: BTreeMap<FileId, Option<Arc<UnwindTable>>>,
     tables_bytes: usize,
@@ -125,22 +128,53 @@ struct Thread {
 
 impl Thread {
     fn run(mut self, requests: &Receiver<Request>, done: impl Fn(Done)) {
-        for Request { map, files } in requests {
-            for (area, id) in map.areas.iter().zip(&files) {
-                if let Some(id) = id
-                    && !self.tables.contains_key(id)
-                    && let Some(block) = self.read(area, *id)
-                {
-                    done(Done::File(block));
+        let mut waiting = VecDeque::new();
+        loop {
+            if waiting.is_empty() {
+                match requests.recv() {
+                    Ok(request) => waiting.push_back(request),
+                    Err(_) => return,
                 }
             }
-            let mappings = map.areas.iter().zip(&files).filter_map(|(area, id)| {
-                let table = self.tables.get(id.as_ref()?)?.clone()?;
-                Some((area.begin, area.end, area.offset, table))
+            while waiting.len() < QUEUE
+                && let Ok(request) = requests.try_recv()
+            {
+                waiting.push_back(request);
+            }
+            // A process that executes what others do needn't wait for their files: many are over before those have been read.
+            waiting.retain(|request| {
+                let is_known = self.first_unknown(request).is_none();
+                if is_known {
+                    self.finish(request);
+                    done(Done::Map);
+                }
+                !is_known
             });
-            map.unwinder.put(UserUnwinder::new(mappings));
-            done(Done::Map);
+            let next = waiting.front();
+            if let Some((area, id)) = next.and_then(|request| self.first_unknown(request))
+                && let Some(block) = self.read(area, id)
+            {
+                done(Done::File(block));
+            }
         }
+    }
+
+    /// The first of a map's files that hasn't been read.
+    fn first_unknown<'r>(&self, request: &'r Request) -> Option<(&'r Area, FileId)> {
+        let mut files = request.map.areas.iter().zip(&request.files);
+        files.find_map(|(area, id)| {
+            id.filter(|id| !self.tables.contains_key(id))
+                .map(|id| (area, id))
+        })
+    }
+
+    /// Makes the unwinder of a map whose files have been read.
+    fn finish(&self, Request { map, files }: &Request) {
+        let mappings = map.areas.iter().zip(files).filter_map(|(area, id)| {
+            let table = self.tables.get(id.as_ref()?)?.clone()?;
+            Some((area.begin, area.end, area.offset, table))
+        });
+        map.unwinder.put(UserUnwinder::new(mappings));
     }
 
     /// Reads the file of `area`; the result is its block.
@@ -148,7 +182,7 @@ impl Thread {
         // Whatever comes of it, it is done once.
         self.tables.insert(id, None);
         let found = match &area.backing {
-            Backing::File(file) => self.sources.file(file)?,
+            Backing::File(file) => self.sources.file(file, &self.disks)?,
             Backing::Vdso => self.sources.vdso()?,
             Backing::Anonymous => return None,
         };

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use kvmprof_recording::{Sysroot, elf};
 
+use super::disk_files::{DiskFiles, GuestDisks};
 use super::initrd::Initrd;
 use kvmprof_introspection::{GuestKnowledge, LinuxKnowledge, MappedFile, SharedMemory};
 
@@ -25,6 +26,8 @@ pub struct BinarySources {
     initrd: Option<PathBuf>,
     /// A folder on the host with the guest's files, or some of them.
     sysroot: Option<Sysroot>,
+    /// The guest's disks.
+    disks: GuestDisks,
     /// The initial RAM disk once it was needed.
     unpacked: OnceLock<Option<Initrd>>,
 }
@@ -51,12 +54,20 @@ impl BinarySources {
             knowledge,
             initrd,
             sysroot,
+            disks: GuestDisks::default(),
             unpacked: OnceLock::new(),
         }
     }
 
+    /// Looks on these disks, too.
+    #[must_use]
+    pub fn with_disks(mut self, disks: GuestDisks) -> Self {
+        self.disks = disks;
+        self
+    }
+
     /// The contents of `file`, if they are found anywhere.
-    pub(super) fn file(&self, file: &MappedFile) -> Option<Found> {
+    pub(super) fn file(&self, file: &MappedFile, disks: &DiskFiles) -> Option<Found> {
         let linux = self.knowledge.linux()?;
         let mapped = linux.file_contents(&self.memory, &file.identity, u64::MAX);
         let on_host = || self.sysroot.as_ref()?.read(&file.path, MAX_FILE);
@@ -74,6 +85,14 @@ impl BinarySources {
                     expected
                         .is_met_by(&contents)
                         .then(|| found(contents, "initrd"))
+                })
+                .or_else(|| {
+                    if mapped.is_some() {
+                        return None;
+                    }
+                    let on_disks = disks.read(&self.disks, &file.path, MAX_FILE);
+                    let mut fitting = on_disks.into_iter().filter(|it| expected.is_met_by(it));
+                    fitting.next().map(|contents| found(contents, "disk"))
                 })
         };
         elsewhere.or_else(|| Some(found(mapped?, "page cache")))

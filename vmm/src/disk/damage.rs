@@ -17,7 +17,7 @@ use super::*;
 /// What a process runs: an image's path, the number of the first case, and how many.
 const CHILD: &str = "KVMPROF_DAMAGE_CHILD";
 const CASES: &str = "KVMPROF_DAMAGE_CASES";
-const CASES_DEFAULT: u64 = 250;
+const CASES_DEFAULT: u64 = 30;
 /// The most that a damaged image's disk is read from each side.
 const READ_MAX: u64 = 256 << 10;
 
@@ -102,11 +102,11 @@ fn damage(image: &mut [u8], random: &mut Random) {
             2 => random.next(),
             3 => old ^ 1 << random.below(64),
             4 => (random.next() % 64) * cluster,
-            5 => (random.next() % 64) * cluster | 1 << 63,
+            5 => ((random.next() % 64) * cluster) | (1 << 63),
             6 => other & !511,
             7 => other & !511 | 1 << 63,
             8 => old.wrapping_add(512 << random.below(16)),
-            _ => 1 << 62 | random.next() % (1 << 20),
+            _ => (1 << 62) | (random.next() % (1 << 20)),
         };
         let bytes = value.to_be_bytes();
         let count = if place < 160 && random.below(2) == 0 {
@@ -130,7 +130,7 @@ fn use_disk(disk: &Disk, random: &mut Random) {
             .read(&mut buffer, bytes.saturating_sub(offset + 8192));
     }
     for round in 0..40 {
-        let offset = random.next() % bytes.min(1 << 20).max(1) & !511;
+        let offset = (random.next() % bytes.clamp(1, 1 << 20)) & !511;
         let extent = Extent {
             offset,
             length: 4096,

@@ -7,6 +7,7 @@ mod error;
 mod file;
 mod image;
 mod options;
+pub mod partitions;
 mod qcow2;
 
 use std::os::unix::fs::FileTypeExt;

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -28,6 +29,8 @@ const FEATURE_NAME: u64 = 48;
 const BACKING_MAX: usize = 16;
 /// Entries of a level 1 table, as QEMU limits it: 32 MiB of it.
 const LEVEL_1_MAX: u64 = 4 << 20;
+/// Bytes of a refcount table, as QEMU limits it.
+const REFCOUNT_TABLE_MAX: u64 = 8 << 20;
 /// The bits of an entry of a level 1 table that are an offset in the file.
 const OFFSET_MASK: u64 = 0x00ff_ffff_ffff_fe00;
 
@@ -64,7 +67,7 @@ impl Qcow2Image {
         folder: Option<PathBuf>,
     ) -> Result<Self, DiskError> {
         let path = file.path().to_owned();
-        check(&file)?;
+        check(&file, writable)?;
         let refusal = Rc::default();
         let gate = BackingGate {
             disk: path.clone(),
@@ -181,7 +184,7 @@ impl Header {
 
 /// Refuses images whose tables aren't all in the file: a guest would find out late, by errors or zeroes. From now on a read
 /// of what the file lacks is an error.
-fn check(file: &HostFile) -> Result<(), DiskError> {
+fn check(file: &HostFile, writable: bool) -> Result<(), DiskError> {
     let path = file.path();
     let damaged = |what: String| DiskError::Damaged {
         path: path.to_owned(),
@@ -219,17 +222,32 @@ fn check(file: &HostFile) -> Result<(), DiskError> {
     if !inside(header.refcount_offset, refcounts) {
         return Err(damaged("its refcount table is beyond its end".to_owned()));
     }
+    if refcounts > REFCOUNT_TABLE_MAX {
+        return Err(damaged("its refcount table is too large".to_owned()));
+    }
     if header.length != 0 {
         check_extensions(file, &header)
             .map_err(DiskError::open(path))?
             .map_err(damaged)?;
     }
-    check_level_1(file, &header).map_err(|error| match error {
-        TableError::Io(source) => DiskError::open(path)(source),
-        TableError::Beyond(offset) => damaged(format!(
-            "a level 2 table at byte {offset} is beyond its end"
-        )),
-    })?;
+    let beyond = |what, table: Table| match check_offsets(file, &header, table) {
+        Err(TableError::Io(source)) => Err(DiskError::open(path)(source)),
+        Err(TableError::Beyond(offset)) => Err(damaged(format!(
+            "{what} at byte {offset} is beyond its end"
+        ))),
+        Ok(gap) => Ok(gap),
+    };
+    let level_1 = header.level_1_offset..header.level_1_offset + 8 * header.level_1_entries;
+    beyond("a level 2 table", level_1)?;
+    let refcounts = header.refcount_offset..header.refcount_offset + refcounts;
+    // Where refcounts are missing, imago (0.2.6) would look for a place for them by these same refcounts, until its stack
+    // overflows. No program makes such images, but for QEMU's when it has shrunk one.
+    if beyond("a refcount block", refcounts)? && writable {
+        return Err(damaged(
+            "its refcount table has a gap: add ,readonly, or use a copy made by qemu-img convert"
+                .to_owned(),
+        ));
+    }
     file.expect_whole_clusters(header.cluster);
     Ok(())
 }
@@ -262,30 +280,41 @@ enum TableError {
     Beyond(u64),
 }
 
-fn check_level_1(file: &HostFile, header: &Header) -> Result<(), TableError> {
+/// Where a table is in the file: entries of 8 bytes.
+type Table = Range<u64>;
+
+/// Checks that what a table's entries point to is in the file. True if its first entry points nowhere, or one that has others
+/// behind it that point somewhere.
+fn check_offsets(file: &HostFile, header: &Header, table: Table) -> Result<bool, TableError> {
     let mut chunk = vec![0; 64 << 10];
-    let mut left = usize::try_from(8 * header.level_1_entries).unwrap_or(0);
-    let mut offset = header.level_1_offset;
-    while left > 0 {
-        let step = left.min(chunk.len());
+    let end = file.length().next_multiple_of(header.cluster);
+    let (mut is_first, mut has_empty, mut has_gap) = (true, false, false);
+    let mut offset = table.start;
+    while offset < table.end {
+        let step = usize::try_from(table.end - offset)
+            .unwrap_or(usize::MAX)
+            .min(chunk.len());
         let entries = chunk.get_mut(..step).unwrap_or_default();
         file.read_at(entries, offset).map_err(TableError::Io)?;
         for entry in entries.chunks_exact(8) {
             let entry = entry
                 .first_chunk()
                 .map_or(0, |entry| u64::from_be_bytes(*entry));
-            let table = entry & OFFSET_MASK;
-            if table != 0
-                && table.saturating_add(header.cluster)
-                    > file.length().next_multiple_of(header.cluster)
-            {
-                return Err(TableError::Beyond(table));
+            let place = entry & OFFSET_MASK;
+            if place != 0 && place.saturating_add(header.cluster) > end {
+                return Err(TableError::Beyond(place));
             }
+            has_gap |= if is_first {
+                place == 0
+            } else {
+                has_empty && place != 0
+            };
+            has_empty |= place == 0;
+            is_first = false;
         }
-        left -= step;
         offset += step as u64;
     }
-    Ok(())
+    Ok(has_gap)
 }
 
 /// Decides which backing files are opened. What it refuses is kept: imago's own error would say less.
@@ -352,7 +381,7 @@ impl ImplicitOpenGate<HostFile> for BackingGate {
             .map_err(|refusal| self.keep(refusal))?;
         // What names a format that it isn't is refused by imago.
         if has_magic(&file)? {
-            check(&file).map_err(|refusal| self.keep(refusal))?;
+            check(&file, false).map_err(|refusal| self.keep(refusal))?;
         }
         Ok(file)
     }

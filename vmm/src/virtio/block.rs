@@ -5,8 +5,8 @@
 //! touches its memory any more.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::{io, mem};
 
 use kvmprof_devices::virtio::block::{
@@ -25,7 +25,8 @@ const KEPT_BUFFER: usize = 1 << 20;
 /// A disk that is to become a device.
 pub struct BlockParts {
     index: usize,
-    disk: Disk,
+    description: DiskDescription,
+    image: Arc<Image>,
     queues: u16,
     record: BlockRecord,
 }
@@ -59,10 +60,17 @@ impl BlockParts {
         };
         Self {
             index,
-            disk,
+            description: disk.description,
+            image: Arc::new(disk.image),
             queues: vcpus.clamp(1, QUEUES_MAX),
             record,
         }
+    }
+
+    /// The disk's content, for as long as its device is there.
+    #[must_use]
+    pub fn content(&self) -> Weak<Image> {
+        Arc::downgrade(&self.image)
     }
 
     /// What tells of the disk later.
@@ -74,7 +82,7 @@ impl BlockParts {
 
 impl VirtioParts for BlockParts {
     fn assemble(self: Box<Self>, memory: &GuestMemory) -> Result<Assembled, MachineError> {
-        let description = &self.disk.description;
+        let description = &self.description;
         let mut serial = [0; SERIAL_MAX];
         for (byte, given) in serial.iter_mut().zip(description.serial.bytes()) {
             *byte = given;
@@ -90,7 +98,8 @@ impl VirtioParts for BlockParts {
         let mmio = Arc::new(VirtioMmio::new(device, memory.clone(), notifications)?);
         let _ = self.record.device.set(Arc::clone(&mmio));
         let host = Arc::new(HostDisk {
-            image: self.disk.image,
+            image: self.image,
+            readonly: description.readonly,
             path: description.path.clone(),
             has_complained: AtomicBool::new(false),
         });
@@ -115,8 +124,9 @@ impl VirtioParts for BlockParts {
 
 /// The host's side of a disk. Dropped, which the last of its threads does, it is closed.
 struct HostDisk {
-    image: Image,
+    image: Arc<Image>,
     path: PathBuf,
+    readonly: bool,
     has_complained: AtomicBool,
 }
 
@@ -149,6 +159,21 @@ impl HostDisk {
         if !self.has_complained.swap(true, Ordering::Relaxed) {
             log::error!(
                 "The disk {} has failed a request, which the guest sees: {error}",
+                self.path.display()
+            );
+        }
+    }
+}
+
+impl Drop for HostDisk {
+    /// Whoever reads the image at this moment may be ended before it is closed.
+    fn drop(&mut self) {
+        if self.readonly {
+            return;
+        }
+        if let Err(error) = self.image.flush() {
+            log::error!(
+                "The disk {} isn't all written: {error}",
                 self.path.display()
             );
         }

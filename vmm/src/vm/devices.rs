@@ -1,6 +1,7 @@
 //! The virtio devices that a guest is started with.
 
 use super::{VmConfig, VmError};
+use crate::binaries::GuestDisks;
 use crate::disk::{DISKS_MAX, Disk, DiskError, DiskOptions};
 use crate::machine::VirtioDevices;
 use crate::network::Network;
@@ -9,14 +10,14 @@ use crate::share;
 use crate::virtio::{BlockParts, ConsolePorts, EntropySource, VirtioParts};
 use crate::vsock::VsockParts;
 
-/// The devices that `config` asks for, those of `console` first, and what shows what happens on them.
+/// The devices that `config` asks for, those of `console` first, what shows what happens on them, and the disks.
 ///
 /// # Errors
 /// An image, an end of a network or a socket's path can't be used.
 pub(super) fn virtio_devices(
     config: &VmConfig,
     console: Option<ConsolePorts>,
-) -> Result<(VirtioDevices, DeviceMonitors), VmError> {
+) -> Result<(VirtioDevices, DeviceMonitors, GuestDisks), VmError> {
     let disks = open_disks(&config.disks, config.machine.cpus)?;
     let shares = share::open_all(&config.shares, config.virtiofsd.as_deref())?;
     let networks: Result<Vec<_>, _> = config.networks.iter().map(Network::connect).collect();
@@ -28,6 +29,9 @@ pub(super) fn virtio_devices(
         networks: networks.iter().map(Network::monitor).collect(),
         vsock: vsock.as_ref().map(VsockParts::monitor),
         entropy: Some(entropy.monitor()),
+    };
+    let contents = GuestDisks {
+        images: disks.iter().map(BlockParts::content).collect(),
     };
     let mut others: Vec<Box<dyn VirtioParts>> = Vec::new();
     for disk in disks {
@@ -43,7 +47,7 @@ pub(super) fn virtio_devices(
         others.push(Box::new(vsock));
     }
     others.push(Box::new(entropy));
-    Ok((VirtioDevices { console, others }, monitors))
+    Ok((VirtioDevices { console, others }, monitors, contents))
 }
 
 fn open_disks(options: &[DiskOptions], vcpus: u16) -> Result<Vec<BlockParts>, DiskError> {

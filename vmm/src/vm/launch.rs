@@ -115,7 +115,7 @@ impl Vm {
         };
         let ports = ConsolePorts::new(hvc.as_ref(), config.guest_access, hello);
         let ports = ports.map_err(VmError::host("an eventfd"))?;
-        let (virtio, monitors) = virtio_devices(&config, ports)?;
+        let (virtio, monitors, disks) = virtio_devices(&config, ports)?;
         let machine = Machine::build(&kvm, &config.machine, output, virtio)?;
         let sysroot = config.sysroot.as_deref().map(open_sysroot).transpose()?;
         let knowledge = Arc::new(known_at_once(config.knowledge, &machine.image)?);
@@ -195,7 +195,8 @@ impl Vm {
                 Arc::clone(&knowledge),
                 config.machine.initrd,
                 sysroot,
-            ),
+            )
+            .with_disks(disks),
             recorder,
         };
         let events = thread::Builder::new()

@@ -10,12 +10,18 @@ sync
 echo 3 >/proc/sys/vm/drop_caches
 echo "fetched $(sha256sum </root/file | cut -d ' ' -f 1)"
 rm /root/file
+echo "received $(nstat --zeros --noupdate TcpInSegs TcpInErrs TcpInCsumErrors TcpExtTCPOFOQueue TcpExtTCPDSACKOldSent |
+    sed -n 's/^\(Tcp[^ ]*\) *\([0-9]*\) .*/\1 \2/p' | tr '\n' ' ')"
 
+# What this costs is counted around it.
+echo 'fio waits'
+read -r _
 # Verified random writes: each block is read back, and its checksum compared.
 fio --name=verified --directory=/root --size=16m --bs=4k --rw=randwrite --ioengine=libaio --iodepth=8 --direct=1 \
     --verify=crc32c --verify_fatal=1 --do_verify=1 --fsync=64 --eta=never --output=/root/fio.json --output-format=json
 echo "verified $(grep -o '"total_err" : [0-9]*\|"error" : [0-9]*' /root/fio.json | sort -u | tr '\n' ' ')"
 rm /root/verified*
+echo 'fio is done'
 echo "failed units: $(systemctl --failed --plain --no-legend | tr '\n' ' ')"
 grep -E 'virtio[0-9]' /proc/interrupts | sed 's/  */ /g; s/^/interrupts /'
 echo "checks passed"

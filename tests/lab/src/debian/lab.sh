@@ -4,6 +4,7 @@
 cpus=$1 memory=$2 bytes=$3 networks=$4 recording=$5
 if [ "$recording" ]; then set -- --record "$LAB_OUT/$recording"; else set --; fi
 
+mount -t debugfs none /sys/kernel/debug
 head -c "$bytes" /dev/urandom >/run/www/file
 cp /lab/checks /run/www/checks
 sha256sum </run/www/file | cut -d ' ' -f 1 >"$LAB_OUT/file.sum"
@@ -18,19 +19,30 @@ fail() {
     exit "$result"
 }
 
-# says WORD: waits until the console has a line that begins so.
+# says WORD: waits until the console has a line that begins so, and ends the script when a check has failed.
 says() {
     until grep -q "^$1" "$console"; do
         if [ ! -e "/proc/$machine/exe" ]; then
             grep -q "^$1" "$console" && return
             wait $machine
-            fail 99 "kvmprof ended with status $? before its guest said: $1"
+            status=$?
+            [ $status != 3 ] || fail 103 "the guest has crashed, which happens in emulation"
+            fail 99 "kvmprof ended with status $status before its guest said: $1"
         fi
+        grep -q '^checks failed' "$console" && fail 97 "a check has failed on the network $name"
         usleep 200000
     done
 }
 
 tell() { echo "$*" >&3; }
+
+# requests: how many the guest's disk has performed.
+requests() {
+    kvmprof status --socket /run/kvmprof.sock --json |
+        sed 's/.*"disks":\[{[^]]*"flushes":\([0-9]*\),[^]]*"reads":\([0-9]*\),[^]]*"writes":\([0-9]*\),.*/\1 + \2 + \3/'
+}
+
+exits() { cat /sys/kernel/debug/kvm/exits; }
 
 # run NAME HOST ARGUMENT...: boots, logs in, has the checks run, and shuts down.
 run() {
@@ -52,7 +64,13 @@ run() {
     tell root
     says '.*root@debian:~# '
     tell "wget -q -O checks http://$host:8080/checks && sh checks $host || echo checks failed"
-    says 'checks '
+    says 'fio waits'
+    exits_before=$(exits) requests_before=$(($(requests)))
+    tell go
+    says 'fio is done'
+    exits=$(($(exits) - exits_before)) requests=$(($(requests) - requests_before))
+    echo "$exits exits, $requests requests" >"$LAB_OUT/$name.fio"
+    says 'checks passed'
     kvmprof status --socket /run/kvmprof.sock --json >"$LAB_OUT/$name.status.json"
     tell shutdown now
     wait $machine
@@ -60,7 +78,6 @@ run() {
     kill $shown
     echo $status >"$LAB_OUT/$name.status"
     [ $status = 0 ] || fail 98 "kvmprof ended with status $status: $(cat "$LAB_OUT/$name.stderr")"
-    grep -q '^checks passed' "$console" || fail 97 "not all checks have passed on the network $name"
     grep -q "^fetched $(cat "$LAB_OUT/file.sum")" "$console" || fail 96 "what was fetched isn't the file"
 }
 
@@ -79,4 +96,5 @@ for network in $networks; do
     esac
     set --
 done
+for network in $networks; do echo "fio, network $network: $(cat "$LAB_OUT/$network.fio")"; done
 [ -z "$recording" ] || kvmprof report --sort total "$LAB_OUT/$recording"

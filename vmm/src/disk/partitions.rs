@@ -1,0 +1,98 @@
+//! Where file systems may begin on a disk: at its start, and at its partitions', by the tables of MBR and GPT (UEFI
+//! specification, section 5).
+
+use std::io;
+use std::ops::Range;
+
+use kvmprof_devices::virtio::block::SECTOR;
+
+use super::Image;
+
+/// Bytes of a sector.
+const SECTOR_BYTES: usize = 512;
+const _: () = assert!(SECTOR_BYTES as u64 == SECTOR);
+/// Where the first sector has its partitions, how many, and the bytes of each.
+const MBR_AT: usize = 446;
+const MBR_COUNT: usize = 4;
+const MBR_ENTRY: usize = 16;
+/// What ends the first sector.
+const MBR_SIGNATURE: [u8; 2] = [0x55, 0xaa];
+/// The type of a partition that stands for a GPT.
+const MBR_PROTECTIVE: u8 = 0xee;
+const GPT_SIGNATURE: [u8; 8] = *b"EFI PART";
+/// Most entries of a GPT that are looked at, and the most bytes of each.
+const GPT_COUNT: u32 = 128;
+const GPT_ENTRY: u32 = 1024;
+
+/// The bytes of the whole disk, and then of each partition; logical partitions of an MBR aren't among them.
+///
+/// # Errors
+/// The disk can't be read.
+pub fn places(image: &Image) -> io::Result<Vec<Range<u64>>> {
+    let bytes = image.bytes();
+    let mut places = vec![Range {
+        start: 0,
+        end: bytes,
+    }];
+    if bytes < 3 * SECTOR {
+        return Ok(places);
+    }
+    let mut first = [0; SECTOR_BYTES];
+    image.read(&mut first, 0)?;
+    if !first.ends_with(&MBR_SIGNATURE) {
+        return Ok(places);
+    }
+    let entries = first.get(MBR_AT..).unwrap_or_default();
+    let entries = entries.chunks_exact(MBR_ENTRY).take(MBR_COUNT);
+    for entry in entries {
+        match entry.get(4) {
+            None | Some(0) => {}
+            Some(&MBR_PROTECTIVE) => gpt(image, &mut places)?,
+            Some(_) => {
+                let (start, sectors) = (word(entry, 8).into(), word(entry, 12).into());
+                places.extend(place(bytes, start, sectors));
+            }
+        }
+    }
+    Ok(places)
+}
+
+fn gpt(image: &Image, places: &mut Vec<Range<u64>>) -> io::Result<()> {
+    let mut header = [0; SECTOR_BYTES];
+    image.read(&mut header, SECTOR)?;
+    let (count, size) = (word(&header, 80), word(&header, 84));
+    if !header.starts_with(&GPT_SIGNATURE) || !(128..=GPT_ENTRY).contains(&size) {
+        return Ok(());
+    }
+    let table = long(&header, 72).saturating_mul(SECTOR);
+    let mut entry = vec![0; usize::try_from(size).unwrap_or(0)];
+    for index in 0..u64::from(count.min(GPT_COUNT)) {
+        let at = table.saturating_add(index * u64::from(size));
+        if at.saturating_add(size.into()) > image.bytes() {
+            break;
+        }
+        image.read(&mut entry, at)?;
+        let is_used = entry.iter().take(16).any(|byte| *byte != 0);
+        let (first, last) = (long(&entry, 32), long(&entry, 40));
+        if is_used && let Some(sectors) = last.checked_sub(first) {
+            places.extend(place(image.bytes(), first, sectors.saturating_add(1)));
+        }
+    }
+    Ok(())
+}
+
+/// A partition that is within the disk.
+fn place(bytes: u64, start: u64, sectors: u64) -> Option<Range<u64>> {
+    let begin = start.checked_mul(SECTOR)?;
+    let end = sectors.checked_mul(SECTOR)?.checked_add(begin)?;
+    (begin != 0 && begin < end && end <= bytes).then_some(begin..end)
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    let field = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    u32::from_le_bytes(*field.unwrap_or(&[0; 4]))
+}
+
+fn long(bytes: &[u8], at: usize) -> u64 {
+    u64::from(word(bytes, at)) | u64::from(word(bytes, at + 4)) << 32
+}
