@@ -143,6 +143,7 @@ impl Machine {
             guest_access: GuestAccess::None,
             networks: Vec::new(),
             vsock: None,
+            balloon: false,
             hz: clock.hz,
             clock_source: clock.source,
             jitter: clock.jitter,

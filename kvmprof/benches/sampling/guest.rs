@@ -74,6 +74,7 @@ impl Guest {
             guest_access: GuestAccess::None,
             networks: Vec::new(),
             vsock: None,
+            balloon: false,
             hz: START_HZ,
             clock_source: source,
             jitter: false,

@@ -82,6 +82,10 @@ pub struct RunArguments {
     /// such as passt listens; with ,mac=ADDRESS to give it an address. Several are possible
     #[arg(long = "net", value_name = "END[,mac=ADDRESS]")]
     networks: Vec<NetworkConfig>,
+    /// Give the guest a memory balloon: memory that it doesn't need goes back to the host, and the status has what it says of
+    /// its memory
+    #[arg(long)]
+    balloon: bool,
     /// A socket device (vsock) for connections between the guest, whose address is CID (3 or more), and Unix sockets of the
     /// host: PATH for connections to the guest, PATH_PORT for the guest's own
     #[arg(long, value_name = "CID,socket=PATH")]
@@ -181,6 +185,7 @@ impl RunArguments {
             console: self.console.clone(),
             guest_access: self.guest_access,
             networks: self.networks.clone(),
+            balloon: self.balloon,
             vsock: self.vsock.clone(),
             hz: self.hz,
             clock_source: self.clock.source,

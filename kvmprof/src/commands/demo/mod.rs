@@ -104,6 +104,7 @@ impl DemoArguments {
             guest_access: GuestAccess::None,
             networks: Vec::new(),
             vsock: None,
+            balloon: false,
             hz: self.hz,
             clock_source: self.clock.source,
             jitter: self.clock.jitter,
