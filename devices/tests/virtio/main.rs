@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod attacks;
+mod balloon;
 mod driver;
 mod entropy;
 mod net;
@@ -9,3 +10,4 @@ mod ports;
 mod properties;
 mod registers;
 mod simple;
+mod vsock;

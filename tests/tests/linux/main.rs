@@ -5,6 +5,7 @@ mod agent;
 mod attach;
 mod console;
 mod control;
+mod devices;
 mod disks;
 mod ends;
 mod events;
