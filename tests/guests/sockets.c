@@ -2,19 +2,17 @@
  * Moves bytes both ways between standard input and output and a stream socket:
  * sockets connect ADDRESS, or sockets listen ADDRESS for one connection. An
  * address is vsock:CID:PORT or unix:PATH. At the input's end the socket's
- * direction is ended; the program ends when the other one has.
+ * direction is ended; the program ends when both have.
  */
 #define _GNU_SOURCE
 #include <sys/socket.h>
 #include <linux/vm_sockets.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
-
-static char buffer[2][65536];
 
 static int fail(const char *what)
 {
@@ -55,51 +53,43 @@ static int open_socket(int listening, const char *text)
     return accept(socket_, NULL, NULL);
 }
 
-/* Moves what there is: 0 at the end, -1 after an error. */
-static ssize_t move(int from, int to, char *bytes)
+/* Moves bytes until the end; 0, or 1 after an error. */
+static int move(int from, int to, const char *what)
 {
-    ssize_t length = read(from, bytes, sizeof(buffer[0]));
+    static char bytes[65536];
+    ssize_t length;
 
-    for (ssize_t done = 0; done < length;) {
-        ssize_t written = write(to, bytes + done, (size_t)(length - done));
-        if (written < 0)
-            return -1;
-        done += written;
+    while ((length = read(from, bytes, sizeof(bytes))) > 0) {
+        for (ssize_t done = 0; done < length;) {
+            ssize_t written = write(to, bytes + done, (size_t)(length - done));
+            if (written < 0)
+                return fail(what);
+            done += written;
+        }
     }
-    return length;
+    return length < 0 ? fail(what) : 0;
 }
 
 int main(int count, char **arguments)
 {
-    int connection, input_open = 1;
+    int connection, status, sent = 0;
+    pid_t sender;
 
     if (count != 3)
         return 2;
     connection = open_socket(strcmp(arguments[1], "listen") == 0, arguments[2]);
     if (connection < 0)
         return fail(arguments[1]);
-    for (;;) {
-        struct pollfd polls[2] = {
-            { .fd = connection, .events = POLLIN },
-            { .fd = input_open ? 0 : -1, .events = POLLIN },
-        };
-        if (poll(polls, 2, -1) < 0)
-            return fail("poll");
-        if (polls[0].revents != 0) {
-            ssize_t moved = move(connection, 1, buffer[0]);
-            if (moved < 0)
-                return fail("receive");
-            if (moved == 0)
-                return 0;
-        }
-        if (polls[1].revents != 0) {
-            ssize_t moved = move(0, connection, buffer[1]);
-            if (moved < 0)
-                return fail("send");
-            if (moved == 0) {
-                input_open = 0;
-                shutdown(connection, SHUT_WR);
-            }
-        }
+    /* A process for each direction: neither waits for the other one. */
+    sender = fork();
+    if (sender < 0)
+        return fail("fork");
+    if (sender == 0) {
+        status = move(0, connection, "send");
+        shutdown(connection, SHUT_WR);
+        return status;
     }
+    status = move(connection, 1, "receive");
+    waitpid(sender, &sent, 0);
+    return status != 0 || sent != 0;
 }

@@ -16,7 +16,7 @@ sockets connect vsock:2:99 </dev/null 2>&1 | sed 's/^/nobody: /'
 
 # And of one that is made to it.
 sockets listen vsock:4294967295:52 </run/out >/run/in 2>/run/listening &
-until grep -q listening /run/listening; do usleep 20000; done
+until grep -qs listening /run/listening; do usleep 20000; done
 echo "listening"
 wait $!
 echo "served $(sha256sum </run/in | cut -d ' ' -f 1)"
