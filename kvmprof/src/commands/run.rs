@@ -96,6 +96,10 @@ pub struct RunArguments {
     /// The program virtiofsd, which serves shared folders, if not the one in PATH or where distributions put it
     #[arg(long, value_name = "PATH")]
     virtiofsd: Option<PathBuf>,
+    /// Give the guest a memory balloon: memory that it doesn't need goes back to the host, and the status has what it says of
+    /// its memory
+    #[arg(long)]
+    balloon: bool,
     /// A socket device (vsock) for connections between the guest, whose address is CID (3 or more), and Unix sockets of the
     /// host: PATH for connections to the guest, PATH_PORT for the guest's own
     #[arg(long, value_name = "CID,socket=PATH")]
@@ -211,6 +215,7 @@ impl RunArguments {
                 .chain(self.root.share())
                 .collect(),
             virtiofsd: self.virtiofsd.clone(),
+            balloon: self.balloon,
             vsock: self.vsock.clone(),
             hz: self.hz,
             clock_source: self.clock.source,

@@ -6,6 +6,7 @@ mod attach;
 mod console;
 mod control;
 mod debian;
+mod devices;
 mod disks;
 mod ends;
 mod events;
