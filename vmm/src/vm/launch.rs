@@ -30,8 +30,8 @@ use crate::kernel_events;
 use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_kvm};
 use crate::network::NetworkConfig;
 use crate::profiler::{
-    ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, OnVcpus, Profiler, RecordPlan,
-    recording_info,
+    ClockPlan, DeviceMonitors, FileRecorder, GuestDevices, MachineInfo, OnVcpus, Profiler,
+    RecordPlan, recording_info,
 };
 use crate::share::ShareOptions;
 use crate::vcpu::{
@@ -448,11 +448,12 @@ impl EventThread {
         let backend: Rc<RefCell<dyn Backend>> = profiler.clone();
         let socket = self
             .listener
-            .map(|listener| HostSocket::new(listener, self.hello, Rc::clone(&backend)))
+            .map(|listener| HostSocket::new(listener, self.hello, backend))
             .transpose()?;
         let devices = self.devices;
+        let for_guest = Rc::new(RefCell::new(GuestDevices(Rc::clone(&profiler))));
         let ports = (devices.virtio_console())
-            .map(|device| ConsoleService::new(Arc::clone(device), backend, self.guest_access));
+            .map(|device| ConsoleService::new(Arc::clone(device), for_guest, self.guest_access));
         let mut subscribers: Vec<Box<dyn MutEventSubscriber>> = Vec::new();
         if let Some(console) = self.console {
             subscribers.push(Box::new(console));
