@@ -55,7 +55,7 @@ enum Command {
     ///
     /// Boots an unmodified Linux bzImage, or another kernel in an ELF file. The clock runs only while pcs is open, a minor
     /// of prf is on, or a recording is made.
-    Run(run::RunArguments),
+    Run(Box<run::RunArguments>),
     /// Profile a guest that another program runs, such as QEMU
     ///
     /// Serves the same socket as kvmprof run, but profil, pmc and control, without the guest's or the VMM's help. Each vCPU's thread
@@ -105,7 +105,7 @@ impl Program for Arguments {
 
     fn chosen(&self) -> &dyn command_line::Command {
         match &self.command {
-            Command::Run(arguments) => arguments,
+            Command::Run(arguments) => arguments.as_ref(),
             Command::Attach(arguments) => arguments,
             Command::Demo(arguments) => arguments,
             Command::List(arguments) => arguments,

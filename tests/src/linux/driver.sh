@@ -11,7 +11,8 @@ start() {
     # Open for writing too, so that the guest's input never ends.
     exec 3<>"/run/$name.input"
     : >"$console"
-    kvmprof run --socket "$socket" --console stdio "$@" \
+    case " $* " in *" --console "*) ;; *) set -- --console stdio "$@" ;; esac
+    kvmprof run --socket "$socket" "$@" \
         <"/run/$name.input" >"$console" 2>"$LAB_OUT/$name.stderr" 3>&- &
     machine=$!
     until [ -S "$socket" ] || is_over; do usleep 10000; done

@@ -18,10 +18,11 @@ list() { (cd "$1" && find . -exec stat -c '%n %s %Y %Z' {} + | sort); }
 
 start folder --kernel /lab/vmlinuz-6.12 --initrd /lab/guest.cpio --memory 256M --cpus 2 --jitter \
     --cmdline "console=ttyS0 quiet panic=-1 nowatchdog" --virtiofsd /run/jailed-virtiofsd \
-    --share /run/work=work --share /run/other=other,readonly --record "$LAB_OUT/folder.kvmprof"
+    --share /run/work=work --share /run/other=other,readonly
 says "calls runs"
-gathered_before=$(count)
+record folder.kvmprof
 sampled 300
+stop_recording
 tell on
 says "may be killed"
 serving=$(daemons /run/work)
@@ -44,35 +45,40 @@ kvmprof report --json "$LAB_OUT/folder.kvmprof" >"$LAB_OUT/folder.json"
 list /run/root >/run/before
 start root --kernel /lab/vmlinuz-6.1 --memory "$(cat /lab/memory)" --cpus 2 --jitter --modules /lab/modules \
     --cmdline "console=ttyS0 quiet panic=-1 nowatchdog" --virtiofsd /run/jailed-virtiofsd --sysroot /run/empty \
-    --root /run/root --record "$LAB_OUT/root.kvmprof" --exec '
+    --root /run/root --exec '
         tty; nproc
         free -m | while read -r name total _; do [ "$name" = Mem: ] && echo "memory $total"; done
         mount
         touch /new && rm /bin/tty && echo "changed"
-        cat /bin/calls >/dev/null
         calls & calls=$!
+        cat /bin/calls >/dev/null
         echo "calls runs"
         read -r word
         kill $calls
         exit 7'
 says "calls runs"
-gathered_before=$(count)
+record root.kvmprof
 sampled 300
+stop_recording
 tell on
 ended
 list /run/root >/run/after
 cmp /run/before /run/after && touch "$LAB_OUT/unchanged"
 kvmprof report --json "$LAB_OUT/root.kvmprof" >"$LAB_OUT/root.json"
 
-# A shell on the console. Its Ctrl-C is its own, and so is its status.
+# A shell on the console. Its Ctrl-C is its own, and so is its status. What it runs has names by the folder.
 start shell --kernel /lab/vmlinuz-6.1 --memory 256M --modules /lab/modules --console hvc \
-    --cmdline "console=hvc0 quiet panic=-1 nowatchdog" --virtiofsd /run/jailed-virtiofsd --root /run/root,rw
-tell 'echo "shell on $(tty)"; echo by the guest >/by-guest; sleep 100000; echo not here'
+    --cmdline "console=hvc0 quiet panic=-1 nowatchdog" --virtiofsd /run/jailed-virtiofsd --root /run/root,rw \
+    --record "$LAB_OUT/shell.kvmprof" --jitter
+tell 'calls & echo "shell on $(tty)"; echo by the guest >/by-guest; sleep 100000; echo not here'
 says "shell on /dev/hvc0"
+gathered_before=$(count)
+sampled 300
 printf '\003' >&3
 tell 'echo after; exit 3'
 says after
 ended
+kvmprof report --json "$LAB_OUT/shell.kvmprof" >"$LAB_OUT/shell.json"
 cp /run/root/by-guest "$LAB_OUT/"
 
 # What serves the folder ends with kvmprof, however that does.

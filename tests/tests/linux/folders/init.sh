@@ -15,9 +15,9 @@ mkdir /rw/folder && echo "from the guest" >/rw/folder/file && mv /rw/folder/file
 for change in "touch /ro/new" "rm /ro/file" "chmod 777 /ro/file"; do
     $change 2>/dev/null || echo "refused: $change"
 done
-# The kernel keeps what was read once.
-cat /rw/calls >/dev/null
 /rw/calls & calls=$!
+# The kernel keeps what is read, until the file is opened once more.
+cat /rw/calls >/dev/null
 echo "calls runs"
 read -r _
 kill $calls
