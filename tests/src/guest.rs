@@ -72,12 +72,34 @@ impl Guest {
     /// # Panics
     /// When the program can't be started.
     pub fn launch<S: AsRef<OsStr>>(boot: Boot, options: impl IntoIterator<Item = S>) -> Self {
+        Self::launch_with_memory(boot, "64M", options)
+    }
+
+    /// As [`Guest::start`], with this `--memory`.
+    ///
+    /// # Panics
+    /// When it ends instead.
+    pub fn start_with_memory<S: AsRef<OsStr>>(
+        boot: Boot,
+        memory: &str,
+        options: impl IntoIterator<Item = S>,
+    ) -> Self {
+        let mut guest = Self::launch_with_memory(boot, memory, options);
+        guest.until_it_answers();
+        guest
+    }
+
+    fn launch_with_memory<S: AsRef<OsStr>>(
+        boot: Boot,
+        memory: &str,
+        options: impl IntoIterator<Item = S>,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let kernel = write_kernel(boot, folder.path());
         let console = format!("file:{}", folder.path().join("console").display());
         let mut command = Command::new(kvmprof());
         command
-            .args(["run", "--memory", "64M", "--cmdline"])
+            .args(["run", "--memory", memory, "--cmdline"])
             .arg(boot.command_line())
             .args(["--console", &console])
             .arg("--kernel")

@@ -145,6 +145,7 @@ impl Machine {
             shares: Vec::new(),
             virtiofsd: None,
             vsock: None,
+            balloon: false,
             hz: clock.hz,
             clock_source: clock.source,
             jitter: clock.jitter,

@@ -7,6 +7,9 @@ pub const SLEEP_CONTROL_PORT: u16 = 0x600;
 pub const SLEEP_STATUS_PORT: u16 = 0x601;
 /// I/O port of the ACPI reset register.
 pub const RESET_PORT: u16 = 0x602;
+/// I/O port on which a guest says how what it was started for has ended: a byte, as exit statuses of programs are. It is of
+/// this machine alone; other machines have nothing there.
+pub const EXIT_STATUS_PORT: u16 = 0x604;
 /// The value that resets when written to [`RESET_PORT`].
 pub const RESET_VALUE: u8 = 1;
 /// Value of the sleep control register's SLP_TYP field that means S5, "soft off".
@@ -54,7 +57,11 @@ pub fn write(port: u16, value: u8) -> Option<PowerRequest> {
 pub fn claims(port: u16) -> bool {
     matches!(
         port,
-        SLEEP_CONTROL_PORT | SLEEP_STATUS_PORT | RESET_PORT | KEYBOARD_COMMAND_PORT
+        SLEEP_CONTROL_PORT
+            | SLEEP_STATUS_PORT
+            | RESET_PORT
+            | EXIT_STATUS_PORT
+            | KEYBOARD_COMMAND_PORT
     )
 }
 

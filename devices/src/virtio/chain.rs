@@ -76,7 +76,8 @@ impl Cursor {
                 .ok_or(QueueError::BufferOutsideMemory)?;
             transfer(address, moved, step as usize).map_err(|_| QueueError::BufferOutsideMemory)?;
             moved += step as usize;
-            self.done += step;
+            // Memory that is named may be longer than what a used element can say.
+            self.done = self.done.saturating_add(step);
             self.offset += step;
             if self.offset == piece.length {
                 self.piece += 1;
@@ -171,7 +172,7 @@ impl Reader<'_> {
         let is_output = u32::from(descriptor.flags()) & VRING_DESC_F_WRITE != 0;
         let allowed = match self.direction {
             Direction::ToDevice => !is_output,
-            Direction::ToDriver => is_output,
+            Direction::ToDriver | Direction::Memory => is_output,
             // What the device reads comes first (section 2.7.4.2).
             Direction::Request => is_output || chain.output.pieces.is_empty(),
         };
@@ -196,7 +197,7 @@ impl Reader<'_> {
             });
         }
         self.total += u64::from(descriptor.len());
-        if self.total > CHAIN_MAX {
+        if self.total > CHAIN_MAX && self.direction != Direction::Memory {
             return Err(QueueError::TooLong);
         }
         Ok(())

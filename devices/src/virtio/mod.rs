@@ -5,6 +5,7 @@
 //!
 //! Section numbers in comments are those of *Virtual I/O Device (VIRTIO) Version 1.2*.
 
+pub mod balloon;
 pub mod block;
 mod chain;
 pub mod console;
@@ -40,6 +41,9 @@ pub trait VirtioDevice {
 
     /// The device's present configuration; beyond its end it reads as zero.
     fn configuration(&self) -> Vec<u8>;
+
+    /// The driver writes `data` at `offset` of the configuration. Most devices have nothing to be written.
+    fn write_configuration(&mut self, _offset: usize, _data: &[u8]) {}
 
     /// The driver is ready and has accepted these features: queues are served from now on.
     fn driver_ok(&mut self, features: u64);

@@ -81,6 +81,8 @@ pub enum Direction {
     ToDriver,
     /// Each chain is a request, which the device reads, and then room for its answer, which it writes.
     Request,
+    /// Each chain is memory that the driver names, for the device to write or not, of any length.
+    Memory,
 }
 
 /// The driver's settings for a queue: guest-physical addresses.
@@ -316,6 +318,17 @@ impl Virtqueue {
         if let Some(chain) = &mut self.chain {
             // Nothing is moved, so that nothing fails.
             let _ = (chain.output).advance(bytes, |_, _, _| Ok::<_, QueueError>(()));
+        }
+    }
+
+    /// Passes over the next memory to write, at most `bytes` of it, and calls `each` with the pieces that it lies in.
+    pub fn take_memory(&mut self, bytes: usize, mut each: impl FnMut(GuestAddress, usize)) {
+        if let Some(chain) = &mut self.chain {
+            // Nothing is moved, so that nothing fails.
+            let _ = (chain.output).advance(bytes, |address, _, length| {
+                each(address, length);
+                Ok::<_, QueueError>(())
+            });
         }
     }
 

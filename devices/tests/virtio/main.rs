@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod attacks;
+mod balloon;
 mod block;
 mod console;
 mod driver;
@@ -10,3 +11,4 @@ mod net;
 mod ports;
 mod properties;
 mod registers;
+mod vsock;

@@ -2,7 +2,9 @@
 
 use kvmprof_vmm::clock::ClockSource;
 use kvmprof_vmm::console::Console;
+use kvmprof_vmm::disk::DiskOptions;
 use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryOptions};
+use kvmprof_vmm::network::NetworkConfig;
 use kvmprof_vmm::virtio::GuestAccess;
 use kvmprof_vmm::vm::{OnReset, Vm, VmConfig};
 use std::ops::Range;
@@ -35,6 +37,15 @@ pub struct Guest {
     _folder: tempfile::TempDir,
 }
 
+/// Devices of a guest.
+#[derive(Default)]
+pub struct Devices {
+    /// Its disks.
+    pub disks: Vec<DiskOptions>,
+    /// Its networks.
+    pub networks: Vec<NetworkConfig>,
+}
+
 /// What happened in a window of time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
@@ -59,6 +70,15 @@ pub struct Window {
 impl Guest {
     /// Starts the guest with `workload`, and waits until it counts.
     pub fn start(workload: &str, source: ClockSource) -> anyhow::Result<Self> {
+        Self::start_with(workload, source, Devices::default())
+    }
+
+    /// The same with these devices.
+    pub fn start_with(
+        workload: &str,
+        source: ClockSource,
+        devices: Devices,
+    ) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir().context("Cannot make a folder for the socket")?;
         let socket: PathBuf = folder.path().join("socket");
         let vm = Vm::start(VmConfig {
@@ -69,13 +89,14 @@ impl Guest {
                 memory: MemoryOptions::private(64 << 20),
                 cpus: 1,
             },
-            disks: Vec::new(),
+            disks: devices.disks,
             console: Console::None,
             guest_access: GuestAccess::None,
-            networks: Vec::new(),
+            networks: devices.networks,
             shares: Vec::new(),
             virtiofsd: None,
             vsock: None,
+            balloon: false,
             hz: START_HZ,
             clock_source: source,
             jitter: false,
@@ -116,7 +137,8 @@ impl Guest {
         Ok(self.counter()?.rounds)
     }
 
-    fn counter(&self) -> anyhow::Result<Counter> {
+    /// What it has counted.
+    pub fn counter(&self) -> anyhow::Result<Counter> {
         let mut bytes = vec![0; usize::try_from(self.counters.end - self.counters.start)?];
         let address = GuestAddress(self.counters.start);
         self.vm.memory().read_slice(&mut bytes, address)?;

@@ -7,6 +7,7 @@
 //! as well, without KVM.
 
 mod attached;
+mod devices;
 mod guest;
 mod lookup;
 mod start_up;
@@ -85,6 +86,7 @@ fn main() -> anyhow::Result<()> {
     attached::print()?;
     stops::print()?;
     start_up::print()?;
+    devices::print()?;
     for source in SOURCES {
         let at_1_khz = series
             .iter()

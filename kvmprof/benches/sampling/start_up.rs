@@ -1,7 +1,10 @@
 //! From exec to the guest's first byte on its serial port.
 
 use std::io::Read;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -9,30 +12,90 @@ use anyhow::{Context, ensure};
 use crate::median;
 
 const ROUNDS: usize = 21;
+/// Starts after a time in which no guest has run and nobody has sampled.
+const RESTED_ROUNDS: usize = 7;
+/// That time: the host's kernel takes back after a second what it has set up for the first user of perf events.
+const REST: Duration = Duration::from_millis(1500);
+
+/// A guest with some devices, and how long its starts have taken.
+struct Case {
+    name: &'static str,
+    arguments: Vec<String>,
+    starts: Vec<f64>,
+}
 
 /// Measures and prints, beside a program that does nothing.
 pub fn print() -> anyhow::Result<()> {
     let folder = tempfile::tempdir().context("Cannot make a folder for the guest's image")?;
     let image = folder.path().join("test.elf");
     std::fs::write(&image, kvmprof_test_guest::ELF).context("Cannot write the guest's image")?;
-    let (mut starts, mut nothings) = (Vec::new(), Vec::new());
+    let network = folder.path().join("network");
+    let _peer = UnixListener::bind(&network).context("Cannot make a socket")?;
+    let mut cases = cases(folder.path(), &network)?;
+    let mut nothings = Vec::new();
     for _ in 0..ROUNDS {
-        let mut guest = Command::new(env!("CARGO_BIN_EXE_kvmprof"));
-        guest.arg("run").arg("--kernel").arg(&image).args([
-            "--memory",
-            "64M",
-            "--cmdline",
-            "workload=poweroff",
-        ]);
-        starts.push(first_byte_ms(&mut guest)?);
+        for case in &mut cases {
+            let start = first_byte_ms(&mut guest(&image, &case.arguments))?;
+            case.starts.push(start);
+        }
         nothings.push(whole_run_ms(&mut Command::new("/bin/true"))?);
     }
+    let mut rested = Vec::new();
+    for _ in 0..RESTED_ROUNDS {
+        thread::sleep(REST);
+        rested.push(first_byte_ms(&mut guest(&image, &[]))?);
+    }
     println!(
-        "start-up, exec to the guest's first serial byte: {:.1} ms (/bin/true from exec to exit: {:.1} ms)",
-        median(&starts),
+        "start-up, exec to the guest's first serial byte (/bin/true from exec to exit: {:.1} ms):",
         median(&nothings)
     );
+    for case in cases {
+        println!("  {:<22} {:.1} ms", case.name, median(&case.starts));
+    }
+    println!("  {:<22} {:.1} ms", "after a rest", median(&rested));
     Ok(())
+}
+
+fn cases(folder: &Path, network: &Path) -> anyhow::Result<Vec<Case>> {
+    let raw = folder.join("disk");
+    let disk = std::fs::File::create(&raw).context("Cannot make a disk")?;
+    disk.set_len(16 << 20).context("Cannot make a disk")?;
+    let qcow2 = folder.join("disk.qcow2");
+    let mut make = Command::new("qemu-img");
+    make.args(["create", "-q", "-f", "qcow2"]);
+    let has_qcow2 = make.arg(&qcow2).arg("16M").status();
+    let raw = ["--disk".to_owned(), raw.display().to_string()];
+    let network = ["--net".to_owned(), format!("socket={}", network.display())];
+    let mut cases = vec![
+        ("no devices", Vec::new()),
+        ("--disk, raw", raw.to_vec()),
+        ("--net socket=", network.to_vec()),
+        ("--disk and --net", [raw, network].concat()),
+    ];
+    if has_qcow2.is_ok_and(|status| status.success()) {
+        let disk = format!("{},format=qcow2", qcow2.display());
+        cases.push(("--disk, qcow2", vec!["--disk".to_owned(), disk]));
+    } else {
+        println!("without qemu-img there is no qcow2 image to start with");
+    }
+    let cases = cases.into_iter().map(|(name, arguments)| Case {
+        name,
+        arguments,
+        starts: Vec::new(),
+    });
+    Ok(cases.collect())
+}
+
+fn guest(image: &Path, arguments: &[String]) -> Command {
+    let mut guest = Command::new(env!("CARGO_BIN_EXE_kvmprof"));
+    guest.arg("run").arg("--kernel").arg(image).args([
+        "--memory",
+        "64M",
+        "--cmdline",
+        "workload=poweroff",
+    ]);
+    guest.args(arguments);
+    guest
 }
 
 fn first_byte_ms(command: &mut Command) -> anyhow::Result<f64> {

@@ -14,6 +14,7 @@ mod profil;
 mod record;
 mod recorder;
 pub mod recordings;
+mod root;
 mod run;
 mod status;
 mod thread_panics;

@@ -1,7 +1,8 @@
 //! `kvmprof run`.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context;
 use clap::{Args, CommandFactory, ValueEnum};
@@ -10,6 +11,7 @@ use kvmprof_abi::prf::{MAX_ADDRESSES, MIN_ADDRESSES};
 use super::clock::ClockOptions;
 use super::config;
 use super::exit::{start_error, status_of_guest};
+use super::root::RootOptions;
 use super::thread_panics;
 use super::units::{parse_guest_memory, parse_stacks};
 use kvmprof_introspection::GuestKnowledge;
@@ -23,7 +25,7 @@ use kvmprof_vmm::network::NetworkConfig;
 use kvmprof_vmm::profiler::RecordPlan;
 use kvmprof_vmm::share::ShareOptions;
 use kvmprof_vmm::virtio::GuestAccess;
-use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, block_signals};
+use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd, block_signals};
 use kvmprof_vmm::vsock::VsockConfig;
 
 /// The argument of `--on-reset`.
@@ -58,6 +60,8 @@ pub struct RunArguments {
     /// The initial RAM disk
     #[arg(long, value_name = "FILE")]
     initrd: Option<PathBuf>,
+    #[command(flatten)]
+    root: RootOptions,
     /// The kernel's command line, if not console=ttyS0 (with --console hvc: console=hvc0)
     #[arg(long, value_name = "WORDS")]
     cmdline: Option<String>,
@@ -92,6 +96,10 @@ pub struct RunArguments {
     /// The program virtiofsd, which serves shared folders, if not the one in PATH or where distributions put it
     #[arg(long, value_name = "PATH")]
     virtiofsd: Option<PathBuf>,
+    /// Give the guest a memory balloon: memory that it doesn't need goes back to the host, and the status has what it says of
+    /// its memory
+    #[arg(long)]
+    balloon: bool,
     /// A socket device (vsock) for connections between the guest, whose address is CID (3 or more), and Unix sockets of the
     /// host: PATH for connections to the guest, PATH_PORT for the guest's own
     #[arg(long, value_name = "CID,socket=PATH")]
@@ -143,9 +151,13 @@ pub struct RunArguments {
 impl Command for RunArguments {
     /// Runs a guest until it ends.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let config = self.config()?;
+        let mut config = self.config()?;
         if self.print_config {
             return print_config(console);
+        }
+        let disk = self.root.make_disk(&self.kernel, &self.console)?;
+        if let Some(disk) = &disk {
+            config.machine.initrd = Some(disk.path());
         }
         block_signals().context("Cannot block signals")?;
         thread_panics::end_program();
@@ -156,9 +168,14 @@ impl Command for RunArguments {
         } else {
             None
         };
+        let devices = Arc::clone(vm.devices());
         let end = vm.join();
         drop(terminal);
-        status_of_guest(end?)
+        let end = end?;
+        match self.root.folder() {
+            Some(_) if matches!(end, VmEnd::PowerOff) => self.root.status(&devices),
+            _ => status_of_guest(end),
+        }
     }
 }
 
@@ -191,8 +208,14 @@ impl RunArguments {
             console: self.console.clone(),
             guest_access: self.guest_access,
             networks: self.networks.clone(),
-            shares: self.shares.clone(),
+            shares: self
+                .shares
+                .iter()
+                .cloned()
+                .chain(self.root.share())
+                .collect(),
             virtiofsd: self.virtiofsd.clone(),
+            balloon: self.balloon,
             vsock: self.vsock.clone(),
             hz: self.hz,
             clock_source: self.clock.source,
@@ -205,7 +228,8 @@ impl RunArguments {
                 stacks: self.stacks,
                 event: self.event,
             }),
-            sysroot: self.sysroot.clone(),
+            // What the guest runs is there, unless it comes from elsewhere; then it is seen to be another file.
+            sysroot: (self.sysroot.clone()).or_else(|| self.root.folder().map(Path::to_owned)),
             on_reset: self.on_reset.into(),
             knowledge: knowledge.map_err(usage)?,
         })

@@ -6,8 +6,9 @@ use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
 use kvmprof_recording::SamplingEvent;
 use kvmprof_recording::status::{
-    ClockStatus, ConsumerStatus, DiskStatus, MachineStatus, NetworkStatus, PcsStatus, PmcStatus,
-    PrfStatus, ProfilStatus, RecorderStatus, Status, VsockStatus,
+    BalloonStatus, ClockStatus, ConsumerStatus, DiskStatus, GuestMemoryStatus, MachineStatus,
+    NetworkStatus, PcsStatus, PmcStatus, PrfStatus, ProfilStatus, RecorderStatus, Status,
+    VsockStatus,
 };
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs};
 
@@ -104,6 +105,7 @@ fn machine_lines(machine: &MachineStatus) -> Vec<String> {
         format!("processes  {}", machine.introspection),
     ];
     lines.extend(machine.networks.iter().flat_map(network_lines));
+    lines.extend(machine.balloon.iter().flat_map(balloon_lines));
     lines.extend(machine.vsock.iter().flat_map(vsock_lines));
     if let Some(entropy) = &machine.entropy {
         lines.push(format!(
@@ -172,6 +174,40 @@ fn network_lines(network: &NetworkStatus) -> Vec<String> {
         format!(
             "           {} resets, {} refused queues, {} queue faults, {} faults of the other end",
             network.resets, network.refused_queues, network.queue_faults, network.peer_faults,
+        ),
+    ]
+}
+
+/// Also for `kvmprof control info`.
+pub(super) fn balloon_lines(balloon: &BalloonStatus) -> [String; 4] {
+    let GuestMemoryStatus {
+        total_bytes,
+        free_bytes,
+        available_bytes,
+        ..
+    } = balloon.guest;
+    let amount = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), format_memory);
+    [
+        format!(
+            "balloon    {} of {} held",
+            format_memory(balloon.held_bytes),
+            format_memory(balloon.target_bytes),
+        ),
+        format!(
+            "           the guest has {} in all, {} free, {} available",
+            amount(total_bytes),
+            amount(free_bytes),
+            amount(available_bytes),
+        ),
+        format!(
+            "           {} inflated, {} deflated, {} reported free",
+            format_memory(balloon.inflated_bytes),
+            format_memory(balloon.deflated_bytes),
+            format_memory(balloon.reported_bytes),
+        ),
+        format!(
+            "           {} resets, {} refused queues, {} queue faults, {} refused pages",
+            balloon.resets, balloon.refused_queues, balloon.queue_faults, balloon.refused_pages,
         ),
     ]
 }

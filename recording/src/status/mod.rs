@@ -10,9 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClockLedger, StackParts};
 
+mod balloon;
 mod networks;
 mod vsock;
 
+pub use balloon::{BalloonStatus, GuestMemoryStatus};
 pub use networks::{EntropyStatus, FrameCounts, NetworkStatus};
 pub use vsock::VsockStatus;
 
@@ -54,6 +56,8 @@ pub struct MachineStatus {
     pub networks: Vec<NetworkStatus>,
     /// The socket device, if it has one.
     pub vsock: Option<VsockStatus>,
+    /// The memory balloon, if it has one.
+    pub balloon: Option<BalloonStatus>,
     /// The entropy device; `None` for a guest of another program.
     pub entropy: Option<EntropyStatus>,
     /// Whether the vCPUs wait for a client to gather samples or to turn prf on.

@@ -94,6 +94,11 @@ proptest! {
             ..NetworkStatus::default()
         }];
         status.machine.entropy = Some(EntropyStatus { bytes: counts[1], ..EntropyStatus::default() });
+        status.machine.vsock = Some(VsockStatus { cid: 3, unknown: counts[2], ..VsockStatus::default() });
+        status.machine.balloon = Some(BalloonStatus {
+            guest: GuestMemoryStatus { free_bytes: Some(counts[3]), ..GuestMemoryStatus::default() },
+            ..BalloonStatus::default()
+        });
         let document = status.to_json().unwrap();
         prop_assert_eq!(Status::from_json(document.as_bytes()).unwrap(), status);
     }
@@ -163,9 +168,9 @@ fn a_document_has_this_form() {
         &format!(r#"{{"addresses":40,{account},"loaded":true,"minor":3,"name":"prf 3","on":true}},"#),
         &format!(r#"{{{account},"name":"recorder","path":"a.kvmprof","pids":[],"recording":true,"stacks":{{"kernel":true,"user":false}}}},"#),
         &format!(r#"{{{account},"name":"recorder","path":null,"pids":[7],"recording":false,"stacks":{{"kernel":true,"user":false}}}}],"#),
-        r#""machine":{"disks":[],"ended":false,"entropy":null,"held":false,"introspection":"not at all","kernel":"bzImage","#,
+        r#""machine":{"balloon":null,"disks":[],"ended":false,"entropy":null,"held":false,"introspection":"not at all","kernel":"bzImage","#,
         r#""linux":{"release":"6.1.0","slide":2097152},"memory_bytes":1048576,"networks":[],"paused":false,"power_button":false,"resets":0,"#,
-        r#""unclaimed_accesses":{"mmio_reads":0,"mmio_writes":0,"port_reads":0,"port_writes":0},"vcpus":1,"virtio":null},"#,
+        r#""unclaimed_accesses":{"mmio_reads":0,"mmio_writes":0,"port_reads":0,"port_writes":0},"vcpus":1,"virtio":null,"vsock":null},"#,
         r#""version":"0.1.0"}"#,
     ]
     .concat();

@@ -5,6 +5,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kvmprof_initramfs::InitramfsError;
+
 /// Why a lab machine could not be prepared, or did not run to its end.
 ///
 /// The command's own failure is none of these: it is an
@@ -21,14 +23,14 @@ pub enum LabError {
         /// What the system said.
         source: io::Error,
     },
+    /// A kernel, a module or a place in an initramfs cannot be used.
+    #[error(transparent)]
+    Initramfs(#[from] InitramfsError),
     /// Something other than a file, folder or symbolic link was to be put in.
     #[error(
         "{0} is neither a file, a folder nor a symbolic link: it cannot be put into an initramfs"
     )]
     FileKind(PathBuf),
-    /// A place inside the machine that cannot be used.
-    #[error("{0:?} is no place for a file inside the machine: give an absolute path without `..`")]
-    Destination(String),
     /// More was to be put into the machine than its memory holds.
     #[error(
         "The files to put in take {needed} MiB, but a machine with {memory} MiB of memory has room for {room}: \
@@ -62,43 +64,6 @@ pub enum LabError {
         program: &'static str,
         /// The Debian package that has it.
         package: &'static str,
-    },
-    /// The given kernel file is not one that can boot here.
-    #[error("{path} is no Linux kernel for x86 (bzImage): {reason}")]
-    NotAKernel {
-        /// The file.
-        path: PathBuf,
-        /// What about it is wrong.
-        reason: &'static str,
-    },
-    /// The given kernel file lacks its end.
-    #[error("{path} is cut short: it has {length} bytes of at least {least}")]
-    CutShort {
-        /// The file.
-        path: PathBuf,
-        /// How many bytes it has.
-        length: u64,
-        /// How many bytes its header asks for.
-        least: u64,
-    },
-    /// A kernel whose modules are nowhere.
-    #[error(
-        "The modules of kernel {version} are in none of {searched:?}: unpack the kernel's package with \
-         `dpkg -x` and give the vmlinuz in its boot folder, or install the package"
-    )]
-    ModulesMissing {
-        /// The kernel's own version string (`uname -r`).
-        version: String,
-        /// Where they were looked for.
-        searched: Vec<PathBuf>,
-    },
-    /// A kernel that lacks one module.
-    #[error("Kernel {version} has no {module}, neither built in nor as a module: the lab needs it")]
-    ModuleMissing {
-        /// The kernel's own version string.
-        version: String,
-        /// The module.
-        module: String,
     },
     /// No Debian package of the wanted kind is known to apt.
     #[error(

@@ -5,7 +5,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use kvmprof_initramfs::InitramfsError;
+
 use crate::initramfs::{Archive, InitramfsBuilder, add_host_file};
+use crate::kernels::kernel_for_lab;
 use crate::machine::{self, Finished, Machine, RunOptions};
 use crate::{Kernel, LabError};
 
@@ -228,7 +231,7 @@ impl Lab {
         self.check()?;
         let kernel = match &self.kernel {
             Some(kernel) => kernel.clone(),
-            None => Kernel::for_lab()?,
+            None => kernel_for_lab()?,
         };
         let initramfs = self.initramfs(&kernel)?;
         let machine = Machine {
@@ -325,7 +328,7 @@ impl Lab {
         if self.out.is_some() {
             archive.file("/want-out", 0o600, b"")?;
         }
-        archive.finish()
+        Ok(archive.finish()?)
     }
 }
 
@@ -361,7 +364,7 @@ fn default_destination(source: &Path) -> Result<String, LabError> {
     };
     name.and_then(|name| name.to_str())
         .map(|name| format!("{FILES_FOLDER}/{name}"))
-        .ok_or_else(|| LabError::Destination(source.display().to_string()))
+        .ok_or_else(|| InitramfsError::Destination(source.display().to_string()).into())
 }
 
 /// A script that becomes the command, every byte of its words kept.

@@ -35,7 +35,7 @@ pub use error::{LabError, Traces};
 pub use initramfs::InitramfsBuilder;
 pub use kernels::{Kernel, busybox, cache_folder, fetch, kernels, passt};
 pub use lab::{Lab, Outcome};
-pub use network::{GUEST_NETWORK, shared_libraries};
+pub use network::{GUEST_NETWORK, JAIL, shared_libraries};
 pub use probe::probe_kvm;
 pub use program::{build_program, build_program_of};
 pub use streams::last_lines;

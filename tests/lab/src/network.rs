@@ -6,7 +6,11 @@ use std::process::Command;
 use crate::{Lab, LabError, kernels};
 
 /// What a script in the lab begins with to have a network for its guests; see the file. It needs [`Lab::guest_network`].
+/// It comes after [`JAIL`].
 pub const GUEST_NETWORK: &str = include_str!("network.sh");
+
+/// What a script in the lab begins with to run programs that make a root folder of their own; see the file.
+pub const JAIL: &str = include_str!("jail.sh");
 
 impl Lab {
     /// Adds what [`GUEST_NETWORK`] needs: passt with its libraries, and the kernel's modules.

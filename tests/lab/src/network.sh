@@ -1,4 +1,4 @@
-# What gives guests in the lab a network. The script that has this has `fail STATUS WORD...` too, which ends it.
+# What gives guests in the lab a network. The script that has this has jail.sh before it, and `fail STATUS WORD...`, which ends it.
 
 # An interface of the lab's own, so that there is something to give to guests: passt takes address and router of the one
 # with the default route.
@@ -8,29 +8,13 @@ ip route add default via 10.0.2.2
 mkdir -p /run/www /run/passt
 chmod 777 /run/passt
 
-# passt makes a root folder of its own by pivot_root(2), which can't be done in an initramfs. So it gets a file system, which
-# is the root of a mount namespace.
-mkdir /jail
-mount -t tmpfs none /jail
-mkdir -p /jail/run /jail/proc /jail/dev /jail/tmp /jail/etc /jail/bin
-chmod 1777 /jail/tmp
-echo 'nobody:x:65534:65534:nobody:/:/bin/sh' >/jail/etc/passwd
-cp -a /lib /lib64 /jail/ 2>/dev/null
-cp /lab/passt /jail/bin/passt
-cp /bin/busybox /jail/bin/busybox
-cat >/run/jailed <<'END'
-mount --bind /run /jail/run
-mount --bind /dev /jail/dev
-mount --bind /proc /jail/proc
-cd /jail
-mount --move . /
-exec chroot . /bin/passt --foreground -4 -s /run/passt/socket --runas 65534
-END
+# passt makes a root folder of its own.
+jailed passt /lab/passt
 
 # start_passt: it listens at /run/passt/socket then; its process is $passt.
 start_passt() {
     rm -f /run/passt/socket
-    unshare -m sh /run/jailed >>"$LAB_OUT/passt.stderr" 2>&1 3>&- &
+    /run/jailed-passt --foreground -4 -s /run/passt/socket --runas 65534 >>"$LAB_OUT/passt.stderr" 2>&1 3>&- &
     passt=$!
     until [ -S /run/passt/socket ]; do
         [ -e "/proc/$passt/exe" ] || fail 90 "passt has ended: $(cat "$LAB_OUT/passt.stderr")"

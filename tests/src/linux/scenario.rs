@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use kvmprof_lab::{InitramfsBuilder, Kernel, Lab};
+use kvmprof_lab::{InitramfsBuilder, JAIL, Kernel, Lab, shared_libraries};
 use kvmprof_recording::Sample;
 use kvmprof_recording::file::{Contents, Recording};
 use serde_json::Value;
@@ -96,6 +96,26 @@ impl Scenario {
         self
     }
 
+    /// Puts a folder at `/lab/NAME`.
+    #[must_use]
+    pub fn folder(mut self, name: &str, folder: &Path) -> Self {
+        self.lab = self.lab.add(folder, &format!("/lab/{name}"));
+        self
+    }
+
+    /// Puts a program of this machine at `/lab/NAME`, and the libraries that it needs at the places where they are here.
+    ///
+    /// # Panics
+    /// When it isn't there.
+    #[must_use]
+    pub fn program_with_libraries(self, name: &str, program: &Path) -> Self {
+        let libraries = shared_libraries(program);
+        let scenario = self.program(name, program);
+        libraries.iter().fold(scenario, |scenario, (library, _)| {
+            scenario.installed(library)
+        })
+    }
+
     /// Puts a file of this machine at the same place.
     #[must_use]
     pub fn installed(mut self, file: &Path) -> Self {
@@ -129,7 +149,9 @@ impl Scenario {
     /// # Panics
     /// When the lab fails, or the script doesn't end with status 0.
     pub fn run(self, script: &str) -> Finished {
-        let lab = self.lab.script(&format!("{DRIVER}\ncd /lab\n{script}"));
+        let lab = self
+            .lab
+            .script(&format!("{DRIVER}\n{JAIL}\ncd /lab\n{script}"));
         let result = {
             let _turn = turn();
             lab.run()

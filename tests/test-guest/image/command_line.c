@@ -2,7 +2,7 @@
 #include "kernel.h"
 #include "options.h"
 
-struct options options = { .duty = 50, .period = 10000, .attack = EVERY_ATTACK };
+struct options options = { .duty = 50, .period = 10000, .depth = 1, .attack = EVERY_ATTACK };
 
 /* A word's value, if the word has this name. */
 static const char *value_of(const char *word, const char *name)
@@ -84,6 +84,8 @@ void parse_command_line(const char *line)
             copy_word(options.workload, "duty", sizeof(options.workload));
         } else if ((value = value_of(line, "period=")) != NULL) {
             options.period = number(value);
+        } else if ((value = value_of(line, "depth=")) != NULL) {
+            options.depth = number(value);
         } else if ((value = value_of(line, "attack=")) != NULL) {
             options.attack = number(value);
         } else if ((value = value_of(line, "virtio_mmio.device=")) != NULL) {
@@ -98,4 +100,6 @@ void parse_command_line(const char *line)
         options.duty = 100;
     if (options.period == 0)
         options.period = 1;
+    if (options.depth == 0)
+        options.depth = 1;
 }

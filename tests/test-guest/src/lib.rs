@@ -47,6 +47,7 @@ use object::{Object, ObjectSegment};
 /// | `hostile-queues` | attacks the virtio console at the level of its queues ([`AttackResults`]); `attack=N` tries only that one |
 /// | `disk` | every kind of request to the first disk, then requests and chains that no driver should send ([`DiskResults`]) |
 /// | `disk-writes` | numbered blocks to the first disk without an end; says `flushed NUMBER` on the serial port ([`block_of_write`]) |
+/// | `disk-load` | reads blocks of 4 KiB of the first disk without an end, `depth=N` at a time (default 1, at most 8); counts them, and its notifications as `mmio_writes` |
 /// | `network` | sends an announcement whenever the network device's link is up, and each frame back that comes; asks for random bytes first ([`NetworkResults`]) |
 /// | `hostile-network` | attacks the network device and the entropy device at the level of their queues; whoever is at the other end has to send each frame back ([`NetworkResults`]); `attack=N` tries only that one |
 /// | `poweroff`, `reboot`, `triple-fault` | end the machine that way after the greeting |
@@ -74,6 +75,7 @@ pub const WORKLOADS: &[&str] = &[
     "hostile-queues",
     "disk",
     "disk-writes",
+    "disk-load",
     "network",
     "hostile-network",
     "poweroff",

@@ -12,12 +12,11 @@ const ALLOWED_OFFSET: u64 = 4;
 const OUTCOMES_OFFSET: usize = 8;
 const VCPUS_OFFSET: usize = 104;
 const HZ_OFFSET: usize = 108;
-const REFUSED_OFFSET: usize = 112;
-const BUFFERS_OFFSET: usize = 120;
-const LOST_OFFSET: usize = 128;
-const TICKS_OFFSET: usize = 136;
-const USER_OFFSET: usize = 264;
-const ACCOUNT_OFFSET: usize = 304;
+const BUFFERS_OFFSET: usize = 112;
+const LOST_OFFSET: usize = 120;
+const TICKS_OFFSET: usize = 128;
+const USER_OFFSET: usize = 256;
+const ACCOUNT_OFFSET: usize = 296;
 const RESULTS_BYTES: usize = ACCOUNT_OFFSET + ACCOUNT_BYTES;
 const ACCOUNT_BYTES: usize = 88;
 const KINDS: usize = 16;
@@ -30,7 +29,7 @@ const PROCESSES: usize = 5;
 pub enum Stage {
     /// It waits to be allowed to begin; this stage is allowed from the start.
     Start = 0,
-    /// It has said hello and goes on to open pcs, again and again while that is busy.
+    /// It has said hello and goes on to open pcs.
     Connected = 1,
     /// It has pcs open.
     Open = 2,
@@ -73,10 +72,12 @@ pub enum Step {
     Processes,
     /// Reads from a handle that isn't open.
     ReadNothingOpen,
-    /// Opens pcs, until it isn't busy.
+    /// Opens pcs.
     Open,
     /// Opens pcs a second time.
     OpenAgain,
+    /// PCS_SETHZ with the highest rate that there is.
+    Faster,
     /// Carries out a command that pcs doesn't have.
     UnknownCommand,
     /// BUF_INCR by 1000.
@@ -147,8 +148,6 @@ pub struct PortResults {
     pub vcpus: u32,
     /// The clock's rate in Hz, by the reply to hello.
     pub hz: u32,
-    /// How often pcs was busy.
-    pub refused: u64,
     /// Buffers of pcs that were read.
     pub buffers: u64,
     /// Samples lost, by their headers.
@@ -168,7 +167,6 @@ impl fmt::Debug for PortResults {
             .debug_struct("PortResults")
             .field("stage", &self.stage)
             .field("outcomes", &self.outcomes)
-            .field("refused", &self.refused)
             .field("buffers", &self.buffers)
             .field("lost", &self.lost)
             .field("ticks", &self.ticks)
@@ -208,7 +206,6 @@ impl PortResults {
             stage: Stage::from_number(u32_at(bytes, STAGE_OFFSET)),
             vcpus: u32_at(bytes, VCPUS_OFFSET),
             hz: u32_at(bytes, HZ_OFFSET),
-            refused: u64_at(bytes, REFUSED_OFFSET),
             buffers: u64_at(bytes, BUFFERS_OFFSET),
             lost: u64_at(bytes, LOST_OFFSET),
             ticks: std::array::from_fn(|kind| u64_at(bytes, TICKS_OFFSET + 8 * kind)),

@@ -144,7 +144,12 @@ fn a_profile_by_an_event_shows_who_causes_it() {
         );
         let functions = writes.stdout.split("FUNCTION").nth(1).expect("functions");
         let busiest = functions.lines().nth(1).unwrap_or_default();
-        assert!(busiest.contains("100.0 %"), "{}", writes.stdout);
+        // Others write, too, while the guest starts.
+        assert!(
+            busiest.contains("write_port_in_kernel"),
+            "{}",
+            writes.stdout
+        );
         let none = profile("mmio-read:10000000");
         assert_eq!(none.status, 1);
         assert!(

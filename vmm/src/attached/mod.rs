@@ -143,7 +143,7 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
         devices: None,
         counters: MachineCounters::default(),
         knowledge: Arc::clone(&knowledge),
-        halted_ticks: HaltedTicks::AtWakeUp.name(),
+        halted_ticks: Some(HaltedTicks::AtWakeUp),
     };
     let sysroot = config.sysroot.as_deref().map(open_sysroot).transpose()?;
     let sources = BinarySources::new(memory.clone(), Arc::clone(&knowledge), None, sysroot);

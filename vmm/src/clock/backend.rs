@@ -38,6 +38,25 @@ pub trait ClockBackend {
     fn take_ticker_delay(&mut self) -> u64;
 }
 
+/// The alarm of halted vCPUs.
+#[derive(Debug)]
+enum Alarm {
+    /// It wasn't needed yet.
+    Unmade,
+    Made(RunTimeAlarm),
+    /// The host refuses perf_event_open(2).
+    Refused,
+}
+
+impl Alarm {
+    fn made(&self) -> Option<&RunTimeAlarm> {
+        match self {
+            Self::Made(alarm) => Some(alarm),
+            Self::Unmade | Self::Refused => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 enum Driver {
     Timer(ThreadTimer),
@@ -49,8 +68,7 @@ enum Driver {
 #[derive(Debug)]
 pub struct ThreadBackend {
     driver: Driver,
-    // None where the host refuses perf_event_open(2).
-    alarm: Option<RunTimeAlarm>,
+    alarm: Alarm,
     run_delay: RunDelay,
     // The ticker's delay up to the last call that took it, in ns.
     ticker_delay: u64,
@@ -67,19 +85,28 @@ impl ThreadBackend {
             Some(ticker) => Driver::Ticker { ticker, vcpu },
             None => Driver::Timer(ThreadTimer::for_this_thread(signals::kick())?),
         };
-        let alarm = RunTimeAlarm::for_this_thread(signals::alarm())
-            .inspect_err(|error| {
-                log::warn!(
-                    "No perf task clock on this host ({error}): halted vCPUs wake up for each tick"
-                );
-            })
-            .ok();
         Ok(Self {
             driver,
-            alarm,
+            alarm: Alarm::Unmade,
             run_delay: RunDelay::of_this_thread(),
             ticker_delay: 0,
         })
+    }
+
+    /// Makes the alarm if that hasn't been tried before. It may take milliseconds, so it is done before a clock starts and not when
+    /// the guest does.
+    pub fn prepare_alarm(&mut self) {
+        if matches!(self.alarm, Alarm::Unmade) {
+            self.alarm = match RunTimeAlarm::for_this_thread(signals::alarm()) {
+                Ok(alarm) => Alarm::Made(alarm),
+                Err(error) => {
+                    log::warn!(
+                        "No perf task clock on this host ({error}): halted vCPUs wake up for each tick"
+                    );
+                    Alarm::Refused
+                }
+            };
+        }
     }
 }
 
@@ -99,25 +126,25 @@ impl ClockBackend for ThreadBackend {
     }
 
     fn start_alarm(&mut self, run_time: u64) -> bool {
-        let Some(alarm) = &self.alarm else {
+        let Some(alarm) = self.alarm.made() else {
             return false;
         };
         if let Err(error) = alarm.arm(run_time) {
             log::warn!("The perf task clock failed ({error}): halted vCPUs wake up for each tick");
-            self.alarm = None;
+            self.alarm = Alarm::Refused;
             return false;
         }
         true
     }
 
     fn stop_alarm(&mut self) {
-        if let Some(alarm) = &self.alarm {
+        if let Some(alarm) = self.alarm.made() {
             alarm.disarm();
         }
     }
 
     fn run_time(&self) -> u64 {
-        let alarm = self.alarm.as_ref();
+        let alarm = self.alarm.made();
         alarm.and_then(RunTimeAlarm::run_time).unwrap_or(0)
     }
 

@@ -27,11 +27,11 @@ pub enum HaltedTicks {
 }
 
 impl HaltedTicks {
-    /// What this host allows.
-    pub fn of_this_host() -> Self {
+    /// What this host allows, and the alarm of the calling thread that has shown it.
+    pub fn of_this_host() -> (Self, Option<RunTimeAlarm>) {
         match RunTimeAlarm::for_this_thread(signals::alarm()) {
-            Ok(_) => Self::AtWakeUp,
-            Err(_) => Self::OneByOne,
+            Ok(alarm) => (Self::AtWakeUp, Some(alarm)),
+            Err(_) => (Self::OneByOne, None),
         }
     }
 

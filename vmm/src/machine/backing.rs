@@ -203,7 +203,7 @@ fn open_file(path: &Path, bytes: u64) -> Result<File, MachineError> {
     }
     let place = rustix::fs::fstatfs(&file).map_err(|error| failed(error.into()))?;
     let page = metadata.blksize();
-    if i64::from(place.f_type) == HUGETLBFS && !bytes.is_multiple_of(page) {
+    if place.f_type == HUGETLBFS && !bytes.is_multiple_of(page) {
         return Err(refused(format!(
             "its pages have {page} bytes, of which guest memory has to be a multiple"
         )));

@@ -1,14 +1,15 @@
 //! The machine's devices, as vCPU threads see them.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use kvmprof_devices::legacy::power::{self, PowerRequest};
 use kvmprof_devices::virtio::REGISTERS_SIZE;
 
 use super::layout;
 use crate::console::SerialConsole;
+use crate::lock::lock;
 use crate::virtio::{ConsoleDevice, MmioRegisters};
 
 /// Accesses that no device answered: they read all ones, and writes go nowhere.
@@ -39,6 +40,8 @@ pub struct MachineDevices {
     /// By slot: the first has the first registers.
     virtio: Vec<Arc<dyn MmioRegisters>>,
     unclaimed: Unclaimed,
+    /// What the guest has said of its end, and that it has.
+    exit_status: Mutex<Option<u8>>,
 }
 
 impl MachineDevices {
@@ -53,7 +56,14 @@ impl MachineDevices {
             console,
             virtio,
             unclaimed: Unclaimed::default(),
+            exit_status: Mutex::default(),
         }
+    }
+
+    /// How what the guest was started for has ended, if it has said so since its last start.
+    #[must_use]
+    pub fn exit_status(&self) -> Option<u8> {
+        *lock(&self.exit_status)
     }
 
     /// The serial port.
@@ -71,6 +81,7 @@ impl MachineDevices {
     /// Has all devices start anew, as when power is switched on. What is connected to them on the host stays connected.
     pub(super) fn reset(&self) {
         self.serial.reset();
+        *lock(&self.exit_status) = None;
         for device in &self.virtio {
             device.reset();
         }
@@ -102,6 +113,8 @@ impl MachineDevices {
     pub fn port_write(&self, port: u16, data: &[u8]) -> ControlFlow<PowerRequest> {
         if let Some(register) = serial_register(port) {
             self.serial.write(register, data);
+        } else if port == power::EXIT_STATUS_PORT {
+            *lock(&self.exit_status) = data.last().copied();
         } else if power::claims(port) {
             if let Some(request) = data.iter().find_map(|byte| power::write(port, *byte)) {
                 return ControlFlow::Break(request);
@@ -237,6 +250,20 @@ mod tests {
             devices.port_write(power::SLEEP_CONTROL_PORT, &[0x34]),
             ControlFlow::Break(PowerRequest::PowerOff)
         );
+    }
+
+    #[test]
+    fn the_guest_says_how_it_has_ended() {
+        let devices = devices().unwrap();
+        assert_eq!(devices.exit_status(), None);
+        assert!(
+            devices
+                .port_write(power::EXIT_STATUS_PORT, &[7])
+                .is_continue()
+        );
+        assert_eq!(devices.exit_status(), Some(7));
+        devices.reset();
+        assert_eq!(devices.exit_status(), None);
     }
 
     #[test]

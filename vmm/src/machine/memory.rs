@@ -21,6 +21,8 @@ use super::layout;
 pub type GuestMemory = vm_memory::GuestMemoryMmap<()>;
 
 const PAGE_SIZE: u64 = 4096;
+/// Bytes of a huge page (Intel SDM, volume 3, 5.5.4: an entry of a page directory).
+const HUGE_PAGE: usize = 2 << 20;
 
 /// Splits `bytes` of memory around the 32-bit gap: (guest-physical address, bytes) of each part.
 #[must_use]
@@ -111,13 +113,58 @@ fn map_region(
 }
 
 /// Guests run faster on huge pages, and a sample, which looks into guest memory with a cold TLB,
-/// is cheaper. A host without them does as well as it can.
+/// is cheaper. A host without them does as well as it can. Of the lowest memory only a few pages are ever used, for what the
+/// kernel is started with: to clear a huge one there takes longer than to start the guest otherwise would.
 fn ask_for_huge_pages(memory: &GuestMemory) {
     for region in memory.iter() {
         let length = usize::try_from(region.len()).unwrap_or(0);
-        // SAFETY: the range is the region's own mapping; the advice changes no contents.
-        unsafe { libc::madvise(region.as_ptr().cast(), length, libc::MADV_HUGEPAGE) };
+        let lowest = match region.start_addr().0 {
+            0 => HUGE_PAGE.min(length),
+            _ => 0,
+        };
+        let start: *mut libc::c_void = region.as_ptr().cast();
+        // SAFETY: both ranges are parts of the region's own mapping; the advice changes no contents.
+        unsafe {
+            libc::madvise(start, lowest, libc::MADV_NOHUGEPAGE);
+            libc::madvise(start.add(lowest), length - lowest, libc::MADV_HUGEPAGE);
+        }
     }
+}
+
+/// Gives the pages of a range of guest memory back to the host: they read as zeroes from now on. What lies outside of guest
+/// memory is left out. `address` and `bytes` are multiples of the host's page size. Returns how many bytes were given back.
+pub fn give_back(memory: &GuestMemory, address: GuestAddress, bytes: u64) -> u64 {
+    let end = address.0.saturating_add(bytes);
+    let mut given = 0;
+    for region in memory.iter() {
+        let start = region.start_addr().0;
+        let (first, last) = (address.0.max(start), end.min(start + region.len()));
+        if first < last && give_back_part(region, first - start, last - first).is_ok() {
+            given += last - first;
+        }
+    }
+    given
+}
+
+/// Gives `bytes` of `region`, from `offset` on, back to the host; both lie within it.
+fn give_back_part(region: &GuestRegionMmap<()>, offset: u64, bytes: u64) -> io::Result<()> {
+    if let Some(file) = region.file_offset() {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(file.file(), flags, file.start() + offset, bytes)?;
+    }
+    let outside = |_| io::Error::from(io::ErrorKind::InvalidInput);
+    let offset = usize::try_from(offset).map_err(outside)?;
+    let length = usize::try_from(bytes).map_err(outside)?;
+    // SAFETY: the range is a part of the region's own mapping, which reads as zeroes from here on. Whoever reads it does so by
+    // volatile accesses, as of memory that a guest changes.
+    let result = unsafe {
+        let start: *mut libc::c_void = region.as_ptr().add(offset).cast();
+        libc::madvise(start, length, libc::MADV_DONTNEED)
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 /// Makes all of `memory` zero, and gives its pages back to the host.

@@ -33,7 +33,9 @@ pub use image::{ImageKind, KernelSource};
 pub use initial_state::VcpuState;
 pub use kvmprof_devices::legacy::power::PowerRequest;
 pub use memory::GuestMemory;
-pub(crate) use memory::register as register_memory;
+#[cfg(test)]
+pub(crate) use memory::allocate as allocate_memory;
+pub(crate) use memory::{give_back, register as register_memory};
 pub use slots::VirtioSlot;
 
 use crate::console::{ConsoleOutput, SerialConsole};

@@ -135,6 +135,13 @@ impl ProfiledProcesses {
         }
     }
 
+    /// Turns all profiles off.
+    pub fn stop(&self) {
+        for process in self.current().iter() {
+            process.account().profile.stop(State::Off);
+        }
+    }
+
     /// The guest has ended.
     pub fn end(&self) {
         for process in self.current().iter() {

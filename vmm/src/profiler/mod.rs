@@ -9,6 +9,7 @@
 mod clocks;
 mod consumers;
 mod control;
+mod guest_devices;
 mod kernel_text;
 mod names;
 mod processes;
@@ -28,7 +29,7 @@ use crate::clock::ClockSetting;
 use crate::vcpu::{Gate, TickReceiver, VcpuShared};
 use crate::vm::GuestControl;
 use clocks::{Clocks, Flush};
-use consumers::{Consumer, Consumers, Context, Device};
+use consumers::{Client, Consumer, Consumers, Context, Device};
 use kernel_text::KernelText;
 use names::Names;
 use processes::Processes;
@@ -36,6 +37,7 @@ use server::Handles;
 
 pub use clocks::ClockPlan;
 pub use consumers::{FileRecorder, OnVcpus, RecordPlan, recording_info};
+pub use guest_devices::GuestDevices;
 pub use status::{DeviceMonitors, MachineInfo};
 
 /// How long recordings may wait, after the guest's end, for the files that are still being read.
@@ -80,7 +82,7 @@ impl Profiler {
         let count = u16::try_from(vcpus.len()).unwrap_or(u16::MAX);
         Self {
             clocks: Clocks::new(vcpus, plan),
-            consumers: Consumers::new(count, prf_addresses, on_vcpus),
+            consumers: Consumers::new(count, prf_addresses, on_vcpus, plan.hz),
             processes: Processes::new(sources),
             names: Names::default(),
             kernel_text: KernelText::default(),
@@ -223,6 +225,10 @@ impl Profiler {
         if self.has_ended {
             return None;
         }
+        let source = self.consumers.source();
+        if source.is_some() && source != self.clocks.setting().source {
+            self.consumers.follow(source);
+        }
         let setting = self.consumers.setting();
         let changed = (setting != self.clocks.setting()).then(|| self.clocks.set(setting));
         let is_other = self.wants_pause != self.clocks.is_paused();
@@ -231,15 +237,17 @@ impl Profiler {
         paused.or(changed)
     }
 
-    /// Lets `act` use the device of consumer `index`.
+    /// Lets `act` use the device of consumer `index` for `client`.
     fn with_device<T>(
         &mut self,
         index: usize,
+        client: Client,
         act: impl FnOnce(&mut dyn Device, &Context<'_>) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let context = Context {
-            source: self.consumers.source(),
-            is_shared: self.consumers.others_count(index),
+            client,
+            source: self.consumers.source_for(client),
+            is_shared: self.consumers.others_bind(index, client),
             has_ended: self.has_ended,
             clocks: &self.clocks,
             machine: &self.info,

@@ -15,7 +15,7 @@ use kvmprof_devices::endpoint::{Backend, Handle, IoctlReply, Readiness};
 
 use super::Profiler;
 use super::clocks::Flush;
-use super::consumers::{Preparation, Reply, Request, TicksBefore};
+use super::consumers::{Client, Preparation, Reply, Request, TicksBefore};
 
 /// How long the end of a recording may wait for the files that are still being read.
 const MAX_WAIT_FOR_FILES: Duration = Duration::from_secs(1);
@@ -72,6 +72,7 @@ struct Wait {
 /// One handle.
 #[derive(Debug)]
 struct Open {
+    client: Client,
     target: Target,
     is_open: bool,
     is_closing: bool,
@@ -102,12 +103,13 @@ impl Handles {
         open.any(|open| open.is_closing || !is_idle(&open.action) || !is_idle(&open.read))
     }
 
-    fn add(&mut self, target: Target) -> Handle {
+    fn add(&mut self, client: Client, target: Target) -> Handle {
         loop {
             self.last = self.last.wrapping_add(1);
             let handle = Handle(self.last);
             if let std::collections::btree_map::Entry::Vacant(entry) = self.open.entry(handle) {
                 entry.insert(Open {
+                    client,
                     target,
                     is_open: false,
                     is_closing: false,
@@ -129,21 +131,7 @@ impl Handles {
 
 impl Backend for Profiler {
     fn open(&mut self, number: u16, minor: u16) -> Result<Handle, Errno> {
-        let target = match number {
-            device::STATUS | device::PROCESSES | device::KALLSYMS if minor != 0 => {
-                return Err(Errno::ENXIO);
-            }
-            device::STATUS | device::PROCESSES | device::KALLSYMS => Target::Text(number),
-            device::CONTROL => {
-                self.check_control(minor)?;
-                Target::Control
-            }
-            _ => Target::Device {
-                consumer: self.consumers.with_device(number).ok_or(Errno::ENODEV)?,
-                minor,
-            },
-        };
-        Ok(self.handles.add(target))
+        self.open_for(Client::Host, number, minor)
     }
 
     fn opened(&mut self, handle: Handle) -> Poll<Result<(), Errno>> {
@@ -245,6 +233,33 @@ impl Backend for Profiler {
 }
 
 impl Profiler {
+    /// Begins to open minor `minor` of device `number` for `client`.
+    pub(super) fn open_for(
+        &mut self,
+        client: Client,
+        number: u16,
+        minor: u16,
+    ) -> Result<Handle, Errno> {
+        let target = match number {
+            device::STATUS | device::PROCESSES | device::KALLSYMS if minor != 0 => {
+                return Err(Errno::ENXIO);
+            }
+            device::STATUS | device::PROCESSES | device::KALLSYMS => Target::Text(number),
+            device::CONTROL => {
+                self.check_control(minor)?;
+                Target::Control
+            }
+            _ => {
+                let consumer = self.consumers.with_device(number, client);
+                Target::Device {
+                    consumer: consumer.ok_or(Errno::ENODEV)?,
+                    minor,
+                }
+            }
+        };
+        Ok(self.handles.add(client, target))
+    }
+
     /// Goes on with closing what endpoints have left behind.
     pub(super) fn close_abandoned(&mut self) {
         for handle in self.handles.closing() {
@@ -337,9 +352,11 @@ impl Profiler {
                 };
             }
         };
-        let Preparation { ticks, files } = self.with_device(consumer, |device, context| {
-            device.prepare(handle, request, context)
-        })?;
+        let client = open.client;
+        let Preparation { ticks, files } =
+            self.with_device(consumer, client, |device, context| {
+                device.prepare(handle, request, context)
+            })?;
         let flush = match ticks {
             TicksBefore::Any => None,
             TicksBefore::All => Some(self.clocks.flush()),
@@ -412,10 +429,13 @@ impl Profiler {
 
     fn carry_out(&mut self, handle: Handle, request: &Request<'_>) -> Result<Reply, Errno> {
         let open = self.handles.open.get(&handle).ok_or(Errno::EBADF)?;
+        let client = open.client;
         let reply = match open.target {
-            Target::Device { consumer, .. } => self.with_device(consumer, |device, context| {
-                device.carry_out(handle, request, context)
-            })?,
+            Target::Device { consumer, .. } => {
+                self.with_device(consumer, client, |device, context| {
+                    device.carry_out(handle, request, context)
+                })?
+            }
             Target::Control => self.carry_out_control(request)?,
             Target::Text(number) => {
                 let text = self.text(number)?;

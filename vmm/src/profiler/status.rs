@@ -6,17 +6,18 @@ use kvmprof_devices::virtio::block::SECTOR;
 use kvmprof_devices::virtio::entropy::EntropyCounts;
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::status::{
-    ClockStatus, DiskStatus, EntropyStatus, FrameCounts, LinuxStatus, MachineStatus, NetworkStatus,
-    PortStatus, Status, UnclaimedAccesses, VirtioStatus, VsockStatus,
+    BalloonStatus, ClockStatus, DiskStatus, EntropyStatus, FrameCounts, GuestMemoryStatus,
+    LinuxStatus, MachineStatus, NetworkStatus, PortStatus, Status, UnclaimedAccesses, VirtioStatus,
+    VsockStatus,
 };
 
 use super::Profiler;
 use super::consumers::Consumer;
-use crate::clock::TickSource;
+use crate::clock::{HaltedTicks, TickSource};
 use crate::counters::MachineCounters;
 use crate::machine::MachineDevices;
 use crate::network::{NetworkMonitor, NetworkRecord};
-use crate::virtio::{BlockRecord, ConsoleRecord, EntropyMonitor};
+use crate::virtio::{BalloonControl, BalloonRecord, BlockRecord, ConsoleRecord, EntropyMonitor};
 use crate::vm::GuestControl;
 use crate::vsock::{VsockMonitor, VsockRecord};
 
@@ -34,8 +35,8 @@ pub struct MachineInfo {
     pub counters: MachineCounters,
     /// How processes are told apart.
     pub knowledge: Arc<GuestKnowledge>,
-    /// How ticks of halted vCPUs are counted.
-    pub halted_ticks: &'static str,
+    /// How ticks of halted vCPUs are counted; `None` until somebody has looked what the host allows.
+    pub halted_ticks: Option<HaltedTicks>,
 }
 
 /// Devices that are served by threads of their own, each as of when it was served last.
@@ -47,6 +48,8 @@ pub struct DeviceMonitors {
     pub networks: Vec<NetworkMonitor>,
     /// The socket device.
     pub vsock: Option<VsockMonitor>,
+    /// The memory balloon.
+    pub balloon: Option<BalloonControl>,
     /// The entropy device.
     pub entropy: Option<EntropyMonitor>,
 }
@@ -89,6 +92,8 @@ impl Profiler {
                 .map(|network| network_status(&network.record()))
                 .collect(),
             vsock: (self.info.monitors.vsock.as_ref()).map(|vsock| vsock_status(&vsock.record())),
+            balloon: (self.info.monitors.balloon.as_ref())
+                .map(|balloon| balloon_status(&balloon.record())),
             entropy: (self.info.monitors.entropy.as_ref())
                 .map(|entropy| entropy_status(entropy.counts())),
             held: !self.gate.is_open(),
@@ -115,7 +120,8 @@ impl Profiler {
             source: self.clocks.source().name().to_owned(),
             jitter: plan.jitter,
             registers: plan.registers.name().to_owned(),
-            halted_ticks: self.info.halted_ticks.to_owned(),
+            halted_ticks: (self.info.halted_ticks)
+                .map_or_else(String::new, |ticks| ticks.name().to_owned()),
             ledger: self.clock_ledger(),
             vcpus: self.clocks.ledgers().collect(),
         }
@@ -149,6 +155,33 @@ fn virtio_status(record: &ConsoleRecord) -> VirtioStatus {
         refused_queues: record.transport.refused_queues,
         control_faults: record.console.control,
         ports: ports.collect(),
+    }
+}
+
+fn balloon_status(record: &BalloonRecord) -> BalloonStatus {
+    let BalloonRecord {
+        counts, statistics, ..
+    } = record;
+    BalloonStatus {
+        target_bytes: record.target,
+        held_bytes: record.actual,
+        inflated_bytes: counts.inflated_bytes,
+        deflated_bytes: counts.deflated_bytes,
+        reported_bytes: counts.reported_bytes,
+        guest: GuestMemoryStatus {
+            total_bytes: statistics.total,
+            free_bytes: statistics.free,
+            available_bytes: statistics.available,
+            cached_bytes: statistics.caches,
+            swapped_in_bytes: statistics.swapped_in,
+            swapped_out_bytes: statistics.swapped_out,
+            major_faults: statistics.major_faults,
+            minor_faults: statistics.minor_faults,
+        },
+        refused_pages: counts.refused_pages,
+        queue_faults: counts.queue_faults,
+        refused_queues: record.transport.refused_queues,
+        resets: record.transport.resets,
     }
 }
 

@@ -4,6 +4,7 @@
 //! The queues themselves go past here: a notification by the guest wakes the program (KVM_IOEVENTFD), and the program's event
 //! interrupts the guest (KVM_IRQFD).
 
+use std::error::Error;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
@@ -206,8 +207,10 @@ impl SharedFolder {
     }
 
     fn complain(&self, error: &ShareError) {
+        let cause = error.source().map(|cause| format!(": {cause}"));
+        let cause = cause.unwrap_or_default();
         log::error!(
-            "The shared folder {} has failed, and the guest can't use it until it resets the device: {error}",
+            "The shared folder {} has failed, and the guest can't use it until it resets the device: {error}{cause}",
             self.options.tag
         );
     }

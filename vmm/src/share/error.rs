@@ -80,11 +80,12 @@ pub enum ShareError {
         source: io::Error,
     },
     /// A folder whose daemon doesn't work.
-    #[error("The folder {tag} can't be shared: {why}")]
+    #[error("The folder {tag} can't be shared")]
     Share {
         /// Its tag.
         tag: String,
         /// What is wrong.
+        #[source]
         why: Box<ShareError>,
     },
 }

@@ -21,6 +21,8 @@ const PLACES: [&str; 3] = [
     "/usr/lib/virtiofsd",
     "/usr/lib/qemu/virtiofsd",
 ];
+/// Where the root is mounted for a process whose folder it is: any folder that all systems have. Only that process sees it there.
+const ROOT_PLACE: &str = "/tmp";
 const NAME: &str = "virtiofsd";
 /// Longest text of the program that is looked at, in bytes.
 const TEXT_MAX: u64 = 64 << 10;
@@ -62,9 +64,19 @@ impl Program {
             source,
         };
         let has_option = matches!(self.version, Version::Rust { has_readonly: true });
-        if readonly && !has_option && !rustix::process::geteuid().is_root() {
+        let is_privileged = rustix::process::geteuid().is_root();
+        if readonly && !has_option && !is_privileged {
             return Err(ShareError::ReadOnly(self.path.clone()));
         }
+        let mounts = Mounts {
+            protect: readonly && is_privileged,
+            // Not even virtiofsd can make the root its root.
+            move_root: is_privileged && folder.canonicalize().map_err(failed)? == Path::new("/"),
+        };
+        let folder = match mounts.move_root {
+            true => Path::new(ROOT_PLACE),
+            false => folder,
+        };
         let (listener, stream) = connected_pair().map_err(failed)?;
         let socket = listener.as_raw_fd();
         let mut command = Command::new(&self.path);
@@ -75,9 +87,8 @@ impl Program {
             .stderr(Stdio::piped())
             // A Ctrl-C of the terminal is the guest's or kvmprof's.
             .process_group(0);
-        let protect = readonly && rustix::process::geteuid().is_root();
         // SAFETY: `prepare` only makes system calls that are allowed after fork(2): it takes no lock and allocates nothing.
-        unsafe { command.pre_exec(move || prepare(socket, protect)) };
+        unsafe { command.pre_exec(move || prepare(socket, mounts)) };
         let mut child = command.spawn().map_err(failed)?;
         let output = child.stderr.take();
         let daemon = Daemon { child, output };
@@ -220,9 +231,18 @@ fn connected_pair() -> io::Result<(UnixListener, UnixStream)> {
     Ok((listener, stream))
 }
 
+/// What is mounted for the new process, in a mount namespace of its own.
+#[derive(Clone, Copy, Debug)]
+struct Mounts {
+    /// Nothing can be written by it.
+    protect: bool,
+    /// The root is at [`ROOT_PLACE`], too.
+    move_root: bool,
+}
+
 /// In the new process, before its program: it has the socket and nothing else that is open here, and ends with the thread that
-/// has started it. If `protect`, nothing that is mounted can be written by it.
-fn prepare(socket: i32, protect: bool) -> io::Result<()> {
+/// has started it.
+fn prepare(socket: i32, mounts: Mounts) -> io::Result<()> {
     let check = |result: libc::c_long| match result {
         0.. => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -238,11 +258,19 @@ fn prepare(socket: i32, protect: bool) -> io::Result<()> {
         );
         check(libc::fcntl(socket, libc::F_SETFD, 0).into())?;
         check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL).into())?;
-        if protect {
+        let root = c"/".as_ptr();
+        let mount = |source, target, flags| {
+            check(libc::mount(source, target, ptr::null(), flags, ptr::null()).into())
+        };
+        if mounts.protect || mounts.move_root {
             check(libc::unshare(libc::CLONE_NEWNS).into())?;
-            let root = c"/".as_ptr();
-            let private = libc::MS_REC | libc::MS_PRIVATE;
-            check(libc::mount(ptr::null(), root, ptr::null(), private, ptr::null()).into())?;
+            mount(ptr::null(), root, libc::MS_REC | libc::MS_PRIVATE)?;
+        }
+        if mounts.move_root {
+            let place = c"/tmp".as_ptr();
+            mount(root, place, libc::MS_BIND | libc::MS_REC)?;
+        }
+        if mounts.protect {
             let attributes = libc::mount_attr {
                 attr_set: libc::MOUNT_ATTR_RDONLY,
                 attr_clr: 0,

@@ -268,19 +268,5 @@ fn within<T>(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Read;
-
-    use super::*;
-
-    #[test]
-    fn work_that_takes_too_long_is_cut_off() {
-        let (mut mine, _theirs) = UnixStream::pair().unwrap();
-        let stream = mine.try_clone().unwrap();
-        let read = || mine.read(&mut [0]).unwrap();
-        let (read, is_late) = within(Duration::from_millis(10), &stream, read).unwrap();
-        assert_eq!((read, is_late), (0, true));
-        let (value, is_late) = within(ANSWER_LIMIT, &stream, || 7).unwrap();
-        assert_eq!((value, is_late), (7, false));
-    }
-}
+#[path = "session_tests.rs"]
+mod tests;

@@ -163,6 +163,9 @@ impl Sampler {
             return;
         }
         self.end_event();
+        if hz > 0 {
+            self.clock.backend_mut().prepare_alarm();
+        }
         self.clock.restart(hz, monotonic_ns());
         // While an event makes the ticks, all of them count.
         self.stores.set_hz(hz);

@@ -59,8 +59,6 @@ impl ConsolePorts {
 }
 
 /// A virtio console device, usable from any thread.
-///
-/// Whoever holds the lock of its registers and queues may wait for vCPUs to settle their clocks.
 pub struct ConsoleDevice {
     mmio: Arc<VirtioMmio<Console>>,
     /// As of when the device was served last, so that whoever asks needn't wait for the device's lock, or

@@ -2,6 +2,7 @@
 //! is at the ports' host ends, and the serving of its queues on the event thread.
 
 mod access;
+mod balloon;
 mod block;
 mod device;
 mod entropy;
@@ -10,6 +11,7 @@ mod service;
 mod thread;
 
 pub use access::{GuestAccess, UnknownGuestAccess};
+pub use balloon::{BalloonControl, BalloonParts, BalloonRecord};
 pub use block::{BlockParts, BlockRecord};
 pub use device::{ConsoleDevice, ConsolePorts, ConsoleRecord};
 pub use entropy::{EntropyMonitor, EntropySource};

@@ -5,8 +5,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// A thread of a device. Dropped, it is asked to end, and waited for.
@@ -71,6 +72,15 @@ impl Ending {
     /// Waits until one of `sources` is readable, or the thread has to end; true if it has to. Which source is readable, their
     /// reads tell.
     pub fn or_readable(&self, sources: &[BorrowedFd<'_>]) -> bool {
+        self.wait(sources, None)
+    }
+
+    /// As [`or_readable`](Self::or_readable), but for `limit` at most.
+    pub fn or_readable_within(&self, sources: &[BorrowedFd<'_>], limit: Duration) -> bool {
+        self.wait(sources, Timespec::try_from(limit).ok().as_ref())
+    }
+
+    fn wait(&self, sources: &[BorrowedFd<'_>], limit: Option<&Timespec>) -> bool {
         let own = self.event();
         let mut fds = vec![PollFd::from_borrowed_fd(own, PollFlags::IN)];
         fds.extend(
@@ -79,7 +89,7 @@ impl Ending {
                 .map(|source| PollFd::from_borrowed_fd(*source, PollFlags::IN)),
         );
         loop {
-            match poll(&mut fds, None) {
+            match poll(&mut fds, limit) {
                 Ok(_) => return !fds.first().is_none_or(|own| own.revents().is_empty()),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {

@@ -7,7 +7,7 @@ use crate::machine::VirtioDevices;
 use crate::network::Network;
 use crate::profiler::DeviceMonitors;
 use crate::share;
-use crate::virtio::{BlockParts, ConsolePorts, EntropySource, VirtioParts};
+use crate::virtio::{BalloonParts, BlockParts, ConsolePorts, EntropySource, VirtioParts};
 use crate::vsock::VsockParts;
 
 /// The devices that `config` asks for, those of `console` first, what shows what happens on them, and the disks.
@@ -23,10 +23,12 @@ pub(super) fn virtio_devices(
     let networks: Result<Vec<_>, _> = config.networks.iter().map(Network::connect).collect();
     let networks = networks?;
     let vsock = config.vsock.as_ref().map(VsockParts::listen).transpose()?;
+    let balloon = config.balloon.then(BalloonParts::default);
     let entropy = EntropySource::default();
     let monitors = DeviceMonitors {
         disks: disks.iter().map(BlockParts::record).collect(),
         networks: networks.iter().map(Network::monitor).collect(),
+        balloon: balloon.as_ref().map(BalloonParts::control),
         vsock: vsock.as_ref().map(VsockParts::monitor),
         entropy: Some(entropy.monitor()),
     };
@@ -45,6 +47,9 @@ pub(super) fn virtio_devices(
     }
     if let Some(vsock) = vsock {
         others.push(Box::new(vsock));
+    }
+    if let Some(balloon) = balloon {
+        others.push(Box::new(balloon));
     }
     others.push(Box::new(entropy));
     Ok((VirtioDevices { console, others }, monitors, contents))

@@ -7,25 +7,30 @@ use vmm_sys_util::eventfd::EventFd;
 
 use super::power_button::PowerButton;
 use crate::vcpu::Restart;
+use crate::virtio::BalloonControl;
 
 /// Requests to the machine, made on the event thread.
 pub struct GuestControl {
     stop_request: EventFd,
     restart: Arc<Restart>,
     power_button: Arc<PowerButton>,
+    balloon: Option<BalloonControl>,
 }
 
 impl GuestControl {
-    /// Ends the guest by `stop_request`, restarts it by `restart`, and has it end itself by `power_button`.
+    /// Ends the guest by `stop_request`, restarts it by `restart`, has it end itself by `power_button`, and sets its
+    /// `balloon`.
     pub fn new(
         stop_request: EventFd,
         restart: Arc<Restart>,
         power_button: Arc<PowerButton>,
+        balloon: Option<BalloonControl>,
     ) -> Self {
         Self {
             stop_request,
             restart,
             power_button,
+            balloon,
         }
     }
 
@@ -57,6 +62,16 @@ impl GuestControl {
     /// Whether the guest's kernel listens to the power button.
     pub fn hears_power_button(&self) -> bool {
         self.power_button.is_heard()
+    }
+
+    /// Sets what the guest's balloon is to hold, in bytes.
+    ///
+    /// # Errors
+    /// ENODEV without a balloon.
+    pub fn set_balloon(&self, bytes: u64) -> Result<(), Errno> {
+        let balloon = self.balloon.as_ref().ok_or(Errno::ENODEV)?;
+        balloon.set_target(bytes);
+        Ok(())
     }
 
     /// Presses the power button.

@@ -30,8 +30,8 @@ use crate::kernel_events;
 use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_kvm};
 use crate::network::NetworkConfig;
 use crate::profiler::{
-    ClockPlan, DeviceMonitors, FileRecorder, MachineInfo, OnVcpus, Profiler, RecordPlan,
-    recording_info,
+    ClockPlan, DeviceMonitors, FileRecorder, GuestDevices, MachineInfo, OnVcpus, Profiler,
+    RecordPlan, recording_info,
 };
 use crate::share::ShareOptions;
 use crate::vcpu::{
@@ -60,6 +60,8 @@ pub struct VmConfig {
     pub shares: Vec<ShareOptions>,
     /// The program that serves them, if it isn't to be searched for.
     pub virtiofsd: Option<PathBuf>,
+    /// Whether it has a memory balloon.
+    pub balloon: bool,
     /// Its socket device, if it is to have one.
     pub vsock: Option<VsockConfig>,
     /// Ticks a second on each vCPU; 0: no clock.
@@ -175,7 +177,8 @@ impl Vm {
         let asked_to_stop = asked_to_stop.map_err(VmError::host("a descriptor"))?;
         let button = Arc::new(PowerButton::new(vcpus.machine(), Arc::clone(&knowledge)));
         termination.press_first(Arc::clone(&button));
-        let control = GuestControl::new(asked_to_stop, vcpus.restart(), button);
+        let balloon = info.monitors.balloon.clone();
+        let control = GuestControl::new(asked_to_stop, vcpus.restart(), button, balloon);
         let event_thread = EventThread {
             listener,
             termination,
@@ -216,6 +219,11 @@ impl Vm {
     /// Guest memory, for those who launched the guest.
     pub fn memory(&self) -> &GuestMemory {
         &self.memory
+    }
+
+    /// Its devices, which know how the guest has ended.
+    pub fn devices(&self) -> &Arc<MachineDevices> {
+        &self.devices
     }
 
     /// Asks the guest's threads to end.
@@ -263,7 +271,7 @@ fn machine_info(
         monitors,
         counters: MachineCounters::new(machine.vcpus.iter().zip(shared.iter().cloned())),
         knowledge: Arc::clone(knowledge),
-        halted_ticks: HaltedTicks::of_this_host().name(),
+        halted_ticks: None,
     }
 }
 
@@ -414,8 +422,16 @@ struct EventThread {
 }
 
 impl EventThread {
-    fn serve(self, vcpus: VcpuThreads, rings: Vec<Profiled>) -> Result<Option<Ending>, VmError> {
+    fn serve(
+        mut self,
+        vcpus: VcpuThreads,
+        rings: Vec<Profiled>,
+    ) -> Result<Option<Ending>, VmError> {
         take_signals_here().map_err(VmError::host("to take signals"))?;
+        // The first such event on a host takes milliseconds, which the guest's start needn't wait for. While there is one, others
+        // are cheap.
+        let (halted_ticks, _first_event) = HaltedTicks::of_this_host();
+        self.info.halted_ticks = Some(halted_ticks);
         let profiler = Rc::new(RefCell::new(Profiler::new(
             rings,
             self.plan,
@@ -432,11 +448,12 @@ impl EventThread {
         let backend: Rc<RefCell<dyn Backend>> = profiler.clone();
         let socket = self
             .listener
-            .map(|listener| HostSocket::new(listener, self.hello, Rc::clone(&backend)))
+            .map(|listener| HostSocket::new(listener, self.hello, backend))
             .transpose()?;
         let devices = self.devices;
+        let for_guest = Rc::new(RefCell::new(GuestDevices(Rc::clone(&profiler))));
         let ports = (devices.virtio_console())
-            .map(|device| ConsoleService::new(Arc::clone(device), backend, self.guest_access));
+            .map(|device| ConsoleService::new(Arc::clone(device), for_guest, self.guest_access));
         let mut subscribers: Vec<Box<dyn MutEventSubscriber>> = Vec::new();
         if let Some(console) = self.console {
             subscribers.push(Box::new(console));

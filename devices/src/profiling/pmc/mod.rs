@@ -192,6 +192,13 @@ impl Pmc {
         self.kernel.iter().find_map(|used| (*used)?.profiling)
     }
 
+    /// Something else makes ticks now: the counter whose overflow did is free again.
+    pub fn stop_profiling(&mut self) {
+        for used in &mut self.kernel {
+            *used = used.filter(|used| used.profiling.is_none());
+        }
+    }
+
     fn newest(&self, call: &Call) -> Option<&Process> {
         let mut newest = self.processes.iter().rev();
         newest.find(|process| is_meant(process, call))

@@ -226,6 +226,11 @@ impl Prf {
     /// Turns all minors off for good, at the guest's end. Their counters can still be read.
     pub fn end(&mut self) {
         self.has_ended = true;
+        self.turn_off();
+    }
+
+    /// Turns all minors off, as their ioctl does.
+    pub fn turn_off(&mut self) {
         for minor in self.minors.values_mut() {
             minor.turn(false);
         }

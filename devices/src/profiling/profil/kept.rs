@@ -77,6 +77,11 @@ impl KeptProfile {
         filled.and_then(|filled| all.get(..filled)).unwrap_or(all)
     }
 
+    /// The clock runs at `hz` ticks a second from now on.
+    pub fn set_hz(&mut self, hz: u32) {
+        self.phases.fill(Phase::new(hz, RATE_HZ));
+    }
+
     /// Takes ticks of the clock.
     pub fn feed(&mut self, ticks: &Ticks) {
         let Some(phase) = self.phases.get_mut(usize::from(ticks.vcpu)) else {
@@ -90,6 +95,11 @@ impl KeptProfile {
         if is_counted && sample.mode == Mode::User && sample.pid == self.pid {
             self.profile.tick(sample.pc, &mut self.buffer);
         }
+    }
+
+    /// Nothing more is stored until the next call, for the reason `state`, if anything is.
+    pub fn stop(&mut self, state: State) {
+        self.profile.stop(state);
     }
 
     /// Nothing more is stored, for the reason `state`, which stands even if nothing is turned on.

@@ -36,7 +36,7 @@ pub const PCS_SETBSIZE: u32 = command(0x83);
 /// `PCS_GETHZ`: returns the clock's rate, in Hz. The argument is unused.
 pub const PCS_GETHZ: u32 = command(0x84);
 /// `PCS_SETHZ`: sets the clock's rate in Hz, an integer. EINVAL outside [`super::MIN_HZ`] to [`super::MAX_HZ`], EBUSY
-/// while another consumer uses the clock.
+/// while another consumer uses the clock, EPERM for a guest that asks for more than `kvmprof run --hz`.
 pub const PCS_SETHZ: u32 = command(0x85);
 /// `PCS_STOP`: ends the sampling without discarding anything. Nothing more is gathered; merged counts and the partly
 /// filled buffer are handed over as the reader makes room; the end of file follows. After it `BUF_INCR`, `PROF_*` and

@@ -21,6 +21,12 @@ impl ExitStatus {
     pub const GUEST_PANIC: Self = Self(4);
     /// A thread of the program itself panicked.
     pub const FAULT: Self = Self(5);
+
+    /// The status of a command that was run on somebody's behalf.
+    #[must_use]
+    pub const fn of_command(status: u8) -> Self {
+        Self(status)
+    }
 }
 
 impl From<ExitStatus> for ExitCode {

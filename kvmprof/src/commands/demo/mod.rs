@@ -106,6 +106,7 @@ impl DemoArguments {
             shares: Vec::new(),
             virtiofsd: None,
             vsock: None,
+            balloon: false,
             hz: self.hz,
             clock_source: self.clock.source,
             jitter: self.clock.jitter,

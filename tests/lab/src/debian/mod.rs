@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use kvmprof_lab::{DebianDisk, GUEST_NETWORK, Lab};
+use kvmprof_lab::{DebianDisk, GUEST_NETWORK, JAIL, Lab};
 
 use crate::cli::LimitArguments;
 
@@ -98,7 +98,7 @@ impl DebianArguments {
         let temporary = tempfile::tempdir().context("Cannot make a folder for the recording")?;
         let out = self.out.as_deref().unwrap_or(temporary.path());
         let networks: Vec<_> = self.net.iter().map(|net| net.name()).collect();
-        let script = format!("{GUEST_NETWORK}\n{DRIVER}");
+        let script = format!("{JAIL}\n{GUEST_NETWORK}\n{DRIVER}");
         let words = [
             self.cpus.to_string(),
             self.memory.clone(),

@@ -6,9 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use kvmprof_initramfs::InitramfsError;
+
 use super::Archive;
 use crate::LabError;
-use crate::kernels::{self, Kernel, modules};
+use crate::kernels::{self, Kernel};
 
 /// Names that the builder itself, or the init script, puts there.
 const NOT_LINKED: [&str; 2] = ["busybox", "init"];
@@ -104,7 +106,7 @@ impl InitramfsBuilder {
             archive.link(destination, target)?;
         }
         if let Some((kernel, names)) = &self.modules {
-            let ordered = modules::in_load_order(kernel, names)?;
+            let ordered = kvmprof_initramfs::in_load_order(kernel, names)?;
             for (number, module) in ordered.iter().enumerate() {
                 let place = format!("/modules/{number:03}-{}.ko", module.name);
                 archive.file(&place, 0o644, &module.contents)?;
@@ -188,7 +190,7 @@ pub(crate) fn add_host_file(
             return Err(LabError::file("put into an initramfs", source)(error));
         }
         let contents = fs::read(source).map_err(LabError::file("read", source))?;
-        return archive.file(destination, mode, &contents);
+        return Ok(archive.file(destination, mode, &contents)?);
     }
     if !metadata.is_dir() {
         return Err(LabError::FileKind(source.to_owned()));
@@ -204,7 +206,7 @@ pub(crate) fn add_host_file(
         let name = child
             .file_name()
             .and_then(|name| name.to_str())
-            .ok_or_else(|| LabError::Destination(child.display().to_string()))?;
+            .ok_or_else(|| InitramfsError::Destination(child.display().to_string()))?;
         let place = format!("{}/{name}", destination.trim_end_matches('/'));
         if child.is_symlink() {
             let target = fs::read_link(&child).map_err(LabError::file("read", &child))?;

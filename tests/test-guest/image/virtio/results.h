@@ -9,7 +9,7 @@
 /* How far the workload "port" is. It waits at each of them until the host lets it go on. */
 enum stage {
     STAGE_START,
-    STAGE_CONNECTED, /* has said hello; goes on to open pcs, again and again while that is busy */
+    STAGE_CONNECTED, /* has said hello; goes on to open pcs */
     STAGE_OPEN,      /* has pcs open */
     STAGE_GATHERED,  /* has read what it wants, stopped the sampling and read the rest */
     STAGE_CLOSED,    /* has closed pcs and the port */
@@ -26,6 +26,7 @@ enum step {
     STEP_READ_NOTHING_OPEN,
     STEP_OPEN,
     STEP_OPEN_AGAIN,
+    STEP_FASTER,
     STEP_UNKNOWN_COMMAND,
     STEP_TOO_MANY_BUFFERS,
     STEP_MORE_BUFFERS,
@@ -49,8 +50,7 @@ struct port_results {
     int32_t outcomes[STEPS_ROOM];
     uint32_t vcpus;
     uint32_t hz;
-    uint64_t refused;      /* opens of pcs that found it busy */
-    uint64_t buffers;      /* read of it */
+    uint64_t buffers;      /* read of pcs */
     uint64_t lost;         /* samples, by their headers */
     uint64_t ticks[KINDS]; /* by type of record */
     uint64_t user[PROCESSES + 1]; /* USER records by process; the last one stands for any other pid */

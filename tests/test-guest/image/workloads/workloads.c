@@ -24,6 +24,7 @@ static const struct workload workloads[] = {
     { "hostile-queues", hostile_queues },
     { "disk", disk_checks },
     { "disk-writes", disk_writes },
+    { "disk-load", disk_load },
     { "network", network },
     { "hostile-network", hostile_network },
     { "poweroff", end_by_power_off },

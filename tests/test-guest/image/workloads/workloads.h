@@ -31,6 +31,7 @@ void profil(void);
 void hostile_queues(void);
 void disk_checks(void);
 void disk_writes(void);
+void disk_load(void);
 void network(void);
 void hostile_network(void);
 void end_by_power_off(void);

@@ -1,10 +1,10 @@
 cp /lab/series "$LAB_OUT"
-# One guest. What it has open the host can't open, and the other way round.
+# One guest, which has pcs open while the host gathers, and the other way round.
 start guest --kernel /lab/vmlinuz --initrd /lab/guest.cpio --cpus 2 --memory 512M \
     --cmdline 'console=ttyS0 quiet panic=-1'
 says 'in use by the guest'
-kvmprof getpc --socket "$socket" 1 >/dev/null 2>"$LAB_OUT/refused"
-echo "status $?" >>"$LAB_OUT/refused"
+kvmprof getpc --socket "$socket" 1 2>"$LAB_OUT/beside" >"$LAB_OUT/beside.samples"
+echo "status $?" >>"$LAB_OUT/beside"
 tell go on
 says free
 gather host --all

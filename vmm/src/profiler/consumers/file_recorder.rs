@@ -61,6 +61,7 @@ impl FileRecorder {
 impl Consumer for FileRecorder {
     fn needs(&self) -> ClockNeeds {
         ClockNeeds {
+            gives_way: false,
             source: self.source,
             starts_guest: true,
             process_group: false,

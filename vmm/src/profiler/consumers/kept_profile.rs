@@ -3,11 +3,14 @@
 use kvmprof_devices::profiling::profil::KeptProfile;
 use kvmprof_recording::Ticks;
 
+use super::Client;
 use crate::profil::{ProgramEnd, Watch};
 
 /// The profile of a process, and the watch that tells when its program ends.
 #[derive(Debug)]
 pub(super) struct Kept {
+    /// For whom.
+    pub client: Client,
     pub profile: KeptProfile,
     watch: Watch,
     /// The end had been noticed before the last ticks were taken.
@@ -15,8 +18,9 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    pub(super) fn new(profile: KeptProfile, watch: Watch) -> Self {
+    pub(super) fn new(client: Client, profile: KeptProfile, watch: Watch) -> Self {
         Self {
+            client,
             profile,
             watch,
             is_over: false,
@@ -79,7 +83,11 @@ mod tests {
         };
         let processes = Arc::<ProfiledProcesses>::default();
         let watch = Watch::begin(&processes, PID).unwrap();
-        Kept::new(KeptProfile::new(&call, 1, 1000).unwrap(), watch)
+        Kept::new(
+            Client::Host,
+            KeptProfile::new(&call, 1, 1000).unwrap(),
+            watch,
+        )
     }
 
     fn tick(time: u64) -> Ticks {

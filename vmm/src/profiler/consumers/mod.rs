@@ -36,11 +36,22 @@ use profil::ProfilConsumer;
 pub use file_recorder::{FileRecorder, RecordPlan};
 pub use recording::recording_info;
 
+/// Who opens a device. What the guest opens never stands in the way of the host's clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// A client of the host socket.
+    Host,
+    /// The guest, through its ports.
+    Guest,
+}
+
 /// What a consumer needs of the clocks at this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockNeeds {
     /// What makes the ticks that it counts; `None`: it counts nothing.
     pub source: Option<TickSource>,
+    /// Whether it counts for the guest alone: what makes the host's ticks goes before `source`.
+    pub gives_way: bool,
     /// Whether a guest that is held may start.
     pub starts_guest: bool,
     /// Whether samples need their process group.
@@ -67,6 +78,9 @@ pub trait Consumer {
     /// Takes a block of a recording that says when the guest was restarted: the kernel's symbols come anew after it.
     fn take_restart(&mut self, _block: &Arc<[u8]>) {}
 
+    /// From now on `source` makes the ticks.
+    fn follow(&mut self, _source: Option<TickSource>) {}
+
     /// Does what is due by time, and what was waiting for the kernel's symbols. Called every few ms while ticks come.
     fn advance(&mut self, _kernel_text: &mut KernelText, _knowledge: &GuestKnowledge) {}
 
@@ -83,6 +97,11 @@ pub trait Consumer {
 
     /// The number of the device by which clients reach it (`kvmprof_abi::wire::device`), if they do.
     fn device_number(&self) -> Option<u16> {
+        None
+    }
+
+    /// Whose device it is; `None`: everybody's.
+    fn client(&self) -> Option<Client> {
         None
     }
 
@@ -156,9 +175,12 @@ impl Preparation {
 
 /// What a device is told with a request.
 pub struct Context<'a> {
-    /// What makes the ticks that are counted now; `None` while nobody counts.
+    /// Who made the request.
+    pub client: Client,
+    /// What makes the ticks that are counted now; `None` while nobody counts. For the host's clients what makes ticks for the guest
+    /// alone doesn't count.
     pub source: Option<TickSource>,
-    /// Whether another consumer counts ticks.
+    /// Whether another consumer counts ticks to whose source this client has to keep.
     pub is_shared: bool,
     /// Whether the guest has ended.
     pub has_ended: bool,
@@ -264,22 +286,36 @@ impl OnVcpus {
 /// All consumers.
 pub struct Consumers {
     list: Vec<Box<dyn Consumer>>,
+    /// The clock's rate while only the guest counts, in Hz at most; 0: it has no clock.
+    guest_max_hz: u32,
 }
 
 impl Consumers {
     /// Those that clients reach, for a guest with `vcpus` vCPUs; a table of prf may have `prf_addresses` addresses, and
-    /// the vCPUs' threads do what is in `on_vcpus`; without that there is neither profil nor pmc.
-    pub fn new(vcpus: u16, prf_addresses: usize, on_vcpus: Option<OnVcpus>) -> Self {
+    /// the vCPUs' threads do what is in `on_vcpus`; without that the guest has no devices, and there is neither profil nor pmc.
+    /// While only the guest counts, the clock runs at `guest_max_hz` Hz at most.
+    pub fn new(
+        vcpus: u16,
+        prf_addresses: usize,
+        on_vcpus: Option<OnVcpus>,
+        guest_max_hz: u32,
+    ) -> Self {
         let mut list: Vec<Box<dyn Consumer>> = vec![
-            Box::new(PcsConsumer::new(vcpus)),
-            Box::new(PrfConsumer::new(vcpus, prf_addresses)),
+            Box::new(PcsConsumer::new(Client::Host, vcpus)),
+            Box::new(PrfConsumer::new(Client::Host, vcpus, prf_addresses)),
             Box::new(ClientRecorders::default()),
         ];
         if let Some(on_vcpus) = on_vcpus {
+            list.push(Box::new(PcsConsumer::new(Client::Guest, vcpus)));
+            list.push(Box::new(PrfConsumer::new(
+                Client::Guest,
+                vcpus,
+                prf_addresses,
+            )));
             list.push(Box::new(ProfilConsumer::new(on_vcpus.profiled)));
             list.push(Box::new(PmcConsumer::new(on_vcpus.counts)));
         }
-        Self { list }
+        Self { list, guest_max_hz }
     }
 
     /// Adds one more.
@@ -297,10 +333,13 @@ impl Consumers {
         self.list.iter_mut().map(|consumer| &mut **consumer)
     }
 
-    /// Which one has device number `number`.
-    pub fn with_device(&self, number: u16) -> Option<usize> {
+    /// Which one has device number `number` for `client`.
+    pub fn with_device(&self, number: u16, client: Client) -> Option<usize> {
         let mut consumers = self.list.iter();
-        consumers.position(|consumer| consumer.device_number() == Some(number))
+        consumers.position(|consumer| {
+            consumer.device_number() == Some(number)
+                && consumer.client().is_none_or(|whose| whose == client)
+        })
     }
 
     /// The device of consumer `index`.
@@ -309,15 +348,49 @@ impl Consumers {
     }
 
     /// What makes the ticks that they count; `None` while none does. Whoever starts to count while others do takes
-    /// theirs, or can't start.
+    /// theirs, or can't start; but the host's clients needn't take the guest's.
     pub fn source(&self) -> Option<TickSource> {
-        self.iter().find_map(|consumer| consumer.needs().source)
+        self.source_for(Client::Host).or_else(|| {
+            let source = self.iter().find_map(|consumer| consumer.needs().source)?;
+            match source {
+                // One that was the host's choice, who has left.
+                TickSource::Clock(hz) => TickSource::clock(hz.min(self.guest_max_hz)),
+                TickSource::Event(_) => Some(source),
+            }
+        })
+    }
+
+    /// What makes the ticks to which `client` has to keep.
+    pub fn source_for(&self, client: Client) -> Option<TickSource> {
+        match client {
+            Client::Host => self.iter().find_map(|consumer| {
+                let needs = consumer.needs();
+                needs.source.filter(|_| !needs.gives_way)
+            }),
+            Client::Guest => self.source(),
+        }
     }
 
     /// Whether a consumer other than `index` counts.
     pub fn others_count(&self, index: usize) -> bool {
         let mut others = self.list.iter().enumerate();
         others.any(|(other, consumer)| other != index && consumer.needs().source.is_some())
+    }
+
+    /// Whether a consumer other than `index` counts to whose source `client` has to keep.
+    pub fn others_bind(&self, index: usize, client: Client) -> bool {
+        let binds = |needs: ClockNeeds| {
+            needs.source.is_some() && (client == Client::Guest || !needs.gives_way)
+        };
+        let mut others = self.list.iter().enumerate();
+        others.any(|(other, consumer)| other != index && binds(consumer.needs()))
+    }
+
+    /// From now on `source` makes the ticks.
+    pub fn follow(&mut self, source: Option<TickSource>) {
+        for consumer in self.iter_mut() {
+            consumer.follow(source);
+        }
     }
 
     /// Whether a guest that is held may start.
@@ -368,7 +441,7 @@ mod tests {
     }
 
     fn consumers(all: impl IntoIterator<Item = ClockNeeds>) -> Consumers {
-        let mut consumers = Consumers::new(2, 100, Some(OnVcpus::new(2)));
+        let mut consumers = Consumers::new(2, 100, Some(OnVcpus::new(2)), 250);
         for needs in all {
             consumers.add(Box::new(Counter { needs }));
         }
@@ -416,10 +489,10 @@ mod tests {
         };
         assert_eq!(all.setting(), expected);
         assert!(all.start_guest());
-        // Behind the five that are always there.
-        assert!(all.others_count(5) && all.others_count(6));
+        // Behind the seven that are always there.
+        assert!(all.others_count(7) && all.others_count(8));
         let alone = consumers([first]);
-        assert!(!alone.others_count(5) && !alone.start_guest());
+        assert!(!alone.others_count(7) && !alone.start_guest());
         assert_eq!(alone.setting().stacks, stacks(true, false));
     }
 
@@ -438,7 +511,36 @@ mod tests {
         };
         assert_eq!(alone.setting(), expected);
         assert_eq!(alone.source(), Some(event));
-        assert!(!alone.start_guest() && !alone.others_count(5));
+        assert!(!alone.start_guest() && !alone.others_count(7));
+    }
+
+    #[test]
+    fn the_hosts_source_goes_before_the_guests() {
+        let counts = |hz, gives_way| ClockNeeds {
+            source: TickSource::clock(hz),
+            gives_way,
+            ..ClockNeeds::default()
+        };
+        let alone = consumers([counts(50, true)]);
+        assert_eq!(alone.source(), TickSource::clock(50));
+        assert_eq!(alone.source_for(Client::Guest), TickSource::clock(50));
+        assert_eq!(alone.source_for(Client::Host), None);
+        assert!(alone.others_bind(0, Client::Guest) && !alone.others_bind(0, Client::Host));
+        let both = consumers([counts(50, true), counts(1000, false)]);
+        assert_eq!(both.source(), TickSource::clock(1000));
+        assert_eq!(both.source_for(Client::Guest), TickSource::clock(1000));
+        assert!(both.others_bind(0, Client::Host));
+    }
+
+    /// The guest had joined a client of the host that has left.
+    #[test]
+    fn the_guest_alone_has_no_faster_clock_than_the_host_allows() {
+        let joined = ClockNeeds {
+            source: TickSource::clock(1000),
+            gives_way: true,
+            ..ClockNeeds::default()
+        };
+        assert_eq!(consumers([joined]).source(), TickSource::clock(250));
     }
 
     #[test]
@@ -453,9 +555,16 @@ mod tests {
             device::PROFIL,
             device::PMC,
         ] {
-            let index = consumers.with_device(number).unwrap();
+            let index = consumers.with_device(number, Client::Host).unwrap();
             assert!(consumers.device(index).is_some());
         }
-        assert_eq!(consumers.with_device(device::STATUS), None);
+        assert_eq!(consumers.with_device(device::STATUS, Client::Host), None);
+        let of = |number, client| consumers.with_device(number, client);
+        for own in [device::PCS, device::PRF] {
+            assert_ne!(of(own, Client::Guest), of(own, Client::Host));
+        }
+        for shared in [device::PROFIL, device::PMC] {
+            assert_eq!(of(shared, Client::Guest), of(shared, Client::Host));
+        }
     }
 }

@@ -8,21 +8,25 @@ use kvmprof_devices::profiling::{ClockRequest, Pcs};
 use kvmprof_recording::status::{ConsumerStatus, PcsStatus};
 use kvmprof_recording::{SamplingEvent, Ticks};
 
-use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
+use super::{
+    Client, ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore,
+};
 use crate::clock::TickSource;
 
 /// The device and its account.
 #[derive(Debug)]
 pub struct PcsConsumer {
+    client: Client,
     pcs: Pcs,
     /// The event that makes the ticks since it was opened; `None`: the clock does.
     event: Option<SamplingEvent>,
 }
 
 impl PcsConsumer {
-    /// That of a guest with `vcpus` vCPUs.
-    pub fn new(vcpus: u16) -> Self {
+    /// That of `client`, for a guest with `vcpus` vCPUs.
+    pub fn new(client: Client, vcpus: u16) -> Self {
         Self {
+            client,
             pcs: Pcs::new(vcpus),
             event: None,
         }
@@ -37,16 +41,21 @@ impl PcsConsumer {
         self.event = event;
         Ok(())
     }
+
+    fn source(&self) -> Option<TickSource> {
+        match self.event {
+            _ if !self.pcs.wants_ticks() => None,
+            Some(event) => Some(TickSource::Event(event)),
+            None => TickSource::clock(self.pcs.hz()),
+        }
+    }
 }
 
 impl Consumer for PcsConsumer {
     fn needs(&self) -> ClockNeeds {
         ClockNeeds {
-            source: match self.event {
-                _ if !self.pcs.wants_ticks() => None,
-                Some(event) => Some(TickSource::Event(event)),
-                None => TickSource::clock(self.pcs.hz()),
-            },
+            source: self.source(),
+            gives_way: self.client == Client::Guest,
             // Before its first PROF_* nothing is gathered, so that the guest's first instructions would be missed.
             starts_guest: self.pcs.is_gathering(),
             process_group: self.pcs.wants_process_group(),
@@ -58,16 +67,29 @@ impl Consumer for PcsConsumer {
         self.pcs.feed(ticks);
     }
 
+    fn follow(&mut self, source: Option<TickSource>) {
+        if self.client == Client::Guest && self.source().is_some_and(|own| source != Some(own)) {
+            // Its samples would be of two rates, and nothing in them says so.
+            self.pcs.stop();
+        }
+    }
+
     fn end(&mut self) {
         self.pcs.stop();
     }
 
     fn status(&self) -> Vec<ConsumerStatus> {
+        let ledger = self.pcs.ledger();
+        let name = match self.client {
+            Client::Host => "pcs",
+            Client::Guest if !self.pcs.is_open() && ledger.ticks == 0 => return Vec::new(),
+            Client::Guest => "guest pcs",
+        };
         vec![ConsumerStatus::Pcs(PcsStatus {
-            name: "pcs".to_owned(),
+            name: name.to_owned(),
             open: self.pcs.is_open(),
             gathering: self.pcs.is_gathering(),
-            ledger: self.pcs.ledger(),
+            ledger,
         })]
     }
 
@@ -77,6 +99,10 @@ impl Consumer for PcsConsumer {
 
     fn device_number(&self) -> Option<u16> {
         Some(device::PCS)
+    }
+
+    fn client(&self) -> Option<Client> {
+        Some(self.client)
     }
 
     fn device(&mut self) -> Option<&mut dyn Device> {
@@ -105,6 +131,11 @@ impl Device for PcsConsumer {
                     TicksBefore::Last { others: false }
                 }
                 Some(ClockRequest::Flush) => TicksBefore::All,
+                Some(ClockRequest::Rate(hz))
+                    if self.client == Client::Guest && hz > context.clocks.plan().hz =>
+                {
+                    return Err(Errno::EPERM);
+                }
                 // Somebody else's clock too, or none.
                 Some(ClockRequest::Rate(_)) if context.is_shared || self.event.is_some() => {
                     return Err(Errno::EBUSY);

@@ -19,7 +19,8 @@ use kvmprof_recording::status::{ConsumerStatus, PmcStatus};
 use kvmprof_recording::{EventKind, SamplingEvent, Ticks};
 
 use super::{
-    ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore, check_event,
+    Client, ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore,
+    check_event,
 };
 use crate::clock::TickSource;
 use crate::counters::{KnownProcess, MachineCounters, ProcessCounts};
@@ -47,6 +48,8 @@ pub struct PmcConsumer {
     watched: Vec<KnownProcess>,
     /// What made the ticks when something began to be counted for a process.
     source: Option<TickSource>,
+    /// Whether the host had a counter's overflow make ticks, rather than the guest.
+    profiles_for_host: bool,
     ledger: Ledger,
 }
 
@@ -60,6 +63,7 @@ impl PmcConsumer {
             instances: BTreeMap::new(),
             watched: Vec::new(),
             source: None,
+            profiles_for_host: false,
             ledger: Ledger::default(),
         }
     }
@@ -134,6 +138,9 @@ impl PmcConsumer {
         }
         self.take_source(context);
         let called = self.pmc.call(&call, &HostTotals::new(context))?;
+        if is_start {
+            self.profiles_for_host = context.client == Client::Host;
+        }
         call.value = called.value;
         self.follow();
         Ok(IoctlReply {
@@ -268,6 +275,8 @@ impl Consumer for PmcConsumer {
         let event = self.pmc.profiling().map(TickSource::Event);
         ClockNeeds {
             source: event.or(self.source.filter(|_| self.wanted() != 0)),
+            gives_way: self.accounts().next().is_none()
+                && (event.is_none() || !self.profiles_for_host),
             exits: true,
             ..ClockNeeds::default()
         }
@@ -282,6 +291,13 @@ impl Consumer for PmcConsumer {
             ledger.ungathered += ticks.ungathered;
             ledger.stolen += ticks.stolen;
             ledger.lost += ticks.lost;
+        }
+    }
+
+    fn follow(&mut self, source: Option<TickSource>) {
+        let event = self.pmc.profiling().map(TickSource::Event);
+        if event.is_some() && event != source {
+            self.pmc.stop_profiling();
         }
     }
 

@@ -10,13 +10,16 @@ use kvmprof_devices::profiling::{Prf, Switch};
 use kvmprof_recording::Ticks;
 use kvmprof_recording::status::{ConsumerStatus, PrfStatus};
 
-use super::rate::{RateCheck, ticks_a_second};
-use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
+use super::rate::{RateCheck, can_follow, ticks_a_second};
+use super::{
+    Client, ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore,
+};
 use crate::clock::TickSource;
 
 /// The device, and which minor each client has open.
 #[derive(Debug)]
 pub struct PrfConsumer {
+    client: Client,
     prf: Prf,
     /// What made the ticks when a minor was last turned on.
     source: Option<TickSource>,
@@ -25,9 +28,10 @@ pub struct PrfConsumer {
 }
 
 impl PrfConsumer {
-    /// That of a guest with `vcpus` vCPUs; a table may have `max_addresses` addresses.
-    pub fn new(vcpus: u16, max_addresses: usize) -> Self {
+    /// That of `client`, for a guest with `vcpus` vCPUs; a table may have `max_addresses` addresses.
+    pub fn new(client: Client, vcpus: u16, max_addresses: usize) -> Self {
         Self {
+            client,
             prf: Prf::new(vcpus, max_addresses),
             source: None,
             rates: RateCheck::default(),
@@ -54,6 +58,7 @@ impl Consumer for PrfConsumer {
         let counts = self.prf.wants_ticks();
         ClockNeeds {
             source: self.source.filter(|_| counts),
+            gives_way: self.client == Client::Guest,
             starts_guest: counts,
             ..ClockNeeds::default()
         }
@@ -63,14 +68,29 @@ impl Consumer for PrfConsumer {
         self.prf.feed(ticks);
     }
 
+    fn follow(&mut self, source: Option<TickSource>) {
+        if !self.prf.wants_ticks() {
+            return;
+        }
+        if can_follow(self.source, source, RATE_HZ) {
+            self.prf.set_hz(ticks_a_second(source, RATE_HZ));
+        } else {
+            self.prf.turn_off();
+        }
+    }
+
     fn end(&mut self) {
         self.prf.end();
     }
 
     fn status(&self) -> Vec<ConsumerStatus> {
+        let whose = match self.client {
+            Client::Host => "",
+            Client::Guest => "guest ",
+        };
         let minors = self.prf.reports().map(|minor| {
             ConsumerStatus::Prf(PrfStatus {
-                name: format!("prf {}", minor.minor),
+                name: format!("{whose}prf {}", minor.minor),
                 minor: minor.minor,
                 on: minor.on,
                 loaded: true,
@@ -83,6 +103,10 @@ impl Consumer for PrfConsumer {
 
     fn device_number(&self) -> Option<u16> {
         Some(device::PRF)
+    }
+
+    fn client(&self) -> Option<Client> {
+        Some(self.client)
     }
 
     fn device(&mut self) -> Option<&mut dyn Device> {

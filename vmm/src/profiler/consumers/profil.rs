@@ -15,13 +15,15 @@ use kvmprof_recording::Ticks;
 use kvmprof_recording::status::{ConsumerStatus, ProfilStatus};
 
 use super::kept_profile::Kept;
-use super::rate::{RateCheck, ticks_a_second};
-use super::{ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore};
+use super::rate::{RateCheck, can_follow, ticks_a_second};
+use super::{
+    Client, ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore,
+};
 use crate::clock::TickSource;
 use crate::profil::{ProfiledProcesses, Watch};
 use crate::profiler::kernel_text::KernelText;
 
-/// Maximum number of bytes of all kept buffers.
+/// Maximum number of bytes of all buffers that are kept for the host's clients, and of those for the guest.
 const MAX_MEMORY: usize = 64 << 20;
 
 /// What the last call of a handle was for.
@@ -88,11 +90,12 @@ impl ProfilConsumer {
             let value = self.processes.call(&call, &ranges)?;
             (value, Open::Process(call.pid))
         } else {
-            self.check_memory(handle, &call)?;
+            self.check_memory(handle, context.client, &call)?;
             let hz = ticks_a_second(self.source, RATE_HZ);
             let profile = KeptProfile::new(&call, context.clocks.ledgers().len(), hz)?;
             let watch = self.watch(handle, call.pid)?;
-            (0, Open::Kept(Box::new(Kept::new(profile, watch))))
+            let kept = Kept::new(context.client, profile, watch);
+            (0, Open::Kept(Box::new(kept)))
         };
         self.open.insert(handle, open);
         Ok(value)
@@ -122,13 +125,13 @@ impl ProfilConsumer {
     }
 
     /// Checks that there is memory for the buffer of `call`, in place of the one of `handle`.
-    fn check_memory(&self, handle: Handle, call: &Call) -> Result<(), Errno> {
+    fn check_memory(&self, handle: Handle, client: Client, call: &Call) -> Result<(), Errno> {
         let size = KeptProfile::size(call)?;
         let others = self.open.iter().filter(|(other, _)| **other != handle);
         let taken: usize = others
             .map(|(_, open)| match open {
-                Open::Kept(kept) => kept.profile.memory(),
-                Open::Idle | Open::Process(_) => 0,
+                Open::Kept(kept) if kept.client == client => kept.profile.memory(),
+                Open::Kept(_) | Open::Idle | Open::Process(_) => 0,
             })
             .sum();
         if taken + size > MAX_MEMORY {
@@ -175,8 +178,11 @@ fn decode(data: &[u8]) -> Result<(Call, Vec<Range>), Errno> {
 impl Consumer for ProfilConsumer {
     fn needs(&self) -> ClockNeeds {
         let is_on = self.is_on();
+        let mut kept = self.kept();
         ClockNeeds {
             source: self.source.filter(|_| is_on),
+            // A process that has the buffer itself is the guest's, whoever has had it profiled.
+            gives_way: !kept.any(|kept| kept.client == Client::Host && kept.profile.is_on()),
             starts_guest: is_on,
             exits: true,
             ..ClockNeeds::default()
@@ -185,6 +191,21 @@ impl Consumer for ProfilConsumer {
 
     fn take(&mut self, ticks: &Ticks, _frames: &[u64]) {
         self.kept_mut().for_each(|kept| kept.feed(ticks));
+    }
+
+    fn follow(&mut self, source: Option<TickSource>) {
+        if !self.is_on() {
+            return;
+        }
+        if can_follow(self.source, source, RATE_HZ) {
+            // The vCPUs' threads follow by themselves.
+            let hz = ticks_a_second(source, RATE_HZ);
+            self.kept_mut().for_each(|kept| kept.profile.set_hz(hz));
+        } else {
+            let kept = self.kept_mut();
+            kept.for_each(|kept| kept.profile.stop(State::Off));
+            self.processes.stop();
+        }
     }
 
     fn advance(&mut self, _kernel_text: &mut KernelText, _knowledge: &GuestKnowledge) {

@@ -12,6 +12,18 @@ pub(super) fn ticks_a_second(source: Option<TickSource>, rate_hz: u32) -> u32 {
     }
 }
 
+/// Whether a consumer that has counted `rate_hz` times a second by `own` can go on when `source` makes the ticks.
+pub(super) fn can_follow(
+    own: Option<TickSource>,
+    source: Option<TickSource>,
+    rate_hz: u32,
+) -> bool {
+    match (own, source) {
+        (Some(TickSource::Clock(_)), Some(TickSource::Clock(hz))) => hz.is_multiple_of(rate_hz),
+        _ => own == source,
+    }
+}
+
 /// Checks rates of the clock, and tells in the log of those that won't do.
 #[derive(Debug, Default)]
 pub(super) struct RateCheck {
@@ -39,6 +51,16 @@ impl RateCheck {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ticks_are_followed_that_mean_the_same() {
+        let clock = TickSource::clock;
+        let event = "exits:10".parse().ok().map(TickSource::Event);
+        assert!(can_follow(clock(100), clock(300), 100));
+        assert!(!can_follow(clock(100), clock(250), 100));
+        assert!(!can_follow(clock(100), event, 100) && !can_follow(event, clock(100), 100));
+        assert!(can_follow(event, event, 100));
+    }
 
     #[test]
     fn rates_that_can_be_counted_are_multiples() {

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::LabError;
+use crate::InitramfsError;
 
 const MAGIC: &str = "070701";
 const TRAILER: &str = "TRAILER!!!";
@@ -34,9 +34,9 @@ impl Archive {
     /// Adds a file with these permissions (the lower 12 mode bits).
     ///
     /// # Errors
-    /// [`LabError::Destination`] when `path` is not absolute, not plain or too
+    /// [`InitramfsError::Destination`] when `path` is not absolute, not plain or too
     /// long, or the contents pass the format's 4 GiB.
-    pub fn file(&mut self, path: &str, mode: u32, contents: &[u8]) -> Result<(), LabError> {
+    pub fn file(&mut self, path: &str, mode: u32, contents: &[u8]) -> Result<(), InitramfsError> {
         self.entry(path, FILE_TYPE | (mode & 0o7777), (0, 0), contents)
     }
 
@@ -44,7 +44,7 @@ impl Archive {
     ///
     /// # Errors
     /// As for [`Archive::file`].
-    pub fn folder(&mut self, path: &str, mode: u32) -> Result<(), LabError> {
+    pub fn folder(&mut self, path: &str, mode: u32) -> Result<(), InitramfsError> {
         let name = plain_name(path)?;
         self.parents(&name)?;
         if self.folders.insert(name.clone()) {
@@ -57,7 +57,7 @@ impl Archive {
     ///
     /// # Errors
     /// As for [`Archive::file`].
-    pub fn link(&mut self, path: &str, target: &str) -> Result<(), LabError> {
+    pub fn link(&mut self, path: &str, target: &str) -> Result<(), InitramfsError> {
         self.entry(path, LINK_TYPE | 0o777, (0, 0), target.as_bytes())
     }
 
@@ -71,7 +71,7 @@ impl Archive {
         mode: u32,
         major: u32,
         minor: u32,
-    ) -> Result<(), LabError> {
+    ) -> Result<(), InitramfsError> {
         let mode = CHARACTER_DEVICE_TYPE | (mode & 0o7777);
         self.entry(path, mode, (major, minor), &[])
     }
@@ -86,7 +86,7 @@ impl Archive {
     ///
     /// # Errors
     /// None in practice: the trailer's name is a valid one.
-    pub fn finish(mut self) -> Result<Vec<u8>, LabError> {
+    pub fn finish(mut self) -> Result<Vec<u8>, InitramfsError> {
         self.record(TRAILER, 0, (0, 0), &[])?;
         Ok(self.bytes)
     }
@@ -97,14 +97,14 @@ impl Archive {
         mode: u32,
         device: (u32, u32),
         contents: &[u8],
-    ) -> Result<(), LabError> {
+    ) -> Result<(), InitramfsError> {
         let name = plain_name(path)?;
         self.parents(&name)?;
         self.record(&name, mode, device, contents)
     }
 
     /// Writes the folders above `name` that are not there yet.
-    fn parents(&mut self, name: &str) -> Result<(), LabError> {
+    fn parents(&mut self, name: &str) -> Result<(), InitramfsError> {
         for (end, _) in name.match_indices('/') {
             let folder = &name[..end];
             if self.folders.insert(folder.to_owned()) {
@@ -120,8 +120,8 @@ impl Archive {
         mode: u32,
         (major, minor): (u32, u32),
         contents: &[u8],
-    ) -> Result<(), LabError> {
-        let too_long = |_| LabError::Destination(name.to_owned());
+    ) -> Result<(), InitramfsError> {
+        let too_long = |_| InitramfsError::Destination(name.to_owned());
         let size = u32::try_from(contents.len()).map_err(too_long)?;
         let name_size = u32::try_from(name.len() + 1).map_err(too_long)?;
         self.inode += 1;
@@ -149,8 +149,8 @@ impl Archive {
 }
 
 /// The name without its leading slash, as the archive has it.
-fn plain_name(path: &str) -> Result<String, LabError> {
-    let wrong = || LabError::Destination(path.to_owned());
+fn plain_name(path: &str) -> Result<String, InitramfsError> {
+    let wrong = || InitramfsError::Destination(path.to_owned());
     let relative = path.strip_prefix('/').ok_or_else(wrong)?;
     let parts: Vec<&str> = relative
         .split('/')
@@ -214,7 +214,7 @@ mod tests {
         for path in ["relative", "/", "/../etc", "/a/../b", "/a\0b", &long] {
             let refused = Archive::new().file(path, 0o644, b"");
             assert!(
-                matches!(refused, Err(LabError::Destination(_))),
+                matches!(refused, Err(InitramfsError::Destination(_))),
                 "{path:?} was taken"
             );
         }

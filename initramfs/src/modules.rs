@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::GzDecoder;
 use lzma_rust2::XzReader;
 
-use super::Kernel;
-use crate::LabError;
+use crate::{InitramfsError, Kernel};
 
 /// Longest chain of modules that need each other; the kernel's own are short.
 const DEPTH_MAX: usize = 32;
@@ -18,7 +17,7 @@ const MODULE_SIZE_MAX: u64 = 256 << 20;
 
 /// A module ready to be loaded.
 #[derive(Debug)]
-pub(crate) struct Module {
+pub struct Module {
     /// Its name, with underscores.
     pub name: String,
     /// The ELF file, unpacked.
@@ -27,10 +26,10 @@ pub(crate) struct Module {
 
 /// The wanted modules and all that they need, in an order that loads. What the
 /// kernel has built in is left out.
-pub(crate) fn in_load_order(
+pub fn in_load_order(
     kernel: &Kernel,
     wanted: &[impl AsRef<str>],
-) -> Result<Vec<Module>, LabError> {
+) -> Result<Vec<Module>, InitramfsError> {
     let folder = kernel.modules_folder()?;
     let mut resolver = Resolver {
         version: &kernel.version,
@@ -54,11 +53,11 @@ struct Resolver<'a> {
 }
 
 impl Resolver<'_> {
-    fn add(&mut self, name: &str, depth: usize) -> Result<(), LabError> {
+    fn add(&mut self, name: &str, depth: usize) -> Result<(), InitramfsError> {
         if self.built_in.contains(name) || !self.done.insert(name.to_owned()) {
             return Ok(());
         }
-        let missing = || LabError::ModuleMissing {
+        let missing = || InitramfsError::ModuleMissing {
             version: self.version.to_owned(),
             module: name.to_owned(),
         };
@@ -90,15 +89,15 @@ fn module_name(file: &Path) -> Option<String> {
         .then(|| normal(stem))
 }
 
-fn module_files(folder: &Path) -> Result<BTreeMap<String, PathBuf>, LabError> {
+fn module_files(folder: &Path) -> Result<BTreeMap<String, PathBuf>, InitramfsError> {
     let mut files = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).map_err(LabError::file("list", &folder))? {
-            let entry = entry.map_err(LabError::file("list", &folder))?;
+        for entry in fs::read_dir(&folder).map_err(InitramfsError::file("list", &folder))? {
+            let entry = entry.map_err(InitramfsError::file("list", &folder))?;
             let kind = entry
                 .file_type()
-                .map_err(LabError::file("read", entry.path()))?;
+                .map_err(InitramfsError::file("read", entry.path()))?;
             // An installed kernel has links to its sources here: not followed.
             if kind.is_dir() {
                 folders.push(entry.path());
@@ -110,17 +109,17 @@ fn module_files(folder: &Path) -> Result<BTreeMap<String, PathBuf>, LabError> {
     Ok(files)
 }
 
-fn built_in(folder: &Path) -> Result<BTreeSet<String>, LabError> {
+fn built_in(folder: &Path) -> Result<BTreeSet<String>, InitramfsError> {
     let list = folder.join("modules.builtin");
-    let text = fs::read_to_string(&list).map_err(LabError::file("read", &list))?;
+    let text = fs::read_to_string(&list).map_err(InitramfsError::file("read", &list))?;
     Ok(text
         .lines()
         .filter_map(|line| module_name(Path::new(line)))
         .collect())
 }
 
-fn unpacked(path: &Path) -> Result<Vec<u8>, LabError> {
-    let bytes = fs::read(path).map_err(LabError::file("read", path))?;
+fn unpacked(path: &Path) -> Result<Vec<u8>, InitramfsError> {
+    let bytes = fs::read(path).map_err(InitramfsError::file("read", path))?;
     let mut contents = Vec::new();
     let unpacked = match path.extension().and_then(|extension| extension.to_str()) {
         Some("xz") => read_bounded(XzReader::new(bytes.as_slice(), false), &mut contents),
@@ -129,7 +128,7 @@ fn unpacked(path: &Path) -> Result<Vec<u8>, LabError> {
         Some("gz") => read_bounded(GzDecoder::new(bytes.as_slice()), &mut contents),
         _ => return Ok(bytes),
     };
-    unpacked.map_err(LabError::file("unpack", path))?;
+    unpacked.map_err(InitramfsError::file("unpack", path))?;
     Ok(contents)
 }
 

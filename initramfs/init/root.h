@@ -1,0 +1,8 @@
+/* The guest's file systems. */
+
+#pragma once
+
+#include "settings.h"
+
+/* Makes the shared folder the root, with what programs expect to be mounted in it. False, with a message, if that can't be done. */
+bool change_root(const struct settings *settings);

@@ -1,0 +1,138 @@
+//! The initial RAM disk of a guest whose root is a shared folder: the program of `init/`, its settings, and modules.
+
+use std::fmt::Write;
+
+use crate::{Archive, InitramfsError, Kernel, Module, in_load_order};
+
+/// The program.
+const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init.elf"));
+
+/// What the guest is to do. No text may have a line feed or NUL but the command, which may have line feeds.
+#[derive(Clone, Debug, Default)]
+pub struct RootSettings {
+    /// The file system's tag.
+    pub tag: String,
+    /// Whether the folder itself is the root; if not, it is read-only, below an overlay in the guest's memory.
+    pub writable: bool,
+    /// The console's device, such as `ttyS0`.
+    pub console: String,
+    /// What kind of terminal that is, for `TERM`.
+    pub terminal: Option<String>,
+    /// The terminal's rows and columns.
+    pub size: Option<(u16, u16)>,
+    /// The program that is the guest's first process.
+    pub init: Option<String>,
+    /// Else a command that a shell runs; the guest powers off after it.
+    pub command: Option<String>,
+    /// More modules that are loaded, if the kernel has them as such.
+    pub modules: Vec<&'static str>,
+}
+
+impl RootSettings {
+    /// What can't be done without; what the kernel has built in is no module.
+    fn needed_modules(&self) -> Vec<&'static str> {
+        let mut modules = vec!["virtio_mmio", "virtiofs"];
+        if !self.writable {
+            modules.push("overlay");
+        }
+        modules.extend(&self.modules);
+        modules
+    }
+
+    fn text(&self, modules: &[String]) -> String {
+        let mut text = String::new();
+        let mut line = |name: &str, value: &str| {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{name}={value}");
+        };
+        for module in modules {
+            line("module", module);
+        }
+        line("tag", &self.tag);
+        line("writable", if self.writable { "1" } else { "0" });
+        line("console", &self.console);
+        if let Some(terminal) = &self.terminal {
+            line("TERM", terminal);
+        }
+        if let Some((rows, columns)) = self.size {
+            line("rows", &rows.to_string());
+            line("columns", &columns.to_string());
+        }
+        if let Some(init) = &self.init {
+            line("init", init);
+        }
+        if let Some(command) = &self.command {
+            // Last, and without an end: all that follows is the command.
+            let _ = write!(text, "command={command}");
+        }
+        text
+    }
+}
+
+/// The archive, not compressed. A kernel without a folder of modules has to have all built in.
+///
+/// # Errors
+/// The kernel has modules, but not one that is needed, or it can't be read.
+pub fn root_initramfs(kernel: &Kernel, settings: &RootSettings) -> Result<Vec<u8>, InitramfsError> {
+    let modules: Vec<Module> = match kernel.modules {
+        Some(_) => in_load_order(kernel, &settings.needed_modules())?,
+        None => Vec::new(),
+    };
+    let mut archive = Archive::new();
+    for folder in ["/dev", "/lower", "/upper", "/root"] {
+        archive.folder(folder, 0o755)?;
+    }
+    // The kernel opens it for the first process, before anything is mounted.
+    archive.character_device("/dev/console", 0o600, 5, 1)?;
+    archive.file("/init", 0o755, INIT)?;
+    let mut names = Vec::new();
+    for module in &modules {
+        let name = format!("/modules/{}.ko", module.name);
+        archive.file(&name, 0o644, &module.contents)?;
+        names.push(name);
+    }
+    archive.file("/settings", 0o600, settings.text(&names).as_bytes())?;
+    archive.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_comes_last_and_whole() {
+        let settings = RootSettings {
+            tag: "root".to_owned(),
+            console: "hvc0".to_owned(),
+            size: Some((24, 80)),
+            command: Some("a\nb=c".to_owned()),
+            ..RootSettings::default()
+        };
+        let text = settings.text(&["/modules/a.ko".to_owned()]);
+        assert_eq!(
+            text,
+            "module=/modules/a.ko\ntag=root\nwritable=0\nconsole=hvc0\nrows=24\ncolumns=80\ncommand=a\nb=c"
+        );
+    }
+
+    #[test]
+    fn a_folder_that_is_written_needs_no_overlay() {
+        let mut settings = RootSettings::default();
+        assert!(settings.needed_modules().contains(&"overlay"));
+        settings.writable = true;
+        assert_eq!(settings.needed_modules(), ["virtio_mmio", "virtiofs"]);
+    }
+
+    #[test]
+    fn a_kernel_without_modules_has_all_built_in() {
+        let kernel = Kernel {
+            version: "9.9-test".to_owned(),
+            image: "bzImage".into(),
+            modules: None,
+        };
+        let archive = root_initramfs(&kernel, &RootSettings::default()).unwrap();
+        let has = |text: &[u8]| archive.windows(text.len()).any(|window| window == text);
+        assert!(has(b"\0settings\0") || has(b"settings\0"));
+        assert!(has(INIT));
+    }
+}

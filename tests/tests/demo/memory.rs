@@ -1,0 +1,84 @@
+//! Guest memory of each kind that the host has, more than lies below the hole at 3 GiB, and many vCPUs: all is profiled alike,
+//! also after a reset.
+
+use std::fs;
+
+use kvmprof_abi::pcs::{PROF_ALL, kind};
+use kvmprof_tests::{Accounts, Boot, Guest, check_demo_processes, on_kvm, run, until};
+
+/// Of a guest whose memory goes on above the hole.
+const SIZE: &str = "3584M";
+const BYTES: u64 = 3584 << 20;
+const VCPUS: usize = 17;
+
+fn check_profile(guest: &Guest) {
+    let mut pcs = guest.open();
+    pcs.ioctl(PROF_ALL, 0);
+    pcs.read_ticks(1500);
+    let accounts = Accounts::of(&guest.connect());
+    accounts.check();
+    let recorded = pcs.stop();
+    let users = recorded
+        .samples()
+        .filter(|sample| sample.kind == kind::USER);
+    check_demo_processes(users.map(|sample| (sample.pc, sample.pid)));
+}
+
+#[test]
+fn every_kind_of_memory_is_profiled_alike() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("memory");
+        for backing in ["", ",shared", &format!(",file={}", file.display())] {
+            let memory = format!("{SIZE}{backing}");
+            let vcpus = VCPUS.to_string();
+            let options = ["--cpus", &vcpus, "--hz", "200"];
+            let guest = Guest::start_with_memory(Boot::Demo, &memory, options);
+            let machine = guest.status()["machine"].clone();
+            assert_eq!(machine["memory_bytes"], BYTES);
+            assert_eq!(machine["vcpus"], VCPUS);
+            check_profile(&guest);
+            let ran = guest.command("control", &["reset"]);
+            assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+            until("the guest is restarted", || {
+                (guest.status()["machine"]["resets"] == 1).then_some(())
+            });
+            check_profile(&guest);
+            guest.stop();
+        }
+        // It has what the guest had, for whoever wants to look.
+        assert_eq!(fs::metadata(&file).unwrap().len(), BYTES);
+    });
+}
+
+#[test]
+fn memory_that_is_not_to_be_had_is_told() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let kernel = folder.path().join("demo.elf");
+        fs::write(&kernel, kvmprof_demo_guest::ELF).unwrap();
+        let letter = folder.path().join("letter");
+        fs::write(&letter, "dear").unwrap();
+        let in_letter = format!("64M,file={}", letter.display());
+        for (memory, status, words) in [
+            ("64M,huge", 2, &["'huge'", "file=PATH"][..]),
+            (&*in_letter, 1, &["4 bytes", "overwritten"]),
+            ("64M,file=/nowhere/at-all", 1, &["/nowhere/at-all"]),
+            ("33M,hugepages", 1, &["multiple", "2 MiB"]),
+            ("4096T,hugepages", 1, &["huge pages"]),
+        ] {
+            let kernel = kernel.to_str().unwrap();
+            let ran = run([
+                "run",
+                "--kernel",
+                kernel,
+                "--console",
+                "none",
+                "--memory",
+                memory,
+            ]);
+            ran.assert_refused(status, words);
+        }
+        assert_eq!(fs::read(&letter).unwrap(), b"dear");
+    });
+}

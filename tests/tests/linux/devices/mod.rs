@@ -1,0 +1,127 @@
+//! The socket device, the memory balloon and the clock, as Debian's own drivers see them: all in one guest.
+
+use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_program, once};
+use serde_json::Value;
+
+const MODULES: [&str; 4] = [
+    "virtio_mmio",
+    "vmw_vsock_virtio_transport",
+    "virtio_balloon",
+    "ptp_kvm",
+];
+/// Where the program lies that connects sockets.
+const PROGRAM: u64 = 0x4000_0000;
+const MIB: u64 = 1 << 20;
+
+fn run() -> Finished {
+    once("devices", || {
+        let kernel = debian("6.12");
+        let sockets = guest_program("sockets.c", PROGRAM, &[]);
+        let guest = guest_builder(include_str!("init.sh"), &[("sockets", &sockets)]);
+        Scenario::new()
+            .kernel("vmlinuz", &kernel)
+            .program_contents("sockets", &sockets.file)
+            .file(
+                "guest.cpio",
+                guest.modules(&kernel, &MODULES).build().unwrap(),
+            )
+            .run(include_str!("driver.sh"))
+    })
+}
+
+fn machine(run: &Finished, name: &str) -> Value {
+    run.json(name)["machine"].clone()
+}
+
+#[test]
+fn bytes_go_both_ways_over_sockets() {
+    let run = run();
+    let console = run.console("guest");
+    println!("{}", console.text());
+    let sum = |file: &str| run.text(&format!("{file}.sum")).trim().to_owned();
+    // Made by the guest, and to it; the sides end their directions one after the other.
+    assert_eq!(console.after("in "), sum("file"));
+    assert_eq!(console.after("out "), sum("taken"));
+    assert_eq!(console.after("served "), sum("file"));
+    assert_eq!(console.after("out "), sum("rest"));
+    let answer = run.text("answer");
+    let port = answer.trim().strip_prefix("OK ").unwrap();
+    assert!(port.parse::<u32>().unwrap() >= 1 << 30, "{answer}");
+    let refused = console.after("nobody: ");
+    assert!(
+        refused.contains("reset") || refused.contains("refused"),
+        "{refused}"
+    );
+    assert_eq!(
+        (run.text("nobody"), run.text("nonsense")),
+        (String::new(), String::new())
+    );
+
+    let vsock = machine(&run, "end.json")["vsock"].clone();
+    println!("{vsock}");
+    assert_eq!(vsock["connections"], 0, "{vsock}");
+    assert_eq!(
+        (&vsock["guest_connections"], &vsock["guest_refused"]),
+        (&1.into(), &1.into())
+    );
+    assert_eq!(
+        (&vsock["host_connections"], &vsock["host_refused"]),
+        (&1.into(), &1.into())
+    );
+    assert_eq!(vsock["clients_turned_away"], 1, "{vsock}");
+    assert_eq!(vsock["received_bytes"], 4_000_000, "{vsock}");
+    assert_eq!(vsock["sent_bytes"], 6_000_000, "{vsock}");
+    for none in [
+        "malformed",
+        "credit_violations",
+        "queue_faults",
+        "refused_queues",
+    ] {
+        assert_eq!(vsock[none], 0, "{vsock}");
+    }
+}
+
+#[test]
+fn memory_that_the_guest_does_not_need_goes_back() {
+    let run = run();
+    let resident = |name: &str| run.text(name).trim().parse::<u64>().unwrap() * 1024;
+    let (used, freed) = (resident("used"), resident("freed"));
+    println!("resident: {used} with a file, {freed} without");
+    assert!(freed + 100 * MIB < used);
+    let full = machine(&run, "full.json")["balloon"].clone();
+    println!("{full}");
+    assert_eq!(full["held_bytes"], 128 * MIB);
+    assert!(full["inflated_bytes"].as_u64().unwrap() >= 128 * MIB);
+    let total = full["guest"]["total_bytes"].as_u64().unwrap();
+    assert!(total > 128 * MIB && total < 512 * MIB, "{total}");
+    let end = machine(&run, "end.json")["balloon"].clone();
+    assert_eq!(
+        (&end["target_bytes"], &end["held_bytes"]),
+        (&0.into(), &0.into())
+    );
+    for none in ["refused_pages", "queue_faults", "refused_queues"] {
+        assert_eq!(end[none], 0, "{end}");
+    }
+    let info = run.text("info");
+    assert!(info.contains("128M of 128M held"), "{info}");
+    let said = run.text("too-much");
+    assert!(said.contains("hasn't so much memory"), "{said}");
+}
+
+#[test]
+fn the_guest_has_the_hosts_date() {
+    let run = run();
+    let console = run.console("guest");
+    let date = console.after("date ");
+    let (day, seconds) = date.split_once(' ').unwrap();
+    assert_eq!(day, "2031-05-06");
+    let now: u64 = run.text("now").trim().parse().unwrap();
+    let guest: u64 = seconds.parse().unwrap();
+    println!(
+        "{date}, {now} on its host later; ptp {}",
+        console.after("ptp ")
+    );
+    assert!(guest <= now && now - guest < 3600, "{guest} {now}");
+    assert_eq!(console.after("source "), "kvm-clock");
+    assert_eq!(console.after("rtc "), "0");
+}

@@ -1,0 +1,188 @@
+//! Sessions with programs that break the protocol in every way that a front end can see.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+
+use vmm_sys_util::eventfd::EFD_NONBLOCK;
+
+use super::*;
+use crate::machine::{MemoryOptions, allocate_memory};
+
+/// Requests of the protocol.
+const GET_FEATURES: u32 = 1;
+const SET_MEM_TABLE: u32 = 5;
+const GET_VRING_BASE: u32 = 11;
+const GET_PROTOCOL_FEATURES: u32 = 15;
+/// Flags of a message: the version, and that it is a reply, or wants one.
+const VERSION: u32 = 1;
+const REPLY: u32 = 4;
+const NEED_REPLY: u32 = 8;
+/// VHOST_USER_F_PROTOCOL_FEATURES, VHOST_USER_PROTOCOL_F_REPLY_ACK.
+const PROTOCOL_FEATURES: u64 = 1 << 30;
+const REPLY_ACK: u64 = 1 << 3;
+
+/// What is wrong with the answer to one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lie {
+    None,
+    /// There is none, and the connection ends.
+    HangsUp,
+    /// It is one to another request.
+    OtherRequest,
+    /// It has the version of another protocol.
+    OtherVersion,
+    /// It isn't marked as an answer.
+    NoReply,
+    /// It says that it has more bytes than any message may have.
+    TooLong,
+    /// It has fewer bytes than it must have, and the connection ends.
+    TooShort,
+    /// It ends in the middle.
+    HalfAMessage,
+    /// It is a refusal, or offers nothing.
+    Value(u64),
+    /// It is no message at all.
+    Garbage,
+}
+
+/// A back end that is honest but for its answer to one request. Ends when its client does.
+fn serve(listener: &UnixListener, wrong: u32, lie: Lie) {
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut header = [0; 12];
+    while stream.read_exact(&mut header).is_ok() {
+        let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap());
+        let (request, flags, size) = (word(0), word(4), word(8));
+        let mut payload = vec![0; size as usize];
+        stream.read_exact(&mut payload).unwrap();
+        let answer = match request {
+            GET_FEATURES => Some(VERSION_1 | PROTOCOL_FEATURES),
+            GET_PROTOCOL_FEATURES => Some(REPLY_ACK),
+            // The queue's number, and where it stands: 0.
+            GET_VRING_BASE => Some(u64::from(payload[0])),
+            _ => (flags & NEED_REPLY != 0).then_some(0),
+        };
+        let Some(answer) = answer else { continue };
+        let lie = if request == wrong { lie } else { Lie::None };
+        let message = message(request, answer, lie);
+        // The client may have hung up at the first half.
+        if stream.write_all(&message).is_err()
+            || [Lie::HangsUp, Lie::HalfAMessage, Lie::TooShort].contains(&lie)
+        {
+            return;
+        }
+    }
+}
+
+fn message(request: u32, answer: u64, lie: Lie) -> Vec<u8> {
+    let (mut request, mut flags, mut size, mut answer) = (request, VERSION | REPLY, 8_u32, answer);
+    match lie {
+        Lie::OtherRequest => request += 1,
+        Lie::OtherVersion => flags += 1,
+        Lie::NoReply => flags &= !REPLY,
+        Lie::TooLong => size = u32::MAX,
+        Lie::TooShort => size = 4,
+        Lie::Value(value) => answer = value,
+        Lie::HangsUp => return Vec::new(),
+        Lie::Garbage => return vec![0x5a; 64],
+        Lie::None | Lie::HalfAMessage => {}
+    }
+    let words = [request, flags, size];
+    let mut message: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    message.extend(answer.to_le_bytes());
+    match lie {
+        Lie::HalfAMessage => message.truncate(9),
+        Lie::TooShort => message.truncate(16),
+        _ => {}
+    }
+    message
+}
+
+/// What becomes of a session with such a back end: opened, started, stopped.
+fn outcome(wrong: u32, lie: Lie) -> Result<(), ShareError> {
+    let folder = tempfile::tempdir().unwrap();
+    let path: PathBuf = folder.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| serve(&listener, wrong, lie));
+        let mut session = Session::open(&ShareSource::Socket(path), None)?;
+        let memory = MemoryOptions::private(64 << 20).shareable();
+        let memory = allocate_memory(&memory).unwrap();
+        let event = EventFd::new(EFD_NONBLOCK).unwrap();
+        let events = Events {
+            notifications: [&event, &event],
+            interrupt: &event,
+        };
+        let queue = |start: u64| {
+            Some(QueueLayout {
+                size: 8,
+                descriptors: start,
+                available: start + 0x1000,
+                used: start + 0x2000,
+            })
+        };
+        let queues = RunningQueues {
+            resets: 0,
+            features: VERSION_1,
+            queues: vec![queue(0x10_0000), queue(0x20_0000)],
+        };
+        let result = session
+            .start(&queues, &memory, &events)
+            .and_then(|()| session.stop(&queues));
+        session.close();
+        result
+    })
+}
+
+#[test]
+fn an_honest_program_is_started_and_stopped() {
+    outcome(0, Lie::None).unwrap();
+}
+
+#[test]
+fn every_broken_answer_is_an_error() {
+    let lies = [
+        Lie::HangsUp,
+        Lie::OtherRequest,
+        Lie::OtherVersion,
+        Lie::NoReply,
+        Lie::TooLong,
+        Lie::TooShort,
+        Lie::HalfAMessage,
+        Lie::Garbage,
+    ];
+    for request in [
+        GET_FEATURES,
+        GET_PROTOCOL_FEATURES,
+        SET_MEM_TABLE,
+        GET_VRING_BASE,
+    ] {
+        for lie in lies {
+            let error = outcome(request, lie).unwrap_err();
+            let is_gone = matches!(error, ShareError::Gone(_));
+            let is_broken = matches!(error, ShareError::Protocol(_));
+            assert!(is_gone || is_broken, "{request} {lie:?}: {error}");
+            assert!(is_gone || lie != Lie::HangsUp, "{request} {lie:?}: {error}");
+            assert_eq!(error.to_string().lines().count(), 1, "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_program_that_refuses_or_is_too_old_is_an_error() {
+    for (request, value) in [(GET_FEATURES, PROTOCOL_FEATURES), (SET_MEM_TABLE, 1)] {
+        let error = outcome(request, Lie::Value(value)).unwrap_err();
+        assert!(matches!(error, ShareError::Protocol(_)), "{error}");
+    }
+}
+
+#[test]
+fn work_that_takes_too_long_is_cut_off() {
+    let (mut mine, _theirs) = UnixStream::pair().unwrap();
+    let stream = mine.try_clone().unwrap();
+    let read = || mine.read(&mut [0]).unwrap();
+    let (read, is_late) = within(Duration::from_millis(10), &stream, read).unwrap();
+    assert_eq!((read, is_late), (0, true));
+    let (value, is_late) = within(ANSWER_LIMIT, &stream, || 7).unwrap();
+    assert_eq!((value, is_late), (7, false));
+}
