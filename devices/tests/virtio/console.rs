@@ -221,6 +221,11 @@ impl ConsoleDriver {
         device.serve(memory, &mut self.backend)
     }
 
+    /// Ends the device.
+    pub fn end(&mut self) {
+        self.driver.device.end(&mut self.backend);
+    }
+
     /// Serves the device until it has nothing more to do.
     pub fn serve(&mut self) {
         for _ in 0..10_000 {

@@ -388,6 +388,6 @@ fn after_the_end_nothing_is_open() {
     driver.send(TRANSMIT_1, &hello());
     driver.send(TRANSMIT_1, &open_exclusive());
     driver.serve();
-    driver.device.end(&mut driver.backend);
+    driver.end();
     assert!(driver.backend.open.is_empty());
 }
