@@ -5,7 +5,7 @@ sum() { sha256sum <"$1" | cut -d ' ' -f 1 >"$LAB_OUT/$2.sum"; }
 sum /run/file file
 
 # resident: the memory of the guest's kvmprof in this machine, in KiB.
-resident() { sed -n 's/^VmRSS: *\([0-9]*\).*/\1/p' "/proc/$machine/status"; }
+resident() { sed -n 's/^VmRSS:[[:space:]]*\([0-9]*\).*/\1/p' "/proc/$machine/status"; }
 
 # until_balloon MEMBER LEAST: waits until a member of the balloon's status is at least that.
 until_balloon() {
