@@ -123,6 +123,19 @@ impl Machine {
         Self::launch(boot, 1, clock, |config| VmConfig { networks, ..config })
     }
 
+    /// Starts it, not held, with this socket device; a reset restarts it.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    pub fn start_with_vsock(boot: Boot, vsock: &str) -> Self {
+        let vsock = Some(vsock.parse().unwrap());
+        Self::launch(boot, 1, Clock::default(), |config| VmConfig {
+            vsock,
+            on_reset: OnReset::Restart,
+            ..config
+        })
+    }
+
     fn launch(
         boot: Boot,
         vcpus: u16,

@@ -41,6 +41,19 @@ const SOURCES: [ClockSource; 3] = [
     ClockSource::Kernel,
 ];
 
+/// A part of the benchmark: its name, by which it can be asked for alone, and what measures and prints it.
+type Part = (&'static str, fn() -> anyhow::Result<()>);
+
+/// All parts but `samples`, which is the last one.
+const PARTS: [Part; 6] = [
+    ("lookup", lookup::print),
+    ("stores", stores::print),
+    ("attached", attached::print),
+    ("stops", stops::print),
+    ("start-up", start_up::print),
+    ("devices", devices::print),
+];
+
 /// All rounds' figures for one source at one rate.
 #[derive(Default)]
 struct Series {
@@ -58,6 +71,24 @@ fn main() -> anyhow::Result<()> {
         return Ok(());
     }
     signals::block().context("Cannot block signals")?;
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
+    for (name, print) in PARTS {
+        if is_wanted(name) {
+            print()?;
+        }
+    }
+    if is_wanted("samples") {
+        print_samples()?;
+    }
+    Ok(())
+}
+
+/// Measures and prints what samples cost.
+fn print_samples() -> anyhow::Result<()> {
     let rounds = std::env::var(ROUNDS_VARIABLE)
         .ok()
         .and_then(|rounds| rounds.parse().ok())
@@ -81,12 +112,6 @@ fn main() -> anyhow::Result<()> {
         "stolen from the host itself meanwhile, which makes ticks lost: {} of its processors' time\n",
         percent(stolen, all)
     );
-    lookup::print()?;
-    stores::print()?;
-    attached::print()?;
-    stops::print()?;
-    start_up::print()?;
-    devices::print()?;
     for source in SOURCES {
         let at_1_khz = series
             .iter()

@@ -11,7 +11,7 @@ use kvmprof_client::{ClientError, Connection};
 use kvmprof_recording::status::MachineStatus;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, usage};
 
-use super::status::{balloon_lines, machine_state, read_status};
+use super::status::{balloon_words, machine_state, read_status};
 use super::units::{format_memory, parse_memory};
 
 /// What the guest is to do.
@@ -150,6 +150,10 @@ fn text(machine: &MachineStatus) -> String {
         format!("vCPUs         {}", machine.vcpus),
         format!("memory        {}", format_memory(machine.memory_bytes)),
     ];
-    lines.extend(machine.balloon.iter().flat_map(balloon_lines));
+    if let Some(balloon) = &machine.balloon {
+        let [held, guest] = balloon_words(balloon);
+        lines.push(format!("balloon       {held}"));
+        lines.push(format!("its memory    {guest}"));
+    }
     lines.join("\n") + "\n"
 }

@@ -6,9 +6,8 @@ use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
 use kvmprof_recording::SamplingEvent;
 use kvmprof_recording::status::{
-    BalloonStatus, ClockStatus, ConsumerStatus, DiskStatus, GuestMemoryStatus, MachineStatus,
-    NetworkStatus, PcsStatus, PmcStatus, PrfStatus, ProfilStatus, RecorderStatus, Status,
-    VsockStatus,
+    BalloonStatus, ClockStatus, ConsumerStatus, DiskStatus, MachineStatus, NetworkStatus,
+    PcsStatus, PmcStatus, PrfStatus, ProfilStatus, RecorderStatus, Status, VsockStatus,
 };
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs};
 
@@ -178,27 +177,30 @@ fn network_lines(network: &NetworkStatus) -> Vec<String> {
     ]
 }
 
-/// Also for `kvmprof control info`.
-pub(super) fn balloon_lines(balloon: &BalloonStatus) -> [String; 4] {
-    let GuestMemoryStatus {
-        total_bytes,
-        free_bytes,
-        available_bytes,
-        ..
-    } = balloon.guest;
+/// What a balloon holds, and what the guest says of its memory.
+pub(super) fn balloon_words(balloon: &BalloonStatus) -> [String; 2] {
+    let guest = &balloon.guest;
     let amount = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), format_memory);
     [
         format!(
-            "balloon    {} of {} held",
+            "{} of {} held",
             format_memory(balloon.held_bytes),
             format_memory(balloon.target_bytes),
         ),
         format!(
-            "           the guest has {} in all, {} free, {} available",
-            amount(total_bytes),
-            amount(free_bytes),
-            amount(available_bytes),
+            "{} in all, {} free, {} available",
+            amount(guest.total_bytes),
+            amount(guest.free_bytes),
+            amount(guest.available_bytes),
         ),
+    ]
+}
+
+fn balloon_lines(balloon: &BalloonStatus) -> [String; 4] {
+    let [held, guest] = balloon_words(balloon);
+    [
+        format!("balloon    {held}"),
+        format!("           the guest's memory: {guest}"),
         format!(
             "           {} inflated, {} deflated, {} reported free",
             format_memory(balloon.inflated_bytes),

@@ -50,6 +50,7 @@ use object::{Object, ObjectSegment};
 /// | `disk-load` | reads blocks of 4 KiB of the first disk without an end, `depth=N` at a time (default 1, at most 8); counts them, and its notifications as `mmio_writes` |
 /// | `network` | sends an announcement whenever the network device's link is up, and each frame back that comes; asks for random bytes first ([`NetworkResults`]) |
 /// | `hostile-network` | attacks the network device and the entropy device at the level of their queues; whoever is at the other end has to send each frame back ([`NetworkResults`]); `attack=N` tries only that one |
+/// | `vsock` | says hello to port 1234 of the host by the socket device, and sends back what comes on connections to its own ports; counts packets, and connections that it has no credit for |
 /// | `poweroff`, `reboot`, `triple-fault` | end the machine that way after the greeting |
 /// | `bad-instruction` | runs an instruction that a KVM which interprets kernel mode lacks; powers off where it works |
 ///
@@ -78,6 +79,7 @@ pub const WORKLOADS: &[&str] = &[
     "disk-load",
     "network",
     "hostile-network",
+    "vsock",
     "poweroff",
     "reboot",
     "triple-fault",

@@ -42,3 +42,4 @@ mod socket_clients;
 mod stuck_vcpu;
 mod tools;
 mod top;
+mod vsock;

@@ -15,10 +15,10 @@
 #define NETWORK_TRANSMIT_QUEUE 1
 #define ENTROPY_QUEUE 0
 
-/* A device of either kind: its registers, and its queues, of which entropy has one. */
+/* A device: its registers, and its queues, as many as it has. */
 struct simple_device {
     uint64_t base;
-    struct virtqueue queues[2];
+    struct virtqueue queues[3];
     uint32_t queue_count;
 };
 

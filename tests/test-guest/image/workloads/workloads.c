@@ -27,6 +27,7 @@ static const struct workload workloads[] = {
     { "disk-load", disk_load },
     { "network", network },
     { "hostile-network", hostile_network },
+    { "vsock", vsock_echo },
     { "poweroff", end_by_power_off },
     { "reboot", end_by_reboot },
     { "triple-fault", end_by_triple_fault },

@@ -5,13 +5,13 @@ sum() { sha256sum <"$1" | cut -d ' ' -f 1 >"$LAB_OUT/$2.sum"; }
 sum /run/file file
 
 # resident: the memory of the guest's kvmprof in this machine, in KiB.
-resident() { sed -n 's/^VmRSS: *\([0-9]*\).*/\1/p' "/proc/$machine/status"; }
+resident() { sed -n 's/^VmRSS:[[:space:]]*\([0-9]*\).*/\1/p' "/proc/$machine/status"; }
 
 # until_balloon MEMBER LEAST: waits until a member of the balloon's status is at least that.
 until_balloon() {
-    until status balloon && [ "$(sed "s/.*\"balloon\":{[^}]*\"$1\":\([0-9]*\).*/\1/" /run/balloon)" -ge "$2" ]; do
+    until status balloon && [ "$(sed "s/.*\"$1\":\([0-9]*\).*/\1/" /run/balloon)" -ge "$2" ]; do
         is_over && fail 91 "over before $1 was $2"
-        alive "$(sed 's/.*\("balloon":{[^}]*}\).*/\1/' /run/balloon)"
+        alive "$(sed 's/.*"held_bytes":\(.*reported_bytes":[0-9]*\).*/\1/' /run/balloon)"
         usleep 200000
     done
 }

@@ -1,0 +1,166 @@
+//! The socket device, with a guest that sends back what it gets. The test's sockets are the other ends.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+
+use kvmprof_abi::control::{CTL_PAUSE, CTL_RESET, CTL_RESUME};
+use kvmprof_abi::wire::device;
+use kvmprof_tests::{Boot, Machine, on_kvm, until};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The port of the host that the guest says hello to.
+const HELLO: u32 = 1234;
+/// Clients that haven't said what they want.
+const SILENT: usize = 64;
+
+struct Bench {
+    folder: TempDir,
+    hello: UnixListener,
+    machine: Machine,
+}
+
+impl Bench {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("vsock");
+        let hello = format!("{}_{HELLO}", path.display());
+        let hello = UnixListener::bind(hello).unwrap();
+        let boot = Boot::Test("workload=vsock");
+        let vsock = format!("9,socket={}", path.display());
+        Self {
+            folder,
+            hello,
+            machine: Machine::start_with_vsock(boot, &vsock),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("vsock")
+    }
+
+    /// Waits until the guest's driver is there: it says so.
+    fn greeted(&self) -> UnixStream {
+        let (mut stream, _) = self.hello.accept().unwrap();
+        let mut hello = [0; 5];
+        stream.read_exact(&mut hello).unwrap();
+        assert_eq!(&hello, b"hello");
+        stream
+    }
+
+    fn connect(&self) -> UnixStream {
+        UnixStream::connect(self.path()).unwrap()
+    }
+
+    /// A connection to a port of the guest.
+    fn connected(&self, port: u32) -> UnixStream {
+        let mut stream = self.connect();
+        // In pieces, as nobody would send it.
+        for piece in ["CON", "NECT ", &port.to_string(), "\n"] {
+            stream.write_all(piece.as_bytes()).unwrap();
+        }
+        let mut line = String::new();
+        // Byte by byte: what follows isn't this reader's.
+        BufReader::with_capacity(1, &stream)
+            .read_line(&mut line)
+            .unwrap();
+        assert!(line.starts_with("OK "), "{line:?}");
+        stream
+    }
+
+    fn status(&self) -> Value {
+        self.machine.status()["machine"]["vsock"].clone()
+    }
+
+    fn until_counted(&self, member: &str, least: u64) -> Value {
+        until(&format!("{member} is {least}"), || {
+            let status = self.status();
+            (status[member].as_u64().unwrap() >= least).then_some(status)
+        })
+    }
+}
+
+/// What is sent comes back.
+fn echoes(stream: &mut UnixStream, bytes: &[u8]) {
+    stream.write_all(bytes).unwrap();
+    let mut back = vec![0; bytes.len()];
+    stream.read_exact(&mut back).unwrap();
+    assert!(back == bytes);
+}
+
+/// Whether the other end has closed it: by an end, or by a reset where it left bytes unread.
+fn is_closed(mut stream: UnixStream) -> bool {
+    !matches!(stream.read(&mut [0]), Ok(1..))
+}
+
+#[test]
+fn bytes_come_back_in_spite_of_hostile_clients() {
+    on_kvm(|| {
+        let bench = Bench::start();
+        let _greeted = bench.greeted();
+        let mut stream = bench.connected(52);
+        let mut other = bench.connected(u32::MAX);
+        let bytes: Vec<u8> = (0..20_000_u32).flat_map(u32::to_le_bytes).collect();
+        for piece in bytes.chunks(8000) {
+            echoes(&mut stream, piece);
+            echoes(&mut other, b"other");
+        }
+        for nonsense in ["HELLO\n", "CONNECT -1\n", "CONNECT 1 2\n", &"C".repeat(40)] {
+            let mut client = bench.connect();
+            client.write_all(nonsense.as_bytes()).unwrap();
+            assert!(is_closed(client), "{nonsense:?}");
+        }
+        // More silent ones than there is room for: the oldest go.
+        let silent: Vec<_> = (0..SILENT + 8).map(|_| bench.connect()).collect();
+        let status = bench.until_counted("clients_turned_away", 4 + 8);
+        assert_eq!(status["clients_turned_away"], 12, "{status}");
+        echoes(&mut stream, b"still");
+        drop(silent);
+        // One that takes nothing of what it gets: the guest has credit for some of it, and then ends the connection.
+        let mut greedy = bench.connected(53);
+        greedy.set_nonblocking(true).unwrap();
+        until("the guest has no credit", || {
+            let _ = greedy.write(&[1; 4000]);
+            (bench.machine.counters()[0].errors == 1).then_some(())
+        });
+        echoes(&mut other, b"others go on");
+        // A side that says no more is heard: the guest ends the connection then.
+        stream.shutdown(Shutdown::Write).unwrap();
+        assert!(is_closed(stream));
+        drop(other);
+        let status = until("only the guest's own is left", || {
+            let status = bench.status();
+            (status["connections"] == 1).then_some(status)
+        });
+        println!("{status}");
+        assert_eq!(status["host_connections"], 3, "{status}");
+        for none in ["malformed", "credit_violations", "queue_faults"] {
+            assert_eq!(status[none], 0, "{status}");
+        }
+    });
+}
+
+#[test]
+fn connections_wait_over_a_pause_and_end_at_a_reset() {
+    on_kvm(|| {
+        let bench = Bench::start();
+        let greeted = bench.greeted();
+        let mut stream = bench.connected(52);
+        let control = bench.machine.connect();
+        let control = control.open(device::CONTROL, 0).unwrap();
+        control.ioctl(CTL_PAUSE, 0).unwrap();
+        stream.write_all(b"meanwhile").unwrap();
+        control.ioctl(CTL_RESUME, 0).unwrap();
+        let mut back = [0; 9];
+        stream.read_exact(&mut back).unwrap();
+        assert_eq!(&back, b"meanwhile");
+        control.ioctl(CTL_RESET, 0).unwrap();
+        assert!(is_closed(stream) && is_closed(greeted));
+        // It says hello again.
+        let _greeted = bench.greeted();
+        echoes(&mut bench.connected(52), b"after");
+        assert!(bench.path().exists());
+    });
+}
