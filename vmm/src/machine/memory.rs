@@ -21,8 +21,8 @@ use super::layout;
 pub type GuestMemory = vm_memory::GuestMemoryMmap<()>;
 
 const PAGE_SIZE: u64 = 4096;
-/// Bytes of a huge page (Intel SDM, volume 3, 5.5.4: an entry of a page directory).
-const HUGE_PAGE: usize = 2 << 20;
+/// Bytes of the lowest memory: where small kernels are loaded.
+const LOW: usize = 8 << 20;
 
 /// Splits `bytes` of memory around the 32-bit gap: (guest-physical address, bytes) of each part.
 #[must_use]
@@ -113,21 +113,40 @@ fn map_region(
 }
 
 /// Guests run faster on huge pages, and a sample, which looks into guest memory with a cold TLB,
-/// is cheaper. A host without them does as well as it can. Of the lowest memory only a few pages are ever used, for what the
-/// kernel is started with: to clear a huge one there takes longer than to start the guest otherwise would.
+/// is cheaper. A host without them does as well as it can. The lowest memory has to wait for [`started`]: a small kernel and
+/// what it is started with use a few pages of it, and to clear huge ones for them takes a good part of the start.
 fn ask_for_huge_pages(memory: &GuestMemory) {
     for region in memory.iter() {
         let length = usize::try_from(region.len()).unwrap_or(0);
-        let lowest = match region.start_addr().0 {
-            0 => HUGE_PAGE.min(length),
-            _ => 0,
-        };
+        let low = low_part(region);
         let start: *mut libc::c_void = region.as_ptr().cast();
         // SAFETY: both ranges are parts of the region's own mapping; the advice changes no contents.
         unsafe {
-            libc::madvise(start, lowest, libc::MADV_NOHUGEPAGE);
-            libc::madvise(start.add(lowest), length - lowest, libc::MADV_HUGEPAGE);
+            libc::madvise(start, low, libc::MADV_NOHUGEPAGE);
+            libc::madvise(start.add(low), length - low, libc::MADV_HUGEPAGE);
         }
+    }
+}
+
+/// The guest's kernel is in `memory`: from now on the host may put huge pages into the lowest memory, too.
+pub fn started(memory: &GuestMemory) {
+    for region in memory.iter() {
+        // SAFETY: the range is a part of the region's own mapping; the advice changes no contents.
+        unsafe {
+            libc::madvise(
+                region.as_ptr().cast(),
+                low_part(region),
+                libc::MADV_HUGEPAGE,
+            )
+        };
+    }
+}
+
+/// Bytes at the beginning of `region` that are the lowest memory.
+fn low_part(region: &GuestRegionMmap<()>) -> usize {
+    match region.start_addr().0 {
+        0 => LOW.min(usize::try_from(region.len()).unwrap_or(0)),
+        _ => 0,
     }
 }
 

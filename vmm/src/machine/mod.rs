@@ -113,6 +113,7 @@ impl Machine {
         let slots = slots::slots(virtio.registers.len())?;
         let boot = Boot::new(config, cpus, slots.clone())?;
         let kernel = boot.load(&memory)?;
+        memory::started(&memory);
 
         let vm = create_vm(kvm, &memory)?;
         let chips = ChipState::read(&vm)?;
