@@ -40,10 +40,17 @@ static void open_console(const struct settings *settings)
     for (const char *name = settings->console; *name && at < sizeof path - 1; name++)
         path[at++] = *name;
     CALL(SYS_setsid, 0, 0, 0);
-    long terminal = CALL(SYS_open, path, O_RDWR, 0);
+    long terminal = 0;
+    for (int try = 0; try < TRIES; try++) {
+        terminal = CALL(SYS_open, path, O_RDWR, 0);
+        if (terminal >= 0)
+            break;
+        /* The driver of a virtio console finds its ports in a moment. */
+        wait_a_little();
+    }
     if (terminal < 0) {
         SAY(path, " can't be opened: error ", digits(-terminal));
-        return;
+        power_off(1);
     }
     CALL(SYS_ioctl, terminal, TIOCSCTTY, 0);
     if (settings->rows && settings->columns) {

@@ -3,9 +3,6 @@
 #include "system.h"
 #include "text.h"
 
-/* How long a device may take to be found, in tenths of a second. */
-enum { TRIES = 100 };
-
 static void load_modules(const char *const *modules)
 {
     for (; *modules; modules++) {
@@ -16,12 +13,6 @@ static void load_modules(const char *const *modules)
         if (file >= 0)
             CALL(SYS_close, file, 0, 0);
     }
-}
-
-static void wait_a_little(void)
-{
-    long time[2] = { 0, 100 * 1000 * 1000 };
-    CALL(SYS_nanosleep, time, NULL, 0);
 }
 
 static bool mount_folder(const char *tag, const char *place, long flags)

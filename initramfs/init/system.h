@@ -52,3 +52,13 @@ static inline long mount(const char *source, const char *target, const char *typ
 {
     return call5(SYS_mount, (long)source, (long)target, (long)type, flags, (long)data);
 }
+
+/* How long a device may take to be found: so many times the time of wait_a_little. */
+enum { TRIES = 500 };
+
+/* Sleeps for 20 ms. */
+static inline void wait_a_little(void)
+{
+    long time[2] = { 0, 20 * 1000 * 1000 };
+    CALL(SYS_nanosleep, time, NULL, 0);
+}

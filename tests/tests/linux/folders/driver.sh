@@ -67,11 +67,11 @@ cmp /run/before /run/after && touch "$LAB_OUT/unchanged"
 kvmprof report --json "$LAB_OUT/root.kvmprof" >"$LAB_OUT/root.json"
 
 # A shell on the console. Its Ctrl-C is its own, and so is its status. What it runs has names by the folder.
-start shell --kernel /lab/vmlinuz-6.1 --memory 256M --modules /lab/modules --console hvc \
-    --cmdline "console=hvc0 quiet panic=-1 nowatchdog" --virtiofsd /run/jailed-virtiofsd --root /run/root,rw \
+start shell --kernel /lab/vmlinuz-6.1 --memory 256M --modules /lab/modules \
+    --cmdline "console=ttyS0 quiet panic=-1 nowatchdog" --virtiofsd /run/jailed-virtiofsd --root /run/root,rw \
     --record "$LAB_OUT/shell.kvmprof" --jitter
 tell 'calls & echo "shell on $(tty)"; echo by the guest >/by-guest; sleep 100000; echo not here'
-says "shell on /dev/hvc0"
+says "shell on /dev/ttyS0"
 gathered_before=$(count)
 sampled 300
 printf '\003' >&3
