@@ -11,3 +11,4 @@ mod properties;
 mod registers;
 mod simple;
 mod vsock;
+mod vsock_bench;
