@@ -12,3 +12,4 @@ mod ports;
 mod properties;
 mod registers;
 mod vsock;
+mod vsock_bench;
