@@ -1,0 +1,149 @@
+use super::*;
+
+/// Needs what it is told to, and counts.
+#[derive(Default)]
+struct Counter {
+    needs: ClockNeeds,
+}
+
+impl Consumer for Counter {
+    fn needs(&self) -> ClockNeeds {
+        self.needs
+    }
+
+    fn take(&mut self, _ticks: &Ticks, _frames: &[u64]) {}
+
+    fn end(&mut self) {}
+
+    fn status(&self) -> Vec<ConsumerStatus> {
+        Vec::new()
+    }
+}
+
+fn consumers(all: impl IntoIterator<Item = ClockNeeds>) -> Consumers {
+    let mut consumers = Consumers::new(2, 100, Some(OnVcpus::new(2)), 250);
+    for needs in all {
+        consumers.add(Box::new(Counter { needs }));
+    }
+    consumers
+}
+
+#[test]
+fn while_nobody_counts_the_clocks_stand_still() {
+    // What one needs that doesn't count costs nothing.
+    let idle = ClockNeeds {
+        process_group: true,
+        processes: true,
+        ..ClockNeeds::default()
+    };
+    let consumers = consumers([idle]);
+    assert_eq!(consumers.setting(), ClockSetting::default());
+    assert!(!consumers.start_guest() && !consumers.others_count(0));
+}
+
+#[test]
+fn the_setting_serves_all_who_count() {
+    let stacks = |kernel, user| StackParts { kernel, user };
+    let first = ClockNeeds {
+        source: TickSource::clock(250),
+        process_group: true,
+        stacks: stacks(true, false),
+        ..ClockNeeds::default()
+    };
+    let second = ClockNeeds {
+        source: TickSource::clock(250),
+        starts_guest: true,
+        stacks: stacks(false, true),
+        processes: true,
+        exits: true,
+        ..ClockNeeds::default()
+    };
+    let all = consumers([first, second]);
+    let expected = ClockSetting {
+        source: TickSource::clock(250),
+        process_group: true,
+        stacks: stacks(true, true),
+        processes: true,
+        exits: true,
+        paused: false,
+    };
+    assert_eq!(all.setting(), expected);
+    assert!(all.start_guest());
+    // Behind the seven that are always there.
+    assert!(all.others_count(7) && all.others_count(8));
+    let alone = consumers([first]);
+    assert!(!alone.others_count(7) && !alone.start_guest());
+    assert_eq!(alone.setting().stacks, stacks(true, false));
+}
+
+/// As pmc does it: one that has an event make the ticks, whether somebody else counts or not.
+#[test]
+fn an_event_is_the_source_of_all() {
+    let event = "exits:10".parse().map(TickSource::Event).unwrap();
+    let needs = ClockNeeds {
+        source: Some(event),
+        ..ClockNeeds::default()
+    };
+    let alone = consumers([needs]);
+    let expected = ClockSetting {
+        source: Some(event),
+        ..ClockSetting::default()
+    };
+    assert_eq!(alone.setting(), expected);
+    assert_eq!(alone.source(), Some(event));
+    assert!(!alone.start_guest() && !alone.others_count(7));
+}
+
+#[test]
+fn the_hosts_source_goes_before_the_guests() {
+    let counts = |hz, gives_way| ClockNeeds {
+        source: TickSource::clock(hz),
+        gives_way,
+        ..ClockNeeds::default()
+    };
+    let alone = consumers([counts(50, true)]);
+    assert_eq!(alone.source(), TickSource::clock(50));
+    assert_eq!(alone.source_for(Client::Guest), TickSource::clock(50));
+    assert_eq!(alone.source_for(Client::Host), None);
+    assert!(alone.others_bind(0, Client::Guest) && !alone.others_bind(0, Client::Host));
+    let both = consumers([counts(50, true), counts(1000, false)]);
+    assert_eq!(both.source(), TickSource::clock(1000));
+    assert_eq!(both.source_for(Client::Guest), TickSource::clock(1000));
+    assert!(both.others_bind(0, Client::Host));
+}
+
+/// The guest had joined a client of the host that has left.
+#[test]
+fn the_guest_alone_has_no_faster_clock_than_the_host_allows() {
+    let joined = ClockNeeds {
+        source: TickSource::clock(1000),
+        gives_way: true,
+        ..ClockNeeds::default()
+    };
+    assert_eq!(consumers([joined]).source(), TickSource::clock(250));
+}
+
+#[test]
+fn devices_are_found_by_their_numbers() {
+    use kvmprof_abi::wire::device;
+
+    let mut consumers = consumers([]);
+    for number in [
+        device::PCS,
+        device::PRF,
+        device::RECORDER,
+        device::PROFIL,
+        device::PMC,
+    ] {
+        let index = consumers.with_device(number, Client::Host).unwrap();
+        assert!(consumers.device(index).is_some());
+    }
+    assert_eq!(consumers.with_device(device::STATUS, Client::Host), None);
+    let of = |number, client| consumers.with_device(number, client);
+    for own in [device::PCS, device::PRF] {
+        assert_ne!(of(own, Client::Guest), of(own, Client::Host));
+    }
+    for shared in [device::PROFIL, device::PMC] {
+        assert_eq!(of(shared, Client::Guest), of(shared, Client::Host));
+    }
+}
