@@ -2,6 +2,7 @@
 
 use std::io;
 
+use kvmprof_recording::status::EntropyStatus;
 use virtio_bindings::virtio_ids::VIRTIO_ID_RNG;
 
 use super::{Direction, GuestMemory, MmioTransport, QueueError, VirtioDevice, Virtqueue};
@@ -16,23 +17,10 @@ const BUDGET: usize = 16;
 /// Where random bytes come from: fills the whole buffer, or says why it can't.
 pub type Source<'a> = &'a mut dyn FnMut(&mut [u8]) -> io::Result<()>;
 
-/// What the device has done since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EntropyCounts {
-    /// Requests that were answered.
-    pub requests: u64,
-    /// Random bytes that were given.
-    pub bytes: u64,
-    /// Unusable chains and rings of the guest's driver.
-    pub queue_faults: u64,
-    /// Failures of the source.
-    pub source_errors: u64,
-}
-
 /// The device.
 #[derive(Debug, Default)]
 pub struct Entropy {
-    counts: EntropyCounts,
+    counts: EntropyStatus,
     /// The queue is unusable until a reset.
     broken: bool,
 }
@@ -40,7 +28,7 @@ pub struct Entropy {
 impl Entropy {
     /// What the device has done since the start.
     #[must_use]
-    pub fn counts(&self) -> EntropyCounts {
+    pub fn counts(&self) -> EntropyStatus {
         self.counts
     }
 

@@ -148,7 +148,7 @@ fn statistics_are_asked_for_again_and_again() {
         bench.driver.send(STATISTICS, &entry(value));
         bench.serve();
         let statistics = bench.driver.device.device().statistics();
-        assert_eq!(statistics.free, Some(value));
+        assert_eq!(statistics.free_bytes, Some(value));
         assert!(bench.driver.take(STATISTICS).is_empty());
         bench.driver.device.ask_for_statistics(&memory);
         assert_eq!(bench.driver.take(STATISTICS).len(), 1);

@@ -222,23 +222,23 @@ fn vsock_lines(vsock: &VsockStatus) -> [String; 4] {
         ),
         format!(
             "  to guest {} connections, {} refused, {} turned away; {} bytes",
-            vsock.host_connections,
-            vsock.host_refused,
+            vsock.counts.host_connections,
+            vsock.counts.host_refused,
             vsock.clients_turned_away,
-            vsock.received_bytes,
+            vsock.counts.received_bytes,
         ),
         format!(
             "  of guest {} connections, {} refused; {} bytes",
-            vsock.guest_connections, vsock.guest_refused, vsock.sent_bytes,
+            vsock.counts.guest_connections, vsock.counts.guest_refused, vsock.counts.sent_bytes,
         ),
         format!(
             "           {} resets, {} refused queues, {} queue faults, {} malformed, {} beyond credit, {} of no connection",
             vsock.resets,
             vsock.refused_queues,
-            vsock.queue_faults,
-            vsock.malformed,
-            vsock.credit_violations,
-            vsock.unknown,
+            vsock.counts.queue_faults,
+            vsock.counts.malformed,
+            vsock.counts.credit_violations,
+            vsock.counts.unknown,
         ),
     ]
 }

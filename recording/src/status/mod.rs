@@ -16,7 +16,7 @@ mod vsock;
 
 pub use balloon::{BalloonStatus, GuestMemoryStatus};
 pub use networks::{EntropyStatus, FrameCounts, NetworkStatus};
-pub use vsock::VsockStatus;
+pub use vsock::{VsockCounts, VsockStatus};
 
 /// The whole document.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

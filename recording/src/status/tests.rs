@@ -94,7 +94,11 @@ proptest! {
             ..NetworkStatus::default()
         }];
         status.machine.entropy = Some(EntropyStatus { bytes: counts[1], ..EntropyStatus::default() });
-        status.machine.vsock = Some(VsockStatus { cid: 3, unknown: counts[2], ..VsockStatus::default() });
+        status.machine.vsock = Some(VsockStatus {
+            cid: 3,
+            counts: VsockCounts { unknown: counts[2], ..VsockCounts::default() },
+            ..VsockStatus::default()
+        });
         status.machine.balloon = Some(BalloonStatus {
             guest: GuestMemoryStatus { free_bytes: Some(counts[3]), ..GuestMemoryStatus::default() },
             ..BalloonStatus::default()

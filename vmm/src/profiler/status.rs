@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use kvmprof_devices::virtio::block::SECTOR;
-use kvmprof_devices::virtio::entropy::EntropyCounts;
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::status::{
-    BalloonStatus, ClockStatus, DiskStatus, EntropyStatus, FrameCounts, GuestMemoryStatus,
-    LinuxStatus, MachineStatus, NetworkStatus, PortStatus, Status, UnclaimedAccesses, VirtioStatus,
-    VsockStatus,
+    BalloonStatus, ClockStatus, DiskStatus, FrameCounts, LinuxStatus, MachineStatus, NetworkStatus,
+    PortStatus, Status, UnclaimedAccesses, VirtioStatus, VsockStatus,
 };
 
 use super::Profiler;
@@ -94,8 +92,7 @@ impl Profiler {
             vsock: (self.info.monitors.vsock.as_ref()).map(|vsock| vsock_status(&vsock.record())),
             balloon: (self.info.monitors.balloon.as_ref())
                 .map(|balloon| balloon_status(&balloon.record())),
-            entropy: (self.info.monitors.entropy.as_ref())
-                .map(|entropy| entropy_status(entropy.counts())),
+            entropy: (self.info.monitors.entropy.as_ref()).map(EntropyMonitor::counts),
             held: !self.gate.is_open(),
             paused: self.wants_pause && !self.has_ended,
             power_button: !self.has_ended
@@ -159,25 +156,14 @@ fn virtio_status(record: &ConsoleRecord) -> VirtioStatus {
 }
 
 fn balloon_status(record: &BalloonRecord) -> BalloonStatus {
-    let BalloonRecord {
-        counts, statistics, ..
-    } = record;
+    let BalloonRecord { counts, .. } = record;
     BalloonStatus {
         target_bytes: record.target,
         held_bytes: record.actual,
         inflated_bytes: counts.inflated_bytes,
         deflated_bytes: counts.deflated_bytes,
         reported_bytes: counts.reported_bytes,
-        guest: GuestMemoryStatus {
-            total_bytes: statistics.total,
-            free_bytes: statistics.free,
-            available_bytes: statistics.available,
-            cached_bytes: statistics.caches,
-            swapped_in_bytes: statistics.swapped_in,
-            swapped_out_bytes: statistics.swapped_out,
-            major_faults: statistics.major_faults,
-            minor_faults: statistics.minor_faults,
-        },
+        guest: record.statistics,
         refused_pages: counts.refused_pages,
         queue_faults: counts.queue_faults,
         refused_queues: record.transport.refused_queues,
@@ -186,22 +172,12 @@ fn balloon_status(record: &BalloonRecord) -> BalloonStatus {
 }
 
 fn vsock_status(record: &VsockRecord) -> VsockStatus {
-    let VsockRecord { counts, .. } = record;
     VsockStatus {
         cid: record.config.cid,
         socket: record.config.path.display().to_string(),
         connections: record.connections,
-        guest_connections: counts.guest_connections,
-        guest_refused: counts.guest_refused,
-        host_connections: counts.host_connections,
-        host_refused: counts.host_refused,
         clients_turned_away: record.turned_away,
-        received_bytes: counts.received_bytes,
-        sent_bytes: counts.sent_bytes,
-        malformed: counts.malformed,
-        credit_violations: counts.credit_violations,
-        unknown: counts.unknown,
-        queue_faults: counts.queue_faults,
+        counts: record.counts,
         refused_queues: record.transport.refused_queues,
         resets: record.transport.resets,
     }
@@ -230,14 +206,5 @@ fn network_status(record: &NetworkRecord) -> NetworkStatus {
         queue_faults: counts.queue_faults,
         refused_queues: record.transport.refused_queues,
         resets: record.transport.resets,
-    }
-}
-
-fn entropy_status(counts: EntropyCounts) -> EntropyStatus {
-    EntropyStatus {
-        requests: counts.requests,
-        bytes: counts.bytes,
-        queue_faults: counts.queue_faults,
-        source_errors: counts.source_errors,
     }
 }

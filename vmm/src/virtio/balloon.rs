@@ -4,7 +4,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use kvmprof_devices::virtio::TransportCounts;
-use kvmprof_devices::virtio::balloon::{Balloon, BalloonCounts, BalloonStatistics};
+use kvmprof_devices::virtio::balloon::{Balloon, BalloonCounts};
+use kvmprof_recording::status::GuestMemoryStatus;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::{Assembled, DeviceThread, Notifications, VirtioMmio, VirtioParts, borrowed};
@@ -27,7 +28,7 @@ pub struct BalloonRecord {
     /// What was done.
     pub counts: BalloonCounts,
     /// What the guest has said of its memory last.
-    pub statistics: BalloonStatistics,
+    pub statistics: GuestMemoryStatus,
     /// What the guest's driver has done with the device as a whole.
     pub transport: TransportCounts,
 }

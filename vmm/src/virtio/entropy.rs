@@ -3,7 +3,8 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use kvmprof_devices::virtio::entropy::{Entropy, EntropyCounts};
+use kvmprof_devices::virtio::entropy::Entropy;
+use kvmprof_recording::status::EntropyStatus;
 use rustix::rand::{GetRandomFlags, getrandom};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
@@ -13,12 +14,12 @@ use crate::machine::{GuestMemory, MachineError};
 
 /// As of when the device was served last, for whoever asks.
 #[derive(Clone, Debug, Default)]
-pub struct EntropyMonitor(Arc<Mutex<EntropyCounts>>);
+pub struct EntropyMonitor(Arc<Mutex<EntropyStatus>>);
 
 impl EntropyMonitor {
     /// What the device has done until now.
     #[must_use]
-    pub fn counts(&self) -> EntropyCounts {
+    pub fn counts(&self) -> EntropyStatus {
         *lock(&self.0)
     }
 }

@@ -6,6 +6,7 @@
 
 mod statistics;
 
+use kvmprof_recording::status::GuestMemoryStatus;
 use virtio_bindings::virtio_ids::VIRTIO_ID_BALLOON;
 use vm_memory::{Address, GuestAddress};
 
@@ -13,7 +14,6 @@ use super::{
     Direction, GuestMemory, MmioTransport, QUEUE_FEATURES, QueueError, VirtioDevice, Virtqueue,
 };
 
-pub use statistics::BalloonStatistics;
 use statistics::STATISTICS_MAX;
 
 /// Bytes of a page, whatever the guest's are (section 5.5.6).
@@ -64,7 +64,7 @@ pub struct Balloon {
     /// What the driver says that it holds, in pages.
     actual: u32,
     features: u64,
-    statistics: BalloonStatistics,
+    statistics: GuestMemoryStatus,
     counts: BalloonCounts,
     /// The queues are unusable until a reset.
     broken: bool,
@@ -79,7 +79,7 @@ impl Balloon {
 
     /// What the guest has said of its memory last.
     #[must_use]
-    pub fn statistics(&self) -> BalloonStatistics {
+    pub fn statistics(&self) -> GuestMemoryStatus {
         self.statistics
     }
 
@@ -186,7 +186,7 @@ impl Balloon {
         }
         let mut bytes = vec![0; queue.readable().min(STATISTICS_MAX)];
         queue.read(memory, &mut bytes)?;
-        self.statistics = BalloonStatistics::decode(&bytes);
+        self.statistics = statistics::decode(&bytes);
         self.counts.statistics += 1;
         Ok(())
     }
@@ -274,7 +274,7 @@ impl VirtioDevice for Balloon {
     fn reset(&mut self) {
         self.actual = 0;
         self.features = 0;
-        self.statistics = BalloonStatistics::default();
+        self.statistics = GuestMemoryStatus::default();
         self.broken = false;
     }
 }

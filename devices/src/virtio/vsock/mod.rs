@@ -18,6 +18,7 @@ use super::{
 use connection::{Connection, Fault};
 use connections::Connections;
 
+pub use kvmprof_recording::status::VsockCounts;
 pub use packet::{
     HEADER_SIZE, HOST_CID, Header, Operation, SHUTDOWN_BOTH, SHUTDOWN_RECEIVE, SHUTDOWN_SEND,
     TYPE_STREAM,
@@ -83,31 +84,6 @@ pub trait Host {
 
     /// A connection to who listens at `port`; `None` if nobody does.
     fn connect(&mut self, port: u32) -> Option<Self::Stream>;
-}
-
-/// What the device has done since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct VsockCounts {
-    /// Connections that the guest has made.
-    pub guest_connections: u64,
-    /// Connections that the guest has asked for in vain: nobody listens, or there are too many.
-    pub guest_refused: u64,
-    /// Connections that were made to the guest.
-    pub host_connections: u64,
-    /// Connections to the guest that weren't accepted: nobody listens, there are too many, or it has no driver.
-    pub host_refused: u64,
-    /// Bytes that the guest has received.
-    pub received_bytes: u64,
-    /// Bytes of the guest that the host's ends have taken.
-    pub sent_bytes: u64,
-    /// Packets of the guest that make no sense.
-    pub malformed: u64,
-    /// Packets of the guest with more bytes than it had credit for.
-    pub credit_violations: u64,
-    /// Packets of the guest of no connection, which were answered with a reset.
-    pub unknown: u64,
-    /// Unusable chains and rings of the guest's driver.
-    pub queue_faults: u64,
 }
 
 /// The device.
