@@ -12,7 +12,6 @@ use kvmprof_test_guest::{
     port_results_area,
 };
 use kvmprof_vmm::clock::ClockSource;
-use kvmprof_vmm::console::Console;
 use kvmprof_vmm::disk::DiskOptions;
 use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryOptions};
 use kvmprof_vmm::profiler::RecordPlan;
@@ -143,32 +142,19 @@ impl Machine {
         adapt: impl FnOnce(VmConfig) -> VmConfig,
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        let machine = MachineConfig {
+            kernel: KernelSource::Embedded(boot.image().elf()),
+            initrd: None,
+            command_line: boot.command_line().to_owned(),
+            memory: MemoryOptions::private(MEMORY_BYTES),
+            cpus: vcpus,
+        };
         let config = VmConfig {
-            machine: MachineConfig {
-                kernel: KernelSource::Embedded(boot.image().elf()),
-                initrd: None,
-                command_line: boot.command_line().to_owned(),
-                memory: MemoryOptions::private(MEMORY_BYTES),
-                cpus: vcpus,
-            },
-            disks: Vec::new(),
-            console: Console::None,
-            guest_access: GuestAccess::None,
-            networks: Vec::new(),
-            shares: Vec::new(),
-            virtiofsd: None,
-            vsock: None,
-            balloon: false,
             hz: clock.hz,
             clock_source: clock.source,
             jitter: clock.jitter,
-            hold: false,
             socket: Some(folder.path().join("socket")),
-            prf_addresses: kvmprof_abi::prf::MAX_ADDRESSES,
-            record: None,
-            sysroot: None,
-            on_reset: OnReset::Exit,
-            knowledge: None,
+            ..VmConfig::new(machine)
         };
         let vm = Vm::start(adapt(config)).unwrap();
         Self {

@@ -1,12 +1,10 @@
 //! The test guest as a thing to be measured.
 
 use kvmprof_vmm::clock::ClockSource;
-use kvmprof_vmm::console::Console;
 use kvmprof_vmm::disk::DiskOptions;
 use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryOptions};
 use kvmprof_vmm::network::NetworkConfig;
-use kvmprof_vmm::virtio::GuestAccess;
-use kvmprof_vmm::vm::{OnReset, Vm, VmConfig};
+use kvmprof_vmm::vm::{Vm, VmConfig};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
@@ -81,32 +79,20 @@ impl Guest {
     ) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir().context("Cannot make a folder for the socket")?;
         let socket: PathBuf = folder.path().join("socket");
+        let machine = MachineConfig {
+            kernel: KernelSource::Embedded(IMAGE.elf()),
+            initrd: None,
+            command_line: format!("workload={workload}"),
+            memory: MemoryOptions::private(64 << 20),
+            cpus: 1,
+        };
         let vm = Vm::start(VmConfig {
-            machine: MachineConfig {
-                kernel: KernelSource::Embedded(IMAGE.elf()),
-                initrd: None,
-                command_line: format!("workload={workload}"),
-                memory: MemoryOptions::private(64 << 20),
-                cpus: 1,
-            },
             disks: devices.disks,
-            console: Console::None,
-            guest_access: GuestAccess::None,
             networks: devices.networks,
-            shares: Vec::new(),
-            virtiofsd: None,
-            vsock: None,
-            balloon: false,
             hz: START_HZ,
             clock_source: source,
-            jitter: false,
-            hold: false,
             socket: Some(socket.clone()),
-            prf_addresses: kvmprof_abi::prf::MAX_ADDRESSES,
-            record: None,
-            sysroot: None,
-            on_reset: OnReset::Exit,
-            knowledge: None,
+            ..VmConfig::new(machine)
         })?;
         let mut guest = Self {
             vm,

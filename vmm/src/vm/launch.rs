@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -13,78 +13,31 @@ use kvm_ioctls::{Cap, Kvm};
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use vmm_sys_util::eventfd::EventFd;
 
-use super::GuestControl;
 use super::devices::virtio_devices;
 use super::event_loop::{EventLoop, Services};
 use super::power_button::PowerButton;
 use super::termination::{Termination, take_signals_here};
 use super::threads::{Profiled, VcpuThreads};
+use super::{GuestControl, VmConfig};
 use super::{VmEnd, VmError};
 use crate::binaries::BinarySources;
 use crate::clock::{ClockSource, HaltedTicks, Ticker};
 use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, WindowWatch};
 use crate::counters::{MachineCounters, VcpuCounting};
-use crate::disk::DiskOptions;
 use crate::host_socket::{HostListener, HostSocket};
 use crate::kernel_events;
 use crate::machine::{GuestMemory, Machine, MachineConfig, MachineDevices, open_kvm};
-use crate::network::NetworkConfig;
 use crate::profiler::{
     ClockPlan, DeviceMonitors, FileRecorder, GuestDevices, MachineInfo, OnVcpus, Profiler,
     RecordPlan, recording_info,
 };
-use crate::share::ShareOptions;
 use crate::vcpu::{
     Doorbell, Ending, Gate, KernelSampling, OnReset, RegisterSource, Restart, VcpuCommon,
     VcpuShared, signals,
 };
 use crate::virtio::{ConsolePorts, ConsoleService, GuestAccess};
-use crate::vsock::VsockConfig;
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::Sysroot;
-
-/// A guest to be run, and how it is profiled.
-#[derive(Debug)]
-pub struct VmConfig {
-    /// The machine.
-    pub machine: MachineConfig,
-    /// Its disks, at most [`crate::disk::DISKS_MAX`].
-    pub disks: Vec<DiskOptions>,
-    /// Where its console is.
-    pub console: Console,
-    /// What it may do with the profiling devices through its ports.
-    pub guest_access: GuestAccess,
-    /// Its network devices.
-    pub networks: Vec<NetworkConfig>,
-    /// Folders of the host that it has, at most [`crate::share::SHARES_MAX`]. Its memory is shareable if there are any.
-    pub shares: Vec<ShareOptions>,
-    /// The program that serves them, if it isn't to be searched for.
-    pub virtiofsd: Option<PathBuf>,
-    /// Whether it has a memory balloon.
-    pub balloon: bool,
-    /// Its socket device, if it is to have one.
-    pub vsock: Option<VsockConfig>,
-    /// Ticks a second on each vCPU; 0: no clock.
-    pub hz: u32,
-    /// What drives the clocks.
-    pub clock_source: ClockSource,
-    /// Whether ticks have a random phase.
-    pub jitter: bool,
-    /// Whether the vCPUs wait until somebody gathers samples.
-    pub hold: bool,
-    /// Where clients connect.
-    pub socket: Option<PathBuf>,
-    /// Addresses that a table of prf may have; 3 to [`kvmprof_abi::prf::MAX_ADDRESSES`].
-    pub prf_addresses: usize,
-    /// Where every tick is recorded, if anywhere.
-    pub record: Option<RecordPlan>,
-    /// A folder on the host with the guest's files, where programs are looked for that recordings have stacks of.
-    pub sysroot: Option<PathBuf>,
-    /// What a reset of the guest does.
-    pub on_reset: OnReset,
-    /// What is known of the guest, if it isn't to be learned from its image.
-    pub knowledge: Option<GuestKnowledge>,
-}
 
 /// A guest that runs. Its threads go on until the guest ends or [`Vm::stop`] is called.
 pub struct Vm {

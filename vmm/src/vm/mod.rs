@@ -1,6 +1,7 @@
 //! A running guest: its machine, its vCPU threads, and the event thread with everything that
 //! answers from outside.
 
+mod config;
 mod devices;
 mod end;
 mod error;
@@ -13,11 +14,12 @@ mod termination;
 mod threads;
 
 pub use crate::vcpu::OnReset;
+pub use config::VmConfig;
 pub use end::VmEnd;
 pub use error::VmError;
 pub(crate) use event_loop::{EventLoop, GuestThreads, Services, add};
 pub(crate) use guest_control::GuestControl;
-pub use launch::{Vm, VmConfig};
+pub use launch::Vm;
 pub(crate) use launch::{open_sysroot, start_recorder};
 pub use termination::block_signals;
 pub(crate) use termination::{Termination, take_signals_here};

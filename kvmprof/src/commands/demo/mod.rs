@@ -20,10 +20,8 @@ use super::exit::{machine_error, start_error, status_of_guest};
 use super::recordings::{CommandError, refuse_recording};
 use super::thread_panics;
 use kvmprof_vmm::clock::DEFAULT_HZ;
-use kvmprof_vmm::console;
 use kvmprof_vmm::machine::{GuestMemory, KernelSource, MachineConfig, MemoryOptions, open_kvm};
-use kvmprof_vmm::virtio::GuestAccess;
-use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd, block_signals};
+use kvmprof_vmm::vm::{Vm, VmConfig, VmEnd, block_signals};
 
 /// Memory of the embedded guest, in bytes.
 const MEMORY_BYTES: u64 = 64 << 20;
@@ -91,32 +89,20 @@ impl Command for DemoArguments {
 impl DemoArguments {
     /// The embedded guest, which clients reach at `socket`; if `held`, it waits for the first one that samples it.
     fn config(&self, socket: &Path, held: bool) -> VmConfig {
+        let machine = MachineConfig {
+            kernel: KernelSource::Embedded(kvmprof_demo_guest::ELF),
+            initrd: None,
+            command_line: "workload=mixed".to_owned(),
+            memory: MemoryOptions::private(MEMORY_BYTES),
+            cpus: self.cpus,
+        };
         VmConfig {
-            machine: MachineConfig {
-                kernel: KernelSource::Embedded(kvmprof_demo_guest::ELF),
-                initrd: None,
-                command_line: "workload=mixed".to_owned(),
-                memory: MemoryOptions::private(MEMORY_BYTES),
-                cpus: self.cpus,
-            },
-            disks: Vec::new(),
-            console: console::Console::None,
-            guest_access: GuestAccess::None,
-            networks: Vec::new(),
-            shares: Vec::new(),
-            virtiofsd: None,
-            vsock: None,
-            balloon: false,
             hz: self.hz,
             clock_source: self.clock.source,
             jitter: self.clock.jitter,
             hold: held,
             socket: Some(socket.to_owned()),
-            prf_addresses: kvmprof_abi::prf::MAX_ADDRESSES,
-            record: None,
-            sysroot: None,
-            on_reset: OnReset::Exit,
-            knowledge: None,
+            ..VmConfig::new(machine)
         }
     }
 
