@@ -8,6 +8,7 @@ use kvmprof_recording::StackEnd;
 
 use super::code_regions::{MODULES, ModuleCode};
 use super::orc::{Base, Kind, OrcEntry, OrcFormat};
+use super::retpoline;
 use super::stack_memory::StackMemory;
 use super::{OrcTable, Stack, UserRegisters};
 use crate::Registers;
@@ -155,16 +156,13 @@ impl KernelUnwinder<'_> {
         memory: &mut impl StackMemory,
     ) -> Option<Step> {
         let sp = match entry.kind {
-            Kind::Undefined => return None,
-            // Older kernels also mark thunks like this, which can be unwound.
-            Kind::End
-                if frame.is_exact
-                    && memory.word(frame.sp).is_some_and(|back| self.is_code(back)) =>
-            {
-                return None;
-            }
-            Kind::End => return Some(Step::End(StackEnd::Complete)),
+            Kind::Undefined | Kind::End => return self.without_entry(entry.kind, frame, memory),
             _ => frame.caller_sp(entry, format.offset_first, memory)?,
+        };
+        let may_return = frame.is_exact && sp == frame.sp.wrapping_add(8);
+        let sp = match may_return && retpoline::is_at_end(memory, frame.ip) {
+            true => sp.wrapping_add(8),
+            false => sp,
         };
         let bp = match entry.bp {
             Base::CallerSp => memory.word(sp.wrapping_add_signed(entry.bp_offset.into())),
@@ -178,6 +176,24 @@ impl KernelUnwinder<'_> {
             }
             _ => self.called(memory.word(sp.wrapping_sub(8))?, sp, bp?),
         }
+    }
+
+    /// The end of a stack, or of what is known about it; but kernels mark thunks like this, too.
+    fn without_entry(
+        &self,
+        kind: Kind,
+        frame: &Frame,
+        memory: &mut impl StackMemory,
+    ) -> Option<Step> {
+        if frame.is_exact {
+            if let Some(at) = retpoline::return_address_at(memory, frame.ip, frame.sp) {
+                return self.called(memory.word(at)?, at.wrapping_add(8), frame.bp);
+            }
+            if memory.word(frame.sp).is_some_and(|back| self.is_code(back)) {
+                return None;
+            }
+        }
+        (kind == Kind::End).then_some(Step::End(StackEnd::Complete))
     }
 
     /// The interrupted code's registers, saved at `at`: all of them, or only those that the processor saves, if the

@@ -9,6 +9,7 @@ mod frame_pointer;
 mod frame_rules;
 mod kernel;
 mod orc;
+mod retpoline;
 mod stack_memory;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 mod frame_pointers;
 mod modules;
 mod outermost;
+mod retpolines;
 
 use std::collections::HashMap;
 

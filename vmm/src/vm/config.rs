@@ -1,0 +1,88 @@
+//! A guest to be run.
+
+use std::path::PathBuf;
+
+use kvmprof_introspection::GuestKnowledge;
+
+use crate::clock::{ClockSource, DEFAULT_HZ};
+use crate::console::Console;
+use crate::disk::DiskOptions;
+use crate::machine::MachineConfig;
+use crate::network::NetworkConfig;
+use crate::profiler::RecordPlan;
+use crate::share::ShareOptions;
+use crate::vcpu::OnReset;
+use crate::virtio::GuestAccess;
+use crate::vsock::VsockConfig;
+
+/// A guest to be run, and how it is profiled.
+#[derive(Debug)]
+pub struct VmConfig {
+    /// The machine.
+    pub machine: MachineConfig,
+    /// Its disks, at most [`crate::disk::DISKS_MAX`].
+    pub disks: Vec<DiskOptions>,
+    /// Where its console is.
+    pub console: Console,
+    /// What it may do with the profiling devices through its ports.
+    pub guest_access: GuestAccess,
+    /// Its network devices.
+    pub networks: Vec<NetworkConfig>,
+    /// Folders of the host that it has, at most [`crate::share::SHARES_MAX`]. Its memory is shareable if there are any.
+    pub shares: Vec<ShareOptions>,
+    /// The program that serves them, if it isn't to be searched for.
+    pub virtiofsd: Option<PathBuf>,
+    /// Whether it has a memory balloon.
+    pub balloon: bool,
+    /// Its socket device, if it is to have one.
+    pub vsock: Option<VsockConfig>,
+    /// Ticks a second on each vCPU; 0: no clock.
+    pub hz: u32,
+    /// What drives the clocks.
+    pub clock_source: ClockSource,
+    /// Whether ticks have a random phase.
+    pub jitter: bool,
+    /// Whether the vCPUs wait until somebody gathers samples.
+    pub hold: bool,
+    /// Where clients connect.
+    pub socket: Option<PathBuf>,
+    /// Addresses that a table of prf may have; 3 to [`kvmprof_abi::prf::MAX_ADDRESSES`].
+    pub prf_addresses: usize,
+    /// Where every tick is recorded, if anywhere.
+    pub record: Option<RecordPlan>,
+    /// A folder on the host with the guest's files, where programs are looked for that recordings have stacks of.
+    pub sysroot: Option<PathBuf>,
+    /// What a reset of the guest does.
+    pub on_reset: OnReset,
+    /// What is known of the guest, if it isn't to be learned from its image.
+    pub knowledge: Option<GuestKnowledge>,
+}
+
+impl VmConfig {
+    /// `machine` without further devices and without a console, whose reset ends it. It has no ports, nobody can connect to it, and its clock
+    /// runs at the default rate.
+    #[must_use]
+    pub fn new(machine: MachineConfig) -> Self {
+        Self {
+            machine,
+            disks: Vec::new(),
+            console: Console::None,
+            guest_access: GuestAccess::None,
+            networks: Vec::new(),
+            shares: Vec::new(),
+            virtiofsd: None,
+            balloon: false,
+            vsock: None,
+            hz: DEFAULT_HZ,
+            clock_source: ClockSource::Thread,
+            jitter: false,
+            hold: false,
+            socket: None,
+            prf_addresses: kvmprof_abi::prf::MAX_ADDRESSES,
+            record: None,
+            sysroot: None,
+            on_reset: OnReset::Exit,
+            knowledge: None,
+        }
+    }
+}
