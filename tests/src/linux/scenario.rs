@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use kvmprof_lab::{InitramfsBuilder, JAIL, Kernel, Lab, shared_libraries};
+use kvmprof_lab::{InitramfsBuilder, JAIL, Kernel, Lab};
 use kvmprof_recording::Sample;
 use kvmprof_recording::file::{Contents, Recording};
 use serde_json::Value;
@@ -104,16 +104,11 @@ impl Scenario {
     }
 
     /// Puts a program of this machine at `/lab/NAME`, and the libraries that it needs at the places where they are here.
-    ///
-    /// # Panics
-    /// When it isn't there.
     #[must_use]
-    pub fn program_with_libraries(self, name: &str, program: &Path) -> Self {
-        let libraries = shared_libraries(program);
-        let scenario = self.program(name, program);
-        libraries.iter().fold(scenario, |scenario, (library, _)| {
-            scenario.installed(library)
-        })
+    pub fn program_with_libraries(mut self, name: &str, program: &Path) -> Self {
+        let place = format!("/lab/{name}");
+        self.lab = self.lab.program_with_libraries(program, &place);
+        self
     }
 
     /// Puts a file of this machine at the same place.

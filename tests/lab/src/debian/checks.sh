@@ -13,6 +13,11 @@ rm /root/file
 echo "received $(nstat --zeros --noupdate TcpInSegs TcpInErrs TcpInCsumErrors TcpExtTCPOFOQueue TcpExtTCPDSACKOldSent |
     sed -n 's/^\(Tcp[^ ]*\) *\([0-9]*\) .*/\1 \2/p' | tr '\n' ' ')"
 
+mount -t virtiofs shared /mnt
+cp /mnt/there /mnt/back
+umount /mnt
+echo 'shared folder used'
+
 # What this costs is counted around it.
 echo 'fio waits'
 read -r _

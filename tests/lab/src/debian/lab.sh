@@ -9,6 +9,7 @@ head -c "$bytes" /dev/urandom >/run/www/file
 cp /lab/checks /run/www/checks
 sha256sum </run/www/file | cut -d ' ' -f 1 >"$LAB_OUT/file.sum"
 httpd -p 8080 -h /run/www
+jailed virtiofsd /lab/virtiofsd
 cp /lab/debian.qcow2 /run/debian.qcow2 && rm /lab/debian.qcow2
 
 # fail STATUS WORD...: ends the script.
@@ -49,14 +50,16 @@ run() {
     name=$1 host=$2
     shift 2
     console=$LAB_OUT/$name.console
-    rm -f /run/input
+    rm -rf /run/input /run/shared
+    mkdir /run/shared
+    head -c 1000000 /run/www/file >/run/shared/there
     mkfifo /run/input
     # Open for writing too, so that the guest's input never ends.
     exec 3<>/run/input
     : >"$console"
     kvmprof run --kernel /lab/vmlinuz --initrd /lab/initrd.img --cpus "$cpus" --memory "$memory" \
         --cmdline 'console=ttyS0 root=/dev/vda rw' --disk /run/debian.qcow2,format=qcow2 --socket /run/kvmprof.sock \
-        "$@" </run/input >"$console" 2>"$LAB_OUT/$name.stderr" 3>&- &
+        --virtiofsd /run/jailed-virtiofsd --share /run/shared=shared "$@" </run/input >"$console" 2>"$LAB_OUT/$name.stderr" 3>&- &
     machine=$!
     tail -f "$console" 3>&- &
     shown=$!
@@ -78,6 +81,7 @@ run() {
     kill $shown
     echo $status >"$LAB_OUT/$name.status"
     [ $status = 0 ] || fail 98 "kvmprof ended with status $status: $(cat "$LAB_OUT/$name.stderr")"
+    cmp -s /run/shared/there /run/shared/back || fail 95 "what was written to the shared folder isn't the file"
     grep -q "^fetched $(cat "$LAB_OUT/file.sum")" "$console" || fail 96 "what was fetched isn't the file"
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use kvmprof_lab::{DebianDisk, GUEST_NETWORK, JAIL, Lab};
+use kvmprof_lab::{DebianDisk, GUEST_NETWORK, JAIL, Lab, virtiofsd};
 
 use crate::cli::LimitArguments;
 
@@ -116,6 +116,7 @@ impl DebianArguments {
             .add(disk.kernel, "/lab/vmlinuz")
             .add(disk.initrd, "/lab/initrd.img")
             .contents("/lab/checks", 0o644, CHECKS)
+            .program_with_libraries(virtiofsd(), "/lab/virtiofsd")
             .guest_network()?
             .command(
                 ["sh", "-c", &script, "sh"]

@@ -1,10 +1,9 @@
 //! Folders of the host in Debian's kernels: mounted, and as the root. One machine runs all guests.
 
 use std::fs;
-use std::path::Path;
 
 use kvmprof_initramfs::in_load_order;
-use kvmprof_lab::Kernel;
+use kvmprof_lab::{Kernel, virtiofsd};
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_program, once};
 
 const CALLS: u64 = 0x1000_0000;
@@ -39,7 +38,7 @@ fn run() -> Finished {
             .kernel("vmlinuz-6.1", &old)
             .kernel("vmlinuz-6.12", &new)
             .folder("modules", modules.path())
-            .program_with_libraries("virtiofsd", Path::new("/usr/lib/qemu/virtiofsd"))
+            .program_with_libraries("virtiofsd", virtiofsd())
             .program_contents("calls", &calls.file)
             .file("memory", MEMORY.as_bytes().to_vec())
             .file("guest.cpio", guest.build().unwrap())

@@ -1,0 +1,43 @@
+//! Programs of this host in the lab, which has no other programs than it is given and runs in an initial RAM disk.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Lab;
+
+/// What a script in the lab begins with to run programs that make a root folder of their own; see the file.
+pub const JAIL: &str = include_str!("jail.sh");
+/// Where distributions have virtiofsd: beside QEMU until its version 7.2, later by itself.
+const VIRTIOFSD: [&str; 2] = ["/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd"];
+
+/// The program of this host that serves shared folders.
+#[must_use]
+pub fn virtiofsd() -> &'static Path {
+    let [beside_qemu, by_itself] = VIRTIOFSD.map(Path::new);
+    if beside_qemu.exists() {
+        beside_qemu
+    } else {
+        by_itself
+    }
+}
+
+impl Lab {
+    /// Puts a program of this host at `place`, and the libraries that it needs where they are here.
+    #[must_use]
+    pub fn program_with_libraries(self, program: &Path, place: &str) -> Self {
+        let libraries = shared_libraries(program).into_iter();
+        let lab = libraries.fold(self, |lab, (library, place)| lab.add(library, &place));
+        lab.add(program, place)
+    }
+}
+
+/// The libraries that `program` of this host is linked to, its interpreter among them, and where it looks for them.
+pub fn shared_libraries(program: &Path) -> Vec<(PathBuf, String)> {
+    let listed = Command::new("ldd").arg(program).output();
+    let listed = listed.map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&listed)
+        .split_whitespace()
+        .filter(|word| word.starts_with('/'))
+        .map(|library| (PathBuf::from(library), library.to_owned()))
+        .collect()
+}
