@@ -117,6 +117,10 @@ _Noreturn void start(void)
         SAY("/settings can't be used");
         power_off(1);
     }
+    start_drivers(&settings);
+    /* From here, for the folder may have no /dev. */
+    if (!settings.init)
+        open_console(&settings);
     if (!change_root(&settings))
         power_off(1);
     if (settings.init) {
@@ -125,7 +129,6 @@ _Noreturn void start(void)
         SAY(settings.init, " can't be run: error ", digits(-result));
         power_off(1);
     }
-    open_console(&settings);
     long shell = CALL(SYS_fork, 0, 0, 0);
     if (shell == 0)
         run_shell(&settings);

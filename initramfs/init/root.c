@@ -64,10 +64,14 @@ static void mount_in_root(const char *place, const char *type, long flags, const
         SAY(place, " can't be mounted: error ", digits(-result));
 }
 
-bool change_root(const struct settings *settings)
+void start_drivers(const struct settings *settings)
 {
     mount("none", "/dev", "devtmpfs", MS_NOSUID, "mode=755");
     load_modules(settings->modules);
+}
+
+bool change_root(const struct settings *settings)
+{
     bool writable = settings->writable;
     if (!(writable ? mount_folder(settings->tag, "/root", 0) : mount_overlay(settings->tag)))
         return false;

@@ -43,6 +43,7 @@ use object::{Object, ObjectSegment};
 /// | `halt` | halted but for a timer interrupt a second; counts those |
 /// | `hostile` | circular and damaged page tables, wild pointers where the note leads, absurd counts; counts |
 /// | `port` | profiles itself by the framed protocol on a port of the virtio console ([`PortResults`]) |
+/// | `clock-flood` | opens and closes pcs on a port without an end, counting in [`PortResults::buffers`], while the other vCPUs read the device's status register |
 /// | `profil` | has process 101 profiled by profil and 102 by pcsample, in their private memory, by the framed protocol on a port, and runs them ([`PortResults`]) |
 /// | `hostile-queues` | attacks the virtio console at the level of its queues ([`AttackResults`]); `attack=N` tries only that one |
 /// | `disk` | every kind of request to the first disk, then requests and chains that no driver should send ([`DiskResults`]) |
@@ -72,6 +73,7 @@ pub const WORKLOADS: &[&str] = &[
     "halt",
     "hostile",
     "port",
+    "clock-flood",
     "profil",
     "hostile-queues",
     "disk",

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use kvmprof_abi::wire::device;
-use kvmprof_tests::{Boot, Guest, StoppedThread, on_kvm, until};
+use kvmprof_client::Connection;
+use kvmprof_tests::{Boot, Clock, Guest, Machine, StoppedThread, on_kvm, until};
+use kvmprof_vmm::virtio::GuestAccess;
 use rustix::process::Signal;
 
 /// How soon the status has to come. A busy host delays this test, too: the fastest answer counts.
@@ -12,8 +14,7 @@ const SOON: Duration = Duration::from_millis(50);
 const ANSWERS: usize = 20;
 
 /// The times that another client's status takes while `stuck` isn't over, fastest first.
-fn times_of_status(guest: &Guest, is_stuck: impl Fn() -> bool) -> Vec<Duration> {
-    let connection = guest.connect();
+fn times_of_status(connection: &Connection, is_stuck: impl Fn() -> bool) -> Vec<Duration> {
     let mut times = Vec::new();
     for _ in 0..ANSWERS {
         let begun = Instant::now();
@@ -40,13 +41,28 @@ fn a_stopped_vcpu_holds_up_only_those_who_need_its_answer() {
                 let status = guest.status();
                 (status["consumers"][0]["open"] == true).then_some(())
             });
-            let times = times_of_status(&guest, || !stuck.is_finished());
+            let times = times_of_status(&guest.connect(), || !stuck.is_finished());
             println!("status beside a stuck request: {times:?}");
             assert!(times.first().is_some_and(|fastest| *fastest < SOON));
             drop(vcpu);
             stuck.join().unwrap().unwrap();
         });
         guest.stop();
+    });
+}
+
+/// A guest that has its vCPUs asked all the time, and keeps them busy with the device by which it does that.
+#[test]
+fn a_guest_that_floods_its_port_holds_nobody_up() {
+    on_kvm(|| {
+        let boot = Boot::Test("workload=clock-flood");
+        let machine = Machine::start_with_ports(boot, 2, Clock::default(), GuestAccess::All);
+        let rounds = machine.until_port(|results| results.buffers > 3).buffers;
+        let times = times_of_status(&machine.connect(), || true);
+        println!("status beside a flood: {times:?}");
+        assert!(times.first().is_some_and(|fastest| *fastest < SOON));
+        machine.until_port(|results| results.buffers > rounds + 3);
+        machine.stop();
     });
 }
 
@@ -58,7 +74,7 @@ fn what_is_left_behind_stuck_is_closed_when_the_vcpu_answers() {
         let pcs = guest.open();
         let vcpu = StoppedThread::stop(guest.pid(), "vcpu 0");
         drop(pcs);
-        let times = times_of_status(&guest, || true);
+        let times = times_of_status(&guest.connect(), || true);
         assert!(
             times.first().is_some_and(|fastest| *fastest < SOON),
             "{times:?}"

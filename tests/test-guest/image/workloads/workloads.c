@@ -20,6 +20,7 @@ static const struct workload workloads[] = {
     { "halt", halt },
     { "hostile", hostile },
     { "port", port },
+    { "clock-flood", clock_flood },
     { "profil", profil },
     { "hostile-queues", hostile_queues },
     { "disk", disk_checks },

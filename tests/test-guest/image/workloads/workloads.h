@@ -27,6 +27,7 @@ void irqoff(void);
 void halt(void);
 void hostile(void);
 void port(void);
+void clock_flood(void);
 void profil(void);
 void hostile_queues(void);
 void disk_checks(void);

@@ -66,7 +66,8 @@ list /run/root >/run/after
 cmp /run/before /run/after && touch "$LAB_OUT/unchanged"
 kvmprof report --json "$LAB_OUT/root.kvmprof" >"$LAB_OUT/root.json"
 
-# A shell on the console. Its Ctrl-C is its own, and so is its status. What it runs has names by the folder.
+# A shell on the console, whose terminal it finds in /dev if the folder has that. Its Ctrl-C is its own, and so is its status. What it runs has names by the folder.
+mkdir /run/root/dev
 start shell --kernel /lab/vmlinuz-6.1 --memory 256M --modules /lab/modules \
     --cmdline "console=ttyS0 quiet panic=-1 nowatchdog" --virtiofsd /run/jailed-virtiofsd --root /run/root,rw \
     --record "$LAB_OUT/shell.kvmprof" --jitter
