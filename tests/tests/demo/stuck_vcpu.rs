@@ -56,7 +56,11 @@ fn a_stopped_vcpu_holds_up_only_those_who_need_its_answer() {
 fn a_guest_that_floods_its_port_holds_nobody_up() {
     on_kvm(|| {
         let boot = Boot::Test("workload=clock-flood");
-        let machine = Machine::start_with_ports(boot, 2, Clock::default(), GuestAccess::All);
+        let clock = Clock {
+            hz: 100,
+            ..Clock::default()
+        };
+        let machine = Machine::start_with_ports(boot, 2, clock, GuestAccess::All);
         let rounds = machine.until_port(|results| results.buffers > 3).buffers;
         let times = times_of_status(&machine.connect(), || true);
         println!("status beside a flood: {times:?}");
