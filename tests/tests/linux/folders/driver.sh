@@ -85,7 +85,10 @@ cp /run/root/by-guest "$LAB_OUT/"
 # What serves the folder ends with kvmprof, however that does.
 start killed --kernel /lab/vmlinuz-6.1 --memory 256M --modules /lab/modules \
     --cmdline "console=ttyS0 quiet panic=-1 nowatchdog" --virtiofsd /run/jailed-virtiofsd --root /run/root
-daemons /run/root >"$LAB_OUT/daemons"
+until daemons /run/root >"$LAB_OUT/daemons"; [ -s "$LAB_OUT/daemons" ]; do
+    is_over && fail 88 "over before anybody served /run/root"
+    usleep 100000
+done
 kill -9 $machine
 wait $machine
 exec 3>&-
