@@ -21,8 +21,8 @@ pub(super) fn is_at_end(memory: &mut impl StackMemory, ip: u64) -> bool {
 pub(super) fn return_address_at(memory: &mut impl StackMemory, ip: u64, sp: u64) -> Option<u64> {
     let (before, next) = code_around(memory, ip)?;
     let offset = match next {
-        // The call over the loop of 7 bytes in which speculation ends.
-        [0xe8, 7, 0, 0] => 0,
+        // The call over what speculation ends in: a loop of 7 bytes, or INT3.
+        [0xe8, 7 | 1, 0, 0] => 0,
         _ if stores_target(next) => WORD,
         _ if stores_target(before) && is_return(next) => WORD,
         // A thunk without that loop: LFENCE, and a jump to a register.

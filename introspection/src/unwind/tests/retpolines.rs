@@ -80,6 +80,7 @@ fn a_thunk_that_no_entry_describes_has_a_caller() {
             assert_eq!(frames, [at(LEAF) + offset, BACK - 1], "{row:?}");
         }
         for jump in [
+            [0xe8, 1, 0, 0],
             [0x0f, 0xae, 0xe8, 0xff],
             [0xff, 0xe0, 0xcc, 0xcc],
             [0x41, 0xff, 0xe3, 0xcc],
