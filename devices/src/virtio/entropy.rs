@@ -5,6 +5,7 @@ use std::io;
 use kvmprof_recording::status::EntropyStatus;
 use virtio_bindings::virtio_ids::VIRTIO_ID_RNG;
 
+use super::turn::{GivesUp, count_fault, take_turn};
 use super::{Direction, GuestMemory, MmioTransport, QueueError, VirtioDevice, Virtqueue};
 
 /// Maximum number of entries of the queue.
@@ -63,14 +64,20 @@ impl Entropy {
         }
         Ok(true)
     }
+}
 
-    fn break_off(&mut self, error: QueueError) {
+impl GivesUp for Entropy {
+    fn has_given_up(&self) -> bool {
+        self.broken
+    }
+
+    fn give_up(&mut self, error: &QueueError) {
         self.broken = true;
-        self.counts.queue_faults += 1;
-        // Log only the first: a hostile guest must not be able to fill the log.
-        if self.counts.queue_faults == 1 {
-            log::warn!("virtio-entropy: the queue isn't served before the next reset: {error}");
-        }
+        count_fault(
+            &mut self.counts.queue_faults,
+            "virtio-entropy: the queue isn't",
+            error,
+        );
     }
 }
 
@@ -105,19 +112,9 @@ impl VirtioDevice for Entropy {
 impl MmioTransport<Entropy> {
     /// Answers requests for a bounded time. True if there is more to do after others have had their turn.
     pub fn serve(&mut self, memory: &GuestMemory, source: Source<'_>) -> bool {
-        let mut more = false;
-        if let Some((device, [queue, ..])) = self.running()
-            && !device.broken
-        {
-            more = device.serve(queue, memory, source).unwrap_or_else(|error| {
-                device.break_off(error);
-                false
-            });
-        }
-        if self.device().broken {
-            self.need_reset();
-        }
-        self.note_used(memory);
-        more
+        take_turn(self, memory, |device, queues| match queues {
+            [queue, ..] => device.serve(queue, memory, source),
+            [] => Ok(false),
+        })
     }
 }

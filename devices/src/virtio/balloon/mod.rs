@@ -10,6 +10,7 @@ use kvmprof_recording::status::GuestMemoryStatus;
 use virtio_bindings::virtio_ids::VIRTIO_ID_BALLOON;
 use vm_memory::{Address, GuestAddress};
 
+use super::turn::{GivesUp, count_fault, take_turn};
 use super::{
     Direction, GuestMemory, MmioTransport, QUEUE_FEATURES, QueueError, VirtioDevice, Virtqueue,
 };
@@ -215,15 +216,6 @@ impl Balloon {
         }
         Ok(more)
     }
-
-    fn break_off(&mut self, error: QueueError) {
-        self.broken = true;
-        self.counts.queue_faults += 1;
-        // Log only the first: a hostile guest must not be able to fill the log.
-        if self.counts.queue_faults == 1 {
-            log::warn!("virtio-balloon: the queues aren't served before the next reset: {error}");
-        }
-    }
 }
 
 /// The whole pages in a range of guest memory, if there are any.
@@ -232,6 +224,21 @@ fn whole_pages(address: GuestAddress, bytes: u64) -> Option<(GuestAddress, u64)>
     let end = address.checked_add(bytes)?.0 / PAGE * PAGE;
     let bytes = end.checked_sub(first.0).filter(|bytes| *bytes > 0)?;
     Some((first, bytes))
+}
+
+impl GivesUp for Balloon {
+    fn has_given_up(&self) -> bool {
+        self.broken
+    }
+
+    fn give_up(&mut self, error: &QueueError) {
+        self.broken = true;
+        count_fault(
+            &mut self.counts.queue_faults,
+            "virtio-balloon: the queues aren't",
+            error,
+        );
+    }
 }
 
 impl VirtioDevice for Balloon {
@@ -282,22 +289,9 @@ impl VirtioDevice for Balloon {
 impl MmioTransport<Balloon> {
     /// Takes pages, reports and statistics for a bounded time. True if there is more to do after others have had their turn.
     pub fn serve(&mut self, memory: &GuestMemory, give_back: GiveBack<'_>) -> bool {
-        let mut more = false;
-        if let Some((device, queues)) = self.running()
-            && !device.broken
-        {
-            more = device
-                .serve(queues, memory, give_back)
-                .unwrap_or_else(|error| {
-                    device.break_off(error);
-                    false
-                });
-        }
-        if self.device().broken {
-            self.need_reset();
-        }
-        self.note_used(memory);
-        more
+        take_turn(self, memory, |device, queues| {
+            device.serve(queues, memory, give_back)
+        })
     }
 
     /// Sets what the balloon is to hold, in bytes, of which whole pages count, and tells the guest.
@@ -313,7 +307,7 @@ impl MmioTransport<Balloon> {
             && !device.broken
             && let Err(error) = queue.finish(memory)
         {
-            device.break_off(error);
+            device.give_up(&error);
         }
         self.note_used(memory);
     }

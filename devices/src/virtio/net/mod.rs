@@ -12,6 +12,7 @@ use virtio_bindings::bindings::virtio_net::{
 };
 use virtio_bindings::virtio_ids::VIRTIO_ID_NET;
 
+use super::turn::{GivesUp, count_fault, take_turn};
 use super::{
     Direction, GuestMemory, MmioTransport, QUEUE_FEATURES, QueueError, VirtioDevice, Virtqueue,
 };
@@ -293,21 +294,27 @@ impl Net {
         Ok(())
     }
 
-    fn break_off(&mut self, error: QueueError) {
-        self.broken = true;
-        self.counts.queue_faults += 1;
-        // Log only the first: a hostile guest must not be able to fill the log.
-        if self.counts.queue_faults == 1 {
-            log::warn!("virtio-net: the queues aren't served before the next reset: {error}");
-        }
-    }
-
     /// Takes the link's state over; true if it has changed.
     fn follow(&mut self, up: bool) -> bool {
         if self.up && !up {
             self.counts.link_losses += 1;
         }
         std::mem::replace(&mut self.up, up) != up
+    }
+}
+
+impl GivesUp for Net {
+    fn has_given_up(&self) -> bool {
+        self.broken
+    }
+
+    fn give_up(&mut self, error: &QueueError) {
+        self.broken = true;
+        count_fault(
+            &mut self.counts.queue_faults,
+            "virtio-net: the queues aren't",
+            error,
+        );
     }
 }
 
@@ -361,23 +368,13 @@ impl MmioTransport<Net> {
         if std::mem::take(&mut device.renegotiated) {
             link.set_offloads(device.received, device.sent);
         }
-        let mut wants = Wants::default();
-        if let Some((device, queues)) = self.running()
-            && !device.broken
-        {
-            wants = device.serve(queues, memory, link).unwrap_or_else(|error| {
-                device.break_off(error);
-                Wants::default()
-            });
-        }
+        let wants = take_turn(self, memory, |device, queues| {
+            device.serve(queues, memory, link)
+        });
         // Last, for it may be the turn that has found the other end gone.
         if self.device_mut().follow(link.is_up()) {
             self.note_configuration();
         }
-        if self.device().broken {
-            self.need_reset();
-        }
-        self.note_used(memory);
         wants
     }
 }

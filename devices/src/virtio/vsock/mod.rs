@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 
 use virtio_bindings::virtio_ids::VIRTIO_ID_VSOCK;
 
+use super::turn::{GivesUp, count_fault, take_turn};
 use super::{
     Direction, GuestMemory, MmioTransport, QUEUE_FEATURES, QueueError, VirtioDevice, Virtqueue,
 };
@@ -363,19 +364,25 @@ impl<S: Stream> Vsock<S> {
         Ok(taking || giving || freed)
     }
 
-    fn break_off(&mut self, error: QueueError) {
-        self.broken = true;
-        self.counts.queue_faults += 1;
-        self.drop_connections();
-        // Log only the first: a hostile guest must not be able to fill the log.
-        if self.counts.queue_faults == 1 {
-            log::warn!("virtio-vsock: the queues aren't served before the next reset: {error}");
-        }
-    }
-
     fn drop_connections(&mut self) {
         self.connections = Connections::default();
         self.answers.clear();
+    }
+}
+
+impl<S: Stream> GivesUp for Vsock<S> {
+    fn has_given_up(&self) -> bool {
+        self.broken
+    }
+
+    fn give_up(&mut self, error: &QueueError) {
+        self.broken = true;
+        self.drop_connections();
+        count_fault(
+            &mut self.counts.queue_faults,
+            "virtio-vsock: the queues aren't",
+            error,
+        );
     }
 }
 
@@ -413,20 +420,9 @@ impl<S: Stream> MmioTransport<Vsock<S>> {
     /// Moves packets for a bounded time; true if there is more to do after others have had their turn. To be called when the
     /// driver has notified a queue or the transport says so, and after [`ready`](Self::ready) and [`accept`](Self::accept).
     pub fn serve(&mut self, memory: &GuestMemory, host: &mut dyn Host<Stream = S>) -> bool {
-        let mut more = false;
-        if let Some((device, queues)) = self.running()
-            && !device.broken
-        {
-            more = device.serve(queues, memory, host).unwrap_or_else(|error| {
-                device.break_off(error);
-                false
-            });
-        }
-        if self.device().broken {
-            self.need_reset();
-        }
-        self.note_used(memory);
-        more
+        take_turn(self, memory, |device, queues| {
+            device.serve(queues, memory, host)
+        })
     }
 
     /// The stream with this name is ready for something; nothing happens if there is none.
