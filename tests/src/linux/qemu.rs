@@ -1,7 +1,6 @@
 //! QEMU inside a lab machine: another VMM on its KVM.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use super::Scenario;
 
@@ -23,22 +22,9 @@ impl Scenario {
     /// When there is none.
     #[must_use]
     pub fn qemu(self) -> Self {
-        let libraries = libraries(PROGRAM);
-        let files = FIRMWARE.iter().map(PathBuf::from).chain(libraries);
-        files.fold(self.installed(Path::new(PROGRAM)), |scenario, file| {
-            scenario.installed(&file)
+        let program = self.program_with_libraries_at(PROGRAM, Path::new(PROGRAM));
+        FIRMWARE.iter().fold(program, |scenario, file| {
+            scenario.installed(Path::new(file))
         })
     }
-}
-
-/// The shared libraries that a program needs, and what loads them.
-fn libraries(program: &str) -> Vec<PathBuf> {
-    let said = Command::new("ldd").arg(program).output().expect("ldd");
-    assert!(said.status.success(), "ldd {program}: {said:?}");
-    let text = String::from_utf8_lossy(&said.stdout);
-    let words = text.split_ascii_whitespace();
-    words
-        .filter(|word| word.starts_with('/'))
-        .map(PathBuf::from)
-        .collect()
 }

@@ -23,3 +23,4 @@ mod profil;
 mod profil_command;
 mod record;
 mod report;
+mod requests;
