@@ -47,7 +47,7 @@ pub use program::{Ran, example_path, gprof, kvmprof, python, run, run_command};
 pub use recordings::{check_demo_processes, demo_row, recorded, recorded_with_frames};
 pub use shares::{Sampled, assert_share, sampling_rate, share, standard_error};
 pub use stream::{Block, decode_blocks, ticks_by_kind};
-pub use terminal::Terminal;
+pub use terminal::{TERMINAL_TYPE, Terminal};
 pub use threads::{StoppedThread, Thread, threads};
 pub use wait::until;
 

@@ -16,6 +16,9 @@ const PAUSE: Timespec = Timespec {
     tv_nsec: 200_000_000,
 };
 
+/// Its type, for the variable `TERM`: without one, programs take it for a terminal that can do nothing, and show nothing.
+pub const TERMINAL_TYPE: &str = "xterm-256color";
+
 /// A pseudo-terminal, and what was shown on it.
 #[derive(Debug)]
 pub struct Terminal {

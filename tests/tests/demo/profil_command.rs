@@ -7,8 +7,8 @@ use std::process::{Child, Command, Output, Stdio};
 
 use kvmprof_demo_guest::{Mode, function_at, rows, symbol};
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Guest, Machine, Ran, Sampled, Terminal, assert_share, gprof, kvmprof,
-    on_kvm, on_kvm_with_gprof, run_command, sampling_rate, share, until,
+    Boot, Clock, CpuPressure, Guest, Machine, Ran, Sampled, TERMINAL_TYPE, Terminal, assert_share,
+    gprof, kvmprof, on_kvm, on_kvm_with_gprof, run_command, sampling_rate, share, until,
 };
 use kvmprof_vmm::clock::ClockSource;
 use rustix::process::{Pid, Signal, kill_process};
@@ -30,6 +30,7 @@ fn guest() -> Guest {
 fn start(socket: &Path, command: &str, words: &[&str], stderr: Stdio) -> Child {
     Command::new(kvmprof())
         .args([command, "--socket"])
+        .env("TERM", TERMINAL_TYPE)
         .arg(socket)
         .args(words)
         .stdin(Stdio::null())

@@ -9,7 +9,9 @@ use kvmprof_abi::recorder::{MAX_PIDS, REC_PIDS, REC_START};
 use kvmprof_abi::wire::device;
 use kvmprof_recording::Sample;
 use kvmprof_recording::file::{Contents, Recording};
-use kvmprof_tests::{Boot, Guest, Terminal, kvmprof, ledger_of, on_kvm, recorded, share, until};
+use kvmprof_tests::{
+    Boot, Guest, TERMINAL_TYPE, Terminal, kvmprof, ledger_of, on_kvm, recorded, share, until,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn guest() -> Guest {
@@ -27,6 +29,7 @@ fn samples(path: &Path) -> (Vec<Sample>, Contents) {
 fn record(guest: &Guest, path: &Path, stderr: Stdio) -> Child {
     Command::new(kvmprof())
         .args(["record", "--socket"])
+        .env("TERM", TERMINAL_TYPE)
         .arg(guest.socket())
         .arg("--output")
         .arg(path)

@@ -3,7 +3,7 @@
 use std::process::{Child, Command};
 
 use kvmprof_demo_guest::{Mode, rows};
-use kvmprof_tests::{Boot, Guest, Terminal, kvmprof, on_kvm, until};
+use kvmprof_tests::{Boot, Guest, TERMINAL_TYPE, Terminal, kvmprof, on_kvm, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn guest() -> Guest {
@@ -60,6 +60,7 @@ impl OnTerminal {
         let terminal = Terminal::open(80, 24);
         let child = Command::new(kvmprof())
             .args(["top", "--socket"])
+            .env("TERM", TERMINAL_TYPE)
             .arg(guest.socket())
             .args(arguments)
             .stdin(terminal.stdio())

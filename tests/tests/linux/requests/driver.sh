@@ -4,8 +4,8 @@ head -c 16777216 /dev/urandom >/run/disk.img
 
 # counts: what KVM has counted of the guest, and the run time of all threads of its VMM in ns, each as NAME VALUE.
 counts() {
-    for name in exits mmio_exits io_exits halt_exits irq_injections; do
-        echo "$name $(cat /sys/kernel/debug/kvm/$machine-*/$name)"
+    for count in exits mmio_exits io_exits halt_exits irq_injections; do
+        echo "$count $(cat /sys/kernel/debug/kvm/$machine-*/$count)"
     done
     cat /proc/$machine/task/*/schedstat | {
         total=0
