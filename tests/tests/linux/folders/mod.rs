@@ -38,7 +38,7 @@ fn run() -> Finished {
             .kernel("vmlinuz-6.1", &old)
             .kernel("vmlinuz-6.12", &new)
             .folder("modules", modules.path())
-            .program_with_libraries("virtiofsd", virtiofsd())
+            .program_with_libraries("virtiofsd", &virtiofsd())
             .program_contents("calls", &calls.file)
             .file("memory", MEMORY.as_bytes().to_vec())
             .file("guest.cpio", guest.build().unwrap())
