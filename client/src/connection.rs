@@ -219,14 +219,15 @@ impl Drop for Closing {
 }
 
 impl Connection {
-    /// Connects to the socket `path` and agrees on a version.
+    /// Connects to the socket `path`, if a program of root or of this program's own user made it, and agrees on a version.
     ///
     /// # Errors
-    /// [`ClientError`], which says whether there is a socket, a kvmprof behind it, the
+    /// [`ClientError`], which says whether there is a socket, a kvmprof behind it, whose it is, the
     /// permission, a common version.
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
         let stream =
             UnixStream::connect(path).map_err(|error| ClientError::connect(path, error))?;
+        check_server(&stream, path)?;
         Self::over(stream).map_err(|error| match error {
             ClientError::Closed => ClientError::TurnedAway { path: path.into() },
             error => error,
@@ -310,4 +311,19 @@ impl Connection {
     pub fn disconnect(&self) {
         let _ = self.shared.0.stream.shutdown(Shutdown::Both);
     }
+}
+
+/// Checks that the program that made the socket at `path` is root's or of this program's user, as the server checks its
+/// clients: in a folder that all can write to, anybody can listen in kvmprof's place. Its user is that of its call of listen(2)
+/// (`SO_PEERCRED`, unix(7)).
+fn check_server(stream: &UnixStream, path: &Path) -> Result<(), ClientError> {
+    let peer = rustix::net::sockopt::socket_peercred(stream)
+        .map_err(|errno| ClientError::connect(path, errno.into()))?;
+    if peer.uid.is_root() || peer.uid == rustix::process::geteuid() {
+        return Ok(());
+    }
+    Err(ClientError::WrongServer {
+        path: path.into(),
+        user: peer.uid.as_raw(),
+    })
 }

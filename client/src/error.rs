@@ -27,6 +27,17 @@ pub enum ClientError {
         /// The path.
         path: PathBuf,
     },
+    /// The program that listens is of a user whom this one has no reason to trust.
+    #[error(
+        "{} is served by user {user}, who is neither root nor you. If you trust it, run this as that user: sudo -u '#{user}' ...",
+        path.display()
+    )]
+    WrongServer {
+        /// The path.
+        path: PathBuf,
+        /// The user's number.
+        user: u32,
+    },
     /// Another failure of connect(2).
     #[error("Cannot connect to {}", path.display())]
     Connect {

@@ -25,7 +25,9 @@
 mod connection;
 mod device;
 mod error;
+mod runtime_folder;
 
 pub use connection::Connection;
 pub use device::{PendingRead, Readiness, RemoteDevice};
 pub use error::ClientError;
+pub use runtime_folder::{RuntimeFolderError, live_sockets, named_socket, runtime_folder};

@@ -1,9 +1,11 @@
 //! Why there is no connection.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 
 use kvmprof_client::{ClientError, Connection};
+use rustix::process::Uid;
 
 #[test]
 fn each_reason_has_its_error() {
@@ -18,4 +20,38 @@ fn each_reason_has_its_error() {
     let server = std::thread::spawn(move || drop(listener.accept().unwrap()));
     assert!(matches!(connect(), ClientError::TurnedAway { .. }));
     server.join().unwrap();
+}
+
+/// In a folder like /tmp a stranger may have made the socket, who isn't asked anything.
+#[test]
+fn a_server_of_another_user_is_refused_before_it_is_asked() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not run: only root can become another user");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+    let path = folder.path().join("socket");
+    let listener = std::thread::scope(|scope| {
+        let listen = scope.spawn(|| {
+            let stranger = Uid::from_raw(65534);
+            // The credentials of this thread alone.
+            rustix::thread::set_thread_res_uid(stranger, stranger, stranger).unwrap();
+            UnixListener::bind(&path).unwrap()
+        });
+        listen.join().unwrap()
+    });
+    let error = Connection::connect(&path).err().unwrap();
+    assert!(
+        matches!(error, ClientError::WrongServer { user: 65534, .. }),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("neither root nor you"),
+        "{error}"
+    );
+    let (mut client, _) = listener.accept().unwrap();
+    let mut asked = Vec::new();
+    std::io::Read::read_to_end(&mut client, &mut asked).unwrap();
+    assert!(asked.is_empty(), "{asked:?}");
 }

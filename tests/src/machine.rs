@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kvmprof_client::Connection;
 use kvmprof_demo_guest::{Image, Truth};
+use kvmprof_recording::file::FileOptions;
 use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_test_guest::{
     AttackResults, Counter, DiskResults, NetworkResults, PortResults, Stage, allow_stage,
@@ -83,6 +84,7 @@ impl Machine {
                 user: true,
             },
             event,
+            file: FileOptions::default(),
         };
         Self::launch(boot, vcpus, clock, |config| VmConfig {
             record: Some(plan),

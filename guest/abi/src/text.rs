@@ -1,14 +1,18 @@
 //! Names that a guest chose, as text that is safe to show: on a terminal, control characters are commands.
 
-/// Whether `character` has only its shape: control characters act on terminals, and others change the direction of the
-/// text around them.
+/// Whether `character` has only its shape: control characters act on terminals, others change the direction of the text around
+/// them or end a line, and those of no width make two names look like one.
 pub fn is_visible(character: char) -> bool {
     let changes_direction = matches!(
         character,
-        '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
+    let has_no_width = matches!(
+        character,
+        '\u{ad}' | '\u{180e}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2064}' | '\u{feff}'
     );
     let is_noncharacter = u32::from(character) & 0xfffe == 0xfffe;
-    !(character.is_control() || changes_direction || is_noncharacter)
+    !(character.is_control() || changes_direction || has_no_width || is_noncharacter)
 }
 
 /// The characters of a task's name (`comm`), up to its first NUL, with `?` for what is not UTF-8 or not visible.
@@ -35,6 +39,16 @@ mod tests {
     use std::string::String;
 
     use super::*;
+
+    #[test]
+    fn what_acts_or_hides_is_not_visible() {
+        let hidden = "\0\x07\x1b\x7f\u{85}\u{9b}\u{61c}\u{200b}\u{200c}\u{200d}\u{200e}\u{200f}\u{2028}\u{2029}\
+            \u{202a}\u{202e}\u{2060}\u{2066}\u{2069}\u{feff}\u{ffff}";
+        for character in hidden.chars() {
+            assert!(!is_visible(character), "{character:?}");
+        }
+        assert!("a é λ 名 🦀 \u{a0} ~".chars().all(is_visible));
+    }
 
     #[test]
     fn what_is_not_visible_is_a_question_mark() {

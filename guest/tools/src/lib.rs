@@ -23,3 +23,4 @@ pub mod prf;
 pub mod program;
 pub mod symbols;
 pub mod table;
+pub mod text;

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use crate::text::visible_lines;
+
 /// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
@@ -32,7 +34,7 @@ pub fn percent(part: u64, whole: u64) -> String {
     format!("{:.1} %", part as f64 * 100.0 / whole as f64)
 }
 
-/// Writes `rows` in columns with this alignment; cells beyond these are left out.
+/// Writes `rows` in columns with this alignment; cells beyond these are left out. What isn't visible is replaced.
 ///
 /// # Errors
 /// Writing to `output` failed.
@@ -42,16 +44,23 @@ pub fn write_rows<R: AsRef<[String]>>(
     aligns: &[Align],
     rows: &[R],
 ) -> io::Result<()> {
+    let visible = |row: &R| {
+        row.as_ref()
+            .iter()
+            .map(|cell| visible_lines(cell))
+            .collect()
+    };
+    let rows: Vec<Vec<String>> = rows.iter().map(visible).collect();
     let mut widths = vec![0; aligns.len()];
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row.as_ref()) {
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
-    for row in rows {
+    for row in &rows {
         let mut line = String::from(spacing.margin);
         let columns = widths.iter().copied().zip(aligns);
-        for (index, (cell, (width, align))) in row.as_ref().iter().zip(columns).enumerate() {
+        for (index, (cell, (width, align))) in row.iter().zip(columns).enumerate() {
             if index > 0 {
                 line += spacing.gap;
             }

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use kvmprof_abi::prf::MAX_ADDRESSES;
 use kvmprof_attach::{Found, HostKernel, Machine, find_machines, missing_to_look_into};
 use kvmprof_recording::StackParts;
+use kvmprof_recording::file::RecordingFailure;
 use kvmprof_report::text::visible;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage, value};
 use kvmprof_vmm::attached::{AttachConfig, AttachedEnd, Capture, attach};
@@ -15,6 +16,7 @@ use kvmprof_vmm::clock::DEFAULT_HZ;
 use kvmprof_vmm::profiler::RecordPlan;
 use kvmprof_vmm::vm::block_signals;
 
+use super::record_limit::{RecordLimit, whole_recording};
 use super::run::pid_at;
 use super::thread_panics;
 use super::units::parse_stacks;
@@ -48,6 +50,8 @@ pub struct AttachArguments {
     /// Record every tick to this file, until the guest or kvmprof ends; see kvmprof report
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    #[command(flatten)]
+    limit: RecordLimit,
     /// Who takes samples
     #[arg(long, value_name = "WAY", value_enum, default_value_t)]
     capture: CaptureWay,
@@ -101,6 +105,7 @@ impl Command for AttachArguments {
         block_signals().context("Cannot block signals")?;
         thread_panics::end_program();
         let pid = machine.pid;
+        let failure = RecordingFailure::default();
         let config = AttachConfig {
             machine,
             host,
@@ -118,6 +123,7 @@ impl Command for AttachArguments {
                 path,
                 stacks: self.stacks,
                 event: None,
+                file: self.limit.file(&failure),
             }),
             sysroot: self.sysroot.clone(),
         };
@@ -129,6 +135,7 @@ impl Command for AttachArguments {
             ),
             AttachedEnd::Stopped => {}
         }
+        whole_recording(&failure)?;
         Ok(ExitStatus::SUCCESS)
     }
 }

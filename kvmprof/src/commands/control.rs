@@ -10,6 +10,7 @@ use kvmprof_abi::wire::device;
 use kvmprof_client::{ClientError, Connection};
 use kvmprof_recording::status::MachineStatus;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, usage};
+use kvmprof_tools::text::{visible_json, visible_lines};
 
 use super::status::{balloon_words, machine_state, read_status};
 use super::units::{format_memory, parse_memory};
@@ -91,10 +92,10 @@ impl ControlArguments {
     fn info(&self, connection: &Connection) -> anyhow::Result<String> {
         let (document, status) = read_status(connection)?;
         if !self.json {
-            return Ok(text(&status.machine));
+            return Ok(visible_lines(&text(&status.machine)));
         }
         let machine = document.get("machine").cloned().unwrap_or_default();
-        Ok(format!("{machine}\n"))
+        Ok(visible_json(&format!("{machine}\n")))
     }
 }
 

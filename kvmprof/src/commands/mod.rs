@@ -12,6 +12,7 @@ mod live_line;
 mod pmc;
 mod profil;
 mod record;
+mod record_limit;
 mod recorder;
 pub mod recordings;
 mod root;
@@ -28,6 +29,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use kvmprof_tools::command_line::{self, Program};
 use kvmprof_tools::program::{Setup, Tool};
+use kvmprof_tools::text::visible_lines;
 use profil::{PcsampleArguments, ProfilArguments};
 use recordings::{
     DiffArguments, ExportArguments, FlamegraphArguments, HtmlArguments, ReportArguments,
@@ -138,6 +140,9 @@ pub fn main() -> ExitCode {
 fn start_log() {
     let level = env_logger::Env::default().default_filter_or("warn");
     env_logger::Builder::from_env(level)
-        .format(|buffer, record| writeln!(buffer, "kvmprof: {}", record.args()))
+        .format(|buffer, record| {
+            let message = visible_lines(&record.args().to_string());
+            writeln!(buffer, "kvmprof: {message}")
+        })
         .init();
 }

@@ -11,10 +11,13 @@ use kvmprof_abi::prf::{MAX_ADDRESSES, MIN_ADDRESSES};
 use super::clock::ClockOptions;
 use super::config;
 use super::exit::{start_error, status_of_guest};
+use super::record_limit::{RecordLimit, whole_recording};
 use super::root::RootOptions;
 use super::thread_panics;
-use super::units::{parse_guest_memory, parse_stacks};
+use super::units::{parse_guest_memory, parse_memory, parse_stacks};
+use kvmprof_client::named_socket;
 use kvmprof_introspection::GuestKnowledge;
+use kvmprof_recording::file::RecordingFailure;
 use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage, value};
 use kvmprof_vmm::clock::{DEFAULT_HZ, MAXIMUM_HZ};
@@ -80,6 +83,9 @@ pub struct RunArguments {
     /// input and output), none or file:PATH, which is emptied when the guest starts
     #[arg(long, value_name = "WHERE", default_value = "stdio")]
     console: console::Console,
+    /// How many bytes of output --console file:PATH gets at most, such as 64M; what the guest says after that is thrown away
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
+    console_limit: Option<u64>,
     /// What the guest may do with the profiling devices through its own ports: none, pcs, prf,
     /// profil, pmc or all
     #[arg(long, value_name = "DEVICES", default_value = "all")]
@@ -107,6 +113,10 @@ pub struct RunArguments {
     /// Listen at this path for clients, such as getpc, record and status
     #[arg(long, short, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Listen for clients at a socket of this name in /run/kvmprof, or for other users than root in $XDG_RUNTIME_DIR/kvmprof.
+    /// Clients find it without --socket if it is the only one
+    #[arg(long, value_name = "NAME", conflicts_with = "socket")]
+    name: Option<String>,
     /// Ticks of the profiling clock a second on each vCPU; 0: no clock
     #[arg(long, value_name = "HZ", default_value_t = DEFAULT_HZ, value_parser = value::rate_or_none)]
     hz: u32,
@@ -122,6 +132,8 @@ pub struct RunArguments {
     /// is replaced when the first samples come
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    #[command(flatten)]
+    limit: RecordLimit,
     /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or none
     #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks, requires = "record")]
     stacks: StackParts,
@@ -151,9 +163,13 @@ pub struct RunArguments {
 impl Command for RunArguments {
     /// Runs a guest until it ends.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let mut config = self.config()?;
+        let failure = RecordingFailure::default();
+        let mut config = self.config(&failure)?;
         if self.print_config {
             return print_config(console);
+        }
+        if let Some(name) = &self.name {
+            config.socket = Some(named_socket(name)?);
         }
         let disk = self.root.make_disk(&self.kernel, &self.console)?;
         if let Some(disk) = &disk {
@@ -172,20 +188,27 @@ impl Command for RunArguments {
         let end = vm.join();
         drop(terminal);
         let end = end?;
-        match self.root.folder() {
+        let status = match self.root.folder() {
             Some(_) if matches!(end, VmEnd::PowerOff) => self.root.status(&devices),
             _ => status_of_guest(end),
-        }
+        };
+        // What went wrong with the guest counts for more.
+        let status = status?;
+        whole_recording(&failure)?;
+        Ok(status)
     }
 }
 
 impl RunArguments {
-    /// Checks that the options go together.
-    fn config(&self) -> anyhow::Result<VmConfig> {
+    /// Checks that the options go together. `failure` learns that the recording isn't whole.
+    fn config(&self, failure: &RecordingFailure) -> anyhow::Result<VmConfig> {
         self.clock.check()?;
-        if self.wait && self.socket.is_none() && self.record.is_none() {
+        if self.console_limit.is_some() && !matches!(self.console, console::Console::File(_)) {
+            return Err(usage("--console-limit is for --console file:PATH"));
+        }
+        if self.wait && self.socket.is_none() && self.name.is_none() && self.record.is_none() {
             return Err(usage(
-                "--wait without --socket would wait for ever: no client could start the guest",
+                "--wait without --socket or --name would wait for ever: no client could start the guest",
             ));
         }
         check_networks(&self.networks)?;
@@ -206,6 +229,7 @@ impl RunArguments {
             },
             disks: self.disks.clone(),
             console: self.console.clone(),
+            console_limit: self.console_limit,
             guest_access: self.guest_access,
             networks: self.networks.clone(),
             shares: self
@@ -227,6 +251,7 @@ impl RunArguments {
                 path,
                 stacks: self.stacks,
                 event: self.event,
+                file: self.limit.file(failure),
             }),
             // What the guest runs is there, unless it comes from elsewhere; then it is seen to be another file.
             sysroot: (self.sysroot.clone()).or_else(|| self.root.folder().map(Path::to_owned)),

@@ -10,6 +10,7 @@ use kvmprof_recording::status::{
     PcsStatus, PmcStatus, PrfStatus, ProfilStatus, RecorderStatus, Status, VsockStatus,
 };
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs};
+use kvmprof_tools::text::{visible_json, visible_lines};
 
 use super::units::format_memory;
 
@@ -35,9 +36,9 @@ impl Command for StatusArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let (document, status) = read_status(&self.socket.connect()?)?;
         let text = if self.json {
-            format!("{document}\n")
+            visible_json(&format!("{document}\n"))
         } else {
-            text(&status)
+            visible_lines(&text(&status))
         };
         let written = console.output.write_all(text.as_bytes());
         written.context("Cannot write the status")?;

@@ -12,6 +12,14 @@ pub const HEADER: usize = 16;
 const BLOCK_HEADER: usize = 12;
 /// Longest block, in bytes, as it lies in the file and unpacked.
 pub const MAX_BLOCK: usize = 64 << 20;
+/// Longest block of samples, unpacked, in bytes. Recorders hand over a block of 64 KiB; what samples refer to is in the same block,
+/// and takes several times as much in memory.
+const MAX_SAMPLES: usize = 4 << 20;
+/// How many times its size a recording unpacks to at most, and bytes that it may unpack to in any case. Symbols are packed to a
+/// quarter, samples to a third, lists of mappings that repeat to a twentieth; blocks that are made to fill the memory to a
+/// ten-thousandth.
+const MAX_RATIO: u64 = 128;
+const ALWAYS_ALLOWED: u64 = 8 << 20;
 /// How much work the packer takes.
 const LEVEL: i32 = 1;
 
@@ -114,18 +122,19 @@ impl Block {
     /// The block at the start of `bytes`. `None` when it isn't whole or its checksum is wrong: there the file was cut
     /// off.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        Self::decode_next(bytes, 0, None).ok()?
+        Self::decode_next(bytes, 0, None, 0).ok()?
     }
 
     /// The same for a block at `offset` of whose bytes more may come: `None` while there are too few. Of a block of
-    /// the kind that is `passed_over` the contents stay empty.
+    /// the kind that is `passed_over` the contents stay empty. What came before has unpacked to `unpacked` bytes.
     ///
     /// # Errors
-    /// Whatever follows, these bytes make no block.
+    /// Whatever follows, these bytes make no block; or it would unpack to more than recordings do.
     pub(super) fn decode_next(
         bytes: &[u8],
         offset: u64,
         passed_over: Option<Kind>,
+        unpacked: u64,
     ) -> Result<Option<Self>, ReadError> {
         let cut_off = |what| ReadError::CutOff { offset, what };
         let Some((header, rest)) = bytes.split_first_chunk::<BLOCK_HEADER>() else {
@@ -151,7 +160,15 @@ impl Block {
         let contents = match kind {
             _ if kind.is_some() && kind == passed_over => Vec::new(),
             Some(kind) if kind.is_packed() => {
-                unpack(stored).ok_or_else(|| cut_off("a block can't be unpacked"))?
+                let broken = || cut_off("a block can't be unpacked");
+                let size = unpacked_size(stored).ok_or_else(broken)?;
+                let end = offset + (BLOCK_HEADER + length) as u64;
+                let is_long = kind == Kind::Samples && size > MAX_SAMPLES;
+                if is_long || unpacked.saturating_add(size as u64) > most_unpacked(end) {
+                    let what = "it unpacks to far more than recordings do";
+                    return Err(ReadError::Damaged { offset, what });
+                }
+                zstd::bulk::decompress(stored, size).map_err(|_| broken())?
             }
             _ => stored.to_vec(),
         };
@@ -178,11 +195,17 @@ impl Block {
     }
 }
 
-/// What `packed` was, unless it says that it would be too long.
-fn unpack(packed: &[u8]) -> Option<Vec<u8>> {
-    let length = zstd::zstd_safe::get_frame_content_size(packed).ok()??;
-    let length = usize::try_from(length).ok()?;
-    (length <= MAX_BLOCK).then(|| zstd::bulk::decompress(packed, length).ok())?
+/// What `packed` says that it was, in bytes; `None` if it doesn't, or was longer than a block may be.
+fn unpacked_size(packed: &[u8]) -> Option<usize> {
+    let size = zstd::zstd_safe::get_frame_content_size(packed).ok()??;
+    usize::try_from(size).ok().filter(|size| *size <= MAX_BLOCK)
+}
+
+/// How many bytes the first `length` bytes of a recording may unpack to.
+fn most_unpacked(length: u64) -> u64 {
+    length
+        .saturating_mul(MAX_RATIO)
+        .saturating_add(ALWAYS_ALLOWED)
 }
 
 fn checksum(header: &[u8], contents: &[u8]) -> u32 {

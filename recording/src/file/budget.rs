@@ -2,13 +2,16 @@
 
 use super::block::{Block, Kind};
 
-/// Bytes of symbols, mappings and files that are kept at most: a small file can say that it unpacks to any amount, and
-/// a guest that runs for days makes up what it likes.
-const MAX_SYMBOLS: usize = 64 << 20;
-const MAX_MAPPINGS: usize = 128 << 20;
-const MAX_BINARIES: usize = 256 << 20;
+/// Bytes of symbols, mappings and files that are kept at most, as they are in memory: a small file can say that it unpacks to
+/// any amount, and a guest that runs for days makes up what it likes.
+const MAX_SYMBOLS: usize = 192 << 20;
+const MAX_MAPPINGS: usize = 256 << 20;
+const MAX_BINARIES: usize = 512 << 20;
 /// What a block of symbols counts for at least, in bytes: each takes its time.
 const LEAST_SYMBOLS: usize = 32 << 10;
+/// What a function takes beside its name, and what a mapping or segment takes, in bytes. A hostile file has nothing but short ones.
+const FUNCTION: usize = 64;
+const ITEM: usize = 96;
 
 /// Bytes that may still be kept of a recording, by kind of block.
 #[derive(Clone, Debug)]
@@ -32,11 +35,20 @@ impl Default for Budget {
 impl Budget {
     /// Whether `block` may be kept. If so its bytes are taken off.
     pub fn take(&mut self, block: &Block) -> bool {
-        let length = block.contents.len();
+        let contents = &block.contents;
+        let size =
+            |each, first| contents.len() + each * memchr::memchr_iter(first, contents).count();
         let (rest, length) = match block.kind {
-            Some(Kind::Symbols) => (&mut self.symbols, length.max(LEAST_SYMBOLS)),
-            Some(Kind::Mappings) => (&mut self.mappings, length),
-            Some(Kind::Binary) => (&mut self.binaries, length),
+            Some(Kind::Symbols) => {
+                let size = size(FUNCTION, b'\n');
+                (&mut self.symbols, size.max(LEAST_SYMBOLS))
+            }
+            // Each of them is an object of JSON.
+            Some(Kind::Mappings) => (&mut self.mappings, size(ITEM, b'{')),
+            Some(Kind::Binary) => {
+                let segments = ITEM * memchr::memchr_iter(b'{', contents).count();
+                (&mut self.binaries, size(FUNCTION, b'\n') + segments)
+            }
             Some(Kind::Info | Kind::Samples | Kind::End | Kind::Kernel | Kind::Reset) | None => {
                 return true;
             }
@@ -59,6 +71,24 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_short_counts_for_what_it_takes() {
+        let block = |kind, contents: &str| Block {
+            kind: Some(kind),
+            contents: contents.repeat(1 << 20).into_bytes(),
+            length: 0,
+            offset: 0,
+        };
+        let kept = |block: &Block| {
+            let mut budget = Budget::default();
+            (0..100).take_while(|_| budget.take(block)).count()
+        };
+        assert_eq!(kept(&block(Kind::Symbols, "0 t a\n")), 2);
+        assert_eq!(kept(&block(Kind::Mappings, "{},")), 2);
+        assert_eq!(kept(&block(Kind::Binary, "0 0\n")), 7);
+        assert_eq!(kept(&block(Kind::Binary, "{},")), 5);
+    }
 
     #[test]
     fn blocks_are_kept_up_to_a_limit() {

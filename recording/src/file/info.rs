@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::SampleBlock;
 use crate::{SamplingEvent, StackParts, Ticks};
 use serde::{Deserialize, Serialize};
 
@@ -73,6 +74,21 @@ impl Account {
             (&mut self.stolen, ticks.stolen),
             (&mut self.lost, ticks.lost),
             (&mut self.ungathered, ticks.ungathered),
+        ];
+        for (part, count) in parts {
+            *part = part.saturating_add(count);
+            self.ticks = self.ticks.saturating_add(count);
+        }
+    }
+
+    /// Adds the ticks of a block.
+    pub fn add(&mut self, block: &SampleBlock) {
+        let parts = [
+            (&mut self.samples, block.samples),
+            (&mut self.idle, block.idle),
+            (&mut self.stolen, block.stolen),
+            (&mut self.lost, block.lost),
+            (&mut self.ungathered, block.ungathered),
         ];
         for (part, count) in parts {
             *part = part.saturating_add(count);

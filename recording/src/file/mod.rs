@@ -27,9 +27,11 @@ pub use guest::{
     address_space_key,
 };
 pub use info::{Account, RecordingInfo};
-pub use new_file::NewFile;
+pub use new_file::{NewFile, RefusedOutput, create_in_place, open_in_place, open_to_append};
 pub use piece::{Piece, Samples};
 pub use reader::Reader;
 pub use recording::{Contents, Observer, Recording, Unobserved};
 pub use samples::{SampleBlock, SamplesEncoder, decode as decode_samples};
-pub use sink::{ClientSink, Delivered, FileSink, Part, Sink};
+pub use sink::{
+    ClientSink, Delivered, END_ROOM, FileOptions, FileSink, Part, RecordingFailure, Sink,
+};

@@ -1,17 +1,133 @@
-//! A file that takes the place of an older one only when it is worth it.
+//! Files for results. What is in them is the guest's, and only for the user who asked for it: they are made with mode 0600, no link
+//! is followed, and no file of another user's is written into.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 /// How many names are tried for a temporary file.
 const ATTEMPTS: u32 = 100;
 
-/// A new file under a temporary name in the folder that it is for. [`keep`](Self::keep) gives it its own name, in the
-/// place of an older file, which is whole until then. Dropped before that it is removed.
+/// The mode of new files: what a guest does is its user's concern alone.
+const MODE: u32 = 0o600;
+
+/// Why a result isn't written to a file that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RefusedOutput {
+    /// A stranger may have put it there, in a folder that all can write to.
+    #[error("it is a symbolic link: name the file that it leads to")]
+    Link,
+    /// Its owner could read the guest's data.
+    #[error("it belongs to user {0}: remove it, or choose another name")]
+    OtherOwner(u32),
+    /// It is a disk, a socket or the like.
+    #[error("it is neither a file nor a pipe, terminal or other character device")]
+    Kind,
+}
+
+impl From<RefusedOutput> for io::Error {
+    fn from(refused: RefusedOutput) -> Self {
+        Self::new(ErrorKind::PermissionDenied, refused)
+    }
+}
+
+/// Opens the file at `path` to be written to where it is, from its begin on; what is in it stays. It is made, with mode 0600, if
+/// there is none. Pipes and character devices are opened as they are, and by a link too, such as `/dev/stdout`.
 ///
-/// What isn't a regular file (a device, a pipe) is opened and written to at once.
+/// # Errors
+/// [`RefusedOutput`] as the error's source; the folder doesn't exist or takes no files, or the file may not be written to.
+pub fn open_in_place(path: &Path) -> io::Result<File> {
+    open_checked(path, false, false)
+}
+
+/// As [`open_in_place`], and a file is emptied.
+///
+/// # Errors
+/// As [`open_in_place`].
+pub fn create_in_place(path: &Path) -> io::Result<File> {
+    let file = open_in_place(path)?;
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+/// As [`open_in_place`], for reading, too. If it must be `new`, it must not exist.
+///
+/// # Errors
+/// As [`open_in_place`].
+pub fn open_to_append(path: &Path, new: bool) -> io::Result<File> {
+    open_checked(path, true, new)
+}
+
+fn open_checked(path: &Path, read: bool, new: bool) -> io::Result<File> {
+    if !new && fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink()) {
+        return open_linked(path);
+    }
+    let flags = OFlags::NOFOLLOW | OFlags::NOCTTY;
+    let file = OpenOptions::new()
+        .read(read)
+        .write(true)
+        .create(true)
+        .create_new(new)
+        .truncate(false)
+        .mode(MODE)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path)?;
+    check(&file)?;
+    Ok(file)
+}
+
+/// Opens what a link leads to, if that is no file. What stands for standard output or error is that, file or not.
+fn open_linked(path: &Path) -> io::Result<File> {
+    let Ok(found) = fs::metadata(path) else {
+        return Err(RefusedOutput::Link.into());
+    };
+    for own in [io::stdout().as_fd(), io::stderr().as_fd()] {
+        let file = File::from(own.try_clone_to_owned()?);
+        let metadata = file.metadata()?;
+        if (metadata.dev(), metadata.ino()) == (found.dev(), found.ino()) {
+            return Ok(file);
+        }
+    }
+    if found.is_file() {
+        return Err(RefusedOutput::Link.into());
+    }
+    let file = OpenOptions::new()
+        .write(true)
+        .custom_flags(OFlags::NOCTTY.bits().cast_signed())
+        .open(path)?;
+    // It may have become another one.
+    if file.metadata()?.is_file() {
+        return Err(RefusedOutput::Link.into());
+    }
+    check(&file)?;
+    Ok(file)
+}
+
+/// Checks an open file: a character device is what it is, but files and pipes of strangers are read by strangers.
+fn check(file: &File) -> Result<(), io::Error> {
+    let found = file.metadata()?;
+    let (kind, owner) = (found.file_type(), found.uid());
+    let is_own = owner == rustix::process::geteuid().as_raw();
+    if kind.is_char_device() || is_own && (kind.is_file() || kind.is_fifo()) {
+        return Ok(());
+    }
+    if kind.is_file() || kind.is_fifo() {
+        return Err(RefusedOutput::OtherOwner(owner).into());
+    }
+    Err(RefusedOutput::Kind.into())
+}
+
+/// A new file with mode 0600, under a temporary name in the folder that it is for. [`keep`](Self::keep) gives it its own name, in
+/// the place of an older file, which is whole until then. Dropped before that it is removed.
+///
+/// What isn't a regular file (a device, a pipe) is opened and written to at once, as [`open_in_place`] does.
 #[derive(Debug)]
 pub struct NewFile {
     file: File,
@@ -29,28 +145,25 @@ impl NewFile {
     /// Makes a file that will be at `path`.
     ///
     /// # Errors
-    /// The folder doesn't exist or takes no files, or an older file may not be written to.
+    /// The folder doesn't exist or takes no files, or an older file may not be written to; [`RefusedOutput`] as the error's source.
     pub fn create(path: &Path) -> io::Result<Self> {
-        // A symbolic link stays one: what it leads to is replaced.
-        let path = match fs::canonicalize(path) {
-            Ok(path) => path,
-            Err(error) if error.kind() == ErrorKind::NotFound => path.to_owned(),
-            Err(error) => return Err(error),
-        };
-        match fs::metadata(&path) {
+        match fs::symlink_metadata(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Ok(found) if found.is_file() => {
                 // A file that is protected from being written to isn't replaced either.
-                OpenOptions::new().write(true).open(&path)?;
+                OpenOptions::new()
+                    .write(true)
+                    .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+                    .open(path)?;
             }
             _ => {
-                let file = File::create(&path)?;
                 return Ok(Self {
-                    file,
+                    file: open_in_place(path)?,
                     pending: None,
                 });
             }
         }
+        let path = path.to_owned();
         let (file, temporary) = create_beside(&path)?;
         Ok(Self {
             file,
@@ -110,6 +223,7 @@ fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
         let made = OpenOptions::new()
             .write(true)
             .create_new(true)
+            .mode(MODE)
             .open(&temporary);
         match made {
             Ok(file) => return Ok((file, temporary)),
@@ -163,17 +277,91 @@ mod tests {
         assert!(names(folder.path()).is_empty());
     }
 
+    fn refused<T: std::fmt::Debug>(result: io::Result<T>) -> RefusedOutput {
+        let error = result.unwrap_err();
+        *error.get_ref().unwrap().downcast_ref().unwrap()
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
     #[test]
-    fn a_link_stays_and_its_file_is_replaced() {
+    fn files_are_for_their_user_alone() {
         let folder = tempfile::tempdir().unwrap();
-        let (path, link) = (folder.path().join("out"), folder.path().join("link"));
-        fs::write(&path, "old").unwrap();
-        symlink(&path, &link).unwrap();
-        let mut file = NewFile::create(&link).unwrap();
-        file.write_all(b"new").unwrap();
+        let (new, in_place) = (folder.path().join("new"), folder.path().join("in place"));
+        NewFile::create(&new).unwrap().keep().unwrap();
+        create_in_place(&in_place).unwrap();
+        assert_eq!((mode(&new), mode(&in_place)), (0o600, 0o600));
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name| folder.path().join(name);
+        fs::write(path("precious"), "old").unwrap();
+        symlink(path("precious"), path("link")).unwrap();
+        symlink(path("none"), path("loose")).unwrap();
+        for link in ["link", "loose"] {
+            assert_eq!(refused(NewFile::create(&path(link))), RefusedOutput::Link);
+            assert_eq!(refused(create_in_place(&path(link))), RefusedOutput::Link);
+            assert_eq!(
+                refused(open_to_append(&path(link), false)),
+                RefusedOutput::Link
+            );
+        }
+        assert_eq!(fs::read(path("precious")).unwrap(), b"old");
+        assert_eq!(names(folder.path()), ["link", "loose", "precious"]);
+    }
+
+    #[test]
+    fn what_was_named_on_purpose_is_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("nothing");
+        symlink("/dev/null", &link).unwrap();
+        create_in_place(&link).unwrap().write_all(b"lost").unwrap();
+        // Standard output of tests is a pipe or a file.
+        NewFile::create(Path::new("/dev/stdout")).unwrap();
+        let pipe = folder.path().join("pipe");
+        let owner = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, owner).unwrap();
+        let reader = OpenOptions::new()
+            .read(true)
+            .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+            .open(&pipe);
+        let mut reader = reader.unwrap();
+        NewFile::create(&pipe)
+            .unwrap()
+            .write_all(b"through")
+            .unwrap();
+        let mut text = String::new();
+        io::Read::read_to_string(&mut reader, &mut text).unwrap();
+        assert_eq!(text, "through");
+        let socket = folder.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        assert!(create_in_place(&socket).is_err());
+    }
+
+    #[test]
+    fn files_and_pipes_of_others_are_not_written_into() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("not run: only root can give files away");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("theirs");
+        fs::write(&path, "theirs").unwrap();
+        std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
+        let other = RefusedOutput::OtherOwner(65534);
+        assert_eq!(refused(create_in_place(&path)), other);
+        assert_eq!(refused(open_to_append(&path, false)), other);
+        assert_eq!(fs::read(&path).unwrap(), b"theirs");
+        // A new file takes the place of theirs, and is the user's own.
+        let mut file = NewFile::create(&path).unwrap();
+        file.write_all(b"ours").unwrap();
         file.keep().unwrap();
-        assert_eq!(fs::read_link(&link).unwrap(), path);
-        assert_eq!(fs::read(&path).unwrap(), b"new");
+        let found = fs::metadata(&path).unwrap();
+        assert_eq!((found.uid(), found.mode() & 0o7777), (0, 0o600));
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub struct Reader {
     done: usize,
     /// Bytes of the recording that have been read.
     offset: u64,
+    /// Bytes that these have unpacked to.
+    unpacked: u64,
     passed_over: Option<Kind>,
 }
 
@@ -33,7 +35,7 @@ impl Reader {
     /// The next block; `None` until more bytes have been pushed.
     ///
     /// # Errors
-    /// It is no recording of a known format, or the rest of it can't be read.
+    /// It is no recording of a known format, the rest of it can't be read, or it unpacks to more than recordings do.
     pub fn next_block(&mut self) -> Result<Option<Block>, ReadError> {
         if self.offset == 0 {
             let Some(header) = self.buffer.first_chunk() else {
@@ -43,9 +45,10 @@ impl Reader {
             self.advance(HEADER);
         }
         let bytes = self.buffer.get(self.done..).unwrap_or_default();
-        let block = Block::decode_next(bytes, self.offset, self.passed_over)?;
+        let block = Block::decode_next(bytes, self.offset, self.passed_over, self.unpacked)?;
         if let Some(block) = &block {
             self.advance(block.length);
+            self.unpacked += block.contents.len() as u64;
         }
         Ok(block)
     }

@@ -100,6 +100,11 @@ impl Recording {
         })
     }
 
+    /// Bytes of the file.
+    pub fn length(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Reads all of it: hands each run of ticks, and the frames of its sample's stack, to `each`.
     ///
     /// # Errors
@@ -351,9 +356,16 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_unpacks_to_too_much_is_left_out() {
+    fn what_takes_too_much_memory_is_left_out() {
         let (mut bytes, _) = recording();
-        let long = Block::encode(Kind::Symbols, &vec![b'\n'; 48 << 20]).unwrap();
+        // Lines that no packer makes small.
+        let mut state = 1_u32;
+        let letters = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            [state.to_be_bytes()[0] & 0x7f, b'\n']
+        });
+        let lines: Vec<u8> = letters.take(2 << 20).flatten().collect();
+        let long = Block::encode(Kind::Symbols, &lines).unwrap();
         bytes.extend(&long);
         bytes.extend(&long);
         bytes.extend(Block::encode(Kind::Symbols, b"1 T a\n").unwrap());
@@ -361,6 +373,28 @@ mod tests {
         assert_eq!(contents.symbol_blocks().last(), Some("1 T a\n"));
         assert_eq!(contents.symbol_blocks().count(), 3);
         assert_eq!(contents.left_out, 1);
+    }
+
+    #[test]
+    fn a_small_file_that_unpacks_to_much_is_refused() {
+        for kind in [Kind::Symbols, Kind::Mappings, Kind::Binary, Kind::Samples] {
+            let (mut bytes, _) = recording();
+            let offset = bytes.len() as u64;
+            bytes.extend(Block::encode(kind, &vec![0; 60 << 20]).unwrap());
+            assert!(bytes.len() < 12_000);
+            let error = read(&bytes).unwrap_err();
+            assert!(
+                matches!(error, FileError::Damaged { offset: at, what, .. }
+                    if at == offset && what.contains("far more than recordings do")),
+                "{error}"
+            );
+        }
+        // In many small blocks, too.
+        let (mut bytes, _) = recording();
+        for _ in 0..100 {
+            bytes.extend(Block::encode(Kind::Symbols, &[b'\n'; 512 << 10]).unwrap());
+        }
+        assert!(matches!(read(&bytes), Err(FileError::Damaged { .. })));
     }
 
     /// Interrupts after some blocks.

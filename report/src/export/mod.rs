@@ -15,7 +15,6 @@ mod pprof;
 mod source;
 mod speedscope;
 
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
@@ -23,6 +22,7 @@ pub use error::ExportError;
 pub use source::{Event, Frame, Source};
 
 use crate::profile::folded;
+use kvmprof_recording::file::create_in_place;
 
 /// A format of other tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -69,7 +69,7 @@ impl Format {
         if self == Self::PerfData {
             return perf_data::write(source, path);
         }
-        self.write(source, &mut BufWriter::new(File::create(path)?))
+        self.write(source, &mut BufWriter::new(create_in_place(path)?))
     }
 
     /// The command that reads the file at `path`, if a program doesn't just take the file's name.

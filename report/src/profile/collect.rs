@@ -154,7 +154,7 @@ impl Profile {
     ) -> Result<Self, FileError> {
         let info = recording.contents()?.info;
         let mut selector = Selector::new(&info, selection.time);
-        let mut sums = Sums::new(Limits::NONE);
+        let mut sums = Sums::new(Limits::of_recording(recording.length()));
         let mut contents = recording.read_observed(observer, |ticks, frames| {
             let ticks = selection.only(&selector.select(ticks).0);
             let mappings = ticks.sample.map(|sample| resolver.mappings_of(&sample));

@@ -63,7 +63,19 @@ impl Limits {
         stacks: usize::MAX,
         frames: usize::MAX,
     };
+
+    /// Those of a recording of `length` bytes: so many frames that no recorder's recording has more. In a hostile one each of a
+    /// million processes has the same long stack.
+    pub fn of_recording(length: usize) -> Self {
+        Self {
+            frames: length.saturating_mul(8).max(LEAST_FRAMES),
+            ..Self::NONE
+        }
+    }
 }
+
+/// Frames of all stacks that are kept of any recording.
+const LEAST_FRAMES: usize = 16 << 20;
 
 /// Samples, summed up.
 #[derive(Clone, Debug)]

@@ -1,7 +1,9 @@
 //! Recordings of the demo guest: what is in them agrees with what the guest counted of itself.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Command;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{Ledger, PROF_ALL};
@@ -14,11 +16,11 @@ use kvmprof_recording::Sample;
 use kvmprof_recording::file::{Contents, Recording};
 use kvmprof_report::profile::{Profile, Symbols};
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Guest, Machine, Prf, Ran, Sampled, assert_share, demo_row, ledger_of,
-    on_kvm, recorded, run, sampling_rate, share, until,
+    Boot, Clock, CpuPressure, Guest, Machine, Prf, Ran, Sampled, assert_share, demo_row, kvmprof,
+    ledger_of, on_kvm, recorded, run, run_command, sampling_rate, share, until,
 };
 use kvmprof_vmm::clock::ClockSource;
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::Value;
 
 const MAX_STATUS: usize = 1 << 20;
@@ -285,6 +287,67 @@ fn what_was_cut_off_opens_up_to_there() {
             "{}",
             ran.stderr
         );
+    });
+}
+
+/// Files may become only so long, as on a full disk: the guest goes on, and the exit status tells. What is written is for the user alone.
+#[test]
+fn files_that_cannot_be_written_to_the_end_show_in_the_exit_status() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        let options = [
+            "--hz",
+            "1000",
+            "--console-limit",
+            "5",
+            "--record",
+            path.to_str().unwrap(),
+        ];
+        let mut guest = Guest::start(Boot::Demo, options);
+        let pid = Pid::from_raw(i32::try_from(guest.pid()).unwrap());
+        until_recorded(&guest.connect(), 100);
+        let limit = Rlimit {
+            current: Some(fs::metadata(&path).unwrap().len() + 1),
+            ..getrlimit(Resource::Fsize)
+        };
+        prlimit(pid, Resource::Fsize, limit).unwrap();
+        until("the recording has ended", || {
+            guest.stderr().contains("ends here").then_some(())
+        });
+        assert_eq!(guest.status()["machine"]["ended"], false);
+        // The client's own file.
+        let other = guest.folder().join("other");
+        let ran = run_command(
+            Command::new("sh")
+                .args(["-c", "ulimit -f 1 && exec \"$0\" \"$@\""])
+                .arg(kvmprof())
+                .args(["record", "--seconds", "60", "--socket"])
+                .arg(guest.socket())
+                .arg("--output")
+                .arg(&other),
+        );
+        ran.assert_refused(1, &["Cannot write", "File too large"]);
+        let console = guest.folder().join("console");
+        for file in [&path, &console, &other] {
+            let mode = fs::metadata(file).map(|found| found.mode() & 0o777);
+            assert!(
+                mode.is_err() || mode.unwrap() == 0o600,
+                "{}",
+                file.display()
+            );
+        }
+        assert!(fs::metadata(&console).unwrap().len() <= 5);
+        guest.signal(Signal::TERM);
+        let ran = guest.wait();
+        assert_eq!(ran.status, 1, "{ran:?}");
+        assert!(
+            ran.stderr.contains("isn't whole: File too large"),
+            "{ran:?}"
+        );
+        let (_, contents) = recorded(&path);
+        assert_eq!(contents.closed, None);
+        assert!(contents.account.samples + contents.account.idle >= 100);
     });
 }
 

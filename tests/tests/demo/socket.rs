@@ -10,9 +10,9 @@ use std::process::{Command, Stdio};
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{PCS_GETHZ, PROF_ALL};
 use kvmprof_abi::wire::{HEADER_LENGTH, Request, RequestFrame, VERSION, device};
-use kvmprof_client::Connection;
+use kvmprof_client::{Connection, RemoteDevice};
 use kvmprof_tests::{Accounts, Boot, Guest, errno_of, kvmprof, on_kvm, run_command, until};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 const NOBODY: u32 = 65_534;
 /// As the wire's page says.
@@ -209,7 +209,13 @@ fn half_a_frame_and_gone() {
 fn many_clients_are_served_and_more_get_the_status() {
     on_kvm(|| {
         let guest = guest();
-        let mut clients: Vec<Connection> = (0..CLIENTS - 1).map(|_| guest.connect()).collect();
+        let connections = (0..CLIENTS - 1).map(|_| guest.connect());
+        let mut clients: Vec<(Connection, RemoteDevice)> = connections
+            .map(|client| {
+                let open = client.open(device::PROCESSES, 0).unwrap();
+                (client, open)
+            })
+            .collect();
         let mut pcs = guest.open();
         // Any number of others, one after the other, can ask for the status, and for nothing else.
         for _ in 0..10 {
@@ -220,7 +226,7 @@ fn many_clients_are_served_and_more_get_the_status() {
             std::mem::forget(other);
         }
         pcs.ioctl(PROF_ALL, 0);
-        for client in &clients {
+        for (client, _) in &clients {
             Accounts::of(client).check();
         }
         pcs.read_ticks(200);
@@ -247,5 +253,69 @@ fn clients_that_say_nothing_give_way() {
         drop(silent);
         drop(pcs);
         guest.stop();
+    });
+}
+
+/// They have said hello, and use nothing: they don't keep others from the guest. The one that was heard last stays longest.
+#[test]
+fn clients_that_use_nothing_give_way_to_others() {
+    on_kvm(|| {
+        let guest = guest();
+        let pcs = guest.open();
+        let idle: Vec<Connection> = (0..CLIENTS - 1).map(|_| guest.connect()).collect();
+        let first = idle.first().unwrap();
+        Accounts::of(first).check();
+        for _ in 0..CLIENTS - 2 {
+            let other = guest.connect();
+            assert!(other.open(device::PROCESSES, 0).is_ok());
+        }
+        Accounts::of(first).check();
+        assert_eq!(pcs.ioctl(PCS_GETHZ, 0), 1000);
+        drop(idle);
+        drop(pcs);
+        guest.stop();
+    });
+}
+
+/// Without a path on either side: the socket is in the user's own folder, and clients look there.
+#[test]
+fn a_guest_with_a_name_is_found() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let kernel = folder.path().join("demo.elf");
+        fs::write(&kernel, Boot::Demo.image().elf()).unwrap();
+        let name = format!("test-{}", std::process::id());
+        let mut guest = Command::new(kvmprof())
+            .args([
+                "run",
+                "--memory",
+                "64M",
+                "--console",
+                "none",
+                "--cmdline",
+                "",
+            ])
+            .args(["--name", &name, "--kernel"])
+            .arg(&kernel)
+            .env("XDG_RUNTIME_DIR", folder.path())
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let status = || {
+            let mut command = Command::new(kvmprof());
+            command
+                .args(["status", "--json"])
+                .env("XDG_RUNTIME_DIR", folder.path())
+                .env_remove("KVMPROF_SOCKET");
+            run_command(&mut command)
+        };
+        let ran = until("the guest is found", || {
+            let ran = status();
+            (ran.status == 0).then_some(ran)
+        });
+        assert!(ran.stdout.contains("demo.elf"), "{ran:?}");
+        kill_process(Pid::from_child(&guest), Signal::TERM).unwrap();
+        assert_eq!(guest.wait().unwrap().code(), Some(0));
+        status().assert_refused(2, &["--socket PATH", "--name"]);
     });
 }

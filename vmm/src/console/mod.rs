@@ -12,11 +12,12 @@ mod serial;
 mod terminal;
 mod window;
 
-use std::fs::OpenOptions;
+use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use kvmprof_recording::file::create_in_place;
 use thiserror::Error;
 
 pub use escape::ESCAPE_HELP;
@@ -107,10 +108,10 @@ impl Console {
         let Self::File(path) = self else {
             return Ok(());
         };
-        let emptied = path.metadata().and_then(|found| {
+        let emptied = fs::symlink_metadata(path).and_then(|found| {
             // Pipes and devices have no length.
             if found.is_file() {
-                OpenOptions::new().write(true).open(path)?.set_len(0)?;
+                create_in_place(path)?;
             }
             Ok(())
         });

@@ -1,12 +1,14 @@
 //! Where console output goes. It is written on vCPU threads, so it must neither fail nor spin,
 //! and a reader who has stopped reading must not keep the machine from ending.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use kvmprof_recording::file::open_in_place;
 
 /// At most as many bytes in one write: no more than a pipe that poll(2) calls writable takes at
 /// once (`PIPE_BUF`, pipe(7)), so that the write doesn't block.
@@ -20,6 +22,10 @@ pub struct ConsoleOutput {
     /// None: output is thrown away.
     target: Option<File>,
     closing: Arc<AtomicBool>,
+    /// Bytes that may still be written.
+    room: u64,
+    /// Bytes for which there was no room.
+    dropped: u64,
 }
 
 impl ConsoleOutput {
@@ -27,6 +33,8 @@ impl ConsoleOutput {
         Self {
             target,
             closing: Arc::default(),
+            room: u64::MAX,
+            dropped: 0,
         }
     }
 
@@ -39,17 +47,19 @@ impl ConsoleOutput {
         Ok(Self::new(Some(duplicate.into())))
     }
 
-    /// A file, which is made if there is none, and written to from its begin.
+    /// A file, which is made with mode 0600 if there is none, and written to from its begin.
     ///
     /// # Errors
-    /// If it can't be made.
+    /// As [`open_in_place`].
     pub fn file(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)?;
-        Ok(Self::new(Some(file)))
+        Ok(Self::new(Some(open_in_place(path)?)))
+    }
+
+    /// The same, of which no more than `limit` bytes are written. Later ones are thrown away and counted.
+    #[must_use]
+    pub fn limited(mut self, limit: Option<u64>) -> Self {
+        self.room = limit.unwrap_or(u64::MAX);
+        self
     }
 
     /// Nowhere.
@@ -71,9 +81,22 @@ impl ConsoleOutput {
         Arc::clone(&self.closing)
     }
 
-    /// Writes all of `bytes`. Waits for a stalled reader; gives up for good when there is none
+    /// Takes off what there is no room for.
+    fn within_limit<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        let room = usize::try_from(self.room).unwrap_or(usize::MAX);
+        let (bytes, rest) = bytes.split_at(bytes.len().min(room));
+        self.room -= bytes.len() as u64;
+        if !rest.is_empty() && self.dropped == 0 && self.target.is_some() {
+            log::warn!("The console's output has reached its limit: the rest is thrown away");
+        }
+        self.dropped = self.dropped.saturating_add(rest.len() as u64);
+        bytes
+    }
+
+    /// Writes all of `bytes` that the limit allows. Waits for a stalled reader; gives up for good when there is none
     /// any more.
-    pub(super) fn write(&mut self, mut bytes: &[u8]) {
+    pub(super) fn write(&mut self, bytes: &[u8]) {
+        let mut bytes = self.within_limit(bytes);
         while !bytes.is_empty() && !self.closing.load(Ordering::Relaxed) {
             let Some(target) = &mut self.target else {
                 return;
@@ -91,6 +114,17 @@ impl ConsoleOutput {
                     self.target = None;
                 }
             }
+        }
+    }
+}
+
+impl Drop for ConsoleOutput {
+    fn drop(&mut self) {
+        if self.dropped > 0 && self.target.is_some() {
+            log::warn!(
+                "{} bytes of the console's output were beyond its limit",
+                self.dropped
+            );
         }
     }
 }
@@ -126,6 +160,18 @@ mod tests {
         let mut received = Vec::new();
         reader.read_to_end(&mut received).unwrap();
         assert_eq!(received, sent);
+    }
+
+    #[test]
+    fn what_is_beyond_the_limit_is_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("console");
+        let mut output = ConsoleOutput::file(&path).unwrap().limited(Some(7));
+        for bytes in [&b"hello"[..], b"", b"world", b"!"] {
+            output.write(bytes);
+        }
+        assert_eq!(output.dropped, 4);
+        assert_eq!(std::fs::read(&path).unwrap(), b"hellowo");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::Instant;
 
 use event_manager::EventSet;
 use kvmprof_devices::endpoint::{Backend, Endpoint, EndpointError, HelloInfo};
@@ -36,6 +37,8 @@ pub(super) struct Connection {
     /// Bytes that the socket has taken.
     sent: u64,
     kind: Kind,
+    /// When the client last sent something; before that, when it connected.
+    last_heard: Instant,
 }
 
 /// What a connection may do.
@@ -55,6 +58,7 @@ impl Connection {
             endpoint,
             sent: 0,
             kind,
+            last_heard: Instant::now(),
         }
     }
 
@@ -63,9 +67,11 @@ impl Connection {
         self.kind
     }
 
-    /// True until the client has said hello.
-    pub fn is_silent(&self) -> bool {
-        !self.endpoint.is_greeted()
+    /// Since when nothing is heard of a client that has nothing open and waits for nothing; clients that haven't said
+    /// hello come before all others. `None` of one that uses the guest.
+    pub fn idle_since(&self) -> Option<(bool, Instant)> {
+        let is_idle = self.endpoint.open_devices() == 0 && self.endpoint.outstanding() == 0;
+        is_idle.then(|| (self.endpoint.is_greeted(), self.last_heard))
     }
 
     /// Bytes that the client was sent.
@@ -113,6 +119,7 @@ impl Connection {
         match rustix::net::recv(&self.socket, &mut chunk[..], RecvFlags::DONTWAIT) {
             Ok((_, 0)) => Err(Ended::ByClient),
             Ok((_, length)) => {
+                self.last_heard = Instant::now();
                 let bytes = chunk.get(..length).unwrap_or_default();
                 Ok(self.endpoint.receive(bytes, backend)?)
             }

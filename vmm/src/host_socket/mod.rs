@@ -199,17 +199,18 @@ impl HostSocket {
         }
     }
 
-    /// Finds a place for one more client: a free one, that of the client that has been silent for longest, or one for the
+    /// Finds a place for one more client: a free one, that of the client that has been idle for longest, or one for the
     /// status only, which its last holder gives up.
     fn make_room(&mut self, backend: &mut dyn Backend) -> Kind {
         if self.with_kind(Kind::Full).count() < MAX_CONNECTIONS {
             return Kind::Full;
         }
-        let silent = self
+        let idle = self
             .with_kind(Kind::Full)
-            .find_map(|(name, connection)| connection.is_silent().then_some(name));
-        if let Some(oldest) = silent {
-            self.end(oldest, &Ended::GaveWay, backend);
+            .filter_map(|(name, connection)| Some((connection.idle_since()?, name)))
+            .min();
+        if let Some((_, longest)) = idle {
+            self.end(longest, &Ended::GaveWay, backend);
             return Kind::Full;
         }
         if self.with_kind(Kind::StatusOnly).count() >= MAX_STATUS_CONNECTIONS {

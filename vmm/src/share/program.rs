@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::{env, fs, ptr};
 
+use kvmprof_abi::text::is_visible;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::ShareError;
@@ -177,7 +178,7 @@ impl Daemon {
         let mut lines = text.lines().rev().map(str::trim);
         let line = lines.find(|line| !line.is_empty()).unwrap_or_default();
         line.chars()
-            .filter(|character| !character.is_control())
+            .filter(|character| is_visible(*character))
             .take(LINE_MAX)
             .collect()
     }

@@ -24,6 +24,8 @@ pub struct VmConfig {
     pub disks: Vec<DiskOptions>,
     /// Where its console is.
     pub console: Console,
+    /// Bytes of the console's output that are written at most.
+    pub console_limit: Option<u64>,
     /// What it may do with the profiling devices through its ports.
     pub guest_access: GuestAccess,
     /// Its network devices.
@@ -67,6 +69,7 @@ impl VmConfig {
             machine,
             disks: Vec::new(),
             console: Console::None,
+            console_limit: None,
             guest_access: GuestAccess::None,
             networks: Vec::new(),
             shares: Vec::new(),

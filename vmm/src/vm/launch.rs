@@ -63,6 +63,7 @@ impl Vm {
         let listener = socket.map(HostListener::bind).transpose()?;
         let kvm = open_kvm()?;
         let output = config.console.open_output()?;
+        let output = output.limited(config.console_limit);
         let hvc = hvc_console(&config.console)?;
         let hello = HelloInfo {
             vcpus: config.machine.cpus.into(),

@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::io::Write;
 
+use crate::text::visible_lines;
+
 /// Standard output and standard error of a command.
 pub struct Console<'a> {
     /// Standard output. It is buffered: a command with live output flushes it.
@@ -37,6 +39,8 @@ impl<'a> Console<'a> {
     pub fn say(&mut self, message: impl Display) {
         // The output keeps an error until the command ends.
         let _ = self.output.flush();
+        // Messages quote what files, guests and peers say.
+        let message = visible_lines(&message.to_string());
         let _ = writeln!(self.messages, "{}: {message}", self.name);
     }
 
@@ -51,6 +55,16 @@ mod tests {
     use std::fs::File;
 
     use super::*;
+
+    #[test]
+    fn messages_do_nothing_to_the_terminal() {
+        let (mut output, mut messages) = (Vec::new(), Vec::new());
+        let program = clap::Command::new("kvmprof");
+        let mut console = Console::new("getpc", &program, &mut output, &mut messages);
+        console.say("No file \x1b[2J\u{202e}:\n  none");
+        let shown = String::from_utf8(messages).unwrap();
+        assert_eq!(shown, "getpc: No file \u{fffd}[2J\u{fffd}:\n  none\n");
+    }
 
     #[test]
     fn messages_carry_the_programs_name() {

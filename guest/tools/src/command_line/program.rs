@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Parser;
@@ -10,6 +11,7 @@ use clap::Parser;
 use super::error::status_of;
 use super::usage::{help_hint, parse, program_name, refuse};
 use super::{Command, Console, ExitStatus, PipeWriter, UsageError, is_reader_gone};
+use crate::text::visible_lines;
 
 /// A program: a command line that selects one command.
 pub trait Program: Parser {
@@ -25,9 +27,17 @@ pub trait Program: Parser {
     }
 }
 
+/// Has a write beyond the greatest size of a file (`RLIMIT_FSIZE`) fail with EFBIG, which is told as any full disk is, instead of
+/// ending the program by SIGXFSZ.
+fn fail_at_file_size() {
+    // Without it the signal ends the program, as it does others.
+    let _ = signal_hook::flag::register(libc::SIGXFSZ, Arc::default());
+}
+
 /// Parses the arguments of the process, executes the command, prints its error if there is one, and returns the exit
 /// status.
 pub fn main<P: Program>() -> ExitCode {
+    fail_at_file_size();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let program = P::command();
     let name = program_name(&arguments, program.get_name());
@@ -36,7 +46,8 @@ pub fn main<P: Program>() -> ExitCode {
         Err(error) => {
             let hint = help_hint(&program, &arguments);
             // Standard error may be closed.
-            let _ = writeln!(io::stderr(), "{name}: {error:#}{hint}");
+            let message = visible_lines(&format!("{error:#}"));
+            let _ = writeln!(io::stderr(), "{name}: {message}{hint}");
             return status_of(&error).into();
         }
     };

@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use kvmprof_client::{ClientError, Connection};
+use kvmprof_client::{ClientError, Connection, live_sockets};
 
 use super::usage;
 
 /// The option `--socket` of each command that connects to a guest.
 #[derive(Args, Clone, Debug, Default)]
 pub struct SocketArgs {
-    /// The socket of the running guest: the path that kvmprof run was given as --socket
+    /// The socket of the running guest: the path that kvmprof run was given as --socket. Without it, the only guest that runs
+    /// with a --name
     ///
     /// In the guest itself getpc and the prf tools need none: without it they use the guest's own device nodes.
     #[arg(long, short, env = "KVMPROF_SOCKET", value_name = "PATH",
@@ -27,19 +28,40 @@ impl SocketArgs {
             .filter(|path| !path.as_os_str().is_empty())
     }
 
-    /// Connects to the guest.
+    /// Connects to the guest; without a socket, to the only one in this user's folder of sockets.
     ///
     /// # Errors
-    /// [`UsageError`](super::UsageError) without a socket; [`ClientError`] if no guest answers at it.
+    /// [`UsageError`](super::UsageError) without a socket, if there isn't just one; [`ClientError`] if no guest answers at it.
     pub fn connect(&self) -> anyhow::Result<Connection> {
-        let path = self.path().ok_or_else(|| {
-            usage(
-                "No guest is named: give --socket PATH or set KVMPROF_SOCKET=PATH, where PATH is the --socket of \
-                 kvmprof run",
-            )
-        })?;
-        let connection: Result<_, ClientError> = Connection::connect(path);
+        let path = match self.path() {
+            Some(path) => path.to_owned(),
+            None => only(live_sockets())?,
+        };
+        let connection: Result<_, ClientError> = Connection::connect(&path);
         Ok(connection?)
+    }
+}
+
+/// The only one of `sockets`.
+fn only(mut sockets: Vec<PathBuf>) -> anyhow::Result<PathBuf> {
+    match (sockets.pop(), sockets.is_empty()) {
+        (Some(socket), true) => Ok(socket),
+        (None, _) => Err(usage(
+            "No guest is named: give --socket PATH or set KVMPROF_SOCKET=PATH, where PATH is the --socket of kvmprof \
+             run; a guest that runs with a --name is found without",
+        )),
+        (Some(last), false) => {
+            sockets.push(last);
+            let paths: Vec<String> = sockets
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect();
+            Err(usage(format_args!(
+                "{} guests run: give --socket with one of {}",
+                paths.len(),
+                paths.join(", ")
+            )))
+        }
     }
 }
 
@@ -72,12 +94,23 @@ mod tests {
 
     #[test]
     fn without_a_socket_the_error_says_what_to_do() {
-        let Err(error) = SocketArgs::default().connect() else {
-            panic!("connected to nothing");
-        };
+        let error = only(Vec::new()).unwrap_err();
         assert!(error.is::<UsageError>());
         for word in ["--socket", "KVMPROF_SOCKET", "kvmprof run"] {
             assert!(error.to_string().contains(word), "{error}");
         }
+    }
+
+    #[test]
+    fn of_several_guests_one_has_to_be_named() {
+        let sockets = || vec![PathBuf::from("/run/a.sock"), PathBuf::from("/run/b.sock")];
+        assert_eq!(only(sockets()[..1].to_vec()).unwrap(), sockets()[0]);
+        let error = only(sockets()).unwrap_err();
+        assert!(error.is::<UsageError>());
+        let message = error.to_string();
+        assert_eq!(
+            message,
+            "2 guests run: give --socket with one of /run/a.sock, /run/b.sock"
+        );
     }
 }

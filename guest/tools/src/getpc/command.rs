@@ -1,11 +1,11 @@
 //! getpc as a command.
 
-use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use kvmprof_abi::pcs::NODE;
+use kvmprof_recording::file::create_in_place;
 
 use super::names::{fetch_names, own_names};
 use super::{Arguments, Summary, run};
@@ -57,7 +57,8 @@ fn open_output<'a>(
     let Some(path) = path else {
         return Ok(Box::new(&mut *console.output));
     };
-    let file = File::create(path).with_context(|| format!("Cannot write to {}", path.display()))?;
+    let file =
+        create_in_place(path).with_context(|| format!("Cannot write to {}", path.display()))?;
     Ok(Box::new(BufWriter::new(PipeWriter(file))))
 }
 

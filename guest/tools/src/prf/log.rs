@@ -4,7 +4,7 @@
 //! (in seconds since the begin of 1970) and N + 2 counters. A killed writer leaves an incomplete record at the end,
 //! which doesn't count.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
@@ -234,13 +234,7 @@ fn append_alone(
 /// # Errors
 /// [`LogError::Exists`], [`LogError::Io`].
 pub(super) fn open_to_append(path: &Path, new: bool) -> Result<File, LogError> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .create_new(new)
-        .truncate(false)
-        .open(path);
+    let file = kvmprof_recording::file::open_to_append(path, new);
     file.map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => LogError::Exists {
             path: path.to_path_buf(),

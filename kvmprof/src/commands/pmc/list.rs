@@ -7,6 +7,7 @@ use clap::Args;
 use kvmprof_recording::counters::{Counters, Event};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs};
 use kvmprof_tools::table::{Align, write_table};
+use kvmprof_tools::text::{visible_json, visible_lines};
 
 use super::read_counters;
 
@@ -30,7 +31,7 @@ impl Command for ListArguments {
         let counters = read_counters(&self.socket.connect()?)?;
         let written = if self.json {
             let document = serde_json::to_string(&counters)?;
-            writeln!(console.output, "{document}")
+            writeln!(console.output, "{}", visible_json(&document))
         } else {
             write(&counters, console.output)
         };
@@ -68,7 +69,7 @@ fn write(counters: &Counters, output: &mut dyn Write) -> std::io::Result<()> {
         (counters.events.iter()).partition(|event| event.missing.is_none());
     if !there.is_empty() {
         let names: Vec<&str> = there.iter().map(|event| event.name.as_str()).collect();
-        let names = names.join(", ");
+        let names = visible_lines(&names.join(", "));
         writeln!(
             output,
             "\nEvents that record --event takes samples by: {names}"
@@ -98,7 +99,8 @@ impl<'a> Missing<'a> {
 
     fn write(&self, heading: &str, output: &mut dyn Write) -> std::io::Result<()> {
         for (why, names) in &self.0 {
-            writeln!(output, "\n{heading}: {}: {why}", names.join(", "))?;
+            let line = format!("{heading}: {}: {why}", names.join(", "));
+            writeln!(output, "\n{}", visible_lines(&line))?;
         }
         Ok(())
     }

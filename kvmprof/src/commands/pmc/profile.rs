@@ -44,6 +44,7 @@ impl Command for ProfileArguments {
         let folder = tempfile::tempdir().context("Cannot make a folder for the samples")?;
         let path = folder.path().join("samples");
         let recorder = RecordArguments {
+            record_limit: None,
             socket: self.socket.clone(),
             output: path.clone(),
             seconds: self.seconds,

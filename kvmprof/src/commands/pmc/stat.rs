@@ -9,6 +9,7 @@ use kvmprof_recording::counters::Counters;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, value};
 use kvmprof_tools::interrupt::Interrupt;
 use kvmprof_tools::table::{Align, write_table};
+use kvmprof_tools::text::visible_json;
 
 use super::processes::{Account, Layout, choose, write};
 use super::{read_counters, seconds};
@@ -88,7 +89,7 @@ impl Command for StatArguments {
         }
         let written = if self.json {
             let document = serde_json::to_string(&counted)?;
-            writeln!(console.output, "{document}")
+            writeln!(console.output, "{}", visible_json(&document))
         } else {
             self.write(&counted, console.output)
         };

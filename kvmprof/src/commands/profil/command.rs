@@ -8,6 +8,7 @@ use clap::Args;
 use kvmprof_abi::profil::{Function, MAX_KEPT};
 use kvmprof_recording::file::NewFile;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
+use kvmprof_tools::text::visible_json;
 
 use super::arguments::{ProcessArguments, address, buffer_size, scale};
 use super::device::{ProcessProfile, Profile};
@@ -99,7 +100,11 @@ impl Command for ProfilArguments {
                 },
             };
             let printed = if self.process.json {
-                writeln!(console.output, "{}", collected.document())
+                writeln!(
+                    console.output,
+                    "{}",
+                    visible_json(&collected.document().to_string())
+                )
             } else {
                 print(&collected, &layout, console.output)
             };

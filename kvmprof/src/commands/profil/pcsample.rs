@@ -7,6 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use kvmprof_abi::profil::{Function, MAX_KEPT, WORD_SIZE};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
+use kvmprof_tools::text::visible_json;
 
 use super::arguments::ProcessArguments;
 use super::device::{ProcessProfile, Profile};
@@ -72,7 +73,7 @@ impl Command for PcsampleArguments {
                         rows: &rows,
                         top,
                     };
-                    return writeln!(out, "{}", collected.document());
+                    return writeln!(out, "{}", visible_json(&collected.document().to_string()));
                 }
                 writeln!(
                     out,

@@ -1,5 +1,6 @@
 //! `kvmprof record`.
 
+mod limited;
 mod progress;
 
 use std::io::{self, IsTerminal, Write};
@@ -17,8 +18,10 @@ use kvmprof_tools::command_line::{
 };
 use kvmprof_tools::interrupt::{Interrupt, Woken};
 
+use limited::Limited;
 use progress::Progress;
 
+use super::record_limit::parse_limit;
 use super::recorder;
 use super::recordings::is_standard;
 use super::units::parse_stacks;
@@ -38,6 +41,9 @@ pub struct RecordArguments {
     /// The file; - is standard output. An older file is replaced when the first samples come
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: PathBuf,
+    /// How long the file may become, such as 1G (1M at least): there the recording ends, as a whole one
+    #[arg(long, value_name = "SIZE", value_parser = parse_limit)]
+    pub(super) record_limit: Option<u64>,
     /// How long to record, in seconds; if not given, until the guest ends or Ctrl-C
     #[arg(long, value_name = "N", value_parser = value::seconds)]
     pub(super) seconds: Option<Duration>,
@@ -144,8 +150,9 @@ impl RecordArguments {
         progress: &mut Progress,
         mut with_ticks: impl FnMut(&mut W) -> io::Result<()>,
     ) -> anyhow::Result<()> {
+        let mut limited = self.record_limit.map(Limited::new);
         loop {
-            let bytes = recorder.read(MAX_DATA).with_context(|| {
+            let mut bytes = recorder.read(MAX_DATA).with_context(|| {
                 format!(
                     "The guest's recorder broke off; {} has what came until then",
                     self.output.display()
@@ -154,12 +161,22 @@ impl RecordArguments {
             if bytes.is_empty() {
                 return Ok(());
             }
+            let mut goes_on = true;
+            if let Some(limited) = &mut limited {
+                let mut passed = Vec::new();
+                goes_on = limited.pass(&bytes, &mut passed)?;
+                bytes = passed;
+            }
             progress.count(&bytes);
             let mut written = output.write_all(&bytes).and_then(|()| output.flush());
             if progress.has_ticks() {
                 written = written.and_then(|()| with_ticks(output));
             }
             written.with_context(|| self.writing())?;
+            if !goes_on {
+                log::warn!("The recording has reached --record-limit, and ends here");
+                return Ok(());
+            }
         }
     }
 

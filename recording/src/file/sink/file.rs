@@ -2,13 +2,36 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
 
 use super::{Delivered, Part, Sink, beginning};
-use crate::file::{NewFile, RecordingInfo};
+use crate::file::{Account, Block, Kind, NewFile, RecordingInfo};
+
+/// Bytes that the account at a recording's end takes at most.
+pub const END_ROOM: u64 = 1 << 10;
+
+/// How a recording's file is written.
+#[derive(Clone, Debug, Default)]
+pub struct FileOptions {
+    /// Bytes that it may have: the recording ends before it has more, as a whole one.
+    pub limit: Option<u64>,
+    /// Learns why the file isn't whole, if it can't be written.
+    pub failure: RecordingFailure,
+}
+
+/// Why a recording's file isn't whole; for those who have waited for the recording's end.
+#[derive(Clone, Debug, Default)]
+pub struct RecordingFailure(Arc<OnceLock<String>>);
+
+impl RecordingFailure {
+    /// What went wrong first; `None` if nothing did.
+    pub fn message(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+}
 
 /// Hands a recording's blocks to the thread that writes them.
 #[derive(Debug)]
@@ -26,8 +49,8 @@ impl FileSink {
     ///
     /// # Errors
     /// The file can't be made or written to, or there is no thread.
-    pub fn create(path: &Path, info: &RecordingInfo) -> io::Result<Self> {
-        Self::to(NewFile::create(path)?, path, info)
+    pub fn create(path: &Path, info: &RecordingInfo, options: FileOptions) -> io::Result<Self> {
+        Self::to(NewFile::create(path)?, path, info, options)
     }
 
     /// Writes to `file`; `path` is for messages.
@@ -35,8 +58,10 @@ impl FileSink {
         mut file: W,
         path: &Path,
         info: &RecordingInfo,
+        options: FileOptions,
     ) -> io::Result<Self> {
-        file.write_all(&beginning(info))?;
+        let beginning = beginning(info);
+        file.write_all(&beginning)?;
         file.flush()?;
         let progress = Arc::new(Progress::default());
         let (queue, parts) = channel();
@@ -44,6 +69,9 @@ impl FileSink {
             file,
             path: path.to_owned(),
             progress: Arc::clone(&progress),
+            written: beginning.len() as u64,
+            account: Account::default(),
+            options,
         };
         let thread = Builder::new()
             .name("recorder".into())
@@ -82,7 +110,7 @@ impl Sink for FileSink {
     }
 
     fn is_open(&self) -> bool {
-        self.queue.is_some() && !self.progress.has_failed()
+        self.queue.is_some() && !self.progress.is_over()
     }
 
     /// Waits for the disk, and closes the file.
@@ -109,7 +137,8 @@ struct Progress {
     refused: AtomicU64,
     /// Bytes of parts that have been written, or never will be.
     done: AtomicUsize,
-    failed: AtomicBool,
+    /// Nothing is written any more: writing has failed, or the file has as many bytes as it may.
+    over: AtomicBool,
 }
 
 impl Progress {
@@ -122,8 +151,12 @@ impl Progress {
         }
     }
 
-    fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Acquire)
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    fn end(&self) {
+        self.over.store(true, Ordering::Release);
     }
 }
 
@@ -148,6 +181,11 @@ struct Writer<W> {
     file: W,
     path: PathBuf,
     progress: Arc<Progress>,
+    /// Bytes of the file.
+    written: u64,
+    /// The ticks in it.
+    account: Account,
+    options: FileOptions,
 }
 
 impl<W: RecordingFile> Writer<W> {
@@ -171,19 +209,60 @@ impl<W: RecordingFile> Writer<W> {
 
     /// Whether the block is in the file. After a failure no more are: behind half a block they couldn't be found.
     fn write(&mut self, part: &Part) -> bool {
-        if self.progress.has_failed() {
+        if self.progress.is_over() {
             return false;
         }
         let Some(block) = part.encode() else {
             return true;
         };
-        let written = self.file.write_all(&block).and_then(|()| self.file.flush());
-        if let Err(error) = written {
-            log::error!("The recording {} ends here: {error}", self.path.display());
-            self.progress.failed.store(true, Ordering::Release);
+        let end = self.written.saturating_add(block.len() as u64);
+        let is_end = matches!(part, Part::End(_));
+        let limit = self.options.limit.unwrap_or(u64::MAX);
+        if !is_end && end > limit.saturating_sub(END_ROOM) {
+            self.end_at_limit();
             return false;
         }
+        if !self.append(&block) {
+            return false;
+        }
+        if let Part::Samples(samples) = part {
+            self.account.add(samples);
+        }
         true
+    }
+
+    fn append(&mut self, block: &[u8]) -> bool {
+        let written = self.file.write_all(block).and_then(|()| self.file.flush());
+        if let Err(error) = written {
+            log::error!("The recording {} ends here: {error}", self.path.display());
+            self.fail(&error);
+            return false;
+        }
+        self.written += block.len() as u64;
+        true
+    }
+
+    /// Nothing more is written.
+    fn fail(&mut self, error: &io::Error) {
+        let why = format!("The recording {} isn't whole: {error}", self.path.display());
+        // The first one tells what went wrong.
+        let _ = self.options.failure.0.set(why);
+        self.progress.end();
+    }
+
+    /// Ends the recording with the account of what is in it.
+    fn end_at_limit(&mut self) {
+        log::warn!(
+            "The recording {} has reached its limit, and ends here",
+            self.path.display()
+        );
+        let account = serde_json::to_vec(&self.account).unwrap_or_default();
+        if let Some(block) = Block::encode(Kind::End, &account)
+            && self.append(&block)
+        {
+            self.name_file(&Part::End(self.account));
+        }
+        self.progress.end();
     }
 
     /// Has the file take its name once there are samples in it, and at its end unless an older one is worth more.
@@ -196,15 +275,16 @@ impl<W: RecordingFile> Writer<W> {
             Part::Symbols(_) | Part::Encoded(_) => return true,
         };
         let path = self.path.display();
-        match self.file.keep(is_worth_it) {
+        let error = match self.file.keep(is_worth_it) {
             Ok(true) => return true,
             Ok(false) => {
                 log::warn!("No tick was recorded: {path} keeps the older recording");
                 return true;
             }
-            Err(error) => log::error!("The recording can't be named {path}: {error}"),
-        }
-        self.progress.failed.store(true, Ordering::Release);
+            Err(error) => error,
+        };
+        log::error!("The recording can't be named {path}: {error}");
+        self.fail(&error);
         false
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::{Account, Block, Kind, RecordingInfo, SampleBlock, header};
 
 pub use client::ClientSink;
-pub use file::FileSink;
+pub use file::{END_ROOM, FileOptions, FileSink, RecordingFailure};
 
 /// A block on its way into a recording.
 #[derive(Clone, Debug)]

@@ -76,7 +76,7 @@ fn the_file_has_what_the_ledger_says() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     let mut encoder = Encoder::new(
-        FileSink::create(&path, &RecordingInfo::default()).unwrap(),
+        FileSink::create(&path, &RecordingInfo::default(), FileOptions::default()).unwrap(),
         &[],
     );
     feed(&mut encoder, 20_000);
@@ -113,7 +113,8 @@ fn an_older_recording_is_kept_until_there_are_ticks() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     let record = |ticks: u64| {
-        let sink = FileSink::create(&path, &RecordingInfo::default()).unwrap();
+        let sink =
+            FileSink::create(&path, &RecordingInfo::default(), FileOptions::default()).unwrap();
         feed(&mut Encoder::new(sink, &[]), ticks);
     };
     let samples = || read(&path).closed.unwrap().samples;
@@ -137,7 +138,9 @@ fn a_full_disk_leaves_a_file_that_opens_and_a_ledger_that_balances() {
         file: File::create(&path).unwrap(),
         room: 200_000,
     };
-    let sink = FileSink::to(disk, &path, &RecordingInfo::default()).unwrap();
+    let options = FileOptions::default();
+    let failure = options.failure.clone();
+    let sink = FileSink::to(disk, &path, &RecordingInfo::default(), options).unwrap();
     let mut encoder = Encoder::new(sink, &[]);
     feed(&mut encoder, 20_000);
     encoder.finish();
@@ -150,6 +153,35 @@ fn a_full_disk_leaves_a_file_that_opens_and_a_ledger_that_balances() {
     assert_eq!(contents.closed, None);
     assert_eq!(contents.account.samples, ledger.recorded);
     assert!(contents.cut_off > 0);
+    let message = failure.message().unwrap();
+    assert!(message.contains("isn't whole"), "{message}");
+}
+
+#[test]
+fn a_recording_at_its_limit_is_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording");
+    for limit in [2000, 200_000] {
+        let options = FileOptions {
+            limit: Some(limit),
+            ..FileOptions::default()
+        };
+        let failure = options.failure.clone();
+        let sink = FileSink::create(&path, &RecordingInfo::default(), options).unwrap();
+        let mut encoder = Encoder::new(sink, &[]);
+        feed(&mut encoder, 20_000);
+        encoder.finish();
+        assert!(!encoder.is_recording());
+        let ledger = encoder.ledger();
+        assert!(ledger.balances() && ledger.discarded > 0, "{ledger:?}");
+        assert_eq!(ledger.pending, 0);
+        let contents = read(&path);
+        assert_eq!(contents.closed, Some(contents.account));
+        assert_eq!((contents.cut_off, failure.message()), (0, None));
+        assert_eq!(contents.account.samples, ledger.recorded);
+        assert!(fs::metadata(&path).unwrap().len() <= limit);
+    }
+    assert!(read(&path).account.samples > 0);
 }
 
 fn client_encoder() -> Encoder<ClientSink> {

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::records::{FLAGS, SAMPLE_TYPE};
 use crate::profile::Weight;
+use kvmprof_recording::file::create_in_place;
 
 /// Bytes of `struct perf_file_header`.
 const HEADER_LENGTH: u64 = 104;
@@ -37,7 +38,7 @@ pub struct PerfFile {
 impl PerfFile {
     /// Creates the file at `path`, for one event of which a sample stands for `weight`.
     pub fn create(path: &Path, weight: Weight) -> io::Result<Self> {
-        let mut out = BufWriter::new(File::create(path)?);
+        let mut out = BufWriter::new(create_in_place(path)?);
         out.write_all(&header(0, weight))?;
         out.write_all(&attributes(weight))?;
         // No ids: there is one event.

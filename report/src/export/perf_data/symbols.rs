@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use super::elf;
@@ -50,7 +51,8 @@ pub struct SymbolFolder {
 impl SymbolFolder {
     /// Creates the folder at `path` if there is none.
     pub fn create(path: &Path) -> io::Result<Self> {
-        fs::create_dir_all(path)?;
+        // For the user alone, as all that is made of recordings.
+        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         Ok(Self {
             // perf may run in another directory.
             path: fs::canonicalize(path)?,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvmprof_introspection::GuestKnowledge;
-use kvmprof_recording::file::{Encoder, FileSink, RecordingInfo};
+use kvmprof_recording::file::{Encoder, FileOptions, FileSink, RecordingInfo};
 use kvmprof_recording::status::{ConsumerStatus, RecorderStatus};
 use kvmprof_recording::{SamplingEvent, StackParts, Ticks};
 
@@ -23,6 +23,8 @@ pub struct RecordPlan {
     pub stacks: StackParts,
     /// The event that makes the ticks; `None`: the clock does.
     pub event: Option<SamplingEvent>,
+    /// How long the file may become, and who learns that it isn't whole.
+    pub file: FileOptions,
 }
 
 impl RecordPlan {
@@ -51,7 +53,7 @@ impl FileRecorder {
     /// The file can't be made or written to, or there is no thread that writes it.
     pub fn create(plan: RecordPlan, info: &RecordingInfo) -> io::Result<Self> {
         Ok(Self {
-            encoder: Encoder::new(FileSink::create(&plan.path, info)?, &[]),
+            encoder: Encoder::new(FileSink::create(&plan.path, info, plan.file.clone())?, &[]),
             source: plan.source(info.hz),
             plan,
         })
@@ -62,7 +64,8 @@ impl Consumer for FileRecorder {
     fn needs(&self) -> ClockNeeds {
         ClockNeeds {
             gives_way: false,
-            source: self.source,
+            // A full disk, or a recording at its limit, needs no ticks.
+            source: self.source.filter(|_| self.encoder.is_recording()),
             starts_guest: true,
             process_group: false,
             stacks: self.plan.stacks,

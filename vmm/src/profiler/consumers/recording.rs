@@ -79,14 +79,15 @@ mod tests {
     use kvmprof_introspection::testing::kernel::HOT;
     use kvmprof_introspection::testing::linux_guest::LinuxGuest;
     use kvmprof_introspection::testing::modules::TestModule;
-    use kvmprof_recording::file::{FileSink, Recording};
+    use kvmprof_recording::file::{FileOptions, FileSink, Recording};
 
     #[test]
     fn all_modules_are_in_a_recording_once_those_that_have_gone_too() {
         let guest = LinuxGuest::new(HOT);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
-        let sink = FileSink::create(&path, &RecordingInfo::default()).unwrap();
+        let sink =
+            FileSink::create(&path, &RecordingInfo::default(), FileOptions::default()).unwrap();
         let mut recording = Encoder::new(sink, &[]);
         let mut kernel_text = KernelText::default();
         // Nobody knows yet where the kernel is.

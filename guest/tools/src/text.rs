@@ -1,0 +1,60 @@
+//! Text for terminals. Guests, peers and files choose what is in it, and can put anything there.
+
+use std::fmt::Write;
+
+use kvmprof_abi::text::is_visible;
+
+/// `text` with U+FFFD in place of what isn't visible ([`is_visible`]); lines and tabs stay.
+pub fn visible_lines(text: &str) -> String {
+    let shown = |character| match character {
+        '\n' | '\t' => character,
+        _ if is_visible(character) => character,
+        _ => char::REPLACEMENT_CHARACTER,
+    };
+    text.chars().map(shown).collect()
+}
+
+/// The JSON text `json` with escapes in place of what isn't visible: that is in strings only.
+pub fn visible_json(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for character in json.chars() {
+        if character == '\n' || is_visible(character) {
+            escaped.push(character);
+            continue;
+        }
+        for unit in character.encode_utf16(&mut [0; 2]) {
+            // Writing to a String cannot fail.
+            let _ = write!(escaped, "\\u{unit:04x}");
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOSTILE: &str = "a\x1b[2J\u{9b}b\u{202e}c\u{200b}";
+
+    #[test]
+    fn nothing_that_acts_is_left() {
+        assert_eq!(
+            visible_lines(HOSTILE),
+            "a\u{fffd}[2J\u{fffd}b\u{fffd}c\u{fffd}"
+        );
+        assert_eq!(
+            visible_lines("one\ttwo\nthree\r"),
+            "one\ttwo\nthree\u{fffd}"
+        );
+    }
+
+    #[test]
+    fn json_says_the_same() {
+        let json = serde_json::json!({ "name": HOSTILE, "other": "\u{10fffe}" }).to_string();
+        let escaped = visible_json(&json);
+        assert!(escaped.is_ascii(), "{escaped}");
+        let read: serde_json::Value = serde_json::from_str(&escaped).unwrap();
+        assert_eq!(read["name"], HOSTILE);
+        assert_eq!(read["other"], "\u{10fffe}");
+    }
+}
