@@ -22,7 +22,7 @@ impl Scenario {
     /// When there is none.
     #[must_use]
     pub fn qemu(self) -> Self {
-        let program = self.program_with_libraries_at(PROGRAM, Path::new(PROGRAM));
+        let program = self.installed_program(Path::new(PROGRAM));
         FIRMWARE.iter().fold(program, |scenario, file| {
             scenario.installed(Path::new(file))
         })

@@ -105,13 +105,17 @@ impl Scenario {
 
     /// Puts a program of this machine at `/lab/NAME`, and the libraries that it needs at the places where they are here.
     #[must_use]
-    pub fn program_with_libraries(self, name: &str, program: &Path) -> Self {
-        self.program_with_libraries_at(&format!("/lab/{name}"), program)
+    pub fn program_with_libraries(mut self, name: &str, program: &Path) -> Self {
+        let place = format!("/lab/{name}");
+        self.lab = self.lab.program_with_libraries(program, &place);
+        self
     }
 
-    /// As [`Self::program_with_libraries`], at any place.
-    pub(super) fn program_with_libraries_at(mut self, place: &str, program: &Path) -> Self {
-        self.lab = self.lab.program_with_libraries(program, place);
+    /// Puts a program of this machine, and the libraries that it needs, at the same places.
+    #[must_use]
+    pub fn installed_program(mut self, program: &Path) -> Self {
+        let place = program.to_string_lossy();
+        self.lab = self.lab.program_with_libraries(program, &place);
         self
     }
 

@@ -1,6 +1,8 @@
 //! Guests of other VMMs, attached to while they run: kvmprof's own in another process, and QEMU's. What they run is found in
 //! their memory alone. KASLR is on.
 
+mod perf;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -10,6 +12,9 @@ use kvmprof_tests::linux::{
     Finished, Scenario, debian, guest_init, guest_program, kernel_knowledge, once,
 };
 use kvmprof_tests::{share, standard_error};
+
+/// How scripts start QEMU's guests, and attach to guests.
+const COMMON: &str = include_str!("common.sh");
 
 /// A guest: its name, how many vCPUs it has, and its memory in bytes.
 type Guest = (&'static str, usize, u64);
@@ -64,7 +69,7 @@ fn run(series: &str) -> Run {
             .kernel("vmlinuz", &debian(series))
             .file("guest.cpio", guest_init(include_str!("init.sh"), &programs))
             .qemu()
-            .run(include_str!("driver.sh"))
+            .run(&format!("{COMMON}\n{}", include_str!("driver.sh")))
     });
     Run {
         finished,
@@ -107,6 +112,8 @@ impl Run {
 
 fn guests_are_listed_with_their_vcpus_and_memory(run: &Run) {
     for (guest, vcpus, memory) in run.guests() {
+        let named = run.finished.text(&format!("{guest}.named"));
+        println!("{guest}: until the first sample and the kernel's names {named}");
         let list = run.finished.json(&format!("{guest}.list.json"));
         let machines = list["guests"].as_array().unwrap().iter();
         let [machine] = machines
