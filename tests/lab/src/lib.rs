@@ -30,6 +30,7 @@ mod probe;
 mod program;
 mod quiet;
 mod streams;
+mod tsc;
 
 pub use debian_disk::{DebianDisk, debian_disk};
 pub use error::{LabError, Traces};
