@@ -1,5 +1,6 @@
 //! Programs of this host in the lab, which has no other programs than it is given and runs in an initial RAM disk.
 
+use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,15 +11,18 @@ pub const JAIL: &str = include_str!("jail.sh");
 /// Where distributions have virtiofsd: beside QEMU until its version 7.2, later by itself.
 const VIRTIOFSD: [&str; 2] = ["/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd"];
 
-/// The program of this host that serves shared folders.
+/// The program of this host that serves shared folders: where `KVMPROF_VIRTIOFSD` says, or where distributions have it.
 #[must_use]
-pub fn virtiofsd() -> &'static Path {
-    let [beside_qemu, by_itself] = VIRTIOFSD.map(Path::new);
-    if beside_qemu.exists() {
-        beside_qemu
-    } else {
-        by_itself
-    }
+pub fn virtiofsd() -> PathBuf {
+    let said = env::var_os("KVMPROF_VIRTIOFSD").map(PathBuf::from);
+    said.unwrap_or_else(|| {
+        let [beside_qemu, by_itself] = VIRTIOFSD.map(PathBuf::from);
+        if beside_qemu.exists() {
+            beside_qemu
+        } else {
+            by_itself
+        }
+    })
 }
 
 impl Lab {

@@ -116,7 +116,7 @@ impl DebianArguments {
             .add(disk.kernel, "/lab/vmlinuz")
             .add(disk.initrd, "/lab/initrd.img")
             .contents("/lab/checks", 0o644, CHECKS)
-            .program_with_libraries(virtiofsd(), "/lab/virtiofsd")
+            .program_with_libraries(&virtiofsd(), "/lab/virtiofsd")
             .guest_network()?
             .command(
                 ["sh", "-c", &script, "sh"]
