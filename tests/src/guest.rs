@@ -139,6 +139,19 @@ impl Guest {
         self.child.id()
     }
 
+    /// Bytes of the host's memory that kvmprof has, with the guest's.
+    ///
+    /// # Panics
+    /// When it has gone.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kibibytes: u64 = line
+            .and_then(|line| line.trim().trim_end_matches(" kB").parse().ok())
+            .expect("a process with memory");
+        kibibytes << 10
+    }
+
     /// What it has printed on its serial port.
     pub fn console(&self) -> String {
         self.file("console")

@@ -14,6 +14,7 @@ pub mod fs;
 mod mmio;
 pub mod net;
 mod queue;
+mod take_over;
 mod turn;
 pub mod vsock;
 

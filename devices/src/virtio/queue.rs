@@ -1,5 +1,6 @@
 //! Split virtqueues. Their addresses, rings and descriptor chains are untrusted.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use virtio_bindings::bindings::virtio_ring::{
@@ -10,6 +11,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::GuestMemory;
 use super::chain::{Chain, Table, in_memory};
+use super::take_over::Standing;
 
 /// Features: what a queue can do if the device offers it and the driver accepts it: indirect descriptors and the event index
 /// (sections 2.7.5.3 and 2.7.7.1).
@@ -46,6 +48,9 @@ pub enum QueueError {
     /// More buffers were made available than there are entries.
     #[error("The available ring's index is absurd")]
     AvailableIndex,
+    /// A chain that is in progress was made available once more.
+    #[error("A descriptor chain was made available twice at a time")]
+    Repeated,
     /// A chain contains a descriptor beyond the table.
     #[error("A descriptor's number is beyond the table")]
     DescriptorIndex,
@@ -118,6 +123,8 @@ pub struct Virtqueue {
     layout: QueueLayout,
     direction: Direction,
     chain: Option<Chain>,
+    /// Heads of chains that whoever served the queue before hasn't finished: they come first.
+    left: VecDeque<u16>,
     used: bool,
     indirect: bool,
 }
@@ -133,6 +140,7 @@ impl Virtqueue {
             layout: QueueLayout::default(),
             direction: Direction::ToDevice,
             chain: None,
+            left: VecDeque::new(),
             used: false,
             indirect: false,
         })
@@ -167,6 +175,7 @@ impl Virtqueue {
         self.queue.reset();
         self.layout = QueueLayout::default();
         self.chain = None;
+        self.left.clear();
         self.used = false;
         self.indirect = false;
     }
@@ -209,6 +218,22 @@ impl Virtqueue {
         Ok(())
     }
 
+    /// Goes on with a queue that another program has served, which doesn't touch it any more. The chains that it hasn't returned come
+    /// first, as far as the rings tell which these are.
+    ///
+    /// # Errors
+    /// The rings make no sense. The queue must be reset.
+    pub fn take_over(&mut self, memory: &GuestMemory) -> Result<(), QueueError> {
+        let Some(layout) = self.layout() else {
+            return Ok(());
+        };
+        let standing = Standing::read(memory, &layout)?;
+        self.queue.set_next_avail(standing.available);
+        self.queue.set_next_used(standing.used);
+        self.left = standing.in_progress;
+        Ok(())
+    }
+
     /// Whether a queue at `layout` would share memory with this one. False if this one isn't set up.
     #[must_use]
     pub fn overlaps(&self, layout: &QueueLayout) -> bool {
@@ -245,6 +270,9 @@ impl Virtqueue {
     }
 
     fn next_head(&mut self, memory: &GuestMemory) -> Result<Option<u16>, QueueError> {
+        if let Some(head) = self.left.pop_front() {
+            return Ok(Some(head));
+        }
         let mut available = self
             .queue
             .iter(memory)

@@ -7,6 +7,7 @@ mod block;
 mod console;
 mod driver;
 mod entropy;
+mod fs;
 mod net;
 mod ports;
 mod properties;

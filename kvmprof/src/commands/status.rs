@@ -6,8 +6,9 @@ use kvmprof_abi::wire::device;
 use kvmprof_client::Connection;
 use kvmprof_recording::SamplingEvent;
 use kvmprof_recording::status::{
-    BalloonStatus, ClockStatus, ConsumerStatus, DiskStatus, MachineStatus, NetworkStatus,
-    PcsStatus, PmcStatus, PrfStatus, ProfilStatus, RecorderStatus, Status, VsockStatus,
+    BalloonStatus, ClockStatus, ConsumerStatus, DiskStatus, FolderStatus, MachineStatus,
+    NetworkStatus, PcsStatus, PmcStatus, PrfStatus, ProfilStatus, RecorderStatus, Status,
+    VsockStatus,
 };
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs};
 use kvmprof_tools::text::{visible_json, visible_lines};
@@ -105,6 +106,7 @@ fn machine_lines(machine: &MachineStatus) -> Vec<String> {
         format!("processes  {}", machine.introspection),
     ];
     lines.extend(machine.networks.iter().flat_map(network_lines));
+    lines.extend(machine.folders.iter().flat_map(folder_lines));
     lines.extend(machine.balloon.iter().flat_map(balloon_lines));
     lines.extend(machine.vsock.iter().flat_map(vsock_lines));
     if let Some(entropy) = &machine.entropy {
@@ -176,6 +178,29 @@ fn network_lines(network: &NetworkStatus) -> Vec<String> {
             network.resets, network.refused_queues, network.queue_faults, network.peer_faults,
         ),
     ]
+}
+
+fn folder_lines(folder: &FolderStatus) -> Vec<String> {
+    let readonly = if folder.readonly { ", readonly" } else { "" };
+    let mut lines = vec![
+        format!(
+            "folder     {}, {}{readonly}, {}",
+            folder.tag, folder.source, folder.state,
+        ),
+        format!(
+            "           {} failures, {} restarts, {} refused requests, {} resets, {} refused queues, {} queue faults",
+            folder.failures,
+            folder.restarts,
+            folder.refused_requests,
+            folder.resets,
+            folder.refused_queues,
+            folder.queue_faults,
+        ),
+    ];
+    if let Some(failure) = &folder.failure {
+        lines.push(format!("           failed last because {failure}"));
+    }
+    lines
 }
 
 /// What a balloon holds, and what the guest says of its memory.

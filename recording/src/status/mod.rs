@@ -11,10 +11,12 @@ use serde::{Deserialize, Serialize};
 use crate::{ClockLedger, StackParts};
 
 mod balloon;
+mod folders;
 mod networks;
 mod vsock;
 
 pub use balloon::{BalloonStatus, GuestMemoryStatus};
+pub use folders::FolderStatus;
 pub use networks::{EntropyStatus, FrameCounts, NetworkStatus};
 pub use vsock::{VsockCounts, VsockStatus};
 
@@ -54,6 +56,8 @@ pub struct MachineStatus {
     pub disks: Vec<DiskStatus>,
     /// The network devices.
     pub networks: Vec<NetworkStatus>,
+    /// The shared folders, in the order of the command line.
+    pub folders: Vec<FolderStatus>,
     /// The socket device, if it has one.
     pub vsock: Option<VsockStatus>,
     /// The memory balloon, if it has one.

@@ -93,6 +93,12 @@ proptest! {
             sent: FrameCounts { frames: counts[1], bytes: counts[2], dropped: counts[3], malformed: 1 },
             ..NetworkStatus::default()
         }];
+        status.machine.folders = vec![FolderStatus {
+            tag: "work".to_owned(),
+            failure: counts[1].is_multiple_of(2).then(|| "gone".to_owned()),
+            restarts: counts[2],
+            ..FolderStatus::default()
+        }];
         status.machine.entropy = Some(EntropyStatus { bytes: counts[1], ..EntropyStatus::default() });
         status.machine.vsock = Some(VsockStatus {
             cid: 3,
@@ -172,7 +178,7 @@ fn a_document_has_this_form() {
         &format!(r#"{{"addresses":40,{account},"loaded":true,"minor":3,"name":"prf 3","on":true}},"#),
         &format!(r#"{{{account},"name":"recorder","path":"a.kvmprof","pids":[],"recording":true,"stacks":{{"kernel":true,"user":false}}}},"#),
         &format!(r#"{{{account},"name":"recorder","path":null,"pids":[7],"recording":false,"stacks":{{"kernel":true,"user":false}}}}],"#),
-        r#""machine":{"balloon":null,"disks":[],"ended":false,"entropy":null,"held":false,"introspection":"not at all","kernel":"bzImage","#,
+        r#""machine":{"balloon":null,"disks":[],"ended":false,"entropy":null,"folders":[],"held":false,"introspection":"not at all","kernel":"bzImage","#,
         r#""linux":{"release":"6.1.0","slide":2097152},"memory_bytes":1048576,"networks":[],"paused":false,"power_button":false,"resets":0,"#,
         r#""unclaimed_accesses":{"mmio_reads":0,"mmio_writes":0,"port_reads":0,"port_writes":0},"vcpus":1,"virtio":null,"vsock":null},"#,
         r#""version":"0.1.0"}"#,

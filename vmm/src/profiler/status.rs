@@ -5,8 +5,8 @@ use std::sync::Arc;
 use kvmprof_devices::virtio::block::SECTOR;
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::status::{
-    BalloonStatus, ClockStatus, DiskStatus, FrameCounts, LinuxStatus, MachineStatus, NetworkStatus,
-    PortStatus, Status, UnclaimedAccesses, VirtioStatus, VsockStatus,
+    BalloonStatus, ClockStatus, DiskStatus, FolderStatus, FrameCounts, LinuxStatus, MachineStatus,
+    NetworkStatus, PortStatus, Status, UnclaimedAccesses, VirtioStatus, VsockStatus,
 };
 
 use super::Profiler;
@@ -15,6 +15,7 @@ use crate::clock::{HaltedTicks, TickSource};
 use crate::counters::MachineCounters;
 use crate::machine::MachineDevices;
 use crate::network::{NetworkMonitor, NetworkRecord};
+use crate::share::ShareMonitor;
 use crate::virtio::{BalloonControl, BalloonRecord, BlockRecord, ConsoleRecord, EntropyMonitor};
 use crate::vm::GuestControl;
 use crate::vsock::{VsockMonitor, VsockRecord};
@@ -44,6 +45,8 @@ pub struct DeviceMonitors {
     pub disks: Vec<BlockRecord>,
     /// The network devices.
     pub networks: Vec<NetworkMonitor>,
+    /// The shared folders.
+    pub folders: Vec<ShareMonitor>,
     /// The socket device.
     pub vsock: Option<VsockMonitor>,
     /// The memory balloon.
@@ -88,6 +91,9 @@ impl Profiler {
             disks: (self.info.monitors.disks.iter()).map(disk_status).collect(),
             networks: (self.info.monitors.networks.iter())
                 .map(|network| network_status(&network.record()))
+                .collect(),
+            folders: (self.info.monitors.folders.iter())
+                .map(folder_status)
                 .collect(),
             vsock: (self.info.monitors.vsock.as_ref()).map(|vsock| vsock_status(&vsock.record())),
             balloon: (self.info.monitors.balloon.as_ref())
@@ -178,6 +184,23 @@ fn vsock_status(record: &VsockRecord) -> VsockStatus {
         connections: record.connections,
         clients_turned_away: record.turned_away,
         counts: record.counts,
+        refused_queues: record.transport.refused_queues,
+        resets: record.transport.resets,
+    }
+}
+
+fn folder_status(folder: &ShareMonitor) -> FolderStatus {
+    let record = folder.record();
+    FolderStatus {
+        tag: folder.tag().to_owned(),
+        source: folder.source(),
+        readonly: folder.is_readonly(),
+        state: record.state.name().to_owned(),
+        failure: record.failure,
+        failures: record.failures,
+        restarts: record.restarts,
+        refused_requests: record.refusals.refused,
+        queue_faults: record.refusals.queue_faults,
         refused_queues: record.transport.refused_queues,
         resets: record.transport.resets,
     }

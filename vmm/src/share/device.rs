@@ -2,7 +2,7 @@
 //! sees when that is gone.
 //!
 //! The queues themselves go past here: a notification by the guest wakes the program (KVM_IOEVENTFD), and the program's event
-//! interrupts the guest (KVM_IRQFD).
+//! interrupts the guest (KVM_IRQFD). Only when that program is gone the thread serves them: it refuses the guest's requests.
 
 use std::error::Error;
 use std::os::fd::AsFd;
@@ -10,11 +10,12 @@ use std::sync::{Arc, Mutex};
 
 use kvm_ioctls::VmFd;
 use kvmprof_devices::virtio::fs::{FileSystem, QUEUES, RunningQueues};
-use kvmprof_devices::virtio::{QUEUE_READY, STATUS};
+use kvmprof_devices::virtio::{MmioTransport, QUEUE_READY, STATUS};
 use rustix::event::{PollFd, PollFlags, poll};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::ShareError;
+use super::monitor::{ShareMonitor, ShareState};
 use super::options::{ShareOptions, ShareSource};
 use super::program::Program;
 use super::session::{Events, Session};
@@ -33,6 +34,7 @@ pub struct Share {
     options: ShareOptions,
     program: Option<Program>,
     session: Session,
+    monitor: ShareMonitor,
 }
 
 impl Share {
@@ -56,7 +58,14 @@ impl Share {
             options: options.clone(),
             program: program.cloned(),
             session: session.map_err(|error| error.of(&options.tag))?,
+            monitor: ShareMonitor::new(options),
         })
+    }
+
+    /// What looks at it later.
+    #[must_use]
+    pub fn monitor(&self) -> ShareMonitor {
+        self.monitor.clone()
     }
 }
 
@@ -70,8 +79,11 @@ impl VirtioParts for Share {
             return Err(MachineError::EventFd(std::io::ErrorKind::Other.into()));
         };
         let notifications = Notifications::Elsewhere(events);
+        let mmio = Arc::new(VirtioMmio::new(device, memory.clone(), notifications)?);
+        self.monitor.show(&mmio);
         let folder = Arc::new(SharedFolder {
-            mmio: VirtioMmio::new(device, memory.clone(), notifications)?,
+            mmio,
+            monitor: self.monitor,
             options: self.options,
             program: self.program,
             features,
@@ -92,7 +104,8 @@ impl VirtioParts for Share {
 
 /// A shared folder of a machine.
 struct SharedFolder {
-    mmio: VirtioMmio<FileSystem>,
+    mmio: Arc<VirtioMmio<FileSystem>>,
+    monitor: ShareMonitor,
     options: ShareOptions,
     program: Option<Program>,
     /// What the guest has been offered.
@@ -105,7 +118,7 @@ struct SharedFolder {
 
 struct State {
     session: Option<Session>,
-    /// The queues that the session serves, or served until it was lost.
+    /// The queues that the session serves; without a session, those whose requests are refused.
     running: Option<RunningQueues>,
 }
 
@@ -142,12 +155,21 @@ impl SharedFolder {
         let is_new = resets(&state.running) != resets(&wanted);
         self.stop(&mut state);
         state.running.clone_from(&wanted);
-        let Some(wanted) = wanted else { return };
+        let Some(wanted) = wanted else {
+            self.monitor
+                .note(|history| history.state = ShareState::Waiting);
+            return;
+        };
         if !is_new {
             // Queues that have been served can't be served on from the middle: their driver has to begin anew.
-            self.need_reset();
+            self.monitor
+                .note(|history| history.state = ShareState::Failed);
+            self.begin_to_refuse();
         } else if let Err(error) = self.start(&mut state, &wanted) {
             self.lose(&mut state, &error);
+        } else {
+            self.monitor
+                .note(|history| history.state = ShareState::Serving);
         }
     }
 
@@ -160,6 +182,7 @@ impl SharedFolder {
                     let why = "it lacks features that it had before";
                     return Err(ShareError::Protocol(why.to_owned()));
                 }
+                self.monitor.note(|history| history.restarts += 1);
                 none.insert(session)
             }
         };
@@ -175,12 +198,16 @@ impl SharedFolder {
     /// A program of this folder's own is ended with each run of the driver: it would take the next one's requests for a
     /// continuation.
     fn stop(&self, state: &mut State) {
-        let (Some(mut session), Some(queues)) = (state.session.take(), state.running.take()) else {
+        // Before there are queues, the session waits for them.
+        let Some(queues) = state.running.take() else {
+            return;
+        };
+        let Some(mut session) = state.session.take() else {
             return;
         };
         let stopped = session.stop(&queues);
         if let Err(error) = &stopped {
-            self.complain(error);
+            self.note_failure(error);
         }
         if stopped.is_ok() && !session.is_own() {
             state.session = Some(session);
@@ -195,24 +222,50 @@ impl SharedFolder {
         if let Some(session) = state.session.take() {
             session.close();
         }
-        self.complain(error);
+        self.note_failure(error);
         if state.running.is_some() {
-            self.need_reset();
+            self.monitor
+                .note(|history| history.state = ShareState::Failed);
+            self.begin_to_refuse();
         }
         self.wake_watch();
     }
 
-    fn need_reset(&self) {
-        self.mmio.with(|transport, _| transport.need_reset());
+    /// From now on the guest's requests fail, until its driver resets the device.
+    fn begin_to_refuse(&self) {
+        self.mmio.with(|transport, memory| {
+            transport.need_reset();
+            transport.begin_to_refuse(memory);
+        });
+        // The program may have answered requests, or taken notifications, and not have come to the rest of it.
+        let _ = self.mmio.interrupt().write(1);
+        self.mmio.ask_for_service();
+        self.wake_watch();
     }
 
-    fn complain(&self, error: &ShareError) {
+    fn refuse_requests(&self) {
+        for event in (0..QUEUES).filter_map(|queue| self.mmio.work(queue)) {
+            // Nobody else reads it now.
+            let _ = event.read();
+        }
+        let refuse =
+            |transport: &mut MmioTransport<_>, memory: &_| transport.refuse_requests(memory);
+        if self.mmio.with(refuse) {
+            self.mmio.ask_for_service();
+        }
+    }
+
+    fn note_failure(&self, error: &ShareError) {
         let cause = error.source().map(|cause| format!(": {cause}"));
-        let cause = cause.unwrap_or_default();
+        let failure = format!("{error}{}", cause.unwrap_or_default());
         log::error!(
-            "The shared folder {} has failed, and the guest can't use it until it resets the device: {error}{cause}",
+            "The shared folder {} has failed, and the guest can't use it until it resets the device: {failure}",
             self.options.tag
         );
+        self.monitor.note(|history| {
+            history.failures += 1;
+            history.failure = Some(failure);
+        });
     }
 
     fn wake_watch(&self) {
@@ -230,6 +283,9 @@ impl SharedFolder {
             if came.hangup {
                 self.note_hangup();
             }
+            if came.requests {
+                self.refuse_requests();
+            }
         }
         if let Some(session) = lock(&self.state).session.take() {
             session.close();
@@ -238,19 +294,20 @@ impl SharedFolder {
 
     /// Waits for something to happen; `None` if the thread has to end.
     fn wait(&self, ending: &Ending) -> Option<Came> {
-        let sources = {
+        let (sources, refuses) = {
             let state = lock(&self.state);
             let session = state.session.as_ref();
             let connection =
                 session.map(|session| session.connection().as_fd().try_clone_to_owned());
             let output = session.and_then(Session::output);
             let output = output.map(|output| output.try_clone_to_owned());
-            connection
+            let sources = connection
                 .into_iter()
                 .chain(output)
-                .collect::<Result<Vec<_>, _>>()
+                .collect::<Result<Vec<_>, _>>();
+            let refuses = session.is_none() && state.running.is_some();
+            (sources.unwrap_or_default(), refuses)
         };
-        let sources = sources.unwrap_or_default();
         let mut fds = vec![
             PollFd::from_borrowed_fd(ending.event(), PollFlags::IN),
             PollFd::from_borrowed_fd(borrowed(&self.changed), PollFlags::IN),
@@ -259,6 +316,12 @@ impl SharedFolder {
         let flags = [PollFlags::RDHUP, PollFlags::IN];
         for (source, flags) in sources.iter().zip(flags) {
             fds.push(PollFd::new(source, flags));
+        }
+        if refuses {
+            let queues = (0..QUEUES).filter_map(|queue| self.mmio.work(queue));
+            fds.extend(
+                queues.map(|event| PollFd::from_borrowed_fd(borrowed(event), PollFlags::IN)),
+            );
         }
         match poll(&mut fds, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -274,8 +337,9 @@ impl SharedFolder {
         // Whoever wrote to it has done all that it tells of.
         let _ = self.changed.read();
         Some(Came {
-            hangup: came(2),
-            words: came(3),
+            hangup: !refuses && came(2),
+            words: !refuses && came(3),
+            requests: refuses && (came(2) || came(3)),
         })
     }
 
@@ -313,4 +377,10 @@ impl SharedFolder {
 struct Came {
     hangup: bool,
     words: bool,
+    /// Of a guest whose folder nobody serves.
+    requests: bool,
 }
+
+#[cfg(test)]
+#[path = "device_tests.rs"]
+mod tests;

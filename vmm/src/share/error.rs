@@ -52,6 +52,9 @@ pub enum ShareError {
     /// A folder that mustn't be written can't be protected.
     #[error("{} has no --readonly, and only root can share a folder read-only without: use a newer virtiofsd (1.11 or later)", .0.display())]
     ReadOnly(PathBuf),
+    /// QEMU's version, started by another user.
+    #[error("{} is that of QEMU, which only root can use: use the one in Rust (package virtiofsd, or cargo install virtiofsd), which --virtiofsd PATH names", .0.display())]
+    NeedsRoot(PathBuf),
     /// The daemon's socket can't be used.
     #[error("Cannot connect to the socket {}", path.display())]
     Connect {

@@ -2,6 +2,7 @@
 
 mod device;
 mod error;
+mod monitor;
 mod options;
 mod program;
 mod session;
@@ -10,6 +11,7 @@ use std::path::Path;
 
 pub use device::Share;
 pub use error::ShareError;
+pub use monitor::ShareMonitor;
 pub use options::{InvalidShare, SHARES_MAX, ShareOptions, ShareSource};
 
 use program::Program;

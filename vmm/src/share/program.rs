@@ -66,6 +66,9 @@ impl Program {
         };
         let has_option = matches!(self.version, Version::Rust { has_readonly: true });
         let is_privileged = rustix::process::geteuid().is_root();
+        if self.version == Version::C && !is_privileged {
+            return Err(ShareError::NeedsRoot(self.path.clone()));
+        }
         if readonly && !has_option && !is_privileged {
             return Err(ShareError::ReadOnly(self.path.clone()));
         }

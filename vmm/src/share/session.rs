@@ -269,4 +269,4 @@ fn within<T>(
 
 #[cfg(test)]
 #[path = "session_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -24,7 +24,7 @@ const REPLY_ACK: u64 = 1 << 3;
 
 /// What is wrong with the answer to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lie {
+pub(in crate::share) enum Lie {
     None,
     /// There is none, and the connection ends.
     HangsUp,
@@ -48,7 +48,11 @@ enum Lie {
 
 /// A back end that is honest but for its answer to one request. Ends when its client does.
 fn serve(listener: &UnixListener, wrong: u32, lie: Lie) {
-    let (mut stream, _) = listener.accept().unwrap();
+    answer(listener.accept().unwrap().0, wrong, lie);
+}
+
+/// The same for a client that is there.
+pub(in crate::share) fn answer(mut stream: UnixStream, wrong: u32, lie: Lie) {
     let mut header = [0; 12];
     while stream.read_exact(&mut header).is_ok() {
         let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap());

@@ -6,7 +6,7 @@ use crate::disk::{DISKS_MAX, Disk, DiskError, DiskOptions};
 use crate::machine::VirtioDevices;
 use crate::network::Network;
 use crate::profiler::DeviceMonitors;
-use crate::share;
+use crate::share::{self, Share};
 use crate::virtio::{BalloonParts, BlockParts, ConsolePorts, EntropySource, VirtioParts};
 use crate::vsock::VsockParts;
 
@@ -28,6 +28,7 @@ pub(super) fn virtio_devices(
     let monitors = DeviceMonitors {
         disks: disks.iter().map(BlockParts::record).collect(),
         networks: networks.iter().map(Network::monitor).collect(),
+        folders: shares.iter().map(Share::monitor).collect(),
         balloon: balloon.as_ref().map(BalloonParts::control),
         vsock: vsock.as_ref().map(VsockParts::monitor),
         entropy: Some(entropy.monitor()),

@@ -1,5 +1,12 @@
 //! The file system device (section 5.11) as its driver sees it. What is in the queues, FUSE requests, another program serves
-//! (vhost-user); this is what that program doesn't: identification, features and the set-up of the queues.
+//! (vhost-user); this is what that program doesn't: identification, features and the set-up of the queues. When that program is
+//! gone, requests are refused here.
+
+mod refusal;
+
+pub use refusal::RefusalCounts;
+
+use refusal::Refusal;
 
 use super::{MmioTransport, QUEUE_FEATURES, QueueLayout, VirtioDevice};
 
@@ -21,6 +28,7 @@ pub struct FileSystem {
     tag: [u8; TAG_MAX],
     features: u64,
     accepted: u64,
+    refusal: Refusal,
 }
 
 /// The queues of a device that its driver runs.
@@ -47,6 +55,7 @@ impl FileSystem {
             tag: bytes,
             features: features & QUEUE_FEATURES,
             accepted: 0,
+            refusal: Refusal::default(),
         }
     }
 }
@@ -80,6 +89,7 @@ impl VirtioDevice for FileSystem {
 
     fn reset(&mut self) {
         self.accepted = 0;
+        self.refusal.reset();
     }
 }
 

@@ -7,6 +7,7 @@
 #include "disk.h"
 #include "kernel.h"
 #include "memory.h"
+#include "../text.h"
 #include "../workloads/workloads.h"
 
 #define BLOCK 4096
@@ -22,21 +23,6 @@ static uint64_t place_of(uint64_t number, uint64_t blocks)
 {
     uint64_t mixed = number * 0x9e3779b97f4a7c15;
     return (mixed >> 32) % blocks;
-}
-
-static void print_number(const char *text, uint64_t number)
-{
-    char digits[24];
-    uint32_t at = sizeof(digits) - 1;
-
-    digits[at] = 0;
-    do {
-        digits[--at] = (char)('0' + number % 10);
-        number /= 10;
-    } while (number != 0);
-    print(text);
-    print(digits + at);
-    print("\r\n");
 }
 
 void disk_writes(void)

@@ -29,6 +29,7 @@ static const struct workload workloads[] = {
     { "network", network },
     { "hostile-network", hostile_network },
     { "vsock", vsock_echo },
+    { "balloon", balloon_pages },
     { "poweroff", end_by_power_off },
     { "reboot", end_by_reboot },
     { "triple-fault", end_by_triple_fault },

@@ -11,7 +11,7 @@ for applet in sh cat ls touch rm kill mount sleep free nproc tty; do ln -s busyb
 # daemons FOLDER: the ids of those that serve it.
 daemons() {
     for process in /proc/[0-9]*; do
-        tr '\0' ' ' <"$process/cmdline" 2>/dev/null | grep -q "^/bin/virtiofsd.* source=$1 *$" && echo "${process#/proc/}"
+        tr '\0' ' ' <"$process/cmdline" 2>/dev/null | grep -q "^/bin/virtiofsd.*[ =]$1 " && echo "${process#/proc/}"
     done
 }
 list() { (cd "$1" && find . -exec stat -c '%n %s %Y %Z' {} + | sort); }
@@ -27,13 +27,17 @@ tell on
 says "may be killed"
 serving=$(daemons /run/work)
 [ "$serving" ] || fail 90 "nobody serves /run/work"
+kill -STOP $serving
+tell on
+says "asks"
 kill -9 $serving
 until grep -q "work has failed" "$LAB_OUT/folder.stderr"; do
     is_over && fail 89 "over before it said so"
     usleep 100000
 done
-tell on
 says "goes on"
+kvmprof status --socket "$socket" --json >"$LAB_OUT/folder.status.json"
+kvmprof status --socket "$socket" >"$LAB_OUT/folder.status.text"
 tell on
 kill $machine
 ended
@@ -66,13 +70,13 @@ list /run/root >/run/after
 cmp /run/before /run/after && touch "$LAB_OUT/unchanged"
 kvmprof report --json "$LAB_OUT/root.kvmprof" >"$LAB_OUT/root.json"
 
-# A shell on the console, whose terminal it finds in /dev if the folder has that. Its Ctrl-C is its own, and so is its status. What it runs has names by the folder.
+# A shell on the console, whose driver is a module, and whose terminal it finds in /dev if the folder has that. Its Ctrl-C is its own, and so is its status. What it runs has names by the folder.
 mkdir /run/root/dev
-start shell --kernel /lab/vmlinuz-6.1 --memory 256M --modules /lab/modules \
-    --cmdline "console=ttyS0 quiet panic=-1 nowatchdog" --virtiofsd /run/jailed-virtiofsd --root /run/root,rw \
+start shell --kernel /lab/vmlinuz-6.1 --memory 256M --modules /lab/modules --console hvc \
+    --cmdline "console=hvc0 quiet panic=-1 nowatchdog" --virtiofsd /run/jailed-virtiofsd --root /run/root,rw \
     --record "$LAB_OUT/shell.kvmprof" --jitter
 tell 'calls & echo "shell on $(tty)"; echo by the guest >/by-guest; sleep 100000; echo not here'
-says "shell on /dev/ttyS0"
+says "shell on /dev/hvc0"
 gathered_before=$(count)
 sampled 300
 printf '\003' >&3

@@ -24,8 +24,20 @@ kill $calls
 umount /rw && mount -t virtiofs work /rw && echo "mounted again"
 echo "may be killed"
 read -r _
-# Nobody answers any more.
-ls /rw >/dev/null 2>&1 &
+# It stands still: this is never answered by it.
+cat /rw/file >/dev/null 2>/run/said &
+asking=$!
+until [ "$(cat /proc/$asking/wchan)" = request_wait_answer ]; do usleep 20000; done
+echo "asks"
+wait $asking
+echo "asked: $(cat /run/said)"
+echo "later: $(ls /rw 2>&1)"
 echo "sum $(sha256sum </ro/file | cut -d ' ' -f 1)"
+# The driver begins anew, and has another one.
+umount /rw
+cd /sys/bus/virtio/drivers/virtiofs
+device=$(echo virtio* | cut -d ' ' -f 1)
+echo $device >unbind && echo $device >bind && mount -t virtiofs work /rw && echo "served again"
+echo "sum $(sha256sum </rw/file | cut -d ' ' -f 1)"
 echo "goes on"
 read -r _

@@ -5,6 +5,7 @@ use std::fs;
 use kvmprof_initramfs::in_load_order;
 use kvmprof_lab::{Kernel, virtiofsd};
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_program, once};
+use serde_json::Value;
 
 const CALLS: u64 = 0x1000_0000;
 /// More than lies below the hole at 3 GiB.
@@ -67,8 +68,8 @@ fn a_guest_reads_and_writes_a_folder_also_after_a_reset() {
         .text()
         .matches(&format!("sum {}", sum.trim()))
         .count();
-    // Both folders before and after the reset, and one when the other's daemon is gone.
-    assert_eq!(said, 5);
+    // Both folders before and after the reset, one when the other's daemon is gone, and that with a new one.
+    assert_eq!(said, 6);
     assert!(console.has("written") && console.has("mounted again"));
     assert_eq!(run.text("moved"), "from the guest\n");
     assert_eq!(run.status("folder"), 0);
@@ -91,6 +92,54 @@ fn a_guest_goes_on_when_what_serves_its_folder_is_gone() {
     let said = run.text("folder.stderr");
     assert_eq!(said.lines().count(), 1, "{said}");
     assert!(said.contains("what serves it has ended"), "{said}");
+}
+
+#[test]
+fn requests_fail_that_nobody_answers_until_the_driver_begins_anew() {
+    let run = run();
+    let console = run.console("folder");
+    // One that was made before, and one that came after.
+    for request in ["asked: ", "later: "] {
+        let said = console.after(request);
+        assert!(said.contains("Input/output error"), "{request}{said}");
+    }
+    assert!(console.has("served again"));
+    let folders = run.json("folder.status.json")["machine"]["folders"].clone();
+    println!("{folders}");
+    let work = &folders[0];
+    assert_eq!(
+        (&work["tag"], &work["state"]),
+        (&"work".into(), &"serving".into())
+    );
+    assert_eq!(
+        (&work["source"], &work["readonly"]),
+        (&"/run/work".into(), &false.into())
+    );
+    // After the guest's reset, and after the failure.
+    assert_eq!(
+        (&work["restarts"], &work["failures"]),
+        (&2.into(), &1.into())
+    );
+    assert!(work["refused_requests"].as_u64() >= Some(2), "{work}");
+    let other = &folders[1];
+    assert_eq!(
+        (&other["readonly"], &other["failure"]),
+        (&true.into(), &Value::Null)
+    );
+    for folder in [work, other] {
+        for none in ["queue_faults", "refused_queues"] {
+            assert_eq!(folder[none], 0, "{folder}");
+        }
+    }
+    let text = run.text("folder.status.text");
+    assert!(
+        text.contains("folder     work, /run/work, serving"),
+        "{text}"
+    );
+    assert!(
+        text.contains("failed last because what serves it has ended"),
+        "{text}"
+    );
 }
 
 #[test]

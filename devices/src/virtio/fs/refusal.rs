@@ -1,0 +1,130 @@
+//! Requests that nobody serves any more: the guest's calls fail, where they would wait for ever.
+//!
+//! The layout of requests and answers is that of `include/uapi/linux/fuse.h` in the kernel.
+
+use super::super::turn::{GivesUp, count_fault, take_turn};
+use super::super::{Direction, GuestMemory, MmioTransport, QueueError, Virtqueue};
+use super::FileSystem;
+
+/// What is read of a request (`struct fuse_in_header`): `len`, `opcode` and `unique`.
+const REQUEST: usize = 16;
+/// Bytes of an answer without data (`struct fuse_out_header`): `len`, `error` and `unique`.
+const ANSWER: u32 = 16;
+const EIO: i32 = 5;
+/// Most requests of a queue in one turn.
+const REQUESTS_PER_TURN: usize = 64;
+
+/// What became of requests when nobody served the folder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RefusalCounts {
+    /// Requests that were answered with an error (EIO), or needed no answer.
+    pub refused: u64,
+    /// Chains and rings of the guest's driver that can't be used.
+    pub queue_faults: u64,
+}
+
+/// Whether requests are refused.
+#[derive(Debug, Default)]
+pub(super) struct Refusal {
+    is_on: bool,
+    /// The queues are unusable until a reset.
+    broken: bool,
+    counts: RefusalCounts,
+}
+
+impl Refusal {
+    pub fn reset(&mut self) {
+        self.is_on = false;
+        self.broken = false;
+    }
+}
+
+impl FileSystem {
+    /// What became of requests when nobody served the folder, since the start.
+    #[must_use]
+    pub fn refusals(&self) -> RefusalCounts {
+        self.refusal.counts
+    }
+
+    /// True if there may be more.
+    fn refuse(
+        &mut self,
+        queues: &mut [Virtqueue],
+        memory: &GuestMemory,
+    ) -> Result<bool, QueueError> {
+        let mut more = false;
+        for queue in queues {
+            more |= refuse_turn(queue, memory, &mut self.refusal.counts.refused)?;
+        }
+        Ok(more)
+    }
+}
+
+fn refuse_turn(
+    queue: &mut Virtqueue,
+    memory: &GuestMemory,
+    refused: &mut u64,
+) -> Result<bool, QueueError> {
+    for _ in 0..REQUESTS_PER_TURN {
+        if !queue.begin(memory, Direction::Request)? {
+            return Ok(false);
+        }
+        let mut request = [0; REQUEST];
+        queue.read(memory, &mut request)?;
+        // FORGET and its like have no room for an answer, and want none.
+        if queue.writable() >= ANSWER as usize {
+            let [.., a, b, c, d, e, f, g, h] = request;
+            let [unique_low, unique_high] = [[a, b, c, d], [e, f, g, h]];
+            let answer = [
+                ANSWER.to_le_bytes(),
+                (-EIO).to_le_bytes(),
+                unique_low,
+                unique_high,
+            ];
+            queue.write(memory, answer.as_flattened())?;
+        }
+        queue.finish(memory)?;
+        *refused += 1;
+    }
+    Ok(true)
+}
+
+impl GivesUp for FileSystem {
+    fn has_given_up(&self) -> bool {
+        self.refusal.broken
+    }
+
+    fn give_up(&mut self, error: &QueueError) {
+        self.refusal.broken = true;
+        count_fault(
+            &mut self.refusal.counts.queue_faults,
+            "virtio-fs: the queues aren't",
+            error,
+        );
+    }
+}
+
+impl MmioTransport<FileSystem> {
+    /// Whoever served the queues doesn't touch them any more: until the next reset requests are refused, those first that it hasn't
+    /// answered. [`refuse_requests`](Self::refuse_requests) does it.
+    pub fn begin_to_refuse(&mut self, memory: &GuestMemory) {
+        take_turn(self, memory, |device, queues| {
+            if !device.refusal.is_on {
+                for queue in queues {
+                    queue.take_over(memory)?;
+                }
+            }
+            device.refusal.is_on = true;
+            Ok(())
+        });
+    }
+
+    /// Refuses what the queues have, if they aren't served, for a bounded time. True if there is more to do after others have
+    /// had their turn.
+    pub fn refuse_requests(&mut self, memory: &GuestMemory) -> bool {
+        if !self.device().refusal.is_on {
+            return false;
+        }
+        take_turn(self, memory, |device, queues| device.refuse(queues, memory))
+    }
+}

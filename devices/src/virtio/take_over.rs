@@ -1,0 +1,240 @@
+//! Which chains of a queue are in progress, by its rings alone: what there is to know of a queue that another program has served
+//! so far.
+
+use std::collections::VecDeque;
+
+use vm_memory::{Bytes, GuestAddress};
+
+use super::GuestMemory;
+use super::queue::{QueueError, QueueLayout};
+
+/// Bytes before the index and before the entries of both rings (sections 2.7.6 and 2.7.8).
+const INDEX: u64 = 2;
+const ENTRIES: u64 = 4;
+
+/// Where the rings of a queue stand.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// Index of the available ring.
+    pub available: u16,
+    /// Index of the used ring.
+    pub used: u16,
+    /// Heads of the chains that were made available and not returned, in the order in which they were made available.
+    pub in_progress: VecDeque<u16>,
+}
+
+impl Standing {
+    /// Reads it of the queue at `layout`, which lies in `memory` and which nobody serves at the moment.
+    ///
+    /// # Errors
+    /// What is in the rings makes no sense.
+    pub fn read(memory: &GuestMemory, layout: &QueueLayout) -> Result<Self, QueueError> {
+        let size = u16::try_from(layout.size).map_err(|_| QueueError::Size(layout.size))?;
+        let word = |address: u64| {
+            let word = memory.read_obj::<u16>(GuestAddress(address));
+            word.map(u16::from_le)
+                .map_err(|_| QueueError::OutsideMemory)
+        };
+        let place = |index: u16| u64::from(index % size.max(1));
+        let available = word(layout.available + INDEX)?;
+        let used = word(layout.used + INDEX)?;
+        let rings = Rings {
+            size,
+            available,
+            used,
+            // The number of a head has 32 bits in the used ring, of which a device that works sets 16.
+            offered: &|index| word(layout.available + ENTRIES + 2 * place(index)),
+            returned: &|index| word(layout.used + ENTRIES + 8 * place(index)),
+        };
+        Ok(Self {
+            available,
+            used,
+            in_progress: rings.in_progress()?,
+        })
+    }
+}
+
+/// Two rings, each with its last `size` entries.
+struct Rings<'a> {
+    size: u16,
+    available: u16,
+    used: u16,
+    offered: &'a dyn Fn(u16) -> Result<u16, QueueError>,
+    returned: &'a dyn Fn(u16) -> Result<u16, QueueError>,
+}
+
+impl Rings<'_> {
+    /// The heads that are in the available ring and not in the used one.
+    ///
+    /// The rings hold only the end of the story, and chains may be returned in any order. So this looks for the earliest moment
+    /// from which on both rings agree: as if no chain had been in progress then, each is made available once more than it is
+    /// returned, or as often. With queues that are emptied now and then that is the truth; a chain that takes longer than as
+    /// many others as the queue has entries can be missed.
+    fn in_progress(&self) -> Result<VecDeque<u16>, QueueError> {
+        let count = self.available.wrapping_sub(self.used);
+        if count > self.size {
+            return Err(QueueError::AvailableIndex);
+        }
+        // Before the index has wrapped around, entries beyond it mean nothing.
+        let known = match self.available >= count {
+            true => self.size.min(self.available),
+            false => self.size,
+        };
+        let mut balance = self.balance(known)?;
+        let mut wrong = balance.iter().filter(|count| is_wrong(**count)).count();
+        let mut change = |head: u16, by: i32| {
+            let entry = balance.get_mut(usize::from(head));
+            let entry = entry.ok_or(QueueError::DescriptorIndex)?;
+            let was_wrong = is_wrong(*entry);
+            *entry += by;
+            wrong = wrong + usize::from(is_wrong(*entry)) - usize::from(was_wrong);
+            Ok(wrong)
+        };
+        let mut length = known;
+        let mut still_wrong = change(0, 0)?;
+        while still_wrong > 0 {
+            if length <= count {
+                return Err(QueueError::Repeated);
+            }
+            let first = self.available.wrapping_sub(length);
+            change((self.offered)(first)?, -1)?;
+            still_wrong = change((self.returned)(first)?, 1)?;
+            length -= 1;
+        }
+        self.heads(length, &balance)
+    }
+
+    /// How much more often each head was made available than returned, since `length` chains ago.
+    fn balance(&self, length: u16) -> Result<Vec<i32>, QueueError> {
+        let mut balance = vec![0; self.size.into()];
+        let mut add = |head: u16, by: i32| {
+            let entry = balance.get_mut(usize::from(head));
+            *entry.ok_or(QueueError::DescriptorIndex)? += by;
+            Ok(())
+        };
+        let first = self.available.wrapping_sub(length);
+        for index in (0..length).map(|offset| first.wrapping_add(offset)) {
+            add((self.offered)(index)?, 1)?;
+        }
+        for index in (0..self.used.wrapping_sub(first)).map(|offset| first.wrapping_add(offset)) {
+            add((self.returned)(index)?, -1)?;
+        }
+        Ok(balance)
+    }
+
+    /// The heads that have a balance, by when each was made available last.
+    fn heads(&self, length: u16, balance: &[i32]) -> Result<VecDeque<u16>, QueueError> {
+        let mut heads = VecDeque::new();
+        let mut left = balance.to_vec();
+        for back in 1..=length {
+            let head = (self.offered)(self.available.wrapping_sub(back))?;
+            if let Some(count) = left.get_mut(usize::from(head))
+                && std::mem::take(count) == 1
+            {
+                heads.push_front(head);
+            }
+        }
+        Ok(heads)
+    }
+}
+
+/// A chain is in progress once, or not at all.
+fn is_wrong(balance: i32) -> bool {
+    !(0..=1).contains(&balance)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A queue of 8 entries after these were made available and returned, from `start` on. What was before isn't there.
+    fn in_progress(start: u16, offered: &[u16], returned: &[u16]) -> Result<Vec<u16>, QueueError> {
+        let size = 8;
+        let end = |heads: &[u16]| start.wrapping_add(u16::try_from(heads.len()).unwrap());
+        let ring = |heads: &[u16]| {
+            let mut ring = vec![0; usize::from(size)];
+            for (index, head) in (0..).zip(heads) {
+                ring[usize::from(start.wrapping_add(index) % size)] = *head;
+            }
+            ring
+        };
+        let (available, used) = (ring(offered), ring(returned));
+        let rings = Rings {
+            size,
+            available: end(offered),
+            used: end(returned),
+            offered: &|index| Ok(available[usize::from(index % size)]),
+            returned: &|index| Ok(used[usize::from(index % size)]),
+        };
+        rings.in_progress().map(Vec::from)
+    }
+
+    #[test]
+    fn what_was_not_returned_is_in_progress() {
+        let check = |offered: &[u16], returned: &[u16], expected: &[u16]| {
+            assert_eq!(in_progress(0, offered, returned).unwrap(), expected);
+        };
+        check(&[], &[], &[]);
+        check(&[3, 1, 2], &[], &[3, 1, 2]);
+        check(&[3, 1, 2], &[1], &[3, 2]);
+        check(&[0, 1, 0, 0], &[0, 0, 0], &[1]);
+        check(&[0, 1, 0, 0], &[0, 0, 1], &[0]);
+    }
+
+    #[test]
+    fn rings_that_make_no_sense_are_errors() {
+        let nine: Vec<u16> = (0..9).map(|head| head % 8).collect();
+        assert_eq!(in_progress(0, &nine, &[]), Err(QueueError::AvailableIndex));
+        assert_eq!(
+            in_progress(0, &[1], &[1, 1]),
+            Err(QueueError::AvailableIndex)
+        );
+        assert_eq!(in_progress(0, &[1, 1], &[]), Err(QueueError::Repeated));
+        assert_eq!(in_progress(0, &[8], &[]), Err(QueueError::DescriptorIndex));
+        assert_eq!(
+            in_progress(0, &[1, 2], &[9]),
+            Err(QueueError::DescriptorIndex)
+        );
+    }
+
+    proptest! {
+        /// Of a queue that was empty not too long ago, around the end of the index, too.
+        #[test]
+        fn any_order_is_followed(
+            start in any::<u16>(),
+            before in prop::collection::vec(0..8_u16, 0..20),
+            steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 0..14),
+        ) {
+            let (mut offered, mut returned) = (before.clone(), before);
+            let mut now = Vec::new();
+            let mut room = 8;
+            for (is_offer, which) in steps {
+                let free: Vec<u16> = (0..8).filter(|head| !now.contains(head)).collect();
+                if is_offer && !free.is_empty() && room > 0 {
+                    room -= 1;
+                    let head = *which.get(&free);
+                    offered.push(head);
+                    now.push(head);
+                } else if !now.is_empty() {
+                    returned.push(now.remove(which.index(now.len())));
+                }
+            }
+            let found = in_progress(start, &offered, &returned);
+            // Without the beginning, an earlier moment may look as if nothing had been in progress: as many are found then.
+            prop_assert_eq!(found.unwrap().len(), now.len());
+        }
+
+        #[test]
+        fn whatever_is_in_the_rings_has_an_end(
+            start in any::<u16>(),
+            offered in prop::collection::vec(0..10_u16, 0..20),
+            returned in prop::collection::vec(0..10_u16, 0..20),
+        ) {
+            if let Ok(heads) = in_progress(start, &offered, &returned) {
+                prop_assert_eq!(heads.len(), offered.len() - returned.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! A folder whose program is connected once, serves the queues, and goes.
+
+use std::net::Shutdown;
+use std::os::unix::net::UnixListener;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use vm_memory::{Bytes, GuestAddress};
+
+use super::*;
+use crate::machine::{MemoryOptions, allocate_memory};
+use crate::share::session::tests::{Lie, answer};
+
+/// Registers beside those of the transport's own names (section 4.2.2).
+const DRIVER_FEATURES: u32 = 0x20;
+const DRIVER_FEATURES_PAGE: u32 = 0x24;
+const QUEUE: u32 = 0x30;
+const QUEUE_SIZE: u32 = 0x38;
+const PLACES: [(u32, u64); 3] = [(0x80, 0), (0x90, 0x1000), (0xa0, 0x2000)];
+const ENTRIES: u32 = 8;
+/// Where queues and a request lie in guest memory.
+const QUEUE_PLACE: u64 = 0x10_0000;
+const QUEUE_BYTES: u64 = 0x1_0000;
+const REQUEST: u64 = 0x20_0000;
+const ANSWER: u64 = 0x20_1000;
+
+fn queue_place(queue: u64) -> u64 {
+    QUEUE_PLACE + QUEUE_BYTES * queue
+}
+
+/// As a driver does it, up to DRIVER_OK.
+fn start_driver(registers: &dyn MmioRegisters) {
+    let write = |register: u32, value: u32| registers.write(register.into(), &value.to_le_bytes());
+    for status in [0, 1, 3] {
+        write(STATUS, status);
+    }
+    write(DRIVER_FEATURES_PAGE, 1);
+    write(DRIVER_FEATURES, 1);
+    write(STATUS, 11);
+    for queue in 0..2 {
+        write(QUEUE, queue);
+        write(QUEUE_SIZE, ENTRIES);
+        for (register, offset) in PLACES {
+            let place = queue_place(queue.into()) + offset;
+            write(register, u32::try_from(place).unwrap());
+        }
+        write(QUEUE_READY, 1);
+    }
+    write(STATUS, 15);
+}
+
+/// Makes a request with room for an answer available on the second queue.
+fn offer_request(memory: &GuestMemory, unique: u64) {
+    let queue = queue_place(1);
+    memory.write_obj(unique, GuestAddress(REQUEST + 8)).unwrap();
+    let descriptors: [(u64, u32, u16, u16); 2] = [(REQUEST, 40, 1, 1), (ANSWER, 16, 2, 0)];
+    for (index, (address, length, flags, next)) in (0..).zip(descriptors) {
+        let place = queue + 16 * index;
+        memory.write_obj(address, GuestAddress(place)).unwrap();
+        memory.write_obj(length, GuestAddress(place + 8)).unwrap();
+        memory.write_obj(flags, GuestAddress(place + 12)).unwrap();
+        memory.write_obj(next, GuestAddress(place + 14)).unwrap();
+    }
+    // Head 0, and the index.
+    let available = GuestAddress(queue + 0x1000 + 2);
+    memory.write_obj(1_u16, available).unwrap();
+}
+
+#[test]
+fn a_program_serves_over_its_first_connection_and_requests_fail_when_it_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    let (sender, connected) = mpsc::channel();
+    let program = thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        sender.send(stream.try_clone().unwrap()).unwrap();
+        // There is nobody for a second one.
+        drop(listener);
+        answer(stream, 0, Lie::None);
+    });
+    let options = ShareOptions {
+        source: ShareSource::Socket(path),
+        tag: "tag".to_owned(),
+    };
+    let share = Share::open(&options, None).unwrap();
+    let monitor = share.monitor();
+    assert_eq!(monitor.record().state, ShareState::Waiting);
+    let memory = MemoryOptions::private(64 << 20).shareable();
+    let memory = allocate_memory(&memory).unwrap();
+    let assembled = Box::new(share).assemble(&memory).unwrap();
+    start_driver(&*assembled.registers);
+    let record = monitor.record();
+    assert_eq!(
+        (record.state, record.restarts, record.failures),
+        (ShareState::Serving, 0, 0),
+        "{record:?}"
+    );
+    offer_request(&memory, 7);
+    let stream = connected.recv().unwrap();
+    stream.shutdown(Shutdown::Both).unwrap();
+    let record = loop {
+        let record = monitor.record();
+        if record.refusals.refused > 0 {
+            break record;
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    assert_eq!(record.state, ShareState::Failed);
+    let answer: [u32; 2] = memory.read_obj(GuestAddress(ANSWER)).unwrap();
+    assert_eq!(answer, [16, (-5_i32).cast_unsigned()]);
+    let unique: u64 = memory.read_obj(GuestAddress(ANSWER + 8)).unwrap();
+    assert_eq!(unique, 7);
+    drop(assembled);
+    program.join().unwrap();
+}

@@ -1,0 +1,126 @@
+//! What there is to know of a shared folder while the guest runs.
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+use kvmprof_devices::virtio::TransportCounts;
+use kvmprof_devices::virtio::fs::{FileSystem, RefusalCounts};
+
+use super::options::{ShareOptions, ShareSource};
+use crate::lock::lock;
+use crate::virtio::VirtioMmio;
+
+/// How a folder is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ShareState {
+    /// The guest's driver doesn't use it yet, or any more.
+    #[default]
+    Waiting,
+    /// A program serves it.
+    Serving,
+    /// Nobody does, until the guest's driver resets the device.
+    Failed,
+}
+
+impl ShareState {
+    /// Its name in the status document.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Serving => "serving",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// What has become of the programs that serve a folder.
+#[derive(Clone, Debug, Default)]
+pub(super) struct History {
+    pub state: ShareState,
+    pub failure: Option<String>,
+    pub failures: u64,
+    pub restarts: u64,
+}
+
+/// All that is known of a folder.
+#[derive(Clone, Debug, Default)]
+pub struct ShareRecord {
+    /// How it is.
+    pub state: ShareState,
+    /// Why it failed last.
+    pub failure: Option<String>,
+    /// How often it has failed.
+    pub failures: u64,
+    /// How often another program was started for it after the first.
+    pub restarts: u64,
+    /// What became of requests when nobody served it.
+    pub refusals: RefusalCounts,
+    /// What the guest's driver has done with the device as a whole.
+    pub transport: TransportCounts,
+}
+
+/// A shared folder of a machine, for whoever looks at it. Looking waits for no program.
+#[derive(Clone)]
+pub struct ShareMonitor(Arc<Shown>);
+
+struct Shown {
+    options: ShareOptions,
+    history: Mutex<History>,
+    device: OnceLock<Arc<VirtioMmio<FileSystem>>>,
+}
+
+impl ShareMonitor {
+    pub(super) fn new(options: &ShareOptions) -> Self {
+        Self(Arc::new(Shown {
+            options: options.clone(),
+            history: Mutex::default(),
+            device: OnceLock::new(),
+        }))
+    }
+
+    pub(super) fn show(&self, device: &Arc<VirtioMmio<FileSystem>>) {
+        // There is one.
+        let _ = self.0.device.set(Arc::clone(device));
+    }
+
+    pub(super) fn note(&self, change: impl FnOnce(&mut History)) {
+        change(&mut lock(&self.0.history));
+    }
+
+    /// Its name in the guest.
+    pub fn tag(&self) -> &str {
+        &self.0.options.tag
+    }
+
+    /// The folder's path, or `socket=PATH`.
+    pub fn source(&self) -> String {
+        match &self.0.options.source {
+            ShareSource::Folder { path, .. } => path.display().to_string(),
+            ShareSource::Socket(path) => format!("socket={}", path.display()),
+        }
+    }
+
+    /// Whether the guest can't change it.
+    pub fn is_readonly(&self) -> bool {
+        matches!(
+            self.0.options.source,
+            ShareSource::Folder { readonly: true, .. }
+        )
+    }
+
+    /// All of it until now.
+    pub fn record(&self) -> ShareRecord {
+        let history = lock(&self.0.history).clone();
+        let device = self.0.device.get();
+        let (refusals, transport) = device.map_or_else(Default::default, |device| {
+            device.with(|transport, _| (transport.device().refusals(), transport.counts()))
+        });
+        ShareRecord {
+            state: history.state,
+            failure: history.failure,
+            failures: history.failures,
+            restarts: history.restarts,
+            refusals,
+            transport,
+        }
+    }
+}
