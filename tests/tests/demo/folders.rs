@@ -4,9 +4,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 
-use kvmprof_tests::{on_kvm, run};
+use kvmprof_tests::{Capability, as_nobody_with, kvmprof, on_kvm, run, run_command};
 use tempfile::TempDir;
 
 const FAILURE: i32 = 1;
@@ -82,6 +83,24 @@ fn programs_that_do_not_serve_are_told() {
         }
         let options = ["--share", "/nowhere/at-all=a", "--virtiofsd", "/bin/true"];
         refused(&kernel, &options, FAILURE, &["/bin/true is no virtiofsd"]);
+    });
+}
+
+/// QEMU's can't make its sandbox then.
+#[test]
+fn another_user_needs_the_version_in_rust() {
+    on_kvm(|| {
+        let (folder, kernel) = folder();
+        let program = script(folder.path(), "echo '--fd=FDNUM -o source=PATH'");
+        let mut command = Command::new(kvmprof());
+        command
+            .args(["run", "--console", "none", "--kernel"])
+            .arg(kernel)
+            .args(["--share", "/tmp=a", "--virtiofsd", &program]);
+        if rustix::process::geteuid().is_root() {
+            as_nobody_with(&mut command, &[Capability::DacOverride]);
+        }
+        run_command(&mut command).assert_refused(FAILURE, &["only root can use", "--virtiofsd"]);
     });
 }
 
