@@ -225,9 +225,17 @@ impl Connection {
     /// [`ClientError`], which says whether there is a socket, a kvmprof behind it, whose it is, the
     /// permission, a common version.
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
+        Self::connect_to(path, None)
+    }
+
+    /// As [`connect`](Self::connect); the program may be of the user with the number `owner`, too.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_to(path: &Path, owner: Option<u32>) -> Result<Self, ClientError> {
         let stream =
             UnixStream::connect(path).map_err(|error| ClientError::connect(path, error))?;
-        check_server(&stream, path)?;
+        check_server(&stream, path, owner)?;
         Self::over(stream).map_err(|error| match error {
             ClientError::Closed => ClientError::TurnedAway { path: path.into() },
             error => error,
@@ -313,13 +321,14 @@ impl Connection {
     }
 }
 
-/// Checks that the program that made the socket at `path` is root's or of this program's user, as the server checks its
-/// clients: in a folder that all can write to, anybody can listen in kvmprof's place. Its user is that of its call of listen(2)
+/// Checks that the program that made the socket at `path` is root's, of this program's user or of `owner`, as the server checks
+/// its clients: in a folder that all can write to, anybody can listen in kvmprof's place. Its user is that of its call of listen(2)
 /// (`SO_PEERCRED`, unix(7)).
-fn check_server(stream: &UnixStream, path: &Path) -> Result<(), ClientError> {
+fn check_server(stream: &UnixStream, path: &Path, owner: Option<u32>) -> Result<(), ClientError> {
     let peer = rustix::net::sockopt::socket_peercred(stream)
         .map_err(|errno| ClientError::connect(path, errno.into()))?;
-    if peer.uid.is_root() || peer.uid == rustix::process::geteuid() {
+    let is_own = peer.uid == rustix::process::geteuid();
+    if peer.uid.is_root() || is_own || owner == Some(peer.uid.as_raw()) {
         return Ok(());
     }
     Err(ClientError::WrongServer {

@@ -29,7 +29,7 @@ pub enum ClientError {
     },
     /// The program that listens is of a user whom this one has no reason to trust.
     #[error(
-        "{} is served by user {user}, who is neither root nor you. If you trust it, run this as that user: sudo -u '#{user}' ...",
+        "{} is served by user {user}, who is neither root nor you: if that is the guest's user, give --allow-owner {user}",
         path.display()
     )]
     WrongServer {

@@ -50,8 +50,16 @@ fn a_server_of_another_user_is_refused_before_it_is_asked() {
         error.to_string().contains("neither root nor you"),
         "{error}"
     );
+    let other = Connection::connect_to(&path, Some(1)).err().unwrap();
+    assert!(matches!(other, ClientError::WrongServer { .. }), "{other}");
     let (mut client, _) = listener.accept().unwrap();
     let mut asked = Vec::new();
     std::io::Read::read_to_end(&mut client, &mut asked).unwrap();
     assert!(asked.is_empty(), "{asked:?}");
+    let (refused, _) = listener.accept().unwrap();
+    // Of a user that was named it is asked.
+    let server = std::thread::spawn(move || drop((refused, listener.accept().unwrap())));
+    let error = Connection::connect_to(&path, Some(65534)).err().unwrap();
+    assert!(matches!(error, ClientError::TurnedAway { .. }), "{error}");
+    server.join().unwrap();
 }

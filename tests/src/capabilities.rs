@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// The user `nobody`, and its group.
-const NOBODY: u32 = 65534;
+pub const NOBODY: u32 = 65534;
 
 /// A capability, by its number (`include/uapi/linux/capability.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

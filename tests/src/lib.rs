@@ -29,7 +29,7 @@ mod wait;
 
 pub use accounts::{Accounts, ClockAccount, ledger_of};
 pub use boot::Boot;
-pub use capabilities::{Capability, as_nobody_with, as_root_with, with_seccomp_filter};
+pub use capabilities::{Capability, NOBODY, as_nobody_with, as_root_with, with_seccomp_filter};
 pub use disks::{DiskImage, disk_content, fill_qcow2, make_qcow2, make_raw};
 pub use guest::{Guest, python_client};
 pub use machine::{Clock, Machine};

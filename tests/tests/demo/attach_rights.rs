@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use kvmprof_client::Connection;
 use kvmprof_tests::Capability::{Bpf, DacOverride, DacReadSearch, Perfmon, SysAdmin, SysPtrace};
 use kvmprof_tests::{
-    Boot, Capability, Ran, as_nobody_with, kvmprof, on_kvm, recorded, run_command, until,
+    Boot, Capability, NOBODY, Ran, as_nobody_with, kvmprof, on_kvm, recorded, run_command, until,
     with_seccomp_filter,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -115,7 +115,8 @@ impl Running {
             if let Some(status) = running.child.try_wait().unwrap() {
                 panic!("{command:?} has ended: {status}, {}", running.said());
             }
-            Connection::connect(socket).ok()
+            // Root trusts another user's program if it is told to.
+            Connection::connect_to(socket, Some(NOBODY)).ok()
         });
         running
     }

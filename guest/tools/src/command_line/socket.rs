@@ -18,6 +18,9 @@ pub struct SocketArgs {
     #[arg(long, short, env = "KVMPROF_SOCKET", value_name = "PATH",
         value_parser = OsStringValueParser::new().map(PathBuf::from))]
     socket: Option<PathBuf>,
+    /// Trust the program at the socket if it is of this user, by number, too, and not only if it is root's or your own user's
+    #[arg(long, value_name = "UID")]
+    allow_owner: Option<u32>,
 }
 
 impl SocketArgs {
@@ -28,17 +31,24 @@ impl SocketArgs {
             .filter(|path| !path.as_os_str().is_empty())
     }
 
+    /// Connects to the socket at the path, if one is named.
+    ///
+    /// # Errors
+    /// [`ClientError`] if no guest answers at it.
+    pub fn connect_by_path(&self) -> Result<Option<Connection>, ClientError> {
+        let connect = |path| Connection::connect_to(path, self.allow_owner);
+        self.path().map(connect).transpose()
+    }
+
     /// Connects to the guest; without a socket, to the only one in this user's folder of sockets.
     ///
     /// # Errors
     /// [`UsageError`](super::UsageError) without a socket, if there isn't just one; [`ClientError`] if no guest answers at it.
     pub fn connect(&self) -> anyhow::Result<Connection> {
-        let path = match self.path() {
-            Some(path) => path.to_owned(),
-            None => only(live_sockets())?,
-        };
-        let connection: Result<_, ClientError> = Connection::connect(&path);
-        Ok(connection?)
+        if let Some(connection) = self.connect_by_path()? {
+            return Ok(connection);
+        }
+        Ok(Connection::connect(&only(live_sockets())?)?)
     }
 }
 

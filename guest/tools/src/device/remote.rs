@@ -1,11 +1,10 @@
 //! A device on the host's socket.
 
-use std::path::Path;
-
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::wire::device;
 
 use super::{Device, DeviceError, DeviceKind};
+use crate::command_line::SocketArgs;
 use kvmprof_client::{ClientError, Connection, Readiness, RemoteDevice};
 
 /// A device that is open on a connection.
@@ -52,12 +51,12 @@ impl Remote {
     }
 }
 
-/// Connects to the socket at `path`.
+/// Connects to the socket of the command line, if it names one.
 ///
 /// # Errors
 /// The client's error, as [`DeviceError::Unreachable`].
-pub fn connect(path: &Path) -> Result<Connection, DeviceError> {
-    Connection::connect(path).map_err(DeviceError::Unreachable)
+pub fn connect(socket: &SocketArgs) -> Result<Option<Connection>, DeviceError> {
+    socket.connect_by_path().map_err(DeviceError::Unreachable)
 }
 
 fn open_error(device: DeviceKind, error: ClientError) -> DeviceError {

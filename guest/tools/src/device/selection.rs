@@ -1,7 +1,7 @@
 //! Selects a prf, in the guest or on the host, by the command line.
 
 use std::convert::Infallible;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
@@ -93,11 +93,8 @@ impl GuestSide {
     ///
     /// # Errors
     /// [`DeviceError::Unreachable`].
-    pub fn from_socket(socket: Option<&Path>) -> Result<Self, DeviceError> {
-        Ok(match socket {
-            Some(path) => Self::Host(connect(path)?),
-            None => Self::Guest,
-        })
+    pub fn from_socket(socket: &SocketArgs) -> Result<Self, DeviceError> {
+        Ok(connect(socket)?.map_or(Self::Guest, Self::Host))
     }
 }
 
@@ -107,7 +104,7 @@ impl DeviceOptions {
     /// # Errors
     /// [`DeviceError::Unreachable`].
     pub fn side(&self) -> Result<GuestSide, DeviceError> {
-        GuestSide::from_socket(self.socket.path())
+        GuestSide::from_socket(&self.socket)
     }
 
     /// Opens the selected prf on `side`.
@@ -136,6 +133,8 @@ impl DeviceOptions {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn name(text: &str) -> DeviceName {

@@ -30,9 +30,8 @@ impl Command for Arguments {
             );
         }
         let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
-        let summary = match self.socket.path() {
-            Some(socket) => {
-                let connection = connect(socket)?;
+        let summary = match connect(&self.socket)? {
+            Some(connection) => {
                 let device = Remote::pcs(&connection)?;
                 let names = &mut || fetch_names(&connection);
                 let mut output = open_output(path, console)?;

@@ -96,7 +96,7 @@ impl PrfprArguments {
 
     /// The running guest's symbols.
     fn running(&self) -> anyhow::Result<Vec<Symbol>> {
-        let side = GuestSide::from_socket(self.socket.path())?;
+        let side = GuestSide::from_socket(&self.socket)?;
         Ok(running_symbols(&side)?)
     }
 }
