@@ -12,6 +12,7 @@ use super::clock::ClockOptions;
 use super::config;
 use super::exit::{start_error, status_of_guest};
 use super::root::RootOptions;
+use super::sandbox::SandboxOptions;
 use super::thread_panics;
 use super::units::{parse_guest_memory, parse_stacks};
 use kvmprof_introspection::GuestKnowledge;
@@ -136,6 +137,8 @@ pub struct RunArguments {
     /// absolute:ADDRESS[,OFFSET...]:BYTES, gs:OFFSET[,OFFSET...]:BYTES, or none
     #[arg(long, value_name = "PLACE")]
     pid_at: Option<String>,
+    #[command(flatten)]
+    sandbox: SandboxOptions,
     /// What a reset of the guest does
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     on_reset: ResetChoice,
@@ -155,6 +158,7 @@ impl Command for RunArguments {
         if self.print_config {
             return print_config(console);
         }
+        config.share_helper = self.sandbox.start(&config.shares)?;
         let disk = self.root.make_disk(&self.kernel, &self.console)?;
         if let Some(disk) = &disk {
             config.machine.initrd = Some(disk.path());
@@ -169,6 +173,7 @@ impl Command for RunArguments {
             None
         };
         let devices = Arc::clone(vm.devices());
+        kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Main);
         let end = vm.join();
         drop(terminal);
         let end = end?;
@@ -215,6 +220,7 @@ impl RunArguments {
                 .chain(self.root.share())
                 .collect(),
             virtiofsd: self.virtiofsd.clone(),
+            share_helper: None,
             balloon: self.balloon,
             vsock: self.vsock.clone(),
             hz: self.hz,
@@ -231,6 +237,7 @@ impl RunArguments {
             // What the guest runs is there, unless it comes from elsewhere; then it is seen to be another file.
             sysroot: (self.sysroot.clone()).or_else(|| self.root.folder().map(Path::to_owned)),
             on_reset: self.on_reset.into(),
+            restrict_paths: self.sandbox.restricts_paths(),
             knowledge: knowledge.map_err(usage)?,
         })
     }

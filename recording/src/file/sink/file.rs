@@ -22,12 +22,13 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Makes the file at `path`, which begins with `info`. An older file is replaced when the first samples are written.
+    /// Makes the file at `path`, which begins with `info`. An older file is replaced when the first samples are written. The thread
+    /// that writes calls `begin` first.
     ///
     /// # Errors
     /// The file can't be made or written to, or there is no thread.
-    pub fn create(path: &Path, info: &RecordingInfo) -> io::Result<Self> {
-        Self::to(NewFile::create(path)?, path, info)
+    pub fn create(path: &Path, info: &RecordingInfo, begin: fn()) -> io::Result<Self> {
+        Self::to(NewFile::create(path)?, path, info, begin)
     }
 
     /// Writes to `file`; `path` is for messages.
@@ -35,6 +36,7 @@ impl FileSink {
         mut file: W,
         path: &Path,
         info: &RecordingInfo,
+        begin: fn(),
     ) -> io::Result<Self> {
         file.write_all(&beginning(info))?;
         file.flush()?;
@@ -45,9 +47,10 @@ impl FileSink {
             path: path.to_owned(),
             progress: Arc::clone(&progress),
         };
-        let thread = Builder::new()
-            .name("recorder".into())
-            .spawn(move || writer.run(&parts))?;
+        let thread = Builder::new().name("recorder".into()).spawn(move || {
+            begin();
+            writer.run(&parts);
+        })?;
         Ok(Self {
             queue: Some(queue),
             handed_over: 0,

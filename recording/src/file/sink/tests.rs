@@ -76,7 +76,7 @@ fn the_file_has_what_the_ledger_says() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     let mut encoder = Encoder::new(
-        FileSink::create(&path, &RecordingInfo::default()).unwrap(),
+        FileSink::create(&path, &RecordingInfo::default(), || {}).unwrap(),
         &[],
     );
     feed(&mut encoder, 20_000);
@@ -113,7 +113,7 @@ fn an_older_recording_is_kept_until_there_are_ticks() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     let record = |ticks: u64| {
-        let sink = FileSink::create(&path, &RecordingInfo::default()).unwrap();
+        let sink = FileSink::create(&path, &RecordingInfo::default(), || {}).unwrap();
         feed(&mut Encoder::new(sink, &[]), ticks);
     };
     let samples = || read(&path).closed.unwrap().samples;
@@ -137,7 +137,7 @@ fn a_full_disk_leaves_a_file_that_opens_and_a_ledger_that_balances() {
         file: File::create(&path).unwrap(),
         room: 200_000,
     };
-    let sink = FileSink::to(disk, &path, &RecordingInfo::default()).unwrap();
+    let sink = FileSink::to(disk, &path, &RecordingInfo::default(), || {}).unwrap();
     let mut encoder = Encoder::new(sink, &[]);
     feed(&mut encoder, 20_000);
     encoder.finish();
@@ -153,7 +153,7 @@ fn a_full_disk_leaves_a_file_that_opens_and_a_ledger_that_balances() {
 }
 
 fn client_encoder() -> Encoder<ClientSink> {
-    Encoder::new(ClientSink::new(&RecordingInfo::default()), &[])
+    Encoder::new(ClientSink::new(&RecordingInfo::default(), || {}), &[])
 }
 
 /// All that a client can read now.

@@ -86,7 +86,7 @@ mod tests {
         let guest = LinuxGuest::new(HOT);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
-        let sink = FileSink::create(&path, &RecordingInfo::default()).unwrap();
+        let sink = FileSink::create(&path, &RecordingInfo::default(), || {}).unwrap();
         let mut recording = Encoder::new(sink, &[]);
         let mut kernel_text = KernelText::default();
         // Nobody knows yet where the kernel is.
