@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use kvmprof_client::Connection;
 use kvmprof_demo_guest::{Image, Truth};
 use kvmprof_recording::file::FileOptions;
 use kvmprof_recording::{SamplingEvent, StackParts};
+use kvmprof_sandbox::Mode;
 use kvmprof_test_guest::{
     AttackResults, Counter, DiskResults, NetworkResults, PortResults, Stage, allow_stage,
     attack_results_area, counters, counters_area, disk_results_area, network_results_area,
@@ -36,6 +38,12 @@ pub struct Clock {
     pub source: ClockSource,
     /// Whether ticks have a random phase.
     pub jitter: bool,
+}
+
+/// Gives the threads of guests in this process their filters: what the tests have them do is what is allowed.
+fn contain_threads() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| kvmprof_sandbox::filters::prepare(Mode::On, || {}).unwrap());
 }
 
 /// A bare-metal guest, run by this process.
@@ -158,6 +166,7 @@ impl Machine {
             socket: Some(folder.path().join("socket")),
             ..VmConfig::new(machine)
         };
+        contain_threads();
         let vm = Vm::start(adapt(config)).unwrap();
         Self {
             vm,

@@ -17,6 +17,7 @@ mod recorder;
 pub mod recordings;
 mod root;
 mod run;
+mod sandbox;
 mod status;
 mod thread_panics;
 mod top;

@@ -23,6 +23,7 @@ impl RecordLimit {
         FileOptions {
             limit: self.record_limit,
             failure: failure.clone(),
+            begin: None,
         }
     }
 }

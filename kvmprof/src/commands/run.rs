@@ -13,6 +13,7 @@ use super::config;
 use super::exit::{start_error, status_of_guest};
 use super::record_limit::{RecordLimit, whole_recording};
 use super::root::RootOptions;
+use super::sandbox::SandboxOptions;
 use super::thread_panics;
 use super::units::{parse_guest_memory, parse_memory, parse_stacks};
 use kvmprof_client::named_socket;
@@ -148,6 +149,8 @@ pub struct RunArguments {
     /// absolute:ADDRESS[,OFFSET...]:BYTES, gs:OFFSET[,OFFSET...]:BYTES, or none
     #[arg(long, value_name = "PLACE")]
     pid_at: Option<String>,
+    #[command(flatten)]
+    sandbox: SandboxOptions,
     /// What a reset of the guest does
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     on_reset: ResetChoice,
@@ -171,6 +174,7 @@ impl Command for RunArguments {
         if let Some(name) = &self.name {
             config.socket = Some(named_socket(name)?);
         }
+        config.share_helper = self.sandbox.start(&config.shares)?;
         let disk = self.root.make_disk(&self.kernel, &self.console)?;
         if let Some(disk) = &disk {
             config.machine.initrd = Some(disk.path());
@@ -185,6 +189,7 @@ impl Command for RunArguments {
             None
         };
         let devices = Arc::clone(vm.devices());
+        kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Main);
         let end = vm.join();
         drop(terminal);
         let end = end?;
@@ -239,6 +244,7 @@ impl RunArguments {
                 .chain(self.root.share())
                 .collect(),
             virtiofsd: self.virtiofsd.clone(),
+            share_helper: None,
             balloon: self.balloon,
             vsock: self.vsock.clone(),
             hz: self.hz,
@@ -256,6 +262,7 @@ impl RunArguments {
             // What the guest runs is there, unless it comes from elsewhere; then it is seen to be another file.
             sysroot: (self.sysroot.clone()).or_else(|| self.root.folder().map(Path::to_owned)),
             on_reset: self.on_reset.into(),
+            restrict_paths: self.sandbox.restricts_paths(),
             knowledge: knowledge.map_err(usage)?,
         })
     }

@@ -64,6 +64,16 @@ pub(super) fn read_status(connection: &Connection) -> anyhow::Result<(serde_json
 
 fn text(status: &Status) -> String {
     let mut lines = machine_lines(&status.machine);
+    if !status.sandbox.is_empty() {
+        let parts = status
+            .sandbox
+            .iter()
+            .map(|(part, how)| format!("{part} {how}"));
+        lines.push(format!(
+            "sandbox    {}",
+            parts.collect::<Vec<_>>().join(", ")
+        ));
+    }
     lines.extend(clock_lines(&status.clock));
     for consumer in &status.consumers {
         let state = consumer_state(consumer);

@@ -3,8 +3,9 @@
 
 use std::panic;
 use std::process;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use kvmprof_tools::command_line::ExitStatus;
@@ -13,10 +14,13 @@ use kvmprof_tools::command_line::ExitStatus;
 const LIMIT: Duration = Duration::from_secs(10);
 
 static HAPPENED: AtomicBool = AtomicBool::new(false);
+/// The thread that sees to the end if nobody else does.
+static GUARD: OnceLock<Thread> = OnceLock::new();
 
 /// From now on a panic is reported, and the process asks itself to end by SIGINT (SIGTERM might only press
 /// the guest's power button). What takes that has to be there already.
 pub fn end_program() {
+    start_guard();
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
         report(panic);
@@ -29,12 +33,27 @@ pub fn end_program() {
     }));
 }
 
-fn start_end() {
-    // If there is no thread to be had, the end in order has to do.
-    let _ = thread::Builder::new().spawn(|| {
+/// A thread that panics may not start another one (`kvmprof_sandbox`), so it is there before.
+fn start_guard() {
+    let guard = thread::Builder::new().name("panic guard".into());
+    let guard = guard.spawn(|| {
+        kvmprof_sandbox::enter(kvmprof_sandbox::Thread::End);
+        while !HAPPENED.load(Ordering::SeqCst) {
+            thread::park();
+        }
         thread::sleep(LIMIT);
         process::exit(ExitStatus::FAULT.into());
     });
+    // If there is no thread to be had, the end in order has to do.
+    if let Ok(guard) = guard {
+        GUARD.get_or_init(|| guard.thread().clone());
+    }
+}
+
+fn start_end() {
+    if let Some(guard) = GUARD.get() {
+        guard.unpark();
+    }
     let process = rustix::process::getpid();
     let _ = rustix::process::kill_process(process, rustix::process::Signal::INT);
 }

@@ -7,6 +7,7 @@
 use kvmprof_abi::pcs::Ledger as ConsumerLedger;
 use kvmprof_abi::profil;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 use crate::{ClockLedger, StackParts};
 
@@ -28,6 +29,8 @@ pub struct Status {
     pub version: String,
     /// The virtual machine.
     pub machine: MachineStatus,
+    /// What contains the program that runs the guest: how far each part is on, or `off`, in a few words.
+    pub sandbox: BTreeMap<String, String>,
     /// The clock that samples are taken by.
     pub clock: ClockStatus,
     /// The consumers of the clock's ticks: first pcs, then the minors of prf that have a table, then the recorders.

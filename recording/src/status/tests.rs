@@ -146,6 +146,7 @@ fn a_document_has_this_form() {
             }),
             ..MachineStatus::default()
         },
+        sandbox: [("seccomp".to_owned(), "on".to_owned())].into(),
         clock: ClockStatus {
             hz: 100,
             running: true,
@@ -181,7 +182,7 @@ fn a_document_has_this_form() {
         r#""machine":{"balloon":null,"disks":[],"ended":false,"entropy":null,"folders":[],"held":false,"introspection":"not at all","kernel":"bzImage","#,
         r#""linux":{"release":"6.1.0","slide":2097152},"memory_bytes":1048576,"networks":[],"paused":false,"power_button":false,"resets":0,"#,
         r#""unclaimed_accesses":{"mmio_reads":0,"mmio_writes":0,"port_reads":0,"port_writes":0},"vcpus":1,"virtio":null,"vsock":null},"#,
-        r#""version":"0.1.0"}"#,
+        r#""sandbox":{"seccomp":"on"},"version":"0.1.0"}"#,
     ]
     .concat();
     assert_eq!(status.to_json().unwrap(), expected);

@@ -37,7 +37,6 @@ enum Done {
 
 /// Reads files, each once, and makes known what unwinds the stacks of those who have mapped them.
 pub struct BinaryLoader {
-    sources: Option<BinarySources>,
     queue: Option<SyncSender<Request>>,
     done: Option<Receiver<Done>>,
     /// Maps that were handed over and aren't done.
@@ -45,23 +44,21 @@ pub struct BinaryLoader {
 }
 
 impl BinaryLoader {
-    /// One that looks into `sources`. Its thread starts when there is something to do.
+    /// One that looks into `sources`, on a thread that starts now: the thread that asks may not start any.
     pub fn new(sources: BinarySources) -> Self {
-        Self {
-            sources: Some(sources),
+        let mut loader = Self {
             queue: None,
             done: None,
             pending: 0,
+        };
+        if let Err(error) = loader.start(sources) {
+            log::error!("The guest's programs can't be read: {error}");
         }
+        loader
     }
 
     /// Has the files of `map` read; `files` are those of its areas.
     pub fn load(&mut self, map: Arc<ProcessMap>, files: Vec<Option<FileId>>) {
-        if let Some(sources) = self.sources.take()
-            && let Err(error) = self.start(sources)
-        {
-            log::error!("The guest's programs can't be read: {error}");
-        }
         let Some(queue) = &self.queue else {
             return;
         };
@@ -79,6 +76,7 @@ impl BinaryLoader {
         std::thread::Builder::new()
             .name("binaries".into())
             .spawn(move || {
+                kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Binaries);
                 let thread = Thread {
                     sources,
                     disks: DiskFiles::default(),

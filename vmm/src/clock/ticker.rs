@@ -69,7 +69,10 @@ impl Ticker {
         let of_thread = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name("ticker".into())
-            .spawn(move || run(&of_thread))?;
+            .spawn(move || {
+                kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Ticker);
+                run(&of_thread);
+            })?;
         Ok(Self {
             shared,
             thread: Some(thread),

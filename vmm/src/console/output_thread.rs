@@ -55,6 +55,7 @@ impl OutputThread {
         let thread = thread::Builder::new()
             .name("console".into())
             .spawn(move || {
+                kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Console);
                 while let Some(bytes) = mine.next() {
                     output.write(&bytes);
                     mine.queue().writing = 0;

@@ -79,6 +79,14 @@ pub fn missing(kind: EventKind) -> Option<String> {
     opened.and_then(|_| counted.try_out()).err()
 }
 
+/// Finds out by a guest of its own what [`missing`] has to know of KVM, for threads that may run none later (`kvmprof_sandbox`).
+pub(crate) fn find_out() {
+    for kind in EventKind::ALL {
+        // What is missing is asked for again.
+        let _ = missing(kind);
+    }
+}
+
 /// An event of the calling thread, which counts.
 #[derive(Debug)]
 pub(crate) struct KernelEvent {

@@ -106,7 +106,10 @@ impl VirtioParts for Network {
             record: self.monitor.0,
             retry: Retry::new(),
         };
-        let thread = DeviceThread::start("network", move |ending| server.run(ending))
+        let thread =
+            DeviceThread::start("network", kvmprof_sandbox::Thread::Network, move |ending| {
+                server.run(ending)
+            })
             .map_err(MachineError::DeviceThread)?;
         Ok(Assembled {
             registers: mmio,

@@ -61,6 +61,10 @@ impl Profiler {
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             machine: self.machine_status(),
+            sandbox: kvmprof_sandbox::state::state()
+                .into_iter()
+                .map(|(part, how)| (part.name().to_owned(), how))
+                .collect(),
             clock: self.clock_status(),
             consumers: self.consumers.iter().flat_map(Consumer::status).collect(),
         }

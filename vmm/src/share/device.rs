@@ -17,7 +17,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use super::ShareError;
 use super::monitor::{ShareMonitor, ShareState};
 use super::options::{ShareOptions, ShareSource};
-use super::program::Program;
+use super::program::Starter;
 use super::session::{Events, Session};
 use crate::lock::lock;
 use crate::machine::{GuestMemory, MachineError, VirtioSlot};
@@ -32,7 +32,7 @@ const LINES_MAX: u32 = 20;
 /// A shared folder that is to become a device. The program that serves it runs.
 pub struct Share {
     options: ShareOptions,
-    program: Option<Program>,
+    starter: Option<Starter>,
     session: Session,
     monitor: ShareMonitor,
 }
@@ -44,7 +44,7 @@ impl Share {
     /// There is no such folder or program, or the program doesn't work.
     pub(super) fn open(
         options: &ShareOptions,
-        program: Option<&Program>,
+        starter: Option<Starter>,
     ) -> Result<Self, ShareError> {
         if let ShareSource::Folder { path, .. } = &options.source {
             let failed = |source| ShareError::Folder {
@@ -53,10 +53,10 @@ impl Share {
             };
             std::fs::read_dir(path).map_err(failed)?;
         }
-        let session = Session::open(&options.source, program);
+        let session = Session::open(&options.source, starter.as_ref());
         Ok(Self {
             options: options.clone(),
-            program: program.cloned(),
+            starter,
             session: session.map_err(|error| error.of(&options.tag))?,
             monitor: ShareMonitor::new(options),
         })
@@ -85,7 +85,7 @@ impl VirtioParts for Share {
             mmio,
             monitor: self.monitor,
             options: self.options,
-            program: self.program,
+            starter: self.starter,
             features,
             state: Mutex::new(State {
                 session: Some(self.session),
@@ -94,7 +94,9 @@ impl VirtioParts for Share {
             changed: EventFd::new(EFD_NONBLOCK).map_err(MachineError::EventFd)?,
         });
         let watched = Arc::clone(&folder);
-        let watch = DeviceThread::start("share", move |ending| watched.watch(ending));
+        let watch = DeviceThread::start("share", kvmprof_sandbox::Thread::Share, move |ending| {
+            watched.watch(ending)
+        });
         Ok(Assembled {
             registers: folder,
             threads: vec![watch.map_err(MachineError::DeviceThread)?],
@@ -107,7 +109,7 @@ struct SharedFolder {
     mmio: Arc<VirtioMmio<FileSystem>>,
     monitor: ShareMonitor,
     options: ShareOptions,
-    program: Option<Program>,
+    starter: Option<Starter>,
     /// What the guest has been offered.
     features: u64,
     /// Never locked by who holds the device's own lock.
@@ -177,7 +179,7 @@ impl SharedFolder {
         let session = match &mut state.session {
             Some(session) => session,
             none => {
-                let session = Session::open(&self.options.source, self.program.as_ref())?;
+                let session = Session::open(&self.options.source, self.starter.as_ref())?;
                 if self.features & !session.queue_features() != 0 {
                     let why = "it lacks features that it had before";
                     return Err(ShareError::Protocol(why.to_owned()));

@@ -2,27 +2,33 @@
 
 mod device;
 mod error;
+mod helper;
+mod limit;
 mod monitor;
 mod options;
 mod program;
 mod session;
 
 use std::path::Path;
+use std::sync::Arc;
 
 pub use device::Share;
 pub use error::ShareError;
+pub use helper::ShareHelper;
 pub use monitor::ShareMonitor;
 pub use options::{InvalidShare, SHARES_MAX, ShareOptions, ShareSource};
 
-use program::Program;
+use program::{Program, Starter};
 
-/// Starts what serves these folders. `virtiofsd` is that program's path, if it isn't to be searched for.
+/// Starts what serves these folders. `virtiofsd` is that program's path, if it isn't to be searched for. A `helper` was made for the
+/// same folders.
 ///
 /// # Errors
 /// One of them can't be shared.
 pub(crate) fn open_all(
     shares: &[ShareOptions],
     virtiofsd: Option<&Path>,
+    helper: Option<&Arc<ShareHelper>>,
 ) -> Result<Vec<Share>, ShareError> {
     if shares.len() > SHARES_MAX {
         let asked = shares.len();
@@ -39,8 +45,23 @@ pub(crate) fn open_all(
         true => Some(Program::find(virtiofsd)?),
         false => None,
     };
+    if let (Some(helper), Some(program)) = (helper, &program) {
+        let told = helper.use_program(program);
+        told.map_err(|source| ShareError::Host {
+            what: "the process that starts virtiofsd",
+            source,
+        })?;
+    }
+    let starter = |number: usize| {
+        let number = u8::try_from(number).ok();
+        Some(Starter {
+            program: program.clone()?,
+            helper: helper.cloned().zip(number),
+        })
+    };
     let opened = shares
         .iter()
-        .map(|share| Share::open(share, program.as_ref()));
+        .enumerate()
+        .map(|(number, share)| Share::open(share, starter(number)));
     opened.collect()
 }

@@ -5,16 +5,18 @@
 
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::Arc;
 use std::{env, fs, ptr};
 
 use kvmprof_abi::text::is_visible;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use super::ShareError;
+use super::{ShareError, ShareHelper};
 
 /// Where distributions put it, beside `PATH`.
 const PLACES: [&str; 3] = [
@@ -95,9 +97,61 @@ impl Program {
         unsafe { command.pre_exec(move || prepare(socket, mounts)) };
         let mut child = command.spawn().map_err(failed)?;
         let output = child.stderr.take();
-        let daemon = Daemon { child, output };
+        let process = Process::Child(child);
+        let daemon = Daemon { process, output };
         daemon.read_without_waiting().map_err(failed)?;
         Ok((daemon, stream))
+    }
+
+    /// For [`decode`](Self::decode).
+    pub fn encode(&self) -> Vec<u8> {
+        let version = match self.version {
+            Version::C => 0,
+            Version::Rust { has_readonly } => 1 + u8::from(has_readonly),
+        };
+        let mut bytes = vec![version];
+        bytes.extend(self.path.as_os_str().as_bytes());
+        bytes
+    }
+
+    /// The one that was [encoded](Self::encode).
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (version, path) = bytes.split_first()?;
+        let version = match version {
+            0 => Version::C,
+            version => Version::Rust {
+                has_readonly: *version == 2,
+            },
+        };
+        let path = std::ffi::OsString::from_vec(path.to_vec()).into();
+        Some(Self { path, version })
+    }
+}
+
+/// What starts virtiofsd for one folder, again and again.
+#[derive(Clone, Debug)]
+pub(super) struct Starter {
+    pub program: Program,
+    /// Who does it in this process's place, and the folder's number there.
+    pub helper: Option<(Arc<ShareHelper>, u8)>,
+}
+
+impl Starter {
+    /// As [`Program::start`].
+    pub fn start(&self, folder: &Path, readonly: bool) -> Result<(Daemon, UnixStream), ShareError> {
+        let Some((helper, number)) = &self.helper else {
+            return self.program.start(folder, readonly);
+        };
+        let failed = |source| ShareError::Start {
+            path: self.program.path.clone(),
+            source,
+        };
+        let (stream, output) = helper.start(*number).map_err(failed)?;
+        let daemon = Daemon {
+            process: Process::OfHelper(Arc::clone(helper), *number),
+            output: Some(output.into()),
+        };
+        Ok((daemon, stream.into()))
     }
 }
 
@@ -160,14 +214,25 @@ impl Version {
 
 /// A virtiofsd that runs. Dropped, it is ended and waited for.
 pub(super) struct Daemon {
-    child: Child,
+    process: Process,
     output: Option<ChildStderr>,
+}
+
+/// Whose child it is.
+enum Process {
+    Child(Child),
+    OfHelper(Arc<ShareHelper>, u8),
 }
 
 impl Daemon {
     /// What it says, which is readable when there is something.
     pub fn output(&self) -> Option<&ChildStderr> {
         self.output.as_ref()
+    }
+
+    /// Has somebody else read what it says.
+    pub fn take_output(&mut self) -> Option<ChildStderr> {
+        self.output.take()
     }
 
     /// The last line that it has said and that nobody has read yet.
@@ -188,8 +253,12 @@ impl Daemon {
 
     /// Waits until it has ended, or for a second: it may say why before it does.
     pub fn ends_soon(&mut self) {
+        let child = match &mut self.process {
+            Process::Child(child) => child,
+            Process::OfHelper(helper, number) => return helper.wait(*number),
+        };
         for _ in 0..100 {
-            if !matches!(self.child.try_wait(), Ok(None)) {
+            if !matches!(child.try_wait(), Ok(None)) {
                 return;
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
@@ -207,9 +276,14 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        match &mut self.process {
+            Process::Child(child) => {
+                // It may have ended already.
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            Process::OfHelper(helper, number) => helper.end(*number),
+        }
     }
 }
 
@@ -312,6 +386,23 @@ mod tests {
             Some(Version::Rust { has_readonly })
         );
         assert_eq!(Version::of_help("usage: cat [OPTION]... [FILE]..."), None);
+    }
+
+    #[test]
+    fn a_helper_learns_which_program_it_is() {
+        for version in [
+            Version::C,
+            Version::Rust {
+                has_readonly: false,
+            },
+            Version::Rust { has_readonly: true },
+        ] {
+            let path = PathBuf::from("/usr/lib/virtiofsd");
+            let program = Program { path, version };
+            let decoded = Program::decode(&program.encode()).unwrap();
+            assert_eq!(decoded.path, program.path);
+            assert_eq!(decoded.version, program.version);
+        }
     }
 
     #[test]

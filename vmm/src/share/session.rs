@@ -1,12 +1,9 @@
 //! A conversation with the program that serves a folder: the vhost-user protocol, in which this program is the front end (QEMU:
 //! docs/interop/vhost-user.rst).
 
-use std::io;
 use std::net::Shutdown;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
 use std::time::Duration;
 
 use kvmprof_devices::virtio::fs::{QUEUES, RunningQueues};
@@ -20,8 +17,9 @@ use vm_memory::{GuestAddress, GuestMemoryBackend};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::ShareError;
+use super::limit::within;
 use super::options::ShareSource;
-use super::program::{Daemon, Program};
+use super::program::{Daemon, Starter};
 use crate::machine::GuestMemory;
 
 /// How long an answer may take: far longer than one does. A vCPU that resets or starts the device waits for it.
@@ -50,10 +48,10 @@ impl Session {
     ///
     /// # Errors
     /// There is none, or it doesn't keep to the protocol.
-    pub fn open(source: &ShareSource, program: Option<&Program>) -> Result<Self, ShareError> {
-        let (daemon, stream) = match (source, program) {
-            (ShareSource::Folder { path, readonly }, Some(program)) => {
-                let (daemon, stream) = program.start(path, *readonly)?;
+    pub fn open(source: &ShareSource, starter: Option<&Starter>) -> Result<Self, ShareError> {
+        let (daemon, stream) = match (source, starter) {
+            (ShareSource::Folder { path, readonly }, Some(starter)) => {
+                let (daemon, stream) = starter.start(path, *readonly)?;
                 (Some(daemon), stream)
             }
             (ShareSource::Folder { .. }, None) => return Err(ShareError::NoProgram(Vec::new())),
@@ -242,29 +240,6 @@ fn is_hangup(error: &vhost::Error) -> bool {
             Error::Disconnected | Error::SocketBroken(_) | Error::PartialMessage
         )
     )
-}
-
-/// Does `work`, which uses `stream`. When it takes longer than `limit`, the connection is shut down, by which it fails. Tells
-/// whether that was so.
-fn within<T>(
-    limit: Duration,
-    stream: &UnixStream,
-    work: impl FnOnce() -> T,
-) -> io::Result<(T, bool)> {
-    thread::scope(|scope| {
-        let (done, waiting) = mpsc::channel::<()>();
-        let watch = thread::Builder::new().spawn_scoped(scope, move || {
-            let is_late = waiting.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
-            if is_late {
-                // It may be gone already.
-                let _ = stream.shutdown(Shutdown::Both);
-            }
-            is_late
-        })?;
-        let result = work();
-        drop(done);
-        Ok((result, watch.join().unwrap_or(false)))
-    })
 }
 
 #[cfg(test)]

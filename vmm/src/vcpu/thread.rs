@@ -160,6 +160,10 @@ impl VcpuThread {
             generation: 0,
             is_sampling: false,
         };
+        kvmprof_sandbox::enter(match common.sampling {
+            Some(_) => kvmprof_sandbox::Thread::VcpuWithBpf,
+            None => kvmprof_sandbox::Thread::Vcpu,
+        });
         common.gate.pass();
         shared.kicker.attach();
         // Requests from before the kicker knew this thread.

@@ -83,26 +83,27 @@ impl VirtioParts for BalloonParts {
         let mmio = Arc::new(mmio);
         let _ = self.control.0.set(Arc::clone(&mmio));
         let served = Arc::clone(&mmio);
-        let thread = DeviceThread::start("balloon", move |ending| {
-            let mut asked = Instant::now();
-            while !ending.or_readable_within(&[borrowed(&mine)], STATISTICS_PERIOD) {
-                // Somebody else can't have read it.
-                let _ = mine.read();
-                let is_time = asked.elapsed() >= STATISTICS_PERIOD;
-                if is_time {
-                    asked = Instant::now();
-                }
-                served.with(|transport, memory| {
-                    let mut give_back = |address, bytes| give_back(memory, address, bytes);
-                    if transport.serve(memory, &mut give_back) {
-                        served.ask_for_service();
-                    }
+        let thread =
+            DeviceThread::start("balloon", kvmprof_sandbox::Thread::Balloon, move |ending| {
+                let mut asked = Instant::now();
+                while !ending.or_readable_within(&[borrowed(&mine)], STATISTICS_PERIOD) {
+                    // Somebody else can't have read it.
+                    let _ = mine.read();
+                    let is_time = asked.elapsed() >= STATISTICS_PERIOD;
                     if is_time {
-                        transport.ask_for_statistics(memory);
+                        asked = Instant::now();
                     }
-                });
-            }
-        });
+                    served.with(|transport, memory| {
+                        let mut give_back = |address, bytes| give_back(memory, address, bytes);
+                        if transport.serve(memory, &mut give_back) {
+                            served.ask_for_service();
+                        }
+                        if is_time {
+                            transport.ask_for_statistics(memory);
+                        }
+                    });
+                }
+            });
         Ok(Assembled {
             registers: mmio,
             threads: vec![thread.map_err(MachineError::DeviceThread)?],

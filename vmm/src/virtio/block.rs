@@ -112,7 +112,9 @@ impl VirtioParts for BlockParts {
                     buffer: Vec::new(),
                 };
                 let name = format!("disk{}.{queue}", self.index);
-                DeviceThread::start(&name, |ending| server.serve(ending))
+                DeviceThread::start(&name, kvmprof_sandbox::Thread::Disk, |ending| {
+                    server.serve(ending)
+                })
             })
             .collect();
         Ok(Assembled {

@@ -47,18 +47,19 @@ impl VirtioParts for EntropySource {
         let mmio = Arc::new(mmio);
         let served = Arc::clone(&mmio);
         let counts = self.monitor.0;
-        let thread = DeviceThread::start("entropy", move |ending| {
-            while !ending.or_readable(&[borrowed(&mine)]) {
-                // Somebody else can't have read it.
-                let _ = mine.read();
-                served.with(|transport, memory| {
-                    if transport.serve(memory, &mut random) {
-                        served.ask_for_service();
-                    }
-                    *lock(&counts) = transport.device().counts();
-                });
-            }
-        });
+        let thread =
+            DeviceThread::start("entropy", kvmprof_sandbox::Thread::Entropy, move |ending| {
+                while !ending.or_readable(&[borrowed(&mine)]) {
+                    // Somebody else can't have read it.
+                    let _ = mine.read();
+                    served.with(|transport, memory| {
+                        if transport.serve(memory, &mut random) {
+                            served.ask_for_service();
+                        }
+                        *lock(&counts) = transport.device().counts();
+                    });
+                }
+            });
         Ok(Assembled {
             registers: mmio,
             threads: vec![thread.map_err(MachineError::DeviceThread)?],

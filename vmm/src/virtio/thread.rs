@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use kvmprof_sandbox::Thread;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
@@ -30,12 +31,16 @@ struct EndingEvent {
 }
 
 impl DeviceThread {
-    /// Starts a thread with this name (the kernel shows 15 bytes of it) that runs `serve`, which returns soon after it has
-    /// been asked to end.
+    /// Starts a thread with this name (the kernel shows 15 bytes of it) that runs `serve` under the filter of `kind`, and returns soon
+    /// after it has been asked to end.
     ///
     /// # Errors
     /// When the host gives no thread or file descriptor.
-    pub fn start(name: &str, serve: impl FnOnce(&Ending) + Send + 'static) -> io::Result<Self> {
+    pub fn start(
+        name: &str,
+        kind: Thread,
+        serve: impl FnOnce(&Ending) + Send + 'static,
+    ) -> io::Result<Self> {
         let event = Arc::new(EndingEvent {
             event: EventFd::new(EFD_NONBLOCK)?,
             requested: AtomicBool::new(false),
@@ -43,7 +48,10 @@ impl DeviceThread {
         let ending = Ending(Arc::clone(&event));
         let thread = thread::Builder::new()
             .name(name.to_owned())
-            .spawn(move || serve(&ending))?;
+            .spawn(move || {
+                kvmprof_sandbox::enter(kind);
+                serve(&ending);
+            })?;
         Ok(Self {
             ending: event,
             thread: Some(thread),
@@ -129,7 +137,7 @@ mod tests {
         let (sender, served) = mpsc::channel();
         let work = Arc::new(EventFd::new(EFD_NONBLOCK).unwrap());
         let mine = Arc::clone(&work);
-        let thread = DeviceThread::start("test-device", move |ending| {
+        let thread = DeviceThread::start("test-device", Thread::Entropy, move |ending| {
             while !ending.or_readable(&[borrowed(&mine)]) {
                 sender.send(mine.read().unwrap()).unwrap();
             }

@@ -1,6 +1,7 @@
 //! A guest to be run.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use kvmprof_introspection::GuestKnowledge;
 
@@ -10,7 +11,7 @@ use crate::disk::DiskOptions;
 use crate::machine::MachineConfig;
 use crate::network::NetworkConfig;
 use crate::profiler::RecordPlan;
-use crate::share::ShareOptions;
+use crate::share::{ShareHelper, ShareOptions};
 use crate::vcpu::OnReset;
 use crate::virtio::GuestAccess;
 use crate::vsock::VsockConfig;
@@ -34,6 +35,8 @@ pub struct VmConfig {
     pub shares: Vec<ShareOptions>,
     /// The program that serves them, if it isn't to be searched for.
     pub virtiofsd: Option<PathBuf>,
+    /// Who starts it in this process's place, if this process may execute no program.
+    pub share_helper: Option<Arc<ShareHelper>>,
     /// Whether it has a memory balloon.
     pub balloon: bool,
     /// Its socket device, if it is to have one.
@@ -56,6 +59,8 @@ pub struct VmConfig {
     pub sysroot: Option<PathBuf>,
     /// What a reset of the guest does.
     pub on_reset: OnReset,
+    /// Whether files, from when the guest's are open on, are only those that it can need (`kvmprof_sandbox::paths`).
+    pub restrict_paths: bool,
     /// What is known of the guest, if it isn't to be learned from its image.
     pub knowledge: Option<GuestKnowledge>,
 }
@@ -74,6 +79,7 @@ impl VmConfig {
             networks: Vec::new(),
             shares: Vec::new(),
             virtiofsd: None,
+            share_helper: None,
             balloon: false,
             vsock: None,
             hz: DEFAULT_HZ,
@@ -85,6 +91,7 @@ impl VmConfig {
             record: None,
             sysroot: None,
             on_reset: OnReset::Exit,
+            restrict_paths: false,
             knowledge: None,
         }
     }

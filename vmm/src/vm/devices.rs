@@ -19,7 +19,11 @@ pub(super) fn virtio_devices(
     console: Option<ConsolePorts>,
 ) -> Result<(VirtioDevices, DeviceMonitors, GuestDisks), VmError> {
     let disks = open_disks(&config.disks, config.machine.cpus)?;
-    let shares = share::open_all(&config.shares, config.virtiofsd.as_deref())?;
+    let shares = share::open_all(
+        &config.shares,
+        config.virtiofsd.as_deref(),
+        config.share_helper.as_ref(),
+    )?;
     let networks: Result<Vec<_>, _> = config.networks.iter().map(Network::connect).collect();
     let networks = networks?;
     let vsock = config.vsock.as_ref().map(VsockParts::listen).transpose()?;

@@ -24,6 +24,9 @@ pub enum VmError {
     /// A disk can't be used.
     #[error(transparent)]
     Disk(#[from] DiskError),
+    /// Files couldn't be restricted.
+    #[error("The sandbox can't restrict files; --sandbox off runs the guest without")]
+    Paths(#[from] kvmprof_sandbox::paths::PathsError),
     /// The socket couldn't be served.
     #[error(transparent)]
     Socket(#[from] HostSocketError),

@@ -39,7 +39,10 @@ impl ForcedEnd {
         Ok(Self {
             signals,
             forgiven,
-            thread: Some(builder.spawn(move || await_second(requests, &counted))?),
+            thread: Some(builder.spawn(move || {
+                kvmprof_sandbox::enter(kvmprof_sandbox::Thread::End);
+                await_second(requests, &counted);
+            })?),
         })
     }
 

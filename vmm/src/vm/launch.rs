@@ -13,6 +13,7 @@ use kvm_ioctls::{Cap, Kvm};
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use vmm_sys_util::eventfd::EventFd;
 
+use super::contained::restrict_paths;
 use super::devices::virtio_devices;
 use super::event_loop::{EventLoop, Services};
 use super::power_button::PowerButton;
@@ -72,6 +73,9 @@ impl Vm {
         let ports = ConsolePorts::new(hvc.as_ref(), config.guest_access, hello);
         let ports = ports.map_err(VmError::host("an eventfd"))?;
         let (virtio, monitors, disks) = virtio_devices(&config, ports)?;
+        if config.restrict_paths {
+            restrict_paths(&config)?;
+        }
         let machine = Machine::build(&kvm, &config.machine, output, virtio)?;
         let sysroot = config.sysroot.as_deref().map(open_sysroot).transpose()?;
         let knowledge = Arc::new(known_at_once(config.knowledge, &machine.image)?);
@@ -425,6 +429,11 @@ impl EventThread {
             ports,
             hvc: self.hvc,
         };
-        EventLoop::new(services, self.doorbell, self.termination, subscribers)?.run(vcpus)
+        let events = EventLoop::new(services, self.doorbell, self.termination, subscribers)?;
+        if kvmprof_sandbox::filters::is_prepared() {
+            kernel_events::find_out();
+        }
+        kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Events);
+        events.run(vcpus)
     }
 }

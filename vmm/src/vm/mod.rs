@@ -2,6 +2,7 @@
 //! answers from outside.
 
 mod config;
+mod contained;
 mod devices;
 mod end;
 mod error;

@@ -111,16 +111,19 @@ impl VcpuThreads {
         let stopping = Arc::clone(&self.common.stopping);
         std::thread::Builder::new()
             .name("introspection".into())
-            .spawn(move || match GuestKnowledge::from_image(&image) {
-                Ok(learned) => {
-                    drop(image);
-                    knowledge.complete(learned);
-                    knowledge.serve_modules(&memory, &stopping);
-                }
-                Err(error) => {
-                    // Nobody hears it when the guest has ended already.
-                    let _ = sender.send(Ending::Unprofilable(error));
-                    doorbell.ring_anyway();
+            .spawn(move || {
+                kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Introspection);
+                match GuestKnowledge::from_image(&image) {
+                    Ok(learned) => {
+                        drop(image);
+                        knowledge.complete(learned);
+                        knowledge.serve_modules(&memory, &stopping);
+                    }
+                    Err(error) => {
+                        // Nobody hears it when the guest has ended already.
+                        let _ = sender.send(Ending::Unprofilable(error));
+                        doorbell.ring_anyway();
+                    }
                 }
             })?;
         Ok(())

@@ -102,7 +102,7 @@ impl VirtioParts for VsockParts {
             turned_away: LogLimit::default(),
             record: self.monitor.0,
         };
-        let thread = DeviceThread::start("vsock", move |ending| {
+        let thread = DeviceThread::start("vsock", kvmprof_sandbox::Thread::Vsock, move |ending| {
             if let Err(error) = server.run(ending) {
                 log::error!("The socket device isn't served any more: {error}");
             }

@@ -18,6 +18,7 @@ use vm_memory::{Bytes, GuestAddress};
 use super::clock::ClockOptions;
 use super::exit::{machine_error, start_error, status_of_guest};
 use super::recordings::{CommandError, refuse_recording};
+use super::sandbox::SandboxOptions;
 use super::thread_panics;
 use kvmprof_vmm::clock::DEFAULT_HZ;
 use kvmprof_vmm::machine::{GuestMemory, KernelSource, MachineConfig, MemoryOptions, open_kvm};
@@ -46,6 +47,8 @@ pub struct DemoArguments {
     cpus: u16,
     #[command(flatten)]
     clock: ClockOptions,
+    #[command(flatten)]
+    sandbox: SandboxOptions,
     /// Print one JSON object instead of the table, and draw a flame graph only if --flamegraph names it
     #[arg(long)]
     json: bool,
@@ -76,6 +79,7 @@ struct Findings {
 impl Command for DemoArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         self.clock.check()?;
+        self.sandbox.start(&[])?;
         open_kvm().map_err(machine_error)?;
         block_signals().context("Cannot block signals")?;
         thread_panics::end_program();

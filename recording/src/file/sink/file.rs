@@ -20,6 +20,8 @@ pub struct FileOptions {
     pub limit: Option<u64>,
     /// Learns why the file isn't whole, if it can't be written.
     pub failure: RecordingFailure,
+    /// What the thread that writes calls first.
+    pub begin: Option<fn()>,
 }
 
 /// Why a recording's file isn't whole; for those who have waited for the recording's end.
@@ -65,6 +67,7 @@ impl FileSink {
         file.flush()?;
         let progress = Arc::new(Progress::default());
         let (queue, parts) = channel();
+        let begin = options.begin;
         let mut writer = Writer {
             file,
             path: path.to_owned(),
@@ -73,9 +76,12 @@ impl FileSink {
             account: Account::default(),
             options,
         };
-        let thread = Builder::new()
-            .name("recorder".into())
-            .spawn(move || writer.run(&parts))?;
+        let thread = Builder::new().name("recorder".into()).spawn(move || {
+            if let Some(begin) = begin {
+                begin();
+            }
+            writer.run(&parts);
+        })?;
         Ok(Self {
             queue: Some(queue),
             handed_over: 0,

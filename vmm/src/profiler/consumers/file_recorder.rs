@@ -8,6 +8,7 @@ use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::file::{Encoder, FileOptions, FileSink, RecordingInfo};
 use kvmprof_recording::status::{ConsumerStatus, RecorderStatus};
 use kvmprof_recording::{SamplingEvent, StackParts, Ticks};
+use kvmprof_sandbox::{Thread, enter};
 
 use super::recording::add_symbols;
 use super::{ClockNeeds, Consumer};
@@ -52,8 +53,13 @@ impl FileRecorder {
     /// # Errors
     /// The file can't be made or written to, or there is no thread that writes it.
     pub fn create(plan: RecordPlan, info: &RecordingInfo) -> io::Result<Self> {
+        let options = FileOptions {
+            begin: Some(|| enter(Thread::Recorder)),
+            ..plan.file.clone()
+        };
+        let sink = FileSink::create(&plan.path, info, options)?;
         Ok(Self {
-            encoder: Encoder::new(FileSink::create(&plan.path, info, plan.file.clone())?, &[]),
+            encoder: Encoder::new(sink, &[]),
             source: plan.source(info.hz),
             plan,
         })

@@ -1,0 +1,93 @@
+//! Which system calls each kind of thread may make, by seccomp(2).
+//!
+//! A filter holds for one thread, and those that it starts. The threads here start none, so that each has only its own. As they share
+//! their memory, a fault in one can make another act; the calls that all filters together allow are the bound then. None allows
+//! to execute a program, to make code executable, to trace, or to make a process or a namespace.
+
+mod allowed;
+mod apply;
+mod calls;
+mod report;
+mod tables;
+mod watch;
+
+use std::cell::Cell;
+use std::io;
+use std::sync::OnceLock;
+
+pub use apply::FilterError;
+pub use calls::name as call_name;
+pub use report::STATUS;
+pub use tables::Thread;
+
+use crate::state::{self, Part};
+use crate::{Mode, capabilities};
+
+/// What [`prepare`] has decided.
+static PREPARED: OnceLock<Prepared> = OnceLock::new();
+
+struct Prepared {
+    /// Calls that aren't allowed are reported, and made.
+    watch: Option<watch::Watch>,
+}
+
+thread_local! {
+    /// Whether this thread has its filter.
+    static ENTERED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Has [`enter`] give filters to threads from now on. `before_report` is called in a signal handler before a thread's forbidden call is
+/// reported: it may only do what signal handlers may (signal-safety(7)), with system calls that all filters allow.
+///
+/// # Errors
+/// The host's kernel has no filters, or none that can be watched for [`Mode::Log`].
+pub fn prepare(mode: Mode, before_report: fn()) -> io::Result<()> {
+    let watch = match mode {
+        Mode::Off => return Ok(()),
+        Mode::On => {
+            report::install(before_report)?;
+            None
+        }
+        Mode::Log => Some(watch::Watch::start()?),
+    };
+    apply::probe()?;
+    if PREPARED.set(Prepared { watch }).is_ok() {
+        state::note(Part::SystemCalls, mode.name());
+    }
+    Ok(())
+}
+
+/// Whether threads get filters.
+pub fn is_prepared() -> bool {
+    PREPARED.get().is_some()
+}
+
+/// Whether this thread has its filter.
+pub fn is_contained() -> bool {
+    ENTERED.get()
+}
+
+/// Gives this thread the filter of its kind, and takes the rights of a superuser that it doesn't need, for good. Does nothing without [`prepare`], or a second time.
+///
+/// The system refuses a filter only to who may not have one; [`prepare`] has seen to that. Should it do so after all, the process ends:
+/// a thread that was to be contained isn't left alone.
+pub fn enter(thread: Thread) {
+    let Some(prepared) = PREPARED.get() else {
+        return;
+    };
+    if ENTERED.replace(true) {
+        return;
+    }
+    report::remember_name();
+    let filter = || match &prepared.watch {
+        None => apply::apply(thread),
+        Some(watch) => apply::apply_watched(thread).and_then(|listener| watch.add(listener)),
+    };
+    let applied = capabilities::keep(thread)
+        .map_err(FilterError::from)
+        .and_then(|()| filter());
+    if let Err(error) = applied {
+        log::error!("The thread {thread:?} can't be contained: {error}. Try --sandbox off");
+        std::process::abort();
+    }
+}

@@ -1,0 +1,20 @@
+//! What contains kvmprof on the host, should a guest or a client find a fault in it.
+//!
+//! A program that runs a guest sets it up in this order, each part where the host's kernel has it:
+//!
+//! 1. [`process::give_up`]: no new privileges, no inherited files, limits.
+//! 2. [`paths::restrict`]: files and connections, by Landlock.
+//! 3. [`filters::prepare`], and then [`filters::enter`] on each thread: which system calls it may make, by seccomp.
+//!
+//! Without [`filters::prepare`] nothing happens to a thread: programs that only read or test are not contained.
+//! What is on is told by [`state`].
+
+mod capabilities;
+pub mod filters;
+mod mode;
+pub mod paths;
+pub mod process;
+pub mod state;
+
+pub use filters::{Thread, enter};
+pub use mode::Mode;

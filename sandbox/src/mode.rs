@@ -1,0 +1,44 @@
+//! Whether kvmprof is contained.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The argument of `--sandbox`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Contained. A system call that isn't allowed ends the process.
+    On,
+    /// System calls that [`Mode::On`] doesn't allow are reported, and made; all else as there.
+    Log,
+    /// Not contained.
+    #[default]
+    Off,
+}
+
+impl Mode {
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Log => "log",
+            Self::Off => "off",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        [Self::On, Self::Log, Self::Off]
+            .into_iter()
+            .find(|mode| mode.name() == word)
+            .ok_or_else(|| format!("'{word}' isn't on, log or off"))
+    }
+}

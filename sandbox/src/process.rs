@@ -1,0 +1,88 @@
+//! What a process gives up for good.
+
+use std::ffi::OsString;
+use std::io;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::set_no_new_privs;
+
+use crate::state::{self, Part};
+
+/// The first that isn't standard input, output or error.
+const FIRST: u32 = 3;
+
+/// Gives up what running a guest never needs: privileges of programs that would be executed (`no_new_privs`), core dumps, which would
+/// have the guest's memory, and more open files than the limit is now. Threads that exist already keep the first of these.
+///
+/// # Errors
+/// Which of it the system refuses.
+pub fn give_up() -> io::Result<()> {
+    set_no_new_privs(true)?;
+    state::note(Part::NoNewPrivileges, "on");
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    setrlimit(Resource::Core, none)?;
+    let files = getrlimit(Resource::Nofile);
+    let no_more = Rlimit {
+        maximum: files.current,
+        ..files
+    };
+    setrlimit(Resource::Nofile, no_more)?;
+    Ok(())
+}
+
+/// Closes the files that the process has inherited, but standard input, output and error, and those that `arguments` name as
+/// `/dev/fd/N` or `/proc/self/fd/N`. To be called before it has opened any.
+///
+/// # Errors
+/// The host's kernel doesn't know close_range(2), as before 5.9.
+pub fn close_inherited(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
+    let mut kept: Vec<u32> = arguments
+        .flat_map(|it| named(&it.to_string_lossy()))
+        .collect();
+    kept.sort_unstable();
+    let mut first = FIRST;
+    for file in kept.into_iter().chain([u32::MAX]) {
+        if first < file {
+            close(first, file - 1)?;
+        }
+        first = first.max(file.saturating_add(1));
+    }
+    Ok(())
+}
+
+/// The inherited files that an argument names, which may have them behind other words, as `file:/dev/fd/3`.
+fn named(argument: &str) -> Vec<u32> {
+    let places = ["/dev/fd/", "/proc/self/fd/"];
+    let behind = places
+        .iter()
+        .flat_map(|place| argument.split(place).skip(1));
+    let number = |text: &str| {
+        let end = text.find(|it: char| !it.is_ascii_digit());
+        text.get(..end.unwrap_or(text.len()))?.parse().ok()
+    };
+    behind.filter_map(number).collect()
+}
+
+fn close(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: nothing in this process owns one of these files.
+    match unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_named_as_shells_do() {
+        assert_eq!(named("/dev/fd/63"), [63]);
+        assert_eq!(named("file:/proc/self/fd/12,x=/dev/fd/4"), [4, 12]);
+        assert_eq!(named("/dev/fd/x"), [0; 0]);
+        assert_eq!(named("/dev/kvm"), [0; 0]);
+    }
+}

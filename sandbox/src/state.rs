@@ -1,0 +1,60 @@
+//! What is on in this process, for `kvmprof status`.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+/// The parts of the sandbox, by the names that the status has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// `no_new_privs`.
+    NoNewPrivileges,
+    /// Landlock.
+    Paths,
+    /// seccomp.
+    SystemCalls,
+    /// Capabilities of the superuser.
+    Capabilities,
+}
+
+impl Part {
+    /// All of them.
+    pub const ALL: [Self; 4] = [
+        Self::NoNewPrivileges,
+        Self::Paths,
+        Self::SystemCalls,
+        Self::Capabilities,
+    ];
+
+    /// In the status.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NoNewPrivileges => "no new privileges",
+            Self::Paths => "landlock",
+            Self::SystemCalls => "seccomp",
+            Self::Capabilities => "capabilities",
+        }
+    }
+}
+
+static PARTS: Mutex<BTreeMap<Part, String>> = Mutex::new(BTreeMap::new());
+
+/// Notes how far `part` is on, in a few words.
+pub(crate) fn note(part: Part, how: impl Into<String>) {
+    let mut parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
+    parts.insert(part, how.into());
+}
+
+/// How far each part is on, in a few words; `off` for those that aren't.
+pub fn state() -> Vec<(Part, String)> {
+    let parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let how = |part: Part| {
+        parts
+            .get(&part)
+            .cloned()
+            .unwrap_or_else(|| "off".to_owned())
+    };
+    Part::ALL
+        .into_iter()
+        .map(|part| (part, how(part)))
+        .collect()
+}

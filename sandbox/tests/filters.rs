@@ -1,0 +1,188 @@
+//! Each kind of thread, taken over: what a fault in it could be used for is tried from inside its filter, in a process of its own.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use std::env;
+use std::process::{Command, Output};
+use std::ptr;
+use std::thread;
+
+use kvmprof_sandbox::filters::{STATUS, call_name, prepare};
+use kvmprof_sandbox::{Mode, Thread, enter};
+
+/// Names the kind of thread and the attempt, in a process that makes it.
+const CHILD: &str = "KVMPROF_TEST_ATTEMPT";
+
+/// What is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attempt {
+    /// Nothing: a thread does its work and ends.
+    Nothing,
+    OpenToWrite,
+    Execute,
+    InternetSocket,
+    Trace,
+    ReadOthers,
+    MapCode,
+    MakeCode,
+    Fork,
+    Thread,
+    Namespace,
+    Mount,
+    Module,
+    Handler,
+    Filter,
+    KernelCode,
+    NewMachine,
+    NewMemory,
+    InjectInput,
+    Kill,
+}
+
+impl Attempt {
+    const ALL: [Self; 20] = [
+        Self::Nothing,
+        Self::OpenToWrite,
+        Self::Execute,
+        Self::InternetSocket,
+        Self::Trace,
+        Self::ReadOthers,
+        Self::MapCode,
+        Self::MakeCode,
+        Self::Fork,
+        Self::Thread,
+        Self::Namespace,
+        Self::Mount,
+        Self::Module,
+        Self::Handler,
+        Self::Filter,
+        Self::KernelCode,
+        Self::NewMachine,
+        Self::NewMemory,
+        Self::InjectInput,
+        Self::Kill,
+    ];
+
+    fn call(self) -> i64 {
+        match self {
+            Self::Nothing => libc::SYS_getpid,
+            Self::OpenToWrite => libc::SYS_openat,
+            Self::Execute => libc::SYS_execve,
+            Self::InternetSocket => libc::SYS_socket,
+            Self::Trace => libc::SYS_ptrace,
+            Self::ReadOthers => libc::SYS_process_vm_readv,
+            Self::MapCode => libc::SYS_mmap,
+            Self::MakeCode => libc::SYS_mprotect,
+            Self::Fork => libc::SYS_fork,
+            Self::Thread => libc::SYS_clone3,
+            Self::Namespace => libc::SYS_unshare,
+            Self::Mount => libc::SYS_mount,
+            Self::Module => libc::SYS_init_module,
+            Self::Handler => libc::SYS_rt_sigaction,
+            Self::Filter => libc::SYS_seccomp,
+            Self::KernelCode => libc::SYS_kexec_load,
+            Self::NewMachine | Self::NewMemory | Self::InjectInput => libc::SYS_ioctl,
+            Self::Kill => libc::SYS_kill,
+        }
+    }
+
+    /// The numbers of a call that would do harm if it were let through.
+    fn arguments(self) -> [u64; 4] {
+        let path = c"/tmp/kvmprof-test-escaped".as_ptr() as u64;
+        match self {
+            Self::OpenToWrite => {
+                let flags = (libc::O_WRONLY | libc::O_CREAT) as u64;
+                [libc::AT_FDCWD as u64, path, flags, 0o600]
+            }
+            Self::Execute => [c"/bin/true".as_ptr() as u64, 0, 0, 0],
+            Self::InternetSocket => [libc::AF_INET as u64, libc::SOCK_STREAM as u64, 0, 0],
+            Self::MapCode => [
+                0,
+                4096,
+                (libc::PROT_READ | libc::PROT_EXEC) as u64,
+                (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64,
+            ],
+            Self::MakeCode => [0x1000, 4096, (libc::PROT_WRITE | libc::PROT_EXEC) as u64, 0],
+            Self::Namespace => [libc::CLONE_NEWUSER as u64, 0, 0, 0],
+            // KVM_CREATE_VM, KVM_SET_USER_MEMORY_REGION, TIOCSTI
+            Self::NewMachine => [0, 0xae01, 0, 0],
+            Self::NewMemory => [0, 0x4020_ae46, 0, 0],
+            Self::InjectInput => [0, libc::TIOCSTI, 0, 0],
+            Self::Kill => [1, libc::SIGKILL as u64, 0, 0],
+            _ => [0; 4],
+        }
+    }
+
+    fn make(self) -> i64 {
+        let [first, second, third, fourth] = self.arguments();
+        // SAFETY: the test fails if a call gets through, and none of these changes memory of this process that is in use.
+        unsafe {
+            libc::syscall(
+                self.call(),
+                first,
+                second,
+                third,
+                fourth,
+                -1_i64,
+                ptr::null::<u8>(),
+            )
+        }
+    }
+
+    /// Kinds of thread that need such a call, but not with all that can be asked by it, or restricted otherwise.
+    fn is_allowed(self, thread: Thread) -> bool {
+        match self {
+            Self::Nothing => true,
+            // Who makes files that a user has named; Landlock restricts where.
+            Self::OpenToWrite => matches!(thread, Thread::Events),
+            _ => false,
+        }
+    }
+}
+
+/// In the process of its own: makes the attempt on a thread of that kind.
+fn act(thread: Thread, attempt: Attempt) {
+    prepare(Mode::On, || {}).unwrap();
+    let acting = thread::Builder::new().name("taken over".into());
+    let acting = acting.spawn(move || {
+        enter(thread);
+        attempt.make()
+    });
+    acting.unwrap().join().unwrap();
+}
+
+fn child(thread: Thread, attempt: Attempt) -> Output {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", "--nocapture", "each_kind_of_thread_is_contained"]);
+    command.env(CHILD, format!("{thread:?} {attempt:?}"));
+    command.output().unwrap()
+}
+
+#[test]
+fn each_kind_of_thread_is_contained() {
+    let pairs = || {
+        let with = |thread: Thread| Attempt::ALL.map(|attempt| (thread, attempt));
+        Thread::ALL.into_iter().flat_map(with)
+    };
+    if let Ok(name) = env::var(CHILD) {
+        let named = |pair: &(Thread, Attempt)| format!("{:?} {:?}", pair.0, pair.1) == name;
+        let (thread, attempt) = pairs().find(named).unwrap();
+        return act(thread, attempt);
+    }
+    for (thread, attempt) in pairs() {
+        if attempt != Attempt::Nothing && attempt.is_allowed(thread) {
+            continue;
+        }
+        let output = child(thread, attempt);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let what = format!("{thread:?}, {attempt:?}: {:?} {said}", output.status);
+        if attempt == Attempt::Nothing {
+            assert!(output.status.success(), "{what}");
+            continue;
+        }
+        assert_eq!(output.status.code(), Some(STATUS), "{what}");
+        let number = attempt.call();
+        let name = call_name(number).unwrap();
+        let message = format!("The thread taken over made the system call {number} ({name}, ");
+        assert!(said.contains(&message), "{what}");
+    }
+}

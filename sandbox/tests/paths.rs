@@ -1,0 +1,90 @@
+//! Which files a process can use once it is restricted, in a process of its own.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use std::env;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+use kvmprof_sandbox::paths::{Restricted, Use, restrict};
+
+/// Names the folder, in the process that is restricted.
+const CHILD: &str = "KVMPROF_TEST_PATHS";
+
+fn refused<T>(result: std::io::Result<T>) -> bool {
+    result.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
+}
+
+/// In the process of its own.
+fn act(folder: &Path) {
+    let path = |name: &str| folder.join(name);
+    let rules = [
+        (path("read"), Use::Read),
+        (path("written"), Use::Write),
+        (path("outputs"), Use::Replace),
+        (path("missing"), Use::Read),
+        ("/proc/self/fd/1".into(), Use::Write),
+    ];
+    let open_before = File::open(path("other")).unwrap();
+    kvmprof_sandbox::process::give_up().unwrap();
+    if restrict(&rules).unwrap() == Restricted::No {
+        println!("This host's kernel has no Landlock");
+        return;
+    }
+    assert_eq!(fs::read(path("read/below")).unwrap(), b"below");
+    assert!(refused(fs::write(path("read/below"), b"")));
+    assert!(refused(fs::write(path("read/new"), b"")));
+    fs::write(path("written"), b"new").unwrap();
+    assert!(refused(fs::remove_file(path("written"))));
+    fs::write(path("outputs/a"), b"a").unwrap();
+    fs::rename(path("outputs/a"), path("outputs/b")).unwrap();
+    fs::remove_file(path("outputs/b")).unwrap();
+    assert!(refused(fs::create_dir(path("outputs/folder"))));
+    assert!(refused(fs::read(path("other"))));
+    assert!(refused(File::open("/etc/passwd")));
+    assert!(refused(fs::read_dir("/")));
+    assert_eq!(open_before.metadata().unwrap().len(), 5);
+    let version = fs::read_to_string("/proc/sys/kernel/osrelease");
+    assert!(refused(version));
+    if linux_has_network_rules() {
+        assert!(refused(TcpListener::bind("127.0.0.1:0")));
+    }
+    println!("restricted");
+}
+
+/// Rules for TCP are newer than those for files.
+fn linux_has_network_rules() -> bool {
+    kvmprof_sandbox::state::state()
+        .iter()
+        .any(|(part, how)| part.name() == "landlock" && how == "on")
+}
+
+#[test]
+fn a_process_uses_what_it_is_given_and_nothing_else() {
+    if let Some(folder) = env::var_os(CHILD) {
+        return act(Path::new(&folder));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["read", "outputs"] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    fs::write(folder.path().join("read/below"), b"below").unwrap();
+    fs::write(folder.path().join("written"), b"old").unwrap();
+    fs::write(folder.path().join("other"), b"other").unwrap();
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args([
+        "--exact",
+        "--nocapture",
+        "a_process_uses_what_it_is_given_and_nothing_else",
+    ]);
+    let output = command.env(CHILD, folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{errors}");
+    assert!(
+        said.contains("restricted") || said.contains("no Landlock"),
+        "{said}{errors}"
+    );
+}

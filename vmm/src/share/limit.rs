@@ -1,0 +1,95 @@
+//! How long a conversation may take. A thread of its own sees to that, which is there before the threads that talk are kept from starting
+//! others (`kvmprof_sandbox`).
+
+use std::io;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::lock::lock;
+
+const TALKING: u8 = 0;
+const DONE: u8 = 1;
+const LATE: u8 = 2;
+
+/// To the thread, once there is one.
+static TALKS: Mutex<Option<Sender<Talk>>> = Mutex::new(None);
+
+/// A conversation that has to be over in time.
+struct Talk {
+    deadline: Instant,
+    stream: UnixStream,
+    state: Arc<AtomicU8>,
+}
+
+/// Does `work`, which uses `stream`. When it takes longer than `limit`, the connection is shut down, by which it fails. Tells
+/// whether that was so. The first call starts the thread.
+pub(super) fn within<T>(
+    limit: Duration,
+    stream: &UnixStream,
+    work: impl FnOnce() -> T,
+) -> io::Result<(T, bool)> {
+    let state = Arc::new(AtomicU8::new(TALKING));
+    let talk = Talk {
+        deadline: Instant::now() + limit,
+        stream: stream.try_clone()?,
+        state: Arc::clone(&state),
+    };
+    // It only ends with the process.
+    sender()?.send(talk).map_err(io::Error::other)?;
+    let result = work();
+    Ok((result, state.swap(DONE, Ordering::SeqCst) == LATE))
+}
+
+fn sender() -> io::Result<Sender<Talk>> {
+    let mut talks = lock(&TALKS);
+    if let Some(sender) = &*talks {
+        return Ok(sender.clone());
+    }
+    let (sender, new) = channel();
+    let builder = thread::Builder::new().name("share limits".into());
+    builder.spawn(move || {
+        kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Share);
+        watch(&new);
+    })?;
+    Ok(talks.insert(sender).clone())
+}
+
+fn watch(new: &Receiver<Talk>) {
+    let mut talks: Vec<Talk> = Vec::new();
+    loop {
+        let next = talks.iter().map(|talk| talk.deadline).min();
+        let came = match next {
+            Some(next) => new.recv_timeout(next.saturating_duration_since(Instant::now())),
+            None => new.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match came {
+            Ok(talk) => talks.push(talk),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        let now = Instant::now();
+        talks.retain(|talk| {
+            let is_over = talk.state.load(Ordering::SeqCst) == DONE;
+            if !is_over && talk.deadline <= now {
+                talk.end();
+            }
+            !is_over && talk.deadline > now
+        });
+    }
+}
+
+impl Talk {
+    /// Ends it if it isn't over.
+    fn end(&self) {
+        let late = (self.state).compare_exchange(TALKING, LATE, Ordering::SeqCst, Ordering::SeqCst);
+        if late.is_ok() {
+            // It may be gone already.
+            let _ = self.stream.shutdown(Shutdown::Both);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Which files a guest's process can need once its devices are open.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kvmprof_sandbox::paths::{self, Restricted, Use};
+
+use super::{VmConfig, VmError};
+use crate::console::Console;
+use crate::machine::{KernelSource, MemoryBacking};
+
+/// Restricts this thread, and those that it starts, to these files. What `/dev/kvm`, disks, networks and sockets are, is open already.
+pub(super) fn restrict_paths(config: &VmConfig) -> Result<(), VmError> {
+    if paths::restrict(&rules(config))? == Restricted::No {
+        log::warn!(
+            "The sandbox lacks restrictions of files (Landlock): this host's kernel has none"
+        );
+    }
+    Ok(())
+}
+
+fn rules(config: &VmConfig) -> Vec<(PathBuf, Use)> {
+    // What the kernel tells of this process and of the host.
+    let mut rules: Vec<(PathBuf, Use)> =
+        vec![("/proc".into(), Use::Read), ("/sys".into(), Use::Read)];
+    if let KernelSource::Path(kernel) = &config.machine.kernel {
+        rules.push((kernel.clone(), Use::Read));
+    }
+    let read = config.machine.initrd.iter().chain(&config.sysroot);
+    rules.extend(read.map(|path| (path.clone(), Use::Read)));
+    if let Console::File(path) = &config.console {
+        rules.push((path.clone(), Use::Write));
+    }
+    if let MemoryBacking::File(path) = &config.machine.memory.backing {
+        rules.push(made(path));
+    }
+    if let Some(record) = &config.record {
+        rules.push(replaced(&record.path));
+    }
+    let sockets = config
+        .socket
+        .iter()
+        .chain(config.vsock.iter().map(|vsock| &vsock.path));
+    rules.extend(sockets.map(|path| (folder(path), Use::Replace)));
+    rules
+}
+
+/// A file that is made if it isn't there.
+fn made(path: &Path) -> (PathBuf, Use) {
+    match path.exists() {
+        true => (path.to_owned(), Use::Write),
+        false => (folder(path), Use::Replace),
+    }
+}
+
+/// A file whose place another one takes, unless it is a device or a pipe.
+fn replaced(path: &Path) -> (PathBuf, Use) {
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    match fs::metadata(&path) {
+        Ok(found) if !found.is_file() => (path, Use::Write),
+        _ => (folder(&path), Use::Replace),
+    }
+}
+
+fn folder(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder.to_owned(),
+        _ => ".".into(),
+    }
+}
