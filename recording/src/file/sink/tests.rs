@@ -153,7 +153,7 @@ fn a_full_disk_leaves_a_file_that_opens_and_a_ledger_that_balances() {
 }
 
 fn client_encoder() -> Encoder<ClientSink> {
-    Encoder::new(ClientSink::new(&RecordingInfo::default(), || {}), &[])
+    Encoder::new(ClientSink::new(&RecordingInfo::default()), &[])
 }
 
 /// All that a client can read now.
