@@ -40,10 +40,15 @@ pub struct Clock {
     pub jitter: bool,
 }
 
-/// Gives the threads of guests in this process their filters: what the tests have them do is what is allowed.
+/// Gives the threads of guests in this process their filters, if `KVMPROF_TESTS_SANDBOX` says `on` or `log`: what the tests have them do is what has to
+/// be allowed.
 fn contain_threads() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| kvmprof_sandbox::filters::prepare(Mode::On, || {}).unwrap());
+    ONCE.call_once(|| {
+        let mode =
+            std::env::var("KVMPROF_TESTS_SANDBOX").map_or(Mode::Off, |mode| mode.parse().unwrap());
+        kvmprof_sandbox::filters::prepare(mode, || {}).unwrap();
+    });
 }
 
 /// A bare-metal guest, run by this process.
