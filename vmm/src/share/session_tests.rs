@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::thread;
 
 use vmm_sys_util::eventfd::EFD_NONBLOCK;
 
