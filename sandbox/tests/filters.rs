@@ -91,7 +91,7 @@ impl Attempt {
         match self {
             Self::OpenToWrite => {
                 let flags = (libc::O_WRONLY | libc::O_CREAT) as u64;
-                [i64::from(libc::AT_FDCWD).cast_unsigned(), path, flags, 0o600]
+                [0, path, flags, 0o600]
             }
             Self::Execute => [c"/bin/true".as_ptr() as u64, 0, 0, 0],
             Self::InternetSocket => [libc::AF_INET as u64, libc::SOCK_STREAM as u64, 0, 0],
