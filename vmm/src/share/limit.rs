@@ -6,7 +6,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,8 @@ static TALKS: Mutex<Option<Sender<Talk>>> = Mutex::new(None);
 /// A conversation that has to be over in time.
 struct Talk {
     deadline: Instant,
-    stream: UnixStream,
+    /// Nothing once it is over: the connection has to end when its owner drops it.
+    stream: Weak<UnixStream>,
     state: Arc<AtomicU8>,
 }
 
@@ -34,14 +35,16 @@ pub(super) fn within<T>(
     work: impl FnOnce() -> T,
 ) -> io::Result<(T, bool)> {
     let state = Arc::new(AtomicU8::new(TALKING));
+    let own = Arc::new(stream.try_clone()?);
     let talk = Talk {
         deadline: Instant::now() + limit,
-        stream: stream.try_clone()?,
+        stream: Arc::downgrade(&own),
         state: Arc::clone(&state),
     };
     // It only ends with the process.
     sender()?.send(talk).map_err(io::Error::other)?;
     let result = work();
+    drop(own);
     Ok((result, state.swap(DONE, Ordering::SeqCst) == LATE))
 }
 
@@ -87,9 +90,11 @@ impl Talk {
     /// Ends it if it isn't over.
     fn end(&self) {
         let late = (self.state).compare_exchange(TALKING, LATE, Ordering::SeqCst, Ordering::SeqCst);
-        if late.is_ok() {
+        if late.is_ok()
+            && let Some(stream) = self.stream.upgrade()
+        {
             // It may be gone already.
-            let _ = self.stream.shutdown(Shutdown::Both);
+            let _ = stream.shutdown(Shutdown::Both);
         }
     }
 }
