@@ -55,6 +55,7 @@ start root --kernel /lab/vmlinuz-6.1 --memory "$(cat /lab/memory)" --cpus 2 --ji
         mount
         touch /new && rm /bin/tty && echo "changed"
         calls & calls=$!
+        until [ "$(cat /proc/$calls/comm)" = calls ]; do :; done
         cat /bin/calls >/dev/null
         echo "calls runs"
         read -r word

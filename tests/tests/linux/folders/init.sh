@@ -16,7 +16,8 @@ for change in "touch /ro/new" "rm /ro/file" "chmod 777 /ro/file"; do
     $change 2>/dev/null || echo "refused: $change"
 done
 /rw/calls & calls=$!
-# The kernel keeps what is read, until the file is opened once more.
+# The kernel keeps what is read, until the file is opened once more: not before the program has been executed.
+until [ "$(cat /proc/$calls/comm)" = calls ]; do usleep 20000; done
 cat /rw/calls >/dev/null
 echo "calls runs"
 read -r _
