@@ -14,12 +14,6 @@ while read -r word; do
         wait
         echo halted
         ;;
-    kernel)
-        kill $one $two $sometimes $dd
-        dd if=/dev/zero of=/dev/null bs=4k 2>/dev/null & dd=$!
-        echo "pid dd $dd"
-        echo kernel only
-        ;;
     again) reboot -f ;;
     over) poweroff -f ;;
     esac
