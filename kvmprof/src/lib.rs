@@ -1,3 +1,5 @@
 //! The program `kvmprof`: its command line.
 
+mod child;
 pub mod commands;
+mod jail;

@@ -4,12 +4,16 @@
 //! that no cache helps, neither the processor's nor the resolver's: real recordings have fewer different addresses. The
 //! second pass looks up the same addresses again.
 
+#[path = "../tests/shared/random.rs"]
+mod random;
+
 use std::fmt::Write;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use kvmprof_recording::file::Contents;
 use kvmprof_report::symbolize::{Asked, MappingSet, Resolver, Symbols};
+use random::Random;
 
 /// Number of addresses.
 const ADDRESSES: usize = 1_000_000;
@@ -23,18 +27,6 @@ const MODULES: u64 = 100;
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
 const MODULE_SPACE: u64 = 0xffff_ffff_c000_0000;
 const LENGTH: u64 = 144;
-
-/// Marsaglia's xorshift64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
 
 fn main() {
     // cargo test runs benches too, to see that they start.

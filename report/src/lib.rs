@@ -13,6 +13,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod boot;
 pub mod diff;
 pub mod export;
 pub mod graph;

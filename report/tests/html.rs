@@ -9,15 +9,16 @@ use std::path::Path;
 
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::Recording;
-use kvmprof_report::html::{Timeline, page};
-use kvmprof_report::profile::Profile;
+use kvmprof_report::html::page_of;
 use shared::{Written, ordinary};
 
-fn page_of(path: &Path, pids: &[i32]) -> String {
-    let profile = Profile::from_file(path, pids).unwrap();
-    let recording = Recording::open(path).unwrap();
-    let timeline = Timeline::new(&recording, &profile).unwrap();
-    page(&profile, &timeline, "A test")
+fn page(path: &Path, pids: &[i32]) -> String {
+    page_of(&Recording::open(path).unwrap(), pids, "A test").unwrap()
+}
+
+/// The data of its script.
+fn data_of(page: &str) -> serde_json::Value {
+    serde_json::from_str(between(page, "id=data>", "</script>")).unwrap()
 }
 
 fn between<'a>(page: &'a str, begin: &str, end: &str) -> &'a str {
@@ -27,8 +28,7 @@ fn between<'a>(page: &'a str, begin: &str, end: &str) -> &'a str {
 
 /// The page without style and script.
 fn contents(page: &str) -> String {
-    let body = between(page, "<body>\n", "<script>");
-    body.replace("</div><div class=lane>", "</div>\n<div class=lane>")
+    between(page, "<body>\n", "<script>").replace(",\"", ",\n\"")
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn the_page_is_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     ordinary(&path, 90);
-    let contents = contents(&page_of(&path, &[]));
+    let contents = contents(&page(&path, &[]));
     data::check("page.html", contents.as_bytes());
 }
 
@@ -58,25 +58,23 @@ fn hostile_names_stay_text() {
         written.samples(3, (pid, name), Mode::Kernel, (&kernel, &[0x10]));
     }
     written.write(&path);
-    let page = page_of(&path, &[]);
-    // The frames and the script; no other.
+    let page = page(&path, &[]);
+    // The data and the script; no other.
     assert_eq!(page.matches("<script").count(), 2, "{page}");
     assert_eq!(page.matches("</script").count(), 2);
     assert!(!page.contains("<img") && !page.contains("<!--"));
     assert!(page.chars().all(|c| c == '\n' || !c.is_control()));
     assert!(!page.contains('\u{202e}'));
-    assert!(page.contains("&#60;/td&#62;&#60;script&#62;"), "{page}");
-    let frames = between(&page, "id=frames>", "</script>");
-    let frames: serde_json::Value = serde_json::from_str(frames).unwrap();
-    let names = frames["names"].as_array().unwrap();
-    let has = |name: &str| {
-        names
-            .iter()
-            .any(|found| found.as_str().unwrap().contains(name))
+    let data = data_of(&page);
+    let has = |names: &serde_json::Value, wanted: &str| {
+        let mut names = names.as_array().unwrap().iter();
+        names.any(|name| name.as_str().unwrap().contains(wanted))
     };
+    assert!(has(&data["processes"]["name"], "</td><script>"), "{data}");
+    assert!(has(&data["threads"]["name"], "<!--"), "{data}");
     assert!(
-        has("</td><script>-1") && has("onerror=alert(1)>"),
-        "{names:?}"
+        has(&data["functions"]["name"], "onerror=alert(1)>"),
+        "{data}"
     );
 }
 
@@ -85,7 +83,7 @@ fn nothing_is_loaded() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     ordinary(&path, 90);
-    let page = page_of(&path, &[]);
+    let page = page(&path, &[]);
     for loader in [
         "http:", "https:", "src=", "href=", "url(", "@import", "fetch(",
     ] {
@@ -99,7 +97,7 @@ fn lost_ticks_and_other_processes_have_warnings() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     ordinary(&path, 90);
-    let page = page_of(&path, &[9]);
+    let page = page(&path, &[9]);
     assert!(page.contains("2 of 216 ticks were lost"), "{page}");
     assert!(page.contains("Only some processes are shown, with 30 ticks"));
     assert!(!page.contains("worker"));
@@ -119,9 +117,24 @@ fn the_size_is_bounded() {
         written.samples(1, (pid, b"p"), Mode::User, (&[], &stack));
     }
     written.write(&path);
-    let page = page_of(&path, &[]);
-    assert!(page.len() < 2_000_000, "{} bytes", page.len());
-    assert!(page.contains("The 1000 largest of 3000 processes are shown"));
+    let page = page(&path, &[]);
+    assert!(page.len() < 4_000_000, "{} bytes", page.len());
+}
+
+/// More processes, threads, stacks and times than are told apart: they are counted together, and none is lost.
+#[test]
+fn what_is_beyond_the_maximum_is_counted_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording");
+    let mut written = Written::with_symbols("ffffffff81000000 T f\n");
+    for pid in 1..=30_000 {
+        written.samples(1, (pid, b"p"), Mode::User, (&[], &[0x1000]));
+    }
+    written.write(&path);
+    let data = data_of(&page(&path, &[]));
+    let pids = data["threads"]["pid"].as_array().unwrap();
+    assert_eq!(pids.len(), 20_001);
+    assert_eq!(pids.iter().filter(|pid| pid.is_null()).count(), 1);
 }
 
 #[test]
@@ -129,6 +142,6 @@ fn a_recording_without_samples_has_a_page() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     Written::with_symbols("").write(&path);
-    let page = page_of(&path, &[]);
+    let page = page(&path, &[]);
     assert!(page.contains("There are no samples"), "{page}");
 }

@@ -1,4 +1,4 @@
-//! Opens the page and the flame graph in a browser: its script must draw, without errors.
+//! Opens the page and the flame graph in a browser: their scripts must draw, without errors. page_use.rs uses the page.
 #![expect(clippy::unwrap_used, reason = "tests fail by it")]
 
 #[path = "shared/browser.rs"]
@@ -11,7 +11,7 @@ use browser::Browser;
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::Recording;
 use kvmprof_report::graph::Graph;
-use kvmprof_report::html::{Timeline, page};
+use kvmprof_report::html::page_of;
 use kvmprof_report::profile::{Profile, folded};
 use shared::{Written, ordinary};
 use tempfile::TempDir;
@@ -40,10 +40,8 @@ impl Scene {
 
     /// The page.
     fn page(&self) -> String {
-        let profile = self.profile();
         let recording = Recording::open(&self.recording).unwrap();
-        let timeline = Timeline::new(&recording, &profile).unwrap();
-        page(&profile, &timeline, "A test")
+        page_of(&recording, &[], "A test").unwrap()
     }
 
     /// `document` in a file with this `extension`, as the browser sees it after its scripts have run. A screenshot is
@@ -54,45 +52,6 @@ impl Scene {
         let url = format!("file://{}", path.display());
         Browser::new(self.folder.path()).page(&url, name)
     }
-}
-
-#[test]
-fn the_page_is_drawn() {
-    let scene = Scene::ordinary();
-    let document = scene.open(scene.page().as_bytes(), "html", "page");
-    // Three callees of each process.
-    assert_eq!(
-        document.matches("<div class=\"f k\"").count(),
-        6,
-        "{document}"
-    );
-    assert!(document.contains("title=\"copy_page: 90 ticks, 42.86 % of all, in [kernel]\""));
-    assert!(document.contains("<div id=\"tools\">"));
-    assert!(document.contains("class=\"sorts\""));
-}
-
-/// Sorts the functions by name, zooms into a frame, and searches.
-const USE: &str = "<script>
-const functions = document.querySelectorAll('table.sortable')[1];
-functions.tHead.rows[0].cells[5].click();
-[...document.querySelectorAll('.f')].find((box) => box.title.startsWith('ksys_read: 90 ')).click();
-const search = document.getElementById('search');
-search.value = 'COPY';
-search.dispatchEvent(new Event('input'));
-document.title = functions.tBodies[0].rows[6].cells[5].textContent;
-</script>";
-
-#[test]
-fn the_page_can_be_used() {
-    let scene = Scene::ordinary();
-    let page = scene.page().replace("</body>", &format!("{USE}</body>"));
-    let document = scene.open(page.as_bytes(), "html", "used");
-    assert!(document.contains("<title>ksys_read</title>"), "{document}");
-    assert!(document.contains("found in 100.00 %"));
-    assert_eq!(document.matches(" hit\"").count(), 1);
-    // All callers of ksys_read, and no other process.
-    assert_eq!(document.matches(" above\" title=").count(), 5);
-    assert!(!document.contains("title=\"logger-9"));
 }
 
 #[test]

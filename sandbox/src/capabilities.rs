@@ -6,6 +6,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 
 use crate::Thread;
 use crate::state::{self, Part};
+use crate::user::User;
 
 impl Thread {
     /// What it may need once a guest runs, of what the process has: files that are named on the command line may be other users'.
@@ -35,13 +36,32 @@ impl Thread {
     }
 }
 
-/// Has this thread give up all rights but those of `thread`, for good.
+/// Has this thread give up all rights but those of `thread`, for good. If it is to become another user, that has none but those for
+/// eBPF, where the thread has to load programs.
 ///
 /// # Errors
 /// The system refuses it, which it doesn't for less than there was.
-pub(crate) fn keep(thread: Thread) -> io::Result<()> {
+pub(crate) fn keep(thread: Thread, user: Option<&User>) -> io::Result<()> {
+    let mut rights = thread.rights();
+    if let Some(user) = user {
+        let keeps_rights = thread == Thread::VcpuWithBpf;
+        user.become_for_good(keeps_rights)?;
+        if !keeps_rights {
+            rights = CapabilitySet::empty();
+        }
+    }
+    keep_only(rights)?;
+    state::note(Part::Capabilities, "on");
+    Ok(())
+}
+
+/// Has this thread give up all others, for good.
+///
+/// # Errors
+/// As of [`keep`].
+pub(crate) fn keep_only(rights: CapabilitySet) -> io::Result<()> {
     let has = capabilities(None)?.permitted;
-    let keeps = has & thread.rights();
+    let keeps = has & rights;
     if has != keeps {
         let sets = CapabilitySets {
             effective: keeps,
@@ -50,6 +70,5 @@ pub(crate) fn keep(thread: Thread) -> io::Result<()> {
         };
         set_capabilities(None, sets)?;
     }
-    state::note(Part::Capabilities, "on");
     Ok(())
 }

@@ -6,6 +6,8 @@
 //! 2. [`paths::restrict`]: files and connections, by Landlock.
 //! 3. [`filters::prepare`], and then [`filters::enter`] on each thread: which system calls it may make, by seccomp.
 //!
+//! [`user::choose`] has threads become another user with the last of these.
+//!
 //! Without [`filters::prepare`] nothing happens to a thread: programs that only read or test are not contained.
 //! What is on is told by [`state`].
 
@@ -15,6 +17,7 @@ mod mode;
 pub mod paths;
 pub mod process;
 pub mod state;
+pub mod user;
 
 pub use filters::{Thread, enter};
 pub use mode::Mode;

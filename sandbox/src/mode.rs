@@ -7,11 +7,11 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Contained. A system call that isn't allowed ends the process.
+    #[default]
     On,
     /// System calls that [`Mode::On`] doesn't allow are reported, and made; all else as there.
     Log,
     /// Not contained.
-    #[default]
     Off,
 }
 

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use rustix::thread::set_no_new_privs;
+use rustix::thread::{CapabilitySet, set_no_new_privs};
 
+use crate::capabilities;
 use crate::state::{self, Part};
 
 /// The first that isn't standard input, output or error.
@@ -31,6 +32,15 @@ pub fn give_up() -> io::Result<()> {
     };
     setrlimit(Resource::Nofile, no_more)?;
     Ok(())
+}
+
+/// Gives up, for a process that configures networks and nothing else, all other rights of a superuser, and those of programs.
+///
+/// # Errors
+/// The system refuses it.
+pub fn keep_network_rights() -> io::Result<()> {
+    set_no_new_privs(true)?;
+    capabilities::keep_only(CapabilitySet::NET_ADMIN)
 }
 
 /// Closes the files that the process has inherited, but standard input, output and error, and those that `arguments` name as

@@ -285,7 +285,10 @@ impl Drop for Guest {
 }
 
 /// Writes the kernel of `boot` to a file in `folder`, and returns its path.
-fn write_kernel(boot: Boot, folder: &Path) -> PathBuf {
+///
+/// # Panics
+/// When it can't be written.
+pub fn write_kernel(boot: Boot, folder: &Path) -> PathBuf {
     let path = folder.join(boot.file_name());
     fs::write(&path, boot.image().elf()).unwrap();
     path

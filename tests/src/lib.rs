@@ -31,13 +31,13 @@ pub use accounts::{Accounts, ClockAccount, ledger_of};
 pub use boot::Boot;
 pub use capabilities::{Capability, NOBODY, as_nobody_with, as_root_with, with_seccomp_filter};
 pub use disks::{DiskImage, disk_content, fill_qcow2, make_qcow2, make_raw};
-pub use guest::{Guest, python_client};
+pub use guest::{Guest, python_client, write_kernel};
 pub use machine::{Clock, Machine};
 pub use not_run::not_run;
 pub use pcs::{Pcs, Recorded, errno_of};
 pub use place::{
-    in_lab, is_kernel_clock_for_demo, on_kvm, on_kvm_that_counts, on_kvm_with_gprof,
-    on_kvm_with_python,
+    in_lab, is_kernel_clock_for_demo, on_kvm, on_kvm_that_counts, on_kvm_with_cgroups,
+    on_kvm_with_gprof, on_kvm_with_python,
 };
 pub use pmc::{Pmc, count_of, pmc_call};
 pub use pressure::CpuPressure;

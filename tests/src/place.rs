@@ -2,6 +2,9 @@
 
 use std::any::type_name;
 use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use kvmprof_lab::{Lab, probe_kvm};
@@ -45,6 +48,41 @@ pub fn on_kvm_that_counts<F: FnOnce()>(kinds: &[EventKind], body: F) {
             run_in_lab(&name, Lab::new());
         }
     }
+}
+
+/// As [`on_kvm`], also in the lab where this host's cgroup v2 doesn't have the controllers `names`. `body` gets its top folder.
+///
+/// # Panics
+/// As [`on_kvm`]; also when the lab doesn't have them.
+pub fn on_kvm_with_cgroups<F: FnOnce(&Path)>(names: &[&str], body: F) {
+    let name = test_name(type_name::<F>());
+    if in_lab() {
+        mount_cgroups();
+    }
+    match cgroups(names) {
+        Some(top) => run_test(&name, || body(&top), Lab::new()),
+        None => {
+            assert!(!in_lab(), "{name}: the lab has no such control groups");
+            println!("{name}: in the lab, because this host has no cgroup v2 with {names:?}");
+            run_in_lab(&name, Lab::new());
+        }
+    }
+}
+
+/// Where cgroup v2 is mounted, if it has these controllers (proc(5), `mountinfo`).
+fn cgroups(names: &[&str]) -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let line = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
+    let top = PathBuf::from(line.split(' ').nth(4)?);
+    let has = fs::read_to_string(top.join("cgroup.controllers")).ok()?;
+    let has: Vec<&str> = has.split_whitespace().collect();
+    names.iter().all(|name| has.contains(name)).then_some(top)
+}
+
+fn mount_cgroups() {
+    let mut command = Command::new("mount");
+    command.args(["-t", "cgroup2", "none", "/sys/fs/cgroup"]);
+    assert!(command.status().unwrap().success());
 }
 
 /// Whether the host's kernel can sample guests other than Linux (`--clock kernel`): it can where their privilege level is in

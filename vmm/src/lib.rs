@@ -17,6 +17,7 @@ pub mod clock;
 pub mod console;
 pub mod counters;
 pub mod disk;
+mod helper;
 pub mod host_socket;
 pub mod kernel_capture;
 pub mod kernel_events;

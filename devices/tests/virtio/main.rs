@@ -11,6 +11,7 @@ mod fs;
 mod net;
 mod ports;
 mod properties;
+mod queue;
 mod registers;
 mod vsock;
 mod vsock_bench;

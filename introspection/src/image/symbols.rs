@@ -130,6 +130,12 @@ impl Symbols {
         })
     }
 
+    /// The names that begin with `prefix`, by address.
+    pub fn names_with<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
+        let names = self.symbols.iter().map(|symbol| self.name(symbol));
+        names.filter(move |name| name.starts_with(prefix))
+    }
+
     /// The lowest address above `address` that has a symbol.
     pub fn address_after(&self, address: u64) -> Option<u64> {
         let after = self

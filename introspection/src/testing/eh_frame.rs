@@ -1,5 +1,7 @@
 //! Builds unwind information as compilers do (System V ABI for x86-64, section 6.4).
 
+use crate::UnwindTable;
+
 /// A section to be loaded at `section`, with one entry for each function: its address and its call frame instructions.
 /// Each function has 256 bytes; the common instructions describe functions without frames.
 pub fn eh_frame(section: u64, functions: &[(u64, &[u8])]) -> Vec<u8> {
@@ -29,4 +31,14 @@ pub fn eh_frame(section: u64, functions: &[(u64, &[u8])]) -> Vec<u8> {
     }
     bytes.extend([0; 4]);
     bytes
+}
+
+/// The unwind information of a section like [`eh_frame`]'s, in a file that begins at `base` and has one executable segment,
+/// `length` bytes long, from there on. `None` if it isn't usable.
+pub fn unwind_table(
+    section: &[u8],
+    address: u64,
+    (base, length): (u64, u64),
+) -> Option<UnwindTable> {
+    UnwindTable::new(section, address, base, vec![(0, base, length)])
 }

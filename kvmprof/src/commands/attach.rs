@@ -16,8 +16,8 @@ use kvmprof_vmm::clock::DEFAULT_HZ;
 use kvmprof_vmm::profiler::RecordPlan;
 use kvmprof_vmm::vm::block_signals;
 
+use super::guest::pid_at;
 use super::record_limit::{RecordLimit, whole_recording};
-use super::run::pid_at;
 use super::thread_panics;
 use super::units::parse_stacks;
 

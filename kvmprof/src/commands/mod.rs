@@ -2,11 +2,14 @@
 
 mod attach;
 mod bar;
+mod boot;
+mod browser;
 mod clock;
 mod config;
 mod control;
 mod demo;
 mod exit;
+mod guest;
 mod list;
 mod live_line;
 mod pmc;
@@ -18,6 +21,7 @@ pub mod recordings;
 mod root;
 mod run;
 mod sandbox;
+mod separate_process;
 mod status;
 mod thread_panics;
 mod top;
@@ -27,13 +31,15 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
+use crate::jail::JailArguments;
 use clap::{CommandFactory, Parser, Subcommand};
-use kvmprof_tools::command_line::{self, Program};
+use kvmprof_tools::command_line::{self, Program, usage, usage_error};
 use kvmprof_tools::program::{Setup, Tool};
 use kvmprof_tools::text::visible_lines;
 use profil::{PcsampleArguments, ProfilArguments};
 use recordings::{
     DiffArguments, ExportArguments, FlamegraphArguments, HtmlArguments, ReportArguments,
+    ViewArguments,
 };
 
 /// A profiler that looks at a guest from the hypervisor
@@ -64,6 +70,10 @@ enum Command {
     /// Serves the same socket as kvmprof run, but profil, pmc and control, without the guest's or the VMM's help. Each vCPU's thread
     /// is stopped at each tick by ptrace(2). The guest and its VMM go on when kvmprof ends, however it does.
     Attach(attach::AttachArguments),
+    /// Run a guest as kvmprof run does, in namespaces, a folder and limits of its own and as another user
+    ///
+    /// For guests that are distrusted, and hosts where no other program puts kvmprof into a container.
+    Jail(JailArguments),
     /// Run the embedded guest and compare who used the time with what the guest itself counted
     Demo(demo::DemoArguments),
     /// List the KVM guests of this host, whatever program runs them
@@ -81,7 +91,8 @@ enum Command {
     ///
     /// Any number of recordings can run at once, beside pcs and prf. Ctrl-C ends the recording and closes its file. A file
     /// that was cut off can be read up to that point.
-    Record(record::RecordArguments),
+    Record(Box<record::RecordArguments>),
+    Boot(Box<boot::BootArguments>),
     Pmc(pmc::PmcArguments),
     /// Show live where a running guest spends its time
     ///
@@ -94,6 +105,7 @@ enum Command {
     Export(ExportArguments),
     Flamegraph(FlamegraphArguments),
     Html(HtmlArguments),
+    View(ViewArguments),
     Diff(DiffArguments),
     #[command(flatten)]
     Tool(Tool),
@@ -110,11 +122,13 @@ impl Program for Arguments {
         match &self.command {
             Command::Run(arguments) => arguments.as_ref(),
             Command::Attach(arguments) => arguments,
+            Command::Jail(arguments) => arguments,
             Command::Demo(arguments) => arguments,
             Command::List(arguments) => arguments,
             Command::Status(arguments) => arguments,
             Command::Control(arguments) => arguments,
-            Command::Record(arguments) => arguments,
+            Command::Record(arguments) => arguments.as_ref(),
+            Command::Boot(arguments) => arguments.as_ref(),
             Command::Pmc(arguments) => arguments,
             Command::Top(arguments) => arguments,
             Command::Profil(arguments) => arguments,
@@ -123,10 +137,31 @@ impl Program for Arguments {
             Command::Export(arguments) => arguments,
             Command::Flamegraph(arguments) => arguments,
             Command::Html(arguments) => arguments,
+            Command::View(arguments) => arguments,
             Command::Diff(arguments) => arguments,
             Command::Tool(tool) => tool.chosen(),
             Command::Setup(setup) => setup,
         }
+    }
+}
+
+/// The options of `kvmprof run` in `words`, which begin with `run`, as its own command line has them.
+///
+/// # Errors
+/// Wrong options, or another command.
+pub(crate) fn parse_run(words: &[OsString]) -> anyhow::Result<Box<run::RunArguments>> {
+    let arguments: Vec<OsString> = [OsString::from("kvmprof")]
+        .into_iter()
+        .chain(words.iter().cloned())
+        .collect();
+    let arguments = Arguments::expand(arguments)?;
+    let parsed = Arguments::try_parse_from(&arguments).map_err(|error| {
+        let told = usage_error(&error, &Arguments::command(), &arguments);
+        usage(told.unwrap_or_else(|| "behind -- there has to be run with its options".to_owned()))
+    })?;
+    match parsed.command {
+        Command::Run(arguments) => Ok(arguments),
+        _ => Err(usage("A jail is for kvmprof run: -- run OPTION...")),
     }
 }
 
@@ -135,6 +170,15 @@ pub fn main() -> ExitCode {
     start_log();
     let status = command_line::main::<Arguments>();
     thread_panics::status().map_or(status, ExitCode::from)
+}
+
+/// Takes a command line apart, the program's name first, as [`main`] does, and carries nothing out. Files of `--config` aren't
+/// read.
+///
+/// # Errors
+/// What is wrong with it, or the help that it asks for.
+pub fn check(arguments: &[OsString]) -> Result<(), clap::Error> {
+    command_line::parse::<Arguments>(arguments).map(drop)
 }
 
 /// Sends warnings to standard error; `RUST_LOG` chooses other levels.

@@ -20,11 +20,16 @@ pub struct RecordLimit {
 impl RecordLimit {
     /// How a recording's file is written of which `failure` tells afterwards whether it is whole.
     pub fn file(self, failure: &RecordingFailure) -> FileOptions {
-        FileOptions {
-            limit: self.record_limit,
-            failure: failure.clone(),
-            begin: None,
-        }
+        file_options(self.record_limit, failure)
+    }
+}
+
+/// How a recording's file is written that may have `limit` bytes at most; `failure` tells afterwards whether it is whole.
+pub fn file_options(limit: Option<u64>, failure: &RecordingFailure) -> FileOptions {
+    FileOptions {
+        limit,
+        failure: failure.clone(),
+        begin: None,
     }
 }
 

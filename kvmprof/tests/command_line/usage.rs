@@ -27,7 +27,7 @@ fn wrong_options_end_with_the_status_that_the_help_says() {
         ),
         (
             &["run", "--kernel", "x", "--hz", "0", "--record", "y"],
-            "--record needs a clock",
+            "A recording needs a clock",
         ),
         (&["run", "--kernel", "x", "--hz", "10001"], "1 to 10000"),
         (&["demo", "--jitter", "--clock", "ticker"], "--jitter needs"),
@@ -44,6 +44,16 @@ fn wrong_options_end_with_the_status_that_the_help_says() {
         ),
         (&["record", "-o", "x", "--pid", "dd"], "has to be a number"),
         (&["record", "-o", "x.gz"], "without .gz"),
+        (&["record", "--cpus", "2"], "--kernel"),
+        (&["record", "--until", "x"], "--kernel"),
+        (&["record", "--kernel", "x", "--pid", "1"], "--pid"),
+        (
+            &["record", "--kernel", "x", "--socket", "y"],
+            "give one of them",
+        ),
+        (&["record", "--kernel", "x", "-o", "-"], "in a file"),
+        (&["record", "--kernel", "x", "--until", ""], "empty"),
+        (&["view", "--port", "65536"], "65536"),
         (
             &["record", "-o", "x", "--event", "guest-time"],
             "'guest-time:1ms'",

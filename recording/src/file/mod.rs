@@ -5,6 +5,7 @@
 
 mod block;
 mod budget;
+mod bytes;
 mod encoder;
 mod error;
 mod guest;

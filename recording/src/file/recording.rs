@@ -1,21 +1,18 @@
 //! Recordings in files.
 
 use std::cell::Cell;
-use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use super::block::{Block, HEADER, Kind};
 use super::budget::Budget;
+use super::bytes::Bytes;
 use super::piece::{Piece, Samples};
 use super::reader::Reader;
 use super::{
     Account, Binary, FileError, KernelInfo, ProcessMappings, ReadError, RecordingInfo, ResetInfo,
 };
 use crate::Ticks;
-
-/// Bytes that are taken apart at a time.
-const STEP: usize = 1 << 20;
 
 /// Looks on while a recording is read.
 pub trait Observer {
@@ -33,11 +30,11 @@ impl Observer for Unobserved {
     }
 }
 
-/// A recording in memory, as far as it is whole.
+/// A recording in a file, as far as it is whole. The file is read again by each of its functions.
 #[derive(Debug)]
 pub struct Recording {
     path: PathBuf,
-    bytes: Vec<u8>,
+    bytes: Bytes,
     /// Where reading ends, in bytes: less than there are once it was interrupted.
     end: Cell<usize>,
 }
@@ -78,31 +75,50 @@ impl Recording {
     /// # Errors
     /// The file can't be read, or is no recording of a known format.
     pub fn open(path: &Path) -> Result<Self, FileError> {
-        let bytes = fs::read(path).map_err(|source| FileError::Read {
+        let bytes = Bytes::open(path).map_err(|source| FileError::Read {
             path: path.to_owned(),
             source,
         })?;
         Self::of_bytes(path, bytes)
     }
 
-    fn of_bytes(path: &Path, bytes: Vec<u8>) -> Result<Self, FileError> {
+    /// A recording whose contents are in memory already; messages call it `path`.
+    ///
+    /// # Errors
+    /// It is no recording of a known format.
+    pub fn from_bytes(path: &Path, bytes: Vec<u8>) -> Result<Self, FileError> {
+        Self::of_bytes(path, bytes.into())
+    }
+
+    fn of_bytes(path: &Path, bytes: Bytes) -> Result<Self, FileError> {
+        let recording = Self {
+            path: path.to_owned(),
+            end: Cell::new(bytes.length()),
+            bytes,
+        };
         let mut reader = Reader::default();
-        reader.push(bytes.get(..HEADER).unwrap_or_default());
-        let begin = reader.next_block();
-        begin.map_err(|error| FileError::at(path, error))?;
+        let mut begin = Vec::new();
+        recording.read_bytes(0, &mut begin)?;
+        reader.push(begin.get(..HEADER).unwrap_or_default());
+        let block = reader.next_block();
+        block.map_err(|error| FileError::at(path, error))?;
         if reader.offset() == 0 {
             return Err(FileError::NotARecording(path.to_owned()));
         }
-        Ok(Self {
-            path: path.to_owned(),
-            end: Cell::new(bytes.len()),
-            bytes,
+        Ok(recording)
+    }
+
+    fn read_bytes(&self, begin: usize, into: &mut Vec<u8>) -> Result<(), FileError> {
+        let read = self.bytes.read(begin, into);
+        read.map_err(|source| FileError::Read {
+            path: self.path.clone(),
+            source,
         })
     }
 
     /// Bytes of the file.
     pub fn length(&self) -> usize {
-        self.bytes.len()
+        self.bytes.length()
     }
 
     /// Reads all of it: hands each run of ticks, and the frames of its sample's stack, to `each`.
@@ -152,17 +168,19 @@ impl Recording {
         let mut contents = Contents::default();
         let mut budget = Budget::default();
         let mut has_facts = false;
-        let mut steps = self.bytes.chunks(STEP);
+        let (mut pushed, mut step) = (0, Vec::new());
         while reader.offset() < self.end.get() as u64 {
             let block = match reader.next_block() {
                 Ok(Some(block)) => block,
-                Ok(None) => match steps.next() {
-                    Some(bytes) => {
-                        reader.push(bytes);
-                        continue;
+                Ok(None) => {
+                    self.read_bytes(pushed, &mut step)?;
+                    if step.is_empty() {
+                        break;
                     }
-                    None => break,
-                },
+                    reader.push(&step);
+                    pushed += step.len();
+                    continue;
+                }
                 // All before that is good.
                 Err(ReadError::CutOff { .. }) => break,
                 Err(error) => return Err(FileError::at(&self.path, error)),
@@ -170,14 +188,14 @@ impl Recording {
             has_facts |= block.kind == Some(Kind::Info);
             let taken = contents.take(block, &mut budget, &mut each);
             taken.map_err(|error| FileError::at(&self.path, error))?;
-            let progress = observer.advance(reader.offset(), self.bytes.len() as u64);
+            let progress = observer.advance(reader.offset(), self.bytes.length() as u64);
             if progress.is_break() && has_facts {
                 self.end
                     .set(usize::try_from(reader.offset()).unwrap_or(usize::MAX));
             }
         }
         let done = usize::try_from(reader.offset()).unwrap_or(usize::MAX);
-        let rest = self.bytes.len().saturating_sub(done);
+        let rest = self.bytes.length().saturating_sub(done);
         if done < self.end.get() {
             contents.cut_off = rest;
         } else {
@@ -270,7 +288,7 @@ mod tests {
     }
 
     fn read(bytes: &[u8]) -> Result<Contents, FileError> {
-        Recording::of_bytes(Path::new("test"), bytes.to_vec())?.read(|_, _| {})
+        Recording::of_bytes(Path::new("test"), bytes.to_vec().into())?.read(|_, _| {})
     }
 
     #[test]
@@ -415,7 +433,7 @@ mod tests {
     fn what_was_read_until_an_interrupt_counts() {
         let (bytes, ends) = recording();
         let length = bytes.len();
-        let recording = Recording::of_bytes(Path::new("test"), bytes).unwrap();
+        let recording = Recording::of_bytes(Path::new("test"), bytes.into()).unwrap();
         let impatient = Impatient(Cell::new(3));
         let contents = recording.read_observed(&impatient, |_, _| {}).unwrap();
         assert_eq!(contents.account.samples, 3);
@@ -430,7 +448,7 @@ mod tests {
     #[test]
     fn contents_need_no_samples() {
         let (bytes, _) = recording();
-        let recording = Recording::of_bytes(Path::new("test"), bytes).unwrap();
+        let recording = Recording::of_bytes(Path::new("test"), bytes.into()).unwrap();
         let contents = recording.contents().unwrap();
         assert_eq!(contents.symbols, "ffffffff81000000 T _text\n");
         assert_eq!(contents.account, Account::default());

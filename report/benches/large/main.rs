@@ -1,29 +1,45 @@
-//! Measures `kvmprof report` on a large recording, in time and memory, and `perf report` on an export of the same
-//! samples. Each runs once, as a process of its own, with its default number of threads.
+//! Measures `kvmprof report` and `kvmprof html` on a large recording, in time and memory, and `perf report` on an export of the
+//! same samples. Each runs once, as a process of its own, with its default number of threads.
 //!
 //! `KVMPROF_BENCH_SAMPLES` sets the number of samples, 10 million by default. perf takes several minutes for these, and
-//! its file 2 GB.
+//! its file 2 GB. `KVMPROF_BENCH_PERF=no` leaves perf out.
 
 mod process;
 mod recording;
 
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use kvmprof_recording::file::Recording;
 use kvmprof_report::export::{Format, Source};
+use kvmprof_report::html::page_of;
 use kvmprof_report::profile::{Layout, Look, Profile, SortBy, print as print_report};
 use process::{Taken, measure};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const SAMPLES: &str = "KVMPROF_BENCH_SAMPLES";
+const PERF: &str = "KVMPROF_BENCH_PERF";
 const DEFAULT_SAMPLES: u64 = 10_000_000;
-/// The limits of the report for [`DEFAULT_SAMPLES`], on two cores.
-const ALLOWED: Taken = Taken {
-    time: Duration::from_secs(10),
-    bytes: 1 << 30,
-};
+/// The limits of the report and of the page for [`DEFAULT_SAMPLES`], on two cores.
+const ALLOWED: [(&str, Taken); 2] = [
+    (
+        "kvmprof report",
+        Taken {
+            time: Duration::from_secs(10),
+            bytes: 300_000_000,
+        },
+    ),
+    (
+        "kvmprof html",
+        Taken {
+            time: Duration::from_secs(15),
+            bytes: 300_000_000,
+        },
+    ),
+];
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -31,6 +47,7 @@ fn main() -> Result<()> {
         // cargo test runs benches too, to see that they start.
         ["--test", ..] => Ok(()),
         ["report", recording] => report(Path::new(recording)),
+        ["page", recording] => page(Path::new(recording)),
         ["export", recording, output] => export(Path::new(recording), Path::new(output)),
         _ => compare(),
     }
@@ -46,6 +63,13 @@ fn report(recording: &Path) -> Result<()> {
         look: Look::for_terminal(false),
     };
     print_report(&profile, &layout, &[], &mut std::io::stdout().lock())?;
+    Ok(())
+}
+
+/// Does the work of `kvmprof html`.
+fn page(recording: &Path) -> Result<()> {
+    let page = page_of(&Recording::open(recording)?, &[], "A large recording")?;
+    std::io::stdout().lock().write_all(page.as_bytes())?;
     Ok(())
 }
 
@@ -73,6 +97,16 @@ fn compare() -> Result<()> {
     println!("{:<30} {:>9} {:>10}", "", "time", "most memory");
     let report = measure(kvmprof()?.arg("report").arg(&recorded))?;
     print("kvmprof report", report);
+    let page = measure(kvmprof()?.arg("page").arg(&recorded))?;
+    print("kvmprof html", page);
+    println!(
+        "kvmprof html takes {:.2} times as long and {:.2} times as much memory as kvmprof report",
+        page.time.as_secs_f64() / report.time.as_secs_f64(),
+        page.megabytes() / report.megabytes(),
+    );
+    if std::env::var(PERF).is_ok_and(|word| word == "no") {
+        return check(samples, [report, page]);
+    }
     let data = folder.path().join("perf.data");
     let mut export = kvmprof()?;
     export.arg("export").arg(&recorded).arg(&data);
@@ -85,7 +119,7 @@ fn compare() -> Result<()> {
             perf.megabytes() / report.megabytes(),
         );
     }
-    check(samples, report)
+    check(samples, [report, page])
 }
 
 fn print(name: &str, taken: Taken) {
@@ -122,17 +156,19 @@ fn perf(data: &Path) -> Result<Option<Taken>> {
 }
 
 /// Checks the limits, which grow with the number of samples.
-fn check(samples: u64, report: Taken) -> Result<()> {
+fn check(samples: u64, taken: [Taken; 2]) -> Result<()> {
     if samples > DEFAULT_SAMPLES {
         return Ok(());
     }
-    println!(
-        "allowed for kvmprof report: {:.0} s, {:.0} MB",
-        ALLOWED.time.as_secs_f64(),
-        ALLOWED.megabytes()
-    );
-    if report.time > ALLOWED.time || report.bytes > ALLOWED.bytes {
-        return Err("kvmprof report takes more than it may".into());
+    for ((name, allowed), taken) in ALLOWED.into_iter().zip(taken) {
+        println!(
+            "allowed for {name}: {:.0} s, {:.0} MB",
+            allowed.time.as_secs_f64(),
+            allowed.megabytes()
+        );
+        if taken.time > allowed.time || taken.bytes > allowed.bytes {
+            return Err(format!("{name} takes more than it may").into());
+        }
     }
     Ok(())
 }

@@ -1,6 +1,9 @@
 //! A recording like a busy guest's: the symbols of a distribution kernel, many processes, and repeated stacks, some
 //! more frequent than others.
 
+#[path = "../../tests/shared/random.rs"]
+mod random;
+
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -10,6 +13,7 @@ use kvmprof_recording::file::{Account, Block, Kind, RecordingInfo, SamplesEncode
 use kvmprof_recording::{COMM_LENGTH, Mode, Sample, StackEnd, StackSummary, Ticks};
 
 use super::Result;
+use random::Random;
 
 /// Functions of the kernel, and their bytes.
 const FUNCTIONS: u64 = 100_000;
@@ -20,17 +24,7 @@ const STACKS: u64 = 20_000;
 const VCPUS: u16 = 4;
 const HZ: u32 = 1000;
 
-/// Marsaglia's xorshift64.
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-
     /// Low numbers come more often.
     fn skewed(&mut self, bound: u64) -> u64 {
         let below = self.below(bound) + 1;

@@ -7,6 +7,7 @@ use fxprof_processed_profile::debugid::DebugId;
 use fxprof_processed_profile::{LibraryHandle, LibraryInfo, Profile, Symbol, SymbolTable};
 
 use super::{Frame, Source};
+use crate::symbolize::BuildIds;
 
 /// The base of the kernel's relative addresses: x86-64 kernels have their code and modules above it
 /// (`Documentation/arch/x86/x86_64/mm.rst` of the Linux sources).
@@ -43,6 +44,7 @@ impl Libraries {
             }));
         }
         let mut tables: Vec<_> = tables.into_iter().collect();
+        let builds = BuildIds::new(&sum.contents);
         // The same recording must give the same numbers.
         tables.sort_by(|(left, _), (right, _)| left.cmp(right));
         for ((module, is_kernel), symbols) in tables {
@@ -52,7 +54,7 @@ impl Libraries {
                 path: module.clone(),
                 debug_path: module.clone(),
                 debug_id: DebugId::nil(),
-                code_id: None,
+                code_id: builds.only(&module).map(str::to_owned),
                 arch: None,
                 symbol_table: Some(Arc::new(SymbolTable::new(symbols))),
             });

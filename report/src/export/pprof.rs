@@ -14,7 +14,7 @@ use prost::Message;
 use super::interned::Interned;
 use super::{Event, ExportError, Frame, Source};
 use crate::profile::{Quantity, Stack, Weight};
-use crate::symbolize::{KERNEL, USER};
+use crate::symbolize::{BuildIds, KERNEL, USER};
 
 /// The parts of the messages that are written. Fields have the names and numbers of the format's source.
 mod message {
@@ -144,6 +144,7 @@ type Location = (u64, u64, Vec<(u64, i64)>);
 
 struct Builder<'a> {
     source: &'a Source,
+    builds: BuildIds,
     weight: Weight,
     strings: Interned<String>,
     mappings: Interned<(String, bool)>,
@@ -180,6 +181,7 @@ impl<'a> Builder<'a> {
     fn new(source: &'a Source) -> Result<Self, ExportError> {
         let mut builder = Self {
             source,
+            builds: BuildIds::new(&source.profile().contents),
             weight: source.weight(),
             strings: Interned::new("strings"),
             mappings: Interned::new("modules"),
@@ -303,15 +305,12 @@ impl<'a> Builder<'a> {
         let id = u64::from(number) + 1;
         if is_new {
             let contents = &self.source.profile().contents;
-            let (filename, build_id) = match (is_kernel, module) {
-                (true, KERNEL) => {
-                    let kernel = contents.kernel.as_ref();
-                    let id = kernel.map_or("", |kernel| kernel.build_id.as_str());
-                    (format!("{} (guest kernel)", contents.info.kernel), id)
-                }
-                (_, USER) => ("guest user".to_owned(), ""),
-                _ => (module.to_owned(), ""),
+            let filename = match (is_kernel, module) {
+                (true, KERNEL) => format!("{} (guest kernel)", contents.info.kernel),
+                (_, USER) => "guest user".to_owned(),
+                _ => module.to_owned(),
             };
+            let build_id = self.builds.only(module).unwrap_or_default().to_owned();
             let (memory_start, memory_limit) = if is_kernel {
                 (KERNEL_HALF, u64::MAX)
             } else {
@@ -322,7 +321,7 @@ impl<'a> Builder<'a> {
                 memory_start,
                 memory_limit,
                 filename: self.string(&filename)?,
-                build_id: self.string(build_id)?,
+                build_id: self.string(&build_id)?,
                 // No other tool could add functions.
                 has_functions: true,
                 has_filenames: true,

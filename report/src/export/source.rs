@@ -7,7 +7,8 @@ use kvmprof_recording::{Mode, Sample};
 
 use super::ExportError;
 use crate::profile::{
-    CUT_SHORT, HALTED, HALTED_MODULE, Profile, Selector, Stack, StackFrame, Weight, task_name,
+    CUT_SHORT, HALTED, HALTED_MODULE, Profile, Selector, Stack, StackFrame, StackView, Weight,
+    task_name,
 };
 use crate::symbolize::MappingSet;
 use kvmprof_recording::file::{FileError, Recording};
@@ -61,7 +62,7 @@ impl Event {
             } else {
                 comm
             },
-            stack: Some(Stack::new(sample, frames, mappings)),
+            stack: Some(StackView::new(sample, frames, mappings).to_stack()),
         }
     }
 

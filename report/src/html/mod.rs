@@ -1,12 +1,17 @@
-//! A recording as one self-contained HTML page: timeline, flame graph, tables.
+//! A recording as one self-contained HTML page, in which people filter, search and compare.
 //!
-//! The page's size is bounded for any recording: it has bins instead of samples, the largest frames, the first rows.
+//! The page has the recording's stacks merged by bin of time, process, thread, vCPU and mode; its script computes everything
+//! that it shows from them. Its size is bounded for any recording: there is a maximum number of bins, runners, frames and counts,
+//! and what is beyond them is counted together, in sums that stay exact.
 
-mod flames;
+mod calls;
+mod counts;
+mod data;
+mod facts;
+mod pack;
 mod page;
-mod tables;
+mod runners;
 mod timeline;
-mod timeline_svg;
 
-pub use page::page;
-pub use timeline::{BINS, Bin, Lane, Timeline};
+pub use counts::Counts;
+pub use page::{page, page_of};

@@ -2,70 +2,90 @@
 
 use std::fmt::Write;
 
-use super::flames::Flames;
-use super::timeline::Timeline;
-use super::{tables, timeline_svg};
-use crate::profile::{Profile, folded, modules_by_name};
+use super::counts::Counts;
+use super::{data, facts};
+use crate::profile::{Profile, Selection};
+use crate::symbolize::Resolver;
 use crate::text::escape;
-use kvmprof_recording::file::Account;
+use kvmprof_recording::file::{Account, FileError, Recording, Unobserved};
 
-const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
+/// The views, which the script fills.
+const VIEWS: &str = include_str!("script/views.html");
+
+const STYLES: [&str; 3] = [
+    include_str!("script/base.css"),
+    include_str!("script/views.css"),
+    include_str!("script/palette.css"),
+];
+
+/// The script's files, in the order in which they need each other.
+const SCRIPTS: [&str; 11] = [
+    include_str!("script/data.js"),
+    include_str!("script/state.js"),
+    include_str!("script/sums.js"),
+    include_str!("script/tree.js"),
+    include_str!("script/flames.js"),
+    include_str!("script/details.js"),
+    include_str!("script/views.js"),
+    include_str!("script/timeline.js"),
+    include_str!("script/filters.js"),
+    include_str!("script/tables.js"),
+    include_str!("script/main.js"),
+];
 
 /// The page must not load anything.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                       base-uri 'none'; form-action 'none'";
 
-/// The page that shows `profile`, with `timeline`, under `title`.
-pub fn page(profile: &Profile, timeline: &Timeline, title: &str) -> String {
+/// The page that shows `profile`, with the `counts` of the same ticks, under `title`.
+pub fn page(profile: &Profile, counts: Counts, title: &str) -> String {
     let title = escape(title);
-    let mut out = String::new();
+    let data = data::json(profile, counts);
+    let mut out = String::with_capacity(data.len() + (1 << 18));
     let _ = write!(
         out,
         "<!DOCTYPE html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n\
          <meta http-equiv=Content-Security-Policy content=\"{POLICY}\">\n\
          <meta name=viewport content=\"width=device-width, initial-scale=1\">\n\
          <meta name=color-scheme content=\"light dark\">\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
+         <title>{title}</title>\n<style>\n{}</style>\n</head>\n<body>\n",
+        STYLES.concat()
     );
-    out.push_str(&body(profile, timeline, &title));
-    let flames = Flames::new(&folded(profile))
-        .with_modules(modules_by_name(profile))
-        .json();
+    out.push_str(&body(profile, &title));
     let _ = write!(
         out,
-        "<script type=\"application/json\" id=frames>{flames}</script>\n\
-         <script>\n{SCRIPT}</script>\n</body>\n</html>\n"
+        "<script type=\"application/json\" id=data>{data}</script>\n\
+         <script>\n\"use strict\";\n{}</script>\n</body>\n</html>\n",
+        SCRIPTS.concat()
     );
     out
 }
 
+/// The page of `recording`: all of it, or only the processes `pids` if there are any. Names are the recording's own.
+///
+/// # Errors
+/// As [`Recording::read`].
+pub fn page_of(recording: &Recording, pids: &[i32], title: &str) -> Result<String, FileError> {
+    let resolver = Resolver::from_contents(&recording.contents()?);
+    let selection = Selection::from_pids(pids);
+    let mut counts = Counts::default();
+    let profile = Profile::read_with(recording, selection, resolver, &Unobserved, &mut counts)?;
+    Ok(page(&profile, counts, title))
+}
+
 /// The part of the page that needs no script. `title` is HTML already.
-fn body(profile: &Profile, timeline: &Timeline, title: &str) -> String {
-    let mut out = format!("<h1>{title}</h1>\n");
-    out.push_str(&warnings(profile));
-    let _ = write!(
-        out,
-        "<h2>Timeline</h2>\n{}\
-         <h2>Flame graph</h2>\n\
-         <noscript><p class=note>The flame graph is drawn by a script, which doesn't run here. \
-         The tables below have it all by function.</p></noscript>\n\
-         <div id=tools hidden><button id=reset disabled>Whole graph</button> \
-         <button id=turn>Icicle</button> \
-         <label>Search <input id=search type=search placeholder=\"part of a name\"></label> \
-         <span id=found></span></div>\n\
-         <div id=graph></div>\n<p id=detail class=note></p>\n\
-         <h2>Processes</h2>\n{}\
-         <h2>Functions</h2>\n{}\
-         <div class=columns><div><h2>Recording</h2>\n{}</div>\n\
-         <div><h2>Ticks</h2>\n{}</div></div>\n",
-        timeline_svg::draw(timeline, profile),
-        tables::processes(profile),
-        tables::functions_table(profile),
-        tables::info(profile),
-        tables::account(profile),
-    );
-    out
+fn body(profile: &Profile, title: &str) -> String {
+    format!(
+        "<header><h1>{title}</h1>\n{}</header>\n<main>\n\
+         <noscript><p class=warning>This page is drawn by a script, which doesn't run here. \
+         <code>kvmprof report</code> prints the same numbers.</p></noscript>\n\
+         {VIEWS}\
+         <section class=columns aria-label=\"About the recording\"><div><h2>Recording</h2>\n{}</div>\n\
+         <div><h2>Ticks</h2>\n{}</div></section>\n</main>\n",
+        warnings(profile),
+        facts::info(profile),
+        facts::account(profile),
+    )
 }
 
 /// Warnings that a reader must see first.
@@ -117,7 +137,7 @@ mod tests {
     #[test]
     fn titles_are_text() {
         let profile = Profile::default();
-        let page = page(&profile, &Timeline::default(), "</title><script>x</script>");
+        let page = page(&profile, Counts::default(), "</title><script>x</script>");
         assert!(
             page.contains("<title>&#60;/title&#62;&#60;script"),
             "{page}"

@@ -1,16 +1,19 @@
 //! Sums up recordings.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::rc::Rc;
 
-use kvmprof_recording::{IDLE_PID, Mode, Sample, StackEnd, StackSummary};
+use kvmprof_recording::{IDLE_PID, Sample, StackEnd, StackSummary};
 
 use super::modes::{ModeCounts, sum_modes};
+use super::selection::Spread;
 use super::sums::{Limits, Sums};
-use super::{Selection, Selector};
+use super::{Selection, Selector, StackCounts};
 use crate::symbolize::{Asked, Frame, MappingSet, Resolver};
-use kvmprof_recording::file::{Contents, FileError, Observer, Recording, Unobserved};
+use kvmprof_recording::file::{
+    Contents, FileError, Observer, Recording, RecordingInfo, Unobserved,
+};
 
 /// One process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,27 +54,6 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// The stack of `sample` with `frames`.
-    pub fn new(sample: &Sample, frames: &[u64], mappings: MappingSet) -> Self {
-        Self {
-            summary: sample.stack,
-            frames: if frames.is_empty() {
-                vec![sample.pc]
-            } else {
-                frames.to_vec()
-            },
-            in_user_mode: sample.mode == Mode::User,
-            // Kernel frames don't depend on the process's mappings.
-            mappings: if usize::from(sample.stack.kernel) < frames.len()
-                || sample.mode == Mode::User
-            {
-                mappings
-            } else {
-                MappingSet::default()
-            },
-        }
-    }
-
     /// Whether frames are missing at the outer end.
     pub fn is_cut_short(&self) -> bool {
         let is_missing = |end| {
@@ -104,6 +86,33 @@ pub struct StackFrame {
     pub is_kernel: bool,
 }
 
+/// What was selected of a run of ticks.
+#[derive(Clone, Copy, Debug)]
+pub struct Selected {
+    /// The ticks without a sample, and when they were.
+    pub spread: Spread,
+    /// The sample.
+    pub sample: Option<Sample>,
+    /// The number of its stack in [`Profile::stacks`]; `None` if it is beyond the limits.
+    pub stack: Option<u32>,
+}
+
+/// Gets what was selected while a recording is summed up.
+pub trait Watcher {
+    /// The `selection` of the recording with properties `info` begins.
+    fn begin(&mut self, info: &RecordingInfo, selection: &Selection);
+
+    /// The next run of ticks.
+    fn take(&mut self, selected: &Selected);
+}
+
+/// Needs nothing but the sums.
+impl Watcher for () {
+    fn begin(&mut self, _: &RecordingInfo, _: &Selection) {}
+
+    fn take(&mut self, _: &Selected) {}
+}
+
 /// A recording's sums.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
@@ -118,7 +127,7 @@ pub struct Profile {
     /// Samples by mode of each vCPU.
     pub vcpus: BTreeMap<u16, ModeCounts>,
     /// The number of samples of each process in each stack.
-    pub stacks: HashMap<(i32, Stack), u64>,
+    pub stacks: StackCounts,
     /// Idle ticks without samples.
     pub idle: u64,
 }
@@ -152,13 +161,34 @@ impl Profile {
         resolver: Resolver,
         observer: &dyn Observer,
     ) -> Result<Self, FileError> {
+        Self::read_with(recording, selection, resolver, observer, &mut ())
+    }
+
+    /// The same, while `watcher` gets all that was selected, in the order of the recording.
+    ///
+    /// # Errors
+    /// As [`Recording::read`].
+    pub fn read_with(
+        recording: &Recording,
+        selection: Selection,
+        resolver: Resolver,
+        observer: &dyn Observer,
+        watcher: &mut dyn Watcher,
+    ) -> Result<Self, FileError> {
         let info = recording.contents()?.info;
+        watcher.begin(&info, &selection);
         let mut selector = Selector::new(&info, selection.time);
         let mut sums = Sums::new(Limits::of_recording(recording.length()));
         let mut contents = recording.read_observed(observer, |ticks, frames| {
-            let ticks = selection.only(&selector.select(ticks).0);
+            let spread = selector.spread(ticks);
+            let ticks = selection.only(&spread.selected());
             let mappings = ticks.sample.map(|sample| resolver.mappings_of(&sample));
-            sums.add(&ticks, frames, mappings.unwrap_or_default());
+            let stack = sums.add(&ticks, frames, mappings.unwrap_or_default());
+            watcher.take(&Selected {
+                spread: spread.only(&selection),
+                sample: ticks.sample,
+                stack,
+            });
         })?;
         contents.account = selector.account();
         Ok(sums.into_profile(contents, Rc::new(resolver), selection))
@@ -249,7 +279,7 @@ impl Stack {
 /// A profile to test with: pids 7 and 8, idle time, a stack in the kernel that leads to the user.
 #[cfg(test)]
 pub(super) mod testing {
-    use kvmprof_recording::{COMM_LENGTH, Ticks};
+    use kvmprof_recording::{COMM_LENGTH, Mode, Ticks};
 
     use super::*;
 

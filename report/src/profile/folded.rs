@@ -1,15 +1,16 @@
 //! Folded stacks: one line for each different stack, with the frames from the outermost in, `;` between them, and the
 //! number of samples (<https://github.com/brendangregg/FlameGraph>).
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use super::functions::HALTED;
 use super::{Profile, StackFrame};
 
 /// Suffixes of frames that flame graph programs know: kernel functions, functions that a program generated at run time,
 /// inlined functions.
-pub const MARKS: [&str; 3] = ["_[k]", "_[j]", "_[i]"];
+const MARKS: [&str; 3] = ["_[k]", "_[j]", "_[i]"];
+/// The suffix of kernel functions.
+pub const KERNEL_MARK: &str = MARKS[0];
 /// Stands for the missing outermost frames of a stack.
 pub const CUT_SHORT: &str = "[cut short]";
 
@@ -44,26 +45,6 @@ fn root(profile: &Profile, pid: i32) -> String {
         Some(name) if !name.is_empty() => format!("{}-{pid}", plain(name)),
         _ => format!("pid-{pid}"),
     }
-}
-
-/// The module of each frame by its name in folded stacks; none for names that occur in several modules.
-pub fn modules_by_name(profile: &Profile) -> HashMap<String, Arc<str>> {
-    let mut modules: HashMap<String, Option<Arc<str>>> = HashMap::new();
-    for (pid, stack) in profile.stacks.keys() {
-        for frame in profile.frames(*pid, stack) {
-            let module = &frame.frame.module;
-            let known = modules
-                .entry(name(&frame))
-                .or_insert_with(|| Some(Arc::clone(module)));
-            if known.as_ref().is_some_and(|known| known != module) {
-                *known = None;
-            }
-        }
-    }
-    let modules = modules.into_iter();
-    modules
-        .filter_map(|(name, module)| Some((name, module?)))
-        .collect()
 }
 
 fn name(frame: &StackFrame) -> String {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use kvmprof_recording::{IDLE_PID, Ticks};
+use kvmprof_recording::{IDLE_PID, Sample, Ticks};
 
 use kvmprof_recording::file::{Account, RecordingInfo};
 
@@ -126,9 +126,9 @@ impl Selector {
         self.account
     }
 
-    /// The selected part of `ticks`, and the time of its first tick. Ticks without a sample are spread evenly between
-    /// samples, and each kind of them in the same proportion.
-    pub fn select(&mut self, ticks: &Ticks) -> (Ticks, u64) {
+    /// Where `ticks`, the next ones of their vCPU, lie in time, and which part of them is selected. Ticks without a sample are
+    /// spread evenly between samples, and each kind of them in the same proportion.
+    pub fn spread(&mut self, ticks: &Ticks) -> Spread {
         let last = *self.last.entry(ticks.vcpu).or_insert(self.began);
         let first = last.saturating_add(self.period);
         let missed = missed(ticks);
@@ -137,32 +137,119 @@ impl Selector {
             None => last.saturating_add(missed.saturating_mul(self.period)),
         };
         self.last.insert(ticks.vcpu, until);
-        // The clock isn't exact: no tick before a sample may get a later time than the sample.
-        let first = first.min(until);
-        if self.begin == 0 && self.end == u64::MAX {
-            self.account.enter(ticks);
-            return (*ticks, first);
+        let mut spread = Spread {
+            ticks: *ticks,
+            // The clock isn't exact: no tick before a sample may get a later time than the sample.
+            first: first.min(until),
+            until,
+            period: self.period,
+            missed,
+            begin: 0,
+            end: missed,
+        };
+        if self.begin != 0 || self.end != u64::MAX {
+            (spread.begin, spread.end) = (spread.before(self.begin), spread.before(self.end));
+            let is_selected = |sample: &Sample| (self.begin..self.end).contains(&sample.time);
+            spread.ticks.sample = ticks.sample.filter(is_selected);
         }
-        let before = |time: u64| {
-            let ticks = time.saturating_sub(first).div_ceil(self.period);
-            ticks.min(missed)
-        };
-        let (skipped, taken) = (before(self.begin), before(self.end));
-        let part = |count: u64| portion(count, taken, missed) - portion(count, skipped, missed);
-        let sample = ticks
-            .sample
-            .filter(|sample| (self.begin..self.end).contains(&sample.time));
-        let selected = Ticks {
-            vcpu: ticks.vcpu,
-            idle: part(ticks.idle),
-            stolen: part(ticks.stolen),
-            lost: part(ticks.lost),
-            ungathered: part(ticks.ungathered),
+        self.account.enter(&spread.selected());
+        spread
+    }
+
+    /// The selected part of `ticks`, and the time of its first tick, as [`Self::spread`] has them.
+    pub fn select(&mut self, ticks: &Ticks) -> (Ticks, u64) {
+        let spread = self.spread(ticks);
+        let begin = spread.begin.saturating_mul(spread.period);
+        let begin = spread.first.saturating_add(begin).min(spread.until);
+        (spread.selected(), begin)
+    }
+}
+
+/// A run of ticks in time: those without a sample at even distances, then at most one with a sample.
+#[derive(Clone, Copy, Debug)]
+pub struct Spread {
+    ticks: Ticks,
+    /// The times of the first and of the last one, in ns of CLOCK_MONOTONIC.
+    first: u64,
+    until: u64,
+    /// Between two ticks, in ns.
+    period: u64,
+    /// How many have no sample, of all kinds.
+    missed: u64,
+    /// Which of these are selected, by their numbers.
+    begin: u64,
+    end: u64,
+}
+
+impl Spread {
+    /// All that is selected.
+    pub fn selected(&self) -> Ticks {
+        self.part(self.begin, self.end, self.ticks.sample)
+    }
+
+    /// The same without idle ticks and samples that `selection` doesn't want.
+    pub fn only(self, selection: &Selection) -> Self {
+        Self {
+            ticks: selection.only(&self.ticks),
+            ..self
+        }
+    }
+
+    /// The time of the last selected tick, in ns of CLOCK_MONOTONIC; 0 if none is.
+    pub fn until(&self) -> u64 {
+        let missed = (self.begin < self.end).then(|| self.time(self.end - 1));
+        let sample = self.ticks.sample.map(|sample| sample.time);
+        missed.max(sample).unwrap_or(0)
+    }
+
+    /// The time of a tick without a sample.
+    fn time(&self, number: u64) -> u64 {
+        self.first
+            .saturating_add(number.saturating_mul(self.period))
+    }
+
+    /// Shares the selected ticks without a sample over bins of time: `bin_of` gives the bin of a time, `end_of` the end of
+    /// a bin, in ns of CLOCK_MONOTONIC, and `each` gets each bin with its part. The parts add up to what is selected, and
+    /// those of neighbouring bins to what a selection of their time has.
+    pub fn share(
+        &self,
+        bin_of: impl Fn(u64) -> usize,
+        end_of: impl Fn(usize) -> u64,
+        mut each: impl FnMut(usize, &Ticks),
+    ) {
+        let mut begin = self.begin;
+        while begin < self.end {
+            let bin = bin_of(self.time(begin));
+            let is_last = bin >= bin_of(self.time(self.end - 1));
+            let end = if is_last {
+                self.end
+            } else {
+                // Time goes on, whatever the bins are.
+                self.before(end_of(bin)).clamp(begin + 1, self.end)
+            };
+            each(bin, &self.part(begin, end, None));
+            begin = end;
+        }
+    }
+
+    /// How many ticks without a sample were before `time`.
+    fn before(&self, time: u64) -> u64 {
+        let ticks = time.saturating_sub(self.first).div_ceil(self.period);
+        ticks.min(self.missed)
+    }
+
+    /// Ticks `begin` to `end` of those without a sample, with `sample`.
+    fn part(&self, begin: u64, end: u64, sample: Option<Sample>) -> Ticks {
+        let part =
+            |count: u64| portion(count, end, self.missed) - portion(count, begin, self.missed);
+        Ticks {
+            vcpu: self.ticks.vcpu,
+            idle: part(self.ticks.idle),
+            stolen: part(self.ticks.stolen),
+            lost: part(self.ticks.lost),
+            ungathered: part(self.ticks.ungathered),
             sample,
-        };
-        self.account.enter(&selected);
-        let begin = first.saturating_add(skipped.saturating_mul(self.period));
-        (selected, begin.min(until))
+        }
     }
 }
 
@@ -182,7 +269,6 @@ fn portion(count: u64, part: u64, whole: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvmprof_recording::Sample;
 
     const INFO: RecordingInfo = RecordingInfo {
         program: String::new(),

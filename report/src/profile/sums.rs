@@ -1,7 +1,6 @@
 //! Sums samples up: by process, by vCPU and by stack.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use kvmprof_abi::text;
@@ -10,7 +9,7 @@ use kvmprof_recording::{COMM_LENGTH, IDLE_PID, Mode, Sample, Ticks};
 
 use super::modes::{ModeCounts, add_modes, sum_modes};
 use super::names::ProcessNames;
-use super::{Process, Profile, Selection, Stack};
+use super::{Process, Profile, Selection, StackCounts, StackView};
 use crate::symbolize::{MappingSet, Resolver};
 
 /// The ticks of one vCPU.
@@ -85,7 +84,7 @@ pub struct Sums {
     /// By pid; -1 for unknown processes. The processes have no names yet.
     pub processes: BTreeMap<i32, (Process, ProcessNames)>,
     /// The number of samples of each process in each stack.
-    pub stacks: HashMap<(i32, Stack), u64>,
+    pub stacks: StackCounts,
     /// Idle ticks without a sample.
     pub idle: u64,
     /// Samples beyond the limits.
@@ -100,7 +99,7 @@ impl Sums {
         Self {
             vcpus: BTreeMap::new(),
             processes: BTreeMap::new(),
-            stacks: HashMap::new(),
+            stacks: StackCounts::default(),
             idle: 0,
             elsewhere: 0,
             frames: 0,
@@ -108,8 +107,9 @@ impl Sums {
         }
     }
 
-    /// Adds `ticks` of a process with `mappings`, and the frames of their sample's stack.
-    pub fn add(&mut self, ticks: &Ticks, frames: &[u64], mappings: MappingSet) {
+    /// Adds `ticks` of a process with `mappings`, and the frames of their sample's stack. Returns the number of that stack;
+    /// `None` without a sample, or if it is beyond the limits.
+    pub fn add(&mut self, ticks: &Ticks, frames: &[u64], mappings: MappingSet) -> Option<u32> {
         let mut modes = ModeCounts::default();
         modes[Mode::Idle.index()] = ticks.idle;
         if ticks.idle > 0 {
@@ -117,53 +117,58 @@ impl Sums {
             let (process, _) = self.processes.entry(IDLE_PID).or_default();
             add_modes(&mut process.modes, modes);
         }
-        if let Some(sample) = &ticks.sample {
+        let stack = ticks.sample.as_ref().and_then(|sample| {
             let mode = &mut modes[sample.mode.index()];
             *mode = mode.saturating_add(1);
-            self.add_sample(sample, frames, mappings);
-        }
+            self.add_sample(sample, frames, mappings)
+        });
         self.vcpus.entry(ticks.vcpu).or_default().add(&VcpuTicks {
             modes,
             stolen: ticks.stolen,
             lost: ticks.lost,
         });
+        stack
     }
 
-    fn add_sample(&mut self, sample: &Sample, frames: &[u64], mappings: MappingSet) {
+    fn add_sample(&mut self, sample: &Sample, frames: &[u64], mappings: MappingSet) -> Option<u32> {
         // There is always room for idle ticks.
         if self.processes.len() >= self.limits.processes - 1
             && !self.processes.contains_key(&sample.pid)
         {
             self.elsewhere = self.elsewhere.saturating_add(1);
-            return;
+            return None;
         }
         let (process, names) = self.processes.entry(sample.pid).or_default();
         names.note(sample);
         let count = &mut process.modes[sample.mode.index()];
         *count = count.saturating_add(1);
-        let stack = Stack::new(sample, frames, mappings);
-        match self.stacks.entry((sample.pid, stack)) {
-            Entry::Occupied(mut known) => *known.get_mut() += 1,
-            Entry::Vacant(new) => {
-                let key = new.into_key();
-                self.add_stack(key);
-            }
-        }
+        let stack = StackView::new(sample, frames, mappings);
+        let number = match self.stacks.find(sample.pid, stack) {
+            Some(number) => number,
+            None => self.add_stack(sample.pid, stack)?,
+        };
+        self.stacks.count(number, 1);
+        Some(number)
     }
 
-    /// Adds a sample with a new stack.
-    fn add_stack(&mut self, mut key: (i32, Stack)) {
-        let stack = &mut key.1;
-        if self.frames.saturating_add(stack.frames.len()) > self.limits.frames {
-            stack.frames.truncate(1);
-            stack.summary = stack.summary.dropped();
+    /// Adds a new stack.
+    fn add_stack(&mut self, pid: i32, mut stack: StackView<'_>) -> Option<u32> {
+        if self.frames.saturating_add(stack.depth()) > self.limits.frames {
+            stack = stack.innermost();
+            if let Some(known) = self.stacks.find(pid, stack) {
+                return Some(known);
+            }
         }
-        if self.stacks.len() >= self.limits.stacks && !self.stacks.contains_key(&key) {
-            self.elsewhere = self.elsewhere.saturating_add(1);
-            return;
+        let number = if self.stacks.len() < self.limits.stacks {
+            self.stacks.insert(pid, stack)
+        } else {
+            None
+        };
+        match number {
+            Some(_) => self.frames = self.frames.saturating_add(stack.depth()),
+            None => self.elsewhere = self.elsewhere.saturating_add(1),
         }
-        self.frames = self.frames.saturating_add(key.1.frames.len());
-        *self.stacks.entry(key).or_default() += 1;
+        number
     }
 
     /// Adds the sums of a later time, without limits.
@@ -179,10 +184,12 @@ impl Sums {
             add_modes(&mut sum.modes, process.modes);
             known.add(names);
         }
-        for (key, count) in &later.stacks {
-            match self.stacks.get_mut(key) {
-                Some(sum) => *sum += count,
-                None => drop(self.stacks.insert(key.clone(), *count)),
+        for ((pid, stack), count) in &later.stacks {
+            let stack = stack.into();
+            let known = self.stacks.find(*pid, stack);
+            match known.or_else(|| self.stacks.insert(*pid, stack)) {
+                Some(number) => self.stacks.count(number, *count),
+                None => self.elsewhere = self.elsewhere.saturating_add(*count),
             }
         }
     }
@@ -223,8 +230,11 @@ pub fn task_name(comm: &[u8; COMM_LENGTH]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use proptest::prelude::*;
 
+    use super::super::Stack;
     use super::*;
 
     #[test]
@@ -327,7 +337,10 @@ mod tests {
             merged.merge(&sum(Limits::NONE, second));
             prop_assert_eq!(&merged.vcpus, &whole.vcpus);
             prop_assert_eq!(&merged.processes, &whole.processes);
-            prop_assert_eq!(&merged.stacks, &whole.stacks);
+            let stacks = |sums: &Sums| -> HashMap<(i32, Stack), u64> {
+                sums.stacks.into_iter().map(|(key, count)| (key.clone(), *count)).collect()
+            };
+            prop_assert_eq!(stacks(&merged), stacks(&whole));
             prop_assert_eq!((merged.idle, merged.elsewhere), (idle, 0));
         }
     }

@@ -4,6 +4,7 @@
 //! files, and caches its results. All of these come from guests: look-ups are bounded, and invalid data leads to an
 //! address instead of a name.
 
+mod builds;
 mod code;
 mod debug;
 mod demangle;
@@ -16,6 +17,7 @@ mod resolver;
 mod spaces;
 mod tables;
 
+pub use builds::BuildIds;
 pub use code::Code;
 pub use debug::SourceLine;
 pub use demangle::demangle;

@@ -1,30 +1,16 @@
-//! From a table to a filter that the kernel has.
+//! Gives a thread its filter, which was compiled when kvmprof was built (`build/main.rs`).
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule, TargetArch,
-};
+use rustix::thread::set_no_new_privs;
 
-use super::allowed::{Allowed, Condition};
-use super::tables::Thread;
+use super::thread::Thread;
 
-/// Why there is no filter.
-#[derive(Debug, thiserror::Error)]
-pub enum FilterError {
-    /// A table that can't be compiled.
-    #[error("the filter can't be made: {0}")]
-    Compile(#[from] seccompiler::BackendError),
-    /// What the kernel says.
-    #[error("the filter is refused: {0}")]
-    Refused(#[from] io::Error),
-    /// What the kernel says to the crate seccompiler.
-    #[error("the filter is refused: {0}")]
-    Apply(#[from] seccompiler::Error),
-}
+include!(concat!(env!("OUT_DIR"), "/filters.rs"));
+
+/// BPF_RET | BPF_K.
+const RETURN: u16 = 0x06;
 
 /// Whether the kernel has what [`apply`] needs.
 pub(super) fn probe() -> io::Result<()> {
@@ -45,75 +31,50 @@ pub(super) fn probe() -> io::Result<()> {
 }
 
 /// Applies the filter of `thread` to this thread. Other calls raise SIGSYS.
-pub(super) fn apply(thread: Thread) -> Result<(), FilterError> {
-    let program = compile(thread, SeccompAction::Trap)?;
-    Ok(seccompiler::apply_filter(&program)?)
+///
+/// # Errors
+/// What the kernel says.
+pub(super) fn apply(thread: Thread) -> io::Result<()> {
+    install(PROGRAMS[thread as usize], 0).map(drop)
 }
 
 /// Applies it so that other calls wait until whoever has the descriptor lets them go on: seccomp_unotify(2).
-pub(super) fn apply_watched(thread: Thread) -> Result<OwnedFd, FilterError> {
-    let mut program = compile(thread, SeccompAction::Log)?;
+///
+/// # Errors
+/// What the kernel says.
+pub(super) fn apply_watched(thread: Thread) -> io::Result<OwnedFd> {
+    let mut program = PROGRAMS[thread as usize].to_vec();
     for instruction in &mut program {
-        // seccompiler has no such action. All that returns this value is what the table doesn't have.
-        if instruction.k == libc::SECCOMP_RET_LOG {
+        // What the table doesn't have ends so.
+        if instruction.k == libc::SECCOMP_RET_TRAP && instruction.code == RETURN {
             instruction.k = libc::SECCOMP_RET_USER_NOTIF;
         }
     }
+    let listener = install(&program, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
+    // SAFETY: the kernel has just made this descriptor, which nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(listener) })
+}
+
+/// Returns what the kernel does: with some flags a descriptor.
+fn install(program: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<i32> {
+    // Who isn't the superuser may have a filter only so.
+    set_no_new_privs(true)?;
     let program = libc::sock_fprog {
         len: program.len().try_into().unwrap_or(u16::MAX),
-        filter: program.as_mut_ptr().cast(),
+        // The kernel only reads it.
+        filter: program.as_ptr().cast_mut(),
     };
     // SAFETY: the program lives until the kernel has copied it.
-    let listener = unsafe {
+    let answer = unsafe {
         libc::syscall(
             libc::SYS_seccomp,
             libc::SECCOMP_SET_MODE_FILTER,
-            libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
+            flags,
             &raw const program,
         )
     };
-    match i32::try_from(listener) {
-        // SAFETY: the kernel has just made this descriptor, which nobody else has.
-        Ok(listener @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(listener) }),
-        _ => Err(io::Error::last_os_error().into()),
+    match i32::try_from(answer) {
+        Ok(answer @ 0..) => Ok(answer),
+        _ => Err(io::Error::last_os_error()),
     }
-}
-
-fn compile(
-    thread: Thread,
-    otherwise: SeccompAction,
-) -> Result<BpfProgram, seccompiler::BackendError> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
-    for allowed in thread.allowed() {
-        add(&mut rules, allowed)?;
-    }
-    SeccompFilter::new(rules, otherwise, SeccompAction::Allow, TargetArch::x86_64)?.try_into()
-}
-
-/// A call that several tables have is allowed if one of them allows it.
-fn add(
-    rules: &mut BTreeMap<i64, Vec<SeccompRule>>,
-    allowed: &Allowed,
-) -> Result<(), seccompiler::BackendError> {
-    if allowed.if_any.is_empty() {
-        rules.insert(allowed.call, Vec::new());
-        return Ok(());
-    }
-    if rules.get(&allowed.call).is_some_and(Vec::is_empty) {
-        return Ok(());
-    }
-    for condition in allowed.if_any {
-        let rule = SeccompRule::new(vec![compiled(*condition)?])?;
-        rules.entry(allowed.call).or_default().push(rule);
-    }
-    Ok(())
-}
-
-fn compiled(condition: Condition) -> Result<SeccompCondition, seccompiler::BackendError> {
-    SeccompCondition::new(
-        condition.argument,
-        SeccompCmpArgLen::Dword,
-        SeccompCmpOp::MaskedEq(condition.mask),
-        condition.value,
-    )
 }

@@ -3,25 +3,25 @@
 //! A filter holds for one thread, and those that it starts. The threads here start none, so that each has only its own. As they share
 //! their memory, a fault in one can make another act; the calls that all filters together allow are the bound then. None allows
 //! to execute a program, to make code executable, to trace, or to make a process or a namespace.
+//!
+//! The tables are in the folder `build` of this crate: they are compiled when kvmprof is built.
 
-mod allowed;
 mod apply;
 mod calls;
 mod report;
-mod tables;
+mod thread;
 mod watch;
 
 use std::cell::Cell;
 use std::io;
 use std::sync::OnceLock;
 
-pub use apply::FilterError;
 pub use calls::name as call_name;
 pub use report::STATUS;
-pub use tables::Thread;
+pub use thread::Thread;
 
 use crate::state::{self, Part};
-use crate::{Mode, capabilities};
+use crate::{Mode, capabilities, user};
 
 /// What [`prepare`] has decided.
 static PREPARED: OnceLock<Prepared> = OnceLock::new();
@@ -32,7 +32,7 @@ struct Prepared {
 }
 
 thread_local! {
-    /// Whether this thread has its filter.
+    /// Whether this thread has been contained.
     static ENTERED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -62,30 +62,28 @@ pub fn is_prepared() -> bool {
     PREPARED.get().is_some()
 }
 
-/// Whether this thread has its filter.
+/// Whether this thread has been contained by [`enter`].
 pub fn is_contained() -> bool {
     ENTERED.get()
 }
 
-/// Gives this thread the filter of its kind, and takes the rights of a superuser that it doesn't need, for good. Does nothing without [`prepare`], or a second time.
+/// Gives this thread the filter of its kind, and takes the rights of a superuser that it doesn't need, for good; with [`user::choose`] it
+/// becomes that user, too. Does nothing without [`prepare`] and a user, or a second time.
 ///
 /// The system refuses a filter only to who may not have one; [`prepare`] has seen to that. Should it do so after all, the process ends:
 /// a thread that was to be contained isn't left alone.
 pub fn enter(thread: Thread) {
-    let Some(prepared) = PREPARED.get() else {
-        return;
-    };
-    if ENTERED.replace(true) {
+    let (prepared, user) = (PREPARED.get(), user::chosen());
+    if prepared.is_none() && user.is_none() || ENTERED.replace(true) {
         return;
     }
     report::remember_name();
-    let filter = || match &prepared.watch {
-        None => apply::apply(thread),
-        Some(watch) => apply::apply_watched(thread).and_then(|listener| watch.add(listener)),
+    let filter = || match prepared.map(|prepared| &prepared.watch) {
+        None => Ok(()),
+        Some(None) => apply::apply(thread),
+        Some(Some(watch)) => apply::apply_watched(thread).and_then(|listener| watch.add(listener)),
     };
-    let applied = capabilities::keep(thread)
-        .map_err(FilterError::from)
-        .and_then(|()| filter());
+    let applied = capabilities::keep(thread, user).and_then(|()| filter());
     if let Err(error) = applied {
         log::error!("The thread {thread:?} can't be contained: {error}. Try --sandbox off");
         std::process::abort();

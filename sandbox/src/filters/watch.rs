@@ -9,7 +9,6 @@ use std::thread;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::apply::FilterError;
 use super::calls;
 
 /// How often new threads are looked for, in ns.
@@ -38,9 +37,12 @@ impl Watch {
     }
 
     /// Answers for this listener, too.
-    pub fn add(&self, listener: OwnedFd) -> Result<(), FilterError> {
+    ///
+    /// # Errors
+    /// The thread that answers is gone.
+    pub fn add(&self, listener: OwnedFd) -> io::Result<()> {
         let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
-        Ok(self.0.send(listener).map_err(gone)?)
+        self.0.send(listener).map_err(gone)
     }
 }
 

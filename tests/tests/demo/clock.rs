@@ -185,18 +185,20 @@ fn idle_time_is_right_by_the_hosts_kernel() {
     });
 }
 
-/// What the random phase is for: work in step with the clock.
+/// What the random phase is for: work in step with the clock. The period is one that the exits and
+/// wake-ups of each round are short against, on slow hosts too: what they take counts neither as the
+/// guest's work nor as its sleep for certain.
 #[test]
 fn jitter_is_right_for_a_guest_in_step() {
     on_kvm(|| {
         let exit_cost = exit_cost();
         for duty in [20, 50, 80] {
             let clock = Clock {
-                hz: 1000,
+                hz: 250,
                 source: ClockSource::Thread,
                 jitter: true,
             };
-            check_duty(duty, 1000, clock, exit_cost);
+            check_duty(duty, 4000, clock, exit_cost);
         }
     });
 }

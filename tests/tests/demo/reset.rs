@@ -162,7 +162,7 @@ fn a_paused_guest_can_be_reset() {
         let guest = Guest::start(Boot::Demo, ["--hz", "1000", "--cpus", "2"]);
         let console = || guest.console();
         let greeting = until("the guest has started", || {
-            Some(console()).filter(|console| !console.is_empty())
+            Some(console()).filter(|console| console.ends_with('\n'))
         });
         assert_eq!(guest.command("control", &["pause"]).status, 0);
         reset(&guest);

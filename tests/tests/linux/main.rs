@@ -3,6 +3,7 @@
 
 mod agent;
 mod attach;
+mod boot;
 mod console;
 mod control;
 mod debian;

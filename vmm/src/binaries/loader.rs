@@ -10,6 +10,7 @@ use kvmprof_recording::file::BinaryInfo;
 
 use super::BinarySources;
 use super::disk_files::DiskFiles;
+use crate::vm::block_signals;
 use kvmprof_introspection::{Area, Backing, ProcessMap, UnwindTable, UserUnwinder};
 
 /// What mappings refer to a file by (`BinaryInfo::id`).
@@ -76,6 +77,11 @@ impl BinaryLoader {
         std::thread::Builder::new()
             .name("binaries".into())
             .spawn(move || {
+                // It is the event thread's child, which takes the signals that end the guest: their handlers make calls
+                // that this one's filter doesn't have.
+                if let Err(error) = block_signals() {
+                    log::warn!("Cannot block signals in the thread binaries: {error}");
+                }
                 kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Binaries);
                 let thread = Thread {
                     sources,

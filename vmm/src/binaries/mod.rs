@@ -11,5 +11,6 @@ mod sources;
 mod tests;
 
 pub use disk_files::GuestDisks;
+pub use initrd::Initrd;
 pub use loader::{BinaryLoader, FileId};
 pub use sources::BinarySources;

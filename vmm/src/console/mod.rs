@@ -10,6 +10,7 @@ mod panic_watch;
 mod room;
 mod serial;
 mod terminal;
+mod text_watch;
 mod window;
 
 use std::fs;
@@ -27,6 +28,7 @@ pub use output::ConsoleOutput;
 pub use room::InputTarget;
 pub use serial::SerialConsole;
 pub use terminal::{RawTerminal, restore_terminal};
+pub use text_watch::TextWatch;
 pub use window::WindowWatch;
 
 /// Where the guest's console is to be found: `stdio`, `hvc`, `none` or `file:PATH`.

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvmprof_recording::file::open_in_place;
 
+use super::text_watch::TextWatch;
+
 /// At most as many bytes in one write: no more than a pipe that poll(2) calls writable takes at
 /// once (`PIPE_BUF`, pipe(7)), so that the write doesn't block.
 const CHUNK: usize = 512;
@@ -26,6 +28,8 @@ pub struct ConsoleOutput {
     room: u64,
     /// Bytes for which there was no room.
     dropped: u64,
+    /// Sees all of the output, also what isn't written.
+    watch: Option<TextWatch>,
 }
 
 impl ConsoleOutput {
@@ -35,6 +39,7 @@ impl ConsoleOutput {
             closing: Arc::default(),
             room: u64::MAX,
             dropped: 0,
+            watch: None,
         }
     }
 
@@ -59,6 +64,13 @@ impl ConsoleOutput {
     #[must_use]
     pub fn limited(mut self, limit: Option<u64>) -> Self {
         self.room = limit.unwrap_or(u64::MAX);
+        self
+    }
+
+    /// The same, whose output is seen by `watch`.
+    #[must_use]
+    pub fn watched(mut self, watch: Option<TextWatch>) -> Self {
+        self.watch = watch;
         self
     }
 
@@ -96,6 +108,14 @@ impl ConsoleOutput {
     /// Writes all of `bytes` that the limit allows. Waits for a stalled reader; gives up for good when there is none
     /// any more.
     pub(super) fn write(&mut self, bytes: &[u8]) {
+        self.write_to_target(bytes);
+        // Then: whoever waits for a text finds it written.
+        if let Some(watch) = &mut self.watch {
+            watch.watch(bytes);
+        }
+    }
+
+    fn write_to_target(&mut self, bytes: &[u8]) {
         let mut bytes = self.within_limit(bytes);
         while !bytes.is_empty() && !self.closing.load(Ordering::Relaxed) {
             let Some(target) = &mut self.target else {

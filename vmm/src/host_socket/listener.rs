@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -95,15 +95,38 @@ impl HostListener {
 /// # Errors
 /// Why it is to be turned away.
 pub(crate) fn check_user(client: &OwnedFd) -> Result<(), String> {
-    let peer = rustix::net::sockopt::socket_peercred(client)
-        .map_err(|errno| format!("its user is unknown: {errno}"))?;
-    if peer.uid.is_root() || peer.uid == rustix::process::geteuid() {
+    let peer = user_of(client).map_err(|error| format!("its user is unknown: {error}"))?;
+    if peer == 0 || peer == rustix::process::geteuid().as_raw() {
         return Ok(());
     }
     Err(format!(
-        "user {} is neither root nor the user of kvmprof",
-        peer.uid.as_raw()
+        "user {peer} is neither root nor the user of kvmprof"
     ))
+}
+
+/// Which user was at the other end when it connected: unix(7), `SO_PEERCRED`. rustix has no answer for a process of another pid
+/// namespace, which has no pid in this one.
+fn user_of(client: &OwnedFd) -> io::Result<u32> {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: u32::MAX,
+        gid: u32::MAX,
+    };
+    let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or_default();
+    // SAFETY: it writes no more bytes than it is told that there are.
+    let told = unsafe {
+        libc::getsockopt(
+            client.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    match told {
+        0 => Ok(peer.uid),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 fn spare() -> Option<File> {

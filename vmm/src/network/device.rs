@@ -11,6 +11,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::config::{NetworkConfig, PeerPlace};
 use super::mac::MacAddress;
+use super::opener::TapOpener;
 use super::peer::Peer;
 use super::socket::SocketPeer;
 use super::tap::{TapError, TapPeer};
@@ -63,14 +64,17 @@ pub struct Network {
 
 impl Network {
     /// Connects to the other end. A socket that nobody listens on is none of the errors: the link is down until somebody
-    /// does.
+    /// does. A tap that goes and comes again is opened by `opener`, or else by this process.
     ///
     /// # Errors
     /// The tap can't be opened.
-    pub fn connect(config: &NetworkConfig) -> Result<Self, TapError> {
+    pub fn connect(
+        config: &NetworkConfig,
+        opener: Option<&Arc<TapOpener>>,
+    ) -> Result<Self, TapError> {
         let mac = config.mac.unwrap_or(MacAddress::of_peer(&config.peer));
         let peer: Box<dyn Peer> = match &config.peer {
-            PeerPlace::Tap(name) => Box::new(TapPeer::open(name)?),
+            PeerPlace::Tap(name) => Box::new(TapPeer::open(name, opener.cloned())?),
             PeerPlace::Socket(path) => Box::new(SocketPeer::new(path.clone())),
         };
         let record = NetworkRecord {

@@ -3,6 +3,7 @@
 mod config;
 mod device;
 mod mac;
+mod opener;
 mod peer;
 mod socket;
 mod tap;
@@ -10,4 +11,5 @@ mod tap;
 pub use config::{BadNetwork, NetworkConfig, PeerPlace};
 pub use device::{Network, NetworkMonitor, NetworkRecord};
 pub use mac::{BadMac, MacAddress};
+pub use opener::TapOpener;
 pub use tap::TapError;

@@ -5,10 +5,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
 
 use kvmprof_devices::virtio::net::{HEADER_SIZE, Link, Offloads, Sent};
 use rustix::net::{AddressFamily, SocketType};
 
+use super::opener::TapOpener;
 use super::peer::{Complaints, Peer, is_later};
 
 const DEVICE: &str = "/dev/net/tun";
@@ -71,14 +73,16 @@ pub struct TapPeer {
     received: Offloads,
     faults: u64,
     complaints: Complaints,
+    /// Who opens it again, if this process may not.
+    opener: Option<Arc<TapOpener>>,
 }
 
 impl TapPeer {
-    /// Opens the tap with this name.
+    /// Opens the tap with this name. If it is ever to be opened again, `opener` does that.
     ///
     /// # Errors
     /// It isn't there, or isn't this user's.
-    pub fn open(name: &str) -> Result<Self, TapError> {
+    pub fn open(name: &str, opener: Option<Arc<TapOpener>>) -> Result<Self, TapError> {
         let file = open(name)?;
         let mut tap = Self {
             name: name.to_owned(),
@@ -86,6 +90,7 @@ impl TapPeer {
             received: Offloads::default(),
             faults: 0,
             complaints: Complaints::new(format!("tap={name}")),
+            opener,
         };
         tap.tell_offloads();
         Ok(tap)
@@ -191,11 +196,10 @@ impl Peer for TapPeer {
     }
 
     fn reconnect(&mut self) {
-        // Who may open one tap may open all.
-        if kvmprof_sandbox::filters::is_contained() {
-            return;
-        }
-        self.file = open(&self.name).ok();
+        self.file = match &self.opener {
+            Some(opener) => opener.open(&self.name).ok(),
+            None => open(&self.name).ok(),
+        };
         self.tell_offloads();
     }
 
@@ -210,7 +214,7 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 /// Opens the tap with this name. It is never made here, as the kernel would do for root.
-fn open(name: &str) -> Result<File, TapError> {
+pub(super) fn open(name: &str) -> Result<File, TapError> {
     if !exists(name).map_err(refused(name, "a socket"))? {
         return Err(TapError::Missing {
             name: name.to_owned(),
@@ -294,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_tap_that_is_not_there_is_not_made() {
-        let error = TapPeer::open("kvmprof-none").err().unwrap();
+        let error = TapPeer::open("kvmprof-none", None).err().unwrap();
         assert!(matches!(error, TapError::Missing { .. }), "{error}");
         assert!(error.to_string().contains("ip tuntap add dev kvmprof-none"));
         assert!(!exists("kvmprof-none").unwrap());

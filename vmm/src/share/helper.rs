@@ -1,31 +1,18 @@
 //! A process that starts virtiofsd. kvmprof itself may execute no program once it is contained (`kvmprof_sandbox`), and each reset of a
 //! folder's device needs a new virtiofsd.
 //!
-//! The helper is forked before, knows which folders there are, and takes a few bytes: a request and a folder's number. So kvmprof can
-//! have it start virtiofsd for one of those folders again, and nothing else.
+//! The helper knows which folders there are, and takes a few bytes: a request and a folder's number. So kvmprof can have it start
+//! virtiofsd for one of those folders again, and nothing else.
 
 use std::collections::BTreeMap;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Mutex;
-
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg,
-    socketpair,
-};
-use rustix::process::{Pid, WaitOptions, waitpid};
 
 use super::ShareError;
 use super::options::{ShareOptions, ShareSource};
 use super::program::{Daemon, Program};
-use crate::lock::lock;
-
-/// Longest message: a path, or an error's text.
-const MESSAGE_MAX: usize = 8 << 10;
+use crate::helper::{Answer, Helper};
 
 /// Requests: the first byte of a message.
 mod request {
@@ -39,59 +26,42 @@ mod request {
     pub const WAIT: u8 = 4;
 }
 
-/// The first byte of an answer: done; otherwise what was wrong follows.
-const DONE: u8 = 0;
-const FAILED: u8 = 1;
-
 /// The connection to the helper. Dropped, the helper ends, and all that it has started.
 #[derive(Debug)]
-pub struct ShareHelper {
-    /// `None` at the end.
-    socket: Mutex<Option<OwnedFd>>,
-    process: Pid,
-}
+pub struct ShareHelper(Helper);
 
 impl ShareHelper {
-    /// Forks the helper for these folders.
+    /// Forks the helper for these folders; `None` if there are none that virtiofsd is started for.
     ///
     /// # Errors
     /// The host gives no socket or process.
     ///
     /// # Safety
     /// The process has no other thread: one might hold a lock that nobody releases in the helper.
-    pub unsafe fn fork(shares: &[ShareOptions]) -> io::Result<Self> {
-        let (near, far) = socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
-        // SAFETY: by this function's own condition; the helper never returns from here.
-        match unsafe { libc::fork() } {
-            -1 => Err(io::Error::last_os_error()),
-            0 => {
-                drop(near);
-                Server::new(shares).serve(&far);
-                // SAFETY: what its parent has registered for its exit is not the helper's.
-                unsafe { libc::_exit(0) }
-            }
-            process => Ok(Self {
-                socket: Mutex::new(Some(near)),
-                process: Pid::from_raw(process).ok_or(io::ErrorKind::Other)?,
-            }),
+    pub unsafe fn fork(shares: &[ShareOptions]) -> io::Result<Option<Self>> {
+        let is_folder = |share: &ShareOptions| matches!(share.source, ShareSource::Folder { .. });
+        if !shares.iter().any(is_folder) {
+            return Ok(None);
         }
+        let server = || {
+            let mut server = Server::new(shares);
+            move |message: &[u8]| server.answer(message)
+        };
+        // SAFETY: by this function's own condition.
+        let helper = unsafe { Helper::fork(c"kvmprof-share", server) };
+        helper.map(|helper| Some(Self(helper)))
     }
 
     /// Tells which program it is. To be called before anything hostile can be.
     pub(super) fn use_program(&self, program: &Program) -> io::Result<()> {
         let mut message = vec![request::PROGRAM];
         message.extend(program.encode());
-        self.ask(&message).map(drop)
+        self.0.ask(&message).map(drop)
     }
 
     /// Starts virtiofsd for the folder with this number. Returns the connection to it and what it says.
     pub(super) fn start(&self, folder: u8) -> io::Result<(OwnedFd, OwnedFd)> {
-        let mut files = self.ask(&[request::START, folder])?.into_iter();
+        let mut files = self.0.ask(&[request::START, folder])?.into_iter();
         files
             .next()
             .zip(files.next())
@@ -101,49 +71,13 @@ impl ShareHelper {
     /// Ends it.
     pub(super) fn end(&self, folder: u8) {
         // If the helper is gone, so is what it has started.
-        let _ = self.ask(&[request::END, folder]);
+        let _ = self.0.ask(&[request::END, folder]);
     }
 
     /// Waits until it has ended, or a second.
     pub(super) fn wait(&self, folder: u8) {
         // As above.
-        let _ = self.ask(&[request::WAIT, folder]);
-    }
-
-    /// Sends a request and returns the answer's files.
-    fn ask(&self, message: &[u8]) -> io::Result<Vec<OwnedFd>> {
-        let socket = lock(&self.socket);
-        let socket = socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        send(socket, message, SendFlags::NOSIGNAL)?;
-        let mut answer = [0; MESSAGE_MAX];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = loop {
-            let mut parts = [IoSliceMut::new(&mut answer)];
-            match recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Err(Errno::INTR) => {}
-                received => break received?.bytes,
-            }
-        };
-        let mut files = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = message {
-                files.extend(rights);
-            }
-        }
-        match answer.get(..received) {
-            Some([DONE, ..]) => Ok(files),
-            Some([_, why @ ..]) => Err(io::Error::other(String::from_utf8_lossy(why).into_owned())),
-            _ => Err(io::Error::other("the helper that starts virtiofsd is gone")),
-        }
-    }
-}
-
-impl Drop for ShareHelper {
-    fn drop(&mut self) {
-        drop(lock(&self.socket).take());
-        // It ends by that; who else has waited for it doesn't matter.
-        let _ = waitpid(Some(self.process), WaitOptions::empty());
+        let _ = self.0.ask(&[request::WAIT, folder]);
     }
 }
 
@@ -168,48 +102,28 @@ impl Server {
         }
     }
 
-    /// Answers until the other end is closed.
-    fn serve(&mut self, socket: &OwnedFd) {
-        // A Ctrl-C of the terminal is kvmprof's; this process ends with it.
-        let _ = rustix::process::setpgid(None, None);
-        let _ = rustix::thread::set_name(c"kvmprof-share");
-        let mut message = [0; MESSAGE_MAX];
-        loop {
-            let length = match recv(socket, &mut message, RecvFlags::empty()) {
-                Ok((_, 0)) => return,
-                Ok((_, length)) => length,
-                Err(Errno::INTR) => continue,
-                Err(_) => return,
-            };
-            let answer = self.answer(message.get(..length).unwrap_or_default());
-            if reply(socket, answer).is_err() {
-                return;
-            }
-        }
-    }
-
-    fn answer(&mut self, message: &[u8]) -> Result<Option<(OwnedFd, OwnedFd)>, String> {
+    fn answer(&mut self, message: &[u8]) -> Answer {
         match message {
             [request::PROGRAM, program @ ..] if self.program.is_none() => {
                 self.program = Program::decode(program);
-                Ok(None)
+                Ok(Vec::new())
             }
-            [request::START, number] => self.start(*number).map(Some),
+            [request::START, number] => self.start(*number),
             [request::END, number] => {
                 self.running.remove(number);
-                Ok(None)
+                Ok(Vec::new())
             }
             [request::WAIT, number] => {
                 if let Some(daemon) = self.running.get_mut(number) {
                     daemon.ends_soon();
                 }
-                Ok(None)
+                Ok(Vec::new())
             }
             _ => Err("the helper knows no such request".to_owned()),
         }
     }
 
-    fn start(&mut self, number: u8) -> Result<(OwnedFd, OwnedFd), String> {
+    fn start(&mut self, number: u8) -> Answer {
         self.running.remove(&number);
         let folder = self.folders.get(usize::from(number)).cloned().flatten();
         let (Some((folder, readonly)), Some(program)) = (folder, &self.program) else {
@@ -220,7 +134,7 @@ impl Server {
         let output = daemon.take_output();
         let output = output.ok_or_else(|| "virtiofsd has no standard error".to_owned())?;
         self.running.insert(number, daemon);
-        Ok((stream.into(), output.into()))
+        Ok(vec![stream.into(), output.into()])
     }
 }
 
@@ -230,25 +144,4 @@ fn described(error: &ShareError) -> String {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
     }
-}
-
-fn reply(socket: &OwnedFd, answer: Result<Option<(OwnedFd, OwnedFd)>, String>) -> io::Result<()> {
-    let (message, files) = match answer {
-        Ok(files) => (vec![DONE], files),
-        Err(why) => {
-            let message = [FAILED].into_iter().chain(why.into_bytes());
-            (message.take(MESSAGE_MAX).collect(), None)
-        }
-    };
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let borrowed = files
-        .as_ref()
-        .map(|(first, second)| [first.as_fd(), second.as_fd()]);
-    if let Some(files) = &borrowed {
-        control.push(SendAncillaryMessage::ScmRights(files));
-    }
-    let parts = [IoSlice::new(&message)];
-    sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL)?;
-    Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvmprof_introspection::GuestKnowledge;
 
@@ -9,7 +10,7 @@ use crate::clock::{ClockSource, DEFAULT_HZ};
 use crate::console::Console;
 use crate::disk::DiskOptions;
 use crate::machine::MachineConfig;
-use crate::network::NetworkConfig;
+use crate::network::{NetworkConfig, TapOpener};
 use crate::profiler::RecordPlan;
 use crate::share::{ShareHelper, ShareOptions};
 use crate::vcpu::OnReset;
@@ -37,6 +38,8 @@ pub struct VmConfig {
     pub virtiofsd: Option<PathBuf>,
     /// Who starts it in this process's place, if this process may execute no program.
     pub share_helper: Option<Arc<ShareHelper>>,
+    /// Who opens taps again in this process's place, if this process may not.
+    pub tap_opener: Option<Arc<TapOpener>>,
     /// Whether it has a memory balloon.
     pub balloon: bool,
     /// Its socket device, if it is to have one.
@@ -57,6 +60,10 @@ pub struct VmConfig {
     pub record: Option<RecordPlan>,
     /// A folder on the host with the guest's files, where programs are looked for that recordings have stacks of.
     pub sysroot: Option<PathBuf>,
+    /// How long the guest runs at most, from its start.
+    pub time_limit: Option<Duration>,
+    /// The guest ends when its console has this text.
+    pub until: Option<String>,
     /// What a reset of the guest does.
     pub on_reset: OnReset,
     /// Whether files, from when the guest's are open on, are only those that it can need (`kvmprof_sandbox::paths`).
@@ -80,6 +87,7 @@ impl VmConfig {
             shares: Vec::new(),
             virtiofsd: None,
             share_helper: None,
+            tap_opener: None,
             balloon: false,
             vsock: None,
             hz: DEFAULT_HZ,
@@ -90,6 +98,8 @@ impl VmConfig {
             prf_addresses: kvmprof_abi::prf::MAX_ADDRESSES,
             record: None,
             sysroot: None,
+            time_limit: None,
+            until: None,
             on_reset: OnReset::Exit,
             restrict_paths: false,
             knowledge: None,

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use kvmprof_sandbox::paths::{self, Restricted, Use};
+use kvmprof_sandbox::user;
 
 use super::{VmConfig, VmError};
 use crate::console::Console;
@@ -17,6 +18,15 @@ pub(super) fn restrict_paths(config: &VmConfig) -> Result<(), VmError> {
         );
     }
     Ok(())
+}
+
+/// Does something as the user that kvmprof is to become, if it is ([`user::choose`]): what is made so belongs to that user.
+pub(super) fn as_user<T, E>(action: impl FnOnce() -> Result<T, E>) -> Result<T, VmError>
+where
+    VmError: From<E>,
+{
+    let done = user::acting(action).map_err(VmError::host("to act as another user"))?;
+    Ok(done?)
 }
 
 fn rules(config: &VmConfig) -> Vec<(PathBuf, Use)> {

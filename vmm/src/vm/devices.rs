@@ -1,5 +1,6 @@
 //! The virtio devices that a guest is started with.
 
+use super::contained::as_user;
 use super::{VmConfig, VmError};
 use crate::binaries::GuestDisks;
 use crate::disk::{DISKS_MAX, Disk, DiskError, DiskOptions};
@@ -24,9 +25,11 @@ pub(super) fn virtio_devices(
         config.virtiofsd.as_deref(),
         config.share_helper.as_ref(),
     )?;
-    let networks: Result<Vec<_>, _> = config.networks.iter().map(Network::connect).collect();
+    let networks: Result<Vec<_>, _> = (config.networks.iter())
+        .map(|network| Network::connect(network, config.tap_opener.as_ref()))
+        .collect();
     let networks = networks?;
-    let vsock = config.vsock.as_ref().map(VsockParts::listen).transpose()?;
+    let vsock = as_user(|| config.vsock.as_ref().map(VsockParts::listen).transpose())?;
     let balloon = config.balloon.then(BalloonParts::default);
     let entropy = EntropySource::default();
     let monitors = DeviceMonitors {

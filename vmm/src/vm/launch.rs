@@ -7,23 +7,25 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use event_manager::MutEventSubscriber;
 use kvm_ioctls::{Cap, Kvm};
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
-use vmm_sys_util::eventfd::EventFd;
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use super::contained::restrict_paths;
+use super::contained::{as_user, restrict_paths};
 use super::devices::virtio_devices;
 use super::event_loop::{EventLoop, Services};
 use super::power_button::PowerButton;
 use super::termination::{Termination, take_signals_here};
 use super::threads::{Profiled, VcpuThreads};
+use super::time_limit::TimeLimit;
 use super::{GuestControl, VmConfig};
 use super::{VmEnd, VmError};
 use crate::binaries::BinarySources;
 use crate::clock::{ClockSource, HaltedTicks, Ticker};
-use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, WindowWatch};
+use crate::console::{Console, ConsoleInput, HvcConsole, InputTarget, TextWatch, WindowWatch};
 use crate::counters::{MachineCounters, VcpuCounting};
 use crate::host_socket::{HostListener, HostSocket};
 use crate::kernel_events;
@@ -61,11 +63,12 @@ impl Vm {
         }
         signals::block().map_err(VmError::host("to block signals"))?;
         let socket = config.socket.as_deref();
-        let listener = socket.map(HostListener::bind).transpose()?;
+        let listener = as_user(|| socket.map(HostListener::bind).transpose())?;
         let kvm = open_kvm()?;
-        let output = config.console.open_output()?;
-        let output = output.limited(config.console_limit);
-        let hvc = hvc_console(&config.console)?;
+        let stop_request = EventFd::new(EFD_NONBLOCK).map_err(VmError::host("an eventfd"))?;
+        let output = as_user(|| config.console.open_output())?.limited(config.console_limit);
+        let output = output.watched(text_watch(&config, &stop_request)?);
+        let hvc = hvc_console(&config, &stop_request)?;
         let hello = HelloInfo {
             vcpus: config.machine.cpus.into(),
             hz: config.hz,
@@ -73,6 +76,10 @@ impl Vm {
         let ports = ConsolePorts::new(hvc.as_ref(), config.guest_access, hello);
         let ports = ports.map_err(VmError::host("an eventfd"))?;
         let (virtio, monitors, disks) = virtio_devices(&config, ports)?;
+        if kvmprof_sandbox::filters::is_prepared() {
+            // It needs /dev/kvm, and a machine of its own.
+            kernel_events::find_out();
+        }
         if config.restrict_paths {
             restrict_paths(&config)?;
         }
@@ -102,10 +109,11 @@ impl Vm {
         };
         let shared: Vec<Arc<VcpuShared>> = machine.vcpus.iter().map(|_| Arc::default()).collect();
         let info = machine_info(&config.machine, &machine, &shared, &knowledge, monitors);
-        let mut termination = Termination::new().map_err(VmError::host("to catch signals"))?;
-        let stop_request = termination
-            .stop_request()
-            .map_err(VmError::host("a descriptor"))?;
+        // After the paths are restricted: it has a thread.
+        let asked = stop_request.try_clone();
+        let asked = asked.map_err(VmError::host("a descriptor"))?;
+        let termination = Termination::by(asked);
+        let mut termination = termination.map_err(VmError::host("to catch signals"))?;
         let doorbell = Arc::new(Doorbell::new().map_err(VmError::host("an eventfd"))?);
         let memory = machine.memory.clone();
         let devices = Arc::clone(&machine.devices);
@@ -114,11 +122,13 @@ impl Vm {
             .transpose()?;
         let recorder = config
             .record
-            .map(|record| start_recorder(record, config.machine.cpus.into(), &info, &plan))
+            .map(|record| {
+                as_user(|| start_recorder(record, config.machine.cpus.into(), &info, &plan))
+            })
             .transpose()?;
         let held = config.hold || recorder.is_some();
         // Not before: a guest that can't start leaves an older one's output alone.
-        config.console.empty()?;
+        as_user(|| config.console.empty())?;
         let on_vcpus = OnVcpus::new(config.machine.cpus.into());
         let counting = info.counters.of_processes(&on_vcpus.counts);
         let shared = shared.into_iter().zip(counting).collect();
@@ -150,6 +160,7 @@ impl Vm {
             plan,
             info,
             prf_addresses: config.prf_addresses,
+            time_limit: config.time_limit,
             on_vcpus,
             sources: BinarySources::new(
                 Arc::new(memory.clone()),
@@ -267,13 +278,27 @@ fn register_source(kvm: &Kvm) -> RegisterSource {
 }
 
 /// The virtio console, if that is wanted.
-fn hvc_console(console: &Console) -> Result<Option<Arc<HvcConsole>>, VmError> {
-    if *console != Console::Hvc {
+fn hvc_console(
+    config: &VmConfig,
+    stop_request: &EventFd,
+) -> Result<Option<Arc<HvcConsole>>, VmError> {
+    if config.console != Console::Hvc {
         return Ok(None);
     }
-    let hvc = HvcConsole::new(console.open_output()?);
+    let output = config.console.open_output()?;
+    let hvc = HvcConsole::new(output.watched(text_watch(config, stop_request)?));
     let hvc = hvc.map_err(VmError::host("what the console needs"))?;
     Ok(Some(Arc::new(hvc)))
+}
+
+/// What ends the guest when a console has a certain text, if something is to.
+fn text_watch(config: &VmConfig, stop_request: &EventFd) -> Result<Option<TextWatch>, VmError> {
+    let Some(text) = &config.until else {
+        return Ok(None);
+    };
+    let found = stop_request.try_clone();
+    let found = found.map_err(VmError::host("a descriptor"))?;
+    Ok(Some(TextWatch::new(text, found)))
 }
 
 /// Standard input to the guest's console; the escape key ends the guest.
@@ -374,6 +399,7 @@ struct EventThread {
     plan: ClockPlan,
     info: MachineInfo,
     prf_addresses: usize,
+    time_limit: Option<Duration>,
     on_vcpus: OnVcpus,
     sources: BinarySources,
     recorder: Option<FileRecorder>,
@@ -423,6 +449,11 @@ impl EventThread {
                 watch.map_err(VmError::host("to follow the terminal"))?,
             ));
         }
+        if let Some(time) = self.time_limit {
+            let stop_request = self.termination.stop_request();
+            let limit = stop_request.and_then(|request| TimeLimit::start(time, request));
+            subscribers.push(Box::new(limit.map_err(VmError::host("a timer"))?));
+        }
         let services = Services {
             profiler,
             socket,
@@ -430,9 +461,6 @@ impl EventThread {
             hvc: self.hvc,
         };
         let events = EventLoop::new(services, self.doorbell, self.termination, subscribers)?;
-        if kvmprof_sandbox::filters::is_prepared() {
-            kernel_events::find_out();
-        }
         kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Events);
         events.run(vcpus)
     }

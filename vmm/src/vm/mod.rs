@@ -13,6 +13,7 @@ mod launch;
 mod power_button;
 mod termination;
 mod threads;
+mod time_limit;
 
 pub use crate::vcpu::OnReset;
 pub use config::VmConfig;

@@ -118,6 +118,14 @@ impl Termination {
     /// # Errors
     /// When the host gives no socket or eventfd.
     pub fn new() -> io::Result<Self> {
+        Self::by(EventFd::new(EFD_NONBLOCK)?)
+    }
+
+    /// The same, by writing to `stop_request`, too.
+    ///
+    /// # Errors
+    /// When the host gives no socket.
+    pub fn by(stop_request: EventFd) -> io::Result<Self> {
         let [signals, terminations] =
             [&[libc::SIGINT, libc::SIGHUP][..], &[libc::SIGTERM]].map(SignalBytes::of);
         let (signals, terminations) = (signals?, terminations?);
@@ -127,7 +135,7 @@ impl Termination {
         Ok(Self {
             signals,
             terminations,
-            stop_request: EventFd::new(EFD_NONBLOCK)?,
+            stop_request,
             power_button: None,
             is_undecided: false,
             requested: false,

@@ -1,5 +1,6 @@
 //! Selects a guest on the command line.
 
+use std::env;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -8,6 +9,9 @@ use kvmprof_client::{ClientError, Connection, live_sockets};
 
 use super::usage;
 
+/// The environment variable that names a socket.
+const VARIABLE: &str = "KVMPROF_SOCKET";
+
 /// The option `--socket` of each command that connects to a guest.
 #[derive(Args, Clone, Debug, Default)]
 pub struct SocketArgs {
@@ -15,7 +19,7 @@ pub struct SocketArgs {
     /// with a --name
     ///
     /// In the guest itself getpc and the prf tools need none: without it they use the guest's own device nodes.
-    #[arg(long, short, env = "KVMPROF_SOCKET", value_name = "PATH",
+    #[arg(long, short, env = VARIABLE, value_name = "PATH",
         value_parser = OsStringValueParser::new().map(PathBuf::from))]
     socket: Option<PathBuf>,
     /// Trust the program at the socket if it is of this user, by number, too, and not only if it is root's or your own user's
@@ -29,6 +33,13 @@ impl SocketArgs {
         self.socket
             .as_deref()
             .filter(|path| !path.as_os_str().is_empty())
+    }
+
+    /// The path that an option has named; `None` for one that only the environment names.
+    pub fn named(&self) -> Option<&Path> {
+        let by_environment = env::var_os(VARIABLE).map(PathBuf::from);
+        self.path()
+            .filter(|path| by_environment.as_deref() != Some(path))
     }
 
     /// Connects to the socket at the path, if one is named.

@@ -9,7 +9,7 @@ use kvmprof_recording::{SamplingEvent, StackParts};
 use kvmprof_report::profile::{Layout, Look, Section, SortBy, print};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, SocketArgs, value};
 
-use crate::commands::record::RecordArguments;
+use crate::commands::record::RecordingOptions;
 use crate::commands::recordings::{CommandError, InputArguments};
 
 /// Samples a running guest by an event, and shows which processes and functions cause it
@@ -43,10 +43,9 @@ impl Command for ProfileArguments {
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let folder = tempfile::tempdir().context("Cannot make a folder for the samples")?;
         let path = folder.path().join("samples");
-        let recorder = RecordArguments {
+        let recording = RecordingOptions {
             record_limit: None,
             socket: self.socket.clone(),
-            output: path.clone(),
             seconds: self.seconds,
             stacks: StackParts {
                 kernel: true,
@@ -55,7 +54,7 @@ impl Command for ProfileArguments {
             pid: self.pid.clone(),
             event: Some(self.event),
         };
-        recorder.record(console)?;
+        recording.record(&path, console)?;
         let profile = InputArguments::default().open(&path, console)?.profile;
         if profile.contents.account.ticks == 0 {
             anyhow::bail!(

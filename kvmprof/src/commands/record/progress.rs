@@ -17,6 +17,16 @@ pub struct Progress {
     counts: Counts,
 }
 
+/// A recording of so many bytes, by an event or by the clock, in words.
+pub fn summary(account: &Account, event: Option<SamplingEvent>, bytes: u64) -> String {
+    let counts = Counts {
+        bytes,
+        account: *account,
+        event: event.map(SamplingEvent::describe),
+    };
+    counts.text()
+}
+
 /// What has been received.
 #[derive(Debug, Default)]
 struct Counts {

@@ -89,7 +89,7 @@ impl ExportArguments {
     }
 }
 
-fn failure(error: ExportError) -> CommandError {
+pub(super) fn failure(error: ExportError) -> CommandError {
     match error {
         ExportError::Recording(error) => CommandError::Recording(error),
         ExportError::Output(error) => CommandError::Output(error),

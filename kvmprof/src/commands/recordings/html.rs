@@ -1,13 +1,17 @@
 //! `kvmprof html`.
 
+use std::path::{Path, PathBuf};
+
 use clap::Args;
 
-use super::CommandError;
+use super::output::{is_packed_name, write_to};
 use super::picture::PictureArguments;
-use kvmprof_report::html::{Timeline, page};
+use super::{CommandError, InputArguments};
+use kvmprof_report::graph::title;
+use kvmprof_report::html::{Counts, page};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
-/// Write a recording as an HTML page: timeline, flame graph, tables
+/// Write a recording as an HTML page: timeline, flame graph, tables, filters
 ///
 /// One file that any browser opens from disk; it loads nothing.
 #[derive(Debug, Args)]
@@ -21,13 +25,42 @@ pub struct HtmlArguments {
     picture: PictureArguments,
 }
 
+/// Writes the page of the recording at `path` to `output`, with names from the guest's files in the folder `sysroot`, too.
+///
+/// # Errors
+/// The recording can't be read, or the page not written.
+pub fn write_page(
+    path: &Path,
+    sysroot: Option<PathBuf>,
+    output: &Path,
+    console: &mut Console<'_>,
+) -> Result<(), CommandError> {
+    let page = page_of(&InputArguments::of_all(sysroot), path, console)?;
+    write_to(output, is_packed_name(output), console.output, |out| {
+        out.write_all(page.as_bytes()).map_err(CommandError::Output)
+    })
+}
+
+/// The page of the recording at `path`, as far as `options` choose it.
+///
+/// # Errors
+/// As [`InputArguments::open`].
+pub(super) fn page_of(
+    options: &InputArguments,
+    path: &Path,
+    console: &mut Console<'_>,
+) -> Result<String, CommandError> {
+    let mut counts = Counts::default();
+    let profile = options.open_with(path, console, &mut counts)?.profile;
+    Ok(page(&profile, counts, &title(&profile)))
+}
+
 impl Command for HtmlArguments {
     /// Reads the recording and writes the page.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let input = self.picture.open(console)?;
-        let profile = &input.profile;
-        let timeline = Timeline::new(&input.recording, profile).map_err(CommandError::from)?;
-        let page = page(profile, &timeline, &self.picture.title(profile));
+        let mut counts = Counts::default();
+        let profile = self.picture.open_with(console, &mut counts)?.profile;
+        let page = page(&profile, counts, &self.picture.title(&profile));
         self.picture.write(page.as_bytes(), console)?;
         Ok(ExitStatus::SUCCESS)
     }

@@ -11,7 +11,7 @@ use super::CommandError;
 use super::progress::Progress;
 use super::source::{self, OpenRecording};
 use kvmprof_recording::file::Recording;
-use kvmprof_report::profile::{Profile, Selection, TimeRange};
+use kvmprof_report::profile::{Profile, Selection, TimeRange, Watcher};
 use kvmprof_report::symbolize::{Resolver, Sources};
 
 /// Which part of the recording, and where names come from.
@@ -48,12 +48,33 @@ pub struct Input {
 }
 
 impl InputArguments {
+    /// All of a recording, with the guest's files in this folder, if any.
+    pub fn of_all(sysroot: Option<PathBuf>) -> Self {
+        Self {
+            sysroot,
+            ..Self::default()
+        }
+    }
+
     /// Opens the recording at `path` and sums it up.
     ///
     /// # Errors
     /// The recording can't be read, nothing in it is of the part that was chosen, or the files that names come from
     /// aren't there or are of another kernel.
     pub fn open(&self, path: &Path, console: &mut Console<'_>) -> Result<Input, CommandError> {
+        self.open_with(path, console, &mut ())
+    }
+
+    /// The same, while `watcher` gets what was chosen.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_with(
+        &self,
+        path: &Path,
+        console: &mut Console<'_>,
+        watcher: &mut dyn Watcher,
+    ) -> Result<Input, CommandError> {
         let progress = Progress::for_terminal();
         let OpenRecording { recording, copy } = source::open(path, progress.interrupt())?;
         let sources = Sources {
@@ -70,7 +91,8 @@ impl InputArguments {
         }
         let time = self.time;
         let selection = Selection { pids, time };
-        let profile = Profile::read(&recording, selection, resolver, &progress.of("Reading"))?;
+        let reading = progress.of("Reading");
+        let profile = Profile::read_with(&recording, selection, resolver, &reading, watcher)?;
         self.check_match(path, &profile)?;
         profile.resolve(&progress.of("Finding names"));
         if profile.contents.unread > 0 {

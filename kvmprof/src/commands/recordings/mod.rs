@@ -11,13 +11,15 @@ mod picture;
 mod progress;
 mod report;
 mod source;
+mod view;
 
 pub use diff::DiffArguments;
 pub use error::CommandError;
 pub use export::ExportArguments;
 pub use flamegraph::FlamegraphArguments;
-pub use html::HtmlArguments;
+pub use html::{HtmlArguments, write_page};
 pub use input::InputArguments;
 pub use output::{check_output, is_standard, refuse_recording};
 pub use progress::{Part, Progress};
 pub use report::ReportArguments;
+pub use view::ViewArguments;

@@ -8,7 +8,7 @@ use super::input::Input;
 use super::output::{check_output, is_packed_name, write_to};
 use super::{CommandError, InputArguments};
 use kvmprof_report::graph::title;
-use kvmprof_report::profile::Profile;
+use kvmprof_report::profile::{Profile, Watcher};
 use kvmprof_tools::command_line::Console;
 
 /// A recording, and the file that is made of it.
@@ -36,8 +36,20 @@ impl PictureArguments {
     /// # Errors
     /// It can't be read, or the output file may not be replaced.
     pub fn open(&self, console: &mut Console<'_>) -> anyhow::Result<Input> {
+        self.open_with(console, &mut ())
+    }
+
+    /// The same, while `watcher` gets what is read.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_with(
+        &self,
+        console: &mut Console<'_>,
+        watcher: &mut dyn Watcher,
+    ) -> anyhow::Result<Input> {
         check_output(&self.output, &[&self.file], self.force)?;
-        Ok(self.input.open(&self.file, console)?)
+        Ok(self.input.open_with(&self.file, console, watcher)?)
     }
 
     /// The title that was chosen, or the usual one.

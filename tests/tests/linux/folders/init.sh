@@ -22,6 +22,8 @@ cat /rw/calls >/dev/null
 echo "calls runs"
 read -r _
 kill $calls
+# It holds the folder until it has gone.
+wait $calls || true
 umount /rw && mount -t virtiofs work /rw && echo "mounted again"
 echo "may be killed"
 read -r _

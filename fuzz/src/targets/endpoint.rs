@@ -1,0 +1,328 @@
+//! A client's connection with the profiling devices pcs and prf behind it, as the guest or a host's program sees it.
+
+use std::collections::BTreeMap;
+use std::task::Poll;
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::{PCS_FLUSH, PCS_GETSTAT, PCS_STOP, PROF_ALL, PROF_LIST};
+use kvmprof_abi::prf::PRF_SETSTATE;
+use kvmprof_abi::wire::{ReplyFrame, Request, RequestFrame, VERSION, device};
+use kvmprof_devices::endpoint::{Backend, Endpoint, Handle, HelloInfo, IoctlReply, Readiness};
+use kvmprof_devices::profiling::{Pcs, Prf};
+use kvmprof_recording::{Mode, Sample, Ticks};
+
+use super::wire;
+use crate::input::Input;
+
+/// Steps of one input.
+const MAX_STEPS: usize = 400;
+const VCPUS: u16 = 2;
+const HZ: u32 = 100;
+
+/// The profiling devices pcs and prf, and which handle is which.
+pub struct Devices {
+    pcs: Pcs,
+    prf: Prf,
+    open: BTreeMap<Handle, (u16, u16)>,
+    last: u32,
+}
+
+impl Devices {
+    /// Nothing is open.
+    pub fn new() -> Self {
+        let mut prf = Prf::new(VCPUS, 64);
+        prf.set_hz(HZ);
+        Self {
+            pcs: Pcs::new(VCPUS),
+            prf,
+            open: BTreeMap::new(),
+            last: 0,
+        }
+    }
+
+    /// Whether all that was opened is closed.
+    pub fn is_closed(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    fn which(&self, handle: Handle) -> (u16, u16) {
+        self.open[&handle]
+    }
+
+    fn feed(&mut self, ticks: &Ticks) {
+        self.pcs.feed(ticks);
+        self.prf.feed(ticks);
+    }
+
+    /// Every tick is in exactly one account.
+    pub fn check(&self) {
+        assert!(self.pcs.ledger().balances(), "{:?}", self.pcs.ledger());
+        for report in self.prf.reports() {
+            assert!(report.ledger.balances(), "{report:?}");
+        }
+    }
+}
+
+impl Backend for Devices {
+    fn open(&mut self, number: u16, minor: u16) -> Result<Handle, Errno> {
+        match number {
+            device::PCS if minor == 0 => self.pcs.open(HZ)?,
+            device::PRF => self.prf.check_minor(minor)?,
+            device::PCS => return Err(Errno::ENXIO),
+            _ => return Err(Errno::ENODEV),
+        }
+        self.last += 1;
+        self.open.insert(Handle(self.last), (number, minor));
+        Ok(Handle(self.last))
+    }
+
+    fn opened(&mut self, _handle: Handle) -> Poll<Result<(), Errno>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn read(&mut self, handle: Handle, limit: usize) -> Poll<Result<Vec<u8>, Errno>> {
+        let mut bytes = Vec::new();
+        let result = match self.which(handle) {
+            (device::PCS, _) => self.pcs.read(limit, &mut bytes),
+            (_, minor) => self.prf.read(minor, limit, &mut bytes),
+        };
+        assert!(bytes.len() <= limit);
+        Poll::Ready(result.map(|_| bytes))
+    }
+
+    fn write(&mut self, handle: Handle, bytes: &[u8]) -> Result<usize, Errno> {
+        match self.which(handle) {
+            (device::PCS, _) => Err(Errno::EINVAL),
+            (_, minor) => self.prf.write(minor, bytes),
+        }
+    }
+
+    fn ioctl(
+        &mut self,
+        handle: Handle,
+        command: u32,
+        argument: i64,
+        data: &[u8],
+    ) -> Poll<Result<IoctlReply, Errno>> {
+        Poll::Ready(match self.which(handle) {
+            (device::PCS, _) => self.pcs.ioctl(command, argument, data),
+            (_, minor) => self.prf.ioctl(minor, command, argument),
+        })
+    }
+
+    fn poll(&mut self, handle: Handle) -> Readiness {
+        let is_pcs = self.which(handle).0 == device::PCS;
+        Readiness {
+            readable: !is_pcs || self.pcs.readable(),
+            writable: !is_pcs,
+            hang_up: false,
+        }
+    }
+
+    fn close(&mut self, handle: Handle) -> Poll<()> {
+        let (number, _) = self.open.remove(&handle).unwrap();
+        if number == device::PCS {
+            self.pcs.close();
+        }
+        Poll::Ready(())
+    }
+}
+
+/// What a client and the clock do, one after the other.
+pub fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    let mut endpoint = Endpoint::new(HelloInfo {
+        vcpus: VCPUS.into(),
+        hz: HZ,
+    });
+    let mut devices = Devices::new();
+    for _ in 0..MAX_STEPS {
+        if input.is_empty() {
+            break;
+        }
+        let result = match input.u8() % 8 {
+            // Mostly sound requests, and any bytes.
+            0..=3 => endpoint.receive(&request(&mut input), &mut devices),
+            4 => {
+                let bytes = input.block();
+                endpoint.receive(bytes, &mut devices)
+            }
+            5 => {
+                devices.feed(&ticks(&mut input));
+                endpoint.wake(&mut devices)
+            }
+            6 => {
+                let count = usize::from(input.u16()).min(endpoint.output().len());
+                endpoint.consume(count);
+                endpoint.wake(&mut devices)
+            }
+            _ => {
+                take_replies(&mut endpoint);
+                endpoint.wake(&mut devices)
+            }
+        };
+        devices.check();
+        assert_eq!(endpoint.open_devices(), devices.open.len());
+        if result.is_err() {
+            break;
+        }
+    }
+    endpoint.close(&mut devices);
+    devices.check();
+    assert!(devices.is_closed());
+}
+
+/// All that the endpoint says is whole frames, or the rest of one that was taken in part before.
+fn take_replies(endpoint: &mut Endpoint) {
+    let mut rest = endpoint.output();
+    while let Ok(Some((_, length))) = ReplyFrame::decode(rest) {
+        rest = &rest[length..];
+    }
+    endpoint.consume(endpoint.output().len());
+}
+
+fn request(input: &mut Input<'_>) -> Vec<u8> {
+    let tag = u32::from(input.u8() % 8);
+    let kind = input.u8();
+    // Names of open devices are small numbers.
+    let handle = u32::from(input.u8() % 4);
+    let request = match kind % 8 {
+        0 => Request::Hello {
+            lowest: VERSION,
+            highest: VERSION,
+        },
+        1 => Request::Open {
+            device: u16::from(input.u8() % 4),
+            minor: u16::from(input.u8()),
+            flags: u32::from(input.u8() % 3),
+        },
+        2 => Request::Read {
+            handle,
+            limit: input.u32(),
+            flags: u32::from(input.u8() % 3),
+        },
+        3 => Request::Write {
+            handle,
+            flags: 0,
+            data: input.block(),
+        },
+        4 => Request::Ioctl {
+            handle,
+            command: command(input),
+            argument: input.u64().cast_signed(),
+            limit: input.u16().into(),
+            data: input.block(),
+        },
+        5 => Request::Poll {
+            handle,
+            events: u32::from(input.u8() % 8),
+            flags: u32::from(input.u8() % 3),
+        },
+        6 => Request::Cancel {
+            tag: u32::from(input.u8() % 8),
+        },
+        _ => Request::Close { handle },
+    };
+    let frame = RequestFrame { tag, request };
+    let mut bytes = vec![0; frame.encoded_length()];
+    // Too much data is refused here already.
+    let length = frame.encode(&mut bytes).unwrap_or(0);
+    bytes.truncate(length);
+    bytes
+}
+
+/// A command of pcs or prf, or any.
+fn command(input: &mut Input<'_>) -> u32 {
+    let number = input.u8();
+    match number % 3 {
+        // The commands lie close together.
+        0 => (PROF_LIST & !0xff) + input.u32() % 0x100,
+        1 => (PRF_SETSTATE & !0xff) + input.u32() % 0x100,
+        _ => input.u32(),
+    }
+}
+
+fn ticks(input: &mut Input<'_>) -> Ticks {
+    let flags = input.u8();
+    let vcpu = u16::from(flags & 1);
+    // Clocks don't tick for longer than 2^48 ticks.
+    let count = |input: &mut Input<'_>, wanted: bool| {
+        if wanted { input.u64() >> 16 } else { 0 }
+    };
+    let idle = count(input, flags & 2 != 0);
+    let stolen = count(input, flags & 4 != 0);
+    let lost = count(input, flags & 8 != 0);
+    let sample = (flags & 16 != 0).then(|| Sample {
+        vcpu,
+        mode: Mode::ALL[usize::from(input.u8() % 4)],
+        pid: i32::from(input.u8()),
+        process_group: i32::from(input.u8()),
+        pc: input.u64(),
+        ..Sample::default()
+    });
+    Ticks {
+        vcpu,
+        idle,
+        stolen,
+        lost,
+        ungathered: 0,
+        sample,
+    }
+}
+
+/// A client of pcs, one of prf, and a stream of bytes.
+pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let hello = [0, 1, 0, 0].to_vec();
+    let open = |number: u16| [0, 1, 1, 0, number.to_le_bytes()[0], 0, 0].to_vec();
+    let tick = |flags: u8, rest: &[u8]| [&[5, flags][..], rest].concat();
+    let sample = tick(16, &[1, 7, 1, 0, 0x10, 0x40, 0, 0, 0, 0, 0]);
+    let ioctl = |family: u8, command: u32, argument: u64, data: &[u8]| {
+        let low = (command & 0xff).to_le_bytes();
+        let argument = argument.to_le_bytes();
+        let data = crate::input::block(data);
+        [&[0, 2, 4, 1, family][..], &low, &argument, &[64, 0], &data].concat()
+    };
+    let read = [0, 3, 2, 1, 0, 4, 0, 0, 0].to_vec();
+    let write = [
+        &[0, 4, 3, 1][..],
+        &crate::input::block(&[1, 0x1000, 0x2000, 0x3000].map(u64::to_le_bytes).concat()),
+    ]
+    .concat();
+    let pcs = [
+        hello.clone(),
+        open(device::PCS),
+        ioctl(0, PROF_ALL, 0, &[]),
+        sample.repeat(70),
+        tick(2, &[0, 0, 9, 0, 0, 0, 0, 0]),
+        ioctl(0, PCS_FLUSH, 0, &[]),
+        read.clone(),
+        ioctl(0, PCS_GETSTAT, 0, &[]),
+        ioctl(0, PCS_STOP, 0, &[]),
+        vec![7],
+        read.clone(),
+        [0, 5, 7, 1].to_vec(),
+    ];
+    let prf = [
+        hello.clone(),
+        open(device::PRF),
+        write,
+        ioctl(1, PRF_SETSTATE, 1, &[]),
+        sample.repeat(5),
+        read,
+        ioctl(1, PRF_SETSTATE, 0, &[]),
+        vec![7],
+    ];
+    let raw = wire::request(&RequestFrame {
+        tag: 1,
+        request: Request::Hello {
+            lowest: VERSION,
+            highest: VERSION,
+        },
+    });
+    let bytes = [&[4][..], &crate::input::block(&raw), &[7]].concat();
+    vec![
+        ("pcs", pcs.concat()),
+        ("prf", prf.concat()),
+        ("bytes", bytes),
+    ]
+}

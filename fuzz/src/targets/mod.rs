@@ -1,0 +1,34 @@
+//! The targets, a file each.
+
+mod balloon;
+mod block;
+mod console;
+mod elf;
+mod endpoint;
+mod guest_memory;
+mod initrd;
+mod kernel_image;
+mod net;
+mod options;
+mod recording;
+mod small_devices;
+mod streams;
+mod symbols;
+mod unwind;
+mod vsock;
+mod wire;
+
+use crate::{Target, for_each_target};
+
+macro_rules! table {
+    ($($name:ident $cases:literal,)*) => {
+        /// All targets.
+        pub const TARGETS: &[Target] = &[$(Target {
+            name: stringify!($name),
+            cases: $cases,
+            run: $name::run,
+            seeds: $name::seeds,
+        }),*];
+    };
+}
+for_each_target!(table);

@@ -1,0 +1,129 @@
+//! Recordings through everything that is made of them.
+//!
+//! The first byte chooses: 0 has the rest be blocks, which get sound headers and checksums, so that what is in them is
+//! reached; 1 has it be the file as it is.
+
+use std::io::sink;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use kvmprof_recording::file::{Block, HEADER, Kind, Recording, Unobserved, header};
+use kvmprof_report::boot::{Boot, Levels, Summary, compare};
+use kvmprof_report::diff::{changes, folded_changes};
+use kvmprof_report::export::{Format, Source};
+use kvmprof_report::graph::Graph;
+use kvmprof_report::html::{Counts, page};
+use kvmprof_report::profile::{
+    Layout, Look, Profile, Relation, Relatives, Section, Selection, SortBy, document, folded,
+    functions, print,
+};
+use kvmprof_report::symbolize::Resolver;
+use kvmprof_report::top::Model;
+
+use crate::input::{Input, block};
+
+#[path = "../../../report/tests/exports/recording.rs"]
+mod example;
+
+const KINDS: [Kind; 8] = [
+    Kind::Info,
+    Kind::Symbols,
+    Kind::Samples,
+    Kind::End,
+    Kind::Mappings,
+    Kind::Binary,
+    Kind::Kernel,
+    Kind::Reset,
+];
+
+/// The file that an input stands for.
+fn file(data: &[u8]) -> Vec<u8> {
+    let mut input = Input::new(data);
+    if input.u8() % 2 == 1 {
+        return input.rest().to_vec();
+    }
+    let mut bytes = header().to_vec();
+    while !input.is_empty() {
+        let kind = KINDS[usize::from(input.u8() % 8)];
+        bytes.extend(Block::encode(kind, input.block()).unwrap_or_default());
+    }
+    bytes
+}
+
+/// Reads the recording, and has all be made of it that can be.
+pub fn run(data: &[u8]) {
+    let bytes = file(data);
+    let mut model = Model::new(Duration::from_secs(10), Duration::ZERO);
+    if model.feed(&bytes, Duration::from_secs(1)).is_ok() {
+        model.snapshot();
+    }
+    let Ok(recording) = Recording::from_bytes(Path::new("fuzzed"), bytes) else {
+        return;
+    };
+    let Ok(contents) = recording.contents() else {
+        return;
+    };
+    let resolver = Resolver::from_contents(&contents);
+    let mut counts = Counts::default();
+    let selection = Selection::default();
+    let read = Profile::read_with(&recording, selection, resolver, &Unobserved, &mut counts);
+    let Ok(profile) = read else {
+        return;
+    };
+    report(&profile);
+    page(&profile, counts, "title");
+    let source = Source::new(recording, profile);
+    if let Ok(boot) = Boot::read(&source) {
+        let summary = Summary::new(&[boot], &Levels::default());
+        compare(&summary, &summary);
+    }
+    // It says itself what it has no room for.
+    for format in Format::value_variants() {
+        if *format == Format::PerfData {
+            let folder = tempfile::tempdir().unwrap();
+            let _refused = format.write_file(&source, &folder.path().join("perf.data"));
+        } else {
+            let _refused = format.write(&source, &mut sink());
+        }
+    }
+}
+
+fn report(profile: &Profile) {
+    let layout = Layout {
+        sections: Section::value_variants().to_vec(),
+        sort: SortBy::Total,
+        top: 50,
+        look: Look {
+            bars: true,
+            colours: true,
+        },
+    };
+    let all = functions(profile, SortBy::Own);
+    let relatives: Vec<Relatives> = all
+        .first()
+        .into_iter()
+        .filter_map(|first| Relatives::new(profile, &first.name, Relation::Callers))
+        .collect();
+    print(profile, &layout, &[], &mut sink()).unwrap();
+    print(profile, &layout, &relatives, &mut sink()).unwrap();
+    serde_json::to_vec(&document(profile, SortBy::Own, 50)).unwrap();
+    let _empty = Graph::default().draw(&folded(profile));
+    changes(profile, profile, SortBy::Own);
+    let _unlike = folded_changes(profile, profile);
+}
+
+/// A recording with symbols, mappings, a program and stacks, by its blocks and as it is.
+pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let (_folder, path) = example::recording(1);
+    let file = std::fs::read(path).unwrap();
+    let mut blocks = vec![0];
+    let mut rest = &file[HEADER..];
+    while let Some(next) = Block::decode(rest) {
+        let kind = KINDS.iter().position(|kind| Some(*kind) == next.kind);
+        blocks.push(u8::try_from(kind.unwrap()).unwrap());
+        blocks.extend(block(&next.contents));
+        rest = &rest[next.length..];
+    }
+    vec![("blocks", blocks), ("file", [vec![1], file].concat())]
+}

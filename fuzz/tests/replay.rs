@@ -1,0 +1,76 @@
+//! Runs each target with its corpus, and with a fixed number of mutations of that, the same at every run.
+//!
+//! `KVMPROF_FUZZ_CASES` is another number of mutations, `KVMPROF_FUZZ_SEED` another seed, `KVMPROF_BLESS=1` writes the seeds
+//! into the corpus.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::panic::{self, AssertUnwindSafe};
+use std::{env, fs};
+
+use kvmprof_fuzz::mutator::Mutator;
+use kvmprof_fuzz::{TARGETS, Target, corpus, for_each_target};
+
+/// The number in an environment variable.
+fn number(variable: &str) -> Option<u64> {
+    let text = env::var(variable).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable}={text} is no number")),
+    )
+}
+
+/// Writes the seeds of `target` into the corpus if that was asked for, and checks that they are there as they are made.
+fn check_seeds(target: &Target) {
+    let folder = corpus::inputs_folder(target.name);
+    for (name, made) in (target.seeds)() {
+        let path = folder.join(name);
+        if env::var_os("KVMPROF_BLESS").is_some() {
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(&path, &made).unwrap();
+        }
+        let is_kept = fs::read(&path).is_ok_and(|kept| kept == made);
+        let path = path.display();
+        assert!(
+            is_kept,
+            "{path} isn't what the target's seeds() makes: KVMPROF_BLESS=1 writes it anew"
+        );
+    }
+}
+
+/// Runs `target` with `input`. If it fails, that is kept.
+fn run(target: &Target, name: &str, input: &[u8]) {
+    if let Err(reason) = panic::catch_unwind(AssertUnwindSafe(|| (target.run)(input))) {
+        let path = corpus::keep(target.name, name, input).unwrap();
+        eprintln!("the input is kept in {}", path.display());
+        panic::resume_unwind(reason);
+    }
+}
+
+fn replay(target: &Target) {
+    check_seeds(target);
+    let kept = corpus::inputs(target.name).unwrap();
+    assert!(!kept.is_empty(), "{} has no corpus", target.name);
+    for (path, input) in &kept {
+        println!("{}", path.display());
+        (target.run)(input);
+    }
+    let inputs: Vec<&[u8]> = kept.iter().map(|(_, input)| input.as_slice()).collect();
+    let mut mutator = Mutator::new(number("KVMPROF_FUZZ_SEED").unwrap_or(1));
+    let cases = number("KVMPROF_FUZZ_CASES").unwrap_or(target.cases.into());
+    for case in 0..cases {
+        run(target, &format!("case-{case}"), &mutator.mutate(&inputs));
+    }
+}
+
+macro_rules! tests {
+    ($($name:ident $cases:literal,)*) => {
+        $(
+            #[test]
+            fn $name() {
+                let name = stringify!($name);
+                replay(TARGETS.iter().find(|target| target.name == name).unwrap());
+            }
+        )*
+    };
+}
+for_each_target!(tests);

@@ -1,0 +1,69 @@
+//! Boots as JSON documents.
+
+use kvmprof_report::boot::{ComparedRow, Estimate, Row, Summary};
+use serde_json::{Value, json};
+
+/// The version of the documents' form. Members may be added without a new one.
+const SCHEMA: u32 = 1;
+
+/// All phases and initcalls. Times are in ms.
+pub fn of_summary(summary: &Summary) -> String {
+    let mut document = of_boots(summary);
+    document["schema"] = SCHEMA.into();
+    document["phases"] = summary.phases.iter().map(of_row).collect();
+    document["initcalls"] = summary.calls.iter().map(of_row).collect();
+    format!("{document}\n")
+}
+
+/// All changes.
+pub fn of_comparison(
+    (before, after): (&Summary, &Summary),
+    phases: &[ComparedRow],
+    calls: &[ComparedRow],
+) -> String {
+    let document = json!({
+        "schema": SCHEMA,
+        "before": of_boots(before),
+        "after": of_boots(after),
+        "phases": phases.iter().map(of_change).collect::<Value>(),
+        "initcalls": calls.iter().map(of_change).collect::<Value>(),
+    });
+    format!("{document}\n")
+}
+
+fn of_boots(summary: &Summary) -> Value {
+    json!({
+        "boots": summary.boots,
+        "unseen": summary.unseen,
+        "tick_ms": ms(Estimate::new(&[summary.tick_ns]).mean_ns),
+        "whole": of_time(&summary.whole),
+    })
+}
+
+fn of_row(row: &Row) -> Value {
+    json!({
+        "name": row.name,
+        "level": row.level,
+        "time": of_time(&row.time),
+    })
+}
+
+fn of_change(row: &ComparedRow) -> Value {
+    json!({
+        "name": row.name,
+        "level": row.level,
+        "before": of_time(&row.before),
+        "after": of_time(&row.after),
+        "change_ms": ms(row.comparison.change_ns),
+        "p": row.comparison.p,
+    })
+}
+
+fn of_time(time: &Estimate) -> Value {
+    let interval = time.interval_ns.map(|(low, high)| [ms(low), ms(high)]);
+    json!({ "ms": ms(time.mean_ns), "interval_ms": interval })
+}
+
+fn ms(ns: f64) -> f64 {
+    ns / 1e6
+}

@@ -1,0 +1,340 @@
+//! A guest that a command starts itself: its machine, its devices, its clock.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::{Arg, Args, ValueEnum};
+use kvmprof_abi::prf::{MAX_ADDRESSES, MIN_ADDRESSES};
+
+use super::clock::ClockOptions;
+use super::exit::{start_error, status_of_guest};
+use super::root::RootOptions;
+use super::sandbox::SandboxOptions;
+use super::thread_panics;
+use super::units::{parse_guest_memory, parse_memory};
+use crate::jail::{Bind, Needs};
+use kvmprof_introspection::GuestKnowledge;
+use kvmprof_sandbox::user::User;
+use kvmprof_tools::command_line::{ExitStatus, usage, value};
+use kvmprof_vmm::clock::{DEFAULT_HZ, MAXIMUM_HZ};
+use kvmprof_vmm::console::{self, RawTerminal};
+use kvmprof_vmm::disk::DiskOptions;
+use kvmprof_vmm::machine::{KernelSource, MachineConfig, MemoryBacking, MemoryOptions};
+use kvmprof_vmm::network::{NetworkConfig, PeerPlace};
+use kvmprof_vmm::profiler::RecordPlan;
+use kvmprof_vmm::share::{ShareOptions, ShareSource};
+use kvmprof_vmm::virtio::GuestAccess;
+use kvmprof_vmm::vm::{OnReset, Vm, VmConfig, VmEnd, block_signals};
+use kvmprof_vmm::vsock::VsockConfig;
+
+/// Longest text that is looked for on a console, in bytes.
+const CONSOLE_TEXT_MAX: usize = 1024;
+
+/// The argument of `--on-reset`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum ResetChoice {
+    /// The guest starts anew, with the kernel and the initial RAM disk that it was started with, and is profiled on
+    #[default]
+    Restart,
+    /// The guest has ended
+    Exit,
+}
+
+impl From<ResetChoice> for OnReset {
+    fn from(choice: ResetChoice) -> Self {
+        match choice {
+            ResetChoice::Restart => Self::Restart,
+            ResetChoice::Exit => Self::Exit,
+        }
+    }
+}
+
+/// Options of a guest, but for its kernel.
+#[derive(Clone, Debug, Args)]
+pub struct GuestOptions {
+    /// The initial RAM disk
+    #[arg(long, value_name = "FILE")]
+    initrd: Option<PathBuf>,
+    #[command(flatten)]
+    root: RootOptions,
+    /// The kernel's command line, if not console=ttyS0 (with --console hvc: console=hvc0)
+    #[arg(long, value_name = "WORDS")]
+    cmdline: Option<String>,
+    /// The guest's memory, such as 512M or 4G, and after a comma what it is made of on the host, if not of kvmprof's own
+    /// memory: shared (a memfd), hugepages or hugepages=1G, or file=PATH
+    #[arg(long, value_name = "SIZE[,KIND]", default_value = "512M", value_parser = parse_guest_memory)]
+    memory: MemoryOptions,
+    /// How many vCPUs the guest has
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    cpus: u16,
+    /// A disk of the guest, up to 16 of them: an image's path, and after commas readonly, format=raw or format=qcow2,
+    /// serial=S, backing=anywhere
+    #[arg(long = "disk", value_name = "PATH[,OPTION...]")]
+    disks: Vec<DiskOptions>,
+    /// Where the guest's console is: stdio (its serial port), hvc (its virtio console, on standard
+    /// input and output), none or file:PATH, which is emptied when the guest starts
+    #[arg(long, value_name = "WHERE", default_value = "stdio")]
+    console: console::Console,
+    /// How many bytes of output --console file:PATH gets at most, such as 64M; what the guest says after that is thrown away
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
+    console_limit: Option<u64>,
+    /// What the guest may do with the profiling devices through its own ports: none, pcs, prf,
+    /// profil, pmc or all
+    #[arg(long, value_name = "DEVICES", default_value = "all")]
+    guest_access: GuestAccess,
+    /// A network device of the guest: tap=NAME, an existing tap interface of the host, or socket=PATH, where a program
+    /// such as passt listens; with ,mac=ADDRESS to give it an address. Several are possible
+    #[arg(long = "net", value_name = "END[,mac=ADDRESS]")]
+    networks: Vec<NetworkConfig>,
+    /// A folder of the host that the guest can mount, up to 16 of them: DIR=TAG, where TAG is its name in the guest (mount -t
+    /// virtiofs TAG /mnt), with ,readonly if nothing in it may be changed; or socket=PATH,tag=TAG, where a vhost-user
+    /// program listens already
+    #[arg(long = "share", value_name = "DIR=TAG[,readonly]")]
+    shares: Vec<ShareOptions>,
+    /// The program virtiofsd, which serves shared folders, if not the one in PATH or where distributions put it
+    #[arg(long, value_name = "PATH")]
+    virtiofsd: Option<PathBuf>,
+    /// Give the guest a memory balloon: memory that it doesn't need goes back to the host, and the status has what it says of
+    /// its memory
+    #[arg(long)]
+    balloon: bool,
+    /// A socket device (vsock) for connections between the guest, whose address is CID (3 or more), and Unix sockets of the
+    /// host: PATH for connections to the guest, PATH_PORT for the guest's own
+    #[arg(long, value_name = "CID,socket=PATH")]
+    vsock: Option<VsockConfig>,
+    /// Ticks of the profiling clock a second on each vCPU; 0: no clock
+    #[arg(long, value_name = "HZ", default_value_t = DEFAULT_HZ, value_parser = value::rate_or_none)]
+    hz: u32,
+    #[command(flatten)]
+    clock: ClockOptions,
+    /// How many addresses a table of prf may have
+    #[arg(long, value_name = "N", default_value_t = MAX_ADDRESSES, value_parser = parse_addresses)]
+    prf_addresses: usize,
+    /// A folder with the guest's files, or some of them: programs in recordings are looked for there first. Files are
+    /// used whose build id, or else whose length, is that of the file in the guest
+    #[arg(long, value_name = "DIR")]
+    sysroot: Option<PathBuf>,
+    /// Where the guest keeps the pid of the running process, if its image doesn't say:
+    /// absolute:ADDRESS[,OFFSET...]:BYTES, gs:OFFSET[,OFFSET...]:BYTES, or none
+    #[arg(long, value_name = "PLACE")]
+    pid_at: Option<String>,
+    #[command(flatten)]
+    sandbox: SandboxOptions,
+    /// Give up root for another user once all is open: a name, UID or UID:GID. The socket and what is written belong to that user
+    #[arg(long, value_name = "USER", value_parser = parse_user)]
+    user: Option<User>,
+    /// What a reset of the guest does
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
+    on_reset: ResetChoice,
+}
+
+impl GuestOptions {
+    /// The guest that this `kernel` is started as, recorded if there is a plan for that. Checks that the options go together.
+    ///
+    /// # Errors
+    /// [`UsageError`](kvmprof_tools::command_line::UsageError).
+    pub fn config(&self, kernel: &Path, record: Option<RecordPlan>) -> anyhow::Result<VmConfig> {
+        self.clock.check()?;
+        if self.console_limit.is_some() && !matches!(self.console, console::Console::File(_)) {
+            return Err(usage("--console-limit is for --console file:PATH"));
+        }
+        check_networks(&self.networks)?;
+        if record.as_ref().is_some_and(|plan| plan.event.is_none()) && self.hz == 0 {
+            return Err(usage(format_args!(
+                "A recording needs a clock or an --event: give --hz a number from 1 to {MAXIMUM_HZ}"
+            )));
+        }
+        let knowledge = self.pid_at.as_deref().map(pid_at).transpose();
+        let machine = MachineConfig {
+            kernel: KernelSource::Path(kernel.to_owned()),
+            initrd: self.initrd.clone(),
+            command_line: (self.cmdline.clone())
+                .unwrap_or_else(|| default_command_line(&self.console)),
+            memory: self.memory.clone(),
+            cpus: self.cpus,
+        };
+        let shares = self.shares.iter().cloned();
+        Ok(VmConfig {
+            disks: self.disks.clone(),
+            console: self.console.clone(),
+            console_limit: self.console_limit,
+            guest_access: self.guest_access,
+            networks: self.networks.clone(),
+            shares: shares.chain(self.root.share()).collect(),
+            virtiofsd: self.virtiofsd.clone(),
+            balloon: self.balloon,
+            vsock: self.vsock.clone(),
+            hz: self.hz,
+            clock_source: self.clock.source,
+            jitter: self.clock.jitter,
+            prf_addresses: self.prf_addresses,
+            record,
+            sysroot: self.sysroot().map(Path::to_owned),
+            on_reset: self.on_reset.into(),
+            restrict_paths: self.sandbox.restricts_paths(),
+            knowledge: knowledge.map_err(usage)?,
+            ..VmConfig::new(machine)
+        })
+    }
+
+    /// The folder of the host that has the guest's files. What a guest runs is in its root, unless it comes from elsewhere; then
+    /// it is seen to be another file.
+    pub fn sysroot(&self) -> Option<&Path> {
+        self.sysroot.as_deref().or_else(|| self.root.folder())
+    }
+
+    /// What a jail has to have for these options.
+    ///
+    /// # Errors
+    /// An option that makes no sense in a jail.
+    pub fn needs(&self) -> anyhow::Result<Needs> {
+        if self.user.is_some() {
+            return Err(usage(
+                "A jail has its user already, by --uid and --gid: leave --user out",
+            ));
+        }
+        let mut needs = Needs::default();
+        let read = self.initrd.iter().chain(&self.sysroot);
+        needs.inputs.extend(read.map(|path| Bind::new(path, false)));
+        let disks = self.disks.iter();
+        let disks = disks.map(|disk| Bind::new(&disk.path, !disk.readonly));
+        needs.inputs.extend(disks);
+        for network in &self.networks {
+            match &network.peer {
+                PeerPlace::Tap(_) => needs.taps = true,
+                PeerPlace::Socket(path) => needs.inputs.push(Bind::new(path, true)),
+            }
+        }
+        for share in self.shares.iter().cloned().chain(self.root.share()) {
+            match share.source {
+                ShareSource::Socket(path) => needs.inputs.push(Bind::new(&path, true)),
+                ShareSource::Folder { .. } => {
+                    return Err(usage(
+                        "Folders need virtiofsd, which isn't in the jail: start it outside, and give --share socket=PATH,tag=TAG",
+                    ));
+                }
+            }
+        }
+        needs.output("--vsock", self.vsock.as_ref().map(|vsock| &vsock.path));
+        if let console::Console::File(path) = &self.console {
+            needs.output("--console", Some(path));
+        }
+        if let MemoryBacking::File(path) = &self.memory.backing {
+            needs.output("--memory", Some(path));
+        }
+        Ok(needs)
+    }
+
+    /// The guest's memory, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.bytes
+    }
+
+    /// How many vCPUs it has.
+    pub fn cpus(&self) -> u16 {
+        self.cpus
+    }
+
+    /// Runs the guest until it ends, contained; no thread has been started yet. The status tells how it has ended.
+    ///
+    /// # Errors
+    /// It can't be started, or go on.
+    pub fn run(&self, mut config: VmConfig) -> anyhow::Result<ExitStatus> {
+        let user = self.user.as_ref();
+        let helpers = self.sandbox.start(&config.shares, &config.networks, user)?;
+        config.share_helper = helpers.shares.clone();
+        config.tap_opener = helpers.taps.clone();
+        let disk = match &config.machine.kernel {
+            KernelSource::Path(kernel) => self.root.make_disk(kernel, &self.console)?,
+            KernelSource::Embedded(_) => None,
+        };
+        if let Some(disk) = &disk {
+            config.machine.initrd = Some(disk.path());
+        }
+        block_signals().context("Cannot block signals")?;
+        thread_panics::end_program();
+        let vm = Vm::start(config).map_err(start_error)?;
+        let terminal = if self.console.has_input() {
+            RawTerminal::enter().context("Cannot set up the terminal")?
+        } else {
+            None
+        };
+        let devices = Arc::clone(vm.devices());
+        kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Main);
+        let end = vm.join();
+        drop(terminal);
+        drop(helpers);
+        match end? {
+            VmEnd::PowerOff if self.root.folder().is_some() => self.root.status(&devices),
+            end => status_of_guest(end),
+        }
+    }
+}
+
+/// Checks that no two devices have the same end or the same address.
+fn check_networks(networks: &[NetworkConfig]) -> anyhow::Result<()> {
+    for (index, network) in networks.iter().enumerate() {
+        let others = || networks.iter().take(index);
+        if others().any(|other| other.peer == network.peer) {
+            let peer = &network.peer;
+            return Err(usage(format_args!("--net {peer} is there twice")));
+        }
+        if let Some(mac) = network.mac
+            && others().any(|other| other.mac == Some(mac))
+        {
+            return Err(usage(format_args!(
+                "Two networks have the address {mac}: each needs its own"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Linux, told where its console is.
+fn default_command_line(console: &console::Console) -> String {
+    match console {
+        console::Console::Hvc => "console=hvc0".to_owned(),
+        _ => "console=ttyS0".to_owned(),
+    }
+}
+
+/// What `--pid-at` says of the guest.
+pub(super) fn pid_at(place: &str) -> Result<GuestKnowledge, String> {
+    if place == "none" {
+        return Ok(GuestKnowledge::unknown());
+    }
+    GuestKnowledge::from_pid_at(place).map_err(|error| format!("Invalid --pid-at: {error}"))
+}
+
+/// The user of `--user`.
+fn parse_user(words: &str) -> anyhow::Result<User> {
+    Ok(User::find(words)?)
+}
+
+/// How many addresses `--prf-addresses` allows.
+fn parse_addresses(word: &str) -> Result<usize, String> {
+    word.parse()
+        .ok()
+        .filter(|addresses| (MIN_ADDRESSES..=MAX_ADDRESSES).contains(addresses))
+        .ok_or_else(|| format!("'{word}' isn't a number from {MIN_ADDRESSES} to {MAX_ADDRESSES}"))
+}
+
+/// Has the options below this heading of the help need the option `--kernel`.
+pub fn with_kernel(heading: &'static str) -> impl FnMut(Arg) -> Arg {
+    move |option| match option.get_help_heading() == Some(heading) {
+        true => option.requires("kernel"),
+        false => option,
+    }
+}
+
+/// What `--until` waits for.
+pub fn parse_console_text(text: &str) -> Result<String, String> {
+    match text.len() {
+        0 => Err("a text that is empty is everywhere".to_owned()),
+        1..=CONSOLE_TEXT_MAX => Ok(text.to_owned()),
+        length => Err(format!(
+            "the text has {length} bytes, which is more than {CONSOLE_TEXT_MAX}"
+        )),
+    }
+}

@@ -1,0 +1,158 @@
+//! Recordings of guests that run already.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use kvmprof_abi::recorder::REC_STOP;
+use kvmprof_abi::wire::{MAX_DATA, device};
+use kvmprof_client::RemoteDevice;
+use kvmprof_recording::file::NewFile;
+use kvmprof_recording::{SamplingEvent, StackParts};
+use kvmprof_tools::command_line::{Console, PipeWriter, SocketArgs, value};
+use kvmprof_tools::interrupt::{Interrupt, Woken};
+
+use super::limited::Limited;
+use super::progress::Progress;
+use crate::commands::record_limit::parse_limit;
+use crate::commands::recorder;
+use crate::commands::recordings::is_standard;
+use crate::commands::units::parse_stacks;
+
+/// A recording of a guest that runs already; much of it is the same for one that is started.
+#[derive(Clone, Debug, Args)]
+pub struct RecordingOptions {
+    #[command(flatten)]
+    pub socket: SocketArgs,
+    /// How long the file may become, such as 1G (1M at least): there the recording ends, as a whole one
+    #[arg(long, value_name = "SIZE", value_parser = parse_limit)]
+    pub record_limit: Option<u64>,
+    /// How long to record, in seconds; if not given, until the guest ends or Ctrl-C
+    #[arg(long, value_name = "N", value_parser = value::seconds)]
+    pub seconds: Option<Duration>,
+    /// The parts of call stacks that are recorded: kernel, user, both with a comma between them, or
+    /// none
+    #[arg(long, value_name = "PARTS", default_value = "kernel,user", value_parser = parse_stacks)]
+    pub stacks: StackParts,
+    /// Record only these processes, by the guest's own pids (0: idle), separated by commas. Ticks of the others are only
+    /// counted
+    #[arg(long, value_name = "PID", value_parser = value::pid, value_delimiter = ',', allow_negative_numbers = true)]
+    pub pid: Vec<i32>,
+    /// Sample one of every N events of a vCPU instead of by the clock, to see what causes them. Exits of the guest to
+    /// kvmprof: exits:N (all of them), port:N, port-read:N, port-write:N, mmio:N, mmio-read:N, mmio-write:N. What the host's
+    /// kernel counts: halt:N, page-faults:N (of guest memory), kvm-exits:N (all exits to KVM), guest-time:1ms. What its
+    /// processor counts: cycles:N, instructions:N, branches:N, branch-misses:N, cache-references:N, cache-misses:N. If not
+    /// given, by whatever the guest is sampled by already, else by the clock
+    #[arg(long, value_name = "EVENT:N")]
+    pub event: Option<SamplingEvent>,
+}
+
+impl RecordingOptions {
+    /// Records a running guest to the file `output`; returns what is in the recording, in words.
+    ///
+    /// # Errors
+    /// What keeps it from being recorded, or written.
+    pub fn record(&self, output: &Path, console: &mut Console<'_>) -> anyhow::Result<String> {
+        let to_output = is_standard(output);
+        let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
+        let connection = self.socket.connect()?;
+        let recorder = connection.open(device::RECORDER, 0)?;
+        let file = (!to_output).then(|| NewFile::create(output));
+        let file = file.transpose().with_context(|| writing(output))?;
+        recorder::choose(&recorder, &self.pid)?;
+        let otherwise = "Cannot start to record";
+        recorder::start(&connection, &recorder, self.stacks, self.event, otherwise)?;
+        let mut progress = Progress::on_terminal(self.seconds);
+        std::thread::scope(|scope| {
+            let (device, over, time) = (&recorder, interrupt.clone(), self.seconds);
+            scope.spawn(move || stop_in_time(device, &over, time));
+            let mut copier = Copier {
+                recorder: &recorder,
+                path: output,
+                limit: self.record_limit,
+                progress: &mut progress,
+            };
+            let result = match file {
+                None => copier.copy_to(console.output, |_| Ok(())),
+                Some(file) => copier.copy_to_file(file),
+            };
+            interrupt.done();
+            result
+        })?;
+        Ok(progress.finish())
+    }
+}
+
+/// Copies what a recorder sends.
+struct Copier<'a> {
+    recorder: &'a RemoteDevice,
+    /// Where to, for errors.
+    path: &'a Path,
+    limit: Option<u64>,
+    progress: &'a mut Progress,
+}
+
+impl Copier<'_> {
+    /// Copies the recording to `file`, which replaces an older one as soon as there are ticks in it.
+    fn copy_to_file(&mut self, file: NewFile) -> anyhow::Result<()> {
+        let mut file = PipeWriter(file);
+        self.copy_to(&mut file, |file| file.0.keep())?;
+        if !self.progress.has_ticks() && file.0.would_replace() {
+            bail!(
+                "No tick came in this time: {} keeps the older recording",
+                self.path.display()
+            );
+        }
+        file.0.keep().with_context(|| writing(self.path))
+    }
+
+    /// Writes all that comes, to the recording's end; calls `with_ticks` when there are ticks in it.
+    fn copy_to<W: Write + ?Sized>(
+        &mut self,
+        output: &mut W,
+        mut with_ticks: impl FnMut(&mut W) -> io::Result<()>,
+    ) -> anyhow::Result<()> {
+        let mut limited = self.limit.map(Limited::new);
+        loop {
+            let mut bytes = self.recorder.read(MAX_DATA).with_context(|| {
+                format!(
+                    "The guest's recorder broke off; {} has what came until then",
+                    self.path.display()
+                )
+            })?;
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            let mut goes_on = true;
+            if let Some(limited) = &mut limited {
+                let mut passed = Vec::new();
+                goes_on = limited.pass(&bytes, &mut passed)?;
+                bytes = passed;
+            }
+            self.progress.count(&bytes);
+            let mut written = output.write_all(&bytes).and_then(|()| output.flush());
+            if self.progress.has_ticks() {
+                written = written.and_then(|()| with_ticks(output));
+            }
+            written.with_context(|| writing(self.path))?;
+            if !goes_on {
+                log::warn!("The recording has reached --record-limit, and ends here");
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn writing(path: &Path) -> String {
+    format!("Cannot write {}", path.display())
+}
+
+/// Ends the recording when its time is up, or earlier by an interrupt.
+fn stop_in_time(recorder: &RemoteDevice, interrupt: &Interrupt, time: Option<Duration>) {
+    if interrupt.wait(time) == Woken::Stop {
+        // A guest that has ended has ended its recordings, too.
+        let _ = recorder.ioctl(REC_STOP, 0);
+    }
+}

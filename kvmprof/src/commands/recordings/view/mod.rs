@@ -1,0 +1,122 @@
+//! `kvmprof view`.
+
+mod request;
+mod response;
+mod server;
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use kvmprof_report::export::{Format, Source};
+use kvmprof_tools::command_line::{Command, Console, ExitStatus};
+use kvmprof_tools::interrupt::Interrupt;
+
+use super::export::failure;
+use super::html::page_of;
+use super::input::Input;
+use super::{CommandError, InputArguments};
+use crate::commands::browser;
+use response::Document;
+use server::Server;
+
+/// Where the Firefox Profiler is, which runs in the browser and loads what the rest of the address names.
+const FIREFOX_PROFILER: &str = "https://profiler.firefox.com";
+
+/// Show a recording in the browser
+///
+/// Serves the page of kvmprof html at an address of this host's loopback interface, and opens it. Ctrl-C ends the command.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The address has a random part: other users of this host can't guess it.\n\n\
+    Exit status: 0; 1 when the recording cannot be read or has nothing of what was chosen, or the port is taken; 2 for wrong options.\n\n\
+    Examples:\n  kvmprof view out.kvmprof\n  kvmprof view out.kvmprof --firefox --no-open --port 3000"
+)]
+pub struct ViewArguments {
+    /// The recording; - is standard input
+    #[arg(value_name = "FILE", default_value = "out.kvmprof")]
+    file: PathBuf,
+    /// Show it in the Firefox Profiler (profiler.firefox.com), which loads it from this host and keeps it in the browser
+    #[arg(long)]
+    firefox: bool,
+    /// The TCP port, if not any that is free
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    port: u16,
+    /// Only print the address, and open no browser
+    #[arg(long)]
+    no_open: bool,
+    #[command(flatten)]
+    input: InputArguments,
+}
+
+impl Command for ViewArguments {
+    /// Reads the recording and serves it until Ctrl-C.
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let document = self.document(console)?;
+        let name = document.name;
+        let server = Server::bind(self.port, document)?;
+        let served = server.address();
+        let address = if self.firefox {
+            format!("{FIREFOX_PROFILER}/from-url/{}", percent_encoded(&served))
+        } else {
+            served
+        };
+        let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
+        server.start(&interrupt).context("Cannot start a thread")?;
+        writeln!(console.output, "{name}: {address}").map_err(CommandError::Output)?;
+        console.output.flush().map_err(CommandError::Output)?;
+        if !self.no_open
+            && let Err(error) = browser::open(&address)
+        {
+            console.warn(format_args!("{error:#}"));
+        }
+        console.say("serving; Ctrl-C ends it");
+        interrupt.wait(None);
+        Ok(ExitStatus::SUCCESS)
+    }
+}
+
+impl ViewArguments {
+    /// What is served.
+    fn document(&self, console: &mut Console<'_>) -> anyhow::Result<Document> {
+        if !self.firefox {
+            let page = page_of(&self.input, &self.file, console)?;
+            return Ok(Document::page(page.into_bytes()));
+        }
+        let Input {
+            recording,
+            profile,
+            copy: _copy,
+        } = self.input.open(&self.file, console)?;
+        let mut json = Vec::new();
+        let source = Source::new(recording, profile);
+        Format::Firefox.write(&source, &mut json).map_err(failure)?;
+        Ok(Document::profile(json, FIREFOX_PROFILER))
+    }
+}
+
+/// `text` as a part of an address (RFC 3986, section 2.1).
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_in_an_address_is_encoded() {
+        assert_eq!(
+            percent_encoded("http://127.0.0.1:3000/a-b_c~d/ü"),
+            "http%3A%2F%2F127.0.0.1%3A3000%2Fa-b_c~d%2F%C3%BC"
+        );
+    }
+}

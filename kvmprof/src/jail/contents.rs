@@ -1,0 +1,257 @@
+//! What is in a jail: which files the guest's kvmprof needs, and whether it can have them.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
+use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
+
+use kvmprof_sandbox::user::User;
+use kvmprof_tools::command_line::usage;
+
+use super::error::{failed, failed_with};
+
+/// A file or folder that is in the jail under its own name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Whether it may be written to.
+    pub writable: bool,
+}
+
+impl FromStr for Bind {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        let (path, writable) = match word.strip_suffix(":rw") {
+            Some(path) => (path, true),
+            None => (word, false),
+        };
+        match path {
+            "" => Err("a path has to be there".to_owned()),
+            "/" => Err("/ would be the host's whole root: name what is needed of it".to_owned()),
+            path => Ok(Self {
+                path: path.into(),
+                writable,
+            }),
+        }
+    }
+}
+
+impl Bind {
+    /// The file or folder at `path`.
+    pub fn new(path: &Path, writable: bool) -> Self {
+        Self {
+            path: path.to_owned(),
+            writable,
+        }
+    }
+}
+
+/// What the options of `kvmprof run` need.
+#[derive(Debug, Default)]
+pub struct Needs {
+    /// Files and folders that have to be there.
+    pub inputs: Vec<Bind>,
+    /// Options and their files that are made.
+    pub outputs: Vec<(&'static str, PathBuf)>,
+    /// Whether taps are opened.
+    pub taps: bool,
+}
+
+impl Needs {
+    /// Adds the file at `path`, if there is one, that `option` has made.
+    pub fn output(&mut self, option: &'static str, path: Option<&PathBuf>) {
+        let path = path.map(|path| (option, path.clone()));
+        self.outputs.extend(path);
+    }
+}
+
+/// What a jail has.
+#[derive(Debug)]
+pub struct Contents {
+    /// The folder that may be written to.
+    pub folder: PathBuf,
+    /// The working folder, there and here.
+    pub working: PathBuf,
+    /// What else there is, with whole paths: a folder before what is inside of it.
+    pub binds: Vec<Bind>,
+    /// Devices below /dev.
+    pub devices: Vec<&'static str>,
+}
+
+impl Contents {
+    /// Checks that a jail with this folder can have all that is needed. The folder is made if it isn't there.
+    ///
+    /// # Errors
+    /// What is missing, or where it should be instead.
+    pub fn new(folder: &Path, binds: &[Bind], needs: &Needs, user: &User) -> anyhow::Result<Self> {
+        let working = std::env::current_dir();
+        let working = working.map_err(failed("cannot find", Path::new("the current folder")))?;
+        let folder = own_folder(&working.join(folder), user)?;
+        for (option, path) in &needs.outputs {
+            let path = real(&working.join(path))?;
+            if !path.starts_with(&folder) {
+                return Err(usage(format_args!(
+                    "{option} {} isn't in the jail, whose folder is {}: give a path in there",
+                    path.display(),
+                    folder.display()
+                )));
+            }
+        }
+        let mut all: Vec<Bind> = Vec::new();
+        for bind in binds.iter().chain(&needs.inputs) {
+            let path = real(&working.join(&bind.path))?;
+            fs::metadata(&path).map_err(failed("cannot find", &path))?;
+            if folder.starts_with(&path) {
+                return Err(usage(format_args!(
+                    "{} has the jail's folder in it: name what is needed of it",
+                    path.display()
+                )));
+            }
+            if [Path::new("/dev"), Path::new("/proc")].contains(&path.as_path()) {
+                return Err(usage(format_args!(
+                    "{} is the jail's own: name files that are needed of it",
+                    path.display()
+                )));
+            }
+            match all.iter_mut().find(|other| other.path == path) {
+                // It is named twice: as --bind first, which decides.
+                Some(_) => {}
+                None if path.starts_with(&folder) => {}
+                None => all.push(Bind {
+                    path,
+                    writable: bind.writable,
+                }),
+            }
+        }
+        // A folder before what is in it.
+        all.sort_by(|one, other| one.path.cmp(&other.path));
+        let mut devices = vec!["kvm", "null", "urandom"];
+        if needs.taps {
+            devices.push("net/tun");
+        }
+        Ok(Self {
+            folder,
+            working,
+            binds: outermost(all),
+            devices,
+        })
+    }
+}
+
+/// Without those that are inside of others, where they are there already.
+fn outermost(sorted: Vec<Bind>) -> Vec<Bind> {
+    let mut kept: Vec<Bind> = Vec::new();
+    for bind in sorted {
+        let has_it =
+            |outer: &Bind| bind.path.starts_with(&outer.path) && (outer.writable || !bind.writable);
+        if !kept.iter().any(has_it) {
+            kept.push(bind);
+        }
+    }
+    kept
+}
+
+/// The folder at `path`, made if need be.
+fn own_folder(path: &Path, user: &User) -> anyhow::Result<PathBuf> {
+    let path = real(path)?;
+    match DirBuilder::new().mode(0o700).create(&path) {
+        Ok(()) => {
+            let owned = chown(&path, Some(user.uid()), Some(user.gid()));
+            owned.map_err(failed("cannot give away", &path))?;
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => Err(failed("cannot make", &path)(error))?,
+    }
+    let found = fs::symlink_metadata(&path).map_err(failed("cannot look at", &path))?;
+    let shown = path.display();
+    if !found.is_dir() || path == Path::new("/") {
+        return Err(usage(format_args!(
+            "--root {shown} has to be a folder of its own, and no link"
+        )));
+    }
+    if found.uid() != user.uid() {
+        let (uid, gid) = (user.uid(), user.gid());
+        return Err(usage(format_args!(
+            "--root {shown} belongs to user {}: give it to the jail's, chown {uid}:{gid} {shown}",
+            found.uid()
+        )));
+    }
+    Ok(path)
+}
+
+/// `path`, if that is how the folder it is in is really called: in the jail there are none of the links that lead there.
+fn real(path: &Path) -> anyhow::Result<PathBuf> {
+    let path: PathBuf = path.components().collect();
+    let (Some(folder), Some(Component::Normal(name))) =
+        (path.parent(), path.components().next_back())
+    else {
+        return Err(usage(format_args!(
+            "{} is no name of a file",
+            path.display()
+        )));
+    };
+    let advice = "it has to be there";
+    let found = folder
+        .canonicalize()
+        .map_err(failed_with("cannot find", folder, advice))?;
+    if found != folder {
+        return Err(usage(format_args!(
+            "A link leads to {}: name it as {}",
+            path.display(),
+            found.join(name).display()
+        )));
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bind(word: &str) -> Bind {
+        word.parse().unwrap()
+    }
+
+    #[test]
+    fn binds_are_to_read_unless_that_is_said() {
+        assert!(bind("/a:rw").writable);
+        assert_eq!(
+            (bind("/a:b").path, bind("/a:b").writable),
+            ("/a:b".into(), false)
+        );
+        for wrong in ["", ":rw", "/", "/:rw"] {
+            assert!(wrong.parse::<Bind>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_in_a_folder_is_there_with_it() {
+        let all = ["/a", "/a/b", "/a/c:rw", "/ab", "/c/d"];
+        let kept = outermost(all.map(bind).to_vec());
+        let paths: Vec<_> = kept
+            .iter()
+            .map(|bind| bind.path.to_str().unwrap())
+            .collect();
+        assert_eq!(paths, ["/a", "/a/c", "/ab", "/c/d"]);
+    }
+
+    #[test]
+    fn links_are_told_by_their_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().canonicalize().unwrap();
+        fs::create_dir(folder.join("real")).unwrap();
+        std::os::unix::fs::symlink("real", folder.join("link")).unwrap();
+        assert_eq!(
+            real(&folder.join("real/./x")).unwrap(),
+            folder.join("real/x")
+        );
+        let told = |path: &str| real(&folder.join(path)).unwrap_err().to_string();
+        assert!(told("link/x").contains("real/x"));
+        assert!(told("real/../real/x").contains("name it as"));
+        assert!(told("none/x").contains("it has to be there"));
+        assert!(told("real/..").contains("no name"));
+    }
+}

@@ -1,0 +1,46 @@
+//! Why there is no jail.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A step of making the jail that the host refuses.
+#[derive(Debug, thiserror::Error)]
+#[error("The jail can't be made: {step} {}: {source}{}", path.display(), hint(source, advice))]
+pub struct JailError {
+    step: &'static str,
+    path: PathBuf,
+    source: io::Error,
+    advice: &'static str,
+}
+
+fn hint(source: &io::Error, advice: &str) -> String {
+    match source.kind() {
+        _ if !advice.is_empty() => format!("; {advice}"),
+        io::ErrorKind::PermissionDenied => {
+            "; root in a container may lack the rights: start it on the host".to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
+/// What went wrong at `path` in a step that is said with a verb: `cannot mount`.
+pub fn failed<'a, E: Into<io::Error>>(
+    step: &'static str,
+    path: &'a Path,
+) -> impl FnOnce(E) -> JailError + 'a {
+    failed_with(step, path, "")
+}
+
+/// The same with what to do about it.
+pub fn failed_with<'a, E: Into<io::Error>>(
+    step: &'static str,
+    path: &'a Path,
+    advice: &'static str,
+) -> impl FnOnce(E) -> JailError + 'a {
+    move |error| JailError {
+        step,
+        path: path.to_owned(),
+        source: error.into(),
+        advice,
+    }
+}

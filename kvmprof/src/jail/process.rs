@@ -1,0 +1,204 @@
+//! The process in the jail, which is the first of its pid namespace, and the one outside, which waits for its end.
+
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr;
+
+use anyhow::{Context, anyhow};
+use kvmprof_sandbox::user::User;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Pid;
+
+use super::cgroup::Cgroup;
+use super::contents::Contents;
+use super::error::failed_with;
+use super::limits::{self, ResourceLimit};
+use super::mounts;
+use crate::child::{BlockedSignals, End, PassOn};
+
+/// The namespaces that a jail always has of its own.
+const NAMESPACES: i32 =
+    libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+/// Its host's name.
+const HOST_NAME: &[u8] = b"kvmprof";
+/// Where `ip netns` has namespaces.
+const NAMED_NAMESPACES: &str = "/run/netns";
+/// Longest message about why there is no jail.
+const MESSAGE_MAX: u64 = 64 << 10;
+
+/// What is to be run, and how.
+pub struct Start<'a> {
+    /// The jail's files.
+    pub contents: &'a Contents,
+    /// Whom the process becomes.
+    pub user: &'a User,
+    /// Its control group.
+    pub cgroup: Option<&'a Cgroup>,
+    /// Another network namespace than a new one.
+    pub netns: Option<&'a Path>,
+    /// Limits of the process beside the usual one.
+    pub limits: &'a [ResourceLimit],
+    /// The arguments of kvmprof in the jail.
+    pub command: &'a [OsString],
+}
+
+/// Runs kvmprof in a jail, and waits for its end.
+///
+/// # Errors
+/// What keeps it from being made; nothing is left of it then.
+pub fn run(start: &Start<'_>) -> anyhow::Result<End> {
+    let program = File::open("/proc/self/exe").context("Cannot open kvmprof's own program")?;
+    let network = start.netns.map(network_namespace).transpose()?;
+    let (mut errors, say) = pipe().context("Cannot make a pipe")?;
+    let (alive, keep) = pipe().context("Cannot make a pipe")?;
+    let signals = BlockedSignals::block().context("Cannot block signals")?;
+    let flags = NAMESPACES
+        | match network {
+            Some(_) => 0,
+            None => libc::CLONE_NEWNET,
+        };
+    // SAFETY: as fork(2) of a process with one thread, whose stack is copied.
+    let child = unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) };
+    match i32::try_from(child) {
+        Ok(0) => {
+            drop((errors, keep));
+            let why = in_jail(start, &program, network.as_ref(), &alive, &signals);
+            give_reason(say, &why);
+        }
+        Ok(child @ 1..) => {
+            drop((say, alive, program, network));
+            let mut why = String::new();
+            // It is closed when the program is executed.
+            let told = (&mut errors).take(MESSAGE_MAX).read_to_string(&mut why);
+            told.context("Cannot hear of the jail")?;
+            let child = Pid::from_raw(child).context("Cannot hear of the jail")?;
+            // It has a session of its own, and nothing from the terminal.
+            let end = signals.wait(child, PassOn::All);
+            drop(keep);
+            match why.is_empty() {
+                true => end.context("Cannot wait for the jail"),
+                false => Err(anyhow!(why)),
+            }
+        }
+        _ => Err(anyhow!(
+            "The jail can't be made: the host refuses namespaces: {}; root in a container may lack the rights: start it on the host",
+            io::Error::last_os_error()
+        )),
+    }
+}
+
+/// Ends the process in the jail, which hasn't become another program.
+fn give_reason(mut say: PipeWriter, why: &anyhow::Error) -> ! {
+    // Nobody hears it when the process outside is gone.
+    let _ = write!(say, "{why:#}");
+    // SAFETY: it ends the process at once: what is registered for its exit is the other's.
+    unsafe { libc::_exit(1) }
+}
+
+/// Returns why the program isn't executed.
+fn in_jail(
+    start: &Start<'_>,
+    program: &File,
+    network: Option<&File>,
+    alive: &PipeReader,
+    signals: &BlockedSignals,
+) -> anyhow::Error {
+    match enter(start, network, alive, signals) {
+        Ok(()) => execute(program, start.command),
+        Err(error) => error,
+    }
+}
+
+fn enter(
+    start: &Start<'_>,
+    network: Option<&File>,
+    alive: &PipeReader,
+    signals: &BlockedSignals,
+) -> anyhow::Result<()> {
+    if let Some(network) = network {
+        // SAFETY: the call takes a descriptor and a number.
+        check(unsafe { libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET) })
+            .context("The jail can't be made: --netns names no network namespace")?;
+    }
+    if let Some(cgroup) = start.cgroup {
+        cgroup.enter()?;
+    }
+    mounts::enter(start.contents, start.user)?;
+    // SAFETY: the call reads as many bytes as it is told.
+    check(unsafe { libc::sethostname(HOST_NAME.as_ptr().cast(), HOST_NAME.len()) })
+        .context("The jail can't be made: its host name is refused")?;
+    // The working folder needn't be in the jail.
+    let _ = std::env::set_current_dir(&start.contents.working);
+    rustix::process::setsid().ok();
+    limits::set(start.limits).context("The jail can't be made: a limit is refused")?;
+    (start.user.become_for_good(false)).context("The jail can't be made: its user is refused")?;
+    rustix::thread::set_no_new_privs(true)?;
+    end_with_parent(alive)?;
+    signals.restore()?;
+    Ok(())
+}
+
+/// Has this process killed when the one outside ends, however it does.
+fn end_with_parent(alive: &PipeReader) -> anyhow::Result<()> {
+    // SAFETY: it takes a number. A change of the user would undo it, so that has to come before.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
+    let mut fds = [PollFd::new(alive, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default()))?;
+    match fds.iter().all(|fd| fd.revents().is_empty()) {
+        true => Ok(()),
+        false => Err(anyhow!("kvmprof jail has been killed")),
+    }
+}
+
+/// Executes the program with these arguments and no environment. Returns why that isn't possible.
+fn execute(program: &File, arguments: &[OsString]) -> anyhow::Error {
+    let words = [OsString::from("kvmprof")];
+    let words = words.iter().chain(arguments);
+    let words: Result<Vec<CString>, _> = words.map(|word| CString::new(word.as_bytes())).collect();
+    let words = match words {
+        Ok(words) => words,
+        Err(error) => return error.into(),
+    };
+    let pointers = words.iter().map(|word| word.as_ptr());
+    let pointers: Vec<_> = pointers.chain([ptr::null()]).collect();
+    let environment = [ptr::null::<libc::c_char>()];
+    // SAFETY: the words and both lists end with zeroes and live as long as the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            program.as_raw_fd(),
+            c"".as_ptr(),
+            pointers.as_ptr(),
+            environment.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    anyhow!(
+        "The jail's user can't execute kvmprof: {}; make its program executable for all: chmod a+rx",
+        io::Error::last_os_error()
+    )
+}
+
+fn network_namespace(name: &Path) -> anyhow::Result<File> {
+    let path = match name.components().count() {
+        1 if name.is_relative() => Path::new(NAMED_NAMESPACES).join(name),
+        _ => name.to_owned(),
+    };
+    let advice = "`ip netns add NAME` makes one";
+    Ok(File::open(&path).map_err(failed_with(
+        "cannot open the network namespace",
+        &path,
+        advice,
+    ))?)
+}
+
+fn check(result: i32) -> io::Result<()> {
+    match result {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

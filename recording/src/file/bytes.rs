@@ -1,0 +1,123 @@
+//! The bytes of a recording. A long one needn't fit into memory.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Bytes that are read at a time.
+const STEP: usize = 1 << 20;
+
+/// As many bytes as there were when they were opened; what is appended later isn't among them.
+#[derive(Debug)]
+pub struct Bytes {
+    source: Source,
+    length: usize,
+}
+
+#[derive(Debug)]
+enum Source {
+    File(File),
+    /// Of what can be read only once, such as a pipe.
+    Memory(Vec<u8>),
+}
+
+impl Bytes {
+    /// Those of the file at `path`.
+    ///
+    /// # Errors
+    /// It can't be opened, or it is no regular file and can't be read.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let mut file = File::open(path)?;
+        let about = file.metadata()?;
+        if about.is_file() {
+            let length = usize::try_from(about.len()).unwrap_or(usize::MAX);
+            let source = Source::File(file);
+            return Ok(Self { source, length });
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(bytes.into())
+    }
+
+    /// How many there are.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Replaces `into` by the next bytes from `begin` on, about a MiB; by none at the end, and behind it.
+    ///
+    /// # Errors
+    /// The file can't be read.
+    pub fn read(&self, begin: usize, into: &mut Vec<u8>) -> io::Result<()> {
+        let wanted = self.length.saturating_sub(begin).min(STEP);
+        into.clear();
+        match &self.source {
+            Source::Memory(bytes) => {
+                let bytes = bytes.get(begin..begin + wanted);
+                into.extend_from_slice(bytes.unwrap_or_default());
+            }
+            Source::File(file) => {
+                into.resize(wanted, 0);
+                let mut done = 0;
+                while done < wanted {
+                    let rest = into.get_mut(done..).unwrap_or_default();
+                    match file.read_at(rest, (begin + done) as u64) {
+                        // It was made shorter meanwhile.
+                        Ok(0) => break,
+                        Ok(count) => done += count,
+                        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                into.truncate(done);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self {
+            length: bytes.len(),
+            source: Source::Memory(bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(bytes: &Bytes) -> Vec<u8> {
+        let (mut all, mut step) = (Vec::new(), Vec::new());
+        loop {
+            bytes.read(all.len(), &mut step).unwrap();
+            if step.is_empty() {
+                return all;
+            }
+            all.append(&mut step);
+        }
+    }
+
+    #[test]
+    fn files_and_pipes_have_the_same_bytes() {
+        let expected: Vec<u8> = (0..3_000_000_u32).map(|n| n.to_le_bytes()[1]).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bytes");
+        std::fs::write(&path, &expected).unwrap();
+        let bytes = Bytes::open(&path).unwrap();
+        assert_eq!(bytes.length(), expected.len());
+        assert!(all(&bytes) == expected);
+        assert!(all(&expected.clone().into()) == expected);
+        // What comes later is another recording's.
+        std::fs::write(&path, [&expected[..], b"more"].concat()).unwrap();
+        assert!(all(&bytes) == expected);
+        std::fs::write(&path, b"less").unwrap();
+        assert_eq!(all(&bytes), b"less");
+        let mut step = vec![1];
+        bytes.read(usize::MAX, &mut step).unwrap();
+        assert!(step.is_empty());
+    }
+}

@@ -1,0 +1,102 @@
+//! The parts of a boot.
+
+use super::seen::{Place, Seen};
+
+/// A part of a boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// The image unpacks itself.
+    Unpacking,
+    /// The kernel sets itself up, on one processor, until its first initcall.
+    EarlySetup,
+    /// From the first initcall to the last one.
+    Initcalls,
+    /// The kernel goes on to its first process, init.
+    Handover,
+    /// From init's first instruction to the recording's end.
+    UserSpace,
+}
+
+impl Phase {
+    /// All of them, in their order.
+    pub const ALL: [Self; 5] = [
+        Self::Unpacking,
+        Self::EarlySetup,
+        Self::Initcalls,
+        Self::Handover,
+        Self::UserSpace,
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unpacking => "unpacking",
+            Self::EarlySetup => "early setup",
+            Self::Initcalls => "initcalls",
+            Self::Handover => "handover to init",
+            Self::UserSpace => "user space",
+        }
+    }
+}
+
+/// When each phase of a boot begins and ends, in ns from the recording's begin. A phase that wasn't seen takes no time.
+pub(super) fn phases(seen: &[Seen], end: u64) -> [(u64, u64); 5] {
+    let first = |is: &dyn Fn(&Seen) -> bool| seen.iter().find(|seen| is(seen));
+    let in_kernel = |seen: &Seen| !matches!(seen.place, Place::Loader | Place::Idle);
+    let is_initcall = |seen: &Seen| matches!(seen.place, Place::Initcall(_));
+    let in_init = |seen: &Seen| seen.pid == 1 && seen.place == Place::User;
+    let time = |found: Option<&Seen>| found.map(|seen| seen.time);
+    let user = time(first(&in_init)).unwrap_or(end);
+    let kernel = time(first(&in_kernel)).unwrap_or(user).min(user);
+    let initcalls = time(first(&is_initcall))
+        .unwrap_or(user)
+        .clamp(kernel, user);
+    let last = seen.iter().rev().find(|seen| is_initcall(seen));
+    let handover = time(last).unwrap_or(initcalls).clamp(initcalls, user);
+    [
+        (0, kernel),
+        (kernel, initcalls),
+        (initcalls, handover),
+        (handover, user),
+        (user, end.max(user)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(time: u64, pid: i32, place: Place) -> Seen {
+        Seen {
+            time,
+            pid,
+            tid: pid,
+            vcpu: 0,
+            ticks: 1,
+            place,
+        }
+    }
+
+    #[test]
+    fn phases_follow_each_other_without_gaps() {
+        let call = || Place::Initcall("one".to_owned());
+        let seen = [
+            at(1, -1, Place::Loader),
+            at(2, -1, Place::Kernel),
+            at(4, 1, call()),
+            // A helper that the kernel starts, before init.
+            at(5, 20, Place::User),
+            at(7, 1, call()),
+            at(8, 1, Place::Kernel),
+            at(9, 1, Place::User),
+        ];
+        let expected = [(0, 2), (2, 4), (4, 7), (7, 9), (9, 12)];
+        assert_eq!(phases(&seen, 12), expected);
+        // One that was cut off has no later phases.
+        assert_eq!(
+            phases(&seen[..2], 3),
+            [(0, 2), (2, 3), (3, 3), (3, 3), (3, 3)]
+        );
+        assert_eq!(phases(&[], 3)[0], (0, 3));
+    }
+}

@@ -1,0 +1,277 @@
+//! Several boots of the same guest, summed up, and compared with those of another.
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+use super::estimate::{Comparison, Estimate, correct};
+use super::initcalls::{Call, CallKind, calls};
+use super::levels::Levels;
+use super::phases::{Phase, phases};
+use super::seen::{Place, Seen};
+use crate::export::{ExportError, Source};
+use kvmprof_recording::file::Account;
+
+/// Why a recording tells nothing of a boot.
+#[derive(Debug, Error)]
+pub enum BootError {
+    /// It can't be read.
+    #[error(transparent)]
+    Recording(#[from] ExportError),
+    /// Its samples are of events.
+    #[error("The recording is sampled by an event, and not by the clock: a boot takes time")]
+    ByEvent,
+    /// It has no initcall.
+    #[error(
+        "There is no initcall of a Linux kernel in the recording: make one from the guest's first instruction on (kvmprof boot --kernel, or kvmprof run \
+         --record), with a higher --hz if the boot is quick"
+    )]
+    NoInitcall,
+}
+
+/// What one recording tells of a boot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Boot {
+    /// When each of [`Phase::ALL`] began and ended, in ns from the recording's begin.
+    pub phases: [(u64, u64); 5],
+    /// The initcalls and modules' init functions that were seen, in the order in which they began.
+    pub calls: Vec<Call>,
+    /// The time between two ticks, in ns.
+    pub tick_ns: u64,
+    /// The part of the ticks that were lost or stolen, from 0 to 1: the more there are, the less exact times are.
+    pub unseen: f64,
+}
+
+impl Boot {
+    /// Reads the recording of `source`.
+    ///
+    /// # Errors
+    /// [`BootError`].
+    pub fn read(source: &Source) -> Result<Self, BootError> {
+        let tick_ns = match source.weight().time_ns() {
+            0 => return Err(BootError::ByEvent),
+            time => time,
+        };
+        let began = source.profile().contents.info.began_monotonic_ns;
+        let (mut seen, mut end) = (Vec::new(), 0);
+        source.for_each(|event| {
+            let ticks = event.ticks.saturating_mul(tick_ns);
+            end = end.max(event.time.saturating_sub(began).saturating_add(ticks));
+            seen.push(Seen::new(event, &source.frames(event), began));
+            Ok(())
+        })?;
+        // Those of different vCPUs are only roughly in order.
+        seen.sort_by_key(|seen| seen.time);
+        if !(seen.iter()).any(|seen| matches!(seen.place, Place::Initcall(_))) {
+            return Err(BootError::NoInitcall);
+        }
+        Ok(Self {
+            phases: phases(&seen, end),
+            calls: calls(&seen, tick_ns),
+            tick_ns,
+            unseen: unseen(&source.profile().contents.account),
+        })
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shown as a percentage")]
+fn unseen(account: &Account) -> f64 {
+    let unseen = account.lost.saturating_add(account.stolen);
+    unseen as f64 / account.ticks.max(1) as f64
+}
+
+/// A phase or a call, by several boots.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// The phase, or the function.
+    pub name: String,
+    /// The initcall's level, or the module in brackets; empty for phases, and where it isn't known.
+    pub level: String,
+    /// The time in it. A boot that hasn't seen it counts as 0.
+    pub time: Estimate,
+}
+
+/// Boots of the same guest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// How many they are.
+    pub boots: usize,
+    /// The longest time between two ticks in them, in ns.
+    pub tick_ns: u64,
+    /// The greatest part of a boot's ticks that were lost or stolen, from 0 to 1.
+    pub unseen: f64,
+    /// From the first instruction to the recording's end.
+    pub whole: Estimate,
+    /// The phases, in their order.
+    pub phases: Vec<Row>,
+    /// The initcalls and modules' init functions; those that took longest come first.
+    pub calls: Vec<Row>,
+}
+
+impl Summary {
+    /// Sums up boots of a kernel whose initcalls have these `levels`.
+    pub fn new(boots: &[Boot], levels: &Levels) -> Self {
+        let phases = Phase::ALL.iter().enumerate().map(|(index, phase)| {
+            let times = boots.iter().map(|boot| boot.phases[index]);
+            let times: Vec<u64> = times.map(|(begin, end)| end - begin).collect();
+            Row {
+                name: phase.name().to_owned(),
+                level: String::new(),
+                time: Estimate::new(&times),
+            }
+        });
+        let ends: Vec<u64> = boots.iter().map(|boot| boot.phases[4].1).collect();
+        Self {
+            boots: boots.len(),
+            tick_ns: boots.iter().map(|boot| boot.tick_ns).max().unwrap_or(0),
+            unseen: boots.iter().map(|boot| boot.unseen).fold(0.0, f64::max),
+            whole: Estimate::new(&ends),
+            phases: phases.collect(),
+            calls: call_rows(boots, levels),
+        }
+    }
+}
+
+fn call_rows(boots: &[Boot], levels: &Levels) -> Vec<Row> {
+    let mut times: BTreeMap<(&str, &CallKind), Vec<u64>> = BTreeMap::new();
+    for (index, boot) in boots.iter().enumerate() {
+        for call in &boot.calls {
+            let key = (call.function.as_str(), &call.kind);
+            let times = times.entry(key).or_insert_with(|| vec![0; boots.len()]);
+            times[index] += call.time_ns;
+        }
+    }
+    let rows = times.into_iter().map(|((function, kind), times)| Row {
+        name: function.to_owned(),
+        level: match kind {
+            CallKind::Initcall => levels.of(function).unwrap_or_default().to_owned(),
+            CallKind::Module(module) => module.clone(),
+        },
+        time: Estimate::new(&times),
+    });
+    let mut rows: Vec<Row> = rows.collect();
+    rows.sort_by(|one, other| other.time.mean_ns.total_cmp(&one.time.mean_ns));
+    rows
+}
+
+/// A phase or a call, before and after a change.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ComparedRow {
+    /// The phase, or the function.
+    pub name: String,
+    /// As [`Row::level`].
+    pub level: String,
+    /// The time before.
+    pub before: Estimate,
+    /// The time after.
+    pub after: Estimate,
+    /// The change. Its probability is corrected for as many comparisons as there are rows.
+    pub comparison: Comparison,
+}
+
+/// The changes from `before` to `after`: of the phases, in their order, and of the calls, the biggest change first.
+pub fn compare(before: &Summary, after: &Summary) -> (Vec<ComparedRow>, Vec<ComparedRow>) {
+    let phases = compare_rows(before, after, |summary| &summary.phases);
+    let mut calls = compare_rows(before, after, |summary| &summary.calls);
+    let size = |row: &ComparedRow| row.comparison.change_ns.abs();
+    calls.sort_by(|one, other| size(other).total_cmp(&size(one)));
+    (phases, calls)
+}
+
+fn compare_rows(
+    before: &Summary,
+    after: &Summary,
+    rows: impl for<'a> Fn(&'a Summary) -> &'a Vec<Row>,
+) -> Vec<ComparedRow> {
+    let missing = |summary: &Summary| Estimate::new(&vec![0; summary.boots]);
+    let find = |summary: &Summary, row: &Row| {
+        let same = |other: &&Row| other.name == row.name && other.level == row.level;
+        let found = rows(summary).iter().find(same);
+        found.map_or_else(|| missing(summary), |row| row.time)
+    };
+    let is_new = |row: &&Row| {
+        let mut others = rows(before).iter();
+        !others.any(|other| other.name == row.name && other.level == row.level)
+    };
+    let all = rows(before).iter().chain(rows(after).iter().filter(is_new));
+    let mut compared: Vec<ComparedRow> = all
+        .map(|row| {
+            let (before, after) = (find(before, row), find(after, row));
+            ComparedRow {
+                name: row.name.clone(),
+                level: row.level.clone(),
+                before,
+                after,
+                comparison: Comparison::new(&before, &after),
+            }
+        })
+        .collect();
+    let mut comparisons: Vec<Comparison> = compared.iter().map(|row| row.comparison).collect();
+    correct(&mut comparisons);
+    for (row, comparison) in compared.iter_mut().zip(comparisons) {
+        row.comparison = comparison;
+    }
+    compared
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn boot(times: &[(&str, u64)]) -> Boot {
+        let calls = times.iter().map(|(function, time_ns)| Call {
+            function: (*function).to_owned(),
+            kind: CallKind::Initcall,
+            began_ns: 0,
+            time_ns: *time_ns,
+            samples: 1,
+        });
+        let end = times.iter().map(|(_, time)| time).sum();
+        Boot {
+            phases: [(0, 0), (0, 0), (0, end), (end, end), (end, end)],
+            calls: calls.collect(),
+            tick_ns: 1,
+            unseen: 0.0,
+        }
+    }
+
+    fn summary(boots: &[Boot]) -> Summary {
+        Summary::new(boots, &Levels::default())
+    }
+
+    #[test]
+    fn what_a_boot_has_not_seen_took_no_time() {
+        let summary = summary(&[boot(&[("one", 4), ("two", 10)]), boot(&[("two", 12)])]);
+        let rows = summary
+            .calls
+            .iter()
+            .map(|row| (row.name.as_str(), row.time.mean_ns));
+        let rows: Vec<_> = rows.collect();
+        assert_eq!(rows, [("two", 11.0), ("one", 2.0)]);
+        assert_eq!(summary.whole.mean_ns, 13.0);
+        assert_eq!(summary.phases[2].time.mean_ns, 13.0);
+    }
+
+    #[test]
+    fn a_slower_call_is_found_among_others() {
+        let boots = |slow: u64| {
+            let boots = [0, 1, 2].map(|more| {
+                boot(&[
+                    ("slow", slow + more),
+                    ("same", 500 + 7 * more),
+                    ("other", 90 - more),
+                ])
+            });
+            summary(&boots)
+        };
+        let (phases, calls) = compare(&boots(1000), &boots(1100));
+        assert_eq!(phases[2].comparison.change_ns.round(), 100.0);
+        assert_eq!(calls[0].name, "slow");
+        assert!(calls[0].comparison.p.unwrap() < 0.001);
+        assert!(calls[1..].iter().all(|row| row.comparison.p == Some(1.0)));
+        // One that is only there afterwards.
+        let (_, calls) = compare(&summary(&[boot(&[])]), &boots(1000));
+        assert_eq!(calls[0].before.mean_ns, 0.0);
+        assert_eq!(calls[0].comparison.p, None);
+    }
+}

@@ -1,0 +1,195 @@
+//! The functions and stacks of the page.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+
+use crate::profile::{HALTED, HALTED_MODULE, Profile, StackFrame};
+use crate::symbolize::SourceLine;
+
+/// Maximum number of nodes.
+const MAX_NODES: usize = 300_000;
+/// Maximum length of all names of functions, in bytes.
+const MAX_NAMES: usize = 8 << 20;
+/// Maximum number of a function's source lines.
+const MAX_LINES: usize = 8;
+
+/// The function that stands for rare stacks.
+const RARE_NAME: &str = "[rare stacks]";
+
+/// A function.
+#[derive(Clone, Debug)]
+pub struct Function {
+    /// Its name, or its address.
+    pub name: Arc<str>,
+    /// `[kernel]`, a module, or a file.
+    pub module: Arc<str>,
+    /// Whether it is a kernel function.
+    pub is_kernel: bool,
+    /// Its lowest and highest address that was on a stack, in its file.
+    pub addresses: Option<(u64, u64)>,
+    /// The lowest of the source lines that were on a stack.
+    pub lines: BTreeSet<SourceLine>,
+}
+
+/// A function that was called by another one on a certain way. The root is number 0 and has no function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Node {
+    /// Its caller's number, which is lower than its own.
+    pub parent: u32,
+    /// Its function's number.
+    pub function: u32,
+    /// Whether its callers are missing.
+    pub is_cut_short: bool,
+    /// Whether it is inlined into its caller.
+    pub is_inlined: bool,
+}
+
+type Key = (Arc<str>, Arc<str>, bool);
+
+/// All stacks as a tree of calls.
+#[derive(Clone, Debug, Default)]
+pub struct Calls {
+    functions: Vec<Function>,
+    nodes: Vec<Node>,
+    /// The node of each stack of the profile, by its number.
+    of_stacks: Vec<u32>,
+    halted: u32,
+    rare: u32,
+    function_numbers: HashMap<Key, u32, RandomState>,
+    node_numbers: HashMap<Node, u32, RandomState>,
+    name_bytes: usize,
+}
+
+impl Calls {
+    /// The stacks of `profile`; the rarest ones are left out if there are too many.
+    pub fn new(profile: &Profile) -> Self {
+        let mut calls = Self::default();
+        let root = Node {
+            parent: 0,
+            function: 0,
+            is_cut_short: false,
+            is_inlined: false,
+        };
+        calls.nodes.push(root);
+        calls.halted = calls.lone(HALTED, HALTED_MODULE);
+        calls.rare = calls.lone(RARE_NAME, "");
+        let mut stacks: Vec<_> = (profile.stacks).into_iter().enumerate().collect();
+        stacks.sort_by_key(|(_, (_, count))| Reverse(**count));
+        calls.of_stacks = vec![calls.rare; stacks.len()];
+        for (number, ((pid, stack), _)) in stacks {
+            let frames = profile.frames(*pid, stack);
+            if let Some(node) = calls.node_of(&frames, stack.is_cut_short()) {
+                calls.of_stacks[number] = node;
+            }
+        }
+        calls
+    }
+
+    /// The node of a function that nothing calls.
+    fn lone(&mut self, name: &str, module: &str) -> u32 {
+        let function = self.add_function((name.into(), module.into(), true));
+        self.add_node(Node {
+            function,
+            ..self.nodes[0]
+        })
+    }
+
+    /// The node of a stack with these functions, innermost first; `None` if there is no room.
+    fn node_of(&mut self, frames: &[StackFrame], is_cut_short: bool) -> Option<u32> {
+        let mut parent = 0;
+        for frame in frames.iter().rev() {
+            if self.nodes.len() >= MAX_NODES || self.name_bytes >= MAX_NAMES {
+                return None;
+            }
+            let function = self.function_of(frame);
+            parent = self.add_node(Node {
+                parent,
+                function,
+                is_cut_short: parent == 0 && is_cut_short,
+                is_inlined: frame.frame.is_inlined,
+            });
+        }
+        Some(parent)
+    }
+
+    fn add_node(&mut self, node: Node) -> u32 {
+        let next = number(self.nodes.len());
+        let found = *self.node_numbers.entry(node).or_insert(next);
+        if found == next {
+            self.nodes.push(node);
+        }
+        found
+    }
+
+    fn add_function(&mut self, key: Key) -> u32 {
+        if let Some(known) = self.function_numbers.get(&key) {
+            return *known;
+        }
+        self.name_bytes += key.0.len();
+        let next = number(self.functions.len());
+        self.functions.push(Function {
+            name: Arc::clone(&key.0),
+            module: Arc::clone(&key.1),
+            is_kernel: key.2,
+            addresses: None,
+            lines: BTreeSet::new(),
+        });
+        self.function_numbers.insert(key, next);
+        next
+    }
+
+    fn function_of(&mut self, frame: &StackFrame) -> u32 {
+        let name = Arc::clone(&frame.frame.function);
+        let key = (name, Arc::clone(&frame.frame.module), frame.is_kernel);
+        let number = self.add_function(key);
+        let function = &mut self.functions[number as usize];
+        let address = frame.file_address;
+        let (low, high) = function.addresses.unwrap_or((address, address));
+        function.addresses = Some((low.min(address), high.max(address)));
+        if let Some(line) = &frame.frame.source
+            && !function.lines.contains(line)
+        {
+            function.lines.insert(line.clone());
+            if function.lines.len() > MAX_LINES {
+                function.lines.pop_last();
+            }
+        }
+        number
+    }
+
+    /// All functions, by number.
+    pub fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    /// All nodes, by number.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The node of a stack, by its number in the profile.
+    pub fn of_stack(&self, stack: u32) -> u32 {
+        self.of_stacks
+            .get(stack as usize)
+            .copied()
+            .unwrap_or(self.rare)
+    }
+
+    /// The node of halted vCPUs.
+    pub fn halted(&self) -> u32 {
+        self.halted
+    }
+
+    /// The node of rare stacks.
+    pub fn rare(&self) -> u32 {
+        self.rare
+    }
+}
+
+/// There are fewer than [`MAX_NODES`] of them, give or take one stack.
+fn number(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
+}

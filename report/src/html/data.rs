@@ -1,0 +1,173 @@
+//! What the page's script works with.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kvmprof_recording::COMM_LENGTH;
+use serde_json::{Value, json};
+
+use super::calls::Calls;
+use super::counts::{Cell, Counts};
+use super::pack::Packed;
+use super::runners::OTHERS;
+use crate::profile::{Profile, task_name};
+use crate::symbolize::BuildIds;
+use crate::text::visible;
+
+/// Maximum number of counts; the rarest stacks are counted together if there are more.
+const MAX_CELLS: usize = 1_000_000;
+
+/// The data as JSON that is safe in a script element. Times are in ns from the recording's begin.
+///
+/// - `begin`, `width`, `bins`: the first bin's begin, the width of all of them and their number; `length`: from the first bin's
+///   begin to the last tick;
+/// - `time`, `pids`: what the command selected;
+/// - `event`: what ticks are; null for the clock's, of which there are `hz` a second;
+/// - `processes`: their `pid` and `name`; `threads`: their `pid`, `tid` and `name`. -1 is unknown, null is all that aren't told
+///   apart;
+/// - `modules`: their `name`, and `build`, the build ids of files with that name;
+/// - `functions`: `name`, `module` (its number), `kernel` (1 or 0), `low` and `high` address in hexadecimal, source `lines`;
+/// - `nodes`, packed: for each node but the root, its number less its parent's, then four times its function, plus 1 if its
+///   callers are missing, plus 2 if it is inlined;
+/// - `cells`, packed: for each one bin (less the one before), vCPU times four plus mode, thread and node (as differences), ticks;
+///   `rare`: the node of rare stacks;
+/// - `missed`, packed: bin, vCPU, idle, stolen, lost, ungathered; `halted`: the thread and node of those that are idle.
+pub fn json(profile: &Profile, mut counts: Counts) -> String {
+    let calls = Calls::new(profile);
+    let idle = counts.idle_runner();
+    let cells = counts.finish(MAX_CELLS, |stack| calls.of_stack(stack), calls.rare());
+    let bins = counts.bins();
+    let selected = profile.selection.time;
+    let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let begin = selected.begin.map(ns);
+    let modules = Modules::new(profile, &calls);
+    let document = json!({
+        "begin": begin.unwrap_or(0),
+        "width": bins.width(),
+        "bins": bins.used(),
+        "length": bins.length(),
+        "time": { "begin": begin, "end": selected.end.map(ns) },
+        "pids": profile.selection.pids,
+        "hz": profile.contents.info.hz,
+        "event": profile.contents.info.event.map(|event| event.describe()),
+        "processes": processes(profile),
+        "threads": threads(&counts),
+        "modules": modules.json(),
+        "functions": functions(&calls, &modules),
+        "rare": calls.rare(),
+        "halted": { "thread": idle, "node": calls.halted() },
+    });
+    // Only `<` could end a script element.
+    let mut text = document.to_string().replace('<', "\\u003c");
+    text.pop();
+    for (name, packed) in [
+        ("nodes", nodes(&calls)),
+        ("cells", packed(&cells)),
+        ("missed", missed(&counts)),
+    ] {
+        text += &format!(",\"{name}\":\"");
+        packed.write(&mut text);
+        text.push('"');
+    }
+    text.push('}');
+    text
+}
+
+fn processes(profile: &Profile) -> Value {
+    let processes = profile.processes.iter();
+    let (pids, names): (Vec<i32>, Vec<String>) = processes
+        .map(|(pid, process)| (*pid, visible(process.shown_name(*pid))))
+        .unzip();
+    json!({ "pid": pids, "name": names })
+}
+
+fn threads(counts: &Counts) -> Value {
+    let runners = counts.runners().all();
+    let id = |id: i32| (id != OTHERS).then_some(id);
+    let pids: Vec<Option<i32>> = runners.iter().map(|runner| id(runner.pid)).collect();
+    let tids: Vec<Option<i32>> = runners.iter().map(|runner| id(runner.tid)).collect();
+    let name = |comm: &[u8; COMM_LENGTH]| visible(&task_name(comm));
+    let names: Vec<String> = runners.iter().map(|runner| name(&runner.comm)).collect();
+    json!({ "pid": pids, "tid": tids, "name": names })
+}
+
+/// The modules of the functions, by name.
+struct Modules {
+    numbers: BTreeMap<String, usize>,
+    builds: BuildIds,
+}
+
+impl Modules {
+    fn new(profile: &Profile, calls: &Calls) -> Self {
+        let functions = calls.functions().iter();
+        let names: BTreeSet<String> = functions
+            .map(|function| function.module.to_string())
+            .collect();
+        Self {
+            numbers: names.into_iter().zip(0..).collect(),
+            builds: BuildIds::new(&profile.contents),
+        }
+    }
+
+    fn json(&self) -> Value {
+        let names: Vec<&String> = self.numbers.keys().collect();
+        let builds = |name: &&String| self.builds.all(name).collect::<Vec<_>>().join(", ");
+        let builds: Vec<String> = names.iter().map(builds).collect();
+        json!({ "name": names, "build": builds })
+    }
+}
+
+fn functions(calls: &Calls, modules: &Modules) -> Value {
+    let functions = calls.functions();
+    let column = |value: &dyn Fn(&super::calls::Function) -> Value| {
+        Value::Array(functions.iter().map(value).collect())
+    };
+    let address = |address: Option<u64>| match address {
+        Some(address) => format!("{address:x}").into(),
+        None => Value::from(""),
+    };
+    json!({
+        "name": column(&|function| visible(&function.name).into()),
+        "module": column(&|function| modules.numbers.get(&*function.module).copied().into()),
+        "kernel": column(&|function| u8::from(function.is_kernel).into()),
+        "low": column(&|function| address(function.addresses.map(|(low, _)| low))),
+        "high": column(&|function| address(function.addresses.map(|(_, high)| high))),
+        "lines": column(&|function| {
+            let lines = function.lines.iter().map(|line| format!("{}:{}", line.file, line.line));
+            lines.collect::<Vec<_>>().join(", ").into()
+        }),
+    })
+}
+
+fn nodes(calls: &Calls) -> Packed {
+    let mut packed = Packed::default();
+    for (number, node) in (0..).zip(calls.nodes()).skip(1) {
+        packed.push(number - u64::from(node.parent));
+        let flags = u64::from(node.is_cut_short) + 2 * u64::from(node.is_inlined);
+        packed.push(4 * u64::from(node.function) + flags);
+    }
+    packed
+}
+
+fn packed(cells: &[(u16, Cell, u32)]) -> Packed {
+    let mut packed = Packed::default();
+    let (mut last_bin, mut thread, mut node) = (0, 0, 0);
+    for (bin, cell, count) in cells {
+        packed.push(u64::from(bin - last_bin));
+        packed.push(u64::from(cell.vcpu) * 4 + u64::from(cell.mode));
+        packed.push_difference(thread, cell.runner);
+        packed.push_difference(node, cell.stack);
+        packed.push((*count).into());
+        (last_bin, thread, node) = (*bin, cell.runner, cell.stack);
+    }
+    packed
+}
+
+fn missed(counts: &Counts) -> Packed {
+    let mut packed = Packed::default();
+    for ((bin, vcpu), parts) in counts.missed() {
+        packed.push(u64::from(*bin));
+        packed.push(u64::from(*vcpu));
+        parts.iter().for_each(|part| packed.push(*part));
+    }
+    packed
+}

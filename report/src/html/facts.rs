@@ -1,0 +1,77 @@
+//! What the page says without its script: the recording's properties and the account of its ticks.
+
+use std::fmt::Write;
+use std::time::{Duration, SystemTime};
+
+use crate::profile::{Profile, Share};
+use crate::text::escape;
+
+/// The table of the recording's properties.
+pub fn info(profile: &Profile) -> String {
+    let info = &profile.contents.info;
+    let began = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(info.began_ns));
+    let began = began.map_or(String::new(), |time| {
+        humantime::format_rfc3339_seconds(time).to_string()
+    });
+    let stacks = match (info.stacks.kernel, info.stacks.user) {
+        (true, true) => "kernel, user",
+        (true, false) => "kernel",
+        (false, true) => "user",
+        (false, false) => "none",
+    };
+    let phase = if info.jitter { ", random phase" } else { "" };
+    let source = match info.event {
+        None => ("clock", format!("{}, {} Hz{phase}", info.clock, info.hz)),
+        Some(event) => ("samples", event.describe()),
+    };
+    let mut out = String::from("<table class=facts><tbody>\n");
+    for (name, value) in [
+        ("kernel", info.kernel.clone()),
+        ("began", began),
+        ("vCPUs", info.vcpus.to_string()),
+        ("memory", format!("{} MiB", info.memory_bytes >> 20)),
+        source,
+        ("stacks", stacks.to_owned()),
+        ("recorded by", format!("kvmprof {}", info.program)),
+    ] {
+        let _ = writeln!(out, "<tr><th scope=row>{name}</th>{}</tr>", text(&value));
+    }
+    out.push_str("</tbody></table>\n");
+    out
+}
+
+/// The table of the account.
+pub fn account(profile: &Profile) -> String {
+    let account = profile.contents.account;
+    let mut out = String::from("<table class=facts><tbody>\n");
+    let ungathered = (account.ungathered > 0).then_some(("not asked for", account.ungathered));
+    let rows = [
+        ("samples", account.samples),
+        ("idle without a sample", account.idle),
+        ("stolen: the host ran something else", account.stolen),
+        ("lost", account.lost),
+    ];
+    let all = ("all ticks", account.ticks);
+    for (name, count) in rows.into_iter().chain(ungathered).chain([all]) {
+        let share = percent(Share::new(count.min(account.ticks), account.ticks).value);
+        let _ = writeln!(
+            out,
+            "<tr><th scope=row>{name}</th>{}{share}</tr>",
+            number(count.into())
+        );
+    }
+    out.push_str("</tbody></table>\n");
+    out
+}
+
+fn text(text: &str) -> String {
+    format!("<td class=name>{}</td>", escape(text))
+}
+
+fn number(number: i128) -> String {
+    format!("<td class=n>{number}</td>")
+}
+
+fn percent(value: f64) -> String {
+    format!("<td class=n>{:.1} %</td>", value * 100.0)
+}

@@ -1,0 +1,96 @@
+//! The threads of the page.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+use kvmprof_recording::{COMM_LENGTH, IDLE_PID, Sample};
+
+/// Maximum number of threads that are told apart.
+const MAX_RUNNERS: usize = 20_000;
+/// Stands for what isn't told apart: processes and threads of a page have other numbers.
+pub const OTHERS: i32 = i32::MIN;
+
+/// A thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Runner {
+    /// Its process; -1 if unknown, [`OTHERS`] beyond the maximum.
+    pub pid: i32,
+    /// Its id; -1 if unknown, [`OTHERS`] beyond the maximum.
+    pub tid: i32,
+    /// Its last known name; all NUL if unknown.
+    pub comm: [u8; COMM_LENGTH],
+}
+
+/// All threads, by their numbers.
+#[derive(Clone, Debug, Default)]
+pub struct Runners {
+    all: Vec<Runner>,
+    numbers: HashMap<(i32, i32), u32, RandomState>,
+}
+
+impl Runners {
+    /// The number of the thread that `sample` is of.
+    pub fn of(&mut self, sample: &Sample) -> u32 {
+        let number = self.number(sample.pid, sample.tid);
+        if let Some(runner) = self.all.get_mut(number as usize)
+            && sample.comm[0] != 0
+            && runner.tid == sample.tid
+        {
+            runner.comm = sample.comm;
+        }
+        number
+    }
+
+    /// The number of what runs when a vCPU is halted.
+    pub fn idle(&mut self) -> u32 {
+        self.number(IDLE_PID, IDLE_PID)
+    }
+
+    fn number(&mut self, pid: i32, tid: i32) -> u32 {
+        if let Some(number) = self.numbers.get(&(pid, tid)) {
+            return *number;
+        }
+        // There is always room for idle time.
+        if self.all.len() >= MAX_RUNNERS && pid != IDLE_PID && pid != OTHERS {
+            return self.number(OTHERS, OTHERS);
+        }
+        let number = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
+        self.numbers.insert((pid, tid), number);
+        self.all.push(Runner {
+            pid,
+            tid,
+            comm: [0; COMM_LENGTH],
+        });
+        number
+    }
+
+    /// All of them, by number.
+    pub fn all(&self) -> &[Runner] {
+        &self.all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recording_of_endless_threads_has_some() {
+        let mut runners = Runners::default();
+        let sample = |number| Sample {
+            pid: number,
+            tid: number,
+            comm: [b'a'; COMM_LENGTH],
+            ..Sample::default()
+        };
+        for number in 1..100_000 {
+            runners.of(&sample(number));
+        }
+        assert_eq!(runners.of(&sample(7)), 6);
+        let others = runners.of(&sample(99_999));
+        assert_eq!(runners.all()[others as usize].pid, OTHERS);
+        let idle = runners.idle();
+        assert_eq!(runners.all()[idle as usize].pid, IDLE_PID);
+        assert_eq!(runners.all().len(), MAX_RUNNERS + 2);
+    }
+}

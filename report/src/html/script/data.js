@@ -1,0 +1,147 @@
+// Names come from the guest: they only ever become text, never HTML.
+
+const MODES = ["user", "kernel", "interrupt", "idle"];
+const MISSED = ["stolen", "lost", "others"];
+
+const element = (id) => document.getElementById(id);
+
+// A new element with these properties and children.
+function make(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name in made && name !== "list") made[name] = value;
+    else made.setAttribute(name, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+// Reads numbers as the module `pack` writes them.
+class Packed {
+  constructor(text) {
+    this.bytes = atob(text);
+    this.at = 0;
+  }
+
+  get hasMore() {
+    return this.at < this.bytes.length;
+  }
+
+  next() {
+    let number = 0;
+    let scale = 1;
+    for (;;) {
+      const byte = this.bytes.charCodeAt(this.at++);
+      number += (byte & 127) * scale;
+      if (byte < 128) return number;
+      scale *= 128;
+    }
+  }
+
+  nextDifference() {
+    const number = this.next();
+    return number % 2 === 1 ? -(number + 1) / 2 : number / 2;
+  }
+}
+
+// Numbers by node. A parent's number is lower than its children's.
+function readNodes(text) {
+  const packed = new Packed(text);
+  const [parent, fn, flags] = [[-1], [-1], [0]];
+  while (packed.hasMore) {
+    parent.push(parent.length - packed.next());
+    const number = packed.next();
+    fn.push(Math.floor(number / 4));
+    flags.push(number % 4);
+  }
+  return { parent: Int32Array.from(parent), fn: Int32Array.from(fn), flags: Uint8Array.from(flags), length: parent.length };
+}
+
+// Samples, and idle ticks without a sample.
+function readCells(text, missed, halted) {
+  const packed = new Packed(text);
+  const [bins, vcpus, modes, threads, nodes, ticks] = [[], [], [], [], [], []];
+  let [bin, thread, node] = [0, 0, 0];
+  while (packed.hasMore) {
+    bin += packed.next();
+    const number = packed.next();
+    thread += packed.nextDifference();
+    node += packed.nextDifference();
+    bins.push(bin);
+    vcpus.push(Math.floor(number / 4));
+    modes.push(number % 4);
+    threads.push(thread);
+    nodes.push(node);
+    ticks.push(packed.next());
+  }
+  for (const row of missed.filter((row) => row.idle > 0)) {
+    bins.push(row.bin);
+    vcpus.push(row.vcpu);
+    modes.push(MODES.indexOf("idle"));
+    threads.push(halted.thread);
+    nodes.push(halted.node);
+    ticks.push(row.idle);
+  }
+  return {
+    bin: Uint16Array.from(bins), vcpu: Uint16Array.from(vcpus), mode: Uint8Array.from(modes),
+    thread: Int32Array.from(threads), node: Int32Array.from(nodes), ticks: Float64Array.from(ticks), length: bins.length,
+  };
+}
+
+function readMissed(text) {
+  const packed = new Packed(text);
+  const rows = [];
+  while (packed.hasMore) {
+    rows.push({ bin: packed.next(), vcpu: packed.next(), idle: packed.next(), parts: [packed.next(), packed.next(), packed.next()] });
+  }
+  return rows;
+}
+
+const data = JSON.parse(element("data").textContent);
+const nodes = readNodes(data.nodes);
+const missed = readMissed(data.missed);
+const cells = readCells(data.cells, missed, data.halted);
+const { functions, modules, threads } = data;
+const processNames = new Map(data.processes.pid.map((pid, index) => [pid, data.processes.name[index]]));
+const vcpus = [...new Set([...cells.vcpu, ...missed.map((row) => row.vcpu)])].sort((a, b) => a - b);
+
+const processName = (pid) => pid === null ? "[others]" : `${processNames.get(pid) || "pid"} ${pid}`;
+const threadName = (thread) => threads.tid[thread] === null ? "[others]"
+  : threads.tid[thread] === 0 && threads.pid[thread] === 0 ? processName(0)
+    : `${threads.name[thread] || "tid"} ${threads.tid[thread]}`;
+const moduleName = (fn) => modules.name[functions.module[fn]] ?? "";
+
+// What a function is called in the address of the page.
+const keyOf = (fn) => [functions.name[fn], moduleName(fn), functions.kernel[fn] ? "k" : "u"].join("|");
+const functionKeys = new Map(functions.name.map((_, fn) => [keyOf(fn), fn]));
+
+const percent = (part, whole) => `${whole > 0 ? (100 * part / whole).toFixed(1) : "0.0"} %`;
+const ticksOf = (count) => `${count} ${count === 1 ? "tick" : "ticks"}`;
+
+// The time of an edge of bins in seconds, as the option --time takes it; empty at the ends of the recording.
+function edgeTime(edge) {
+  const { begin, end } = data.time;
+  if (edge <= 0) return begin === null ? "" : seconds(begin);
+  if (edge >= data.bins) return end === null ? "" : seconds(end);
+  return seconds(data.begin + edge * data.width);
+}
+
+// Seconds with as many decimals as it takes, at least three.
+function seconds(ns) {
+  const text = (ns / 1e9).toFixed(9);
+  return text.replace(/(\.\d{3}\d*?)0+$/, "$1");
+}
+
+// The time of an edge for people.
+const shownTime = (edge) => `${((data.begin + Math.min(edge * data.width, data.length)) / 1e9).toFixed(3)} s`;
+
+// Wilson's score interval at 95 %, as in the report.
+function interval(part, whole) {
+  const z = 1.959964;
+  if (whole === 0) return [0, 1];
+  const p = part / whole;
+  const scale = 1 + z * z / whole;
+  const middle = (p + z * z / (2 * whole)) / scale;
+  const half = z / scale * Math.sqrt(p * (1 - p) / whole + z * z / (4 * whole * whole));
+  return [Math.max(0, middle - half), Math.min(1, middle + half)];
+}

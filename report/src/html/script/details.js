@@ -1,0 +1,94 @@
+// What is known of the selected frame or function, and what can be done with it.
+
+let selection = null; // { fn, frame, flames }
+
+function focusDetails() {
+  element("details").querySelector("button")?.focus();
+}
+
+// Shows a frame. `isChosen`: it stays until another one is.
+function showFrame(frame, flames, isChosen) {
+  if (isChosen) selection = { fn: frame.fn, frame, flames };
+  element("hover").textContent = `${frame.name}: ${ticksOf(frame.ticks)}, ${percent(frame.ticks, flames.root.ticks)}`;
+  if (isChosen) drawDetails();
+}
+
+// Shows a function, wherever it was called.
+function showFunction(fn) {
+  selection = { fn, frame: null, flames: null };
+  drawDetails();
+}
+
+function factsOf({ fn, frame, flames }) {
+  const facts = [];
+  if (frame) {
+    facts.push(["ticks", `${frame.ticks}: ${percent(frame.ticks, flames.root.ticks)} of what is shown, ${percent(frame.ticks, sums.total)} of what is selected`]);
+    const own = frame.calls.reduce((rest, called) => rest - called.ticks, frame.ticks);
+    if (frame.fn >= 0 && state.view !== "inverted" && flames !== views.callers) facts.push(["self", `${own}: ${percent(own, sums.total)}`]);
+    const modes = MODES.map((mode, index) => [mode, frame.modes[index]]).filter(([, ticks]) => ticks > 0);
+    facts.push(["modes", modes.map(([mode, ticks]) => `${mode} ${percent(ticks, frame.ticks)}`).join(", ")]);
+  }
+  if (fn < 0) return facts;
+  const [low, high] = [functions.low[fn], functions.high[fn]];
+  const module = functions.module[fn];
+  const kind = functions.kernel[fn] ? "kernel" : "user";
+  facts.push(["function of", `${kind}${frame?.isInlined ? ", inlined" : ""}${frame?.isCut ? "; its callers are missing: the stack is cut short" : ""}`]);
+  facts.push(["module", moduleName(fn)]);
+  facts.push(["build id", modules.build[module]]);
+  if (low !== "") facts.push(["addresses", low === high ? `0x${low}` : `0x${low} to 0x${high}`]);
+  facts.push(["source", functions.lines[fn]]);
+  return facts.filter(([, value]) => value);
+}
+
+function actionsOf({ fn, frame, flames }) {
+  const actions = [];
+  const add = (name, action) => actions.push(make("button", { type: "button", textContent: name, onclick: action }));
+  if (frame && flames.root !== frame) add("Zoom in", () => flames.enter(frame));
+  if (fn >= 0) {
+    const key = keyOf(fn);
+    add("Only with it", () => change({ only: [...new Set([...state.only, key])] }));
+    add("Without it", () => change({ hide: [...new Set([...state.hide, key])] }));
+    add("Callers and callees", () => change({ view: "sandwich", about: key, zoom: "" }));
+    if (moduleName(fn) !== "") add("Only its module", () => change({ module: moduleName(fn) }));
+  } else if (frame && /^g-?\d+$/.test(frame.id)) {
+    const key = frame.id.slice(1);
+    const filter = state.group === "process" ? { pid: key } : { pid: String(threads.pid[key]), tid: String(threads.tid[key]) };
+    add(state.group === "process" ? "Only this process" : "Only this thread", () => change({ ...filter, zoom: "" }));
+  }
+  if (frame) add("Copy stack", (event) => copy(stackOf(frame, state.view === "inverted" || flames === views.callers).join("\n"), event.target));
+  return actions;
+}
+
+function drawDetails() {
+  const box = element("details");
+  const hadFocus = box.contains(document.activeElement) ? document.activeElement.textContent : null;
+  if (!selection) {
+    box.replaceChildren(make("p", { className: "note", textContent: "Choose a frame to see more of it here. Arrow keys move between frames, Enter zooms in, Escape out." }));
+    return;
+  }
+  const name = selection.frame ? selection.frame.name : functions.name[selection.fn];
+  const rows = factsOf(selection).flatMap(([term, value]) => [make("dt", { textContent: term }), make("dd", { textContent: value })]);
+  const actions = make("p", { className: "actions" }, ...actionsOf(selection));
+  box.replaceChildren(make("h3", { textContent: name }), actions, make("dl", {}, ...rows));
+  if (hadFocus !== null) {
+    [...box.querySelectorAll("button")].find((button) => button.textContent === hadFocus)?.focus();
+  }
+}
+
+// Copies `text`, and says so on the `button`.
+async function copy(text, button) {
+  const name = button.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // Pages from disk may have no clipboard but by a selection.
+    const area = make("textarea", { value: text, readOnly: true });
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+    button.focus();
+  }
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = name; }, 1500);
+}

@@ -1,0 +1,69 @@
+// The filters, which combine.
+
+function setUpFilters() {
+  const processes = data.processes.pid.map((pid) => [String(pid), processName(pid)]);
+  fill("pid", processes);
+  fill("vcpu", vcpus.map((vcpu) => [String(vcpu), `vCPU ${vcpu}`]));
+  fill("mode", MODES.map((mode) => [mode, mode]));
+  fill("module", modules.name.filter((name) => name !== "").map((name) => [name, name]));
+  element("pid").addEventListener("change", (event) => change({ pid: event.target.value, tid: "", zoom: "" }));
+  for (const name of ["tid", "vcpu", "mode", "module"]) {
+    element(name).addEventListener("change", (event) => change({ [name]: event.target.value, zoom: "" }));
+  }
+  element("function").addEventListener("change", (event) => change({ function: event.target.value, zoom: "" }));
+  element("regex").addEventListener("change", (event) => change({ regex: event.target.checked ? "1" : "", zoom: "" }));
+  element("clear").addEventListener("click", () => {
+    const cleared = Object.fromEntries(FILTERS.map((name) => [name, ""]));
+    change({ ...cleared, regex: "", only: [], hide: [], zoom: "" });
+  });
+  element("copycommand").addEventListener("click", (event) => copy(element("command").textContent, event.target));
+}
+
+// Fills a list with the choices; the first one is all.
+function fill(id, choices) {
+  const all = make("option", { value: "", textContent: "all" });
+  element(id).replaceChildren(all, ...choices.map(([value, textContent]) => make("option", { value, textContent })));
+}
+
+function drawFilters() {
+  const own = threads.tid.map((tid, thread) => [thread, tid]).filter(([thread, tid]) =>
+    tid !== null && (state.pid === "" || String(threads.pid[thread]) === state.pid));
+  fill("tid", own.slice(0, 2000).map(([thread, tid]) => [String(tid), threadName(thread)]));
+  for (const name of ["pid", "tid", "vcpu", "mode", "module"]) element(name).value = state[name];
+  if (document.activeElement !== element("function")) element("function").value = state.function;
+  element("regex").checked = state.regex !== "";
+  const isWrong = state.function !== "" && matcher(state.function, state.regex !== "") === null;
+  element("function").setAttribute("aria-invalid", isWrong);
+  element("wrong").hidden = !isWrong;
+  element("clear").disabled = !isFiltered();
+  drawChips();
+  const whole = cells.ticks.reduce((sum, ticks) => sum + ticks, 0);
+  const [stolen, lost] = sums.missed;
+  element("total").textContent = `${ticksOf(sums.total)} selected, ${percent(sums.total, whole)} of all; besides ${stolen} stolen, ${lost} lost.`;
+  element("command").textContent = command();
+}
+
+// The functions that stacks have to have, or may not have.
+function drawChips() {
+  const chip = (list, text, key) => {
+    const name = key.split("|")[0];
+    const without = () => change({ [list]: state[list].filter((other) => other !== key), zoom: "" });
+    return make("button", { type: "button", className: "chip", textContent: `${text} ${name} ✕`, onclick: without,
+      "aria-label": `${text} ${name}: remove this filter` });
+  };
+  element("chips").replaceChildren(
+    ...state.only.map((key) => chip("only", "only", key)), ...state.hide.map((key) => chip("hide", "without", key)));
+}
+
+// The command that prints the same numbers; filters that it doesn't have are left out, and said so.
+function command() {
+  const words = ["kvmprof report FILE"];
+  const [begin, end] = selectedBins();
+  const time = `${edgeTime(begin)}:${edgeTime(end)}`;
+  if (time !== ":") words.push(`--time ${time}`);
+  const pids = state.pid !== "" ? [state.pid] : data.pids;
+  if (pids.length > 0) words.push(`--pid=${pids.join(",")}`);
+  const others = ["tid", "vcpu", "mode", "module", "function"].some((name) => state[name] !== "");
+  if (others || state.only.length > 0 || state.hide.length > 0) words.push("   # without the other filters");
+  return words.join(" ");
+}

@@ -1,0 +1,68 @@
+// What is selected and how it is shown. It stands in the address of the page, so that it can be kept and Back works.
+
+const DEFAULTS = {
+  time: "", pid: "", tid: "", vcpu: "", mode: "", module: "", function: "", regex: "",
+  view: "flame", group: "process", order: "share", fold: "", search: "", about: "", zoom: "",
+  lanes: "vcpu", table: "function",
+};
+const CHOICES = {
+  view: ["flame", "icicle", "inverted", "sandwich"], group: ["process", "thread", "merged"],
+  order: ["share", "time", "name"], lanes: ["vcpu", "process", "thread"],
+  table: ["function", "module", "process", "thread", "vcpu"],
+};
+
+let state = readState();
+
+function readState() {
+  const words = new URLSearchParams(location.hash.slice(1));
+  const read = { only: words.getAll("only"), hide: words.getAll("hide") };
+  for (const [name, value] of Object.entries(DEFAULTS)) read[name] = words.get(name) ?? value;
+  for (const [name, choices] of Object.entries(CHOICES)) {
+    if (!choices.includes(read[name])) read[name] = DEFAULTS[name];
+  }
+  return read;
+}
+
+function hashOf(wanted) {
+  const words = new URLSearchParams();
+  for (const [name, value] of Object.entries(DEFAULTS)) {
+    if (wanted[name] !== value) words.set(name, wanted[name]);
+  }
+  for (const name of ["only", "hide"]) wanted[name].forEach((key) => words.append(name, key));
+  return `#${words}`;
+}
+
+// Changes the state. What is typed replaces the address; all else is a step that Back undoes.
+function change(changes, isTyped = false) {
+  const hash = hashOf({ ...state, ...changes });
+  if (hash === hashOf(state)) return;
+  if (isTyped) {
+    history.replaceState(null, "", hash);
+    state = readState();
+    render();
+  } else {
+    location.hash = hash;
+  }
+}
+
+// The selected bins, as the first one and the one behind the last: the nearest edges of bins, at least one bin.
+function selectedBins() {
+  if (!/^[\d.]*:[\d.]*$/.test(state.time)) return [0, data.bins];
+  const [begin, end] = state.time.split(":");
+  const edge = (text, open) => {
+    const found = text === "" ? open : Math.round((parseFloat(text) * 1e9 - data.begin) / data.width);
+    return Number.isFinite(found) ? Math.min(Math.max(found, 0), data.bins) : open;
+  };
+  const first = Math.min(edge(begin, 0), data.bins - 1);
+  return [first, Math.max(end === "" || edgeTime(data.bins) === end ? data.bins : edge(end, data.bins), first + 1)];
+}
+
+// The range of time from one edge to another, for the state.
+function timeRange(first, end) {
+  const [low, high] = [Math.min(first, end), Math.max(first, end)];
+  if (low <= 0 && high >= data.bins) return "";
+  return `${low <= 0 ? "" : edgeTime(low)}:${high >= data.bins ? "" : edgeTime(high)}`;
+}
+
+const FILTERS = ["time", "pid", "tid", "vcpu", "mode", "module", "function"];
+const isFiltered = () => FILTERS.some((name) => state[name] !== "") || state.only.length > 0 || state.hide.length > 0;

@@ -1,0 +1,122 @@
+// The tables of what is selected.
+
+const ROWS = 100; // that are shown at first
+const TABLES = ["function", "module", "process", "thread", "vcpu"];
+const tables = { limit: ROWS, sort: {} };
+
+const number = (name, value) => ({ name, value, isNumber: true });
+const share = (name, value) => ({ name, isNumber: true, isShare: true, value,
+  text: (row) => percent(value(row), sums.total), title: (row) => intervalText(value(row)) });
+const intervalText = (count) => `95 % confidence: ${interval(Math.min(count, sums.total), sums.total).map((end) => (100 * end).toFixed(1)).join(" to ")} %`;
+const modeColumns = MODES.map((mode, index) => number(mode, (row) => row.modes[index]));
+const usual = [number("ticks", (row) => row.ticks), share("share", (row) => row.ticks), ...modeColumns];
+const calls = [number("self", (row) => row.own), share("self share", (row) => row.own),
+  number("total", (row) => row.total), share("total share", (row) => row.total)];
+
+// Each table: its rows, its columns, the first of which names the row, and what choosing a row does.
+const KINDS = {
+  function: {
+    rows: () => sumFunctions(sums.stacks, (fn) => fn),
+    columns: [{ name: "function", value: (row) => functions.name[row.key] }, ...calls,
+      { name: "module", value: (row) => moduleName(row.key) },
+      { name: "in", value: (row) => functions.kernel[row.key] ? "kernel" : "user" }],
+    choose: (row) => {
+      showFunction(row.key);
+      focusDetails();
+    },
+  },
+  module: {
+    rows: () => sumFunctions(sums.stacks, moduleName),
+    columns: [{ name: "module", value: (row) => row.key || "[none]" }, ...calls],
+    choose: (row) => change({ module: row.key, zoom: "" }),
+  },
+  process: {
+    rows: () => sums.process.sorted(),
+    columns: [{ name: "process", value: (row) => processName(row.key) }, ...usual],
+    choose: (row) => change({ pid: String(row.key ?? ""), tid: "", zoom: "" }),
+  },
+  thread: {
+    rows: () => sums.thread.sorted(),
+    columns: [{ name: "thread", value: (row) => threadName(row.key) }, ...usual,
+      { name: "process", value: (row) => processName(threads.pid[row.key]) }],
+    choose: (row) => change({ pid: String(threads.pid[row.key] ?? ""), tid: String(threads.tid[row.key] ?? ""), zoom: "" }),
+  },
+  vcpu: {
+    rows: () => sums.vcpu.sorted(),
+    columns: [{ name: "vCPU", value: (row) => `vCPU ${row.key}` }, ...usual],
+    choose: (row) => change({ vcpu: String(row.key), zoom: "" }),
+  },
+};
+
+function setUpTables() {
+  for (const name of TABLES) {
+    element(`tab-${name}`).addEventListener("click", () => change({ table: name }));
+  }
+  // Arrow keys move between tabs, as in all lists of tabs.
+  element("tabs").addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step) return;
+    const next = TABLES[(TABLES.indexOf(state.table) + step + TABLES.length) % TABLES.length];
+    element(`tab-${next}`).focus();
+    change({ table: next });
+  });
+  element("more").addEventListener("click", () => {
+    tables.limit *= 10;
+    drawTables();
+  });
+}
+
+function drawTables() {
+  for (const name of TABLES) {
+    const isShown = name === state.table;
+    element(`tab-${name}`).setAttribute("aria-selected", isShown);
+    element(`tab-${name}`).tabIndex = isShown ? 0 : -1;
+  }
+  element("rows").setAttribute("aria-labelledby", `tab-${state.table}`);
+  const kind = KINDS[state.table];
+  const sort = tables.sort[state.table] ?? { column: 1, isDescending: true };
+  const column = kind.columns[sort.column];
+  const isHit = searched();
+  const compare = (a, b) => column.isNumber ? column.value(a) - column.value(b) : column.value(a).localeCompare(column.value(b));
+  let rows = kind.rows();
+  if (state.table === "function" && isHit) rows = rows.filter((row) => isHit(functions.name[row.key]));
+  const order = sort.isDescending ? (a, b) => compare(b, a) : compare;
+  const byTotal = (a, b) => (b.total ?? 0) - (a.total ?? 0);
+  rows.sort((a, b) => order(a, b) || byTotal(a, b));
+  const shown = rows.slice(0, tables.limit);
+  const head = make("tr", {}, ...kind.columns.map((other, index) => headOf(other, index, sort)));
+  const body = shown.map((row) => rowOf(kind, row));
+  element("table").replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
+  element("more").hidden = shown.length === rows.length;
+  element("shown").textContent = shown.length < rows.length ? `${shown.length} of ${rows.length} rows.` : `${rows.length} rows.`;
+}
+
+function headOf(column, index, sort) {
+  const head = make("th", { scope: "col", className: column.isNumber ? "n" : "" });
+  const isSorted = index === sort.column;
+  if (isSorted) head.setAttribute("aria-sort", sort.isDescending ? "descending" : "ascending");
+  const onclick = () => {
+    tables.sort[state.table] = { column: index, isDescending: isSorted ? !sort.isDescending : column.isNumber === true };
+    drawTables();
+    element("table").tHead.rows[0].cells[index].firstChild.focus();
+  };
+  head.append(make("button", { type: "button", textContent: column.name, onclick }));
+  return head;
+}
+
+function rowOf(kind, row) {
+  const cellsOfRow = kind.columns.map((column, index) => {
+    const text = column.text ? column.text(row) : String(column.value(row));
+    if (index === 0) {
+      return make("th", { scope: "row", className: "name" }, make("button", { type: "button", textContent: text, onclick: () => kind.choose(row) }));
+    }
+    const cell = make("td", { className: column.isNumber ? "n" : "", textContent: text });
+    if (column.isShare) {
+      cell.title = column.title(row);
+      cell.classList.add("bar");
+      cell.style.setProperty("--share", sums.total > 0 ? `${100 * column.value(row) / sums.total}%` : "0%");
+    }
+    return cell;
+  });
+  return make("tr", {}, ...cellsOfRow);
+}

@@ -1,0 +1,144 @@
+// Trees of calls, made of the selected stacks.
+
+// A frame of a view: a function called on a certain way, or (fn = -1) a process, a thread, or all.
+class Frame {
+  constructor(parent, id, fn, name) {
+    Object.assign(this, { parent, id, fn, name, depth: parent ? parent.depth + 1 : 0, ticks: 0, modes: [0, 0, 0, 0],
+      first: Infinity, isCut: false, isInlined: false, children: new Map() });
+  }
+
+  // The ids of the frames up to this one: what the address of the page says of it.
+  get path() {
+    const ids = [];
+    for (let frame = this; frame.parent; frame = frame.parent) ids.unshift(frame.id);
+    return ids.join(".");
+  }
+
+  add(stack) {
+    this.ticks += stack.ticks;
+    stack.modes.forEach((ticks, mode) => { this.modes[mode] += ticks; });
+    this.first = Math.min(this.first, stack.first);
+  }
+}
+
+class Tree {
+  constructor(name, fn = -1) {
+    this.root = new Frame(null, "", fn, name);
+    this.frames = [this.root];
+  }
+
+  // The frame called `id` below `parent`.
+  child(parent, id, fn, name) {
+    let frame = parent.children.get(id);
+    if (!frame) {
+      frame = new Frame(parent, id, fn, name);
+      parent.children.set(id, frame);
+      this.frames.push(frame);
+    }
+    return frame;
+  }
+
+  // The frame of a node below `parent`, which is `parent` itself when recursion is folded.
+  call(parent, node) {
+    const fn = nodes.fn[node];
+    if (state.fold !== "" && parent.fn === fn) return parent;
+    const isCut = (nodes.flags[node] & 1) === 1;
+    const frame = this.child(parent, isCut ? `${fn}c` : `${fn}`, fn, functions.name[fn]);
+    frame.isCut = isCut;
+    frame.isInlined = (nodes.flags[node] & 2) === 2;
+    return frame;
+  }
+
+  group(key) {
+    if (state.group === "merged") return this.root;
+    const name = state.group === "process" ? processName(key) : threadName(key);
+    return this.child(this.root, `g${key}`, -1, name);
+  }
+
+  // Adds each frame's sums to its caller's. What was added to frames before is their own.
+  finish() {
+    for (let index = this.frames.length - 1; index > 0; index--) this.frames[index].parent.add(this.frames[index]);
+    const compare = { share: (a, b) => b.ticks - a.ticks || a.name.localeCompare(b.name),
+      time: (a, b) => a.first - b.first || b.ticks - a.ticks, name: (a, b) => a.name.localeCompare(b.name) }[state.order];
+    for (const frame of this.frames) frame.calls = [...frame.children.values()].sort(compare);
+    return this.root;
+  }
+}
+
+// The frames of a node and its callers, for trees that begin with callers: each node is looked up once.
+function framesFrom(tree, rootOf) {
+  const known = new Map();
+  const find = (group, node, stop) => {
+    if (node === stop) return rootOf(group);
+    const key = group * nodes.length + node;
+    let frame = known.get(key);
+    if (!frame) {
+      frame = tree.call(find(group, nodes.parent[node], stop), node);
+      known.set(key, frame);
+    }
+    return frame;
+  };
+  return find;
+}
+
+// Callers first.
+function callTree(sums) {
+  const tree = new Tree("all");
+  const others = -2; // no process has this pid
+  const find = framesFrom(tree, (group) => tree.group(group === others ? null : group));
+  for (const stack of sums.stacks) find(stack.group ?? others, stack.node, 0).add(stack);
+  return tree.finish();
+}
+
+// Callees first.
+function invertedTree(sums) {
+  const tree = new Tree("all");
+  for (const stack of sums.stacks) {
+    let frame = tree.group(stack.group);
+    for (let node = stack.node; node > 0; node = nodes.parent[node]) frame = tree.call(frame, node);
+    frame.add(stack);
+  }
+  return tree.finish();
+}
+
+// What calls a function, and what it calls. A stack with it several times counts by its outermost call.
+function sandwichTrees(sums, fn) {
+  const outermost = new Int32Array(nodes.length);
+  for (let node = 1; node < nodes.length; node++) {
+    outermost[node] = outermost[nodes.parent[node]] || (nodes.fn[node] === fn ? node : 0);
+  }
+  const callers = new Tree(functions.name[fn], fn);
+  const callees = new Tree(functions.name[fn], fn);
+  for (const stack of sums.stacks) {
+    const call = outermost[stack.node];
+    if (call === 0) continue;
+    let frame = callers.root;
+    for (let node = nodes.parent[call]; node > 0; node = nodes.parent[node]) frame = callers.call(frame, node);
+    if (state.group !== "merged") {
+      const name = state.group === "process" ? processName(stack.group) : threadName(stack.group);
+      frame = callers.child(frame, `g${stack.group}`, -1, name);
+    }
+    frame.add(stack);
+    const way = [];
+    for (let node = stack.node; node !== call; node = nodes.parent[node]) way.push(node);
+    way.reverse().reduce((at, node) => callees.call(at, node), callees.root).add(stack);
+  }
+  return { callers: callers.finish(), callees: callees.finish() };
+}
+
+// The frame with this path below `root`; `root` if there is none.
+function frameAt(root, path) {
+  let frame = root;
+  for (const id of path === "" ? [] : path.split(".")) {
+    frame = frame.children.get(id);
+    if (!frame) return root;
+  }
+  return frame;
+}
+
+// The names of a frame and its callers, the outermost first, whichever end the tree begins with.
+function stackOf(frame, isInverted) {
+  const names = [];
+  for (let at = frame; at && (at.parent || at.fn >= 0); at = at.parent) names.push(at.name);
+  return isInverted ? names : names.reverse();
+}

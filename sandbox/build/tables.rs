@@ -1,0 +1,317 @@
+//! What each kind of thread may call, beside what all may.
+
+use libc::{
+    SYS_accept4, SYS_bpf, SYS_brk, SYS_clock_gettime, SYS_clock_nanosleep, SYS_close, SYS_connect,
+    SYS_epoll_ctl, SYS_epoll_wait, SYS_eventfd2, SYS_exit, SYS_exit_group, SYS_fallocate,
+    SYS_fcntl, SYS_fdatasync, SYS_flock, SYS_fstat, SYS_fsync, SYS_ftruncate, SYS_futex,
+    SYS_getdents64, SYS_geteuid, SYS_getpid, SYS_getrandom, SYS_getsockopt, SYS_gettid, SYS_ioctl,
+    SYS_kill, SYS_lseek, SYS_madvise, SYS_membarrier, SYS_mmap, SYS_mprotect, SYS_mremap,
+    SYS_munmap, SYS_newfstatat, SYS_open, SYS_openat, SYS_openat2, SYS_perf_event_open, SYS_poll,
+    SYS_ppoll, SYS_pread64, SYS_preadv, SYS_pwrite64, SYS_pwritev, SYS_read, SYS_readlink,
+    SYS_readv, SYS_recvfrom, SYS_recvmsg, SYS_rename, SYS_restart_syscall, SYS_rseq,
+    SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_rt_sigtimedwait, SYS_sched_getaffinity,
+    SYS_sched_setaffinity, SYS_sched_yield, SYS_sendmsg, SYS_sendto, SYS_setsockopt, SYS_shutdown,
+    SYS_sigaltstack, SYS_socket, SYS_statx, SYS_tgkill, SYS_timer_create, SYS_timer_delete,
+    SYS_timer_settime, SYS_unlink, SYS_unlinkat, SYS_wait4, SYS_write, SYS_writev,
+};
+
+use crate::allowed::{Allowed, Condition, any, is, only, request, without};
+use crate::thread::Thread;
+
+impl Thread {
+    /// What its filter allows.
+    pub(crate) fn allowed(self) -> impl Iterator<Item = &'static Allowed> {
+        let (own, more): (&[Allowed], &[Allowed]) = match self {
+            Self::Main => (MAIN, &[]),
+            Self::Vcpu => (VCPU, &[]),
+            Self::VcpuWithBpf => (VCPU, BPF),
+            Self::Events => (EVENTS, NAMED_SOCKET),
+            Self::Binaries => (BINARIES, &[]),
+            Self::Recorder => (RECORDER, &[]),
+            Self::Disk => (DISK, &[]),
+            Self::Network | Self::Vsock => (CONNECTIONS, NAMED_SOCKET),
+            Self::Balloon => (MEMORY, &[]),
+            Self::Share => (SHARE, &[]),
+            Self::Ticker => (TICKER, &[]),
+            Self::End => (END, &[]),
+            Self::Introspection | Self::Console | Self::Entropy => (&[], &[]),
+        };
+        COMMON.iter().chain(own).chain(more)
+    }
+}
+
+const EXECUTABLE: u64 = libc::PROT_EXEC as u64;
+const TO_READ: &[Condition] = &[without(
+    2,
+    (libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC) as u64,
+)];
+const UNIX: &[Condition] = &[is(0, libc::AF_UNIX as u64)];
+
+const KVM: u8 = 0xae;
+const PERF: u8 = b'$';
+const TERMINAL: u8 = b'T';
+const BLOCK: u8 = 0x12;
+
+/// The signal that makes KVM_RUN return, as `kvmprof_vmm` has it: the first of real time that the C library leaves.
+const KICK: u64 = 34;
+
+/// What the standard library, the allocator and a thread's end need, and the report of a panic or of a forbidden call.
+const COMMON: &[Allowed] = &[
+    any(SYS_read),
+    any(SYS_write),
+    any(SYS_close),
+    only(SYS_mmap, &[without(2, EXECUTABLE)]),
+    only(SYS_mprotect, &[without(2, EXECUTABLE)]),
+    any(SYS_munmap),
+    any(SYS_mremap),
+    any(SYS_madvise),
+    any(SYS_brk),
+    any(SYS_futex),
+    any(SYS_rt_sigprocmask),
+    any(SYS_rt_sigreturn),
+    any(SYS_restart_syscall),
+    any(SYS_sigaltstack),
+    any(SYS_sched_yield),
+    any(SYS_sched_getaffinity),
+    any(SYS_clock_gettime),
+    any(SYS_clock_nanosleep),
+    any(SYS_getpid),
+    any(SYS_gettid),
+    any(SYS_getrandom),
+    any(SYS_exit),
+    any(SYS_exit_group),
+    any(SYS_rseq),
+    any(SYS_membarrier),
+    any(SYS_poll),
+    any(SYS_ppoll),
+    // The allocator of glibc reads /proc/sys/vm/overcommit_memory when it first gives memory back, on any thread. Landlock says which files
+    // there are.
+    only(SYS_openat, TO_READ),
+    any(SYS_statx),
+    any(SYS_fstat),
+    any(SYS_newfstatat),
+    any(SYS_lseek),
+    // A panic asks the event thread for the end.
+    only(SYS_kill, &[is(1, libc::SIGINT as u64)]),
+    only(SYS_tgkill, &[is(2, libc::SIGABRT as u64), is(2, KICK)]),
+    only(
+        SYS_ioctl,
+        &[
+            // TCGETS, TCSETS, TCSETSW, TCSETSF: the terminal gets its settings back.
+            request(TERMINAL, 0x01),
+            request(TERMINAL, 0x02),
+            request(TERMINAL, 0x03),
+            request(TERMINAL, 0x04),
+        ],
+    ),
+    only(
+        SYS_fcntl,
+        &[
+            is(1, libc::F_GETFD as u64),
+            is(1, libc::F_GETFL as u64),
+            is(1, libc::F_SETFL as u64),
+            is(1, libc::F_DUPFD_CLOEXEC as u64),
+        ],
+    ),
+];
+
+/// The end of all that a guest had: images are flushed, names of sockets removed, and what starts virtiofsd is waited for.
+const MAIN: &[Allowed] = &[
+    any(SYS_pread64),
+    any(SYS_pwrite64),
+    any(SYS_fdatasync),
+    any(SYS_fsync),
+    any(SYS_ftruncate),
+    any(SYS_flock),
+    any(SYS_unlink),
+    any(SYS_unlinkat),
+    any(SYS_shutdown),
+    any(SYS_sendto),
+    any(SYS_recvmsg),
+    any(SYS_wait4),
+    any(SYS_timer_delete),
+];
+
+const VCPU: &[Allowed] = &[
+    only(
+        SYS_ioctl,
+        &[
+            // KVM_RUN, KVM_GET_REGS, KVM_SET_REGS, KVM_GET_SREGS, KVM_SET_SREGS, KVM_TRANSLATE
+            request(KVM, 0x80),
+            request(KVM, 0x81),
+            request(KVM, 0x82),
+            request(KVM, 0x83),
+            request(KVM, 0x84),
+            request(KVM, 0x85),
+            // KVM_GET_MP_STATE, KVM_KVMCLOCK_CTRL
+            request(KVM, 0x98),
+            request(KVM, 0xad),
+            // A reset: KVM_SET_IRQCHIP, KVM_SET_MSRS, KVM_SET_LAPIC, KVM_SET_MP_STATE, KVM_SET_VCPU_EVENTS and KVM_SET_PIT2,
+            // KVM_SET_DEBUGREGS, KVM_SET_XSAVE, KVM_SET_XCRS
+            request(KVM, 0x63),
+            request(KVM, 0x89),
+            request(KVM, 0x8f),
+            request(KVM, 0x99),
+            request(KVM, 0xa0),
+            request(KVM, 0xa2),
+            request(KVM, 0xa5),
+            request(KVM, 0xa7),
+            // PERF_EVENT_IOC_ENABLE, DISABLE, REFRESH, RESET, PERIOD, SET_FILTER, ID
+            request(PERF, 0),
+            request(PERF, 1),
+            request(PERF, 2),
+            request(PERF, 3),
+            request(PERF, 4),
+            request(PERF, 6),
+            request(PERF, 7),
+        ],
+    ),
+    any(SYS_rt_sigtimedwait),
+    any(SYS_pread64),
+    any(SYS_timer_create),
+    any(SYS_timer_settime),
+    any(SYS_timer_delete),
+    any(SYS_perf_event_open),
+    SIGNALS_OF_FILES,
+    // Memory that is given back at a reset.
+    any(SYS_fallocate),
+    // What serves a shared folder is told of a reset.
+    only(SYS_socket, UNIX),
+    any(SYS_connect),
+    any(SYS_sendto),
+    any(SYS_sendmsg),
+    any(SYS_recvfrom),
+    any(SYS_recvmsg),
+    any(SYS_shutdown),
+];
+
+/// F_SETSIG and F_SETOWN_EX, beside what all may: which thread a perf event signals, and how.
+const SIGNALS_OF_FILES: Allowed = only(SYS_fcntl, &[is(1, 10), is(1, 15)]);
+
+/// With `--clock kernel`: a program of eBPF is loaded for each vCPU, and tied to its clock.
+const BPF: &[Allowed] = &[
+    any(SYS_bpf),
+    // PERF_EVENT_IOC_SET_BPF
+    only(SYS_ioctl, &[request(PERF, 8)]),
+];
+
+const EVENTS: &[Allowed] = &[
+    any(SYS_epoll_wait),
+    any(SYS_epoll_ctl),
+    any(SYS_eventfd2),
+    any(SYS_accept4),
+    any(SYS_getsockopt),
+    any(SYS_setsockopt),
+    any(SYS_recvfrom),
+    any(SYS_recvmsg),
+    any(SYS_sendto),
+    any(SYS_sendmsg),
+    any(SYS_shutdown),
+    // Counters.
+    any(SYS_perf_event_open),
+    any(SYS_pread64),
+    SIGNALS_OF_FILES,
+    only(
+        SYS_ioctl,
+        &[
+            // KVM_GET_IRQCHIP: whether the guest hears of its power button.
+            request(KVM, 0x62),
+            request(PERF, 0),
+            request(PERF, 1),
+            request(PERF, 2),
+            request(PERF, 3),
+            request(PERF, 4),
+            request(PERF, 7),
+            // TIOCGPGRP, TIOCGWINSZ, FIONREAD, FIONBIO
+            request(TERMINAL, 0x0f),
+            request(TERMINAL, 0x13),
+            request(TERMINAL, 0x1b),
+            request(TERMINAL, 0x21),
+        ],
+    ),
+];
+
+/// The name of a socket is removed at its end, under a lock.
+const NAMED_SOCKET: &[Allowed] = &[
+    any(SYS_open),
+    any(SYS_flock),
+    any(SYS_geteuid),
+    any(SYS_unlink),
+];
+
+const TICKER: &[Allowed] = &[any(SYS_sched_setaffinity)];
+
+const BINARIES: &[Allowed] = &[
+    any(SYS_openat2),
+    any(SYS_pread64),
+    any(SYS_preadv),
+    any(SYS_readlink),
+    any(SYS_getdents64),
+];
+
+const RECORDER: &[Allowed] = &[any(SYS_rename), any(SYS_unlink), any(SYS_fsync)];
+
+const DISK: &[Allowed] = &[
+    any(SYS_pread64),
+    any(SYS_pwrite64),
+    any(SYS_preadv),
+    any(SYS_pwritev),
+    any(SYS_fallocate),
+    any(SYS_fdatasync),
+    any(SYS_fsync),
+    any(SYS_ftruncate),
+    only(
+        SYS_ioctl,
+        // BLKGETSIZE64, BLKDISCARD, BLKZEROOUT
+        &[
+            request(BLOCK, 114),
+            request(BLOCK, 119),
+            request(BLOCK, 127),
+        ],
+    ),
+];
+
+const CONNECTIONS: &[Allowed] = &[
+    only(SYS_socket, UNIX),
+    any(SYS_connect),
+    any(SYS_sendto),
+    any(SYS_sendmsg),
+    any(SYS_recvfrom),
+    any(SYS_recvmsg),
+    any(SYS_readv),
+    any(SYS_writev),
+    any(SYS_shutdown),
+    any(SYS_getsockopt),
+    any(SYS_setsockopt),
+    any(SYS_epoll_ctl),
+    any(SYS_epoll_wait),
+    any(SYS_accept4),
+    only(
+        SYS_ioctl,
+        &[
+            // FIONREAD, FIONBIO, TUNSETOFFLOAD, TUNSETVNETHDRSZ
+            request(TERMINAL, 0x1b),
+            request(TERMINAL, 0x21),
+            request(TERMINAL, 0xd0),
+            request(TERMINAL, 0xd8),
+        ],
+    ),
+];
+
+const MEMORY: &[Allowed] = &[any(SYS_fallocate)];
+
+const SHARE: &[Allowed] = &[
+    any(SYS_sendto),
+    any(SYS_sendmsg),
+    any(SYS_recvfrom),
+    any(SYS_recvmsg),
+    any(SYS_shutdown),
+];
+
+const END: &[Allowed] = &[
+    // A signal's handler may run here, and passes it on.
+    any(SYS_sendto),
+    any(SYS_recvfrom),
+    any(SYS_setsockopt),
+    any(SYS_getsockopt),
+];

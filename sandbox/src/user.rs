@@ -1,0 +1,262 @@
+//! Another user than root, whom a process becomes once it has opened what only root may.
+//!
+//! Users belong to threads (credentials(7)); a C library only makes it look otherwise. Here each thread becomes the user when it gets its
+//! filter ([`crate::enter`]), and what is to belong to the user before that is made by [`acting`].
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use rustix::thread::{CapabilitySet, capabilities};
+
+/// Who `--user` names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    uid: u32,
+    gid: u32,
+    /// Supplementary groups.
+    groups: Vec<u32>,
+}
+
+/// Why nobody can be that user.
+#[derive(Debug, thiserror::Error)]
+pub enum UserError {
+    /// There is no such name.
+    #[error("There is no user '{0}' in /etc/passwd: give a name from there, or UID:GID")]
+    Unknown(String),
+    /// A user who isn't in the file has no group there.
+    #[error("The user {0} isn't in /etc/passwd, which would have its group: give UID:GID")]
+    NoGroup(u32),
+    /// Words that are neither.
+    #[error("'{0}' isn't a user: give a name, UID or UID:GID, with numbers from 1 to 4294967294")]
+    Invalid(String),
+    /// Nothing would be given up.
+    #[error("User or group 0 is root, which is to be given up: name another")]
+    Root,
+    /// A file that users are looked up in.
+    #[error("Cannot read {path}")]
+    File {
+        /// Which.
+        path: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+const USERS: &str = "/etc/passwd";
+const GROUPS: &str = "/etc/group";
+
+impl User {
+    /// With these numbers, and no supplementary groups.
+    ///
+    /// # Errors
+    /// One of them is root's, or no number of a user.
+    pub fn new(uid: u32, gid: u32) -> Result<Self, UserError> {
+        // The last number stands for none: setresuid(2).
+        for number in [uid, gid] {
+            match number {
+                0 => return Err(UserError::Root),
+                u32::MAX => return Err(UserError::Invalid(number.to_string())),
+                _ => {}
+            }
+        }
+        Ok(Self {
+            uid,
+            gid,
+            groups: Vec::new(),
+        })
+    }
+
+    /// The user that `words` name: `UID:GID`, or a number or a name of /etc/passwd, which has the group then; for a name with the
+    /// supplementary groups of /etc/group.
+    ///
+    /// # Errors
+    /// There is no such user, or it is root.
+    pub fn find(words: &str) -> Result<Self, UserError> {
+        let invalid = || UserError::Invalid(words.to_owned());
+        if let Some((uid, gid)) = words.split_once(':') {
+            let number = |word: &str| word.parse().map_err(|_| invalid());
+            return Self::new(number(uid)?, number(gid)?);
+        }
+        if words.is_empty() {
+            return Err(invalid());
+        }
+        let users = read(USERS)?;
+        if let Ok(uid) = words.parse() {
+            let found = (records(&users)).find(|user| number(user.get(2)) == Some(uid));
+            let gid = found.and_then(|user| number(user.get(3)));
+            return Self::new(uid, gid.ok_or(UserError::NoGroup(uid))?);
+        }
+        let found = records(&users).find(|user| user.first() == Some(&words));
+        let numbers = found.and_then(|user| number(user.get(2)).zip(number(user.get(3))));
+        let (uid, gid) = numbers.ok_or_else(|| UserError::Unknown(words.to_owned()))?;
+        let mut user = Self::new(uid, gid)?;
+        user.groups = groups_of(words, &read(GROUPS)?);
+        Ok(user)
+    }
+
+    /// Makes this thread, and no other, the user's for good. It keeps the rights of a superuser that it has only if `keeps_rights`.
+    ///
+    /// # Errors
+    /// The thread may not become another user.
+    pub fn become_for_good(&self, keeps_rights: bool) -> io::Result<()> {
+        if keeps_rights {
+            // SAFETY: it sets a flag of this thread.
+            let kept = unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) };
+            if kept != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        // A thread that was started in `acting` has the user's effective id, and may do nothing of this before it is root again.
+        set_ids(libc::SYS_setresuid, [KEEP, 0, KEEP])?;
+        set_groups(&self.groups)?;
+        set_ids(libc::SYS_setresgid, [self.gid; 3])?;
+        set_ids(libc::SYS_setresuid, [self.uid; 3])
+    }
+
+    /// The user's number.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// The number of the user's group.
+    pub fn gid(&self) -> u32 {
+        self.gid
+    }
+}
+
+fn read(path: &'static str) -> Result<String, UserError> {
+    fs::read_to_string(Path::new(path)).map_err(|source| UserError::File { path, source })
+}
+
+/// The records of such a file: passwd(5), group(5).
+fn records(text: &str) -> impl Iterator<Item = Vec<&str>> {
+    text.lines().map(|line| line.split(':').collect())
+}
+
+fn number(field: Option<&&str>) -> Option<u32> {
+    field?.parse().ok()
+}
+
+fn groups_of(name: &str, groups: &str) -> Vec<u32> {
+    let has = |group: &Vec<&str>| {
+        let mut members = group.get(3).into_iter().flat_map(|list| list.split(','));
+        members.any(|member| !member.is_empty() && member == name)
+    };
+    let numbers = records(groups).filter(has);
+    let numbers = numbers.filter_map(|group| number(group.get(2)));
+    numbers.filter(|gid| *gid != 0).collect()
+}
+
+/// Whom threads become.
+static CHOSEN: OnceLock<User> = OnceLock::new();
+
+/// Has threads become `user` when they get their filters, and [`acting`] act as that one.
+///
+/// # Errors
+/// This process may not become another user.
+pub fn choose(user: User) -> io::Result<()> {
+    let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
+    if !capabilities(None)?.effective.contains(needed) {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "only root can become another user",
+        ));
+    }
+    // A second choice would come too late for threads that exist.
+    let _ = CHOSEN.set(user);
+    Ok(())
+}
+
+/// Whom threads become, if that has been chosen.
+pub(crate) fn chosen() -> Option<&'static User> {
+    CHOSEN.get()
+}
+
+/// Does something as the chosen user, if there is one, so that files belong to that one, and are made only where that one may. This
+/// thread is root again afterwards.
+///
+/// # Errors
+/// What keeps the thread from becoming the user.
+pub fn acting<T>(action: impl FnOnce() -> T) -> io::Result<T> {
+    let Some(user) = chosen() else {
+        return Ok(action());
+    };
+    let groups = groups()?;
+    set_groups(&user.groups)?;
+    set_ids(libc::SYS_setresgid, [KEEP, user.gid, KEEP])?;
+    set_ids(libc::SYS_setresuid, [KEEP, user.uid, KEEP])?;
+    let done = action();
+    set_ids(libc::SYS_setresuid, [KEEP, 0, KEEP])?;
+    set_ids(libc::SYS_setresgid, [KEEP, 0, KEEP])?;
+    set_groups(&groups)?;
+    Ok(done)
+}
+
+/// An id that stays: setresuid(2).
+const KEEP: u32 = u32::MAX;
+
+/// Sets the real, effective and saved ids of this thread alone, which the C library's functions don't.
+fn set_ids(call: libc::c_long, [real, effective, saved]: [u32; 3]) -> io::Result<()> {
+    // SAFETY: the call takes three numbers.
+    match unsafe { libc::syscall(call, real, effective, saved) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn groups() -> io::Result<Vec<u32>> {
+    // SAFETY: with a count of 0 it only tells how many there are; then it writes as many as there is room for.
+    unsafe {
+        let count = libc::syscall(libc::SYS_getgroups, 0, std::ptr::null_mut::<u32>());
+        let mut groups = vec![0; usize::try_from(count).unwrap_or(0)];
+        let count = libc::syscall(libc::SYS_getgroups, groups.len(), groups.as_mut_ptr());
+        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+        groups.truncate(count);
+        Ok(groups)
+    }
+}
+
+fn set_groups(groups: &[u32]) -> io::Result<()> {
+    // SAFETY: it reads as many numbers as it is told that there are.
+    match unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_named_by_numbers_and_names() {
+        let user = User::find("1000:1001").unwrap();
+        assert_eq!((user.uid(), user.gid()), (1000, 1001));
+        assert!(user.groups.is_empty());
+        let nobody = User::find("nobody").unwrap();
+        assert_eq!(User::find(&nobody.uid().to_string()).unwrap(), nobody);
+        for (words, expected) in [
+            ("0:5", "is root"),
+            ("5:0", "is root"),
+            ("root", "is root"),
+            ("", "isn't a user"),
+            ("1:x", "isn't a user"),
+            ("4294967295:1", "isn't a user"),
+            ("4000000000", "UID:GID"),
+            ("kvmprof-none", "no user 'kvmprof-none'"),
+        ] {
+            let error = User::find(words).unwrap_err().to_string();
+            assert!(error.contains(expected), "{words}: {error}");
+        }
+    }
+
+    #[test]
+    fn groups_are_those_that_have_the_user() {
+        let groups = "root:x:0:a\nkvm:x:105:a,b\nusers:x:100:\nb:x:7:bb\nc:x:8:b\nbroken\nd:x:y:b";
+        assert_eq!(groups_of("b", groups), [105, 8]);
+        assert_eq!(groups_of("a", groups), [105]);
+        assert!(groups_of("", groups).is_empty());
+    }
+}

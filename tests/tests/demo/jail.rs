@@ -1,0 +1,439 @@
+//! `kvmprof jail`: what the host's kernel says of the process in it, what is left behind, and what is refused.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use kvmprof_tests::{
+    NOBODY, as_nobody_with, kvmprof, not_run, on_kvm, on_kvm_with_cgroups, recorded, run_command,
+    until,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use super::sandbox::until_sampled;
+
+const FAILURE: i32 = 1;
+const USAGE: i32 = 2;
+
+/// A folder with a kernel, and one in it for a jail.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(folder.path().join("kernel"), kvmprof_demo_guest::ELF).unwrap();
+        Self(folder)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A jail, by these options, and a guest in it, by those.
+    fn command(&self, jail: &[&str], run: &[&str]) -> Command {
+        let mut command = Command::new(kvmprof());
+        let user = NOBODY.to_string();
+        command
+            .args(["jail", "--uid", &user, "--gid", &user, "--root"])
+            .arg(self.file("jail"))
+            .args(jail)
+            .args([
+                "--",
+                "run",
+                "--memory",
+                "64M",
+                "--cmdline",
+                "workload=mixed",
+            ])
+            .args(["--console", "none", "--kernel"])
+            .arg(self.file("kernel"))
+            .args(run)
+            .env("KVMPROF_TEST_SECRET", "secret")
+            .stdout(Stdio::null());
+        command
+    }
+
+    /// One that is recorded.
+    fn start(&self, jail: &[&str]) -> Jail {
+        let (socket, recording) = (self.file("jail/socket"), self.file("jail/recording"));
+        let files = ["--socket", path(&socket), "--record", path(&recording)];
+        let outside = self.command(jail, &files).spawn().unwrap();
+        // One that a killed jail has left is there, and nobody listens.
+        until("the guest's socket answers", || {
+            UnixStream::connect(&socket).ok()
+        });
+        let children = format!("/proc/{0}/task/{0}/children", outside.id());
+        let inside = fs::read_to_string(children)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        Jail { outside, inside }
+    }
+
+    fn is_refused(&self, jail: &[&str], run: &[&str], status: i32, words: &[&str]) {
+        run_command(&mut self.command(jail, run)).assert_refused(status, words);
+    }
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A jail with a guest.
+struct Jail {
+    outside: Child,
+    /// The process in it.
+    inside: u32,
+}
+
+impl Jail {
+    fn proc(&self, name: &str) -> PathBuf {
+        format!("/proc/{}/{name}", self.inside).into()
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.proc(name)).unwrap()
+    }
+
+    /// A field of its `status` in proc(5).
+    fn status(&self, name: &str) -> String {
+        let status = self.read("status");
+        let value = status.lines().find_map(|line| line.strip_prefix(name));
+        value.unwrap().trim_start_matches(':').trim().to_owned()
+    }
+
+    /// The names in a folder that is in the jail.
+    fn names(&self, folder: &str) -> BTreeSet<String> {
+        let entries = fs::read_dir(self.proc("root").join(folder)).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.collect()
+    }
+
+    fn until_contained(&self) {
+        until("the threads have their filters", || {
+            (self.status("Seccomp") == "2").then_some(())
+        });
+    }
+}
+
+fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// The mounts of this process's own namespace.
+fn mounts() -> String {
+    fs::read_to_string("/proc/self/mountinfo").unwrap()
+}
+
+/// Of whom the process in it is, and what it may.
+fn check_rights(jail: &Jail) {
+    for namespace in ["mnt", "pid", "ipc", "net", "uts"] {
+        let name = format!("ns/{namespace}");
+        let own = fs::read_link(Path::new("/proc/self").join(&name)).unwrap();
+        assert_ne!(fs::read_link(jail.proc(&name)).unwrap(), own);
+    }
+    for ids in ["Uid", "Gid"] {
+        let expected = [NOBODY; 4].map(|id| id.to_string()).join("\t");
+        assert_eq!(jail.status(ids), expected);
+    }
+    assert_eq!(jail.status("Groups"), "");
+    assert_eq!(jail.status("NoNewPrivs"), "1");
+    for set in ["CapPrm", "CapEff", "CapInh", "CapAmb"] {
+        assert_eq!(jail.status(set), "0000000000000000", "{set}");
+    }
+    // By its pids outside and inside: it is the first one there.
+    assert!(jail.status("NSpid").ends_with("\t1"));
+    assert_eq!(jail.read("environ"), "");
+    let limits = jail.read("limits");
+    let of = |name: &str| -> Vec<String> {
+        let line = limits.lines().find_map(|line| line.strip_prefix(name));
+        let words = line.unwrap().split_whitespace();
+        words.take(2).map(str::to_owned).collect()
+    };
+    assert_eq!(of("Max open files"), ["2048", "2048"]);
+    assert_eq!(of("Max file size"), ["1000000000", "1000000000"]);
+    assert_eq!(of("Max core file size"), ["0", "0"]);
+    // No interface but that to itself.
+    let interfaces = jail.read("net/dev");
+    let interfaces = interfaces.lines().filter(|line| line.contains(':'));
+    assert_eq!(interfaces.count(), 1);
+}
+
+/// Which files it has, and how.
+fn check_files(jail: &Jail, place: &Place) {
+    let set = |names: &[&str]| -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    };
+    let folder = path(place.0.path()).trim_start_matches('/').to_owned();
+    let first = folder.split('/').next().unwrap();
+    assert_eq!(jail.names(""), set(&["dev", "proc", first]));
+    assert_eq!(jail.names("dev"), set(&["kvm", "null", "urandom"]));
+    assert_eq!(jail.names(&folder), set(&["jail", "kernel", "other"]));
+    let kvm = fs::metadata(jail.proc("root/dev/kvm")).unwrap();
+    assert_eq!((kvm.uid(), kvm.mode() & 0o777), (NOBODY, 0o600));
+    assert_eq!(kvm.rdev(), fs::metadata("/dev/kvm").unwrap().rdev());
+    for line in jail.read("mounts").lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let options: Vec<&str> = fields[3].split(',').collect();
+        for option in ["nosuid", "noexec"] {
+            assert!(options.contains(&option), "{line}");
+        }
+        let is_own = fields[1] == path(&place.file("jail"));
+        assert_eq!(options.contains(&"rw"), is_own, "{line}");
+    }
+    let program = kvmprof();
+    for descriptor in fs::read_dir(jail.proc("fd")).unwrap() {
+        // One that has been closed meanwhile has none.
+        let target = fs::read_link(descriptor.unwrap().path());
+        assert_ne!(target.ok(), Some(program.clone()));
+    }
+}
+
+#[test]
+fn a_guest_in_a_jail_has_nothing_but_what_it_needs() {
+    on_kvm(|| {
+        let place = Place::new();
+        let other = place.file("other");
+        fs::write(&other, "other").unwrap();
+        let before = mounts();
+        let limit = "fsize=1000000000";
+        let options = ["--bind", path(&other), "--resource-limit", limit];
+        let mut jail = place.start(&options);
+        jail.until_contained();
+        check_rights(&jail);
+        check_files(&jail, &place);
+        until_sampled(&place.file("jail/socket"));
+        signal(jail.outside.id(), Signal::INT);
+        assert!(jail.outside.wait().unwrap().success());
+        assert_eq!(mounts(), before);
+        let left: Vec<_> = fs::read_dir(place.file("jail")).unwrap().collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+        assert!(!recorded(&place.file("jail/recording")).0.is_empty());
+    });
+}
+
+/// Whichever of the two processes is killed.
+#[test]
+fn nothing_is_left_of_a_jail_that_is_killed() {
+    on_kvm(|| {
+        for is_outer in [true, false] {
+            let place = Place::new();
+            let before = mounts();
+            let mut jail = place.start(&[]);
+            jail.until_contained();
+            let pid = if is_outer {
+                jail.outside.id()
+            } else {
+                jail.inside
+            };
+            signal(pid, Signal::KILL);
+            let status = jail.outside.wait().unwrap();
+            if !is_outer {
+                assert_eq!(status.code(), Some(128 + 9));
+            }
+            until("the process in it is gone", || {
+                (!jail.proc("").exists()).then_some(())
+            });
+            assert_eq!(mounts(), before);
+            // The next one takes its place.
+            let mut jail = place.start(&[]);
+            signal(jail.outside.id(), Signal::INT);
+            assert!(jail.outside.wait().unwrap().success());
+        }
+    });
+}
+
+#[test]
+fn mistakes_are_told() {
+    on_kvm(|| {
+        let place = Place::new();
+        let refused = |jail: &[&str], run: &[&str], words: &[&str]| {
+            place.is_refused(jail, run, USAGE, words);
+        };
+        let outside = place.file("socket");
+        refused(
+            &[],
+            &["--socket", path(&outside)],
+            &["--socket", "isn't in the jail"],
+        );
+        refused(&[], &["--name", "a"], &["--name", "--socket"]);
+        refused(&[], &["--user", "1:1"], &["--user", "--uid"]);
+        refused(&[], &["--share", "/tmp=a"], &["virtiofsd", "socket=PATH"]);
+        refused(&[], &["--root", "/tmp"], &["virtiofsd"]);
+        refused(&[], &["--nonsense"], &["--nonsense"]);
+        refused(&["--bind", "/"], &[], &["whole root"]);
+        refused(&["--bind", "/proc"], &[], &["the jail's own"]);
+        refused(
+            &["--bind", path(place.0.path())],
+            &[],
+            &["has the jail's folder in it"],
+        );
+        refused(
+            &["--resource-limit", "core=1"],
+            &[],
+            &["'core'", "no-file=N"],
+        );
+        refused(&["--cgroup", "../a"], &[], &["--cgroup", "without .."]);
+        let mut command = Command::new(kvmprof());
+        command.args([
+            "jail", "--uid", "0", "--gid", "1", "--root", "/tmp/a", "--", "run",
+        ]);
+        run_command(&mut command).assert_refused(USAGE, &["root"]);
+        let mut command = Command::new(kvmprof());
+        command.args([
+            "jail", "--uid", "1", "--gid", "1", "--root", "/tmp/a", "--", "demo",
+        ]);
+        run_command(&mut command).assert_refused(USAGE, &["kvmprof run"]);
+    });
+}
+
+#[test]
+fn what_the_host_does_not_have_is_told() {
+    on_kvm(|| {
+        let place = Place::new();
+        symlink(place.0.path(), place.file("link")).unwrap();
+        let link = place.file("link/kernel");
+        place.is_refused(
+            &["--bind", path(&link)],
+            &[],
+            USAGE,
+            &["A link leads to", "name it as"],
+        );
+        let missing = place.file("missing");
+        place.is_refused(
+            &["--bind", path(&missing)],
+            &[],
+            FAILURE,
+            &["cannot find", "missing"],
+        );
+        place.is_refused(
+            &["--netns", "kvmprof-none"],
+            &[],
+            FAILURE,
+            &["kvmprof-none", "ip netns add"],
+        );
+        place.is_refused(
+            &["--netns", path(&place.file("kernel"))],
+            &[],
+            FAILURE,
+            &["--netns"],
+        );
+        chown(place.file("jail"), Some(1), Some(1)).unwrap();
+        place.is_refused(&[], &[], USAGE, &["belongs to user 1", "chown 65534:65534"]);
+    });
+}
+
+#[test]
+fn only_root_makes_jails() {
+    on_kvm(|| {
+        let place = Place::new();
+        let program = place.file("kvmprof");
+        fs::copy(kvmprof(), &program).unwrap();
+        let mut command = Command::new(&program);
+        as_nobody_with(&mut command, &[]);
+        command.args(["jail", "--uid", "1", "--gid", "1", "--root", "/tmp/a", "--"]);
+        command.args(["run", "--kernel", "/tmp/a"]);
+        run_command(&mut command).assert_refused(FAILURE, &["needs root"]);
+    });
+}
+
+/// The error of the guest's kvmprof, and its status, come out of the jail.
+#[test]
+fn what_is_wrong_inside_is_told_outside() {
+    on_kvm(|| {
+        let place = Place::new();
+        let socket = place.file("jail/socket");
+        place.is_refused(
+            &[],
+            &["--socket", path(&socket), "--disk", "/dev/null"],
+            FAILURE,
+            &["/dev/null"],
+        );
+        // The user can't read it.
+        fs::set_permissions(place.file("kernel"), fs::Permissions::from_mode(0o600)).unwrap();
+        place.is_refused(&[], &[], FAILURE, &["kernel", "Permission denied"]);
+    });
+}
+
+/// A client's socket that is outside is there under its own name.
+#[test]
+fn sockets_outside_can_be_in_a_jail() {
+    on_kvm(|| {
+        let place = Place::new();
+        let network = place.file("network");
+        let listener = UnixListener::bind(&network).unwrap();
+        chown(&network, Some(NOBODY), Some(NOBODY)).unwrap();
+        let socket = place.file("jail/socket");
+        let end = format!("socket={}", network.display());
+        let options = ["--net", &end, "--socket", path(&socket)];
+        let mut outside = place.command(&[], &options).spawn().unwrap();
+        listener.accept().unwrap();
+        signal(outside.id(), Signal::INT);
+        outside.wait().unwrap();
+    });
+}
+
+#[test]
+fn a_jail_has_limits() {
+    on_kvm_with_cgroups(&["cpu", "memory", "pids"], |top| {
+        let place = Place::new();
+        let name = format!("kvmprof-test-{}/guest", std::process::id());
+        let folder = top.join(&name);
+        let mut jail = place.start(&["--cgroup", &name]);
+        let groups = jail.read("cgroup");
+        let expected = format!("0::/{name}");
+        assert!(groups.lines().any(|line| line == expected), "{groups}");
+        let limit = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+        assert_eq!(limit("memory.max").trim(), ((64 + 512) << 20).to_string());
+        assert_eq!(limit("cpu.max").trim(), "200000 100000");
+        assert_eq!(limit("pids.max").trim(), "512");
+        let group = ["--cgroup", &name];
+        place.is_refused(&group, &[], FAILURE, &["another jail uses it"]);
+        signal(jail.outside.id(), Signal::KILL);
+        jail.outside.wait().unwrap();
+        until("the process in it is gone", || {
+            (!jail.proc("").exists()).then_some(())
+        });
+        assert!(folder.exists());
+        let mut jail = place.start(&group);
+        signal(jail.outside.id(), Signal::INT);
+        assert!(jail.outside.wait().unwrap().success());
+        assert!(!folder.exists());
+        fs::remove_dir(folder.parent().unwrap()).unwrap();
+    });
+}
+
+/// As it does on hosts without cgroup v2, or with controllers of version 1.
+#[test]
+fn a_host_without_the_controllers_is_told() {
+    let has_them = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers");
+    if has_them.is_ok_and(|names| names.contains("memory")) {
+        return not_run("this host's cgroup v2 has all controllers");
+    }
+    let place = Place::new();
+    let words = ["--cgroup needs", "cgroup v2"];
+    place.is_refused(&["--cgroup", "a"], &[], FAILURE, &words);
+}
+
+/// Here that of the tests, by its path.
+#[test]
+fn a_jail_can_have_another_network_namespace() {
+    on_kvm(|| {
+        let place = Place::new();
+        let own = format!("/proc/{}/ns/net", std::process::id());
+        let mut jail = place.start(&["--netns", &own]);
+        let of = |path: &Path| fs::read_link(path).unwrap();
+        assert_eq!(of(&jail.proc("ns/net")), of(Path::new(&own)));
+        let outer = of(Path::new("/proc/self/ns/mnt"));
+        assert_ne!(of(&jail.proc("ns/mnt")), outer);
+        signal(jail.outside.id(), Signal::INT);
+        assert!(jail.outside.wait().unwrap().success());
+    });
+}

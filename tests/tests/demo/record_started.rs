@@ -1,0 +1,181 @@
+//! `kvmprof record --kernel`: a guest is started, recorded and shown by one command; and `kvmprof view`.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use kvmprof_recording::file::Contents;
+use kvmprof_tests::{Boot, Ran, kvmprof, on_kvm, recorded, run, until, write_kernel};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use tempfile::TempDir;
+
+/// A folder with a guest's kernel.
+struct Place {
+    folder: TempDir,
+    kernel: PathBuf,
+    boot: Boot<'static>,
+}
+
+impl Place {
+    fn of(boot: Boot<'static>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let kernel = write_kernel(boot, folder.path());
+        Self {
+            folder,
+            kernel,
+            boot,
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `kvmprof record`, in this folder, with further options.
+    fn command<S: AsRef<OsStr>>(&self, options: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(kvmprof());
+        command
+            .current_dir(self.folder.path())
+            .args(["record", "--memory", "64M", "--hz", "500", "--kernel"])
+            .arg(&self.kernel)
+            .args(["--cmdline", self.boot.command_line()])
+            .args(options)
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn record<S: AsRef<OsStr>>(&self, options: impl IntoIterator<Item = S>) -> Ran {
+        kvmprof_tests::run_command(&mut self.command(options))
+    }
+
+    /// Starts a recording without an end, and waits until something was recorded.
+    fn start(&self) -> Child {
+        let mut command = self.command(["--console", "none"]);
+        let child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let output = self.path("out.kvmprof");
+        until("something is recorded", || output.exists().then_some(()));
+        child
+    }
+}
+
+/// What is in a recording that was closed.
+fn whole(path: &Path) -> Contents {
+    let (samples, contents) = recorded(path);
+    assert_eq!(contents.closed, Some(contents.account));
+    assert!(!samples.is_empty());
+    contents
+}
+
+#[test]
+fn a_guest_is_started_recorded_and_shown() {
+    on_kvm(|| {
+        let place = Place::of(Boot::Demo);
+        let ran = place.record(["--console", "none", "--seconds", "1", "--html", "page.html"]);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+        let contents = whole(&place.path("out.kvmprof"));
+        let samples = contents.account.samples;
+        let said = format!("out.kvmprof: {samples} samples, ");
+        assert!(ran.stdout.starts_with(&said), "{ran:?}");
+        assert!(ran.stdout.ends_with("\npage: page.html\n"), "{ran:?}");
+        // It has the guest's own functions.
+        let page = fs::read_to_string(place.path("page.html")).unwrap();
+        assert!(page.starts_with("<!DOCTYPE html>") && page.contains("turn_wheel"));
+        view(&place, &page);
+    });
+}
+
+/// Has the recording served, and asks for it as a browser does.
+fn view(place: &Place, page: &str) {
+    let mut view = Command::new(kvmprof())
+        .current_dir(place.folder.path())
+        .args(["view", "--no-open"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut output = BufReader::new(view.stdout.take().unwrap());
+    output.read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("page: http://").unwrap();
+    let (host, path) = address.split_at(address.find('/').unwrap());
+    let get = |path: &str| {
+        let mut stream = TcpStream::connect(host).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let answer = get(path);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert_eq!(body, page);
+    assert!(get("/").starts_with("HTTP/1.1 404 "));
+    kill_process(Pid::from_child(&view), Signal::INT).unwrap();
+    let ended = until("the command ends", || view.try_wait().unwrap());
+    assert!(ended.success(), "{ended}");
+}
+
+#[test]
+fn a_guest_ends_when_its_console_says_so() {
+    on_kvm(|| {
+        let place = Place::of(Boot::Test("workload=disk-writes"));
+        let disk = File::create(place.path("disk")).unwrap();
+        disk.set_len(1 << 20).unwrap();
+        let ran = place.record(["--disk", "disk", "--until", "flushed 80"]);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
+        assert!(ran.stdout.contains("flushed 80"), "{ran:?}");
+        whole(&place.path("out.kvmprof"));
+    });
+}
+
+#[test]
+fn a_signal_ends_the_guest_and_the_recording_is_whole() {
+    on_kvm(|| {
+        let place = Place::of(Boot::Demo);
+        let command = place.start();
+        kill_process(Pid::from_child(&command), Signal::INT).unwrap();
+        let ended = command.wait_with_output().unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+        let said = String::from_utf8(ended.stdout).unwrap();
+        let samples = whole(&place.path("out.kvmprof")).account.samples;
+        let expected = format!("out.kvmprof: {samples} samples, ");
+        assert!(said.starts_with(&expected), "{said}");
+    });
+}
+
+#[test]
+fn a_guest_ends_with_the_command_that_started_it() {
+    on_kvm(|| {
+        let place = Place::of(Boot::Demo);
+        let mut command = place.start();
+        let pid = command.id();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        let guest: i32 = children.trim().parse().unwrap();
+        command.kill().unwrap();
+        command.wait().unwrap();
+        let guest = Pid::from_raw(guest).unwrap();
+        until("the guest's process ends", || {
+            test_kill_process(guest).is_err().then_some(())
+        });
+        whole(&place.path("out.kvmprof"));
+    });
+}
+
+#[test]
+fn a_guest_that_cannot_start_leaves_an_older_recording() {
+    on_kvm(|| {
+        let place = Place::of(Boot::Demo);
+        fs::write(place.path("out.kvmprof"), "older").unwrap();
+        fs::write(&place.kernel, "no kernel").unwrap();
+        let ran = place.record(["--html", "page.html"]);
+        assert_eq!((ran.status, ran.stdout.as_str()), (1, ""), "{ran:?}");
+        assert!(ran.stderr.contains("demo.elf"), "{ran:?}");
+        assert_eq!(fs::read(place.path("out.kvmprof")).unwrap(), b"older");
+        assert!(!place.path("page.html").exists());
+        let missing = run(["view", "/nowhere/at-all"]);
+        assert_eq!(missing.status, 1);
+        assert!(missing.stderr.contains("/nowhere/at-all"), "{missing:?}");
+    });
+}

@@ -1,0 +1,263 @@
+//! What a running guest's kvmprof may still do, as the host's kernel tells it of each thread, and the user that it becomes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use kvmprof_client::Connection;
+use kvmprof_tests::{NOBODY, as_nobody_with, kvmprof, on_kvm, recorded, run, run_command, until};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const USAGE: i32 = 2;
+const FAILURE: i32 = 1;
+
+/// Capabilities that a thread of root may keep, by their numbers (`include/uapi/linux/capability.h`): CAP_DAC_OVERRIDE,
+/// CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_IPC_LOCK, CAP_PERFMON, CAP_BPF.
+const KEPT: [u32; 6] = [1, 2, 3, 14, 38, 39];
+
+/// A folder of `nobody`'s, with a kernel.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("kernel"), kvmprof_demo_guest::ELF).unwrap();
+        chown(folder.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        Self(folder)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A guest that is recorded, with further options.
+    fn command(&self, options: &[&str]) -> Command {
+        let console = format!("file:{}", self.file("console").display());
+        let mut command = Command::new(kvmprof());
+        command
+            .args(["run", "--memory", "64M", "--cmdline", "workload=mixed"])
+            .args(["--cpus", "2", "--console", &console, "--kernel"])
+            .arg(self.file("kernel"))
+            .arg("--socket")
+            .arg(self.file("socket"))
+            .arg("--record")
+            .arg(self.file("recording"))
+            .args(options)
+            .stdout(Stdio::null());
+        command
+    }
+
+    fn start(&self, options: &[&str]) -> Child {
+        let child = self.command(options).spawn().unwrap();
+        until("the guest's socket is there", || {
+            self.file("socket").exists().then_some(())
+        });
+        child
+    }
+}
+
+/// The fields of a `status` of proc(5).
+type Fields = BTreeMap<String, String>;
+
+/// Those of all threads, by their names, once each has its filter.
+fn contained_threads(pid: u32) -> BTreeMap<String, Fields> {
+    let has_filter = |fields: &Fields| fields.get("Seccomp").is_some_and(|mode| mode == "2");
+    until("all threads have their filters", || {
+        let threads = threads(pid);
+        threads.values().all(has_filter).then_some(threads)
+    })
+}
+
+fn threads(pid: u32) -> BTreeMap<String, Fields> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let statuses = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("status")));
+    let fields = |text: String| -> Fields {
+        let fields = text.lines().filter_map(|line| line.split_once(':'));
+        fields
+            .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+            .collect()
+    };
+    // One that has ended meanwhile has none.
+    let all = statuses.filter_map(Result::ok).map(fields);
+    all.map(|fields| (fields["Name"].clone(), fields)).collect()
+}
+
+fn capabilities(fields: &Fields, set: &str) -> u64 {
+    u64::from_str_radix(&fields[set], 16).unwrap()
+}
+
+fn end(mut child: Child) {
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+fn owner(path: &Path) -> (u32, u32) {
+    let metadata = fs::symlink_metadata(path).unwrap();
+    (metadata.uid(), metadata.gid())
+}
+
+/// Waits until a guest that another user's kvmprof runs at `socket` has been sampled.
+pub(super) fn until_sampled(socket: &Path) {
+    let user = NOBODY.to_string();
+    until("the guest has been sampled", || {
+        let ran = run([
+            "status".as_ref(),
+            "--json".as_ref(),
+            "--allow-owner".as_ref(),
+            user.as_ref(),
+            "--socket".as_ref(),
+            socket.as_os_str(),
+        ]);
+        let status: Value = serde_json::from_str(&ran.stdout).ok()?;
+        let sampled = status["clock"]["ledger"]["sampled"].as_u64()?;
+        (sampled > 0).then_some(())
+    });
+}
+
+const ALL: [&str; 5] = ["kvmprof", "events", "recorder", "vcpu 0", "vcpu 1"];
+
+#[test]
+fn a_guest_is_contained_without_being_asked() {
+    on_kvm(|| {
+        let place = Place::new();
+        let child = place.start(&[]);
+        let threads = contained_threads(child.id());
+        for name in ALL {
+            assert!(threads.contains_key(name), "{name}: {threads:?}");
+        }
+        for (name, fields) in &threads {
+            assert_eq!(fields["NoNewPrivs"], "1", "{name}");
+            for set in ["CapPrm", "CapEff"] {
+                let others = KEPT.iter().fold(0, |all, number| all | 1 << number);
+                assert_eq!(capabilities(fields, set) & !others, 0, "{name}, {set}");
+            }
+            assert_eq!(capabilities(fields, "CapInh"), 0, "{name}");
+        }
+        let off = run([
+            "status".as_ref(),
+            "--socket".as_ref(),
+            place.file("socket").as_os_str(),
+        ]);
+        assert!(off.stdout.contains("seccomp on"), "{off:?}");
+        assert!(off.stdout.contains("capabilities on"), "{off:?}");
+        end(child);
+    });
+}
+
+#[test]
+fn another_user_has_no_rights_of_root() {
+    on_kvm(|| {
+        // The lab has no users of its own.
+        if !Path::new("/etc/passwd").exists() {
+            fs::write("/etc/passwd", "nobody:x:65534:65534::/:/bin/false\n").unwrap();
+            fs::write("/etc/group", "nogroup:x:65534:\n").unwrap();
+        }
+        for (user, sandbox) in [("65534:65534", "on"), ("nobody", "off")] {
+            let place = Place::new();
+            let child = place.start(&["--user", user, "--sandbox", sandbox]);
+            let threads = match sandbox {
+                "on" => contained_threads(child.id()),
+                _ => until("all threads are the user's", || {
+                    let threads = threads(child.id());
+                    let is_users = |fields: &Fields| fields["Uid"].starts_with("65534");
+                    threads.values().all(is_users).then_some(threads)
+                }),
+            };
+            for name in ALL {
+                assert!(threads.contains_key(name), "{name}: {threads:?}");
+            }
+            for (name, fields) in &threads {
+                // Real, effective, saved, that of the file system.
+                assert_eq!(fields["Uid"], ["65534"; 4].join("\t"), "{name}");
+                let group = fields["Gid"].split('\t').collect::<Vec<_>>();
+                assert!(group.iter().all(|gid| *gid != "0"), "{name}: {group:?}");
+                assert!(
+                    !fields["Groups"].split(' ').any(|group| group == "0"),
+                    "{name}: {fields:?}"
+                );
+                for set in ["CapPrm", "CapEff", "CapInh", "CapAmb"] {
+                    assert_eq!(capabilities(fields, set), 0, "{name}, {set}");
+                }
+            }
+            for name in ["socket", "console"] {
+                assert_eq!(owner(&place.file(name)).0, NOBODY, "{name}");
+            }
+            // The tests run as root, who has to say that another user may serve it.
+            assert!(Connection::connect(&place.file("socket")).is_err());
+            until_sampled(&place.file("socket"));
+            end(child);
+            assert!(!place.file("socket").exists());
+            assert_eq!(owner(&place.file("recording")).0, NOBODY);
+            let recording = recorded(&place.file("recording"));
+            assert!(!recording.0.is_empty());
+        }
+    });
+}
+
+#[test]
+fn users_that_cannot_be_are_told() {
+    on_kvm(|| {
+        let place = Place::new();
+        let check = |user: &str, words: &[&str]| {
+            run_command(&mut place.command(&["--user", user])).assert_refused(USAGE, words);
+        };
+        check("0:0", &["root", "name another"]);
+        check("root", &["root"]);
+        check("kvmprof-none", &["no user 'kvmprof-none'", "UID:GID"]);
+        check("4000000000", &["4000000000", "UID:GID"]);
+        check("a:b", &["'a:b'", "UID:GID"]);
+        // The user may make nothing there.
+        chown(place.0.path(), Some(0), Some(0)).unwrap();
+        let mut command = place.command(&["--user", "65534:65534"]);
+        run_command(&mut command).assert_refused(FAILURE, &["socket", "Permission denied"]);
+        assert!(!place.file("socket").exists());
+    });
+}
+
+/// Who isn't root can't become another user.
+#[test]
+fn only_root_becomes_another_user() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir_in("/tmp").unwrap();
+        chown(folder.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        let program = folder.path().join("kvmprof");
+        fs::copy(kvmprof(), &program).unwrap();
+        let mut command = Command::new(&program);
+        as_nobody_with(&mut command, &[]);
+        command.args(["run", "--kernel", "/nowhere", "--user", "1:1"]);
+        run_command(&mut command).assert_refused(FAILURE, &["--user", "only root"]);
+    });
+}
+
+/// What the handlers of signals do isn't in the filters of other threads than the events' and the one for an end by force.
+#[test]
+fn no_other_threads_take_the_signals_that_end_the_guest() {
+    on_kvm(|| {
+        const SIGNALS: u64 =
+            1 << (libc::SIGHUP - 1) | 1 << (libc::SIGINT - 1) | 1 << (libc::SIGTERM - 1);
+        let place = Place::new();
+        let guest = place.start(&["--hz", "1000"]);
+        // It has files read, by a thread that is started for them.
+        let mut profil = Command::new(kvmprof())
+            .args(["profil", "--pid", "101", "--socket"])
+            .arg(place.file("socket"))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        until("files are read", || {
+            threads(guest.id()).contains_key("binaries").then_some(())
+        });
+        for (name, fields) in contained_threads(guest.id()) {
+            let blocked = u64::from_str_radix(&fields["SigBlk"], 16).unwrap() & SIGNALS;
+            let takes_them = ["events", "forced end"].contains(&name.as_str());
+            let expected = if takes_them { 0 } else { SIGNALS };
+            assert_eq!(blocked, expected, "{name}");
+        }
+        end(guest);
+        profil.wait().unwrap();
+    });
+}

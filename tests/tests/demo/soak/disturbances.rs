@@ -1,0 +1,266 @@
+//! What disturbs a guest that goes on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL};
+use kvmprof_client::Connection;
+use kvmprof_recording::file::Recording;
+use kvmprof_tests::{Pcs, Ran, kvmprof, recorded, until};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
+
+use super::Soak;
+
+/// Longest random time, in ms.
+const MOMENT: u64 = 200;
+
+/// pcs, gathering everything.
+fn gathering(soak: &Soak) -> Pcs {
+    let pcs = soak.guest.open();
+    pcs.ioctl(PCS_SETBSIZE, 65_536);
+    pcs.ioctl(PROF_ALL, 0);
+    pcs
+}
+
+/// Reads to the end, where records and accounts have to agree.
+fn finish(soak: &Soak, pcs: Pcs) {
+    pcs.stop();
+    soak.guest.until_closed().check();
+}
+
+fn moment(soak: &mut Soak) -> Duration {
+    Duration::from_millis(soak.below(MOMENT))
+}
+
+/// Nobody reads until samples are lost, and then somebody reads all that is left.
+pub fn stalled_reader(soak: &mut Soak) -> Option<&'static str> {
+    let pcs = gathering(soak);
+    pcs.stall_until("samples are lost", |ledger| ledger.lost > 200);
+    soak.accounts();
+    finish(soak, pcs);
+    None
+}
+
+/// Somebody reads now and then.
+pub fn slow_reader(soak: &mut Soak) -> Option<&'static str> {
+    let mut pcs = gathering(soak);
+    for _ in 0..20 {
+        sleep(moment(soak) / 10);
+        pcs.read_available();
+        soak.accounts();
+    }
+    finish(soak, pcs);
+    None
+}
+
+/// Starts a command of kvmprof with the guest's socket and an output.
+fn start(soak: &Soak, words: &[&str], output: &Path) -> Child {
+    Command::new(kvmprof())
+        .args(words)
+        .arg("--socket")
+        .arg(soak.guest.socket())
+        .arg("--output")
+        .arg(output)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+fn kill(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// getpc is killed at any moment.
+pub fn killed_reader(soak: &mut Soak) -> Option<&'static str> {
+    let output = soak.guest.folder().join("stream");
+    let getpc = start(soak, &["getpc", "--all"], &output);
+    sleep(moment(soak));
+    kill(getpc);
+    soak.guest.until_closed().check();
+    None
+}
+
+/// A recorder is killed when there is something in its file, which can be read up to there.
+pub fn killed_recorder(soak: &mut Soak) -> Option<&'static str> {
+    let output = soak.guest.folder().join("recording");
+    let record = start(soak, &["record"], &output);
+    until("a recording has samples", || {
+        let read = Recording::open(&output).ok()?.read(|_, _| ()).ok()?;
+        (read.account.samples > 0).then_some(())
+    });
+    sleep(moment(soak));
+    kill(record);
+    recorded(&output);
+    fs::remove_file(&output).unwrap();
+    without_recorders(soak);
+    None
+}
+
+/// Waits until the end of a client is noticed.
+fn without_recorders(soak: &Soak) {
+    until("nobody records", || {
+        let status = soak.guest.status();
+        let consumers = status["consumers"].as_array().unwrap();
+        let is_recorder = |one: &serde_json::Value| one["name"] == "recorder";
+        (!consumers.iter().any(is_recorder)).then_some(())
+    });
+}
+
+/// Runs another program, such as mount(8).
+fn run(program: &str, words: &[&str]) -> bool {
+    let status = Command::new(program)
+        .args(words)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// A recorder fills its file system, says so, and fails.
+pub fn full_disk(soak: &mut Soak) -> Option<&'static str> {
+    let folder = soak.guest.folder().join("small");
+    fs::create_dir_all(&folder).unwrap();
+    let place = folder.to_str().unwrap();
+    if !run("mount", &["-t", "tmpfs", "-o", "size=16k", "tmpfs", place]) {
+        return Some("no file system can be mounted");
+    }
+    let output = folder.join("recording");
+    let ran: Ran = soak.guest.command(
+        "record",
+        &["--seconds", "600", "--output", output.to_str().unwrap()],
+    );
+    let is_unmounted = run("umount", &[place]);
+    ran.assert_refused(1, &["No space"]);
+    assert!(is_unmounted, "{place} is still mounted");
+    without_recorders(soak);
+    None
+}
+
+/// kvmprof stands still while a reader waits.
+pub fn stop(soak: &mut Soak) -> Option<&'static str> {
+    let mut pcs = gathering(soak);
+    let before = pcs.status().ledger.ticks;
+    soak.guest.signal(Signal::STOP);
+    sleep(moment(soak));
+    soak.guest.signal(Signal::CONT);
+    pcs.read_until("the clock goes on", |ledger| ledger.ticks > before + 1000);
+    soak.accounts();
+    finish(soak, pcs);
+    None
+}
+
+/// Signals that say nothing come all the time.
+pub fn signals(soak: &mut Soak) -> Option<&'static str> {
+    let mut pcs = gathering(soak);
+    for _ in 0..20 {
+        for _ in 0..50 {
+            for signal in [Signal::WINCH, Signal::URG, Signal::CONT] {
+                soak.guest.signal(signal);
+            }
+        }
+        pcs.read_available();
+    }
+    soak.accounts();
+    finish(soak, pcs);
+    None
+}
+
+/// kvmprof gets no more descriptors while clients come.
+pub fn no_descriptors(soak: &mut Soak) -> Option<&'static str> {
+    let mut pcs = gathering(soak);
+    let process = Pid::from_raw(i32::try_from(soak.guest.pid()).unwrap());
+    let open = fs::read_dir(format!("/proc/{}/fd", soak.guest.pid())).unwrap();
+    let limits = getrlimit(Resource::Nofile);
+    let few = Rlimit {
+        current: Some(open.count() as u64 + 2),
+        ..limits
+    };
+    let usual = prlimit(process, Resource::Nofile, few).unwrap();
+    // Those who are let in, and those who would have to wait: they go away again.
+    let others: Vec<_> = (0..16)
+        .map(|_| std::os::unix::net::UnixStream::connect(soak.guest.socket()).unwrap())
+        .collect();
+    pcs.read_available();
+    soak.accounts();
+    drop(others);
+    prlimit(process, Resource::Nofile, usual).unwrap();
+    until("clients are let in again", || {
+        Connection::connect(&soak.guest.socket()).ok()
+    });
+    pcs.read_available();
+    finish(soak, pcs);
+    None
+}
+
+/// A group of processes with little memory.
+struct Cgroup {
+    folder: PathBuf,
+    parent: PathBuf,
+}
+
+impl Cgroup {
+    /// `None` where groups can't be made.
+    fn new(bytes: u64) -> Option<Self> {
+        let root = Path::new("/sys/fs/cgroup");
+        let name = format!("kvmprof-soak-{}", std::process::id());
+        for (parent, limit) in [
+            (root.to_owned(), "memory.max"),
+            (root.join("memory"), "memory.limit_in_bytes"),
+        ] {
+            if !parent.join("cgroup.procs").exists() {
+                continue;
+            }
+            let folder = parent.join(&name);
+            if fs::create_dir(&folder).is_err() {
+                continue;
+            }
+            let group = Self { folder, parent };
+            if fs::write(group.folder.join(limit), bytes.to_string()).is_ok() {
+                return Some(group);
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Whoever is in it goes back first. If that fails, the group stays.
+        let inside = fs::read_to_string(self.folder.join("cgroup.procs")).unwrap_or_default();
+        for pid in inside.lines() {
+            let _ = fs::write(self.parent.join("cgroup.procs"), pid);
+        }
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+/// A recorder has little memory for its file's pages and for what it keeps.
+pub fn little_memory(soak: &mut Soak) -> Option<&'static str> {
+    let Some(group) = Cgroup::new(24 << 20) else {
+        return Some("no cgroup can be made");
+    };
+    let output = soak.guest.folder().join("recording");
+    let record = start(soak, &["record"], &output);
+    let joined = fs::write(group.folder.join("cgroup.procs"), record.id().to_string());
+    if joined.is_err() {
+        kill(record);
+        return Some("no process can be put into a cgroup");
+    }
+    until("a recording has samples", || {
+        let read = Recording::open(&output).ok()?.read(|_, _| ()).ok()?;
+        (read.account.samples > 0).then_some(())
+    });
+    sleep(moment(soak) * 4);
+    kill(record);
+    drop(group);
+    recorded(&output);
+    fs::remove_file(&output).unwrap();
+    without_recorders(soak);
+    None
+}

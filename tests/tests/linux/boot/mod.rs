@@ -1,0 +1,181 @@
+//! Boots of a Debian kernel, whose initcalls take as long as the kernel itself says (`initcall_debug`).
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use kvmprof_report::boot::{Boot, CallKind, Phase};
+use kvmprof_report::export::Source;
+use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, once};
+use kvmprof_tests::{kvmprof, run_command};
+use serde_json::Value;
+
+const BOOTS: usize = 3;
+/// What a time may be off by, beside a tenth of it: the time between two samples at each of its ends.
+const TICKS: u64 = 2;
+/// Initcalls that are held against the kernel's own measure take this many ticks at least.
+const LEAST_TICKS: u64 = 12;
+
+fn run() -> Finished {
+    once("boot", || {
+        Scenario::new()
+            .kernel("vmlinuz", &debian("6.12"))
+            .file("guest.cpio", guest_init(include_str!("init.sh"), &[]))
+            .run(include_str!("driver.sh"))
+    })
+}
+
+/// The boot of that number, from 1.
+fn boot(run: &Finished, number: usize) -> Boot {
+    let path = run.path(&format!("boots/boot-{number}.kvmprof"));
+    let source = Source::open(&path, &[]).unwrap();
+    Boot::read(&source).unwrap()
+}
+
+/// What the kernel of each boot has measured of its initcalls, in ns.
+fn measured(run: &Finished) -> Vec<BTreeMap<String, u64>> {
+    let text = run.text("boot.stdout");
+    let mut boots = vec![BTreeMap::new()];
+    for line in text.lines() {
+        if line.starts_with("workload running") {
+            boots.push(BTreeMap::new());
+        }
+        // initcall NAME+0x0/0x10 returned 0 after 123 usecs
+        let Some((_, call)) = line.split_once("initcall ") else {
+            continue;
+        };
+        let mut words = call.split_whitespace();
+        let (Some(name), Some("returned"), Some(_), Some("after"), Some(time)) = (
+            words.next(),
+            words.next(),
+            words.next(),
+            words.next(),
+            words.next(),
+        ) else {
+            continue;
+        };
+        let (Some((name, _)), Ok(time)) = (name.split_once('+'), time.parse::<u64>()) else {
+            continue;
+        };
+        *boots
+            .last_mut()
+            .unwrap()
+            .entry(name.to_owned())
+            .or_insert(0) += time * 1000;
+    }
+    boots.truncate(BOOTS);
+    boots
+}
+
+/// The time between two samples where only this part of the ticks has one.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "some ms"
+)]
+fn share_ns(tick: u64, seen: f64) -> u64 {
+    (tick as f64 / seen.max(0.01)) as u64
+}
+
+#[test]
+fn initcalls_take_as_long_as_the_kernel_says() {
+    let run = run();
+    let measured = measured(&run);
+    assert_eq!(measured.len(), BOOTS);
+    let (mut held, mut hidden) = (0, 0);
+    for (index, measured) in measured.iter().enumerate() {
+        let boot = boot(&run, index + 1);
+        let calls = boot
+            .calls
+            .iter()
+            .filter(|call| call.kind == CallKind::Initcall);
+        let found: BTreeMap<&str, u64> = calls
+            .map(|call| (call.function.as_str(), call.time_ns))
+            .collect();
+        for (name, time) in measured
+            .iter()
+            .filter(|(_, time)| **time >= LEAST_TICKS * boot.tick_ns)
+        {
+            let Some(&found) = found.get(name.as_str()) else {
+                // One that ends by a jump to another function is seen as that one.
+                println!("boot {}: {name}: {time} ns, not seen", index + 1);
+                hidden += 1;
+                continue;
+            };
+            println!(
+                "boot {}: {name}: {time} ns by the kernel, {found} here",
+                index + 1
+            );
+            let sampled = share_ns(boot.tick_ns, 1.0 - boot.unseen);
+            let allowed = time / 10 + TICKS * sampled;
+            assert!(
+                found.abs_diff(*time) <= allowed,
+                "{name}: {found} for {time}"
+            );
+            held += 1;
+        }
+    }
+    assert!(held >= BOOTS && hidden < held, "{held} seen, {hidden} not");
+}
+
+#[test]
+fn a_boot_has_its_phases_in_order() {
+    let run = run();
+    for number in 1..=BOOTS {
+        let boot = boot(&run, number);
+        println!("{:?}", boot.phases);
+        for (before, after) in boot.phases.iter().zip(&boot.phases[1..]) {
+            assert!(
+                before.0 <= before.1 && before.1 == after.0,
+                "{:?}",
+                boot.phases
+            );
+        }
+        for phase in [Phase::Initcalls, Phase::UserSpace] {
+            let index = Phase::ALL.iter().position(|other| *other == phase);
+            let (begin, end) = boot.phases[index.unwrap()];
+            assert!(end > begin, "{phase:?}");
+        }
+        assert!(!boot.calls.is_empty());
+    }
+}
+
+/// What the command has printed itself, and what it says of its recordings later.
+#[test]
+fn the_command_prints_phases_and_initcalls_with_their_levels() {
+    let run = run();
+    assert_eq!(run.status("boot"), 0, "{}", run.text("boot.stderr"));
+    let text = run.text("boot.stdout");
+    let (_, table) = text.rsplit_once("workload running").unwrap();
+    println!("{table}");
+    for word in [
+        "3 boots, ",
+        "unpacking",
+        "early setup",
+        "initcalls",
+        "user space",
+    ] {
+        assert!(table.contains(word), "{word}");
+    }
+    let levels = table.lines().filter(|line| line.ends_with(')')).count();
+    assert!(levels >= 3, "{levels} initcalls with a level");
+    let boots = run.path("boots");
+    let mut command = Command::new(kvmprof());
+    command
+        .arg("boot")
+        .arg(&boots)
+        .arg("--json")
+        .arg("--against")
+        .arg(&boots);
+    let ran = run_command(&mut command);
+    assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+    let document: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let calls = document["initcalls"].as_array().unwrap();
+    assert!(!calls.is_empty());
+    for call in calls {
+        assert_eq!(
+            (call["change_ms"].as_f64(), call["p"].as_f64()),
+            (Some(0.0), Some(1.0))
+        );
+    }
+}

@@ -1,0 +1,82 @@
+//! Notices a text in the console's output, which ends the guest.
+
+use std::fmt;
+
+use vmm_sys_util::eventfd::EventFd;
+
+/// Watches output go by in pieces until the text is there.
+pub struct TextWatch {
+    text: Vec<u8>,
+    /// The last bytes that went by, fewer than twice as many as the text has.
+    recent: Vec<u8>,
+    /// Is written to once, when the text is there.
+    found: Option<EventFd>,
+}
+
+impl TextWatch {
+    /// Writes to `found` when the output has this text, which isn't empty, within a line or over several.
+    #[must_use]
+    pub fn new(text: &str, found: EventFd) -> Self {
+        Self {
+            text: text.as_bytes().to_vec(),
+            recent: Vec::new(),
+            found: Some(found),
+        }
+    }
+
+    /// Looks at the next piece of output.
+    pub(super) fn watch(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            let Some(found) = &self.found else {
+                return;
+            };
+            self.recent.push(byte);
+            if self.recent.ends_with(&self.text) {
+                // A full counter has been seen already.
+                let _ = found.write(1);
+                self.found = None;
+            } else if self.recent.len() >= 2 * self.text.len() {
+                self.recent.drain(..=self.text.len());
+            }
+        }
+    }
+}
+
+impl fmt::Debug for TextWatch {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("TextWatch")
+            .field("text", &String::from_utf8_lossy(&self.text))
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vmm_sys_util::eventfd::EFD_NONBLOCK;
+
+    use super::*;
+
+    #[test]
+    fn a_text_is_found_wherever_it_is_in_pieces_of_any_length() {
+        let output = b"aab: aaab\r\nlogin: \r\nlogin: ";
+        for (text, is_there) in [
+            ("aaab", true),
+            ("ab\r\nlog", true),
+            ("l", true),
+            ("login: ", true),
+            ("aaaa", false),
+            ("login:  ", false),
+        ] {
+            for length in 1..=output.len() {
+                let event = EventFd::new(EFD_NONBLOCK).unwrap();
+                let mut watch = TextWatch::new(text, event.try_clone().unwrap());
+                for piece in output.chunks(length) {
+                    watch.watch(piece);
+                    assert!(watch.recent.len() <= 2 * text.len());
+                }
+                assert_eq!(event.read().ok(), is_there.then_some(1), "{text} {length}");
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! A process that does in kvmprof's place what kvmprof itself may not any more once it is contained (`kvmprof_sandbox`).
+//!
+//! It is forked before that, knows what the command line names, and takes short requests: so a kvmprof that somebody has taken over can
+//! ask it for these few things, and for nothing else.
+
+use std::ffi::CStr;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Mutex;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg,
+    socketpair,
+};
+use rustix::process::{Pid, WaitOptions, waitpid};
+
+use crate::lock::lock;
+
+/// Longest message: a path, or an error's text.
+const MESSAGE_MAX: usize = 8 << 10;
+/// The most files of an answer.
+const FILES_MAX: usize = 2;
+
+/// The first byte of an answer: done; otherwise what was wrong follows.
+const DONE: u8 = 0;
+const FAILED: u8 = 1;
+
+/// What a request brings: open files, or what was wrong, in words.
+pub(crate) type Answer = Result<Vec<OwnedFd>, String>;
+
+/// The connection to such a process. Dropped, the process ends.
+#[derive(Debug)]
+pub(crate) struct Helper {
+    /// `None` at the end.
+    socket: Mutex<Option<OwnedFd>>,
+    process: Pid,
+}
+
+impl Helper {
+    /// Forks it. `server` runs in it, and makes what answers requests there.
+    ///
+    /// # Errors
+    /// The host gives no socket or process.
+    ///
+    /// # Safety
+    /// This process has no other thread: one might hold a lock that nobody releases in the helper.
+    pub unsafe fn fork<A: FnMut(&[u8]) -> Answer>(
+        name: &CStr,
+        server: impl FnOnce() -> A,
+    ) -> io::Result<Self> {
+        let (near, far) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        // SAFETY: by this function's own condition; the helper never returns from here.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                drop(near);
+                // A Ctrl-C of the terminal is kvmprof's; this process ends with it.
+                let _ = rustix::process::setpgid(None, None);
+                let _ = rustix::thread::set_name(name);
+                serve(&far, server());
+                // SAFETY: what its parent has registered for its exit is not the helper's.
+                unsafe { libc::_exit(0) }
+            }
+            process => Ok(Self {
+                socket: Mutex::new(Some(near)),
+                process: Pid::from_raw(process).ok_or(io::ErrorKind::Other)?,
+            }),
+        }
+    }
+
+    /// Sends a request and returns the answer's files.
+    ///
+    /// # Errors
+    /// What the helper says, or that it is gone.
+    pub fn ask(&self, message: &[u8]) -> io::Result<Vec<OwnedFd>> {
+        let socket = lock(&self.socket);
+        let socket = socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        send(socket, message, SendFlags::NOSIGNAL)?;
+        let mut answer = [0; MESSAGE_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = loop {
+            let mut parts = [IoSliceMut::new(&mut answer)];
+            match recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Err(Errno::INTR) => {}
+                received => break received?.bytes,
+            }
+        };
+        let mut files = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                files.extend(rights);
+            }
+        }
+        match answer.get(..received) {
+            Some([DONE, ..]) => Ok(files),
+            Some([_, why @ ..]) => Err(io::Error::other(String::from_utf8_lossy(why).into_owned())),
+            _ => Err(io::Error::other("kvmprof's helper process is gone")),
+        }
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        drop(lock(&self.socket).take());
+        // It ends by that; who else has waited for it doesn't matter.
+        let _ = waitpid(Some(self.process), WaitOptions::empty());
+    }
+}
+
+/// Answers until the other end is closed.
+fn serve(socket: &OwnedFd, mut answer: impl FnMut(&[u8]) -> Answer) {
+    let mut message = [0; MESSAGE_MAX];
+    loop {
+        let length = match recv(socket, &mut message, RecvFlags::empty()) {
+            Ok((_, 0)) => return,
+            Ok((_, length)) => length,
+            Err(Errno::INTR) => continue,
+            Err(_) => return,
+        };
+        let answer = answer(message.get(..length).unwrap_or_default());
+        if reply(socket, answer).is_err() {
+            return;
+        }
+    }
+}
+
+fn reply(socket: &OwnedFd, answer: Answer) -> io::Result<()> {
+    let (message, files) = match answer {
+        Ok(files) => (vec![DONE], files),
+        Err(why) => {
+            let message = [FAILED].into_iter().chain(why.into_bytes());
+            (message.take(MESSAGE_MAX).collect(), Vec::new())
+        }
+    };
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+    if !borrowed.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&borrowed));
+    }
+    let parts = [IoSlice::new(&message)];
+    sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! The end of a guest that runs for a certain time.
+
+use std::io;
+use std::time::Duration;
+
+use event_manager::{EventOps, EventSet, Events, MutEventSubscriber};
+use vmm_sys_util::eventfd::EventFd;
+use vmm_sys_util::timerfd::TimerFd;
+
+use super::event_loop::add;
+
+/// Asks for the end when the time is up.
+pub(super) struct TimeLimit {
+    timer: TimerFd,
+    stop_request: EventFd,
+}
+
+impl TimeLimit {
+    /// Writes to `stop_request` after this time, which begins now.
+    ///
+    /// # Errors
+    /// When the host gives no timer.
+    pub fn start(time: Duration, stop_request: EventFd) -> io::Result<Self> {
+        let mut timer = TimerFd::new()?;
+        // A timer of 0 would never expire.
+        timer.reset(time.max(Duration::from_nanos(1)), None)?;
+        Ok(Self {
+            timer,
+            stop_request,
+        })
+    }
+}
+
+impl MutEventSubscriber for TimeLimit {
+    fn process(&mut self, _events: Events, _ops: &mut EventOps) {
+        // It is readable: this doesn't wait.
+        if self.timer.wait().is_ok() {
+            // A full counter has asked already.
+            let _ = self.stop_request.write(1);
+        }
+    }
+
+    fn init(&mut self, ops: &mut EventOps) {
+        add(ops, Events::new(&self.timer, EventSet::IN));
+    }
+}
