@@ -141,7 +141,14 @@ fn first_touches_of_memory_are_page_faults() {
             println!("{pid}: {found} of {made}, {}", contents.account);
             // KVM may handle one again, when something else has changed its tables meanwhile.
             let most = made + made / 3;
-            assert!((made..=most).contains(&found), "{pid}: {found} of {made}");
+            assert!(
+                (made..=most).contains(&found),
+                "{pid}: {found} of {made} among {:x?}",
+                samples
+                    .iter()
+                    .map(|sample| (sample.pid, sample.pc))
+                    .collect::<Vec<_>>()
+            );
         }
     });
 }
