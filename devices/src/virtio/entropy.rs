@@ -5,7 +5,7 @@ use std::io;
 use kvmprof_recording::status::EntropyStatus;
 use virtio_bindings::virtio_ids::VIRTIO_ID_RNG;
 
-use super::turn::{GivesUp, count_fault, take_turn};
+use super::turn::{GivesUp, take_turn};
 use super::{Direction, GuestMemory, MmioTransport, QueueError, VirtioDevice, Virtqueue};
 
 /// Maximum number of entries of the queue.
@@ -67,17 +67,15 @@ impl Entropy {
 }
 
 impl GivesUp for Entropy {
+    const NAME: &str = "virtio-entropy";
+
     fn has_given_up(&self) -> bool {
         self.broken
     }
 
-    fn give_up(&mut self, error: &QueueError) {
+    fn give_up(&mut self) -> &mut u64 {
         self.broken = true;
-        count_fault(
-            &mut self.counts.queue_faults,
-            "virtio-entropy: the queue isn't",
-            error,
-        );
+        &mut self.counts.queue_faults
     }
 }
 

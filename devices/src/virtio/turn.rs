@@ -4,11 +4,14 @@ use super::{GuestMemory, MmioTransport, QueueError, VirtioDevice, Virtqueue};
 
 /// Such a device.
 pub(super) trait GivesUp: VirtioDevice {
+    /// What the log calls it.
+    const NAME: &'static str;
+
     /// Whether its queues are unusable until a reset.
     fn has_given_up(&self) -> bool;
 
-    /// Its queues are unusable from now on, for this reason.
-    fn give_up(&mut self, error: &QueueError);
+    /// Its queues are unusable from now on. Returns its count of such errors.
+    fn give_up(&mut self) -> &mut u64;
 }
 
 /// Has `serve` work on the queues of `transport`, if they can be used, and tells the driver. The result is that of `serve`, or the default.
@@ -22,7 +25,7 @@ pub(super) fn take_turn<D: GivesUp, T: Default>(
         && !device.has_given_up()
     {
         result = serve(device, queues).unwrap_or_else(|error| {
-            device.give_up(&error);
+            give_up_for(device, &error);
             T::default()
         });
     }
@@ -33,11 +36,15 @@ pub(super) fn take_turn<D: GivesUp, T: Default>(
     result
 }
 
-/// Counts an error of the driver, and logs the first: a hostile guest must not be able to fill the log. `what` (`virtio-net: the
-/// queues aren't`) isn't served any more.
-pub(super) fn count_fault(faults: &mut u64, what: &str, error: &QueueError) {
+/// Has `device` give up for an error of the driver, which is logged if it is the first: a hostile guest must not be able to fill
+/// the log.
+pub(super) fn give_up_for<D: GivesUp>(device: &mut D, error: &QueueError) {
+    let faults = device.give_up();
     *faults += 1;
     if *faults == 1 {
-        log::warn!("{what} served before the next reset: {error}");
+        log::warn!(
+            "{}: the queues aren't served before the next reset: {error}",
+            D::NAME
+        );
     }
 }

@@ -1,21 +1,38 @@
 # Runs guests under kvmprof in the lab and leaves what they did in $LAB_OUT, by the guest's name:
 # NAME.console, NAME.stderr, NAME.status (the exit status), NAME.STREAM.samples and .json.
 
-# start NAME ARGUMENT...: a guest whose console is read and written here.
-start() {
+# prepare NAME: the console of a guest, and its input.
+prepare() {
     name=$1
-    shift
     console=$LAB_OUT/$name.console
-    socket=/run/$name.sock
     mkfifo "/run/$name.input"
     # Open for writing too, so that the guest's input never ends.
     exec 3<>"/run/$name.input"
     : >"$console"
+}
+
+# start NAME ARGUMENT...: a guest whose console is read and written here.
+start() {
+    prepare "$1"
+    socket=/run/$name.sock
+    shift
     case " $* " in *" --console "*) ;; *) set -- --console stdio "$@" ;; esac
     kvmprof run --socket "$socket" "$@" \
         <"/run/$name.input" >"$console" 2>"$LAB_OUT/$name.stderr" 3>&- &
     machine=$!
     until [ -S "$socket" ] || is_over; do usleep 10000; done
+}
+
+# qemu NAME VCPUS WORDS ARGUMENT...: a guest of QEMU's with the scenario's guest.cpio, with more words on its kernel's command line.
+qemu() {
+    prepare "$1"
+    vcpus=$2 words=$3
+    shift 3
+    /usr/bin/qemu-system-x86_64 -name "guest=$name" -accel kvm -cpu host -smp "$vcpus" "$@" \
+        -no-reboot -nic none -vga none -display none -serial stdio \
+        -kernel /lab/vmlinuz -initrd /lab/guest.cpio -append "console=ttyS0 quiet panic=-1 $words" \
+        <"/run/$name.input" >"$console" 2>"$LAB_OUT/$name.stderr" 3>&- &
+    machine=$!
 }
 
 is_over() { [ ! -e "/proc/$machine/exe" ]; }

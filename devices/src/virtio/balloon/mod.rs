@@ -10,7 +10,7 @@ use kvmprof_recording::status::GuestMemoryStatus;
 use virtio_bindings::virtio_ids::VIRTIO_ID_BALLOON;
 use vm_memory::{Address, GuestAddress};
 
-use super::turn::{GivesUp, count_fault, take_turn};
+use super::turn::{GivesUp, give_up_for, take_turn};
 use super::{
     Direction, GuestMemory, MmioTransport, QUEUE_FEATURES, QueueError, VirtioDevice, Virtqueue,
 };
@@ -227,17 +227,15 @@ fn whole_pages(address: GuestAddress, bytes: u64) -> Option<(GuestAddress, u64)>
 }
 
 impl GivesUp for Balloon {
+    const NAME: &str = "virtio-balloon";
+
     fn has_given_up(&self) -> bool {
         self.broken
     }
 
-    fn give_up(&mut self, error: &QueueError) {
+    fn give_up(&mut self) -> &mut u64 {
         self.broken = true;
-        count_fault(
-            &mut self.counts.queue_faults,
-            "virtio-balloon: the queues aren't",
-            error,
-        );
+        &mut self.counts.queue_faults
     }
 }
 
@@ -307,7 +305,7 @@ impl MmioTransport<Balloon> {
             && !device.broken
             && let Err(error) = queue.finish(memory)
         {
-            device.give_up(&error);
+            give_up_for(device, &error);
         }
         self.note_used(memory);
     }

@@ -2,7 +2,7 @@
 //!
 //! The layout of requests and answers is that of `include/uapi/linux/fuse.h` in the kernel.
 
-use super::super::turn::{GivesUp, count_fault, take_turn};
+use super::super::turn::{GivesUp, take_turn};
 use super::super::{Direction, GuestMemory, MmioTransport, QueueError, Virtqueue};
 use super::FileSystem;
 
@@ -90,17 +90,15 @@ fn refuse_turn(
 }
 
 impl GivesUp for FileSystem {
+    const NAME: &str = "virtio-fs";
+
     fn has_given_up(&self) -> bool {
         self.refusal.broken
     }
 
-    fn give_up(&mut self, error: &QueueError) {
+    fn give_up(&mut self) -> &mut u64 {
         self.refusal.broken = true;
-        count_fault(
-            &mut self.refusal.counts.queue_faults,
-            "virtio-fs: the queues aren't",
-            error,
-        );
+        &mut self.refusal.counts.queue_faults
     }
 }
 

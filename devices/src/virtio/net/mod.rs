@@ -12,7 +12,7 @@ use virtio_bindings::bindings::virtio_net::{
 };
 use virtio_bindings::virtio_ids::VIRTIO_ID_NET;
 
-use super::turn::{GivesUp, count_fault, take_turn};
+use super::turn::{GivesUp, take_turn};
 use super::{
     Direction, GuestMemory, MmioTransport, QUEUE_FEATURES, QueueError, VirtioDevice, Virtqueue,
 };
@@ -304,17 +304,15 @@ impl Net {
 }
 
 impl GivesUp for Net {
+    const NAME: &str = "virtio-net";
+
     fn has_given_up(&self) -> bool {
         self.broken
     }
 
-    fn give_up(&mut self, error: &QueueError) {
+    fn give_up(&mut self) -> &mut u64 {
         self.broken = true;
-        count_fault(
-            &mut self.counts.queue_faults,
-            "virtio-net: the queues aren't",
-            error,
-        );
+        &mut self.counts.queue_faults
     }
 }
 

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use virtio_bindings::virtio_ids::VIRTIO_ID_VSOCK;
 
-use super::turn::{GivesUp, count_fault, take_turn};
+use super::turn::{GivesUp, take_turn};
 use super::{
     Direction, GuestMemory, MmioTransport, QUEUE_FEATURES, QueueError, VirtioDevice, Virtqueue,
 };
@@ -371,18 +371,16 @@ impl<S: Stream> Vsock<S> {
 }
 
 impl<S: Stream> GivesUp for Vsock<S> {
+    const NAME: &str = "virtio-vsock";
+
     fn has_given_up(&self) -> bool {
         self.broken
     }
 
-    fn give_up(&mut self, error: &QueueError) {
+    fn give_up(&mut self) -> &mut u64 {
         self.broken = true;
         self.drop_connections();
-        count_fault(
-            &mut self.counts.queue_faults,
-            "virtio-vsock: the queues aren't",
-            error,
-        );
+        &mut self.counts.queue_faults
     }
 }
 

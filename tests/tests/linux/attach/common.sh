@@ -1,17 +1,7 @@
-# qemu NAME VCPUS WORDS ARGUMENT...: a guest of QEMU's, with more words on its kernel's command line.
-qemu() {
-    name=$1 vcpus=$2 words=$3
-    shift 3
-    console=$LAB_OUT/$name.console
-    mkfifo "/run/$name.input" "/run/$name.qmp.in" "/run/$name.qmp.out"
-    exec 3<>"/run/$name.input"
-    : >"$console"
-    /usr/bin/qemu-system-x86_64 -name "guest=$name" -accel kvm -cpu host -smp "$vcpus" "$@" \
-        -no-reboot -nic none -vga none -display none -serial stdio \
-        -chardev "pipe,id=qmp,path=/run/$name.qmp" -mon chardev=qmp,mode=control \
-        -kernel /lab/vmlinuz -initrd /lab/guest.cpio -append "console=ttyS0 quiet panic=-1 $words" \
-        <"/run/$name.input" >"$console" 2>"$LAB_OUT/$name.stderr" 3>&- &
-    machine=$!
+# monitored NAME VCPUS WORDS ARGUMENT...: a guest of QEMU's that has a monitor.
+monitored() {
+    mkfifo "/run/$1.qmp.in" "/run/$1.qmp.out"
+    qemu "$@" -chardev "pipe,id=qmp,path=/run/$1.qmp" -mon chardev=qmp,mode=control
 }
 
 # attach NAME GUEST ARGUMENT...: attaches to a guest, by its name or its VMM's pid.

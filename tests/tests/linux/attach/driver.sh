@@ -58,11 +58,11 @@ for guest in $(cat /lab/guests); do
         profile_it own "$machine"
         ;;
     qemu)
-        qemu qemu 2 '' -M pc -m 512
+        monitored qemu 2 '' -M pc -m 512
         profile_it qemu qemu reboot_it
         ;;
     memfd)
-        qemu memfd 1 pti=on -M q35,memory-backend=ram -m 4608 \
+        monitored memfd 1 pti=on -M q35,memory-backend=ram -m 4608 \
             -object memory-backend-memfd,id=ram,size=4608M
         profile_it memfd memfd
         ;;

@@ -27,19 +27,11 @@ requests() {
     counts >"$LAB_OUT/$name.$2.after"
 }
 
-# qemu NAME ARGUMENT...
-qemu() {
-    name=$1
+# of_qemu NAME ARGUMENT...: the guest of QEMU's.
+of_qemu() {
+    what=$1
     shift
-    console=$LAB_OUT/$name.console
-    mkfifo "/run/$name.input"
-    exec 3<>"/run/$name.input"
-    : >"$console"
-    /usr/bin/qemu-system-x86_64 -accel kvm -cpu host -smp 1 -m 256 -no-reboot -nic none -vga none -display none \
-        -serial stdio -monitor none -drive file=/run/disk.img,if=none,id=disk,format=raw "$@" \
-        -kernel /lab/vmlinuz -initrd /lab/guest.cpio -append "console=ttyS0 quiet panic=-1 nowatchdog" \
-        <"/run/$name.input" >"$console" 2>"$LAB_OUT/$name.stderr" 3>&- &
-    machine=$!
+    qemu "$what" 1 nowatchdog -m 256 -monitor none -drive file=/run/disk.img,if=none,id=disk,format=raw "$@"
 }
 
 for guest in kvmprof microvm pc; do
@@ -48,8 +40,8 @@ for guest in kvmprof microvm pc; do
         start kvmprof --kernel /lab/vmlinuz --initrd /lab/guest.cpio --memory 256M \
             --cmdline 'console=ttyS0 quiet panic=-1 nowatchdog' --disk /run/disk.img
         ;;
-    microvm) qemu microvm -M microvm -device virtio-blk-device,drive=disk ;;
-    pc) qemu pc -M q35 -device virtio-blk-pci,drive=disk ;;
+    microvm) of_qemu microvm -M microvm -device virtio-blk-device,drive=disk ;;
+    pc) of_qemu pc -M q35 -device virtio-blk-pci,drive=disk ;;
     esac
     says ready
     # The first ones allocate.
