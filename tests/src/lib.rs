@@ -52,3 +52,4 @@ pub use threads::{StoppedThread, Thread, threads};
 pub use wait::until;
 
 pub mod linux;
+pub mod raw_client;

@@ -16,8 +16,8 @@ use super::{Console, Program, Stream, turn};
 const DRIVER: &str = include_str!("driver.sh");
 const GUEST: &str = include_str!("guest.sh");
 
-/// Machines that run their guests at a crawl have been seen, an hour long, though every step came; the same scenario takes a minute
-/// or three otherwise. A machine that this host doesn't let run has more time.
+/// Scenarios take a minute or three. One whose guests go on at a crawl, as with a wrong rate of their clock, makes progress for
+/// hours, and isn't worth the wait. A machine that this host doesn't let run has more time.
 const RUN_LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// A guest's user space that starts with `script`, after what all of them need, and has `programs`

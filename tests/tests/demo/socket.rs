@@ -9,9 +9,12 @@ use std::process::{Command, Stdio};
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{PCS_GETHZ, PROF_ALL};
-use kvmprof_abi::wire::{HEADER_LENGTH, Request, RequestFrame, VERSION, device};
+use kvmprof_abi::wire::{HEADER_LENGTH, Request, device};
 use kvmprof_client::{Connection, RemoteDevice};
-use kvmprof_tests::{Accounts, Boot, Guest, errno_of, kvmprof, on_kvm, run_command, until};
+use kvmprof_tests::raw_client::{self, encode};
+use kvmprof_tests::{
+    Accounts, Boot, Guest, errno_of, kvmprof, on_kvm, run_command, until, write_kernel,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 const NOBODY: u32 = 65_534;
@@ -126,22 +129,9 @@ fn a_killed_client_frees_pcs() {
     });
 }
 
-fn encode(request: Request<'_>) -> Vec<u8> {
-    let frame = RequestFrame { tag: 1, request };
-    let mut bytes = vec![0; frame.encoded_length()];
-    frame.encode(&mut bytes).unwrap();
-    bytes
-}
-
-/// A connection that speaks bytes, with the hello behind it.
+/// A connection that speaks bytes.
 fn raw(guest: &Guest) -> UnixStream {
-    let mut stream = UnixStream::connect(guest.socket()).unwrap();
-    let (lowest, highest) = (VERSION, VERSION);
-    stream
-        .write_all(&encode(Request::Hello { lowest, highest }))
-        .unwrap();
-    stream.read_exact(&mut [0; 48]).unwrap();
-    stream
+    raw_client::connect(&guest.socket(), None).unwrap()
 }
 
 fn header(length: u32, kind: u16) -> Vec<u8> {
@@ -193,7 +183,7 @@ fn half_a_frame_and_gone() {
             minor: 0,
             flags: 0,
         };
-        stream.write_all(&encode(open)).unwrap();
+        stream.write_all(&encode(1, open)).unwrap();
         stream.read_exact(&mut [0; 20]).unwrap();
         stream.write_all(&header(1000, 4)).unwrap();
         stream.write_all(b"half").unwrap();
@@ -282,8 +272,7 @@ fn clients_that_use_nothing_give_way_to_others() {
 fn a_guest_with_a_name_is_found() {
     on_kvm(|| {
         let folder = tempfile::tempdir().unwrap();
-        let kernel = folder.path().join("demo.elf");
-        fs::write(&kernel, Boot::Demo.image().elf()).unwrap();
+        let kernel = write_kernel(Boot::Demo, folder.path());
         let name = format!("test-{}", std::process::id());
         let mut guest = Command::new(kvmprof())
             .args([

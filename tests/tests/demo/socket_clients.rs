@@ -8,27 +8,16 @@ use std::path::PathBuf;
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{BSIZE, PCS_GETHZ, PCS_STOP, PROF_ALL};
 use kvmprof_abi::prf::{ALL_VCPUS, MAX_ADDRESSES, read_size};
-use kvmprof_abi::wire::{HEADER_LENGTH, Request, RequestFrame, VERSION, device};
+use kvmprof_abi::wire::{HEADER_LENGTH, Request, VERSION, device};
 use kvmprof_client::{ClientError, Connection, Readiness};
-use kvmprof_tests::{Accounts, Boot, Guest, Prf, on_kvm, until};
+use kvmprof_tests::raw_client::{LENGTH_OF_HELLO, encode, hello};
+use kvmprof_tests::{Accounts, Boot, Guest, Prf, on_kvm, raw_client, until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 const HZ: u32 = 1000;
 
 fn guest() -> Guest {
     Guest::start(Boot::Demo, ["--hz", "1000", "--cpus", "2"])
-}
-
-fn encode(tag: u32, request: Request<'_>) -> Vec<u8> {
-    let frame = RequestFrame { tag, request };
-    let mut bytes = vec![0; frame.encoded_length()];
-    frame.encode(&mut bytes).unwrap();
-    bytes
-}
-
-fn hello() -> Vec<u8> {
-    let (lowest, highest) = (VERSION, VERSION);
-    encode(0, Request::Hello { lowest, highest })
 }
 
 #[test]
@@ -48,12 +37,12 @@ fn a_frame_that_arrives_byte_by_byte_counts() {
         let guest = guest();
         let witness = guest.connect();
         let mut stream = UnixStream::connect(guest.socket()).unwrap();
-        for byte in self::hello() {
+        for byte in hello() {
             stream.write_all(&[byte]).unwrap();
             // The event loop has come round in between.
             Accounts::of(&witness);
         }
-        let mut reply = [0; 48];
+        let mut reply = [0; LENGTH_OF_HELLO];
         stream.read_exact(&mut reply).unwrap();
         assert_eq!(reply[16..18], VERSION.to_le_bytes());
         guest.stop();
@@ -155,9 +144,7 @@ fn slow_reader(guest: &Guest, reads: u32) -> UnixStream {
     let addresses: Vec<u64> = (0..).step_by(16).take(MAX_ADDRESSES).collect();
     prf.load(&addresses);
     drop(prf);
-    let mut stream = UnixStream::connect(guest.socket()).unwrap();
-    stream.write_all(&hello()).unwrap();
-    stream.read_exact(&mut [0; 48]).unwrap();
+    let mut stream = raw_client::connect(&guest.socket(), None).unwrap();
     let mut handle = 0;
     for (device, minor) in [(device::PCS, 0), (device::PRF, ALL_VCPUS)] {
         let open = Request::Open {

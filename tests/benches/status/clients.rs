@@ -1,0 +1,155 @@
+//! Clients that disturb, each in threads of its own until the answers have been measured.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use kvmprof_abi::pcs::PROF_ALL;
+use kvmprof_abi::recorder::{REC_START, STACK_KERNEL, STACK_USER};
+use kvmprof_abi::wire::{HEADER_LENGTH, MAX_DATA, Request, device};
+use kvmprof_client::{Connection, RemoteDevice};
+use kvmprof_tests::raw_client::{connect, encode};
+use kvmprof_tests::{Boot, Guest};
+
+use super::{MAX_STATUS, Times};
+
+/// Clients that do the same.
+const CLIENTS: usize = 8;
+/// More connections than the socket takes.
+const TOO_MANY: usize = 100;
+
+fn guest() -> Guest {
+    Guest::start(Boot::Demo, ["--cpus", "2", "--hz", "10000"])
+}
+
+/// Measures while `disturb` is called again and again by each of the clients.
+fn beside(guest: &Guest, answers: usize, disturb: impl Fn(&Guest) + Sync) -> Times {
+    let is_over = AtomicBool::new(false);
+    // Before those who leave it no room.
+    let connection = guest.connect();
+    std::thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    disturb(guest);
+                }
+            });
+        }
+        let times = Times::over(&connection, answers);
+        is_over.store(true, Ordering::Relaxed);
+        times
+    })
+}
+
+/// As many connections as there may be, with as many recorders with call stacks, none of which is read.
+pub fn stalled_recorders(answers: usize) -> Times {
+    let guest = guest();
+    let witness = guest.connect();
+    let connections: Vec<Connection> = (0..TOO_MANY)
+        .map_while(|_| Connection::connect(&guest.socket()).ok())
+        .collect();
+    let recorders: Vec<RemoteDevice> = connections
+        .iter()
+        .flat_map(|connection| {
+            std::iter::repeat_with(|| start_recorder(connection)).map_while(|one| one)
+        })
+        .take(TOO_MANY * TOO_MANY)
+        .collect();
+    assert!(!recorders.is_empty(), "no recording was begun");
+    let times = Times::over(&witness, answers);
+    drop((recorders, connections));
+    guest.stop();
+    times
+}
+
+/// None when there may be no more.
+fn start_recorder(connection: &Connection) -> Option<RemoteDevice> {
+    let recorder = connection.open(device::RECORDER, 0).ok()?;
+    recorder.ioctl(REC_START, STACK_KERNEL | STACK_USER).ok()?;
+    Some(recorder)
+}
+
+/// The clock starts and stops with each.
+pub fn opens(answers: usize) -> Times {
+    let guest = guest();
+    let times = beside(&guest, answers, |guest| {
+        // Others have it open, or there is no room.
+        let Ok(connection) = Connection::connect(&guest.socket()) else {
+            return;
+        };
+        if let Ok(pcs) = connection.open(device::PCS, 0) {
+            pcs.ioctl(PROF_ALL, 0).ok();
+        }
+    });
+    guest.stop();
+    times
+}
+
+/// Reads of the status, as many as kvmprof takes, whose answers nobody reads.
+pub fn unread_answers(answers: usize) -> Times {
+    let guest = guest();
+    let times = beside(&guest, answers, |guest| {
+        // Ends when kvmprof takes no more, or has closed the connection.
+        ask_without_reading(guest).ok();
+    });
+    guest.stop();
+    times
+}
+
+fn ask_without_reading(guest: &Guest) -> std::io::Result<()> {
+    let limit = Some(Duration::from_millis(100));
+    let mut stream = connect(&guest.socket(), limit)?;
+    let open = Request::Open {
+        device: device::STATUS,
+        minor: 0,
+        flags: 0,
+    };
+    stream.write_all(&encode(1, open))?;
+    let mut reply = [0; HEADER_LENGTH + 4];
+    stream.read_exact(&mut reply)?;
+    let handle = u32::from_le_bytes([reply[16], reply[17], reply[18], reply[19]]);
+    for tag in 2.. {
+        let limit = u32::try_from(MAX_DATA).unwrap_or(u32::MAX);
+        let flags = 0;
+        stream.write_all(&encode(
+            tag,
+            Request::Read {
+                handle,
+                limit,
+                flags,
+            },
+        ))?;
+    }
+    Ok(())
+}
+
+/// Connections that break the protocol at once.
+pub fn rubbish(answers: usize) -> Times {
+    let guest = guest();
+    let times = beside(&guest, answers, |guest| {
+        let Ok(mut stream) = UnixStream::connect(guest.socket()) else {
+            return;
+        };
+        // It may be closed before all of it is sent.
+        stream.write_all(&[0xa5; 4096]).ok();
+        stream.read_to_end(&mut Vec::new()).ok();
+    });
+    guest.stop();
+    times
+}
+
+/// The largest documents that there are.
+pub fn symbols(answers: usize) -> Times {
+    let guest = guest();
+    let times = beside(&guest, answers, |guest| {
+        let Ok(connection) = Connection::connect(&guest.socket()) else {
+            return;
+        };
+        for document in [device::KALLSYMS, device::PROCESSES, device::STATUS] {
+            connection.snapshot(document, MAX_STATUS).ok();
+        }
+    });
+    guest.stop();
+    times
+}

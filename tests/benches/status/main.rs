@@ -1,0 +1,104 @@
+//! How soon `kvmprof status` is answered while a guest or clients do their worst: for each of them the median, the 99th percentile and
+//! the longest of many answers. Fails if a 99th percentile is over [`LIMIT`]; on a machine that has much else to do, run it again.
+
+mod clients;
+mod guests;
+
+use std::time::{Duration, Instant};
+
+use kvmprof_abi::wire::device;
+use kvmprof_client::Connection;
+use kvmprof_tests::Guest;
+
+/// What the 99th percentile has to keep to.
+const LIMIT: Duration = Duration::from_millis(100);
+/// Answers that are measured in each case, unless the environment says otherwise.
+const ANSWERS: usize = 2000;
+/// Overrides [`ANSWERS`].
+const ANSWERS_VARIABLE: &str = "KVMPROF_BENCH_ANSWERS";
+/// More than the document has with all clients that can be.
+const MAX_STATUS: usize = 8 << 20;
+
+/// A case: what it is, and what has the answers measured meanwhile.
+type Case = (&'static str, fn(usize) -> Times);
+
+const CASES: [Case; 10] = [
+    ("nobody disturbs", guests::at_rest),
+    ("guest: hostile memory, recorded", guests::hostile_memory),
+    ("guest: floods its port", guests::port_flood),
+    ("guest: exits without an end", guests::exits),
+    ("guest: 8 vCPUs, interrupts off", guests::interrupts_off),
+    (
+        "clients: all recorders, none read",
+        clients::stalled_recorders,
+    ),
+    ("clients: open and close pcs", clients::opens),
+    ("clients: ask and don't read", clients::unread_answers),
+    ("clients: connect and send rubbish", clients::rubbish),
+    ("clients: ask for all symbols", clients::symbols),
+];
+
+/// Times of answers, the shortest first.
+struct Times(Vec<Duration>);
+
+impl Times {
+    /// Asks `answers` times, over one connection.
+    fn of(guest: &Guest, answers: usize) -> Self {
+        Self::over(&guest.connect(), answers)
+    }
+
+    fn over(connection: &Connection, answers: usize) -> Self {
+        let ask = || {
+            let begun = Instant::now();
+            connection
+                .snapshot(device::STATUS, MAX_STATUS)
+                .expect("a status document");
+            begun.elapsed()
+        };
+        let mut times: Vec<_> = std::iter::repeat_with(ask).take(answers).collect();
+        times.sort_unstable();
+        Self(times)
+    }
+
+    /// What so many percent of the answers took at most.
+    fn percentile(&self, percent: usize) -> Duration {
+        let last = self.0.len() - 1;
+        self.0[last * percent / 100]
+    }
+}
+
+fn main() {
+    // cargo test runs benches too, to see that they start.
+    if std::env::args().any(|argument| argument == "--test") {
+        return;
+    }
+    let answers = std::env::var(ANSWERS_VARIABLE)
+        .ok()
+        .map_or(ANSWERS, |text| text.parse().expect(ANSWERS_VARIABLE));
+    assert!(answers > 0, "{ANSWERS_VARIABLE} is at least 1");
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    println!(
+        "{:<36} {:>9} {:>9} {:>9}",
+        "answers of status, in ms", "median", "99 %", "longest"
+    );
+    let mut slow = Vec::new();
+    for (name, measure) in CASES {
+        let times = measure(answers);
+        let [median, high, longest] = [50, 99, 100].map(|percent| times.percentile(percent));
+        println!(
+            "{name:<36} {:>9.2} {:>9.2} {:>9.2}",
+            ms(median),
+            ms(high),
+            ms(longest)
+        );
+        if high > LIMIT {
+            slow.push(name);
+        }
+    }
+    assert!(
+        slow.is_empty(),
+        "the 99th percentile is over {} ms: {slow:?}",
+        ms(LIMIT)
+    );
+    println!("every 99th percentile is at most {} ms", ms(LIMIT));
+}

@@ -1,0 +1,41 @@
+//! Frames of the wire protocol for clients that do with a connection what `kvmprof_client` doesn't.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use kvmprof_abi::wire::{Request, RequestFrame, VERSION};
+
+/// Of kvmprof's answer to the first request, in bytes.
+pub const LENGTH_OF_HELLO: usize = 48;
+
+/// A request as it is sent.
+///
+/// # Panics
+/// When it is longer than a request may be.
+pub fn encode(tag: u32, request: Request<'_>) -> Vec<u8> {
+    let frame = RequestFrame { tag, request };
+    let mut bytes = vec![0; frame.encoded_length()];
+    frame.encode(&mut bytes).unwrap();
+    bytes
+}
+
+/// The first request of a connection.
+pub fn hello() -> Vec<u8> {
+    let (lowest, highest) = (VERSION, VERSION);
+    encode(0, Request::Hello { lowest, highest })
+}
+
+/// A connection with the first request behind it, whose writes and reads fail after `limit`, if there is one.
+///
+/// # Errors
+/// The socket's.
+pub fn connect(socket: &Path, limit: Option<Duration>) -> io::Result<UnixStream> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_write_timeout(limit)?;
+    stream.set_read_timeout(limit)?;
+    stream.write_all(&hello())?;
+    stream.read_exact(&mut [0; LENGTH_OF_HELLO])?;
+    Ok(stream)
+}
