@@ -22,6 +22,7 @@ pub mod host_socket;
 pub mod kernel_capture;
 pub mod kernel_events;
 mod lock;
+mod log_limit;
 pub mod machine;
 pub mod network;
 mod perf_event;

@@ -11,6 +11,7 @@ use kvmprof_abi::wire::{HEADER_LENGTH, MAX_DATA, Request, device};
 use kvmprof_client::{Connection, RemoteDevice};
 use kvmprof_tests::raw_client::{connect, encode};
 use kvmprof_tests::{Boot, Guest};
+use rustix::process::Signal;
 
 use super::{MAX_STATUS, Times};
 
@@ -45,7 +46,6 @@ fn beside(guest: &Guest, answers: usize, disturb: impl Fn(&Guest) + Sync) -> Tim
 /// As many connections as there may be, with as many recorders with call stacks, none of which is read.
 pub fn stalled_recorders(answers: usize) -> Times {
     let guest = guest();
-    let witness = guest.connect();
     let connections: Vec<Connection> = (0..TOO_MANY)
         .map_while(|_| Connection::connect(&guest.socket()).ok())
         .collect();
@@ -57,7 +57,8 @@ pub fn stalled_recorders(answers: usize) -> Times {
         .take(TOO_MANY * TOO_MANY)
         .collect();
     assert!(!recorders.is_empty(), "no recording was begun");
-    let times = Times::over(&witness, answers);
+    // Connects after the others: the client that was idle for longest gives way to a new one.
+    let times = Times::of(&guest, answers);
     drop((recorders, connections));
     guest.stop();
     times
@@ -126,7 +127,7 @@ fn ask_without_reading(guest: &Guest) -> std::io::Result<()> {
 
 /// Connections that break the protocol at once.
 pub fn rubbish(answers: usize) -> Times {
-    let guest = guest();
+    let mut guest = guest();
     let times = beside(&guest, answers, |guest| {
         let Ok(mut stream) = UnixStream::connect(guest.socket()) else {
             return;
@@ -135,7 +136,10 @@ pub fn rubbish(answers: usize) -> Times {
         stream.write_all(&[0xa5; 4096]).ok();
         stream.read_to_end(&mut Vec::new()).ok();
     });
-    guest.stop();
+    // It may have said on stderr why it dropped them.
+    guest.signal(Signal::TERM);
+    let ran = guest.wait();
+    assert_eq!(ran.status, 0, "{ran:?}");
     times
 }
 

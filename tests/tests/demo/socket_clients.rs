@@ -203,6 +203,29 @@ fn a_slow_reader_that_goes_is_noticed() {
 
 /// The limit of a process's descriptors is set to those that it has while it runs.
 #[test]
+fn clients_that_break_the_protocol_again_and_again_do_not_fill_the_log() {
+    const TIMES: usize = 500;
+    on_kvm(|| {
+        let mut guest = guest();
+        for _ in 0..TIMES {
+            let mut stream = UnixStream::connect(guest.socket()).unwrap();
+            // It may be closed before all of it is sent.
+            stream.write_all(&[0xa5; 64]).ok();
+            stream.read_to_end(&mut Vec::new()).ok();
+        }
+        guest.signal(Signal::TERM);
+        let ran = guest.wait();
+        assert_eq!(ran.status, 0, "{ran:?}");
+        let told = ran.stderr.lines().count();
+        assert!(
+            (1..TIMES).contains(&told),
+            "{told} lines of {TIMES} clients"
+        );
+        assert!(ran.stderr.contains("Malformed frame"), "{ran:?}");
+    });
+}
+
+#[test]
 fn without_descriptors_clients_are_turned_away_and_the_others_served() {
     on_kvm(|| {
         let guest = guest();

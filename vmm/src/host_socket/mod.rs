@@ -3,7 +3,6 @@
 mod connection;
 mod error;
 mod listener;
-mod log_limit;
 mod path_lock;
 
 use std::cell::RefCell;
@@ -21,8 +20,8 @@ use connection::{Connection, Ended, Kind};
 pub use error::HostSocketError;
 pub use listener::HostListener;
 pub(crate) use listener::check_user;
-pub(crate) use log_limit::LogLimit;
 
+use crate::log_limit::LogLimit;
 use crate::restricted::Restricted;
 
 /// Clients at a time.
@@ -51,6 +50,7 @@ pub struct HostSocket {
     info: HelloInfo,
     backend: Rc<RefCell<dyn Backend>>,
     turned_away: LogLimit,
+    dropped: LogLimit,
 }
 
 impl HostSocket {
@@ -77,6 +77,7 @@ impl HostSocket {
             info,
             backend,
             turned_away: LogLimit::default(),
+            dropped: LogLimit::default(),
         })
     }
 
@@ -173,11 +174,18 @@ impl HostSocket {
             Ended::Protocol(error) => {
                 let cause = std::error::Error::source(error);
                 let cause = cause.map_or(String::new(), |cause| format!(": {cause}"));
-                log::warn!("Host socket: client {name} dropped: {error}{cause}");
+                self.log_dropped(name, &format_args!("dropped: {error}{cause}"));
             }
-            Ended::Socket(error) => log::warn!("Host socket: client {name}: {ended}: {error}"),
+            Ended::Socket(error) => self.log_dropped(name, &format_args!("{ended}: {error}")),
         }
         connection.close(backend);
+    }
+
+    /// Says why a client was dropped. Once in a while only: a hostile client that comes again must not be able to fill the log.
+    fn log_dropped(&mut self, name: u64, why: &dyn std::fmt::Display) {
+        if let Some(more) = self.dropped.take() {
+            log::warn!("Host socket: client {name} {why}{more}");
+        }
     }
 
     /// Accepts one client; when more wait, the listener says so again.
@@ -186,7 +194,7 @@ impl HostSocket {
             Ok(socket) => socket,
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
             Err(Errno::MFILE | Errno::NFILE) => return self.log_turned_away("too many open files"),
-            Err(errno) => return log::warn!("Host socket: cannot accept a client: {errno}"),
+            Err(errno) => return self.log_turned_away(&format!("it cannot be accepted: {errno}")),
         };
         if let Err(reason) = self.admit(socket, backend) {
             self.log_turned_away(&reason);

@@ -13,8 +13,9 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use super::clients::Clients;
 use super::config::VsockConfig;
 use super::streams::{HostStream, Streams};
-use crate::host_socket::{HostListener, HostSocketError, LogLimit, check_user};
+use crate::host_socket::{HostListener, HostSocketError, check_user};
 use crate::lock::lock;
+use crate::log_limit::LogLimit;
 use crate::machine::{GuestMemory, MachineError};
 use crate::virtio::{Assembled, DeviceThread, Ending, Notifications, VirtioMmio, VirtioParts};
 

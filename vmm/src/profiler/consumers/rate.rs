@@ -1,6 +1,7 @@
 //! Rates of the clock for consumers that count at a rate of their own.
 
 use crate::clock::TickSource;
+use crate::log_limit::LogLimit;
 
 /// How often ticks of `source` come for a consumer that counts `rate_hz` times a second, in Hz: all of an event count, as of
 /// a clock at that rate. 0: there are none.
@@ -29,19 +30,23 @@ pub(super) fn can_follow(
 pub(super) struct RateCheck {
     /// The last rate that wouldn't do, in Hz.
     refused_hz: Option<u32>,
+    limit: LogLimit,
 }
 
 impl RateCheck {
     /// Whether ticks of a clock at `hz` can be counted `rate_hz` times a second. If not, the log has that `who` (`prf
-    /// counts`) needs it: once for each rate, for a guest may go on trying.
+    /// counts`) needs it: once for each rate and in a while, for a guest may go on trying.
     pub(super) fn divides(&mut self, hz: u32, rate_hz: u32, who: &str) -> bool {
         if hz != 0 && hz.is_multiple_of(rate_hz) {
             return true;
         }
-        if self.refused_hz.replace(hz) != Some(hz) {
+        if self.refused_hz.replace(hz) == Some(hz) {
+            return false;
+        }
+        if let Some(more) = self.limit.take() {
             log::warn!(
                 "{who} {rate_hz} times a second and can't be turned on with the clock at {hz} Hz: give run --hz (or pcs, \
-                 if that has changed the rate) a multiple of {rate_hz}"
+                 if that has changed the rate) a multiple of {rate_hz}{more}"
             );
         }
         false

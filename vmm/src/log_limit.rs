@@ -1,4 +1,4 @@
-//! A limit for messages that clients can cause at will.
+//! A limit for messages that clients or the guest can cause at will.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,14 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Lets one message a second through, and counts the others.
 #[derive(Debug, Default)]
-pub struct LogLimit {
+pub(crate) struct LogLimit {
     last: Option<Instant>,
     left_out: u64,
 }
 
 impl LogLimit {
     /// Whether there may be a message now; then what to add to it: how many were left out before it.
-    pub fn take(&mut self) -> Option<String> {
+    pub(crate) fn take(&mut self) -> Option<String> {
         self.take_at(Instant::now())
     }
 
