@@ -86,6 +86,12 @@ wait "$stdout"
 wait "$stderr"
 
 cd /
-[ -e /want-out ] && tar -C /out -cf /dev/vport0p3 .
+if [ -e /want-out ]; then
+    tar -C /out -cf /dev/vport0p3 .
+    # What QEMU has not handed over when the machine powers off is lost, and the host may be slow to take it.
+    while read -r word <&4; do
+        [ "$word" = taken ] && break
+    done
+fi
 echo "exit $status" >&4
 poweroff -f

@@ -34,6 +34,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(200);
 /// What the first process understands as the end of the command.
 const STOP: &[u8] = b"stop\n";
+/// Tells the machine that the output folder is here.
+const TAKEN: &[u8] = b"taken\n";
 
 /// Kernel command line. A panic ends the machine; TCG's TSC is the host's, so
 /// it needs no watchdog. Nor does RCU: a stall is a busy host's, and its report
@@ -200,6 +202,9 @@ fn follow(mut child: Child, ours: Streams, options: &RunOptions) -> Result<Finis
     let mut orders = ours[CONTROL]
         .try_clone()
         .map_err(LabError::file("share", "the control port"))?;
+    let mut acknowledgement = orders
+        .try_clone()
+        .map_err(LabError::file("share", "the control port"))?;
     let [console, stdout, stderr, out, control] = ours.map(|stream| Counted::new(stream, &bytes));
     let messages = child.stderr.take();
     thread::scope(|scope| {
@@ -214,7 +219,11 @@ fn follow(mut child: Child, ours: Streams, options: &RunOptions) -> Result<Finis
         let stderr = scope.spawn(watched(&sender, move || {
             take(stderr, io::stderr(), options, "standard error")
         }));
-        let out = scope.spawn(watched(&sender, move || take_folder(out, options)));
+        let out = scope.spawn(watched(&sender, move || {
+            // A machine that has ended doesn't read any more.
+            let taken = || drop(acknowledgement.write_all(TAKEN));
+            take_folder(out, options, taken)
+        }));
         let ready = sender.clone();
         let control = scope.spawn(watched(&sender, move || {
             // Nobody listens any more once a stream has failed.
@@ -413,9 +422,14 @@ fn take(
     streams::capture(stream, options.output_limit, what)
 }
 
-fn take_folder(stream: impl Read, options: &RunOptions) -> Result<(), LabError> {
+/// `taken` is called when the folder is there and the stream still open.
+fn take_folder(
+    stream: impl Read,
+    options: &RunOptions,
+    taken: impl FnOnce(),
+) -> Result<(), LabError> {
     match &options.out {
-        Some(folder) => outfolder::unpack(stream, folder, options.out_limit),
+        Some(folder) => outfolder::unpack(stream, folder, options.out_limit, taken),
         // Nobody asked for it, so the machine has nothing to say here.
         None => streams::capture(stream, 0, "output folder").map(drop),
     }

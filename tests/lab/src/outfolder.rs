@@ -13,7 +13,13 @@ const ENTRIES_MAX: usize = 100_000;
 
 /// Unpacks the stream into `folder`, which is made when missing. Nothing
 /// outside the folder is written; files, folders and symbolic links are taken.
-pub(crate) fn unpack(stream: impl Read, folder: &Path, limit: u64) -> Result<(), LabError> {
+/// `taken` is called behind the last of them, before the stream's end.
+pub(crate) fn unpack(
+    stream: impl Read,
+    folder: &Path,
+    limit: u64,
+    taken: impl FnOnce(),
+) -> Result<(), LabError> {
     fs::create_dir_all(folder).map_err(LabError::file("create", folder))?;
     let wrong = |reason: String| LabError::OutFolder { reason };
     // One byte more than is allowed, so that the bound can be told from an end.
@@ -45,7 +51,8 @@ pub(crate) fn unpack(stream: impl Read, folder: &Path, limit: u64) -> Result<(),
     if let Some(reason) = failure {
         return Err(wrong(reason));
     }
-    // Padding behind the last entry: the machine waits until it is taken.
+    taken();
+    // Padding behind the last entry.
     std::io::copy(&mut rest, &mut std::io::sink())
         .map_err(LabError::file("read", "output folder"))?;
     Ok(())
@@ -113,7 +120,7 @@ mod tests {
             (header(EntryType::Directory, b"./sub", 0), b""),
             (header(EntryType::Regular, b"./sub/file", 3), b"\0\r\n"),
         ]);
-        unpack(bytes.as_slice(), &out, LIMIT).unwrap();
+        unpack(bytes.as_slice(), &out, LIMIT, || ()).unwrap();
         assert_eq!(fs::read(out.join("sub/file")).unwrap(), b"\0\r\n");
     }
 
@@ -122,7 +129,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("out");
         let bytes = stream(&[(header(EntryType::Regular, b"../escaped", 1), b"x")]);
-        assert!(unpack(bytes.as_slice(), &out, LIMIT).is_err());
+        assert!(unpack(bytes.as_slice(), &out, LIMIT, || ()).is_err());
         let mut link = header(EntryType::Symlink, b"way", 0);
         link.set_link_name("..").unwrap();
         link.set_cksum();
@@ -130,7 +137,7 @@ mod tests {
             (link, b""),
             (header(EntryType::Regular, b"way/escaped", 1), b"x"),
         ]);
-        assert!(unpack(through.as_slice(), &out, LIMIT).is_err());
+        assert!(unpack(through.as_slice(), &out, LIMIT, || ()).is_err());
         assert!(!folder.path().join("escaped").exists());
     }
 
@@ -138,7 +145,7 @@ mod tests {
     fn devices_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let bytes = stream(&[(header(EntryType::Char, b"device", 0), b"")]);
-        let error = unpack(bytes.as_slice(), folder.path(), LIMIT).unwrap_err();
+        let error = unpack(bytes.as_slice(), folder.path(), LIMIT, || ()).unwrap_err();
         assert!(error.to_string().contains("device is neither"), "{error}");
     }
 
@@ -147,13 +154,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let contents = vec![7; 4096];
         let bytes = stream(&[(header(EntryType::Regular, b"big", 4096), &contents)]);
-        let error = unpack(bytes.as_slice(), folder.path(), 2048).unwrap_err();
+        let error = unpack(bytes.as_slice(), folder.path(), 2048, || ()).unwrap_err();
         assert!(
             matches!(error, LabError::TooMuch { limit: 2048, .. }),
             "{error}"
         );
         // A header that promises more than ever comes.
         let promised = header(EntryType::Regular, b"huge", 1 << 40);
-        assert!(unpack(&promised.as_bytes()[..], folder.path(), LIMIT).is_err());
+        assert!(unpack(&promised.as_bytes()[..], folder.path(), LIMIT, || ()).is_err());
     }
 }
