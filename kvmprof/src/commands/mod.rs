@@ -39,7 +39,7 @@ use kvmprof_tools::text::visible_lines;
 use profil::{PcsampleArguments, ProfilArguments};
 use recordings::{
     DiffArguments, ExportArguments, FlamegraphArguments, HtmlArguments, ReportArguments,
-    ViewArguments,
+    StallsArguments, ViewArguments,
 };
 
 /// A profiler that looks at a guest from the hypervisor
@@ -102,6 +102,7 @@ enum Command {
     Profil(ProfilArguments),
     Pcsample(PcsampleArguments),
     Report(ReportArguments),
+    Stalls(StallsArguments),
     Export(ExportArguments),
     Flamegraph(FlamegraphArguments),
     Html(HtmlArguments),
@@ -134,6 +135,7 @@ impl Program for Arguments {
             Command::Profil(arguments) => arguments,
             Command::Pcsample(arguments) => arguments,
             Command::Report(arguments) => arguments,
+            Command::Stalls(arguments) => arguments,
             Command::Export(arguments) => arguments,
             Command::Flamegraph(arguments) => arguments,
             Command::Html(arguments) => arguments,

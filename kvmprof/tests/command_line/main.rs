@@ -6,6 +6,7 @@ mod files;
 mod pipes;
 #[path = "../../../report/tests/shared/mod.rs"]
 mod recordings;
+mod stalls;
 mod usage;
 
 use std::ffi::OsStr;

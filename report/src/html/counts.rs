@@ -9,6 +9,7 @@ use kvmprof_recording::file::RecordingInfo;
 use super::runners::Runners;
 use super::timeline::{BINS, Bins};
 use crate::profile::{Selected, Selection, Watcher};
+use crate::symbolize::Resolver;
 
 /// Number of cells at which they are merged while a recording is read.
 const MAX_CELLS: usize = 2_000_000;
@@ -52,7 +53,7 @@ pub struct Counts {
 }
 
 impl Watcher for Counts {
-    fn begin(&mut self, info: &RecordingInfo, selection: &Selection) {
+    fn begin(&mut self, info: &RecordingInfo, selection: &Selection, _: &Resolver) {
         *self = Self {
             bins: Bins::new(info, selection),
             cells: vec![Cells::default(); BINS],
@@ -287,7 +288,7 @@ mod tests {
         };
         let selection = Selection::default();
         let mut counts = Counts::default();
-        counts.begin(&info, &selection);
+        counts.begin(&info, &selection, &Resolver::default());
         let mut selector = Selector::new(&info, selection.time);
         for (ms, tid, stack) in samples {
             let sample = Sample {

@@ -99,8 +99,8 @@ pub struct Selected {
 
 /// Gets what was selected while a recording is summed up.
 pub trait Watcher {
-    /// The `selection` of the recording with properties `info` begins.
-    fn begin(&mut self, info: &RecordingInfo, selection: &Selection);
+    /// The `selection` of the recording with properties `info` begins; `resolver` names its frames.
+    fn begin(&mut self, info: &RecordingInfo, selection: &Selection, resolver: &Resolver);
 
     /// The next run of ticks.
     fn take(&mut self, selected: &Selected);
@@ -108,7 +108,7 @@ pub trait Watcher {
 
 /// Needs nothing but the sums.
 impl Watcher for () {
-    fn begin(&mut self, _: &RecordingInfo, _: &Selection) {}
+    fn begin(&mut self, _: &RecordingInfo, _: &Selection, _: &Resolver) {}
 
     fn take(&mut self, _: &Selected) {}
 }
@@ -176,7 +176,7 @@ impl Profile {
         watcher: &mut dyn Watcher,
     ) -> Result<Self, FileError> {
         let info = recording.contents()?.info;
-        watcher.begin(&info, &selection);
+        watcher.begin(&info, &selection, &resolver);
         let mut selector = Selector::new(&info, selection.time);
         let mut sums = Sums::new(Limits::of_recording(recording.length()));
         let mut contents = recording.read_observed(observer, |ticks, frames| {

@@ -30,4 +30,5 @@ pub use stacks::{StackCounts, StackView};
 pub use sums::VcpuTicks;
 pub(crate) use sums::{Limits, Sums, task_name};
 pub use table::{Layout, Look, Section, print};
+pub(crate) use table::{column, print_account, shares};
 pub use weight::{Quantity, Weight};

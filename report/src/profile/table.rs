@@ -86,7 +86,7 @@ impl Look {
         }
     }
 
-    fn heading(self, text: &str) -> String {
+    pub(crate) fn heading(self, text: &str) -> String {
         let text = text.trim_end();
         if self.colours {
             format!("\x1b[1m{text}\x1b[0m")
@@ -140,7 +140,8 @@ fn telling(profile: &Profile) -> Vec<Section> {
     sections
 }
 
-fn print_account(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+/// What the recording is of, its account, and what isn't whole.
+pub(crate) fn print_account(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     let contents = &profile.contents;
     let info = &contents.info;
     let release = contents.kernel.as_ref().map(|kernel| &kernel.release);
@@ -202,7 +203,7 @@ fn print_resets(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// A count as a share, and its 95 % confidence interval.
-fn shares(share: Share) -> String {
+pub(crate) fn shares(share: Share) -> String {
     format!(
         "{:>5.1} %  {:>4.1}-{:<5.1}",
         share.value * 100.0,
@@ -212,7 +213,7 @@ fn shares(share: Share) -> String {
 }
 
 /// `text` padded to `width` columns.
-fn column(text: &str, width: usize) -> String {
+pub(crate) fn column(text: &str, width: usize) -> String {
     format!("{:<width$}", visible(text))
 }
 

@@ -329,6 +329,10 @@ fn record_and_report_name_the_event() {
         assert!(!all.is_empty());
         assert!(all.iter().all(|sample| there.contains(&sample.pc)));
         assert!(all.iter().all(|sample| sample.pid == 102));
+        // Between events no time is known.
+        let ran = run(["stalls", path]);
+        assert_eq!(ran.status, 1, "{ran:?}");
+        assert!(ran.stderr.contains("was made by events"), "{ran:?}");
 
         // Of another process there is nothing but the number of its ticks.
         let of_another = [&words[..], &["--pid", "101"]].concat();

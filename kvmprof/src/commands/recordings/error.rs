@@ -28,6 +28,12 @@ pub enum CommandError {
         /// The options that select a part of it.
         options: String,
     },
+    /// What is wanted of it is a matter of time.
+    #[error(
+        "{path} was made by events (--event), between which no time is known: record without --event for this",
+        path = .0.display()
+    )]
+    NotByTime(PathBuf),
     /// The result would replace the recording that it is of.
     #[error("{path} is the recording that is read: name another file with --output", path = .0.display())]
     OutputIsInput(PathBuf),

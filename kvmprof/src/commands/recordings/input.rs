@@ -56,6 +56,14 @@ impl InputArguments {
         }
     }
 
+    /// All of a recording in this time.
+    pub fn of_time(time: TimeRange) -> Self {
+        Self {
+            time,
+            ..Self::default()
+        }
+    }
+
     /// Opens the recording at `path` and sums it up.
     ///
     /// # Errors

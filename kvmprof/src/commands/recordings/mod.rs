@@ -11,6 +11,7 @@ mod picture;
 mod progress;
 mod report;
 mod source;
+mod stalls;
 mod view;
 
 pub use diff::DiffArguments;
@@ -22,4 +23,5 @@ pub use input::InputArguments;
 pub use output::{check_output, is_standard, refuse_recording};
 pub use progress::{Part, Progress};
 pub use report::ReportArguments;
+pub use stalls::StallsArguments;
 pub use view::ViewArguments;

@@ -1,0 +1,65 @@
+//! `kvmprof stalls`.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+use clap::Args;
+use kvmprof_report::profile::{Look, TimeRange};
+use kvmprof_report::stalls::{StallWatcher, Stalls, print};
+use kvmprof_tools::command_line::{Command, Console, ExitStatus};
+use serde_json::json;
+
+use super::{CommandError, InputArguments};
+
+/// Show what held a guest up: interrupts off, waits for locks, and the host
+///
+/// Three tables of a recording: the longest stretches of samples with interrupts off; samples in loops of Linux's kernel that
+/// wait for locks or for other vCPUs, and how many of them while the host didn't run another vCPU, which may have held the lock;
+/// and the ticks that the host stole, by what the vCPU was last seen in.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0; 1 when the recording cannot be read, has nothing of what was chosen or was made by events \
+    instead of time, or the tables cannot be written; 2 for wrong options.\n\n\
+    Example: kvmprof stalls out.kvmprof --time 10:20"
+)]
+pub struct StallsArguments {
+    /// The recording; - is standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Only this time, in seconds from the recording's begin; either end may be left open
+    #[arg(long, value_name = "A:B", default_value = ":")]
+    time: TimeRange,
+    /// The most rows that a table has
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    top: usize,
+    /// Print a JSON document instead
+    #[arg(long)]
+    json: bool,
+}
+
+/// The version of the JSON document's form. Members may be added without a new one.
+const SCHEMA: u32 = 1;
+
+impl Command for StallsArguments {
+    /// Reads the recording and prints the tables to standard output.
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let mut watcher = StallWatcher::default();
+        let input = InputArguments::of_time(self.time);
+        let profile = input.open_with(&self.file, console, &mut watcher)?.profile;
+        if profile.contents.info.event.is_some() {
+            return Err(CommandError::NotByTime(self.file.clone()).into());
+        }
+        let stalls = Stalls::new(&profile, watcher, self.top);
+        let out = &mut *console.output;
+        let result = if self.json {
+            let account = &profile.contents.account;
+            let document = json!({ "schema": SCHEMA, "account": account, "stalls": stalls });
+            writeln!(out, "{document}")
+        } else {
+            let look = Look::for_terminal(std::io::stdout().is_terminal());
+            print(&profile, &stalls, look, out)
+        };
+        result.map_err(CommandError::Output)?;
+        Ok(ExitStatus::SUCCESS)
+    }
+}

@@ -1,0 +1,31 @@
+//! `kvmprof stalls` of a recording that wasn't made by a guest.
+
+use serde_json::{Value, json};
+
+use super::{FAILURE, Folder};
+
+#[test]
+fn stolen_ticks_of_a_halted_vcpu_are_told_apart() {
+    let folder = Folder::new();
+    let ran = folder.run(&["stalls", "before"]);
+    ran.assert_success();
+    for text in [
+        "Interrupts were off in 0 of",
+        "The host ran something else on 4 of",
+        "[halted]",
+    ] {
+        assert!(ran.stdout.contains(text), "{text} in {ran:?}");
+    }
+    let ran = folder.run(&["stalls", "before", "--json"]);
+    let document: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let halted = json!({ "process": "[idle]", "function": "[halted]", "module": "[idle]" });
+    let expected = json!([{ "ticks": 4, "last_seen": halted }]);
+    assert_eq!(document["stalls"]["stolen"], expected);
+}
+
+#[test]
+fn a_time_without_anything_is_an_error() {
+    let folder = Folder::new();
+    let ran = folder.run(&["stalls", "before", "--time", "100:200"]);
+    ran.assert_refused(FAILURE, &["Nothing in before matches --time"]);
+}

@@ -1,0 +1,94 @@
+//! What holds a guest up, as far as samples tell: stretches with interrupts off, waits for locks and for other vCPUs, and time in
+//! which the host ran something else.
+
+mod print;
+mod running;
+mod stolen;
+mod stretches;
+mod waits;
+
+use std::sync::Arc;
+
+use kvmprof_recording::file::RecordingInfo;
+use serde::Serialize;
+
+use crate::profile::{Profile, Selected, Selection, Watcher, Weight};
+use crate::symbolize::{Resolver, Symbols};
+
+pub use print::print;
+pub use running::Running;
+pub use stolen::StolenRow;
+pub use stretches::StretchRow;
+pub use waits::{WaitKind, WaitRow};
+
+use running::Names;
+use stolen::StolenTicks;
+use stretches::Stretches;
+use waits::Waits;
+
+/// Gathers what [`Stalls`] are made of while a recording is summed up. Its memory is bounded, whatever the recording is.
+#[derive(Debug, Default)]
+pub struct StallWatcher {
+    kernel: Arc<Symbols>,
+    stretches: Stretches,
+    waits: Waits,
+    stolen: StolenTicks,
+}
+
+impl Watcher for StallWatcher {
+    fn begin(&mut self, info: &RecordingInfo, _: &Selection, resolver: &Resolver) {
+        *self = Self {
+            kernel: Arc::clone(&resolver.tables().kernel),
+            stretches: Stretches::new(info.began_monotonic_ns, Weight::of_tick(info).interval_ns()),
+            stolen: StolenTicks::new(info.began_monotonic_ns),
+            ..Self::default()
+        };
+    }
+
+    fn take(&mut self, selected: &Selected) {
+        self.stretches.take(selected);
+        self.stolen.take(selected);
+        if let Some(sample) = &selected.sample {
+            self.waits.take(sample, selected.stack, &self.kernel);
+        }
+    }
+}
+
+/// What held a guest up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Stalls {
+    /// The longest stretches of samples with interrupts off, the longest first.
+    pub interrupts_off: Vec<StretchRow>,
+    /// How many stretches there were, those included that are left out.
+    pub stretches: u64,
+    /// Samples with interrupts off; halted vCPUs aren't in it.
+    pub samples_with_interrupts_off: u64,
+    /// Samples in functions of the kernel that wait for a lock or for other vCPUs, the most first.
+    pub waits: Vec<WaitRow>,
+    /// Samples that waited, beyond those that were compared with what the host took from other vCPUs.
+    pub waits_not_compared: u64,
+    /// Ticks on which the host ran something else, by what the vCPU was last seen running.
+    pub stolen: Vec<StolenRow>,
+}
+
+impl Stalls {
+    /// What `watcher` has gathered while `profile` was summed up: the first `top` rows of each table.
+    pub fn new(profile: &Profile, watcher: StallWatcher, top: usize) -> Self {
+        let names = Names::new(profile);
+        let StallWatcher {
+            stretches,
+            waits,
+            stolen,
+            ..
+        } = watcher;
+        let (samples_with_interrupts_off, stretches, interrupts_off) = stretches.rows(&names, top);
+        Self {
+            interrupts_off,
+            stretches,
+            samples_with_interrupts_off,
+            waits_not_compared: waits.not_compared(),
+            waits: waits.rows(&stolen, &names, top),
+            stolen: stolen.rows(&names, top),
+        }
+    }
+}

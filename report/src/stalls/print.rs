@@ -1,0 +1,160 @@
+//! Prints the tables.
+
+use std::io::{self, Write};
+
+use super::{Stalls, StolenRow, StretchRow, WaitRow};
+use crate::profile::{Look, Profile, Share, column, print_account, shares};
+
+/// Columns of a process's name.
+const PROCESS: usize = 16;
+/// Columns of a function's name if further columns follow; longer names take more.
+const FUNCTION: usize = 32;
+
+/// Prints `stalls` of `profile`.
+///
+/// # Errors
+/// Writing to `out` failed.
+pub fn print(
+    profile: &Profile,
+    stalls: &Stalls,
+    look: Look,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    print_account(profile, out)?;
+    print_interrupts_off(profile, stalls, look, out)?;
+    print_waits(profile, stalls, look, out)?;
+    print_stolen(profile, stalls, look, out)
+}
+
+fn heading(look: Look, title: &str, columns: &str, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out)?;
+    writeln!(out, "{title}")?;
+    writeln!(out, "{}", look.heading(columns))
+}
+
+fn print_interrupts_off(
+    profile: &Profile,
+    stalls: &Stalls,
+    look: Look,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let title = format!(
+        "Interrupts were off in {} of {} samples, in {} stretches; the longest:",
+        stalls.samples_with_interrupts_off,
+        profile.samples(),
+        stalls.stretches
+    );
+    let columns = format!(
+        "         SEEN      AT MOST  SAMPLES  STOLEN  VCPU           AT  {:<PROCESS$}  {:<FUNCTION$}  ALL ITS SAMPLES ARE IN",
+        "PROCESS", "FIRST IN"
+    );
+    heading(look, &title, &columns, out)?;
+    for row in &stalls.interrupts_off {
+        let StretchRow {
+            samples,
+            stolen,
+            vcpu,
+            ..
+        } = row;
+        let text = format!(
+            "  {}  {}  {samples:>7} {stolen:>7} {vcpu:>5}  {:>9.4} s  {}  {}  {}",
+            milliseconds(row.seen_ns),
+            milliseconds(row.at_most_ns),
+            seconds(row.begin_ns),
+            column(&row.first.process, PROCESS),
+            column(&row.first.function, FUNCTION),
+            column(row.common.as_deref().unwrap_or("-"), 0),
+        );
+        writeln!(out, "{}", text.trim_end())?;
+    }
+    Ok(())
+}
+
+fn print_waits(
+    profile: &Profile,
+    stalls: &Stalls,
+    look: Look,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let title = "Waits in a loop for locks and other vCPUs; BESIDE STOLEN: the host didn't run another vCPU meanwhile";
+    let columns = format!(
+        "  SAMPLES    SHARE    95 %      BESIDE STOLEN  {:<12}  {:<FUNCTION$}  THAT VCPU WAS LAST SEEN IN",
+        "WAITS FOR", "WANTED BY"
+    );
+    heading(look, title, &columns, out)?;
+    let all = profile.samples();
+    for row in &stalls.waits {
+        let WaitRow {
+            samples,
+            beside_stolen,
+            ..
+        } = row;
+        let from = row.stolen_from.as_ref().map_or_else(String::new, |from| {
+            format!(
+                "{} ({})",
+                column(&from.function, 0),
+                column(&from.process, 0)
+            )
+        });
+        let text = format!(
+            "  {samples:>7}  {}  {beside_stolen:>13}  {:<12}  {}  {from}",
+            shares(Share::new(*samples, all)),
+            row.kind.name(),
+            column(&row.function, FUNCTION),
+        );
+        writeln!(out, "{}", text.trim_end())?;
+    }
+    if !profile.has_symbols() {
+        writeln!(
+            out,
+            "  not known: the recording has no symbols of the guest's kernel"
+        )?;
+    }
+    if stalls.waits_not_compared > 0 {
+        let more = stalls.waits_not_compared;
+        writeln!(
+            out,
+            "  {more} further waits are counted, but not compared with stolen ticks"
+        )?;
+    }
+    Ok(())
+}
+
+fn print_stolen(
+    profile: &Profile,
+    stalls: &Stalls,
+    look: Look,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let account = &profile.contents.account;
+    let title = format!(
+        "The host ran something else on {} of {} ticks; the vCPU was last seen in:",
+        account.stolen, account.ticks
+    );
+    let columns = format!(
+        "    TICKS    SHARE    95 %      {:<PROCESS$}  {:<FUNCTION$}  MODULE",
+        "PROCESS", "FUNCTION"
+    );
+    heading(look, &title, &columns, out)?;
+    for StolenRow { ticks, last_seen } in &stalls.stolen {
+        let text = format!(
+            "  {ticks:>7}  {}  {}  {}  {}",
+            shares(Share::new(*ticks, account.stolen.max(*ticks))),
+            column(&last_seen.process, PROCESS),
+            column(&last_seen.function, FUNCTION),
+            column(&last_seen.module, 0),
+        );
+        writeln!(out, "{}", text.trim_end())?;
+    }
+    Ok(())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+fn milliseconds(ns: u64) -> String {
+    format!("{:>8.3} ms", ns as f64 / 1e6)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "four digits are shown")]
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}

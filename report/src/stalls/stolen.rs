@@ -1,0 +1,143 @@
+//! Ticks on which the host ran something else than the vCPU.
+
+use std::collections::{BTreeMap, HashMap};
+
+use kvmprof_recording::Mode;
+use serde::Serialize;
+
+use super::running::{Names, Running};
+use crate::profile::Selected;
+
+/// Times that are kept for the comparison with waits, of all vCPUs together.
+const MAX_SPANS: usize = 1 << 20;
+
+/// Stolen ticks with the same code last seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StolenRow {
+    /// The number of ticks.
+    pub ticks: u64,
+    /// What the vCPU was running at its last sample before.
+    pub last_seen: Running,
+}
+
+/// What a vCPU was last seen doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) enum LastSeen {
+    /// It has no sample yet, or one whose stack is beyond the limits.
+    #[default]
+    Unknown,
+    /// It was halted.
+    Halted,
+    /// It ran with this stack, by number.
+    Stack(u32),
+}
+
+impl LastSeen {
+    pub fn running(self, names: &Names<'_>) -> Running {
+        match self {
+            Self::Unknown => Running::unknown(),
+            Self::Halted => Running::halted(),
+            Self::Stack(stack) => names.running(Some(stack)),
+        }
+    }
+}
+
+/// A time in which ticks were stolen, in ns of CLOCK_MONOTONIC: between the ticks of the vCPU before and behind.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    begin: u64,
+    end: u64,
+    last_seen: LastSeen,
+}
+
+#[derive(Debug, Default)]
+struct VcpuState {
+    /// The time of its last tick.
+    last: u64,
+    last_seen: LastSeen,
+    /// In the order of time.
+    spans: Vec<Span>,
+}
+
+/// Finds the stolen ticks.
+#[derive(Debug, Default)]
+pub(super) struct StolenTicks {
+    /// When the recording began, in ns of CLOCK_MONOTONIC.
+    began: u64,
+    vcpus: BTreeMap<u16, VcpuState>,
+    spans: usize,
+    ticks: HashMap<LastSeen, u64>,
+}
+
+impl StolenTicks {
+    pub fn new(began: u64) -> Self {
+        Self {
+            began,
+            ..Self::default()
+        }
+    }
+
+    pub fn take(&mut self, selected: &Selected) {
+        let ticks = selected.spread.selected();
+        let until = selected.spread.until();
+        let began = self.began;
+        let state = self.vcpus.entry(ticks.vcpu).or_insert_with(|| VcpuState {
+            last: began,
+            ..VcpuState::default()
+        });
+        if ticks.idle > 0 {
+            state.last_seen = LastSeen::Halted;
+        }
+        if ticks.stolen > 0 {
+            let sum = self.ticks.entry(state.last_seen).or_default();
+            *sum = sum.saturating_add(ticks.stolen);
+            if self.spans < MAX_SPANS {
+                self.spans += 1;
+                state.spans.push(Span {
+                    begin: state.last,
+                    end: until,
+                    last_seen: state.last_seen,
+                });
+            }
+        }
+        state.last = until.max(state.last);
+        if let Some(sample) = &selected.sample {
+            state.last_seen = match selected.stack {
+                _ if sample.mode == Mode::Idle => LastSeen::Halted,
+                Some(stack) => LastSeen::Stack(stack),
+                None => LastSeen::Unknown,
+            };
+        }
+    }
+
+    /// What the host took from another vCPU than `vcpu` at `time`, if it did so. A halted vCPU holds no lock and answers at once.
+    pub fn at(&self, vcpu: u16, time: u64) -> Option<LastSeen> {
+        let others = self.vcpus.iter().filter(|(other, _)| **other != vcpu);
+        others
+            .filter_map(|(_, state)| {
+                let after = state.spans.partition_point(|span| span.begin < time);
+                let span = state.spans.get(after.checked_sub(1)?)?;
+                (time < span.end && span.last_seen != LastSeen::Halted).then_some(span.last_seen)
+            })
+            .next()
+    }
+
+    /// The `top` rows with the most ticks.
+    pub fn rows(&self, names: &Names<'_>, top: usize) -> Vec<StolenRow> {
+        let mut sums: HashMap<Running, u64> = HashMap::new();
+        for (last_seen, ticks) in &self.ticks {
+            let sum = sums.entry(last_seen.running(names)).or_default();
+            *sum = sum.saturating_add(*ticks);
+        }
+        let mut rows: Vec<StolenRow> = sums
+            .into_iter()
+            .map(|(last_seen, ticks)| StolenRow { ticks, last_seen })
+            .collect();
+        rows.sort_by(|one, other| {
+            let by_ticks = other.ticks.cmp(&one.ticks);
+            by_ticks.then_with(|| one.last_seen.cmp(&other.last_seen))
+        });
+        rows.truncate(top);
+        rows
+    }
+}

@@ -1,0 +1,265 @@
+//! Waits of Linux's kernel for locks and for other vCPUs, during which a vCPU runs in a loop.
+
+use std::collections::HashMap;
+
+use kvmprof_recording::{Mode, Sample};
+use serde::Serialize;
+
+use super::running::{Names, Running};
+use super::stolen::{LastSeen, StolenTicks};
+use crate::profile::StackFrame;
+use crate::symbolize::{KERNEL, Symbols};
+
+/// Samples that are compared with what the host took from other vCPUs.
+const MAX_COMPARED: usize = 1 << 20;
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WaitKind {
+    /// A spin lock (`kernel/locking/qspinlock.c`).
+    SpinLock,
+    /// A spinning lock for readers and writers (`kernel/locking/qrwlock.c`).
+    ReadWriteLock,
+    /// A mutex whose owner is running (`kernel/locking/mutex.c`).
+    Mutex,
+    /// A semaphore for readers and writers whose owner is running (`kernel/locking/rwsem.c`).
+    ReadWriteSemaphore,
+    /// The turn to wait for a mutex or semaphore (`kernel/locking/osq_lock.c`).
+    LockQueue,
+    /// A mutex of a PREEMPT_RT kernel, or one with priority inheritance (`kernel/locking/rtmutex.c`).
+    RtMutex,
+    /// That other vCPUs have carried out a function, as to flush a TLB (`kernel/smp.c`).
+    OtherVcpus,
+    /// That all vCPUs have stopped, as to patch the kernel's code (`kernel/stop_machine.c`).
+    StopMachine,
+}
+
+/// The kernel's functions that wait in a loop, without what a compiler appends to their names.
+const FUNCTIONS: [(&str, WaitKind); 17] = [
+    ("native_queued_spin_lock_slowpath", WaitKind::SpinLock),
+    ("__pv_queued_spin_lock_slowpath", WaitKind::SpinLock),
+    ("queued_spin_lock_slowpath", WaitKind::SpinLock),
+    ("kvm_wait", WaitKind::SpinLock),
+    ("queued_read_lock_slowpath", WaitKind::ReadWriteLock),
+    ("queued_write_lock_slowpath", WaitKind::ReadWriteLock),
+    ("mutex_spin_on_owner", WaitKind::Mutex),
+    ("mutex_optimistic_spin", WaitKind::Mutex),
+    ("rwsem_spin_on_owner", WaitKind::ReadWriteSemaphore),
+    ("rwsem_optimistic_spin", WaitKind::ReadWriteSemaphore),
+    ("osq_lock", WaitKind::LockQueue),
+    ("osq_wait_next", WaitKind::LockQueue),
+    ("rtmutex_spin_on_owner", WaitKind::RtMutex),
+    ("rt_mutex_adaptive_spinwait", WaitKind::RtMutex),
+    ("smp_call_function_many_cond", WaitKind::OtherVcpus),
+    ("smp_call_function_single", WaitKind::OtherVcpus),
+    ("multi_cpu_stop", WaitKind::StopMachine),
+];
+
+/// How the names of functions begin that take a lock, or call other vCPUs, for others: what is looked for is behind them.
+const TAKERS: [&str; 25] = [
+    "_raw_spin_",
+    "__raw_spin_",
+    "do_raw_spin_",
+    "_raw_read_",
+    "_raw_write_",
+    "__raw_read_",
+    "__raw_write_",
+    "native_queued_",
+    "__pv_queued_",
+    "queued_",
+    "mutex_",
+    "__mutex_",
+    "ww_mutex_",
+    "down_",
+    "__down_",
+    "rwsem_",
+    "osq_",
+    "rt_mutex_",
+    "__rt_mutex_",
+    "rt_spin_",
+    "rtlock_",
+    "rwbase_",
+    "smp_call_function",
+    "on_each_cpu",
+    "stop_",
+];
+
+impl WaitKind {
+    /// What it is called in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SpinLock => "spin lock",
+            Self::ReadWriteLock => "rwlock",
+            Self::Mutex => "mutex",
+            Self::ReadWriteSemaphore => "rwsem",
+            Self::LockQueue => "lock queue",
+            Self::RtMutex => "rt mutex",
+            Self::OtherVcpus => "other vCPUs",
+            Self::StopMachine => "stop machine",
+        }
+    }
+
+    /// What function `name` of the kernel waits for, if it is known to wait in a loop.
+    fn of_function(name: &str) -> Option<Self> {
+        let name = name.split('.').next().unwrap_or(name);
+        let known = FUNCTIONS.iter().find(|(known, _)| *known == name);
+        known.map(|(_, kind)| *kind)
+    }
+}
+
+/// Samples that waited for the same thing for the same function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WaitRow {
+    /// What was waited for.
+    pub kind: WaitKind,
+    /// The function that wanted the lock, or something of the other vCPUs: the innermost one that isn't part of the lock's own
+    /// code.
+    pub function: String,
+    /// Its module.
+    pub module: String,
+    /// The number of samples.
+    pub samples: u64,
+    /// Those of them during which the host didn't run another vCPU: it may have held the lock, or was to answer.
+    pub beside_stolen: u64,
+    /// What such a vCPU was running when it was last seen, most often.
+    pub stolen_from: Option<Running>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    vcpu: u16,
+    kind: WaitKind,
+    stack: Option<u32>,
+    time: u64,
+}
+
+/// Finds samples that wait.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    found: Vec<Wait>,
+    /// Those that there was no room for, by kind and stack.
+    others: HashMap<(WaitKind, Option<u32>), u64>,
+}
+
+#[derive(Default)]
+struct Sum {
+    samples: u64,
+    stolen: HashMap<LastSeen, u64>,
+}
+
+impl Waits {
+    pub fn take(&mut self, sample: &Sample, stack: Option<u32>, kernel: &Symbols) {
+        // In an interrupt the vCPU doesn't wait: it would else be counted twice when that waits itself.
+        if sample.mode != Mode::Kernel {
+            return;
+        }
+        let function = kernel.locate(sample.pc);
+        let function = function.filter(|found| found.module.as_ref() == KERNEL);
+        let Some(kind) = function.and_then(|found| WaitKind::of_function(found.name)) else {
+            return;
+        };
+        if self.found.len() < MAX_COMPARED {
+            self.found.push(Wait {
+                vcpu: sample.vcpu,
+                kind,
+                stack,
+                time: sample.time,
+            });
+        } else {
+            *self.others.entry((kind, stack)).or_default() += 1;
+        }
+    }
+
+    /// Samples beyond those that can be compared.
+    pub fn not_compared(&self) -> u64 {
+        self.others.values().sum()
+    }
+
+    /// The `top` rows with the most samples.
+    pub fn rows(&self, stolen: &StolenTicks, names: &Names<'_>, top: usize) -> Vec<WaitRow> {
+        let mut by_stack: HashMap<(WaitKind, Option<u32>), Sum> = HashMap::new();
+        for wait in &self.found {
+            let sum = by_stack.entry((wait.kind, wait.stack)).or_default();
+            sum.samples += 1;
+            if let Some(last_seen) = stolen.at(wait.vcpu, wait.time) {
+                *sum.stolen.entry(last_seen).or_default() += 1;
+            }
+        }
+        for (key, samples) in &self.others {
+            by_stack.entry(*key).or_default().samples += samples;
+        }
+        let mut sums: HashMap<(WaitKind, String, String), Sum> = HashMap::new();
+        for ((kind, stack), sum) in by_stack {
+            let (function, module) = wanted_by(&names.frames(stack));
+            let all = sums.entry((kind, function, module)).or_default();
+            all.samples += sum.samples;
+            for (last_seen, count) in sum.stolen {
+                *all.stolen.entry(last_seen).or_default() += count;
+            }
+        }
+        let mut rows: Vec<WaitRow> = sums
+            .into_iter()
+            .map(|(key, sum)| row(key, &sum, names))
+            .collect();
+        rows.sort_by(|one, other| {
+            let key = |row: &WaitRow| (row.kind, row.function.clone(), row.module.clone());
+            let by_samples = other.samples.cmp(&one.samples);
+            by_samples.then_with(|| key(one).cmp(&key(other)))
+        });
+        rows.truncate(top);
+        rows
+    }
+}
+
+fn row(
+    (kind, function, module): (WaitKind, String, String),
+    sum: &Sum,
+    names: &Names<'_>,
+) -> WaitRow {
+    let mut stolen_from: HashMap<Running, u64> = HashMap::new();
+    for (last_seen, count) in &sum.stolen {
+        *stolen_from.entry(last_seen.running(names)).or_default() += count;
+    }
+    let most = stolen_from
+        .into_iter()
+        .max_by(|(one, count), (other, others)| count.cmp(others).then_with(|| other.cmp(one)));
+    WaitRow {
+        kind,
+        function,
+        module,
+        samples: sum.samples,
+        beside_stolen: sum.stolen.values().sum(),
+        stolen_from: most.map(|(running, _)| running),
+    }
+}
+
+/// The function behind those that wait and take locks, and its module.
+fn wanted_by(frames: &[StackFrame]) -> (String, String) {
+    let is_taker = |frame: &StackFrame| {
+        let name = frame.frame.function.as_ref();
+        WaitKind::of_function(name).is_some() || TAKERS.iter().any(|begin| name.starts_with(begin))
+    };
+    let kernel = frames.iter().take_while(|frame| frame.is_kernel);
+    let wanted = kernel.clone().find(|frame| !is_taker(frame));
+    match wanted.or(kernel.last()) {
+        Some(StackFrame { frame, .. }) => (
+            frame.function.as_ref().to_owned(),
+            frame.module.as_ref().to_owned(),
+        ),
+        None => ("[unknown]".to_owned(), "[unknown]".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_compiler_appends_is_no_other_function() {
+        let kind = WaitKind::of_function;
+        assert_eq!(kind("mutex_spin_on_owner.isra.0"), Some(WaitKind::Mutex));
+        assert_eq!(kind("osq_lock"), Some(WaitKind::LockQueue));
+        assert_eq!(kind("osq_lock_free"), None);
+    }
+}

@@ -1,0 +1,103 @@
+//! What held a Debian guest up, as `kvmprof stalls` has it: a lock that two processes fight for, a log that is written with interrupts
+//! off, and a host that runs something else. The recording itself is the measure.
+
+use kvmprof_recording::{IPL_MASKED, Mode, Sample};
+use kvmprof_report::profile::Symbols;
+use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, once};
+use serde_json::Value;
+
+const SUCCESS: u8 = 0;
+
+fn run() -> Finished {
+    once("stalls", || {
+        Scenario::new()
+            .kernel("vmlinuz", &debian("6.12"))
+            .file("guest.cpio", guest_init(include_str!("init.sh"), &[]))
+            .run(include_str!("driver.sh"))
+    })
+}
+
+/// Rows of a table.
+fn rows(run: &Finished, table: &str) -> Vec<Value> {
+    let document = run.json("guest.stalls.json");
+    let rows = document["stalls"][table].as_array();
+    rows.unwrap_or_else(|| panic!("{table} in {document}"))
+        .clone()
+}
+
+fn sum(rows: &[Value], member: &str) -> u64 {
+    rows.iter().map(|row| row[member].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn who_waits_for_a_lock_is_told_with_the_function_that_wants_it() {
+    let run = &run();
+    assert_eq!(run.status("guest"), SUCCESS, "{}", run.text("guest.stderr"));
+    println!("{}", run.text("guest.stalls"));
+    let (contents, samples) = run.recording("guest.kvmprof");
+    let kernel = Symbols::parse(&contents.symbols);
+    let is_waiting = |sample: &Sample| {
+        sample.mode == Mode::Kernel && kernel.find(sample.pc) == Some("rwsem_spin_on_owner")
+    };
+    let waiting = samples.iter().filter(|(sample, _)| is_waiting(sample));
+    let waiting = waiting.count() as u64;
+    assert!(
+        waiting >= 20,
+        "only {waiting} samples wait for the file's lock"
+    );
+    let rows = rows(run, "waits");
+    let of_file: Vec<Value> = rows
+        .into_iter()
+        .filter(|row| row["kind"] == "read-write-semaphore")
+        .collect();
+    let all = sum(&of_file, "samples");
+    assert!(all >= waiting, "{all} of {waiting}: {of_file:?}");
+    let most = &of_file[0];
+    let function = most["function"].as_str().unwrap();
+    assert!(function.ends_with("file_write_iter"), "{most}");
+    assert!(
+        most["samples"].as_u64().unwrap() * 10 >= all * 9,
+        "{of_file:?}"
+    );
+}
+
+#[test]
+fn stretches_with_interrupts_off_are_those_of_the_log() {
+    let run = &run();
+    let (_, samples) = run.recording("guest.kvmprof");
+    let is_off = |sample: &Sample| sample.ipl == IPL_MASKED && sample.mode != Mode::Idle;
+    let off = samples.iter().filter(|(sample, _)| is_off(sample));
+    let off = off.count() as u64;
+    let document = run.json("guest.stalls.json");
+    assert_eq!(document["stalls"]["samples_with_interrupts_off"], off);
+    let rows = rows(run, "interrupts_off");
+    assert_eq!(document["stalls"]["stretches"], rows.len());
+    assert_eq!(sum(&rows, "samples"), off);
+    for row in &rows {
+        let (seen, at_most) = (row["seen_ns"].as_u64(), row["at_most_ns"].as_u64());
+        assert!(seen < at_most, "{row}");
+    }
+    // The longest ones first. Each line of the log takes milliseconds.
+    assert!(rows.is_sorted_by_key(|row| std::cmp::Reverse(row["seen_ns"].as_u64())));
+    let of_log = |row: &Value| {
+        let text = row.to_string();
+        ["console", "io_serial", "serial8250"]
+            .iter()
+            .any(|part| text.contains(part))
+    };
+    assert!(rows.iter().take(10).any(of_log), "{:?}", &rows[..10]);
+}
+
+#[test]
+fn every_stolen_tick_is_in_the_table() {
+    let run = &run();
+    let document = run.json("guest.stalls.json");
+    let stolen = document["account"]["stolen"].as_u64().unwrap();
+    assert!(stolen > 0, "{document}");
+    let rows = rows(run, "stolen");
+    assert_eq!(sum(&rows, "ticks"), stolen);
+    let of_dd = rows
+        .iter()
+        .filter(|row| row["last_seen"]["process"] == "dd");
+    assert!(of_dd.count() > 0, "{rows:?}");
+}
