@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use inferno::differential::{Options, from_readers};
 
 use crate::profile::{Function, Profile, Share, SortBy, folded, functions};
+use crate::room::Room;
 use crate::text::visible;
 
 /// Stands for all addresses without a name, which aren't comparable between runs.
@@ -106,17 +107,18 @@ fn key(function: Function) -> Key {
 /// Folded stacks with two counts, `before`'s scaled to as many samples as `after` has.
 ///
 /// # Errors
-/// Errors of inferno.
-pub fn folded_changes(before: &Profile, after: &Profile) -> io::Result<Vec<String>> {
+/// There is no `room` for them ([`TooMuch`](crate::room::TooMuch) as the error's source); errors of inferno.
+pub fn folded_changes(before: &Profile, after: &Profile, room: &Room) -> io::Result<Vec<String>> {
     let options = Options {
         normalize: true,
         strip_hex: true,
     };
-    let [before, after] = [before, after].map(|profile| {
-        let lines = folded(profile);
+    let text = |profile| -> io::Result<String> {
+        let lines = folded(profile, room)?;
         let lines = lines.iter().map(|line| without_pid(line) + "\n");
-        lines.collect::<String>()
-    });
+        Ok(lines.collect())
+    };
+    let (before, after) = (text(before)?, text(after)?);
     let mut both = Vec::new();
     from_readers(options, before.as_bytes(), after.as_bytes(), &mut both)?;
     let both = String::from_utf8_lossy(&both);

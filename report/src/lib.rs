@@ -19,6 +19,7 @@ pub mod export;
 pub mod graph;
 pub mod html;
 pub mod profile;
+pub mod room;
 pub mod stalls;
 pub mod symbolize;
 pub mod text;

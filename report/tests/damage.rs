@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use kvmprof_recording::Mode;
 use kvmprof_report::export::{Format, Source};
 use kvmprof_report::profile::{Profile, SortBy, document, folded};
+use kvmprof_report::room::Room;
 use serde_json::Value;
 use shared::{Written, WrittenBlock};
 use tempfile::TempDir;
@@ -90,7 +91,8 @@ fn check_profile(path: &Path, length: usize, expected: &Salvage) {
     assert_eq!(contents.cut_off, length - expected.whole, "{expected:?}");
     assert_eq!(contents.closed, expected.complete.then_some(account));
     assert_eq!(profile.stacks.values().sum::<u64>(), expected.samples);
-    let folded: u64 = folded(&profile)
+    let folded: u64 = folded(&profile, &Room::new(u64::MAX))
+        .unwrap()
         .iter()
         .filter(|line| line.starts_with("reader"))
         .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())

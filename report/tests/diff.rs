@@ -8,6 +8,7 @@ mod shared;
 use kvmprof_report::diff::{changes, folded_changes, print};
 use kvmprof_report::graph::Graph;
 use kvmprof_report::profile::{Profile, SortBy};
+use kvmprof_report::room::Room;
 use shared::ordinary;
 
 fn profiles() -> [Profile; 2] {
@@ -47,7 +48,7 @@ fn nothing_changed_from_a_recording_to_itself() {
 #[test]
 fn stacks_have_both_counts() {
     let [before, after] = profiles();
-    let lines = folded_changes(&before, &after).unwrap();
+    let lines = folded_changes(&before, &after, &Room::new(1 << 20)).unwrap();
     // 90 of 210 before; scaled to the 150 after it is 64.
     let copying = "worker;0x...;0x...;entry_SYSCALL_64_[k];ksys_read_[k];copy_page_[k] 64 30";
     assert!(lines.iter().any(|line| line == copying), "{lines:#?}");

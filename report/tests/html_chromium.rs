@@ -13,6 +13,7 @@ use kvmprof_recording::file::Recording;
 use kvmprof_report::graph::Graph;
 use kvmprof_report::html::page_of;
 use kvmprof_report::profile::{Profile, folded};
+use kvmprof_report::room::Room;
 use shared::{Written, ordinary};
 use tempfile::TempDir;
 
@@ -77,7 +78,9 @@ fn the_flame_graph_is_drawn() {
             icicle,
             ..Graph::default()
         };
-        let svg = graph.draw(&folded(&profile)).unwrap();
+        let svg = graph
+            .draw(&folded(&profile, &Room::new(u64::MAX)).unwrap())
+            .unwrap();
         let document = scene.open(&svg, "svg", if icicle { "icicle" } else { "flame" });
         // The script fits texts into their frames, and appends a space.
         assert!(document.contains(">copy_page </text>"), "{document}");

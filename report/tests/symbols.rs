@@ -14,6 +14,7 @@ use kvmprof_recording::file::{
 use kvmprof_recording::{Mode, Sample, StackEnd, StackSummary, Ticks};
 use kvmprof_report::export::{Format, Source};
 use kvmprof_report::profile::{Profile, Selection, SortBy, folded, functions, lines};
+use kvmprof_report::room::Room;
 use kvmprof_report::symbolize::{Resolver, Sources, SymbolError};
 use tempfile::TempDir;
 
@@ -205,11 +206,17 @@ fn a_program_in_the_sysroot_brings_inlined_functions_and_lines() {
     let path = guest.recording(&[(&[], &user)], &blocks);
 
     let without = profile(&path, &Sources::default()).unwrap();
-    assert_eq!(folded(&without), ["pid-77;main;outer 1"]);
+    assert_eq!(
+        folded(&without, &Room::new(u64::MAX)).unwrap(),
+        ["pid-77;main;outer 1"]
+    );
     assert!(lines(&without, SortBy::Own).is_empty());
 
     let with = profile(&path, &sources(None, Some(guest.root()))).unwrap();
-    assert_eq!(folded(&with), ["pid-77;main;outer;inner_[i] 1"]);
+    assert_eq!(
+        folded(&with, &Room::new(u64::MAX)).unwrap(),
+        ["pid-77;main;outer;inner_[i] 1"]
+    );
     assert_eq!(own_lines(&with), [("work.c".to_owned(), 2, 1)]);
     assert!(with.resolver.take_notes().is_empty());
     let names: Vec<(String, String)> = functions(&with, SortBy::Total)
@@ -250,7 +257,10 @@ fn another_build_of_a_program_is_not_used_with_one_warning() {
     let path = guest.recording(&[(&[], &user), (&[], &other)], &blocks);
     let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
     profile.resolve(&Unobserved);
-    assert_eq!(folded(&profile), ["pid-77;main 1", "pid-77;outer 1"]);
+    assert_eq!(
+        folded(&profile, &Room::new(u64::MAX)).unwrap(),
+        ["pid-77;main 1", "pid-77;outer 1"]
+    );
     let notes = profile.resolver.take_notes();
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(
@@ -276,7 +286,7 @@ fn a_file_that_the_recording_has_not_got_is_read_from_the_sysroot() {
     let without = profile(&path, &Sources::default()).unwrap();
     let byte = user[0] - BASE + (guest.program.segments[0].offset & !0xfff);
     assert_eq!(
-        folded(&without),
+        folded(&without, &Room::new(u64::MAX)).unwrap(),
         [
             "pid-77;0x7fff00001010 1".to_owned(),
             "pid-77;0x7fff00003000 1".to_owned(),
@@ -285,7 +295,7 @@ fn a_file_that_the_recording_has_not_got_is_read_from_the_sysroot() {
     );
     let with = profile(&path, &sources(None, Some(guest.root()))).unwrap();
     assert_eq!(
-        folded(&with),
+        folded(&with, &Room::new(u64::MAX)).unwrap(),
         [
             "pid-77;0x7fff00003000 1",
             "pid-77;JS:*fast a.js:3_[j] 1",
@@ -323,7 +333,7 @@ fn a_damaged_debug_file_brings_nothing() {
             }
             fs::write(guest.program_file(), damaged).unwrap();
             let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
-            let stacks = folded(&profile);
+            let stacks = folded(&profile, &Room::new(u64::MAX)).unwrap();
             assert_eq!(stacks.len(), 1);
         }
     }
@@ -342,7 +352,10 @@ fn a_debug_file_is_found_by_its_build_id() {
     ];
     let path = guest.recording(&[(&[], &user)], &blocks);
     let profile = profile(&path, &sources(None, Some(guest.root()))).unwrap();
-    assert_eq!(folded(&profile), ["pid-77;outer;inner_[i] 1"]);
+    assert_eq!(
+        folded(&profile, &Room::new(u64::MAX)).unwrap(),
+        ["pid-77;outer;inner_[i] 1"]
+    );
 }
 
 #[test]
@@ -359,13 +372,19 @@ fn the_kernel_s_debug_file_is_used_where_the_kernel_ran() {
     let path = guest.recording(&[(&kernel, &[])], &blocks);
     let vmlinux = sources(Some(guest.program_file()), None);
     let found = profile(&path, &vmlinux).unwrap();
-    assert_eq!(folded(&found), ["pid-77;main_[k];outer_[k];inner_[k] 1"]);
+    assert_eq!(
+        folded(&found, &Room::new(u64::MAX)).unwrap(),
+        ["pid-77;main_[k];outer_[k];inner_[k] 1"]
+    );
     assert_eq!(own_lines(&found), [("work.c".to_owned(), 2, 1)]);
 
     // Without symbols the slide is the recorded one.
     let path = guest.recording(&[(&kernel, &[])], &blocks[1..]);
     let found = profile(&path, &vmlinux).unwrap();
-    assert_eq!(folded(&found), ["pid-77;main_[k];outer_[k];inner_[k] 1"]);
+    assert_eq!(
+        folded(&found, &Room::new(u64::MAX)).unwrap(),
+        ["pid-77;main_[k];outer_[k];inner_[k] 1"]
+    );
     let path = guest.recording(&[(&kernel, &[])], &[]);
     assert!(matches!(
         profile(&path, &vmlinux),

@@ -18,6 +18,7 @@ use kvmprof_report::profile::{
     Layout, Look, Profile, Relation, Relatives, Section, Selection, SortBy, document, folded,
     functions, print,
 };
+use kvmprof_report::room::Room;
 use kvmprof_report::symbolize::Resolver;
 use kvmprof_report::top::Model;
 
@@ -108,9 +109,10 @@ fn report(profile: &Profile) {
     print(profile, &layout, &[], &mut sink()).unwrap();
     print(profile, &layout, &relatives, &mut sink()).unwrap();
     serde_json::to_vec(&document(profile, SortBy::Own, 50)).unwrap();
-    let _empty = Graph::default().draw(&folded(profile));
+    let room = Room::new(1 << 30);
+    let _empty = Graph::default().draw(&folded(profile, &room).unwrap_or_default());
     changes(profile, profile, SortBy::Own);
-    let _unlike = folded_changes(profile, profile);
+    let _unlike = folded_changes(profile, profile, &room);
 }
 
 /// A recording with symbols, mappings, a program and stacks, by its blocks and as it is.

@@ -57,7 +57,7 @@ fn path(
     event: &Event,
     functions: &mut Interned<Function>,
 ) -> Result<Path, ExportError> {
-    let frames = source.frames(event);
+    let frames = source.frames_to_keep(event)?;
     let innermost = frames.first().and_then(|frame| frame.source.as_ref());
     let line = innermost.map_or(0, |(_, line)| *line);
     let numbers = frames.into_iter().map(|frame| {

@@ -4,6 +4,8 @@ use std::io;
 
 use kvmprof_recording::file::FileError;
 
+use crate::room::{TooMuch, too_much};
+
 /// Why an export failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
@@ -12,7 +14,7 @@ pub enum ExportError {
     Recording(#[from] FileError),
     /// The result can't be written.
     #[error("Cannot write the result")]
-    Output(#[from] io::Error),
+    Output(#[source] io::Error),
     /// The format has several files.
     #[error("This format needs a file: name it with --output")]
     NeedsFile,
@@ -21,4 +23,13 @@ pub enum ExportError {
         "The recording has more different {0} than the format can number: choose processes with --pid"
     )]
     TooMany(&'static str),
+    /// There is no room for what would be made of it.
+    #[error(transparent)]
+    TooMuch(#[from] TooMuch),
+}
+
+impl From<io::Error> for ExportError {
+    fn from(error: io::Error) -> Self {
+        too_much(&error).map_or(Self::Output(error), Self::TooMuch)
+    }
 }

@@ -8,7 +8,7 @@
 //! CPU usage: the samples tell nothing of it.
 
 use std::collections::HashMap;
-use std::io::Write;
+use std::io::{self, Write};
 use std::time::Duration;
 
 use fxprof_processed_profile::{
@@ -55,11 +55,8 @@ struct Builder<'a> {
 /// Writes `source` to `out`.
 pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut builder = Builder::new(source);
-    source.for_each(|event| {
-        builder.add(event);
-        Ok(())
-    })?;
-    serde_json::to_writer(out, &builder.finish()).map_err(|error| ExportError::Output(error.into()))
+    source.for_each(|event| builder.add(event))?;
+    serde_json::to_writer(out, &builder.finish()).map_err(|error| io::Error::from(error).into())
 }
 
 impl<'a> Builder<'a> {
@@ -94,7 +91,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn add(&mut self, event: &Event) {
+    fn add(&mut self, event: &Event) -> Result<(), ExportError> {
         let began = self.source.profile().contents.info.began_monotonic_ns;
         let time = Timestamp::from_nanos_since_reference(event.time.saturating_sub(began));
         let on_vcpu = (event.pid <= 0).then_some(event.vcpu);
@@ -119,7 +116,7 @@ impl<'a> Builder<'a> {
         let stack = match thread.stacks.get(&key_of_stack) {
             Some(stack) => *stack,
             None => {
-                let frames = self.frames(event);
+                let frames = self.frames(event)?;
                 let stack = self
                     .profile
                     .intern_stack_frames(thread.handle, frames.into_iter());
@@ -135,6 +132,7 @@ impl<'a> Builder<'a> {
         self.profile
             .add_sample(thread.handle, time, stack, busy, weight);
         self.threads.insert(key, thread);
+        Ok(())
     }
 
     fn new_thread(&mut self, event: &Event, time: Timestamp) -> Thread {
@@ -172,9 +170,9 @@ impl<'a> Builder<'a> {
     }
 
     /// The frames of `event`, outermost first; the innermost has the category of the mode.
-    fn frames(&mut self, event: &Event) -> Vec<FrameInfo> {
+    fn frames(&mut self, event: &Event) -> Result<Vec<FrameInfo>, ExportError> {
         let [user, kernel, interrupt, idle] = self.categories;
-        let frames = self.source.frames(event);
+        let frames = self.source.frames_to_keep(event)?;
         let infos = frames.iter().enumerate().rev().map(|(index, frame)| {
             let category = match (index, event.mode) {
                 (0, Mode::Interrupt) => interrupt,
@@ -193,7 +191,7 @@ impl<'a> Builder<'a> {
                 flags: FrameFlags::empty(),
             }
         });
-        infos.collect()
+        Ok(infos.collect())
     }
 
     fn finish(mut self) -> Profile {

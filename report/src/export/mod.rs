@@ -2,7 +2,7 @@
 //!
 //! Each module is one format and refers to its specification. Files are written as a stream; besides the recording,
 //! memory grows with the number of different stacks, and by up to 8 bytes a sample in formats that sort samples by
-//! thread or vCPU.
+//! thread or vCPU. What is written and kept has to fit into the source's [`Room`](crate::room::Room).
 
 mod callgrind;
 mod error;
@@ -22,6 +22,7 @@ pub use error::ExportError;
 pub use source::{Event, Frame, Source};
 
 use crate::profile::folded;
+use crate::room::RoomWriter;
 use kvmprof_recording::file::create_in_place;
 
 /// A format of other tools.
@@ -47,8 +48,12 @@ impl Format {
     /// Writes `source` to `out` in this format.
     ///
     /// # Errors
-    /// The recording is damaged, the format can't hold it, or writing to `out` failed.
+    /// The recording is damaged, the format or the source's room can't hold it, or writing to `out` failed.
     pub fn write(self, source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
+        let out: &mut dyn Write = &mut RoomWriter {
+            out,
+            room: source.room(),
+        };
         match self {
             Self::Folded => write_folded(source, out)?,
             Self::PerfData => return Err(ExportError::NeedsFile),
@@ -58,7 +63,7 @@ impl Format {
             Self::Firefox => firefox::write(source, out)?,
             Self::Callgrind => callgrind::write(source, out)?,
         }
-        out.flush().map_err(ExportError::Output)
+        Ok(out.flush()?)
     }
 
     /// Writes `source` to the file at `path` in this format; further files of the export go beside it.
@@ -79,8 +84,8 @@ impl Format {
 }
 
 fn write_folded(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
-    for line in folded(source.profile()) {
-        writeln!(out, "{line}").map_err(ExportError::Output)?;
+    for line in folded(source.profile(), source.room())? {
+        writeln!(out, "{line}")?;
     }
     Ok(())
 }

@@ -247,7 +247,7 @@ impl<'a> Builder<'a> {
             value: vec![0, 0],
             ..message::Sample::default()
         };
-        let frames = self.source.frames(event);
+        let frames = self.source.frames_to_keep(event)?;
         // Inlined functions have the same address as the function that contains them.
         for frames in frames.chunk_by(|frame, _| frame.is_inlined) {
             sample.location_id.push(self.location(frames)?);

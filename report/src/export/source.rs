@@ -10,9 +10,13 @@ use crate::profile::{
     CUT_SHORT, HALTED, HALTED_MODULE, Profile, Selector, Stack, StackFrame, StackView, Weight,
     task_name,
 };
+use crate::room::Room;
 use crate::symbolize::MappingSet;
 use kvmprof_recording::file::{FileError, Recording};
 
+/// Bytes that an event takes in an export's tables, beside those of its stack, and bytes that a frame takes. Formats differ.
+const EVENT: usize = 64;
+const FRAME: usize = 128;
 /// The name of a thread without a known name.
 const UNKNOWN: &str = "[unknown]";
 /// The thread name of a halted vCPU.
@@ -23,6 +27,7 @@ const IDLE: &str = "[idle]";
 pub struct Source {
     recording: Recording,
     profile: Profile,
+    room: Room,
 }
 
 /// Ticks of one vCPU: one sample, or consecutive ticks for which the vCPU was halted.
@@ -151,7 +156,23 @@ impl Source {
 
     /// The selection of `profile`, which is the sum of `recording`.
     pub fn new(recording: Recording, profile: Profile) -> Self {
-        Self { recording, profile }
+        let room = Room::of_recording(recording.length());
+        Self {
+            recording,
+            profile,
+            room,
+        }
+    }
+
+    /// It, with this `room` for what is made of it.
+    #[must_use]
+    pub fn with_room(self, room: Room) -> Self {
+        Self { room, ..self }
+    }
+
+    /// The room for what is made of it.
+    pub fn room(&self) -> &Room {
+        &self.room
     }
 
     /// The sum of the selected part of the recording.
@@ -167,7 +188,7 @@ impl Source {
     /// Calls `each` for all events. Events of one vCPU are in the order of time.
     ///
     /// # Errors
-    /// As [`Recording::read`], and the first error of `each`.
+    /// As [`Recording::read`], the first error of `each`, and [`ExportError::TooMuch`].
     pub fn for_each(
         &self,
         mut each: impl FnMut(&Event) -> Result<(), ExportError>,
@@ -180,6 +201,10 @@ impl Source {
         } = &self.profile;
         let mut selector = Selector::new(&contents.info, selection.time);
         let mut result = Ok(());
+        let mut each = |event: &Event| {
+            self.room.take(EVENT)?;
+            each(event)
+        };
         self.recording.read(|ticks, frames| {
             let (ticks, begin) = selector.select(ticks);
             let ticks = selection.only(&ticks);
@@ -211,6 +236,18 @@ impl Source {
             frames.push(note);
         }
         frames
+    }
+
+    /// The same, for tables that are kept in memory until all events are known.
+    ///
+    /// # Errors
+    /// There is no room for them.
+    pub fn frames_to_keep<'a>(&'a self, event: &Event) -> Result<Vec<Frame<'a>>, ExportError> {
+        let frames = self.frames(event);
+        for frame in &frames {
+            self.room.take(FRAME + frame.name.len())?;
+        }
+        Ok(frames)
     }
 }
 

@@ -118,7 +118,7 @@ impl Tables<'_> {
             frame(thread, "[thread]", None)?,
             frame(format!("[{}]", event.mode.name()), "[mode]", None)?,
         ];
-        for inner in self.source.frames(event).into_iter().rev() {
+        for inner in self.source.frames_to_keep(event)?.into_iter().rev() {
             let name = inner.name.into_owned();
             stack.push(match inner.source {
                 None => frame(name, &inner.module, None)?,

@@ -15,6 +15,9 @@ use kvmprof_recording::file::{
     Contents, FileError, Observer, Recording, RecordingInfo, Unobserved,
 };
 
+/// Maximum number of frames that are resolved ahead.
+const MAX_AHEAD: usize = 1 << 20;
+
 /// One process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
@@ -201,7 +204,9 @@ impl Profile {
         for (pid, stack) in self.stacks.keys() {
             for (index, address) in stack.frames.iter().enumerate() {
                 let asked = stack.asked(*pid, index, *address);
-                if seen.insert((asked.mappings, *address, asked.is_kernel)) {
+                // Those that come then are looked up when they are needed.
+                if all.len() < MAX_AHEAD && seen.insert((asked.mappings, *address, asked.is_kernel))
+                {
                     all.push(asked);
                 }
             }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::functions::HALTED;
 use super::{Profile, StackFrame};
+use crate::room::{Room, TooMuch};
 
 /// Suffixes of frames that flame graph programs know: kernel functions, functions that a program generated at run time,
 /// inlined functions.
@@ -14,8 +15,14 @@ pub const KERNEL_MARK: &str = MARKS[0];
 /// Stands for the missing outermost frames of a stack.
 pub const CUT_SHORT: &str = "[cut short]";
 
+/// Bytes that a frame takes in a picture, beside its name.
+const FRAME: usize = 128;
+
 /// The folded stacks of `profile`, each starting with its process, in alphabetical order.
-pub fn folded(profile: &Profile) -> Vec<String> {
+///
+/// # Errors
+/// There is no `room` for them, or for a picture of them.
+pub fn folded(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for ((pid, stack), count) in &profile.stacks {
         let mut line = root(profile, *pid);
@@ -26,17 +33,19 @@ pub fn folded(profile: &Profile) -> Vec<String> {
         for frame in profile.frames(*pid, stack).iter().rev() {
             line.push(';');
             line.push_str(&name(frame));
+            room.take(FRAME)?;
         }
+        room.take(line.len())?;
         *lines.entry(line).or_default() += count;
     }
     if profile.idle > 0 {
         let line = format!("{};{HALTED}", root(profile, 0));
         *lines.entry(line).or_default() += profile.idle;
     }
-    lines
-        .into_iter()
+    let lines = lines.into_iter();
+    Ok(lines
         .map(|(line, count)| format!("{line} {count}"))
-        .collect()
+        .collect())
 }
 
 fn root(profile: &Profile, pid: i32) -> String {
@@ -78,7 +87,7 @@ mod tests {
     #[test]
     fn stacks_are_folded_under_their_processes() {
         assert_eq!(
-            folded(&profile(&[])),
+            folded(&profile(&[]), &Room::new(1 << 20)).unwrap(),
             [
                 "main:one-7;0x40 1",
                 "main:one-7;[cut short];0x50;entry_[k];entry_[k];copy_[k] 2",

@@ -67,14 +67,18 @@ impl Limits {
     /// million processes has the same long stack.
     pub fn of_recording(length: usize) -> Self {
         Self {
-            frames: length.saturating_mul(8).max(LEAST_FRAMES),
+            frames: length
+                .saturating_mul(FRAMES_FOR_EACH_BYTE)
+                .max(LEAST_FRAMES),
             ..Self::NONE
         }
     }
 }
 
-/// Frames of all stacks that are kept of any recording.
-const LEAST_FRAMES: usize = 16 << 20;
+/// Frames of all stacks that are kept of a recording for each of its bytes, and of any recording. A frame takes a byte at least,
+/// mostly several, which are packed to a third.
+const FRAMES_FOR_EACH_BYTE: usize = 4;
+const LEAST_FRAMES: usize = 1 << 20;
 
 /// Samples, summed up.
 #[derive(Clone, Debug)]

@@ -22,6 +22,9 @@ use kvmprof_recording::file::{Binary, Contents, Mapping, Piece, ProcessMappings}
 /// Maximum number of bytes of a `perf-PID.map` that are read.
 const MAX_MAP: u64 = 256 << 20;
 
+/// Maximum number of functions and addresses whose names are remembered.
+const MAX_FOUND: usize = 1 << 19;
+
 /// Sources of names besides the recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
@@ -232,7 +235,12 @@ impl Resolver {
             return Rc::clone(found);
         }
         let frames: Rc<[Frame]> = find().into();
-        self.found.borrow_mut().insert(key, Rc::clone(&frames));
+        let mut found = self.found.borrow_mut();
+        // A hostile guest or recording has no end of addresses.
+        if found.len() >= MAX_FOUND {
+            found.clear();
+        }
+        found.insert(key, Rc::clone(&frames));
         frames
     }
 

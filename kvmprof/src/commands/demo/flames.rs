@@ -11,6 +11,7 @@ use kvmprof_abi::wire::{MAX_DATA, device};
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
 use kvmprof_report::graph::{Graph, account};
 use kvmprof_report::profile::{Profile, folded};
+use kvmprof_report::room::Room;
 
 use crate::commands::recorder;
 use kvmprof_recording::StackParts;
@@ -90,7 +91,7 @@ impl Flames {
             ..Graph::default()
         };
         let mut svg = graph
-            .draw(&folded(&profile))
+            .draw(&folded(&profile, &Room::new(u64::MAX))?)
             .context("Cannot draw the flame graph")?;
         svg.extend(MARK);
         Ok(svg)

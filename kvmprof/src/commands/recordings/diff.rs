@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::output::{check_output, is_packed_name, is_standard, write_to};
+use super::output_limit::OutputLimit;
 use super::{CommandError, InputArguments};
 use kvmprof_report::diff::{changes, folded_changes, print};
 use kvmprof_report::graph::Graph;
 use kvmprof_report::profile::{Look, Profile, SortBy, Weight};
+use kvmprof_report::room::Room;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
 
 /// Show what changed from one recording to another
@@ -60,6 +62,8 @@ pub struct DiffArguments {
     /// Draw the flame graph upside down: the outermost frames at the top
     #[arg(long, requires = "output")]
     icicle: bool,
+    #[command(flatten)]
+    limit: OutputLimit,
     /// The title above the flame graph
     #[arg(long, value_name = "TEXT", requires = "output")]
     title: Option<String>,
@@ -76,8 +80,13 @@ impl Command for DiffArguments {
         if let Some(output) = &self.output {
             check_output(output, &[&self.before, &self.after], self.force)?;
         }
-        let before = self.input.open(&self.before, console)?.profile;
-        let after = self.input.open(&self.after, console)?.profile;
+        let before = self.input.open(&self.before, console)?;
+        let after = self.input.open(&self.after, console)?;
+        let length = before.recording.length();
+        let room = self
+            .limit
+            .room(length.saturating_add(after.recording.length()));
+        let (before, after) = (before.profile, after.profile);
         for (profile, path) in [(&before, &self.before), (&after, &self.after)] {
             if profile.samples() == 0 {
                 return Err(CommandError::NoSamples(path.clone()).into());
@@ -90,7 +99,7 @@ impl Command for DiffArguments {
         }
         match &self.output {
             Some(output) => {
-                let svg = self.draw(&before, &after);
+                let svg = self.draw(&before, &after, &room);
                 let svg = svg.map_err(|error| CommandError::Drawing(error.to_string()))?;
                 write_to(output, is_packed_name(output), console.output, |out| {
                     out.write_all(&svg).map_err(CommandError::Output)
@@ -114,7 +123,7 @@ impl Command for DiffArguments {
 }
 
 impl DiffArguments {
-    fn draw(&self, before: &Profile, after: &Profile) -> std::io::Result<Vec<u8>> {
+    fn draw(&self, before: &Profile, after: &Profile, room: &Room) -> std::io::Result<Vec<u8>> {
         let default_title =
             || format!("{} against {}", self.after.display(), self.before.display());
         let graph = Graph {
@@ -127,6 +136,6 @@ impl DiffArguments {
             icicle: self.icicle,
             differential: true,
         };
-        graph.draw(&folded_changes(before, after)?)
+        graph.draw(&folded_changes(before, after, room)?)
     }
 }

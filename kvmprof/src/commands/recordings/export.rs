@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::input::Input;
 use super::output::{check_output, is_packed_name, is_standard, write_to};
+use super::output_limit::OutputLimit;
 use super::{CommandError, InputArguments};
 use kvmprof_report::export::{ExportError, Format, Source};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
@@ -34,6 +35,8 @@ pub struct ExportArguments {
     force: bool,
     #[command(flatten)]
     input: InputArguments,
+    #[command(flatten)]
+    limit: OutputLimit,
 }
 
 impl Command for ExportArguments {
@@ -46,7 +49,8 @@ impl Command for ExportArguments {
             profile,
             copy: _copy,
         } = self.input.open(&self.file, console)?;
-        let source = Source::new(recording, profile);
+        let room = self.limit.room(recording.length());
+        let source = Source::new(recording, profile).with_room(room);
         if self.format == Format::PerfData && !is_standard(output) {
             self.write_perf_data(&source, output, console)?;
         } else {
@@ -93,6 +97,8 @@ pub(super) fn failure(error: ExportError) -> CommandError {
     match error {
         ExportError::Recording(error) => CommandError::Recording(error),
         ExportError::Output(error) => CommandError::Output(error),
-        error @ (ExportError::TooMany(_) | ExportError::NeedsFile) => CommandError::Export(error),
+        error @ (ExportError::TooMany(_) | ExportError::TooMuch(_) | ExportError::NeedsFile) => {
+            CommandError::Export(error)
+        }
     }
 }

@@ -3,6 +3,8 @@
 use clap::Args;
 
 use super::CommandError;
+use super::input::Input;
+use super::output_limit::OutputLimit;
 use super::picture::PictureArguments;
 use kvmprof_report::graph::{Graph, account};
 use kvmprof_report::profile::folded;
@@ -18,6 +20,8 @@ use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 pub struct FlamegraphArguments {
     #[command(flatten)]
     picture: PictureArguments,
+    #[command(flatten)]
+    limit: OutputLimit,
     /// Draw it upside down: the outermost frames at the top
     #[arg(long)]
     icicle: bool,
@@ -26,8 +30,10 @@ pub struct FlamegraphArguments {
 impl Command for FlamegraphArguments {
     /// Reads the recording and draws it: the kernel's frames in orange.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let profile = self.picture.open(console)?.profile;
-        let lines = folded(&profile);
+        let Input {
+            recording, profile, ..
+        } = self.picture.open(console)?;
+        let lines = folded(&profile, &self.limit.room(recording.length()))?;
         if lines.is_empty() {
             return Err(CommandError::NoSamples(self.picture.file.clone()).into());
         }

@@ -7,6 +7,7 @@ mod flamegraph;
 mod html;
 mod input;
 mod output;
+mod output_limit;
 mod picture;
 mod progress;
 mod report;

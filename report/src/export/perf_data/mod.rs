@@ -71,9 +71,9 @@ pub fn write(source: &Source, path: &Path) -> Result<(), ExportError> {
     export.records.kernel_mapping(ANCHOR);
     source.for_each(|event| {
         export.add(event)?;
-        Ok(export.records.hand_over(&mut file)?)
+        Ok(export.records.hand_over(source.room(), &mut file)?)
     })?;
-    export.records.hand_over(&mut file)?;
+    export.records.hand_over(source.room(), &mut file)?;
     export.folder.finish()?;
     Ok(file.finish()?)
 }
@@ -147,7 +147,7 @@ impl Export<'_> {
         let source = self.source;
         let process = source.profile().processes.get(&event.pid);
         let name = process.map_or("", |process| &process.name);
-        let new = (self.folder).note(event.pid, name, &source.frames(event))?;
+        let new = (self.folder).note(event.pid, name, &source.frames_to_keep(event)?)?;
         if let Some(path) = new {
             self.records
                 .user_mapping(event, path.as_os_str().as_bytes());

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::{Chain, Event, PerfFile};
+use crate::room::Room;
 
 /// `PERF_SAMPLE_IP | TID | TIME | CALLCHAIN | CPU | PERIOD`.
 pub const SAMPLE_TYPE: u64 = 1 | 2 | 4 | 0x20 | 0x80 | 0x100;
@@ -46,8 +47,9 @@ pub struct Records {
 }
 
 impl Records {
-    /// Writes all records to `file`.
-    pub fn hand_over(&mut self, file: &mut PerfFile) -> io::Result<()> {
+    /// Writes all records to `file`, if there is `room`.
+    pub fn hand_over(&mut self, room: &Room, file: &mut PerfFile) -> io::Result<()> {
+        room.take(self.bytes.len())?;
         file.write_all(&self.bytes)?;
         self.bytes.clear();
         Ok(())

@@ -1,0 +1,125 @@
+//! How much may be made of a recording.
+//!
+//! A recording names a stack once and refers to it by a few bytes, which are packed besides. So one that is made for it, of some
+//! kilobytes, would become gigabytes of text, or of tables in memory.
+
+use std::cell::Cell;
+use std::io::{self, Write};
+
+/// Bytes that may be made of any recording, and for each of its own bytes. A sample takes a recorder some bytes, and becomes some
+/// kilobytes of text.
+const ALWAYS: u64 = 128 << 20;
+const FOR_EACH_BYTE: u64 = 1024;
+
+/// More would be made of a recording than there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "This recording would become more than {0} bytes, of text or in memory: if you trust it allow more with --output-limit, \
+     or choose a part of it with --pid or --time"
+)]
+pub struct TooMuch(pub u64);
+
+impl From<TooMuch> for io::Error {
+    fn from(error: TooMuch) -> Self {
+        Self::other(error)
+    }
+}
+
+/// What is left of the bytes that may be made of a recording: what is written, and what is kept in memory until then.
+#[derive(Clone, Debug)]
+pub struct Room {
+    all: u64,
+    left: Cell<u64>,
+}
+
+impl Room {
+    /// `bytes` of room.
+    pub fn new(bytes: u64) -> Self {
+        Self {
+            all: bytes,
+            left: Cell::new(bytes),
+        }
+    }
+
+    /// The room of a recording of `length` bytes, unless somebody says how much: enough for those that recorders write.
+    pub fn of_recording(length: usize) -> Self {
+        Self::new(
+            (length as u64)
+                .saturating_mul(FOR_EACH_BYTE)
+                .saturating_add(ALWAYS),
+        )
+    }
+
+    /// Takes `bytes` of it.
+    ///
+    /// # Errors
+    /// Less is left.
+    pub fn take(&self, bytes: usize) -> Result<(), TooMuch> {
+        let left = self.left.get().checked_sub(bytes as u64);
+        self.left.set(left.ok_or(TooMuch(self.all))?);
+        Ok(())
+    }
+}
+
+/// Writes to `out` as long as there is room.
+#[derive(Debug)]
+pub struct RoomWriter<'a, W: ?Sized> {
+    /// Where to.
+    pub out: &'a mut W,
+    /// The room.
+    pub room: &'a Room,
+}
+
+impl<W: Write + ?Sized> Write for RoomWriter<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.room.take(bytes.len())?;
+        let written = self.out.write(bytes)?;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// The [`TooMuch`] that an error of a [`RoomWriter`] is, if it is one.
+pub fn too_much(error: &io::Error) -> Option<TooMuch> {
+    error.get_ref()?.downcast_ref().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_used_up() {
+        let room = Room::new(10);
+        assert_eq!(room.take(7), Ok(()));
+        assert_eq!(room.take(4), Err(TooMuch(10)));
+        assert_eq!(room.take(3), Ok(()));
+        assert_eq!(room.take(1), Err(TooMuch(10)));
+    }
+
+    #[test]
+    fn writers_end_where_the_room_does() {
+        let room = Room::new(4);
+        let mut text = Vec::new();
+        let mut out = RoomWriter {
+            out: &mut text,
+            room: &room,
+        };
+        out.write_all(b"abc").unwrap();
+        let error = out.write_all(b"de").unwrap_err();
+        assert_eq!(too_much(&error), Some(TooMuch(4)));
+        assert_eq!(text, b"abc");
+        assert_eq!(too_much(&io::Error::other("else")), None);
+    }
+
+    #[test]
+    fn a_longer_recording_has_more_room() {
+        let [short, long] = [0, 1 << 30].map(|length| Room::of_recording(length).all);
+        assert_eq!(short, ALWAYS);
+        assert_eq!(long, ALWAYS + (1 << 40));
+        assert_eq!(Room::of_recording(usize::MAX).all, u64::MAX);
+    }
+}
