@@ -175,14 +175,15 @@ impl Source {
         let Profile {
             contents,
             selection,
+            filter,
             resolver,
             ..
         } = &self.profile;
-        let mut selector = Selector::new(&contents.info, selection.time);
+        let mut selector = Selector::new(&contents.info, selection);
         let mut result = Ok(());
         self.recording.read(|ticks, frames| {
             let (ticks, begin) = selector.select(ticks);
-            let ticks = selection.only(&ticks);
+            let ticks = filter.only(&ticks, frames, resolver);
             if result.is_ok() && ticks.idle > 0 {
                 result = each(&Event::from_idle(ticks.vcpu, ticks.idle, begin));
             }

@@ -80,7 +80,7 @@ impl Command for DiffArguments {
         let after = self.input.open(&self.after, console)?.profile;
         for (profile, path) in [(&before, &self.before), (&after, &self.after)] {
             if profile.samples() == 0 {
-                return Err(CommandError::NoSamples(path.clone()).into());
+                return Err(CommandError::NoSamples(path.display().to_string()).into());
             }
         }
         let [kind, other] =

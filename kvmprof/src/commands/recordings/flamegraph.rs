@@ -8,7 +8,7 @@ use kvmprof_report::graph::{Graph, account};
 use kvmprof_report::profile::folded;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
-/// Draw a recording's stacks as a flame graph, an SVG file
+/// Draw the stacks of recordings as a flame graph, an SVG file
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0; 1 when the recording cannot be read or has nothing of what was chosen, or the file cannot \
@@ -26,10 +26,10 @@ pub struct FlamegraphArguments {
 impl Command for FlamegraphArguments {
     /// Reads the recording and draws it: the kernel's frames in orange.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let profile = self.picture.open(console)?.profile;
+        let (profile, _) = self.picture.open::<()>(console)?;
         let lines = folded(&profile);
         if lines.is_empty() {
-            return Err(CommandError::NoSamples(self.picture.file.clone()).into());
+            return Err(CommandError::NoSamples(self.picture.names()).into());
         }
         let graph = Graph {
             title: self.picture.title(&profile),
