@@ -108,12 +108,15 @@ fn insert_legend(svg: &mut Vec<u8>) {
 pub fn title(profile: &Profile) -> String {
     let kernel = Path::new(&profile.contents.info.kernel).file_name();
     let kernel = kernel.and_then(OsStr::to_str).unwrap_or("A guest");
-    format!("{kernel}, seen from the hypervisor")
+    match profile.merged.len() {
+        0 => format!("{kernel}, seen from the hypervisor"),
+        others => format!("{kernel} and {others} more, seen from the hypervisor"),
+    }
 }
 
 /// The account of `profile`'s ticks, as a line of text.
 pub fn account(profile: &Profile) -> String {
-    let account = profile.contents.account;
+    let account = profile.account();
     let info = &profile.contents.info;
     let mut text = match info.event {
         None => format!(

@@ -99,7 +99,7 @@ fn lost_ticks_and_other_processes_have_warnings() {
     ordinary(&path, 90);
     let page = page(&path, &[9]);
     assert!(page.contains("2 of 216 ticks were lost"), "{page}");
-    assert!(page.contains("Only some processes are shown, with 30 ticks"));
+    assert!(page.contains("Only --pid 9 is shown, 30 ticks"));
     assert!(!page.contains("worker"));
 }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use kvmprof_recording::Mode;
 use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_report::html::{Counts, page};
 use kvmprof_report::profile::{Profile, Selection, SortBy, TimeRange, document};
@@ -15,6 +16,8 @@ use kvmprof_report::symbolize::Resolver;
 use proptest::prelude::*;
 use serde_json::Value;
 
+/// What is added to a vCPU's number for each recording before its own.
+const RECORDING: u64 = 1 << 16;
 const MODES: [&str; 4] = ["user", "kernel", "interrupt", "idle"];
 
 fn read(path: &Path, selection: Selection, counts: &mut Counts) -> Profile {
@@ -102,18 +105,20 @@ impl Data {
         });
         let mut cells: Vec<Cell> = cells.collect();
         let missed = packed("missed");
-        let halted =
-            |name: &str| usize::try_from(document["halted"][name].as_u64().unwrap()).unwrap();
+        let number = |value: &Value| usize::try_from(value.as_u64().unwrap()).unwrap();
         cells.extend(
             missed
                 .chunks_exact(6)
                 .filter(|numbers| numbers[2] > 0)
                 .map(|numbers| Cell {
                     bin: numbers[0],
-                    vcpu: numbers[1],
+                    vcpu: numbers[1] % RECORDING,
                     mode: 3,
-                    thread: halted("thread"),
-                    node: halted("node"),
+                    thread: number(
+                        &document["halted"]["threads"]
+                            [usize::try_from(numbers[1] / RECORDING).unwrap()],
+                    ),
+                    node: number(&document["halted"]["node"]),
                     ticks: numbers[2],
                 }),
         );
@@ -245,7 +250,8 @@ fn report_of(path: &Path, selection: Selection) -> Essence {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever time between edges of bins and whatever process is selected, in the page or by the command that made it.
+    /// Whatever time between edges of bins and whatever process is selected, in the page or by the command that made it, beside
+    /// its other filters.
     #[test]
     fn the_page_says_what_the_report_says(
         seed in 1..u64::MAX,
@@ -254,6 +260,9 @@ proptest! {
         chosen in prop::option::of(prop::sample::select(vec![-1, 0, 31, 32, 99])),
         first in prop::option::of((0..4000_u64, 1..4000_u64)),
         pids in prop::sample::select(vec![vec![], vec![31], vec![0, 32]]),
+        vcpus in prop::sample::select(vec![vec![], vec![1]]),
+        modes in prop::sample::select(vec![vec![], vec![Mode::Kernel, Mode::Idle]]),
+        grep in prop::sample::select(vec![None, Some("^(copy|walk)_"), Some("halted")]),
     ) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
@@ -262,10 +271,17 @@ proptest! {
             begin: Some(Duration::from_millis(begin)),
             end: Some(Duration::from_millis(begin + length)),
         };
-        let of_command = Selection { pids: pids.clone(), time: first.map_or(TimeRange::default(), ms) };
+        let of_command = Selection {
+            pids: pids.clone(),
+            vcpus,
+            modes,
+            grep: grep.map(|grep| grep.parse().unwrap()),
+            time: first.map_or(TimeRange::default(), ms),
+            ..Selection::default()
+        };
         let mut counts = Counts::default();
         let profile = read(&path, of_command.clone(), &mut counts);
-        let data = Data::of(&page(&profile, counts, "A test"));
+        let data = Data::of(&page(&profile, vec![counts], "A test"));
         let bins = data.number("bins");
         let edge = |part: u64| part * (bins + 1) / 10_000;
         let (begin, end) = (edge(from.min(to)), edge(from.max(to)));
@@ -282,7 +298,7 @@ proptest! {
         };
         prop_assume!(chosen.is_none_or(|pid| pids.is_empty() || pids.contains(&pid)));
         let pids = chosen.map_or(pids, |pid| vec![pid]);
-        let expected = report_of(&path, Selection { pids, time });
+        let expected = report_of(&path, Selection { pids, time, ..of_command });
         prop_assert_eq!(data.sums((begin, end), chosen), expected);
     }
 }

@@ -57,6 +57,7 @@ impl Used {
         let selection = Selection {
             pids: pids.to_vec(),
             time: time.parse().unwrap(),
+            ..Selection::default()
         };
         let profile = Profile::read(&recording, selection, resolver, &Unobserved).unwrap();
         document(&profile, SortBy::Own, usize::MAX)

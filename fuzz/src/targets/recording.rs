@@ -73,7 +73,7 @@ pub fn run(data: &[u8]) {
         return;
     };
     report(&profile);
-    page(&profile, counts, "title");
+    page(&profile, vec![counts], "title");
     let source = Source::new(recording, profile);
     if let Ok(boot) = Boot::read(&source) {
         let summary = Summary::new(&[boot], &Levels::default());

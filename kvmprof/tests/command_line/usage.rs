@@ -195,6 +195,10 @@ fn a_part_without_anything_in_it_is_told() {
         &["--time", "100:200"],
         &["--pid", "7", "--time", "0.5:"],
         &["--comm", "work"],
+        &["--comm", "worker", "--pid", "9"],
+        &["--vcpu", "1"],
+        &["--mode", "interrupt", "--grep", "copy"],
+        &["--grep", "^nothing$"],
     ] {
         for command in [
             &["report", "before"][..],
@@ -210,6 +214,14 @@ fn a_part_without_anything_in_it_is_told() {
         &["--pid", "7", "--pid", "9"],
         &["--time", ":0.05"],
         &["--comm", "worker", "--comm", "logger"],
+        &[
+            "--vcpu",
+            "0",
+            "--mode",
+            "kernel,interrupt",
+            "--grep",
+            "copy|timer",
+        ],
     ] {
         folder
             .run(&[&["report", "before"], options].concat())
@@ -225,10 +237,108 @@ fn processes_are_chosen_by_pid_or_name() {
         by_pid.contains("worker") && !by_pid.contains("logger"),
         "{by_pid}"
     );
-    assert_eq!(
-        folder.run(&["report", "before", "--comm", "worker"]).stdout,
-        by_pid
+    let by_name = folder.run(&["report", "before", "--comm", "worker"]).stdout;
+    assert_eq!(by_name.replace("--comm worker", "--pid 7"), by_pid);
+}
+
+#[test]
+fn filters_hold_for_every_output() {
+    let folder = Folder::new();
+    let options = ["--mode", "kernel", "--grep", "^copy_", "--comm", "worker"];
+    let run = |words: &[&str]| {
+        let ran = folder.run(&[words, &options].concat());
+        ran.assert_success();
+        ran.stdout
+    };
+    let report = run(&["report", "before"]);
+    assert!(
+        report.contains("Only --comm worker --mode kernel --grep ^copy_: 20 samples"),
+        "{report}"
     );
+    let folded = run(&["export", "--format", "folded", "before"]);
+    let expected =
+        "worker-7;0x401000;0x401234;entry_SYSCALL_64_[k];ksys_read_[k];copy_page_[k] 20\n";
+    assert_eq!(folded, expected);
+    let script = run(&["export", "--format", "perf-script", "before"]);
+    assert_eq!(script.matches("cpu-clock").count(), 20, "{script}");
+    let svg = run(&["flamegraph", "before", "-o", "-"]);
+    assert!(svg.contains("all (20 ticks, 100%)"), "{svg}");
+    let page = run(&["html", "before", "-o", "-"]);
+    assert!(page.contains("Only --comm worker --mode kernel --grep ^copy_ is shown, 20 ticks."));
+    let diff = folder.run(
+        &[
+            &["diff", "before", "after", "--sort", "total"],
+            &options[..],
+        ]
+        .concat(),
+    );
+    diff.assert_success();
+    assert!(
+        diff.stdout.contains("100.0 %  100.0 %    +0.0"),
+        "{}",
+        diff.stdout
+    );
+}
+
+#[test]
+fn wrong_filters_say_what_there_is() {
+    let folder = Folder::new();
+    for (options, said) in [
+        (
+            ["--mode", "halted"],
+            &["user", "kernel", "interrupt", "idle"][..],
+        ),
+        (
+            ["--grep", "operator("],
+            &["no regular expression", "--grep"],
+        ),
+        (["--grep", "a{999}{999}"], &["no regular expression"]),
+        (["--grep", ""], &["--grep", "such as"]),
+        (["--vcpu", "-1"], &["--vcpu"]),
+        (["--vcpu", "70000"], &["--vcpu", "70000"]),
+        (["--time", "1"], &["--time", "1.5:4"]),
+    ] {
+        let ran = folder.run(&[&["report", "before"], &options[..]].concat());
+        ran.assert_refused(USAGE, said);
+    }
+    let ran = folder.run(&["report", "before", "--time", ":1", "--time", "1:"]);
+    ran.assert_refused(USAGE, &["--time", "kvmprof diff"]);
+}
+
+#[test]
+fn recordings_are_counted_together() {
+    let folder = Folder::new();
+    let ran = folder.run(&["report", "before", "after", "--json"]);
+    ran.assert_success();
+    let document: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    // 140 samples and idle ticks in one, 200 in the other.
+    assert_eq!(document["samples"], 340);
+    assert_eq!(document["recordings"][1]["file"], "after");
+    assert_eq!(document["recordings"][1]["account"]["ticks"], 206);
+    assert_eq!(document["account"]["ticks"], 146 + 206);
+    let copy = document["functions"].as_array().unwrap().iter();
+    let copy = copy.filter(|row| row["name"] == "copy_page");
+    assert_eq!(
+        copy.map(|row| row["self"].clone()).collect::<Vec<_>>(),
+        [100]
+    );
+    for words in [
+        &["flamegraph", "before", "after", "-o", "-"][..],
+        &["html", "before", "after", "-o", "-"],
+    ] {
+        folder.run(words).assert_success();
+    }
+    std::fs::hard_link(folder.path("before"), folder.path("same")).unwrap();
+    for same in ["before", "same"] {
+        let ran = folder.run(&["report", "before", same]);
+        ran.assert_refused(FAILURE, &[&format!("{same} is named twice"), "count twice"]);
+    }
+    folder
+        .run(&["report", "-", "-"])
+        .assert_refused(FAILURE, &["named twice"]);
+    let ran = folder.run(&["report", "before", "after", "--pid", "99"]);
+    ran.assert_refused(FAILURE, &["Nothing in before after matches --pid"]);
+    folder.run(&["report"]).assert_refused(USAGE, &["FILE"]);
 }
 
 #[test]
@@ -243,6 +353,7 @@ fn a_json_document_has_the_tables_that_were_asked_for() {
         "modes",
         "vcpus",
         "processes",
+        "threads",
         "modules",
         "functions",
         "lines",

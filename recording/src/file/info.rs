@@ -96,6 +96,21 @@ impl Account {
         }
     }
 
+    /// Adds the ticks of another account.
+    pub fn merge(&mut self, other: &Self) {
+        let parts = [
+            (&mut self.ticks, other.ticks),
+            (&mut self.samples, other.samples),
+            (&mut self.idle, other.idle),
+            (&mut self.stolen, other.stolen),
+            (&mut self.lost, other.lost),
+            (&mut self.ungathered, other.ungathered),
+        ];
+        for (part, count) in parts {
+            *part = part.saturating_add(count);
+        }
+    }
+
     /// True when every tick is accounted for.
     pub fn balances(&self) -> bool {
         [

@@ -196,10 +196,11 @@ impl Source {
         let Profile {
             contents,
             selection,
+            filter,
             resolver,
             ..
         } = &self.profile;
-        let mut selector = Selector::new(&contents.info, selection.time);
+        let mut selector = Selector::new(&contents.info, selection);
         let mut result = Ok(());
         let mut each = |event: &Event| {
             self.room.take(EVENT)?;
@@ -207,7 +208,7 @@ impl Source {
         };
         self.recording.read(|ticks, frames| {
             let (ticks, begin) = selector.select(ticks);
-            let ticks = selection.only(&ticks);
+            let ticks = filter.only(&ticks, frames, resolver);
             if result.is_ok() && ticks.idle > 0 {
                 result = each(&Event::from_idle(ticks.vcpu, ticks.idle, begin));
             }

@@ -54,8 +54,8 @@ type Key = (Arc<str>, Arc<str>, bool);
 pub struct Calls {
     functions: Vec<Function>,
     nodes: Vec<Node>,
-    /// The node of each stack of the profile, by its number.
-    of_stacks: Vec<u32>,
+    /// The node of each stack of each recording, by its number.
+    of_stacks: Vec<Vec<u32>>,
     halted: u32,
     rare: u32,
     function_numbers: HashMap<Key, u32, RandomState>,
@@ -76,13 +76,18 @@ impl Calls {
         calls.nodes.push(root);
         calls.halted = calls.lone(HALTED, HALTED_MODULE);
         calls.rare = calls.lone(RARE_NAME, "");
-        let mut stacks: Vec<_> = (profile.stacks).into_iter().enumerate().collect();
-        stacks.sort_by_key(|(_, (_, count))| Reverse(**count));
-        calls.of_stacks = vec![calls.rare; stacks.len()];
-        for (number, ((pid, stack), _)) in stacks {
-            let frames = profile.frames(*pid, stack);
+        let recordings: Vec<&Profile> = profile.recordings().collect();
+        let mut stacks = Vec::new();
+        for (recording, profile) in recordings.iter().enumerate() {
+            calls.of_stacks.push(vec![calls.rare; profile.stacks.len()]);
+            let own = profile.stacks.into_iter().enumerate();
+            stacks.extend(own.map(|(number, (key, count))| (*count, recording, number, key)));
+        }
+        stacks.sort_by_key(|(count, ..)| Reverse(*count));
+        for (_, recording, number, (pid, stack)) in stacks {
+            let frames = recordings[recording].frames(*pid, stack);
             if let Some(node) = calls.node_of(&frames, stack.is_cut_short()) {
-                calls.of_stacks[number] = node;
+                calls.of_stacks[recording][number] = node;
             }
         }
         calls
@@ -170,10 +175,11 @@ impl Calls {
         &self.nodes
     }
 
-    /// The node of a stack, by its number in the profile.
-    pub fn of_stack(&self, stack: u32) -> u32 {
-        self.of_stacks
-            .get(stack as usize)
+    /// The node of a recording's stack, by their numbers.
+    pub fn of_stack(&self, recording: usize, stack: u32) -> u32 {
+        let of_stacks = self.of_stacks.get(recording);
+        of_stacks
+            .and_then(|nodes| nodes.get(stack as usize))
             .copied()
             .unwrap_or(self.rare)
     }

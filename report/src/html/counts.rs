@@ -1,6 +1,6 @@
 //! Ticks by bin of time, thread, vCPU, mode and stack.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use foldhash::fast::RandomState;
 use kvmprof_recording::Ticks;
@@ -14,7 +14,7 @@ use crate::symbolize::Resolver;
 /// Number of cells at which they are merged while a recording is read.
 const MAX_CELLS: usize = 2_000_000;
 /// Number of bins that aren't made fewer to save cells.
-const LEAST_BINS: usize = 64;
+pub(super) const LEAST_BINS: usize = 64;
 
 /// Stands for rare stacks.
 pub const RARE: u32 = u32::MAX;
@@ -28,12 +28,12 @@ pub struct Cell {
     pub mode: u8,
     /// The thread, by its number in [`Runners`].
     pub runner: u32,
-    /// The stack, by its number in [`crate::profile::StackCounts`], or [`RARE`]. Once the counts are finished, its node.
+    /// The stack, by its number in [`crate::profile::StackCounts`], or [`RARE`]. In a [`super::merged::Merged`], its node.
     pub stack: u32,
 }
 
 /// The samples of a bin.
-type Cells = HashMap<Cell, u32, RandomState>;
+pub(super) type Cells = HashMap<Cell, u32, RandomState>;
 
 /// Ticks of a vCPU without a sample: idle, stolen, lost, ungathered.
 pub type Missed = [u64; 4];
@@ -41,13 +41,13 @@ pub type Missed = [u64; 4];
 /// All ticks that were selected of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    bins: Bins,
-    runners: Runners,
+    pub(super) bins: Bins,
+    pub(super) runners: Runners,
     /// By bin: a recording is more or less in the order of time, so that few are in use at a time.
-    cells: Vec<Cells>,
+    pub(super) cells: Vec<Cells>,
     /// How many cells there are.
     length: usize,
-    missed: BTreeMap<(u16, u16), Missed>,
+    pub(super) missed: BTreeMap<(u16, u16), Missed>,
     /// Whether a stack is rare, by its number; those beyond the end aren't.
     rare: Vec<bool>,
 }
@@ -63,7 +63,7 @@ impl Watcher for Counts {
 
     fn take(&mut self, selected: &Selected) {
         for _ in 0..self.bins.doublings_for(selected.spread.until()) {
-            self.halve();
+            self.merge_bins(2);
         }
         self.add_missed(selected);
         if let Some(sample) = &selected.sample {
@@ -105,11 +105,11 @@ impl Counts {
         spread.share(|time| bins.bin_of(time), |bin| bins.end_of(bin), each);
     }
 
-    /// Makes one bin of two.
-    fn halve(&mut self) {
+    /// Makes one bin of so many. The bins have their new width already.
+    fn merge_bins(&mut self, bins: usize) {
         for bin in 0..self.cells.len() {
             let mut own = std::mem::take(&mut self.cells[bin]);
-            let into = &mut self.cells[bin / 2];
+            let into = &mut self.cells[bin / bins];
             if into.len() < own.len() {
                 std::mem::swap(into, &mut own);
             }
@@ -117,12 +117,11 @@ impl Counts {
                 .for_each(|(cell, count)| add(into, cell, count));
         }
         self.measure();
-        self.halve_missed();
-    }
-
-    fn halve_missed(&mut self) {
         for ((bin, vcpu), parts) in std::mem::take(&mut self.missed) {
-            add_parts(self.missed.entry((bin / 2, vcpu)).or_default(), parts);
+            let bin = usize::from(bin) / bins;
+            // There are few bins.
+            let bin = u16::try_from(bin).unwrap_or(u16::MAX);
+            add_parts(self.missed.entry((bin, vcpu)).or_default(), parts);
         }
     }
 
@@ -133,8 +132,8 @@ impl Counts {
     /// Halves the number of cells: by fewer bins as long as there are many, then by fewer stacks.
     fn shrink(&mut self) {
         while self.length > MAX_CELLS / 2 && self.bins.used() > LEAST_BINS {
-            self.bins.double();
-            self.halve();
+            self.bins.widen(2);
+            self.merge_bins(2);
         }
         if self.length <= MAX_CELLS / 2 {
             return;
@@ -165,79 +164,10 @@ impl Counts {
         }
         self.measure();
     }
-
-    /// Hands over the cells with their bins and counts, in order, at most about `most` of them: if there are more, first the
-    /// bins become fewer, then the stacks. `node_of` gives each stack's node; `rare` is that of the rare ones.
-    pub fn finish(
-        &mut self,
-        most: usize,
-        node_of: impl Fn(u32) -> u32,
-        rare: u32,
-    ) -> Vec<(u16, Cell, u32)> {
-        let mut all = Vec::with_capacity(self.length);
-        for (bin, cells) in (0..).zip(std::mem::take(&mut self.cells)) {
-            all.extend(cells.into_iter().map(|(cell, count)| {
-                let stack = node_of(cell.stack);
-                (bin, Cell { stack, ..cell }, count)
-            }));
-        }
-        merge(&mut all);
-        while all.len() > most && self.bins.used() > LEAST_BINS {
-            self.bins.double();
-            self.halve_missed();
-            all.iter_mut().for_each(|(bin, ..)| *bin /= 2);
-            merge(&mut all);
-        }
-        if all.len() > most {
-            let stacks = all.iter().map(|(_, cell, count)| (cell.stack, *count));
-            let rarest = rarest(stacks, all.len() - most).into_iter();
-            let is_rare: HashSet<u32, RandomState> = rarest.collect();
-            for (_, cell, _) in &mut all {
-                if is_rare.contains(&cell.stack) {
-                    cell.stack = rare;
-                }
-            }
-            merge(&mut all);
-        }
-        all
-    }
-
-    /// The bins.
-    pub fn bins(&self) -> &Bins {
-        &self.bins
-    }
-
-    /// The threads.
-    pub fn runners(&self) -> &Runners {
-        &self.runners
-    }
-
-    /// The number of the thread of idle ticks without a sample, if there are any.
-    pub fn idle_runner(&mut self) -> Option<u32> {
-        let is_there = self.missed.values().any(|[idle, ..]| *idle > 0);
-        is_there.then(|| self.runners.idle())
-    }
-
-    /// Ticks without a sample, by bin and vCPU.
-    pub fn missed(&self) -> &BTreeMap<(u16, u16), Missed> {
-        &self.missed
-    }
-}
-
-/// Sorts cells, and makes one of those that are the same.
-fn merge(all: &mut Vec<(u16, Cell, u32)>) {
-    all.sort_unstable_by_key(|(bin, cell, _)| (*bin, *cell));
-    all.dedup_by(|next, kept| {
-        let is_same = next.0 == kept.0 && next.1 == kept.1;
-        if is_same {
-            kept.2 = kept.2.saturating_add(next.2);
-        }
-        is_same
-    });
 }
 
 /// The stacks with the fewest samples: as many as have `excess` cells together. `cells` are those of all stacks.
-fn rarest(cells: impl Iterator<Item = (u32, u32)>, excess: usize) -> Vec<u32> {
+pub fn rarest(cells: impl Iterator<Item = (u32, u32)>, excess: usize) -> Vec<u32> {
     // By stack, the samples and the cells.
     let mut sums: HashMap<u32, (u64, usize), RandomState> = HashMap::default();
     for (stack, count) in cells {
@@ -267,7 +197,7 @@ fn add(cells: &mut Cells, cell: Cell, count: u32) {
     *sum = sum.saturating_add(count);
 }
 
-fn add_parts(sums: &mut Missed, parts: Missed) {
+pub fn add_parts(sums: &mut Missed, parts: Missed) {
     for (sum, part) in sums.iter_mut().zip(parts) {
         *sum = sum.saturating_add(part);
     }
@@ -277,6 +207,7 @@ fn add_parts(sums: &mut Missed, parts: Missed) {
 mod tests {
     use kvmprof_recording::{COMM_LENGTH, Sample};
 
+    use super::super::merged::Merged;
     use super::*;
     use crate::profile::Selector;
 
@@ -289,7 +220,7 @@ mod tests {
         let selection = Selection::default();
         let mut counts = Counts::default();
         counts.begin(&info, &selection, &Resolver::default());
-        let mut selector = Selector::new(&info, selection.time);
+        let mut selector = Selector::new(&info, &selection);
         for (ms, tid, stack) in samples {
             let sample = Sample {
                 time: ms * 1_000_000,
@@ -320,10 +251,10 @@ mod tests {
         // As many different stacks as samples, but for one.
         const ALL: u32 = 3_000_000;
         let one = |number: u32| if number.is_multiple_of(3) { 0 } else { number };
-        let mut counts = counts((0..ALL).map(|number| (number.into(), 7, one(number))));
+        let counts = counts((0..ALL).map(|number| (number.into(), 7, one(number))));
         assert!(counts.length <= MAX_CELLS, "{}", counts.length);
         assert!(counts.bins.used() > LEAST_BINS / 2);
-        let cells = counts.finish(10_000, |stack| stack, RARE);
+        let cells = Merged::new(vec![counts], 10_000, |_, stack| stack, RARE).cells;
         assert!(cells.len() <= 10_000 + BINS, "{}", cells.len());
         assert_eq!(samples(&cells), u64::from(ALL));
         let frequent = cells.iter().filter(|(_, cell, _)| cell.stack == 0);
@@ -333,8 +264,8 @@ mod tests {
 
     #[test]
     fn stacks_of_one_node_are_one() {
-        let mut counts = counts([(1, 7, 4), (2, 7, 5), (3, 8, 5), (9, 7, 4)].into_iter());
-        let cells = counts.finish(100, |_| 1, 2);
+        let counts = counts([(1, 7, 4), (2, 7, 5), (3, 8, 5), (9, 7, 4)].into_iter());
+        let cells = Merged::new(vec![counts], 100, |_, _| 1, 2).cells;
         let found: Vec<(u16, u32, u32)> = cells
             .iter()
             .map(|(bin, cell, count)| (*bin, cell.stack, *count))

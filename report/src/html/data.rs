@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 
 use super::calls::Calls;
 use super::counts::{Cell, Counts};
+use super::merged::Merged;
 use super::pack::Packed;
 use super::runners::OTHERS;
-use crate::profile::{Profile, task_name};
+use crate::profile::{Profile, selection_document, task_name};
 use crate::symbolize::BuildIds;
 use crate::text::visible;
 
@@ -20,22 +21,24 @@ const MAX_CELLS: usize = 1_000_000;
 ///
 /// - `begin`, `width`, `bins`: the first bin's begin, the width of all of them and their number; `length`: from the first bin's
 ///   begin to the last tick;
-/// - `time`, `pids`: what the command selected;
+/// - `time`, `selection`: what the command selected;
+/// - `files`: the recordings' names, if there are several;
 /// - `event`: what ticks are; null for the clock's, of which there are `hz` a second;
-/// - `processes`: their `pid` and `name`; `threads`: their `pid`, `tid` and `name`. -1 is unknown, null is all that aren't told
-///   apart;
+/// - `processes`: their `recording` (its number), `pid` and `name`; `threads`: their `recording`, `pid`, `tid` and `name`. -1 is
+///   unknown, null is all that aren't told apart;
 /// - `modules`: their `name`, and `build`, the build ids of files with that name;
 /// - `functions`: `name`, `module` (its number), `kernel` (1 or 0), `low` and `high` address in hexadecimal, source `lines`;
 /// - `nodes`, packed: for each node but the root, its number less its parent's, then four times its function, plus 1 if its
 ///   callers are missing, plus 2 if it is inlined;
 /// - `cells`, packed: for each one bin (less the one before), vCPU times four plus mode, thread and node (as differences), ticks;
 ///   `rare`: the node of rare stacks;
-/// - `missed`, packed: bin, vCPU, idle, stolen, lost, ungathered; `halted`: the thread and node of those that are idle.
-pub fn json(profile: &Profile, mut counts: Counts) -> String {
+/// - `missed`, packed: bin, vCPU plus 65536 times the recording, idle, stolen, lost, ungathered; `halted`: the threads, by
+///   recording, and the node of those that are idle.
+pub fn json(profile: &Profile, counts: Vec<Counts>) -> String {
     let calls = Calls::new(profile);
-    let idle = counts.idle_runner();
-    let cells = counts.finish(MAX_CELLS, |stack| calls.of_stack(stack), calls.rare());
-    let bins = counts.bins();
+    let node_of = |recording, stack| calls.of_stack(recording, stack);
+    let merged = Merged::new(counts, MAX_CELLS, node_of, calls.rare());
+    let bins = &merged.bins;
     let selected = profile.selection.time;
     let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let begin = selected.begin.map(ns);
@@ -46,23 +49,24 @@ pub fn json(profile: &Profile, mut counts: Counts) -> String {
         "bins": bins.used(),
         "length": bins.length(),
         "time": { "begin": begin, "end": selected.end.map(ns) },
-        "pids": profile.selection.pids,
+        "selection": selection_document(&profile.selection),
+        "files": files(profile),
         "hz": profile.contents.info.hz,
         "event": profile.contents.info.event.map(|event| event.describe()),
         "processes": processes(profile),
-        "threads": threads(&counts),
+        "threads": threads(&merged),
         "modules": modules.json(),
         "functions": functions(&calls, &modules),
         "rare": calls.rare(),
-        "halted": { "thread": idle, "node": calls.halted() },
+        "halted": { "threads": merged.idle, "node": calls.halted() },
     });
     // Only `<` could end a script element.
     let mut text = document.to_string().replace('<', "\\u003c");
     text.pop();
     for (name, packed) in [
         ("nodes", nodes(&calls)),
-        ("cells", packed(&cells)),
-        ("missed", missed(&counts)),
+        ("cells", packed(&merged.cells)),
+        ("missed", missed(&merged)),
     ] {
         text += &format!(",\"{name}\":\"");
         packed.write(&mut text);
@@ -73,27 +77,38 @@ pub fn json(profile: &Profile, mut counts: Counts) -> String {
 }
 
 fn processes(profile: &Profile) -> Value {
-    let processes = profile.processes.iter();
-    let (pids, names): (Vec<i32>, Vec<String>) = processes
-        .map(|(pid, process)| (*pid, visible(process.shown_name(*pid))))
-        .unzip();
-    json!({ "pid": pids, "name": names })
+    let processes = || profile.all_processes();
+    let recordings: Vec<usize> = processes().map(|(recording, ..)| recording).collect();
+    let pids: Vec<i32> = processes().map(|(_, pid, _)| pid).collect();
+    let names = processes().map(|(_, pid, process)| visible(process.shown_name(pid)));
+    let names: Vec<String> = names.collect();
+    json!({ "recording": recordings, "pid": pids, "name": names })
 }
 
-fn threads(counts: &Counts) -> Value {
-    let runners = counts.runners().all();
+fn files(profile: &Profile) -> Vec<String> {
+    if profile.merged.is_empty() {
+        return Vec::new();
+    }
+    let recordings = profile.recordings();
+    recordings.map(|one| visible(&one.file)).collect()
+}
+
+fn threads(merged: &Merged) -> Value {
+    let runners = merged.runners.all();
+    let recordings: Vec<u32> = runners.iter().map(|runner| runner.recording).collect();
     let id = |id: i32| (id != OTHERS).then_some(id);
     let pids: Vec<Option<i32>> = runners.iter().map(|runner| id(runner.pid)).collect();
     let tids: Vec<Option<i32>> = runners.iter().map(|runner| id(runner.tid)).collect();
     let name = |comm: &[u8; COMM_LENGTH]| visible(&task_name(comm));
     let names: Vec<String> = runners.iter().map(|runner| name(&runner.comm)).collect();
-    json!({ "pid": pids, "tid": tids, "name": names })
+    json!({ "recording": recordings, "pid": pids, "tid": tids, "name": names })
 }
 
 /// The modules of the functions, by name.
 struct Modules {
     numbers: BTreeMap<String, usize>,
-    builds: BuildIds,
+    /// Of each recording.
+    builds: Vec<BuildIds>,
 }
 
 impl Modules {
@@ -104,13 +119,19 @@ impl Modules {
             .collect();
         Self {
             numbers: names.into_iter().zip(0..).collect(),
-            builds: BuildIds::new(&profile.contents),
+            builds: (profile.recordings())
+                .map(|recording| BuildIds::new(&recording.contents))
+                .collect(),
         }
     }
 
     fn json(&self) -> Value {
         let names: Vec<&String> = self.numbers.keys().collect();
-        let builds = |name: &&String| self.builds.all(name).collect::<Vec<_>>().join(", ");
+        let builds = |name: &&String| {
+            let all = self.builds.iter().flat_map(|builds| builds.all(name));
+            let all: BTreeSet<&str> = all.collect();
+            all.into_iter().collect::<Vec<_>>().join(", ")
+        };
         let builds: Vec<String> = names.iter().map(builds).collect();
         json!({ "name": names, "build": builds })
     }
@@ -162,11 +183,11 @@ fn packed(cells: &[(u16, Cell, u32)]) -> Packed {
     packed
 }
 
-fn missed(counts: &Counts) -> Packed {
+fn missed(merged: &Merged) -> Packed {
     let mut packed = Packed::default();
-    for ((bin, vcpu), parts) in counts.missed() {
+    for ((bin, recording, vcpu), parts) in &merged.missed {
         packed.push(u64::from(*bin));
-        packed.push(u64::from(*vcpu));
+        packed.push((u64::from(*recording) << 16) + u64::from(*vcpu));
         parts.iter().for_each(|part| packed.push(*part));
     }
     packed

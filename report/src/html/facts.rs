@@ -6,8 +6,17 @@ use std::time::{Duration, SystemTime};
 use crate::profile::{Profile, Share};
 use crate::text::escape;
 
-/// The table of the recording's properties.
+/// The tables of the recordings' properties.
 pub fn info(profile: &Profile) -> String {
+    let recordings = (1..).zip(profile.recordings());
+    let tables = recordings.map(|(number, recording)| {
+        let file = (!profile.merged.is_empty()).then(|| format!("({number}) {}", recording.file));
+        info_of(recording, file)
+    });
+    tables.collect()
+}
+
+fn info_of(profile: &Profile, file: Option<String>) -> String {
     let info = &profile.contents.info;
     let began = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(info.began_ns));
     let began = began.map_or(String::new(), |time| {
@@ -24,8 +33,9 @@ pub fn info(profile: &Profile) -> String {
         None => ("clock", format!("{}, {} Hz{phase}", info.clock, info.hz)),
         Some(event) => ("samples", event.describe()),
     };
+    let file = file.map(|file| ("file", file));
     let mut out = String::from("<table class=facts><tbody>\n");
-    for (name, value) in [
+    for (name, value) in file.into_iter().chain([
         ("kernel", info.kernel.clone()),
         ("began", began),
         ("vCPUs", info.vcpus.to_string()),
@@ -33,7 +43,7 @@ pub fn info(profile: &Profile) -> String {
         source,
         ("stacks", stacks.to_owned()),
         ("recorded by", format!("kvmprof {}", info.program)),
-    ] {
+    ]) {
         let _ = writeln!(out, "<tr><th scope=row>{name}</th>{}</tr>", text(&value));
     }
     out.push_str("</tbody></table>\n");
@@ -42,7 +52,7 @@ pub fn info(profile: &Profile) -> String {
 
 /// The table of the account.
 pub fn account(profile: &Profile) -> String {
-    let account = profile.contents.account;
+    let account = profile.account();
     let mut out = String::from("<table class=facts><tbody>\n");
     let ungathered = (account.ungathered > 0).then_some(("not asked for", account.ungathered));
     let rows = [

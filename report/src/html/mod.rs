@@ -8,6 +8,7 @@ mod calls;
 mod counts;
 mod data;
 mod facts;
+mod merged;
 mod pack;
 mod page;
 mod runners;

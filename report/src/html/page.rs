@@ -37,8 +37,8 @@ const SCRIPTS: [&str; 11] = [
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                       base-uri 'none'; form-action 'none'";
 
-/// The page that shows `profile`, with the `counts` of the same ticks, under `title`.
-pub fn page(profile: &Profile, counts: Counts, title: &str) -> String {
+/// The page that shows `profile` under `title`, with the `counts` of the same ticks of each of its recordings.
+pub fn page(profile: &Profile, counts: Vec<Counts>, title: &str) -> String {
     let title = escape(title);
     let data = data::json(profile, counts);
     let mut out = String::with_capacity(data.len() + (1 << 18));
@@ -70,7 +70,7 @@ pub fn page_of(recording: &Recording, pids: &[i32], title: &str) -> Result<Strin
     let selection = Selection::from_pids(pids);
     let mut counts = Counts::default();
     let profile = Profile::read_with(recording, selection, resolver, &Unobserved, &mut counts)?;
-    Ok(page(&profile, counts, title))
+    Ok(page(&profile, vec![counts], title))
 }
 
 /// The part of the page that needs no script. `title` is HTML already.
@@ -90,8 +90,7 @@ fn body(profile: &Profile, title: &str) -> String {
 
 /// Warnings that a reader must see first.
 fn warnings(profile: &Profile) -> String {
-    let contents = &profile.contents;
-    let account = contents.account;
+    let account = profile.account();
     let Account {
         ticks,
         samples,
@@ -123,7 +122,8 @@ fn warnings(profile: &Profile) -> String {
         warn("There are no samples: the recording has none, or none of the processes asked for.");
     } else if profile.samples() < samples.saturating_add(idle) {
         warn(&format!(
-            "Only some processes are shown, with {} ticks.",
+            "Only {} is shown, {} ticks.",
+            escape(&profile.selection.to_string()),
             profile.samples()
         ));
     }
@@ -137,7 +137,11 @@ mod tests {
     #[test]
     fn titles_are_text() {
         let profile = Profile::default();
-        let page = page(&profile, Counts::default(), "</title><script>x</script>");
+        let page = page(
+            &profile,
+            vec![Counts::default()],
+            "</title><script>x</script>",
+        );
         assert!(
             page.contains("<title>&#60;/title&#62;&#60;script"),
             "{page}"

@@ -13,6 +13,8 @@ pub const OTHERS: i32 = i32::MIN;
 /// A thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Runner {
+    /// The number of its recording.
+    pub recording: u32,
     /// Its process; -1 if unknown, [`OTHERS`] beyond the maximum.
     pub pid: i32,
     /// Its id; -1 if unknown, [`OTHERS`] beyond the maximum.
@@ -25,13 +27,13 @@ pub struct Runner {
 #[derive(Clone, Debug, Default)]
 pub struct Runners {
     all: Vec<Runner>,
-    numbers: HashMap<(i32, i32), u32, RandomState>,
+    numbers: HashMap<(u32, i32, i32), u32, RandomState>,
 }
 
 impl Runners {
     /// The number of the thread that `sample` is of.
     pub fn of(&mut self, sample: &Sample) -> u32 {
-        let number = self.number(sample.pid, sample.tid);
+        let number = self.number(0, sample.pid, sample.tid);
         if let Some(runner) = self.all.get_mut(number as usize)
             && sample.comm[0] != 0
             && runner.tid == sample.tid
@@ -41,22 +43,34 @@ impl Runners {
         number
     }
 
-    /// The number of what runs when a vCPU is halted.
-    pub fn idle(&mut self) -> u32 {
-        self.number(IDLE_PID, IDLE_PID)
+    /// Adds a thread of any recording, and returns its number.
+    pub fn add(&mut self, runner: &Runner) -> u32 {
+        let number = self.number(runner.recording, runner.pid, runner.tid);
+        if let Some(known) = self.all.get_mut(number as usize)
+            && known.tid == runner.tid
+        {
+            known.comm = runner.comm;
+        }
+        number
     }
 
-    fn number(&mut self, pid: i32, tid: i32) -> u32 {
-        if let Some(number) = self.numbers.get(&(pid, tid)) {
+    /// The number of what runs when a vCPU of a recording is halted.
+    pub fn idle(&mut self, recording: u32) -> u32 {
+        self.number(recording, IDLE_PID, IDLE_PID)
+    }
+
+    fn number(&mut self, recording: u32, pid: i32, tid: i32) -> u32 {
+        if let Some(number) = self.numbers.get(&(recording, pid, tid)) {
             return *number;
         }
         // There is always room for idle time.
         if self.all.len() >= MAX_RUNNERS && pid != IDLE_PID && pid != OTHERS {
-            return self.number(OTHERS, OTHERS);
+            return self.number(recording, OTHERS, OTHERS);
         }
         let number = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
-        self.numbers.insert((pid, tid), number);
+        self.numbers.insert((recording, pid, tid), number);
         self.all.push(Runner {
+            recording,
             pid,
             tid,
             comm: [0; COMM_LENGTH],
@@ -89,7 +103,7 @@ mod tests {
         assert_eq!(runners.of(&sample(7)), 6);
         let others = runners.of(&sample(99_999));
         assert_eq!(runners.all()[others as usize].pid, OTHERS);
-        let idle = runners.idle();
+        let idle = runners.idle(0);
         assert_eq!(runners.all()[idle as usize].pid, IDLE_PID);
         assert_eq!(runners.all().len(), MAX_RUNNERS + 2);
     }

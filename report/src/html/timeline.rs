@@ -53,15 +53,30 @@ impl Bins {
         self.length = self.length.max(time.saturating_sub(self.start));
         let mut doublings = 0;
         while self.bin_of(time) >= BINS {
-            self.double();
+            self.widen(2);
             doublings += 1;
         }
         doublings
     }
 
-    /// Makes one bin of two.
-    pub fn double(&mut self) {
-        self.width = self.width.saturating_mul(2);
+    /// Makes one bin of so many.
+    pub fn widen(&mut self, bins: u64) {
+        self.width = self.width.saturating_mul(bins);
+    }
+
+    /// Bins into which those of `all` recordings fit: each is as wide as some of each of them together.
+    pub fn common<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
+        let mut common = Self::default();
+        for bins in all {
+            if common.width == 0 {
+                common = *bins;
+            } else {
+                let shared = greatest_common_divisor(common.width, bins.width);
+                common.width = (common.width / shared.max(1)).saturating_mul(bins.width);
+                common.length = common.length.max(bins.length);
+            }
+        }
+        common
     }
 
     /// The number of bins up to the last tick, at least 1.
@@ -79,6 +94,13 @@ impl Bins {
     pub fn length(&self) -> u64 {
         self.length
     }
+}
+
+fn greatest_common_divisor(mut one: u64, mut other: u64) -> u64 {
+    while other != 0 {
+        (one, other) = (other, one % other);
+    }
+    one
 }
 
 #[cfg(test)]
@@ -105,6 +127,17 @@ mod tests {
         assert_eq!(bins.end_of(1), 1_100_000_000);
         assert_eq!(bins.doublings_for(61_000_000_000), 2);
         assert_eq!((bins.width(), bins.used()), (200_000_000, 301));
+    }
+
+    #[test]
+    fn bins_of_recordings_fit_into_common_ones() {
+        let (mut one, mut other) = (bins(100), bins(997));
+        one.doublings_for(1_000_000_000 + 30_000_000_000);
+        other.doublings_for(1_000_000_000 + 2_000_000_000);
+        let common = Bins::common([&one, &other].into_iter());
+        assert_eq!((one.width(), other.width()), (100_000_000, 6_000_000));
+        assert_eq!(common.width(), 300_000_000);
+        assert_eq!((common.length(), common.used()), (30_000_000_000, 101));
     }
 
     #[test]

@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::rc::Rc;
 
-use kvmprof_recording::{IDLE_PID, Sample, StackEnd, StackSummary};
+use kvmprof_recording::{COMM_LENGTH, IDLE_PID, Sample, StackEnd, StackSummary};
 
-use super::modes::{ModeCounts, sum_modes};
+use super::modes::{ModeCounts, add_modes, sum_modes};
 use super::selection::Spread;
-use super::sums::{Limits, Sums};
-use super::{Selection, Selector, StackCounts};
+use super::sums::{Limits, Sums, task_name};
+use super::{Filter, Selection, Selector, StackCounts, Weight};
 use crate::symbolize::{Asked, Frame, MappingSet, Resolver};
+use crate::text::visible;
 use kvmprof_recording::file::{
-    Contents, FileError, Observer, Recording, RecordingInfo, Unobserved,
+    Account, Contents, FileError, Observer, Recording, RecordingInfo, Unobserved,
 };
 
 /// Maximum number of frames that are resolved ahead.
@@ -40,6 +41,26 @@ impl Process {
     /// All of its samples.
     pub fn samples(&self) -> u64 {
         sum_modes(&self.modes)
+    }
+}
+
+/// One thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Thread {
+    /// Its last known name, padded with NULs; all NUL when unknown.
+    pub comm: [u8; COMM_LENGTH],
+    /// Samples by mode.
+    pub modes: ModeCounts,
+}
+
+impl Thread {
+    /// The name of the thread with these ids: a word in brackets if it isn't one; empty when unknown.
+    pub fn shown_name(&self, pid: i32, tid: i32) -> String {
+        match (pid, tid, task_name(&self.comm)) {
+            (_, -1, name) if name.is_empty() => "[unknown]".to_owned(),
+            (IDLE_PID, IDLE_PID, name) if name.is_empty() => "[idle]".to_owned(),
+            (_, _, name) => name,
+        }
     }
 }
 
@@ -125,14 +146,37 @@ pub struct Profile {
     pub resolver: Rc<Resolver>,
     /// The selected part of the recording.
     pub selection: Selection,
+    /// Tells of its samples which are selected.
+    pub filter: Rc<Filter>,
     /// The processes, by pid; -1 for unknown processes.
     pub processes: BTreeMap<i32, Process>,
+    /// The threads, by pid and tid.
+    pub threads: BTreeMap<(i32, i32), Thread>,
     /// Samples by mode of each vCPU.
     pub vcpus: BTreeMap<u16, ModeCounts>,
     /// The number of samples of each process in each stack.
     pub stacks: StackCounts,
     /// Idle ticks without samples.
     pub idle: u64,
+    /// The length of the recording's file, in bytes.
+    pub file_length: usize,
+    /// What the recording is called where several are told apart; empty for one alone.
+    pub file: String,
+    /// Further recordings, which all tables and pictures count together with this one. They have none themselves.
+    pub merged: Vec<Profile>,
+}
+
+/// Ticks of these recordings stand for different things, so that they don't add up.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{first} was sampled at {first_rate}, {other} at {other_rate}: ticks that stand for different times or events cannot be \
+     added up. Merge recordings of the same --hz or --event"
+)]
+pub struct DifferentTicks {
+    first: String,
+    first_rate: String,
+    other: String,
+    other_rate: String,
 }
 
 impl Profile {
@@ -180,21 +224,32 @@ impl Profile {
     ) -> Result<Self, FileError> {
         let info = recording.contents()?.info;
         watcher.begin(&info, &selection, &resolver);
-        let mut selector = Selector::new(&info, selection.time);
+        let filter = Filter::new(&selection, recording, observer)?;
+        let mut selector = Selector::new(&info, &selection);
         let mut sums = Sums::new(Limits::of_recording(recording.length()));
         let mut contents = recording.read_observed(observer, |ticks, frames| {
             let spread = selector.spread(ticks);
-            let ticks = selection.only(&spread.selected());
+            let ticks = filter.only(&spread.selected(), frames, &resolver);
             let mappings = ticks.sample.map(|sample| resolver.mappings_of(&sample));
             let stack = sums.add(&ticks, frames, mappings.unwrap_or_default());
             watcher.take(&Selected {
-                spread: spread.only(&selection),
+                spread: spread.only(ticks.sample, filter.wants_idle()),
                 sample: ticks.sample,
                 stack,
             });
         })?;
         contents.account = selector.account();
-        Ok(sums.into_profile(contents, Rc::new(resolver), selection))
+        Ok(Self {
+            filter: Rc::new(filter),
+            file_length: recording.length(),
+            ..sums.into_profile(contents, Rc::new(resolver), selection)
+        })
+    }
+
+    /// The length of all recordings, in bytes.
+    pub fn length(&self) -> usize {
+        let lengths = self.recordings().map(|one| one.file_length);
+        lengths.fold(0, usize::saturating_add)
     }
 
     /// Resolves all frames. `observer` gets the progress; after it interrupts, further frames get no source lines.
@@ -202,10 +257,10 @@ impl Profile {
         let mut all: Vec<Asked> = Vec::new();
         let mut seen = HashSet::new();
         for (pid, stack) in self.stacks.keys() {
-            for (index, address) in stack.frames.iter().enumerate() {
-                let asked = stack.asked(*pid, index, *address);
+            for asked in stack.asked_all(*pid) {
                 // Those that come then are looked up when they are needed.
-                if all.len() < MAX_AHEAD && seen.insert((asked.mappings, *address, asked.is_kernel))
+                if all.len() < MAX_AHEAD
+                    && seen.insert((asked.mappings, asked.address, asked.is_kernel))
                 {
                     all.push(asked);
                 }
@@ -226,13 +281,12 @@ impl Profile {
     /// The functions of `stack` of process `pid`, innermost first.
     pub fn frames(&self, pid: i32, stack: &Stack) -> Vec<StackFrame> {
         let mut all = Vec::with_capacity(stack.frames.len());
-        for (index, address) in stack.frames.iter().enumerate() {
-            let asked = stack.asked(pid, index, *address);
+        for asked in stack.asked_all(pid) {
             let resolved = self.resolver.resolve(asked);
             for frame in resolved.frames.iter() {
                 all.push(StackFrame {
                     frame: frame.clone(),
-                    address: *address,
+                    address: asked.address,
                     offset: resolved.offset.filter(|_| !frame.is_inlined),
                     file_address: resolved.file_address,
                     is_kernel: asked.is_kernel,
@@ -242,15 +296,93 @@ impl Profile {
         all
     }
 
-    /// All samples, and idle ticks without samples.
-    pub fn samples(&self) -> u64 {
-        self.processes
-            .values()
-            .fold(0, |sum, process| sum.saturating_add(process.samples()))
+    /// Counts all of `profiles`, which are of one recording each, together.
+    ///
+    /// # Errors
+    /// Their ticks stand for different times or events.
+    pub fn merge(mut profiles: Vec<Self>) -> Result<Self, DifferentTicks> {
+        let mut first = if profiles.is_empty() {
+            Self::default()
+        } else {
+            profiles.remove(0)
+        };
+        let weight = |profile: &Self| Weight::of_tick(&profile.contents.info);
+        let other = profiles
+            .iter()
+            .find(|other| weight(other) != weight(&first));
+        if let Some(other) = other {
+            return Err(DifferentTicks {
+                first: visible(&first.file),
+                first_rate: first.contents.info.rate(),
+                other: visible(&other.file),
+                other_rate: other.contents.info.rate(),
+            });
+        }
+        first.merged = profiles;
+        Ok(first)
     }
 
-    /// A warning if the recording isn't whole, or wasn't read to its end.
+    /// This recording, then those that are counted together with it. What is asked of them is of each alone, but for
+    /// [`Self::samples`], [`Self::account`] and [`Self::has_symbols`] of this one.
+    pub fn recordings(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.merged)
+    }
+
+    /// All processes with the numbers of their recordings, from 0: a pid means nothing in another recording.
+    pub fn all_processes(&self) -> impl Iterator<Item = (usize, i32, &Process)> {
+        let recordings = self.recordings().enumerate();
+        recordings.flat_map(|(number, recording)| {
+            let processes = recording.processes.iter();
+            processes.map(move |(pid, process)| (number, *pid, process))
+        })
+    }
+
+    /// All threads with the numbers of their recordings, from 0, and their ids: pid and tid.
+    pub fn all_threads(&self) -> impl Iterator<Item = (usize, (i32, i32), &Thread)> {
+        let recordings = self.recordings().enumerate();
+        recordings.flat_map(|(number, recording)| {
+            let threads = recording.threads.iter();
+            threads.map(move |(id, thread)| (number, *id, thread))
+        })
+    }
+
+    /// Samples by mode of each vCPU. vCPUs of the same number are counted together.
+    pub fn all_vcpus(&self) -> BTreeMap<u16, ModeCounts> {
+        let mut all = self.vcpus.clone();
+        for (vcpu, modes) in self.merged.iter().flat_map(|other| &other.vcpus) {
+            add_modes(all.entry(*vcpu).or_default(), *modes);
+        }
+        all
+    }
+
+    /// Where the ticks of all recordings went.
+    pub fn account(&self) -> Account {
+        let mut account = Account::default();
+        for recording in self.recordings() {
+            account.merge(&recording.contents.account);
+        }
+        account
+    }
+
+    /// All samples, and idle ticks without samples.
+    pub fn samples(&self) -> u64 {
+        self.all_processes().fold(0, |sum, (_, _, process)| {
+            sum.saturating_add(process.samples())
+        })
+    }
+
+    /// A warning if a recording isn't whole, or wasn't read to its end.
     pub fn incompleteness(&self) -> Option<String> {
+        if self.merged.is_empty() {
+            return self.own_incompleteness();
+        }
+        self.recordings().find_map(|recording| {
+            let warning = recording.own_incompleteness()?;
+            Some(format!("{}: {warning}", visible(&recording.file)))
+        })
+    }
+
+    fn own_incompleteness(&self) -> Option<String> {
         let contents = &self.contents;
         match (contents.unread, contents.closed) {
             (0, Some(_)) => None,
@@ -264,13 +396,20 @@ impl Profile {
         }
     }
 
-    /// Whether the recording has symbols of the kernel.
+    /// Whether there are symbols of the kernel in all recordings.
     pub fn has_symbols(&self) -> bool {
-        !self.resolver.tables().kernel.is_empty()
+        self.recordings()
+            .all(|recording| !recording.resolver.tables().kernel.is_empty())
     }
 }
 
 impl Stack {
+    /// Its frames as those of process `pid`, innermost first.
+    pub(super) fn asked_all(&self, pid: i32) -> impl Iterator<Item = Asked> {
+        let frames = self.frames.iter().enumerate();
+        frames.map(move |(index, address)| self.asked(pid, index, *address))
+    }
+
     fn asked(&self, pid: i32, index: usize, address: u64) -> Asked {
         Asked {
             pid,
@@ -284,7 +423,7 @@ impl Stack {
 /// A profile to test with: pids 7 and 8, idle time, a stack in the kernel that leads to the user.
 #[cfg(test)]
 pub(super) mod testing {
-    use kvmprof_recording::{COMM_LENGTH, Mode, Ticks};
+    use kvmprof_recording::{Mode, Ticks};
 
     use super::*;
 
@@ -303,6 +442,7 @@ pub(super) mod testing {
         };
         let resolver = Resolver::from_contents(&contents);
         let selection = Selection::from_pids(pids);
+        let filter = Filter::without_names(&selection);
         let mut sums = Sums::new(Limits::NONE);
         let kernel = Sample {
             pid: 7,
@@ -338,7 +478,8 @@ pub(super) mod testing {
             idle: 2,
             ..Ticks::default()
         };
-        sums.add(&selection.only(&idle), &[], MappingSet::default());
+        let idle = filter.only(&idle, &[], &resolver);
+        sums.add(&idle, &[], MappingSet::default());
         for (sample, frames) in [
             (kernel, [0x2004, 0x1008, 0x1004, 0x50].as_slice()),
             (kernel, &[0x2004, 0x1008, 0x1004, 0x50]),
@@ -349,7 +490,8 @@ pub(super) mod testing {
                 sample: Some(sample),
                 ..Ticks::default()
             };
-            sums.add(&selection.only(&ticks), frames, MappingSet::default());
+            let ticks = filter.only(&ticks, frames, &resolver);
+            sums.add(&ticks, frames, MappingSet::default());
         }
         sums.into_profile(contents, Rc::new(resolver), selection)
     }

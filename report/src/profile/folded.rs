@@ -18,29 +18,33 @@ pub const CUT_SHORT: &str = "[cut short]";
 /// Bytes that a frame takes in a picture, beside its name.
 const FRAME: usize = 128;
 
-/// The folded stacks of `profile`, each starting with its process, in alphabetical order.
+/// The folded stacks of `profile`, each starting with its process, in alphabetical order. If it is of several recordings,
+/// processes have the numbers of theirs: `dd-130 (2)`.
 ///
 /// # Errors
 /// There is no `room` for them, or for a picture of them.
 pub fn folded(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
-    for ((pid, stack), count) in &profile.stacks {
-        let mut line = root(profile, *pid);
-        if stack.is_cut_short() {
-            line.push(';');
-            line.push_str(CUT_SHORT);
+    for (number, recording) in profile.recordings().enumerate() {
+        let number = (!profile.merged.is_empty()).then_some(number);
+        for ((pid, stack), count) in &recording.stacks {
+            let mut line = root(recording, number, *pid);
+            if stack.is_cut_short() {
+                line.push(';');
+                line.push_str(CUT_SHORT);
+            }
+            for frame in recording.frames(*pid, stack).iter().rev() {
+                line.push(';');
+                line.push_str(&name(frame));
+                room.take(FRAME)?;
+            }
+            room.take(line.len())?;
+            *lines.entry(line).or_default() += count;
         }
-        for frame in profile.frames(*pid, stack).iter().rev() {
-            line.push(';');
-            line.push_str(&name(frame));
-            room.take(FRAME)?;
+        if recording.idle > 0 {
+            let line = format!("{};{HALTED}", root(recording, number, 0));
+            *lines.entry(line).or_default() += recording.idle;
         }
-        room.take(line.len())?;
-        *lines.entry(line).or_default() += count;
-    }
-    if profile.idle > 0 {
-        let line = format!("{};{HALTED}", root(profile, 0));
-        *lines.entry(line).or_default() += profile.idle;
     }
     let lines = lines.into_iter();
     Ok(lines
@@ -48,11 +52,13 @@ pub fn folded(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
         .collect())
 }
 
-fn root(profile: &Profile, pid: i32) -> String {
-    let name = profile.processes.get(&pid).map(|process| &process.name);
+/// The frame of a process, with the number of its recording if there are several.
+fn root(recording: &Profile, number: Option<usize>, pid: i32) -> String {
+    let name = recording.processes.get(&pid).map(|process| &process.name);
+    let number = number.map_or_else(String::new, |number| format!(" ({})", number + 1));
     match name {
-        Some(name) if !name.is_empty() => format!("{}-{pid}", plain(name)),
-        _ => format!("pid-{pid}"),
+        Some(name) if !name.is_empty() => format!("{}-{pid}{number}", plain(name)),
+        _ => format!("pid-{pid}{number}"),
     }
 }
 

@@ -89,7 +89,7 @@ pub fn lines(profile: &Profile, sort: SortBy) -> Vec<Row<SourceLine>> {
     sum(profile, sort, None, |_, frame| frame.frame.source.clone())
 }
 
-/// Groups the samples by the `key` of a process's frames. `halted` is the key of halted vCPUs.
+/// Groups the samples of all recordings by the `key` of a process's frames. `halted` is the key of halted vCPUs.
 pub fn sum<Key: Clone + Ord + Hash>(
     profile: &Profile,
     sort: SortBy,
@@ -98,26 +98,30 @@ pub fn sum<Key: Clone + Ord + Hash>(
 ) -> Vec<Row<Key>> {
     let mut rows: HashMap<Key, (u64, u64)> = HashMap::new();
     let mut seen = HashSet::new();
-    for ((pid, stack), count) in &profile.stacks {
-        seen.clear();
-        for (index, frame) in profile.frames(*pid, stack).iter().enumerate() {
-            let Some(key) = key(*pid, frame) else {
-                continue;
-            };
-            let is_first = seen.insert(key.clone());
-            if index == 0 || is_first {
-                let (own, total) = rows.entry(key).or_default();
-                *own += if index == 0 { count } else { &0 };
-                *total += if is_first { count } else { &0 };
+    for recording in profile.recordings() {
+        for ((pid, stack), count) in &recording.stacks {
+            seen.clear();
+            for (index, frame) in recording.frames(*pid, stack).iter().enumerate() {
+                let Some(key) = key(*pid, frame) else {
+                    continue;
+                };
+                let is_first = seen.insert(key.clone());
+                if index == 0 || is_first {
+                    let (own, total) = rows.entry(key).or_default();
+                    *own += if index == 0 { count } else { &0 };
+                    *total += if is_first { count } else { &0 };
+                }
             }
         }
     }
+    let idle = profile.recordings().map(|recording| recording.idle);
+    let idle = idle.fold(0, u64::saturating_add);
     if let Some(key) = halted
-        && profile.idle > 0
+        && idle > 0
     {
         let (own, total) = rows.entry(key).or_default();
-        *own = own.saturating_add(profile.idle);
-        *total = total.saturating_add(profile.idle);
+        *own = own.saturating_add(idle);
+        *total = total.saturating_add(idle);
     }
     let rows = rows.into_iter();
     let mut rows: Vec<Row<Key>> = rows

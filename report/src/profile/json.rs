@@ -4,12 +4,32 @@ use kvmprof_recording::Mode;
 use serde_json::{Map, Value, json};
 
 use super::modes::{ModeCounts, sum_modes};
-use super::{Profile, Relatives, Row, Share, SortBy, functions, lines, modules};
+use super::sums::task_name;
+use super::{Profile, Relatives, Row, Selection, Share, SortBy, functions, lines, modules};
 
 /// All of `profile`: the recording's properties, the account, and all tables; those of modules, functions and lines
-/// have the first `top` rows by `sort`.
+/// have the first `top` rows by `sort`. Of several recordings there are the sums; what is known of each is in `recordings`, and
+/// processes have the number of theirs there, from 0.
 pub fn document(profile: &Profile, sort: SortBy, top: usize) -> Value {
-    let contents = &profile.contents;
+    if profile.merged.is_empty() {
+        return with(facts(profile), tables(profile, sort, top));
+    }
+    let recordings = profile.recordings().map(|recording| {
+        let file = json!({ "file": recording.file });
+        with(file, facts(recording))
+    });
+    let facts = json!({
+        "recordings": recordings.collect::<Vec<_>>(),
+        "account": profile.account(),
+        "complete": profile.recordings().all(|one| one.contents.closed.is_some()),
+        "interrupted": profile.recordings().any(|one| one.contents.unread > 0),
+    });
+    with(facts, tables(profile, sort, top))
+}
+
+/// What is known of one recording.
+fn facts(recording: &Profile) -> Value {
+    let contents = &recording.contents;
     json!({
         "facts": contents.info,
         "kernel": contents.kernel,
@@ -18,12 +38,19 @@ pub fn document(profile: &Profile, sort: SortBy, top: usize) -> Value {
         "complete": contents.closed.is_some(),
         "interrupted": contents.unread > 0,
         "bytes_cut_off": contents.cut_off,
+    })
+}
+
+fn tables(profile: &Profile, sort: SortBy, top: usize) -> Value {
+    json!({
         "time": {
             "begin": profile.selection.time.begin.map(|time| time.as_secs_f64()),
             "end": profile.selection.time.end.map(|time| time.as_secs_f64()),
         },
+        "selection": selection_document(&profile.selection),
         "samples": profile.samples(),
         "processes": processes(profile),
+        "threads": threads(profile),
         "vcpus": vcpus(profile),
         "modules": module_rows(profile, sort, top),
         "functions": function_rows(profile, sort, top),
@@ -80,36 +107,73 @@ fn modes(counts: ModeCounts, whole: u64) -> Value {
     with(all, by_mode.into())
 }
 
+/// The number of a recording, if there are several.
+fn of_recording(profile: &Profile, number: usize) -> Value {
+    if profile.merged.is_empty() {
+        json!({})
+    } else {
+        json!({ "recording": number })
+    }
+}
+
 fn processes(profile: &Profile) -> Vec<Value> {
-    let processes = profile.processes.iter();
+    let whole = profile.samples();
+    let processes = profile.all_processes();
     processes
-        .map(|(pid, process)| {
+        .map(|(recording, pid, process)| {
             let who = json!({ "pid": pid, "name": process.name });
-            with(who, modes(process.modes, profile.samples()))
+            let who = with(who, of_recording(profile, recording));
+            with(who, modes(process.modes, whole))
         })
         .collect()
 }
 
+fn threads(profile: &Profile) -> Vec<Value> {
+    let whole = profile.samples();
+    let threads = profile.all_threads();
+    threads
+        .map(|(recording, (pid, tid), thread)| {
+            let who = json!({ "pid": pid, "tid": tid, "name": task_name(&thread.comm) });
+            let who = with(who, of_recording(profile, recording));
+            with(who, modes(thread.modes, whole))
+        })
+        .collect()
+}
+
+/// What was selected besides the time; what is empty or null selects all.
+pub fn selection_document(selection: &Selection) -> Value {
+    json!({
+        "pids": selection.pids,
+        "comms": selection.comms,
+        "vcpus": selection.vcpus,
+        "modes": selection.modes.iter().map(|mode| mode.name()).collect::<Vec<_>>(),
+        "grep": selection.grep.as_ref().map(ToString::to_string),
+    })
+}
+
 fn vcpus(profile: &Profile) -> Vec<Value> {
-    let vcpus = profile.vcpus.iter();
+    let whole = profile.samples();
+    let vcpus = profile.all_vcpus().into_iter();
     vcpus
         .map(|(vcpu, counts)| {
             let which = json!({ "vcpu": vcpu });
-            with(which, modes(*counts, profile.samples()))
+            with(which, modes(counts, whole))
         })
         .collect()
 }
 
 fn module_rows(profile: &Profile, sort: SortBy, top: usize) -> Vec<Value> {
+    let whole = profile.samples();
     let rows = modules(profile, sort).into_iter().take(top);
     rows.map(|row| {
         let which = json!({ "name": &*row.key });
-        with(which, counts(&row, profile.samples()))
+        with(which, counts(&row, whole))
     })
     .collect()
 }
 
 fn function_rows(profile: &Profile, sort: SortBy, top: usize) -> Vec<Value> {
+    let whole = profile.samples();
     let rows = functions(profile, sort).into_iter().take(top);
     rows.map(|function| {
         let which = json!({
@@ -122,16 +186,17 @@ fn function_rows(profile: &Profile, sort: SortBy, top: usize) -> Vec<Value> {
             own: function.own,
             total: function.total,
         };
-        with(which, counts(&row, profile.samples()))
+        with(which, counts(&row, whole))
     })
     .collect()
 }
 
 fn line_rows(profile: &Profile, sort: SortBy, top: usize) -> Vec<Value> {
+    let whole = profile.samples();
     let rows = lines(profile, sort).into_iter().take(top);
     rows.map(|row| {
         let which = json!({ "file": &*row.key.file, "line": row.key.line });
-        with(which, counts(&row, profile.samples()))
+        with(which, counts(&row, whole))
     })
     .collect()
 }

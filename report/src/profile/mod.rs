@@ -1,11 +1,13 @@
 //! Sums of a recording's samples, and the tables made from them.
 
 mod collect;
+mod filter;
 mod folded;
 mod functions;
 mod json;
 mod modes;
 mod names;
+mod pattern;
 mod relatives;
 mod selection;
 mod share;
@@ -15,14 +17,17 @@ mod table;
 mod weight;
 
 pub use crate::symbolize::Symbols;
-pub use collect::{Process, Profile, Selected, Stack, StackFrame, Watcher};
+pub use collect::{DifferentTicks, Process, Profile, Selected, Stack, StackFrame, Thread, Watcher};
+pub use filter::Filter;
 pub use folded::folded;
 pub(crate) use folded::{CUT_SHORT, KERNEL_MARK};
 pub use functions::{Function, Row, SortBy, functions, lines, modules};
 pub(crate) use functions::{HALTED, HALTED_MODULE, sum};
+pub(crate) use json::selection_document;
 pub use json::{document, relatives_document};
 pub use modes::ModeCounts;
 pub(crate) use modes::sum_modes;
+pub use pattern::{NotAPattern, Pattern};
 pub use relatives::{Relation, Relatives};
 pub use selection::{NotATimeRange, Selection, Selector, Spread, TimeRange};
 pub use share::Share;
@@ -30,5 +35,5 @@ pub use stacks::{StackCounts, StackView};
 pub use sums::VcpuTicks;
 pub(crate) use sums::{Limits, Sums, task_name};
 pub use table::{Layout, Look, Section, print};
-pub(crate) use table::{column, print_account, shares};
+pub(crate) use table::{column, print_accounts, shares};
 pub use weight::{Quantity, Weight};

@@ -41,14 +41,16 @@ impl Relatives {
     pub fn new(profile: &Profile, function: &str, relation: Relation) -> Option<Self> {
         let mut samples = 0_u64;
         let mut rows: HashMap<Relative, u64> = HashMap::new();
-        for ((pid, stack), count) in &profile.stacks {
-            let frames = profile.frames(*pid, stack);
-            let found = relatives(&frames, function, relation);
-            if !found.is_empty() {
-                samples = samples.saturating_add(*count);
-            }
-            for relative in found {
-                *rows.entry(relative).or_default() += count;
+        for recording in profile.recordings() {
+            for ((pid, stack), count) in &recording.stacks {
+                let frames = recording.frames(*pid, stack);
+                let found = relatives(&frames, function, relation);
+                if !found.is_empty() {
+                    samples = samples.saturating_add(*count);
+                }
+                for relative in found {
+                    *rows.entry(relative).or_default() += count;
+                }
             }
         }
         let mut rows: Vec<Row<Relative>> = rows

@@ -1,20 +1,30 @@
 //! Selects a part of a recording.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use kvmprof_recording::{IDLE_PID, Sample, Ticks};
+use kvmprof_recording::{Mode, Sample, Ticks};
 
 use kvmprof_recording::file::{Account, RecordingInfo};
 
-use super::Weight;
+use super::{Pattern, Weight};
+use crate::text::visible;
 
-/// The selected processes and time.
+/// What is selected of recordings. All that is given combines; what is empty selects all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// The pids of the selected processes; all if empty.
+    /// The pids of processes.
     pub pids: Vec<i32>,
+    /// Names of threads: all processes that have a thread of one of these names.
+    pub comms: Vec<String>,
+    /// vCPUs.
+    pub vcpus: Vec<u16>,
+    /// Modes.
+    pub modes: Vec<Mode>,
+    /// What the name of a function on the stack matches.
+    pub grep: Option<Pattern>,
     /// The selected time.
     pub time: TimeRange,
 }
@@ -76,22 +86,43 @@ impl Selection {
         }
     }
 
-    /// Whether process `pid` is selected.
-    pub fn wants(&self, pid: i32) -> bool {
-        self.pids.is_empty() || self.pids.contains(&pid)
-    }
-
-    /// `ticks` without idle ticks and without samples of other processes.
-    pub fn only(&self, ticks: &Ticks) -> Ticks {
-        Ticks {
-            idle: if self.wants(IDLE_PID) { ticks.idle } else { 0 },
-            sample: ticks.sample.filter(|sample| self.wants(sample.pid)),
-            ..*ticks
-        }
+    /// Whether it selects samples by what they are of, rather than by their time and vCPU.
+    pub fn is_of_samples(&self) -> bool {
+        !self.pids.is_empty()
+            || !self.comms.is_empty()
+            || !self.modes.is_empty()
+            || self.grep.is_some()
     }
 }
 
-/// Selects ticks by time. Gives ticks without a sample, which have no recorded time, a computed one.
+impl fmt::Display for Selection {
+    /// As options of the command line, without the time.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fn list<T: fmt::Display>(all: &[T]) -> String {
+            let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+            all.join(",")
+        }
+        let mut options = Vec::new();
+        if !self.pids.is_empty() {
+            options.push(format!("--pid {}", list(&self.pids)));
+        }
+        let comms = self.comms.iter();
+        options.extend(comms.map(|comm| format!("--comm {}", visible(comm))));
+        if !self.vcpus.is_empty() {
+            options.push(format!("--vcpu {}", list(&self.vcpus)));
+        }
+        if !self.modes.is_empty() {
+            let modes: Vec<&str> = self.modes.iter().map(|mode| mode.name()).collect();
+            options.push(format!("--mode {}", list(&modes)));
+        }
+        if let Some(grep) = &self.grep {
+            options.push(format!("--grep {}", visible(&grep.to_string())));
+        }
+        formatter.write_str(&options.join(" "))
+    }
+}
+
+/// Selects ticks by vCPU and time. Gives ticks without a sample, which have no recorded time, a computed one.
 #[derive(Debug)]
 pub struct Selector {
     period: u64,
@@ -99,14 +130,17 @@ pub struct Selector {
     /// In ns of CLOCK_MONOTONIC.
     begin: u64,
     end: u64,
+    /// All if empty.
+    vcpus: Vec<u16>,
     /// The last tick of each vCPU.
     last: HashMap<u16, u64>,
     account: Account,
 }
 
 impl Selector {
-    /// Selects `time` of the recording with properties `info`.
-    pub fn new(info: &RecordingInfo, time: TimeRange) -> Self {
+    /// Selects the vCPUs and the time of `selection` of the recording with properties `info`.
+    pub fn new(info: &RecordingInfo, selection: &Selection) -> Self {
+        let time = selection.time;
         let began = info.began_monotonic_ns;
         let at = |time: Duration| {
             began.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
@@ -116,6 +150,7 @@ impl Selector {
             began,
             begin: time.begin.map_or(0, at),
             end: time.end.map_or(u64::MAX, at),
+            vcpus: selection.vcpus.clone(),
             last: HashMap::new(),
             account: Account::default(),
         }
@@ -147,7 +182,10 @@ impl Selector {
             begin: 0,
             end: missed,
         };
-        if self.begin != 0 || self.end != u64::MAX {
+        if !self.vcpus.is_empty() && !self.vcpus.contains(&ticks.vcpu) {
+            spread.end = 0;
+            spread.ticks.sample = None;
+        } else if self.begin != 0 || self.end != u64::MAX {
             (spread.begin, spread.end) = (spread.before(self.begin), spread.before(self.end));
             let is_selected = |sample: &Sample| (self.begin..self.end).contains(&sample.time);
             spread.ticks.sample = ticks.sample.filter(is_selected);
@@ -187,10 +225,14 @@ impl Spread {
         self.part(self.begin, self.end, self.ticks.sample)
     }
 
-    /// The same without idle ticks and samples that `selection` doesn't want.
-    pub fn only(self, selection: &Selection) -> Self {
+    /// The same with this `sample`, and with its idle ticks only if they are wanted.
+    pub fn only(self, sample: Option<Sample>, wants_idle: bool) -> Self {
         Self {
-            ticks: selection.only(&self.ticks),
+            ticks: Ticks {
+                idle: if wants_idle { self.ticks.idle } else { 0 },
+                sample,
+                ..self.ticks
+            },
             ..self
         }
     }
@@ -301,7 +343,7 @@ mod tests {
 
     #[test]
     fn ticks_without_a_sample_lie_between_those_with_one() {
-        let mut selector = Selector::new(&INFO, TimeRange::default());
+        let mut selector = Selector::new(&INFO, &Selection::default());
         let idle = Ticks {
             idle: u64::MAX,
             ..Ticks::default()
@@ -314,11 +356,14 @@ mod tests {
 
     #[test]
     fn ticks_of_other_times_are_left_out() {
-        let time = TimeRange {
-            begin: Some(Duration::from_nanos(20)),
-            end: Some(Duration::from_nanos(60)),
+        let selection = Selection {
+            time: TimeRange {
+                begin: Some(Duration::from_nanos(20)),
+                end: Some(Duration::from_nanos(60)),
+            },
+            ..Selection::default()
         };
-        let mut selector = Selector::new(&INFO, time);
+        let mut selector = Selector::new(&INFO, &selection);
         // Idle at 110, 120, 130; a sample at 140.
         let (first, begin) = selector.select(&sampled(140));
         assert_eq!((first.idle, first.sample.is_some(), begin), (2, true, 120));

@@ -1,15 +1,17 @@
 //! Sums samples up: by process, by vCPU and by stack.
 
-use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
+use foldhash::fast::RandomState;
 use kvmprof_abi::text;
 use kvmprof_recording::file::Contents;
 use kvmprof_recording::{COMM_LENGTH, IDLE_PID, Mode, Sample, Ticks};
 
 use super::modes::{ModeCounts, add_modes, sum_modes};
 use super::names::ProcessNames;
-use super::{Process, Profile, Selection, StackCounts, StackView};
+use super::{Process, Profile, Selection, StackCounts, StackView, Thread};
 use crate::symbolize::{MappingSet, Resolver};
 
 /// The ticks of one vCPU.
@@ -49,6 +51,8 @@ impl VcpuTicks {
 pub struct Limits {
     /// Processes.
     pub processes: usize,
+    /// Threads; ticks of further ones are in no thread's sum.
+    pub threads: usize,
     /// Stacks.
     pub stacks: usize,
     /// Frames of all stacks; beyond that, new stacks have only their innermost frame.
@@ -59,6 +63,7 @@ impl Limits {
     /// No limits.
     pub const NONE: Self = Self {
         processes: usize::MAX,
+        threads: usize::MAX,
         stacks: usize::MAX,
         frames: usize::MAX,
     };
@@ -87,6 +92,8 @@ pub struct Sums {
     pub vcpus: BTreeMap<u16, VcpuTicks>,
     /// By pid; -1 for unknown processes. The processes have no names yet.
     pub processes: BTreeMap<i32, (Process, ProcessNames)>,
+    /// By pid and tid.
+    pub threads: HashMap<(i32, i32), Thread, RandomState>,
     /// The number of samples of each process in each stack.
     pub stacks: StackCounts,
     /// Idle ticks without a sample.
@@ -103,6 +110,7 @@ impl Sums {
         Self {
             vcpus: BTreeMap::new(),
             processes: BTreeMap::new(),
+            threads: HashMap::default(),
             stacks: StackCounts::default(),
             idle: 0,
             elsewhere: 0,
@@ -120,6 +128,9 @@ impl Sums {
             self.idle = self.idle.saturating_add(ticks.idle);
             let (process, _) = self.processes.entry(IDLE_PID).or_default();
             add_modes(&mut process.modes, modes);
+            if let Some(thread) = self.thread(IDLE_PID, IDLE_PID) {
+                add_modes(&mut thread.modes, modes);
+            }
         }
         let stack = ticks.sample.as_ref().and_then(|sample| {
             let mode = &mut modes[sample.mode.index()];
@@ -146,6 +157,13 @@ impl Sums {
         names.note(sample);
         let count = &mut process.modes[sample.mode.index()];
         *count = count.saturating_add(1);
+        if let Some(thread) = self.thread(sample.pid, sample.tid) {
+            let count = &mut thread.modes[sample.mode.index()];
+            *count = count.saturating_add(1);
+            if sample.comm[0] != 0 {
+                thread.comm = sample.comm;
+            }
+        }
         let stack = StackView::new(sample, frames, mappings);
         let number = match self.stacks.find(sample.pid, stack) {
             Some(number) => number,
@@ -153,6 +171,15 @@ impl Sums {
         };
         self.stacks.count(number, 1);
         Some(number)
+    }
+
+    /// The sum of a thread, if there is room for it.
+    fn thread(&mut self, pid: i32, tid: i32) -> Option<&mut Thread> {
+        let room = self.threads.len() < self.limits.threads;
+        match self.threads.entry((pid, tid)) {
+            Entry::Occupied(known) => Some(known.into_mut()),
+            Entry::Vacant(new) => room.then(|| new.insert(Thread::default())),
+        }
     }
 
     /// Adds a new stack.
@@ -188,6 +215,13 @@ impl Sums {
             add_modes(&mut sum.modes, process.modes);
             known.add(names);
         }
+        for (id, thread) in &later.threads {
+            let sum = self.threads.entry(*id).or_default();
+            add_modes(&mut sum.modes, thread.modes);
+            if thread.comm[0] != 0 {
+                sum.comm = thread.comm;
+            }
+        }
         for ((pid, stack), count) in &later.stacks {
             let stack = stack.into();
             let known = self.stacks.find(*pid, stack);
@@ -220,9 +254,11 @@ impl Sums {
             resolver,
             selection,
             processes,
+            threads: self.threads.into_iter().collect(),
             vcpus: vcpus.filter(|(_, modes)| sum_modes(modes) > 0).collect(),
             stacks: self.stacks,
             idle: self.idle,
+            ..Profile::default()
         }
     }
 }
@@ -245,6 +281,7 @@ mod tests {
     fn memory_stays_bounded_whatever_comes() {
         let limits = Limits {
             processes: 2048,
+            threads: 1024,
             stacks: 4096,
             frames: 32_768,
         };
@@ -316,7 +353,7 @@ mod tests {
             processes in 2..9_usize,
             stacks in 1..20_usize,
         ) {
-            let limits = Limits { processes, stacks, frames: 20 };
+            let limits = Limits { processes, stacks, threads: processes, frames: 20 };
             let sum = |limits, part: &[(Ticks, Vec<u64>)]| {
                 let mut sums = Sums::new(limits);
                 for (ticks, frames) in part {

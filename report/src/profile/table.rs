@@ -6,7 +6,9 @@ use std::time::Duration;
 use kvmprof_recording::Mode;
 
 use super::modes::{ModeCounts, sum_modes};
-use super::{Process, Profile, Relation, Relatives, Row, Share, SortBy, functions, lines, modules};
+use super::{
+    Process, Profile, Relation, Relatives, Row, Share, SortBy, Thread, functions, lines, modules,
+};
 use crate::symbolize::SourceLine;
 use crate::text::visible;
 
@@ -26,6 +28,8 @@ pub enum Section {
     Vcpu,
     /// Processes
     Process,
+    /// Threads
+    Thread,
     /// The kernel, its modules, programs and libraries
     Module,
     /// Functions
@@ -106,7 +110,7 @@ pub fn print(
     relatives: &[Relatives],
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    print_account(profile, out)?;
+    print_accounts(profile, out)?;
     let mut table = Table {
         profile,
         layout,
@@ -130,7 +134,7 @@ pub fn print(
 /// The tables with contents.
 fn telling(profile: &Profile) -> Vec<Section> {
     let mut sections = vec![Section::Mode];
-    if profile.contents.info.vcpus > 1 {
+    if profile.recordings().any(|one| one.contents.info.vcpus > 1) {
         sections.push(Section::Vcpu);
     }
     sections.extend([Section::Process, Section::Module, Section::Function]);
@@ -140,9 +144,57 @@ fn telling(profile: &Profile) -> Vec<Section> {
     sections
 }
 
-/// What the recording is of, its account, and what isn't whole.
-pub(crate) fn print_account(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
-    let contents = &profile.contents;
+/// What the recordings are of, where their ticks went, and what isn't whole.
+pub(crate) fn print_accounts(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    if profile.merged.is_empty() {
+        print_account(profile, out)?;
+    } else {
+        for (number, recording) in (1..).zip(profile.recordings()) {
+            write!(out, "({number}) {}: ", visible(&recording.file))?;
+            print_account(recording, out)?;
+        }
+        let count = profile.recordings().count();
+        writeln!(out, "All {count} together: {}", profile.account())?;
+    }
+    let time = profile.selection.time;
+    if !time.is_all() {
+        let seconds = |time: Option<Duration>| {
+            time.map_or_else(String::new, |time| time.as_secs_f64().to_string())
+        };
+        let (begin, end) = (seconds(time.begin), seconds(time.end));
+        writeln!(
+            out,
+            "Only {begin}:{end} s from its begin; ticks without a sample are placed there by estimate"
+        )?;
+    }
+    let options = profile.selection.to_string();
+    if !options.is_empty() {
+        let samples = profile.samples();
+        writeln!(
+            out,
+            "Only {options}: {samples} samples and idle ticks, which all shares are of"
+        )?;
+    }
+    if let Some(incompleteness) = profile.incompleteness() {
+        writeln!(out, "{incompleteness}")?;
+    }
+    let left_out = profile.recordings().map(|one| one.contents.left_out);
+    let left_out = left_out.fold(0, u64::saturating_add);
+    if left_out > 0 {
+        writeln!(
+            out,
+            "{left_out} blocks of symbols, mappings and files are more than fits: names are missing"
+        )?;
+    }
+    if !profile.has_symbols() {
+        writeln!(out, "No symbols of the guest's kernel are in the recording")?;
+    }
+    Ok(())
+}
+
+/// What a recording is of, and where its ticks went.
+fn print_account(recording: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    let contents = &recording.contents;
     let info = &contents.info;
     let release = contents.kernel.as_ref().map(|kernel| &kernel.release);
     let release = release.filter(|release| !release.is_empty());
@@ -156,32 +208,7 @@ pub(crate) fn print_account(profile: &Profile, out: &mut dyn Write) -> io::Resul
         info.rate()
     )?;
     writeln!(out, "{}", contents.account)?;
-    print_resets(profile, out)?;
-    let time = profile.selection.time;
-    if !time.is_all() {
-        let seconds = |time: Option<Duration>| {
-            time.map_or_else(String::new, |time| time.as_secs_f64().to_string())
-        };
-        let (begin, end) = (seconds(time.begin), seconds(time.end));
-        writeln!(
-            out,
-            "Only {begin}:{end} s from its begin; ticks without a sample are placed there by estimate"
-        )?;
-    }
-    if let Some(incompleteness) = profile.incompleteness() {
-        writeln!(out, "{incompleteness}")?;
-    }
-    if contents.left_out > 0 {
-        writeln!(
-            out,
-            "{} blocks of symbols, mappings and files are more than fits: names are missing",
-            contents.left_out
-        )?;
-    }
-    if !profile.has_symbols() {
-        writeln!(out, "No symbols of the guest's kernel are in the recording")?;
-    }
-    Ok(())
+    print_resets(recording, out)
 }
 
 /// When the guest was restarted, if it was.
@@ -231,6 +258,7 @@ impl Table<'_> {
             Section::Mode => self.modes(),
             Section::Vcpu => self.vcpus(),
             Section::Process => self.processes(),
+            Section::Thread => self.threads(),
             Section::Module => self.modules(),
             Section::Function => self.functions(),
             Section::Line => self.lines(),
@@ -264,8 +292,8 @@ impl Table<'_> {
         self.heading("  MODE       SAMPLES    SHARE    95 %")?;
         for mode in Mode::ALL {
             let name = mode.name();
-            let processes = self.profile.processes.values();
-            let counts = processes.map(|process| process.modes[mode.index()]);
+            let processes = self.profile.all_processes();
+            let counts = processes.map(|(_, _, process)| process.modes[mode.index()]);
             let count = counts.fold(0_u64, u64::saturating_add);
             let share = self.share(count);
             self.row(
@@ -280,7 +308,7 @@ impl Table<'_> {
         self.heading(
             "     VCPU  SAMPLES    SHARE    95 %         USER  KERNEL  INTERRUPT    IDLE",
         )?;
-        let vcpus = &self.profile.vcpus;
+        let vcpus = self.profile.all_vcpus();
         for (vcpu, modes) in vcpus.iter().take(self.layout.top) {
             self.by_mode(&format!("  {vcpu:>7}"), *modes)?;
         }
@@ -288,17 +316,46 @@ impl Table<'_> {
     }
 
     fn processes(&mut self) -> io::Result<()> {
-        let profile = self.profile;
-        let mut rows: Vec<(&i32, &Process)> = profile.processes.iter().collect();
-        rows.sort_by_key(|(pid, process)| (u64::MAX - process.samples(), **pid));
-        self.heading(
-            "      PID  NAME              SAMPLES    SHARE    95 %         USER  KERNEL  INTERRUPT    IDLE",
-        )?;
-        for (pid, process) in rows.iter().take(self.layout.top) {
-            let name = process.shown_name(**pid);
-            self.by_mode(&format!("  {pid:>7}  {}", column(name, 16)), process.modes)?;
+        let mut rows: Vec<(usize, i32, &Process)> = self.profile.all_processes().collect();
+        rows.sort_by_key(|(recording, pid, process)| {
+            (u64::MAX - process.samples(), *recording, *pid)
+        });
+        self.heading(&format!(
+            "{}      PID  NAME              SAMPLES    SHARE    95 %         USER  KERNEL  INTERRUPT    IDLE",
+            if self.profile.merged.is_empty() { "" } else { "    FILE" }
+        ))?;
+        for (recording, pid, process) in rows.iter().take(self.layout.top) {
+            let name = column(process.shown_name(*pid), 16);
+            let row = format!("{}  {pid:>7}  {name}", self.recording(*recording));
+            self.by_mode(&row, process.modes)?;
         }
         self.rest(rows.len(), "processes")
+    }
+
+    fn threads(&mut self) -> io::Result<()> {
+        let mut rows: Vec<(usize, (i32, i32), &Thread)> = self.profile.all_threads().collect();
+        rows.sort_by_key(|(recording, id, thread)| {
+            (u64::MAX - sum_modes(&thread.modes), *recording, *id)
+        });
+        self.heading(&format!(
+            "{}      PID      TID  THREAD            SAMPLES    SHARE    95 %         USER  KERNEL  INTERRUPT    IDLE",
+            if self.profile.merged.is_empty() { "" } else { "    FILE" }
+        ))?;
+        for (recording, (pid, tid), thread) in rows.iter().take(self.layout.top) {
+            let name = column(&thread.shown_name(*pid, *tid), 16);
+            let row = format!("{}  {pid:>7}  {tid:>7}  {name}", self.recording(*recording));
+            self.by_mode(&row, thread.modes)?;
+        }
+        self.rest(rows.len(), "threads")
+    }
+
+    /// A column with a recording's number, if there are several.
+    fn recording(&self, number: usize) -> String {
+        if self.profile.merged.is_empty() {
+            String::new()
+        } else {
+            format!("  {:>6}", format!("({})", number + 1))
+        }
     }
 
     fn by_mode(&mut self, what: &str, modes: ModeCounts) -> io::Result<()> {

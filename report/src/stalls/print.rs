@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::{Stalls, StolenRow, StretchRow, WaitRow};
-use crate::profile::{Look, Profile, Share, column, print_account, shares};
+use crate::profile::{Look, Profile, Share, column, print_accounts, shares};
 
 /// Columns of a process's name.
 const PROCESS: usize = 16;
@@ -20,7 +20,7 @@ pub fn print(
     look: Look,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    print_account(profile, out)?;
+    print_accounts(profile, out)?;
     print_interrupts_off(profile, stalls, look, out)?;
     print_waits(profile, stalls, look, out)?;
     print_stolen(profile, stalls, look, out)

@@ -240,7 +240,7 @@ mod tests {
     use kvmprof_recording::file::RecordingInfo;
 
     use super::*;
-    use crate::profile::{Profile, Selector, TimeRange};
+    use crate::profile::{Profile, Selection, Selector};
 
     const PERIOD: u64 = 1_000_000;
 
@@ -262,7 +262,7 @@ mod tests {
             hz: 1000,
             ..RecordingInfo::default()
         };
-        let mut selector = Selector::new(&info, TimeRange::default());
+        let mut selector = Selector::new(&info, &Selection::default());
         let mut stretches = Stretches::new(0, PERIOD);
         for ticks in ticks {
             stretches.take(&Selected {

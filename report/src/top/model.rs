@@ -17,6 +17,8 @@ const SLOTS: u32 = 20;
 /// The limits of each part of the window.
 const LIMITS: Limits = Limits {
     processes: 2048,
+    // The view has no table of them.
+    threads: 0,
     stacks: 4096,
     frames: 32_768,
 };

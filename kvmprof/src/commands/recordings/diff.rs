@@ -89,7 +89,7 @@ impl Command for DiffArguments {
         let (before, after) = (before.profile, after.profile);
         for (profile, path) in [(&before, &self.before), (&after, &self.after)] {
             if profile.samples() == 0 {
-                return Err(CommandError::NoSamples(path.clone()).into());
+                return Err(CommandError::NoSamples(path.display().to_string()).into());
             }
         }
         let [kind, other] =

@@ -19,12 +19,11 @@ pub enum CommandError {
     Temporary(#[source] io::Error),
     /// The selection leaves nothing.
     #[error(
-        "Nothing in {recording} matches {options}: kvmprof report {recording} --by process shows what there is",
-        recording = .recording.display()
+        "Nothing in {recordings} matches {options}: kvmprof report {recordings} --by process,thread,vcpu,function shows what there is"
     )]
     NothingMatched {
-        /// The recording.
-        recording: PathBuf,
+        /// The recordings, separated by spaces.
+        recordings: String,
         /// The options that select a part of it.
         options: String,
     },
@@ -34,6 +33,12 @@ pub enum CommandError {
         path = .0.display()
     )]
     NotByTime(PathBuf),
+    /// A recording was named twice.
+    #[error("{path} is named twice: its ticks would count twice", path = .0.display())]
+    NamedTwice(PathBuf),
+    /// Recordings can't be counted together.
+    #[error(transparent)]
+    DifferentTicks(kvmprof_report::profile::DifferentTicks),
     /// The result would replace the recording that it is of.
     #[error("{path} is the recording that is read: name another file with --output", path = .0.display())]
     OutputIsInput(PathBuf),
@@ -72,5 +77,5 @@ pub enum CommandError {
     DifferentEvents,
     /// There is nothing to draw.
     #[error("There are no samples to draw: {0} has none")]
-    NoSamples(PathBuf),
+    NoSamples(String),
 }

@@ -3,14 +3,13 @@
 use clap::Args;
 
 use super::CommandError;
-use super::input::Input;
 use super::output_limit::OutputLimit;
 use super::picture::PictureArguments;
 use kvmprof_report::graph::{Graph, account};
 use kvmprof_report::profile::folded;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
-/// Draw a recording's stacks as a flame graph, an SVG file
+/// Draw the stacks of recordings as a flame graph, an SVG file
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0; 1 when the recording cannot be read or has nothing of what was chosen, or the file cannot \
@@ -30,12 +29,10 @@ pub struct FlamegraphArguments {
 impl Command for FlamegraphArguments {
     /// Reads the recording and draws it: the kernel's frames in orange.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let Input {
-            recording, profile, ..
-        } = self.picture.open(console)?;
-        let lines = folded(&profile, &self.limit.room(recording.length()))?;
+        let (profile, _) = self.picture.open::<()>(console)?;
+        let lines = folded(&profile, &self.limit.room(profile.length()))?;
         if lines.is_empty() {
-            return Err(CommandError::NoSamples(self.picture.file.clone()).into());
+            return Err(CommandError::NoSamples(self.picture.names()).into());
         }
         let graph = Graph {
             title: self.picture.title(&profile),

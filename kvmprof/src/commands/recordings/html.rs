@@ -11,7 +11,7 @@ use kvmprof_report::graph::title;
 use kvmprof_report::html::{Counts, page};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
-/// Write a recording as an HTML page: timeline, flame graph, tables, filters
+/// Write recordings as an HTML page: timeline, flame graph, tables, filters
 ///
 /// One file that any browser opens from disk; it loads nothing.
 #[derive(Debug, Args)]
@@ -34,32 +34,35 @@ pub fn write_page(
     sysroot: Option<PathBuf>,
     output: &Path,
     console: &mut Console<'_>,
-) -> Result<(), CommandError> {
-    let page = page_of(&InputArguments::of_all(sysroot), path, console)?;
+) -> anyhow::Result<()> {
+    let page = page_of(
+        &InputArguments::of_all(sysroot),
+        &[path.to_owned()],
+        console,
+    )?;
     write_to(output, is_packed_name(output), console.output, |out| {
         out.write_all(page.as_bytes()).map_err(CommandError::Output)
-    })
+    })?;
+    Ok(())
 }
 
-/// The page of the recording at `path`, as far as `options` choose it.
+/// The page of the recordings at `paths`, as far as `options` choose it.
 ///
 /// # Errors
-/// As [`InputArguments::open`].
+/// As [`InputArguments::open_all`].
 pub(super) fn page_of(
     options: &InputArguments,
-    path: &Path,
+    paths: &[PathBuf],
     console: &mut Console<'_>,
-) -> Result<String, CommandError> {
-    let mut counts = Counts::default();
-    let profile = options.open_with(path, console, &mut counts)?.profile;
+) -> anyhow::Result<String> {
+    let (profile, counts) = options.open_all::<Counts>(paths, console)?;
     Ok(page(&profile, counts, &title(&profile)))
 }
 
 impl Command for HtmlArguments {
     /// Reads the recording and writes the page.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let mut counts = Counts::default();
-        let profile = self.picture.open_with(console, &mut counts)?.profile;
+        let (profile, counts) = self.picture.open::<Counts>(console)?;
         let page = page(&profile, counts, &self.picture.title(&profile));
         self.picture.write(page.as_bytes(), console)?;
         Ok(ExitStatus::SUCCESS)

@@ -1,31 +1,48 @@
-//! The options that all commands that read a recording have.
+//! The options that all commands that read recordings have.
 
-use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use kvmprof_tools::command_line::{Console, value};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use kvmprof_recording::Mode;
+use kvmprof_tools::command_line::{Console, usage, value};
 use tempfile::NamedTempFile;
 
 use super::CommandError;
+use super::output::is_standard;
 use super::progress::Progress;
 use super::source::{self, OpenRecording};
 use kvmprof_recording::file::Recording;
-use kvmprof_report::profile::{Profile, Selection, TimeRange, Watcher};
+use kvmprof_report::profile::{Pattern, Profile, Selection, TimeRange, Watcher};
 use kvmprof_report::symbolize::{Resolver, Sources};
 
 /// Which part of the recording, and where names come from.
 #[derive(Clone, Debug, Default, Args)]
 pub struct InputArguments {
-    /// Only these processes, by the guest's own pids, separated by commas
+    /// Only these processes, by the guest's own pids, separated by commas; it and the options below combine
     #[arg(long, value_name = "PID", value_parser = value::pid, value_delimiter = ',', allow_negative_numbers = true)]
     pid: Vec<i32>,
     /// Only the processes that have a thread of this name, as ps in the guest shows it; may be given more than once
     #[arg(long, value_name = "NAME")]
     comm: Vec<String>,
-    /// Only this time, in seconds from the recording's begin; either end may be left open
-    #[arg(long, value_name = "A:B", default_value = ":")]
-    time: TimeRange,
+    /// Only these vCPUs, from 0, separated by commas
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        allow_negative_numbers = true
+    )]
+    vcpu: Vec<u16>,
+    /// Only samples in these modes, separated by commas
+    #[arg(long, value_name = "MODE", value_delimiter = ',', value_parser = mode())]
+    mode: Vec<Mode>,
+    /// Only samples with a function on their stack whose name matches this regular expression
+    #[arg(long, value_name = "REGEX")]
+    grep: Option<Pattern>,
+    /// Only this time, in seconds from the recording's begin; either end may be left open [default: all of it]
+    #[arg(long, value_name = "A:B")]
+    time: Vec<TimeRange>,
     /// The debug file of the guest's kernel, for inlined functions and source lines
     #[arg(long, value_name = "FILE")]
     vmlinux: Option<PathBuf>,
@@ -35,6 +52,15 @@ pub struct InputArguments {
     /// programs made while they ran in tmp/perf-PID.map. A file whose build id isn't the recorded one is not used.
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
+}
+
+/// Takes the name of a mode.
+fn mode() -> impl TypedValueParser<Value = Mode> {
+    let names = PossibleValuesParser::new(Mode::ALL.map(Mode::name));
+    names.map(|name| {
+        let mut all = Mode::ALL.into_iter();
+        all.find(|mode| mode.name() == name).unwrap_or_default()
+    })
 }
 
 /// A recording and its sums.
@@ -56,11 +82,17 @@ impl InputArguments {
         }
     }
 
-    /// All of a recording in this time.
-    pub fn of_time(time: TimeRange) -> Self {
+    /// The times that were given.
+    pub fn times(&self) -> &[TimeRange] {
+        &self.time
+    }
+
+    /// The same options with this time.
+    #[must_use]
+    pub fn with_time(&self, time: TimeRange) -> Self {
         Self {
-            time,
-            ..Self::default()
+            time: vec![time],
+            ..self.clone()
         }
     }
 
@@ -69,7 +101,7 @@ impl InputArguments {
     /// # Errors
     /// The recording can't be read, nothing in it is of the part that was chosen, or the files that names come from
     /// aren't there or are of another kernel.
-    pub fn open(&self, path: &Path, console: &mut Console<'_>) -> Result<Input, CommandError> {
+    pub fn open(&self, path: &Path, console: &mut Console<'_>) -> anyhow::Result<Input> {
         self.open_with(path, console, &mut ())
     }
 
@@ -82,26 +114,55 @@ impl InputArguments {
         path: &Path,
         console: &mut Console<'_>,
         watcher: &mut dyn Watcher,
-    ) -> Result<Input, CommandError> {
+    ) -> anyhow::Result<Input> {
+        let input = self.read(path, console, watcher)?;
+        self.check_match(&[path], &input.profile)?;
+        Ok(input)
+    }
+
+    /// Opens the recordings at `paths` and counts them together, while a watcher of its own gets what was chosen of each.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; a recording is named twice, or their ticks can't be added up.
+    pub fn open_all<W: Watcher + Default>(
+        &self,
+        paths: &[PathBuf],
+        console: &mut Console<'_>,
+    ) -> anyhow::Result<(Profile, Vec<W>)> {
+        let paths: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
+        check_paths(&paths)?;
+        let mut profiles = Vec::with_capacity(paths.len());
+        let mut watchers = Vec::with_capacity(paths.len());
+        for path in &paths {
+            let mut watcher = W::default();
+            let mut profile = self.read(path, console, &mut watcher)?.profile;
+            profile.file = path.display().to_string();
+            profiles.push(profile);
+            watchers.push(watcher);
+        }
+        let profile = Profile::merge(profiles).map_err(CommandError::DifferentTicks)?;
+        self.check_match(&paths, &profile)?;
+        Ok((profile, watchers))
+    }
+
+    fn read(
+        &self,
+        path: &Path,
+        console: &mut Console<'_>,
+        watcher: &mut dyn Watcher,
+    ) -> anyhow::Result<Input> {
+        let selection = self.selection()?;
         let progress = Progress::for_terminal();
         let OpenRecording { recording, copy } = source::open(path, progress.interrupt())?;
         let sources = Sources {
             vmlinux: self.vmlinux.clone(),
             sysroot: self.sysroot.clone(),
         };
-        let resolver = Resolver::new(&recording.contents()?, &sources)?;
-        let mut pids = self.pid.clone();
-        if !self.comm.is_empty() {
-            pids.extend(self.pids_by_name(&recording, &progress)?);
-            if pids.is_empty() {
-                return Err(self.nothing_matched(path));
-            }
-        }
-        let time = self.time;
-        let selection = Selection { pids, time };
+        let contents = recording.contents().map_err(CommandError::from)?;
+        let resolver = Resolver::new(&contents, &sources).map_err(CommandError::from)?;
         let reading = progress.of("Reading");
-        let profile = Profile::read_with(&recording, selection, resolver, &reading, watcher)?;
-        self.check_match(path, &profile)?;
+        let profile = Profile::read_with(&recording, selection, resolver, &reading, watcher)
+            .map_err(CommandError::from)?;
         profile.resolve(&progress.of("Finding names"));
         if profile.contents.unread > 0 {
             console.say("interrupted: the result is of what was read until then");
@@ -116,52 +177,73 @@ impl InputArguments {
         })
     }
 
-    /// The processes of which a thread had one of the names.
-    fn pids_by_name(
-        &self,
-        recording: &Recording,
-        progress: &Progress,
-    ) -> Result<BTreeSet<i32>, CommandError> {
-        let mut pids = BTreeSet::new();
-        let part = progress.of("Finding pids");
-        recording.read_observed(&part, |ticks, _| {
-            let Some(sample) = &ticks.sample else {
-                return;
-            };
-            let name = sample.comm.split(|byte| *byte == 0).next();
-            let name = name.unwrap_or_default();
-            if self.comm.iter().any(|comm| comm.as_bytes() == name) {
-                pids.insert(sample.pid);
+    /// What the options select.
+    ///
+    /// # Errors
+    /// There are several times.
+    fn selection(&self) -> anyhow::Result<Selection> {
+        let time = match self.time.as_slice() {
+            [] => TimeRange::default(),
+            [time] => *time,
+            _ => {
+                return Err(usage(
+                    "--time can be given once: only kvmprof diff compares two times",
+                ));
             }
-        })?;
-        Ok(pids)
+        };
+        Ok(Selection {
+            pids: self.pid.clone(),
+            comms: self.comm.clone(),
+            vcpus: self.vcpu.clone(),
+            modes: self.mode.clone(),
+            grep: self.grep.clone(),
+            time,
+        })
     }
 
     /// Checks that something was chosen, if a choice was made.
-    fn check_match(&self, path: &Path, profile: &Profile) -> Result<(), CommandError> {
-        let by_pid = !self.pid.is_empty() || !self.comm.is_empty();
-        let by_time = !self.time.is_all();
-        // Of ticks without a sample it isn't known whose they were.
-        let is_there = profile.samples() > 0 || !by_pid && profile.contents.account.ticks > 0;
-        if is_there || !by_pid && !by_time || profile.contents.unread > 0 {
-            return Ok(());
-        }
-        Err(self.nothing_matched(path))
-    }
-
-    fn nothing_matched(&self, recording: &Path) -> CommandError {
+    fn check_match(&self, paths: &[&Path], profile: &Profile) -> Result<(), CommandError> {
         let options = [
             (!self.pid.is_empty(), "--pid"),
             (!self.comm.is_empty(), "--comm"),
-            (!self.time.is_all(), "--time"),
+            (!self.vcpu.is_empty(), "--vcpu"),
+            (!self.mode.is_empty(), "--mode"),
+            (self.grep.is_some(), "--grep"),
+            (self.time.iter().any(|time| !time.is_all()), "--time"),
         ];
-        let given: Vec<&str> = options
+        let given = options
             .into_iter()
-            .filter_map(|(is_given, option)| is_given.then_some(option))
-            .collect();
-        CommandError::NothingMatched {
-            recording: recording.to_owned(),
-            options: given.join(" and "),
+            .filter_map(|(is_given, option)| is_given.then_some(option));
+        let given: Vec<&str> = given.collect();
+        // Of ticks without a sample it isn't known whose they were.
+        let is_of_samples = profile.selection.is_of_samples();
+        let is_there = profile.samples() > 0 || !is_of_samples && profile.account().ticks > 0;
+        let was_interrupted = profile.recordings().any(|one| one.contents.unread > 0);
+        if is_there || given.is_empty() || was_interrupted {
+            return Ok(());
         }
+        let names = paths.iter().map(|path| path.display().to_string());
+        Err(CommandError::NothingMatched {
+            recordings: names.collect::<Vec<_>>().join(" "),
+            options: given.join(" and "),
+        })
     }
+}
+
+/// Checks that each recording is named once: its ticks would count twice.
+fn check_paths(paths: &[&Path]) -> Result<(), CommandError> {
+    let mut seen = Vec::with_capacity(paths.len());
+    for path in paths {
+        let inode = match path.metadata() {
+            _ if is_standard(path) => None,
+            Ok(found) => Some((found.dev(), found.ino())),
+            // That it isn't there is told when it is opened.
+            Err(_) => continue,
+        };
+        if seen.contains(&inode) {
+            return Err(CommandError::NamedTwice(path.to_path_buf()));
+        }
+        seen.push(inode);
+    }
+    Ok(())
 }

@@ -1,22 +1,21 @@
 //! What the commands have in common that make one picture of a recording.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::input::Input;
 use super::output::{check_output, is_packed_name, write_to};
 use super::{CommandError, InputArguments};
 use kvmprof_report::graph::title;
 use kvmprof_report::profile::{Profile, Watcher};
 use kvmprof_tools::command_line::Console;
 
-/// A recording, and the file that is made of it.
+/// Recordings, and the file that is made of them.
 #[derive(Debug, Args)]
 pub struct PictureArguments {
-    /// The recording; - is standard input
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
+    /// The recordings, which are counted together; - is standard input
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
     /// The file to write; - is standard output; a name that ends in .gz has it packed by gzip
     #[arg(short, long, value_name = "PATH")]
     output: PathBuf,
@@ -31,25 +30,23 @@ pub struct PictureArguments {
 }
 
 impl PictureArguments {
-    /// Opens the recording.
+    /// Opens the recordings, while a watcher of its own gets what is read of each.
     ///
     /// # Errors
-    /// It can't be read, or the output file may not be replaced.
-    pub fn open(&self, console: &mut Console<'_>) -> anyhow::Result<Input> {
-        self.open_with(console, &mut ())
-    }
-
-    /// The same, while `watcher` gets what is read.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
-    pub fn open_with(
+    /// One can't be read, they can't be counted together, or the output file may not be replaced.
+    pub fn open<W: Watcher + Default>(
         &self,
         console: &mut Console<'_>,
-        watcher: &mut dyn Watcher,
-    ) -> anyhow::Result<Input> {
-        check_output(&self.output, &[&self.file], self.force)?;
-        Ok(self.input.open_with(&self.file, console, watcher)?)
+    ) -> anyhow::Result<(Profile, Vec<W>)> {
+        let inputs: Vec<&Path> = self.files.iter().map(PathBuf::as_path).collect();
+        check_output(&self.output, &inputs, self.force)?;
+        self.input.open_all(&self.files, console)
+    }
+
+    /// The names of the recordings.
+    pub fn names(&self) -> String {
+        let names = self.files.iter().map(|file| file.display().to_string());
+        names.collect::<Vec<_>>().join(" ")
     }
 
     /// The title that was chosen, or the usual one.

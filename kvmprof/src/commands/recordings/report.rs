@@ -18,16 +18,20 @@ use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 ///
 /// Shares are of all ticks that were sampled or counted as idle, with 95 % confidence intervals. SELF is where the
 /// program counter was, TOTAL what was somewhere on the stack.
+///
+/// Several recordings are counted together, if their ticks come from the same --hz or --event: functions by their names and
+/// modules, vCPUs by their numbers, processes and threads apart for each recording, whose number stands beside them.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0; 1 when the recording cannot be read or has nothing of what was chosen, or the report cannot \
     be written; 2 for wrong options.\n\n\
-    Example: kvmprof report out.kvmprof --by process,function --top 10"
+    Examples: kvmprof report out.kvmprof --by process,function --top 10\n          \
+    kvmprof report monday.kvmprof tuesday.kvmprof --grep '^tcp_' --mode kernel"
 )]
 pub struct ReportArguments {
-    /// The recording; - is standard input
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
+    /// The recordings, which are counted together; - is standard input
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
     #[command(flatten)]
     input: InputArguments,
     /// The tables, in this order [default: those that have something to show]
@@ -54,10 +58,11 @@ pub struct ReportArguments {
 const SCHEMA: u32 = 1;
 
 /// The tables, by their members in the JSON document.
-const TABLES: [(Section, &str); 6] = [
+const TABLES: [(Section, &str); 7] = [
     (Section::Mode, "modes"),
     (Section::Vcpu, "vcpus"),
     (Section::Process, "processes"),
+    (Section::Thread, "threads"),
     (Section::Module, "modules"),
     (Section::Function, "functions"),
     (Section::Line, "lines"),
@@ -65,9 +70,9 @@ const TABLES: [(Section, &str); 6] = [
 
 /// The samples in each mode.
 fn modes(profile: &Profile) -> Value {
-    let processes = || profile.processes.values();
     let count = |mode: Mode| -> u64 {
-        let counts = processes().map(|process| process.modes[mode.index()]);
+        let processes = profile.all_processes();
+        let counts = processes.map(|(_, _, process)| process.modes[mode.index()]);
         counts.fold(0, u64::saturating_add)
     };
     let counts = Mode::ALL.map(|mode| (mode.name().to_owned(), count(mode).into()));
@@ -77,7 +82,7 @@ fn modes(profile: &Profile) -> Value {
 impl Command for ReportArguments {
     /// Reads the recording and prints the report to standard output: with bars and colours on a terminal.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let profile = self.input.open(&self.file, console)?.profile;
+        let (profile, _) = self.input.open_all::<()>(&self.files, console)?;
         let relatives = self.relatives(&profile)?;
         let out = &mut *console.output;
         let result = if self.json {
@@ -122,7 +127,7 @@ impl ReportArguments {
                     continue;
                 }
                 // They are all there.
-                Section::Vcpu | Section::Process => continue,
+                Section::Vcpu | Section::Process | Section::Thread => continue,
                 Section::Module => modules(profile, self.sort).len(),
                 Section::Function => functions(profile, self.sort).len(),
                 Section::Line => lines(profile, self.sort).len(),

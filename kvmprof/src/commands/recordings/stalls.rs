@@ -44,7 +44,7 @@ impl Command for StallsArguments {
     /// Reads the recording and prints the tables to standard output.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let mut watcher = StallWatcher::default();
-        let input = InputArguments::of_time(self.time);
+        let input = InputArguments::default().with_time(self.time);
         let profile = input.open_with(&self.file, console, &mut watcher)?.profile;
         if profile.contents.info.event.is_some() {
             return Err(CommandError::NotByTime(self.file.clone()).into());

@@ -78,7 +78,7 @@ function readCells(text, missed, halted) {
     bins.push(row.bin);
     vcpus.push(row.vcpu);
     modes.push(MODES.indexOf("idle"));
-    threads.push(halted.thread);
+    threads.push(halted.threads[row.recording]);
     nodes.push(halted.node);
     ticks.push(row.idle);
   }
@@ -92,7 +92,9 @@ function readMissed(text) {
   const packed = new Packed(text);
   const rows = [];
   while (packed.hasMore) {
-    rows.push({ bin: packed.next(), vcpu: packed.next(), idle: packed.next(), parts: [packed.next(), packed.next(), packed.next()] });
+    const [bin, place] = [packed.next(), packed.next()];
+    const [recording, vcpu] = [Math.floor(place / 65536), place % 65536];
+    rows.push({ bin, recording, vcpu, idle: packed.next(), parts: [packed.next(), packed.next(), packed.next()] });
   }
   return rows;
 }
@@ -101,14 +103,26 @@ const data = JSON.parse(element("data").textContent);
 const nodes = readNodes(data.nodes);
 const missed = readMissed(data.missed);
 const cells = readCells(data.cells, missed, data.halted);
-const { functions, modules, threads } = data;
-const processNames = new Map(data.processes.pid.map((pid, index) => [pid, data.processes.name[index]]));
+const { functions, modules, threads, processes } = data;
 const vcpus = [...new Set([...cells.vcpu, ...missed.map((row) => row.vcpu)])].sort((a, b) => a - b);
 
-const processName = (pid) => pid === null ? "[others]" : `${processNames.get(pid) || "pid"} ${pid}`;
+// A process is known by its number in the list, -1 for all that aren't told apart: pids mean nothing in another recording.
+const OTHERS = -1;
+const processOf = (() => {
+  const numbers = new Map(processes.pid.map((pid, process) => [`${processes.recording[process]}:${pid}`, process]));
+  return threads.pid.map((pid, thread) => numbers.get(`${threads.recording[thread]}:${pid}`) ?? OTHERS);
+})();
+// The number of a recording, where there are several: as a part of names, and of what the address of the page says.
+const isMerged = data.files.length > 0;
+const ofRecording = (recording) => isMerged ? ` (${recording + 1})` : "";
+const inRecording = (recording, id) => isMerged ? `${recording + 1}:${id}` : String(id);
+const processId = (process) => process === OTHERS ? "null" : inRecording(processes.recording[process], processes.pid[process]);
+const threadId = (thread) => inRecording(threads.recording[thread], threads.tid[thread]);
+const processName = (process) => process === OTHERS ? "[others]"
+  : `${processes.name[process] || "pid"} ${processes.pid[process]}${ofRecording(processes.recording[process])}`;
 const threadName = (thread) => threads.tid[thread] === null ? "[others]"
-  : threads.tid[thread] === 0 && threads.pid[thread] === 0 ? processName(0)
-    : `${threads.name[thread] || "tid"} ${threads.tid[thread]}`;
+  : threads.tid[thread] === 0 && threads.pid[thread] === 0 ? processName(processOf[thread])
+    : `${threads.name[thread] || "tid"} ${threads.tid[thread]}${ofRecording(threads.recording[thread])}`;
 const moduleName = (fn) => modules.name[functions.module[fn]] ?? "";
 
 // What a function is called in the address of the page.

@@ -51,8 +51,8 @@ function actionsOf({ fn, frame, flames }) {
     add("Callers and callees", () => change({ view: "sandwich", about: key, zoom: "" }));
     if (moduleName(fn) !== "") add("Only its module", () => change({ module: moduleName(fn) }));
   } else if (frame && /^g-?\d+$/.test(frame.id)) {
-    const key = frame.id.slice(1);
-    const filter = state.group === "process" ? { pid: key } : { pid: String(threads.pid[key]), tid: String(threads.tid[key]) };
+    const key = Number(frame.id.slice(1));
+    const filter = state.group === "process" ? { pid: processId(key) } : { pid: processId(processOf[key]), tid: threadId(key) };
     add(state.group === "process" ? "Only this process" : "Only this thread", () => change({ ...filter, zoom: "" }));
   }
   if (frame) add("Copy stack", (event) => copy(stackOf(frame, state.view === "inverted" || flames === views.callers).join("\n"), event.target));

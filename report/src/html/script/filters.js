@@ -1,8 +1,7 @@
 // The filters, which combine.
 
 function setUpFilters() {
-  const processes = data.processes.pid.map((pid) => [String(pid), processName(pid)]);
-  fill("pid", processes);
+  fill("pid", processes.pid.map((_, process) => [processId(process), processName(process)]));
   fill("vcpu", vcpus.map((vcpu) => [String(vcpu), `vCPU ${vcpu}`]));
   fill("mode", MODES.map((mode) => [mode, mode]));
   fill("module", modules.name.filter((name) => name !== "").map((name) => [name, name]));
@@ -27,8 +26,8 @@ function fill(id, choices) {
 
 function drawFilters() {
   const own = threads.tid.map((tid, thread) => [thread, tid]).filter(([thread, tid]) =>
-    tid !== null && (state.pid === "" || String(threads.pid[thread]) === state.pid));
-  fill("tid", own.slice(0, 2000).map(([thread, tid]) => [String(tid), threadName(thread)]));
+    tid !== null && (state.pid === "" || processId(processOf[thread]) === state.pid));
+  fill("tid", own.slice(0, 2000).map(([thread]) => [threadId(thread), threadName(thread)]));
   for (const name of ["pid", "tid", "vcpu", "mode", "module"]) element(name).value = state[name];
   if (document.activeElement !== element("function")) element("function").value = state.function;
   element("regex").checked = state.regex !== "";
@@ -57,13 +56,30 @@ function drawChips() {
 
 // The command that prints the same numbers; filters that it doesn't have are left out, and said so.
 function command() {
-  const words = ["kvmprof report FILE"];
+  const given = data.selection;
+  const [recording, pid] = state.pid.includes(":") ? state.pid.split(":") : ["", state.pid];
+  // A process is in one recording only.
+  const files = recording !== "" ? [data.files[recording - 1]] : isMerged ? data.files : ["FILE"];
+  const words = ["kvmprof report", ...files.map((file) => isMerged ? quoted(file) : file)];
   const [begin, end] = selectedBins();
   const time = `${edgeTime(begin)}:${edgeTime(end)}`;
   if (time !== ":") words.push(`--time ${time}`);
-  const pids = state.pid !== "" ? [state.pid] : data.pids;
-  if (pids.length > 0) words.push(`--pid=${pids.join(",")}`);
-  const others = ["tid", "vcpu", "mode", "module", "function"].some((name) => state[name] !== "");
+  const list = (option, chosen, others) => {
+    const values = chosen !== "" ? [chosen] : others;
+    if (values.length > 0) words.push(`--${option}=${values.join(",")}`);
+  };
+  list("pid", pid, given.pids);
+  given.comms.forEach((comm) => words.push(`--comm ${quoted(comm)}`));
+  list("vcpu", state.vcpu, given.vcpus);
+  list("mode", state.mode, given.modes);
+  // The page has no difference between capital and small letters.
+  const pattern = state.regex !== "" ? state.function : state.function.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&");
+  const grep = state.function !== "" && given.grep === null ? `(?i)${pattern}` : given.grep;
+  if (grep !== null) words.push(`--grep ${quoted(grep)}`);
+  const others = state.tid !== "" || state.module !== "" || state.function !== "" && given.grep !== null;
   if (others || state.only.length > 0 || state.hide.length > 0) words.push("   # without the other filters");
   return words.join(" ");
 }
+
+// `text` as one word of a shell.
+const quoted = (text) => /^[\w./:=,-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;

@@ -42,8 +42,8 @@ function selectedNodes() {
 }
 
 // 1 for the threads that are selected.
-const selectedThreads = () => Uint8Array.from(threads.pid, (pid, thread) =>
-  (state.pid === "" || String(pid) === state.pid) && (state.tid === "" || String(threads.tid[thread]) === state.tid) ? 1 : 0);
+const selectedThreads = () => Uint8Array.from(processOf, (process, thread) =>
+  (state.pid === "" || processId(process) === state.pid) && (state.tid === "" || threadId(thread) === state.tid) ? 1 : 0);
 
 // The numbers of the cells that all filters but that of time select.
 function selectedCells() {
@@ -88,7 +88,7 @@ class Sums {
 }
 
 // Which group of the view a cell's thread is in.
-const GROUPS = { process: (thread) => threads.pid[thread], thread: (thread) => thread, merged: () => 0 };
+const GROUPS = { process: (thread) => processOf[thread], thread: (thread) => thread, merged: () => 0 };
 
 // The selected ticks: their number, by process, thread, vCPU, and by group and node.
 function sumUp() {
@@ -102,7 +102,7 @@ function sumUp() {
     const thread = cells.thread[cell];
     sums.total += cells.ticks[cell];
     sums.mode[cells.mode[cell]] += cells.ticks[cell];
-    sums.process.add(threads.pid[thread], cell);
+    sums.process.add(processOf[thread], cell);
     sums.thread.add(thread, cell);
     sums.vcpu.add(cells.vcpu[cell], cell);
     const key = group(thread);

@@ -33,13 +33,13 @@ const KINDS = {
   process: {
     rows: () => sums.process.sorted(),
     columns: [{ name: "process", value: (row) => processName(row.key) }, ...usual],
-    choose: (row) => change({ pid: String(row.key ?? ""), tid: "", zoom: "" }),
+    choose: (row) => change({ pid: row.key === OTHERS ? "" : processId(row.key), tid: "", zoom: "" }),
   },
   thread: {
     rows: () => sums.thread.sorted(),
     columns: [{ name: "thread", value: (row) => threadName(row.key) }, ...usual,
-      { name: "process", value: (row) => processName(threads.pid[row.key]) }],
-    choose: (row) => change({ pid: String(threads.pid[row.key] ?? ""), tid: String(threads.tid[row.key] ?? ""), zoom: "" }),
+      { name: "process", value: (row) => processName(processOf[row.key]) }],
+    choose: (row) => change({ ...(threads.tid[row.key] === null ? { pid: "", tid: "" } : { pid: processId(processOf[row.key]), tid: threadId(row.key) }), zoom: "" }),
   },
   vcpu: {
     rows: () => sums.vcpu.sorted(),

@@ -83,11 +83,11 @@ function laneRows() {
     found.bins[bin][part] += ticks;
     found.ticks += ticks;
   };
-  const keys = { vcpu: (cell) => cells.vcpu[cell], process: (cell) => threads.pid[cells.thread[cell]], thread: (cell) => cells.thread[cell] };
+  const keys = { vcpu: (cell) => cells.vcpu[cell], process: (cell) => processOf[cells.thread[cell]], thread: (cell) => cells.thread[cell] };
   if (state.lanes === "vcpu") vcpus.forEach(row);
   for (const cell of sums.all) {
     const key = keys[state.lanes](cell);
-    if (state.lanes === "vcpu" || key !== 0 || state.lanes === "thread") add(key, cells.bin[cell], cells.mode[cell], cells.ticks[cell]);
+    if (state.lanes !== "process" || processes.pid[key] !== 0) add(key, cells.bin[cell], cells.mode[cell], cells.ticks[cell]);
   }
   if (state.lanes === "vcpu") {
     for (const { bin, vcpu, parts } of missed) {

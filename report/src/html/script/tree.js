@@ -84,9 +84,8 @@ function framesFrom(tree, rootOf) {
 // Callers first.
 function callTree(sums) {
   const tree = new Tree("all");
-  const others = -2; // no process has this pid
-  const find = framesFrom(tree, (group) => tree.group(group === others ? null : group));
-  for (const stack of sums.stacks) find(stack.group ?? others, stack.node, 0).add(stack);
+  const find = framesFrom(tree, (group) => tree.group(group));
+  for (const stack of sums.stacks) find(stack.group, stack.node, 0).add(stack);
   return tree.finish();
 }
 

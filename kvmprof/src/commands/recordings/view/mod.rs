@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use kvmprof_report::export::{Format, Source};
-use kvmprof_tools::command_line::{Command, Console, ExitStatus};
+use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_tools::interrupt::Interrupt;
 
 use super::export::failure;
@@ -33,9 +33,9 @@ const FIREFOX_PROFILER: &str = "https://profiler.firefox.com";
     Examples:\n  kvmprof view out.kvmprof\n  kvmprof view out.kvmprof --firefox --no-open --port 3000"
 )]
 pub struct ViewArguments {
-    /// The recording; - is standard input
+    /// The recordings, which are counted together; - is standard input
     #[arg(value_name = "FILE", default_value = "out.kvmprof")]
-    file: PathBuf,
+    files: Vec<PathBuf>,
     /// Show it in the Firefox Profiler (profiler.firefox.com), which loads it from this host and keeps it in the browser
     #[arg(long)]
     firefox: bool,
@@ -80,14 +80,17 @@ impl ViewArguments {
     /// What is served.
     fn document(&self, console: &mut Console<'_>) -> anyhow::Result<Document> {
         if !self.firefox {
-            let page = page_of(&self.input, &self.file, console)?;
+            let page = page_of(&self.input, &self.files, console)?;
             return Ok(Document::page(page.into_bytes()));
         }
+        let [file] = self.files.as_slice() else {
+            return Err(usage("--firefox shows one recording at a time"));
+        };
         let Input {
             recording,
             profile,
             copy: _copy,
-        } = self.input.open(&self.file, console)?;
+        } = self.input.open(file, console)?;
         let mut json = Vec::new();
         let source = Source::new(recording, profile);
         Format::Firefox.write(&source, &mut json).map_err(failure)?;
