@@ -19,6 +19,7 @@ pub mod export;
 pub mod graph;
 pub mod html;
 pub mod profile;
+mod statistics;
 pub mod symbolize;
 pub mod text;
 pub mod top;

@@ -1,10 +1,12 @@
 //! Sums of a recording's samples, and the tables made from them.
 
+mod accounts;
 mod collect;
 mod filter;
 mod folded;
 mod functions;
 mod json;
+mod merge;
 mod modes;
 mod names;
 mod pattern;
@@ -17,7 +19,7 @@ mod table;
 mod weight;
 
 pub use crate::symbolize::Symbols;
-pub use collect::{DifferentTicks, Process, Profile, Selected, Stack, StackFrame, Thread, Watcher};
+pub use collect::{Process, Profile, Selected, Stack, StackFrame, Thread, Watcher};
 pub use filter::Filter;
 pub use folded::folded;
 pub(crate) use folded::{CUT_SHORT, KERNEL_MARK};
@@ -25,6 +27,7 @@ pub use functions::{Function, Row, SortBy, functions, lines, modules};
 pub(crate) use functions::{HALTED, HALTED_MODULE, sum};
 pub(crate) use json::selection_document;
 pub use json::{document, relatives_document};
+pub use merge::DifferentTicks;
 pub use modes::ModeCounts;
 pub(crate) use modes::sum_modes;
 pub use pattern::{NotAPattern, Pattern};
