@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::rc::Rc;
 
-use kvmprof_recording::{COMM_LENGTH, IDLE_PID, Sample, StackEnd, StackSummary};
+use kvmprof_recording::{COMM_LENGTH, IDLE_PID, Mode, Sample, StackEnd, StackSummary};
 
 use super::modes::{ModeCounts, sum_modes};
 use super::selection::Spread;
@@ -68,8 +68,8 @@ pub struct Stack {
     pub summary: StackSummary,
     /// Its frames; only the program counter if no stack was taken.
     pub frames: Vec<u64>,
-    /// Whether the vCPU was in user mode.
-    pub in_user_mode: bool,
+    /// The mode of the vCPU.
+    pub mode: Mode,
     /// The mappings of the process.
     pub mappings: MappingSet,
 }
@@ -88,7 +88,7 @@ impl Stack {
 
     /// Whether frame number `index` is a kernel frame.
     pub fn is_kernel(&self, index: usize) -> bool {
-        !self.in_user_mode && (index == 0 || index < usize::from(self.summary.kernel))
+        self.mode != Mode::User && (index == 0 || index < usize::from(self.summary.kernel))
     }
 }
 
@@ -319,8 +319,8 @@ impl Stack {
 
 /// A profile to test with: pids 7 and 8, idle time, a stack in the kernel that leads to the user.
 #[cfg(test)]
-pub(super) mod testing {
-    use kvmprof_recording::{Mode, Ticks};
+pub(crate) mod testing {
+    use kvmprof_recording::Ticks;
 
     use super::*;
 

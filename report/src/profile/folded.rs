@@ -44,7 +44,7 @@ pub fn folded(profile: &Profile) -> Vec<String> {
 }
 
 /// The frame of a process, with the number of its recording if there are several.
-fn root(recording: &Profile, number: Option<usize>, pid: i32) -> String {
+pub fn root(recording: &Profile, number: Option<usize>, pid: i32) -> String {
     let name = recording.processes.get(&pid).map(|process| &process.name);
     let number = number.map_or_else(String::new, |number| format!(" ({})", number + 1));
     match name {
@@ -57,7 +57,8 @@ fn name(frame: &StackFrame) -> String {
     plain(&frame.frame.function) + mark(frame)
 }
 
-fn mark(
+/// The suffix that says what kind of function it is.
+pub fn mark(
     StackFrame {
         frame, is_kernel, ..
     }: &StackFrame,
@@ -72,7 +73,7 @@ fn mark(
 }
 
 /// `name` without the characters that separate frames.
-fn plain(name: &str) -> String {
+pub fn plain(name: &str) -> String {
     name.replace([';', '\n'], ":")
 }
 

@@ -9,8 +9,8 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::recorder::REC_STOP;
 use kvmprof_abi::wire::{MAX_DATA, device};
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
-use kvmprof_report::graph::{Graph, account};
-use kvmprof_report::profile::{Profile, folded};
+use kvmprof_report::graph::{Graph, account, marked};
+use kvmprof_report::profile::Profile;
 
 use crate::commands::recorder;
 use kvmprof_recording::StackParts;
@@ -90,7 +90,7 @@ impl Flames {
             ..Graph::default()
         };
         let mut svg = graph
-            .draw(&folded(&profile))
+            .draw(&marked(&profile))
             .context("Cannot draw the flame graph")?;
         svg.extend(MARK);
         Ok(svg)
