@@ -4,9 +4,12 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use inferno::differential::{Options, from_readers};
+use puruspe::erfc;
+use serde_json::{Value, json};
 
-use crate::profile::{Function, Profile, Share, SortBy, folded, functions};
+use crate::profile::{Function, Profile, Share, SortBy, folded, functions, selection_document};
 use crate::room::Room;
+use crate::statistics::correct_for_many;
 use crate::text::visible;
 
 /// Stands for all addresses without a name, which aren't comparable between runs.
@@ -24,6 +27,8 @@ pub struct Change {
     pub module: String,
     /// Whether it is a kernel function.
     pub is_kernel: bool,
+    /// Its samples before and after.
+    pub samples: [u64; 2],
     /// Its share before.
     pub before: Share,
     /// Its share after.
@@ -35,28 +40,69 @@ pub struct Change {
     pub low: f64,
     /// The upper end.
     pub high: f64,
+    /// How probable such a change, or a bigger one, is by chance alone: by the widest such interval that doesn't contain 0.
+    /// [`changes`] corrects it for the number of functions compared (Holm).
+    pub p: f64,
 }
 
+/// The difference of two shares and its interval of `z` standard errors.
+fn difference(before: Share, after: Share) -> (f64, f64, f64) {
+    let change = after.value - before.value;
+    let down = (after.value - after.low).hypot(before.high - before.value);
+    let up = (after.high - after.value).hypot(before.value - before.low);
+    (change, (change - down).max(-1.0), (change + up).min(1.0))
+}
+
+/// The probability of a difference by chance alone.
+fn probability(samples: [u64; 2], wholes: [u64; 2]) -> f64 {
+    let contains_0 = |z: f64| {
+        let [before, after] = [0, 1].map(|side| Share::within(samples[side], wholes[side], z));
+        let (_, low, high) = difference(before, after);
+        low <= 0.0 && high >= 0.0
+    };
+    let (mut inside, mut outside) = (FARTHEST, 0.0);
+    if contains_0(outside) {
+        return 1.0;
+    }
+    for _ in 0..STEPS {
+        let middle = (inside + outside) / 2.0;
+        if contains_0(middle) {
+            inside = middle;
+        } else {
+            outside = middle;
+        }
+    }
+    erfc(outside / std::f64::consts::SQRT_2)
+}
+
+/// Standard errors beyond which nothing is told apart, and steps until they are known to 1e-10.
+const FARTHEST: f64 = 40.0;
+const STEPS: u32 = 40;
+
+/// Beneath which probability a change is no chance.
+pub const SIGNIFICANT: f64 = 0.05;
+
 impl Change {
-    fn new((name, module, is_kernel): Key, before: Share, after: Share) -> Self {
-        let change = after.value - before.value;
-        let down = (after.value - after.low).hypot(before.high - before.value);
-        let up = (after.high - after.value).hypot(before.value - before.low);
+    fn new((name, module, is_kernel): Key, samples: [u64; 2], wholes: [u64; 2]) -> Self {
+        let [before, after] = [0, 1].map(|side| Share::new(samples[side], wholes[side]));
+        let (change, low, high) = difference(before, after);
         Self {
             name,
             module,
             is_kernel,
+            samples,
             before,
             after,
             change,
-            low: (change - down).max(-1.0),
-            high: (change + up).min(1.0),
+            low,
+            high,
+            p: probability(samples, wholes),
         }
     }
 
-    /// True if the interval doesn't contain 0. For functions that didn't change this is false in 95 of 100 cases.
+    /// Whether it is no chance. Once `p` is corrected, this is false for all functions in 95 of 100 cases in which none changed.
     pub fn is_significant(&self) -> bool {
-        self.low > 0.0 || self.high < 0.0
+        self.p < SIGNIFICANT
     }
 }
 
@@ -77,10 +123,10 @@ pub fn changes(before: &Profile, after: &Profile, sort: SortBy) -> Vec<Change> {
     let mut changes: Vec<Change> = counts
         .into_iter()
         .filter(|(_, counts)| *counts != [0, 0])
-        .map(|(key, [first, second])| {
+        .map(|(key, counts)| {
             // An address without a name may be on a stack more than once.
-            let share = |count: u64, whole: u64| Share::new(count.min(whole), whole);
-            Change::new(key, share(first, wholes[0]), share(second, wholes[1]))
+            let counts = [0, 1].map(|side| counts[side].min(wholes[side]));
+            Change::new(key, counts, wholes)
         })
         .collect();
     changes.sort_by(|left, right| {
@@ -92,15 +138,69 @@ pub fn changes(before: &Profile, after: &Profile, sort: SortBy) -> Vec<Change> {
             .then_with(|| left.module.cmp(&right.module))
             .then_with(|| left.is_kernel.cmp(&right.is_kernel))
     });
+    let mut p: Vec<f64> = changes.iter().map(|change| change.p).collect();
+    correct_for_many(&mut p);
+    for (change, p) in changes.iter_mut().zip(p) {
+        change.p = p;
+    }
     changes
 }
 
-fn key(function: Function) -> Key {
-    let name = if function.name.starts_with("0x") {
-        ADDRESS.to_owned()
+/// `changes` between `profiles` as a JSON document: at most `top` of them.
+pub fn document(changes: &[Change], profiles: [&Profile; 2], sort: SortBy, top: usize) -> Value {
+    let [before, after] = profiles.map(|profile| {
+        let time = profile.selection.time;
+        json!({
+            "file": profile.file,
+            "facts": profile.contents.info,
+            "account": profile.contents.account,
+            "time": {
+                "begin": time.begin.map(|time| time.as_secs_f64()),
+                "end": time.end.map(|time| time.as_secs_f64()),
+            },
+            "complete": profile.contents.closed.is_some(),
+            "samples": profile.samples(),
+        })
+    });
+    let side = |share: Share, samples: u64| json!({ "samples": samples, "share": share.value });
+    let rows = changes.iter().take(top).map(|change| {
+        json!({
+            "name": change.name,
+            "module": change.module,
+            "kernel": change.is_kernel,
+            "before": side(change.before, change.samples[0]),
+            "after": side(change.after, change.samples[1]),
+            "change": { "value": change.change, "low": change.low, "high": change.high },
+            "p": change.p,
+            "significant": change.is_significant(),
+        })
+    });
+    json!({
+        "schema": 1,
+        "before": before,
+        "after": after,
+        "selection": selection_document(&profiles[0].selection),
+        "by": match sort {
+            SortBy::Own => "self",
+            SortBy::Total => "total",
+        },
+        "compared": changes.len(),
+        "functions": rows.collect::<Vec<_>>(),
+        "rows_left_out": changes.len().saturating_sub(top),
+    })
+}
+
+/// What a function is called in comparisons.
+pub(crate) fn comparable_name(name: &str) -> &str {
+    if name.starts_with("0x") {
+        ADDRESS
     } else {
-        function.name
-    };
+        name
+    }
+}
+
+fn key(function: Function) -> Key {
+    let name = comparable_name(&function.name).to_owned();
     (name, function.module, function.is_kernel)
 }
 
@@ -186,7 +286,11 @@ pub fn print(
         .take(top)
         .any(|change| !change.is_significant())
     {
-        writeln!(out, "\n~ not significant: may be chance")?;
+        let compared = changes.len();
+        writeln!(
+            out,
+            "\n~ may be chance: {compared} functions were compared, and of so many some differ by chance alone"
+        )?;
     }
     Ok(())
 }
@@ -220,15 +324,35 @@ mod tests {
     fn the_difference_of_two_shares_has_an_interval() {
         // Newcombe 1998, table II, contrast (a): 56/70 - 48/80 is 0.0524 to 0.3339.
         let key = || ("f".to_owned(), "[kernel]".to_owned(), true);
-        let change = Change::new(key(), Share::new(48, 80), Share::new(56, 70));
+        let change = Change::new(key(), [48, 56], [80, 70]);
         assert!((change.low - 0.0524).abs() < 1e-4, "{change:?}");
         assert!((change.high - 0.3339).abs() < 1e-4, "{change:?}");
         assert!(change.is_significant());
-        let back = Change::new(key(), Share::new(56, 70), Share::new(48, 80));
+        let back = Change::new(key(), [56, 48], [70, 80]);
         assert!((back.high + change.low).abs() < 1e-9);
-        assert!(back.is_significant());
-        let same = Change::new(key(), Share::new(10, 100), Share::new(12, 100));
+        assert!(back.is_significant() && (back.p - change.p).abs() < 1e-9);
+        let same = Change::new(key(), [10, 12], [100, 100]);
         assert!(!same.is_significant());
+        assert_eq!(Change::new(key(), [10, 10], [100, 100]).p, 1.0);
+    }
+
+    #[test]
+    fn a_probability_of_5_in_100_has_an_interval_that_ends_at_0() {
+        for (samples, wholes) in [
+            ([48, 56], [80, 70]),
+            ([0, 9], [90, 110]),
+            ([3, 1], [7, 900]),
+        ] {
+            let p = probability(samples, wholes);
+            // Of one comparison, the interval of 95 % says the same.
+            let [before, after] = [0, 1].map(|side| Share::new(samples[side], wholes[side]));
+            let (_, low, high) = difference(before, after);
+            assert_eq!(p < 0.05, low > 0.0 || high < 0.0, "{p}: {low} to {high}");
+        }
+        // The test of two proportions by their common variance has z = 2.65 and p = 0.0080.
+        let p = probability([48, 56], [80, 70]);
+        assert!((0.006..0.012).contains(&p), "{p}");
+        assert_eq!(probability([0, 900_000], [1_000_000, 1_000_000]), 0.0);
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub mod html;
 pub mod profile;
 pub mod room;
 pub mod stalls;
+mod statistics;
 pub mod symbolize;
 pub mod text;
 pub mod top;

@@ -7,8 +7,10 @@ mod walk;
 use std::path::Path;
 use std::process::Command;
 
+use kvmprof_recording::Mode;
 use kvmprof_recording::file::{Recording, Unobserved};
-use kvmprof_report::html::page_of;
+use kvmprof_report::diff::{self, changes};
+use kvmprof_report::html::{Counts, comparison_page, page, page_of};
 use kvmprof_report::profile::{Profile, Selection, SortBy, document};
 use kvmprof_report::symbolize::Resolver;
 use serde_json::Value;
@@ -23,10 +25,17 @@ struct Used {
 impl Used {
     /// Makes the page of so many `ticks` and does one of the tasks of `readers/page.mjs` with it.
     fn new(task: &str, ticks: u64) -> Self {
+        Self::of_page(task, |folder| {
+            let path = folder.join("recording");
+            walk::write(&path, 20, ticks);
+            page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap()
+        })
+    }
+
+    /// Makes a page in a folder and does a task with it.
+    fn of_page(task: &str, page_in: impl Fn(&Path) -> String) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("recording");
-        walk::write(&path, 20, ticks);
-        let page = page_of(&Recording::open(&path).unwrap(), &[], "A test").unwrap();
+        let page = page_in(folder.path());
         let file = folder.path().join("page.html");
         std::fs::write(&file, page).unwrap();
         let readers = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/readers");
@@ -206,6 +215,150 @@ fn functions_have_callers_and_callees() {
     let matched = said["matched"]["total"].as_u64().unwrap();
     assert!(0 < matched && matched < report["samples"].as_u64().unwrap());
     assert_eq!(used.text("copied").lines().count(), 2);
+}
+
+/// Reads the recording of a walk with this seed, and counts it for a page.
+fn read_walk(folder: &Path, seed: u64, mode: &[Mode]) -> (Profile, Counts) {
+    let path = folder.join(seed.to_string());
+    walk::write(&path, seed, 300 * seed);
+    let recording = Recording::open(&path).unwrap();
+    let resolver = Resolver::from_contents(&recording.contents().unwrap());
+    let selection = Selection {
+        modes: mode.to_vec(),
+        ..Selection::default()
+    };
+    let mut counts = Counts::default();
+    let read = Profile::read_with(&recording, selection, resolver, &Unobserved, &mut counts);
+    let file = seed.to_string();
+    (
+        Profile {
+            file,
+            ..read.unwrap()
+        },
+        counts,
+    )
+}
+
+#[test]
+fn recordings_of_a_page_are_told_apart() {
+    let used = Used::of_page("merged", |folder| {
+        let all = [4, 5].map(|seed| read_walk(folder, seed, &[]));
+        let (profiles, counts): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+        page(&Profile::merge(profiles).unwrap(), counts, "A test")
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let [(one, _), (other, _)] = [4, 5].map(|seed| read_walk(folder.path(), seed, &[]));
+    let said = &used.said;
+    assert_eq!(said["whole"]["total"], one.samples() + other.samples());
+    assert_eq!(said["process"]["total"], other.processes[&32].samples());
+    assert_ne!(one.processes[&32].samples(), other.processes[&32].samples());
+    let thread: u64 = other.threads[&(32, 232)].modes.iter().sum();
+    assert_eq!(said["thread"]["total"], thread);
+    assert_eq!(said["command"], "kvmprof report 5 --pid=32");
+    let rows = said["processes"].as_array().unwrap();
+    assert_eq!(rows.len(), one.processes.len() + other.processes.len());
+}
+
+/// The columns of the page for a row of `kvmprof diff --json`.
+fn change_columns(row: &Value) -> Vec<String> {
+    let percent = |value: &Value| format!("{:.1}", 100.0 * value.as_f64().unwrap());
+    let side = |name: &str| {
+        let side = &row[name];
+        format!("{} ({} %)", side["samples"], percent(&side["share"]))
+    };
+    let p = row["p"].as_f64().unwrap();
+    let confidence = match p {
+        _ if p >= 0.05 => "may be chance".to_owned(),
+        _ if p < 0.001 => "p < 0.001".to_owned(),
+        _ => format!("p {p:.3}"),
+    };
+    vec![confidence, side("before"), side("after")]
+}
+
+#[test]
+fn a_comparison_says_what_diff_says() {
+    let made = |folder: &Path, mode: &[Mode]| [7, 9].map(|seed| read_walk(folder, seed, mode));
+    let used = Used::of_page("compare", |folder| {
+        let [(before, one), (after, other)] = made(folder, &[]);
+        comparison_page(before, after, vec![one, other], "A test")
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let [(before, _), (after, _)] = made(folder.path(), &[]);
+    let said = &used.said;
+    let totals = |before: &Profile, after: &Profile| {
+        let (before, after) = (before.samples(), after.samples());
+        format!("{before} ticks selected before, {after} ticks after.")
+    };
+    assert_eq!(used.text("total"), totals(&before, &after));
+    assert_eq!(used.text("command"), "kvmprof diff 7 9 --json");
+    for (sort, columns) in [(SortBy::Own, [2, 3, 4]), (SortBy::Total, [6, 7, 8])] {
+        let changes = changes(&before, &after, sort);
+        let report = diff::document(&changes, [&before, &after], sort, usize::MAX);
+        // The report adds up the totals of addresses without a name, which may be on a stack together.
+        let is_named = |name: &str| sort == SortBy::Own || name != "0x...";
+        let of_report = report["functions"].as_array().unwrap().iter();
+        let of_report = of_report.filter(|row| is_named(row["name"].as_str().unwrap()));
+        let mut compared = 0;
+        for row in of_report {
+            let mut rows = said["functions"].as_array().unwrap().iter();
+            let kind = if row["kernel"] == true {
+                "kernel"
+            } else {
+                "user"
+            };
+            let found = rows.find(|found| {
+                found[0] == row["name"] && found[9] == row["module"] && found[10] == kind
+            });
+            let found = found.unwrap_or_else(|| panic!("{row}"));
+            let shown = columns.map(|column| found[column].as_str().unwrap().to_owned());
+            let expected = change_columns(row);
+            assert_eq!(shown[..], expected[..], "{row}");
+            compared += 1;
+        }
+        assert!(compared > 5);
+    }
+    let [(before, _), (after, _)] = made(folder.path(), &[Mode::Kernel]);
+    assert_eq!(used.text("kernel"), totals(&before, &after));
+    let command = "kvmprof diff 7 9 --json --mode=kernel";
+    assert_eq!(used.text("kernelCommand"), command);
+    assert!(used.text("about").contains(" before, "), "{said}");
+    assert_eq!(said["legend"], 11);
+    assert_eq!(said["violations"], Value::Array(Vec::new()));
+}
+
+/// What was only before is drawn, and marked; colours are those of the total share.
+#[test]
+fn what_vanished_is_drawn() {
+    let used = Used::of_page("compare", |folder| {
+        let [(before, one), (after, other)] =
+            [[Mode::User, Mode::Kernel], [Mode::User; 2]].map(|mode| read_walk(folder, 6, &mode));
+        comparison_page(before, after, vec![one, other], "A test")
+    });
+    let frames = used.said["merged"].as_array().unwrap();
+    let of = |name: &str| {
+        let begins = |frame: &&Value| frame[0].as_str().unwrap().starts_with(name);
+        frames
+            .iter()
+            .find(begins)
+            .unwrap_or_else(|| panic!("no {name}: {frames:?}"))
+    };
+    let vanished = of("entry: ");
+    assert!(
+        vanished[0].as_str().unwrap().contains(", 0.0 % after (-"),
+        "{vanished}"
+    );
+    let class = vanished[1].as_str().unwrap();
+    assert!(
+        class.contains("less") && class.contains("gone"),
+        "{vanished}"
+    );
+    assert!(vanished[2].as_u64().unwrap() > 5);
+    let stayed = of("0x...: ");
+    let class = stayed[1].as_str().unwrap();
+    assert!(
+        !class.contains("gone") && !class.contains("new"),
+        "{stayed}"
+    );
 }
 
 #[test]

@@ -342,6 +342,102 @@ fn recordings_are_counted_together() {
 }
 
 #[test]
+fn changes_have_a_document_and_a_page() {
+    let folder = Folder::new();
+    let ran = folder.run(&["diff", "before", "after", "--json", "--top", "1"]);
+    ran.assert_success();
+    let document: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(document["before"]["samples"], 140);
+    assert_eq!(document["after"]["samples"], 200);
+    let first = &document["functions"][0];
+    assert_eq!(
+        (&first["name"], &first["before"]["samples"]),
+        (&"copy_page".into(), &20.into())
+    );
+    assert_eq!(first["after"]["samples"], 80);
+    assert_eq!(first["significant"], true);
+    assert!(first["p"].as_f64().unwrap() < 1e-4);
+    assert_eq!(
+        document["rows_left_out"],
+        document["compared"].as_u64().unwrap() - 1
+    );
+    let page = folder.run(&[
+        "diff", "before", "after", "--html", "-", "--title", "Slower",
+    ]);
+    page.assert_success();
+    assert!(page.stdout.contains("<h1>Slower</h1>") && page.stdout.contains("\"comparison\":true"));
+    for options in [
+        &["--output", "x", "--html", "y"][..],
+        &["--html", "y", "--json"],
+        &["--force"],
+    ] {
+        let ran = folder.run(&[&["diff", "before", "after"], options].concat());
+        ran.assert_refused(USAGE, &[]);
+    }
+    let ran = folder.run(&["diff", "before", "after", "--html", "after", "--force"]);
+    ran.assert_refused(FAILURE, &["after is the recording that is read"]);
+}
+
+#[test]
+fn two_times_of_a_recording_are_compared() {
+    let folder = Folder::new();
+    // The worker is first in user mode for 60 ms, then in the kernel.
+    let words = [
+        "diff",
+        "before",
+        "--time",
+        ":0.06",
+        "--time",
+        "0.06:0.08",
+        "--json",
+    ];
+    let ran = folder.run(&words);
+    ran.assert_success();
+    let document: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(document["before"]["time"]["end"], 0.06);
+    assert_eq!(document["after"]["time"]["begin"], 0.06);
+    let samples = |side: &str| document[side]["samples"].as_u64().unwrap();
+    assert!(
+        samples("before") >= 59 && samples("after") >= 19,
+        "{document}"
+    );
+    let functions = document["functions"].as_array().unwrap();
+    let copy = functions
+        .iter()
+        .find(|row| row["name"] == "copy_page")
+        .unwrap();
+    assert_eq!(copy["before"]["samples"], 0);
+    assert!(copy["change"]["value"].as_f64().unwrap() > 0.9);
+    let page = folder.run(&[
+        "diff",
+        "before",
+        "--time",
+        ":0.06",
+        "--time",
+        "0.06:0.08",
+        "--html",
+        "-",
+    ]);
+    page.assert_success();
+    assert!(
+        page.stdout
+            .contains("<h1>before 0.06:0.08 against before :0.06</h1>")
+    );
+    for options in [
+        &["before"][..],
+        &["before", "--time", "0:1"],
+        &[
+            "before", "after", "--time", "0:1", "--time", "0:1", "--time", "0:1",
+        ],
+    ] {
+        let ran = folder.run(&[&["diff"], options].concat());
+        ran.assert_refused(USAGE, &["--time"]);
+    }
+    let ran = folder.run(&["diff", "-", "--time", "0:1", "--time", "1:2"]);
+    ran.assert_refused(USAGE, &["standard input"]);
+}
+
+#[test]
 fn a_json_document_has_the_tables_that_were_asked_for() {
     let folder = Folder::new();
     let document = |options: &[&str]| -> serde_json::Value {

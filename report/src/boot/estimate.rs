@@ -2,6 +2,8 @@
 
 use puruspe::{betai, invbetai};
 
+use crate::statistics::correct_for_many;
+
 /// A time by several runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
@@ -92,23 +94,16 @@ fn welch(before: &Estimate, after: &Estimate) -> Option<f64> {
     Some(beyond(t, freedom).clamp(0.0, 1.0))
 }
 
-/// Corrects `p` of many comparisons, so that with 95 % probability none that is below 0.05 is by chance (S. Holm in the Scandinavian Journal of
-/// Statistics 6, 1979).
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "there are some thousand initcalls"
-)]
+/// Corrects `p` of many comparisons, as [`correct_for_many`] says.
 pub(super) fn correct(comparisons: &mut [Comparison]) {
-    let mut order: Vec<usize> = (0..comparisons.len())
-        .filter(|index| comparisons[*index].p.is_some())
+    let mut known: Vec<&mut f64> = comparisons
+        .iter_mut()
+        .filter_map(|one| one.p.as_mut())
         .collect();
-    let p_of = |comparisons: &[Comparison], index: usize| comparisons[index].p.unwrap_or(1.0);
-    order.sort_by(|one, other| p_of(comparisons, *one).total_cmp(&p_of(comparisons, *other)));
-    let mut least = 0.0_f64;
-    for (rank, index) in order.iter().enumerate() {
-        let left = (order.len() - rank) as f64;
-        least = least.max(p_of(comparisons, *index) * left).min(1.0);
-        comparisons[*index].p = Some(least);
+    let mut corrected: Vec<f64> = known.iter().map(|p| **p).collect();
+    correct_for_many(&mut corrected);
+    for (p, corrected) in known.iter_mut().zip(corrected) {
+        **p = corrected;
     }
 }
 

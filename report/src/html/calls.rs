@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
+use crate::diff::comparable_name;
 use crate::profile::{HALTED, HALTED_MODULE, Profile, StackFrame};
 use crate::symbolize::SourceLine;
 
@@ -61,12 +62,17 @@ pub struct Calls {
     function_numbers: HashMap<Key, u32, RandomState>,
     node_numbers: HashMap<Node, u32, RandomState>,
     name_bytes: usize,
+    is_comparison: bool,
 }
 
 impl Calls {
-    /// The stacks of `profile`; the rarest ones are left out if there are too many.
-    pub fn new(profile: &Profile) -> Self {
-        let mut calls = Self::default();
+    /// The stacks of `profile`; the rarest ones are left out if there are too many. In a comparison, addresses without a name are
+    /// one function, as in [`crate::diff`].
+    pub fn new(profile: &Profile, is_comparison: bool) -> Self {
+        let mut calls = Self {
+            is_comparison,
+            ..Self::default()
+        };
         let root = Node {
             parent: 0,
             function: 0,
@@ -147,7 +153,10 @@ impl Calls {
     }
 
     fn function_of(&mut self, frame: &StackFrame) -> u32 {
-        let name = Arc::clone(&frame.frame.function);
+        let mut name = Arc::clone(&frame.frame.function);
+        if self.is_comparison && *comparable_name(&name) != *name {
+            name = comparable_name(&name).into();
+        }
         let key = (name, Arc::clone(&frame.frame.module), frame.is_kernel);
         let number = self.add_function(key);
         let function = &mut self.functions[number as usize];

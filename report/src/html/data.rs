@@ -21,7 +21,9 @@ const MAX_CELLS: usize = 1_000_000;
 ///
 /// - `begin`, `width`, `bins`: the first bin's begin, the width of all of them and their number; `length`: from the first bin's
 ///   begin to the last tick;
-/// - `time`, `selection`: what the command selected;
+/// - `times`, `selection`: what the command selected, the first of each recording; if recordings have different times, `begin`
+///   is 0 and stands for all their begins;
+/// - `comparison`: whether the second recording is compared with the first;
 /// - `files`: the recordings' names, if there are several;
 /// - `event`: what ticks are; null for the clock's, of which there are `hz` a second;
 /// - `processes`: their `recording` (its number), `pid` and `name`; `threads`: their `recording`, `pid`, `tid` and `name`. -1 is
@@ -34,21 +36,27 @@ const MAX_CELLS: usize = 1_000_000;
 ///   `rare`: the node of rare stacks;
 /// - `missed`, packed: bin, vCPU plus 65536 times the recording, idle, stolen, lost, ungathered; `halted`: the threads, by
 ///   recording, and the node of those that are idle.
-pub fn json(profile: &Profile, counts: Vec<Counts>) -> String {
-    let calls = Calls::new(profile);
+pub fn json(profile: &Profile, counts: Vec<Counts>, is_comparison: bool) -> String {
+    let calls = Calls::new(profile, is_comparison);
     let node_of = |recording, stack| calls.of_stack(recording, stack);
     let merged = Merged::new(counts, MAX_CELLS, node_of, calls.rare());
     let bins = &merged.bins;
-    let selected = profile.selection.time;
     let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    let begin = selected.begin.map(ns);
+    let times = profile.recordings().map(|recording| {
+        let time = recording.selection.time;
+        json!({ "begin": time.begin.map(ns), "end": time.end.map(ns) })
+    });
+    let times: Vec<Value> = times.collect();
+    let is_same_time = times.iter().all(|time| *time == times[0]);
+    let begin = profile.selection.time.begin.filter(|_| is_same_time);
     let modules = Modules::new(profile, &calls);
     let document = json!({
-        "begin": begin.unwrap_or(0),
+        "begin": begin.map_or(0, ns),
+        "comparison": is_comparison,
         "width": bins.width(),
         "bins": bins.used(),
         "length": bins.length(),
-        "time": { "begin": begin, "end": selected.end.map(ns) },
+        "times": times,
         "selection": selection_document(&profile.selection),
         "files": files(profile),
         "hz": profile.contents.info.hz,

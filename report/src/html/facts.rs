@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::profile::{Profile, Share};
 use crate::text::escape;
+use kvmprof_recording::file::Account;
 
 /// The tables of the recordings' properties.
 pub fn info(profile: &Profile) -> String {
@@ -50,9 +51,8 @@ fn info_of(profile: &Profile, file: Option<String>) -> String {
     out
 }
 
-/// The table of the account.
-pub fn account(profile: &Profile) -> String {
-    let account = profile.account();
+/// The table of an account.
+pub fn account(account: &Account) -> String {
     let mut out = String::from("<table class=facts><tbody>\n");
     let ungathered = (account.ungathered > 0).then_some(("not asked for", account.ungathered));
     let rows = [

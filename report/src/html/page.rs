@@ -19,10 +19,11 @@ const STYLES: [&str; 3] = [
 ];
 
 /// The script's files, in the order in which they need each other.
-const SCRIPTS: [&str; 11] = [
+const SCRIPTS: [&str; 12] = [
     include_str!("script/data.js"),
     include_str!("script/state.js"),
     include_str!("script/sums.js"),
+    include_str!("script/change.js"),
     include_str!("script/tree.js"),
     include_str!("script/flames.js"),
     include_str!("script/details.js"),
@@ -39,8 +40,26 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 
 
 /// The page that shows `profile` under `title`, with the `counts` of the same ticks of each of its recordings.
 pub fn page(profile: &Profile, counts: Vec<Counts>, title: &str) -> String {
+    assemble(profile, counts, title, false)
+}
+
+/// The page that compares `after` with `before`, with the `counts` of the ticks of each.
+pub fn comparison_page(
+    before: Profile,
+    after: Profile,
+    counts: Vec<Counts>,
+    title: &str,
+) -> String {
+    let both = Profile {
+        merged: vec![after],
+        ..before
+    };
+    assemble(&both, counts, title, true)
+}
+
+fn assemble(profile: &Profile, counts: Vec<Counts>, title: &str, is_comparison: bool) -> String {
     let title = escape(title);
-    let data = data::json(profile, counts);
+    let data = data::json(profile, counts, is_comparison);
     let mut out = String::with_capacity(data.len() + (1 << 18));
     let _ = write!(
         out,
@@ -51,7 +70,7 @@ pub fn page(profile: &Profile, counts: Vec<Counts>, title: &str) -> String {
          <title>{title}</title>\n<style>\n{}</style>\n</head>\n<body>\n",
         STYLES.concat()
     );
-    out.push_str(&body(profile, &title));
+    out.push_str(&body(profile, &title, is_comparison));
     let _ = write!(
         out,
         "<script type=\"application/json\" id=data>{data}</script>\n\
@@ -74,7 +93,18 @@ pub fn page_of(recording: &Recording, pids: &[i32], title: &str) -> Result<Strin
 }
 
 /// The part of the page that needs no script. `title` is HTML already.
-fn body(profile: &Profile, title: &str) -> String {
+fn body(profile: &Profile, title: &str, is_comparison: bool) -> String {
+    let accounts: String = if is_comparison {
+        let sides = ["before", "after"].into_iter().zip(profile.recordings());
+        sides
+            .map(|(side, recording)| {
+                let account = recording.contents.account;
+                format!("<h3>{side}</h3>\n{}", facts::account(&account))
+            })
+            .collect()
+    } else {
+        facts::account(&profile.account())
+    };
     format!(
         "<header><h1>{title}</h1>\n{}</header>\n<main>\n\
          <noscript><p class=warning>This page is drawn by a script, which doesn't run here. \
@@ -84,7 +114,7 @@ fn body(profile: &Profile, title: &str) -> String {
          <div><h2>Ticks</h2>\n{}</div></section>\n</main>\n",
         warnings(profile),
         facts::info(profile),
-        facts::account(profile),
+        accounts,
     )
 }
 

@@ -16,7 +16,7 @@ pub const KERNEL_MARK: &str = MARKS[0];
 pub const CUT_SHORT: &str = "[cut short]";
 
 /// Bytes that a frame takes in a picture, beside its name.
-const FRAME: usize = 128;
+pub const FRAME: usize = 128;
 
 /// The folded stacks of `profile`, each starting with its process, in alphabetical order. If it is of several recordings,
 /// processes have the numbers of theirs: `dd-130 (2)`.
@@ -53,7 +53,7 @@ pub fn folded(profile: &Profile, room: &Room) -> Result<Vec<String>, TooMuch> {
 }
 
 /// The frame of a process, with the number of its recording if there are several.
-fn root(recording: &Profile, number: Option<usize>, pid: i32) -> String {
+pub fn root(recording: &Profile, number: Option<usize>, pid: i32) -> String {
     let name = recording.processes.get(&pid).map(|process| &process.name);
     let number = number.map_or_else(String::new, |number| format!(" ({})", number + 1));
     match name {
@@ -66,7 +66,8 @@ fn name(frame: &StackFrame) -> String {
     plain(&frame.frame.function) + mark(frame)
 }
 
-fn mark(
+/// The suffix that says what kind of function it is.
+pub fn mark(
     StackFrame {
         frame, is_kernel, ..
     }: &StackFrame,
@@ -81,7 +82,7 @@ fn mark(
 }
 
 /// `name` without the characters that separate frames.
-fn plain(name: &str) -> String {
+pub fn plain(name: &str) -> String {
     name.replace([';', '\n'], ":")
 }
 

@@ -1,10 +1,12 @@
 //! Sums of a recording's samples, and the tables made from them.
 
+mod accounts;
 mod collect;
 mod filter;
 mod folded;
 mod functions;
 mod json;
+mod merge;
 mod modes;
 mod names;
 mod pattern;
@@ -17,14 +19,18 @@ mod table;
 mod weight;
 
 pub use crate::symbolize::Symbols;
-pub use collect::{DifferentTicks, Process, Profile, Selected, Stack, StackFrame, Thread, Watcher};
+pub(crate) use accounts::print as print_accounts;
+#[cfg(test)]
+pub(crate) use collect::testing;
+pub use collect::{Process, Profile, Selected, Stack, StackFrame, Thread, Watcher};
 pub use filter::Filter;
 pub use folded::folded;
-pub(crate) use folded::{CUT_SHORT, KERNEL_MARK};
+pub(crate) use folded::{CUT_SHORT, FRAME, KERNEL_MARK, mark, plain, root};
 pub use functions::{Function, Row, SortBy, functions, lines, modules};
 pub(crate) use functions::{HALTED, HALTED_MODULE, sum};
 pub(crate) use json::selection_document;
 pub use json::{document, relatives_document};
+pub use merge::DifferentTicks;
 pub use modes::ModeCounts;
 pub(crate) use modes::sum_modes;
 pub use pattern::{NotAPattern, Pattern};
@@ -35,5 +41,5 @@ pub use stacks::{StackCounts, StackView};
 pub use sums::VcpuTicks;
 pub(crate) use sums::{Limits, Sums, task_name};
 pub use table::{Layout, Look, Section, print};
-pub(crate) use table::{column, print_accounts, shares};
+pub(crate) use table::{column, shares};
 pub use weight::{Quantity, Weight};

@@ -70,6 +70,16 @@ impl FromStr for TimeRange {
     }
 }
 
+impl fmt::Display for TimeRange {
+    /// In seconds, as it is parsed.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = |time: Option<Duration>| {
+            time.map_or_else(String::new, |time| time.as_secs_f64().to_string())
+        };
+        write!(formatter, "{}:{}", seconds(self.begin), seconds(self.end))
+    }
+}
+
 impl TimeRange {
     /// Whether it is the whole recording.
     pub fn is_all(&self) -> bool {

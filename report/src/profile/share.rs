@@ -16,11 +16,16 @@ pub struct Share {
 
 impl Share {
     /// `part` of `whole` samples. If `whole` is 0, the interval is 0 to 1.
+    pub fn new(part: u64, whole: u64) -> Self {
+        Self::within(part, whole, Z)
+    }
+
+    /// The same with the interval of `z` standard errors in place of 95 %.
     #[expect(
         clippy::cast_precision_loss,
         reason = "counts of samples are far below 2^53"
     )]
-    pub fn new(part: u64, whole: u64) -> Self {
+    pub fn within(part: u64, whole: u64, z: f64) -> Self {
         if whole == 0 {
             return Self {
                 value: 0.0,
@@ -29,9 +34,9 @@ impl Share {
             };
         }
         let (n, p) = (whole as f64, part as f64 / whole as f64);
-        let scale = 1.0 + Z * Z / n;
-        let middle = (p + Z * Z / (2.0 * n)) / scale;
-        let half = Z / scale * (p * (1.0 - p) / n + Z * Z / (4.0 * n * n)).sqrt();
+        let scale = 1.0 + z * z / n;
+        let middle = (p + z * z / (2.0 * n)) / scale;
+        let half = z / scale * (p * (1.0 - p) / n + z * z / (4.0 * n * n)).sqrt();
         Self {
             value: p,
             low: (middle - half).max(0.0),

@@ -23,7 +23,7 @@ pub struct StackCounts {
 pub struct StackView<'a> {
     summary: StackSummary,
     frames: &'a [u64],
-    in_user_mode: bool,
+    mode: Mode,
     mappings: MappingSet,
 }
 
@@ -40,7 +40,7 @@ impl<'a> StackView<'a> {
             } else {
                 frames
             },
-            in_user_mode: sample.mode == Mode::User,
+            mode: sample.mode,
             mappings: if has_mappings {
                 mappings
             } else {
@@ -68,7 +68,7 @@ impl<'a> StackView<'a> {
         Stack {
             summary: self.summary,
             frames: self.frames.to_vec(),
-            in_user_mode: self.in_user_mode,
+            mode: self.mode,
             mappings: self.mappings,
         }
     }
@@ -79,7 +79,7 @@ impl<'a> From<&'a Stack> for StackView<'a> {
         Self {
             summary: stack.summary,
             frames: &stack.frames,
-            in_user_mode: stack.in_user_mode,
+            mode: stack.mode,
             mappings: stack.mappings,
         }
     }
@@ -140,7 +140,7 @@ fn is_same(known: &(i32, Stack), pid: i32, stack: StackView<'_>) -> bool {
     *known_pid == pid
         && known.frames == stack.frames
         && known.summary == stack.summary
-        && known.in_user_mode == stack.in_user_mode
+        && known.mode == stack.mode
         && known.mappings == stack.mappings
 }
 

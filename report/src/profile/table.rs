@@ -1,7 +1,6 @@
 //! Prints the report as text.
 
 use std::io::{self, Write};
-use std::time::Duration;
 
 use kvmprof_recording::Mode;
 
@@ -110,7 +109,7 @@ pub fn print(
     relatives: &[Relatives],
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    print_accounts(profile, out)?;
+    super::accounts::print(profile, out)?;
     let mut table = Table {
         profile,
         layout,
@@ -142,91 +141,6 @@ fn telling(profile: &Profile) -> Vec<Section> {
         sections.push(Section::Line);
     }
     sections
-}
-
-/// What the recordings are of, where their ticks went, and what isn't whole.
-pub(crate) fn print_accounts(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
-    if profile.merged.is_empty() {
-        print_account(profile, out)?;
-    } else {
-        for (number, recording) in (1..).zip(profile.recordings()) {
-            write!(out, "({number}) {}: ", visible(&recording.file))?;
-            print_account(recording, out)?;
-        }
-        let count = profile.recordings().count();
-        writeln!(out, "All {count} together: {}", profile.account())?;
-    }
-    let time = profile.selection.time;
-    if !time.is_all() {
-        let seconds = |time: Option<Duration>| {
-            time.map_or_else(String::new, |time| time.as_secs_f64().to_string())
-        };
-        let (begin, end) = (seconds(time.begin), seconds(time.end));
-        writeln!(
-            out,
-            "Only {begin}:{end} s from its begin; ticks without a sample are placed there by estimate"
-        )?;
-    }
-    let options = profile.selection.to_string();
-    if !options.is_empty() {
-        let samples = profile.samples();
-        writeln!(
-            out,
-            "Only {options}: {samples} samples and idle ticks, which all shares are of"
-        )?;
-    }
-    if let Some(incompleteness) = profile.incompleteness() {
-        writeln!(out, "{incompleteness}")?;
-    }
-    let left_out = profile.recordings().map(|one| one.contents.left_out);
-    let left_out = left_out.fold(0, u64::saturating_add);
-    if left_out > 0 {
-        writeln!(
-            out,
-            "{left_out} blocks of symbols, mappings and files are more than fits: names are missing"
-        )?;
-    }
-    if !profile.has_symbols() {
-        writeln!(out, "No symbols of the guest's kernel are in the recording")?;
-    }
-    Ok(())
-}
-
-/// What a recording is of, and where its ticks went.
-fn print_account(recording: &Profile, out: &mut dyn Write) -> io::Result<()> {
-    let contents = &recording.contents;
-    let info = &contents.info;
-    let release = contents.kernel.as_ref().map(|kernel| &kernel.release);
-    let release = release.filter(|release| !release.is_empty());
-    writeln!(
-        out,
-        "{}{}, {} vCPU{}, {}",
-        visible(&info.kernel),
-        release.map_or_else(String::new, |release| format!(" ({})", visible(release))),
-        info.vcpus,
-        if info.vcpus == 1 { "" } else { "s" },
-        info.rate()
-    )?;
-    writeln!(out, "{}", contents.account)?;
-    print_resets(recording, out)
-}
-
-/// When the guest was restarted, if it was.
-fn print_resets(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
-    let (info, resets) = (&profile.contents.info, &profile.contents.resets);
-    let Some(first) = resets.first() else {
-        return Ok(());
-    };
-    let after = first.time.saturating_sub(info.began_monotonic_ns);
-    let after = Duration::from_nanos(after).as_secs_f64();
-    if resets.len() == 1 {
-        return writeln!(out, "The guest restarted once, {after:.3} s from its begin");
-    }
-    let count = resets.len();
-    writeln!(
-        out,
-        "The guest restarted {count} times, first {after:.3} s from its begin"
-    )
 }
 
 /// A count as a share, and its 95 % confidence interval.

@@ -164,6 +164,43 @@ async function sandwich () {
   return answer
 }
 
+// The changes from one recording to another: both totals, the functions, a process and a time, and how frames are coloured.
+async function compare () {
+  const answer = { total: await text('#total'), command: await text('#command') }
+  answer.functions = await table('function')
+  answer.titles = await page.$$eval('#table tbody tr', rows => rows.map(row => row.cells[1].title))
+  const labels = async () => page.$$eval('#graph .frame', frames => frames.map(frame => [frame.getAttribute('aria-label'), frame.className, frame.offsetWidth]))
+  answer.frames = await labels()
+  await page.selectOption('#group', 'merged')
+  await untilState('group', 'merged')
+  answer.merged = await labels()
+  await page.selectOption('#mode', 'kernel')
+  await untilState('mode', 'kernel')
+  answer.kernel = await text('#total')
+  answer.kernelCommand = await text('#command')
+  answer.processes = await table('process')
+  await page.selectOption('#view', 'sandwich')
+  await untilState('view', 'sandwich')
+  answer.about = await text('#about')
+  answer.legend = await page.$$eval('.legend.of-changes span', spans => spans.filter(span => span.offsetParent !== null).length)
+  await page.evaluate(axe.source)
+  answer.violations = (await page.evaluate(() => globalThis.axe.run())).violations.map(({ id, nodes }) => `${id}: ${nodes[0].html}`)
+  return answer
+}
+
+// A page of two recordings: totals of the whole and of a process of the second one.
+async function merged () {
+  const answer = { whole: await shown(), processes: await table('process') }
+  await page.selectOption('#pid', '2:32')
+  await untilState('pid', '2:32')
+  answer.process = await shown()
+  answer.command = await text('#command')
+  await page.selectOption('#tid', '2:232')
+  await untilState('tid', '2:232')
+  answer.thread = await shown()
+  return answer
+}
+
 // What axe finds in light and dark, and on a phone, in each view; and whether a phone has to scroll sideways.
 async function access () {
   const answer = { violations: [], wide: [] }
@@ -186,7 +223,7 @@ async function access () {
   return answer
 }
 
-const tasks = { totals, back, keys, sandwich, access }
+const tasks = { totals, compare, merged, back, keys, sandwich, access }
 try {
   await page.goto(address)
   const answer = await tasks[task]()

@@ -9,8 +9,8 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::recorder::REC_STOP;
 use kvmprof_abi::wire::{MAX_DATA, device};
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
-use kvmprof_report::graph::{Graph, account};
-use kvmprof_report::profile::{Profile, folded};
+use kvmprof_report::graph::{Graph, account, marked};
+use kvmprof_report::profile::Profile;
 use kvmprof_report::room::Room;
 
 use crate::commands::recorder;
@@ -91,7 +91,7 @@ impl Flames {
             ..Graph::default()
         };
         let mut svg = graph
-            .draw(&folded(&profile, &Room::new(u64::MAX))?)
+            .draw(&marked(&profile, &Room::new(u64::MAX))?)
             .context("Cannot draw the flame graph")?;
         svg.extend(MARK);
         Ok(svg)

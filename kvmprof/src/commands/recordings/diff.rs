@@ -1,46 +1,54 @@
 //! `kvmprof diff`.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 use super::output::{check_output, is_packed_name, is_standard, write_to};
 use super::output_limit::OutputLimit;
 use super::{CommandError, InputArguments};
-use kvmprof_report::diff::{changes, folded_changes, print};
+use kvmprof_report::diff::{changes, document, folded_changes, print};
 use kvmprof_report::graph::Graph;
+use kvmprof_report::html::{Counts, comparison_page};
 use kvmprof_report::profile::{Look, Profile, SortBy, Weight};
-use kvmprof_report::room::Room;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
 
-/// Show what changed from one recording to another
+/// Show what changed from one recording to another, or from one time of a recording to another
 ///
-/// Lists the functions whose share of all ticks changed, the biggest changes first, each with a 95 %
-/// confidence interval; those that may be chance are marked. With --output it draws a differential flame
-/// graph instead: as wide as in AFTER, red where the share grew, blue where it shrank.
+/// Lists the functions whose share of all ticks changed, the biggest changes first, each with a 95 % confidence interval; those
+/// that may be chance, as so many were compared, are marked.
+///
+/// With --html it writes the page of kvmprof html with two columns, and a flame graph coloured by the change of the total share;
+/// with --output a differential flame graph as wide as in AFTER, red where a function's own share grew, blue where it shrank.
 ///
 /// Processes are matched by their names. Addresses without a name can't be matched: they count as one.
 #[derive(Debug, Args)]
 #[command(
+    group = ArgGroup::new("picture").args(["output", "html"]),
     after_help = "Exit status: 0; 1 when the recording cannot be read or has nothing of what was chosen, or the file cannot \
     be written; 2 for wrong options.\n\n\
-    Example: kvmprof diff before.kvmprof after.kvmprof"
+    Examples:\n  kvmprof diff before.kvmprof after.kvmprof\n  \
+    kvmprof diff before.kvmprof after.kvmprof --html diff.html\n  \
+    kvmprof diff out.kvmprof --time 0:10 --time 10:20"
 )]
 pub struct DiffArguments {
     /// The earlier recording; - is standard input
     #[arg(value_name = "BEFORE")]
     before: PathBuf,
-    /// The later recording, which is compared with the earlier one; - is standard input
+    /// The later recording, which is compared with the earlier one; without it, two times of BEFORE are compared, by two --time
     #[arg(value_name = "AFTER")]
-    after: PathBuf,
+    after: Option<PathBuf>,
     #[command(flatten)]
     input: InputArguments,
     /// The SVG file of a differential flame graph; - is standard output; a name that ends in .gz has it packed by gzip
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
+    /// The file of a page with both recordings; - is standard output; a name that ends in .gz has it packed by gzip
+    #[arg(long, value_name = "PATH")]
+    html: Option<PathBuf>,
     /// Replace the output file even if it is a recording
-    #[arg(long, requires = "output")]
+    #[arg(long, requires = "picture")]
     force: bool,
     /// Compare functions by their own samples, or by all samples with the function on the stack
     #[arg(
@@ -48,7 +56,7 @@ pub struct DiffArguments {
         value_enum,
         default_value = "self",
         value_name = "ORDER",
-        conflicts_with = "output"
+        conflicts_with = "picture"
     )]
     sort: SortBy,
     /// The most rows that the table has
@@ -56,86 +64,160 @@ pub struct DiffArguments {
         long,
         value_name = "N",
         default_value_t = 20,
-        conflicts_with = "output"
+        conflicts_with = "picture"
     )]
     top: usize,
+    /// Print a JSON document instead
+    #[arg(long, conflicts_with = "picture")]
+    json: bool,
     /// Draw the flame graph upside down: the outermost frames at the top
     #[arg(long, requires = "output")]
     icicle: bool,
     #[command(flatten)]
     limit: OutputLimit,
-    /// The title above the flame graph
-    #[arg(long, value_name = "TEXT", requires = "output")]
+    /// The title above the flame graph or the page
+    #[arg(long, value_name = "TEXT", requires = "picture")]
     title: Option<String>,
+}
+
+/// A recording, the part of it that is compared, and what it is called.
+struct Side<'a> {
+    path: &'a Path,
+    input: InputArguments,
+    name: String,
 }
 
 impl Command for DiffArguments {
     /// Reads both recordings; prints the changes to standard output, or draws them.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        if is_standard(&self.before) && is_standard(&self.after) {
+        let sides = self.sides()?;
+        let inputs = [sides[0].path, sides[1].path];
+        if is_standard(inputs[0]) && is_standard(inputs[1]) {
             return Err(usage(
-                "Only one of the two recordings can come from standard input",
+                "Only one of the two recordings can come from standard input, and only once",
             ));
         }
-        if let Some(output) = &self.output {
-            check_output(output, &[&self.before, &self.after], self.force)?;
+        for output in self.output.iter().chain(&self.html) {
+            check_output(output, &inputs, self.force)?;
         }
-        let before = self.input.open(&self.before, console)?;
-        let after = self.input.open(&self.after, console)?;
-        let length = before.recording.length();
-        let room = self
-            .limit
-            .room(length.saturating_add(after.recording.length()));
-        let (before, after) = (before.profile, after.profile);
-        for (profile, path) in [(&before, &self.before), (&after, &self.after)] {
+        let mut counts = Vec::new();
+        let mut profiles = Vec::new();
+        for side in &sides {
+            let mut own = Counts::default();
+            let input = if self.html.is_some() {
+                side.input.open_with(side.path, console, &mut own)
+            } else {
+                side.input.open(side.path, console)
+            };
+            let mut profile = input?.profile;
             if profile.samples() == 0 {
-                return Err(CommandError::NoSamples(path.display().to_string()).into());
+                return Err(CommandError::NoSamples(side.name.clone()).into());
             }
+            profile.file = side.path.display().to_string();
+            profiles.push(profile);
+            counts.push(own);
         }
+        let (Some(after), Some(before)) = (profiles.pop(), profiles.pop()) else {
+            return Ok(ExitStatus::SUCCESS);
+        };
         let [kind, other] =
             [&before, &after].map(|one| Weight::of_tick(&one.contents.info).quantity);
         if kind != other {
             return Err(CommandError::DifferentEvents.into());
         }
-        match &self.output {
-            Some(output) => {
-                let svg = self.draw(&before, &after, &room);
-                let svg = svg.map_err(|error| CommandError::Drawing(error.to_string()))?;
-                write_to(output, is_packed_name(output), console.output, |out| {
-                    out.write_all(&svg).map_err(CommandError::Output)
-                })?;
-            }
-            None => {
-                let colours = Look::for_terminal(std::io::stdout().is_terminal()).colours;
-                let changes = changes(&before, &after, self.sort);
-                print(
-                    &changes,
-                    [&before, &after],
-                    self.top,
-                    colours,
-                    console.output,
-                )
-                .map_err(CommandError::Output)?;
-            }
+        if let Some(output) = &self.html {
+            let page = comparison_page(before, after, counts, &self.title(&sides));
+            write_picture(output, page.as_bytes(), console)?;
+        } else if let Some(output) = &self.output {
+            let svg = self.draw([&before, &after], self.title(&sides));
+            let svg = svg.map_err(|error| CommandError::Drawing(error.to_string()))?;
+            write_picture(output, &svg, console)?;
+        } else {
+            self.print([&before, &after], console)?;
         }
         Ok(ExitStatus::SUCCESS)
     }
 }
 
+fn write_picture(
+    path: &Path,
+    picture: &[u8],
+    console: &mut Console<'_>,
+) -> Result<(), CommandError> {
+    write_to(path, is_packed_name(path), console.output, |out| {
+        out.write_all(picture).map_err(CommandError::Output)
+    })
+}
+
 impl DiffArguments {
-    fn draw(&self, before: &Profile, after: &Profile, room: &Room) -> std::io::Result<Vec<u8>> {
-        let default_title =
-            || format!("{} against {}", self.after.display(), self.before.display());
+    /// What is compared.
+    fn sides(&self) -> anyhow::Result<[Side<'_>; 2]> {
+        let times = self.input.times();
+        let after = self.after.as_deref();
+        let both = [&*self.before, after.unwrap_or(&self.before)];
+        let side = |number: usize| {
+            let path = both[number];
+            let name = path.display();
+            match times.get(number) {
+                Some(time) if times.len() > 1 => Side {
+                    path,
+                    input: self.input.with_time(*time),
+                    name: format!("{name} {time}"),
+                },
+                _ => Side {
+                    path,
+                    input: self.input.clone(),
+                    name: name.to_string(),
+                },
+            }
+        };
+        match (after, times.len()) {
+            (Some(_), 0..=2) | (None, 2) => Ok([side(0), side(1)]),
+            (Some(_), _) => Err(usage(
+                "Two recordings have two times at most: one --time for each, or one for both",
+            )),
+            (None, _) => Err(usage(
+                "There is nothing to compare with: name two recordings, or one and two times, such as --time 0:10 --time 10:20",
+            )),
+        }
+    }
+
+    fn title(&self, [before, after]: &[Side<'_>; 2]) -> String {
+        let default_title = || format!("{} against {}", after.name, before.name);
+        self.title.clone().unwrap_or_else(default_title)
+    }
+
+    fn print(
+        &self,
+        profiles: [&Profile; 2],
+        console: &mut Console<'_>,
+    ) -> Result<(), CommandError> {
+        let changes = changes(profiles[0], profiles[1], self.sort);
+        let out = &mut *console.output;
+        let printed = if self.json {
+            let document = document(&changes, profiles, self.sort, self.top);
+            writeln!(out, "{document}")
+        } else {
+            let colours = Look::for_terminal(std::io::stdout().is_terminal()).colours;
+            print(&changes, profiles, self.top, colours, out)
+        };
+        printed.map_err(CommandError::Output)
+    }
+
+    fn draw(&self, [before, after]: [&Profile; 2], title: String) -> std::io::Result<Vec<u8>> {
+        let room = self
+            .limit
+            .room(before.length().saturating_add(after.length()));
         let graph = Graph {
-            title: self.title.clone().unwrap_or_else(default_title),
+            title,
             subtitle: format!(
-                "{} ticks against {}: red where the share grew, blue where it shrank",
+                "{} ticks against {}: red where a function's own share grew, blue where it shrank",
                 after.samples(),
                 before.samples()
             ),
             icicle: self.icicle,
             differential: true,
         };
-        graph.draw(&folded_changes(before, after, room)?)
+        graph.draw(&folded_changes(before, after, &room)?)
     }
 }

@@ -5,8 +5,7 @@ use clap::Args;
 use super::CommandError;
 use super::output_limit::OutputLimit;
 use super::picture::PictureArguments;
-use kvmprof_report::graph::{Graph, account};
-use kvmprof_report::profile::folded;
+use kvmprof_report::graph::{Graph, account, marked};
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
 /// Draw the stacks of recordings as a flame graph, an SVG file
@@ -27,10 +26,10 @@ pub struct FlamegraphArguments {
 }
 
 impl Command for FlamegraphArguments {
-    /// Reads the recording and draws it: the kernel's frames in orange.
+    /// Reads the recordings and draws them, with the colours of the page.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let (profile, _) = self.picture.open::<()>(console)?;
-        let lines = folded(&profile, &self.limit.room(profile.length()))?;
+        let lines = marked(&profile, &self.limit.room(profile.length()))?;
         if lines.is_empty() {
             return Err(CommandError::NoSamples(self.picture.names()).into());
         }

@@ -106,23 +106,35 @@ const cells = readCells(data.cells, missed, data.halted);
 const { functions, modules, threads, processes } = data;
 const vcpus = [...new Set([...cells.vcpu, ...missed.map((row) => row.vcpu)])].sort((a, b) => a - b);
 
-// A process is known by its number in the list, -1 for all that aren't told apart: pids mean nothing in another recording.
+// A process is known by its number in the list, -1 for all that aren't told apart: pids mean nothing in another recording. In a
+// comparison, processes of the same name are the first one of this name, and so are threads of the same names.
 const OTHERS = -1;
+const isComparison = data.comparison;
+const firstOfName = (names) => {
+  const first = new Map();
+  names.forEach((name, index) => { if (!first.has(name)) first.set(name, index); });
+  return names.map((name) => first.get(name));
+};
+const sameProcess = isComparison ? firstOfName(processes.name.map((name, process) => name || `pid ${processes.pid[process]}`)) : processes.name.map((_, process) => process);
 const processOf = (() => {
-  const numbers = new Map(processes.pid.map((pid, process) => [`${processes.recording[process]}:${pid}`, process]));
+  const numbers = new Map(processes.pid.map((pid, process) => [`${processes.recording[process]}:${pid}`, sameProcess[process]]));
   return threads.pid.map((pid, thread) => numbers.get(`${threads.recording[thread]}:${pid}`) ?? OTHERS);
 })();
+const sameThread = isComparison
+  ? firstOfName(threads.name.map((name, thread) => JSON.stringify([processOf[thread], threads.tid[thread] === null, name || threads.tid[thread]])))
+  : threads.name.map((_, thread) => thread);
 // The number of a recording, where there are several: as a part of names, and of what the address of the page says.
-const isMerged = data.files.length > 0;
+const isMerged = data.files.length > 0 && !isComparison;
 const ofRecording = (recording) => isMerged ? ` (${recording + 1})` : "";
 const inRecording = (recording, id) => isMerged ? `${recording + 1}:${id}` : String(id);
 const processId = (process) => process === OTHERS ? "null" : inRecording(processes.recording[process], processes.pid[process]);
 const threadId = (thread) => inRecording(threads.recording[thread], threads.tid[thread]);
-const processName = (process) => process === OTHERS ? "[others]"
+const processName = (process) => process === OTHERS ? "[others]" : isComparison && processes.name[process] ? processes.name[process]
   : `${processes.name[process] || "pid"} ${processes.pid[process]}${ofRecording(processes.recording[process])}`;
 const threadName = (thread) => threads.tid[thread] === null ? "[others]"
   : threads.tid[thread] === 0 && threads.pid[thread] === 0 ? processName(processOf[thread])
-    : `${threads.name[thread] || "tid"} ${threads.tid[thread]}${ofRecording(threads.recording[thread])}`;
+    : isComparison && threads.name[thread] ? threads.name[thread]
+      : `${threads.name[thread] || "tid"} ${threads.tid[thread]}${ofRecording(threads.recording[thread])}`;
 const moduleName = (fn) => modules.name[functions.module[fn]] ?? "";
 
 // What a function is called in the address of the page.
@@ -133,11 +145,12 @@ const percent = (part, whole) => `${whole > 0 ? (100 * part / whole).toFixed(1) 
 const ticksOf = (count) => `${count} ${count === 1 ? "tick" : "ticks"}`;
 
 // The time of an edge of bins in seconds, as the option --time takes it; empty at the ends of the recording.
-function edgeTime(edge) {
-  const { begin, end } = data.time;
+const edgeTime = (edge) => edgeTimeIn(edge, data.times[0], data.begin);
+
+function edgeTimeIn(edge, { begin, end }, first) {
   if (edge <= 0) return begin === null ? "" : seconds(begin);
   if (edge >= data.bins) return end === null ? "" : seconds(end);
-  return seconds(data.begin + edge * data.width);
+  return seconds(first + edge * data.width);
 }
 
 // Seconds with as many decimals as it takes, at least three.

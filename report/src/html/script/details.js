@@ -9,7 +9,7 @@ function focusDetails() {
 // Shows a frame. `isChosen`: it stays until another one is.
 function showFrame(frame, flames, isChosen) {
   if (isChosen) selection = { fn: frame.fn, frame, flames };
-  element("hover").textContent = `${frame.name}: ${ticksOf(frame.ticks)}, ${percent(frame.ticks, flames.root.ticks)}`;
+  element("hover").textContent = `${frame.name}: ${countText(frame, flames.root)}`;
   if (isChosen) drawDetails();
 }
 
@@ -21,7 +21,11 @@ function showFunction(fn) {
 
 function factsOf({ fn, frame, flames }) {
   const facts = [];
-  if (frame) {
+  if (frame && isComparison) {
+    facts.push(["ticks", countText(frame, flames.root)]);
+    const own = frame.calls.reduce(([before, after], { sides }) => [before - sides[0], after - sides[1]], frame.sides);
+    if (frame.fn >= 0 && state.view !== "inverted" && flames !== views.callers) facts.push(["self", changeText(own)]);
+  } else if (frame) {
     facts.push(["ticks", `${frame.ticks}: ${percent(frame.ticks, flames.root.ticks)} of what is shown, ${percent(frame.ticks, sums.total)} of what is selected`]);
     const own = frame.calls.reduce((rest, called) => rest - called.ticks, frame.ticks);
     if (frame.fn >= 0 && state.view !== "inverted" && flames !== views.callers) facts.push(["self", `${own}: ${percent(own, sums.total)}`]);

@@ -1,7 +1,8 @@
 // The filters, which combine.
 
 function setUpFilters() {
-  fill("pid", processes.pid.map((_, process) => [processId(process), processName(process)]));
+  const listed = processes.pid.map((_, process) => process).filter((process) => sameProcess[process] === process);
+  fill("pid", listed.map((process) => [processId(process), processName(process)]));
   fill("vcpu", vcpus.map((vcpu) => [String(vcpu), `vCPU ${vcpu}`]));
   fill("mode", MODES.map((mode) => [mode, mode]));
   fill("module", modules.name.filter((name) => name !== "").map((name) => [name, name]));
@@ -26,7 +27,7 @@ function fill(id, choices) {
 
 function drawFilters() {
   const own = threads.tid.map((tid, thread) => [thread, tid]).filter(([thread, tid]) =>
-    tid !== null && (state.pid === "" || processId(processOf[thread]) === state.pid));
+    tid !== null && sameThread[thread] === thread && (state.pid === "" || processId(processOf[thread]) === state.pid));
   fill("tid", own.slice(0, 2000).map(([thread]) => [threadId(thread), threadName(thread)]));
   for (const name of ["pid", "tid", "vcpu", "mode", "module"]) element(name).value = state[name];
   if (document.activeElement !== element("function")) element("function").value = state.function;
@@ -38,7 +39,7 @@ function drawFilters() {
   drawChips();
   const whole = cells.ticks.reduce((sum, ticks) => sum + ticks, 0);
   const [stolen, lost] = sums.missed;
-  element("total").textContent = `${ticksOf(sums.total)} selected, ${percent(sums.total, whole)} of all; besides ${stolen} stolen, ${lost} lost.`;
+  element("total").textContent = isComparison ? `${ticksOf(sums.sides[0])} selected before, ${ticksOf(sums.sides[1])} after.` : `${ticksOf(sums.total)} selected, ${percent(sums.total, whole)} of all; besides ${stolen} stolen, ${lost} lost.`;
   element("command").textContent = command();
 }
 
@@ -57,6 +58,7 @@ function drawChips() {
 // The command that prints the same numbers; filters that it doesn't have are left out, and said so.
 function command() {
   const given = data.selection;
+  if (isComparison) return comparisonCommand();
   const [recording, pid] = state.pid.includes(":") ? state.pid.split(":") : ["", state.pid];
   // A process is in one recording only.
   const files = recording !== "" ? [data.files[recording - 1]] : isMerged ? data.files : ["FILE"];

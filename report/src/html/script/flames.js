@@ -8,6 +8,7 @@ const isInterrupt = (frame) => 2 * frame.modes[2] > frame.ticks;
 
 // The class of a frame's colour.
 function colourOf(frame) {
+  if (isComparison) return changeClass(frame.sides);
   if (frame.fn < 0) return "group";
   if (2 * frame.modes[3] > frame.ticks) return "idle";
   if (functions.kernel[frame.fn] === 0) return "user";
@@ -38,14 +39,14 @@ class Flames {
     const above = [];
     for (let frame = zoomed.parent; frame; frame = frame.parent) above.unshift(frame);
     above.forEach((frame) => boxes.push({ frame, left: 0, share: 1, isAbove: true }));
-    const rest = zoomed.ticks > 0 ? [{ frame: zoomed, left: 0, share: 1, isAbove: false }] : [];
+    const rest = zoomed.weight > 0 ? [{ frame: zoomed, left: 0, share: 1, isAbove: false }] : [];
     // By depth, so that what is beyond the maximum is the innermost.
     for (let index = 0; index < rest.length && boxes.length < MOST; index++) {
       const box = rest[index];
       boxes.push(box);
       let left = box.left;
       for (const frame of box.frame.calls) {
-        const share = frame.ticks / zoomed.ticks;
+        const share = frame.weight / zoomed.weight;
         if (share * width >= THINNEST) rest.push({ frame, left, share, isAbove: false });
         left += share;
       }
@@ -67,7 +68,7 @@ class Flames {
     made.classList.toggle("cut", frame.isCut);
     made.classList.toggle("hit", frame.fn >= 0 && isHit !== null && isHit(frame.name));
     made.setAttribute("aria-level", frame.depth + 1);
-    made.setAttribute("aria-label", `${frame.name}: ${ticksOf(frame.ticks)}, ${percent(frame.ticks, this.root.ticks)}${frame.isCut ? ", callers missing" : ""}`);
+    made.setAttribute("aria-label", `${frame.name}: ${countText(frame, this.root)}${frame.isCut ? ", callers missing" : ""}`);
     made.style.left = `${100 * left}%`;
     made.style.width = `${100 * share}%`;
     made.style.top = `${(this.hangs ? frame.depth : deepest - frame.depth) * HEIGHT}px`;

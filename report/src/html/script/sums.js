@@ -43,7 +43,7 @@ function selectedNodes() {
 
 // 1 for the threads that are selected.
 const selectedThreads = () => Uint8Array.from(processOf, (process, thread) =>
-  (state.pid === "" || processId(process) === state.pid) && (state.tid === "" || threadId(thread) === state.tid) ? 1 : 0);
+  (state.pid === "" || processId(process) === state.pid) && (state.tid === "" || threadId(sameThread[thread]) === state.tid) ? 1 : 0);
 
 // The numbers of the cells that all filters but that of time select.
 function selectedCells() {
@@ -58,8 +58,12 @@ function selectedCells() {
   return selected;
 }
 
+// Whether a cell is of what is compared with (0), or of what is compared (1).
+const sideOf = (cell) => isComparison ? threads.recording[cells.thread[cell]] : 0;
+
 // Ticks by the key of a cell and by mode.
 class Sums {
+  // By the recording, too, where two are compared.
   constructor() {
     this.rows = new Map();
   }
@@ -67,7 +71,7 @@ class Sums {
   row(key) {
     let row = this.rows.get(key);
     if (!row) {
-      row = { key, ticks: 0, modes: [0, 0, 0, 0], first: Infinity };
+      row = { key, ticks: 0, modes: [0, 0, 0, 0], sides: [0, 0], first: Infinity };
       this.rows.set(key, row);
     }
     return row;
@@ -78,6 +82,7 @@ class Sums {
     const ticks = cells.ticks[cell];
     row.ticks += ticks;
     row.modes[cells.mode[cell]] += ticks;
+    row.sides[sideOf(cell)] += ticks;
     row.first = Math.min(row.first, cells.bin[cell]);
   }
 
@@ -88,29 +93,30 @@ class Sums {
 }
 
 // Which group of the view a cell's thread is in.
-const GROUPS = { process: (thread) => processOf[thread], thread: (thread) => thread, merged: () => 0 };
+const GROUPS = { process: (thread) => processOf[thread], thread: (thread) => sameThread[thread], merged: () => 0 };
 
 // The selected ticks: their number, by process, thread, vCPU, and by group and node.
 function sumUp() {
   const [begin, end] = selectedBins();
   const all = selectedCells();
-  const sums = { total: 0, all, process: new Sums(), thread: new Sums(), vcpu: new Sums(), mode: [0, 0, 0, 0], stacks: [] };
+  const sums = { total: 0, sides: [0, 0], all, process: new Sums(), thread: new Sums(), vcpu: new Sums(), mode: [0, 0, 0, 0], stacks: [] };
   const group = GROUPS[state.group];
   const stacks = new Map(); // by group, then by node
   for (const cell of all) {
     if (cells.bin[cell] < begin || cells.bin[cell] >= end) continue;
     const thread = cells.thread[cell];
     sums.total += cells.ticks[cell];
+    sums.sides[sideOf(cell)] += cells.ticks[cell];
     sums.mode[cells.mode[cell]] += cells.ticks[cell];
     sums.process.add(processOf[thread], cell);
-    sums.thread.add(thread, cell);
+    sums.thread.add(sameThread[thread], cell);
     sums.vcpu.add(cells.vcpu[cell], cell);
     const key = group(thread);
     if (!stacks.has(key)) stacks.set(key, new Sums());
     stacks.get(key).add(cells.node[cell], cell);
   }
   for (const [key, byNode] of stacks) {
-    for (const row of byNode.rows.values()) sums.stacks.push({ group: key, node: row.key, ticks: row.ticks, modes: row.modes, first: row.first });
+    for (const row of byNode.rows.values()) sums.stacks.push({ group: key, node: row.key, ticks: row.ticks, modes: row.modes, sides: row.sides, first: row.first });
   }
   sums.missed = missedTicks(begin, end);
   return sums;
@@ -127,22 +133,32 @@ function missedTicks(begin, end) {
   return parts;
 }
 
+const added = ([before, after], [one, other]) => [before + one, after + other];
+
 // Self and total ticks by function, or by what `keyOfFunction` says of it: each tick once, however often it is on the stack.
 function sumFunctions(stacks, keyOfFunction) {
   const byNode = new Map();
-  for (const stack of stacks) byNode.set(stack.node, (byNode.get(stack.node) ?? 0) + stack.ticks);
+  for (const stack of stacks) {
+    const sum = byNode.get(stack.node) ?? [0, 0];
+    byNode.set(stack.node, isComparison ? added(sum, stack.sides) : [sum[0] + stack.ticks, 0]);
+  }
   const rows = new Map();
   const row = (key) => {
-    if (!rows.has(key)) rows.set(key, { key, own: 0, total: 0, seen: -1 });
+    if (!rows.has(key)) rows.set(key, { key, ownSides: [0, 0], totalSides: [0, 0], seen: -1 });
     return rows.get(key);
   };
-  for (const [leaf, ticks] of byNode) {
-    row(keyOfFunction(nodes.fn[leaf])).own += ticks;
+  for (const [leaf, sides] of byNode) {
+    const own = row(keyOfFunction(nodes.fn[leaf]));
+    own.ownSides = added(own.ownSides, sides);
     for (let node = leaf; node > 0; node = nodes.parent[node]) {
       const found = row(keyOfFunction(nodes.fn[node]));
-      if (found.seen !== leaf) found.total += ticks;
+      if (found.seen !== leaf) found.totalSides = added(found.totalSides, sides);
       found.seen = leaf;
     }
+  }
+  for (const found of rows.values()) {
+    found.own = found.ownSides[0] + found.ownSides[1];
+    found.total = found.totalSides[0] + found.totalSides[1];
   }
   return [...rows.values()];
 }
@@ -150,5 +166,6 @@ function sumFunctions(stacks, keyOfFunction) {
 // The selected ticks with a function on their stack that is searched for.
 function countFound(sums, isHit) {
   const has = nodesWith(functionsWhere(isHit));
-  return sums.stacks.reduce((sum, stack) => sum + (has[stack.node] ? stack.ticks : 0), 0);
+  return sums.stacks.reduce((found, stack) => has[stack.node]
+    ? { ticks: found.ticks + stack.ticks, sides: added(found.sides, stack.sides) } : found, { ticks: 0, sides: [0, 0] });
 }

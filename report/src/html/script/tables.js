@@ -9,8 +9,9 @@ const share = (name, value) => ({ name, isNumber: true, isShare: true, value,
   text: (row) => percent(value(row), sums.total), title: (row) => intervalText(value(row)) });
 const intervalText = (count) => `95 % confidence: ${interval(Math.min(count, sums.total), sums.total).map((end) => (100 * end).toFixed(1)).join(" to ")} %`;
 const modeColumns = MODES.map((mode, index) => number(mode, (row) => row.modes[index]));
-const usual = [number("ticks", (row) => row.ticks), share("share", (row) => row.ticks), ...modeColumns];
-const calls = [number("self", (row) => row.own), share("self share", (row) => row.own),
+const usual = isComparison ? changeColumns("", (row) => row.sides, "change")
+  : [number("ticks", (row) => row.ticks), share("share", (row) => row.ticks), ...modeColumns];
+const calls = isComparison ? [...changeColumns("self ", (row) => row.ownSides, "ownChange"), ...changeColumns("total ", (row) => row.totalSides, "totalChange")] : [number("self", (row) => row.own), share("self share", (row) => row.own),
   number("total", (row) => row.total), share("total share", (row) => row.total)];
 
 // Each table: its rows, its columns, the first of which names the row, and what choosing a row does.
@@ -79,6 +80,7 @@ function drawTables() {
   const isHit = searched();
   const compare = (a, b) => column.isNumber ? column.value(a) - column.value(b) : column.value(a).localeCompare(column.value(b));
   let rows = kind.rows();
+  if (isComparison) compareRows(rows);
   if (state.table === "function" && isHit) rows = rows.filter((row) => isHit(functions.name[row.key]));
   const order = sort.isDescending ? (a, b) => compare(b, a) : compare;
   const byTotal = (a, b) => (b.total ?? 0) - (a.total ?? 0);
@@ -111,8 +113,8 @@ function rowOf(kind, row) {
       return make("th", { scope: "row", className: "name" }, make("button", { type: "button", textContent: text, onclick: () => kind.choose(row) }));
     }
     const cell = make("td", { className: column.isNumber ? "n" : "", textContent: text });
+    if (column.title) cell.title = column.title(row);
     if (column.isShare) {
-      cell.title = column.title(row);
       cell.classList.add("bar");
       cell.style.setProperty("--share", sums.total > 0 ? `${100 * column.value(row) / sums.total}%` : "0%");
     }

@@ -83,7 +83,7 @@ function laneRows() {
     found.bins[bin][part] += ticks;
     found.ticks += ticks;
   };
-  const keys = { vcpu: (cell) => cells.vcpu[cell], process: (cell) => processOf[cells.thread[cell]], thread: (cell) => cells.thread[cell] };
+  const keys = { vcpu: (cell) => cells.vcpu[cell], process: (cell) => processOf[cells.thread[cell]], thread: (cell) => sameThread[cells.thread[cell]] };
   if (state.lanes === "vcpu") vcpus.forEach(row);
   for (const cell of sums.all) {
     const key = keys[state.lanes](cell);

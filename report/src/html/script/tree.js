@@ -1,9 +1,12 @@
 // Trees of calls, made of the selected stacks.
 
+// How wide a frame is drawn: by its ticks; in a comparison by the mean of its two shares, so that what vanished is there.
+const weightOf = (frame) => isComparison ? shareOf(frame.sides, 0) + shareOf(frame.sides, 1) : frame.ticks;
+
 // A frame of a view: a function called on a certain way, or (fn = -1) a process, a thread, or all.
 class Frame {
   constructor(parent, id, fn, name) {
-    Object.assign(this, { parent, id, fn, name, depth: parent ? parent.depth + 1 : 0, ticks: 0, modes: [0, 0, 0, 0],
+    Object.assign(this, { parent, id, fn, name, depth: parent ? parent.depth + 1 : 0, ticks: 0, sides: [0, 0], modes: [0, 0, 0, 0],
       first: Infinity, isCut: false, isInlined: false, children: new Map() });
   }
 
@@ -16,6 +19,7 @@ class Frame {
 
   add(stack) {
     this.ticks += stack.ticks;
+    this.sides = added(this.sides, stack.sides);
     stack.modes.forEach((ticks, mode) => { this.modes[mode] += ticks; });
     this.first = Math.min(this.first, stack.first);
   }
@@ -58,8 +62,9 @@ class Tree {
   // Adds each frame's sums to its caller's. What was added to frames before is their own.
   finish() {
     for (let index = this.frames.length - 1; index > 0; index--) this.frames[index].parent.add(this.frames[index]);
-    const compare = { share: (a, b) => b.ticks - a.ticks || a.name.localeCompare(b.name),
+    const compare = { share: (a, b) => b.weight - a.weight || a.name.localeCompare(b.name),
       time: (a, b) => a.first - b.first || b.ticks - a.ticks, name: (a, b) => a.name.localeCompare(b.name) }[state.order];
+    for (const frame of this.frames) frame.weight = weightOf(frame);
     for (const frame of this.frames) frame.calls = [...frame.children.values()].sort(compare);
     return this.root;
   }

@@ -5,6 +5,7 @@ const views = {};
 const zoomTo = (frame) => change({ zoom: frame.path });
 
 function setUpViews() {
+  document.body.classList.toggle("comparison", isComparison);
   views.graph = new Flames(element("graph"), "Call stacks", showFrame, zoomTo);
   const about = (frame) => { if (frame.fn >= 0) change({ about: keyOf(frame.fn) }); };
   views.callers = new Flames(element("callers"), "Callers", showFrame, about);
@@ -37,8 +38,8 @@ function drawViews() {
 }
 
 function foundText(isHit) {
-  const count = countFound(sums, isHit);
-  return `${percent(count, sums.total)} (${ticksOf(count)})`;
+  const { ticks, sides } = countFound(sums, isHit);
+  return isComparison ? changeText(sides) : `${percent(ticks, sums.total)} (${ticksOf(ticks)})`;
 }
 
 function drawGraph(isHit) {
@@ -51,7 +52,7 @@ function drawSandwich(isHit) {
   const fn = functionKeys.get(state.about) ?? largestFunction();
   if (fn === undefined) return;
   const { callers, callees } = sandwichTrees(sums, fn);
-  element("about").textContent = `${functions.name[fn]}: ${ticksOf(callees.ticks)}, ${percent(callees.ticks, sums.total)}`;
+  element("about").textContent = `${functions.name[fn]}: ${isComparison ? changeText(callees.sides) : `${ticksOf(callees.ticks)}, ${percent(callees.ticks, sums.total)}`}`;
   views.callers.draw(callers, callers, { hangs: false, isInverted: true }, isHit);
   views.callees.draw(callees, callees, { hangs: true, isInverted: false }, isHit);
   for (const [flames, root] of [[views.callers, callers], [views.callees, callees]]) follow(flames, root);

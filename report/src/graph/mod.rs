@@ -1,19 +1,25 @@
 //! Draws folded stacks as flame graphs.
 
+mod marks;
+
+pub use marks::marked;
+
 use std::ffi::OsStr;
 use std::path::Path;
 
 use inferno::flamegraph::color::{Color, PaletteMap};
 use inferno::flamegraph::{Direction, Options, TextTruncateDirection, from_lines};
 
+use self::marks::{CUT, IDLE, INTERRUPT};
 use crate::profile::{CUT_SHORT, HALTED, KERNEL_MARK, Profile, Weight};
 use crate::text::visible;
 
 /// What frames are coloured by: its name in the legend and in `html/script/palette.css`, which has the same colours, and the
 /// colour as RGB.
-const PALETTE: [(&str, [u8; 3]); 4] = [
+const PALETTE: [(&str, [u8; 3]); 5] = [
     ("user", [0x8c, 0xc2, 0xf5]),
     ("kernel", [0xf4, 0xa4, 0x60]),
+    ("interrupt", [0xe3, 0xa1, 0xda]),
     ("idle", [0xcf, 0xd6, 0xdd]),
     ("group", [0xdf, 0xe3, 0xe8]),
 ];
@@ -57,7 +63,7 @@ impl Graph {
         let mut svg = Vec::new();
         from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)?;
         if !self.differential {
-            insert_legend(&mut svg);
+            svg = self.finish(&svg);
         }
         Ok(svg)
     }
@@ -65,7 +71,7 @@ impl Graph {
 
 /// The colour of each frame, by its name in folded stacks.
 fn palette(lines: &[String]) -> PaletteMap {
-    let [user, kernel, idle, group] = PALETTE.map(|(_, [r, g, b])| Color { r, g, b });
+    let [user, kernel, interrupt, idle, group] = PALETTE.map(|(_, rgb)| rgb);
     let mut palette = PaletteMap::default();
     for line in lines {
         let stack = line.rsplit_once(' ').map_or("", |(stack, _)| stack);
@@ -73,35 +79,91 @@ fn palette(lines: &[String]) -> PaletteMap {
             let color = match name {
                 _ if depth == 0 || name == CUT_SHORT => group,
                 HALTED => idle,
-                _ if name.ends_with(KERNEL_MARK) => kernel,
-                _ => user,
+                _ if name.contains(IDLE) => idle,
+                _ if !name.ends_with(KERNEL_MARK) => user,
+                _ if name.contains(INTERRUPT) => interrupt,
+                _ => kernel,
             };
-            palette.insert(name, color);
+            let [r, g, b] = if name.contains(CUT) {
+                cut(color)
+            } else {
+                color
+            };
+            palette.insert(name, Color { r, g, b });
         }
     }
     // The frame below all others has no name of its own.
-    palette.insert("", group);
+    let [r, g, b] = group;
+    palette.insert("", Color { r, g, b });
     palette
 }
 
-/// Adds the legend to an SVG document, on the left below the title.
-fn insert_legend(svg: &mut Vec<u8>) {
-    const END: &[u8] = b"</svg>";
-    let Some(end) = svg.windows(END.len()).rposition(|bytes| bytes == END) else {
-        return;
-    };
-    let mut legend = String::from("<g id=\"legend\">");
-    for (place, (name, [r, g, b])) in PALETTE.into_iter().enumerate() {
-        let left = 10 + 70 * place;
-        let text = if name == "group" { "process" } else { name };
-        legend += &format!(
-            "<rect x=\"{left}\" y=\"38\" width=\"11\" height=\"11\" fill=\"rgb({r},{g},{b})\" stroke=\"gray\"/>\
-             <text x=\"{}\" y=\"48\">{text}</text>",
-            left + 16
-        );
+/// A colour that stands for `color` with a torn edge until the picture is finished.
+fn cut([r, g, b]: [u8; 3]) -> [u8; 3] {
+    [r, g, b ^ 1]
+}
+
+/// Height of a frame with the gap to the next one, in pixels, and of its torn edge.
+const FRAME: u32 = 16;
+const TORN: u32 = 3;
+
+impl Graph {
+    /// Takes the marks out of an SVG document, fills frames whose callers are missing with a pattern that has a dotted edge towards them, and adds
+    /// the legend, on the left below the title.
+    fn finish(&self, svg: &[u8]) -> Vec<u8> {
+        let mut text = String::from_utf8_lossy(svg).replace([INTERRUPT, IDLE, CUT], "");
+        let mut end = String::from("<defs>");
+        let begin = Self::first_edge(&text);
+        for (name, color) in PALETTE {
+            let [r, g, b] = cut(color);
+            text = text.replace(
+                &format!("fill=\"rgb({r},{g},{b})\""),
+                &format!("fill=\"url(#cut-{name})\""),
+            );
+            let [r, g, b] = color;
+            // Frames are one pixel lower than their distance.
+            let edge = if self.icicle { 0 } else { FRAME - 1 - TORN };
+            end += &format!(
+                "<pattern id=\"cut-{name}\" patternUnits=\"userSpaceOnUse\" y=\"{begin}\" width=\"6\" height=\"{FRAME}\">\
+                 <rect width=\"6\" height=\"{FRAME}\" fill=\"rgb({r},{g},{b})\"/>\
+                 <rect y=\"{edge}\" width=\"3\" height=\"{TORN}\" fill=\"rgb({TORN_COLOR})\"/></pattern>"
+            );
+        }
+        end += "</defs><g id=\"legend\">";
+        for (place, (name, [r, g, b])) in PALETTE.into_iter().enumerate() {
+            let label = if name == "group" { "process" } else { name };
+            end += &legend(place, label, &format!("rgb({r},{g},{b})"));
+        }
+        end += &legend(PALETTE.len(), "cut short", "url(#cut-user)");
+        end += "</g>";
+        if let Some(place) = text.rfind("</svg>") {
+            text.insert_str(place, &end);
+        }
+        text.into_bytes()
     }
-    legend += "</g>";
-    svg.splice(end..end, legend.into_bytes());
+
+    /// Where a frame begins, in pixels from the top: all do so at the same distance.
+    fn first_edge(svg: &str) -> u32 {
+        let frames = svg
+            .split_once("id=\"frames\"")
+            .map_or("", |(_, frames)| frames);
+        let y = frames.split_once(" y=\"").map_or("", |(_, y)| y);
+        let y = y.split_once('"').map_or("", |(y, _)| y);
+        y.parse().map_or(0, |y: u32| y % FRAME)
+    }
+}
+
+/// The colour of a torn edge, that of lost ticks on the page.
+const TORN_COLOR: &str = "209,36,47";
+
+/// One colour of the legend.
+fn legend(place: usize, label: &str, fill: &str) -> String {
+    let left = 10 + 76 * place;
+    format!(
+        "<rect x=\"{left}\" y=\"36\" width=\"15\" height=\"15\" fill=\"{fill}\" stroke=\"gray\"/>\
+         <text x=\"{}\" y=\"48\">{label}</text>",
+        left + 19
+    )
 }
 
 /// The default title for `profile`.
@@ -151,6 +213,8 @@ pub fn account(profile: &Profile) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::testing::profile;
+    use crate::room::Room;
 
     fn drawn(graph: &Graph, lines: &[&str]) -> String {
         let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
@@ -188,7 +252,7 @@ mod tests {
 
     #[test]
     fn frames_have_the_colours_of_the_page() {
-        let css = include_str!("html/script/palette.css");
+        let css = include_str!("../html/script/palette.css");
         for (name, [r, g, b]) in PALETTE {
             let color = format!("--{name}: #{r:02x}{g:02x}{b:02x};");
             assert!(css.contains(&color), "{color}");
@@ -205,6 +269,50 @@ mod tests {
             assert!(fill.starts_with(&format!("rgb({color})")), "{name}: {fill}");
         }
         assert_eq!(svg.matches("<g id=\"legend\">").count(), 1);
+    }
+
+    /// The first of the attributes of the frame called `name`.
+    fn fill<'a>(svg: &'a str, name: &str) -> &'a str {
+        let title = format!("<title>{name} (");
+        let (_, frame) = svg
+            .split_once(&title)
+            .unwrap_or_else(|| panic!("{name}: {svg}"));
+        let (_, fill) = frame.split_once("fill=\"").unwrap();
+        fill.split_once('"').unwrap().0
+    }
+
+    #[test]
+    fn frames_of_interrupts_and_torn_stacks_are_told_by_marks() {
+        let profile = profile(&[]);
+        let lines = marked(&profile, &Room::new(u64::MAX)).unwrap();
+        assert_eq!(lines.len(), 4);
+        for icicle in [false, true] {
+            let graph = Graph {
+                icicle,
+                ..Graph::default()
+            };
+            let svg = String::from_utf8(graph.draw(&lines).unwrap()).unwrap();
+            assert!(
+                !svg.contains([CUT, IDLE, INTERRUPT]) && !svg.contains("[cut short]"),
+                "{svg}"
+            );
+            // The outermost frame of the stack that was cut short, and the one of the process in an interrupt.
+            assert_eq!(fill(&svg, "0x50"), "url(#cut-user)");
+            assert_eq!(fill(&svg, "0x40"), "rgb(140,194,245)");
+            assert_eq!(fill(&svg, "copy"), "rgb(244,164,96)");
+            assert_eq!(fill(&svg, "[halted]"), "rgb(207,214,221)");
+            let (_, other) = svg.split_once("<title>other-8 (").unwrap();
+            assert_eq!(fill(other, "entry"), "rgb(227,161,218)");
+            assert_eq!(svg.matches("<pattern id=").count(), PALETTE.len());
+        }
+        let css = include_str!("../html/script/palette.css");
+        assert!(css.contains("--lost: #d1242f;") && TORN_COLOR == "209,36,47");
+    }
+
+    #[test]
+    fn names_with_marks_lose_them() {
+        let svg = drawn(&Graph::default(), &["p-7;a\u{e003}b 3"]);
+        assert!(svg.contains("<title>ab (3 ticks"), "{svg}");
     }
 
     #[test]

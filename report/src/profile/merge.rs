@@ -1,0 +1,98 @@
+//! Counts several recordings together.
+
+use std::collections::BTreeMap;
+
+use super::modes::{ModeCounts, add_modes};
+use super::{Process, Profile, Thread, Weight};
+use crate::text::visible;
+use kvmprof_recording::file::Account;
+
+/// Ticks of these recordings stand for different things, so that they don't add up.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{first} was sampled at {first_rate}, {other} at {other_rate}: ticks that stand for different times or events cannot be \
+     added up. Merge recordings of the same --hz or --event"
+)]
+pub struct DifferentTicks {
+    first: String,
+    first_rate: String,
+    other: String,
+    other_rate: String,
+}
+
+impl Profile {
+    /// Counts all of `profiles`, which are of one recording each, together.
+    ///
+    /// # Errors
+    /// Their ticks stand for different times or events.
+    pub fn merge(mut profiles: Vec<Self>) -> Result<Self, DifferentTicks> {
+        let mut first = if profiles.is_empty() {
+            Self::default()
+        } else {
+            profiles.remove(0)
+        };
+        let weight = |profile: &Self| Weight::of_tick(&profile.contents.info);
+        let other = profiles
+            .iter()
+            .find(|other| weight(other) != weight(&first));
+        if let Some(other) = other {
+            return Err(DifferentTicks {
+                first: visible(&first.file),
+                first_rate: first.contents.info.rate(),
+                other: visible(&other.file),
+                other_rate: other.contents.info.rate(),
+            });
+        }
+        first.merged = profiles;
+        Ok(first)
+    }
+
+    /// This recording, then those that are counted together with it. What is asked of them is of each alone, but for
+    /// [`Self::samples`], [`Self::account`] and [`Self::has_symbols`] of this one.
+    pub fn recordings(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.merged)
+    }
+
+    /// All processes with the numbers of their recordings, from 0: a pid means nothing in another recording.
+    pub fn all_processes(&self) -> impl Iterator<Item = (usize, i32, &Process)> {
+        let recordings = self.recordings().enumerate();
+        recordings.flat_map(|(number, recording)| {
+            let processes = recording.processes.iter();
+            processes.map(move |(pid, process)| (number, *pid, process))
+        })
+    }
+
+    /// All threads with the numbers of their recordings, from 0, and their ids: pid and tid.
+    pub fn all_threads(&self) -> impl Iterator<Item = (usize, (i32, i32), &Thread)> {
+        let recordings = self.recordings().enumerate();
+        recordings.flat_map(|(number, recording)| {
+            let threads = recording.threads.iter();
+            threads.map(move |(id, thread)| (number, *id, thread))
+        })
+    }
+
+    /// Samples by mode of each vCPU. vCPUs of the same number are counted together.
+    pub fn all_vcpus(&self) -> BTreeMap<u16, ModeCounts> {
+        let mut all = self.vcpus.clone();
+        for (vcpu, modes) in self.merged.iter().flat_map(|other| &other.vcpus) {
+            add_modes(all.entry(*vcpu).or_default(), *modes);
+        }
+        all
+    }
+
+    /// Where the ticks of all recordings went.
+    pub fn account(&self) -> Account {
+        let mut account = Account::default();
+        for recording in self.recordings() {
+            account.merge(&recording.contents.account);
+        }
+        account
+    }
+
+    /// All samples, and idle ticks without samples.
+    pub fn samples(&self) -> u64 {
+        self.all_processes().fold(0, |sum, (_, _, process)| {
+            sum.saturating_add(process.samples())
+        })
+    }
+}
