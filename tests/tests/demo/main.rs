@@ -20,6 +20,7 @@ mod hostile_queues;
 mod jail;
 mod kernel_clock;
 mod kernel_events;
+mod kills;
 mod ledger;
 mod list;
 mod memory;

@@ -13,6 +13,7 @@ use kvmprof_tests::{Pcs, Ran, kvmprof, recorded, until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 use super::Soak;
+use crate::kills::{KINDS, Victims};
 
 /// Longest random time, in ms.
 const MOMENT: u64 = 200;
@@ -195,6 +196,16 @@ pub fn no_descriptors(soak: &mut Soak) -> Option<&'static str> {
     });
     pcs.read_available();
     finish(soak, pcs);
+    None
+}
+
+/// Other guests' VMMs and clients are killed beside this one.
+pub fn kills(soak: &mut Soak) -> Option<&'static str> {
+    let mut victims = Victims::new(soak.below(u64::MAX));
+    for number in 0..KINDS.len() {
+        victims.kill(number);
+    }
+    victims.end();
     None
 }
 

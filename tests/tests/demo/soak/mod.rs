@@ -5,7 +5,6 @@
 //! The test is two rounds of it. `tests/soak MINUTES` has it go on for so long, by `KVMPROF_SOAK_MINUTES`.
 
 mod disturbances;
-mod kills;
 mod memory;
 
 use std::env;
@@ -33,7 +32,7 @@ const DISTURBANCES: [Disturbance; 10] = [
     ("a storm of signals", disturbances::signals),
     ("no descriptors", disturbances::no_descriptors),
     ("little memory", disturbances::little_memory),
-    ("kvmprof is killed", kills::kill_kvmprof),
+    ("VMMs and clients are killed", disturbances::kills),
 ];
 
 /// The guest that is disturbed, and who looks on.

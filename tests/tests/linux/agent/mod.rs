@@ -1,5 +1,7 @@
 //! The guest agent: device nodes in Debian's kernels, used from C and from a shell, over the virtio port.
 
+use std::env;
+
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_program, once};
 
 /// Modules of a stock kernel that the agent needs in a guest.
@@ -60,17 +62,46 @@ fn the_host_decides_what_the_agent_opens(run: &Finished) {
     assert!(limited.has("check an allowed open: ok"));
 }
 
-/// The same nodes on the host itself, by kvmprof's socket.
+/// Kills of pcsd without `KVMPROF_KILLS`.
+const KILLS: &str = "3";
+
+/// The same nodes on the host itself, by kvmprof's socket; then pcsd is killed at any moment.
+fn run_over_a_socket() -> Finished {
+    once("agent-socket", || {
+        let kills = env::var("KVMPROF_KILLS").unwrap_or_else(|_| KILLS.to_owned());
+        let program = guest_program("agent_pcs.c", ADDRESS, &[]);
+        let pcsd = kvmprof_lab::build_program_of("kvmprof-agent", "pcsd").unwrap();
+        Scenario::new()
+            .module("cuse")
+            .file("kills", kills.into_bytes())
+            .program("pcsd", &pcsd)
+            .program_contents("agent_pcs", &program.file)
+            .file("demo.elf", kvmprof_demo_guest::ELF.to_vec())
+            .run(include_str!("socket.sh"))
+    })
+}
+
+#[test]
+fn nodes_vanish_with_a_killed_agent() {
+    let finished = run_over_a_socket();
+    println!(
+        "{} kills of pcsd; its last reader: {}",
+        finished.text("kills").trim(),
+        finished.text("reader").trim()
+    );
+    assert!(!finished.text("reader").is_empty());
+    let status: serde_json::Value = serde_json::from_str(&finished.text("freed")).unwrap();
+    let pcs = &status["consumers"][0];
+    assert_eq!(
+        (&pcs["name"], &pcs["open"]),
+        (&"pcs".into(), &false.into()),
+        "{status}"
+    );
+}
+
 #[test]
 fn nodes_behave_over_a_socket() {
-    let program = guest_program("agent_pcs.c", ADDRESS, &[]);
-    let pcsd = kvmprof_lab::build_program_of("kvmprof-agent", "pcsd").unwrap();
-    let finished = Scenario::new()
-        .module("cuse")
-        .program("pcsd", &pcsd)
-        .program_contents("agent_pcs", &program.file)
-        .file("demo.elf", kvmprof_demo_guest::ELF.to_vec())
-        .run(include_str!("socket.sh"));
+    let finished = run_over_a_socket();
     let text = finished.text("checks");
     println!("{text}");
     assert!(text.contains("agent_pcs: ") && text.contains(" 0 failed"));
