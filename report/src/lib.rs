@@ -20,5 +20,6 @@ pub mod graph;
 pub mod html;
 pub mod profile;
 pub mod symbolize;
+pub mod tasks;
 pub mod text;
 pub mod top;

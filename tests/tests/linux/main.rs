@@ -25,3 +25,4 @@ mod profil_command;
 mod record;
 mod report;
 mod requests;
+mod tasks;

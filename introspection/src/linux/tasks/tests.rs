@@ -26,37 +26,10 @@ impl Guest {
             guest: LinuxGuest::new(kernel),
             reader: TaskReader::default(),
         };
-        let (mut last, mut index) = (None, 0);
-        for threads in processes {
-            let leader = index + 1;
-            let head = address(leader) + 0x400 + task::THREAD_HEAD;
-            let mut link = head;
-            for _ in 0..*threads {
-                index += 1;
-                let pid = 100 + i32::try_from(leader).unwrap();
-                let tid = 100 + i32::try_from(index).unwrap();
-                guest.guest.task(index, pid, tid, pid);
-                guest.sleep(index, 1, 1);
-                guest.link(link, address(index) + task::THREAD_NODE);
-                link = address(index) + task::THREAD_NODE;
-            }
-            guest.link(link, head);
-            guest.follow(last, Some(leader));
-            last = Some(leader);
+        for index in 1..=guest.guest.list_processes(processes) {
+            guest.sleep(index, 1, 1);
         }
-        guest.follow(last, None);
         guest
-    }
-
-    /// Puts process `next` behind process `last` in the list, or the list's begin and end for `None`.
-    fn follow(&self, last: Option<u64>, next: Option<u64>) {
-        let head = TEXT + SLIDE + offsets::INIT_TASK;
-        let link = |index: Option<u64>| index.map_or(head, address) + task::TASKS;
-        self.link(link(last), link(next));
-    }
-
-    fn link(&self, at: u64, next: u64) {
-        self.write(at, next);
     }
 
     fn write(&self, address: u64, value: u64) {

@@ -6,6 +6,7 @@ use super::CommandError;
 use super::picture::PictureArguments;
 use kvmprof_report::graph::{Graph, account};
 use kvmprof_report::profile::folded;
+use kvmprof_report::tasks;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
 /// Draw a recording's stacks as a flame graph, an SVG file
@@ -21,11 +22,17 @@ pub struct FlamegraphArguments {
     /// Draw it upside down: the outermost frames at the top
     #[arg(long)]
     icicle: bool,
+    /// Draw where the guest's tasks waited that were on no vCPU, by the looks of a recording that was made with --tasks
+    #[arg(long)]
+    tasks: bool,
 }
 
 impl Command for FlamegraphArguments {
     /// Reads the recording and draws it: the kernel's frames in orange.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        if self.tasks {
+            return self.draw_tasks(console);
+        }
         let profile = self.picture.open(console)?.profile;
         let lines = folded(&profile);
         if lines.is_empty() {
@@ -37,7 +44,36 @@ impl Command for FlamegraphArguments {
             icicle: self.icicle,
             differential: false,
         };
-        let svg = graph.draw(&lines);
+        self.draw(&graph, &lines, console)
+    }
+}
+
+impl FlamegraphArguments {
+    fn draw_tasks(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let (sums, resolver) = self.picture.open_tasks(console)?;
+        let lines = tasks::folded(&sums, &resolver);
+        if lines.is_empty() {
+            return Err(CommandError::NoLooks(self.picture.file.clone()).into());
+        }
+        let graph = Graph {
+            title: self.picture.title_or("Waiting tasks"),
+            subtitle: format!(
+                "{} looks at all tasks; a tick is a task in a look",
+                sums.looks
+            ),
+            icicle: self.icicle,
+            differential: false,
+        };
+        self.draw(&graph, &lines, console)
+    }
+
+    fn draw(
+        &self,
+        graph: &Graph,
+        lines: &[String],
+        console: &mut Console<'_>,
+    ) -> anyhow::Result<ExitStatus> {
+        let svg = graph.draw(lines);
         let svg = svg.map_err(|error| CommandError::Drawing(error.to_string()))?;
         self.picture.write(&svg, console)?;
         Ok(ExitStatus::SUCCESS)

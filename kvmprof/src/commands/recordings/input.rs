@@ -13,6 +13,7 @@ use super::source::{self, OpenRecording};
 use kvmprof_recording::file::Recording;
 use kvmprof_report::profile::{Profile, Selection, TimeRange, Watcher};
 use kvmprof_report::symbolize::{Resolver, Sources};
+use kvmprof_report::tasks::TaskSums;
 
 /// Which part of the recording, and where names come from.
 #[derive(Clone, Debug, Default, Args)]
@@ -108,6 +109,58 @@ impl InputArguments {
         })
     }
 
+    /// Opens the recording at `path` and sums up the looks at the guest's tasks that it has.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; or there are no looks.
+    pub fn open_tasks(
+        &self,
+        path: &Path,
+        console: &mut Console<'_>,
+    ) -> Result<(TaskSums, Resolver), CommandError> {
+        let progress = Progress::for_terminal();
+        let OpenRecording { recording, .. } = source::open(path, progress.interrupt())?;
+        let sources = Sources {
+            vmlinux: self.vmlinux.clone(),
+            sysroot: self.sysroot.clone(),
+        };
+        let contents = recording.contents()?;
+        let resolver = Resolver::new(&contents, &sources)?;
+        let mut pids = self.pid.clone();
+        let reading = progress.of("Reading");
+        if !self.comm.is_empty() {
+            recording.looks(&reading, |look| {
+                let named = look.tasks.iter().filter(|task| self.is_named(&task.comm));
+                for pid in named.map(|task| task.pid) {
+                    if !pids.contains(&pid) {
+                        pids.push(pid);
+                    }
+                }
+            })?;
+        }
+        let nobody = !self.comm.is_empty() && pids.is_empty();
+        let time = self.time;
+        let selection = Selection { pids, time };
+        let sums = TaskSums::read(&recording, &contents, &selection, &reading)?;
+        if contents.info.tasks.is_none() || sums.looks == 0 && time.is_all() {
+            return Err(CommandError::NoLooks(path.to_owned()));
+        }
+        let is_empty = sums.on_vcpu == 0 && sums.states.is_empty();
+        if nobody || is_empty && selection != Selection::default() {
+            return Err(self.nothing_matched(path));
+        }
+        for note in resolver.take_notes() {
+            console.say(note);
+        }
+        Ok((sums, resolver))
+    }
+
+    /// Whether `comm` is one of the names.
+    fn is_named(&self, comm: &[u8]) -> bool {
+        let name = comm.split(|byte| *byte == 0).next().unwrap_or_default();
+        self.comm.iter().any(|comm| comm.as_bytes() == name)
+    }
+
     /// The processes of which a thread had one of the names.
     fn pids_by_name(
         &self,
@@ -120,9 +173,7 @@ impl InputArguments {
             let Some(sample) = &ticks.sample else {
                 return;
             };
-            let name = sample.comm.split(|byte| *byte == 0).next();
-            let name = name.unwrap_or_default();
-            if self.comm.iter().any(|comm| comm.as_bytes() == name) {
+            if self.is_named(&sample.comm) {
                 pids.insert(sample.pid);
             }
         })?;

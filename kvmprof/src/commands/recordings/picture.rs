@@ -9,6 +9,8 @@ use super::output::{check_output, is_packed_name, write_to};
 use super::{CommandError, InputArguments};
 use kvmprof_report::graph::title;
 use kvmprof_report::profile::{Profile, Watcher};
+use kvmprof_report::symbolize::Resolver;
+use kvmprof_report::tasks::TaskSums;
 use kvmprof_tools::command_line::Console;
 
 /// A recording, and the file that is made of it.
@@ -50,6 +52,20 @@ impl PictureArguments {
     ) -> anyhow::Result<Input> {
         check_output(&self.output, &[&self.file], self.force)?;
         Ok(self.input.open_with(&self.file, console, watcher)?)
+    }
+
+    /// Opens the recording for the looks at the guest's tasks that it has.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; or there are no looks.
+    pub fn open_tasks(&self, console: &mut Console<'_>) -> anyhow::Result<(TaskSums, Resolver)> {
+        check_output(&self.output, &[&self.file], self.force)?;
+        Ok(self.input.open_tasks(&self.file, console)?)
+    }
+
+    /// The title that was chosen, or `otherwise`.
+    pub fn title_or(&self, otherwise: &str) -> String {
+        self.title.clone().unwrap_or_else(|| otherwise.to_owned())
     }
 
     /// The title that was chosen, or the usual one.
