@@ -1,15 +1,17 @@
-//! Times stack unwinding on a stopped vCPU, and reading the kernel's module list, without KVM. The guests' memory is
+//! Times stack unwinding and looks at all tasks on a stopped vCPU, and reading the kernel's module list, without KVM. The guests' memory is
 //! built by hand; the unwind table is as large as a distribution kernel's.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use anyhow::ensure;
-use kvmprof_introspection::testing::kernel::HOT;
-use kvmprof_introspection::testing::linux_guest::LinuxGuest;
+use kvmprof_introspection::testing::kernel::{HOT, TEXT, offsets, task};
+use kvmprof_introspection::testing::linux_guest::{
+    DIRECT_MAP, LinuxGuest, SLIDE, TASKS as FIRST_TASK,
+};
 use kvmprof_introspection::testing::modules::{START, TestModule};
 use kvmprof_introspection::testing::stacks::DeepStacks;
-use kvmprof_introspection::{Registers, Stack, VcpuIntrospector};
+use kvmprof_introspection::{Registers, Stack, TaskReader, VcpuIntrospector};
 
 const ROUNDS: usize = 301;
 /// Stacks in a round.
@@ -20,6 +22,10 @@ const FRAMES: u64 = 16;
 const MODULES: usize = 100;
 /// Functions of each module.
 const FUNCTIONS: u64 = 500;
+/// Tasks that are looked at.
+const TASKS: usize = 250;
+/// The physical address of their stacks.
+const KERNEL_STACKS: u64 = 0x80_0000;
 /// How often the module list is read.
 const LISTS: usize = 21;
 
@@ -44,6 +50,58 @@ fn main() -> anyhow::Result<()> {
         stack.frames().len()
     })?;
     measure_modules();
+    measure_looks()
+}
+
+/// Prints the time that a look at the guest's tasks takes, each: whose stack is known from the look before, and whose stack is read.
+fn measure_looks() -> anyhow::Result<()> {
+    let guest = LinuxGuest::new(HOT);
+    let count = guest.list_processes(&[1; TASKS]);
+    for index in 1..=count {
+        let task = FIRST_TASK + index * 0x1000;
+        let stack = KERNEL_STACKS + index * 0x400;
+        guest.write(task + task::STACK, &(DIRECT_MAP + stack).to_le_bytes());
+        let code = |offset: u64| (TEXT + SLIDE + offset).to_le_bytes();
+        // What __switch_to_asm saves, then frames of 16 bytes and a return address.
+        guest.write(stack + 48, &code(offsets::FRAMED + 8));
+        for frame in 0..FRAMES - 1 {
+            let is_last = frame == FRAMES - 2;
+            let caller = if is_last {
+                offsets::STACK_END
+            } else {
+                offsets::FRAMED
+            };
+            guest.write(stack + 56 + frame * 24 + 16, &code(caller + 8 + frame));
+        }
+    }
+    let registers = guest.kernel(0);
+    let mut introspector = guest.introspector(0);
+    introspector.identify(&guest.memory, &registers, false, false);
+    let mut reader = TaskReader::default();
+    let mut look = |forgets: bool| {
+        let rounds = (0..ROUNDS).map(|_| {
+            if forgets {
+                reader.forget();
+            }
+            let start = Instant::now();
+            introspector.look_at_tasks(&guest.memory, &registers, &mut reader);
+            start.elapsed().as_secs_f64() * 1e6 / TASKS as f64
+        });
+        let each = median(rounds.collect());
+        let frames = reader.look().frames.len() as u64;
+        (each, frames == count * FRAMES)
+    };
+    let (new, are_whole) = look(true);
+    let (kept, are_kept) = look(false);
+    ensure!(are_whole && are_kept, "the tasks' stacks are others");
+    println!(
+        "look at {TASKS} tasks with stacks of {FRAMES} frames, medians over {ROUNDS} looks, us each"
+    );
+    println!("  {:<30} {new:>6.2}", "a task whose stack is read");
+    println!(
+        "  {:<30} {kept:>6.2} (allowed: 0.8)",
+        "a task whose stack is known"
+    );
     Ok(())
 }
 

@@ -227,6 +227,11 @@ impl GuestKnowledge {
         !matches!(self.guest(), Guest::Unknown(_))
     }
 
+    /// True for a Linux guest all of whose tasks can be found, and as long as the guest may turn out to be one.
+    pub fn may_list_tasks(&self) -> bool {
+        self.is_pending() || self.linux().is_some_and(LinuxKnowledge::has_task_list)
+    }
+
     /// True for a Linux guest whose slide isn't known yet.
     pub fn is_unlocated(&self) -> bool {
         self.linux().is_some_and(|linux| linux.slide().is_none())

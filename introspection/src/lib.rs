@@ -40,7 +40,8 @@ pub use image::{MAX_UNPACKED, Symbols, notes, unpack as unpack_kernel, unpack_ar
 pub use knowledge::GuestKnowledge;
 pub use linux::{
     Area, Backing, FileIdentity, KernelPulse, KernelWatch, LinuxKnowledge, MappedFile, Modules,
-    NewFunctions, ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin, UnwinderSlot,
+    NewFunctions, ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin, TaskReader,
+    UnwinderSlot,
 };
 pub use memory::{AddressSpace, NotWritable, PhysicalMemory, SharedMemory, WritableMemory};
 pub use noted::{PidAtError, parse as parse_pid_at};

@@ -8,6 +8,7 @@ use kvmprof_recording::{StackEnd, StackParts};
 
 use super::knowledge::{Guest, GuestKnowledge};
 use super::linux::StackPlace;
+use super::linux::TaskReader;
 use super::linux::{Cpu, ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin};
 use super::places::ProcessPlaces;
 use super::{Identity, Registers, Stack, StackCopy, noted};
@@ -176,6 +177,23 @@ impl VcpuIntrospector {
     ) -> Option<Option<ProcessInstance>> {
         let linux = self.knowledge.linux()?;
         linux.find_process(memory, registers, pid)
+    }
+
+    /// Looks at all tasks of a Linux guest, while the vCPU stands still with `registers`: fills `reader`'s look, except for its
+    /// time, vCPU and duration. False for other guests, while it isn't known where the kernel is, and if its tasks can't be found.
+    ///
+    /// Takes no lock and allocates nothing. Reads up to [`MAX_TASKS`](kvmprof_recording::file::MAX_TASKS) tasks, and up to 256
+    /// stacks that the last look of `reader` doesn't have.
+    pub fn look_at_tasks<M: PhysicalMemory>(
+        &mut self,
+        memory: &M,
+        registers: &Registers,
+        reader: &mut TaskReader,
+    ) -> bool {
+        let Some(linux) = self.knowledge.linux() else {
+            return false;
+        };
+        self.cpu.look_at_tasks(linux, memory, registers, reader)
     }
 
     /// Forgets the last process's mappings, which couldn't be passed on, so that they are returned again.

@@ -43,6 +43,7 @@ mod ledger;
 mod sample;
 pub mod status;
 mod sysroot;
+pub mod tasks;
 
 pub use event::{EventError, EventKind, SamplingEvent};
 pub use kvmprof_abi::pcs::Ledger as ConsumerLedger;

@@ -23,5 +23,6 @@ pub mod room;
 pub mod stalls;
 mod statistics;
 pub mod symbolize;
+pub mod tasks;
 pub mod text;
 pub mod top;

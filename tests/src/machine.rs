@@ -97,6 +97,7 @@ impl Machine {
                 user: true,
             },
             event,
+            tasks: None,
             file: FileOptions::default(),
         };
         Self::launch(boot, vcpus, clock, |config| VmConfig {

@@ -7,8 +7,9 @@ use kvmprof_introspection::testing::linux_guest::{
 };
 use kvmprof_introspection::testing::modules::TestModule;
 use kvmprof_introspection::testing::processes::{AreaPlan, PAGE, Room};
-use kvmprof_introspection::{Backing, GuestKnowledge, Registers, Stack};
+use kvmprof_introspection::{Backing, GuestKnowledge, Registers, Stack, TaskReader};
 use kvmprof_recording::StackParts;
+use kvmprof_recording::file::MAX_TASKS;
 
 use crate::input::Input;
 
@@ -77,6 +78,8 @@ fn build(guest: &LinuxGuest, areas: Areas) {
         })
         .collect();
     room.process(1, &plans);
+    // Tasks 1 to 4, none of which is on a CPU.
+    guest.list_processes(&[3, 1]);
 }
 
 fn change(guest: &LinuxGuest, registers: &mut Registers, mut input: Input<'_>) {
@@ -123,6 +126,7 @@ fn look(guest: &LinuxGuest, registers: &Registers) {
         user: true,
     };
     guest.read_modules();
+    let mut tasks = TaskReader::default();
     for time in [0, SECOND, 2 * SECOND] {
         let identity = vcpu.identify(memory, registers, false, true);
         vcpu.unwind(memory, registers, parts, &mut Stack::default());
@@ -135,6 +139,11 @@ fn look(guest: &LinuxGuest, registers: &Registers) {
             vcpu.fate(memory, registers, &instance);
             vcpu.lives(memory, registers, &instance);
         }
+        vcpu.look_at_tasks(memory, registers, &mut tasks);
+        for task in &tasks.look().tasks {
+            tasks.look().frames_of(task.stack);
+        }
+        assert!(tasks.look().tasks.len() <= MAX_TASKS);
         let Some(map) = vcpu.follow_process(memory, registers, time) else {
             continue;
         };
@@ -166,6 +175,13 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         change(5, 0x5008, u64::MAX),
         change(0x45, 0x5808, 3),
     ];
+    // The list of processes, a list of threads, and a stack pointer.
+    let tasks = [
+        vec![0],
+        change(2, 0x1098, 0),
+        change(2, 0x10e0, DIRECT_MAP + TASKS + 0x10e0),
+        change(2, 0x10d8, DIRECT_MAP + ROOM),
+    ];
     let registers = [vec![4], change(0x3f, 1, 0xffff_9123_4020_0000)];
     vec![
         ("tree", vec![0]),
@@ -173,6 +189,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("kernel-mode", vec![14]),
         ("tree-changed", tree.concat()),
         ("modules-changed", modules.concat()),
+        ("tasks-changed", tasks.concat()),
         ("registers-changed", registers.concat()),
     ]
 }

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use kvmprof_recording::file::{Block, HEADER, Kind, Recording, Unobserved, header};
+use kvmprof_recording::StackEnd;
+use kvmprof_recording::file::{Block, HEADER, Kind, Recording, TasksEncoder, Unobserved, header};
+use kvmprof_recording::tasks::{Task, TaskLook, TaskStack};
 use kvmprof_report::boot::{Boot, Levels, Summary, compare};
 use kvmprof_report::diff::{changes, folded_changes};
 use kvmprof_report::export::{Format, Source};
@@ -20,6 +22,7 @@ use kvmprof_report::profile::{
 };
 use kvmprof_report::room::Room;
 use kvmprof_report::symbolize::Resolver;
+use kvmprof_report::tasks::{self, TaskSums};
 use kvmprof_report::top::Model;
 
 use crate::input::{Input, block};
@@ -27,7 +30,7 @@ use crate::input::{Input, block};
 #[path = "../../../report/tests/exports/recording.rs"]
 mod example;
 
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 9] = [
     Kind::Info,
     Kind::Symbols,
     Kind::Samples,
@@ -36,6 +39,7 @@ const KINDS: [Kind; 8] = [
     Kind::Binary,
     Kind::Kernel,
     Kind::Reset,
+    Kind::Tasks,
 ];
 
 /// The file that an input stands for.
@@ -46,7 +50,7 @@ fn file(data: &[u8]) -> Vec<u8> {
     }
     let mut bytes = header().to_vec();
     while !input.is_empty() {
-        let kind = KINDS[usize::from(input.u8() % 8)];
+        let kind = KINDS[usize::from(input.u8()) % KINDS.len()];
         bytes.extend(Block::encode(kind, input.block()).unwrap_or_default());
     }
     bytes
@@ -66,8 +70,13 @@ pub fn run(data: &[u8]) {
         return;
     };
     let resolver = Resolver::from_contents(&contents);
-    let mut counts = Counts::default();
     let selection = Selection::default();
+    if let Ok(sums) = TaskSums::read(&recording, &contents, &selection, &Unobserved) {
+        tasks::print(&sums, &resolver, 50, &mut sink()).unwrap();
+        serde_json::to_vec(&tasks::document(&sums, &resolver, 50)).unwrap();
+        let _empty = Graph::default().draw(&tasks::folded(&sums, &resolver));
+    }
+    let mut counts = Counts::default();
     let read = Profile::read_with(&recording, selection, resolver, &Unobserved, &mut counts);
     let Ok(profile) = read else {
         return;
@@ -127,5 +136,35 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         blocks.extend(block(&next.contents));
         rest = &rest[next.length..];
     }
-    vec![("blocks", blocks), ("file", [vec![1], file].concat())]
+    let mut looks = TasksEncoder::default();
+    looks.push(&look(), |_| true);
+    let looks = [&blocks[..], &[8], &block(&looks.take())].concat();
+    vec![
+        ("blocks", blocks),
+        ("looks", looks),
+        ("file", [vec![1], file].concat()),
+    ]
+}
+
+/// A look at a task that waits, and at one that runs.
+fn look() -> TaskLook {
+    let known = TaskStack::Known {
+        first: 0,
+        count: 2,
+        scheduler: 1,
+        end: StackEnd::Complete,
+    };
+    let task = |tid, stack| Task {
+        pid: 1,
+        tid,
+        is_on_vcpu: stack == TaskStack::Absent,
+        stack,
+        ..Task::default()
+    };
+    TaskLook {
+        is_complete: true,
+        tasks: vec![task(1, known), task(2, TaskStack::Absent)],
+        frames: vec![0xffff_ffff_8100_0010, 0xffff_ffff_8100_1010],
+        ..TaskLook::default()
+    }
 }

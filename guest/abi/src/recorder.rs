@@ -33,6 +33,13 @@ pub const MAX_PIDS: usize = 1024;
 /// length of the data, and for another argument. [`REC_START`] is EBUSY while ticks are made by something else.
 pub const REC_EVENT: u32 = command(4);
 
+/// `REC_TASKS`: records a look at all tasks of a Linux guest every so many ticks of the clock as the argument says, up to
+/// [`MAX_LOOK_TICKS`]; 0, the default: none. EBUSY after [`REC_START`]; EINVAL for another argument; ENODEV if the guest's tasks
+/// can't be looked at. [`REC_START`] is EINVAL then if an event makes the ticks.
+pub const REC_TASKS: u32 = command(5);
+/// Maximum argument of [`REC_TASKS`].
+pub const MAX_LOOK_TICKS: u32 = 1_000_000;
+
 /// In [`REC_EVENT`]: all exits of the guest to the VMM.
 pub const EVENT_EXITS: u32 = 1;
 /// In [`REC_EVENT`]: reads and writes of I/O ports.

@@ -11,7 +11,7 @@ use super::processes::{self, ProcessFollower, ProcessInstance, ProcessMap, Proce
 use super::stacks::{KnownCode, StackPlace};
 use super::task_layout::SOFTIRQ;
 use super::view::KernelView;
-use super::{KERNEL_MAP, LinuxKnowledge};
+use super::{KERNEL_MAP, LinuxKnowledge, TaskReader};
 use crate::memory::AddressSpace;
 use crate::{Identity, Registers, Stack, padded};
 
@@ -137,6 +137,21 @@ impl Cpu {
             user: process.and_then(|(map, cache)| Some((map.unwinder.get()?, cache))),
         };
         linux.unwind(memory, registers, place, code, stack);
+    }
+
+    /// Looks at all tasks. False if they can't be read.
+    pub fn look_at_tasks<M: PhysicalMemory>(
+        &mut self,
+        linux: &LinuxKnowledge,
+        memory: &M,
+        registers: &Registers,
+        reader: &mut TaskReader,
+    ) -> bool {
+        if linux.locate(memory, registers).is_none() {
+            return false;
+        }
+        linux.modules.follow(&mut self.modules);
+        linux.look_at_tasks(memory, registers, self.modules.loaded(), reader)
     }
 
     /// The mappings of the process that [`Cpu::identify`] has just found, if they are new at `time`.

@@ -9,6 +9,7 @@ use super::placement::{ALIGNMENT, PlacementCell};
 use super::processes::{InstanceLayout, ProcessLayout};
 use super::running::RunningImage;
 use super::task_layout::{Addresses, TaskLayout};
+use super::tasks::TaskListLayout;
 use super::{KERNEL_MAP, KERNEL_MAP_LENGTH, LinuxKnowledge, MAX_BANNER, stacks};
 use crate::image::btf::Btf;
 use crate::image::kallsyms::{self, Anchor, Budget, Stretch};
@@ -82,6 +83,7 @@ impl LinuxKnowledge {
             orc: stacks::find(&image, &symbols, &release),
             processes: ProcessLayout::find(&btf),
             instances: InstanceLayout::find(&symbols, &btf),
+            task_list: TaskListLayout::find(&symbols, &btf),
             build_id: build_id(&image, &symbols),
             release,
             banner: banner.to_vec(),

@@ -12,6 +12,7 @@ mod running;
 mod running_tests;
 mod stacks;
 mod task_layout;
+mod tasks;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -31,6 +32,7 @@ use crate::{Registers, Symbols};
 use placement::{Placement, PlacementCell};
 use processes::{InstanceLayout, ProcessLayout};
 use task_layout::{Addresses, TaskLayout};
+use tasks::TaskListLayout;
 
 pub use cpu::Cpu;
 pub use kernel_watch::{KernelPulse, KernelWatch};
@@ -40,6 +42,7 @@ pub use processes::{
     ProcessOrigin, UnwinderSlot,
 };
 pub use stacks::StackPlace;
+pub use tasks::TaskReader;
 
 /// The start of the kernel's mapping (`__START_KERNEL_map`, `arch/x86/include/asm/page_64_types.h`).
 const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
@@ -70,6 +73,8 @@ pub struct LinuxKnowledge {
     processes: Option<ProcessLayout>,
     /// The offsets for telling processes apart, if known.
     instances: Option<InstanceLayout>,
+    /// Where all tasks are found, if known.
+    task_list: Option<TaskListLayout>,
     build_id: String,
     placement: PlacementCell,
     /// The start of the direct mapping of all memory, 0 while unknown (`page_offset_base`).

@@ -132,19 +132,61 @@ impl LinuxKnowledge {
         };
         let mut stack_memory =
             PagedMemory::new(memory, |address| view.translate(address)).with_copies(copies);
-        let mut walk = |unwinder: &KernelUnwinder<'_>, stack: &mut Stack| {
+        let walk = |unwinder: &KernelUnwinder<'_>, stack: &mut Stack| {
             let user = unwinder.walk(registers, &mut stack_memory, stack);
             if stack_memory.take_left_copies() {
                 stack.cut_short();
             }
             user
         };
+        self.walk_through_modules(&view, modules, unwinder, walk, stack)
+    }
+
+    /// Unwinds the kernel part of a task's stack that isn't on a CPU, and whose stack pointer is `sp`. It is read as a vCPU in the kernel or in user
+    /// mode with `registers` has it mapped. New tasks go on at `forked`, a link-time address.
+    pub(super) fn unwind_switched<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+        sp: u64,
+        forked: [Option<u64>; 2],
+        modules: &LoadedModules,
+        stack: &mut Stack,
+    ) {
+        let Some(view) = self.view(memory, registers) else {
+            return;
+        };
+        let forked = forked.map(|address| address.map(|address| view.linked(address)));
+        let unwinder = KernelUnwinder {
+            orc: self.orc.as_ref(),
+            modules: Some(modules.code()),
+            slide: view.linked(0),
+            image: self.image.clone(),
+        };
+        let mut stack_memory = PagedMemory::new(memory, |address| view.translate(address));
+        let walk = |unwinder: &KernelUnwinder<'_>, stack: &mut Stack| {
+            unwinder.walk_switched(sp, forked, &mut stack_memory, stack)
+        };
+        // A thread of the kernel has no user part, and no task's is wanted.
+        let _ = self.walk_through_modules(&view, modules, unwinder, walk, stack);
+    }
+
+    /// Has `walk` unwind a stack, and again without `modules` if it has led through one that is gone by now.
+    fn walk_through_modules<M: PhysicalMemory>(
+        &self,
+        view: &KernelView<'_, M>,
+        modules: &LoadedModules,
+        unwinder: KernelUnwinder<'_>,
+        mut walk: impl FnMut(&KernelUnwinder<'_>, &mut Stack) -> Option<UserRegisters>,
+        stack: &mut Stack,
+    ) -> Option<UserRegisters> {
+        let (memory, placement) = (view.memory(), view.placement());
         let user = walk(&unwinder, stack);
         let is_module_code = |frame: &u64| self.is_module_code(placement, *frame);
         let leads_through_modules = stack.frames().iter().any(is_module_code);
         if !leads_through_modules
             || self.modules().check(memory, placement, modules)
-            || (self.modules()).still_has(&view, modules, stack.frames())
+            || (self.modules()).still_has(view, modules, stack.frames())
         {
             return user;
         }

@@ -51,6 +51,16 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
         }
     }
 
+    /// The guest's memory.
+    pub fn memory(&self) -> &'a M {
+        self.memory
+    }
+
+    /// Where the kernel is.
+    pub fn placement(&self) -> Placement {
+        self.placement
+    }
+
     /// The physical address of kernel address `address`. For the direct mapping and the image this needs no page walk.
     pub fn translate(&self, address: u64) -> Option<GuestAddress> {
         if self.direct_map != 0 {
@@ -125,4 +135,9 @@ impl<'a, M: PhysicalMemory> KernelView<'a, M> {
             .read_physical(self.placement.physical(address), &mut bytes)?;
         Some(u64::from_le_bytes(bytes))
     }
+}
+
+/// `pointer`, if it can be one to a structure of the kernel's.
+pub fn kernel_pointer(pointer: u64) -> Option<u64> {
+    (pointer >> 63 == 1 && pointer.is_multiple_of(8)).then_some(pointer)
 }

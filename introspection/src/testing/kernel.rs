@@ -99,6 +99,8 @@ pub mod offsets {
     pub const MODULE_TREE: u64 = 0x4190;
     /// Kernel code that keeps 16 bytes on the stack.
     pub const FRAMED: u64 = 0x2200;
+    /// The end of the scheduler's code, which begins with the former.
+    pub const SCHEDULER_END: u64 = 0x2280;
     /// Kernel code with the stack pointer at the registers that an interrupt or a system call saved.
     pub const ENTRY: u64 = 0x2700;
     /// Kernel code where stacks end.
@@ -145,6 +147,22 @@ pub mod task {
     pub const PARENT: u64 = 0x90;
     /// `task_struct.tasks`, the processes' list.
     pub const TASKS: u64 = 0x98;
+    /// `task_struct.__state`, 4 bytes, and `on_cpu`; then `nvcsw` and `nivcsw`, 8 bytes each.
+    pub const STATE: u64 = 0xa8;
+    /// See [`STATE`].
+    pub const ON_CPU: u64 = 0xac;
+    /// See [`STATE`].
+    pub const SWITCHES: u64 = 0xb0;
+    /// `task_struct.sched_info.run_delay`, 8 bytes.
+    pub const RUN_DELAY: u64 = 0xc8;
+    /// `task_struct.thread.sp`, 8 bytes.
+    pub const STACK: u64 = 0xd8;
+    /// `task_struct.thread_node`.
+    pub const THREAD_NODE: u64 = 0xe0;
+    /// `task_struct.thread_info.cpu`, 4 bytes.
+    pub const CPU: u64 = 0x10;
+    /// `signal_struct.thread_head`.
+    pub const THREAD_HEAD: u64 = 0x10;
     /// `signal_struct.live`, 4 bytes.
     pub const LIVE: u64 = 8;
     /// `signal_struct.pids[PIDTYPE_PGID]`, a pointer.
@@ -275,9 +293,25 @@ impl Kernel {
             "system_states",
             &[("SYSTEM_BOOTING", 0), ("SYSTEM_SCHEDULING", 1)],
         );
+        // Before 5.14 and 5.16.
+        let is_old = self.areas == Areas::List;
+        let state = if is_old { "state" } else { "__state" };
+        let cpu = if is_old { "status" } else { "cpu" };
+        let info = builder.structure("thread_info", &[("flags", 1, 0), (cpu, 1, bits(task::CPU))]);
+        let scheduling = builder.structure("sched_info", &[("pcount", 1, 0), ("run_delay", 1, 64)]);
+        let thread = builder.structure("thread_struct", &[("sp0", 1, 0), ("sp", 1, 64)]);
         builder.structure(
             "task_struct",
             &[
+                ("thread_info", info, 0),
+                (if is_old { "cpu" } else { "wake_cpu" }, 1, bits(task::CPU)),
+                (state, 1, bits(task::STATE)),
+                ("on_cpu", 1, bits(task::ON_CPU)),
+                ("nvcsw", 1, bits(task::SWITCHES)),
+                ("nivcsw", 1, bits(task::SWITCHES + 8)),
+                ("sched_info", scheduling, bits(task::RUN_DELAY - 8)),
+                ("thread", thread, bits(task::STACK - 8)),
+                ("thread_node", 1, bits(task::THREAD_NODE)),
                 ("pid", 1, bits(task::PID)),
                 ("tgid", 1, bits(task::TGID)),
                 ("signal", 1, bits(task::SIGNAL)),
@@ -292,7 +326,11 @@ impl Kernel {
             ],
         );
         super::processes::describe(&mut builder, self.areas);
-        let signal = [("live", 1, bits(task::LIVE)), ("pids", 1, bits(0x20))];
+        let signal = [
+            ("live", 1, bits(task::LIVE)),
+            ("thread_head", 1, bits(task::THREAD_HEAD)),
+            ("pids", 1, bits(0x20)),
+        ];
         builder.structure("signal_struct", &signal);
         builder.structure("pid", &[("numbers", 1, bits(0x18))]);
         builder.structure("upid", &[("nr", 1, bits(4))]);
@@ -328,6 +366,8 @@ impl Kernel {
             (offsets::BTF + btf_length, 'R', "__stop_BTF"),
             (offsets::MODULES, 'd', "modules"),
             (offsets::INIT_TASK, 'D', "init_task"),
+            (offsets::FRAMED, 'T', "__sched_text_start"),
+            (offsets::SCHEDULER_END, 'T', "__sched_text_end"),
             (offsets::MODULE_TREE, 'd', "mod_tree"),
             (offsets::PAGE_TABLES, 'D', "init_top_pgt"),
             (offsets::ORC[0], 'r', "__start_orc_unwind_ip"),

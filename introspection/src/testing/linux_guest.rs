@@ -160,6 +160,34 @@ impl LinuxGuest {
         self.write(at + 0x800 + task::NUMBER, &group.to_le_bytes());
     }
 
+    /// Makes processes of so many threads each, and the kernel's lists of them: tasks 1 and following, with pids and tids 101 and following. The
+    /// result is how many tasks there are.
+    pub fn list_processes(&self, threads: &[u64]) -> u64 {
+        let address = |index: u64| DIRECT_MAP + TASKS + index * 0x1000;
+        let head = TEXT + SLIDE + offsets::INIT_TASK + task::TASKS;
+        let (mut last, mut index) = (IMAGE + offsets::INIT_TASK + task::TASKS, 0);
+        let link = |physical: u64, next: u64| self.write(physical, &next.to_le_bytes());
+        for threads in threads {
+            let leader = index + 1;
+            let threads_head = address(leader) + 0x400 + task::THREAD_HEAD;
+            let mut last_thread = threads_head;
+            for _ in 0..*threads {
+                index += 1;
+                let id = |index: u64| 100 + i32::try_from(index).unwrap();
+                self.task(index, id(leader), id(index), id(leader));
+                let node = address(index) + task::THREAD_NODE;
+                link(last_thread - DIRECT_MAP, node);
+                last_thread = node;
+            }
+            link(last_thread - DIRECT_MAP, threads_head);
+            let node = address(leader) + task::TASKS;
+            link(last, node);
+            last = node - DIRECT_MAP;
+        }
+        link(last, head);
+        index
+    }
+
     /// Makes `task` a thread of the process whose main thread is task `leader`.
     pub fn leader(&self, task: u64, leader: u64) {
         let leader = DIRECT_MAP + TASKS + leader * 0x1000;

@@ -39,6 +39,14 @@ mod saved {
     pub const LENGTH: u64 = 168;
 }
 
+/// Offsets in `struct inactive_task_frame`, in bytes (`arch/x86/include/asm/switch_to.h`).
+mod switched {
+    pub const BP: u64 = 40;
+    pub const RETURN: u64 = 48;
+    /// Bytes of the whole structure.
+    pub const LENGTH: u64 = 56;
+}
+
 /// Unwinds the stacks of one kernel.
 #[derive(Debug)]
 pub struct KernelUnwinder<'a> {
@@ -89,7 +97,7 @@ impl KernelUnwinder<'_> {
         memory: &mut impl StackMemory,
         stack: &mut Stack,
     ) -> Option<UserRegisters> {
-        let mut frame = Frame {
+        let frame = Frame {
             ip: registers.rip,
             sp: registers.rsp,
             bp: registers.rbp,
@@ -102,6 +110,44 @@ impl KernelUnwinder<'_> {
             }),
             is_exact: true,
         };
+        self.walk_from(frame, memory, stack)
+    }
+
+    /// Fills the kernel part of `stack`, of a task that isn't on a CPU. `sp` is the stack pointer that `__switch_to_asm` has left in it. A task that has
+    /// never run is about to go on at one of `forked`.
+    pub fn walk_switched(
+        &self,
+        sp: u64,
+        forked: [Option<u64>; 2],
+        memory: &mut impl StackMemory,
+        stack: &mut Stack,
+    ) -> Option<UserRegisters> {
+        let mut read = |offset: u64| memory.word(sp.wrapping_add(offset));
+        let (Some(bp), Some(ip)) = (read(switched::BP), read(switched::RETURN)) else {
+            stack.end_kernel(StackEnd::Broken);
+            return None;
+        };
+        let is_exact = forked.contains(&Some(ip));
+        if !self.is_code(if is_exact { ip } else { ip.wrapping_sub(1) }) {
+            stack.end_kernel(StackEnd::Broken);
+            return None;
+        }
+        let frame = Frame {
+            ip,
+            sp: sp.wrapping_add(switched::LENGTH),
+            bp,
+            others: None,
+            is_exact,
+        };
+        self.walk_from(frame, memory, stack)
+    }
+
+    fn walk_from(
+        &self,
+        mut frame: Frame,
+        memory: &mut impl StackMemory,
+        stack: &mut Stack,
+    ) -> Option<UserRegisters> {
         let mut switches = 0;
         loop {
             if !stack.push_kernel(frame.inside()) {

@@ -123,6 +123,7 @@ impl Command for AttachArguments {
                 path,
                 stacks: self.stacks,
                 event: None,
+                tasks: None,
                 file: self.limit.file(&failure),
             }),
             sysroot: self.sysroot.clone(),

@@ -4,7 +4,7 @@ use std::sync::mpsc::SyncSender;
 
 use anyhow::{Context, bail};
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::recorder::{REC_EVENT, REC_PIDS, REC_START, STACK_KERNEL, STACK_USER};
+use kvmprof_abi::recorder::{REC_EVENT, REC_PIDS, REC_START, REC_TASKS, STACK_KERNEL, STACK_USER};
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
 
 use super::pmc::read_counters;
@@ -26,6 +26,25 @@ pub fn choose(recorder: &RemoteDevice, pids: &[i32]) -> anyhow::Result<()> {
         .ioctl_with(REC_PIDS, 0, &data, 0)
         .context("The guest's recorder refuses this list of processes: give fewer, or use the kvmprof of the release that runs the guest")?;
     Ok(())
+}
+
+/// Has `recorder`, which isn't started yet, look at the guest's tasks every so many `ticks`.
+///
+/// # Errors
+/// The guest's tasks can't be looked at; the recorder is of a release that can't do it.
+pub fn choose_tasks(recorder: &RemoteDevice, ticks: u32) -> anyhow::Result<()> {
+    let Err(error) = recorder.ioctl(REC_TASKS, ticks.into()) else {
+        return Ok(());
+    };
+    let words = match error.errno() {
+        Some(Errno::ENODEV) => {
+            "--tasks is for Linux guests that kvmprof run or record has started, whose kernel describes its tasks (BTF): record this one without it"
+        }
+        _ => {
+            "The guest's recorder doesn't know --tasks: use the kvmprof of the release that runs the guest, or record without it"
+        }
+    };
+    Err(error).context(words)
 }
 
 /// Starts `recorder`, which was opened by `connection`, with these parts of call stacks. If `event` isn't given, the ticks are those

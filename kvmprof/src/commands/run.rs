@@ -10,7 +10,7 @@ use clap::{Args, CommandFactory};
 use super::config;
 use super::guest::{GuestOptions, parse_console_text};
 use super::record_limit::{RecordLimit, whole_recording};
-use super::units::parse_stacks;
+use super::units::{parse_look_ticks, parse_stacks};
 use crate::jail::{Bind, Needs};
 use kvmprof_client::named_socket;
 use kvmprof_recording::file::RecordingFailure;
@@ -60,6 +60,9 @@ pub struct RunArguments {
     /// Have --record sample one of every N events of a vCPU instead of by the clock, as kvmprof record does
     #[arg(long, value_name = "EVENT:N", requires = "record")]
     event: Option<SamplingEvent>,
+    /// Have --record look at all tasks of a Linux guest, too, once every so many ticks [default: 10], as kvmprof record does
+    #[arg(long, value_name = "EVERY", requires = "record", conflicts_with = "event", num_args = 0..=1, require_equals = true, default_missing_value = "10", value_parser = parse_look_ticks)]
+    tasks: Option<u32>,
     /// Take options from this TOML file, by their names without the dashes (cpus = 2). Those that are given on the command
     /// line too take their places
     #[arg(long, value_name = "FILE")]
@@ -99,6 +102,7 @@ impl RunArguments {
             path,
             stacks: self.stacks,
             event: self.event,
+            tasks: self.tasks,
             file: self.limit.file(failure),
         });
         Ok(VmConfig {

@@ -1,5 +1,6 @@
 //! Numbers as people write them on a command line.
 
+use kvmprof_abi::recorder::MAX_LOOK_TICKS;
 use kvmprof_recording::StackParts;
 use kvmprof_vmm::machine::{HugePages, MemoryBacking, MemoryOptions};
 
@@ -53,6 +54,13 @@ pub fn format_memory(bytes: u64) -> String {
         }
     }
     bytes.to_string()
+}
+
+/// What `--tasks` asks for: ticks between two looks at the guest's tasks.
+pub fn parse_look_ticks(text: &str) -> Result<u32, String> {
+    let ticks = text.parse().ok();
+    let ticks = ticks.filter(|ticks| (1..=MAX_LOOK_TICKS).contains(ticks));
+    ticks.ok_or_else(|| format!("'{text}' is no number of ticks from 1 to {MAX_LOOK_TICKS}"))
 }
 
 /// What `--stacks` asks for.

@@ -49,7 +49,10 @@ impl Budget {
                 let segments = ITEM * memchr::memchr_iter(b'{', contents).count();
                 (&mut self.binaries, size(FUNCTION, b'\n') + segments)
             }
-            Some(Kind::Info | Kind::Samples | Kind::End | Kind::Kernel | Kind::Reset) | None => {
+            Some(
+                Kind::Info | Kind::Samples | Kind::End | Kind::Kernel | Kind::Reset | Kind::Tasks,
+            )
+            | None => {
                 return true;
             }
         };

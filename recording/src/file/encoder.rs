@@ -7,6 +7,7 @@ use kvmprof_abi::pcs::Ledger;
 use super::intake::Intake;
 use super::{Part, SampleBlock, Sink};
 use crate::Ticks;
+use crate::tasks::TaskLook;
 
 /// Bytes that may wait in a sink when samples come; those for which there is no room are lost, and counted.
 const MAX_WAITING: usize = 16 << 20;
@@ -59,10 +60,23 @@ impl<S: Sink> Encoder<S> {
         }
     }
 
-    /// To be called now and then: hands over ticks that have waited for a second.
+    /// Takes a look at the guest's tasks. Of a recording of some processes it keeps theirs.
+    pub fn feed_look(&mut self, look: &TaskLook) {
+        if self.is_over {
+            return;
+        }
+        if let Some(looks) = self.intake.feed_look(look) {
+            self.put_looks(looks);
+        }
+    }
+
+    /// To be called now and then: hands over ticks and looks that have waited for a second.
     pub fn flush_due(&mut self) {
         if let Some(block) = self.intake.due() {
             self.put_samples(block);
+        }
+        if let Some(looks) = self.intake.due_looks() {
+            self.put_looks(looks);
         }
     }
 
@@ -118,6 +132,11 @@ impl<S: Sink> Encoder<S> {
         }
     }
 
+    fn put_looks(&mut self, looks: Vec<u8>) {
+        // Those for which there is no room are missing: each look stands for itself.
+        let _ = self.sink.put(Part::Looks(looks), MAX_WAITING);
+    }
+
     /// The account at this moment: what waits in the sink is pending, what it refused is discarded.
     pub fn ledger(&self) -> Ledger {
         self.intake.ledger(self.sink.delivered())
@@ -129,6 +148,9 @@ impl<S: Sink> Encoder<S> {
             return;
         }
         self.is_over = true;
+        if let Some(looks) = self.intake.take_looks() {
+            self.put_looks(looks);
+        }
         // There is always room for these two: the account would be wrong without them.
         let last = Part::Samples(self.intake.take());
         let end = Part::End(self.intake.account());

@@ -21,6 +21,9 @@ pub struct RecordingInfo {
     /// The event that makes ticks; `None`: the clock does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<SamplingEvent>,
+    /// How many ticks there are between two looks at the guest's tasks; `None`: there are no looks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<u32>,
     /// What drives the clock.
     pub clock: String,
     /// Whether ticks have a random phase.

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::file::{Account, Delivered, SampleBlock, SamplesEncoder};
+use crate::file::{Account, Delivered, SampleBlock, SamplesEncoder, TasksEncoder};
+use crate::tasks::TaskLook;
 use crate::{IDLE_PID, Ticks};
 use kvmprof_abi::pcs::Ledger;
 
@@ -15,6 +16,8 @@ const MAX_AGE: Duration = Duration::from_secs(1);
 pub struct Intake {
     encoder: SamplesEncoder,
     begun: Instant,
+    looks: TasksEncoder,
+    looks_begun: Instant,
     /// The processes that are wanted; none: all of them.
     pids: Vec<i32>,
     /// Ticks of others by vCPU: a run of them takes no more room than one.
@@ -29,6 +32,8 @@ impl Intake {
         Self {
             encoder: SamplesEncoder::default(),
             begun: Instant::now(),
+            looks: TasksEncoder::default(),
+            looks_begun: Instant::now(),
             pids: pids.to_vec(),
             others: BTreeMap::new(),
             account: Account::default(),
@@ -46,6 +51,27 @@ impl Intake {
             self.encoder.push(&ticks, frames);
         }
         self.encoder.is_full().then(|| self.take())
+    }
+
+    /// Takes a look at the guest's tasks. The result is a block of them that is full now.
+    pub fn feed_look(&mut self, look: &TaskLook) -> Option<Vec<u8>> {
+        if self.looks.is_empty() {
+            self.looks_begun = Instant::now();
+        }
+        let pids = &self.pids;
+        self.looks
+            .push(look, |pid| pids.is_empty() || pids.contains(&pid));
+        self.looks.is_full().then(|| self.looks.take())
+    }
+
+    /// A block of looks that has waited for long enough.
+    pub fn due_looks(&mut self) -> Option<Vec<u8>> {
+        (self.looks_begun.elapsed() >= MAX_AGE).then(|| self.take_looks())?
+    }
+
+    /// The looks that are left, if there are any.
+    pub fn take_looks(&mut self) -> Option<Vec<u8>> {
+        (!self.looks.is_empty()).then(|| self.looks.take())
     }
 
     /// `ticks` without those of processes that aren't wanted. Whose the stolen and the lost ones would have been isn't

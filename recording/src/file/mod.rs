@@ -17,6 +17,7 @@ mod reader;
 mod recording;
 mod samples;
 mod sink;
+mod task_looks;
 mod varint;
 
 pub use block::{Block, HEADER, Kind, MAGIC, MAX_BLOCK, VERSION, header};
@@ -29,10 +30,11 @@ pub use guest::{
 };
 pub use info::{Account, RecordingInfo};
 pub use new_file::{NewFile, RefusedOutput, create_in_place, open_in_place, open_to_append};
-pub use piece::{Piece, Samples};
+pub use piece::{Looks, Piece, Samples};
 pub use reader::Reader;
 pub use recording::{Contents, Observer, Recording, Unobserved};
 pub use samples::{SampleBlock, SamplesEncoder, decode as decode_samples};
 pub use sink::{
     ClientSink, Delivered, END_ROOM, FileOptions, FileSink, Part, RecordingFailure, Sink,
 };
+pub use task_looks::{MAX_FRAMES, MAX_TASKS, TasksEncoder, decode as decode_looks};

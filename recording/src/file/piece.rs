@@ -4,8 +4,10 @@ use serde::de::DeserializeOwned;
 
 use super::block::Kind;
 use super::samples::decode;
+use super::task_looks;
 use super::{Account, Binary, KernelInfo, ProcessMappings, ReadError, RecordingInfo, ResetInfo};
 use crate::Ticks;
+use crate::tasks::TaskLook;
 
 /// What one block says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub enum Piece {
     Binary(Binary),
     /// Samples.
     Samples(Samples),
+    /// Looks at the guest's tasks.
+    Looks(Looks),
     /// The account of all ticks: nothing follows.
     End(Account),
 }
@@ -44,6 +48,26 @@ impl Samples {
         decode(&self.bytes, each).ok_or(ReadError::Damaged {
             offset: self.offset,
             what: "its samples make no sense",
+        })
+    }
+}
+
+/// A block of looks at the guest's tasks, as the format has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Looks {
+    bytes: Vec<u8>,
+    offset: u64,
+}
+
+impl Looks {
+    /// Hands each look to `each`.
+    ///
+    /// # Errors
+    /// The block makes no sense; what came before that has been handed over.
+    pub fn read(&self, each: impl FnMut(&TaskLook)) -> Result<(), ReadError> {
+        task_looks::decode(&self.bytes, each).ok_or(ReadError::Damaged {
+            offset: self.offset,
+            what: "its looks at tasks make no sense",
         })
     }
 }
@@ -71,6 +95,10 @@ impl Piece {
                 Self::Binary(Binary::decode(contents).ok_or("its file is not of that form")?)
             }
             Kind::Samples => Self::Samples(Samples {
+                bytes: contents,
+                offset,
+            }),
+            Kind::Tasks => Self::Looks(Looks {
                 bytes: contents,
                 offset,
             }),

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use super::block::{Block, HEADER, Kind};
 use super::budget::Budget;
 use super::bytes::Bytes;
-use super::piece::{Piece, Samples};
+use super::piece::{Looks, Piece, Samples};
 use super::reader::Reader;
 use super::{
     Account, Binary, FileError, KernelInfo, ProcessMappings, ReadError, RecordingInfo, ResetInfo,
 };
 use crate::Ticks;
+use crate::tasks::TaskLook;
 
 /// Looks on while a recording is read.
 pub trait Observer {
@@ -67,6 +68,12 @@ pub struct Contents {
     pub cut_off: usize,
     /// Bytes that weren't read, because reading was interrupted.
     pub unread: usize,
+}
+
+/// What is read as it comes, and not kept.
+enum Body<'a> {
+    Samples(&'a Samples),
+    Looks(&'a Looks),
 }
 
 impl Recording {
@@ -139,7 +146,10 @@ impl Recording {
         mut each: impl FnMut(&Ticks, &[u64]),
     ) -> Result<Contents, FileError> {
         let mut account = Account::default();
-        let mut contents = self.read_blocks(Reader::default(), observer, |samples| {
+        let mut contents = self.read_blocks(Reader::default(), observer, |body| {
+            let Body::Samples(samples) = body else {
+                return Ok(());
+            };
             samples.read(|ticks, frames| {
                 account.enter(ticks);
                 each(ticks, frames);
@@ -158,12 +168,28 @@ impl Recording {
         self.read_blocks(reader, &Unobserved, |_| Ok(()))
     }
 
-    /// Has `reader` read all blocks, and hands those of samples to `each`.
+    /// Reads all but the samples: hands each look at the guest's tasks to `each`.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn looks(
+        &self,
+        observer: &dyn Observer,
+        mut each: impl FnMut(&TaskLook),
+    ) -> Result<Contents, FileError> {
+        let reader = Reader::without(Kind::Samples);
+        self.read_blocks(reader, observer, |body| match body {
+            Body::Looks(looks) => looks.read(&mut each),
+            Body::Samples(_) => Ok(()),
+        })
+    }
+
+    /// Has `reader` read all blocks, and hands those of samples and of looks at tasks to `each`.
     fn read_blocks(
         &self,
         mut reader: Reader,
         observer: &dyn Observer,
-        mut each: impl FnMut(&Samples) -> Result<(), ReadError>,
+        mut each: impl FnMut(Body<'_>) -> Result<(), ReadError>,
     ) -> Result<Contents, FileError> {
         let mut contents = Contents::default();
         let mut budget = Budget::default();
@@ -217,12 +243,12 @@ impl Contents {
         ranges.filter_map(|(begin, end)| self.symbols.get(begin..end))
     }
 
-    /// Takes what `block` says, if `budget` allows it. Samples go to `each`.
+    /// Takes what `block` says, if `budget` allows it. Samples and looks at tasks go to `each`.
     fn take(
         &mut self,
         block: Block,
         budget: &mut Budget,
-        each: &mut impl FnMut(&Samples) -> Result<(), ReadError>,
+        each: &mut impl FnMut(Body<'_>) -> Result<(), ReadError>,
     ) -> Result<(), ReadError> {
         if !budget.take(&block) {
             self.left_out += 1;
@@ -241,7 +267,8 @@ impl Contents {
             }
             Some(Piece::Mappings(mappings)) => self.mappings.push(mappings),
             Some(Piece::Binary(binary)) => self.binaries.push(binary),
-            Some(Piece::Samples(samples)) => each(&samples)?,
+            Some(Piece::Samples(samples)) => each(Body::Samples(&samples))?,
+            Some(Piece::Looks(looks)) => each(Body::Looks(&looks))?,
             Some(Piece::End(account)) => self.closed = Some(account),
             None => {}
         }

@@ -81,6 +81,12 @@ impl fmt::Display for TimeRange {
 }
 
 impl TimeRange {
+    /// Whether the time `since_begin` (ns since the recording's begin) is in it.
+    pub fn contains(&self, since_begin: u64) -> bool {
+        let time = Duration::from_nanos(since_begin);
+        self.begin.is_none_or(|begin| time >= begin) && self.end.is_none_or(|end| time < end)
+    }
+
     /// Whether it is the whole recording.
     pub fn is_all(&self) -> bool {
         *self == Self::default()
@@ -328,6 +334,7 @@ mod tests {
         vcpus: 1,
         hz: 100_000_000,
         event: None,
+        tasks: None,
         clock: String::new(),
         jitter: false,
         memory_bytes: 0,

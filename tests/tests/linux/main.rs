@@ -26,3 +26,4 @@ mod record;
 mod report;
 mod requests;
 mod stalls;
+mod tasks;

@@ -207,6 +207,16 @@ impl Clocks {
         any
     }
 
+    /// What the profiler shares with the thread of vCPU `index`.
+    pub fn vcpu(&self, index: usize) -> Option<&VcpuShared> {
+        self.vcpus.get(index).map(|vcpu| &*vcpu.shared)
+    }
+
+    /// How many vCPUs there are.
+    pub fn count(&self) -> usize {
+        self.vcpus.len()
+    }
+
     /// How many ticks each vCPU's clock has made.
     pub fn ticks(&self) -> Vec<u64> {
         self.ledgers().map(|ledger| ledger.ticks).collect()

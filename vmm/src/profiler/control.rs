@@ -85,6 +85,7 @@ impl Profiler {
             self.names = Names::default();
             self.kernel_text = KernelText::default();
             self.processes.forget_spaces();
+            self.task_looks.forget();
             if let Some(block) = (ResetInfo { time }).to_block() {
                 let block: Arc<[u8]> = block.into();
                 let consumers = self.consumers.iter_mut();

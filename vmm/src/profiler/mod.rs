@@ -15,6 +15,7 @@ mod names;
 mod processes;
 mod server;
 mod status;
+mod task_looks;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -34,6 +35,7 @@ use kernel_text::KernelText;
 use names::Names;
 use processes::Processes;
 use server::Handles;
+use task_looks::TaskLooks;
 
 pub use clocks::ClockPlan;
 pub use consumers::{FileRecorder, OnVcpus, RecordPlan, recording_info};
@@ -53,6 +55,7 @@ pub struct Profiler {
     processes: Processes,
     names: Names,
     kernel_text: KernelText,
+    task_looks: TaskLooks,
     handles: Handles,
     gate: Arc<Gate>,
     info: MachineInfo,
@@ -86,6 +89,7 @@ impl Profiler {
             processes: Processes::new(sources),
             names: Names::default(),
             kernel_text: KernelText::default(),
+            task_looks: TaskLooks::default(),
             handles: Handles::default(),
             gate,
             info,
@@ -141,11 +145,26 @@ impl Profiler {
         for consumer in consumers.iter_mut() {
             consumer.advance(kernel_text, &info.knowledge);
         }
+        self.look_at_tasks();
         if self.is_ticking() && self.consumers.source().is_none() {
             // The last consumer has ended by itself, as a full array of pcsample does.
             let _ = self.stop_clocks();
         }
         any
+    }
+
+    /// How long it is until the guest's tasks are to be looked at.
+    pub fn wait_for_tasks(&self) -> Option<Duration> {
+        self.task_looks.wait()
+    }
+
+    /// Has the guest's tasks looked at when that is due, and hands looks on.
+    fn look_at_tasks(&mut self) {
+        let consumers = &mut self.consumers;
+        let period = consumers.look_period().filter(|_| !self.has_ended);
+        self.task_looks.advance(&self.clocks, period, |look| {
+            consumers.iter_mut().for_each(|one| one.take_look(look));
+        });
     }
 
     /// Goes on with what clients have left behind, and with the guest's end.

@@ -11,6 +11,7 @@ mod ring;
 mod sampler;
 pub mod signals;
 mod stopped;
+mod task_request;
 mod thread;
 mod view;
 
@@ -23,5 +24,6 @@ pub use kicker::Kicker;
 pub use restart::{OnReset, Restart};
 pub use ring::{Doorbell, RING_ENTRIES, TickReceiver, TickSender, tick_ring};
 pub use stopped::{SEARCH_PERIOD, StoppedVcpu, in_turn};
+pub use task_request::TaskRequest;
 pub use thread::{Ending, VcpuCommon, VcpuShared, VcpuThread};
 pub(crate) use view::{Copied, VcpuView, has_started, not_started};

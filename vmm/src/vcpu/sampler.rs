@@ -69,7 +69,22 @@ impl Sampler {
             self.sample_counted(fd, now, None, is_kicked);
         }
         self.follow_requests(fd, now);
+        self.look_at_tasks(fd);
         self.enter_kernel(fd);
+    }
+
+    /// Looks at the guest's tasks, if the profiler wants that.
+    fn look_at_tasks(&mut self, fd: &VcpuFd) {
+        let (shared, view) = (Arc::clone(&self.shared), &mut self.view);
+        let is_there = shared.tasks.carry_out(|reader| {
+            let has_started = mp_state(fd).is_none_or(has_started);
+            // Nothing is in the run page where the host's kernel takes samples.
+            let registers = read_by_ioctls(fd).filter(|_| has_started);
+            registers.is_some_and(|registers| view.look_at_tasks(&registers, reader))
+        });
+        if is_there {
+            self.ticks.ring();
+        }
     }
 
     /// Does what the profiler wants, and acknowledges it.

@@ -15,7 +15,7 @@ use super::kernel_clock::{KernelClock, KernelSampling};
 use super::restart::{OnReset, Restart, Restarted};
 use super::sampler::Sampler;
 use super::view::VcpuView;
-use super::{Gate, Kicker, TickSender, signals};
+use super::{Gate, Kicker, TaskRequest, TickSender, signals};
 use crate::clock::{ClockControl, ClockSetting, Ticker, VcpuClock, monotonic_ns};
 use crate::counters::VcpuCounting;
 use crate::machine::failure::{FailureCause, GuestFailure};
@@ -36,6 +36,8 @@ pub struct VcpuShared {
     pub kicker: Arc<Kicker>,
     /// Sets the clock.
     pub control: ClockControl,
+    /// Has it look at the guest's tasks.
+    pub tasks: TaskRequest,
     /// Counts why KVM_RUN has returned.
     pub exits: ExitTotals,
     in_exit: AtomicBool,

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_RUNNABLE};
 use kvmprof_introspection::{
-    AddressSpace, GuestKnowledge, PhysicalMemory, Registers, Stack, StackCopy, VcpuIntrospector,
+    AddressSpace, GuestKnowledge, PhysicalMemory, Registers, Stack, StackCopy, TaskReader,
+    VcpuIntrospector,
 };
 use kvmprof_recording::{Mode, Sample, StackEnd, StackParts, StackSummary, Ticks};
 
 use super::TickSender;
 use super::capture::{interrupt_priority_level, page_table_root};
-use crate::clock::{ClockSetting, ElapsedTicks};
+use crate::clock::{ClockSetting, ElapsedTicks, monotonic_ns};
 
 const HLT: u8 = 0xf4;
 
@@ -179,6 +180,16 @@ impl<M: PhysicalMemory> VcpuView<M> {
         {
             self.introspector.forget_process();
         }
+    }
+
+    /// Looks at the guest's tasks, whose vCPU stands still with these registers. False if they can't be read.
+    pub fn look_at_tasks(&mut self, registers: &Registers, reader: &mut TaskReader) -> bool {
+        let begun = monotonic_ns();
+        let has_looked = (self.introspector).look_at_tasks(&self.memory, registers, reader);
+        let look = reader.look_mut();
+        (look.time, look.vcpu) = (begun, self.vcpu);
+        look.duration = monotonic_ns().saturating_sub(begun);
+        has_looked
     }
 
     /// True when the byte before the program counter is HLT. It may also be the end of another

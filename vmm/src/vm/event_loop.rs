@@ -136,7 +136,7 @@ impl EventLoop {
         let ticking = self.profiler.borrow().is_ticking();
         let busy = self.profiler.borrow().is_busy();
         if ticking && !busy && self.quiet_polls < QUIET_POLLS {
-            return self.wait(BUSY_POLL_MS);
+            return self.wait(self.until_look(BUSY_POLL_MS));
         }
         self.doorbell.sleeping();
         // An entry or an answer that came just before that has rung for nobody.
@@ -152,9 +152,23 @@ impl EventLoop {
         } else {
             -1
         };
-        let result = self.wait(timeout);
+        let result = self.wait(self.until_look(timeout));
         self.doorbell.awake();
         result
+    }
+
+    /// `timeout_ms`, or less if the guest's tasks are to be looked at before that.
+    fn until_look(&self, timeout_ms: i32) -> i32 {
+        let Some(wait) = self.profiler.borrow().wait_for_tasks() else {
+            return timeout_ms;
+        };
+        // Not too early: it would be looked again at once.
+        let wait = i32::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+        if timeout_ms < 0 {
+            wait
+        } else {
+            wait.min(timeout_ms)
+        }
     }
 
     fn wait(&mut self, timeout_ms: i32) -> Result<(), VmError> {

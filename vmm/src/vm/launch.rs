@@ -263,7 +263,15 @@ pub(crate) fn start_recorder(
         kernel_events::missing(kind).map_or(Ok(()), |why| Err(VmError::Event { event, why }))?;
     }
     let source = record.source(clock.hz);
-    let info = recording_info(machine, clock, source, vcpus, record.stacks, &[]);
+    let info = recording_info(
+        machine,
+        clock,
+        source,
+        vcpus,
+        record.stacks,
+        &[],
+        record.tasks,
+    );
     let path = record.path.clone();
     FileRecorder::create(record, &info).map_err(|source| VmError::Record { path, source })
 }

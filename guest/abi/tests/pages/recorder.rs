@@ -15,6 +15,7 @@ fn numbers_of_the_recorder() {
         ("REC_STOP", recorder::REC_STOP),
         ("REC_PIDS", recorder::REC_PIDS),
         ("REC_EVENT", recorder::REC_EVENT),
+        ("REC_TASKS", recorder::REC_TASKS),
     ] {
         says(RECORDER, &format!("| {name} | {command:#06x} |"));
     }
@@ -43,6 +44,7 @@ fn numbers_of_the_recorder() {
     says(RECORDER, &format!("{} at least", recorder::MIN_GUEST_TIME));
     says(RECORDER, &format!("{} at least", recorder::MIN_CYCLES));
     says(RECORDER, &format!("more than {}", recorder::MAX_PIDS));
+    says(RECORDER, &format!("0 to {}", recorder::MAX_LOOK_TICKS));
     let parts = [recorder::STACK_KERNEL, recorder::STACK_USER];
     says(
         RECORDER,

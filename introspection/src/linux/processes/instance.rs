@@ -5,7 +5,7 @@ use crate::PhysicalMemory;
 use crate::bytes::u64_at;
 use crate::image::Symbols;
 use crate::image::btf::Btf;
-use crate::linux::view::KernelView;
+use crate::linux::view::{KernelView, kernel_pointer};
 use crate::memory::AddressSpace;
 
 /// `AT_RANDOM` (`include/uapi/linux/auxvec.h`).
@@ -225,8 +225,4 @@ impl InstanceLayout {
         }
         None
     }
-}
-
-fn kernel_pointer(pointer: u64) -> Option<u64> {
-    (pointer >> 63 == 1 && pointer.is_multiple_of(8)).then_some(pointer)
 }

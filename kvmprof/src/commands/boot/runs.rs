@@ -90,6 +90,7 @@ impl<'a> Runs<'a> {
                     user: true,
                 },
                 event: None,
+                tasks: None,
                 limit: None,
                 time: self.options.seconds,
                 until: self.options.until.as_deref(),

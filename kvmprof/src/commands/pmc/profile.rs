@@ -53,6 +53,7 @@ impl Command for ProfileArguments {
             },
             pid: self.pid.clone(),
             event: Some(self.event),
+            tasks: None,
         };
         recording.record(&path, console)?;
         let profile = InputArguments::default().open(&path, console)?.profile;

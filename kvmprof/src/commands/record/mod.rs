@@ -99,6 +99,7 @@ impl RecordArguments {
             output: &self.output,
             stacks: self.recording.stacks,
             event: self.recording.event,
+            tasks: self.recording.tasks,
             limit: self.recording.record_limit,
             time: self.recording.seconds,
             until: self.until.as_deref(),

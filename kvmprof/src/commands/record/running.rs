@@ -19,7 +19,7 @@ use super::progress::Progress;
 use crate::commands::record_limit::parse_limit;
 use crate::commands::recorder;
 use crate::commands::recordings::is_standard;
-use crate::commands::units::parse_stacks;
+use crate::commands::units::{parse_look_ticks, parse_stacks};
 
 /// A recording of a guest that runs already; much of it is the same for one that is started.
 #[derive(Clone, Debug, Args)]
@@ -47,6 +47,10 @@ pub struct RecordingOptions {
     /// given, by whatever the guest is sampled by already, else by the clock
     #[arg(long, value_name = "EVENT:N")]
     pub event: Option<SamplingEvent>,
+    /// Look at all tasks of a Linux guest, too, once every so many ticks [default: 10]: what each waits for, with the kernel's stack.
+    /// kvmprof report --tasks shows them
+    #[arg(long, value_name = "EVERY", conflicts_with = "event", num_args = 0..=1, require_equals = true, default_missing_value = "10", value_parser = parse_look_ticks)]
+    pub tasks: Option<u32>,
 }
 
 impl RecordingOptions {
@@ -62,6 +66,9 @@ impl RecordingOptions {
         let file = (!to_output).then(|| NewFile::create(output));
         let file = file.transpose().with_context(|| writing(output))?;
         recorder::choose(&recorder, &self.pid)?;
+        if let Some(ticks) = self.tasks {
+            recorder::choose_tasks(&recorder, ticks)?;
+        }
         let otherwise = "Cannot start to record";
         recorder::start(&connection, &recorder, self.stacks, self.event, otherwise)?;
         let mut progress = Progress::on_terminal(self.seconds);

@@ -23,6 +23,8 @@ pub struct Started<'a> {
     pub output: &'a Path,
     pub stacks: StackParts,
     pub event: Option<SamplingEvent>,
+    /// Ticks between two looks at the guest's tasks.
+    pub tasks: Option<u32>,
     /// Bytes of the recording at most.
     pub limit: Option<u64>,
     /// How long the guest runs at most.
@@ -53,6 +55,7 @@ impl Started<'_> {
             path: self.output.to_owned(),
             stacks: self.stacks,
             event: self.event,
+            tasks: self.tasks,
             file: file_options(self.limit, &failure),
         };
         let config = VmConfig {

@@ -75,6 +75,11 @@ pub enum CommandError {
         "One recording was sampled by another event than the other, or by the clock: compare recordings of the same --event"
     )]
     DifferentEvents,
+    /// The recording has no looks at tasks.
+    #[error(
+        "{0} has no looks at tasks: record a Linux guest with --tasks, and for longer than it takes to find its kernel"
+    )]
+    NoLooks(String),
     /// There is nothing to draw.
     #[error("There are no samples to draw: {0} has none")]
     NoSamples(String),

@@ -6,6 +6,7 @@ use super::CommandError;
 use super::output_limit::OutputLimit;
 use super::picture::PictureArguments;
 use kvmprof_report::graph::{Graph, account, marked};
+use kvmprof_report::tasks;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
 /// Draw the stacks of recordings as a flame graph, an SVG file
@@ -23,11 +24,17 @@ pub struct FlamegraphArguments {
     /// Draw it upside down: the outermost frames at the top
     #[arg(long)]
     icicle: bool,
+    /// Draw where the guest's tasks waited that were on no vCPU, by the looks of a recording that was made with --tasks
+    #[arg(long)]
+    tasks: bool,
 }
 
 impl Command for FlamegraphArguments {
     /// Reads the recordings and draws them, with the colours of the page.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        if self.tasks {
+            return self.draw_tasks(console);
+        }
         let (profile, _) = self.picture.open::<()>(console)?;
         let lines = marked(&profile, &self.limit.room(profile.length()))?;
         if lines.is_empty() {
@@ -39,7 +46,36 @@ impl Command for FlamegraphArguments {
             icicle: self.icicle,
             differential: false,
         };
-        let svg = graph.draw(&lines);
+        self.draw(&graph, &lines, console)
+    }
+}
+
+impl FlamegraphArguments {
+    fn draw_tasks(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let (sums, resolver) = self.picture.open_tasks(console)?;
+        let lines = tasks::folded(&sums, &resolver);
+        if lines.is_empty() {
+            return Err(CommandError::NoLooks(self.picture.names()).into());
+        }
+        let graph = Graph {
+            title: self.picture.title_or("Waiting tasks"),
+            subtitle: format!(
+                "{} looks at all tasks; a tick is a task in a look",
+                sums.looks
+            ),
+            icicle: self.icicle,
+            differential: false,
+        };
+        self.draw(&graph, &lines, console)
+    }
+
+    fn draw(
+        &self,
+        graph: &Graph,
+        lines: &[String],
+        console: &mut Console<'_>,
+    ) -> anyhow::Result<ExitStatus> {
+        let svg = graph.draw(lines);
         let svg = svg.map_err(|error| CommandError::Drawing(error.to_string()))?;
         self.picture.write(&svg, console)?;
         Ok(ExitStatus::SUCCESS)

@@ -16,6 +16,7 @@ use super::source::{self, OpenRecording};
 use kvmprof_recording::file::Recording;
 use kvmprof_report::profile::{Pattern, Profile, Selection, TimeRange, Watcher};
 use kvmprof_report::symbolize::{Resolver, Sources};
+use kvmprof_report::tasks::TaskSums;
 
 /// Which part of the recording, and where names come from.
 #[derive(Clone, Debug, Default, Args)]
@@ -177,6 +178,74 @@ impl InputArguments {
         })
     }
 
+    /// Opens the recording, of which `paths` has one, and sums up the looks at the guest's tasks that it has.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; there are several recordings, no looks, or options that select samples.
+    pub fn open_tasks(
+        &self,
+        paths: &[PathBuf],
+        console: &mut Console<'_>,
+    ) -> anyhow::Result<(TaskSums, Resolver)> {
+        let Selection {
+            pids,
+            comms,
+            vcpus,
+            modes,
+            grep,
+            time,
+        } = self.selection()?;
+        if !vcpus.is_empty() || !modes.is_empty() || grep.is_some() {
+            return Err(usage(
+                "--vcpu, --mode and --grep select samples: with --tasks there are --pid, --comm and --time",
+            ));
+        }
+        let [path] = paths else {
+            return Err(usage("--tasks is of one recording: name one"));
+        };
+        let progress = Progress::for_terminal();
+        let OpenRecording { recording, .. } = source::open(path, progress.interrupt())?;
+        let sources = Sources {
+            vmlinux: self.vmlinux.clone(),
+            sysroot: self.sysroot.clone(),
+        };
+        let contents = recording.contents().map_err(CommandError::from)?;
+        let resolver = Resolver::new(&contents, &sources).map_err(CommandError::from)?;
+        let reading = progress.of("Reading");
+        let pids = if comms.is_empty() {
+            pids
+        } else {
+            let named =
+                TaskSums::pids_by_name(&recording, &comms, &reading).map_err(CommandError::from)?;
+            let named = named.into_iter();
+            let both: Vec<i32> = named
+                .filter(|pid| pids.is_empty() || pids.contains(pid))
+                .collect();
+            if both.is_empty() {
+                return Err(self.nothing_matched(&[path]).into());
+            }
+            both
+        };
+        let selection = Selection {
+            pids,
+            time,
+            ..Selection::default()
+        };
+        let sums = TaskSums::read(&recording, &contents, &selection, &reading)
+            .map_err(CommandError::from)?;
+        if contents.info.tasks.is_none() || sums.looks == 0 && time.is_all() {
+            return Err(CommandError::NoLooks(path.display().to_string()).into());
+        }
+        let is_empty = sums.on_vcpu == 0 && sums.states.is_empty();
+        if is_empty && selection != Selection::default() {
+            return Err(self.nothing_matched(&[path]).into());
+        }
+        for note in resolver.take_notes() {
+            console.say(note);
+        }
+        Ok((sums, resolver))
+    }
+
     /// What the options select.
     ///
     /// # Errors
@@ -203,6 +272,18 @@ impl InputArguments {
 
     /// Checks that something was chosen, if a choice was made.
     fn check_match(&self, paths: &[&Path], profile: &Profile) -> Result<(), CommandError> {
+        // Of ticks without a sample it isn't known whose they were.
+        let is_of_samples = profile.selection.is_of_samples();
+        let is_there = profile.samples() > 0 || !is_of_samples && profile.account().ticks > 0;
+        let was_interrupted = profile.recordings().any(|one| one.contents.unread > 0);
+        if is_there || was_interrupted || self.options_given().is_empty() {
+            return Ok(());
+        }
+        Err(self.nothing_matched(paths))
+    }
+
+    /// The options that choose a part.
+    fn options_given(&self) -> Vec<&'static str> {
         let options = [
             (!self.pid.is_empty(), "--pid"),
             (!self.comm.is_empty(), "--comm"),
@@ -214,19 +295,15 @@ impl InputArguments {
         let given = options
             .into_iter()
             .filter_map(|(is_given, option)| is_given.then_some(option));
-        let given: Vec<&str> = given.collect();
-        // Of ticks without a sample it isn't known whose they were.
-        let is_of_samples = profile.selection.is_of_samples();
-        let is_there = profile.samples() > 0 || !is_of_samples && profile.account().ticks > 0;
-        let was_interrupted = profile.recordings().any(|one| one.contents.unread > 0);
-        if is_there || given.is_empty() || was_interrupted {
-            return Ok(());
-        }
-        let names = paths.iter().map(|path| path.display().to_string());
-        Err(CommandError::NothingMatched {
+        given.collect()
+    }
+
+    fn nothing_matched<P: AsRef<Path>>(&self, paths: &[P]) -> CommandError {
+        let names = paths.iter().map(|path| path.as_ref().display().to_string());
+        CommandError::NothingMatched {
             recordings: names.collect::<Vec<_>>().join(" "),
-            options: given.join(" and "),
-        })
+            options: self.options_given().join(" and "),
+        }
     }
 }
 

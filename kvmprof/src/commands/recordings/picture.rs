@@ -8,6 +8,8 @@ use super::output::{check_output, is_packed_name, write_to};
 use super::{CommandError, InputArguments};
 use kvmprof_report::graph::title;
 use kvmprof_report::profile::{Profile, Watcher};
+use kvmprof_report::symbolize::Resolver;
+use kvmprof_report::tasks::TaskSums;
 use kvmprof_tools::command_line::Console;
 
 /// Recordings, and the file that is made of them.
@@ -38,15 +40,33 @@ impl PictureArguments {
         &self,
         console: &mut Console<'_>,
     ) -> anyhow::Result<(Profile, Vec<W>)> {
-        let inputs: Vec<&Path> = self.files.iter().map(PathBuf::as_path).collect();
-        check_output(&self.output, &inputs, self.force)?;
+        self.check_output()?;
         self.input.open_all(&self.files, console)
+    }
+
+    fn check_output(&self) -> Result<(), CommandError> {
+        let inputs: Vec<&Path> = self.files.iter().map(PathBuf::as_path).collect();
+        check_output(&self.output, &inputs, self.force)
     }
 
     /// The names of the recordings.
     pub fn names(&self) -> String {
         let names = self.files.iter().map(|file| file.display().to_string());
         names.collect::<Vec<_>>().join(" ")
+    }
+
+    /// Opens the recording for the looks at the guest's tasks that it has.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; or there are no looks.
+    pub fn open_tasks(&self, console: &mut Console<'_>) -> anyhow::Result<(TaskSums, Resolver)> {
+        self.check_output()?;
+        self.input.open_tasks(&self.files, console)
+    }
+
+    /// The title that was chosen, or `otherwise`.
+    pub fn title_or(&self, otherwise: &str) -> String {
+        self.title.clone().unwrap_or_else(|| otherwise.to_owned())
     }
 
     /// The title that was chosen, or the usual one.

@@ -12,6 +12,7 @@ use kvmprof_report::profile::{
     Layout, Look, Profile, Relation, Relatives, Section, SortBy, document, functions, lines,
     modules, print, relatives_document,
 };
+use kvmprof_report::tasks;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
 /// Show what a recording has: modes, vCPUs, processes, modules, functions
@@ -49,6 +50,12 @@ pub struct ReportArguments {
     /// Show what this function calls, instead of the tables
     #[arg(long, value_name = "FUNCTION")]
     callees: Option<String>,
+    /// Show what the guest's tasks were doing when they were looked at, instead of the tables: who waits for what, and who for a vCPU
+    ///
+    /// The recording was made with --tasks. A task that is seen in ten looks counts ten times. LONGEST is for how long a task hadn't
+    /// run at least: the time between the first and the last look between which it hasn't left a vCPU.
+    #[arg(long, conflicts_with_all = ["by", "sort", "callers", "callees"])]
+    tasks: bool,
     /// Print a JSON document instead, with the tables that --by names, else all of them
     #[arg(long)]
     json: bool,
@@ -82,6 +89,9 @@ fn modes(profile: &Profile) -> Value {
 impl Command for ReportArguments {
     /// Reads the recording and prints the report to standard output: with bars and colours on a terminal.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        if self.tasks {
+            return self.show_tasks(console);
+        }
         let (profile, _) = self.input.open_all::<()>(&self.files, console)?;
         let relatives = self.relatives(&profile)?;
         let out = &mut *console.output;
@@ -102,6 +112,21 @@ impl Command for ReportArguments {
 }
 
 impl ReportArguments {
+    /// Prints what the looks at the guest's tasks tell.
+    fn show_tasks(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let (sums, resolver) = self.input.open_tasks(&self.files, console)?;
+        let out = &mut *console.output;
+        let result = if self.json {
+            let mut document = tasks::document(&sums, &resolver, self.top);
+            document["schema"] = SCHEMA.into();
+            writeln!(out, "{document}")
+        } else {
+            tasks::print(&sums, &resolver, self.top, out)
+        };
+        result.map_err(CommandError::Output)?;
+        Ok(ExitStatus::SUCCESS)
+    }
+
     /// The report as one JSON object, with the tables that were asked for.
     fn document(&self, profile: &Profile, relatives: &[Relatives]) -> Value {
         let mut document = document(profile, self.sort, self.top);

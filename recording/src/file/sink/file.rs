@@ -276,7 +276,7 @@ impl<W: RecordingFile> Writer<W> {
     fn name_file(&mut self, part: &Part) -> bool {
         let is_worth_it = match part {
             Part::Samples(block) if block.bytes.is_empty() => return true,
-            Part::Samples(_) => true,
+            Part::Samples(_) | Part::Looks(_) => true,
             Part::End(account) => account.ticks > 0,
             Part::Symbols(_) | Part::Encoded(_) => return true,
         };

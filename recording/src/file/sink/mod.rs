@@ -18,6 +18,8 @@ pub use file::{END_ROOM, FileOptions, FileSink, RecordingFailure};
 pub enum Part {
     /// Ticks.
     Samples(SampleBlock),
+    /// Looks at the guest's tasks, as [`TasksEncoder`](super::TasksEncoder) makes them.
+    Looks(Vec<u8>),
     /// Functions of the guest's kernel or its modules, in the form of `/proc/kallsyms`.
     Symbols(Arc<[u8]>),
     /// A whole block, as [`Block::encode`] makes it.
@@ -31,6 +33,7 @@ impl Part {
     fn size(&self) -> usize {
         match self {
             Self::Samples(block) => block.bytes.len(),
+            Self::Looks(bytes) => bytes.len(),
             Self::Symbols(bytes) | Self::Encoded(bytes) => bytes.len(),
             Self::End(_) => 0,
         }
@@ -41,6 +44,7 @@ impl Part {
         match self {
             Self::Samples(block) if block.bytes.is_empty() => None,
             Self::Samples(block) => Block::encode(Kind::Samples, &block.bytes).map(Cow::Owned),
+            Self::Looks(bytes) => Block::encode(Kind::Tasks, bytes).map(Cow::Owned),
             Self::Symbols(text) => Block::encode(Kind::Symbols, text).map(Cow::Owned),
             Self::Encoded(block) => Some(Cow::Borrowed(block)),
             Self::End(account) => {

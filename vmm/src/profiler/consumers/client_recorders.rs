@@ -5,16 +5,18 @@ use std::sync::Arc;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_abi::recorder::{
-    MAX_PIDS, MAX_RECORDINGS, REC_EVENT, REC_PIDS, REC_START, REC_STOP, STACK_KERNEL, STACK_USER,
+    MAX_LOOK_TICKS, MAX_PIDS, MAX_RECORDINGS, REC_EVENT, REC_PIDS, REC_START, REC_STOP, REC_TASKS,
+    STACK_KERNEL, STACK_USER,
 };
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::file::{ClientSink, Encoder, Sink};
 use kvmprof_recording::status::{ConsumerStatus, RecorderStatus};
+use kvmprof_recording::tasks::TaskLook;
 use kvmprof_recording::{EventKind, SamplingEvent, StackParts, Ticks};
 
-use super::recording::{add_symbols, recording_info};
+use super::recording::{LookPace, add_symbols, recording_info};
 use super::{
     ClockNeeds, Consumer, Context, Device, Preparation, Reply, Request, TicksBefore, check_event,
 };
@@ -29,6 +31,7 @@ struct Recorder {
     pids: Vec<i32>,
     /// What makes its ticks.
     source: TickSource,
+    looks: Option<LookPace>,
 }
 
 /// What is to be recorded.
@@ -38,6 +41,8 @@ struct Choice {
     pids: Vec<i32>,
     /// The event that is to make the ticks; `None`: what makes them already, else the clock.
     event: Option<SamplingEvent>,
+    /// A look at the guest's tasks every so many ticks; `None`: none.
+    tasks: Option<u32>,
 }
 
 /// What a client has open.
@@ -127,6 +132,24 @@ impl ClientRecorders {
         Ok(())
     }
 
+    fn choose_tasks(
+        &mut self,
+        handle: Handle,
+        ticks: i64,
+        context: &Context<'_>,
+    ) -> Result<(), Errno> {
+        let choice = self.choice(handle)?;
+        let ticks = u32::try_from(ticks).map_err(|_| Errno::EINVAL)?;
+        if ticks > MAX_LOOK_TICKS {
+            return Err(Errno::EINVAL);
+        }
+        if ticks > 0 && !context.can_look_at_tasks() {
+            return Err(Errno::ENODEV);
+        }
+        choice.tasks = Some(ticks).filter(|ticks| *ticks > 0);
+        Ok(())
+    }
+
     fn start(&mut self, handle: Handle, argument: i64, context: &Context<'_>) -> Result<(), Errno> {
         if context.has_ended {
             return Err(Errno::ENXIO);
@@ -141,7 +164,9 @@ impl ClientRecorders {
                 .can_count(event)
                 .map(|()| TickSource::Event(event))?,
         };
-        let pids = choice.pids.clone();
+        let (pids, tasks) = (choice.pids.clone(), choice.tasks);
+        let looks = tasks.map(|ticks| LookPace::new(ticks, source).ok_or(Errno::EINVAL));
+        let looks = looks.transpose()?;
         // Each takes work at every tick, and has up to 32 MiB waiting for its client.
         if self.started().count() >= MAX_RECORDINGS {
             return Err(Errno::ENOSPC);
@@ -154,7 +179,7 @@ impl ClientRecorders {
             machine, clocks, ..
         } = *context;
         let (plan, vcpus) = (clocks.plan(), clocks.ledgers().len());
-        let info = recording_info(machine, plan, Some(source), vcpus, stacks, &pids);
+        let info = recording_info(machine, plan, Some(source), vcpus, stacks, &pids, tasks);
         let mut encoder = Encoder::new(ClientSink::new(&info), &pids);
         for block in context.processes.known() {
             encoder.add_block(Arc::clone(block));
@@ -164,6 +189,7 @@ impl ClientRecorders {
             stacks,
             pids,
             source,
+            looks,
         };
         self.open.insert(handle, Open::Started(Box::new(recorder)));
         Ok(())
@@ -190,6 +216,8 @@ impl Consumer for ClientRecorders {
             needs.processes = true;
             needs.stacks.kernel |= recorder.stacks.kernel;
             needs.stacks.user |= recorder.stacks.user;
+            let period = recorder.looks.as_ref().map(LookPace::period);
+            needs.looks = needs.looks.into_iter().chain(period).min();
         }
         needs
     }
@@ -197,6 +225,17 @@ impl Consumer for ClientRecorders {
     fn take(&mut self, ticks: &Ticks, frames: &[u64]) {
         for encoder in self.encoders() {
             encoder.feed(ticks, frames);
+        }
+    }
+
+    fn take_look(&mut self, look: &TaskLook) {
+        for open in self.open.values_mut() {
+            if let Open::Started(recorder) = open
+                && let Some(pace) = &mut recorder.looks
+                && pace.takes(look.time)
+            {
+                recorder.encoder.feed_look(look);
+            }
         }
     }
 
@@ -299,6 +338,7 @@ impl Device for ClientRecorders {
                 match command {
                     REC_EVENT => self.choose_event(handle, argument, data)?,
                     REC_PIDS => self.choose_processes(handle, data)?,
+                    REC_TASKS => self.choose_tasks(handle, argument, context)?,
                     REC_START => self.start(handle, argument, context)?,
                     REC_STOP => self.stop(handle)?,
                     _ => return Err(Errno::EINVAL),

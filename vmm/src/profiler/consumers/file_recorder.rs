@@ -7,10 +7,11 @@ use std::sync::Arc;
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::file::{Encoder, FileOptions, FileSink, RecordingInfo};
 use kvmprof_recording::status::{ConsumerStatus, RecorderStatus};
+use kvmprof_recording::tasks::TaskLook;
 use kvmprof_recording::{SamplingEvent, StackParts, Ticks};
 use kvmprof_sandbox::{Thread, enter};
 
-use super::recording::add_symbols;
+use super::recording::{LookPace, add_symbols};
 use super::{ClockNeeds, Consumer};
 use crate::clock::TickSource;
 use crate::profiler::kernel_text::KernelText;
@@ -22,6 +23,8 @@ pub struct RecordPlan {
     pub path: PathBuf,
     /// The parts of the stacks that are taken.
     pub stacks: StackParts,
+    /// Look at the guest's tasks every so many ticks of the clock; `None`: never.
+    pub tasks: Option<u32>,
     /// The event that makes the ticks; `None`: the clock does.
     pub event: Option<SamplingEvent>,
     /// How long the file may become, and who learns that it isn't whole.
@@ -45,6 +48,7 @@ pub struct FileRecorder {
     plan: RecordPlan,
     /// What makes its ticks; `None` after the end.
     source: Option<TickSource>,
+    looks: Option<LookPace>,
 }
 
 impl FileRecorder {
@@ -58,9 +62,12 @@ impl FileRecorder {
             ..plan.file.clone()
         };
         let sink = FileSink::create(&plan.path, info, options)?;
+        let source = plan.source(info.hz);
+        let looks = plan.tasks.zip(source);
         Ok(Self {
             encoder: Encoder::new(sink, &[]),
-            source: plan.source(info.hz),
+            looks: looks.and_then(|(ticks, source)| LookPace::new(ticks, source)),
+            source,
             plan,
         })
     }
@@ -68,6 +75,7 @@ impl FileRecorder {
 
 impl Consumer for FileRecorder {
     fn needs(&self) -> ClockNeeds {
+        let is_recording = self.source.is_some() && self.encoder.is_recording();
         ClockNeeds {
             gives_way: false,
             // A full disk, or a recording at its limit, needs no ticks.
@@ -77,11 +85,24 @@ impl Consumer for FileRecorder {
             stacks: self.plan.stacks,
             processes: true,
             exits: false,
+            looks: self
+                .looks
+                .as_ref()
+                .filter(|_| is_recording)
+                .map(LookPace::period),
         }
     }
 
     fn take(&mut self, ticks: &Ticks, frames: &[u64]) {
         self.encoder.feed(ticks, frames);
+    }
+
+    fn take_look(&mut self, look: &TaskLook) {
+        if let Some(pace) = &mut self.looks
+            && pace.takes(look.time)
+        {
+            self.encoder.feed_look(look);
+        }
     }
 
     fn take_block(&mut self, block: &Arc<[u8]>) {

@@ -12,11 +12,13 @@ mod rate;
 mod recording;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvmprof_abi::errno::Errno;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::status::ConsumerStatus;
+use kvmprof_recording::tasks::TaskLook;
 use kvmprof_recording::{EventKind, SamplingEvent, StackParts, Ticks};
 
 use super::MachineInfo;
@@ -62,6 +64,8 @@ pub struct ClockNeeds {
     pub processes: bool,
     /// Whether something is done on the vCPU's thread at each tick.
     pub exits: bool,
+    /// How often the guest's tasks are to be looked at; `None`: never.
+    pub looks: Option<Duration>,
 }
 
 /// Counts ticks.
@@ -71,6 +75,9 @@ pub trait Consumer {
 
     /// Takes `ticks`, and the frames of their sample's stack, whether it needs any or not.
     fn take(&mut self, ticks: &Ticks, frames: &[u64]);
+
+    /// Takes a look at the guest's tasks, whether it needs any or not.
+    fn take_look(&mut self, _look: &TaskLook) {}
 
     /// Takes a block of a recording: mappings or a file that samples refer to, which come after it.
     fn take_block(&mut self, _block: &Arc<[u8]>) {}
@@ -198,6 +205,11 @@ impl Context<'_> {
     pub fn ticks(&self) -> Option<TickSource> {
         self.source
             .or_else(|| TickSource::clock(self.clocks.plan().hz))
+    }
+
+    /// Whether the guest's tasks can be looked at: those of a Linux guest of this program's own.
+    pub fn can_look_at_tasks(&self) -> bool {
+        self.machine.devices.is_some() && self.machine.knowledge.may_list_tasks()
     }
 
     /// Whether one more consumer may count the ticks of `event`.
@@ -391,6 +403,13 @@ impl Consumers {
         for consumer in self.iter_mut() {
             consumer.follow(source);
         }
+    }
+
+    /// How often the guest's tasks are to be looked at: as often as any of them needs it.
+    pub fn look_period(&self) -> Option<Duration> {
+        self.iter()
+            .filter_map(|consumer| consumer.needs().looks)
+            .min()
     }
 
     /// Whether a guest that is held may start.

@@ -1,7 +1,7 @@
 //! What recordings say of the machine and of the guest's kernel.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::StackParts;
@@ -11,8 +11,43 @@ use crate::clock::{TickSource, monotonic_ns};
 use crate::profiler::kernel_text::KernelText;
 use crate::profiler::{ClockPlan, MachineInfo};
 
+/// Chooses the looks at the guest's tasks that one recording takes: others may want more of them.
+#[derive(Debug)]
+pub struct LookPace {
+    /// In ns.
+    period: u64,
+    /// When the next one is due, in ns of CLOCK_MONOTONIC.
+    due: u64,
+}
+
+impl LookPace {
+    /// One look every so many ticks of `source`. `None` if that isn't the clock.
+    pub fn new(ticks: u32, source: TickSource) -> Option<Self> {
+        let hz = u64::from(source.hz());
+        let period = u64::from(ticks).saturating_mul(1_000_000_000);
+        Some(Self {
+            period: period.checked_div(hz)?.max(1),
+            due: 0,
+        })
+    }
+
+    /// The time between two looks.
+    pub fn period(&self) -> Duration {
+        Duration::from_nanos(self.period)
+    }
+
+    /// Whether the look at `time` is one of those. One that comes a little early is.
+    pub fn takes(&mut self, time: u64) -> bool {
+        let is_due = time.saturating_add(self.period / 4) >= self.due;
+        if is_due {
+            self.due = time.saturating_add(self.period);
+        }
+        is_due
+    }
+}
+
 /// The properties of a recording that begins now, of the ticks of `source` on each of `vcpus` vCPUs, with these parts of stacks; of
-/// `pids`, or of all processes if there are none.
+/// `pids`, or of all processes if there are none; with a look at the guest's tasks every `tasks` ticks.
 pub fn recording_info(
     machine: &MachineInfo,
     clock: &ClockPlan,
@@ -20,6 +55,7 @@ pub fn recording_info(
     vcpus: usize,
     stacks: StackParts,
     pids: &[i32],
+    tasks: Option<u32>,
 ) -> RecordingInfo {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     RecordingInfo {
@@ -35,6 +71,7 @@ pub fn recording_info(
         began_monotonic_ns: monotonic_ns(),
         stacks,
         pids: pids.to_vec(),
+        tasks,
     }
 }
 

@@ -1,0 +1,177 @@
+//! Looks at a Linux guest's tasks: what each of them does, or waits for, at one moment.
+
+use crate::{COMM_LENGTH, StackEnd};
+
+/// What a task does, as `/proc/PID/stat` says it (proc(5)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TaskState {
+    /// R: on a vCPU, or could be on one.
+    #[default]
+    Runnable,
+    /// S: sleeps until something happens or a signal comes.
+    Sleeping,
+    /// D: sleeps until something happens; at most a signal that kills it interrupts that.
+    Uninterruptible,
+    /// T: stopped by a signal.
+    Stopped,
+    /// t: stopped by a debugger.
+    Traced,
+    /// X: about to be gone.
+    Dead,
+    /// Z: has ended; its parent hasn't heard of it yet.
+    Zombie,
+    /// P: a thread of the kernel that is put aside.
+    Parked,
+    /// I: a thread of the kernel that waits for work, and isn't counted as load.
+    Idle,
+}
+
+impl TaskState {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Runnable,
+        Self::Sleeping,
+        Self::Uninterruptible,
+        Self::Stopped,
+        Self::Traced,
+        Self::Dead,
+        Self::Zombie,
+        Self::Parked,
+        Self::Idle,
+    ];
+
+    /// Its letter in `/proc/PID/stat`.
+    pub const fn letter(self) -> char {
+        match self {
+            Self::Runnable => 'R',
+            Self::Sleeping => 'S',
+            Self::Uninterruptible => 'D',
+            Self::Stopped => 'T',
+            Self::Traced => 't',
+            Self::Dead => 'X',
+            Self::Zombie => 'Z',
+            Self::Parked => 'P',
+            Self::Idle => 'I',
+        }
+    }
+
+    /// The state with this letter.
+    pub fn from_letter(letter: char) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.letter() == letter)
+    }
+}
+
+/// The kernel stack in which a task that isn't on a vCPU goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TaskStack {
+    /// It wasn't read in this look: others' turn came first.
+    #[default]
+    Unread,
+    /// The task is on a vCPU, or has ended: it has none.
+    Absent,
+    /// The task ran while it was read.
+    Changed,
+    /// It was read.
+    Known {
+        /// The place of its innermost frame among those of the look.
+        first: u32,
+        /// The number of its frames.
+        count: u8,
+        /// How many of these, from the innermost one on, are the scheduler's and locks' own: the next one is the function that waits.
+        scheduler: u8,
+        /// How it ends.
+        end: StackEnd,
+    },
+}
+
+/// A task at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Task {
+    /// Process (thread-group) id, as the guest itself would print it.
+    pub pid: i32,
+    /// Thread id, as the guest itself would print it.
+    pub tid: i32,
+    /// Its name, padded with NULs.
+    pub comm: [u8; COMM_LENGTH],
+    /// What it does.
+    pub state: TaskState,
+    /// Whether it is on a vCPU.
+    pub is_on_vcpu: bool,
+    /// The vCPU on which it is, or was last.
+    pub vcpu: u16,
+    /// How many times it has left a vCPU so far, of its own accord or not. While that stays the same, and it isn't on a vCPU, it
+    /// hasn't run.
+    pub switches: u64,
+    /// How long it was runnable so far without being on a vCPU, in ns of the guest (`sched_info.run_delay`); `None` if the guest's kernel
+    /// doesn't count it.
+    pub run_delay: Option<u64>,
+    /// Where it waits.
+    pub stack: TaskStack,
+}
+
+/// All tasks of a guest at one moment, except those that run when nothing else does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TaskLook {
+    /// When, in ns of the host's CLOCK_MONOTONIC.
+    pub time: u64,
+    /// The vCPU that stood still meanwhile.
+    pub vcpu: u16,
+    /// How long it did, in ns.
+    pub duration: u64,
+    /// Whether these are all tasks. Not if there were more than are read, or if the lists of tasks were being changed.
+    pub is_complete: bool,
+    /// The tasks, each process's together, in the order of the kernel's list.
+    pub tasks: Vec<Task>,
+    /// The frames of their stacks, each innermost first.
+    pub frames: Vec<u64>,
+}
+
+impl TaskLook {
+    /// The frames of `stack`, innermost first, as those of a sample; none if it isn't known.
+    pub fn frames_of(&self, stack: TaskStack) -> &[u64] {
+        let TaskStack::Known { first, count, .. } = stack else {
+            return &[];
+        };
+        let first = usize::try_from(first).unwrap_or(usize::MAX);
+        let end = first.saturating_add(usize::from(count));
+        self.frames.get(first..end).unwrap_or_default()
+    }
+
+    /// Forgets all tasks, and keeps their room.
+    pub fn clear(&mut self) {
+        self.tasks.clear();
+        self.frames.clear();
+        self.is_complete = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_state_has_a_letter_of_its_own() {
+        for state in TaskState::ALL {
+            assert_eq!(TaskState::from_letter(state.letter()), Some(state));
+        }
+        assert_eq!(TaskState::from_letter('W'), None);
+    }
+
+    #[test]
+    fn frames_outside_the_look_are_none() {
+        let look = TaskLook {
+            frames: vec![1, 2, 3],
+            ..TaskLook::default()
+        };
+        let stack = |first, count| TaskStack::Known {
+            first,
+            count,
+            scheduler: 0,
+            end: StackEnd::Complete,
+        };
+        assert_eq!(look.frames_of(stack(1, 2)), [2, 3]);
+        assert!(look.frames_of(stack(2, 2)).is_empty());
+        assert!(look.frames_of(stack(u32::MAX, 255)).is_empty());
+        assert!(look.frames_of(TaskStack::Unread).is_empty());
+    }
+}

@@ -1,0 +1,51 @@
+//! The sums of looks as a JSON document.
+
+use serde_json::{Value, json};
+
+use super::{TaskSums, state_name, wait_rows};
+use crate::symbolize::Resolver;
+
+/// All of `sums`, of what tasks wait in the first `top` rows.
+pub fn document(sums: &TaskSums, resolver: &Resolver, top: usize) -> Value {
+    let states = sums.states.iter();
+    let states = states.map(|(state, seen)| {
+        json!({ "state": state.letter().to_string(), "name": state_name(*state), "seen": seen })
+    });
+    let vcpus = sums.vcpus.iter().map(|(vcpu, queue)| {
+        json!({
+            "vcpu": vcpu,
+            "waiting": queue.waiting,
+            "most_waiting": queue.most,
+            "looks_with_waiting": queue.looks,
+            "looks_free": queue.free,
+            "looks_free_while_waiting": queue.free_while_waiting,
+        })
+    });
+    let rows = wait_rows(sums, resolver);
+    let waits = rows.iter().take(top).map(|row| {
+        json!({
+            "state": row.state.letter().to_string(),
+            "functions": row.functions,
+            "seen": row.seen,
+            "tasks": row.tasks,
+            "longest_ns": row.longest,
+            "most": { "pid": row.most.pid, "tid": row.most.tid, "name": row.most.name() },
+        })
+    });
+    let delays = sums.delays.iter().map(|(thread, delay)| {
+        json!({ "pid": thread.pid, "tid": thread.tid, "name": thread.name(), "guest_ns": delay })
+    });
+    json!({
+        "looks": sums.looks,
+        "looks_complete": sums.complete,
+        "stood_still_ns": sums.duration,
+        "stood_still_most_ns": sums.longest,
+        "on_vcpu": sums.on_vcpu,
+        "states": states.collect::<Vec<_>>(),
+        "without_stack": sums.without_stack,
+        "vcpus": vcpus.collect::<Vec<_>>(),
+        "waits": waits.collect::<Vec<_>>(),
+        "waits_left_out": rows.len().saturating_sub(top),
+        "run_delays": delays.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,255 @@
+//! Sums of looks.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
+
+use kvmprof_recording::file::{Contents, FileError, Observer, Recording};
+use kvmprof_recording::tasks::{Task, TaskLook, TaskStack, TaskState};
+use kvmprof_recording::{COMM_LENGTH, StackEnd};
+
+use crate::profile::Selection;
+
+/// A thread of the guest, with the name that it had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Thread {
+    /// Its process.
+    pub pid: i32,
+    /// Its own id.
+    pub tid: i32,
+    /// Its name, padded with NULs.
+    pub comm: [u8; COMM_LENGTH],
+}
+
+/// A stack in which tasks wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct WaitStack {
+    /// Its frames, innermost first.
+    pub frames: Vec<u64>,
+    /// How many of them are the scheduler's and locks' own, from the innermost one on.
+    pub scheduler: usize,
+    /// Whether it goes to its outermost frame.
+    pub is_whole: bool,
+}
+
+/// Who waits in what.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct WaitKey {
+    /// The task.
+    pub thread: Thread,
+    /// Its state.
+    pub state: TaskState,
+    /// Its stack; empty if it wasn't read.
+    pub stack: Rc<WaitStack>,
+}
+
+/// How a task waited somewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wait {
+    /// In how many looks.
+    pub seen: u64,
+    /// For how long it hadn't run at least, in ns of the host: since the first of the looks between which it has left no vCPU.
+    pub longest: u64,
+}
+
+/// What waited for a vCPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VcpuQueue {
+    /// Tasks that could have run on it, and were on none, in all looks together.
+    pub waiting: u64,
+    /// The most of them in one look.
+    pub most: u64,
+    /// Looks in which there was one at least.
+    pub looks: u64,
+    /// Looks in which no task was on it.
+    pub free: u64,
+    /// Those of them in which a task waited for it, or for another one.
+    pub free_while_waiting: u64,
+}
+
+/// The sums of a recording's looks, of the selected part.
+#[derive(Clone, Debug, Default)]
+pub struct TaskSums {
+    /// How many looks there are.
+    pub looks: u64,
+    /// How many of them have all tasks.
+    pub complete: u64,
+    /// For how long a vCPU stood still for them, in ns: all together, and at most.
+    pub duration: u64,
+    /// See `duration`.
+    pub longest: u64,
+    /// Tasks that were on a vCPU, in all looks together.
+    pub on_vcpu: u64,
+    /// Tasks in each state that were on none, in all looks together.
+    pub states: BTreeMap<TaskState, u64>,
+    /// Tasks whose stacks weren't read, or ran meanwhile, in all looks together.
+    pub without_stack: u64,
+    /// What waited for each vCPU, by its number. Tasks of all processes count, whatever is selected.
+    pub vcpus: BTreeMap<u16, VcpuQueue>,
+    /// Where tasks waited that were on no vCPU.
+    pub waits: HashMap<WaitKey, Wait>,
+    /// How much longer each thread has been runnable without being on a vCPU at the last look than at the first one, in ns of the guest.
+    pub delays: BTreeMap<Thread, u64>,
+}
+
+/// What is remembered of a task from look to look.
+#[derive(Clone, Copy, Debug)]
+struct Since {
+    switches: u64,
+    /// The time of the first look since when it hasn't run.
+    time: u64,
+    /// The run delay at the first look.
+    delay: Option<u64>,
+}
+
+/// Adds looks up.
+struct Collector<'s> {
+    sums: TaskSums,
+    selection: &'s Selection,
+    since: HashMap<Thread, Since>,
+    stacks: HashMap<Rc<WaitStack>, ()>,
+    vcpus: u16,
+}
+
+impl TaskSums {
+    /// The processes of which a thread had one of the names in a look.
+    ///
+    /// # Errors
+    /// The recording can't be read.
+    pub fn pids_by_name(
+        recording: &Recording,
+        names: &[String],
+        observer: &dyn Observer,
+    ) -> Result<BTreeSet<i32>, FileError> {
+        let mut pids = BTreeSet::new();
+        recording.looks(observer, |look| {
+            let named = look.tasks.iter().filter(|task| {
+                let name = task.comm.split(|byte| *byte == 0).next();
+                names.iter().any(|one| Some(one.as_bytes()) == name)
+            });
+            pids.extend(named.map(|task| task.pid));
+        })?;
+        Ok(pids)
+    }
+
+    /// Sums up the looks of `recording` that are in `selection`, whose `began` time (ns of CLOCK_MONOTONIC) and number of `vcpus` are the
+    /// recording's own.
+    ///
+    /// # Errors
+    /// The recording can't be read.
+    pub fn read(
+        recording: &Recording,
+        contents: &Contents,
+        selection: &Selection,
+        observer: &dyn Observer,
+    ) -> Result<Self, FileError> {
+        let mut collector = Collector {
+            sums: Self::default(),
+            selection,
+            since: HashMap::new(),
+            stacks: HashMap::new(),
+            vcpus: u16::try_from(contents.info.vcpus).unwrap_or(u16::MAX),
+        };
+        let began = contents.info.began_monotonic_ns;
+        recording.looks(observer, |look| {
+            if selection.time.contains(look.time.saturating_sub(began)) {
+                collector.add(look);
+            }
+        })?;
+        Ok(collector.sums)
+    }
+}
+
+impl Collector<'_> {
+    fn add(&mut self, look: &TaskLook) {
+        let sums = &mut self.sums;
+        sums.looks += 1;
+        sums.complete += u64::from(look.is_complete);
+        sums.duration = sums.duration.saturating_add(look.duration);
+        sums.longest = sums.longest.max(look.duration);
+        self.add_queues(look);
+        let pids = &self.selection.pids;
+        for task in &look.tasks {
+            if pids.is_empty() || pids.contains(&task.pid) {
+                self.add_task(look, task);
+            }
+        }
+    }
+
+    fn add_queues(&mut self, look: &TaskLook) {
+        let mut waiting: BTreeMap<u16, u64> = BTreeMap::new();
+        let mut busy = BTreeSet::new();
+        for task in &look.tasks {
+            if task.is_on_vcpu {
+                busy.insert(task.vcpu);
+            } else if task.state == TaskState::Runnable {
+                *waiting.entry(task.vcpu).or_default() += 1;
+            }
+        }
+        for vcpu in 0..self.vcpus {
+            let queue = self.sums.vcpus.entry(vcpu).or_default();
+            let count = waiting.get(&vcpu).copied().unwrap_or(0);
+            queue.waiting += count;
+            queue.most = queue.most.max(count);
+            queue.looks += u64::from(count > 0);
+            let is_free = !busy.contains(&vcpu);
+            queue.free += u64::from(is_free);
+            queue.free_while_waiting += u64::from(is_free && !waiting.is_empty());
+        }
+    }
+
+    fn add_task(&mut self, look: &TaskLook, task: &Task) {
+        let thread = Thread {
+            pid: task.pid,
+            tid: task.tid,
+            comm: task.comm,
+        };
+        let since = self.since.entry(thread).or_insert(Since {
+            switches: task.switches,
+            time: look.time,
+            delay: task.run_delay,
+        });
+        if since.switches != task.switches || task.is_on_vcpu {
+            (since.switches, since.time) = (task.switches, look.time);
+        }
+        let unmoved = look.time.saturating_sub(since.time);
+        if let (Some(first), Some(now)) = (since.delay, task.run_delay) {
+            self.sums.delays.insert(thread, now.saturating_sub(first));
+        }
+        if task.is_on_vcpu {
+            self.sums.on_vcpu += 1;
+            return;
+        }
+        *self.sums.states.entry(task.state).or_default() += 1;
+        let stack = match task.stack {
+            TaskStack::Known { scheduler, end, .. } => WaitStack {
+                frames: look.frames_of(task.stack).to_vec(),
+                scheduler: scheduler.into(),
+                is_whole: end == StackEnd::Complete,
+            },
+            TaskStack::Absent => return,
+            TaskStack::Unread | TaskStack::Changed => {
+                self.sums.without_stack += 1;
+                WaitStack::default()
+            }
+        };
+        let stack = self.shared(stack);
+        let key = WaitKey {
+            thread,
+            state: task.state,
+            stack,
+        };
+        let wait = self.sums.waits.entry(key).or_default();
+        wait.seen += 1;
+        wait.longest = wait.longest.max(unmoved);
+    }
+
+    /// The one copy of `stack`.
+    fn shared(&mut self, stack: WaitStack) -> Rc<WaitStack> {
+        if let Some((known, ())) = self.stacks.get_key_value(&stack) {
+            return Rc::clone(known);
+        }
+        let stack = Rc::new(stack);
+        self.stacks.insert(Rc::clone(&stack), ());
+        stack
+    }
+}

@@ -1,0 +1,13 @@
+waits >/waiters &
+dd if=/dev/zero of=/dev/null bs=4k 2>/dev/null &
+until [ "$(grep -c waiter /waiters)" = 4 ]; do usleep 100000; done
+# They have said who they are just before they wait.
+sleep 2
+while read -r word name tid; do
+    read -r line <"/proc/$tid/stat"
+    set -- ${line##*) }
+    echo "truth $name $tid $1 $(cat "/proc/$tid/wchan")"
+    while read -r address function; do echo "frame $name ${function%%+*}"; done <"/proc/$tid/stack"
+done </waiters
+echo truth is told
+while :; do sleep 100000; done

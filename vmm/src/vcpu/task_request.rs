@@ -1,0 +1,111 @@
+//! How the profiler has a vCPU's thread look at the guest's tasks.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kvmprof_introspection::TaskReader;
+
+/// What travels between the two.
+#[derive(Debug, Default)]
+enum Slot {
+    /// Nothing: there is no request.
+    #[default]
+    Empty,
+    /// A request, with what looks.
+    Asked(Box<TaskReader>),
+    /// The answer. False: the tasks couldn't be read.
+    Done(Box<TaskReader>, bool),
+}
+
+/// A request of the profiler to one vCPU's thread, and the answer. The reader goes there and comes back, so that one remembers the last
+/// look, whichever vCPU looks.
+#[derive(Debug, Default)]
+pub struct TaskRequest {
+    is_asked: AtomicBool,
+    slot: Mutex<Slot>,
+}
+
+impl TaskRequest {
+    /// Asks for a look by `reader`; the vCPU's thread must be kicked after that. Only the profiler calls it, and only when no other
+    /// request is under way.
+    pub fn ask(&self, reader: Box<TaskReader>) {
+        *self.lock() = Slot::Asked(reader);
+        self.is_asked.store(true, Ordering::Release);
+    }
+
+    /// The answer, once it is there, and whether the reader has looked.
+    pub fn take_answer(&self) -> Option<(Box<TaskReader>, bool)> {
+        let mut slot = self.lock();
+        match std::mem::take(&mut *slot) {
+            Slot::Done(reader, has_looked) => Some((reader, has_looked)),
+            other => {
+                *slot = other;
+                None
+            }
+        }
+    }
+
+    /// Takes the request back, of a vCPU whose thread doesn't answer any more. Looks begin anew after that.
+    pub fn withdraw(&self) {
+        self.is_asked.store(false, Ordering::Release);
+        *self.lock() = Slot::Empty;
+    }
+
+    /// Carries out a request, if there is one, by `look`, which says whether it has looked. True if there is an answer now. Only the vCPU's
+    /// thread calls it. It never waits: while the profiler is just there, the request stays for the next time.
+    pub fn carry_out(&self, look: impl FnOnce(&mut TaskReader) -> bool) -> bool {
+        if !self.is_asked.load(Ordering::Acquire) {
+            return false;
+        }
+        let Ok(mut slot) = self.slot.try_lock() else {
+            return false;
+        };
+        self.is_asked.store(false, Ordering::Release);
+        let Slot::Asked(mut reader) = std::mem::take(&mut *slot) else {
+            return false;
+        };
+        let has_looked = look(&mut reader);
+        *slot = Slot::Done(reader, has_looked);
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_carried_out_once_and_comes_back() {
+        let request = TaskRequest::default();
+        let look = |reader: &mut TaskReader| {
+            reader.look_mut().time += 7;
+            true
+        };
+        assert!(!request.carry_out(look), "nobody has asked");
+        request.ask(Box::default());
+        assert!(request.take_answer().is_none());
+        assert!(request.carry_out(look));
+        assert!(!request.carry_out(look));
+        let (reader, has_looked) = request.take_answer().unwrap();
+        assert!(has_looked && reader.look().time == 7);
+        assert!(request.take_answer().is_none());
+        request.ask(reader);
+        request.withdraw();
+        assert!(!request.carry_out(look) && request.take_answer().is_none());
+    }
+
+    #[test]
+    fn a_thread_does_not_wait_for_the_profiler() {
+        let request = TaskRequest::default();
+        request.ask(Box::default());
+        let held = request.lock();
+        assert!(!request.carry_out(|_| true));
+        drop(held);
+        assert!(request.carry_out(|_| false));
+        assert!(!request.take_answer().unwrap().1);
+    }
+}
