@@ -104,6 +104,9 @@ fn print_waits(
         );
         writeln!(out, "{}", text.trim_end())?;
     }
+    if profile.has_symbols() && stalls.waits.is_empty() {
+        writeln!(out, "  none were seen")?;
+    }
     if !profile.has_symbols() {
         writeln!(
             out,
