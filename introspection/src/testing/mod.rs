@@ -15,3 +15,4 @@ pub mod modules;
 pub mod page_tables;
 pub mod processes;
 pub mod stacks;
+pub mod task_offsets;

@@ -52,6 +52,14 @@ impl Samples {
     }
 }
 
+/// What is read as it comes, and not kept.
+pub(super) enum Body<'a> {
+    /// Ticks.
+    Samples(&'a Samples),
+    /// Looks at the guest's tasks.
+    Looks(&'a Looks),
+}
+
 /// A block of looks at the guest's tasks, as the format has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Looks {

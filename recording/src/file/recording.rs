@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::block::{Block, HEADER, Kind};
 use super::budget::Budget;
 use super::bytes::Bytes;
-use super::piece::{Looks, Piece, Samples};
+use super::piece::{Body, Piece};
 use super::reader::Reader;
 use super::{
     Account, Binary, FileError, KernelInfo, ProcessMappings, ReadError, RecordingInfo, ResetInfo,
@@ -68,12 +68,6 @@ pub struct Contents {
     pub cut_off: usize,
     /// Bytes that weren't read, because reading was interrupted.
     pub unread: usize,
-}
-
-/// What is read as it comes, and not kept.
-enum Body<'a> {
-    Samples(&'a Samples),
-    Looks(&'a Looks),
 }
 
 impl Recording {

@@ -8,6 +8,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use kvmprof_recording::tasks::TaskState;
@@ -56,7 +57,6 @@ fn functions(resolver: &Resolver, key: &WaitKey) -> Vec<String> {
 
 /// The waits of `sums` by state and function, most often seen first. Only those of tasks that are on no vCPU.
 pub fn wait_rows(sums: &TaskSums, resolver: &Resolver) -> Vec<WaitRow> {
-    use std::collections::HashMap;
     let mut rows: HashMap<(TaskState, Vec<String>), (WaitRow, u64)> = HashMap::new();
     let mut names: HashMap<*const sums::WaitStack, Vec<String>> = HashMap::new();
     for (key, wait) in &sums.waits {
@@ -96,7 +96,7 @@ pub fn wait_rows(sums: &TaskSums, resolver: &Resolver) -> Vec<WaitRow> {
 /// Folded stacks of the waits: process, state, and the functions from the outermost in, with the number of times that a task was
 /// seen there. Without those of threads of the kernel that wait for work.
 pub fn folded(sums: &TaskSums, resolver: &Resolver) -> Vec<String> {
-    let mut lines = std::collections::BTreeMap::<String, u64>::new();
+    let mut lines = BTreeMap::<String, u64>::new();
     for (key, wait) in &sums.waits {
         if key.state == TaskState::Idle {
             continue;

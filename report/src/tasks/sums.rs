@@ -1,6 +1,6 @@
 //! Sums of looks.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 
 use kvmprof_recording::file::{Contents, FileError, Observer, Recording};
@@ -8,6 +8,9 @@ use kvmprof_recording::tasks::{Task, TaskLook, TaskStack, TaskState};
 use kvmprof_recording::{COMM_LENGTH, StackEnd};
 
 use crate::profile::Selection;
+
+/// The highest number of a vCPU that is shown without a task on it.
+const MAX_VCPUS: u16 = 4095;
 
 /// A thread of the guest, with the name that it had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -106,8 +109,11 @@ struct Collector<'s> {
     sums: TaskSums,
     selection: &'s Selection,
     since: HashMap<Thread, Since>,
-    stacks: HashMap<Rc<WaitStack>, ()>,
+    stacks: HashSet<Rc<WaitStack>>,
     vcpus: u16,
+    /// In how many looks each vCPU had a task, and in how many of them another one waited for any vCPU.
+    busy: BTreeMap<u16, (u64, u64)>,
+    looks_with_waiting: u64,
 }
 
 impl TaskSums {
@@ -146,7 +152,9 @@ impl TaskSums {
             sums: Self::default(),
             selection,
             since: HashMap::new(),
-            stacks: HashMap::new(),
+            stacks: HashSet::new(),
+            busy: BTreeMap::new(),
+            looks_with_waiting: 0,
             vcpus: u16::try_from(contents.info.vcpus).unwrap_or(u16::MAX),
         };
         let began = contents.info.began_monotonic_ns;
@@ -155,7 +163,7 @@ impl TaskSums {
                 collector.add(look);
             }
         })?;
-        Ok(collector.sums)
+        Ok(collector.finish())
     }
 }
 
@@ -175,6 +183,8 @@ impl Collector<'_> {
         }
     }
 
+    /// Counts what is on vCPUs and what waits for them. A file can say that there are any number of vCPUs, so those of which nothing is seen
+    /// are counted at the end.
     fn add_queues(&mut self, look: &TaskLook) {
         let mut waiting: BTreeMap<u16, u64> = BTreeMap::new();
         let mut busy = BTreeSet::new();
@@ -185,16 +195,31 @@ impl Collector<'_> {
                 *waiting.entry(task.vcpu).or_default() += 1;
             }
         }
-        for vcpu in 0..self.vcpus {
+        self.looks_with_waiting += u64::from(!waiting.is_empty());
+        for vcpu in busy {
+            let (all, while_waiting) = self.busy.entry(vcpu).or_default();
+            *all += 1;
+            *while_waiting += u64::from(!waiting.is_empty());
+        }
+        for (vcpu, count) in waiting {
             let queue = self.sums.vcpus.entry(vcpu).or_default();
-            let count = waiting.get(&vcpu).copied().unwrap_or(0);
             queue.waiting += count;
             queue.most = queue.most.max(count);
-            queue.looks += u64::from(count > 0);
-            let is_free = !busy.contains(&vcpu);
-            queue.free += u64::from(is_free);
-            queue.free_while_waiting += u64::from(is_free && !waiting.is_empty());
+            queue.looks += 1;
         }
+    }
+
+    fn finish(mut self) -> TaskSums {
+        let last = self.vcpus.saturating_sub(1).min(MAX_VCPUS);
+        for vcpu in 0..=last {
+            self.sums.vcpus.entry(vcpu).or_default();
+        }
+        for (vcpu, queue) in &mut self.sums.vcpus {
+            let (busy, while_waiting) = self.busy.get(vcpu).copied().unwrap_or_default();
+            queue.free = self.sums.looks.saturating_sub(busy);
+            queue.free_while_waiting = self.looks_with_waiting.saturating_sub(while_waiting);
+        }
+        self.sums
     }
 
     fn add_task(&mut self, look: &TaskLook, task: &Task) {
@@ -245,11 +270,11 @@ impl Collector<'_> {
 
     /// The one copy of `stack`.
     fn shared(&mut self, stack: WaitStack) -> Rc<WaitStack> {
-        if let Some((known, ())) = self.stacks.get_key_value(&stack) {
+        if let Some(known) = self.stacks.get(&stack) {
             return Rc::clone(known);
         }
         let stack = Rc::new(stack);
-        self.stacks.insert(Rc::clone(&stack), ());
+        self.stacks.insert(Rc::clone(&stack));
         stack
     }
 }

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::recorder::{MAX_PIDS, REC_PIDS, REC_START};
+use kvmprof_abi::recorder::{MAX_LOOK_TICKS, MAX_PIDS, REC_PIDS, REC_START, REC_TASKS};
 use kvmprof_abi::wire::device;
 use kvmprof_recording::Sample;
 use kvmprof_recording::file::{Contents, Recording};
 use kvmprof_tests::{
-    Boot, Guest, TERMINAL_TYPE, Terminal, kvmprof, ledger_of, on_kvm, recorded, share, until,
+    Boot, Guest, TERMINAL_TYPE, Terminal, kvmprof, ledger_of, on_kvm, recorded, run, share, until,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -232,6 +232,49 @@ fn a_second_interrupt_ends_the_program() {
         // What came until then is a recording that was cut off.
         let contents = Recording::open(&path).unwrap().read(|_, _| {}).unwrap();
         assert!(contents.account.samples > 0 && contents.closed.is_none());
+        guest.stop();
+    });
+}
+
+/// The demo's guest isn't Linux: its tasks aren't looked at, by whichever way that is asked for.
+#[test]
+fn tasks_are_those_of_linux_guests() {
+    on_kvm(|| {
+        let guest = guest();
+        let connection = guest.connect();
+        let recorder = connection.open(device::RECORDER, 0).unwrap();
+        let choose = |ticks: i64| {
+            let result = recorder.ioctl(REC_TASKS, ticks);
+            result.map(|_| ()).map_err(|error| error.errno().unwrap())
+        };
+        assert_eq!(choose(10), Err(Errno::ENODEV));
+        for wrong in [-1, i64::from(MAX_LOOK_TICKS) + 1, i64::MAX] {
+            assert_eq!(choose(wrong), Err(Errno::EINVAL));
+        }
+        assert_eq!(choose(0), Ok(()));
+        recorder.ioctl(REC_START, 0).unwrap();
+        assert_eq!(choose(0), Err(Errno::EBUSY));
+        let path = guest.folder().join("tasks");
+        let path = path.to_str().unwrap();
+        let socket = guest.socket();
+        let socket = socket.to_str().unwrap();
+        let words = ["record", "--socket", socket, "--output", path, "--tasks"];
+        let ran = run(words);
+        ran.assert_refused(1, &["--tasks is for Linux guests"]);
+        let kernel = guest.folder().join("demo.elf");
+        fs::write(&kernel, kvmprof_demo_guest::ELF).unwrap();
+        let kernel = kernel.to_str().unwrap();
+        let words = [
+            "run",
+            "--kernel",
+            kernel,
+            "--console",
+            "none",
+            "--record",
+            path,
+        ];
+        let ran = run([&words[..], &["--tasks=5"]].concat());
+        ran.assert_refused(1, &["--tasks is for Linux guests"]);
         guest.stop();
     });
 }

@@ -7,13 +7,17 @@ use kvmprof_recording::tasks::TaskLook;
 
 use super::clocks::Clocks;
 
+/// Within what time a vCPU usually answers, and how often it is looked meanwhile whether it has.
+const USUAL_ANSWER: Duration = Duration::from_millis(20);
+const ANSWER_POLL: Duration = Duration::from_millis(1);
+
 /// Looks at the guest's tasks, one at a time. Each is made by the next vCPU, so that all of them pay for it.
 #[derive(Debug, Default)]
 pub struct TaskLooks {
     /// What looks, unless it is on its way.
     reader: Option<Box<TaskReader>>,
-    /// The vCPU whose thread has been asked.
-    asked: Option<usize>,
+    /// The vCPU whose thread has been asked, and when.
+    asked: Option<(usize, Instant)>,
     /// When the next look is due.
     due: Option<Instant>,
     turn: usize,
@@ -46,10 +50,13 @@ impl TaskLooks {
         self.ask(clocks);
     }
 
-    /// How long it is until the next look is due; `None` if there is none, or one is under way.
+    /// How long it is until the next look is due, or may have arrived; `None` if there is none, or its vCPU takes long to answer.
     pub fn wait(&self) -> Option<Duration> {
-        let due = self.due.filter(|_| self.asked.is_none())?;
-        Some(due.saturating_duration_since(Instant::now()))
+        let due = self.due?;
+        match self.asked {
+            None => Some(due.saturating_duration_since(Instant::now())),
+            Some((_, since)) => (since.elapsed() < USUAL_ANSWER).then_some(ANSWER_POLL),
+        }
     }
 
     /// The guest was restarted.
@@ -58,7 +65,7 @@ impl TaskLooks {
     }
 
     fn collect(&mut self, clocks: &Clocks, take: impl FnOnce(&TaskLook)) {
-        let Some(vcpu) = self.asked.and_then(|index| clocks.vcpu(index)) else {
+        let Some(vcpu) = self.asked.and_then(|(index, _)| clocks.vcpu(index)) else {
             return;
         };
         if let Some((reader, has_looked)) = vcpu.tasks.take_answer() {
@@ -90,6 +97,6 @@ impl TaskLooks {
         }
         vcpu.tasks.ask(reader);
         vcpu.kicker.kick();
-        self.asked = Some(index);
+        self.asked = Some((index, Instant::now()));
     }
 }

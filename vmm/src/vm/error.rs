@@ -52,6 +52,11 @@ pub enum VmError {
         /// Why, and what to do.
         why: String,
     },
+    /// The guest's tasks can't be looked at.
+    #[error(
+        "--tasks is for Linux guests whose kernel describes its tasks (BTF): record this one without it"
+    )]
+    Tasks,
     /// The folder with the guest's files can't be opened.
     #[error("Cannot open the guest's files in {path}", path = .path.display())]
     Sysroot {

@@ -262,6 +262,9 @@ pub(crate) fn start_recorder(
         let (kind, event) = (event.kind(), event.kind().name());
         kernel_events::missing(kind).map_or(Ok(()), |why| Err(VmError::Event { event, why }))?;
     }
+    if record.tasks.is_some() && !machine.knowledge.may_list_tasks() {
+        return Err(VmError::Tasks);
+    }
     let source = record.source(clock.hz);
     let info = recording_info(
         machine,
