@@ -130,12 +130,15 @@ impl Graph {
             );
         }
         end += "</defs><g id=\"legend\">";
-        for (place, (name, [r, g, b])) in PALETTE.into_iter().enumerate() {
+        let mut left = 10;
+        for (name, [r, g, b]) in PALETTE {
             let label = if name == "group" { "process" } else { name };
-            end += &legend(place, label, &format!("rgb({r},{g},{b})"));
+            left = add_legend(&mut end, left, label, &format!("rgb({r},{g},{b})"));
         }
-        end += &legend(PALETTE.len(), "cut short", "url(#cut-user)");
+        add_legend(&mut end, left, "cut short", "url(#cut-user)");
         end += "</g>";
+        // The legend is on the left of the subtitle.
+        text = text.replacen(SUBTITLE, SUBTITLE_ON_THE_RIGHT, 1);
         if let Some(place) = text.rfind("</svg>") {
             text.insert_str(place, &end);
         }
@@ -156,14 +159,19 @@ impl Graph {
 /// The colour of a torn edge, that of lost ticks on the page.
 const TORN_COLOR: &str = "209,36,47";
 
-/// One colour of the legend.
-fn legend(place: usize, label: &str, fill: &str) -> String {
-    let left = 10 + 76 * place;
-    format!(
+/// How the subtitle begins in inferno's documents, and where it is to be.
+const SUBTITLE: &str = "<text id=\"subtitle\" x=\"50.0000%\"";
+const SUBTITLE_ON_THE_RIGHT: &str =
+    "<text id=\"subtitle\" style=\"text-anchor:end\" x=\"99.0000%\"";
+
+/// Adds one colour of the legend at `left` pixels, and returns the place of the next one.
+fn add_legend(svg: &mut String, left: usize, label: &str, fill: &str) -> usize {
+    *svg += &format!(
         "<rect x=\"{left}\" y=\"36\" width=\"15\" height=\"15\" fill=\"{fill}\" stroke=\"gray\"/>\
          <text x=\"{}\" y=\"48\">{label}</text>",
         left + 19
-    )
+    );
+    left + 33 + 7 * label.len()
 }
 
 /// The default title for `profile`.
@@ -304,6 +312,7 @@ mod tests {
             let (_, other) = svg.split_once("<title>other-8 (").unwrap();
             assert_eq!(fill(other, "entry"), "rgb(227,161,218)");
             assert_eq!(svg.matches("<pattern id=").count(), PALETTE.len());
+            assert_eq!(svg.matches(SUBTITLE_ON_THE_RIGHT).count(), 1);
         }
         let css = include_str!("../html/script/palette.css");
         assert!(css.contains("--lost: #d1242f;") && TORN_COLOR == "209,36,47");

@@ -112,14 +112,14 @@ fn body(profile: &Profile, title: &str, is_comparison: bool) -> String {
          {VIEWS}\
          <section class=columns aria-label=\"About the recording\"><div><h2>Recording</h2>\n{}</div>\n\
          <div><h2>Ticks</h2>\n{}</div></section>\n</main>\n",
-        warnings(profile),
+        warnings(profile, is_comparison),
         facts::info(profile),
         accounts,
     )
 }
 
 /// Warnings that a reader must see first.
-fn warnings(profile: &Profile) -> String {
+fn warnings(profile: &Profile, is_comparison: bool) -> String {
     let account = profile.account();
     let Account {
         ticks,
@@ -128,7 +128,13 @@ fn warnings(profile: &Profile) -> String {
         lost,
         ..
     } = account;
-    let mut out = format!("<p>{account}</p>\n");
+    let mut out = if is_comparison {
+        let sides = ["before", "after"].into_iter().zip(profile.recordings());
+        let lines = sides.map(|(side, one)| format!("<p>{side}: {}</p>\n", one.contents.account));
+        lines.collect()
+    } else {
+        format!("<p>{account}</p>\n")
+    };
     let mut warn = |text: &str| {
         let _ = writeln!(out, "<p class=warning>{text}</p>");
     };
