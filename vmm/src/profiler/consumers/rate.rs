@@ -1,7 +1,6 @@
 //! Rates of the clock for consumers that count at a rate of their own.
 
 use crate::clock::TickSource;
-use crate::log_limit::LogLimit;
 
 /// How often ticks of `source` come for a consumer that counts `rate_hz` times a second, in Hz: all of an event count, as of
 /// a clock at that rate. 0: there are none.
@@ -25,30 +24,31 @@ pub(super) fn can_follow(
     }
 }
 
+/// How many rates that won't do the log tells of.
+const MAX_TOLD: usize = 16;
+
 /// Checks rates of the clock, and tells in the log of those that won't do.
 #[derive(Debug, Default)]
 pub(super) struct RateCheck {
-    /// The last rate that wouldn't do, in Hz.
-    refused_hz: Option<u32>,
-    limit: LogLimit,
+    /// The rates that the log has told of, in Hz.
+    told_hz: Vec<u32>,
 }
 
 impl RateCheck {
     /// Whether ticks of a clock at `hz` can be counted `rate_hz` times a second. If not, the log has that `who` (`prf
-    /// counts`) needs it: once for each rate and in a while, for a guest may go on trying.
+    /// counts`) needs it, once for each rate and for [`MAX_TOLD`] rates: a client or a guest may go on trying.
     pub(super) fn divides(&mut self, hz: u32, rate_hz: u32, who: &str) -> bool {
         if hz != 0 && hz.is_multiple_of(rate_hz) {
             return true;
         }
-        if self.refused_hz.replace(hz) == Some(hz) {
+        if self.told_hz.len() == MAX_TOLD || self.told_hz.contains(&hz) {
             return false;
         }
-        if let Some(more) = self.limit.take() {
-            log::warn!(
-                "{who} {rate_hz} times a second and can't be turned on with the clock at {hz} Hz: give run --hz (or pcs, \
-                 if that has changed the rate) a multiple of {rate_hz}{more}"
-            );
-        }
+        self.told_hz.push(hz);
+        log::warn!(
+            "{who} {rate_hz} times a second and can't be turned on with the clock at {hz} Hz: give run --hz (or pcs, \
+             if that has changed the rate) a multiple of {rate_hz}"
+        );
         false
     }
 }
@@ -79,5 +79,18 @@ mod tests {
         ] {
             assert_eq!(check.divides(hz, 100, "the test counts"), expected, "{hz}");
         }
+    }
+
+    #[test]
+    fn the_log_tells_of_each_rate_once_and_of_a_bounded_number() {
+        let mut check = RateCheck::default();
+        check.divides(50, 100, "the test counts");
+        check.divides(250, 100, "the test counts");
+        check.divides(50, 100, "the test counts");
+        assert_eq!(check.told_hz, [50, 250]);
+        for hz in 1..100 {
+            check.divides(hz, 100, "the test counts");
+        }
+        assert_eq!(check.told_hz.len(), MAX_TOLD);
     }
 }
