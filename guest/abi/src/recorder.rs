@@ -40,6 +40,12 @@ pub const REC_TASKS: u32 = command(5);
 /// Maximum argument of [`REC_TASKS`].
 pub const MAX_LOOK_TICKS: u32 = 1_000_000;
 
+/// `REC_HZ`: has the clock make the ticks at the rate in the argument, in Hz, [`super::pcs::MIN_HZ`] to
+/// [`super::pcs::MAX_HZ`], instead of what [`REC_EVENT`] chose. 0, the default: what makes them already, else the clock at
+/// the rate of the guest's start. EBUSY after [`REC_START`]; EINVAL for another argument, and for a guest without a clock.
+/// [`REC_START`] is EBUSY while ticks are made by something else, or at another rate.
+pub const REC_HZ: u32 = command(6);
+
 /// In [`REC_EVENT`]: all exits of the guest to the VMM.
 pub const EVENT_EXITS: u32 = 1;
 /// In [`REC_EVENT`]: reads and writes of I/O ports.

@@ -104,8 +104,8 @@ pub struct GuestOptions {
     #[arg(long, value_name = "CID,socket=PATH")]
     vsock: Option<VsockConfig>,
     /// Ticks of the profiling clock a second on each vCPU; 0: no clock
-    #[arg(long, value_name = "HZ", default_value_t = DEFAULT_HZ, value_parser = value::rate_or_none)]
-    hz: u32,
+    #[arg(long, value_name = "HZ", default_value = DEFAULT_HZ.to_string(), value_parser = value::rate_or_none)]
+    hz: Option<u32>,
     #[command(flatten)]
     clock: ClockOptions,
     /// How many addresses a table of prf may have
@@ -136,11 +136,12 @@ impl GuestOptions {
     /// [`UsageError`](kvmprof_tools::command_line::UsageError).
     pub fn config(&self, kernel: &Path, record: Option<RecordPlan>) -> anyhow::Result<VmConfig> {
         self.clock.check()?;
+        let hz = self.hz.unwrap_or(DEFAULT_HZ);
         if self.console_limit.is_some() && !matches!(self.console, console::Console::File(_)) {
             return Err(usage("--console-limit is for --console file:PATH"));
         }
         check_networks(&self.networks)?;
-        if record.as_ref().is_some_and(|plan| plan.event.is_none()) && self.hz == 0 {
+        if record.as_ref().is_some_and(|plan| plan.event.is_none()) && hz == 0 {
             return Err(usage(format_args!(
                 "A recording needs a clock or an --event: give --hz a number from 1 to {MAXIMUM_HZ}"
             )));
@@ -165,7 +166,7 @@ impl GuestOptions {
             virtiofsd: self.virtiofsd.clone(),
             balloon: self.balloon,
             vsock: self.vsock.clone(),
-            hz: self.hz,
+            hz,
             clock_source: self.clock.source,
             jitter: self.clock.jitter,
             prf_addresses: self.prf_addresses,
@@ -182,6 +183,11 @@ impl GuestOptions {
     /// it is seen to be another file.
     pub fn sysroot(&self) -> Option<&Path> {
         self.sysroot.as_deref().or_else(|| self.root.folder())
+    }
+
+    /// Ticks a second that were asked for; `None` if the command has no rate of its own.
+    pub fn rate(&self) -> Option<u32> {
+        self.hz
     }
 
     /// What a jail has to have for these options.

@@ -4,7 +4,9 @@ use std::sync::mpsc::SyncSender;
 
 use anyhow::{Context, bail};
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::recorder::{REC_EVENT, REC_PIDS, REC_START, REC_TASKS, STACK_KERNEL, STACK_USER};
+use kvmprof_abi::recorder::{
+    REC_EVENT, REC_HZ, REC_PIDS, REC_START, REC_TASKS, STACK_KERNEL, STACK_USER,
+};
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
 
 use super::pmc::read_counters;
@@ -12,6 +14,8 @@ use kvmprof_recording::{SamplingEvent, StackParts};
 
 /// Bytes of the stream that are read at a time.
 const PIECE: usize = 256 << 10;
+
+const NO_CLOCK: &str = "The guest's clock is off: start the guest with another --hz than 0";
 
 /// Limits `recorder`, which isn't started yet, to these processes; an empty list stands for all of them.
 ///
@@ -47,6 +51,27 @@ pub fn choose_tasks(recorder: &RemoteDevice, ticks: u32) -> anyhow::Result<()> {
     Err(error).context(words)
 }
 
+/// Has the clock make the ticks for `recorder`, which isn't started yet, `hz` times a second.
+///
+/// # Errors
+/// The guest has no clock; the recorder is of a release that can't do it.
+pub fn choose_rate(
+    connection: &Connection,
+    recorder: &RemoteDevice,
+    hz: u32,
+) -> anyhow::Result<()> {
+    let Err(error) = recorder.ioctl(REC_HZ, hz.into()) else {
+        return Ok(());
+    };
+    let words = match connection.hello().hz {
+        0 => NO_CLOCK,
+        _ => {
+            "The guest's recorder doesn't know --hz: use the kvmprof of the release that runs the guest, or record without it"
+        }
+    };
+    Err(error).context(words)
+}
+
 /// Starts `recorder`, which was opened by `connection`, with these parts of call stacks. If `event` isn't given, the ticks are those
 /// of whatever makes them already, else the clock's.
 ///
@@ -67,8 +92,10 @@ pub fn start(
     let parts = part(stacks.kernel, STACK_KERNEL) | part(stacks.user, STACK_USER);
     if let Err(error) = recorder.ioctl(REC_START, parts) {
         let words = match (error.errno(), event) {
-            (Some(Errno::EINVAL), None) => {
-                "The guest's clock is off: start the guest with another --hz than 0"
+            (Some(Errno::EINVAL), None) => NO_CLOCK,
+            (Some(Errno::EBUSY), None) => {
+                "The guest is being sampled at another rate, or by an event: wait until other recordings have ended, \
+                 close pcs, turn prf and profil off (kvmprof status tells who counts), or leave --hz out"
             }
             (Some(Errno::EBUSY), Some(_)) => {
                 "The guest is being sampled by the clock, or by another event: wait until other recordings have \

@@ -34,6 +34,10 @@ pub struct TopArguments {
     /// Sample one of every N events of a vCPU instead of by the clock, as kvmprof record does
     #[arg(long, value_name = "EVENT:N")]
     event: Option<SamplingEvent>,
+    /// Ticks of the clock a second on each vCPU, if nothing else samples the guest. If not given, whatever it is sampled by
+    /// already, else the rate that it was started with
+    #[arg(long, short = 'F', value_name = "HZ", conflicts_with = "event", value_parser = value::rate)]
+    hz: Option<u32>,
     /// In a pipe: time between two tables, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = value::seconds_of_an_hour)]
     interval: Duration,
@@ -53,6 +57,9 @@ impl Command for TopArguments {
     fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
         let connection = self.socket.connect()?;
         let recorder = connection.open(device::RECORDER, 0)?;
+        if let Some(hz) = self.hz {
+            recorder::choose_rate(&connection, &recorder, hz)?;
+        }
         recorder::start(
             &connection,
             &recorder,

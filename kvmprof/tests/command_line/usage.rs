@@ -30,6 +30,11 @@ fn wrong_options_end_with_the_status_that_the_help_says() {
             "A recording needs a clock",
         ),
         (&["run", "--kernel", "x", "--hz", "10001"], "1 to 10000"),
+        (&["record", "--hz", "0"], "needs a clock or an --event"),
+        (
+            &["record", "-F", "99", "--event", "exits:1"],
+            "give it without --hz",
+        ),
         (&["demo", "--jitter", "--clock", "ticker"], "--jitter needs"),
         (&["demo", "--jitter", "--clock", "kernel"], "--jitter needs"),
         (&["demo", "--seconds", "0"], "more than 0"),

@@ -5,8 +5,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::recorder::{MAX_LOOK_TICKS, MAX_PIDS, REC_PIDS, REC_START, REC_TASKS};
+use kvmprof_abi::pcs::{MAX_HZ, PCS_SETHZ};
+use kvmprof_abi::recorder::{MAX_LOOK_TICKS, MAX_PIDS, REC_HZ, REC_PIDS, REC_START, REC_TASKS};
 use kvmprof_abi::wire::device;
+use kvmprof_client::RemoteDevice;
 use kvmprof_recording::Sample;
 use kvmprof_recording::file::{Contents, Recording};
 use kvmprof_tests::{
@@ -275,6 +277,52 @@ fn tasks_are_those_of_linux_guests() {
         ];
         let ran = run([&words[..], &["--tasks=5"]].concat());
         ran.assert_refused(1, &["--tasks is for Linux guests"]);
+        guest.stop();
+    });
+}
+
+/// A recording has the rate that it asks for, unless the guest is sampled at another one; then it is refused, as are others while it goes on.
+#[test]
+fn a_recording_has_a_rate_of_its_own() {
+    on_kvm(|| {
+        let guest = guest();
+        let path = guest.folder().join("rate");
+        let path = path.to_str().unwrap();
+        let words = ["--seconds", "0.5", "-F", "250", "--output", path];
+        let ran = guest.command("record", &words);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        assert_eq!(samples(Path::new(path)).1.info.hz, 250);
+
+        let connection = guest.connect();
+        let recorder = connection.open(device::RECORDER, 0).unwrap();
+        let choose = |recorder: &RemoteDevice, hz: i64| {
+            let result = recorder.ioctl(REC_HZ, hz);
+            result.map(|_| ()).map_err(|error| error.errno().unwrap())
+        };
+        for wrong in [-1, i64::from(MAX_HZ) + 1, i64::MAX] {
+            assert_eq!(choose(&recorder, wrong), Err(Errno::EINVAL));
+        }
+        assert_eq!(choose(&recorder, 0), Ok(()));
+        assert_eq!(choose(&recorder, 500), Ok(()));
+        recorder.ioctl(REC_START, 0).unwrap();
+        assert_eq!(choose(&recorder, 500), Err(Errno::EBUSY));
+        let ran = guest.command("record", &words);
+        ran.assert_refused(1, &["sampled at another rate"]);
+        let ran = guest.command("top", &["-F", "250", "--count", "1"]);
+        ran.assert_refused(1, &["sampled at another rate"]);
+        let pcs = connection.open(device::PCS, 0).unwrap();
+        let error = pcs.ioctl(PCS_SETHZ, 100).unwrap_err();
+        assert_eq!(error.errno(), Some(Errno::EBUSY));
+        pcs.close().unwrap();
+
+        // Whoever asks for the rate that runs, or for none, goes along.
+        let other = connection.open(device::RECORDER, 0).unwrap();
+        assert_eq!(choose(&other, 500), Ok(()));
+        other.ioctl(REC_START, 0).unwrap();
+        let ran = guest.command("record", &["--seconds", "0.5", "--output", path]);
+        assert_eq!((ran.status, ran.stderr.as_str()), (0, ""));
+        assert_eq!(samples(Path::new(path)).1.info.hz, 500);
+        drop((recorder, other));
         guest.stop();
     });
 }

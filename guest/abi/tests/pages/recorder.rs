@@ -16,6 +16,7 @@ fn numbers_of_the_recorder() {
         ("REC_PIDS", recorder::REC_PIDS),
         ("REC_EVENT", recorder::REC_EVENT),
         ("REC_TASKS", recorder::REC_TASKS),
+        ("REC_HZ", recorder::REC_HZ),
     ] {
         says(RECORDER, &format!("| {name} | {command:#06x} |"));
     }
@@ -45,6 +46,7 @@ fn numbers_of_the_recorder() {
     says(RECORDER, &format!("{} at least", recorder::MIN_CYCLES));
     says(RECORDER, &format!("more than {}", recorder::MAX_PIDS));
     says(RECORDER, &format!("0 to {}", recorder::MAX_LOOK_TICKS));
+    says(RECORDER, &format!("{} to {} Hz", pcs::MIN_HZ, pcs::MAX_HZ));
     let parts = [recorder::STACK_KERNEL, recorder::STACK_USER];
     says(
         RECORDER,

@@ -55,7 +55,7 @@ impl Command for ProfileArguments {
             event: Some(self.event),
             tasks: None,
         };
-        recording.record(&path, console)?;
+        recording.record(&path, None, console)?;
         let profile = InputArguments::default().open(&path, console)?.profile;
         if profile.contents.account.ticks == 0 {
             anyhow::bail!(

@@ -9,9 +9,11 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::builder::Resettable;
+use clap::{Arg, Args};
 use kvmprof_recording::file::Recording;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
+use kvmprof_vmm::clock::DEFAULT_HZ;
 
 use super::browser;
 use super::guest::{GuestOptions, parse_console_text, with_kernel};
@@ -25,14 +27,28 @@ pub use started::{Outcome, Started};
 /// The heading of the options that only a guest has which is started.
 const STARTED: &str = "Options of a guest that is started (see kvmprof run)";
 
+/// Has the option `--hz` be that of any guest, also of one that runs already.
+fn with_every_guest(option: Arg) -> Arg {
+    option
+        .short('F')
+        .help_heading(Resettable::Reset)
+        .default_value(Resettable::Reset)
+        .help(format!(
+            "Ticks of the clock a second on each vCPU. If not given, for a guest that runs already whatever it is sampled by, \
+             else the rate that it was started with; for one that is started {DEFAULT_HZ}. With 0 one that is started has \
+             no clock"
+        ))
+}
+
 /// Options of `kvmprof record`.
 #[derive(Debug, Args)]
 #[command(
+    mut_arg("hz", with_every_guest),
     mut_args(with_kernel(STARTED)),
     after_help = "Exit status: 0; 1 when there is no guest at the socket, it has no clock, its host \
     doesn't count the event, no tick came, or a file cannot be written; 2 for wrong options. With --kernel also as kvmprof \
     run.\n\n\
-    Examples:\n  kvmprof record --socket /run/guest.sock --output out.kvmprof --seconds 10 --pid 101,230\n  \
+    Examples:\n  kvmprof record --socket /run/guest.sock --output out.kvmprof --seconds 10 -F 99 --pid 101,230\n  \
     kvmprof record --socket /run/guest.sock --output exits.kvmprof --seconds 10 --event exits:10\n  \
     kvmprof record --kernel vmlinuz --initrd initrd.img --until \"login:\" --open"
 )]
@@ -68,7 +84,8 @@ impl Command for RecordArguments {
                 Outcome::Recorded(status) => (self.summary()?, status),
             },
             None => {
-                let summary = self.recording.record(&self.output, console)?;
+                let rate = self.guest.rate();
+                let summary = self.recording.record(&self.output, rate, console)?;
                 (summary, ExitStatus::SUCCESS)
             }
         };
@@ -132,6 +149,16 @@ impl RecordArguments {
                 "A recording is packed already: give {} a name without .gz",
                 self.output.display()
             )));
+        }
+        if self.kernel.is_none() && self.guest.rate() == Some(0) {
+            return Err(usage(
+                "--hz 0 is for a guest that is started, by --kernel: a recording of one that runs needs a clock or an --event",
+            ));
+        }
+        if self.kernel.is_none() && self.guest.rate().is_some() && self.recording.event.is_some() {
+            return Err(usage(
+                "--event makes the ticks of a guest that runs already instead of its clock: give it without --hz",
+            ));
         }
         if to_output && (self.html.is_some() || self.open || self.kernel.is_some()) {
             return Err(usage(

@@ -54,11 +54,16 @@ pub struct RecordingOptions {
 }
 
 impl RecordingOptions {
-    /// Records a running guest to the file `output`; returns what is in the recording, in words.
+    /// Records a running guest to the file `output`, `rate` times a second if that is given; returns what is in the recording, in words.
     ///
     /// # Errors
     /// What keeps it from being recorded, or written.
-    pub fn record(&self, output: &Path, console: &mut Console<'_>) -> anyhow::Result<String> {
+    pub fn record(
+        &self,
+        output: &Path,
+        rate: Option<u32>,
+        console: &mut Console<'_>,
+    ) -> anyhow::Result<String> {
         let to_output = is_standard(output);
         let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
         let connection = self.socket.connect()?;
@@ -68,6 +73,9 @@ impl RecordingOptions {
         recorder::choose(&recorder, &self.pid)?;
         if let Some(ticks) = self.tasks {
             recorder::choose_tasks(&recorder, ticks)?;
+        }
+        if let Some(hz) = rate {
+            recorder::choose_rate(&connection, &recorder, hz)?;
         }
         let otherwise = "Cannot start to record";
         recorder::start(&connection, &recorder, self.stacks, self.event, otherwise)?;

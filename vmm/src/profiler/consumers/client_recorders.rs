@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kvmprof_abi::errno::Errno;
+use kvmprof_abi::pcs::{MAX_HZ, MIN_HZ};
 use kvmprof_abi::recorder::{
-    MAX_LOOK_TICKS, MAX_PIDS, MAX_RECORDINGS, REC_EVENT, REC_PIDS, REC_START, REC_STOP, REC_TASKS,
-    STACK_KERNEL, STACK_USER,
+    MAX_LOOK_TICKS, MAX_PIDS, MAX_RECORDINGS, REC_EVENT, REC_HZ, REC_PIDS, REC_START, REC_STOP,
+    REC_TASKS, STACK_KERNEL, STACK_USER,
 };
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
@@ -39,8 +40,8 @@ struct Recorder {
 struct Choice {
     /// These processes; none: all of them.
     pids: Vec<i32>,
-    /// The event that is to make the ticks; `None`: what makes them already, else the clock.
-    event: Option<SamplingEvent>,
+    /// What is to make the ticks; `None`: what makes them already, else the clock.
+    source: Option<TickSource>,
     /// A look at the guest's tasks every so many ticks; `None`: none.
     tasks: Option<u32>,
 }
@@ -105,7 +106,7 @@ impl ClientRecorders {
 
     fn choose_event(&mut self, handle: Handle, period: i64, data: &[u8]) -> Result<(), Errno> {
         let choice = self.choice(handle)?;
-        choice.event = match data {
+        choice.source = match data {
             [] => None,
             _ => {
                 let number = data.try_into().map_err(|_| Errno::EINVAL)?;
@@ -114,9 +115,20 @@ impl ClientRecorders {
                 let period = u64::try_from(period).map_err(|_| Errno::EINVAL)?;
                 let event = SamplingEvent::new(kind, period).ok_or(Errno::EINVAL)?;
                 check_event(kind)?;
-                Some(event)
+                Some(TickSource::Event(event))
             }
         };
+        Ok(())
+    }
+
+    fn choose_rate(&mut self, handle: Handle, hz: i64, context: &Context<'_>) -> Result<(), Errno> {
+        let choice = self.choice(handle)?;
+        let hz = u32::try_from(hz).map_err(|_| Errno::EINVAL)?;
+        let has_clock = context.clocks.plan().hz != 0;
+        if hz != 0 && !(has_clock && (MIN_HZ..=MAX_HZ).contains(&hz)) {
+            return Err(Errno::EINVAL);
+        }
+        choice.source = TickSource::clock(hz);
         Ok(())
     }
 
@@ -158,11 +170,9 @@ impl ClientRecorders {
         if argument & !(STACK_KERNEL | STACK_USER) != 0 {
             return Err(Errno::EINVAL);
         }
-        let source = match choice.event {
+        let source = match choice.source {
             None => context.ticks().ok_or(Errno::EINVAL)?,
-            Some(event) => context
-                .can_count(event)
-                .map(|()| TickSource::Event(event))?,
+            Some(source) => context.can_count(source).map(|()| source)?,
         };
         let (pids, tasks) = (choice.pids.clone(), choice.tasks);
         let looks = tasks.map(|ticks| LookPace::new(ticks, source).ok_or(Errno::EINVAL));
@@ -337,6 +347,7 @@ impl Device for ClientRecorders {
             } => {
                 match command {
                     REC_EVENT => self.choose_event(handle, argument, data)?,
+                    REC_HZ => self.choose_rate(handle, argument, context)?,
                     REC_PIDS => self.choose_processes(handle, data)?,
                     REC_TASKS => self.choose_tasks(handle, argument, context)?,
                     REC_START => self.start(handle, argument, context)?,

@@ -19,7 +19,7 @@ use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::status::ConsumerStatus;
 use kvmprof_recording::tasks::TaskLook;
-use kvmprof_recording::{EventKind, SamplingEvent, StackParts, Ticks};
+use kvmprof_recording::{EventKind, StackParts, Ticks};
 
 use super::MachineInfo;
 use super::clocks::Clocks;
@@ -212,16 +212,18 @@ impl Context<'_> {
         self.machine.devices.is_some() && self.machine.knowledge.may_list_tasks()
     }
 
-    /// Whether one more consumer may count the ticks of `event`.
+    /// Whether one more consumer may count the ticks of `source`.
     ///
     /// # Errors
-    /// ENODEV if this host doesn't count it, or another program runs the guest; EBUSY while something else makes the ticks.
-    pub fn can_count(&self, event: SamplingEvent) -> Result<(), Errno> {
-        if self.machine.devices.is_none() {
-            return Err(Errno::ENODEV);
+    /// ENODEV for an event that this host doesn't count, or if another program runs the guest; EBUSY while something else
+    /// makes the ticks, or the clock at another rate.
+    pub fn can_count(&self, source: TickSource) -> Result<(), Errno> {
+        if let TickSource::Event(event) = source {
+            if self.machine.devices.is_none() {
+                return Err(Errno::ENODEV);
+            }
+            check_event(event.kind())?;
         }
-        check_event(event.kind())?;
-        let source = TickSource::Event(event);
         match self.source {
             Some(other) if other != source => Err(Errno::EBUSY),
             _ => Ok(()),

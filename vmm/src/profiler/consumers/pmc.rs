@@ -133,7 +133,7 @@ impl PmcConsumer {
             let counter = CounterId::from_number(call.counter.into()).ok_or(Errno::EINVAL)?;
             let kind = event_kind(counter);
             if let Some(event) = kind.and_then(|kind| SamplingEvent::new(kind, call.reset_value)) {
-                context.can_count(event)?;
+                context.can_count(TickSource::Event(event))?;
             }
         }
         self.take_source(context);
