@@ -238,9 +238,17 @@ impl Profiler {
     /// Has the clocks run as the consumers need them now, unless the guest is to be paused, and lets the guest start if anything is counted. The result
     /// is over when the vCPUs have followed; `None` when nothing changes.
     fn follow_consumers(&mut self) -> Option<Flush> {
-        if self.consumers.start_guest() {
+        let is_starting = self.consumers.start_guest();
+        let flush = self.set_clocks();
+        // Not before: a vCPU that passes the gate has to find the setting, or its first instructions go without ticks.
+        if is_starting {
             self.gate.open();
         }
+        flush
+    }
+
+    /// Has the clocks run as the consumers need them now, unless the guest is to be paused.
+    fn set_clocks(&mut self) -> Option<Flush> {
         if self.has_ended {
             return None;
         }
