@@ -44,7 +44,9 @@ pub use pressure::CpuPressure;
 pub use prf::{Counts, Prf, PrfAccount, table};
 pub use profil::{Profil, kept, profil_call};
 pub use program::{Ran, example_path, gprof, kvmprof, python, run, run_command};
-pub use recordings::{check_demo_processes, demo_row, recorded, recorded_with_frames};
+pub use recordings::{
+    ENOUGH_SAMPLES, check_demo_processes, demo_row, recorded, recorded_with_frames,
+};
 pub use shares::{Sampled, assert_share, sampling_rate, share, standard_error};
 pub use stream::{Block, decode_blocks, ticks_by_kind};
 pub use terminal::{TERMINAL_TYPE, Terminal};

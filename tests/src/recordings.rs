@@ -41,6 +41,9 @@ const FUNCTIONS: [(i32, [&str; 2]); 4] = [
     (201, ["dye", "dyer"]),
 ];
 
+/// So many user samples [`check_demo_processes`] wants.
+pub const ENOUGH_SAMPLES: usize = 500;
+
 /// Checks user samples of the demo guest, each a program counter and a pid: a program counter in a process's own code is that
 /// process's, and nobody else's.
 ///
@@ -56,7 +59,7 @@ pub fn check_demo_processes(samples: impl Iterator<Item = (u64, i32)>) {
         own += usize::from(owner.is_some_and(|(owner, _)| *owner == pid));
     }
     println!("{own} of {all} user samples name their process");
-    assert!(all >= 500 && own * 100 >= all * 99);
+    assert!(all >= ENOUGH_SAMPLES && own * 100 >= all * 99);
 }
 
 /// The row of the demo guest's truth that a sample of it belongs to.
