@@ -60,7 +60,7 @@ impl Traced {
         self.request(libc::PTRACE_DETACH, 0)
     }
 
-    /// What it has come to, if that is news (waitpid(2)).
+    /// Its new wait status, `None` if it has not changed (waitpid(2)).
     pub fn wait(&self) -> io::Result<Option<c_int>> {
         let mut status = 0;
         // SAFETY: `status` is valid to write to.

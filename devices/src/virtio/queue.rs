@@ -381,7 +381,7 @@ impl Virtqueue {
             return false;
         }
         if self.queue.event_idx_enabled() {
-            // What can't be read is taken for a wish: an interrupt too many does no harm.
+            // If the driver's event index can't be read, it gets the interrupt: one too many does no harm.
             return self.queue.needs_notification(memory).unwrap_or(true);
         }
         // After the used index, or both sides could miss each other's change (2.7.7.2).

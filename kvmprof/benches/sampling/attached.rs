@@ -21,7 +21,7 @@ const WINDOWS: usize = 25;
 /// The length of each.
 const WINDOW: Duration = Duration::from_millis(200);
 /// How long kvmprof may take to attach.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// `kvmprof attach`, which ends with this.
 struct Attached(Child);
@@ -73,7 +73,7 @@ pub fn print() -> anyhow::Result<()> {
 }
 
 fn connect(socket: &Path) -> anyhow::Result<Connection> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match Connection::connect(socket) {
             Ok(connection) => return Ok(connection),

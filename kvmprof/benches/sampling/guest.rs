@@ -21,7 +21,7 @@ use kvmprof_test_guest::{Counter, IMAGE, counters, counters_area};
 use vm_memory::{Bytes, GuestAddress};
 
 /// How long a guest may take to start counting.
-const START_PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// The rate that a guest is started with, in Hz; each window sets its own.
 const START_HZ: u32 = 100;
 
@@ -101,7 +101,7 @@ impl Guest {
             tsc_khz: 0.0,
             _folder: folder,
         };
-        let deadline = Instant::now() + START_PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         while guest.counter()?.rounds == 0 {
             ensure!(Instant::now() < deadline, "The guest doesn't count");
             thread::sleep(Duration::from_millis(1));

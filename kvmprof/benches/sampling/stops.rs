@@ -15,7 +15,7 @@ const STOPS: usize = 5000;
 /// Between two of them.
 const PAUSE: Duration = Duration::from_millis(1);
 /// How long the guest may take to run.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A guest in another process, which ends with this.
 struct Vmm(Child);
@@ -36,7 +36,7 @@ impl Vmm {
     /// Its vCPU, once that has run.
     fn vcpu(&self) -> anyhow::Result<TracedVcpu> {
         let host = HostKernel::open()?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let is_it = |machine: &Machine| u32::try_from(machine.pid) == Ok(self.0.id());
         loop {
             let machine = find_machines(Ok(&host)).machines.into_iter().find(is_it);

@@ -216,7 +216,7 @@ impl Sampler {
         started.inspect_err(warn).ok()
     }
 
-    /// Has the program read where processes are now, and copy the parts of stacks that are wanted, if that is news.
+    /// Has the program read where processes are now, and copy the parts of stacks that are wanted, if that has changed.
     fn keep_current(&mut self) -> Option<()> {
         let now = monotonic_ns();
         let mut is_news = false;

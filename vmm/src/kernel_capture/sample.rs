@@ -25,8 +25,8 @@ pub struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The sample of a record, whose stack goes to [`VcpuView::send`]. Where the process has its code goes into `ticks`, if
-    /// that is news. `None` if the host's kernel didn't have the program counter, or the vCPU has gone.
+    /// The sample of a record, whose stack goes to [`VcpuView::send`]. The process's mappings go into `ticks` when they
+    /// have changed. `None` if the host's kernel didn't have the program counter, or the vCPU has gone.
     pub fn sample<M: PhysicalMemory>(
         &self,
         view: &mut VcpuView<M>,

@@ -64,7 +64,7 @@ impl Processes {
         }
     }
 
-    /// Takes what a vCPU has found; the result is a block for recordings, if that is news.
+    /// Takes the mappings that a vCPU has found. Returns a block for recordings if they have changed.
     pub fn enter(&mut self, map: Arc<ProcessMap>) -> Option<Arc<[u8]>> {
         let files: Vec<Option<FileId>> = map.areas.iter().map(|area| self.file(area)).collect();
         self.loader.load(Arc::clone(&map), files.clone());

@@ -86,7 +86,7 @@ impl<M: PhysicalMemory> VcpuView<M> {
     }
 
     /// What the guest does that stands still with these registers: `halted`, or just behind a HLT all the same. Its stack
-    /// goes to [`VcpuView::send`]. Where the process has its code goes into `ticks`, if that is news.
+    /// goes to [`VcpuView::send`]. The process's mappings go into `ticks` when they have changed.
     pub fn capture(
         &mut self,
         registers: &Registers,
@@ -128,7 +128,7 @@ impl<M: PhysicalMemory> VcpuView<M> {
     }
 
     /// Unwinds the stack of a vCPU that runs again, and stood still with these registers when it was copied. It goes to
-    /// [`VcpuView::send`]. Where the process has its code goes into `ticks`, if that is news.
+    /// [`VcpuView::send`]. The process's mappings go into `ticks` when they have changed.
     pub fn capture_copied(
         &mut self,
         registers: &Registers,
@@ -172,10 +172,10 @@ impl<M: PhysicalMemory> VcpuView<M> {
     }
 
     fn follow_process(&mut self, registers: &Registers, time: u64, ticks: &mut TickSender) {
-        let news = self
+        let changed = self
             .introspector
             .follow_process(&self.memory, registers, time);
-        if let Some(map) = news
+        if let Some(map) = changed
             && !ticks.send_map(map)
         {
             self.introspector.forget_process();

@@ -267,8 +267,8 @@ impl<S: Stream> Connection<S> {
                 ..self.plain(Operation::Shutdown)
             });
         }
-        let untold = self.forwarded.wrapping_sub(self.told_forwarded);
-        if self.wants_credit || usize::try_from(untold).is_ok_and(|untold| untold >= BUFFER / 2) {
+        let unreported = self.forwarded.wrapping_sub(self.told_forwarded);
+        if self.wants_credit || usize::try_from(unreported).is_ok_and(|bytes| bytes >= BUFFER / 2) {
             return Some(self.plain(Operation::CreditUpdate));
         }
         None

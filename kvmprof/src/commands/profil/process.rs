@@ -10,9 +10,9 @@ use kvmprof_report::symbolize::{
     AddressLocation, Asked, MappingSet, Resolved, Resolver, Sources, SymbolError,
 };
 
-/// Blocks of samples of the process whose code remains unknown, after which nothing is expected any more. There is
-/// about one a second.
-const PATIENCE: u32 = 3;
+/// Maximum number of blocks of samples, about one a second, in which the mapping at the process's program counter may still
+/// be missing. After them the code counts as unknown for good.
+const MAX_BLOCKS_WITHOUT_MAPPING: u32 = 3;
 
 /// A process of the guest, as far as it is known.
 #[derive(Debug)]
@@ -149,7 +149,9 @@ impl Process {
         };
         let located = self.resolver.tables().locate(self.mappings(), pc, false);
         match located {
-            AddressLocation::Unknown if self.blocks < PATIENCE => Knowledge::Unknown,
+            AddressLocation::Unknown if self.blocks < MAX_BLOCKS_WITHOUT_MAPPING => {
+                Knowledge::Unknown
+            }
             AddressLocation::Unknown => Knowledge::Hopeless,
             AddressLocation::Kernel(_) | AddressLocation::Mapping(_) => Knowledge::Known,
         }

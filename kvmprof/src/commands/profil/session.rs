@@ -43,7 +43,7 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// It in words; `None` if that is no news to the user.
+    /// It in words; `None` if the user has asked for it.
     pub fn describe(self) -> Option<&'static str> {
         match self {
             Self::Wanted | Self::Stopped(State::Full) => None,
