@@ -30,7 +30,7 @@ use crate::input::{Input, block};
 #[path = "../../../report/tests/exports/recording.rs"]
 mod example;
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 10] = [
     Kind::Info,
     Kind::Symbols,
     Kind::Samples,
@@ -40,6 +40,7 @@ const KINDS: [Kind; 9] = [
     Kind::Kernel,
     Kind::Reset,
     Kind::Tasks,
+    Kind::Details,
 ];
 
 /// The file that an input stands for.
