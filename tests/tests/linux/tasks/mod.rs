@@ -48,6 +48,7 @@ fn run(series: &str) -> Finished {
             .build();
         Scenario::new()
             .module("loop")
+            .module("crc32c_generic")
             .kernel("vmlinuz", &kernel)
             .file("words", words.as_bytes().to_vec())
             .file("guest.cpio", guest.unwrap())
