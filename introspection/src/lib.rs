@@ -49,7 +49,7 @@ pub use places::{LinearMap, ProcessPlaces, TaskPointer, ValueAt, ValueKind, Valu
 pub use unwind::{OrcTable, Stack, StackCopy, UnwindTable, UserUnwinder};
 pub use vcpu::VcpuIntrospector;
 
-use kvmprof_recording::{COMM_LENGTH, Mode};
+use kvmprof_recording::{COMM_LENGTH, Mode, Preemption};
 
 /// The part of a vCPU's state that introspection needs, from KVM's shared run page (`struct kvm_sync_regs`,
 /// `Documentation/virt/kvm/api.rst`).
@@ -71,6 +71,24 @@ pub struct Registers {
     pub r10: u64,
     /// R13.
     pub r13: u64,
+    /// RBX. What waits for a lock has its address in any register; 0 where it isn't known, as in the following ones.
+    pub rbx: u64,
+    /// RCX.
+    pub rcx: u64,
+    /// RSI.
+    pub rsi: u64,
+    /// R8.
+    pub r8: u64,
+    /// R9.
+    pub r9: u64,
+    /// R11.
+    pub r11: u64,
+    /// R12.
+    pub r12: u64,
+    /// R14.
+    pub r14: u64,
+    /// R15.
+    pub r15: u64,
     /// The flags.
     pub rflags: u64,
     /// Control register 0: enables paging.
@@ -93,6 +111,16 @@ pub struct Registers {
     pub is_64_bit_code: bool,
 }
 
+impl Registers {
+    /// The general registers but the stack pointer, in no order.
+    pub(crate) fn general(&self) -> [u64; 15] {
+        [
+            self.rax, self.rbx, self.rcx, self.rdx, self.rsi, self.rdi, self.rbp, self.r8, self.r9,
+            self.r10, self.r11, self.r12, self.r13, self.r14, self.r15,
+        ]
+    }
+}
+
 /// The process and thread that a vCPU is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -106,6 +134,8 @@ pub struct Identity {
     pub process_group: i32,
     /// The thread's name, padded with NULs; all NUL when unknown.
     pub comm: [u8; COMM_LENGTH],
+    /// Whether the guest's scheduler could take the vCPU away.
+    pub preemption: Preemption,
 }
 
 impl Identity {
@@ -117,6 +147,7 @@ impl Identity {
             tid: -1,
             process_group: -1,
             comm: [0; COMM_LENGTH],
+            preemption: Preemption::Unknown,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Where guest memory says who runs on a vCPU, for whoever reads it at a moment when nothing can be looked up.
 
-use kvmprof_recording::{COMM_LENGTH, Mode};
+use kvmprof_recording::{COMM_LENGTH, Mode, Preemption};
 use vm_memory::GuestAddress;
 
 use crate::{Identity, padded};
@@ -50,6 +50,9 @@ pub enum ValueKind {
     Comm,
     /// An interrupt is being serviced if one of these bits is set.
     Interrupts(u64),
+    /// Linux's `preempt_count`: an interrupt is being serviced if one of the first bits is set, and the scheduler can't take the vCPU away if
+    /// one of the second ones is; that isn't known if there are none.
+    PreemptCount(u32, u32),
 }
 
 /// One value.
@@ -106,6 +109,19 @@ impl ProcessPlaces {
                         identity.mode = Mode::Interrupt;
                     }
                 }
+                ValueKind::PreemptCount(interrupts, forbids) => {
+                    let [a, b, c, d, ..] = bytes;
+                    let count = u32::from_le_bytes([a, b, c, d]);
+                    if identity.mode == Mode::Kernel && count & interrupts != 0 {
+                        identity.mode = Mode::Interrupt;
+                    }
+                    identity.preemption = match count & forbids {
+                        _ if forbids == 0 => Preemption::Unknown,
+                        0 => Preemption::On,
+                        _ if cpl != 0 => Preemption::On,
+                        _ => Preemption::Off,
+                    };
+                }
             }
         }
         if identity.tid == -1 {
@@ -148,6 +164,7 @@ mod tests {
                 value(ValueKind::Tid, 4),
                 value(ValueKind::Interrupts(0xff00), 4),
                 value(ValueKind::Comm, 16),
+                value(ValueKind::PreemptCount(0xff_0000, 0x7fff_ffff), 4),
             ],
             interrupt_stack: None,
             is_linux,
@@ -161,8 +178,13 @@ mod tests {
     }
 
     fn identity(is_linux: bool, cpl: u8, numbers: [i32; 3]) -> Identity {
+        counted(is_linux, cpl, numbers, 0)
+    }
+
+    fn counted(is_linux: bool, cpl: u8, numbers: [i32; 3], count: i32) -> Identity {
         places(is_linux).identity(cpl, false, |index| match index {
             3 => Some(*b"spinner\0leftover"),
+            4 => Some(bytes(count)),
             _ => Some(bytes(numbers[index])),
         })
     }
@@ -177,6 +199,18 @@ mod tests {
         assert_eq!(identity(true, 3, [12, 13, 0x100]).mode, Mode::User);
         assert_eq!(identity(true, 0, [0, 0, 0]).mode, Mode::Idle);
         assert_eq!(identity(false, 0, [0, 0, 0]).mode, Mode::Kernel);
+    }
+
+    #[test]
+    fn the_preempt_count_tells_interrupts_and_preemption() {
+        let found = |cpl, count| {
+            let found = counted(true, cpl, [12, 13, 0], count);
+            (found.mode, found.preemption)
+        };
+        assert_eq!(found(0, i32::MIN), (Mode::Kernel, Preemption::On));
+        assert_eq!(found(0, 2), (Mode::Kernel, Preemption::Off));
+        assert_eq!(found(0, 0x1_0000), (Mode::Interrupt, Preemption::Off));
+        assert_eq!(found(3, 1), (Mode::User, Preemption::On));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::PhysicalMemory;
 
-use kvmprof_recording::{StackEnd, StackParts};
+use kvmprof_recording::{LockWait, StackEnd, StackParts};
 
 use super::knowledge::{Guest, GuestKnowledge};
 use super::linux::StackPlace;
@@ -177,6 +177,19 @@ impl VcpuIntrospector {
     ) -> Option<Option<ProcessInstance>> {
         let linux = self.knowledge.linux()?;
         linux.find_process(memory, registers, pid)
+    }
+
+    /// The lock that the vCPU waits for in a loop, which stands still with `registers`. `None` if it does something else, and where that
+    /// isn't known: it is for mutexes, and for semaphores for readers and writers that a writer has.
+    ///
+    /// Bounded like [`VcpuIntrospector::identify`].
+    pub fn lock_wait<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+    ) -> Option<LockWait> {
+        let linux = self.knowledge.linux()?;
+        self.cpu.lock_wait(linux, memory, registers)
     }
 
     /// Looks at all tasks of a Linux guest, while the vCPU stands still with `registers`: fills `reader`'s look, except for its

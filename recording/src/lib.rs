@@ -49,7 +49,7 @@ pub use event::{EventError, EventKind, SamplingEvent};
 pub use kvmprof_abi::pcs::Ledger as ConsumerLedger;
 pub use ledger::ClockLedger;
 pub use sample::{
-    COMM_LENGTH, IDLE_PID, IPL_MASKED, MAX_STACK_FRAMES, Mode, Sample, StackEnd, StackParts,
-    StackSummary, Ticks,
+    COMM_LENGTH, IDLE_PID, IPL_MASKED, LockOwner, LockWait, MAX_STACK_FRAMES, Mode, Preemption,
+    Sample, StackEnd, StackParts, StackSummary, Ticks,
 };
 pub use sysroot::Sysroot;

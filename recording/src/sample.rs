@@ -45,6 +45,45 @@ impl Mode {
 /// The interrupt priority level of a vCPU that no interrupt can reach.
 pub const IPL_MASKED: u8 = 15;
 
+/// Whether the guest's scheduler may take a vCPU away from what runs on it. The numbers are those of the recording's format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Preemption {
+    /// Not known: the guest's kernel doesn't count what forbids it, or nothing is known of the guest.
+    #[default]
+    Unknown = 0,
+    /// It may: in user mode, and where `preempt_count` is 0.
+    On = 1,
+    /// It may not: a spin lock is held, an interrupt is serviced, or the kernel has forbidden it otherwise.
+    Off = 2,
+}
+
+impl Preemption {
+    /// All of them, by their numbers.
+    pub const ALL: [Self; 3] = [Self::Unknown, Self::On, Self::Off];
+}
+
+/// Who has a lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LockOwner {
+    /// Process (thread-group) id as the guest itself would print it.
+    pub pid: i32,
+    /// Thread id as the guest itself would print it.
+    pub tid: i32,
+    /// The thread's name, padded with NULs.
+    pub comm: [u8; COMM_LENGTH],
+    /// The vCPU that it is on; `None`: it is on none.
+    pub vcpu: Option<u16>,
+}
+
+/// A lock that a vCPU waits for in a loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LockWait {
+    /// Its guest virtual address.
+    pub address: u64,
+    /// Who has it; `None` when that isn't known.
+    pub owner: Option<LockOwner>,
+}
+
 /// Most frames of a [`Sample`]'s call stack.
 pub const MAX_STACK_FRAMES: usize = 128;
 
@@ -151,6 +190,10 @@ pub struct Sample {
     pub address_space: u64,
     /// The call stack, if one was asked for.
     pub stack: StackSummary,
+    /// Whether the guest's scheduler could have taken the vCPU away.
+    pub preemption: Preemption,
+    /// The lock that it waits for in a loop, where that is known.
+    pub lock: Option<LockWait>,
 }
 
 /// A run of one vCPU's clock ticks: some that took no sample, then at most one that did.
@@ -188,6 +231,9 @@ mod tests {
         }
         for (index, end) in StackEnd::ALL.into_iter().enumerate() {
             assert_eq!(end as usize, index);
+        }
+        for (index, preemption) in Preemption::ALL.into_iter().enumerate() {
+            assert_eq!(preemption as usize, index);
         }
     }
 }

@@ -1,9 +1,11 @@
-/* Tasks that wait, each in its own way, for ever. Prints who they are: waiter NAME TID. */
+/* Tasks that wait, each in its own way, for ever. Prints who they are: waiter NAME TID. With a disk's name, one that writes to it. */
 
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -59,8 +61,23 @@ static void on_vfork(void)
             pause();
 }
 
-int main(void)
+/* Past the page cache: it waits for the disk itself. */
+static int on_disk(const char *disk)
 {
+    const size_t length = 4096;
+    int file = open(disk, O_WRONLY | O_DIRECT);
+    void *block = aligned_alloc(length, length);
+    if (file < 0 || block == NULL)
+        abort();
+    memset(block, 1, length);
+    is("on-disk");
+    return write(file, block, length) != (ssize_t)length;
+}
+
+int main(int count, char **arguments)
+{
+    if (count > 1)
+        return on_disk(arguments[1]);
     void (*const waits[])(void) = {on_pipe, on_sleep, on_mutex, on_vfork};
     for (unsigned i = 0; i < sizeof waits / sizeof *waits; i++) {
         pid_t child = fork();

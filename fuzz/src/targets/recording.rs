@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use kvmprof_recording::StackEnd;
-use kvmprof_recording::file::{Block, HEADER, Kind, Recording, TasksEncoder, Unobserved, header};
+use kvmprof_recording::file::{
+    Block, Contents, HEADER, Kind, Recording, TasksEncoder, Unobserved, header,
+};
 use kvmprof_recording::tasks::{Task, TaskLook, TaskStack};
 use kvmprof_report::boot::{Boot, Levels, Summary, compare};
 use kvmprof_report::diff::{changes, folded_changes};
@@ -21,6 +23,7 @@ use kvmprof_report::profile::{
     functions, print,
 };
 use kvmprof_report::room::Room;
+use kvmprof_report::stalls::{self, StallWatcher, Stalls};
 use kvmprof_report::symbolize::Resolver;
 use kvmprof_report::tasks::{self, TaskSums};
 use kvmprof_report::top::Model;
@@ -30,7 +33,7 @@ use crate::input::{Input, block};
 #[path = "../../../report/tests/exports/recording.rs"]
 mod example;
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 10] = [
     Kind::Info,
     Kind::Symbols,
     Kind::Samples,
@@ -40,6 +43,7 @@ const KINDS: [Kind; 9] = [
     Kind::Kernel,
     Kind::Reset,
     Kind::Tasks,
+    Kind::Details,
 ];
 
 /// The file that an input stands for.
@@ -76,6 +80,7 @@ pub fn run(data: &[u8]) {
         serde_json::to_vec(&tasks::document(&sums, &resolver, 50)).unwrap();
         let _empty = Graph::default().draw(&tasks::folded(&sums, &resolver));
     }
+    stall_tables(&recording, &contents);
     let mut counts = Counts::default();
     let read = Profile::read_with(&recording, selection, resolver, &Unobserved, &mut counts);
     let Ok(profile) = read else {
@@ -97,6 +102,20 @@ pub fn run(data: &[u8]) {
             let _refused = format.write(&source, &mut sink());
         }
     }
+}
+
+/// What held the guest up.
+fn stall_tables(recording: &Recording, contents: &Contents) {
+    let mut watcher = StallWatcher::default();
+    let resolver = Resolver::from_contents(contents);
+    let selection = Selection::default();
+    let read = Profile::read_with(recording, selection, resolver, &Unobserved, &mut watcher);
+    let Ok(profile) = read else {
+        return;
+    };
+    let stalls = Stalls::new(&profile, watcher, 50);
+    stalls::print(&profile, &stalls, Look::default(), &mut sink()).unwrap();
+    serde_json::to_vec(&stalls).unwrap();
 }
 
 fn report(profile: &Profile) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::PhysicalMemory;
-use kvmprof_recording::{COMM_LENGTH, Mode};
+use kvmprof_recording::{COMM_LENGTH, LockWait, Mode, Preemption};
 
 use super::modules::KnownModules;
 use super::placement::Placement;
@@ -93,10 +93,16 @@ impl Cpu {
                 identity.process_group = process_group(linux, &view, task).unwrap_or(-1);
             }
         }
+        let mut count = None;
+        if registers.cpl == 0 {
+            let address = linux.addresses.preempt_count.map(per_cpu);
+            count = address.and_then(|address| view.i32(address));
+        }
+        let count = count.map(i32::cast_unsigned);
         if identity.mode == Mode::Kernel {
-            let count = linux.addresses.preempt_count.map(per_cpu);
             identity.mode = kernel_mode(linux, &view, count, task.as_ref());
         }
+        identity.preemption = preemption(registers.cpl, linux.addresses.preemption, count);
         identity
     }
 
@@ -137,6 +143,16 @@ impl Cpu {
             user: process.and_then(|(map, cache)| Some((map.unwinder.get()?, cache))),
         };
         linux.unwind(memory, registers, place, code, stack);
+    }
+
+    /// The lock that the vCPU waits for in a loop.
+    pub fn lock_wait<M: PhysicalMemory>(
+        &self,
+        linux: &LinuxKnowledge,
+        memory: &M,
+        registers: &Registers,
+    ) -> Option<LockWait> {
+        (registers.cpl == 0).then(|| linux.lock_wait(memory, registers))?
     }
 
     /// Looks at all tasks. False if they can't be read.
@@ -303,10 +319,10 @@ pub fn per_cpu(symbol: u64, placement: Placement, base: u64) -> u64 {
 }
 
 /// A task and its ids, copied once when checked: other vCPUs go on writing to guest memory.
-struct Task {
+pub struct Task {
     address: u64,
-    process: i32,
-    thread: i32,
+    pub process: i32,
+    pub thread: i32,
 }
 
 /// The current task, from the pointer at `address`. `None` if that can't be a task.
@@ -319,7 +335,7 @@ fn task<M: PhysicalMemory>(
 }
 
 /// The task at `task`. `None` if that can't be a task.
-fn task_at<M: PhysicalMemory>(
+pub fn task_at<M: PhysicalMemory>(
     linux: &LinuxKnowledge,
     view: &KernelView<'_, M>,
     task: u64,
@@ -339,7 +355,7 @@ fn task_at<M: PhysicalMemory>(
 }
 
 /// The name of the task at `task`. All zeros when it can't be read.
-fn comm<M: PhysicalMemory>(
+pub fn comm<M: PhysicalMemory>(
     linux: &LinuxKnowledge,
     view: &KernelView<'_, M>,
     task: u64,
@@ -378,20 +394,29 @@ fn process_group<M: PhysicalMemory>(
     (0..PID_LIMIT).contains(&id).then_some(id)
 }
 
-/// The mode of a vCPU in the kernel that isn't halted. `preempt_count` is at the given address.
+/// Whether the scheduler could take the vCPU away, at privilege level `cpl`, with this `preempt_count`. `bits` of it say that it can't; none
+/// if the kernel doesn't count that.
+pub fn preemption(cpl: u8, bits: u32, count: Option<u32>) -> Preemption {
+    match count {
+        _ if bits == 0 => Preemption::Unknown,
+        _ if cpl != 0 => Preemption::On,
+        Some(count) if count & bits == 0 => Preemption::On,
+        Some(_) => Preemption::Off,
+        None => Preemption::Unknown,
+    }
+}
+
+/// The mode of a vCPU in the kernel that isn't halted, with this `preempt_count`.
 fn kernel_mode<M: PhysicalMemory>(
     linux: &LinuxKnowledge,
     view: &KernelView<'_, M>,
-    preempt_count: Option<u64>,
+    preempt_count: Option<u32>,
     task: Option<&Task>,
 ) -> Mode {
-    let has = |address: Option<u64>, bits: u32| {
-        address
-            .and_then(|address| view.i32(address))
-            .is_some_and(|count| count.cast_unsigned() & bits != 0)
-    };
+    let has = |count: Option<u32>, bits: u32| count.is_some_and(|count| count & bits != 0);
     let softirqs = task.zip(linux.tasks.softirq_count);
-    let softirqs = softirqs.map(|(task, offset)| task.address.wrapping_add(offset));
+    let softirqs = softirqs.and_then(|(task, offset)| view.i32(task.address.wrapping_add(offset)));
+    let softirqs = softirqs.map(i32::cast_unsigned);
     if has(preempt_count, linux.addresses.interrupts) || has(softirqs, SOFTIRQ) {
         return Mode::Interrupt;
     }

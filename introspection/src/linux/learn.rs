@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
+use super::locks::LockLoops;
 use super::modules::Modules;
 use super::placement::{ALIGNMENT, PlacementCell};
 use super::processes::{InstanceLayout, ProcessLayout};
@@ -84,6 +85,7 @@ impl LinuxKnowledge {
             processes: ProcessLayout::find(&btf),
             instances: InstanceLayout::find(&symbols, &btf),
             task_list: TaskListLayout::find(&symbols, &btf),
+            locks: LockLoops::find(&symbols, &btf),
             build_id: build_id(&image, &symbols),
             release,
             banner: banner.to_vec(),

@@ -3,6 +3,7 @@
 mod cpu;
 mod kernel_watch;
 mod learn;
+mod locks;
 mod modules;
 mod placement;
 mod places;
@@ -29,6 +30,7 @@ use crate::PhysicalMemory;
 use crate::memory::AddressSpace;
 use crate::unwind::{MODULES, OrcTable};
 use crate::{Registers, Symbols};
+use locks::LockLoops;
 use placement::{Placement, PlacementCell};
 use processes::{InstanceLayout, ProcessLayout};
 use task_layout::{Addresses, TaskLayout};
@@ -75,6 +77,7 @@ pub struct LinuxKnowledge {
     instances: Option<InstanceLayout>,
     /// Where all tasks are found, if known.
     task_list: Option<TaskListLayout>,
+    locks: LockLoops,
     build_id: String,
     placement: PlacementCell,
     /// The start of the direct mapping of all memory, 0 while unknown (`page_offset_base`).

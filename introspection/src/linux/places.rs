@@ -79,7 +79,7 @@ impl LinuxKnowledge {
         let comm = u8::try_from(COMM_LENGTH).unwrap_or_default();
         let softirqs = ValueKind::Interrupts(SOFTIRQ.into());
         let interrupts = preempt_count.map(|address| ValuePlace {
-            kind: ValueKind::Interrupts(self.addresses.interrupts.into()),
+            kind: ValueKind::PreemptCount(self.addresses.interrupts, self.addresses.preemption),
             at: ValueAt::Physical(address),
             width: 4,
         });

@@ -21,6 +21,9 @@ const INTERRUPTS: u32 = 0x00ff_0000;
 const MOVED_HARDIRQS: u32 = 0x0f00_0000;
 /// NMIs in bits 28 to 31, in the same kernels.
 const MOVED_NMIS: u32 = 0xf000_0000;
+/// The bit of `preempt_count` that says, inverted, that the scheduler wants to run (`PREEMPT_NEED_RESCHED`,
+/// `arch/x86/include/asm/preempt.h`).
+const NEED_RESCHED: u32 = 1 << 31;
 /// The one bit for NMIs in those of them that count NMIs in `nmi_nesting`.
 const MOVED_NMI: u32 = 0x1000_0000;
 
@@ -50,6 +53,8 @@ pub struct Addresses {
     pub interrupt_stack: Option<u64>,
     /// The bits of that count that say an interrupt is being serviced.
     pub interrupts: u32,
+    /// The bits of that count that say that the scheduler can't take the CPU away; 0 if the kernel doesn't count all that forbids it.
+    pub preemption: u32,
     pub system_state: Option<u64>,
     /// From this value of `system_state` on, pid 0 is the idle task.
     pub scheduling: u32,
@@ -113,6 +118,7 @@ impl Addresses {
             preempt_count: hot("preempt_count").or(preempt_count),
             interrupt_stack: hot("hardirq_stack_ptr").or(interrupt_stack),
             interrupts: interrupts(symbols),
+            preemption: preemption(symbols),
             system_state,
             scheduling: btf
                 .enumerator("system_states", "SYSTEM_SCHEDULING")
@@ -155,6 +161,15 @@ fn interrupts(symbols: &Symbols) -> u32 {
         [Some(_), Some(_)] => MOVED_HARDIRQS | MOVED_NMI,
     };
     counts | SOFTIRQ
+}
+
+/// The bits of `preempt_count` that say that the scheduler can't take the CPU away. Kernels with CONFIG_PREEMPTION count all that
+/// forbids it (CONFIG_PREEMPT_COUNT); of others, and of those with the fields moved, that isn't known.
+fn preemption(symbols: &Symbols) -> u32 {
+    match symbols.addresses_of(["preempt_schedule", "local_interrupt_disable_state"]) {
+        [Some(_), None] => !NEED_RESCHED,
+        _ => 0,
+    }
 }
 
 /// Offsets of the members that identify a task, in bytes from the start of each structure.

@@ -1,4 +1,4 @@
-use kvmprof_recording::Mode;
+use kvmprof_recording::{Mode, Preemption};
 use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
@@ -14,6 +14,7 @@ use crate::{GuestKnowledge, Identity};
 
 fn expected(mode: Mode, tgid: i32) -> Identity {
     let mut identity = Identity::unknown(mode);
+    identity.preemption = Preemption::On;
     identity.pid = tgid;
     identity.tid = if tgid == 0 { 0 } else { tgid + 100 };
     identity.process_group = tgid + 1000;
@@ -147,6 +148,31 @@ fn tells_the_mode() {
         (halted.mode, halted.pid, halted.process_group),
         (Mode::Idle, 0, -1)
     );
+}
+
+#[test]
+fn tells_whether_preemption_is_off() {
+    let preemption = |guest: &LinuxGuest, count, registers: &Registers| {
+        guest.preempt_count(0, count);
+        guest.identify(0, registers).preemption
+    };
+    for kernel in [OLD, HOT, NEW] {
+        let guest = LinuxGuest::new(kernel);
+        let found = |count| preemption(&guest, count, &guest.kernel(0));
+        // The highest bit says, inverted, that the scheduler wants to run.
+        assert_eq!(found(0x8000_0000), Preemption::On);
+        assert_eq!(found(0), Preemption::On);
+        for count in [1, 0x8000_0002, 0x8000_0200, 0x8001_0000, 0x0010_0000] {
+            assert_eq!(found(count), Preemption::Off, "{count:#x}");
+        }
+        assert_eq!(preemption(&guest, 1, &guest.user()), Preemption::On);
+    }
+    let moved = LinuxGuest::new(Kernel {
+        counts_disabled: true,
+        ..NEW
+    });
+    let found = preemption(&moved, 1, &moved.kernel(0));
+    assert_eq!(found, Preemption::Unknown);
 }
 
 #[test]

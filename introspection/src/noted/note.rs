@@ -2,7 +2,7 @@
 
 use crate::PhysicalMemory;
 use kvmprof_abi::note::{GuestNote, Location};
-use kvmprof_recording::{COMM_LENGTH, Mode};
+use kvmprof_recording::{COMM_LENGTH, Mode, Preemption};
 
 use super::location;
 use crate::memory::AddressSpace;
@@ -43,6 +43,7 @@ pub fn identify<M: PhysicalMemory>(
             .flatten()
             .unwrap_or(-1),
         comm: padded(comm.unwrap_or([0; COMM_LENGTH])),
+        preemption: Preemption::Unknown,
     }
 }
 
@@ -96,6 +97,7 @@ mod tests {
                 tid: 12,
                 process_group: 77,
                 comm: *b"spinner\0\0\0\0\0\0\0\0\0",
+                preemption: Preemption::Unknown,
             }
         );
         assert_eq!(look(-3, 0, 3, false).pid, -1);

@@ -101,6 +101,12 @@ pub mod offsets {
     pub const FRAMED: u64 = 0x2200;
     /// The end of the scheduler's code, which begins with the former.
     pub const SCHEDULER_END: u64 = 0x2280;
+    /// `mutex_spin_on_owner`, and `rwsem_spin_on_owner` behind it.
+    pub const MUTEX_LOOP: u64 = 0x2400;
+    /// See [`MUTEX_LOOP`].
+    pub const RWSEM_LOOP: u64 = 0x2440;
+    /// The end of the latter: `preempt_schedule`.
+    pub const RWSEM_LOOP_END: u64 = 0x2480;
     /// Kernel code with the stack pointer at the registers that an interrupt or a system call saved.
     pub const ENTRY: u64 = 0x2700;
     /// Kernel code where stacks end.
@@ -125,6 +131,14 @@ pub mod per_cpu {
 
 /// Offsets in a task's structures, in bytes from the start of each.
 pub use super::task_offsets as task;
+
+/// Offsets in locks, in bytes.
+pub mod lock {
+    /// `mutex.owner`.
+    pub const MUTEX_OWNER: u64 = 0x8;
+    /// `rw_semaphore.owner`.
+    pub const RWSEM_OWNER: u64 = 0x10;
+}
 
 /// Offsets in a `struct module`, in bytes.
 pub mod module {
@@ -287,6 +301,8 @@ impl Kernel {
             ("pids", 1, bits(0x20)),
         ];
         builder.structure("signal_struct", &signal);
+        builder.structure("mutex", &[("owner", 1, bits(lock::MUTEX_OWNER))]);
+        builder.structure("rw_semaphore", &[("owner", 1, bits(lock::RWSEM_OWNER))]);
         builder.structure("pid", &[("numbers", 1, bits(0x18))]);
         builder.structure("upid", &[("nr", 1, bits(4))]);
         let hot = builder.structure("", &[("current_task", 1, 0), ("preempt_count", 1, 64)]);
@@ -323,6 +339,9 @@ impl Kernel {
             (offsets::INIT_TASK, 'D', "init_task"),
             (offsets::FRAMED, 'T', "__sched_text_start"),
             (offsets::SCHEDULER_END, 'T', "__sched_text_end"),
+            (offsets::MUTEX_LOOP, 't', "mutex_spin_on_owner.isra.0"),
+            (offsets::RWSEM_LOOP, 't', "rwsem_spin_on_owner"),
+            (offsets::RWSEM_LOOP_END, 'T', "preempt_schedule"),
             (offsets::MODULE_TREE, 'd', "mod_tree"),
             (offsets::PAGE_TABLES, 'D', "init_top_pgt"),
             (offsets::ORC[0], 'r', "__start_orc_unwind_ip"),

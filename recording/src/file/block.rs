@@ -12,7 +12,7 @@ pub const HEADER: usize = 16;
 const BLOCK_HEADER: usize = 12;
 /// Longest block, in bytes, as it lies in the file and unpacked.
 pub const MAX_BLOCK: usize = 64 << 20;
-/// Longest block of samples, or of looks at tasks, unpacked, in bytes. Recorders hand over a block of 64 KiB; what samples refer to is in the same block,
+/// Longest block of samples, of their details, or of looks at tasks, unpacked, in bytes. Recorders hand over a block of 64 KiB; what samples refer to is in the same block,
 /// and takes several times as much in memory.
 const MAX_SAMPLES: usize = 4 << 20;
 /// How many times its size a recording unpacks to at most, and bytes that it may unpack to in any case. Symbols are packed to a
@@ -44,10 +44,12 @@ pub enum Kind {
     Reset,
     /// Looks at the guest's tasks, packed.
     Tasks,
+    /// What is known of some of the samples in the next block of them beyond what that says, packed.
+    Details,
 }
 
 impl Kind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Info,
         Self::Symbols,
         Self::Samples,
@@ -57,6 +59,7 @@ impl Kind {
         Self::Kernel,
         Self::Reset,
         Self::Tasks,
+        Self::Details,
     ];
 
     fn number(self) -> u32 {
@@ -70,13 +73,19 @@ impl Kind {
             Self::Kernel => 7,
             Self::Reset => 8,
             Self::Tasks => 9,
+            Self::Details => 10,
         }
     }
 
     fn is_packed(self) -> bool {
         matches!(
             self,
-            Self::Symbols | Self::Samples | Self::Mappings | Self::Binary | Self::Tasks
+            Self::Symbols
+                | Self::Samples
+                | Self::Mappings
+                | Self::Binary
+                | Self::Tasks
+                | Self::Details
         )
     }
 }
@@ -167,7 +176,8 @@ impl Block {
                 let broken = || cut_off("a block can't be unpacked");
                 let size = unpacked_size(stored).ok_or_else(broken)?;
                 let end = offset + (BLOCK_HEADER + length) as u64;
-                let is_long = matches!(kind, Kind::Samples | Kind::Tasks) && size > MAX_SAMPLES;
+                let is_long = matches!(kind, Kind::Samples | Kind::Tasks | Kind::Details)
+                    && size > MAX_SAMPLES;
                 if is_long || unpacked.saturating_add(size as u64) > most_unpacked(end) {
                     let what = "it unpacks to far more than recordings do";
                     return Err(ReadError::Damaged { offset, what });

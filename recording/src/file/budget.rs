@@ -50,7 +50,13 @@ impl Budget {
                 (&mut self.binaries, size(FUNCTION, b'\n') + segments)
             }
             Some(
-                Kind::Info | Kind::Samples | Kind::End | Kind::Kernel | Kind::Reset | Kind::Tasks,
+                Kind::Info
+                | Kind::Samples
+                | Kind::Details
+                | Kind::End
+                | Kind::Kernel
+                | Kind::Reset
+                | Kind::Tasks,
             )
             | None => {
                 return true;

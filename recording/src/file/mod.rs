@@ -6,12 +6,14 @@
 mod block;
 mod budget;
 mod bytes;
+mod details;
 mod encoder;
 mod error;
 mod guest;
 mod info;
 mod intake;
 mod new_file;
+mod observer;
 mod piece;
 mod reader;
 mod recording;
@@ -30,9 +32,10 @@ pub use guest::{
 };
 pub use info::{Account, RecordingInfo};
 pub use new_file::{NewFile, RefusedOutput, create_in_place, open_in_place, open_to_append};
-pub use piece::{Looks, Piece, Samples};
+pub use observer::{Observer, Unobserved};
+pub use piece::{Details, Looks, Piece, Samples};
 pub use reader::Reader;
-pub use recording::{Contents, Observer, Recording, Unobserved};
+pub use recording::{Contents, Recording};
 pub use samples::{SampleBlock, SamplesEncoder, decode as decode_samples};
 pub use sink::{
     ClientSink, Delivered, END_ROOM, FileOptions, FileSink, Part, RecordingFailure, Sink,

@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 
 use super::block::Kind;
-use super::samples::decode;
+use super::samples::decode_with;
 use super::task_looks;
 use super::{Account, Binary, KernelInfo, ProcessMappings, ReadError, RecordingInfo, ResetInfo};
 use crate::Ticks;
@@ -26,6 +26,8 @@ pub enum Piece {
     Binary(Binary),
     /// Samples.
     Samples(Samples),
+    /// What is known of some of the samples in the next block of them beyond what that says.
+    Details(Details),
     /// Looks at the guest's tasks.
     Looks(Looks),
     /// The account of all ticks: nothing follows.
@@ -39,13 +41,29 @@ pub struct Samples {
     offset: u64,
 }
 
+/// What is known of some of the samples in the next block of them beyond what that says, as the format has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Details(Vec<u8>);
+
 impl Samples {
     /// Hands each run of ticks and the frames of its sample's stack to `each`.
     ///
     /// # Errors
     /// The block makes no sense; what came before that has been handed over.
     pub fn read(&self, each: impl FnMut(&Ticks, &[u64])) -> Result<(), ReadError> {
-        decode(&self.bytes, each).ok_or(ReadError::Damaged {
+        self.read_with(&Details::default(), each)
+    }
+
+    /// As [`Self::read`], with the `details` that came before this block.
+    ///
+    /// # Errors
+    /// As [`Self::read`], for both.
+    pub fn read_with(
+        &self,
+        details: &Details,
+        each: impl FnMut(&Ticks, &[u64]),
+    ) -> Result<(), ReadError> {
+        decode_with(&self.bytes, &details.0, each).ok_or(ReadError::Damaged {
             offset: self.offset,
             what: "its samples make no sense",
         })
@@ -56,6 +74,8 @@ impl Samples {
 pub(super) enum Body<'a> {
     /// Ticks.
     Samples(&'a Samples),
+    /// What is known of those that follow.
+    Details(Details),
     /// Looks at the guest's tasks.
     Looks(&'a Looks),
 }
@@ -106,6 +126,7 @@ impl Piece {
                 bytes: contents,
                 offset,
             }),
+            Kind::Details => Self::Details(Details(contents)),
             Kind::Tasks => Self::Looks(Looks {
                 bytes: contents,
                 offset,

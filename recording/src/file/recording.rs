@@ -1,35 +1,19 @@
 //! Recordings in files.
 
 use std::cell::Cell;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use super::block::{Block, HEADER, Kind};
 use super::budget::Budget;
 use super::bytes::Bytes;
-use super::piece::{Body, Piece};
+use super::observer::{Observer, Unobserved};
+use super::piece::{Body, Details, Piece};
 use super::reader::Reader;
 use super::{
     Account, Binary, FileError, KernelInfo, ProcessMappings, ReadError, RecordingInfo, ResetInfo,
 };
 use crate::Ticks;
 use crate::tasks::TaskLook;
-
-/// Looks on while a recording is read.
-pub trait Observer {
-    /// `done` of `whole` have been seen to, of whatever takes time. A break ends it there, with what there is.
-    fn advance(&self, done: u64, whole: u64) -> ControlFlow<()>;
-}
-
-/// Nobody looks on.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Unobserved;
-
-impl Observer for Unobserved {
-    fn advance(&self, _done: u64, _whole: u64) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-}
 
 /// A recording in a file, as far as it is whole. The file is read again by each of its functions.
 #[derive(Debug)]
@@ -140,14 +124,20 @@ impl Recording {
         mut each: impl FnMut(&Ticks, &[u64]),
     ) -> Result<Contents, FileError> {
         let mut account = Account::default();
+        let mut details = Details::default();
         let mut contents = self.read_blocks(Reader::default(), observer, |body| {
-            let Body::Samples(samples) = body else {
-                return Ok(());
-            };
-            samples.read(|ticks, frames| {
-                account.enter(ticks);
-                each(ticks, frames);
-            })
+            match body {
+                Body::Samples(samples) => {
+                    let details = std::mem::take(&mut details);
+                    return samples.read_with(&details, |ticks, frames| {
+                        account.enter(ticks);
+                        each(ticks, frames);
+                    });
+                }
+                Body::Details(next) => details = next,
+                Body::Looks(_) => {}
+            }
+            Ok(())
         })?;
         contents.account = account;
         Ok(contents)
@@ -174,7 +164,7 @@ impl Recording {
         let reader = Reader::without(Kind::Samples);
         self.read_blocks(reader, observer, |body| match body {
             Body::Looks(looks) => looks.read(&mut each),
-            Body::Samples(_) => Ok(()),
+            Body::Samples(_) | Body::Details(_) => Ok(()),
         })
     }
 
@@ -262,6 +252,7 @@ impl Contents {
             Some(Piece::Mappings(mappings)) => self.mappings.push(mappings),
             Some(Piece::Binary(binary)) => self.binaries.push(binary),
             Some(Piece::Samples(samples)) => each(Body::Samples(&samples))?,
+            Some(Piece::Details(details)) => each(Body::Details(details))?,
             Some(Piece::Looks(looks)) => each(Body::Looks(&looks))?,
             Some(Piece::End(account)) => self.closed = Some(account),
             None => {}
@@ -272,6 +263,8 @@ impl Contents {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
+
     use super::super::{BinaryInfo, Mapping, SamplesEncoder, header};
     use super::*;
     use crate::Sample;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::{COMM_LENGTH, MAX_STACK_FRAMES, Mode, Sample, StackEnd, StackSummary, Ticks};
 
+use super::details::{DetailsEncoder, DetailsReader};
 use super::varint::{Numbers, push, push_signed};
 
 /// A block is handed over when it has so many bytes: some thousand samples.
@@ -30,6 +31,8 @@ mod record {
 pub struct SampleBlock {
     /// The records.
     pub bytes: Vec<u8>,
+    /// What is known of some of its samples beyond that, as a block of its own that precedes it; empty if nothing is.
+    pub details: Vec<u8>,
     /// How many samples there are.
     pub samples: u64,
     /// How many ticks counted as idle.
@@ -54,6 +57,7 @@ struct Thread {
 #[derive(Debug, Default)]
 pub struct SamplesEncoder {
     block: SampleBlock,
+    details: DetailsEncoder,
     threads: HashMap<Thread, u64>,
     stacks: HashMap<Vec<u64>, u64>,
     // A stack's summary and frames, to look it up by.
@@ -105,6 +109,7 @@ impl SamplesEncoder {
         push(bytes, stack);
         push_signed(bytes, sample.pc.wrapping_sub(first).cast_signed());
         self.time = sample.time;
+        self.details.push(self.block.samples, sample);
         self.block.samples += 1;
     }
 
@@ -171,14 +176,26 @@ impl SamplesEncoder {
         self.threads.clear();
         self.stacks.clear();
         self.time = 0;
+        self.block.details = self.details.take();
         std::mem::take(&mut self.block)
     }
 }
 
-/// Reads a block: hands each run of ticks and the frames of its sample's stack to `each`. `None` when the
+/// Reads a block, without details: hands each run of ticks and the frames of its sample's stack to `each`. `None` when the
 /// block makes no sense; what came before that has been handed over.
-pub fn decode(bytes: &[u8], mut each: impl FnMut(&Ticks, &[u64])) -> Option<()> {
+pub fn decode(bytes: &[u8], each: impl FnMut(&Ticks, &[u64])) -> Option<()> {
+    decode_with(bytes, &[], each)
+}
+
+/// The same with the `details` of its samples, the contents of a block of their own; none if they are empty.
+pub fn decode_with(
+    bytes: &[u8],
+    details: &[u8],
+    mut each: impl FnMut(&Ticks, &[u64]),
+) -> Option<()> {
     let mut numbers = Numbers(bytes);
+    let mut details = DetailsReader::new(details)?;
+    let mut samples = 0;
     let mut threads = Vec::new();
     let mut stacks: Vec<(StackSummary, Vec<u64>)> = Vec::new();
     let mut time = 0_u64;
@@ -217,6 +234,8 @@ pub fn decode(bytes: &[u8], mut each: impl FnMut(&Ticks, &[u64])) -> Option<()> 
                 sample.address_space = thread.address_space;
                 sample.comm = thread.comm;
                 sample.stack = *summary;
+                details.complete(samples, &mut sample)?;
+                samples += 1;
                 let ticks = Ticks {
                     vcpu: sample.vcpu,
                     sample: Some(sample),
@@ -336,6 +355,7 @@ mod tests {
                             kernel_end: end(end_of).unwrap(),
                             user_end: StackEnd::Complete,
                         },
+                        ..Sample::default()
                     }
                 },
             );

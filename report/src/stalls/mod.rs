@@ -1,6 +1,7 @@
-//! What holds a guest up, as far as samples tell: stretches with interrupts off, waits for locks and for other vCPUs, and time in
-//! which the host ran something else.
+//! What holds a guest up, as far as samples tell: stretches with interrupts off or preemption off, waits for locks and for other vCPUs, and time
+//! in which the host ran something else.
 
+mod locks;
 mod print;
 mod running;
 mod stolen;
@@ -9,21 +10,24 @@ mod waits;
 
 use std::sync::Arc;
 
+use kvmprof_recording::Preemption;
 use kvmprof_recording::file::RecordingInfo;
 use serde::Serialize;
 
 use crate::profile::{Profile, Selected, Selection, Watcher, Weight};
 use crate::symbolize::{Resolver, Symbols};
 
+pub use locks::{LockRow, LockThread};
 pub use print::print;
 pub use running::Running;
 pub use stolen::StolenRow;
 pub use stretches::StretchRow;
 pub use waits::{WaitKind, WaitRow};
 
+use locks::Locks;
 use running::Names;
 use stolen::StolenTicks;
-use stretches::Stretches;
+use stretches::{Stretches, Switch};
 use waits::Waits;
 
 /// Gathers what [`Stalls`] are made of while a recording is summed up. Its memory is bounded, whatever the recording is.
@@ -31,15 +35,20 @@ use waits::Waits;
 pub struct StallWatcher {
     kernel: Arc<Symbols>,
     stretches: Stretches,
+    unpreempted: Stretches,
+    preemption_known: u64,
     waits: Waits,
+    locks: Locks,
     stolen: StolenTicks,
 }
 
 impl Watcher for StallWatcher {
     fn begin(&mut self, info: &RecordingInfo, _: &Selection, resolver: &Resolver) {
+        let (began, period) = (info.began_monotonic_ns, Weight::of_tick(info).interval_ns());
         *self = Self {
             kernel: Arc::clone(&resolver.tables().kernel),
-            stretches: Stretches::new(info.began_monotonic_ns, Weight::of_tick(info).interval_ns()),
+            stretches: Stretches::new(Switch::Interrupts, began, period),
+            unpreempted: Stretches::new(Switch::Preemption, began, period),
             stolen: StolenTicks::new(info.began_monotonic_ns),
             ..Self::default()
         };
@@ -47,9 +56,13 @@ impl Watcher for StallWatcher {
 
     fn take(&mut self, selected: &Selected) {
         self.stretches.take(selected);
+        self.unpreempted.take(selected);
         self.stolen.take(selected);
         if let Some(sample) = &selected.sample {
-            self.waits.take(sample, selected.stack, &self.kernel);
+            self.preemption_known += u64::from(sample.preemption != Preemption::Unknown);
+            if let Some(kind) = self.waits.take(sample, selected.stack, &self.kernel) {
+                self.locks.take(kind, sample);
+            }
         }
     }
 }
@@ -63,6 +76,18 @@ pub struct Stalls {
     pub stretches: u64,
     /// Samples with interrupts off; halted vCPUs aren't in it.
     pub samples_with_interrupts_off: u64,
+    /// The longest stretches of samples with preemption off, the longest first.
+    pub preemption_off: Vec<StretchRow>,
+    /// How many of those there were, those included that are left out.
+    pub preemption_stretches: u64,
+    /// Samples with preemption off; halted vCPUs aren't in it.
+    pub samples_with_preemption_off: u64,
+    /// Samples of which it is known whether preemption was off. None are where the guest's kernel doesn't count what forbids it.
+    pub preemption_known: u64,
+    /// The locks that samples waited for, with their owners, the most samples first.
+    pub locks: Vec<LockRow>,
+    /// Samples whose lock isn't in there: there were too many different ones.
+    pub locks_left_out: u64,
     /// Samples in functions of the kernel that wait for a lock or for other vCPUs, the most first.
     pub waits: Vec<WaitRow>,
     /// Samples that waited, beyond those that were compared with what the host took from other vCPUs.
@@ -77,15 +102,26 @@ impl Stalls {
         let names = Names::new(profile);
         let StallWatcher {
             stretches,
+            unpreempted,
+            preemption_known,
             waits,
+            locks,
             stolen,
             ..
         } = watcher;
+        let (samples_with_preemption_off, preemption_stretches, preemption_off) =
+            unpreempted.rows(&names, top);
         let (samples_with_interrupts_off, stretches, interrupts_off) = stretches.rows(&names, top);
         Self {
             interrupts_off,
             stretches,
             samples_with_interrupts_off,
+            preemption_off,
+            preemption_stretches,
+            samples_with_preemption_off,
+            preemption_known,
+            locks_left_out: locks.left_out(),
+            locks: locks.rows(&stolen, top),
             waits_not_compared: waits.not_compared(),
             waits: waits.rows(&stolen, &names, top),
             stolen: stolen.rows(&names, top),

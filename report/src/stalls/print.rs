@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{Stalls, StolenRow, StretchRow, WaitRow};
+use super::{LockRow, Stalls, StolenRow, StretchRow, WaitRow};
 use crate::profile::{Look, Profile, Share, column, print_accounts, shares};
 
 /// Columns of a process's name.
@@ -22,7 +22,9 @@ pub fn print(
 ) -> io::Result<()> {
     print_accounts(profile, out)?;
     print_interrupts_off(profile, stalls, look, out)?;
+    print_preemption_off(profile, stalls, look, out)?;
     print_waits(profile, stalls, look, out)?;
+    print_locks(stalls, look, out)?;
     print_stolen(profile, stalls, look, out)
 }
 
@@ -44,12 +46,43 @@ fn print_interrupts_off(
         profile.samples(),
         stalls.stretches
     );
+    print_stretches(&title, &stalls.interrupts_off, look, out)
+}
+
+fn print_preemption_off(
+    profile: &Profile,
+    stalls: &Stalls,
+    look: Look,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    if stalls.preemption_known == 0 {
+        writeln!(out)?;
+        return writeln!(
+            out,
+            "Whether preemption was off isn't known: the guest's kernel doesn't count what forbids it, or the recording is of an older kvmprof"
+        );
+    }
+    let title = format!(
+        "Preemption was off in {} of {} samples, in {} stretches; the longest:",
+        stalls.samples_with_preemption_off,
+        profile.samples(),
+        stalls.preemption_stretches
+    );
+    print_stretches(&title, &stalls.preemption_off, look, out)
+}
+
+fn print_stretches(
+    title: &str,
+    rows: &[StretchRow],
+    look: Look,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let columns = format!(
         "         SEEN      AT MOST  SAMPLES  STOLEN  VCPU           AT  {:<PROCESS$}  {:<FUNCTION$}  ALL ITS SAMPLES ARE IN",
         "PROCESS", "FIRST IN"
     );
-    heading(look, &title, &columns, out)?;
-    for row in &stalls.interrupts_off {
+    heading(look, title, &columns, out)?;
+    for row in rows {
         let StretchRow {
             samples,
             stolen,
@@ -119,6 +152,40 @@ fn print_waits(
             out,
             "  {more} further waits are counted, but not compared with stolen ticks"
         )?;
+    }
+    Ok(())
+}
+
+/// The locks that were waited for, if any are known.
+fn print_locks(stalls: &Stalls, look: Look, out: &mut dyn Write) -> io::Result<()> {
+    if stalls.locks.is_empty() {
+        return Ok(());
+    }
+    let title = "Locks that these waited for, as far as they are known; OWNER STOLEN: the host didn't run the vCPU of the lock's owner";
+    let columns =
+        "  SAMPLES  OWNER STOLEN  WAITS FOR     ADDRESS             OWNERS  HELD MOST OFTEN BY";
+    heading(look, title, columns, out)?;
+    for row in &stalls.locks {
+        let LockRow {
+            samples,
+            owner_stolen,
+            address,
+            owners,
+            ..
+        } = row;
+        let owner = row.owner.as_ref().map_or_else(
+            || "[unknown]".to_owned(),
+            |owner| format!("{} (tid {})", owner.name, owner.tid),
+        );
+        writeln!(
+            out,
+            "  {samples:>7}  {owner_stolen:>12}  {:<12}  {address:#018x}  {owners:>6}  {owner}",
+            row.kind.name(),
+        )?;
+    }
+    if stalls.locks_left_out > 0 {
+        let more = stalls.locks_left_out;
+        writeln!(out, "  {more} further samples wait for others")?;
     }
     Ok(())
 }

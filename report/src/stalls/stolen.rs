@@ -59,6 +59,15 @@ struct VcpuState {
     spans: Vec<Span>,
 }
 
+impl VcpuState {
+    /// What it was last seen doing, if ticks of it were stolen around `time`.
+    fn at(&self, time: u64) -> Option<LastSeen> {
+        let after = self.spans.partition_point(|span| span.begin < time);
+        let span = self.spans.get(after.checked_sub(1)?)?;
+        (time < span.end).then_some(span.last_seen)
+    }
+}
+
 /// Finds the stolen ticks.
 #[derive(Debug, Default)]
 pub(super) struct StolenTicks {
@@ -113,13 +122,14 @@ impl StolenTicks {
     /// What the host took from another vCPU than `vcpu` at `time`, if it did so. A halted vCPU holds no lock and answers at once.
     pub fn at(&self, vcpu: u16, time: u64) -> Option<LastSeen> {
         let others = self.vcpus.iter().filter(|(other, _)| **other != vcpu);
-        others
-            .filter_map(|(_, state)| {
-                let after = state.spans.partition_point(|span| span.begin < time);
-                let span = state.spans.get(after.checked_sub(1)?)?;
-                (time < span.end && span.last_seen != LastSeen::Halted).then_some(span.last_seen)
-            })
-            .next()
+        let mut seen = others.filter_map(|(_, state)| state.at(time));
+        seen.find(|last_seen| *last_seen != LastSeen::Halted)
+    }
+
+    /// Whether the host ran something else than `vcpu` at `time`.
+    pub fn is_stolen(&self, vcpu: u16, time: u64) -> bool {
+        let state = self.vcpus.get(&vcpu);
+        state.and_then(|state| state.at(time)).is_some()
     }
 
     /// The `top` rows with the most ticks.

@@ -1,9 +1,9 @@
-//! Stretches of samples with interrupts off. A stretch ends with the thread, too: the scheduler turns interrupts on when it has switched
-//! (`finish_task_switch`, `kernel/sched/core.c`).
+//! Stretches of samples with interrupts off, and with preemption off. A stretch ends with the thread, too: the scheduler turns both on when it has
+//! switched (`finish_task_switch`, `kernel/sched/core.c`).
 
 use std::collections::BTreeMap;
 
-use kvmprof_recording::{IPL_MASKED, Mode, Sample};
+use kvmprof_recording::{IPL_MASKED, Mode, Preemption, Sample};
 use serde::Serialize;
 
 use super::running::{Names, Running};
@@ -14,7 +14,29 @@ const MAX_STACKS: usize = 64;
 /// Stretches that are kept, the longest ones; twice as many before they are sorted out.
 const MAX_STRETCHES: usize = 1000;
 
-/// Samples of one thread on one vCPU that followed each other, all with interrupts off.
+/// What is off in a stretch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Switch {
+    /// Interrupts: none could have reached the vCPU.
+    #[default]
+    Interrupts,
+    /// Preemption: the scheduler could not have taken the vCPU away.
+    Preemption,
+}
+
+impl Switch {
+    /// Whether it was off at `sample`. A halted vCPU waits for interrupts.
+    fn is_off(self, sample: &Sample) -> bool {
+        let is_off = match self {
+            Self::Interrupts => sample.ipl == IPL_MASKED,
+            Self::Preemption => sample.preemption == Preemption::Off,
+        };
+        is_off && sample.mode != Mode::Idle
+    }
+}
+
+/// Samples of one thread on one vCPU that followed each other, all with interrupts off, or all with preemption off: what is said here of interrupts is
+/// true of preemption then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StretchRow {
     /// The vCPU.
@@ -91,6 +113,7 @@ struct VcpuState {
 /// Finds stretches.
 #[derive(Debug, Default)]
 pub(super) struct Stretches {
+    switch: Switch,
     /// When the recording began, in ns of CLOCK_MONOTONIC.
     began: u64,
     /// Between two ticks, in ns.
@@ -102,8 +125,9 @@ pub(super) struct Stretches {
 }
 
 impl Stretches {
-    pub fn new(began: u64, period: u64) -> Self {
+    pub fn new(switch: Switch, began: u64, period: u64) -> Self {
         Self {
+            switch,
             began,
             period,
             ..Self::default()
@@ -132,7 +156,7 @@ impl Stretches {
             open.stolen = open.stolen.saturating_add(ticks.stolen);
         }
         if let Some(sample) = &selected.sample {
-            if sample.ipl == IPL_MASKED && sample.mode != Mode::Idle {
+            if self.switch.is_off(sample) {
                 self.samples += 1;
                 if (state.open.as_ref()).is_some_and(|open| open.tid != sample.tid) {
                     ended = close(state, sample.time).or(ended);
@@ -173,7 +197,7 @@ impl Stretches {
             .sort_by_key(|stretch| std::cmp::Reverse(stretch.length()));
     }
 
-    /// All samples with interrupts off, all stretches, and the `top` longest of these.
+    /// All samples with it off, all stretches, and the `top` longest of these.
     pub fn rows(mut self, names: &Names<'_>, top: usize) -> (u64, u64, Vec<StretchRow>) {
         let period = self.period;
         let states = std::mem::take(&mut self.vcpus).into_values();
@@ -258,12 +282,16 @@ mod tests {
     }
 
     fn rows(ticks: &[Ticks]) -> Vec<StretchRow> {
+        rows_of(Switch::Interrupts, ticks)
+    }
+
+    fn rows_of(switch: Switch, ticks: &[Ticks]) -> Vec<StretchRow> {
         let info = RecordingInfo {
             hz: 1000,
             ..RecordingInfo::default()
         };
         let mut selector = Selector::new(&info, &Selection::default());
-        let mut stretches = Stretches::new(0, PERIOD);
+        let mut stretches = Stretches::new(switch, 0, PERIOD);
         for ticks in ticks {
             stretches.take(&Selected {
                 spread: selector.spread(ticks),
@@ -298,6 +326,31 @@ mod tests {
             sample(8, 7, IPL_MASKED),
         ];
         assert_eq!(lengths(&ticks), [(4, 6, 2), (0, 2, 0)]);
+    }
+
+    #[test]
+    fn preemption_has_stretches_of_its_own() {
+        let sample = |number, preemption, mode| Ticks {
+            sample: Some(Sample {
+                preemption,
+                mode,
+                ..sample(number, 7, IPL_MASKED).sample.unwrap()
+            }),
+            ..Ticks::default()
+        };
+        let ticks = [
+            sample(1, Preemption::On, Mode::Kernel),
+            sample(2, Preemption::Off, Mode::Kernel),
+            sample(3, Preemption::Off, Mode::Interrupt),
+            sample(4, Preemption::Unknown, Mode::Kernel),
+            sample(5, Preemption::Off, Mode::Idle),
+            sample(6, Preemption::Off, Mode::Kernel),
+        ];
+        let rows = rows_of(Switch::Preemption, &ticks);
+        let lengths = rows
+            .iter()
+            .map(|row| (row.seen_ns / PERIOD, row.at_most_ns / PERIOD));
+        assert_eq!(lengths.collect::<Vec<_>>(), [(1, 3), (0, 2)]);
     }
 
     #[test]

@@ -149,16 +149,18 @@ struct Sum {
 }
 
 impl Waits {
-    pub fn take(&mut self, sample: &Sample, stack: Option<u32>, kernel: &Symbols) {
+    /// Takes `sample`. The result is what it waits for, if it does.
+    pub fn take(
+        &mut self,
+        sample: &Sample,
+        stack: Option<u32>,
+        kernel: &Symbols,
+    ) -> Option<WaitKind> {
         // In an interrupt the vCPU doesn't wait: it would else be counted twice when that waits itself.
-        if sample.mode != Mode::Kernel {
-            return;
-        }
+        (sample.mode == Mode::Kernel).then_some(())?;
         let function = kernel.locate(sample.pc);
         let function = function.filter(|found| found.module.as_ref() == KERNEL);
-        let Some(kind) = function.and_then(|found| WaitKind::of_function(found.name)) else {
-            return;
-        };
+        let kind = WaitKind::of_function(function?.name)?;
         if self.found.len() < MAX_COMPARED {
             self.found.push(Wait {
                 vcpu: sample.vcpu,
@@ -169,6 +171,7 @@ impl Waits {
         } else {
             *self.others.entry((kind, stack)).or_default() += 1;
         }
+        Some(kind)
     }
 
     /// Samples beyond those that can be compared.

@@ -181,6 +181,7 @@ impl Resolver {
             | Piece::Kernel(_)
             | Piece::Reset(_)
             | Piece::Samples(_)
+            | Piece::Details(_)
             | Piece::Looks(_)
             | Piece::End(_) => {}
         }

@@ -86,7 +86,7 @@ pub struct TaskSums {
     pub states: BTreeMap<TaskState, u64>,
     /// Tasks whose stacks weren't read, or ran meanwhile, in all looks together.
     pub without_stack: u64,
-    /// What waited for each vCPU, by its number. Tasks of all processes count, whatever is selected.
+    /// What waited for each vCPU, by its number. Empty if only some processes were recorded or are selected: what the others do isn't known.
     pub vcpus: BTreeMap<u16, VcpuQueue>,
     /// Where tasks waited that were on no vCPU.
     pub waits: HashMap<WaitKey, Wait>,
@@ -114,6 +114,8 @@ struct Collector<'s> {
     /// In how many looks each vCPU had a task, and in how many of them another one waited for any vCPU.
     busy: BTreeMap<u16, (u64, u64)>,
     looks_with_waiting: u64,
+    /// Whether the looks have the tasks of all processes, and all of them are selected.
+    has_all_processes: bool,
 }
 
 impl TaskSums {
@@ -155,6 +157,7 @@ impl TaskSums {
             stacks: HashSet::new(),
             busy: BTreeMap::new(),
             looks_with_waiting: 0,
+            has_all_processes: contents.info.pids.is_empty() && selection.pids.is_empty(),
             vcpus: u16::try_from(contents.info.vcpus).unwrap_or(u16::MAX),
         };
         let began = contents.info.began_monotonic_ns;
@@ -210,6 +213,10 @@ impl Collector<'_> {
     }
 
     fn finish(mut self) -> TaskSums {
+        if !self.has_all_processes {
+            self.sums.vcpus.clear();
+            return self.sums;
+        }
         let last = self.vcpus.saturating_sub(1).min(MAX_VCPUS);
         for vcpu in 0..=last {
             self.sums.vcpus.entry(vcpu).or_default();

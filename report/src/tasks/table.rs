@@ -75,6 +75,12 @@ fn print_states(sums: &TaskSums, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn print_vcpus(sums: &TaskSums, out: &mut dyn Write) -> io::Result<()> {
+    if sums.vcpus.is_empty() {
+        return writeln!(
+            out,
+            "\n  What waits for each vCPU is left out: only some processes were recorded or are selected"
+        );
+    }
     writeln!(
         out,
         "\n  VCPU  TASKS WAITING PER LOOK    MOST  LOOKS WITH ANY  LOOKS FREE  FREE WHILE A TASK WAITS"

@@ -53,8 +53,14 @@ fn look(time: u64, tasks: &[(Task, &[u64])]) -> TaskLook {
     look
 }
 
-/// Three looks: one task reads a pipe all the time, another one runs, waits for its vCPU, and waits for a disk.
+/// The sums of a recording of all processes.
 fn sums(selection: &Selection) -> (TaskSums, Resolver) {
+    sums_of(&[], selection)
+}
+
+/// Three looks: one task reads a pipe all the time, another one runs, waits for its vCPU, and waits for a disk. They
+/// are those of a recording of `pids`, or of all processes if there are none.
+fn sums_of(pids: &[i32], selection: &Selection) -> (TaskSums, Resolver) {
     let reader = (task(1, TaskState::Sleeping, 5), &[8, 0x1008, 0x2008][..]);
     let running = Task {
         is_on_vcpu: true,
@@ -75,11 +81,12 @@ fn sums(selection: &Selection) -> (TaskSums, Resolver) {
             ],
         ),
     ] {
-        encoder.push(&look, |_| true);
+        encoder.push(&look, |pid| pids.is_empty() || pids.contains(&pid));
     }
     let info = RecordingInfo {
         vcpus: 2,
         tasks: Some(10),
+        pids: pids.to_vec(),
         ..RecordingInfo::default()
     };
     let mut bytes = header().to_vec();
@@ -186,4 +193,22 @@ fn only_what_is_selected_counts() {
     let (sums, _) = sums(&selection);
     assert_eq!((sums.looks, sums.waits.len()), (1, 1));
     assert_eq!(sums.states.get(&TaskState::Runnable), Some(&1));
+}
+
+#[test]
+fn of_some_processes_nothing_is_said_of_vcpus() {
+    let selection = Selection {
+        pids: vec![2],
+        ..Selection::default()
+    };
+    for (sums, resolver) in [sums(&selection), sums_of(&[2], &Selection::default())] {
+        assert_eq!((sums.looks, sums.on_vcpu), (3, 1));
+        assert!(sums.vcpus.is_empty());
+        let mut text = Vec::new();
+        print(&sums, &resolver, 2, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(!text.contains("FREE WHILE A TASK WAITS"), "{text}");
+        let document = document(&sums, &resolver, 1);
+        assert_eq!(document["vcpus"].as_array().map(Vec::len), Some(0));
+    }
 }

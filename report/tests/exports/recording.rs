@@ -163,6 +163,7 @@ impl SampleKind {
                 kernel_end,
                 user_end: self.user_end,
             },
+            ..Sample::default()
         };
         (sample, frames)
     }

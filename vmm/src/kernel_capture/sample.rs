@@ -55,6 +55,7 @@ impl Reader<'_> {
             sample.process_group = identity.process_group;
         }
         sample.comm = identity.comm;
+        sample.preemption = identity.preemption;
         sample.address_space = page_table_root(record.cr3());
         let mut registers = Registers {
             rip: sample.pc,

@@ -105,6 +105,13 @@ impl<M: PhysicalMemory> VcpuView<M> {
             self.introspector
                 .unwind(&self.memory, registers, self.stacks, &mut self.stack);
         }
+        // Who records wants to know; others haven't a place for it.
+        let lock = match identity.mode {
+            Mode::Kernel if self.stacks.kernel => {
+                self.introspector.lock_wait(&self.memory, registers)
+            }
+            _ => None,
+        };
         // Woken up, but nothing has been executed since.
         let is_still_idle = behind_hlt && identity.pid == 0 && identity.mode == Mode::Kernel;
         Sample {
@@ -124,6 +131,8 @@ impl<M: PhysicalMemory> VcpuView<M> {
             comm: identity.comm,
             address_space: page_table_root(registers.cr3),
             stack: self.stack.summary(),
+            preemption: identity.preemption,
+            lock,
         }
     }
 

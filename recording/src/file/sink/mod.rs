@@ -32,7 +32,7 @@ impl Part {
     /// About how many bytes it takes while it waits.
     fn size(&self) -> usize {
         match self {
-            Self::Samples(block) => block.bytes.len(),
+            Self::Samples(block) => block.bytes.len() + block.details.len(),
             Self::Looks(bytes) => bytes.len(),
             Self::Symbols(bytes) | Self::Encoded(bytes) => bytes.len(),
             Self::End(_) => 0,
@@ -43,7 +43,7 @@ impl Part {
     fn encode(&self) -> Option<Cow<'_, [u8]>> {
         match self {
             Self::Samples(block) if block.bytes.is_empty() => None,
-            Self::Samples(block) => Block::encode(Kind::Samples, &block.bytes).map(Cow::Owned),
+            Self::Samples(block) => encode_samples(block).map(Cow::Owned),
             Self::Looks(bytes) => Block::encode(Kind::Tasks, bytes).map(Cow::Owned),
             Self::Symbols(text) => Block::encode(Kind::Symbols, text).map(Cow::Owned),
             Self::Encoded(block) => Some(Cow::Borrowed(block)),
@@ -61,6 +61,16 @@ impl Part {
             _ => (0, 0),
         }
     }
+}
+
+/// The block, behind that of its details if it has any.
+fn encode_samples(block: &SampleBlock) -> Option<Vec<u8>> {
+    let samples = Block::encode(Kind::Samples, &block.bytes)?;
+    if block.details.is_empty() {
+        return Some(samples);
+    }
+    let details = Block::encode(Kind::Details, &block.details)?;
+    Some([details, samples].concat())
 }
 
 /// What became of the ticks that a sink was given; the rest waits.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::file::RecordingFile;
 use super::*;
-use crate::file::{Contents, Encoder, Recording};
-use crate::{Sample, StackEnd, StackSummary, Ticks};
+use crate::file::{Contents, Encoder, HEADER, Recording};
+use crate::{LockOwner, LockWait, Preemption, Sample, StackEnd, StackSummary, Ticks};
 
 /// Room for samples in a sink, as the encoder has it.
 const MAX_WAITING: usize = 16 << 20;
@@ -65,6 +65,89 @@ fn feed<S: Sink>(encoder: &mut Encoder<S>, count: u64) {
         encoder.feed(&ticks, &frames);
         assert!(encoder.ledger().balances());
     }
+}
+
+/// What is known of sample `number` beyond what all of them have.
+fn detailed(number: u64) -> Sample {
+    let owner = LockOwner {
+        tid: 7,
+        vcpu: number.is_multiple_of(2).then_some(1),
+        ..LockOwner::default()
+    };
+    Sample {
+        time: number,
+        preemption: match number % 5 {
+            0 => Preemption::Unknown,
+            1 => Preemption::On,
+            _ => Preemption::Off,
+        },
+        lock: number.is_multiple_of(3).then_some(LockWait {
+            address: number << 40,
+            owner: (!number.is_multiple_of(4)).then_some(owner),
+        }),
+        ..Sample::default()
+    }
+}
+
+/// In many blocks, each with details that are about its own samples.
+#[test]
+fn details_are_of_the_samples_that_they_were_seen_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording");
+    let sink = FileSink::create(&path, &RecordingInfo::default(), FileOptions::default());
+    let mut encoder = Encoder::new(sink.unwrap(), &[]);
+    for number in 0..20_000 {
+        let ticks = Ticks {
+            sample: Some(detailed(number)),
+            ..Ticks::default()
+        };
+        encoder.feed(&ticks, &[]);
+    }
+    // Nothing is known of the last one.
+    let plain = Sample {
+        time: u64::MAX,
+        ..Sample::default()
+    };
+    encoder.feed(
+        &Ticks {
+            sample: Some(plain),
+            ..Ticks::default()
+        },
+        &[],
+    );
+    encoder.finish();
+    let mut number = 0;
+    let recording = Recording::open(&path).unwrap();
+    let read = recording.read(|ticks, _| {
+        let sample = ticks.sample.unwrap();
+        if number < 20_000 {
+            let expected = detailed(number);
+            assert_eq!(
+                (sample.time, sample.preemption, sample.lock),
+                (number, expected.preemption, expected.lock)
+            );
+        } else {
+            assert_eq!(
+                (sample.preemption, sample.lock),
+                (Preemption::Unknown, None)
+            );
+        }
+        number += 1;
+    });
+    assert_eq!(read.unwrap().account.samples, 20_001);
+    // They are in blocks of their own, which a reader that doesn't know them passes over.
+    let bytes = fs::read(&path).unwrap();
+    let (mut rest, mut kinds) = (&bytes[HEADER..], Vec::new());
+    while let Some(block) = Block::decode(rest) {
+        rest = &rest[block.length..];
+        kinds.push(block.kind.unwrap());
+    }
+    let pairs = kinds
+        .windows(2)
+        .filter(|pair| *pair == [Kind::Details, Kind::Samples]);
+    let details = kinds.iter().filter(|kind| **kind == Kind::Details);
+    let (pairs, details) = (pairs.count(), details.count());
+    assert!(details > 1 && pairs == details, "{kinds:?}");
 }
 
 fn read(path: &Path) -> Contents {

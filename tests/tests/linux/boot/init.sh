@@ -1,2 +1,3 @@
 dmesg -s 4000000 | grep 'initcall .* returned'
 echo workload running
+while :; do sleep 100000; done

@@ -1,9 +1,12 @@
 //! What held a Debian guest up, as `kvmprof stalls` has it: a lock that two processes fight for, a log that is written with interrupts
 //! off, and a host that runs something else. The recording itself is the measure.
 
-use kvmprof_recording::{IPL_MASKED, Mode, Sample};
+use std::collections::BTreeMap;
+
+use kvmprof_recording::{IPL_MASKED, Mode, Preemption, Sample};
 use kvmprof_report::profile::Symbols;
 use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, once};
+use kvmprof_tests::share;
 use serde_json::Value;
 
 const SUCCESS: u8 = 0;
@@ -100,4 +103,101 @@ fn every_stolen_tick_is_in_the_table() {
         .iter()
         .filter(|row| row["last_seen"]["process"] == "dd");
     assert!(of_dd.count() > 0, "{rows:?}");
+}
+
+/// The samples of the kernel in `function`.
+fn samples_in<'a>(
+    samples: &'a [(Sample, Vec<u64>)],
+    kernel: &'a Symbols,
+    function: &'a str,
+) -> impl Iterator<Item = &'a Sample> {
+    let samples = samples.iter().map(|(sample, _)| sample);
+    samples.filter(move |sample| {
+        sample.mode == Mode::Kernel && kernel.find(sample.pc) == Some(function)
+    })
+}
+
+/// Only the two writers take the file's lock: each waits for the other one, which runs on the other vCPU.
+#[test]
+fn the_lock_that_is_waited_for_has_its_address_and_the_other_writer() {
+    let run = &run();
+    let (contents, samples) = run.recording("guest.kvmprof");
+    let kernel = Symbols::parse(&contents.symbols);
+    let waiting: Vec<&Sample> = samples_in(&samples, &kernel, "rwsem_spin_on_owner").collect();
+    let known: Vec<_> = (waiting.iter())
+        .filter_map(|sample| Some((*sample, sample.lock?)))
+        .collect();
+    println!("{} of {} locks are known", known.len(), waiting.len());
+    // On a busy host the lock often changes hands while the vCPU that waits stands still already.
+    assert!(known.len() >= 10 && share(known.len() as u64, waiting.len() as u64) >= 0.2);
+    let mut by_address: BTreeMap<u64, u64> = BTreeMap::new();
+    let (mut right, mut on_other) = (0, 0);
+    for (sample, lock) in &known {
+        *by_address.entry(lock.address).or_default() += 1;
+        let owner = lock.owner.unwrap();
+        let is_right = owner.comm.starts_with(b"dd\0")
+            && owner.tid != sample.tid
+            // Or on none: the other writer may have been put to sleep meanwhile.
+            && owner.vcpu != Some(sample.vcpu);
+        on_other += u64::from(owner.vcpu == Some(1 - sample.vcpu));
+        right += u64::from(is_right);
+        if !is_right {
+            println!("  {} on {}: {lock:?}", sample.tid, sample.vcpu);
+        }
+    }
+    println!("{by_address:x?}, {right} right");
+    let most = *by_address.values().max().unwrap();
+    assert!(share(most, known.len() as u64) >= 0.95, "{by_address:?}");
+    assert!(share(right, known.len() as u64) >= 0.95, "{right}");
+    assert!(share(on_other, known.len() as u64) >= 0.5, "{on_other}");
+    let rows = rows(run, "locks");
+    assert_eq!(sum(&rows, "samples"), {
+        let all = samples.iter().filter(|(sample, _)| sample.lock.is_some());
+        all.count() as u64
+    });
+    assert_eq!(rows[0]["kind"], "read-write-semaphore");
+    let address = rows[0]["address"].as_str().unwrap();
+    let address = u64::from_str_radix(address.trim_start_matches("0x"), 16);
+    assert_eq!(by_address[&address.unwrap()], most);
+    assert_eq!(rows[0]["owner"]["name"], "dd");
+}
+
+/// Who waits for a semaphore in a loop has forbidden preemption (`rwsem_optimistic_spin`), and so has who copies what is written (`kmap_atomic` in
+/// `copy_page_from_iter_atomic`); who looks whether it is there, or fills a program's memory with zeros, has not.
+#[test]
+fn preemption_is_off_where_the_kernel_forbids_it() {
+    let run = &run();
+    let (contents, samples) = run.recording("guest.kvmprof");
+    let kernel = Symbols::parse(&contents.symbols);
+    let part = |functions: &[&str], preemption: Preemption| {
+        let found = functions.iter();
+        let all: Vec<&Sample> = found
+            .flat_map(|function| samples_in(&samples, &kernel, function))
+            .collect();
+        let such = all.iter().filter(|sample| sample.preemption == preemption);
+        let (such, all) = (such.count() as u64, all.len() as u64);
+        println!("{functions:?}: {preemption:?} in {such} of {all}");
+        assert!(all >= 20, "{functions:?}: {all}");
+        share(such, all)
+    };
+    assert!(part(&["rwsem_spin_on_owner"], Preemption::Off) >= 0.99);
+    assert!(part(&["rep_movs_alternative"], Preemption::Off) >= 0.9);
+    let on = ["fault_in_readable", "rep_stos_alternative"];
+    assert!(part(&on, Preemption::On) >= 0.95);
+    let of = |mode: Mode| {
+        samples
+            .iter()
+            .filter(move |(sample, _)| sample.mode == mode)
+    };
+    assert!(of(Mode::User).all(|(sample, _)| sample.preemption == Preemption::On));
+    assert!(of(Mode::Interrupt).all(|(sample, _)| sample.preemption == Preemption::Off));
+    let is_off =
+        |sample: &Sample| sample.preemption == Preemption::Off && sample.mode != Mode::Idle;
+    let off = samples.iter().filter(|(sample, _)| is_off(sample));
+    let off = off.count() as u64;
+    let document = run.json("guest.stalls.json");
+    assert_eq!(document["stalls"]["samples_with_preemption_off"], off);
+    let rows = rows(run, "preemption_off");
+    assert_eq!(sum(&rows, "samples"), off);
+    assert!(rows.is_sorted_by_key(|row| std::cmp::Reverse(row["seen_ns"].as_u64())));
 }

@@ -1,6 +1,11 @@
+for module in /modules/*.ko; do insmod "$module"; done
 waits >/waiters &
 dd if=/dev/zero of=/dev/null bs=4k 2>/dev/null &
-until [ "$(grep -c waiter /waiters)" = 4 ]; do usleep 100000; done
+# The host holds the disk up, and says when.
+echo the disk is next
+read -r word
+waits /dev/vda >>/waiters &
+until [ "$(grep -c waiter /waiters)" = 5 ]; do usleep 100000; done
 # They have said who they are just before they wait.
 sleep 2
 while read -r word name tid; do

@@ -2,15 +2,20 @@
 //! KASLR is on.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
 
 use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_recording::tasks::{TaskLook, TaskStack};
 use kvmprof_report::profile::Symbols;
-use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, guest_program, once};
-use kvmprof_tests::share;
+use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_program, once};
+use kvmprof_tests::{make_raw, run_command, share};
 
 const WAITS: u64 = 0x1000_0000;
 const SUCCESS: u8 = 0;
+/// The drivers of the guest's disk.
+const MODULES: [&str; 2] = ["virtio_mmio", "virtio_blk"];
+/// Bytes of the file system that the disk's image is on.
+const BACKING: u64 = 16 << 20;
 /// The least share of looks that are to be right.
 const LEAST: f64 = 0.99;
 
@@ -37,15 +42,30 @@ fn run(series: &str) -> Finished {
     once(&format!("tasks-{series}"), || {
         let waits = guest_program("waits.c", WAITS, &[]);
         let words = if series == "6.12" { "pti=on" } else { "" };
+        let kernel = debian(series);
+        let guest = guest_builder(include_str!("init.sh"), &[("waits", &waits)])
+            .modules(&kernel, &MODULES)
+            .build();
         Scenario::new()
-            .kernel("vmlinuz", &debian(series))
+            .module("loop")
+            .module("crc32c_generic")
+            .kernel("vmlinuz", &kernel)
             .file("words", words.as_bytes().to_vec())
-            .file(
-                "guest.cpio",
-                guest_init(include_str!("init.sh"), &[("waits", &waits)]),
-            )
+            .file("guest.cpio", guest.unwrap())
+            .file("backing.img", file_system())
             .run(include_str!("driver.sh"))
     })
+}
+
+/// An empty ext4 file system.
+fn file_system() -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let image = make_raw(folder.path(), "backing.img", BACKING);
+    let mut command = Command::new("/sbin/mke2fs");
+    command.args(["-q", "-t", "ext4"]).arg(&image.path);
+    let made = run_command(&mut command);
+    assert_eq!(made.status, 0, "{}", made.stderr);
+    std::fs::read(&image.path).unwrap()
 }
 
 /// What the guest says of its waiters, by name.
@@ -68,7 +88,7 @@ fn truth(run: &Finished) -> BTreeMap<String, Truth> {
             _ => {}
         }
     }
-    assert_eq!(all.len(), 4, "{all:?}");
+    assert_eq!(all.len(), 5, "{all:?}");
     all
 }
 
@@ -97,7 +117,8 @@ fn states_and_stacks_are_the_guests_own(run: &Finished) {
     assert!(looks.len() >= 100);
     for (name, truth) in truth(run) {
         println!("{name}: {truth:?}");
-        assert_eq!(truth.state, if name == "on-vfork" { 'D' } else { 'S' });
+        let is_stuck = ["on-vfork", "on-disk"].contains(&name.as_str());
+        assert_eq!(truth.state, if is_stuck { 'D' } else { 'S' });
         assert_eq!(truth.stack.first(), Some(&truth.waits_in));
         let (mut right, mut wrong) = (0, BTreeSet::new());
         for look in &looks {
@@ -157,6 +178,10 @@ fn a_recording_of_one_process_has_its_tasks(run: &Finished) {
     let waiter = truth(run)["on-pipe"].tid;
     let mut tasks = looks.iter().flat_map(|look| &look.tasks);
     assert!(tasks.all(|task| task.pid == waiter));
+    // What the vCPUs did can't be told by that.
+    let report = run.json("pipe.json");
+    assert_eq!(report["looks"], looks.len());
+    assert_eq!(report["vcpus"].as_array().map(Vec::len), Some(0));
 }
 
 fn the_lab_reports_its_own_looks(run: &Finished) {

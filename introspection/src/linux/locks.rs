@@ -1,0 +1,211 @@
+//! The lock that a vCPU waits for in a loop, and its owner.
+//!
+//! Linux waits in a loop for a mutex, or for a semaphore for readers and writers, while its owner is on a CPU (`mutex_spin_on_owner`,
+//! `kernel/locking/mutex.c`; `rwsem_spin_on_owner`, `kernel/locking/rwsem.c`). Each round compares the lock's word `owner` with the owner that
+//! was found first, so the code has both addresses at hand: the lock is the only register's value at whose `owner` memory has another register's
+//! value, and that is a task. Where that fits none of the registers, or several, the lock stays unknown.
+
+use std::ops::Range;
+
+use kvmprof_recording::{LockOwner, LockWait};
+
+use super::LinuxKnowledge;
+use super::cpu::{comm, task_at};
+use super::view::kernel_pointer;
+use crate::image::Symbols;
+use crate::image::btf::Btf;
+use crate::{PhysicalMemory, Registers};
+
+/// The functions that wait in a loop, the structure that is their first argument, and its member that points to the owner.
+const LOOPS: [(&str, &str, &str); 2] = [
+    ("mutex_spin_on_owner", "mutex", "owner"),
+    ("rwsem_spin_on_owner", "rw_semaphore", "owner"),
+];
+/// The lowest bits of such a word, which are flags (`MUTEX_FLAGS`, `kernel/locking/mutex.c`; `RWSEM_OWNER_FLAGS_MASK`,
+/// `kernel/locking/rwsem.c`). Tasks lie at multiples of 64.
+const OWNER_FLAGS: u64 = 7;
+/// In a semaphore's word: readers have it, and the task is only the last one that took it (`RWSEM_READER_OWNED`).
+const READER_OWNED: u64 = 1;
+
+/// Code that waits in a loop.
+#[derive(Debug)]
+struct SpinLoop {
+    /// Its link-time addresses.
+    code: Range<u64>,
+    /// Where the lock has its owner, in bytes from its start.
+    owner: u64,
+    /// Flags with which the task isn't the owner.
+    shared: u64,
+}
+
+/// The kernel's code that waits in a loop for a lock with an owner.
+#[derive(Debug)]
+pub struct LockLoops(Vec<SpinLoop>);
+
+impl LockLoops {
+    /// Finds the code; there is none in kernels without optimistic spinning.
+    pub fn find(symbols: &Symbols, btf: &Btf<'_>) -> Self {
+        let mut loops = Vec::new();
+        for (name, structure, member) in LOOPS {
+            let Some(owner) = btf.offset_of(structure, member) else {
+                continue;
+            };
+            // What a compiler appends to a name it does to another form of the same function.
+            let is_form = |found: &str| match found.strip_prefix(name) {
+                Some(rest) => rest.is_empty() || rest.starts_with('.') && !rest.contains("cold"),
+                None => false,
+            };
+            let forms = symbols.functions().filter(|(_, _, name)| is_form(name));
+            loops.extend(forms.filter_map(|(address, ..)| {
+                Some(SpinLoop {
+                    code: address..symbols.address_after(address)?,
+                    owner,
+                    shared: if structure == "rw_semaphore" {
+                        READER_OWNED
+                    } else {
+                        0
+                    },
+                })
+            }));
+        }
+        Self(loops)
+    }
+}
+
+impl LinuxKnowledge {
+    /// The lock for which a vCPU waits in a loop that stands still with `registers`. `None` if it does something else, or that isn't
+    /// known.
+    ///
+    /// Takes no lock and allocates nothing. Reads memory at each register at most, and one task.
+    pub(super) fn lock_wait<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+    ) -> Option<LockWait> {
+        let linked = registers.rip.wrapping_sub(self.slide()?);
+        let waits = self.locks.0.iter().find(|it| it.code.contains(&linked))?;
+        let tasks = self.task_list.as_ref()?;
+        let view = self.view(memory, registers)?;
+        let values = registers.general();
+        let mut found: Option<(u64, u64)> = None;
+        for address in values.into_iter().filter_map(kernel_pointer) {
+            let Some(word) = view.u64(address.wrapping_add(waits.owner)) else {
+                continue;
+            };
+            let owner = word & !OWNER_FLAGS;
+            let is_owner = owner != 0 && word & waits.shared == 0 && values.contains(&owner);
+            if !is_owner || task_at(self, &view, owner).is_none() {
+                continue;
+            }
+            if found.is_some_and(|(lock, _)| lock != address) {
+                return None;
+            }
+            found = Some((address, owner));
+        }
+        let (address, owner) = found?;
+        let task = task_at(self, &view, owner)?;
+        let number = |offset: u64| view.i32(owner.wrapping_add(offset));
+        let vcpu = match number(tasks.on_cpu)? {
+            0 => None,
+            _ => Some(u16::try_from(number(tasks.cpu)?).ok()?),
+        };
+        Some(LockWait {
+            address,
+            owner: Some(LockOwner {
+                pid: task.process,
+                tid: task.thread,
+                comm: comm(self, &view, owner),
+                vcpu,
+            }),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::kernel::{HOT, Kernel, NEW, OLD, TEXT, lock, offsets, task};
+    use crate::testing::linux_guest::{DIRECT_MAP, LinuxGuest, SLIDE, TASKS};
+
+    /// The physical address of the lock.
+    const LOCK: u64 = 0x90_0000;
+
+    fn address(task: u64) -> u64 {
+        DIRECT_MAP + TASKS + task * 0x1000
+    }
+
+    /// A guest whose CPU 0 waits for a lock that task 2 has, which is on CPU 1, with this word in the lock.
+    fn guest(kernel: Kernel, member: u64, word: u64) -> LinuxGuest {
+        let guest = LinuxGuest::new(kernel);
+        guest.write(LOCK + member, &word.to_le_bytes());
+        let owner = TASKS + 2 * 0x1000;
+        guest.write(owner + task::ON_CPU, &1_u32.to_le_bytes());
+        guest.write(owner + task::CPU, &1_u32.to_le_bytes());
+        guest
+    }
+
+    fn look(guest: &LinuxGuest, change: impl Fn(&mut Registers)) -> Option<LockWait> {
+        let mut registers = Registers {
+            rip: TEXT + SLIDE + offsets::MUTEX_LOOP + 0x10,
+            rbx: DIRECT_MAP + LOCK,
+            r12: address(2),
+            rax: address(1),
+            ..guest.kernel(0)
+        };
+        change(&mut registers);
+        let mut vcpu = guest.introspector(0);
+        vcpu.identify(&guest.memory, &registers, false, false);
+        vcpu.lock_wait(&guest.memory, &registers)
+    }
+
+    #[test]
+    fn a_lock_is_known_by_its_owner() {
+        for kernel in [OLD, HOT, NEW] {
+            for flags in [0, 1, 7] {
+                let guest = guest(kernel, lock::MUTEX_OWNER, address(2) | flags);
+                let found = look(&guest, |_| {}).unwrap();
+                assert_eq!(found.address, DIRECT_MAP + LOCK);
+                let owner = found.owner.unwrap();
+                assert_eq!((owner.pid, owner.tid, owner.vcpu), (42, 142, Some(1)));
+                assert_eq!(owner.comm, *b"task-42\0\0\0\0\0\0\0\0\0");
+            }
+        }
+    }
+
+    #[test]
+    fn a_semaphore_of_readers_has_no_owner() {
+        let rwsem = |registers: &mut Registers| {
+            registers.rip = TEXT + SLIDE + offsets::RWSEM_LOOP;
+        };
+        let found = |flags| look(&guest(HOT, lock::RWSEM_OWNER, address(2) | flags), rwsem);
+        assert!(found(0).is_some() && found(2).is_some());
+        assert_eq!(found(1), None);
+    }
+
+    #[test]
+    fn what_is_in_doubt_is_unknown() {
+        let guest = guest(HOT, lock::MUTEX_OWNER, address(2));
+        assert!(look(&guest, |_| {}).is_some());
+        // The same address twice is no doubt.
+        assert!(look(&guest, |it| it.rdi = it.rbx).is_some());
+        // Other code; no register with the owner; another one than memory has; no lock.
+        let elsewhere = TEXT + SLIDE + offsets::FRAMED;
+        assert_eq!(look(&guest, |it| it.rip = elsewhere), None);
+        assert_eq!(look(&guest, |it| it.r12 = 0), None);
+        assert_eq!(look(&guest, |it| it.r12 = address(0)), None);
+        assert_eq!(look(&guest, |it| it.rbx = !7), None);
+        assert_eq!(look(&guest, |it| it.rbx = 0x1000), None);
+        // Two that could be the lock.
+        let second = LOCK + 0x100;
+        guest.write(second + lock::MUTEX_OWNER, &address(2).to_le_bytes());
+        assert_eq!(look(&guest, |it| it.r15 = DIRECT_MAP + second), None);
+    }
+
+    #[test]
+    fn an_owner_that_is_no_task_is_unknown() {
+        let nothing = DIRECT_MAP + 0xa0_0000;
+        let guest = guest(HOT, lock::MUTEX_OWNER, nothing);
+        guest.write(0xa0_0000 + task::PID, &(-5_i32).to_le_bytes());
+        assert_eq!(look(&guest, |it| it.r12 = nothing), None);
+    }
+}

@@ -1,0 +1,239 @@
+//! Blocks of details of samples: what is known of some samples beyond what all of them have. Each is about the block of samples that follows it.
+
+use std::collections::BTreeMap;
+
+use crate::{COMM_LENGTH, LockOwner, LockWait, Preemption, Sample};
+
+use super::varint::{Numbers, push, push_signed};
+
+/// The records of a block, by their first byte. Each begins with the distance of its sample from that of the record before.
+mod record {
+    /// Preemption on the sample's vCPU, from this sample on: a byte.
+    pub const PREEMPTION: u8 = 1;
+    /// A lock that the sample waits for: its address, flags, its owner.
+    pub const LOCK: u8 = 2;
+}
+
+/// In a lock's flags: its owner follows.
+const HAS_OWNER: u8 = 1;
+/// In a lock's flags: the vCPU that the owner is on follows.
+const OWNER_RUNS: u8 = 2;
+
+/// Makes the block beside a block of samples.
+#[derive(Debug, Default)]
+pub struct DetailsEncoder {
+    bytes: Vec<u8>,
+    /// The number of the sample that the last record is about.
+    last: u64,
+    preemption: BTreeMap<u16, Preemption>,
+}
+
+impl DetailsEncoder {
+    /// Adds what is known of `sample`, the block's sample number `index`, from 0.
+    pub fn push(&mut self, index: u64, sample: &Sample) {
+        let known = self.preemption.get(&sample.vcpu).copied();
+        if sample.preemption != known.unwrap_or_default() {
+            self.preemption.insert(sample.vcpu, sample.preemption);
+            self.begin(record::PREEMPTION, index);
+            self.bytes.push(sample.preemption as u8);
+        }
+        if let Some(lock) = &sample.lock {
+            self.begin(record::LOCK, index);
+            push_lock(&mut self.bytes, lock);
+        }
+    }
+
+    fn begin(&mut self, record: u8, index: u64) {
+        self.bytes.push(record);
+        push(&mut self.bytes, index.wrapping_sub(self.last));
+        self.last = index;
+    }
+
+    /// The block, still unpacked; empty if nothing is known of its samples. What follows goes into the next one.
+    pub fn take(&mut self) -> Vec<u8> {
+        self.last = 0;
+        self.preemption.clear();
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+fn push_lock(bytes: &mut Vec<u8>, lock: &LockWait) {
+    push(bytes, lock.address);
+    let vcpu = lock.owner.and_then(|owner| owner.vcpu);
+    let flags = [
+        (lock.owner.is_some(), HAS_OWNER),
+        (vcpu.is_some(), OWNER_RUNS),
+    ];
+    let set = flags.iter().filter(|(is_set, _)| *is_set);
+    bytes.push(set.map(|(_, flag)| flag).sum());
+    if let Some(owner) = &lock.owner {
+        push_signed(bytes, owner.pid.into());
+        push_signed(bytes, owner.tid.into());
+        let name = owner.comm.split(|byte| *byte == 0).next();
+        let name = name.unwrap_or_default();
+        push(bytes, name.len() as u64);
+        bytes.extend(name);
+    }
+    if let Some(vcpu) = vcpu {
+        push(bytes, vcpu.into());
+    }
+}
+
+/// What a record says.
+#[derive(Clone, Copy, Debug)]
+enum Detail {
+    Preemption(Preemption),
+    Lock(LockWait),
+}
+
+/// Gives samples their details, in the order of their block.
+#[derive(Debug)]
+pub struct DetailsReader<'a> {
+    numbers: Numbers<'a>,
+    /// The next record, and the number of its sample.
+    next: Option<(u64, Detail)>,
+    preemption: BTreeMap<u16, Preemption>,
+}
+
+impl<'a> DetailsReader<'a> {
+    /// One of the block with these contents. `None` when they make no sense from the first record on.
+    pub fn new(bytes: &'a [u8]) -> Option<Self> {
+        let mut reader = Self {
+            numbers: Numbers(bytes),
+            next: None,
+            preemption: BTreeMap::new(),
+        };
+        reader.advance(0)?;
+        Some(reader)
+    }
+
+    /// Gives `sample`, number `index` from 0, its details. Samples come in their order. `None` when the block makes no sense.
+    pub fn complete(&mut self, index: u64, sample: &mut Sample) -> Option<()> {
+        while let Some((number, detail)) = self.next
+            && number == index
+        {
+            match detail {
+                Detail::Preemption(preemption) => {
+                    self.preemption.insert(sample.vcpu, preemption);
+                }
+                Detail::Lock(lock) => sample.lock = Some(lock),
+            }
+            self.advance(number)?;
+        }
+        if let Some(preemption) = self.preemption.get(&sample.vcpu) {
+            sample.preemption = *preemption;
+        }
+        Some(())
+    }
+
+    fn advance(&mut self, last: u64) -> Option<()> {
+        self.next = None;
+        if self.numbers.is_empty() {
+            return Some(());
+        }
+        let kind = self.numbers.byte()?;
+        let index = last.checked_add(self.numbers.next()?)?;
+        let detail = match kind {
+            record::PREEMPTION => {
+                let number = usize::from(self.numbers.byte()?);
+                Detail::Preemption(*Preemption::ALL.get(number)?)
+            }
+            record::LOCK => Detail::Lock(decode_lock(&mut self.numbers)?),
+            _ => return None,
+        };
+        self.next = Some((index, detail));
+        Some(())
+    }
+}
+
+fn decode_lock(numbers: &mut Numbers<'_>) -> Option<LockWait> {
+    let address = numbers.next()?;
+    let flags = numbers.byte()?;
+    let mut lock = LockWait {
+        address,
+        owner: None,
+    };
+    if flags & HAS_OWNER != 0 {
+        let pid = i32::try_from(numbers.next_signed()?).ok()?;
+        let tid = i32::try_from(numbers.next_signed()?).ok()?;
+        let length = numbers.next_as()?;
+        let name = numbers.bytes(length)?;
+        let mut comm = [0; COMM_LENGTH];
+        comm.get_mut(..length)?.copy_from_slice(name);
+        let vcpu = match flags & OWNER_RUNS {
+            0 => None,
+            _ => Some(numbers.next_as()?),
+        };
+        lock.owner = Some(LockOwner {
+            pid,
+            tid,
+            comm,
+            vcpu,
+        });
+    }
+    Some(lock)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn samples() -> impl Strategy<Value = Vec<Sample>> {
+        let owner = (any::<(i32, i32)>(), 0..9_u8, any::<Option<u16>>());
+        let owner = owner.prop_map(|((pid, tid), length, vcpu)| {
+            let mut comm = [0; COMM_LENGTH];
+            comm[..usize::from(length)].fill(b'n');
+            LockOwner {
+                pid,
+                tid,
+                comm,
+                vcpu,
+            }
+        });
+        let lock = (any::<u64>(), prop::option::of(owner));
+        let lock = lock.prop_map(|(address, owner)| LockWait { address, owner });
+        let preemption = prop::sample::select(Preemption::ALL.to_vec());
+        let sample = (0..3_u16, preemption, prop::option::of(lock));
+        let sample = sample.prop_map(|(vcpu, preemption, lock)| Sample {
+            vcpu,
+            preemption,
+            lock,
+            ..Sample::default()
+        });
+        prop::collection::vec(sample, 0..40)
+    }
+
+    proptest! {
+        #[test]
+        fn details_come_back_as_they_were(samples in samples()) {
+            let mut encoder = DetailsEncoder::default();
+            for (index, sample) in samples.iter().enumerate() {
+                encoder.push(index as u64, sample);
+            }
+            let bytes = encoder.take();
+            let mut reader = DetailsReader::new(&bytes).unwrap();
+            for (index, sample) in samples.iter().enumerate() {
+                let mut read = Sample { vcpu: sample.vcpu, ..Sample::default() };
+                reader.complete(index as u64, &mut read).unwrap();
+                prop_assert_eq!(&read, sample);
+            }
+            prop_assert!(reader.next.is_none() && reader.numbers.is_empty());
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut reader = DetailsReader::new(&bytes);
+            let mut complete = |index| reader.as_mut()?.complete(index, &mut Sample::default());
+            let _ = (0..100).try_for_each(&mut complete);
+        }
+    }
+
+    #[test]
+    fn samples_of_which_nothing_is_known_take_no_room() {
+        let mut encoder = DetailsEncoder::default();
+        (0..9).for_each(|index| encoder.push(index, &Sample::default()));
+        assert!(encoder.take().is_empty());
+    }
+}

@@ -1,0 +1,234 @@
+//! The locks that samples waited for, and who had them.
+
+use std::collections::HashMap;
+
+use kvmprof_recording::{LockOwner, Sample};
+use serde::{Serialize, Serializer};
+
+use super::stolen::StolenTicks;
+use super::waits::WaitKind;
+use crate::text::visible;
+
+/// Samples that are kept.
+const MAX_KEPT: usize = 1 << 20;
+/// Different locks with their owners that are kept.
+const MAX_LOCKS: usize = 1 << 16;
+
+/// A thread of the guest.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct LockThread {
+    /// Its process.
+    pub pid: i32,
+    /// Its own id.
+    pub tid: i32,
+    /// Its name, as far as it can be shown.
+    pub name: String,
+}
+
+/// Samples that waited in a loop for the same lock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LockRow {
+    /// What kind of lock.
+    pub kind: WaitKind,
+    /// Its guest virtual address. In JSON it is text in hexadecimal: programs there are that have no numbers of 64 bits.
+    #[serde(serialize_with = "hexadecimal")]
+    pub address: u64,
+    /// The number of samples.
+    pub samples: u64,
+    /// Those of them during which the host didn't run the vCPU that its owner was on.
+    pub owner_stolen: u64,
+    /// How many different threads had it.
+    pub owners: usize,
+    /// Who had it most often, if that is known.
+    pub owner: Option<LockThread>,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands a reference over"
+)]
+fn hexadecimal<S: Serializer>(address: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{address:#018x}"))
+}
+
+/// A lock and a thread that had it.
+type Held = (WaitKind, u64, Option<(i32, i32, [u8; 16])>);
+
+/// Finds the locks.
+#[derive(Debug, Default)]
+pub(super) struct Locks {
+    numbers: HashMap<Held, u32>,
+    /// Samples: the lock's number, the vCPU that its owner was on, and the time.
+    found: Vec<(u32, Option<u16>, u64)>,
+    left_out: u64,
+}
+
+#[derive(Default)]
+struct Sum {
+    samples: u64,
+    stolen: u64,
+    owners: HashMap<LockThread, u64>,
+}
+
+impl Locks {
+    /// Takes `sample`, which waits for a lock of this kind. Which one it is may be unknown.
+    pub fn take(&mut self, kind: WaitKind, sample: &Sample) {
+        let Some(lock) = &sample.lock else {
+            return;
+        };
+        let owner = lock.owner.as_ref();
+        let held = (
+            kind,
+            lock.address,
+            owner.map(|owner| (owner.pid, owner.tid, owner.comm)),
+        );
+        let is_full = self.found.len() >= MAX_KEPT
+            || self.numbers.len() >= MAX_LOCKS && !self.numbers.contains_key(&held);
+        if is_full {
+            self.left_out += 1;
+            return;
+        }
+        let next = u32::try_from(self.numbers.len()).unwrap_or(u32::MAX);
+        let number = *self.numbers.entry(held).or_insert(next);
+        let vcpu = owner.and_then(|owner: &LockOwner| owner.vcpu);
+        self.found.push((number, vcpu, sample.time));
+    }
+
+    /// Samples beyond those that are kept.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// The `top` rows with the most samples.
+    pub fn rows(self, stolen: &StolenTicks, top: usize) -> Vec<LockRow> {
+        let mut held: Vec<(u32, Held)> = self
+            .numbers
+            .into_iter()
+            .map(|(held, number)| (number, held))
+            .collect();
+        held.sort_unstable_by_key(|(number, _)| *number);
+        let mut sums: HashMap<(WaitKind, u64), Sum> = HashMap::new();
+        for (number, vcpu, time) in self.found {
+            let Some((_, (kind, address, owner))) = held.get(number as usize) else {
+                continue;
+            };
+            let sum = sums.entry((*kind, *address)).or_default();
+            sum.samples += 1;
+            sum.stolen += u64::from(vcpu.is_some_and(|vcpu| stolen.is_stolen(vcpu, time)));
+            if let Some((pid, tid, comm)) = owner {
+                let name = comm.split(|byte| *byte == 0).next().unwrap_or_default();
+                let thread = LockThread {
+                    pid: *pid,
+                    tid: *tid,
+                    name: visible(&String::from_utf8_lossy(name)),
+                };
+                *sum.owners.entry(thread).or_default() += 1;
+            }
+        }
+        let mut rows: Vec<LockRow> = sums.into_iter().map(row).collect();
+        rows.sort_by_key(|row| (std::cmp::Reverse(row.samples), row.kind, row.address));
+        rows.truncate(top);
+        rows
+    }
+}
+
+fn row(((kind, address), sum): ((WaitKind, u64), Sum)) -> LockRow {
+    let owners = sum.owners.len();
+    let most = sum
+        .owners
+        .into_iter()
+        .max_by(|(one, count), (other, others)| count.cmp(others).then_with(|| other.cmp(one)));
+    LockRow {
+        kind,
+        address,
+        samples: sum.samples,
+        owner_stolen: sum.stolen,
+        owners,
+        owner: most.map(|(thread, _)| thread),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmprof_recording::file::RecordingInfo;
+    use kvmprof_recording::{LockWait, Ticks};
+
+    use super::*;
+    use crate::profile::{Selected, Selection, Selector};
+
+    fn waiting(time: u64, address: u64, tid: i32, vcpu: Option<u16>) -> Sample {
+        let mut comm = [0; 16];
+        comm[..3].copy_from_slice(b"a\x1bb");
+        let owner = LockOwner {
+            pid: 7,
+            tid,
+            comm,
+            vcpu,
+        };
+        Sample {
+            time,
+            lock: Some(LockWait {
+                address,
+                owner: (tid != 0).then_some(owner),
+            }),
+            ..Sample::default()
+        }
+    }
+
+    #[test]
+    fn locks_are_counted_with_their_owners_and_what_was_taken_from_these() {
+        let info = RecordingInfo {
+            hz: 1000,
+            ..RecordingInfo::default()
+        };
+        let mut selector = Selector::new(&info, &Selection::default());
+        let mut stolen = StolenTicks::new(0);
+        // vCPU 1 loses what is between 10 and 14 ms.
+        for (time, count) in [(10, 0), (14, 3)] {
+            let ticks = Ticks {
+                vcpu: 1,
+                stolen: count,
+                sample: Some(Sample {
+                    time: time * 1_000_000,
+                    vcpu: 1,
+                    ..Sample::default()
+                }),
+                ..Ticks::default()
+            };
+            stolen.take(&Selected {
+                spread: selector.spread(&ticks),
+                sample: ticks.sample,
+                stack: None,
+            });
+        }
+        let mut locks = Locks::default();
+        for (time, address, tid, vcpu) in [
+            (5, 0x40, 71, Some(1)),
+            (12, 0x40, 71, Some(1)),
+            (12, 0x40, 72, Some(2)),
+            (13, 0x40, 71, None),
+            (13, 0x80, 0, None),
+        ] {
+            let sample = waiting(time * 1_000_000, address, tid, vcpu);
+            locks.take(WaitKind::Mutex, &sample);
+        }
+        locks.take(WaitKind::Mutex, &Sample::default());
+        assert_eq!(locks.left_out(), 0);
+        let rows = locks.rows(&stolen, 10);
+        let row = |address, samples, owner_stolen, owners, tid| LockRow {
+            kind: WaitKind::Mutex,
+            address,
+            samples,
+            owner_stolen,
+            owners,
+            owner: (tid != 0).then(|| LockThread {
+                pid: 7,
+                tid,
+                name: "a\u{fffd}b".to_owned(),
+            }),
+        };
+        assert_eq!(rows, [row(0x40, 4, 1, 2, 71), row(0x80, 1, 0, 0, 0)]);
+        let json = serde_json::to_value(&rows[0]).unwrap();
+        assert_eq!(json["address"], "0x0000000000000040");
+    }
+}
