@@ -60,7 +60,9 @@ impl GuestKnowledge {
             return Ok(noted);
         }
         match Self::from_kernel_image(image) {
-            Err(IntrospectionError::NotAKernel) => Ok(Self::unknown().with_code(ImageCode::from_image(image))),
+            Err(IntrospectionError::NotAKernel) => {
+                Ok(Self::unknown().with_code(ImageCode::from_image(image)))
+            }
             result => result,
         }
     }
@@ -76,7 +78,8 @@ impl GuestKnowledge {
         let Some((_, descriptor)) = locations else {
             return Ok(None);
         };
-        let knowledge = Self::from_note(parse_note(descriptor)?).with_code(ImageCode::from_image(image));
+        let knowledge =
+            Self::from_note(parse_note(descriptor)?).with_code(ImageCode::from_image(image));
         Ok(Some(knowledge))
     }
 

@@ -222,8 +222,10 @@ impl<M: PhysicalMemory, T: Fn(u64) -> Option<vm_memory::GuestAddress>> Walk<'_, 
             return None;
         }
         let mut pushed = [0; PUSHED];
-        for (word, place) in pushed.iter_mut().zip((at.sp..).step_by(8)) {
+        let mut place = at.sp;
+        for word in &mut pushed {
             *word = self.memory.word(place)?;
+            place = place.checked_add(8)?;
         }
         let [code, flags, sp, data] = pushed;
         let (is_user, is_level) = match code & 3 {

@@ -54,6 +54,9 @@ pub struct UnwindTable {
     pub(super) base: u64,
 }
 
+/// Where code of a file is: its first address, the first address after it, and its offset in the file.
+pub(super) type Mapped = (u64, u64, u64);
+
 /// A loadable segment: what of it is in the file.
 struct Load {
     offset: u64,
@@ -91,9 +94,9 @@ impl UnwindTable {
         Self::of_file(&elf, base)
     }
 
-    /// Reads the ELF file with contents `file`, which runs at its own addresses. With each executable segment: its first address, the first
-    /// address after it, and its offset in the file. `None` if it has no usable unwind information.
-    pub fn from_image(file: &[u8]) -> Option<(Self, Vec<(u64, u64, u64)>)> {
+    /// Reads the ELF file with contents `file`, which runs at its own addresses. With where its executable segments
+    /// are. `None` if it has no usable unwind information.
+    pub fn from_image(file: &[u8]) -> Option<(Self, Vec<Mapped>)> {
         let elf = ElfFile64::<object::LittleEndian>::parse(file).ok()?;
         // A kernel in the upper half has its first instructions in the lower one.
         let largest = loads(&elf).max_by_key(|load| load.length)?;
