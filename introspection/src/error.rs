@@ -30,6 +30,9 @@ pub enum IntrospectionError {
         "The kernel is compressed with {0}, which is not supported: gzip, bzip2, lzma, xz, lz4 and zstd are"
     )]
     UnsupportedCompression(&'static str),
+    /// A bzImage whose header says that it has no compressed kernel.
+    #[error("The bzImage has no compressed kernel: its header gives it no bytes")]
+    NoPayload,
     /// The payload doesn't unpack.
     #[error("The kernel's {format} payload is damaged")]
     Decompress {

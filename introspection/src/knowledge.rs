@@ -10,6 +10,7 @@ use kvmprof_abi::note::{self, GuestNote, TYPE_LOCATIONS, parse_note};
 use super::image::Vmlinux;
 use super::linux::{LinuxKnowledge, Modules};
 use super::noted::{self, PidAtError};
+use super::unwind::ImageUnwinder;
 use super::{IntrospectionError, Registers, Symbols, notes};
 
 /// What is known about a guest, shared by all its vCPUs.
@@ -24,10 +25,28 @@ pub struct GuestKnowledge {
 #[derive(Debug)]
 pub(super) enum Guest {
     Linux(Box<LinuxKnowledge>),
-    /// Not Linux: its note, and the symbols of its image if there is one.
-    Note(GuestNote, Option<Symbols>),
-    /// Only the symbols of the guest's image, if there is one.
-    Unknown(Option<Symbols>),
+    /// Not Linux: its note, and its image's code if there is an image.
+    Note(GuestNote, Option<ImageCode>),
+    /// Only the code of the guest's image, if there is one.
+    Unknown(Option<ImageCode>),
+}
+
+/// What the ELF image of a guest that isn't Linux says of its code. Such a guest runs at its link-time addresses.
+#[derive(Debug)]
+pub(super) struct ImageCode {
+    symbols: Symbols,
+    unwinder: ImageUnwinder,
+}
+
+impl ImageCode {
+    /// `None` if the file is no ELF file, or was stripped.
+    fn from_image(image: &[u8]) -> Option<Self> {
+        let symbols = Symbols::from_elf(Vmlinux::parse(image).ok()?.symbols());
+        (!symbols.is_empty()).then(|| Self {
+            symbols,
+            unwinder: ImageUnwinder::from_elf(image),
+        })
+    }
 }
 
 impl GuestKnowledge {
@@ -41,7 +60,9 @@ impl GuestKnowledge {
             return Ok(noted);
         }
         match Self::from_kernel_image(image) {
-            Err(IntrospectionError::NotAKernel) => Ok(Self::unknown().with_symbols(symbols(image))),
+            Err(IntrospectionError::NotAKernel) => {
+                Ok(Self::unknown().with_code(ImageCode::from_image(image)))
+            }
             result => result,
         }
     }
@@ -57,7 +78,8 @@ impl GuestKnowledge {
         let Some((_, descriptor)) = locations else {
             return Ok(None);
         };
-        let knowledge = Self::from_note(parse_note(descriptor)?).with_symbols(symbols(image));
+        let knowledge =
+            Self::from_note(parse_note(descriptor)?).with_code(ImageCode::from_image(image));
         Ok(Some(knowledge))
     }
 
@@ -113,12 +135,12 @@ impl GuestKnowledge {
         Self::new(Guest::Unknown(None))
     }
 
-    /// Adds the `symbols` of a guest that isn't Linux, at the addresses at which it runs.
+    /// Adds the `code` of a guest that isn't Linux.
     #[must_use]
-    pub(super) fn with_symbols(self, symbols: Option<Symbols>) -> Self {
+    fn with_code(self, code: Option<ImageCode>) -> Self {
         match self.guest.into_inner() {
-            Some(Guest::Note(note, _)) => Self::new(Guest::Note(note, symbols)),
-            Some(Guest::Unknown(_)) => Self::new(Guest::Unknown(symbols)),
+            Some(Guest::Note(note, _)) => Self::new(Guest::Note(note, code)),
+            Some(Guest::Unknown(_)) => Self::new(Guest::Unknown(code)),
             Some(linux) => Self::new(linux),
             None => Self::default(),
         }
@@ -197,8 +219,8 @@ impl GuestKnowledge {
     pub fn kallsyms(&self) -> Option<String> {
         let (symbols, range, slide) = match self.guest() {
             Guest::Linux(linux) => (linux.symbols(), linux.image(), linux.slide()?),
-            Guest::Note(_, symbols) | Guest::Unknown(symbols) => {
-                (symbols.as_ref()?, 0..u64::MAX, 0)
+            Guest::Note(_, code) | Guest::Unknown(code) => {
+                (&code.as_ref()?.symbols, 0..u64::MAX, 0)
             }
         };
         let mut text = String::new();
@@ -210,6 +232,14 @@ impl GuestKnowledge {
             }
         }
         (!text.is_empty()).then_some(text)
+    }
+
+    /// What unwinds the stacks of a guest that isn't Linux; `None` for Linux, and for guests of whose code nothing is known.
+    pub(super) fn image_unwinder(&self) -> Option<&ImageUnwinder> {
+        match self.guest() {
+            Guest::Linux(_) => None,
+            Guest::Note(_, code) | Guest::Unknown(code) => code.as_ref().map(|code| &code.unwinder),
+        }
     }
 
     /// True until the kind of guest is known.
@@ -267,13 +297,6 @@ impl GuestKnowledge {
     pub fn has_panicked<M: PhysicalMemory>(&self, memory: &M) -> Option<bool> {
         self.linux()?.has_panicked(memory)
     }
-}
-
-/// The symbols of an ELF file that wasn't stripped. Such a guest runs at its link-time addresses.
-fn symbols(image: &[u8]) -> Option<Symbols> {
-    let file = Vmlinux::parse(image).ok()?;
-    let symbols = Symbols::from_elf(file.symbols());
-    (!symbols.is_empty()).then_some(symbols)
 }
 
 #[cfg(test)]

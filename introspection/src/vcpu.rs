@@ -11,6 +11,7 @@ use super::linux::StackPlace;
 use super::linux::TaskReader;
 use super::linux::{Cpu, ProcessFate, ProcessInstance, ProcessMap, ProcessOrigin};
 use super::places::ProcessPlaces;
+use super::unwind::UnwindCache;
 use super::{Identity, Registers, Stack, StackCopy, noted};
 
 /// Identifies what one vCPU is running. It belongs to that vCPU's thread.
@@ -18,6 +19,8 @@ use super::{Identity, Registers, Stack, StackCopy, noted};
 pub struct VcpuIntrospector {
     knowledge: Arc<GuestKnowledge>,
     cpu: Cpu,
+    /// For the stacks of guests that aren't Linux.
+    cache: UnwindCache,
 }
 
 impl VcpuIntrospector {
@@ -26,6 +29,7 @@ impl VcpuIntrospector {
         Self {
             knowledge,
             cpu: Cpu::new(vcpu),
+            cache: UnwindCache::default(),
         }
     }
 
@@ -214,8 +218,8 @@ impl VcpuIntrospector {
         self.cpu.forget_process();
     }
 
-    /// Unwinds the selected parts of the call stack. The vCPU is stopped with `registers`. Guests other than Linux have
-    /// only the program counter. Bounded like [`VcpuIntrospector::identify`].
+    /// Unwinds the selected parts of the call stack. The vCPU is stopped with `registers`. Of guests other than Linux
+    /// those have stacks whose image isn't stripped; of others there is only the program counter. Bounded like [`VcpuIntrospector::identify`].
     pub fn unwind<M: PhysicalMemory>(
         &mut self,
         memory: &M,
@@ -252,9 +256,13 @@ impl VcpuIntrospector {
         stack.clear();
         match self.knowledge.guest() {
             Guest::Linux(linux) => (self.cpu).unwind(linux, memory, registers, place, stack),
-            Guest::Note(..) | Guest::Unknown(_) => {
-                stack.only(registers.rip, registers.cpl, StackEnd::Unsupported);
-            }
+            Guest::Note(..) | Guest::Unknown(_) => match self.knowledge.image_unwinder() {
+                // Of other guests nobody copies stacks.
+                Some(unwinder) if place.copies.is_none() => {
+                    unwinder.unwind(memory, registers, place.parts, &mut self.cache, stack);
+                }
+                _ => stack.only(registers.rip, registers.cpl, StackEnd::Unsupported),
+            },
         }
     }
 }

@@ -40,6 +40,7 @@ pub mod elf;
 mod event;
 pub mod file;
 mod ledger;
+mod loss;
 mod sample;
 pub mod status;
 mod sysroot;
@@ -48,6 +49,7 @@ pub mod tasks;
 pub use event::{EventError, EventKind, SamplingEvent};
 pub use kvmprof_abi::pcs::Ledger as ConsumerLedger;
 pub use ledger::ClockLedger;
+pub use loss::{loss_warning, misleads};
 pub use sample::{
     COMM_LENGTH, IDLE_PID, IPL_MASKED, LockOwner, LockWait, MAX_STACK_FRAMES, Mode, Preemption,
     Sample, StackEnd, StackParts, StackSummary, Ticks,

@@ -10,6 +10,7 @@ use std::path::Path;
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::Recording;
 use kvmprof_report::html::page_of;
+use kvmprof_report::profile::{Layout, Profile, print};
 use shared::{Written, ordinary};
 
 fn page(path: &Path, pids: &[i32]) -> String {
@@ -119,6 +120,24 @@ fn the_size_is_bounded() {
     written.write(&path);
     let page = page(&path, &[]);
     assert!(page.len() < 4_000_000, "{} bytes", page.len());
+}
+
+#[test]
+fn shares_of_what_little_is_left_have_a_warning_in_the_page_and_the_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording");
+    let mut written = Written::with_symbols("");
+    written.samples(60, (7, b"worker"), Mode::User, (&[], &[0x40_1234]));
+    written.gap(0, 30, 10);
+    written.write(&path);
+    let warning = "10.0 % of the ticks were lost and 30.0 % stolen";
+    let page = page(&path, &[]);
+    assert!(page.contains(warning), "{page}");
+    let profile = Profile::from_file(&path, &[]).unwrap();
+    let mut out = Vec::new();
+    print(&profile, &Layout::default(), &[], &mut out).unwrap();
+    let out = String::from_utf8(out).unwrap();
+    assert!(out.contains(warning), "{out}");
 }
 
 /// More processes, threads, stacks and times than are told apart: they are counted together, and none is lost.

@@ -391,6 +391,18 @@ fn the_kernel_s_debug_file_is_used_where_the_kernel_ran() {
         Err(SymbolError::NoSlide(_))
     ));
 
+    // A guest that isn't Linux runs where it was linked to, its programs too.
+    let linked = [inner_address(&guest), guest.address("main")];
+    let line = |name| format!("{:x} t {name}\n", guest.address(name));
+    let text = line("outer") + &line("main");
+    let symbols = Block::encode(Kind::Symbols, text.as_bytes()).unwrap();
+    let path = guest.recording(&[(&linked[..1], &linked)], &[symbols]);
+    let found = profile(&path, &vmlinux).unwrap();
+    assert_eq!(
+        folded(&found, &Room::new(u64::MAX)).unwrap(),
+        ["pid-77;main;outer;inner_[i];outer_[k];inner_[k] 1"]
+    );
+
     let other = [guest.kallsyms(), info("12").to_block().unwrap()];
     let path = guest.recording(&[(&kernel, &[])], &other);
     let error = profile(&path, &vmlinux).unwrap_err().to_string();

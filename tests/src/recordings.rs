@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kvmprof_demo_guest::{Mode, function_at, row_of};
+use kvmprof_demo_guest::{Mode, function_at, process_of, row_of};
 use kvmprof_recording::file::{Contents, Recording};
 use kvmprof_recording::{Mode as SampleMode, Sample};
 
@@ -33,14 +33,6 @@ pub fn recorded(path: &Path) -> (Vec<Sample>, Contents) {
     (samples.collect(), contents)
 }
 
-/// The programs' functions of the demo guest, and whose they are.
-const FUNCTIONS: [(i32, [&str; 2]); 4] = [
-    (101, ["weave", "weaver"]),
-    (102, ["turn_wheel", "spinner"]),
-    (103, ["card", "carder"]),
-    (201, ["dye", "dyer"]),
-];
-
 /// So many user samples [`check_demo_processes`] wants.
 pub const ENOUGH_SAMPLES: usize = 500;
 
@@ -53,10 +45,8 @@ pub fn check_demo_processes(samples: impl Iterator<Item = (u64, i32)>) {
     let (mut all, mut own) = (0, 0);
     for (pc, pid) in samples {
         let function = function_at(pc).unwrap_or_default();
-        let mut functions = FUNCTIONS.iter();
-        let owner = functions.find(|(_, names)| names.contains(&function));
         all += 1;
-        own += usize::from(owner.is_some_and(|(owner, _)| *owner == pid));
+        own += usize::from(process_of(function) == Some(pid));
     }
     println!("{own} of {all} user samples name their process");
     assert!(all >= ENOUGH_SAMPLES && own * 100 >= all * 99);

@@ -11,6 +11,7 @@ use kvmprof_abi::wire::{
 
 use super::action::{Action, OpenDevice, Outcome};
 use super::output::Output;
+use super::waiting::Wait;
 use super::{Backend, EndpointError, Handle, Readiness};
 
 /// Size to which the input buffer shrinks between requests, in bytes.
@@ -23,22 +24,6 @@ pub struct HelloInfo {
     pub vcpus: u32,
     /// The clock's configured rate in Hz; 0 without a clock.
     pub hz: u32,
-}
-
-/// The kind of a waiting request.
-#[derive(Clone, Copy, Debug)]
-enum Wait {
-    Read { limit: usize },
-    Poll { events: u32 },
-}
-
-impl Wait {
-    fn kind(self) -> Kind {
-        match self {
-            Self::Read { .. } => Kind::Read,
-            Self::Poll { .. } => Kind::Poll,
-        }
-    }
 }
 
 /// A read or a poll that waits for its device.
@@ -402,6 +387,7 @@ impl Endpoint {
         let kind = wait.kind();
         let device = match nonblocking(flags).and_then(|asked| {
             let device = self.device(name)?;
+            wait.check()?;
             Ok(OpenDevice {
                 // Like poll(2), a poll waits even for a device that was opened as non-blocking.
                 nonblocking: asked || (device.nonblocking && kind == Kind::Read),

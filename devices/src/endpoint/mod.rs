@@ -7,6 +7,7 @@ mod machine;
 mod output;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 pub use backend::{Backend, Handle, IoctlReply, Readiness};
 pub use error::EndpointError;

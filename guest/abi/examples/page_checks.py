@@ -96,6 +96,7 @@ def waiting_cases(connection):
     pcs = connection.open(PCS)
     first, second = pcs.start_read(1024), pcs.start_read(1024)
     yield "ioctl while reads wait", "ok", lambda: pcs.ioctl(PCS_GETHZ)
+    yield "poll for events that there aren't", "EINVAL", lambda: pcs.poll(events=8)
     yield "nonblocking poll while nothing is there", "ok", lambda: pcs.poll(flags=NONBLOCKING)
     yield "cancel of a read", "ok", lambda: connection.cancel(first)
     yield "the cancelled read", "EINTR", lambda: connection.wait(first)

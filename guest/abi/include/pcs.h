@@ -12,6 +12,9 @@
  *     ioctl(fd, PCS_SETFORMAT, PCS_FORMAT_CLASSIC)
  * Both forms have names of their own: pcs_native_psample and pcs_classic_psample, and so on.
  *
+ * What the historical header has for the driver alone isn't here: WAIT, NOWAIT, SAMPPRI, struct samp_cntl and the
+ * driver's own structure. The members of struct pid_list have 32 bits.
+ *
  * Names that begin with PCS_ or pcs_ are additions of kvmprof; a program needs none of them. What
  * each command does, and how it can fail, is in PCS.md beside this folder.
  *

@@ -9,6 +9,8 @@
     .globl start
     .type start, @function
 start:
+    .cfi_startproc
+    .cfi_undefined %rip             /* the outermost function */
     cli
     cld
     mov %rdi, %rbx
@@ -56,6 +58,7 @@ park:
     cli
     hlt
     jmp park
+    .cfi_endproc
     .size start, . - start
 
 /* void load_descriptor_tables(const struct pseudo_descriptor *gdt, const struct pseudo_descriptor *idt) */
@@ -63,6 +66,7 @@ park:
     .globl load_descriptor_tables
     .type load_descriptor_tables, @function
 load_descriptor_tables:
+    .cfi_startproc
     lgdt (%rdi)
     lidt (%rsi)
     mov $KERNEL_SS, %eax
@@ -72,9 +76,14 @@ load_descriptor_tables:
     mov $TSS_SELECTOR, %eax
     ltr %ax
     pop %rax
+    .cfi_adjust_cfa_offset -8
+    .cfi_register %rip, %rax
     pushq $KERNEL_CS
+    .cfi_adjust_cfa_offset 8
     push %rax
+    .cfi_adjust_cfa_offset 8
     lretq
+    .cfi_endproc
     .size load_descriptor_tables, . - load_descriptor_tables
 
     .section .rodata

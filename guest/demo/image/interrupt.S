@@ -7,8 +7,22 @@
  * Where kernel mode is interpreted, an instruction that accesses memory can take
  * a microsecond. So the time for the truth is read as near to the border as
  * possible: first on the way in, last on the way out.
+ *
+ * The unwind information takes what the processor has pushed for a call: the interrupted program
+ * counter is the return address, and CS, RFLAGS, RSP and SS lie above it, where kvmprof knows them by
+ * their form.
  */
 #include "layout.h"
+
+    .macro save register
+    push \register
+    .cfi_adjust_cfa_offset 8
+    .endm
+
+    .macro restore register
+    pop \register
+    .cfi_adjust_cfa_offset -8
+    .endm
 
     .text
 
@@ -23,28 +37,41 @@
     .globl resume_user
     .type resume_user, @function
 resume_user:
-    push %rbx
-    push %rbp
-    push %r12
-    push %r13
-    push %r14
-    push %r15
+    .cfi_startproc
+    save %rbx
+    save %rbp
+    .cfi_rel_offset %rbp, 0
+    save %r12
+    save %r13
+    save %r14
+    save %r15
     mov %rsp, %gs:VCPU_KERNEL_RSP
-    pushq $USER_SS
-    pushq THREAD_RSP(%rdi)
-    pushq THREAD_RFLAGS(%rdi)
-    pushq $USER_CS
-    pushq THREAD_RIP(%rdi)
+    save $USER_SS
+    save THREAD_RSP(%rdi)
+    save THREAD_RFLAGS(%rdi)
+    save $USER_CS
+    save THREAD_RIP(%rdi)
     mov THREAD_RBX(%rdi), %rbx
     mov THREAD_RBP(%rdi), %rbp
     mov THREAD_R12(%rdi), %r12
     mov THREAD_R13(%rdi), %r13
     mov THREAD_R14(%rdi), %r14
     mov THREAD_R15(%rdi), %r15
+    mov THREAD_RESULT(%rdi), %rdi
+    jmp leave_to_user
+    .cfi_endproc
+    .size resume_user, . - resume_user
+
+/*
+ * The way out to user mode, by what an IRETQ takes from the stack: rdi = result of the system call,
+ * rbx, rbp and r12 to r15 are the thread's.
+ */
+    .type leave_to_user, @function
+leave_to_user:
+    .cfi_startproc
     mov %gs:VCPU_ENDED_CYCLES, %rcx
     mov %gs:VCPU_NEXT_SLOT, %rsi
     mov %gs:VCPU_TRUTH, %r8
-    mov THREAD_RESULT(%rdi), %rdi
     mov %gs:VCPU_STEAL_TIME, %rax
     cmp %gs:VCPU_STOLEN, %rax
     jne 2f
@@ -56,34 +83,48 @@ resume_user:
     incq TRUTH_UPDATES(%r8)
     mov %rdi, %rax
     iretq
-2:  push %rdi
-    push %rcx
-    push %rsi
-    push %r8
+2:  save %rdi
+    save %rcx
+    save %rsi
+    save %r8
     mov %rax, %rdi
     call truth_take_stolen
-    pop %r8
-    pop %rsi
-    pop %rcx
-    pop %rdi
+    restore %r8
+    restore %rsi
+    restore %rcx
+    restore %rdi
     jmp 1b
-    .size resume_user, . - resume_user
+    .cfi_endproc
+    .size leave_to_user, . - leave_to_user
 
 /*
- * The entry of system calls, on the interrupt stack: rax = number. For user code
- * every register but rbx, rbp, rsp and r12 to r15 is clobbered.
+ * The entry of system calls, on the interrupt stack: rax = number. For user code every register but
+ * rbx, rbp, rsp and r12 to r15 is clobbered. Calls that are served here return to the thread, others
+ * are the result of resume_user().
  */
     .globl system_call_entry
     .type system_call_entry, @function
 system_call_entry:
+    .cfi_startproc
     mov %rax, %rcx
     mov %gs:VCPU_STEAL_TIME, %rax
     mov %rax, %gs:VCPU_ENTERED_STOLEN
     rdtsc
     mov %eax, %gs:VCPU_ENTERED
     mov %edx, %gs:VCPU_ENTERED + 4
-    mov %gs:VCPU_CURRENT, %rdx
+    cmp $FIRST_SERVED, %rcx
+    jb 1f
+    sub $8, %rsp
+    .cfi_adjust_cfa_offset 8
+    mov %rcx, %rdi
+    call serve_system_call
+    add $8, %rsp
+    .cfi_adjust_cfa_offset -8
+    mov %rax, %rdi
+    jmp leave_to_user
+1:  mov %gs:VCPU_CURRENT, %rdx
     popq THREAD_RIP(%rdx)
+    .cfi_undefined %rip             /* until the kernel's own stack is back */
     pop %rax
     popq THREAD_RFLAGS(%rdx)
     popq THREAD_RSP(%rdx)
@@ -94,53 +135,61 @@ system_call_entry:
     mov %r14, THREAD_R14(%rdx)
     mov %r15, THREAD_R15(%rdx)
     mov %gs:VCPU_KERNEL_RSP, %rsp
-    pop %r15
-    pop %r14
-    pop %r13
-    pop %r12
-    pop %rbp
-    pop %rbx
+    .cfi_def_cfa %rsp, 56
+    .cfi_offset %rip, -8
+    .cfi_offset %rbp, -24
+    restore %r15
+    restore %r14
+    restore %r13
+    restore %r12
+    restore %rbp
+    .cfi_restore %rbp
+    restore %rbx
     mov %rcx, %rax
     ret
+    .cfi_endproc
     .size system_call_entry, . - system_call_entry
 
     .globl timer_entry
     .type timer_entry, @function
 timer_entry:
+    .cfi_startproc
     incl %gs:VCPU_NESTING
-    push %rax
-    push %rdx
+    save %rax
+    save %rdx
     mov %gs:VCPU_STEAL_TIME, %rax
     mov %rax, %gs:VCPU_ENTERED_STOLEN
     rdtsc
     mov %eax, %gs:VCPU_ENTERED
     mov %edx, %gs:VCPU_ENTERED + 4
-    push %rcx
-    push %rsi
-    push %rdi
-    push %r8
-    push %r9
-    push %r10
-    push %r11
+    save %rcx
+    save %rsi
+    save %rdi
+    save %r8
+    save %r9
+    save %r10
+    save %r11
     cld
     call timer_interrupt
-    pop %r11
-    pop %r10
-    pop %r9
-    pop %r8
-    pop %rdi
-    pop %rsi
-    pop %rcx
-    pop %rdx
+    restore %r11
+    restore %r10
+    restore %r9
+    restore %r8
+    restore %rdi
+    restore %rsi
+    restore %rcx
+    restore %rdx
     lea .Lbefore_halt(%rip), %rax
     cmp %rax, 8(%rsp)
     je 2f
-1:  pop %rax
+1:  restore %rax
     decl %gs:VCPU_NESTING
     iretq
-2:  lea .Lafter_halt(%rip), %rax
+2:  .cfi_adjust_cfa_offset 8
+    lea .Lafter_halt(%rip), %rax
     mov %rax, 8(%rsp)
     jmp 1b
+    .cfi_endproc
     .size timer_entry, . - timer_entry
 
 /*
@@ -153,18 +202,22 @@ timer_entry:
     .globl halt_once
     .type halt_once, @function
 halt_once:
+    .cfi_startproc
     sti
 .Lbefore_halt:
     hlt
 .Lafter_halt:
     cli
     ret
+    .cfi_endproc
     .size halt_once, . - halt_once
 
     .globl spurious_entry
     .type spurious_entry, @function
 spurious_entry:
+    .cfi_startproc
     iretq
+    .cfi_endproc
     .size spurious_entry, . - spurious_entry
 
 /* An exception is a defect of this guest: one entry for each, 8 bytes apart. */

@@ -1,7 +1,7 @@
 /*
  * Declarations for all C files. The kernel has one stack per vCPU and no scheduler: a workload is a
- * function that calls resume_user() for a slice of a process, and gets its system call as a return
- * value. The kernel itself has no workload: each guest that is linked with it defines
+ * function that calls resume_user() for a slice of a process, and gets the system call that ends it as a
+ * return value; other system calls are served on the stack that they come in on. The kernel itself has no workload: each guest that is linked with it defines
  * run_workload().
  */
 #ifndef KERNEL_H
@@ -126,13 +126,22 @@ extern uint8_t kernel_pml4[];
 
 /* System calls */
 enum {
-    CALL_YIELD,      /* give the vCPU up; the result is the length of the next slice */
-    CALL_COMPUTE,    /* have the kernel compute on the process's behalf */
-    CALL_INTERRUPTS_OFF, /* have the kernel do something with interrupts off */
+    CALL_YIELD, /* give the vCPU up; the result is the length of the next slice */
+    CALL_COMPUTE = FIRST_SERVED, /* have the kernel compute on the process's behalf */
+    CALL_INTERRUPTS_OFF,         /* have the kernel do something with interrupts off */
 };
 
+/* For functions that are in stacks under their names: compilers neither inline them nor make others of them. Equal ones would be
+ * merged but for different assembly in them, which is a comment. */
+#if defined(__clang__)
+#define OWN_FRAME __attribute__((noinline))
+#else
+#define OWN_FRAME __attribute__((noinline, noclone, noipa))
+#endif
+#define APART(comment) __asm__ volatile("# " comment)
+
 /* For functions that run in user mode: they may use private memory and USER_DATA, nothing else. */
-#define USER_CODE __attribute__((section(".user.text"), noinline))
+#define USER_CODE __attribute__((section(".user.text"))) OWN_FRAME
 /* For data that user mode may use beside its private memory. */
 #define USER_DATA __attribute__((section(".user.data"), aligned(4096)))
 
@@ -195,6 +204,12 @@ static inline struct vcpu *this_vcpu(void)
  */
 void run_workload(void);
 
+/*
+ * A system call from FIRST_SERVED on, with interrupts off, in ROW_SWITCHING. A workload whose programs make
+ * such calls defines it; without it they do nothing.
+ */
+void do_system_call(uint64_t number);
+
 /* kernel.c */
 __attribute__((noreturn)) void stop(void);
 void triple_fault(void);
@@ -224,6 +239,7 @@ void set_up_processes(uint32_t index);
 void set_program(struct thread *thread, void (*program)(uint64_t));
 void switch_to(struct thread *thread);
 uint64_t run_slice(struct thread *thread, uint64_t length);
+uint64_t serve_system_call(uint64_t number);
 void idle(uint64_t length);
 void compute(uint64_t length);
 void stretch_with_interrupts_off(uint64_t length);

@@ -70,6 +70,10 @@
 #define TRUTH_UPDATES 0
 #define SLOT_SINCE 8
 
+/* System calls from this number on are served where they come in, by serve_system_call(); others end
+ * the slice. */
+#define FIRST_SERVED 16
+
 /* INT3, the instruction for system calls of user mode. */
 #define SYSTEM_CALL_VECTOR 3
 /* Interrupt vectors above the processor's own 32. */

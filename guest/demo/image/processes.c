@@ -70,36 +70,140 @@ static USER_CODE void dye(uint64_t length)
     } while (rdtsc() - start < length);
 }
 
+/* Who calls these loops: src/stacks.rs has the same once more. */
+
+static USER_CODE void lay_warp(uint64_t length)
+{
+    weave(length);
+    APART("warp");
+}
+
+static USER_CODE void throw_shuttle(uint64_t length)
+{
+    weave(length);
+    APART("shuttle");
+}
+
+static USER_CODE void beat_weft(uint64_t length)
+{
+    weave(length);
+    APART("weft");
+}
+
+static USER_CODE void weave_rows(uint64_t length)
+{
+    uint64_t beating = length / 8 * 3;
+
+    throw_shuttle(length - beating);
+    beat_weft(beating);
+}
+
+static USER_CODE void weave_cloth(uint64_t length)
+{
+    uint64_t laying = length / 4;
+
+    lay_warp(laying);
+    weave_rows(length - laying);
+}
+
 static USER_CODE void weaver(uint64_t unused)
 {
     (void)unused;
     for (;;)
-        weave(system_call(CALL_YIELD));
+        weave_cloth(system_call(CALL_YIELD));
+}
+
+static USER_CODE void draw_fibres(uint64_t length)
+{
+    turn_wheel(length);
+    APART("fibres");
+}
+
+static USER_CODE void twist_yarn(uint64_t length)
+{
+    turn_wheel(length);
+    APART("yarn");
+}
+
+static USER_CODE void spin_yarn(uint64_t length)
+{
+    uint64_t twisting = length / 3;
+
+    draw_fibres(length - twisting);
+    twist_yarn(twisting);
+}
+
+static USER_CODE void ask_for_pay(void)
+{
+    system_call(CALL_COMPUTE);
+}
+
+static USER_CODE void sell_yarn(void)
+{
+    ask_for_pay();
+    APART("sold");
 }
 
 static USER_CODE void spinner(uint64_t unused)
 {
     (void)unused;
     for (;;) {
-        turn_wheel(system_call(CALL_YIELD));
-        system_call(CALL_COMPUTE);
+        spin_yarn(system_call(CALL_YIELD));
+        sell_yarn();
     }
+}
+
+static USER_CODE void open_fleece(uint64_t length)
+{
+    card(length);
+    APART("fleece");
+}
+
+static USER_CODE void comb_wool(uint64_t length)
+{
+    card(length);
+    APART("wool");
+}
+
+static USER_CODE void card_fleece(uint64_t length)
+{
+    uint64_t opening = length / 3;
+
+    open_fleece(opening);
+    comb_wool(length - opening);
+}
+
+static USER_CODE void store_wool(void)
+{
+    system_call(CALL_INTERRUPTS_OFF);
 }
 
 static USER_CODE void carder(uint64_t unused)
 {
     (void)unused;
     for (;;) {
-        card(system_call(CALL_YIELD));
-        system_call(CALL_INTERRUPTS_OFF);
+        card_fleece(system_call(CALL_YIELD));
+        store_wool();
     }
+}
+
+static USER_CODE void soak_cloth(uint64_t length)
+{
+    dye(length);
+    APART("cloth");
+}
+
+static USER_CODE void dye_cloth(uint64_t length)
+{
+    soak_cloth(length);
+    APART("dyed");
 }
 
 static USER_CODE void dyer(uint64_t unused)
 {
     (void)unused;
     for (;;)
-        dye(system_call(CALL_YIELD));
+        dye_cloth(system_call(CALL_YIELD));
 }
 
 /* ---- the kernel's side ---- */
@@ -175,6 +279,20 @@ uint64_t run_slice(struct thread *thread, uint64_t length)
     return number;
 }
 
+__attribute__((weak)) void do_system_call(uint64_t number)
+{
+    (void)number;
+}
+
+/* Called by system_call_entry on the interrupt stack; what it returns is the result. */
+uint64_t serve_system_call(uint64_t number)
+{
+    truth_entered(ROW_SWITCHING);
+    do_system_call(number);
+    truth_prepare(this_vcpu()->current->row);
+    return 0;
+}
+
 /* Halts until the next interrupt, which comes in `length` TSC cycles or never (0). */
 void idle(uint64_t length)
 {
@@ -193,32 +311,28 @@ static __attribute__((always_inline)) inline void pass(uint64_t length)
         __asm__ volatile("");
 }
 
-/*
- * The next three are separate functions, since rows of the truth differ by them.
- * Each has different assembly at its end, so that the compiler can't merge equal
- * ones.
- */
+/* The next three are separate functions, since rows of the truth differ by them. */
 
 /* Kernel work on behalf of a process, interrupts on. */
-__attribute__((noinline)) void compute(uint64_t length)
+OWN_FRAME void compute(uint64_t length)
 {
     pass(length);
-    __asm__ volatile("# system call");
+    APART("system call");
 }
 
 /* Kernel work with interrupts off, which only a clock outside the guest can sample. */
-__attribute__((noinline)) void stretch_with_interrupts_off(uint64_t length)
+OWN_FRAME void stretch_with_interrupts_off(uint64_t length)
 {
     interrupts_off();
     pass(length);
-    __asm__ volatile("# interrupts off");
+    APART("interrupts off");
 }
 
 /* The work of the timer's interrupt. */
-__attribute__((noinline)) void service_interrupt(uint64_t length)
+OWN_FRAME void service_interrupt(uint64_t length)
 {
     pass(length);
-    __asm__ volatile("# interrupt");
+    APART("interrupt");
 }
 
 /* xorshift64 (Marsaglia 2003). */

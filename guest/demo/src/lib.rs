@@ -20,11 +20,13 @@
 mod bytes;
 mod image;
 mod rows;
+mod stacks;
 mod truth;
 
 pub use bytes::{i32_at, u32_at, u64_at};
 pub use image::{Image, PageAligned, Symbol};
 pub use rows::{Mode, Row, row_of, rows};
+pub use stacks::{INTERRUPT, Stack, process_of, stacks};
 pub use truth::{Truth, TruthError, VcpuTruth};
 
 /// Maximum number of vCPUs of the kernel.

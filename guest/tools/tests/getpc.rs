@@ -229,6 +229,32 @@ fn everything_that_was_gathered_is_in_the_stream() {
 }
 
 #[test]
+fn a_process_that_ends_before_the_run_has_its_name() {
+    let device = Device::open(2);
+    let mut output = Vec::new();
+    // At the begin, with the first samples, with those of the process, and at the end.
+    let mut looks = 0;
+    let mut names = || {
+        looks += 1;
+        match looks {
+            3 => vec![(71, name("short-lived"))],
+            _ => Vec::new(),
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            device.once_gathering(feed);
+            device.end_machine();
+        });
+        let interrupt = Interrupt::default();
+        run(&device, &everything(), &mut output, interrupt, &mut names).unwrap();
+    });
+    let profile = report(&output);
+    assert_eq!(profile.name(71), Some("short-lived"));
+    assert_eq!((profile.name(70), looks), (None, 4));
+}
+
+#[test]
 fn a_blocked_read_does_not_keep_a_run_from_ending() {
     let device = Device::open(1);
     let mut output = Vec::new();

@@ -35,6 +35,9 @@ pub fn payload(file: &[u8]) -> Result<&[u8], IntrospectionError> {
         ))
     };
     let (sectors, offset, length) = fields().ok_or(IntrospectionError::NotAKernel)?;
+    if length == 0 {
+        return Err(IntrospectionError::NoPayload);
+    }
     let sectors = if sectors == 0 { 4 } else { u64::from(sectors) };
     let start = (sectors + 1) * SECTOR + u64::from(offset);
     let end = start + u64::from(length);
@@ -83,6 +86,12 @@ mod tests {
         for file in [&b""[..], b"#!/bin/sh\n", &[0; 4096]] {
             assert!(matches!(payload(file), Err(IntrospectionError::NotAKernel)));
         }
+    }
+
+    #[test]
+    fn a_file_without_a_payload_is_told() {
+        let file = bzimage(0x20f, 4, 0, b"");
+        assert!(matches!(payload(&file), Err(IntrospectionError::NoPayload)));
     }
 
     #[test]

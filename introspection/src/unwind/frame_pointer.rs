@@ -72,17 +72,11 @@ pub fn step(
     if bp == 0 {
         return Err(outermost);
     }
-    let inside = bp.checked_sub(sp).is_some_and(|size| size < MAX_FRAME);
-    if !inside || !bp.is_multiple_of(8) || !is_user(bp) {
-        return Err(StackEnd::Broken);
-    }
-    let (Some(caller), Some(back)) = (memory.word(bp), memory.word(bp + 8)) else {
-        return Err(StackEnd::Broken);
-    };
+    let Linkage { back, caller, sp } = linkage(sp, bp, memory).ok_or(StackEnd::Broken)?;
     if back == 0 {
         return Err(outermost);
     }
-    if !is_user(back) {
+    if !memory.may_use(back) {
         return Err(StackEnd::Broken);
     }
     if !follows_call(memory, back) {
@@ -96,8 +90,32 @@ pub fn step(
     }
     Ok(Caller {
         ip: back,
-        sp: bp + LINKAGE,
+        sp,
         bp: caller,
+    })
+}
+
+/// What is where RBP points to.
+pub struct Linkage {
+    /// The word where the return address is.
+    pub back: u64,
+    /// The word before it, where the caller's frame pointer is.
+    pub caller: u64,
+    /// The address of the word after it, the caller's stack pointer.
+    pub sp: u64,
+}
+
+/// Reads what `bp` points to. `None` if it can't be the frame of a function whose stack pointer is `sp`.
+pub fn linkage(sp: u64, bp: u64, memory: &mut impl StackMemory) -> Option<Linkage> {
+    let inside = bp.checked_sub(sp).is_some_and(|size| size < MAX_FRAME);
+    if !inside || !bp.is_multiple_of(8) || !memory.may_use(bp) {
+        return None;
+    }
+    let above = bp.checked_add(LINKAGE)?;
+    Some(Linkage {
+        caller: memory.word(bp)?,
+        back: memory.word(bp + 8)?,
+        sp: above,
     })
 }
 
@@ -108,11 +126,6 @@ fn is_go_exit(memory: &mut impl StackMemory, back: u64) -> bool {
         .checked_add(4)
         .and_then(|after| memory.code_before(after));
     code.is_some_and(|code| code[3..5] == [0x90, 0xe8])
-}
-
-/// True for addresses of user code, in the lower half.
-pub fn is_user(address: u64) -> bool {
-    address >> 63 == 0
 }
 
 /// True if a call instruction ends right before `back`: code without frame pointers has other values in RBP, which

@@ -1,5 +1,5 @@
-//! Call stacks of a stopped vCPU: the kernel's by its ORC tables, user code's by the unwind tables of its programs and
-//! libraries, or by frame pointers.
+//! Call stacks of a stopped vCPU: Linux' by its ORC tables, user code's by the unwind tables of its programs and
+//! libraries, or by frame pointers; other guests' by the unwind tables of their image, or by frame pointers.
 //!
 //! Every walk is bounded in frames and reads. Memory is untrusted: an invalid address ends the stack, and [`StackEnd`]
 //! says so; nothing is guessed.
@@ -7,6 +7,7 @@
 mod code_regions;
 mod frame_pointer;
 mod frame_rules;
+mod image;
 mod kernel;
 mod orc;
 mod retpoline;
@@ -23,6 +24,7 @@ use kvmprof_recording::{MAX_STACK_FRAMES, StackEnd, StackSummary};
 use super::Registers;
 
 pub(super) use code_regions::{CodeRegion, MODULES, ModuleCode};
+pub(super) use image::ImageUnwinder;
 pub(super) use kernel::KernelUnwinder;
 pub(super) use orc::OrcFormat;
 pub use orc::OrcTable;

@@ -30,6 +30,11 @@ pub trait StackMemory {
 
     /// The 8 bytes of code that end right before `address`.
     fn code_before(&mut self, address: u64) -> Option<[u8; 8]>;
+
+    /// Whether the stack's code may have `address` for its own: user code has the lower half.
+    fn may_use(&self, address: u64) -> bool {
+        address >> 63 == 0
+    }
 }
 
 /// Guest memory, read through `translate`, which turns a virtual address into a physical one. The words of a stack are
@@ -42,6 +47,8 @@ pub struct PagedMemory<'a, M, T> {
     page: Option<(u64, GuestAddress)>,
     copies: Option<&'a [StackCopy<'a>]>,
     has_left_copies: bool,
+    // Kernels may have their code and stacks in either half.
+    has_both_halves: bool,
 }
 
 impl<'a, M: PhysicalMemory, T: Fn(u64) -> Option<GuestAddress>> PagedMemory<'a, M, T> {
@@ -53,7 +60,13 @@ impl<'a, M: PhysicalMemory, T: Fn(u64) -> Option<GuestAddress>> PagedMemory<'a, 
             page: None,
             copies: None,
             has_left_copies: false,
+            has_both_halves: false,
         }
+    }
+
+    /// Lets the stack's code use all addresses, or those of user code alone, as is the case at first.
+    pub fn allow_both_halves(&mut self, allow: bool) {
+        self.has_both_halves = allow;
     }
 
     /// Takes the words of stacks from `copies` alone, if there are any.
@@ -108,5 +121,9 @@ impl<M: PhysicalMemory, T: Fn(u64) -> Option<GuestAddress>> StackMemory for Page
         let start = address.checked_sub(8)?;
         read_paged(self.memory, start, &mut bytes, &self.translate)?;
         Some(bytes)
+    }
+
+    fn may_use(&self, address: u64) -> bool {
+        self.has_both_halves || address >> 63 == 0
     }
 }

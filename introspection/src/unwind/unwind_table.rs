@@ -19,6 +19,7 @@ use super::frame_rules;
 
 pub(super) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 type Common<'a> = CommonInformationEntry<Bytes<'a>>;
+type Elf<'a> = ElfFile64<'a, object::LittleEndian>;
 type Description<'a> = FrameDescriptionEntry<Bytes<'a>>;
 
 /// Maximum length of a section, in bytes.
@@ -53,6 +54,30 @@ pub struct UnwindTable {
     pub(super) base: u64,
 }
 
+/// Where code of a file is: its first address, the first address after it, and its offset in the file.
+pub(super) type Mapped = (u64, u64, u64);
+
+/// A loadable segment: what of it is in the file.
+struct Load {
+    offset: u64,
+    address: u64,
+    length: u64,
+    is_executable: bool,
+}
+
+fn loads(elf: &Elf<'_>) -> impl Iterator<Item = Load> {
+    let endian = object::LittleEndian;
+    (elf.elf_program_headers().iter())
+        .filter(move |header| header.p_type(endian) == object::elf::PT_LOAD)
+        .take(MAX_SEGMENTS)
+        .map(move |header| Load {
+            offset: header.p_offset(endian),
+            address: header.p_vaddr(endian),
+            length: header.p_filesz(endian),
+            is_executable: header.p_flags(endian).contains(object::elf::PF_X),
+        })
+}
+
 /// A function with a usable entry.
 struct Entry {
     begin: u64,
@@ -65,24 +90,33 @@ impl UnwindTable {
     /// Reads the ELF file with contents `file`. `None` if it has no usable unwind information.
     pub fn from_elf(file: &[u8]) -> Option<Self> {
         let elf = ElfFile64::<object::LittleEndian>::parse(file).ok()?;
+        let base = loads(&elf).map(|load| load.address).min()?;
+        Self::of_file(&elf, base)
+    }
+
+    /// Reads the ELF file with contents `file`, which runs at its own addresses. With where its executable segments
+    /// are. `None` if it has no usable unwind information.
+    pub fn from_image(file: &[u8]) -> Option<(Self, Vec<Mapped>)> {
+        let elf = ElfFile64::<object::LittleEndian>::parse(file).ok()?;
+        // A kernel in the upper half has its first instructions in the lower one.
+        let largest = loads(&elf).max_by_key(|load| load.length)?;
+        let near = |load: &Load| load.address >> 32 == largest.address >> 32;
+        let base = loads(&elf).filter(near).map(|load| load.address).min()?;
+        let table = Self::of_file(&elf, base)?;
+        let code = loads(&elf).filter(|load| near(load) && load.is_executable);
+        let code = code.map(|load| {
+            let end = load.address.saturating_add(load.length);
+            (load.address, end, load.offset)
+        });
+        Some((table, code.collect()))
+    }
+
+    fn of_file(elf: &Elf<'_>, base: u64) -> Option<Self> {
         let section = elf.section_by_name(".eh_frame")?;
         let (data, address) = (section.data().ok()?, section.address());
-        let endian = object::LittleEndian;
-        let loads: Vec<_> = (elf.elf_program_headers().iter())
-            .filter(|header| header.p_type(endian) == object::elf::PT_LOAD)
-            .take(MAX_SEGMENTS)
-            .collect();
-        let base = loads.iter().map(|header| header.p_vaddr(endian)).min()?;
-        let segments = loads
-            .iter()
-            .filter(|header| header.p_flags(endian).contains(object::elf::PF_X))
-            .map(|header| {
-                (
-                    header.p_offset(endian),
-                    header.p_vaddr(endian),
-                    header.p_filesz(endian),
-                )
-            })
+        let segments = loads(elf)
+            .filter(|load| load.is_executable)
+            .map(|load| (load.offset, load.address, load.length))
             .collect();
         Self::new(data, address, base & !0xfff, segments)
     }

@@ -7,12 +7,12 @@ use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 use kvmprof_recording::StackEnd;
 
-use super::frame_pointer::{self, Caller, follows_call, is_user};
+use super::frame_pointer::{self, Caller, follows_call};
 use super::stack_memory::StackMemory;
 use super::{UnwindTable, UserRegisters};
 
 /// Maximum number of words that are read for one stack.
-const MAX_READS: u32 = 4096;
+pub(super) const MAX_READS: u32 = 4096;
 /// Maximum number of signal handlers on one stack.
 const MAX_SIGNALS: u32 = 8;
 /// Stack pointers below this are invalid; the first page can't be mapped (`mmap_min_addr`).
@@ -100,7 +100,7 @@ impl UserUnwinder {
     }
 
     /// Whether there is unwind information for the code at `address`.
-    fn covers(&self, address: u64) -> bool {
+    pub(super) fn covers(&self, address: u64) -> bool {
         let after = self.spans.partition_point(|span| span.begin <= address);
         after
             .checked_sub(1)
@@ -120,7 +120,6 @@ impl UserUnwinder {
         if !push(start.ip) {
             return StackEnd::Truncated;
         }
-        let cache = cache.cache.get_or_insert_default();
         let mut reads = MAX_READS;
         let mut signals = 0;
         let mut frame = Caller {
@@ -160,7 +159,7 @@ impl UserUnwinder {
                 }
             }
             let goes_up = caller.sp > frame.sp || is_exact && !is_signal;
-            if !is_user(caller.ip) || caller.ip == 0 || !goes_up {
+            if !memory.may_use(caller.ip) || caller.ip == 0 || !goes_up {
                 return StackEnd::Broken;
             }
             if !push(caller.ip - u64::from(!is_exact)) {
@@ -170,16 +169,20 @@ impl UserUnwinder {
         }
     }
 
-    /// The caller of `frame` by unwind information.
-    fn step(
+    /// The caller of `frame` by unwind information; `is_exact` says whether its program counter was about to be executed. `reads` is how many
+    /// words may still be read.
+    ///
+    /// # Errors
+    /// The stack's end, if it ends here.
+    pub(super) fn step(
         &self,
         frame: &Caller,
         is_exact: bool,
-        cache: &mut CacheX86_64,
+        cache: &mut UnwindCache,
         reads: &mut u32,
         memory: &mut impl StackMemory,
     ) -> Result<Caller, StackEnd> {
-        if frame.sp < LOWEST_STACK || !is_user(frame.sp) {
+        if frame.sp < LOWEST_STACK || !memory.may_use(frame.sp) {
             return Err(StackEnd::Broken);
         }
         let address = if is_exact {
@@ -194,9 +197,10 @@ impl UserUnwinder {
         let mut registers = UnwindRegsX86_64::new(frame.ip, frame.sp, bp);
         let mut read = |address| {
             *reads = reads.checked_sub(1).ok_or(())?;
-            let word = is_user(address).then(|| memory.word(address));
+            let word = memory.may_use(address).then(|| memory.word(address));
             word.flatten().ok_or(())
         };
+        let cache = cache.cache.get_or_insert_default();
         let back = self
             .unwinder
             .unwind_frame(address, &mut registers, cache, &mut read);

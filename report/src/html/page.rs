@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::counts::Counts;
 use super::{data, facts};
-use crate::profile::{Profile, Selection};
+use crate::profile::{Profile, Selection, loss};
 use crate::symbolize::Resolver;
 use crate::text::escape;
 use kvmprof_recording::file::{Account, FileError, Recording, Unobserved};
@@ -138,7 +138,10 @@ fn warnings(profile: &Profile, is_comparison: bool) -> String {
     let mut warn = |text: &str| {
         let _ = writeln!(out, "<p class=warning>{text}</p>");
     };
-    if lost > 0 {
+    let misleading = loss(profile).filter(|_| !is_comparison);
+    if let Some(misleading) = misleading {
+        warn(&misleading);
+    } else if lost > 0 {
         warn(&format!(
             "{lost} of {ticks} ticks were lost: what ran then is not in the shares."
         ));

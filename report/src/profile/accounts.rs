@@ -3,6 +3,8 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use kvmprof_recording::loss_warning;
+
 use super::Profile;
 use crate::text::visible;
 
@@ -20,6 +22,9 @@ pub fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         }
         let count = profile.recordings().count();
         writeln!(out, "All {count} together: {}", profile.account())?;
+    }
+    if let Some(warning) = loss(profile) {
+        writeln!(out, "{warning}")?;
     }
     let time = profile.selection.time;
     if !time.is_all() {
@@ -51,6 +56,15 @@ pub fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "No symbols of the guest's kernel are in the recording")?;
     }
     Ok(())
+}
+
+/// A warning if so many ticks have no sample that shares mislead. Samples by an event stand for no time.
+pub(crate) fn loss(profile: &Profile) -> Option<String> {
+    let account = profile.account();
+    match profile.contents.info.event {
+        Some(_) => None,
+        None => loss_warning(account.ticks, account.lost, account.stolen),
+    }
 }
 
 /// What a recording is of, and where its ticks went.

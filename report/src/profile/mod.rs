@@ -19,7 +19,7 @@ mod table;
 mod weight;
 
 pub use crate::symbolize::Symbols;
-pub(crate) use accounts::print as print_accounts;
+pub(crate) use accounts::{loss, print as print_accounts};
 #[cfg(test)]
 pub(crate) use collect::testing;
 pub use collect::{Process, Profile, Selected, Stack, StackFrame, Thread, Watcher};

@@ -247,7 +247,7 @@ impl Resolver {
     }
 
     fn in_kernel(&self, found: Option<Found<'_>>, asked: Asked) -> Resolved {
-        let is_debugged = found.is_none_or(|found| &**found.module == KERNEL) && asked.is_kernel;
+        let is_debugged = found.is_none_or(|found| &**found.module == KERNEL);
         let vmlinux = self.vmlinux.as_deref().filter(|_| is_debugged);
         let linked = |vmlinux: &Vmlinux| asked.address.wrapping_sub(vmlinux.slide);
         let by_file = || {
@@ -444,8 +444,21 @@ fn vmlinux(path: &Path, contents: &Contents, tables: &Tables) -> Result<Vmlinux,
     let begins = (tables.kernel.address_of(KERNEL_BEGIN)).zip(debug.kernel_begin());
     let slide = begins.map(|(ran, linked)| ran.wrapping_sub(linked));
     let slide = slide.or_else(|| kernel.map(|kernel| kernel.slide));
+    let is_other = kernel.is_none() && runs_as_linked(&debug, tables);
+    let slide = slide.or_else(|| is_other.then_some(0));
     match slide {
         Some(slide) => Ok(Vmlinux { debug, slide }),
         None => Err(SymbolError::NoSlide(path.to_owned())),
     }
+}
+
+/// Whether most recorded functions are where the file has them. Guests other than Linux run where they were linked to.
+fn runs_as_linked(debug: &DebugFile, tables: &Tables) -> bool {
+    let begins = tables.kernel.wanted(|_| true);
+    let is_there = |(begin, _): &&(u64, u64)| {
+        let own = debug.functions.find(*begin);
+        own.is_some_and(|(name, own)| own == *begin && tables.kernel.find(*begin) == Some(name))
+    };
+    let there = begins.iter().filter(is_there).count();
+    there > 0 && there * 2 >= begins.len()
 }

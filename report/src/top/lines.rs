@@ -1,6 +1,6 @@
 //! Formats rows as text, for screens of any width and for pipes.
 
-use kvmprof_recording::Mode;
+use kvmprof_recording::{Mode, misleads};
 
 use crate::profile::VcpuTicks;
 use crate::text::visible;
@@ -73,6 +73,10 @@ pub fn rate(snapshot: &Snapshot) -> String {
         percent(snapshot.sum(|vcpu| vcpu.lost), ticks),
         percent(snapshot.sum(|vcpu| vcpu.stolen), ticks),
     );
+    let gone = |of: fn(&VcpuTicks) -> u64| snapshot.sum(of);
+    if misleads(ticks, gone(|vcpu| vcpu.lost), gone(|vcpu| vcpu.stolen)) {
+        text.push_str(": shares mislead");
+    }
     if snapshot.elsewhere > 0 {
         text.push_str(&format!(", {} not told apart", snapshot.elsewhere));
     }

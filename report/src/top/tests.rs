@@ -120,6 +120,27 @@ fn there_is_a_screen_before_the_first_ticks() {
 }
 
 #[test]
+fn much_loss_is_told_with_the_rate() {
+    let mut model = Model::new(
+        std::time::Duration::from_secs(10),
+        std::time::Duration::ZERO,
+    );
+    let mut stream = super::testing::stream();
+    let gap = kvmprof_recording::Ticks {
+        stolen: 90,
+        lost: 10,
+        ..kvmprof_recording::Ticks::default()
+    };
+    let bytes = [stream.begin(), stream.samples(&[(gap, Vec::new())])].concat();
+    model
+        .feed(&bytes, std::time::Duration::from_secs(1))
+        .unwrap();
+    let rate = super::lines::rate(&model.snapshot());
+    assert!(rate.ends_with(": shares mislead"), "{rate}");
+    assert!(!super::lines::rate(&snapshot()).contains("mislead"));
+}
+
+#[test]
 fn stacks_scroll_to_their_end_and_back() {
     let mut terminal = Terminal::new(TestBackend::new(40, 10)).unwrap();
     let (mut view, snapshot) = (view(&[KeyCode::Enter, KeyCode::End]), snapshot());

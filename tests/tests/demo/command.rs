@@ -106,7 +106,16 @@ fn demo_prints_a_table_and_draws_a_flame_graph() {
         let svg = fs::read_to_string(&path).unwrap();
         assert!(svg.starts_with("<?xml"));
         // Processes, functions of both sides, idle time.
-        for name in ["weaver-101", "weave", "stretch_with_interrupts_off", "halt"] {
+        // And who called them, on each side and beyond its border.
+        for name in [
+            "weaver-101",
+            "weave",
+            "weave_cloth",
+            "stretch_with_interrupts_off",
+            "system_call_entry",
+            "store_wool",
+            "halt",
+        ] {
             assert!(svg.contains(name), "{name}: {svg}");
         }
         // Its own it may replace.

@@ -1,7 +1,7 @@
 //! How a guest's end becomes the program's.
 
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::pcs::{PROF_ALL, kind};
+use kvmprof_abi::pcs::{PCS_SETBSIZE, PROF_ALL, kind};
 use kvmprof_abi::wire::device;
 use kvmprof_tests::{Boot, Guest, Ran, errno_of, on_kvm};
 use rustix::process::Signal;
@@ -79,6 +79,33 @@ fn signals_end_the_guest_and_clients_get_the_rest() {
             assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{signal:?}");
             assert!(!guest.socket().exists());
         }
+    });
+}
+
+/// A client that takes what is left bit by bit gets all of it, also when that takes longer than kvmprof waits for the next byte. Nearly all of
+/// the buffer is unused, so that only bytes tell that the client goes on.
+#[test]
+fn a_client_that_reads_slowly_gets_all_that_is_left() {
+    on_kvm(|| {
+        let buffer = 65_536;
+        let mut guest = Guest::start(Boot::Demo, ["--hz", "1000"]);
+        let pcs = guest.open();
+        pcs.ioctl(PCS_SETBSIZE, buffer);
+        pcs.ioctl(PROF_ALL, 0);
+        pcs.stall_until("there is something left", |ledger| ledger.pending > 10);
+        guest.signal(Signal::TERM);
+        let mut all = 0;
+        loop {
+            let bytes = pcs.device.read(512).unwrap().len();
+            if bytes == 0 {
+                break;
+            }
+            all += i64::try_from(bytes).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(25));
+        }
+        assert!(all > 0 && all % buffer == 0, "{all}");
+        drop(pcs);
+        assert_eq!(guest.wait().status, 0);
     });
 }
 

@@ -45,6 +45,7 @@ mod sandbox;
 mod soak;
 mod socket;
 mod socket_clients;
+mod stacks;
 mod stuck_vcpu;
 mod tools;
 mod top;

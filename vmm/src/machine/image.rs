@@ -177,7 +177,8 @@ impl Image {
         };
         let expected = (setup_sectors + 1) * 512 + u64::from(header.syssize) * 16;
         let actual = bytes.len() as u64;
-        if actual < expected {
+        // The size is in units of 16 bytes, and the last one needn't be whole.
+        if actual.next_multiple_of(16) < expected {
             return Err(MachineError::Truncated {
                 name,
                 expected,

@@ -154,6 +154,9 @@ fn truncated_kernels_say_how_much_is_missing() {
         message(&bz[..2000]),
         "The kernel test is truncated: it should have 5120 bytes, but has 2000"
     );
+    // Its size is in units of 16 bytes.
+    assert!(parse(&bz[..bz.len() - 15]).is_ok());
+    assert!(message(&bz[..bz.len() - 16]).contains("is truncated"));
     let elf = elf(0x10_0000, &[]);
     assert_eq!(
         message(&elf[..0x1800]),

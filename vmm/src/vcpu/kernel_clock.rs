@@ -63,7 +63,7 @@ impl KernelSampling {
 
     /// Whether its samples have all that recordings want of the guest of which `knowledge` is known.
     pub fn serves_recordings(&self, knowledge: &GuestKnowledge) -> bool {
-        // Other guests than Linux have neither stacks nor mappings by exits.
+        // Of other guests than Linux it copies no stacks (docs/limits.md), and they have no mappings.
         self.host.knows_privilege() || !knowledge.may_be_linux()
     }
 }
@@ -302,7 +302,7 @@ fn can_serve(places: Option<&ProcessPlaces>, setting: &ClockSetting, has_stacks:
             values.any(|value| value.kind == ValueKind::ProcessGroup)
         })
     };
-    // Other guests have neither stacks nor mappings by exits.
+    // Other guests have no mappings, and no stacks by this clock: whoever chose it wants the guest to lose little time.
     let is_linux = places.is_some_and(|places| places.is_linux);
     let wants_stacks = setting.processes || setting.stacks != StackParts::default();
     !setting.exits

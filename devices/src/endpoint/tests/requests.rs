@@ -128,6 +128,10 @@ fn poll_waits_for_what_was_asked_and_for_the_end() {
     };
     assert_eq!(talk.say(1, poll(READABLE | WRITABLE)), []);
     assert_eq!(talk.say(2, poll(WRITABLE)), []);
+    for unknown in [8, READABLE | 8, 1 << 31] {
+        let refused = failed(3, Kind::Poll, Errno::EINVAL);
+        assert_eq!(talk.say(3, poll(unknown)), [refused], "{unknown:#x}");
+    }
     let ready = i64::from(READABLE);
     assert_eq!(talk.release(1), [got(1, Kind::Poll, ready, &[])]);
     talk.bench.ended = true;

@@ -15,7 +15,9 @@ const FLAGS: &[&str] = &[
     "-fno-stack-protector",
     "-fno-pic",
     "-fno-pie",
-    "-fno-asynchronous-unwind-tables",
+    // Stacks are unwound by these tables at any instruction. Frame pointers would take the interpreted kernel time.
+    "-fasynchronous-unwind-tables",
+    "-fno-optimize-sibling-calls",
     "-fcf-protection=none",
     "-mgeneral-regs-only",
     "-mno-red-zone",

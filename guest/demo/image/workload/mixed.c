@@ -23,32 +23,65 @@ static uint64_t percent(uint64_t share)
     return random_length(kvmprof_truth.tsc_khz * CYCLE_MS / 100 * share);
 }
 
-/* Runs a thread until it yields, and does its system calls. */
-static void run(struct thread *thread, uint64_t length)
+/* What the kernel does for a spinner, with interrupts on. */
+
+static OWN_FRAME void add_up(uint64_t length)
 {
-    for (;;) {
-        switch (run_slice(thread, length)) {
-        case CALL_COMPUTE:
-            length = percent(COMPUTE);
-            truth_enter(ROW_KERNEL);
-            interrupts_on();
-            compute(length);
-            interrupts_off();
-            truth_leave(ROW_SWITCHING);
-            break;
-        case CALL_INTERRUPTS_OFF:
-            length = percent(INTERRUPTS_OFF);
-            truth_enter(ROW_INTERRUPTS_OFF);
-            stretch_with_interrupts_off(length);
-            truth_leave(ROW_SWITCHING);
-            break;
-        default:
-            return;
-        }
-    }
+    compute(length);
+    APART("sum");
 }
 
-static void perform(enum activity activity)
+static OWN_FRAME void enter_in_ledger(uint64_t length)
+{
+    compute(length);
+    APART("ledger");
+}
+
+static OWN_FRAME void reckon_pay(uint64_t length)
+{
+    uint64_t entering = length / 3;
+
+    add_up(length - entering);
+    enter_in_ledger(entering);
+}
+
+static OWN_FRAME void pay_spinner(void)
+{
+    uint64_t length = percent(COMPUTE);
+
+    truth_enter(ROW_KERNEL);
+    interrupts_on();
+    reckon_pay(length);
+    interrupts_off();
+    truth_leave(ROW_SWITCHING);
+}
+
+/* What it does for a carder. */
+
+static OWN_FRAME void move_bales(uint64_t length)
+{
+    stretch_with_interrupts_off(length);
+    APART("bales");
+}
+
+static OWN_FRAME void fill_store(void)
+{
+    uint64_t length = percent(INTERRUPTS_OFF);
+
+    truth_enter(ROW_INTERRUPTS_OFF);
+    move_bales(length);
+    truth_leave(ROW_SWITCHING);
+}
+
+void do_system_call(uint64_t number)
+{
+    if (number == CALL_COMPUTE)
+        pay_spinner();
+    else if (number == CALL_INTERRUPTS_OFF)
+        fill_store();
+}
+
+static OWN_FRAME void perform(enum activity activity)
 {
     static const uint32_t shares[] = { WEAVER + INTERRUPT, SPINNER, CARDER, DYER };
     struct vcpu *vcpu = this_vcpu();
@@ -65,7 +98,7 @@ static void perform(enum activity activity)
         timer_arm(length * (random_number() >> 20 & 127) / 160);
     }
     switch_to(thread);
-    run(thread, length);
+    run_slice(thread, length);
 }
 
 void run_workload(void)

@@ -94,7 +94,7 @@ pub fn run(
     }
     writer.output.flush()?;
     writer.learn(names());
-    let gathered = gather(device, plan.duration, interrupt, &mut writer);
+    let gathered = gather(device, plan.duration, interrupt, &mut writer, names);
     let span = match &gathered {
         Ok(stopped) => stopped.duration_since(opened),
         Err(_) => opened.elapsed(),
@@ -142,6 +142,7 @@ fn gather(
     duration: Option<Duration>,
     interrupt: Interrupt,
     writer: &mut StreamWriter<'_>,
+    names: Names<'_>,
 ) -> Result<Instant, GetpcError> {
     let over = interrupt.clone();
     std::thread::scope(|scope| {
@@ -151,7 +152,7 @@ fn gather(
                 .ioctl(PCS_STOP, 0, &[], 0)
                 .map(|_| Some(Instant::now())),
         });
-        let read = read_to_end(device, writer);
+        let read = read_to_end(device, writer, names);
         let ended = Instant::now();
         over.done();
         // Errors of the device also occur in the read.
@@ -160,7 +161,11 @@ fn gather(
     })
 }
 
-fn read_to_end(device: &dyn Device, writer: &mut StreamWriter<'_>) -> Result<(), GetpcError> {
+fn read_to_end(
+    device: &dyn Device,
+    writer: &mut StreamWriter<'_>,
+    names: Names<'_>,
+) -> Result<(), GetpcError> {
     let operation = "read samples";
     loop {
         let bytes = device
@@ -172,7 +177,10 @@ fn read_to_end(device: &dyn Device, writer: &mut StreamWriter<'_>) -> Result<(),
                 false => Err(GetpcError::BadBuffer),
             };
         }
-        writer.put_buffers(&bytes)?;
+        // A process may have ended when the run does.
+        if writer.put_buffers(&bytes)? {
+            writer.learn(names());
+        }
     }
 }
 
@@ -202,15 +210,18 @@ impl<'a> StreamWriter<'a> {
         self.output.write_all(&record.encode(self.format))
     }
 
-    fn put_buffers(&mut self, bytes: &[u8]) -> Result<(), GetpcError> {
+    /// Writes what was read. Returns whether there is a process in it that hasn't been seen before and has no name yet.
+    fn put_buffers(&mut self, bytes: &[u8]) -> Result<bool, GetpcError> {
         let mut records = Vec::new();
+        let mut is_news = false;
         self.deblocker
             .push(bytes, &mut records)
             .map_err(|BadBuffer| GetpcError::BadBuffer)?;
         for bytes in records.chunks_exact(self.format.record_size()) {
             match Record::decode(self.format, bytes) {
                 Some(Record::Sample(sample)) => {
-                    self.pids.insert(sample.pid);
+                    let is_new = self.pids.insert(sample.pid);
+                    is_news |= is_new && !self.names.contains_key(&sample.pid);
                 }
                 Some(Record::Merged(_)) => (),
                 None => return Err(GetpcError::BadBuffer),
@@ -219,7 +230,7 @@ impl<'a> StreamWriter<'a> {
         self.output.write_all(&records)?;
         // Flush at once, so that a killed run leaves what it had.
         self.output.flush()?;
-        Ok(())
+        Ok(is_news)
     }
 
     /// Adds names; later ones replace earlier ones.

@@ -1,4 +1,5 @@
 mod frame_pointers;
+mod images;
 mod modules;
 mod outermost;
 mod retpolines;

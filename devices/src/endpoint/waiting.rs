@@ -1,0 +1,36 @@
+//! Requests that may wait for their device.
+
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::wire::{HANG_UP, Kind, READABLE, WRITABLE};
+
+/// The kind of a waiting request.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wait {
+    /// A read of at most so many bytes.
+    Read { limit: usize },
+    /// A poll for these events.
+    Poll { events: u32 },
+}
+
+impl Wait {
+    /// The request's kind.
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Read { .. } => Kind::Read,
+            Self::Poll { .. } => Kind::Poll,
+        }
+    }
+
+    /// Refuses events that there aren't: nobody would ever answer.
+    ///
+    /// # Errors
+    /// [`Errno::EINVAL`].
+    pub fn check(self) -> Result<(), Errno> {
+        match self {
+            Self::Poll { events } if events & !(READABLE | WRITABLE | HANG_UP) != 0 => {
+                Err(Errno::EINVAL)
+            }
+            _ => Ok(()),
+        }
+    }
+}

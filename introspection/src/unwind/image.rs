@@ -1,0 +1,249 @@
+//! Unwinds the stacks of a guest that isn't Linux, in the kernel and in user mode: by its image's unwind information, and by frame pointers in
+//! code without it.
+//!
+//! Nothing is known of such a kernel but what the processor does: when it enters the kernel for an interrupt or an exception, it pushes where it
+//! comes from (SDM volume 3, section 7.14.2). That lies above the return address of the code that it enters, by that code's unwind information or
+//! frame pointer, and is known by its form.
+
+use std::fmt;
+use std::sync::Arc;
+
+use kvmprof_recording::{StackEnd, StackParts};
+
+use super::frame_pointer::{self, Caller, follows_call};
+use super::stack_memory::{PagedMemory, StackMemory};
+use super::user::{MAX_READS, UnwindCache, UserUnwinder};
+use super::{Stack, UnwindTable};
+use crate::memory::AddressSpace;
+use crate::{PhysicalMemory, Registers};
+
+/// The privilege level of user mode.
+const USER: u8 = 3;
+/// What the processor pushes above the interrupted program counter, in words of 8 bytes: CS, RFLAGS, RSP, SS.
+const PUSHED: usize = 4;
+/// Flags that are always 1, and those that are always 0 (SDM volume 1, figure 3-8).
+const FLAGS_ONE: u64 = 1 << 1;
+const FLAGS_ZERO: u64 = !0x3f_ffff | 1 << 3 | 1 << 5 | 1 << 15;
+
+/// Unwinds the stacks of one guest, whose image runs at its link-time addresses.
+#[derive(Default)]
+pub struct ImageUnwinder {
+    tables: Option<UserUnwinder>,
+}
+
+impl fmt::Debug for ImageUnwinder {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("ImageUnwinder")
+            .field("tables", &self.tables)
+            .finish()
+    }
+}
+
+impl ImageUnwinder {
+    /// Reads the unwind information of the ELF file with contents `image`. Without any, stacks are unwound by frame pointers alone.
+    pub fn from_elf(image: &[u8]) -> Self {
+        let tables = UnwindTable::from_image(image).map(|(table, code)| {
+            let table = Arc::new(table);
+            let mappings = code
+                .into_iter()
+                .map(|(begin, end, offset)| (begin, end, offset, Arc::clone(&table)));
+            UserUnwinder::new(mappings)
+        });
+        Self { tables }
+    }
+
+    /// Unwinds the selected parts of the stack of a vCPU that is stopped with `registers`.
+    pub fn unwind<M: PhysicalMemory>(
+        &self,
+        memory: &M,
+        registers: &Registers,
+        parts: StackParts,
+        cache: &mut UnwindCache,
+        stack: &mut Stack,
+    ) {
+        let is_user = registers.cpl == USER;
+        if !registers.is_64_bit_code {
+            stack.only(registers.rip, registers.cpl, StackEnd::Unsupported);
+            return;
+        }
+        if is_user && !parts.user {
+            stack.only(registers.rip, registers.cpl, StackEnd::Absent);
+            return;
+        }
+        let space = AddressSpace::new(memory, registers);
+        let mut walk = Walk {
+            tables: self.tables.as_ref(),
+            cache,
+            memory: PagedMemory::new(memory, |address| space.translate(address)),
+            reads: MAX_READS,
+            has_frames: false,
+        };
+        let start = Frame {
+            at: Caller {
+                ip: registers.rip,
+                sp: registers.rsp,
+                bp: registers.rbp,
+            },
+            is_exact: true,
+            is_user,
+        };
+        let interrupted = match is_user {
+            true => Some(start),
+            false => {
+                walk.memory.allow_both_halves(true);
+                let user = walk.kernel(start, stack);
+                if !parts.kernel {
+                    stack.forget_kernel();
+                }
+                user.filter(|_| parts.user)
+            }
+        };
+        if let Some(user) = interrupted {
+            walk.memory.allow_both_halves(false);
+            walk.has_frames = false;
+            walk.user(user, stack);
+        }
+    }
+}
+
+/// One frame.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    at: Caller,
+    /// Whether the program counter was about to be executed; otherwise it is behind a call.
+    is_exact: bool,
+    is_user: bool,
+}
+
+impl Frame {
+    /// An address inside this frame's current instruction.
+    fn inside(&self) -> u64 {
+        self.at.ip.wrapping_sub(u64::from(!self.is_exact))
+    }
+}
+
+/// One stack that is being unwound.
+struct Walk<'a, 'm, M, T> {
+    tables: Option<&'a UserUnwinder>,
+    cache: &'a mut UnwindCache,
+    memory: PagedMemory<'m, M, T>,
+    /// How many words unwind information may still have read.
+    reads: u32,
+    /// Whether the last frame was found by its frame pointer.
+    has_frames: bool,
+}
+
+impl<M: PhysicalMemory, T: Fn(u64) -> Option<vm_memory::GuestAddress>> Walk<'_, '_, M, T> {
+    /// Fills the kernel part of `stack`. Returns the user code that the kernel was entered from, if the stack leads there.
+    fn kernel(&mut self, mut frame: Frame, stack: &mut Stack) -> Option<Frame> {
+        let end = loop {
+            if !stack.push_kernel(frame.inside()) {
+                break StackEnd::Truncated;
+            }
+            match self.step(&frame) {
+                Ok(next) if next.is_user => {
+                    stack.end_kernel(StackEnd::Complete);
+                    return Some(next);
+                }
+                Ok(next) => frame = next,
+                Err(end) => break end,
+            }
+        };
+        stack.end_kernel(end);
+        None
+    }
+
+    /// Adds the user part of `stack`.
+    fn user(&mut self, mut frame: Frame, stack: &mut Stack) {
+        let end = loop {
+            if !stack.push_user(frame.inside()) {
+                break StackEnd::Truncated;
+            }
+            match self.step(&frame) {
+                Ok(next) => frame = next,
+                Err(end) => break end,
+            }
+        };
+        stack.end_user(end);
+    }
+
+    /// The frame that called `frame`, or that the processor interrupted for it.
+    fn step(&mut self, frame: &Frame) -> Result<Frame, StackEnd> {
+        let tables = self.tables.filter(|tables| tables.covers(frame.inside()));
+        let had_frames = std::mem::replace(&mut self.has_frames, tables.is_none());
+        let at = match tables {
+            Some(tables) => tables.step(
+                &frame.at,
+                frame.is_exact,
+                self.cache,
+                &mut self.reads,
+                &mut self.memory,
+            )?,
+            None => match self.entered(frame) {
+                Some(interrupted) => return Ok(interrupted),
+                None => {
+                    frame_pointer::step(frame.at.sp, frame.at.bp, had_frames, &mut self.memory)?
+                }
+            },
+        };
+        if let Some(interrupted) = self.interrupted(frame, at) {
+            return Ok(interrupted);
+        }
+        let is_sound = self.memory.may_use(at.ip)
+            && at.sp > frame.at.sp
+            && follows_call(&mut self.memory, at.ip);
+        if !is_sound {
+            return Err(StackEnd::Broken);
+        }
+        Ok(Frame {
+            at,
+            is_exact: false,
+            is_user: frame.is_user,
+        })
+    }
+
+    /// What was interrupted for `frame`, whose code has no unwind information, if its frame pointer leads there: code that the
+    /// processor enters may begin as functions do, by `push %rbp; mov %rsp,%rbp`.
+    fn entered(&mut self, frame: &Frame) -> Option<Frame> {
+        let found = frame_pointer::linkage(frame.at.sp, frame.at.bp, &mut self.memory)?;
+        let at = Caller {
+            ip: found.back,
+            sp: found.sp,
+            bp: found.caller,
+        };
+        self.interrupted(frame, at)
+    }
+
+    /// The code that the processor interrupted for `frame`, if that was entered so: `at` has what its caller would be.
+    fn interrupted(&mut self, frame: &Frame, at: Caller) -> Option<Frame> {
+        // No interrupt leads to user mode.
+        if frame.is_user {
+            return None;
+        }
+        let mut pushed = [0; PUSHED];
+        let mut place = at.sp;
+        for word in &mut pushed {
+            *word = self.memory.word(place)?;
+            place = place.checked_add(8)?;
+        }
+        let [code, flags, sp, data] = pushed;
+        let (is_user, is_level) = match code & 3 {
+            0 => (false, true),
+            3 => (true, data & 3 == 3),
+            _ => (false, false),
+        };
+        let is_selector = |word: u64| u16::try_from(word).is_ok();
+        let is_pushed = is_level
+            && is_selector(code)
+            && is_selector(data)
+            && code > 3
+            && flags & (FLAGS_ONE | FLAGS_ZERO) == FLAGS_ONE;
+        // The program counter isn't behind a call, as a rule: nothing else says what it may be.
+        is_pushed.then_some(Frame {
+            at: Caller { sp, ..at },
+            is_exact: true,
+            is_user,
+        })
+    }
+}

@@ -1,0 +1,102 @@
+//! Call stacks of the demo guest, in its programs, its kernel, and across the border: they are those that its source has.
+
+use std::collections::BTreeMap;
+
+use kvmprof_demo_guest::{INTERRUPT, function_at, stacks};
+use kvmprof_recording::{Sample, StackEnd};
+use kvmprof_tests::{
+    Boot, Clock, Machine, ledger_of, on_kvm, recorded_with_frames, sampling_rate, until,
+};
+use kvmprof_vmm::clock::ClockSource;
+
+/// The functions of a stack's two parts, innermost first.
+type Names = (Vec<&'static str>, Vec<&'static str>);
+
+fn names(sample: &Sample, frames: &[u64]) -> Names {
+    let names = frames
+        .iter()
+        .map(|frame| function_at(*frame).unwrap_or("?"));
+    let mut names: Vec<_> = names.collect();
+    let user = names.split_off(usize::from(sample.stack.kernel));
+    (names, user)
+}
+
+/// Checks that each part that has frames is whole.
+fn check_ends(sample: &Sample) {
+    let stack = sample.stack;
+    for (frames, end) in [
+        (stack.kernel, stack.kernel_end),
+        (stack.user, stack.user_end),
+    ] {
+        let expected = match frames {
+            0 => StackEnd::Absent,
+            _ => StackEnd::Complete,
+        };
+        assert_eq!(end, expected, "{sample:x?}");
+    }
+}
+
+#[test]
+fn every_sample_has_the_callers_that_the_source_has() {
+    on_kvm(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recording");
+        let clock = Clock {
+            hz: sampling_rate(1000),
+            source: ClockSource::Thread,
+            // The guest's own timer would run in step.
+            jitter: true,
+        };
+        let machine = Machine::recorded(Boot::Demo, 2, clock, &path);
+        until("enough is recorded", || {
+            let consumers = machine.status()["consumers"].clone();
+            let consumers = consumers.as_array().unwrap();
+            let recorder = consumers.iter().find(|it| it["name"] == "recorder")?;
+            (ledger_of(&recorder["ledger"]).recorded >= 3000).then_some(())
+        });
+        machine.stop();
+        let (samples, _) = recorded_with_frames(&path);
+        let mut seen = BTreeMap::new();
+        let (mut interrupts, mut others) = (0, 0);
+        for (sample, frames) in &samples {
+            let (kernel, user) = names(sample, frames);
+            let is_interrupt = kernel.starts_with(INTERRUPT);
+            let kernel = &kernel[if is_interrupt { INTERRUPT.len() } else { 0 }..];
+            let innermost = |kernel: &[_], user: &[_]| kernel.first().or(user.first()).copied();
+            let works = |it: &&kvmprof_demo_guest::Stack| {
+                innermost(it.kernel, it.user) == innermost(kernel, &user)
+            };
+            if !stacks().iter().any(|it| works(&it)) {
+                others += 1;
+                continue;
+            }
+            let mut known = stacks().iter();
+            let known = known.position(|it| it.kernel == kernel && it.user == user);
+            let known = known.unwrap_or_else(|| panic!("{kernel:?} {user:?} {sample:x?}"));
+            assert_eq!(sample.pid, stacks()[known].pid, "{kernel:?} {user:?}");
+            check_ends(sample);
+            interrupts += u64::from(is_interrupt);
+            *seen.entry(known).or_insert(0_u64) += u64::from(!is_interrupt);
+        }
+        println!(
+            "{seen:?}, {interrupts} in interrupts, {others} of {}",
+            samples.len()
+        );
+        // Those between two activities are few.
+        assert!(others * 4 <= samples.len());
+        assert!(interrupts > 0);
+        for (index, stack) in stacks().iter().enumerate() {
+            // A halted vCPU's ticks are reckoned, so that hardly any is a sample.
+            assert!(stack.pid == 0 || seen.contains_key(&index), "{stack:?}");
+        }
+        // Fibres are drawn for two thirds of the time in which the wheel turns.
+        let of = |name| {
+            let mut all = stacks().iter();
+            let index = all.position(|stack| stack.user.get(1) == Some(&name));
+            seen[&index.unwrap()]
+        };
+        let (drawn, twisted) = (of("draw_fibres"), of("twist_yarn"));
+        let drawn_of_ten = drawn * 10 / (drawn + twisted);
+        assert!((5..=7).contains(&drawn_of_ten), "{drawn} {twisted}");
+    });
+}
