@@ -22,6 +22,7 @@ pub mod profile;
 pub mod room;
 pub mod stalls;
 mod statistics;
+pub mod symbol_server;
 pub mod symbolize;
 pub mod tasks;
 pub mod text;

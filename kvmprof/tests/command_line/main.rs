@@ -2,12 +2,15 @@
 //! files that must not be lost.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
+#[path = "../../../report/tests/shared/compiled.rs"]
+mod compiled;
 mod files;
 mod pipes;
 #[path = "../../../report/tests/shared/mod.rs"]
 mod recordings;
 mod stalls;
 mod usage;
+mod view;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -8,7 +8,6 @@ mod callgrind;
 mod error;
 mod firefox;
 mod interned;
-mod libraries;
 mod perf_data;
 mod perf_script;
 mod pprof;
@@ -19,6 +18,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 pub use error::ExportError;
+pub use firefox::{Library, write_on_demand};
 pub use source::{Event, Frame, Source};
 
 use crate::profile::folded;
@@ -60,7 +60,7 @@ impl Format {
             Self::PerfScript => perf_script::write(source, out)?,
             Self::Speedscope => speedscope::write(source, out)?,
             Self::Pprof => pprof::write(source, out)?,
-            Self::Firefox => firefox::write(source, out)?,
+            Self::Firefox => firefox::write(source, firefox::Detail::Whole, out)?,
             Self::Callgrind => callgrind::write(source, out)?,
         }
         Ok(out.flush()?)

@@ -273,6 +273,7 @@ impl<'a> Builder<'a> {
             return Ok(0);
         };
         let mapping_id = self.mapping(&outermost.module, outermost.is_kernel)?;
+        self.note_sources(mapping_id, frames);
         let mut lines = Vec::new();
         for frame in frames {
             let (file, line) = match &frame.source {
@@ -296,6 +297,18 @@ impl<'a> Builder<'a> {
             });
         }
         Ok(id)
+    }
+
+    /// Says of a mapping that it has the source lines and inlined functions of `frames`.
+    fn note_sources(&mut self, mapping_id: u64, frames: &[Frame<'_>]) {
+        let index = usize::try_from(mapping_id - 1).unwrap_or(usize::MAX);
+        let Some(mapping) = self.profile.mapping.get_mut(index) else {
+            return;
+        };
+        let mut sources = frames.iter().filter_map(|frame| frame.source.as_ref());
+        mapping.has_line_numbers |= sources.clone().any(|(_, line)| *line > 0);
+        mapping.has_filenames |= sources.next().is_some();
+        mapping.has_inline_frames |= frames.len() > 1;
     }
 
     /// The number of a module, from 1. Modules have different addresses in different processes, so user code gets half
@@ -322,11 +335,9 @@ impl<'a> Builder<'a> {
                 memory_limit,
                 filename: self.string(&filename)?,
                 build_id: self.string(&build_id)?,
-                // No other tool could add functions.
+                // No other tool could add functions. Files and lines are there once a frame has them.
                 has_functions: true,
-                has_filenames: true,
-                has_line_numbers: true,
-                has_inline_frames: true,
+                ..message::Mapping::default()
             };
             self.profile.mapping.push(mapping);
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use kvmprof_recording::{Mode, Sample};
 
-use super::ExportError;
+use super::{ExportError, Library};
 use crate::profile::{
     CUT_SHORT, HALTED, HALTED_MODULE, Profile, Selector, Stack, StackFrame, StackView, Weight,
     task_name,
@@ -19,7 +19,7 @@ const EVENT: usize = 64;
 const FRAME: usize = 128;
 /// The name of a thread without a known name.
 const UNKNOWN: &str = "[unknown]";
-/// The thread name of a halted vCPU.
+/// The thread name of a halted vCPU where no sample tells the guest's name for it.
 const IDLE: &str = "[idle]";
 
 /// A recording to export.
@@ -46,7 +46,7 @@ pub struct Event {
     pub pid: i32,
     /// Thread id, -1 when unknown, 0 for a halted vCPU.
     pub tid: i32,
-    /// The thread's name, in printable ASCII.
+    /// The thread's name, in printable ASCII. For a halted vCPU that of process 0.
     pub comm: String,
     /// Its stack; `None` for a halted vCPU.
     pub stack: Option<Stack>,
@@ -71,7 +71,8 @@ impl Event {
         }
     }
 
-    fn from_idle(vcpu: u16, ticks: u64, time: u64) -> Self {
+    /// Ticks of a halted vCPU, whose process 0 has this `name`.
+    fn from_idle(vcpu: u16, ticks: u64, time: u64, name: &str) -> Self {
         Self {
             time,
             ticks,
@@ -79,7 +80,7 @@ impl Event {
             mode: Mode::Idle,
             pid: 0,
             tid: 0,
-            comm: IDLE.to_owned(),
+            comm: name.to_owned(),
             stack: None,
         }
     }
@@ -202,6 +203,9 @@ impl Source {
         } = &self.profile;
         let mut selector = Selector::new(&contents.info, selection);
         let mut result = Ok(());
+        let idle = self.profile.processes.get(&0);
+        let idle = idle.map(|process| process.name.as_str());
+        let idle = idle.filter(|name| !name.is_empty()).unwrap_or(IDLE);
         let mut each = |event: &Event| {
             self.room.take(EVENT)?;
             each(event)
@@ -210,7 +214,7 @@ impl Source {
             let (ticks, begin) = selector.select(ticks);
             let ticks = filter.only(&ticks, frames, resolver);
             if result.is_ok() && ticks.idle > 0 {
-                result = each(&Event::from_idle(ticks.vcpu, ticks.idle, begin));
+                result = each(&Event::from_idle(ticks.vcpu, ticks.idle, begin, idle));
             }
             if let Some(sample) = &ticks.sample
                 && result.is_ok()
@@ -239,7 +243,21 @@ impl Source {
         frames
     }
 
-    /// The same, for tables that are kept in memory until all events are known.
+    /// The library of each of the [`Self::frames`], and the address in it.
+    pub(super) fn libraries(&self, event: &Event) -> Vec<Option<(Library, u32)>> {
+        let Some(stack) = &event.stack else {
+            return Vec::new();
+        };
+        let frames = self.profile.frames(event.pid, stack).into_iter();
+        let libraries = frames.map(|frame| {
+            let library = Library::of(&self.profile, stack, &frame)?;
+            let address = library.relative(&frame)?;
+            Some((library, address))
+        });
+        libraries.collect()
+    }
+
+    /// The frames of `event`, for tables that are kept in memory until all events are known.
     ///
     /// # Errors
     /// There is no room for them.

@@ -164,14 +164,20 @@ const SUBTITLE: &str = "<text id=\"subtitle\" x=\"50.0000%\"";
 const SUBTITLE_ON_THE_RIGHT: &str =
     "<text id=\"subtitle\" style=\"text-anchor:end\" x=\"99.0000%\"";
 
+/// The size of a colour of the legend, the distance from there to its text, and the most that a character of a monospaced font of 12 pixels is
+/// wide, in pixels.
+const BOX: usize = 15;
+const TEXT_AT: usize = 19;
+const CHARACTER: usize = 8;
+
 /// Adds one colour of the legend at `left` pixels, and returns the place of the next one.
 fn add_legend(svg: &mut String, left: usize, label: &str, fill: &str) -> usize {
     *svg += &format!(
-        "<rect x=\"{left}\" y=\"36\" width=\"15\" height=\"15\" fill=\"{fill}\" stroke=\"gray\"/>\
+        "<rect x=\"{left}\" y=\"36\" width=\"{BOX}\" height=\"{BOX}\" fill=\"{fill}\" stroke=\"gray\"/>\
          <text x=\"{}\" y=\"48\">{label}</text>",
-        left + 19
+        left + TEXT_AT
     );
-    left + 33 + 7 * label.len()
+    left + TEXT_AT + CHARACTER * (label.len() + 1)
 }
 
 /// The default title for `profile`.
@@ -277,6 +283,23 @@ mod tests {
             assert!(fill.starts_with(&format!("rgb({color})")), "{name}: {fill}");
         }
         assert_eq!(svg.matches("<g id=\"legend\">").count(), 1);
+    }
+
+    #[test]
+    fn words_of_the_legend_lie_beside_its_colours() {
+        let svg = drawn(&Graph::default(), &["p-7;f 2"]);
+        let (_, legend) = svg.split_once("<g id=\"legend\">").unwrap();
+        let number = |text: &str| text.split('"').next().unwrap().parse::<usize>().unwrap();
+        let mut end = 0;
+        for entry in legend.split("<rect x=\"").skip(1) {
+            assert!(number(entry) >= end, "{legend}");
+            let (_, text) = entry.split_once("<text x=\"").unwrap();
+            let (_, word) = text.split_once('>').unwrap();
+            let word = word.split('<').next().unwrap();
+            // The widest monospaced fonts have characters of 0.62 em.
+            end = number(text) + (word.len() * 62 * 12).div_ceil(100) + 4;
+        }
+        assert!(end > 0);
     }
 
     /// The first of the attributes of the frame called `name`.

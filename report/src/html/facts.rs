@@ -35,9 +35,18 @@ fn info_of(profile: &Profile, file: Option<String>) -> String {
         Some(event) => ("samples", event.describe()),
     };
     let file = file.map(|file| ("file", file));
+    let kernel = profile.contents.kernel.as_ref();
+    let kernel = kernel.map_or([None, None], |kernel| {
+        [
+            ("release", &kernel.release),
+            ("build id of the kernel", &kernel.build_id),
+        ]
+        .map(|(name, value)| Some((name, value.clone())).filter(|(_, value)| !value.is_empty()))
+    });
+    let first = file.into_iter().chain([("kernel", info.kernel.clone())]);
+    let first = first.chain(kernel.into_iter().flatten());
     let mut out = String::from("<table class=facts><tbody>\n");
-    for (name, value) in file.into_iter().chain([
-        ("kernel", info.kernel.clone()),
+    for (name, value) in first.chain([
         ("began", began),
         ("vCPUs", info.vcpus.to_string()),
         ("memory", format!("{} MiB", info.memory_bytes >> 20)),

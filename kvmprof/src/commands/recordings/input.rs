@@ -246,6 +246,11 @@ impl InputArguments {
         Ok((sums, resolver))
     }
 
+    /// The folder with the guest's files.
+    pub fn sysroot(&self) -> Option<&Path> {
+        self.sysroot.as_deref()
+    }
+
     /// What the options select.
     ///
     /// # Errors

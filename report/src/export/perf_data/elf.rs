@@ -8,15 +8,21 @@ use super::symbols::Function;
 const HEADER: usize = 64;
 const SECTION: usize = 64;
 const SYMBOL: usize = 24;
-const SECTION_NAMES: &[u8] = b"\0.text\0.symtab\0.strtab\0.shstrtab\0";
+/// Sections, that with a build id among them.
+const SECTIONS: usize = 6;
+const SECTION_NAMES: &[u8] = b"\0.text\0.symtab\0.strtab\0.shstrtab\0.note.gnu.build-id\0";
 /// Global function (`STB_GLOBAL`, `STT_FUNC`).
 const GLOBAL_FUNCTION: u8 = 1 << 4 | 2;
 
 /// A section: offset of its name, type, flags, offset, length, link, info, bytes of an entry.
 type Section = (u32, u32, u64, usize, u64, u32, u32, u64);
 
-/// A file with `functions` at their addresses. Its text covers all addresses, with equal file offsets, as it is mapped.
-pub fn file(functions: &BTreeMap<u64, Function>) -> Vec<u8> {
+/// A note with a build id: bytes of the name, the kind, and the name (elf(5)).
+const BUILD_ID_NAME: &[u8] = b"GNU\0";
+const BUILD_ID_KIND: u32 = 3;
+
+/// A file with `functions` at their addresses and with `build_id`, unless that is empty. Its text covers all addresses, with equal file offsets, as it is mapped.
+pub fn file(functions: &BTreeMap<u64, Function>, build_id: &[u8]) -> Vec<u8> {
     let (mut symbols, mut names) = (vec![0; SYMBOL], vec![0]);
     for (begin, function) in functions {
         // A recording has less than 4 GiB of names; symbols beyond that would have no name.
@@ -30,8 +36,10 @@ pub fn file(functions: &BTreeMap<u64, Function>) -> Vec<u8> {
     }
     let at_names = HEADER + symbols.len();
     let at_section_names = at_names + names.len();
-    let at_sections = (at_section_names + SECTION_NAMES.len()).next_multiple_of(8);
-    let sections: [Section; 5] = [
+    let at_note = (at_section_names + SECTION_NAMES.len()).next_multiple_of(8);
+    let note = note(build_id);
+    let at_sections = (at_note + note.len()).next_multiple_of(8);
+    let sections: [Section; SECTIONS] = [
         (0, 0, 0, 0, 0, 0, 0, 0),
         // SHT_NOBITS, SHF_ALLOC | SHF_EXECINSTR
         (1, 8, 6, 0, u64::MAX, 0, 0, 0),
@@ -49,19 +57,41 @@ pub fn file(functions: &BTreeMap<u64, Function>) -> Vec<u8> {
             0,
             0,
         ),
+        // SHT_NOTE, SHF_ALLOC
+        (33, 7, 2, at_note, note.len() as u64, 0, 0, 0),
     ];
-    let mut bytes = header(at_sections);
+    let count = if build_id.is_empty() {
+        SECTIONS - 1
+    } else {
+        SECTIONS
+    };
+    let mut bytes = header(at_sections, count);
     bytes.extend(symbols);
     bytes.extend(names);
     bytes.extend(SECTION_NAMES);
+    bytes.resize(at_note, 0);
+    bytes.extend(note);
     bytes.resize(at_sections, 0);
-    for section in sections {
+    for section in sections.into_iter().take(count) {
         push_section(&mut bytes, section);
     }
     bytes
 }
 
-fn header(at_sections: usize) -> Vec<u8> {
+/// The note with `build_id`.
+fn note(build_id: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for length in [BUILD_ID_NAME.len(), build_id.len()] {
+        bytes.extend(u32::try_from(length).unwrap_or_default().to_le_bytes());
+    }
+    bytes.extend(BUILD_ID_KIND.to_le_bytes());
+    bytes.extend(BUILD_ID_NAME);
+    bytes.extend(build_id);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+fn header(at_sections: usize, sections: usize) -> Vec<u8> {
     // 64 bits, little-endian, version 1.
     let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
     bytes.resize(16, 0);
@@ -75,7 +105,8 @@ fn header(at_sections: usize) -> Vec<u8> {
     bytes.extend(0_u32.to_le_bytes());
     // Bytes of this header and of a program header, the number of program headers; the same for sections; the index of
     // the section with their names.
-    for number in [64_u16, 56, 0, 64, 5, 4] {
+    let sections = u16::try_from(sections).unwrap_or_default();
+    for number in [64_u16, 56, 0, 64, sections, 4] {
         bytes.extend(number.to_le_bytes());
     }
     bytes

@@ -20,12 +20,38 @@ const SOFTWARE: u32 = 1;
 const CPU_CLOCK: u64 = 0;
 /// `PERF_COUNT_SW_DUMMY`: no event that perf knows.
 const DUMMY: u64 = 9;
-/// `HEADER_EVENT_DESC`, the feature that has the event's name.
+/// The features that are written (`HEADER_*`, `tools/perf/util/header.h`), each a bit of the header.
+const BUILD_ID: u32 = 2;
+const OS_RELEASE: u32 = 4;
+const VERSION: u32 = 5;
+const ARCHITECTURE: u32 = 6;
+const CPU_COUNT: u32 = 7;
+const TOTAL_MEMORY: u32 = 10;
 const EVENT_DESCRIPTION: u32 = 12;
+const SAMPLE_TIME: u32 = 21;
 /// perf pads names to a multiple of this (`NAME_ALIGN`, `tools/perf/util/header.c`).
 const NAME_ALIGN: usize = 64;
 /// `CLOCK_MONOTONIC`.
 const CLOCK_MONOTONIC: u32 = 1;
+
+/// What the file says of the guest.
+#[derive(Debug, Default)]
+pub struct Facts<'a> {
+    /// The release of its kernel; empty if it isn't known.
+    pub release: &'a str,
+    /// The version of the program that has made the recording.
+    pub program: &'a str,
+    pub vcpus: u32,
+    /// Its memory in bytes; 0 if it isn't known.
+    pub memory: u64,
+    /// The times of the first and the last sample in ns, if there are any.
+    pub times: Option<(u64, u64)>,
+    /// Records of build ids.
+    pub build_ids: Vec<u8>,
+}
+
+/// A feature: its number and contents.
+type Feature = (u32, Vec<u8>);
 
 /// A file that is being written. Until it is finished, perf takes it for empty.
 #[derive(Debug)]
@@ -39,7 +65,7 @@ impl PerfFile {
     /// Creates the file at `path`, for one event of which a sample stands for `weight`.
     pub fn create(path: &Path, weight: Weight) -> io::Result<Self> {
         let mut out = BufWriter::new(create_in_place(path)?);
-        out.write_all(&header(0, weight))?;
+        out.write_all(&header(0, &[]))?;
         out.write_all(&attributes(weight))?;
         // No ids: there is one event.
         out.write_all(&[0; 16])?;
@@ -51,11 +77,12 @@ impl PerfFile {
     }
 
     /// Adds what follows the data, and completes the header.
-    pub fn finish(mut self) -> io::Result<()> {
+    pub fn finish(mut self, facts: &Facts<'_>) -> io::Result<()> {
         let end = HEADER_LENGTH + FILE_ATTRIBUTES_LENGTH + self.data_length;
-        self.out.write_all(&features(end, self.weight))?;
+        let features = features(facts, self.weight);
+        self.out.write_all(&feature_sections(end, &features))?;
         self.out.seek(SeekFrom::Start(0))?;
-        self.out.write_all(&header(self.data_length, self.weight))?;
+        self.out.write_all(&header(self.data_length, &features))?;
         self.out.flush()
     }
 }
@@ -72,7 +99,7 @@ impl Write for PerfFile {
     }
 }
 
-fn header(data_length: u64, weight: Weight) -> Vec<u8> {
+fn header(data_length: u64, features: &[Feature]) -> Vec<u8> {
     let mut bytes = b"PERFILE2".to_vec();
     let sections = [
         (HEADER_LENGTH, FILE_ATTRIBUTES_LENGTH),
@@ -88,21 +115,44 @@ fn header(data_length: u64, weight: Weight) -> Vec<u8> {
         bytes.extend(u64::to_le_bytes(length));
     }
     // A bit for each feature.
-    let features = match weight.quantity.event() {
-        None => 0,
-        Some(_) => 1_u64 << EVENT_DESCRIPTION,
-    };
-    bytes.extend(features.to_le_bytes());
+    let bits = features
+        .iter()
+        .fold(0_u64, |bits, (number, _)| bits | 1 << number);
+    bytes.extend(bits.to_le_bytes());
     bytes.extend([0; 24]);
     bytes
 }
 
-/// What is behind the data, which end at `offset`: a name for an event that perf has none for. First there is where each
-/// feature lies.
-fn features(offset: u64, weight: Weight) -> Vec<u8> {
-    let Some(name) = weight.quantity.event() else {
-        return Vec::new();
-    };
+/// The features by number, which is the order that perf expects (`tools/perf/Documentation/perf.data-file-format.txt`).
+fn features(facts: &Facts<'_>, weight: Weight) -> Vec<Feature> {
+    let mut features = Vec::new();
+    if !facts.build_ids.is_empty() {
+        features.push((BUILD_ID, facts.build_ids.clone()));
+    }
+    if !facts.release.is_empty() {
+        features.push((OS_RELEASE, text(facts.release)));
+    }
+    features.push((VERSION, text(&format!("kvmprof {}", facts.program))));
+    features.push((ARCHITECTURE, text("x86_64")));
+    // Online and available.
+    let counts = [facts.vcpus; 2].map(u32::to_le_bytes);
+    features.push((CPU_COUNT, counts.concat()));
+    if facts.memory > 0 {
+        let kilobytes = facts.memory / 1024;
+        features.push((TOTAL_MEMORY, kilobytes.to_le_bytes().to_vec()));
+    }
+    // A name for an event that perf has none for.
+    if let Some(name) = weight.quantity.event() {
+        features.push((EVENT_DESCRIPTION, event_description(name, weight)));
+    }
+    if let Some((first, last)) = facts.times {
+        let times = [first, last].map(u64::to_le_bytes);
+        features.push((SAMPLE_TIME, times.concat()));
+    }
+    features
+}
+
+fn event_description(name: &str, weight: Weight) -> Vec<u8> {
     let mut description = Vec::new();
     // How many events there are.
     description.extend(1_u32.to_le_bytes());
@@ -110,14 +160,34 @@ fn features(offset: u64, weight: Weight) -> Vec<u8> {
     description.extend(attributes(weight));
     // How many ids it has.
     description.extend(0_u32.to_le_bytes());
-    let mut text = name.as_bytes().to_vec();
-    text.resize((name.len() + 1).next_multiple_of(NAME_ALIGN), 0);
-    description.extend(u32::try_from(text.len()).unwrap_or(u32::MAX).to_le_bytes());
-    description.extend(text);
+    description.extend(text(name));
+    description
+}
+
+/// A text with its length, as features have it.
+fn text(text: &str) -> Vec<u8> {
+    let length = (text.len() + 1).next_multiple_of(NAME_ALIGN);
+    let mut bytes = u32::try_from(length)
+        .unwrap_or(u32::MAX)
+        .to_le_bytes()
+        .to_vec();
+    bytes.extend(text.as_bytes());
+    bytes.resize(4 + length, 0);
+    bytes
+}
+
+/// What is behind the data, which end at `offset`: first where each feature lies, then the features.
+fn feature_sections(offset: u64, features: &[Feature]) -> Vec<u8> {
+    let mut begin = offset + 16 * features.len() as u64;
     let mut bytes = Vec::new();
-    bytes.extend((offset + 16).to_le_bytes());
-    bytes.extend((description.len() as u64).to_le_bytes());
-    bytes.extend(description);
+    for (_, contents) in features {
+        bytes.extend(begin.to_le_bytes());
+        bytes.extend((contents.len() as u64).to_le_bytes());
+        begin += contents.len() as u64;
+    }
+    for (_, contents) in features {
+        bytes.extend(contents);
+    }
     bytes
 }
 
@@ -158,16 +228,30 @@ mod tests {
             quantity: Quantity::Events("port-write"),
         };
         for weight in [time, events] {
-            assert_eq!(header(7, weight).len() as u64, HEADER_LENGTH);
+            let header = header(7, &features(&Facts::default(), weight));
+            assert_eq!(header.len() as u64, HEADER_LENGTH);
             let attributes = attributes(weight);
             assert_eq!(attributes.len() as u64 + 16, FILE_ATTRIBUTES_LENGTH);
             // clockid stands at 92.
             assert_eq!(attributes[92..96], [1, 0, 0, 0]);
         }
-        assert!(features(1000, time).is_empty());
-        let named = features(1000, events);
-        assert_eq!(named[..8], 1016_u64.to_le_bytes());
-        assert_eq!(named[8..16], (named.len() as u64 - 16).to_le_bytes());
+        let facts = Facts {
+            release: "6.1.0",
+            build_ids: vec![7; 40],
+            ..Facts::default()
+        };
+        let features = features(&facts, events);
+        assert!(features.is_sorted_by_key(|(number, _)| *number));
+        let sections = feature_sections(1000, &features);
+        let mut end = 1000 + 16 * features.len() as u64;
+        for (index, (_, contents)) in features.iter().enumerate() {
+            let number = |at: usize| u64::from_le_bytes(sections[at..at + 8].try_into().unwrap());
+            let (begin, length) = (number(16 * index), number(16 * index + 8));
+            assert_eq!((begin, length), (end, contents.len() as u64));
+            end += length;
+        }
+        assert_eq!(end - 1000, sections.len() as u64);
+        let (_, named) = features.last().unwrap();
         let name = named.len() - NAME_ALIGN;
         assert_eq!(named[name - 4..name], 64_u32.to_le_bytes());
         assert!(named[name..].starts_with(b"port-write\0"));

@@ -5,9 +5,10 @@
 //! total period, in the function `[halted]` of the process that perf calls `swapper`. perf has no field for the mode:
 //! the context of the frames shows kernel and user, and an entry function among the frames shows interrupts.
 //!
-//! perf takes names from files in a folder beside the output: `kallsyms`, for perf's option of that name, and for each
-//! process an ELF file with symbols only; events have its whole path. The files have only sampled functions, so that
-//! perf shows the same as `kvmprof report`.
+//! perf takes names from files in a folder beside the output: `kallsyms`, for perf's option of that name, and ELF files with symbols
+//! only, whose whole paths the mappings have: one that stands for each of the guest's files, with its name and build id, and one for each process's
+//! code that is in none. The files have only sampled functions, so that perf shows the same as `kvmprof report`. Addresses in them are
+//! those of the guest's files.
 
 mod elf;
 mod file;
@@ -19,10 +20,13 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::{Event, ExportError, Source};
+use super::firefox::hexadecimal;
+use super::{Event, ExportError, Frame, Library, Source};
 use crate::profile::Stack;
-use file::PerfFile;
-use records::Records;
+use crate::symbolize::{AddressLocation, MappingSet};
+use file::{Facts, PerfFile};
+use kvmprof_recording::file::Mapping;
+use records::{Place, Records};
 use symbols::{ANCHOR, CUT_SHORT_AT, HALTED_AT, KALLSYMS, SymbolFolder};
 
 /// The length of a round, in ns: perf keeps two rounds in memory to sort events. vCPUs are never that far apart.
@@ -65,8 +69,10 @@ pub fn write(source: &Source, path: &Path) -> Result<(), ExportError> {
         records: Records::default(),
         comms: HashMap::new(),
         known: HashMap::new(),
+        maps: HashMap::new(),
         round_end: None,
         latest: 0,
+        times: None,
     };
     export.records.kernel_mapping(ANCHOR);
     source.for_each(|event| {
@@ -74,8 +80,18 @@ pub fn write(source: &Source, path: &Path) -> Result<(), ExportError> {
         Ok(export.records.hand_over(source.room(), &mut file)?)
     })?;
     export.records.hand_over(source.room(), &mut file)?;
-    export.folder.finish()?;
-    Ok(file.finish()?)
+    let info = &source.profile().contents.info;
+    let kernel = source.profile().contents.kernel.as_ref();
+    let facts = Facts {
+        release: kernel.map_or("", |kernel| &kernel.release),
+        program: &info.program,
+        vcpus: info.vcpus,
+        memory: info.memory_bytes,
+        times: export.times,
+        build_ids: export.build_ids(),
+    };
+    file.finish(&facts)?;
+    Ok(export.folder.finish()?)
 }
 
 struct Export<'a> {
@@ -86,13 +102,26 @@ struct Export<'a> {
     comms: HashMap<(i32, i32), String>,
     // Stacks of each process with functions that the folder has already.
     known: HashMap<i32, HashSet<Stack>>,
+    // What perf has been told of each process's mappings.
+    maps: HashMap<i32, Maps>,
     round_end: Option<u64>,
     latest: u64,
+    // The times of the first and the last sample.
+    times: Option<(u64, u64)>,
+}
+
+/// The mappings of files of a process, by their begin, while it has the mappings of `set`.
+#[derive(Default)]
+struct Maps {
+    set: MappingSet,
+    files: HashMap<u64, Library>,
 }
 
 impl Export<'_> {
     fn add(&mut self, event: &Event) -> Result<(), ExportError> {
         self.end_round(event.time);
+        let (first, last) = self.times.unwrap_or((event.time, event.time));
+        self.times = Some((first.min(event.time), last.max(event.time)));
         self.name_thread(event);
         self.note_functions(event)?;
         let mut chain = Chain::default();
@@ -140,23 +169,127 @@ impl Export<'_> {
         let Some(stack) = &event.stack else {
             return Ok(());
         };
+        let is_in_user = !stack.is_kernel(stack.frames.len().saturating_sub(1));
+        let maps = self.maps.entry(event.pid).or_default();
+        let is_remapped = is_in_user && maps.set != stack.mappings;
+        if is_remapped {
+            *maps = Maps {
+                set: stack.mappings,
+                files: HashMap::new(),
+            };
+            self.known.remove(&event.pid);
+        }
         let known = self.known.entry(event.pid).or_default();
-        if known.contains(stack) {
+        if !known.insert(stack.clone()) {
             return Ok(());
         }
         let source = self.source;
-        let process = source.profile().processes.get(&event.pid);
-        let name = process.map_or("", |process| &process.name);
-        let new = (self.folder).note(event.pid, name, &source.frames_to_keep(event)?)?;
-        if let Some(path) = new {
-            self.records
-                .user_mapping(event, path.as_os_str().as_bytes());
+        let frames = source.frames_to_keep(event)?;
+        // perf wants one function of an address: the one with the code.
+        let frames = frames
+            .iter()
+            .filter(|frame| frame.address != 0 && !frame.is_inlined);
+        let mut of_files = Vec::new();
+        let mut of_process = Vec::new();
+        for frame in frames {
+            match in_file(source, stack, frame) {
+                _ if frame.is_kernel => self.folder.note_kernel(frame),
+                Some(file) => of_files.push((frame, file)),
+                None => of_process.push(frame),
+            }
         }
-        self.known
-            .entry(event.pid)
-            .or_default()
-            .insert(stack.clone());
+        // The process's own file is everywhere where no other one is, so it has to be mapped before them.
+        let needs_own = is_remapped || !of_process.is_empty();
+        if needs_own || stack.is_cut_short() && is_in_user {
+            self.map_process(event, &of_process, is_remapped)?;
+        }
+        for (frame, (library, mapping)) in of_files {
+            self.map_file(event, frame, library, mapping)?;
+        }
         Ok(())
+    }
+
+    /// Maps a file of the process's own with the functions of `frames` at all addresses, if it has none or `is_remapped`.
+    fn map_process(
+        &mut self,
+        event: &Event,
+        frames: &[&Frame<'_>],
+        is_remapped: bool,
+    ) -> Result<(), ExportError> {
+        let process = self.source.profile().processes.get(&event.pid);
+        let name = process.map_or("", |process| &process.name);
+        let (mut path, mut is_new) = self.folder.note_process(event.pid, name, None)?;
+        for frame in frames {
+            let (latest, is_another) = self.folder.note_process(event.pid, name, Some(frame))?;
+            path = latest;
+            is_new |= is_another;
+        }
+        if is_new || is_remapped {
+            let path = path.as_os_str().as_bytes();
+            self.records.user_mapping(event, path);
+            self.maps.entry(event.pid).or_default().files.clear();
+            if is_new && !is_remapped {
+                // Files of stacks that are known have to be mapped again.
+                self.known.remove(&event.pid);
+            }
+        }
+        Ok(())
+    }
+
+    /// Maps the file of symbols of `library` where the process has `mapping`, which has the code of `frame`.
+    fn map_file(
+        &mut self,
+        event: &Event,
+        frame: &Frame<'_>,
+        library: Library,
+        mapping: &Mapping,
+    ) -> Result<(), ExportError> {
+        let path = self.folder.note_file(&library, frame)?;
+        let maps = self.maps.entry(event.pid).or_default();
+        if maps.files.get(&mapping.begin) != Some(&library) {
+            let place = Place {
+                begin: mapping.begin,
+                length: mapping.end - mapping.begin,
+                page_offset: frame
+                    .file_address
+                    .wrapping_sub(frame.address - mapping.begin),
+            };
+            self.records
+                .file_mapping(event, place, path.as_os_str().as_bytes());
+            maps.files.insert(mapping.begin, library);
+        }
+        Ok(())
+    }
+
+    /// The records of the kernel's build id and of those of the guest's files.
+    fn build_ids(&self) -> Vec<u8> {
+        let mut records = Records::default();
+        if let Some(kernel) = &self.source.profile().contents.kernel {
+            let id = hexadecimal(&kernel.build_id, records::BUILD_ID_LENGTH);
+            if !id.is_empty() {
+                records.build_id(None, &id);
+            }
+        }
+        for (path, id) in self.folder.build_ids() {
+            records.build_id(Some(path.as_os_str().as_bytes()), id);
+        }
+        records.into_bytes()
+    }
+}
+
+/// The file and the mapping that have the code of `frame`, if it is in one of the guest's files.
+fn in_file<'a>(
+    source: &'a Source,
+    stack: &Stack,
+    frame: &Frame<'_>,
+) -> Option<(Library, &'a Mapping)> {
+    let profile = source.profile();
+    let tables = profile.resolver.tables();
+    match tables.locate(stack.mappings, frame.address, frame.is_kernel) {
+        AddressLocation::Mapping(mapping) => {
+            Some((Library::of_mapping(profile, mapping)?, mapping))
+        }
+        _ => None,
     }
 }
 

@@ -24,6 +24,9 @@ mod kind {
 const KERNEL: u16 = 1;
 /// `PERF_RECORD_MISC_USER`.
 const USER: u16 = 2;
+/// The most bytes of a build id (`BUILD_ID_SIZE`), and the bit that says that its length is told.
+pub const BUILD_ID_LENGTH: usize = 20;
+const BUILD_ID_HAS_LENGTH: u16 = 1 << 15;
 /// Bytes of a name with its NUL (`TASK_COMM_LEN`).
 const COMM_LENGTH: usize = 16;
 /// perf's name for a kernel that runs on its own, followed by the name of a symbol.
@@ -38,6 +41,15 @@ pub fn context(is_kernel: bool) -> u64 {
     } else {
         0_u64.wrapping_sub(512)
     }
+}
+
+/// Where a file is mapped.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub begin: u64,
+    pub length: u64,
+    /// Which of the file's bytes is at `begin`.
+    pub page_offset: u64,
 }
 
 /// Records that haven't been written yet.
@@ -60,24 +72,33 @@ impl Records {
     pub fn kernel_mapping(&mut self, anchor: (&str, u64)) {
         let (symbol, address) = anchor;
         let name = format!("{KERNEL_NAME}{symbol}");
-        self.mapping(KERNEL, (-1, 0, 0), address, name.as_bytes());
+        let place = Place {
+            begin: 0,
+            length: MAPPED,
+            page_offset: address,
+        };
+        self.mapping(KERNEL, (-1, 0, 0), place, name.as_bytes());
     }
 
     /// Maps the file at `path` at all addresses of the process of `event`, from then on.
     pub fn user_mapping(&mut self, event: &Event, path: &[u8]) {
-        self.mapping(USER, (event.pid, event.pid, event.time), 0, path);
+        let place = Place {
+            begin: 0,
+            length: MAPPED,
+            page_offset: 0,
+        };
+        self.file_mapping(event, place, path);
     }
 
-    fn mapping(
-        &mut self,
-        misc: u16,
-        (pid, tid, time): (i32, i32, u64),
-        page_offset: u64,
-        name: &[u8],
-    ) {
+    /// Maps the file at `path` at `place` in the process of `event`, from then on.
+    pub fn file_mapping(&mut self, event: &Event, place: Place, path: &[u8]) {
+        self.mapping(USER, (event.pid, event.pid, event.time), place, path);
+    }
+
+    fn mapping(&mut self, misc: u16, (pid, tid, time): (i32, i32, u64), place: Place, name: &[u8]) {
         self.record(kind::MMAP, misc, |bytes| {
             ids(bytes, pid, tid);
-            for number in [0, MAPPED, page_offset] {
+            for number in [place.begin, place.length, place.page_offset] {
                 push(bytes, number);
             }
             text(bytes, name);
@@ -110,6 +131,27 @@ impl Records {
                 push(bytes, *entry);
             }
         });
+    }
+
+    /// Says the build id of the file at `path`, or of the kernel (`struct perf_record_header_build_id`).
+    pub fn build_id(&mut self, path: Option<&[u8]>, id: &[u8]) {
+        let (misc, name) = match path {
+            Some(path) => (USER, path),
+            None => (KERNEL, KERNEL_NAME.as_bytes()),
+        };
+        let length = id.len().min(BUILD_ID_LENGTH);
+        self.record(0, misc | BUILD_ID_HAS_LENGTH, |bytes| {
+            bytes.extend((-1_i32).to_le_bytes());
+            bytes.extend(&id[..length]);
+            bytes.resize(bytes.len() + BUILD_ID_LENGTH - length, 0);
+            bytes.extend([u8::try_from(length).unwrap_or_default(), 0, 0, 0]);
+            text(bytes, name);
+        });
+    }
+
+    /// What hasn't been written.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
     }
 
     /// Ends a round.

@@ -8,7 +8,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use super::elf;
-use crate::export::{ExportError, Frame};
+use crate::export::{ExportError, Frame, Library};
 use crate::profile::{CUT_SHORT, HALTED};
 use crate::text::visible;
 
@@ -21,7 +21,7 @@ pub const HALTED_AT: u64 = 0xffff_ffff_fffe_1000;
 /// Stands for the missing part of a stack.
 pub const CUT_SHORT_AT: u64 = 0xffff_ffff_fffe_2000;
 
-/// Maximum number of files of processes.
+/// Maximum number of files.
 const MAX_FILES: usize = 65_536;
 /// Maximum number of bytes of a function's name that perf reads from kallsyms (`KSYM_NAME_LEN`), with room for the rest
 /// of the line.
@@ -36,13 +36,25 @@ pub struct Function {
     pub length: u64,
 }
 
+/// The longest name of a file, in characters.
+const MAX_FILE_NAME: usize = 200;
+
 type Functions = BTreeMap<u64, Function>;
 
-/// The symbol files of all processes and of the kernel.
+/// A symbol file that stands for one of the guest's.
+#[derive(Debug)]
+struct FileSymbols {
+    path: PathBuf,
+    build_id: Vec<u8>,
+    functions: Functions,
+}
+
+/// The symbol files of the kernel, of the guest's files, and of processes for code that is in none.
 #[derive(Debug)]
 pub struct SymbolFolder {
     path: PathBuf,
     kernel: Functions,
+    guest_files: HashMap<Library, FileSymbols>,
     // The current file of each process.
     processes: HashMap<i32, (PathBuf, Functions)>,
     files: usize,
@@ -57,69 +69,107 @@ impl SymbolFolder {
             // perf may run in another directory.
             path: fs::canonicalize(path)?,
             kernel: Functions::new(),
+            guest_files: HashMap::new(),
             processes: HashMap::new(),
             files: 0,
         })
     }
 
-    /// Adds the functions of `frames` of process `pid` with name `name`. Returns the process's new file if it needs
-    /// one.
-    pub fn note(
+    /// Adds a function of the kernel.
+    pub fn note_kernel(&mut self, frame: &Frame<'_>) {
+        add(&mut self.kernel, frame, frame.address);
+    }
+
+    /// Adds the function of `frame`, which is in `library`. Returns the path of the library's file of symbols.
+    pub fn note_file(
+        &mut self,
+        library: &Library,
+        frame: &Frame<'_>,
+    ) -> Result<&Path, ExportError> {
+        if !self.guest_files.contains_key(library) {
+            let number = self.next_file()?;
+            let folder = self.path.join(format!("files/{number}"));
+            let mut directories = DirBuilder::new();
+            directories.recursive(true).mode(0o700).create(&folder)?;
+            let file = FileSymbols {
+                path: folder.join(file_name(&library.name)),
+                build_id: library.build_id_bytes(),
+                functions: Functions::new(),
+            };
+            self.guest_files.insert(library.clone(), file);
+        }
+        let file = self.guest_files.get_mut(library);
+        let Some(file) = file else {
+            return Ok(&self.path);
+        };
+        add(&mut file.functions, frame, frame.file_address);
+        Ok(&file.path)
+    }
+
+    /// The file for code of process `pid` that is in none of the guest's files, and whether it is new: the process has had none yet,
+    /// or has executed another program.
+    pub fn note_process(
         &mut self,
         pid: i32,
         name: &str,
-        frames: &[Frame<'_>],
-    ) -> Result<Option<PathBuf>, ExportError> {
-        let mut new = None;
-        // perf wants one function of an address: the one with the code.
-        let known = |frame: &&Frame<'_>| frame.address != 0 && !frame.is_inlined;
-        for frame in frames.iter().filter(known) {
-            if frame.is_kernel {
-                add(&mut self.kernel, frame);
-                continue;
-            }
-            let fits = match self.processes.get_mut(&pid) {
-                Some((_, functions)) => add(functions, frame),
-                None => false,
-            };
-            if !fits {
-                new = Some(self.begin_file(pid, name)?);
-                if let Some((_, functions)) = self.processes.get_mut(&pid) {
-                    add(functions, frame);
-                }
-            }
+        frame: Option<&Frame<'_>>,
+    ) -> Result<(PathBuf, bool), ExportError> {
+        let fits = match self.processes.get_mut(&pid) {
+            Some((_, functions)) => frame.is_none_or(|frame| add(functions, frame, frame.address)),
+            None => false,
+        };
+        if !fits {
+            self.begin_file(pid, name)?;
         }
-        Ok(new)
+        let Some((path, functions)) = self.processes.get_mut(&pid) else {
+            return Ok((self.path.clone(), false));
+        };
+        if let Some(frame) = frame.filter(|_| !fits) {
+            add(functions, frame, frame.address);
+        }
+        Ok((path.clone(), !fits))
     }
 
-    /// Begins a file for the process, which has just executed a program.
-    fn begin_file(&mut self, pid: i32, name: &str) -> Result<PathBuf, ExportError> {
+    /// The paths and build ids of the files that stand for the guest's.
+    pub fn build_ids(&self) -> Vec<(&Path, &[u8])> {
+        let mut files: Vec<_> = (self.guest_files.values())
+            .filter(|file| !file.build_id.is_empty())
+            .map(|file| (file.path.as_path(), file.build_id.as_slice()))
+            .collect();
+        files.sort_unstable();
+        files
+    }
+
+    fn next_file(&mut self) -> Result<usize, ExportError> {
         if self.files == MAX_FILES {
             return Err(ExportError::TooMany("programs"));
         }
         self.files += 1;
-        let name: String = name
-            .chars()
-            .map(|character| match character {
-                'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' => character,
-                _ => '_',
-            })
-            .collect();
+        Ok(self.files)
+    }
+
+    /// Begins a file for the process, which has just executed a program.
+    fn begin_file(&mut self, pid: i32, name: &str) -> Result<(), ExportError> {
+        let number = self.next_file()?;
+        let name = plain(name, "");
         let mut path = self.path.join(format!("{name}-{pid}"));
         let mut functions = Functions::new();
         functions.insert(CUT_SHORT_AT, note(CUT_SHORT));
         if let Some((before, old)) = self.processes.remove(&pid) {
-            fs::write(&before, elf::file(&old))?;
-            path = self.path.join(format!("{name}-{pid}.{}", self.files));
+            fs::write(&before, elf::file(&old, &[]))?;
+            path = self.path.join(format!("{name}-{pid}.{number}"));
         }
-        self.processes.insert(pid, (path.clone(), functions));
-        Ok(path)
+        self.processes.insert(pid, (path, functions));
+        Ok(())
     }
 
     /// Writes all files.
     pub fn finish(mut self) -> io::Result<()> {
         for (path, functions) in self.processes.values() {
-            fs::write(path, elf::file(functions))?;
+            fs::write(path, elf::file(functions, &[]))?;
+        }
+        for file in self.guest_files.values() {
+            fs::write(&file.path, elf::file(&file.functions, &file.build_id))?;
         }
         self.kernel.insert(ANCHOR.1, note(ANCHOR.0));
         self.kernel.insert(HALTED_AT, note(HALTED));
@@ -140,10 +190,30 @@ fn note(name: &str) -> Function {
     }
 }
 
-/// Adds the function of `frame`; false if there is another one at its address.
-fn add(functions: &mut Functions, frame: &Frame<'_>) -> bool {
+/// `name` with only what a part of a path may have anywhere: letters, digits, and those of `more`.
+fn plain(name: &str, more: &str) -> String {
+    let characters = name.chars().map(|character| match character {
+        'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' => character,
+        other if more.contains(other) => other,
+        _ => '_',
+    });
+    characters.take(MAX_FILE_NAME).collect()
+}
+
+/// The name of the file of symbols for the guest's file `name`.
+fn file_name(name: &str) -> String {
+    let name = plain(name, ".+");
+    // Not the folder itself, nor the one that it is in.
+    if name.chars().all(|character| character == '.') {
+        return format!("_{name}");
+    }
+    name
+}
+
+/// Adds the function of `frame`, which is at `address`; false if there is another one at its begin.
+fn add(functions: &mut Functions, frame: &Frame<'_>, address: u64) -> bool {
     let offset = frame.offset.unwrap_or_default();
-    let begin = frame.address.wrapping_sub(offset);
+    let begin = address.wrapping_sub(offset);
     let length = offset.saturating_add(1);
     let name = symbol_name(&frame.name);
     let function = functions.entry(begin).or_insert_with(|| Function {
@@ -185,15 +255,15 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let mut folder = SymbolFolder::create(&place.path().join("symbols")).unwrap();
         let main = frame("main", 0x1010, 0x10);
-        let first = folder
-            .note(7, "../a b", std::slice::from_ref(&main))
-            .unwrap();
-        let first = first.unwrap();
-        assert!(first.ends_with("symbols/___a_b-7"), "{first:?}");
-        let more = [main, frame("main", 0x1080, 0x80), frame("sub", 0x2000, 0)];
-        assert_eq!(folder.note(7, "a", &more).unwrap(), None);
-        let other = folder.note(7, "a", &[frame("other", 0x1000, 0)]).unwrap();
-        assert_ne!(other.unwrap(), first);
+        let (first, is_new) = folder.note_process(7, "../a b", Some(&main)).unwrap();
+        assert!(is_new && first.ends_with("symbols/___a_b-7"), "{first:?}");
+        for more in [main, frame("main", 0x1080, 0x80), frame("sub", 0x2000, 0)] {
+            let (path, is_new) = folder.note_process(7, "a", Some(&more)).unwrap();
+            assert_eq!((&path, is_new), (&first, false));
+        }
+        let other = frame("other", 0x1000, 0);
+        let (other, is_new) = folder.note_process(7, "a", Some(&other)).unwrap();
+        assert!(is_new && other != first);
         folder.finish().unwrap();
         let file = fs::read(first).unwrap();
         for name in ["main", "sub", CUT_SHORT] {
@@ -204,6 +274,20 @@ mod tests {
             fs::read_dir(place.path().join("symbols")).unwrap().count(),
             3
         );
+    }
+
+    #[test]
+    fn files_stay_in_the_folder() {
+        for (name, expected) in [
+            ("libc.so.6", "libc.so.6"),
+            ("..", "_.."),
+            ("", "_"),
+            ("a/../b c", "a_.._b_c"),
+            ("libstdc++.so.6", "libstdc++.so.6"),
+        ] {
+            assert_eq!(file_name(name), expected);
+        }
+        assert_eq!(file_name(&"x".repeat(1000)).len(), MAX_FILE_NAME);
     }
 
     #[test]

@@ -34,6 +34,17 @@ fn perf(folder: &Path, command: &str, arguments: &[&str]) -> String {
         .current_dir("/"))
 }
 
+/// The output of perf, which has no use for symbols.
+fn perf_without_symbols(folder: &Path, arguments: &[&str]) -> String {
+    run(Command::new("perf")
+        .args(arguments)
+        .arg("-i")
+        .arg(folder.join("perf.data"))
+        .env("PERF_CONFIG", "/dev/null")
+        .env("HOME", folder)
+        .current_dir("/"))
+}
+
 /// The rows of `perf report` with these columns, which begin with the period: the other columns, and ticks.
 fn rows(folder: &Path, columns: &str, more: &[&str]) -> HashMap<String, u64> {
     let fields = format!("period,{columns}");
@@ -103,6 +114,41 @@ fn perf_report_reads_perf_data() {
         .lines()
         .find(|line| line.ends_with(" entry_SYSCALL_64"));
     assert!(total.unwrap().contains(&format!("{share:.2}%")), "{totals}");
+}
+
+/// The guest's files are objects with their build ids, whoever has them mapped, and the header tells of the guest.
+#[test]
+fn perf_sees_the_guests_files() {
+    let (folder, _) = exported();
+    let folder = folder.path();
+    let objects = rows(folder, "dso,sym", &[]);
+    for (object, ticks) in [
+        ("server;[.] server+0x401300", 11),
+        ("batch-230;[.] 0x402080", 17),
+        ("[kernel.kallsyms];[k] copy_page_to_iter", 21),
+    ] {
+        assert_eq!(objects.get(object), Some(&(ticks * ROUNDS)), "{objects:?}");
+    }
+    let ids = perf_without_symbols(folder, &["buildid-list"]);
+    let ids: Vec<&str> = ids.lines().collect();
+    assert_eq!(ids.len(), 2, "{ids:?}");
+    assert!(
+        ids[0].starts_with("00c0ffee") && ids[0].ends_with(" [kernel.kallsyms]"),
+        "{ids:?}"
+    );
+    assert!(
+        ids[1].starts_with("0123456789abcdef") && ids[1].ends_with("/server"),
+        "{ids:?}"
+    );
+    let header = perf_without_symbols(folder, &["report", "--header-only"]);
+    for fact in [
+        "# os release : 6.1.0-test",
+        "# arch : x86_64",
+        "# nrcpus online : 2",
+        "# perf version : kvmprof 1.2.3",
+    ] {
+        assert!(header.contains(fact), "{header}");
+    }
 }
 
 #[test]

@@ -5,10 +5,14 @@ mod response;
 mod server;
 
 use std::path::PathBuf;
+use std::sync::mpsc::channel;
+use std::thread;
 
 use anyhow::Context;
 use clap::Args;
-use kvmprof_report::export::{Format, Source};
+use kvmprof_recording::Sysroot;
+use kvmprof_report::export::{Source, write_on_demand};
+use kvmprof_report::symbol_server::SymbolServer;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, usage};
 use kvmprof_tools::interrupt::Interrupt;
 
@@ -39,6 +43,9 @@ pub struct ViewArguments {
     /// Show it in the Firefox Profiler (profiler.firefox.com), which loads it from this host and keeps it in the browser
     #[arg(long)]
     firefox: bool,
+    /// A folder with source files, which --firefox shows beside those of --sysroot, by the paths that debug information has or the ends of these (more than once)
+    #[arg(long, value_name = "DIR", requires = "firefox")]
+    sources: Vec<PathBuf>,
     /// The TCP port, if not any that is free
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     port: u16,
@@ -52,40 +59,19 @@ pub struct ViewArguments {
 impl Command for ViewArguments {
     /// Reads the recording and serves it until Ctrl-C.
     fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let document = self.document(console)?;
-        let name = document.name;
-        let server = Server::bind(self.port, document)?;
-        let served = server.address();
-        let address = if self.firefox {
-            format!("{FIREFOX_PROFILER}/from-url/{}", percent_encoded(&served))
-        } else {
-            served
-        };
         let interrupt = Interrupt::on_signals().context("Cannot catch signals")?;
-        server.start(&interrupt).context("Cannot start a thread")?;
-        writeln!(console.output, "{name}: {address}").map_err(CommandError::Output)?;
-        console.output.flush().map_err(CommandError::Output)?;
-        if !self.no_open
-            && let Err(error) = browser::open(&address)
-        {
-            console.warn(format_args!("{error:#}"));
-        }
-        console.say("serving; Ctrl-C ends it");
-        interrupt.wait(None);
-        Ok(ExitStatus::SUCCESS)
-    }
-}
-
-impl ViewArguments {
-    /// What is served.
-    fn document(&self, console: &mut Console<'_>) -> anyhow::Result<Document> {
         if !self.firefox {
             let page = page_of(&self.input, &self.files, console)?;
-            return Ok(Document::page(page.into_bytes()));
+            let server = Server::bind(self.port, Document::page(page.into_bytes()), None)?;
+            let address = server.address();
+            self.show(server, "page", &address, &interrupt, console)?;
+            interrupt.wait(None);
+            return Ok(ExitStatus::SUCCESS);
         }
         let [file] = self.files.as_slice() else {
             return Err(usage("--firefox shows one recording at a time"));
         };
+        let folders = self.source_folders()?;
         let Input {
             recording,
             profile,
@@ -93,8 +79,67 @@ impl ViewArguments {
         } = self.input.open(file, console)?;
         let mut json = Vec::new();
         let source = Source::new(recording, profile);
-        Format::Firefox.write(&source, &mut json).map_err(failure)?;
-        Ok(Document::profile(json, FIREFOX_PROFILER))
+        write_on_demand(&source, &mut json).map_err(failure)?;
+        let document = Document::profile(json, FIREFOX_PROFILER);
+        let (sender, questions) = channel();
+        let server = Server::bind(self.port, document, Some(sender.clone()))?;
+        let address = format!(
+            "{FIREFOX_PROFILER}/from-url/{}/?symbolServer={}",
+            percent_encoded(&server.address()),
+            percent_encoded(&server.symbols_address())
+        );
+        let profile = source.profile();
+        let symbols = SymbolServer::new(profile, folders);
+        self.show(server, "profile", &address, &interrupt, console)?;
+        // An interrupt is the last of the questions.
+        let thread = thread::Builder::new().name("end".into());
+        let ended = thread.spawn(move || {
+            interrupt.wait(None);
+            sender.send(None)
+        });
+        ended.context("Cannot start a thread")?;
+        while let Ok(Some(question)) = questions.recv() {
+            let answer = symbols.answer(profile, question.request, &question.body);
+            // Whoever has asked may have gone.
+            let _ = question.answer.send(answer);
+        }
+        Ok(ExitStatus::SUCCESS)
+    }
+}
+
+impl ViewArguments {
+    /// Starts the server, and tells and opens the `address` of what it serves.
+    fn show(
+        &self,
+        server: Server,
+        name: &str,
+        address: &str,
+        interrupt: &Interrupt,
+        console: &mut Console<'_>,
+    ) -> anyhow::Result<()> {
+        server.start(interrupt).context("Cannot start a thread")?;
+        writeln!(console.output, "{name}: {address}").map_err(CommandError::Output)?;
+        console.output.flush().map_err(CommandError::Output)?;
+        if !self.no_open
+            && let Err(error) = browser::open(address)
+        {
+            console.warn(format_args!("{error:#}"));
+        }
+        console.say("serving; Ctrl-C ends it");
+        Ok(())
+    }
+
+    /// The folders with source files.
+    fn source_folders(&self) -> anyhow::Result<Vec<Sysroot>> {
+        let sysroot = self.input.sysroot();
+        let folders = sysroot
+            .into_iter()
+            .chain(self.sources.iter().map(PathBuf::as_path));
+        let folders = folders.map(|path| {
+            Sysroot::open(path)
+                .with_context(|| format!("Cannot open the folder {}", path.display()))
+        });
+        folders.collect()
     }
 }
 

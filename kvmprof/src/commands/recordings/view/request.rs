@@ -13,6 +13,8 @@ pub enum Method {
     Get,
     /// Asks for the headers only.
     Head,
+    /// Asks something that is in the request's body.
+    Post,
     /// Asks whether another site's page may get it (fetch.spec.whatwg.org, section 3.2.2).
     Options,
 }
@@ -25,6 +27,10 @@ pub struct Request {
     pub path: String,
     /// The server's name and port, as the browser has them.
     pub host: String,
+    /// The bytes of the body, as the head tells.
+    length: Option<usize>,
+    /// What of the body came with the head.
+    begin: Vec<u8>,
 }
 
 /// Why a request isn't answered with what it asks for.
@@ -34,10 +40,14 @@ pub enum BadRequest {
     Malformed,
     /// Its method is none of those served.
     Method,
+    /// It doesn't tell the length of its body.
+    NoLength,
+    /// Its body is too long.
+    TooLong,
 }
 
 impl Request {
-    /// Reads the head of a request. A body is left alone.
+    /// Reads the head of a request. [`Self::body`] reads the rest.
     ///
     /// # Errors
     /// [`BadRequest`].
@@ -57,30 +67,63 @@ impl Request {
         Err(BadRequest::Malformed)
     }
 
+    /// Reads the body, of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// [`BadRequest`].
+    pub fn body(&mut self, stream: &mut impl Read, limit: usize) -> Result<Vec<u8>, BadRequest> {
+        let length = self.length.ok_or(BadRequest::NoLength)?;
+        if length > limit {
+            return Err(BadRequest::TooLong);
+        }
+        let mut body = std::mem::take(&mut self.begin);
+        body.truncate(length);
+        // What is said to come need not come: memory is taken as it does.
+        let rest = (length - body.len()) as u64;
+        let read = stream.take(rest).read_to_end(&mut body);
+        read.map_err(|_| BadRequest::Malformed)?;
+        if body.len() < length {
+            return Err(BadRequest::Malformed);
+        }
+        Ok(body)
+    }
+
     /// The request of this head; `None` while it isn't whole.
     fn parse(head: &[u8]) -> Result<Option<Self>, BadRequest> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
         let parsed = request.parse(head).map_err(|_| BadRequest::Malformed)?;
-        if parsed.is_partial() {
+        let httparse::Status::Complete(end) = parsed else {
             return Ok(None);
-        }
+        };
         let method = match request.method {
             Some("GET") => Method::Get,
             Some("HEAD") => Method::Head,
+            Some("POST") => Method::Post,
             Some("OPTIONS") => Method::Options,
             _ => return Err(BadRequest::Method),
         };
-        let mut hosts = (request.headers.iter())
-            .filter(|header| header.name.eq_ignore_ascii_case("host"))
-            .map(|header| String::from_utf8_lossy(header.value).into_owned());
+        let values = |name: &'static str| {
+            (request.headers.iter())
+                .filter(move |header| header.name.eq_ignore_ascii_case(name))
+                .map(|header| String::from_utf8_lossy(header.value).into_owned())
+        };
+        let mut hosts = values("host");
         let (Some(path), Some(host), None) = (request.path, hosts.next(), hosts.next()) else {
             return Err(BadRequest::Malformed);
+        };
+        let mut lengths = values("content-length");
+        let length = match (lengths.next(), lengths.next()) {
+            (None, _) => None,
+            (Some(length), None) => Some(length.parse().map_err(|_| BadRequest::Malformed)?),
+            (Some(_), Some(_)) => return Err(BadRequest::Malformed),
         };
         Ok(Some(Self {
             method,
             path: path.to_owned(),
             host,
+            length,
+            begin: head.get(end..).unwrap_or_default().to_vec(),
         }))
     }
 }
@@ -100,10 +143,42 @@ mod tests {
             method: Method::Get,
             path: "/a/".to_owned(),
             host: "localhost:1".to_owned(),
+            length: None,
+            begin: Vec::new(),
         };
         assert_eq!(request, expected);
         let head = read("HEAD / HTTP/1.0\r\nHost: a\r\n\r\nbody").unwrap();
         assert_eq!((head.method, head.host.as_str()), (Method::Head, "a"));
+    }
+
+    #[test]
+    fn bodies_are_as_long_as_they_say() {
+        let ask = |length: &str, body: &str, limit: usize| {
+            let text = format!("POST /a HTTP/1.1\r\nHost: a\r\n{length}\r\n{body}");
+            let mut stream = text.as_bytes();
+            let mut request = Request::read(&mut stream)?;
+            request.body(&mut stream, limit)
+        };
+        let long = "x".repeat(5000);
+        assert_eq!(
+            ask("Content-Length: 5000\r\n", &long, 5000).unwrap(),
+            long.as_bytes()
+        );
+        assert_eq!(ask("Content-Length: 2\r\n", "abc", 5000).unwrap(), b"ab");
+        let refused = |length: &str| ask(length, &long, 5000).unwrap_err();
+        assert!(matches!(refused(""), BadRequest::NoLength));
+        assert!(matches!(
+            refused("Content-Length: 5001\r\n"),
+            BadRequest::TooLong
+        ));
+        for wrong in [
+            "Content-Length: -1\r\n",
+            "Content-Length: 1\r\nContent-Length: 2\r\n",
+        ] {
+            assert!(matches!(refused(wrong), BadRequest::Malformed));
+        }
+        let broken_off = ask("Content-Length: 5000\r\n", "abc", 5000);
+        assert!(matches!(broken_off, Err(BadRequest::Malformed)));
     }
 
     #[test]
@@ -121,7 +196,7 @@ mod tests {
         ] {
             assert!(matches!(read(text), Err(BadRequest::Malformed)), "{text:?}");
         }
-        let post = read("POST / HTTP/1.1\r\nHost: a\r\n\r\n");
-        assert!(matches!(post, Err(BadRequest::Method)));
+        let put = read("PUT / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert!(matches!(put, Err(BadRequest::Method)));
     }
 }

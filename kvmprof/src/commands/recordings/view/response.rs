@@ -1,20 +1,22 @@
 //! What a browser gets.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use super::request::{BadRequest, Method, Request};
 
+/// The media type of profiles and of what symbol servers answer.
+const JSON: &str = "application/json";
+
 /// What is served, and to whom.
 #[derive(Debug)]
 pub struct Document {
-    /// What it is, for the user.
-    pub name: &'static str,
     /// The last part of its path.
     pub file: &'static str,
     kind: &'static str,
     /// The site whose pages may load it, too.
-    site: Option<&'static str>,
+    pub site: Option<&'static str>,
     body: Vec<u8>,
 }
 
@@ -22,7 +24,6 @@ impl Document {
     /// A page, which only the browser itself loads.
     pub fn page(body: Vec<u8>) -> Self {
         Self {
-            name: "page",
             file: "",
             kind: "text/html; charset=utf-8",
             site: None,
@@ -33,13 +34,19 @@ impl Document {
     /// A profile in JSON, which pages of `site` load.
     pub fn profile(body: Vec<u8>, site: &'static str) -> Self {
         Self {
-            name: "profile",
             file: "profile.json",
-            kind: "application/json",
+            kind: JSON,
             site: Some(site),
             body,
         }
     }
+}
+
+/// The header that lets pages of `site` have an answer.
+fn allowed(site: Option<&str>) -> String {
+    site.map_or_else(String::new, |site| {
+        format!("Access-Control-Allow-Origin: {site}\r\n")
+    })
 }
 
 /// An answer.
@@ -47,7 +54,7 @@ impl Document {
 pub struct Response<'a> {
     status: &'static str,
     headers: String,
-    body: &'a [u8],
+    body: Cow<'a, [u8]>,
 }
 
 impl<'a> Response<'a> {
@@ -60,8 +67,7 @@ impl<'a> Response<'a> {
     ) -> Self {
         let request = match request {
             Ok(request) => request,
-            Err(BadRequest::Method) => return Self::error("405 Method Not Allowed"),
-            Err(_) => return Self::error("400 Bad Request"),
+            Err(error) => return Self::refusal(error),
         };
         // A site that has its own name stand for this host's loopback address gets nothing.
         if !names.contains(&request.host) {
@@ -70,42 +76,66 @@ impl<'a> Response<'a> {
         if request.path != path {
             return Self::error("404 Not Found");
         }
-        let mut headers = String::new();
-        if let Some(site) = document.site {
-            let _ = write!(headers, "Access-Control-Allow-Origin: {site}\r\n");
-            if request.method == Method::Options {
-                headers.push_str("Access-Control-Allow-Private-Network: true\r\n");
-            }
+        match request.method {
+            Method::Post => Self::error("405 Method Not Allowed"),
+            Method::Options => Self::permission(document.site),
+            Method::Head => Self {
+                body: Cow::default(),
+                ..Self::found(document.site, document.kind, Cow::Borrowed(&document.body))
+            },
+            Method::Get => Self::found(document.site, document.kind, Cow::Borrowed(&document.body)),
         }
-        let body = document.body.as_slice();
-        if request.method == Method::Options {
-            return Self {
-                status: "204 No Content",
-                headers,
-                body: &[],
-            };
+    }
+
+    /// The answer to a request that can't be read.
+    pub fn refusal(error: &BadRequest) -> Self {
+        Self::error(match error {
+            BadRequest::Malformed => "400 Bad Request",
+            BadRequest::Method => "405 Method Not Allowed",
+            BadRequest::NoLength => "411 Length Required",
+            BadRequest::TooLong => "413 Content Too Large",
+        })
+    }
+
+    /// A JSON document for pages of `site`.
+    pub fn json(site: Option<&str>, body: Vec<u8>) -> Self {
+        Self::found(site, JSON, Cow::Owned(body))
+    }
+
+    /// Tells a browser that pages of `site` may ask.
+    pub fn permission(site: Option<&str>) -> Self {
+        let mut headers = allowed(site);
+        if site.is_some() {
+            headers.push_str("Access-Control-Allow-Private-Network: true\r\n");
+            headers.push_str("Access-Control-Allow-Headers: content-type\r\n");
         }
+        Self {
+            status: "204 No Content",
+            headers,
+            body: Cow::default(),
+        }
+    }
+
+    fn found(site: Option<&str>, kind: &str, body: Cow<'a, [u8]>) -> Self {
+        let mut headers = allowed(site);
         let _ = write!(
             headers,
-            "Content-Type: {}\r\nContent-Length: {}\r\n",
-            document.kind,
+            "Content-Type: {kind}\r\nContent-Length: {}\r\n",
             body.len()
         );
         Self {
             status: "200 OK",
             headers,
-            body: match request.method {
-                Method::Head => &[],
-                _ => body,
-            },
+            body,
         }
     }
 
-    fn error(status: &'static str) -> Self {
+    /// An answer of a status alone.
+    pub fn error(status: &'static str) -> Self {
         Self {
             status,
             headers: "Content-Length: 0\r\n".to_owned(),
-            body: &[],
+            body: Cow::default(),
         }
     }
 
@@ -120,7 +150,7 @@ impl<'a> Response<'a> {
              X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n",
             self.status, self.headers
         )?;
-        stream.write_all(self.body)?;
+        stream.write_all(&self.body)?;
         stream.flush()
     }
 }
@@ -135,13 +165,19 @@ mod tests {
         path: &str,
         host: &str,
     ) -> Response<'a> {
-        let request = Request {
-            method,
-            path: path.to_owned(),
-            host: host.to_owned(),
-        };
+        let text = format!("{} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n", name(method));
+        let request = Request::read(&mut text.as_bytes());
         let names = ["127.0.0.1:9".to_owned(), "localhost:9".to_owned()];
-        Response::to(&Ok(request), document, "/secret/", &names)
+        Response::to(&request, document, "/secret/", &names)
+    }
+
+    fn name(method: Method) -> &'static str {
+        match method {
+            Method::Get => "GET",
+            Method::Head => "HEAD",
+            Method::Post => "POST",
+            Method::Options => "OPTIONS",
+        }
     }
 
     #[test]
@@ -149,15 +185,20 @@ mod tests {
         let page = Document::page(b"page".to_vec());
         let get = |path, host| response(&page, Method::Get, path, host);
         let found = get("/secret/", "localhost:9");
-        assert_eq!((found.status, found.body), ("200 OK", &b"page"[..]));
+        assert_eq!(
+            (found.status, found.body.as_ref()),
+            ("200 OK", &b"page"[..])
+        );
         assert!(found.headers.contains("Content-Length: 4\r\n"));
         assert!(!found.headers.contains("Access-Control"));
         assert_eq!(get("/", "localhost:9").status, "404 Not Found");
-        for host in ["example.org", "localhost", "localhost:90", ""] {
+        let post = response(&page, Method::Post, "/secret/", "localhost:9");
+        assert_eq!(post.status, "405 Method Not Allowed");
+        for host in ["example.org", "localhost", "localhost:90", "a"] {
             assert_eq!(get("/secret/", host).status, "403 Forbidden");
         }
         let head = response(&page, Method::Head, "/secret/", "127.0.0.1:9");
-        assert_eq!((head.status, head.body), ("200 OK", &b""[..]));
+        assert_eq!((head.status, head.body.as_ref()), ("200 OK", &b""[..]));
     }
 
     #[test]

@@ -5,14 +5,16 @@ use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
+use kvmprof_report::symbol_server::{self, MAX_REQUEST};
 use kvmprof_tools::interrupt::Interrupt;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::request::Request;
+use super::request::{Method, Request};
 use super::response::{Document, Response};
 
 /// Connections that are served at a time: more than a browser opens.
@@ -20,7 +22,17 @@ const CONNECTIONS_MAX: usize = 16;
 /// How long one may neither send nor take a byte.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Serves one document.
+/// What a page asks a symbol server. Connections hand it over to whoever has the names, which are one thread's.
+pub struct Question {
+    /// What is asked.
+    pub request: symbol_server::Request,
+    /// The request's body.
+    pub body: Vec<u8>,
+    /// Takes the answer.
+    pub answer: SyncSender<Vec<u8>>,
+}
+
+/// Serves one document, and hands over questions of those who know its path.
 pub struct Server {
     listener: TcpListener,
     shared: Arc<Shared>,
@@ -28,27 +40,34 @@ pub struct Server {
 
 struct Shared {
     document: Document,
-    /// With a part that nobody can guess.
-    path: String,
+    /// The folder of all paths, which nobody can guess.
+    folder: String,
+    questions: Option<Sender<Option<Question>>>,
     /// The names that a browser may have for this server.
     names: Vec<String>,
     connections: AtomicUsize,
 }
 
 impl Server {
-    /// A server at this TCP port of the loopback interface; 0 stands for any that is free.
+    /// A server at this TCP port of the loopback interface; 0 stands for any that is free. With `questions` it is a symbol server,
+    /// too, whose answers come from the channel's other end.
     ///
     /// # Errors
     /// The port can't be had.
-    pub fn bind(port: u16, document: Document) -> anyhow::Result<Self> {
+    pub fn bind(
+        port: u16,
+        document: Document,
+        questions: Option<Sender<Option<Question>>>,
+    ) -> anyhow::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
             .with_context(|| format!("Cannot listen at port {port} of 127.0.0.1"))?;
         let port = listener.local_addr()?.port();
-        let path = format!("/{}/{}", secret()?, document.file);
+        let folder = format!("/{}/", secret()?);
         let names = ["127.0.0.1", "localhost"].map(|name| format!("{name}:{port}"));
         let shared = Shared {
             document,
-            path,
+            folder,
+            questions,
             names: names.into(),
             connections: AtomicUsize::new(0),
         };
@@ -60,8 +79,12 @@ impl Server {
 
     /// The document's address.
     pub fn address(&self) -> String {
-        let host = self.shared.names.first().map_or("", String::as_str);
-        format!("http://{host}{}", self.shared.path)
+        self.shared.address() + self.shared.document.file
+    }
+
+    /// The symbol server's address.
+    pub fn symbols_address(&self) -> String {
+        self.shared.address().trim_end_matches('/').to_owned()
     }
 
     /// Serves from now on, in threads of its own. Where no connection can be accepted any more, `interrupt` is raised.
@@ -108,9 +131,56 @@ fn serve(stream: TcpStream, shared: &Arc<Shared>) {
 fn answer(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
     stream.set_read_timeout(Some(IDLE_TIMEOUT))?;
     stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
-    let request = Request::read(&mut stream);
-    let response = Response::to(&request, &shared.document, &shared.path, &shared.names);
+    let mut request = Request::read(&mut stream);
+    if let Ok(request) = &mut request
+        && let Some(response) = shared.ask(request, &mut stream)
+    {
+        return response.write(&mut stream);
+    }
+    let path = format!("{}{}", shared.folder, shared.document.file);
+    let response = Response::to(&request, &shared.document, &path, &shared.names);
     response.write(&mut stream)
+}
+
+impl Shared {
+    /// The address of the folder.
+    fn address(&self) -> String {
+        let host = self.names.first().map_or("", String::as_str);
+        format!("http://{host}{}", self.folder)
+    }
+
+    /// The answer to `request` if it is for the symbol server. Only then its body is read.
+    fn ask(&self, request: &mut Request, stream: &mut TcpStream) -> Option<Response<'static>> {
+        let questions = self.questions.as_ref()?;
+        let path = request.path.strip_prefix(&self.folder)?;
+        let asked = symbol_server::Request::of_path(path)?;
+        let site = self.document.site;
+        if !self.names.contains(&request.host) {
+            return None;
+        }
+        match request.method {
+            Method::Options => return Some(Response::permission(site)),
+            Method::Get | Method::Head => return Some(Response::error("405 Method Not Allowed")),
+            Method::Post => {}
+        }
+        let body = match request.body(stream, MAX_REQUEST) {
+            Ok(body) => body,
+            Err(error) => return Some(Response::refusal(&error)),
+        };
+        let (sender, receiver) = sync_channel(1);
+        let question = Question {
+            request: asked,
+            body,
+            answer: sender,
+        };
+        let sent = questions.send(Some(question)).ok();
+        let answer = sent.and_then(|()| receiver.recv().ok());
+        Some(match answer {
+            Some(answer) => Response::json(site, answer),
+            // The command is about to end.
+            None => Response::error("503 Service Unavailable"),
+        })
+    }
 }
 
 /// Counts as one of the server's connections while it lives.

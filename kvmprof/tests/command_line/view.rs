@@ -1,0 +1,219 @@
+//! `kvmprof view --firefox`: asked as the Firefox Profiler asks it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use super::compiled::{Guest, SOURCE};
+use super::{USAGE, kvmprof, run};
+
+const PROFILER: &str = "https://profiler.firefox.com";
+
+/// The command, which serves until it is dropped.
+struct View {
+    command: Child,
+    /// The server's name and port, and the paths of the profile and of the symbol server.
+    host: String,
+    profile: String,
+    symbols: String,
+}
+
+impl View {
+    fn start(recording: &Path, options: &[&str]) -> Self {
+        let mut command = kvmprof(["view", "--firefox", "--no-open"]);
+        let mut command = command
+            .args(options)
+            .arg(recording)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut output = BufReader::new(command.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("profile: ").unwrap();
+        let address = address.strip_prefix(PROFILER).unwrap();
+        let address = address.replace("%3A", ":").replace("%2F", "/");
+        let (profile, symbols) = address.split_once("/?symbolServer=").unwrap();
+        let profile = profile.strip_prefix("/from-url/http://").unwrap();
+        let (host, profile) = profile.split_at(profile.find('/').unwrap());
+        let symbols = symbols.strip_prefix("http://").unwrap();
+        Self {
+            command,
+            symbols: symbols.strip_prefix(host).unwrap().to_owned(),
+            host: host.to_owned(),
+            profile: profile.to_owned(),
+        }
+    }
+
+    /// The answer to what is sent: its head and body.
+    fn exchange(&self, text: &str) -> (String, String) {
+        let mut stream = TcpStream::connect(&self.host).unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        // A server that refuses a body closes before it has come.
+        let _ = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8(answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.to_owned(), body.to_owned())
+    }
+
+    fn request(&self, method: &str, path: &str, body: &str) -> (String, String) {
+        let host = &self.host;
+        let length = body.len();
+        self.exchange(&format!(
+            "{method} {path} HTTP/1.1\r\nHost: {host}\r\nOrigin: {PROFILER}\r\nContent-Length: {length}\r\n\r\n{body}"
+        ))
+    }
+
+    /// The symbol server's answer.
+    fn ask(&self, path: &str, body: &Value) -> Value {
+        let path = format!("{}/{path}", self.symbols);
+        let (head, body) = self.request("POST", &path, &body.to_string());
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        let allowed = format!("Access-Control-Allow-Origin: {PROFILER}\r\n");
+        assert!(head.contains(&allowed), "{head}");
+        serde_json::from_str(&body).unwrap()
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.command), Signal::INT);
+        let _ = self.command.wait();
+    }
+}
+
+#[test]
+fn the_profiler_gets_names_lines_and_sources_on_demand() {
+    let guest = Guest::new();
+    let (recording, _) = guest.named_recording();
+    let root = guest.root();
+    let folder = guest.folder.path().to_str().unwrap();
+    let options = ["--sysroot", root.to_str().unwrap(), "--sources", "/"];
+    let mut view = View::start(&recording, &options);
+    let (head, profile) = view.request("GET", &view.profile, "");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    let profile: Value = serde_json::from_str(&profile).unwrap();
+    assert_eq!(profile["meta"]["symbolicated"], false);
+    let library = &profile["libs"][0];
+    let addresses = profile["threads"][0]["frameTable"]["address"]
+        .as_array()
+        .unwrap();
+    let stack: Vec<Value> = addresses
+        .iter()
+        .map(|address| json!([0, address]))
+        .collect();
+    let map = json!([[library["debugName"], library["breakpadId"]]]);
+    let answer = view.ask(
+        "symbolicate/v5",
+        &json!({ "jobs": [{ "memoryMap": map, "stacks": [stack] }] }),
+    );
+    let frames = answer["results"][0]["stacks"][0].as_array().unwrap();
+    assert_eq!(frames.len(), addresses.len());
+    let inlined = frames
+        .iter()
+        .find(|frame| frame["inlines"].is_array())
+        .unwrap();
+    assert_eq!(inlined["function"], "outer");
+    assert_eq!(inlined["inlines"][0]["function"], "inner");
+    let file = format!("{folder}/work.c");
+    assert_eq!(inlined["inlines"][0]["file"], file);
+    let ask = |file: &str| {
+        let body = json!({
+            "debugName": library["debugName"],
+            "debugId": library["breakpadId"],
+            "moduleOffset": inlined["module_offset"],
+            "file": file,
+        });
+        view.ask("source/v1", &body)
+    };
+    assert_eq!(ask(&file)["source"], SOURCE);
+    assert!(ask("/etc/passwd")["error"].is_string());
+    assert!(ask(recording.to_str().unwrap())["error"].is_string());
+    // Without the folder there is no source.
+    let other = View::start(&recording, &options[..2]);
+    let body = json!({
+        "debugName": library["debugName"],
+        "debugId": library["breakpadId"],
+        "moduleOffset": inlined["module_offset"],
+        "file": file,
+    });
+    assert!(other.ask("source/v1", &body)["error"].is_string());
+    kill_process(Pid::from_child(&view.command), Signal::INT).unwrap();
+    assert!(view.command.wait().unwrap().success());
+}
+
+#[test]
+fn strangers_and_requests_without_bounds_get_nothing() {
+    let guest = Guest::new();
+    let (recording, _) = guest.named_recording();
+    let view = View::start(&recording, &[]);
+    let symbolicate = format!("{}/symbolicate/v5", view.symbols);
+    let status = |method: &str, path: &str| {
+        let (head, _) = view.request(method, path, "{}");
+        head.split(' ').nth(1).unwrap().to_owned()
+    };
+    for path in [
+        "/symbolicate/v5",
+        "/0123456789abcdef0123456789abcdef/symbolicate/v5",
+    ] {
+        assert_eq!(status("POST", path), "404");
+    }
+    for path in [
+        format!("{}/asm/v1", view.symbols),
+        format!("{symbolicate}/"),
+    ] {
+        assert_eq!(status("POST", &path), "404");
+    }
+    assert_eq!(status("GET", &symbolicate), "405");
+    assert_eq!(status("PUT", &symbolicate), "405");
+    assert_eq!(status("POST", &view.profile), "405");
+    assert_eq!(status("OPTIONS", &symbolicate), "204");
+    let host = &view.host;
+    for (head, status) in [
+        (format!("Host: {host}\r\n"), "411"),
+        (
+            format!("Host: {host}\r\nContent-Length: 8388609\r\n"),
+            "413",
+        ),
+        (
+            format!("Host: {host}\r\nContent-Length: 99999999999999999999999\r\n"),
+            "400",
+        ),
+        // A site whose name stands for this host.
+        (
+            "Host: example.org\r\nContent-Length: 2\r\n".to_owned(),
+            "403",
+        ),
+    ] {
+        let (answer, _) = view.exchange(&format!("POST {symbolicate} HTTP/1.1\r\n{head}\r\n"));
+        assert_eq!(answer.split(' ').nth(1).unwrap(), status, "{head}");
+    }
+    // It is there as before.
+    let answer = view.ask("symbolicate/v5", &json!({ "jobs": [] }));
+    assert_eq!(answer, json!({ "results": [] }));
+}
+
+#[test]
+fn folders_of_sources_are_for_the_profiler() {
+    let guest = Guest::new();
+    let (recording, _) = guest.named_recording();
+    let recording = recording.to_str().unwrap();
+    run(["view", recording, "--sources", "/"]).assert_refused(USAGE, &["--firefox"]);
+    let none = guest.folder.path().join("none");
+    fs::create_dir(&none).unwrap();
+    fs::remove_dir(&none).unwrap();
+    let ran = run([
+        "view",
+        recording,
+        "--firefox",
+        "--sources",
+        none.to_str().unwrap(),
+    ]);
+    ran.assert_refused(super::FAILURE, &["Cannot open the folder"]);
+}

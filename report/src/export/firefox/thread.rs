@@ -1,0 +1,254 @@
+//! A thread's samples, stacks, frames and names, in the tables of the format.
+
+use crate::export::ExportError;
+use crate::export::interned::Interned;
+
+/// A frame to be added.
+#[derive(Clone, Copy, Debug)]
+pub struct NewFrame<'a> {
+    pub name: &'a str,
+    /// The library's number and name.
+    pub library: Option<(u32, &'a str)>,
+    /// The address in the library.
+    pub address: Option<u32>,
+    /// The begin of the function that the library has there.
+    pub symbol: Option<(u32, &'a str)>,
+    /// The source file and line.
+    pub source: Option<(&'a str, u32)>,
+    /// How many functions it is inlined into, at this address.
+    pub depth: u32,
+    pub category: u32,
+}
+
+/// A function: numbers of its name, resource and file.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Function {
+    pub name: u32,
+    pub resource: Option<u32>,
+    pub file: Option<u32>,
+}
+
+/// A frame: numbers of its function and symbol, and as in [`NewFrame`].
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Frame {
+    pub function: u32,
+    pub address: Option<u32>,
+    pub symbol: Option<u32>,
+    pub line: Option<u32>,
+    pub depth: u32,
+    pub category: u32,
+}
+
+/// A library's function: numbers of the library and of its name, and its address.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Symbol {
+    pub library: u32,
+    pub address: u32,
+    pub name: u32,
+}
+
+/// A sample, or consecutive ticks of a halted vCPU: the time in ns since the recording's begin, the number of its stack.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    pub time: u64,
+    pub stack: Option<u32>,
+    pub ticks: u32,
+    is_busy: bool,
+}
+
+/// A thread's stay on a vCPU, in ns since the recording's begin.
+#[derive(Clone, Copy, Debug)]
+pub struct Stay {
+    pub vcpu: u16,
+    pub first: u64,
+    pub last: u64,
+}
+
+/// The tables of a thread.
+#[derive(Debug)]
+pub struct Tables {
+    strings: Interned<String>,
+    resources: Interned<(u32, u32)>,
+    functions: Interned<Function>,
+    symbols: Interned<Symbol>,
+    frames: Interned<Frame>,
+    stacks: Interned<(Option<u32>, u32)>,
+    samples: Vec<Sample>,
+    stays: Vec<(Stay, u32)>,
+}
+
+impl Tables {
+    /// Empty ones.
+    pub fn new() -> Self {
+        Self {
+            strings: Interned::new("strings"),
+            resources: Interned::new("files"),
+            functions: Interned::new("functions"),
+            symbols: Interned::new("functions"),
+            frames: Interned::new("addresses"),
+            stacks: Interned::new("stacks"),
+            samples: Vec::new(),
+            stays: Vec::new(),
+        }
+    }
+
+    fn string(&mut self, text: &str) -> Result<u32, ExportError> {
+        Ok(self.strings.number(text.to_owned())?.0)
+    }
+
+    /// The number of the stack with `frame` on top of the stack `below`.
+    pub fn stack(&mut self, below: Option<u32>, frame: NewFrame<'_>) -> Result<u32, ExportError> {
+        let name = self.string(frame.name)?;
+        let resource = match frame.library {
+            None => None,
+            Some((library, name)) => {
+                let name = self.string(name)?;
+                Some(self.resources.number((library, name))?.0)
+            }
+        };
+        let file = frame.source.map(|(file, _)| self.string(file));
+        let function = Function {
+            name,
+            resource,
+            file: file.transpose()?,
+        };
+        let symbol = match (frame.symbol, frame.library) {
+            (Some((address, name)), Some((library, _))) => {
+                let name = self.string(name)?;
+                let symbol = Symbol {
+                    library,
+                    address,
+                    name,
+                };
+                Some(self.symbols.number(symbol)?.0)
+            }
+            _ => None,
+        };
+        let frame = Frame {
+            function: self.functions.number(function)?.0,
+            address: frame.address,
+            symbol,
+            line: frame.source.map(|(_, line)| line).filter(|line| *line > 0),
+            depth: frame.depth,
+            category: frame.category,
+        };
+        let frame = self.frames.number(frame)?.0;
+        Ok(self.stacks.number((below, frame))?.0)
+    }
+
+    /// Adds a sample.
+    pub fn sample(&mut self, time: u64, stack: Option<u32>, ticks: u64, is_busy: bool) {
+        self.samples.push(Sample {
+            time,
+            stack,
+            ticks: u32::try_from(ticks).unwrap_or(u32::MAX),
+            is_busy,
+        });
+    }
+
+    /// Adds a stay on a vCPU.
+    pub fn stay(&mut self, stay: Stay) -> Result<(), ExportError> {
+        let name = self.string(&format!("vCPU {}", stay.vcpu))?;
+        self.stays.push((stay, name));
+        Ok(())
+    }
+
+    /// The tables as the format has them, with the time that a tick stands for in ns.
+    pub fn finish(mut self, tick_ns: u64) -> Result<Finished, ExportError> {
+        let marker = self.string("vCPU")?;
+        self.samples.sort_by_key(|sample| sample.time);
+        Ok(Finished {
+            busy: busy_time(&self.samples, tick_ns),
+            samples: self.samples,
+            strings: self.strings.into_ordered(),
+            resources: self.resources.into_ordered(),
+            functions: self.functions.into_ordered(),
+            symbols: self.symbols.into_ordered(),
+            frames: self.frames.into_ordered(),
+            stacks: self.stacks.into_ordered(),
+            stays: self.stays,
+            marker,
+        })
+    }
+}
+
+/// How long the thread ran from each sample to the next, in ns: a tick's time for each tick, and never more than has
+/// passed. Ticks come unevenly; what a sample has too much is the next one's.
+fn busy_time(samples: &[Sample], tick_ns: u64) -> Vec<u64> {
+    let (mut before, mut left) = (0, 0_u64);
+    let busy = samples.iter().map(|sample| {
+        let passed = sample.time - before;
+        before = sample.time;
+        if !sample.is_busy {
+            left = 0;
+            return 0;
+        }
+        left = left.saturating_add(tick_ns.saturating_mul(sample.ticks.into()));
+        let ran = left.min(passed);
+        left = (left - ran).min(tick_ns);
+        ran
+    });
+    busy.collect()
+}
+
+/// The complete tables of a thread.
+#[derive(Debug)]
+pub struct Finished {
+    pub strings: Vec<String>,
+    /// Libraries: numbers of each and of its name.
+    pub resources: Vec<(u32, u32)>,
+    pub functions: Vec<Function>,
+    pub symbols: Vec<Symbol>,
+    pub frames: Vec<Frame>,
+    /// The number of the stack below, and that of the frame.
+    pub stacks: Vec<(Option<u32>, u32)>,
+    /// By time.
+    pub samples: Vec<Sample>,
+    /// How long the thread ran before each sample, in ns.
+    pub busy: Vec<u64>,
+    /// Each with the number of its text.
+    pub stays: Vec<(Stay, u32)>,
+    /// The number of the stays' name.
+    pub marker: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn busy(samples: &[(u64, u32, bool)]) -> Vec<u64> {
+        let samples: Vec<Sample> = (samples.iter())
+            .map(|(time, ticks, is_busy)| Sample {
+                time: *time,
+                stack: None,
+                ticks: *ticks,
+                is_busy: *is_busy,
+            })
+            .collect();
+        busy_time(&samples, 10)
+    }
+
+    #[test]
+    fn a_thread_runs_no_longer_than_time_has_passed() {
+        // With jitter, ticks are nearer and farther apart.
+        assert_eq!(
+            busy(&[
+                (100, 1, true),
+                (108, 1, true),
+                (120, 1, true),
+                (130, 1, true)
+            ]),
+            [10, 8, 12, 10]
+        );
+        // What isn't known to be its own isn't; idle time is none.
+        assert_eq!(
+            busy(&[
+                (5, 1, true),
+                (100, 1, true),
+                (150, 3, false),
+                (152, 1, true)
+            ]),
+            [5, 15, 0, 2]
+        );
+    }
+}

@@ -1,0 +1,158 @@
+//! What the Firefox Profiler asks a symbol server: functions, inlined ones too, and source lines of addresses, and the text of source
+//! files.
+//!
+//! Requests and answers are those of `/symbolicate/v5` (<https://tecken.readthedocs.io/en/latest/symbolication.html>, with the fields
+//! `inlines` and `function_size` that the profiler reads besides, `src/profile-logic/mozilla-symbolication-api.ts` of its sources) and of
+//! `/source/v1` (<https://github.com/mstange/samply/blob/main/API.md>). Names come from where reports have them:
+//! the recording, debug files and the guest's files. Text comes from folders that the user names, and only of files that the debug
+//! information has at the address that is asked about.
+
+mod symbolicate;
+mod text;
+
+use std::collections::HashMap;
+
+use kvmprof_recording::Sysroot;
+use serde_json::json;
+
+use crate::export::Library;
+use crate::profile::Profile;
+use crate::symbolize::{AddressLocation, Asked, Resolved};
+
+/// The longest request in bytes: the addresses of a recording with some 300000 different ones.
+pub const MAX_REQUEST: usize = 8 << 20;
+/// Maximum number of places where processes have a file that are tried for an address in it.
+const MAX_PLACES: usize = 64;
+
+/// A request of the profiler's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Names of addresses: `/symbolicate/v5`.
+    Symbolicate,
+    /// The text of a source file: `/source/v1`.
+    Source,
+}
+
+impl Request {
+    /// The request with this path behind the server's address.
+    pub fn of_path(path: &str) -> Option<Self> {
+        match path {
+            "symbolicate/v5" => Some(Self::Symbolicate),
+            "source/v1" => Some(Self::Source),
+            _ => None,
+        }
+    }
+}
+
+/// Why a request isn't answered.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// It isn't as the protocol has it.
+    #[error("The request cannot be read: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// It has too many addresses.
+    #[error("The request has more than {0} addresses")]
+    TooMany(usize),
+    /// The recording has no such file.
+    #[error("The recording has no library with this name and debug id")]
+    NoLibrary,
+    /// The debug information doesn't name the file at this address.
+    #[error("The code at this address has no lines in this file")]
+    NotNamed,
+    /// The file isn't there.
+    #[error("The source file is in none of the folders of --sysroot and --sources, or is too long")]
+    NoSource,
+}
+
+/// An address of a library, and where it is in a process: all its others are as far apart there.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    asked: Asked,
+    /// The address in the process less that in the library, modulo 2^64.
+    bias: u64,
+}
+
+/// The libraries of a recording, by name and debug id.
+#[derive(Debug)]
+pub struct SymbolServer {
+    places: HashMap<String, HashMap<String, Vec<Place>>>,
+    sources: Vec<Sysroot>,
+}
+
+impl SymbolServer {
+    /// A server for the recording of `profile`, with source files of the folders `sources`.
+    pub fn new(profile: &Profile, sources: Vec<Sysroot>) -> Self {
+        let mut server = Self {
+            places: HashMap::new(),
+            sources,
+        };
+        for (pid, stack) in profile.stacks.keys() {
+            for frame in profile.frames(*pid, stack) {
+                // Those that are inlined are where the one is that has their code.
+                if !frame.frame.is_inlined
+                    && let Some(library) = Library::of(profile, stack, &frame)
+                    && let Some(address) = library.relative(&frame)
+                {
+                    let asked = Asked {
+                        pid: *pid,
+                        mappings: stack.mappings,
+                        address: frame.address,
+                        is_kernel: frame.is_kernel,
+                    };
+                    server.add(&library, asked, address);
+                }
+            }
+        }
+        server
+    }
+
+    fn add(&mut self, library: &Library, asked: Asked, address: u32) {
+        let bias = asked.address.wrapping_sub(address.into());
+        let ids = self.places.entry(library.name.clone()).or_default();
+        let places = ids.entry(library.breakpad_id()).or_default();
+        let is_known = |place: &Place| place.bias == bias && place.asked.mappings == asked.mappings;
+        if places.len() < MAX_PLACES && !places.iter().any(is_known) {
+            places.push(Place { asked, bias });
+        }
+    }
+
+    /// The answer to a request: a JSON document, which has an `error` where the request can't be answered.
+    pub fn answer(&self, profile: &Profile, request: Request, body: &[u8]) -> Vec<u8> {
+        let answer = match request {
+            Request::Symbolicate => symbolicate::answer(self, profile, body),
+            Request::Source => text::answer(self, profile, body),
+        };
+        answer.unwrap_or_else(|error| {
+            let text = json!({ "error": error.to_string() });
+            text.to_string().into_bytes()
+        })
+    }
+
+    /// The places of a library.
+    fn library(&self, name: &str, id: &str) -> Option<&[Place]> {
+        let ids = self.places.get(name)?;
+        // Breakpad's form has capital letters, others small ones.
+        let places = ids.get(&id.to_ascii_uppercase())?;
+        Some(places)
+    }
+}
+
+/// The functions at `address` of the library that is at `places`.
+fn resolve(profile: &Profile, places: &[Place], address: u32) -> Option<Resolved> {
+    let tables = profile.resolver.tables();
+    let location = |asked: Asked| tables.locate(asked.mappings, asked.address, asked.is_kernel);
+    places.iter().find_map(|place| {
+        let there = Asked {
+            address: place.bias.wrapping_add(address.into()),
+            ..place.asked
+        };
+        let is_same = match (location(place.asked), location(there)) {
+            (AddressLocation::Mapping(one), AddressLocation::Mapping(other)) => {
+                one.file == other.file && one.binary == other.binary
+            }
+            (AddressLocation::Mapping(_), _) | (_, AddressLocation::Mapping(_)) => false,
+            _ => true,
+        };
+        is_same.then(|| profile.resolver.resolve(there))
+    })
+}

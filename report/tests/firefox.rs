@@ -1,0 +1,292 @@
+//! Source lines and inlined functions for the Firefox Profiler: in exports, and by the symbol server.
+#![expect(clippy::unwrap_used, reason = "tests fail by it")]
+
+#[path = "shared/compiled.rs"]
+mod compiled;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use compiled::{Guest, SOURCE};
+use kvmprof_recording::Sysroot;
+use kvmprof_recording::file::{Recording, Unobserved};
+use kvmprof_report::export::{Format, Source, write_on_demand};
+use kvmprof_report::profile::{Profile, Selection};
+use kvmprof_report::symbol_server::{Request, SymbolServer};
+use kvmprof_report::symbolize::{Resolver, Sources};
+use serde_json::{Value, json};
+
+/// What the profiler knows the program by: its build id in another order of bytes.
+const DEBUG_ID: &str = "DEC0AD0B0000000000000000000000000";
+
+/// A guest, and a recording of a stack with an inlined function and of an address without a name.
+fn recorded() -> (Guest, PathBuf) {
+    let guest = Guest::new();
+    let (path, _) = guest.named_recording();
+    (guest, path)
+}
+
+fn source(guest: &Guest, path: &Path, sysroot: bool) -> Source {
+    let recording = Recording::open(path).unwrap();
+    let sources = Sources {
+        vmlinux: None,
+        sysroot: sysroot.then(|| guest.root()),
+    };
+    let resolver = Resolver::new(&recording.contents().unwrap(), &sources).unwrap();
+    let profile = Profile::read(&recording, Selection::default(), resolver, &Unobserved).unwrap();
+    Source::new(recording, profile)
+}
+
+/// The frames of the only thread's first stack, innermost first: function, file, line, depth, library.
+fn frames(document: &Value) -> Vec<(String, String, u64, u64, String)> {
+    let thread = &document["threads"][0];
+    let text = |number: &Value| match number.as_u64() {
+        Some(number) => thread["stringArray"][usize::try_from(number).unwrap()]
+            .as_str()
+            .unwrap()
+            .rsplit('/')
+            .next()
+            .unwrap()
+            .to_owned(),
+        None => String::new(),
+    };
+    let row = |table: &str, column: &str, row: &Value| {
+        let row = usize::try_from(row.as_i64().unwrap()).unwrap();
+        thread[table][column][row].clone()
+    };
+    let mut stack = thread["samples"]["stack"][0].clone();
+    let mut frames = Vec::new();
+    while !stack.is_null() {
+        let frame = row("stackTable", "frame", &stack);
+        let function = row("frameTable", "func", &frame);
+        let resource = row("funcTable", "resource", &function);
+        let library = match resource.as_i64() {
+            Some(-1) => String::new(),
+            _ => text(&row("resourceTable", "name", &resource)),
+        };
+        frames.push((
+            text(&row("funcTable", "name", &function)),
+            text(&row("funcTable", "fileName", &function)),
+            row("frameTable", "line", &frame).as_u64().unwrap_or(0),
+            row("frameTable", "inlineDepth", &frame).as_u64().unwrap(),
+            library,
+        ));
+        stack = row("stackTable", "prefix", &stack);
+    }
+    frames
+}
+
+#[test]
+fn an_export_has_lines_and_inlined_functions() {
+    let (guest, path) = recorded();
+    let export = |sysroot| {
+        let mut json = Vec::new();
+        let source = source(&guest, &path, sysroot);
+        Format::Firefox.write(&source, &mut json).unwrap();
+        serde_json::from_slice::<Value>(&json).unwrap()
+    };
+    let frame = |name: &str, file: &str, line, depth| {
+        (
+            name.to_owned(),
+            file.to_owned(),
+            line,
+            depth,
+            "work".to_owned(),
+        )
+    };
+    let with = export(true);
+    assert_eq!(
+        frames(&with),
+        [
+            frame("inner", "work.c", 2, 1),
+            frame("outer", "work.c", 5, 0),
+            frame("main", "work.c", 8, 0)
+        ]
+    );
+    assert_eq!(with["libs"][0]["breakpadId"], DEBUG_ID);
+    assert_eq!(with["libs"][0]["codeId"], "0badc0de");
+    assert_eq!(with["libs"][0]["path"], "/usr/bin/work");
+    let without = export(false);
+    assert_eq!(
+        frames(&without),
+        [frame("outer", "", 0, 0), frame("main", "", 0, 0)]
+    );
+    // Each has a library, also the address that no function is known for.
+    let functions = &without["threads"][0]["funcTable"];
+    assert_eq!(functions["length"], 3);
+    assert!(
+        functions["resource"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|resource| *resource == 0)
+    );
+}
+
+#[test]
+fn a_symbol_server_tells_what_the_profile_leaves_out() {
+    let (guest, path) = recorded();
+    let source = source(&guest, &path, true);
+    let mut json = Vec::new();
+    write_on_demand(&source, &mut json).unwrap();
+    let document: Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!(document["meta"]["symbolicated"], false);
+    assert!(
+        frames(&document)
+            .iter()
+            .all(|(_, file, _, depth, _)| file.is_empty() && *depth == 0)
+    );
+
+    let profile = source.profile();
+    let server = SymbolServer::new(profile, Vec::new());
+    let outer = guest.address("outer");
+    let main = guest.address("main");
+    let ask = |body: Value| {
+        let body = serde_json::to_vec(&body).unwrap();
+        let answer = server.answer(profile, Request::Symbolicate, &body);
+        serde_json::from_slice::<Value>(&answer).unwrap()
+    };
+    // Also an address that was never sampled, and one that is nowhere.
+    let offsets = [outer + 8, main, outer, 0x7fff_ffff];
+    let stack: Vec<[u64; 2]> = offsets.iter().map(|offset| [0, *offset]).collect();
+    let job = json!({ "memoryMap": [["work", DEBUG_ID]], "stacks": [stack] });
+    let answer = ask(json!({ "jobs": [job] }));
+    let result = &answer["results"][0];
+    let known = format!("work/{DEBUG_ID}");
+    assert_eq!(result["found_modules"], json!({ known: true }));
+    let [inlined, in_main, begin, nowhere] = result["stacks"][0].as_array().unwrap().as_slice()
+    else {
+        panic!("{answer}");
+    };
+    assert_eq!(inlined["function"], "outer");
+    assert_eq!(inlined["function_offset"], "0x8");
+    assert_eq!(inlined["module_offset"], format!("{:#x}", outer + 8));
+    assert_eq!(
+        (&inlined["line"], &inlined["frame"]),
+        (&json!(5), &json!(0))
+    );
+    assert_eq!(inlined["inlines"][0]["function"], "inner");
+    assert_eq!(inlined["inlines"][0]["line"], 2);
+    assert!(
+        inlined["inlines"][0]["file"]
+            .as_str()
+            .unwrap()
+            .ends_with("/work.c")
+    );
+    assert_eq!(in_main["function"], "main");
+    assert_eq!(begin["function"], "outer");
+    assert_eq!(nowhere.get("function"), None);
+    // The form with one job, a library that isn't known, and one that isn't asked about.
+    let other = json!([["work", "0".repeat(33)], ["work", DEBUG_ID], ["none", "1"]]);
+    let answer = ask(
+        json!({ "memoryMap": other, "stacks": [[[0, 1], [1, main], [9, 1], [-1, -1]]], "version": 5 }),
+    );
+    let result = &answer["results"][0];
+    let mut modules = serde_json::Map::new();
+    modules.insert(format!("work/{}", "0".repeat(33)), json!(false));
+    modules.insert(format!("work/{DEBUG_ID}"), json!(true));
+    modules.insert("none/1".to_owned(), Value::Null);
+    assert_eq!(result["found_modules"], Value::Object(modules));
+    assert_eq!(result["stacks"][0][0].get("function"), None);
+    assert_eq!(result["stacks"][0][1]["function"], "main");
+}
+
+#[test]
+fn requests_that_are_wrong_or_too_much_are_answered_by_an_error() {
+    let (guest, path) = recorded();
+    let source = source(&guest, &path, true);
+    let profile = source.profile();
+    let server = SymbolServer::new(profile, Vec::new());
+    let many = vec![[0, 0]; (1 << 18) + 1];
+    let many = json!({ "jobs": [{ "memoryMap": [], "stacks": [many] }] }).to_string();
+    for (body, error) in [
+        ("", "cannot be read"),
+        ("[[[[[[", "cannot be read"),
+        ("{\"jobs\": [{}]}", "cannot be read"),
+        (many.as_str(), "more than 262144 addresses"),
+    ] {
+        let answer = server.answer(profile, Request::Symbolicate, body.as_bytes());
+        let answer: Value = serde_json::from_slice(&answer).unwrap();
+        assert!(
+            answer["error"].as_str().unwrap().contains(error),
+            "{answer}"
+        );
+    }
+    for request in [Request::Source, Request::Symbolicate] {
+        let answer = server.answer(profile, request, b"{\"jobs\":7}");
+        let answer: Value = serde_json::from_slice(&answer).unwrap();
+        assert!(answer["error"].is_string(), "{answer}");
+    }
+}
+
+#[test]
+fn source_files_are_those_that_the_code_is_from() {
+    let (guest, path) = recorded();
+    let source = source(&guest, &path, true);
+    let profile = source.profile();
+    let outer = guest.address("outer") + 8;
+    let file = guest.folder.path().join("work.c");
+    let file = file.to_str().unwrap();
+    // What is beside it, and what is outside of the folder.
+    let folder = guest.folder.path().join("sources");
+    let end = guest.folder.path().file_name().unwrap();
+    let copy = folder.join(end);
+    fs::create_dir_all(&copy).unwrap();
+    fs::write(copy.join("secret"), "secret").unwrap();
+    let ask = |server: &SymbolServer, offset: u64, file: &str| {
+        let body = json!({
+            "debugName": "work",
+            "debugId": DEBUG_ID,
+            "moduleOffset": format!("{offset:#x}"),
+            "file": file,
+        });
+        let body = serde_json::to_vec(&body).unwrap();
+        let answer = server.answer(profile, Request::Source, &body);
+        serde_json::from_slice::<Value>(&answer).unwrap()
+    };
+    let server = |folders: &[PathBuf]| {
+        let folders = folders.iter().map(|folder| Sysroot::open(folder).unwrap());
+        SymbolServer::new(profile, folders.collect())
+    };
+    let with = server(&[guest.root(), folder.clone()]);
+    let missing = ask(&with, outer, file);
+    assert!(
+        missing["error"]
+            .as_str()
+            .unwrap()
+            .contains("none of the folders"),
+        "{missing}"
+    );
+    // By the end of its path, and a link that leads out is none.
+    std::os::unix::fs::symlink(file, copy.join("work.c")).unwrap();
+    assert!(ask(&with, outer, file)["error"].is_string());
+    fs::remove_file(copy.join("work.c")).unwrap();
+    fs::write(copy.join("work.c"), SOURCE).unwrap();
+    let found = ask(&with, outer, file);
+    assert_eq!(
+        (&found["source"], &found["file"]),
+        (&json!(SOURCE), &json!(file)),
+        "{found}"
+    );
+    // By the whole path.
+    assert_eq!(
+        ask(&server(&[PathBuf::from("/")]), outer, file)["source"],
+        SOURCE
+    );
+    let beside = file.replace("work.c", "secret");
+    for (offset, file) in [
+        (outer, beside.as_str()),
+        (outer, "/etc/passwd"),
+        (outer, "../../etc/passwd"),
+        (0x7fff_ffff, file),
+    ] {
+        let refused = ask(&with, offset, file);
+        assert!(
+            refused["error"]
+                .as_str()
+                .unwrap()
+                .contains("no lines in this file"),
+            "{refused}"
+        );
+    }
+}
