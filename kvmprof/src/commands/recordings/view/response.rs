@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use super::request::{BadRequest, Method, Request};
+use kvmprof_tools::http::{BadRequest, Method, Request};
 
 /// What is served, and to whom.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use anyhow::Context;
 use kvmprof_tools::interrupt::Interrupt;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::request::Request;
 use super::response::{Document, Response};
+use kvmprof_tools::http::Request;
 
 /// Connections that are served at a time: more than a browser opens.
 const CONNECTIONS_MAX: usize = 16;
