@@ -19,6 +19,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 pub use error::ExportError;
+pub use pprof::message as pprof_message;
 pub use source::{Event, Frame, Source};
 
 use crate::profile::folded;
