@@ -17,6 +17,8 @@ const MAX_LABEL: usize = 128;
 const MAX_LABELS: usize = 32;
 /// Most sinks.
 const MAX_SINKS: usize = 16;
+/// Seconds in a Parquet file, unless the configuration says how many.
+const PARQUET_SECONDS: u64 = 300;
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -106,25 +108,22 @@ pub struct MetricsConfig {
 
 /// A sink.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "SinkKeys")]
 pub struct SinkConfig {
     /// Its name, which its position in the spool is kept by.
     pub name: String,
     /// What it is.
-    #[serde(flatten)]
     pub kind: SinkKind,
 }
 
 /// The kinds of sinks.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SinkKind {
     /// A folder of Parquet files.
     Parquet {
         /// The folder.
         folder: PathBuf,
         /// Seconds of windows in a file, about.
-        #[serde(default = "parquet_span")]
         seconds: u64,
     },
     /// Pyroscope's `/ingest`, or what takes the same.
@@ -135,21 +134,72 @@ pub enum SinkKind {
     Otlp(Endpoint),
 }
 
+/// The keys of a sink.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SinkKeys {
+    name: String,
+    r#type: String,
+    folder: Option<PathBuf>,
+    seconds: Option<u64>,
+    url: Option<String>,
+    headers: Option<BTreeMap<String, String>>,
+    header_files: Option<BTreeMap<String, PathBuf>>,
+}
+
+impl TryFrom<SinkKeys> for SinkConfig {
+    type Error = String;
+
+    fn try_from(keys: SinkKeys) -> Result<Self, String> {
+        let SinkKeys {
+            name,
+            r#type: kind,
+            folder,
+            seconds,
+            url,
+            headers,
+            header_files,
+        } = keys;
+        if kind == "parquet" {
+            if url.is_some() || headers.is_some() || header_files.is_some() {
+                return Err(format!("sink {name}: parquet has folder and seconds"));
+            }
+            let folder = folder.ok_or_else(|| format!("sink {name}: folder is missing"))?;
+            let seconds = seconds.unwrap_or(PARQUET_SECONDS);
+            let kind = SinkKind::Parquet { folder, seconds };
+            return Ok(Self { name, kind });
+        }
+        if folder.is_some() || seconds.is_some() {
+            return Err(format!("sink {name}: folder and seconds are for parquet"));
+        }
+        let endpoint = Endpoint {
+            url: url.ok_or_else(|| format!("sink {name}: url is missing"))?,
+            headers: headers.unwrap_or_default(),
+            header_files: header_files.unwrap_or_default(),
+        };
+        let kind = match kind.as_str() {
+            "pyroscope" => SinkKind::Pyroscope(endpoint),
+            "parca" => SinkKind::Parca(endpoint),
+            "otlp" => SinkKind::Otlp(endpoint),
+            _ => {
+                return Err(format!(
+                    "sink {name}: type is parquet, pyroscope, parca or otlp"
+                ));
+            }
+        };
+        Ok(Self { name, kind })
+    }
+}
+
 /// Where a sink is reached by HTTP.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// The address, with its path.
     pub url: String,
     /// Headers that each request gets.
-    #[serde(default)]
     pub headers: BTreeMap<String, String>,
     /// Headers whose values are in files: tokens and passwords.
-    #[serde(default)]
     pub header_files: BTreeMap<String, PathBuf>,
-}
-
-fn parquet_span() -> u64 {
-    300
 }
 
 impl Default for Config {
@@ -389,7 +439,12 @@ mod tests {
                 "[[sink]]\nname = 'a'\ntype = 'otlp'\nurl = 'https://x/'",
                 "http://",
             ),
-            ("[[sink]]\nname = 'a'\ntype = 'kafka'", "line 1"),
+            (
+                "[[sink]]\nname = 'a'\ntype = 'kafka'\nurl = 'http://x/'",
+                "type is",
+            ),
+            ("[[sink]]\nname = 'a'\ntype = 'otlp'", "url is missing"),
+            ("[[sink]]\nname = 'a'\ntype = 'otlp'\nuri = 'x'", "uri"),
             (
                 "[[sink]]\nname='a'\ntype='parquet'\nfolder='x'\n[[sink]]\nname='a'\ntype='parquet'\nfolder='y'",
                 "two",

@@ -181,17 +181,26 @@ impl Gather {
         Rc::make_mut(&mut self.profile.resolver)
     }
 
-    /// A sample counts for the window of its time. Ticks without one have no time of their own: they count for that of the sample
-    /// that ends their run, else for the present.
+    /// A sample counts for the window of its time. Ticks without one have no time of their own: they count for that of the next sample
+    /// of the block, which comes within a second, else for the present.
     fn add(&mut self, samples: &Samples, now: Now) -> Result<(), ReadError> {
         let present = now.window();
         let (resolver, open) = (&self.profile.resolver, &mut self.open);
-        samples.read(|ticks, frames| {
-            let time = ticks.sample.map_or(now.monotonic, |sample| sample.time);
-            let start = now.window_of_sample(time).max(now.first);
+        let mut gap = Account::default();
+        let result = samples.read(|ticks, frames| {
+            let Some(sample) = ticks.sample else {
+                gap.enter(ticks);
+                return;
+            };
+            let start = now.window_of_sample(sample.time).max(now.first);
             let part = part(open, start.min(present));
+            part.account.merge(&std::mem::take(&mut gap));
             part.add(ticks, frames, resolver);
-        })
+        });
+        if gap.ticks > 0 {
+            part(open, present).account.merge(&gap);
+        }
+        result
     }
 
     /// Whether the guest was restarted: names of what ran before mean nothing any more.

@@ -151,7 +151,7 @@ fn names_are_bounded_and_dropped() {
         (OTHER, OTHER, 2),
     ];
     let mut found = rows(&batch);
-    found.sort_by_key(|row| Reverse(row.2));
+    found.sort_by_key(|row| (Reverse(row.2), row.0));
     assert_eq!(found, expected);
     assert!(
         !batch.names.iter().any(|name| name.contains("secret")),

@@ -1,5 +1,7 @@
 //! Windows as pprof profiles, one request each, to Pyroscope or Parca.
 
+use std::io::Write;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
@@ -8,7 +10,6 @@ use indexmap::IndexSet;
 use kvmprof_report::export::pprof_message as message;
 use prost::Message;
 use serde_json::json;
-use std::io::Write;
 
 use super::http::Poster;
 use super::{Failure, Sink};
