@@ -107,6 +107,16 @@ pub fn on_kvm_with_python<F: FnOnce()>(body: F) {
     run_test(&test_name(type_name::<F>()), body, lab);
 }
 
+/// As [`on_kvm`], with the collector in the lab too.
+///
+/// # Panics
+/// As [`on_kvm`].
+pub fn on_kvm_with_collector<F: FnOnce()>(body: F) {
+    let collector = kvmprof().with_file_name("kvmprof-collect");
+    let lab = Lab::new().add(collector, "/lab/kvmprof-collect");
+    run_test(&test_name(type_name::<F>()), body, lab);
+}
+
 /// As [`on_kvm`], with the host's gprof in the lab too.
 ///
 /// # Panics

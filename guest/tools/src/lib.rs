@@ -17,6 +17,7 @@
 pub mod command_line;
 pub mod device;
 pub mod getpc;
+pub mod http;
 pub mod interrupt;
 pub mod pcstat;
 pub mod prf;

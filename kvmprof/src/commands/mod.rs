@@ -5,6 +5,7 @@ mod bar;
 mod boot;
 mod browser;
 mod clock;
+mod collect;
 mod config;
 mod control;
 mod demo;
@@ -87,6 +88,7 @@ enum Command {
     /// terms on the right add up to the number on the left.
     Status(status::StatusArguments),
     Control(control::ControlArguments),
+    Collect(collect::CollectArguments),
     /// Record every tick of a running guest to a file, with call stacks
     ///
     /// Any number of recordings can run at once, beside pcs and prf. Ctrl-C ends the recording and closes its file. A file
@@ -128,6 +130,7 @@ impl Program for Arguments {
             Command::List(arguments) => arguments,
             Command::Status(arguments) => arguments,
             Command::Control(arguments) => arguments,
+            Command::Collect(arguments) => arguments,
             Command::Record(arguments) => arguments.as_ref(),
             Command::Boot(arguments) => arguments.as_ref(),
             Command::Pmc(arguments) => arguments,

@@ -19,6 +19,7 @@ use std::path::Path;
 
 pub use error::ExportError;
 pub use firefox::{Library, write_on_demand};
+pub use pprof::message as pprof_message;
 pub use source::{Event, Frame, Source};
 
 use crate::profile::folded;

@@ -17,7 +17,8 @@ use crate::profile::{Quantity, Stack, Weight};
 use crate::symbolize::{BuildIds, KERNEL, USER};
 
 /// The parts of the messages that are written. Fields have the names and numbers of the format's source.
-mod message {
+#[expect(missing_docs, reason = "the format's source tells what they mean")]
+pub mod message {
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Profile {
         #[prost(message, repeated, tag = "1")]

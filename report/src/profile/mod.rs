@@ -33,6 +33,7 @@ pub use json::{document, relatives_document};
 pub use merge::DifferentTicks;
 pub use modes::ModeCounts;
 pub(crate) use modes::sum_modes;
+pub use names::ProcessNames;
 pub use pattern::{NotAPattern, Pattern};
 pub use relatives::{Relation, Relatives};
 pub use selection::{NotATimeRange, Selection, Selector, Spread, TimeRange};

@@ -7,6 +7,7 @@ mod attach_kernel;
 mod attach_rights;
 mod balloon;
 mod clock;
+mod collect;
 mod command;
 mod control;
 mod disks;

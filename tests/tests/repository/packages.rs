@@ -9,8 +9,9 @@ use kvmprof_tests::{Ran, kvmprof, run_command};
 
 /// Bytes of the largest program that is installed, at most: debug lines are in a package of their own.
 const LARGEST: u64 = 15_000_000;
-const PACKAGES: [&str; 4] = [
+const PACKAGES: [&str; 5] = [
     "kvmprof",
+    "kvmprof-collect",
     "kvmprof-tools",
     "kvmprof-guest",
     "kvmprof-dbgsym",
@@ -151,6 +152,8 @@ fn packages_can_be_installed_used_and_removed() {
         "usr/share/bash-completion/completions/kvmprof",
         "usr/share/zsh/vendor-completions/_getpc",
         "usr/share/fish/vendor_completions.d/prfld.fish",
+        "usr/lib/systemd/system/kvmprof-collect.service",
+        "usr/share/doc/kvmprof-collect/examples/collect.toml",
         "usr/share/doc/kvmprof/copyright",
         "usr/share/doc/kvmprof-guest/third-party.gz",
     ] {
@@ -165,18 +168,33 @@ fn programs_run(root: &Root) {
     let version = env!("CARGO_PKG_VERSION");
     let says = root.says("usr/bin/kvmprof", "--version");
     assert_eq!(says, format!("kvmprof {version}\n"));
+    let says = root.says("usr/bin/kvmprof-collect", "--version");
+    assert_eq!(says, format!("kvmprof-collect {version}\n"));
+    // That it is found beside the program.
+    let ran = run_command(Command::new(root.path("usr/bin/kvmprof")).args(["collect", "--help"]));
+    assert!(ran.stdout.contains("--once"), "{ran:?}");
     let says = root.says("usr/sbin/pcsd", "--version");
     assert_eq!(says, format!("pcsd {version}\n"));
     for tool in TOOLS {
         let says = root.says(&format!("usr/bin/{tool}"), "--version");
         assert_eq!(says, format!("{tool} {version}\n"));
     }
-    let length = fs::metadata(root.path("usr/bin/kvmprof")).unwrap().len();
-    assert!(length < LARGEST, "{length} bytes");
+    for program in ["usr/bin/kvmprof", "usr/bin/kvmprof-collect"] {
+        let length = fs::metadata(root.path(program)).unwrap().len();
+        println!("{program}: {length} bytes");
+        assert!(length < LARGEST, "{program}: {length} bytes");
+    }
 }
 
 fn pages_are_there(root: &Root) {
-    for page in ["kvmprof", "kvmprof-run", "kvmprof-record", "getpc", "prfpr"] {
+    for page in [
+        "kvmprof",
+        "kvmprof-collect",
+        "kvmprof-run",
+        "kvmprof-record",
+        "getpc",
+        "prfpr",
+    ] {
         let text = root.unpacked(&format!("usr/share/man/man1/{page}.1.gz"));
         assert!(text.contains(".SH NAME"), "{page}: {text}");
     }

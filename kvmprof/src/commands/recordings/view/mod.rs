@@ -1,6 +1,5 @@
 //! `kvmprof view`.
 
-mod request;
 mod response;
 mod server;
 

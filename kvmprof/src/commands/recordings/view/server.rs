@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use kvmprof_report::symbol_server::{self, MAX_REQUEST};
+use kvmprof_tools::http::{Method, Request};
 use kvmprof_tools::interrupt::Interrupt;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::request::{Method, Request};
 use super::response::{Document, Response};
 
 /// Connections that are served at a time: more than a browser opens.

@@ -1,4 +1,4 @@
-//! What a browser asks for.
+//! Requests by HTTP, for servers of one page: the browser's, and Prometheus's.
 
 use std::io::Read;
 
@@ -22,6 +22,7 @@ pub enum Method {
 /// A request, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
+    /// What it asks.
     pub method: Method,
     /// From the first slash on.
     pub path: String,

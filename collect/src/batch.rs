@@ -1,0 +1,257 @@
+//! What is collected: the windows of all guests in the same stretch of time, as one batch.
+//!
+//! A batch stands for itself: names, frames and stacks that its rows refer to are in it, each once.
+
+use std::collections::BTreeMap;
+
+use indexmap::IndexSet;
+use kvmprof_recording::Mode;
+use kvmprof_recording::file::Account;
+use serde::{Deserialize, Serialize};
+
+/// The name that stands for all names beyond a limit.
+pub const OTHER: &str = "other";
+/// The process and the thread of ticks on which a vCPU was halted.
+pub const IDLE: &str = "idle";
+
+/// The windows of all guests that began at the same time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Batch {
+    /// When they began, in s since 1970 (CLOCK_REALTIME): a multiple of their length.
+    pub start: u64,
+    /// How long they are, in s.
+    pub length: u32,
+    /// A word for the run of the collector that made them. A window's identity is its guest, its start and this.
+    pub boot: String,
+    /// The host's name.
+    pub host: String,
+    /// Labels from the configuration.
+    pub labels: BTreeMap<String, String>,
+    /// Names of functions, modules, processes and threads.
+    pub names: Vec<String>,
+    /// Functions that were sampled.
+    pub frames: Vec<Frame>,
+    /// Call stacks: places in `frames`, innermost first.
+    pub stacks: Vec<Vec<u32>>,
+    /// The windows.
+    pub windows: Vec<Window>,
+}
+
+/// A function in a call stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Frame {
+    /// Its name's place in [`Batch::names`].
+    pub function: u32,
+    /// That of its module's name.
+    pub module: u32,
+    /// Whether it is the kernel's.
+    pub is_kernel: bool,
+}
+
+/// What one guest did in the time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Window {
+    /// The guest's name.
+    pub guest: String,
+    /// The release of its kernel; empty if it isn't known.
+    pub kernel: String,
+    /// Ticks a second on each vCPU.
+    pub hz: u32,
+    /// Where its ticks went.
+    pub account: Account,
+    /// Its samples and idle ticks, summed up.
+    pub rows: Vec<Row>,
+}
+
+/// Samples that have all of this in common.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    /// The place of the process's name in [`Batch::names`].
+    pub process: u32,
+    /// That of the thread's name.
+    pub thread: u32,
+    /// The number of the mode ([`Mode::ALL`]).
+    pub mode: u8,
+    /// The place in [`Batch::stacks`]; `None` for idle ticks without a sample, and samples beyond the limits.
+    pub stack: Option<u32>,
+    /// How many ticks.
+    pub ticks: u64,
+}
+
+impl Row {
+    /// What the vCPU did; idle for a number that there isn't.
+    pub fn mode(&self) -> Mode {
+        let mode = Mode::ALL.get(usize::from(self.mode));
+        mode.copied().unwrap_or(Mode::Idle)
+    }
+
+    /// Whether it is ticks of halted vCPUs, and not samples.
+    pub fn ticks_are_idle(&self) -> bool {
+        self.stack.is_none() && self.mode() == Mode::Idle
+    }
+}
+
+impl Window {
+    /// Ticks in its rows: samples, and idle ticks without one.
+    pub fn ticks(&self) -> u64 {
+        (self.rows.iter()).fold(0, |sum, row| row.ticks.saturating_add(sum))
+    }
+
+    /// How long a tick stands for, in ns.
+    pub fn period(&self) -> u64 {
+        1_000_000_000 / u64::from(self.hz.max(1))
+    }
+}
+
+impl Batch {
+    /// Ticks in the rows of all windows.
+    pub fn ticks(&self) -> u64 {
+        (self.windows.iter()).fold(0, |sum, window| window.ticks().saturating_add(sum))
+    }
+
+    /// A name; empty if there is none at this place.
+    pub fn name(&self, place: u32) -> &str {
+        self.names.get(place as usize).map_or("", String::as_str)
+    }
+
+    /// The frames of a row's stack, innermost first. Places that there aren't are passed over.
+    pub fn frames(&self, row: &Row) -> impl Iterator<Item = (u32, Frame)> {
+        let stack = row.stack.and_then(|stack| self.stacks.get(stack as usize));
+        let places = stack.into_iter().flatten().copied();
+        places.filter_map(|place| Some((place, *self.frames.get(place as usize)?)))
+    }
+
+    /// The end, in s since 1970.
+    pub fn end(&self) -> u64 {
+        self.start.saturating_add(self.length.into())
+    }
+}
+
+/// Makes the tables of a batch.
+#[derive(Debug, Default)]
+pub struct Tables {
+    names: IndexSet<String>,
+    frames: IndexSet<Frame>,
+    stacks: IndexSet<Vec<u32>>,
+}
+
+impl Tables {
+    /// The place of a name.
+    pub fn name(&mut self, name: &str) -> u32 {
+        if let Some(place) = self.names.get_index_of(name) {
+            return number(place);
+        }
+        number(self.names.insert_full(name.to_owned()).0)
+    }
+
+    /// The place of a function.
+    pub fn frame(&mut self, function: &str, module: &str, is_kernel: bool) -> u32 {
+        let frame = Frame {
+            function: self.name(function),
+            module: self.name(module),
+            is_kernel,
+        };
+        number(self.frames.insert_full(frame).0)
+    }
+
+    /// The place of a stack.
+    pub fn stack(&mut self, frames: Vec<u32>) -> u32 {
+        number(self.stacks.insert_full(frames).0)
+    }
+
+    /// Puts the tables into `batch`.
+    pub fn into_batch(self, batch: &mut Batch) {
+        batch.names = self.names.into_iter().collect();
+        batch.frames = self.frames.into_iter().collect();
+        batch.stacks = self.stacks.into_iter().collect();
+    }
+}
+
+/// A place, as rows have it: the limits of all guests together are far below 2^32.
+fn number(place: usize) -> u32 {
+    u32::try_from(place).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// A batch that starts at `start`, of guests with two processes: `ticks` of `work` under `main` in `worker`, and 3 idle ones.
+    pub fn batch(start: u64, guests: &[&str], ticks: u64) -> Batch {
+        let mut tables = Tables::default();
+        let (work, main) = (
+            tables.frame("work", "prog", false),
+            tables.frame("main", "prog", false),
+        );
+        let stack = tables.stack(vec![work, main]);
+        let (worker, idle) = (tables.name("worker"), tables.name(IDLE));
+        let row = |process, mode: Mode, stack, ticks| Row {
+            process,
+            thread: process,
+            mode: mode as u8,
+            stack,
+            ticks,
+        };
+        let window = |guest: &&str| Window {
+            guest: (*guest).to_owned(),
+            kernel: "6.12.1".to_owned(),
+            hz: 20,
+            account: Account {
+                ticks: ticks + 3,
+                samples: ticks,
+                idle: 3,
+                ..Account::default()
+            },
+            rows: vec![
+                row(worker, Mode::User, Some(stack), ticks),
+                row(idle, Mode::Idle, None, 3),
+            ],
+        };
+        let mut batch = Batch {
+            start,
+            length: 10,
+            boot: "b007".to_owned(),
+            host: "host-1".to_owned(),
+            labels: BTreeMap::from([("zone".to_owned(), "north".to_owned())]),
+            windows: guests.iter().map(window).collect(),
+            ..Batch::default()
+        };
+        tables.into_batch(&mut batch);
+        batch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::batch;
+    use super::*;
+
+    #[test]
+    fn rows_lead_to_names() {
+        let batch = batch(100, &["a", "b"], 7);
+        assert_eq!((batch.ticks(), batch.end()), (20, 110));
+        let row = batch.windows[1].rows[0];
+        let functions: Vec<&str> = (batch.frames(&row))
+            .map(|(_, frame)| batch.name(frame.function))
+            .collect();
+        assert_eq!(functions, ["work", "main"]);
+        assert_eq!(batch.name(row.process), "worker");
+        assert_eq!(batch.frames(&batch.windows[0].rows[1]).count(), 0);
+    }
+
+    #[test]
+    fn wrong_places_lead_nowhere() {
+        let mut batch = batch(100, &["a"], 7);
+        let row = Row {
+            mode: 200,
+            stack: Some(u32::MAX),
+            ..batch.windows[0].rows[0]
+        };
+        assert_eq!((batch.frames(&row).count(), row.mode()), (0, Mode::Idle));
+        batch.frames.clear();
+        assert_eq!(batch.frames(&batch.windows[0].rows[0]).count(), 0);
+        assert_eq!(batch.name(u32::MAX), "");
+    }
+}

@@ -1,0 +1,263 @@
+//! The program's command line.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::{Args, Parser};
+use kvmprof_tools::command_line::{self, Command, Console, ExitStatus, Program, usage, value};
+use kvmprof_tools::interrupt::Interrupt;
+use kvmprof_tools::program::Setup;
+use kvmprof_tools::text::visible_lines;
+use signal_hook::consts::SIGHUP;
+
+use crate::batch::Batch;
+use crate::collector::{Collector, Host, new_boot, system_name};
+use crate::config::Config;
+use crate::look;
+use crate::metrics::Metrics;
+use crate::page::Page;
+use crate::sinks::Running;
+use crate::spool::Spool;
+
+/// Collect samples of all guests of this host, always and at a low rate
+///
+/// Follows the guests behind the sockets that match --sockets, which come and go, sums their samples up in windows of time, and
+/// hands them to Prometheus, Parquet files, Pyroscope, Parca or OpenTelemetry, as the configuration says. SIGHUP reads it anew, SIGTERM
+/// ends the program.
+#[derive(Debug, Parser)]
+#[command(
+    name = "kvmprof-collect",
+    version,
+    args_conflicts_with_subcommands = true,
+    mut_subcommand("install-links", |links| links.hide(true)),
+    after_help = "Exit status: 0 when it was ended by a signal, or --once is done; 1 when something failed; 2 for wrong options or a wrong \
+    configuration.\n\nExample: kvmprof-collect --once --sockets '/run/kvmprof/*.sock'"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Setup>,
+    #[command(flatten)]
+    collect: CollectArguments,
+}
+
+/// Options of collecting.
+#[derive(Args, Debug)]
+struct CollectArguments {
+    /// The configuration, in TOML
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// A pattern of the paths of guests' sockets, instead of the configuration's; may be given several times
+    #[arg(long, value_name = "PATTERN")]
+    sockets: Vec<String>,
+    /// Ticks a second on each vCPU, instead of the configuration's
+    #[arg(long, short = 'F', value_name = "HZ", value_parser = value::rate)]
+    hz: Option<u32>,
+    /// Length of a window in seconds, instead of the configuration's
+    #[arg(long, value_name = "SECONDS")]
+    window: Option<u32>,
+    /// Folder of the spool, instead of the configuration's
+    #[arg(long, value_name = "DIR")]
+    spool: Option<PathBuf>,
+    /// Collect for the time of one window, print what was seen, and end; nothing is kept or sent
+    #[arg(long)]
+    once: bool,
+    /// With --once: print a JSON object for each window's time
+    #[arg(long, requires = "once")]
+    json: bool,
+}
+
+impl Program for Arguments {
+    fn chosen(&self) -> &dyn Command {
+        match &self.command {
+            Some(setup) => setup,
+            None => &self.collect,
+        }
+    }
+}
+
+/// Carries out the command line; the result is the program's exit status.
+pub fn main() -> ExitCode {
+    let level = env_logger::Env::default().default_filter_or("warn");
+    env_logger::Builder::from_env(level)
+        .format(|buffer, record| {
+            let message = visible_lines(&record.args().to_string());
+            writeln!(buffer, "kvmprof-collect: {message}")
+        })
+        .init();
+    command_line::main::<Arguments>()
+}
+
+impl Command for CollectArguments {
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let mut config = self.read_config().map_err(usage)?;
+        let interrupt = Interrupt::on_signals()?;
+        if self.once {
+            self.look(&config, &interrupt, console)?;
+            return Ok(ExitStatus::SUCCESS);
+        }
+        let reload = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(SIGHUP, Arc::clone(&reload))?;
+        loop {
+            collect(&config, &interrupt, &reload)?;
+            if interrupt.is_raised() {
+                return Ok(ExitStatus::SUCCESS);
+            }
+            reload.store(false, Ordering::Relaxed);
+            match self.read_config() {
+                Ok(read) => config = read,
+                Err(error) => log::error!("{error:#}: the former configuration stays"),
+            }
+        }
+    }
+}
+
+impl CollectArguments {
+    fn read_config(&self) -> anyhow::Result<Config> {
+        let mut config = match &self.config {
+            Some(path) => Config::read(path)?,
+            None => Config::default(),
+        };
+        if !self.sockets.is_empty() {
+            config.sockets.clone_from(&self.sockets);
+        }
+        config.hz = self.hz.unwrap_or(config.hz);
+        config.window = self.window.unwrap_or(config.window);
+        if let Some(folder) = &self.spool {
+            config.spool.folder.clone_from(folder);
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    fn look(
+        &self,
+        config: &Config,
+        interrupt: &Interrupt,
+        console: &mut Console<'_>,
+    ) -> anyhow::Result<()> {
+        let mut once = Once {
+            interrupt,
+            end: Instant::now() + Duration::from_secs(config.window.into()),
+            batches: Vec::new(),
+        };
+        Collector::new(config, host_name(config), new_boot()?).run(&mut once);
+        if self.json {
+            for batch in &once.batches {
+                writeln!(console.output, "{}", serde_json::to_string(batch)?)?;
+            }
+            return Ok(());
+        }
+        if once.batches.is_empty() {
+            let patterns = config.sockets.join(", ");
+            console.say(format_args!(
+                "No guest has ticked at a socket that matches {patterns}"
+            ));
+        }
+        look::print(&once.batches, console.output)?;
+        Ok(())
+    }
+}
+
+fn host_name(config: &Config) -> String {
+    config.host.clone().unwrap_or_else(system_name)
+}
+
+/// Collects for a time.
+struct Once<'a> {
+    interrupt: &'a Interrupt,
+    end: Instant,
+    batches: Vec<Batch>,
+}
+
+impl Host for Once<'_> {
+    fn is_over(&self) -> bool {
+        self.interrupt.is_raised() || Instant::now() >= self.end
+    }
+
+    fn take(&mut self, batch: Batch) {
+        self.batches.push(batch);
+    }
+
+    fn note_open(&mut self, _: BTreeMap<u64, u64>) {}
+
+    fn note_guests(&mut self, _: usize, left_out: usize) {
+        if left_out > 0 {
+            log::warn!("{left_out} guests are left out: limits.guests");
+        }
+    }
+}
+
+/// Collects into the spool, for the sinks.
+struct Always<'a> {
+    interrupt: &'a Interrupt,
+    reload: &'a AtomicBool,
+    spool: Arc<Spool>,
+    metrics: Arc<Metrics>,
+    left_out: Cell<usize>,
+}
+
+impl Host for Always<'_> {
+    fn is_over(&self) -> bool {
+        self.interrupt.is_raised() || self.reload.load(Ordering::Relaxed)
+    }
+
+    fn take(&mut self, batch: Batch) {
+        self.metrics.add(&batch);
+        if let Err(error) = self.spool.push(&batch) {
+            log::error!("{error:?}: windows are lost");
+        }
+    }
+
+    fn note_open(&mut self, open: BTreeMap<u64, u64>) {
+        if let Err(error) = self.spool.note_open(open) {
+            log::error!("{error:?}");
+        }
+    }
+
+    fn note_guests(&mut self, followed: usize, left_out: usize) {
+        if left_out > 0 && self.left_out.replace(left_out) == 0 {
+            log::warn!("{left_out} guests are left out: limits.guests");
+        }
+        self.metrics.note_guests(followed, left_out);
+    }
+}
+
+/// Collects until a signal.
+fn collect(config: &Config, interrupt: &Interrupt, reload: &AtomicBool) -> anyhow::Result<()> {
+    let names: Vec<&str> = config.sink.iter().map(|sink| sink.name.as_str()).collect();
+    let limit = config.spool.mebibytes << 20;
+    let spool = Arc::new(Spool::open(&config.spool.folder, limit, &names)?);
+    let host = host_name(config);
+    let metrics = Arc::new(Metrics::new(config, &host, Arc::clone(&spool)));
+    let page = config.metrics.listen;
+    let page = page.map(|address| Page::start(address, Arc::clone(&metrics)));
+    let page = page.transpose()?;
+    if let Some(page) = &page {
+        log::info!("Metrics are at http://{}/metrics", page.address());
+    }
+    let mut running = Vec::with_capacity(config.sink.len());
+    for sink in &config.sink {
+        let started = Running::start(sink, Arc::clone(&spool));
+        running.push(started.with_context(|| format!("Sink {}", sink.name))?);
+    }
+    let mut always = Always {
+        interrupt,
+        reload,
+        spool: Arc::clone(&spool),
+        metrics,
+        left_out: Cell::new(0),
+    };
+    Collector::new(config, host, new_boot()?).run(&mut always);
+    spool.close();
+    for sink in running {
+        sink.join();
+    }
+    Ok(())
+}

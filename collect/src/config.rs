@@ -1,0 +1,457 @@
+//! The configuration: a file in TOML, and options of the command line that take its place.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::gather::Policy;
+
+/// Longest file, in bytes: far above any that makes sense.
+const MAX_FILE: u64 = 1 << 20;
+/// Longest name and value of a label, in bytes, and most labels.
+const MAX_LABEL: usize = 128;
+const MAX_LABELS: usize = 32;
+/// Most sinks.
+const MAX_SINKS: usize = 16;
+/// Seconds in a Parquet file, unless the configuration says how many.
+const PARQUET_SECONDS: u64 = 300;
+
+/// What is wrong with a configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file can't be read.
+    #[error("Cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It isn't TOML of this form.
+    #[error("{}: {message}", path.display())]
+    Form {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        message: String,
+    },
+    /// A value makes no sense.
+    #[error("{0}")]
+    Value(String),
+}
+
+/// The whole configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Patterns of the paths of guests' sockets.
+    pub sockets: Vec<String>,
+    /// Users, by number, whose programs at sockets are trusted, besides root and the own one.
+    pub owners: Vec<u32>,
+    /// Ticks a second on each vCPU.
+    pub hz: u32,
+    /// The length of windows, in s.
+    pub window: u32,
+    /// The host's name; without it the one that the system has.
+    pub host: Option<String>,
+    /// Whether the kernel's part of call stacks is taken.
+    pub kernel_stacks: bool,
+    /// Whether the user's part is.
+    pub user_stacks: bool,
+    /// Labels of everything.
+    pub labels: BTreeMap<String, String>,
+    /// Bounds of memory and of labels.
+    pub limits: LimitsConfig,
+    /// Where what was collected waits.
+    pub spool: SpoolConfig,
+    /// The page for Prometheus.
+    pub metrics: MetricsConfig,
+    /// Patterns of names of processes that are kept to this program: their ticks count as those of `other`.
+    pub drop: Vec<String>,
+    /// Who gets what was collected.
+    pub sink: Vec<SinkConfig>,
+}
+
+/// Bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitsConfig {
+    /// Guests at a time.
+    pub guests: usize,
+    /// Names of processes of a guest, in a window and in metrics.
+    pub processes: usize,
+    /// Names of threads of a guest in a window.
+    pub threads: usize,
+}
+
+/// The spool.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SpoolConfig {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// MiB that it takes at most.
+    pub mebibytes: u64,
+}
+
+/// The page for Prometheus.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MetricsConfig {
+    /// Where it is served; nowhere if it isn't given.
+    pub listen: Option<SocketAddr>,
+}
+
+/// A sink.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "SinkKeys")]
+pub struct SinkConfig {
+    /// Its name, which its position in the spool is kept by.
+    pub name: String,
+    /// What it is.
+    pub kind: SinkKind,
+}
+
+/// The kinds of sinks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SinkKind {
+    /// A folder of Parquet files.
+    Parquet {
+        /// The folder.
+        folder: PathBuf,
+        /// Seconds of windows in a file, about.
+        seconds: u64,
+    },
+    /// Pyroscope's `/ingest`, or what takes the same.
+    Pyroscope(Endpoint),
+    /// Parca's `/api/v1/profiles/writeraw`.
+    Parca(Endpoint),
+    /// OTLP profiles by HTTP.
+    Otlp(Endpoint),
+}
+
+/// The keys of a sink.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SinkKeys {
+    name: String,
+    r#type: String,
+    folder: Option<PathBuf>,
+    seconds: Option<u64>,
+    url: Option<String>,
+    headers: Option<BTreeMap<String, String>>,
+    header_files: Option<BTreeMap<String, PathBuf>>,
+}
+
+impl TryFrom<SinkKeys> for SinkConfig {
+    type Error = String;
+
+    fn try_from(keys: SinkKeys) -> Result<Self, String> {
+        let SinkKeys {
+            name,
+            r#type: kind,
+            folder,
+            seconds,
+            url,
+            headers,
+            header_files,
+        } = keys;
+        if kind == "parquet" {
+            if url.is_some() || headers.is_some() || header_files.is_some() {
+                return Err(format!("sink {name}: parquet has folder and seconds"));
+            }
+            let folder = folder.ok_or_else(|| format!("sink {name}: folder is missing"))?;
+            let seconds = seconds.unwrap_or(PARQUET_SECONDS);
+            let kind = SinkKind::Parquet { folder, seconds };
+            return Ok(Self { name, kind });
+        }
+        if folder.is_some() || seconds.is_some() {
+            return Err(format!("sink {name}: folder and seconds are for parquet"));
+        }
+        let endpoint = Endpoint {
+            url: url.ok_or_else(|| format!("sink {name}: url is missing"))?,
+            headers: headers.unwrap_or_default(),
+            header_files: header_files.unwrap_or_default(),
+        };
+        let kind = match kind.as_str() {
+            "pyroscope" => SinkKind::Pyroscope(endpoint),
+            "parca" => SinkKind::Parca(endpoint),
+            "otlp" => SinkKind::Otlp(endpoint),
+            _ => {
+                return Err(format!(
+                    "sink {name}: type is parquet, pyroscope, parca or otlp"
+                ));
+            }
+        };
+        Ok(Self { name, kind })
+    }
+}
+
+/// Where a sink is reached by HTTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The address, with its path.
+    pub url: String,
+    /// Headers that each request gets.
+    pub headers: BTreeMap<String, String>,
+    /// Headers whose values are in files: tokens and passwords.
+    pub header_files: BTreeMap<String, PathBuf>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            sockets: vec!["/run/kvmprof/*.sock".to_owned()],
+            owners: Vec::new(),
+            hz: 19,
+            window: 10,
+            host: None,
+            kernel_stacks: true,
+            user_stacks: true,
+            labels: BTreeMap::new(),
+            limits: LimitsConfig::default(),
+            spool: SpoolConfig::default(),
+            metrics: MetricsConfig::default(),
+            drop: Vec::new(),
+            sink: Vec::new(),
+        }
+    }
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        Self {
+            guests: 1024,
+            processes: 64,
+            threads: 256,
+        }
+    }
+}
+
+impl Default for SpoolConfig {
+    fn default() -> Self {
+        Self {
+            folder: "/var/lib/kvmprof-collect".into(),
+            mebibytes: 1024,
+        }
+    }
+}
+
+impl Config {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let failed = |source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        };
+        let mut text = String::new();
+        let file = File::open(path).map_err(failed)?;
+        file.take(MAX_FILE)
+            .read_to_string(&mut text)
+            .map_err(failed)?;
+        toml::from_str(&text).map_err(|error| {
+            let before = error.span().map_or(0, |span| span.start);
+            let line = text.get(..before).unwrap_or_default().matches('\n').count() + 1;
+            ConfigError::Form {
+                path: path.to_owned(),
+                message: format!("line {line}: {}", error.message()),
+            }
+        })
+    }
+
+    /// What windows tell apart. Patterns that aren't are left out: [`check`](Self::check) refuses them.
+    pub fn policy(&self) -> Policy {
+        let patterns = self.drop.iter();
+        Policy {
+            processes: self.limits.processes,
+            threads: self.limits.threads,
+            drop: patterns
+                .filter_map(|pattern| glob::Pattern::new(pattern).ok())
+                .collect(),
+        }
+    }
+
+    /// Checks what the form doesn't.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`].
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |message: String| Err(ConfigError::Value(message));
+        if !(1..=10_000).contains(&self.hz) {
+            return wrong(format!("hz = {}: it has to be 1 to 10000", self.hz));
+        }
+        if !(1..=3600).contains(&self.window) {
+            return wrong(format!(
+                "window = {}: it has to be 1 to 3600 s",
+                self.window
+            ));
+        }
+        if self.sockets.is_empty() {
+            return wrong("sockets: there has to be a pattern".to_owned());
+        }
+        for (name, patterns) in [("sockets", &self.sockets), ("drop", &self.drop)] {
+            for pattern in patterns {
+                if let Err(error) = glob::Pattern::new(pattern) {
+                    return wrong(format!("{name}: {pattern}: {}", error.msg));
+                }
+            }
+        }
+        let limits = [
+            self.limits.guests,
+            self.limits.processes,
+            self.limits.threads,
+        ];
+        if limits.iter().any(|limit| !(1..=4096).contains(limit)) {
+            return wrong("limits: each has to be 1 to 4096".to_owned());
+        }
+        if self.spool.mebibytes == 0 || self.spool.mebibytes > 1 << 24 {
+            return wrong("spool: mebibytes has to be 1 to 16777216".to_owned());
+        }
+        check_labels(&self.labels).or_else(wrong)?;
+        check_sinks(&self.sink).or_else(wrong)
+    }
+}
+
+/// Labels are names of Prometheus and OpenTelemetry at once, and none of ours.
+fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), String> {
+    const TAKEN: [&str; 7] = [
+        "date", "guest", "host", "kernel", "mode", "process", "thread",
+    ];
+    if labels.len() > MAX_LABELS {
+        return Err(format!("labels: there may be {MAX_LABELS}"));
+    }
+    for (name, value) in labels {
+        let begins = name
+            .bytes()
+            .next()
+            .is_some_and(|byte| byte.is_ascii_lowercase());
+        let is_plain =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        if !begins || !name.bytes().all(is_plain) || name.len() > MAX_LABEL {
+            return Err(format!(
+                "labels: {name}: a name has letters a to z, digits and _"
+            ));
+        }
+        if TAKEN.contains(&name.as_str()) {
+            return Err(format!("labels: {name} has a meaning of its own"));
+        }
+        if value.len() > MAX_LABEL {
+            return Err(format!(
+                "labels: {name}: the value is longer than {MAX_LABEL} bytes"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_sinks(sinks: &[SinkConfig]) -> Result<(), String> {
+    if sinks.len() > MAX_SINKS {
+        return Err(format!("sink: there may be {MAX_SINKS}"));
+    }
+    for (index, sink) in sinks.iter().enumerate() {
+        let name = &sink.name;
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        if name.is_empty() || name.len() > 64 || !name.bytes().all(is_plain) {
+            return Err(format!(
+                "sink '{}': a name has letters, digits, - and _, 64 at most",
+                name.escape_default()
+            ));
+        }
+        if sinks.iter().take(index).any(|other| other.name == *name) {
+            return Err(format!("sink {name}: there are two of this name"));
+        }
+        match &sink.kind {
+            SinkKind::Parquet { .. } => {}
+            SinkKind::Pyroscope(endpoint)
+            | SinkKind::Parca(endpoint)
+            | SinkKind::Otlp(endpoint) => {
+                if !endpoint.url.starts_with("http://") {
+                    return Err(format!(
+                        "sink {name}: url has to begin with http:// (for TLS, send to an agent on this host that has it)"
+                    ));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Result<Config, ConfigError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("collect.toml");
+        std::fs::write(&path, text).unwrap();
+        let config = Config::read(&path)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The example that is installed, and the page shows.
+    #[test]
+    fn the_example_has_all_and_is_sound() {
+        let example = include_str!("../../packaging/kvmprof-collect/collect.toml");
+        // What is commented out has to be right, too.
+        let all = example.replace("\n#", "\n").replace("\n ", "\n# ");
+        let all = config(&all).unwrap();
+        assert_eq!(all.sink.len(), 4);
+        assert!(!all.drop.is_empty() && !all.labels.is_empty());
+        let plain = config(example).unwrap();
+        assert_eq!(plain.sink, []);
+        let Config { metrics, .. } = plain.clone();
+        assert!(metrics.listen.unwrap().ip().is_loopback());
+        assert_eq!(
+            plain,
+            Config {
+                metrics,
+                ..Config::default()
+            }
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_its_place() {
+        for (text, words) in [
+            ("hz = 0", "hz = 0"),
+            ("hz = 1\nwidow = 3", "line 2"),
+            ("window = 0", "window"),
+            ("sockets = []", "sockets"),
+            ("sockets = ['a/***']", "a/***"),
+            ("drop = ['[']", "drop"),
+            ("limits.guests = 0", "limits"),
+            ("spool.mebibytes = 0", "mebibytes"),
+            ("labels.Zone = 'a'", "Zone"),
+            ("labels.host = 'a'", "host"),
+            (
+                "[[sink]]\nname = 'a/b'\ntype = 'parquet'\nfolder = 'x'",
+                "a/b",
+            ),
+            (
+                "[[sink]]\nname = 'a'\ntype = 'otlp'\nurl = 'https://x/'",
+                "http://",
+            ),
+            (
+                "[[sink]]\nname = 'a'\ntype = 'kafka'\nurl = 'http://x/'",
+                "type is",
+            ),
+            ("[[sink]]\nname = 'a'\ntype = 'otlp'", "url is missing"),
+            ("[[sink]]\nname = 'a'\ntype = 'otlp'\nuri = 'x'", "uri"),
+            (
+                "[[sink]]\nname='a'\ntype='parquet'\nfolder='x'\n[[sink]]\nname='a'\ntype='parquet'\nfolder='y'",
+                "two",
+            ),
+        ] {
+            let error = config(text).unwrap_err().to_string();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! One guest's stream, summed up by windows of time.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::rc::Rc;
+
+use foldhash::fast::RandomState;
+use glob::Pattern;
+use kvmprof_recording::file::{
+    Account, Block, Budget, Kind, Piece, ReadError, Reader, RecordingInfo, Samples,
+};
+use kvmprof_recording::{COMM_LENGTH, Mode, Ticks};
+use kvmprof_report::profile::{ProcessNames, Profile, Stack, StackCounts, StackView};
+use kvmprof_report::symbolize::Resolver;
+
+use crate::batch::{IDLE, OTHER, Row, Tables, Window};
+
+/// Stacks that are told apart in a window, and frames of all of them; samples of further stacks are summed up by mode.
+const MAX_STACKS: usize = 4096;
+const MAX_FRAMES: usize = 65_536;
+/// Processes, by pid, whose names are kept for a window.
+const MAX_PIDS: usize = 8192;
+/// Windows of a guest that are open at most: the present one, and those before whose last samples are still on their way.
+const MAX_OPEN: usize = 8;
+/// Resolved names that are kept from one window to the next.
+const MAX_FOUND: usize = 1 << 14;
+/// Bytes of symbols, mappings and files of one guest that are kept.
+const MAX_NAMES: usize = 64 << 20;
+
+/// What a window tells apart. The ticks of everything else count as [`OTHER`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// How many names of processes.
+    pub processes: usize,
+    /// How many names of threads.
+    pub threads: usize,
+    /// Names of processes that are nobody's business: their stacks aren't kept either.
+    pub drop: Vec<Pattern>,
+}
+
+impl Policy {
+    fn drops(&self, process: &str) -> bool {
+        self.drop.iter().any(|pattern| pattern.matches(process))
+    }
+}
+
+/// Whether a stream goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It does.
+    Live,
+    /// The guest was restarted, or its names have taken too much room: a new recording is to be begun.
+    Stale,
+    /// It has ended.
+    Ended,
+}
+
+/// A clock for windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// CLOCK_REALTIME, in ns since 1970.
+    pub real: u64,
+    /// CLOCK_MONOTONIC at the same moment, in ns: the clock of samples.
+    pub monotonic: u64,
+    /// The length of windows, in s.
+    pub length: u32,
+    /// The first window that isn't closed yet begins then or later, in s since 1970.
+    pub first: u64,
+}
+
+impl Now {
+    /// The start of the present window, in s since 1970.
+    pub fn window(&self) -> u64 {
+        self.window_of(self.real)
+    }
+
+    fn window_of(&self, real: u64) -> u64 {
+        let length = u64::from(self.length.max(1));
+        real / 1_000_000_000 / length * length
+    }
+
+    /// The start of the window of a sample.
+    fn window_of_sample(&self, monotonic: u64) -> u64 {
+        let before = self.monotonic.saturating_sub(monotonic);
+        self.window_of(self.real.saturating_sub(before))
+    }
+}
+
+/// The ticks of one guest in one window.
+#[derive(Debug, Default)]
+struct Part {
+    account: Account,
+    stacks: StackCounts,
+    frames: usize,
+    rows: HashMap<(u32, [u8; COMM_LENGTH]), u64, RandomState>,
+    names: HashMap<i32, ProcessNames, RandomState>,
+    /// Samples beyond the limits, by mode.
+    elsewhere: [u64; Mode::ALL.len()],
+}
+
+/// A guest whose stream is read.
+#[derive(Debug)]
+pub struct Gather {
+    reader: Reader,
+    budget: Budget,
+    room: usize,
+    info: RecordingInfo,
+    kernel: String,
+    profile: Profile,
+    open: BTreeMap<u64, Part>,
+    is_stale: bool,
+    was_reset: bool,
+}
+
+impl Default for Gather {
+    fn default() -> Self {
+        Self {
+            reader: Reader::default(),
+            budget: Budget::default(),
+            room: MAX_NAMES,
+            info: RecordingInfo::default(),
+            kernel: String::new(),
+            profile: Profile::default(),
+            open: BTreeMap::new(),
+            is_stale: false,
+            was_reset: false,
+        }
+    }
+}
+
+impl Gather {
+    /// What the recording is about: its rate is 0 until that is known.
+    pub fn info(&self) -> &RecordingInfo {
+        &self.info
+    }
+
+    /// Takes the next bytes of the stream.
+    ///
+    /// # Errors
+    /// It isn't a recording of a known format, or damaged.
+    pub fn feed(&mut self, bytes: &[u8], now: Now) -> Result<State, ReadError> {
+        self.reader.push(bytes);
+        let mut has_ended = false;
+        while let Some(block) = self.reader.next_block()? {
+            has_ended |= self.take(block, now)?;
+        }
+        Ok(match (has_ended, self.is_stale) {
+            (true, _) => State::Ended,
+            (false, true) => State::Stale,
+            (false, false) => State::Live,
+        })
+    }
+
+    /// True at the stream's end.
+    fn take(&mut self, block: Block, now: Now) -> Result<bool, ReadError> {
+        if matches!(
+            block.kind,
+            Some(Kind::Symbols | Kind::Mappings | Kind::Binary)
+        ) {
+            let room = self.room.checked_sub(block.contents.len());
+            let (Some(room), true) = (room, self.budget.take(&block)) else {
+                // Addresses stand for names from here on, until there is a new recording.
+                self.is_stale = true;
+                return Ok(false);
+            };
+            self.room = room;
+        }
+        match block.piece()? {
+            Some(Piece::Info(info)) => self.info = info,
+            Some(Piece::Kernel(kernel)) => self.kernel = kernel.release,
+            Some(Piece::Samples(samples)) => self.add(&samples, now)?,
+            Some(Piece::End(_)) => return Ok(true),
+            Some(Piece::Reset(_)) => (self.is_stale, self.was_reset) = (true, true),
+            Some(names) => self.resolver().add_piece(names),
+            None => {}
+        }
+        Ok(false)
+    }
+
+    fn resolver(&mut self) -> &mut Resolver {
+        Rc::make_mut(&mut self.profile.resolver)
+    }
+
+    /// A sample counts for the window of its time. Ticks without one have no time of their own: they count for that of the next sample
+    /// of the block, which comes within a second, else for the present.
+    fn add(&mut self, samples: &Samples, now: Now) -> Result<(), ReadError> {
+        let present = now.window();
+        let (resolver, open) = (&self.profile.resolver, &mut self.open);
+        let mut gap = Account::default();
+        let result = samples.read(|ticks, frames| {
+            let Some(sample) = ticks.sample else {
+                gap.enter(ticks);
+                return;
+            };
+            let start = now.window_of_sample(sample.time).max(now.first);
+            let part = part(open, start.min(present));
+            part.account.merge(&std::mem::take(&mut gap));
+            part.add(ticks, frames, resolver);
+        });
+        if gap.ticks > 0 {
+            part(open, present).account.merge(&gap);
+        }
+        result
+    }
+
+    /// Whether the guest was restarted: names of what ran before mean nothing any more.
+    pub fn was_reset(&self) -> bool {
+        self.was_reset
+    }
+
+    /// The starts of the open windows.
+    pub fn open(&self) -> impl Iterator<Item = u64> {
+        self.open.keys().copied()
+    }
+
+    /// Takes the window that began at `start` out, if it has ticks. `guest` is its guest's name.
+    pub fn close(
+        &mut self,
+        start: u64,
+        guest: &str,
+        policy: &Policy,
+        tables: &mut Tables,
+    ) -> Option<Window> {
+        let part = self.open.remove(&start)?;
+        self.profile.resolver.forget_beyond(MAX_FOUND);
+        Some(Window {
+            guest: guest.to_owned(),
+            kernel: self.kernel.clone(),
+            hz: self.info.hz,
+            account: part.account,
+            rows: part.rows(&self.profile, policy, tables),
+        })
+    }
+}
+
+/// The window that begins at `start`; the oldest open one, if there are too many.
+fn part(open: &mut BTreeMap<u64, Part>, start: u64) -> &mut Part {
+    let first = open.first_key_value().map(|(first, _)| *first);
+    let key = match first {
+        Some(first) if open.len() >= MAX_OPEN && !open.contains_key(&start) => first,
+        _ => start,
+    };
+    open.entry(key).or_default()
+}
+
+impl Part {
+    fn add(&mut self, ticks: &Ticks, frames: &[u64], resolver: &Resolver) {
+        self.account.enter(ticks);
+        let Some(sample) = &ticks.sample else {
+            return;
+        };
+        if self.names.len() < MAX_PIDS || self.names.contains_key(&sample.pid) {
+            self.names.entry(sample.pid).or_default().note(sample);
+        }
+        let view = StackView::new(sample, frames, resolver.mappings_of(sample));
+        let known = self.stacks.find(sample.pid, view);
+        let number = known.or_else(|| {
+            let has_room = self.stacks.len() < MAX_STACKS
+                && self.frames.saturating_add(view.depth()) <= MAX_FRAMES;
+            let number = has_room.then(|| self.stacks.insert(sample.pid, view))??;
+            self.frames += view.depth();
+            Some(number)
+        });
+        // A thread can call itself anything, as often as it likes.
+        let key = number.map(|number| (number, sample.comm));
+        let key = key.filter(|key| self.rows.len() < MAX_STACKS || self.rows.contains_key(key));
+        match key {
+            Some(key) => *self.rows.entry(key).or_default() += 1,
+            None => self.elsewhere[sample.mode.index()] += 1,
+        }
+    }
+
+    /// The rows, the most frequent first.
+    fn rows(self, profile: &Profile, policy: &Policy, tables: &mut Tables) -> Vec<Row> {
+        let mut sums = Sums::default();
+        let mut elsewhere = self.elsewhere;
+        let named = self.named(profile, policy, &mut elsewhere);
+        let ticks = |row: &Named| row.ticks;
+        let processes = most(
+            policy.processes,
+            named.iter().map(|row| (row.process.as_str(), ticks(row))),
+        );
+        let threads = most(
+            policy.threads,
+            named.iter().map(|row| (row.thread.as_str(), ticks(row))),
+        );
+        for row in &named {
+            let frames = profile.frames(row.pid, row.stack);
+            let frames = frames.iter().map(|frame| {
+                tables.frame(&frame.frame.function, &frame.frame.module, frame.is_kernel)
+            });
+            let frames = frames.collect();
+            let stack = Some(tables.stack(frames));
+            let names =
+                [(&row.process, &processes), (&row.thread, &threads)].map(|(name, kept)| {
+                    if kept.contains(name.as_str()) {
+                        name
+                    } else {
+                        OTHER
+                    }
+                });
+            sums.add(tables, names, row.stack.mode, stack, row.ticks);
+        }
+        for (mode, ticks) in Mode::ALL.into_iter().zip(elsewhere) {
+            sums.add(tables, [OTHER; 2], mode, None, ticks);
+        }
+        sums.add(tables, [IDLE; 2], Mode::Idle, None, self.account.idle);
+        sums.into_rows()
+    }
+
+    /// The samples with the names of their processes and threads. Those of processes that are dropped are added to `elsewhere`.
+    fn named(
+        &self,
+        profile: &Profile,
+        policy: &Policy,
+        elsewhere: &mut [u64; Mode::ALL.len()],
+    ) -> Vec<Named<'_>> {
+        let stacks: Vec<_> = self.stacks.keys().collect();
+        let mut named = Vec::with_capacity(self.rows.len());
+        for ((number, comm), ticks) in &self.rows {
+            let Some((pid, stack)) = stacks.get(*number as usize) else {
+                continue;
+            };
+            let names = self.names.get(pid);
+            let process = names.map(|names| names.text(profile.resolver.process_name(*pid)));
+            let process = known(process.unwrap_or_default());
+            if policy.drops(&process) {
+                elsewhere[stack.mode.index()] += ticks;
+                continue;
+            }
+            named.push(Named {
+                process,
+                thread: known(kvmprof_abi::text::task_name(comm).collect()),
+                pid: *pid,
+                stack,
+                ticks: *ticks,
+            });
+        }
+        named
+    }
+}
+
+/// Samples of one thread's name in one stack.
+struct Named<'a> {
+    process: String,
+    thread: String,
+    pid: i32,
+    stack: &'a Stack,
+    ticks: u64,
+}
+
+/// Ticks by process, thread, mode and stack.
+#[derive(Default)]
+struct Sums(HashMap<(u32, u32, u8, Option<u32>), u64>);
+
+impl Sums {
+    fn add(
+        &mut self,
+        tables: &mut Tables,
+        [process, thread]: [&str; 2],
+        mode: Mode,
+        stack: Option<u32>,
+        ticks: u64,
+    ) {
+        if ticks > 0 {
+            let key = (tables.name(process), tables.name(thread), mode as u8, stack);
+            let sum = self.0.entry(key).or_default();
+            *sum = sum.saturating_add(ticks);
+        }
+    }
+
+    fn into_rows(self) -> Vec<Row> {
+        let rows = self.0.into_iter();
+        let mut rows: Vec<Row> = rows
+            .map(|((process, thread, mode, stack), ticks)| Row {
+                process,
+                thread,
+                mode,
+                stack,
+                ticks,
+            })
+            .collect();
+        rows.sort_by_key(|row| {
+            (
+                Reverse(row.ticks),
+                row.process,
+                row.thread,
+                row.mode,
+                row.stack,
+            )
+        });
+        rows
+    }
+}
+
+/// A name, or what stands for none.
+fn known(name: String) -> String {
+    if name.is_empty() {
+        "[unknown]".to_owned()
+    } else {
+        name
+    }
+}
+
+/// The `count` names that have the most ticks.
+fn most<'a>(count: usize, names: impl Iterator<Item = (&'a str, u64)>) -> HashSet<&'a str> {
+    let mut sums: HashMap<&str, u64> = HashMap::new();
+    for (name, ticks) in names {
+        *sums.entry(name).or_default() += ticks;
+    }
+    let mut sums: Vec<(&str, u64)> = sums.into_iter().collect();
+    sums.sort_by_key(|(name, ticks)| (Reverse(*ticks), *name));
+    sums.into_iter().take(count).map(|(name, _)| name).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+use kvmprof_recording::file::{ResetInfo, SamplesEncoder, header};
+use kvmprof_recording::{Sample, StackEnd, StackSummary};
+
+use super::*;
+use crate::batch::Batch;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// At `second` of both clocks; windows are of ten seconds, and those before `first` are closed.
+fn at(second: u64, first: u64) -> Now {
+    Now {
+        real: (1_000_000 + second) * SECOND,
+        monotonic: second * SECOND,
+        length: 10,
+        first: 1_000_000 + first,
+    }
+}
+
+fn begin() -> Vec<u8> {
+    let info = RecordingInfo {
+        hz: 20,
+        ..RecordingInfo::default()
+    };
+    let info = serde_json::to_vec(&info).unwrap();
+    let symbols = b"ffffffff81000000 T work\nffffffff81000100 T main\n";
+    let blocks = [
+        header().to_vec(),
+        Block::encode(Kind::Info, &info).unwrap(),
+        Block::encode(Kind::Symbols, symbols).unwrap(),
+    ];
+    blocks.concat()
+}
+
+/// A sample at `second` of the thread `comm` of process `pid`, and an idle tick before it.
+fn ticks(second: u64, pid: i32, comm: &str) -> Ticks {
+    let mut name = [0; COMM_LENGTH];
+    name[..comm.len()].copy_from_slice(comm.as_bytes());
+    let sample = Sample {
+        time: second * SECOND,
+        pc: 0xffff_ffff_8100_0010,
+        pid,
+        tid: pid,
+        comm: name,
+        mode: Mode::Kernel,
+        stack: StackSummary {
+            kernel: 2,
+            kernel_end: StackEnd::Complete,
+            ..StackSummary::default()
+        },
+        ..Sample::default()
+    };
+    Ticks {
+        idle: 1,
+        sample: Some(sample),
+        ..Ticks::default()
+    }
+}
+
+fn block(all: &[Ticks]) -> Vec<u8> {
+    let mut encoder = SamplesEncoder::default();
+    for ticks in all {
+        encoder.push(ticks, &[0xffff_ffff_8100_0010, 0xffff_ffff_8100_0110]);
+    }
+    Block::encode(Kind::Samples, &encoder.take().bytes).unwrap()
+}
+
+fn policy(processes: usize, threads: usize, drop: &[&str]) -> Policy {
+    let patterns = drop.iter().map(|pattern| Pattern::new(pattern).unwrap());
+    Policy {
+        processes,
+        threads,
+        drop: patterns.collect(),
+    }
+}
+
+fn close(gather: &mut Gather, start: u64, policy: &Policy) -> Batch {
+    let mut tables = Tables::default();
+    let window = gather.close(1_000_000 + start, "guest", policy, &mut tables);
+    let mut batch = Batch {
+        windows: window.into_iter().collect(),
+        ..Batch::default()
+    };
+    tables.into_batch(&mut batch);
+    for window in &batch.windows {
+        assert!(window.account.balances(), "{window:?}");
+        assert_eq!(window.ticks(), window.account.samples + window.account.idle);
+    }
+    batch
+}
+
+/// Process, thread, and ticks of the rows.
+fn rows(batch: &Batch) -> Vec<(&str, &str, u64)> {
+    let rows = batch.windows.iter().flat_map(|window| &window.rows);
+    rows.map(|row| (batch.name(row.process), batch.name(row.thread), row.ticks))
+        .collect()
+}
+
+#[test]
+fn a_sample_counts_for_the_window_of_its_time() {
+    let mut gather = Gather::default();
+    assert_eq!(gather.feed(&begin(), at(5, 0)), Ok(State::Live));
+    let all = [ticks(3, 7, "one"), ticks(8, 7, "one"), ticks(11, 7, "one")];
+    // In pieces of any length.
+    for piece in block(&all).chunks(5) {
+        gather.feed(piece, at(12, 0)).unwrap();
+    }
+    let starts: Vec<u64> = gather.open().collect();
+    assert_eq!(starts, [1_000_000, 1_000_010]);
+    let all = policy(9, 9, &[]);
+    let batch = close(&mut gather, 0, &all);
+    let (window, names) = (&batch.windows[0], rows(&batch));
+    assert_eq!(names, [("one", "one", 2), (IDLE, IDLE, 2)]);
+    assert_eq!((window.guest.as_str(), window.hz), ("guest", 20));
+    let frames = batch.frames(&window.rows[0]);
+    let frames: Vec<&str> = frames
+        .map(|(_, frame)| batch.name(frame.function))
+        .collect();
+    assert_eq!(frames, ["work", "main"]);
+    // What is late counts for the first window that is open, and what comes from the future for the present.
+    let late = [ticks(4, 7, "late"), ticks(500, 7, "late")];
+    gather.feed(&block(&late), at(13, 10)).unwrap();
+    let batch = close(&mut gather, 10, &all);
+    assert_eq!(
+        rows(&batch),
+        [(IDLE, IDLE, 3), ("late", "late", 2), ("late", "one", 1)]
+    );
+    assert_eq!(gather.open().count(), 0);
+}
+
+#[test]
+fn names_are_bounded_and_dropped() {
+    let mut gather = Gather::default();
+    gather.feed(&begin(), at(5, 0)).unwrap();
+    let mut all = Vec::new();
+    for (pid, name, count) in [
+        (1, "often", 5),
+        (2, "seldom", 1),
+        (3, "secret-key", 4),
+        (4, "rare", 1),
+        (5, "", 2),
+    ] {
+        all.extend((0..count).map(|_| ticks(1, pid, name)));
+    }
+    gather.feed(&block(&all), at(5, 0)).unwrap();
+    let batch = close(&mut gather, 0, &policy(2, 1, &["secret-*"]));
+    let expected = [
+        (IDLE, IDLE, 13),
+        ("often", "often", 5),
+        (OTHER, OTHER, 4),
+        ("[unknown]", OTHER, 2),
+        (OTHER, OTHER, 2),
+    ];
+    let mut found = rows(&batch);
+    found.sort_by_key(|row| (Reverse(row.2), row.0));
+    assert_eq!(found, expected);
+    assert!(
+        !batch.names.iter().any(|name| name.contains("secret")),
+        "{batch:?}"
+    );
+}
+
+#[test]
+fn a_guest_without_end_of_names_and_stacks_takes_bounded_room() {
+    let mut gather = Gather::default();
+    gather.feed(&begin(), at(5, 0)).unwrap();
+    for number in 0..20_000 {
+        let mut ticks = ticks(1, number, &format!("n{number}"));
+        if let Some(sample) = &mut ticks.sample {
+            sample.stack = StackSummary::default();
+            sample.pc = u64::from(number.unsigned_abs());
+        }
+        let mut encoder = SamplesEncoder::default();
+        encoder.push(&ticks, &[]);
+        let bytes = Block::encode(Kind::Samples, &encoder.take().bytes).unwrap();
+        gather.feed(&bytes, at(5, 0)).unwrap();
+    }
+    let batch = close(&mut gather, 0, &policy(64, 256, &[]));
+    assert!(batch.windows[0].rows.len() <= MAX_STACKS + 2);
+    assert!(batch.names.len() < 3 * MAX_STACKS);
+    let processes: HashSet<u32> = batch.windows[0]
+        .rows
+        .iter()
+        .map(|row| row.process)
+        .collect();
+    assert!(processes.len() <= 66, "{}", processes.len());
+    // Symbols without end: from some point on addresses stand for names.
+    let symbols = "ffffffff81000000 T work\n".repeat(1 << 20);
+    let symbols = Block::encode(Kind::Symbols, symbols.as_bytes());
+    let mut states = Vec::new();
+    for _ in 0..4 {
+        states.push(gather.feed(symbols.as_ref().unwrap(), at(5, 0)));
+    }
+    println!("{states:?}");
+    assert!(
+        !matches!(states.last(), Some(Ok(State::Live))),
+        "{states:?}"
+    );
+}
+
+#[test]
+fn a_restart_makes_the_recording_stale_and_nonsense_ends_it() {
+    let mut gather = Gather::default();
+    gather.feed(&begin(), at(5, 0)).unwrap();
+    let reset = (ResetInfo { time: 1 }).to_block().unwrap();
+    assert_eq!(gather.feed(&reset, at(5, 0)), Ok(State::Stale));
+    assert!(gather.was_reset());
+    assert!(Gather::default().feed(&[7; 100], at(5, 0)).is_err());
+}

@@ -1,0 +1,5 @@
+//! The program `kvmprof-collect`.
+
+fn main() -> std::process::ExitCode {
+    kvmprof_collect::commands::main()
+}

@@ -1,0 +1,363 @@
+//! Counts for Prometheus, in the form of OpenMetrics.
+//!
+//! Names of processes are labels of a bounded number, and those of guests go when a guest has had no window for an hour.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kvmprof_recording::Mode;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::registry::Registry;
+
+use crate::batch::{Batch, OTHER, Window};
+use crate::config::Config;
+use crate::spool::{Progress, Spool};
+
+/// How long a guest without windows keeps its series, in s.
+const FORGET: u64 = 3600;
+
+type Labels<const N: usize> = [(&'static str, String); N];
+type Counters<const N: usize> = Family<Labels<N>, Counter>;
+/// A count of a sink.
+type Count = fn(&Progress) -> u64;
+
+/// The label sets of a guest.
+#[derive(Debug, Default)]
+struct Guest {
+    /// The start of its last window.
+    last: u64,
+    processes: BTreeSet<String>,
+    kernel: String,
+}
+
+/// All counts.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    ticks: Counters<2>,
+    samples: Counters<3>,
+    windows: Counters<1>,
+    rates: Family<Labels<1>, Gauge>,
+    kernels: Family<Labels<2>, Gauge>,
+    guests: Gauge,
+    left_out: Gauge,
+    known: Mutex<BTreeMap<String, Guest>>,
+    processes: usize,
+}
+
+impl Metrics {
+    /// No counts yet, for the host of this name. Those of `spool` are taken when they are asked for.
+    pub fn new(config: &Config, host: &str, spool: Arc<Spool>) -> Self {
+        let labels = config.labels.iter();
+        let labels = labels.map(|(name, text)| (name.clone().into(), text.clone().into()));
+        let host = [("host".into(), host.to_owned().into())].into_iter();
+        let mut metrics = Self {
+            registry: Registry::with_prefix_and_labels("kvmprof", host.chain(labels)),
+            ticks: Family::default(),
+            samples: Family::default(),
+            windows: Family::default(),
+            rates: Family::default(),
+            kernels: Family::default(),
+            guests: Gauge::default(),
+            left_out: Gauge::default(),
+            known: Mutex::default(),
+            processes: config.limits.processes,
+        };
+        metrics.register(spool);
+        metrics
+    }
+
+    fn register(&mut self, spool: Arc<Spool>) {
+        let Self {
+            registry,
+            ticks,
+            samples,
+            windows,
+            rates,
+            kernels,
+            guests,
+            left_out,
+            ..
+        } = self;
+        registry.register(
+            "ticks",
+            "Ticks of all vCPUs, by what became of them",
+            ticks.clone(),
+        );
+        registry.register(
+            "samples",
+            "Samples, and ticks of halted vCPUs, by process and mode",
+            samples.clone(),
+        );
+        registry.register("windows", "Windows that were collected", windows.clone());
+        registry.register("rate_hertz", "Ticks a second on each vCPU", rates.clone());
+        registry.register(
+            "guest_kernel",
+            "The release of the guest's kernel",
+            kernels.clone(),
+        );
+        registry.register("guests", "Guests that are followed", guests.clone());
+        registry.register(
+            "guests_left_out",
+            "Guests that the limit leaves out",
+            left_out.clone(),
+        );
+        registry.register_collector(Box::new(SpoolCounts(spool)));
+    }
+
+    /// Counts a batch.
+    pub fn add(&self, batch: &Batch) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        for window in &batch.windows {
+            let guest = known.entry(window.guest.clone()).or_default();
+            guest.last = batch.start;
+            self.add_window(batch, window, guest);
+        }
+        known.retain(|name, guest| {
+            let is_alive = guest.last.saturating_add(FORGET) >= batch.start;
+            if !is_alive {
+                self.forget(name, guest);
+            }
+            is_alive
+        });
+    }
+
+    fn add_window(&self, batch: &Batch, window: &Window, guest: &mut Guest) {
+        let name = || ("guest", window.guest.clone());
+        let account = &window.account;
+        for (fate, ticks) in fates(|fate| match fate {
+            "sampled" => account.samples,
+            "idle" => account.idle,
+            "stolen" => account.stolen,
+            _ => account.lost,
+        }) {
+            let labels = [name(), ("fate", fate.to_owned())];
+            self.ticks.get_or_create(&labels).inc_by(ticks);
+        }
+        for row in &window.rows {
+            let mut process = batch.name(row.process);
+            if !guest.processes.contains(process) {
+                if guest.processes.len() < self.processes {
+                    guest.processes.insert(process.to_owned());
+                } else {
+                    process = OTHER;
+                }
+            }
+            let labels = sample_labels(&window.guest, process, row.mode());
+            self.samples.get_or_create(&labels).inc_by(row.ticks);
+        }
+        self.windows.get_or_create(&[name()]).inc();
+        self.rates.get_or_create(&[name()]).set(window.hz.into());
+        if guest.kernel != window.kernel {
+            self.kernels
+                .remove(&[name(), ("release", guest.kernel.clone())]);
+            guest.kernel.clone_from(&window.kernel);
+        }
+        let labels = [name(), ("release", window.kernel.clone())];
+        self.kernels.get_or_create(&labels).set(1);
+    }
+
+    fn forget(&self, name: &str, guest: &Guest) {
+        let label = || ("guest", name.to_owned());
+        for (fate, ()) in fates(|_| ()) {
+            self.ticks.remove(&[label(), ("fate", fate.to_owned())]);
+        }
+        let processes = guest.processes.iter().map(String::as_str).chain([OTHER]);
+        for process in processes {
+            for mode in Mode::ALL {
+                self.samples.remove(&sample_labels(name, process, mode));
+            }
+        }
+        self.windows.remove(&[label()]);
+        self.rates.remove(&[label()]);
+        self.kernels
+            .remove(&[label(), ("release", guest.kernel.clone())]);
+    }
+
+    /// How many guests are followed, and how many are left out.
+    pub fn note_guests(&self, followed: usize, left_out: usize) {
+        self.guests.set(i64::try_from(followed).unwrap_or(i64::MAX));
+        self.left_out
+            .set(i64::try_from(left_out).unwrap_or(i64::MAX));
+    }
+
+    /// All counts as text.
+    ///
+    /// # Errors
+    /// None that is known: it is written to memory.
+    pub fn text(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+fn fates<T>(part: impl Fn(&str) -> T) -> [(&'static str, T); 4] {
+    ["sampled", "idle", "stolen", "lost"].map(|fate| (fate, part(fate)))
+}
+
+fn sample_labels(guest: &str, process: &str, mode: Mode) -> Labels<3> {
+    [
+        ("guest", guest.to_owned()),
+        ("process", process.to_owned()),
+        ("mode", mode.name().to_owned()),
+    ]
+}
+
+/// The counts of the spool, as they are when they are asked for.
+#[derive(Debug)]
+struct SpoolCounts(Arc<Spool>);
+
+impl Collector for SpoolCounts {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let fill = self.0.fill();
+        let gauge = |number: u64| ConstGauge::new(i64::try_from(number).unwrap_or(i64::MAX));
+        for (name, help, number) in [
+            ("spool_bytes", "Bytes in the spool", fill.bytes),
+            ("spool_batches", "Batches in the spool", fill.batches),
+        ] {
+            let gauge = gauge(number);
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        let killed = ConstCounter::new(fill.killed);
+        let help = "Windows that were open when the collector was killed";
+        let kind = killed.metric_type();
+        killed.encode(encoder.encode_descriptor("windows_killed", help, None, kind)?)?;
+        let progress = self.0.progress();
+        let counts: [(&str, &str, Count); 5] = [
+            ("sink_ticks", "Ticks that the sink has taken", |sink| {
+                sink.delivered.ticks
+            }),
+            ("sink_windows", "Windows that the sink has taken", |sink| {
+                sink.delivered.windows
+            }),
+            (
+                "sink_lost_windows",
+                "Windows that had to go before the sink had them",
+                |sink| sink.lost.windows,
+            ),
+            (
+                "sink_refused_windows",
+                "Windows that the sink has refused",
+                |sink| sink.refused.windows,
+            ),
+            (
+                "sink_unsure_windows",
+                "Windows that were being sent when the collector was killed",
+                |sink| sink.unsure.windows,
+            ),
+        ];
+        for (name, help, count) in counts {
+            let kind = ConstCounter::new(0_u64).metric_type();
+            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+            for (sink, progress, _) in &progress {
+                let labels = [("sink", sink.as_str())];
+                ConstCounter::new(count(progress)).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        self.encode_state(&mut encoder, &progress)
+    }
+}
+
+impl SpoolCounts {
+    fn encode_state(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        progress: &[(String, Progress, u64)],
+    ) -> fmt::Result {
+        let kind = ConstCounter::new(0_u64).metric_type();
+        let help = "Attempts to hand over that have failed and were made again";
+        let mut family = encoder.encode_descriptor("sink_retries", help, None, kind)?;
+        for (sink, progress, _) in progress {
+            let labels = [("sink", sink.as_str())];
+            ConstCounter::new(progress.retries).encode(family.encode_family(&labels)?)?;
+        }
+        let kind = ConstGauge::new(0_i64).metric_type();
+        let help = "Batches that wait for the sink";
+        let mut family = encoder.encode_descriptor("sink_waiting_batches", help, None, kind)?;
+        for (sink, _, waiting) in progress {
+            let waiting = i64::try_from(*waiting).unwrap_or(i64::MAX);
+            let labels = [("sink", sink.as_str())];
+            ConstGauge::new(waiting).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::testing::batch;
+
+    fn metrics(config: &Config) -> (tempfile::TempDir, Arc<Spool>, Metrics) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("spool");
+        let spool = Arc::new(Spool::open(&path, 1 << 20, &["lake"]).unwrap());
+        let metrics = Metrics::new(config, "host \"1\"", Arc::clone(&spool));
+        (folder, spool, metrics)
+    }
+
+    #[test]
+    fn ticks_are_counted_by_guest_process_and_mode() {
+        let mut config = Config::default();
+        config.labels.insert("zone".to_owned(), "north".to_owned());
+        let (_folder, spool, metrics) = metrics(&config);
+        for start in [100, 110] {
+            let batch = batch(start, &["a", "b"], 7);
+            metrics.add(&batch);
+            spool.push(&batch).unwrap();
+        }
+        metrics.note_guests(2, 0);
+        let text = metrics.text().unwrap();
+        for line in [
+            r#"kvmprof_ticks_total{host="host \"1\"",zone="north",guest="a",fate="sampled"} 14"#,
+            r#"kvmprof_ticks_total{host="host \"1\"",zone="north",guest="b",fate="idle"} 6"#,
+            r#"kvmprof_samples_total{host="host \"1\"",zone="north",guest="a",process="worker",mode="user"} 14"#,
+            r#"kvmprof_samples_total{host="host \"1\"",zone="north",guest="a",process="idle",mode="idle"} 6"#,
+            r#"kvmprof_guest_kernel{host="host \"1\"",zone="north",guest="b",release="6.12.1"} 1"#,
+            r#"kvmprof_guests{host="host \"1\"",zone="north"} 2"#,
+            r#"kvmprof_spool_batches{host="host \"1\"",zone="north"} 2"#,
+            r#"kvmprof_sink_waiting_batches{host="host \"1\"",zone="north",sink="lake"} 2"#,
+        ] {
+            assert!(
+                text.lines().any(|known| known == line),
+                "no {line} in\n{text}"
+            );
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn names_are_bounded_escaped_and_forgotten() {
+        let mut config = Config::default();
+        config.limits.processes = 2;
+        let (_folder, _spool, metrics) = metrics(&config);
+        for number in 0..50 {
+            let mut batch = batch(100, &["g\"\\\n"], 1);
+            let place = batch.windows[0].rows[0].process as usize;
+            batch.names[place] = format!("evil{number}\"}} 1\n");
+            metrics.add(&batch);
+        }
+        let text = metrics.text().unwrap();
+        let samples = text
+            .lines()
+            .filter(|line| line.starts_with("kvmprof_samples_total"));
+        let samples: Vec<&str> = samples.collect();
+        // One name, idle, and all others.
+        assert_eq!(samples.len(), 3, "{samples:#?}");
+        assert!(
+            text.contains(r#"guest="g\"\\\n",process="other",mode="user"} 49"#),
+            "{text}"
+        );
+        assert!(text.contains(r#"process="evil0\"} 1\n""#), "{text}");
+        metrics.add(&batch(100 + FORGET + 10, &["other"], 1));
+        let text = metrics.text().unwrap();
+        assert!(!text.contains(r#"guest="g"#), "{text}");
+        assert!(text.contains(r#"guest="other""#));
+    }
+}

@@ -1,0 +1,236 @@
+//! Hands batches out of the spool to sinks, each in a thread of its own.
+//!
+//! A batch, or several, are handed over in parts. Before a part is sent that is noted in the spool, and when it has arrived. Whatever is
+//! in between when the collector is killed isn't sent again, unless sending it twice does nothing.
+
+mod http;
+mod otlp;
+mod parquet;
+mod pprof;
+
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use anyhow::Context;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::batch::Batch;
+use crate::config::{SinkConfig, SinkKind};
+use crate::spool::{Attempt, Claim, Spool, SpoolError};
+
+/// Waits before a sink that has failed is tried again: each twice the one before, all of them by chance up to half as long again.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// The frames of ticks without a stack: of samples beyond the limits, and of vCPUs that were halted.
+const NO_STACK: [&str; 2] = ["[no stack]", "[halted]"];
+/// The wait when the spool itself can't be used.
+const SPOOL_WAIT: Duration = Duration::from_secs(5);
+
+/// Why a part wasn't taken.
+#[derive(Debug)]
+enum Failure {
+    /// It can be tried again.
+    Retry(anyhow::Error),
+    /// It is never going to be taken.
+    Refused(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Retry(error)
+    }
+}
+
+/// A sink.
+trait Sink: Send {
+    /// Whether a part may be sent twice: the second one takes the first one's place.
+    fn is_idempotent(&self) -> bool {
+        false
+    }
+
+    /// How many seconds of batches it takes at a time; 0: each alone.
+    fn span(&self) -> u64 {
+        0
+    }
+
+    /// How many parts the batches have.
+    fn parts(&self, batches: &[Batch]) -> usize;
+
+    /// Windows and ticks in a part.
+    fn part(&self, batches: &[Batch], part: usize) -> (u64, u64);
+
+    /// Hands a part over.
+    fn send(&mut self, batches: &[Batch], part: usize) -> Result<(), Failure>;
+}
+
+/// Windows and ticks of whole batches.
+fn whole(batches: &[Batch]) -> (u64, u64) {
+    let windows = batches.iter().map(|batch| batch.windows.len() as u64);
+    let ticks = batches.iter().map(Batch::ticks);
+    (windows.sum(), ticks.fold(0, u64::saturating_add))
+}
+
+/// A sink at work.
+pub struct Running {
+    name: String,
+    thread: JoinHandle<()>,
+}
+
+impl Running {
+    /// Starts the sink of this configuration on `spool`. It ends when the spool is closed: what it can't hand over then at once stays
+    /// there.
+    ///
+    /// # Errors
+    /// The configuration names files that can't be read; the host gives no thread.
+    pub fn start(config: &SinkConfig, spool: Arc<Spool>) -> anyhow::Result<Self> {
+        let name = config.name.clone();
+        let sink: Box<dyn Sink> = match &config.kind {
+            SinkKind::Parquet { folder, seconds } => {
+                Box::new(parquet::ParquetSink::new(folder.clone(), *seconds))
+            }
+            SinkKind::Pyroscope(endpoint) => {
+                Box::new(pprof::PprofSink::new(endpoint, pprof::Dialect::Pyroscope)?)
+            }
+            SinkKind::Parca(endpoint) => {
+                Box::new(pprof::PprofSink::new(endpoint, pprof::Dialect::Parca)?)
+            }
+            SinkKind::Otlp(endpoint) => Box::new(otlp::OtlpSink::new(endpoint)?),
+        };
+        let mut runner = Runner {
+            name: name.clone(),
+            sink,
+            spool,
+            last_error: String::new(),
+        };
+        let thread = Builder::new().name("sink".into());
+        let thread = thread.spawn(move || runner.run()).context("No thread")?;
+        Ok(Self { name, thread })
+    }
+
+    /// Waits for its end, which comes after [`Spool::close`].
+    pub fn join(self) {
+        if self.thread.join().is_err() {
+            log::error!("Sink {} has ended by a panic", self.name);
+        }
+    }
+}
+
+struct Runner {
+    name: String,
+    sink: Box<dyn Sink>,
+    spool: Arc<Spool>,
+    last_error: String,
+}
+
+impl Runner {
+    fn run(&mut self) {
+        loop {
+            let done = match self.spool.claim(&self.name, self.sink.span()) {
+                Ok(Some(claim)) => self.hand_over(&claim),
+                Ok(None) => return,
+                Err(error) => Err(error),
+            };
+            match done {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    log::warn!("Sink {}: {error}", self.name);
+                    if self.spool.wait_closed(SPOOL_WAIT) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// False when the spool was closed before all of it was taken.
+    fn hand_over(&mut self, claim: &Claim) -> Result<bool, SpoolError> {
+        let batches = &claim.batches;
+        let mut first = usize::try_from(claim.attempt.part).unwrap_or(usize::MAX);
+        if claim.attempt.is_sent && !self.sink.is_idempotent() {
+            // An earlier collector was killed while it was sent.
+            let (windows, ticks) = self.sink.part(batches, first);
+            first = first.saturating_add(1);
+            self.note(first, false, |progress| {
+                progress.unsure.add_part(windows, ticks)
+            })?;
+        }
+        for part in first..self.sink.parts(batches) {
+            if !self.hand_over_part(batches, part)? {
+                return Ok(false);
+            }
+        }
+        self.spool.finish(&self.name)?;
+        Ok(true)
+    }
+
+    fn hand_over_part(&mut self, batches: &[Batch], part: usize) -> Result<bool, SpoolError> {
+        let (windows, ticks) = self.sink.part(batches, part);
+        let mut wait = FIRST_WAIT;
+        loop {
+            self.note(part, true, |_| ())?;
+            match self.sink.send(batches, part) {
+                Ok(()) => {
+                    self.last_error.clear();
+                    self.note(part + 1, false, |progress| {
+                        progress.delivered.add_part(windows, ticks);
+                    })?;
+                    return Ok(true);
+                }
+                Err(Failure::Refused(error)) => {
+                    self.tell(&error, "It is not sent again");
+                    self.note(part + 1, false, |progress| {
+                        progress.refused.add_part(windows, ticks);
+                    })?;
+                    return Ok(true);
+                }
+                Err(Failure::Retry(error)) => {
+                    self.tell(&error, "It is tried again");
+                    self.note(part, false, |progress| progress.retries += 1)?;
+                }
+            }
+            if self.spool.wait_closed(jittered(wait)) {
+                return Ok(false);
+            }
+            wait = (2 * wait).min(LONGEST_WAIT);
+        }
+    }
+
+    /// Notes how far the attempt has come.
+    fn note(
+        &self,
+        part: usize,
+        is_sent: bool,
+        change: impl FnOnce(&mut crate::spool::Progress),
+    ) -> Result<(), SpoolError> {
+        self.spool.change(&self.name, |progress| {
+            if let Some(Attempt {
+                part: known,
+                is_sent: was_sent,
+                ..
+            }) = &mut progress.attempt
+            {
+                (*known, *was_sent) = (part as u64, is_sent);
+            }
+            change(progress);
+        })
+    }
+
+    /// Tells of an error, once until there is another one.
+    fn tell(&mut self, error: &anyhow::Error, what: &str) {
+        let message = format!("{error:#}");
+        if message != self.last_error {
+            log::warn!("Sink {}: {message}. {what}", self.name);
+            self.last_error = message;
+        }
+    }
+}
+
+/// `wait`, or up to half as long again.
+fn jittered(wait: Duration) -> Duration {
+    let mut byte = [0];
+    // Without chance, all come at once: that is no failure.
+    let _ = getrandom(&mut byte, GetRandomFlags::empty());
+    wait + wait * u32::from(byte[0]) / 512
+}

@@ -1,0 +1,310 @@
+//! Batches as OTLP profiles by HTTP: one request each, with a profile for each guest.
+//!
+//! <https://github.com/open-telemetry/opentelemetry-proto>, `profiles/v1development`; names of attributes are those of the semantic
+//! conventions where they have one.
+
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use indexmap::{IndexMap, IndexSet};
+use kvmprof_recording::Mode;
+use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
+use opentelemetry_proto::tonic::profiles::v1development as otlp;
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use prost::Message;
+
+use super::http::Poster;
+use super::{Failure, NO_STACK, Sink, whole};
+use crate::batch::{Batch, Row, Window};
+use crate::config::Endpoint;
+
+/// The sink.
+pub struct OtlpSink(Poster);
+
+impl OtlpSink {
+    /// One that posts to `endpoint`.
+    pub fn new(endpoint: &Endpoint) -> anyhow::Result<Self> {
+        Ok(Self(Poster::new(endpoint)?))
+    }
+}
+
+impl Sink for OtlpSink {
+    fn parts(&self, batches: &[Batch]) -> usize {
+        batches.len()
+    }
+
+    fn part(&self, batches: &[Batch], part: usize) -> (u64, u64) {
+        whole(batches.get(part..=part).unwrap_or_default())
+    }
+
+    fn send(&mut self, batches: &[Batch], part: usize) -> Result<(), Failure> {
+        let Some(batch) = batches.get(part) else {
+            return Ok(());
+        };
+        let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
+        let packed = packer
+            .write_all(&request(batch).encode_to_vec())
+            .and_then(|()| packer.finish());
+        let packed = packed.map_err(anyhow::Error::from)?;
+        let headers = [
+            ("Content-Type", "application/x-protobuf"),
+            ("Content-Encoding", "gzip"),
+        ];
+        self.0.post_with(&[], &headers, &packed)
+    }
+}
+
+/// The tables that all profiles of a request share. Place 0 of each is empty, as the format has it.
+#[derive(Default)]
+struct Dictionary {
+    strings: IndexSet<String>,
+    attributes: IndexSet<(&'static str, String)>,
+    mappings: IndexSet<String>,
+    locations: IndexSet<(String, String, bool)>,
+    stacks: IndexMap<Vec<i32>, ()>,
+    tables: otlp::ProfilesDictionary,
+}
+
+fn request(batch: &Batch) -> ExportProfilesServiceRequest {
+    let mut dictionary = Dictionary::new();
+    let windows = batch.windows.iter();
+    let resource_profiles = windows
+        .map(|window| resource(batch, window, dictionary.profile(batch, window)))
+        .collect();
+    ExportProfilesServiceRequest {
+        resource_profiles,
+        dictionary: Some(dictionary.into_tables()),
+    }
+}
+
+/// A guest's profile, with what is known of the guest.
+fn resource(batch: &Batch, window: &Window, profile: otlp::Profile) -> otlp::ResourceProfiles {
+    let own = [
+        ("service.name", &window.guest),
+        ("host.name", &batch.host),
+        ("kvmprof.guest", &window.guest),
+        ("kvmprof.kernel.release", &window.kernel),
+    ];
+    let configured = batch
+        .labels
+        .iter()
+        .map(|(name, value)| (name.as_str(), value));
+    let attributes = own.into_iter().chain(configured);
+    let attributes = attributes.map(|(key, value)| KeyValue {
+        key: key.to_owned(),
+        value: Some(text(value)),
+        ..KeyValue::default()
+    });
+    otlp::ResourceProfiles {
+        resource: Some(Resource {
+            attributes: attributes.collect(),
+            ..Resource::default()
+        }),
+        scope_profiles: vec![otlp::ScopeProfiles {
+            scope: Some(InstrumentationScope {
+                name: "kvmprof-collect".to_owned(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                ..InstrumentationScope::default()
+            }),
+            profiles: vec![profile],
+            ..otlp::ScopeProfiles::default()
+        }],
+        ..otlp::ResourceProfiles::default()
+    }
+}
+
+fn text(value: &str) -> AnyValue {
+    AnyValue {
+        value: Some(Value::StringValue(value.to_owned())),
+    }
+}
+
+/// The profile's identity, 16 bytes: the same window has the same, and by the collector's run no other has it.
+fn identity(batch: &Batch, guest: usize) -> Vec<u8> {
+    let boot = u64::from_str_radix(&batch.boot, 16).unwrap_or_default();
+    // 2^40 s are 34,000 years, and no host has 2^24 guests.
+    let window = batch.start << 24 | guest as u64 & 0xff_ffff;
+    [boot.to_be_bytes(), window.to_be_bytes()].concat()
+}
+
+impl Dictionary {
+    fn new() -> Self {
+        let mut new = Self::default();
+        new.string("");
+        new.attributes.insert(("", String::new()));
+        new.mappings.insert(String::new());
+        new.locations.insert(Default::default());
+        new.stacks.insert(Vec::new(), ());
+        let tables = &mut new.tables;
+        tables
+            .attribute_table
+            .push(otlp::KeyValueAndUnit::default());
+        tables.mapping_table.push(otlp::Mapping::default());
+        tables.location_table.push(otlp::Location::default());
+        tables.function_table.push(otlp::Function::default());
+        tables.link_table.push(otlp::Link::default());
+        new
+    }
+
+    fn into_tables(self) -> otlp::ProfilesDictionary {
+        let stacks = self.stacks.into_keys();
+        otlp::ProfilesDictionary {
+            string_table: self.strings.into_iter().collect(),
+            stack_table: stacks
+                .map(|location_indices| otlp::Stack { location_indices })
+                .collect(),
+            ..self.tables
+        }
+    }
+
+    fn string(&mut self, text: &str) -> i32 {
+        place(self.strings.insert_full(text.to_owned()).0)
+    }
+
+    fn attribute(&mut self, key: &'static str, value: &str) -> i32 {
+        let (number, is_new) = self.attributes.insert_full((key, value.to_owned()));
+        if is_new {
+            let attribute = otlp::KeyValueAndUnit {
+                key_strindex: self.string(key),
+                value: Some(text(value)),
+                unit_strindex: 0,
+            };
+            self.tables.attribute_table.push(attribute);
+        }
+        place(number)
+    }
+
+    fn mapping(&mut self, module: &str) -> i32 {
+        let (number, is_new) = self.mappings.insert_full(module.to_owned());
+        if is_new {
+            let mapping = otlp::Mapping {
+                filename_strindex: self.string(module),
+                ..otlp::Mapping::default()
+            };
+            self.tables.mapping_table.push(mapping);
+        }
+        place(number)
+    }
+
+    /// A function's location, which has the function's place.
+    fn location(&mut self, function: &str, module: &str, is_kernel: bool) -> i32 {
+        let key = (function.to_owned(), module.to_owned(), is_kernel);
+        let (number, is_new) = self.locations.insert_full(key);
+        if is_new {
+            let name = self.string(function);
+            self.tables.function_table.push(otlp::Function {
+                name_strindex: name,
+                system_name_strindex: name,
+                ..otlp::Function::default()
+            });
+            let kind = if is_kernel { "kernel" } else { "native" };
+            let location = otlp::Location {
+                mapping_index: self.mapping(module),
+                lines: vec![otlp::Line {
+                    function_index: place(number),
+                    ..otlp::Line::default()
+                }],
+                attribute_indices: vec![self.attribute("profile.frame.type", kind)],
+                ..otlp::Location::default()
+            };
+            self.tables.location_table.push(location);
+        }
+        place(number)
+    }
+
+    fn profile(&mut self, batch: &Batch, window: &Window) -> otlp::Profile {
+        let guest = batch
+            .windows
+            .iter()
+            .position(|one| std::ptr::eq(one, window));
+        let value_type = |dictionary: &mut Self, kind, unit| otlp::ValueType {
+            type_strindex: dictionary.string(kind),
+            unit_strindex: dictionary.string(unit),
+        };
+        otlp::Profile {
+            sample_type: Some(value_type(self, "samples", "count")),
+            samples: window
+                .rows
+                .iter()
+                .map(|row| self.sample(batch, row))
+                .collect(),
+            time_unix_nano: batch.start.saturating_mul(1_000_000_000),
+            duration_nano: u64::from(batch.length) * 1_000_000_000,
+            period_type: Some(value_type(self, "cpu", "nanoseconds")),
+            period: i64::try_from(window.period()).unwrap_or(i64::MAX),
+            profile_id: identity(batch, guest.unwrap_or_default()),
+            ..otlp::Profile::default()
+        }
+    }
+
+    fn sample(&mut self, batch: &Batch, row: &Row) -> otlp::Sample {
+        let mut locations: Vec<i32> = batch
+            .frames(row)
+            .map(|(_, frame)| {
+                let (function, module) = (batch.name(frame.function), batch.name(frame.module));
+                self.location(function, module, frame.is_kernel)
+            })
+            .collect();
+        if locations.is_empty() {
+            locations.push(self.location(NO_STACK[usize::from(row.ticks_are_idle())], "", true));
+        }
+        let (stack, _) = self.stacks.insert_full(locations, ());
+        // The conventions have "kernel" and "interrupt", too.
+        let mode = match row.mode() {
+            Mode::User => "user",
+            Mode::Kernel => "kernel",
+            Mode::Interrupt => "interrupt",
+            Mode::Idle => "idle",
+        };
+        otlp::Sample {
+            stack_index: place(stack),
+            attribute_indices: vec![
+                self.attribute("process.executable.name", batch.name(row.process)),
+                self.attribute("thread.name", batch.name(row.thread)),
+                self.attribute("cpu.mode", mode),
+            ],
+            values: vec![i64::try_from(row.ticks).unwrap_or(i64::MAX)],
+            ..otlp::Sample::default()
+        }
+    }
+}
+
+/// A place in a table, in the format's type: the limits of guests are far below.
+fn place(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::testing::batch;
+
+    #[test]
+    fn a_request_has_every_tick_and_no_place_leads_nowhere() {
+        let batch = batch(100, &["a", "b"], 7);
+        let request = request(&batch);
+        let tables = request.dictionary.as_ref().unwrap();
+        assert_eq!(tables.string_table[0], "");
+        assert_eq!(tables.function_table.len(), tables.location_table.len());
+        let (mut ticks, mut identities) = (0, IndexSet::new());
+        for resource in &request.resource_profiles {
+            let profile = &resource.scope_profiles[0].profiles[0];
+            assert!(identities.insert(profile.profile_id.clone()));
+            assert_eq!(profile.profile_id.len(), 16);
+            for sample in &profile.samples {
+                ticks += sample.values[0];
+                let stack = &tables.stack_table[usize::try_from(sample.stack_index).unwrap()];
+                for location in &stack.location_indices {
+                    let location = &tables.location_table[usize::try_from(*location).unwrap()];
+                    let function = usize::try_from(location.lines[0].function_index).unwrap();
+                    let name = tables.function_table[function].name_strindex;
+                    assert!(name > 0);
+                }
+            }
+        }
+        assert_eq!(ticks, 20);
+    }
+}

@@ -1,0 +1,385 @@
+//! A folder of Parquet files: `date=YYYY-MM-DD/host=NAME/guest=NAME/START-BOOT.parquet`, one row for each window, process, thread, mode
+//! and stack. docs/fleet.md has the schema.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use parquet::basic::Compression;
+use parquet::column::writer::ColumnWriter;
+use parquet::data_type::ByteArray;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::Type;
+
+use super::{Failure, Sink, whole};
+use crate::batch::{Batch, Row, Window};
+
+/// The columns. Names and stacks are written by dictionaries.
+const SCHEMA: &str = "
+message kvmprof {
+    required int64 time (TIMESTAMP(MILLIS, true));
+    required int32 seconds;
+    required binary boot (UTF8);
+    required binary kernel (UTF8);
+    required int32 hz;
+    required binary process (UTF8);
+    required binary thread (UTF8);
+    required binary mode (UTF8);
+    required int64 ticks;
+    required int64 nanoseconds;
+    required binary function (UTF8);
+    required binary module (UTF8);
+    required group stack (LIST) { repeated group list { required binary element (UTF8); } }
+    required group modules (LIST) { repeated group list { required binary element (UTF8); } }
+    required group labels (MAP) { repeated group key_value { required binary key (UTF8); required binary value (UTF8); } }
+}";
+
+/// Rows that are written at a time.
+const GROUP: usize = 1 << 18;
+const FOLDER_MODE: u32 = 0o750;
+/// Longest part of a path that stands for a name, in bytes.
+const MAX_PART: usize = 200;
+
+/// The sink.
+pub struct ParquetSink {
+    folder: PathBuf,
+    span: u64,
+}
+
+impl ParquetSink {
+    /// One that writes to `folder`, about `span` seconds to a file.
+    pub fn new(folder: PathBuf, span: u64) -> Self {
+        Self { folder, span }
+    }
+}
+
+impl Sink for ParquetSink {
+    /// The same batches give the same files.
+    fn is_idempotent(&self) -> bool {
+        true
+    }
+
+    fn span(&self) -> u64 {
+        self.span
+    }
+
+    fn parts(&self, _: &[Batch]) -> usize {
+        1
+    }
+
+    fn part(&self, batches: &[Batch], _: usize) -> (u64, u64) {
+        whole(batches)
+    }
+
+    fn send(&mut self, batches: &[Batch], _: usize) -> Result<(), Failure> {
+        let mut files: BTreeMap<PathBuf, Vec<(&Batch, &Window)>> = BTreeMap::new();
+        for batch in batches {
+            for window in &batch.windows {
+                let folder = self.folder.join(place(batch, window));
+                files.entry(folder).or_default().push((batch, window));
+            }
+        }
+        for (folder, windows) in files {
+            let written = write_file(&folder, &windows);
+            written.with_context(|| format!("Cannot write to {}", folder.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// The folder for a window.
+fn place(batch: &Batch, window: &Window) -> PathBuf {
+    let (year, month, day) = date(batch.start);
+    let mut place = PathBuf::from(format!("date={year:04}-{month:02}-{day:02}"));
+    place.push(format!("host={}", part_of_path(&batch.host)));
+    place.push(format!("guest={}", part_of_path(&window.guest)));
+    place
+}
+
+/// A name as a part of a path, by percent-encoding, as readers of such folders decode it.
+fn part_of_path(name: &str) -> String {
+    let mut part = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.".contains(&byte) {
+            part.push(char::from(byte));
+        } else {
+            // Writing to a String cannot fail.
+            let _ = write!(part, "%{byte:02X}");
+        }
+        if part.len() >= MAX_PART {
+            break;
+        }
+    }
+    part
+}
+
+/// The day of a time in s since 1970 (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`).
+fn date(seconds: u64) -> (u64, u64, u64) {
+    let days = seconds / 86_400 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
+    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+}
+
+/// Writes a file under another name, and renames it: a reader finds it whole, or not at all.
+fn write_file(folder: &Path, windows: &[(&Batch, &Window)]) -> anyhow::Result<()> {
+    let Some((first, _)) = windows.first() else {
+        return Ok(());
+    };
+    DirBuilder::new()
+        .recursive(true)
+        .mode(FOLDER_MODE)
+        .create(folder)?;
+    let path = folder.join(format!(
+        "{}-{}.parquet",
+        first.start,
+        part_of_path(&first.boot)
+    ));
+    // Readers pass over names that begin so.
+    let unfinished = folder.join(format!(
+        ".{}-{}.tmp",
+        first.start,
+        part_of_path(&first.boot)
+    ));
+    let file = File::create(&unfinished)?;
+    let written = write_rows(file, windows).and_then(|file| Ok(file.sync_all()?));
+    let renamed = written.and_then(|()| Ok(fs::rename(&unfinished, &path)?));
+    if renamed.is_err() {
+        // What there is of it takes room.
+        let _ = fs::remove_file(&unfinished);
+    }
+    renamed?;
+    File::open(folder)?.sync_all()?;
+    Ok(())
+}
+
+fn write_rows(file: File, windows: &[(&Batch, &Window)]) -> anyhow::Result<File> {
+    let schema: Type = parse_message_type(SCHEMA)?;
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::SNAPPY)
+        .set_created_by(format!("kvmprof-collect {}", env!("CARGO_PKG_VERSION")))
+        .build();
+    let mut writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties))?;
+    let rows: Vec<Line<'_>> = windows
+        .iter()
+        .flat_map(|(batch, window)| {
+            let lines = window.rows.iter();
+            lines.map(|row| Line { batch, window, row })
+        })
+        .collect();
+    for rows in rows.chunks(GROUP) {
+        let mut group = writer.next_row_group()?;
+        let mut column = 0;
+        while let Some(mut place) = group.next_column()? {
+            write_column(column, rows, place.untyped())?;
+            place.close()?;
+            column += 1;
+        }
+        group.close()?;
+    }
+    Ok(writer.into_inner()?)
+}
+
+/// A row, with what it is in.
+#[derive(Clone, Copy)]
+struct Line<'a> {
+    batch: &'a Batch,
+    window: &'a Window,
+    row: &'a Row,
+}
+
+impl<'a> Line<'a> {
+    fn name(self, place: u32) -> &'a str {
+        self.batch.name(place)
+    }
+
+    /// The functions of its stack, or their modules, innermost first.
+    fn stack(self, is_module: bool) -> impl Iterator<Item = &'a str> {
+        let Self { batch, row, .. } = self;
+        batch.frames(row).map(move |(_, frame)| {
+            batch.name(if is_module {
+                frame.module
+            } else {
+                frame.function
+            })
+        })
+    }
+
+    fn labels(self, is_value: bool) -> impl Iterator<Item = &'a str> {
+        let labels = self.batch.labels.iter();
+        labels.map(move |(name, value)| {
+            if is_value {
+                value.as_str()
+            } else {
+                name.as_str()
+            }
+        })
+    }
+}
+
+/// Writes the column of this number, in the order of [`SCHEMA`].
+fn write_column(
+    column: usize,
+    rows: &[Line<'_>],
+    writer: &mut ColumnWriter<'_>,
+) -> anyhow::Result<()> {
+    let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let short = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+    let innermost = |line: &Line<'_>, is_module| {
+        let mut stack = line.stack(is_module);
+        ByteArray::from(stack.next().unwrap_or_default())
+    };
+    match writer {
+        ColumnWriter::Int64ColumnWriter(writer) => {
+            let value = |line: &Line<'_>| match column {
+                0 => number(line.batch.start.saturating_mul(1000)),
+                8 => number(line.row.ticks),
+                _ => number(line.row.ticks.saturating_mul(line.window.period())),
+            };
+            let values: Vec<i64> = rows.iter().map(value).collect();
+            writer.write_batch(&values, None, None)?;
+        }
+        ColumnWriter::Int32ColumnWriter(writer) => {
+            let value = |line: &Line<'_>| match column {
+                1 => short(line.batch.length),
+                _ => short(line.window.hz),
+            };
+            let values: Vec<i32> = rows.iter().map(value).collect();
+            writer.write_batch(&values, None, None)?;
+        }
+        ColumnWriter::ByteArrayColumnWriter(writer) => {
+            let value = |line: &Line<'_>| match column {
+                2 => line.batch.boot.as_str().into(),
+                3 => line.window.kernel.as_str().into(),
+                5 => line.name(line.row.process).into(),
+                6 => line.name(line.row.thread).into(),
+                7 => line.row.mode().name().into(),
+                10 => innermost(line, false),
+                _ => innermost(line, true),
+            };
+            if column <= 11 {
+                let values: Vec<ByteArray> = rows.iter().map(value).collect();
+                writer.write_batch(&values, None, None)?;
+            } else {
+                let lists = Lists::new(column, rows);
+                writer.write_batch(&lists.values, Some(&lists.present), Some(&lists.repeated))?;
+            }
+        }
+        _ => anyhow::bail!("Column {column} has another type"),
+    }
+    Ok(())
+}
+
+/// A column of lists, flat (Dremel's repetition and definition levels: <https://parquet.apache.org/docs/file-format/nestedencoding/>).
+#[derive(Default)]
+struct Lists {
+    values: Vec<ByteArray>,
+    present: Vec<i16>,
+    repeated: Vec<i16>,
+}
+
+impl Lists {
+    fn new(column: usize, rows: &[Line<'_>]) -> Self {
+        let mut lists = Self::default();
+        for line in rows {
+            match column {
+                12 => lists.add(line.stack(false)),
+                13 => lists.add(line.stack(true)),
+                14 => lists.add(line.labels(false)),
+                _ => lists.add(line.labels(true)),
+            }
+        }
+        lists
+    }
+
+    fn add<'a>(&mut self, items: impl Iterator<Item = &'a str>) {
+        let before = self.values.len();
+        for item in items {
+            self.repeated.push(i16::from(self.values.len() > before));
+            self.present.push(1);
+            self.values.push(item.into());
+        }
+        // An empty list has a place, too.
+        if self.values.len() == before {
+            self.repeated.push(0);
+            self.present.push(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+
+    use super::*;
+    use crate::batch::testing::batch;
+
+    #[test]
+    fn days_are_right() {
+        for (seconds, day) in [
+            (0, (1970, 1, 1)),
+            (951_782_400, (2000, 2, 29)),
+            (1_709_251_199, (2024, 2, 29)),
+            (1_709_251_200, (2024, 3, 1)),
+            (4_102_444_799, (2099, 12, 31)),
+        ] {
+            assert_eq!(date(seconds), day);
+        }
+    }
+
+    #[test]
+    fn names_lead_nowhere_else() {
+        assert_eq!(part_of_path("../a b\n"), "..%2Fa%20b%0A");
+        assert_eq!(part_of_path("db-1"), "db-1");
+        assert!(part_of_path(&"é".repeat(500)).len() < MAX_PART + 3);
+    }
+
+    #[test]
+    fn the_same_batches_give_the_same_files_which_have_every_tick() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut sink = ParquetSink::new(folder.path().to_owned(), 100);
+        let batches = [
+            batch(1_709_251_190, &["a", "b"], 7),
+            batch(1_709_251_200, &["a"], 9),
+        ];
+        for _ in 0..2 {
+            sink.send(&batches, 0).unwrap();
+        }
+        let names = [
+            "date=2024-02-29/host=host-1/guest=a/1709251190-b007.parquet",
+            "date=2024-02-29/host=host-1/guest=b/1709251190-b007.parquet",
+            "date=2024-03-01/host=host-1/guest=a/1709251200-b007.parquet",
+        ];
+        let mut ticks = 0;
+        for name in names {
+            let path = folder.path().join(name);
+            let reader = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
+            for row in reader.get_row_iter(None).unwrap() {
+                let row = row.unwrap();
+                for (name, field) in row.get_column_iter() {
+                    if let (true, parquet::record::Field::Long(count)) = (name == "ticks", field) {
+                        ticks += count;
+                    }
+                }
+            }
+            let files = fs::read_dir(path.parent().unwrap()).unwrap();
+            assert_eq!(files.count(), 1);
+        }
+        assert_eq!(ticks, 10 + 10 + 12);
+    }
+}

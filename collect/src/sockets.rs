@@ -1,0 +1,322 @@
+//! Finds guests' sockets, and follows the guests behind them.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Builder};
+
+use anyhow::{Context, bail};
+use kvmprof_abi::errno::Errno;
+use kvmprof_abi::recorder::{REC_HZ, REC_START, REC_STOP, STACK_KERNEL, STACK_USER};
+use kvmprof_abi::wire::device;
+use kvmprof_client::{ClientError, Connection, RemoteDevice};
+use rustix::fs::inotify;
+
+use crate::config::Config;
+
+/// Bytes of a stream that are read at a time.
+const PIECE: usize = 256 << 10;
+/// Paths that one look at the patterns takes, at most.
+const MAX_PATHS: usize = 16 << 10;
+/// Longest name of a guest, in bytes.
+const MAX_NAME: usize = 128;
+
+/// What a thread has to tell the collector.
+#[derive(Debug)]
+pub enum News {
+    /// Bytes of the stream of the guest with this number.
+    Bytes(u64, Vec<u8>),
+    /// The stream of the guest with this number has ended, and why, if it isn't the recording's end.
+    Gone(u64, Option<anyhow::Error>),
+    /// A folder of sockets has changed.
+    Changed,
+}
+
+/// A socket, and which one it is: a guest that starts again makes another one at its path.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Socket {
+    /// Its path.
+    pub path: PathBuf,
+    identity: (u64, u64),
+}
+
+/// The sockets at the paths that match `patterns`, in the order of their paths.
+pub fn find(patterns: &[String]) -> Vec<Socket> {
+    let mut found = Vec::new();
+    for pattern in patterns {
+        let Ok(paths) = glob::glob(pattern) else {
+            continue;
+        };
+        for path in paths.take(MAX_PATHS).flatten() {
+            let Ok(metadata) = fs::metadata(&path) else {
+                continue;
+            };
+            if metadata.file_type().is_socket() {
+                let identity = (metadata.dev(), metadata.ino());
+                found.push(Socket { path, identity });
+            }
+        }
+    }
+    found.sort_by(|one, other| one.path.cmp(&other.path));
+    found.dedup();
+    found
+}
+
+/// What the guest at `path` is called: its socket's name without the ending; all of the path if a guest of that name `is_taken`.
+pub fn guest_name(path: &Path, is_taken: impl Fn(&str) -> bool) -> String {
+    let shown = |name: &str| {
+        let mut name = kvmprof_report::text::visible(name);
+        while name.len() > MAX_NAME {
+            name.pop();
+        }
+        name
+    };
+    let stem = path.file_stem().unwrap_or_default();
+    let name = shown(&stem.to_string_lossy());
+    if name.is_empty() || is_taken(&name) {
+        let path = path.to_string_lossy();
+        let start = path.len().saturating_sub(MAX_NAME);
+        let start = (start..path.len()).find(|start| path.is_char_boundary(*start));
+        return shown(&path[start.unwrap_or_default()..]);
+    }
+    name
+}
+
+/// Tells of changes in the folders of `patterns`, in a thread of its own. Folders that have wildcards in their own names, and folders that
+/// there aren't yet, are for the collector's own looks.
+///
+/// # Errors
+/// The host gives no inotify, or no thread.
+pub fn watch(patterns: &[String], sender: SyncSender<News>) -> io::Result<()> {
+    let watcher = inotify::init(inotify::CreateFlags::CLOEXEC)?;
+    let events = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
+    let mut is_any = false;
+    for folder in patterns
+        .iter()
+        .filter_map(|pattern| Path::new(pattern).parent())
+    {
+        let has_wildcard = folder.to_string_lossy().contains(['*', '?', '[']);
+        is_any |= !has_wildcard && inotify::add_watch(&watcher, folder, events).is_ok();
+    }
+    if !is_any {
+        return Ok(());
+    }
+    Builder::new().name("watch".into()).spawn(move || {
+        let mut buffer = [0; 4096];
+        // Which file it was doesn't matter: all of them are looked at.
+        while rustix::io::read(&watcher, &mut buffer).is_ok() {
+            if sender.send(News::Changed).is_err() {
+                return;
+            }
+            // A folder in which much happens is looked at ten times a second.
+            thread::sleep(std::time::Duration::from_millis(100));
+        }
+    })?;
+    Ok(())
+}
+
+/// What is asked of a guest's recorder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    hz: u32,
+    parts: i64,
+    owners: Vec<u32>,
+}
+
+impl Wanted {
+    /// What `config` asks for.
+    pub fn new(config: &Config) -> Self {
+        let part = |wanted, part| if wanted { part } else { 0 };
+        Self {
+            hz: config.hz,
+            parts: part(config.kernel_stacks, STACK_KERNEL) | part(config.user_stacks, STACK_USER),
+            owners: config.owners.clone(),
+        }
+    }
+}
+
+/// An open recording.
+struct Recording {
+    connection: Connection,
+    recorder: RemoteDevice,
+}
+
+/// How far a thread that follows a guest has come.
+#[derive(Default)]
+enum Stage {
+    #[default]
+    Starting,
+    Live(Arc<Recording>),
+    /// Nobody wants the guest followed any more.
+    Dropped,
+}
+
+/// A guest that a thread follows. Dropped, its connection ends, and the thread.
+pub struct Followed(Arc<Mutex<Stage>>);
+
+impl Followed {
+    /// Follows the guest at `path` in a thread of its own, which sends what comes under this `number`.
+    ///
+    /// # Errors
+    /// The host gives no thread.
+    pub fn start(
+        path: PathBuf,
+        number: u64,
+        wanted: Wanted,
+        sender: SyncSender<News>,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Mutex::new(Stage::default()));
+        let place = Arc::clone(&shared);
+        Builder::new().name("guest".into()).spawn(move || {
+            let result = follow(&path, number, &wanted, &place, &sender);
+            // Nobody takes it when the collector has ended.
+            let _ = sender.send(News::Gone(number, result.err()));
+        })?;
+        Ok(Self(shared))
+    }
+
+    fn recording(&self) -> Option<Arc<Recording>> {
+        match &*lock(&self.0) {
+            Stage::Live(recording) => Some(Arc::clone(recording)),
+            Stage::Starting | Stage::Dropped => None,
+        }
+    }
+
+    /// Ends the recording: what is left of it still comes. The recorder may take a second for that, so a thread waits for it.
+    pub fn stop(&self) {
+        if let Some(recording) = self.recording() {
+            let stop = move || recording.recorder.ioctl(REC_STOP, 0);
+            // Without a thread the connection's end is the recording's.
+            let _ = Builder::new().name("stop".into()).spawn(stop);
+        }
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        if let Some(recording) = self.recording() {
+            recording.connection.disconnect();
+        }
+        *lock(&self.0) = Stage::Dropped;
+    }
+}
+
+fn lock(stage: &Mutex<Stage>) -> MutexGuard<'_, Stage> {
+    stage.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn follow(
+    path: &Path,
+    number: u64,
+    wanted: &Wanted,
+    stage: &Mutex<Stage>,
+    sender: &SyncSender<News>,
+) -> anyhow::Result<()> {
+    let connection = connect(path, &wanted.owners)?;
+    let recorder = start(&connection, wanted)?;
+    let recording = Arc::new(Recording {
+        connection,
+        recorder,
+    });
+    match &mut *lock(stage) {
+        Stage::Dropped => return Ok(()),
+        stage => *stage = Stage::Live(Arc::clone(&recording)),
+    }
+    loop {
+        let bytes = recording.recorder.read(PIECE)?;
+        let is_end = bytes.is_empty();
+        if is_end || sender.send(News::Bytes(number, bytes)).is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// Connects to the socket, if the program there is root's, this program's user's, or one of the `owners`.
+fn connect(path: &Path, owners: &[u32]) -> Result<Connection, ClientError> {
+    match Connection::connect(path) {
+        Err(ClientError::WrongServer { user, .. }) if owners.contains(&user) => {
+            Connection::connect_to(path, Some(user))
+        }
+        result => result,
+    }
+}
+
+/// Starts a recording at the rate that is wanted; where something else samples the guest already, at that rate.
+fn start(connection: &Connection, wanted: &Wanted) -> anyhow::Result<RemoteDevice> {
+    if connection.hello().hz == 0 {
+        bail!("The guest's clock is off: it was started with --hz 0");
+    }
+    let recorder = connection.open(device::RECORDER, 0)?;
+    // A recorder of an earlier release doesn't know it.
+    let _ = recorder.ioctl(REC_HZ, wanted.hz.into());
+    let Err(error) = recorder.ioctl(REC_START, wanted.parts) else {
+        return Ok(recorder);
+    };
+    if error.errno() != Some(Errno::EBUSY) {
+        return Err(error).context("Cannot start to record the guest");
+    }
+    let recorder = connection.open(device::RECORDER, 0)?;
+    recorder
+        .ioctl(REC_START, wanted.parts)
+        .context("Cannot start to record the guest beside others")?;
+    Ok(recorder)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+
+    #[test]
+    fn sockets_are_found_by_patterns() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let listeners = ["b.sock", "a.sock", "c.other"].map(|name| UnixListener::bind(path(name)));
+        assert!(listeners.iter().all(Result::is_ok));
+        fs::write(path("file.sock"), "").unwrap();
+        let pattern = |name: &str| path(name).display().to_string();
+        let find = |names: &[&str]| -> Vec<PathBuf> {
+            let patterns: Vec<String> = names.iter().map(|name| pattern(name)).collect();
+            super::find(&patterns)
+                .into_iter()
+                .map(|socket| socket.path)
+                .collect()
+        };
+        assert_eq!(find(&["*.sock"]), [path("a.sock"), path("b.sock")]);
+        assert_eq!(find(&["*.sock", "a*"]), [path("a.sock"), path("b.sock")]);
+        assert_eq!(find(&["none/*"]), [] as [PathBuf; 0]);
+        // Another socket at the same path is another guest.
+        let before = super::find(&[pattern("a.sock")]);
+        fs::rename(path("b.sock"), path("a.sock")).unwrap();
+        assert_ne!(super::find(&[pattern("a.sock")]), before);
+    }
+
+    #[test]
+    fn new_sockets_are_told_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let (sender, news) = sync_channel(8);
+        let pattern = folder.path().join("*.sock").display().to_string();
+        watch(&[pattern], sender).unwrap();
+        let _listener = UnixListener::bind(folder.path().join("a.sock")).unwrap();
+        assert!(matches!(news.recv().unwrap(), News::Changed));
+    }
+
+    #[test]
+    fn guests_are_called_by_their_sockets() {
+        let name = |path: &str, taken: &str| guest_name(Path::new(path), |name| name == taken);
+        assert_eq!(name("/run/kvmprof/db-1.sock", ""), "db-1");
+        assert_eq!(
+            name("/run/kvmprof/db-1.sock", "db-1"),
+            "/run/kvmprof/db-1.sock"
+        );
+        assert_eq!(name("/x/a\u{202e}b\n.sock", ""), "a\u{fffd}b\u{fffd}");
+        let long = format!("/x/{}.sock", "é".repeat(100));
+        assert!(name(&long, "").len() <= MAX_NAME);
+        assert!(name(&long, &name(&long, "")).ends_with(".sock"));
+    }
+}

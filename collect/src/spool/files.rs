@@ -1,0 +1,221 @@
+//! Files of the spool. Each is written under another name, flushed and renamed, so that it is whole or not there.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::SpoolError;
+use crate::batch::Batch;
+
+/// Nobody else may read what guests run.
+const FOLDER_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+const OTHERS: u32 = 0o077;
+/// How batches' names end, and those of files that aren't whole.
+const BATCH: &str = "batch";
+const UNFINISHED: &str = "tmp";
+/// Bytes of a batch, unpacked, at most: far above what the limits of guests allow.
+const MAX_BATCH: u64 = 1 << 30;
+const LEVEL: i32 = 3;
+
+/// A batch in the spool, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its number.
+    pub number: u64,
+    /// When its windows began, in s since 1970.
+    pub start: u64,
+    /// How many windows it has.
+    pub windows: u64,
+    /// Ticks in their rows.
+    pub ticks: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+impl Entry {
+    /// The entry for `batch`, whose file isn't written yet.
+    pub fn new(number: u64, batch: &Batch) -> Self {
+        Self {
+            number,
+            start: batch.start,
+            windows: batch.windows.len() as u64,
+            ticks: batch.ticks(),
+            bytes: 0,
+        }
+    }
+
+    /// The name of its file.
+    pub fn name(&self) -> String {
+        let Self {
+            number,
+            start,
+            windows,
+            ticks,
+            ..
+        } = self;
+        format!("{number:016}-{start}-{windows}-{ticks}.{BATCH}")
+    }
+
+    fn parse(name: &str, bytes: u64) -> Option<Self> {
+        let numbers = name.strip_suffix(BATCH)?.strip_suffix('.')?;
+        let mut numbers = numbers.split('-').map(|number| number.parse().ok());
+        let mut next = || numbers.next().flatten();
+        let entry = Self {
+            number: next()?,
+            start: next()?,
+            windows: next()?,
+            ticks: next()?,
+            bytes,
+        };
+        (entry.name() == name).then_some(entry)
+    }
+}
+
+/// A folder of one's own, which no other collector uses.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    /// Locked while this lives.
+    handle: File,
+}
+
+impl Folder {
+    /// Opens the folder at `path`, which is made if there is none.
+    pub fn open(path: &Path) -> Result<Self, SpoolError> {
+        let failed = |source| SpoolError::Folder {
+            path: path.to_owned(),
+            source,
+        };
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(FOLDER_MODE);
+        builder.create(path).map_err(failed)?;
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        let handle = OpenOptions::new()
+            .read(true)
+            .custom_flags(flags.bits().cast_signed())
+            .open(path)
+            .map_err(failed)?;
+        let found = handle.metadata().map_err(failed)?;
+        let is_own = found.uid() == rustix::process::geteuid().as_raw();
+        if !is_own || found.mode() & OTHERS != 0 {
+            return Err(SpoolError::NotOwn(path.to_owned()));
+        }
+        flock(&handle, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| SpoolError::InUse(path.to_owned()))?;
+        Ok(Self {
+            path: path.to_owned(),
+            handle,
+        })
+    }
+
+    /// The batches in it, by number. Files that were being written when a collector was killed are removed.
+    pub fn batches(&self) -> Result<Vec<Entry>, SpoolError> {
+        let mut entries = Vec::new();
+        for file in fs::read_dir(&self.path).map_err(|source| self.failed(source))? {
+            let file = file.map_err(|source| self.failed(source))?;
+            let name = file.file_name();
+            let name = name.to_str().unwrap_or_default();
+            if name.ends_with(UNFINISHED) {
+                self.remove(name)?;
+                continue;
+            }
+            let length = file.metadata().map_or(0, |found| found.len());
+            entries.extend(Entry::parse(name, length));
+        }
+        entries.sort_by_key(|entry| entry.number);
+        Ok(entries)
+    }
+
+    /// Writes a batch, and returns its bytes.
+    pub fn write_batch(&self, entry: &Entry, batch: &Batch) -> Result<u64, SpoolError> {
+        let json = serde_json::to_vec(batch).map_err(|source| self.failed(source.into()))?;
+        let mut packer =
+            zstd::Encoder::new(Vec::new(), LEVEL).map_err(|source| self.failed(source))?;
+        let packed = packer
+            .include_checksum(true)
+            .and_then(|()| packer.write_all(&json))
+            .and_then(|()| packer.finish());
+        let packed = packed.map_err(|source| self.failed(source))?;
+        self.write(&entry.name(), &packed)?;
+        Ok(packed.len() as u64)
+    }
+
+    /// Reads a batch.
+    pub fn read_batch(&self, entry: &Entry) -> Result<Batch, SpoolError> {
+        let damaged = |source| SpoolError::Damaged {
+            path: self.path.join(entry.name()),
+            source,
+        };
+        let file = File::open(self.path.join(entry.name())).map_err(damaged)?;
+        let unpacker = zstd::Decoder::new(file).map_err(damaged)?;
+        let mut json = Vec::new();
+        unpacker
+            .take(MAX_BATCH)
+            .read_to_end(&mut json)
+            .map_err(damaged)?;
+        serde_json::from_slice(&json).map_err(|source| damaged(source.into()))
+    }
+
+    /// Reads a document; `None` if there is none of that name.
+    pub fn read_json<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, SpoolError> {
+        let path = self.path.join(name);
+        let damaged = |source| SpoolError::Damaged {
+            path: path.clone(),
+            source,
+        };
+        let bytes = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            bytes => bytes.map_err(damaged)?,
+        };
+        let document = serde_json::from_slice(&bytes);
+        document.map(Some).map_err(|source| damaged(source.into()))
+    }
+
+    /// Writes a document in place of what had its name.
+    pub fn write_json(&self, name: &str, document: &impl Serialize) -> Result<(), SpoolError> {
+        let json = serde_json::to_vec(document).map_err(|source| self.failed(source.into()))?;
+        self.write(name, &json)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), SpoolError> {
+        let unfinished = self.path.join(format!("{name}.{UNFINISHED}"));
+        let write = || {
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(FILE_MODE)
+                .open(&unfinished)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            fs::rename(&unfinished, self.path.join(name))?;
+            self.handle.sync_all()
+        };
+        write().map_err(|source| {
+            // What there is of it takes room that is needed.
+            let _ = fs::remove_file(&unfinished);
+            self.failed(source)
+        })
+    }
+
+    /// Removes a file. One that has gone is no failure.
+    pub fn remove(&self, name: &str) -> Result<(), SpoolError> {
+        match fs::remove_file(self.path.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.failed(error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn failed(&self, source: io::Error) -> SpoolError {
+        SpoolError::Folder {
+            path: self.path.clone(),
+            source,
+        }
+    }
+}

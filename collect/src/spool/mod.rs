@@ -1,0 +1,404 @@
+//! What was collected and waits for the sinks, in a folder.
+//!
+//! Each batch is a file. A sink has a position, which is in a file, too; a batch is removed when all sinks have it, or when there is no
+//! room: then the oldest goes, and counts as lost for each sink that doesn't have it.
+
+mod files;
+mod progress;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::batch::Batch;
+pub use files::Entry;
+use files::Folder;
+pub use progress::{Attempt, Counts, Progress};
+
+/// The file with what is being collected.
+const STATE: &str = "state.json";
+/// Batches, and packed bytes of them, that are handed over at a time, at most.
+const MAX_CLAIM: usize = 720;
+const MAX_CLAIM_BYTES: u64 = 16 << 20;
+
+/// What is wrong with the spool.
+#[derive(Debug, thiserror::Error)]
+pub enum SpoolError {
+    /// The folder, or a file in it, can't be used.
+    #[error("Cannot use the spool {}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Others can read or change it.
+    #[error("The spool {} isn't a folder of your own with mode 0700", .0.display())]
+    NotOwn(PathBuf),
+    /// Another collector uses it.
+    #[error("Another kvmprof-collect uses the spool {}", .0.display())]
+    InUse(PathBuf),
+    /// A file can't be read.
+    #[error("Cannot read {}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: io::Error,
+    },
+}
+
+/// What was being collected, by which a later collector counts what a killed one has lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct Collected {
+    /// The number of the next batch.
+    next: u64,
+    /// Open windows: their start, and how many guests have one.
+    open: BTreeMap<u64, u64>,
+    /// Windows that were open when a collector was killed.
+    killed: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: BTreeMap<u64, Entry>,
+    bytes: u64,
+    collected: Collected,
+    sinks: BTreeMap<String, Progress>,
+    is_closed: bool,
+}
+
+/// How full the spool is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fill {
+    /// Batches.
+    pub batches: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Windows that were open when a collector was killed.
+    pub killed: u64,
+}
+
+/// A sink's part of the spool: batches that it is to take.
+#[derive(Debug)]
+pub struct Claim {
+    /// Which they are.
+    pub attempt: Attempt,
+    /// What is in them. Files that can't be read are left out, and count as lost.
+    pub batches: Vec<Batch>,
+}
+
+/// The spool. Threads share it.
+#[derive(Debug)]
+pub struct Spool {
+    folder: Folder,
+    limit: u64,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+fn progress_file(sink: &str) -> String {
+    format!("sink-{sink}.json")
+}
+
+impl Spool {
+    /// Opens the spool in the folder at `path` for these `sinks`, which is to take `limit` bytes at most.
+    ///
+    /// # Errors
+    /// [`SpoolError`].
+    pub fn open(path: &Path, limit: u64, sinks: &[&str]) -> Result<Self, SpoolError> {
+        let folder = Folder::open(path)?;
+        let mut state = State::default();
+        for entry in folder.batches()? {
+            state.bytes += entry.bytes;
+            state.entries.insert(entry.number, entry);
+        }
+        let mut collected: Collected = folder.read_json(STATE)?.unwrap_or_default();
+        let last = state.entries.last_key_value();
+        let after = last.map_or(0, |(number, _)| number + 1).max(collected.next);
+        if after > collected.next {
+            // The oldest one came into the spool, and the state was not written any more.
+            collected.open.pop_first();
+        }
+        collected.killed += collected.open.values().sum::<u64>();
+        collected.open.clear();
+        collected.next = after;
+        for sink in sinks {
+            let found = folder.read_json(&progress_file(sink))?;
+            state
+                .sinks
+                .insert((*sink).to_owned(), found.unwrap_or_default());
+        }
+        state.collected = collected;
+        let spool = Self {
+            folder,
+            limit,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        };
+        let mut state = spool.lock();
+        spool.save_state(&state)?;
+        spool.remove_done(&mut state)?;
+        drop(state);
+        Ok(spool)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn save_state(&self, state: &State) -> Result<(), SpoolError> {
+        self.folder.write_json(STATE, &state.collected)
+    }
+
+    fn save(&self, sink: &str, progress: &Progress) -> Result<(), SpoolError> {
+        self.folder.write_json(&progress_file(sink), progress)
+    }
+
+    /// Notes which windows are open: their starts, and how many guests have one.
+    ///
+    /// # Errors
+    /// It can't be written: windows that a killed collector loses won't be counted.
+    pub fn note_open(&self, open: BTreeMap<u64, u64>) -> Result<(), SpoolError> {
+        let mut state = self.lock();
+        if state.collected.open == open {
+            return Ok(());
+        }
+        state.collected.open = open;
+        self.save_state(&state)
+    }
+
+    /// Adds a batch, whose windows aren't open any more.
+    ///
+    /// # Errors
+    /// It can't be written, and counts as lost.
+    pub fn push(&self, batch: &Batch) -> Result<(), SpoolError> {
+        let mut state = self.lock();
+        let mut entry = Entry::new(state.collected.next, batch);
+        let written = self.folder.write_batch(&entry, batch);
+        entry.bytes = written.as_ref().copied().unwrap_or_default();
+        state.collected.next += 1;
+        state.collected.open.remove(&batch.start);
+        state.bytes += entry.bytes;
+        state.entries.insert(entry.number, entry);
+        if written.is_err() {
+            self.lose(&mut state, entry)?;
+        }
+        let saved = self.save_state(&state);
+        let made = self.make_room(&mut state);
+        self.changed.notify_all();
+        written.map(drop).and(saved).and(made)
+    }
+
+    /// Removes the oldest batches until the others have room. Those that are being handed over stay.
+    fn make_room(&self, state: &mut State) -> Result<(), SpoolError> {
+        while state.bytes > self.limit {
+            let is_free = |entry: &&Entry| {
+                let mut sinks = state.sinks.values();
+                !sinks.any(|progress| progress.is_in_flight(entry.number))
+            };
+            let Some(oldest) = state.entries.values().find(is_free).copied() else {
+                break;
+            };
+            self.lose(state, oldest)?;
+        }
+        Ok(())
+    }
+
+    /// Removes a batch, which is lost for those who don't have it. It is counted before it goes.
+    fn lose(&self, state: &mut State, entry: Entry) -> Result<(), SpoolError> {
+        for (sink, progress) in &mut state.sinks {
+            if progress.next <= entry.number {
+                progress.lost.add(&entry);
+                progress.next = entry.number + 1;
+                self.save(sink, progress)?;
+            }
+        }
+        self.forget(state, entry)
+    }
+
+    fn forget(&self, state: &mut State, entry: Entry) -> Result<(), SpoolError> {
+        state.entries.remove(&entry.number);
+        state.bytes = state.bytes.saturating_sub(entry.bytes);
+        self.folder.remove(&entry.name())
+    }
+
+    /// Removes what all sinks have. Without sinks it stays until there is no room.
+    fn remove_done(&self, state: &mut State) -> Result<(), SpoolError> {
+        if state.sinks.is_empty() {
+            return Ok(());
+        }
+        let is_done = |entry: &&Entry| {
+            let mut sinks = state.sinks.values();
+            !sinks.any(|progress| progress.needs(entry.number))
+        };
+        let done: Vec<Entry> = state.entries.values().filter(is_done).copied().collect();
+        for entry in done {
+            self.forget(state, entry)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the next batches for `sink`: so many that they are about `span` seconds, at least one; and for no more than
+    /// there are when the spool is closed. Batches that were being handed over come again. `None`: it is closed, and there
+    /// are none.
+    ///
+    /// # Errors
+    /// The position can't be written.
+    pub fn claim(&self, sink: &str, span: u64) -> Result<Option<Claim>, SpoolError> {
+        let mut state = self.lock();
+        loop {
+            let progress = state.sinks.entry(sink.to_owned()).or_default();
+            if let Some(attempt) = progress.attempt {
+                return self.read(state, sink, attempt).map(Some);
+            }
+            let next = progress.next;
+            if let Some(attempt) = enough(&state, next, span) {
+                let progress = state.sinks.entry(sink.to_owned()).or_default();
+                progress.attempt = Some(attempt);
+                progress.next = attempt.last + 1;
+                let saved = *progress;
+                self.save(sink, &saved)?;
+                return self.read(state, sink, attempt).map(Some);
+            }
+            if state.is_closed {
+                return Ok(None);
+            }
+            let waited = self.changed.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn read(
+        &self,
+        state: MutexGuard<'_, State>,
+        sink: &str,
+        attempt: Attempt,
+    ) -> Result<Claim, SpoolError> {
+        let claimed = state.entries.range(attempt.first..=attempt.last);
+        let entries: Vec<Entry> = claimed.map(|(_, entry)| *entry).collect();
+        // Nobody removes them while they are being handed over.
+        drop(state);
+        let mut batches = Vec::with_capacity(entries.len());
+        for entry in &entries {
+            match self.folder.read_batch(entry) {
+                Ok(batch) => batches.push(batch),
+                Err(error) => {
+                    log::warn!("{error}: it is lost");
+                    self.change(sink, |progress| progress.lost.add(entry))?;
+                }
+            }
+        }
+        Ok(Claim { attempt, batches })
+    }
+
+    /// Changes a sink's progress, and writes it.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn change(&self, sink: &str, change: impl FnOnce(&mut Progress)) -> Result<(), SpoolError> {
+        let mut state = self.lock();
+        let progress = state.sinks.entry(sink.to_owned()).or_default();
+        change(progress);
+        let saved = *progress;
+        self.save(sink, &saved)
+    }
+
+    /// The sink is through with what it has claimed.
+    ///
+    /// # Errors
+    /// It can't be written, or what isn't needed any more can't be removed.
+    pub fn finish(&self, sink: &str) -> Result<(), SpoolError> {
+        self.change(sink, |progress| progress.attempt = None)?;
+        let mut state = self.lock();
+        self.remove_done(&mut state)
+    }
+
+    /// No more batches will come.
+    pub fn close(&self) {
+        self.lock().is_closed = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for `time`. True if the spool was closed before.
+    pub fn wait_closed(&self, time: Duration) -> bool {
+        let end = Instant::now() + time;
+        let mut state = self.lock();
+        loop {
+            let rest = end.saturating_duration_since(Instant::now());
+            if state.is_closed || rest.is_zero() {
+                return state.is_closed;
+            }
+            let waited = self.changed.wait_timeout(state, rest);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// How full it is.
+    pub fn fill(&self) -> Fill {
+        let state = self.lock();
+        Fill {
+            batches: state.entries.len() as u64,
+            bytes: state.bytes,
+            killed: state.collected.killed,
+        }
+    }
+
+    /// How far each sink has come, and how many batches wait for it.
+    pub fn progress(&self) -> Vec<(String, Progress, u64)> {
+        let state = self.lock();
+        let waiting = |progress: &Progress| {
+            let entries = state.entries.keys();
+            entries.filter(|number| progress.needs(**number)).count() as u64
+        };
+        let sinks = state.sinks.iter();
+        sinks
+            .map(|(sink, progress)| (sink.clone(), *progress, waiting(progress)))
+            .collect()
+    }
+
+    /// Reads all batches that are there, the oldest first.
+    ///
+    /// # Errors
+    /// One can't be read.
+    pub fn read_all(&self) -> Result<Vec<Batch>, SpoolError> {
+        let entries: Vec<Entry> = self.lock().entries.values().copied().collect();
+        let batches = entries.iter().map(|entry| self.folder.read_batch(entry));
+        batches.collect()
+    }
+}
+
+/// The batches from `next` on that are about `span` seconds; fewer if the spool is closed. `None` if there aren't so many.
+fn enough(state: &State, next: u64, span: u64) -> Option<Attempt> {
+    let mut entries = state.entries.range(next..).map(|(_, entry)| entry);
+    let first = entries.next()?;
+    let (mut last, mut bytes, mut count) = (first, first.bytes, 1);
+    let mut is_enough = span == 0;
+    if !is_enough {
+        for entry in entries {
+            bytes += entry.bytes;
+            count += 1;
+            // The one that completes the time begins the next file.
+            is_enough = entry.start.abs_diff(first.start) >= span
+                || count > MAX_CLAIM
+                || bytes > MAX_CLAIM_BYTES;
+            if is_enough {
+                break;
+            }
+            last = entry;
+        }
+    }
+    (is_enough || state.is_closed).then_some(Attempt {
+        first: first.number,
+        last: last.number,
+        part: 0,
+        is_sent: false,
+    })
+}

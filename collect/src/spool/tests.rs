@@ -1,0 +1,199 @@
+use super::*;
+use crate::batch::testing::batch;
+
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("spool")
+    }
+
+    fn open(&self, limit: u64, sinks: &[&str]) -> Spool {
+        Spool::open(&self.path(), limit, sinks).unwrap()
+    }
+}
+
+const LARGE: u64 = 1 << 30;
+
+fn starts(claim: &Claim) -> Vec<u64> {
+    claim.batches.iter().map(|batch| batch.start).collect()
+}
+
+fn claim(spool: &Spool, sink: &str, span: u64) -> Claim {
+    spool.claim(sink, span).unwrap().unwrap()
+}
+
+#[test]
+fn each_sink_gets_each_batch_once() {
+    let place = Place::new();
+    let spool = place.open(LARGE, &["a", "b"]);
+    for start in [10, 20] {
+        spool.push(&batch(start, &["g"], 5)).unwrap();
+    }
+    for start in [10, 20] {
+        assert_eq!(starts(&claim(&spool, "a", 0)), [start]);
+        spool.finish("a").unwrap();
+    }
+    assert_eq!(spool.fill().batches, 2);
+    assert_eq!(starts(&claim(&spool, "b", 0)), [10]);
+    spool.finish("b").unwrap();
+    assert_eq!(spool.fill().batches, 1);
+    drop(spool);
+    let spool = place.open(LARGE, &["a", "b"]);
+    spool.close();
+    assert!(spool.claim("a", 0).unwrap().is_none());
+    let last = claim(&spool, "b", 0);
+    assert_eq!(last.batches, [batch(20, &["g"], 5)]);
+    spool.finish("b").unwrap();
+    assert_eq!(spool.fill(), Fill::default());
+    drop(spool);
+    // Numbers go on when all files have gone.
+    let spool = place.open(LARGE, &["a", "b"]);
+    spool.push(&batch(30, &["g"], 5)).unwrap();
+    assert_eq!(starts(&claim(&spool, "a", 0)), [30]);
+}
+
+#[test]
+fn what_was_being_handed_over_comes_again_and_is_the_same() {
+    let place = Place::new();
+    let spool = place.open(LARGE, &["a"]);
+    for start in [10, 20, 30, 40] {
+        spool.push(&batch(start, &["g"], 5)).unwrap();
+    }
+    assert_eq!(starts(&claim(&spool, "a", 30)), [10, 20, 30]);
+    spool
+        .change("a", |progress| {
+            progress.attempt.as_mut().unwrap().is_sent = true;
+        })
+        .unwrap();
+    drop(spool);
+    let spool = place.open(LARGE, &["a"]);
+    for start in [50, 60] {
+        spool.push(&batch(start, &["g"], 5)).unwrap();
+    }
+    let again = claim(&spool, "a", 30);
+    assert_eq!(starts(&again), [10, 20, 30]);
+    assert!(again.attempt.is_sent);
+    spool.finish("a").unwrap();
+    spool.close();
+    assert_eq!(starts(&claim(&spool, "a", 30)), [40, 50, 60]);
+}
+
+#[test]
+fn the_oldest_goes_when_there_is_no_room_and_is_counted() {
+    let place = Place::new();
+    let spool = place.open(LARGE, &["a"]);
+    spool.push(&batch(0, &["g"], 5)).unwrap();
+    let each = spool.fill().bytes;
+    drop(spool);
+    let spool = place.open(4 * each + each / 2, &["a"]);
+    // In flight: it stays.
+    assert_eq!(starts(&claim(&spool, "a", 0)), [0]);
+    for start in (10..100).step_by(10) {
+        spool.push(&batch(start, &["g", "h"], 5)).unwrap();
+        assert!(spool.fill().bytes <= 4 * each + each / 2);
+    }
+    spool.finish("a").unwrap();
+    let (_, progress, waiting) = spool.progress().remove(0);
+    let lost = progress.lost;
+    assert!(lost.batches > 4, "{lost:?}");
+    assert_eq!(lost.batches + waiting, 9);
+    assert_eq!(
+        (lost.windows, lost.ticks),
+        (2 * lost.batches, 16 * lost.batches)
+    );
+    // The newest are there, and the count survives.
+    drop(spool);
+    let spool = place.open(LARGE, &["a"]);
+    assert_eq!(spool.progress()[0].1.lost, lost);
+    let kept: Vec<u64> = (spool.read_all().unwrap().iter())
+        .map(|batch| batch.start)
+        .collect();
+    assert_eq!(kept.last(), Some(&90));
+    assert_eq!(kept.len() as u64, waiting);
+    assert_eq!(starts(&claim(&spool, "a", 0)), [kept[0]]);
+}
+
+#[test]
+fn windows_of_a_killed_collector_are_counted_once() {
+    let place = Place::new();
+    let spool = place.open(LARGE, &[]);
+    spool.note_open(BTreeMap::from([(10, 2), (20, 3)])).unwrap();
+    spool.push(&batch(10, &["g", "h"], 5)).unwrap();
+    drop(spool);
+    for _ in 0..2 {
+        assert_eq!(place.open(LARGE, &[]).fill().killed, 3);
+    }
+    // It was killed when the batch was there, and the state not written yet.
+    let state = std::fs::read(place.path().join(STATE)).unwrap();
+    let mut state: Collected = serde_json::from_slice(&state).unwrap();
+    state.open = BTreeMap::from([(20, 2), (30, 1)]);
+    let spool = place.open(LARGE, &[]);
+    spool.push(&batch(20, &["g", "h"], 5)).unwrap();
+    drop(spool);
+    std::fs::write(
+        place.path().join(STATE),
+        serde_json::to_vec(&state).unwrap(),
+    )
+    .unwrap();
+    assert_eq!(place.open(LARGE, &[]).fill().killed, 4);
+}
+
+#[test]
+fn a_damaged_file_is_lost_and_nothing_else() {
+    let place = Place::new();
+    let spool = place.open(LARGE, &["a"]);
+    for start in [10, 20, 30] {
+        spool.push(&batch(start, &["g"], 5)).unwrap();
+    }
+    let entries = spool.folder.batches().unwrap();
+    let path = place.path().join(entries[1].name());
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    std::fs::write(place.path().join("0000000000000009-1-1-1.batch.tmp"), "").unwrap();
+    spool.close();
+    assert_eq!(starts(&claim(&spool, "a", 100)), [10, 30]);
+    assert_eq!(spool.progress()[0].1.lost.ticks, 8);
+    drop(spool);
+    let spool = place.open(LARGE, &["a"]);
+    assert_eq!(spool.fill().batches, 3);
+    assert!(
+        !place
+            .path()
+            .join("0000000000000009-1-1-1.batch.tmp")
+            .exists()
+    );
+}
+
+#[test]
+fn the_folder_is_ones_own_and_used_once() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let place = Place::new();
+    let spool = place.open(LARGE, &[]);
+    let mode = std::fs::metadata(place.path())
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o700);
+    let again = Spool::open(&place.path(), LARGE, &[]);
+    assert!(matches!(again, Err(SpoolError::InUse(_))), "{again:?}");
+    drop(spool);
+    std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o750)).unwrap();
+    let others = Spool::open(&place.path(), LARGE, &[]);
+    assert!(matches!(others, Err(SpoolError::NotOwn(_))), "{others:?}");
+}
+
+#[test]
+fn without_sinks_the_newest_stay() {
+    let place = Place::new();
+    let spool = place.open(1, &[]);
+    spool.push(&batch(10, &["g"], 5)).unwrap();
+    assert_eq!(spool.fill().batches, 0);
+}

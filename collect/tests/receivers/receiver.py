@@ -1,0 +1,118 @@
+"""Takes OTLP profiles and pprof pushes, and prints a line of JSON for each request; first its port.
+
+OTLP is decoded by opentelemetry-proto, pprof by `go tool pprof -raw`, which validates it. The first requests of each path that ends
+in `/busy` are answered by 503, those of `/wrong` by 400.
+"""
+
+import base64
+import gzip
+import http.server
+import json
+import subprocess
+import tempfile
+import urllib.parse
+
+from opentelemetry.proto.collector.profiles.v1development import profiles_service_pb2
+
+BUSY = 2
+
+
+def otlp(body):
+    request = profiles_service_pb2.ExportProfilesServiceRequest.FromString(body)
+    tables = request.dictionary
+    strings = tables.string_table
+    # Place 0 of each table is empty.
+    assert strings[0] == ""
+    for table in (tables.mapping_table, tables.location_table, tables.function_table, tables.link_table, tables.attribute_table,
+                  tables.stack_table):
+        assert table[0] == type(table[0])(), table[0]
+    profiles = []
+    for resource in request.resource_profiles:
+        attributes = {one.key: one.value.string_value for one in resource.resource.attributes}
+        for scope in resource.scope_profiles:
+            for profile in scope.profiles:
+                samples = []
+                for sample in profile.samples:
+                    labels = [tables.attribute_table[place] for place in sample.attribute_indices]
+                    stack = []
+                    for place in tables.stack_table[sample.stack_index].location_indices:
+                        location = tables.location_table[place]
+                        kinds = [tables.attribute_table[one].value.string_value for one in location.attribute_indices]
+                        function = tables.function_table[location.lines[0].function_index]
+                        module = strings[tables.mapping_table[location.mapping_index].filename_strindex]
+                        stack.append([strings[function.name_strindex], module, *kinds])
+                    samples.append({
+                        "labels": {strings[one.key_strindex]: one.value.string_value for one in labels},
+                        "stack": stack,
+                        "values": list(sample.values),
+                    })
+                kind = profile.sample_type
+                profiles.append({
+                    "id": profile.profile_id.hex(),
+                    "attributes": attributes,
+                    "time": profile.time_unix_nano,
+                    "duration": profile.duration_nano,
+                    "period": profile.period,
+                    "type": [strings[kind.type_strindex], strings[kind.unit_strindex]],
+                    "samples": samples,
+                })
+    return profiles
+
+
+def pprof(profile):
+    with tempfile.NamedTemporaryFile(suffix=".pb.gz") as file:
+        file.write(profile)
+        file.flush()
+        run = subprocess.run(["go", "tool", "pprof", "-raw", file.name], check=True, capture_output=True, text=True)
+        return run.stdout
+
+
+def form(body, kind):
+    boundary = kind.partition("boundary=")[2].encode()
+    parts = body.split(b"--" + boundary)
+    assert parts[0] == b"" and parts[2] == b"--\r\n" and len(parts) == 3, parts
+    head, _, profile = parts[1].partition(b"\r\n\r\n")
+    assert b'name="profile"' in head, head
+    return profile[:-2]
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    busy = 0
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        address = urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(address.query))
+        status = 200
+        if address.path.endswith("/busy") and Handler.busy < BUSY:
+            Handler.busy += 1
+            status = 503
+        elif address.path.endswith("/wrong"):
+            status = 400
+        else:
+            if self.headers["Content-Encoding"] == "gzip":
+                body = gzip.decompress(body)
+            found = {"path": address.path, "query": query, "tenant": self.headers["X-Scope-OrgID"], "secret": self.headers["Authorization"]}
+            if "v1development" in address.path:
+                found["profiles"] = otlp(body)
+            elif address.path.startswith("/ingest"):
+                found["pprof"] = pprof(form(body, self.headers["Content-Type"]))
+            else:
+                document = json.loads(body)
+                (series,) = document["series"]
+                (sample,) = series["samples"]
+                found["labels"] = {one["name"]: one["value"] for one in series["labels"]["labels"]}
+                found["pprof"] = pprof(base64.b64decode(sample["rawProfile"], validate=True))
+            print(json.dumps(found), flush=True)
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *arguments):
+        pass
+
+
+server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()

@@ -1,0 +1,138 @@
+//! A small fleet whose every tick is known.
+
+use std::collections::BTreeMap;
+
+use kvmprof_collect::batch::{Batch, IDLE, Row, Tables, Window};
+use kvmprof_recording::Mode;
+use kvmprof_recording::file::Account;
+
+pub const HOSTS: usize = 4;
+pub const GUESTS: usize = 2;
+/// Windows a day on each host.
+pub const WINDOWS: u64 = 6;
+/// 2026-03-01 and the day after, in s since 1970.
+pub const DAYS: [u64; 2] = [1_772_323_200, 1_772_409_600];
+pub const LENGTH: u32 = 10;
+pub const HZ: u32 = 20;
+
+/// Ticks of one kind in one window.
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub day: usize,
+    pub host: usize,
+    pub kernel: &'static str,
+    pub process: &'static str,
+    pub mode: Mode,
+    /// Innermost first; none for halted vCPUs.
+    pub stack: &'static [&'static str],
+    pub ticks: u64,
+}
+
+/// What a guest of this host does in each window of this day. On the second day odd hosts have another kernel, and the last one more
+/// interrupts.
+pub fn known(day: usize, host: usize) -> Vec<Known> {
+    let is_new = day == 1 && host % 2 == 1;
+    let kernel = if is_new { "6.12.2" } else { "6.12.1" };
+    let one = |process, mode, stack, ticks| Known {
+        day,
+        host,
+        kernel,
+        process,
+        mode,
+        stack,
+        ticks,
+    };
+    let interrupts = if day == 1 && host == HOSTS - 1 { 5 } else { 1 };
+    vec![
+        one("worker", Mode::User, &["work", "main"], 10 + host as u64),
+        one(
+            "copier",
+            Mode::Kernel,
+            &["copy_page", "do_fault"],
+            if is_new { 8 } else { 4 },
+        ),
+        one(
+            "worker",
+            Mode::Interrupt,
+            &["handle_irq", "work", "main"],
+            interrupts,
+        ),
+        one(IDLE, Mode::Idle, &[], 20),
+    ]
+}
+
+/// The module of a function.
+pub fn module(function: &str) -> &'static str {
+    match function {
+        "work" | "main" => "prog",
+        _ => "[kernel]",
+    }
+}
+
+/// The batch of a host at a time.
+pub fn batch(day: usize, host: usize, window: u64) -> Batch {
+    let mut tables = Tables::default();
+    let windows: Vec<Window> = (0..GUESTS)
+        .map(|guest| {
+            let known = known(day, host);
+            let sum = |is_idle| {
+                let known = known
+                    .iter()
+                    .filter(|known| (known.mode == Mode::Idle) == is_idle);
+                known.map(|known| known.ticks).sum::<u64>()
+            };
+            let account = Account {
+                ticks: sum(true) + sum(false),
+                samples: sum(false),
+                idle: sum(true),
+                ..Account::default()
+            };
+            Window {
+                guest: format!("guest {guest}"),
+                kernel: known[0].kernel.to_owned(),
+                hz: HZ,
+                account,
+                rows: known.iter().map(|known| row(known, &mut tables)).collect(),
+            }
+        })
+        .collect();
+    let zone = if host % 2 == 0 { "north" } else { "south" };
+    let mut batch = Batch {
+        start: DAYS[day] + window * u64::from(LENGTH),
+        length: LENGTH,
+        boot: format!("{host:016x}"),
+        host: format!("host-{host}"),
+        labels: BTreeMap::from([("zone".to_owned(), zone.to_owned())]),
+        windows,
+        ..Batch::default()
+    };
+    tables.into_batch(&mut batch);
+    batch
+}
+
+fn row(known: &Known, tables: &mut Tables) -> Row {
+    let frames: Vec<u32> = (known.stack.iter())
+        .map(|function| tables.frame(function, module(function), module(function) != "prog"))
+        .collect();
+    let stack = (!frames.is_empty()).then(|| tables.stack(frames));
+    Row {
+        process: tables.name(known.process),
+        thread: tables.name(known.process),
+        mode: known.mode as u8,
+        stack,
+        ticks: known.ticks,
+    }
+}
+
+/// What all guests did, window by window.
+pub fn all() -> Vec<Known> {
+    let mut all = Vec::new();
+    for day in 0..DAYS.len() {
+        for host in 0..HOSTS {
+            for _ in 0..WINDOWS * GUESTS as u64 {
+                all.extend(known(day, host));
+            }
+        }
+    }
+    all
+}

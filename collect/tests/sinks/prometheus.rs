@@ -1,0 +1,213 @@
+//! The counts, scraped by Debian's Prometheus; its queries, alerts and the dashboard's.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use kvmprof_collect::config::Config;
+use kvmprof_collect::metrics::Metrics;
+use kvmprof_collect::page::Page;
+use kvmprof_collect::spool::Spool;
+use serde_json::Value;
+
+use super::fleet::{self, GUESTS};
+use super::root;
+
+/// For what hangs.
+const DEADLINE: Duration = Duration::from_secs(600);
+
+/// A program of Debian's package prometheus, which tests/run unpacks.
+fn program(name: &str) -> PathBuf {
+    let path = root().join("target/prometheus/usr/bin").join(name);
+    assert!(path.is_file(), "no {}: run tests/run", path.display());
+    path
+}
+
+struct Prometheus {
+    child: Child,
+    address: String,
+    folder: tempfile::TempDir,
+}
+
+impl Prometheus {
+    /// Has it scrape the page at `target`.
+    fn start(target: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let alerts = root().join("packaging/kvmprof-collect/alerts.yml");
+        fs::copy(alerts, path("alerts.yml")).unwrap();
+        let config = format!(
+            "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [alerts.yml]\n\
+             scrape_configs: [{{ job_name: kvmprof, static_configs: [{{ targets: ['{target}'] }}] }}]\n"
+        );
+        fs::write(path("prometheus.yml"), config).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        let child = Command::new(program("prometheus"))
+            .arg(format!(
+                "--config.file={}",
+                path("prometheus.yml").display()
+            ))
+            .arg(format!("--storage.tsdb.path={}", path("data").display()))
+            .arg(format!("--web.listen-address={address}"))
+            .stdin(Stdio::null())
+            .stderr(fs::File::create(path("stderr")).unwrap())
+            .spawn()
+            .unwrap();
+        Self {
+            child,
+            address,
+            folder,
+        }
+    }
+
+    /// What it answers to a request, if it does.
+    fn get(&self, path: &str, query: &str) -> Option<Value> {
+        let url = format!("http://{}{path}", self.address);
+        let agent = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .build()
+            .new_agent();
+        let mut answer = agent.get(url).query("query", query).call().ok()?;
+        let text = answer.body_mut().read_to_string().ok()?;
+        let answer: Value = serde_json::from_str(&text).ok()?;
+        assert_eq!(answer["status"], "success", "{query}: {text}");
+        Some(answer)
+    }
+
+    /// The series and values of a query.
+    fn query(&self, query: &str) -> Vec<Value> {
+        let answer = self.get("/api/v1/query", query);
+        let answer = answer.and_then(|answer| Some(answer["data"]["result"].as_array()?.clone()));
+        answer.unwrap_or_default()
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let said = fs::read_to_string(self.folder.path().join("stderr"));
+            eprintln!("{}", said.unwrap_or_default());
+        }
+    }
+}
+
+/// Calls `step` until `look` finds something.
+fn until<T>(what: &str, mut step: impl FnMut(), look: impl Fn() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begin.elapsed() < DEADLINE, "waited in vain until {what}");
+        step();
+        sleep(Duration::from_millis(200));
+    }
+}
+
+/// The queries of the dashboard, as Grafana sends them.
+fn dashboard() -> Vec<String> {
+    let text = fs::read_to_string(root().join("packaging/kvmprof-collect/dashboard.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let queries = panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().unwrap());
+    let queries = queries.map(|target| target["expr"].as_str().unwrap());
+    queries
+        .map(|query| {
+            query
+                .replace("$__rate_interval", "5m")
+                .replace("$guest", ".*")
+        })
+        .collect()
+}
+
+#[test]
+fn prometheus_scrapes_the_counts_and_answers_the_dashboards_queries() {
+    let folder = tempfile::tempdir().unwrap();
+    let spool = Spool::open(&folder.path().join("spool"), 1 << 30, &["lake"]).unwrap();
+    let config = Config::default();
+    let metrics = Arc::new(Metrics::new(&config, "host-3", Arc::new(spool)));
+    let page = Page::start("127.0.0.1:0".parse().unwrap(), Arc::clone(&metrics)).unwrap();
+    metrics.note_guests(GUESTS, 0);
+    let mut windows = 0_u64;
+    let mut add = || {
+        metrics.add(&fleet::batch(1, 3, windows));
+        windows += 1;
+    };
+    let prometheus = Prometheus::start(&page.address().to_string());
+    let queries = dashboard();
+    assert!(queries.len() >= 8, "{queries:?}");
+    for query in &queries {
+        until(query, &mut add, || {
+            let found = prometheus.query(query);
+            println!("{query}: {} series", found.len());
+            (!found.is_empty()).then_some(())
+        });
+    }
+    // Nothing is added any more: what it has last is all of it.
+    let known = fleet::known(1, 3);
+    let count = |process: &str, mode: &str| {
+        let known = known.iter();
+        let known = known.filter(|known| known.process == process && known.mode.name() == mode);
+        known.map(|known| known.ticks).sum::<u64>() * windows
+    };
+    for (process, mode) in [
+        ("worker", "user"),
+        ("worker", "interrupt"),
+        ("copier", "kernel"),
+        ("idle", "idle"),
+    ] {
+        let query =
+            format!("kvmprof_samples_total{{host='host-3',process='{process}',mode='{mode}'}}");
+        let expected = count(process, mode).to_string();
+        until(
+            &query,
+            || (),
+            || {
+                let found = prometheus.query(&query);
+                let is_all = found
+                    .iter()
+                    .all(|series| series["value"][1] == expected.as_str());
+                (is_all && found.len() == GUESTS).then_some(())
+            },
+        );
+    }
+    let answer = prometheus.get("/api/v1/rules", "").unwrap();
+    let rules = answer["data"]["groups"][0]["rules"]
+        .as_array()
+        .unwrap()
+        .clone();
+    assert!(rules.len() >= 6);
+    until(
+        "each rule is evaluated",
+        || (),
+        || {
+            let answer = prometheus.get("/api/v1/rules", "")?;
+            let rules = answer["data"]["groups"][0]["rules"].as_array()?;
+            rules
+                .iter()
+                .all(|rule| rule["health"] == "ok")
+                .then_some(())
+        },
+    );
+}
+
+#[test]
+fn promtool_accepts_the_alerts() {
+    let alerts = root().join("packaging/kvmprof-collect/alerts.yml");
+    let checked = Command::new(program("promtool"))
+        .args(["check", "rules"])
+        .arg(alerts)
+        .output();
+    let checked = checked.unwrap();
+    assert!(checked.status.success(), "{checked:?}");
+}

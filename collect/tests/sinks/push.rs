@@ -1,0 +1,230 @@
+//! OTLP and pprof by HTTP, taken by receivers of other implementations.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Stdio};
+
+use kvmprof_collect::batch::Batch;
+use kvmprof_collect::config::{Endpoint, SinkKind};
+use serde_json::Value;
+
+use super::fleet::{self, GUESTS, HZ, LENGTH};
+use super::{hand_over, python};
+
+struct Receiver {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+    port: String,
+}
+
+impl Receiver {
+    fn start() -> Self {
+        let mut child = python("receiver.py")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut port = String::new();
+        lines.read_line(&mut port).unwrap();
+        let port = port.trim().to_owned();
+        Self { child, lines, port }
+    }
+
+    fn endpoint(&self, path: &str) -> Endpoint {
+        Endpoint {
+            url: format!("http://127.0.0.1:{}{path}", self.port),
+            headers: BTreeMap::new(),
+            header_files: BTreeMap::new(),
+        }
+    }
+
+    fn next(&mut self) -> Value {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn batches() -> Vec<Batch> {
+    (0..2).map(|window| fleet::batch(1, 3, window)).collect()
+}
+
+fn ticks() -> u64 {
+    fleet::known(1, 3).iter().map(|known| known.ticks).sum()
+}
+
+#[test]
+fn opentelemetry_proto_reads_each_field() {
+    let mut receiver = Receiver::start();
+    let kind = SinkKind::Otlp(receiver.endpoint("/v1development/profiles"));
+    let windows = 2 * GUESTS as u64;
+    let progress = hand_over(kind, &batches(), |progress| {
+        progress.delivered.windows == windows
+    });
+    assert_eq!(progress.delivered.ticks, windows * ticks());
+    let mut identities = Vec::new();
+    for batch in batches() {
+        let request = receiver.next();
+        let profiles = request["profiles"].as_array().unwrap();
+        assert_eq!(profiles.len(), GUESTS);
+        for (guest, profile) in profiles.iter().enumerate() {
+            identities.push(profile["id"].as_str().unwrap().to_owned());
+            let name = format!("guest {guest}");
+            let attributes = serde_json::json!({
+                "service.name": name, "kvmprof.guest": name, "host.name": "host-3",
+                "kvmprof.kernel.release": "6.12.2", "zone": "south",
+            });
+            assert_eq!(profile["attributes"], attributes);
+            assert_eq!(profile["time"], batch.start * 1_000_000_000);
+            assert_eq!(profile["duration"], u64::from(LENGTH) * 1_000_000_000);
+            assert_eq!(profile["period"], 1_000_000_000 / HZ);
+            assert_eq!(profile["type"], serde_json::json!(["samples", "count"]));
+            check_samples(profile["samples"].as_array().unwrap());
+        }
+    }
+    identities.sort_unstable();
+    identities.dedup();
+    assert_eq!(identities.len() as u64, windows);
+}
+
+fn check_samples(samples: &[Value]) {
+    let known = fleet::known(1, 3);
+    assert_eq!(samples.len(), known.len());
+    for (sample, known) in samples.iter().zip(known) {
+        let frame = |function: &&str| {
+            let kind = if fleet::module(function) == "prog" {
+                "native"
+            } else {
+                "kernel"
+            };
+            serde_json::json!([function, fleet::module(function), kind])
+        };
+        let mut stack: Vec<Value> = known.stack.iter().map(frame).collect();
+        if stack.is_empty() {
+            stack.push(serde_json::json!(["[halted]", "", "kernel"]));
+        }
+        let expected = serde_json::json!({
+            "labels": {
+                "process.executable.name": known.process,
+                "thread.name": known.process,
+                "cpu.mode": known.mode.name(),
+            },
+            "stack": stack,
+            "values": [known.ticks],
+        });
+        assert_eq!(*sample, expected);
+    }
+}
+
+/// The sums of the two values of all samples, as `go tool pprof -raw` prints them.
+fn pprof_sums(raw: &str) -> [u64; 2] {
+    let samples = raw.split("Samples:\n").nth(1).unwrap();
+    let samples = samples.split("Locations\n").next().unwrap();
+    let mut sums = [0; 2];
+    for line in samples.lines() {
+        let Some((values, _)) = line.split_once(':') else {
+            continue;
+        };
+        let values: Vec<u64> = (values.split_whitespace())
+            .filter_map(|value| value.parse().ok())
+            .collect();
+        if let [ticks, time] = values[..] {
+            sums[0] += ticks;
+            sums[1] += time;
+        }
+    }
+    sums
+}
+
+fn check_pprof(found: &Value) {
+    let raw = found["pprof"].as_str().unwrap();
+    let time = ticks() * 1_000_000_000 / u64::from(HZ);
+    assert_eq!(pprof_sums(raw), [ticks(), time], "{raw}");
+    for words in [
+        "samples/count cpu/nanoseconds",
+        "process:[copier]",
+        "mode:[interrupt]",
+        "copy_page",
+    ] {
+        assert!(raw.contains(words), "no {words} in {raw}");
+    }
+}
+
+#[test]
+fn pprof_reads_what_pyroscope_gets_after_it_was_busy() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    fs::write(&secret, "Bearer abc\n").unwrap();
+    let mut receiver = Receiver::start();
+    let mut endpoint = receiver.endpoint("/ingest/busy");
+    endpoint
+        .headers
+        .insert("X-Scope-OrgID".to_owned(), "team-a".to_owned());
+    endpoint
+        .header_files
+        .insert("Authorization".to_owned(), secret);
+    let windows = 2 * GUESTS as u64;
+    let kind = SinkKind::Pyroscope(endpoint);
+    let progress = hand_over(kind, &batches(), |progress| {
+        progress.delivered.windows == windows
+    });
+    assert_eq!((progress.retries, progress.unsure.windows), (2, 0));
+    for batch in batches() {
+        for guest in 0..GUESTS {
+            let found = receiver.next();
+            let name = format!(
+                "kvmprof{{service_name=guest {guest},guest=guest {guest},host=host-3,kernel=6.12.2,zone=south}}"
+            );
+            let query = serde_json::json!({
+                "name": name, "from": batch.start.to_string(), "until": batch.end().to_string(),
+                "format": "pprof", "spyName": "kvmprof-collect",
+            });
+            assert_eq!(found["query"], query);
+            assert_eq!(
+                (&found["tenant"], &found["secret"]),
+                (&"team-a".into(), &"Bearer abc".into())
+            );
+            check_pprof(&found);
+        }
+    }
+}
+
+#[test]
+fn pprof_reads_what_parca_gets() {
+    let mut receiver = Receiver::start();
+    let windows = 2 * GUESTS as u64;
+    let kind = SinkKind::Parca(receiver.endpoint("/api/v1/profiles/writeraw"));
+    hand_over(kind, &batches(), |progress| {
+        progress.delivered.windows == windows
+    });
+    for number in 0..windows {
+        let found = receiver.next();
+        let guest = format!("guest {}", number % GUESTS as u64);
+        let labels = serde_json::json!({
+            "__name__": "kvmprof", "service_name": guest, "guest": guest, "host": "host-3", "kernel": "6.12.2",
+            "zone": "south",
+        });
+        assert_eq!(found["labels"], labels);
+        check_pprof(&found);
+    }
+}
+
+#[test]
+fn what_a_sink_refuses_is_counted_and_holds_nothing_up() {
+    let receiver = Receiver::start();
+    let windows = 2 * GUESTS as u64;
+    let kind = SinkKind::Otlp(receiver.endpoint("/v1development/wrong"));
+    let progress = hand_over(kind, &batches(), |progress| {
+        progress.refused.windows == windows
+    });
+    assert_eq!(progress.refused.ticks, windows * ticks());
+    assert_eq!((progress.delivered.windows, progress.retries), (0, 0));
+}

@@ -1,0 +1,101 @@
+-- Questions to a fleet. `samples` is the data set: in DuckDB
+--   CREATE VIEW samples AS SELECT * FROM read_parquet('FOLDER/*/*/*/*.parquet', hive_partitioning = true, hive_types_autocast = false);
+-- Each query has a name in the line before it. Days and releases are in the queries: put yours there.
+
+-- name: top_functions
+-- The functions in which the guests of the fleet spend their time.
+SELECT function, module, sum(nanoseconds) / 1e9 AS seconds
+FROM samples
+WHERE mode <> 'idle'
+GROUP BY function, module
+ORDER BY seconds DESC, function
+LIMIT 20;
+
+-- name: hosts_with_function
+-- Time with a function anywhere on the stack, by host.
+SELECT host, sum(nanoseconds) / 1e9 AS seconds
+FROM samples
+WHERE array_contains(stack, 'do_fault')
+GROUP BY host
+ORDER BY seconds DESC, host
+LIMIT 20;
+
+-- name: by_process
+-- Processes of all guests, by their names.
+SELECT process, sum(nanoseconds) / 1e9 AS seconds, count(DISTINCT guest) AS guests
+FROM samples
+WHERE mode <> 'idle'
+GROUP BY process
+ORDER BY seconds DESC, process
+LIMIT 20;
+
+-- name: by_host
+-- How busy the guests of each host are.
+SELECT host, sum(CASE WHEN mode = 'idle' THEN 0 ELSE ticks END) * 100.0 / sum(ticks) AS busy_percent
+FROM samples
+GROUP BY host
+ORDER BY busy_percent DESC, host
+LIMIT 20;
+
+-- name: by_label
+-- Time by a label of the configuration.
+SELECT labels['zone'] AS zone, sum(nanoseconds) / 1e9 AS seconds
+FROM samples
+WHERE mode <> 'idle'
+GROUP BY labels['zone']
+ORDER BY seconds DESC, zone;
+
+-- name: kernel_share_by_release
+-- The kernel's part of the time, by its release: which one costs more?
+SELECT kernel, sum(CASE WHEN mode IN ('kernel', 'interrupt') THEN ticks ELSE 0 END) * 100.0 / sum(ticks) AS kernel_percent
+FROM samples
+WHERE mode <> 'idle'
+GROUP BY kernel
+ORDER BY kernel_percent DESC, kernel;
+
+-- name: functions_that_regressed
+-- Functions whose share differs most between two releases of the kernel.
+WITH totals AS (
+    SELECT kernel, sum(ticks) AS ticks FROM samples WHERE mode <> 'idle' GROUP BY kernel
+), shares AS (
+    SELECT samples.function, samples.kernel, sum(samples.ticks) * 100.0 / max(totals.ticks) AS percent
+    FROM samples JOIN totals ON samples.kernel = totals.kernel
+    WHERE samples.mode <> 'idle'
+    GROUP BY samples.function, samples.kernel
+)
+SELECT function,
+    sum(CASE WHEN kernel = '6.12.2' THEN percent ELSE 0 END) - sum(CASE WHEN kernel = '6.12.1' THEN percent ELSE 0 END) AS points
+FROM shares
+GROUP BY function
+ORDER BY points DESC, function
+LIMIT 20;
+
+-- name: diff_of_two_days
+-- Functions that took more time on one day than on another, in seconds.
+SELECT function,
+    sum(CASE WHEN date = '2026-03-02' THEN nanoseconds ELSE 0 END) / 1e9 - sum(CASE WHEN date = '2026-03-01' THEN nanoseconds ELSE 0 END) / 1e9 AS seconds
+FROM samples
+WHERE mode <> 'idle' AND date IN ('2026-03-01', '2026-03-02')
+GROUP BY function
+ORDER BY seconds DESC, function
+LIMIT 20;
+
+-- name: hosts_whose_interrupts_grew
+-- Hosts on which the guests' share of time in interrupts grew between two days, in points.
+SELECT host,
+    sum(CASE WHEN date = '2026-03-02' AND mode = 'interrupt' THEN ticks ELSE 0 END) * 100.0 / sum(CASE WHEN date = '2026-03-02' THEN ticks ELSE 0 END)
+    - sum(CASE WHEN date = '2026-03-01' AND mode = 'interrupt' THEN ticks ELSE 0 END) * 100.0 / sum(CASE WHEN date = '2026-03-01' THEN ticks ELSE 0 END) AS points
+FROM samples
+WHERE date IN ('2026-03-01', '2026-03-02')
+GROUP BY host
+ORDER BY points DESC, host
+LIMIT 20;
+
+-- name: callers_of
+-- Who calls a function, by time. (Lists begin at 1; in Spark at 0.)
+SELECT stack[2] AS caller, sum(nanoseconds) / 1e9 AS seconds
+FROM samples
+WHERE function = 'copy_page' AND mode <> 'idle'
+GROUP BY stack[2]
+ORDER BY seconds DESC, caller
+LIMIT 20;
