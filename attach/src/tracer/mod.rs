@@ -13,4 +13,4 @@ mod thread;
 mod vcpu;
 
 pub use code::{CodeError, ThreadCode};
-pub use vcpu::{Look, State, TraceError, TracedVcpu};
+pub use vcpu::{Look, SLOW_PAUSE, State, TraceError, TracedVcpu};

@@ -49,13 +49,9 @@ pub fn wait(traced: &Traced) -> Result<Option<Stop>, TraceError> {
     let begin = Instant::now();
     let mut pause = FIRST_PAUSE;
     for look in 0_u32.. {
-        match traced.wait() {
-            Ok(Some(status)) => return Ok(Some(stop(status))),
-            Ok(None) => {}
-            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
-                return Ok(Some(Stop::Gone));
-            }
-            Err(error) => return Err(TraceError::Wait(error)),
+        let stopped = has_stopped(traced)?;
+        if stopped.is_some() {
+            return Ok(stopped);
         }
         if look < LOOKS {
             thread::yield_now();
@@ -67,6 +63,15 @@ pub fn wait(traced: &Traced) -> Result<Option<Stop>, TraceError> {
         }
     }
     Ok(None)
+}
+
+/// Why the thread has stopped, if it has.
+pub fn has_stopped(traced: &Traced) -> Result<Option<Stop>, TraceError> {
+    match traced.wait() {
+        Ok(status) => Ok(status.map(stop)),
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(Some(Stop::Gone)),
+        Err(error) => Err(TraceError::Wait(error)),
+    }
 }
 
 fn stop(status: c_int) -> Stop {

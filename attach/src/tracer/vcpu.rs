@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::io;
+use std::time::Duration;
 
 use kvm_bindings::{kvm_mp_state, kvm_regs, kvm_sregs};
 use libc::{c_uint, pid_t};
 
 use super::code::ThreadCode;
 use super::ptrace::Traced;
-use super::thread::{Stop, StoppedThread, wait};
+use super::thread::{Stop, StoppedThread, has_stopped, wait};
 
 /// `KVM_RUN`, `KVM_GET_REGS`, `KVM_GET_SREGS` and `KVM_GET_MP_STATE` (`include/uapi/linux/kvm.h`).
 const KVM_RUN: u64 = 0xae80;
@@ -16,6 +17,8 @@ const KVM_GET_REGS: u64 = 0x8090_ae81;
 const KVM_GET_SREGS: u64 = 0x8138_ae83;
 const KVM_GET_MP_STATE: u64 = 0x8004_ae98;
 
+/// Between two calls of [`TracedVcpu::let_go`].
+pub const SLOW_PAUSE: Duration = Duration::from_millis(2);
 /// How often it is tried to trace a thread that seems to be refused.
 const MAX_ATTEMPTS: u32 = 5;
 
@@ -164,7 +167,7 @@ impl TracedVcpu {
     /// Stops the vCPU, has `see` look at it, and lets it go on.
     ///
     /// # Errors
-    /// It can't be stopped. It goes on in any case.
+    /// It can't be stopped. It goes on in any case, if [`Self::let_go`] is called while it [is slow](Self::is_slow).
     pub fn look<T>(
         &mut self,
         see: impl FnOnce(&mut State<'_>) -> Result<T, TraceError>,
@@ -206,8 +209,43 @@ impl TracedVcpu {
             self.slow = Some(traced);
             return Err(TraceError::Slow);
         }
-        state.thread.resume()?;
-        seen.map(Look::Seen)
+        match state.thread.resume() {
+            Ok(()) => seen.map(Look::Seen),
+            Err(error) => {
+                if matches!(error, TraceError::Slow) {
+                    self.slow = Some(traced);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether a look has given up waiting for the vCPU's thread, which will stop all the same.
+    pub fn is_slow(&self) -> bool {
+        self.slow.is_some()
+    }
+
+    /// The thread that has made the looks until now has ended, which has let the vCPU's thread go.
+    pub fn tracer_has_ended(&mut self) {
+        self.slow = None;
+    }
+
+    /// Lets such a thread go, if it has stopped by now. To be called every few milliseconds while it is slow: it would stand still
+    /// until the next look.
+    pub fn let_go(&mut self) {
+        while let Some(traced) = self.slow.take() {
+            let proceeded = match has_stopped(&traced) {
+                Ok(None) => {
+                    self.slow = Some(traced);
+                    return;
+                }
+                Ok(Some(Stop::Signal(signal))) => traced.proceed(signal),
+                Ok(Some(Stop::SystemCall)) => traced.proceed(0),
+                // Dropped, it is let go.
+                Ok(Some(Stop::Interrupted | Stop::Suspended | Stop::Gone)) | Err(_) => return,
+            };
+            self.slow = proceeded.is_ok().then_some(traced);
+        }
     }
 
     /// Begins to trace the thread, which stops soon.

@@ -8,6 +8,7 @@ mod kernel;
 mod once;
 mod programs;
 mod qemu;
+mod running_guest;
 mod scenario;
 mod stream;
 
@@ -15,6 +16,7 @@ pub use console::{Accounts, Console, Process};
 pub use kernel::{debian, kernel_knowledge, unpacked, with_noise, without_btf, without_pvh};
 pub use once::{once, turn};
 pub use programs::{Program, SharedProgram, guest_program, shared_program};
+pub use running_guest::RunningGuest;
 pub use scenario::{Finished, Scenario, guest_builder, guest_init};
 pub use stream::{Stream, pcs_kind, print_losses};
 

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use kvmprof_attach::sampling::SamplingHost;
-use kvmprof_attach::tracer::{Look, TracedVcpu};
+use kvmprof_attach::tracer::{Look, SLOW_PAUSE, TracedVcpu};
 use kvmprof_attach::{AttachedMemory, Slots};
 use kvmprof_introspection::{ProcessPlaces, Registers};
 use kvmprof_recording::StackParts;
@@ -113,11 +113,15 @@ impl Sampler {
         while !stopping.load(Ordering::Relaxed) && self.poll().is_some() {
             signals::wait_for_kick(self.sleep());
             self.vcpu.shared.kicker.seen();
+            self.vcpu.traced.let_go();
         }
         self.finish();
     }
 
     fn sleep(&self) -> Duration {
+        if self.vcpu.traced.is_slow() {
+            return SLOW_PAUSE;
+        }
         self.clock.as_ref().map_or(LONG, |clock| {
             let capture = clock.ticks.capture.as_ref();
             let room = capture.map_or(PERIODS, |capture| capture.room() / 2);

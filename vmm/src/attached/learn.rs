@@ -1,12 +1,13 @@
 //! Learns what runs in a guest that nobody has told about.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use kvmprof_attach::AttachedMemory;
-use kvmprof_attach::tracer::{Look, TracedVcpu};
+use kvmprof_attach::tracer::{Look, SLOW_PAUSE, TracedVcpu};
 use kvmprof_introspection::{GuestKnowledge, IntrospectionError, Registers};
 
 use crate::vcpu::select_registers;
@@ -44,6 +45,23 @@ impl Learner {
         Ok(())
     }
 
+    /// As [`Self::look`], on a thread that ends with it: that lets a vCPU go that was too slow to be stopped.
+    ///
+    /// # Errors
+    /// As for [`Self::look`].
+    pub fn look_apart(
+        &mut self,
+        memory: &Arc<AttachedMemory>,
+        knowledge: &GuestKnowledge,
+    ) -> Result<(), IntrospectionError> {
+        let looked = thread::scope(|scope| {
+            let look = scope.spawn(|| self.look(memory, knowledge));
+            look.join()
+        });
+        self.vcpus.iter_mut().for_each(TracedVcpu::tracer_has_ended);
+        looked.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
     /// Looks again and again, until `knowledge` is complete, or `stopping` is set. Gives itself back.
     pub fn learn(
         mut self,
@@ -52,7 +70,12 @@ impl Learner {
         stopping: &AtomicBool,
     ) -> Self {
         while knowledge.is_pending() && !stopping.load(Ordering::Relaxed) {
-            thread::park_timeout(PAUSE);
+            let is_slow = self.vcpus.iter().any(TracedVcpu::is_slow);
+            thread::park_timeout(if is_slow { SLOW_PAUSE } else { PAUSE });
+            self.vcpus.iter_mut().for_each(TracedVcpu::let_go);
+            if is_slow {
+                continue;
+            }
             if let Err(error) = self.look(memory, knowledge) {
                 log::debug!("{error}");
             }

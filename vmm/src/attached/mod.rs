@@ -123,7 +123,7 @@ pub fn attach(mut config: AttachConfig) -> Result<AttachedEnd, AttachedError> {
     let listener = socket.map(HostListener::bind).transpose()?;
     let knowledge = Arc::new(known(&mut config)?);
     let mut learner = Learner::new(traced);
-    if let Err(error) = learner.look(&memory, &knowledge) {
+    if let Err(error) = learner.look_apart(&memory, &knowledge) {
         log::warn!("Samples have no processes for now: {error}");
     }
     let sampling = sampling_host(config.capture, &memory, &knowledge, &vcpus)

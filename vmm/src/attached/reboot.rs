@@ -3,9 +3,9 @@
 use std::fs::File;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use kvmprof_attach::tracer::{Look, TracedVcpu};
+use kvmprof_attach::tracer::{Look, SLOW_PAUSE, TracedVcpu};
 use kvmprof_introspection::{KernelPulse, KernelWatch, LinuxKnowledge, Registers};
 
 use super::vcpu::{AttachedCommon, REFRESH_NS};
@@ -103,9 +103,26 @@ impl<'a> RebootWatch<'a> {
             if has_rebooted {
                 return true;
             }
-            thread::park_timeout(if is_in_doubt { PAUSE_IN_DOUBT } else { PAUSE });
+            self.pause(if is_in_doubt { PAUSE_IN_DOUBT } else { PAUSE });
         }
         false
+    }
+
+    /// Sleeps until the next round, or until the thread is unparked. vCPUs that were too slow for the last one don't wait for it.
+    fn pause(&mut self, pause: Duration) {
+        let begin = Instant::now();
+        loop {
+            let left = pause.saturating_sub(begin.elapsed());
+            let is_slow = self.vcpus.iter().any(|vcpu| vcpu.traced.is_slow());
+            thread::park_timeout(if is_slow { left.min(SLOW_PAUSE) } else { left });
+            for vcpu in &mut self.vcpus {
+                vcpu.traced.let_go();
+            }
+            let is_over = begin.elapsed() >= pause;
+            if is_over || !is_slow || self.common.stopping.load(Ordering::Relaxed) {
+                return;
+            }
+        }
     }
 
     /// A round of looks; true once they say that the guest has rebooted.

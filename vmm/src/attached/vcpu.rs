@@ -7,7 +7,7 @@ use std::thread;
 
 use kvm_bindings::KVM_MP_STATE_HALTED;
 use kvmprof_attach::sampling::SamplingHost;
-use kvmprof_attach::tracer::{Look, State, TraceError, TracedVcpu};
+use kvmprof_attach::tracer::{Look, SLOW_PAUSE, State, TraceError, TracedVcpu};
 use kvmprof_attach::{AttachError, AttachedMemory};
 use kvmprof_introspection::GuestKnowledge;
 use kvmprof_recording::Sample;
@@ -164,8 +164,16 @@ impl Sampler {
         self.shared.kicker.attach();
         let mut presence = self.follow_requests(&mut clock, monotonic_ns());
         while presence == Presence::There && !stopping.load(Ordering::Relaxed) {
-            signals::wait_for_kick(clock.backend().sleep(monotonic_ns()));
+            let sleep = clock.backend().sleep(monotonic_ns());
+            let is_slow = self.traced.is_slow();
+            signals::wait_for_kick(if is_slow {
+                sleep.min(SLOW_PAUSE)
+            } else {
+                sleep
+            });
             self.shared.kicker.seen();
+            // The next tick may be long in coming, or not come at all.
+            self.traced.let_go();
             let now = monotonic_ns();
             let signal = clock.backend_mut().pass(now).then(signals::alarm);
             // The VMM may have changed the guest's memory slots, or ended the guest.

@@ -36,6 +36,9 @@ pub trait ClockBackend {
 
     /// How much later than due the ticker's thread ran since the last call, in ns; 0 without a ticker.
     fn take_ticker_delay(&mut self) -> u64;
+
+    /// When the ticker's thread kicked this one last, in ns of CLOCK_MONOTONIC; 0 without a ticker.
+    fn kicked(&self) -> u64;
 }
 
 /// The alarm of halted vCPUs.
@@ -160,5 +163,12 @@ impl ClockBackend for ThreadBackend {
         let grown = total - self.ticker_delay;
         self.ticker_delay = total;
         grown
+    }
+
+    fn kicked(&self) -> u64 {
+        match &self.driver {
+            Driver::Timer(_) => 0,
+            Driver::Ticker { ticker, vcpu } => ticker.kicked(*vcpu),
+        }
     }
 }

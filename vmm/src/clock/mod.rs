@@ -12,6 +12,7 @@ mod elsewhere;
 mod grid;
 mod halted;
 mod jitter;
+mod punctual;
 mod run_delay;
 mod schedstat;
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::elsewhere::Elsewhere;
 use super::grid::aligned_start;
 use super::monotonic_ns;
+use super::punctual::be_punctual;
 use crate::vcpu::Kicker;
 
 /// Between two looks at where vCPUs run, in ns.
@@ -38,6 +39,8 @@ struct Ticked {
     hz: AtomicU32,
     // No kick before this time, in ns.
     first: AtomicU64,
+    // When the last kick was, in ns; 0 before the first.
+    kicked: AtomicU64,
 }
 
 /// Drives the clocks of all vCPUs from a thread of its own, so that a tick costs the guest neither
@@ -61,6 +64,7 @@ impl Ticker {
                     kicker: Arc::clone(kicker),
                     hz: AtomicU32::new(0),
                     first: AtomicU64::new(0),
+                    kicked: AtomicU64::new(0),
                 })
                 .collect(),
             stopping: AtomicBool::new(false),
@@ -70,6 +74,7 @@ impl Ticker {
         let thread = thread::Builder::new()
             .name("ticker".into())
             .spawn(move || {
+                be_punctual();
                 kvmprof_sandbox::enter(kvmprof_sandbox::Thread::Ticker);
                 run(&of_thread);
             })?;
@@ -82,6 +87,12 @@ impl Ticker {
     /// How long after its time the host has run the ticker's thread in all, in ns, where it missed ticks by that.
     pub fn delay(&self) -> u64 {
         self.shared.delay.load(Ordering::Relaxed)
+    }
+
+    /// When vCPU `index` was kicked last, in ns of CLOCK_MONOTONIC; 0 if it never was.
+    pub fn kicked(&self, index: u16) -> u64 {
+        let ticked = self.shared.vcpus.get(usize::from(index));
+        ticked.map_or(0, |ticked| ticked.kicked.load(Ordering::Relaxed))
     }
 
     /// Kicks vCPU `index` at each multiple of its period (of CLOCK_MONOTONIC) from time `first`
@@ -141,13 +152,18 @@ fn run(shared: &Shared) {
         }
         for ticked in shared.ticked() {
             if due >= ticked.first.load(Ordering::Relaxed) {
+                ticked.kicked.store(monotonic_ns(), Ordering::Relaxed);
                 ticked.kicker.kick();
             }
         }
         if due - looked >= PAUSE {
             looked = due;
             let began = aligned_start(monotonic_ns(), hz);
-            elsewhere.avoid(shared.ticked().filter_map(|ticked| ticked.kicker.thread()));
+            elsewhere.avoid(
+                shared
+                    .ticked()
+                    .filter_map(|ticked| ticked.kicker.processor()),
+            );
             // Its way to another processor may have taken it past further ticks.
             let missed = aligned_start(monotonic_ns(), hz) - began;
             shared.delay.fetch_add(missed, Ordering::Relaxed);

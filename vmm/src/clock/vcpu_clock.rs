@@ -114,7 +114,9 @@ impl<B: ClockBackend> VcpuClock<B> {
                 if ticks == 0 {
                     return None;
                 }
-                let late = now - grid.last();
+                // While a late ticker hadn't kicked it yet it did what it does on any tick.
+                let due = grid.last().max(self.backend.kicked());
+                let late = now.saturating_sub(due);
                 let elapsed = self
                     .account
                     .explain(ticks, late, grid.period(), &mut self.backend);

@@ -221,6 +221,32 @@ fn a_vcpu_may_go_away_while_it_is_attached() {
     });
 }
 
+/// A vCPU's thread that can't be stopped for long isn't kept when it stops at last, though nothing says any more that the guest runs.
+#[test]
+fn a_vcpu_may_be_slow_to_stop() {
+    on_kvm(|| {
+        for capture in CAPTURES {
+            let mut vmm = Vmm::start();
+            let attached = Attached::start(&vmm, capture);
+            attached.until_sampled(100);
+            let pipe = attached.folder.path().join("pipe").display().to_string();
+            vmm.tell(&format!("block {pipe}"));
+            // It is traced from then on until it has stopped: kvmprof has given up waiting for that.
+            let mut looks = 0;
+            until("kvmprof tries to stop it", || {
+                looks = if vmm.is_traced() { looks + 1 } else { 0 };
+                (looks >= 300).then_some(())
+            });
+            vmm.tell("stop-clock");
+            vmm.tell(&format!("unblock {pipe}"));
+            attached.until_sampled(100);
+            let (_, samples) = attached.stop();
+            check_samples(&samples);
+            assert!(!vmm.is_traced());
+        }
+    });
+}
+
 /// Kernels with wrong page tables, tasks, symbols and types are looked at within bounds, and answered for.
 #[test]
 fn nonsense_in_memory_is_nonsense_in_the_report() {

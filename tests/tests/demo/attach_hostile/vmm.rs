@@ -3,8 +3,8 @@
 //! Its guest is one vCPU in the kernel of a synthetic Linux guest, in an endless loop.
 
 use std::env;
-use std::ffi::OsStr;
-use std::fs::File;
+use std::ffi::{CStr, CString, OsStr};
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write, stdin};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
@@ -17,21 +17,17 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use kvm_bindings::{kvm_regs, kvm_segment, kvm_sregs, kvm_userspace_memory_region};
+use kvm_bindings::{kvm_regs, kvm_sregs, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, VcpuFd, VmFd};
-use kvmprof_introspection::Registers;
 use kvmprof_introspection::testing::kernel::{HOT, offsets};
 use kvmprof_introspection::testing::linux_guest::{IMAGE, LinuxGuest, MEMORY};
+use kvmprof_tests::registers_in_long_mode;
 use vm_memory::{Bytes, GuestAddress};
 
 /// Set in the process that is the VMM.
 const IS_VMM: &str = "KVMPROF_TEST_VMM";
 /// What its lines for the test begin with.
 const MARK: &str = "vmm: ";
-/// Bits of the control registers that a guest in long mode has on.
-const CR0: u64 = 0x8005_0033;
-const PAE: u64 = 1 << 5;
-const LONG_MODE: u64 = 0x500;
 /// A jump to itself.
 const LOOP: [u8; 2] = [0xeb, 0xfe];
 
@@ -91,6 +87,15 @@ impl Vmm {
     /// Has it do something that it doesn't come back from.
     pub fn begin(&mut self, command: &str) {
         writeln!(self.input, "{command}").unwrap();
+    }
+
+    /// Whether any of its threads is traced.
+    pub fn is_traced(&self) -> bool {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        tasks.flatten().any(|task| {
+            let status = fs::read_to_string(task.path().join("status"));
+            status.is_ok_and(|status| !status.contains("TracerPid:\t0\n"))
+        })
     }
 
     pub fn is_running(&mut self) -> bool {
@@ -186,6 +191,8 @@ impl Memory {
 enum Order {
     /// Go on with these registers.
     Registers(Box<(kvm_regs, kvm_sregs)>),
+    /// Wait in the kernel, where no signal interrupts it, until somebody opens the pipe of this name for writing.
+    Block(CString),
     /// Close the vCPU and go on without it.
     Close,
     /// End the thread.
@@ -207,7 +214,7 @@ impl Host {
         let vm = Kvm::new().unwrap().create_vm().unwrap();
         set_slot(&vm, 0, 0, memory.address, memory.length as u64);
         let vcpu = vm.create_vcpu(0).unwrap();
-        let registers = registers_of(&vcpu, &LinuxGuest::new(HOT).kernel(0));
+        let registers = registers_in_long_mode(&vcpu, &LinuxGuest::new(HOT).kernel(0));
         let (orders, received) = channel();
         let thread = thread::Builder::new().name("vcpu 0".into());
         let thread = thread.spawn(move || run(vcpu, &received)).unwrap();
@@ -269,6 +276,9 @@ impl Host {
             "cycle" => self.make_cycles(),
             "alias" => self.alias(),
             "copy" => self.copy(number(1)),
+            "block" => self.order(Order::Block(make_pipe(words[1]))),
+            "unblock" => drop(File::create(words[1]).unwrap()),
+            "stop-clock" => *self.jiffies.lock().unwrap() = None,
             "close" => self.order(Order::Close),
             "end-thread" => self.order(Order::End),
             "close-vm" => drop(self.vm.take()),
@@ -364,11 +374,54 @@ fn run(vcpu: VcpuFd, orders: &Receiver<(Order, Sender<()>)>) {
                     vcpu.set_regs(&registers.0).unwrap();
                 }
                 (Order::Registers(_), None) => {}
+                (Order::Block(pipe), _) => {
+                    done.send(()).unwrap();
+                    wait_for_child(&pipe);
+                    continue;
+                }
                 (Order::Close, _) => vcpu = None,
                 (Order::End, _) => return,
             }
             done.send(()).unwrap();
         }
+    }
+}
+
+/// A pipe that has a name.
+fn make_pipe(path: &str) -> CString {
+    let path = CString::new(path).unwrap();
+    // SAFETY: the name ends with a NUL.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+    path
+}
+
+/// Starts a program whose input is `pipe`, and waits for that in posix_spawn(3), as vfork(2) does, until somebody opens the other end.
+fn wait_for_child(pipe: &CStr) {
+    let program = c"/bin/true";
+    let arguments = [program.as_ptr().cast_mut(), std::ptr::null_mut()];
+    let mut child = 0;
+    // SAFETY: 0 is a value of this structure, which is initialized before it is used; all names end with a NUL, and lists with a null pointer.
+    unsafe {
+        let mut actions: libc::posix_spawn_file_actions_t = std::mem::zeroed();
+        assert_eq!(libc::posix_spawn_file_actions_init(&raw mut actions), 0);
+        let added = libc::posix_spawn_file_actions_addopen(
+            &raw mut actions,
+            0,
+            pipe.as_ptr(),
+            libc::O_RDONLY,
+            0,
+        );
+        assert_eq!(added, 0);
+        let spawned = libc::posix_spawn(
+            &raw mut child,
+            program.as_ptr(),
+            &raw const actions,
+            std::ptr::null(),
+            arguments.as_ptr(),
+            arguments[1..].as_ptr(),
+        );
+        assert_eq!(spawned, 0);
+        libc::posix_spawn_file_actions_destroy(&raw mut actions);
     }
 }
 
@@ -382,40 +435,6 @@ fn set_slot(vm: &VmFd, slot: u32, guest: u64, host: u64, bytes: u64) {
     };
     // SAFETY: the guest writes to no memory.
     unsafe { vm.set_user_memory_region(region).unwrap() };
-}
-
-/// Those of the vCPU that is to do what `registers` say.
-fn registers_of(vcpu: &VcpuFd, registers: &Registers) -> (kvm_regs, kvm_sregs) {
-    let mut special = vcpu.get_sregs().unwrap();
-    special.cr0 = CR0;
-    special.cr3 = registers.cr3 & !0xfff;
-    special.cr4 = PAE;
-    special.efer = LONG_MODE;
-    special.idt.base = registers.idt_base;
-    special.idt.limit = 0xfff;
-    let segment = |selector, kind, long: bool| kvm_segment {
-        selector,
-        type_: kind,
-        present: 1,
-        s: 1,
-        l: u8::from(long),
-        db: u8::from(!long),
-        g: 1,
-        limit: u32::MAX,
-        ..kvm_segment::default()
-    };
-    special.cs = segment(0x10, 11, true);
-    let data = segment(0x18, 3, false);
-    (special.ds, special.es, special.fs) = (data, data, data);
-    (special.gs, special.ss) = (data, data);
-    special.gs.base = registers.gs_base;
-    let general = kvm_regs {
-        rip: registers.rip,
-        rsp: registers.rip,
-        rflags: 2,
-        ..kvm_regs::default()
-    };
-    (general, special)
 }
 
 /// A signal for the vCPU's thread is to do nothing but end its system call.

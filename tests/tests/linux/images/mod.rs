@@ -1,6 +1,5 @@
 //! What kvmprof learns from Debian's kernel images before anything runs, and from damaged ones.
 
-mod memory;
 mod running;
 
 use std::fs;

@@ -1,11 +1,12 @@
 //! Debian's kernels, laid out in memory as they run, tell what their files tell.
 
 use kvmprof_introspection::{GuestKnowledge, LinuxKnowledge};
-use kvmprof_tests::linux::unpacked;
+use kvmprof_tests::linux::{RunningGuest, unpacked};
 
 use super::kernels;
-use super::memory::RunningGuest;
 
+/// Enough for the kernels.
+const MEMORY: usize = 192 << 20;
 /// Slides: none, and one that leaves just enough room.
 const SLIDES: [u64; 2] = [0, 0x3a00_0000];
 
@@ -16,7 +17,7 @@ fn a_running_kernel_tells_what_its_file_tells() {
         for slide in SLIDES {
             let image = GuestKnowledge::from_kernel_image(&elf).unwrap();
             let symbols = image.symbols().unwrap();
-            let guest = RunningGuest::new(&elf, symbols, slide);
+            let guest = RunningGuest::new(&elf, symbols, slide, MEMORY);
             let expected = layouts(image.linux().unwrap());
             let rip = symbols.address_of("do_syscall_64").unwrap() + slide;
             for registers in [RunningGuest::kernel(rip), RunningGuest::user()] {

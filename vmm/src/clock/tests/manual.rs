@@ -49,6 +49,8 @@ pub struct ManualBackend {
     pub run_delay: u64,
     /// Delay of the ticker that was not taken yet, in ns.
     pub ticker_delay: u64,
+    /// When the ticker has kicked last, in ns.
+    pub kicked: u64,
     /// How often the run delay was read.
     pub reads: u32,
 }
@@ -87,6 +89,10 @@ impl ClockBackend for ManualBackend {
 
     fn take_ticker_delay(&mut self) -> u64 {
         mem::take(&mut self.ticker_delay)
+    }
+
+    fn kicked(&self) -> u64 {
+        self.kicked
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the clock does at given times, one interruption after the other.
 
 use super::manual::{HZ, MS, ManualBackend, Timer, US, sampled, unsampled};
+use crate::clock::account::LATE_NS;
 use crate::clock::{ElapsedTicks, VcpuClock};
 use crate::vcpu::signals;
 
@@ -107,6 +108,31 @@ fn a_late_ticker_steals_ticks_but_not_the_sample() {
     let mut clock = ticking();
     clock.backend.ticker_delay = 3 * MS + 400 * US;
     assert_eq!(kick(&mut clock, 4 * MS + 400 * US), Some(sampled(0, 3, 0)));
+}
+
+/// Its way there, and what the thread waited for a processor before that, are the ticker's and of long ago.
+#[test]
+fn a_tick_of_a_late_ticker_is_sampled_if_the_guest_ran_when_it_was_kicked() {
+    let mut clock = ticking();
+    clock.backend.run_delay = 300 * US;
+    clock.backend.kicked = START + MS + 400 * US;
+    assert_eq!(
+        kick(&mut clock, MS + 400 * US + LATE_NS - 1),
+        Some(sampled(0, 0, 0))
+    );
+    // It had to wait itself, from then on.
+    clock.backend.kicked = START + 2 * MS + 200 * US;
+    clock.backend.run_delay = 300 * US;
+    assert_eq!(
+        kick(&mut clock, 2 * MS + 600 * US),
+        Some(unsampled(0, 1, 0))
+    );
+    // The kick for this tick is still to come.
+    clock.backend.run_delay = 300 * US;
+    assert_eq!(
+        kick(&mut clock, 3 * MS + 300 * US),
+        Some(unsampled(0, 1, 0))
+    );
 }
 
 #[test]

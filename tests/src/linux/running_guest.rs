@@ -12,8 +12,6 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
 /// Where the image begins in physical memory, less where it was linked to.
 const MOVED: u64 = 0x140_0000;
-/// The guest's memory, in bytes.
-const MEMORY: usize = 192 << 20;
 /// The kernel's page tables, and the user half after them (`PTI_USER_PGTABLE_MASK`).
 const TABLES: u64 = 0x1_0000;
 const USER_TABLES: u64 = TABLES + 0x1000;
@@ -28,15 +26,20 @@ const MAPPED: u64 = 3;
 const LARGE: u64 = 1 << 7;
 
 /// A guest in which a kernel runs.
+#[derive(Debug)]
 pub struct RunningGuest {
+    /// Its memory, from address 0 on.
     pub memory: GuestMemoryMmap<()>,
     next_table: u64,
 }
 
 impl RunningGuest {
-    /// The kernel in `elf`, which has these `symbols`, at `slide`.
-    pub fn new(elf: &[u8], symbols: &Symbols, slide: u64) -> Self {
-        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY)]).unwrap();
+    /// With `memory` bytes, 192 MiB or more, and the kernel in `elf`, which has these `symbols`, at `slide`.
+    ///
+    /// # Panics
+    /// When it isn't one of Debian's kernels, or this host has no such memory.
+    pub fn new(elf: &[u8], symbols: &Symbols, slide: u64, memory: usize) -> Self {
+        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), memory)]).unwrap();
         let mut guest = Self {
             memory,
             next_table: USER_TABLES + PAGE,
@@ -82,6 +85,14 @@ impl RunningGuest {
             cpl: 3,
             ..long_mode(USER_TABLES)
         }
+    }
+
+    /// Replaces what is at link-time address `address`.
+    ///
+    /// # Panics
+    /// When that isn't in the image.
+    pub fn patch(&self, address: u64, bytes: &[u8]) {
+        self.write(physical(address), bytes);
     }
 
     /// Puts the segments where the boot code does.
