@@ -21,6 +21,7 @@
 //! println!("{} bytes", buffer.len());
 //! # Ok::<(), kvmprof_client::ClientError>(())
 //! ```
+#![forbid(unsafe_code)]
 
 mod connection;
 mod device;

@@ -23,6 +23,7 @@
 //! assert!(pcs.ledger().balances());
 //! # Ok::<(), kvmprof_abi::errno::Errno>(())
 //! ```
+#![forbid(unsafe_code)]
 
 pub mod endpoint;
 pub mod legacy;

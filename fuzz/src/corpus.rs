@@ -13,6 +13,11 @@ pub fn inputs_folder(target: &str) -> PathBuf {
     folder("corpus").join(target)
 }
 
+/// The file with a target's dictionary: what its inputs consist of, for `tests/fuzz`.
+pub fn dictionary(target: &str) -> PathBuf {
+    folder("dictionaries").join(target)
+}
+
 /// The inputs of a target, by path, in the order of their names.
 ///
 /// # Errors

@@ -74,3 +74,36 @@ macro_rules! tests {
     };
 }
 for_each_target!(tests);
+
+/// The bytes of an entry of a dictionary: https://llvm.org/docs/LibFuzzer.html#dictionaries.
+fn entry(line: &str) -> Option<Vec<u8>> {
+    let mut rest = line.strip_prefix('"')?.strip_suffix('"')?;
+    let mut bytes = Vec::new();
+    while let Some(first) = rest.chars().next() {
+        if let Some(digits) = rest.strip_prefix("\\x") {
+            bytes.push(u8::from_str_radix(digits.get(..2)?, 16).ok()?);
+            rest = digits.get(2..)?;
+        } else {
+            let is_plain =
+                first == ' ' || first.is_ascii_graphic() && !['"', '\\'].contains(&first);
+            bytes.push(u8::try_from(first).ok().filter(|_| is_plain)?);
+            rest = &rest[1..];
+        }
+    }
+    (!bytes.is_empty()).then_some(bytes)
+}
+
+/// libFuzzer doesn't begin with one that it can't read.
+#[test]
+fn each_target_has_a_dictionary() {
+    for target in TARGETS {
+        let path = corpus::dictionary(target.name);
+        let text = fs::read_to_string(&path).unwrap();
+        let mut entries = 0;
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            assert!(entry(line).is_some(), "{}: {line}", path.display());
+            entries += 1;
+        }
+        assert!(entries > 10, "{}", path.display());
+    }
+}

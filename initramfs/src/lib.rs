@@ -1,5 +1,6 @@
 //! Initial RAM disks for Linux guests: the archive, a kernel's modules in the order in which they load, and an init program
 //! that starts a guest whose root is a shared folder.
+#![forbid(unsafe_code)]
 
 mod archive;
 mod error;

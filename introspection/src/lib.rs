@@ -20,6 +20,7 @@
 //! let identity = vcpu.identify(&memory, &Registers::default(), false, false);
 //! assert_eq!(identity.pid, 42);
 //! ```
+#![forbid(unsafe_code)]
 
 pub mod bytes;
 mod error;

@@ -34,6 +34,7 @@
 //! println!("{} ticks of {}: {samples:?}", contents.account.ticks, contents.info.kernel);
 //! # Ok::<(), kvmprof_recording::file::FileError>(())
 //! ```
+#![forbid(unsafe_code)]
 
 pub mod counters;
 pub mod elf;

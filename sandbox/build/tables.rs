@@ -4,11 +4,11 @@ use libc::{
     SYS_accept4, SYS_bpf, SYS_brk, SYS_clock_gettime, SYS_clock_nanosleep, SYS_close, SYS_connect,
     SYS_epoll_ctl, SYS_epoll_wait, SYS_eventfd2, SYS_exit, SYS_exit_group, SYS_fallocate,
     SYS_fcntl, SYS_fdatasync, SYS_flock, SYS_fstat, SYS_fsync, SYS_ftruncate, SYS_futex,
-    SYS_getdents64, SYS_geteuid, SYS_getpid, SYS_getrandom, SYS_getsockopt, SYS_gettid, SYS_ioctl,
-    SYS_kill, SYS_lseek, SYS_madvise, SYS_membarrier, SYS_mmap, SYS_mprotect, SYS_mremap,
-    SYS_munmap, SYS_newfstatat, SYS_open, SYS_openat, SYS_openat2, SYS_perf_event_open, SYS_poll,
-    SYS_ppoll, SYS_pread64, SYS_preadv, SYS_pwrite64, SYS_pwritev, SYS_read, SYS_readlink,
-    SYS_readv, SYS_recvfrom, SYS_recvmsg, SYS_rename, SYS_restart_syscall, SYS_rseq,
+    SYS_getcwd, SYS_getdents64, SYS_geteuid, SYS_getpid, SYS_getrandom, SYS_getsockopt, SYS_gettid,
+    SYS_ioctl, SYS_kill, SYS_lseek, SYS_madvise, SYS_membarrier, SYS_mmap, SYS_mprotect,
+    SYS_mremap, SYS_munmap, SYS_newfstatat, SYS_open, SYS_openat, SYS_openat2, SYS_perf_event_open,
+    SYS_poll, SYS_ppoll, SYS_pread64, SYS_preadv, SYS_pwrite64, SYS_pwritev, SYS_read,
+    SYS_readlink, SYS_readv, SYS_recvfrom, SYS_recvmsg, SYS_rename, SYS_restart_syscall, SYS_rseq,
     SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_rt_sigtimedwait, SYS_sched_getaffinity,
     SYS_sched_setaffinity, SYS_sched_yield, SYS_sendmsg, SYS_sendto, SYS_setsockopt, SYS_shutdown,
     SYS_sigaltstack, SYS_socket, SYS_statx, SYS_tgkill, SYS_timer_create, SYS_timer_delete,
@@ -91,6 +91,9 @@ const COMMON: &[Allowed] = &[
     any(SYS_fstat),
     any(SYS_newfstatat),
     any(SYS_lseek),
+    // With RUST_BACKTRACE a panic's report shortens paths and looks for the program's own file.
+    any(SYS_getcwd),
+    any(SYS_readlink),
     // A panic asks the event thread for the end.
     only(SYS_kill, &[is(1, libc::SIGINT as u64)]),
     only(SYS_tgkill, &[is(2, libc::SIGABRT as u64), is(2, KICK)]),
@@ -245,7 +248,6 @@ const BINARIES: &[Allowed] = &[
     any(SYS_openat2),
     any(SYS_pread64),
     any(SYS_preadv),
-    any(SYS_readlink),
     any(SYS_getdents64),
 ];
 

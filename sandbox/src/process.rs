@@ -3,7 +3,10 @@
 use std::ffi::OsString;
 use std::io;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::fs::Mode;
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit, umask,
+};
 use rustix::thread::{CapabilitySet, set_no_new_privs};
 
 use crate::capabilities;
@@ -13,7 +16,8 @@ use crate::state::{self, Part};
 const FIRST: u32 = 3;
 
 /// Gives up what running a guest never needs: privileges of programs that would be executed (`no_new_privs`), core dumps, which would
-/// have the guest's memory, and more open files than the limit is now. Threads that exist already keep the first of these.
+/// have the guest's memory, more open files than the limit is now, and files that others may read because nobody has said otherwise.
+/// Threads that exist already keep the first of these.
 ///
 /// # Errors
 /// Which of it the system refuses.
@@ -31,7 +35,17 @@ pub fn give_up() -> io::Result<()> {
         ..files
     };
     setrlimit(Resource::Nofile, no_more)?;
+    umask(Mode::RWXG | Mode::RWXO);
     Ok(())
+}
+
+/// From now on nobody traces this process or reads its memory by proc(5) but who has CAP_SYS_PTRACE, not even other processes of the same
+/// user.
+///
+/// # Errors
+/// The system refuses it.
+pub fn hide_from_own_user() -> io::Result<()> {
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
 /// Gives up, for a process that configures networks and nothing else, all other rights of a superuser, and those of programs.

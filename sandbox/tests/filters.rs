@@ -186,3 +186,40 @@ fn each_kind_of_thread_is_contained() {
         assert!(said.contains(&message), "{what}");
     }
 }
+
+/// Names the kind of thread that panics, in a process of its own.
+const PANICS: &str = "KVMPROF_TEST_PANICS";
+
+/// A fault shows where it was, whichever thread has it: its filter allows what the report of a panic needs, with its lines too.
+#[test]
+fn a_panic_is_reported_from_inside_each_filter() {
+    if let Ok(name) = env::var(PANICS) {
+        let mut all = Thread::ALL.into_iter();
+        let kind = all.find(|kind| format!("{kind:?}") == name).unwrap();
+        prepare(Mode::On, || {}).unwrap();
+        let panicking = thread::spawn(move || {
+            enter(kind);
+            panic!("on purpose");
+        });
+        assert!(panicking.join().is_err());
+        return;
+    }
+    for kind in Thread::ALL {
+        let mut command = Command::new(env::current_exe().unwrap());
+        let test = "a_panic_is_reported_from_inside_each_filter";
+        command.args(["--exact", "--nocapture", test]);
+        command
+            .env(PANICS, format!("{kind:?}"))
+            .env("RUST_BACKTRACE", "1");
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success(),
+            "{kind:?}: {:?} {said}",
+            output.status
+        );
+        for words in ["on purpose", "stack backtrace:", "a_panic_is_reported"] {
+            assert!(said.contains(words), "{kind:?}: {said}");
+        }
+    }
+}

@@ -6,10 +6,10 @@
 use std::ffi::CStr;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Mutex;
 
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg,
@@ -36,7 +36,8 @@ pub(crate) type Answer = Result<Vec<OwnedFd>, String>;
 pub(crate) struct Helper {
     /// `None` at the end.
     socket: Mutex<Option<OwnedFd>>,
-    process: Pid,
+    /// `None`: it is another process's child.
+    process: Option<Pid>,
 }
 
 impl Helper {
@@ -71,9 +72,33 @@ impl Helper {
             }
             process => Ok(Self {
                 socket: Mutex::new(Some(near)),
-                process: Pid::from_raw(process).ok_or(io::ErrorKind::Other)?,
+                process: Some(Pid::from_raw(process).ok_or(io::ErrorKind::Other)?),
             }),
         }
+    }
+
+    /// One that another program has forked, which has executed this one and [handed it over](Self::hand_over).
+    pub fn inherited(socket: OwnedFd) -> Self {
+        Self {
+            socket: Mutex::new(Some(socket)),
+            process: None,
+        }
+    }
+
+    /// Has the next program that this process executes keep the connection. Returns its number there.
+    ///
+    /// # Errors
+    /// [`leave`](Self::leave) was called, or the system refuses it.
+    pub fn hand_over(&self) -> io::Result<i32> {
+        let socket = lock(&self.socket);
+        let socket = socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        fcntl_setfd(socket, FdFlags::empty())?;
+        Ok(socket.as_raw_fd())
+    }
+
+    /// Leaves it to who else has the connection: it ends with them.
+    pub fn leave(&self) {
+        drop(lock(&self.socket).take());
     }
 
     /// Sends a request and returns the answer's files.
@@ -110,9 +135,11 @@ impl Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        drop(lock(&self.socket).take());
-        // It ends by that; who else has waited for it doesn't matter.
-        let _ = waitpid(Some(self.process), WaitOptions::empty());
+        self.leave();
+        if self.process.is_some() {
+            // It ends by that; who else has waited for it doesn't matter.
+            let _ = waitpid(self.process, WaitOptions::empty());
+        }
     }
 }
 

@@ -13,6 +13,7 @@
 //! let expected = Psample { kind: kind::USER, sspace: 0, cpu: 1, pid: 42, pc: 0x40_1000 };
 //! assert_eq!(record, Some(Record::Sample(expected)));
 //! ```
+#![forbid(unsafe_code)]
 #![no_std]
 
 pub mod control;

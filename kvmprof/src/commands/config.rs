@@ -19,7 +19,7 @@ const COMMAND: &str = "run";
 /// The option that names the file.
 const CONFIG: &str = "config";
 /// Options that a file can't have: they are about the file, or print something else.
-const NOT_IN_FILES: [&str; 4] = [CONFIG, "print-config", "help", "version"];
+const NOT_IN_FILES: [&str; 5] = [CONFIG, "print-config", "share-helper", "help", "version"];
 /// Longest file, in bytes: far above any that makes sense.
 const MAX_FILE: u64 = 1 << 20;
 

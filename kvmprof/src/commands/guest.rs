@@ -212,16 +212,18 @@ impl GuestOptions {
                 PeerPlace::Socket(path) => needs.inputs.push(Bind::new(path, true)),
             }
         }
-        for share in self.shares.iter().cloned().chain(self.root.share()) {
-            match share.source {
-                ShareSource::Socket(path) => needs.inputs.push(Bind::new(&path, true)),
-                ShareSource::Folder { .. } => {
-                    return Err(usage(
-                        "Folders need virtiofsd, which isn't in the jail: start it outside, and give --share socket=PATH,tag=TAG",
-                    ));
-                }
+        if self.root.folder().is_some() {
+            return Err(usage(
+                "For --root kvmprof itself reads the folder, all of which the jail would have to have: give an --initrd, and --share DIR=TAG",
+            ));
+        }
+        for share in &self.shares {
+            if let ShareSource::Socket(path) = &share.source {
+                needs.inputs.push(Bind::new(path, true));
             }
         }
+        needs.shares.clone_from(&self.shares);
+        needs.virtiofsd.clone_from(&self.virtiofsd);
         needs.output("--vsock", self.vsock.as_ref().map(|vsock| &vsock.path));
         if let console::Console::File(path) = &self.console {
             needs.output("--console", Some(path));

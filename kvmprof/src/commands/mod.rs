@@ -42,6 +42,7 @@ use recordings::{
     DiffArguments, ExportArguments, FlamegraphArguments, HtmlArguments, ReportArguments,
     StallsArguments, ViewArguments,
 };
+pub(crate) use sandbox::options_of_jail;
 
 /// A profiler that looks at a guest from the hypervisor
 ///

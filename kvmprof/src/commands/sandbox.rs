@@ -1,6 +1,7 @@
 //! What contains the program, for the commands that run a guest.
 
 use std::env;
+use std::ffi::OsString;
 use std::io;
 use std::sync::Arc;
 
@@ -19,6 +20,31 @@ pub struct SandboxOptions {
     /// and made) or off
     #[arg(long = "sandbox", value_name = "MODE", default_value_t)]
     mode: Mode,
+    /// Keep other programs of the same user from tracing kvmprof and from reading its memory. Neither list nor attach of that user sees the guest
+    /// then
+    #[arg(long, overrides_with = "no_trace")]
+    no_trace: bool,
+    /// The connection to what starts virtiofsd outside of a jail, by the number of a file
+    #[arg(long, value_name = "FILE", hide = true, value_parser = parse_inherited)]
+    share_helper: Option<i32>,
+}
+
+/// How an inherited file is named, so that it stays open (`kvmprof_sandbox::process::close_inherited`).
+const INHERITED: &str = "/dev/fd/";
+
+/// The options of [`SandboxOptions`] that a jail adds. `share_helper` is a file that kvmprof in the jail inherits.
+pub(crate) fn options_of_jail(share_helper: Option<i32>) -> Vec<OsString> {
+    let mut options = vec!["--no-trace".into()];
+    if let Some(number) = share_helper {
+        options.push("--share-helper".into());
+        options.push(format!("{INHERITED}{number}").into());
+    }
+    options
+}
+
+fn parse_inherited(word: &str) -> Result<i32, String> {
+    let number = word.strip_prefix(INHERITED).and_then(|it| it.parse().ok());
+    number.ok_or_else(|| format!("'{word}' isn't {INHERITED} and a number"))
 }
 
 /// Processes that do what a contained one may not. They end when this is dropped, in the order of the fields; so it has to live until the
@@ -53,7 +79,17 @@ impl SandboxOptions {
         }
         if is_on || user.is_some() {
             // Before it gives up what they need.
-            helpers = start_helpers(shares, networks)?;
+            helpers.taps = opener(networks)?.map(Arc::new);
+            if self.share_helper.is_none() {
+                helpers.shares = starter(shares)?.map(Arc::new);
+            }
+        }
+        if let Some(number) = self.share_helper {
+            let inherited = ShareHelper::inherited(number);
+            helpers.shares = Some(Arc::new(inherited.context("--share-helper")?));
+        }
+        if self.no_trace {
+            process::hide_from_own_user().context("--no-trace can't be had")?;
         }
         if is_on {
             process::give_up().context("Cannot give up what a guest doesn't need")?;
@@ -79,16 +115,16 @@ fn without(part: &str, result: io::Result<()>) {
     }
 }
 
-fn start_helpers(shares: &[ShareOptions], networks: &[NetworkConfig]) -> anyhow::Result<Helpers> {
-    // A process has the connections to those that were forked before it, and these see their end only after its own: the last one ends first.
+// A process has the connections to those that were forked before it, and these see their end only after its own: the last one ends first.
+
+fn opener(networks: &[NetworkConfig]) -> anyhow::Result<Option<TapOpener>> {
     // SAFETY: the command has started no thread yet.
     let opener = unsafe { TapOpener::fork(networks) };
-    let opener = opener.context("Cannot start the process that opens taps again")?;
-    // SAFETY: as above.
+    opener.context("Cannot start the process that opens taps again")
+}
+
+fn starter(shares: &[ShareOptions]) -> anyhow::Result<Option<ShareHelper>> {
+    // SAFETY: the command has started no thread yet.
     let starter = unsafe { ShareHelper::fork(shares) };
-    let starter = starter.context("Cannot start the process that starts virtiofsd")?;
-    Ok(Helpers {
-        shares: starter.map(Arc::new),
-        taps: opener.map(Arc::new),
-    })
+    starter.context("Cannot start the process that starts virtiofsd")
 }

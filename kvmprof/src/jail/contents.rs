@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use kvmprof_sandbox::user::User;
 use kvmprof_tools::command_line::usage;
+use kvmprof_vmm::share::ShareOptions;
 
 use super::error::{failed, failed_with};
 
@@ -58,6 +59,10 @@ pub struct Needs {
     pub outputs: Vec<(&'static str, PathBuf)>,
     /// Whether taps are opened.
     pub taps: bool,
+    /// Folders, which are served from outside, and sockets of those that serve some already.
+    pub shares: Vec<ShareOptions>,
+    /// The program that serves folders, if it isn't to be searched for.
+    pub virtiofsd: Option<PathBuf>,
 }
 
 impl Needs {

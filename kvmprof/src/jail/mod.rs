@@ -3,6 +3,7 @@
 //! What is in the jail has the name that it has outside. Its root is an empty file system in memory that vanishes with it; in it are one folder that
 //! the guest's kvmprof may write to, and what the options of `run` and `--bind` name.
 
+mod background;
 mod cgroup;
 mod contents;
 mod error;
@@ -11,15 +12,18 @@ mod mounts;
 mod process;
 
 use std::ffi::OsString;
+use std::io;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
 use kvmprof_sandbox::user::User;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, WithStatus, usage};
+use kvmprof_vmm::share::ShareHelper;
 
 use crate::child::End;
 use crate::commands::parse_run;
+use background::{Background, Side};
 use cgroup::Cgroup;
 use contents::Contents;
 use limits::ResourceLimit;
@@ -32,7 +36,7 @@ pub use contents::{Bind, Needs};
 #[command(
     after_help = "The jail has its own mount, pid, ipc, uts and network namespaces. In it are DIR, in which outputs and sockets have \
     to be, and for reading the files that the options of run name; each under the name that it has outside. \
-    Folders (run --share, --root) need virtiofsd, which isn't there.\n\n\
+    Folders (run --share) are served by virtiofsd outside of it.\n\n\
     Exit status: that of kvmprof run, or 128 and the number of the signal that ended it; 1 if there is no jail.\n\n\
     Example: kvmprof jail --uid 1000 --gid 1000 --root /srv/guest -- run --kernel /boot/vmlinuz --socket /srv/guest/socket"
 )]
@@ -59,6 +63,10 @@ pub struct JailArguments {
     /// A limit of the process: no-file=N descriptors (2048 without it), or fsize=BYTES of each file that it writes
     #[arg(long = "resource-limit", value_name = "NAME=VALUE")]
     limits: Vec<ResourceLimit>,
+    /// Go into the background once the jail is there, and print the process id of what waits for its end; SIGTERM for that is SIGTERM for the guest.
+    /// What kvmprof says on standard error goes nowhere if that is a terminal
+    #[arg(long)]
+    daemonize: bool,
     /// run and its options
     #[arg(last = true, required = true, value_name = "run OPTION...")]
     command: Vec<OsString>,
@@ -66,7 +74,29 @@ pub struct JailArguments {
 
 impl Command for JailArguments {
     /// Runs a guest in a jail until it ends.
-    fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        // Nothing of who has started it gets into the jail by descriptors.
+        kvmprof_sandbox::process::close_inherited(std::iter::empty())
+            .context("Cannot close inherited files")?;
+        if !self.daemonize {
+            return self.run(None);
+        }
+        // SAFETY: the command has started no thread.
+        let side = unsafe { background::begin() };
+        match side.context("Cannot go into the background")? {
+            Side::Background(background) => self.run(Some(background)),
+            Side::Foreground(Ok(process)) => {
+                let said = writeln!(console.output, "{}", process.as_raw_nonzero());
+                said.context("Cannot write the process id")?;
+                Ok(ExitStatus::SUCCESS)
+            }
+            Side::Foreground(Err(status)) => Ok(status),
+        }
+    }
+}
+
+impl JailArguments {
+    fn run(&self, background: Option<Background>) -> anyhow::Result<ExitStatus> {
         let user = User::new(self.uid, self.gid).map_err(usage)?;
         let run = parse_run(&self.command)?;
         if !rustix::process::geteuid().is_root() {
@@ -74,22 +104,31 @@ impl Command for JailArguments {
                 "kvmprof jail needs root, to make namespaces: start it as root (kvmprof in the jail isn't)"
             );
         }
-        // Nothing of who has started it gets into the jail by descriptors.
-        kvmprof_sandbox::process::close_inherited(std::iter::empty())
-            .context("Cannot close inherited files")?;
-        let contents = Contents::new(&self.root, &self.binds, &run.needs()?, &user)?;
+        let needs = run.needs()?;
+        let contents = Contents::new(&self.root, &self.binds, &needs, &user)?;
         let cgroup = self.cgroup.as_deref();
         let cgroup =
             cgroup.map(|path| Cgroup::make(path, run.guest().memory_bytes(), run.guest().cpus()));
         let cgroup = cgroup.transpose()?;
-        let end = process::run(&Start {
+        let confine = || match &cgroup {
+            Some(cgroup) => cgroup.enter().map_err(io::Error::other),
+            None => Ok(()),
+        };
+        let virtiofsd = needs.virtiofsd.as_deref();
+        // SAFETY: the command has started no thread.
+        let shares = unsafe { ShareHelper::fork_outside(&needs.shares, virtiofsd, confine) }?;
+        let start = Start {
             contents: &contents,
             user: &user,
             cgroup: cgroup.as_ref(),
             netns: self.netns.as_deref(),
             limits: &self.limits,
+            shares: shares.as_ref(),
             command: &self.command,
-        });
+        };
+        let end = process::run(&start, background);
+        // What serves folders is in the group, too.
+        drop(shares);
         drop(cgroup);
         match end? {
             End::Exited(status) => Ok(ExitStatus::of_command(status)),

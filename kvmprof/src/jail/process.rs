@@ -10,15 +10,18 @@ use std::ptr;
 
 use anyhow::{Context, anyhow};
 use kvmprof_sandbox::user::User;
+use kvmprof_vmm::share::ShareHelper;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
 
+use super::background::Background;
 use super::cgroup::Cgroup;
 use super::contents::Contents;
 use super::error::failed_with;
 use super::limits::{self, ResourceLimit};
 use super::mounts;
 use crate::child::{BlockedSignals, End, PassOn};
+use crate::commands::options_of_jail;
 
 /// The namespaces that a jail always has of its own.
 const NAMESPACES: i32 =
@@ -42,15 +45,17 @@ pub struct Start<'a> {
     pub netns: Option<&'a Path>,
     /// Limits of the process beside the usual one.
     pub limits: &'a [ResourceLimit],
+    /// What starts virtiofsd outside.
+    pub shares: Option<&'a ShareHelper>,
     /// The arguments of kvmprof in the jail.
     pub command: &'a [OsString],
 }
 
-/// Runs kvmprof in a jail, and waits for its end.
+/// Runs kvmprof in a jail, and waits for its end, in the background if that is given.
 ///
 /// # Errors
 /// What keeps it from being made; nothing is left of it then.
-pub fn run(start: &Start<'_>) -> anyhow::Result<End> {
+pub fn run(start: &Start<'_>, background: Option<Background>) -> anyhow::Result<End> {
     let program = File::open("/proc/self/exe").context("Cannot open kvmprof's own program")?;
     let network = start.netns.map(network_namespace).transpose()?;
     let (mut errors, say) = pipe().context("Cannot make a pipe")?;
@@ -66,16 +71,31 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<End> {
     match i32::try_from(child) {
         Ok(0) => {
             drop((errors, keep));
-            let why = in_jail(start, &program, network.as_ref(), &alive, &signals);
+            let why = in_jail(
+                start,
+                &program,
+                network.as_ref(),
+                &alive,
+                &signals,
+                background.as_ref(),
+            );
             give_reason(say, &why);
         }
         Ok(child @ 1..) => {
             drop((say, alive, program, network));
+            if let Some(shares) = start.shares {
+                shares.leave();
+            }
             let mut why = String::new();
             // It is closed when the program is executed.
             let told = (&mut errors).take(MESSAGE_MAX).read_to_string(&mut why);
             told.context("Cannot hear of the jail")?;
             let child = Pid::from_raw(child).context("Cannot hear of the jail")?;
+            if let Some(background) = background.filter(|_| why.is_empty())
+                && let Err(error) = background.started()
+            {
+                log::warn!("The jail's terminal can't be left: {error}");
+            }
             // It has a session of its own, and nothing from the terminal.
             let end = signals.wait(child, PassOn::All);
             drop(keep);
@@ -106,10 +126,15 @@ fn in_jail(
     network: Option<&File>,
     alive: &PipeReader,
     signals: &BlockedSignals,
+    background: Option<&Background>,
 ) -> anyhow::Error {
-    match enter(start, network, alive, signals) {
-        Ok(()) => execute(program, start.command),
-        Err(error) => error,
+    let shares = start.shares.map(ShareHelper::hand_over).transpose();
+    let entered = enter(start, network, alive, signals);
+    let left = background.map(Background::leave_terminal).transpose();
+    match (entered, shares, left) {
+        (Ok(()), Ok(shares), Ok(_)) => execute(program, start.command, &options_of_jail(shares)),
+        (Err(error), _, _) => error,
+        (_, Err(error), _) | (_, _, Err(error)) => error.into(),
     }
 }
 
@@ -154,10 +179,10 @@ fn end_with_parent(alive: &PipeReader) -> anyhow::Result<()> {
     }
 }
 
-/// Executes the program with these arguments and no environment. Returns why that isn't possible.
-fn execute(program: &File, arguments: &[OsString]) -> anyhow::Error {
+/// Executes the program with these arguments, and more options, and no environment. Returns why that isn't possible.
+fn execute(program: &File, arguments: &[OsString], options: &[OsString]) -> anyhow::Error {
     let words = [OsString::from("kvmprof")];
-    let words = words.iter().chain(arguments);
+    let words = words.iter().chain(arguments).chain(options);
     let words: Result<Vec<CString>, _> = words.map(|word| CString::new(word.as_bytes())).collect();
     let words = match words {
         Ok(words) => words,

@@ -109,3 +109,37 @@ pub fn model() -> Model {
 pub fn snapshot() -> Snapshot {
     model().snapshot()
 }
+
+/// What does harm to a terminal, or shows something else than it is: an escape sequence, a control character of 8 bits, a change of
+/// direction, and what has no width.
+pub const HOSTILE: [char; 5] = ['\x1b', '\u{9b}', '\u{202e}', '\u{200b}', '\u{2066}'];
+
+/// A guest whose kernel, functions and process have names that mean harm.
+pub fn hostile_model() -> Model {
+    let evil: String = HOSTILE.iter().flat_map(|evil| ['a', *evil]).collect();
+    let info = RecordingInfo {
+        kernel: format!("vmlinuz-{evil}"),
+        vcpus: 2,
+        hz: 100,
+        ..RecordingInfo::default()
+    };
+    let info = serde_json::to_vec(&info).unwrap();
+    let symbols = format!("1000 T do_{evil}\n2000 t copy_{evil}\n");
+    // As much as fits into its 16 bytes: three of them.
+    let (tick, frames) = sample(
+        7,
+        "n\x1b[2J\u{202e}\u{200b}",
+        Mode::Kernel,
+        0,
+        &[0x2004, 0x1008],
+    );
+    let bytes = [
+        header().to_vec(),
+        Block::encode(Kind::Info, &info).unwrap(),
+        Block::encode(Kind::Symbols, symbols.as_bytes()).unwrap(),
+        stream().samples(&[(tick, frames)]),
+    ];
+    let mut model = Model::new(Duration::from_secs(10), Duration::ZERO);
+    model.feed(&bytes.concat(), Duration::from_secs(1)).unwrap();
+    model
+}

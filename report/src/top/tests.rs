@@ -10,7 +10,7 @@ use ratatui::style::Color;
 
 use super::draw::draw;
 use super::plain::print;
-use super::testing::{model, snapshot};
+use super::testing::{HOSTILE, hostile_model, model, snapshot};
 use super::{Model, View};
 
 const SIZES: [(u16, u16); 3] = [(80, 24), (40, 10), (200, 50)];
@@ -154,4 +154,30 @@ fn stacks_scroll_to_their_end_and_back() {
     assert_eq!(draw(&mut view), 4);
     view.key(KeyEvent::from(KeyCode::Up), &snapshot);
     assert_eq!(draw(&mut view), 3);
+}
+
+/// Neither on the screen nor for a pipe, whatever the guest's kernel and programs are called.
+#[test]
+fn hostile_names_reach_no_terminal() {
+    let hostile = hostile_model().snapshot();
+    let mut out = Vec::new();
+    print(&hostile, 20, &mut out).unwrap();
+    let mut shown = String::from_utf8(out).unwrap();
+    let mut terminal = Terminal::new(TestBackend::new(200, 50)).unwrap();
+    for keys in [vec![], vec![KeyCode::Tab], vec![KeyCode::Enter]] {
+        let mut view = View::default();
+        for code in keys {
+            view.key(KeyEvent::from(code), &hostile);
+        }
+        let drawn = terminal.draw(|frame| draw(frame, &hostile, &mut view, false));
+        let cells = &drawn.unwrap().buffer.content;
+        shown.extend(cells.iter().map(|cell| cell.symbol()));
+    }
+    // The names are there, but for what does harm.
+    for part in ["vmlinuz-a\u{fffd}a", "copy_a\u{fffd}a", "n\u{fffd}[2J"] {
+        assert!(shown.contains(part), "{part:?} in {shown:?}");
+    }
+    for evil in HOSTILE {
+        assert!(!shown.contains(evil), "{evil:?} in {shown:?}");
+    }
 }

@@ -20,22 +20,22 @@ const FAILURE: i32 = 1;
 const USAGE: i32 = 2;
 
 /// A folder with a kernel, and one in it for a jail.
-struct Place(TempDir);
+pub(super) struct Place(pub TempDir);
 
 impl Place {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(folder.path().join("kernel"), kvmprof_demo_guest::ELF).unwrap();
         Self(folder)
     }
 
-    fn file(&self, name: &str) -> PathBuf {
+    pub fn file(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
     /// A jail, by these options, and a guest in it, by those.
-    fn command(&self, jail: &[&str], run: &[&str]) -> Command {
+    pub fn command(&self, jail: &[&str], run: &[&str]) -> Command {
         let mut command = Command::new(kvmprof());
         let user = NOBODY.to_string();
         command
@@ -59,10 +59,15 @@ impl Place {
     }
 
     /// One that is recorded.
-    fn start(&self, jail: &[&str]) -> Jail {
+    pub fn start(&self, jail: &[&str]) -> Jail {
+        self.start_with(jail, &[])
+    }
+
+    /// One that is recorded, with more options of its own.
+    pub fn start_with(&self, jail: &[&str], run: &[&str]) -> Jail {
         let (socket, recording) = (self.file("jail/socket"), self.file("jail/recording"));
         let files = ["--socket", path(&socket), "--record", path(&recording)];
-        let outside = self.command(jail, &files).spawn().unwrap();
+        let outside = self.command(jail, &[&files, run].concat()).spawn().unwrap();
         // One that a killed jail has left is there, and nobody listens.
         until("the guest's socket answers", || {
             UnixStream::connect(&socket).ok()
@@ -76,59 +81,59 @@ impl Place {
         Jail { outside, inside }
     }
 
-    fn is_refused(&self, jail: &[&str], run: &[&str], status: i32, words: &[&str]) {
+    pub fn is_refused(&self, jail: &[&str], run: &[&str], status: i32, words: &[&str]) {
         run_command(&mut self.command(jail, run)).assert_refused(status, words);
     }
 }
 
-fn path(path: &Path) -> &str {
+pub(super) fn path(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
 /// A jail with a guest.
-struct Jail {
-    outside: Child,
+pub(super) struct Jail {
+    pub outside: Child,
     /// The process in it.
-    inside: u32,
+    pub inside: u32,
 }
 
 impl Jail {
-    fn proc(&self, name: &str) -> PathBuf {
+    pub fn proc(&self, name: &str) -> PathBuf {
         format!("/proc/{}/{name}", self.inside).into()
     }
 
-    fn read(&self, name: &str) -> String {
+    pub fn read(&self, name: &str) -> String {
         fs::read_to_string(self.proc(name)).unwrap()
     }
 
     /// A field of its `status` in proc(5).
-    fn status(&self, name: &str) -> String {
+    pub fn status(&self, name: &str) -> String {
         let status = self.read("status");
         let value = status.lines().find_map(|line| line.strip_prefix(name));
         value.unwrap().trim_start_matches(':').trim().to_owned()
     }
 
     /// The names in a folder that is in the jail.
-    fn names(&self, folder: &str) -> BTreeSet<String> {
+    pub fn names(&self, folder: &str) -> BTreeSet<String> {
         let entries = fs::read_dir(self.proc("root").join(folder)).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         names.collect()
     }
 
-    fn until_contained(&self) {
+    pub fn until_contained(&self) {
         until("the threads have their filters", || {
             (self.status("Seccomp") == "2").then_some(())
         });
     }
 }
 
-fn signal(pid: u32, signal: Signal) {
+pub(super) fn signal(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
     kill_process(pid, signal).unwrap();
 }
 
 /// The mounts of this process's own namespace.
-fn mounts() -> String {
+pub(super) fn mounts() -> String {
     fs::read_to_string("/proc/self/mountinfo").unwrap()
 }
 
@@ -145,6 +150,9 @@ fn check_rights(jail: &Jail) {
     }
     assert_eq!(jail.status("Groups"), "");
     assert_eq!(jail.status("NoNewPrivs"), "1");
+    // Not even other processes of its user can look into it: proc(5) gives all of it to root.
+    let owner = fs::metadata(jail.proc("")).unwrap();
+    assert_eq!((owner.uid(), owner.gid()), (0, 0));
     for set in ["CapPrm", "CapEff", "CapInh", "CapAmb"] {
         assert_eq!(jail.status(set), "0000000000000000", "{set}");
     }
@@ -265,8 +273,7 @@ fn mistakes_are_told() {
         );
         refused(&[], &["--name", "a"], &["--name", "--socket"]);
         refused(&[], &["--user", "1:1"], &["--user", "--uid"]);
-        refused(&[], &["--share", "/tmp=a"], &["virtiofsd", "socket=PATH"]);
-        refused(&[], &["--root", "/tmp"], &["virtiofsd"]);
+        refused(&[], &["--root", "/tmp"], &["--root", "--share"]);
         refused(&[], &["--nonsense"], &["--nonsense"]);
         refused(&["--bind", "/"], &[], &["whole root"]);
         refused(&["--bind", "/proc"], &[], &["the jail's own"]);

@@ -19,6 +19,7 @@ mod folders;
 mod hostile;
 mod hostile_queues;
 mod jail;
+mod jail_devices;
 mod kernel_clock;
 mod kernel_events;
 mod kills;

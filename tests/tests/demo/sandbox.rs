@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use kvmprof_client::Connection;
-use kvmprof_tests::{NOBODY, as_nobody_with, kvmprof, on_kvm, recorded, run, run_command, until};
+use kvmprof_tests::{
+    Capability, NOBODY, as_nobody_with, kvmprof, on_kvm, recorded, run, run_command, until,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -188,6 +190,13 @@ fn another_user_has_no_rights_of_root() {
             }
             // The tests run as root, who has to say that another user may serve it.
             assert!(Connection::connect(&place.file("socket")).is_err());
+            let mut command = Command::new(kvmprof());
+            let ran = run_command(
+                command
+                    .args(["status", "--socket"])
+                    .arg(place.file("socket")),
+            );
+            ran.assert_refused(FAILURE, &["served by user 65534", "--allow-owner"]);
             until_sampled(&place.file("socket"));
             end(child);
             assert!(!place.file("socket").exists());
@@ -259,5 +268,112 @@ fn no_other_threads_take_the_signals_that_end_the_guest() {
         }
         end(guest);
         profil.wait().unwrap();
+    });
+}
+
+/// What a limit of the process is, by its name in proc(5): now, and at most.
+fn limit(pid: u32, name: &str) -> (String, String) {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix(name));
+    let mut words = line.unwrap().split_whitespace().map(str::to_owned);
+    (words.next().unwrap(), words.next().unwrap())
+}
+
+/// How many KiB of the process's memory are left out of core dumps: `dd`, by the kernel's Documentation/filesystems/proc.rst.
+fn kept_from_dumps(pid: u32) -> u64 {
+    let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
+    let (mut size, mut sum) = (0, 0);
+    for line in maps.lines() {
+        if let Some(kib) = line.strip_prefix("Size:") {
+            let kib = kib.trim().trim_end_matches(" kB");
+            size = kib.parse::<u64>().unwrap();
+        } else if let Some(flags) = line.strip_prefix("VmFlags:")
+            && flags.split(' ').any(|flag| flag == "dd")
+        {
+            sum += size;
+        }
+    }
+    sum
+}
+
+/// Files that whoever starts it has open, and what it makes and leaves behind.
+#[test]
+fn nothing_is_inherited_and_nothing_is_left_for_others() {
+    on_kvm(|| {
+        let place = Place::new();
+        let secret = place.file("secret");
+        fs::write(&secret, "secret").unwrap();
+        let run = place.command(&[]);
+        let mut shell = Command::new("sh");
+        // Its descriptors reach what it executes.
+        let script = format!("exec 7<{0} 9<{0}; exec \"$0\" \"$@\"", secret.display());
+        shell
+            .args(["-c", &script])
+            .arg(kvmprof())
+            .args(run.get_args());
+        let guest = shell.stdout(Stdio::null()).spawn().unwrap();
+        let pid = guest.id();
+        until("the guest's socket is there", || {
+            place.file("socket").exists().then_some(())
+        });
+        contained_threads(pid);
+        for descriptor in fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
+            // One that has been closed meanwhile has none.
+            let target = fs::read_link(descriptor.unwrap().path());
+            assert_ne!(target.ok(), Some(secret.clone()));
+        }
+        assert_eq!(threads(pid)["kvmprof"]["Umask"], "0077");
+        let none = || "0".to_owned();
+        assert_eq!(limit(pid, "Max core file size"), (none(), none()));
+        let (now, most) = limit(pid, "Max open files");
+        assert_eq!(now, most);
+        // All of the guest's memory.
+        let kept = kept_from_dumps(pid);
+        assert!(kept >= 64 << 10, "{kept} KiB");
+        end(guest);
+    });
+}
+
+/// What nobody has here: /dev/kvm is root's on some hosts. Who traces must not have less than who is traced.
+const OPENS_ALL: &[Capability] = &[Capability::DacOverride];
+
+/// A guest of nobody's, by a copy of the program that nobody can read.
+fn guest_of_nobody(place: &Place, options: &[&str]) -> Child {
+    let program = place.file("kvmprof");
+    if !program.exists() {
+        fs::copy(kvmprof(), &program).unwrap();
+    }
+    let mut command = Command::new(&program);
+    as_nobody_with(&mut command, OPENS_ALL);
+    command.args(place.command(options).get_args());
+    let child = command.stdout(Stdio::null()).spawn().unwrap();
+    until("the guest's socket is there", || {
+        place.file("socket").exists().then_some(())
+    });
+    child
+}
+
+/// Whether a process of nobody's can look into this one.
+fn is_readable_by_nobody(pid: u32) -> bool {
+    let mut command = Command::new("cat");
+    as_nobody_with(&mut command, OPENS_ALL);
+    let ran = run_command(command.arg(format!("/proc/{pid}/environ")));
+    ran.status == 0
+}
+
+#[test]
+fn its_own_user_traces_it_unless_that_is_said() {
+    on_kvm(|| {
+        let place = Place::new();
+        let guest = guest_of_nobody(&place, &[]);
+        contained_threads(guest.id());
+        assert!(is_readable_by_nobody(guest.id()));
+        end(guest);
+        let guest = guest_of_nobody(&place, &["--no-trace"]);
+        contained_threads(guest.id());
+        assert!(!is_readable_by_nobody(guest.id()));
+        until_sampled(&place.file("socket"));
+        end(guest);
+        assert!(!recorded(&place.file("recording")).0.is_empty());
     });
 }

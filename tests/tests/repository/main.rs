@@ -4,3 +4,4 @@
 mod dependencies;
 mod packages;
 mod pages;
+mod profile;

@@ -14,11 +14,11 @@ use kvmprof_devices::virtio::{MmioTransport, QUEUE_READY, STATUS};
 use rustix::event::{PollFd, PollFlags, poll};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use super::ShareError;
 use super::monitor::{ShareMonitor, ShareState};
 use super::options::{ShareOptions, ShareSource};
 use super::program::Starter;
 use super::session::{Events, Session};
+use super::{ShareError, check_folder};
 use crate::lock::lock;
 use crate::machine::{GuestMemory, MachineError, VirtioSlot};
 use crate::virtio::{
@@ -46,12 +46,11 @@ impl Share {
         options: &ShareOptions,
         starter: Option<Starter>,
     ) -> Result<Self, ShareError> {
-        if let ShareSource::Folder { path, .. } = &options.source {
-            let failed = |source| ShareError::Folder {
-                path: path.clone(),
-                source,
-            };
-            std::fs::read_dir(path).map_err(failed)?;
+        let is_outside = starter.as_ref().is_some_and(Starter::is_outside);
+        if let ShareSource::Folder { path, .. } = &options.source
+            && !is_outside
+        {
+            check_folder(path)?;
         }
         let session = Session::open(&options.source, starter.as_ref());
         Ok(Self {

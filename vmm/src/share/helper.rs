@@ -3,11 +3,13 @@
 //!
 //! The helper knows which folders there are, and takes a few bytes: a request and a folder's number. So kvmprof can have it start
 //! virtiofsd for one of those folders again, and nothing else.
+//!
+//! A kvmprof in a jail has it outside: there are the folders and the program.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use super::ShareError;
 use super::options::{ShareOptions, ShareSource};
@@ -28,7 +30,11 @@ mod request {
 
 /// The connection to the helper. Dropped, the helper ends, and all that it has started.
 #[derive(Debug)]
-pub struct ShareHelper(Helper);
+pub struct ShareHelper {
+    process: Helper,
+    /// Whether folders and program are where this process can't see them, and the helper knows both.
+    is_outside: bool,
+}
 
 impl ShareHelper {
     /// Forks the helper for these folders; `None` if there are none that virtiofsd is started for.
@@ -39,7 +45,6 @@ impl ShareHelper {
     /// # Safety
     /// The process has no other thread: one might hold a lock that nobody releases in the helper.
     pub unsafe fn fork(shares: &[ShareOptions]) -> io::Result<Option<Self>> {
-        let is_folder = |share: &ShareOptions| matches!(share.source, ShareSource::Folder { .. });
         if !shares.iter().any(is_folder) {
             return Ok(None);
         }
@@ -49,19 +54,100 @@ impl ShareHelper {
         };
         // SAFETY: by this function's own condition.
         let helper = unsafe { Helper::fork(c"kvmprof-share", server) };
-        helper.map(|helper| Some(Self(helper)))
+        helper.map(|helper| {
+            Some(Self {
+                process: helper,
+                is_outside: false,
+            })
+        })
+    }
+
+    /// Forks the helper for these folders and another program than this one, which is to be executed in a jail and won't see them. `virtiofsd`
+    /// is the path of what serves them, if it isn't to be searched for. `confine` runs in the helper; if it fails nothing is served. `None`
+    /// if there are no folders.
+    ///
+    /// # Errors
+    /// There is no such folder or program, or the host gives no socket or process.
+    ///
+    /// # Safety
+    /// As [`fork`](Self::fork).
+    pub unsafe fn fork_outside(
+        shares: &[ShareOptions],
+        virtiofsd: Option<&Path>,
+        confine: impl FnOnce() -> io::Result<()>,
+    ) -> Result<Option<Self>, ShareError> {
+        let mut server = Server::new(shares);
+        let folders = server.folders.iter().flatten();
+        let folders: Vec<&PathBuf> = folders.map(|(path, _)| path).collect();
+        if folders.is_empty() {
+            return Ok(None);
+        }
+        for path in folders {
+            super::check_folder(path)?;
+        }
+        server.program = Some(Program::find(virtiofsd)?);
+        let server = || {
+            let confined = confine().map_err(|error| error.to_string());
+            move |message: &[u8]| confined.clone().and_then(|()| server.answer(message))
+        };
+        // SAFETY: by this function's own condition.
+        let helper = unsafe { Helper::fork(c"kvmprof-share", server) };
+        let helper = helper.map_err(|source| ShareError::Host {
+            what: "the process that starts virtiofsd",
+            source,
+        });
+        Ok(Some(Self {
+            process: helper?,
+            is_outside: true,
+        }))
+    }
+
+    /// The one whose connection has this number: this process has inherited it, and nothing else here uses it.
+    ///
+    /// # Errors
+    /// No file has this number.
+    pub fn inherited(number: i32) -> io::Result<Self> {
+        // SAFETY: the call takes numbers. Other programs that are executed don't get it.
+        match unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } {
+            0.. => {}
+            _ => return Err(io::Error::last_os_error()),
+        }
+        // SAFETY: it is open, and this process's alone by what the caller promises.
+        let socket = unsafe { OwnedFd::from_raw_fd(number) };
+        Ok(Self {
+            process: Helper::inherited(socket),
+            is_outside: true,
+        })
+    }
+
+    /// Has the next program that this process executes keep the connection. Returns its number, for [`inherited`](Self::inherited).
+    ///
+    /// # Errors
+    /// [`leave`](Self::leave) was called, or the system refuses it.
+    pub fn hand_over(&self) -> io::Result<i32> {
+        self.process.hand_over()
+    }
+
+    /// Leaves the helper to that program: it ends with it.
+    pub fn leave(&self) {
+        self.process.leave();
+    }
+
+    /// Whether folders and program are outside of the jail that this process is in.
+    pub(super) fn is_outside(&self) -> bool {
+        self.is_outside
     }
 
     /// Tells which program it is. To be called before anything hostile can be.
     pub(super) fn use_program(&self, program: &Program) -> io::Result<()> {
         let mut message = vec![request::PROGRAM];
         message.extend(program.encode());
-        self.0.ask(&message).map(drop)
+        self.process.ask(&message).map(drop)
     }
 
     /// Starts virtiofsd for the folder with this number. Returns the connection to it and what it says.
     pub(super) fn start(&self, folder: u8) -> io::Result<(OwnedFd, OwnedFd)> {
-        let mut files = self.0.ask(&[request::START, folder])?.into_iter();
+        let mut files = self.process.ask(&[request::START, folder])?.into_iter();
         files
             .next()
             .zip(files.next())
@@ -71,14 +157,19 @@ impl ShareHelper {
     /// Ends it.
     pub(super) fn end(&self, folder: u8) {
         // If the helper is gone, so is what it has started.
-        let _ = self.0.ask(&[request::END, folder]);
+        let _ = self.process.ask(&[request::END, folder]);
     }
 
     /// Waits until it has ended, or a second.
     pub(super) fn wait(&self, folder: u8) {
         // As above.
-        let _ = self.0.ask(&[request::WAIT, folder]);
+        let _ = self.process.ask(&[request::WAIT, folder]);
     }
+}
+
+/// Whether virtiofsd is started for it.
+fn is_folder(share: &ShareOptions) -> bool {
+    matches!(share.source, ShareSource::Folder { .. })
 }
 
 /// What the helper's process knows.

@@ -40,8 +40,9 @@ pub(crate) fn open_all(
             return Err(ShareError::SameTag(share.tag.clone()));
         }
     }
+    let is_outside = helper.is_some_and(|helper| helper.is_outside());
     let needs_program = |share: &ShareOptions| matches!(share.source, ShareSource::Folder { .. });
-    let program = match shares.iter().any(needs_program) {
+    let program = match shares.iter().any(needs_program) && !is_outside {
         true => Some(Program::find(virtiofsd)?),
         false => None,
     };
@@ -52,16 +53,22 @@ pub(crate) fn open_all(
             source,
         })?;
     }
-    let starter = |number: usize| {
-        let number = u8::try_from(number).ok();
-        Some(Starter {
-            program: program.clone()?,
-            helper: helper.cloned().zip(number),
-        })
+    let starter = |number: usize| match (helper, u8::try_from(number)) {
+        (Some(helper), Ok(number)) => Some(Starter::Helper(Arc::clone(helper), number)),
+        _ => program.clone().map(Starter::Own),
     };
     let opened = shares
         .iter()
         .enumerate()
         .map(|(number, share)| Share::open(share, starter(number)));
     opened.collect()
+}
+
+/// Checks that the folder can be shared.
+fn check_folder(path: &Path) -> Result<(), ShareError> {
+    let failed = |source| ShareError::Folder {
+        path: path.to_owned(),
+        source,
+    };
+    std::fs::read_dir(path).map(drop).map_err(failed)
 }

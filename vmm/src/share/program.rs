@@ -130,20 +130,27 @@ impl Program {
 
 /// What starts virtiofsd for one folder, again and again.
 #[derive(Clone, Debug)]
-pub(super) struct Starter {
-    pub program: Program,
+pub(super) enum Starter {
+    /// This process.
+    Own(Program),
     /// Who does it in this process's place, and the folder's number there.
-    pub helper: Option<(Arc<ShareHelper>, u8)>,
+    Helper(Arc<ShareHelper>, u8),
 }
 
 impl Starter {
+    /// Whether the folder is where this process can't see it.
+    pub fn is_outside(&self) -> bool {
+        matches!(self, Self::Helper(helper, _) if helper.is_outside())
+    }
+
     /// As [`Program::start`].
     pub fn start(&self, folder: &Path, readonly: bool) -> Result<(Daemon, UnixStream), ShareError> {
-        let Some((helper, number)) = &self.helper else {
-            return self.program.start(folder, readonly);
+        let (helper, number) = match self {
+            Self::Own(program) => return program.start(folder, readonly),
+            Self::Helper(helper, number) => (helper, number),
         };
         let failed = |source| ShareError::Start {
-            path: self.program.path.clone(),
+            path: NAME.into(),
             source,
         };
         let (stream, output) = helper.start(*number).map_err(failed)?;

@@ -1,0 +1,220 @@
+//! Guests in a jail with devices that have another end on the host, and jails in the background.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use kvmprof_lab::virtiofsd;
+use kvmprof_tests::{NOBODY, not_run, on_kvm, recorded, run_command, until};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::jail::{Jail, Place, mounts, path, signal};
+use super::sandbox::until_sampled;
+
+const FAILURE: i32 = 1;
+
+fn status(socket: &Path) -> Value {
+    let user = NOBODY.to_string();
+    let mut command = Command::new(kvmprof_tests::kvmprof());
+    command.args(["status", "--json", "--allow-owner", &user, "--socket"]);
+    let ran = run_command(command.arg(socket));
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"))
+}
+
+fn end(mut jail: Jail) {
+    signal(jail.outside.id(), Signal::INT);
+    assert!(jail.outside.wait().unwrap().success());
+}
+
+/// The processes whose parent this one is.
+fn children(pid: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    let numbers = children.split_whitespace();
+    numbers.map(|number| number.parse().unwrap()).collect()
+}
+
+fn name(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default()
+}
+
+/// What serves a folder, behind the process that starts it, which is the jail's outside.
+fn daemons(jail: &Jail) -> Vec<u32> {
+    let helpers = children(jail.outside.id()).into_iter();
+    let mut helpers = helpers.filter(|pid| name(*pid).trim() == "kvmprof-share");
+    children(helpers.next().expect("what starts virtiofsd"))
+}
+
+/// Whether this host's virtiofsd can be started: that of QEMU wants to be where it can make a root of its own.
+fn virtiofsd_here() -> Option<PathBuf> {
+    Some(virtiofsd()).filter(|program| program.exists())
+}
+
+/// virtiofsd is outside; in the jail there is neither the folder nor the program, and nothing of it is left.
+#[test]
+fn folders_are_served_from_outside() {
+    on_kvm(|| {
+        let Some(program) = virtiofsd_here() else {
+            return not_run("this host has no virtiofsd");
+        };
+        let place = Place::new();
+        let shared = place.file("shared");
+        fs::create_dir(&shared).unwrap();
+        let share = format!("{}=work,readonly", shared.display());
+        let options = ["--share", &share, "--virtiofsd", path(&program)];
+        for is_killed in [false, true] {
+            let before = mounts();
+            let mut jail = place.start_with(&[], &options);
+            jail.until_contained();
+            until_sampled(&place.file("jail/socket"));
+            let folder = &status(&place.file("jail/socket"))["machine"]["folders"][0];
+            assert_eq!(folder["state"], "waiting", "{folder}");
+            let daemons = daemons(&jail);
+            assert!(!daemons.is_empty());
+            for pid in &daemons {
+                // A process of the jail's could find it by its pid.
+                let own = fs::read_link("/proc/self/ns/pid").unwrap();
+                assert_eq!(fs::read_link(format!("/proc/{pid}/ns/pid")).unwrap(), own);
+            }
+            let seen = jail.names(path(place.0.path()).trim_start_matches('/'));
+            assert!(!seen.contains("shared"), "{seen:?}");
+            if is_killed {
+                signal(jail.outside.id(), Signal::KILL);
+                jail.outside.wait().unwrap();
+            } else {
+                end(jail);
+            }
+            until("virtiofsd has ended", || {
+                let is_over = |pid: &u32| !name(*pid).contains("virtiofsd");
+                daemons.iter().all(is_over).then_some(())
+            });
+            assert_eq!(mounts(), before);
+        }
+    });
+}
+
+/// What is wrong with a folder is told before there is a jail.
+#[test]
+fn folders_that_cannot_be_served_are_told() {
+    on_kvm(|| {
+        let place = Place::new();
+        let refused = |options: &[&str], words: &[&str]| {
+            place.is_refused(&[], options, FAILURE, words);
+        };
+        refused(&["--share", "/nowhere=a"], &["/nowhere", "No such file"]);
+        let nothing = ["--share", "/tmp=a", "--virtiofsd", "/nowhere/at-all"];
+        refused(&nothing, &["/nowhere/at-all", "No such file"]);
+    });
+}
+
+/// Its socket is in the jail's folder, and the user's.
+#[test]
+fn a_jail_has_a_socket_device() {
+    on_kvm(|| {
+        let place = Place::new();
+        let socket = place.file("jail/vsock");
+        let device = format!("3,socket={}", socket.display());
+        let jail = place.start_with(&[], &["--vsock", &device]);
+        jail.until_contained();
+        assert_eq!(fs::symlink_metadata(&socket).unwrap().uid(), NOBODY);
+        assert!(UnixStream::connect(&socket).is_ok());
+        end(jail);
+        assert!(!socket.exists());
+        let outside = place.file("vsock");
+        let device = format!("3,socket={}", outside.display());
+        place.is_refused(
+            &[],
+            &["--vsock", &device],
+            2,
+            &["--vsock", "isn't in the jail"],
+        );
+    });
+}
+
+/// A tap that is removed at the end of the test.
+struct Tap(String);
+
+impl Tap {
+    /// One of nobody's, if this host lets it be made.
+    fn make() -> Option<Self> {
+        let tap = Self(format!("kvmp{}", std::process::id()));
+        let user = NOBODY.to_string();
+        let made = ip(&["tuntap", "add", &tap.0, "mode", "tap", "user", &user]);
+        made.then_some(tap)
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        ip(&["link", "del", &self.0]);
+    }
+}
+
+fn ip(words: &[&str]) -> bool {
+    let ran = Command::new("ip")
+        .args(words)
+        .stderr(Stdio::null())
+        .status();
+    ran.is_ok_and(|status| status.success())
+}
+
+/// Its tap is that of the network namespace that is named.
+#[test]
+fn a_jail_has_a_tap() {
+    on_kvm(|| {
+        let Some(tap) = Tap::make() else {
+            return not_run("no tap can be made here (ip tuntap)");
+        };
+        let place = Place::new();
+        let own = format!("/proc/{}/ns/net", std::process::id());
+        let end_of_it = format!("tap={}", tap.0);
+        let jail = place.start_with(&["--netns", &own], &["--net", &end_of_it]);
+        jail.until_contained();
+        assert!(jail.names("dev").contains("net"));
+        let networks = &status(&place.file("jail/socket"))["machine"]["networks"];
+        assert!(networks.to_string().contains(&tap.0), "{networks}");
+        end(jail);
+        // In a namespace of its own there is none.
+        place.is_refused(&[], &["--net", &end_of_it], FAILURE, &[&tap.0]);
+    });
+}
+
+/// The command ends, its jail goes on, and ends by a signal for the process that it has named.
+#[test]
+fn a_jail_goes_into_the_background() {
+    on_kvm(|| {
+        let place = Place::new();
+        let (socket, recording) = (place.file("jail/socket"), place.file("jail/recording"));
+        let files = ["--socket", path(&socket), "--record", path(&recording)];
+        let mut command = place.command(&["--daemonize"], &files);
+        let ran = run_command(command.stdout(Stdio::piped()));
+        assert_eq!(ran.status, 0, "{ran:?}");
+        let outside: u32 = ran.stdout.trim().parse().unwrap();
+        until_sampled(&socket);
+        // It has a session of its own, and no input.
+        let stat = fs::read_to_string(format!("/proc/{outside}/stat")).unwrap();
+        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+        assert_eq!(fields[3], outside.to_string(), "{stat}");
+        let input = fs::read_link(format!("/proc/{outside}/fd/0")).unwrap();
+        assert_eq!(input, Path::new("/dev/null"));
+        signal(outside, Signal::TERM);
+        until("the process outside has ended", || {
+            let is_over = fs::read_link(format!("/proc/{outside}/exe")).is_err();
+            is_over.then_some(())
+        });
+        assert!(!recorded(&recording).0.is_empty());
+    });
+}
+
+/// Before there is a jail the command waits, and says what is wrong.
+#[test]
+fn what_keeps_a_jail_from_the_background_is_told() {
+    on_kvm(|| {
+        let place = Place::new();
+        let nowhere = ["--daemonize", "--netns", "kvmprof-none"];
+        place.is_refused(&nowhere, &[], FAILURE, &["kvmprof-none", "ip netns add"]);
+    });
+}
