@@ -96,7 +96,11 @@ pub fn batch(day: usize, host: usize, window: u64) -> Batch {
             }
         })
         .collect();
-    let zone = if host % 2 == 0 { "north" } else { "south" };
+    let zone = if host.is_multiple_of(2) {
+        "north"
+    } else {
+        "south"
+    };
     let mut batch = Batch {
         start: DAYS[day] + window * u64::from(LENGTH),
         length: LENGTH,

@@ -75,7 +75,7 @@ fn expected() -> BTreeMap<&'static str, Answer> {
     let is_interrupt = |known: &Known| known.mode == Mode::Interrupt;
     let in_kernel = |known: &Known| matches!(known.mode, Mode::Kernel | Mode::Interrupt);
     let zone = |known: &Known| {
-        Some(if known.host % 2 == 0 {
+        Some(if known.host.is_multiple_of(2) {
             "north"
         } else {
             "south"
@@ -163,7 +163,7 @@ fn duckdb_answers_every_query_as_the_fleet_is_known() {
                 found.0 == expected.0 && (found.1 - expected.1).abs() < 1e-6
             });
         assert!(
-            is_same && found.len() > 1 || is_same && name == "callers_of",
+            is_same && (found.len() > 1 || name == "callers_of"),
             "{name}: {found:?}, not {expected:?}"
         );
     }

@@ -140,13 +140,13 @@ fn a_look_agrees_with_what_each_guest_counted() {
         let machines = [(); 2].map(|()| Machine::start(Boot::Demo, 1, clock));
         let sockets = [("one", machines[0].socket()), ("two", machines[1].socket())];
         let fleet = Fleet::new(&sockets);
-        let hz = sampling_rate(1000).to_string();
+        let hz = sampling_rate(200).to_string();
         let words = [
             "collect",
             "--once",
             "--json",
             "--window",
-            "6",
+            "10",
             "--hz",
             &hz,
             "--sockets",
