@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use event_manager::MutEventSubscriber;
 use kvmprof_attach::sampling::SamplingHost;
-use kvmprof_attach::tracer::{Look, ThreadCode, TracedVcpu};
+use kvmprof_attach::tracer::{Look, ThreadCode, TraceError, TracedVcpu};
 use kvmprof_attach::{AttachedMemory, HostKernel, Machine};
 use kvmprof_devices::endpoint::{Backend, HelloInfo};
 use kvmprof_introspection::GuestKnowledge;
@@ -41,6 +41,9 @@ use vcpu::AttachedCommon;
 use vmm_watch::VmmWatch;
 
 pub use error::AttachedError;
+
+/// How often a vCPU's thread is tried that is slow to stop, each time for 0.2 s, before the guest is refused.
+const MAX_TRIES: u32 = 25;
 
 /// Who takes samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -192,10 +195,16 @@ fn vcpus_with_threads(machine: &Machine) -> Vec<(i32, i32)> {
 /// Whether the vCPUs' registers can be had: better now than at the first tick.
 fn check(vcpus: &mut [TracedVcpu], pid: i32) -> Result<(), AttachedError> {
     let first = vcpus.first_mut().ok_or(AttachedError::NoVcpus(pid))?;
-    match first.look(|vcpu| vcpu.registers()) {
-        Ok(Look::Gone) => Err(kvmprof_attach::AttachError::Ended(pid).into()),
-        Ok(_) => Ok(()),
-        Err(source) => Err(AttachedError::Trace { pid, source }),
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        return match first.look(|vcpu| vcpu.registers()) {
+            Ok(Look::Gone) => Err(kvmprof_attach::AttachError::Ended(pid).into()),
+            Ok(_) => Ok(()),
+            // A host that has much else to do.
+            Err(TraceError::Slow) if tries < MAX_TRIES => continue,
+            Err(source) => Err(AttachedError::Trace { pid, source }),
+        };
     }
 }
 

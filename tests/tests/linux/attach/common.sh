@@ -9,7 +9,7 @@ attach() {
     what=$1 guest=$2
     shift 2
     socket=/run/$what.attached
-    kvmprof attach "$guest" --socket "$socket" --record "$LAB_OUT/$what.kvmprof" --hz 50 "$@" \
+    kvmprof attach "$guest" --socket "$socket" --record "$LAB_OUT/$what.kvmprof" --hz "${hz:-50}" "$@" \
         2>"$LAB_OUT/$what.attach" 3>&- &
     attached=$!
     gathered_before=0

@@ -1,6 +1,8 @@
 //! Guests of other VMMs, attached to while they run: kvmprof's own in another process, and QEMU's. What they run is found in
 //! their memory alone. KASLR is on.
 
+mod perf;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 

@@ -1,0 +1,184 @@
+//! A guest of QEMU's side by side with the host's `perf kvm`: the kernel's functions have the same shares. Which process of the guest
+//! ran, and how it came there, perf doesn't know.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use kvmprof_tests::linux::{
+    Finished, Scenario, debian, guest_init, guest_program, kernel_knowledge,
+};
+use kvmprof_tests::{share, standard_error};
+
+/// Where Debian's package linux-perf has it.
+const PERF: &str = "/usr/bin/perf";
+const SERIES: &str = "6.12";
+const PAGE: &str = include_str!("../../../../docs/attach.md");
+/// Where the kernel's addresses begin.
+const KERNEL: u64 = 1 << 63;
+/// What perf's records call the processor's mode (perf_event_open(2)): samples of the guest, in its kernel or in user mode. Which of the
+/// two is often wrong on hosts before 6.9.
+const OF_GUEST: [&str; 2] = ["0x4", "0x5"];
+/// Each sets the timer, which is an exit: what the host does then is the guest's for kvmprof, and the host's for perf.
+const EXITS: [&str; 2] = ["native_write_msr", "native_apic_msr_eoi"];
+/// Functions that take a smaller part of the kernel's time aren't compared.
+const LEAST: f64 = 0.05;
+/// How far shares may be apart beside four standard errors.
+const MARGIN: f64 = 0.02;
+/// What each side has to have in the kernel.
+const LEAST_SAMPLES: u64 = 300;
+
+/// The commands of the page for the first flame graph of a running guest.
+fn commands_of_the_page() -> String {
+    let (_, section) = PAGE
+        .split_once("## A flame graph of a running guest")
+        .unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let lines = section
+        .lines()
+        .filter_map(|line| line.strip_prefix("    $ "));
+    let lines: Vec<&str> = lines.collect();
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    lines.join("\n")
+}
+
+fn run() -> Finished {
+    let one = guest_program("spin.c", super::ONE, &[]);
+    let init = guest_init(include_str!("perf_init.sh"), &[("one", &one)]);
+    Scenario::new()
+        .memory(4096)
+        .kernel("vmlinuz", &debian(SERIES))
+        .file("guest.cpio", init)
+        .qemu()
+        .installed_program(Path::new(PERF))
+        .run(&format!(
+            "{}\nthe_page() {{\n{}\n}}\n{}",
+            super::COMMON,
+            commands_of_the_page(),
+            include_str!("perf.sh")
+        ))
+}
+
+/// A sample of perf's: the process, the program counter, and how many frames of a stack there are.
+struct PerfSample {
+    pid: i32,
+    pc: u64,
+    frames: u64,
+}
+
+/// What perf has sampled in the guest, as `perf report -D` shows it.
+fn by_perf(run: &Finished) -> Vec<PerfSample> {
+    let text = run.text("perf.dump");
+    let records = text.split("PERF_RECORD_SAMPLE(IP, ").skip(1);
+    let mut of_host = 0;
+    let samples = records.filter_map(|record| {
+        // 0x5): 211/215: 0xffffffff81234567 period: 19300000 addr: 0, and on a line of its own ... FP chain: nr:0
+        let (mode, rest) = record.split_once("): ").unwrap();
+        if !OF_GUEST.contains(&mode) {
+            of_host += 1;
+            return None;
+        }
+        let (pid, rest) = rest.split_once('/').unwrap();
+        let (_, pc) = rest.split_once(": 0x").unwrap();
+        let pc = pc.split_whitespace().next().unwrap();
+        let (_, frames) = record.split_once("chain: nr:").unwrap();
+        Some(PerfSample {
+            pid: pid.parse().unwrap(),
+            pc: u64::from_str_radix(pc, 16).unwrap(),
+            frames: frames.lines().next().unwrap().trim().parse().unwrap(),
+        })
+    });
+    let samples = samples.collect();
+    println!("perf kvm: {of_host} samples of the host");
+    samples
+}
+
+/// The shares of the kernel's functions in those of the program counters that are the kernel's, and how many those are.
+fn shares(counters: impl Iterator<Item = u64>) -> (BTreeMap<String, f64>, u64) {
+    let knowledge = kernel_knowledge(&debian(SERIES));
+    let symbols = knowledge.linux().unwrap().symbols();
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    for address in counters.filter(|address| *address >= KERNEL) {
+        let function = symbols.function_at(address);
+        let name = function.map_or("[unknown]", |(name, _)| name);
+        *counts.entry(name.to_owned()).or_default() += 1;
+    }
+    for name in EXITS {
+        println!("{:?} samples in {name}", counts.remove(name));
+    }
+    let all = counts.values().sum();
+    let shares = counts.into_iter();
+    let shares = shares.map(|(name, count)| (name, share(count, all)));
+    (shares.collect(), all)
+}
+
+fn check_page(run: &Finished) {
+    let (contents, samples) = run.recording("db1.kvmprof");
+    assert_eq!(contents.closed, Some(contents.account));
+    assert_eq!(contents.kernel.unwrap().release, debian(SERIES).version);
+    println!("the page's commands: {} samples", samples.len());
+    assert!(samples.iter().any(|(sample, _)| sample.pid > 0));
+    let page = run.text("db1.html");
+    assert!(page.trim_end().ends_with("</html>"));
+    assert!(page.contains("do_syscall_64"));
+}
+
+#[test]
+fn perf_in_the_host_agrees_and_knows_neither_processes_nor_stacks() {
+    let run = run();
+    let perf = by_perf(&run);
+    let (known, all) = shares(perf.iter().map(|sample| sample.pc));
+    assert!(all >= LEAST_SAMPLES, "{all}");
+    for name in ["perf.kernel", "perf"] {
+        let (contents, samples) = run.recording(&format!("{name}.kvmprof"));
+        assert_eq!(contents.kernel.unwrap().slide, 0);
+        let (seen, count) = shares(samples.iter().map(|(sample, _)| sample.pc));
+        assert!(count >= LEAST_SAMPLES, "{name}: {count}");
+        println!("{name}: of {count}, perf kvm: of {all}");
+        let names: BTreeSet<&String> = known.keys().chain(seen.keys()).collect();
+        let mut compared = 0;
+        for function in names {
+            let [one, other] =
+                [&seen, &known].map(|side| side.get(function).copied().unwrap_or_default());
+            if one.max(other) < LEAST {
+                continue;
+            }
+            let error = standard_error(one, count).hypot(standard_error(other, all));
+            println!(
+                "{:>6.1} {:>6.1} +- {:.1}  {function}",
+                100.0 * one,
+                100.0 * other,
+                100.0 * error
+            );
+            assert!(
+                (one - other).abs() <= MARGIN + 4.0 * error,
+                "{name}: {function}"
+            );
+            compared += 1;
+        }
+        assert!(compared >= 3, "{known:?}");
+        // What perf lacks.
+        let console = run.console("db1").text();
+        let pid = |process: &str| -> i32 {
+            let prefix = format!("pid {process} ");
+            let mut pids = console
+                .lines()
+                .filter_map(|line| line.strip_prefix(&prefix));
+            pids.next().unwrap().trim().parse().unwrap()
+        };
+        for process in ["dd", "one"] {
+            let of_process = samples.iter().filter(|(one, _)| one.pid == pid(process));
+            let of_process = of_process.count();
+            println!("{name}: {of_process} of {} are of {process}", samples.len());
+            assert!(of_process * 5 >= samples.len(), "{name}: {process}");
+        }
+        let kernel = samples.iter().filter(|(one, _)| one.pc >= KERNEL);
+        let stacks = kernel.filter(|(_, frames)| frames.len() > 1).count();
+        assert!(stacks >= 300, "{name}: {stacks}");
+    }
+    check_page(&run);
+    let vmm: i32 = run.text("vmm.pid").trim().parse().unwrap();
+    assert!(perf.iter().all(|sample| sample.pid == vmm));
+    // The mode's mark, and the program counter once more.
+    let frames = perf.iter().map(|sample| sample.frames).max();
+    assert_eq!(frames, Some(2));
+}
