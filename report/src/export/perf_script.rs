@@ -6,10 +6,11 @@
 //! modules in brackets, files by their names), and an entry function among the frames shows interrupts. An inlined
 //! function has `inlined` as its object, as in perf.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use super::{Event, ExportError, Frame, Source};
-use crate::profile::{HALTED_MODULE, Weight};
+use crate::profile::{HALTED_MODULE, Stack, Weight};
 use crate::symbolize;
 
 /// perf's name for a guest's kernel (`machine__mmap_name`, `tools/perf/util/machine.c`).
@@ -19,16 +20,53 @@ const USER: &str = "user";
 /// perf's name for anonymous memory (`tools/perf/util/dso.c`).
 const ANONYMOUS: &str = "//anon";
 
+/// Maximum number of bytes that are kept of stacks' texts.
+const KEPT_MAX: usize = 64 << 20;
+/// Bytes that a kept stack takes, beside its text and its addresses.
+const STACK: usize = 256;
+
 /// Writes `source` to `out`, in the order of its events.
 pub fn write(source: &Source, out: &mut dyn Write) -> Result<(), ExportError> {
     let weight = source.weight();
+    let mut texts = Texts::default();
     source.for_each(|event| {
         write_head(event, weight, out)?;
-        for frame in source.frames(event) {
-            write_frame(&frame, out)?;
-        }
+        out.write_all(texts.of(source, event)?)?;
         Ok(writeln!(out)?)
     })
+}
+
+/// The texts of stacks that are likely to come again: most events have a stack of an earlier one, whose names need not be
+/// looked up anew.
+#[derive(Default)]
+struct Texts {
+    /// By process.
+    kept: HashMap<i32, HashMap<Option<Stack>, Vec<u8>>>,
+    bytes: usize,
+}
+
+impl Texts {
+    /// The lines of the stack of `event`.
+    fn of(&mut self, source: &Source, event: &Event) -> Result<&[u8], ExportError> {
+        let is_kept = |kept: &HashMap<_, _>| kept.contains_key(&event.stack);
+        if !self.kept.get(&event.pid).is_some_and(is_kept) {
+            let mut text = Vec::new();
+            for frame in source.frames(event) {
+                write_frame(&frame, &mut text)?;
+            }
+            let addresses = event.stack.as_ref().map_or(0, |stack| stack.frames.len());
+            let bytes = STACK + addresses * size_of::<u64>() + text.len();
+            if self.bytes + bytes > KEPT_MAX {
+                *self = Self::default();
+            }
+            self.bytes += bytes;
+            let process = self.kept.entry(event.pid).or_default();
+            process.insert(event.stack.clone(), text);
+        }
+        let process = self.kept.get(&event.pid);
+        let text = process.and_then(|process| process.get(&event.stack));
+        Ok(text.map_or(&[], Vec::as_slice))
+    }
 }
 
 fn write_head(event: &Event, weight: Weight, out: &mut dyn Write) -> io::Result<()> {
