@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use compiled::{BASE, Guest, SLIDE};
-use kvmprof_recording::file::{KernelInfo, Recording, Unobserved};
+use kvmprof_recording::file::{Block, KernelInfo, Kind, Recording, Unobserved};
 use kvmprof_report::export::{Format, Source};
 use kvmprof_report::profile::{Profile, Selection, SortBy, folded, functions, lines};
 use kvmprof_report::room::Room;
