@@ -85,7 +85,8 @@ impl SandboxOptions {
             }
         }
         if let Some(number) = self.share_helper {
-            let inherited = ShareHelper::inherited(number);
+            // SAFETY: the jail has opened it for this and nothing else; the command has opened no files with such a number yet.
+            let inherited = unsafe { ShareHelper::inherited(number) };
             helpers.shares = Some(Arc::new(inherited.context("--share-helper")?));
         }
         if self.no_trace {

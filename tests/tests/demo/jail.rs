@@ -72,12 +72,8 @@ impl Place {
         until("the guest's socket answers", || {
             UnixStream::connect(&socket).ok()
         });
-        let children = format!("/proc/{0}/task/{0}/children", outside.id());
-        let inside = fs::read_to_string(children)
-            .unwrap()
-            .trim()
-            .parse()
-            .unwrap();
+        let mut children = children(outside.id()).into_iter();
+        let inside = children.find(|pid| name(*pid) != "kvmprof-share").unwrap();
         Jail { outside, inside }
     }
 
@@ -88,6 +84,20 @@ impl Place {
 
 pub(super) fn path(path: &Path) -> &str {
     path.to_str().unwrap()
+}
+
+/// The processes whose parent this one is.
+pub(super) fn children(pid: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    let numbers = children.split_whitespace();
+    numbers.map(|number| number.parse().unwrap()).collect()
+}
+
+/// What a process calls itself; nothing once it has ended.
+pub(super) fn name(pid: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm"));
+    name.unwrap_or_default().trim().to_owned()
 }
 
 /// A jail with a guest.
@@ -151,7 +161,7 @@ fn check_rights(jail: &Jail) {
     assert_eq!(jail.status("Groups"), "");
     assert_eq!(jail.status("NoNewPrivs"), "1");
     // Not even other processes of its user can look into it: proc(5) gives all of it to root.
-    let owner = fs::metadata(jail.proc("")).unwrap();
+    let owner = fs::metadata(jail.proc("environ")).unwrap();
     assert_eq!((owner.uid(), owner.gid()), (0, 0));
     for set in ["CapPrm", "CapEff", "CapInh", "CapAmb"] {
         assert_eq!(jail.status(set), "0000000000000000", "{set}");

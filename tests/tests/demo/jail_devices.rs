@@ -11,7 +11,7 @@ use kvmprof_tests::{NOBODY, not_run, on_kvm, recorded, run_command, until};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::jail::{Jail, Place, mounts, path, signal};
+use super::jail::{Jail, Place, children, mounts, name, path, signal};
 use super::sandbox::until_sampled;
 
 const FAILURE: i32 = 1;
@@ -29,22 +29,10 @@ fn end(mut jail: Jail) {
     assert!(jail.outside.wait().unwrap().success());
 }
 
-/// The processes whose parent this one is.
-fn children(pid: u32) -> Vec<u32> {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    let children = children.unwrap_or_default();
-    let numbers = children.split_whitespace();
-    numbers.map(|number| number.parse().unwrap()).collect()
-}
-
-fn name(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default()
-}
-
 /// What serves a folder, behind the process that starts it, which is the jail's outside.
 fn daemons(jail: &Jail) -> Vec<u32> {
     let helpers = children(jail.outside.id()).into_iter();
-    let mut helpers = helpers.filter(|pid| name(*pid).trim() == "kvmprof-share");
+    let mut helpers = helpers.filter(|pid| name(*pid) == "kvmprof-share");
     children(helpers.next().expect("what starts virtiofsd"))
 }
 
@@ -190,7 +178,8 @@ fn a_jail_goes_into_the_background() {
         let (socket, recording) = (place.file("jail/socket"), place.file("jail/recording"));
         let files = ["--socket", path(&socket), "--record", path(&recording)];
         let mut command = place.command(&["--daemonize"], &files);
-        let ran = run_command(command.stdout(Stdio::piped()));
+        // Its standard error is kept where it isn't a terminal: a pipe for it would have no end.
+        let ran = run_command(command.stdout(Stdio::piped()).stderr(Stdio::null()));
         assert_eq!(ran.status, 0, "{ran:?}");
         let outside: u32 = ran.stdout.trim().parse().unwrap();
         until_sampled(&socket);

@@ -102,17 +102,20 @@ impl ShareHelper {
         }))
     }
 
-    /// The one whose connection has this number: this process has inherited it, and nothing else here uses it.
+    /// The one whose connection has this number, which this process has inherited.
     ///
     /// # Errors
     /// No file has this number.
-    pub fn inherited(number: i32) -> io::Result<Self> {
+    ///
+    /// # Safety
+    /// Nothing else in this process owns the file with this number.
+    pub unsafe fn inherited(number: i32) -> io::Result<Self> {
         // SAFETY: the call takes numbers. Other programs that are executed don't get it.
         match unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } {
             0.. => {}
             _ => return Err(io::Error::last_os_error()),
         }
-        // SAFETY: it is open, and this process's alone by what the caller promises.
+        // SAFETY: it is open, and nobody else's by this function's own condition.
         let socket = unsafe { OwnedFd::from_raw_fd(number) };
         Ok(Self {
             process: Helper::inherited(socket),

@@ -98,18 +98,3 @@ kill -9 $machine
 wait $machine
 exec 3>&-
 while [ "$(daemons /run/root)" ]; do usleep 100000; done
-
-# In a jail neither the folders nor what serves them are there. The guest resets itself once, which needs another virtiofsd.
-mkdir /run/jailwork
-cp /run/work/file /run/jailwork/
-prepare jailed
-kvmprof jail --uid 1000 --gid 1000 --root /run/jail -- run --socket /run/jail/socket \
-    --kernel /lab/vmlinuz-6.12 --initrd /lab/guest.cpio --memory 256M --cpus 2 --jitter \
-    --cmdline "console=ttyS0 quiet panic=-1 nowatchdog brief" --virtiofsd /run/jailed-virtiofsd \
-    --share /run/jailwork=work --share /run/other=other,readonly \
-    <"/run/$name.input" >"$console" 2>"$LAB_OUT/$name.stderr" 3>&- &
-machine=$!
-says "refused in a jail"
-ended
-cp /run/jailwork/by-jail "$LAB_OUT/"
-while [ "$(daemons /run/jailwork)" ]; do usleep 100000; done

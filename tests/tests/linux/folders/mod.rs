@@ -180,15 +180,3 @@ fn what_serves_a_folder_ends_with_kvmprof() {
     // The machine's script waits for that.
     assert!(!run().text("daemons").trim().is_empty());
 }
-
-#[test]
-fn a_guest_in_a_jail_has_folders_also_after_a_reset() {
-    let run = run();
-    let console = run.console("jailed");
-    println!("{}", console.text());
-    assert_eq!(run.status("jailed"), 0, "{}", run.text("jailed.stderr"));
-    let sum = format!("sum {}", run.text("file.sum").trim());
-    assert_eq!(console.text().matches(&sum).count(), 4);
-    assert!(console.has("refused in a jail"));
-    assert_eq!(run.text("by-jail"), "by the guest in a jail\n");
-}
