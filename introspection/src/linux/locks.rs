@@ -93,7 +93,9 @@ impl LinuxKnowledge {
                 continue;
             };
             let owner = word & !OWNER_FLAGS;
-            let is_owner = owner != 0 && word & waits.shared == 0 && values.contains(&owner);
+            // Tasks have pointers to themselves.
+            let can_own = owner != 0 && owner != address && word & waits.shared == 0;
+            let is_owner = can_own && values.contains(&owner);
             if !is_owner || task_at(self, &view, owner).is_none() {
                 continue;
             }
@@ -146,7 +148,7 @@ mod tests {
 
     fn look(guest: &LinuxGuest, change: impl Fn(&mut Registers)) -> Option<LockWait> {
         let mut registers = Registers {
-            rip: TEXT + SLIDE + offsets::MUTEX_LOOP + 0x10,
+            rip: TEXT + SLIDE + offsets::MUTEX_LOOP,
             rbx: DIRECT_MAP + LOCK,
             r12: address(2),
             rax: address(1),
