@@ -67,7 +67,7 @@ impl GuestKnowledge {
         }
     }
 
-    /// Learns from an image that has a note, in less than a millisecond. `None` for other images.
+    /// Learns from an image that has a note; its symbols and its unwind information are read, too. `None` for other images.
     ///
     /// # Errors
     /// A damaged note.
