@@ -244,7 +244,7 @@ fn other_kernels_are_told_apart() {
 
 #[test]
 fn a_kernel_that_lacks_something_in_memory_says_what_helps() {
-    let told = |guest: &LinuxGuest| {
+    let message = |guest: &LinuxGuest| {
         let error = refused(&guest.memory, &guest.kernel(0));
         let hint = error.to_string();
         assert!(hint.contains("--kernel FILE"), "{hint}");
@@ -252,12 +252,12 @@ fn a_kernel_that_lacks_something_in_memory_says_what_helps() {
     };
     let guest = LinuxGuest::new(OLD);
     guest.write(IMAGE + offsets::BTF, &[0; 64]);
-    assert!(told(&guest).contains("BTF"));
+    assert!(message(&guest).contains("BTF"));
     let guest = LinuxGuest::new(OLD);
     let table = usize::try_from(offsets::PAGE_TABLES - offsets::SYMBOLS).unwrap();
     guest.write(IMAGE + offsets::SYMBOLS, &vec![0; table]);
     assert_eq!(
-        told(&guest),
+        message(&guest),
         "Kernel 6.99.0-test carries no symbol table: it needs CONFIG_KALLSYMS=y and CONFIG_KALLSYMS_ALL=y"
     );
 }

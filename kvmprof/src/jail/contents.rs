@@ -253,10 +253,10 @@ mod tests {
             real(&folder.join("real/./x")).unwrap(),
             folder.join("real/x")
         );
-        let told = |path: &str| real(&folder.join(path)).unwrap_err().to_string();
-        assert!(told("link/x").contains("real/x"));
-        assert!(told("real/../real/x").contains("name it as"));
-        assert!(told("none/x").contains("it has to be there"));
-        assert!(told("real/..").contains("no name"));
+        let refusal = |path: &str| real(&folder.join(path)).unwrap_err().to_string();
+        assert!(refusal("link/x").contains("real/x"));
+        assert!(refusal("real/../real/x").contains("name it as"));
+        assert!(refusal("none/x").contains("it has to be there"));
+        assert!(refusal("real/..").contains("no name"));
     }
 }

@@ -88,8 +88,8 @@ pub fn run(start: &Start<'_>, background: Option<Background>) -> anyhow::Result<
             }
             let mut why = String::new();
             // It is closed when the program is executed.
-            let told = (&mut errors).take(MESSAGE_MAX).read_to_string(&mut why);
-            told.context("Cannot hear of the jail")?;
+            let read = (&mut errors).take(MESSAGE_MAX).read_to_string(&mut why);
+            read.context("Cannot hear of the jail")?;
             let child = Pid::from_raw(child).context("Cannot hear of the jail")?;
             if let Some(background) = background.filter(|_| why.is_empty())
                 && let Err(error) = background.started()

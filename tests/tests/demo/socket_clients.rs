@@ -216,10 +216,10 @@ fn clients_that_break_the_protocol_again_and_again_do_not_fill_the_log() {
         guest.signal(Signal::TERM);
         let ran = guest.wait();
         assert_eq!(ran.status, 0, "{ran:?}");
-        let told = ran.stderr.lines().count();
+        let lines = ran.stderr.lines().count();
         assert!(
-            (1..TIMES).contains(&told),
-            "{told} lines of {TIMES} clients"
+            (1..TIMES).contains(&lines),
+            "{lines} lines of {TIMES} clients"
         );
         assert!(ran.stderr.contains("Malformed frame"), "{ran:?}");
     });

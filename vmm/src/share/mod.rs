@@ -47,8 +47,8 @@ pub(crate) fn open_all(
         false => None,
     };
     if let (Some(helper), Some(program)) = (helper, &program) {
-        let told = helper.use_program(program);
-        told.map_err(|source| ShareError::Host {
+        let accepted = helper.use_program(program);
+        accepted.map_err(|source| ShareError::Host {
             what: "the process that starts virtiofsd",
             source,
         })?;

@@ -25,26 +25,26 @@ pub(super) fn can_follow(
 }
 
 /// How many rates that won't do the log tells of.
-const MAX_TOLD: usize = 16;
+const MAX_WARNED: usize = 16;
 
 /// Checks rates of the clock, and tells in the log of those that won't do.
 #[derive(Debug, Default)]
 pub(super) struct RateCheck {
     /// The rates that the log has told of, in Hz.
-    told_hz: Vec<u32>,
+    warned_hz: Vec<u32>,
 }
 
 impl RateCheck {
     /// Whether ticks of a clock at `hz` can be counted `rate_hz` times a second. If not, the log has that `who` (`prf
-    /// counts`) needs it, once for each rate and for [`MAX_TOLD`] rates: a client or a guest may go on trying.
+    /// counts`) needs it, once for each rate and for [`MAX_WARNED`] rates: a client or a guest may go on trying.
     pub(super) fn divides(&mut self, hz: u32, rate_hz: u32, who: &str) -> bool {
         if hz != 0 && hz.is_multiple_of(rate_hz) {
             return true;
         }
-        if self.told_hz.len() == MAX_TOLD || self.told_hz.contains(&hz) {
+        if self.warned_hz.len() == MAX_WARNED || self.warned_hz.contains(&hz) {
             return false;
         }
-        self.told_hz.push(hz);
+        self.warned_hz.push(hz);
         log::warn!(
             "{who} {rate_hz} times a second and can't be turned on with the clock at {hz} Hz: give run --hz (or pcs, \
              if that has changed the rate) a multiple of {rate_hz}"
@@ -87,10 +87,10 @@ mod tests {
         check.divides(50, 100, "the test counts");
         check.divides(250, 100, "the test counts");
         check.divides(50, 100, "the test counts");
-        assert_eq!(check.told_hz, [50, 250]);
+        assert_eq!(check.warned_hz, [50, 250]);
         for hz in 1..100 {
             check.divides(hz, 100, "the test counts");
         }
-        assert_eq!(check.told_hz.len(), MAX_TOLD);
+        assert_eq!(check.warned_hz.len(), MAX_WARNED);
     }
 }

@@ -1,0 +1,104 @@
+//! A guest of QEMU's whose memory slots change while it is attached to, by ptrace and by the host's kernel at once: memory is
+//! plugged in, a balloon takes pages away, and the memory is unplugged again.
+
+use std::ops::Range;
+
+use kvmprof_recording::{Mode, Sample, StackEnd};
+use kvmprof_tests::linux::{Finished, Scenario, debian, guest_builder, guest_program, once};
+
+use super::{COMMON, ONE, TWO};
+
+const MIB: u64 = 1 << 20;
+const MORE: u64 = 256 * MIB;
+
+fn run() -> Finished {
+    once("attach-slots", || {
+        let kernel = debian("6.12");
+        let one = guest_program("spin.c", ONE, &[]);
+        let two = guest_program("spin.c", TWO, &[]);
+        let programs = [("one", &one), ("two", &two)];
+        let guest = guest_builder(include_str!("slots_init.sh"), &programs);
+        let guest = guest.modules(&kernel, &["virtio_balloon"]);
+        Scenario::new()
+            .memory(4096)
+            .kernel("vmlinuz", &kernel)
+            .file("guest.cpio", guest.build().unwrap())
+            .qemu()
+            .run(&format!("{COMMON}\n{}", include_str!("slots.sh")))
+    })
+}
+
+/// How much memory the host sees the guest have, in bytes.
+fn listed(run: &Finished, name: &str) -> u64 {
+    let list = run.json(&format!("{name}.list.json"));
+    let guests = list["guests"].as_array().unwrap().iter();
+    let [guest] = guests
+        .filter(|guest| guest["name"] == "qemu")
+        .collect::<Vec<_>>()[..]
+    else {
+        panic!("{list}");
+    };
+    guest["memory_bytes"].as_u64().unwrap()
+}
+
+#[test]
+fn memory_that_comes_and_goes_is_seen() {
+    let run = run();
+    println!("{}", run.console("qemu").text());
+    println!("{}", run.text("qmp"));
+    let [before, grown, shrunk] = ["before", "grown", "shrunk"].map(|name| listed(&run, name));
+    assert_eq!((grown, shrunk), (before + MORE, before));
+}
+
+/// The second process lies in the memory that was plugged in: its page tables say so, and its stack is there.
+#[test]
+fn samples_are_right_whatever_becomes_of_the_slots() {
+    let run = run();
+    let console = run.console("qemu");
+    let pid = |name: &str| -> i32 { console.after(&format!("pid {name} ")).parse().unwrap() };
+    for name in ["traced", "copied"] {
+        let said = run.text(&format!("{name}.attach"));
+        assert_eq!(
+            run.text(&format!("{name}.attach.status")).trim(),
+            "0",
+            "{said}"
+        );
+        let (contents, samples) = run.recording(&format!("{name}.kvmprof"));
+        assert_eq!(contents.closed, Some(contents.account), "{name}");
+        assert!(
+            contents.account.balances(),
+            "{name}: {:?}",
+            contents.account
+        );
+        for (program, start) in [("one", ONE), ("two", TWO)] {
+            let text: Range<u64> = start..start + 0x100_0000;
+            let of_program = samples
+                .iter()
+                .map(|(sample, _)| sample)
+                .filter(|sample| sample.mode == Mode::User && text.contains(&sample.pc));
+            let of_program: Vec<&Sample> = of_program.collect();
+            let count = |is_right: &dyn Fn(&Sample) -> bool| {
+                of_program.iter().filter(|one| is_right(one)).count()
+            };
+            let right = count(&|sample| sample.pid == pid(program));
+            // It takes a while until each vCPU's thread has the program's unwind information.
+            let whole = count(&|sample| sample.stack.user_end == StackEnd::Complete);
+            let all = of_program.len();
+            println!(
+                "{name}: of {all} samples of {program} {right} have its pid, {whole} a whole stack"
+            );
+            assert!(all >= 30 && right * 100 >= all * 99 && whole * 100 >= all * 80);
+        }
+    }
+}
+
+#[test]
+fn the_guest_ends_well() {
+    let run = run();
+    assert_eq!(run.status("qemu"), 0, "{}", run.text("qemu.stderr"));
+    assert!(
+        !run.text("qmp").contains("\"error\""),
+        "{}",
+        run.text("qmp")
+    );
+}

@@ -1,0 +1,39 @@
+# A guest whose memory grows and shrinks while a process is busy, and another one runs in what was added.
+mount -t sysfs none /sys
+for module in /modules/*.ko; do insmod "$module" || echo "no $module"; done
+one & one=$!
+echo "pid one $one"
+
+# total: the guest's memory, in KiB.
+total() { sed -n 's/^MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo; }
+# movable: the pages that are used in the memory that was added, which is all of this kind.
+movable() {
+    sed -n '/zone *Movable/,$ { s/^ *pages free *\([0-9]*\)/\1/p; s/^ *managed *\([0-9]*\)/\1/p }' /proc/zoneinfo |
+        tr '\n' ' ' | { read -r free managed rest; echo $((managed - free)); }
+}
+# until_total TEST KIB: waits until the guest has more or less memory.
+until_total() { until [ "$(total)" "$1" "$2" ]; do usleep 50000; done; }
+
+echo workload running
+while read -r word size; do
+    case $word in
+    grown)
+        until_total -gt "$size"
+        two & two=$!
+        echo "pid two $two"
+        # The first pages that the program needs come from there.
+        until [ "$(movable)" -gt 0 ]; do usleep 50000; done
+        echo "grown $(total) $(movable)"
+        ;;
+    leave)
+        kill $two
+        wait $two
+        echo left
+        ;;
+    shrunk)
+        until_total -lt "$size"
+        echo "shrunk $(total)"
+        ;;
+    over) poweroff -f ;;
+    esac
+done
