@@ -163,7 +163,9 @@ pub(crate) fn parse_run(words: &[OsString]) -> anyhow::Result<Box<run::RunArgume
     let arguments = Arguments::expand(arguments)?;
     let parsed = Arguments::try_parse_from(&arguments).map_err(|error| {
         let message = usage_error(&error, &Arguments::command(), &arguments);
-        usage(message.unwrap_or_else(|| "behind -- there has to be run with its options".to_owned()))
+        usage(
+            message.unwrap_or_else(|| "behind -- there has to be run with its options".to_owned()),
+        )
     })?;
     match parsed.command {
         Command::Run(arguments) => Ok(arguments),
