@@ -33,7 +33,7 @@ use crate::input::{Input, block};
 #[path = "../../../report/tests/exports/recording.rs"]
 mod example;
 
-const KINDS: [Kind; 10] = [
+const KINDS: [Kind; 11] = [
     Kind::Info,
     Kind::Symbols,
     Kind::Samples,
@@ -44,6 +44,7 @@ const KINDS: [Kind; 10] = [
     Kind::Reset,
     Kind::Tasks,
     Kind::Details,
+    Kind::Times,
 ];
 
 /// The file that an input stands for.

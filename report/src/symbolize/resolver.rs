@@ -182,6 +182,7 @@ impl Resolver {
             | Piece::Reset(_)
             | Piece::Samples(_)
             | Piece::Details(_)
+            | Piece::Times(_)
             | Piece::Looks(_)
             | Piece::End(_) => {}
         }
