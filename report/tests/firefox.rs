@@ -315,11 +315,7 @@ fn instructions_are_those_of_the_file() {
         serde_json::from_slice::<Value>(&answer).unwrap()
     };
     let outer = guest.address("outer");
-    let program = &guest.program.functions;
-    let length = |name: &str| {
-        let function = program.iter().find(|function| function.name == name);
-        function.unwrap().length
-    };
+    let length = |name| length(&guest, name);
     let whole = ask(&asm_request(outer, length("outer"), false));
     println!("{whole}");
     assert_eq!(
@@ -370,6 +366,13 @@ fn instructions_are_those_of_the_file() {
     assert!(String::from_utf8(answer).unwrap().contains("no code"));
 }
 
+/// The bytes of a function.
+fn length(guest: &Guest, name: &str) -> u64 {
+    let mut functions = guest.program.functions.iter();
+    let function = functions.find(|function| function.name == name);
+    function.unwrap().length
+}
+
 /// The distance of each instruction, and its first word.
 fn instructions(answer: &Value) -> Vec<(u64, String)> {
     let instructions = answer["instructions"].as_array().unwrap().iter();
@@ -384,9 +387,11 @@ fn instructions(answer: &Value) -> Vec<(u64, String)> {
 /// The same by objdump.
 fn disassembled(guest: &Guest, function: &str) -> Vec<(u64, String)> {
     let begin = guest.address(function);
+    let end = begin + length(guest, function);
     let output = std::process::Command::new("objdump")
         .args(["-d", "-M", "intel", "--no-show-raw-insn"])
-        .arg(format!("--disassemble={function}"))
+        .arg(format!("--start-address={begin}"))
+        .arg(format!("--stop-address={end}"))
         .arg(guest.program_file())
         .output()
         .unwrap();

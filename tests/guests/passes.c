@@ -15,7 +15,7 @@ static volatile unsigned long rounds;
 
 __attribute__((noinline)) void TURN(void)
 {
-	for (int i = 0; i < 2000; i++)
+	for (int i = 0; i < 10000; i++)
 		rounds++;
 }
 

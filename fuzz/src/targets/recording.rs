@@ -90,7 +90,7 @@ pub fn run(data: &[u8]) {
     report(&profile);
     page(&profile, vec![counts], "title");
     let source = Source::new(recording, profile);
-    if let Ok(boot) = Boot::read(&source) {
+    if let Ok(boot) = Boot::read(&source, &Levels::default()) {
         let summary = Summary::new(&[boot], &Levels::default());
         compare(&summary, &summary);
     }

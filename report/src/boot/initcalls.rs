@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use kvmprof_recording::IDLE_PID;
 
+use super::levels::Levels;
 use super::seen::{Place, Seen};
 
 /// What a call is.
@@ -30,8 +31,8 @@ pub struct Call {
     pub time_ns: u64,
     /// What it took at least, in ns: from its first sample to its last one.
     pub at_least_ns: u64,
-    /// What it took at most, in ns: from the last sample of its thread before it to the next one after it. Where ticks were lost or stolen these
-    /// are far apart.
+    /// What it took at most, in ns: from the last sample of its thread before it to the next one after it that is surely not in what it jumped
+    /// to, its last call. Where ticks were lost or stolen these are far apart.
     pub at_most_ns: u64,
     /// How many samples were in it.
     pub samples: u64,
@@ -39,12 +40,13 @@ pub struct Call {
 
 type Key = (String, CallKind);
 
-/// The calls of a boot that ends at `end`, by its samples in the order of time; `tick` is the time between two ticks, both in ns.
-pub(super) fn calls(seen: &[Seen], tick: u64, end: u64) -> Vec<Call> {
+/// The calls of a boot that ends at `end`, by its samples in the order of time; `tick` is the time between two ticks, both in ns. `levels` tell
+/// which functions are initcalls.
+pub(super) fn calls(seen: &[Seen], levels: &Levels, (tick, end): (u64, u64)) -> Vec<Call> {
     let others = Others::of(seen, tick);
     let mut calls: BTreeMap<Key, Call> = BTreeMap::new();
     for samples in threads(seen).values() {
-        add_thread(samples, &others, (tick, end), &mut calls);
+        add_thread(samples, levels, &others, (tick, end), &mut calls);
     }
     let mut calls: Vec<Call> = calls.into_values().collect();
     calls.sort_by_key(|call| call.began_ns);
@@ -62,10 +64,18 @@ fn threads(seen: &[Seen]) -> BTreeMap<i32, Vec<&Seen>> {
     threads
 }
 
-/// For how long an initcall can have run without being seen, in ns: the longest time between two samples of the thread that makes initcalls
-/// which aren't of the same one.
-pub(super) fn longest_unseen(seen: &[Seen]) -> u64 {
-    let threads = threads(seen);
+/// Whether it is in a function that `levels` don't have: an initcall has jumped to it, and it is a part of that one.
+fn is_jumped_to(place: &Place, levels: &Levels) -> bool {
+    matches!(place, Place::Initcall(function) if levels.of(function).is_none())
+}
+
+/// For how long an initcall can have run without being seen by its own name, in ns: the longest time between two samples of the thread that
+/// makes initcalls which aren't of the same one, without those of which it isn't known whose they are.
+pub(super) fn longest_unseen(seen: &[Seen], levels: &Levels) -> u64 {
+    let mut threads = threads(seen);
+    for samples in threads.values_mut() {
+        samples.retain(|sample| !is_jumped_to(&sample.place, levels));
+    }
     let pairs = threads.values().flat_map(|samples| samples.windows(2));
     let unseen = pairs.filter_map(|pair| match pair {
         [one, next] if key_of(&one.place).is_some() && one.place != next.place => {
@@ -112,6 +122,7 @@ impl Others {
 /// Adds the calls of one thread of a boot with this `tick` that ends at `end`.
 fn add_thread(
     samples: &[&Seen],
+    levels: &Levels,
     others: &Others,
     (tick, end): (u64, u64),
     calls: &mut BTreeMap<Key, Call>,
@@ -134,11 +145,14 @@ fn add_thread(
             Some(before) => halfway(before, first.time),
             None => first.time.saturating_sub(tick / 2),
         };
-        let (ends, next) = match rest.first() {
-            Some(next) => (halfway(last, next.time), next.time),
+        let ends = match rest.first() {
+            Some(next) => halfway(last, next.time),
             // A thread that isn't seen any more has ended, most probably.
-            None => (last.time + tick / 2, end.max(last.time)),
+            None => last.time + tick / 2,
         };
+        let mut later = rest.iter();
+        let later = later.find(|sample| !is_jumped_to(&sample.place, levels));
+        let next = later.map_or(end.max(last.time), |next| next.time);
         let call = calls.entry(key.clone()).or_insert_with(|| Call {
             function: key.0,
             kind: key.1,
@@ -186,7 +200,9 @@ mod tests {
 
     /// Name, time and bounds of the calls of a boot that ends at 3000.
     fn times(seen: &[Seen]) -> Vec<(String, u64, (u64, u64))> {
-        let calls = calls(seen, 10, 3000).into_iter();
+        let names = ["one", "two", "other"].map(|name| format!("__initcall__kmod_m__1_1_{name}6"));
+        let levels = Levels::from_symbols(names.iter().map(String::as_str));
+        let calls = calls(seen, &levels, (10, 3000)).into_iter();
         let bounds = |call: &Call| (call.at_least_ns, call.at_most_ns);
         let calls = calls.map(|call| (call.function.clone(), call.time_ns, bounds(&call)));
         calls.collect()
@@ -221,7 +237,26 @@ mod tests {
         ];
         let expected = [named("one", 60, (10, 110)), named("two", 50, (0, 100))];
         assert_eq!(times(&seen), expected);
-        assert_eq!(longest_unseen(&seen), 90);
+        let levels = Levels::from_symbols(["__initcall__kmod_m__1_1_two6"].into_iter());
+        // Nobody knows whose "one" is.
+        assert_eq!(longest_unseen(&seen, &levels), 10);
+    }
+
+    #[test]
+    fn what_an_initcall_has_jumped_to_may_be_a_part_of_it() {
+        let seen = [
+            at(0, 1, ""),
+            at(10, 1, "one"),
+            at(20, 1, "helper"),
+            at(30, 1, "helper"),
+            at(40, 1, "two"),
+        ];
+        let expected = [
+            named("one", 10, (0, 40)),
+            named("helper", 20, (10, 30)),
+            named("two", 10, (0, 2970)),
+        ];
+        assert_eq!(times(&seen), expected);
     }
 
     #[test]

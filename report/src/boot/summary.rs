@@ -45,11 +45,12 @@ pub struct Boot {
 }
 
 impl Boot {
-    /// Reads the recording of `source`.
+    /// Reads the recording of `source`, of a kernel whose initcalls have these `levels`; without them, it isn't known which functions are initcalls, and
+    /// calls have no upper bound of use.
     ///
     /// # Errors
     /// [`BootError`].
-    pub fn read(source: &Source) -> Result<Self, BootError> {
+    pub fn read(source: &Source, levels: &Levels) -> Result<Self, BootError> {
         let tick_ns = match source.weight().time_ns() {
             0 => return Err(BootError::ByEvent),
             time => time,
@@ -69,8 +70,8 @@ impl Boot {
         }
         Ok(Self {
             phases: phases(&seen, end),
-            calls: calls(&seen, tick_ns, end),
-            longest_unseen_ns: longest_unseen(&seen),
+            calls: calls(&seen, levels, (tick_ns, end)),
+            longest_unseen_ns: longest_unseen(&seen, levels),
             tick_ns,
             unseen: unseen(&source.profile().contents.account),
         })
@@ -92,7 +93,8 @@ pub struct Row {
     pub level: String,
     /// The time in it. A boot that hasn't seen it counts as 0.
     pub time: Estimate,
-    /// Between which times the mean surely is, in ns, by the samples before, in and after it; `None` for phases.
+    /// Between which times the mean surely is, in ns, by the samples before, in and after it; `None` for phases, and where it isn't
+    /// known to be an initcall.
     pub bounds_ns: Option<(u64, u64)>,
 }
 
@@ -157,14 +159,16 @@ fn call_rows(boots: &[Boot], levels: &Levels) -> Vec<Row> {
             sum / times.len().max(1) as u64
         };
         let all: Vec<u64> = times.iter().map(|[time, ..]| *time).collect();
+        let level = match kind {
+            CallKind::Initcall => levels.of(function),
+            CallKind::Module(module) => Some(module.as_str()),
+        };
+        let is_initcall = *kind == CallKind::Initcall && level.is_some();
         Row {
             name: function.to_owned(),
-            level: match kind {
-                CallKind::Initcall => levels.of(function).unwrap_or_default().to_owned(),
-                CallKind::Module(module) => module.clone(),
-            },
+            level: level.unwrap_or_default().to_owned(),
             time: Estimate::new(&all),
-            bounds_ns: Some((mean(1), mean(2))),
+            bounds_ns: is_initcall.then(|| (mean(1), mean(2))),
         }
     });
     let mut rows: Vec<Row> = rows.collect();
@@ -257,7 +261,9 @@ mod tests {
     }
 
     fn summary(boots: &[Boot]) -> Summary {
-        Summary::new(boots, &Levels::default())
+        let names = ["one", "two"].map(|name| format!("__initcall__kmod_m__1_1_{name}6"));
+        let levels = Levels::from_symbols(names.iter().map(String::as_str));
+        Summary::new(boots, &levels)
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub fn of_summary(summary: &Summary, top: usize) -> String {
     let mut text = head("", summary);
     let _ = writeln!(text, "{:>10} {:>19}  PHASE", "MS", interval_title(summary));
     for row in &summary.phases {
-        add_row(&mut text, row);
+        add_row(&mut text, row, false);
     }
     let _ = writeln!(
         text,
@@ -26,7 +26,7 @@ pub fn of_summary(summary: &Summary, top: usize) -> String {
         "SURELY BETWEEN"
     );
     for row in summary.calls.iter().take(top) {
-        add_row(&mut text, row);
+        add_row(&mut text, row, true);
     }
     add_rest(&mut text, summary.calls.len(), top);
     text
@@ -89,7 +89,7 @@ fn interval_title(summary: &Summary) -> &'static str {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "shown with one decimal place")]
-fn add_row(text: &mut String, row: &Row) {
+fn add_row(text: &mut String, row: &Row, is_call: bool) {
     let range = |(low, high)| format!("{:.1}-{:.1}", low / NS_PER_MS, high / NS_PER_MS);
     let _ = write!(
         text,
@@ -97,8 +97,10 @@ fn add_row(text: &mut String, row: &Row) {
         row.time.mean_ns / NS_PER_MS,
         row.time.interval_ns.map(range).unwrap_or_default()
     );
-    if let Some((least, most)) = row.bounds_ns {
-        let _ = write!(text, " {:>19}", range((least as f64, most as f64)));
+    if is_call {
+        let bounds = row.bounds_ns;
+        let bounds = bounds.map(|(least, most)| range((least as f64, most as f64)));
+        let _ = write!(text, " {:>19}", bounds.unwrap_or_default());
     }
     let _ = writeln!(text, "  {}", name(&row.name, &row.level));
 }
