@@ -123,8 +123,9 @@ fn states_and_stacks_are_the_guests_own(run: &Finished) {
         assert_eq!(truth.state, if is_stuck { 'D' } else { 'S' });
         assert_eq!(truth.stack.first(), Some(&truth.waits_in));
         if name == "on-lock" {
-            // 6.1 and 6.12.
-            assert!(["blkdev_get_by_dev", "bdev_open"].contains(&&*truth.waits_in));
+            // 6.1, where the compiler has made a part of it a function of its own, and 6.12.
+            let opens = ["blkdev_get_by_dev", "bdev_open"];
+            assert!(opens.iter().any(|open| truth.waits_in.starts_with(open)));
         }
         let (mut right, mut wrong) = (0, BTreeSet::new());
         for look in &looks {
