@@ -290,3 +290,118 @@ fn source_files_are_those_that_the_code_is_from() {
         );
     }
 }
+
+/// What the profiler asks with (`src/profile-logic/fetch-assembly.ts` of its sources).
+fn asm_request(start: u64, size: u64, continues: bool) -> Value {
+    json!({
+        "debugName": "work",
+        "debugId": DEBUG_ID,
+        "name": "work",
+        "codeId": "0badc0de",
+        "startAddress": format!("{start:#x}"),
+        "size": format!("{size:#x}"),
+        "continueUntilFunctionEnd": continues,
+    })
+}
+
+#[test]
+fn instructions_are_those_of_the_file() {
+    let (guest, path) = recorded();
+    let with = source(&guest, &path, true);
+    let server = SymbolServer::new(with.profile(), Vec::new());
+    let ask = |body: &Value| {
+        let body = serde_json::to_vec(body).unwrap();
+        let answer = server.answer(with.profile(), Request::Assembly, &body);
+        serde_json::from_slice::<Value>(&answer).unwrap()
+    };
+    let outer = guest.address("outer");
+    let length = |name| length(&guest, name);
+    let whole = ask(&asm_request(outer, length("outer"), false));
+    println!("{whole}");
+    assert_eq!(
+        (&whole["startAddress"], &whole["size"]),
+        (
+            &json!(format!("{outer:#x}")),
+            &json!(format!("{:#x}", length("outer")))
+        )
+    );
+    assert_eq!(
+        (&whole["arch"], &whole["syntax"]),
+        (&json!("x86_64"), &json!(["Intel"]))
+    );
+    assert_eq!(instructions(&whole), disassembled(&guest, "outer"));
+    // A few bytes, and the function that they begin.
+    let begin = ask(&asm_request(outer, 1, false));
+    assert_eq!(begin["instructions"].as_array().unwrap().len(), 1);
+    let to_its_end = ask(&asm_request(outer, 1, true));
+    assert_eq!(to_its_end, whole);
+    // As samply's page has requests, without the debug id.
+    let mut by_code = asm_request(outer, length("outer"), false);
+    by_code.as_object_mut().unwrap().remove("debugId");
+    by_code.as_object_mut().unwrap().remove("debugName");
+    assert_eq!(ask(&by_code), whole);
+    let main = ask(&asm_request(guest.address("main"), length("main"), false));
+    assert!(main.to_string().contains(" <outer>"), "{main}");
+    for (body, error) in [
+        (asm_request(0x7fff_ffff, 1, true), "no code"),
+        (
+            json!({ "startAddress": "0x1", "size": "0x1" }),
+            "no library",
+        ),
+        (json!({ "startAddress": 1 }), "cannot be read"),
+    ] {
+        let answer = ask(&body);
+        assert!(
+            answer["error"].as_str().unwrap().contains(error),
+            "{answer}"
+        );
+    }
+    let mut wrong = asm_request(outer, 1, false);
+    wrong["size"] = json!("0x1ffffffff");
+    assert!(ask(&wrong)["error"].is_string());
+    let without = source(&guest, &path, false);
+    let server = SymbolServer::new(without.profile(), Vec::new());
+    let body = serde_json::to_vec(&asm_request(outer, 1, false)).unwrap();
+    let answer = server.answer(without.profile(), Request::Assembly, &body);
+    assert!(String::from_utf8(answer).unwrap().contains("no code"));
+}
+
+/// The bytes of a function.
+fn length(guest: &Guest, name: &str) -> u64 {
+    let mut functions = guest.program.functions.iter();
+    let function = functions.find(|function| function.name == name);
+    function.unwrap().length
+}
+
+/// The distance of each instruction, and its first word.
+fn instructions(answer: &Value) -> Vec<(u64, String)> {
+    let instructions = answer["instructions"].as_array().unwrap().iter();
+    let first_word = |text: &Value| {
+        let text = text.as_str().unwrap();
+        text.split(' ').next().unwrap().to_owned()
+    };
+    let instructions = instructions.map(|one| (one[0].as_u64().unwrap(), first_word(&one[1])));
+    instructions.collect()
+}
+
+/// The same by objdump.
+fn disassembled(guest: &Guest, function: &str) -> Vec<(u64, String)> {
+    let begin = guest.address(function);
+    let end = begin + length(guest, function);
+    let output = std::process::Command::new("objdump")
+        .args(["-d", "-M", "intel", "--no-show-raw-insn"])
+        .arg(format!("--start-address={begin}"))
+        .arg(format!("--stop-address={end}"))
+        .arg(guest.program_file())
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines = text.lines().filter_map(|line| {
+        let (address, instruction) = line.split_once(":\t")?;
+        let address = u64::from_str_radix(address.trim(), 16).ok()?;
+        let word = instruction.split_whitespace().next()?;
+        Some((address - begin, word.to_owned()))
+    });
+    lines.collect()
+}

@@ -264,3 +264,28 @@ fn the_kernel_s_debug_file_is_used_where_the_kernel_ran() {
         Err(SymbolError::Vmlinux { .. })
     ));
 }
+
+#[test]
+fn pprof_claims_lines_only_where_there_are_some() {
+    let guest = Guest::new();
+    let (path, _) = guest.named_recording();
+    let claimed = |root: Option<PathBuf>| {
+        let file = guest.folder.path().join("out.pb.gz");
+        let profile = profile(&path, &sources(None, root)).unwrap();
+        let source = Source::new(Recording::open(&path).unwrap(), profile);
+        Format::Pprof.write_file(&source, &file).unwrap();
+        let raw = std::process::Command::new("go")
+            .args(["tool", "pprof", "-raw"])
+            .arg(&file)
+            .output()
+            .unwrap();
+        let raw = String::from_utf8(raw.stdout).unwrap();
+        let (_, mappings) = raw.split_once("Mappings").unwrap();
+        let mapping = mappings.lines().find(|line| line.contains("work"));
+        let mapping = mapping.unwrap_or_else(|| panic!("{raw}")).to_owned();
+        // What pprof prints of has_functions, has_filenames, has_line_numbers and has_inline_frames.
+        ["[FN]", "[FL]", "[LN]", "[IN]"].map(|flag| mapping.contains(flag))
+    };
+    assert_eq!(claimed(None), [true, false, false, false]);
+    assert_eq!(claimed(Some(guest.root())), [true; 4]);
+}

@@ -21,6 +21,8 @@ mod pressure;
 mod prf;
 mod profil;
 mod program;
+#[path = "../../report/tests/shared/random.rs"]
+mod random;
 mod recordings;
 mod shares;
 mod stream;
@@ -46,6 +48,7 @@ pub use pressure::CpuPressure;
 pub use prf::{Counts, Prf, PrfAccount, table};
 pub use profil::{Profil, kept, profil_call};
 pub use program::{Ran, example_path, gprof, kvmprof, python, run, run_command};
+pub use random::Random;
 pub use recordings::{
     ENOUGH_SAMPLES, check_demo_processes, demo_row, recorded, recorded_with_frames,
 };

@@ -1,5 +1,8 @@
 //! Simulated guests: servers of the wire whose recorder has made-up samples.
 
+#[path = "../../../report/tests/shared/random.rs"]
+mod random;
+
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -11,6 +14,7 @@ use std::time::Duration;
 use kvmprof_abi::wire::{HelloReply, Reply, ReplyFrame, Request, RequestFrame};
 use kvmprof_recording::file::{Block, Kind, RecordingInfo, SamplesEncoder, header};
 use kvmprof_recording::{Mode, Sample, StackEnd, StackSummary, Ticks};
+use random::Random;
 use rustix::time::{ClockId, clock_gettime};
 
 const HZ: u32 = 19;
@@ -87,24 +91,19 @@ fn serve(mut stream: UnixStream, number: u64, ticks: &AtomicU64) -> std::io::Res
 
 struct Recording {
     has_begun: bool,
-    random: u64,
+    random: Random,
 }
 
 impl Recording {
     fn new(number: u64) -> Self {
         Self {
             has_begun: false,
-            random: number + 1,
+            random: Random(number + 1),
         }
     }
 
     fn below(&mut self, end: u64) -> u64 {
-        // Knuth's MMIX generator.
-        self.random = self
-            .random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.random >> 33) % end
+        self.random.below(end)
     }
 
     /// The recording's begin, or what a second has brought.

@@ -33,7 +33,7 @@ use crate::input::{Input, block};
 #[path = "../../../report/tests/exports/recording.rs"]
 mod example;
 
-const KINDS: [Kind; 10] = [
+const KINDS: [Kind; 11] = [
     Kind::Info,
     Kind::Symbols,
     Kind::Samples,
@@ -44,6 +44,7 @@ const KINDS: [Kind; 10] = [
     Kind::Reset,
     Kind::Tasks,
     Kind::Details,
+    Kind::Times,
 ];
 
 /// The file that an input stands for.
@@ -89,7 +90,7 @@ pub fn run(data: &[u8]) {
     report(&profile);
     page(&profile, vec![counts], "title");
     let source = Source::new(recording, profile);
-    if let Ok(boot) = Boot::read(&source) {
+    if let Ok(boot) = Boot::read(&source, &Levels::default()) {
         let summary = Summary::new(&[boot], &Levels::default());
         compare(&summary, &summary);
     }

@@ -135,6 +135,18 @@ fn the_profiler_gets_names_lines_and_sources_on_demand() {
     assert_eq!(ask(&file)["source"], SOURCE);
     assert!(ask("/etc/passwd")["error"].is_string());
     assert!(ask(recording.to_str().unwrap())["error"].is_string());
+    let body = json!({
+        "debugName": library["debugName"],
+        "debugId": library["breakpadId"],
+        "name": library["name"],
+        "codeId": library["codeId"],
+        "startAddress": format!("{:#x}", guest.address("outer")),
+        "size": "0x1",
+        "continueUntilFunctionEnd": true,
+    });
+    let assembly = view.ask("asm/v1", &body);
+    let instructions = assembly["instructions"].as_array().unwrap();
+    assert_eq!(instructions.last().unwrap()[1], "ret", "{assembly}");
     // Without the folder there is no source.
     let other = View::start(&recording, &options[..2]);
     let body = json!({
@@ -165,7 +177,7 @@ fn strangers_and_requests_without_bounds_get_nothing() {
         assert_eq!(status("POST", path), "404");
     }
     for path in [
-        format!("{}/asm/v1", view.symbols),
+        format!("{}/asm/v2", view.symbols),
         format!("{symbolicate}/"),
     ] {
         assert_eq!(status("POST", &path), "404");

@@ -46,10 +46,12 @@ pub enum Kind {
     Tasks,
     /// What is known of some of the samples in the next block of them beyond what that says, packed.
     Details,
+    /// When the ticks of the next block of samples were.
+    Times,
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Info,
         Self::Symbols,
         Self::Samples,
@@ -60,6 +62,7 @@ impl Kind {
         Self::Reset,
         Self::Tasks,
         Self::Details,
+        Self::Times,
     ];
 
     fn number(self) -> u32 {
@@ -74,6 +77,7 @@ impl Kind {
             Self::Reset => 8,
             Self::Tasks => 9,
             Self::Details => 10,
+            Self::Times => 11,
         }
     }
 
@@ -135,18 +139,18 @@ impl Block {
     /// The block at the start of `bytes`. `None` when it isn't whole or its checksum is wrong: there the file was cut
     /// off.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        Self::decode_next(bytes, 0, None, 0).ok()?
+        Self::decode_next(bytes, 0, &[], 0).ok()?
     }
 
     /// The same for a block at `offset` of whose bytes more may come: `None` while there are too few. Of a block of
-    /// the kind that is `passed_over` the contents stay empty. What came before has unpacked to `unpacked` bytes.
+    /// a kind that is `passed_over` the contents stay empty. What came before has unpacked to `unpacked` bytes.
     ///
     /// # Errors
     /// Whatever follows, these bytes make no block; or it would unpack to more than recordings do.
     pub(super) fn decode_next(
         bytes: &[u8],
         offset: u64,
-        passed_over: Option<Kind>,
+        passed_over: &[Kind],
         unpacked: u64,
     ) -> Result<Option<Self>, ReadError> {
         let cut_off = |what| ReadError::CutOff { offset, what };
@@ -171,7 +175,7 @@ impl Block {
         }
         let kind = Kind::ALL.into_iter().find(|kind| kind.number() == word(0));
         let contents = match kind {
-            _ if kind.is_some() && kind == passed_over => Vec::new(),
+            Some(kind) if passed_over.contains(&kind) => Vec::new(),
             Some(kind) if kind.is_packed() => {
                 let broken = || cut_off("a block can't be unpacked");
                 let size = unpacked_size(stored).ok_or_else(broken)?;

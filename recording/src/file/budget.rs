@@ -53,6 +53,7 @@ impl Budget {
                 Kind::Info
                 | Kind::Samples
                 | Kind::Details
+                | Kind::Times
                 | Kind::End
                 | Kind::Kernel
                 | Kind::Reset

@@ -20,6 +20,7 @@ mod recording;
 mod samples;
 mod sink;
 mod task_looks;
+mod times;
 mod varint;
 
 pub use block::{Block, HEADER, Kind, MAGIC, MAX_BLOCK, VERSION, header};
@@ -41,3 +42,4 @@ pub use sink::{
     ClientSink, Delivered, END_ROOM, FileOptions, FileSink, Part, RecordingFailure, Sink,
 };
 pub use task_looks::{MAX_FRAMES, MAX_TASKS, TasksEncoder, decode as decode_looks};
+pub use times::{BlockTimes, SampleTimes, VcpuTimes};

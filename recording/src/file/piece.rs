@@ -5,6 +5,7 @@ use serde::de::DeserializeOwned;
 use super::block::Kind;
 use super::samples::decode_with;
 use super::task_looks;
+use super::times::{self, BlockTimes};
 use super::{Account, Binary, KernelInfo, ProcessMappings, ReadError, RecordingInfo, ResetInfo};
 use crate::Ticks;
 use crate::tasks::TaskLook;
@@ -28,6 +29,8 @@ pub enum Piece {
     Samples(Samples),
     /// What is known of some of the samples in the next block of them beyond what that says.
     Details(Details),
+    /// When the ticks of the next block of samples were.
+    Times(BlockTimes),
     /// Looks at the guest's tasks.
     Looks(Looks),
     /// The account of all ticks: nothing follows.
@@ -72,6 +75,8 @@ impl Samples {
 
 /// What is read as it comes, and not kept.
 pub(super) enum Body<'a> {
+    /// When those that follow were.
+    Times(BlockTimes),
     /// Ticks.
     Samples(&'a Samples),
     /// What is known of those that follow.
@@ -127,6 +132,7 @@ impl Piece {
                 offset,
             }),
             Kind::Details => Self::Details(Details(contents)),
+            Kind::Times => Self::Times(times::decode(&contents).ok_or("its times make no sense")?),
             Kind::Tasks => Self::Looks(Looks {
                 bytes: contents,
                 offset,

@@ -13,16 +13,21 @@ pub struct Reader {
     offset: u64,
     /// Bytes that these have unpacked to.
     unpacked: u64,
-    passed_over: Option<Kind>,
+    passed_over: &'static [Kind],
 }
 
 impl Reader {
-    /// One that passes over what blocks of `kind` have.
-    pub fn without(kind: Kind) -> Self {
+    /// One that passes over what blocks of these `kinds` have: their contents are empty.
+    pub fn without(kinds: &'static [Kind]) -> Self {
         Self {
-            passed_over: Some(kind),
+            passed_over: kinds,
             ..Self::default()
         }
+    }
+
+    /// From the next block on, blocks of these `kinds` are passed over, and no others.
+    pub(super) fn pass_over(&mut self, kinds: &'static [Kind]) {
+        self.passed_over = kinds;
     }
 
     /// Takes the next bytes, as many as there are.
@@ -61,6 +66,11 @@ impl Reader {
     /// Bytes of the recording that have been read: its header, and whole blocks.
     pub fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// Bytes that these have unpacked to, without those that were passed over.
+    pub fn unpacked(&self) -> u64 {
+        self.unpacked
     }
 }
 
@@ -142,7 +152,7 @@ mod tests {
 
     #[test]
     fn contents_can_be_passed_over() {
-        let mut reader = Reader::without(Kind::Samples);
+        let mut reader = Reader::without(&[Kind::Samples]);
         let (blocks, result) = read(&mut reader, &recording(), 7);
         assert_eq!(result, Ok(()));
         let lengths = blocks.iter().map(|block| block.contents.len());

@@ -10,7 +10,8 @@ use super::observer::{Observer, Unobserved};
 use super::piece::{Body, Details, Piece};
 use super::reader::Reader;
 use super::{
-    Account, Binary, FileError, KernelInfo, ProcessMappings, ReadError, RecordingInfo, ResetInfo,
+    Account, Binary, BlockTimes, FileError, KernelInfo, ProcessMappings, ReadError, RecordingInfo,
+    ResetInfo,
 };
 use crate::Ticks;
 use crate::tasks::TaskLook;
@@ -22,7 +23,15 @@ pub struct Recording {
     bytes: Bytes,
     /// Where reading ends, in bytes: less than there are once it was interrupted.
     end: Cell<usize>,
+    unpacked: Cell<u64>,
 }
+
+/// What is passed over where only the samples, only the looks at tasks, or none of them are wanted.
+const BUT_SAMPLES: &[Kind] = &[Kind::Tasks];
+const BUT_LOOKS: &[Kind] = &[Kind::Times, Kind::Details, Kind::Samples];
+const BUT_CONTENTS: &[Kind] = &[Kind::Times, Kind::Details, Kind::Samples, Kind::Tasks];
+/// The same after times that aren't wanted, until samples come.
+const OTHER_TIMES: &[Kind] = &[Kind::Details, Kind::Samples, Kind::Tasks];
 
 /// What there is besides samples.
 #[derive(Clone, Debug, Default)]
@@ -79,6 +88,7 @@ impl Recording {
         let recording = Self {
             path: path.to_owned(),
             end: Cell::new(bytes.length()),
+            unpacked: Cell::new(0),
             bytes,
         };
         let mut reader = Reader::default();
@@ -106,6 +116,11 @@ impl Recording {
         self.bytes.length()
     }
 
+    /// How many bytes its blocks have unpacked to so far, in all reads together. Blocks that were passed over aren't in it.
+    pub fn unpacked(&self) -> u64 {
+        self.unpacked.get()
+    }
+
     /// Reads all of it: hands each run of ticks, and the frames of its sample's stack, to `each`.
     ///
     /// # Errors
@@ -121,23 +136,42 @@ impl Recording {
     pub fn read_observed(
         &self,
         observer: &dyn Observer,
+        each: impl FnMut(&Ticks, &[u64]),
+    ) -> Result<Contents, FileError> {
+        self.read_wanted(observer, |_| true, each)
+    }
+
+    /// As [`Self::read_observed`], but samples and ticks without one only of the blocks that are `wanted`: it gets the times of the next block in
+    /// the order of the file. What blocks of samples aren't wanted isn't unpacked, and isn't in the account. Older recordings don't tell
+    /// times: of these, all is read.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_wanted(
+        &self,
+        observer: &dyn Observer,
+        mut wanted: impl FnMut(&BlockTimes) -> bool,
         mut each: impl FnMut(&Ticks, &[u64]),
     ) -> Result<Contents, FileError> {
         let mut account = Account::default();
         let mut details = Details::default();
-        let mut contents = self.read_blocks(Reader::default(), observer, |body| {
+        let mut passed_over = BUT_SAMPLES;
+        let mut contents = self.read_blocks(Reader::without(passed_over), observer, |body| {
             match body {
+                Body::Times(times) if !wanted(&times) => passed_over = OTHER_TIMES,
+                Body::Times(_) => passed_over = BUT_SAMPLES,
+                Body::Details(next) => details = next,
                 Body::Samples(samples) => {
+                    passed_over = BUT_SAMPLES;
                     let details = std::mem::take(&mut details);
-                    return samples.read_with(&details, |ticks, frames| {
+                    samples.read_with(&details, |ticks, frames| {
                         account.enter(ticks);
                         each(ticks, frames);
-                    });
+                    })?;
                 }
-                Body::Details(next) => details = next,
                 Body::Looks(_) => {}
             }
-            Ok(())
+            Ok(passed_over)
         })?;
         contents.account = account;
         Ok(contents)
@@ -148,8 +182,8 @@ impl Recording {
     /// # Errors
     /// As [`Self::read`].
     pub fn contents(&self) -> Result<Contents, FileError> {
-        let reader = Reader::without(Kind::Samples);
-        self.read_blocks(reader, &Unobserved, |_| Ok(()))
+        let reader = Reader::without(BUT_CONTENTS);
+        self.read_blocks(reader, &Unobserved, |_| Ok(BUT_CONTENTS))
     }
 
     /// Reads all but the samples: hands each look at the guest's tasks to `each`.
@@ -161,23 +195,27 @@ impl Recording {
         observer: &dyn Observer,
         mut each: impl FnMut(&TaskLook),
     ) -> Result<Contents, FileError> {
-        let reader = Reader::without(Kind::Samples);
-        self.read_blocks(reader, observer, |body| match body {
-            Body::Looks(looks) => looks.read(&mut each),
-            Body::Samples(_) | Body::Details(_) => Ok(()),
+        let reader = Reader::without(BUT_LOOKS);
+        self.read_blocks(reader, observer, |body| {
+            if let Body::Looks(looks) = body {
+                looks.read(&mut each)?;
+            }
+            Ok(BUT_LOOKS)
         })
     }
 
-    /// Has `reader` read all blocks, and hands those of samples and of looks at tasks to `each`.
+    /// Has `reader` read all blocks, and hands those of samples and of looks at tasks to `each`, which says what kinds are passed over from then
+    /// on.
     fn read_blocks(
         &self,
         mut reader: Reader,
         observer: &dyn Observer,
-        mut each: impl FnMut(Body<'_>) -> Result<(), ReadError>,
+        mut each: impl FnMut(Body<'_>) -> Result<&'static [Kind], ReadError>,
     ) -> Result<Contents, FileError> {
         let mut contents = Contents::default();
         let mut budget = Budget::default();
         let mut has_facts = false;
+        let before = self.unpacked.get();
         let (mut pushed, mut step) = (0, Vec::new());
         while reader.offset() < self.end.get() as u64 {
             let block = match reader.next_block() {
@@ -196,8 +234,11 @@ impl Recording {
                 Err(error) => return Err(FileError::at(&self.path, error)),
             };
             has_facts |= block.kind == Some(Kind::Info);
+            self.unpacked.set(before + reader.unpacked());
             let taken = contents.take(block, &mut budget, &mut each);
-            taken.map_err(|error| FileError::at(&self.path, error))?;
+            if let Some(kinds) = taken.map_err(|error| FileError::at(&self.path, error))? {
+                reader.pass_over(kinds);
+            }
             let progress = observer.advance(reader.offset(), self.bytes.length() as u64);
             if progress.is_break() && has_facts {
                 self.end
@@ -227,16 +268,16 @@ impl Contents {
         ranges.filter_map(|(begin, end)| self.symbols.get(begin..end))
     }
 
-    /// Takes what `block` says, if `budget` allows it. Samples and looks at tasks go to `each`.
+    /// Takes what `block` says, if `budget` allows it. Samples and looks at tasks go to `each`, whose result is returned.
     fn take(
         &mut self,
         block: Block,
         budget: &mut Budget,
-        each: &mut impl FnMut(Body<'_>) -> Result<(), ReadError>,
-    ) -> Result<(), ReadError> {
+        each: &mut impl FnMut(Body<'_>) -> Result<&'static [Kind], ReadError>,
+    ) -> Result<Option<&'static [Kind]>, ReadError> {
         if !budget.take(&block) {
             self.left_out += 1;
-            return Ok(());
+            return Ok(None);
         }
         match block.piece()? {
             Some(Piece::Info(info)) => self.info = info,
@@ -251,13 +292,14 @@ impl Contents {
             }
             Some(Piece::Mappings(mappings)) => self.mappings.push(mappings),
             Some(Piece::Binary(binary)) => self.binaries.push(binary),
-            Some(Piece::Samples(samples)) => each(Body::Samples(&samples))?,
-            Some(Piece::Details(details)) => each(Body::Details(details))?,
-            Some(Piece::Looks(looks)) => each(Body::Looks(&looks))?,
+            Some(Piece::Samples(samples)) => return each(Body::Samples(&samples)).map(Some),
+            Some(Piece::Details(details)) => return each(Body::Details(details)).map(Some),
+            Some(Piece::Times(times)) => return each(Body::Times(times)).map(Some),
+            Some(Piece::Looks(looks)) => return each(Body::Looks(&looks)).map(Some),
             Some(Piece::End(account)) => self.closed = Some(account),
             None => {}
         }
-        Ok(())
+        Ok(None)
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use crate::{COMM_LENGTH, MAX_STACK_FRAMES, Mode, Sample, StackEnd, StackSummary, Ticks};
 
 use super::details::{DetailsEncoder, DetailsReader};
+use super::times::TimesEncoder;
 use super::varint::{Numbers, push, push_signed};
 
 /// A block is handed over when it has so many bytes: some thousand samples.
@@ -33,6 +34,8 @@ pub struct SampleBlock {
     pub bytes: Vec<u8>,
     /// What is known of some of its samples beyond that, as a block of its own that precedes it; empty if nothing is.
     pub details: Vec<u8>,
+    /// When its ticks were, as a block of its own that precedes both.
+    pub times: Vec<u8>,
     /// How many samples there are.
     pub samples: u64,
     /// How many ticks counted as idle.
@@ -58,6 +61,7 @@ struct Thread {
 pub struct SamplesEncoder {
     block: SampleBlock,
     details: DetailsEncoder,
+    times: TimesEncoder,
     threads: HashMap<Thread, u64>,
     stacks: HashMap<Vec<u64>, u64>,
     // A stack's summary and frames, to look it up by.
@@ -68,6 +72,7 @@ pub struct SamplesEncoder {
 impl SamplesEncoder {
     /// Adds `ticks`, and the frames of their sample's stack.
     pub fn push(&mut self, ticks: &Ticks, frames: &[u64]) {
+        self.times.push(ticks);
         let bytes = &mut self.block.bytes;
         if ticks.ungathered > 0 {
             bytes.push(record::UNGATHERED);
@@ -177,6 +182,7 @@ impl SamplesEncoder {
         self.stacks.clear();
         self.time = 0;
         self.block.details = self.details.take();
+        self.block.times = self.times.take();
         std::mem::take(&mut self.block)
     }
 }

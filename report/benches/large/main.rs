@@ -1,4 +1,4 @@
-//! Measures `kvmprof report` and `kvmprof html` on a large recording, in time and memory, and `perf report` on an export of the
+//! Measures `kvmprof report`, of all and of a hundredth of the time, and `kvmprof html` on a large recording, in time and memory, and `perf report` on an export of the
 //! same samples. Each runs once, as a process of its own, with its default number of threads.
 //!
 //! `KVMPROF_BENCH_SAMPLES` sets the number of samples, 10 million by default. perf takes several minutes for these, and
@@ -12,10 +12,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use kvmprof_recording::file::Recording;
+use kvmprof_recording::file::{Recording, Unobserved};
 use kvmprof_report::export::{Format, Source};
 use kvmprof_report::html::page_of;
-use kvmprof_report::profile::{Layout, Look, Profile, SortBy, print as print_report};
+use kvmprof_report::profile::{Layout, Look, Profile, Selection, SortBy, print as print_report};
+use kvmprof_report::symbolize::Resolver;
 use process::{Taken, measure};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -24,11 +25,18 @@ const SAMPLES: &str = "KVMPROF_BENCH_SAMPLES";
 const PERF: &str = "KVMPROF_BENCH_PERF";
 const DEFAULT_SAMPLES: u64 = 10_000_000;
 /// The limits of the report and of the page for [`DEFAULT_SAMPLES`], on two cores.
-const ALLOWED: [(&str, Taken); 2] = [
+const ALLOWED: [(&str, Taken); 3] = [
     (
         "kvmprof report",
         Taken {
             time: Duration::from_secs(10),
+            bytes: 300_000_000,
+        },
+    ),
+    (
+        "kvmprof report --time",
+        Taken {
+            time: Duration::from_secs(2),
             bytes: 300_000_000,
         },
     ),
@@ -46,16 +54,23 @@ fn main() -> Result<()> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         // cargo test runs benches too, to see that they start.
         ["--test", ..] => Ok(()),
-        ["report", recording] => report(Path::new(recording)),
+        ["report", recording] => report(Path::new(recording), ":"),
+        ["report", recording, time] => report(Path::new(recording), time),
         ["page", recording] => page(Path::new(recording)),
         ["export", recording, output] => export(Path::new(recording), Path::new(output)),
         _ => compare(),
     }
 }
 
-/// Does the work of `kvmprof report`.
-fn report(recording: &Path) -> Result<()> {
-    let profile = Profile::from_file(recording, &[])?;
+/// Does the work of `kvmprof report --time`.
+fn report(recording: &Path, time: &str) -> Result<()> {
+    let recording = Recording::open(recording)?;
+    let resolver = Resolver::from_contents(&recording.contents()?);
+    let selection = Selection {
+        time: time.parse()?,
+        ..Selection::default()
+    };
+    let profile = Profile::read(&recording, selection, resolver, &Unobserved)?;
     let layout = Layout {
         sections: Vec::new(),
         sort: SortBy::default(),
@@ -97,6 +112,13 @@ fn compare() -> Result<()> {
     println!("{:<30} {:>9} {:>10}", "", "time", "most memory");
     let report = measure(kvmprof()?.arg("report").arg(&recorded))?;
     print("kvmprof report", report);
+    let middle = recording::seconds(samples) / 2;
+    let time = format!(
+        "{middle}:{}",
+        middle + recording::seconds(samples) / 100 + 1
+    );
+    let part = measure(kvmprof()?.arg("report").arg(&recorded).arg(time))?;
+    print("kvmprof report --time", part);
     let page = measure(kvmprof()?.arg("page").arg(&recorded))?;
     print("kvmprof html", page);
     println!(
@@ -105,7 +127,7 @@ fn compare() -> Result<()> {
         page.megabytes() / report.megabytes(),
     );
     if std::env::var(PERF).is_ok_and(|word| word == "no") {
-        return check(samples, [report, page]);
+        return check(samples, [report, part, page]);
     }
     let data = folder.path().join("perf.data");
     let mut export = kvmprof()?;
@@ -119,7 +141,7 @@ fn compare() -> Result<()> {
             perf.megabytes() / report.megabytes(),
         );
     }
-    check(samples, [report, page])
+    check(samples, [report, part, page])
 }
 
 fn print(name: &str, taken: Taken) {
@@ -156,7 +178,7 @@ fn perf(data: &Path) -> Result<Option<Taken>> {
 }
 
 /// Checks the limits, which grow with the number of samples.
-fn check(samples: u64, taken: [Taken; 2]) -> Result<()> {
+fn check(samples: u64, taken: [Taken; 3]) -> Result<()> {
     if samples > DEFAULT_SAMPLES {
         return Ok(());
     }

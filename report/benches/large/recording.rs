@@ -116,10 +116,10 @@ pub fn write(path: &Path, samples: u64) -> Result<f64> {
         encoder.push(&ticks, &template.frames);
         frames += template.frames.len() as u64;
         if encoder.is_full() {
-            add(Kind::Samples, &encoder.take().bytes)?;
+            add_block(&mut add, &mut encoder)?;
         }
     }
-    add(Kind::Samples, &encoder.take().bytes)?;
+    add_block(&mut add, &mut encoder)?;
     let account = Account {
         ticks: samples,
         samples,
@@ -128,6 +128,21 @@ pub fn write(path: &Path, samples: u64) -> Result<f64> {
     add(Kind::End, &serde_json::to_vec(&account)?)?;
     file.flush()?;
     Ok(frames as f64 / samples.max(1) as f64)
+}
+
+/// Adds what the encoder has.
+fn add_block(
+    add: &mut impl FnMut(Kind, &[u8]) -> Result<()>,
+    encoder: &mut SamplesEncoder,
+) -> Result<()> {
+    let block = encoder.take();
+    add(Kind::Times, &block.times)?;
+    add(Kind::Samples, &block.bytes)
+}
+
+/// How long the recording of so many samples is, in seconds.
+pub fn seconds(samples: u64) -> u64 {
+    samples / u64::from(VCPUS) / u64::from(HZ)
 }
 
 fn symbols() -> String {

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use kvmprof_recording::IDLE_PID;
+
+use super::levels::Levels;
 use super::seen::{Place, Seen};
 
 /// What a call is.
@@ -22,94 +25,147 @@ pub struct Call {
     pub kind: CallKind,
     /// When it was first seen, in ns from the recording's begin.
     pub began_ns: u64,
-    /// How long it took, in ns: from half a tick before its first sample to half a tick after its last one. Time for which the vCPU is halted
-    /// then counts, too: the thread waits.
+    /// How long it took, in ns, as far as samples tell: from halfway between the last sample before it and its first one, to halfway between
+    /// its last one and the next. What the vCPU did meanwhile that wasn't of this thread, if it was halted for instance, counts too: the
+    /// thread waits.
     pub time_ns: u64,
+    /// What it took at least, in ns: from its first sample to its last one.
+    pub at_least_ns: u64,
+    /// What it took at most, in ns: from the last sample of its thread before it to the next one after it that is surely not in what it jumped
+    /// to, its last call. Where ticks were lost or stolen these are far apart.
+    pub at_most_ns: u64,
     /// How many samples were in it.
     pub samples: u64,
 }
 
 type Key = (String, CallKind);
 
-/// The calls of a boot, by the samples of each thread in the order of time; `tick` is the time between two ticks, in ns.
-pub(super) fn calls(seen: &[Seen], tick: u64) -> Vec<Call> {
-    let mut threads: BTreeMap<i32, Vec<&Seen>> = BTreeMap::new();
-    for sample in seen {
-        if !matches!(sample.place, Place::Loader | Place::Idle) {
-            threads.entry(sample.tid).or_default().push(sample);
-        }
-    }
-    let idle = Idle::of(seen, tick);
+/// The calls of a boot that ends at `end`, by its samples in the order of time; `tick` is the time between two ticks, both in ns. `levels` tell
+/// which functions are initcalls.
+pub(super) fn calls(seen: &[Seen], levels: &Levels, (tick, end): (u64, u64)) -> Vec<Call> {
+    let others = Others::of(seen, tick);
     let mut calls: BTreeMap<Key, Call> = BTreeMap::new();
-    for samples in threads.values() {
-        add_thread(samples, tick, &idle, &mut calls);
+    for samples in threads(seen).values() {
+        add_thread(samples, levels, &others, (tick, end), &mut calls);
     }
     let mut calls: Vec<Call> = calls.into_values().collect();
     calls.sort_by_key(|call| call.began_ns);
     calls
 }
 
-/// When vCPUs were halted.
-struct Idle(BTreeMap<u16, Vec<(u64, u64)>>);
-
-impl Idle {
-    fn of(seen: &[Seen], tick: u64) -> Self {
-        let mut idle: BTreeMap<u16, Vec<(u64, u64)>> = BTreeMap::new();
-        for halted in seen.iter().filter(|seen| seen.place == Place::Idle) {
-            let time = halted.ticks.saturating_mul(tick);
-            let stretches = idle.entry(halted.vcpu).or_default();
-            stretches.push((halted.time, time));
+/// The samples of each thread.
+fn threads(seen: &[Seen]) -> BTreeMap<i32, Vec<&Seen>> {
+    let mut threads: BTreeMap<i32, Vec<&Seen>> = BTreeMap::new();
+    for sample in seen {
+        if !matches!(sample.place, Place::Loader | Place::Idle) {
+            threads.entry(sample.tid).or_default().push(sample);
         }
-        Self(idle)
+    }
+    threads
+}
+
+/// Whether it is in a function that `levels` don't have: an initcall has jumped to it, and it is a part of that one.
+fn is_jumped_to(place: &Place, levels: &Levels) -> bool {
+    matches!(place, Place::Initcall(function) if levels.of(function).is_none())
+}
+
+/// For how long an initcall can have run without being seen by its own name, in ns: the longest time between two samples of the thread that
+/// makes initcalls which aren't of the same one, without those of which it isn't known whose they are.
+pub(super) fn longest_unseen(seen: &[Seen], levels: &Levels) -> u64 {
+    let mut threads = threads(seen);
+    for samples in threads.values_mut() {
+        samples.retain(|sample| !is_jumped_to(&sample.place, levels));
+    }
+    let pairs = threads.values().flat_map(|samples| samples.windows(2));
+    let unseen = pairs.filter_map(|pair| match pair {
+        [one, next] if key_of(&one.place).is_some() && one.place != next.place => {
+            Some(next.time - one.time)
+        }
+        _ => None,
+    });
+    unseen.max().unwrap_or(0)
+}
+
+/// What vCPUs did that isn't of one thread: until when they were halted, or ran other threads.
+struct Others(BTreeMap<u16, Vec<(u64, u64, i32)>>);
+
+impl Others {
+    fn of(seen: &[Seen], tick: u64) -> Self {
+        let mut others: BTreeMap<u16, Vec<(u64, u64, i32)>> = BTreeMap::new();
+        for sample in seen {
+            let (until, tid) = match sample.place {
+                Place::Idle => {
+                    let more = sample.ticks.saturating_sub(1).saturating_mul(tick);
+                    (sample.time.saturating_add(more), IDLE_PID)
+                }
+                _ => (sample.time, sample.tid),
+            };
+            let stretches = others.entry(sample.vcpu).or_default();
+            stretches.push((sample.time, until, tid));
+        }
+        Self(others)
     }
 
-    /// For how long a vCPU was halted from one moment to another, in ns.
-    fn between(&self, vcpu: u16, from: u64, to: u64) -> u64 {
-        let Some(stretches) = self.0.get(&vcpu) else {
-            return 0;
-        };
-        let first = stretches.partition_point(|(begin, _)| *begin < from);
-        let within = stretches
-            .iter()
-            .skip(first)
-            .take_while(|(begin, _)| *begin < to);
-        let sum: u64 = within.map(|(_, time)| time).sum();
-        sum.min(to - from)
+    /// Until when the vCPU of `sample` did anything else than its thread, between this sample and `next`, the thread's next one; the
+    /// time of `sample` if it isn't known to have.
+    fn until(&self, sample: &Seen, next: u64) -> u64 {
+        let stretches = self.0.get(&sample.vcpu).map(Vec::as_slice);
+        let stretches = stretches.unwrap_or_default();
+        let end = stretches.partition_point(|(begin, ..)| *begin < next);
+        let last = stretches[..end].iter().rev();
+        let mut last = last.take_while(|(begin, ..)| *begin > sample.time);
+        let other = last.find(|(.., tid)| *tid != sample.tid);
+        other.map_or(sample.time, |(_, until, _)| (*until).min(next))
     }
 }
 
-/// Adds the calls of one thread.
-fn add_thread(samples: &[&Seen], tick: u64, idle: &Idle, calls: &mut BTreeMap<Key, Call>) {
-    let mut previous: Option<&Seen> = None;
-    for (index, sample) in samples.iter().enumerate() {
-        let last = previous.replace(sample);
-        let Some(key) = key_of(&sample.place) else {
+/// Adds the calls of one thread of a boot with this `tick` that ends at `end`.
+fn add_thread(
+    samples: &[&Seen],
+    levels: &Levels,
+    others: &Others,
+    (tick, end): (u64, u64),
+    calls: &mut BTreeMap<Key, Call>,
+) {
+    let halfway = |one: &Seen, next: u64| {
+        let known = others.until(one, next);
+        known + (next - known) / 2
+    };
+    let (mut before, mut rest): (Option<&Seen>, _) = (None, samples);
+    for visit in samples.chunk_by(|one, next| one.place == next.place) {
+        rest = rest.get(visit.len()..).unwrap_or_default();
+        let ([first, ..], [.., last]) = (visit, visit) else {
             continue;
         };
-        let begins = match last {
-            Some(last) if last.place == sample.place => last.time,
-            Some(last) => sample.time - (sample.time - last.time).min(tick) / 2,
-            None => sample.time.saturating_sub(tick / 2),
+        let before = before.replace(last);
+        let Some(key) = key_of(&first.place) else {
+            continue;
         };
-        let next = samples.get(index + 1);
-        let ends = match next {
-            Some(next) if next.place == sample.place => sample.time,
-            Some(next) => {
-                let near = (next.time - sample.time).min(tick) / 2;
-                let waited = idle.between(sample.vcpu, sample.time, next.time);
-                (sample.time + near + waited).min(next.time)
-            }
-            None => sample.time + tick / 2,
+        let begins = match before {
+            Some(before) => halfway(before, first.time),
+            None => first.time.saturating_sub(tick / 2),
         };
+        let ends = match rest.first() {
+            Some(next) => halfway(last, next.time),
+            // A thread that isn't seen any more has ended, most probably.
+            None => last.time + tick / 2,
+        };
+        let mut later = rest.iter();
+        let later = later.find(|sample| !is_jumped_to(&sample.place, levels));
+        let next = later.map_or(end.max(last.time), |next| next.time);
         let call = calls.entry(key.clone()).or_insert_with(|| Call {
             function: key.0,
             kind: key.1,
             began_ns: begins,
             time_ns: 0,
+            at_least_ns: 0,
+            at_most_ns: 0,
             samples: 0,
         });
-        call.time_ns += ends.saturating_sub(begins);
-        call.samples += 1;
+        call.time_ns += ends - begins;
+        call.at_least_ns += last.time - first.time;
+        call.at_most_ns += next - before.map_or(0, |before| before.time);
+        call.samples += visit.len() as u64;
     }
 }
 
@@ -142,10 +198,18 @@ mod tests {
         }
     }
 
-    fn times(seen: &[Seen]) -> Vec<(String, u64, u64)> {
-        let calls = calls(seen, 10).into_iter();
-        let calls = calls.map(|call| (call.function, call.time_ns, call.samples));
+    /// Name, time and bounds of the calls of a boot that ends at 3000.
+    fn times(seen: &[Seen]) -> Vec<(String, u64, (u64, u64))> {
+        let names = ["one", "two", "other"].map(|name| format!("__initcall__kmod_m__1_1_{name}6"));
+        let levels = Levels::from_symbols(names.iter().map(String::as_str));
+        let calls = calls(seen, &levels, (10, 3000)).into_iter();
+        let bounds = |call: &Call| (call.at_least_ns, call.at_most_ns);
+        let calls = calls.map(|call| (call.function.clone(), call.time_ns, bounds(&call)));
         calls.collect()
+    }
+
+    fn named(name: &str, time: u64, bounds: (u64, u64)) -> (String, u64, (u64, u64)) {
+        (name.to_owned(), time, bounds)
     }
 
     #[test]
@@ -157,7 +221,41 @@ mod tests {
             at(30, 1, "two"),
             at(40, 1, ""),
         ];
-        let expected = [("one".to_owned(), 20, 2), ("two".to_owned(), 10, 1)];
+        let expected = [named("one", 20, (10, 30)), named("two", 10, (0, 20))];
+        assert_eq!(times(&seen), expected);
+    }
+
+    /// Eight ticks were lost.
+    #[test]
+    fn what_nobody_has_seen_makes_bounds_wide() {
+        let seen = [
+            at(0, 1, ""),
+            at(10, 1, "one"),
+            at(20, 1, "one"),
+            at(110, 1, "two"),
+            at(120, 1, ""),
+        ];
+        let expected = [named("one", 60, (10, 110)), named("two", 50, (0, 100))];
+        assert_eq!(times(&seen), expected);
+        let levels = Levels::from_symbols(["__initcall__kmod_m__1_1_two6"].into_iter());
+        // Nobody knows whose "one" is.
+        assert_eq!(longest_unseen(&seen, &levels), 10);
+    }
+
+    #[test]
+    fn what_an_initcall_has_jumped_to_may_be_a_part_of_it() {
+        let seen = [
+            at(0, 1, ""),
+            at(10, 1, "one"),
+            at(20, 1, "helper"),
+            at(30, 1, "helper"),
+            at(40, 1, "two"),
+        ];
+        let expected = [
+            named("one", 10, (0, 40)),
+            named("helper", 20, (10, 30)),
+            named("two", 10, (0, 2970)),
+        ];
         assert_eq!(times(&seen), expected);
     }
 
@@ -181,10 +279,21 @@ mod tests {
                 at(2110, 1, ""),
             ]
         };
-        let expected = |one| [("one".to_owned(), one, 2), ("two".to_owned(), 10, 1)];
-        assert_eq!(times(&seen(idle)), expected(1810));
-        // Nobody knows what was done in the rest.
-        assert_eq!(times(&seen(on_another)), expected(1010));
+        let expected = |one, two| {
+            [
+                named("one", one, (1000, 2100)),
+                named("two", two, (0, 1010)),
+            ]
+        };
+        // It was halted from 1110 to 1900.
+        assert_eq!(times(&seen(idle)), expected(1905, 105));
+        // Nobody knows what was done in all of that time.
+        assert_eq!(times(&seen(on_another)), expected(1505, 505));
+        let thread = Seen {
+            time: 2000,
+            ..at(2000, 7, "")
+        };
+        assert_eq!(times(&seen(thread)), expected(1955, 55));
     }
 
     #[test]
@@ -196,7 +305,7 @@ mod tests {
             at(115, 2, "other"),
             at(120, 1, "one"),
         ];
-        let expected = [("one".to_owned(), 30, 3), ("other".to_owned(), 20, 2)];
+        let expected = [named("one", 30, (20, 3000)), named("other", 20, (10, 3000))];
         assert_eq!(times(&seen), expected);
     }
 }

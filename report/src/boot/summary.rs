@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use super::estimate::{Comparison, Estimate, correct};
-use super::initcalls::{Call, CallKind, calls};
+use super::initcalls::{Call, CallKind, calls, longest_unseen};
 use super::levels::Levels;
 use super::phases::{Phase, phases};
 use super::seen::{Place, Seen};
@@ -36,6 +36,8 @@ pub struct Boot {
     pub phases: [(u64, u64); 5],
     /// The initcalls and modules' init functions that were seen, in the order in which they began.
     pub calls: Vec<Call>,
+    /// For how long an initcall can have run without being seen, in ns: one that isn't in `calls` took less.
+    pub longest_unseen_ns: u64,
     /// The time between two ticks, in ns.
     pub tick_ns: u64,
     /// The part of the ticks that were lost or stolen, from 0 to 1: the more there are, the less exact times are.
@@ -43,11 +45,12 @@ pub struct Boot {
 }
 
 impl Boot {
-    /// Reads the recording of `source`.
+    /// Reads the recording of `source`, of a kernel whose initcalls have these `levels`; without them, it isn't known which functions are initcalls, and
+    /// calls have no upper bound of use.
     ///
     /// # Errors
     /// [`BootError`].
-    pub fn read(source: &Source) -> Result<Self, BootError> {
+    pub fn read(source: &Source, levels: &Levels) -> Result<Self, BootError> {
         let tick_ns = match source.weight().time_ns() {
             0 => return Err(BootError::ByEvent),
             time => time,
@@ -67,7 +70,8 @@ impl Boot {
         }
         Ok(Self {
             phases: phases(&seen, end),
-            calls: calls(&seen, tick_ns),
+            calls: calls(&seen, levels, (tick_ns, end)),
+            longest_unseen_ns: longest_unseen(&seen, levels),
             tick_ns,
             unseen: unseen(&source.profile().contents.account),
         })
@@ -89,6 +93,9 @@ pub struct Row {
     pub level: String,
     /// The time in it. A boot that hasn't seen it counts as 0.
     pub time: Estimate,
+    /// Between which times the mean surely is, in ns, by the samples before, in and after it; `None` for phases, and where it isn't
+    /// known to be an initcall.
+    pub bounds_ns: Option<(u64, u64)>,
 }
 
 /// Boots of the same guest.
@@ -118,6 +125,7 @@ impl Summary {
                 name: phase.name().to_owned(),
                 level: String::new(),
                 time: Estimate::new(&times),
+                bounds_ns: None,
             }
         });
         let ends: Vec<u64> = boots.iter().map(|boot| boot.phases[4].1).collect();
@@ -133,21 +141,35 @@ impl Summary {
 }
 
 fn call_rows(boots: &[Boot], levels: &Levels) -> Vec<Row> {
-    let mut times: BTreeMap<(&str, &CallKind), Vec<u64>> = BTreeMap::new();
+    // Time, the least and the most by boot.
+    let unseen: Vec<[u64; 3]> = (boots.iter())
+        .map(|boot| [0, 0, boot.longest_unseen_ns])
+        .collect();
+    let mut times: BTreeMap<(&str, &CallKind), Vec<[u64; 3]>> = BTreeMap::new();
     for (index, boot) in boots.iter().enumerate() {
         for call in &boot.calls {
             let key = (call.function.as_str(), &call.kind);
-            let times = times.entry(key).or_insert_with(|| vec![0; boots.len()]);
-            times[index] += call.time_ns;
+            let times = times.entry(key).or_insert_with(|| unseen.clone());
+            times[index] = [call.time_ns, call.at_least_ns, call.at_most_ns];
         }
     }
-    let rows = times.into_iter().map(|((function, kind), times)| Row {
-        name: function.to_owned(),
-        level: match kind {
-            CallKind::Initcall => levels.of(function).unwrap_or_default().to_owned(),
-            CallKind::Module(module) => module.clone(),
-        },
-        time: Estimate::new(&times),
+    let rows = times.into_iter().map(|((function, kind), times)| {
+        let mean = |which: usize| {
+            let sum: u64 = times.iter().map(|times| times[which]).sum();
+            sum / times.len().max(1) as u64
+        };
+        let all: Vec<u64> = times.iter().map(|[time, ..]| *time).collect();
+        let level = match kind {
+            CallKind::Initcall => levels.of(function),
+            CallKind::Module(module) => Some(module.as_str()),
+        };
+        let is_initcall = *kind == CallKind::Initcall && level.is_some();
+        Row {
+            name: function.to_owned(),
+            level: level.unwrap_or_default().to_owned(),
+            time: Estimate::new(&all),
+            bounds_ns: is_initcall.then(|| (mean(1), mean(2))),
+        }
     });
     let mut rows: Vec<Row> = rows.collect();
     rows.sort_by(|one, other| other.time.mean_ns.total_cmp(&one.time.mean_ns));
@@ -224,19 +246,24 @@ mod tests {
             kind: CallKind::Initcall,
             began_ns: 0,
             time_ns: *time_ns,
+            at_least_ns: time_ns - time_ns / 10,
+            at_most_ns: time_ns + time_ns / 10,
             samples: 1,
         });
         let end = times.iter().map(|(_, time)| time).sum();
         Boot {
             phases: [(0, 0), (0, 0), (0, end), (end, end), (end, end)],
             calls: calls.collect(),
+            longest_unseen_ns: 3,
             tick_ns: 1,
             unseen: 0.0,
         }
     }
 
     fn summary(boots: &[Boot]) -> Summary {
-        Summary::new(boots, &Levels::default())
+        let names = ["one", "two"].map(|name| format!("__initcall__kmod_m__1_1_{name}6"));
+        let levels = Levels::from_symbols(names.iter().map(String::as_str));
+        Summary::new(boots, &levels)
     }
 
     #[test]
@@ -248,6 +275,9 @@ mod tests {
             .map(|row| (row.name.as_str(), row.time.mean_ns));
         let rows: Vec<_> = rows.collect();
         assert_eq!(rows, [("two", 11.0), ("one", 2.0)]);
+        let bounds: Vec<_> = summary.calls.iter().map(|row| row.bounds_ns).collect();
+        // The second boot may have had an initcall of 3 ns that no sample has seen.
+        assert_eq!(bounds, [Some((10, 12)), Some((2, 3))]);
         assert_eq!(summary.whole.mean_ns, 13.0);
         assert_eq!(summary.phases[2].time.mean_ns, 13.0);
     }

@@ -1,6 +1,7 @@
 //! The source of all exports: a recording's events in the order of the file, and the names of their frames.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::path::Path;
 
 use kvmprof_recording::{Mode, Sample};
@@ -12,7 +13,7 @@ use crate::profile::{
 };
 use crate::room::Room;
 use crate::symbolize::MappingSet;
-use kvmprof_recording::file::{FileError, Recording};
+use kvmprof_recording::file::{BlockTimes, FileError, Recording, Unobserved};
 
 /// Bytes that an event takes in an export's tables, beside those of its stack, and bytes that a frame takes. Formats differ.
 const EVENT: usize = 64;
@@ -201,7 +202,7 @@ impl Source {
             resolver,
             ..
         } = &self.profile;
-        let mut selector = Selector::new(&contents.info, selection);
+        let selector = RefCell::new(Selector::new(&contents.info, selection));
         let mut result = Ok(());
         let idle = self.profile.processes.get(&0);
         let idle = idle.map(|process| process.name.as_str());
@@ -210,19 +211,23 @@ impl Source {
             self.room.take(EVENT)?;
             each(event)
         };
-        self.recording.read(|ticks, frames| {
-            let (ticks, begin) = selector.select(ticks);
-            let ticks = filter.only(&ticks, frames, resolver);
-            if result.is_ok() && ticks.idle > 0 {
-                result = each(&Event::from_idle(ticks.vcpu, ticks.idle, begin, idle));
-            }
-            if let Some(sample) = &ticks.sample
-                && result.is_ok()
-            {
-                let mappings = resolver.mappings_of(sample);
-                result = each(&Event::from_sample(sample, frames, mappings));
-            }
-        })?;
+        let wanted = |times: &BlockTimes| selector.borrow_mut().wants(times);
+        let read = self
+            .recording
+            .read_wanted(&Unobserved, wanted, |ticks, frames| {
+                let (ticks, begin) = selector.borrow_mut().select(ticks);
+                let ticks = filter.only(&ticks, frames, resolver);
+                if result.is_ok() && ticks.idle > 0 {
+                    result = each(&Event::from_idle(ticks.vcpu, ticks.idle, begin, idle));
+                }
+                if let Some(sample) = &ticks.sample
+                    && result.is_ok()
+                {
+                    let mappings = resolver.mappings_of(sample);
+                    result = each(&Event::from_sample(sample, frames, mappings));
+                }
+            });
+        read?;
         result
     }
 

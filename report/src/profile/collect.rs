@@ -1,5 +1,6 @@
 //! Sums up recordings.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::rc::Rc;
@@ -13,7 +14,7 @@ use super::{Filter, Selection, Selector, StackCounts};
 use crate::symbolize::{Asked, Frame, MappingSet, Resolver};
 use crate::text::visible;
 use kvmprof_recording::file::{
-    Contents, FileError, Observer, Recording, RecordingInfo, Unobserved,
+    BlockTimes, Contents, FileError, Observer, Recording, RecordingInfo, Unobserved,
 };
 
 /// Maximum number of frames that are resolved ahead.
@@ -212,10 +213,11 @@ impl Profile {
         let info = recording.contents()?.info;
         watcher.begin(&info, &selection, &resolver);
         let filter = Filter::new(&selection, recording, observer)?;
-        let mut selector = Selector::new(&info, &selection);
+        let selector = RefCell::new(Selector::new(&info, &selection));
         let mut sums = Sums::new(Limits::of_recording(recording.length()));
-        let mut contents = recording.read_observed(observer, |ticks, frames| {
-            let spread = selector.spread(ticks);
+        let wanted = |times: &BlockTimes| selector.borrow_mut().wants(times);
+        let mut contents = recording.read_wanted(observer, wanted, |ticks, frames| {
+            let spread = selector.borrow_mut().spread(ticks);
             let ticks = filter.only(&spread.selected(), frames, &resolver);
             let mappings = ticks.sample.map(|sample| resolver.mappings_of(&sample));
             let stack = sums.add(&ticks, frames, mappings.unwrap_or_default());
@@ -225,7 +227,7 @@ impl Profile {
                 stack,
             });
         })?;
-        contents.account = selector.account();
+        contents.account = selector.borrow().account();
         Ok(Self {
             filter: Rc::new(filter),
             file_length: recording.length(),

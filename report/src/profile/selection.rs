@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kvmprof_recording::{Mode, Sample, Ticks};
 
-use kvmprof_recording::file::{Account, RecordingInfo};
+use kvmprof_recording::file::{Account, BlockTimes, RecordingInfo};
 
 use super::{Pattern, Weight};
 use crate::text::visible;
@@ -175,6 +175,33 @@ impl Selector {
     /// The account of the selected ticks.
     pub fn account(&self) -> Account {
         self.account
+    }
+
+    /// Whether any tick of the next block may be selected, which has these `times`. If not, the block is passed over: [`Self::spread`] goes on behind
+    /// it.
+    pub fn wants(&mut self, times: &BlockTimes) -> bool {
+        let is_wanted = times.vcpus.iter().any(|times| {
+            let last = self.last.get(&times.vcpu).copied().unwrap_or(self.began);
+            let (mut first, mut until) = (u64::MAX, 0);
+            if let Some(samples) = times.samples {
+                (first, until) = (samples.earliest, samples.latest);
+            }
+            if times.missed > 0 {
+                let missed = times.missed.saturating_mul(self.period);
+                // Where among the samples they are isn't told.
+                (first, until) = (first.min(last), until.max(last).saturating_add(missed));
+            }
+            first < self.end && until >= self.begin
+        });
+        if !is_wanted {
+            for times in &times.vcpus {
+                let last = self.last.entry(times.vcpu).or_insert(self.began);
+                let before = times.samples.map_or(*last, |samples| samples.last);
+                let missed = times.missed_last.saturating_mul(self.period);
+                *last = before.saturating_add(missed);
+            }
+        }
+        is_wanted
     }
 
     /// Where `ticks`, the next ones of their vCPU, lie in time, and which part of them is selected. Ticks without a sample are

@@ -1,12 +1,13 @@
-//! What the Firefox Profiler asks a symbol server: functions, inlined ones too, and source lines of addresses, and the text of source
-//! files.
+//! What the Firefox Profiler asks a symbol server: functions, inlined ones too, and source lines of addresses, the text of source
+//! files, and the instructions of functions.
 //!
 //! Requests and answers are those of `/symbolicate/v5` (<https://tecken.readthedocs.io/en/latest/symbolication.html>, with the fields
 //! `inlines` and `function_size` that the profiler reads besides, `src/profile-logic/mozilla-symbolication-api.ts` of its sources) and of
-//! `/source/v1` (<https://github.com/mstange/samply/blob/main/API.md>). Names come from where reports have them:
+//! `/source/v1` and `/asm/v1` (<https://github.com/mstange/samply/blob/main/API.md>). Names come from where reports have them:
 //! the recording, debug files and the guest's files. Text comes from folders that the user names, and only of files that the debug
 //! information has at the address that is asked about.
 
+mod asm;
 mod symbolicate;
 mod text;
 
@@ -31,6 +32,8 @@ pub enum Request {
     Symbolicate,
     /// The text of a source file: `/source/v1`.
     Source,
+    /// The instructions of a function: `/asm/v1`.
+    Assembly,
 }
 
 impl Request {
@@ -39,6 +42,7 @@ impl Request {
         match path {
             "symbolicate/v5" => Some(Self::Symbolicate),
             "source/v1" => Some(Self::Source),
+            "asm/v1" => Some(Self::Assembly),
             _ => None,
         }
     }
@@ -59,6 +63,14 @@ pub enum RequestError {
     /// The debug information doesn't name the file at this address.
     #[error("The code at this address has no lines in this file")]
     NotNamed,
+    /// An address or a size isn't one.
+    #[error("An address or a size is not a hexadecimal number of 32 bits")]
+    NotANumber,
+    /// The library's code isn't there.
+    #[error(
+        "There is no code for this address in --vmlinux or in a file of --sysroot with the recorded build id"
+    )]
+    NoCode,
     /// The file isn't there.
     #[error("The source file is in none of the folders of --sysroot and --sources, or is too long")]
     NoSource,
@@ -76,6 +88,8 @@ struct Place {
 #[derive(Debug)]
 pub struct SymbolServer {
     places: HashMap<String, HashMap<String, Vec<Place>>>,
+    /// The debug ids of libraries, by name and code id.
+    code_ids: HashMap<(String, String), String>,
     sources: Vec<Sysroot>,
 }
 
@@ -84,6 +98,7 @@ impl SymbolServer {
     pub fn new(profile: &Profile, sources: Vec<Sysroot>) -> Self {
         let mut server = Self {
             places: HashMap::new(),
+            code_ids: HashMap::new(),
             sources,
         };
         for (pid, stack) in profile.stacks.keys() {
@@ -108,8 +123,13 @@ impl SymbolServer {
 
     fn add(&mut self, library: &Library, asked: Asked, address: u32) {
         let bias = asked.address.wrapping_sub(address.into());
+        let id = library.breakpad_id();
+        if let Some(code_id) = library.code_id() {
+            let code = (library.name.clone(), code_id.to_ascii_lowercase());
+            self.code_ids.entry(code).or_insert_with(|| id.clone());
+        }
         let ids = self.places.entry(library.name.clone()).or_default();
-        let places = ids.entry(library.breakpad_id()).or_default();
+        let places = ids.entry(id).or_default();
         let is_known = |place: &Place| place.bias == bias && place.asked.mappings == asked.mappings;
         if places.len() < MAX_PLACES && !places.iter().any(is_known) {
             places.push(Place { asked, bias });
@@ -121,6 +141,7 @@ impl SymbolServer {
         let answer = match request {
             Request::Symbolicate => symbolicate::answer(self, profile, body),
             Request::Source => text::answer(self, profile, body),
+            Request::Assembly => asm::answer(self, profile, body),
         };
         answer.unwrap_or_else(|error| {
             let text = json!({ "error": error.to_string() });
@@ -135,10 +156,22 @@ impl SymbolServer {
         let places = ids.get(&id.to_ascii_uppercase())?;
         Some(places)
     }
+
+    /// The same by its code id.
+    fn library_by_code(&self, name: &str, id: &str) -> Option<&[Place]> {
+        let code = (name.to_owned(), id.to_ascii_lowercase());
+        self.library(name, self.code_ids.get(&code)?)
+    }
 }
 
 /// The functions at `address` of the library that is at `places`.
 fn resolve(profile: &Profile, places: &[Place], address: u32) -> Option<Resolved> {
+    let there = there(profile, places, address)?;
+    Some(profile.resolver.resolve(there))
+}
+
+/// `address` of the library that is at `places`, in a process that has it there.
+fn there(profile: &Profile, places: &[Place], address: u32) -> Option<Asked> {
     let tables = profile.resolver.tables();
     let location = |asked: Asked| tables.locate(asked.mappings, asked.address, asked.is_kernel);
     places.iter().find_map(|place| {
@@ -153,6 +186,6 @@ fn resolve(profile: &Profile, places: &[Place], address: u32) -> Option<Resolved
             (AddressLocation::Mapping(_), _) | (_, AddressLocation::Mapping(_)) => false,
             _ => true,
         };
-        is_same.then(|| profile.resolver.resolve(there))
+        is_same.then_some(there)
     })
 }

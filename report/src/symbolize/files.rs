@@ -1,9 +1,11 @@
 //! The guest's files: what the recording has of them, and the host's copies.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use super::debug::DebugFile;
 use super::functions::FunctionTable;
+use super::machine_code::MachineCode;
 use super::tables::{RecordedFile, module_name};
 use crate::text::visible;
 use kvmprof_recording::Sysroot;
@@ -28,6 +30,8 @@ pub struct LoadedFile {
     pub debug: Option<DebugFile>,
     /// Functions from the host's copy that the recording lacks.
     functions: FunctionTable,
+    /// The host's copy, once somebody has asked for its code; `None` inside if there is none, or it is of another build.
+    code: OnceCell<Option<MachineCode>>,
 }
 
 impl LoadedFile {
@@ -46,6 +50,7 @@ impl LoadedFile {
             segments: recorded.map_or_else(Vec::new, |recorded| recorded.info().segments.clone()),
             debug: None,
             functions: FunctionTable::default(),
+            code: OnceCell::new(),
         };
         if let Some(sysroot) = sysroot
             && mapping.file.starts_with('/')
@@ -57,6 +62,22 @@ impl LoadedFile {
             }
         }
         file
+    }
+
+    /// The code of the host's copy of the file of `mapping`, which `recorded` is about.
+    pub fn code(
+        &self,
+        mapping: &Mapping,
+        recorded: Option<&RecordedFile>,
+        sysroot: &Sysroot,
+    ) -> Option<&MachineCode> {
+        let code = self.code.get_or_init(|| {
+            let file = sysroot.file(&mapping.file).ok()?;
+            let code = MachineCode::of(&file).ok()?;
+            let id = recorded.map_or("", |recorded| recorded.info().build_id.as_str());
+            (id.is_empty() || id == code.build_id).then_some(code)
+        });
+        code.as_ref()
     }
 
     fn read_functions(&mut self, sysroot: &Sysroot, path: &str) {

@@ -12,6 +12,7 @@ mod error;
 mod files;
 mod functions;
 mod kallsyms;
+mod machine_code;
 mod perf_map;
 mod resolver;
 mod spaces;

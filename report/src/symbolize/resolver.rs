@@ -13,6 +13,7 @@ use super::debug::{DebugFile, SourceLine};
 use super::files::LoadedFile;
 use super::functions::FunctionTable;
 use super::kallsyms::{Found, KERNEL};
+use super::machine_code::MachineCode;
 use super::tables::{AddressLocation, Tables, file_address, module_name};
 use super::{KERNEL_BEGIN, MappingSet, SymbolError, USER, demangle, perf_map};
 use crate::text::visible;
@@ -86,6 +87,8 @@ enum Key {
 #[derive(Debug)]
 struct Vmlinux {
     debug: DebugFile,
+    /// Its code; none of a file with debug information alone.
+    code: MachineCode,
     /// The kernel's run-time addresses less the file's, modulo 2^64.
     slide: u64,
 }
@@ -182,6 +185,7 @@ impl Resolver {
             | Piece::Reset(_)
             | Piece::Samples(_)
             | Piece::Details(_)
+            | Piece::Times(_)
             | Piece::Looks(_)
             | Piece::End(_) => {}
         }
@@ -228,6 +232,27 @@ impl Resolver {
             AddressLocation::Unknown if asked.is_kernel => self.in_kernel(None, asked),
             AddressLocation::Mapping(mapping) => self.elsewhere(module_name(&mapping.file), asked),
             AddressLocation::Unknown => self.elsewhere(USER, asked),
+        }
+    }
+
+    /// At most `length` bytes of machine code at an address, as `--vmlinux` or a file of the sysroot has them: the kernel patches its own while it runs.
+    /// `None` if neither has that code.
+    pub fn code(&self, asked: Asked, length: usize) -> Option<Vec<u8>> {
+        match (self.tables).locate(asked.mappings, asked.address, asked.is_kernel) {
+            AddressLocation::Mapping(mapping) => {
+                let sysroot = self.sysroot.as_deref()?;
+                let file = self.file(mapping);
+                let address = file_address(mapping, &file.segments, asked.address);
+                let code = file.code(mapping, self.tables.file(mapping), sysroot)?;
+                code.read(address, length)
+            }
+            AddressLocation::Kernel(found) if &**found.module != KERNEL => None,
+            AddressLocation::Unknown if !asked.is_kernel => None,
+            AddressLocation::Kernel(_) | AddressLocation::Unknown => {
+                let vmlinux = self.vmlinux.as_deref()?;
+                let address = asked.address.wrapping_sub(vmlinux.slide);
+                vmlinux.code.read(address, length)
+            }
         }
     }
 
@@ -423,8 +448,13 @@ pub(super) fn is_nameless(mapping: &Mapping) -> bool {
 }
 
 fn vmlinux(path: &Path, contents: &Contents, tables: &Tables) -> Result<Vmlinux, SymbolError> {
-    let debug = File::open(path).and_then(|file| DebugFile::read(&file, |_, _| None));
-    let debug = debug.map_err(|source| SymbolError::Vmlinux {
+    let read = File::open(path).and_then(|file| {
+        Ok((
+            DebugFile::read(&file, |_, _| None)?,
+            MachineCode::of(&file)?,
+        ))
+    });
+    let (debug, code) = read.map_err(|source| SymbolError::Vmlinux {
         path: path.to_owned(),
         source,
     })?;
@@ -447,7 +477,7 @@ fn vmlinux(path: &Path, contents: &Contents, tables: &Tables) -> Result<Vmlinux,
     let is_other = kernel.is_none() && runs_as_linked(&debug, tables);
     let slide = slide.or_else(|| is_other.then_some(0));
     match slide {
-        Some(slide) => Ok(Vmlinux { debug, slide }),
+        Some(slide) => Ok(Vmlinux { debug, code, slide }),
         None => Err(SymbolError::NoSlide(path.to_owned())),
     }
 }

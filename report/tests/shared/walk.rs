@@ -18,6 +18,8 @@ const BEGAN: u64 = 7_000_000_000;
 const HZ: u32 = 250;
 const PERIOD: u64 = 1_000_000_000 / HZ as u64;
 const VCPUS: u16 = 2;
+/// How many runs of ticks are in a block.
+const BLOCK: u64 = 100;
 const PIDS: [i32; 4] = [-1, 31, 32, 33];
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
 const FUNCTION: u64 = 0x100;
@@ -68,10 +70,20 @@ pub fn write(path: &Path, seed: u64, ticks: u64) {
         let (ticks, frames) = run(&mut random, vcpu, &mut times[usize::from(vcpu)]);
         account.enter(&ticks);
         encoder.push(&ticks, &frames);
+        if number % BLOCK == BLOCK - 1 {
+            add_block(&mut add, &mut encoder);
+        }
     }
-    add(Kind::Samples, &encoder.take().bytes);
+    add_block(&mut add, &mut encoder);
     add(Kind::End, &serde_json::to_vec(&account).unwrap());
     std::fs::write(path, bytes).unwrap();
+}
+
+/// Adds what the encoder has.
+fn add_block(add: &mut impl FnMut(Kind, &[u8]), encoder: &mut SamplesEncoder) {
+    let block = encoder.take();
+    add(Kind::Times, &block.times);
+    add(Kind::Samples, &block.bytes);
 }
 
 /// The next run of a vCPU's ticks, and the frames of its sample.

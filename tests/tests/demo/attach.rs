@@ -9,8 +9,8 @@ use kvmprof_abi::wire::device;
 use kvmprof_demo_guest::{Mode, ROWS, rows};
 use kvmprof_recording::Mode as SampleMode;
 use kvmprof_tests::{
-    Boot, Clock, CpuPressure, Guest, Machine, Sampled, assert_share, demo_row, on_kvm, recorded,
-    run, sampling_rate, share, until,
+    Boot, Clock, CpuPressure, Guest, Machine, Random, Sampled, assert_share, demo_row, on_kvm,
+    recorded, run, sampling_rate, share, until,
 };
 use kvmprof_vmm::virtio::GuestAccess;
 use rustix::process::Signal;
@@ -87,16 +87,13 @@ fn a_recording_agrees_with_the_guests_own_count() {
 fn a_killed_kvmprof_leaves_no_trace() {
     on_kvm(|| {
         let machine = machine(CHECKED, 2);
-        let mut delay = 1_u64;
+        let mut random = Random(1);
         for _ in 0..100 {
             let attached = Guest::attach(process::id(), Some(CHECKED), ["--hz", "1000"]);
             let pcs = attached.open();
             pcs.ioctl(PROF_ALL, 0);
             // A different number of samples each time, so that it is killed anywhere.
-            delay = delay
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            until_sampled(&attached, delay >> 61);
+            until_sampled(&attached, random.below(8));
             drop(attached);
         }
         machine.until_rounds(1000, || {});

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use kvmprof_client::Connection;
 use kvmprof_recording::file::{FileError, HEADER, Recording};
-use kvmprof_tests::{Accounts, Boot, Guest, kvmprof, on_kvm, until};
+use kvmprof_tests::{Accounts, Boot, Guest, Random, kvmprof, on_kvm, until};
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -45,7 +45,7 @@ pub struct Victims {
     folder: TempDir,
     /// A guest that goes on, whose clients are killed.
     guest: Guest,
-    random: u64,
+    random: Random,
 }
 
 fn start(words: &[&str], socket: &Path) -> Command {
@@ -91,7 +91,7 @@ impl Victims {
         Self {
             folder: tempfile::tempdir().unwrap(),
             guest: Guest::start(Boot::Demo, ["--cpus", "2", "--hz", "1000"]),
-            random: seed,
+            random: Random(seed),
         }
     }
 
@@ -108,13 +108,9 @@ impl Victims {
         assert_eq!((ran.status, ran.stderr.as_str()), (0, ""), "{ran:?}");
     }
 
-    /// A number below `end` (Knuth's MMIX generator).
+    /// A number below `end`.
     fn below(&mut self, end: u64) -> u64 {
-        self.random = self
-            .random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.random >> 33) % end
+        self.random.below(end)
     }
 
     fn file(&self, name: &str) -> PathBuf {

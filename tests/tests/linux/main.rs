@@ -26,4 +26,5 @@ mod record;
 mod report;
 mod requests;
 mod stalls;
+mod switches;
 mod tasks;

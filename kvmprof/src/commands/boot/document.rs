@@ -40,11 +40,17 @@ fn of_boots(summary: &Summary) -> Value {
     })
 }
 
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "times of a boot are far below 2^53 ns"
+)]
 fn of_row(row: &Row) -> Value {
+    let bounds = row.bounds_ns;
     json!({
         "name": row.name,
         "level": row.level,
         "time": of_time(&row.time),
+        "bounds_ms": bounds.map(|(least, most)| [ms(least as f64), ms(most as f64)]),
     })
 }
 

@@ -84,13 +84,14 @@ impl Command for BootArguments {
         let (status, boots, levels) = match &self.kernel {
             None => (
                 ExitStatus::SUCCESS,
-                read_all(&recordings_of(&self.files)?)?,
+                read_all(&recordings_of(&self.files)?, &Levels::default())?,
                 Levels::default(),
             ),
             Some(kernel) => match Runs::new(self, kernel)?.make(console)? {
                 runs::Outcome::Ended(status) => return Ok(status),
                 runs::Outcome::Made { status, recordings } => {
-                    (status, read_all(&recordings.paths)?, levels_of(kernel)?)
+                    let levels = levels_of(kernel)?;
+                    (status, read_all(&recordings.paths, &levels)?, levels)
                 }
             },
         };
@@ -101,7 +102,7 @@ impl Command for BootArguments {
                 false => tables::of_summary(&after, self.top),
             }
         } else {
-            let before = Summary::new(&read_all(&against)?, &levels);
+            let before = Summary::new(&read_all(&against, &levels)?, &levels);
             let (phases, calls) = compare(&before, &after);
             match self.json {
                 true => document::of_comparison((&before, &after), &phases, &calls),
@@ -139,10 +140,10 @@ fn recordings_of(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     Ok(recordings)
 }
 
-fn read_all(paths: &[PathBuf]) -> anyhow::Result<Vec<Boot>> {
+fn read_all(paths: &[PathBuf], levels: &Levels) -> anyhow::Result<Vec<Boot>> {
     let read = |path: &PathBuf| {
         let source = Source::open(path, &[])?;
-        Boot::read(&source).with_context(|| path.display().to_string())
+        Boot::read(&source, levels).with_context(|| path.display().to_string())
     };
     paths.iter().map(read).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use kvmprof_report::boot::{ComparedRow, Estimate, Row, Summary};
+use kvmprof_report::boot::{ComparedRow, Row, Summary};
 use kvmprof_report::text::visible;
 
 const NS_PER_MS: f64 = 1e6;
@@ -16,16 +16,17 @@ pub fn of_summary(summary: &Summary, top: usize) -> String {
     let mut text = head("", summary);
     let _ = writeln!(text, "{:>10} {:>19}  PHASE", "MS", interval_title(summary));
     for row in &summary.phases {
-        add_row(&mut text, row);
+        add_row(&mut text, row, false);
     }
     let _ = writeln!(
         text,
-        "\n{:>10} {:>19}  INITCALL (LEVEL, OR MODULE)",
+        "\n{:>10} {:>19} {:>19}  INITCALL (LEVEL, OR MODULE)",
         "MS",
-        interval_title(summary)
+        interval_title(summary),
+        "SURELY BETWEEN"
     );
     for row in summary.calls.iter().take(top) {
-        add_row(&mut text, row);
+        add_row(&mut text, row, true);
     }
     add_rest(&mut text, summary.calls.len(), top);
     text
@@ -87,18 +88,21 @@ fn interval_title(summary: &Summary) -> &'static str {
     }
 }
 
-fn add_row(text: &mut String, row: &Row) {
-    let interval = |time: &Estimate| {
-        let (low, high) = time.interval_ns?;
-        Some(format!("{:.1}-{:.1}", low / NS_PER_MS, high / NS_PER_MS))
-    };
-    let _ = writeln!(
+#[expect(clippy::cast_precision_loss, reason = "shown with one decimal place")]
+fn add_row(text: &mut String, row: &Row, is_call: bool) {
+    let range = |(low, high)| format!("{:.1}-{:.1}", low / NS_PER_MS, high / NS_PER_MS);
+    let _ = write!(
         text,
-        "{:>10.1} {:>19}  {}",
+        "{:>10.1} {:>19}",
         row.time.mean_ns / NS_PER_MS,
-        interval(&row.time).unwrap_or_default(),
-        name(&row.name, &row.level)
+        row.time.interval_ns.map(range).unwrap_or_default()
     );
+    if is_call {
+        let bounds = row.bounds_ns;
+        let bounds = bounds.map(|(least, most)| range((least as f64, most as f64)));
+        let _ = write!(text, " {:>19}", bounds.unwrap_or_default());
+    }
+    let _ = writeln!(text, "  {}", name(&row.name, &row.level));
 }
 
 fn add_change(text: &mut String, row: &ComparedRow) {

@@ -32,7 +32,7 @@ impl Part {
     /// About how many bytes it takes while it waits.
     fn size(&self) -> usize {
         match self {
-            Self::Samples(block) => block.bytes.len() + block.details.len(),
+            Self::Samples(block) => block.bytes.len() + block.details.len() + block.times.len(),
             Self::Looks(bytes) => bytes.len(),
             Self::Symbols(bytes) | Self::Encoded(bytes) => bytes.len(),
             Self::End(_) => 0,
@@ -63,14 +63,14 @@ impl Part {
     }
 }
 
-/// The block, behind that of its details if it has any.
+/// The block, behind those of its times and of its details if it has any.
 fn encode_samples(block: &SampleBlock) -> Option<Vec<u8>> {
-    let samples = Block::encode(Kind::Samples, &block.bytes)?;
-    if block.details.is_empty() {
-        return Some(samples);
+    let mut bytes = Block::encode(Kind::Times, &block.times)?;
+    if !block.details.is_empty() {
+        bytes.extend(Block::encode(Kind::Details, &block.details)?);
     }
-    let details = Block::encode(Kind::Details, &block.details)?;
-    Some([details, samples].concat())
+    bytes.extend(Block::encode(Kind::Samples, &block.bytes)?);
+    Some(bytes)
 }
 
 /// What became of the ticks that a sink was given; the rest waits.

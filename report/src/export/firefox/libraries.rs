@@ -94,16 +94,20 @@ impl Library {
         text
     }
 
+    /// What the system knows its file by: the build id, if it is known.
+    pub fn code_id(&self) -> Option<&str> {
+        Some(self.build_id.as_str()).filter(|id| !id.is_empty())
+    }
+
     /// It, as the format has it.
     fn document(&self) -> Value {
-        let code_id = Some(&self.build_id).filter(|id| !id.is_empty());
         json!({
             "name": self.name,
             "path": self.path,
             "debugName": self.name,
             "debugPath": self.path,
             "breakpadId": self.breakpad_id(),
-            "codeId": code_id,
+            "codeId": self.code_id(),
             "arch": null,
         })
     }

@@ -11,7 +11,7 @@ use std::env;
 use std::time::{Duration, Instant};
 
 use kvmprof_client::Connection;
-use kvmprof_tests::{Accounts, Boot, Guest, in_lab, on_kvm};
+use kvmprof_tests::{Accounts, Boot, Guest, Random, in_lab, on_kvm};
 use rustix::process::Signal;
 
 use memory::Memory;
@@ -39,7 +39,7 @@ const DISTURBANCES: [Disturbance; 10] = [
 struct Soak {
     guest: Guest,
     witness: Connection,
-    random: u64,
+    random: Random,
 }
 
 /// What became of a disturbance.
@@ -65,17 +65,13 @@ impl Soak {
         Self {
             guest,
             witness,
-            random: 1,
+            random: Random(1),
         }
     }
 
-    /// A number below `end`, by a seed that is the same at every run (Knuth's MMIX generator).
+    /// A number below `end`, by a seed that is the same at every run.
     fn below(&mut self, end: u64) -> u64 {
-        self.random = self
-            .random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.random >> 33) % end
+        self.random.below(end)
     }
 
     /// The accounts, which balance.

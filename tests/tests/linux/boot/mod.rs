@@ -3,17 +3,15 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use kvmprof_report::boot::{Boot, CallKind, Phase};
+use kvmprof_report::boot::{Boot, Call, CallKind, INITCALL_PREFIX, Levels, Phase};
 use kvmprof_report::export::Source;
-use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, once};
+use kvmprof_tests::linux::{Finished, Scenario, debian, guest_init, kernel_knowledge, once};
 use kvmprof_tests::{kvmprof, run_command};
 use serde_json::Value;
 
 const BOOTS: usize = 3;
-/// What a time may be off by, beside a tenth of it: the time between two samples at each of its ends.
-const TICKS: u64 = 2;
-/// Initcalls that are held against the kernel's own measure take this many ticks at least.
-const LEAST_TICKS: u64 = 12;
+/// Initcalls that are held against the kernel's own measure take this many ns at least.
+const LEAST_NS: u64 = 5_000_000;
 
 fn run() -> Finished {
     once("boot", || {
@@ -24,20 +22,32 @@ fn run() -> Finished {
     })
 }
 
+/// The levels of the kernel's initcalls, which its image has.
+fn levels() -> Levels {
+    let knowledge = kernel_knowledge(&debian("6.12"));
+    Levels::from_symbols(knowledge.symbols().unwrap().names_with(INITCALL_PREFIX))
+}
+
 /// The boot of that number, from 1.
 fn boot(run: &Finished, number: usize) -> Boot {
     let path = run.path(&format!("boots/boot-{number}.kvmprof"));
     let source = Source::open(&path, &[]).unwrap();
-    Boot::read(&source).unwrap()
+    Boot::read(&source, &levels()).unwrap()
 }
 
-/// What the kernel of each boot has measured of its initcalls, in ns.
+/// What the kernel of each boot has measured, in ns, of the initcalls that it has made since it has a clock.
 fn measured(run: &Finished) -> Vec<BTreeMap<String, u64>> {
     let text = run.text("boot.stdout");
-    let mut boots = vec![BTreeMap::new()];
+    let (mut boots, mut has_clock) = (vec![BTreeMap::new()], false);
     for line in text.lines() {
         if line.starts_with("workload running") {
             boots.push(BTreeMap::new());
+            has_clock = false;
+        }
+        // Until then the kernel measures in ticks of its own timer, of which it misses some on a busy host.
+        if line.contains("Switched to clocksource tsc") && !std::mem::replace(&mut has_clock, true)
+        {
+            boots.last_mut().unwrap().clear();
         }
         // initcall NAME+0x0/0x10 returned 0 after 123 usecs
         let Some((_, call)) = line.split_once("initcall ") else {
@@ -66,15 +76,11 @@ fn measured(run: &Finished) -> Vec<BTreeMap<String, u64>> {
     boots
 }
 
-/// The time between two samples where only this part of the ticks has one.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "some ms"
-)]
-fn share_ns(tick: u64, seen: f64) -> u64 {
-    (tick as f64 / seen.max(0.01)) as u64
+/// Whether the kernel's own measure is within the bounds that samples give.
+fn is_within(call: &Call, measured: u64, tick: u64) -> bool {
+    // The kernel takes the time a little before the first instruction and after the last one, by another clock.
+    let tolerance = tick + measured / 100;
+    call.at_least_ns <= measured + tolerance && measured <= call.at_most_ns + tolerance
 }
 
 #[test]
@@ -82,40 +88,43 @@ fn initcalls_take_as_long_as_the_kernel_says() {
     let run = run();
     let measured = measured(&run);
     assert_eq!(measured.len(), BOOTS);
-    let (mut held, mut hidden) = (0, 0);
+    let (mut held, mut close, mut hidden) = (0, 0, 0);
     for (index, measured) in measured.iter().enumerate() {
-        let boot = boot(&run, index + 1);
-        let calls = boot
-            .calls
-            .iter()
-            .filter(|call| call.kind == CallKind::Initcall);
-        let found: BTreeMap<&str, u64> = calls
-            .map(|call| (call.function.as_str(), call.time_ns))
-            .collect();
-        for (name, time) in measured
-            .iter()
-            .filter(|(_, time)| **time >= LEAST_TICKS * boot.tick_ns)
-        {
-            let Some(&found) = found.get(name.as_str()) else {
-                // One that ends by a jump to another function is seen as that one.
-                println!("boot {}: {name}: {time} ns, not seen", index + 1);
+        let (boot, number) = (boot(&run, index + 1), index + 1);
+        let calls = boot.calls.iter();
+        let calls = calls.filter(|call| call.kind == CallKind::Initcall);
+        let found: BTreeMap<&str, &Call> =
+            calls.map(|call| (call.function.as_str(), call)).collect();
+        for (name, &time) in measured.iter().filter(|(_, time)| **time >= LEAST_NS) {
+            let Some(&call) = found.get(name.as_str()) else {
+                // It has only waited, or jumped to another function, by which it is seen.
+                println!("boot {number}: {name}: {time} ns, not seen");
                 hidden += 1;
                 continue;
             };
+            let (least, most) = (call.at_least_ns, call.at_most_ns);
             println!(
-                "boot {}: {name}: {time} ns by the kernel, {found} here",
-                index + 1
+                "boot {number}: {name}: {time} ns by the kernel, {} here, {least} to {most}, {} samples",
+                call.time_ns, call.samples
             );
-            let sampled = share_ns(boot.tick_ns, 1.0 - boot.unseen);
-            let allowed = time / 10 + TICKS * sampled;
             assert!(
-                found.abs_diff(*time) <= allowed,
-                "{name}: {found} for {time}"
+                is_within(call, time, boot.tick_ns),
+                "{name}: {least} to {most} for {time}"
             );
             held += 1;
+            // Where samples say so closely how long it took, their own estimate holds.
+            if most - least <= time / 10 {
+                assert!(
+                    call.time_ns.abs_diff(time) <= time / 10,
+                    "{name}: {} for {time}",
+                    call.time_ns
+                );
+                close += 1;
+            }
         }
     }
-    assert!(held >= BOOTS && hidden < held, "{held} seen, {hidden} not");
+    println!("{held} within their bounds, {close} of them within a tenth, {hidden} not seen");
+    assert!(held >= BOOTS);
 }
 
 #[test]

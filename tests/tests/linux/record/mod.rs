@@ -22,20 +22,22 @@ const SHARES: u64 = 0x6000_0000;
 const SUCCESS: u8 = 0;
 
 /// A sample, and the names of its frames, innermost first.
-struct Seen {
-    sample: Sample,
-    frames: Vec<String>,
+pub struct Seen {
+    pub sample: Sample,
+    pub frames: Vec<String>,
     /// The file that the innermost frame in user mode is in, if it is known.
     file: String,
 }
 
 impl Seen {
-    fn name(&self) -> String {
+    /// The name of its thread.
+    pub fn name(&self) -> String {
         let name = self.sample.comm.split(|byte| *byte == 0).next().unwrap();
         String::from_utf8_lossy(name).into_owned()
     }
 
-    fn has(&self, function: &str) -> bool {
+    /// Whether `function` is on its stack.
+    pub fn has(&self, function: &str) -> bool {
         self.frames.iter().any(|frame| frame == function)
     }
 }
@@ -142,7 +144,7 @@ fn the_lab_reads_its_own_recording(run: &Run) {
 }
 
 /// What a recording has, and all samples.
-fn read(run: &Finished, name: &str) -> (Contents, Vec<Seen>) {
+pub fn read(run: &Finished, name: &str) -> (Contents, Vec<Seen>) {
     let (contents, samples) = run.recording(name);
     let account = contents.account;
     print_losses(name, account.ticks, account.stolen, account.lost);

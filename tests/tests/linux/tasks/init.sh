@@ -5,7 +5,7 @@ dd if=/dev/zero of=/dev/null bs=4k 2>/dev/null &
 echo the disk is next
 read -r word
 waits /dev/vda >>/waiters &
-until [ "$(grep -c waiter /waiters)" = 5 ]; do usleep 100000; done
+until [ "$(grep -c waiter /waiters)" = 7 ]; do usleep 100000; done
 # They have said who they are just before they wait.
 sleep 2
 while read -r word name tid; do

@@ -16,6 +16,8 @@ const SUCCESS: u8 = 0;
 const MODULES: [&str; 2] = ["virtio_mmio", "virtio_blk"];
 /// Bytes of the file system that the disk's image is on.
 const BACKING: u64 = 16 << 20;
+/// The waiters that sleep uninterruptibly: for a child, for the disk, and for the mutex that one of those holds.
+const STUCK: [&str; 4] = ["on-vfork", "on-disk", "on-rescan", "on-lock"];
 /// The least share of looks that are to be right.
 const LEAST: f64 = 0.99;
 
@@ -88,7 +90,7 @@ fn truth(run: &Finished) -> BTreeMap<String, Truth> {
             _ => {}
         }
     }
-    assert_eq!(all.len(), 5, "{all:?}");
+    assert_eq!(all.len(), 7, "{all:?}");
     all
 }
 
@@ -117,9 +119,14 @@ fn states_and_stacks_are_the_guests_own(run: &Finished) {
     assert!(looks.len() >= 100);
     for (name, truth) in truth(run) {
         println!("{name}: {truth:?}");
-        let is_stuck = ["on-vfork", "on-disk"].contains(&name.as_str());
+        let is_stuck = STUCK.contains(&name.as_str());
         assert_eq!(truth.state, if is_stuck { 'D' } else { 'S' });
         assert_eq!(truth.stack.first(), Some(&truth.waits_in));
+        if name == "on-lock" {
+            // 6.1, where the compiler has made a part of it a function of its own, and 6.12.
+            let opens = ["blkdev_get_by_dev", "bdev_open"];
+            assert!(opens.iter().any(|open| truth.waits_in.starts_with(open)));
+        }
         let (mut right, mut wrong) = (0, BTreeSet::new());
         for look in &looks {
             let task = look.tasks.iter().find(|task| task.tid == truth.tid);
