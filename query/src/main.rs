@@ -1,1 +1,5 @@
-fn main() {}
+//! The program `kvmprof-query`.
+
+fn main() -> std::process::ExitCode {
+    kvmprof_query::commands::main()
+}

@@ -242,8 +242,8 @@ impl Module {
     }
 
     fn functions(&self) -> impl Iterator<Item = (u64, &str)> {
-        let functions = (0..).step_by(STEP as usize).zip(&self.functions);
-        functions.map(|(offset, name)| (offset, name.as_str()))
+        let functions = (0_u64..).zip(&self.functions);
+        functions.map(|(number, name)| (number * STEP, name.as_str()))
     }
 
     /// Adds them in the form of `/proc/kallsyms`, whose names have no spaces.
