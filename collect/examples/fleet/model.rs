@@ -26,6 +26,8 @@ pub struct Kind {
     /// Innermost first.
     pub stack: &'static [&'static str],
     pub modules: Vec<&'static str>,
+    /// Functions of which one is called in between, at this place of the stack: another one each time. No query asks for it.
+    between: (usize, &'static [&'static str; 8], &'static str),
     weight: u64,
     path: Option<usize>,
 }
@@ -47,6 +49,7 @@ pub fn kinds() -> Vec<Vec<Kind>> {
                         mode: Mode::User,
                         modules: vec![program.module; stack.len()],
                         stack: stack.leak(),
+                        between: (1, &program.leaves, program.module),
                         weight: 3 + (17 * (number + 1) + 5 * place) % 23,
                         path: None,
                     });
@@ -71,6 +74,7 @@ pub fn kinds() -> Vec<Vec<Kind>> {
                     mode: path.mode,
                     stack: stack.leak(),
                     modules,
+                    between: (path.functions.len(), &program.leaves, program.module),
                     weight: path.weight,
                     path: Some(number),
                 });
@@ -78,6 +82,22 @@ pub fn kinds() -> Vec<Vec<Kind>> {
             kinds
         })
         .collect()
+}
+
+impl Kind {
+    /// The frames of its stack, one of `chance` among them.
+    fn frames(&self, chance: u64, tables: &mut Tables) -> Vec<u32> {
+        let frames = self.stack.iter().copied();
+        let frames = frames.zip(self.modules.iter().copied());
+        let mut frames: Vec<(&str, &str)> = frames.collect();
+        let (place, functions, module) = self.between;
+        let function = functions[usize::from(chance.to_le_bytes()[0]) % functions.len()];
+        frames.insert(place, (function, module));
+        let frames = frames.into_iter();
+        frames
+            .map(|(function, module)| tables.frame(function, module, module.starts_with('[')))
+            .collect()
+    }
 }
 
 /// A number that looks like chance (SplitMix64's finish).
@@ -185,21 +205,16 @@ impl Host<'_> {
         tables: &mut Tables,
     ) -> Window {
         let role = self.role(guest);
-        let mut rows: Vec<Row> = self.kinds[role]
-            .iter()
-            .zip(ticks)
-            .map(|(kind, ticks)| {
-                let frames = kind.stack.iter().zip(&kind.modules);
-                let frames = frames
-                    .map(|(function, module)| {
-                        tables.frame(function, module, module.starts_with('['))
-                    })
-                    .collect();
+        let identity = (self.number * self.arguments.guests + guest) as u64 ^ start;
+        let kinds = self.kinds[role].iter().zip(ticks).zip(0..);
+        let mut rows: Vec<Row> = kinds
+            .map(|((kind, ticks), number)| {
+                let stack = kind.frames(mixed(identity, number), tables);
                 Row {
                     process: tables.name(kind.process),
                     thread: tables.name(kind.thread),
                     mode: kind.mode as u8,
-                    stack: Some(tables.stack(frames)),
+                    stack: Some(tables.stack(stack)),
                     ticks: *ticks,
                 }
             })
@@ -210,6 +225,13 @@ impl Host<'_> {
             mode: Mode::Idle as u8,
             stack: None,
             ticks: idle,
+        });
+        // As windows come: in no order.
+        rows.sort_by_cached_key(|row| {
+            mixed(
+                identity,
+                row.ticks ^ u64::from(row.stack.unwrap_or(0)) << 20,
+            )
         });
         let samples = ticks.iter().sum();
         Window {
