@@ -32,6 +32,7 @@ use crate::recording;
     propagate_version = true,
     arg_required_else_help = true,
     args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
     mut_subcommand("install-links", |links| links.hide(true)),
     after_help = "Exit status: 0; 1 when the data set cannot be read, the SQL is wrong, or nothing was chosen; 2 for wrong options.\n\n\
     Examples:\n  kvmprof-query --data DIR 'SELECT function, sum(ticks) AS ticks FROM samples GROUP BY function ORDER BY ticks DESC LIMIT 10'\n  \

@@ -134,7 +134,7 @@ mod tests {
             write(folder.path(), name);
         }
         let found = files(folder.path()).unwrap();
-        let values: Vec<_> = found.iter().map(|file| file.values.each_ref()).collect();
+        let values: Vec<[String; 3]> = found.iter().map(|file| file.values.clone()).collect();
         assert_eq!(values, [["2026-03-01", "a", "b c/"]]);
         assert!(found[0].path.ends_with("guest=b%20c%2F/1-x.parquet"));
     }

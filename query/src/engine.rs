@@ -8,7 +8,9 @@ use anyhow::{Context, bail};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::dataframe::DataFrame;
+use datafusion::execution::RecordBatchStream;
 use datafusion::execution::context::{SQLOptions, SessionContext};
+use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::SessionConfig;
 use futures::StreamExt;
@@ -41,7 +43,8 @@ impl Engine {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_time()
             .build()?;
-        let environment = RuntimeEnvBuilder::new().with_memory_limit(memory, 1.0);
+        let environment =
+            RuntimeEnvBuilder::new().with_memory_pool(Arc::new(FairSpillPool::new(memory)));
         let mut config = SessionConfig::new();
         // Conditions are looked at before the other columns are read.
         config.options_mut().execution.parquet.pushdown_filters = true;

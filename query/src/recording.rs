@@ -50,7 +50,10 @@ pub fn write_file(
     let file = NewFile::create(path).with_context(refused)?;
     let out = std::io::BufWriter::new(file);
     let (out, account) = write(engine, condition, out)?;
-    let mut file = out.into_inner().context("Cannot write the recording")?;
+    let file = out
+        .into_inner()
+        .map_err(std::io::IntoInnerError::into_error);
+    let mut file = file.with_context(refused)?;
     file.keep().with_context(refused)?;
     Ok(account)
 }
