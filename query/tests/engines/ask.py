@@ -2,18 +2,25 @@
 
     ask.py QUERIES FOLDER TRUTH PROGRAM ENGINE...
 
-TRUTH is what the generator printed, PROGRAM kvmprof-query. Prints how long each query took, in s, and ends with 1 if an answer is wrong.
+TRUTH is what the generator printed, PROGRAM kvmprof-query. Prints how long each query took, in s, and how much time of processors, which other
+programs on the machine change less; ends with 1 if an answer is wrong.
 """
 
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import time
 
 CORES = 2
 TOLERANCE = 1e-6
+
+
+def used(who):
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
 
 
 class DuckDb:
@@ -25,6 +32,9 @@ class DuckDb:
 
     def ask(self, query):
         return self.connection.execute(query).fetchall()
+
+    def used(self):
+        return used(resource.RUSAGE_SELF)
 
 
 class Spark:
@@ -48,6 +58,12 @@ class Spark:
     def ask(self, query):
         return [tuple(row) for row in self.session.sql(query).collect()]
 
+    def used(self):
+        # The Java program (proc_pid_stat(5)): behind its name, the 12th and 13th words.
+        with open(f"/proc/{self.session.sparkContext._gateway.proc.pid}/stat", encoding="utf-8") as file:
+            words = file.read().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
 
 class Query:
     def __init__(self, folder):
@@ -56,6 +72,9 @@ class Query:
     def ask(self, query):
         run = subprocess.run([*self.command, query], check=True, capture_output=True, text=True)
         return [tuple(json.loads(line).values()) for line in run.stdout.splitlines()]
+
+    def used(self):
+        return used(resource.RUSAGE_CHILDREN)
 
 
 def view(engine, folder):
@@ -97,19 +116,19 @@ times = {}
 for engine in engines:
     begin = time.monotonic()
     opened = {"duckdb": DuckDb, "spark": Spark, "query": Query}[engine](folder)
-    times["(start)", engine] = time.monotonic() - begin
+    times["(start)", engine] = (time.monotonic() - begin, opened.used())
     for name, query in asked.items():
-        begin = time.monotonic()
+        begin, before = time.monotonic(), opened.used()
         found = numbered(opened.ask(query))
-        times[name, engine] = time.monotonic() - begin
-        print(f"{engine} {name}: {times[name, engine]:.1f} s", file=sys.stderr, flush=True)
+        times[name, engine] = (time.monotonic() - begin, opened.used() - before)
+        print(f"{engine} {name}: {times[name, engine][0]:.1f} s", file=sys.stderr, flush=True)
         if not is_same(found, answers[name]):
             wrong += 1
             print(f"WRONG: {engine} {name}: {found}, not {answers[name]}")
 
-print(f"\n{known['rows']} rows, {known['ticks']} ticks: seconds of each query, on {CORES} cores\n")
-print(f"{'query':<28}" + "".join(f"{engine:>10}" for engine in engines))
+print(f"\n{known['rows']} rows, {known['ticks']} ticks, {CORES} cores: seconds of each query, and of processors for it\n")
+print(f"{'query':<28}" + "".join(f"{engine:>16}" for engine in engines))
 for name in ["(start)", *asked]:
-    print(f"{name:<28}" + "".join(f"{times[name, engine]:>10.1f}" for engine in engines))
+    print(f"{name:<28}" + "".join("{:>9.1f}{:>7.1f}".format(*times[name, engine]) for engine in engines))
 print(f"\n{len(engines) * len(asked) - wrong} answers are as the generator knows them, {wrong} are wrong")
 sys.exit(1 if wrong else 0)

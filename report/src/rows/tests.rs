@@ -118,8 +118,8 @@ fn rows_are_drawn_under_their_names() {
             "db-1;work;handle_[k] 6",
             "idle-0;[halted] 11",
             "idle-0;do_idle_[k];halt_[k] 4",
-            "other-5;[no\u{a0}stack]_[k] 8",
             "other-5;[no stack] 9",
+            "other-5;[no\u{a0}stack]_[k] 8",
             "web:🦀-3;0x7f00;main 3",
         ]
     );
