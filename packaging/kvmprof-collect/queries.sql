@@ -1,5 +1,8 @@
--- Questions to a fleet. `samples` is the data set: in DuckDB
+-- Questions to a fleet, which DuckDB, Spark and kvmprof query take as they are. `samples` is the data set: for kvmprof query that of --data,
+-- in DuckDB
 --   CREATE VIEW samples AS SELECT * FROM read_parquet('FOLDER/*/*/*/*.parquet', hive_partitioning = true, hive_types_autocast = false);
+-- in Spark, with spark.sql.sources.partitionColumnTypeInference.enabled and spark.sql.ansi.enabled = false,
+--   CREATE TEMPORARY VIEW samples USING parquet OPTIONS (path 'FOLDER');
 -- Each query has a name in the line before it. Days and releases are in the queries: put yours there.
 
 -- name: top_functions
@@ -31,7 +34,7 @@ LIMIT 20;
 
 -- name: by_host
 -- How busy the guests of each host are.
-SELECT host, sum(CASE WHEN mode = 'idle' THEN 0 ELSE ticks END) * 100.0 / sum(ticks) AS busy_percent
+SELECT host, sum(CASE WHEN mode = 'idle' THEN 0 ELSE ticks END) * 1e2 / sum(ticks) AS busy_percent
 FROM samples
 GROUP BY host
 ORDER BY busy_percent DESC, host
@@ -47,7 +50,7 @@ ORDER BY seconds DESC, zone;
 
 -- name: kernel_share_by_release
 -- The kernel's part of the time, by its release: which one costs more?
-SELECT kernel, sum(CASE WHEN mode IN ('kernel', 'interrupt') THEN ticks ELSE 0 END) * 100.0 / sum(ticks) AS kernel_percent
+SELECT kernel, sum(CASE WHEN mode IN ('kernel', 'interrupt') THEN ticks ELSE 0 END) * 1e2 / sum(ticks) AS kernel_percent
 FROM samples
 WHERE mode <> 'idle'
 GROUP BY kernel
@@ -58,7 +61,7 @@ ORDER BY kernel_percent DESC, kernel;
 WITH totals AS (
     SELECT kernel, sum(ticks) AS ticks FROM samples WHERE mode <> 'idle' GROUP BY kernel
 ), shares AS (
-    SELECT samples.function, samples.kernel, sum(samples.ticks) * 100.0 / max(totals.ticks) AS percent
+    SELECT samples.function, samples.kernel, sum(samples.ticks) * 1e2 / max(totals.ticks) AS percent
     FROM samples JOIN totals ON samples.kernel = totals.kernel
     WHERE samples.mode <> 'idle'
     GROUP BY samples.function, samples.kernel
@@ -83,8 +86,8 @@ LIMIT 20;
 -- name: hosts_whose_interrupts_grew
 -- Hosts on which the guests' share of time in interrupts grew between two days, in points.
 SELECT host,
-    sum(CASE WHEN date = '2026-03-02' AND mode = 'interrupt' THEN ticks ELSE 0 END) * 100.0 / sum(CASE WHEN date = '2026-03-02' THEN ticks ELSE 0 END)
-    - sum(CASE WHEN date = '2026-03-01' AND mode = 'interrupt' THEN ticks ELSE 0 END) * 100.0 / sum(CASE WHEN date = '2026-03-01' THEN ticks ELSE 0 END) AS points
+    sum(CASE WHEN date = '2026-03-02' AND mode = 'interrupt' THEN ticks ELSE 0 END) * 1e2 / sum(CASE WHEN date = '2026-03-02' THEN ticks ELSE 0 END)
+    - sum(CASE WHEN date = '2026-03-01' AND mode = 'interrupt' THEN ticks ELSE 0 END) * 1e2 / sum(CASE WHEN date = '2026-03-01' THEN ticks ELSE 0 END) AS points
 FROM samples
 WHERE date IN ('2026-03-01', '2026-03-02')
 GROUP BY host
@@ -92,10 +95,14 @@ ORDER BY points DESC, host
 LIMIT 20;
 
 -- name: callers_of
--- Who calls a function, by time. (Lists begin at 1; in Spark at 0.)
-SELECT stack[2] AS caller, sum(nanoseconds) / 1e9 AS seconds
-FROM samples
-WHERE function = 'copy_page' AND mode <> 'idle'
-GROUP BY stack[2]
+-- Who calls a function, by time. The caller is the second one on the stack: lists begin at 1, but Spark's at 0.
+WITH calls AS (
+    SELECT CASE WHEN stack[0] IS NULL THEN stack[2] ELSE stack[1] END AS caller, nanoseconds
+    FROM samples
+    WHERE function = 'copy_page' AND mode <> 'idle'
+)
+SELECT caller, sum(nanoseconds) / 1e9 AS seconds
+FROM calls
+GROUP BY caller
 ORDER BY seconds DESC, caller
 LIMIT 20;

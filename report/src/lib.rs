@@ -20,6 +20,7 @@ pub mod graph;
 pub mod html;
 pub mod profile;
 pub mod room;
+pub mod rows;
 pub mod stalls;
 mod statistics;
 pub mod symbol_server;

@@ -5,7 +5,7 @@
 
 mod http;
 mod otlp;
-mod parquet;
+pub mod parquet;
 mod pprof;
 
 use std::sync::Arc;

@@ -57,6 +57,25 @@ impl ParquetSink {
     pub fn new(folder: PathBuf, span: u64) -> Self {
         Self { folder, span }
     }
+
+    /// Writes the files of `batches`: one for each guest and day.
+    ///
+    /// # Errors
+    /// One can't be written.
+    pub fn write(&self, batches: &[Batch]) -> anyhow::Result<()> {
+        let mut files: BTreeMap<PathBuf, Vec<(&Batch, &Window)>> = BTreeMap::new();
+        for batch in batches {
+            for window in &batch.windows {
+                let folder = self.folder.join(place(batch, window));
+                files.entry(folder).or_default().push((batch, window));
+            }
+        }
+        for (folder, windows) in files {
+            let written = write_file(&folder, &windows);
+            written.with_context(|| format!("Cannot write to {}", folder.display()))?;
+        }
+        Ok(())
+    }
 }
 
 impl Sink for ParquetSink {
@@ -78,18 +97,7 @@ impl Sink for ParquetSink {
     }
 
     fn send(&mut self, batches: &[Batch], _: usize) -> Result<(), Failure> {
-        let mut files: BTreeMap<PathBuf, Vec<(&Batch, &Window)>> = BTreeMap::new();
-        for batch in batches {
-            for window in &batch.windows {
-                let folder = self.folder.join(place(batch, window));
-                files.entry(folder).or_default().push((batch, window));
-            }
-        }
-        for (folder, windows) in files {
-            let written = write_file(&folder, &windows);
-            written.with_context(|| format!("Cannot write to {}", folder.display()))?;
-        }
-        Ok(())
+        Ok(self.write(batches)?)
     }
 }
 

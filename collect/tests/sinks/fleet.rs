@@ -6,6 +6,8 @@ use kvmprof_collect::batch::{Batch, IDLE, Row, Tables, Window};
 use kvmprof_recording::Mode;
 use kvmprof_recording::file::Account;
 
+use super::truth::Known;
+
 pub const HOSTS: usize = 4;
 pub const GUESTS: usize = 2;
 /// Windows a day on each host.
@@ -14,19 +16,6 @@ pub const WINDOWS: u64 = 6;
 pub const DAYS: [u64; 2] = [1_772_323_200, 1_772_409_600];
 pub const LENGTH: u32 = 10;
 pub const HZ: u32 = 20;
-
-/// Ticks of one kind in one window.
-#[derive(Clone, Debug)]
-pub struct Known {
-    pub day: usize,
-    pub host: usize,
-    pub kernel: &'static str,
-    pub process: &'static str,
-    pub mode: Mode,
-    /// Innermost first; none for halted vCPUs.
-    pub stack: &'static [&'static str],
-    pub ticks: u64,
-}
 
 /// What a guest of this host does in each window of this day. On the second day odd hosts have another kernel, and the last one more
 /// interrupts.

@@ -5,6 +5,7 @@ mod fleet;
 mod lake;
 mod prometheus;
 mod push;
+mod truth;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,18 +1,11 @@
-//! `kvmprof collect`: a program of its own, which this one only looks for.
+//! `kvmprof collect`: a program of its own.
 
-use std::env;
 use std::ffi::OsString;
-use std::io::ErrorKind;
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process;
 
-use anyhow::{Context, bail};
 use clap::Args;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
-/// The program, beside this one or in PATH.
-const PROGRAM: &str = "kvmprof-collect";
+use super::other_program::become_program;
 
 /// Collect samples of all guests of this host, always and at a low rate
 ///
@@ -35,16 +28,6 @@ pub struct CollectArguments {
 impl Command for CollectArguments {
     /// Becomes the other program.
     fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let beside = env::current_exe().ok();
-        let beside = beside.map(|program| program.with_file_name(PROGRAM));
-        let program = beside.filter(|program| program.is_file());
-        let program = program.unwrap_or_else(|| PathBuf::from(PROGRAM));
-        let error = process::Command::new(&program).args(&self.options).exec();
-        if error.kind() == ErrorKind::NotFound {
-            bail!(
-                "There is no program {PROGRAM} beside this one or in PATH: install the package {PROGRAM}, or build all programs"
-            );
-        }
-        Err(error).with_context(|| format!("Cannot run {}", program.display()))
+        match become_program("kvmprof-collect", &self.options, "build all programs")? {}
     }
 }

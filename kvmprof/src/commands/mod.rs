@@ -13,8 +13,10 @@ mod exit;
 mod guest;
 mod list;
 mod live_line;
+mod other_program;
 mod pmc;
 mod profil;
+mod query;
 mod record;
 mod record_limit;
 mod recorder;
@@ -90,6 +92,7 @@ enum Command {
     Status(status::StatusArguments),
     Control(control::ControlArguments),
     Collect(collect::CollectArguments),
+    Query(query::QueryArguments),
     /// Record every tick of a running guest to a file, with call stacks
     ///
     /// Any number of recordings can run at once, beside pcs and prf. Ctrl-C ends the recording and closes its file. A file
@@ -132,6 +135,7 @@ impl Program for Arguments {
             Command::Status(arguments) => arguments,
             Command::Control(arguments) => arguments,
             Command::Collect(arguments) => arguments,
+            Command::Query(arguments) => arguments,
             Command::Record(arguments) => arguments.as_ref(),
             Command::Boot(arguments) => arguments.as_ref(),
             Command::Pmc(arguments) => arguments,

@@ -122,6 +122,17 @@ impl Sums {
     /// Adds `ticks` of a process with `mappings`, and the frames of their sample's stack. Returns the number of that stack;
     /// `None` without a sample, or if it is beyond the limits.
     pub fn add(&mut self, ticks: &Ticks, frames: &[u64], mappings: MappingSet) -> Option<u32> {
+        self.add_alike(ticks, frames, mappings, 1)
+    }
+
+    /// The same where the sample stands for `count` of them that are alike.
+    pub fn add_alike(
+        &mut self,
+        ticks: &Ticks,
+        frames: &[u64],
+        mappings: MappingSet,
+        count: u64,
+    ) -> Option<u32> {
         let mut modes = ModeCounts::default();
         modes[Mode::Idle.index()] = ticks.idle;
         if ticks.idle > 0 {
@@ -134,8 +145,8 @@ impl Sums {
         }
         let stack = ticks.sample.as_ref().and_then(|sample| {
             let mode = &mut modes[sample.mode.index()];
-            *mode = mode.saturating_add(1);
-            self.add_sample(sample, frames, mappings)
+            *mode = mode.saturating_add(count);
+            self.add_sample(sample, frames, mappings, count)
         });
         self.vcpus.entry(ticks.vcpu).or_default().add(&VcpuTicks {
             modes,
@@ -145,32 +156,38 @@ impl Sums {
         stack
     }
 
-    fn add_sample(&mut self, sample: &Sample, frames: &[u64], mappings: MappingSet) -> Option<u32> {
+    fn add_sample(
+        &mut self,
+        sample: &Sample,
+        frames: &[u64],
+        mappings: MappingSet,
+        number: u64,
+    ) -> Option<u32> {
         // There is always room for idle ticks.
         if self.processes.len() >= self.limits.processes - 1
             && !self.processes.contains_key(&sample.pid)
         {
-            self.elsewhere = self.elsewhere.saturating_add(1);
+            self.elsewhere = self.elsewhere.saturating_add(number);
             return None;
         }
         let (process, names) = self.processes.entry(sample.pid).or_default();
         names.note(sample);
         let count = &mut process.modes[sample.mode.index()];
-        *count = count.saturating_add(1);
+        *count = count.saturating_add(number);
         if let Some(thread) = self.thread(sample.pid, sample.tid) {
             let count = &mut thread.modes[sample.mode.index()];
-            *count = count.saturating_add(1);
+            *count = count.saturating_add(number);
             if sample.comm[0] != 0 {
                 thread.comm = sample.comm;
             }
         }
         let stack = StackView::new(sample, frames, mappings);
-        let number = match self.stacks.find(sample.pid, stack) {
+        let stack = match self.stacks.find(sample.pid, stack) {
             Some(number) => number,
-            None => self.add_stack(sample.pid, stack)?,
+            None => self.add_stack(sample.pid, stack, number)?,
         };
-        self.stacks.count(number, 1);
-        Some(number)
+        self.stacks.count(stack, number);
+        Some(stack)
     }
 
     /// The sum of a thread, if there is room for it.
@@ -182,8 +199,8 @@ impl Sums {
         }
     }
 
-    /// Adds a new stack.
-    fn add_stack(&mut self, pid: i32, mut stack: StackView<'_>) -> Option<u32> {
+    /// Adds a new stack, of `samples`.
+    fn add_stack(&mut self, pid: i32, mut stack: StackView<'_>, samples: u64) -> Option<u32> {
         if self.frames.saturating_add(stack.depth()) > self.limits.frames {
             stack = stack.innermost();
             if let Some(known) = self.stacks.find(pid, stack) {
@@ -197,7 +214,7 @@ impl Sums {
         };
         match number {
             Some(_) => self.frames = self.frames.saturating_add(stack.depth()),
-            None => self.elsewhere = self.elsewhere.saturating_add(1),
+            None => self.elsewhere = self.elsewhere.saturating_add(samples),
         }
         number
     }

@@ -1,0 +1,111 @@
+//! Makes the data set of a fleet that there isn't, and prints what the queries of queries.sql answer about it, in JSON.
+#![expect(
+    clippy::unwrap_used,
+    reason = "what fails ends the program, which only tests run"
+)]
+
+mod model;
+mod names;
+#[path = "../../tests/sinks/truth.rs"]
+mod truth;
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use clap::Parser;
+use kvmprof_collect::batch::Batch;
+use kvmprof_collect::sinks::parquet::ParquetSink;
+use serde_json::json;
+
+use self::model::{HZ, Host, kinds};
+use self::truth::{Known, expected};
+
+/// Makes the data set of a fleet.
+#[derive(Debug, Parser)]
+pub struct Arguments {
+    /// Where to
+    out: PathBuf,
+    /// Hosts
+    #[arg(long, default_value_t = 20)]
+    hosts: usize,
+    /// The first host whose files are written: those before are there already
+    #[arg(long, default_value_t = 0)]
+    first: usize,
+    /// Guests of each
+    #[arg(long, default_value_t = 2)]
+    guests: usize,
+    /// Seconds of time, from noon of 2026-03-01 on
+    #[arg(long, default_value_t = 86_400)]
+    seconds: u64,
+    /// Seconds of a window
+    #[arg(long, default_value_t = 60)]
+    window: u32,
+    /// Seconds of a file, as the sink's option; a date is a file of its own in any case
+    #[arg(long, default_value_t = 86_400)]
+    span: u64,
+    /// By how many percent copy_page is slower in 6.12.2 than in 6.12.1
+    #[arg(long, default_value_t = 60)]
+    regression: u64,
+    /// By how many percent interrupts grow on some hosts on the second date
+    #[arg(long, default_value_t = 200)]
+    interrupts: u64,
+    /// Threads that write
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+}
+
+fn main() {
+    let arguments = Arguments::parse();
+    assert!(arguments.guests > 0 && arguments.window > 0 && arguments.span > 0);
+    let kinds = kinds();
+    let next = AtomicUsize::new(0);
+    let done: Mutex<(Vec<Known>, u64, u64)> = Mutex::default();
+    thread::scope(|scope| {
+        for _ in 0..arguments.threads {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= arguments.hosts {
+                        break;
+                    }
+                    let host = Host {
+                        arguments: &arguments,
+                        kinds: &kinds,
+                        number,
+                    };
+                    let (batches, known) = host.batches();
+                    if number >= arguments.first {
+                        write(&arguments, &batches);
+                    }
+                    let windows = batches.iter().flat_map(|batch| &batch.windows);
+                    let rows: usize = windows.map(|window| window.rows.len()).sum();
+                    let ticks: u64 = batches.iter().map(Batch::ticks).sum();
+                    let mut done = done.lock().unwrap();
+                    done.0.extend(known);
+                    done.1 += rows as u64;
+                    done.2 += ticks;
+                }
+            });
+        }
+    });
+    let (known, rows, ticks) = done.into_inner().unwrap();
+    let sum: u64 = known.iter().map(|known| known.ticks).sum();
+    assert_eq!(sum, ticks);
+    let document = json!({
+        "rows": rows,
+        "ticks": ticks,
+        "answers": expected(&known, HZ),
+    });
+    println!("{document}");
+}
+
+/// Writes a host's files, each with as much time as the sink would put into one.
+fn write(arguments: &Arguments, batches: &[Batch]) {
+    let sink = ParquetSink::new(arguments.out.clone(), arguments.span);
+    let span = arguments.span / u64::from(arguments.window);
+    for batches in batches.chunks(usize::try_from(span.max(1)).unwrap()) {
+        sink.write(batches).unwrap();
+    }
+}

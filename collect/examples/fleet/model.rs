@@ -1,0 +1,297 @@
+//! What each guest does at each time. It is computed, so that each tick is known without the files.
+
+use kvmprof_collect::batch::{Batch, IDLE, Row, Tables, Window};
+use kvmprof_recording::Mode;
+use kvmprof_recording::file::Account;
+
+use super::Arguments;
+use super::names::{INTERRUPTS, PATHS, REGRESSED, ROLES};
+use super::truth::Known;
+
+/// Noon of 2026-03-01, in s since 1970: a day's length from there on is on two dates.
+const BEGIN: u64 = 1_772_366_400;
+/// When the second date begins.
+const MIDNIGHT: u64 = 1_772_409_600;
+/// Ticks a second on each of a guest's vCPUs.
+pub const HZ: u32 = 19;
+const VCPUS: u64 = 2;
+/// Of so many hosts one has more interrupts on the second date.
+const GROWN: usize = 50;
+
+/// What is counted together: a program's thread with a stack.
+pub struct Kind {
+    pub process: &'static str,
+    pub thread: &'static str,
+    pub mode: Mode,
+    /// Innermost first.
+    pub stack: &'static [&'static str],
+    pub modules: Vec<&'static str>,
+    /// Functions of which one is called in between, at this place of the stack: another one each time. No query asks for it.
+    between: (usize, &'static [&'static str; 8], &'static str),
+    weight: u64,
+    path: Option<usize>,
+}
+
+/// The kinds of each role.
+pub fn kinds() -> Vec<Vec<Kind>> {
+    ROLES
+        .iter()
+        .map(|(_, programs)| {
+            let mut kinds = Vec::new();
+            for (number, program) in (0..).zip(programs) {
+                for (leaf, place) in program.leaves.iter().zip(0..) {
+                    let stack: Vec<&str> = std::iter::once(*leaf)
+                        .chain(program.base.iter().copied())
+                        .collect();
+                    kinds.push(Kind {
+                        process: program.process,
+                        thread: program.thread,
+                        mode: Mode::User,
+                        modules: vec![program.module; stack.len()],
+                        stack: stack.leak(),
+                        between: (1, &program.leaves, program.module),
+                        weight: 3 + (17 * (number + 1) + 5 * place) % 23,
+                        path: None,
+                    });
+                }
+            }
+            for (path, number) in PATHS.iter().zip(0..) {
+                let program = &programs[number % programs.len()];
+                let functions = path.functions.iter().copied();
+                let frames = functions.chain(
+                    program
+                        .base
+                        .iter()
+                        .map(|function| (*function, program.module)),
+                );
+                let kernel = |module| if module == "" { "[kernel]" } else { module };
+                let (stack, modules): (Vec<&str>, Vec<&str>) = frames
+                    .map(|(function, module)| (function, kernel(module)))
+                    .unzip();
+                kinds.push(Kind {
+                    process: program.process,
+                    thread: program.thread,
+                    mode: path.mode,
+                    stack: stack.leak(),
+                    modules,
+                    between: (path.functions.len(), &program.leaves, program.module),
+                    weight: path.weight,
+                    path: Some(number),
+                });
+            }
+            kinds
+        })
+        .collect()
+}
+
+impl Kind {
+    /// The frames of its stack, one of `chance` among them.
+    fn frames(&self, chance: u64, tables: &mut Tables) -> Vec<u32> {
+        let frames = self.stack.iter().copied();
+        let frames = frames.zip(self.modules.iter().copied());
+        let mut frames: Vec<(&str, &str)> = frames.collect();
+        let (place, functions, module) = self.between;
+        let function = functions[usize::from(chance.to_le_bytes()[0]) % functions.len()];
+        frames.insert(place, (function, module));
+        let frames = frames.into_iter();
+        frames
+            .map(|(function, module)| tables.frame(function, module, module.starts_with('[')))
+            .collect()
+    }
+}
+
+/// A number that looks like chance (SplitMix64's finish).
+fn mixed(one: u64, other: u64) -> u64 {
+    let mut mixed =
+        one.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ other.wrapping_mul(0xd6e8_feb8_6659_fd93);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// A host's day.
+pub struct Host<'a> {
+    pub arguments: &'a Arguments,
+    pub kinds: &'a [Vec<Kind>],
+    pub number: usize,
+}
+
+impl Host<'_> {
+    fn kernel(&self, day: usize) -> &'static str {
+        match (self.number % 5, day) {
+            // Every fifth host is old.
+            (4, _) => "6.1.158",
+            (1 | 3, 1) => "6.12.2",
+            _ => "6.12.1",
+        }
+    }
+
+    /// The ticks of each kind of a guest in the window that begins at `start`, and the idle ones.
+    fn ticks(&self, guest: usize, start: u64) -> (Vec<u64>, u64) {
+        let day = day(start);
+        let all = u64::from(HZ) * VCPUS * u64::from(self.arguments.window);
+        let identity = (self.number * self.arguments.guests + guest) as u64;
+        // 30 to 70 % of the time, and more or less by the hour.
+        let load = 30 + mixed(identity, 0) % 30 + mixed(identity, 1 + start / 3600) % 11;
+        let kinds = &self.kinds[self.role(guest)];
+        let weights: u64 = kinds.iter().map(|kind| kind.weight).sum();
+        let mut left = all;
+        let ticks: Vec<u64> = kinds
+            .iter()
+            .zip(0..)
+            .map(|(kind, number)| {
+                let mut weight = kind.weight * 100;
+                if kind.path == Some(REGRESSED) && self.kernel(day) == "6.12.2" {
+                    weight += kind.weight * self.arguments.regression;
+                }
+                if kind.path >= Some(INTERRUPTS) && day == 1 && self.number % GROWN == 7 {
+                    weight += kind.weight * self.arguments.interrupts;
+                }
+                let ticks = all * load * weight / (weights * 100 * 100)
+                    + mixed(identity ^ start, number) % 3;
+                let ticks = ticks.max(1).min(left);
+                left -= ticks;
+                ticks
+            })
+            .collect();
+        (ticks, left)
+    }
+
+    fn role(&self, guest: usize) -> usize {
+        (self.number + guest) % ROLES.len()
+    }
+
+    /// The batches of the time, and what is known of it.
+    pub fn batches(&self) -> (Vec<Batch>, Vec<Known>) {
+        let window = u64::from(self.arguments.window);
+        let guests = self.arguments.guests;
+        let mut sums: Vec<Vec<u64>> = vec![vec![0; self.kinds[0].len() + 1]; guests * 2];
+        let starts =
+            (BEGIN..BEGIN + self.arguments.seconds).step_by(self.arguments.window as usize);
+        let batches = starts
+            .map(|start| {
+                let mut tables = Tables::default();
+                let windows = (0..guests)
+                    .map(|guest| {
+                        let (ticks, idle) = self.ticks(guest, start);
+                        let sums = &mut sums[guest * 2 + day(start)];
+                        for (sum, ticks) in sums.iter_mut().zip(ticks.iter().chain([&idle])) {
+                            *sum += ticks;
+                        }
+                        self.window(guest, start, (&ticks, idle), &mut tables)
+                    })
+                    .collect();
+                let mut batch = Batch {
+                    start,
+                    length: u32::try_from(window).unwrap_or(u32::MAX),
+                    boot: format!("{:016x}", mixed(self.number as u64, 7)),
+                    host: host(self.number),
+                    labels: [("zone".to_owned(), zone(self.number).to_owned())].into(),
+                    windows,
+                    ..Batch::default()
+                };
+                tables.into_batch(&mut batch);
+                batch
+            })
+            .collect();
+        (batches, self.known(&sums))
+    }
+
+    fn window(
+        &self,
+        guest: usize,
+        start: u64,
+        (ticks, idle): (&[u64], u64),
+        tables: &mut Tables,
+    ) -> Window {
+        let role = self.role(guest);
+        let identity = (self.number * self.arguments.guests + guest) as u64 ^ start;
+        let kinds = self.kinds[role].iter().zip(ticks).zip(0..);
+        let mut rows: Vec<Row> = kinds
+            .map(|((kind, ticks), number)| {
+                let stack = kind.frames(mixed(identity, number), tables);
+                Row {
+                    process: tables.name(kind.process),
+                    thread: tables.name(kind.thread),
+                    mode: kind.mode as u8,
+                    stack: Some(tables.stack(stack)),
+                    ticks: *ticks,
+                }
+            })
+            .collect();
+        rows.push(Row {
+            process: tables.name(IDLE),
+            thread: tables.name(IDLE),
+            mode: Mode::Idle as u8,
+            stack: None,
+            ticks: idle,
+        });
+        // As windows come: in no order.
+        rows.sort_by_cached_key(|row| {
+            mixed(
+                identity,
+                row.ticks ^ u64::from(row.stack.unwrap_or(0)) << 20,
+            )
+        });
+        let samples = ticks.iter().sum();
+        Window {
+            guest: format!(
+                "{}-{}",
+                ROLES[role].0,
+                self.number * self.arguments.guests + guest
+            ),
+            kernel: self.kernel(day(start)).to_owned(),
+            hz: HZ,
+            account: Account {
+                ticks: samples + idle,
+                samples,
+                idle,
+                ..Account::default()
+            },
+            rows,
+        }
+    }
+
+    fn known(&self, sums: &[Vec<u64>]) -> Vec<Known> {
+        let mut known = Vec::new();
+        for (sums, number) in sums.iter().zip(0..) {
+            let (guest, day) = (number / 2, number % 2);
+            let one = |process, mode, stack, ticks| Known {
+                day,
+                host: self.number,
+                kernel: self.kernel(day),
+                process,
+                mode,
+                stack,
+                ticks,
+            };
+            let kinds = &self.kinds[self.role(guest)];
+            known.extend(
+                kinds
+                    .iter()
+                    .zip(sums)
+                    .map(|(kind, ticks)| one(kind.process, kind.mode, kind.stack, *ticks)),
+            );
+            known.push(one(IDLE, Mode::Idle, &[], sums[kinds.len()]));
+        }
+        known.retain(|known| known.ticks > 0);
+        known
+    }
+}
+
+/// The host's name.
+pub fn host(number: usize) -> String {
+    format!("host-{number}")
+}
+
+fn zone(host: usize) -> &'static str {
+    if host.is_multiple_of(2) {
+        "north"
+    } else {
+        "south"
+    }
+}
+
+fn day(start: u64) -> usize {
+    usize::from(start >= MIDNIGHT)
+}

@@ -1,0 +1,145 @@
+//! What the queries of queries.sql answer about a fleet whose every tick is known.
+
+use std::collections::BTreeMap;
+
+use kvmprof_recording::Mode;
+
+/// The most rows of an answer.
+const ROWS: usize = 20;
+
+/// Ticks of one kind.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// 0 for 2026-03-01, 1 for the day after.
+    pub day: usize,
+    /// The number in the host's name. Even ones are in the north.
+    pub host: usize,
+    pub kernel: &'static str,
+    pub process: &'static str,
+    pub mode: Mode,
+    /// Innermost first; none for halted vCPUs.
+    pub stack: &'static [&'static str],
+    pub ticks: u64,
+}
+
+/// The rows of a query: what is in the first column, and the number in another one.
+pub type Answer = Vec<(String, f64)>;
+
+/// A number that is far below 2^53.
+#[expect(clippy::cast_precision_loss, reason = "it is exact")]
+fn exact(number: u64) -> f64 {
+    number as f64
+}
+
+fn ticks(known: &[Known], is: impl Fn(&Known) -> bool) -> f64 {
+    let ticks = known
+        .iter()
+        .filter(|known| is(known))
+        .map(|known| known.ticks);
+    exact(ticks.sum())
+}
+
+fn is_busy(known: &Known) -> bool {
+    known.mode != Mode::Idle
+}
+
+/// Ticks, or what `of` makes of them, by a name, the most first.
+fn by<K: Ord + ToString>(
+    known: &[Known],
+    key: impl Fn(&Known) -> Option<K>,
+    of: impl Fn(&[Known]) -> f64,
+) -> Answer {
+    let mut groups: BTreeMap<K, Vec<Known>> = BTreeMap::new();
+    for one in known {
+        if let Some(key) = key(one) {
+            groups.entry(key).or_default().push(one.clone());
+        }
+    }
+    let groups = groups.into_iter();
+    let mut answer: Answer = groups
+        .map(|(key, known)| (key.to_string(), of(&known)))
+        .collect();
+    answer.sort_by(|one, other| other.1.total_cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
+    answer.truncate(ROWS);
+    answer
+}
+
+fn seconds(known: &[Known], hz: u32) -> f64 {
+    let ticks: u64 = known.iter().map(|known| known.ticks).sum();
+    exact(ticks * (1_000_000_000 / u64::from(hz))) / 1e9
+}
+
+fn percent(known: &[Known], part: impl Fn(&Known) -> bool, of: impl Fn(&Known) -> bool) -> f64 {
+    ticks(known, part) * 100.0 / ticks(known, of)
+}
+
+/// The answers, by the queries' names, about `all` ticks of a fleet whose clocks have this rate.
+pub fn expected(all: &[Known], hz: u32) -> BTreeMap<&'static str, Answer> {
+    let seconds = |known: &[Known]| seconds(known, hz);
+    let busy: Vec<Known> = all.iter().filter(|known| is_busy(known)).cloned().collect();
+    let function = |known: &Known| known.stack.first().copied();
+    let host = |known: &Known| Some(format!("host-{}", known.host));
+    let days = |known: &[Known], of: &dyn Fn(&[Known]) -> f64| {
+        let day = |day| -> Vec<Known> {
+            known
+                .iter()
+                .filter(|known| known.day == day)
+                .cloned()
+                .collect()
+        };
+        of(&day(1)) - of(&day(0))
+    };
+    let of_kernel = |kernel: &'static str| move |known: &Known| known.kernel == kernel;
+    let share = |known: &[Known], kernel| {
+        ticks(known, of_kernel(kernel)) * 100.0 / ticks(&busy, of_kernel(kernel))
+    };
+    let is_interrupt = |known: &Known| known.mode == Mode::Interrupt;
+    let in_kernel = |known: &Known| matches!(known.mode, Mode::Kernel | Mode::Interrupt);
+    let zone = |known: &Known| {
+        Some(if known.host.is_multiple_of(2) {
+            "north"
+        } else {
+            "south"
+        })
+    };
+    let fault = |known: &Known| known.stack.contains(&"do_fault").then(|| host(known))?;
+    let caller = |known: &Known| (function(known) == Some("copy_page")).then(|| known.stack[1]);
+    BTreeMap::from([
+        ("top_functions", by(&busy, function, seconds)),
+        ("hosts_with_function", by(&busy, fault, seconds)),
+        (
+            "by_process",
+            by(&busy, |known| Some(known.process), seconds),
+        ),
+        (
+            "by_host",
+            by(all, host, |known| percent(known, is_busy, |_| true)),
+        ),
+        ("by_label", by(&busy, zone, seconds)),
+        (
+            "kernel_share_by_release",
+            by(
+                &busy,
+                |known| Some(known.kernel),
+                |known| percent(known, in_kernel, |_| true),
+            ),
+        ),
+        (
+            "functions_that_regressed",
+            by(&busy, function, |known| {
+                share(known, "6.12.2") - share(known, "6.12.1")
+            }),
+        ),
+        (
+            "diff_of_two_days",
+            by(&busy, function, |known| days(known, &seconds)),
+        ),
+        (
+            "hosts_whose_interrupts_grew",
+            by(all, host, |known| {
+                days(known, &|known| percent(known, is_interrupt, |_| true))
+            }),
+        ),
+        ("callers_of", by(&busy, caller, seconds)),
+    ])
+}

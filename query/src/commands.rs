@@ -1,0 +1,342 @@
+//! The program's command line.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, ensure};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
+use kvmprof_recording::file::NewFile;
+use kvmprof_report::diff::{self, changes};
+use kvmprof_report::profile::{Layout, Look, Section, SortBy, document, print};
+use kvmprof_tools::command_line::{self, Command, Console, ExitStatus, Program, usage};
+use kvmprof_tools::interrupt::Interrupt;
+use kvmprof_tools::program::Setup;
+use kvmprof_tools::text::visible_lines;
+
+use crate::engine::Engine;
+use crate::output::{Format, Printer};
+use crate::picture::{self, Style};
+use crate::recording;
+
+/// Ask the data set of a fleet questions in SQL, or draw what is in it
+///
+/// The data set is the folder into which sinks of kvmprof collect of the type parquet write. SQL finds it as the table samples,
+/// one row for each window, process, thread, mode and stack. Conditions on date, host and guest choose which files are read. Nothing
+/// else can be read, and nothing written.
+#[derive(Debug, Parser)]
+#[command(
+    name = "kvmprof-query",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    mut_subcommand("install-links", |links| links.hide(true)),
+    after_help = "Exit status: 0; 1 when the data set cannot be read, the SQL is wrong, or nothing was chosen; 2 for wrong options.\n\n\
+    Examples:\n  kvmprof-query --data DIR 'SELECT function, sum(ticks) AS ticks FROM samples GROUP BY function ORDER BY ticks DESC LIMIT 10'\n  \
+    kvmprof-query --data DIR --where \"guest = 'db-1' AND date = '2026-03-01'\" --as out.kvmprof\n  \
+    kvmprof-query flamegraph --data DIR --where \"process = 'postgres'\" --output out.svg"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Chosen>,
+    #[command(flatten)]
+    query: QueryArguments,
+}
+
+#[derive(Debug, Subcommand)]
+enum Chosen {
+    Flamegraph(FlamegraphArguments),
+    Top(TopArguments),
+    Diff(DiffArguments),
+    #[command(flatten)]
+    Setup(Setup),
+}
+
+/// The data set.
+#[derive(Args, Debug)]
+struct DataArguments {
+    /// The folder of the data set
+    #[arg(long, value_name = "DIR", env = "KVMPROF_DATA")]
+    data: Option<PathBuf>,
+    /// How much memory groups and sorted rows may take, in MiB; what is more goes to temporary files, or is refused
+    #[arg(long, value_name = "MIB", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(16..))]
+    memory_limit: u32,
+}
+
+impl DataArguments {
+    fn open(&self) -> anyhow::Result<Engine> {
+        let folder = self.data.as_deref();
+        let folder = folder.ok_or_else(|| {
+            usage("Name the data set: --data DIR, or KVMPROF_DATA in the environment")
+        })?;
+        let memory = usize::try_from(self.room()).unwrap_or(usize::MAX);
+        Engine::open(folder, memory, Interrupt::on_signals()?)
+    }
+
+    /// Bytes.
+    fn room(&self) -> u64 {
+        u64::from(self.memory_limit) << 20
+    }
+}
+
+/// A question in SQL, or a recording.
+#[derive(Args, Debug)]
+struct QueryArguments {
+    #[command(flatten)]
+    data: DataArguments,
+    /// The question
+    #[arg(value_name = "SQL", required_unless_present = "recording")]
+    sql: Option<String>,
+    /// The form of the answer
+    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    format: Format,
+    /// Write a recording of what --where chooses instead, which kvmprof report and the others read: as far as the data set keeps it,
+    /// that is without addresses, vCPUs and exact times
+    #[arg(long = "as", id = "recording", value_name = "FILE", conflicts_with_all = ["sql", "format"])]
+    recording: Option<PathBuf>,
+    /// With --as: choose the rows for which this is true, an expression of SQL
+    #[arg(long = "where", value_name = "CONDITION", requires = "recording")]
+    condition: Option<String>,
+}
+
+/// Draw what was chosen as a flame graph, an SVG file
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Exit status: 0; 1 when the data set cannot be read, the condition is wrong, or nothing was chosen; 2 for wrong options.\n\n\
+    Example: kvmprof-query flamegraph --data DIR --where \"guest = 'db-1'\" --output out.svg"
+)]
+struct FlamegraphArguments {
+    #[command(flatten)]
+    data: DataArguments,
+    #[command(flatten)]
+    chosen: ConditionArguments,
+    /// The file to write; - is standard output; a name that ends in .html has the page of kvmprof html
+    #[arg(short, long, value_name = "PATH")]
+    output: PathBuf,
+    /// Draw it upside down: the outermost frames at the top
+    #[arg(long)]
+    icicle: bool,
+    /// The title above it
+    #[arg(long, value_name = "TEXT")]
+    title: Option<String>,
+}
+
+/// What is chosen.
+#[derive(Args, Debug)]
+struct ConditionArguments {
+    /// Choose the rows for which this is true, an expression of SQL
+    #[arg(long = "where", value_name = "CONDITION")]
+    condition: Option<String>,
+}
+
+/// Show the tables of kvmprof report of what was chosen: modes, processes, functions
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Exit status: 0; 1 when the data set cannot be read, the condition is wrong, or nothing was chosen; 2 for wrong options.\n\n\
+    Example: kvmprof-query top --data DIR --where \"kernel = '6.12.1'\" --by function --top 10"
+)]
+struct TopArguments {
+    #[command(flatten)]
+    data: DataArguments,
+    #[command(flatten)]
+    chosen: ConditionArguments,
+    /// The tables, in this order
+    #[arg(long, value_name = "TABLE", value_delimiter = ',', default_values = ["mode", "process", "function"], value_parser = section())]
+    by: Vec<Section>,
+    #[command(flatten)]
+    rows: RowsArguments,
+}
+
+/// Show which functions' shares changed from one choice to another
+///
+/// Lists the functions whose share of all ticks changed, the biggest changes first, each with a 95 % confidence interval; those
+/// that may be chance, as so many were compared, are marked. With --output it draws a differential flame graph.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Exit status: 0; 1 when the data set cannot be read, a condition is wrong, or nothing was chosen; 2 for wrong options.\n\n\
+    Example: kvmprof-query diff --data DIR --where \"kernel = '6.12.1'\" --where \"kernel = '6.12.2'\""
+)]
+struct DiffArguments {
+    #[command(flatten)]
+    data: DataArguments,
+    /// Choose the rows before, then those after, for which this is true, an expression of SQL; given twice
+    #[arg(long = "where", value_name = "CONDITION", required = true)]
+    conditions: Vec<String>,
+    #[command(flatten)]
+    rows: RowsArguments,
+    /// The SVG file of a differential flame graph; - is standard output
+    #[arg(short, long, value_name = "PATH", conflicts_with_all = ["sort", "top", "json"])]
+    output: Option<PathBuf>,
+    /// Draw the flame graph upside down: the outermost frames at the top
+    #[arg(long, requires = "output")]
+    icicle: bool,
+    /// The title above the flame graph
+    #[arg(long, value_name = "TEXT", requires = "output")]
+    title: Option<String>,
+}
+
+/// What tables have.
+#[derive(Args, Debug)]
+struct RowsArguments {
+    /// Order and compare functions by their own samples, or by all samples with them on the stack
+    #[arg(long, value_enum, default_value = "self", value_name = "ORDER")]
+    sort: SortBy,
+    /// The most rows that a table has
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    top: usize,
+    /// Print a JSON document instead
+    #[arg(long)]
+    json: bool,
+}
+
+/// The tables that a data set has something for.
+fn section() -> impl TypedValueParser<Value = Section> {
+    PossibleValuesParser::new(["mode", "process", "thread", "module", "function"]).map(|name| {
+        match name.as_str() {
+            "mode" => Section::Mode,
+            "process" => Section::Process,
+            "thread" => Section::Thread,
+            "module" => Section::Module,
+            _ => Section::Function,
+        }
+    })
+}
+
+impl Program for Arguments {
+    fn chosen(&self) -> &dyn Command {
+        match &self.command {
+            Some(Chosen::Flamegraph(arguments)) => arguments,
+            Some(Chosen::Top(arguments)) => arguments,
+            Some(Chosen::Diff(arguments)) => arguments,
+            Some(Chosen::Setup(setup)) => setup,
+            None => &self.query,
+        }
+    }
+}
+
+/// Carries out the command line; the result is the program's exit status.
+pub fn main() -> ExitCode {
+    let level = env_logger::Env::default().default_filter_or("error");
+    env_logger::Builder::from_env(level)
+        .format(|buffer, record| {
+            let message = visible_lines(&record.args().to_string());
+            writeln!(buffer, "kvmprof-query: {message}")
+        })
+        .init();
+    command_line::main::<Arguments>()
+}
+
+impl Command for QueryArguments {
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let engine = self.data.open()?;
+        if let Some(path) = &self.recording {
+            let account = recording::write_file(&engine, self.condition.as_deref(), path)?;
+            console.say(format_args!("{}: {account}", path.display()));
+            return Ok(ExitStatus::SUCCESS);
+        }
+        let answer = engine.ask(self.sql.as_deref().unwrap_or_default())?;
+        let mut printer = Printer::new(self.format, console.output);
+        let schema = engine.compute(answer, |batch| printer.add(batch))?;
+        printer.finish(&schema)?;
+        Ok(ExitStatus::SUCCESS)
+    }
+}
+
+impl Command for FlamegraphArguments {
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let engine = self.data.open()?;
+        let condition = self.chosen.condition.as_deref();
+        let style = Style {
+            title: self.title.clone(),
+            icicle: self.icicle,
+        };
+        let picture = if self.output.extension().is_some_and(|kind| kind == "html") {
+            picture::page(&engine, condition, &style)?
+        } else {
+            picture::flame_graph(&engine, condition, &style, self.data.room())?
+        };
+        write_to(&self.output, &picture, console)
+    }
+}
+
+impl Command for TopArguments {
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let engine = self.data.open()?;
+        let condition = self.chosen.condition.as_deref();
+        let profile = picture::profile(&engine, condition, self.data.room())?;
+        let RowsArguments { sort, top, json } = self.rows;
+        if json {
+            writeln!(console.output, "{}", document(&profile, sort, top))?;
+            return Ok(ExitStatus::SUCCESS);
+        }
+        let layout = Layout {
+            sections: self.by.clone(),
+            sort,
+            top,
+            look: Look::for_terminal(std::io::stdout().is_terminal()),
+        };
+        print(&profile, &layout, &[], console.output)?;
+        Ok(ExitStatus::SUCCESS)
+    }
+}
+
+impl Command for DiffArguments {
+    fn execute(&self, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+        let [before, after] = self.conditions.as_slice() else {
+            return Err(usage(
+                "A comparison has two conditions: --where BEFORE --where AFTER",
+            ));
+        };
+        let engine = self.data.open()?;
+        let room = self.data.room();
+        let side = |condition: &str| -> anyhow::Result<_> {
+            let mut profile = picture::profile(&engine, Some(condition), room)?;
+            condition.clone_into(&mut profile.file);
+            profile.contents.info.kernel = format!("{}, {condition}", profile.contents.info.kernel);
+            Ok(profile)
+        };
+        let (before, after) = (side(before)?, side(after)?);
+        ensure!(
+            before.contents.info.hz == after.contents.info.hz,
+            "Ticks before are of {} Hz and after of {} Hz: they stand for different times",
+            before.contents.info.hz,
+            after.contents.info.hz
+        );
+        let sides = [&before, &after];
+        if let Some(output) = &self.output {
+            let style = Style {
+                title: self.title.clone(),
+                icicle: self.icicle,
+            };
+            let picture = picture::changes_graph(sides, &style, room)?;
+            return write_to(output, &picture, console);
+        }
+        let RowsArguments { sort, top, json } = self.rows;
+        let changes = changes(&before, &after, sort);
+        if json {
+            let document = diff::document(&changes, sides, sort, top);
+            writeln!(console.output, "{document}")?;
+        } else {
+            let colours = Look::for_terminal(std::io::stdout().is_terminal()).colours;
+            diff::print(&changes, sides, top, colours, console.output)?;
+        }
+        Ok(ExitStatus::SUCCESS)
+    }
+}
+
+/// Writes a picture to a file, which is there when it is whole, or to standard output.
+fn write_to(path: &Path, picture: &[u8], console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
+    if path == Path::new("-") {
+        console.output.write_all(picture)?;
+        return Ok(ExitStatus::SUCCESS);
+    }
+    let mut file =
+        NewFile::create(path).with_context(|| format!("Cannot write {}", path.display()))?;
+    file.write_all(picture)
+        .and_then(|()| file.keep())
+        .with_context(|| format!("Cannot write {}", path.display()))?;
+    Ok(ExitStatus::SUCCESS)
+}

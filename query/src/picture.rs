@@ -1,0 +1,104 @@
+//! Tables and pictures of what is selected, as `kvmprof report`, `flamegraph`, `html` and `diff` make them of recordings.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use kvmprof_recording::file::Recording;
+use kvmprof_report::diff::folded_changes;
+use kvmprof_report::graph::{Graph, account, marked, title};
+use kvmprof_report::html::page_of;
+use kvmprof_report::profile::Profile;
+use kvmprof_report::room::Room;
+use kvmprof_report::rows::RowSums;
+
+use crate::engine::Engine;
+use crate::recording;
+use crate::select::{for_each, summary, sums};
+
+/// The sums of the rows for which `condition` is true. Their stacks may take `room` bytes.
+///
+/// # Errors
+/// It isn't a condition, or nothing or too much is selected.
+pub fn profile(engine: &Engine, condition: Option<&str>, room: u64) -> anyhow::Result<Profile> {
+    let info = summary(engine, condition)?.info;
+    let mut rows = RowSums::new(room);
+    engine.compute(sums(engine, condition)?, |batch| {
+        for_each(batch, |_, row| Ok(rows.add(row)?))
+    })?;
+    Ok(rows.into_profile(&info)?)
+}
+
+/// How a picture is to be.
+#[derive(Clone, Debug, Default)]
+pub struct Style {
+    /// The title; the usual one if there is none.
+    pub title: Option<String>,
+    /// Whether the outermost frames are at the top.
+    pub icicle: bool,
+}
+
+/// A flame graph, an SVG document, of the rows for which `condition` is true.
+///
+/// # Errors
+/// As [`profile`].
+pub fn flame_graph(
+    engine: &Engine,
+    condition: Option<&str>,
+    style: &Style,
+    room: u64,
+) -> anyhow::Result<Vec<u8>> {
+    let profile = profile(engine, condition, room)?;
+    let lines = marked(&profile, &Room::new(room)).map_err(|_| too_much(room))?;
+    let graph = Graph {
+        title: style.title.clone().unwrap_or_else(|| title(&profile)),
+        subtitle: account(&profile),
+        icicle: style.icicle,
+        differential: false,
+    };
+    graph.draw(&lines).context("Cannot draw this")
+}
+
+/// A page in which people filter and search, an HTML document: it has the ticks' times too, so it is made of a recording.
+///
+/// # Errors
+/// As [`recording::write`].
+pub fn page(engine: &Engine, condition: Option<&str>, style: &Style) -> anyhow::Result<Vec<u8>> {
+    let name = summary(engine, condition)?.info.kernel;
+    let (bytes, _) = recording::write(engine, condition, Vec::new())?;
+    let recording = Recording::from_bytes(Path::new("the data set"), bytes)?;
+    let title = style.title.clone().unwrap_or(name);
+    Ok(page_of(&recording, &[], &title)?.into_bytes())
+}
+
+/// A differential flame graph of two selections, an SVG document.
+///
+/// # Errors
+/// There is no room for it, or nothing to draw.
+pub fn changes_graph(
+    [before, after]: [&Profile; 2],
+    style: &Style,
+    room: u64,
+) -> anyhow::Result<Vec<u8>> {
+    let lines = folded_changes(before, after, &Room::new(room)).map_err(|_| too_much(room))?;
+    let against = || format!("{} against {}", after.file, before.file);
+    let graph = Graph {
+        title: style.title.clone().unwrap_or_else(against),
+        subtitle: format!(
+            "{} ticks against {}: red where a function's own share grew, blue where it shrank",
+            after.samples(),
+            before.samples()
+        ),
+        icicle: style.icicle,
+        differential: true,
+    };
+    if lines.is_empty() {
+        bail!("There is nothing to draw");
+    }
+    graph.draw(&lines).context("Cannot draw this")
+}
+
+fn too_much(room: u64) -> anyhow::Error {
+    anyhow::anyhow!(
+        "The picture would take more than {room} bytes: choose less, or allow more by --memory-limit"
+    )
+}

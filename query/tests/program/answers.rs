@@ -1,0 +1,105 @@
+//! Answers of SQL.
+
+use serde_json::json;
+
+use super::{asked, fleet, program, root, said};
+
+#[test]
+fn every_query_is_answered_as_the_fleet_is_known() {
+    let path = root().join("packaging/kvmprof-collect/queries.sql");
+    let queries = std::fs::read_to_string(path).unwrap();
+    let answers = fleet().truth["answers"].as_object().unwrap();
+    let mut count = 0;
+    for part in queries.split("-- name: ").skip(1) {
+        let (name, sql) = part.split_once('\n').unwrap();
+        let rows = asked(sql.trim().trim_end_matches(';'));
+        let truth = answers[name].as_array().unwrap();
+        assert_eq!(rows.len(), truth.len(), "{name}: {rows:?}");
+        for (row, truth) in rows.iter().zip(truth) {
+            let mut values = row.as_object().unwrap().values();
+            let key = values.next().unwrap();
+            let number = values.find_map(|value| value.as_f64()).unwrap();
+            let known = truth[1].as_f64().unwrap();
+            assert!(
+                *key == truth[0] && (number - known).abs() < 1e-6,
+                "{name}: {row}, not {truth}"
+            );
+        }
+        count += 1;
+    }
+    assert_eq!((count, answers.len()), (10, 10));
+    let all = asked("SELECT count(*) AS rows, sum(ticks) AS ticks FROM samples");
+    assert_eq!(
+        all,
+        [json!({ "rows": fleet().truth["rows"], "ticks": fleet().truth["ticks"] })]
+    );
+}
+
+#[test]
+fn only_files_that_the_folders_leave_are_read() {
+    let sql = "SELECT count(*) FROM samples WHERE host = 'host-1' AND date > '2026-03-01' AND mode = 'user'";
+    let output = program()
+        .args(["--data", fleet().folder.path().to_str().unwrap(), sql])
+        .env("RUST_LOG", "kvmprof_query=debug")
+        .output()
+        .unwrap();
+    // Of three hosts with two guests on two dates.
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("2 of 12 files"), "{errors}");
+    assert_eq!(
+        asked("SELECT DISTINCT host FROM samples WHERE host LIKE '%-1' OR host = 'none'"),
+        [json!({ "host": "host-1" })]
+    );
+    assert!(asked("SELECT * FROM samples WHERE guest = 'none'").is_empty());
+}
+
+#[test]
+fn answers_have_the_form_that_was_asked_for() {
+    let sql = "SELECT mode, count(DISTINCT host) AS hosts, stack[2] IS NULL AS short FROM samples WHERE mode = 'idle' GROUP BY mode, short";
+    assert_eq!(said(&[sql]), "mode  hosts  short\nidle      3  true\n");
+    assert_eq!(
+        said(&["--format", "csv", sql]),
+        "mode,hosts,short\r\nidle,3,true\r\n"
+    );
+    assert_eq!(
+        said(&["--format", "csv", "SELECT mode FROM samples WHERE false"]),
+        "mode\r\n"
+    );
+    let labels = asked(
+        "SELECT DISTINCT labels['zone'] AS zone, labels['none'] AS none FROM samples WHERE host = 'host-0'",
+    );
+    assert_eq!(labels, [json!({ "zone": "north" })]);
+}
+
+#[test]
+fn names_of_folders_are_decoded() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = fleet()
+        .folder
+        .path()
+        .join("date=2026-03-01/host=host-0/guest=db-0");
+    let file = std::fs::read_dir(first)
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
+    let place = folder
+        .path()
+        .join("date=2026-03-01/host=a%20b/guest=c%2Fd%25");
+    std::fs::create_dir_all(&place).unwrap();
+    std::fs::copy(file, place.join("1-x.parquet")).unwrap();
+    let output = program()
+        .arg("--data")
+        .arg(folder.path())
+        .arg("SELECT DISTINCT host, guest FROM samples WHERE guest = 'c/d%'")
+        .output()
+        .unwrap();
+    let found = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(
+        found,
+        "host  guest\na b   c/d%\n",
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}

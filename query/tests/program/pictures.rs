@@ -1,0 +1,115 @@
+//! Tables, pictures and recordings.
+
+use std::collections::BTreeMap;
+
+use kvmprof_report::profile::{Profile, SortBy, functions};
+
+use super::{asked, run, said};
+
+/// Ticks by function and module, as SQL sums them up.
+fn by_function(condition: &str) -> BTreeMap<(String, String), u64> {
+    let rows = asked(&format!(
+        "SELECT CASE WHEN mode = 'idle' THEN '[halted]' ELSE function END AS name, CASE WHEN mode = 'idle' THEN '[idle]' ELSE module END AS place, \
+         sum(ticks) AS ticks FROM samples WHERE {condition} GROUP BY name, place"
+    ));
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    rows.iter()
+        .map(|row| {
+            (
+                (text(&row["name"]), text(&row["place"])),
+                row["ticks"].as_u64().unwrap(),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn a_recording_has_every_tick_that_was_chosen() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.kvmprof");
+    let condition = "host = 'host-2' AND date = '2026-03-02' AND seconds > 0";
+    said(&["--where", condition, "--as", path.to_str().unwrap()]);
+    let read = Profile::from_file(&path, &[]).unwrap();
+    let found: BTreeMap<(String, String), u64> = functions(&read, SortBy::Own)
+        .into_iter()
+        .filter(|function| function.own > 0)
+        .map(|function| ((function.name, function.module), function.own))
+        .collect();
+    let known = by_function(condition);
+    assert_eq!(found, known);
+    assert!(known.len() > 50 && read.contents.closed.is_some());
+    assert_eq!(read.account().ticks, known.values().sum::<u64>());
+    assert_eq!(
+        read.contents.info.kernel,
+        "2 guests of host-2".replace("host-2", "1 hosts")
+    );
+    assert_eq!(read.contents.info.hz, 19);
+    assert_eq!(read.contents.kernel.as_ref().unwrap().release, "6.12.1");
+}
+
+#[test]
+fn tables_and_pictures_count_what_was_chosen() {
+    let condition = "process = 'postgres' AND date = '2026-03-01'";
+    let ticks: u64 = by_function(condition).values().sum();
+    let top = said(&[
+        "top",
+        "--where",
+        condition,
+        "--by",
+        "thread,function",
+        "--top",
+        "100",
+    ]);
+    assert!(
+        top.contains(&format!("{ticks} ticks = {ticks} samples")),
+        "{top}"
+    );
+    assert!(
+        top.contains("walwriter") && top.contains("XLogFlush") && !top.contains("nginx"),
+        "{top}"
+    );
+    let svg = said(&["flamegraph", "--where", condition, "--output", "-"]);
+    for name in ["ExecScan (", "copy_page (", "do_fault (", "postgres-"] {
+        assert!(svg.contains(&format!("<title>{name}")), "{name}");
+    }
+    assert!(svg.contains(&format!("{ticks} samples and 0 idle ticks at 19 Hz")));
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("out.html");
+    let condition = format!("{condition} AND time < '2026-03-01T13:00:00'");
+    said(&[
+        "flamegraph",
+        "--where",
+        &condition,
+        "--output",
+        page.to_str().unwrap(),
+    ]);
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("ExecScan"));
+}
+
+#[test]
+fn a_diff_finds_what_a_release_made_slower() {
+    let sides = [
+        "--where",
+        "host = 'host-1' AND kernel = '6.12.1'",
+        "--where",
+        "host = 'host-1' AND kernel = '6.12.2'",
+    ];
+    let table = said(&[&["diff"], sides.as_slice()].concat());
+    let first = table
+        .lines()
+        .find(|line| line.contains(" k ") || line.contains(" u "))
+        .unwrap();
+    assert!(
+        first.contains("copy_page") && first.contains("[kernel]"),
+        "{table}"
+    );
+    assert!(
+        table.contains("after   2 guests of 1 hosts, host = 'host-1' AND kernel = '6.12.2'"),
+        "{table}"
+    );
+    let svg = said(&[&["diff", "--output", "-"], sides.as_slice()].concat());
+    assert!(svg.contains("<title>copy_page ("));
+    let one = run(&["diff", "--where", "true"]);
+    assert_eq!(one.status.code(), Some(2));
+}

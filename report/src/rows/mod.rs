@@ -1,0 +1,66 @@
+//! Profiles and recordings made of sums whose names are known already, as the data set of a fleet has them.
+//!
+//! Tables and pictures are made of a [`Profile`](crate::profile::Profile), whose frames are addresses. So each function gets an address
+//! of its own here, and what leads back from there to its name: symbols, files, mappings, as recordings have them.
+
+mod names;
+mod sums;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use sums::RowSums;
+pub use writer::{MAX_TICKS, RowsWriter};
+
+use kvmprof_recording::Mode;
+use kvmprof_recording::file::FileError;
+
+/// Ticks that have all of this in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    /// The process's name. Processes of one name are one process.
+    pub process: &'a str,
+    /// The thread's name.
+    pub thread: &'a str,
+    /// What the vCPU was doing.
+    pub mode: Mode,
+    /// The functions of the call stack, innermost first; none if there is no stack.
+    pub functions: &'a [&'a str],
+    /// Their modules.
+    pub modules: &'a [&'a str],
+    /// How many ticks.
+    pub ticks: u64,
+}
+
+impl Row<'_> {
+    /// Whether it is ticks of halted vCPUs, and not samples.
+    fn is_halted(&self) -> bool {
+        self.mode == Mode::Idle && self.functions.is_empty()
+    }
+}
+
+/// Why rows don't become a profile or a recording.
+#[derive(Debug, thiserror::Error)]
+pub enum RowsError {
+    /// Names that are more than recordings have.
+    #[error(
+        "there are too many names of processes, threads and functions for one picture: choose less"
+    )]
+    TooManyNames,
+    /// Stacks that are more than there is room for.
+    #[error(
+        "there are too many different call stacks for {0} bytes of memory: choose less, or allow more"
+    )]
+    TooManyStacks(u64),
+    /// Ticks, each of which is a sample in a recording.
+    #[error(
+        "there are more than {MAX_TICKS} ticks, and each is a sample in a recording: choose less"
+    )]
+    TooManyTicks,
+    /// The recording can't be written.
+    #[error("cannot write the recording")]
+    Write(#[from] std::io::Error),
+    /// What was made of the names can't be read.
+    #[error("the names cannot be used")]
+    Names(#[from] FileError),
+}

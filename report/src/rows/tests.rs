@@ -1,0 +1,226 @@
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use kvmprof_recording::Mode;
+use kvmprof_recording::file::{Recording, RecordingInfo};
+
+use super::*;
+use crate::graph::marked;
+use crate::profile::{Profile, SortBy, folded, functions};
+use crate::room::Room;
+
+const INFO: fn() -> RecordingInfo = || RecordingInfo {
+    hz: 19,
+    vcpus: 1,
+    ..RecordingInfo::default()
+};
+
+/// Rows of all kinds: a kernel module under a program, names that lead astray, halted vCPUs, no stack.
+fn rows() -> Vec<Row<'static>> {
+    let row = |process, thread, mode, functions, modules, ticks| Row {
+        process,
+        thread,
+        mode,
+        functions,
+        modules,
+        ticks,
+    };
+    vec![
+        row(
+            "db",
+            "db",
+            Mode::User,
+            &["work", "main"] as &[_],
+            &["prog", "prog"] as &[_],
+            5,
+        ),
+        row(
+            "db",
+            "a thread whose name is long",
+            Mode::User,
+            &["work", "main"],
+            &["prog", "prog"],
+            2,
+        ),
+        row(
+            "db",
+            "db",
+            Mode::Kernel,
+            &["ext4_read", "<T as X>::go", "read", "main"],
+            &["[ext4]", "[kernel]", "libc.so.6", "prog"],
+            7,
+        ),
+        // Another function of the same name.
+        row(
+            "web;\u{1f980}",
+            "w",
+            Mode::User,
+            &["main", "0x7f00"],
+            &["other", "[anon]"],
+            3,
+        ),
+        row("idle", "idle", Mode::Idle, &[], &[], 11),
+        row(
+            "idle",
+            "idle",
+            Mode::Idle,
+            &["halt", "do_idle"],
+            &["[kernel]", "[kernel]"],
+            4,
+        ),
+        row(
+            "db",
+            "db",
+            Mode::Interrupt,
+            &["handle", "work"],
+            &["[kernel]", "prog"],
+            6,
+        ),
+        row("other", "other", Mode::User, &[], &[], 9),
+        row("other", "other", Mode::Kernel, &[], &[], 8),
+    ]
+}
+
+fn profile() -> Profile {
+    let mut sums = RowSums::new(1 << 20);
+    for row in rows() {
+        sums.add(&row).unwrap();
+    }
+    sums.into_profile(&INFO()).unwrap()
+}
+
+/// The recording of the rows twice, in two stretches of 10 s.
+fn recording() -> Vec<u8> {
+    let mut writer = RowsWriter::new(Vec::new(), &INFO(), None).unwrap();
+    for begin in [5_000_000_000, 15_000_000_000] {
+        for row in rows() {
+            writer.add(&row, begin, 10_000_000_000).unwrap();
+        }
+    }
+    let (bytes, account) = writer.finish().unwrap();
+    assert!(account.balances() && account.ticks == 110, "{account}");
+    bytes
+}
+
+#[test]
+fn rows_are_drawn_under_their_names() {
+    let profile = profile();
+    let account = profile.account();
+    assert_eq!((account.ticks, account.samples, account.idle), (55, 44, 11));
+    assert_eq!(profile.samples(), 55);
+    let mut lines = folded(&profile, &Room::new(1 << 20)).unwrap();
+    lines.sort();
+    assert_eq!(
+        lines,
+        [
+            "db-1;main;read;<T\u{a0}as\u{a0}X>::go_[k];ext4_read_[k] 7",
+            "db-1;main;work 7",
+            "db-1;work;handle_[k] 6",
+            "idle-0;[halted] 11",
+            "idle-0;do_idle_[k];halt_[k] 4",
+            "other-5;[no stack] 9",
+            "other-5;[no\u{a0}stack]_[k] 8",
+            "web:🦀-3;0x7f00;main 3",
+        ]
+    );
+    assert_eq!(marked(&profile, &Room::new(1 << 20)).unwrap().len(), 8);
+    let functions: BTreeMap<(String, String), u64> = functions(&profile, SortBy::Own)
+        .into_iter()
+        .map(|function| ((function.name, function.module), function.own))
+        .collect();
+    let own = |name: &str, module: &str| functions[&(name.to_owned(), module.to_owned())];
+    assert_eq!(own("ext4_read", "[ext4]"), 7);
+    assert_eq!(own("main", "other"), 3);
+    assert_eq!(own("main", "prog"), 0);
+    assert_eq!(own("0x7f00", "[anon]"), 0);
+}
+
+#[test]
+fn a_recording_of_rows_says_what_the_profile_says() {
+    let recording = Recording::from_bytes(Path::new("rows"), recording()).unwrap();
+    let read = Profile::from_recording(&recording, &[]).unwrap();
+    let lines = |profile: &Profile| -> BTreeMap<String, u64> {
+        let lines = folded(profile, &Room::new(1 << 20)).unwrap();
+        let lines = lines.iter().map(|line| line.rsplit_once(' ').unwrap());
+        lines
+            .map(|(stack, count)| (stack.to_owned(), count.parse().unwrap()))
+            .collect()
+    };
+    let twice = lines(&profile()).into_iter();
+    let twice: BTreeMap<String, u64> = twice.map(|(line, count)| (line, count * 2)).collect();
+    assert_eq!(lines(&read), twice);
+    assert_eq!(read.contents.closed, Some(read.account()));
+    assert_eq!(read.processes[&1].name, "db");
+    let mut times = Vec::new();
+    let read = recording.read(|ticks, _| times.extend(ticks.sample.map(|sample| sample.time)));
+    read.unwrap();
+    assert!(times.is_sorted() && times.len() == 88);
+    assert_eq!(
+        times.iter().filter(|time| **time < 15_000_000_000).count(),
+        44
+    );
+    assert!(times[0] >= 5_000_000_000 && times[87] < 25_000_000_000);
+}
+
+#[test]
+fn many_ticks_of_one_stack_stay_readable() {
+    let mut writer = RowsWriter::new(Vec::new(), &INFO(), None).unwrap();
+    let row = Row {
+        ticks: 2_000_000,
+        ..rows()[0]
+    };
+    writer.add(&row, 0, 60_000_000_000).unwrap();
+    let (bytes, _) = writer.finish().unwrap();
+    let recording = Recording::from_bytes(Path::new("rows"), bytes).unwrap();
+    let read = Profile::from_recording(&recording, &[]).unwrap();
+    assert_eq!(read.account().samples, 2_000_000);
+}
+
+#[test]
+fn what_is_too_much_is_refused() {
+    let mut writer = RowsWriter::new(Vec::new(), &INFO(), None).unwrap();
+    let row = Row {
+        ticks: u64::MAX,
+        ..rows()[0]
+    };
+    let error = writer.add(&row, 0, 1).unwrap_err();
+    assert!(matches!(error, RowsError::TooManyTicks));
+    let mut sums = RowSums::new(600);
+    sums.add(&row).unwrap();
+    let error = sums.add(&row).unwrap_err();
+    assert!(matches!(error, RowsError::TooManyStacks(600)), "{error}");
+    let long = "x".repeat(1 << 20);
+    let mut sums = RowSums::new(u64::MAX);
+    let result = (0..100).try_for_each(|number| {
+        let name = format!("{number}{long}");
+        sums.add(&Row {
+            functions: &[&name],
+            ..rows()[0]
+        })
+    });
+    assert!(matches!(result, Err(RowsError::TooManyNames)));
+}
+
+#[test]
+fn deep_stacks_and_damaged_rows_do_no_harm() {
+    let names = vec!["f"; 1000];
+    let mut sums = RowSums::new(1 << 20);
+    for mode in Mode::ALL {
+        let row = Row {
+            process: "",
+            thread: "",
+            mode,
+            functions: &names,
+            modules: &[],
+            ticks: 1,
+        };
+        sums.add(&row).unwrap();
+    }
+    let profile = sums.into_profile(&INFO()).unwrap();
+    assert_eq!(profile.samples(), 4);
+    assert!(
+        (&profile.stacks)
+            .into_iter()
+            .all(|((_, stack), _)| stack.is_cut_short())
+    );
+}
