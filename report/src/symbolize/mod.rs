@@ -14,6 +14,7 @@ mod functions;
 mod kallsyms;
 mod perf_map;
 mod resolver;
+mod shared;
 mod spaces;
 mod tables;
 

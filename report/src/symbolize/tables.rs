@@ -1,19 +1,40 @@
 //! The symbols, mappings and files of a recording.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use super::functions::FunctionTable;
 use super::kallsyms::{Found, Symbols};
+use super::shared::Shared;
 use super::spaces::{MappingSet, Spaces};
 use kvmprof_recording::file::{Binary, Contents, Mapping, Segment};
 
-/// A file of the guest.
+/// A file of the guest. Those of many guests that have the same are one.
 #[derive(Debug)]
 pub struct RecordedFile {
+    /// Its id is the recording's business, and 0 here.
     binary: Binary,
     functions: OnceLock<FunctionTable>,
 }
+
+impl PartialEq for RecordedFile {
+    fn eq(&self, other: &Self) -> bool {
+        self.binary == other.binary
+    }
+}
+
+impl Eq for RecordedFile {}
+
+impl Hash for RecordedFile {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.binary.info.file.hash(state);
+        self.binary.functions.hash(state);
+    }
+}
+
+/// The files of all tables.
+static FILES: LazyLock<Shared<RecordedFile>> = LazyLock::new(Shared::new);
 
 impl RecordedFile {
     /// Its functions, by the file's own addresses.
@@ -71,12 +92,13 @@ impl Tables {
     }
 
     /// Adds a file. It replaces a former one with its id.
-    pub fn add_file(&mut self, binary: Binary) {
+    pub fn add_file(&mut self, mut binary: Binary) {
+        let id = std::mem::take(&mut binary.info.id);
         let file = RecordedFile {
             functions: OnceLock::new(),
             binary,
         };
-        self.files.insert(file.info().id, Arc::new(file));
+        self.files.insert(id, FILES.get(file));
     }
 
     /// The file of `mapping`, if the recording has it.
