@@ -14,6 +14,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use kvmprof_abi::wire::device;
+use kvmprof_client::Connection;
+use kvmprof_recording::ClockLedger;
+use kvmprof_recording::status::Status;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus, value};
 use kvmprof_tools::interrupt::Interrupt;
 
@@ -25,6 +29,8 @@ use tables::Truth;
 const GUESTS: [&str; 2] = ["one", "two"];
 /// How long a guest's or the collector's start may take.
 const STARTING: Duration = Duration::from_secs(60);
+/// Longest status document, in bytes.
+const MAX_STATUS: usize = 1 << 20;
 /// How often what is waited for is looked at.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -98,10 +104,11 @@ impl Command for DemoArguments {
             Err(_) => Vec::new(),
         };
         end("The collector", collector)?;
+        let ledgers = GUESTS.map(|name| ledger(&place, name));
         for (name, guest) in GUESTS.into_iter().zip(guests) {
             end(&format!("Guest {name}"), guest)?;
         }
-        print(&place, console.output)?;
+        print(&place, ledgers, console.output)?;
         if prometheus.is_ok() {
             tables::processes(&by_process, console.output)?;
         }
@@ -110,7 +117,11 @@ impl Command for DemoArguments {
 }
 
 /// Asks the Parquet files, and prints the answer beside what the guests have counted.
-fn print(place: &Place, output: &mut dyn Write) -> anyhow::Result<()> {
+fn print(
+    place: &Place,
+    ledgers: [anyhow::Result<ClockLedger>; GUESTS.len()],
+    output: &mut dyn Write,
+) -> anyhow::Result<()> {
     let folder = place.path("parquet");
     if ask::is_empty(&folder) {
         bail!("Nothing was collected: collect for longer (--seconds)");
@@ -122,9 +133,19 @@ fn print(place: &Place, output: &mut dyn Write) -> anyhow::Result<()> {
         ask::QUERY
     )?;
     tables::functions(&rows, output)?;
-    for name in GUESTS {
+    for (name, ledger) in GUESTS.into_iter().zip(ledgers) {
         let truth = Truth::read(&truth_of(place, name))?;
         tables::compare(name, &truth, &rows, output)?;
+        let ClockLedger {
+            ticks,
+            stolen,
+            lost,
+            ..
+        } = ledger?;
+        writeln!(
+            output,
+            "\n  {stolen} of {ticks} ticks were stolen by the host, and {lost} lost: of these nothing is known."
+        )?;
     }
     Ok(())
 }
@@ -199,6 +220,14 @@ fn start_guest(name: &str, place: &Place) -> anyhow::Result<Child> {
         sleep(POLL);
     }
     Ok(guest)
+}
+
+/// Where all ticks of a guest went: only the collector has counted them.
+fn ledger(place: &Place, name: &str) -> anyhow::Result<ClockLedger> {
+    let connection = Connection::connect(&place.path(&format!("{name}.sock")))?;
+    let document = connection.snapshot(device::STATUS, MAX_STATUS)?;
+    let status: Status = serde_json::from_slice(&document)?;
+    Ok(status.clock.ledger)
 }
 
 /// Has a program end, which is to go well.
