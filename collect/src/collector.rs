@@ -26,6 +26,8 @@ const GRACE: u64 = 2;
 const LOOK: Duration = Duration::from_secs(5);
 /// How long a signal waits for a look at most.
 const POLL: Duration = Duration::from_millis(250);
+/// Guests that are begun with at a time, each with some hundred KiB of names.
+const STARTS: usize = 8;
 /// How long what is left of recordings may take when the collector stops.
 const STOPPING: Duration = Duration::from_secs(5);
 /// How long a recording that is begun anew for its names' room has to be old.
@@ -80,6 +82,7 @@ pub struct Collector<'a> {
     attached: Option<Attached>,
     last_number: u64,
     next_look: Instant,
+    next_close: Instant,
     /// What guests have counted, until the host takes it.
     counts: Vec<(String, Counters)>,
     is_open_changed: bool,
@@ -115,20 +118,26 @@ impl<'a> Collector<'a> {
             attached,
             last_number: 0,
             next_look: Instant::now(),
+            next_close: Instant::now(),
             counts: Vec::new(),
             is_open_changed: false,
             closed: 0,
         }
     }
 
-    /// Collects until `host` says that it is over, on a thread that lives as long as the program ([`Child::start`](crate::child::Child::start)). Then the recordings end, and all windows are closed.
+    /// Collects until `host` says that it is over, on a thread that lives as long as the program ([`Child::start`](crate::child::Child::start)).
+    /// Then the recordings end, and all windows are closed.
     pub fn run(&mut self, host: &mut dyn Host) {
         while !host.is_over() {
             if Instant::now() >= self.next_look {
                 self.look(host);
             }
             self.take_news(POLL);
-            self.close(host, false);
+            // With hundreds of guests there is news hundreds of times a second. What has become open is noted at once: a kill may come.
+            if self.is_open_changed || Instant::now() >= self.next_close {
+                self.next_close = Instant::now() + POLL;
+                self.close(host, false);
+            }
         }
         for guest in self.guests.values() {
             if let Some(followed) = &guest.followed {
@@ -177,6 +186,7 @@ impl<'a> Collector<'a> {
         self.failures
             .retain(|path, _| sockets.iter().any(|socket| socket.path == *path));
         self.rests.retain(|_, until| Instant::now() < *until);
+        let mut started = 0;
         for socket in sockets {
             let is_known = |guest: &&Guest| guest.followed.is_some() && guest.socket == socket;
             let is_waiting = self.failures.get(&socket.path);
@@ -189,6 +199,11 @@ impl<'a> Collector<'a> {
                 left_out += 1;
                 continue;
             }
+            if started == STARTS {
+                self.next_look = Instant::now() + POLL;
+                break;
+            }
+            started += 1;
             self.follow(socket);
         }
         let followed = self
