@@ -170,6 +170,29 @@ mod tests {
         assert_eq!(at(0x7f00_0000_1900), 0x1900);
     }
 
+    /// Whatever each recording calls it by.
+    #[test]
+    fn a_file_of_many_guests_is_one() {
+        let file = |id, segments: &[Segment]| Binary {
+            info: kvmprof_recording::file::BinaryInfo {
+                id,
+                file: "/usr/lib/libc.so.6".to_owned(),
+                segments: segments.to_vec(),
+                ..kvmprof_recording::file::BinaryInfo::default()
+            },
+            functions: "1000 10 malloc\n".to_owned(),
+        };
+        let tables = |file: Binary| {
+            let mut tables = Tables::default();
+            tables.add_file(file);
+            tables
+        };
+        let (one, other) = (tables(file(3, &[])), tables(file(7, &[])));
+        assert!(Arc::ptr_eq(&one.files[&3], &other.files[&7]));
+        let elsewhere = tables(file(3, &[Segment::default()]));
+        assert!(!Arc::ptr_eq(&one.files[&3], &elsewhere.files[&3]));
+    }
+
     #[test]
     fn modules_are_called_by_their_files() {
         assert_eq!(module_name("/usr/lib/libc.so.6"), "libc.so.6");
