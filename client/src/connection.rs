@@ -15,6 +15,8 @@ use super::{ClientError, RemoteDevice};
 
 /// Bytes received at a time.
 const CHUNK: usize = 64 << 10;
+/// Bytes of room for replies that stay when all have been taken.
+const KEPT: usize = 16 << 10;
 
 /// A reply that owns its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,6 +187,9 @@ impl Shared {
                 done += length;
             }
             buffer.drain(..done);
+            if buffer.is_empty() {
+                buffer.shrink_to(KEPT);
+            }
         }
     }
 

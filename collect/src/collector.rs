@@ -9,8 +9,10 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use kvmprof_recording::counters::Counters;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::attached::Attached;
 use crate::batch::{Batch, Tables, Window};
 use crate::config::Config;
 use crate::gather::{Gather, Now, Policy, State};
@@ -24,6 +26,8 @@ const GRACE: u64 = 2;
 const LOOK: Duration = Duration::from_secs(5);
 /// How long a signal waits for a look at most.
 const POLL: Duration = Duration::from_millis(250);
+/// Guests that are begun with at a time, each with some hundred KiB of names.
+const STARTS: usize = 8;
 /// How long what is left of recordings may take when the collector stops.
 const STOPPING: Duration = Duration::from_secs(5);
 /// How long a recording that is begun anew for its names' room has to be old.
@@ -42,6 +46,8 @@ pub trait Host {
     fn note_open(&mut self, open: BTreeMap<u64, u64>);
     /// How many guests are followed, and how many are left out by the limit.
     fn note_guests(&mut self, followed: usize, left_out: usize);
+    /// What the guest of this name has counted since its start.
+    fn note_counts(&mut self, guest: &str, counts: &Counters);
 }
 
 struct Guest {
@@ -71,8 +77,14 @@ pub struct Collector<'a> {
     news: Receiver<News>,
     guests: BTreeMap<u64, Guest>,
     failures: HashMap<PathBuf, Failure>,
+    /// Sockets of guests that are followed again from a time on.
+    rests: HashMap<Socket, Instant>,
+    attached: Option<Attached>,
     last_number: u64,
     next_look: Instant,
+    next_close: Instant,
+    /// What guests have counted, until the host takes it.
+    counts: Vec<(String, Counters)>,
     is_open_changed: bool,
     /// The latest time that windows were closed by, in s: a clock that is set back changes nothing.
     closed: u64,
@@ -87,6 +99,12 @@ impl<'a> Collector<'a> {
                 "Cannot watch the folders of sockets, which are looked at now and then: {error}"
             );
         }
+        let attached = Attached::new(config).unwrap_or_else(|error| {
+            log::error!(
+                "Cannot attach to guests of other VMMs: no folder for their sockets: {error}"
+            );
+            None
+        });
         Self {
             policy: config.policy(),
             config,
@@ -96,21 +114,30 @@ impl<'a> Collector<'a> {
             news,
             guests: BTreeMap::new(),
             failures: HashMap::new(),
+            rests: HashMap::new(),
+            attached,
             last_number: 0,
             next_look: Instant::now(),
+            next_close: Instant::now(),
+            counts: Vec::new(),
             is_open_changed: false,
             closed: 0,
         }
     }
 
-    /// Collects until `host` says that it is over. Then the recordings end, and all windows are closed.
+    /// Collects until `host` says that it is over, on a thread that lives as long as the program ([`Child::start`](crate::child::Child::start)).
+    /// Then the recordings end, and all windows are closed.
     pub fn run(&mut self, host: &mut dyn Host) {
         while !host.is_over() {
             if Instant::now() >= self.next_look {
                 self.look(host);
             }
             self.take_news(POLL);
-            self.close(host, false);
+            // With hundreds of guests there is news hundreds of times a second. What has become open is noted at once: a kill may come.
+            if self.is_open_changed || Instant::now() >= self.next_close {
+                self.next_close = Instant::now() + POLL;
+                self.close(host, false);
+            }
         }
         for guest in self.guests.values() {
             if let Some(followed) = &guest.followed {
@@ -124,6 +151,7 @@ impl<'a> Collector<'a> {
         }
         self.close(host, true);
         self.guests.clear();
+        self.attached = None;
     }
 
     fn now(&self) -> Now {
@@ -145,14 +173,25 @@ impl<'a> Collector<'a> {
     /// Follows guests that are new, and lets go those whose sockets have been replaced.
     fn look(&mut self, host: &mut dyn Host) {
         self.next_look = Instant::now() + LOOK;
-        let sockets = find(&self.config.sockets);
+        let mut sockets = find(&self.config.sockets);
+        let mut left_out = 0;
+        if let Some(attached) = &mut self.attached {
+            attached.look();
+            sockets.extend(attached.sockets());
+            left_out = attached.left_out();
+            if attached.is_starting() {
+                self.next_look = Instant::now() + POLL;
+            }
+        }
         self.failures
             .retain(|path, _| sockets.iter().any(|socket| socket.path == *path));
-        let mut left_out = 0;
+        self.rests.retain(|_, until| Instant::now() < *until);
+        let mut started = 0;
         for socket in sockets {
             let is_known = |guest: &&Guest| guest.followed.is_some() && guest.socket == socket;
             let is_waiting = self.failures.get(&socket.path);
-            let is_waiting = is_waiting.is_some_and(|failure| Instant::now() < failure.until);
+            let is_waiting = is_waiting.is_some_and(|failure| Instant::now() < failure.until)
+                || self.rests.contains_key(&socket);
             if self.guests.values().any(|guest| is_known(&guest)) || is_waiting {
                 continue;
             }
@@ -160,6 +199,11 @@ impl<'a> Collector<'a> {
                 left_out += 1;
                 continue;
             }
+            if started == STARTS {
+                self.next_look = Instant::now() + POLL;
+                break;
+            }
+            started += 1;
             self.follow(socket);
         }
         let followed = self
@@ -174,7 +218,7 @@ impl<'a> Collector<'a> {
             let mut guests = self.guests.values();
             guests.any(|guest| guest.name == name && guest.socket.path != socket.path)
         };
-        let name = guest_name(&socket.path, is_taken);
+        let name = guest_name(&socket, is_taken);
         self.last_number += 1;
         let (path, wanted) = (socket.path.clone(), Wanted::new(self.config));
         match Followed::start(path, self.last_number, wanted, self.sender.clone()) {
@@ -190,6 +234,17 @@ impl<'a> Collector<'a> {
             }
             Err(error) => self.failed(socket.path, &name, error.to_string()),
         }
+    }
+
+    /// Follows the guest at `socket` from the next window on: its recording has ended, because it is sampled at another rate now, or ends
+    /// itself. No window has two rates.
+    fn rest(&mut self, socket: Socket) {
+        let now = self.now();
+        let next = now.window().saturating_add(self.config.window.into());
+        let wait = next.saturating_mul(1_000_000_000).saturating_sub(now.real);
+        let until = Instant::now() + Duration::from_nanos(wait);
+        self.next_look = self.next_look.min(until);
+        self.rests.insert(socket, until);
     }
 
     /// Notes that a guest couldn't be followed, or not any more. It is tried again, later each time.
@@ -227,6 +282,11 @@ impl<'a> Collector<'a> {
         match news {
             News::Changed => self.next_look = Instant::now(),
             News::Bytes(number, bytes) => self.feed(number, &bytes),
+            News::Counts(number, counts) => {
+                if let Some(guest) = self.guests.get(&number) {
+                    self.counts.push((guest.name.clone(), counts));
+                }
+            }
             News::Gone(number, error) => {
                 let guest = self.guests.get_mut(&number);
                 // One that was let go isn't news.
@@ -237,7 +297,11 @@ impl<'a> Collector<'a> {
                 let (path, name) = (guest.socket.path.clone(), guest.name.clone());
                 match error {
                     Some(error) => self.failed(path, &name, format!("{error:#}")),
-                    None => log::info!("Guest {name}: its recording has ended"),
+                    None => {
+                        log::info!("Guest {name}: its recording has ended");
+                        let socket = guest.socket.clone();
+                        self.rest(socket);
+                    }
                 }
             }
         }
@@ -289,6 +353,9 @@ impl<'a> Collector<'a> {
             self.closed = self.closed.max(start + length);
             host.take(batch);
             self.is_open_changed = true;
+        }
+        for (guest, counts) in self.counts.drain(..) {
+            host.note_counts(&guest, &counts);
         }
         self.guests
             .retain(|_, guest| guest.followed.is_some() || guest.gather.open().next().is_some());

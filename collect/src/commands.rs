@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use clap::{Args, Parser};
+use clap::{Args, Parser, Subcommand};
+use kvmprof_recording::counters::Counters;
 use kvmprof_tools::command_line::{self, Command, Console, ExitStatus, Program, usage, value};
 use kvmprof_tools::interrupt::Interrupt;
 use kvmprof_tools::program::Setup;
@@ -20,6 +21,7 @@ use signal_hook::consts::SIGHUP;
 use crate::batch::Batch;
 use crate::collector::{Collector, Host, new_boot, system_name};
 use crate::config::Config;
+use crate::demo::DemoArguments;
 use crate::look;
 use crate::metrics::Metrics;
 use crate::page::Page;
@@ -38,13 +40,21 @@ use crate::spool::Spool;
     args_conflicts_with_subcommands = true,
     mut_subcommand("install-links", |links| links.hide(true)),
     after_help = "Exit status: 0 when it was ended by a signal, or --once is done; 1 when something failed; 2 for wrong options or a wrong \
-    configuration.\n\nExample: kvmprof-collect --once --sockets '/run/kvmprof/*.sock'"
+    configuration.\n\nExamples:\n  kvmprof-collect --once --sockets '/run/kvmprof/*.sock'\n  kvmprof-collect demo"
 )]
 struct Arguments {
     #[command(subcommand)]
-    command: Option<Setup>,
+    command: Option<Subcommands>,
     #[command(flatten)]
     collect: CollectArguments,
+}
+
+/// What else the program does.
+#[derive(Debug, Subcommand)]
+enum Subcommands {
+    Demo(DemoArguments),
+    #[command(flatten)]
+    Setup(Setup),
 }
 
 /// Options of collecting.
@@ -56,6 +66,10 @@ struct CollectArguments {
     /// A pattern of the paths of guests' sockets, instead of the configuration's; may be given several times
     #[arg(long, value_name = "PATTERN")]
     sockets: Vec<String>,
+    /// Also guests of other VMMs, by a pattern of their names, their VMMs' programs or pids, instead of the configuration's; may be given
+    /// several times
+    #[arg(long, value_name = "PATTERN")]
+    attach: Vec<String>,
     /// Ticks a second on each vCPU, instead of the configuration's
     #[arg(long, short = 'F', value_name = "HZ", value_parser = value::rate)]
     hz: Option<u32>,
@@ -76,7 +90,8 @@ struct CollectArguments {
 impl Program for Arguments {
     fn chosen(&self) -> &dyn Command {
         match &self.command {
-            Some(setup) => setup,
+            Some(Subcommands::Demo(demo)) => demo,
+            Some(Subcommands::Setup(setup)) => setup,
             None => &self.collect,
         }
     }
@@ -127,12 +142,16 @@ impl CollectArguments {
         if !self.sockets.is_empty() {
             config.sockets.clone_from(&self.sockets);
         }
+        if !self.attach.is_empty() {
+            config.attach.guests.clone_from(&self.attach);
+        }
         config.hz = self.hz.unwrap_or(config.hz);
         config.window = self.window.unwrap_or(config.window);
         if let Some(folder) = &self.spool {
             config.spool.folder.clone_from(folder);
         }
         config.check()?;
+        config.read_key()?;
         Ok(config)
     }
 
@@ -156,8 +175,13 @@ impl CollectArguments {
         }
         if once.batches.is_empty() {
             let patterns = config.sockets.join(", ");
+            let others = config.attach.guests.join(", ");
+            let others = match others.as_str() {
+                "" => String::new(),
+                others => format!(", nor one of another VMM that matches {others}"),
+            };
             console.say(format_args!(
-                "No guest has ticked at a socket that matches {patterns}"
+                "No guest has ticked at a socket that matches {patterns}{others}"
             ));
         }
         look::print(&once.batches, console.output)?;
@@ -189,9 +213,11 @@ impl Host for Once<'_> {
 
     fn note_guests(&mut self, _: usize, left_out: usize) {
         if left_out > 0 {
-            log::warn!("{left_out} guests are left out: limits.guests");
+            log::warn!("{left_out} guests are left out: limits.guests, attach.limit");
         }
     }
+
+    fn note_counts(&mut self, _: &str, _: &Counters) {}
 }
 
 /// Collects into the spool, for the sinks.
@@ -223,9 +249,13 @@ impl Host for Always<'_> {
 
     fn note_guests(&mut self, followed: usize, left_out: usize) {
         if left_out > 0 && self.left_out.replace(left_out) == 0 {
-            log::warn!("{left_out} guests are left out: limits.guests");
+            log::warn!("{left_out} guests are left out: limits.guests, attach.limit");
         }
         self.metrics.note_guests(followed, left_out);
+    }
+
+    fn note_counts(&mut self, guest: &str, counts: &Counters) {
+        self.metrics.note_counts(guest, counts);
     }
 }
 

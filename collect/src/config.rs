@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::gather::Policy;
+use crate::hash::{Hashed, Key, KeyError};
 
 /// Longest file, in bytes: far above any that makes sense.
 const MAX_FILE: u64 = 1 << 20;
@@ -42,6 +43,9 @@ pub enum ConfigError {
     /// A value makes no sense.
     #[error("{0}")]
     Value(String),
+    /// The key can't be used.
+    #[error("hash")]
+    Key(#[from] KeyError),
 }
 
 /// The whole configuration.
@@ -72,8 +76,65 @@ pub struct Config {
     pub metrics: MetricsConfig,
     /// Patterns of names of processes that are kept to this program: their ticks count as those of `other`.
     pub drop: Vec<String>,
+    /// Names of processes that leave this program as a hash.
+    pub hash: HashConfig,
+    /// Guests of other VMMs.
+    pub attach: AttachConfig,
     /// Who gets what was collected.
     pub sink: Vec<SinkConfig>,
+}
+
+/// Names that leave this program as a hash.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HashConfig {
+    /// Patterns of names of processes.
+    pub processes: Vec<String>,
+    /// The file with the key.
+    pub key_file: Option<PathBuf>,
+    /// Whether the processes' stacks are kept.
+    pub stacks: bool,
+    /// The key, once it has been read.
+    #[serde(skip)]
+    pub key: Option<Key>,
+}
+
+/// Guests of other VMMs.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AttachConfig {
+    /// Patterns of their names, their VMMs' programs or pids; none: none are followed.
+    pub guests: Vec<String>,
+    /// Who takes samples.
+    pub capture: Capture,
+    /// How many are attached to at a time.
+    pub limit: usize,
+}
+
+/// Who takes samples of a guest of another VMM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Capture {
+    /// kvmprof, which stops the vCPU for each.
+    #[default]
+    Ptrace,
+    /// The host's kernel.
+    Kernel,
+}
+
+impl Capture {
+    /// The word that `kvmprof attach` has for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ptrace => "ptrace",
+            Self::Kernel => "kernel",
+        }
+    }
+
+    /// Whether its clock can have a random phase.
+    pub fn has_jitter(self) -> bool {
+        self == Self::Ptrace
+    }
 }
 
 /// Bounds.
@@ -217,7 +278,19 @@ impl Default for Config {
             spool: SpoolConfig::default(),
             metrics: MetricsConfig::default(),
             drop: Vec::new(),
+            hash: HashConfig::default(),
+            attach: AttachConfig::default(),
             sink: Vec::new(),
+        }
+    }
+}
+
+impl Default for AttachConfig {
+    fn default() -> Self {
+        Self {
+            guests: Vec::new(),
+            capture: Capture::default(),
+            limit: 64,
         }
     }
 }
@@ -268,14 +341,37 @@ impl Config {
 
     /// What windows tell apart. Patterns that aren't are left out: [`check`](Self::check) refuses them.
     pub fn policy(&self) -> Policy {
-        let patterns = self.drop.iter();
+        let patterns = |words: &[String]| {
+            let patterns = words.iter().map(|word| glob::Pattern::new(word));
+            patterns.filter_map(Result::ok).collect()
+        };
+        let key = self.hash.key.as_ref();
+        let hash = key.map(|key| Hashed {
+            processes: patterns(&self.hash.processes),
+            key: key.clone(),
+            keeps_stacks: self.hash.stacks,
+        });
         Policy {
             processes: self.limits.processes,
             threads: self.limits.threads,
-            drop: patterns
-                .filter_map(|pattern| glob::Pattern::new(pattern).ok())
-                .collect(),
+            drop: patterns(&self.drop),
+            hash,
         }
+    }
+
+    /// Reads the key that names are hashed with, if there are any.
+    ///
+    /// # Errors
+    /// It isn't named, or can't be used.
+    pub fn read_key(&mut self) -> Result<(), ConfigError> {
+        if self.hash.processes.is_empty() {
+            return Ok(());
+        }
+        let Some(path) = &self.hash.key_file else {
+            return Err(ConfigError::Value("hash: key_file is missing".to_owned()));
+        };
+        self.hash.key = Some(Key::read(path)?);
+        Ok(())
     }
 
     /// Checks what the form doesn't.
@@ -293,10 +389,15 @@ impl Config {
                 self.window
             ));
         }
-        if self.sockets.is_empty() {
+        if self.sockets.is_empty() && self.attach.guests.is_empty() {
             return wrong("sockets: there has to be a pattern".to_owned());
         }
-        for (name, patterns) in [("sockets", &self.sockets), ("drop", &self.drop)] {
+        for (name, patterns) in [
+            ("sockets", &self.sockets),
+            ("drop", &self.drop),
+            ("hash.processes", &self.hash.processes),
+            ("attach.guests", &self.attach.guests),
+        ] {
             for pattern in patterns {
                 if let Err(error) = glob::Pattern::new(pattern) {
                     return wrong(format!("{name}: {pattern}: {}", error.msg));
@@ -307,9 +408,10 @@ impl Config {
             self.limits.guests,
             self.limits.processes,
             self.limits.threads,
+            self.attach.limit,
         ];
         if limits.iter().any(|limit| !(1..=4096).contains(limit)) {
-            return wrong("limits: each has to be 1 to 4096".to_owned());
+            return wrong("limits, attach.limit: each has to be 1 to 4096".to_owned());
         }
         if self.spool.mebibytes == 0 || self.spool.mebibytes > 1 << 24 {
             return wrong("spool: mebibytes has to be 1 to 16777216".to_owned());
@@ -384,74 +486,4 @@ fn check_sinks(sinks: &[SinkConfig]) -> Result<(), String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn config(text: &str) -> Result<Config, ConfigError> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("collect.toml");
-        std::fs::write(&path, text).unwrap();
-        let config = Config::read(&path)?;
-        config.check()?;
-        Ok(config)
-    }
-
-    /// The example that is installed, and the page shows.
-    #[test]
-    fn the_example_has_all_and_is_sound() {
-        let example = include_str!("../../packaging/kvmprof-collect/collect.toml");
-        // What is commented out has to be right, too.
-        let all = example.replace("\n#", "\n").replace("\n ", "\n# ");
-        let all = config(&all).unwrap();
-        assert_eq!(all.sink.len(), 4);
-        assert!(!all.drop.is_empty() && !all.labels.is_empty());
-        let plain = config(example).unwrap();
-        assert_eq!(plain.sink, []);
-        let Config { metrics, .. } = plain.clone();
-        assert!(metrics.listen.unwrap().ip().is_loopback());
-        assert_eq!(
-            plain,
-            Config {
-                metrics,
-                ..Config::default()
-            }
-        );
-    }
-
-    #[test]
-    fn what_makes_no_sense_is_refused_with_its_place() {
-        for (text, words) in [
-            ("hz = 0", "hz = 0"),
-            ("hz = 1\nwidow = 3", "line 2"),
-            ("window = 0", "window"),
-            ("sockets = []", "sockets"),
-            ("sockets = ['a/***']", "a/***"),
-            ("drop = ['[']", "drop"),
-            ("limits.guests = 0", "limits"),
-            ("spool.mebibytes = 0", "mebibytes"),
-            ("labels.Zone = 'a'", "Zone"),
-            ("labels.host = 'a'", "host"),
-            (
-                "[[sink]]\nname = 'a/b'\ntype = 'parquet'\nfolder = 'x'",
-                "a/b",
-            ),
-            (
-                "[[sink]]\nname = 'a'\ntype = 'otlp'\nurl = 'https://x/'",
-                "http://",
-            ),
-            (
-                "[[sink]]\nname = 'a'\ntype = 'kafka'\nurl = 'http://x/'",
-                "type is",
-            ),
-            ("[[sink]]\nname = 'a'\ntype = 'otlp'", "url is missing"),
-            ("[[sink]]\nname = 'a'\ntype = 'otlp'\nuri = 'x'", "uri"),
-            (
-                "[[sink]]\nname='a'\ntype='parquet'\nfolder='x'\n[[sink]]\nname='a'\ntype='parquet'\nfolder='y'",
-                "two",
-            ),
-        ] {
-            let error = config(text).unwrap_err().to_string();
-            assert!(error.contains(words), "{text}: {error}");
-        }
-    }
-}
+mod tests;

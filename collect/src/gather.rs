@@ -14,6 +14,7 @@ use kvmprof_report::profile::{ProcessNames, Profile, Stack, StackCounts, StackVi
 use kvmprof_report::symbolize::Resolver;
 
 use crate::batch::{IDLE, OTHER, Row, Tables, Window};
+use crate::hash::Hashed;
 
 /// Stacks that are told apart in a window, and frames of all of them; samples of further stacks are summed up by mode.
 const MAX_STACKS: usize = 4096;
@@ -36,11 +37,17 @@ pub struct Policy {
     pub threads: usize,
     /// Names of processes that are nobody's business: their stacks aren't kept either.
     pub drop: Vec<Pattern>,
+    /// Names of processes that others see as a hash.
+    pub hash: Option<Hashed>,
 }
 
 impl Policy {
     fn drops(&self, process: &str) -> bool {
         self.drop.iter().any(|pattern| pattern.matches(process))
+    }
+
+    fn hashed(&self, process: &str) -> Option<&Hashed> {
+        self.hash.as_ref().filter(|hash| hash.covers(process))
     }
 }
 
@@ -285,12 +292,14 @@ impl Part {
             named.iter().map(|row| (row.thread.as_str(), ticks(row))),
         );
         for row in &named {
-            let frames = profile.frames(row.pid, row.stack);
-            let frames = frames.iter().map(|frame| {
-                tables.frame(&frame.frame.function, &frame.frame.module, frame.is_kernel)
+            let stack = row.has_stack.then(|| {
+                let frames = profile.frames(row.pid, row.stack);
+                let frames = frames.iter().map(|frame| {
+                    tables.frame(&frame.frame.function, &frame.frame.module, frame.is_kernel)
+                });
+                let frames = frames.collect();
+                tables.stack(frames)
             });
-            let frames = frames.collect();
-            let stack = Some(tables.stack(frames));
             let names =
                 [(&row.process, &processes), (&row.thread, &threads)].map(|(name, kept)| {
                     if kept.contains(name.as_str()) {
@@ -328,9 +337,16 @@ impl Part {
                 elsewhere[stack.mode.index()] += ticks;
                 continue;
             }
+            let thread = known(kvmprof_abi::text::task_name(comm).collect());
+            let hashed = policy.hashed(&process);
+            let shown = |name: String| match hashed {
+                Some(hash) => hash.of(&name),
+                None => name,
+            };
             named.push(Named {
-                process,
-                thread: known(kvmprof_abi::text::task_name(comm).collect()),
+                thread: shown(thread),
+                has_stack: hashed.is_none_or(|hash| hash.keeps_stacks),
+                process: shown(process),
                 pid: *pid,
                 stack,
                 ticks: *ticks,
@@ -346,6 +362,8 @@ struct Named<'a> {
     thread: String,
     pid: i32,
     stack: &'a Stack,
+    /// Whether others see it.
+    has_stack: bool,
     ticks: u64,
 }
 

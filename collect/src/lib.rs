@@ -5,11 +5,15 @@
 //! the same time are one [`batch::Batch`], which waits in a [`spool`] on disk until each of the [`sinks`] has it. docs/fleet.md tells how it
 //! is used.
 
+pub mod attached;
 pub mod batch;
+pub mod child;
 pub mod collector;
 pub mod commands;
 pub mod config;
+pub mod demo;
 pub mod gather;
+pub mod hash;
 pub mod look;
 pub mod metrics;
 pub mod page;

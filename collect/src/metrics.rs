@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvmprof_recording::Mode;
+use kvmprof_recording::counters::{Counter as GuestCounter, Counters as GuestCounts};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -21,6 +22,21 @@ use crate::spool::{Progress, Spool};
 /// How long a guest without windows keeps its series, in s.
 const FORGET: u64 = 3600;
 
+/// Counters of a guest that are told (guest/abi/PMC.md).
+const EVENTS: [&str; 11] = [
+    "exits",
+    "halts",
+    "interrupts",
+    "page-faults",
+    "emulated",
+    "tlb-flushes",
+    "port-reads",
+    "port-writes",
+    "mmio-reads",
+    "mmio-writes",
+    "interrupted",
+];
+
 type Labels<const N: usize> = [(&'static str, String); N];
 type Counters<const N: usize> = Family<Labels<N>, Counter>;
 /// A count of a sink.
@@ -33,6 +49,8 @@ struct Guest {
     last: u64,
     processes: BTreeSet<String>,
     kernel: String,
+    /// What it had counted of each event when it was asked last.
+    counts: BTreeMap<&'static str, u64>,
 }
 
 /// All counts.
@@ -42,6 +60,7 @@ pub struct Metrics {
     ticks: Counters<2>,
     samples: Counters<3>,
     windows: Counters<1>,
+    events: Counters<2>,
     rates: Family<Labels<1>, Gauge>,
     kernels: Family<Labels<2>, Gauge>,
     guests: Gauge,
@@ -61,6 +80,7 @@ impl Metrics {
             ticks: Family::default(),
             samples: Family::default(),
             windows: Family::default(),
+            events: Family::default(),
             rates: Family::default(),
             kernels: Family::default(),
             guests: Gauge::default(),
@@ -78,6 +98,7 @@ impl Metrics {
             ticks,
             samples,
             windows,
+            events,
             rates,
             kernels,
             guests,
@@ -95,6 +116,11 @@ impl Metrics {
             samples.clone(),
         );
         registry.register("windows", "Windows that were collected", windows.clone());
+        registry.register(
+            "guest_events",
+            "What a guest's counters have counted: exits are all exits to KVM, the others some of them, what makes them, or what KVM does",
+            events.clone(),
+        );
         registry.register("rate_hertz", "Ticks a second on each vCPU", rates.clone());
         registry.register(
             "guest_kernel",
@@ -162,8 +188,32 @@ impl Metrics {
         self.kernels.get_or_create(&labels).set(1);
     }
 
+    /// Takes what a guest has counted since its start. Of one without a window nothing is told.
+    pub fn note_counts(&self, guest: &str, counts: &GuestCounts) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(known) = known.get_mut(guest) else {
+            return;
+        };
+        for event in EVENTS {
+            let mut counters = counts.counters.iter();
+            let counter = counters.find(|counter| counter.name == event);
+            let Some(now) = counter.and_then(GuestCounter::total) else {
+                continue;
+            };
+            let before = known.counts.insert(event, now).unwrap_or_default();
+            // A guest that was started again counts from 0.
+            let more = now.checked_sub(before).unwrap_or(now);
+            let labels = [("guest", guest.to_owned()), ("event", event.to_owned())];
+            self.events.get_or_create(&labels).inc_by(more);
+        }
+    }
+
     fn forget(&self, name: &str, guest: &Guest) {
         let label = || ("guest", name.to_owned());
+        for event in guest.counts.keys() {
+            self.events
+                .remove(&[label(), ("event", (*event).to_owned())]);
+        }
         for (fate, ()) in fates(|_| ()) {
             self.ticks.remove(&[label(), ("fate", fate.to_owned())]);
         }
@@ -330,6 +380,51 @@ mod tests {
             );
         }
         assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn counts_of_guests_go_on_over_their_restarts() {
+        let (_folder, _spool, metrics) = metrics(&Config::default());
+        let counts = |exits: u64| {
+            let counter = |name: &str, vcpus| GuestCounter {
+                name: name.to_owned(),
+                vcpus,
+                ..GuestCounter::default()
+            };
+            let missing = GuestCounter {
+                missing: Some("not on this host".to_owned()),
+                ..counter("halts", Vec::new())
+            };
+            GuestCounts {
+                counters: vec![
+                    counter("exits", vec![exits, 1]),
+                    missing,
+                    counter("evil\"", vec![1]),
+                ],
+                ..GuestCounts::default()
+            }
+        };
+        let told = |metrics: &Metrics| -> Vec<String> {
+            let text = metrics.text().unwrap();
+            let lines = text.lines();
+            lines
+                .filter(|line| line.starts_with("kvmprof_guest_events_total"))
+                .map(str::to_owned)
+                .collect()
+        };
+        // A guest that has no window yet isn't known.
+        metrics.note_counts("a", &counts(5));
+        assert!(told(&metrics).is_empty());
+        metrics.add(&batch(100, &["a"], 1));
+        for (exits, total) in [(5, 6), (9, 10), (9, 10), (2, 13), (3, 14)] {
+            metrics.note_counts("a", &counts(exits));
+            let line = format!(
+                r#"kvmprof_guest_events_total{{host="host \"1\"",guest="a",event="exits"}} {total}"#
+            );
+            assert_eq!(told(&metrics), [line]);
+        }
+        metrics.add(&batch(100 + FORGET + 10, &["other"], 1));
+        assert!(told(&metrics).is_empty());
     }
 
     #[test]

@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Builder};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use kvmprof_abi::errno::Errno;
-use kvmprof_abi::recorder::{REC_HZ, REC_START, REC_STOP, STACK_KERNEL, STACK_USER};
+use kvmprof_abi::recorder::{REC_HZ, REC_START, REC_STOP, REC_YIELD, STACK_KERNEL, STACK_USER};
 use kvmprof_abi::wire::device;
 use kvmprof_client::{ClientError, Connection, RemoteDevice};
+use kvmprof_recording::counters::Counters;
 use rustix::fs::inotify;
 
 use crate::config::Config;
@@ -21,6 +23,8 @@ use crate::config::Config;
 const PIECE: usize = 256 << 10;
 /// Paths that one look at the patterns takes, at most.
 const MAX_PATHS: usize = 16 << 10;
+/// Longest document of a guest's counters, in bytes.
+const MAX_COUNTERS: usize = 1 << 20;
 /// Longest name of a guest, in bytes.
 const MAX_NAME: usize = 128;
 
@@ -29,6 +33,8 @@ const MAX_NAME: usize = 128;
 pub enum News {
     /// Bytes of the stream of the guest with this number.
     Bytes(u64, Vec<u8>),
+    /// What the guest with this number has counted since its start: exits, and what else its counters count.
+    Counts(u64, Counters),
     /// The stream of the guest with this number has ended, and why, if it isn't the recording's end.
     Gone(u64, Option<anyhow::Error>),
     /// A folder of sockets has changed.
@@ -40,7 +46,20 @@ pub enum News {
 pub struct Socket {
     /// Its path.
     pub path: PathBuf,
+    /// What its guest is called, if not by the path.
+    pub name: Option<String>,
     identity: (u64, u64),
+}
+
+/// The socket at `path`, if there is one.
+pub fn socket_at(path: PathBuf, name: Option<String>) -> Option<Socket> {
+    let metadata = fs::metadata(&path).ok()?;
+    let identity = (metadata.dev(), metadata.ino());
+    metadata.file_type().is_socket().then_some(Socket {
+        path,
+        name,
+        identity,
+    })
 }
 
 /// The sockets at the paths that match `patterns`, in the order of their paths.
@@ -50,23 +69,16 @@ pub fn find(patterns: &[String]) -> Vec<Socket> {
         let Ok(paths) = glob::glob(pattern) else {
             continue;
         };
-        for path in paths.take(MAX_PATHS).flatten() {
-            let Ok(metadata) = fs::metadata(&path) else {
-                continue;
-            };
-            if metadata.file_type().is_socket() {
-                let identity = (metadata.dev(), metadata.ino());
-                found.push(Socket { path, identity });
-            }
-        }
+        let paths = paths.take(MAX_PATHS).flatten();
+        found.extend(paths.filter_map(|path| socket_at(path, None)));
     }
     found.sort_by(|one, other| one.path.cmp(&other.path));
     found.dedup();
     found
 }
 
-/// What the guest at `path` is called: its socket's name without the ending; all of the path if a guest of that name `is_taken`.
-pub fn guest_name(path: &Path, is_taken: impl Fn(&str) -> bool) -> String {
+/// What the guest at `socket` is called: its own name, or its socket's without the ending; with the socket's before it, or all of the path, if a guest of that name `is_taken`.
+pub fn guest_name(socket: &Socket, is_taken: impl Fn(&str) -> bool) -> String {
     let shown = |name: &str| {
         let mut name = kvmprof_report::text::visible(name);
         while name.len() > MAX_NAME {
@@ -74,10 +86,14 @@ pub fn guest_name(path: &Path, is_taken: impl Fn(&str) -> bool) -> String {
         }
         name
     };
-    let stem = path.file_stem().unwrap_or_default();
-    let name = shown(&stem.to_string_lossy());
+    let stem = socket.path.file_stem().unwrap_or_default();
+    let own = socket.name.as_deref().map(Into::into);
+    let name = shown(&own.unwrap_or_else(|| stem.to_string_lossy()));
+    if let (Some(own), true) = (&socket.name, is_taken(&name)) {
+        return shown(&format!("{}-{own}", stem.to_string_lossy()));
+    }
     if name.is_empty() || is_taken(&name) {
-        let path = path.to_string_lossy();
+        let path = socket.path.to_string_lossy();
         let start = path.len().saturating_sub(MAX_NAME);
         let start = (start..path.len()).find(|start| path.is_char_boundary(*start));
         return shown(&path[start.unwrap_or_default()..]);
@@ -112,7 +128,7 @@ pub fn watch(patterns: &[String], sender: SyncSender<News>) -> io::Result<()> {
                 return;
             }
             // A folder in which much happens is looked at ten times a second.
-            thread::sleep(std::time::Duration::from_millis(100));
+            thread::sleep(Duration::from_millis(100));
         }
     })?;
     Ok(())
@@ -124,6 +140,8 @@ pub struct Wanted {
     hz: u32,
     parts: i64,
     owners: Vec<u32>,
+    /// How often the guest's counters are read.
+    window: Duration,
 }
 
 impl Wanted {
@@ -134,6 +152,7 @@ impl Wanted {
             hz: config.hz,
             parts: part(config.kernel_stacks, STACK_KERNEL) | part(config.user_stacks, STACK_USER),
             owners: config.owners.clone(),
+            window: Duration::from_secs(config.window.into()),
         }
     }
 }
@@ -225,13 +244,30 @@ fn follow(
         Stage::Dropped => return Ok(()),
         stage => *stage = Stage::Live(Arc::clone(&recording)),
     }
+    let mut next_counts = Some(Instant::now());
     loop {
+        if next_counts.is_some_and(|next| Instant::now() >= next) {
+            let counts = counts(&recording.connection);
+            // A guest without counters, such as one of another VMM, isn't asked again.
+            next_counts = counts.as_ref().map(|_| Instant::now() + wanted.window);
+            if let Some(counts) = counts
+                && sender.send(News::Counts(number, counts)).is_err()
+            {
+                return Ok(());
+            }
+        }
         let bytes = recording.recorder.read(PIECE)?;
         let is_end = bytes.is_empty();
         if is_end || sender.send(News::Bytes(number, bytes)).is_err() {
             return Ok(());
         }
     }
+}
+
+/// What the guest has counted, if it does.
+fn counts(connection: &Connection) -> Option<Counters> {
+    let document = connection.snapshot(device::PMC, MAX_COUNTERS).ok()?;
+    serde_json::from_slice(&document).ok()
 }
 
 /// Connects to the socket, if the program there is root's, this program's user's, or one of the `owners`.
@@ -244,14 +280,16 @@ fn connect(path: &Path, owners: &[u32]) -> Result<Connection, ClientError> {
     }
 }
 
-/// Starts a recording at the rate that is wanted; where something else samples the guest already, at that rate.
+/// Starts a recording at the rate that is wanted; where something else samples the guest already, at that rate. It ends when the rate
+/// changes: whoever asks for another one has it.
 fn start(connection: &Connection, wanted: &Wanted) -> anyhow::Result<RemoteDevice> {
     if connection.hello().hz == 0 {
         bail!("The guest's clock is off: it was started with --hz 0");
     }
     let recorder = connection.open(device::RECORDER, 0)?;
-    // A recorder of an earlier release doesn't know it.
+    // A recorder of an earlier release doesn't know them.
     let _ = recorder.ioctl(REC_HZ, wanted.hz.into());
+    let _ = recorder.ioctl(REC_YIELD, 1);
     let Err(error) = recorder.ioctl(REC_START, wanted.parts) else {
         return Ok(recorder);
     };
@@ -308,12 +346,20 @@ mod tests {
 
     #[test]
     fn guests_are_called_by_their_sockets() {
-        let name = |path: &str, taken: &str| guest_name(Path::new(path), |name| name == taken);
+        let socket = |path: &str, name: Option<&str>| Socket {
+            path: path.into(),
+            name: name.map(str::to_owned),
+            identity: (0, 0),
+        };
+        let name = |path: &str, taken: &str| guest_name(&socket(path, None), |name| name == taken);
         assert_eq!(name("/run/kvmprof/db-1.sock", ""), "db-1");
         assert_eq!(
             name("/run/kvmprof/db-1.sock", "db-1"),
             "/run/kvmprof/db-1.sock"
         );
+        let attached = socket("/x/4711.sock", Some("db-1"));
+        assert_eq!(guest_name(&attached, |_| false), "db-1");
+        assert_eq!(guest_name(&attached, |name| name == "db-1"), "4711-db-1");
         assert_eq!(name("/x/a\u{202e}b\n.sock", ""), "a\u{fffd}b\u{fffd}");
         let long = format!("/x/{}.sock", "é".repeat(100));
         assert!(name(&long, "").len() <= MAX_NAME);

@@ -11,17 +11,48 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{Builder, sleep};
 use std::time::Duration;
 
-use kvmprof_abi::wire::{HelloReply, Reply, ReplyFrame, Request, RequestFrame};
+use kvmprof_abi::wire::{HelloReply, Reply, ReplyFrame, Request, RequestFrame, device};
+use kvmprof_recording::counters::Counter;
 use kvmprof_recording::file::{Block, Kind, RecordingInfo, SamplesEncoder, header};
 use kvmprof_recording::{Mode, Sample, StackEnd, StackSummary, Ticks};
 use random::Random;
 use rustix::time::{ClockId, clock_gettime};
 
 const HZ: u32 = 19;
+const RECORDING: u32 = 1;
+const COUNTERS: u32 = 2;
+/// The counters of guest/abi/PMC.md.
+const COUNTED: [&str; 19] = [
+    "cpu-time",
+    "ticks",
+    "port-reads",
+    "port-writes",
+    "mmio-reads",
+    "mmio-writes",
+    "interrupted",
+    "exits",
+    "halts",
+    "interrupts",
+    "tlb-flushes",
+    "emulated",
+    "page-faults",
+    "cycles",
+    "instructions",
+    "branches",
+    "branch-misses",
+    "cache-references",
+    "cache-misses",
+];
 const STACKS: u64 = 200;
 const FRAMES: u8 = 16;
-const FUNCTIONS: u64 = 2000;
+/// As many as in a distribution's kernel with modules. Their names have 20 to 27 letters.
+const FUNCTIONS: u64 = 60_000;
+const MODULE_FUNCTIONS: u64 = 200;
+const MODULES: u64 = 50;
+/// Where the first guest has them; the others have them elsewhere, as by KASLR.
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
+const MODULE_SPACE: u64 = 0xffff_ffff_c000_0000;
+const SLIDE: u64 = 2 << 20;
 
 /// All of them.
 pub struct Guests(Arc<AtomicU64>);
@@ -56,6 +87,7 @@ pub fn start(folder: &Path, count: usize) -> Guests {
 
 fn serve(mut stream: UnixStream, number: u64, ticks: &AtomicU64) -> std::io::Result<()> {
     let mut recording = Recording::new(number);
+    let mut counters = Counters::default();
     let (mut buffer, mut chunk) = (Vec::new(), [0; 4096]);
     loop {
         let count = stream.read(&mut chunk)?;
@@ -69,13 +101,21 @@ fn serve(mut stream: UnixStream, number: u64, ticks: &AtomicU64) -> std::io::Res
                 Request::Hello { lowest, highest } => {
                     Reply::Hello(HelloReply::answer(lowest, highest, 1, HZ))
                 }
-                Request::Open { .. } => Reply::Open { handle: 1 },
+                Request::Open { device, .. } if device == device::PMC => {
+                    counters = Counters::default();
+                    Reply::Open { handle: COUNTERS }
+                }
+                Request::Open { .. } => Reply::Open { handle: RECORDING },
                 Request::Ioctl { .. } => Reply::Ioctl {
                     value: 0,
                     data: &[],
                 },
-                Request::Read { .. } => {
-                    data = recording.next(ticks);
+                Request::Read { handle, .. } if handle == COUNTERS => {
+                    data = counters.next();
+                    Reply::Read { data: &data }
+                }
+                Request::Read { limit, .. } => {
+                    data = recording.read(limit as usize, ticks);
                     Reply::Read { data: &data }
                 }
                 _ => Reply::Close,
@@ -89,15 +129,73 @@ fn serve(mut stream: UnixStream, number: u64, ticks: &AtomicU64) -> std::io::Res
     }
 }
 
+/// A document as a guest of one vCPU has it.
+#[derive(Default)]
+struct Counters {
+    has_been_read: bool,
+}
+
+impl Counters {
+    fn next(&mut self) -> Vec<u8> {
+        if std::mem::replace(&mut self.has_been_read, true) {
+            return Vec::new();
+        }
+        let counter = |name: &&str| Counter {
+            name: (*name).to_owned(),
+            description: "exits to kvmprof by a read of an address without memory".to_owned(),
+            source: "kvm".to_owned(),
+            vcpus: vec![1_234_567],
+            ..Counter::default()
+        };
+        let document = kvmprof_recording::counters::Counters {
+            counters: COUNTED.iter().map(counter).collect(),
+            ..kvmprof_recording::counters::Counters::default()
+        };
+        serde_json::to_vec(&document).expect("JSON")
+    }
+}
+
+/// What a recording begins with, of guest `number`.
+fn begin(number: u64) -> Vec<u8> {
+    let info = RecordingInfo {
+        hz: HZ,
+        vcpus: 1,
+        ..RecordingInfo::default()
+    };
+    let info = serde_json::to_vec(&info).expect("JSON");
+    let slide = SLIDE * number;
+    let mut symbols = String::new();
+    for function in 0..FUNCTIONS {
+        let address = KERNEL + slide + 256 * function;
+        symbols += &format!("{address:x} t function_of_kernel_{function}\n");
+    }
+    for module in 0..MODULES {
+        symbols += "\n";
+        for function in 0..MODULE_FUNCTIONS {
+            let address = MODULE_SPACE + slide % (1 << 28) + (module << 20) + 256 * function;
+            symbols += &format!("{address:x} t function_of_module_{function}\t[module{module}]\n");
+        }
+    }
+    let blocks = [
+        Block::encode(Kind::Info, &info),
+        Block::encode(Kind::Symbols, symbols.as_bytes()),
+    ];
+    let blocks = blocks.into_iter().flatten().flatten();
+    header().into_iter().chain(blocks).collect()
+}
+
 struct Recording {
-    has_begun: bool,
+    number: u64,
+    /// What is to be read first: the recording's begin.
+    waiting: Vec<u8>,
     random: Random,
 }
 
 impl Recording {
     fn new(number: u64) -> Self {
         Self {
-            has_begun: false,
+            number,
+            waiting: begin(number),
             random: Random(number + 1),
         }
     }
@@ -106,25 +204,11 @@ impl Recording {
         self.random.below(end)
     }
 
-    /// The recording's begin, or what a second has brought.
-    fn next(&mut self, ticks: &AtomicU64) -> Vec<u8> {
-        if !self.has_begun {
-            self.has_begun = true;
-            let info = RecordingInfo {
-                hz: HZ,
-                vcpus: 1,
-                ..RecordingInfo::default()
-            };
-            let info = serde_json::to_vec(&info).expect("JSON");
-            let symbols: String = (0..FUNCTIONS)
-                .map(|number| format!("{:x} t function_{number}\n", KERNEL + 256 * number))
-                .collect();
-            let blocks = [
-                Block::encode(Kind::Info, &info),
-                Block::encode(Kind::Symbols, symbols.as_bytes()),
-            ];
-            let blocks = blocks.into_iter().flatten().flatten();
-            return header().into_iter().chain(blocks).collect();
+    /// The recording's begin, piece by piece, and then what each second has brought.
+    fn read(&mut self, limit: usize, ticks: &AtomicU64) -> Vec<u8> {
+        if !self.waiting.is_empty() {
+            let length = limit.min(self.waiting.len());
+            return self.waiting.drain(..length).collect();
         }
         sleep(Duration::from_secs(1));
         let mut encoder = SamplesEncoder::default();
@@ -149,8 +233,9 @@ impl Recording {
         let now = clock_gettime(ClockId::Monotonic);
         let time = now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs();
         let stack = self.below(STACKS);
+        let kernel = KERNEL + SLIDE * self.number;
         let frames: Vec<u64> = (0..u64::from(FRAMES))
-            .map(|frame| KERNEL + 256 * ((stack * 7 + frame * 13) % FUNCTIONS) + 8)
+            .map(|frame| kernel + 256 * ((stack * 7 + frame * 13) % FUNCTIONS) + 8)
             .collect();
         let pid = i32::try_from(stack % 20).unwrap_or_default() + 1;
         let mut comm = [0; 16];

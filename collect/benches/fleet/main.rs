@@ -1,8 +1,8 @@
 //! What collecting from many guests costs: kvmprof-collect, with simulated guests that serve recordings at their sockets.
 //!
 //! `cargo bench -p kvmprof-collect --bench fleet -- 10 200 1000` measures with so many guests, each of one vCPU at 19 Hz. Half of the ticks are
-//! idle; the others have one of 200 stacks of 16 frames. It prints the collector's processor time, as a share of one core, and its
-//! memory.
+//! idle; the others have one of 200 stacks of 16 frames. All run one kernel with 70,000 functions, each at another address. With `real=4` there are so many guests of `kvmprof demo` beside them, which need a
+//! KVM. It prints the collector's processor time, as a share of one core, and its memory.
 
 mod guest;
 
@@ -39,16 +39,33 @@ fn main() {
     } else {
         counts
     };
+    let real = std::env::args().find_map(|word| word.strip_prefix("real=")?.parse().ok());
     for count in counts {
-        measure(count);
+        measure(count, real.unwrap_or_default());
     }
 }
 
-/// The program beside this one.
-fn program() -> PathBuf {
+/// Starts guests of `kvmprof demo`, which end when they are dropped.
+fn start_real(folder: &Path, count: usize) -> Vec<kvmprof_collect::child::Child> {
+    let start = |number| {
+        let socket = folder.join(format!("real-{number}.sock"));
+        let words = [
+            "demo".as_ref(),
+            "--jitter".as_ref(),
+            "--socket".as_ref(),
+            socket.as_os_str(),
+        ];
+        kvmprof_collect::child::Child::start(program("kvmprof"), words)
+            .expect("kvmprof: cargo build --release --workspace --bins")
+    };
+    (0..count).map(start).collect()
+}
+
+/// The program `name`, beside this one.
+fn program(name: &str) -> PathBuf {
     let bench = std::env::current_exe().expect("a path");
     let folder = bench.ancestors().nth(2).expect("a folder");
-    folder.join("kvmprof-collect")
+    folder.join(name)
 }
 
 fn start(folder: &Path) -> Child {
@@ -62,7 +79,7 @@ fn start(folder: &Path) -> Child {
     );
     let path = folder.join("collect.toml");
     fs::write(&path, config).expect("a file");
-    Command::new(program())
+    Command::new(program("kvmprof-collect"))
         .arg("--config")
         .arg(path)
         .stdin(Stdio::null())
@@ -88,9 +105,10 @@ fn used(pid: u32) -> (f64, f64) {
     )
 }
 
-fn measure(count: usize) {
+fn measure(count: usize, real: usize) {
     let folder = tempfile::tempdir().expect("a folder");
     let guests = guest::start(folder.path(), count);
+    let demos = start_real(folder.path(), real);
     let mut collector = start(folder.path());
     sleep(WARM_UP);
     let (before, begin) = (used(collector.id()).0, Instant::now());
@@ -98,10 +116,11 @@ fn measure(count: usize) {
     sleep(TIME);
     let ((after, memory), seconds) = (used(collector.id()), begin.elapsed().as_secs_f64());
     println!(
-        "{count} guests, {:.0} ticks a second: {:.2} % of a core, {memory:.0} MiB at most",
+        "{count} guests and {real} real ones, {:.0} ticks a second of the former: {:.2} % of a core, {memory:.0} MiB at most",
         (guests.ticks() - ticks_before) / seconds,
         (after - before) / seconds * 100.0
     );
     kill_process(Pid::from_child(&collector), Signal::TERM).expect("a process");
     collector.wait().expect("its end");
+    drop(demos);
 }

@@ -70,6 +70,7 @@ fn policy(processes: usize, threads: usize, drop: &[&str]) -> Policy {
         processes,
         threads,
         drop: patterns.collect(),
+        hash: None,
     }
 }
 
@@ -205,4 +206,44 @@ fn a_restart_makes_the_recording_stale_and_nonsense_ends_it() {
     assert_eq!(gather.feed(&reset, at(5, 0)), Ok(State::Stale));
     assert!(gather.was_reset());
     assert!(Gather::default().feed(&[7; 100], at(5, 0)).is_err());
+}
+
+#[test]
+fn hashed_names_stay_on_the_host() {
+    use crate::hash::{Hashed, Key};
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("key");
+    std::fs::write(&path, [0x0b; 20]).unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    for keeps_stacks in [false, true] {
+        let hash = Hashed {
+            processes: vec![Pattern::new("secret*").unwrap()],
+            key: Key::read(&path).unwrap(),
+            keeps_stacks,
+        };
+        let hashed = hash.of("secret-1");
+        let policy = Policy {
+            hash: Some(hash),
+            ..policy(10, 10, &[])
+        };
+        let mut gather = Gather::default();
+        gather.feed(&begin(), at(1, 0)).unwrap();
+        let secret = [ticks(1, 7, "secret-1"), ticks(2, 7, "secret-1")];
+        gather.feed(&block(&secret), at(3, 0)).unwrap();
+        let batch = close(&mut gather, 0, &policy);
+        let row = batch.windows[0].rows[0];
+        assert_eq!((batch.name(row.process), row.ticks), (hashed.as_str(), 2));
+        assert_eq!(batch.name(row.thread), hashed);
+        assert_eq!(
+            (row.mode(), row.stack.is_some()),
+            (Mode::Kernel, keeps_stacks)
+        );
+        assert_eq!(batch.frames(&row).count(), if keeps_stacks { 2 } else { 0 });
+        // Nowhere, not even among names that no row has.
+        let text = serde_json::to_string(&batch).unwrap();
+        assert!(!text.contains("secret"), "{text}");
+        assert_eq!(text.contains("work"), keeps_stacks, "{text}");
+        assert_eq!(batch.windows[0].ticks(), 4);
+    }
 }

@@ -1,6 +1,8 @@
 //! Parquet files and the queries that go with them, in DuckDB: each answer is known.
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
 
 use kvmprof_collect::batch::Batch;
 use kvmprof_collect::config::SinkKind;
@@ -55,4 +57,27 @@ fn duckdb_answers_every_query_as_the_fleet_is_known() {
         );
     }
     assert!(answers.is_empty(), "{answers:?}");
+    answer_of_the_page(&lake);
+}
+
+/// The question that docs/fleet.md begins with is answered.
+fn answer_of_the_page(lake: &Path) {
+    let page = std::fs::read_to_string(root().join("docs/fleet.md")).unwrap();
+    let lines = page.lines().skip_while(|line| !line.contains("<<'END'"));
+    let lines = lines.skip(1).take_while(|line| line.trim() != "END");
+    let script: Vec<&str> = lines
+        .map(|line| line.get(4..).unwrap_or_default())
+        .collect();
+    let folder = lake.display().to_string();
+    let script = script
+        .join("\n")
+        .replace("/var/lib/kvmprof-collect/parquet", &folder);
+    assert!(script.contains(&folder), "{script}");
+    let output = Command::new(root().join("target/receivers/bin/python"))
+        .args(["-c", &script])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("copy_page"), "{table}");
 }

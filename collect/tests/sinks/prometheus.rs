@@ -12,6 +12,7 @@ use kvmprof_collect::config::Config;
 use kvmprof_collect::metrics::Metrics;
 use kvmprof_collect::page::Page;
 use kvmprof_collect::spool::Spool;
+use kvmprof_recording::counters::{Counter, Counters};
 use serde_json::Value;
 
 use super::fleet::{self, GUESTS};
@@ -130,6 +131,22 @@ fn dashboard() -> Vec<String> {
         .collect()
 }
 
+/// What a guest has counted after so many windows.
+fn counts(windows: u64) -> Counters {
+    let counter = |name: &str, count| Counter {
+        name: name.to_owned(),
+        vcpus: vec![count],
+        ..Counter::default()
+    };
+    Counters {
+        counters: vec![
+            counter("exits", 1000 * windows),
+            counter("halts", 100 * windows),
+        ],
+        ..Counters::default()
+    }
+}
+
 #[test]
 fn prometheus_scrapes_the_counts_and_answers_the_dashboards_queries() {
     let folder = tempfile::tempdir().unwrap();
@@ -142,6 +159,9 @@ fn prometheus_scrapes_the_counts_and_answers_the_dashboards_queries() {
     let mut add = || {
         metrics.add(&fleet::batch(1, 3, windows));
         windows += 1;
+        for guest in 0..GUESTS {
+            metrics.note_counts(&format!("guest {guest}"), &counts(windows));
+        }
     };
     let prometheus = Prometheus::start(&page.address().to_string());
     let queries = dashboard();

@@ -46,6 +46,11 @@ pub const MAX_LOOK_TICKS: u32 = 1_000_000;
 /// [`REC_START`] is EBUSY while ticks are made by something else, or at another rate.
 pub const REC_HZ: u32 = command(6);
 
+/// `REC_YIELD`: 1: the recording gives way, as if others weren't to know of it: they have the ticks that they ask for, and
+/// [`REC_START`] takes theirs instead of being EBUSY. It ends as soon as other ticks are made than its own, so also when those have gone whose
+/// ticks it took. 0, the default: it doesn't. EBUSY after [`REC_START`]; EINVAL for another argument.
+pub const REC_YIELD: u32 = command(7);
+
 /// In [`REC_EVENT`]: all exits of the guest to the VMM.
 pub const EVENT_EXITS: u32 = 1;
 /// In [`REC_EVENT`]: reads and writes of I/O ports.

@@ -1,5 +1,10 @@
 //! The frame of each block, and the file's header.
 
+use std::cell::RefCell;
+use std::io;
+
+use zstd::bulk::Decompressor;
+
 use super::{Piece, ReadError};
 
 /// How every recording begins.
@@ -186,7 +191,7 @@ impl Block {
                     let what = "it unpacks to far more than recordings do";
                     return Err(ReadError::Damaged { offset, what });
                 }
-                zstd::bulk::decompress(stored, size).map_err(|_| broken())?
+                unpack(stored, size).map_err(|_| broken())?
             }
             _ => stored.to_vec(),
         };
@@ -211,6 +216,22 @@ impl Block {
             .transpose()
             .map_err(|what| ReadError::Damaged { offset, what })
     }
+}
+
+thread_local! {
+    /// One for all blocks that a thread unpacks: to make one takes longer than a block of a second's samples.
+    static UNPACKER: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+/// Unpacks a block that has `size` bytes then.
+fn unpack(packed: &[u8], size: usize) -> io::Result<Vec<u8>> {
+    UNPACKER.with_borrow_mut(|unpacker| {
+        let unpacker = match unpacker {
+            Some(unpacker) => unpacker,
+            none => none.insert(Decompressor::new()?),
+        };
+        unpacker.decompress(packed, size)
+    })
 }
 
 /// What `packed` says that it was, in bytes; `None` if it doesn't, or was longer than a block may be.

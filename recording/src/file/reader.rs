@@ -3,6 +3,9 @@
 use super::block::{Block, HEADER, Kind, MAGIC, VERSION};
 use super::error::ReadError;
 
+/// Bytes of room that stay when all has been read.
+const KEPT: usize = 16 << 10;
+
 /// Takes a recording apart. It keeps the bytes of one block, at most 64 MiB, and what was pushed behind it.
 #[derive(Debug, Default)]
 pub struct Reader {
@@ -61,6 +64,12 @@ impl Reader {
     fn advance(&mut self, length: usize) {
         self.done += length;
         self.offset += length as u64;
+        if self.done == self.buffer.len() {
+            // After a block of symbols there are small ones only, perhaps for weeks.
+            self.buffer.clear();
+            self.buffer.shrink_to(KEPT);
+            self.done = 0;
+        }
     }
 
     /// Bytes of the recording that have been read: its header, and whole blocks.
@@ -214,5 +223,20 @@ mod tests {
                 Err(error) => panic!("byte {index}: {error}"),
             }
         }
+    }
+
+    /// A client may read small blocks for weeks after the symbols.
+    #[test]
+    fn the_room_of_a_large_block_is_given_back() {
+        let numbers = (0..100_000_u32).map(|number| number.wrapping_mul(2_654_435_761));
+        let symbols: String = numbers.map(|number| format!("{number:x} t f\n")).collect();
+        let mut reader = Reader::default();
+        reader.push(&header());
+        reader.push(&Block::encode(Kind::Symbols, symbols.as_bytes()).unwrap());
+        assert!(reader.buffer.capacity() > 10 * KEPT);
+        assert!(reader.next_block().unwrap().is_some());
+        assert!(reader.buffer.capacity() <= KEPT);
+        reader.push(&Block::encode(Kind::Symbols, b"1000 T f\n").unwrap());
+        assert!(reader.next_block().unwrap().is_some());
     }
 }

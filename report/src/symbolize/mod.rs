@@ -15,6 +15,7 @@ mod kallsyms;
 mod machine_code;
 mod perf_map;
 mod resolver;
+mod shared;
 mod spaces;
 mod tables;
 

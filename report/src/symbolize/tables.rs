@@ -1,19 +1,40 @@
 //! The symbols, mappings and files of a recording.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use super::functions::FunctionTable;
 use super::kallsyms::{Found, Symbols};
+use super::shared::Shared;
 use super::spaces::{MappingSet, Spaces};
 use kvmprof_recording::file::{Binary, Contents, Mapping, Segment};
 
-/// A file of the guest.
+/// A file of the guest. Those of many guests that have the same are one.
 #[derive(Debug)]
 pub struct RecordedFile {
+    /// Its id is the recording's business, and 0 here.
     binary: Binary,
     functions: OnceLock<FunctionTable>,
 }
+
+impl PartialEq for RecordedFile {
+    fn eq(&self, other: &Self) -> bool {
+        self.binary == other.binary
+    }
+}
+
+impl Eq for RecordedFile {}
+
+impl Hash for RecordedFile {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.binary.info.file.hash(state);
+        self.binary.functions.hash(state);
+    }
+}
+
+/// The files of all tables.
+static FILES: LazyLock<Shared<RecordedFile>> = LazyLock::new(Shared::new);
 
 impl RecordedFile {
     /// Its functions, by the file's own addresses.
@@ -71,12 +92,13 @@ impl Tables {
     }
 
     /// Adds a file. It replaces a former one with its id.
-    pub fn add_file(&mut self, binary: Binary) {
+    pub fn add_file(&mut self, mut binary: Binary) {
+        let id = std::mem::take(&mut binary.info.id);
         let file = RecordedFile {
             functions: OnceLock::new(),
             binary,
         };
-        self.files.insert(file.info().id, Arc::new(file));
+        self.files.insert(id, FILES.get(file));
     }
 
     /// The file of `mapping`, if the recording has it.
@@ -146,6 +168,29 @@ mod tests {
         assert_eq!(at(0x7f00_0000_1100), 0x40_2100);
         assert_eq!(at(0x7f00_0000_18ff), 0x40_28ff);
         assert_eq!(at(0x7f00_0000_1900), 0x1900);
+    }
+
+    /// Whatever each recording calls it by.
+    #[test]
+    fn a_file_of_many_guests_is_one() {
+        let file = |id, segments: &[Segment]| Binary {
+            info: kvmprof_recording::file::BinaryInfo {
+                id,
+                file: "/usr/lib/libc.so.6".to_owned(),
+                segments: segments.to_vec(),
+                ..kvmprof_recording::file::BinaryInfo::default()
+            },
+            functions: "1000 10 malloc\n".to_owned(),
+        };
+        let tables = |file: Binary| {
+            let mut tables = Tables::default();
+            tables.add_file(file);
+            tables
+        };
+        let (one, other) = (tables(file(3, &[])), tables(file(7, &[])));
+        assert!(Arc::ptr_eq(&one.files[&3], &other.files[&7]));
+        let elsewhere = tables(file(3, &[Segment::default()]));
+        assert!(!Arc::ptr_eq(&one.files[&3], &elsewhere.files[&3]));
     }
 
     #[test]

@@ -154,6 +154,7 @@ fn packages_can_be_installed_used_and_removed() {
         "usr/share/fish/vendor_completions.d/prfld.fish",
         "usr/lib/systemd/system/kvmprof-collect.service",
         "usr/share/doc/kvmprof-collect/examples/collect.toml",
+        "usr/share/doc/kvmprof-collect/examples/attach.conf",
         "usr/share/doc/kvmprof/copyright",
         "usr/share/doc/kvmprof-guest/third-party.gz",
     ] {
@@ -190,6 +191,7 @@ fn pages_are_there(root: &Root) {
     for page in [
         "kvmprof",
         "kvmprof-collect",
+        "kvmprof-collect-demo",
         "kvmprof-run",
         "kvmprof-record",
         "getpc",

@@ -17,6 +17,7 @@ fn numbers_of_the_recorder() {
         ("REC_EVENT", recorder::REC_EVENT),
         ("REC_TASKS", recorder::REC_TASKS),
         ("REC_HZ", recorder::REC_HZ),
+        ("REC_YIELD", recorder::REC_YIELD),
     ] {
         says(RECORDER, &format!("| {name} | {command:#06x} |"));
     }

@@ -4,6 +4,7 @@ mod flames;
 mod record;
 mod table;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -60,6 +61,9 @@ pub struct DemoArguments {
     /// Ctrl-C
     #[arg(long, short, value_name = "PATH", conflicts_with_all = ["seconds", "json", "flamegraph"])]
     socket: Option<PathBuf>,
+    /// With --socket: hold the guest until somebody samples it, and write what it has counted of its own time to this file (JSON) at the end
+    #[arg(long, value_name = "FILE", requires = "socket")]
+    truth: Option<PathBuf>,
 }
 
 /// What a run of the demo has found.
@@ -112,12 +116,20 @@ impl DemoArguments {
 
     /// Runs the guest for clients until a signal ends it.
     fn serve(&self, socket: &Path, console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let vm = Vm::start(self.config(socket, false)).map_err(start_error)?;
+        let held = self.truth.is_some();
+        let vm = Vm::start(self.config(socket, held)).map_err(start_error)?;
+        let memory = vm.memory().clone();
         console.say(format_args!(
             "the embedded guest runs; clients take --socket {}, Ctrl-C ends it",
             socket.display()
         ));
-        status_of_guest(vm.join()?)
+        let end = vm.join()?;
+        if let Some(path) = &self.truth {
+            let truth = truth(self.cpus, &memory).context("The guest has counted nothing")?;
+            fs::write(path, format!("{}\n", table::truth_json(&truth.cycles())))
+                .with_context(|| format!("Cannot write {}", path.display()))?;
+        }
+        status_of_guest(end)
     }
 
     /// Runs the guest, samples it and prints who used the time.

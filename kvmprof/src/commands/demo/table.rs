@@ -114,3 +114,21 @@ pub fn json(findings: &Findings) -> Value {
     }
     object
 }
+
+/// What the guest has counted in each row, in cycles of its TSC, as one JSON object. A row of a kernel's has the functions that it is
+/// told by; the one without any is the rest of the kernel's time.
+pub fn truth_json(cycles: &[u64; ROWS]) -> Value {
+    let rows: Vec<Value> = rows()
+        .iter()
+        .zip(cycles)
+        .map(|(row, cycles)| {
+            json!({
+                "mode": mode_name(row.mode),
+                "name": row.name,
+                "functions": row.functions,
+                "cycles": cycles,
+            })
+        })
+        .collect();
+    json!({ "schema": SCHEMA, "rows": rows })
+}

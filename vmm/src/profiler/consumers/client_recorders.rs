@@ -7,7 +7,7 @@ use kvmprof_abi::errno::Errno;
 use kvmprof_abi::pcs::{MAX_HZ, MIN_HZ};
 use kvmprof_abi::recorder::{
     MAX_LOOK_TICKS, MAX_PIDS, MAX_RECORDINGS, REC_EVENT, REC_HZ, REC_PIDS, REC_START, REC_STOP,
-    REC_TASKS, STACK_KERNEL, STACK_USER,
+    REC_TASKS, REC_YIELD, STACK_KERNEL, STACK_USER,
 };
 use kvmprof_abi::wire::device;
 use kvmprof_devices::endpoint::{Handle, IoctlReply, Readiness};
@@ -32,11 +32,13 @@ struct Recorder {
     pids: Vec<i32>,
     /// What makes its ticks.
     source: TickSource,
+    /// What is to make them while nobody asks for others, if it gives way.
+    yields_from: Option<TickSource>,
     looks: Option<LookPace>,
 }
 
 /// What is to be recorded.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Choice {
     /// These processes; none: all of them.
     pids: Vec<i32>,
@@ -44,6 +46,8 @@ struct Choice {
     source: Option<TickSource>,
     /// A look at the guest's tasks every so many ticks; `None`: none.
     tasks: Option<u32>,
+    /// Whether it gives way.
+    yields: bool,
 }
 
 /// What a client has open.
@@ -132,6 +136,41 @@ impl ClientRecorders {
         Ok(())
     }
 
+    fn choose_to_yield(&mut self, handle: Handle, argument: i64) -> Result<(), Errno> {
+        self.choice(handle)?.yields = match argument {
+            0 => false,
+            1 => true,
+            _ => return Err(Errno::EINVAL),
+        };
+        Ok(())
+    }
+
+    /// What makes the ticks of recordings that give way, if there are any.
+    fn yielding_source(&self) -> Option<TickSource> {
+        let mut recording = self.started().filter(|one| one.encoder.is_recording());
+        recording.find_map(|recorder| recorder.yields_from)
+    }
+
+    /// What is to make the ticks of a recording with this choice, and what makes them.
+    fn sources(
+        &self,
+        choice: &Choice,
+        context: &Context<'_>,
+    ) -> Result<(TickSource, TickSource), Errno> {
+        let wanted = match choice.source {
+            None => context.ticks().ok_or(Errno::EINVAL)?,
+            Some(source) => source,
+        };
+        match context.can_count(wanted) {
+            Err(error) if !choice.yields || error != Errno::EBUSY => Err(error),
+            _ if choice.yields => {
+                let present = context.source.or_else(|| self.yielding_source());
+                Ok((wanted, present.unwrap_or(wanted)))
+            }
+            _ => Ok((wanted, wanted)),
+        }
+    }
+
     fn choose_processes(&mut self, handle: Handle, data: &[u8]) -> Result<(), Errno> {
         let choice = self.choice(handle)?;
         let (chosen, []) = data.as_chunks::<4>() else {
@@ -170,11 +209,14 @@ impl ClientRecorders {
         if argument & !(STACK_KERNEL | STACK_USER) != 0 {
             return Err(Errno::EINVAL);
         }
-        let source = match choice.source {
-            None => context.ticks().ok_or(Errno::EINVAL)?,
-            Some(source) => context.can_count(source).map(|()| source)?,
-        };
-        let (pids, tasks) = (choice.pids.clone(), choice.tasks);
+        let choice = choice.clone();
+        let (wanted, source) = self.sources(&choice, context)?;
+        let Choice {
+            pids,
+            tasks,
+            yields,
+            ..
+        } = choice;
         let looks = tasks.map(|ticks| LookPace::new(ticks, source).ok_or(Errno::EINVAL));
         let looks = looks.transpose()?;
         // Each takes work at every tick, and has up to 32 MiB waiting for its client.
@@ -199,6 +241,7 @@ impl ClientRecorders {
             stacks,
             pids,
             source,
+            yields_from: yields.then_some(wanted),
             looks,
         };
         self.open.insert(handle, Open::Started(Box::new(recorder)));
@@ -221,7 +264,12 @@ impl Consumer for ClientRecorders {
     fn needs(&self) -> ClockNeeds {
         let mut needs = ClockNeeds::default();
         for recorder in self.started().filter(|one| one.encoder.is_recording()) {
-            needs.source = Some(recorder.source);
+            let is_first = needs.source.is_none();
+            match recorder.yields_from {
+                Some(wanted) if is_first => (needs.source, needs.yields) = (Some(wanted), true),
+                Some(_) => {}
+                None => (needs.source, needs.yields) = (Some(recorder.source), false),
+            }
             needs.starts_guest = true;
             needs.processes = true;
             needs.stacks.kernel |= recorder.stacks.kernel;
@@ -230,6 +278,18 @@ impl Consumer for ClientRecorders {
             needs.looks = needs.looks.into_iter().chain(period).min();
         }
         needs
+    }
+
+    /// One that gives way has ticks of one source: with others another one is to begin.
+    fn follow(&mut self, source: Option<TickSource>) {
+        for open in self.open.values_mut() {
+            if let Open::Started(recorder) = open
+                && recorder.yields_from.is_some()
+                && Some(recorder.source) != source
+            {
+                recorder.encoder.finish();
+            }
+        }
     }
 
     fn take(&mut self, ticks: &Ticks, frames: &[u64]) {
@@ -347,6 +407,7 @@ impl Device for ClientRecorders {
             } => {
                 match command {
                     REC_EVENT => self.choose_event(handle, argument, data)?,
+                    REC_YIELD => self.choose_to_yield(handle, argument)?,
                     REC_HZ => self.choose_rate(handle, argument, context)?,
                     REC_PIDS => self.choose_processes(handle, data)?,
                     REC_TASKS => self.choose_tasks(handle, argument, context)?,

@@ -78,6 +78,7 @@ impl Consumer for FileRecorder {
         let is_recording = self.source.is_some() && self.encoder.is_recording();
         ClockNeeds {
             gives_way: false,
+            yields: false,
             // A full disk, or a recording at its limit, needs no ticks.
             source: self.source.filter(|_| self.encoder.is_recording()),
             starts_guest: true,

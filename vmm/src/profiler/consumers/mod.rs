@@ -54,6 +54,8 @@ pub struct ClockNeeds {
     pub source: Option<TickSource>,
     /// Whether it counts for the guest alone: what makes the host's ticks goes before `source`.
     pub gives_way: bool,
+    /// Whether others of the host needn't take `source`: theirs goes before it.
+    pub yields: bool,
     /// Whether a guest that is held may start.
     pub starts_guest: bool,
     /// Whether samples need their process group.
@@ -364,7 +366,9 @@ impl Consumers {
     /// What makes the ticks that they count; `None` while none does. Whoever starts to count while others do takes
     /// theirs, or can't start; but the host's clients needn't take the guest's.
     pub fn source(&self) -> Option<TickSource> {
-        self.source_for(Client::Host).or_else(|| {
+        let mut yielding = self.iter().map(Consumer::needs);
+        let yielding = || yielding.find(|needs| needs.yields)?.source;
+        self.source_for(Client::Host).or_else(yielding).or_else(|| {
             let source = self.iter().find_map(|consumer| consumer.needs().source)?;
             match source {
                 // One that was the host's choice, who has left.
@@ -379,7 +383,7 @@ impl Consumers {
         match client {
             Client::Host => self.iter().find_map(|consumer| {
                 let needs = consumer.needs();
-                needs.source.filter(|_| !needs.gives_way)
+                needs.source.filter(|_| !needs.gives_way && !needs.yields)
             }),
             Client::Guest => self.source(),
         }
@@ -394,7 +398,7 @@ impl Consumers {
     /// Whether a consumer other than `index` counts to whose source `client` has to keep.
     pub fn others_bind(&self, index: usize, client: Client) -> bool {
         let binds = |needs: ClockNeeds| {
-            needs.source.is_some() && (client == Client::Guest || !needs.gives_way)
+            needs.source.is_some() && (client == Client::Guest || !needs.gives_way && !needs.yields)
         };
         let mut others = self.list.iter().enumerate();
         others.any(|(other, consumer)| other != index && binds(consumer.needs()))

@@ -147,3 +147,28 @@ fn devices_are_found_by_their_numbers() {
         assert_eq!(of(shared, Client::Guest), of(shared, Client::Host));
     }
 }
+
+/// The host's clients, then those of them that give way, then the guest.
+#[test]
+fn who_gives_way_to_the_host_goes_before_the_guest() {
+    let counts = |hz, gives_way, yields| ClockNeeds {
+        source: TickSource::clock(hz),
+        gives_way,
+        yields,
+        ..ClockNeeds::default()
+    };
+    let (guest, yielding, host) = (
+        counts(50, true, false),
+        counts(19, false, true),
+        counts(1000, false, false),
+    );
+    let two = consumers([guest, yielding]);
+    assert_eq!(two.source(), TickSource::clock(19));
+    assert_eq!(two.source_for(Client::Host), None);
+    assert_eq!(two.source_for(Client::Guest), TickSource::clock(19));
+    assert!(two.others_bind(0, Client::Guest) && !two.others_bind(0, Client::Host));
+    assert!(two.others_count(0));
+    let all = consumers([guest, yielding, host]);
+    assert_eq!(all.source(), TickSource::clock(1000));
+    assert_eq!(all.source_for(Client::Host), TickSource::clock(1000));
+}

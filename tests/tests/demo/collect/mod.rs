@@ -1,15 +1,16 @@
 //! `kvmprof collect` with the demo guest: what it collects agrees with what the guests counted of themselves, and every window gets to
 //! where it is to go, whoever is killed.
 
-use std::collections::BTreeMap;
+mod attached;
+mod demonstration;
+mod sinks;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
 
 use kvmprof_collect::batch::Batch;
 use kvmprof_collect::spool::{Progress, Spool};
@@ -17,13 +18,11 @@ use kvmprof_demo_guest::{Mode, ROWS, rows};
 use kvmprof_recording::Mode as SampleMode;
 use kvmprof_tests::{
     Boot, Clock, CpuPressure, Guest, Machine, Sampled, assert_share, kvmprof,
-    on_kvm_with_collector, run, sampling_rate, share, until,
+    on_kvm_with_collector, recorded, run, sampling_rate, share, until,
 };
 use kvmprof_vmm::clock::ClockSource;
-use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
-use prost::Message;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -287,189 +286,55 @@ fn guests_come_and_go_and_the_configuration_is_read_anew() {
     });
 }
 
-/// A profile that a receiver got: its identity, its start in s, and its ticks.
-type Profile = (Vec<u8>, u64, u64);
-
-/// Takes OTLP profiles.
-struct Receiver {
-    profiles: Arc<Mutex<Vec<Profile>>>,
-    address: String,
-    /// While it lives, there is nobody at the address.
-    running: Option<JoinHandle<()>>,
-}
-
-impl Receiver {
-    fn start() -> Self {
-        let mut receiver = Self {
-            profiles: Arc::default(),
-            address: free_port(),
-            running: None,
-        };
-        receiver.open();
-        receiver
-    }
-
-    fn open(&mut self) {
-        let listener = until("the port is free", || TcpListener::bind(&self.address).ok());
-        let profiles = Arc::clone(&self.profiles);
-        self.running = Some(thread::spawn(move || {
-            for stream in listener.incoming() {
-                if !serve(&mut stream.unwrap(), &profiles) {
-                    return;
-                }
-            }
-        }));
-    }
-
-    /// Ends it: the port is nobody's.
-    fn close(&mut self) {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.write_all(b"QUIT").unwrap();
-        drop(stream);
-        self.running.take().unwrap().join().unwrap();
-    }
-
-    fn count(&self) -> u64 {
-        self.profiles.lock().unwrap().len() as u64
-    }
-}
-
-/// Answers the request of a connection. False when it is asked to end.
-fn serve(stream: &mut TcpStream, profiles: &Mutex<Vec<Profile>>) -> bool {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        match stream.read(&mut byte) {
-            Ok(1) => head.push(byte[0]),
-            _ => return head != b"QUIT",
-        }
-    }
-    let head = String::from_utf8(head).unwrap().to_lowercase();
-    let mut lines = head.lines();
-    let length = lines.find_map(|line| line.strip_prefix("content-length: "));
-    let mut body = vec![0; length.unwrap().parse().unwrap()];
-    if stream.read_exact(&mut body).is_err() {
-        // The client was killed in the middle.
-        return true;
-    }
-    let request = ExportProfilesServiceRequest::decode(unpacked(body).as_slice()).unwrap();
-    for resource in &request.resource_profiles {
-        let profile = &resource.scope_profiles[0].profiles[0];
-        let samples = profile.samples.iter();
-        let ticks = samples.map(|sample| sample.values[0].unsigned_abs());
-        let start = profile.time_unix_nano / 1_000_000_000;
-        let found = (profile.profile_id.clone(), start, ticks.sum());
-        profiles.lock().unwrap().push(found);
-    }
-    // A client that was killed doesn't take it.
-    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    true
-}
-
-fn unpacked(body: Vec<u8>) -> Vec<u8> {
-    let mut gzip = Command::new("gzip");
-    let gzip = gzip.arg("-dc").stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = gzip.spawn().unwrap();
-    let mut input = child.stdin.take().unwrap();
-    let writer = thread::spawn(move || input.write_all(&body).unwrap());
-    let mut all = Vec::new();
-    child.stdout.take().unwrap().read_to_end(&mut all).unwrap();
-    writer.join().unwrap();
-    assert!(child.wait().unwrap().success());
-    all
-}
-
-fn otlp(address: &str) -> String {
-    format!(
-        "[[sink]]\nname = 'otlp'\ntype = 'otlp'\nurl = 'http://{address}/v1development/profiles'\n"
-    )
-}
-
+/// A person's rate goes before the collector's, which takes it meanwhile, and then has its own again.
 #[test]
-fn a_sink_that_is_down_loses_nothing() {
+fn whoever_asks_for_another_rate_has_it() {
     on_kvm_with_collector(|| {
-        let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
+        let guest = Guest::start(Boot::Demo, ["--hz", "50"]);
         let fleet = Fleet::new(&[("first", guest.socket())]);
-        let mut receiver = Receiver::start();
-        fleet.configure(&otlp(&receiver.address));
+        let address = free_port();
+        fleet.configure(&format!("metrics.listen = '{address}'\n"));
         let collector = fleet.start();
-        fleet.until_delivered("otlp", 2);
-        receiver.close();
-        until("the sink is tried again", || {
-            (fleet.progress("otlp").retries >= 4).then_some(())
-        });
-        let before = fleet.progress("otlp").delivered.windows;
-        receiver.open();
-        fleet.until_delivered("otlp", before + 3);
-        let said = fleet.stop(collector);
-        assert!(said.contains("Sink otlp: Cannot post to"), "{said}");
-        let progress = fleet.progress("otlp");
-        let profiles = receiver.profiles.lock().unwrap().clone();
-        assert_eq!(profiles.len() as u64, progress.delivered.windows);
-        let ticks: u64 = profiles.iter().map(|(.., ticks)| ticks).sum();
-        assert_eq!(ticks, progress.delivered.ticks);
-        // In their order, each once, and all that were collected.
-        assert!(
-            profiles.is_sorted_by(|one, other| one.1 < other.1),
-            "{profiles:?}"
-        );
-        assert_eq!(fleet.windows(), progress.delivered.windows);
-        assert_eq!((progress.lost.windows, progress.unsure.windows), (0, 0));
-        receiver.close();
-        guest.stop();
-    });
-}
-
-/// No window comes twice, and what was open or on its way is counted.
-#[test]
-fn a_collector_that_is_killed_counts_what_it_loses() {
-    const KILLS: u64 = 10;
-    on_kvm_with_collector(|| {
-        let guest = Guest::start(Boot::Demo, ["--hz", "100"]);
-        let fleet = Fleet::new(&[("first", guest.socket())]);
-        let mut receiver = Receiver::start();
-        fleet.configure(&otlp(&receiver.address));
-        for _ in 0..KILLS {
-            let mut collector = fleet.start();
-            let delivered = receiver.count() + 1;
-            until("a window is delivered", || {
-                (receiver.count() >= delivered).then_some(())
+        let until_rate = |hz: u64| {
+            until("windows have the rate", || {
+                let page = get(&address)?;
+                let rate = count(&page, "kvmprof_rate_hertz{host=\"h\",guest=\"first\"}");
+                (rate == hz).then_some(())
             });
-            collector.kill().unwrap();
-            collector.wait().unwrap();
-        }
-        let collector = fleet.start();
-        let delivered = receiver.count() + 1;
-        until("a window is delivered", || {
-            (receiver.count() >= delivered).then_some(())
-        });
-        fleet.stop(collector);
-        let progress = fleet.progress("otlp");
-        let profiles = receiver.profiles.lock().unwrap().clone();
-        let mut by_identity: BTreeMap<&[u8], u64> = BTreeMap::new();
-        for (identity, ..) in &profiles {
-            *by_identity.entry(identity).or_default() += 1;
-        }
-        assert!(
-            by_identity.values().all(|count| *count == 1),
-            "{by_identity:?}"
+        };
+        until_rate(100);
+        let path = fleet.path("recording");
+        let mut record = Command::new(kvmprof())
+            .args(["record", "-F", "250", "--socket"])
+            .arg(guest.socket())
+            .arg("--output")
+            .arg(&path)
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        until_rate(250);
+        kill_process(Pid::from_child(&record), Signal::INT).unwrap();
+        until("the recording is closed", || record.try_wait().unwrap());
+        until_rate(100);
+        let (samples, contents) = recorded(&path);
+        assert_eq!(contents.info.hz, 250);
+        assert!(!samples.is_empty());
+        // Without a rate it is the guest's own, as without a collector.
+        let ran = guest.command(
+            "record",
+            &[
+                "--seconds",
+                "1",
+                "--output",
+                path.with_extension("2").to_str().unwrap(),
+            ],
         );
-        let (windows, ticks) = (
-            profiles.len() as u64,
-            profiles.iter().map(|(.., ticks)| ticks).sum::<u64>(),
-        );
-        let (taken, unsure) = (progress.delivered, progress.unsure);
-        println!("{windows} windows, {taken:?}, {unsure:?}");
-        assert!((taken.windows..=taken.windows + unsure.windows).contains(&windows));
-        assert!((taken.ticks..=taken.ticks + unsure.ticks).contains(&ticks));
-        assert!(unsure.windows <= KILLS);
-        assert_eq!(progress.lost.windows, 0);
-        let spool = Spool::open(&fleet.path("spool"), 1 << 30, &["otlp"]).unwrap();
-        let killed = spool.fill().killed;
-        println!("{killed} windows were open");
-        // Windows of a second are open for up to two seconds after their ends.
-        assert!((1..=4 * KILLS).contains(&killed), "{killed}");
-        receiver.close();
+        assert_eq!(ran.status, 0, "{ran:?}");
+        assert_eq!(recorded(&path.with_extension("2")).1.info.hz, 50);
+        until_rate(100);
+        let said = fleet.stop(collector);
+        assert_eq!(said, "");
         guest.stop();
     });
 }

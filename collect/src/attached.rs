@@ -1,0 +1,377 @@
+//! Guests of other VMMs: found as `kvmprof list` does, and followed through a `kvmprof attach` of their own, whose socket is in a folder
+//! that nobody else enters.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use glob::Pattern;
+use kvmprof_attach::{HostKernel, Machine, find_machines};
+use kvmprof_report::text::visible;
+use tempfile::TempDir;
+
+use crate::child::{Child, program};
+use crate::config::{AttachConfig, Config};
+use crate::sockets::{Socket, socket_at};
+
+/// The program that attaches, and whose own guests have sockets.
+const PROGRAM: &str = "kvmprof";
+/// How often guests are looked for.
+const LOOK: Duration = Duration::from_secs(5);
+/// Waits before a guest is attached to again.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Guests of which something was told, at most; the log is quiet about further ones.
+const MAX_TOLD: usize = 4096;
+
+/// A VMM's process: its pid, and when it was started. Both together are never used again.
+type Process = (i32, u64);
+
+/// A guest that is to be followed.
+#[derive(Debug)]
+struct Guest {
+    name: String,
+    path: PathBuf,
+    /// `None` until the next attempt.
+    child: Option<Child>,
+    until: Instant,
+    wait: Duration,
+}
+
+/// The guests of other VMMs.
+#[derive(Debug)]
+pub struct Attached {
+    config: AttachConfig,
+    patterns: Vec<Pattern>,
+    hz: u32,
+    program: PathBuf,
+    folder: TempDir,
+    kernel: Option<HostKernel>,
+    guests: BTreeMap<Process, Guest>,
+    next_look: Instant,
+    left_out: usize,
+    /// What the log has been told of, by the process.
+    told: BTreeSet<(Process, String)>,
+}
+
+impl Attached {
+    /// Those that `config` asks for; `None` if it asks for none.
+    ///
+    /// # Errors
+    /// There is no folder for their sockets.
+    pub fn new(config: &Config) -> io::Result<Option<Self>> {
+        let attach = &config.attach;
+        if attach.guests.is_empty() {
+            return Ok(None);
+        }
+        let patterns = attach.guests.iter();
+        Ok(Some(Self {
+            // Patterns that aren't are refused by `Config::check`.
+            patterns: patterns
+                .filter_map(|pattern| Pattern::new(pattern).ok())
+                .collect(),
+            config: attach.clone(),
+            hz: config.hz,
+            program: program(PROGRAM),
+            // Its mode is 0700.
+            folder: tempfile::Builder::new()
+                .prefix("kvmprof-collect-")
+                .tempdir()?,
+            kernel: None,
+            guests: BTreeMap::new(),
+            next_look: Instant::now(),
+            left_out: 0,
+            told: BTreeSet::new(),
+        }))
+    }
+
+    /// Looks for guests, if it is time to, attaches to new ones, and lets go those that have ended.
+    pub fn look(&mut self) {
+        self.reap();
+        if Instant::now() >= self.next_look {
+            self.next_look = Instant::now() + LOOK;
+            let machines = self.machines();
+            self.choose(machines);
+        }
+        for guest in self.guests.values_mut() {
+            if guest.child.is_none() && Instant::now() >= guest.until {
+                guest.attach(&self.program, &self.config, self.hz);
+            }
+        }
+    }
+
+    /// The sockets that answer by now.
+    pub fn sockets(&self) -> impl Iterator<Item = Socket> {
+        let guests = self.guests.values();
+        guests.filter_map(|guest| socket_at(guest.path.clone(), Some(guest.name.clone())))
+    }
+
+    /// How many guests the limit leaves out.
+    pub fn left_out(&self) -> usize {
+        self.left_out
+    }
+
+    /// Whether one is being attached to: its socket comes any moment.
+    pub fn is_starting(&self) -> bool {
+        let mut guests = self.guests.values();
+        guests.any(|guest| guest.child.is_some() && !guest.path.exists())
+    }
+
+    /// The guests that are meant, each with its process.
+    fn machines(&mut self) -> BTreeMap<Process, Machine> {
+        if self.kernel.is_none() {
+            match HostKernel::open() {
+                Ok(kernel) => self.kernel = Some(kernel),
+                Err(error) => {
+                    self.tell((0, 0), &format!("Cannot attach to guests: {error}"));
+                    return BTreeMap::new();
+                }
+            }
+        }
+        let Some(kernel) = &self.kernel else {
+            return BTreeMap::new();
+        };
+        let mut machines: BTreeMap<Process, Vec<Machine>> = BTreeMap::new();
+        for machine in find_machines(Ok(kernel)).machines {
+            if is_meant(&self.patterns, &machine) {
+                let process = (machine.pid, machine.start_time);
+                machines.entry(process).or_default().push(machine);
+            }
+        }
+        let mut single = BTreeMap::new();
+        for (process, mut machines) in machines {
+            let count = machines.len();
+            if let (Some(machine), 1) = (machines.pop(), count) {
+                single.insert(process, machine);
+            } else {
+                let pid = process.0;
+                self.tell(
+                    process,
+                    &format!(
+                        "Process {pid} has {count} guests: kvmprof attaches to processes with one"
+                    ),
+                );
+            }
+        }
+        single
+    }
+
+    /// Takes the guests that can be attached to, as many as the limit allows, those from before first.
+    fn choose(&mut self, mut machines: BTreeMap<Process, Machine>) {
+        // What attaches to a guest that has gone ends by itself, or is ended here.
+        self.guests
+            .retain(|process, _| machines.contains_key(process));
+        machines.retain(|process, _| !self.guests.contains_key(process));
+        self.left_out = 0;
+        for (process, machine) in machines {
+            if let Some(obstacle) = &machine.obstacle {
+                let pid = process.0;
+                let message = format!("Cannot attach to the guest of process {pid}: {obstacle}");
+                self.tell(process, &message);
+            } else if self.guests.len() >= self.config.limit {
+                self.left_out += 1;
+            } else {
+                let name = self.name_of(&machine);
+                let guest = Guest {
+                    path: self.folder.path().join(format!("{}.sock", machine.pid)),
+                    name,
+                    child: None,
+                    until: Instant::now(),
+                    wait: FIRST_WAIT,
+                };
+                self.guests.insert(process, guest);
+            }
+        }
+    }
+
+    /// What a guest is called: as its VMM's command line does, if no other is; else by its VMM's program and pid.
+    fn name_of(&self, machine: &Machine) -> String {
+        let own = machine.name.as_deref().map(visible);
+        let is_taken = |name: &str| self.guests.values().any(|guest| guest.name == name);
+        match own.filter(|name| !name.is_empty() && !is_taken(name)) {
+            Some(name) => name,
+            None => format!("{}-{}", visible(&machine.program), machine.pid),
+        }
+    }
+
+    /// Takes note of those that have ended. They are tried again while the guest is there: it may have rebooted.
+    fn reap(&mut self) {
+        for guest in self.guests.values_mut() {
+            let Some(child) = &mut guest.child else {
+                continue;
+            };
+            let ended = match child.ended() {
+                Ok(None) => continue,
+                Ok(ended) => ended,
+                Err(error) => {
+                    log::warn!("Guest {}: {error}", guest.name);
+                    None
+                }
+            };
+            guest.child = None;
+            if let Some((status, said)) = ended {
+                guest.note_end(status.success(), said.trim());
+            }
+        }
+    }
+
+    /// Tells the log of what keeps from attaching to the guest of `process`, once.
+    fn tell(&mut self, process: Process, message: &str) {
+        if self.told.len() < MAX_TOLD && self.told.insert((process, message.to_owned())) {
+            log::warn!("{message}");
+        }
+    }
+}
+
+/// All are asked before the first one is waited for.
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let children = self.guests.values();
+        for child in children.filter_map(|guest| guest.child.as_ref()) {
+            child.ask_to_end();
+        }
+        self.guests.clear();
+    }
+}
+
+impl Guest {
+    fn attach(&mut self, program: &Path, config: &AttachConfig, hz: u32) {
+        // One of a killed program would be in the way.
+        let _ = std::fs::remove_file(&self.path);
+        let path = self.path.display().to_string();
+        let pid = self.path.file_stem().unwrap_or_default();
+        let pid = pid.to_string_lossy().into_owned();
+        let mut words = vec!["attach".to_owned(), pid, "--socket".to_owned(), path];
+        words.extend(["--hz".to_owned(), hz.to_string()]);
+        words.extend(["--capture".to_owned(), config.capture.word().to_owned()]);
+        if config.capture.has_jitter() {
+            words.push("--jitter".to_owned());
+        }
+        match Child::start(program, words) {
+            Ok(child) => self.child = Some(child),
+            Err(error) => {
+                let message = format!("Cannot run {}: {error}", program.display());
+                self.note_end(false, &message);
+            }
+        }
+    }
+
+    fn note_end(&mut self, is_success: bool, said: &str) {
+        if is_success {
+            log::info!("Guest {}: {said}", self.name);
+            self.wait = FIRST_WAIT;
+        } else {
+            log::warn!("Guest {}: {said}", self.name);
+        }
+        self.until = Instant::now() + self.wait;
+        self.wait = (2 * self.wait).min(LONGEST_WAIT);
+    }
+}
+
+/// Whether a guest is to be followed: by its name, its VMM's program or its pid. Those of kvmprof have sockets.
+fn is_meant(patterns: &[Pattern], machine: &Machine) -> bool {
+    let pid = machine.pid.to_string();
+    let names = [
+        Some(machine.program.as_str()),
+        Some(&pid),
+        machine.name.as_deref(),
+    ];
+    let names = names.into_iter().flatten();
+    machine.program != PROGRAM
+        && names
+            .into_iter()
+            .any(|name| patterns.iter().any(|pattern| pattern.matches(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvmprof_attach::Obstacle;
+
+    fn machine(pid: i32, program: &str, name: Option<&str>) -> Machine {
+        Machine {
+            pid,
+            start_time: 7,
+            program: program.to_owned(),
+            name: name.map(str::to_owned),
+            descriptor: 11,
+            vcpus: Vec::new(),
+            memory_bytes: None,
+            obstacle: None,
+        }
+    }
+
+    fn attached(limit: usize) -> Attached {
+        let mut config = Config::default();
+        config.attach.guests = vec!["*".to_owned()];
+        config.attach.limit = limit;
+        Attached::new(&config).unwrap().unwrap()
+    }
+
+    fn by_process(machines: Vec<Machine>) -> BTreeMap<Process, Machine> {
+        let machines = machines.into_iter();
+        machines
+            .map(|machine| ((machine.pid, machine.start_time), machine))
+            .collect()
+    }
+
+    #[test]
+    fn guests_are_meant_by_name_program_or_pid() {
+        let patterns = |word: &str| vec![Pattern::new(word).unwrap()];
+        let qemu = machine(4711, "qemu-system-x86_64", Some("db-1"));
+        for (word, is) in [
+            ("*", true),
+            ("qemu-*", true),
+            ("db-?", true),
+            ("4711", true),
+            ("471", false),
+            ("web-*", false),
+        ] {
+            assert_eq!(is_meant(&patterns(word), &qemu), is, "{word}");
+        }
+        // kvmprof's own have sockets.
+        assert!(!is_meant(&patterns("*"), &machine(1, "kvmprof", None)));
+        assert!(Attached::new(&Config::default()).unwrap().is_none());
+    }
+
+    #[test]
+    fn guests_are_bounded_and_have_names_of_their_own() {
+        let mut attached = attached(3);
+        let mut encrypted = machine(9, "qemu", None);
+        encrypted.obstacle = Some(Obstacle::Encrypted);
+        let all = vec![
+            machine(5, "qemu", Some("db")),
+            machine(6, "qemu", Some("db")),
+            machine(7, "a\x1bb", None),
+            machine(8, "qemu", None),
+            encrypted,
+        ];
+        attached.choose(by_process(all.clone()));
+        let names = |attached: &Attached| -> Vec<String> {
+            let guests = attached.guests.values();
+            guests.map(|guest| guest.name.clone()).collect()
+        };
+        assert_eq!(names(&attached), ["db", "qemu-6", "a\u{fffd}b-7"]);
+        assert_eq!((attached.left_out(), attached.told.len()), (1, 1));
+        // One that goes makes room; the others stay as they are.
+        attached.choose(by_process(all[1..].to_vec()));
+        assert_eq!(names(&attached), ["qemu-6", "a\u{fffd}b-7", "qemu-8"]);
+        assert_eq!((attached.left_out(), attached.told.len()), (0, 1));
+    }
+
+    #[test]
+    fn a_failure_is_tried_again_later_each_time() {
+        let mut attached = attached(1);
+        attached.program = "/nowhere/kvmprof".into();
+        attached.choose(by_process(vec![machine(5, "qemu", None)]));
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            let guest = attached.guests.values_mut().next().unwrap();
+            guest.attach(&attached.program, &attached.config, 19);
+            assert!(guest.child.is_none());
+            waits.push(guest.wait.as_secs());
+        }
+        assert_eq!(waits, [2, 4, 8, 16, 32, 60, 60, 60]);
+    }
+}

@@ -1,0 +1,185 @@
+//! Programs that this one runs, and that end with it.
+
+use std::env;
+use std::ffi::OsStr;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread::{Builder, JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use rustix::process::{
+    Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
+};
+
+/// What is kept of what a program says, in bytes: it ends with a line or two.
+const MAX_SAID: u64 = 16 << 10;
+/// How long one may take to end that was asked to.
+const ENDING: Duration = Duration::from_secs(5);
+/// How often it is looked at meanwhile.
+const POLL: Duration = Duration::from_millis(20);
+
+/// The path of the program `name`: beside this one, else to be looked for in PATH.
+pub fn program(name: &str) -> PathBuf {
+    let beside = env::current_exe().ok();
+    let beside = beside.map(|program| program.with_file_name(name));
+    let beside = beside.filter(|program| program.is_file());
+    beside.unwrap_or_else(|| PathBuf::from(name))
+}
+
+/// A program that runs. Dropped, it is asked to end, and killed if it doesn't. It ends with this one, too, however this one ends.
+#[derive(Debug)]
+pub struct Child {
+    child: std::process::Child,
+    said: Option<JoinHandle<String>>,
+    /// Its pid may be another one's.
+    has_ended: bool,
+}
+
+impl Child {
+    /// Runs `program` with `words`; of what it writes to standard error the first KiB are kept. It ends at the latest with the thread
+    /// that calls this, which so is to be one that lives as long as the program: the main one.
+    ///
+    /// # Errors
+    /// It can't be run.
+    pub fn start<S: AsRef<OsStr>>(
+        program: impl AsRef<OsStr>,
+        words: impl IntoIterator<Item = S>,
+    ) -> io::Result<Self> {
+        let parent = getpid();
+        let mut command = Command::new(program);
+        command
+            .args(words)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            // A key of the terminal is for this program, which ends its own.
+            .process_group(0);
+        // SAFETY: between fork and exec there are only prctl(2) and getppid(2), which take no lock and no memory.
+        unsafe {
+            command.pre_exec(move || {
+                set_parent_process_death_signal(Some(Signal::TERM))?;
+                // One whose parent has ended before that would stay for ever.
+                if getppid() == Some(parent) {
+                    Ok(())
+                } else {
+                    Err(io::ErrorKind::BrokenPipe.into())
+                }
+            });
+        }
+        let mut child = command.spawn()?;
+        let errors = child.stderr.take();
+        let reader =
+            errors.map(|errors| Builder::new().name("child".into()).spawn(|| read(errors)));
+        let mut child = Self {
+            child,
+            said: None,
+            has_ended: false,
+        };
+        child.said = reader.transpose()?;
+        Ok(child)
+    }
+
+    /// How it has ended, if it has, and what it had said.
+    ///
+    /// # Errors
+    /// It is no child of this process.
+    pub fn ended(&mut self) -> io::Result<Option<(ExitStatus, String)>> {
+        let Some(status) = self.child.try_wait()? else {
+            return Ok(None);
+        };
+        self.has_ended = true;
+        let said = self.said.take().and_then(|reader| reader.join().ok());
+        Ok(Some((status, said.unwrap_or_default())))
+    }
+
+    /// Asks it to end.
+    pub fn ask_to_end(&self) {
+        if !self.has_ended {
+            // One that has just ended needs none.
+            let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        }
+    }
+
+    /// Has it end, and waits for that. `None` if it had to be killed.
+    pub fn end(mut self) -> Option<(ExitStatus, String)> {
+        self.ask_to_end();
+        self.wait(Instant::now() + ENDING)
+    }
+
+    fn wait(&mut self, until: Instant) -> Option<(ExitStatus, String)> {
+        while Instant::now() < until {
+            match self.ended() {
+                Ok(None) => sleep(POLL),
+                Ok(ended) => return ended,
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        self.ask_to_end();
+        if self.wait(Instant::now() + ENDING).is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// The beginning of what comes; the rest is thrown away, so that nobody waits to be read.
+fn read(mut from: impl Read) -> String {
+    let mut kept = Vec::new();
+    let _ = from.by_ref().take(MAX_SAID).read_to_end(&mut kept);
+    let _ = io::copy(&mut from, &mut io::sink());
+    String::from_utf8_lossy(&kept).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Child {
+        Child::start("sh", ["-c", script]).unwrap()
+    }
+
+    #[test]
+    fn what_it_says_is_kept_to_a_bound() {
+        let mut child = shell("yes 12345678 | head -c 1000000 >&2; exit 3");
+        let (status, said) = loop {
+            if let Some(ended) = child.ended().unwrap() {
+                break ended;
+            }
+            sleep(POLL);
+        };
+        assert_eq!(status.code(), Some(3));
+        assert_eq!(said.len() as u64, MAX_SAID);
+    }
+
+    #[test]
+    fn it_is_asked_before_it_is_killed() {
+        // It says that it is ready: before, the signal would find no handler.
+        let folder = tempfile::tempdir().unwrap();
+        let ready = folder.path().join("ready");
+        let script = "trap 'echo asked >&2; exit 7' TERM; : >\"$0\"; while :; do sleep 0.05; done";
+        let child = Child::start("sh", ["-c", script, ready.to_str().unwrap()]).unwrap();
+        while !ready.exists() {
+            sleep(POLL);
+        }
+        let (status, said) = child.end().unwrap();
+        assert_eq!((status.code(), said.as_str()), (Some(7), "asked\n"));
+    }
+
+    #[test]
+    fn a_program_that_there_is_not_is_told() {
+        let error = Child::start("/nowhere/program", [""; 0]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert_eq!(program("no-such-program"), PathBuf::from("no-such-program"));
+    }
+}

@@ -1,0 +1,164 @@
+//! Prometheus for the demonstration: it scrapes the collector, and is asked once.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use kvmprof_tools::interrupt::Interrupt;
+use serde::Deserialize;
+
+use super::{POLL, Place, free_address};
+use crate::child::{Child, program};
+
+/// What it is asked: the ticks of each guest's processes in all modes.
+pub const QUERY: &str = "sum by (guest, process) (kvmprof_samples_total)";
+/// How long it may take until it knows of a first window.
+const WAITING: Duration = Duration::from_secs(60);
+/// Longest answer, in bytes.
+const MAX_ANSWER: u64 = 1 << 20;
+
+/// A Prometheus that runs.
+pub struct Prometheus {
+    // Dropped, it ends.
+    _child: Child,
+    address: String,
+}
+
+/// The ticks of a guest's process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Process {
+    pub guest: String,
+    pub process: String,
+    pub ticks: f64,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    data: Data,
+}
+
+#[derive(Deserialize)]
+struct Data {
+    result: Vec<Series>,
+}
+
+#[derive(Deserialize)]
+struct Series {
+    metric: Labels,
+    /// When, and the value as text (<https://prometheus.io/docs/prometheus/latest/querying/api/>).
+    value: (f64, String),
+}
+
+#[derive(Deserialize)]
+struct Labels {
+    guest: String,
+    process: String,
+}
+
+impl Prometheus {
+    /// Has it scrape the page at `metrics`, with all that it keeps in `place`.
+    ///
+    /// # Errors
+    /// It isn't installed, or can't be started.
+    pub fn start(place: &Place, metrics: &str) -> anyhow::Result<Self> {
+        let config = place.path("prometheus.yml");
+        let text = format!(
+            "global: {{ scrape_interval: 1s }}\n\
+             scrape_configs: [{{ job_name: kvmprof, static_configs: [{{ targets: ['{metrics}'] }}] }}]\n"
+        );
+        fs::write(&config, text).context("Cannot write Prometheus's configuration")?;
+        let address = free_address()?;
+        let words = [
+            format!("--config.file={}", config.display()),
+            format!("--storage.tsdb.path={}", place.path("prometheus").display()),
+            format!("--web.listen-address={address}"),
+        ];
+        match Child::start(program("prometheus"), words) {
+            Ok(child) => Ok(Self {
+                _child: child,
+                address,
+            }),
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(anyhow!(
+                "Prometheus isn't installed (apt install prometheus): it goes on without it"
+            )),
+            Err(error) => Err(error).context("Cannot run Prometheus: it goes on without it"),
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The processes of all guests, the busiest first. Waits until it knows of a window.
+    ///
+    /// # Errors
+    /// It doesn't answer, or knows nothing.
+    pub fn by_process(&self, interrupt: &Interrupt) -> anyhow::Result<Vec<Process>> {
+        let until = Instant::now() + WAITING;
+        loop {
+            let found = self.ask();
+            let is_over = Instant::now() >= until || interrupt.is_raised();
+            match found {
+                Ok(processes) if !processes.is_empty() || is_over => return Ok(processes),
+                Err(error) if is_over => return Err(error).context("Prometheus doesn't answer"),
+                _ => sleep(POLL),
+            }
+        }
+    }
+
+    fn ask(&self) -> anyhow::Result<Vec<Process>> {
+        let url = format!("http://{}/api/v1/query", self.address);
+        let agent = ureq::Agent::config_builder()
+            .timeout_global(Some(Duration::from_secs(10)))
+            .build()
+            .new_agent();
+        let mut answer = agent.get(url).query("query", QUERY).call()?;
+        let text = answer
+            .body_mut()
+            .with_config()
+            .limit(MAX_ANSWER)
+            .read_to_string()?;
+        parse(&text)
+    }
+}
+
+fn parse(text: &str) -> anyhow::Result<Vec<Process>> {
+    let answer: Answer = serde_json::from_str(text)?;
+    let mut processes = Vec::new();
+    for Series { metric, value } in answer.data.result {
+        processes.push(Process {
+            guest: metric.guest,
+            process: metric.process,
+            ticks: value.1.parse().context("a number")?,
+        });
+    }
+    processes.sort_by(|one, other| {
+        let of = |process: &Process| (process.guest.clone(), process.process.clone());
+        let by_ticks = other.ticks.total_cmp(&one.ticks);
+        by_ticks.then_with(|| of(one).cmp(&of(other)))
+    });
+    Ok(processes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read() {
+        let text = r#"{"status":"success","data":{"resultType":"vector","result":[
+            {"metric":{"guest":"one","process":"dyer"},"value":[1.5,"7"]},
+            {"metric":{"guest":"two","process":"weaver"},"value":[1.5,"30"]}]}}"#;
+        let found = parse(text).unwrap();
+        let of = |process: &Process| (process.process.clone(), process.ticks);
+        let found: Vec<(String, f64)> = found.iter().map(of).collect();
+        assert_eq!(
+            found,
+            [("weaver".to_owned(), 30.0), ("dyer".to_owned(), 7.0)]
+        );
+        assert!(parse("{}").is_err());
+    }
+}

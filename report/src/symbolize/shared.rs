@@ -1,0 +1,76 @@
+//! Values that many have, once in memory: a program that reads the recordings of hundreds of guests has the same kernels and files in each.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// How many entries there may be before those are first removed that nobody has any more.
+const FIRST_PURGE: usize = 1024;
+
+/// The values of a kind that somebody has.
+pub struct Shared<T> {
+    hasher: RandomState,
+    known: Mutex<Known<T>>,
+}
+
+struct Known<T> {
+    /// By their hash.
+    values: HashMap<u64, Vec<Weak<T>>>,
+    next_purge: usize,
+}
+
+impl<T: Eq + Hash> Shared<T> {
+    /// None yet.
+    pub fn new() -> Self {
+        Self {
+            hasher: RandomState::new(),
+            known: Mutex::new(Known {
+                values: HashMap::new(),
+                next_purge: FIRST_PURGE,
+            }),
+        }
+    }
+
+    /// `value`, or the same one that somebody has already.
+    pub fn get(&self, value: T) -> Arc<T> {
+        let hash = self.hasher.hash_one(&value);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = known.values.get(&hash).and_then(|values| {
+            let mut values = values.iter().filter_map(Weak::upgrade);
+            values.find(|known| **known == value)
+        });
+        if let Some(same) = same {
+            return same;
+        }
+        if known.values.len() >= known.next_purge {
+            known.values.retain(|_, values| {
+                values.retain(|value| value.strong_count() > 0);
+                !values.is_empty()
+            });
+            known.next_purge = FIRST_PURGE.max(2 * known.values.len());
+        }
+        let value = Arc::new(value);
+        let values = known.values.entry(hash).or_default();
+        values.push(Arc::downgrade(&value));
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_value_is_there_once_while_somebody_has_it() {
+        let shared = Shared::new();
+        let one = shared.get("one".to_owned());
+        assert!(Arc::ptr_eq(&one, &shared.get("one".to_owned())));
+        assert!(!Arc::ptr_eq(&one, &shared.get("two".to_owned())));
+        for number in 0..10 * FIRST_PURGE {
+            shared.get(number.to_string());
+        }
+        let known = shared.known.lock().unwrap().values.len();
+        assert!(known <= 2 * FIRST_PURGE, "{known}");
+        assert!(Arc::ptr_eq(&one, &shared.get("one".to_owned())));
+    }
+}

@@ -1,0 +1,167 @@
+//! Guests of other VMMs, as `kvmprof collect` follows them. This process is the VMM.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process;
+
+use kvmprof_collect::batch::Batch;
+use kvmprof_demo_guest::{Mode, rows};
+use kvmprof_recording::Mode as SampleMode;
+use kvmprof_tests::{
+    Boot, Clock, CpuPressure, Machine, Sampled, assert_share, on_kvm_with_collector, run,
+    sampling_rate, share, until,
+};
+use kvmprof_vmm::virtio::GuestAccess;
+
+use super::{Fleet, count, free_port, get};
+
+fn machine() -> Machine {
+    let machine = Machine::start_with_ports(Boot::Demo, 1, Clock::default(), GuestAccess::None);
+    machine.truth();
+    machine
+}
+
+/// The processes of `kvmprof attach` that are attached to this one.
+fn attachers() -> Vec<PathBuf> {
+    let pid = process::id().to_string();
+    let is_attacher = |path: &PathBuf| {
+        let words = fs::read(path.join("cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = words.split(|byte| *byte == 0).collect();
+        words.get(1..3) == Some(&[b"attach".as_slice(), pid.as_bytes()])
+    };
+    let folder = fs::read_dir("/proc").unwrap();
+    let paths = folder.map(|entry| entry.unwrap().path());
+    paths.filter(is_attacher).collect()
+}
+
+/// The shares of user mode, the kernel and idle.
+#[test]
+fn a_look_agrees_with_what_a_guest_of_another_vmm_counted() {
+    on_kvm_with_collector(|| {
+        let machine = machine();
+        let fleet = Fleet::new(&[]);
+        let (pattern, pid) = (fleet.pattern(), process::id().to_string());
+        let hz = sampling_rate(150).to_string();
+        let pressure = CpuPressure::begin();
+        let before = machine.truth();
+        let words = [
+            "collect",
+            "--once",
+            "--json",
+            "--window",
+            "12",
+            "--hz",
+            &hz,
+            "--sockets",
+            &pattern,
+            "--attach",
+            &pid,
+        ];
+        let ran = run(words);
+        let cycles = machine.truth().cycles_since(&before);
+        assert_eq!(ran.status, 0, "{ran:?}");
+        assert_eq!(attachers(), [] as [PathBuf; 0]);
+        let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+        let (mut stolen, mut lost) = (0, 0);
+        for line in ran.stdout.lines() {
+            let batch: Batch = serde_json::from_str(line).unwrap();
+            for window in &batch.windows {
+                // Of this program's name, and its pid.
+                assert!(
+                    window.guest.ends_with(&format!("-{pid}")),
+                    "{}",
+                    window.guest
+                );
+                assert!(window.account.balances(), "{window:?}");
+                stolen += window.account.stolen;
+                lost += window.account.lost;
+                for row in &window.rows {
+                    let what = match row.mode() {
+                        SampleMode::User => "user",
+                        SampleMode::Idle => "idle",
+                        SampleMode::Kernel | SampleMode::Interrupt => "kernel",
+                    };
+                    *counts.entry(what).or_default() += row.ticks;
+                }
+            }
+        }
+        let whole: u64 = counts.values().sum();
+        assert!(whole > 0, "{ran:?}");
+        let sampled = Sampled::new(whole, stolen, lost, &pressure);
+        for (what, modes) in [
+            ("user", &[Mode::User][..]),
+            ("idle", &[Mode::Idle]),
+            ("kernel", &[Mode::Kernel, Mode::Interrupt]),
+        ] {
+            let own = rows().iter().zip(cycles);
+            let own = own.filter(|(row, _)| modes.contains(&row.mode));
+            let own: u64 = own.map(|(_, cycles)| cycles).sum();
+            let count = counts.get(what).copied().unwrap_or_default();
+            let shares = (share(count, whole), share(own, cycles.iter().sum()));
+            assert_share(what, shares, sampled);
+        }
+        machine.stop();
+    });
+}
+
+/// One process attaches to it at a time, which is started again if it is killed, and ends with the collector however that ends.
+#[test]
+fn a_guest_is_attached_to_once_and_again() {
+    on_kvm_with_collector(|| {
+        let machine = machine();
+        let fleet = Fleet::new(&[]);
+        let address = free_port();
+        let pid = process::id();
+        // By two patterns at once.
+        fleet.configure(&format!(
+            "metrics.listen = '{address}'\n[attach]\nguests = ['{pid}', 'demo-*{pid}', '{pid}*']\n"
+        ));
+        let mut collector = fleet.start();
+        let has_windows = |least: u64| {
+            until("windows come", || {
+                let page = get(&address)?;
+                let lines = page.lines();
+                let windows = lines.filter(|line| line.starts_with("kvmprof_windows_total{"));
+                let windows: u64 = windows
+                    .map(|line| count(line, line.split(' ').next().unwrap()))
+                    .sum();
+                (windows >= least).then_some(windows)
+            })
+        };
+        has_windows(2);
+        let first = attachers();
+        assert_eq!(first.len(), 1, "{first:?}");
+        let attacher: i32 = first[0]
+            .file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        let attacher = rustix::process::Pid::from_raw(attacher).unwrap();
+        rustix::process::kill_process(attacher, rustix::process::Signal::KILL).unwrap();
+        until("another one is attached", || {
+            let now = attachers();
+            assert!(now.len() <= 1, "{now:?}");
+            (now.len() == 1 && now != first).then_some(())
+        });
+        let windows = has_windows(1);
+        has_windows(windows + 3);
+        collector.kill().unwrap();
+        collector.wait().unwrap();
+        until("it has ended, too", || attachers().is_empty().then_some(()));
+        let collector = fleet.start();
+        until("it is attached to again", || {
+            (attachers().len() == 1).then_some(())
+        });
+        fleet.stop(collector);
+        assert_eq!(attachers(), [] as [PathBuf; 0]);
+        let before = machine.truth();
+        until("the guest goes on", || {
+            let now = machine.truth();
+            (now.vcpus[0].updates > before.vcpus[0].updates + 10).then_some(())
+        });
+        machine.stop();
+    });
+}
