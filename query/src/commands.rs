@@ -87,7 +87,7 @@ impl DataArguments {
 struct QueryArguments {
     #[command(flatten)]
     data: DataArguments,
-    /// The question
+    /// The question; behind -- if it begins with a comment
     #[arg(value_name = "SQL", required_unless_present = "recording")]
     sql: Option<String>,
     /// The form of the answer
@@ -98,7 +98,7 @@ struct QueryArguments {
     #[arg(long = "as", id = "recording", value_name = "FILE", conflicts_with_all = ["sql", "format"])]
     recording: Option<PathBuf>,
     /// With --as: choose the rows for which this is true, an expression of SQL
-    #[arg(long = "where", value_name = "CONDITION", requires = "recording")]
+    #[arg(long = "where", value_name = "CONDITION", conflicts_with = "sql")]
     condition: Option<String>,
 }
 

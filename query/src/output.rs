@@ -160,7 +160,7 @@ mod tests {
     fn names_do_nothing_to_terminals_in_any_form() {
         assert_eq!(
             printed(Format::Table),
-            "name        ticks\na\u{fffd}[2J,b        5\n             1000\nsay \"x\"\u{fffd}     -3\n"
+            "name      ticks\na\u{fffd}[2J,b       5\n           1000\nsay \"x\"\u{fffd}     -3\n"
         );
         assert_eq!(
             printed(Format::Csv),

@@ -69,7 +69,14 @@ pub fn summary(engine: &Engine, condition: Option<&str>) -> anyhow::Result<Summa
     );
     let name = match guests.first() {
         Some((host, guest)) if guests.len() == 1 => format!("guest {guest} of {host}"),
-        _ => format!("{} guests of {} hosts", guests.len(), hosts.len()),
+        _ => format!(
+            "{} guests of {}",
+            guests.len(),
+            match hosts.len() {
+                1 => "1 host".to_owned(),
+                hosts => format!("{hosts} hosts"),
+            }
+        ),
     };
     let began_ns = u64::try_from(begin)
         .unwrap_or_default()

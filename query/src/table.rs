@@ -98,7 +98,7 @@ impl Samples {
         };
         let read = || format!("Cannot read {}", first.path.display());
         let state = context.state();
-        let store = state.runtime_env().object_store(&store())?;
+        let store = state.runtime_env().object_store(store())?;
         let object = located(first).with_context(read)?.object_meta;
         let format = ParquetFormat::default();
         let inferred = format.infer_schema(&state, &store, &[object]).await;

@@ -64,7 +64,13 @@ pub fn kinds() -> Vec<Vec<Kind>> {
                         .iter()
                         .map(|function| (*function, program.module)),
                 );
-                let kernel = |module| if module == "" { "[kernel]" } else { module };
+                let kernel = |module: &'static str| {
+                    if module.is_empty() {
+                        "[kernel]"
+                    } else {
+                        module
+                    }
+                };
                 let (stack, modules): (Vec<&str>, Vec<&str>) = frames
                     .map(|(function, module)| (function, kernel(module)))
                     .unzip();

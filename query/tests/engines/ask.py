@@ -70,7 +70,7 @@ class Query:
         self.command = [program, "--data", folder, "--format", "json"]
 
     def ask(self, query):
-        run = subprocess.run([*self.command, query], check=True, capture_output=True, text=True)
+        run = subprocess.run([*self.command, "--", query], check=True, capture_output=True, text=True)
         return [tuple(json.loads(line).values()) for line in run.stdout.splitlines()]
 
     def used(self):

@@ -71,7 +71,7 @@ fn said(arguments: &[&str]) -> String {
 
 /// The rows of an answer.
 fn asked(sql: &str) -> Vec<Value> {
-    let lines = said(&["--format", "json", sql]);
+    let lines = said(&["--format", "json", "--", sql]);
     lines
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
