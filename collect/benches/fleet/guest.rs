@@ -18,7 +18,8 @@ use kvmprof_recording::{Mode, Sample, StackEnd, StackSummary, Ticks};
 use random::Random;
 use rustix::time::{ClockId, clock_gettime};
 
-const HZ: u32 = 19;
+/// Ticks a second of each guest.
+pub const HZ: u32 = 19;
 const RECORDING: u32 = 1;
 const COUNTERS: u32 = 2;
 /// The counters of guest/abi/PMC.md.
