@@ -13,7 +13,7 @@ use kvmprof_recording::file::{Block, KernelInfo, Kind, Recording, Unobserved};
 use kvmprof_report::export::{Format, Source};
 use kvmprof_report::profile::{Profile, Selection, SortBy, folded, functions, lines};
 use kvmprof_report::room::Room;
-use kvmprof_report::symbolize::{Resolver, Sources, SymbolError};
+use kvmprof_report::symbolize::{Asked, Resolver, Sources, SymbolError};
 
 fn sources(vmlinux: Option<PathBuf>, sysroot: Option<PathBuf>) -> Sources {
     Sources { vmlinux, sysroot }
@@ -288,4 +288,55 @@ fn pprof_claims_lines_only_where_there_are_some() {
     };
     assert_eq!(claimed(None), [true, false, false, false]);
     assert_eq!(claimed(Some(guest.root())), [true; 4]);
+}
+
+#[test]
+fn code_is_that_of_the_files_with_the_recorded_build_id() {
+    let guest = Guest::new();
+    let begin = guest.address("outer");
+    let asked = |address: u64, is_kernel: bool, profile: &Profile| Asked {
+        pid: 77,
+        mappings: profile.stacks.keys().next().unwrap().1.mappings,
+        address,
+        is_kernel,
+    };
+    let code = |profile: &Profile, address: u64, is_kernel: bool| {
+        let asked = asked(address, is_kernel, profile);
+        profile.resolver.code(asked, 9)
+    };
+    let file = fs::read(guest.program_file()).unwrap();
+    let segment = guest.program.segments[0];
+    let offset = usize::try_from(begin - segment.address + segment.offset).unwrap();
+    let expected = Some(file[offset..offset + 9].to_vec());
+    // A kernel that runs elsewhere than where it is linked to.
+    let slid = begin.wrapping_add(SLIDE);
+    let path = guest.recording(&[(&[slid], &[])], &[guest.kallsyms()]);
+    let kernel = profile(&path, &sources(Some(guest.program_file()), None)).unwrap();
+    assert_eq!(code(&kernel, slid, true), expected);
+    assert_eq!(code(&kernel, 0xffff_ffff_ffff_f000, true), None);
+    assert_eq!(
+        code(&profile(&path, &Sources::default()).unwrap(), slid, true),
+        None
+    );
+    // A program, and one of another build.
+    for (id, expected) in [("0badc0de", expected.as_ref()), ("12", None)] {
+        let binary = guest.info(id).to_block(&guest.program.functions);
+        let blocks = [guest.mappings(Some(1)).to_block().unwrap(), binary.unwrap()];
+        let path = guest.recording(&[(&[], &[guest.mapped(begin)])], &blocks);
+        let program = profile(&path, &sources(None, Some(guest.root()))).unwrap();
+        assert_eq!(
+            code(&program, guest.mapped(begin), false).as_ref(),
+            expected
+        );
+    }
+    // A file with debug information alone has none.
+    let debug = guest.folder.path().join("work.debug");
+    let made = std::process::Command::new("objcopy")
+        .arg("--only-keep-debug")
+        .args([&guest.program_file(), &debug])
+        .status();
+    assert!(made.unwrap().success());
+    let path = guest.recording(&[(&[slid], &[])], &[guest.kallsyms()]);
+    let kernel = profile(&path, &sources(Some(debug), None)).unwrap();
+    assert_eq!(code(&kernel, slid, true), None);
 }

@@ -11,6 +11,8 @@ use crate::symbolize::Resolved;
 
 /// The most bytes of code that are disassembled for a request.
 const MAX_CODE: usize = 256 << 10;
+/// The most bytes of an instruction (Intel SDM, volume 2, 2.3.11).
+const MAX_INSTRUCTION: usize = 15;
 /// Bits of the guest's programs and kernel.
 const BITNESS: u32 = 64;
 
@@ -53,7 +55,8 @@ pub fn answer(
     let wanted = if body.continue_until_function_end {
         MAX_CODE
     } else {
-        size.min(MAX_CODE)
+        // The last instruction begins within the size.
+        size.saturating_add(MAX_INSTRUCTION).min(MAX_CODE)
     };
     let code = profile.resolver.code(asked, wanted);
     let code = code.ok_or(RequestError::NoCode)?;
@@ -63,7 +66,7 @@ pub fn answer(
         start,
         resolved: resolve(profile, places, start),
     };
-    let (size, instructions) = function.instructions(&code, size);
+    let (size, instructions) = function.instructions(&code, size, body.continue_until_function_end);
     let answer = Answer {
         start_address: format!("{start:#x}"),
         size: format!("{size:#x}"),
@@ -101,8 +104,14 @@ struct Function<'a> {
 }
 
 impl Function<'_> {
-    /// The instructions of `code`, and their bytes: those that begin in the first `size` bytes, and further ones of the same function.
-    fn instructions(&self, code: &[u8], size: usize) -> (usize, Vec<(usize, String)>) {
+    /// The instructions of `code`, and their bytes: those that begin in the first `size` bytes, and further ones of the same function if it
+    /// `continues`.
+    fn instructions(
+        &self,
+        code: &[u8],
+        size: usize,
+        continues: bool,
+    ) -> (usize, Vec<(usize, String)>) {
         let mut formatter = IntelFormatter::new();
         let options = formatter.options_mut();
         options.set_hex_prefix("0x");
@@ -116,7 +125,7 @@ impl Function<'_> {
         let mut end = 0;
         while decoder.can_decode() {
             let offset = decoder.position();
-            if offset >= size && !self.has(offset) {
+            if offset >= size && !(continues && self.has(offset)) {
                 break;
             }
             decoder.decode_out(&mut instruction);

@@ -45,8 +45,7 @@ fn measured(run: &Finished) -> Vec<BTreeMap<String, u64>> {
             has_clock = false;
         }
         // Until then the kernel measures in ticks of its own timer, of which it misses some on a busy host.
-        if line.contains("Switched to clocksource tsc") && !std::mem::replace(&mut has_clock, true)
-        {
+        if line.contains("Switched to clocksource") && !std::mem::replace(&mut has_clock, true) {
             boots.last_mut().unwrap().clear();
         }
         // initcall NAME+0x0/0x10 returned 0 after 123 usecs
