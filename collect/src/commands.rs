@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use clap::{Args, Parser};
+use clap::{Args, Parser, Subcommand};
 use kvmprof_tools::command_line::{self, Command, Console, ExitStatus, Program, usage, value};
 use kvmprof_tools::interrupt::Interrupt;
 use kvmprof_tools::program::Setup;
@@ -20,6 +20,7 @@ use signal_hook::consts::SIGHUP;
 use crate::batch::Batch;
 use crate::collector::{Collector, Host, new_boot, system_name};
 use crate::config::Config;
+use crate::export::ExportArguments;
 use crate::look;
 use crate::metrics::Metrics;
 use crate::page::Page;
@@ -42,9 +43,17 @@ use crate::spool::Spool;
 )]
 struct Arguments {
     #[command(subcommand)]
-    command: Option<Setup>,
+    command: Option<Other>,
     #[command(flatten)]
     collect: CollectArguments,
+}
+
+/// What the program does besides collecting.
+#[derive(Debug, Subcommand)]
+enum Other {
+    Export(Box<ExportArguments>),
+    #[command(flatten)]
+    Setup(Setup),
 }
 
 /// Options of collecting.
@@ -76,7 +85,8 @@ struct CollectArguments {
 impl Program for Arguments {
     fn chosen(&self) -> &dyn Command {
         match &self.command {
-            Some(setup) => setup,
+            Some(Other::Export(export)) => export.as_ref(),
+            Some(Other::Setup(setup)) => setup,
             None => &self.collect,
         }
     }
@@ -212,6 +222,12 @@ impl Host for Always<'_> {
         self.metrics.add(&batch);
         if let Err(error) = self.spool.push(&batch) {
             log::error!("{error:?}: windows are lost");
+        }
+    }
+
+    fn keep(&mut self, batch: &Batch) {
+        if let Err(error) = self.spool.keep(batch) {
+            log::error!("{error:?}");
         }
     }
 

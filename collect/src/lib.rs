@@ -9,6 +9,7 @@ pub mod batch;
 pub mod collector;
 pub mod commands;
 pub mod config;
+pub mod export;
 pub mod gather;
 pub mod look;
 pub mod metrics;

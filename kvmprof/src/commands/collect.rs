@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process;
 
-use anyhow::{Context, bail};
+use anyhow::anyhow;
 use clap::Args;
 use kvmprof_tools::command_line::{Command, Console, ExitStatus};
 
@@ -33,18 +33,22 @@ pub struct CollectArguments {
 }
 
 impl Command for CollectArguments {
-    /// Becomes the other program.
     fn execute(&self, _console: &mut Console<'_>) -> anyhow::Result<ExitStatus> {
-        let beside = env::current_exe().ok();
-        let beside = beside.map(|program| program.with_file_name(PROGRAM));
-        let program = beside.filter(|program| program.is_file());
-        let program = program.unwrap_or_else(|| PathBuf::from(PROGRAM));
-        let error = process::Command::new(&program).args(&self.options).exec();
-        if error.kind() == ErrorKind::NotFound {
-            bail!(
-                "There is no program {PROGRAM} beside this one or in PATH: install the package {PROGRAM}, or build all programs"
-            );
-        }
-        Err(error).with_context(|| format!("Cannot run {}", program.display()))
+        Err(become_collector(&self.options))
     }
+}
+
+/// Becomes the other program, with these options. Returns if that fails, with the reason.
+pub fn become_collector(options: &[OsString]) -> anyhow::Error {
+    let beside = env::current_exe().ok();
+    let beside = beside.map(|program| program.with_file_name(PROGRAM));
+    let program = beside.filter(|program| program.is_file());
+    let program = program.unwrap_or_else(|| PathBuf::from(PROGRAM));
+    let error = process::Command::new(&program).args(options).exec();
+    if error.kind() == ErrorKind::NotFound {
+        return anyhow!(
+            "There is no program {PROGRAM} beside this one or in PATH: install the package {PROGRAM}, or build all programs"
+        );
+    }
+    anyhow!(error).context(format!("Cannot run {}", program.display()))
 }
